@@ -1,0 +1,136 @@
+/* device.h — the seam between the library and a machine: what every device must do.
+ *
+ * A device is memory with a budget, in-order streams that move bytes and run kernels
+ * asynchronously, tasks, and a clock. `host`, `cuda:N` and `sim` implement this one vtable; the
+ * suite in tests/conformance is its definition in code.
+ *
+ * Time on a stream is a count: every submission gets the next tick (1, 2, 3 ...), and a stream
+ * has completed tick t when that submission and all before it have finished and their writes are
+ * visible to whoever observed the completion. There are no event objects: a (stream, tick) pair is
+ * the event. Publishing an expert after its copy means comparing two integers.
+ *
+ * Threads: every function may be called from any thread unless its comment says otherwise. No
+ * other part of the library creates a thread or reads a clock. No callback runs inside a
+ * submission. */
+#ifndef MP_DEVICE_DEVICE_H
+#define MP_DEVICE_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/log.h"
+#include "device/kernels.h"
+#include "moepage.h"
+
+#define MP_DEVICE_OPS_VERSION 1u
+
+typedef struct mp_device_ops mp_device_ops;
+
+/* The part of a device that all implementations share; they embed it first. */
+typedef struct mp_device {
+    const mp_device_ops *ops;
+    uint64_t caps;       /* MP_CAP_* */
+    const char *name;    /* "host" */
+    const char *kernels; /* instruction set or compute capability, for people */
+    uint32_t threads;
+    uint64_t bus_bytes_per_s;
+    mp_log log;
+} mp_device;
+
+enum {
+    MP_CAP_SYNC_CALLER = 1u << 0 /* caller's memory is the device's memory: a plan's pointers may
+                                    be read by the calling thread, and x and y of an FFN too */
+};
+
+typedef struct mp_stream mp_stream;
+typedef uint64_t mp_tick; /* 0: nothing to wait for */
+
+/* Streams of one class share one engine. COMPUTE streams run kernels, and copies inside the device
+ * in turn with them. DEMAND and PREFETCH streams move bytes over the bus, DEMAND first; a transfer
+ * that runs is not interrupted, so callers keep background transfers small. */
+typedef enum mp_stream_class {
+    MP_STREAM_COMPUTE,
+    MP_STREAM_DEMAND,
+    MP_STREAM_PREFETCH
+} mp_stream_class;
+
+typedef enum mp_memory_kind {
+    MP_MEMORY_ARENA,     /* device memory, page-aligned, mapped once; one per device */
+    MP_MEMORY_WORKSPACE, /* device memory, 64-byte aligned */
+    MP_MEMORY_HOST       /* host memory that transfers reach at full speed */
+} mp_memory_kind;
+
+/* One transfer. Either `src` is readable memory, or `fill` produces the bytes: it is called on a
+ * device thread with this struct, writes copy->bytes bytes to `out`, and returns 0 or a failure
+ * that becomes MOEPAGE_E_CALLBACK. */
+typedef struct mp_copy mp_copy;
+struct mp_copy {
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    int32_t (*fill)(const mp_copy *copy, void *out);
+    const void *fill_user; /* for `fill` */
+    uint32_t fill_key[3];  /* for `fill`: layer, expert, tensor */
+    uint64_t fill_offset;  /* for `fill` */
+    /* Set (and only set) to the failure's status if this transfer fails; NULL = poison the
+     * device. Outlives the transfer. Visible once the tick has completed. */
+    _Atomic int32_t *result;
+};
+
+/* A piece of work to run once on a device thread. Intrusive: the owner keeps it alive until it
+ * has run, and may then post it again. */
+typedef struct mp_task mp_task;
+struct mp_task {
+    void (*run)(mp_task *task);
+    mp_task *next; /* the device's */
+    mp_tick due;   /* the device's */
+};
+
+struct mp_device_ops {
+    uint32_t version; /* MP_DEVICE_OPS_VERSION */
+
+    /* Waits for submitted work and posted tasks, then frees the device. Streams and memory have
+     * been given back before. */
+    void (*close)(mp_device *device);
+
+    /* `bytes` > 0. NO_MEMORY with a sentence. The caller keeps the budget. */
+    moepage_status (*alloc)(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out);
+    void (*free)(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes);
+
+    moepage_status (*stream_create)(mp_device *device, mp_stream_class cls, mp_stream **out);
+    /* Waits for the stream's work and for the tasks that follow it. */
+    void (*stream_destroy)(mp_stream *stream);
+
+    /* Submits `n` transfers in order; *out is the last one's tick. Does not wait for them; may
+     * wait for room in the stream's queue. The array is copied. */
+    moepage_status (*copy)(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);
+
+    /* Submits a kernel to a COMPUTE stream; ARGUMENT on another. `args` (struct mp_kernel_<name>_args) is copied; what it points to must
+     * live until the tick completes. */
+    moepage_status (*launch)(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out);
+
+    /* Work submitted to `stream` from now on starts after `other` has completed `tick`. Both on
+     * this device. */
+    moepage_status (*wait)(mp_stream *stream, mp_stream *other, mp_tick tick);
+
+    /* The last tick completed. Never blocks, takes no lock. */
+    mp_tick (*completed)(const mp_stream *stream);
+
+    /* Blocks until `tick`, which has been submitted, has completed; the waiting thread may be put to
+     * work. DEVICE when the device is poisoned: work is then skipped, but ticks still complete. */
+    moepage_status (*sync)(mp_stream *stream, mp_tick tick);
+
+    /* Runs `task` once on a device thread, after `stream` (NULL: as soon as possible) has
+     * completed `tick`. A task may submit work and post tasks; it must not sync. Tasks of a device
+     * run one at a time. */
+    void (*post)(mp_device *device, mp_stream *stream, mp_tick tick, mp_task *task);
+
+    /* Nanoseconds since some fixed moment; monotonic. Never blocks. */
+    uint64_t (*now_ns)(mp_device *device);
+};
+
+/* Opens the implementation that `name` asks for. `config` has been validated. */
+moepage_status mp_device_open(const char *name, const moepage_device_config *config,
+                              mp_device **out);
+
+#endif

@@ -1,0 +1,431 @@
+/* The threads of the host device, and what they and their callers do with the lock held.
+ *
+ * One lock guards all bookkeeping; it is never held while bytes move, a kernel runs or a callback
+ * is called. A lane's `busy` flag makes whoever set it the only thread in that lane. */
+#include "device/executor.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "device/bus.h"
+#include "device/stream.h"
+#include "device/thread.h"
+
+/* The least work (see mp_host_kernel_work) that is worth a part of its own: about 10 us of one
+ * AVX-512 core, which is what waking a sleeping thread costs in a virtual machine. */
+static const uint64_t work_per_part[MP_KERNEL_COUNT] = {
+    [MP_KERNEL_CONVERT] = 100000,
+    [MP_KERNEL_EXPERTS] = 2000000,
+    [MP_KERNEL_COMBINE] = 100000,
+};
+
+/* Parts per thread: a thread that is late or slowed down then leaves the rest to the others. */
+#define PARTS_PER_THREAD 4u
+
+typedef enum mp_lane_kind { MP_LANE_BUS, MP_LANE_COMPUTE, MP_LANES } mp_lane_kind;
+
+typedef struct mp_lane_thread {
+    mp_executor *executor;
+    mp_lane *lane;
+    pthread_t thread;
+} mp_lane_thread;
+
+struct mp_executor {
+    pthread_mutex_t lock;
+    mp_lane lanes[MP_LANES];
+    mp_lane_thread threads[MP_LANES];
+    mp_worker worker;
+    mp_team *team;
+    uint32_t team_size;
+    const mp_host_kernel_set *kernels;
+    mp_bus bus; /* of whoever runs the bus lane */
+    uint32_t n_streams;
+    bool stop;
+    _Atomic bool poisoned; /* set once, after poison_text */
+    char poison_text[160];
+    mp_log log;
+};
+
+/* ---- Running one operation (without the lock) ------------------------------------------- */
+
+/* The first failure that nobody else was to be told of is remembered. */
+static void poison(mp_executor *executor, const mp_copy *copy, int32_t code)
+{
+    pthread_mutex_lock(&executor->lock);
+    bool first = !atomic_load(&executor->poisoned);
+    if (first) {
+        snprintf(
+            executor->poison_text, sizeof executor->poison_text,
+            "a transfer of %llu bytes (layer %u, expert %u, tensor %u) failed with code %d; the "
+            "device has to be closed",
+            (unsigned long long)copy->bytes, copy->fill_key[0], copy->fill_key[1],
+            copy->fill_key[2], code);
+        atomic_store(&executor->poisoned, true);
+    }
+    pthread_mutex_unlock(&executor->lock);
+    if (first)
+        mp_log_write(&executor->log, MOEPAGE_LOG_ERROR, "host: %s", executor->poison_text);
+}
+
+static void move_bytes(mp_executor *executor, const mp_copy *copy)
+{
+    if (!copy->fill) {
+        memcpy(copy->dst, copy->src, copy->bytes);
+        return;
+    }
+    int32_t code = copy->fill(copy, copy->dst);
+    if (!code)
+        return;
+    if (copy->result)
+        atomic_store(copy->result, MOEPAGE_E_CALLBACK);
+    else
+        poison(executor, copy, code);
+}
+
+static void run_copy(mp_executor *executor, const mp_op *op)
+{
+    const mp_copy *copy = &op->copy;
+    if (atomic_load(&executor->poisoned)) {
+        if (copy->result)
+            atomic_store(copy->result, MOEPAGE_E_DEVICE);
+    } else if (op->ready_ns) {
+        uint64_t end_ns = mp_bus_book(&executor->bus, op->ready_ns, copy->bytes);
+        move_bytes(executor, copy);
+        mp_bus_settle(&executor->bus, end_ns);
+    } else {
+        move_bytes(executor, copy);
+    }
+}
+
+typedef struct kernel_phase {
+    const mp_executor *executor;
+    const mp_op *op;
+    uint32_t phase;
+} kernel_phase;
+
+static void run_kernel_part(void *context, uint32_t part, uint32_t n_parts)
+{
+    const kernel_phase *job = context;
+    mp_host_kernel_run(job->executor->kernels, job->op->kernel, &job->op->args, job->phase, part,
+                       n_parts);
+}
+
+static uint32_t parts_of(const mp_executor *executor, const mp_op *op)
+{
+    uint64_t parts = mp_host_kernel_work(op->kernel, &op->args) / work_per_part[op->kernel];
+    uint64_t most = (uint64_t)executor->team_size * PARTS_PER_THREAD;
+    if (executor->team_size == 1 || parts < 2)
+        return 1;
+    parts = parts < most ? parts : most;
+    return parts < MP_TEAM_MAX_PARTS ? (uint32_t)parts : MP_TEAM_MAX_PARTS;
+}
+
+static void run_kernel(mp_executor *executor, const mp_op *op)
+{
+    if (atomic_load(&executor->poisoned))
+        return;
+    uint32_t n_parts = parts_of(executor, op);
+    kernel_phase job = {.executor = executor, .op = op};
+    for (; job.phase < mp_host_kernel_phases(op->kernel); job.phase++)
+        mp_team_run(executor->team, run_kernel_part, &job, n_parts);
+}
+
+static void run_op(mp_executor *executor, const mp_op *op)
+{
+    switch (op->kind) {
+    case MP_OP_COPY: run_copy(executor, op); break;
+    case MP_OP_KERNEL: run_kernel(executor, op); break;
+    case MP_OP_CALL:
+        mp_team_run(executor->team, op->call.fn, op->call.context, op->call.n_parts);
+        break;
+    case MP_OP_WAIT: assert(!"waits are not run"); break;
+    }
+}
+
+/* ---- Lanes (with the lock) -------------------------------------------------------------- */
+
+/* Runs the next operation of a lane that is free and has one; gives the lock up meanwhile. */
+static void run_next(mp_executor *executor, mp_lane *lane)
+{
+    mp_stream *stream = mp_lane_take(lane);
+    lane->busy = true;
+    pthread_mutex_unlock(&executor->lock);
+    run_op(executor, mp_stream_oldest(stream));
+    pthread_mutex_lock(&executor->lock);
+    mp_stream_finish(stream);
+    lane->busy = false;
+}
+
+static void *run_lane(void *arg)
+{
+    mp_lane_thread *self = arg;
+    mp_executor *executor = self->executor;
+    mp_lane *lane = self->lane;
+    pthread_mutex_lock(&executor->lock);
+    for (;;) {
+        if (!lane->busy && mp_lane_peek(lane)) {
+            run_next(executor, lane);
+        } else if (executor->stop) {
+            break;
+        } else {
+            lane->asleep = true;
+            pthread_cond_wait(&lane->work, &executor->lock);
+            lane->asleep = false;
+        }
+    }
+    pthread_mutex_unlock(&executor->lock);
+    return NULL;
+}
+
+/* The lane that keeps the stream from going on, if a waiting thread can do that lane's next work
+ * itself: the lane is free, and it is not a fill callback's turn. NULL otherwise. */
+static mp_lane *lane_to_help(mp_stream *stream)
+{
+    while (stream->parked_behind)
+        stream = stream->parked_behind;
+    mp_lane *lane = stream->lane;
+    mp_stream *next = mp_lane_peek(lane);
+    if (lane->busy || !next)
+        return NULL;
+    const mp_op *op = mp_stream_oldest(next);
+    return op->kind == MP_OP_COPY && op->copy.fill ? NULL : lane;
+}
+
+static bool has_completed(const mp_stream *stream, mp_tick tick)
+{
+    return atomic_load_explicit(&stream->completed, memory_order_acquire) >= tick;
+}
+
+static void wait_for(mp_stream *stream, mp_tick tick)
+{
+    mp_executor *executor = stream->executor;
+    mp_lane *helped = NULL;
+    assert(tick <= stream->submitted);
+    while (!has_completed(stream, tick)) {
+        mp_lane *lane = lane_to_help(stream);
+        if (helped && helped != lane)
+            mp_lane_wake(helped);
+        helped = lane;
+        if (lane) {
+            run_next(executor, lane);
+        } else {
+            if (tick < stream->wake_tick)
+                stream->wake_tick = tick;
+            pthread_cond_wait(&stream->progress, &executor->lock);
+        }
+    }
+    if (helped)
+        mp_lane_wake(helped);
+}
+
+/* ---- Streams ---------------------------------------------------------------------------- */
+
+moepage_status mp_stream_create(mp_executor *executor, mp_stream_class cls, mp_stream **out)
+{
+    mp_lane *lane = &executor->lanes[cls == MP_STREAM_COMPUTE ? MP_LANE_COMPUTE : MP_LANE_BUS];
+    mp_stream *stream = mp_stream_new(executor, lane, cls == MP_STREAM_PREFETCH, &executor->worker);
+    if (!stream)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a stream of %zu bytes", sizeof *stream);
+    pthread_mutex_lock(&executor->lock);
+    executor->n_streams++;
+    pthread_mutex_unlock(&executor->lock);
+    *out = stream;
+    return MOEPAGE_OK;
+}
+
+void mp_stream_destroy(mp_stream *stream)
+{
+    mp_executor *executor = stream->executor;
+    pthread_mutex_lock(&executor->lock);
+    uint64_t tasks_due;
+    do { /* a task may submit and post more */
+        wait_for(stream, stream->submitted);
+        tasks_due = stream->tasks_due;
+        mp_worker_settle(&executor->worker);
+    } while (!has_completed(stream, stream->submitted) || stream->tasks_due != tasks_due);
+    mp_stream_drop_waits(stream);
+    assert(!stream->tasks.first);
+    executor->n_streams--;
+    mp_stream_release(stream);
+    pthread_mutex_unlock(&executor->lock);
+}
+
+/* Waits until the stream has room. Callbacks must not run inside a submission, so that this thread
+ * does not help meanwhile. */
+static void make_room(mp_stream *stream)
+{
+    while (mp_stream_full(stream)) {
+        stream->want_room++;
+        pthread_cond_wait(&stream->room, &stream->executor->lock);
+        stream->want_room--;
+    }
+}
+
+moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
+{
+    mp_executor *executor = stream->executor;
+    bool throttled = executor->bus.bytes_per_s && stream->lane == &executor->lanes[MP_LANE_BUS];
+    uint64_t ready_ns = throttled ? mp_clock_ns() : 0;
+    pthread_mutex_lock(&executor->lock);
+    mp_tick tick = stream->submitted;
+    for (uint32_t i = 0; i < n; i++) {
+        make_room(stream);
+        mp_op *op = mp_stream_slot(stream);
+        op->kind = MP_OP_COPY;
+        op->ready_ns = ready_ns;
+        op->copy = copies[i];
+        tick = mp_stream_push(stream);
+    }
+    pthread_mutex_unlock(&executor->lock);
+    *out = tick;
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out)
+{
+    static const size_t args_bytes[MP_KERNEL_COUNT] = {
+        [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
+        [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
+        [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
+    };
+    mp_executor *executor = stream->executor;
+    assert((uint32_t)kernel < MP_KERNEL_COUNT);
+    if (stream->lane != &executor->lanes[MP_LANE_COMPUTE])
+        return mp_fail(MOEPAGE_E_ARGUMENT, "host: a kernel was launched on a stream for transfers; "
+                                           "it needs a compute stream");
+    pthread_mutex_lock(&executor->lock);
+    make_room(stream);
+    mp_op *op = mp_stream_slot(stream);
+    op->kind = MP_OP_KERNEL;
+    op->kernel = kernel;
+    memcpy(&op->args, args, args_bytes[kernel]);
+    *out = mp_stream_push(stream);
+    pthread_mutex_unlock(&executor->lock);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
+{
+    if (stream == other || has_completed(other, tick))
+        return MOEPAGE_OK;
+    pthread_mutex_lock(&stream->executor->lock);
+    make_room(stream);
+    mp_stream_push_wait(stream, other, tick);
+    pthread_mutex_unlock(&stream->executor->lock);
+    return MOEPAGE_OK;
+}
+
+mp_tick mp_stream_completed(const mp_stream *stream)
+{
+    return atomic_load_explicit(&stream->completed, memory_order_acquire);
+}
+
+moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick)
+{
+    mp_executor *executor = stream->executor;
+    if (!has_completed(stream, tick)) {
+        pthread_mutex_lock(&executor->lock);
+        wait_for(stream, tick);
+        pthread_mutex_unlock(&executor->lock);
+    }
+    if (atomic_load(&executor->poisoned))
+        return mp_fail(MOEPAGE_E_DEVICE, "host: %s", executor->poison_text);
+    return MOEPAGE_OK;
+}
+
+void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task)
+{
+    pthread_mutex_lock(&executor->lock);
+    if (stream)
+        mp_stream_post(stream, tick, task);
+    else
+        mp_worker_add(&executor->worker, task);
+    pthread_mutex_unlock(&executor->lock);
+}
+
+moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *context,
+                                uint32_t n_parts)
+{
+    mp_stream *stream;
+    moepage_status status = mp_stream_create(executor, MP_STREAM_COMPUTE, &stream);
+    if (status)
+        return status;
+    pthread_mutex_lock(&executor->lock);
+    mp_op *op = mp_stream_slot(stream);
+    op->kind = MP_OP_CALL;
+    op->call = (mp_call){.fn = fn, .context = context, .n_parts = n_parts};
+    mp_stream_push(stream);
+    pthread_mutex_unlock(&executor->lock);
+    mp_stream_destroy(stream);
+    return MOEPAGE_OK;
+}
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+static void stop_lanes(mp_executor *executor, uint32_t n)
+{
+    pthread_mutex_lock(&executor->lock);
+    executor->stop = true;
+    for (uint32_t i = 0; i < n; i++)
+        pthread_cond_signal(&executor->lanes[i].work);
+    pthread_mutex_unlock(&executor->lock);
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(executor->threads[i].thread, NULL);
+}
+
+static void free_parts(mp_executor *executor)
+{
+    mp_team_destroy(executor->team);
+    for (uint32_t i = 0; i < MP_LANES; i++)
+        pthread_cond_destroy(&executor->lanes[i].work);
+    pthread_mutex_destroy(&executor->lock);
+    mp_free(executor);
+}
+
+moepage_status mp_executor_create(const mp_executor_config *config, mp_executor **out)
+{
+    static const char *const names[MP_LANES] = {"mp-bus", "mp-compute"};
+    assert(config->threads > 0);
+    mp_executor *executor = mp_alloc(sizeof *executor);
+    if (!executor)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
+    executor->team_size = config->threads;
+    executor->kernels = config->kernels;
+    executor->bus.bytes_per_s = config->bus_bytes_per_s;
+    executor->log = config->log;
+    pthread_mutex_init(&executor->lock, NULL);
+    for (uint32_t i = 0; i < MP_LANES; i++)
+        pthread_cond_init(&executor->lanes[i].work, NULL);
+
+    uint32_t n_lanes = 0;
+    moepage_status status = mp_team_create(config->threads, &executor->team);
+    for (; !status && n_lanes < MP_LANES; n_lanes++) {
+        mp_lane_thread *self = &executor->threads[n_lanes];
+        *self = (mp_lane_thread){.executor = executor, .lane = &executor->lanes[n_lanes]};
+        status = mp_thread_start(&self->thread, names[n_lanes], run_lane, self);
+        if (status)
+            break;
+    }
+    if (!status)
+        status = mp_worker_start(&executor->worker, &executor->lock);
+    if (status)
+        goto fail;
+    *out = executor;
+    return MOEPAGE_OK;
+
+fail:
+    stop_lanes(executor, n_lanes);
+    free_parts(executor);
+    return status;
+}
+
+void mp_executor_destroy(mp_executor *executor)
+{
+    assert(executor->n_streams == 0);
+    mp_worker_stop(&executor->worker);
+    stop_lanes(executor, MP_LANES);
+    free_parts(executor);
+}

@@ -1,0 +1,47 @@
+/* executor.h — the asynchronous half of the host device: streams that run by themselves.
+ *
+ * Threads: one runs transfers, one runs kernels with the team behind it, one runs tasks. A thread
+ * in mp_stream_sync takes the place of the first two when they are not there yet, so that a caller
+ * who submits and waits pays for no hand-over between threads; fill callbacks and tasks always run
+ * on the executor's own threads.
+ *
+ * Transfers of DEMAND and PREFETCH streams cross the bus and are throttled; those of COMPUTE
+ * streams stay inside the device and run in turn with its kernels. */
+#ifndef MP_DEVICE_EXECUTOR_H
+#define MP_DEVICE_EXECUTOR_H
+
+#include "device/device.h"
+#include "device/host_kernels.h"
+#include "device/team.h"
+
+typedef struct mp_executor mp_executor;
+
+typedef struct mp_executor_config {
+    uint32_t threads;         /* >= 1 */
+    uint64_t bus_bytes_per_s; /* 0 = no throttle */
+    const mp_host_kernel_set *kernels;
+    mp_log log; /* told when the device is poisoned */
+} mp_executor_config;
+
+/* NO_MEMORY. */
+moepage_status mp_executor_create(const mp_executor_config *config, mp_executor **out);
+
+/* Waits for tasks; streams have been destroyed. */
+void mp_executor_destroy(mp_executor *executor);
+
+/* As the functions of the same name in mp_device_ops. */
+moepage_status mp_stream_create(mp_executor *executor, mp_stream_class cls, mp_stream **out);
+void mp_stream_destroy(mp_stream *stream);
+moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);
+moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args,
+                                mp_tick *out);
+moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
+mp_tick mp_stream_completed(const mp_stream *stream);
+moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick);
+void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task);
+
+/* Runs a job on the team in turn with kernels; returns when it is done. */
+moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *context,
+                                uint32_t n_parts);
+
+#endif

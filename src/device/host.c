@@ -1,0 +1,253 @@
+/* The host device: its memory, and the vtable over the executor. */
+#include "device/host.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "device/executor.h"
+#include "device/host_kernels.h"
+#include "device/thread.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+#define ALIGNMENT 64u /* a cache line, and the widest vector */
+
+#define MAX_THREADS 1024u
+
+typedef struct host_device {
+    mp_device device;
+    mp_executor *executor;
+    int arena_file; /* anonymous file behind the arena: any part of it can then be mapped at a second
+                       address too. -1 without an arena */
+} host_device;
+
+/* ---- The arena -------------------------------------------------------------------------- */
+
+typedef struct touch_job {
+    unsigned char *base;
+    int file;
+    uint64_t bytes;
+    uint64_t page_bytes;
+    _Atomic int error; /* errno of a part that failed */
+} touch_job;
+
+/* Makes pages present now and reports when there are none left; a first write to a page that is not
+ * present would end the program instead. */
+static void touch_part(void *context, uint32_t part, uint32_t n_parts)
+{
+    touch_job *job = context;
+    uint64_t pages = (job->bytes + job->page_bytes - 1) / job->page_bytes;
+    uint64_t first = pages * part / n_parts * job->page_bytes;
+    uint64_t end = pages * (part + 1) / n_parts * job->page_bytes;
+    if (first == end || !madvise(job->base + first, end - first, MADV_POPULATE_WRITE))
+        return;
+    bool old_kernel = errno == EINVAL;
+    if (!old_kernel || fallocate(job->file, 0, (off_t)first, (off_t)(end - first)))
+        atomic_store(&job->error, errno);
+}
+
+/* What the system could give without swapping. Beyond it the system does not refuse pages, it kills
+ * processes. UINT64_MAX when it does not say. */
+static uint64_t available_bytes(void)
+{
+    unsigned long long kib;
+    uint64_t bytes = UINT64_MAX;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            bytes = kib * 1024;
+    }
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+static moepage_status arena_failed(uint64_t bytes, const char *what, int error)
+{
+    return mp_fail(MOEPAGE_E_NO_MEMORY,
+                   "host: the arena of %llu bytes could not be %s: %s; open the "
+                   "device with a smaller budget",
+                   (unsigned long long)bytes, what, strerror(error));
+}
+
+static moepage_status arena_alloc(host_device *host, uint64_t bytes, void **out)
+{
+    if (host->arena_file >= 0)
+        return mp_fail(MOEPAGE_E_STATE,
+                       "host: the device has its arena already, and can have one only");
+    uint64_t available = available_bytes();
+    if (bytes > available)
+        return mp_fail(MOEPAGE_E_NO_MEMORY,
+                       "host: the arena takes %llu bytes, and the system has %llu "
+                       "available; open the device with a smaller budget",
+                       (unsigned long long)bytes, (unsigned long long)available);
+    moepage_status status;
+    void *base = MAP_FAILED;
+    int file = memfd_create("moepage-arena", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)bytes)) {
+        status = arena_failed(bytes, "reserved", errno);
+        goto fail;
+    }
+    base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (base == MAP_FAILED) {
+        status = arena_failed(bytes, "mapped", errno);
+        goto fail;
+    }
+    (void)madvise(base, bytes, MADV_HUGEPAGE); /* where the system allows: fewer TLB misses */
+    touch_job job = {.base = base, .file = file, .bytes = bytes};
+    job.page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    status = mp_executor_call(host->executor, touch_part, &job, host->device.threads);
+    if (!status && atomic_load(&job.error))
+        status = arena_failed(bytes, "filled with pages", atomic_load(&job.error));
+    if (status)
+        goto fail;
+    host->arena_file = file;
+    *out = base;
+    return MOEPAGE_OK;
+
+fail:
+    if (base != MAP_FAILED)
+        munmap(base, bytes);
+    if (file >= 0)
+        close(file);
+    return status;
+}
+
+static void arena_free(host_device *host, void *base, uint64_t bytes)
+{
+    munmap(base, bytes);
+    close(host->arena_file);
+    host->arena_file = -1;
+}
+
+/* ---- Other memory ----------------------------------------------------------------------- */
+
+/* Aligned inside a larger block, whose address is kept right before it. */
+static moepage_status aligned_alloc_bytes(uint64_t bytes, void **out)
+{
+    size_t total;
+    unsigned char *block = NULL;
+    if (!__builtin_add_overflow(bytes, ALIGNMENT + sizeof block, &total))
+        block = mp_alloc(total);
+    if (!block)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "host: no memory for %llu bytes",
+                       (unsigned long long)bytes);
+    uintptr_t first = (uintptr_t)block + sizeof block;
+    unsigned char *memory = block + sizeof block + (-first & (ALIGNMENT - 1));
+    memcpy(memory - sizeof block, &block, sizeof block);
+    *out = memory;
+    return MOEPAGE_OK;
+}
+
+static void aligned_free(void *memory)
+{
+    void *block;
+    memcpy(&block, (unsigned char *)memory - sizeof block, sizeof block);
+    mp_free(block);
+}
+
+/* ---- The vtable ------------------------------------------------------------------------- */
+
+static host_device *of(mp_device *device)
+{
+    return (host_device *)device;
+}
+
+static void host_close(mp_device *device)
+{
+    assert(of(device)->arena_file < 0);
+    mp_executor_destroy(of(device)->executor);
+    mp_free(device);
+}
+
+static moepage_status host_alloc(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out)
+{
+    assert(bytes > 0);
+    if (kind == MP_MEMORY_ARENA)
+        return arena_alloc(of(device), bytes, out);
+    return aligned_alloc_bytes(bytes, out);
+}
+
+static void host_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes)
+{
+    if (kind == MP_MEMORY_ARENA)
+        arena_free(of(device), memory, bytes);
+    else
+        aligned_free(memory);
+}
+
+static moepage_status host_stream_create(mp_device *device, mp_stream_class cls, mp_stream **out)
+{
+    return mp_stream_create(of(device)->executor, cls, out);
+}
+
+static void host_post(mp_device *device, mp_stream *stream, mp_tick tick, mp_task *task)
+{
+    mp_executor_post(of(device)->executor, stream, tick, task);
+}
+
+static uint64_t host_now_ns(mp_device *device)
+{
+    (void)device;
+    return mp_clock_ns();
+}
+
+static const mp_device_ops host_ops = {
+    .version = MP_DEVICE_OPS_VERSION,
+    .close = host_close,
+    .alloc = host_alloc,
+    .free = host_free,
+    .stream_create = host_stream_create,
+    .stream_destroy = mp_stream_destroy,
+    .copy = mp_stream_copy,
+    .launch = mp_stream_launch,
+    .wait = mp_stream_wait,
+    .completed = mp_stream_completed,
+    .sync = mp_stream_sync,
+    .post = host_post,
+    .now_ns = host_now_ns,
+};
+
+moepage_status mp_host_open(const moepage_device_config *config, mp_device **out)
+{
+    if (config->threads > MAX_THREADS)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "host: threads is %u, at most %u are supported",
+                       config->threads, MAX_THREADS);
+    host_device *host = mp_alloc(sizeof *host);
+    if (!host)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
+    const mp_host_kernel_set *kernels = mp_host_kernels_best();
+    host->arena_file = -1;
+    host->device = (mp_device){
+        .ops = &host_ops,
+        .caps = MP_CAP_SYNC_CALLER,
+        .name = "host",
+        .kernels = mp_host_kernels_name(kernels),
+        .threads = config->threads ? config->threads : mp_thread_cpus(),
+        .bus_bytes_per_s = config->bus_bytes_per_s,
+        .log = {.fn = config->log, .user = config->log_user},
+    };
+    mp_executor_config executor = {
+        .threads = host->device.threads,
+        .bus_bytes_per_s = config->bus_bytes_per_s,
+        .kernels = kernels,
+        .log = host->device.log,
+    };
+    moepage_status status = mp_executor_create(&executor, &host->executor);
+    if (status) {
+        mp_free(host);
+        return status;
+    }
+    *out = &host->device;
+    return MOEPAGE_OK;
+}

@@ -1,0 +1,351 @@
+/* The AVX-512 kernel sets: the lanes of a dot product are one register. "avx512" does with two
+ * fused multiply-adds what VDPBF16PS does in "avx512-bf16". */
+#include "device/host_kernel_set.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "device/host_math.h"
+
+/* Per function, so that the file needs no flags of its own. One target serves both sets: no
+ * compiler emits VDPBF16PS unless asked by name. */
+#define MP_AVX512 \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
+
+/* ---- Tiles ---- */
+
+/* The loops over a tile's rows and weights must disappear for its sums to live in registers. */
+#if defined(__clang__)
+#define MP_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MP_UNROLL _Pragma("GCC unroll 8")
+#endif
+#define MP_EACH(index, n) \
+    MP_UNROLL             \
+    for (uint32_t index = 0; index < (n); index++)
+
+/* How pairs of bfloat16 are multiplied. */
+typedef enum pair_method { PAIRS_NONE, PAIRS_BY_FMA, PAIRS_BY_INSTRUCTION } pair_method;
+
+/* One of `n` lanes is live when it is inside the row. */
+MP_INLINE uint32_t live_lanes(uint32_t left)
+{
+    return left >= 32 ? 0xffffffffu : (1u << left) - 1u;
+}
+
+MP_INLINE __m512 load_weights(mp_tile_kind kind, const void *w, uint32_t i, __mmask16 live)
+{
+    if (kind == MP_TILE_F32)
+        return _mm512_maskz_loadu_ps(live, (const float *)w + i);
+    __m256i half = _mm256_maskz_loadu_epi16(live, (const uint16_t *)w + i);
+    if (kind == MP_TILE_F16)
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* One turn over the lanes in FP32, from element i on. */
+MP_INLINE void turn_fp32(mp_tile_kind kind, uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS],
+                         const void *const *x, const void *const *w, uint32_t i, __mmask16 live)
+{
+    __m512 weights[MP_TILE_WEIGHTS];
+    MP_EACH (c, MP_TILE_WEIGHTS)
+        weights[c] = load_weights(kind, w[c], i, live);
+    MP_EACH (r, rows) {
+        __m512 row = _mm512_maskz_loadu_ps(live, (const float *)x[r] + i);
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            acc[r][c] = _mm512_fmadd_ps(row, weights[c], acc[r][c]);
+    }
+}
+
+MP_INLINE __m512i load_pairs(const void *row, uint32_t i, __mmask32 live)
+{
+    return _mm512_maskz_loadu_epi16(live, (const uint16_t *)row + i);
+}
+
+/* The odd elements of 16 pairs, or the even ones, widened. */
+MP_INLINE __m512 half_of_pairs(__m512i pairs, bool odd)
+{
+    return _mm512_castsi512_ps(odd ? _mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000))
+                                   : _mm512_slli_epi32(pairs, 16));
+}
+
+/* One turn over pairs, odd elements first; for use under flush-to-zero. */
+MP_INLINE void turn_pairs_fma(uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS], const void *const *x,
+                              const void *const *w, uint32_t i, __mmask32 live)
+{
+    MP_EACH (even, 2) {
+        __m512 weights[MP_TILE_WEIGHTS];
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            weights[c] = half_of_pairs(load_pairs(w[c], i, live), !even);
+        MP_EACH (r, rows) {
+            __m512 row = half_of_pairs(load_pairs(x[r], i, live), !even);
+            MP_EACH (c, MP_TILE_WEIGHTS)
+                acc[r][c] = _mm512_fmadd_ps(row, weights[c], acc[r][c]);
+        }
+    }
+}
+
+MP_INLINE void turn_pairs(uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS], const void *const *x,
+                          const void *const *w, uint32_t i, __mmask32 live)
+{
+    __m512i weights[MP_TILE_WEIGHTS];
+    MP_EACH (c, MP_TILE_WEIGHTS)
+        weights[c] = load_pairs(w[c], i, live);
+    MP_EACH (r, rows) {
+        __m512i row = load_pairs(x[r], i, live);
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            acc[r][c] = _mm512_dpbf16_ps(acc[r][c], (__m512bh)row, (__m512bh)weights[c]);
+    }
+}
+
+/* MP_TILE_STEP elements; `live` masks those inside the row. */
+MP_INLINE void step(mp_tile_kind kind, pair_method pairs, uint32_t rows,
+                    __m512 (*acc)[MP_TILE_WEIGHTS], const void *const *x, const void *const *w,
+                    uint32_t i, uint32_t live)
+{
+    if (pairs == PAIRS_BY_INSTRUCTION) {
+        turn_pairs(rows, acc, x, w, i, live);
+    } else if (pairs == PAIRS_BY_FMA) {
+        turn_pairs_fma(rows, acc, x, w, i, live);
+    } else {
+        turn_fp32(kind, rows, acc, x, w, i, (__mmask16)live);
+        if (live >> MP_LANES)
+            turn_fp32(kind, rows, acc, x, w, i + MP_LANES, (__mmask16)(live >> MP_LANES));
+    }
+}
+
+MP_INLINE void tile_rows(mp_tile_kind kind, pair_method pairs, uint32_t rows, const mp_tile *tile)
+{
+    __m512 acc[MP_TILE_ROWS][MP_TILE_WEIGHTS];
+    const void *x[MP_TILE_ROWS];
+    const void *w[MP_TILE_WEIGHTS];
+    MP_EACH (c, MP_TILE_WEIGHTS)
+        w[c] = tile->w[c];
+    MP_EACH (r, rows) {
+        x[r] = tile->x[r];
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            acc[r][c] = tile->resume
+                            ? _mm512_load_ps(tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES)
+                            : _mm512_setzero_ps();
+    }
+    const uint64_t step_bytes = MP_TILE_STEP * (kind == MP_TILE_F32 ? 4 : 2);
+    const uint32_t k = tile->k;
+    uint64_t ahead = tile->ahead_bytes;
+    uint32_t i = 0;
+    for (; i + MP_TILE_STEP <= k; i += MP_TILE_STEP, ahead += step_bytes) {
+        MP_EACH (c, MP_TILE_WEIGHTS) {
+            for (uint64_t line = 0; line < step_bytes; line += 64)
+                _mm_prefetch((const char *)w[c] + ahead + line, _MM_HINT_T1);
+        }
+        step(kind, pairs, rows, acc, x, w, i, 0xffffffffu);
+    }
+    if (i < k)
+        step(kind, pairs, rows, acc, x, w, i, live_lanes(k - i));
+    MP_EACH (r, rows) {
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            _mm512_store_ps(tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES, acc[r][c]);
+    }
+}
+
+#define MP_TILE_FUNCTION(name, kind, pairs)                  \
+    MP_AVX512 static void name(const mp_tile *tile)          \
+    {                                                        \
+        switch (tile->n_rows) {                              \
+        case 1: tile_rows(kind, pairs, 1, tile); break;      \
+        case 2: tile_rows(kind, pairs, 2, tile); break;      \
+        case 3: tile_rows(kind, pairs, 3, tile); break;      \
+        case 4: tile_rows(kind, pairs, 4, tile); break;      \
+        case 5: tile_rows(kind, pairs, 5, tile); break;      \
+        default: tile_rows(kind, pairs, MP_TILE_ROWS, tile); \
+        }                                                    \
+    }
+
+MP_TILE_FUNCTION(tile_f32, MP_TILE_F32, PAIRS_NONE)
+MP_TILE_FUNCTION(tile_f16, MP_TILE_F16, PAIRS_NONE)
+MP_TILE_FUNCTION(tile_bf16, MP_TILE_BF16, PAIRS_NONE)
+MP_TILE_FUNCTION(tile_pairs, MP_TILE_DOT, PAIRS_BY_INSTRUCTION)
+MP_TILE_FUNCTION(tile_pairs_fma_flushed, MP_TILE_DOT, PAIRS_BY_FMA)
+
+static void tile_pairs_fma(const mp_tile *tile)
+{
+    mp_tile_under_flush(tile_pairs_fma_flushed, tile);
+}
+
+/* ---- Sums ---- */
+
+/* Four registers of four sums each: first halves, then quarters of 16 lanes. */
+MP_INLINE __m512 add_halves(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+MP_INLINE __m512 add_quarters(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+MP_INLINE __m512 add_pairs(__m512 a, __m512 b)
+{
+    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+
+MP_INLINE __m512 add_singles(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* 16 sums at a time. Sum 4b + j ends in 128-bit block b, position j: blocks come from the first
+ * two steps, positions from the last two. The missing ones of a last turn repeat the first. */
+MP_AVX512 static void reduce(const float *acc, float *sums, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += MP_LANES) {
+        __m512 quarter[4];
+        MP_EACH (j, 4) {
+            const float *row = acc + ((uint64_t)i + j) * MP_LANES;
+            __m512 first = _mm512_load_ps(row);
+            __m512 a = i + 4 < n ? _mm512_load_ps(row + 4 * MP_LANES) : first;
+            __m512 b = i + 8 < n ? _mm512_load_ps(row + 8 * MP_LANES) : first;
+            __m512 c = i + 12 < n ? _mm512_load_ps(row + 12 * MP_LANES) : first;
+            quarter[j] = add_quarters(add_halves(first, a), add_halves(b, c));
+        }
+        __m512 sum =
+            add_singles(add_pairs(quarter[0], quarter[1]), add_pairs(quarter[2], quarter[3]));
+        _mm512_mask_storeu_ps(sums + i, (__mmask16)live_lanes(n - i), sum);
+    }
+}
+
+/* ---- Element by element ---- */
+
+/* mp_swiglu of host_math.h. Of max's operands the second is the one whose NaN comes through. */
+MP_AVX512 static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
+{
+    const __m512 least = _mm512_set1_ps(MP_EXP_MIN);
+    const __m512 round = _mm512_set1_ps(MP_EXP_ROUND);
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (uint32_t i = 0; i < n; i += MP_LANES) {
+        __m512 g = _mm512_loadu_ps(gate + i);
+        __m512 bounded = _mm512_max_ps(least, g);
+        __m512 x = _mm512_max_ps(least, _mm512_or_ps(g, _mm512_set1_ps(-0.0f)));
+        __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(MP_EXP_LOG2E), round);
+        __m512 whole = _mm512_sub_ps(t, round);
+        __m512 r = _mm512_fmadd_ps(whole, _mm512_set1_ps(-MP_EXP_LN2_HIGH), x);
+        r = _mm512_fmadd_ps(whole, _mm512_set1_ps(-MP_EXP_LN2_LOW), r);
+        __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(MP_EXP_C7), r, _mm512_set1_ps(MP_EXP_C6));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C5));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C4));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C3));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C2));
+        p = _mm512_fmadd_ps(p, r, one);
+        p = _mm512_fmadd_ps(p, r, one);
+        __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(round));
+        __m512i half = _mm512_srai_epi32(exponent, 1);
+        __m512i bias = _mm512_set1_epi32(127);
+        __m512i a = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+        __m512i b = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
+        __m512 pa = _mm512_mul_ps(p, _mm512_castsi512_ps(a));
+        __m512 scale_b = _mm512_castsi512_ps(b);
+        __mmask16 negative = _mm512_cmp_ps_mask(g, _mm512_setzero_ps(), _CMP_LT_OQ);
+        __m512 numerator =
+            _mm512_mask_mul_ps(bounded, negative, _mm512_mul_ps(bounded, pa), scale_b);
+        __m512 silu = _mm512_div_ps(numerator, _mm512_fmadd_ps(pa, scale_b, one));
+        _mm512_storeu_ps(out + i, _mm512_mul_ps(silu, _mm512_loadu_ps(up + i)));
+    }
+}
+
+MP_AVX512 static void axpy(float scale, const float *in, float *out, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i += MP_LANES) {
+        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __m512 sum = _mm512_maskz_loadu_ps(live, out + i);
+        sum = _mm512_fmadd_ps(_mm512_set1_ps(scale), _mm512_maskz_loadu_ps(live, in + i), sum);
+        _mm512_mask_storeu_ps(out + i, live, sum);
+    }
+}
+
+MP_INLINE void widen(mp_tile_kind kind, const void *in, float *out, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i += MP_LANES) {
+        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        const uint16_t *from = (const uint16_t *)in + i;
+        _mm512_mask_storeu_ps(out + i, live, load_weights(kind, from, 0, live));
+    }
+}
+
+static void widen_f32(const void *in, float *out, uint64_t n)
+{
+    memcpy(out, in, n * sizeof *out);
+}
+
+MP_AVX512 static void widen_f16(const void *in, float *out, uint64_t n)
+{
+    widen(MP_TILE_F16, in, out, n);
+}
+
+MP_AVX512 static void widen_bf16(const void *in, float *out, uint64_t n)
+{
+    widen(MP_TILE_BF16, in, out, n);
+}
+
+/* mp_to_bf16. The conversion instruction would lose denormals. */
+MP_INLINE __m256i to_bf16(__m512 value)
+{
+    __m512i bits = _mm512_castps_si512(value);
+    __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
+    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
+MP_INLINE void narrow(mp_tile_kind kind, const float *in, uint16_t *out, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i += MP_LANES) {
+        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __m512 value = _mm512_maskz_loadu_ps(live, in + i);
+        __m256i half = kind == MP_TILE_F16 ? _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)
+                                           : to_bf16(value);
+        _mm256_mask_storeu_epi16(out + i, live, half);
+    }
+}
+
+static void narrow_f32(const float *in, void *out, uint64_t n)
+{
+    memcpy(out, in, n * sizeof *in);
+}
+
+MP_AVX512 static void narrow_f16(const float *in, void *out, uint64_t n)
+{
+    narrow(MP_TILE_F16, in, out, n);
+}
+
+MP_AVX512 static void narrow_bf16(const float *in, void *out, uint64_t n)
+{
+    narrow(MP_TILE_BF16, in, out, n);
+}
+
+const mp_host_kernel_set mp_host_set_avx512 = {
+    .name = "avx512",
+    .tile = {tile_f32, tile_f16, tile_bf16, tile_pairs_fma},
+    .reduce = reduce,
+    .swiglu = swiglu,
+    .axpy = axpy,
+    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+};
+
+const mp_host_kernel_set mp_host_set_avx512_bf16 = {
+    .name = "avx512-bf16",
+    .tile = {tile_f32, tile_f16, tile_bf16, tile_pairs},
+    .reduce = reduce,
+    .swiglu = swiglu,
+    .axpy = axpy,
+    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+};
+
+#endif

@@ -1,0 +1,269 @@
+/* EXPERTS on the host: which dot products are computed when, and by whom.
+ *
+ * A phase is a list of units, MP_UNIT weight rows of one expert each, dealt to the shares in
+ * order. A share runs its weight rows of an expert in panels; a panel meets the expert's rows in
+ * groups of MP_TILE_ROWS; and a (panel, group) runs tile after tile over one piece of the length
+ * before the next. So weights come from memory once and stay in the second-level cache while all
+ * groups pass. None of this is visible in the results: a dot product's lanes go through `acc`
+ * unchanged from piece to piece. */
+#include <assert.h>
+#include <string.h>
+
+#include "device/host_kernel_set.h"
+
+#define MP_UNIT 16
+/* Most weight rows of one matrix in a panel, and most bytes unless that leaves no whole tile:
+ * gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
+#define MP_PANEL 32
+#define MP_PANEL_BYTES (256u << 10)
+/* Bytes of a row of x per piece. Shorter ones lose more to reloading lanes than they gain in the
+ * first-level cache. */
+#define MP_PIECE_BYTES 4096
+/* Elements of a weight row that are rounded to BF16 at a time. */
+#define MP_ROUNDED 1024
+
+/* Dot products of activation rows with the rows of a weight matrix. */
+typedef struct mp_dots {
+    const mp_host_kernel_set *set;
+    mp_tile_kind kind;
+    uint32_t weight_dtype;
+    bool round_weights; /* to the BF16 that the tiles want */
+    bool lone;          /* one group only */
+    uint32_t k;         /* length of every row */
+    uint32_t piece;     /* elements of it at a time */
+    uint32_t panel;     /* weight rows at a time */
+    uint64_t x_element; /* bytes */
+    uint64_t w_element;
+} mp_dots;
+
+/* Up to MP_TILE_ROWS rows of an expert. */
+typedef struct mp_group {
+    const void *x[MP_TILE_ROWS];
+    uint32_t n_rows;
+} mp_group;
+
+/* Sums of a group with a panel of one matrix. */
+typedef float mp_sums[MP_TILE_ROWS][MP_PANEL];
+
+/* A share of one expert's weight rows. */
+typedef struct mp_slice {
+    const mp_ffn_expert *expert;
+    uint32_t begin;
+    uint32_t end;
+} mp_slice;
+
+static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
+                       uint32_t k, uint32_t n_rows)
+{
+    mp_dots dots = {.set = set, .weight_dtype = args->dtype, .k = k};
+    dots.w_element = mp_element_bytes(args->dtype);
+    if (args->math == MOEPAGE_MATH_BF16) {
+        dots.kind = MP_TILE_DOT;
+        dots.round_weights = args->dtype != MOEPAGE_DTYPE_BF16;
+        dots.x_element = 2;
+    } else {
+        dots.kind = args->dtype == MOEPAGE_DTYPE_F32   ? MP_TILE_F32
+                    : args->dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
+                                                       : MP_TILE_BF16;
+        dots.x_element = 4;
+    }
+    /* A lone group has nothing to find again in a cache, and reads best straight through. */
+    dots.lone = n_rows <= MP_TILE_ROWS;
+    dots.piece = dots.round_weights ? MP_ROUNDED
+                 : dots.lone        ? k
+                                    : MP_PIECE_BYTES / (uint32_t)dots.x_element;
+    const uint64_t fit = MP_PANEL_BYTES / (k * dots.w_element) & ~(MP_TILE_WEIGHTS - 1ull);
+    dots.panel = MP_PANEL;
+    if (!dots.lone && fit < MP_PANEL)
+        dots.panel = fit > 0 ? (uint32_t)fit : MP_TILE_WEIGHTS;
+    return dots;
+}
+
+/* Weights [n] to BF16. */
+static void round_weights(const mp_dots *dots, const void *weights, uint16_t *out, uint32_t n)
+{
+    float wide[MP_ROUNDED];
+    assert(n <= MP_ROUNDED);
+    dots->set->widen[dots->weight_dtype](weights, wide, n);
+    dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
+}
+
+/* One tile over the piece that starts at element `from`, with the first n_weights rows of
+ * `weights`, four at most. */
+static void run_tile(const mp_dots *dots, const mp_group *group, const char *weights,
+                     uint32_t n_weights, uint32_t from, uint64_t ahead_bytes, float *acc)
+{
+    uint16_t rounded[MP_TILE_WEIGHTS][MP_ROUNDED];
+    mp_tile tile = {.n_rows = group->n_rows, .resume = from > 0, .acc = acc};
+    tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
+    for (uint32_t r = 0; r < group->n_rows; r++)
+        tile.x[r] = (const char *)group->x[r] + from * dots->x_element;
+    for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
+        uint64_t row = c < n_weights ? c : 0;
+        tile.w[c] = weights + (row * dots->k + from) * dots->w_element;
+        if (dots->round_weights) {
+            round_weights(dots, tile.w[c], rounded[c], tile.k);
+            tile.w[c] = rounded[c];
+        }
+    }
+    tile.ahead_bytes = dots->round_weights ? 0 : ahead_bytes;
+    dots->set->tile[dots->kind](&tile);
+}
+
+/* out[r][c] = row r of the group times weight row c < n <= MP_PANEL. */
+static void run_panel(const mp_dots *dots, const mp_group *group, const char *weights, uint32_t n,
+                      uint64_t ahead_bytes, mp_sums out)
+{
+    _Alignas(64) float acc[MP_PANEL * MP_TILE_ROWS * MP_LANES];
+    float sums[MP_PANEL * MP_TILE_ROWS];
+    const uint32_t tile_sums = group->n_rows * MP_TILE_WEIGHTS;
+    const uint32_t n_tiles = (n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
+    for (uint32_t from = 0;; from += dots->piece) {
+        for (uint32_t t = 0; t < n_tiles; t++) {
+            const uint32_t c = t * MP_TILE_WEIGHTS;
+            run_tile(dots, group, weights + (uint64_t)c * dots->k * dots->w_element, n - c, from,
+                     ahead_bytes, acc + t * tile_sums * MP_LANES);
+        }
+        if (dots->k - from <= dots->piece)
+            break;
+    }
+    dots->set->reduce(acc, sums, n_tiles * tile_sums);
+    for (uint32_t t = 0; t < n_tiles; t++) {
+        for (uint32_t r = 0; r < group->n_rows; r++)
+            memcpy(&out[r][t * MP_TILE_WEIGHTS], sums + t * tile_sums + r * MP_TILE_WEIGHTS,
+                   MP_TILE_WEIGHTS * sizeof(float));
+    }
+}
+
+/* How far ahead of a panel's weights to prefetch: a lone group's tile brings in the next tile; of
+ * several groups the first one's tiles bring in the next panel. */
+static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t panel,
+                         uint32_t group_row)
+{
+    uint64_t distance = dots->lone ? MP_TILE_WEIGHTS : dots->panel;
+    bool exists = panel + dots->panel + distance <= slice->end;
+    return exists && group_row == 0 ? distance * dots->k * dots->w_element : 0;
+}
+
+/* Rows are dealt to groups evenly, as a group of few rows uses the machine badly. */
+static uint32_t group_size(uint32_t n_rows, uint32_t done)
+{
+    uint32_t left = n_rows - done;
+    uint32_t groups = (left + MP_TILE_ROWS - 1) / MP_TILE_ROWS;
+    return (left + groups - 1) / groups;
+}
+
+/* Adds a bias's elements [first, first + n) to each of the rows of sums. */
+static void add_bias(const mp_dots *dots, const void *bias, uint32_t first, uint32_t n,
+                     mp_sums rows, uint32_t n_rows)
+{
+    float wide[MP_PANEL];
+    if (!bias)
+        return;
+    dots->set->widen[dots->weight_dtype]((const char *)bias + first * dots->w_element, wide, n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        for (uint32_t c = 0; c < n; c++)
+            rows[r][c] += wide[c];
+    }
+}
+
+/* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. */
+static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *args,
+                          const mp_slice *slice, uint32_t panel, uint32_t n, uint32_t i,
+                          uint32_t n_rows)
+{
+    const mp_ffn_expert *expert = slice->expert;
+    const uint64_t offset = (uint64_t)panel * dots->k * dots->w_element;
+    const uint64_t ahead = ahead_of(dots, slice, panel, i);
+    mp_sums gate = {{0}}, up = {{0}}; /* SwiGLU reads whole vectors */
+    mp_group group = {.n_rows = n_rows};
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
+        group.x[r] = (const char *)args->x + token * dots->k * dots->x_element;
+    }
+    run_panel(dots, &group, (const char *)expert->gate + offset, n, ahead, gate);
+    run_panel(dots, &group, (const char *)expert->up + offset, n, ahead, up);
+    add_bias(dots, expert->gate_bias, panel, n, gate, n_rows);
+    add_bias(dots, expert->up_bias, panel, n, up, n_rows);
+    dots->set->swiglu(gate[0], up[0], gate[0], n_rows * MP_PANEL);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint64_t line = expert->first_row + i + r - args->inner_base;
+        uint64_t at = line * args->intermediate + panel;
+        if (args->math == MOEPAGE_MATH_BF16)
+            dots->set->narrow[MOEPAGE_DTYPE_BF16](gate[r], (uint16_t *)args->inner + at, n);
+        else
+            memcpy((float *)args->inner + at, gate[r], n * sizeof(float));
+    }
+}
+
+/* Weight rows [panel, panel + n) of down, for the group that starts at row i. */
+static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
+                       const mp_slice *slice, uint32_t panel, uint32_t n, uint32_t i,
+                       uint32_t n_rows)
+{
+    const mp_ffn_expert *expert = slice->expert;
+    const char *weights = (const char *)expert->down + (uint64_t)panel * dots->k * dots->w_element;
+    const uint64_t line = expert->first_row + i - args->inner_base;
+    mp_sums sums;
+    mp_group group = {.n_rows = n_rows};
+    for (uint32_t r = 0; r < n_rows; r++)
+        group.x[r] = (const char *)args->inner + (line + r) * dots->k * dots->x_element;
+    run_panel(dots, &group, weights, n, ahead_of(dots, slice, panel, i), sums);
+    add_bias(dots, expert->down_bias, panel, n, sums, n_rows);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint64_t row = args->rows[expert->first_row + i + r];
+        memcpy(args->partial + row * args->hidden + panel, sums[r], n * sizeof(float));
+    }
+}
+
+static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
+                      uint32_t phase, const mp_slice *slice)
+{
+    const uint32_t n_rows = slice->expert->n_rows;
+    const mp_dots dots = dots_of(set, args, phase == 0 ? args->hidden : args->intermediate, n_rows);
+    for (uint32_t panel = slice->begin; panel < slice->end; panel += dots.panel) {
+        uint32_t n = slice->end - panel < dots.panel ? slice->end - panel : dots.panel;
+        for (uint32_t i = 0, size; i < n_rows; i += size) {
+            size = group_size(n_rows, i);
+            if (phase == 0)
+                gate_up_group(&dots, args, slice, panel, n, i, size);
+            else
+                down_group(&dots, args, slice, panel, n, i, size);
+        }
+    }
+}
+
+/* The first of an expert's units, which begin at cost `start`, that begins at `cost` or later. */
+static uint32_t first_unit(uint64_t cost, uint64_t start, uint64_t each, uint32_t n_units)
+{
+    if (cost <= start)
+        return 0;
+    uint64_t unit = (cost - start + each - 1) / each;
+    return unit < n_units ? (uint32_t)unit : n_units;
+}
+
+void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
+                     uint32_t phase, uint32_t part, uint32_t n_parts)
+{
+    const uint32_t n_weights = phase == 0 ? args->intermediate : args->hidden;
+    const uint32_t n_units = (n_weights + MP_UNIT - 1) / MP_UNIT;
+    uint64_t total = 0;
+    for (uint32_t e = 0; e < args->n_experts; e++)
+        total += mp_host_rows_cost(args->experts[e].n_rows) * n_units;
+    const uint64_t begin = mp_share_start(total, part, n_parts);
+    const uint64_t end = mp_share_start(total, part + 1, n_parts);
+    uint64_t start = 0;
+    for (uint32_t e = 0; e < args->n_experts && start < end; e++) {
+        uint64_t cost = mp_host_rows_cost(args->experts[e].n_rows);
+        if (cost == 0)
+            continue;
+        uint32_t first = first_unit(begin, start, cost, n_units);
+        uint32_t last = first_unit(end, start, cost, n_units);
+        mp_slice slice = {&args->experts[e], first * MP_UNIT, last * MP_UNIT};
+        if (slice.end > n_weights)
+            slice.end = n_weights;
+        if (first < last)
+            run_slice(set, args, phase, &slice);
+        start += cost * n_units;
+    }
+}

@@ -1,0 +1,107 @@
+/* host_kernel_set.h — what an instruction set supplies to the host kernels: the inner loops.
+ *
+ * host_ffn.c and host_elementwise.c hold everything else: blocking, sharing among threads, order
+ * of work. All sets compute every function below to the same bits (a NaN stays a NaN; which one
+ * is unspecified). The arithmetic they must agree on is written out in host_math.h and
+ * host_portable.c. */
+#ifndef MP_DEVICE_HOST_KERNEL_SET_H
+#define MP_DEVICE_HOST_KERNEL_SET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "device/host_kernels.h"
+#include "moepage.h"
+
+/* A dot product is summed in this many lanes. */
+#define MP_LANES 16
+/* A tile is the dot products of up to TILE_ROWS activation rows with TILE_WEIGHTS weight rows: the
+ * largest whose sums stay in 32 vector registers. */
+#define MP_TILE_ROWS 6
+#define MP_TILE_WEIGHTS 4
+
+/* What is multiplied: type of x, type of weights, and the lanes' order. FP32: element i of a row
+ * is the next fused multiply-add of lane i mod 16. DOT: elements 2i and 2i + 1 go to lane
+ * i mod 16, 2i + 1 first, denormal operands and results taken as zero (VDPBF16PS). A row is
+ * padded with zeros to a whole number of turns over the lanes. */
+typedef enum mp_tile_kind {
+    MP_TILE_F32,  /* FP32: float x, float weights */
+    MP_TILE_F16,  /* FP32: float x, IEEE half weights */
+    MP_TILE_BF16, /* FP32: float x, bfloat16 weights */
+    MP_TILE_DOT,  /* DOT: bfloat16 x and weights */
+    MP_TILE_KINDS
+} mp_tile_kind;
+
+/* Elements that a kind consumes per turn over the lanes: MP_LANES or twice that. Pieces of a row
+ * are cut at multiples of MP_TILE_STEP, which all kinds accept. */
+#define MP_TILE_STEP (2 * MP_LANES)
+
+typedef struct mp_tile {
+    const void *x[MP_TILE_ROWS];    /* [n_rows] */
+    const void *w[MP_TILE_WEIGHTS]; /* all set; a short tile repeats a row */
+    uint64_t ahead_bytes;           /* prefetch this far past each w; 0 = nothing to prefetch */
+    uint32_t n_rows;                /* 1..MP_TILE_ROWS */
+    uint32_t k;                     /* elements; a multiple of MP_TILE_STEP but in the last piece */
+    bool resume;                    /* go on from acc rather than from zero */
+    float *acc;                     /* [n_rows][MP_TILE_WEIGHTS][MP_LANES], 64-byte aligned */
+} mp_tile;
+
+struct mp_host_kernel_set {
+    const char *name;
+
+    void (*tile[MP_TILE_KINDS])(const mp_tile *tile);
+
+    /* sums[i] = the lanes of acc[i] added by halves: l + (l + 8), then 4, 2, 1. `n` is a multiple
+     * of MP_TILE_WEIGHTS; acc is 64-byte aligned. */
+    void (*reduce)(const float *acc, float *sums, uint32_t n);
+
+    /* out[i] = silu(gate[i]) * up[i]; `n` is a multiple of MP_LANES. */
+    void (*swiglu)(const float *gate, const float *up, float *out, uint32_t n);
+
+    /* out[i] = fma(scale, in[i], out[i]) */
+    void (*axpy)(float scale, const float *in, float *out, uint64_t n);
+
+    /* Exact conversions to float, and back rounding to nearest even. Indexed by MOEPAGE_DTYPE_F32,
+     * _F16, _BF16; F32 copies. */
+    void (*widen[4])(const void *in, float *out, uint64_t n);
+    void (*narrow[4])(const float *in, void *out, uint64_t n);
+};
+
+extern const mp_host_kernel_set mp_host_set_portable;
+#if defined(__x86_64__)
+extern const mp_host_kernel_set mp_host_set_avx2;
+extern const mp_host_kernel_set mp_host_set_avx512;
+extern const mp_host_kernel_set mp_host_set_avx512_bf16;
+
+/* Runs a tile with denormals taken as zero and flushed, as VDPBF16PS does by itself. In another
+ * file than the tiles, so that none of their arithmetic can be moved out. */
+void mp_tile_under_flush(void (*run)(const mp_tile *tile), const mp_tile *tile);
+#endif
+
+/* The kernels themselves; run under the default floating-point mode. */
+void mp_host_convert(const mp_host_kernel_set *set, const mp_kernel_convert_args *args,
+                     uint32_t part, uint32_t n_parts);
+void mp_host_combine(const mp_host_kernel_set *set, const mp_kernel_combine_args *args,
+                     uint32_t part, uint32_t n_parts);
+void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
+                     uint32_t phase, uint32_t part, uint32_t n_parts);
+
+static inline uint64_t mp_element_bytes(uint32_t dtype)
+{
+    return dtype == MOEPAGE_DTYPE_F32 ? 4 : 2;
+}
+
+/* What an expert's rows cost, in multiplications with one cached weight: reading the weight from
+ * memory is worth eight. */
+static inline uint64_t mp_host_rows_cost(uint32_t n_rows)
+{
+    return n_rows == 0 || n_rows > 8 ? n_rows : 8;
+}
+
+/* The first unit of `part` when `n` units are cut into n_parts; part n_parts gives n. */
+static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_parts)
+{
+    return n / n_parts * part + n % n_parts * part / n_parts;
+}
+
+#endif

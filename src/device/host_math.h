@@ -1,0 +1,112 @@
+/* host_math.h — the scalar arithmetic that all instruction sets reproduce to the bit.
+ *
+ * No product here or in the vector code feeds an addition except through an explicit fused
+ * multiply-add, so that a compiler which contracts expressions has nothing to contract. */
+#ifndef MP_DEVICE_HOST_MATH_H
+#define MP_DEVICE_HOST_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float mp_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t mp_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* ---- Conversions ---- */
+
+static inline float mp_from_bf16(uint16_t value)
+{
+    return mp_float_of((uint32_t)value << 16);
+}
+
+/* Nearest even; denormals are kept; NaNs become quiet and keep their sign and upper payload. */
+static inline uint16_t mp_to_bf16(float value)
+{
+    uint32_t bits = mp_bits_of(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static inline float mp_from_f16(uint16_t value)
+{
+    uint32_t sign = (uint32_t)(value & 0x8000u) << 16;
+    uint32_t magnitude = value & 0x7fffu;
+    if (magnitude > 0x7c00u)
+        return mp_float_of(sign | 0x7fc00000u | magnitude << 13);
+    if (magnitude == 0x7c00u)
+        return mp_float_of(sign | 0x7f800000u);
+    /* As a float's exponent and mantissa, a half is 2^112 times too small, denormals included. */
+    return mp_float_of(sign | mp_bits_of(mp_float_of(magnitude << 13) * 0x1p112f));
+}
+
+static inline uint16_t mp_to_f16(float value)
+{
+    uint32_t bits = mp_bits_of(value);
+    uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
+    if (magnitude >= 0x477ff000u) /* 65520 and above round past the largest half */
+        return (uint16_t)(sign | 0x7c00u);
+    if (magnitude < 0x38800000u) /* adding 1/2 rounds at the denormal halves' last place */
+        return (uint16_t)(sign | (mp_bits_of(mp_float_of(magnitude) + 0.5f) - 0x3f000000u));
+    return (uint16_t)(sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
+}
+
+/* ---- SwiGLU ---- */
+
+/* e^x for x in [-128, 0] as p * 2^a * 2^b: two factors because the sum of their exponents leaves
+ * the range of normal floats. The polynomial is the Taylor series to degree 7 on +-ln2/2, where
+ * the first term left out is 5e-9. */
+#define MP_EXP_MIN -128.0f
+#define MP_EXP_LOG2E 0x1.715476p+0f
+#define MP_EXP_ROUND 0x1.8p+23f /* added and subtracted: rounds to an integer, seen in the bits */
+#define MP_EXP_LN2_HIGH 0x1.62e430p-1f
+#define MP_EXP_LN2_LOW -0x1.05c610p-29f
+#define MP_EXP_C7 0x1.a01a02p-13f
+#define MP_EXP_C6 0x1.6c16c2p-10f
+#define MP_EXP_C5 0x1.111112p-7f
+#define MP_EXP_C4 0x1.555556p-5f
+#define MP_EXP_C3 0x1.555556p-3f
+#define MP_EXP_C2 0x1.000000p-1f
+
+/* silu(g) * u with silu(g) = g / (1 + e^-g). Uses e^-|g| <= 1, which cannot overflow:
+ * g < 0 gives g * e / (1 + e). Below -128 silu is zero in FP32; so is its limit. */
+static inline float mp_swiglu(float gate, float up)
+{
+    float bounded = gate < MP_EXP_MIN ? MP_EXP_MIN : gate;
+    float x = -fabsf(gate);
+    x = x < MP_EXP_MIN ? MP_EXP_MIN : x;
+    float t = fmaf(x, MP_EXP_LOG2E, MP_EXP_ROUND);
+    float n = t - MP_EXP_ROUND;
+    float r = fmaf(n, -MP_EXP_LN2_HIGH, x);
+    r = fmaf(n, -MP_EXP_LN2_LOW, r);
+    float p = fmaf(MP_EXP_C7, r, MP_EXP_C6);
+    p = fmaf(p, r, MP_EXP_C5);
+    p = fmaf(p, r, MP_EXP_C4);
+    p = fmaf(p, r, MP_EXP_C3);
+    p = fmaf(p, r, MP_EXP_C2);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    int32_t exponent = (int32_t)(mp_bits_of(t) - mp_bits_of(MP_EXP_ROUND));
+    int32_t half = exponent >> 1;
+    float scale_a = mp_float_of((uint32_t)(half + 127) << 23);
+    float scale_b = mp_float_of((uint32_t)(exponent - half + 127) << 23);
+    float pa = p * scale_a;
+    float numerator = gate < 0.0f ? bounded * pa * scale_b : bounded;
+    return numerator / fmaf(pa, scale_b, 1.0f) * up;
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* The portable kernel set: scalar C, and the definition that the vector sets must equal. */
+#include "device/host_kernel_set.h"
+#include "device/host_math.h"
+
+/* ---- Tiles ---- */
+
+static inline float widen_element(mp_tile_kind kind, const void *row, uint32_t i)
+{
+    if (kind == MP_TILE_F16 || kind == MP_TILE_BF16 || kind == MP_TILE_DOT) {
+        uint16_t bits;
+        memcpy(&bits, (const char *)row + (uint64_t)i * sizeof bits, sizeof bits);
+        return kind == MP_TILE_F16 ? mp_from_f16(bits) : mp_from_bf16(bits);
+    }
+    float value;
+    memcpy(&value, (const char *)row + (uint64_t)i * sizeof value, sizeof value);
+    return value;
+}
+
+static inline float flush_denormal(float value)
+{
+    return fabsf(value) < 0x1p-126f ? copysignf(0.0f, value) : value;
+}
+
+/* A fused multiply-add that takes denormals as zero and flushes a tiny result. Tininess is judged
+ * on the result rounded to 24 bits with unbounded exponent: what lies just below 2^-126 may round
+ * up to it as a denormal and still be tiny, so that case is done again with room below. */
+static inline float fma_flush(float a, float b, float c)
+{
+    a = flush_denormal(a);
+    b = flush_denormal(b);
+    float sum = fmaf(a, b, c);
+    if (fabsf(sum) == 0x1p-126f && fabsf(fmaf(a * 0x1p48f, b * 0x1p48f, c * 0x1p96f)) < 0x1p-30f)
+        return copysignf(0.0f, sum);
+    return flush_denormal(sum);
+}
+
+/* One dot product. Beyond the row both factors are zero. */
+static void dot_fp32(mp_tile_kind kind, const float *x, const void *w, uint32_t k, float *lanes)
+{
+    for (uint32_t base = 0; base < k; base += MP_LANES) {
+        for (uint32_t lane = 0; lane < MP_LANES; lane++) {
+            uint32_t i = base + lane;
+            lanes[lane] = i < k ? fmaf(x[i], widen_element(kind, w, i), lanes[lane])
+                                : fmaf(0.0f, 0.0f, lanes[lane]);
+        }
+    }
+}
+
+static void dot_bf16(const void *x, const void *w, uint32_t k, float *lanes)
+{
+    for (uint32_t base = 0; base < k; base += 2 * MP_LANES) {
+        for (uint32_t lane = 0; lane < MP_LANES; lane++) {
+            for (uint32_t odd = 2; odd-- > 0;) {
+                uint32_t i = base + 2 * lane + odd;
+                float a = i < k ? widen_element(MP_TILE_DOT, x, i) : 0.0f;
+                float b = i < k ? widen_element(MP_TILE_DOT, w, i) : 0.0f;
+                lanes[lane] = fma_flush(a, b, lanes[lane]);
+            }
+        }
+    }
+}
+
+static void tile_any(mp_tile_kind kind, const mp_tile *tile)
+{
+    for (uint32_t r = 0; r < tile->n_rows; r++) {
+        for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
+            float *lanes = tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES;
+            if (!tile->resume)
+                memset(lanes, 0, MP_LANES * sizeof *lanes);
+            if (kind == MP_TILE_DOT)
+                dot_bf16(tile->x[r], tile->w[c], tile->k, lanes);
+            else
+                dot_fp32(kind, tile->x[r], tile->w[c], tile->k, lanes);
+        }
+    }
+}
+
+static void tile_f32(const mp_tile *tile)
+{
+    tile_any(MP_TILE_F32, tile);
+}
+
+static void tile_f16(const mp_tile *tile)
+{
+    tile_any(MP_TILE_F16, tile);
+}
+
+static void tile_bf16(const mp_tile *tile)
+{
+    tile_any(MP_TILE_BF16, tile);
+}
+
+static void tile_dot(const mp_tile *tile)
+{
+    tile_any(MP_TILE_DOT, tile);
+}
+
+static void reduce(const float *acc, float *sums, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float lanes[MP_LANES];
+        memcpy(lanes, acc + (uint64_t)i * MP_LANES, sizeof lanes);
+        for (uint32_t half = MP_LANES / 2; half > 0; half /= 2) {
+            for (uint32_t lane = 0; lane < half; lane++)
+                lanes[lane] += lanes[lane + half];
+        }
+        sums[i] = lanes[0];
+    }
+}
+
+/* ---- Element by element ---- */
+
+static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = mp_swiglu(gate[i], up[i]);
+}
+
+static void axpy(float scale, const float *in, float *out, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = fmaf(scale, in[i], out[i]);
+}
+
+static void widen_f32(const void *in, float *out, uint64_t n)
+{
+    memcpy(out, in, n * sizeof *out);
+}
+
+static void widen_f16(const void *in, float *out, uint64_t n)
+{
+    const uint16_t *from = in;
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = mp_from_f16(from[i]);
+}
+
+static void widen_bf16(const void *in, float *out, uint64_t n)
+{
+    const uint16_t *from = in;
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = mp_from_bf16(from[i]);
+}
+
+static void narrow_f32(const float *in, void *out, uint64_t n)
+{
+    memcpy(out, in, n * sizeof *in);
+}
+
+static void narrow_f16(const float *in, void *out, uint64_t n)
+{
+    uint16_t *to = out;
+    for (uint64_t i = 0; i < n; i++)
+        to[i] = mp_to_f16(in[i]);
+}
+
+static void narrow_bf16(const float *in, void *out, uint64_t n)
+{
+    uint16_t *to = out;
+    for (uint64_t i = 0; i < n; i++)
+        to[i] = mp_to_bf16(in[i]);
+}
+
+const mp_host_kernel_set mp_host_set_portable = {
+    .name = "portable",
+    .tile = {tile_f32, tile_f16, tile_bf16, tile_dot},
+    .reduce = reduce,
+    .swiglu = swiglu,
+    .axpy = axpy,
+    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+};

@@ -1,0 +1,86 @@
+/* kernels.h — the operations that every device implements, with their argument structs.
+ *
+ * All are deterministic: each output element is one sum in one fixed order, a function of its own
+ * row and weights alone. Which rows are computed together, by how many threads, and in how many
+ * launches never changes a bit. */
+#ifndef MP_DEVICE_KERNELS_H
+#define MP_DEVICE_KERNELS_H
+
+#include <stdint.h>
+
+typedef enum mp_kernel {
+    MP_KERNEL_CONVERT,
+    MP_KERNEL_EXPERTS,
+    MP_KERNEL_COMBINE,
+    MP_KERNEL_COUNT
+} mp_kernel;
+
+/* Activations enter: out[t][h] = x[t][h] as the math's operand type (F32 exactly, or BF16 rounded
+ * to nearest even). */
+typedef struct mp_kernel_convert_args {
+    const void *x; /* [n_tokens][hidden], rows x_stride elements apart */
+    uint64_t x_stride;
+    uint32_t x_dtype; /* MOEPAGE_DTYPE_F32, _F16 or _BF16 */
+    uint32_t math;    /* MOEPAGE_MATH_*: FP32 writes float, BF16 writes uint16_t */
+    uint32_t n_tokens;
+    uint32_t hidden;
+    void *out; /* [n_tokens][hidden] dense */
+} mp_kernel_convert_args;
+
+/* One expert's share of a launch. Weights are row-major in `dtype` of the launch. */
+typedef struct mp_ffn_expert {
+    const void *gate;      /* [I, H] */
+    const void *up;        /* [I, H] */
+    const void *down;      /* [H, I] */
+    const void *gate_bias; /* [I], [I], [H] in the weights' dtype, or NULL */
+    const void *up_bias;
+    const void *down_bias;
+    uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
+    uint32_t n_rows;
+} mp_ffn_expert;
+
+/* SwiGLU experts: for each row r of expert e, with t = rows[r] / top_k,
+ *   partial[rows[r]] = down_e( silu(gate_e x_t + b) * (up_e x_t + b) ) + b.
+ * Math FP32: weights widened exactly, every dot product accumulated in FP32.
+ * Math BF16: x and the SwiGLU product are BF16 operands, products accumulated in FP32. Weights
+ * that are not BF16 are rounded to BF16. */
+typedef struct mp_kernel_experts_args {
+    const void *x;                /* [tokens][H] from MP_KERNEL_CONVERT */
+    const mp_ffn_expert *experts; /* [n_experts] */
+    const uint32_t *rows;         /* token * top_k + k */
+    void *inner;                  /* [scratch_rows][I] operand type of the math: row first_row + i
+                                     of an expert uses line first_row + i - inner_base */
+    float *partial;               /* [tokens * top_k][H] */
+    uint32_t inner_base;
+    uint32_t n_experts;
+    uint32_t top_k;
+    uint32_t hidden;
+    uint32_t intermediate;
+    uint32_t dtype; /* of weights and biases: F32, F16 or BF16 */
+    uint32_t math;
+} mp_kernel_experts_args;
+
+/* Results leave: y[t] = (accumulate ? y[t] : 0) + sum over k = 0.. of weights[t][k] * partial[t][k],
+ * summed in that order in FP32 by fused multiply-adds from zero; slots whose id is negative are
+ * skipped. */
+typedef struct mp_kernel_combine_args {
+    const float *partial; /* [n_tokens * top_k][hidden] */
+    const float *weights; /* [n_tokens][top_k] */
+    const int32_t *ids;   /* [n_tokens][top_k] */
+    void *y;              /* rows y_stride elements apart */
+    uint64_t y_stride;
+    uint32_t y_dtype;
+    uint32_t n_tokens;
+    uint32_t top_k;
+    uint32_t hidden;
+    uint32_t accumulate;
+} mp_kernel_combine_args;
+
+/* The biggest argument struct: queues hold kernels by value. */
+typedef union mp_kernel_args {
+    mp_kernel_convert_args convert;
+    mp_kernel_experts_args experts;
+    mp_kernel_combine_args combine;
+} mp_kernel_args;
+
+#endif

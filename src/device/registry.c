@@ -1,0 +1,53 @@
+/* Devices by name: "<kind>" or "<kind>:<which>". */
+#include <string.h>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "device/host.h"
+
+/* `which` is what follows the colon, NULL without one. */
+typedef moepage_status (*open_fn)(const char *name, const char *which,
+                                  const moepage_device_config *config, mp_device **out);
+
+static moepage_status open_host(const char *name, const char *which,
+                                const moepage_device_config *config, mp_device **out)
+{
+    if (which)
+        return mp_fail(MOEPAGE_E_NOT_FOUND, "device \"%s\": there is one host, called \"host\"",
+                       name);
+    return mp_host_open(config, out);
+}
+
+static moepage_status open_cuda(const char *name, const char *which,
+                                const moepage_device_config *config, mp_device **out)
+{
+    (void)config;
+    (void)out;
+    if (!which || !*which || which[strspn(which, "0123456789")])
+        return mp_fail(MOEPAGE_E_NOT_FOUND,
+                       "device \"%s\": CUDA devices are called \"cuda:0\", "
+                       "\"cuda:1\" and so on",
+                       name);
+    return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                   "device \"%s\": this build has no CUDA; \"host\" is there", name);
+}
+
+static const struct {
+    const char *kind;
+    open_fn open;
+} kinds[] = {
+    {"host", open_host},
+    {"cuda", open_cuda},
+};
+
+moepage_status mp_device_open(const char *name, const moepage_device_config *config,
+                              mp_device **out)
+{
+    size_t length = strcspn(name, ":");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strlen(kinds[i].kind) == length && memcmp(kinds[i].kind, name, length) == 0)
+            return kinds[i].open(name, name[length] ? name + length + 1 : NULL, config, out);
+    }
+    return mp_fail(MOEPAGE_E_NOT_FOUND,
+                   "there is no device \"%s\"; known are \"host\" and \"cuda:N\"", name);
+}

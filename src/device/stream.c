@@ -1,0 +1,213 @@
+/* The ring of a stream, the queues of a lane, and the one place a stream is in. */
+#include "device/stream.h"
+
+#include <assert.h>
+
+#include "base/alloc.h"
+#include "device/thread.h"
+
+static void list_append(mp_stream_list *list, mp_stream *stream)
+{
+    stream->next = NULL;
+    if (list->last)
+        list->last->next = stream;
+    else
+        list->first = stream;
+    list->last = stream;
+}
+
+static mp_stream *list_take(mp_stream_list *list)
+{
+    mp_stream *stream = list->first;
+    if (stream) {
+        list->first = stream->next;
+        if (!list->first)
+            list->last = NULL;
+    }
+    return stream;
+}
+
+static void list_remove(mp_stream_list *list, const mp_stream *stream)
+{
+    mp_stream_list rest = {0};
+    mp_stream *i;
+    while ((i = list_take(list))) {
+        if (i != stream)
+            list_append(&rest, i);
+    }
+    *list = rest;
+}
+
+mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency, mp_worker *worker)
+{
+    mp_stream *stream = mp_alloc(sizeof *stream);
+    if (!stream)
+        return NULL;
+    stream->executor = executor;
+    stream->lane = lane;
+    stream->worker = worker;
+    stream->urgency = urgency;
+    stream->references = 1;
+    stream->idle = true;
+    stream->wake_tick = UINT64_MAX;
+    atomic_init(&stream->completed, 0);
+    pthread_cond_init(&stream->progress, NULL);
+    pthread_cond_init(&stream->room, NULL);
+    return stream;
+}
+
+void mp_stream_release(mp_stream *stream)
+{
+    if (--stream->references)
+        return;
+    pthread_cond_destroy(&stream->progress);
+    pthread_cond_destroy(&stream->room);
+    mp_free(stream);
+}
+
+mp_stream *mp_lane_peek(const mp_lane *lane)
+{
+    return lane->ready[0].first ? lane->ready[0].first : lane->ready[1].first;
+}
+
+mp_stream *mp_lane_take(mp_lane *lane)
+{
+    mp_stream *stream = list_take(&lane->ready[0]);
+    return stream ? stream : list_take(&lane->ready[1]);
+}
+
+void mp_lane_wake(mp_lane *lane)
+{
+    if (!lane->asleep || lane->busy || !mp_lane_peek(lane))
+        return;
+    lane->asleep = false;
+    pthread_cond_signal(&lane->work);
+}
+
+static void pop_entry(mp_stream *stream)
+{
+    stream->tail++;
+    if (stream->want_room && stream->head - stream->tail <= MP_STREAM_ENTRIES / 2)
+        pthread_cond_broadcast(&stream->room);
+}
+
+static void pop_wait(mp_stream *stream)
+{
+    mp_stream *other = mp_stream_oldest(stream)->other;
+    pop_entry(stream);
+    mp_stream_release(other);
+}
+
+static bool wait_is_over(const mp_op *wait)
+{
+    return atomic_load_explicit(&wait->other->completed, memory_order_relaxed) >= wait->tick;
+}
+
+/* Puts a stream that is nowhere where its oldest entry belongs. */
+static void place(mp_stream *stream)
+{
+    stream->idle = false;
+    stream->parked_behind = NULL;
+    while (stream->tail != stream->head) {
+        mp_op *op = mp_stream_oldest(stream);
+        if (op->kind != MP_OP_WAIT) {
+            list_append(&stream->lane->ready[stream->urgency], stream);
+            mp_lane_wake(stream->lane);
+            return;
+        }
+        if (!wait_is_over(op)) {
+            stream->parked_behind = op->other;
+            list_append(&op->other->parked, stream);
+            return;
+        }
+        pop_wait(stream);
+    }
+    stream->idle = true;
+}
+
+/* Places a parked stream anew: what it waited for, or some of it, is over. */
+static void unpark(mp_stream *stream)
+{
+    place(stream);
+    if (stream->idle || stream->parked_behind)
+        return;
+    mp_op *op = mp_stream_oldest(stream);
+    if (op->kind == MP_OP_COPY && op->ready_ns)
+        op->ready_ns = mp_clock_ns();
+}
+
+mp_tick mp_stream_push(mp_stream *stream)
+{
+    assert(!mp_stream_full(stream));
+    mp_tick tick = ++stream->submitted;
+    mp_stream_slot(stream)->tick = tick;
+    stream->head++;
+    if (stream->idle)
+        place(stream);
+    return tick;
+}
+
+void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
+{
+    assert(!mp_stream_full(stream) && tick <= other->submitted);
+    *mp_stream_slot(stream) = (mp_op){.kind = MP_OP_WAIT, .tick = tick, .other = other};
+    other->references++;
+    stream->head++;
+    if (stream->idle)
+        place(stream);
+}
+
+static void release_parked(mp_stream *stream)
+{
+    /* A released stream may park behind this one again, for a later tick. */
+    mp_stream_list parked = stream->parked;
+    stream->parked = (mp_stream_list){0};
+    mp_stream *other;
+    while ((other = list_take(&parked))) {
+        if (wait_is_over(mp_stream_oldest(other)))
+            unpark(other);
+        else
+            list_append(&stream->parked, other);
+    }
+}
+
+static void hand_over(mp_stream *stream, mp_task *task)
+{
+    stream->tasks_due++;
+    mp_worker_add(stream->worker, task);
+}
+
+void mp_stream_post(mp_stream *stream, mp_tick tick, mp_task *task)
+{
+    assert(tick <= stream->submitted);
+    task->due = tick;
+    if (atomic_load_explicit(&stream->completed, memory_order_relaxed) >= tick)
+        hand_over(stream, task);
+    else
+        mp_task_insert(&stream->tasks, task);
+}
+
+void mp_stream_finish(mp_stream *stream)
+{
+    mp_tick tick = mp_stream_oldest(stream)->tick;
+    atomic_store_explicit(&stream->completed, tick, memory_order_release);
+    pop_entry(stream);
+    release_parked(stream);
+    while (stream->tasks.first && stream->tasks.first->due <= tick)
+        hand_over(stream, mp_task_take(&stream->tasks));
+    if (tick >= stream->wake_tick) {
+        stream->wake_tick = UINT64_MAX;
+        pthread_cond_broadcast(&stream->progress);
+    }
+    place(stream);
+}
+
+void mp_stream_drop_waits(mp_stream *stream)
+{
+    if (stream->parked_behind)
+        list_remove(&stream->parked_behind->parked, stream);
+    while (stream->tail != stream->head)
+        pop_wait(stream);
+    stream->parked_behind = NULL;
+    stream->idle = true;
+}

@@ -1,0 +1,134 @@
+/* stream.h — in-order streams and the lanes that execute them: what may run next.
+ *
+ * Pure bookkeeping under the executor's lock; executor.c has the threads. A stream is a ring of
+ * entries: operations, which have ticks, and waits, which have none. Only its oldest entry can be
+ * ready, so a stream is in exactly one place at a time:
+ *
+ *   idle      no entry left
+ *   ready     in its lane's queue: the oldest entry is an operation
+ *   running   a thread executes that operation
+ *   parked    in the list of the stream whose tick its oldest entry, a wait, waits for
+ *
+ * A wait can only name a tick that has been submitted already, so parked streams never form a
+ * circle. A stream that others still have waits on stays allocated until those waits have passed,
+ * destroyed or not. */
+#ifndef MP_DEVICE_STREAM_H
+#define MP_DEVICE_STREAM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "device/device.h"
+#include "device/team.h"
+#include "device/worker.h"
+
+/* Entries a stream holds; a submitter of more waits for room. */
+#define MP_STREAM_ENTRIES 1024u
+
+typedef struct mp_executor mp_executor;
+
+typedef enum mp_op_kind { MP_OP_COPY, MP_OP_KERNEL, MP_OP_CALL, MP_OP_WAIT } mp_op_kind;
+
+/* A job for the team that is not a kernel. */
+typedef struct mp_call {
+    mp_team_fn fn;
+    void *context;
+    uint32_t n_parts;
+} mp_call;
+
+typedef struct mp_op {
+    mp_op_kind kind;
+    mp_kernel kernel;  /* of MP_OP_KERNEL */
+    mp_tick tick;      /* its own; of MP_OP_WAIT the one waited for */
+    uint64_t ready_ns; /* of MP_OP_COPY on a throttled bus: not before this */
+    union {
+        mp_copy copy;
+        mp_kernel_args args;
+        mp_call call;
+        mp_stream *other; /* of MP_OP_WAIT; holds a reference */
+    };
+} mp_op;
+
+typedef struct mp_stream_list {
+    mp_stream *first, *last;
+} mp_stream_list;
+
+/* An engine that runs one operation at a time: the bus, or the compute units. */
+typedef struct mp_lane {
+    mp_stream_list ready[2]; /* urgent, and what runs when nothing is urgent */
+    bool busy;               /* a thread runs one of its operations */
+    bool asleep;             /* its own thread waits on `work`, and nobody has woken it yet */
+    pthread_cond_t work;
+} mp_lane;
+
+struct mp_stream {
+    mp_executor *executor;
+    mp_worker *worker; /* runs `tasks` when they are due */
+    mp_lane *lane;
+    uint32_t urgency;    /* index into lane->ready */
+    uint32_t references; /* its owner, and waits of other streams */
+    mp_tick submitted;
+    _Atomic mp_tick completed;
+    uint32_t head, tail; /* free-running positions in `entries`: next in, oldest */
+    bool idle;
+    mp_stream *next;          /* in whichever list it is */
+    mp_stream *parked_behind; /* NULL unless parked */
+    mp_stream_list parked;    /* behind this stream */
+    mp_task_list tasks;       /* posted after ticks still to come, in order of their ticks */
+    uint64_t tasks_due;       /* handed over to the worker, ever */
+    mp_tick wake_tick;        /* the lowest tick that a sleeping thread waits for */
+    uint32_t want_room;       /* threads that sleep on `room` */
+    pthread_cond_t progress;  /* wake_tick was reached */
+    pthread_cond_t room;      /* half of the ring is free */
+    mp_op entries[MP_STREAM_ENTRIES];
+};
+
+/* A stream with one reference, or NULL for want of memory. Takes no lock. */
+mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency, mp_worker *worker);
+
+/* Gives up one reference; frees the stream with the last. */
+void mp_stream_release(mp_stream *stream);
+
+/* The stream that would run next on a lane; NULL when none is ready. */
+mp_stream *mp_lane_peek(const mp_lane *lane);
+
+/* Takes it off the queue: it is running now. */
+mp_stream *mp_lane_take(mp_lane *lane);
+
+/* Wakes the lane's own thread if there is something to do and nobody to do it. */
+void mp_lane_wake(mp_lane *lane);
+
+static inline bool mp_stream_full(const mp_stream *stream)
+{
+    return stream->head - stream->tail == MP_STREAM_ENTRIES;
+}
+
+/* The oldest entry; there is one. */
+static inline mp_op *mp_stream_oldest(mp_stream *stream)
+{
+    return &stream->entries[stream->tail % MP_STREAM_ENTRIES];
+}
+
+/* The entry to fill for mp_stream_push or mp_stream_push_wait; the stream is not full. */
+static inline mp_op *mp_stream_slot(mp_stream *stream)
+{
+    return &stream->entries[stream->head % MP_STREAM_ENTRIES];
+}
+
+/* Submits the operation in mp_stream_slot(stream); returns its tick. */
+mp_tick mp_stream_push(mp_stream *stream);
+
+/* Makes what comes next on the stream wait for `tick` of `other`, which has been submitted. */
+void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
+
+/* Ends the running operation: publishes its tick, and sets going whatever waited for it. */
+void mp_stream_finish(mp_stream *stream);
+
+/* Hands the task to the worker, now or when the tick has completed. */
+void mp_stream_post(mp_stream *stream, mp_tick tick, mp_task *task);
+
+/* Drops waits that no operation follows; all operations have completed. */
+void mp_stream_drop_waits(mp_stream *stream);
+
+#endif

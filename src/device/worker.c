@@ -1,0 +1,102 @@
+/* One thread, one queue of tasks. */
+#include "device/worker.h"
+
+#include <assert.h>
+
+#include "device/thread.h"
+
+void mp_task_insert(mp_task_list *list, mp_task *task)
+{
+    mp_task *before = list->last;
+    if (before && before->due > task->due) {
+        before = NULL;
+        for (mp_task *i = list->first; i->due <= task->due; i = i->next)
+            before = i;
+    }
+    mp_task **link = before ? &before->next : &list->first;
+    task->next = *link;
+    *link = task;
+    if (!task->next)
+        list->last = task;
+}
+
+mp_task *mp_task_take(mp_task_list *list)
+{
+    mp_task *task = list->first;
+    if (task) {
+        list->first = task->next;
+        if (!list->first)
+            list->last = NULL;
+    }
+    return task;
+}
+
+static void *run_tasks(void *arg)
+{
+    mp_worker *worker = arg;
+    pthread_mutex_lock(worker->lock);
+    for (;;) {
+        mp_task *task = mp_task_take(&worker->due);
+        if (task) {
+            /* From its call on the task is its owner's again, who may free or post it. */
+            pthread_mutex_unlock(worker->lock);
+            task->run(task);
+            pthread_mutex_lock(worker->lock);
+            worker->n_run++;
+            if (worker->watchers)
+                pthread_cond_broadcast(&worker->settled);
+        } else if (worker->stop) {
+            break;
+        } else {
+            pthread_cond_wait(&worker->work, worker->lock);
+        }
+    }
+    pthread_mutex_unlock(worker->lock);
+    return NULL;
+}
+
+moepage_status mp_worker_start(mp_worker *worker, pthread_mutex_t *lock)
+{
+    worker->lock = lock;
+    pthread_cond_init(&worker->work, NULL);
+    pthread_cond_init(&worker->settled, NULL);
+    moepage_status status = mp_thread_start(&worker->thread, "mp-tasks", run_tasks, worker);
+    if (status) {
+        pthread_cond_destroy(&worker->work);
+        pthread_cond_destroy(&worker->settled);
+    }
+    return status;
+}
+
+void mp_worker_stop(mp_worker *worker)
+{
+    pthread_mutex_lock(worker->lock);
+    worker->stop = true;
+    pthread_cond_signal(&worker->work);
+    pthread_mutex_unlock(worker->lock);
+    pthread_join(worker->thread, NULL);
+    pthread_cond_destroy(&worker->work);
+    pthread_cond_destroy(&worker->settled);
+}
+
+void mp_worker_add(mp_worker *worker, mp_task *task)
+{
+    task->next = NULL;
+    if (worker->due.last)
+        worker->due.last->next = task;
+    else
+        worker->due.first = task;
+    worker->due.last = task;
+    worker->n_due++;
+    pthread_cond_signal(&worker->work);
+}
+
+void mp_worker_settle(mp_worker *worker)
+{
+    assert(!pthread_equal(pthread_self(), worker->thread));
+    uint64_t goal = worker->n_due;
+    worker->watchers++;
+    while (worker->n_run < goal)
+        pthread_cond_wait(&worker->settled, worker->lock);
+    worker->watchers--;
+}

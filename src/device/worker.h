@@ -1,0 +1,45 @@
+/* worker.h — the thread that runs due tasks, one at a time and in the order they fell due.
+ *
+ * All functions but start and stop are called with the lock held that start was given. */
+#ifndef MP_DEVICE_WORKER_H
+#define MP_DEVICE_WORKER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "device/device.h"
+
+typedef struct mp_task_list {
+    mp_task *first, *last;
+} mp_task_list;
+
+typedef struct mp_worker {
+    pthread_mutex_t *lock;
+    mp_task_list due;
+    uint64_t n_due, n_run; /* ever */
+    bool stop;
+    uint32_t watchers; /* threads in mp_worker_settle */
+    pthread_cond_t work;
+    pthread_cond_t settled;
+    pthread_t thread;
+} mp_worker;
+
+/* Keeps the list in order of `due`, equal ones in order of arrival. */
+void mp_task_insert(mp_task_list *list, mp_task *task);
+
+/* Takes the first task off; NULL when there is none. */
+mp_task *mp_task_take(mp_task_list *list);
+
+/* `worker` is zeroed memory. NO_MEMORY, with nothing to stop. */
+moepage_status mp_worker_start(mp_worker *worker, pthread_mutex_t *lock);
+
+/* Runs what is due, and what that posts, then ends the thread. Without the lock. */
+void mp_worker_stop(mp_worker *worker);
+
+void mp_worker_add(mp_worker *worker, mp_task *task);
+
+/* Waits until every task that is due by now has run; gives the lock up meanwhile. Not from a
+ * task. */
+void mp_worker_settle(mp_worker *worker);
+
+#endif

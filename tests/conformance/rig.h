@@ -1,0 +1,124 @@
+/* rig.h — what the conformance tests share: an open device with memory and streams that are given
+ * back with it, gates that hold a transfer up, and random numbers. */
+#ifndef MP_TESTS_RIG_H
+#define MP_TESTS_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <semaphore.h>
+
+#include "conformance.h"
+
+#define CONFORMANCE_TESTS(X)                            \
+    X(test_stream_ticks_count_submissions)              \
+    X(test_stream_runs_in_order_of_submission)          \
+    X(test_stream_completion_makes_writes_visible)      \
+    X(test_stream_wait_holds_later_work_back)           \
+    X(test_stream_wait_outlives_the_stream_waited_for)  \
+    X(test_stream_demand_goes_before_prefetch)          \
+    X(test_stream_sync_of_nothing_returns)              \
+    X(test_stream_sync_works_from_many_threads)         \
+    X(test_stream_goes_on_when_a_waiting_thread_leaves) \
+    X(test_stream_takes_more_work_than_it_can_queue)    \
+    X(test_stream_takes_more_waits_than_it_can_queue)   \
+    X(test_stream_destroy_waits_for_its_work)           \
+    X(test_hazards_are_kept_by_waits)                   \
+    X(test_memory_is_aligned_and_writable)              \
+    X(test_copy_moves_exactly_its_bytes)                \
+    X(test_copy_fill_gets_its_struct_and_fills)         \
+    X(test_copy_failure_stays_with_its_transfer)        \
+    X(test_copy_failure_without_result_poisons)         \
+    X(test_copy_throttle_is_never_exceeded)             \
+    X(test_task_runs_once_after_its_tick)               \
+    X(test_task_runs_alone)                             \
+    X(test_task_may_post_itself_and_submit)             \
+    X(test_task_may_overfill_a_stream)                  \
+    X(test_task_is_waited_for_by_destroy_and_close)     \
+    X(test_convert_is_exact_for_every_value)            \
+    X(test_combine_sums_in_the_documented_order)        \
+    X(test_experts_agree_with_double_precision)         \
+    X(test_experts_leave_other_rows_alone)              \
+    X(test_experts_bits_do_not_depend_on_splits_or_threads)
+
+#define CONFORMANCE_DECLARE(name) void name(void **state);
+CONFORMANCE_TESTS(CONFORMANCE_DECLARE)
+
+/* What conformance_run was given. */
+extern const conformance_subject *subject;
+
+/* Skips the running test, saying why, unless the subject has the trait. */
+#define NEEDS(trait)                                                        \
+    do {                                                                    \
+        if (!subject->trait) {                                              \
+            print_message("skipped: %s lacks " #trait "\n", subject->name); \
+            skip();                                                         \
+        }                                                                   \
+    } while (0)
+
+/* A status that must be MOEPAGE_OK; shows the sentence if it is not. */
+#define MUST(call) must((call), #call)
+void must(moepage_status status, const char *call);
+
+#define RIG_BLOCKS 512
+#define RIG_STREAMS 16
+
+typedef struct rig {
+    mp_device *device;
+    const mp_device_ops *ops;
+    mp_stream *carrier; /* for rig_write and rig_read */
+    mp_stream *streams[RIG_STREAMS];
+    uint32_t n_streams;
+    struct {
+        void *memory;
+        mp_memory_kind kind;
+        uint64_t bytes;
+    } blocks[RIG_BLOCKS];
+    uint32_t n_blocks;
+} rig;
+
+void rig_open(rig *r, uint32_t threads, uint64_t bus_bytes_per_s);
+/* Destroys streams first, then memory, then the device. */
+void rig_close(rig *r);
+
+void *rig_alloc(rig *r, mp_memory_kind kind, uint64_t bytes);
+mp_stream *rig_stream(rig *r, mp_stream_class cls);
+/* Forgets a stream that the test has destroyed itself. */
+void rig_forget(rig *r, mp_stream *stream);
+
+/* Bytes into and out of device memory; on return they are there. */
+void rig_write(rig *r, void *device_memory, const void *from, uint64_t bytes);
+void rig_read(rig *r, const void *device_memory, void *to, uint64_t bytes);
+
+/* New device memory that holds these bytes. */
+void *rig_put(rig *r, const void *bytes, uint64_t n);
+
+/* Submissions of one transfer. */
+mp_tick rig_copy(rig *r, mp_stream *stream, void *dst, const void *src, uint64_t bytes);
+mp_tick rig_fill(rig *r, mp_stream *stream, void *dst, uint64_t bytes,
+                 int32_t (*fill)(const mp_copy *, void *), const void *user);
+
+/* A transfer that begins and then waits to be let go. It writes zeros. */
+typedef struct gate {
+    sem_t begun, open;
+} gate;
+
+/* Submits one. */
+mp_tick gate_queue(gate *g, rig *r, mp_stream *stream, void *dst, uint64_t bytes);
+/* Submits one and returns when it holds up the stream's engine. Needs `asynchronous`. */
+mp_tick gate_shut(gate *g, rig *r, mp_stream *stream, void *dst, uint64_t bytes);
+void gate_open(gate *g);
+
+/* Numbers that a seed decides. */
+uint64_t random_next(uint64_t *seed);
+uint32_t random_below(uint64_t *seed, uint32_t n);
+/* In [-1, 1), a multiple of 2^-20. */
+double random_unit(uint64_t *seed);
+
+/* 10 times as many rounds when MP_TEST_LONG is set. */
+uint32_t rounds(uint32_t usual);
+
+#endif

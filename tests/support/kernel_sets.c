@@ -1,0 +1,26 @@
+/* The kernel sets of this CPU. */
+#include "kernel_sets.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+const mp_host_kernel_set *kernel_sets[KERNEL_SETS_MAX];
+size_t n_kernel_sets;
+
+int kernel_sets_find(void **state)
+{
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512-bf16"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const mp_host_kernel_set *set = mp_host_kernels_find(names[i]);
+        if (set)
+            kernel_sets[n_kernel_sets++] = set;
+        else
+            print_message("not run here: %s\n", names[i]);
+    }
+    return n_kernel_sets > 0 ? 0 : -1;
+}
