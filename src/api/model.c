@@ -1,0 +1,109 @@
+/* Entry points: models. */
+#include "model/model.h"
+#include "base/config.h"
+#include "base/status.h"
+
+static moepage_status read_config(const moepage_model_config *config, mp_log *log)
+{
+    moepage_model_config own;
+    moepage_status status = MP_CONFIG_READ(own, config);
+    if (status)
+        return status;
+    if (own.reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "config: reserved is %u, it must be 0", own.reserved);
+    *log = (mp_log){.fn = own.log, .user = own.log_user};
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_model_open(const char *path, const moepage_model_config *config,
+                                  moepage_model **out)
+{
+    if (!path || !*path)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "path is %s, it must name a checkpoint's directory",
+                       path ? "empty" : "NULL");
+    if (!out)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
+    mp_log log;
+    moepage_status status = read_config(config, &log);
+    return status ? status : mp_model_open_checkpoint(path, &log, out);
+}
+
+moepage_status moepage_model_open_banks(const moepage_banks *banks,
+                                        const moepage_model_config *config, moepage_model **out)
+{
+    if (!banks)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "banks is NULL");
+    if (!out)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
+    moepage_banks own;
+    mp_log log;
+    moepage_status status = MP_CONFIG_READ(own, banks);
+    if (!status)
+        status = read_config(config, &log);
+    return status ? status : mp_model_open_banks(&own, &log, out);
+}
+
+moepage_status moepage_model_close(moepage_model *model)
+{
+    if (!model)
+        return MOEPAGE_OK;
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    if (status)
+        return status;
+    uint32_t users = atomic_load(&model->users);
+    if (users)
+        return mp_fail(MOEPAGE_E_BUSY, "%u expert pool%s still use%s the model: destroy %s first",
+                       users, users == 1 ? "" : "s", users == 1 ? "s" : "",
+                       users == 1 ? "it" : "them");
+    mp_model_free(model);
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_model_get_info(const moepage_model *model, moepage_model_info *info)
+{
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    return status ? status : MP_CONFIG_WRITE(info, model->info);
+}
+
+moepage_status moepage_model_get_expert_tensors(const moepage_model *model,
+                                                moepage_expert_tensor *out, uint32_t capacity)
+{
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    if (status)
+        return status;
+    if (!out)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
+    if (capacity < model->info.expert_tensors)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "capacity is %u, the model's experts have %u tensors",
+                       capacity, model->info.expert_tensors);
+    for (uint32_t i = 0; i < model->info.expert_tensors; i++)
+        out[i] = model->tensors[i];
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_model_find_tensor(const moepage_model *model, const char *name,
+                                         moepage_tensor_view *out)
+{
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    if (status)
+        return status;
+    if (!name)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "name is NULL");
+    moepage_tensor_view view;
+    status = mp_model_find_tensor(model, name, &view);
+    return status ? status : MP_CONFIG_WRITE(out, view);
+}
+
+const char *moepage_model_config_json(const moepage_model *model)
+{
+    if (mp_handle_check(model, MP_KIND_MODEL))
+        return NULL;
+    return mp_model_config_text(model);
+}
+
+int32_t moepage_model_layer_index(const moepage_model *model, uint32_t moe_layer)
+{
+    if (mp_handle_check(model, MP_KIND_MODEL) || moe_layer >= model->info.moe_layers)
+        return -1;
+    return model->layer_of_moe[moe_layer];
+}

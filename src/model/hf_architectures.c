@@ -1,0 +1,194 @@
+/* The table of architectures. */
+#include <stddef.h>
+
+#include "model/hf.h"
+
+#define LAYER "model.layers.{L}."
+#define EXPERTS LAYER "mlp.experts."
+#define EXPERT LAYER "mlp.experts.{E}."
+#define NUMBERED LAYER "block_sparse_moe.experts.{E}."
+
+#define DIMS(...)   \
+    {               \
+        __VA_ARGS__ \
+    }
+#define NAMES(...)  \
+    {               \
+        __VA_ARGS__ \
+    }
+#define PART(role, dtype, when, dims, names)                                    \
+    {                                                                           \
+        MOEPAGE_ROLE_##role, MOEPAGE_DTYPE_##dtype, MP_WHEN_##when, dims, names \
+    }
+
+/* clang-format off */
+
+/* One tensor per expert and projection: Qwen, OLMoE and DeepSeek. */
+static const mp_hf_layout separate = {
+    .router = LAYER "mlp.gate.weight",
+    .router_bias = LAYER "mlp.gate.e_score_correction_bias",
+    .prefix = EXPERTS,
+    .n_parts = 4,
+    .parts = {
+        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H),
+             NAMES(EXPERT "gate_proj.weight", EXPERT "up_proj.weight")),
+        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I),
+             NAMES(EXPERT "down_proj.weight")),
+        PART(GATE_UP_SCALE, NONE, FP8, DIMS(MP_DIM_I_BLOCK_ROWS, MP_DIM_H_BLOCK_COLUMNS),
+             NAMES(EXPERT "gate_proj.weight_scale_inv", EXPERT "up_proj.weight_scale_inv")),
+        PART(DOWN_SCALE, NONE, FP8, DIMS(MP_DIM_H_BLOCK_ROWS, MP_DIM_I_BLOCK_COLUMNS),
+             NAMES(EXPERT "down_proj.weight_scale_inv")),
+    },
+};
+
+/* All experts of a layer in one tensor per projection, as newer writers may leave them. */
+#define STACKED_PARTS                                                                              \
+    .prefix = EXPERTS, .stacked = true, .n_parts = 4, .parts = {                                   \
+        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H), NAMES(EXPERTS "gate_up_proj")),     \
+        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I), NAMES(EXPERTS "down_proj")),            \
+        PART(GATE_UP_SCALE, NONE, FP8, DIMS(MP_DIM_2I_BLOCK_ROWS, MP_DIM_H_BLOCK_COLUMNS),         \
+             NAMES(EXPERTS "gate_up_proj_scale_inv")),                                             \
+        PART(DOWN_SCALE, NONE, FP8, DIMS(MP_DIM_H_BLOCK_ROWS, MP_DIM_I_BLOCK_COLUMNS),             \
+             NAMES(EXPERTS "down_proj_scale_inv")),                                                \
+    }
+
+static const mp_hf_layout stacked = {
+    .router = LAYER "mlp.gate.weight",
+    .router_bias = LAYER "mlp.gate.e_score_correction_bias",
+    STACKED_PARTS,
+};
+
+static const mp_hf_layout stacked_phimoe = {
+    .router = LAYER "mlp.router.weight",
+    STACKED_PARTS,
+};
+
+/* Mixtral's names, which Phi-3.5-MoE took over: w1 is the gate, w3 up, w2 down. */
+static const mp_hf_layout numbered = {
+    .router = LAYER "block_sparse_moe.gate.weight",
+    .prefix = LAYER "block_sparse_moe.experts.",
+    .n_parts = 4,
+    .parts = {
+        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H),
+             NAMES(NUMBERED "w1.weight", NUMBERED "w3.weight")),
+        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I),
+             NAMES(NUMBERED "w2.weight")),
+        PART(GATE_UP_SCALE, NONE, FP8, DIMS(MP_DIM_I_BLOCK_ROWS, MP_DIM_H_BLOCK_COLUMNS),
+             NAMES(NUMBERED "w1.weight_scale_inv", NUMBERED "w3.weight_scale_inv")),
+        PART(DOWN_SCALE, NONE, FP8, DIMS(MP_DIM_H_BLOCK_ROWS, MP_DIM_I_BLOCK_COLUMNS),
+             NAMES(NUMBERED "w2.weight_scale_inv")),
+    },
+};
+
+/* gpt-oss interleaves the fused rows: gate at even, up at odd. Roles name the tensors; the order
+ * inside is the architecture's, and plain_swiglu is false. */
+static const mp_hf_layout gpt_oss_mxfp4 = {
+    .router = LAYER "mlp.router.weight",
+    .router_bias = LAYER "mlp.router.bias",
+    .prefix = EXPERTS,
+    .stacked = true,
+    .n_parts = 6,
+    .parts = {
+        PART(GATE_UP, U8, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS, MP_DIM_MXFP4_BYTES),
+             NAMES(EXPERTS "gate_up_proj_blocks")),
+        PART(DOWN, U8, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I_MX_GROUPS, MP_DIM_MXFP4_BYTES),
+             NAMES(EXPERTS "down_proj_blocks")),
+        PART(GATE_UP_SCALE, NONE, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS),
+             NAMES(EXPERTS "gate_up_proj_scales")),
+        PART(DOWN_SCALE, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I_MX_GROUPS),
+             NAMES(EXPERTS "down_proj_scales")),
+        PART(GATE_UP_BIAS, NONE, ALWAYS, DIMS(MP_DIM_2I), NAMES(EXPERTS "gate_up_proj_bias")),
+        PART(DOWN_BIAS, NONE, ALWAYS, DIMS(MP_DIM_H), NAMES(EXPERTS "down_proj_bias")),
+    },
+};
+
+/* gpt-oss dequantised: the input dimension first, the fused columns interleaved. */
+static const mp_hf_layout gpt_oss_dense = {
+    .router = LAYER "mlp.router.weight",
+    .router_bias = LAYER "mlp.router.bias",
+    .prefix = EXPERTS,
+    .stacked = true,
+    .n_parts = 4,
+    .parts = {
+        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_2I), NAMES(EXPERTS "gate_up_proj")),
+        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H), NAMES(EXPERTS "down_proj")),
+        PART(GATE_UP_BIAS, NONE, ALWAYS, DIMS(MP_DIM_2I), NAMES(EXPERTS "gate_up_proj_bias")),
+        PART(DOWN_BIAS, NONE, ALWAYS, DIMS(MP_DIM_H), NAMES(EXPERTS "down_proj_bias")),
+    },
+};
+
+/* clang-format on */
+
+const mp_hf_architecture mp_hf_architectures[] = {
+    {
+        .model_type = "qwen3_moe",
+        .rule = MP_RULE_SPARSE_STEP,
+        .experts_keys = {"num_experts", "num_local_experts"},
+        .intermediate_key = "moe_intermediate_size",
+        .plain_swiglu = true,
+        .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "qwen2_moe",
+        .rule = MP_RULE_SPARSE_STEP,
+        .experts_keys = {"num_experts", "num_local_experts"},
+        .intermediate_key = "moe_intermediate_size",
+        .shared_key = "shared_expert_intermediate_size",
+        .shared_default = 1,
+        .shared_is_width = true,
+        .plain_swiglu = true,
+        .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "mixtral",
+        .rule = MP_RULE_EVERY_LAYER,
+        .experts_keys = {"num_local_experts", "num_experts"},
+        .intermediate_key = "intermediate_size",
+        .plain_swiglu = true,
+        .layouts = {&numbered, &stacked},
+    },
+    {
+        .model_type = "olmoe",
+        .rule = MP_RULE_EVERY_LAYER,
+        .experts_keys = {"num_experts", "num_local_experts"},
+        .intermediate_key = "intermediate_size",
+        .plain_swiglu = true,
+        .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "phimoe",
+        .rule = MP_RULE_EVERY_LAYER,
+        .experts_keys = {"num_local_experts", "num_experts"},
+        .intermediate_key = "intermediate_size",
+        .plain_swiglu = true,
+        .layouts = {&numbered, &stacked_phimoe},
+    },
+    {
+        .model_type = "deepseek_v2",
+        .rule = MP_RULE_FIRST_DENSE,
+        .first_dense = 0,
+        .experts_keys = {"n_routed_experts", "num_local_experts"},
+        .intermediate_key = "moe_intermediate_size",
+        .shared_key = "n_shared_experts",
+        .plain_swiglu = true,
+        .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "deepseek_v3",
+        .rule = MP_RULE_FIRST_DENSE,
+        .first_dense = 3,
+        .experts_keys = {"n_routed_experts", "num_local_experts"},
+        .intermediate_key = "moe_intermediate_size",
+        .shared_key = "n_shared_experts",
+        .plain_swiglu = true,
+        .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "gpt_oss",
+        .rule = MP_RULE_EVERY_LAYER,
+        .experts_keys = {"num_local_experts", "num_experts"},
+        .intermediate_key = "intermediate_size",
+        .layouts = {&gpt_oss_mxfp4, &gpt_oss_dense},
+    },
+    {.model_type = NULL},
+};

@@ -1,0 +1,285 @@
+/* Finding the experts of a Hugging Face checkpoint: which of its tensors make up which slot. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "model/hf.h"
+#include "model/slot.h"
+
+/* Where a piece's bytes are named: part and which of its names. */
+typedef struct piece_name {
+    const mp_hf_part *part;
+    const char *pattern;
+} piece_name;
+
+typedef struct binding {
+    const mp_hf_config *config;
+    const mp_hf_layout *layout;
+    mp_checkpoint *checkpoint;
+    struct moepage_model *model;
+    piece_name names[MP_MAX_PIECES];
+} binding;
+
+static uint64_t divide_up(uint64_t value, uint64_t by)
+{
+    return (value + by - 1) / by;
+}
+
+static uint64_t dim_length(const mp_hf_config *config, mp_hf_dim dim)
+{
+    uint64_t h = config->hidden, i = config->intermediate;
+    uint64_t rows = config->block_rows, columns = config->block_columns;
+    switch (dim) {
+    case MP_DIM_NONE: return 0;
+    case MP_DIM_H: return h;
+    case MP_DIM_I: return i;
+    case MP_DIM_2I: return 2 * i;
+    case MP_DIM_H_BLOCK_ROWS: return divide_up(h, rows);
+    case MP_DIM_I_BLOCK_ROWS: return divide_up(i, rows);
+    case MP_DIM_2I_BLOCK_ROWS: return divide_up(2 * i, rows);
+    case MP_DIM_H_BLOCK_COLUMNS: return divide_up(h, columns);
+    case MP_DIM_I_BLOCK_COLUMNS: return divide_up(i, columns);
+    case MP_DIM_H_MX_GROUPS: return divide_up(h, 32);
+    case MP_DIM_I_MX_GROUPS: return divide_up(i, 32);
+    case MP_DIM_MXFP4_BYTES: return 16;
+    }
+    return 0;
+}
+
+mp_hf_name mp_hf_name_of(const char *pattern, uint32_t layer, uint32_t expert)
+{
+    mp_hf_name name;
+    size_t n = 0;
+    while (*pattern) {
+        if (*pattern == '{') {
+            uint32_t number = pattern[1] == 'L' ? layer : expert;
+            n += (size_t)snprintf(name.text + n, sizeof name.text - n, "%u", number);
+            pattern += 3;
+        } else {
+            name.text[n++] = *pattern++;
+        }
+        assert(n < sizeof name.text);
+    }
+    name.text[n] = 0;
+    return name;
+}
+
+typedef struct shape_text {
+    char text[96];
+} shape_text;
+
+static shape_text show_shape(const uint64_t *shape, uint32_t rank)
+{
+    shape_text out;
+    size_t n = (size_t)snprintf(out.text, sizeof out.text, "[");
+    uint32_t shown = rank < MOEPAGE_MAX_RANK ? rank : MOEPAGE_MAX_RANK;
+    for (uint32_t i = 0; i < shown && n < sizeof out.text; i++)
+        n += (size_t)snprintf(out.text + n, sizeof out.text - n, "%s%llu", i ? ", " : "",
+                              (unsigned long long)shape[i]);
+    if (n < sizeof out.text)
+        snprintf(out.text + n, sizeof out.text - n, shown < rank ? ", ...]" : "]");
+    return out;
+}
+
+moepage_status mp_hf_shape_check(const mp_tensor *tensor, const uint64_t *shape, uint32_t rank)
+{
+    bool same = tensor->rank == rank;
+    for (uint32_t i = 0; same && i < rank; i++)
+        same = tensor->shape[i] == shape[i];
+    if (same)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "%.120s: tensor \"%.160s\" has shape %s, config.json makes it %s",
+                   tensor->file->name, tensor->name, show_shape(tensor->shape, tensor->rank).text,
+                   show_shape(shape, rank).text);
+}
+
+moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint *checkpoint,
+                                 const mp_hf_layout **out)
+{
+    const mp_hf_layout *const *layouts = config->architecture->layouts;
+    uint32_t layer = (uint32_t)config->layer_of_moe[0];
+    char tried[400] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < MP_HF_MAX_LAYOUTS && layouts[i]; i++) {
+        mp_hf_name name = mp_hf_name_of(layouts[i]->parts[0].names[0], layer, 0);
+        if (mp_checkpoint_find(checkpoint, name.text)) {
+            *out = layouts[i];
+            return MOEPAGE_OK;
+        }
+        used += (size_t)snprintf(tried + used, sizeof tried - used, "%s\"%s\"", i ? " nor " : "",
+                                 name.text);
+    }
+    return mp_fail(MOEPAGE_E_NOT_FOUND,
+                   "no tensor %s: %s layer %u has routed experts by config.json", tried,
+                   config->architecture->model_type, layer);
+}
+
+/* Shape of one named tensor, with the stack's dimension in front where there is one. */
+static uint32_t named_shape(const binding *b, const mp_hf_part *part, uint64_t *shape)
+{
+    uint32_t rank = 0;
+    if (b->layout->stacked)
+        shape[rank++] = b->config->experts;
+    for (uint32_t i = 0; rank < MOEPAGE_MAX_RANK && part->dims[i]; i++)
+        shape[rank++] = dim_length(b->config, part->dims[i]);
+    return rank;
+}
+
+static bool is_fp8(uint32_t dtype)
+{
+    return dtype == MOEPAGE_DTYPE_F8_E4M3 || dtype == MOEPAGE_DTYPE_F8_E5M2;
+}
+
+/* Adds a part to the slot, its dtype taken from the first expert. */
+static moepage_status add_part(binding *b, const mp_hf_part *part)
+{
+    moepage_model_info *info = &b->model->info;
+    uint32_t layer = (uint32_t)b->config->layer_of_moe[0], n_names = part->names[1] ? 2 : 1;
+    mp_tensor *first;
+    mp_hf_name name = mp_hf_name_of(part->names[0], layer, 0);
+    moepage_status status = mp_checkpoint_require(b->checkpoint, name.text, &first);
+    if (status)
+        return status;
+    if (first->type->dtype == MOEPAGE_DTYPE_NONE ||
+        (part->dtype && first->type->dtype != part->dtype))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%.200s: tensor \"%.160s\" is %s, which experts of %s "
+                       "stored this way cannot be",
+                       first->file->name, first->name, first->type->name, info->architecture);
+
+    moepage_expert_tensor *tensor = &b->model->tensors[info->expert_tensors];
+    tensor->role = part->role;
+    tensor->dtype = first->type->dtype;
+    for (; tensor->rank < MOEPAGE_MAX_RANK && part->dims[tensor->rank]; tensor->rank++)
+        tensor->shape[tensor->rank] = dim_length(b->config, part->dims[tensor->rank]);
+    uint64_t piece_bytes = mp_dtype_bytes(tensor->dtype);
+    for (uint32_t i = 0; i < tensor->rank; i++)
+        piece_bytes *= tensor->shape[i];
+    tensor->shape[0] *= n_names;
+
+    for (uint32_t i = 0; i < n_names; i++) {
+        b->names[b->model->n_pieces] = (piece_name){part, part->names[i]};
+        b->model->pieces[b->model->n_pieces++] = (mp_piece){
+            .tensor = info->expert_tensors,
+            .tensor_offset = i * piece_bytes,
+            .bytes = piece_bytes,
+        };
+    }
+    info->expert_tensors++;
+    return MOEPAGE_OK;
+}
+
+static moepage_status add_parts(binding *b)
+{
+    for (uint32_t i = 0; i < b->layout->n_parts; i++) {
+        const mp_hf_part *part = &b->layout->parts[i];
+        if (part->when == MP_WHEN_FP8 && !is_fp8(b->model->tensors[0].dtype))
+            continue;
+        moepage_status status = add_part(b, part);
+        if (status)
+            return status;
+    }
+    return MOEPAGE_OK;
+}
+
+/* The named tensor of a piece, which must be like the first expert's in every respect. */
+static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t layer, uint32_t expert,
+                                 mp_tensor **out)
+{
+    const mp_hf_part *part = b->names[piece].part;
+    mp_hf_name name = mp_hf_name_of(b->names[piece].pattern, layer, expert);
+    moepage_status status = mp_checkpoint_require(b->checkpoint, name.text, out);
+    if (status)
+        return status;
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    status = mp_hf_shape_check(*out, shape, named_shape(b, part, shape));
+    if (status)
+        return status;
+    uint32_t dtype = b->model->tensors[b->model->pieces[piece].tensor].dtype;
+    if ((*out)->type->dtype != dtype)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.200s: tensor \"%.160s\" is %s, the first expert's is %s: "
+                       "all experts must be alike",
+                       (*out)->file->name, (*out)->name, (*out)->type->name, mp_dtype_name(dtype));
+    (*out)->routed = 1;
+    return MOEPAGE_OK;
+}
+
+static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
+{
+    struct moepage_model *model = b->model;
+    uint32_t layer = (uint32_t)b->config->layer_of_moe[moe_layer];
+    for (uint32_t expert = 0; expert < model->info.experts; expert++) {
+        const void **sources = model->sources + mp_model_source_index(model, moe_layer, expert);
+        for (uint32_t p = 0; p < model->n_pieces; p++) {
+            const mp_piece *piece = &model->pieces[p];
+            if (b->layout->stacked && expert > 0) {
+                const unsigned char *before = sources[(int64_t)p - (int64_t)model->n_pieces];
+                sources[p] = before + piece->bytes;
+                continue;
+            }
+            mp_tensor *tensor;
+            moepage_status status = find_piece(b, p, layer, expert, &tensor);
+            if (status)
+                return status;
+            sources[p] = tensor->data;
+        }
+    }
+    return MOEPAGE_OK;
+}
+
+/* A tensor among the experts that no slot takes means that config and checkpoint disagree, or that
+ * the experts have parts that this layout does not know: serving them without would be wrong.
+ * Layers past the config's last (multi-token prediction) are not the model's and stay dense. */
+static moepage_status refuse_strays(const binding *b)
+{
+    const mp_checkpoint *checkpoint = b->checkpoint;
+    for (uint32_t layer = 0; layer < b->config->layers; layer++) {
+        mp_hf_name prefix = mp_hf_name_of(b->layout->prefix, layer, 0);
+        size_t length = strlen(prefix.text);
+        for (uint64_t i = mp_checkpoint_lower_bound(checkpoint, prefix.text);
+             i < checkpoint->n_tensors &&
+             strncmp(checkpoint->tensors[i]->name, prefix.text, length) == 0;
+             i++) {
+            const mp_tensor *tensor = checkpoint->tensors[i];
+            if (!tensor->routed)
+                return mp_fail(MOEPAGE_E_FORMAT,
+                               "%.120s: tensor \"%.160s\" is no part of any routed "
+                               "expert that config.json describes: %u experts in %u of %u layers",
+                               tensor->file->name, tensor->name, b->config->experts,
+                               b->config->moe_layers, b->config->layers);
+        }
+    }
+    return MOEPAGE_OK;
+}
+
+static void count_dense(const mp_checkpoint *checkpoint, moepage_model_info *info)
+{
+    info->dense_bytes = checkpoint->tensor_bytes;
+    for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
+        if (checkpoint->tensors[i]->routed)
+            info->dense_bytes -= checkpoint->tensors[i]->bytes;
+}
+
+moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout *layout,
+                                  mp_checkpoint *checkpoint, struct moepage_model *model)
+{
+    binding b = {.config = config, .layout = layout, .checkpoint = checkpoint, .model = model};
+    moepage_status status = add_parts(&b);
+    if (!status)
+        status = mp_slot_layout(model, MOEPAGE_E_FORMAT);
+    if (!status)
+        status = mp_slot_alloc_sources(model);
+    for (uint32_t layer = 0; !status && layer < config->moe_layers; layer++)
+        status = bind_layer(&b, layer);
+    if (!status)
+        status = refuse_strays(&b);
+    if (status)
+        return status;
+    mp_slot_find_ffn(model, config->architecture->plain_swiglu && config->silu);
+    count_dense(checkpoint, &model->info);
+    return MOEPAGE_OK;
+}

@@ -1,0 +1,45 @@
+/* safetensors.h — one .safetensors file: mapped, its header validated, its tensors located.
+ *
+ * The file is u64 little-endian header length, that many bytes of JSON, then the data section,
+ * which the tensors fill without holes or overlaps. Nothing in the header is believed: after a
+ * successful open every tensor lies inside the mapping and its size is shape x dtype. */
+#ifndef MP_MODEL_SAFETENSORS_H
+#define MP_MODEL_SAFETENSORS_H
+
+#include "model/dtype.h"
+#include "model/file.h"
+#include "moepage.h"
+
+/* The format's own limit on the header. */
+#define MP_SAFETENSORS_MAX_HEADER 100000000u
+
+struct mp_safetensors;
+
+typedef struct mp_tensor {
+    const char *name; /* owned by the file */
+    const mp_stored_dtype *type;
+    const struct mp_safetensors *file; /* where it lies, for errors */
+    const unsigned char *data;         /* in the mapping, at any alignment */
+    uint64_t bytes;
+    uint64_t shape[MOEPAGE_MAX_RANK]; /* the first dimensions where the rank is higher */
+    uint32_t rank;
+    uint32_t routed; /* 1 once it is known to be a routed expert's */
+    void *aligned;   /* copy made for a view, under the checkpoint's lock */
+} mp_tensor;
+
+typedef struct mp_safetensors {
+    char *name; /* last component of the path */
+    mp_file_map map;
+    mp_tensor *tensors; /* [n_tensors] in the order of the header */
+    uint64_t n_tensors;
+    char *names; /* their names, back to back */
+} mp_safetensors;
+
+/* Opens and validates. *out must not move afterwards: its tensors point to it. Errors name the
+ * file and the tensor. */
+moepage_status mp_safetensors_open(const char *path, mp_safetensors *out);
+
+/* Safe on a zero-filled struct. */
+void mp_safetensors_close(mp_safetensors *file);
+
+#endif

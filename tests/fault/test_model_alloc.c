@@ -1,0 +1,177 @@
+/* Opening a model while memory is short: every allocation failed in turn, once and from then on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "model/model.h"
+#include "moe_maker.h"
+
+void *__real_mp_alloc(size_t bytes);
+void *__real_mp_realloc(void *block, size_t bytes);
+void *__wrap_mp_alloc(size_t bytes);
+void *__wrap_mp_realloc(void *block, size_t bytes);
+
+static struct {
+    uint64_t calls;
+    uint64_t fail_at; /* 1 = the first; 0 = never */
+    bool persistent;
+} heap;
+
+static bool fails(void)
+{
+    heap.calls++;
+    return heap.fail_at &&
+           (heap.persistent ? heap.calls >= heap.fail_at : heap.calls == heap.fail_at);
+}
+
+void *__wrap_mp_alloc(size_t bytes)
+{
+    return fails() ? NULL : __real_mp_alloc(bytes);
+}
+
+void *__wrap_mp_realloc(void *block, size_t bytes)
+{
+    return fails() ? NULL : __real_mp_realloc(block, bytes);
+}
+
+static moe_maker maker;
+
+static int make(void **state)
+{
+    (void)state;
+    memset(&heap, 0, sizeof heap);
+    moe_maker_init(&maker);
+    return 0;
+}
+
+static int unmake(void **state)
+{
+    (void)state;
+    memset(&heap, 0, sizeof heap);
+    moe_maker_free(&maker);
+    return 0;
+}
+
+/* Runs `open` until it succeeds, with the first, second, ... allocation failing; what the failures
+ * lost, the sanitized build reports as leaks. Returns how many there were. */
+static uint64_t fail_each(moepage_status (*open)(moepage_model **out), bool persistent)
+{
+    for (uint64_t at = 1;; at++) {
+        heap.calls = 0;
+        heap.fail_at = at;
+        heap.persistent = persistent;
+        moepage_model *model = NULL;
+        moepage_status status = open(&model);
+        heap.fail_at = 0;
+        if (status == MOEPAGE_OK) {
+            assert_true(heap.calls < at);
+            assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+            return at - 1;
+        }
+        assert_int_equal(status, MOEPAGE_E_NO_MEMORY);
+        assert_null(model);
+        expect_sentence("no memory");
+    }
+}
+
+static moepage_status open_directory(moepage_model **out)
+{
+    return moepage_model_open(maker.dir, NULL, out);
+}
+
+static void test_model_open_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    moe_maker_write(&maker);
+    uint64_t once = fail_each(open_directory, false);
+    assert_in_range(once, 12, 1000);
+    assert_int_equal(fail_each(open_directory, true), once);
+}
+
+static void test_model_open_of_indexed_and_loose_files_survives_too(void **state)
+{
+    (void)state;
+    char text[8192], name[32];
+    size_t n = (size_t)snprintf(text, sizeof text, "{\"weight_map\": {");
+    maker_shard one = {0};
+    /* One file per tensor: the list of names grows more than once. */
+    for (uint32_t i = 0; i < maker.shard.n_tensors; i++) {
+        snprintf(name, sizeof name, "part-%02u.safetensors", i);
+        one.n_tensors = 1;
+        one.tensors[0] = maker.shard.tensors[i];
+        maker_write_shard(&one, maker.dir, name);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s\"%s\": \"%s\"", i ? ", " : "",
+                              one.tensors[0].name, name);
+    }
+    snprintf(text + n, sizeof text - n, "}}");
+    maker_write_text(maker.dir, "config.json", maker.config);
+    uint64_t loose = fail_each(open_directory, false);
+    assert_true(loose > 5 * maker.shard.n_tensors);
+    maker_write_text(maker.dir, "model.safetensors.index.json", text);
+    uint64_t indexed = fail_each(open_directory, false);
+    assert_true(indexed > 5 * maker.shard.n_tensors);
+}
+
+static void test_model_find_tensor_survives_a_failed_copy(void **state)
+{
+    (void)state;
+    maker.shard.padding = 1;
+    moe_maker_write(&maker);
+    moepage_model *model = moe_expect_open(&maker);
+    const maker_tensor *made = maker_find(&maker.shard, "model.norm.weight");
+    moepage_tensor_view view = {.struct_size = sizeof view};
+    heap.calls = 0;
+    heap.fail_at = 1;
+    assert_int_equal(moepage_model_find_tensor(model, made->name, &view), MOEPAGE_E_NO_MEMORY);
+    expect_sentence("model.norm.weight|no memory");
+    assert_null(view.data);
+    assert_int_equal(moepage_model_find_tensor(model, made->name, &view), MOEPAGE_OK);
+    assert_memory_equal(view.data, made->data, made->bytes);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static moepage_status open_banks(moepage_model **out)
+{
+    static const unsigned char bytes[4];
+    const void *data[] = {bytes, bytes, bytes, bytes};
+    moepage_expert_tensor tensor = {.role = MOEPAGE_ROLE_GATE,
+                                    .dtype = MOEPAGE_DTYPE_F32,
+                                    .rank = 1,
+                                    .shape = {1}};
+    moepage_banks banks = {
+        .struct_size = sizeof banks,
+        .moe_layers = 2,
+        .experts = 2,
+        .top_k = 1,
+        .hidden = 1,
+        .expert_intermediate = 1,
+        .n_tensors = 1,
+        .tensors = &tensor,
+        .data = data,
+    };
+    return moepage_model_open_banks(&banks, NULL, out);
+}
+
+static void test_banks_open_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    assert_int_equal(fail_each(open_banks, false), 3);
+    assert_int_equal(fail_each(open_banks, true), 3);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, make, unmake)
+    const struct CMUnitTest tests[] = {
+        CASE(test_model_open_survives_every_failed_allocation),
+        CASE(test_model_open_of_indexed_and_loose_files_survives_too),
+        CASE(test_model_find_tensor_survives_a_failed_copy),
+        CASE(test_banks_open_survives_every_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

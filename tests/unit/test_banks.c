@@ -1,0 +1,314 @@
+/* Models of caller-held experts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+#include "moe_maker.h"
+
+enum { LAYERS = 3, EXPERTS = 5, H = 16, I = 12, MAX = MOEPAGE_MAX_EXPERT_TENSORS };
+
+static unsigned char bytes[LAYERS * EXPERTS * MAX];
+static const void *data[LAYERS * EXPERTS * MAX];
+static moepage_expert_tensor tensors[MAX + 1];
+static moepage_banks banks;
+
+static int32_t read_nothing(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
+                            uint64_t offset, uint64_t n_bytes, void *out)
+{
+    (void)user, (void)layer, (void)expert, (void)tensor, (void)offset, (void)n_bytes, (void)out;
+    return 1;
+}
+
+static void set_tensor(uint32_t i, uint32_t role, uint32_t dtype, uint64_t rows, uint64_t columns)
+{
+    tensors[i] = (moepage_expert_tensor){.role = role,
+                                         .dtype = dtype,
+                                         .rank = columns ? 2 : 1,
+                                         .shape = {rows, columns}};
+}
+
+static int make(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++)
+        data[i] = &bytes[i];
+    memset(tensors, 0, sizeof tensors);
+    set_tensor(0, MOEPAGE_ROLE_GATE, MOEPAGE_DTYPE_F16, I, H);
+    set_tensor(1, MOEPAGE_ROLE_DOWN, MOEPAGE_DTYPE_F16, H, I);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F16, I, H);
+    banks = (moepage_banks){
+        .struct_size = sizeof banks,
+        .moe_layers = LAYERS,
+        .experts = EXPERTS,
+        .top_k = 2,
+        .hidden = H,
+        .expert_intermediate = I,
+        .n_tensors = 3,
+        .tensors = tensors,
+        .data = data,
+    };
+    return 0;
+}
+
+static moepage_model *open_banks(void)
+{
+    moepage_model *model = NULL;
+    if (moepage_model_open_banks(&banks, NULL, &model))
+        fail_msg("not opened: %s", moepage_last_error());
+    return model;
+}
+
+static void expect_refusal(moepage_status status, const char *words)
+{
+    moepage_model *model = NULL;
+    moepage_status found = moepage_model_open_banks(&banks, NULL, &model);
+    if (found != status)
+        fail_msg("status %d, not %d, for words %s", found, status, words);
+    assert_null(model);
+    expect_sentence(words);
+}
+
+static void test_banks_describe_what_was_given(void **state)
+{
+    (void)state;
+    moepage_model *model = open_banks();
+    moepage_model_info info = {.struct_size = sizeof info};
+    assert_int_equal(moepage_model_get_info(model, &info), MOEPAGE_OK);
+    assert_int_equal(info.layers, LAYERS);
+    assert_int_equal(info.moe_layers, LAYERS);
+    assert_int_equal(info.experts, EXPERTS);
+    assert_int_equal(info.top_k, 2);
+    assert_int_equal(info.hidden, H);
+    assert_int_equal(info.expert_intermediate, I);
+    assert_int_equal(info.expert_tensors, 3);
+    assert_int_equal(info.expert_bytes, 3 * 384);
+    assert_int_equal(info.slot_bytes, 3 * 512);
+    assert_int_equal(info.routed_bytes, 15 * 3 * 384);
+    assert_int_equal(info.dense_bytes, 0);
+    assert_int_equal(info.vocabulary, 0);
+    assert_string_equal(info.architecture, "banks");
+    assert_null(moepage_model_config_json(model));
+    assert_int_equal(moepage_model_layer_index(model, 2), 2);
+    assert_int_equal(moepage_model_layer_index(model, 3), -1);
+    moepage_tensor_view view = {.struct_size = sizeof view};
+    assert_int_equal(moepage_model_find_tensor(model, "x", &view), MOEPAGE_E_NOT_FOUND);
+
+    moepage_expert_tensor out[3];
+    assert_int_equal(moepage_model_get_expert_tensors(model, out, 3), MOEPAGE_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(out[i].role, tensors[i].role);
+        assert_int_equal(out[i].bytes, 384);
+        assert_int_equal(out[i].offset, i * 512);
+        assert_int_equal(model->pieces[i].tensor, i);
+        assert_int_equal(model->pieces[i].tensor_offset, 0);
+        assert_int_equal(model->pieces[i].bytes, 384);
+        assert_int_equal(model->pieces[i].slot_offset, i * 512);
+    }
+    assert_int_equal(model->ffn.gate, 0);
+    assert_int_equal(model->ffn.down, 512);
+    assert_int_equal(model->ffn.up, 1024);
+    assert_int_equal(info.ffn_supported, 1);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void test_banks_copy_the_pointers_not_the_bytes(void **state)
+{
+    (void)state;
+    moepage_model *model = open_banks();
+    const void *last = data[LAYERS * EXPERTS * 3 - 1];
+    memset(data, 0, sizeof data);
+    assert_ptr_equal(model->sources[mp_model_source_index(model, 0, 0)], &bytes[0]);
+    assert_ptr_equal(model->sources[mp_model_source_index(model, 1, 2) + 1],
+                     &bytes[(1 * EXPERTS + 2) * 3 + 1]);
+    assert_ptr_equal(model->sources[mp_model_source_index(model, 2, 4) + 2], last);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void test_banks_with_a_callback_have_no_pointers(void **state)
+{
+    (void)state;
+    banks.data = NULL;
+    banks.read = read_nothing;
+    banks.read_user = &banks;
+    moepage_model *model = open_banks();
+    assert_null(model->sources);
+    assert_ptr_equal(model->read, read_nothing);
+    assert_ptr_equal(model->read_user, &banks);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void expect_ffn(uint32_t supported)
+{
+    moepage_model *model = open_banks();
+    assert_int_equal(model->info.ffn_supported, supported);
+    assert_int_equal(model->ffn.supported, supported);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void test_banks_ffn_takes_fused_rows_and_biases(void **state)
+{
+    (void)state;
+    set_tensor(0, MOEPAGE_ROLE_GATE_UP, MOEPAGE_DTYPE_F32, 2 * I, H);
+    set_tensor(1, MOEPAGE_ROLE_DOWN, MOEPAGE_DTYPE_F32, H, I);
+    set_tensor(2, MOEPAGE_ROLE_GATE_UP_BIAS, MOEPAGE_DTYPE_F32, 2 * I, 0);
+    set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F32, H, 0);
+    banks.n_tensors = 4;
+    moepage_model *model = open_banks();
+    assert_int_equal(model->ffn.supported, 1);
+    assert_int_equal(model->ffn.dtype, MOEPAGE_DTYPE_F32);
+    assert_int_equal(model->ffn.gate, 0);
+    assert_int_equal(model->ffn.up, I * H * 4);
+    assert_int_equal(model->ffn.down, 1536);
+    assert_int_equal(model->ffn.gate_bias, 1536 + 768);
+    assert_int_equal(model->ffn.up_bias, 1536 + 768 + I * 4);
+    assert_int_equal(model->ffn.down_bias, 1536 + 768 + 256);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+
+    set_tensor(2, MOEPAGE_ROLE_UP_BIAS, MOEPAGE_DTYPE_F32, I, 0);
+    model = open_banks();
+    assert_int_equal(model->ffn.supported, 1);
+    assert_true(model->ffn.gate_bias == UINT64_MAX);
+    assert_int_equal(model->ffn.up_bias, 1536 + 768);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void test_banks_ffn_is_not_offered_for_what_kernels_cannot_read(void **state)
+{
+    (void)state;
+    expect_ffn(1);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_BF16, I, H); /* mixed types */
+    expect_ffn(0);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F16, H, I); /* transposed */
+    expect_ffn(0);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F16, I * H, 0); /* flat */
+    expect_ffn(0);
+    set_tensor(2, MOEPAGE_ROLE_UP_SCALE, MOEPAGE_DTYPE_F16, I, H); /* no up */
+    expect_ffn(0);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F16, I, H);
+    set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F32, H, 0); /* bias of another type */
+    banks.n_tensors = 4;
+    expect_ffn(0);
+    set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F16, H + 1, 0);
+    expect_ffn(0);
+    set_tensor(3, MOEPAGE_ROLE_DOWN_SCALE, MOEPAGE_DTYPE_F16, H, 0);
+    expect_ffn(0);
+    banks.n_tensors = 3;
+    for (uint32_t i = 0; i < 3; i++)
+        tensors[i].dtype = MOEPAGE_DTYPE_I8;
+    expect_ffn(0);
+    set_tensor(0, MOEPAGE_ROLE_GATE_UP, MOEPAGE_DTYPE_F16, 2 * I, H); /* no down */
+    banks.n_tensors = 1;
+    expect_ffn(0);
+}
+
+static void test_banks_refuse_bad_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t field;
+        uint32_t value;
+        const char *words;
+    } bad[] = {
+        {offsetof(moepage_banks, moe_layers), 0, "moe_layers is 0"},
+        {offsetof(moepage_banks, moe_layers), UINT32_MAX, "moe_layers is 4294967295"},
+        {offsetof(moepage_banks, experts), 0, "experts is 0"},
+        {offsetof(moepage_banks, experts), 1u << 31, "experts is 2147483648"},
+        {offsetof(moepage_banks, top_k), 0, "top_k is 0"},
+        {offsetof(moepage_banks, top_k), EXPERTS + 1, "top_k is 6|1 to 5"},
+        {offsetof(moepage_banks, hidden), 0, "hidden is 0"},
+        {offsetof(moepage_banks, expert_intermediate), 0, "expert_intermediate is 0"},
+        {offsetof(moepage_banks, n_tensors), 0, "n_tensors is 0"},
+        {offsetof(moepage_banks, n_tensors), MAX + 1, "n_tensors is 9|1 to 8"},
+        {offsetof(moepage_banks, reserved), 1, "reserved is 1"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        make(NULL);
+        memcpy((char *)&banks + bad[i].field, &bad[i].value, 4);
+        expect_refusal(MOEPAGE_E_ARGUMENT, bad[i].words);
+    }
+    make(NULL);
+    banks.struct_size = 12;
+    expect_refusal(MOEPAGE_E_VERSION, "struct_size is 12");
+}
+
+static void test_banks_refuse_bad_tensors(void **state)
+{
+    (void)state;
+    tensors[1].role = MOEPAGE_ROLE_NONE;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 1 has role 0");
+    tensors[1].role = MOEPAGE_ROLE_DOWN_BIAS + 1;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 1 has role 13");
+    tensors[1].role = MOEPAGE_ROLE_GATE;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 1 has role 2|another");
+    tensors[1].role = MOEPAGE_ROLE_GATE_UP;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "role 1 is fused of roles 2 and 3");
+    make(NULL);
+    tensors[2].dtype = MOEPAGE_DTYPE_NONE;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 0");
+    tensors[2].dtype = MOEPAGE_DTYPE_I64 + 1;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 11");
+    make(NULL);
+    tensors[0].rank = 0;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has rank 0");
+    tensors[0].rank = 5;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has rank 5");
+    tensors[0].rank = 3;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has rank 3|shape[2] = 0");
+    tensors[0].rank = 1;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has rank 1|shape[1] = 16");
+    make(NULL);
+    tensors[0].reserved = 9;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has reserved = 9");
+    banks.tensors = NULL;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensors is NULL");
+}
+
+static void test_banks_refuse_sizes_that_overflow(void **state)
+{
+    (void)state;
+    tensors[1].shape[0] = tensors[1].shape[1] = (uint64_t)1 << 32;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 1|overflows");
+    tensors[1].shape[0] = UINT64_MAX / 2 / I;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "overflows");
+    tensors[1].shape[0] = (uint64_t)1 << 58; /* one expert fits, fifteen do not */
+    tensors[1].shape[1] = 1;
+    tensors[1].dtype = MOEPAGE_DTYPE_I64;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "3 layers of 5 experts|overflows");
+}
+
+static void test_banks_refuse_unclear_or_missing_sources(void **state)
+{
+    (void)state;
+    banks.read = read_nothing;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "each of data and read");
+    banks.data = NULL;
+    banks.read = NULL;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "neither of data and read");
+    banks.data = data;
+    data[(2 * EXPERTS + 3) * 3 + 1] = NULL;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "layer 2, expert 3, tensor 1 is NULL");
+    moepage_model *model = NULL;
+    assert_int_equal(moepage_model_open_banks(NULL, NULL, &model), MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_model_open_banks(&banks, NULL, NULL), MOEPAGE_E_ARGUMENT);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup(f, make)
+    const struct CMUnitTest tests[] = {
+        CASE(test_banks_describe_what_was_given),
+        CASE(test_banks_copy_the_pointers_not_the_bytes),
+        CASE(test_banks_with_a_callback_have_no_pointers),
+        CASE(test_banks_ffn_takes_fused_rows_and_biases),
+        CASE(test_banks_ffn_is_not_offered_for_what_kernels_cannot_read),
+        CASE(test_banks_refuse_bad_counts),
+        CASE(test_banks_refuse_bad_tensors),
+        CASE(test_banks_refuse_sizes_that_overflow),
+        CASE(test_banks_refuse_unclear_or_missing_sources),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

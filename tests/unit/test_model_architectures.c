@@ -1,0 +1,511 @@
+/* Every recognised architecture: its names, its shapes, its MoE layers, its slot. The tensor names
+ * are spelled out here as checkpoints have them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+#include "moe_maker.h"
+
+/* H = 64 and I = 32, so that MX groups of 32 and FP8 blocks of 16 x 24 divide or do not. */
+enum { H = 64, I = 32, E = 3 };
+
+static moe_maker maker;
+static moepage_model *model;
+static moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+static unsigned char slot[65536];
+
+static int make(void **state)
+{
+    (void)state;
+    moe_maker_init_empty(&maker);
+    model = NULL;
+    return 0;
+}
+
+static int unmake(void **state)
+{
+    (void)state;
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    moe_maker_free(&maker);
+    return 0;
+}
+
+#define ADD(dtype, dims, ...) \
+    maker_add(&maker.shard, dtype, sizeof(dims) / sizeof(uint64_t), dims, __VA_ARGS__)
+#define DIMS(...) ((uint64_t[]){__VA_ARGS__})
+
+static void set_config(const char *model_type, const char *rest)
+{
+    snprintf(maker.config, sizeof maker.config,
+             "{\"model_type\": \"%s\", \"hidden_size\": %d, \"num_experts_per_tok\": 2, "
+             "\"hidden_act\": \"silu\", \"vocab_size\": 10, %s}",
+             model_type, H, rest);
+}
+
+static void reopen(void)
+{
+    moe_maker_write(&maker);
+    model = moe_expect_open(&maker);
+    assert_int_equal(moepage_model_get_expert_tensors(model, tensors, MOEPAGE_MAX_EXPERT_TENSORS),
+                     MOEPAGE_OK);
+    assert_int_equal(model->info.experts, E);
+    assert_int_equal(model->info.hidden, H);
+    assert_int_equal(model->info.expert_intermediate, I);
+}
+
+static void expect_refusal(moepage_status status, const char *words)
+{
+    moe_maker_write(&maker);
+    moe_expect_refusal(&maker, status, words);
+}
+
+static void expect_layers(uint32_t layers, uint32_t n, const int32_t *moe)
+{
+    assert_int_equal(model->info.layers, layers);
+    assert_int_equal(model->info.moe_layers, n);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(moepage_model_layer_index(model, i), moe[i]);
+    assert_int_equal(moepage_model_layer_index(model, n), -1);
+}
+
+static void expect_tensor(uint32_t i, uint32_t role, uint32_t dtype, uint32_t rank,
+                          const uint64_t *shape)
+{
+    assert_in_range(i, 0, model->info.expert_tensors - 1);
+    assert_int_equal(tensors[i].role, role);
+    assert_int_equal(tensors[i].dtype, dtype);
+    assert_int_equal(tensors[i].rank, rank);
+    for (uint32_t d = 0; d < MOEPAGE_MAX_RANK; d++)
+        assert_int_equal(tensors[i].shape[d], d < rank ? shape[d] : 0);
+    assert_int_equal(tensors[i].offset % 256, 0);
+    if (i)
+        assert_true(tensors[i].offset >= tensors[i - 1].offset + tensors[i - 1].bytes);
+    assert_true(tensors[i].offset + tensors[i].bytes <= model->info.slot_bytes);
+}
+#define EXPECT_TENSOR(i, role, dtype, dims)                                                       \
+    expect_tensor(i, MOEPAGE_ROLE_##role, MOEPAGE_DTYPE_##dtype, sizeof(dims) / sizeof(uint64_t), \
+                  dims)
+
+/* Fills `slot` from an expert's pieces, as a load does. */
+static void load(uint32_t moe_layer, uint32_t expert)
+{
+    assert_in_range(model->info.slot_bytes, 1, sizeof slot);
+    memset(slot, 0xee, sizeof slot);
+    const void **sources = model->sources + mp_model_source_index(model, moe_layer, expert);
+    uint64_t moved = 0;
+    for (uint32_t p = 0; p < model->n_pieces; p++) {
+        memcpy(slot + model->pieces[p].slot_offset, sources[p], model->pieces[p].bytes);
+        moved += model->pieces[p].bytes;
+    }
+    assert_int_equal(moved, model->info.expert_bytes);
+}
+
+/* `bytes` of the slot at `offset` are those of tensor `name` from its byte `start`. */
+static void expect_bytes(uint64_t offset, uint64_t bytes, uint64_t start, const char *format, ...)
+{
+    char name[128];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    (void)maker_find(&maker.shard, name);
+    for (uint64_t i = 0; i < bytes; i++)
+        if (slot[offset + i] != maker_byte(name, start + i))
+            fail_msg("byte %llu of %s is not at %llu", (unsigned long long)(start + i), name,
+                     (unsigned long long)(offset + i));
+}
+
+/* ---- One tensor per expert and projection ------------------------------------------------ */
+
+static void add_separate(int layer, const char *dtype)
+{
+    ADD("F32", DIMS(E, H), "model.layers.%d.mlp.gate.weight", layer);
+    for (int e = 0; e < E; e++) {
+        ADD(dtype, DIMS(I, H), "model.layers.%d.mlp.experts.%d.gate_proj.weight", layer, e);
+        ADD(dtype, DIMS(H, I), "model.layers.%d.mlp.experts.%d.down_proj.weight", layer, e);
+        ADD(dtype, DIMS(I, H), "model.layers.%d.mlp.experts.%d.up_proj.weight", layer, e);
+    }
+}
+
+static void expect_separate(uint32_t moe_layer, int layer, uint64_t element)
+{
+    uint64_t matrix = I * H * element;
+    for (int e = 0; e < E; e++) {
+        const char *format = "model.layers.%d.mlp.experts.%d.%s_proj.weight";
+        load(moe_layer, (uint32_t)e);
+        expect_bytes(tensors[0].offset, matrix, 0, format, layer, e, "gate");
+        expect_bytes(tensors[0].offset + matrix, matrix, 0, format, layer, e, "up");
+        expect_bytes(tensors[1].offset, matrix, 0, format, layer, e, "down");
+    }
+}
+
+static void test_architecture_qwen3_moe_follows_its_sparse_step(void **state)
+{
+    (void)state;
+    set_config("qwen3_moe", "\"num_hidden_layers\": 7, \"moe_intermediate_size\": 32, "
+                            "\"intermediate_size\": 99, \"num_experts\": 3, "
+                            "\"decoder_sparse_step\": 2, \"mlp_only_layers\": [3, 4]");
+    add_separate(1, "F32");
+    add_separate(5, "F32");
+    ADD("F32", DIMS(99, H), "model.layers.3.mlp.gate_proj.weight");
+    reopen();
+    expect_layers(7, 2, (int32_t[]){1, 5});
+    assert_string_equal(model->info.architecture, "qwen3_moe");
+    assert_int_equal(model->info.shared_experts, 0);
+    EXPECT_TENSOR(0, GATE_UP, F32, DIMS(2 * I, H));
+    EXPECT_TENSOR(1, DOWN, F32, DIMS(H, I));
+    assert_int_equal(model->info.expert_tensors, 2);
+    assert_int_equal(model->info.ffn_supported, 1);
+    expect_separate(0, 1, 4);
+    expect_separate(1, 5, 4);
+}
+
+static void test_architecture_qwen2_moe_keeps_its_shared_expert_dense(void **state)
+{
+    (void)state;
+    set_config("qwen2_moe", "\"num_hidden_layers\": 1, \"moe_intermediate_size\": 32, "
+                            "\"num_experts\": 3, \"shared_expert_intermediate_size\": 77");
+    add_separate(0, "F16");
+    ADD("F16", DIMS(77, H), "model.layers.0.mlp.shared_expert.gate_proj.weight");
+    ADD("F16", DIMS(1, H), "model.layers.0.mlp.shared_expert_gate.weight");
+    reopen();
+    expect_layers(1, 1, (int32_t[]){0});
+    assert_int_equal(model->info.shared_experts, 1);
+    assert_int_equal(model->info.dense_bytes, E * H * 4 + 77 * H * 2 + H * 2);
+    assert_int_equal(model->info.routed_bytes, E * 3 * I * H * 2);
+    EXPECT_TENSOR(0, GATE_UP, F16, DIMS(2 * I, H));
+    assert_int_equal(model->info.ffn_supported, 1);
+    expect_separate(0, 0, 2);
+}
+
+static void test_architecture_olmoe_has_experts_in_every_layer(void **state)
+{
+    (void)state;
+    set_config("olmoe", "\"num_hidden_layers\": 2, \"intermediate_size\": 32, \"num_experts\": 3");
+    add_separate(0, "BF16");
+    add_separate(1, "BF16");
+    reopen();
+    expect_layers(2, 2, (int32_t[]){0, 1});
+    assert_string_equal(model->info.architecture, "olmoe");
+    assert_int_equal(model->info.ffn_supported, 1);
+    expect_separate(0, 0, 2);
+    expect_separate(1, 1, 2);
+}
+
+static void test_architecture_deepseek_starts_after_its_dense_layers(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"deepseek_v2", "deepseek_v3"};
+    for (int i = 0; i < 2; i++) {
+        set_config(types[i], "\"num_hidden_layers\": 6, \"moe_intermediate_size\": 32, "
+                             "\"n_routed_experts\": 3, \"n_shared_experts\": 2, "
+                             "\"first_k_dense_replace\": 1, \"moe_layer_freq\": 2");
+        if (i == 0) {
+            add_separate(2, "BF16");
+            add_separate(4, "BF16");
+            ADD("F32", DIMS(E), "model.layers.4.mlp.gate.e_score_correction_bias");
+        }
+        reopen();
+        expect_layers(6, 2, (int32_t[]){2, 4});
+        assert_string_equal(model->info.architecture, types[i]);
+        assert_int_equal(model->info.shared_experts, 2);
+        assert_int_equal(model->info.ffn_supported, 1);
+        expect_separate(0, 2, 2);
+        expect_separate(1, 4, 2);
+        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+        model = NULL;
+    }
+    maker_tensor *bias =
+        maker_find(&maker.shard, "model.layers.4.mlp.gate.e_score_correction_bias");
+    memcpy(bias->data + 4, "\x00\x00\xc0\xff", 4);
+    expect_refusal(MOEPAGE_E_FORMAT, "layers.4.mlp.gate.e_score_correction_bias|NaN|column 1");
+}
+
+static void add_fp8(void)
+{
+    set_config("deepseek_v3",
+               "\"num_hidden_layers\": 2, \"moe_intermediate_size\": 32, \"n_routed_experts\": 3, "
+               "\"first_k_dense_replace\": 1, \"quantization_config\": {\"quant_method\": \"fp8\", "
+               "\"fmt\": \"e4m3\", \"weight_block_size\": [16, 24]}");
+    add_separate(1, "F8_E4M3");
+    for (int e = 0; e < E; e++) {
+        const char *format = "model.layers.1.mlp.experts.%d.%s_proj.weight_scale_inv";
+        char name[128];
+        for (int p = 0; p < 3; p++) {
+            snprintf(name, sizeof name, format, e, ((const char *[]){"gate", "up", "down"})[p]);
+            /* ceil(32 / 16) x ceil(64 / 24), and ceil(64 / 16) x ceil(32 / 24) */
+            ADD("F32", DIMS(p < 2 ? 2 : 4, p < 2 ? 3 : 2), "%s", name);
+        }
+    }
+}
+
+static void test_architecture_deepseek_v3_in_fp8_brings_block_scales(void **state)
+{
+    (void)state;
+    add_fp8();
+    reopen();
+    assert_int_equal(model->info.expert_tensors, 4);
+    EXPECT_TENSOR(0, GATE_UP, F8_E4M3, DIMS(2 * I, H));
+    EXPECT_TENSOR(1, DOWN, F8_E4M3, DIMS(H, I));
+    EXPECT_TENSOR(2, GATE_UP_SCALE, F32, DIMS(4, 3));
+    EXPECT_TENSOR(3, DOWN_SCALE, F32, DIMS(4, 2));
+    assert_int_equal(model->info.expert_bytes, 3 * I * H + 12 * 4 + 8 * 4);
+    assert_int_equal(model->info.ffn_supported, 0);
+    expect_separate(0, 1, 1);
+    load(0, 2);
+    const char *format = "model.layers.1.mlp.experts.2.%s_proj.weight_scale_inv";
+    expect_bytes(tensors[2].offset, 24, 0, format, "gate");
+    expect_bytes(tensors[2].offset + 24, 24, 0, format, "up");
+    expect_bytes(tensors[3].offset, 32, 0, format, "down");
+}
+
+static void test_architecture_in_fp8_is_refused_without_its_scales(void **state)
+{
+    (void)state;
+    const char *name = "model.layers.1.mlp.experts.0.up_proj.weight_scale_inv";
+    add_fp8();
+    maker_remove(&maker.shard, name);
+    expect_refusal(MOEPAGE_E_NOT_FOUND, name);
+    ADD("F32", DIMS(2, 4), "%s", name);
+    expect_refusal(MOEPAGE_E_FORMAT, "up_proj.weight_scale_inv|[2, 4]|[2, 3]");
+}
+
+static void test_architecture_in_bf16_is_refused_with_stray_scales(void **state)
+{
+    (void)state;
+    set_config("deepseek_v2", "\"num_hidden_layers\": 1, \"moe_intermediate_size\": 32, "
+                              "\"n_routed_experts\": 3");
+    add_separate(0, "BF16");
+    ADD("F32", DIMS(1, 1), "model.layers.0.mlp.experts.1.up_proj.weight_scale_inv");
+    expect_refusal(MOEPAGE_E_FORMAT, "experts.1.up_proj.weight_scale_inv|no part of any");
+}
+
+/* ---- Mixtral's names --------------------------------------------------------------------- */
+
+static void test_architecture_mixtral_and_phimoe_number_their_projections(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"mixtral", "phimoe"};
+    for (int l = 0; l < 2; l++) {
+        ADD("BF16", DIMS(E, H), "model.layers.%d.block_sparse_moe.gate.weight", l);
+        for (int e = 0; e < E; e++) {
+            const char *format = "model.layers.%d.block_sparse_moe.experts.%d.w%d.weight";
+            char name[3][128];
+            for (int w = 1; w <= 3; w++)
+                snprintf(name[w - 1], sizeof name[0], format, l, e, w);
+            ADD("BF16", DIMS(I, H), "%s", name[0]);
+            ADD("BF16", DIMS(H, I), "%s", name[1]);
+            ADD("BF16", DIMS(I, H), "%s", name[2]);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        set_config(types[i], "\"num_hidden_layers\": 2, \"intermediate_size\": 32, "
+                             "\"num_local_experts\": 3");
+        reopen();
+        expect_layers(2, 2, (int32_t[]){0, 1});
+        assert_string_equal(model->info.architecture, types[i]);
+        assert_int_equal(model->info.ffn_supported, 1);
+        EXPECT_TENSOR(0, GATE_UP, BF16, DIMS(2 * I, H));
+        EXPECT_TENSOR(1, DOWN, BF16, DIMS(H, I));
+        uint64_t matrix = I * H * 2;
+        load(1, 2);
+        expect_bytes(0, matrix, 0, "model.layers.1.block_sparse_moe.experts.2.w1.weight");
+        expect_bytes(matrix, matrix, 0, "model.layers.1.block_sparse_moe.experts.2.w3.weight");
+        expect_bytes(tensors[1].offset, matrix, 0,
+                     "model.layers.1.block_sparse_moe.experts.2.w2.weight");
+        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+        model = NULL;
+    }
+}
+
+/* ---- All experts in one tensor ----------------------------------------------------------- */
+
+static void test_architecture_stacked_experts_are_cut_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *config, *router;
+    } types[] = {
+        {"qwen3_moe", "\"moe_intermediate_size\": 32, \"num_experts\": 3", "gate"},
+        {"qwen2_moe", "\"moe_intermediate_size\": 32, \"num_experts\": 3", "gate"},
+        {"olmoe", "\"intermediate_size\": 32, \"num_experts\": 3", "gate"},
+        {"mixtral", "\"intermediate_size\": 32, \"num_local_experts\": 3", "gate"},
+        {"phimoe", "\"intermediate_size\": 32, \"num_local_experts\": 3", "router"},
+        {"deepseek_v2", "\"moe_intermediate_size\": 32, \"n_routed_experts\": 3", "gate"},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char config[256];
+        snprintf(config, sizeof config, "\"num_hidden_layers\": 2, %s", types[i].config);
+        set_config(types[i].type, config);
+        for (int l = 0; l < 2; l++) {
+            ADD("BF16", DIMS(E, H), "model.layers.%d.mlp.%s.weight", l, types[i].router);
+            ADD("BF16", DIMS(E, 2 * I, H), "model.layers.%d.mlp.experts.gate_up_proj", l);
+            ADD("BF16", DIMS(E, H, I), "model.layers.%d.mlp.experts.down_proj", l);
+        }
+        reopen();
+        assert_int_equal(model->n_pieces, 2);
+        assert_int_equal(model->info.ffn_supported, 1);
+        assert_int_equal(model->info.dense_bytes, 2 * E * H * 2);
+        EXPECT_TENSOR(0, GATE_UP, BF16, DIMS(2 * I, H));
+        EXPECT_TENSOR(1, DOWN, BF16, DIMS(H, I));
+        for (uint32_t l = 0; l < 2; l++)
+            for (uint32_t e = 0; e < E; e++) {
+                uint64_t matrix = I * H * 2;
+                load(l, e);
+                expect_bytes(0, 2 * matrix, e * 2 * matrix,
+                             "model.layers.%u.mlp.experts.gate_up_proj", l);
+                expect_bytes(tensors[1].offset, matrix, e * matrix,
+                             "model.layers.%u.mlp.experts.down_proj", l);
+            }
+        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+        model = NULL;
+        maker_shard_free(&maker.shard);
+    }
+}
+
+static void test_architecture_stacked_experts_must_be_as_many_as_the_config_says(void **state)
+{
+    (void)state;
+    set_config("olmoe", "\"num_hidden_layers\": 1, \"intermediate_size\": 32, \"num_experts\": 3");
+    ADD("BF16", DIMS(E, H), "model.layers.0.mlp.gate.weight");
+    ADD("BF16", DIMS(E, 2 * I, H), "model.layers.0.mlp.experts.gate_up_proj");
+    maker_tensor *down = ADD("BF16", DIMS(E - 1, H, I), "model.layers.0.mlp.experts.down_proj");
+    expect_refusal(MOEPAGE_E_FORMAT, "experts.down_proj|[2, 64, 32]|[3, 64, 32]");
+    maker_reshape(down, "BF16", 3, DIMS(E, H, I));
+    reopen();
+}
+
+static void test_architecture_stacked_in_fp8_brings_block_scales(void **state)
+{
+    (void)state;
+    set_config("qwen3_moe",
+               "\"num_hidden_layers\": 1, \"moe_intermediate_size\": 32, \"num_experts\": 3");
+    ADD("BF16", DIMS(E, H), "model.layers.0.mlp.gate.weight");
+    ADD("F8_E4M3", DIMS(E, 2 * I, H), "model.layers.0.mlp.experts.gate_up_proj");
+    ADD("F8_E4M3", DIMS(E, H, I), "model.layers.0.mlp.experts.down_proj");
+    ADD("F32", DIMS(E, 1, 1), "model.layers.0.mlp.experts.gate_up_proj_scale_inv");
+    ADD("F32", DIMS(E, 1, 1), "model.layers.0.mlp.experts.down_proj_scale_inv");
+    reopen();
+    EXPECT_TENSOR(2, GATE_UP_SCALE, F32, DIMS(1, 1));
+    EXPECT_TENSOR(3, DOWN_SCALE, F32, DIMS(1, 1));
+    load(0, 2);
+    expect_bytes(tensors[3].offset, 4, 8, "model.layers.0.mlp.experts.down_proj_scale_inv");
+}
+
+/* ---- gpt-oss ----------------------------------------------------------------------------- */
+
+static void add_gpt_oss(bool packed)
+{
+    set_config("gpt_oss", packed ? "\"num_hidden_layers\": 1, \"intermediate_size\": 32, "
+                                   "\"num_local_experts\": 3, "
+                                   "\"quantization_config\": {\"quant_method\": \"mxfp4\"}"
+                                 : "\"num_hidden_layers\": 1, \"intermediate_size\": 32, "
+                                   "\"num_local_experts\": 3");
+#define X "model.layers.0.mlp.experts."
+    ADD("BF16", DIMS(E, H), "model.layers.0.mlp.router.weight");
+    ADD("BF16", DIMS(E), "model.layers.0.mlp.router.bias");
+    ADD("BF16", DIMS(E, 2 * I), X "gate_up_proj_bias");
+    ADD("BF16", DIMS(E, H), X "down_proj_bias");
+    if (packed) {
+        ADD("U8", DIMS(E, 2 * I, H / 32, 16), X "gate_up_proj_blocks");
+        ADD("U8", DIMS(E, 2 * I, H / 32), X "gate_up_proj_scales");
+        ADD("U8", DIMS(E, H, I / 32, 16), X "down_proj_blocks");
+        ADD("U8", DIMS(E, H, I / 32), X "down_proj_scales");
+    } else {
+        ADD("BF16", DIMS(E, H, 2 * I), X "gate_up_proj");
+        ADD("BF16", DIMS(E, I, H), X "down_proj");
+    }
+}
+
+static void test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases(void **state)
+{
+    (void)state;
+    add_gpt_oss(true);
+    reopen();
+    assert_int_equal(model->info.expert_tensors, 6);
+    assert_int_equal(model->info.ffn_supported, 0);
+    EXPECT_TENSOR(0, GATE_UP, U8, DIMS(2 * I, H / 32, 16));
+    EXPECT_TENSOR(1, DOWN, U8, DIMS(H, I / 32, 16));
+    EXPECT_TENSOR(2, GATE_UP_SCALE, U8, DIMS(2 * I, H / 32));
+    EXPECT_TENSOR(3, DOWN_SCALE, U8, DIMS(H, I / 32));
+    EXPECT_TENSOR(4, GATE_UP_BIAS, BF16, DIMS(2 * I));
+    EXPECT_TENSOR(5, DOWN_BIAS, BF16, DIMS(H));
+    load(0, 1);
+    uint64_t blocks = 2 * I * H / 2, scales = 2 * I * H / 32;
+    expect_bytes(tensors[0].offset, blocks, blocks, X "gate_up_proj_blocks");
+    expect_bytes(tensors[1].offset, H * I / 2, H * I / 2, X "down_proj_blocks");
+    expect_bytes(tensors[2].offset, scales, scales, X "gate_up_proj_scales");
+    expect_bytes(tensors[3].offset, H, H, X "down_proj_scales");
+    expect_bytes(tensors[4].offset, 4 * I, 4 * I, X "gate_up_proj_bias");
+    expect_bytes(tensors[5].offset, 2 * H, 2 * H, X "down_proj_bias");
+}
+
+static void test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run(void **state)
+{
+    (void)state;
+    add_gpt_oss(false);
+    reopen();
+    assert_int_equal(model->info.expert_tensors, 4);
+    assert_int_equal(model->info.ffn_supported, 0);
+    EXPECT_TENSOR(0, GATE_UP, BF16, DIMS(H, 2 * I));
+    EXPECT_TENSOR(1, DOWN, BF16, DIMS(I, H));
+    EXPECT_TENSOR(2, GATE_UP_BIAS, BF16, DIMS(2 * I));
+    EXPECT_TENSOR(3, DOWN_BIAS, BF16, DIMS(H));
+    load(0, 2);
+    expect_bytes(tensors[1].offset, I * H * 2, 2 * I * H * 2, X "down_proj");
+}
+
+static void test_architecture_gpt_oss_is_refused_without_a_part(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {X "gate_up_proj_blocks", X "gate_up_proj_scales",
+                                        X "gate_up_proj_bias",   X "down_proj_blocks",
+                                        X "down_proj_scales",    X "down_proj_bias"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        add_gpt_oss(true);
+        maker_remove(&maker.shard, parts[i]);
+        expect_refusal(MOEPAGE_E_NOT_FOUND, parts[i]);
+        maker_shard_free(&maker.shard);
+    }
+    add_gpt_oss(true);
+    maker_reshape(maker_find(&maker.shard, parts[0]), "BF16", 4, DIMS(E, 2 * I, H / 32, 16));
+    expect_refusal(MOEPAGE_E_UNSUPPORTED, "gate_up_proj_blocks|BF16");
+}
+
+static void test_architecture_without_its_experts_says_which_names_it_sought(void **state)
+{
+    (void)state;
+    set_config("mixtral",
+               "\"num_hidden_layers\": 1, \"intermediate_size\": 32, \"num_local_experts\": 3");
+    add_separate(0, "BF16");
+    expect_refusal(MOEPAGE_E_NOT_FOUND, "model.layers.0.block_sparse_moe.experts.0.w1.weight|"
+                                        "model.layers.0.mlp.experts.gate_up_proj|mixtral");
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, make, unmake)
+    const struct CMUnitTest tests[] = {
+        CASE(test_architecture_qwen3_moe_follows_its_sparse_step),
+        CASE(test_architecture_qwen2_moe_keeps_its_shared_expert_dense),
+        CASE(test_architecture_olmoe_has_experts_in_every_layer),
+        CASE(test_architecture_deepseek_starts_after_its_dense_layers),
+        CASE(test_architecture_deepseek_v3_in_fp8_brings_block_scales),
+        CASE(test_architecture_in_fp8_is_refused_without_its_scales),
+        CASE(test_architecture_in_bf16_is_refused_with_stray_scales),
+        CASE(test_architecture_mixtral_and_phimoe_number_their_projections),
+        CASE(test_architecture_stacked_experts_are_cut_apart),
+        CASE(test_architecture_stacked_experts_must_be_as_many_as_the_config_says),
+        CASE(test_architecture_stacked_in_fp8_brings_block_scales),
+        CASE(test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases),
+        CASE(test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run),
+        CASE(test_architecture_gpt_oss_is_refused_without_a_part),
+        CASE(test_architecture_without_its_experts_says_which_names_it_sought),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
