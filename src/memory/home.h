@@ -1,0 +1,25 @@
+/* home.h — a device as the rest of the library sees it: the machine behind the seam, its budget,
+ * its arena, and who lives on it. This is what moepage_device points to. */
+#ifndef MP_MEMORY_HOME_H
+#define MP_MEMORY_HOME_H
+
+#include "base/handle.h"
+#include "base/ledger.h"
+#include "device/device.h"
+#include "memory/arena.h"
+
+struct moepage_device {
+    mp_handle handle;
+    mp_device *device;   /* the implementation */
+    mp_ledger ledger;    /* arena claims + workspaces; limit = the budget */
+    mp_ledger workspace; /* the workspace share of it */
+    mp_arena arena;
+    _Atomic uint32_t residents; /* pools that live here */
+    mp_graveyard graveyard;
+};
+
+/* Device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
+moepage_status mp_home_workspace_alloc(struct moepage_device *home, uint64_t bytes, void **out);
+void mp_home_workspace_free(struct moepage_device *home, void *memory, uint64_t bytes);
+
+#endif

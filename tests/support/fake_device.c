@@ -1,0 +1,223 @@
+/* The deterministic device: copies at submission, tasks on demand, faults on request. */
+#include "fake_device.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+typedef struct fake_stream {
+    fake_device *fake;
+    mp_tick tick;
+} fake_stream;
+
+static fake_device *fake_of(mp_device *device)
+{
+    return (fake_device *)device;
+}
+
+static fake_stream *fake_stream_of(const mp_stream *stream)
+{
+    return (fake_stream *)(uintptr_t)stream;
+}
+
+static bool strikes(fake_device *fake, uint64_t *countdown)
+{
+    if (!*countdown || --*countdown)
+        return false;
+    *countdown = fake->faults.persistent;
+    return true;
+}
+
+static void fake_close(mp_device *device)
+{
+    assert(!fake_of(device)->streams && !fake_of(device)->first);
+}
+
+static moepage_status fake_alloc(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out)
+{
+    fake_device *fake = fake_of(device);
+    assert(bytes > 0);
+    if (strikes(fake, &fake->faults.alloc))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "the fake device was told to fail this allocation");
+    size_t align = kind == MP_MEMORY_ARENA ? 4096 : 64;
+    *out = aligned_alloc(align, (bytes + align - 1) / align * align);
+    assert(*out);
+    memset(*out, 0xa5, bytes);
+    fake->held_bytes[kind] += bytes;
+    return MOEPAGE_OK;
+}
+
+static void fake_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes)
+{
+    assert(fake_of(device)->held_bytes[kind] >= bytes);
+    fake_of(device)->held_bytes[kind] -= bytes;
+    free(memory);
+}
+
+static moepage_status fake_stream_create(mp_device *device, mp_stream_class cls, mp_stream **out)
+{
+    (void)cls;
+    fake_device *fake = fake_of(device);
+    if (strikes(fake, &fake->faults.stream))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "the fake device was told to fail this stream");
+    fake_stream *stream = calloc(1, sizeof *stream);
+    assert(stream);
+    stream->fake = fake;
+    fake->streams++;
+    *out = (mp_stream *)stream;
+    return MOEPAGE_OK;
+}
+
+static void fake_stream_destroy(mp_stream *stream)
+{
+    fake_stream_of(stream)->fake->streams--;
+    free(stream);
+}
+
+static void transfer(fake_device *fake, const mp_copy *copy)
+{
+    bool fails = strikes(fake, &fake->faults.transfer);
+    uint64_t bytes = fails ? copy->bytes / 2 : copy->bytes;
+    moepage_status status = fails ? MOEPAGE_E_DEVICE : MOEPAGE_OK;
+    if (!copy->fill)
+        memcpy(copy->dst, copy->src, bytes);
+    else if (!fails && copy->fill(copy, copy->dst))
+        status = MOEPAGE_E_CALLBACK;
+    if (status && copy->result)
+        atomic_store(copy->result, status);
+    else if (status)
+        fake->poisoned = true;
+    fake->copies++;
+    fake->copied_bytes += bytes;
+}
+
+static moepage_status fake_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
+{
+    fake_device *fake = fake_stream_of(stream)->fake;
+    assert(n > 0);
+    if (fake->poisoned)
+        return mp_fail(MOEPAGE_E_DEVICE, "the fake device is poisoned");
+    if (strikes(fake, &fake->faults.submit))
+        return mp_fail(MOEPAGE_E_DEVICE, "the fake device was told to refuse this submission");
+    for (uint32_t i = 0; i < n; i++)
+        transfer(fake, &copies[i]);
+    *out = fake_stream_of(stream)->tick += n;
+    return MOEPAGE_OK;
+}
+
+static moepage_status fake_launch(mp_stream *stream, mp_kernel kernel, const void *args,
+                                  mp_tick *out)
+{
+    (void)stream, (void)args, (void)out;
+    return mp_fail(MOEPAGE_E_UNSUPPORTED, "the fake device has no kernel %d", (int)kernel);
+}
+
+static moepage_status fake_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
+{
+    (void)stream;
+    assert(tick <= fake_stream_of(other)->tick);
+    return MOEPAGE_OK;
+}
+
+static mp_tick fake_completed(const mp_stream *stream)
+{
+    return fake_stream_of(stream)->tick;
+}
+
+static moepage_status fake_sync(mp_stream *stream, mp_tick tick)
+{
+    assert(tick <= fake_stream_of(stream)->tick);
+    if (fake_stream_of(stream)->fake->poisoned)
+        return mp_fail(MOEPAGE_E_DEVICE, "the fake device is poisoned");
+    return MOEPAGE_OK;
+}
+
+static void fake_post(mp_device *device, mp_stream *stream, mp_tick tick, mp_task *task)
+{
+    fake_device *fake = fake_of(device);
+    assert(!stream || tick <= fake_stream_of(stream)->tick);
+    task->next = NULL;
+    *fake->last = task;
+    fake->last = &task->next;
+}
+
+static uint64_t fake_now_ns(mp_device *device)
+{
+    return fake_of(device)->now_ns;
+}
+
+static const mp_device_ops fake_ops = {
+    .version = MP_DEVICE_OPS_VERSION,
+    .close = fake_close,
+    .alloc = fake_alloc,
+    .free = fake_free,
+    .stream_create = fake_stream_create,
+    .stream_destroy = fake_stream_destroy,
+    .copy = fake_copy,
+    .launch = fake_launch,
+    .wait = fake_wait,
+    .completed = fake_completed,
+    .sync = fake_sync,
+    .post = fake_post,
+    .now_ns = fake_now_ns,
+};
+
+void fake_device_init(fake_device *fake)
+{
+    *fake = (fake_device){
+        .device = {.ops = &fake_ops,
+                   .caps = MP_CAP_SYNC_CALLER,
+                   .name = "fake",
+                   .kernels = "none",
+                   .threads = 1},
+        .last = &fake->first,
+    };
+}
+
+uint32_t fake_device_pump(fake_device *fake)
+{
+    uint32_t n = 0;
+    for (; fake->first; n++) {
+        mp_task *task = fake->first;
+        fake->first = task->next;
+        if (!fake->first)
+            fake->last = &fake->first;
+        task->run(task);
+    }
+    return n;
+}
+
+struct moepage_device *fake_home_open(fake_device *fake, uint64_t arena_bytes,
+                                      uint64_t workspace_bytes)
+{
+    assert(arena_bytes % 4096 == 0);
+    struct moepage_device *home = calloc(1, sizeof *home);
+    void *arena = NULL;
+    assert(home);
+    home->device = &fake->device;
+    moepage_status status = fake_alloc(&fake->device, MP_MEMORY_ARENA, arena_bytes, &arena);
+    assert(!status);
+    (void)status;
+    mp_ledger_init(&home->ledger, arena_bytes + workspace_bytes);
+    mp_ledger_init(&home->workspace, workspace_bytes);
+    mp_arena_init(&home->arena, arena, arena_bytes, &home->ledger);
+    mp_graveyard_init(&home->graveyard);
+    mp_handle_open(&home->handle, MP_KIND_DEVICE);
+    return home;
+}
+
+void fake_home_close(struct moepage_device *home)
+{
+    fake_device *fake = fake_of(home->device);
+    assert(!atomic_load(&home->residents));
+    assert(!atomic_load(&home->ledger.used) && !atomic_load(&home->workspace.used));
+    fake_free(home->device, MP_MEMORY_ARENA, home->arena.base, home->arena.bytes);
+    fake_close(home->device);
+    for (int kind = 0; kind < 3; kind++)
+        assert(!fake->held_bytes[kind]);
+    mp_arena_fini(&home->arena);
+    mp_graveyard_free(&home->graveyard);
+    free(home);
+}
