@@ -1,0 +1,22 @@
+/* The table of eviction policies by name. */
+#include "policy/policy.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "policy/policies.h"
+
+static const mp_policy *const policies[] = {
+    &mp_policy_lru, /* the default comes first */
+    &mp_policy_lfu,
+};
+
+const mp_policy *mp_policy_find(const char *name)
+{
+    if (!name)
+        return policies[0];
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        if (strcmp(policies[i]->name, name) == 0)
+            return policies[i];
+    return NULL;
+}

@@ -1,0 +1,36 @@
+/* policy.h — what an eviction policy is: it ranks resident keys and nominates victims; the pool
+ * acts.
+ *
+ * A key is an expert's index in the policy's scope, 0..keys-1. The pool calls, for each routed set
+ * and in this order: victim/remove for every slot it needs (never naming a member of the set:
+ * `may_evict` refuses them), then, in the set's own order, touch for the members that were resident
+ * and insert for those that were not. So recency inside a set follows the set's order, whatever
+ * hit. Functions of numbers only: no memory, no devices, no locks, no clock.
+ *
+ * `state` is the pool's memory, aligned to 8 bytes; state_bytes is a multiple of 8, so that the
+ * states of several scopes can lie one behind the other. It is freed without a call. */
+#ifndef MP_POLICY_POLICY_H
+#define MP_POLICY_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MP_NO_KEY UINT32_MAX
+
+typedef bool (*mp_may_evict_fn)(void *ctx, uint32_t key);
+
+typedef struct mp_policy {
+    const char *name;
+    uint64_t (*state_bytes)(uint32_t keys);    /* memory that init will use */
+    void (*init)(void *state, uint32_t keys);  /* nothing is resident */
+    void (*insert)(void *state, uint32_t key); /* a key that is not resident becomes so */
+    void (*touch)(void *state, uint32_t key);  /* a resident key was routed */
+    void (*remove)(void *state, uint32_t key); /* a resident key leaves */
+    /* The best key to evict among the resident ones that may be, or MP_NO_KEY. Removes nothing. */
+    uint32_t (*victim)(void *state, mp_may_evict_fn may_evict, void *ctx);
+} mp_policy;
+
+/* The policy of that name (NULL: "lru"), or NULL. */
+const mp_policy *mp_policy_find(const char *name);
+
+#endif

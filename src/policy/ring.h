@@ -1,0 +1,39 @@
+/* ring.h — a circular doubly-linked list in an array of indices.
+ *
+ * The links of all keys and of the list's sentinel lie in one array that the owner of the memory
+ * sizes once: moving a key allocates nothing. Indices are half the size of pointers, and a key's
+ * two links share a cache line. */
+#ifndef MP_POLICY_RING_H
+#define MP_POLICY_RING_H
+
+#include <stdint.h>
+
+typedef struct mp_link {
+    uint32_t prev, next;
+} mp_link;
+
+/* `at` becomes a list of itself: an empty list's sentinel. */
+static inline void mp_ring_reset(mp_link *links, uint32_t at)
+{
+    links[at].prev = links[at].next = at;
+}
+
+/* Puts `key`, which is in no list, behind `at`. */
+static inline void mp_ring_insert_after(mp_link *links, uint32_t at, uint32_t key)
+{
+    uint32_t next = links[at].next;
+    links[key].prev = at;
+    links[key].next = next;
+    links[next].prev = key;
+    links[at].next = key;
+}
+
+/* Takes `key` out of its list; its own links are left stale. */
+static inline void mp_ring_unlink(mp_link *links, uint32_t key)
+{
+    uint32_t prev = links[key].prev, next = links[key].next;
+    links[prev].next = next;
+    links[next].prev = prev;
+}
+
+#endif
