@@ -253,8 +253,8 @@ MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_mo
 
 /* Reads `bytes` bytes, from `offset`, of one expert's tensor into `out` (host memory). `tensor`
  * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads,
- * several at once. Returns 0, or anything else for failure: the load then fails with
- * MOEPAGE_E_CALLBACK and no slot is published. */
+ * one call at a time per device; it must not call into the library. Returns 0, or anything else
+ * for failure: the load then fails with MOEPAGE_E_CALLBACK and no slot is published. */
 typedef int32_t (*moepage_read_fn)(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
                                    uint64_t offset, uint64_t bytes, void *out);
 
@@ -346,7 +346,7 @@ typedef struct moepage_expert_pool_info {
     uint64_t prefetch_useful;    /* prefetched experts that were then routed, in time or late */
     uint64_t prefetch_late;      /* of those, still loading when routed */
     uint64_t prefetch_wasted;    /* prefetched experts evicted before any use */
-    uint64_t prefetch_cancelled; /* hints dropped before any byte moved */
+    uint64_t prefetch_cancelled; /* hints dropped, or given up half way */
     uint64_t prefetch_refused;   /* hints dropped because no slot could be had */
     uint64_t failed_loads;       /* loads whose source failed */
 } moepage_expert_pool_info;

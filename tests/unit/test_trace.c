@@ -402,10 +402,14 @@ static void test_trace_paths_that_lead_nowhere_are_named(void **state)
     assert_non_null(strstr(moepage_last_error(), missing));
     assert_int_equal(moepage_trace_open(directory, &trace), MOEPAGE_E_FORMAT);
     assert_null(trace);
-    /* The name is taken by a directory: found out only at the end, and nothing is left behind. */
+    /* What is not a file is not replaced by one. */
+    assert_int_equal(moepage_trace_create(directory, &info, &trace), MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_trace_create("/dev/null", &info, &trace), MOEPAGE_E_ARGUMENT);
+    assert_non_null(strstr(moepage_last_error(), "/dev/null"));
+    /* The name becomes a directory while recording: found out at the end, nothing is left behind. */
     unlink(path);
-    assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(moepage_trace_create(path, &info, &trace), MOEPAGE_OK);
+    assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(moepage_trace_close(trace), MOEPAGE_E_IO);
     assert_int_equal(count_files(), 1);
     assert_int_equal(rmdir(path), 0);
@@ -424,7 +428,7 @@ static void record_into_little_space(rlim_t bytes, uint32_t n_steps)
     little = (struct rlimit){bytes, before.rlim_max};
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(moepage_trace_create(path, &info, &trace), MOEPAGE_OK);
-    mp_fail(MOEPAGE_E_STATE, "an older failure");
+    mp_error_set("an older failure");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
     for (uint32_t i = 0; i < n_steps; i++)
         record_plain_step(trace, 1000);

@@ -1,0 +1,212 @@
+/* Holding experts: what a session does with the pool on every layer. The first half, for experts that
+ * are resident, takes no lock. */
+#include "memory/expert_pool.h"
+
+#include <assert.h>
+
+#include "base/status.h"
+
+uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
+                       uint32_t layer, uint32_t shard_index, bool scan)
+{
+    const mp_shard *shard = &pool->shards[shard_index];
+    const mp_scope *scope = &shard->scopes[pool->n_scopes == 1 ? 0 : layer];
+    uint32_t capacity = atomic_load_explicit(&scope->capacity, memory_order_relaxed);
+    if (capacity >= scope->members)
+        return UINT32_MAX;
+    uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
+    uint32_t clients = atomic_load_explicit(&pool->n_clients, memory_order_relaxed);
+    uint32_t share = (capacity - pinned) / clients;
+    if (scan && pool->scan_percent) {
+        uint32_t limit = capacity * pool->scan_percent / 100;
+        share = limit < 1 ? 1 : limit < share ? limit : share;
+    }
+    uint32_t reserved = pool->n_scopes == 1 ? client->reserved[shard_index] : 0;
+    return share > reserved ? share - reserved : 0;
+}
+
+/* Takes a user off a slot's word; the last user of a failed load takes the slot back. */
+static void let_go(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t index)
+{
+    uint64_t before = atomic_fetch_sub_explicit(&shard->words[index], 1, memory_order_acq_rel);
+    if (MP_WORD_STATE(before) != MP_SLOT_FAILED || MP_WORD_USERS(before) != 1)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drop(shard, index, MP_WORD_KEY(before), MP_SLOT_FAILED);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Adds a user to the slot that the map names for the key, if that is where it is and it is
+ * RESIDENT. */
+static bool try_hold(struct moepage_expert_pool *pool, mp_hold *hold)
+{
+    uint32_t index = atomic_load_explicit(&pool->entry[hold->key], memory_order_acquire);
+    if (index == MP_NO_SLOT)
+        return false;
+    mp_shard *shard = &pool->shards[hold->shard];
+    uint64_t before = atomic_fetch_add_explicit(&shard->words[index], 1, memory_order_acq_rel);
+    if (MP_WORD_IDENTITY(before) != MP_WORD(hold->key, MP_SLOT_RESIDENT)) {
+        let_go(pool, shard, index);
+        return false;
+    }
+    hold->slot = index;
+    hold->kind = MP_HOLD_HIT;
+    hold->ready = true;
+    return true;
+}
+
+uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
+                               uint32_t n)
+{
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        holds[i].kind = MP_HOLD_NONE;
+        holds[i].ready = false;
+        held += try_hold(pool, &holds[i]);
+    }
+    if (held == n && !mp_pool_record_touches(pool, client, holds, n)) {
+        pthread_mutex_lock(&pool->lock);
+        mp_pool_drain_touches(pool);
+        pthread_mutex_unlock(&pool->lock);
+        bool fits =
+            mp_pool_record_touches(pool, client, holds, n); /* the ring is longer than a record */
+        assert(fits);
+        (void)fits;
+    }
+    return held;
+}
+
+static moepage_status hold_absent(mp_shard *shard, mp_hold *hold)
+{
+    struct moepage_expert_pool *pool = shard->pool;
+    mp_purpose purpose = hold->scan && pool->scan_percent ? MP_FOR_SCAN : MP_FOR_DECODE;
+    uint32_t index = mp_pool_take_slot(shard, hold->key, purpose, 1);
+    if (index == MP_NO_SLOT) {
+        mp_pool_free_up(shard);
+        index = mp_pool_take_slot(shard, hold->key, purpose, 1);
+    }
+    if (index == MP_NO_SLOT)
+        return mp_fail(MOEPAGE_E_BUSY,
+                       "no slot for expert %u of layer %u: all %u are in open plans "
+                       "or pinned; retire a layer first",
+                       hold->key % pool->experts, hold->key / pool->experts, shard->n_slots);
+    mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
+    hold->slot = index;
+    hold->kind = MP_HOLD_MISS;
+    return MOEPAGE_OK;
+}
+
+/* The expert is in a slot, resident or on its way; a load under way is hurried up. */
+static void hold_present(mp_shard *shard, mp_hold *hold, uint32_t index)
+{
+    mp_slot *slot = &shard->slots[index];
+    atomic_fetch_add(&shard->words[index], 1);
+    hold->slot = index;
+    slot->stale = false;
+    mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
+    uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[index]));
+    hold->ready = state == MP_SLOT_RESIDENT;
+    hold->kind = hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE;
+    if (!hold->ready && slot->prefetched && !slot->used && !hold->pin)
+        shard->pool->counters.prefetch_late++;
+}
+
+static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
+{
+    mp_shard *shard = &pool->shards[hold->shard];
+    uint32_t index = atomic_load(&pool->entry[hold->key]);
+    if (index != MP_NO_SLOT && mp_pool_fully_staged(shard, index) &&
+        mp_pool_transfers_done(shard, index)) {
+        mp_pool_settle(shard, index); /* a load that has failed is tried again, not shared */
+        index = atomic_load(&pool->entry[hold->key]);
+    }
+    if (index == MP_NO_SLOT)
+        return hold_absent(shard, hold);
+    hold_present(shard, hold, index);
+    return MOEPAGE_OK;
+}
+
+static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
+{
+    pool->counters.hits += hold->kind == MP_HOLD_HIT && !hold->pin;
+    pool->counters.late += hold->kind == MP_HOLD_LATE && !hold->pin;
+    pool->counters.misses += hold->kind == MP_HOLD_MISS && !hold->pin;
+}
+
+/* What was routed becomes recent. */
+static void refresh(struct moepage_expert_pool *pool, const mp_hold *hold)
+{
+    if (hold->kind == MP_HOLD_MISS)
+        mp_pool_rank(&pool->shards[hold->shard], hold->slot, hold->key);
+    else if (hold->kind != MP_HOLD_NONE && !hold->pin)
+        mp_pool_touch(pool, hold->key, hold->scan, atomic_load(&pool->touch_clock));
+}
+
+moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)
+{
+    moepage_status status = MOEPAGE_OK;
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool);
+    atomic_fetch_add(&pool->touch_clock, 1);
+    /* Victims first: what hits is held already, what misses is held as soon as it has a slot, so
+     * no member of the set is ever a victim. Then recency, in the set's own order. */
+    for (uint32_t i = 0; i < n && !status; i++)
+        if (holds[i].kind == MP_HOLD_NONE)
+            status = hold_one(pool, &holds[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!status) /* a set that is refused was not routed */
+            count(pool, &holds[i]);
+        refresh(pool, &holds[i]);
+    }
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        mp_pool_flush(&pool->shards[d]);
+    pthread_mutex_unlock(&pool->lock);
+    if (status)
+        mp_pool_release(pool, holds, n);
+    return status;
+}
+
+bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold)
+{
+    const mp_shard *shard = &pool->shards[hold->shard];
+    uint64_t word = atomic_load_explicit(&shard->words[hold->slot], memory_order_acquire);
+    return MP_WORD_STATE(word) != MP_SLOT_LOADING || mp_pool_transfers_done(shard, hold->slot);
+}
+
+moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold)
+{
+    if (hold->ready)
+        return MOEPAGE_OK;
+    mp_shard *shard = &pool->shards[hold->shard];
+    const mp_device_ops *ops = shard->home->device->ops;
+    mp_slot *slot = &shard->slots[hold->slot];
+    moepage_status status = ops->sync(shard->prefetch, slot->prefetch_tick);
+    if (!status)
+        status = ops->sync(shard->demand, slot->demand_tick);
+    if (status)
+        return status;
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_settle(shard, hold->slot);
+    pthread_mutex_unlock(&pool->lock);
+    if (MP_WORD_STATE(atomic_load(&shard->words[hold->slot])) == MP_SLOT_RESIDENT) {
+        hold->ready = true;
+        return MOEPAGE_OK;
+    }
+    status = atomic_load(&slot->result);
+    return mp_fail(status, "loading expert %u of layer %u failed: %s", hold->key % pool->experts,
+                   hold->key / pool->experts, moepage_status_text(status));
+}
+
+void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        mp_hold *hold = &holds[i];
+        if (hold->kind == MP_HOLD_NONE)
+            continue;
+        if (!hold->ready)
+            atomic_store(&pool->shards[hold->shard].orphans, true);
+        hold->kind = MP_HOLD_NONE;
+        hold->ready = false;
+        let_go(pool, &pool->shards[hold->shard], hold->slot);
+    }
+}

@@ -1,0 +1,507 @@
+/* The expert pool's life: creation over devices, sessions that join, resizing, pins, and what it
+ * tells about itself. */
+#include "memory/expert_pool.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+#define DEFAULT_CHUNK_BYTES (2u << 20)
+#define MAX_RING_WORDS (1u << 20) /* the longest record, of 65536 experts, fits many times */
+
+/* ---- creation ---- */
+
+static moepage_status check_config(const moepage_expert_pool_config *config, uint32_t n_devices)
+{
+    if (n_devices < 1 || n_devices > MOEPAGE_MAX_DEVICES)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "n_devices is %u, it must be 1 to %d", n_devices,
+                       MOEPAGE_MAX_DEVICES);
+    if (config->scope > MOEPAGE_SCOPE_LAYER)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "scope is %u, it must be MOEPAGE_SCOPE_GLOBAL or _LAYER",
+                       config->scope);
+    if (config->scan_percent > 99)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "scan_percent is %u, it must be 0 to 99",
+                       config->scan_percent);
+    if (config->tp_rank != 0 || config->tp_size > 1)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "tensor-parallel slices (tp_rank %u, tp_size %u) are "
+                       "reserved: leave both 0",
+                       config->tp_rank, config->tp_size);
+    if (!mp_policy_find(config->policy))
+        return mp_fail(MOEPAGE_E_NOT_FOUND,
+                       "there is no eviction policy \"%s\": use \"lru\" or "
+                       "\"lfu\"",
+                       config->policy);
+    return MOEPAGE_OK;
+}
+
+static uint32_t shard_members(const struct moepage_expert_pool *pool, uint32_t shard_index)
+{
+    uint32_t per_layer = (pool->experts - shard_index + pool->n_shards - 1) / pool->n_shards;
+    return pool->n_scopes == 1 ? per_layer * pool->layers : per_layer;
+}
+
+static moepage_status create_scopes(mp_shard *shard, uint32_t shard_index)
+{
+    struct moepage_expert_pool *pool = shard->pool;
+    uint32_t policy_keys = pool->n_scopes == 1 ? pool->keys : pool->experts;
+    shard->scopes = mp_alloc_array(pool->n_scopes, sizeof *shard->scopes);
+    if (!shard->scopes)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u scopes", pool->n_scopes);
+    for (uint32_t i = 0; i < pool->n_scopes; i++) {
+        mp_scope *scope = &shard->scopes[i];
+        scope->first_key = pool->n_scopes == 1 ? 0 : i * pool->experts;
+        scope->members = shard_members(pool, shard_index);
+        scope->capacity = shard->n_slots / pool->n_scopes;
+        scope->policy_state = mp_alloc(pool->policy->state_bytes(policy_keys));
+        if (!scope->policy_state)
+            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the state of policy %s",
+                           pool->policy->name);
+        pool->policy->init(scope->policy_state, policy_keys);
+    }
+    return MOEPAGE_OK;
+}
+
+/* Stacks the free slots so that the lowest come off first. */
+static void restack_free(mp_shard *shard)
+{
+    shard->n_free = 0;
+    for (uint32_t s = shard->n_slots; s-- > 0;)
+        if (MP_WORD_STATE(atomic_load(&shard->words[s])) == MP_SLOT_FREE)
+            shard->free_slots[shard->n_free++] = s;
+}
+
+static moepage_status create_tables(mp_shard *shard)
+{
+    shard->words = mp_alloc_array(shard->max_slots, sizeof *shard->words);
+    shard->slots = mp_alloc_array(shard->max_slots, sizeof *shard->slots);
+    shard->free_slots = mp_alloc_array(shard->max_slots, sizeof *shard->free_slots);
+    if (!shard->words || !shard->slots || !shard->free_slots)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a table of %u slots", shard->max_slots);
+    restack_free(shard);
+    return mp_prefetcher_init(&shard->prefetcher, shard);
+}
+
+/* How many slots the shard gets: an explicit share, or what the arena has. */
+static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64_t asked)
+{
+    struct moepage_expert_pool *pool = shard->pool;
+    mp_arena *arena = &shard->home->arena;
+    uint64_t members = (uint64_t)shard_members(pool, shard_index) * pool->n_scopes;
+    uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
+    uint64_t most = mp_arena_side_max(arena, MP_SIDE_EXPERTS);
+    uint64_t share = asked / pool->n_shards + (shard_index < asked % pool->n_shards);
+    uint64_t slots = asked ? share : room;
+    if (slots > members)
+        slots = members;
+    slots -= slots % pool->n_scopes;
+    if (slots == 0)
+        return mp_fail(MOEPAGE_E_BUDGET,
+                       "device %u: no expert would be resident: the arena has "
+                       "room for %llu slots of %llu bytes and at least %u are needed",
+                       shard_index, (unsigned long long)room, (unsigned long long)pool->slot_bytes,
+                       pool->n_scopes);
+    shard->max_slots = (uint32_t)(most < members ? most : members);
+    moepage_status status = mp_arena_resize(arena, MP_SIDE_EXPERTS, slots);
+    if (status)
+        return status;
+    shard->n_slots = (uint32_t)slots;
+    return MOEPAGE_OK;
+}
+
+static moepage_status open_shard(struct moepage_expert_pool *pool, uint32_t shard_index,
+                                 struct moepage_device *home, uint64_t asked)
+{
+    mp_shard *shard = &pool->shards[shard_index];
+    shard->pool = pool;
+    moepage_status status = mp_arena_attach(&home->arena, MP_SIDE_EXPERTS, pool->slot_bytes);
+    if (status)
+        return status;
+    shard->home = home;
+    atomic_fetch_add(&home->residents, 1);
+    shard->base = mp_arena_side_base(&home->arena, MP_SIDE_EXPERTS);
+    status = choose_slots(shard, shard_index, asked);
+    if (!status)
+        status = create_scopes(shard, shard_index);
+    if (!status)
+        status = create_tables(shard);
+    const mp_device_ops *ops = home->device->ops;
+    if (!status)
+        status = ops->stream_create(home->device, MP_STREAM_DEMAND, &shard->demand);
+    if (!status)
+        status = ops->stream_create(home->device, MP_STREAM_PREFETCH, &shard->prefetch);
+    return status;
+}
+
+static void close_shard(mp_shard *shard)
+{
+    if (!shard->home)
+        return;
+    const mp_device_ops *ops = shard->home->device->ops;
+    if (shard->prefetch) {
+        mp_prefetcher_stop(&shard->prefetcher);
+        ops->stream_destroy(shard->prefetch);
+    }
+    if (shard->demand)
+        ops->stream_destroy(shard->demand);
+    mp_prefetcher_free(&shard->prefetcher);
+    for (uint32_t i = 0; shard->scopes && i < shard->pool->n_scopes; i++)
+        mp_free(shard->scopes[i].policy_state);
+    mp_free(shard->scopes);
+    mp_free(shard->words);
+    mp_free(shard->slots);
+    mp_free(shard->free_slots);
+    mp_arena_detach(&shard->home->arena, MP_SIDE_EXPERTS);
+    atomic_fetch_sub(&shard->home->residents, 1);
+}
+
+static void free_parts(struct moepage_expert_pool *pool)
+{
+    for (uint32_t d = 0; pool->shards && d < pool->n_shards; d++)
+        close_shard(&pool->shards[d]);
+    mp_free(pool->shards);
+    mp_free(pool->entry);
+    mp_free(pool->wanted);
+    pthread_mutex_destroy(&pool->lock);
+    atomic_fetch_sub(&pool->model->users, 1);
+}
+
+static void describe(struct moepage_expert_pool *pool, struct moepage_model *model,
+                     const moepage_expert_pool_config *config, uint32_t n_devices)
+{
+    const moepage_model_info *info = &model->info;
+    pool->model = model;
+    pool->experts = info->experts;
+    pool->layers = info->moe_layers;
+    pool->keys = info->experts * info->moe_layers;
+    pool->n_shards = n_devices;
+    pool->n_scopes = config->scope == MOEPAGE_SCOPE_LAYER ? info->moe_layers : 1;
+    pool->scan_percent = config->scan_percent;
+    pool->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : DEFAULT_CHUNK_BYTES;
+    pool->slot_bytes = info->slot_bytes;
+    pool->policy = mp_policy_find(config->policy);
+    pthread_mutex_init(&pool->lock, NULL);
+}
+
+moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_devices,
+                              struct moepage_model *model, const moepage_expert_pool_config *config,
+                              struct moepage_expert_pool **out)
+{
+    moepage_status status = check_config(config, n_devices);
+    if (status)
+        return status;
+    if (n_devices > model->info.experts)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "n_devices is %u, but a layer has only %u experts to "
+                       "deal out",
+                       n_devices, model->info.experts);
+    uint64_t keys = (uint64_t)model->info.experts * model->info.moe_layers;
+    if (keys > MP_MAX_KEYS)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%u layers of %u experts are more than a pool can tell "
+                       "apart (%u)",
+                       model->info.moe_layers, model->info.experts, MP_MAX_KEYS);
+    struct moepage_expert_pool *pool = mp_alloc(sizeof *pool);
+    if (!pool)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for an expert pool");
+    describe(pool, model, config, n_devices);
+    atomic_fetch_add(&model->users, 1);
+
+    pool->entry = mp_alloc_array(pool->keys, sizeof *pool->entry);
+    pool->wanted = mp_alloc_array(pool->keys, sizeof *pool->wanted);
+    pool->shards = mp_alloc_array(n_devices, sizeof *pool->shards);
+    if (!pool->entry || !pool->wanted || !pool->shards) {
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the map of %u experts", pool->keys);
+        goto fail;
+    }
+    for (uint32_t key = 0; key < pool->keys; key++)
+        atomic_init(&pool->entry[key], MP_NO_SLOT);
+    for (uint32_t d = 0; d < n_devices; d++) {
+        status = open_shard(pool, d, devices[d], config->slots);
+        if (status)
+            goto fail;
+    }
+    mp_handle_open(&pool->handle, MP_KIND_EXPERTS);
+    *out = pool;
+    return MOEPAGE_OK;
+
+fail:
+    free_parts(pool);
+    mp_free(pool);
+    return status;
+}
+
+void mp_pool_destroy(struct moepage_expert_pool *pool)
+{
+    mp_graveyard *graveyard = &pool->shards[0].home->graveyard;
+    free_parts(pool);
+    mp_graveyard_bury(graveyard, pool);
+}
+
+/* ---- sessions ---- */
+
+static moepage_status check_share(const struct moepage_expert_pool *pool, uint32_t n_clients)
+{
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        for (uint32_t i = 0; i < pool->n_scopes; i++) {
+            const mp_scope *scope = &pool->shards[d].scopes[i];
+            uint32_t capacity = atomic_load(&scope->capacity);
+            uint32_t pinned = atomic_load(&scope->pinned);
+            if (capacity < scope->members && capacity - pinned < n_clients)
+                return mp_fail(MOEPAGE_E_BUDGET,
+                               "%u sessions cannot share %u slots on device %u, %u "
+                               "of them pinned: each needs one at least",
+                               n_clients, capacity, d, pinned);
+        }
+    }
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
+                            uint64_t ring_words)
+{
+    uint32_t words = 1024;
+    while (words < ring_words && words < MAX_RING_WORDS)
+        words *= 2;
+    client->ring.words = mp_alloc_array(words, sizeof *client->ring.words);
+    if (!client->ring.words)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a touch ring of %u words", words);
+    client->ring.mask = words - 1;
+
+    pthread_mutex_lock(&pool->lock);
+    moepage_status status = check_share(pool, atomic_load(&pool->n_clients) + 1);
+    uint32_t index = 0;
+    while (index < MP_MAX_CLIENTS && pool->clients[index])
+        index++;
+    if (!status && index == MP_MAX_CLIENTS)
+        status = mp_fail(MOEPAGE_E_BUSY, "the pool has its %d sessions already", MP_MAX_CLIENTS);
+    if (!status) {
+        client->index = index;
+        pool->clients[index] = client;
+        atomic_fetch_add(&pool->n_clients, 1);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (status) {
+        mp_free(client->ring.words);
+        client->ring.words = NULL;
+    }
+    return status;
+}
+
+void mp_pool_leave(struct moepage_expert_pool *pool, mp_client *client)
+{
+    if (!client->ring.words)
+        return; /* never joined */
+    mp_pool_unwant(pool, client, UINT32_MAX);
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool);
+    pool->clients[client->index] = NULL;
+    atomic_fetch_sub(&pool->n_clients, 1);
+    pthread_mutex_unlock(&pool->lock);
+    mp_free(client->ring.words);
+    client->ring.words = NULL;
+}
+
+/* ---- resizing ---- */
+
+static bool slot_in_use(mp_shard *shard, uint32_t index)
+{
+    return MP_WORD_USERS(atomic_load(&shard->words[index])) > 0;
+}
+
+moepage_status mp_pool_check_resize(struct moepage_expert_pool *pool, uint64_t slots)
+{
+    mp_shard *shard = &pool->shards[0];
+    if (pool->n_shards != 1)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED, "a pool over %u devices cannot be resized",
+                       pool->n_shards);
+    if (slots < 1 || slots > shard->max_slots || slots % pool->n_scopes != 0)
+        return mp_fail(MOEPAGE_E_BUDGET,
+                       "%llu slots: the pool can have 1 to %u, in multiples of %u",
+                       (unsigned long long)slots, shard->max_slots, pool->n_scopes);
+    uint32_t capacity = (uint32_t)slots / pool->n_scopes;
+    for (uint32_t i = 0; i < pool->n_scopes; i++)
+        if (capacity < shard->scopes[i].members &&
+            capacity < atomic_load(&pool->n_clients) + atomic_load(&shard->scopes[i].pinned))
+            return mp_fail(MOEPAGE_E_BUDGET, "%llu slots are too few for %u sessions and %u pins",
+                           (unsigned long long)slots, atomic_load(&pool->n_clients),
+                           atomic_load(&shard->scopes[i].pinned));
+    for (uint64_t s = slots; s < shard->n_slots; s++)
+        if (slot_in_use(shard, (uint32_t)s))
+            return mp_fail(MOEPAGE_E_BUSY, "slot %llu is pinned or in an open plan",
+                           (unsigned long long)s);
+    return MOEPAGE_OK;
+}
+
+/* Empties the slots from `slots` up and brings every scope down to `capacity`. */
+static moepage_status vacate(mp_shard *shard, uint32_t slots, uint32_t capacity)
+{
+    mp_pool_free_up(shard);
+    for (uint32_t s = slots; s < shard->n_slots; s++) {
+        uint64_t word = atomic_load(&shard->words[s]);
+        if (MP_WORD_STATE(word) != MP_SLOT_FREE &&
+            !mp_pool_drop(shard, s, MP_WORD_KEY(word), MP_SLOT_RESIDENT))
+            return mp_fail(MOEPAGE_E_BUSY, "slot %u came into use", s);
+    }
+    for (uint32_t i = 0; i < shard->pool->n_scopes; i++)
+        while (shard->scopes[i].used > capacity)
+            if (!mp_pool_evict_one(shard, &shard->scopes[i], MP_FOR_DECODE))
+                return mp_fail(MOEPAGE_E_BUSY, "layer %u holds more than %u experts in open plans",
+                               i, capacity);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pool_resize(struct moepage_expert_pool *pool, uint64_t slots)
+{
+    mp_shard *shard = &pool->shards[0];
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool);
+    moepage_status status = mp_pool_check_resize(pool, slots);
+    uint32_t capacity = (uint32_t)slots / pool->n_scopes;
+    if (!status && slots < shard->n_slots)
+        status = vacate(shard, (uint32_t)slots, capacity);
+    if (!status)
+        status = mp_arena_resize(&shard->home->arena, MP_SIDE_EXPERTS, slots);
+    if (!status) {
+        shard->n_slots = (uint32_t)slots;
+        for (uint32_t i = 0; i < pool->n_scopes; i++)
+            atomic_store(&shard->scopes[i].capacity, capacity);
+        restack_free(shard);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+/* ---- pins ---- */
+
+static moepage_status reserve_pin(struct moepage_expert_pool *pool, mp_scope *scope)
+{
+    uint32_t capacity = atomic_load(&scope->capacity), pinned = atomic_load(&scope->pinned);
+    uint32_t keep = pool->model->info.top_k;
+    uint32_t clients = atomic_load(&pool->n_clients);
+    if (keep < clients)
+        keep = clients;
+    if (capacity < scope->members && pinned + 1 + keep > capacity)
+        return mp_fail(MOEPAGE_E_BUDGET,
+                       "%u experts are pinned; one more would leave fewer than %u "
+                       "of %u slots to evict from",
+                       pinned, keep, capacity);
+    atomic_fetch_add(&scope->pinned, 1);
+    return MOEPAGE_OK;
+}
+
+/* One user and one place in the scope stand for all pins of an expert. */
+static bool pin_again(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t key)
+{
+    uint32_t index = atomic_load(&pool->entry[key]);
+    if (index == MP_NO_SLOT || shard->slots[index].pins == 0)
+        return false;
+    shard->slots[index].pins++;
+    return true;
+}
+
+moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
+{
+    mp_hold hold = {.key = key, .shard = mp_pool_shard_of(pool, key), .pin = true};
+    mp_shard *shard = &pool->shards[hold.shard];
+    mp_scope *scope = mp_pool_scope_of(pool, shard, key);
+    pthread_mutex_lock(&pool->lock);
+    bool again = pin_again(pool, shard, key);
+    moepage_status status = again ? MOEPAGE_OK : reserve_pin(pool, scope);
+    pthread_mutex_unlock(&pool->lock);
+    if (status || again)
+        return status;
+    status = mp_pool_hold_rest(pool, &hold, 1);
+    if (!status) {
+        status = mp_pool_wait(pool, &hold);
+        if (status)
+            mp_pool_release(pool, &hold, 1);
+    }
+    if (status) {
+        atomic_fetch_sub(&scope->pinned, 1);
+        return status;
+    }
+    pthread_mutex_lock(&pool->lock);
+    again = shard->slots[hold.slot].pins++ > 0; /* another thread was faster */
+    pthread_mutex_unlock(&pool->lock);
+    if (again) {
+        atomic_fetch_sub(&scope->pinned, 1);
+        mp_pool_release(pool, &hold, 1);
+    }
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key)
+{
+    mp_shard *shard = &pool->shards[mp_pool_shard_of(pool, key)];
+    moepage_status status = MOEPAGE_OK;
+    pthread_mutex_lock(&pool->lock);
+    uint32_t index = atomic_load(&pool->entry[key]);
+    if (index == MP_NO_SLOT || shard->slots[index].pins == 0) {
+        status = mp_fail(MOEPAGE_E_STATE, "expert %u of layer %u is not pinned",
+                         key % pool->experts, key / pool->experts);
+    } else if (--shard->slots[index].pins == 0) {
+        atomic_fetch_sub(&mp_pool_scope_of(pool, shard, key)->pinned, 1);
+        atomic_fetch_sub(&shard->words[index], 1);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+/* ---- what it tells ---- */
+
+void mp_pool_lookup(struct moepage_expert_pool *pool, uint32_t key, moepage_residency *out)
+{
+    uint32_t shard_index = mp_pool_shard_of(pool, key);
+    uint32_t index = atomic_load(&pool->entry[key]);
+    *out = (moepage_residency){.state = MOEPAGE_EXPERT_ABSENT, .slot = -1, .device = shard_index};
+    if (index == MP_NO_SLOT)
+        return;
+    uint64_t word = atomic_load(&pool->shards[shard_index].words[index]);
+    if (MP_WORD_KEY(word) != key || MP_WORD_STATE(word) == MP_SLOT_FREE)
+        return;
+    out->slot = (int32_t)index;
+    out->state =
+        MP_WORD_STATE(word) == MP_SLOT_RESIDENT ? MOEPAGE_EXPERT_RESIDENT : MOEPAGE_EXPERT_LOADING;
+}
+
+static void count_slots(struct moepage_expert_pool *pool, moepage_expert_pool_info *info)
+{
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        mp_shard *shard = &pool->shards[d];
+        info->slots += shard->n_slots;
+        mp_pool_settle_landed(shard); /* loads that no one waits for */
+        for (uint32_t s = 0; s < shard->n_slots; s++) {
+            uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[s]));
+            info->resident += state == MP_SLOT_RESIDENT;
+            info->loading += state == MP_SLOT_LOADING;
+            info->pinned += shard->slots[s].pins > 0;
+        }
+    }
+}
+
+void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info *info)
+{
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool);
+    const mp_pool_counters *counters = &pool->counters;
+    *info = (moepage_expert_pool_info){
+        .devices = pool->n_shards,
+        .slot_bytes = pool->slot_bytes,
+        .hits = counters->hits,
+        .misses = counters->misses,
+        .late = counters->late,
+        .evictions = counters->evictions,
+        .demand_bytes = counters->demand_bytes,
+        .prefetch_bytes = counters->prefetch_bytes,
+        .prefetch_useful = counters->prefetch_useful,
+        .prefetch_late = counters->prefetch_late,
+        .prefetch_wasted = counters->prefetch_wasted,
+        .prefetch_cancelled = counters->prefetch_cancelled,
+        .prefetch_refused = counters->prefetch_refused,
+        .failed_loads = counters->failed_loads,
+    };
+    count_slots(pool, info);
+    pthread_mutex_unlock(&pool->lock);
+}

@@ -1,0 +1,314 @@
+/* expert_pool.h — experts in slots: who is where, who may go, who is on the way.
+ *
+ * An expert's key is layer * experts + expert. entry[key] names its slot, and each slot has one
+ * 64-bit word {key, state, users} that decides every race:
+ *
+ *        take             last byte landed           users == 0
+ *   FREE -----> LOADING ------------------> RESIDENT -----------> FREE
+ *                  |        its source failed
+ *                  +----------------------> FAILED (until its last user lets go)
+ *
+ * A session holds an expert by adding 1 to the word of the slot that entry[key] names, and looks
+ * at what it got: the same key and RESIDENT is a hit. An evictor changes the word only by a
+ * compare-and-swap that expects users == 0. So a slot that a plan uses cannot be given away, and
+ * finding everything resident takes no lock.
+ *
+ * Everything else, the policy's state included, is under the pool's one lock; hits reach the
+ * policy through touch rings. Experts of a pool on several devices are dealt out round-robin, one
+ * shard per device. */
+#ifndef MP_MEMORY_EXPERT_POOL_H
+#define MP_MEMORY_EXPERT_POOL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "memory/home.h"
+#include "memory/touch_ring.h"
+#include "model/model.h"
+#include "policy/policy.h"
+
+#define MP_NO_SLOT UINT32_MAX
+#define MP_STAGED UINT64_MAX
+#define MP_MAX_CLIENTS 64
+#define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
+
+enum { MP_SLOT_FREE = 0, MP_SLOT_LOADING = 1, MP_SLOT_RESIDENT = 2, MP_SLOT_FAILED = 3 };
+
+/* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
+#define MP_WORD(key, state) (((uint64_t)(key) << 32) | ((uint64_t)(state) << 24))
+#define MP_WORD_USERS(word) ((uint32_t)((word)&0xffffffu))
+#define MP_WORD_STATE(word) ((uint32_t)((word) >> 24) & 0xffu)
+#define MP_WORD_KEY(word) ((uint32_t)((word) >> 32))
+#define MP_WORD_IDENTITY(word) ((word) & ~(uint64_t)0xffffffu)
+
+/* What the lock protects about a slot; `result` alone is written by the device. */
+typedef struct mp_slot {
+    mp_tick demand_tick;    /* transfers into this slot end at these ticks; MP_STAGED while one */
+    mp_tick prefetch_tick;  /* is on the stage */
+    uint64_t piece_offset;  /* how far a prefetch has been staged */
+    uint64_t touched;       /* the pool's clock when it was last routed, or came */
+    uint32_t next_piece;    /* the model's n_pieces: all of it */
+    uint32_t pins;          /* moepage_expert_pool_pin */
+    uint32_t client;        /* whose want brought it, if prefetched */
+    _Atomic int32_t result; /* a moepage_status once a transfer has failed */
+    bool prefetched;        /* came ahead of need */
+    bool used;              /* routed since it came */
+    bool scan;              /* came with prefill, decode has not used it */
+    bool stale;             /* prefetch no longer wanted */
+    bool ranked;            /* the policy knows it */
+    bool prefetching;       /* in its prefetcher's active list */
+} mp_slot;
+
+/* Slots that compete with each other: all of a shard's, or one layer's share. */
+typedef struct mp_scope {
+    void *policy_state;
+    uint32_t first_key;        /* policy key = key - first_key */
+    uint32_t members;          /* experts that compete here */
+    _Atomic uint32_t capacity; /* slots they may have */
+    _Atomic uint32_t pinned;
+    uint32_t used;  /* slots they have: not FREE, not FAILED */
+    uint32_t scans; /* of those, with `scan` set */
+} mp_scope;
+
+typedef struct mp_want {
+    uint32_t key;
+    uint32_t client;
+} mp_want;
+
+/* Experts that predictors asked for, oldest first, and the task that fetches them. */
+typedef struct mp_prefetcher {
+    mp_task task; /* first: the task is found from its address */
+    struct mp_shard *shard;
+    mp_want *wants; /* ring */
+    uint32_t capacity, head, count;
+    uint32_t *active; /* slots whose prefetch is under way, oldest first */
+    uint32_t n_active;
+    mp_tick batch[2]; /* the last two submissions: at most two are in flight */
+    bool posted;
+    bool stopping;
+} mp_prefetcher;
+
+/* Transfers gathered under the lock and handed to the device in one submission. */
+#define MP_STAGE_COPIES 128
+typedef struct mp_stage {
+    mp_stream *stream; /* of all of them */
+    uint32_t n;
+    uint32_t slot[MP_STAGE_COPIES];
+    mp_copy copies[MP_STAGE_COPIES];
+} mp_stage;
+
+typedef struct mp_shard {
+    struct moepage_expert_pool *pool;
+    struct moepage_device *home;
+    mp_stream *demand;
+    mp_stream *prefetch;
+    mp_tick last_demand; /* submitted so far */
+    mp_tick last_prefetch;
+    unsigned char *base; /* slot s is at base + s * slot_bytes */
+    uint32_t n_slots;
+    uint32_t max_slots; /* length of the arrays */
+    _Atomic uint64_t *words;
+    mp_slot *slots;
+    uint32_t *free_slots; /* stack */
+    uint32_t n_free;
+    _Atomic bool orphans; /* loads may be under way, or have landed, that no plan waits for */
+    mp_scope *scopes;
+    mp_stage stage; /* empty whenever the lock is free */
+    mp_prefetcher prefetcher;
+} mp_shard;
+
+/* A session, as the pool knows it. */
+typedef struct mp_client {
+    uint32_t index;
+    mp_touch_ring ring;
+    uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* slots that open layers hold or will hold at once;
+                                               the session's thread only */
+} mp_client;
+
+/* Counters of moepage_expert_pool_info, under the lock. */
+typedef struct mp_pool_counters {
+    uint64_t hits, misses, late, evictions, demand_bytes, prefetch_bytes;
+    uint64_t prefetch_useful, prefetch_late, prefetch_wasted, prefetch_cancelled, prefetch_refused;
+    uint64_t failed_loads;
+} mp_pool_counters;
+
+struct moepage_expert_pool {
+    mp_handle handle;
+    struct moepage_model *model;
+    _Atomic uint32_t *entry; /* [keys] slot on the key's shard, or MP_NO_SLOT */
+    uint32_t experts;        /* per layer */
+    uint32_t layers;
+    uint32_t keys;
+    uint32_t n_shards;
+    uint32_t n_scopes; /* per shard: 1 or layers */
+    uint32_t scan_percent;
+    uint32_t chunk_bytes;
+    uint64_t slot_bytes;
+    const mp_policy *policy;
+    mp_shard *shards;
+    bool *wanted;             /* [keys] queued for prefetch */
+    _Atomic uint32_t pending; /* wants queued and prefetches under way */
+    pthread_mutex_t lock;
+    _Atomic uint64_t touch_clock;       /* routed groups so far */
+    mp_client *clients[MP_MAX_CLIENTS]; /* by index, NULL where free */
+    _Atomic uint32_t n_clients;
+    mp_pool_counters counters;
+};
+
+enum { MP_HOLD_NONE = 0, MP_HOLD_HIT = 1, MP_HOLD_LATE = 2, MP_HOLD_MISS = 3 };
+
+/* One expert of an open plan, from request to release. */
+typedef struct mp_hold {
+    uint32_t key;
+    uint32_t shard;
+    uint32_t slot;
+    uint8_t kind; /* MP_HOLD_*: what was found; NONE is not held */
+    bool ready;   /* its bytes are in the slot */
+    bool scan;    /* wanted by prefill tokens alone */
+    bool pin;     /* not a routed use: counts as neither hit nor miss */
+} mp_hold;
+
+static inline uint32_t mp_pool_shard_of(const struct moepage_expert_pool *pool, uint32_t key)
+{
+    return pool->n_shards == 1 ? 0 : key % pool->experts % pool->n_shards;
+}
+
+static inline mp_scope *mp_pool_scope_of(const struct moepage_expert_pool *pool, mp_shard *shard,
+                                         uint32_t key)
+{
+    return &shard->scopes[pool->n_scopes == 1 ? 0 : key / pool->experts];
+}
+
+static inline unsigned char *mp_pool_slot_address(const mp_shard *shard, uint32_t slot)
+{
+    return shard->base + (uint64_t)slot * shard->pool->slot_bytes;
+}
+
+/* ---- life (expert_pool.c) ---- */
+
+moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_devices,
+                              struct moepage_model *model, const moepage_expert_pool_config *config,
+                              struct moepage_expert_pool **out);
+void mp_pool_destroy(struct moepage_expert_pool *pool);
+
+/* Registers a session: BUDGET when a session's share of the slots would be nothing. */
+moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
+                            uint64_t ring_words);
+void mp_pool_leave(struct moepage_expert_pool *pool, mp_client *client);
+
+/* Could a pool on one device have this many slots, the arena's room apart? BUSY if a plan holds a
+ * slot in the way. */
+moepage_status mp_pool_check_resize(struct moepage_expert_pool *pool, uint64_t slots);
+/* Changes the number of slots. What a shrinking pool gives up has left the arena on return;
+ * growing is BUDGET when the arena has no room. A refusal changes no capacity (it may have
+ * evicted experts). */
+moepage_status mp_pool_resize(struct moepage_expert_pool *pool, uint64_t slots);
+
+void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info *info);
+void mp_pool_lookup(struct moepage_expert_pool *pool, uint32_t key, moepage_residency *out);
+moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key);
+moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key);
+
+/* ---- holding experts (expert_hold.c) ---- */
+
+/* Most experts of `layer` on one shard that a client may hold at once, what it has reserved for
+ * other layers set aside; UINT32_MAX when nothing can ever be evicted. `scan`: for prefill alone. */
+uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
+                       uint32_t layer, uint32_t shard, bool scan);
+
+/* Holds every one of `holds` that is resident; returns how many of the n are now held. Lock-free.
+ * If all are, the touch is recorded and nothing else is to be done. */
+uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
+                               uint32_t n);
+
+/* Holds the rest, starting loads for what is absent; blocks only for a slot. On failure no hold
+ * of the n is left. BUSY when every slot is in open plans. */
+moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n);
+
+/* Would mp_pool_wait return at once? Never blocks; a failed load is "yes". */
+bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold);
+
+/* Waits for a held expert's bytes and publishes it, or says why its load failed. */
+moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold);
+
+/* Lets go of what is held among the n. */
+void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n);
+
+/* ---- touches (expert_touch.c) ---- */
+
+/* Records a session's hits for later, without the lock. False if its ring has no room. */
+bool mp_pool_record_touches(struct moepage_expert_pool *pool, mp_client *client,
+                            const mp_hold *holds, uint32_t n);
+
+/* Between steps: replays a session's hits before its ring fills up in the middle of a step. */
+void mp_pool_relieve(struct moepage_expert_pool *pool, const mp_client *client);
+
+/* Replays all sessions' hits into the policy. The lock is held. */
+void mp_pool_drain_touches(struct moepage_expert_pool *pool);
+
+/* A routed, resident expert becomes recent. A scan does not refresh what decode uses. The lock is
+ * held. */
+void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, uint64_t stamp);
+
+/* ---- slots (expert_slots.c); the lock is held ---- */
+
+/* What a slot is wanted for: decides which victims may go. */
+typedef enum mp_purpose { MP_FOR_DECODE, MP_FOR_SCAN, MP_FOR_PREFETCH } mp_purpose;
+
+/* A slot for an absent `key`, LOADING, with `users` users; evicts if it must. MP_NO_SLOT if
+ * nothing may go. The caller ranks it before the lock is given up. */
+uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users);
+
+/* Tells the policy of a new key. */
+void mp_pool_rank(mp_shard *shard, uint32_t slot, uint32_t key);
+
+/* Takes a slot's expert away: the word {key, state, no users} becomes FREE. False if the word is
+ * another by now. */
+bool mp_pool_drop(mp_shard *shard, uint32_t slot, uint32_t key, uint32_t state);
+
+/* The slot's expert leaves the map, its scope and the policy; the slot's word stays. */
+void mp_pool_forget(mp_shard *shard, uint32_t slot, uint32_t key);
+
+/* Evicts the policy's choice; false if nothing may go. */
+bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose);
+
+/* Makes evictable what only looks busy: loads that have landed, prefetches no one holds. Blocks. */
+void mp_pool_free_up(mp_shard *shard);
+
+/* ---- loads (expert_load.c); the lock is held ---- */
+
+/* Stages the transfer of up to `limit` of the bytes that a LOADING slot still lacks; returns how
+ * many. The stage is flushed before the lock is given up and before anything is waited for. */
+uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t slot, mp_stream *stream, uint64_t limit);
+void mp_pool_flush(mp_shard *shard);
+
+/* Have the transfers into the slot so far completed? Are they all of its bytes? */
+bool mp_pool_transfers_done(const mp_shard *shard, uint32_t slot);
+bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot);
+
+/* Settles a LOADING slot whose bytes have all landed: RESIDENT, or FAILED and out of the map. */
+void mp_pool_settle(mp_shard *shard, uint32_t slot);
+/* The same for every slot whose bytes have landed. */
+void mp_pool_settle_landed(mp_shard *shard);
+
+/* ---- prefetch (expert_prefetch.c) ---- */
+
+/* Queues the absent ones of `keys` for background loading; returns how many were queued. */
+uint32_t mp_pool_want(struct moepage_expert_pool *pool, mp_client *client, const uint32_t *keys,
+                      uint32_t n);
+
+/* Drops a client's queued wants for one layer, or for all (layer UINT32_MAX): they are stale. */
+void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer);
+
+moepage_status mp_prefetcher_init(mp_prefetcher *prefetcher, mp_shard *shard);
+/* Drops all wants, waits for what is under way. The lock is not held. */
+void mp_prefetcher_stop(mp_prefetcher *prefetcher);
+void mp_prefetcher_free(mp_prefetcher *prefetcher);
+/* A slot with `prefetching` set is no longer under way. The lock is held. */
+void mp_prefetcher_settled(mp_shard *shard, uint32_t slot);
+/* Gives up prefetches under way that no one holds, and waits for their transfers, so that their
+ * slots can be evicted. The lock is held. */
+void mp_prefetcher_abandon(mp_shard *shard);
+
+#endif

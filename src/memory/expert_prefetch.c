@@ -1,0 +1,311 @@
+/* Prefetching: a queue of wanted experts, and a task that loads them in small pieces while no
+ * demand is waiting for the bus.
+ *
+ * The task submits at most `chunk_bytes` at a time and keeps two such batches in flight, so the
+ * bus does not idle between them and a demand never queues behind more. A want whose layer has
+ * come is dropped; a prefetch that is half way when its layer has come without it is given up. */
+#include "memory/expert_pool.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+moepage_status mp_prefetcher_init(mp_prefetcher *prefetcher, mp_shard *shard)
+{
+    prefetcher->shard = shard;
+    prefetcher->capacity = shard->max_slots;
+    prefetcher->wants = mp_alloc_array(prefetcher->capacity, sizeof *prefetcher->wants);
+    prefetcher->active = mp_alloc_array(shard->max_slots, sizeof *prefetcher->active);
+    if (!prefetcher->wants || !prefetcher->active) /* mp_prefetcher_free frees the other */
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a prefetch queue of %u experts",
+                       prefetcher->capacity);
+    return MOEPAGE_OK;
+}
+
+void mp_prefetcher_free(mp_prefetcher *prefetcher)
+{
+    mp_free(prefetcher->wants);
+    mp_free(prefetcher->active);
+}
+
+/* ---- the queue ---- */
+
+static mp_want *want_at(mp_prefetcher *prefetcher, uint32_t i)
+{
+    return &prefetcher->wants[(prefetcher->head + i) % prefetcher->capacity];
+}
+
+static void forget_want(mp_prefetcher *prefetcher, const mp_want *want)
+{
+    struct moepage_expert_pool *pool = prefetcher->shard->pool;
+    pool->wanted[want->key] = false;
+    atomic_fetch_sub(&pool->pending, 1);
+}
+
+static mp_want pop_want(mp_prefetcher *prefetcher)
+{
+    mp_want want = *want_at(prefetcher, 0);
+    prefetcher->head = (prefetcher->head + 1) % prefetcher->capacity;
+    prefetcher->count--;
+    forget_want(prefetcher, &want);
+    return want;
+}
+
+/* Drops the wants of one client (any: UINT32_MAX) for one layer (any: UINT32_MAX). */
+static void drop_wants(mp_prefetcher *prefetcher, uint32_t client, uint32_t layer)
+{
+    struct moepage_expert_pool *pool = prefetcher->shard->pool;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < prefetcher->count; i++) {
+        mp_want want = *want_at(prefetcher, i);
+        bool drop = (client == UINT32_MAX || want.client == client) &&
+                    (layer == UINT32_MAX || want.key / pool->experts == layer);
+        if (!drop) {
+            *want_at(prefetcher, kept++) = want;
+            continue;
+        }
+        forget_want(prefetcher, &want);
+        pool->counters.prefetch_cancelled++;
+    }
+    prefetcher->count = kept;
+}
+
+/* ---- loads under way ---- */
+
+static uint32_t key_in(const mp_shard *shard, uint32_t index)
+{
+    return MP_WORD_KEY(atomic_load(&shard->words[index]));
+}
+
+static void activate(mp_prefetcher *prefetcher, uint32_t index)
+{
+    prefetcher->active[prefetcher->n_active++] = index;
+    prefetcher->shard->slots[index].prefetching = true;
+    atomic_fetch_add(&prefetcher->shard->pool->pending, 1);
+}
+
+void mp_prefetcher_settled(mp_shard *shard, uint32_t index)
+{
+    mp_prefetcher *prefetcher = &shard->prefetcher;
+    uint32_t at = 0;
+    while (prefetcher->active[at] != index)
+        at++;
+    prefetcher->n_active--;
+    memmove(&prefetcher->active[at], &prefetcher->active[at + 1],
+            (prefetcher->n_active - at) * sizeof *prefetcher->active);
+    shard->slots[index].prefetching = false;
+    atomic_fetch_sub(&shard->pool->pending, 1);
+}
+
+/* Takes a prefetch that will not be finished off its slot; nothing of it is in flight. A session
+ * that is just backing out of the slot delays this to the next sweep. */
+static void give_up(mp_shard *shard, uint32_t index)
+{
+    shard->slots[index].prefetched = false; /* counted as cancelled, not as wasted */
+    if (!mp_pool_drop(shard, index, key_in(shard, index), MP_SLOT_LOADING))
+        return;
+    mp_prefetcher_settled(shard, index);
+    shard->pool->counters.prefetch_cancelled++;
+}
+
+/* Publishes what has landed and gives up what is stale. */
+static void sweep_active(mp_prefetcher *prefetcher)
+{
+    mp_shard *shard = prefetcher->shard;
+    for (uint32_t i = prefetcher->n_active; i-- > 0;) {
+        uint32_t index = prefetcher->active[i];
+        if (!mp_pool_transfers_done(shard, index))
+            continue;
+        if (mp_pool_fully_staged(shard, index))
+            mp_pool_settle(shard, index);
+        else if (shard->slots[index].stale)
+            give_up(shard, index);
+    }
+}
+
+void mp_prefetcher_abandon(mp_shard *shard)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    mp_prefetcher *prefetcher = &shard->prefetcher;
+    for (uint32_t i = prefetcher->n_active; i-- > 0;) {
+        uint32_t index = prefetcher->active[i];
+        if (MP_WORD_USERS(atomic_load(&shard->words[index])) > 0)
+            continue;
+        if (ops->sync(shard->prefetch, shard->slots[index].prefetch_tick))
+            return; /* poisoned: whoever needs a slot will be told */
+        if (mp_pool_fully_staged(shard, index))
+            mp_pool_settle(shard, index);
+        else
+            give_up(shard, index);
+    }
+}
+
+/* ---- the task ---- */
+
+/* Starts the next want that still makes sense; false when the queue is empty. */
+static bool start_next(mp_prefetcher *prefetcher)
+{
+    mp_shard *shard = prefetcher->shard;
+    struct moepage_expert_pool *pool = shard->pool;
+    while (prefetcher->count > 0) {
+        mp_want want = pop_want(prefetcher);
+        if (atomic_load(&pool->entry[want.key]) != MP_NO_SLOT)
+            continue;
+        uint32_t index = mp_pool_take_slot(shard, want.key, MP_FOR_PREFETCH, 0);
+        if (index == MP_NO_SLOT) {
+            pool->counters.prefetch_refused++;
+            continue;
+        }
+        mp_pool_rank(shard, index, want.key);
+        shard->slots[index].client = want.client;
+        activate(prefetcher, index);
+        return true;
+    }
+    return false;
+}
+
+/* Submits one batch: the rest of what is under way, then new wants. False if there was nothing. */
+static bool submit_batch(mp_prefetcher *prefetcher)
+{
+    mp_shard *shard = prefetcher->shard;
+    uint64_t room = shard->pool->chunk_bytes;
+    mp_slot *last = NULL;
+    mp_pool_drain_touches(shard->pool); /* victims are chosen by what was used until now */
+    for (uint32_t i = 0; room > 0; i++) {
+        if (i == prefetcher->n_active && !start_next(prefetcher))
+            break;
+        mp_slot *slot = &shard->slots[prefetcher->active[i]];
+        if (slot->stale)
+            continue;
+        uint64_t bytes = mp_pool_stage_load(shard, prefetcher->active[i], shard->prefetch, room);
+        room -= bytes;
+        if (bytes > 0)
+            last = slot;
+    }
+    mp_pool_flush(shard);
+    if (last) {
+        prefetcher->batch[0] = prefetcher->batch[1];
+        prefetcher->batch[1] = last->prefetch_tick;
+    }
+    return last != NULL;
+}
+
+static void post(mp_prefetcher *prefetcher, mp_stream *stream, mp_tick tick)
+{
+    mp_device *device = prefetcher->shard->home->device;
+    prefetcher->posted = true;
+    device->ops->post(device, stream, tick, &prefetcher->task);
+}
+
+static bool demand_waits(const mp_shard *shard)
+{
+    return shard->home->device->ops->completed(shard->demand) < shard->last_demand;
+}
+
+static void pump(mp_task *task)
+{
+    mp_prefetcher *prefetcher = (mp_prefetcher *)task;
+    mp_shard *shard = prefetcher->shard;
+    const mp_device_ops *ops = shard->home->device->ops;
+    pthread_mutex_lock(&shard->pool->lock);
+    prefetcher->posted = false;
+    if (!prefetcher->stopping) { /* else the streams may be gone already */
+        sweep_active(prefetcher);
+        bool wait = demand_waits(shard);
+        for (int i = 0; i < 2 && !wait; i++)
+            if (ops->completed(shard->prefetch) < prefetcher->batch[0] || !submit_batch(prefetcher))
+                break;
+        if (wait && atomic_load(&shard->pool->pending) > 0)
+            post(prefetcher, shard->demand, shard->last_demand);
+        else if (prefetcher->n_active > 0)
+            post(prefetcher, shard->prefetch,
+                 prefetcher->batch[ops->completed(shard->prefetch) >= prefetcher->batch[0]]);
+    }
+    pthread_mutex_unlock(&shard->pool->lock);
+}
+
+void mp_prefetcher_stop(mp_prefetcher *prefetcher)
+{
+    struct moepage_expert_pool *pool = prefetcher->shard->pool;
+    pthread_mutex_lock(&pool->lock);
+    prefetcher->stopping = true;
+    drop_wants(prefetcher, UINT32_MAX, UINT32_MAX);
+    mp_prefetcher_abandon(prefetcher->shard);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- what sessions call ---- */
+
+static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, uint32_t key)
+{
+    mp_shard *shard = &pool->shards[mp_pool_shard_of(pool, key)];
+    mp_prefetcher *prefetcher = &shard->prefetcher;
+    uint32_t index = atomic_load(&pool->entry[key]);
+    if (index != MP_NO_SLOT)
+        shard->slots[index].stale = false; /* wanted again before it was given up */
+    if (index != MP_NO_SLOT || pool->wanted[key])
+        return false;
+    if (prefetcher->count == prefetcher->capacity) {
+        pool->counters.prefetch_refused++;
+        return false;
+    }
+    *want_at(prefetcher, prefetcher->count++) = (mp_want){.key = key, .client = client->index};
+    pool->wanted[key] = true;
+    atomic_fetch_add(&pool->pending, 1);
+    return true;
+}
+
+/* Gets the task going: at once, or when the demands before it are done, so that it is not woken
+ * only to wait. */
+static void start(mp_prefetcher *prefetcher)
+{
+    mp_shard *shard = prefetcher->shard;
+    if (prefetcher->count == 0 || prefetcher->posted)
+        return;
+    prefetcher->task.run = pump;
+    if (demand_waits(shard))
+        post(prefetcher, shard->demand, shard->last_demand);
+    else
+        post(prefetcher, shard->prefetch, 0);
+}
+
+uint32_t mp_pool_want(struct moepage_expert_pool *pool, mp_client *client, const uint32_t *keys,
+                      uint32_t n)
+{
+    uint32_t first = 0;
+    bool idle = atomic_load_explicit(&pool->pending, memory_order_relaxed) == 0;
+    while (idle && first < n &&
+           atomic_load_explicit(&pool->entry[keys[first]], memory_order_relaxed) != MP_NO_SLOT)
+        first++;
+    if (first == n)
+        return 0;
+    uint32_t queued = 0;
+    pthread_mutex_lock(&pool->lock);
+    for (uint32_t i = first; i < n; i++)
+        queued += enqueue(pool, client, keys[i]);
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        start(&pool->shards[d].prefetcher);
+    pthread_mutex_unlock(&pool->lock);
+    return queued;
+}
+
+void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer)
+{
+    if (atomic_load_explicit(&pool->pending, memory_order_relaxed) == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        mp_shard *shard = &pool->shards[d];
+        drop_wants(&shard->prefetcher, client->index, layer);
+        for (uint32_t i = 0; i < shard->prefetcher.n_active; i++) {
+            uint32_t index = shard->prefetcher.active[i];
+            bool of_layer = layer == UINT32_MAX || key_in(shard, index) / pool->experts == layer;
+            bool held = MP_WORD_USERS(atomic_load(&shard->words[index])) > 0;
+            bool own = shard->slots[index].client == client->index;
+            if (own && of_layer && !held && !mp_pool_fully_staged(shard, index))
+                shard->slots[index].stale = true;
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+}

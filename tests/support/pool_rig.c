@@ -1,0 +1,180 @@
+/* Devices, a pool, and a look behind its handle. */
+#include "pool_rig.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "memory/expert_pool.h"
+
+#define WORKSPACE_BYTES (4u << 20)
+#define MAX_ROUTED 64
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *config)
+{
+    moepage_model_info model = {.struct_size = sizeof model};
+    assert_int_equal(moepage_model_get_info(bank->model, &model), MOEPAGE_OK);
+    uint64_t experts = (uint64_t)bank->shape.layers * bank->shape.experts;
+    uint64_t arena_slots = config->arena_slots ? config->arena_slots : experts;
+    *rig = (pool_rig){.bank = bank, .n_devices = config->n_devices ? config->n_devices : 1};
+    moepage_device_config device = {
+        .struct_size = sizeof device,
+        .threads = config->threads ? config->threads : 1,
+        .workspace_bytes = WORKSPACE_BYTES,
+        .budget_bytes = WORKSPACE_BYTES + round_up(arena_slots * model.slot_bytes, 4096),
+        .bus_bytes_per_s = config->bus_bytes_per_s,
+    };
+    for (uint32_t d = 0; d < rig->n_devices; d++)
+        assert_int_equal(moepage_device_open("host", &device, &rig->devices[d]), MOEPAGE_OK);
+    moepage_expert_pool_config pool = {
+        .struct_size = sizeof pool,
+        .scope = config->scope,
+        .slots = config->slots,
+        .policy = config->policy,
+        .scan_percent = config->scan_percent,
+        .chunk_bytes = config->chunk_bytes,
+    };
+    assert_int_equal(moepage_expert_pool_create(rig->devices, rig->n_devices, bank->model, &pool,
+                                                &rig->pool),
+                     MOEPAGE_OK);
+}
+
+moepage_expert_pool_info pool_rig_info(pool_rig *rig)
+{
+    moepage_expert_pool_info info = {.struct_size = sizeof info};
+    assert_int_equal(moepage_expert_pool_get_info(rig->pool, &info), MOEPAGE_OK);
+    return info;
+}
+
+uint32_t pool_rig_state(pool_rig *rig, uint32_t layer, uint32_t expert)
+{
+    moepage_residency residency = {.struct_size = sizeof residency};
+    assert_int_equal(moepage_expert_pool_lookup(rig->pool, layer, expert, &residency), MOEPAGE_OK);
+    assert_int_equal(residency.state == MOEPAGE_EXPERT_ABSENT, residency.slot < 0);
+    return residency.state;
+}
+
+/* ---- what must hold ---- */
+
+void pool_rig_wait(pool_rig *rig)
+{
+    /* In this order: a want that is just becoming a load is for a moment not pending. */
+    while (atomic_load(&rig->pool->pending) > 0 || pool_rig_info(rig).loading > 0)
+        sched_yield();
+}
+
+static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64_t word)
+{
+    const bank_model *bank = rig->bank;
+    uint32_t key = MP_WORD_KEY(word);
+    assert_int_equal(atomic_load(&rig->pool->entry[key]), slot);
+    assert_int_equal(MP_WORD_USERS(word), shard->slots[slot].pins > 0);
+    const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    for (uint32_t t = 0; t < bank->n_tensors; t++)
+        tensors[t] = mp_pool_slot_address(shard, slot) + rig->pool->model->tensors[t].offset;
+    assert_true(
+        bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors));
+}
+
+void pool_rig_check(pool_rig *rig)
+{
+    pool_rig_wait(rig);
+    uint64_t bank_bytes = rig->bank->expert_bytes;
+    uint32_t mapped = 0, resident = 0;
+    for (uint32_t key = 0; key < rig->pool->keys; key++)
+        mapped += atomic_load(&rig->pool->entry[key]) != MP_NO_SLOT;
+    for (uint32_t d = 0; d < rig->n_devices; d++) {
+        mp_shard *shard = &rig->pool->shards[d];
+        uint32_t free_slots = 0, used = 0;
+        for (uint32_t s = 0; s < shard->n_slots; s++) {
+            uint64_t word = atomic_load(&shard->words[s]);
+            free_slots += word == 0;
+            if (word == 0)
+                continue;
+            assert_int_equal(MP_WORD_STATE(word), MP_SLOT_RESIDENT);
+            check_resident(rig, shard, s, word);
+            resident++;
+        }
+        assert_int_equal(shard->n_free, free_slots);
+        for (uint32_t i = 0; i < rig->pool->n_scopes; i++) {
+            assert_true(shard->scopes[i].used <= atomic_load(&shard->scopes[i].capacity));
+            used += shard->scopes[i].used;
+        }
+        assert_int_equal(used + free_slots, shard->n_slots);
+        moepage_device_info device = {.struct_size = sizeof device};
+        assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
+        assert_int_equal(device.arena_expert_bytes, shard->n_slots * rig->pool->slot_bytes);
+        assert_true(device.peak_bytes <= device.budget_bytes);
+    }
+    assert_int_equal(mapped, resident);
+    moepage_expert_pool_info info = pool_rig_info(rig);
+    assert_int_equal(info.resident, resident);
+    assert_true(info.prefetch_late <= info.prefetch_useful);
+    assert_true(info.evictions * bank_bytes <= info.demand_bytes + info.prefetch_bytes);
+}
+
+void pool_rig_close(pool_rig *rig)
+{
+    pool_rig_check(rig);
+    assert_int_equal(moepage_expert_pool_destroy(rig->pool), MOEPAGE_OK);
+    for (uint32_t d = 0; d < rig->n_devices; d++) {
+        moepage_device_info device = {.struct_size = sizeof device};
+        assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
+        assert_int_equal(device.used_bytes, 0);
+        assert_int_equal(moepage_device_close(rig->devices[d]), MOEPAGE_OK);
+    }
+}
+
+/* ---- sessions ---- */
+
+moepage_session *pool_rig_session(pool_rig *rig, const moepage_session_config *config)
+{
+    moepage_session_config own = {0};
+    if (config)
+        own = *config;
+    own.struct_size = sizeof own;
+    moepage_session *session = NULL;
+    assert_int_equal(moepage_session_create(rig->pool, NULL, &own, &session), MOEPAGE_OK);
+    return session;
+}
+
+void pool_rig_begin(moepage_session *session, uint32_t n_tokens, uint32_t phase)
+{
+    moepage_step step = {.struct_size = sizeof step, .n_tokens = n_tokens, .phase = phase};
+    assert_int_equal(moepage_session_begin(session, &step), MOEPAGE_OK);
+}
+
+moepage_status pool_rig_route(moepage_session *session, uint32_t layer, const int32_t *ids,
+                              uint32_t n, moepage_plan *plan)
+{
+    float weights[MAX_ROUTED];
+    assert_true(n <= MAX_ROUTED);
+    for (uint32_t i = 0; i < n; i++)
+        weights[i] = 1.0f / (float)n;
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = n,
+                               .ids = ids,
+                               .weights = weights};
+    return moepage_session_route(session, layer, &routing, plan);
+}
+
+void pool_rig_visit(moepage_session *session, uint32_t layer, const int32_t *ids, uint32_t n)
+{
+    moepage_plan plan = {.struct_size = sizeof plan};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(pool_rig_route(session, layer, ids, n, &plan), MOEPAGE_OK);
+    while (plan.group + 1 < plan.n_groups)
+        assert_int_equal(moepage_session_next_group(session, layer, &plan), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+}
