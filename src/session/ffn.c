@@ -1,0 +1,290 @@
+/* Running a layer's routed experts: convert, experts as they land, combine.
+ *
+ * Every row's partial result goes to a line of its own, and the lines of a token are summed in the
+ * router's order at the end: so neither residency nor waves nor the order in which experts land
+ * changes a bit of y. While resident experts compute, the others load; while one wave computes,
+ * the next one loads if both may be held. */
+#include "base/status.h"
+#include "session/session.h"
+
+/* One call of moepage_session_ffn. */
+typedef struct mp_run {
+    struct moepage_session *session;
+    mp_flight *flight;
+    const moepage_ffn *ffn;
+    const void *x;     /* operands, when the caller's x can be used as it is; else NULL */
+    uint64_t clock_ns; /* where the time since here has not been accounted for */
+} mp_run;
+
+static uint64_t now_ns(const struct moepage_session *session)
+{
+    mp_device *device = session->pool->shards[0].home->device;
+    return device->ops->now_ns(device);
+}
+
+/* Charges the time since the last call to one of the two. */
+static void charge(mp_run *run, uint64_t *counter)
+{
+    uint64_t now = now_ns(run->session);
+    *counter += now - run->clock_ns;
+    run->clock_ns = now;
+}
+
+static moepage_status launch(struct moepage_session *session, uint32_t shard, mp_kernel kernel,
+                             const void *args)
+{
+    mp_bench *bench = &session->benches[shard];
+    const mp_device_ops *ops = session->pool->shards[shard].home->device->ops;
+    return ops->launch(bench->compute, kernel, args, &bench->last);
+}
+
+/* Waits until every device has run what was launched. */
+static moepage_status finish_compute(mp_run *run)
+{
+    struct moepage_session *session = run->session;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t d = 0; d < session->pool->n_shards; d++) {
+        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
+        moepage_status one = ops->sync(session->benches[d].compute, session->benches[d].last);
+        status = status ? status : one;
+    }
+    charge(run, &session->step_stats.compute_ns);
+    return status;
+}
+
+/* ---- in: operands ---- */
+
+static moepage_status convert(mp_run *run)
+{
+    struct moepage_session *session = run->session;
+    const moepage_ffn *ffn = run->ffn;
+    uint32_t hidden = session->pool->model->info.hidden;
+    uint64_t stride = ffn->x_stride ? ffn->x_stride : hidden;
+    bool as_it_is = ffn->dtype == MOEPAGE_DTYPE_F32 && stride == hidden &&
+                    session->config.math == MOEPAGE_MATH_FP32;
+    run->x = as_it_is ? ffn->x : NULL;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t d = 0; d < session->pool->n_shards && !as_it_is && !status; d++) {
+        mp_kernel_convert_args args = {
+            .x = ffn->x,
+            .x_stride = stride,
+            .x_dtype = ffn->dtype,
+            .math = session->config.math,
+            .n_tokens = run->flight->n_tokens,
+            .hidden = hidden,
+            .out = session->benches[d].x,
+        };
+        status = launch(session, d, MP_KERNEL_CONVERT, &args);
+    }
+    return status;
+}
+
+/* ---- experts ---- */
+
+static mp_ffn_expert describe_expert(const mp_run *run, uint32_t entry)
+{
+    const struct moepage_expert_pool *pool = run->session->pool;
+    const mp_ffn_layout *layout = &pool->model->ffn;
+    const mp_hold *hold = &run->flight->holds[entry];
+    const unsigned char *slot = mp_pool_slot_address(&pool->shards[hold->shard], hold->slot);
+    uint32_t first = run->flight->first_row[entry];
+    mp_ffn_expert expert = {
+        .gate = slot + layout->gate,
+        .up = slot + layout->up,
+        .down = slot + layout->down,
+        .first_row = first,
+        .n_rows = run->flight->first_row[entry + 1] - first,
+    };
+    if (layout->gate_bias != UINT64_MAX)
+        expert.gate_bias = slot + layout->gate_bias;
+    if (layout->up_bias != UINT64_MAX)
+        expert.up_bias = slot + layout->up_bias;
+    if (layout->down_bias != UINT64_MAX)
+        expert.down_bias = slot + layout->down_bias;
+    return expert;
+}
+
+/* Launches the experts appended to the bench since `first`. */
+static moepage_status launch_experts(mp_run *run, uint32_t shard, uint32_t first)
+{
+    struct moepage_session *session = run->session;
+    const struct moepage_model *model = session->pool->model;
+    mp_bench *bench = &session->benches[shard];
+    if (bench->n_experts == first)
+        return MOEPAGE_OK;
+    mp_kernel_experts_args args = {
+        .x = run->x ? run->x : bench->x,
+        .experts = &bench->experts[first],
+        .n_experts = bench->n_experts - first,
+        .rows = run->flight->rows,
+        .inner = bench->inner,
+        .partial = session->benches[0].partial,
+        .top_k = run->flight->top_k,
+        .hidden = model->info.hidden,
+        .intermediate = model->info.expert_intermediate,
+        .dtype = model->ffn.dtype,
+        .math = session->config.math,
+    };
+    return launch(session, shard, MP_KERNEL_EXPERTS, &args);
+}
+
+/* Launches, on each device, the experts of the group that are ready now. */
+static moepage_status launch_ready(mp_run *run, const mp_group *group)
+{
+    struct moepage_session *session = run->session;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t d = 0; d < session->pool->n_shards && !status; d++) {
+        mp_bench *bench = &session->benches[d];
+        uint32_t first = bench->n_experts;
+        for (uint32_t i = 0; i < group->n_entries; i++) {
+            mp_hold *hold = &run->flight->holds[group->first_entry + i];
+            if (hold->shard != d || !hold->ready || run->session->launched[group->first_entry + i])
+                continue;
+            run->session->launched[group->first_entry + i] = true;
+            bench->experts[bench->n_experts++] = describe_expert(run, group->first_entry + i);
+        }
+        status = launch_experts(run, d, first);
+    }
+    return status;
+}
+
+/* Runs a group: what is ready first, then each load as it lands, together with whatever else has
+ * landed by then. */
+static moepage_status run_group(mp_run *run, const mp_group *group)
+{
+    struct moepage_session *session = run->session;
+    moepage_status status = launch_ready(run, group);
+    for (uint32_t i = 0; i < group->n_entries && !status; i++) {
+        mp_hold *hold = &run->flight->holds[group->first_entry + i];
+        if (hold->ready)
+            continue;
+        status = finish_compute(run);
+        if (status)
+            break;
+        status = mp_pool_wait(session->pool, hold);
+        charge(run, &session->step_stats.stall_ns);
+        for (uint32_t j = i + 1; j < group->n_entries && !status; j++) {
+            mp_hold *other = &run->flight->holds[group->first_entry + j];
+            if (!other->ready && mp_pool_landed(session->pool, other))
+                status = mp_pool_wait(session->pool, other);
+        }
+        if (!status)
+            status = launch_ready(run, group);
+    }
+    moepage_status finished = finish_compute(run);
+    return status ? status : finished;
+}
+
+/* Holding accounts for its own time. */
+static moepage_status hold_group(mp_run *run, uint32_t group)
+{
+    charge(run, &run->session->step_stats.compute_ns);
+    moepage_status status = mp_plan_hold(run->session, run->flight, group);
+    run->clock_ns = now_ns(run->session);
+    return status;
+}
+
+static moepage_status run_groups(mp_run *run)
+{
+    struct moepage_session *session = run->session;
+    mp_flight *flight = run->flight;
+    moepage_status status = MOEPAGE_OK;
+    for (;;) {
+        uint32_t g = flight->group;
+        bool more = g + 1 < flight->n_groups;
+        if (more && flight->overlap)
+            status = hold_group(run, g + 1);
+        if (!status)
+            status = run_group(run, &flight->groups[g]);
+        if (status || !more)
+            return status;
+        mp_plan_release(session, flight, g);
+        if (!flight->overlap)
+            status = hold_group(run, g + 1);
+        if (status)
+            return status;
+        flight->group = g + 1;
+    }
+}
+
+/* ---- out: results ---- */
+
+static moepage_status combine(mp_run *run)
+{
+    struct moepage_session *session = run->session;
+    uint32_t hidden = session->pool->model->info.hidden;
+    mp_kernel_combine_args args = {
+        .partial = session->benches[0].partial,
+        .weights = run->flight->weights,
+        .ids = run->flight->ids,
+        .y = run->ffn->y,
+        .y_stride = run->ffn->y_stride ? run->ffn->y_stride : hidden,
+        .y_dtype = run->ffn->dtype,
+        .n_tokens = run->flight->n_tokens,
+        .top_k = run->flight->top_k,
+        .hidden = hidden,
+        .accumulate = run->ffn->accumulate,
+    };
+    moepage_status status = launch(session, 0, MP_KERNEL_COMBINE, &args);
+    moepage_status finished = finish_compute(run);
+    return status ? status : finished;
+}
+
+static moepage_status check_ffn(const struct moepage_session *session, const mp_flight *flight,
+                                const moepage_ffn *ffn)
+{
+    const moepage_model_info *info = &session->pool->model->info;
+    if (!info->ffn_supported)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the experts of this %s model cannot be run by the "
+                       "library: read plans and run your own kernels",
+                       info->architecture);
+    if (flight->group != 0)
+        return mp_fail(MOEPAGE_E_STATE, "layer %u is past its first group", flight->layer);
+    if (ffn->dtype != MOEPAGE_DTYPE_F32 && ffn->dtype != MOEPAGE_DTYPE_F16 &&
+        ffn->dtype != MOEPAGE_DTYPE_BF16)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "dtype of x and y is %u, it must be F32, F16 or BF16",
+                       ffn->dtype);
+    if (ffn->accumulate > 1 || ffn->reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "accumulate is %u and reserved %u: they must be 0 or 1, "
+                       "and 0",
+                       ffn->accumulate, ffn->reserved);
+    if (!ffn->x || !ffn->y)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "x or y is NULL");
+    if ((ffn->x_stride && ffn->x_stride < info->hidden) ||
+        (ffn->y_stride && ffn->y_stride < info->hidden))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "a stride is shorter than a row of %u elements",
+                       info->hidden);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
+                              const moepage_ffn *ffn)
+{
+    mp_flight *flight = mp_session_flight(session, layer);
+    if (!flight)
+        return MOEPAGE_E_STATE;
+    moepage_status status = check_ffn(session, flight, ffn);
+    if (status)
+        return status;
+    mp_run run = {.session = session, .flight = flight, .ffn = ffn, .clock_ns = now_ns(session)};
+    for (uint32_t d = 0; d < session->pool->n_shards; d++)
+        session->benches[d].n_experts = 0;
+    for (uint32_t i = 0; i < flight->n_entries; i++)
+        session->launched[i] = false;
+    if (flight->dropped)
+        status = hold_group(&run, 0);
+    flight->dropped = status != MOEPAGE_OK;
+    if (!status)
+        status = convert(&run);
+    if (!status)
+        status = run_groups(&run);
+    if (!status)
+        status = combine(&run);
+    if (status) {
+        finish_compute(&run); /* nothing may read the caller's x or a slot once we return */
+        mp_plan_drop(session, flight);
+    }
+    return status;
+}

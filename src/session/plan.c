@@ -1,0 +1,165 @@
+/* Holding a group's experts, and describing them to callers with kernels of their own. */
+#include "base/config.h"
+#include "base/status.h"
+#include "session/session.h"
+
+/* ---- holding ---- */
+
+static void count_holds(struct moepage_session *session, const mp_hold *holds, uint32_t n)
+{
+    moepage_session_stats *stats = &session->step_stats;
+    uint64_t misses = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        stats->hits += holds[i].kind == MP_HOLD_HIT;
+        stats->late += holds[i].kind == MP_HOLD_LATE;
+        misses += holds[i].kind == MP_HOLD_MISS;
+    }
+    stats->misses += misses;
+    stats->demand_bytes += misses * session->pool->model->info.expert_bytes;
+    stats->routed += n;
+    stats->groups++;
+}
+
+static uint64_t now_ns(const struct moepage_session *session)
+{
+    mp_device *device = session->pool->shards[0].home->device;
+    return device->ops->now_ns(device);
+}
+
+moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t index)
+{
+    const mp_group *group = &flight->groups[index];
+    mp_hold *holds = &flight->holds[group->first_entry];
+    uint32_t held = mp_pool_hold_resident(session->pool, &session->client, holds, group->n_entries);
+    if (held < group->n_entries) {
+        uint64_t began_ns = now_ns(session);
+        moepage_status status = mp_pool_hold_rest(session->pool, holds, group->n_entries);
+        session->step_stats.stall_ns += now_ns(session) - began_ns;
+        if (status)
+            return status;
+    }
+    count_holds(session, holds, group->n_entries);
+    return MOEPAGE_OK;
+}
+
+static void clear_map(struct moepage_session *session, mp_flight *flight, const mp_group *group)
+{
+    for (uint32_t i = 0; i < group->n_entries; i++) {
+        uint32_t key = flight->holds[group->first_entry + i].key;
+        flight->expert_map[key % session->pool->experts] = -1;
+    }
+}
+
+void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t index)
+{
+    const mp_group *group = &flight->groups[index];
+    clear_map(session, flight, group);
+    mp_pool_release(session->pool, &flight->holds[group->first_entry], group->n_entries);
+}
+
+void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
+{
+    for (uint32_t g = 0; g < flight->n_groups; g++)
+        mp_plan_release(session, flight, g);
+    flight->group = 0;
+    flight->dropped = true;
+}
+
+moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight)
+{
+    const mp_group *group = &flight->groups[flight->group];
+    uint64_t began_ns = 0;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t i = 0; i < group->n_entries && !status; i++) {
+        mp_hold *hold = &flight->holds[group->first_entry + i];
+        if (hold->ready)
+            continue;
+        if (!began_ns)
+            began_ns = now_ns(session);
+        status = mp_pool_wait(session->pool, hold);
+    }
+    if (began_ns)
+        session->step_stats.stall_ns += now_ns(session) - began_ns;
+    return status;
+}
+
+/* ---- describing ---- */
+
+static void fill_expert(struct moepage_session *session, mp_flight *flight, uint32_t entry,
+                        moepage_plan_expert *out)
+{
+    const struct moepage_expert_pool *pool = session->pool;
+    const struct moepage_model *model = pool->model;
+    const mp_hold *hold = &flight->holds[entry];
+    const unsigned char *slot = mp_pool_slot_address(&pool->shards[hold->shard], hold->slot);
+    uint32_t n_tensors = model->info.expert_tensors;
+    const void **tensors = &flight->plan_tensors[(uint64_t)entry * n_tensors];
+    for (uint32_t t = 0; t < n_tensors; t++)
+        tensors[t] = slot + model->tensors[t].offset;
+    uint32_t expert = hold->key - flight->layer * pool->experts;
+    *out = (moepage_plan_expert){
+        .expert = expert,
+        .slot = (int32_t)hold->slot,
+        .device = hold->shard,
+        .dtype = model->tensors[0].dtype,
+        .first_row = flight->first_row[entry],
+        .n_rows = flight->first_row[entry + 1] - flight->first_row[entry],
+        .tensors = tensors,
+    };
+    flight->expert_map[expert] = (int32_t)hold->slot;
+}
+
+void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_plan *plan)
+{
+    const mp_group *group = &flight->groups[flight->group];
+    uint32_t first_row = flight->first_row[group->first_entry];
+    for (uint32_t i = 0; i < group->n_entries; i++) {
+        moepage_plan_expert *expert = &flight->plan_experts[group->first_entry + i];
+        fill_expert(session, flight, group->first_entry + i, expert);
+        expert->first_row -= first_row;
+    }
+    const mp_shard *only = session->pool->n_shards == 1 ? &session->pool->shards[0] : NULL;
+    *plan = (moepage_plan){
+        .struct_size = sizeof *plan,
+        .layer = flight->layer,
+        .group = flight->group,
+        .n_groups = flight->n_groups,
+        .n_experts = group->n_entries,
+        .n_rows = flight->first_row[group->first_entry + group->n_entries] - first_row,
+        .n_tokens = flight->by_tokens ? group->n_tokens : flight->n_tokens,
+        .top_k = flight->top_k,
+        .experts = &flight->plan_experts[group->first_entry],
+        .rows = &flight->rows[first_row],
+        .tokens = flight->by_tokens ? &flight->tokens[group->first_token] : NULL,
+        .ids = flight->ids,
+        .weights = flight->weights,
+        .expert_map = flight->expert_map,
+        .slot_base = only ? only->base : NULL,
+        .slot_stride_bytes = only ? session->pool->slot_bytes : 0,
+    };
+}
+
+moepage_status mp_session_next_group(struct moepage_session *session, uint32_t layer,
+                                     moepage_plan *plan)
+{
+    mp_flight *flight = mp_session_flight(session, layer);
+    if (!flight)
+        return MOEPAGE_E_STATE;
+    if (flight->group + 1 == flight->n_groups)
+        return mp_fail(MOEPAGE_E_STATE, "layer %u: group %u was the last of %u", layer,
+                       flight->group, flight->n_groups);
+    mp_plan_release(session, flight, flight->group);
+    flight->group++;
+    moepage_status status = mp_plan_hold(session, flight, flight->group);
+    if (!status)
+        status = mp_plan_wait(session, flight);
+    moepage_plan own;
+    if (!status) {
+        mp_plan_fill(session, flight, &own);
+        status = MP_CONFIG_WRITE(plan, own);
+    }
+    flight->dropped = status != MOEPAGE_OK;
+    if (status) /* the next call tries the same group again */
+        mp_plan_release(session, flight, flight->group--);
+    return status;
+}

@@ -1,0 +1,104 @@
+/* Routing one layer: from the caller's top-k to held experts. This is the hot path: at full
+ * residency it takes no lock, allocates nothing and makes no system call. */
+#include "base/config.h"
+#include "base/status.h"
+#include "session/session.h"
+
+static moepage_status check_routing(struct moepage_session *session, uint32_t layer,
+                                    const moepage_routing *routing)
+{
+    if (!session->step_open)
+        return mp_fail(MOEPAGE_E_STATE, "no step is open: call moepage_session_begin first");
+    if (layer >= session->pool->layers)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer,
+                       session->pool->layers);
+    if (!routing->ids || !routing->weights)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: routing ids or weights are NULL", layer);
+    if (routing->top_k < 1 || routing->top_k > session->config.max_top_k)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: top_k is %u, it must be 1 to max_top_k (%u)",
+                       layer, routing->top_k, session->config.max_top_k);
+    return MOEPAGE_OK;
+}
+
+static moepage_status find_free_flight(struct moepage_session *session, uint32_t layer,
+                                       mp_flight **out)
+{
+    mp_flight *free_flight = NULL;
+    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
+        mp_flight *flight = &session->flights[i];
+        if (!flight->open)
+            free_flight = free_flight ? free_flight : flight;
+        else if (flight->layer == layer)
+            return mp_fail(MOEPAGE_E_STATE, "layer %u is open: retire it before it is routed again",
+                           layer);
+    }
+    if (!free_flight)
+        return mp_fail(MOEPAGE_E_STATE, "%d layers are open: retire one first", MP_MAX_FLIGHTS);
+    *out = free_flight;
+    return MOEPAGE_OK;
+}
+
+/* What this layer's turn means for the prefetcher: its wants are settled, and what it routed to
+ * feeds the prediction of the layers ahead. */
+static void prefetch_ahead(struct moepage_session *session, uint32_t layer, uint32_t n_distinct)
+{
+    struct moepage_expert_pool *pool = session->pool;
+    const mp_predictor *predictor = &mp_predictor_previous;
+    mp_pool_unwant(pool, &session->client, layer);
+    if (session->config.prefetch != MOEPAGE_PREFETCH_PREVIOUS)
+        return;
+    predictor->observe(session->predictor_state, layer, session->distinct, n_distinct);
+    for (uint32_t d = 1; d <= session->config.prefetch_depth; d++) {
+        uint32_t ahead = (layer + d) % pool->layers;
+        uint32_t n = predictor->predict(session->predictor_state, ahead, session->order);
+        for (uint32_t i = 0; i < n; i++)
+            session->order[i] += ahead * pool->experts;
+        session->step_stats.hint_experts += mp_pool_want(pool, &session->client, session->order, n);
+    }
+}
+
+moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
+                                const moepage_routing *routing, moepage_plan *plan)
+{
+    mp_flight *flight = NULL;
+    uint32_t n_distinct = 0;
+    moepage_status status = check_routing(session, layer, routing);
+    if (!status)
+        status = find_free_flight(session, layer, &flight);
+    if (status)
+        return status;
+    flight->layer = layer;
+    flight->n_tokens = session->step.n_tokens;
+    flight->top_k = routing->top_k;
+    flight->group = 0;
+    flight->dropped = false;
+    status = mp_groups_collect(session, flight, routing, &n_distinct);
+    if (!status)
+        status = mp_groups_form(session, flight, n_distinct, plan != NULL);
+    if (!status)
+        status = mp_plan_hold(session, flight, 0);
+    if (status)
+        return status;
+    if (plan) {
+        status = mp_plan_wait(session, flight);
+        moepage_plan own;
+        if (!status) {
+            mp_plan_fill(session, flight, &own);
+            status = MP_CONFIG_WRITE(plan, own);
+        }
+        if (status) {
+            mp_plan_release(session, flight, 0);
+            return status;
+        }
+    }
+    flight->open = true;
+    for (uint32_t d = 0; d < session->pool->n_shards; d++)
+        session->client.reserved[d] += flight->reserved[d];
+    session->step_stats.layers++;
+    if (session->config.prefetch != MOEPAGE_PREFETCH_OFF)
+        prefetch_ahead(session, layer, n_distinct);
+    if (session->trace)
+        mp_trace_step_layer(session->trace, layer, routing->top_k, routing->ids, routing->weights,
+                            routing->probabilities);
+    return MOEPAGE_OK;
+}

@@ -1,0 +1,251 @@
+/* A session's life: its scratch on the host and on the devices. */
+#include "session/session.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+#define DEFAULT_MAX_TOKENS 256
+
+/* ---- sizes ---- */
+
+static moepage_status fill_defaults(const struct moepage_model *model,
+                                    const moepage_session_config *given,
+                                    moepage_session_config *config)
+{
+    const moepage_model_info *info = &model->info;
+    *config = *given;
+    if (!config->max_tokens)
+        config->max_tokens = DEFAULT_MAX_TOKENS;
+    if (!config->max_sequences)
+        config->max_sequences = config->max_tokens;
+    if (!config->max_top_k)
+        config->max_top_k = info->top_k;
+    if (!config->prefetch_depth)
+        config->prefetch_depth = 1;
+    if (config->max_top_k > info->experts)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "max_top_k is %u, a layer has only %u experts",
+                       config->max_top_k, info->experts);
+    if (config->math > MOEPAGE_MATH_BF16 || config->prefetch > MOEPAGE_PREFETCH_PREVIOUS ||
+        config->grouping > MOEPAGE_GROUP_TOKENS)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "math %u, prefetch %u or grouping %u is none of the "
+                       "documented values",
+                       config->math, config->prefetch, config->grouping);
+    if (config->reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", config->reserved);
+    if (config->prefetch_depth >= info->moe_layers && info->moe_layers > 1)
+        config->prefetch_depth = info->moe_layers - 1;
+    if ((uint64_t)config->max_tokens * config->max_top_k > UINT32_MAX / 2)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "max_tokens %u times max_top_k %u is too many rows",
+                       config->max_tokens, config->max_top_k);
+    return MOEPAGE_OK;
+}
+
+static uint64_t round_up_64(uint64_t bytes)
+{
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
+/* Cuts a bench's block; with memory NULL it only measures. */
+static uint64_t cut_bench(mp_bench *bench, const struct moepage_model *model,
+                          const moepage_session_config *config, bool first)
+{
+    uint64_t operand = config->math == MOEPAGE_MATH_BF16 ? 2 : 4;
+    uint64_t rows = (uint64_t)config->max_tokens * config->max_top_k;
+    uint64_t x_bytes = round_up_64((uint64_t)config->max_tokens * model->info.hidden * operand);
+    uint64_t inner_bytes = round_up_64(rows * model->info.expert_intermediate * operand);
+    uint64_t partial_bytes = first ? round_up_64(rows * model->info.hidden * sizeof(float)) : 0;
+    unsigned char *memory = bench->memory;
+    if (memory) {
+        bench->x = memory;
+        bench->inner = memory + x_bytes;
+        bench->partial = first ? (float *)(void *)(memory + x_bytes + inner_bytes) : NULL;
+    }
+    return x_bytes + inner_bytes + partial_bytes;
+}
+
+moepage_status mp_session_workspace(const struct moepage_model *model,
+                                    const moepage_session_config *given, uint64_t *bytes)
+{
+    moepage_session_config config;
+    moepage_status status = fill_defaults(model, given, &config);
+    if (status)
+        return status;
+    mp_bench none = {0};
+    *bytes = model->info.ffn_supported ? cut_bench(&none, model, &config, true) : 0;
+    return MOEPAGE_OK;
+}
+
+/* ---- creation ---- */
+
+static moepage_status open_bench(struct moepage_session *session, uint32_t d)
+{
+    const struct moepage_model *model = session->pool->model;
+    struct moepage_device *home = session->pool->shards[d].home;
+    mp_bench *bench = &session->benches[d];
+    bench->experts = mp_alloc_array(session->max_entries, sizeof *bench->experts);
+    if (!bench->experts)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u expert launches",
+                       session->max_entries);
+    uint64_t bytes = cut_bench(bench, model, &session->config, d == 0);
+    moepage_status status = mp_home_workspace_alloc(home, bytes, &bench->memory);
+    if (status)
+        return status;
+    bench->memory_bytes = bytes;
+    cut_bench(bench, model, &session->config, d == 0);
+    return home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &bench->compute);
+}
+
+static void close_bench(struct moepage_session *session, uint32_t d)
+{
+    struct moepage_device *home = session->pool->shards[d].home;
+    mp_bench *bench = &session->benches[d];
+    if (bench->compute)
+        home->device->ops->stream_destroy(bench->compute);
+    if (bench->memory)
+        mp_home_workspace_free(home, bench->memory, bench->memory_bytes);
+    mp_free(bench->experts);
+}
+
+static bool alloc_flight(struct moepage_session *session, mp_flight *flight)
+{
+    uint32_t entries = session->max_entries, experts = session->pool->experts;
+    uint32_t n_tensors = session->pool->model->info.expert_tensors;
+    flight->holds = mp_alloc_array(entries, sizeof *flight->holds);
+    flight->first_row = mp_alloc_array((size_t)entries + 1, sizeof *flight->first_row);
+    flight->rows = mp_alloc_array(session->max_rows, sizeof *flight->rows);
+    flight->groups = mp_alloc_array((size_t)entries + 1, sizeof *flight->groups);
+    flight->tokens = mp_alloc_array(session->config.max_tokens, sizeof *flight->tokens);
+    flight->ids = mp_alloc_array(session->max_rows, sizeof *flight->ids);
+    flight->weights = mp_alloc_array(session->max_rows, sizeof *flight->weights);
+    flight->plan_experts = mp_alloc_array(entries, sizeof *flight->plan_experts);
+    flight->plan_tensors =
+        mp_alloc_array((size_t)entries * n_tensors, sizeof *flight->plan_tensors);
+    flight->expert_map = mp_alloc_array(experts, sizeof *flight->expert_map);
+    if (!flight->holds || !flight->first_row || !flight->rows || !flight->groups ||
+        !flight->tokens || !flight->ids || !flight->weights || !flight->plan_experts ||
+        !flight->plan_tensors || !flight->expert_map)
+        return false;
+    for (uint32_t e = 0; e < experts; e++)
+        flight->expert_map[e] = -1;
+    return true;
+}
+
+static void free_flight(mp_flight *flight)
+{
+    mp_free(flight->holds);
+    mp_free(flight->first_row);
+    mp_free(flight->rows);
+    mp_free(flight->groups);
+    mp_free(flight->tokens);
+    mp_free(flight->ids);
+    mp_free(flight->weights);
+    mp_free(flight->plan_experts);
+    mp_free(flight->plan_tensors);
+    mp_free(flight->expert_map);
+}
+
+static moepage_status alloc_tables(struct moepage_session *session)
+{
+    uint32_t experts = session->pool->experts, tokens = session->config.max_tokens;
+    session->local = mp_alloc_array(experts, sizeof *session->local);
+    session->local_stamp = mp_alloc_array(experts, sizeof *session->local_stamp);
+    session->distinct = mp_alloc_array(experts, sizeof *session->distinct);
+    session->order = mp_alloc_array(experts, sizeof *session->order);
+    session->order_counts = mp_alloc_array(experts, sizeof *session->order_counts);
+    session->counts = mp_alloc_array(session->max_entries, sizeof *session->counts);
+    session->launched = mp_alloc_array(session->max_entries, sizeof *session->launched);
+    session->token_placed = mp_alloc_array(tokens, sizeof *session->token_placed);
+    session->scan_token = mp_alloc_array(tokens, sizeof *session->scan_token);
+    bool ok = session->local && session->local_stamp && session->distinct && session->order &&
+              session->order_counts && session->counts && session->launched &&
+              session->token_placed && session->scan_token;
+    for (uint32_t i = 0; i < MP_MAX_FLIGHTS && ok; i++)
+        ok = alloc_flight(session, &session->flights[i]);
+    if (ok && session->config.prefetch == MOEPAGE_PREFETCH_PREVIOUS) {
+        const mp_predictor *predictor = &mp_predictor_previous;
+        session->predictor_state = mp_alloc(predictor->state_bytes(session->pool->layers, experts));
+        ok = session->predictor_state != NULL;
+        if (ok)
+            predictor->init(session->predictor_state, session->pool->layers, experts);
+    }
+    return ok ? MOEPAGE_OK
+              : mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session of %u tokens", tokens);
+}
+
+static void free_parts(struct moepage_session *session)
+{
+    for (uint32_t d = 0; d < session->pool->n_shards; d++)
+        close_bench(session, d);
+    mp_pool_leave(session->pool, &session->client);
+    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
+        free_flight(&session->flights[i]);
+    mp_free(session->local);
+    mp_free(session->local_stamp);
+    mp_free(session->distinct);
+    mp_free(session->order);
+    mp_free(session->order_counts);
+    mp_free(session->counts);
+    mp_free(session->launched);
+    mp_free(session->token_placed);
+    mp_free(session->scan_token);
+    mp_free(session->predictor_state);
+    if (session->kv)
+        atomic_fetch_sub(&session->kv->users, 1);
+}
+
+moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepage_kv_pool *kv,
+                                 const moepage_session_config *given, struct moepage_session **out)
+{
+    moepage_session_config config;
+    moepage_status status = fill_defaults(pool->model, given, &config);
+    if (status)
+        return status;
+    struct moepage_session *session = mp_alloc(sizeof *session);
+    if (!session)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session");
+    session->pool = pool;
+    session->kv = kv;
+    if (kv)
+        atomic_fetch_add(&kv->users, 1);
+    session->config = config;
+    session->max_rows = config.max_tokens * config.max_top_k;
+    session->max_entries = session->max_rows;
+    if (config.grouping == MOEPAGE_GROUP_EXPERTS && session->max_entries > pool->experts)
+        session->max_entries = pool->experts;
+    session->stats.struct_size = sizeof session->stats;
+
+    status = alloc_tables(session);
+    if (status)
+        goto fail;
+    /* Room for two whole steps of hits before anyone must replay them. */
+    uint64_t two_steps = 2ull * pool->layers * (MP_TOUCH_HEADER + pool->experts);
+    status = mp_pool_join(pool, &session->client, two_steps);
+    if (status)
+        goto fail;
+    for (uint32_t d = 0; d < pool->n_shards && pool->model->info.ffn_supported; d++) {
+        status = open_bench(session, d);
+        if (status)
+            goto fail;
+    }
+    mp_handle_open(&session->handle, MP_KIND_SESSION);
+    *out = session;
+    return MOEPAGE_OK;
+
+fail:
+    free_parts(session);
+    mp_free(session);
+    return status;
+}
+
+void mp_session_destroy(struct moepage_session *session)
+{
+    mp_graveyard *graveyard = &session->pool->shards[0].home->graveyard;
+    mp_session_cancel(session);
+    if (session->trace)
+        atomic_fetch_sub(&session->trace->users, 1);
+    free_parts(session);
+    mp_graveyard_bury(graveyard, session);
+}

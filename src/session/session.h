@@ -1,0 +1,146 @@
+/* session.h — one stream of steps over a pool: what is open, and the scratch it works in.
+ *
+ *   begin -> { route -> [next_group]* | ffn -> retire } per layer -> end
+ *
+ * An open layer is a flight. Routing turns the caller's top-k into a list of distinct experts with
+ * their rows, cuts it into groups that fit what the session may hold at once (groups.c), and holds
+ * the first group's experts. Plans (plan.c) show a group to callers with kernels of their own;
+ * ffn.c runs all groups itself. Flights and their arrays are allocated with the session, so that a
+ * step allocates nothing. */
+#ifndef MP_SESSION_SESSION_H
+#define MP_SESSION_SESSION_H
+
+#include "memory/expert_pool.h"
+#include "memory/kv_pool.h"
+#include "policy/predictor.h"
+#include "session/trace.h"
+
+#define MP_MAX_FLIGHTS 4
+
+/* A group: entries [first_entry, first_entry + n_entries) of its flight, and its tokens when the
+ * grouping is by tokens. */
+typedef struct mp_group {
+    uint32_t first_entry;
+    uint32_t n_entries;
+    uint32_t first_token;
+    uint32_t n_tokens;
+} mp_group;
+
+/* An open layer. An entry is one expert of one group; grouped by tokens, an expert can have an
+ * entry in several groups. */
+typedef struct mp_flight {
+    bool open;
+    bool overlap;   /* two groups may be held at once: one computes, the next loads */
+    bool by_tokens; /* groups are of tokens, not of experts */
+    uint32_t layer;
+    uint32_t n_tokens;
+    uint32_t top_k;
+    uint32_t n_entries;
+    uint32_t n_groups;
+    uint32_t group;                         /* current */
+    bool dropped;                           /* an error let go of the current group */
+    uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* most slots that it holds at once */
+    mp_hold *holds;                         /* [entries] */
+    uint32_t *first_row;                    /* [entries + 1] into rows */
+    uint32_t *rows;                         /* [max_rows] token * top_k + k, by entry */
+    mp_group *groups;                       /* [entries] */
+    uint32_t *tokens;                       /* [max_tokens] by group, ascending inside one */
+    int32_t *ids;                           /* [max_rows] effective routing */
+    float *weights;                         /* [max_rows] */
+    moepage_plan_expert *plan_experts;      /* [entries] */
+    const void **plan_tensors;              /* [entries][n_tensors] */
+    int32_t *expert_map;                    /* [experts], -1 between groups */
+} mp_flight;
+
+/* A session's scratch on one device. */
+typedef struct mp_bench {
+    mp_stream *compute;
+    void *memory; /* one block of the device's workspace */
+    uint64_t memory_bytes;
+    void *x;                /* [max_tokens][hidden] operand type */
+    void *inner;            /* [max_rows][intermediate] operand type */
+    float *partial;         /* [max_rows][hidden], first device only */
+    mp_ffn_expert *experts; /* [entries] host memory: arguments of launches */
+    uint32_t n_experts;     /* of them in use by launches of the current group */
+    mp_tick last;           /* last launch */
+} mp_bench;
+
+struct moepage_session {
+    mp_handle handle;
+    struct moepage_expert_pool *pool;
+    struct moepage_kv_pool *kv;    /* or NULL */
+    moepage_session_config config; /* defaults filled in */
+    uint32_t max_rows;             /* max_tokens * max_top_k */
+    uint32_t max_entries;
+    mp_client client;
+    bool step_open;
+    moepage_step step;   /* pointers are not kept */
+    uint8_t *scan_token; /* [max_tokens] 1 for tokens of prefill */
+    bool any_scan, all_scan;
+    uint64_t step_began_ns;
+    moepage_session_stats stats;      /* since creation */
+    moepage_session_stats step_stats; /* of the open step */
+    mp_flight flights[MP_MAX_FLIGHTS];
+    mp_bench benches[MOEPAGE_MAX_DEVICES];
+    uint32_t *local;       /* [experts] index of an expert among the flight's, by stamp */
+    uint32_t *local_stamp; /* [experts] */
+    uint32_t stamp;
+    uint32_t *distinct;          /* [experts] ids in order of first appearance */
+    uint32_t *order;             /* [experts] scratch: ids reordered, predictions */
+    uint32_t *order_counts;      /* [experts] scratch */
+    uint32_t *counts;            /* [max_entries] rows per entry while sorting */
+    bool *token_placed;          /* [max_tokens] while grouping by tokens */
+    bool *launched;              /* [max_entries] during moepage_session_ffn */
+    void *predictor_state;       /* or NULL */
+    struct moepage_trace *trace; /* or NULL */
+};
+
+/* ---- session.c ---- */
+moepage_status mp_session_workspace(const struct moepage_model *model,
+                                    const moepage_session_config *config, uint64_t *bytes);
+moepage_status mp_session_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                                 const moepage_session_config *config,
+                                 struct moepage_session **out);
+void mp_session_destroy(struct moepage_session *session);
+
+/* ---- step.c ---- */
+moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step);
+moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
+                               const int32_t *experts, uint32_t n);
+moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer);
+moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats);
+void mp_session_cancel(struct moepage_session *session);
+/* The open flight of a layer, or NULL with a sentence. */
+mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer);
+
+/* ---- route.c ---- */
+moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
+                                const moepage_routing *routing, moepage_plan *plan);
+
+/* ---- groups.c ---- */
+/* Collects the flight's distinct experts into session->distinct and session->counts; checks ids
+ * and weights. */
+moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *flight,
+                                 const moepage_routing *routing, uint32_t *n_distinct);
+/* Cuts the collected experts into groups and sorts the rows. */
+moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight,
+                              uint32_t n_distinct, bool for_plan);
+
+/* ---- plan.c ---- */
+/* Holds the current group's experts: the resident ones at once, the others as loads under way. */
+moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t group);
+void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t group);
+/* After an error: lets go of everything, so that the layer can be run from its first group again. */
+void mp_plan_drop(struct moepage_session *session, mp_flight *flight);
+/* Waits for the current group's experts; the time goes to the stalls. */
+moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight);
+/* Describes the current group. */
+void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_plan *plan);
+moepage_status mp_session_next_group(struct moepage_session *session, uint32_t layer,
+                                     moepage_plan *plan);
+
+/* ---- ffn.c ---- */
+moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
+                              const moepage_ffn *ffn);
+
+#endif

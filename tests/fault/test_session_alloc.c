@@ -1,0 +1,184 @@
+/* Expert pools and sessions when memory runs out: every allocation of a creation fails in turn,
+ * once and for good. The creation then says NO_MEMORY and leaves everything as it was. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "pool_rig.h"
+
+void *__real_mp_alloc(size_t bytes);
+void *__real_mp_realloc(void *block, size_t bytes);
+void *__wrap_mp_alloc(size_t bytes);
+void *__wrap_mp_realloc(void *block, size_t bytes);
+
+/* Only of the thread that creates: the library's own threads allocate nothing. */
+static __thread uint64_t countdown; /* 1: the next one fails; 0: none */
+static __thread bool for_good;
+static __thread uint64_t failures;
+
+static bool strikes(void)
+{
+    if (!countdown || --countdown)
+        return false;
+    countdown = for_good;
+    failures++;
+    return true;
+}
+
+void *__wrap_mp_alloc(size_t bytes)
+{
+    return strikes() ? NULL : __real_mp_alloc(bytes);
+}
+
+void *__wrap_mp_realloc(void *block, size_t bytes)
+{
+    return strikes() ? NULL : __real_mp_realloc(block, bytes);
+}
+
+static bank_model bank;
+static pool_rig rig;
+
+static void open_rig(uint32_t n_devices)
+{
+    bank_shape shape = {.layers = 3, .experts = 8, .top_k = 2, .hidden = 8, .intermediate = 4};
+    bank_model_open(&bank, &shape);
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.n_devices = n_devices, .slots = 12});
+}
+
+static void close_rig(void)
+{
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
+static uint64_t used_bytes(void)
+{
+    uint64_t sum = 0;
+    for (uint32_t d = 0; d < rig.n_devices; d++) {
+        moepage_device_info info = {.struct_size = sizeof info};
+        assert_int_equal(moepage_device_get_info(rig.devices[d], &info), MOEPAGE_OK);
+        sum += info.used_bytes;
+    }
+    return sum;
+}
+
+static moepage_status create_pool(void)
+{
+    moepage_expert_pool_config config = {.struct_size = sizeof config,
+                                         .slots = 12,
+                                         .scope = MOEPAGE_SCOPE_LAYER};
+    moepage_expert_pool *pool = NULL;
+    moepage_status status =
+        moepage_expert_pool_create(rig.devices, rig.n_devices, bank.model, &config, &pool);
+    assert_int_equal(pool != NULL, status == MOEPAGE_OK);
+    countdown = 0;
+    if (!status)
+        assert_int_equal(moepage_expert_pool_destroy(pool), MOEPAGE_OK);
+    return status;
+}
+
+static moepage_status create_session(void)
+{
+    moepage_session_config config = {.struct_size = sizeof config,
+                                     .max_tokens = 4,
+                                     .prefetch = MOEPAGE_PREFETCH_PREVIOUS};
+    moepage_session *session = NULL;
+    moepage_status status = moepage_session_create(rig.pool, NULL, &config, &session);
+    assert_int_equal(session != NULL, status == MOEPAGE_OK);
+    countdown = 0;
+    if (!status)
+        assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    return status;
+}
+
+/* Fails the 1st, 2nd, ... allocation until one creation needs fewer than that. */
+static uint64_t fail_each(moepage_status (*create)(void), bool persistent)
+{
+    uint64_t before = used_bytes(), n = 1;
+    for (;; n++) {
+        countdown = n;
+        for_good = persistent;
+        failures = 0;
+        moepage_status status = create();
+        if (!failures) {
+            assert_int_equal(status, MOEPAGE_OK);
+            break;
+        }
+        assert_int_equal(status, MOEPAGE_E_NO_MEMORY);
+        assert_non_null(strstr(moepage_last_error(), "no memory"));
+        assert_int_equal(used_bytes(), before);
+    }
+    assert_int_equal(create(), MOEPAGE_OK);
+    return n - 1;
+}
+
+static void test_session_alloc_pool_creation_leaves_nothing(void **state)
+{
+    (void)state;
+    for (uint32_t n_devices = 1; n_devices <= 2; n_devices++) {
+        open_rig(n_devices);
+        assert_int_equal(moepage_expert_pool_destroy(rig.pool), MOEPAGE_OK);
+        uint64_t once = fail_each(create_pool, false);
+        assert_int_equal(fail_each(create_pool, true), once);
+        assert_true(once >= 10 * n_devices); /* tables, queues, policies, streams */
+        moepage_expert_pool_config config = {.struct_size = sizeof config, .slots = 12};
+        assert_int_equal(moepage_expert_pool_create(rig.devices, n_devices, bank.model, &config,
+                                                    &rig.pool),
+                         MOEPAGE_OK);
+        close_rig();
+    }
+}
+
+static void test_session_alloc_session_creation_leaves_nothing(void **state)
+{
+    (void)state;
+    for (uint32_t n_devices = 1; n_devices <= 2; n_devices++) {
+        open_rig(n_devices);
+        uint64_t once = fail_each(create_session, false);
+        assert_int_equal(fail_each(create_session, true), once);
+        assert_true(once >= 50); /* four flights of ten arrays, and more */
+        close_rig();
+    }
+}
+
+/* Once it is created, a session allocates no more. */
+static void test_session_alloc_steps_need_no_memory(void **state)
+{
+    (void)state;
+    open_rig(1);
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_PREVIOUS});
+    float x[8] = {1}, y[8];
+    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
+    countdown = 1;
+    for_good = true, failures = 0;
+    for (int32_t pass = 0; pass < 10; pass++) {
+        pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+        for (uint32_t l = 0; l < 3; l++) {
+            int32_t ids[2] = {pass % 8, (pass + 3) % 8};
+            assert_int_equal(pool_rig_route(session, l, ids, 2, NULL), MOEPAGE_OK);
+            assert_int_equal(moepage_session_ffn(session, l, &ffn), MOEPAGE_OK);
+            assert_int_equal(moepage_session_retire(session, l), MOEPAGE_OK);
+        }
+        assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    }
+    assert_int_equal(failures, 0);
+    countdown = 0;
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    close_rig();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_session_alloc_pool_creation_leaves_nothing),
+        cmocka_unit_test(test_session_alloc_session_creation_leaves_nothing),
+        cmocka_unit_test(test_session_alloc_steps_need_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/* Several sessions at once over a pool that is far too small: routes whose plans are read while
+ * held, experts run by the library, hints, pins, failing reads, cancels, and a bystander who looks
+ * everything up. No byte may be wrong, nobody may wait for ever, no slot may get lost, and what
+ * the sessions counted must be what the pool counted. Every failure prints its seed. */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "pool_rig.h"
+
+#define LAYERS 4
+#define EXPERTS 10
+#define TOP_K 3
+#define HIDDEN 8
+#define MAX_TOKENS 5
+#define MAX_SESSIONS 3
+
+typedef struct scenario {
+    pool_rig_config pool;
+    uint32_t sessions;
+    bool failures, pins, callback;
+} scenario;
+
+typedef struct world {
+    const scenario *how;
+    uint64_t seed;
+    bank_model bank;
+    pool_rig rig;
+    uint32_t steps;
+    _Atomic bool done;
+} world;
+
+typedef struct actor {
+    world *world;
+    moepage_session *session;
+    moepage_session_config config;
+    uint64_t random;
+    int32_t ids[LAYERS][MAX_TOKENS * TOP_K];
+    float weights[LAYERS][MAX_TOKENS * TOP_K];
+} actor;
+
+/* An assertion for any thread: cmocka's jump. */
+#define must(condition)                                                                    \
+    do {                                                                                   \
+        if (!(condition)) {                                                                \
+            fprintf(stderr, "%s:%d: %s; seed %llu; last error: %s\n", __FILE__, __LINE__,  \
+                    #condition, (unsigned long long)world_of->seed, moepage_last_error()); \
+            abort();                                                                       \
+        }                                                                                  \
+    } while (0)
+
+/* ---- one session ---- */
+
+/* A load may fail where reads do; a slot may be missing while others pin. */
+static bool excused(const world *w, moepage_status status)
+{
+    return (status == MOEPAGE_E_CALLBACK && w->how->failures) ||
+           (status == MOEPAGE_E_BUSY && w->how->pins);
+}
+
+static void read_plan(actor *a, const moepage_plan *plan)
+{
+    const world *world_of = a->world;
+    for (uint32_t e = 0; e < plan->n_experts; e++)
+        must(bank_model_matches(&a->world->bank, plan->layer, plan->experts[e].expert,
+                                plan->experts[e].tensors));
+}
+
+static moepage_status read_layer(actor *a, uint32_t layer, const moepage_routing *routing)
+{
+    moepage_plan plan = {.struct_size = sizeof plan};
+    moepage_status status = moepage_session_route(a->session, layer, routing, &plan);
+    while (!status) {
+        read_plan(a, &plan);
+        if (plan.group + 1 == plan.n_groups)
+            return MOEPAGE_OK;
+        status = moepage_session_next_group(a->session, layer, &plan);
+        if (status && bank_below(&a->random, 2)) /* once more, or give up */
+            status = moepage_session_next_group(a->session, layer, &plan);
+    }
+    return status;
+}
+
+static moepage_status run_layer(actor *a, uint32_t layer, const moepage_routing *routing,
+                                uint32_t n)
+{
+    const world *world_of = a->world;
+    float x[MAX_TOKENS * HIDDEN], y[MAX_TOKENS * HIDDEN];
+    double expected[MAX_TOKENS * HIDDEN], bound[MAX_TOKENS * HIDDEN];
+    for (uint32_t i = 0; i < MAX_TOKENS * HIDDEN; i++)
+        x[i] = (float)((int)bank_below(&a->random, 129) - 64) / 32.0f;
+    moepage_status status = moepage_session_route(a->session, layer, routing, NULL);
+    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
+    if (!status)
+        status = moepage_session_ffn(a->session, layer, &ffn);
+    if (status && bank_below(&a->random, 2) && a->world->how->failures &&
+        status == MOEPAGE_E_CALLBACK)
+        status = moepage_session_ffn(a->session, layer, &ffn);
+    if (status)
+        return status;
+    bank_model_reference(&a->world->bank, layer, n, TOP_K, routing->ids, routing->weights, x,
+                         MOEPAGE_MATH_FP32, expected, bound);
+    for (uint32_t i = 0; i < n * HIDDEN; i++)
+        must(fabs(y[i] - expected[i]) <= bound[i]);
+    return MOEPAGE_OK;
+}
+
+static void hint_something(actor *a)
+{
+    const world *world_of = a->world;
+    int32_t named[EXPERTS];
+    uint32_t n = bank_below(&a->random, EXPERTS + 1);
+    for (uint32_t i = 0; i < n; i++)
+        named[i] = (int32_t)bank_below(&a->random, EXPERTS);
+    must(!moepage_session_hint(a->session, bank_below(&a->random, LAYERS), named, n));
+}
+
+static void pin_something(actor *a)
+{
+    const world *world_of = a->world;
+    uint32_t layer = bank_below(&a->random, LAYERS), expert = bank_below(&a->random, EXPERTS);
+    moepage_status status = moepage_expert_pool_pin(a->world->rig.pool, layer, expert);
+    must(!status || status == MOEPAGE_E_BUDGET || excused(a->world, status));
+    if (status)
+        return;
+    moepage_residency residency = {.struct_size = sizeof residency};
+    must(!moepage_expert_pool_lookup(a->world->rig.pool, layer, expert, &residency));
+    must(residency.state == MOEPAGE_EXPERT_RESIDENT);
+    must(!moepage_expert_pool_unpin(a->world->rig.pool, layer, expert));
+}
+
+/* Layers in order; now and then two are open, or the step is dropped. */
+static void take_step(actor *a)
+{
+    const world *world_of = a->world;
+    uint32_t n = 1 + bank_below(&a->random, MAX_TOKENS);
+    moepage_step step = {.struct_size = sizeof step,
+                         .n_tokens = n,
+                         .phase = bank_below(&a->random, 4) == 0};
+    must(!moepage_session_begin(a->session, &step));
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        bank_model_route(&a->world->bank, &a->random, n, TOP_K, true, a->ids[l], a->weights[l]);
+        moepage_routing routing = {.struct_size = sizeof routing,
+                                   .top_k = TOP_K,
+                                   .ids = a->ids[l],
+                                   .weights = a->weights[l]};
+        if (a->config.prefetch && bank_below(&a->random, 2))
+            hint_something(a);
+        if (a->world->how->pins && bank_below(&a->random, 4) == 0)
+            pin_something(a);
+        moepage_status status =
+            bank_below(&a->random, 2) ? read_layer(a, l, &routing) : run_layer(a, l, &routing, n);
+        must(!status || excused(a->world, status));
+        if (status || bank_below(&a->random, 32) == 0) {
+            must(!moepage_session_cancel(a->session));
+            return;
+        }
+        must(!moepage_session_retire(a->session, l));
+    }
+    must(!moepage_session_end(a->session, NULL));
+}
+
+static void *act(void *arg)
+{
+    actor *a = arg;
+    for (uint32_t s = 0; s < a->world->steps; s++)
+        take_step(a);
+    return NULL;
+}
+
+/* ---- the bystander ---- */
+
+static void *look(void *arg)
+{
+    world *world_of = arg;
+    moepage_expert_pool *pool = world_of->rig.pool;
+    uint64_t random = world_of->seed, routed = 0;
+    while (!atomic_load(&world_of->done)) {
+        moepage_expert_pool_info info = {.struct_size = sizeof info};
+        moepage_residency residency = {.struct_size = sizeof residency};
+        must(!moepage_expert_pool_get_info(pool, &info));
+        must(info.resident + info.loading <= info.slots);
+        must(info.hits + info.misses + info.late >= routed);
+        routed = info.hits + info.misses + info.late;
+        for (uint32_t i = 0; i < 50; i++)
+            must(!moepage_expert_pool_lookup(pool, bank_below(&random, LAYERS),
+                                             bank_below(&random, EXPERTS), &residency));
+    }
+    return NULL;
+}
+
+/* ---- all together ---- */
+
+static void open_world(world *w, const scenario *how, uint64_t seed)
+{
+    bank_shape shape = {.layers = LAYERS,
+                        .experts = EXPERTS,
+                        .top_k = TOP_K,
+                        .hidden = HIDDEN,
+                        .intermediate = 4,
+                        .bias = true,
+                        .callback = how->callback,
+                        .seed = seed};
+    *w = (world){.how = how, .seed = seed, .steps = getenv("MP_TEST_LONG") ? 2000 : 40};
+    bank_model_open(&w->bank, &shape);
+    pool_rig_open(&w->rig, &w->bank, &how->pool);
+    atomic_store(&w->bank.fail_every, how->failures ? 37 : 0);
+}
+
+static void run_scenario(const scenario *how, uint64_t seed)
+{
+    static world w;
+    static actor actors[MAX_SESSIONS];
+    pthread_t threads[MAX_SESSIONS], bystander;
+    open_world(&w, how, seed);
+    for (uint32_t i = 0; i < how->sessions; i++) {
+        actors[i] = (actor){.world = &w, .random = seed * 10 + i};
+        actors[i].config = (moepage_session_config){
+            .max_tokens = MAX_TOKENS,
+            .prefetch = (uint32_t)((seed + i) % 3),
+            .prefetch_depth = 1 + i,
+            .max_group_experts = (uint32_t)(seed % 4),
+        };
+        actors[i].session = pool_rig_session(&w.rig, &actors[i].config);
+    }
+    assert_int_equal(pthread_create(&bystander, NULL, look, &w), 0);
+    for (uint32_t i = 0; i < how->sessions; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, act, &actors[i]), 0);
+    for (uint32_t i = 0; i < how->sessions; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&w.done, true);
+    pthread_join(bystander, NULL);
+
+    moepage_session_stats sum = {0};
+    for (uint32_t i = 0; i < how->sessions; i++) {
+        moepage_session_stats stats = {.struct_size = sizeof stats};
+        assert_int_equal(moepage_session_get_stats(actors[i].session, &stats), MOEPAGE_OK);
+        assert_int_equal(stats.hits + stats.misses + stats.late, stats.routed);
+        sum.hits += stats.hits, sum.misses += stats.misses, sum.late += stats.late;
+        assert_int_equal(moepage_session_destroy(actors[i].session), MOEPAGE_OK);
+    }
+    moepage_expert_pool_info info = pool_rig_info(&w.rig);
+    assert_int_equal(info.hits, sum.hits);
+    assert_int_equal(info.misses, sum.misses);
+    assert_int_equal(info.late, sum.late);
+    assert_int_equal(info.pinned, 0);
+    if (!how->failures)
+        assert_int_equal(info.failed_loads, 0);
+    pool_rig_close(&w.rig);
+    bank_model_close(&w.bank);
+}
+
+static void run_seeds(scenario how)
+{
+    static const uint64_t slots[] = {4, 6, 12, LAYERS * EXPERTS};
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        how.pool.slots = slots[seed % 4];
+        how.pool.scope = seed % 5 == 0 && how.pool.slots >= 3 * LAYERS ? MOEPAGE_SCOPE_LAYER : 0;
+        how.pool.policy = seed % 2 ? "lru" : "lfu";
+        how.pool.chunk_bytes = seed % 3 ? 100 : 0;
+        how.pool.scan_percent = seed % 3 == 1 ? 40 : 0;
+        how.sessions = 1 + (uint32_t)(seed % MAX_SESSIONS);
+        if (how.pool.scope == MOEPAGE_SCOPE_LAYER)
+            how.pool.slots = 3 * LAYERS;
+        run_scenario(&how, seed);
+    }
+}
+
+static void test_pool_stress_serves_the_right_bytes(void **state)
+{
+    (void)state;
+    run_seeds((scenario){0});
+}
+
+static void test_pool_stress_survives_failing_reads(void **state)
+{
+    (void)state;
+    run_seeds((scenario){.callback = true, .failures = true});
+}
+
+static void test_pool_stress_with_pins(void **state)
+{
+    (void)state;
+    run_seeds((scenario){.pins = true});
+    run_seeds((scenario){.pins = true, .callback = true, .failures = true});
+}
+
+static void test_pool_stress_over_two_devices(void **state)
+{
+    (void)state;
+    static const uint64_t slots[] = {6, 10, 24};
+    for (uint64_t seed = 1; seed <= 9; seed++)
+        run_scenario(&(scenario){.pool = {.n_devices = 2,
+                                          .slots = slots[seed % 3],
+                                          .threads = 1 + seed % 2,
+                                          .chunk_bytes = 64},
+                                 .sessions = 3,
+                                 .callback = seed % 2,
+                                 .failures = seed % 2},
+                     seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pool_stress_serves_the_right_bytes),
+        cmocka_unit_test(test_pool_stress_survives_failing_reads),
+        cmocka_unit_test(test_pool_stress_with_pins),
+        cmocka_unit_test(test_pool_stress_over_two_devices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,353 @@
+/* The library's own experts: the same bits whatever is resident, and the right ones.
+ *
+ * One model is run under every combination that may not matter (budgets, policies, prefetching,
+ * threads, waves, devices, sources, batch sizes), always through several steps, so that later
+ * steps find a pool in the state that earlier ones left. Outputs must equal those of a first,
+ * fully resident run bit for bit, and that run a naive reference within its rounding. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "pool_rig.h"
+
+#define LAYERS 3
+#define EXPERTS 16
+#define TOP_K 3
+#define HIDDEN 40 /* no multiple of a vector's width */
+#define INTERMEDIATE 24
+#define STEPS 4
+#define MAX_TOKENS 12
+#define KEYS (LAYERS * EXPERTS)
+
+static const uint32_t step_tokens[STEPS] = {1, 12, 5, 1};
+
+/* What is run: inputs and routing, the same for every variant. */
+typedef struct workload {
+    bank_model bank;
+    float x[STEPS][MAX_TOKENS * HIDDEN];
+    int32_t ids[STEPS][LAYERS][MAX_TOKENS * TOP_K];
+    float weights[STEPS][LAYERS][MAX_TOKENS * TOP_K];
+} workload;
+
+typedef struct outputs {
+    float y[STEPS][LAYERS][MAX_TOKENS * HIDDEN];
+} outputs;
+
+/* One way to run it. */
+typedef struct variant {
+    pool_rig_config pool;
+    uint32_t math;
+    uint32_t prefetch, prefetch_depth;
+    uint32_t max_group_experts;
+    bool with_plan; /* route asks for a plan, too */
+    bool two_open;  /* the next layer is routed before this one runs */
+    bool token_by_token;
+} variant;
+
+static void workload_open(workload *load, const bank_shape *more)
+{
+    bank_shape shape = *more;
+    uint64_t random = shape.seed ^ 0x5eed;
+    shape.layers = LAYERS, shape.experts = EXPERTS, shape.top_k = TOP_K;
+    shape.hidden = HIDDEN, shape.intermediate = INTERMEDIATE;
+    bank_model_open(&load->bank, &shape);
+    for (uint32_t s = 0; s < STEPS; s++) {
+        for (uint32_t i = 0; i < MAX_TOKENS * HIDDEN; i++)
+            load->x[s][i] = (float)((int)bank_below(&random, 20001) - 10000) / 7919.0f;
+        for (uint32_t l = 0; l < LAYERS; l++)
+            bank_model_route(&load->bank, &random, step_tokens[s], TOP_K, true, load->ids[s][l],
+                             load->weights[s][l]);
+    }
+}
+
+/* ---- running ---- */
+
+static void hint_truth(moepage_session *session, const workload *load, uint32_t s, uint32_t layer,
+                       uint32_t tokens)
+{
+    int32_t named[EXPERTS];
+    uint32_t n = 0;
+    bool seen[EXPERTS] = {false};
+    for (uint32_t r = 0; r < tokens * TOP_K; r++) {
+        int32_t id = load->ids[s][layer][r];
+        if (id < 0 || seen[id])
+            continue;
+        seen[id] = true;
+        named[n++] = id;
+    }
+    assert_int_equal(moepage_session_hint(session, layer, named, n), MOEPAGE_OK);
+}
+
+static void route(moepage_session *session, const workload *load, uint32_t s, uint32_t layer,
+                  uint32_t first, bool with_plan)
+{
+    moepage_plan plan = {.struct_size = sizeof plan};
+    moepage_routing routing = {.struct_size = sizeof routing, .top_k = TOP_K};
+    routing.ids = load->ids[s][layer] + first * TOP_K;
+    routing.weights = load->weights[s][layer] + first * TOP_K;
+    assert_int_equal(moepage_session_route(session, layer, &routing, with_plan ? &plan : NULL),
+                     MOEPAGE_OK);
+}
+
+static void finish_layer(moepage_session *session, const workload *load, uint32_t s, uint32_t layer,
+                         uint32_t first, outputs *out)
+{
+    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32};
+    ffn.x = load->x[s] + first * HIDDEN;
+    ffn.y = out->y[s][layer] + first * HIDDEN;
+    assert_int_equal(moepage_session_ffn(session, layer, &ffn), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+}
+
+/* A step over tokens [first, first + n) of step s. */
+static void run_step(moepage_session *session, const workload *load, const variant *how, uint32_t s,
+                     uint32_t first, uint32_t n, outputs *out)
+{
+    pool_rig_begin(session, n, s == 1 ? MOEPAGE_PHASE_PREFILL : MOEPAGE_PHASE_DECODE);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        bool was_routed = how->two_open && l > 0;
+        if (!was_routed)
+            route(session, load, s, l, first, how->with_plan);
+        if (how->prefetch == MOEPAGE_PREFETCH_HINT && l + 1 < LAYERS)
+            hint_truth(session, load, s, l + 1, n);
+        if (how->two_open && l + 1 < LAYERS)
+            route(session, load, s, l + 1, first, how->with_plan);
+        finish_layer(session, load, s, l, first, out);
+    }
+    moepage_session_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
+    assert_int_equal(stats.hits + stats.misses + stats.late, stats.routed);
+}
+
+static void run(workload *load, const variant *how, outputs *out)
+{
+    pool_rig rig;
+    pool_rig_open(&rig, &load->bank, &how->pool);
+    moepage_session_config config = {
+        .max_tokens = MAX_TOKENS,
+        .math = how->math,
+        .prefetch = how->prefetch,
+        .prefetch_depth = how->prefetch_depth,
+        .max_group_experts = how->max_group_experts,
+    };
+    moepage_session *session = pool_rig_session(&rig, &config);
+    memset(out, 0xff, sizeof *out);
+    for (uint32_t s = 0; s < STEPS; s++) {
+        uint32_t at_once = how->token_by_token ? 1 : step_tokens[s];
+        for (uint32_t first = 0; first < step_tokens[s]; first += at_once)
+            run_step(session, load, how, s, first, at_once, out);
+    }
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&rig);
+}
+
+static void print_variant(const variant *how)
+{
+    print_message("slots %u, devices %u, threads %u, scope %u, policy %s, chunk %u, scan %u, math "
+                  "%u, prefetch %u, group %u, plan %d, two open %d, by token %d\n",
+                  (unsigned)how->pool.slots, how->pool.n_devices, how->pool.threads,
+                  how->pool.scope, how->pool.policy ? how->pool.policy : "-", how->pool.chunk_bytes,
+                  how->pool.scan_percent, how->math, how->prefetch, how->max_group_experts,
+                  how->with_plan, how->two_open, how->token_by_token);
+}
+
+static void expect_same(workload *load, const variant *how, const outputs *expected)
+{
+    static outputs out;
+    run(load, how, &out);
+    if (memcmp(&out, expected, sizeof out) == 0)
+        return;
+    print_variant(how);
+    fail_msg("the outputs differ from those of full residency");
+}
+
+static void expect_right(const workload *load, uint32_t math, const outputs *out)
+{
+    static double y[MAX_TOKENS * HIDDEN], bound[MAX_TOKENS * HIDDEN];
+    for (uint32_t s = 0; s < STEPS; s++)
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            bank_model_reference(&load->bank, l, step_tokens[s], TOP_K, load->ids[s][l],
+                                 load->weights[s][l], load->x[s], math, y, bound);
+            for (uint32_t i = 0; i < step_tokens[s] * HIDDEN; i++) {
+                double off = out->y[s][l][i] - y[i];
+                if (!(off <= bound[i] && off >= -bound[i]))
+                    fail_msg("step %u, layer %u, element %u: %g instead of %g, off by more than "
+                             "%g",
+                             s, l, i, (double)out->y[s][l][i], y[i], bound[i]);
+            }
+        }
+}
+
+/* ---- the claims ---- */
+
+static workload load;
+static outputs reference;
+
+static void reference_run(const bank_shape *shape, uint32_t math)
+{
+    workload_open(&load, shape);
+    run(&load, &(variant){.math = math}, &reference);
+    expect_right(&load, math, &reference);
+}
+
+static void test_same_bits_over_capacity_policy_and_prefetch(void **state)
+{
+    (void)state;
+    static const uint64_t slots[] = {KEYS, KEYS / 2, KEYS / 4, KEYS / 8, LAYERS};
+    static const char *const policies[] = {"lru", "lfu"};
+    for (uint32_t math = 0; math < 2; math++) {
+        reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .seed = 11 + math}, math);
+        for (uint32_t i = 0; i < 5 * 2 * 3 * 2; i++)
+            expect_same(&load,
+                        &(variant){.pool = {.slots = slots[i % 5],
+                                            .policy = policies[i / 5 % 2],
+                                            .scope = i / 30 % 2},
+                                   .prefetch = i / 10 % 3,
+                                   .math = math},
+                        &reference);
+        expect_same(&load, &(variant){.pool = {.slots = 1}, .math = math}, &reference);
+        expect_same(&load, &(variant){.pool = {.slots = 1}, .math = math, .prefetch = 2},
+                    &reference);
+        bank_model_close(&load.bank);
+    }
+}
+
+static void test_same_bits_over_threads_waves_and_chunks(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {0, 100, 4096};
+    reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_F32, .split = true, .bias = true, .seed = 3},
+                  MOEPAGE_MATH_FP32);
+    for (uint32_t i = 0; i < 3 * 4 * 3; i++)
+        expect_same(&load,
+                    &(variant){.pool = {.slots = KEYS / 4,
+                                        .threads = 1 + i % 3,
+                                        .chunk_bytes = chunks[i / 12]},
+                               .max_group_experts = i / 3 % 4,
+                               .prefetch = i % 3,
+                               .prefetch_depth = 2},
+                    &reference);
+    bank_model_close(&load.bank);
+}
+
+static void test_same_bits_over_devices_and_scopes(void **state)
+{
+    (void)state;
+    reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_F16, .bias = true, .seed = 5},
+                  MOEPAGE_MATH_BF16);
+    for (uint32_t i = 0; i < 2 * 2 * 3 * 2; i++)
+        expect_same(&load,
+                    &(variant){.pool = {.n_devices = 1 + i % 2,
+                                        .scope = i / 2 % 2,
+                                        .slots = i / 12 ? KEYS / 2 : 4 * LAYERS,
+                                        .scan_percent = i / 12 ? 30 : 0},
+                               .prefetch = i / 4 % 3,
+                               .math = MOEPAGE_MATH_BF16},
+                    &reference);
+    bank_model_close(&load.bank);
+}
+
+static void test_same_bits_over_open_layers_and_plans(void **state)
+{
+    (void)state;
+    reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .seed = 9}, MOEPAGE_MATH_FP32);
+    for (uint32_t i = 0; i < 2 * 3 * 2; i++)
+        expect_same(&load,
+                    &(variant){.pool = {.slots = i / 6 ? KEYS : 2 * LAYERS,
+                                        .scope = MOEPAGE_SCOPE_LAYER},
+                               .with_plan = i % 2,
+                               .two_open = true,
+                               .prefetch = i / 2 % 3},
+                    &reference);
+    for (uint32_t i = 0; i < 3; i++)
+        expect_same(&load,
+                    &(variant){.pool = {.slots = KEYS / 4}, .with_plan = true, .prefetch = i},
+                    &reference);
+    bank_model_close(&load.bank);
+}
+
+static void test_same_bits_from_callback_as_from_pointers(void **state)
+{
+    (void)state;
+    bank_shape shape = {.dtype = MOEPAGE_DTYPE_BF16, .bias = true, .split = true, .seed = 21};
+    reference_run(&shape, MOEPAGE_MATH_FP32);
+    bank_model_close(&load.bank);
+    shape.callback = true;
+    workload_open(&load, &shape);
+    for (uint32_t i = 0; i < 3; i++)
+        expect_same(&load,
+                    &(variant){.pool = {.slots = KEYS / 4, .chunk_bytes = 333}, .prefetch = i},
+                    &reference);
+    assert_true(atomic_load(&load.bank.calls) > 0);
+    bank_model_close(&load.bank);
+}
+
+static void test_same_bits_of_a_token_alone_and_in_a_batch(void **state)
+{
+    (void)state;
+    for (uint32_t math = 0; math < 2; math++) {
+        reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .bias = true, .seed = 31}, math);
+        for (uint32_t i = 0; i < 4; i++)
+            expect_same(&load,
+                        &(variant){.pool = {.slots = i / 2 ? KEYS / 8 : KEYS, .threads = 1 + i % 2},
+                                   .token_by_token = true,
+                                   .math = math},
+                        &reference);
+        bank_model_close(&load.bank);
+    }
+}
+
+/* Strides, dtypes and accumulation are the caller's business and touch nothing else. */
+static void test_same_bits_with_strides_and_accumulation(void **state)
+{
+    (void)state;
+    enum { STRIDE = HIDDEN + 3 };
+    reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .seed = 41}, MOEPAGE_MATH_FP32);
+    pool_rig rig;
+    pool_rig_open(&rig, &load.bank, &(pool_rig_config){.slots = KEYS / 4});
+    moepage_session *session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = 12});
+    static float x[MAX_TOKENS * STRIDE], y[MAX_TOKENS * STRIDE];
+    for (uint32_t t = 0; t < MAX_TOKENS; t++) {
+        memcpy(x + t * STRIDE, load.x[1] + t * HIDDEN, HIDDEN * sizeof *x);
+        for (uint32_t i = 0; i < STRIDE; i++)
+            y[t * STRIDE + i] = 0.5f;
+    }
+    pool_rig_begin(session, MAX_TOKENS, MOEPAGE_PHASE_DECODE);
+    route(session, &load, 1, 0, 0, false);
+    moepage_ffn ffn = {.struct_size = sizeof ffn,
+                       .dtype = MOEPAGE_DTYPE_F32,
+                       .x = x,
+                       .y = y,
+                       .x_stride = STRIDE,
+                       .y_stride = STRIDE,
+                       .accumulate = 1};
+    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_OK);
+    for (uint32_t t = 0; t < MAX_TOKENS; t++)
+        for (uint32_t i = 0; i < STRIDE; i++) {
+            float added = i < HIDDEN ? reference.y[1][0][t * HIDDEN + i] : 0;
+            assert_true(y[t * STRIDE + i] == 0.5f + added);
+        }
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&rig);
+    bank_model_close(&load.bank);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits_over_capacity_policy_and_prefetch),
+        cmocka_unit_test(test_same_bits_over_threads_waves_and_chunks),
+        cmocka_unit_test(test_same_bits_over_devices_and_scopes),
+        cmocka_unit_test(test_same_bits_over_open_layers_and_plans),
+        cmocka_unit_test(test_same_bits_from_callback_as_from_pointers),
+        cmocka_unit_test(test_same_bits_of_a_token_alone_and_in_a_batch),
+        cmocka_unit_test(test_same_bits_with_strides_and_accumulation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

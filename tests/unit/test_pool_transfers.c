@@ -1,0 +1,158 @@
+/* Expert loads on a device whose transfers and submissions fail in turn, once and for good: the
+ * routing that needs them says so, nothing half-loaded is ever served, no slot is lost, and once
+ * the device works again so does the pool. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fake_device.h"
+#include "pool_rig.h"
+
+#define EXPERTS 8
+#define SLOTS 3
+
+static bank_model bank;
+static fake_device fake;
+static pool_rig rig;
+
+static moepage_session *open_rig(uint32_t prefetch, uint32_t chunk_bytes)
+{
+    bank_shape shape = {.layers = 2,
+                        .experts = EXPERTS,
+                        .top_k = 2,
+                        .hidden = 8,
+                        .intermediate = 4,
+                        .bias = true,
+                        .seed = 3};
+    bank_model_open(&bank, &shape);
+    fake_device_init(&fake);
+    rig = (pool_rig){.bank = &bank, .n_devices = 1};
+    rig.devices[0] = fake_home_open(&fake, 65536, 1u << 20);
+    moepage_expert_pool_config config = {.struct_size = sizeof config,
+                                         .slots = SLOTS,
+                                         .chunk_bytes = chunk_bytes};
+    assert_int_equal(moepage_expert_pool_create(rig.devices, 1, bank.model, &config, &rig.pool),
+                     MOEPAGE_OK);
+    return pool_rig_session(&rig, &(moepage_session_config){.prefetch = prefetch});
+}
+
+static void close_rig(moepage_session *session)
+{
+    fake_device_pump(&fake);
+    pool_rig_check(&rig);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    assert_int_equal(moepage_expert_pool_destroy(rig.pool), MOEPAGE_OK);
+    fake_device_pump(&fake); /* a task may still be posted */
+    fake_home_close(rig.devices[0]);
+    bank_model_close(&bank);
+}
+
+/* Routes and reads one set; the step is ended either way. */
+static moepage_status visit(moepage_session *session, uint32_t layer, int32_t first)
+{
+    moepage_plan plan = {.struct_size = sizeof plan};
+    int32_t ids[2] = {first % EXPERTS, (first + 1) % EXPERTS};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    moepage_status status = pool_rig_route(session, layer, ids, 2, &plan);
+    for (uint32_t e = 0; !status && e < plan.n_experts; e++)
+        assert_true(
+            bank_model_matches(&bank, layer, plan.experts[e].expert, plan.experts[e].tensors));
+    if (!status)
+        assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    return status;
+}
+
+static void expect_recovery(moepage_session *session)
+{
+    fake.faults = (fake_faults){0};
+    fake_device_pump(&fake);
+    pool_rig_check(&rig);
+    for (int32_t i = 0; i < 2 * EXPERTS; i++)
+        assert_int_equal(visit(session, (uint32_t)i % 2, 2 * i), MOEPAGE_OK);
+    pool_rig_check(&rig);
+}
+
+/* One visit with the n-th transfer or submission failing, from a cold pool. */
+static void fail_nth(uint64_t n, bool submission, bool persistent)
+{
+    moepage_session *session = open_rig(MOEPAGE_PREFETCH_OFF, 0);
+    fake.faults = (fake_faults){.persistent = persistent};
+    *(submission ? &fake.faults.submit : &fake.faults.transfer) = n;
+    moepage_status status = visit(session, 0, 0);
+    /* All loads of a visit are one submission. */
+    bool hit = submission ? n == 1 : n <= 2 * bank.n_tensors;
+    assert_int_equal(status, hit ? MOEPAGE_E_DEVICE : MOEPAGE_OK);
+    if (hit)
+        assert_int_equal(visit(session, 0, 0), persistent ? MOEPAGE_E_DEVICE : MOEPAGE_OK);
+    expect_recovery(session);
+    close_rig(session);
+}
+
+static void test_pool_transfers_fail_one_by_one(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n <= 10; n++)
+        for (int persistent = 0; persistent < 2; persistent++)
+            fail_nth(n, false, persistent);
+}
+
+static void test_pool_transfers_are_refused(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n <= 2; n++)
+        for (int persistent = 0; persistent < 2; persistent++)
+            fail_nth(n, true, persistent);
+}
+
+/* A failing prefetch is nobody's failure: demand loads the expert itself. */
+static void test_pool_transfers_of_prefetches_fail_quietly(void **state)
+{
+    (void)state;
+    for (uint32_t chunk = 16; chunk <= 4096; chunk *= 4)
+        for (uint64_t n = 1; n <= 40; n += 3)
+            for (int submission = 0; submission < 2; submission++) {
+                moepage_session *session = open_rig(MOEPAGE_PREFETCH_HINT, chunk);
+                *(submission ? &fake.faults.submit : &fake.faults.transfer) = n;
+                assert_int_equal(moepage_session_hint(session, 1, (int32_t[]){0, 1, 2}, 3),
+                                 MOEPAGE_OK);
+                fake_device_pump(&fake);
+                fake.faults = (fake_faults){0};
+                assert_int_equal(visit(session, 1, 0), MOEPAGE_OK);
+                expect_recovery(session);
+                close_rig(session);
+            }
+}
+
+/* A demand for a prefetch that is half way, whose first half has failed, fails; then it works. */
+static void test_pool_transfers_fail_half_way(void **state)
+{
+    (void)state;
+    moepage_session *session = open_rig(MOEPAGE_PREFETCH_HINT, 64);
+    fake.faults.transfer = 1;
+    assert_int_equal(moepage_session_hint(session, 1, (int32_t[]){0}, 1), MOEPAGE_OK);
+    mp_task *task = fake.first; /* one turn of the prefetcher only */
+    fake.first = task->next;
+    fake.last = &fake.first;
+    task->run(task);
+    assert_int_equal(pool_rig_state(&rig, 1, 0), MOEPAGE_EXPERT_LOADING);
+    assert_int_equal(visit(session, 1, 0), MOEPAGE_E_DEVICE);
+    assert_int_equal(visit(session, 1, 0), MOEPAGE_OK);
+    expect_recovery(session);
+    close_rig(session);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pool_transfers_fail_one_by_one),
+        cmocka_unit_test(test_pool_transfers_are_refused),
+        cmocka_unit_test(test_pool_transfers_of_prefetches_fail_quietly),
+        cmocka_unit_test(test_pool_transfers_fail_half_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
