@@ -1,0 +1,145 @@
+/* What the benchmarks share: random models, a stack over them, order statistics. */
+#include "bench/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/fail.h"
+
+/* ---- numbers ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+spread bench_spread(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare);
+    return (spread){.low = values[n / 10], .median = values[n / 2], .high = values[n - 1 - n / 10]};
+}
+
+uint64_t bench_random(uint64_t *state)
+{
+    uint64_t x = *state;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    return x * 0x2545f4914f6cdd1du;
+}
+
+void bench_random_routing(uint64_t *state, uint32_t n_tokens, uint32_t top_k, uint32_t experts,
+                          int32_t *ids, float *weights)
+{
+    for (uint32_t t = 0; t < n_tokens; t++)
+        for (uint32_t k = 0; k < top_k; k++) {
+            int32_t *token = ids + (size_t)t * top_k;
+            uint32_t seen = 1;
+            while (seen) {
+                token[k] = (int32_t)(bench_random(state) >> 32) & 0x7fffffff;
+                token[k] %= (int32_t)experts;
+                seen = 0;
+                for (uint32_t j = 0; j < k; j++)
+                    seen |= token[j] == token[k];
+            }
+            weights[(size_t)t * top_k + k] = 1.0f / (float)top_k;
+        }
+}
+
+/* ---- models ---- */
+
+static void fill_weights(void *memory, size_t n, uint32_t dtype)
+{
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < n; i++) {
+        float value = ((float)(bench_random(&state) >> 40) / 8388608.0f - 1.0f) * 0.05f;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        if (dtype == MOEPAGE_DTYPE_F32)
+            ((float *)memory)[i] = value;
+        else
+            ((uint16_t *)memory)[i] = (uint16_t)(bits >> 16); /* BF16 */
+    }
+}
+
+int bench_model_open(const bench_shape *shape, uint32_t distinct, bench_model *out)
+{
+    size_t element = shape->dtype == MOEPAGE_DTYPE_F32 ? 4 : 2;
+    size_t matrix = (size_t)shape->hidden * shape->intermediate;
+    size_t pointers = (size_t)shape->layers * shape->experts * 2;
+    out->weights = malloc(distinct * 3 * matrix * element);
+    out->data = malloc(pointers * sizeof *out->data);
+    if (!out->weights || !out->data)
+        return fail_memory();
+    fill_weights(out->weights, distinct * 3 * matrix, shape->dtype);
+    for (size_t e = 0; e < pointers / 2; e++) {
+        unsigned char *expert = (unsigned char *)out->weights + e % distinct * 3 * matrix * element;
+        out->data[2 * e] = expert;
+        out->data[2 * e + 1] = expert + 2 * matrix * element;
+    }
+    const moepage_expert_tensor tensors[2] = {
+        {.role = MOEPAGE_ROLE_GATE_UP,
+         .dtype = shape->dtype,
+         .rank = 2,
+         .shape = {2ull * shape->intermediate, shape->hidden}},
+        {.role = MOEPAGE_ROLE_DOWN,
+         .dtype = shape->dtype,
+         .rank = 2,
+         .shape = {shape->hidden, shape->intermediate}},
+    };
+    moepage_banks banks = {.struct_size = sizeof banks,
+                           .moe_layers = shape->layers,
+                           .experts = shape->experts,
+                           .top_k = shape->top_k,
+                           .hidden = shape->hidden,
+                           .expert_intermediate = shape->intermediate,
+                           .n_tensors = 2,
+                           .tensors = tensors,
+                           .data = out->data};
+    if (moepage_model_open_banks(&banks, NULL, &out->model))
+        return fail_library(RUN_FAILED, "random model");
+    return RUN_OK;
+}
+
+void bench_model_close(bench_model *m)
+{
+    moepage_model_close(m->model);
+    free(m->weights);
+    free(m->data);
+    *m = (bench_model){0};
+}
+
+/* ---- stacks ---- */
+
+int bench_stack_open(const bench_model *m, const bench_stack_config *config, bench_stack *out)
+{
+    moepage_model_info info = {.struct_size = sizeof info};
+    moepage_session_config session = {.struct_size = sizeof session,
+                                      .max_tokens = config->max_tokens,
+                                      .math = config->math};
+    moepage_device_config device = {.struct_size = sizeof device,
+                                    .threads = config->threads,
+                                    .bus_bytes_per_s = config->bus_bytes_per_s};
+    moepage_expert_pool_config pool = {.struct_size = sizeof pool, .slots = config->slots};
+    if (moepage_model_get_info(m->model, &info) ||
+        moepage_session_workspace(m->model, &session, &device.workspace_bytes))
+        return fail_library(RUN_FAILED, "random model");
+    uint64_t all = (uint64_t)info.moe_layers * info.experts;
+    uint64_t slots = config->slots ? config->slots : all;
+    device.budget_bytes = slots * info.slot_bytes + device.workspace_bytes + 4096;
+    if (moepage_device_open("host", &device, &out->device) ||
+        moepage_expert_pool_create(&out->device, 1, m->model, &pool, &out->pool) ||
+        moepage_session_create(out->pool, NULL, &session, &out->session))
+        return fail_library(RUN_FAILED, "stack");
+    return RUN_OK;
+}
+
+void bench_stack_close(bench_stack *s)
+{
+    moepage_session_destroy(s->session);
+    moepage_expert_pool_destroy(s->pool);
+    moepage_device_close(s->device);
+    *s = (bench_stack){0};
+}

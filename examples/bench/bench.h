@@ -1,0 +1,69 @@
+/* bench.h — the subcommands of moepage-bench, and the little they share.
+ *
+ * Every figure is a median over repetitions of one run, with the 10th and 90th percentile: what is
+ * compared is measured side by side, interleaved. */
+#ifndef EXAMPLE_BENCH_H
+#define EXAMPLE_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moepage.h"
+
+int bench_route(int argc, char **argv);
+int bench_ffn(int argc, char **argv);
+int bench_prefetch(int argc, char **argv);
+
+/* Order statistics of a sample. */
+typedef struct spread {
+    double low; /* 10th percentile */
+    double median;
+    double high; /* 90th percentile */
+} spread;
+
+/* Sorts the values. */
+spread bench_spread(double *values, size_t n);
+
+/* A model of random experts that the benchmark holds in memory. */
+typedef struct bench_model {
+    moepage_model *model;
+    void *weights;
+    const void **data;
+} bench_model;
+
+typedef struct bench_shape {
+    uint32_t layers, experts, top_k, hidden, intermediate;
+    uint32_t dtype; /* of the weights */
+} bench_shape;
+
+/* All experts share one set of random bytes per `distinct` experts, so that big shapes fit. */
+int bench_model_open(const bench_shape *shape, uint32_t distinct, bench_model *out);
+void bench_model_close(bench_model *m);
+
+/* Device, pool with every expert resident if `slots` is 0, and session. */
+typedef struct bench_stack {
+    moepage_device *device;
+    moepage_expert_pool *pool;
+    moepage_session *session;
+} bench_stack;
+
+typedef struct bench_stack_config {
+    uint64_t slots;
+    uint64_t bus_bytes_per_s;
+    uint32_t threads;
+    uint32_t max_tokens;
+    uint32_t math;
+} bench_stack_config;
+
+int bench_stack_open(const bench_model *m, const bench_stack_config *config, bench_stack *out);
+void bench_stack_close(bench_stack *s);
+
+/* xorshift64*: reproducible, good enough to pick experts. */
+uint64_t bench_random(uint64_t *state);
+
+/* Fills ids [n_tokens][top_k] with distinct random experts per token, and equal weights. */
+void bench_random_routing(uint64_t *state, uint32_t n_tokens, uint32_t top_k, uint32_t experts,
+                          int32_t *ids, float *weights);
+
+#endif

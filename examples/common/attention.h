@@ -1,0 +1,41 @@
+/* attention.h — grouped-query attention over the paged KV cache.
+ *
+ * A block of one layer holds `block_tokens` keys, then as many values:
+ *   [K: block_tokens x kv_heads x head_dim floats][V: the same]
+ * Positions are summed in order, so a row's result depends neither on where its blocks lie nor on
+ * how the prompt was cut into steps. */
+#ifndef EXAMPLE_ATTENTION_H
+#define EXAMPLE_ATTENTION_H
+
+#include "common/compute.h"
+#include "moepage.h"
+
+/* Where one row of the batch stands. */
+typedef struct attention_row {
+    const uint32_t *blocks; /* block table of its sequence */
+    uint64_t position;
+} attention_row;
+
+typedef struct attention {
+    const compute *compute;
+    uint32_t heads;
+    uint32_t kv_heads;
+    uint32_t head_dim;
+    uint32_t block_tokens;
+} attention;
+
+/* Bytes that one token takes in one layer. */
+uint32_t attention_bytes_per_token(uint32_t kv_heads, uint32_t head_dim);
+
+/* Scratch that a worker needs for contexts up to `positions`, in floats. */
+size_t attention_scratch_floats(uint64_t positions);
+
+/* Writes the rows' keys and values [n][kv_heads][head_dim] to their places. */
+void attention_store(const attention *a, const moepage_kv_layer_view *view,
+                     const attention_row *rows, uint32_t n, const float *k, const float *v);
+
+/* out[n][heads][head_dim]: each row attends to itself and the `window` - 1 positions before it. */
+void attention_run(const attention *a, const moepage_kv_layer_view *view, const attention_row *rows,
+                   uint32_t n, uint32_t window, const float *q, float *out);
+
+#endif

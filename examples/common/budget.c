@@ -1,0 +1,71 @@
+/* The arithmetic of --budget. */
+#include "common/budget.h"
+
+#include "common/attention.h"
+#include "common/fail.h"
+
+typedef unsigned long long number; /* for %llu */
+
+static void plan_kv(const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
+                    uint32_t max_tokens, budget *out)
+{
+    uint64_t block_bytes = (uint64_t)KV_BLOCK_TOKENS * config->layers *
+                           attention_bytes_per_token(config->kv_heads, config->head_dim);
+    for (uint32_t i = 0; i < n_prompts; i++) {
+        uint64_t tokens = (uint64_t)prompt_tokens[i] + max_tokens - 1;
+        out->kv_blocks += (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        if (tokens > out->max_positions)
+            out->max_positions = tokens;
+    }
+    out->kv_bytes = out->kv_blocks * block_bytes;
+}
+
+static uint32_t plan_step(const options *opts, const uint32_t *prompt_tokens, uint32_t n_prompts)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n_prompts; i++)
+        total += prompt_tokens[i];
+    uint32_t prefill = total < opts->prefill_tokens ? (uint32_t)total : opts->prefill_tokens;
+    return prefill > n_prompts ? prefill : n_prompts; /* decode: one token of each */
+}
+
+static int plan_slots(const options *opts, const moepage_model_info *model, budget *out)
+{
+    uint64_t experts = (uint64_t)model->moe_layers * model->experts;
+    uint64_t least = opts->scope == MOEPAGE_SCOPE_LAYER ? model->moe_layers : 1;
+    if (opts->budget_bytes) {
+        uint64_t least_bytes = least * model->slot_bytes;
+        uint64_t wanted = out->kv_bytes + least_bytes;
+        if (opts->budget_bytes < wanted)
+            return fail(RUN_REFUSED,
+                        "--budget %llu: the KV of this run takes %llu bytes and %llu "
+                        "expert slot(s) %llu: at least %llu are needed",
+                        (number)opts->budget_bytes, (number)out->kv_bytes, (number)least,
+                        (number)least_bytes, (number)wanted);
+        out->slots = (opts->budget_bytes - out->kv_bytes) / model->slot_bytes;
+    } else {
+        out->slots = (uint64_t)(opts->budget_percent * (double)experts / 100);
+        if (out->slots < least)
+            return fail(RUN_REFUSED,
+                        "--budget %g%%: that is %llu of %llu experts, at least %llu "
+                        "slot(s) are needed",
+                        opts->budget_percent, (number)out->slots, (number)experts, (number)least);
+    }
+    if (out->slots > experts)
+        out->slots = experts;
+    if (opts->scope == MOEPAGE_SCOPE_LAYER)
+        out->slots -= out->slots % model->moe_layers;
+    return RUN_OK;
+}
+
+int budget_plan(const options *opts, const moepage_model_info *model, const model_config *config,
+                const uint32_t *prompt_tokens, uint32_t n_prompts, budget *out)
+{
+    *out = (budget){.step_tokens = plan_step(opts, prompt_tokens, n_prompts)};
+    plan_kv(config, prompt_tokens, n_prompts, opts->max_tokens, out);
+    int code = plan_slots(opts, model, out);
+    if (code)
+        return code;
+    out->arena_bytes = out->slots * model->slot_bytes + out->kv_bytes;
+    return RUN_OK;
+}

@@ -1,0 +1,26 @@
+/* budget.h — from --budget to sizes: how many expert slots and KV blocks the device gets. */
+#ifndef EXAMPLE_BUDGET_H
+#define EXAMPLE_BUDGET_H
+
+#include "common/config.h"
+#include "common/options.h"
+
+#define KV_BLOCK_TOKENS 16
+
+typedef struct budget {
+    uint64_t slots; /* experts resident at once */
+    uint64_t kv_blocks;
+    uint64_t kv_bytes;      /* of all blocks */
+    uint64_t arena_bytes;   /* of slots and KV: what --budget covers */
+    uint32_t step_tokens;   /* most tokens in one step */
+    uint64_t max_positions; /* longest sequence */
+} budget;
+
+/* Sizes a run whose prompts have prompt_tokens[i] tokens. The KV of sequence i takes whole blocks
+ * for prompt_tokens[i] + max_tokens - 1 tokens: the last token is never fed. With a percentage the
+ * KV comes on top of the slots; with bytes the KV is taken first and the slots get the rest. One
+ * line and RUN_REFUSED when no slot is left. */
+int budget_plan(const options *opts, const moepage_model_info *model, const model_config *config,
+                const uint32_t *prompt_tokens, uint32_t n_prompts, budget *out);
+
+#endif

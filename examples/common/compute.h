@@ -1,0 +1,44 @@
+/* compute.h — dense linear algebra of a decoder: matrix products against weights read in place,
+ * norms and activations.
+ *
+ * A row's result is a function of that row and the weights alone: the same bits in any batch and
+ * on any number of threads.
+ *
+ * Math FP32: weights widened exactly, FP32 throughout. Math BF16: operands of products are BF16,
+ * sums FP32; callers round activations with compute_round where a product follows. */
+#ifndef EXAMPLE_COMPUTE_H
+#define EXAMPLE_COMPUTE_H
+
+#include "common/kernels.h"
+#include "common/weights.h"
+#include "common/workers.h"
+
+typedef struct compute {
+    workers *workers;
+    const kernels *kernels;
+    uint32_t math; /* MOEPAGE_MATH_* */
+} compute;
+
+/* Scratch that a worker needs for products with up to `columns` columns, in floats. */
+size_t compute_scratch_floats(uint32_t columns);
+
+/* y[r] = w x[r] + bias for `n` rows: x [n][w->columns], y [n][w->rows]; bias may be NULL. */
+void compute_linear(const compute *c, const float *x, uint32_t n, const matrix *w,
+                    const float *bias, float *y);
+
+/* out[r] = norm(x[r]) for `n` rows of `width`; in place when out == x. */
+void compute_rms_norm(const compute *c, const float *x, uint32_t n, uint32_t width,
+                      const float *scale, float eps, float *out);
+void compute_layer_norm(const compute *c, const float *x, uint32_t n, uint32_t width,
+                        const norm_weights *norm, float eps, float *out);
+
+/* gate[i] = silu(gate[i]) * up[i] */
+void compute_swiglu(float *gate, const float *up, size_t n);
+
+/* Rounds to BF16 in BF16 math; nothing otherwise. */
+void compute_round(const compute *c, float *x, size_t n);
+
+/* Probabilities in place; the sum runs from the first to the last. */
+void compute_softmax(float *x, uint32_t n);
+
+#endif

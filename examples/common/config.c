@@ -1,0 +1,247 @@
+/* One struct out of five architectures' config.json. */
+#include "common/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/fail.h"
+
+/* What differs between architectures before config.json has its say: the defaults that
+ * checkpoints leave out, and what is no option at all. */
+typedef struct family {
+    const char *name;
+    double norm_eps;
+    double rope_theta;
+    const char *bias_key; /* biases of q, k and v */
+    bool bias_default;
+    bool output_bias;      /* the key above covers the output projection too */
+    bool norm_top_k_fixed; /* always normalised, whatever norm_topk_prob says */
+    bool layer_norm;
+    bool shared_expert;
+    qk_norm qk_norm;
+    router_kind router;
+} family;
+
+static const family families[] = {
+    {.name = "qwen3_moe",
+     .norm_eps = 1e-6,
+     .rope_theta = 1e4,
+     .bias_key = "attention_bias",
+     .output_bias = true,
+     .qk_norm = QK_NORM_HEAD},
+    {.name = "qwen2_moe",
+     .norm_eps = 1e-6,
+     .rope_theta = 1e4,
+     .bias_key = "qkv_bias",
+     .bias_default = true,
+     .shared_expert = true},
+    {.name = "mixtral", .norm_eps = 1e-5, .rope_theta = 1e6, .norm_top_k_fixed = true},
+    {.name = "olmoe",
+     .norm_eps = 1e-5,
+     .rope_theta = 1e4,
+     .bias_key = "attention_bias",
+     .output_bias = true,
+     .qk_norm = QK_NORM_WIDTH},
+    {.name = "phimoe",
+     .norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .bias_key = "attention_bias",
+     .output_bias = true,
+     .layer_norm = true,
+     .router = ROUTER_SPARSEMIXER},
+};
+
+static const family *find_family(const char *architecture)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (!strcmp(families[i].name, architecture))
+            return &families[i];
+    return NULL;
+}
+
+/* ---- Fields ------------------------------------------------------------------------------ */
+
+static bool read_bool(const json_t *json, const char *key, bool otherwise)
+{
+    const json_t *value = key ? json_object_get(json, key) : NULL;
+    return json_is_boolean(value) ? json_is_true(value) : otherwise;
+}
+
+static float read_float(const json_t *json, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(json, key);
+    return (float)(json_is_number(value) ? json_number_value(value) : otherwise);
+}
+
+/* A count from 1 to 2^30. Missing or null: `otherwise`, and 0 there makes the field required. */
+static int read_count(const json_t *json, const char *key, uint32_t otherwise, uint32_t *out)
+{
+    const json_t *value = json_object_get(json, key);
+    if ((!value || json_is_null(value)) && otherwise) {
+        *out = otherwise;
+        return RUN_OK;
+    }
+    json_int_t count = json_is_integer(value) ? json_integer_value(value) : 0;
+    if (count < 1 || count > 1 << 30)
+        return fail(RUN_REFUSED, "config.json: %s must be a whole number from 1 to 2^30", key);
+    *out = (uint32_t)count;
+    return RUN_OK;
+}
+
+static int read_attention(const json_t *json, model_config *out)
+{
+    int code;
+    if ((code = read_count(json, "num_attention_heads", 0, &out->heads)) ||
+        (code = read_count(json, "num_key_value_heads", out->heads, &out->kv_heads)) ||
+        (code = read_count(json, "head_dim", out->hidden / out->heads, &out->head_dim)) ||
+        (code = read_count(json, "max_position_embeddings", UINT32_MAX, &out->max_positions)))
+        return code;
+    if (out->heads % out->kv_heads)
+        return fail(RUN_REFUSED,
+                    "config.json: %u attention heads are no multiple of %u key-value "
+                    "heads",
+                    out->heads, out->kv_heads);
+    if (out->head_dim % 2 || (uint64_t)out->heads * out->head_dim > 1u << 24)
+        return fail(RUN_REFUSED,
+                    "config.json: %u heads of %u: head_dim must be even and the "
+                    "product at most 2^24",
+                    out->heads, out->head_dim);
+    return RUN_OK;
+}
+
+/* eos_token_id: a number, a list, or nothing. */
+static int read_eos(const json_t *json, model_config *out)
+{
+    const json_t *value = json_object_get(json, "eos_token_id");
+    size_t n = json_is_array(value) ? json_array_size(value) : json_is_integer(value);
+    if (n > MAX_EOS)
+        return fail(RUN_REFUSED, "config.json: %zu eos_token_id entries, at most %d are supported",
+                    n, MAX_EOS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *entry = json_is_array(value) ? json_array_get(value, i) : value;
+        if (json_is_integer(entry) && json_integer_value(entry) >= 0)
+            out->eos[out->n_eos++] = (uint32_t)json_integer_value(entry);
+    }
+    return RUN_OK;
+}
+
+/* ---- Layers ------------------------------------------------------------------------------ */
+
+/* Which layers see only a sliding window. Architectures with use_sliding_window have it off by
+ * default; some then list a type per layer. */
+static int read_windows(const json_t *json, model_config *out)
+{
+    const json_t *types = json_object_get(json, "layer_types");
+    bool has_switch = json_object_get(json, "use_sliding_window") != NULL;
+    bool wanted = !has_switch || read_bool(json, "use_sliding_window", false);
+    bool by_layer = json_is_array(types) && json_array_size(types) == out->layers;
+    uint32_t window = UINT32_MAX;
+    int code;
+    if (wanted && (code = read_count(json, "sliding_window", UINT32_MAX, &window)))
+        return code;
+    if (window != UINT32_MAX && has_switch && !by_layer &&
+        json_object_get(json, "max_window_layers"))
+        return fail(RUN_REFUSED, "config.json: use_sliding_window needs layer_types to say which "
+                                 "layers it means");
+    for (uint32_t l = 0; l < out->layers; l++) {
+        const char *type = json_string_value(json_array_get(types, l));
+        bool sliding = !by_layer || (type && !strcmp(type, "sliding_attention"));
+        out->window[l] = sliding ? window : UINT32_MAX;
+    }
+    return RUN_OK;
+}
+
+static int read_layers(const moepage_model *model, const json_t *json, uint32_t moe_layers,
+                       model_config *out)
+{
+    out->window = calloc(out->layers, sizeof *out->window);
+    out->moe_layer = calloc(out->layers, sizeof *out->moe_layer);
+    if (!out->window || !out->moe_layer)
+        return fail_memory();
+    for (uint32_t l = 0; l < out->layers; l++)
+        out->moe_layer[l] = -1;
+    for (uint32_t m = 0; m < moe_layers; m++)
+        out->moe_layer[moepage_model_layer_index(model, m)] = (int32_t)m;
+    int code = read_windows(json, out);
+    if (!code && moe_layers < out->layers)
+        code = read_count(json, "intermediate_size", 0, &out->dense_intermediate);
+    return code;
+}
+
+/* ---- The whole --------------------------------------------------------------------------- */
+
+static int read_router(const json_t *json, const family *kin, model_config *out)
+{
+    out->router = kin->router;
+    out->normalize_top_k = kin->norm_top_k_fixed || read_bool(json, "norm_topk_prob", false);
+    out->router_jitter = read_float(json, "router_jitter_noise", 0.01);
+    if (out->router == ROUTER_SPARSEMIXER && out->top_k != 2)
+        return fail(RUN_REFUSED,
+                    "config.json: sparsemixer routing takes 2 experts per token, not "
+                    "%u",
+                    out->top_k);
+    if (kin->shared_expert)
+        return read_count(json, "shared_expert_intermediate_size", 5632, &out->shared_intermediate);
+    return RUN_OK;
+}
+
+static int read_fields(const moepage_model *model, const moepage_model_info *info,
+                       const json_t *json, model_config *out)
+{
+    const family *kin = find_family(info->architecture);
+    if (!kin || !info->ffn_supported)
+        return fail(RUN_REFUSED, "%s of %s is not supported by this example",
+                    kin ? "the expert format" : "attention", info->architecture);
+    const char *activation = json_string_value(json_object_get(json, "hidden_act"));
+    if (activation && strcmp(activation, "silu"))
+        return fail(RUN_REFUSED, "config.json: hidden_act '%s' is not supported by this example",
+                    activation);
+    *out = (model_config){.layers = info->layers,
+                          .hidden = info->hidden,
+                          .experts = info->experts,
+                          .top_k = info->top_k,
+                          .vocabulary = info->vocabulary,
+                          .qk_norm = kin->qk_norm,
+                          .layer_norm = kin->layer_norm,
+                          .norm_eps = read_float(json, "rms_norm_eps", kin->norm_eps),
+                          .clip_qkv = read_float(json, "clip_qkv", 0),
+                          .qkv_bias = read_bool(json, kin->bias_key, kin->bias_default),
+                          .head_bias = read_bool(json, "lm_head_bias", false),
+                          .tied_embeddings = read_bool(json, "tie_word_embeddings", false)};
+    out->output_bias = kin->output_bias && out->qkv_bias;
+    int code;
+    if ((code = read_attention(json, out)) || (code = read_router(json, kin, out)) ||
+        (code = read_eos(json, out)) || (code = read_layers(model, json, info->moe_layers, out)))
+        return code;
+    return rope_read(json, out->head_dim, kin->rope_theta, &out->rope);
+}
+
+int config_read(const moepage_model *model, model_config *out)
+{
+    *out = (model_config){0};
+    moepage_model_info info = {.struct_size = sizeof info};
+    if (moepage_model_get_info(model, &info))
+        return fail_library(RUN_FAILED, "model");
+    json_error_t error;
+    json_t *json = json_loads(moepage_model_config_json(model), 0, &error);
+    if (!json)
+        return fail(RUN_REFUSED, "config.json: %s", error.text);
+    int code = read_fields(model, &info, json, out);
+    json_decref(json);
+    return code;
+}
+
+void config_free(model_config *config)
+{
+    rope_free(&config->rope);
+    free(config->window);
+    free(config->moe_layer);
+}
+
+bool config_is_eos(const model_config *config, uint32_t token)
+{
+    for (uint32_t i = 0; i < config->n_eos; i++)
+        if (config->eos[i] == token)
+            return true;
+    return false;
+}

@@ -1,0 +1,62 @@
+/* config.h — config.json of every architecture that the example can run, as one struct. */
+#ifndef EXAMPLE_CONFIG_H
+#define EXAMPLE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/rope.h"
+#include "moepage.h"
+
+#define MAX_EOS 8
+
+typedef enum qk_norm {
+    QK_NORM_NONE,
+    QK_NORM_HEAD, /* each head by itself (Qwen3) */
+    QK_NORM_WIDTH /* all heads together (OLMoE) */
+} qk_norm;
+
+typedef enum router_kind {
+    ROUTER_SOFTMAX,    /* softmax over all experts, then top-k */
+    ROUTER_SPARSEMIXER /* Phi-3.5-MoE: two rounds of masked argmax */
+} router_kind;
+
+typedef struct model_config {
+    uint32_t layers;
+    uint32_t hidden;
+    uint32_t heads;
+    uint32_t kv_heads;
+    uint32_t head_dim;
+    uint32_t vocabulary;
+    uint32_t experts;
+    uint32_t top_k;
+    uint32_t dense_intermediate;  /* of layers without routed experts */
+    uint32_t shared_intermediate; /* 0 = no shared expert */
+    uint32_t max_positions;
+    uint32_t *window;   /* [layers] positions a token sees, itself included */
+    int32_t *moe_layer; /* [layers] index over MoE layers; -1 = dense MLP */
+    float norm_eps;
+    float clip_qkv;      /* 0 = off */
+    float router_jitter; /* ROUTER_SPARSEMIXER: width of its mask */
+    router_kind router;
+    qk_norm qk_norm;
+    bool layer_norm; /* LayerNorm with bias instead of RMSNorm */
+    bool normalize_top_k;
+    bool qkv_bias;
+    bool output_bias;
+    bool head_bias;
+    bool tied_embeddings;
+    uint32_t eos[MAX_EOS];
+    uint32_t n_eos;
+    rope rope;
+} model_config;
+
+/* Reads the open model's config. One line and RUN_REFUSED for what the example cannot run. *out is
+ * always safe to free. */
+int config_read(const moepage_model *model, model_config *out);
+void config_free(model_config *config);
+
+/* Does `token` end a sequence? */
+bool config_is_eos(const model_config *config, uint32_t token);
+
+#endif

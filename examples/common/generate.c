@@ -1,0 +1,167 @@
+/* The loop around decoder_step. */
+#include "common/generate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/fail.h"
+
+/* Logits of this many rows are computed together. */
+#define LOGIT_ROWS 16u
+
+/* A row of the step whose logits are wanted. */
+typedef struct wanted_row {
+    uint32_t row;
+    sequence *owner;
+    bool sample; /* the row of the newest token: the next one follows from it */
+} wanted_row;
+
+/* Memory of a run. */
+typedef struct run {
+    generation *g;
+    decoder_input *inputs; /* [n_sequences] */
+    uint32_t *owners;      /* [n_sequences] the inputs' indices in g->sequences */
+    wanted_row *wanted;    /* [step_tokens] */
+    float *logits;         /* [LOGIT_ROWS][vocabulary] */
+    uint32_t n_inputs;
+} run;
+
+static int open_run(generation *g, run *out)
+{
+    const model_config *config = g->decoder->config;
+    *out = (run){.g = g};
+    out->inputs = calloc(g->n_sequences, sizeof *out->inputs);
+    out->owners = calloc(g->n_sequences, sizeof *out->owners);
+    out->wanted = calloc(g->step_tokens, sizeof *out->wanted);
+    out->logits = calloc(LOGIT_ROWS, config->vocabulary * sizeof(float));
+    if (!out->inputs || !out->owners || !out->wanted || !out->logits)
+        return fail_memory();
+    for (uint32_t i = 0; i < g->n_sequences; i++) {
+        sequence *s = &g->sequences[i];
+        if (moepage_kv_create(g->decoder->kv, &s->seq))
+            return fail_library(RUN_FAILED, "KV cache");
+        if (g->keep_logits) {
+            s->logits =
+                calloc((size_t)s->n_prompt + g->max_tokens, config->vocabulary * sizeof(float));
+            if (!s->logits)
+                return fail_memory();
+        }
+    }
+    return RUN_OK;
+}
+
+static void close_run(run *r)
+{
+    free(r->inputs);
+    free(r->owners);
+    free(r->wanted);
+    free(r->logits);
+}
+
+static void add_input(run *r, uint32_t index, uint32_t n_tokens, uint32_t phase)
+{
+    const sequence *s = &r->g->sequences[index];
+    r->owners[r->n_inputs] = index;
+    r->inputs[r->n_inputs++] = (decoder_input){s->seq, s->tokens + s->fed, n_tokens, phase, s->fed};
+}
+
+/* Prompts first, in order, as much as fits into one step; false when all are in. */
+static bool plan_prefill(run *r)
+{
+    uint32_t room = r->g->step_tokens;
+    r->n_inputs = 0;
+    for (uint32_t i = 0; i < r->g->n_sequences && room; i++) {
+        const sequence *s = &r->g->sequences[i];
+        uint32_t left = s->fed < s->n_prompt ? s->n_prompt - s->fed : 0;
+        uint32_t n = left < room ? left : room;
+        if (n)
+            add_input(r, i, n, MOEPAGE_PHASE_PREFILL);
+        room -= n;
+    }
+    return r->n_inputs > 0;
+}
+
+static bool plan_decode(run *r)
+{
+    r->n_inputs = 0;
+    for (uint32_t i = 0; i < r->g->n_sequences; i++)
+        if (!r->g->sequences[i].done)
+            add_input(r, i, 1, MOEPAGE_PHASE_DECODE);
+    return r->n_inputs > 0;
+}
+
+static uint32_t list_wanted(run *r)
+{
+    uint32_t n = 0, row = 0;
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        sequence *s = &r->g->sequences[r->owners[i]];
+        s->fed += r->inputs[i].n_tokens;
+        for (uint32_t t = 0; t < r->inputs[i].n_tokens; t++, row++) {
+            bool newest = t + 1 == r->inputs[i].n_tokens && s->fed == s->n_tokens;
+            if (newest || r->g->keep_logits)
+                r->wanted[n++] = (wanted_row){row, s, newest};
+        }
+    }
+    return n;
+}
+
+static void add_token(generation *g, sequence *s, const float *logits)
+{
+    uint64_t start = clock_now_ns();
+    uint32_t token = sampler_next(g->sampler, &s->random, logits);
+    g->sampling_ns += clock_now_ns() - start;
+    s->tokens[s->n_tokens++] = token;
+    s->done =
+        s->n_tokens - s->n_prompt == g->max_tokens || config_is_eos(g->decoder->config, token);
+}
+
+/* Logits of the wanted rows, in groups of neighbours. */
+static void use_rows(run *r, uint32_t n_wanted)
+{
+    size_t width = r->g->decoder->config->vocabulary;
+    for (uint32_t i = 0; i < n_wanted;) {
+        uint32_t n = 1;
+        while (n < LOGIT_ROWS && i + n < n_wanted && r->wanted[i + n].row == r->wanted[i].row + n)
+            n++;
+        decoder_logits(r->g->decoder, r->wanted[i].row, n, r->logits);
+        for (uint32_t j = 0; j < n; j++) {
+            const wanted_row *wanted = &r->wanted[i + j];
+            const float *logits = r->logits + j * width;
+            if (r->g->keep_logits)
+                memcpy(wanted->owner->logits + wanted->owner->n_logits++ * width, logits,
+                       width * sizeof *logits);
+            if (wanted->sample)
+                add_token(r->g, wanted->owner, logits);
+        }
+        i += n;
+    }
+}
+
+static int run_step(run *r, uint64_t *ns)
+{
+    uint64_t start = clock_now_ns();
+    int code = decoder_step(r->g->decoder, r->inputs, r->n_inputs);
+    if (!code)
+        use_rows(r, list_wanted(r));
+    *ns += clock_now_ns() - start;
+    if (!code && r->g->progress)
+        r->g->progress(r->g->progress_user, r->g);
+    return code;
+}
+
+int generate_run(generation *g)
+{
+    run r;
+    int code = open_run(g, &r);
+    uint64_t start = clock_now_ns();
+    while (!code && plan_prefill(&r))
+        code = run_step(&r, &g->prefill_ns);
+    while (!code && plan_decode(&r)) {
+        g->decode_tokens += r.n_inputs;
+        code = run_step(&r, &g->decode_ns);
+    }
+    g->wall_ns = clock_now_ns() - start;
+    close_run(&r);
+    return code;
+}

@@ -1,0 +1,143 @@
+/* Opening and closing the library's objects. */
+#include "common/host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/attention.h"
+#include "common/fail.h"
+
+static void print_log(void *user, int32_t level, const char *text)
+{
+    (void)user;
+    if (level <= MOEPAGE_LOG_WARNING)
+        fprintf(stderr, "moepage-generate: %s\n", text);
+}
+
+int host_open_model(const options *opts, host *out)
+{
+    *out = (host){0};
+    moepage_model_config config = {.struct_size = sizeof config, .log = print_log};
+    if (moepage_model_open(opts->model, &config, &out->model))
+        return fail_library(RUN_REFUSED, "model");
+    out->info.struct_size = sizeof out->info;
+    if (moepage_model_get_info(out->model, &out->info))
+        return fail_library(RUN_FAILED, "model");
+    return RUN_OK;
+}
+
+static moepage_session_config session_config(const options *opts, const budget *plan)
+{
+    return (moepage_session_config){.struct_size = sizeof(moepage_session_config),
+                                    .max_tokens = plan->step_tokens,
+                                    .math = opts->math,
+                                    .prefetch = opts->prefetch ? MOEPAGE_PREFETCH_PREVIOUS
+                                                               : MOEPAGE_PREFETCH_OFF,
+                                    .prefetch_depth = opts->prefetch ? opts->prefetch_depth : 0,
+                                    .max_group_experts = opts->max_group_experts};
+}
+
+/* Arenas are whole pages: less than one page is added so that everything planned fits. */
+#define PAGE_BYTES 4096u
+
+/* The device gets what --budget covers, and the session's scratch beside it. */
+static int open_device(const options *opts, const budget *plan, host *h)
+{
+    moepage_session_config session = session_config(opts, plan);
+    uint64_t workspace_bytes;
+    if (moepage_session_workspace(h->model, &session, &workspace_bytes))
+        return fail_library(RUN_REFUSED, "session");
+    uint64_t arena_bytes = (plan->arena_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    moepage_device_config config = {.struct_size = sizeof config,
+                                    .threads = opts->threads,
+                                    .budget_bytes = arena_bytes + workspace_bytes,
+                                    .workspace_bytes = workspace_bytes,
+                                    .bus_bytes_per_s = opts->bus_bytes_per_s,
+                                    .log = print_log};
+    moepage_device_info info = {.struct_size = sizeof info};
+    if (moepage_device_open(opts->device, &config, &h->device) ||
+        moepage_device_get_info(h->device, &info))
+        return fail_library(RUN_REFUSED, "device");
+    h->threads = info.threads;
+    return RUN_OK;
+}
+
+static int open_experts(const options *opts, const budget *plan, host *h)
+{
+    moepage_expert_pool_config config = {.struct_size = sizeof config,
+                                         .scope = opts->scope,
+                                         .slots = plan->slots,
+                                         .policy = opts->policy,
+                                         .scan_percent = opts->scan_percent};
+    if (moepage_expert_pool_create(&h->device, 1, h->model, &config, &h->experts))
+        return fail_library(RUN_REFUSED, "expert pool");
+    return RUN_OK;
+}
+
+static int open_kv(const model_config *model, const budget *plan, host *h)
+{
+    uint32_t *bytes_per_token = malloc(model->layers * sizeof *bytes_per_token);
+    if (!bytes_per_token)
+        return fail_memory();
+    for (uint32_t l = 0; l < model->layers; l++)
+        bytes_per_token[l] = attention_bytes_per_token(model->kv_heads, model->head_dim);
+    /* One block per granule: the pool then takes exactly the blocks of the plan. */
+    moepage_kv_pool_config config = {.struct_size = sizeof config,
+                                     .block_tokens = KV_BLOCK_TOKENS,
+                                     .layers = model->layers,
+                                     .blocks_per_granule = 1,
+                                     .bytes_per_token = bytes_per_token,
+                                     .blocks = plan->kv_blocks,
+                                     .max_sequences = plan->kv_blocks};
+    moepage_status status = moepage_kv_pool_create(h->device, &config, &h->kv);
+    free(bytes_per_token);
+    return status ? fail_library(RUN_REFUSED, "KV pool") : RUN_OK;
+}
+
+static int open_session(const options *opts, const budget *plan, host *h)
+{
+    moepage_session_config config = session_config(opts, plan);
+    if (moepage_session_create(h->experts, h->kv, &config, &h->session))
+        return fail_library(RUN_REFUSED, "session");
+    return RUN_OK;
+}
+
+static int start_trace(const options *opts, host *h)
+{
+    if (!opts->trace_out)
+        return RUN_OK;
+    moepage_trace_info info = {.struct_size = sizeof info,
+                               .moe_layers = h->info.moe_layers,
+                               .experts = h->info.experts,
+                               .max_top_k = h->info.top_k,
+                               .has_probabilities = 1};
+    snprintf(info.model, sizeof info.model, "%s", h->info.architecture);
+    if (moepage_trace_create(opts->trace_out, &info, &h->trace) ||
+        moepage_session_record(h->session, h->trace))
+        return fail_library(RUN_REFUSED, "trace");
+    return RUN_OK;
+}
+
+int host_open(const options *opts, const model_config *config, const budget *plan, host *h)
+{
+    int code;
+    if ((code = open_device(opts, plan, h)) || (code = open_experts(opts, plan, h)) ||
+        (code = open_kv(config, plan, h)) || (code = open_session(opts, plan, h)))
+        return code;
+    return start_trace(opts, h);
+}
+
+int host_close(host *h)
+{
+    int code = RUN_OK;
+    if (h->trace)
+        moepage_session_record(h->session, NULL);
+    moepage_session_destroy(h->session);
+    if (h->trace && moepage_trace_close(h->trace))
+        code = fail_library(RUN_FAILED, "trace");
+    moepage_kv_pool_destroy(h->kv);
+    moepage_expert_pool_destroy(h->experts);
+    moepage_device_close(h->device);
+    moepage_model_close(h->model);
+    return code;
+}

@@ -1,0 +1,30 @@
+/* host.h — the library's objects of one run, opened in the order that moepage.h gives. */
+#ifndef EXAMPLE_HOST_H
+#define EXAMPLE_HOST_H
+
+#include "common/budget.h"
+#include "common/config.h"
+#include "common/options.h"
+#include "moepage.h"
+
+typedef struct host {
+    moepage_model *model;
+    moepage_model_info info;
+    moepage_device *device;
+    moepage_expert_pool *experts;
+    moepage_kv_pool *kv;
+    moepage_session *session;
+    moepage_trace *trace; /* NULL without --trace-out */
+    uint32_t threads;     /* that the device uses; the decoder takes as many */
+} host;
+
+/* Opens the model alone: what is needed to size the rest. */
+int host_open_model(const options *opts, host *out);
+
+/* Opens device, pools and session, and starts the trace. */
+int host_open(const options *opts, const model_config *config, const budget *plan, host *h);
+
+/* Closes everything, open or not, in reverse. RUN_FAILED if the trace could not be finished. */
+int host_close(host *h);
+
+#endif

@@ -1,0 +1,51 @@
+/* options.h — the command line of moepage-generate as a struct. */
+#ifndef EXAMPLE_OPTIONS_H
+#define EXAMPLE_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One --prompt or --tokens. Exactly one of `text` and `tokens` is set. */
+typedef struct prompt {
+    const char *text; /* borrowed from argv */
+    uint32_t *tokens;
+    uint32_t n_tokens;
+} prompt;
+
+typedef struct options {
+    const char *model;
+    const char *device;
+    const char *policy;
+    const char *trace_out;
+    const char *logits_out;
+    prompt *prompts;
+    uint32_t n_prompts;
+    uint64_t budget_bytes; /* 0: budget_percent decides */
+    double budget_percent;
+    uint32_t max_tokens;
+    uint32_t math;    /* MOEPAGE_MATH_* */
+    uint32_t threads; /* 0 = one per online CPU */
+    bool prefetch;
+    bool json;
+    bool help;
+    double temperature;
+    double top_p;
+    uint64_t seed;
+    uint64_t bus_bytes_per_s;
+    /* study switches */
+    uint32_t scope; /* MOEPAGE_SCOPE_* */
+    uint32_t scan_percent;
+    uint32_t max_group_experts;
+    uint32_t prefetch_depth;
+    uint32_t prefill_tokens; /* most prompt tokens in one step */
+} options;
+
+/* Reads the command line; on failure prints one line and returns RUN_REFUSED. *out is always safe
+ * to free. */
+int options_parse(int argc, char **argv, options *out);
+void options_free(options *opts);
+
+/* The help text. */
+const char *options_usage(void);
+
+#endif

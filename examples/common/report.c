@@ -1,0 +1,267 @@
+/* Streaming, the table and the JSON object. */
+#include "common/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "common/fail.h"
+#include "common/tokenizer.h"
+
+/* ---- Tokens as they come ----------------------------------------------------------------- */
+
+static void print_token(const streamer *s, const model_config *config, uint32_t token)
+{
+    if (!s->bytes)
+        fprintf(s->out, "%s%" PRIu32, s->shown ? " " : "", token);
+    else if (!config_is_eos(config, token) && tokenizer_byte(token) >= 0)
+        fputc(tokenizer_byte(token), s->out);
+}
+
+void report_stream(void *self, const generation *g)
+{
+    streamer *s = self;
+    while (s->current < g->n_sequences) {
+        const sequence *q = &g->sequences[s->current];
+        uint32_t generated = q->n_tokens - q->n_prompt;
+        if (generated && s->shown == 0 && g->n_sequences > 1)
+            fprintf(s->out, "[%" PRIu32 "] ", s->current + 1);
+        for (; s->shown < generated; s->shown++)
+            print_token(s, g->decoder->config, q->tokens[q->n_prompt + s->shown]);
+        if (!q->done)
+            break;
+        fputc('\n', s->out);
+        s->current++;
+        s->shown = 0;
+    }
+    fflush(s->out);
+}
+
+/* ---- Numbers ----------------------------------------------------------------------------- */
+
+typedef struct numbers {
+    moepage_session_stats session;
+    moepage_expert_pool_info experts;
+    moepage_kv_pool_info kv;
+    moepage_device_info device;
+    uint64_t prompt_tokens;
+    uint64_t generated_tokens;
+    uint64_t dense_ns;
+    double hit_rate;
+    double accounted; /* share of the wall time that was measured as compute or stall */
+    double tok_s, prefill_tok_s, decode_tok_s;
+} numbers;
+
+static double per_second(uint64_t count, uint64_t ns)
+{
+    return ns ? (double)count * 1e9 / (double)ns : 0;
+}
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : 0;
+}
+
+static int collect(const host *h, const generation *g, numbers *out)
+{
+    *out = (numbers){.session.struct_size = sizeof out->session,
+                     .experts.struct_size = sizeof out->experts,
+                     .kv.struct_size = sizeof out->kv,
+                     .device.struct_size = sizeof out->device};
+    if (moepage_session_get_stats(h->session, &out->session) ||
+        moepage_expert_pool_get_info(h->experts, &out->experts) ||
+        moepage_kv_pool_get_info(h->kv, &out->kv) ||
+        moepage_device_get_info(h->device, &out->device))
+        return fail_library(RUN_FAILED, "statistics");
+    for (uint32_t i = 0; i < g->n_sequences; i++) {
+        out->prompt_tokens += g->sequences[i].n_prompt;
+        out->generated_tokens += g->sequences[i].n_tokens - g->sequences[i].n_prompt;
+    }
+    out->dense_ns = g->decoder->dense_ns + g->sampling_ns;
+    out->hit_rate = share(out->session.hits, out->session.routed);
+    out->accounted =
+        share(out->session.stall_ns + out->session.compute_ns + out->dense_ns, g->wall_ns);
+    out->tok_s = per_second(out->generated_tokens, g->wall_ns);
+    out->prefill_tok_s = per_second(out->prompt_tokens, g->prefill_ns);
+    out->decode_tok_s = per_second(g->decode_tokens, g->decode_ns);
+    return RUN_OK;
+}
+
+/* ---- The table --------------------------------------------------------------------------- */
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static double ms(uint64_t ns)
+{
+    return (double)ns / 1e6;
+}
+
+int report_table(FILE *out, const host *h, const generation *g)
+{
+    numbers n;
+    int code = collect(h, g, &n);
+    if (code)
+        return code;
+    fprintf(out, "\n");
+    fprintf(out, "tokens          %" PRIu64 " prompt, %" PRIu64 " generated\n", n.prompt_tokens,
+            n.generated_tokens);
+    fprintf(out, "tok/s           %.1f overall, %.1f prefill, %.1f decode\n", n.tok_s,
+            n.prefill_tok_s, n.decode_tok_s);
+    fprintf(out,
+            "hit rate        %.2f%% (%" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64 " late)\n",
+            100 * n.hit_rate, n.session.hits, n.session.misses, n.session.late);
+    fprintf(out, "bytes moved     %.1f MiB on demand, %.1f MiB ahead\n",
+            mib(n.session.demand_bytes), mib(n.experts.prefetch_bytes));
+    fprintf(out, "time            %.1f ms: stall %.1f, experts %.1f, dense %.1f (%.1f%% known)\n",
+            ms(g->wall_ns), ms(n.session.stall_ns), ms(n.session.compute_ns), ms(n.dense_ns),
+            100 * n.accounted);
+    fprintf(out, "arena, experts  %.1f MiB: %" PRIu64 " slots of %" PRIu64 " experts\n",
+            mib(n.device.arena_expert_bytes), n.experts.slots,
+            (uint64_t)h->info.moe_layers * h->info.experts);
+    fprintf(out, "arena, KV       %.1f MiB: %" PRIu64 " blocks, %" PRIu64 " used at the peak\n",
+            mib(n.device.arena_kv_bytes), n.kv.blocks, n.kv.peak_blocks);
+    return RUN_OK;
+}
+
+/* ---- JSON -------------------------------------------------------------------------------- */
+
+static json_t *sequence_text(const sequence *q, const model_config *config, bool bytes)
+{
+    uint32_t n = q->n_tokens - q->n_prompt, length = 0;
+    unsigned char *raw = malloc(n + 1u);
+    char *text = malloc(3 * (size_t)n + 1);
+    json_t *json = NULL;
+    if (raw && text) {
+        for (uint32_t i = 0; bytes && i < n; i++) {
+            uint32_t token = q->tokens[q->n_prompt + i];
+            if (!config_is_eos(config, token) && tokenizer_byte(token) >= 0)
+                raw[length++] = (unsigned char)tokenizer_byte(token);
+        }
+        json = json_stringn(text, tokenizer_to_utf8(raw, length, text));
+    }
+    free(raw);
+    free(text);
+    return json;
+}
+
+/* The *_new setters of jansson take ownership and refuse NULL, so one check of each result finds
+ * every allocation that failed. */
+static json_t *sequence_json(const sequence *q, const model_config *config, bool bytes)
+{
+    json_t *output = json_object(), *tokens = json_array();
+    int failed = 0;
+    for (uint32_t i = q->n_prompt; i < q->n_tokens; i++)
+        failed |= json_array_append_new(tokens, json_integer(q->tokens[i]));
+    failed |= json_object_set_new(output, "tokens", tokens);
+    failed |= json_object_set_new(output, "text", sequence_text(q, config, bytes));
+    if (!failed)
+        return output;
+    json_decref(output);
+    return NULL;
+}
+
+typedef struct integer_stat {
+    const char *key;
+    uint64_t value;
+} integer_stat;
+
+typedef struct real_stat {
+    const char *key;
+    double value;
+} real_stat;
+
+static json_t *stats_json(const host *h, const generation *g, const numbers *n)
+{
+    const integer_stat integers[] = {
+        {"prompt_tokens", n->prompt_tokens},
+        {"generated_tokens", n->generated_tokens},
+        {"steps", n->session.steps},
+        {"wall_ns", g->wall_ns},
+        {"prefill_ns", g->prefill_ns},
+        {"decode_ns", g->decode_ns},
+        {"stall_ns", n->session.stall_ns},
+        {"expert_compute_ns", n->session.compute_ns},
+        {"dense_compute_ns", n->dense_ns},
+        {"library_ns", g->decoder->library_ns},
+        {"routed", n->session.routed},
+        {"hits", n->session.hits},
+        {"misses", n->session.misses},
+        {"late", n->session.late},
+        {"layers", n->session.layers},
+        {"groups", n->session.groups},
+        {"demand_bytes", n->session.demand_bytes},
+        {"prefetch_bytes", n->experts.prefetch_bytes},
+        {"hint_experts", n->session.hint_experts},
+        {"prefetch_useful", n->experts.prefetch_useful},
+        {"prefetch_late", n->experts.prefetch_late},
+        {"prefetch_wasted", n->experts.prefetch_wasted},
+        {"prefetch_cancelled", n->experts.prefetch_cancelled},
+        {"prefetch_refused", n->experts.prefetch_refused},
+        {"evictions", n->experts.evictions},
+        {"slots", n->experts.slots},
+        {"slot_bytes", n->experts.slot_bytes},
+        {"experts", (uint64_t)h->info.moe_layers * h->info.experts},
+        {"routed_bytes", h->info.routed_bytes},
+        {"kv_blocks", n->kv.blocks},
+        {"kv_block_bytes", n->kv.block_bytes},
+        {"kv_peak_blocks", n->kv.peak_blocks},
+        {"budget_bytes", n->device.budget_bytes},
+        {"workspace_bytes", n->device.workspace_bytes},
+        {"arena_bytes", n->device.arena_bytes},
+        {"arena_expert_bytes", n->device.arena_expert_bytes},
+        {"arena_kv_bytes", n->device.arena_kv_bytes},
+        {"peak_bytes", n->device.peak_bytes},
+        {"threads", n->device.threads},
+    };
+    const real_stat reals[] = {
+        {"tok_s", n->tok_s},
+        {"prefill_tok_s", n->prefill_tok_s},
+        {"decode_tok_s", n->decode_tok_s},
+        {"hit_rate", n->hit_rate},
+        {"accounted", n->accounted},
+    };
+    json_t *stats = json_object();
+    int failed = 0;
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
+        failed |= json_object_set_new(stats, integers[i].key,
+                                      json_integer((json_int_t)integers[i].value));
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        failed |= json_object_set_new(stats, reals[i].key, json_real(reals[i].value));
+    if (!failed)
+        return stats;
+    json_decref(stats);
+    return NULL;
+}
+
+int report_json(FILE *out, const host *h, const generation *g, bool bytes)
+{
+    numbers n;
+    int code = collect(h, g, &n);
+    if (code)
+        return code;
+    json_t *root = json_object(), *outputs = json_array();
+    int failed = 0;
+    for (uint32_t i = 0; i < g->n_sequences; i++)
+        failed |= json_array_append_new(outputs,
+                                        sequence_json(&g->sequences[i], g->decoder->config, bytes));
+    failed |= json_object_set_new(root, "outputs", outputs);
+    failed |= json_object_set_new(root, "stats", stats_json(h, g, &n));
+    if (!failed)
+        failed = json_dumpf(root, out, JSON_COMPACT) || fputc('\n', out) == EOF;
+    json_decref(root);
+    return failed ? fail(RUN_FAILED, "cannot write the JSON output") : RUN_OK;
+}
+
+int report_logits(FILE *out, const generation *g)
+{
+    for (uint32_t i = 0; i < g->n_sequences; i++) {
+        const sequence *q = &g->sequences[i];
+        size_t n = (size_t)q->n_logits * g->decoder->config->vocabulary;
+        if (fwrite(q->logits, sizeof *q->logits, n, out) != n)
+            return fail(RUN_FAILED, "cannot write the logits");
+    }
+    return RUN_OK;
+}

@@ -1,0 +1,79 @@
+/* Greedy and nucleus sampling with reproducible random numbers. */
+#include "common/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/fail.h"
+
+int sampler_open(double temperature, double top_p, uint32_t vocabulary, sampler *out)
+{
+    *out = (sampler){temperature, top_p, NULL, vocabulary};
+    if (temperature > 0) {
+        out->candidates = malloc(vocabulary * sizeof *out->candidates);
+        if (!out->candidates)
+            return fail_memory();
+    }
+    return RUN_OK;
+}
+
+void sampler_close(sampler *s)
+{
+    free(s->candidates);
+}
+
+/* SplitMix64 (Steele, Lea and Flood 2014). */
+static uint64_t next_random(uint64_t *counter)
+{
+    uint64_t z = *counter += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+sampler_state sampler_seed(uint64_t seed, uint32_t index)
+{
+    uint64_t stream = index;
+    return (sampler_state){next_random(&seed) ^ next_random(&stream)};
+}
+
+static uint32_t largest(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+/* Most probable first, lower ids first among equals: a total order, so sorting is reproducible. */
+static int compare_candidates(const void *left, const void *right)
+{
+    const sampler_candidate *a = left, *b = right;
+    if (a->probability != b->probability)
+        return a->probability > b->probability ? -1 : 1;
+    return (a->token > b->token) - (a->token < b->token);
+}
+
+uint32_t sampler_next(sampler *s, sampler_state *state, const float *logits)
+{
+    uint32_t best = largest(logits, s->vocabulary);
+    if (!s->candidates)
+        return best;
+    double total = 0;
+    for (uint32_t i = 0; i < s->vocabulary; i++) {
+        double p = exp(((double)logits[i] - (double)logits[best]) / s->temperature);
+        s->candidates[i] = (sampler_candidate){p, i};
+        total += p;
+    }
+    qsort(s->candidates, s->vocabulary, sizeof *s->candidates, compare_candidates);
+    uint32_t n = 0;
+    double nucleus = 0;
+    while (n < s->vocabulary && (n == 0 || nucleus < s->top_p * total))
+        nucleus += s->candidates[n++].probability;
+    double draw = (double)(next_random(&state->counter) >> 11) * 0x1p-53 * nucleus;
+    uint32_t i = 0;
+    for (double seen = s->candidates[0].probability; i + 1 < n && draw >= seen; i++)
+        seen += s->candidates[i + 1].probability;
+    return s->candidates[i].token;
+}

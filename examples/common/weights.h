@@ -1,0 +1,55 @@
+/* weights.h — the checkpoint's tensors that are never paged, found once and read in place. */
+#ifndef EXAMPLE_WEIGHTS_H
+#define EXAMPLE_WEIGHTS_H
+
+#include "common/config.h"
+
+/* A row-major matrix inside the mapped checkpoint. data NULL = not in this model. */
+typedef struct matrix {
+    const void *data;
+    uint32_t dtype; /* F32, F16 or BF16 */
+    uint32_t rows;
+    uint32_t columns;
+} matrix;
+
+static inline size_t matrix_row_bytes(const matrix *m)
+{
+    return (size_t)m->columns * (m->dtype == MOEPAGE_DTYPE_F32 ? 4 : 2);
+}
+
+/* A gated MLP: down(silu(gate x) * up x). */
+typedef struct mlp_weights {
+    matrix gate, up, down;
+} mlp_weights;
+
+/* Scale and, for LayerNorm, shift; widened to floats. */
+typedef struct norm_weights {
+    const float *scale;
+    const float *shift; /* NULL = none */
+} norm_weights;
+
+typedef struct layer_weights {
+    norm_weights input_norm, post_norm, q_norm, k_norm;
+    matrix q, k, v, o;
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
+    matrix router;                                  /* MoE layers */
+    mlp_weights mlp;    /* the shared expert of MoE layers; or a dense layer's MLP */
+    matrix shared_gate; /* [1, hidden] */
+} layer_weights;
+
+typedef struct model_weights {
+    layer_weights *layers;
+    matrix embedding;
+    matrix head;
+    const float *head_bias;
+    norm_weights final_norm;
+    float **vectors; /* owned: what the float pointers above point to */
+    size_t n_vectors;
+} model_weights;
+
+/* Finds every tensor that `config` asks for and checks its shape. The matrices point into the
+ * model, which must stay open. *out is always safe to close. */
+int weights_open(const moepage_model *model, const model_config *config, model_weights *out);
+void weights_close(model_weights *w);
+
+#endif

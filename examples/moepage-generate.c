@@ -1,0 +1,166 @@
+/* moepage-generate — a complete host application: it reads prompts, generates with a Mixture-of-
+ * Experts model whose experts and KV cache share one byte budget, and reports what that cost.
+ * docs/generate.md describes it; examples/common/ has the parts. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "common/generate.h"
+#include "common/host.h"
+#include "common/options.h"
+#include "common/report.h"
+#include "common/tokenizer.h"
+
+/* One run's state; zeroed, every part is safe to close. */
+typedef struct app {
+    options opts;
+    host host;
+    model_config config;
+    model_weights weights;
+    budget plan;
+    decoder decoder;
+    sampler sampler;
+    sequence *sequences;
+    FILE *logits;
+    bool bytes; /* a byte-level model: tokens have text */
+} app;
+
+static int read_prompt(app *a, uint32_t index)
+{
+    const prompt *given = &a->opts.prompts[index];
+    sequence *s = &a->sequences[index];
+    if (given->text && !a->bytes)
+        return fail(RUN_REFUSED,
+                    "--prompt needs a byte-level model; %s has a vocabulary of its "
+                    "own: use --tokens",
+                    a->opts.model);
+    size_t n = given->text ? strlen(given->text) : given->n_tokens;
+    uint64_t longest = a->config.max_positions < a->config.rope.max_positions
+                           ? a->config.max_positions
+                           : a->config.rope.max_positions;
+    if (n + a->opts.max_tokens - 1 > longest)
+        return fail(RUN_REFUSED,
+                    "prompt %u has %zu tokens: with --max-tokens %u it needs %zu "
+                    "positions, the model has %llu",
+                    index + 1, n, a->opts.max_tokens, n + a->opts.max_tokens - 1,
+                    (unsigned long long)longest);
+    s->tokens = calloc(n + a->opts.max_tokens, sizeof *s->tokens);
+    if (!s->tokens)
+        return fail_memory();
+    for (size_t i = 0; i < n; i++) {
+        s->tokens[i] = given->text ? (unsigned char)given->text[i] : given->tokens[i];
+        if (s->tokens[i] >= a->config.vocabulary)
+            return fail(RUN_REFUSED, "prompt %u: token %u is outside the vocabulary of %u",
+                        index + 1, s->tokens[i], a->config.vocabulary);
+    }
+    s->n_prompt = s->n_tokens = (uint32_t)n;
+    s->random = sampler_seed(a->opts.seed, index);
+    return RUN_OK;
+}
+
+static int read_prompts(app *a)
+{
+    a->sequences = calloc(a->opts.n_prompts, sizeof *a->sequences);
+    if (!a->sequences)
+        return fail_memory();
+    a->bytes = tokenizer_is_bytes(a->opts.model, a->config.vocabulary);
+    int code = RUN_OK;
+    for (uint32_t i = 0; i < a->opts.n_prompts && !code; i++)
+        code = read_prompt(a, i);
+    return code;
+}
+
+static int plan(app *a)
+{
+    uint32_t *lengths = calloc(a->opts.n_prompts, sizeof *lengths);
+    if (!lengths)
+        return fail_memory();
+    for (uint32_t i = 0; i < a->opts.n_prompts; i++)
+        lengths[i] = a->sequences[i].n_prompt;
+    int code =
+        budget_plan(&a->opts, &a->host.info, &a->config, lengths, a->opts.n_prompts, &a->plan);
+    free(lengths);
+    return code;
+}
+
+static int open_files(app *a)
+{
+    if (a->opts.logits_out && !(a->logits = fopen(a->opts.logits_out, "wb")))
+        return fail(RUN_REFUSED, "%s: %s", a->opts.logits_out, strerror(errno));
+    return RUN_OK;
+}
+
+/* The output file is opened last: a run that is refused leaves an existing one as it was. */
+static int set_up(app *a)
+{
+    int code;
+    if ((code = host_open_model(&a->opts, &a->host)) ||
+        (code = config_read(a->host.model, &a->config)) || (code = read_prompts(a)) ||
+        (code = plan(a)) || (code = weights_open(a->host.model, &a->config, &a->weights)) ||
+        (code = host_open(&a->opts, &a->config, &a->plan, &a->host)) ||
+        (code =
+             sampler_open(a->opts.temperature, a->opts.top_p, a->config.vocabulary, &a->sampler)) ||
+        (code = decoder_open(&a->config, &a->weights, a->host.session, a->host.kv, a->opts.math,
+                             a->opts.prefetch, a->host.threads, a->plan.step_tokens,
+                             a->plan.max_positions, &a->decoder)))
+        return code;
+    return open_files(a);
+}
+
+static int run(app *a)
+{
+    streamer stream = {.out = stdout, .bytes = a->bytes};
+    generation g = {.decoder = &a->decoder,
+                    .sampler = &a->sampler,
+                    .sequences = a->sequences,
+                    .n_sequences = a->opts.n_prompts,
+                    .max_tokens = a->opts.max_tokens,
+                    .step_tokens = a->plan.step_tokens,
+                    .keep_logits = a->logits != NULL,
+                    .progress = a->opts.json ? NULL : report_stream,
+                    .progress_user = &stream};
+    int code = generate_run(&g);
+    if (!code && a->logits)
+        code = report_logits(a->logits, &g);
+    if (!code)
+        code = a->opts.json ? report_json(stdout, &a->host, &g, a->bytes)
+                            : report_table(stdout, &a->host, &g);
+    if (!code && (fflush(stdout) || ferror(stdout)))
+        code = fail(RUN_FAILED, "cannot write to standard output");
+    return code;
+}
+
+/* Closes everything; a failure to finish a file is the run's failure. */
+static int tear_down(app *a, int code)
+{
+    decoder_close(&a->decoder);
+    sampler_close(&a->sampler);
+    weights_close(&a->weights);
+    int closed = host_close(&a->host);
+    if (a->logits && fclose(a->logits) && !closed)
+        closed = fail(RUN_FAILED, "%s: %s", a->opts.logits_out, strerror(errno));
+    code = code ? code : closed;
+    for (uint32_t i = 0; a->sequences && i < a->opts.n_prompts; i++) {
+        free(a->sequences[i].tokens);
+        free(a->sequences[i].logits);
+    }
+    free(a->sequences);
+    config_free(&a->config);
+    options_free(&a->opts);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    app a = {0};
+    int code = options_parse(argc, argv, &a.opts);
+    if (!code && a.opts.help) {
+        fputs(options_usage(), stdout);
+    } else if (!code) {
+        code = set_up(&a);
+        if (!code)
+            code = run(&a);
+    }
+    return tear_down(&a, code);
+}

@@ -1,0 +1,174 @@
+/* moepage-generate refuses what it cannot do: exit status 2, exactly one line on standard error
+ * that names what was wrong, nothing on standard output, and no file left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "checkpoint_maker.h"
+#include "tool.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define ARGUMENTS(...)    \
+    {                     \
+        __VA_ARGS__, NULL \
+    }
+
+#define OLMOE "tests/data/hf/olmoe"
+#define RUN "--model", OLMOE, "--tokens", "5,6,7", "--max-tokens", "2"
+
+typedef struct bad_case {
+    const char *name;
+    const char *named; /* a part of the line that must be there */
+    const char *arguments[16];
+} bad_case;
+
+static const bad_case bad_cases[] = {
+    /* the command line */
+    {"unknown_flag", "--bogus", ARGUMENTS(RUN, "--bogus", "1")},
+    {"flag_without_value", "--budget", ARGUMENTS(RUN, "--budget")},
+    {"value_for_a_switch", "--json", ARGUMENTS(RUN, "--json=1")},
+    {"stray_word", "stray", ARGUMENTS(RUN, "stray")},
+    {"no_model", "--model", ARGUMENTS("--tokens", "1")},
+    {"no_prompt", "prompt", ARGUMENTS("--model", OLMOE)},
+    /* budgets */
+    {"zero_budget", "--budget", ARGUMENTS(RUN, "--budget", "0")},
+    {"zero_percent", "--budget", ARGUMENTS(RUN, "--budget", "0%")},
+    {"negative_budget", "--budget", ARGUMENTS(RUN, "--budget", "-1")},
+    {"nan_budget", "--budget", ARGUMENTS(RUN, "--budget", "nan")},
+    {"nan_percent", "--budget", ARGUMENTS(RUN, "--budget", "NaN%")},
+    {"infinite_percent", "--budget", ARGUMENTS(RUN, "--budget", "inf%")},
+    {"huge_percent", "--budget", ARGUMENTS(RUN, "--budget", "1e400%")},
+    {"percent_above_100", "--budget", ARGUMENTS(RUN, "--budget", "101%")},
+    {"overflowing_budget", "--budget", ARGUMENTS(RUN, "--budget", "99999999999999999999")},
+    {"overflowing_suffix", "--budget", ARGUMENTS(RUN, "--budget", "18446744073709551615G")},
+    {"budget_of_one_byte", "at least", ARGUMENTS(RUN, "--budget", "1")},
+    {"percentage_below_one_expert", "at least", ARGUMENTS(RUN, "--budget", "0.001%")},
+    {"layer_share_below_one_slot", "at least",
+     ARGUMENTS(RUN, "--budget", "4%", "--scope", "layer")},
+    /* prompts */
+    {"empty_token_list", "--tokens", ARGUMENTS("--model", OLMOE, "--tokens", "")},
+    {"hole_in_tokens", "--tokens", ARGUMENTS("--model", OLMOE, "--tokens", "1,,2")},
+    {"trailing_comma", "--tokens", ARGUMENTS("--model", OLMOE, "--tokens", "1,2,")},
+    {"negative_token", "--tokens", ARGUMENTS("--model", OLMOE, "--tokens", "1,-2")},
+    {"token_outside_vocabulary", "128", ARGUMENTS("--model", OLMOE, "--tokens", "1,128")},
+    {"text_for_a_model_without_bytes", "--prompt", ARGUMENTS("--model", OLMOE, "--prompt", "hi")},
+    {"empty_prompt", "--prompt",
+     ARGUMENTS("--model", "examples/models/tiny-qwen3moe", "--prompt", "")},
+    {"more_positions_than_the_model_has", "256", ARGUMENTS(RUN, "--max-tokens", "255")},
+    /* numbers and names */
+    {"zero_max_tokens", "--max-tokens", ARGUMENTS(RUN, "--max-tokens", "0")},
+    {"negative_max_tokens", "--max-tokens", ARGUMENTS(RUN, "--max-tokens", "-3")},
+    {"nan_temperature", "--temperature", ARGUMENTS(RUN, "--temperature", "nan")},
+    {"negative_temperature", "--temperature", ARGUMENTS(RUN, "--temperature", "-0.5")},
+    {"infinite_temperature", "--temperature", ARGUMENTS(RUN, "--temperature", "inf")},
+    {"zero_top_p", "--top-p", ARGUMENTS(RUN, "--top-p", "0")},
+    {"top_p_above_one", "--top-p", ARGUMENTS(RUN, "--top-p", "1.01")},
+    {"nan_top_p", "--top-p", ARGUMENTS(RUN, "--top-p", "nan")},
+    {"word_for_seed", "--seed", ARGUMENTS(RUN, "--seed", "x")},
+    {"negative_threads", "--threads", ARGUMENTS(RUN, "--threads", "-1")},
+    {"too_many_threads", "--threads", ARGUMENTS(RUN, "--threads", "4294967297")},
+    {"fraction_of_group", "--max-group-experts", ARGUMENTS(RUN, "--max-group-experts", "1.5")},
+    {"word_for_bus", "--bus", ARGUMENTS(RUN, "--bus", "fast")},
+    {"unknown_math", "--math", ARGUMENTS(RUN, "--math", "fp64")},
+    {"unknown_policy", "fifo", ARGUMENTS(RUN, "--policy", "fifo")},
+    {"unknown_prefetch", "--prefetch", ARGUMENTS(RUN, "--prefetch", "maybe")},
+    {"unknown_device", "tpu", ARGUMENTS(RUN, "--device", "tpu")},
+    /* files */
+    {"missing_model", "nowhere", ARGUMENTS("--model", "tests/data/nowhere", "--tokens", "1")},
+    {"directory_without_a_model", "config.json",
+     ARGUMENTS("--model", "tests/data", "--tokens", "1")},
+    {"architecture_it_cannot_run", "deepseek_v3",
+     ARGUMENTS("--model", "tests/data/hf/deepseek_v3", "--tokens", "1")},
+    {"experts_it_cannot_run", "gpt_oss",
+     ARGUMENTS("--model", "tests/data/hf/gpt_oss", "--tokens", "1")},
+    {"logits_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--logits-out", "nowhere/logits")},
+    {"trace_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--trace-out", "nowhere/trace")},
+};
+
+static void assert_refused(const char *const *arguments, const char *named)
+{
+    tool_result result;
+    tool_run("moepage-generate", arguments, &result);
+    const char *end = strchr(result.err, '\n');
+    if (result.exit_status != 2 || !end || end == result.err || end[1] || *result.out)
+        fail_msg("exit status %d, standard error \"%s\", standard output \"%s\"",
+                 result.exit_status, result.err, result.out);
+    if (!strstr(result.err, named))
+        fail_msg("\"%s\" does not name %s", result.err, named);
+    tool_result_free(&result);
+}
+
+static void test_bad_usage_is_refused_in_one_line(void **state)
+{
+    const bad_case *bad = *state;
+    assert_refused(bad->arguments, bad->named);
+}
+
+/* ---- Damaged checkpoints ----------------------------------------------------------------- */
+
+static void copy_file(const char *from, const char *to, const char *name, size_t cut)
+{
+    size_t n;
+    unsigned char *bytes = maker_read(from, name, &n);
+    assert_true(n > cut);
+    maker_write(to, name, bytes, n - cut);
+    free(bytes);
+}
+
+static void test_a_truncated_checkpoint_is_refused_in_one_line(void **state)
+{
+    (void)state;
+    char dir[64], logits[96];
+    maker_dir_create(dir);
+    snprintf(logits, sizeof logits, "%s/logits", dir);
+    copy_file(OLMOE, dir, "config.json", 0);
+    copy_file(OLMOE, dir, "model.safetensors", 1);
+    const char *const arguments[] = {"--model", dir, "--tokens", "1", "--logits-out", logits, NULL};
+    assert_refused(arguments, "model.safetensors");
+    assert_int_equal(access(logits, F_OK), -1);
+    copy_file(OLMOE, dir, "model.safetensors", 0);
+    maker_write_text(dir, "config.json", "{\"model_type\": \"olmoe\"");
+    assert_refused(arguments, "config.json");
+    maker_write_text(dir, "config.json", "{\"model_type\": \"unheard_of\"}");
+    assert_refused(arguments, "unheard_of");
+    maker_dir_remove(dir);
+}
+
+static void test_a_refused_run_leaves_no_logits(void **state)
+{
+    (void)state;
+    char dir[64], logits[96];
+    maker_dir_create(dir);
+    snprintf(logits, sizeof logits, "%s/logits", dir);
+    const char *const arguments[] = {RUN, "--policy", "fifo", "--logits-out", logits, NULL};
+    assert_refused(arguments, "fifo");
+    assert_int_equal(access(logits, F_OK), -1);
+    maker_dir_remove(dir);
+}
+
+/* ---- The program ------------------------------------------------------------------------- */
+
+int main(void)
+{
+    enum { OTHERS = 2 };
+    static char names[COUNT(bad_cases)][128];
+    static struct CMUnitTest tests[COUNT(bad_cases) + OTHERS] = {
+        cmocka_unit_test(test_a_truncated_checkpoint_is_refused_in_one_line),
+        cmocka_unit_test(test_a_refused_run_leaves_no_logits),
+    };
+    for (size_t i = 0; i < COUNT(bad_cases); i++) {
+        snprintf(names[i], sizeof names[i], "test_generate_%s_is_refused_in_one_line",
+                 bad_cases[i].name);
+        tests[OTHERS + i] = (struct CMUnitTest){.name = names[i],
+                                                .test_func = test_bad_usage_is_refused_in_one_line,
+                                                .initial_state = (void *)(uintptr_t)&bad_cases[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,101 @@
+/* Running the command-line tools. */
+#include "tool.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MAX_ARGUMENTS 256
+
+extern char **environ;
+
+static bool is_program(const char *path)
+{
+    return access(path, X_OK) == 0;
+}
+
+/* This program is BUILD/CONFIG/tests/SUITE/test_x. Tools are in BUILD/CONFIG/bin, or, where that
+ * configuration has none, in BUILD/bin. */
+static void find_tool(const char *name, char *path, size_t room)
+{
+    const char *given = getenv("MOEPAGE_BIN_DIR");
+    if (given) {
+        snprintf(path, room, "%s/%s", given, name);
+        return;
+    }
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_in_range(n, 1, sizeof self - 1);
+    self[n] = '\0';
+    for (int up = 0; up < 3; up++)
+        *strrchr(self, '/') = '\0';
+    snprintf(path, room, "%s/bin/%s", self, name);
+    if (!is_program(path))
+        snprintf(path, room, "%s/../bin/%s", self, name);
+}
+
+/* Everything written to a memory file, NUL-terminated. */
+static char *take_text(int file)
+{
+    off_t size = lseek(file, 0, SEEK_END);
+    assert_true(size >= 0);
+    char *text = malloc((size_t)size + 1);
+    assert_non_null(text);
+    assert_int_equal(pread(file, text, (size_t)size, 0), size);
+    text[size] = '\0';
+    close(file);
+    return text;
+}
+
+static int wait_for(pid_t child)
+{
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* Output goes to memory files rather than pipes: no reader is needed to keep the tool going. */
+void tool_run(const char *name, const char *const *arguments, tool_result *out)
+{
+    char path[PATH_MAX + 64];
+    char *argv[MAX_ARGUMENTS + 2] = {path};
+    find_tool(name, path, sizeof path);
+    if (!is_program(path))
+        fail_msg("%s is not there: build the tools first", path);
+    for (size_t i = 0; arguments[i]; i++) {
+        assert_in_range(i, 0, MAX_ARGUMENTS - 1);
+        argv[i + 1] = (char *)(uintptr_t)arguments[i];
+    }
+    int text[2] = {memfd_create("out", MFD_CLOEXEC), memfd_create("err", MFD_CLOEXEC)};
+    assert_true(text[0] >= 0 && text[1] >= 0);
+    posix_spawn_file_actions_t actions;
+    assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, text[0], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, text[1], STDERR_FILENO);
+    pid_t child;
+    assert_int_equal(posix_spawn(&child, path, &actions, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    out->exit_status = wait_for(child);
+    out->out = take_text(text[0]);
+    out->err = take_text(text[1]);
+}
+
+void tool_result_free(tool_result *result)
+{
+    free(result->out);
+    free(result->err);
+}
