@@ -1,0 +1,274 @@
+# Builds libmoepage, its command-line tools and its tests (GNU make, no recursion into directories).
+#
+#   make               lib/libmoepage.so.0, lib/libmoepage.a, build/bin/*
+#   make demo          installs what is missing, builds, runs the demonstration
+#   make check         installs what is missing, runs every test, plain and under ASan + UBSan
+#   make check-long    the same with more property rounds, and under TSan
+#   make asan | ubsan | tsan    the test programs under one sanitizer
+#   make install       to $(DESTDIR)$(PREFIX)
+#
+# Variables: CC CXX NVCC CFLAGS LDFLAGS BUILD LIB PREFIX DESTDIR; CUDA=0 leaves the CUDA module out,
+# CUDA=1 insists on it; WERROR=1 makes warnings errors; V=1 shows commands. A new source, tool or
+# test file needs no change here: the lists below are found by name.
+
+BUILD    ?= build
+LIB      ?= lib
+PREFIX   ?= /usr/local
+CFLAGS   ?= -O2 -g
+CXX      ?= g++
+NVCC     ?= nvcc
+CUDA     ?= auto
+CUDA_ARCHS ?= 80 86 89 90
+SAN      ?=
+WERROR   ?= 0
+V        ?= 0
+TEST_TIMEOUT ?= 300
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+Q := $(if $(filter 0,$(V)),@)
+comma := ,
+version_part = $(shell sed -n 's/^.define MOEPAGE_VERSION_$(1) *//p' include/moepage.h)
+VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
+export CC CXX NVCC CUDA CFLAGS CPPFLAGS LDFLAGS WERROR BUILD LIB TEST_TIMEOUT
+
+# ---- What there is -------------------------------------------------------------------------
+
+# One object directory per set of sanitizers; only the plain build writes to lib/.
+CONFIG  := $(if $(SAN),$(subst $(comma),-,$(SAN)),release)
+OBJ     := $(BUILD)/$(CONFIG)
+BIN     := $(if $(SAN),$(OBJ)/bin,$(BUILD)/bin)
+ARCHIVE := $(if $(SAN),$(OBJ),$(LIB))/libmoepage.a
+SHARED  := $(if $(SAN),,$(LIB)/libmoepage.so.0)
+
+LIB_SRC      := $(sort $(wildcard src/*/*.c))
+TOOL_SRC     := $(sort $(wildcard examples/*.c))
+PART_SRC     := $(sort $(wildcard examples/common/*.c examples/bench/*.c))
+TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
+SUPPORT_SRC  := $(filter-out $(TEST_SRC) tests/bench/% tests/fuzz/% tests/gpu/%,$(sort $(wildcard tests/*/*.c)))
+TEST_SCRIPTS := $(sort $(wildcard tests/*/test_*.sh))
+CUDA_SRC     := $(sort $(wildcard cuda/*.cu))
+
+objects   = $(patsubst %.c,$(OBJ)/%.o,$(1))
+LIB_OBJ  := $(call objects,$(LIB_SRC))
+TOOLS    := $(TOOL_SRC:examples/%.c=$(BIN)/%)
+TESTS    := $(TEST_SRC:%.c=$(OBJ)/%)
+programs  = $(TEST_SRC:%.c=$(BUILD)/$(1)/%)
+
+# Why the CUDA module is not built, in words; empty when it is.
+have_nvcc = $(shell command -v $(NVCC) 2>/dev/null)
+NO_CUDA  := $(if $(CUDA_SRC),$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(have_nvcc),,no nvcc)),no sources yet)
+ifeq ($(CUDA) $(NO_CUDA),1 no nvcc)
+$(error CUDA=1, but '$(NVCC)' is not on PATH: set NVCC, or leave CUDA out)
+endif
+
+# ---- Flags ---------------------------------------------------------------------------------
+
+# Only packages whose header some source includes are asked for and linked.
+uses = $(if $(shell grep -rlsF 'include <$(1)>' src | head -1),$(2))
+PKGS := $(strip $(call uses,jansson.h,jansson) $(call uses,xxhash.h,libxxhash) \
+                $(call uses,zstd.h,libzstd) $(call uses,numa.h,numa))
+
+# Asked once, and only when a recipe needs it: `make setup` must work without pkg-config.
+once = $(eval $(1) := $(shell $(2)))$($(1))
+PKG_CFLAGS = $(if $(PKGS),$(call once,PKG_CFLAGS,pkg-config --cflags $(PKGS)))
+PKG_LIBS   = $(if $(PKGS),$(call once,PKG_LIBS,pkg-config --libs $(PKGS)))
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+            $(if $(filter 1,$(WERROR)),-Werror)
+
+# -ffp-contract=off: otherwise, where a compiler fuses a * b + c depends on the instruction set of
+# the file and on its version, and the same sum would differ in the last bit from one CPU to the
+# next. Fused multiply-adds are written where they are meant.
+BASE_FLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -ffp-contract=off $(WARNINGS)
+
+# The shipped library keeps no assert, for it never aborts, and what only asserts use is unused in
+# it; sanitized builds have both. Recovering from an undefined operation would hide it from the
+# exit status.
+ifeq ($(SAN),)
+BASE_FLAGS += -DNDEBUG -Wno-unused-function -Wno-unused-variable -Wno-unused-but-set-variable
+else
+SAN_FLAGS := -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
+endif
+
+COMPILE = $(CC) $(BASE_FLAGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS)
+LINK    = $(CC) -pthread $(SAN_FLAGS) $(LDFLAGS) -Wl,--as-needed
+
+$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc $(ISA)
+$(OBJ)/examples/%.o: PART = -Iinclude -Iexamples -Iexamples/common
+$(OBJ)/tests/%.o:    PART = -UNDEBUG -Iinclude -Isrc -Itests/support -Itests/conformance
+
+# Code for one instruction set lives in a file of its own, chosen at run time.
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
+AVX2       := -mavx2 -mfma -mf16c
+AVX512     := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+$(OBJ)/src/device/%_avx2.o:       ISA = $(AVX2)
+$(OBJ)/src/device/%_avx512.o:     ISA = $(AVX512)
+AVX512BF16 := $(AVX512) -mavx512bf16
+$(OBJ)/src/device/%_avx512bf16.o: ISA = $(AVX512BF16)
+endif
+
+# ---- Library and tools ---------------------------------------------------------------------
+
+.PHONY: all lib tools tests cuda setup
+all: lib tools cuda
+lib: $(ARCHIVE) $(SHARED)
+tools: $(TOOLS)
+
+# Says which packages are missing, once per build directory.
+$(BUILD)/setup.ok: .ci/setup
+	$(Q).ci/setup check && mkdir -p $(@D) && touch $@
+
+# Objects are rebuilt when the compiler or its flags change.
+$(OBJ)/flags: FORCE | $(BUILD)/setup.ok
+	$(Q)mkdir -p $(@D); echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
+FORCE:
+
+$(OBJ)/%.o: %.c $(OBJ)/flags
+	@echo "  CC    $<"
+	$(Q)mkdir -p $(@D) && $(COMPILE) $(PART) -MMD -MP -c $< -o $@
+
+$(ARCHIVE): $(LIB_OBJ)
+	@echo "  AR    $@"
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
+
+$(LIB)/libmoepage.so.0: $(LIB_OBJ) lib/moepage.map
+	@echo "  LD    $@"
+	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,-soname,libmoepage.so.0 \
+	    -Wl,--version-script=lib/moepage.map -Wl,-z,now -Wl,-z,relro -Wl,-z,defs \
+	    $(LIB_OBJ) $(PKG_LIBS) -lm -o $@ && ln -sf libmoepage.so.0 $(LIB)/libmoepage.so
+
+# Tools see the public header and the shared library alone, as any host program would.
+$(OBJ)/examples/libparts.a: $(call objects,$(PART_SRC))
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
+
+$(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a $(or $(SHARED),$(ARCHIVE))
+	@echo "  LD    $@"
+	$(Q)mkdir -p $(@D) && $(LINK) $^ -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) -lm -o $@
+
+cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so)
+$(LIB)/libmoepage-cuda.so: $(CUDA_SRC) $(wildcard cuda/*.cuh include/*.h src/*/*.h)
+	@echo "  NVCC  $@"
+	$(Q)mkdir -p $(@D) && $(NVCC) -O3 -std=c++17 -shared -Xcompiler -fPIC,-fvisibility=hidden \
+	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+	    -Iinclude -Isrc $(NVCCFLAGS) $(CUDA_SRC) -o $@
+
+# ---- Tests ---------------------------------------------------------------------------------
+
+tests: $(TOOLS) $(TESTS)
+$(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
+
+# Linked with the archive, so that internal functions are reachable. Fault tests put themselves
+# between the library and its allocator.
+$(OBJ)/tests/fault/%: WRAP = -Wl,--wrap=mp_alloc,--wrap=mp_realloc
+$(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(ARCHIVE)
+	@echo "  LD    $@"
+	$(Q)$(LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+	    $(PKG_LIBS) -lcmocka -lm -o $@
+
+RUN     = tests/run.sh -o $(BUILD)/logs
+SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
+FUZZ_SKIP = -s 'fuzz-replay (no fuzz targets yet)'
+
+.PHONY: check check-long asan ubsan tsan fuzz-replay gpu-check gpu-bench bench abi abi-update docs
+check: setup
+	$(SUBMAKE) all tests
+	$(SUBMAKE) tests SAN=address,undefined
+	$(Q)$(RUN) $(CUDA_SKIP) $(FUZZ_SKIP) $(call programs,release) \
+	    $(call programs,address-undefined) $(TEST_SCRIPTS)
+
+# MP_TEST_LONG=1 asks the property tests for many more rounds.
+check-long: setup
+	$(SUBMAKE) all tests
+	$(SUBMAKE) tests SAN=address,undefined
+	$(SUBMAKE) tests SAN=thread
+	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(FUZZ_SKIP) \
+	    $(foreach c,release address-undefined thread,$(call programs,$(c))) $(TEST_SCRIPTS)
+
+asan: sanitizer = address
+ubsan: sanitizer = undefined
+tsan: sanitizer = thread
+asan ubsan tsan: setup
+	$(SUBMAKE) tests SAN=$(sanitizer)
+	$(Q)$(RUN) $(call programs,$(sanitizer))
+
+abi: lib
+	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh) $(filter $(OBJ)/tests/abi/%,$(TESTS))
+abi: $(filter $(OBJ)/tests/abi/%,$(TESTS))
+
+# Rewrites the baseline: only after docs/abi.md has been read.
+abi-update:
+	$(Q)tests/abi/symbols.sh >lib/abi/symbols.txt && tests/abi/structs.sh >lib/abi/structs.txt
+	@echo "lib/abi/symbols.txt and lib/abi/structs.txt rewritten"
+
+docs:
+	$(Q)$(RUN) tests/docs/test_docs.sh
+
+fuzz-replay:
+	$(Q)$(RUN) $(FUZZ_SKIP)
+
+gpu-check gpu-bench:
+	$(Q)$(RUN) -s '$@ (cuda module: $(or $(NO_CUDA),no GPU tests yet))'
+
+# Prints figures; tests nothing. docs/host-kernels.md says how to compare with oneDNN.
+bench: all
+	$(Q)for b in route ffn "prefetch --model examples/models/tiny-qwen3moe"; do \
+	    $(BIN)/moepage-bench $$b || exit 1; echo; done
+
+# ---- Style ---------------------------------------------------------------------------------
+
+.PHONY: format-check format tidy
+STYLED = $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
+         $(wildcard src/*/*.h include/*.h examples/*/*.h tests/*/*.h)
+format-check:
+	$(Q)clang-format --dry-run --Werror $(STYLED)
+format:
+	$(Q)clang-format -i $(STYLED)
+tidy:
+	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) -- \
+	    $(BASE_FLAGS) -DMOEPAGE_BUILD -Iinclude -Isrc -Iexamples -Iexamples/common $(AVX512BF16)
+
+# ---- Set-up, demonstration, installation ---------------------------------------------------
+
+.PHONY: demo install uninstall dist clean
+setup:
+	$(Q).ci/setup install
+
+demo: setup
+	$(SUBMAKE) all
+	$(Q)examples/demo.sh $(BIN)
+
+libdir     := $(PREFIX)/lib
+includedir := $(PREFIX)/include
+docdir     := $(PREFIX)/share/doc/libmoepage
+DOCS        = README.md LICENSE $(wildcard docs/*.md)
+HEADERS     = $(wildcard include/*.h)
+
+install: lib cuda
+	install -d $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir)
+	install -m 644 $(HEADERS) $(DESTDIR)$(includedir)
+	install -m 755 $(LIB)/libmoepage.so.0 $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so) $(DESTDIR)$(libdir)
+	ln -sf libmoepage.so.0 $(DESTDIR)$(libdir)/libmoepage.so
+	install -m 644 $(LIB)/libmoepage.a $(DESTDIR)$(libdir)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' \
+	    pkgconfig/moepage.pc.in >$(DESTDIR)$(libdir)/pkgconfig/moepage.pc
+	chmod 644 $(DESTDIR)$(libdir)/pkgconfig/moepage.pc
+	install -m 644 $(DOCS) $(DESTDIR)$(docdir)
+
+uninstall:
+	rm -f $(HEADERS:include/%=$(DESTDIR)$(includedir)/%)
+	rm -f $(foreach f,libmoepage.so.0 libmoepage.so libmoepage.a libmoepage-cuda.so \
+	    pkgconfig/moepage.pc,$(DESTDIR)$(libdir)/$(f))
+	rm -rf $(DESTDIR)$(docdir)
+
+dist:
+	mkdir -p $(BUILD)
+	git archive --prefix=libmoepage-$(VERSION)/ -o $(BUILD)/libmoepage-$(VERSION).tar.gz HEAD
+
+clean:
+	rm -rf $(BUILD) $(LIB)/libmoepage*.so* $(LIB)/libmoepage.a
+
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

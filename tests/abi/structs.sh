@@ -1,0 +1,61 @@
+#!/bin/sh
+# Prints what the compiler makes of every type and constant of include/moepage.h:
+#
+#   type NAME SIZE          a public scalar type
+#   struct NAME SIZE        followed by its fields
+#   field NAME.FIELD OFFSET SIZE TYPE
+#   callback TYPE           a pointer to a function
+#   constant NAME VALUE     enumerators and macros; the library's own version is left out
+#
+# The preprocessed header is turned into a C program of sizeof and offsetof. A field that the
+# reader below missed shows as a gap, which test_abi.sh rejects.
+set -eu
+LC_ALL=C; export LC_ALL
+CC=${CC:-cc}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+{
+    echo '#include <stdio.h>'
+    echo '#include "moepage.h"'
+    echo 'int main(void) {'
+    "$CC" -std=c11 -E -P -include stddef.h -include stdint.h include/moepage.h | tr '\n' ' ' |
+        awk '
+        function constant(name) {
+            printf "printf(\"constant %s %%lld\\n\", (long long)%s);\n", name, name }
+        # The declared name is the last identifier in front of an array bound or the end.
+        function field(type, text,    name) {
+            gsub(/ +/, " ", text); sub(/^ /, "", text)
+            name = text; sub(/ *(\[[^]]*\] *)*$/, "", name); sub(/.*[^A-Za-z0-9_]/, "", name)
+            sub(" ?" name, "", text)
+            printf "printf(\"field %s.%s %%zu %%zu %s\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n",
+                   type, name, text, type, name, type, name }
+        BEGIN { declaration = "enum *[{][^}]*[}]|typedef struct moepage_[a-z_]* *[{][^}]*[}]|" \
+                              "typedef [a-z0-9_]+ moepage_[a-z_]+;|typedef [a-z0-9_]+ [(][*]moepage_[^;]*;" }
+        { gsub(/ +/, " ")
+          while (match($0, declaration)) {
+              part = substr($0, RSTART, RLENGTH); $0 = substr($0, RSTART + RLENGTH)
+              body = part; sub(/^[^{]*\{/, "", body); sub(/ *\}$/, "", body)
+              if (part ~ /^enum/) {
+                  n = split(body, item, ",")
+                  for (i = 1; i <= n; i++)
+                      if (match(item[i], /[A-Z][A-Z0-9_]*/)) constant(substr(item[i], RSTART, RLENGTH))
+              } else if (part ~ /\{/) {
+                  name = part; sub(/^typedef struct /, "", name); sub(/ *\{.*/, "", name)
+                  printf "printf(\"struct %s %%zu\\n\", sizeof(%s));\n", name, name
+                  n = split(body, item, ";")
+                  for (i = 1; i <= n; i++) if (item[i] ~ /[a-z]/) field(name, item[i])
+              } else if (part ~ /\(/) {
+                  sub(/^typedef /, "", part); sub(/;$/, "", part)
+                  printf "puts(\"callback %s\");\n", part
+              } else {
+                  name = part; sub(/;$/, "", name); sub(/.* /, "", name)
+                  printf "printf(\"type %s %%zu\\n\", sizeof(%s));\n", name, name
+              } } }'
+    sed -n 's/^#define \(MOEPAGE_[A-Z0-9_]*\) .*/\1/p' include/moepage.h |
+        grep -v -e '^MOEPAGE_VERSION' -e '^MOEPAGE_API$' |
+        sed 's/.*/printf("constant & %lld\\n", (long long)&);/'
+    echo 'return 0; }'
+} >"$work/layout.c"
+"$CC" -std=c11 -Iinclude "$work/layout.c" -o "$work/layout"
+"$work/layout"

@@ -1,0 +1,27 @@
+# Sourced by shell tests: cases that report in TAP.
+cases=0 failures=0
+
+# check NAME COMMAND...: the case passes if the command does; its output is shown if it does not.
+check() {
+    name=$1; shift
+    cases=$((cases + 1))
+    if output=$("$@" 2>&1); then
+        echo "ok $cases - $name"
+    else
+        failures=$((failures + 1))
+        echo "not ok $cases - $name"
+        printf '%s\n' "$output" | sed 's/^/# /'
+    fi
+}
+
+# skip NAME WHY
+skip() {
+    cases=$((cases + 1))
+    echo "ok $cases - $1 # SKIP $1 ($2)"
+}
+
+finish() {
+    echo "1..$cases"
+    [ "$failures" = 0 ]
+    exit
+}
