@@ -143,8 +143,8 @@ void mp_prefetcher_abandon(mp_shard *shard)
 
 /* ---- the task ---- */
 
-/* Starts the next want that still makes sense; false when the queue is empty. */
-static bool start_next(mp_prefetcher *prefetcher)
+/* Gives the next want that still makes sense a slot; MP_NO_SLOT when the queue is empty. */
+static uint32_t start_next(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
     struct moepage_expert_pool *pool = shard->pool;
@@ -160,35 +160,34 @@ static bool start_next(mp_prefetcher *prefetcher)
         mp_pool_rank(shard, index, want.key);
         shard->slots[index].client = want.client;
         activate(prefetcher, index);
-        return true;
+        return index;
     }
-    return false;
+    return MP_NO_SLOT;
 }
 
 /* Submits one batch: the rest of what is under way, then new wants. False if there was nothing. */
 static bool submit_batch(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
+    mp_tick before = shard->last_prefetch;
     uint64_t room = shard->pool->chunk_bytes;
-    mp_slot *last = NULL;
     mp_pool_drain_touches(shard->pool); /* victims are chosen by what was used until now */
-    for (uint32_t i = 0; room > 0; i++) {
-        if (i == prefetcher->n_active && !start_next(prefetcher))
+    for (uint32_t i = 0; i < prefetcher->n_active && room > 0; i++)
+        if (!shard->slots[prefetcher->active[i]].stale)
+            room -= mp_pool_stage_load(shard, prefetcher->active[i], shard->prefetch, room);
+    /* Taking a slot may settle what is under way: the list above is another after it. */
+    while (room > 0) {
+        uint32_t index = start_next(prefetcher);
+        if (index == MP_NO_SLOT)
             break;
-        mp_slot *slot = &shard->slots[prefetcher->active[i]];
-        if (slot->stale)
-            continue;
-        uint64_t bytes = mp_pool_stage_load(shard, prefetcher->active[i], shard->prefetch, room);
-        room -= bytes;
-        if (bytes > 0)
-            last = slot;
+        room -= mp_pool_stage_load(shard, index, shard->prefetch, room);
     }
     mp_pool_flush(shard);
-    if (last) {
-        prefetcher->batch[0] = prefetcher->batch[1];
-        prefetcher->batch[1] = last->prefetch_tick;
-    }
-    return last != NULL;
+    if (shard->last_prefetch == before)
+        return false;
+    prefetcher->batch[0] = prefetcher->batch[1];
+    prefetcher->batch[1] = shard->last_prefetch;
+    return true;
 }
 
 static void post(mp_prefetcher *prefetcher, mp_stream *stream, mp_tick tick)
