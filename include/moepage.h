@@ -147,14 +147,14 @@ typedef struct moepage_kv_pool moepage_kv_pool;
 typedef struct moepage_session moepage_session;
 typedef struct moepage_trace moepage_trace;
 
-/* A sequence in a KV pool. Carries a generation: ids of freed sequences are refused. 0 = none. */
+/* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 = none. */
 typedef uint64_t moepage_seq;
 
 /* ---- Device ----------------------------------------------------------------------------- */
 
 typedef struct moepage_device_config {
     uint32_t struct_size;
-    uint32_t threads;         /* host: threads a kernel may use; 0 = one per online CPU */
+    uint32_t threads; /* host: threads a kernel may use, at most 1024; 0 = one per online CPU */
     uint64_t budget_bytes;    /* hard limit of device bytes, all uses together; required */
     uint64_t workspace_bytes; /* part of the budget kept for sessions' scratch; 0 = budget/16,
                                  at most 256 MiB. The rest is the arena for experts and KV. */
@@ -180,8 +180,9 @@ typedef struct moepage_device_info {
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM. Allocates and maps the
- * whole arena. Errors: NOT_FOUND for an unknown name, BUDGET for a zero budget or one smaller
- * than its own workspace, NO_MEMORY. [any] */
+ * whole arena. Errors: NOT_FOUND for an unknown name, UNSUPPORTED for a device that this build
+ * lacks ("cuda:N"), BUDGET for a zero budget or one smaller than its own workspace, ARGUMENT for
+ * too many threads, NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_device_open(const char *name,
                                                const moepage_device_config *config,
                                                moepage_device **out);
@@ -373,6 +374,7 @@ MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *dev
  * [set-up] */
 MOEPAGE_API moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool);
 
+/* Fills *info; takes the pool's lock. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_get_info(moepage_expert_pool *pool,
                                                         moepage_expert_pool_info *info);
 
@@ -398,7 +400,8 @@ typedef struct moepage_kv_pool_config {
     const uint32_t *bytes_per_token; /* [layers] bytes one token takes in one layer: keys and
                                         values together, laid out by the caller inside a block;
                                         0 for a layer that keeps no KV */
-    uint64_t blocks;                 /* size of the pool; 0 = all that the arena still has */
+    uint64_t blocks;                 /* size of the pool, rounded up to whole granules; 0 = all that
+                                        the arena still has */
     uint64_t max_sequences;          /* live at once; 0 = 4096 */
 } moepage_kv_pool_config;
 
@@ -428,7 +431,7 @@ typedef struct moepage_kv_pool_info {
 typedef struct moepage_kv_layer_view {
     uint32_t struct_size;
     uint32_t id_stride;
-    void *base;           /* device memory */
+    void *base;           /* device memory; NULL for a layer that keeps no KV */
     uint64_t block_bytes; /* distance between blocks inside a granule */
     uint64_t granule_bytes;
 } moepage_kv_layer_view;
@@ -445,7 +448,7 @@ typedef struct moepage_kv_table {
 /* Answer of the admission check. */
 typedef struct moepage_kv_admission {
     uint32_t struct_size;
-    uint32_t fits; /* 1 when needed_blocks <= free_blocks */
+    uint32_t fits; /* 1 when needed_blocks <= free_blocks and max_sequences allows it */
     uint64_t needed_blocks;
     uint64_t free_blocks;
 } moepage_kv_admission;
@@ -456,15 +459,19 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   const moepage_kv_pool_config *config,
                                                   moepage_kv_pool **out);
 
-/* Destroys the pool and every sequence in it; BUSY while a session uses it. [set-up] */
+/* Destroys the pool and every sequence in it; BUSY while a session uses it. NULL is a no-op.
+ * [set-up] */
 MOEPAGE_API moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool);
 
+/* Fills *info. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_get_info(moepage_kv_pool *pool,
                                                     moepage_kv_pool_info *info);
+
+/* How to address `layer`'s blocks; the same for the pool's whole life. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,
                                                      moepage_kv_layer_view *view);
 
-/* New empty sequence. [any] */
+/* New empty sequence. WOULD_NOT_FIT when max_sequences are live. [any] */
 MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out);
 
 /* Makes room for `n_tokens` more tokens: takes blocks, and copies a shared last block first. All
@@ -474,11 +481,13 @@ MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq 
 MOEPAGE_API moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq,
                                              uint64_t n_tokens, void *stream);
 
-/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. */
+/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. [any], one call at a
+ * time per sequence, as for all calls below that name one. */
 MOEPAGE_API moepage_status moepage_kv_truncate(moepage_kv_pool *pool, moepage_seq seq,
                                                uint64_t n_tokens);
 
-/* A second sequence with the same tokens; blocks are shared until one side writes. */
+/* A second sequence with the same tokens; blocks are shared until one side writes. STATE if the
+ * parent is swapped out, WOULD_NOT_FIT when max_sequences are live. */
 MOEPAGE_API moepage_status moepage_kv_fork(moepage_kv_pool *pool, moepage_seq parent,
                                            moepage_seq *out);
 
@@ -490,24 +499,28 @@ MOEPAGE_API moepage_status moepage_kv_free(moepage_kv_pool *pool, moepage_seq se
 MOEPAGE_API moepage_status moepage_kv_swap_out(moepage_kv_pool *pool, moepage_seq seq,
                                                void *stream);
 
-/* Brings it back into fresh blocks; WOULD_NOT_FIT leaves it swapped and whole. Blocks. */
+/* Brings it back into fresh blocks of its own: what it shared before it shares no more.
+ * WOULD_NOT_FIT leaves it swapped and whole. Blocks. */
 MOEPAGE_API moepage_status moepage_kv_swap_in(moepage_kv_pool *pool, moepage_seq seq, void *stream);
 
+/* The sequence's blocks and tokens; see moepage_kv_table for how long they are valid. */
 MOEPAGE_API moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_seq seq,
                                                 moepage_kv_table *table);
 
-/* Would `n_sequences` new sequences of tokens[i] tokens each fit right now? Takes nothing. [any] */
+/* Would `n_sequences` new sequences of tokens[i] tokens each fit right now, in blocks and in
+ * max_sequences? Takes nothing. [any] */
 MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens,
                                             uint32_t n_sequences, moepage_kv_admission *out);
 
 /* ---- The split -------------------------------------------------------------------------- */
 
 /* Moves the boundary between experts and KV: afterwards the pools, which share one device, have
- * exactly `expert_slots` slots and `kv_blocks` blocks (0 = leave that pool as it is). The
- * shrinking side gives bytes up before the other grows. Live KV blocks in the way are relocated;
- * experts in the way are dropped. BUDGET: the two do not fit together, or live blocks need more;
- * BUSY: a plan still uses a slot in the way. A refused move leaves the old split. `experts` or
- * `kv` may be NULL. No step may be open on the KV side (block tables change). [set-up] */
+ * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
+ * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
+ * relocated; experts in the way are dropped. BUDGET: the two do not fit together, or live blocks
+ * need more; BUSY: a slot in the way is pinned or in an open plan. A refused move leaves the old
+ * split. `experts` or `kv` may be NULL. No step may be open on the KV side (block tables change).
+ * [set-up] */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
@@ -696,12 +709,14 @@ MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
 /* Drops an open step after an error in the host's own code: retires every open layer. [one] */
 MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
 
+/* Sums over all ended or cancelled steps. [one] */
 MOEPAGE_API moepage_status moepage_session_get_stats(moepage_session *session,
                                                      moepage_session_stats *stats);
 
 /* ---- Traces ----------------------------------------------------------------------------- */
 
-/* The shape of a recorded model; docs/format-trace.md specifies the file. */
+/* The shape of a recorded model, at most 4096 layers of 65535 experts; docs/format-trace.md
+ * specifies the file. */
 typedef struct moepage_trace_info {
     uint32_t struct_size;
     uint32_t moe_layers;
@@ -734,13 +749,14 @@ MOEPAGE_API moepage_status moepage_trace_create(const char *path, const moepage_
 /* Opens a trace file for reading. FORMAT for a damaged one, VERSION for a newer major. [any] */
 MOEPAGE_API moepage_status moepage_trace_open(const char *path, moepage_trace **out);
 
+/* The recorded model's shape. [any] */
 MOEPAGE_API moepage_status moepage_trace_get_info(const moepage_trace *trace,
                                                   moepage_trace_info *info);
 
 /* Reads the next step; MOEPAGE_E_END after the last. [one] */
 MOEPAGE_API moepage_status moepage_trace_next(moepage_trace *trace, moepage_trace_step *step);
 
-/* Ends a trace. For a writer this finishes the file, and a failure (disk full, a recording that
+/* Ends a trace and frees it, whatever it returns, BUSY and HANDLE excepted. For a writer this finishes the file, and a failure (disk full, a recording that
  * failed on the way) is reported here and leaves no file. BUSY while a session records to it.
  * NULL is a no-op. [one] */
 MOEPAGE_API moepage_status moepage_trace_close(moepage_trace *trace);

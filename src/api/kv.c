@@ -5,7 +5,7 @@
 
 #define DEFAULT_BLOCK_TOKENS 16u
 #define DEFAULT_SEQUENCES 4096u
-#define MAX_SEQUENCES (UINT32_MAX - 1u) /* ids carry index + 1 in 32 bits */
+#define MAX_SEQUENCES (MP_KV_INDEX_MASK - 1u)
 
 static moepage_status check_arguments(const moepage_kv_pool *pool, const void *pointer,
                                       const char *name)

@@ -66,6 +66,8 @@ moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
         status = mp_fail(MOEPAGE_E_ARGUMENT, "routing is NULL");
     if (!status)
         status = MP_CONFIG_READ(own, routing);
+    if (!status && plan)
+        status = MP_CONFIG_CHECK(plan);
     return status ? status : mp_session_route(session, layer, &own, plan);
 }
 
@@ -73,8 +75,8 @@ moepage_status moepage_session_next_group(moepage_session *session, uint32_t lay
                                           moepage_plan *plan)
 {
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
-    if (!status && !plan)
-        status = mp_fail(MOEPAGE_E_ARGUMENT, "plan is NULL");
+    if (!status)
+        status = MP_CONFIG_CHECK(plan);
     return status ? status : mp_session_next_group(session, layer, plan);
 }
 

@@ -76,12 +76,9 @@ moepage_status moepage_trace_next(moepage_trace *trace, moepage_trace_step *step
         return status;
     if (!trace->reader)
         return mp_fail(MOEPAGE_E_STATE, "the trace is being written: close it, then open it");
-    if (!step)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "step is NULL");
-    /* The caller's struct is checked first: a step that could not be handed out would be lost. */
-    if (step->struct_size < sizeof own)
-        return MP_CONFIG_WRITE(step, own);
-    status = mp_trace_reader_next(trace->reader, &own);
+    status = MP_CONFIG_CHECK(step); /* a step that could not be handed out would be lost */
+    if (!status)
+        status = mp_trace_reader_next(trace->reader, &own);
     return status ? status : MP_CONFIG_WRITE(step, own);
 }
 

@@ -1,5 +1,5 @@
 /* Host allocation: one place to count, and to fail on purpose in tests (link with
- * -Wl,--wrap=mp_alloc,--wrap=mp_realloc). Nothing else in the library calls malloc. */
+ * -Wl,--wrap=mp_alloc,--wrap=mp_realloc). No other code of ours calls malloc. */
 #ifndef MP_BASE_ALLOC_H
 #define MP_BASE_ALLOC_H
 

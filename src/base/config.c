@@ -5,16 +5,25 @@
 
 #include "base/status.h"
 
+/* No struct of any version is larger: a larger struct_size was never set. */
+#define LARGEST_STRUCT 4096u
+
 static moepage_status check_size(const void *caller, size_t min_bytes, const char *what,
                                  uint32_t *out)
 {
     memcpy(out, caller, sizeof *out);
-    if (*out < min_bytes)
+    if (*out < min_bytes || *out > LARGEST_STRUCT)
         return mp_fail(MOEPAGE_E_VERSION,
-                       "%s: struct_size is %u, at least %zu is needed: set it to "
-                       "sizeof the struct",
-                       what, *out, min_bytes);
+                       "%s: struct_size is %u, it must be %zu to %u: set it to sizeof the struct",
+                       what, *out, min_bytes, LARGEST_STRUCT);
     return MOEPAGE_OK;
+}
+
+moepage_status mp_config_check(const void *caller, size_t min_bytes, const char *what)
+{
+    uint32_t size;
+    return caller ? check_size(caller, min_bytes, what, &size)
+                  : mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", what);
 }
 
 moepage_status mp_config_read(void *own, size_t own_bytes, size_t min_bytes, const void *caller,
@@ -43,12 +52,11 @@ moepage_status mp_config_read(void *own, size_t own_bytes, size_t min_bytes, con
 moepage_status mp_config_write(void *caller, const void *own, size_t own_bytes, size_t min_bytes,
                                const char *what)
 {
-    if (!caller)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", what);
-    uint32_t size;
-    moepage_status status = check_size(caller, min_bytes, what, &size);
+    moepage_status status = mp_config_check(caller, min_bytes, what);
     if (status)
         return status;
+    uint32_t size;
+    memcpy(&size, caller, sizeof size);
     memset(caller, 0, size);
     memcpy(caller, own, size < own_bytes ? size : own_bytes);
     memcpy(caller, &size, sizeof size);

@@ -15,10 +15,15 @@ moepage_status mp_config_read(void *own, size_t own_bytes, size_t min_bytes, con
 moepage_status mp_config_write(void *caller, const void *own, size_t own_bytes, size_t min_bytes,
                                const char *what);
 
-/* The two, for a struct whose first form is today's. */
+/* Could `caller` be written? For calls that cannot take back what they did. */
+moepage_status mp_config_check(const void *caller, size_t min_bytes, const char *what);
+
+/* The three, for a struct whose first form is today's. */
 #define MP_CONFIG_READ(own, caller) \
     mp_config_read(&(own), sizeof(own), sizeof(own), (caller), #caller)
 #define MP_CONFIG_WRITE(caller, own) \
     mp_config_write((caller), &(own), sizeof(own), sizeof(own), #caller)
+
+#define MP_CONFIG_CHECK(caller) mp_config_check((caller), sizeof *(caller), #caller)
 
 #endif

@@ -1,7 +1,7 @@
 /* device.h — the seam between the library and a machine: what every device must do.
  *
  * A device is memory with a budget, in-order streams that move bytes and run kernels
- * asynchronously, tasks, and a clock. `host`, `cuda:N` and `sim` implement this one vtable; the
+ * asynchronously, tasks, and a clock. `host` implements this vtable, as other devices will; the
  * suite in tests/conformance is its definition in code.
  *
  * Time on a stream is a count: every submission gets the next tick (1, 2, 3 ...), and a stream

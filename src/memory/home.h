@@ -14,7 +14,8 @@ struct moepage_device {
     mp_ledger ledger;    /* arena claims + workspaces; limit = the budget */
     mp_ledger workspace; /* the workspace share of it */
     mp_arena arena;
-    _Atomic uint32_t residents; /* pools that live here */
+    _Atomic uint32_t residents;     /* pools that live here */
+    _Atomic uint64_t next_sequence; /* of KV sequence ids; never used twice */
     mp_graveyard graveyard;
 };
 

@@ -142,7 +142,7 @@ moepage_status mp_kv_pool_admit(const struct moepage_kv_pool *pool, const uint64
                            (unsigned long long)tokens[i]);
     }
     *out = (moepage_kv_admission){
-        .fits = needed <= pool->blocks.free,
+        .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live,
         .needed_blocks = needed,
         .free_blocks = pool->blocks.free,
     };

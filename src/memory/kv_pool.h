@@ -17,10 +17,15 @@
 #include "memory/kv_blocks.h"
 #include "memory/kv_shape.h"
 
-/* A slot for one sequence. Slots are reused; each new tenant has the next generation. */
+/* A sequence id: a number from the device's count of sequences above, its slot's index + 1 below.
+ * Slots are reused, ids are not, nor does another pool of the device give the same ones. */
+#define MP_KV_INDEX_BITS 24
+#define MP_KV_INDEX_MASK ((1u << MP_KV_INDEX_BITS) - 1)
+
+/* A slot for one sequence. */
 typedef struct mp_kv_sequence {
-    uint32_t generation; /* never 0 once used */
-    uint32_t next_free;  /* in a free slot: index + 1 of the next one, 0 ends the list */
+    moepage_seq id;
+    uint32_t next_free; /* in a free slot: index + 1 of the next one, 0 ends the list */
     bool live;
     bool swapped;
     uint32_t n_blocks; /* whether on the device or swapped */

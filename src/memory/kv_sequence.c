@@ -12,10 +12,10 @@
 moepage_status mp_kv_sequence_find(struct moepage_kv_pool *pool, moepage_seq id,
                                    mp_kv_sequence **out)
 {
-    uint32_t index = (uint32_t)id - 1; /* 0 wraps out of range */
+    uint32_t index = (uint32_t)(id & MP_KV_INDEX_MASK) - 1; /* 0 wraps out of range */
     if (index < pool->n_slots) {
         mp_kv_sequence *sequence = &pool->sequences[index];
-        if (sequence->live && sequence->generation == id >> 32) {
+        if (sequence->live && sequence->id == id) {
             *out = sequence;
             return MOEPAGE_OK;
         }
@@ -79,12 +79,10 @@ static mp_kv_sequence *take_slot(struct moepage_kv_pool *pool, moepage_seq *id)
     } else {
         index = pool->n_slots++;
         sequence = &pool->sequences[index];
-        sequence->generation = 0;
     }
-    uint32_t generation = sequence->generation + 1;
-    *sequence = (mp_kv_sequence){.generation = generation ? generation : 1, .live = true};
+    *id = atomic_fetch_add(&pool->home->next_sequence, 1) << MP_KV_INDEX_BITS | (index + 1);
+    *sequence = (mp_kv_sequence){.id = *id, .live = true};
     pool->live++;
-    *id = (moepage_seq)sequence->generation << 32 | (index + 1);
     return sequence;
 }
 
@@ -107,7 +105,7 @@ void mp_kv_sequence_release(struct moepage_kv_pool *pool, mp_kv_sequence *sequen
         mp_kv_sequence_drop_blocks(pool, sequence, 0);
     }
     mp_free(sequence->ids);
-    *sequence = (mp_kv_sequence){.generation = sequence->generation, .next_free = pool->free_slot};
+    *sequence = (mp_kv_sequence){.next_free = pool->free_slot};
     pool->free_slot = (uint32_t)(sequence - pool->sequences) + 1;
     pool->live--;
 }

@@ -80,6 +80,19 @@ moepage_status mp_session_workspace(const struct moepage_model *model,
 
 /* ---- creation ---- */
 
+/* Steps wait on the calling thread and hand out pointers that it reads. */
+static moepage_status check_caps(const struct moepage_expert_pool *pool)
+{
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        const mp_device *device = pool->shards[d].home->device;
+        if (!(device->caps & MP_CAP_SYNC_CALLER))
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "sessions cannot step on device %s: its memory is not the caller's",
+                           device->name);
+    }
+    return MOEPAGE_OK;
+}
+
 static moepage_status open_bench(struct moepage_session *session, uint32_t d)
 {
     const struct moepage_model *model = session->pool->model;
@@ -201,6 +214,8 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
 {
     moepage_session_config config;
     moepage_status status = fill_defaults(pool->model, given, &config);
+    if (!status)
+        status = check_caps(pool);
     if (status)
         return status;
     struct moepage_session *session = mp_alloc(sizeof *session);

@@ -165,8 +165,14 @@ static void test_kv_create_stops_at_max_sequences(void **state)
     config.max_sequences = 19;
     assert_int_equal(moepage_kv_pool_create(f.home, &config, &f.pool), MOEPAGE_OK);
     moepage_seq seqs[19], more = 7;
-    for (size_t i = 0; i < COUNT(seqs); i++)
+    const uint64_t one_token[] = {1, 1};
+    moepage_kv_admission answer = {.struct_size = sizeof answer};
+    for (size_t i = 0; i < COUNT(seqs); i++) {
+        uint32_t places = (uint32_t)(COUNT(seqs) - i < 2 ? COUNT(seqs) - i : 2);
+        assert_int_equal(moepage_kv_admit(f.pool, one_token, 2, &answer), MOEPAGE_OK);
+        assert_int_equal(answer.fits, places == 2);
         assert_int_equal(moepage_kv_create(f.pool, &seqs[i]), MOEPAGE_OK);
+    }
     assert_int_equal(moepage_kv_create(f.pool, &more), MOEPAGE_E_WOULD_NOT_FIT);
     assert_int_equal(moepage_kv_fork(f.pool, seqs[0], &more), MOEPAGE_E_WOULD_NOT_FIT);
     assert_int_equal(more, 7);

@@ -175,6 +175,22 @@ static void test_kv_ids_of_freed_sequences_are_refused(void **state)
     kv_fixture_close(&f);
 }
 
+static void test_kv_ids_of_a_destroyed_pool_are_refused_by_its_successor(void **state)
+{
+    (void)state;
+    kv_fixture f;
+    kv_fixture_open(&f, 8);
+    moepage_kv_pool_config config = kv_fixture_config(8);
+    moepage_seq old = kv_fixture_fill(&f, 3), next;
+    assert_int_equal(moepage_kv_pool_destroy(f.pool), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_pool_create(f.home, &config, &f.pool), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_create(f.pool, &next), MOEPAGE_OK);
+    assert_true(next != old);
+    assert_int_equal(moepage_kv_append(f.pool, old, 1, NULL), MOEPAGE_E_HANDLE);
+    assert_int_equal(kv_fixture_table(&f, next).n_tokens, 0);
+    kv_fixture_close(&f);
+}
+
 static void test_kv_swap_keeps_every_byte_and_frees_the_blocks(void **state)
 {
     (void)state;
@@ -311,6 +327,7 @@ int main(void)
         cmocka_unit_test(test_kv_append_counts_the_copied_block_as_needed),
         cmocka_unit_test(test_kv_shared_blocks_are_freed_by_their_last_table),
         cmocka_unit_test(test_kv_ids_of_freed_sequences_are_refused),
+        cmocka_unit_test(test_kv_ids_of_a_destroyed_pool_are_refused_by_its_successor),
         cmocka_unit_test(test_kv_swap_keeps_every_byte_and_frees_the_blocks),
         cmocka_unit_test(test_kv_swap_in_that_would_not_fit_leaves_the_sequence_whole),
         cmocka_unit_test(test_kv_swap_of_a_sharing_sequence_leaves_its_sharers_whole),

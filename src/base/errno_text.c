@@ -1,0 +1,15 @@
+/* The system's words for an error number. */
+#include "base/errno_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+mp_errno_text mp_errno_text_of(int error)
+{
+    mp_errno_text out;
+    /* GNU's strerror_r: the text is in `out`, or is a constant. */
+    const char *text = strerror_r(error, out.text, sizeof out.text);
+    if (text != out.text)
+        snprintf(out.text, sizeof out.text, "%s", text);
+    return out;
+}

@@ -1,0 +1,74 @@
+/* Opening regular files, writing without signals, and saying what went wrong. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/errno_text.h"
+#include "base/status.h"
+
+moepage_status mp_file_fail(const char *name, const char *verb)
+{
+    int error = errno;
+    bool absent = error == ENOENT || error == ENOTDIR;
+    return mp_fail(absent ? MOEPAGE_E_NOT_FOUND : MOEPAGE_E_IO, "%.400s: cannot %s: %s", name, verb,
+                   mp_errno_text_of(error).text);
+}
+
+moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uint64_t *out_bytes)
+{
+    /* Without blocking, so that a FIFO is refused, not waited for. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return mp_file_fail(name, "open");
+    struct stat info;
+    moepage_status status = MOEPAGE_OK;
+    if (fstat(fd, &info))
+        status = mp_file_fail(name, "examine");
+    else if (!S_ISREG(info.st_mode))
+        status = mp_fail(MOEPAGE_E_FORMAT, "%.400s is not a regular file", name);
+    if (status) {
+        close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    *out_bytes = (uint64_t)info.st_size;
+    return MOEPAGE_OK;
+}
+
+static bool write_all(int fd, const unsigned char *bytes, size_t n_bytes)
+{
+    while (n_bytes) {
+        ssize_t done = write(fd, bytes, n_bytes);
+        if (done < 0 && errno != EINTR)
+            return false;
+        if (done > 0) {
+            bytes += done;
+            n_bytes -= (size_t)done;
+        }
+    }
+    return true;
+}
+
+bool mp_file_write(int fd, const void *bytes, size_t n_bytes)
+{
+    sigset_t limit, before, pending;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &limit, &before);
+    sigpending(&pending);
+    bool written = write_all(fd, bytes, n_bytes);
+    int error = written ? 0 : errno;
+    /* One that was waiting before is the caller's. The system sends this signal to the thread that
+     * writes, so no other thread can have taken it. */
+    if (error == EFBIG && !sigismember(&pending, SIGXFSZ))
+        sigtimedwait(&limit, NULL, &(struct timespec){0});
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return written;
+}

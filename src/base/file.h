@@ -1,0 +1,24 @@
+/* file.h — opening and writing files so that the caller's process is left alone: nothing here
+ * blocks on what only looks like a file, and a limit on the size of files is an error, no signal.
+ */
+#ifndef MP_BASE_FILE_H
+#define MP_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "moepage.h"
+
+/* Opens a regular file for reading. `name` is what the sentence calls it. NOT_FOUND, IO, or FORMAT
+ * for what is no regular file: a FIFO or a device could block, or never end. */
+moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uint64_t *out_bytes);
+
+/* Writes all `bytes`; false with errno. Past the limit on the size of files errno is EFBIG; the
+ * SIGXFSZ that the system sends along, which ends a program by default, is taken back. */
+bool mp_file_write(int fd, const void *bytes, size_t n_bytes);
+
+/* Fails for what errno says: NOT_FOUND where the path leads nowhere, else IO, with the sentence
+ * "name: cannot verb: the system's words". */
+moepage_status mp_file_fail(const char *name, const char *verb);
+
+#endif
