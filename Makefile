@@ -46,7 +46,8 @@ LIB_SRC      := $(sort $(wildcard src/*/*.c))
 TOOL_SRC     := $(sort $(wildcard examples/*.c))
 PART_SRC     := $(sort $(wildcard examples/common/*.c examples/bench/*.c))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
-SUPPORT_SRC  := $(filter-out $(TEST_SRC) tests/bench/% tests/fuzz/% tests/gpu/%,$(sort $(wildcard tests/*/*.c)))
+SUPPORT_SRC  := $(filter-out $(TEST_SRC) tests/bench/% tests/fuzz/% tests/gpu/%, \
+                             $(sort $(wildcard tests/*/*.c)))
 TEST_SCRIPTS := $(sort $(wildcard tests/*/test_*.sh))
 CUDA_SRC     := $(sort $(wildcard cuda/*.cu))
 
@@ -58,7 +59,8 @@ programs  = $(TEST_SRC:%.c=$(BUILD)/$(1)/%)
 
 # Why the CUDA module is not built, in words; empty when it is.
 have_nvcc = $(shell command -v $(NVCC) 2>/dev/null)
-NO_CUDA  := $(if $(CUDA_SRC),$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(have_nvcc),,no nvcc)),no sources yet)
+NO_CUDA  := $(if $(CUDA_SRC),,no sources yet)
+NO_CUDA  := $(or $(NO_CUDA),$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(have_nvcc),,no nvcc)))
 ifeq ($(CUDA) $(NO_CUDA),1 no nvcc)
 $(error CUDA=1, but '$(NVCC)' is not on PATH: set NVCC, or leave CUDA out)
 endif
@@ -68,7 +70,7 @@ endif
 # Only packages whose header some source includes are asked for and linked.
 uses = $(if $(shell grep -rlsF 'include <$(1)>' src | head -1),$(2))
 PKGS := $(strip $(call uses,jansson.h,jansson) $(call uses,xxhash.h,libxxhash) \
-                $(call uses,zstd.h,libzstd) $(call uses,numa.h,numa))
+                $(call uses,zstd.h,libzstd))
 
 # Asked once, and only when a recipe needs it: `make setup` must work without pkg-config.
 once = $(eval $(1) := $(shell $(2)))$($(1))
@@ -169,7 +171,8 @@ $(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(ARCHIVE)
 	    $(PKG_LIBS) -lcmocka -lm -o $@
 
 RUN     = tests/run.sh -o $(BUILD)/logs
-SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 FUZZ_SKIP = -s 'fuzz-replay (no fuzz targets yet)'
 
@@ -250,7 +253,8 @@ HEADERS     = $(wildcard include/*.h)
 install: lib cuda
 	install -d $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir)
 	install -m 644 $(HEADERS) $(DESTDIR)$(includedir)
-	install -m 755 $(LIB)/libmoepage.so.0 $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so) $(DESTDIR)$(libdir)
+	install -m 755 $(LIB)/libmoepage.so.0 $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so) \
+	    $(DESTDIR)$(libdir)
 	ln -sf libmoepage.so.0 $(DESTDIR)$(libdir)/libmoepage.so
 	install -m 644 $(LIB)/libmoepage.a $(DESTDIR)$(libdir)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' \

@@ -1,15 +1,21 @@
 /* moepage-bench — prints numbers: what the library's parts cost on this machine.
  *
- *   moepage-bench route                 announcing a layer, by batch and top-k
- *   moepage-bench ffn                   the experts' kernels, by shape and batch
- *   moepage-bench prefetch --model DIR  a generation with prefetch on and off, interleaved
- *
  * It never passes or fails: nothing here is a test. */
 #include <stdio.h>
 #include <string.h>
 
 #include "bench/bench.h"
 #include "common/fail.h"
+
+static const char usage[] =
+    "usage: moepage-bench COMMAND\n"
+    "\n"
+    "  route                 announcing a layer, by batch and top-k\n"
+    "  ffn                   the experts' kernels, by shape and batch\n"
+    "  prefetch --model DIR [--budget B] [--bus BYTES] [--max-tokens N]\n"
+    "                        a generation with prefetch on and off, interleaved\n"
+    "\n"
+    "The options of prefetch are those of moepage-generate.\n";
 
 int main(int argc, char **argv)
 {
@@ -24,5 +30,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(argv[1], commands[i].name))
             return commands[i].run(argc - 1, argv + 1);
-    return fail(RUN_REFUSED, "usage: moepage-bench route | ffn | prefetch --model DIR [...]");
+    if (argc == 2 && !strcmp(argv[1], "--help")) {
+        fputs(usage, stdout);
+        return RUN_OK;
+    }
+    return fail(RUN_REFUSED, "%s: see --help", argc > 1 ? argv[1] : "no command");
 }

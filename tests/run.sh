@@ -4,9 +4,9 @@
 #   run.sh -o LOG_DIR [-s 'SKIPPED PART (why)']... PROGRAM...
 #
 # A program reports its cases in TAP on standard output (cmocka does so when asked), or skips as a
-# whole by exit status 77. One that crashes, hangs, stops before its plan is done, exits non-zero without a failed case, or has no
-# case at all counts as one failure more and is named; so is every skip. Exit status: 0 if nothing
-# failed and something passed or was named as skipped.
+# whole by exit status 77. One that crashes, hangs, stops before its plan is done, exits non-zero
+# without a failed case, or has no case at all counts as one failure more and is named; so is every
+# skip. Exit status: 0 if nothing failed and something passed or was named as skipped.
 set -u
 export CMOCKA_MESSAGE_OUTPUT=TAP
 

@@ -82,9 +82,12 @@ static int start(const char *program, const prefetch_options *o, const char *pre
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     *out = error ? NULL : fdopen(ends[0], "r");
-    if (!*out)
-        close(ends[0]);
-    return *out ? RUN_OK : fail(RUN_FAILED, "cannot run %s", program);
+    if (*out)
+        return RUN_OK;
+    close(ends[0]); /* the program ends when it writes */
+    if (!error)
+        waitpid(*pid, NULL, 0);
+    return fail(RUN_FAILED, "cannot run %s", program);
 }
 
 static double number(const json_t *stats, const char *key)

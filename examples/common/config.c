@@ -193,7 +193,8 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
         return fail(RUN_REFUSED, "%s of %s is not supported by this example",
                     kin ? "the expert format" : "attention", info->architecture);
     const char *activation = json_string_value(json_object_get(json, "hidden_act"));
-    if (activation && strcmp(activation, "silu"))
+    /* "swish" is the older name of the same function. */
+    if (activation && strcmp(activation, "silu") && strcmp(activation, "swish"))
         return fail(RUN_REFUSED, "config.json: hidden_act '%s' is not supported by this example",
                     activation);
     *out = (model_config){.layers = info->layers,

@@ -16,7 +16,7 @@ moepage_status mp_file_fail(const char *name, const char *verb)
 {
     int error = errno;
     bool absent = error == ENOENT || error == ENOTDIR;
-    return mp_fail(absent ? MOEPAGE_E_NOT_FOUND : MOEPAGE_E_IO, "%.400s: cannot %s: %s", name, verb,
+    return mp_fail(absent ? MOEPAGE_E_NOT_FOUND : MOEPAGE_E_IO, "%.300s: cannot %s: %s", name, verb,
                    mp_errno_text_of(error).text);
 }
 
@@ -31,7 +31,7 @@ moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uin
     if (fstat(fd, &info))
         status = mp_file_fail(name, "examine");
     else if (!S_ISREG(info.st_mode))
-        status = mp_fail(MOEPAGE_E_FORMAT, "%.400s is not a regular file", name);
+        status = mp_fail(MOEPAGE_E_FORMAT, "%.300s is not a regular file", name);
     if (status) {
         close(fd);
         return status;

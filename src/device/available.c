@@ -3,9 +3,7 @@
 #include "device/available.h"
 
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* How a version of control groups names its files. */
@@ -79,16 +77,6 @@ static uint64_t left_in_chain(const char *root, const cgroup_files *files, const
     }
 }
 
-/* Is `name` in a list separated by commas? */
-static bool is_listed(const char *list, const char *name)
-{
-    size_t n = strlen(name);
-    for (; list; list = strchr(list, ','), list = list ? list + 1 : NULL)
-        if (!strncmp(list, name, n) && (list[n] == ',' || list[n] == 0))
-            return true;
-    return false;
-}
-
 /* By one line of /proc/self/cgroup, "ID:CONTROLLERS:GROUP": version 2 has no controllers there. */
 static uint64_t left_by_line(const char *root, char *line)
 {
@@ -98,9 +86,15 @@ static uint64_t left_by_line(const char *root, char *line)
     if (!group)
         return UINT64_MAX;
     *controllers++ = *group++ = 0;
+    if (!strcmp(group, "/"))
+        group++;
     if (!*controllers)
         return left_in_chain(root, &version_2, group);
-    return is_listed(controllers, "memory") ? left_in_chain(root, &version_1, group) : UINT64_MAX;
+    for (char *rest, *name = strtok_r(controllers, ",", &rest); name;
+         name = strtok_r(NULL, ",", &rest))
+        if (!strcmp(name, "memory"))
+            return left_in_chain(root, &version_1, group);
+    return UINT64_MAX;
 }
 
 static uint64_t left_in_groups(const char *root)

@@ -105,8 +105,8 @@ struct mp_device_ops {
      * wait for room in the stream's queue. The array is copied. */
     moepage_status (*copy)(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);
 
-    /* Submits a kernel to a COMPUTE stream; ARGUMENT on another. `args` (struct mp_kernel_<name>_args) is copied; what it points to must
-     * live until the tick completes. */
+    /* Submits a kernel to a COMPUTE stream; ARGUMENT on another. `args` (struct
+     * mp_kernel_<name>_args) is copied; what it points to must live until the tick completes. */
     moepage_status (*launch)(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out);
 
     /* Work submitted to `stream` from now on starts after `other` has completed `tick`. Both on
@@ -116,8 +116,9 @@ struct mp_device_ops {
     /* The last tick completed. Never blocks, takes no lock. */
     mp_tick (*completed)(const mp_stream *stream);
 
-    /* Blocks until `tick`, which has been submitted, has completed; the waiting thread may be put to
-     * work. DEVICE when the device is poisoned: work is then skipped, but ticks still complete. */
+    /* Blocks until `tick`, which has been submitted, has completed; the waiting thread may be put
+     * to work. DEVICE when the device is poisoned: work is then skipped, but ticks still complete.
+     */
     moepage_status (*sync)(mp_stream *stream, mp_tick tick);
 
     /* Runs `task` once on a device thread, after `stream` (NULL: as soon as possible) has

@@ -4,13 +4,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/errno_text.h"
 #include "base/status.h"
+#include "device/available.h"
 #include "device/executor.h"
 #include "device/host_kernels.h"
 #include "device/thread.h"
@@ -26,8 +28,8 @@
 typedef struct host_device {
     mp_device device;
     mp_executor *executor;
-    int arena_file; /* anonymous file behind the arena: any part of it can then be mapped at a second
-                       address too. -1 without an arena */
+    int arena_file; /* anonymous file behind the arena: any part of it can then be mapped at a
+                       second address too. -1 without an arena */
 } host_device;
 
 /* ---- The arena -------------------------------------------------------------------------- */
@@ -55,21 +57,17 @@ static void touch_part(void *context, uint32_t part, uint32_t n_parts)
         atomic_store(&job->error, errno);
 }
 
-/* What the system could give without swapping. Beyond it the system does not refuse pages, it kills
- * processes. UINT64_MAX when it does not say. */
-static uint64_t available_bytes(void)
+/* Lengthening a file past the process's limit on the size of files ends the program (SIGXFSZ). */
+static moepage_status check_file_limit(uint64_t bytes)
 {
-    unsigned long long kib;
-    uint64_t bytes = UINT64_MAX;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            bytes = kib * 1024;
-    }
-    if (file)
-        fclose(file);
-    return bytes;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || bytes <= limit.rlim_cur)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_NO_MEMORY,
+                   "host: the arena of %llu bytes is a file in memory, and this process may not "
+                   "have files over %llu bytes (RLIMIT_FSIZE): raise that limit, or open the "
+                   "device with a smaller budget",
+                   (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
 }
 
 static moepage_status arena_failed(uint64_t bytes, const char *what, int error)
@@ -77,7 +75,7 @@ static moepage_status arena_failed(uint64_t bytes, const char *what, int error)
     return mp_fail(MOEPAGE_E_NO_MEMORY,
                    "host: the arena of %llu bytes could not be %s: %s; open the "
                    "device with a smaller budget",
-                   (unsigned long long)bytes, what, strerror(error));
+                   (unsigned long long)bytes, what, mp_errno_text_of(error).text);
 }
 
 static moepage_status arena_alloc(host_device *host, uint64_t bytes, void **out)
@@ -85,13 +83,15 @@ static moepage_status arena_alloc(host_device *host, uint64_t bytes, void **out)
     if (host->arena_file >= 0)
         return mp_fail(MOEPAGE_E_STATE,
                        "host: the device has its arena already, and can have one only");
-    uint64_t available = available_bytes();
+    uint64_t available = mp_available_bytes("");
     if (bytes > available)
         return mp_fail(MOEPAGE_E_NO_MEMORY,
                        "host: the arena takes %llu bytes, and the system has %llu "
                        "available; open the device with a smaller budget",
                        (unsigned long long)bytes, (unsigned long long)available);
-    moepage_status status;
+    moepage_status status = check_file_limit(bytes);
+    if (status)
+        return status;
     void *base = MAP_FAILED;
     int file = memfd_create("moepage-arena", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)bytes)) {

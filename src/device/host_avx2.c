@@ -18,16 +18,6 @@
 
 /* ---- Tiles ---- */
 
-/* The loops over a part's rows and weights must disappear for its sums to live in registers. */
-#if defined(__clang__)
-#define MP_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MP_UNROLL _Pragma("GCC unroll 8")
-#endif
-#define MP_EACH(index, n) \
-    MP_UNROLL             \
-    for (uint32_t index = 0; index < (n); index++)
-
 typedef struct part_sums {
     __m256 of[MP_PART_ROWS][MP_TILE_WEIGHTS][2];
 } part_sums;
@@ -339,24 +329,14 @@ MP_AVX2 static void narrow_bf16(const float *in, void *out, uint64_t n)
     mp_host_set_portable.narrow[MOEPAGE_DTYPE_BF16](in + i, to + i, n - i);
 }
 
-static void widen_f32(const void *in, float *out, uint64_t n)
-{
-    memcpy(out, in, n * sizeof *out);
-}
-
-static void narrow_f32(const float *in, void *out, uint64_t n)
-{
-    memcpy(out, in, n * sizeof *in);
-}
-
 const mp_host_kernel_set mp_host_set_avx2 = {
     .name = "avx2",
     .tile = {tile_f32, tile_f16, tile_bf16, tile_dot},
     .reduce = reduce,
     .swiglu = swiglu,
     .axpy = axpy,
-    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
 };
 
 #endif

@@ -5,7 +5,6 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
-#include <string.h>
 
 #include "device/host_math.h"
 
@@ -16,16 +15,6 @@
 #define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
 
 /* ---- Tiles ---- */
-
-/* The loops over a tile's rows and weights must disappear for its sums to live in registers. */
-#if defined(__clang__)
-#define MP_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MP_UNROLL _Pragma("GCC unroll 8")
-#endif
-#define MP_EACH(index, n) \
-    MP_UNROLL             \
-    for (uint32_t index = 0; index < (n); index++)
 
 /* How pairs of bfloat16 are multiplied. */
 typedef enum pair_method { PAIRS_NONE, PAIRS_BY_FMA, PAIRS_BY_INSTRUCTION } pair_method;
@@ -276,11 +265,6 @@ MP_INLINE void widen(mp_tile_kind kind, const void *in, float *out, uint64_t n)
     }
 }
 
-static void widen_f32(const void *in, float *out, uint64_t n)
-{
-    memcpy(out, in, n * sizeof *out);
-}
-
 MP_AVX512 static void widen_f16(const void *in, float *out, uint64_t n)
 {
     widen(MP_TILE_F16, in, out, n);
@@ -313,11 +297,6 @@ MP_INLINE void narrow(mp_tile_kind kind, const float *in, uint16_t *out, uint64_
     }
 }
 
-static void narrow_f32(const float *in, void *out, uint64_t n)
-{
-    memcpy(out, in, n * sizeof *in);
-}
-
 MP_AVX512 static void narrow_f16(const float *in, void *out, uint64_t n)
 {
     narrow(MP_TILE_F16, in, out, n);
@@ -334,8 +313,8 @@ const mp_host_kernel_set mp_host_set_avx512 = {
     .reduce = reduce,
     .swiglu = swiglu,
     .axpy = axpy,
-    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
 };
 
 const mp_host_kernel_set mp_host_set_avx512_bf16 = {
@@ -344,8 +323,8 @@ const mp_host_kernel_set mp_host_set_avx512_bf16 = {
     .reduce = reduce,
     .swiglu = swiglu,
     .axpy = axpy,
-    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
 };
 
 #endif

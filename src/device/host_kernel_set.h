@@ -78,6 +78,21 @@ extern const mp_host_kernel_set mp_host_set_avx512_bf16;
 void mp_tile_under_flush(void (*run)(const mp_tile *tile), const mp_tile *tile);
 #endif
 
+/* For every set: float to float is a copy. */
+void mp_widen_f32(const void *in, float *out, uint64_t n);
+void mp_narrow_f32(const float *in, void *out, uint64_t n);
+
+/* For the vector sets: a loop that is unrolled whole. Those over a tile's rows and weights must
+ * disappear for its sums to live in registers. */
+#if defined(__clang__)
+#define MP_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MP_UNROLL _Pragma("GCC unroll 8")
+#endif
+#define MP_EACH(index, n) \
+    MP_UNROLL             \
+    for (uint32_t index = 0; index < (n); index++)
+
 /* The kernels themselves; run under the default floating-point mode. */
 void mp_host_convert(const mp_host_kernel_set *set, const mp_kernel_convert_args *args,
                      uint32_t part, uint32_t n_parts);

@@ -122,7 +122,7 @@ static void axpy(float scale, const float *in, float *out, uint64_t n)
         out[i] = fmaf(scale, in[i], out[i]);
 }
 
-static void widen_f32(const void *in, float *out, uint64_t n)
+void mp_widen_f32(const void *in, float *out, uint64_t n)
 {
     memcpy(out, in, n * sizeof *out);
 }
@@ -141,7 +141,7 @@ static void widen_bf16(const void *in, float *out, uint64_t n)
         out[i] = mp_from_bf16(from[i]);
 }
 
-static void narrow_f32(const float *in, void *out, uint64_t n)
+void mp_narrow_f32(const float *in, void *out, uint64_t n)
 {
     memcpy(out, in, n * sizeof *in);
 }
@@ -166,6 +166,6 @@ const mp_host_kernel_set mp_host_set_portable = {
     .reduce = reduce,
     .swiglu = swiglu,
     .axpy = axpy,
-    .widen = {NULL, widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, narrow_f32, narrow_f16, narrow_bf16},
+    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
+    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
 };

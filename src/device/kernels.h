@@ -60,7 +60,7 @@ typedef struct mp_kernel_experts_args {
     uint32_t math;
 } mp_kernel_experts_args;
 
-/* Results leave: y[t] = (accumulate ? y[t] : 0) + sum over k = 0.. of weights[t][k] * partial[t][k],
+/* Results leave: y[t] = (accumulate ? y[t] : 0) + sum over k of weights[t][k] * partial[t][k],
  * summed in that order in FP32 by fused multiply-adds from zero; slots whose id is negative are
  * skipped. */
 typedef struct mp_kernel_combine_args {

@@ -3,10 +3,10 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/errno_text.h"
 #include "base/status.h"
 
 #define NS_PER_S 1000000000ull
@@ -23,7 +23,7 @@ moepage_status mp_thread_start(pthread_t *out, const char *name, void *(*run)(vo
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "the system refused to start thread %s: %s", name,
-                       strerror(error));
+                       mp_errno_text_of(error).text);
     pthread_setname_np(*out, name);
     return MOEPAGE_OK;
 }

@@ -1,4 +1,6 @@
 /* Derives a KV pool's geometry from its config and the arena it is to live in. */
+#include <assert.h>
+
 #include "memory/kv_shape.h"
 
 #include <stdbool.h>
@@ -52,6 +54,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
  * more than `most`. */
 static uint32_t choose_run(uint64_t largest, uint64_t wanted, uint64_t most)
 {
+    assert(largest > 0);
     uint64_t limit = wanted / POOL_GRANULES;
     if (limit > RUN_BYTES / largest)
         limit = RUN_BYTES / largest;

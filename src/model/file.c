@@ -1,47 +1,15 @@
-/* Opening, mapping and reading a model's files. */
+/* Mapping and reading a model's files. */
 #include "model/file.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/status.h"
-
-static moepage_status fail_errno(const char *path, const char *verb)
-{
-    int error = errno;
-    bool absent = error == ENOENT || error == ENOTDIR;
-    char reason[96];
-    return mp_fail(absent ? MOEPAGE_E_NOT_FOUND : MOEPAGE_E_IO, "%.200s: cannot %s: %s",
-                   mp_path_name(path), verb, strerror_r(error, reason, sizeof reason));
-}
-
-/* Opens a regular file; non-blocking, so that a FIFO in its place is refused, not waited for. */
-static moepage_status open_regular(const char *path, int *out_fd, uint64_t *out_bytes)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return fail_errno(path, "open");
-    struct stat info;
-    moepage_status status = MOEPAGE_OK;
-    if (fstat(fd, &info))
-        status = fail_errno(path, "examine");
-    else if (!S_ISREG(info.st_mode))
-        status = mp_fail(MOEPAGE_E_FORMAT, "%.200s is not a regular file", mp_path_name(path));
-    if (status) {
-        close(fd);
-        return status;
-    }
-    *out_fd = fd;
-    *out_bytes = (uint64_t)info.st_size;
-    return MOEPAGE_OK;
-}
 
 /* No madvise: experts are read whole, megabytes in a row, which the kernel's default read-ahead
  * serves. MADV_RANDOM would turn every page into a disk read of its own, and MADV_WILLNEED would
@@ -50,7 +18,7 @@ moepage_status mp_file_map_open(const char *path, mp_file_map *out)
 {
     int fd;
     uint64_t n_bytes;
-    moepage_status status = open_regular(path, &fd, &n_bytes);
+    moepage_status status = mp_file_open(path, mp_path_name(path), &fd, &n_bytes);
     if (status)
         return status;
     if (n_bytes == 0) {
@@ -59,7 +27,7 @@ moepage_status mp_file_map_open(const char *path, mp_file_map *out)
     }
     void *bytes = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (bytes == MAP_FAILED)
-        status = fail_errno(path, "map");
+        status = mp_file_fail(mp_path_name(path), "map");
     close(fd);
     if (status)
         return status;
@@ -83,7 +51,7 @@ static moepage_status read_all(const char *path, int fd, char *text, size_t n_by
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return fail_errno(path, "read");
+            return mp_file_fail(mp_path_name(path), "read");
         if (n == 0)
             return mp_fail(MOEPAGE_E_IO, "%.200s ended after %zu of its %zu bytes",
                            mp_path_name(path), done, n_bytes);
@@ -97,7 +65,7 @@ moepage_status mp_file_read_text(const char *path, size_t max_bytes, char **out,
 {
     int fd;
     uint64_t n_bytes;
-    moepage_status status = open_regular(path, &fd, &n_bytes);
+    moepage_status status = mp_file_open(path, mp_path_name(path), &fd, &n_bytes);
     if (status)
         return status;
     char *text = NULL;

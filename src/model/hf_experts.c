@@ -52,6 +52,7 @@ mp_hf_name mp_hf_name_of(const char *pattern, uint32_t layer, uint32_t expert)
 {
     mp_hf_name name;
     size_t n = 0;
+    assert(pattern);
     while (*pattern) {
         if (*pattern == '{') {
             uint32_t number = pattern[1] == 'L' ? layer : expert;
@@ -208,6 +209,18 @@ static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t laye
     return MOEPAGE_OK;
 }
 
+/* That the checkpoint goes as far as config.json says, before memory is taken by what that says. */
+static moepage_status check_last(const binding *b)
+{
+    uint32_t layer = (uint32_t)b->config->layer_of_moe[b->config->moe_layers - 1];
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t p = 0; !status && p < b->model->n_pieces; p++) {
+        mp_tensor *tensor;
+        status = find_piece(b, p, layer, b->config->experts - 1, &tensor);
+    }
+    return status;
+}
+
 static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
 {
     struct moepage_model *model = b->model;
@@ -271,6 +284,8 @@ moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout
     moepage_status status = add_parts(&b);
     if (!status)
         status = mp_slot_layout(model, MOEPAGE_E_FORMAT);
+    if (!status)
+        status = check_last(&b);
     if (!status)
         status = mp_slot_alloc_sources(model);
     for (uint32_t layer = 0; !status && layer < config->moe_layers; layer++)

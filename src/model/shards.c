@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "model/checkpoint.h"
 
@@ -101,7 +102,7 @@ static moepage_status list_directory(const char *dir, mp_shards *shards)
 {
     DIR *entries = opendir(dir);
     if (!entries)
-        return mp_fail(MOEPAGE_E_IO, "cannot list the directory: errno %d", errno);
+        return mp_file_fail("the directory", "list");
     uint32_t capacity = 0;
     moepage_status status = MOEPAGE_OK;
     struct dirent *entry;
@@ -109,7 +110,7 @@ static moepage_status list_directory(const char *dir, mp_shards *shards)
         if (entry->d_name[0] != '.' && has_suffix(entry->d_name))
             status = add_name(shards, &capacity, entry->d_name);
     if (!status && errno)
-        status = mp_fail(MOEPAGE_E_IO, "cannot list the directory: errno %d", errno);
+        status = mp_file_fail("the directory", "list");
     closedir(entries);
     if (status)
         return status;

@@ -248,7 +248,7 @@ static void form_waves(struct moepage_session *session, mp_flight *flight, uint3
 
 /* ---- groups of tokens ---- */
 
-/* Adds a token's experts to the group that session->stamp marks, or, if they do not fit, nothing. */
+/* Adds a token's experts to the group that session->stamp marks, or nothing if they do not fit. */
 static bool add_token(struct moepage_session *session, mp_flight *flight, uint32_t token,
                       const mp_limits *limits, uint32_t used[MOEPAGE_MAX_DEVICES], uint32_t *total)
 {
@@ -343,7 +343,7 @@ static void reserve(struct moepage_session *session, mp_flight *flight, const mp
 moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight,
                               uint32_t n_distinct, bool for_plan)
 {
-    mp_limits limits;
+    mp_limits limits = {0};
     moepage_status status = find_limits(session, flight->layer, &limits);
     if (status)
         return status;

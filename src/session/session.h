@@ -130,7 +130,7 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
 /* Holds the current group's experts: the resident ones at once, the others as loads under way. */
 moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t group);
 void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t group);
-/* After an error: lets go of everything, so that the layer can be run from its first group again. */
+/* After an error: lets go of everything, so that the layer can be run again from its start. */
 void mp_plan_drop(struct moepage_session *session, mp_flight *flight);
 /* Waits for the current group's experts; the time goes to the stalls. */
 moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight);

@@ -6,14 +6,14 @@
 #include "session/trace.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zstd.h>
 
 #include "base/alloc.h"
+#include "base/errno_text.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "session/trace_format.h"
 
@@ -92,8 +92,8 @@ static moepage_status read_at(const mp_trace_reader *reader, uint64_t offset, vo
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
-            return mp_fail(MOEPAGE_E_IO, "reading the trace at byte %llu failed: %m",
-                           (unsigned long long)offset);
+            return mp_fail(MOEPAGE_E_IO, "reading the trace at byte %llu failed: %s",
+                           (unsigned long long)offset, mp_errno_text_of(errno).text);
         if (done == 0)
             return mp_fail(MOEPAGE_E_FORMAT, "the trace is truncated: it ends at byte %llu",
                            (unsigned long long)offset);
@@ -452,22 +452,6 @@ void mp_trace_reader_close(mp_trace_reader *reader)
     mp_free(reader);
 }
 
-/* Opens a regular file; anything else could block or never end. */
-static moepage_status open_file(mp_trace_reader *reader, const char *path)
-{
-    struct stat about;
-    reader->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (reader->fd < 0)
-        return mp_fail(errno == ENOENT || errno == ENOTDIR ? MOEPAGE_E_NOT_FOUND : MOEPAGE_E_IO,
-                       "%s cannot be opened: %m", path);
-    if (fstat(reader->fd, &about))
-        return mp_fail(MOEPAGE_E_IO, "%s cannot be examined: %m", path);
-    if (!S_ISREG(about.st_mode))
-        return mp_fail(MOEPAGE_E_FORMAT, "%s is not a regular file", path);
-    reader->file_bytes = (uint64_t)about.st_size;
-    return MOEPAGE_OK;
-}
-
 static moepage_status read_header(mp_trace_reader *reader)
 {
     unsigned char header[MP_TRACE_HEADER_BYTES];
@@ -493,7 +477,7 @@ moepage_status mp_trace_reader_open(const char *path, moepage_trace_info *info,
     if (!reader)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a trace reader");
     reader->fd = -1;
-    moepage_status status = open_file(reader, path);
+    moepage_status status = mp_file_open(path, path, &reader->fd, &reader->file_bytes);
     if (status)
         goto fail;
     status = read_header(reader);

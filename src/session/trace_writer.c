@@ -13,6 +13,8 @@
 #include <zstd.h>
 
 #include "base/alloc.h"
+#include "base/errno_text.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "session/trace_format.h"
 
@@ -68,20 +70,6 @@ keep_failure(mp_trace_writer *writer, moepage_status status, const char *format,
     writer->status = status;
     writer->step.open = false;
     discard_file(writer);
-}
-
-static bool write_all(int fd, const unsigned char *bytes, uint64_t n)
-{
-    while (n) {
-        ssize_t done = write(fd, bytes, n);
-        if (done < 0 && errno != EINTR)
-            return false;
-        if (done > 0) {
-            bytes += done;
-            n -= (uint64_t)done;
-        }
-    }
-    return true;
 }
 
 /* ---- Recording --------------------------------------------------------------------------- */
@@ -274,8 +262,9 @@ static void flush(mp_trace_writer *writer)
     uint64_t bytes = MP_TRACE_FRAME_HEAD_BYTES + packed;
     uint64_t checksum = XXH3_64bits(writer->frame, bytes);
     mp_trace_put64(writer->frame + bytes, checksum);
-    if (!write_all(writer->fd, writer->frame, bytes + MP_TRACE_CHECKSUM_BYTES)) {
-        keep_failure(writer, MOEPAGE_E_IO, "writing %s failed: %m", writer->part);
+    if (!mp_file_write(writer->fd, writer->frame, bytes + MP_TRACE_CHECKSUM_BYTES)) {
+        keep_failure(writer, MOEPAGE_E_IO, "writing %s failed: %s", writer->part,
+                     mp_errno_text_of(errno).text);
         return;
     }
     writer->chain = mp_trace_chain(writer->chain, checksum);
@@ -350,8 +339,7 @@ static moepage_status create_part(mp_trace_writer *writer)
     }
     if (writer->fd >= 0)
         return MOEPAGE_OK;
-    return mp_fail(errno == ENOENT || errno == ENOTDIR ? MOEPAGE_E_NOT_FOUND : MOEPAGE_E_IO,
-                   "%s cannot be created: %m", writer->part);
+    return mp_file_fail(writer->part, "create");
 }
 
 /* Closing renames a file over `path`, which must not do away with a device or a pipe. */
@@ -389,8 +377,8 @@ moepage_status mp_trace_writer_create(const char *path, const moepage_trace_info
         goto fail;
     mp_trace_header_encode(info, header);
     writer->chain = mp_trace_chain(0, XXH3_64bits(header, sizeof header));
-    if (!write_all(writer->fd, header, sizeof header)) {
-        status = mp_fail(MOEPAGE_E_IO, "writing %s failed: %m", writer->part);
+    if (!mp_file_write(writer->fd, header, sizeof header)) {
+        status = mp_file_fail(writer->part, "write");
         goto fail;
     }
     *out = writer;
@@ -407,15 +395,16 @@ static void write_trailer(mp_trace_writer *writer)
     mp_trace_put64(trailer + 8, writer->steps);
     mp_trace_put64(trailer + 16, writer->chain);
     mp_trace_put64(trailer + 24, XXH3_64bits(trailer, 24));
-    if (!write_all(writer->fd, trailer, sizeof trailer) || fsync(writer->fd))
-        keep_failure(writer, MOEPAGE_E_IO, "writing %s failed: %m", writer->part);
+    if (!mp_file_write(writer->fd, trailer, sizeof trailer) || fsync(writer->fd))
+        keep_failure(writer, MOEPAGE_E_IO, "writing %s failed: %s", writer->part,
+                     mp_errno_text_of(errno).text);
 }
 
 static void take_final_name(mp_trace_writer *writer)
 {
     if (rename(writer->part, writer->path)) {
-        keep_failure(writer, MOEPAGE_E_IO, "%s cannot be renamed to %s: %m", writer->part,
-                     writer->path);
+        keep_failure(writer, MOEPAGE_E_IO, "%s cannot be renamed to %s: %s", writer->part,
+                     writer->path, mp_errno_text_of(errno).text);
         return;
     }
     close(writer->fd); /* after fsync it has nothing left to report */

@@ -28,10 +28,11 @@ trap 'rm -rf "$work"' EXIT
             gsub(/ +/, " ", text); sub(/^ /, "", text)
             name = text; sub(/ *(\[[^]]*\] *)*$/, "", name); sub(/.*[^A-Za-z0-9_]/, "", name)
             sub(" ?" name, "", text)
-            printf "printf(\"field %s.%s %%zu %%zu %s\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n",
-                   type, name, text, type, name, type, name }
+            printf "printf(\"field %s.%s %%zu %%zu %s\\n\", ", type, name, text
+            printf "offsetof(%s, %s), sizeof(((%s *)0)->%s));\n", type, name, type, name }
         BEGIN { declaration = "enum *[{][^}]*[}]|typedef struct moepage_[a-z_]* *[{][^}]*[}]|" \
-                              "typedef [a-z0-9_]+ moepage_[a-z_]+;|typedef [a-z0-9_]+ [(][*]moepage_[^;]*;" }
+                              "typedef [a-z0-9_]+ moepage_[a-z_]+;|" \
+                              "typedef [a-z0-9_]+ [(][*]moepage_[^;]*;" }
         { gsub(/ +/, " ")
           while (match($0, declaration)) {
               part = substr($0, RSTART, RLENGTH); $0 = substr($0, RSTART + RLENGTH)
@@ -39,7 +40,8 @@ trap 'rm -rf "$work"' EXIT
               if (part ~ /^enum/) {
                   n = split(body, item, ",")
                   for (i = 1; i <= n; i++)
-                      if (match(item[i], /[A-Z][A-Z0-9_]*/)) constant(substr(item[i], RSTART, RLENGTH))
+                      if (match(item[i], /[A-Z][A-Z0-9_]*/))
+                          constant(substr(item[i], RSTART, RLENGTH))
               } else if (part ~ /\{/) {
                   name = part; sub(/^typedef struct /, "", name); sub(/ *\{.*/, "", name)
                   printf "printf(\"struct %s %%zu\\n\", sizeof(%s));\n", name, name

@@ -9,13 +9,17 @@ trap 'rm -rf "$work"' EXIT
 
 tests/abi/symbols.sh >"$work/symbols" && tests/abi/structs.sh >"$work/structs" || exit 1
 cut -f 1 "$work/symbols" >"$work/declared"
-nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$work/exported"
+nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
+    sort >"$work/exported"
 nm -D --undefined-only "$library" | awk '{ sub(/@.*/, "", $2); print $2 }' | sort >"$work/imported"
 
 check "the library exports exactly the functions that the header declares" \
     diff -u "$work/declared" "$work/exported"
 
-versioned() { nm -D --defined-only "$library" | awk '$2 == "T" && $3 !~ /@@MOEPAGE_0$/ { print; bad = 1 } END { exit bad }'; }
+versioned() {
+    nm -D --defined-only "$library" |
+        awk '$2 == "T" && $3 !~ /@@MOEPAGE_0$/ { print; bad = 1 } END { exit bad }'
+}
 check "every export carries the version of the symbol map" versioned
 
 soname() { [ "$(objdump -p "$library" | awk '$1 == "SONAME" { print $2 }')" = libmoepage.so.0 ]; }
@@ -47,7 +51,9 @@ check "the table has every callback" counted '^typedef .*\(\*moepage_' callback
 
 struct_size_first() {
     awk '$1 == "struct" && /(config|info|stats|banks) / { want = $2 ".struct_size" }
-         $1 == "field" && want { if ($2 != want || $3 != 0 || $4 != 4) { print want " is not first"; bad = 1 }; want = "" }
+         $1 == "field" && want {
+             if ($2 != want || $3 != 0 || $4 != 4) { print want " is not first"; bad = 1 }
+             want = "" }
          END { exit bad }' "$work/structs"
 }
 check "configs, infos and stats begin with struct_size" struct_size_first

@@ -34,7 +34,9 @@ done
 
 check "no struct of the header has implicit padding" compile "$CC" c -std=c11 -Wpadded
 
-includes() { sed -n 's/^#include //p' include/moepage.h | grep -vxF -e '<stddef.h>' -e '<stdint.h>'; }
+includes() {
+    sed -n 's/^#include //p' include/moepage.h | grep -vxF -e '<stddef.h>' -e '<stdint.h>'
+}
 only_allowed_includes() { ! includes; }
 check "the header includes stddef.h and stdint.h only" only_allowed_includes
 

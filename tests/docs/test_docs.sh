@@ -3,7 +3,9 @@
 set -u
 . tests/support/tap.sh
 
-documents() { find . -name '*.md' -not -path './build*' -not -path './.git/*' -not -path './shared/*'; }
+documents() {
+    find . -name '*.md' -not -path './build*' -not -path './.git/*' -not -path './shared/*'
+}
 
 links_resolve() {
     for document in $(documents); do
@@ -15,8 +17,12 @@ links_resolve() {
 }
 check "every relative link in a document leads to a file" links_resolve
 
-statuses() { sed -n 's/^ *\(MOEPAGE_\(OK\|E_[A-Z_]*\)\) = \(-\{0,1\}[0-9]*\).*/\1 \3/p' include/moepage.h; }
-documented() { sed -n 's/^## `\(MOEPAGE_[A-Z_]*\)` (\(.*\))$/\1 \2/p' docs/errors.md | sed 's/−/-/'; }
+statuses() {
+    sed -n 's/^ *\(MOEPAGE_\(OK\|E_[A-Z_]*\)\) = \(-\{0,1\}[0-9]*\).*/\1 \3/p' include/moepage.h
+}
+documented() {
+    sed -n 's/^## `\(MOEPAGE_[A-Z_]*\)` (\(.*\))$/\1 \2/p' docs/errors.md | sed 's/−/-/'
+}
 same_statuses() {
     statuses >"$work/header" && documented >"$work/docs" && [ -s "$work/header" ] &&
         diff "$work/header" "$work/docs"
@@ -32,5 +38,8 @@ named_files() {
     [ -z "${bad:-}" ]
 }
 check "every document that a header names exists" named_files
+
+no_placeholders() { ! documents | xargs grep -nwE 'FIGURES|TODO|FIXME'; }
+check "no document has a placeholder left" no_placeholders
 
 finish

@@ -19,24 +19,26 @@ void *__wrap_mp_realloc(void *block, size_t bytes);
 static struct {
     uint64_t calls;
     uint64_t fail_at; /* 1 = the first; 0 = never */
+    uint64_t largest; /* the most bytes asked for at once */
     bool persistent;
 } heap;
 
-static bool fails(void)
+static bool fails(size_t bytes)
 {
     heap.calls++;
+    heap.largest = bytes > heap.largest ? bytes : heap.largest;
     return heap.fail_at &&
            (heap.persistent ? heap.calls >= heap.fail_at : heap.calls == heap.fail_at);
 }
 
 void *__wrap_mp_alloc(size_t bytes)
 {
-    return fails() ? NULL : __real_mp_alloc(bytes);
+    return fails(bytes) ? NULL : __real_mp_alloc(bytes);
 }
 
 void *__wrap_mp_realloc(void *block, size_t bytes)
 {
-    return fails() ? NULL : __real_mp_realloc(block, bytes);
+    return fails(bytes) ? NULL : __real_mp_realloc(block, bytes);
 }
 
 static moe_maker maker;
@@ -91,6 +93,21 @@ static void test_model_open_survives_every_failed_allocation(void **state)
     uint64_t once = fail_each(open_directory, false);
     assert_in_range(once, 12, 1000);
     assert_int_equal(fail_each(open_directory, true), once);
+}
+
+/* Experts that only config.json and the routers have are found missing, not made room for. */
+static void test_model_open_takes_no_memory_for_experts_that_are_not_there(void **state)
+{
+    (void)state;
+    moe_maker_replace(&maker, "\"num_experts\": 4", "\"num_experts\": 65536");
+    for (uint32_t layer = 0; layer < MOE_LAYERS; layer++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.gate.weight", layer);
+        maker_reshape(maker_find(&maker.shard, name), "BF16", 2, (uint64_t[]){65536, MOE_HIDDEN});
+    }
+    moe_maker_write(&maker);
+    moe_expect_refusal(&maker, MOEPAGE_E_NOT_FOUND, "layers.1.mlp.experts.65535.gate_proj.weight");
+    assert_in_range(heap.largest, 1, 1 << 20);
 }
 
 static void test_model_open_of_indexed_and_loose_files_survives_too(void **state)
@@ -169,6 +186,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make, unmake)
     const struct CMUnitTest tests[] = {
         CASE(test_model_open_survives_every_failed_allocation),
+        CASE(test_model_open_takes_no_memory_for_experts_that_are_not_there),
         CASE(test_model_open_of_indexed_and_loose_files_survives_too),
         CASE(test_model_find_tensor_survives_a_failed_copy),
         CASE(test_banks_open_survives_every_failed_allocation),

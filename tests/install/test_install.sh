@@ -47,9 +47,10 @@ check "a program outside the tree builds and runs with the static library" \
 
 variables() {
     export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
+    number='s/^#define MOEPAGE_VERSION_[MP][AI][JNT][A-Z]* //p'
+    version=$(sed -n "$number" include/moepage.h | paste -sd.)
     [ "$(pkg-config --variable=cudamodule moepage)" = "$prefix/lib/libmoepage-cuda.so" ] &&
-        [ "$(pkg-config --modversion moepage)" = \
-          "$(sed -n 's/^#define MOEPAGE_VERSION_[MP][AI][JNT][A-Z]* //p' include/moepage.h | paste -sd.)" ]
+        [ "$(pkg-config --modversion moepage)" = "$version" ]
 }
 check "pkg-config knows the version and the place of the CUDA module" variables
 

@@ -8,6 +8,8 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdbool.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "device/device.h"
@@ -91,6 +93,27 @@ static void test_host_refuses_an_arena_beyond_memory(void **state)
     assert_int_equal(device->ops->alloc(device, MP_MEMORY_HOST, UINT64_MAX - 10, &memory),
                      MOEPAGE_E_NO_MEMORY);
     assert_null(memory);
+    device->ops->close(device);
+}
+
+/* A limit that the system enforces with a signal, whose default is to end the program. */
+static void test_host_refuses_an_arena_beyond_the_limit_on_files(void **state)
+{
+    (void)state;
+    struct rlimit before;
+    mp_device *device = open_host(1);
+    void *memory = NULL;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    struct rlimit little = {1 << 20, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    moepage_status beyond = device->ops->alloc(device, MP_MEMORY_ARENA, (1 << 20) + 4096, &memory);
+    bool named = strstr(moepage_last_error(), "1048576 bytes (RLIMIT_FSIZE)") != NULL;
+    moepage_status within = device->ops->alloc(device, MP_MEMORY_ARENA, 1 << 20, &memory);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(beyond, MOEPAGE_E_NO_MEMORY);
+    assert_true(named);
+    assert_int_equal(within, MOEPAGE_OK);
+    device->ops->free(device, MP_MEMORY_ARENA, memory, 1 << 20);
     device->ops->close(device);
 }
 
@@ -263,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_host_says_what_it_is),
         cmocka_unit_test(test_host_refuses_absurd_thread_counts),
         cmocka_unit_test(test_host_refuses_an_arena_beyond_memory),
+        cmocka_unit_test(test_host_refuses_an_arena_beyond_the_limit_on_files),
         cmocka_unit_test(test_host_has_one_arena),
         cmocka_unit_test(test_host_launches_on_compute_streams_only),
         cmocka_unit_test(test_host_fills_on_its_own_threads),

@@ -1,4 +1,4 @@
-/* An opened checkpoint: its slot, its experts, its dense tensors, and every tensor refused by name. */
+/* An opened checkpoint: its slot, its experts, its dense tensors, every tensor refused by name. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -561,7 +561,7 @@ static void test_session_several_share_a_pool(void **state)
     moepage_session_config config = {.struct_size = sizeof config};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &one_more), MOEPAGE_E_BUDGET,
                    "7 sessions");
-    /* All hold their share at once, on different layers; each still gets all its experts in turn. */
+    /* All hold their share at once, on different layers; each still gets its experts in turn. */
     moepage_plan plans[6];
     int32_t ids[TOP_K] = {1, 5, 9};
     for (uint32_t i = 0; i < 6; i++) {

@@ -10,10 +10,12 @@
 
 #include <cmocka.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -406,7 +408,7 @@ static void test_trace_paths_that_lead_nowhere_are_named(void **state)
     assert_int_equal(moepage_trace_create(directory, &info, &trace), MOEPAGE_E_ARGUMENT);
     assert_int_equal(moepage_trace_create("/dev/null", &info, &trace), MOEPAGE_E_ARGUMENT);
     assert_non_null(strstr(moepage_last_error(), "/dev/null"));
-    /* The name becomes a directory while recording: found out at the end, nothing is left behind. */
+    /* The name becomes a directory while recording: found out at the end, nothing is left. */
     unlink(path);
     assert_int_equal(moepage_trace_create(path, &info, &trace), MOEPAGE_OK);
     assert_int_equal(mkdir(path, 0700), 0);
@@ -417,7 +419,20 @@ static void test_trace_paths_that_lead_nowhere_are_named(void **state)
 
 /* ---- Failures while recording ------------------------------------------------------------ */
 
-/* A full disk, by a limit on the size of files. */
+/* A full disk, by a limit on the size of files; the signal that comes with it must not show. */
+typedef struct signal_state {
+    int blocked, pending;
+} signal_state;
+
+/* What is so of SIGXFSZ, whose default is to end the program. */
+static signal_state signals_now(void)
+{
+    sigset_t blocked, pending;
+    assert_int_equal(pthread_sigmask(SIG_BLOCK, NULL, &blocked), 0);
+    assert_int_equal(sigpending(&pending), 0);
+    return (signal_state){sigismember(&blocked, SIGXFSZ), sigismember(&pending, SIGXFSZ)};
+}
+
 static void record_into_little_space(rlim_t bytes, uint32_t n_steps)
 {
     struct rlimit before, little;
@@ -426,7 +441,7 @@ static void record_into_little_space(rlim_t bytes, uint32_t n_steps)
     unlink(path);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     little = (struct rlimit){bytes, before.rlim_max};
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    signal_state signals = signals_now();
     assert_int_equal(moepage_trace_create(path, &info, &trace), MOEPAGE_OK);
     mp_error_set("an older failure");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
@@ -435,7 +450,8 @@ static void record_into_little_space(rlim_t bytes, uint32_t n_steps)
     assert_string_equal(moepage_last_error(), "an older failure");
     moepage_status status = moepage_trace_close(trace);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, handler);
+    signal_state after = signals_now();
+    assert_memory_equal(&after, &signals, sizeof signals);
     assert_int_equal(status, MOEPAGE_E_IO);
     assert_non_null(strstr(moepage_last_error(), path));
     assert_int_equal(count_files(), 0);
@@ -447,6 +463,20 @@ static void test_trace_on_a_full_disk_fails_at_close_and_leaves_nothing(void **s
     record_into_little_space(100000, 1000); /* on the way, and many steps after */
     record_into_little_space(130, 1);       /* in the last frame */
     record_into_little_space(140, 0);       /* in the trailer */
+}
+
+static void test_trace_on_a_full_disk_leaves_the_callers_signal_pending(void **state)
+{
+    (void)state;
+    sigset_t limit, before;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    assert_int_equal(pthread_sigmask(SIG_BLOCK, &limit, &before), 0);
+    record_into_little_space(130, 1);
+    assert_int_equal(raise(SIGXFSZ), 0);
+    record_into_little_space(130, 1);
+    assert_int_equal(sigtimedwait(&limit, NULL, &(struct timespec){0}), SIGXFSZ);
+    assert_int_equal(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
 }
 
 static void begin_plain(moepage_trace *trace)
@@ -577,6 +607,7 @@ int main(void)
         cmocka_unit_test(test_trace_shapes_that_no_file_has_are_refused),
         cmocka_unit_test(test_trace_paths_that_lead_nowhere_are_named),
         cmocka_unit_test(test_trace_on_a_full_disk_fails_at_close_and_leaves_nothing),
+        cmocka_unit_test(test_trace_on_a_full_disk_leaves_the_callers_signal_pending),
         cmocka_unit_test(test_trace_mistakes_in_recording_are_reported_at_close),
         cmocka_unit_test(test_trace_refuses_steps_too_large_to_read_back),
         cmocka_unit_test(test_trace_step_open_at_close_is_forgotten),

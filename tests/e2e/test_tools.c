@@ -1,0 +1,94 @@
+/* What the tools promise beside their work: help, one-line refusals, and synonyms in config.json.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checkpoint_maker.h"
+#include "tool.h"
+
+#define OLMOE "tests/data/hf/olmoe"
+#define ARGUMENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_tools_print_their_usage_when_asked(void **state)
+{
+    (void)state;
+    static const char *const tools[] = {"moepage-generate", "moepage-bench"};
+    for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
+        tool_result result;
+        tool_run(tools[i], ARGUMENTS("--help"), &result);
+        assert_int_equal(result.exit_status, 0);
+        assert_string_equal(result.err, "");
+        assert_memory_equal(result.out, "usage: ", strlen("usage: "));
+        assert_non_null(strstr(result.out, tools[i]));
+        tool_result_free(&result);
+    }
+}
+
+static void test_bench_refuses_an_unknown_command_in_one_line(void **state)
+{
+    (void)state;
+    tool_result result;
+    tool_run("moepage-bench", ARGUMENTS("frobnicate"), &result);
+    assert_int_equal(result.exit_status, 2);
+    assert_string_equal(result.out, "");
+    assert_non_null(strstr(result.err, "frobnicate"));
+    assert_ptr_equal(strchr(result.err, '\n'), result.err + strlen(result.err) - 1);
+    tool_result_free(&result);
+}
+
+static void run_olmoe(const char *dir, tool_result *out)
+{
+    tool_run("moepage-generate",
+             ARGUMENTS("--model", dir, "--tokens", "5,6,7", "--max-tokens", "4"), out);
+    if (out->exit_status)
+        fail_msg("%s", out->err);
+}
+
+/* "swish" is an older name of SiLU. */
+static void test_generate_runs_a_checkpoint_that_says_swish(void **state)
+{
+    (void)state;
+    tool_result silu, swish;
+    char dir[64];
+    size_t n;
+    maker_dir_create(dir);
+    unsigned char *weights = maker_read(OLMOE, "model.safetensors", &n);
+    maker_write(dir, "model.safetensors", weights, n);
+    free(weights);
+    char *config = (char *)maker_read(OLMOE, "config.json", &n);
+    char *name = memmem(config, n, "\"silu\"", 6);
+    assert_non_null(name);
+    size_t before = (size_t)(name - config), after = n - before - 6;
+    char *renamed = malloc(n + 1);
+    assert_non_null(renamed);
+    memcpy(renamed, config, before);
+    memcpy(renamed + before, "\"swish\"", 7);
+    memcpy(renamed + before + 7, name + 6, after);
+    maker_write(dir, "config.json", renamed, n + 1);
+    free(renamed);
+    free(config);
+
+    run_olmoe(OLMOE, &silu);
+    run_olmoe(dir, &swish);
+    assert_true(strlen(silu.out) > 0);
+    assert_string_equal(swish.out, silu.out);
+    tool_result_free(&silu);
+    tool_result_free(&swish);
+    maker_dir_remove(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tools_print_their_usage_when_asked),
+        cmocka_unit_test(test_bench_refuses_an_unknown_command_in_one_line),
+        cmocka_unit_test(test_generate_runs_a_checkpoint_that_says_swish),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
