@@ -216,7 +216,8 @@ static moepage_status check_last(const binding *b)
     moepage_status status = MOEPAGE_OK;
     for (uint32_t p = 0; !status && p < b->model->n_pieces; p++) {
         mp_tensor *tensor;
-        status = find_piece(b, p, layer, b->config->experts - 1, &tensor);
+        mp_hf_name name = mp_hf_name_of(b->names[p].pattern, layer, b->config->experts - 1);
+        status = mp_checkpoint_require(b->checkpoint, name.text, &tensor);
     }
     return status;
 }
