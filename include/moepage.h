@@ -147,7 +147,8 @@ typedef struct moepage_kv_pool moepage_kv_pool;
 typedef struct moepage_session moepage_session;
 typedef struct moepage_trace moepage_trace;
 
-/* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 = none. */
+/* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
+ * none. */
 typedef uint64_t moepage_seq;
 
 /* ---- Device ----------------------------------------------------------------------------- */
@@ -247,8 +248,8 @@ typedef struct moepage_tensor_view {
 
 /* Opens a Hugging Face checkpoint directory: config.json and one or many .safetensors files, with
  * or without an index. Files are mapped, not read. Recognised: qwen3_moe, qwen2_moe, mixtral,
- * olmoe, phimoe, deepseek_v2, deepseek_v3, gpt_oss. Errors name the file and the tensor: NOT_FOUND, IO,
- * FORMAT, UNSUPPORTED. [any] */
+ * olmoe, phimoe, deepseek_v2, deepseek_v3, gpt_oss. Errors name the file and the tensor:
+ * NOT_FOUND, IO, FORMAT, UNSUPPORTED. [any] */
 MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_model_config *config,
                                               moepage_model **out);
 
@@ -756,9 +757,9 @@ MOEPAGE_API moepage_status moepage_trace_get_info(const moepage_trace *trace,
 /* Reads the next step; MOEPAGE_E_END after the last. [one] */
 MOEPAGE_API moepage_status moepage_trace_next(moepage_trace *trace, moepage_trace_step *step);
 
-/* Ends a trace and frees it, whatever it returns, BUSY and HANDLE excepted. For a writer this finishes the file, and a failure (disk full, a recording that
- * failed on the way) is reported here and leaves no file. BUSY while a session records to it.
- * NULL is a no-op. [one] */
+/* Ends a trace and frees it, whatever it returns, BUSY and HANDLE excepted. For a writer this
+ * finishes the file; a failure (disk full, a recording that failed on the way) is reported here
+ * and leaves no file. BUSY while a session records to it. NULL is a no-op. [one] */
 MOEPAGE_API moepage_status moepage_trace_close(moepage_trace *trace);
 
 /* Records every step of the session from now on; NULL stops. STATE while a step is open, ARGUMENT

@@ -65,7 +65,7 @@ moepage_status moepage_device_open(const char *name, const moepage_device_config
     mp_ledger_init(&home->workspace, own.workspace_bytes);
     mp_arena_init(&home->arena, arena, arena_bytes, &home->ledger);
     mp_graveyard_init(&home->graveyard);
-    /* Counts from a place of its own, so that an id of another device is not taken for one of ours. */
+    /* Counts from a place of its own: an id of another device is not taken for one of ours. */
     atomic_init(&home->next_sequence, ((uint64_t)(uintptr_t)home * 0x9e3779b97f4a7c15u) >> 24);
     atomic_init(&home->residents, 0);
     mp_handle_open(&home->handle, MP_KIND_DEVICE);

@@ -1,5 +1,5 @@
-/* Holding experts: what a session does with the pool on every layer. The first half, for experts that
- * are resident, takes no lock. */
+/* Holding experts: what a session does with the pool on every layer. The first half, for experts
+ * that are resident, takes no lock. */
 #include "memory/expert_pool.h"
 
 #include <assert.h>
