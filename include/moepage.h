@@ -384,7 +384,9 @@ MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool,
                                                       uint32_t expert, moepage_residency *out);
 
 /* Loads an expert if it is absent and keeps it resident until unpinned; blocks for the load. Pins
- * count. BUDGET when the pin would leave fewer than top-k slots evictable in its scope. [any] */
+ * count. BUDGET when the pin would leave fewer than top-k slots evictable in its scope, BUSY when
+ * open plans hold them all. A pin during a step can make that step's route, next_group or ffn
+ * BUSY. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_pin(moepage_expert_pool *pool, uint32_t layer,
                                                    uint32_t expert);
 /* STATE when the expert has no pin. [any] */
@@ -519,8 +521,9 @@ MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_
  * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
  * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
  * relocated; experts in the way are dropped. BUDGET: the two do not fit together, or live blocks
- * need more; BUSY: a slot in the way is pinned or in an open plan. A refused move leaves the old
- * split. `experts` or `kv` may be NULL. No step may be open on the KV side (block tables change).
+ * need more, or slots that MOEPAGE_SCOPE_LAYER cannot share out evenly; BUSY: a slot in the way is
+ * pinned or in an open plan; UNSUPPORTED: an expert pool over several devices. A refused move
+ * leaves the old split. `experts` or `kv` may be NULL. No step may be open on the KV side (block tables change).
  * [set-up] */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
@@ -639,7 +642,7 @@ typedef struct moepage_session_stats {
     uint64_t steps;
     uint64_t tokens;
     uint64_t layers;       /* layers routed */
-    uint64_t routed;       /* distinct experts per layer, summed: hits + misses + late */
+    uint64_t routed;       /* distinct experts per group, summed: hits + misses + late */
     uint64_t hits;         /* resident when routed */
     uint64_t misses;       /* absent when routed: loaded on demand */
     uint64_t late;         /* a prefetch or another session's load was under way */
@@ -649,7 +652,7 @@ typedef struct moepage_session_stats {
                                waiting for bytes with nothing to compute */
     uint64_t compute_ns;   /* running expert kernels */
     uint64_t wall_ns;      /* between begin and end */
-    uint64_t hint_experts; /* experts that predictors or hints asked for */
+    uint64_t hint_experts; /* absent experts that predictors or hints asked for */
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for
@@ -683,19 +686,25 @@ MOEPAGE_API moepage_status moepage_session_hint(moepage_session *session, uint32
 /* Announces the routing of MoE layer `layer` (counted over MoE layers). With `plan` the call
  * returns once the first group's experts are usable, and the plan describes them; with NULL the
  * loads only start, for moepage_session_ffn to wait on as it goes. When every routed expert is
- * resident this takes no lock, allocates nothing and makes no system call. A layer is routed once
- * at a time; up to 4 layers may be open together. [one] */
+ * resident this takes no lock, allocates nothing and makes no system call (unless hints are under
+ * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
+ * together, as far as the session's share of the slots goes round: a layer that takes several
+ * groups uses all of it. BUSY: no slot can be had, because all are pinned, in open plans, or held
+ * by plans whose loads failed. [one] */
 MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
                                                  const moepage_routing *routing,
                                                  moepage_plan *plan);
 
-/* Gives the current group's slots back and takes the next group. STATE after the last. [one] */
+/* Gives the current group's slots back and takes the next group. STATE after the last. After any
+ * other failure no group is held and the old plan's pointers are dead; the call may be repeated, or
+ * the layer retired. [one] */
 MOEPAGE_API moepage_status moepage_session_next_group(moepage_session *session, uint32_t layer,
                                                       moepage_plan *plan);
 
 /* Runs the layer's routed experts (SwiGLU) over all groups: the result for a row has the same bits
  * whatever is resident, however many waves it takes, however many rows come with it, on any number
- * of threads. Needs the layer at its first group. [one] */
+ * of threads. Needs the layer at its first group. After a failure no group is held; the call may be
+ * repeated, or the layer retired. [one] */
 MOEPAGE_API moepage_status moepage_session_ffn(moepage_session *session, uint32_t layer,
                                                const moepage_ffn *ffn);
 

@@ -9,14 +9,14 @@ typedef struct mp_side_move {
     uint64_t to;
 } mp_side_move;
 
-static moepage_status plan_experts(moepage_expert_pool *pool, uint64_t *slots, mp_side_move *move)
+static moepage_status plan_experts(moepage_expert_pool *pool, uint64_t slots, mp_side_move *move)
 {
     const mp_shard *shard = &pool->shards[0];
-    if (!*slots)
-        *slots = shard->n_slots;
-    move->from = mp_arena_claimed(&shard->home->arena, MP_SIDE_EXPERTS);
-    move->to = *slots * pool->slot_bytes;
-    return mp_pool_check_resize(pool, *slots);
+    move->from = move->to = mp_arena_claimed(&shard->home->arena, MP_SIDE_EXPERTS);
+    if (!slots)
+        return MOEPAGE_OK;
+    move->to = slots * pool->slot_bytes;
+    return mp_pool_check_resize(pool, slots);
 }
 
 static moepage_status plan_kv(moepage_kv_pool *pool, uint64_t blocks, mp_side_move *move)
@@ -51,7 +51,7 @@ static moepage_status act(moepage_expert_pool *experts, moepage_kv_pool *kv, uin
     moepage_status status = MOEPAGE_OK;
     for (int turn = 0; turn < 2 && !status; turn++) {
         bool experts_turn = experts_first == (turn == 0);
-        if (experts_turn && experts)
+        if (experts_turn && experts && slots)
             status = mp_pool_resize(experts, slots);
         else if (!experts_turn && kv && blocks)
             status = mp_kv_pool_resize(kv, blocks);
@@ -70,7 +70,7 @@ moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *
     if (!status && kv)
         status = mp_handle_check(kv, MP_KIND_KV);
     if (!status && experts)
-        status = plan_experts(experts, &expert_slots, &expert_move);
+        status = plan_experts(experts, expert_slots, &expert_move);
     if (!status && kv)
         status = plan_kv(kv, kv_blocks, &kv_move);
     if (!status)

@@ -102,7 +102,8 @@ struct mp_device_ops {
     void (*stream_destroy)(mp_stream *stream);
 
     /* Submits `n` transfers in order; *out is the last one's tick. Does not wait for them; may
-     * wait for room in the stream's queue. The array is copied. */
+     * wait for room in the stream's queue. The array is copied. A refusal has submitted none of
+     * them and leaves *out. */
     moepage_status (*copy)(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);
 
     /* Submits a kernel to a COMPUTE stream; ARGUMENT on another. `args` (struct

@@ -3,6 +3,7 @@
 #include "memory/expert_pool.h"
 
 #include <assert.h>
+#include <sched.h>
 
 #include "base/status.h"
 
@@ -62,6 +63,7 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
     for (uint32_t i = 0; i < n; i++) {
         holds[i].kind = MP_HOLD_NONE;
         holds[i].ready = false;
+        holds[i].demanded = 0;
         held += try_hold(pool, &holds[i]);
     }
     if (held == n && !mp_pool_record_touches(pool, client, holds, n)) {
@@ -76,24 +78,17 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
     return held;
 }
 
-static moepage_status hold_absent(mp_shard *shard, mp_hold *hold)
+/* Gives an absent expert a slot and starts its load; false if there is no slot. */
+static bool hold_absent(mp_shard *shard, mp_hold *hold)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    mp_purpose purpose = hold->scan && pool->scan_percent ? MP_FOR_SCAN : MP_FOR_DECODE;
-    uint32_t index = mp_pool_take_slot(shard, hold->key, purpose, 1);
-    if (index == MP_NO_SLOT) {
-        mp_pool_free_up(shard);
-        index = mp_pool_take_slot(shard, hold->key, purpose, 1);
-    }
+    bool scan = hold->scan && shard->pool->scan_percent;
+    uint32_t index = mp_pool_take_slot(shard, hold->key, scan ? MP_FOR_SCAN : MP_FOR_DECODE, 1);
     if (index == MP_NO_SLOT)
-        return mp_fail(MOEPAGE_E_BUSY,
-                       "no slot for expert %u of layer %u: all %u are in open plans "
-                       "or pinned; retire a layer first",
-                       hold->key % pool->experts, hold->key / pool->experts, shard->n_slots);
-    mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
+        return false;
+    hold->demanded = mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
     hold->slot = index;
     hold->kind = MP_HOLD_MISS;
-    return MOEPAGE_OK;
+    return true;
 }
 
 /* The expert is in a slot, resident or on its way; a load under way is hurried up. */
@@ -103,27 +98,63 @@ static void hold_present(mp_shard *shard, mp_hold *hold, uint32_t index)
     atomic_fetch_add(&shard->words[index], 1);
     hold->slot = index;
     slot->stale = false;
-    mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
+    hold->demanded = mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
     uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[index]));
     hold->ready = state == MP_SLOT_RESIDENT;
     hold->kind = hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE;
-    if (!hold->ready && slot->prefetched && !slot->used && !hold->pin)
-        shard->pool->counters.prefetch_late++;
 }
 
-static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
+static bool prefetch_failed_half_way(const mp_shard *shard, uint32_t index)
+{
+    const mp_slot *slot = &shard->slots[index];
+    return slot->prefetching && atomic_load(&slot->result) && !mp_pool_fully_staged(shard, index) &&
+           mp_pool_transfers_done(shard, index);
+}
+
+/* Holds the expert where it is, or where it can be brought; false if there is no slot. */
+static bool hold_now(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_shard *shard = &pool->shards[hold->shard];
     uint32_t index = atomic_load(&pool->entry[hold->key]);
-    if (index != MP_NO_SLOT && mp_pool_fully_staged(shard, index) &&
-        mp_pool_transfers_done(shard, index)) {
-        mp_pool_settle(shard, index); /* a load that has failed is tried again, not shared */
+    if (index != MP_NO_SLOT) { /* a load that has failed is tried again, not shared */
+        mp_pool_settle(shard, index);
+        if (prefetch_failed_half_way(shard, index))
+            mp_prefetcher_give_up(shard, index);
         index = atomic_load(&pool->entry[hold->key]);
     }
     if (index == MP_NO_SLOT)
         return hold_absent(shard, hold);
     hold_present(shard, hold, index);
-    return MOEPAGE_OK;
+    return true;
+}
+
+/* A slot can look used because a session that read an old map is about to see its mistake; it needs
+ * no lock for that, only time. Others may change the pool meanwhile. */
+#define BACK_OUT_TURNS 64
+static void let_others_back_out(struct moepage_expert_pool *pool)
+{
+    pthread_mutex_unlock(&pool->lock);
+    sched_yield();
+    pthread_mutex_lock(&pool->lock);
+}
+
+static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
+{
+    mp_shard *shard = &pool->shards[hold->shard];
+    for (int turn = 0; turn < BACK_OUT_TURNS; turn++) {
+        if (hold_now(pool, hold))
+            return MOEPAGE_OK;
+        moepage_status status = mp_pool_free_up(shard);
+        if (status)
+            return status;
+        if (hold_now(pool, hold))
+            return MOEPAGE_OK;
+        let_others_back_out(pool);
+    }
+    return mp_fail(MOEPAGE_E_BUSY,
+                   "no slot for expert %u of layer %u: all %u are pinned, in open plans, or of "
+                   "loads that failed there; retire a layer first",
+                   hold->key % pool->experts, hold->key / pool->experts, shard->n_slots);
 }
 
 static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
@@ -131,6 +162,9 @@ static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
     pool->counters.hits += hold->kind == MP_HOLD_HIT && !hold->pin;
     pool->counters.late += hold->kind == MP_HOLD_LATE && !hold->pin;
     pool->counters.misses += hold->kind == MP_HOLD_MISS && !hold->pin;
+    const mp_slot *slot = &pool->shards[hold->shard].slots[hold->slot];
+    pool->counters.prefetch_late +=
+        hold->kind == MP_HOLD_LATE && !hold->pin && slot->prefetched && !slot->used;
 }
 
 /* What was routed becomes recent. */
@@ -203,10 +237,10 @@ void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t 
         mp_hold *hold = &holds[i];
         if (hold->kind == MP_HOLD_NONE)
             continue;
-        if (!hold->ready)
+        let_go(pool, &pool->shards[hold->shard], hold->slot);
+        if (!hold->ready) /* nobody may be waiting for its bytes now */
             atomic_store(&pool->shards[hold->shard].orphans, true);
         hold->kind = MP_HOLD_NONE;
         hold->ready = false;
-        let_go(pool, &pool->shards[hold->shard], hold->slot);
     }
 }

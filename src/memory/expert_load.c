@@ -2,8 +2,6 @@
  * landed. The pool's lock is held throughout. */
 #include "memory/expert_pool.h"
 
-#include <assert.h>
-
 static int32_t fill_from_callback(const mp_copy *copy, void *out)
 {
     const struct moepage_model *model = copy->fill_user;
@@ -123,9 +121,9 @@ void mp_pool_settle(mp_shard *shard, uint32_t index)
 {
     struct moepage_expert_pool *pool = shard->pool;
     uint64_t word = atomic_load(&shard->words[index]);
-    if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
-        return;
-    assert(mp_pool_fully_staged(shard, index) && mp_pool_transfers_done(shard, index));
+    if (MP_WORD_STATE(word) != MP_SLOT_LOADING || !mp_pool_fully_staged(shard, index) ||
+        !mp_pool_transfers_done(shard, index))
+        return; /* not there yet: what is published must be whole */
     if (shard->slots[index].prefetching)
         mp_prefetcher_settled(shard, index);
     if (atomic_load(&shard->slots[index].result) == MOEPAGE_OK) {
@@ -141,14 +139,15 @@ void mp_pool_settle(mp_shard *shard, uint32_t index)
 
 void mp_pool_settle_landed(mp_shard *shard)
 {
-    atomic_store(&shard->orphans, false);
+    atomic_store(&shard->orphans, false); /* before looking: one that comes meanwhile sets it */
     for (uint32_t s = 0; s < shard->n_slots; s++) {
         uint64_t word = atomic_load(&shard->words[s]);
         if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
             continue;
-        if (mp_pool_fully_staged(shard, s) && mp_pool_transfers_done(shard, s))
-            mp_pool_settle(shard, s);
-        else if (MP_WORD_USERS(word) == 0 && !shard->slots[s].prefetching)
+        mp_pool_settle(shard, s);
+        word = atomic_load(&shard->words[s]);
+        if (MP_WORD_STATE(word) == MP_SLOT_LOADING && MP_WORD_USERS(word) == 0 &&
+            !shard->slots[s].prefetching)
             atomic_store(&shard->orphans, true);
     }
 }

@@ -337,12 +337,16 @@ moepage_status mp_pool_check_resize(struct moepage_expert_pool *pool, uint64_t s
 /* Empties the slots from `slots` up and brings every scope down to `capacity`. */
 static moepage_status vacate(mp_shard *shard, uint32_t slots, uint32_t capacity)
 {
-    mp_pool_free_up(shard);
+    moepage_status status = mp_pool_free_up(shard);
+    if (status)
+        return status;
     for (uint32_t s = slots; s < shard->n_slots; s++) {
         uint64_t word = atomic_load(&shard->words[s]);
-        if (MP_WORD_STATE(word) != MP_SLOT_FREE &&
-            !mp_pool_drop(shard, s, MP_WORD_KEY(word), MP_SLOT_RESIDENT))
+        if (MP_WORD_STATE(word) == MP_SLOT_FREE)
+            continue;
+        if (!mp_pool_drop(shard, s, MP_WORD_KEY(word), MP_SLOT_RESIDENT))
             return mp_fail(MOEPAGE_E_BUSY, "slot %u came into use", s);
+        shard->pool->counters.evictions++;
     }
     for (uint32_t i = 0; i < shard->pool->n_scopes; i++)
         while (shard->scopes[i].used > capacity)

@@ -30,6 +30,7 @@
 
 #define MP_NO_SLOT UINT32_MAX
 #define MP_STAGED UINT64_MAX
+#define MP_SHARED_WANT (UINT32_MAX - 1)
 #define MP_MAX_CLIENTS 64
 #define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
 
@@ -47,7 +48,8 @@ typedef struct mp_slot {
     mp_tick demand_tick;    /* transfers into this slot end at these ticks; MP_STAGED while one */
     mp_tick prefetch_tick;  /* is on the stage */
     uint64_t piece_offset;  /* how far a prefetch has been staged */
-    uint64_t touched;       /* the pool's clock when it was last routed, or came */
+    uint64_t came;          /* the pool's clock when the expert got the slot */
+    uint64_t touched;       /* and when it was last routed */
     uint32_t next_piece;    /* the model's n_pieces: all of it */
     uint32_t pins;          /* moepage_expert_pool_pin */
     uint32_t client;        /* whose want brought it, if prefetched */
@@ -73,7 +75,7 @@ typedef struct mp_scope {
 
 typedef struct mp_want {
     uint32_t key;
-    uint32_t client;
+    uint32_t client; /* whose, or MP_SHARED_WANT */
 } mp_want;
 
 /* Experts that predictors asked for, oldest first, and the task that fetches them. */
@@ -163,10 +165,11 @@ typedef struct mp_hold {
     uint32_t key;
     uint32_t shard;
     uint32_t slot;
-    uint8_t kind; /* MP_HOLD_*: what was found; NONE is not held */
-    bool ready;   /* its bytes are in the slot */
-    bool scan;    /* wanted by prefill tokens alone */
-    bool pin;     /* not a routed use: counts as neither hit nor miss */
+    uint64_t demanded; /* bytes that this hold put on the bus */
+    uint8_t kind;      /* MP_HOLD_*: what was found; NONE is not held */
+    bool ready;        /* its bytes are in the slot */
+    bool scan;         /* wanted by prefill tokens alone */
+    bool pin;          /* not a routed use: counts as neither hit nor miss */
 } mp_hold;
 
 static inline uint32_t mp_pool_shard_of(const struct moepage_expert_pool *pool, uint32_t key)
@@ -273,8 +276,9 @@ void mp_pool_forget(mp_shard *shard, uint32_t slot, uint32_t key);
 /* Evicts the policy's choice; false if nothing may go. */
 bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose);
 
-/* Makes evictable what only looks busy: loads that have landed, prefetches no one holds. Blocks. */
-void mp_pool_free_up(mp_shard *shard);
+/* Makes evictable what only looks busy: loads that have landed, prefetches no one holds. Blocks;
+ * DEVICE if there is nothing to wait for any more. */
+moepage_status mp_pool_free_up(mp_shard *shard);
 
 /* ---- loads (expert_load.c); the lock is held ---- */
 
@@ -287,16 +291,17 @@ void mp_pool_flush(mp_shard *shard);
 bool mp_pool_transfers_done(const mp_shard *shard, uint32_t slot);
 bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot);
 
-/* Settles a LOADING slot whose bytes have all landed: RESIDENT, or FAILED and out of the map. */
+/* Settles a LOADING slot if its bytes have all landed: RESIDENT, or FAILED and out of the map. */
 void mp_pool_settle(mp_shard *shard, uint32_t slot);
 /* The same for every slot whose bytes have landed. */
 void mp_pool_settle_landed(mp_shard *shard);
 
 /* ---- prefetch (expert_prefetch.c) ---- */
 
-/* Queues the absent ones of `keys` for background loading; returns how many were queued. */
-uint32_t mp_pool_want(struct moepage_expert_pool *pool, mp_client *client, const uint32_t *keys,
-                      uint32_t n);
+/* Queues the absent ones of `keys` for background loading; returns how many were queued. `scan`:
+ * for prefill alone, which a pool that protects itself against scans refuses. */
+uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
+                      const uint32_t *keys, uint32_t n, bool scan);
 
 /* Drops a client's queued wants for one layer, or for all (layer UINT32_MAX): they are stale. */
 void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer);
@@ -305,6 +310,9 @@ moepage_status mp_prefetcher_init(mp_prefetcher *prefetcher, mp_shard *shard);
 /* Drops all wants, waits for what is under way. The lock is not held. */
 void mp_prefetcher_stop(mp_prefetcher *prefetcher);
 void mp_prefetcher_free(mp_prefetcher *prefetcher);
+/* Takes a prefetch that no one holds and that will not be finished off its slot; nothing of it is
+ * in flight. The lock is held. */
+void mp_prefetcher_give_up(mp_shard *shard, uint32_t slot);
 /* A slot with `prefetching` set is no longer under way. The lock is held. */
 void mp_prefetcher_settled(mp_shard *shard, uint32_t slot);
 /* Gives up prefetches under way that no one holds, and waits for their transfers, so that their

@@ -98,13 +98,14 @@ void mp_prefetcher_settled(mp_shard *shard, uint32_t index)
     atomic_fetch_sub(&shard->pool->pending, 1);
 }
 
-/* Takes a prefetch that will not be finished off its slot; nothing of it is in flight. A session
- * that is just backing out of the slot delays this to the next sweep. */
-static void give_up(mp_shard *shard, uint32_t index)
+void mp_prefetcher_give_up(mp_shard *shard, uint32_t index)
 {
-    shard->slots[index].prefetched = false; /* counted as cancelled, not as wasted */
-    if (!mp_pool_drop(shard, index, key_in(shard, index), MP_SLOT_LOADING))
+    mp_slot *slot = &shard->slots[index];
+    slot->prefetched = false; /* counted as cancelled, not as wasted */
+    if (!mp_pool_drop(shard, index, key_in(shard, index), MP_SLOT_LOADING)) {
+        slot->prefetched = true; /* a session is just backing out of the slot: next time */
         return;
+    }
     mp_prefetcher_settled(shard, index);
     shard->pool->counters.prefetch_cancelled++;
 }
@@ -119,8 +120,8 @@ static void sweep_active(mp_prefetcher *prefetcher)
             continue;
         if (mp_pool_fully_staged(shard, index))
             mp_pool_settle(shard, index);
-        else if (shard->slots[index].stale)
-            give_up(shard, index);
+        else if (shard->slots[index].stale || atomic_load(&shard->slots[index].result))
+            mp_prefetcher_give_up(shard, index);
     }
 }
 
@@ -132,12 +133,14 @@ void mp_prefetcher_abandon(mp_shard *shard)
         uint32_t index = prefetcher->active[i];
         if (MP_WORD_USERS(atomic_load(&shard->words[index])) > 0)
             continue;
-        if (ops->sync(shard->prefetch, shard->slots[index].prefetch_tick))
+        /* Both: a session may have hurried it up and let it go again. */
+        if (ops->sync(shard->prefetch, shard->slots[index].prefetch_tick) ||
+            ops->sync(shard->demand, shard->slots[index].demand_tick))
             return; /* poisoned: whoever needs a slot will be told */
         if (mp_pool_fully_staged(shard, index))
             mp_pool_settle(shard, index);
         else
-            give_up(shard, index);
+            mp_prefetcher_give_up(shard, index);
     }
 }
 
@@ -150,8 +153,10 @@ static uint32_t start_next(mp_prefetcher *prefetcher)
     struct moepage_expert_pool *pool = shard->pool;
     while (prefetcher->count > 0) {
         mp_want want = pop_want(prefetcher);
-        if (atomic_load(&pool->entry[want.key]) != MP_NO_SLOT)
+        if (atomic_load(&pool->entry[want.key]) != MP_NO_SLOT) {
+            pool->counters.prefetch_cancelled++;
             continue;
+        }
         uint32_t index = mp_pool_take_slot(shard, want.key, MP_FOR_PREFETCH, 0);
         if (index == MP_NO_SLOT) {
             pool->counters.prefetch_refused++;
@@ -172,9 +177,11 @@ static bool submit_batch(mp_prefetcher *prefetcher)
     mp_tick before = shard->last_prefetch;
     uint64_t room = shard->pool->chunk_bytes;
     mp_pool_drain_touches(shard->pool); /* victims are chosen by what was used until now */
-    for (uint32_t i = 0; i < prefetcher->n_active && room > 0; i++)
-        if (!shard->slots[prefetcher->active[i]].stale)
+    for (uint32_t i = 0; i < prefetcher->n_active && room > 0; i++) {
+        const mp_slot *slot = &shard->slots[prefetcher->active[i]];
+        if (!slot->stale && !atomic_load(&slot->result))
             room -= mp_pool_stage_load(shard, prefetcher->active[i], shard->prefetch, room);
+    }
     /* Taking a slot may settle what is under way: the list above is another after it. */
     while (room > 0) {
         uint32_t index = start_next(prefetcher);
@@ -215,7 +222,7 @@ static void pump(mp_task *task)
         for (int i = 0; i < 2 && !wait; i++)
             if (ops->completed(shard->prefetch) < prefetcher->batch[0] || !submit_batch(prefetcher))
                 break;
-        if (wait && atomic_load(&shard->pool->pending) > 0)
+        if (wait && prefetcher->count + prefetcher->n_active > 0)
             post(prefetcher, shard->demand, shard->last_demand);
         else if (prefetcher->n_active > 0)
             post(prefetcher, shard->prefetch,
@@ -236,15 +243,27 @@ void mp_prefetcher_stop(mp_prefetcher *prefetcher)
 
 /* ---- what sessions call ---- */
 
+/* Two sessions want it: neither may call it off for the other. */
+static void share_want(mp_prefetcher *prefetcher, const mp_client *client, uint32_t key)
+{
+    for (uint32_t i = 0; i < prefetcher->count; i++)
+        if (want_at(prefetcher, i)->key == key && want_at(prefetcher, i)->client != client->index)
+            want_at(prefetcher, i)->client = MP_SHARED_WANT;
+}
+
 static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, uint32_t key)
 {
     mp_shard *shard = &pool->shards[mp_pool_shard_of(pool, key)];
     mp_prefetcher *prefetcher = &shard->prefetcher;
     uint32_t index = atomic_load(&pool->entry[key]);
-    if (index != MP_NO_SLOT)
+    if (index != MP_NO_SLOT) {
         shard->slots[index].stale = false; /* wanted again before it was given up */
-    if (index != MP_NO_SLOT || pool->wanted[key])
         return false;
+    }
+    if (pool->wanted[key]) {
+        share_want(prefetcher, client, key);
+        return false;
+    }
     if (prefetcher->count == prefetcher->capacity) {
         pool->counters.prefetch_refused++;
         return false;
@@ -269,8 +288,8 @@ static void start(mp_prefetcher *prefetcher)
         post(prefetcher, shard->prefetch, 0);
 }
 
-uint32_t mp_pool_want(struct moepage_expert_pool *pool, mp_client *client, const uint32_t *keys,
-                      uint32_t n)
+uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
+                      const uint32_t *keys, uint32_t n, bool scan)
 {
     uint32_t first = 0;
     bool idle = atomic_load_explicit(&pool->pending, memory_order_relaxed) == 0;
@@ -281,6 +300,10 @@ uint32_t mp_pool_want(struct moepage_expert_pool *pool, mp_client *client, const
         return 0;
     uint32_t queued = 0;
     pthread_mutex_lock(&pool->lock);
+    if (scan && pool->scan_percent) { /* nothing tells how much of its share prefill has left */
+        pool->counters.prefetch_refused += n - first;
+        first = n;
+    }
     for (uint32_t i = first; i < n; i++)
         queued += enqueue(pool, client, keys[i]);
     for (uint32_t d = 0; d < pool->n_shards; d++)

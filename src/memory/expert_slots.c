@@ -95,14 +95,18 @@ bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose)
     }
 }
 
+static bool has_room(const mp_shard *shard, const mp_scope *scope)
+{
+    return scope->used < atomic_load(&scope->capacity) && shard->n_free > 0;
+}
+
 uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users)
 {
     struct moepage_expert_pool *pool = shard->pool;
     mp_scope *scope = mp_pool_scope_of(pool, shard, key);
-    bool room = scope->used < atomic_load(&scope->capacity) && shard->n_free > 0;
-    if (!room && atomic_load(&shard->orphans))
+    if (!has_room(shard, scope) && atomic_load(&shard->orphans))
         mp_pool_settle_landed(shard); /* the policy may want to evict them */
-    if (!room && !mp_pool_evict_one(shard, scope, purpose))
+    if (!has_room(shard, scope) && !mp_pool_evict_one(shard, scope, purpose))
         return MP_NO_SLOT;
 
     uint32_t index = shard->free_slots[--shard->n_free];
@@ -125,15 +129,17 @@ void mp_pool_rank(mp_shard *shard, uint32_t index, uint32_t key)
     if (atomic_load(&pool->entry[key]) != index)
         return; /* its load has failed already */
     pool->policy->insert(scope->policy_state, key - scope->first_key);
-    shard->slots[index].touched = atomic_load(&pool->touch_clock);
+    shard->slots[index].came = shard->slots[index].touched = atomic_load(&pool->touch_clock);
     shard->slots[index].ranked = true;
 }
 
-void mp_pool_free_up(mp_shard *shard)
+moepage_status mp_pool_free_up(mp_shard *shard)
 {
     const mp_device_ops *ops = shard->home->device->ops;
     mp_pool_flush(shard);
     mp_prefetcher_abandon(shard);
-    if (!ops->sync(shard->demand, shard->last_demand))
+    moepage_status status = ops->sync(shard->demand, shard->last_demand);
+    if (!status)
         mp_pool_settle_landed(shard);
+    return status;
 }

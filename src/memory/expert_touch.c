@@ -28,6 +28,8 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
     if (index == MP_NO_SLOT)
         return; /* evicted, or its load failed, since the touch was recorded */
     mp_slot *slot = &shard->slots[index];
+    if (stamp < slot->came)
+        return; /* evicted since, and here again */
     if (slot->prefetched && !slot->used)
         pool->counters.prefetch_useful++;
     slot->used = true;
@@ -63,9 +65,10 @@ static void replay_record(struct moepage_expert_pool *pool, mp_touch_ring *ring)
 
 void mp_pool_drain_touches(struct moepage_expert_pool *pool)
 {
+    uint64_t now = atomic_load(&pool->touch_clock); /* others go on recording: not after them */
     for (;;) {
         mp_touch_ring *oldest = NULL;
-        uint64_t least = UINT64_MAX;
+        uint64_t least = now;
         for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
             if (!pool->clients[c])
                 continue;

@@ -16,16 +16,10 @@ typedef struct mp_run {
     uint64_t clock_ns; /* where the time since here has not been accounted for */
 } mp_run;
 
-static uint64_t now_ns(const struct moepage_session *session)
-{
-    mp_device *device = session->pool->shards[0].home->device;
-    return device->ops->now_ns(device);
-}
-
 /* Charges the time since the last call to one of the two. */
 static void charge(mp_run *run, uint64_t *counter)
 {
-    uint64_t now = now_ns(run->session);
+    uint64_t now = mp_session_now_ns(run->session);
     *counter += now - run->clock_ns;
     run->clock_ns = now;
 }
@@ -180,7 +174,7 @@ static moepage_status hold_group(mp_run *run, uint32_t group)
 {
     charge(run, &run->session->step_stats.compute_ns);
     moepage_status status = mp_plan_hold(run->session, run->flight, group);
-    run->clock_ns = now_ns(run->session);
+    run->clock_ns = mp_session_now_ns(run->session);
     return status;
 }
 
@@ -268,7 +262,10 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
     moepage_status status = check_ffn(session, flight, ffn);
     if (status)
         return status;
-    mp_run run = {.session = session, .flight = flight, .ffn = ffn, .clock_ns = now_ns(session)};
+    mp_run run = {.session = session,
+                  .flight = flight,
+                  .ffn = ffn,
+                  .clock_ns = mp_session_now_ns(session)};
     for (uint32_t d = 0; d < session->pool->n_shards; d++)
         session->benches[d].n_experts = 0;
     for (uint32_t i = 0; i < flight->n_entries; i++)

@@ -8,22 +8,14 @@
 static void count_holds(struct moepage_session *session, const mp_hold *holds, uint32_t n)
 {
     moepage_session_stats *stats = &session->step_stats;
-    uint64_t misses = 0;
     for (uint32_t i = 0; i < n; i++) {
         stats->hits += holds[i].kind == MP_HOLD_HIT;
         stats->late += holds[i].kind == MP_HOLD_LATE;
-        misses += holds[i].kind == MP_HOLD_MISS;
+        stats->misses += holds[i].kind == MP_HOLD_MISS;
+        stats->demand_bytes += holds[i].demanded;
     }
-    stats->misses += misses;
-    stats->demand_bytes += misses * session->pool->model->info.expert_bytes;
     stats->routed += n;
     stats->groups++;
-}
-
-static uint64_t now_ns(const struct moepage_session *session)
-{
-    mp_device *device = session->pool->shards[0].home->device;
-    return device->ops->now_ns(device);
 }
 
 moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t index)
@@ -32,9 +24,9 @@ moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, 
     mp_hold *holds = &flight->holds[group->first_entry];
     uint32_t held = mp_pool_hold_resident(session->pool, &session->client, holds, group->n_entries);
     if (held < group->n_entries) {
-        uint64_t began_ns = now_ns(session);
+        uint64_t began_ns = mp_session_now_ns(session);
         moepage_status status = mp_pool_hold_rest(session->pool, holds, group->n_entries);
-        session->step_stats.stall_ns += now_ns(session) - began_ns;
+        session->step_stats.stall_ns += mp_session_now_ns(session) - began_ns;
         if (status)
             return status;
     }
@@ -75,11 +67,11 @@ moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight)
         if (hold->ready)
             continue;
         if (!began_ns)
-            began_ns = now_ns(session);
+            began_ns = mp_session_now_ns(session);
         status = mp_pool_wait(session->pool, hold);
     }
     if (began_ns)
-        session->step_stats.stall_ns += now_ns(session) - began_ns;
+        session->step_stats.stall_ns += mp_session_now_ns(session) - began_ns;
     return status;
 }
 

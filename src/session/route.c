@@ -53,7 +53,8 @@ static void prefetch_ahead(struct moepage_session *session, uint32_t layer, uint
         uint32_t n = predictor->predict(session->predictor_state, ahead, session->order);
         for (uint32_t i = 0; i < n; i++)
             session->order[i] += ahead * pool->experts;
-        session->step_stats.hint_experts += mp_pool_want(pool, &session->client, session->order, n);
+        session->step_stats.hint_experts +=
+            mp_pool_want(pool, &session->client, session->order, n, session->all_scan);
     }
 }
 

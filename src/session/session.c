@@ -35,8 +35,9 @@ static moepage_status fill_defaults(const struct moepage_model *model,
                        config->math, config->prefetch, config->grouping);
     if (config->reserved)
         return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", config->reserved);
-    if (config->prefetch_depth >= info->moe_layers && info->moe_layers > 1)
-        config->prefetch_depth = info->moe_layers - 1;
+    uint32_t deepest = info->moe_layers > 1 ? info->moe_layers - 1 : 1;
+    if (config->prefetch_depth > deepest)
+        config->prefetch_depth = deepest;
     if ((uint64_t)config->max_tokens * config->max_top_k > UINT32_MAX / 2)
         return mp_fail(MOEPAGE_E_ARGUMENT, "max_tokens %u times max_top_k %u is too many rows",
                        config->max_tokens, config->max_top_k);

@@ -95,6 +95,13 @@ struct moepage_session {
     struct moepage_trace *trace; /* or NULL */
 };
 
+/* The clock of a session's stalls and steps. */
+static inline uint64_t mp_session_now_ns(const struct moepage_session *session)
+{
+    mp_device *device = session->pool->shards[0].home->device;
+    return device->ops->now_ns(device);
+}
+
 /* ---- session.c ---- */
 moepage_status mp_session_workspace(const struct moepage_model *model,
                                     const moepage_session_config *config, uint64_t *bytes);

@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-static uint64_t now_ns(const struct moepage_session *session)
-{
-    mp_device *device = session->pool->shards[0].home->device;
-    return device->ops->now_ns(device);
-}
-
 mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer)
 {
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
@@ -87,9 +81,28 @@ static void record_begin(struct moepage_session *session, const moepage_step *st
                         named ? step->n_sequences : 1, step->semantic, step->semantic_dim);
 }
 
+/* A stale sequence is noticed here, before its KV is read. */
+static moepage_status check_sequences(const struct moepage_session *session,
+                                      const moepage_step *step)
+{
+    moepage_status status = MOEPAGE_OK;
+    if (!session->kv)
+        return MOEPAGE_OK;
+    pthread_mutex_lock(&session->kv->lock);
+    for (uint32_t i = 0; i < step->n_sequences && !status; i++) {
+        mp_kv_sequence *sequence;
+        if (step->sequences[i].seq)
+            status = mp_kv_sequence_find(session->kv, step->sequences[i].seq, &sequence);
+    }
+    pthread_mutex_unlock(&session->kv->lock);
+    return status;
+}
+
 moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step)
 {
     moepage_status status = check_step(session, step);
+    if (!status)
+        status = check_sequences(session, step);
     if (status)
         return status;
     session->step = *step;
@@ -102,7 +115,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
     if (session->trace)
         record_begin(session, step);
     session->step_open = true;
-    session->step_began_ns = now_ns(session);
+    session->step_began_ns = mp_session_now_ns(session);
     return MOEPAGE_OK;
 }
 
@@ -127,7 +140,8 @@ moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
         session->order[i] = layer * pool->experts + (uint32_t)experts[i];
     }
     moepage_session_stats *stats = session->step_open ? &session->step_stats : &session->stats;
-    stats->hint_experts += mp_pool_want(pool, &session->client, session->order, n);
+    stats->hint_experts += mp_pool_want(pool, &session->client, session->order, n,
+                                        session->step_open && session->all_scan);
     return MOEPAGE_OK;
 }
 
@@ -170,7 +184,7 @@ static void add_stats(moepage_session_stats *sum, const moepage_session_stats *o
 
 static void close_step(struct moepage_session *session)
 {
-    session->step_stats.wall_ns = now_ns(session) - session->step_began_ns;
+    session->step_stats.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
     add_stats(&session->stats, &session->step_stats);
     session->step_open = false;
     mp_pool_relieve(session->pool, &session->client);
@@ -185,7 +199,7 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
             return mp_fail(MOEPAGE_E_STATE, "layer %u is not retired", session->flights[i].layer);
     if (stats) {
         moepage_session_stats own = session->step_stats;
-        own.wall_ns = now_ns(session) - session->step_began_ns;
+        own.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
         moepage_status status = MP_CONFIG_WRITE(stats, own);
         if (status)
             return status;

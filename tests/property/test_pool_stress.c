@@ -4,6 +4,7 @@
  * the sessions counted must be what the pool counted. Every failure prints its seed. */
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,6 +28,7 @@ typedef struct scenario {
     pool_rig_config pool;
     uint32_t sessions;
     bool failures, pins, callback;
+    bool slow; /* reads give way to everything else, so that loads are under way for long */
 } scenario;
 
 typedef struct world {
@@ -59,11 +61,11 @@ typedef struct actor {
 
 /* ---- one session ---- */
 
-/* A load may fail where reads do; a slot may be missing while others pin. */
+/* A load may fail where reads do; a slot may be missing while others pin, or hold failed loads. */
 static bool excused(const world *w, moepage_status status)
 {
     return (status == MOEPAGE_E_CALLBACK && w->how->failures) ||
-           (status == MOEPAGE_E_BUSY && w->how->pins);
+           (status == MOEPAGE_E_BUSY && (w->how->pins || w->how->failures));
 }
 
 static void read_plan(actor *a, const moepage_plan *plan)
@@ -113,6 +115,12 @@ static moepage_status run_layer(actor *a, uint32_t layer, const moepage_routing 
     return MOEPAGE_OK;
 }
 
+/* Loads that nobody waits for: the layer is retired as soon as it is announced. */
+static moepage_status announce_layer(actor *a, uint32_t layer, const moepage_routing *routing)
+{
+    return moepage_session_route(a->session, layer, routing, NULL);
+}
+
 static void hint_something(actor *a)
 {
     const world *world_of = a->world;
@@ -156,8 +164,10 @@ static void take_step(actor *a)
             hint_something(a);
         if (a->world->how->pins && bank_below(&a->random, 4) == 0)
             pin_something(a);
-        moepage_status status =
-            bank_below(&a->random, 2) ? read_layer(a, l, &routing) : run_layer(a, l, &routing, n);
+        uint32_t way = bank_below(&a->random, 3);
+        moepage_status status = way == 0   ? read_layer(a, l, &routing)
+                                : way == 1 ? run_layer(a, l, &routing, n)
+                                           : announce_layer(a, l, &routing);
         must(!status || excused(a->world, status));
         if (status || bank_below(&a->random, 32) == 0) {
             must(!moepage_session_cancel(a->session));
@@ -199,6 +209,13 @@ static void *look(void *arg)
 
 /* ---- all together ---- */
 
+static void give_way(bank_model *bank, uint32_t layer, uint32_t expert, uint32_t tensor)
+{
+    (void)bank;
+    for (uint32_t i = 0; i < (layer + expert + tensor) % 8 * 4; i++)
+        sched_yield();
+}
+
 static void open_world(world *w, const scenario *how, uint64_t seed)
 {
     bank_shape shape = {.layers = LAYERS,
@@ -211,6 +228,7 @@ static void open_world(world *w, const scenario *how, uint64_t seed)
                         .seed = seed};
     *w = (world){.how = how, .seed = seed, .steps = getenv("MP_TEST_LONG") ? 2000 : 40};
     bank_model_open(&w->bank, &shape);
+    w->bank.before = how->slow ? give_way : NULL;
     pool_rig_open(&w->rig, &w->bank, &how->pool);
     atomic_store(&w->bank.fail_every, how->failures ? 37 : 0);
 }
@@ -286,6 +304,12 @@ static void test_pool_stress_survives_failing_reads(void **state)
     run_seeds((scenario){.callback = true, .failures = true});
 }
 
+static void test_pool_stress_while_loads_are_slow(void **state)
+{
+    (void)state;
+    run_seeds((scenario){.callback = true, .slow = true});
+}
+
 static void test_pool_stress_with_pins(void **state)
 {
     (void)state;
@@ -313,6 +337,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_stress_serves_the_right_bytes),
         cmocka_unit_test(test_pool_stress_survives_failing_reads),
+        cmocka_unit_test(test_pool_stress_while_loads_are_slow),
         cmocka_unit_test(test_pool_stress_with_pins),
         cmocka_unit_test(test_pool_stress_over_two_devices),
     };
