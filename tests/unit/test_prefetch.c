@@ -276,6 +276,45 @@ static void test_prefetch_of_another_session_is_left_alone(void **state)
     }
 }
 
+static void test_prefetch_that_two_want_is_not_called_off_by_one(void **state)
+{
+    (void)state;
+    moepage_session *session = open_rig(LAYERS * EXPERTS, 1, MOEPAGE_PREFETCH_HINT);
+    moepage_session *other =
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT});
+    close_gate_for(1, 0);
+    hint(session, 1, (int32_t[]){0, 1, 2, 3}, 4); /* 0 and 1 are under way, 2 and 3 wait */
+    await_arrival();
+    hint(other, 1, (int32_t[]){2}, 1);
+    start_layer(session, 1, (int32_t[]){7}, 1);
+    open_gate();
+    run_layer(session, 1);
+    pool_rig_check(&rig);
+    assert_int_equal(pool_rig_state(&rig, 1, 2), MOEPAGE_EXPERT_RESIDENT);
+    assert_int_equal(pool_rig_state(&rig, 1, 3), MOEPAGE_EXPERT_ABSENT);
+    expect_counters(0, 0, 0, 1, 0);
+    assert_int_equal(moepage_session_destroy(other), MOEPAGE_OK);
+    close_rig(session);
+}
+
+/* However far a predictor is told to look, it looks at every other layer once. */
+static void test_prefetch_depth_ends_at_the_layers(void **state)
+{
+    (void)state;
+    bank_shape shape = {
+        .layers = 1, .experts = EXPERTS, .top_k = TOP_K, .hidden = 8, .intermediate = 4, .seed = 8};
+    bank_model_open(&bank, &shape);
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 4});
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_PREVIOUS,
+                                                         .prefetch_depth = UINT32_MAX});
+    for (int32_t e = 0; e < EXPERTS; e++)
+        pool_rig_visit(session, 0, &e, 1);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
 static void test_prefetch_never_evicts_what_is_held(void **state)
 {
     (void)state;
@@ -444,6 +483,8 @@ int main(void)
         cmocka_unit_test(test_prefetch_half_way_is_given_up_when_its_layer_comes),
         cmocka_unit_test(test_prefetch_wanted_again_is_not_given_up),
         cmocka_unit_test(test_prefetch_of_another_session_is_left_alone),
+        cmocka_unit_test(test_prefetch_that_two_want_is_not_called_off_by_one),
+        cmocka_unit_test(test_prefetch_depth_ends_at_the_layers),
         cmocka_unit_test(test_prefetch_never_evicts_what_is_held),
         cmocka_unit_test(test_prefetch_evicts_by_what_was_used_last),
         cmocka_unit_test(test_prefetch_counts_waste),

@@ -149,6 +149,40 @@ static void test_session_refuses_calls_out_of_order(void **state)
     close_rig();
 }
 
+static void test_session_begin_refuses_sequences_that_are_gone(void **state)
+{
+    (void)state;
+    open_rig(&(pool_rig_config){.slots = 4});
+    const uint32_t bytes_per_token[] = {16};
+    moepage_kv_pool_config config = {.struct_size = sizeof config,
+                                     .layers = 1,
+                                     .blocks = 2,
+                                     .blocks_per_granule = 1,
+                                     .bytes_per_token = bytes_per_token};
+    moepage_kv_pool *kv;
+    moepage_session *session;
+    moepage_seq gone, live;
+    assert_int_equal(moepage_kv_pool_create(rig.devices[0], &config, &kv), MOEPAGE_OK);
+    assert_int_equal(moepage_session_create(rig.pool, kv, NULL, &session), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_pool_destroy(kv), MOEPAGE_E_BUSY);
+    assert_int_equal(moepage_kv_create(kv, &gone), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_free(kv, gone), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_create(kv, &live), MOEPAGE_OK);
+    moepage_step_sequence sequences[] = {{.seq = live, .n_tokens = 1},
+                                         {.seq = gone, .n_tokens = 1}};
+    moepage_step step = {.struct_size = sizeof step,
+                         .n_tokens = 2,
+                         .n_sequences = 2,
+                         .sequences = sequences};
+    expect_refusal(moepage_session_begin(session, &step), MOEPAGE_E_HANDLE, "not live");
+    sequences[1].seq = 0; /* one that keeps no KV here */
+    assert_int_equal(moepage_session_begin(session, &step), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    destroy(session);
+    assert_int_equal(moepage_kv_pool_destroy(kv), MOEPAGE_OK);
+    close_rig();
+}
+
 static void test_session_begin_refuses_bad_steps(void **state)
 {
     (void)state;
@@ -809,6 +843,7 @@ int main(void)
         cmocka_unit_test(test_session_create_refuses_bad_configs),
         cmocka_unit_test(test_session_workspace_is_what_a_session_takes),
         cmocka_unit_test(test_session_refuses_calls_out_of_order),
+        cmocka_unit_test(test_session_begin_refuses_sequences_that_are_gone),
         cmocka_unit_test(test_session_begin_refuses_bad_steps),
         cmocka_unit_test(test_session_route_refuses_bad_routing_and_changes_nothing),
         cmocka_unit_test(test_session_hint_refuses_what_is_not_there),
