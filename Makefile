@@ -232,7 +232,8 @@ format:
 	$(Q)clang-format -i $(STYLED)
 tidy:
 	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) -- \
-	    $(BASE_FLAGS) -DMOEPAGE_BUILD -Iinclude -Isrc -Iexamples -Iexamples/common $(AVX512BF16)
+	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Iexamples -Iexamples/common \
+	    $(AVX512BF16)
 
 # ---- Set-up, demonstration, installation ---------------------------------------------------
 

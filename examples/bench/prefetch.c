@@ -58,7 +58,7 @@ static int find_generate(char path[PATH_MAX])
     memmove(path, folder, length + 1);
     if (length + sizeof "/moepage-generate" > PATH_MAX)
         return fail(RUN_FAILED, "the path of this program is too long");
-    strcpy(path + length, "/moepage-generate");
+    memcpy(path + length, "/moepage-generate", sizeof "/moepage-generate");
     return RUN_OK;
 }
 
@@ -98,8 +98,8 @@ static double number(const json_t *stats, const char *key)
 static int one_run(const char *program, const prefetch_options *o, const char *prefetch,
                    prefetch_run *run, int round)
 {
-    pid_t pid;
-    FILE *out;
+    pid_t pid = 0;
+    FILE *out = NULL;
     int code = start(program, o, prefetch, &pid, &out);
     if (code)
         return code;
