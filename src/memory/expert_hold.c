@@ -78,6 +78,12 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
     return held;
 }
 
+static void flush_all(struct moepage_expert_pool *pool)
+{
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        mp_pool_flush(&pool->shards[d]);
+}
+
 /* Gives an absent expert a slot and starts its load; false if there is no slot. */
 static bool hold_absent(mp_shard *shard, mp_hold *hold)
 {
@@ -133,6 +139,7 @@ static bool hold_now(struct moepage_expert_pool *pool, mp_hold *hold)
 #define BACK_OUT_TURNS 64
 static void let_others_back_out(struct moepage_expert_pool *pool)
 {
+    flush_all(pool);
     pthread_mutex_unlock(&pool->lock);
     sched_yield();
     pthread_mutex_lock(&pool->lock);
@@ -167,12 +174,12 @@ static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
         hold->kind == MP_HOLD_LATE && !hold->pin && slot->prefetched && !slot->used;
 }
 
-/* What was routed becomes recent. */
-static void refresh(struct moepage_expert_pool *pool, const mp_hold *hold)
+/* What came is ranked; what was routed becomes recent. */
+static void refresh(struct moepage_expert_pool *pool, const mp_hold *hold, bool routed)
 {
     if (hold->kind == MP_HOLD_MISS)
         mp_pool_rank(&pool->shards[hold->shard], hold->slot, hold->key);
-    else if (hold->kind != MP_HOLD_NONE && !hold->pin)
+    else if (hold->kind != MP_HOLD_NONE && routed && !hold->pin)
         mp_pool_touch(pool, hold->key, hold->scan, atomic_load(&pool->touch_clock));
 }
 
@@ -190,10 +197,9 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
     for (uint32_t i = 0; i < n; i++) {
         if (!status) /* a set that is refused was not routed */
             count(pool, &holds[i]);
-        refresh(pool, &holds[i]);
+        refresh(pool, &holds[i], !status);
     }
-    for (uint32_t d = 0; d < pool->n_shards; d++)
-        mp_pool_flush(&pool->shards[d]);
+    flush_all(pool);
     pthread_mutex_unlock(&pool->lock);
     if (status)
         mp_pool_release(pool, holds, n);

@@ -260,10 +260,10 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
 typedef enum mp_purpose { MP_FOR_DECODE, MP_FOR_SCAN, MP_FOR_PREFETCH } mp_purpose;
 
 /* A slot for an absent `key`, LOADING, with `users` users; evicts if it must. MP_NO_SLOT if
- * nothing may go. The caller ranks it before the lock is given up. */
+ * nothing may go. The policy does not know it before the caller ranks it. */
 uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users);
 
-/* Tells the policy of a new key. */
+/* Tells the policy of a new key, or that a key which another session has ranked was used. */
 void mp_pool_rank(mp_shard *shard, uint32_t slot, uint32_t key);
 
 /* Takes a slot's expert away: the word {key, state, no users} becomes FREE. False if the word is

@@ -257,7 +257,10 @@ static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, u
     mp_prefetcher *prefetcher = &shard->prefetcher;
     uint32_t index = atomic_load(&pool->entry[key]);
     if (index != MP_NO_SLOT) {
-        shard->slots[index].stale = false; /* wanted again before it was given up */
+        mp_slot *slot = &shard->slots[index];
+        slot->stale = false; /* wanted again before it was given up */
+        if (slot->client != client->index)
+            slot->client = MP_SHARED_WANT;
         return false;
     }
     if (pool->wanted[key]) {

@@ -113,7 +113,8 @@ uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, ui
     mp_slot *slot = &shard->slots[index];
     *slot = (mp_slot){.prefetched = purpose == MP_FOR_PREFETCH,
                       .used = purpose != MP_FOR_PREFETCH,
-                      .scan = purpose == MP_FOR_SCAN};
+                      .scan = purpose == MP_FOR_SCAN,
+                      .came = atomic_load(&pool->touch_clock)};
     scope->used++;
     scope->scans += slot->scan;
     /* Add, not store: a session that read a stale entry may be backing out of this word. */
@@ -128,9 +129,14 @@ void mp_pool_rank(mp_shard *shard, uint32_t index, uint32_t key)
     mp_scope *scope = mp_pool_scope_of(pool, shard, key);
     if (atomic_load(&pool->entry[key]) != index)
         return; /* its load has failed already */
+    mp_slot *slot = &shard->slots[index];
+    slot->touched = atomic_load(&pool->touch_clock);
+    if (slot->ranked) { /* another session has used it meanwhile */
+        pool->policy->touch(scope->policy_state, key - scope->first_key);
+        return;
+    }
     pool->policy->insert(scope->policy_state, key - scope->first_key);
-    shard->slots[index].came = shard->slots[index].touched = atomic_load(&pool->touch_clock);
-    shard->slots[index].ranked = true;
+    slot->ranked = true;
 }
 
 moepage_status mp_pool_free_up(mp_shard *shard)

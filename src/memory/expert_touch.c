@@ -41,7 +41,10 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
         slot->scan = false;
         scope->scans--;
     }
-    pool->policy->touch(scope->policy_state, key - scope->first_key);
+    if (slot->ranked)
+        pool->policy->touch(scope->policy_state, key - scope->first_key);
+    else /* another session is still collecting the set that it came with */
+        mp_pool_rank(shard, index, key);
 }
 
 static uint64_t oldest_stamp(const mp_touch_ring *ring)

@@ -310,6 +310,75 @@ static void test_pool_stress_while_loads_are_slow(void **state)
     run_seeds((scenario){.callback = true, .slow = true});
 }
 
+/* ---- a crowded pool ---- */
+
+/* One of two sessions that fight for the last slot. */
+typedef struct rival {
+    world *world;
+    moepage_session *session;
+    int32_t sets[2][2]; /* routed in turn; the second expert may be MOEPAGE_NO_EXPERT */
+} rival;
+
+static void *fight(void *arg)
+{
+    rival *r = arg;
+    const world *world_of = r->world;
+    const float weights[2] = {1, 1};
+    for (uint32_t i = 0; i < world_of->steps; i++) {
+        moepage_routing routing = {.struct_size = sizeof routing,
+                                   .top_k = 2,
+                                   .ids = r->sets[i % 2],
+                                   .weights = weights};
+        moepage_plan plan = {.struct_size = sizeof plan};
+        pool_rig_begin(r->session, 1, MOEPAGE_PHASE_DECODE);
+        moepage_status status = moepage_session_route(r->session, 1, &routing, &plan);
+        must(!status || status == MOEPAGE_E_BUSY);
+        for (uint32_t e = 0; !status && e < plan.n_experts; e++)
+            must(bank_model_matches(&r->world->bank, 1, plan.experts[e].expert,
+                                    plan.experts[e].tensors));
+        must(!moepage_session_cancel(r->session));
+    }
+    return NULL;
+}
+
+/* All slots but one are in an open plan. One session wants two experts, gets a slot for the first
+ * and has to give up; the other uses that first one while it still tries. */
+static void crowd(const char *policy)
+{
+    scenario how = {.pool = {.slots = 8, .policy = policy}};
+    static world w;
+    open_world(&w, &how, 1);
+    w.steps *= 8;
+    moepage_session_config config = {.max_tokens = 1, .max_top_k = 7};
+    moepage_session *holder = pool_rig_session(&w.rig, &config);
+    pool_rig_begin(holder, 1, MOEPAGE_PHASE_DECODE);
+    const int32_t held[] = {0, 1, 2, 3, 4, 5, 6};
+    assert_int_equal(pool_rig_route(holder, 0, held, 7, NULL), MOEPAGE_OK);
+    rival rivals[2] = {
+        {.world = &w, .sets = {{0, 1}, {0, 1}}},
+        {.world = &w, .sets = {{0, MOEPAGE_NO_EXPERT}, {2, MOEPAGE_NO_EXPERT}}},
+    };
+    pthread_t threads[2];
+    for (uint32_t i = 0; i < 2; i++)
+        rivals[i].session = pool_rig_session(&w.rig, &config);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, fight, &rivals[i]), 0);
+    for (uint32_t i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(moepage_session_destroy(rivals[i].session), MOEPAGE_OK);
+    assert_int_equal(moepage_session_destroy(holder), MOEPAGE_OK);
+    pool_rig_close(&w.rig);
+    bank_model_close(&w.bank);
+}
+
+static void test_pool_stress_in_a_crowded_pool(void **state)
+{
+    (void)state;
+    crowd("lru");
+    crowd("lfu");
+}
+
 static void test_pool_stress_with_pins(void **state)
 {
     (void)state;
@@ -338,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_pool_stress_serves_the_right_bytes),
         cmocka_unit_test(test_pool_stress_survives_failing_reads),
         cmocka_unit_test(test_pool_stress_while_loads_are_slow),
+        cmocka_unit_test(test_pool_stress_in_a_crowded_pool),
         cmocka_unit_test(test_pool_stress_with_pins),
         cmocka_unit_test(test_pool_stress_over_two_devices),
     };
