@@ -69,7 +69,7 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     if (status)
         return status;
     flight->layer = layer;
-    flight->n_tokens = session->step.n_tokens;
+    flight->n_tokens = session->n_tokens;
     flight->top_k = routing->top_k;
     flight->group = 0;
     flight->dropped = false;

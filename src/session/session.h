@@ -74,7 +74,7 @@ struct moepage_session {
     uint32_t max_entries;
     mp_client client;
     bool step_open;
-    moepage_step step;   /* pointers are not kept */
+    uint32_t n_tokens;   /* of the open step */
     uint8_t *scan_token; /* [max_tokens] 1 for tokens of prefill */
     bool any_scan, all_scan;
     uint64_t step_began_ns;

@@ -105,9 +105,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
         status = check_sequences(session, step);
     if (status)
         return status;
-    session->step = *step;
-    session->step.sequences = NULL;
-    session->step.semantic = NULL;
+    session->n_tokens = step->n_tokens;
     mark_scan_tokens(session, step);
     session->step_stats = (moepage_session_stats){.struct_size = sizeof session->step_stats,
                                                   .steps = 1,
