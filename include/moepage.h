@@ -135,6 +135,17 @@ enum {
 #define MOEPAGE_MAX_RANK 4
 #define MOEPAGE_MAX_DEVICES 16
 
+/* A form in which an expert's weights are stored. Values never change. DENSE and EXPH are lossless:
+ * both give the checkpoint's bits. The others are its group-quantised versions. */
+enum {
+    MOEPAGE_FORM_NONE = 0,
+    MOEPAGE_FORM_DENSE = 1, /* the checkpoint's own numbers, laid out as in a slot */
+    MOEPAGE_FORM_EXPH = 2,  /* exponents Huffman-coded: docs/format-exph.md */
+    MOEPAGE_FORM_INT8 = 3,  /* symmetric integers with one FP16 scale per group of a row */
+    MOEPAGE_FORM_INT4 = 4,
+    MOEPAGE_FORM_INT2 = 5
+};
+
 /* A routed id that names no expert: the slot of a token's top-k is skipped. */
 #define MOEPAGE_NO_EXPERT (-1)
 
@@ -163,6 +174,8 @@ typedef struct moepage_device_config {
                                  transfer-bound behaviour can be studied anywhere; 0 = off */
     moepage_log_fn log;       /* NULL = none */
     void *log_user;
+    uint32_t io_threads; /* that read the cold tier; 0 = 4, at most 64 */
+    uint32_t reserved;
 } moepage_device_config;
 
 typedef struct moepage_device_info {
@@ -248,17 +261,30 @@ typedef struct moepage_tensor_view {
 
 /* Opens a Hugging Face checkpoint directory: config.json and one or many .safetensors files, with
  * or without an index. Files are mapped, not read. Recognised: qwen3_moe, qwen2_moe, mixtral,
- * olmoe, phimoe, deepseek_v2, deepseek_v3, gpt_oss. Errors name the file and the tensor:
- * NOT_FOUND, IO, FORMAT, UNSUPPORTED. [any] */
+ * olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. Or, where `path` is a file, a
+ * .moepack (docs/format-moepack.md), of which everything but the experts is checked now and each
+ * expert when it is first loaded. Errors name the file and the tensor or section: NOT_FOUND, IO,
+ * FORMAT, UNSUPPORTED, VERSION for a pack of a newer major. [any] */
 MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_model_config *config,
                                               moepage_model **out);
 
 /* Reads `bytes` bytes, from `offset`, of one expert's tensor into `out` (host memory). `tensor`
- * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads,
- * one call at a time per device; it must not call into the library. Returns 0, or anything else
- * for failure: the load then fails with MOEPAGE_E_CALLBACK and no slot is published. */
+ * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads:
+ * one call at a time per device, but several at a time when the pool has a host tier; and from
+ * moepage_pack_write's threads and moepage_model_read_expert's caller. It may block for I/O, and must not call into the library. Returns
+ * 0, or anything else for failure: the load then fails with MOEPAGE_E_CALLBACK and no slot is
+ * published. */
 typedef int32_t (*moepage_read_fn)(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
                                    uint64_t offset, uint64_t bytes, void *out);
+
+/* A tensor that is never paged, of a model that the caller holds. */
+typedef struct moepage_dense_tensor {
+    const char *name; /* copied */
+    uint32_t dtype;
+    uint32_t rank;
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    const void *data; /* aligned for its dtype; must outlive the model */
+} moepage_dense_tensor;
 
 /* Experts that the caller holds: no checkpoint. Exactly one of `data` and `read` is set. */
 typedef struct moepage_banks {
@@ -275,10 +301,21 @@ typedef struct moepage_banks {
                                 copied, the bytes behind it must outlive the model */
     moepage_read_fn read;
     void *read_user;
+    /* What else a whole model is, so that it can be packed and served like a checkpoint; all of it
+     * may be left out. */
+    const char *architecture;   /* "qwen3_moe"; NULL = "banks". Copied, at most 63 characters */
+    const char *config_json;    /* copied */
+    const int32_t *layer_index; /* [moe_layers] ascending; copied; NULL = 0, 1, 2 ... */
+    uint32_t layers;            /* 0 = moe_layers */
+    uint32_t shared_experts;
+    uint32_t vocabulary;
+    uint32_t n_dense;
+    const moepage_dense_tensor *dense; /* [n_dense], names distinct; copied */
 } moepage_banks;
 
 /* Describes a model by its expert banks. Any shapes and dtypes can be paged; moepage_session_ffn
- * needs GATE_UP (or GATE and UP) and DOWN of one of F32, F16, BF16. [any] */
+ * needs GATE_UP (or GATE and UP) and DOWN of one of F32, F16, BF16, or of F8_E4M3 with block scales
+ * (docs/checkpoints.md). [any] */
 MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
                                                     const moepage_model_config *config,
                                                     moepage_model **out);
@@ -302,11 +339,98 @@ MOEPAGE_API moepage_status moepage_model_get_expert_tensors(const moepage_model 
 MOEPAGE_API moepage_status moepage_model_find_tensor(const moepage_model *model, const char *name,
                                                      moepage_tensor_view *out);
 
-/* The checkpoint's config.json, NUL-terminated, owned by the model; NULL for banks. [any] */
+/* The model's config.json, NUL-terminated, owned by the model; NULL where there is none. [any] */
 MOEPAGE_API const char *moepage_model_config_json(const moepage_model *model);
 
 /* The transformer layer that MoE layer `moe_layer` is; -1 when out of range. [any] */
 MOEPAGE_API int32_t moepage_model_layer_index(const moepage_model *model, uint32_t moe_layer);
+
+/* How a model stores its experts in one form. */
+typedef struct moepage_form_info {
+    uint32_t struct_size;
+    uint32_t form;         /* MOEPAGE_FORM_* */
+    uint32_t present;      /* 1: every expert is stored in this form */
+    uint32_t group_size;   /* weights per scale, of the integer forms */
+    uint64_t image_bytes;  /* of all experts' images: what is kept in memory and crosses a bus */
+    uint64_t most_bytes;   /* the largest image */
+    uint64_t stored_bytes; /* in the file: less than image_bytes where zstd frames hold them */
+} moepage_form_info;
+
+/* Whether and how big the model's experts are in `form` (MOEPAGE_FORM_DENSE to _INT2). A checkpoint
+ * has the DENSE form only. [any] */
+MOEPAGE_API moepage_status moepage_model_get_form(const moepage_model *model, uint32_t form,
+                                                  moepage_form_info *info);
+
+/* Reads one expert's weights, whatever form they are stored in, into `out` (host memory, at least
+ * moepage_model_info.slot_bytes long), laid out as in a slot. Checks what it reads: FORMAT for a
+ * damaged expert. Blocks for the file. [any] */
+MOEPAGE_API moepage_status moepage_model_read_expert(const moepage_model *model, uint32_t layer,
+                                                     uint32_t expert, void *out, uint64_t capacity);
+
+/* The name, in out[0..capacity) with a NUL, of the index-th tensor that is never paged; NOT_FOUND
+ * past the last, ARGUMENT when it is too long. [any] */
+MOEPAGE_API moepage_status moepage_model_get_tensor_name(const moepage_model *model, uint64_t index,
+                                                         char *out, uint64_t capacity);
+
+/* ---- Packs ------------------------------------------------------------------------------ */
+
+/* Told now and then, on the calling thread, of the work done so far and in all, in bytes of the
+ * model that pass through: once for every form, and once more to verify. A non-zero return ends the
+ * call with MOEPAGE_E_CALLBACK. */
+typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
+
+typedef struct moepage_pack_config {
+    uint32_t struct_size;
+    uint32_t forms;     /* of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 =
+                            EXPH */
+    int32_t cold_level; /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
+    uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */
+    uint32_t threads;    /* that encode; 0 = one per online CPU */
+    uint32_t verify;     /* 1: reads the written file back and compares it with the model before it
+                            gets its name */
+    uint32_t scale_search; /* integer forms: 1 = scales of least squared error, 0 = of the group's
+                              largest magnitude */
+    uint32_t reserved;
+    moepage_progress_fn progress; /* NULL = none */
+    void *progress_user;
+} moepage_pack_config;
+
+typedef struct moepage_pack_stats {
+    uint32_t struct_size;
+    uint32_t threads;
+    uint64_t file_bytes;
+    uint64_t dense_bytes;   /* of tensors that are never paged */
+    uint64_t routed_bytes;  /* of the model's experts */
+    uint64_t form_bytes[8]; /* stored, by MOEPAGE_FORM_* */
+    uint64_t raw_parts;     /* tensors of experts whose EXPH coding did not pay: kept raw */
+    uint64_t wall_ns;
+} moepage_pack_stats;
+
+/* Writes a model, however it was opened, to a .moepack file. The file gets its name when it is
+ * complete and on disk: an interrupted or failed call leaves what was under `path` as it was.
+ * UNSUPPORTED for an integer form of experts that are not F32, F16 or BF16. `stats` may be NULL.
+ * [any] */
+MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const char *path,
+                                              const moepage_pack_config *config,
+                                              moepage_pack_stats *stats);
+
+/* ---- Codec ------------------------------------------------------------------------------ */
+
+/* The exponent-Huffman codec on caller's memory (docs/format-exph.md). dtype is BF16, F16, F8_E4M3
+ * or F8_E5M2. */
+
+/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any] */
+MOEPAGE_API uint64_t moepage_exph_bound(uint32_t dtype, uint64_t n);
+
+/* Encodes in[0..n) to out; `capacity` at least moepage_exph_bound. [any] */
+MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, uint64_t n,
+                                               void *out, uint64_t capacity, uint64_t *out_bytes);
+
+/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one, of
+ * which nothing is written. `decoder` is NULL for the fastest or "portable", "avx2", "avx512";
+ * NOT_FOUND for one that this CPU cannot run. All give the same bits. [any] */
+MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
+                                               uint64_t bytes, void *out, uint64_t n);
 
 /* ---- Expert pool ------------------------------------------------------------------------ */
 
@@ -315,19 +439,38 @@ enum {
     MOEPAGE_SCOPE_LAYER = 1   /* every MoE layer has an equal share of its own */
 };
 
+enum {
+    MOEPAGE_PLACEMENT_EXPLICIT = 0, /* compressed_experts as given */
+    MOEPAGE_PLACEMENT_BANDWIDTH = 1 /* in proportion to measured bandwidths (FluxMoE eq. 8), as far
+                                       as the arena's room beside `slots` goes, which must then be
+                                       given; compressed_experts must be 0 */
+};
+
 typedef struct moepage_expert_pool_config {
     uint32_t struct_size;
-    uint32_t scope;        /* MOEPAGE_SCOPE_* */
-    uint64_t slots;        /* experts resident at once, over all devices; 0 = all that the arenas
+    uint32_t scope;           /* MOEPAGE_SCOPE_* */
+    uint64_t slots;           /* experts resident at once, over all devices; 0 = all that the arenas
                               still have, at most every expert. With MOEPAGE_SCOPE_LAYER it is
                               rounded down to a multiple of the MoE layers. */
-    const char *policy;    /* eviction: "lru" (NULL) or "lfu" */
-    uint32_t scan_percent; /* protection against scans: the percentage of slots that prefill may
+    const char *policy;       /* eviction: "lru" (NULL) or "lfu" */
+    uint32_t scan_percent;    /* protection against scans: the percentage of slots that prefill may
                               take from what decode uses, 1..99; 0 = off (misses then count
                               exactly as the policy defines) */
-    uint32_t chunk_bytes;  /* a prefetch is copied in pieces of this size; 0 = 2 MiB */
-    uint32_t tp_rank;      /* reserved for tensor-parallel slices: 0 */
-    uint32_t tp_size;      /* reserved: 0 or 1 */
+    uint32_t chunk_bytes;     /* a prefetch is copied in pieces of this size; 0 = 2 MiB */
+    uint32_t tp_rank;         /* reserved for tensor-parallel slices: 0 */
+    uint32_t tp_size;         /* reserved: 0 or 1 */
+    uint64_t host_tier_bytes; /* host memory that caches experts of the cold tier (the model's file
+                                 or read callback), divided among the devices; 0 = none: experts
+                                 are loaded from the model's own memory, such as mapped files */
+    uint32_t bus_form;        /* form in which experts are kept in the host tier and cross the bus:
+                                 MOEPAGE_FORM_DENSE, or _EXPH, which the device decodes; 0 = EXPH
+                                 where the model has it */
+    uint32_t compressed_experts; /* experts per layer whose EXPH image is kept in device memory, out
+                                    of the arena, and decoded into a slot on a miss (FluxMoE's
+                                    compressed backend) */
+    uint32_t placement;          /* MOEPAGE_PLACEMENT_* */
+    uint32_t staging_experts;    /* EXPH images on their way to the decoder at once, out of the
+                                    workspace; 0 = 4 */
 } moepage_expert_pool_config;
 
 typedef struct moepage_expert_pool_info {
@@ -351,6 +494,26 @@ typedef struct moepage_expert_pool_info {
     uint64_t prefetch_cancelled; /* hints dropped, or given up half way */
     uint64_t prefetch_refused;   /* hints dropped because no slot could be had */
     uint64_t failed_loads;       /* loads whose source failed */
+    /* tiers */
+    uint32_t bus_form;           /* MOEPAGE_FORM_* that crosses the bus */
+    uint32_t compressed_experts; /* per layer, resident as EXPH in device memory */
+    uint64_t compressed_bytes;   /* device memory they take */
+    uint64_t staging_bytes;      /* device memory for images on their way */
+    uint64_t host_tier_bytes;    /* host memory of the tier; 0 = none */
+    uint64_t host_tier_experts;  /* that fit in it */
+    uint64_t host_tier_resident;
+    uint32_t host_page_bytes;  /* pages behind the tier; the system's smallest where huge pages
+                                    were not to be had */
+    int32_t host_node;         /* NUMA node it is bound to, -1 = not bound */
+    uint64_t host_hits;        /* loads that found their expert in the host tier */
+    uint64_t cold_reads;       /* experts read from the cold tier */
+    uint64_t cold_bytes;       /* read for them */
+    uint64_t decodes;          /* experts decoded on the device */
+    uint64_t compressed_loads; /* of those, from device memory */
+    /* measured when the pool was created; 0 = no such tier. Bytes of dense experts per second */
+    uint64_t bus_bytes_per_s;    /* host memory to slot, decoding not counted */
+    uint64_t decode_bytes_per_s; /* image in device memory to slot */
+    uint64_t cold_bytes_per_s;   /* cold tier to host memory */
 } moepage_expert_pool_info;
 
 enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
