@@ -329,6 +329,25 @@ MP_AVX2 static void narrow_bf16(const float *in, void *out, uint64_t n)
     mp_host_set_portable.narrow[MOEPAGE_DTYPE_BF16](in + i, to + i, n - i);
 }
 
+/* An E4M3 number's bits, moved up to a half's place, are the half of 2^-8 times its value,
+ * denormals included. What would be 480 is NaN. */
+MP_AVX2 static void widen_f8(const void *in, float scale, float *out, uint64_t n)
+{
+    const uint8_t *from = in;
+    const __m256 factor = _mm256_set1_ps(0x1p8f), beyond = _mm256_set1_ps(480);
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i bits =
+            _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(from + i)));
+        __m128i half = _mm_and_si128(_mm_slli_epi16(bits, 7), _mm_set1_epi16((int16_t)0xbf80));
+        __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), factor);
+        __m256 nan = _mm256_cmp_ps(_mm256_and_ps(value, magnitude), beyond, _CMP_EQ_OQ);
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_or_ps(value, nan), _mm256_set1_ps(scale)));
+    }
+    mp_host_set_portable.widen_f8(from + i, scale, out + i, n - i);
+}
+
 const mp_host_kernel_set mp_host_set_avx2 = {
     .name = "avx2",
     .tile = {tile_f32, tile_f16, tile_bf16, tile_dot},
@@ -337,6 +356,7 @@ const mp_host_kernel_set mp_host_set_avx2 = {
     .axpy = axpy,
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
+    .widen_f8 = widen_f8,
 };
 
 #endif

@@ -307,6 +307,24 @@ MP_AVX512 static void narrow_bf16(const float *in, void *out, uint64_t n)
     narrow(MP_TILE_BF16, in, out, n);
 }
 
+/* An E4M3 number's bits, moved up to a half's place, are the half of 2^-8 times its value,
+ * denormals included. What would be 480 is NaN. */
+MP_AVX512 static void widen_f8(const void *in, float scale, float *out, uint64_t n)
+{
+    const uint8_t *from = in;
+    const __m512 factor = _mm512_set1_ps(0x1p8f), beyond = _mm512_set1_ps(480);
+    for (uint64_t i = 0; i < n; i += MP_LANES) {
+        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __m256i bits = _mm256_cvtepi8_epi16(_mm_maskz_loadu_epi8(live, from + i));
+        __m256i half =
+            _mm256_and_si256(_mm256_slli_epi16(bits, 7), _mm256_set1_epi16((int16_t)0xbf80));
+        __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(half), factor);
+        __mmask16 nan = _mm512_cmp_ps_mask(_mm512_abs_ps(value), beyond, _CMP_EQ_OQ);
+        value = _mm512_mask_mov_ps(value, nan, _mm512_set1_ps(NAN));
+        _mm512_mask_storeu_ps(out + i, live, _mm512_mul_ps(value, _mm512_set1_ps(scale)));
+    }
+}
+
 const mp_host_kernel_set mp_host_set_avx512 = {
     .name = "avx512",
     .tile = {tile_f32, tile_f16, tile_bf16, tile_pairs_fma},
@@ -315,6 +333,7 @@ const mp_host_kernel_set mp_host_set_avx512 = {
     .axpy = axpy,
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
+    .widen_f8 = widen_f8,
 };
 
 const mp_host_kernel_set mp_host_set_avx512_bf16 = {
@@ -325,6 +344,7 @@ const mp_host_kernel_set mp_host_set_avx512_bf16 = {
     .axpy = axpy,
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
+    .widen_f8 = widen_f8,
 };
 
 #endif

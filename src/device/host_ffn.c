@@ -19,22 +19,29 @@
 /* Bytes of a row of x per piece. Shorter ones lose more to reloading lanes than they gain in the
  * first-level cache. */
 #define MP_PIECE_BYTES 4096
-/* Elements of a weight row that are rounded to BF16 at a time. */
-#define MP_ROUNDED 1024
+/* Elements of a weight row at a time that tiles cannot read as they lie. */
+#define MP_CONVERTED 1024
 
 /* Dot products of activation rows with the rows of a weight matrix. */
 typedef struct mp_dots {
     const mp_host_kernel_set *set;
     mp_tile_kind kind;
     uint32_t weight_dtype;
-    bool round_weights; /* to the BF16 that the tiles want */
-    bool lone;          /* one group only */
-    uint32_t k;         /* length of every row */
-    uint32_t piece;     /* elements of it at a time */
-    uint32_t panel;     /* weight rows at a time */
-    uint64_t x_element; /* bytes */
+    mp_block_scale scale; /* of the weights */
+    bool convert;         /* weights, to the operand type: tiles cannot read them as they lie */
+    bool lone;            /* one group only */
+    uint32_t k;           /* length of every row */
+    uint32_t piece;       /* elements of it at a time */
+    uint32_t panel;       /* weight rows at a time */
+    uint64_t x_element;   /* bytes */
     uint64_t w_element;
 } mp_dots;
+
+/* A weight matrix. */
+typedef struct mp_matrix {
+    const char *weights;
+    const char *scales; /* of blocks, or NULL */
+} mp_matrix;
 
 /* Up to MP_TILE_ROWS rows of an expert. */
 typedef struct mp_group {
@@ -55,23 +62,24 @@ typedef struct mp_slice {
 static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
                        uint32_t k, uint32_t n_rows)
 {
-    mp_dots dots = {.set = set, .weight_dtype = args->dtype, .k = k};
+    mp_dots dots = {.set = set, .weight_dtype = args->dtype, .scale = args->scale, .k = k};
     dots.w_element = mp_element_bytes(args->dtype);
     if (args->math == MOEPAGE_MATH_BF16) {
         dots.kind = MP_TILE_DOT;
-        dots.round_weights = args->dtype != MOEPAGE_DTYPE_BF16;
+        dots.convert = args->dtype != MOEPAGE_DTYPE_BF16;
         dots.x_element = 2;
     } else {
-        dots.kind = args->dtype == MOEPAGE_DTYPE_F32   ? MP_TILE_F32
+        dots.kind = args->dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
                     : args->dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
-                                                       : MP_TILE_BF16;
+                                                       : MP_TILE_F32;
+        dots.convert = args->dtype == MOEPAGE_DTYPE_F8_E4M3;
         dots.x_element = 4;
     }
     /* A lone group has nothing to find again in a cache, and reads best straight through. */
     dots.lone = n_rows <= MP_TILE_ROWS;
-    dots.piece = dots.round_weights ? MP_ROUNDED
-                 : dots.lone        ? k
-                                    : MP_PIECE_BYTES / (uint32_t)dots.x_element;
+    dots.piece = dots.convert ? MP_CONVERTED
+                 : dots.lone  ? k
+                              : MP_PIECE_BYTES / (uint32_t)dots.x_element;
     const uint64_t fit = MP_PANEL_BYTES / (k * dots.w_element) & ~(MP_TILE_WEIGHTS - 1ull);
     dots.panel = MP_PANEL;
     if (!dots.lone && fit < MP_PANEL)
@@ -79,40 +87,83 @@ static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_ar
     return dots;
 }
 
-/* Weights [n] to BF16. */
-static void round_weights(const mp_dots *dots, const void *weights, uint16_t *out, uint32_t n)
+static float scale_at(const mp_dots *dots, const char *scales, uint64_t i)
 {
-    float wide[MP_ROUNDED];
-    assert(n <= MP_ROUNDED);
-    dots->set->widen[dots->weight_dtype](weights, wide, n);
-    dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
+    float scale;
+    if (dots->scale.dtype == MOEPAGE_DTYPE_BF16)
+        dots->set->widen[MOEPAGE_DTYPE_BF16](scales + i * 2, &scale, 1);
+    else
+        memcpy(&scale, scales + i * sizeof scale, sizeof scale);
+    return scale;
 }
 
-/* One tile over the piece that starts at element `from`, with the first n_weights rows of
- * `weights`, four at most. */
-static void run_tile(const mp_dots *dots, const mp_group *group, const char *weights,
-                     uint32_t n_weights, uint32_t from, uint64_t ahead_bytes, float *acc)
+/* FP8 weights [from, from + n) of a row, each times the scale of its block. */
+static void widen_scaled(const mp_dots *dots, const mp_matrix *matrix, uint32_t row, uint32_t from,
+                         uint32_t n, float *out)
 {
-    uint16_t rounded[MP_TILE_WEIGHTS][MP_ROUNDED];
+    const char *weights = matrix->weights + (uint64_t)row * dots->k;
+    if (!matrix->scales) {
+        dots->set->widen_f8(weights + from, 1, out, n);
+        return;
+    }
+    const uint32_t columns = dots->scale.columns, end = from + n;
+    const uint64_t blocks = (dots->k - 1) / columns + 1;
+    const uint64_t first = row / dots->scale.rows * blocks;
+    while (from < end) {
+        const uint32_t left = columns - from % columns;
+        const uint32_t run = left < end - from ? left : end - from;
+        const float scale = scale_at(dots, matrix->scales, first + from / columns);
+        dots->set->widen_f8(weights + from, scale, out, run);
+        from += run;
+        out += run;
+    }
+}
+
+/* Weights [from, from + n) of a row to the tiles' operand type: `out` is 4 bytes per weight. */
+static void convert_weights(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
+                            uint32_t from, uint32_t n, float *out)
+{
+    const bool narrow = dots->kind == MP_TILE_DOT;
+    float wide[MP_CONVERTED];
+    float *to = narrow ? wide : out;
+    assert(n <= MP_CONVERTED);
+    if (dots->weight_dtype == MOEPAGE_DTYPE_F8_E4M3)
+        widen_scaled(dots, matrix, row, from, n, to);
+    else
+        dots->set->widen[dots->weight_dtype](matrix->weights +
+                                                 ((uint64_t)row * dots->k + from) * dots->w_element,
+                                             to, n);
+    if (narrow)
+        dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
+}
+
+/* One tile over the piece that starts at element `from`, with weight rows [first, first +
+ * n_weights), of which it takes four at most. */
+static void run_tile(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                     uint32_t first, uint32_t n_weights, uint32_t from, uint64_t ahead_bytes,
+                     float *acc)
+{
+    float converted[MP_TILE_WEIGHTS][MP_CONVERTED];
     mp_tile tile = {.n_rows = group->n_rows, .resume = from > 0, .acc = acc};
     tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
     for (uint32_t r = 0; r < group->n_rows; r++)
         tile.x[r] = (const char *)group->x[r] + from * dots->x_element;
     for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
-        uint64_t row = c < n_weights ? c : 0;
-        tile.w[c] = weights + (row * dots->k + from) * dots->w_element;
-        if (dots->round_weights) {
-            round_weights(dots, tile.w[c], rounded[c], tile.k);
-            tile.w[c] = rounded[c];
+        const uint32_t row = c < n_weights ? first + c : first;
+        if (dots->convert) {
+            convert_weights(dots, matrix, row, from, tile.k, converted[c]);
+            tile.w[c] = converted[c];
+        } else {
+            tile.w[c] = matrix->weights + ((uint64_t)row * dots->k + from) * dots->w_element;
         }
     }
-    tile.ahead_bytes = dots->round_weights ? 0 : ahead_bytes;
+    tile.ahead_bytes = dots->convert ? 0 : ahead_bytes;
     dots->set->tile[dots->kind](&tile);
 }
 
-/* out[r][c] = row r of the group times weight row c < n <= MP_PANEL. */
-static void run_panel(const mp_dots *dots, const mp_group *group, const char *weights, uint32_t n,
-                      uint64_t ahead_bytes, mp_sums out)
+/* out[r][c] = row r of the group times weight row first + c, c < n <= MP_PANEL. */
+static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                      uint32_t first, uint32_t n, uint64_t ahead_bytes, mp_sums out)
 {
     _Alignas(64) float acc[MP_PANEL * MP_TILE_ROWS * MP_LANES];
     float sums[MP_PANEL * MP_TILE_ROWS];
@@ -121,8 +172,8 @@ static void run_panel(const mp_dots *dots, const mp_group *group, const char *we
     for (uint32_t from = 0;; from += dots->piece) {
         for (uint32_t t = 0; t < n_tiles; t++) {
             const uint32_t c = t * MP_TILE_WEIGHTS;
-            run_tile(dots, group, weights + (uint64_t)c * dots->k * dots->w_element, n - c, from,
-                     ahead_bytes, acc + t * tile_sums * MP_LANES);
+            run_tile(dots, group, matrix, first + c, n - c, from, ahead_bytes,
+                     acc + t * tile_sums * MP_LANES);
         }
         if (dots->k - from <= dots->piece)
             break;
@@ -173,7 +224,8 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
                           uint32_t n_rows)
 {
     const mp_ffn_expert *expert = slice->expert;
-    const uint64_t offset = (uint64_t)panel * dots->k * dots->w_element;
+    const mp_matrix gate_matrix = {expert->gate, expert->gate_scale};
+    const mp_matrix up_matrix = {expert->up, expert->up_scale};
     const uint64_t ahead = ahead_of(dots, slice, panel, i);
     mp_sums gate = {{0}}, up = {{0}}; /* SwiGLU reads whole vectors */
     mp_group group = {.n_rows = n_rows};
@@ -181,8 +233,8 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
         uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
         group.x[r] = (const char *)args->x + token * dots->k * dots->x_element;
     }
-    run_panel(dots, &group, (const char *)expert->gate + offset, n, ahead, gate);
-    run_panel(dots, &group, (const char *)expert->up + offset, n, ahead, up);
+    run_panel(dots, &group, &gate_matrix, panel, n, ahead, gate);
+    run_panel(dots, &group, &up_matrix, panel, n, ahead, up);
     add_bias(dots, expert->gate_bias, panel, n, gate, n_rows);
     add_bias(dots, expert->up_bias, panel, n, up, n_rows);
     dots->set->swiglu(gate[0], up[0], gate[0], n_rows * MP_PANEL);
@@ -202,13 +254,13 @@ static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
                        uint32_t n_rows)
 {
     const mp_ffn_expert *expert = slice->expert;
-    const char *weights = (const char *)expert->down + (uint64_t)panel * dots->k * dots->w_element;
+    const mp_matrix matrix = {expert->down, expert->down_scale};
     const uint64_t line = expert->first_row + i - args->inner_base;
     mp_sums sums;
     mp_group group = {.n_rows = n_rows};
     for (uint32_t r = 0; r < n_rows; r++)
         group.x[r] = (const char *)args->inner + (line + r) * dots->k * dots->x_element;
-    run_panel(dots, &group, weights, n, ahead_of(dots, slice, panel, i), sums);
+    run_panel(dots, &group, &matrix, panel, n, ahead_of(dots, slice, panel, i), sums);
     add_bias(dots, expert->down_bias, panel, n, sums, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t row = args->rows[expert->first_row + i + r];

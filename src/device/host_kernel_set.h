@@ -65,6 +65,9 @@ struct mp_host_kernel_set {
      * _F16, _BF16; F32 copies. */
     void (*widen[4])(const void *in, float *out, uint64_t n);
     void (*narrow[4])(const float *in, void *out, uint64_t n);
+
+    /* out[i] = the E4M3 value in[i] times scale, rounded once. */
+    void (*widen_f8)(const void *in, float scale, float *out, uint64_t n);
 };
 
 extern const mp_host_kernel_set mp_host_set_portable;
@@ -103,7 +106,7 @@ void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args
 
 static inline uint64_t mp_element_bytes(uint32_t dtype)
 {
-    return dtype == MOEPAGE_DTYPE_F32 ? 4 : 2;
+    return dtype == MOEPAGE_DTYPE_F32 ? 4 : dtype == MOEPAGE_DTYPE_F8_E4M3 ? 1 : 2;
 }
 
 /* What an expert's rows cost, in multiplications with one cached weight: reading the weight from

@@ -160,6 +160,13 @@ static void narrow_bf16(const float *in, void *out, uint64_t n)
         to[i] = mp_to_bf16(in[i]);
 }
 
+static void widen_f8(const void *in, float scale, float *out, uint64_t n)
+{
+    const uint8_t *from = in;
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = mp_f8_e4m3_value(from[i]) * scale;
+}
+
 const mp_host_kernel_set mp_host_set_portable = {
     .name = "portable",
     .tile = {tile_f32, tile_f16, tile_bf16, tile_dot},
@@ -168,4 +175,5 @@ const mp_host_kernel_set mp_host_set_portable = {
     .axpy = axpy,
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
+    .widen_f8 = widen_f8,
 };

@@ -6,12 +6,16 @@
 #ifndef MP_DEVICE_KERNELS_H
 #define MP_DEVICE_KERNELS_H
 
+#include <stdatomic.h>
 #include <stdint.h>
+
+#include "codec/quant.h"
 
 typedef enum mp_kernel {
     MP_KERNEL_CONVERT,
     MP_KERNEL_EXPERTS,
     MP_KERNEL_COMBINE,
+    MP_KERNEL_DECODE,
     MP_KERNEL_COUNT
 } mp_kernel;
 
@@ -35,6 +39,9 @@ typedef struct mp_ffn_expert {
     const void *gate_bias; /* [I], [I], [H] in the weights' dtype, or NULL */
     const void *up_bias;
     const void *down_bias;
+    const void *gate_scale; /* block scales of FP8 weights, else NULL */
+    const void *up_scale;
+    const void *down_scale;
     uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
     uint32_t n_rows;
 } mp_ffn_expert;
@@ -56,8 +63,9 @@ typedef struct mp_kernel_experts_args {
     uint32_t top_k;
     uint32_t hidden;
     uint32_t intermediate;
-    uint32_t dtype; /* of weights and biases: F32, F16 or BF16 */
+    uint32_t dtype; /* of weights and biases: F32, F16 or BF16; or F8_E4M3, without biases */
     uint32_t math;
+    mp_block_scale scale;
 } mp_kernel_experts_args;
 
 /* Results leave: y[t] = (accumulate ? y[t] : 0) + sum over k of weights[t][k] * partial[t][k],
@@ -76,11 +84,32 @@ typedef struct mp_kernel_combine_args {
     uint32_t accumulate;
 } mp_kernel_combine_args;
 
+/* One tensor to be brought into a slot. */
+typedef struct mp_decode_job {
+    const void *src; /* device memory, MP_EXPH_ALIGN-aligned */
+    uint64_t src_bytes;
+    void *dst; /* device memory */
+    uint64_t elements;
+    uint32_t form;  /* MOEPAGE_FORM_EXPH, or _DENSE: src_bytes are copied as they are */
+    uint32_t dtype; /* of EXPH */
+} mp_decode_job;
+
+/* Decodes tensors, many experts' in one launch. The streams have been checked on the host
+ * (mp_exph_check): their bytes are trusted to be well-formed, never to be in range, so that
+ * nothing outside src and dst is touched whatever they hold. `skip`: when not NULL and not 0 at the
+ * time the kernel runs, it does nothing: a transfer that it depends on has failed. */
+typedef struct mp_kernel_decode_args {
+    const mp_decode_job *jobs; /* [n_jobs] */
+    const _Atomic int32_t *skip;
+    uint32_t n_jobs;
+} mp_kernel_decode_args;
+
 /* The biggest argument struct: queues hold kernels by value. */
 typedef union mp_kernel_args {
     mp_kernel_convert_args convert;
     mp_kernel_experts_args experts;
     mp_kernel_combine_args combine;
+    mp_kernel_decode_args decode;
 } mp_kernel_args;
 
 #endif

@@ -63,21 +63,34 @@ static const mp_hf_layout stacked_phimoe = {
     STACKED_PARTS,
 };
 
-/* Mixtral's names, which Phi-3.5-MoE took over: w1 is the gate, w3 up, w2 down. */
+static const mp_hf_layout stacked_minimax = {
+    .router = LAYER "mlp.gate.weight",
+    .router_bias = LAYER "mlp.e_score_correction_bias",
+    STACKED_PARTS,
+};
+
+/* Mixtral's names, which Phi-3.5-MoE and MiniMax-M2 took over: w1 is the gate, w3 up, w2 down. */
+#define NUMBERED_PARTS                                                                             \
+    .prefix = LAYER "block_sparse_moe.experts.", .n_parts = 4, .parts = {                          \
+        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H),                                      \
+             NAMES(NUMBERED "w1.weight", NUMBERED "w3.weight")),                                   \
+        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I), NAMES(NUMBERED "w2.weight")),           \
+        PART(GATE_UP_SCALE, NONE, FP8, DIMS(MP_DIM_I_BLOCK_ROWS, MP_DIM_H_BLOCK_COLUMNS),          \
+             NAMES(NUMBERED "w1.weight_scale_inv", NUMBERED "w3.weight_scale_inv")),               \
+        PART(DOWN_SCALE, NONE, FP8, DIMS(MP_DIM_H_BLOCK_ROWS, MP_DIM_I_BLOCK_COLUMNS),             \
+             NAMES(NUMBERED "w2.weight_scale_inv")),                                               \
+    }
+
 static const mp_hf_layout numbered = {
     .router = LAYER "block_sparse_moe.gate.weight",
-    .prefix = LAYER "block_sparse_moe.experts.",
-    .n_parts = 4,
-    .parts = {
-        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H),
-             NAMES(NUMBERED "w1.weight", NUMBERED "w3.weight")),
-        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I),
-             NAMES(NUMBERED "w2.weight")),
-        PART(GATE_UP_SCALE, NONE, FP8, DIMS(MP_DIM_I_BLOCK_ROWS, MP_DIM_H_BLOCK_COLUMNS),
-             NAMES(NUMBERED "w1.weight_scale_inv", NUMBERED "w3.weight_scale_inv")),
-        PART(DOWN_SCALE, NONE, FP8, DIMS(MP_DIM_H_BLOCK_ROWS, MP_DIM_I_BLOCK_COLUMNS),
-             NAMES(NUMBERED "w2.weight_scale_inv")),
-    },
+    NUMBERED_PARTS,
+};
+
+/* The bias is beside the gate, not inside. */
+static const mp_hf_layout numbered_minimax = {
+    .router = LAYER "block_sparse_moe.gate.weight",
+    .router_bias = LAYER "block_sparse_moe.e_score_correction_bias",
+    NUMBERED_PARTS,
 };
 
 /* gpt-oss interleaves the fused rows: gate at even, up at odd. Roles name the tensors; the order
@@ -182,6 +195,14 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .shared_key = "n_shared_experts",
         .plain_swiglu = true,
         .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "minimax_m2",
+        .rule = MP_RULE_EVERY_LAYER,
+        .experts_keys = {"num_local_experts", "num_experts"},
+        .intermediate_key = "intermediate_size",
+        .plain_swiglu = true,
+        .layouts = {&numbered_minimax, &stacked_minimax},
     },
     {
         .model_type = "gpt_oss",

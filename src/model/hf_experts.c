@@ -270,6 +270,17 @@ static moepage_status refuse_strays(const binding *b)
     return MOEPAGE_OK;
 }
 
+/* Tells the model the size of its scales' blocks. False where one block of a stacked gate_up holds
+ * rows of gate and of up. */
+static bool state_blocks(const binding *b)
+{
+    if (!is_fp8(b->model->tensors[0].dtype))
+        return true;
+    b->model->ffn.scale.rows = b->config->block_rows;
+    b->model->ffn.scale.columns = b->config->block_columns;
+    return !b->layout->stacked || b->config->intermediate % b->config->block_rows == 0;
+}
+
 static void count_dense(const mp_checkpoint *checkpoint, moepage_model_info *info)
 {
     info->dense_bytes = checkpoint->tensor_bytes;
@@ -295,7 +306,8 @@ moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout
         status = refuse_strays(&b);
     if (status)
         return status;
-    mp_slot_find_ffn(model, config->architecture->plain_swiglu && config->silu);
+    const bool in_order = state_blocks(&b);
+    mp_slot_find_ffn(model, in_order && config->architecture->plain_swiglu && config->silu);
     count_dense(checkpoint, &model->info);
     return MOEPAGE_OK;
 }

@@ -95,6 +95,11 @@ static mp_ffn_expert describe_expert(const mp_run *run, uint32_t entry)
         expert.up_bias = slot + layout->up_bias;
     if (layout->down_bias != UINT64_MAX)
         expert.down_bias = slot + layout->down_bias;
+    if (layout->scale.dtype != MOEPAGE_DTYPE_NONE) {
+        expert.gate_scale = slot + layout->gate_scale;
+        expert.up_scale = slot + layout->up_scale;
+        expert.down_scale = slot + layout->down_scale;
+    }
     return expert;
 }
 
@@ -118,6 +123,7 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, uint32_t first
         .intermediate = model->info.expert_intermediate,
         .dtype = model->ffn.dtype,
         .math = session->config.math,
+        .scale = model->ffn.scale,
     };
     return launch(session, shard, MP_KERNEL_EXPERTS, &args);
 }

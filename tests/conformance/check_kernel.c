@@ -197,9 +197,12 @@ typedef struct layer {
     uint32_t dtype, math;
     void *x;                /* [tokens][H] operand type */
     mp_ffn_expert *experts; /* pointers to host memory, rows of the whole layer */
+    mp_ffn_expert *plain;   /* the same for the reference: FP8 weights as the F32 they stand for */
+    uint32_t plain_dtype;
+    mp_block_scale scale; /* of FP8 weights */
     uint32_t *rows;
     uint32_t n_rows;
-    void *blocks[6 * 16]; /* the tensors: freed with it */
+    void *blocks[9 * 16]; /* the tensors: freed with it */
     uint32_t n_blocks;
 } layer;
 
@@ -212,6 +215,39 @@ static void *random_tensor(layer *l, uint64_t *seed, size_t n, double scale, boo
         reference_store(tensor, i, l->dtype, value);
     }
     return tensor;
+}
+
+/* An FP8 matrix with its scales, and the same in F32. */
+static void random_fp8(layer *l, uint64_t *seed, uint32_t rows, uint32_t columns, double scale,
+                       const void **weights, const void **scales, const void **plain)
+{
+    const uint32_t row_blocks = (rows - 1) / l->scale.rows + 1;
+    const uint32_t column_blocks = (columns - 1) / l->scale.columns + 1;
+    const size_t n = (size_t)rows * columns, n_scales = (size_t)row_blocks * column_blocks;
+    uint8_t *codes = l->blocks[l->n_blocks++] = new_bytes(n);
+    void *blocks = l->blocks[l->n_blocks++] = new_bytes(n_scales * sizeof(float));
+    float *values = l->blocks[l->n_blocks++] = new_bytes(n * sizeof *values);
+    for (size_t i = 0; i < n_scales; i++)
+        reference_store(blocks, i, l->scale.dtype, scale / 448 * (1.5 + random_unit(seed)));
+    for (size_t i = 0; i < n; i++) {
+        do
+            codes[i] = (uint8_t)random_below(seed, 256);
+        while ((codes[i] & 0x7f) == 0x7f); /* NaN */
+        size_t block = i / columns / l->scale.rows * column_blocks + i % columns / l->scale.columns;
+        values[i] = (float)(reference_load(codes, i, l->dtype) *
+                            reference_load(blocks, block, l->scale.dtype));
+    }
+    *weights = codes;
+    *scales = blocks;
+    *plain = values;
+}
+
+static void random_fp8_expert(layer *l, uint64_t *seed, mp_ffn_expert *x, mp_ffn_expert *plain)
+{
+    const uint32_t h = l->s.hidden, i = l->s.intermediate;
+    random_fp8(l, seed, i, h, 2 / sqrt(h), &x->gate, &x->gate_scale, &plain->gate);
+    random_fp8(l, seed, i, h, 2 / sqrt(h), &x->up, &x->up_scale, &plain->up);
+    random_fp8(l, seed, h, i, 2 / sqrt(i), &x->down, &x->down_scale, &plain->down);
 }
 
 /* Every token takes top_k different experts; each in four of its slots names none. */
@@ -236,31 +272,50 @@ static void route(layer *l, uint64_t *seed)
     free(ids);
 }
 
+static void random_expert(layer *l, uint64_t *seed, uint32_t e, bool biased)
+{
+    const shape s = l->s;
+    const size_t area = (size_t)s.hidden * s.intermediate;
+    mp_ffn_expert *x = &l->experts[e];
+    x->gate = random_tensor(l, seed, area, 4 / sqrt(s.hidden), false);
+    x->up = random_tensor(l, seed, area, 4 / sqrt(s.hidden), false);
+    x->down = random_tensor(l, seed, area, 4 / sqrt(s.intermediate), false);
+    /* Each of the three may be there or not. */
+    if (biased && e % 2 == 0)
+        x->gate_bias = random_tensor(l, seed, s.intermediate, 0, true);
+    if (biased && e % 3 != 1)
+        x->up_bias = random_tensor(l, seed, s.intermediate, 0, true);
+    if (biased)
+        x->down_bias = random_tensor(l, seed, s.hidden, 0, true);
+    l->plain[e] = *x;
+}
+
 static layer *new_layer(shape s, uint32_t dtype, uint32_t math, bool biased, uint64_t *seed)
 {
-    uint32_t operand = math == MOEPAGE_MATH_BF16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32;
-    size_t area = (size_t)s.hidden * s.intermediate, n = (size_t)s.tokens * s.hidden;
+    const uint32_t operand = math == MOEPAGE_MATH_BF16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32;
+    const bool fp8 = dtype == MOEPAGE_DTYPE_F8_E4M3;
+    const size_t n = (size_t)s.tokens * s.hidden;
     layer *l = new_bytes(sizeof *l);
     assert_true(s.experts <= 16);
-    l->s = s;
-    l->dtype = dtype;
-    l->math = math;
-    l->x = new_bytes(n * reference_size(operand));
+    *l = (layer){.s = s,
+                 .dtype = dtype,
+                 .plain_dtype = fp8 ? MOEPAGE_DTYPE_F32 : dtype,
+                 .math = math,
+                 .x = new_bytes(n * reference_size(operand)),
+                 .experts = new_bytes(s.experts * sizeof *l->experts),
+                 .plain = new_bytes(s.experts * sizeof *l->plain)};
     for (size_t i = 0; i < n; i++)
         reference_store(l->x, i, operand, random_unit(seed) * 2);
-    l->experts = new_bytes(s.experts * sizeof *l->experts);
+    if (fp8) {
+        l->scale.dtype = random_below(seed, 2) ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
+        l->scale.rows = 1 + random_below(seed, 40);
+        l->scale.columns = 1 + random_below(seed, 40);
+    }
     for (uint32_t e = 0; e < s.experts; e++) {
-        mp_ffn_expert *x = &l->experts[e];
-        x->gate = random_tensor(l, seed, area, 4 / sqrt(s.hidden), false);
-        x->up = random_tensor(l, seed, area, 4 / sqrt(s.hidden), false);
-        x->down = random_tensor(l, seed, area, 4 / sqrt(s.intermediate), false);
-        /* Each of the three may be there or not. */
-        if (biased && e % 2 == 0)
-            x->gate_bias = random_tensor(l, seed, s.intermediate, 0, true);
-        if (biased && e % 3 != 1)
-            x->up_bias = random_tensor(l, seed, s.intermediate, 0, true);
-        if (biased)
-            x->down_bias = random_tensor(l, seed, s.hidden, 0, true);
+        if (fp8)
+            random_fp8_expert(l, seed, &l->experts[e], &l->plain[e]);
+        else
+            random_expert(l, seed, e, biased);
     }
     route(l, seed);
     return l;
@@ -272,6 +327,7 @@ static void free_layer(layer *l)
         free(l->blocks[i]);
     free(l->x);
     free(l->experts);
+    free(l->plain);
     free(l->rows);
     free(l);
 }
@@ -289,6 +345,15 @@ typedef struct placed {
 static const void *put_tensor(placed *p, const void *tensor, size_t n)
 {
     return tensor ? rig_put(p->r, tensor, n * reference_size(p->l->dtype)) : NULL;
+}
+
+static const void *put_scales(placed *p, const void *scales, uint32_t rows, uint32_t columns)
+{
+    const mp_block_scale *scale = &p->l->scale;
+    if (!scales)
+        return NULL;
+    size_t n = (size_t)((rows - 1) / scale->rows + 1) * ((columns - 1) / scale->columns + 1);
+    return rig_put(p->r, scales, n * reference_size(scale->dtype));
 }
 
 /* What partial holds where no kernel has written. */
@@ -329,6 +394,9 @@ static void place_layer(placed *p, rig *r, const layer *l)
             .gate_bias = put_tensor(p, from->gate_bias, s.intermediate),
             .up_bias = put_tensor(p, from->up_bias, s.intermediate),
             .down_bias = put_tensor(p, from->down_bias, s.hidden),
+            .gate_scale = put_scales(p, from->gate_scale, s.intermediate, s.hidden),
+            .up_scale = put_scales(p, from->up_scale, s.intermediate, s.hidden),
+            .down_scale = put_scales(p, from->down_scale, s.hidden, s.intermediate),
             .first_row = from->first_row,
             .n_rows = from->n_rows,
         };
@@ -366,6 +434,7 @@ static mp_tick launch_rows(placed *p, uint32_t from, uint32_t to)
         .intermediate = l->s.intermediate,
         .dtype = l->dtype,
         .math = l->math,
+        .scale = l->scale,
     };
     return launch(p->r, p->stream, MP_KERNEL_EXPERTS, &args);
 }
@@ -400,8 +469,8 @@ static void check_partial(const layer *l, const float *partial, uint32_t from, u
             uint32_t row = l->rows[i];
             written[row] = true;
             const char *x = (const char *)l->x + row / l->s.top_k * row_bytes;
-            reference_expert_row(expert, x, hidden, l->s.intermediate, l->dtype, l->math, want,
-                                 bound);
+            reference_expert_row(&l->plain[e], x, hidden, l->s.intermediate, l->plain_dtype,
+                                 l->math, want, bound);
             for (uint32_t h = 0; h < hidden; h++) {
                 double got = partial[(size_t)row * hidden + h];
                 if (!(fabs(got - want[h]) <= bound[h]))
@@ -417,7 +486,8 @@ static void check_partial(const layer *l, const float *partial, uint32_t from, u
     free(written);
 }
 
-static const uint32_t weight_dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16};
+static const uint32_t weight_dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16,
+                                         MOEPAGE_DTYPE_F8_E4M3};
 static const uint32_t maths[] = {MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16};
 
 void test_experts_agree_with_double_precision(void **state)
@@ -430,8 +500,8 @@ void test_experts_agree_with_double_precision(void **state)
     };
     uint64_t seed = 99;
     for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        for (uint32_t c = 0; c < 12; c++) {
-            layer *l = new_layer(shapes[i], weight_dtypes[c % 3], maths[c / 3 % 2], c >= 6, &seed);
+        for (uint32_t c = 0; c < 16; c++) {
+            layer *l = new_layer(shapes[i], weight_dtypes[c % 4], maths[c / 4 % 2], c >= 8, &seed);
             if (l->n_rows > 0) {
                 float *partial = new_bytes(partial_bytes(l));
                 rig r;
@@ -521,8 +591,8 @@ void test_experts_bits_do_not_depend_on_splits_or_threads(void **state)
     static const shape shapes[] = {{12, 4, 5, 67, 45}, {20, 2, 2, 256, 160}, {5, 3, 6, 512, 513}};
     uint64_t seed = 21;
     for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        for (uint32_t c = 0; c < 6; c++) {
-            layer *l = new_layer(shapes[i], weight_dtypes[c % 3], maths[c / 3], c % 2, &seed);
+        for (uint32_t c = 0; c < 8; c++) {
+            layer *l = new_layer(shapes[i], weight_dtypes[c % 4], maths[c / 4], c % 2, &seed);
             check_bits(l, &seed);
             free_layer(l);
         }

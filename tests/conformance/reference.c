@@ -2,6 +2,7 @@
 #include "reference.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,12 +18,14 @@ static number_format format_of(uint32_t dtype)
         return (number_format){10, 5, 15};
     if (dtype == MOEPAGE_DTYPE_BF16)
         return (number_format){7, 8, 127};
+    if (dtype == MOEPAGE_DTYPE_F8_E4M3)
+        return (number_format){3, 4, 7};
     return (number_format){23, 8, 127};
 }
 
 uint32_t reference_size(uint32_t dtype)
 {
-    return dtype == MOEPAGE_DTYPE_F32 ? 4 : 2;
+    return dtype == MOEPAGE_DTYPE_F32 ? 4 : dtype == MOEPAGE_DTYPE_F8_E4M3 ? 1 : 2;
 }
 
 double reference_load(const void *array, size_t i, uint32_t dtype)
@@ -30,11 +33,14 @@ double reference_load(const void *array, size_t i, uint32_t dtype)
     if (dtype == MOEPAGE_DTYPE_F32)
         return ((const float *)array)[i];
     number_format f = format_of(dtype);
-    uint32_t bits = ((const uint16_t *)array)[i];
-    double sign = bits >> 15 ? -1 : 1;
+    bool byte = dtype == MOEPAGE_DTYPE_F8_E4M3;
+    uint32_t bits = byte ? ((const uint8_t *)array)[i] : ((const uint16_t *)array)[i];
+    double sign = bits >> (f.mantissa_bits + f.exponent_bits) ? -1 : 1;
     int exponent = (int)(bits >> f.mantissa_bits & ((1u << f.exponent_bits) - 1));
     double mantissa = (double)(bits & ((1u << f.mantissa_bits) - 1));
-    if (exponent == (1 << f.exponent_bits) - 1)
+    if (byte && (bits & 0x7f) == 0x7f)
+        return NAN;
+    if (!byte && exponent == (1 << f.exponent_bits) - 1)
         return mantissa > 0 ? NAN : sign * INFINITY;
     if (exponent > 0)
         mantissa += ldexp(1, f.mantissa_bits);

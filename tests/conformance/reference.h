@@ -11,10 +11,10 @@
 
 uint32_t reference_size(uint32_t dtype);
 
-/* Element i of an array of F32, F16 or BF16. */
+/* Element i of an array of F32, F16, BF16 or F8_E4M3. */
 double reference_load(const void *array, size_t i, uint32_t dtype);
 
-/* Rounds to nearest even. */
+/* Rounds to nearest even; not to F8_E4M3. */
 void reference_store(void *array, size_t i, uint32_t dtype, double value);
 
 /* The nearest value of a dtype. */

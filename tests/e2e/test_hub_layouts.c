@@ -22,7 +22,7 @@ typedef struct layout_case {
     uint32_t ffn_supported;
 } layout_case;
 
-static const layout_case layouts[] = {{"deepseek_v2", 1}, {"deepseek_v3", 0}, {"gpt_oss", 0}};
+static const layout_case layouts[] = {{"deepseek_v2", 1}, {"deepseek_v3", 1}, {"gpt_oss", 0}};
 
 /* ---- What is expected -------------------------------------------------------------------- */
 

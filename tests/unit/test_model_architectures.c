@@ -27,10 +27,16 @@ static int make(void **state)
     return 0;
 }
 
+static void close_model(void)
+{
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    model = NULL;
+}
+
 static int unmake(void **state)
 {
     (void)state;
-    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    close_model();
     moe_maker_free(&maker);
     return 0;
 }
@@ -217,8 +223,7 @@ static void test_architecture_deepseek_starts_after_its_dense_layers(void **stat
         assert_int_equal(model->info.ffn_supported, 1);
         expect_separate(0, 2, 2);
         expect_separate(1, 4, 2);
-        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-        model = NULL;
+        close_model();
     }
     maker_tensor *bias =
         maker_find(&maker.shard, "model.layers.4.mlp.gate.e_score_correction_bias");
@@ -244,6 +249,22 @@ static void add_fp8(void)
     }
 }
 
+/* The kernels can run GATE_UP, DOWN and their F32 scales, in blocks of this size. */
+static void expect_fp8_ffn(uint32_t rows, uint32_t columns)
+{
+    assert_int_equal(model->info.ffn_supported, 1);
+    assert_int_equal(model->ffn.dtype, MOEPAGE_DTYPE_F8_E4M3);
+    assert_int_equal(model->ffn.scale.dtype, MOEPAGE_DTYPE_F32);
+    assert_int_equal(model->ffn.scale.rows, rows);
+    assert_int_equal(model->ffn.scale.columns, columns);
+    assert_int_equal(model->ffn.gate, tensors[0].offset);
+    assert_int_equal(model->ffn.up, tensors[0].offset + I * H);
+    assert_int_equal(model->ffn.down, tensors[1].offset);
+    assert_int_equal(model->ffn.gate_scale, tensors[2].offset);
+    assert_int_equal(model->ffn.up_scale, tensors[2].offset + tensors[2].bytes / 2);
+    assert_int_equal(model->ffn.down_scale, tensors[3].offset);
+}
+
 static void test_architecture_deepseek_v3_in_fp8_brings_block_scales(void **state)
 {
     (void)state;
@@ -255,7 +276,7 @@ static void test_architecture_deepseek_v3_in_fp8_brings_block_scales(void **stat
     EXPECT_TENSOR(2, GATE_UP_SCALE, F32, DIMS(4, 3));
     EXPECT_TENSOR(3, DOWN_SCALE, F32, DIMS(4, 2));
     assert_int_equal(model->info.expert_bytes, 3 * I * H + 12 * 4 + 8 * 4);
-    assert_int_equal(model->info.ffn_supported, 0);
+    expect_fp8_ffn(16, 24);
     expect_separate(0, 1, 1);
     load(0, 2);
     const char *format = "model.layers.1.mlp.experts.2.%s_proj.weight_scale_inv";
@@ -318,8 +339,7 @@ static void test_architecture_mixtral_and_phimoe_number_their_projections(void *
         expect_bytes(matrix, matrix, 0, "model.layers.1.block_sparse_moe.experts.2.w3.weight");
         expect_bytes(tensors[1].offset, matrix, 0,
                      "model.layers.1.block_sparse_moe.experts.2.w2.weight");
-        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-        model = NULL;
+        close_model();
     }
 }
 
@@ -337,6 +357,7 @@ static void test_architecture_stacked_experts_are_cut_apart(void **state)
         {"mixtral", "\"intermediate_size\": 32, \"num_local_experts\": 3", "gate"},
         {"phimoe", "\"intermediate_size\": 32, \"num_local_experts\": 3", "router"},
         {"deepseek_v2", "\"moe_intermediate_size\": 32, \"n_routed_experts\": 3", "gate"},
+        {"minimax_m2", "\"intermediate_size\": 32, \"num_local_experts\": 3", "gate"},
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char config[256];
@@ -362,8 +383,7 @@ static void test_architecture_stacked_experts_are_cut_apart(void **state)
                 expect_bytes(tensors[1].offset, matrix, e * matrix,
                              "model.layers.%u.mlp.experts.down_proj", l);
             }
-        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-        model = NULL;
+        close_model();
         maker_shard_free(&maker.shard);
     }
 }
@@ -380,21 +400,94 @@ static void test_architecture_stacked_experts_must_be_as_many_as_the_config_says
     reopen();
 }
 
-static void test_architecture_stacked_in_fp8_brings_block_scales(void **state)
+static void add_stacked_fp8(const char *quantization, uint64_t gate_up_blocks, uint64_t down_blocks)
 {
-    (void)state;
-    set_config("qwen3_moe",
-               "\"num_hidden_layers\": 1, \"moe_intermediate_size\": 32, \"num_experts\": 3");
+    char config[256];
+    snprintf(config, sizeof config,
+             "\"num_hidden_layers\": 1, \"moe_intermediate_size\": 32, \"num_experts\": 3%s",
+             quantization);
+    set_config("qwen3_moe", config);
+    maker_shard_free(&maker.shard);
     ADD("BF16", DIMS(E, H), "model.layers.0.mlp.gate.weight");
     ADD("F8_E4M3", DIMS(E, 2 * I, H), "model.layers.0.mlp.experts.gate_up_proj");
     ADD("F8_E4M3", DIMS(E, H, I), "model.layers.0.mlp.experts.down_proj");
-    ADD("F32", DIMS(E, 1, 1), "model.layers.0.mlp.experts.gate_up_proj_scale_inv");
-    ADD("F32", DIMS(E, 1, 1), "model.layers.0.mlp.experts.down_proj_scale_inv");
+    ADD("F32", DIMS(E, gate_up_blocks, 1), "model.layers.0.mlp.experts.gate_up_proj_scale_inv");
+    ADD("F32", DIMS(E, down_blocks, 1), "model.layers.0.mlp.experts.down_proj_scale_inv");
     reopen();
-    EXPECT_TENSOR(2, GATE_UP_SCALE, F32, DIMS(1, 1));
-    EXPECT_TENSOR(3, DOWN_SCALE, F32, DIMS(1, 1));
+    EXPECT_TENSOR(2, GATE_UP_SCALE, F32, DIMS(gate_up_blocks, 1));
+    EXPECT_TENSOR(3, DOWN_SCALE, F32, DIMS(down_blocks, 1));
     load(0, 2);
-    expect_bytes(tensors[3].offset, 4, 8, "model.layers.0.mlp.experts.down_proj_scale_inv");
+    expect_bytes(tensors[3].offset, 4 * down_blocks, 8 * down_blocks,
+                 "model.layers.0.mlp.experts.down_proj_scale_inv");
+}
+
+#define FP8(block) \
+    ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": " block "}"
+
+static void test_architecture_stacked_in_fp8_is_run_where_up_begins_a_block(void **state)
+{
+    (void)state;
+    add_stacked_fp8(FP8("[16, 64]"), 4, 4);
+    expect_fp8_ffn(16, 64);
+    close_model();
+    add_stacked_fp8("", 1, 1); /* 128 x 128: one block */
+    assert_int_equal(model->info.ffn_supported, 0);
+    close_model();
+    /* Of 43 rows there are as many as of 32, which would begin with up. */
+    add_stacked_fp8(FP8("[43, 64]"), 2, 2);
+    assert_int_equal(model->info.ffn_supported, 0);
+}
+
+/* ---- MiniMax-M2 -------------------------------------------------------------------------- */
+
+static void add_minimax(int layer)
+{
+    ADD("F32", DIMS(E, H), "model.layers.%d.block_sparse_moe.gate.weight", layer);
+    ADD("F32", DIMS(E), "model.layers.%d.block_sparse_moe.e_score_correction_bias", layer);
+    for (int e = 0; e < E; e++) {
+        const char *format = "model.layers.%d.block_sparse_moe.experts.%d.w%d.weight";
+        for (int w = 1; w <= 3; w++) {
+            char name[128];
+            snprintf(name, sizeof name, format, layer, e, w);
+            ADD("F8_E4M3", DIMS(w == 2 ? H : I, w == 2 ? I : H), "%s", name);
+            /* of 16 x 24 weights */
+            ADD("F32", DIMS(w == 2 ? 4 : 2, w == 2 ? 2 : 3), "%s_scale_inv", name);
+        }
+    }
+}
+
+static void test_architecture_minimax_m2_has_fp8_experts_in_every_layer(void **state)
+{
+    (void)state;
+    set_config("minimax_m2", "\"num_hidden_layers\": 2, \"intermediate_size\": 32, "
+                             "\"num_local_experts\": 3, \"scoring_func\": \"sigmoid\", "
+                             "\"quantization_config\": {\"quant_method\": \"fp8\", "
+                             "\"weight_block_size\": [16, 24]}");
+    add_minimax(0);
+    add_minimax(1);
+    reopen();
+    expect_layers(2, 2, (int32_t[]){0, 1});
+    assert_string_equal(model->info.architecture, "minimax_m2");
+    assert_int_equal(model->info.shared_experts, 0);
+    assert_int_equal(model->info.dense_bytes, 2 * (E * H + E) * 4);
+    EXPECT_TENSOR(0, GATE_UP, F8_E4M3, DIMS(2 * I, H));
+    EXPECT_TENSOR(1, DOWN, F8_E4M3, DIMS(H, I));
+    EXPECT_TENSOR(2, GATE_UP_SCALE, F32, DIMS(4, 3));
+    EXPECT_TENSOR(3, DOWN_SCALE, F32, DIMS(4, 2));
+    expect_fp8_ffn(16, 24);
+    load(1, 2);
+#define X "model.layers.1.block_sparse_moe.experts.2."
+    expect_bytes(tensors[0].offset, I * H, 0, X "w1.weight");
+    expect_bytes(tensors[0].offset + I * H, I * H, 0, X "w3.weight");
+    expect_bytes(tensors[1].offset, H * I, 0, X "w2.weight");
+    expect_bytes(tensors[2].offset, 24, 0, X "w1.weight_scale_inv");
+    expect_bytes(tensors[2].offset + 24, 24, 0, X "w3.weight_scale_inv");
+    expect_bytes(tensors[3].offset, 32, 0, X "w2.weight_scale_inv");
+#undef X
+    maker_tensor *bias =
+        maker_find(&maker.shard, "model.layers.1.block_sparse_moe.e_score_correction_bias");
+    memcpy(bias->data + 8, "\x00\x00\x80\x7f", 4);
+    expect_refusal(MOEPAGE_E_FORMAT, "layers.1.block_sparse_moe.e_score_correction_bias|infinity");
 }
 
 /* ---- gpt-oss ----------------------------------------------------------------------------- */
@@ -501,7 +594,8 @@ int main(void)
         CASE(test_architecture_mixtral_and_phimoe_number_their_projections),
         CASE(test_architecture_stacked_experts_are_cut_apart),
         CASE(test_architecture_stacked_experts_must_be_as_many_as_the_config_says),
-        CASE(test_architecture_stacked_in_fp8_brings_block_scales),
+        CASE(test_architecture_stacked_in_fp8_is_run_where_up_begins_a_block),
+        CASE(test_architecture_minimax_m2_has_fp8_experts_in_every_layer),
         CASE(test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases),
         CASE(test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run),
         CASE(test_architecture_gpt_oss_is_refused_without_a_part),

@@ -1,0 +1,326 @@
+/* Group quantisation to integers of 8, 4 and 2 bits, and back.
+ *
+ * Without a search a group's scale is the smallest half that covers its largest weight: nothing is
+ * clamped, and no weight is off by more than half a scale. The search trades the largest weights
+ * for the others: it tries smaller scales, and takes the best only if its squared error is less. */
+#include "codec/quant.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/floats.h"
+#include "base/status.h"
+
+#define MAX_GROUP 128
+#define MAX_BYTES (1ull << 48)
+#define ALIGN 16u
+#define HALF_INFINITY 0x7c00u
+
+/* ---- Shape ---- */
+
+/* The largest integer; the smallest is its negative. */
+static int32_t top_of(uint32_t bits)
+{
+    return (1 << (bits - 1)) - 1;
+}
+
+static uint64_t divide_up(uint64_t n, uint64_t by)
+{
+    return n / by + (n % by != 0);
+}
+
+static uint64_t align_up(uint64_t bytes)
+{
+    return divide_up(bytes, ALIGN) * ALIGN;
+}
+
+static bool is_known(const mp_quant_shape *shape)
+{
+    bool bits = shape->bits == 8 || shape->bits == 4 || shape->bits == 2;
+    bool group = shape->group == 32 || shape->group == 64 || shape->group == 128;
+    return bits && group && shape->rows > 0 && shape->columns > 0;
+}
+
+int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out)
+{
+    if (!is_known(shape))
+        return false;
+    mp_quant_layout layout = {.row_bytes = divide_up(shape->columns, 8 / shape->bits),
+                              .row_groups = divide_up(shape->columns, shape->group)};
+    uint64_t packed, scales;
+    if (__builtin_mul_overflow(shape->rows, layout.row_bytes, &packed) ||
+        __builtin_mul_overflow(shape->rows, layout.row_groups * sizeof(uint16_t), &scales) ||
+        packed > MAX_BYTES || scales > MAX_BYTES)
+        return false;
+    layout.scale_offset = align_up(packed);
+    layout.bytes = align_up(layout.scale_offset + scales);
+    if (layout.bytes > MAX_BYTES)
+        return false;
+    *out = layout;
+    return true;
+}
+
+/* ---- One group ---- */
+
+/* Rounds to an integer, ties to even, what is far below 2^51. */
+static double to_integer(double x)
+{
+    return (x + 0x1.8p52) - 0x1.8p52;
+}
+
+/* A float's quotient by a half is no tie in double unless it is one: there are too few digits for a
+ * near miss. */
+static int32_t quantised(float weight, float scale, int32_t top)
+{
+    double q = to_integer((double)weight / scale);
+    return q > top ? top : q < -top ? -top : (int32_t)q;
+}
+
+static double squared_error(const float *weights, uint32_t n, float scale, int32_t top)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double error = weights[i] - (double)quantised(weights[i], scale, top) * scale;
+        sum += error * error;
+    }
+    return sum;
+}
+
+/* The smallest half s with s * top >= largest, as bits; infinity's where there is none. */
+static uint16_t covering_scale(float largest, int32_t top)
+{
+    uint16_t bits = mp_to_f16(largest / (float)top);
+    while (bits < HALF_INFINITY && (double)mp_from_f16(bits) * top < largest)
+        bits++;
+    return bits;
+}
+
+/* ---- Search ---- */
+
+/* The search is in single precision, in units of the covering scale: it need not be exact, as the
+ * scale that it ends at is judged by squared_error. */
+#define LANES 4
+typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t integers __attribute__((vector_size(LANES * sizeof(int32_t))));
+
+/* Magnitudes of a group, padded with zeros to whole vectors. */
+typedef struct magnitudes {
+    vector of[MAX_GROUP / LANES];
+    uint32_t n; /* vectors */
+    float top;
+} magnitudes;
+
+/* The squared error of a group whose scale is `ratio` times the covering one. */
+static float error_at(const magnitudes *m, float ratio)
+{
+    const vector zero = {0}, top = zero + m->top;
+    const float inverse = 1 / ratio;
+    vector error = zero;
+    for (uint32_t i = 0; i < m->n; i++) {
+        vector w = m->of[i];
+        vector q = (w * inverse + 0x1.8p23f) - 0x1.8p23f; /* to the nearest integer */
+        integers above = q > top;
+        q = (vector)(((integers)top & above) | ((integers)q & ~above));
+        vector e = w - q * ratio;
+        error += e * e;
+    }
+    float sum = 0;
+    for (uint32_t l = 0; l < LANES; l++)
+        sum += error[l];
+    return sum;
+}
+
+/* Ratios are tried from 1 down by steps. The fewer the integers, the more is worth clamping. */
+#define CANDIDATES 56
+
+static float step_of(float top)
+{
+    return top == 1 ? 1 / 57.0f : top == 7 ? 1 / 96.0f : 1 / 384.0f;
+}
+
+static float best_ratio(const magnitudes *m)
+{
+    const float step = step_of(m->top);
+    float best = 1, least = error_at(m, best);
+    for (uint32_t i = 1; i < CANDIDATES; i++) {
+        float ratio = 1 - (float)i * step;
+        float error = error_at(m, ratio);
+        if (error < least) {
+            least = error;
+            best = ratio;
+        }
+    }
+    return best;
+}
+
+static uint16_t searched_scale(const float *weights, uint32_t n, uint16_t covering, int32_t top)
+{
+    const float unit = mp_from_f16(covering);
+    magnitudes m = {.n = (n + LANES - 1) / LANES, .top = (float)top};
+    for (uint32_t i = 0; i < n; i++)
+        m.of[i / LANES][i % LANES] = fabsf(weights[i]) / unit;
+    uint16_t bits = mp_to_f16(best_ratio(&m) * unit);
+    if (bits == 0 || bits >= covering)
+        return covering;
+    double found = squared_error(weights, n, mp_from_f16(bits), top);
+    return found < squared_error(weights, n, unit, top) ? bits : covering;
+}
+
+/* ---- Encoding ---- */
+
+static float load_weight(uint32_t dtype, const void *weights, uint64_t i)
+{
+    uint16_t half;
+    float value;
+    if (dtype == MOEPAGE_DTYPE_F32) {
+        memcpy(&value, (const char *)weights + i * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&half, (const char *)weights + i * sizeof half, sizeof half);
+    return dtype == MOEPAGE_DTYPE_F16 ? mp_from_f16(half) : mp_from_bf16(half);
+}
+
+/* Where a group is: for the errors. */
+typedef struct place {
+    uint64_t row;
+    uint64_t column;
+} place;
+
+static moepage_status choose_scale(const mp_quant_shape *shape, const float *weights, uint32_t n,
+                                   place at, int search, uint16_t *scale)
+{
+    const int32_t top = top_of(shape->bits);
+    float largest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!isfinite(weights[i]))
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "the weight in row %llu, column %llu is %s: only finite weights can be "
+                           "quantised",
+                           (unsigned long long)at.row, (unsigned long long)at.column + i,
+                           isnan(weights[i]) ? "NaN" : "infinite");
+        largest = fmaxf(largest, fabsf(weights[i]));
+    }
+    *scale = covering_scale(largest, top);
+    if (*scale >= HALF_INFINITY)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "row %llu has a weight of magnitude %g in the group at column %llu: with "
+                       "FP16 scales int%u goes to %g",
+                       (unsigned long long)at.row, (double)largest, (unsigned long long)at.column,
+                       shape->bits, 65504.0 * top);
+    if (search && *scale)
+        *scale = searched_scale(weights, n, *scale, top);
+    return MOEPAGE_OK;
+}
+
+/* Packs into bytes that are zero. A group starts at a whole byte. */
+static void pack_group(const mp_quant_shape *shape, const float *weights, uint32_t n, float scale,
+                       uint8_t *out)
+{
+    const uint32_t per_byte = 8 / shape->bits, mask = (1u << shape->bits) - 1;
+    const int32_t top = top_of(shape->bits);
+    for (uint32_t i = 0; i < n && scale > 0; i++) {
+        uint32_t q = (uint32_t)quantised(weights[i], scale, top) & mask;
+        out[i / per_byte] |= (uint8_t)(q << (i % per_byte * shape->bits));
+    }
+}
+
+static moepage_status encode_row(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
+                                 uint64_t row, int search, uint8_t *packed, char *scales)
+{
+    for (uint64_t column = 0; column < shape->columns; column += shape->group) {
+        const uint64_t left = shape->columns - column;
+        const uint32_t n = left < shape->group ? (uint32_t)left : shape->group;
+        float group[MAX_GROUP];
+        uint16_t scale;
+        for (uint32_t i = 0; i < n; i++)
+            group[i] = load_weight(dtype, weights, row * shape->columns + column + i);
+        moepage_status status = choose_scale(shape, group, n, (place){row, column}, search, &scale);
+        if (status)
+            return status;
+        pack_group(shape, group, n, mp_from_f16(scale), packed + column * shape->bits / 8);
+        memcpy(scales + column / shape->group * sizeof scale, &scale, sizeof scale);
+    }
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
+                               int search, void *out)
+{
+    mp_quant_layout layout;
+    if (!mp_quant_layout_of(shape, &layout))
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "[%llu, %llu] in %u bits and groups of %u: it must be 8, 4 or 2 bits, groups "
+            "of 32, 64 or 128, and less than 2^48 bytes",
+            (unsigned long long)shape->rows, (unsigned long long)shape->columns, shape->bits,
+            shape->group);
+    if (dtype != MOEPAGE_DTYPE_F32 && dtype != MOEPAGE_DTYPE_F16 && dtype != MOEPAGE_DTYPE_BF16)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "weights of dtype %u cannot be quantised: F32, F16 and BF16 can", dtype);
+    memset(out, 0, layout.bytes);
+    for (uint64_t row = 0; row < shape->rows; row++) {
+        uint8_t *packed = (uint8_t *)out + row * layout.row_bytes;
+        char *scales = (char *)out + layout.scale_offset + row * layout.row_groups * 2;
+        moepage_status status = encode_row(shape, dtype, weights, row, search, packed, scales);
+        if (status)
+            return status;
+    }
+    return MOEPAGE_OK;
+}
+
+/* ---- Decoding ---- */
+
+static uint16_t load_scale(const char *scales, uint64_t i)
+{
+    uint16_t bits;
+    memcpy(&bits, scales + i * sizeof bits, sizeof bits);
+    return bits;
+}
+
+static int32_t load_integer(const uint8_t *packed, uint64_t column, uint32_t bits)
+{
+    const uint32_t per_byte = 8 / bits;
+    const uint32_t above = 8 - bits - (uint32_t)(column % per_byte) * bits;
+    return (int8_t)(uint8_t)(packed[column / per_byte] << above) >> (8 - bits);
+}
+
+void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t row, uint64_t first,
+                         uint64_t n, float *out)
+{
+    mp_quant_layout layout;
+    const int known = mp_quant_layout_of(shape, &layout);
+    assert(known && row < shape->rows && first + n <= shape->columns);
+    if (!known)
+        return;
+    const uint8_t *packed = (const uint8_t *)in + row * layout.row_bytes;
+    const char *scales = (const char *)in + layout.scale_offset + row * layout.row_groups * 2;
+    for (uint64_t column = first; column < first + n;) {
+        const uint64_t group = column / shape->group;
+        const float scale = mp_from_f16(load_scale(scales, group));
+        const uint64_t next = (group + 1) * shape->group;
+        const uint64_t end = next < first + n ? next : first + n;
+        for (; column < end; column++)
+            out[column - first] = (float)load_integer(packed, column, shape->bits) * scale;
+    }
+}
+
+moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint64_t bytes)
+{
+    mp_quant_layout layout;
+    if (!mp_quant_layout_of(shape, &layout) || bytes != layout.bytes)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%llu bytes are no matrix of [%llu, %llu] in int%u and groups of %u",
+                       (unsigned long long)bytes, (unsigned long long)shape->rows,
+                       (unsigned long long)shape->columns, shape->bits, shape->group);
+    const char *scales = (const char *)in + layout.scale_offset;
+    for (uint64_t i = 0; i < shape->rows * layout.row_groups; i++) {
+        if ((load_scale(scales, i) & HALF_INFINITY) == HALF_INFINITY)
+            return mp_fail(MOEPAGE_E_FORMAT,
+                           "the scale of row %llu, group %llu is not finite (0x%04x)",
+                           (unsigned long long)(i / layout.row_groups),
+                           (unsigned long long)(i % layout.row_groups), load_scale(scales, i));
+    }
+    return MOEPAGE_OK;
+}
