@@ -1,5 +1,6 @@
 /* Entry points of devices: opening one builds its home (ledgers, arena, graveyard). */
 #include <assert.h>
+#include <stddef.h>
 
 #include "base/alloc.h"
 #include "base/config.h"
@@ -9,6 +10,9 @@
 #define ARENA_ALIGN 4096u
 #define WORKSPACE_SHARE 16u
 #define WORKSPACE_MAX_BYTES (256ull << 20)
+
+/* The config as it was first published ends before this. */
+#define CONFIG_MIN_BYTES offsetof(moepage_device_config, io_threads)
 
 /* Fills in the default workspace and says how many bytes are left for the arena. */
 static moepage_status plan_budget(moepage_device_config *config, uint64_t *arena_bytes)
@@ -44,7 +48,9 @@ moepage_status moepage_device_open(const char *name, const moepage_device_config
     uint64_t arena_bytes = 0;
     if (!name || !out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name ? "out" : "the device's name");
-    moepage_status status = MP_CONFIG_READ(own, config);
+    moepage_status status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+    if (!status && own.reserved)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "config: reserved is %u, it must be 0", own.reserved);
     if (!status)
         status = plan_budget(&own, &arena_bytes);
     if (status)

@@ -22,7 +22,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 1u
+#define MP_DEVICE_OPS_VERSION 2u
 
 typedef struct mp_device_ops mp_device_ops;
 
@@ -33,6 +33,7 @@ typedef struct mp_device {
     const char *name;    /* "host" */
     const char *kernels; /* instruction set or compute capability, for people */
     uint32_t threads;
+    uint32_t io_threads; /* that run COLD streams */
     uint64_t bus_bytes_per_s;
     mp_log log;
 } mp_device;
@@ -45,14 +46,28 @@ enum {
 typedef struct mp_stream mp_stream;
 typedef uint64_t mp_tick; /* 0: nothing to wait for */
 
-/* Streams of one class share one engine. COMPUTE streams run kernels, and copies inside the device
- * in turn with them. DEMAND and PREFETCH streams move bytes over the bus, DEMAND first; a transfer
- * that runs is not interrupted, so callers keep background transfers small. */
+/* Streams share engines. COMPUTE and BACKGROUND streams run kernels, and copies inside the device
+ * in turn with them; BACKGROUND ones only while no COMPUTE stream has anything ready. DEMAND and
+ * PREFETCH streams move bytes over the bus, DEMAND first. What runs is not interrupted, so callers
+ * keep background work small. COLD streams fill host memory from storage: their transfers' fill
+ * callbacks may block for I/O, do not hold the bus, and run on as many threads as the device has
+ * for I/O, one per stream at a time. */
 typedef enum mp_stream_class {
     MP_STREAM_COMPUTE,
+    MP_STREAM_BACKGROUND,
     MP_STREAM_DEMAND,
-    MP_STREAM_PREFETCH
+    MP_STREAM_PREFETCH,
+    MP_STREAM_COLD
 } mp_stream_class;
+
+/* A large range of host memory on the device's NUMA node, zero-filled, every page present, which
+ * transfers reach at full speed. */
+typedef struct mp_host_memory {
+    unsigned char *base; /* page-aligned */
+    uint64_t bytes;      /* at least what was asked for */
+    uint32_t page_bytes; /* of the pages behind it: huge ones where the system has them */
+    int32_t node;        /* it is bound to, and lies on; -1 = to none */
+} mp_host_memory;
 
 typedef enum mp_memory_kind {
     MP_MEMORY_ARENA,     /* device memory, page-aligned, mapped once; one per device */
@@ -61,14 +76,14 @@ typedef enum mp_memory_kind {
 } mp_memory_kind;
 
 /* One transfer. Either `src` is readable memory, or `fill` produces the bytes: it is called on a
- * device thread with this struct, writes copy->bytes bytes to `out`, and returns 0 or a failure
- * that becomes MOEPAGE_E_CALLBACK. */
+ * device thread with this struct, writes copy->bytes bytes to `out`, and returns MOEPAGE_OK or the
+ * status that the transfer fails with. */
 typedef struct mp_copy mp_copy;
 struct mp_copy {
     void *dst;
     const void *src;
     uint64_t bytes;
-    int32_t (*fill)(const mp_copy *copy, void *out);
+    moepage_status (*fill)(const mp_copy *copy, void *out);
     const void *fill_user; /* for `fill` */
     uint32_t fill_key[3];  /* for `fill`: layer, expert, tensor */
     uint64_t fill_offset;  /* for `fill` */
@@ -97,6 +112,12 @@ struct mp_device_ops {
     moepage_status (*alloc)(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out);
     void (*free)(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes);
 
+    /* Host memory for a tier of experts, `bytes` > 0; see mp_host_memory. Falls back to smaller
+     * pages or no binding rather than fail, and says so there. NO_MEMORY with a sentence. */
+    moepage_status (*host_map)(mp_device *device, uint64_t bytes, mp_host_memory *out);
+    void (*host_unmap)(mp_device *device, const mp_host_memory *memory);
+
+    /* NO_MEMORY, also for the threads that a COLD stream may need. */
     moepage_status (*stream_create)(mp_device *device, mp_stream_class cls, mp_stream **out);
     /* Waits for the stream's work and for the tasks that follow it. */
     void (*stream_destroy)(mp_stream *stream);
@@ -106,7 +127,7 @@ struct mp_device_ops {
      * them and leaves *out. */
     moepage_status (*copy)(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);
 
-    /* Submits a kernel to a COMPUTE stream; ARGUMENT on another. `args` (struct
+    /* Submits a kernel to a COMPUTE or BACKGROUND stream; ARGUMENT on another. `args` (struct
      * mp_kernel_<name>_args) is copied; what it points to must live until the tick completes. */
     moepage_status (*launch)(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out);
 

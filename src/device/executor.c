@@ -1,7 +1,8 @@
 /* The threads of the host device, and what they and their callers do with the lock held.
  *
  * One lock guards all bookkeeping; it is never held while bytes move, a kernel runs or a callback
- * is called. A lane's `busy` flag makes whoever set it the only thread in that lane. */
+ * is called. The bus and the compute lane are one operation wide, so that whoever runs one is alone
+ * in that lane. */
 #include "device/executor.h"
 
 #include <assert.h>
@@ -11,21 +12,34 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/bus.h"
+#include "device/host_decode.h"
 #include "device/stream.h"
 #include "device/thread.h"
 
-/* The least work (see mp_host_kernel_work) that is worth a part of its own: about 10 us of one
- * AVX-512 core, which is what waking a sleeping thread costs in a virtual machine. */
+/* The least work (see mp_host_kernel_work and mp_host_decode_work) that is worth a part of its own:
+ * about 10 us of one AVX-512 core, which is what waking a sleeping thread costs in a virtual
+ * machine. */
 static const uint64_t work_per_part[MP_KERNEL_COUNT] = {
     [MP_KERNEL_CONVERT] = 100000,
     [MP_KERNEL_EXPERTS] = 2000000,
     [MP_KERNEL_COMBINE] = 100000,
+    [MP_KERNEL_DECODE] = 65536, /* one chunk: there is nothing smaller to hand out */
 };
 
 /* Parts per thread: a thread that is late or slowed down then leaves the rest to the others. */
 #define PARTS_PER_THREAD 4u
 
-typedef enum mp_lane_kind { MP_LANE_BUS, MP_LANE_COMPUTE, MP_LANES } mp_lane_kind;
+typedef enum mp_lane_kind { MP_LANE_BUS, MP_LANE_COMPUTE, MP_LANE_COLD, MP_LANES } mp_lane_kind;
+
+/* Where the streams of a class run, and which of the lane's two queues they are in. */
+static const struct {
+    mp_lane_kind lane;
+    uint32_t urgency;
+} classes[] = {
+    [MP_STREAM_COMPUTE] = {MP_LANE_COMPUTE, 0}, [MP_STREAM_BACKGROUND] = {MP_LANE_COMPUTE, 1},
+    [MP_STREAM_DEMAND] = {MP_LANE_BUS, 0},      [MP_STREAM_PREFETCH] = {MP_LANE_BUS, 1},
+    [MP_STREAM_COLD] = {MP_LANE_COLD, 0},
+};
 
 typedef struct mp_lane_thread {
     mp_executor *executor;
@@ -36,23 +50,25 @@ typedef struct mp_lane_thread {
 struct mp_executor {
     pthread_mutex_t lock;
     mp_lane lanes[MP_LANES];
-    mp_lane_thread threads[MP_LANES];
     mp_worker worker;
     mp_team *team;
     uint32_t team_size;
     const mp_host_kernel_set *kernels;
+    const mp_exph_decoder *decoder;
     mp_bus bus; /* of whoever runs the bus lane */
     uint32_t n_streams;
     bool stop;
     _Atomic bool poisoned; /* set once, after poison_text */
     char poison_text[160];
     mp_log log;
+    uint32_t n_threads;       /* started: bus and compute, then those for I/O */
+    mp_lane_thread threads[]; /* [2 + lanes[MP_LANE_COLD].width] */
 };
 
 /* ---- Running one operation (without the lock) ------------------------------------------- */
 
 /* The first failure that nobody else was to be told of is remembered. */
-static void poison(mp_executor *executor, const mp_copy *copy, int32_t code)
+static void poison(mp_executor *executor, const mp_copy *copy, moepage_status status)
 {
     pthread_mutex_lock(&executor->lock);
     bool first = !atomic_load(&executor->poisoned);
@@ -62,7 +78,7 @@ static void poison(mp_executor *executor, const mp_copy *copy, int32_t code)
             "a transfer of %llu bytes (layer %u, expert %u, tensor %u) failed with code %d; the "
             "device has to be closed",
             (unsigned long long)copy->bytes, copy->fill_key[0], copy->fill_key[1],
-            copy->fill_key[2], code);
+            copy->fill_key[2], status);
         atomic_store(&executor->poisoned, true);
     }
     pthread_mutex_unlock(&executor->lock);
@@ -76,13 +92,13 @@ static void move_bytes(mp_executor *executor, const mp_copy *copy)
         memcpy(copy->dst, copy->src, copy->bytes);
         return;
     }
-    int32_t code = copy->fill(copy, copy->dst);
-    if (!code)
+    moepage_status status = copy->fill(copy, copy->dst);
+    if (!status)
         return;
     if (copy->result)
-        atomic_store(copy->result, MOEPAGE_E_CALLBACK);
+        atomic_store(copy->result, status);
     else
-        poison(executor, copy, code);
+        poison(executor, copy, status);
 }
 
 static void run_copy(mp_executor *executor, const mp_op *op)
@@ -109,13 +125,19 @@ typedef struct kernel_phase {
 static void run_kernel_part(void *context, uint32_t part, uint32_t n_parts)
 {
     const kernel_phase *job = context;
-    mp_host_kernel_run(job->executor->kernels, job->op->kernel, &job->op->args, job->phase, part,
-                       n_parts);
+    const mp_op *op = job->op;
+    if (op->kernel == MP_KERNEL_DECODE)
+        mp_host_decode(job->executor->decoder, &op->args.decode, part, n_parts);
+    else
+        mp_host_kernel_run(job->executor->kernels, op->kernel, &op->args, job->phase, part,
+                           n_parts);
 }
 
 static uint32_t parts_of(const mp_executor *executor, const mp_op *op)
 {
-    uint64_t parts = mp_host_kernel_work(op->kernel, &op->args) / work_per_part[op->kernel];
+    uint64_t work = op->kernel == MP_KERNEL_DECODE ? mp_host_decode_work(&op->args.decode)
+                                                   : mp_host_kernel_work(op->kernel, &op->args);
+    uint64_t parts = work / work_per_part[op->kernel];
     uint64_t most = (uint64_t)executor->team_size * PARTS_PER_THREAD;
     if (executor->team_size == 1 || parts < 2)
         return 1;
@@ -147,16 +169,26 @@ static void run_op(mp_executor *executor, const mp_op *op)
 
 /* ---- Lanes (with the lock) -------------------------------------------------------------- */
 
-/* Runs the next operation of a lane that is free and has one; gives the lock up meanwhile. */
+/* Runs the next operation of a lane, which has one; gives the lock up meanwhile. */
 static void run_next(mp_executor *executor, mp_lane *lane)
 {
     mp_stream *stream = mp_lane_take(lane);
-    lane->busy = true;
+    lane->running++;
     pthread_mutex_unlock(&executor->lock);
     run_op(executor, mp_stream_oldest(stream));
     pthread_mutex_lock(&executor->lock);
     mp_stream_finish(stream);
-    lane->busy = false;
+    lane->running--;
+}
+
+/* Sleeps until there may be something to do. */
+static void await_work(mp_executor *executor, mp_lane *lane)
+{
+    lane->waiting++;
+    pthread_cond_wait(&lane->work, &executor->lock);
+    lane->waiting--;
+    if (lane->woken > 0) /* 0 after a wake-up that nobody asked for */
+        lane->woken--;
 }
 
 static void *run_lane(void *arg)
@@ -166,15 +198,12 @@ static void *run_lane(void *arg)
     mp_lane *lane = self->lane;
     pthread_mutex_lock(&executor->lock);
     for (;;) {
-        if (!lane->busy && mp_lane_peek(lane)) {
+        if (mp_lane_next(lane))
             run_next(executor, lane);
-        } else if (executor->stop) {
+        else if (executor->stop)
             break;
-        } else {
-            lane->asleep = true;
-            pthread_cond_wait(&lane->work, &executor->lock);
-            lane->asleep = false;
-        }
+        else
+            await_work(executor, lane);
     }
     pthread_mutex_unlock(&executor->lock);
     return NULL;
@@ -187,8 +216,8 @@ static mp_lane *lane_to_help(mp_stream *stream)
     while (stream->parked_behind)
         stream = stream->parked_behind;
     mp_lane *lane = stream->lane;
-    mp_stream *next = mp_lane_peek(lane);
-    if (lane->busy || !next)
+    mp_stream *next = mp_lane_next(lane);
+    if (!next || lane == &stream->executor->lanes[MP_LANE_COLD])
         return NULL;
     const mp_op *op = mp_stream_oldest(next);
     return op->kind == MP_OP_COPY && op->copy.fill ? NULL : lane;
@@ -223,15 +252,45 @@ static void wait_for(mp_stream *stream, mp_tick tick)
 
 /* ---- Streams ---------------------------------------------------------------------------- */
 
+static moepage_status start_thread(mp_executor *executor, mp_lane_kind lane, const char *name)
+{
+    mp_lane_thread *self = &executor->threads[executor->n_threads];
+    *self = (mp_lane_thread){.executor = executor, .lane = &executor->lanes[lane]};
+    moepage_status status = mp_thread_start(&self->thread, name, run_lane, self);
+    if (!status)
+        executor->n_threads++;
+    return status;
+}
+
+/* Once, with the first COLD stream; with the lock. After a failure those that did start wait for a
+ * later attempt to start the rest. */
+static moepage_status start_io_threads(mp_executor *executor)
+{
+    const uint32_t others = MP_LANE_COLD;
+    moepage_status status = MOEPAGE_OK;
+    while (!status && executor->n_threads < others + executor->lanes[MP_LANE_COLD].width) {
+        char name[16];
+        snprintf(name, sizeof name, "mp-io-%u", (executor->n_threads - others) % 1000000);
+        status = start_thread(executor, MP_LANE_COLD, name);
+    }
+    return status;
+}
+
 moepage_status mp_stream_create(mp_executor *executor, mp_stream_class cls, mp_stream **out)
 {
-    mp_lane *lane = &executor->lanes[cls == MP_STREAM_COMPUTE ? MP_LANE_COMPUTE : MP_LANE_BUS];
-    mp_stream *stream = mp_stream_new(executor, lane, cls == MP_STREAM_PREFETCH, &executor->worker);
+    mp_stream *stream = mp_stream_new(executor, &executor->lanes[classes[cls].lane],
+                                      classes[cls].urgency, &executor->worker);
     if (!stream)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a stream of %zu bytes", sizeof *stream);
     pthread_mutex_lock(&executor->lock);
-    executor->n_streams++;
+    moepage_status status = cls == MP_STREAM_COLD ? start_io_threads(executor) : MOEPAGE_OK;
+    if (!status)
+        executor->n_streams++;
     pthread_mutex_unlock(&executor->lock);
+    if (status) {
+        mp_stream_release(stream);
+        return status;
+    }
     *out = stream;
     return MOEPAGE_OK;
 }
@@ -290,12 +349,13 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
         [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
         [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
         [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
+        [MP_KERNEL_DECODE] = sizeof(mp_kernel_decode_args),
     };
     mp_executor *executor = stream->executor;
     assert((uint32_t)kernel < MP_KERNEL_COUNT);
     if (stream->lane != &executor->lanes[MP_LANE_COMPUTE])
         return mp_fail(MOEPAGE_E_ARGUMENT, "host: a kernel was launched on a stream for transfers; "
-                                           "it needs a compute stream");
+                                           "it needs a compute or background stream");
     pthread_mutex_lock(&executor->lock);
     make_room(stream);
     mp_op *op = mp_stream_slot(stream);
@@ -365,14 +425,14 @@ moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *cont
 
 /* ---- Life ------------------------------------------------------------------------------- */
 
-static void stop_lanes(mp_executor *executor, uint32_t n)
+static void stop_lanes(mp_executor *executor)
 {
     pthread_mutex_lock(&executor->lock);
     executor->stop = true;
-    for (uint32_t i = 0; i < n; i++)
-        pthread_cond_signal(&executor->lanes[i].work);
+    for (uint32_t i = 0; i < MP_LANES; i++)
+        pthread_cond_broadcast(&executor->lanes[i].work);
     pthread_mutex_unlock(&executor->lock);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < executor->n_threads; i++)
         pthread_join(executor->threads[i].thread, NULL);
 }
 
@@ -387,28 +447,27 @@ static void free_parts(mp_executor *executor)
 
 moepage_status mp_executor_create(const mp_executor_config *config, mp_executor **out)
 {
-    static const char *const names[MP_LANES] = {"mp-bus", "mp-compute"};
-    assert(config->threads > 0);
-    mp_executor *executor = mp_alloc(sizeof *executor);
+    const uint32_t n_threads = MP_LANE_COLD + config->io_threads;
+    assert(config->threads > 0 && config->io_threads > 0);
+    mp_executor *executor = mp_alloc(sizeof *executor + n_threads * sizeof executor->threads[0]);
     if (!executor)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
     executor->team_size = config->threads;
     executor->kernels = config->kernels;
+    executor->decoder = config->decoder;
     executor->bus.bytes_per_s = config->bus_bytes_per_s;
     executor->log = config->log;
     pthread_mutex_init(&executor->lock, NULL);
-    for (uint32_t i = 0; i < MP_LANES; i++)
+    for (uint32_t i = 0; i < MP_LANES; i++) {
         pthread_cond_init(&executor->lanes[i].work, NULL);
-
-    uint32_t n_lanes = 0;
-    moepage_status status = mp_team_create(config->threads, &executor->team);
-    for (; !status && n_lanes < MP_LANES; n_lanes++) {
-        mp_lane_thread *self = &executor->threads[n_lanes];
-        *self = (mp_lane_thread){.executor = executor, .lane = &executor->lanes[n_lanes]};
-        status = mp_thread_start(&self->thread, names[n_lanes], run_lane, self);
-        if (status)
-            break;
+        executor->lanes[i].width = i == MP_LANE_COLD ? config->io_threads : 1;
     }
+
+    moepage_status status = mp_team_create(config->threads, &executor->team);
+    if (!status)
+        status = start_thread(executor, MP_LANE_BUS, "mp-bus");
+    if (!status)
+        status = start_thread(executor, MP_LANE_COMPUTE, "mp-compute");
     if (!status)
         status = mp_worker_start(&executor->worker, &executor->lock);
     if (status)
@@ -417,7 +476,7 @@ moepage_status mp_executor_create(const mp_executor_config *config, mp_executor 
     return MOEPAGE_OK;
 
 fail:
-    stop_lanes(executor, n_lanes);
+    stop_lanes(executor);
     free_parts(executor);
     return status;
 }
@@ -426,6 +485,6 @@ void mp_executor_destroy(mp_executor *executor)
 {
     assert(executor->n_streams == 0);
     mp_worker_stop(&executor->worker);
-    stop_lanes(executor, MP_LANES);
+    stop_lanes(executor);
     free_parts(executor);
 }

@@ -1,15 +1,18 @@
 /* executor.h — the asynchronous half of the host device: streams that run by themselves.
  *
- * Threads: one runs transfers, one runs kernels with the team behind it, one runs tasks. A thread
- * in mp_stream_sync takes the place of the first two when they are not there yet, so that a caller
+ * Threads: one runs transfers, one runs kernels with the team behind it, one runs tasks, and from
+ * the first COLD stream on `io_threads` run the transfers of such streams. A thread in
+ * mp_stream_sync takes the place of the first two when they are not there yet, so that a caller
  * who submits and waits pays for no hand-over between threads; fill callbacks and tasks always run
  * on the executor's own threads.
  *
- * Transfers of DEMAND and PREFETCH streams cross the bus and are throttled; those of COMPUTE
- * streams stay inside the device and run in turn with its kernels. */
+ * Transfers of DEMAND and PREFETCH streams cross the bus and are throttled; those of COMPUTE and
+ * BACKGROUND streams stay inside the device and run in turn with its kernels; those of COLD streams
+ * stay outside. */
 #ifndef MP_DEVICE_EXECUTOR_H
 #define MP_DEVICE_EXECUTOR_H
 
+#include "codec/exph.h"
 #include "device/device.h"
 #include "device/host_kernels.h"
 #include "device/team.h"
@@ -18,8 +21,10 @@ typedef struct mp_executor mp_executor;
 
 typedef struct mp_executor_config {
     uint32_t threads;         /* >= 1 */
+    uint32_t io_threads;      /* >= 1 */
     uint64_t bus_bytes_per_s; /* 0 = no throttle */
     const mp_host_kernel_set *kernels;
+    const mp_exph_decoder *decoder;
     mp_log log; /* told when the device is poisoned */
 } mp_executor_config;
 
@@ -29,7 +34,8 @@ moepage_status mp_executor_create(const mp_executor_config *config, mp_executor 
 /* Waits for tasks; streams have been destroyed. */
 void mp_executor_destroy(mp_executor *executor);
 
-/* As the functions of the same name in mp_device_ops. */
+/* As the functions of the same name in mp_device_ops. Creating a COLD stream may have to start
+ * threads: NO_MEMORY also when the system refuses them. */
 moepage_status mp_stream_create(mp_executor *executor, mp_stream_class cls, mp_stream **out);
 void mp_stream_destroy(mp_stream *stream);
 moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);

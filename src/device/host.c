@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -15,47 +14,24 @@
 #include "device/available.h"
 #include "device/executor.h"
 #include "device/host_kernels.h"
+#include "device/host_memory.h"
 #include "device/thread.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
-#endif
 
 #define ALIGNMENT 64u /* a cache line, and the widest vector */
 
 #define MAX_THREADS 1024u
+#define MAX_IO_THREADS 64u
+#define DEFAULT_IO_THREADS 4u
 
 typedef struct host_device {
     mp_device device;
     mp_executor *executor;
     int arena_file; /* anonymous file behind the arena: any part of it can then be mapped at a
                        second address too. -1 without an arena */
+    int32_t node;   /* NUMA node of all its threads; -1 = of several, or unknown */
 } host_device;
 
 /* ---- The arena -------------------------------------------------------------------------- */
-
-typedef struct touch_job {
-    unsigned char *base;
-    int file;
-    uint64_t bytes;
-    uint64_t page_bytes;
-    _Atomic int error; /* errno of a part that failed */
-} touch_job;
-
-/* Makes pages present now and reports when there are none left; a first write to a page that is not
- * present would end the program instead. */
-static void touch_part(void *context, uint32_t part, uint32_t n_parts)
-{
-    touch_job *job = context;
-    uint64_t pages = (job->bytes + job->page_bytes - 1) / job->page_bytes;
-    uint64_t first = pages * part / n_parts * job->page_bytes;
-    uint64_t end = pages * (part + 1) / n_parts * job->page_bytes;
-    if (first == end || !madvise(job->base + first, end - first, MADV_POPULATE_WRITE))
-        return;
-    bool old_kernel = errno == EINVAL;
-    if (!old_kernel || fallocate(job->file, 0, (off_t)first, (off_t)(end - first)))
-        atomic_store(&job->error, errno);
-}
 
 /* Lengthening a file past the process's limit on the size of files ends the program (SIGXFSZ). */
 static moepage_status check_file_limit(uint64_t bytes)
@@ -104,11 +80,12 @@ static moepage_status arena_alloc(host_device *host, uint64_t bytes, void **out)
         goto fail;
     }
     (void)madvise(base, bytes, MADV_HUGEPAGE); /* where the system allows: fewer TLB misses */
-    touch_job job = {.base = base, .file = file, .bytes = bytes};
-    job.page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    status = mp_executor_call(host->executor, touch_part, &job, host->device.threads);
-    if (!status && atomic_load(&job.error))
-        status = arena_failed(bytes, "filled with pages", atomic_load(&job.error));
+    mp_pages pages = {.base = base, .bytes = bytes, .file = file};
+    pages.page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    int error = 0;
+    status = mp_host_pages_touch(host->executor, host->device.threads, &pages, &error);
+    if (!status && error)
+        status = arena_failed(bytes, "filled with pages", error);
     if (status)
         goto fail;
     host->arena_file = file;
@@ -186,6 +163,18 @@ static void host_free(mp_device *device, mp_memory_kind kind, void *memory, uint
         aligned_free(memory);
 }
 
+static moepage_status host_map(mp_device *device, uint64_t bytes, mp_host_memory *out)
+{
+    assert(bytes > 0);
+    return mp_host_memory_map(of(device)->executor, device->threads, of(device)->node, bytes, out);
+}
+
+static void host_unmap(mp_device *device, const mp_host_memory *memory)
+{
+    (void)device;
+    mp_host_memory_unmap(memory);
+}
+
 static moepage_status host_stream_create(mp_device *device, mp_stream_class cls, mp_stream **out)
 {
     return mp_stream_create(of(device)->executor, cls, out);
@@ -207,6 +196,8 @@ static const mp_device_ops host_ops = {
     .close = host_close,
     .alloc = host_alloc,
     .free = host_free,
+    .host_map = host_map,
+    .host_unmap = host_unmap,
     .stream_create = host_stream_create,
     .stream_destroy = mp_stream_destroy,
     .copy = mp_stream_copy,
@@ -218,32 +209,47 @@ static const mp_device_ops host_ops = {
     .now_ns = host_now_ns,
 };
 
-moepage_status mp_host_open(const moepage_device_config *config, mp_device **out)
+static moepage_status check_threads(const moepage_device_config *config)
 {
     if (config->threads > MAX_THREADS)
         return mp_fail(MOEPAGE_E_ARGUMENT, "host: threads is %u, at most %u are supported",
                        config->threads, MAX_THREADS);
+    if (config->io_threads > MAX_IO_THREADS)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "host: io_threads is %u, at most %u are supported",
+                       config->io_threads, MAX_IO_THREADS);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_host_open(const moepage_device_config *config, mp_device **out)
+{
+    moepage_status status = check_threads(config);
+    if (status)
+        return status;
     host_device *host = mp_alloc(sizeof *host);
     if (!host)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
     const mp_host_kernel_set *kernels = mp_host_kernels_best();
     host->arena_file = -1;
+    host->node = mp_host_node();
     host->device = (mp_device){
         .ops = &host_ops,
         .caps = MP_CAP_SYNC_CALLER,
         .name = "host",
         .kernels = mp_host_kernels_name(kernels),
         .threads = config->threads ? config->threads : mp_thread_cpus(),
+        .io_threads = config->io_threads ? config->io_threads : DEFAULT_IO_THREADS,
         .bus_bytes_per_s = config->bus_bytes_per_s,
         .log = {.fn = config->log, .user = config->log_user},
     };
     mp_executor_config executor = {
         .threads = host->device.threads,
+        .io_threads = host->device.io_threads,
         .bus_bytes_per_s = config->bus_bytes_per_s,
         .kernels = kernels,
+        .decoder = mp_exph_decoder_best(),
         .log = host->device.log,
     };
-    moepage_status status = mp_executor_create(&executor, &host->executor);
+    status = mp_executor_create(&executor, &host->executor);
     if (status) {
         mp_free(host);
         return status;

@@ -4,8 +4,8 @@
 
 #include "device/device.h"
 
-/* Opens the host device. `config` has been validated. ARGUMENT for more than 1024 threads,
- * NO_MEMORY. */
+/* Opens the host device. `config` has been validated. ARGUMENT for more than 1024 threads
+ * or 64 for I/O, NO_MEMORY. */
 moepage_status mp_host_open(const moepage_device_config *config, mp_device **out);
 
 #endif

@@ -65,8 +65,10 @@ void mp_stream_release(mp_stream *stream)
     mp_free(stream);
 }
 
-mp_stream *mp_lane_peek(const mp_lane *lane)
+mp_stream *mp_lane_next(const mp_lane *lane)
 {
+    if (lane->running == lane->width)
+        return NULL;
     return lane->ready[0].first ? lane->ready[0].first : lane->ready[1].first;
 }
 
@@ -78,9 +80,9 @@ mp_stream *mp_lane_take(mp_lane *lane)
 
 void mp_lane_wake(mp_lane *lane)
 {
-    if (!lane->asleep || lane->busy || !mp_lane_peek(lane))
+    if (lane->woken == lane->waiting || !mp_lane_next(lane))
         return;
-    lane->asleep = false;
+    lane->woken++;
     pthread_cond_signal(&lane->work);
 }
 
@@ -103,8 +105,8 @@ static bool wait_is_over(const mp_op *wait)
     return atomic_load_explicit(&wait->other->completed, memory_order_relaxed) >= wait->tick;
 }
 
-/* Puts a stream that is nowhere where its oldest entry belongs. */
-static void place(mp_stream *stream)
+/* Puts a stream that is nowhere where its oldest entry belongs. Is it ready now? */
+static bool place(mp_stream *stream)
 {
     stream->idle = false;
     stream->parked_behind = NULL;
@@ -112,28 +114,28 @@ static void place(mp_stream *stream)
         mp_op *op = mp_stream_oldest(stream);
         if (op->kind != MP_OP_WAIT) {
             list_append(&stream->lane->ready[stream->urgency], stream);
-            mp_lane_wake(stream->lane);
-            return;
+            return true;
         }
         if (!wait_is_over(op)) {
             stream->parked_behind = op->other;
             list_append(&op->other->parked, stream);
-            return;
+            return false;
         }
         pop_wait(stream);
     }
     stream->idle = true;
+    return false;
 }
 
 /* Places a parked stream anew: what it waited for, or some of it, is over. */
 static void unpark(mp_stream *stream)
 {
-    place(stream);
-    if (stream->idle || stream->parked_behind)
+    if (!place(stream))
         return;
     mp_op *op = mp_stream_oldest(stream);
     if (op->kind == MP_OP_COPY && op->ready_ns)
         op->ready_ns = mp_clock_ns();
+    mp_lane_wake(stream->lane);
 }
 
 mp_tick mp_stream_push(mp_stream *stream)
@@ -142,8 +144,8 @@ mp_tick mp_stream_push(mp_stream *stream)
     mp_tick tick = ++stream->submitted;
     mp_stream_slot(stream)->tick = tick;
     stream->head++;
-    if (stream->idle)
-        place(stream);
+    if (stream->idle && place(stream))
+        mp_lane_wake(stream->lane);
     return tick;
 }
 

@@ -54,11 +54,15 @@ typedef struct mp_stream_list {
     mp_stream *first, *last;
 } mp_stream_list;
 
-/* An engine that runs one operation at a time: the bus, or the compute units. */
+/* An engine: the bus or the compute units, which run one operation at a time, or the threads for
+ * I/O, which run one each. A stream whose operation runs is in no queue, so that `width` threads
+ * can never be in the same stream. */
 typedef struct mp_lane {
     mp_stream_list ready[2]; /* urgent, and what runs when nothing is urgent */
-    bool busy;               /* a thread runs one of its operations */
-    bool asleep;             /* its own thread waits on `work`, and nobody has woken it yet */
+    uint32_t width;          /* operations that may run at once */
+    uint32_t running;        /* that do */
+    uint32_t waiting;        /* its own threads that wait on `work` */
+    uint32_t woken;          /* of those, that have been signalled already */
     pthread_cond_t work;
 } mp_lane;
 
@@ -90,13 +94,14 @@ mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency,
 /* Gives up one reference; frees the stream with the last. */
 void mp_stream_release(mp_stream *stream);
 
-/* The stream that would run next on a lane; NULL when none is ready. */
-mp_stream *mp_lane_peek(const mp_lane *lane);
+/* The stream that would run next on a lane; NULL when none is ready, or the lane runs as many
+ * operations as it may. */
+mp_stream *mp_lane_next(const mp_lane *lane);
 
 /* Takes it off the queue: it is running now. */
 mp_stream *mp_lane_take(mp_lane *lane);
 
-/* Wakes the lane's own thread if there is something to do and nobody to do it. */
+/* Wakes one of the lane's own threads if there is something to do and nobody to do it. */
 void mp_lane_wake(mp_lane *lane);
 
 static inline bool mp_stream_full(const mp_stream *stream)
@@ -122,7 +127,8 @@ mp_tick mp_stream_push(mp_stream *stream);
 /* Makes what comes next on the stream wait for `tick` of `other`, which has been submitted. */
 void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
 
-/* Ends the running operation: publishes its tick, and sets going whatever waited for it. */
+/* Ends the running operation: publishes its tick, and sets going whatever waited for it. Wakes
+ * nobody for the stream's own next operation: the caller looks at the lane next. */
 void mp_stream_finish(mp_stream *stream);
 
 /* Hands the task to the worker, now or when the tick has completed. */

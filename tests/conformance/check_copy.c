@@ -35,13 +35,14 @@ void test_memory_is_aligned_and_writable(void **state)
     rig_close(&r);
 }
 
-/* Every class of stream, odd sizes, all alignments; nothing before or behind is touched. */
+/* Every class of stream that reaches the device, odd sizes, all alignments; nothing before or behind
+ * is touched. */
 void test_copy_moves_exactly_its_bytes(void **state)
 {
     (void)state;
     NEEDS(holds_bytes);
     static const mp_stream_class classes[] = {MP_STREAM_DEMAND, MP_STREAM_PREFETCH,
-                                              MP_STREAM_COMPUTE};
+                                              MP_STREAM_COMPUTE, MP_STREAM_BACKGROUND};
     static const uint32_t sizes[] = {1,  2,  3,  7,   8,    15,   31,    33,
                                      63, 64, 65, 255, 4095, 4097, 300001};
     enum { ROOM = 300001 + 256 };
@@ -54,7 +55,7 @@ void test_copy_moves_exactly_its_bytes(void **state)
     for (uint32_t i = 0; i < ROOM; i++)
         source[i] = (unsigned char)random_next(&seed);
     rig_write(&r, from, source, ROOM);
-    for (uint32_t c = 0; c < 3; c++) {
+    for (uint32_t c = 0; c < sizeof classes / sizeof *classes; c++) {
         mp_stream *stream = rig_stream(&r, classes[c]);
         for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             uint32_t at = random_below(&seed, 128), out = random_below(&seed, 128);
@@ -72,12 +73,53 @@ void test_copy_moves_exactly_its_bytes(void **state)
     rig_close(&r);
 }
 
+static void assert_all(const unsigned char *bytes, uint64_t n, int value)
+{
+    assert_int_equal(bytes[0], value);
+    assert_memory_equal(bytes, bytes + 1, n - 1);
+}
+
+/* What a tier of experts lives in. */
+void test_memory_host_map_is_zero_and_writable(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 4096, 100001, (3u << 20) + 1, 8u << 20};
+    enum { N = sizeof sizes / sizeof *sizes };
+    mp_host_memory memory[N];
+    rig r;
+    rig_open(&r, 2, 0);
+    mp_stream *stream = rig_stream(&r, MP_STREAM_DEMAND);
+    for (uint32_t i = 0; i < N; i++) {
+        MUST(r.ops->host_map(r.device, sizes[i], &memory[i]));
+        assert_true(memory[i].bytes >= sizes[i]);
+        assert_int_equal((uintptr_t)memory[i].base % 4096, 0);
+        assert_true(memory[i].page_bytes >= 4096);
+        assert_int_equal(memory[i].page_bytes & (memory[i].page_bytes - 1), 0);
+        assert_int_equal((uintptr_t)memory[i].base % memory[i].page_bytes, 0);
+        assert_true(memory[i].node >= -1);
+        assert_all(memory[i].base, memory[i].bytes, 0);
+        memset(memory[i].base, 1 + (int)i, memory[i].bytes);
+    }
+    for (uint32_t i = 0; i < N && subject->holds_bytes; i++) {
+        unsigned char *inside = rig_alloc(&r, MP_MEMORY_WORKSPACE, sizes[i]);
+        unsigned char *got = malloc(sizes[i]);
+        assert_non_null(got);
+        MUST(r.ops->sync(stream, rig_copy(&r, stream, inside, memory[i].base, sizes[i])));
+        rig_read(&r, inside, got, sizes[i]);
+        assert_all(got, sizes[i], 1 + (int)i);
+        free(got);
+    }
+    for (uint32_t i = 0; i < N; i++)
+        r.ops->host_unmap(r.device, &memory[(i + 2) % N]);
+    rig_close(&r);
+}
+
 typedef struct fill_record {
     mp_copy seen[8];
     uint32_t n;
 } fill_record;
 
-static int32_t record_fill(const mp_copy *copy, void *out)
+static moepage_status record_fill(const mp_copy *copy, void *out)
 {
     fill_record *record = (fill_record *)copy->fill_user;
     record->seen[record->n++] = *copy;
@@ -123,21 +165,22 @@ void test_copy_fill_gets_its_struct_and_fills(void **state)
     rig_close(&r);
 }
 
-/* Fails where the key says so. */
-static int32_t fill_or_fail(const mp_copy *copy, void *out)
+/* Fails as the key says: with the negative of a status. */
+static moepage_status fill_or_fail(const mp_copy *copy, void *out)
 {
     memset(out, 1, copy->bytes);
-    return copy->fill_key[0] ? 7 : 0;
+    return -(moepage_status)copy->fill_key[0];
 }
 
-void test_copy_failure_stays_with_its_transfer(void **state)
+static void check_failures_stay(mp_stream_class cls)
 {
-    (void)state;
     enum { N = 30 };
+    static const moepage_status ends[] = {MOEPAGE_OK, MOEPAGE_E_CALLBACK, MOEPAGE_OK, MOEPAGE_E_IO,
+                                          MOEPAGE_E_FORMAT};
     rig r;
     rig_open(&r, 1, 0);
-    unsigned char *memory = rig_alloc(&r, MP_MEMORY_WORKSPACE, N);
-    mp_stream *stream = rig_stream(&r, MP_STREAM_PREFETCH);
+    unsigned char *memory = rig_alloc(&r, MP_MEMORY_HOST, N);
+    mp_stream *stream = rig_stream(&r, cls);
     mp_stream *after = rig_stream(&r, MP_STREAM_DEMAND);
     _Atomic int32_t results[N];
     mp_copy copies[N];
@@ -146,7 +189,7 @@ void test_copy_failure_stays_with_its_transfer(void **state)
         copies[i] = (mp_copy){.dst = memory + i,
                               .bytes = 1,
                               .fill = fill_or_fail,
-                              .fill_key = {i % 3 == 1, 0, 0},
+                              .fill_key = {(uint32_t)-ends[i % 5], 0, 0},
                               .result = &results[i]};
     }
     mp_tick tick = 0;
@@ -155,14 +198,22 @@ void test_copy_failure_stays_with_its_transfer(void **state)
     MUST(r.ops->sync(after, rig_copy(&r, after, memory, "\1", 1)));
     MUST(r.ops->sync(stream, tick));
     for (uint32_t i = 0; i < N; i++)
-        assert_int_equal(atomic_load(&results[i]), i % 3 == 1 ? MOEPAGE_E_CALLBACK : 12345);
+        assert_int_equal(atomic_load(&results[i]), ends[i % 5] ? ends[i % 5] : 12345);
     for (uint32_t i = 0; i < N && subject->holds_bytes; i++) {
         unsigned char got = 0;
         rig_read(&r, memory + i, &got, 1);
-        if (i % 3 != 1)
+        if (!ends[i % 5])
             assert_int_equal(got, 1);
     }
     rig_close(&r);
+}
+
+void test_copy_failure_stays_with_its_transfer(void **state)
+{
+    (void)state;
+    check_failures_stay(MP_STREAM_DEMAND);
+    check_failures_stay(MP_STREAM_PREFETCH);
+    check_failures_stay(MP_STREAM_COLD);
 }
 
 /* From the failure on sync says DEVICE; nothing hangs, and no transfer claims bytes that it did not
@@ -177,6 +228,7 @@ void test_copy_failure_without_result_poisons(void **state)
     mp_stream *first = rig_stream(&r, MP_STREAM_DEMAND);
     mp_stream *second = rig_stream(&r, MP_STREAM_PREFETCH);
     mp_stream *third = rig_stream(&r, MP_STREAM_COMPUTE);
+    mp_stream *fourth = rig_stream(&r, MP_STREAM_COLD);
     memset(outside, 9, 64);
     rig_write(&r, memory, "abcd", 4);
 
@@ -196,12 +248,19 @@ void test_copy_failure_without_result_poisons(void **state)
         if (subject->holds_bytes && !atomic_load(&result))
             assert_int_equal(outside[0], 'b');
     }
+    atomic_store(&result, MOEPAGE_OK);
+    mp_copy cold = {.dst = outside, .bytes = 1, .fill = fill_or_fail, .result = &result};
+    if (!r.ops->copy(fourth, &cold, 1, &later)) {
+        assert_int_equal(r.ops->sync(fourth, later), MOEPAGE_E_DEVICE);
+        if (subject->holds_bytes && !atomic_load(&result))
+            assert_int_equal(outside[0], 1);
+    }
     assert_int_equal(r.ops->sync(third, 0), MOEPAGE_E_DEVICE);
     assert_int_equal(r.ops->sync(first, tick), MOEPAGE_E_DEVICE);
     rig_close(&r);
 }
 
-static int32_t fill_quietly(const mp_copy *copy, void *out)
+static moepage_status fill_quietly(const mp_copy *copy, void *out)
 {
     memset(out, 5, copy->bytes);
     return 0;

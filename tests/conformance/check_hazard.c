@@ -1,8 +1,9 @@
 /* Random programs over shared memory cells: with a wait for every hazard (read after write, write
  * after read, write after write), the outcome must be that of running the program in order.
  *
- * Streams of all classes read and write the same cells at once. The oracle is the program run one
- * operation after the other on plain arrays. */
+ * Streams of all classes read and write the same cells at once: kernels those in device memory,
+ * cold fills those in host memory, transfers both. The oracle is the program run one operation
+ * after the other on plain arrays. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,14 @@
 
 #include "rig.h"
 
-enum { CELLS = 12, STREAMS = 6, OPS = 120, FLOATS = 4096 };
+enum { CELLS = 16, HOST_CELLS = 4, STREAMS = 9, OPS = 160, FLOATS = 4096 };
+
+/* The first HOST_CELLS cells are in host memory. */
+static const mp_stream_class classes[STREAMS] = {MP_STREAM_DEMAND,     MP_STREAM_DEMAND,
+                                                 MP_STREAM_PREFETCH,   MP_STREAM_PREFETCH,
+                                                 MP_STREAM_COMPUTE,    MP_STREAM_COMPUTE,
+                                                 MP_STREAM_BACKGROUND, MP_STREAM_COLD,
+                                                 MP_STREAM_COLD};
 
 typedef struct mark {
     uint32_t stream;
@@ -20,7 +28,7 @@ typedef struct mark {
 typedef struct program {
     rig r;
     mp_stream *streams[STREAMS];
-    float *cells[CELLS]; /* device memory, FLOATS each */
+    float *cells[CELLS]; /* FLOATS each */
     float model[CELLS][FLOATS];
     mark written[CELLS];          /* by whom last */
     mp_tick read[CELLS][STREAMS]; /* since then, by each stream */
@@ -30,7 +38,12 @@ typedef struct program {
 
 static bool computes(uint32_t stream)
 {
-    return stream >= 4;
+    return classes[stream] == MP_STREAM_COMPUTE || classes[stream] == MP_STREAM_BACKGROUND;
+}
+
+static bool is_cold(uint32_t stream)
+{
+    return classes[stream] == MP_STREAM_COLD;
 }
 
 /* Makes `stream` wait for whoever last wrote the cell, and before a write for all who read it. */
@@ -60,7 +73,7 @@ static float fill_value(const uint32_t key[3], uint32_t i)
     return (float)((key[0] * 31 + i * 7) % 1000);
 }
 
-static int32_t fill_cell(const mp_copy *copy, void *out)
+static moepage_status fill_cell(const mp_copy *copy, void *out)
 {
     float *values = out;
     for (uint32_t i = 0; i < copy->bytes / sizeof *values; i++)
@@ -112,10 +125,14 @@ static mp_tick submit_sum(program *p, uint32_t stream, uint32_t to, uint32_t fro
 static void submit_random_op(program *p, uint64_t *seed, uint32_t number)
 {
     uint32_t stream = random_below(seed, STREAMS);
-    uint32_t to = random_below(seed, CELLS);
-    uint32_t from = (to + 1 + random_below(seed, CELLS - 1)) % CELLS;
+    uint32_t first = computes(stream) ? HOST_CELLS : 0; /* of those within reach */
+    uint32_t within = is_cold(stream) ? HOST_CELLS : CELLS - first;
+    uint32_t to = random_below(seed, within);
+    uint32_t from = (to + 1 + random_below(seed, within - 1)) % within;
     uint32_t n = random_below(seed, 3) ? 1 + random_below(seed, 64) : FLOATS;
-    bool fills = !computes(stream) && random_below(seed, 3) == 0;
+    bool fills = is_cold(stream) || (!computes(stream) && random_below(seed, 3) == 0);
+    to += first;
+    from += first;
     wait_for_cell(p, stream, to, true);
     if (!fills)
         wait_for_cell(p, stream, from, false);
@@ -158,9 +175,6 @@ void test_hazards_are_kept_by_waits(void **state)
 {
     (void)state;
     NEEDS(holds_bytes);
-    static const mp_stream_class classes[STREAMS] = {MP_STREAM_DEMAND,   MP_STREAM_DEMAND,
-                                                     MP_STREAM_PREFETCH, MP_STREAM_PREFETCH,
-                                                     MP_STREAM_COMPUTE,  MP_STREAM_COMPUTE};
     const float one = 1;
     const int32_t zero = 0;
     program *p = calloc(1, sizeof *p);
@@ -169,7 +183,8 @@ void test_hazards_are_kept_by_waits(void **state)
     for (uint32_t s = 0; s < STREAMS; s++)
         p->streams[s] = rig_stream(&p->r, classes[s]);
     for (uint32_t c = 0; c < CELLS; c++)
-        p->cells[c] = rig_alloc(&p->r, MP_MEMORY_WORKSPACE, FLOATS * sizeof(float));
+        p->cells[c] = rig_alloc(&p->r, c < HOST_CELLS ? MP_MEMORY_HOST : MP_MEMORY_WORKSPACE,
+                                FLOATS * sizeof(float));
     p->one = rig_put(&p->r, &one, sizeof one);
     p->zero = rig_put(&p->r, &zero, sizeof zero);
     for (uint32_t i = 0; i < rounds(150); i++)

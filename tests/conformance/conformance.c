@@ -96,7 +96,7 @@ mp_tick rig_copy(rig *r, mp_stream *stream, void *dst, const void *src, uint64_t
 }
 
 mp_tick rig_fill(rig *r, mp_stream *stream, void *dst, uint64_t bytes,
-                 int32_t (*fill)(const mp_copy *, void *), const void *user)
+                 moepage_status (*fill)(const mp_copy *, void *), const void *user)
 {
     mp_copy copy = {.dst = dst, .bytes = bytes, .fill = fill, .fill_user = user};
     mp_tick tick = 0;
@@ -104,7 +104,7 @@ mp_tick rig_fill(rig *r, mp_stream *stream, void *dst, uint64_t bytes,
     return tick;
 }
 
-static int32_t hold(const mp_copy *copy, void *out)
+static moepage_status hold(const mp_copy *copy, void *out)
 {
     gate *g = (gate *)copy->fill_user;
     sem_post(&g->begun);

@@ -13,36 +13,46 @@
 
 #include "conformance.h"
 
-#define CONFORMANCE_TESTS(X)                            \
-    X(test_stream_ticks_count_submissions)              \
-    X(test_stream_runs_in_order_of_submission)          \
-    X(test_stream_completion_makes_writes_visible)      \
-    X(test_stream_wait_holds_later_work_back)           \
-    X(test_stream_wait_outlives_the_stream_waited_for)  \
-    X(test_stream_demand_goes_before_prefetch)          \
-    X(test_stream_sync_of_nothing_returns)              \
-    X(test_stream_sync_works_from_many_threads)         \
-    X(test_stream_goes_on_when_a_waiting_thread_leaves) \
-    X(test_stream_takes_more_work_than_it_can_queue)    \
-    X(test_stream_takes_more_waits_than_it_can_queue)   \
-    X(test_stream_destroy_waits_for_its_work)           \
-    X(test_hazards_are_kept_by_waits)                   \
-    X(test_memory_is_aligned_and_writable)              \
-    X(test_copy_moves_exactly_its_bytes)                \
-    X(test_copy_fill_gets_its_struct_and_fills)         \
-    X(test_copy_failure_stays_with_its_transfer)        \
-    X(test_copy_failure_without_result_poisons)         \
-    X(test_copy_throttle_is_never_exceeded)             \
-    X(test_task_runs_once_after_its_tick)               \
-    X(test_task_runs_alone)                             \
-    X(test_task_may_post_itself_and_submit)             \
-    X(test_task_may_overfill_a_stream)                  \
-    X(test_task_is_waited_for_by_destroy_and_close)     \
-    X(test_convert_is_exact_for_every_value)            \
-    X(test_combine_sums_in_the_documented_order)        \
-    X(test_experts_agree_with_double_precision)         \
-    X(test_experts_leave_other_rows_alone)              \
-    X(test_experts_bits_do_not_depend_on_splits_or_threads)
+#define CONFORMANCE_TESTS(X)                                \
+    X(test_stream_ticks_count_submissions)                  \
+    X(test_stream_runs_in_order_of_submission)              \
+    X(test_stream_completion_makes_writes_visible)          \
+    X(test_stream_wait_holds_later_work_back)               \
+    X(test_stream_wait_outlives_the_stream_waited_for)      \
+    X(test_stream_demand_goes_before_prefetch)              \
+    X(test_stream_compute_goes_before_background)           \
+    X(test_stream_sync_of_nothing_returns)                  \
+    X(test_stream_sync_works_from_many_threads)             \
+    X(test_stream_goes_on_when_a_waiting_thread_leaves)     \
+    X(test_stream_takes_more_work_than_it_can_queue)        \
+    X(test_stream_takes_more_waits_than_it_can_queue)       \
+    X(test_stream_destroy_waits_for_its_work)               \
+    X(test_hazards_are_kept_by_waits)                       \
+    X(test_cold_streams_run_side_by_side)                   \
+    X(test_cold_streams_keep_their_order)                   \
+    X(test_cold_fill_holds_up_nobody_else)                  \
+    X(test_cold_bytes_reach_kernels_through_waits)          \
+    X(test_memory_is_aligned_and_writable)                  \
+    X(test_memory_host_map_is_zero_and_writable)            \
+    X(test_copy_moves_exactly_its_bytes)                    \
+    X(test_copy_fill_gets_its_struct_and_fills)             \
+    X(test_copy_failure_stays_with_its_transfer)            \
+    X(test_copy_failure_without_result_poisons)             \
+    X(test_copy_throttle_is_never_exceeded)                 \
+    X(test_task_runs_once_after_its_tick)                   \
+    X(test_task_runs_alone)                                 \
+    X(test_task_may_post_itself_and_submit)                 \
+    X(test_task_may_overfill_a_stream)                      \
+    X(test_task_is_waited_for_by_destroy_and_close)         \
+    X(test_convert_is_exact_for_every_value)                \
+    X(test_combine_sums_in_the_documented_order)            \
+    X(test_experts_agree_with_double_precision)             \
+    X(test_experts_leave_other_rows_alone)                  \
+    X(test_experts_bits_do_not_depend_on_splits_or_threads) \
+    X(test_decode_gives_tensors_back)                       \
+    X(test_decode_stays_inside_its_tensors)                 \
+    X(test_decode_does_nothing_when_told_to_skip)           \
+    X(test_decode_waits_for_its_transfers)
 
 #define CONFORMANCE_DECLARE(name) void name(void **state);
 CONFORMANCE_TESTS(CONFORMANCE_DECLARE)
@@ -64,7 +74,7 @@ extern const conformance_subject *subject;
 void must(moepage_status status, const char *call);
 
 #define RIG_BLOCKS 512
-#define RIG_STREAMS 16
+#define RIG_STREAMS 32
 
 typedef struct rig {
     mp_device *device;
@@ -99,7 +109,7 @@ void *rig_put(rig *r, const void *bytes, uint64_t n);
 /* Submissions of one transfer. */
 mp_tick rig_copy(rig *r, mp_stream *stream, void *dst, const void *src, uint64_t bytes);
 mp_tick rig_fill(rig *r, mp_stream *stream, void *dst, uint64_t bytes,
-                 int32_t (*fill)(const mp_copy *, void *), const void *user);
+                 moepage_status (*fill)(const mp_copy *, void *), const void *user);
 
 /* A transfer that begins and then waits to be let go. It writes zeros. */
 typedef struct gate {

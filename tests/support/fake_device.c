@@ -1,4 +1,4 @@
-/* The deterministic device: copies at submission, tasks on demand, faults on request. */
+/* The deterministic device: work at submission, tasks on demand, faults on request. */
 #include "fake_device.h"
 
 #include <assert.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "device/host_decode.h"
 
 typedef struct fake_stream {
     fake_device *fake;
@@ -56,6 +57,30 @@ static void fake_free(mp_device *device, mp_memory_kind kind, void *memory, uint
     free(memory);
 }
 
+static moepage_status fake_host_map(mp_device *device, uint64_t bytes, mp_host_memory *out)
+{
+    fake_device *fake = fake_of(device);
+    assert(bytes > 0);
+    if (strikes(fake, &fake->faults.alloc))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "the fake device was told to fail this mapping");
+    bytes = (bytes + 4095) / 4096 * 4096;
+    *out = (mp_host_memory){.base = aligned_alloc(4096, bytes),
+                            .bytes = bytes,
+                            .page_bytes = 4096,
+                            .node = -1};
+    assert(out->base);
+    memset(out->base, 0, bytes);
+    fake->mapped_bytes += bytes;
+    return MOEPAGE_OK;
+}
+
+static void fake_host_unmap(mp_device *device, const mp_host_memory *memory)
+{
+    assert(fake_of(device)->mapped_bytes >= memory->bytes);
+    fake_of(device)->mapped_bytes -= memory->bytes;
+    free(memory->base);
+}
+
 static moepage_status fake_stream_create(mp_device *device, mp_stream_class cls, mp_stream **out)
 {
     (void)cls;
@@ -83,8 +108,8 @@ static void transfer(fake_device *fake, const mp_copy *copy)
     moepage_status status = fails ? MOEPAGE_E_DEVICE : MOEPAGE_OK;
     if (!copy->fill)
         memcpy(copy->dst, copy->src, bytes);
-    else if (!fails && copy->fill(copy, copy->dst))
-        status = MOEPAGE_E_CALLBACK;
+    else if (!fails)
+        status = copy->fill(copy, copy->dst);
     if (status && copy->result)
         atomic_store(copy->result, status);
     else if (status)
@@ -93,14 +118,22 @@ static void transfer(fake_device *fake, const mp_copy *copy)
     fake->copied_bytes += bytes;
 }
 
-static moepage_status fake_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
+static moepage_status accept_submission(fake_device *fake)
 {
-    fake_device *fake = fake_stream_of(stream)->fake;
-    assert(n > 0);
     if (fake->poisoned)
         return mp_fail(MOEPAGE_E_DEVICE, "the fake device is poisoned");
     if (strikes(fake, &fake->faults.submit))
         return mp_fail(MOEPAGE_E_DEVICE, "the fake device was told to refuse this submission");
+    return MOEPAGE_OK;
+}
+
+static moepage_status fake_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
+{
+    fake_device *fake = fake_stream_of(stream)->fake;
+    assert(n > 0);
+    moepage_status status = accept_submission(fake);
+    if (status)
+        return status;
     for (uint32_t i = 0; i < n; i++)
         transfer(fake, &copies[i]);
     *out = fake_stream_of(stream)->tick += n;
@@ -110,8 +143,17 @@ static moepage_status fake_copy(mp_stream *stream, const mp_copy *copies, uint32
 static moepage_status fake_launch(mp_stream *stream, mp_kernel kernel, const void *args,
                                   mp_tick *out)
 {
-    (void)stream, (void)args, (void)out;
-    return mp_fail(MOEPAGE_E_UNSUPPORTED, "the fake device has no kernel %d", (int)kernel);
+    fake_device *fake = fake_stream_of(stream)->fake;
+    const mp_kernel_decode_args *decode = args;
+    if (kernel != MP_KERNEL_DECODE)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED, "the fake device has no kernel %d", (int)kernel);
+    moepage_status status = accept_submission(fake);
+    if (status)
+        return status;
+    fake->decodes += !decode->skip || !atomic_load(decode->skip);
+    mp_host_decode(mp_exph_decoder_best(), decode, 0, 1);
+    *out = ++fake_stream_of(stream)->tick;
+    return MOEPAGE_OK;
 }
 
 static moepage_status fake_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
@@ -153,6 +195,8 @@ static const mp_device_ops fake_ops = {
     .close = fake_close,
     .alloc = fake_alloc,
     .free = fake_free,
+    .host_map = fake_host_map,
+    .host_unmap = fake_host_unmap,
     .stream_create = fake_stream_create,
     .stream_destroy = fake_stream_destroy,
     .copy = fake_copy,
@@ -171,7 +215,8 @@ void fake_device_init(fake_device *fake)
                    .caps = MP_CAP_SYNC_CALLER,
                    .name = "fake",
                    .kernels = "none",
-                   .threads = 1},
+                   .threads = 1,
+                   .io_threads = 1},
         .last = &fake->first,
     };
 }
@@ -217,6 +262,7 @@ void fake_home_close(struct moepage_device *home)
     fake_close(home->device);
     for (int kind = 0; kind < 3; kind++)
         assert(!fake->held_bytes[kind]);
+    assert(!fake->mapped_bytes);
     mp_arena_fini(&home->arena);
     mp_graveyard_free(&home->graveyard);
     free(home);

@@ -1,8 +1,8 @@
 /* fake_device.h — a device without threads or time of its own, for deterministic tests.
  *
- * A copy is done when its submission returns, tasks run when the test pumps, the clock stands until
- * the test moves it, and any allocation, submission or transfer can be made to fail. It runs no
- * kernels. */
+ * A copy or a launch is done when its submission returns, on streams of every class, tasks run when
+ * the test pumps, the clock stands until the test moves it, and any allocation, submission or
+ * transfer can be made to fail. Its only kernel is DECODE. */
 #ifndef FAKE_DEVICE_H
 #define FAKE_DEVICE_H
 
@@ -13,9 +13,9 @@
 /* Countdowns: 0 = never, 1 = the next one fails, and every later one while `persistent`. A failed
  * transfer has moved half of its bytes. */
 typedef struct fake_faults {
-    uint64_t alloc;
+    uint64_t alloc; /* of host_map too */
     uint64_t stream;
-    uint64_t submit;
+    uint64_t submit; /* copies and launches */
     uint64_t transfer;
     bool persistent;
 } fake_faults;
@@ -27,7 +27,9 @@ typedef struct fake_device {
     uint64_t now_ns;
     uint64_t copies;
     uint64_t copied_bytes;
+    uint64_t decodes;       /* launches that were not told to skip */
     uint64_t held_bytes[3]; /* by mp_memory_kind */
+    uint64_t mapped_bytes;  /* by host_map */
     uint32_t streams;       /* open */
     mp_task *first;         /* posted, in order */
     mp_task **last;

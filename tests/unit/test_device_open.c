@@ -72,11 +72,31 @@ static void test_device_open_refuses_bad_arguments(void **state)
     assert_int_equal(moepage_device_open("host", &config, NULL), MOEPAGE_E_ARGUMENT);
     assert_int_equal(moepage_device_open("host", NULL, &device), MOEPAGE_E_BUDGET);
     assert_int_equal(moepage_device_open("toaster", &config, &device), MOEPAGE_E_NOT_FOUND);
+    config.reserved = 1;
+    assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_ARGUMENT);
+    config.reserved = 0;
+    config.io_threads = 65;
+    assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_ARGUMENT);
     config.struct_size = 8;
     assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_VERSION);
     assert_null(device);
     assert_int_equal(moepage_device_close(NULL), MOEPAGE_OK);
     assert_int_equal(moepage_device_get_info(NULL, NULL), MOEPAGE_E_ARGUMENT);
+}
+
+/* Programs built before there were threads for I/O. */
+static void test_device_open_takes_the_config_as_it_was_first_published(void **state)
+{
+    (void)state;
+    moepage_device_config config = config_of(MIB, 0);
+    moepage_device *device = NULL;
+    config.struct_size = 48;
+    config.io_threads = 65; /* not theirs to set */
+    assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_OK);
+    assert_int_equal(device->device->io_threads, 4);
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+    config.struct_size = 47;
+    assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_VERSION);
 }
 
 static void test_device_close_waits_for_its_pools(void **state)
@@ -140,6 +160,7 @@ int main(void)
         cmocka_unit_test(test_device_open_splits_the_budget_into_workspace_and_pages_of_arena),
         cmocka_unit_test(test_device_open_refuses_budgets_without_room_for_an_arena),
         cmocka_unit_test(test_device_open_refuses_bad_arguments),
+        cmocka_unit_test(test_device_open_takes_the_config_as_it_was_first_published),
         cmocka_unit_test(test_device_close_waits_for_its_pools),
         cmocka_unit_test(test_device_keeps_the_peak_and_returns_the_bytes),
     };

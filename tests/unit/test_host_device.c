@@ -60,6 +60,7 @@ static void test_host_says_what_it_is(void **state)
     mp_device *device = open_host(3);
     assert_string_equal(device->name, "host");
     assert_int_equal(device->threads, 3);
+    assert_int_equal(device->io_threads, 4);
     assert_true(strlen(device->kernels) > 0);
     assert_true(device->caps & MP_CAP_SYNC_CALLER);
     device->ops->close(device);
@@ -76,7 +77,15 @@ static void test_host_refuses_absurd_thread_counts(void **state)
                                     .budget_bytes = 1 << 20};
     mp_device *device = NULL;
     assert_int_equal(mp_device_open("host", &config, &device), MOEPAGE_E_ARGUMENT);
+    config.threads = 1;
+    config.io_threads = 65;
+    assert_int_equal(mp_device_open("host", &config, &device), MOEPAGE_E_ARGUMENT);
+    assert_non_null(strstr(moepage_last_error(), "io_threads is 65, at most 64"));
     assert_null(device);
+    config.io_threads = 64;
+    assert_int_equal(mp_device_open("host", &config, &device), MOEPAGE_OK);
+    assert_int_equal(device->io_threads, 64);
+    device->ops->close(device);
 }
 
 static void test_host_refuses_an_arena_beyond_memory(void **state)
@@ -134,21 +143,31 @@ static void test_host_has_one_arena(void **state)
 static void test_host_launches_on_compute_streams_only(void **state)
 {
     (void)state;
+    static const struct {
+        mp_stream_class cls;
+        moepage_status launch;
+    } cases[] = {{MP_STREAM_COMPUTE, MOEPAGE_OK},
+                 {MP_STREAM_BACKGROUND, MOEPAGE_OK},
+                 {MP_STREAM_DEMAND, MOEPAGE_E_ARGUMENT},
+                 {MP_STREAM_PREFETCH, MOEPAGE_E_ARGUMENT},
+                 {MP_STREAM_COLD, MOEPAGE_E_ARGUMENT}};
     mp_device *device = open_host(1);
-    mp_stream *stream = NULL;
-    mp_kernel_args args = {.convert = {.n_tokens = 0}};
-    mp_tick tick = 77;
-    assert_int_equal(device->ops->stream_create(device, MP_STREAM_DEMAND, &stream), MOEPAGE_OK);
-    assert_int_equal(device->ops->launch(stream, MP_KERNEL_CONVERT, &args, &tick),
-                     MOEPAGE_E_ARGUMENT);
-    assert_int_equal(tick, 77);
-    device->ops->stream_destroy(stream);
+    mp_kernel_args args = {.decode = {.n_jobs = 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mp_stream *stream = NULL;
+        mp_tick tick = 77;
+        assert_int_equal(device->ops->stream_create(device, cases[i].cls, &stream), MOEPAGE_OK);
+        assert_int_equal(device->ops->launch(stream, MP_KERNEL_DECODE, &args, &tick),
+                         cases[i].launch);
+        assert_int_equal(tick, cases[i].launch ? 77 : 1);
+        device->ops->stream_destroy(stream);
+    }
     device->ops->close(device);
 }
 
 /* ---- Who runs what ---------------------------------------------------------------------- */
 
-static int32_t note_thread(const mp_copy *copy, void *out)
+static moepage_status note_thread(const mp_copy *copy, void *out)
 {
     *(pthread_t *)copy->fill_user = pthread_self();
     memset(out, 0, copy->bytes);
@@ -156,13 +175,12 @@ static int32_t note_thread(const mp_copy *copy, void *out)
 }
 
 /* A caller that waits helps, but foreign code does not run on its stack. */
-static void test_host_fills_on_its_own_threads(void **state)
+static void check_fills_on_own_threads(mp_stream_class cls)
 {
-    (void)state;
     mp_device *device = open_host(1);
     mp_stream *stream = NULL;
     char byte;
-    assert_int_equal(device->ops->stream_create(device, MP_STREAM_DEMAND, &stream), MOEPAGE_OK);
+    assert_int_equal(device->ops->stream_create(device, cls, &stream), MOEPAGE_OK);
     for (uint32_t i = 0; i < 500; i++) {
         pthread_t ran_on = pthread_self();
         mp_copy copy = {.dst = &byte, .bytes = 1, .fill = note_thread, .fill_user = &ran_on};
@@ -175,11 +193,18 @@ static void test_host_fills_on_its_own_threads(void **state)
     device->ops->close(device);
 }
 
+static void test_host_fills_on_its_own_threads(void **state)
+{
+    (void)state;
+    check_fills_on_own_threads(MP_STREAM_DEMAND);
+    check_fills_on_own_threads(MP_STREAM_COLD);
+}
+
 typedef struct gate {
     sem_t begun, open;
 } gate;
 
-static int32_t hold(const mp_copy *copy, void *out)
+static moepage_status hold(const mp_copy *copy, void *out)
 {
     gate *g = (gate *)copy->fill_user;
     sem_post(&g->begun);
@@ -215,7 +240,7 @@ static void test_host_destroys_a_stream_that_only_waits(void **state)
     device->ops->close(device);
 }
 
-static int32_t refuse(const mp_copy *copy, void *out)
+static moepage_status refuse(const mp_copy *copy, void *out)
 {
     (void)copy;
     (void)out;
