@@ -1,7 +1,10 @@
 /* Entry points: models. */
-#include "model/model.h"
+#include <stddef.h>
+#include <sys/stat.h>
+
 #include "base/config.h"
 #include "base/status.h"
+#include "model/model.h"
 
 static moepage_status read_config(const moepage_model_config *config, mp_log *log)
 {
@@ -19,13 +22,19 @@ moepage_status moepage_model_open(const char *path, const moepage_model_config *
                                   moepage_model **out)
 {
     if (!path || !*path)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "path is %s, it must name a checkpoint's directory",
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "path is %s, it must name a checkpoint's directory or a .moepack file",
                        path ? "empty" : "NULL");
     if (!out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     mp_log log;
     moepage_status status = read_config(config, &log);
-    return status ? status : mp_model_open_checkpoint(path, &log, out);
+    if (status)
+        return status;
+    struct stat found;
+    if (!stat(path, &found) && S_ISREG(found.st_mode))
+        return mp_model_open_pack(path, &log, out);
+    return mp_model_open_checkpoint(path, &log, out);
 }
 
 moepage_status moepage_model_open_banks(const moepage_banks *banks,
@@ -37,7 +46,9 @@ moepage_status moepage_model_open_banks(const moepage_banks *banks,
         return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     moepage_banks own;
     mp_log log;
-    moepage_status status = MP_CONFIG_READ(own, banks);
+    /* The struct once ended where the architecture begins. */
+    moepage_status status =
+        mp_config_read(&own, sizeof own, offsetof(moepage_banks, architecture), banks, "banks");
     if (!status)
         status = read_config(config, &log);
     return status ? status : mp_model_open_banks(&own, &log, out);

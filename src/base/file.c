@@ -41,28 +41,33 @@ moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uin
     return MOEPAGE_OK;
 }
 
-static bool write_all(int fd, const unsigned char *bytes, size_t n_bytes)
+/* Where the file stands, as an offset. */
+#define HERE UINT64_MAX
+
+static bool write_all(int fd, const unsigned char *bytes, size_t n_bytes, uint64_t offset)
 {
     while (n_bytes) {
-        ssize_t done = write(fd, bytes, n_bytes);
+        ssize_t done =
+            offset == HERE ? write(fd, bytes, n_bytes) : pwrite(fd, bytes, n_bytes, (off_t)offset);
         if (done < 0 && errno != EINTR)
             return false;
         if (done > 0) {
             bytes += done;
             n_bytes -= (size_t)done;
+            offset += offset == HERE ? 0 : (uint64_t)done;
         }
     }
     return true;
 }
 
-bool mp_file_write(int fd, const void *bytes, size_t n_bytes)
+bool mp_file_write_at(int fd, const void *bytes, size_t n_bytes, uint64_t offset)
 {
     sigset_t limit, before, pending;
     sigemptyset(&limit);
     sigaddset(&limit, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &limit, &before);
     sigpending(&pending);
-    bool written = write_all(fd, bytes, n_bytes);
+    bool written = write_all(fd, bytes, n_bytes, offset);
     int error = written ? 0 : errno;
     /* One that was waiting before is the caller's. The system sends this signal to the thread that
      * writes, so no other thread can have taken it. */
@@ -71,4 +76,9 @@ bool mp_file_write(int fd, const void *bytes, size_t n_bytes)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = error;
     return written;
+}
+
+bool mp_file_write(int fd, const void *bytes, size_t n_bytes)
+{
+    return mp_file_write_at(fd, bytes, n_bytes, HERE);
 }

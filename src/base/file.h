@@ -17,6 +17,9 @@ moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uin
  * SIGXFSZ that the system sends along, which ends a program by default, is taken back. */
 bool mp_file_write(int fd, const void *bytes, size_t n_bytes);
 
+/* The same, at a place of the file. */
+bool mp_file_write_at(int fd, const void *bytes, size_t n_bytes, uint64_t offset);
+
 /* Fails for what errno says: NOT_FOUND where the path leads nowhere, else IO, with the sentence
  * "name: cannot verb: the system's words". */
 moepage_status mp_file_fail(const char *name, const char *verb);

@@ -118,6 +118,7 @@ void mp_checkpoint_close(mp_checkpoint *checkpoint)
         mp_safetensors_close(&checkpoint->files[i]);
     mp_free(checkpoint->files);
     mp_free(checkpoint->tensors);
+    mp_free(checkpoint->dense);
     mp_free(checkpoint->config_text);
     pthread_mutex_destroy(&checkpoint->lock);
     mp_free(checkpoint);
@@ -154,6 +155,21 @@ moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char
         return mp_fail(MOEPAGE_E_NOT_FOUND, "no tensor \"%.200s\" among the %llu in %u files", name,
                        (unsigned long long)checkpoint->n_tensors, checkpoint->n_files);
     *out = tensor;
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint)
+{
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
+        n += !checkpoint->tensors[i]->routed;
+    checkpoint->dense = mp_alloc_array(n, sizeof *checkpoint->dense);
+    if (!checkpoint->dense)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %llu tensors",
+                       (unsigned long long)n);
+    for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
+        if (!checkpoint->tensors[i]->routed)
+            checkpoint->dense[checkpoint->n_dense++] = checkpoint->tensors[i];
     return MOEPAGE_OK;
 }
 

@@ -19,7 +19,9 @@ typedef struct mp_checkpoint {
     mp_tensor **tensors; /* [n_tensors] of all files, sorted by name */
     uint64_t n_tensors;
     uint64_t tensor_bytes; /* of all of them */
-    pthread_mutex_t lock;  /* guards mp_tensor.aligned */
+    mp_tensor **dense;     /* [n_dense] those that are no routed expert's, once they are listed */
+    uint64_t n_dense;
+    pthread_mutex_t lock; /* guards mp_tensor.aligned */
 } mp_checkpoint;
 
 /* Opens everything in `dir`; the directory's parsed config goes to *config, which the caller gives
@@ -38,6 +40,9 @@ moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char
 
 /* Index in `tensors` of the first name that is not less than `name`. */
 uint64_t mp_checkpoint_lower_bound(const mp_checkpoint *checkpoint, const char *name);
+
+/* Fills `dense`, when the routed tensors have been marked. */
+moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint);
 
 /* The tensor's data at its dtype's alignment: the mapping, or where the file has it askew, a copy
  * that is made at the first call and owned by the checkpoint; *copied then says so. */

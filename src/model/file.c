@@ -101,3 +101,12 @@ const char *mp_path_name(const char *path)
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
+
+moepage_status mp_path_fail_within(moepage_status status, const char *path)
+{
+    const size_t room = 160;
+    size_t n = strlen(path);
+    if (n > room)
+        return mp_fail_within(status, "...%s", path + n - room);
+    return mp_fail_within(status, "%s", path);
+}

@@ -29,4 +29,8 @@ char *mp_path_join(const char *dir, const char *name);
 /* The part after the last '/'. */
 const char *mp_path_name(const char *path);
 
+/* Puts the path before the sentence of a failure, or its end where it is long: the sentence inside
+ * matters more. */
+moepage_status mp_path_fail_within(moepage_status status, const char *path);
+
 #endif

@@ -1,6 +1,8 @@
 /* Typed reading of JSON objects. */
 #include "model/json.h"
 
+#include <string.h>
+
 #include "base/status.h"
 
 /* The value as people would write it, cut to fit a sentence. */
@@ -22,6 +24,10 @@ static shown show(const json_t *value)
 moepage_status mp_json_parse(const char *what, const char *text, size_t n_bytes, mp_json *out)
 {
     json_error_t error;
+    const char *nul = memchr(text, 0, n_bytes); /* the parser overlooks one behind a number */
+    if (nul)
+        return mp_fail(MOEPAGE_E_FORMAT, "%.200s: not valid JSON at byte %zu: a NUL", what,
+                       (size_t)(nul - text));
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root && json_error_code(&error) == json_error_out_of_memory)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%.200s: no memory to parse its JSON", what);

@@ -9,9 +9,11 @@
 #define MP_MODEL_MODEL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/handle.h"
 #include "base/log.h"
+#include "codec/quant.h"
 #include "moepage.h"
 
 #define MP_MAX_PIECES 16
@@ -28,31 +30,56 @@ typedef struct mp_piece {
 /* Where the SwiGLU operands lie inside a slot. Biases are UINT64_MAX when absent. */
 typedef struct mp_ffn_layout {
     uint32_t supported; /* 1: MP_KERNEL_EXPERTS can run these experts */
+    uint32_t swiglu;    /* 1: they compute silu(gate) * up, rows in GATE_UP's order */
     uint32_t dtype;
     uint64_t gate, up, down;
     uint64_t gate_bias, up_bias, down_bias;
+    uint64_t gate_scale, up_scale, down_scale; /* UINT64_MAX when absent */
+    mp_block_scale scale;
 } mp_ffn_layout;
+
+#define MP_FORMS 6 /* MOEPAGE_FORM_NONE to _INT2 */
+
+/* An image is one expert in one form, as it is kept in host memory and crosses a bus: DENSE is the
+ * slot as it is, slot_bytes long; the others are one part per tensor, back to back. */
+typedef struct mp_image_part {
+    uint64_t offset; /* in the image; a multiple of 16 */
+    uint64_t bytes;
+    uint32_t form; /* the image's, or MOEPAGE_FORM_DENSE for a tensor kept raw */
+    uint32_t reserved;
+} mp_image_part;
+
+typedef struct mp_image {
+    const unsigned char *mapped; /* the whole image in readable memory, or NULL */
+    uint64_t bytes;
+    uint64_t skew; /* mp_model_read_image puts it this far into its buffer */
+} mp_image;
 
 struct moepage_model {
     mp_handle handle;
     _Atomic uint32_t users;  /* expert pools */
-    moepage_model_info info; /* struct_size set; architecture points to static text */
+    moepage_model_info info; /* struct_size set; architecture lives as long as the model */
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_ffn_layout ffn;
     mp_piece pieces[MP_MAX_PIECES];
     uint32_t n_pieces;
-    const void **sources; /* [moe_layers][experts][n_pieces]; NULL with a read callback */
+    const void **sources; /* [moe_layers][experts][n_pieces]; NULL with a read callback or a pack */
     moepage_read_fn read; /* or NULL */
     void *read_user;
     int32_t *layer_of_moe; /* [moe_layers] */
     mp_log log;
-    struct mp_checkpoint
-        *checkpoint; /* mapped files, tensor directory, config text; NULL for banks */
+    /* Where the rest is: at most one of the three. */
+    struct mp_checkpoint *checkpoint; /* mapped files, tensor directory, config text */
+    struct mp_pack *pack;             /* a mapped .moepack */
+    struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
 };
 
 /* Opens a checkpoint directory; what moepage_model_open does. */
 moepage_status mp_model_open_checkpoint(const char *path, const mp_log *log,
                                         struct moepage_model **out);
+
+/* Opens a .moepack file. */
+moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct moepage_model **out);
 
 /* A model of caller-held experts; `banks` is a full-sized struct of this version. */
 moepage_status mp_model_open_banks(const moepage_banks *banks, const mp_log *log,
@@ -61,12 +88,60 @@ moepage_status mp_model_open_banks(const moepage_banks *banks, const mp_log *log
 /* Frees a model, half-built or whole. NULL is a no-op. */
 void mp_model_free(struct moepage_model *model);
 
+/* A tensor that is never paged. */
+typedef struct mp_dense_tensor {
+    const char *name;
+    uint32_t dtype; /* NONE: of a type or a rank that no view can express */
+    uint32_t rank;
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    uint64_t bytes;
+    const unsigned char *data; /* at any alignment */
+} mp_dense_tensor;
+
+/* The index-th of them in the order of their names; false past the last. */
+bool mp_model_dense_at(const struct moepage_model *model, uint64_t index, mp_dense_tensor *out);
+
 /* The tensor of that name, aligned for its dtype. */
 moepage_status mp_model_find_tensor(const struct moepage_model *model, const char *name,
                                     moepage_tensor_view *out);
 
-/* config.json, or NULL for banks. */
+/* config.json, or NULL where there is none. */
 const char *mp_model_config_text(const struct moepage_model *model);
+
+/* ---- images (image.c) ---- */
+
+/* Is every expert stored in this form? A checkpoint or bank stores DENSE. DENSE images can be had of
+ * every model with a lossless form: one stored as EXPH only is decoded when it is read. */
+bool mp_model_has_form(const struct moepage_model *model, uint32_t form);
+
+/* Bytes of a 4096-aligned buffer that any expert's image of this form can be read into. */
+uint64_t mp_model_image_room(const struct moepage_model *model, uint32_t form);
+
+/* The size of the largest expert's image in a form that the model has; 0 for another. */
+uint64_t mp_model_most_bytes(const struct moepage_model *model, uint32_t form);
+
+/* Where an expert's image is. Cheap, reads no weights. */
+void mp_model_find_image(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                         uint32_t form, mp_image *out);
+
+/* Its parts, one per expert tensor, of a form other than DENSE; parts[MOEPAGE_MAX_EXPERT_TENSORS]. */
+void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                         uint32_t form, mp_image_part *parts);
+
+/* Reads an image into buffer[skew ..), checks it against its checksum and, for EXPH, that decoding
+ * cannot fail. Direct I/O where the file system allows. Blocks; any thread. *read_bytes is what
+ * was read from storage. IO, FORMAT (the sentence names file, section, layer and expert), CALLBACK.
+ * A sentence is left in mp_last_error of the calling thread. */
+moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t form, void *buffer, uint64_t room,
+                                   uint64_t *read_bytes);
+
+/* The same check for a mapped image, done once per expert and form: later calls are one atomic
+ * load. */
+moepage_status mp_model_check_mapped(const struct moepage_model *model, uint32_t layer,
+                                     uint32_t expert, uint32_t form);
+bool mp_model_mapped_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                                uint32_t form);
 
 /* Index of (layer, expert, piece 0) in `sources`. */
 static inline uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer,

@@ -296,6 +296,111 @@ static void test_banks_refuse_unclear_or_missing_sources(void **state)
     assert_int_equal(moepage_model_open_banks(&banks, NULL, NULL), MOEPAGE_E_ARGUMENT);
 }
 
+/* ---- What else a whole model has ---------------------------------------------------------- */
+
+static const float numbers[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+static moepage_dense_tensor dense[3];
+static const int32_t layer_index[LAYERS] = {1, 2, 5};
+
+static void add_extras(void)
+{
+    dense[0] = (moepage_dense_tensor){"w.b", MOEPAGE_DTYPE_F32, 2, {2, 3}, numbers};
+    dense[1] = (moepage_dense_tensor){"w.a", MOEPAGE_DTYPE_F16, 1, {5}, numbers};
+    dense[2] = (moepage_dense_tensor){"s", MOEPAGE_DTYPE_I64, 0, {0}, numbers};
+    banks.architecture = "my_moe";
+    banks.config_json = "{}";
+    banks.layer_index = layer_index;
+    banks.layers = 7;
+    banks.shared_experts = 2;
+    banks.vocabulary = 100;
+    banks.n_dense = 3;
+    banks.dense = dense;
+}
+
+static void test_banks_bring_the_rest_of_a_model(void **state)
+{
+    (void)state;
+    static const char *const sorted[] = {"s", "w.a", "w.b"};
+    char name[8];
+    add_extras();
+    moepage_model *model = open_banks();
+    memset(dense, 0, sizeof dense); /* copied */
+    assert_string_equal(model->info.architecture, "my_moe");
+    assert_string_equal(moepage_model_config_json(model), "{}");
+    assert_int_equal(model->info.layers, 7);
+    assert_int_equal(model->info.shared_experts, 2);
+    assert_int_equal(model->info.vocabulary, 100);
+    assert_int_equal(model->info.dense_bytes, 24 + 10 + 8);
+    assert_int_equal(moepage_model_layer_index(model, 2), 5);
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_int_equal(moepage_model_get_tensor_name(model, i, name, sizeof name), MOEPAGE_OK);
+        assert_string_equal(name, sorted[i]);
+    }
+    assert_int_equal(moepage_model_get_tensor_name(model, 3, name, 8), MOEPAGE_E_NOT_FOUND);
+    moepage_tensor_view view = {.struct_size = sizeof view};
+    assert_int_equal(moepage_model_find_tensor(model, "w.b", &view), MOEPAGE_OK);
+    assert_int_equal(view.dtype, MOEPAGE_DTYPE_F32);
+    assert_int_equal(view.rank, 2);
+    assert_int_equal(view.shape[1], 3);
+    assert_int_equal(view.bytes, 24);
+    assert_ptr_equal(view.data, numbers);
+    assert_int_equal(moepage_model_find_tensor(model, "w.c", &view), MOEPAGE_E_NOT_FOUND);
+    expect_sentence("w.c|3 dense ones");
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+/* Of a program that knows only the struct's first form. */
+static void test_banks_of_the_first_form_are_taken(void **state)
+{
+    (void)state;
+    add_extras();
+    banks.struct_size = offsetof(moepage_banks, architecture);
+    moepage_model *model = open_banks();
+    assert_string_equal(model->info.architecture, "banks");
+    assert_int_equal(model->info.layers, LAYERS);
+    assert_int_equal(model->info.dense_bytes, 0);
+    assert_null(model->extras);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    banks.struct_size--;
+    expect_refusal(MOEPAGE_E_VERSION, "struct_size is");
+}
+
+#define EXPECT_REFUSED(change, words)              \
+    do {                                           \
+        make(NULL);                                \
+        add_extras();                              \
+        change;                                    \
+        expect_refusal(MOEPAGE_E_ARGUMENT, words); \
+    } while (0)
+
+static void test_banks_refuse_bad_extras(void **state)
+{
+    (void)state;
+    static const int32_t equal[] = {0, 3, 3}, beyond[] = {0, 1, 7}, negative[] = {-1, 0, 1};
+    EXPECT_REFUSED(banks.architecture = "", "architecture has 0 characters");
+    EXPECT_REFUSED(banks.architecture =
+                       "0123456789012345678901234567890123456789012345678901234567890123",
+                   "architecture has 64 characters");
+    EXPECT_REFUSED(banks.layers = 2, "banks: layers is 2, it must be 3 to");
+    EXPECT_REFUSED(banks.layer_index = equal, "MoE layer 2 is layer 3");
+    EXPECT_REFUSED(banks.layer_index = beyond, "MoE layer 2 is layer 7");
+    EXPECT_REFUSED(banks.layer_index = negative, "MoE layer 0 is layer -1");
+    EXPECT_REFUSED(banks.dense = NULL, "n_dense is 3, but dense is NULL");
+    EXPECT_REFUSED(dense[1].name = NULL, "dense tensor 1 has no name");
+    EXPECT_REFUSED(dense[1].name = "", "dense tensor 1 has an empty name");
+    EXPECT_REFUSED(dense[1].name = "s", "two dense tensors have the name \"s\"");
+    EXPECT_REFUSED(dense[2].dtype = 0, "dense tensor 2 has dtype 0");
+    EXPECT_REFUSED(dense[2].dtype = 11, "dense tensor 2 has dtype 11");
+    EXPECT_REFUSED(dense[0].rank = 5, "dense tensor 0 has rank 5");
+    EXPECT_REFUSED(dense[0].rank = 1, "dense tensor 0 has rank 1 and shape[1] = 3");
+    EXPECT_REFUSED(dense[0].shape[0] = UINT64_MAX, "dense tensor 0|overflows");
+    EXPECT_REFUSED((dense[0].shape[0] = UINT64_MAX / 8, dense[0].shape[1] = 2,
+                    dense[1].shape[0] = UINT64_MAX / 8),
+                   "overflows");
+    EXPECT_REFUSED(dense[0].data = NULL, "dense tensor 0 has 24 bytes, but data is NULL");
+    EXPECT_REFUSED(dense[1].data = (const char *)numbers + 1, "dense tensor 1: data is at");
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup(f, make)
@@ -309,6 +414,9 @@ int main(void)
         CASE(test_banks_refuse_bad_tensors),
         CASE(test_banks_refuse_sizes_that_overflow),
         CASE(test_banks_refuse_unclear_or_missing_sources),
+        CASE(test_banks_bring_the_rest_of_a_model),
+        CASE(test_banks_of_the_first_form_are_taken),
+        CASE(test_banks_refuse_bad_extras),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,8 @@ static void test_model_open_refuses_a_directory_without_its_files(void **state)
     expect_sentence("tests/no/such/model|config.json");
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", maker.dir);
-    assert_int_equal(moepage_model_open(path, NULL, &model), MOEPAGE_E_NOT_FOUND);
+    assert_int_equal(moepage_model_open(path, NULL, &model), MOEPAGE_E_FORMAT);
+    expect_sentence("config.json|a .moepack has|name the directory");
     assert_null(model);
 }
 

@@ -1,0 +1,181 @@
+/* Encoding an expert: verbatim, as a zstd frame of byte planes, exponent-coded, or quantised. */
+#include "model/pack_encode.h"
+
+#include <string.h>
+#include <xxhash.h>
+#include <zstd.h>
+#include <zstd_errors.h>
+
+#include "base/status.h"
+#include "codec/exph.h"
+#include "model/dtype.h"
+#include "model/pack.h"
+#include "model/planes.h"
+
+static uint64_t raw_bytes(const moepage_expert_tensor *tensor)
+{
+    return mp_pack_round_up(tensor->bytes, MP_PACK_PART_ALIGN);
+}
+
+/* Room that a tensor's part can take while it is encoded; 0 for what an integer form cannot hold. */
+static uint64_t part_bound(const moepage_expert_tensor *tensor, uint32_t form, uint32_t group)
+{
+    uint64_t raw = raw_bytes(tensor);
+    if (form == MOEPAGE_FORM_EXPH) {
+        uint64_t coded = mp_exph_bound(tensor->dtype, mp_pack_elements(tensor));
+        return coded > raw ? coded : raw;
+    }
+    mp_quant_shape shape;
+    mp_quant_layout layout;
+    if (mp_pack_quant_shape(tensor, form, group, &shape))
+        return mp_quant_layout_of(&shape, &layout) ? layout.bytes : 0;
+    return mp_pack_is_weight(tensor->role) ? 0 : raw;
+}
+
+static moepage_status bound_parts(const struct moepage_model *model, mp_pack_encoder *encoder)
+{
+    const mp_pack_storage *storage = &encoder->storage;
+    for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
+        const moepage_expert_tensor *tensor = &model->tensors[i];
+        uint64_t bound = part_bound(tensor, storage->form, storage->group);
+        if (!bound)
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "expert tensor %u is %s of rank %u: integer forms are made of matrices "
+                           "of F32, F16 or BF16",
+                           i, mp_dtype_name(tensor->dtype), tensor->rank);
+        if (bound > (uint64_t)MP_PACK_PART_UNITS * MP_PACK_PART_ALIGN)
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "expert tensor %u can take %llu bytes, a part of an image at most %llu",
+                           i, (unsigned long long)bound,
+                           (unsigned long long)MP_PACK_PART_UNITS * MP_PACK_PART_ALIGN);
+        encoder->out_bytes += bound;
+    }
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pack_encoder_init(const struct moepage_model *model,
+                                    const mp_pack_options *options, uint32_t form,
+                                    mp_pack_encoder *out)
+{
+    bool dense = form == MOEPAGE_FORM_DENSE;
+    bool zstd = dense && options->cold_level;
+    *out = (mp_pack_encoder){
+        .model = model,
+        .storage = {.form = form,
+                    .group = form >= MOEPAGE_FORM_INT8 ? options->group : 0,
+                    .stored = zstd ? MP_PACK_STORED_ZSTD : MP_PACK_STORED_PLAIN,
+                    .n_parts = dense ? 0 : model->info.expert_tensors,
+                    .n_records = (uint64_t)model->info.moe_layers * model->info.experts},
+        .level = options->cold_level,
+        .search = options->search,
+        .source_bytes = mp_model_image_room(model, MOEPAGE_FORM_DENSE),
+    };
+    if (zstd) {
+        out->out_bytes = ZSTD_compressBound(model->info.expert_bytes);
+        out->scratch_bytes = model->info.expert_bytes;
+    }
+    moepage_status status = dense ? MOEPAGE_OK : bound_parts(model, out);
+    if (out->out_bytes)
+        out->out_bytes = mp_pack_round_up(out->out_bytes, MP_PACK_RECORD_ALIGN);
+    return status;
+}
+
+moepage_status mp_pack_encode_read(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint64_t source_bytes, mp_pack_encoded *item)
+{
+    mp_image image;
+    uint64_t read_bytes;
+    mp_model_find_image(model, layer, expert, MOEPAGE_FORM_DENSE, &image);
+    item->slot = item->source + image.skew;
+    return mp_model_read_image(model, layer, expert, MOEPAGE_FORM_DENSE, item->source, source_bytes,
+                               &read_bytes);
+}
+
+static moepage_status encode_zstd(const mp_pack_encoder *encoder, mp_pack_encoded *item)
+{
+    mp_planes_split(encoder->model, item->slot, item->scratch);
+    size_t n = ZSTD_compress(item->out, encoder->out_bytes, item->scratch,
+                             encoder->model->info.expert_bytes, encoder->level);
+    if (ZSTD_isError(n))
+        return mp_fail(ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation ? MOEPAGE_E_NO_MEMORY
+                                                                            : MOEPAGE_E_STATE,
+                       "zstd cannot compress %llu bytes at level %d: %s",
+                       (unsigned long long)encoder->model->info.expert_bytes, encoder->level,
+                       ZSTD_getErrorName(n));
+    item->bytes = n;
+    return MOEPAGE_OK;
+}
+
+static uint64_t put_raw(const moepage_expert_tensor *tensor, const unsigned char *in,
+                        unsigned char *out)
+{
+    uint64_t n = raw_bytes(tensor);
+    memcpy(out, in, tensor->bytes);
+    memset(out + tensor->bytes, 0, n - tensor->bytes);
+    return n;
+}
+
+/* A tensor that coding makes no smaller is kept raw: it then costs nothing to decode. */
+static uint64_t put_exph(const moepage_expert_tensor *tensor, const unsigned char *in,
+                         unsigned char *out, bool *raw)
+{
+    uint64_t elements = mp_pack_elements(tensor), n = 0;
+    if (mp_exph_bound(tensor->dtype, elements))
+        n = mp_exph_encode(tensor->dtype, in, elements, out);
+    *raw = n == 0 || n >= raw_bytes(tensor);
+    return *raw ? put_raw(tensor, in, out) : n;
+}
+
+static moepage_status encode_parts(const mp_pack_encoder *encoder, mp_pack_encoded *item)
+{
+    const mp_pack_storage *storage = &encoder->storage;
+    item->bytes = item->n_raw = 0;
+    for (uint32_t i = 0; i < storage->n_parts; i++) {
+        const moepage_expert_tensor *tensor = &encoder->model->tensors[i];
+        const unsigned char *in = item->slot + tensor->offset;
+        unsigned char *out = item->out + item->bytes;
+        mp_quant_shape shape;
+        mp_quant_layout layout;
+        uint64_t n;
+        bool raw = false;
+        if (storage->form == MOEPAGE_FORM_EXPH) {
+            n = put_exph(tensor, in, out, &raw);
+            item->n_raw += raw;
+        } else if (mp_pack_quant_shape(tensor, storage->form, storage->group, &shape)) {
+            mp_quant_layout_of(&shape, &layout);
+            n = layout.bytes;
+            memset(out, 0, n);
+            moepage_status status =
+                mp_quant_encode(&shape, tensor->dtype, in, (int)encoder->search, out);
+            if (status)
+                return mp_fail_within(status, "tensor %u", i);
+        } else {
+            n = put_raw(tensor, in, out);
+            raw = true;
+        }
+        item->parts[i] = (uint32_t)(n / MP_PACK_PART_ALIGN) | (raw ? MP_PACK_PART_RAW : 0);
+        item->bytes += n;
+    }
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pack_encode(const mp_pack_encoder *encoder, mp_pack_encoded *item)
+{
+    moepage_status status = MOEPAGE_OK;
+    item->record = item->out;
+    if (encoder->storage.form != MOEPAGE_FORM_DENSE) {
+        status = encode_parts(encoder, item);
+    } else if (encoder->storage.stored == MP_PACK_STORED_ZSTD) {
+        status = encode_zstd(encoder, item);
+    } else {
+        item->record = item->slot;
+        item->bytes = encoder->model->info.slot_bytes;
+    }
+    if (status)
+        return status;
+    uint64_t end = mp_pack_round_up(item->bytes, MP_PACK_RECORD_ALIGN);
+    if (end > item->bytes)
+        memset(item->out + item->bytes, 0, end - item->bytes);
+    item->xxh3 = XXH3_64bits(item->record, end);
+    return MOEPAGE_OK;
+}

@@ -1,0 +1,182 @@
+/* Writing a file whole or not at all. */
+#include "model/pack_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/errno_text.h"
+#include "base/file.h"
+#include "base/status.h"
+
+enum { PART_NAMES = 100 };
+
+typedef struct descriptor_name {
+    char path[32];
+} descriptor_name;
+
+/* A path that leads to an open file, named or not. */
+static descriptor_name descriptor_path(int fd)
+{
+    descriptor_name name;
+    snprintf(name.path, sizeof name.path, "/proc/self/fd/%d", fd);
+    return name;
+}
+
+/* The directory of a path, "." where it names none; the caller frees it. */
+static char *directory_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return mp_strdup(".");
+    char *copy = mp_strdup(path);
+    if (copy)
+        copy[slash == path ? 1 : slash - path] = 0;
+    return copy;
+}
+
+/* The rename must not do away with a directory, a device or a pipe. */
+static moepage_status check_target(const char *path)
+{
+    struct stat target;
+    if (!stat(path, &target) && !S_ISREG(target.st_mode))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%.300s is no regular file: a pack would replace it",
+                       path);
+    return MOEPAGE_OK;
+}
+
+static bool next_part(mp_pack_file *file, int i)
+{
+    snprintf(file->part, strlen(file->path) + sizeof ".part00", "%s.part%d", file->path, i);
+    return i < PART_NAMES;
+}
+
+/* Under a name that nobody has: a writer that was killed may have left one behind. */
+static moepage_status create_named(mp_pack_file *file)
+{
+    for (int i = 0; next_part(file, i); i++) {
+        file->fd = open(file->part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file->fd >= 0)
+            return MOEPAGE_OK;
+        if (errno != EEXIST)
+            break;
+    }
+    return mp_file_fail(file->part, "create");
+}
+
+/* Not on every file system, and only where the system lets it have a name later. */
+static bool create_unnamed(mp_pack_file *file)
+{
+    file->fd = open(file->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    if (file->fd < 0)
+        return false;
+    file->unnamed = access(descriptor_path(file->fd).path, F_OK) == 0;
+    if (!file->unnamed) {
+        close(file->fd);
+        file->fd = -1;
+    }
+    return file->unnamed;
+}
+
+moepage_status mp_pack_file_create(const char *path, mp_pack_file *out)
+{
+    moepage_status status = check_target(path);
+    if (status)
+        return status;
+    *out = (mp_pack_file){.path = path, .fd = -1};
+    out->directory = directory_of(path);
+    out->part = mp_alloc(strlen(path) + sizeof ".part00");
+    if (!out->directory || !out->part)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path");
+    return create_unnamed(out) ? MOEPAGE_OK : create_named(out);
+}
+
+moepage_status mp_pack_file_write(mp_pack_file *file, const void *bytes, uint64_t n,
+                                  uint64_t offset)
+{
+    if (mp_file_write_at(file->fd, bytes, n, offset))
+        return MOEPAGE_OK;
+    int error = errno;
+    return mp_fail(MOEPAGE_E_IO, "%.300s: writing %llu bytes at %llu failed: %s", file->path,
+                   (unsigned long long)n, (unsigned long long)offset, mp_errno_text_of(error).text);
+}
+
+moepage_status mp_pack_file_sync(mp_pack_file *file, uint64_t bytes)
+{
+    unsigned char last = 0;
+    /* Not ftruncate: growing past the limit on the size of files would raise a signal. */
+    moepage_status status = MOEPAGE_OK;
+    struct stat info;
+    if (fstat(file->fd, &info))
+        return mp_file_fail(file->path, "examine");
+    if ((uint64_t)info.st_size < bytes)
+        status = mp_pack_file_write(file, &last, 1, bytes - 1);
+    if (!status && fsync(file->fd))
+        status = mp_fail(MOEPAGE_E_IO, "%.300s: cannot write to disk: %s", file->path,
+                         mp_errno_text_of(errno).text);
+    return status;
+}
+
+/* An unnamed file cannot take the place of another at once, so it gets the name in passing. */
+static moepage_status link_part(mp_pack_file *file)
+{
+    descriptor_name self = descriptor_path(file->fd);
+    for (int i = 0; next_part(file, i); i++) {
+        if (!linkat(AT_FDCWD, self.path, AT_FDCWD, file->part, AT_SYMLINK_FOLLOW)) {
+            file->unnamed = 0;
+            return MOEPAGE_OK;
+        }
+        if (errno != EEXIST)
+            break;
+    }
+    return mp_file_fail(file->part, "create");
+}
+
+void mp_pack_file_reading_path(const mp_pack_file *file, char *out, uint64_t capacity)
+{
+    snprintf(out, capacity, "%s", file->unnamed ? descriptor_path(file->fd).path : file->part);
+}
+
+static void sync_directory(const mp_pack_file *file, const mp_log *log)
+{
+    int fd = open(file->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd))
+        mp_log_write(log, MOEPAGE_LOG_WARNING,
+                     "%.300s is complete, but its directory could not be synced: a crash of the "
+                     "system may lose its name",
+                     file->path);
+    if (fd >= 0)
+        close(fd);
+}
+
+moepage_status mp_pack_file_publish(mp_pack_file *file, const mp_log *log)
+{
+    moepage_status status = file->unnamed ? link_part(file) : MOEPAGE_OK;
+    if (status)
+        return status;
+    if (rename(file->part, file->path))
+        return mp_fail(MOEPAGE_E_IO, "%.200s cannot be renamed to %.200s: %s", file->part,
+                       file->path, mp_errno_text_of(errno).text);
+    close(file->fd); /* after fsync it has nothing left to report */
+    file->fd = -1;
+    sync_directory(file, log);
+    return MOEPAGE_OK;
+}
+
+void mp_pack_file_discard(mp_pack_file *file)
+{
+    if (file->fd >= 0) {
+        close(file->fd);
+        if (!file->unnamed)
+            unlink(file->part);
+        file->fd = -1;
+    }
+    mp_free(file->directory);
+    mp_free(file->part);
+    file->directory = file->part = NULL;
+}

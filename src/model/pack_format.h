@@ -1,0 +1,96 @@
+/* pack_format.h — the bytes of a .moepack file: how big things are, where they may start, and how
+ * numbers are stored. docs/format-moepack.md specifies the file. */
+#ifndef MP_MODEL_PACK_FORMAT_H
+#define MP_MODEL_PACK_FORMAT_H
+
+#include <stdint.h>
+
+#include "moepage.h"
+
+#define MP_PACK_MAGIC "MOEPACK" /* with its NUL, 8 bytes */
+
+enum {
+    MP_PACK_MAJOR = 1,
+    MP_PACK_MINOR = 0,
+    MP_PACK_HEADER_BYTES = 128,
+    MP_PACK_ENTRY_BYTES = 32, /* of the section table */
+    MP_PACK_PAGE = 4096,      /* sections start at multiples of this; the file is one long */
+    MP_PACK_MAX_SECTIONS = (MP_PACK_PAGE - MP_PACK_HEADER_BYTES) / MP_PACK_ENTRY_BYTES,
+    MP_PACK_SHAPE_BYTES = 128,       /* before its tensors */
+    MP_PACK_SHAPE_TENSOR_BYTES = 64, /* each; the layers follow */
+    MP_PACK_NAME_BYTES = 64,         /* of the architecture, NUL included */
+    MP_PACK_DENSE_HEAD_BYTES = 16,   /* of the directory */
+    MP_PACK_DENSE_TENSOR_BYTES = 80, /* each; the names follow */
+    MP_PACK_DENSE_ALIGN = 256,       /* of a tensor in DENSE DATA */
+    MP_PACK_INDEX_HEAD_BYTES = 32,   /* of an expert index */
+    MP_PACK_RECORD_BYTES = 24,       /* of its entries, before the parts */
+    MP_PACK_RECORD_ALIGN = 64,       /* of a record in EXPERT DATA */
+    MP_PACK_PART_ALIGN = 16,         /* of a part in an image */
+    MP_PACK_STORED_PLAIN = 0,        /* how records hold images: as they are, or */
+    MP_PACK_STORED_ZSTD = 1          /* as one zstd frame of their byte planes */
+};
+
+#define MP_PACK_FLAG_SWIGLU 1u       /* of SHAPE */
+#define MP_PACK_PART_RAW 0x80000000u /* in a part's size */
+#define MP_PACK_PART_UNITS 0x7fffffffu
+
+typedef enum mp_pack_section_type {
+    MP_PACK_SHAPE = 1,
+    MP_PACK_CONFIG = 2,
+    MP_PACK_DENSE_DIRECTORY = 3,
+    MP_PACK_DENSE_DATA = 4,
+    MP_PACK_EXPERT_INDEX = 5, /* this and the next: one each per form */
+    MP_PACK_EXPERT_DATA = 6
+} mp_pack_section_type;
+
+typedef struct mp_pack_section {
+    uint32_t type; /* mp_pack_section_type */
+    uint32_t form; /* MOEPAGE_FORM_* of expert sections, else 0 */
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t xxh3; /* 0 for the two kinds of data, whose pieces have checksums of their own */
+} mp_pack_section;
+
+/* By value, so that it can stand in the call that prints it. */
+typedef struct mp_pack_section_text {
+    char text[32];
+} mp_pack_section_text;
+
+/* "EXPERT DATA (exph)". */
+mp_pack_section_text mp_pack_section_name(uint32_t type, uint32_t form);
+
+void mp_pack_section_encode(const mp_pack_section *section, unsigned char *out);
+void mp_pack_section_decode(const unsigned char *in, mp_pack_section *out);
+
+/* Writes the header of a file of this version; `table_xxh3` is of the section table. */
+void mp_pack_header_encode(uint64_t file_bytes, uint32_t n_sections, uint64_t table_xxh3,
+                           unsigned char *out);
+
+static inline uint64_t mp_pack_round_up(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+static inline void mp_put32(unsigned char *out, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline void mp_put64(unsigned char *out, uint64_t value)
+{
+    for (int i = 0; i < 8; i++)
+        out[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline uint32_t mp_get32(const unsigned char *in)
+{
+    return (uint32_t)in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
+}
+
+static inline uint64_t mp_get64(const unsigned char *in)
+{
+    return (uint64_t)mp_get32(in) | (uint64_t)mp_get32(in + 4) << 32;
+}
+
+#endif

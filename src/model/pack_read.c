@@ -1,0 +1,228 @@
+/* Reading experts' images out of a .moepack file: whole pages around a record, past the page cache
+ * where the file system allows, checked before anybody uses them. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zstd.h>
+
+#include "base/errno_text.h"
+#include "base/status.h"
+#include "codec/exph.h"
+#include "model/bounce.h"
+#include "model/pack.h"
+#include "model/planes.h"
+#include "model/slot.h"
+
+/* Names the record in a failure's sentence. */
+static moepage_status fail_in_record(moepage_status status, const struct moepage_model *model,
+                                     uint32_t form, uint64_t key)
+{
+    return mp_fail_within(status, "%.160s: section %s: layer %u, expert %u", model->pack->name,
+                          mp_pack_section_name(MP_PACK_EXPERT_DATA, form).text,
+                          (uint32_t)(key / model->info.experts),
+                          (uint32_t)(key % model->info.experts));
+}
+
+/* ---- pages ---- */
+
+/* One read that got somewhere, or a failure with errno. */
+static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset)
+{
+    ssize_t done;
+    do
+        done = pread(fd, out, n, (off_t)offset);
+    while (done < 0 && errno == EINTR);
+    return done;
+}
+
+/* Direct reads need their buffer, place and size aligned, which all calls here are. A file system
+ * may refuse them all the same, then the page cache serves; so it does behind a short read, which
+ * can end anywhere. */
+static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, unsigned char *out)
+{
+    uint64_t done = 0;
+    if (atomic_load_explicit(&pack->direct, memory_order_relaxed)) {
+        ssize_t got = read_some(pack->direct_fd, out, n, offset);
+        if (got < 0 && errno == EINVAL)
+            atomic_store_explicit(&pack->direct, false, memory_order_relaxed);
+        else if (got < 0)
+            return mp_fail(MOEPAGE_E_IO, "reading %llu bytes at %llu failed: %s",
+                           (unsigned long long)n, (unsigned long long)offset,
+                           mp_errno_text_of(errno).text);
+        else
+            done = (uint64_t)got;
+    }
+    while (done < n) {
+        ssize_t got = read_some(pack->fd, out + done, n - done, offset + done);
+        if (got < 0)
+            return mp_fail(MOEPAGE_E_IO, "reading %llu bytes at %llu failed: %s",
+                           (unsigned long long)(n - done), (unsigned long long)(offset + done),
+                           mp_errno_text_of(errno).text);
+        if (got == 0)
+            return mp_fail(MOEPAGE_E_IO,
+                           "the file has nothing at %llu any more, it had %llu bytes when opened",
+                           (unsigned long long)(offset + done),
+                           (unsigned long long)pack->map.n_bytes);
+        done += (uint64_t)got;
+    }
+    return MOEPAGE_OK;
+}
+
+/* ---- checks ---- */
+
+static moepage_status check_parts(const struct moepage_model *model, uint32_t form,
+                                  const mp_pack_record *record, const unsigned char *image)
+{
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    mp_pack_parts_of(model, form, record, parts);
+    for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
+        const moepage_expert_tensor *tensor = &model->tensors[i];
+        const unsigned char *part = image + parts[i].offset;
+        moepage_status status = MOEPAGE_OK;
+        mp_quant_shape shape;
+        if (parts[i].form == MOEPAGE_FORM_EXPH)
+            status = mp_exph_check(part, parts[i].bytes, tensor->dtype, mp_pack_elements(tensor));
+        else if (mp_pack_quant_shape(tensor, parts[i].form, model->pack->forms[form].group, &shape))
+            status = mp_quant_check(&shape, part, parts[i].bytes);
+        if (status)
+            return mp_fail_within(status, "tensor %u", i);
+    }
+    return MOEPAGE_OK;
+}
+
+/* A record's bytes and padding against the index, and what decoders rely on. */
+static moepage_status check_record(const struct moepage_model *model, uint32_t form,
+                                   const mp_pack_record *record, const unsigned char *bytes)
+{
+    uint64_t n = mp_pack_round_up(record->bytes, MP_PACK_RECORD_ALIGN);
+    if (XXH3_64bits(bytes, n) != record->xxh3)
+        return mp_fail(MOEPAGE_E_FORMAT, "its bytes do not match their checksum");
+    return form == MOEPAGE_FORM_DENSE ? MOEPAGE_OK : check_parts(model, form, record, bytes);
+}
+
+moepage_status mp_pack_check_mapped(const struct moepage_model *model, uint32_t layer,
+                                    uint32_t expert, uint32_t form)
+{
+    mp_pack_form *of = &model->pack->forms[form];
+    uint64_t key = mp_pack_key(model, layer, expert);
+    mp_pack_record record = mp_pack_record_of(of, key);
+    moepage_status status =
+        check_record(model, form, &record, model->pack->map.bytes + record.offset);
+    if (status)
+        return fail_in_record(status, model, form, key);
+    atomic_fetch_or_explicit(&of->checked[key / 32], 1u << key % 32, memory_order_release);
+    return MOEPAGE_OK;
+}
+
+/* ---- images ---- */
+
+/* Reads the pages around a record and checks it; its bytes are then at out[offset % page). */
+static moepage_status read_record(const struct moepage_model *model, uint32_t form, uint64_t key,
+                                  unsigned char *out, uint64_t *read_bytes)
+{
+    mp_pack_record record = mp_pack_record_of(&model->pack->forms[form], key);
+    uint64_t skew = record.offset % MP_PACK_PAGE;
+    assert((uintptr_t)out % MP_PACK_PAGE == 0);
+    uint64_t n = mp_pack_round_up(skew + record.bytes, MP_PACK_PAGE);
+    moepage_status status = read_pages(model->pack, record.offset - skew, n, out);
+    if (!status)
+        status = check_record(model, form, &record, out + skew);
+    if (status)
+        return fail_in_record(status, model, form, key);
+    *read_bytes = n;
+    return MOEPAGE_OK;
+}
+
+/* One frame of exactly an expert's bytes, whatever it says of itself. */
+static moepage_status expand(const struct moepage_model *model, const mp_pack_record *record,
+                             const unsigned char *frame, unsigned char *planes)
+{
+    uint64_t n = model->info.expert_bytes;
+    if (ZSTD_getFrameContentSize(frame, record->bytes) != n ||
+        ZSTD_findFrameCompressedSize(frame, record->bytes) != record->bytes)
+        return mp_fail(MOEPAGE_E_FORMAT, "its record is not one zstd frame of %llu bytes",
+                       (unsigned long long)n);
+    size_t got = ZSTD_decompress(planes, n, frame, record->bytes);
+    if (ZSTD_isError(got) || got != n)
+        return mp_fail(MOEPAGE_E_FORMAT, "its zstd frame cannot be decoded: %s",
+                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few bytes");
+    return MOEPAGE_OK;
+}
+
+static moepage_status read_zstd(const struct moepage_model *model, uint64_t key,
+                                unsigned char *slot, uint64_t *read_bytes)
+{
+    const mp_pack_form *of = &model->pack->forms[MOEPAGE_FORM_DENSE];
+    mp_pack_record record = mp_pack_record_of(of, key);
+    mp_bounce frame = {0}, planes = {0};
+    moepage_status status;
+    if (!mp_bounce_alloc(of->room, &frame) || !mp_bounce_alloc(model->info.expert_bytes, &planes)) {
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to decode an expert of %llu bytes",
+                         (unsigned long long)model->info.expert_bytes);
+        goto done;
+    }
+    status = read_record(model, MOEPAGE_FORM_DENSE, key, frame.bytes, read_bytes);
+    if (status)
+        goto done;
+    status = expand(model, &record, frame.bytes + record.offset % MP_PACK_PAGE, planes.bytes);
+    if (status) {
+        fail_in_record(status, model, MOEPAGE_FORM_DENSE, key);
+        goto done;
+    }
+    mp_planes_merge(model, planes.bytes, slot);
+    mp_slot_clear_padding(model, slot);
+done:
+    mp_bounce_free(&frame);
+    mp_bounce_free(&planes);
+    return status;
+}
+
+void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part *parts,
+                         const unsigned char *image, unsigned char *slot)
+{
+    const mp_exph_decoder *decoder = mp_exph_decoder_best();
+    for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
+        const moepage_expert_tensor *tensor = &model->tensors[i];
+        const unsigned char *part = image + parts[i].offset;
+        uint64_t n = mp_pack_elements(tensor);
+        if (parts[i].form == MOEPAGE_FORM_EXPH)
+            mp_exph_decode(decoder, part, parts[i].bytes, tensor->dtype, n, 0, mp_exph_chunks(n),
+                           slot + tensor->offset);
+        else
+            memcpy(slot + tensor->offset, part, tensor->bytes);
+    }
+    mp_slot_clear_padding(model, slot);
+}
+
+static moepage_status read_decoded(const struct moepage_model *model, uint64_t key,
+                                   unsigned char *slot, uint64_t *read_bytes)
+{
+    const mp_pack_form *of = &model->pack->forms[MOEPAGE_FORM_EXPH];
+    mp_pack_record record = mp_pack_record_of(of, key);
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    mp_bounce image;
+    if (!mp_bounce_alloc(of->room, &image))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to decode an expert of %llu bytes",
+                       (unsigned long long)model->info.expert_bytes);
+    moepage_status status = read_record(model, MOEPAGE_FORM_EXPH, key, image.bytes, read_bytes);
+    if (!status) {
+        mp_pack_parts_of(model, MOEPAGE_FORM_EXPH, &record, parts);
+        mp_pack_decode_exph(model, parts, image.bytes + record.offset % MP_PACK_PAGE, slot);
+    }
+    mp_bounce_free(&image);
+    return status;
+}
+
+moepage_status mp_pack_read_image(const struct moepage_model *model, uint32_t layer,
+                                  uint32_t expert, uint32_t form, void *buffer,
+                                  uint64_t *read_bytes)
+{
+    uint64_t key = mp_pack_key(model, layer, expert);
+    const mp_pack_form *of = &model->pack->forms[form];
+    if (!of->present)
+        return read_decoded(model, key, buffer, read_bytes);
+    return of->zstd ? read_zstd(model, key, buffer, read_bytes)
+                    : read_record(model, form, key, buffer, read_bytes);
+}

@@ -1,0 +1,210 @@
+/* The SHAPE section of a .moepack file: what moepage_model_info says, the tensors of an expert, and
+ * which layers have experts. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "model/pack.h"
+#include "model/pack_sections.h"
+#include "model/shape.h"
+#include "model/slot.h"
+
+/* Where the numbers of the section lie. */
+enum {
+    AT_LAYERS = MP_PACK_NAME_BYTES,
+    AT_MOE_LAYERS = 68,
+    AT_EXPERTS = 72,
+    AT_TOP_K = 76,
+    AT_HIDDEN = 80,
+    AT_INTERMEDIATE = 84,
+    AT_SHARED = 88,
+    AT_VOCABULARY = 92,
+    AT_TENSORS = 96,
+    AT_FLAGS = 100,
+    AT_SCALE_DTYPE = 104,
+    AT_SCALE_ROWS = 108,
+    AT_SCALE_COLUMNS = 112,
+    AT_RESERVED = 116,
+    AT_SLOT_BYTES = 120
+};
+
+uint64_t mp_pack_shape_bytes(const struct moepage_model *model)
+{
+    return MP_PACK_SHAPE_BYTES + (uint64_t)model->info.expert_tensors * MP_PACK_SHAPE_TENSOR_BYTES +
+           (uint64_t)model->info.moe_layers * 4;
+}
+
+static void encode_tensor(const moepage_expert_tensor *tensor, unsigned char *out)
+{
+    mp_put32(out, tensor->role);
+    mp_put32(out + 4, tensor->dtype);
+    mp_put32(out + 8, tensor->rank);
+    for (uint32_t d = 0; d < MOEPAGE_MAX_RANK; d++)
+        mp_put64(out + 16 + 8 * d, tensor->shape[d]);
+    mp_put64(out + 48, tensor->bytes);
+    mp_put64(out + 56, tensor->offset);
+}
+
+void mp_pack_shape_encode(const struct moepage_model *model, unsigned char *out)
+{
+    const moepage_model_info *info = &model->info;
+    memset(out, 0, mp_pack_shape_bytes(model));
+    strncpy((char *)out, info->architecture, MP_PACK_NAME_BYTES - 1);
+    mp_put32(out + AT_LAYERS, info->layers);
+    mp_put32(out + AT_MOE_LAYERS, info->moe_layers);
+    mp_put32(out + AT_EXPERTS, info->experts);
+    mp_put32(out + AT_TOP_K, info->top_k);
+    mp_put32(out + AT_HIDDEN, info->hidden);
+    mp_put32(out + AT_INTERMEDIATE, info->expert_intermediate);
+    mp_put32(out + AT_SHARED, info->shared_experts);
+    mp_put32(out + AT_VOCABULARY, info->vocabulary);
+    mp_put32(out + AT_TENSORS, info->expert_tensors);
+    mp_put32(out + AT_FLAGS, model->ffn.swiglu ? MP_PACK_FLAG_SWIGLU : 0);
+    mp_put32(out + AT_SCALE_DTYPE, model->ffn.scale.dtype);
+    mp_put32(out + AT_SCALE_ROWS, model->ffn.scale.rows);
+    mp_put32(out + AT_SCALE_COLUMNS, model->ffn.scale.columns);
+    mp_put64(out + AT_SLOT_BYTES, info->slot_bytes);
+    unsigned char *at = out + MP_PACK_SHAPE_BYTES;
+    for (uint32_t i = 0; i < info->expert_tensors; i++, at += MP_PACK_SHAPE_TENSOR_BYTES)
+        encode_tensor(&model->tensors[i], at);
+    for (uint32_t i = 0; i < info->moe_layers; i++, at += 4)
+        mp_put32(at, (uint32_t)model->layer_of_moe[i]);
+}
+
+static moepage_status decode_name(const unsigned char *in, char *out)
+{
+    size_t n = strnlen((const char *)in, MP_PACK_NAME_BYTES);
+    if (n == 0 || n == MP_PACK_NAME_BYTES)
+        return mp_fail(MOEPAGE_E_FORMAT, "the architecture has %s, it must have 1 to %d bytes",
+                       n ? "no end" : "no name", MP_PACK_NAME_BYTES - 1);
+    for (size_t i = n; i < MP_PACK_NAME_BYTES; i++)
+        if (in[i])
+            return mp_fail(MOEPAGE_E_FORMAT, "byte %zu, behind the architecture's name, is not 0",
+                           i);
+    memcpy(out, in, MP_PACK_NAME_BYTES);
+    return MOEPAGE_OK;
+}
+
+static moepage_status decode_numbers(const unsigned char *in, struct moepage_model *model)
+{
+    uint32_t flags = mp_get32(in + AT_FLAGS);
+    model->info = (moepage_model_info){
+        .struct_size = sizeof model->info,
+        .layers = mp_get32(in + AT_LAYERS),
+        .moe_layers = mp_get32(in + AT_MOE_LAYERS),
+        .experts = mp_get32(in + AT_EXPERTS),
+        .top_k = mp_get32(in + AT_TOP_K),
+        .hidden = mp_get32(in + AT_HIDDEN),
+        .expert_intermediate = mp_get32(in + AT_INTERMEDIATE),
+        .shared_experts = mp_get32(in + AT_SHARED),
+        .vocabulary = mp_get32(in + AT_VOCABULARY),
+        .expert_tensors = mp_get32(in + AT_TENSORS),
+        .architecture = model->pack->architecture,
+    };
+    model->ffn.swiglu = flags & MP_PACK_FLAG_SWIGLU;
+    model->ffn.scale = (mp_block_scale){.dtype = mp_get32(in + AT_SCALE_DTYPE),
+                                        .rows = mp_get32(in + AT_SCALE_ROWS),
+                                        .columns = mp_get32(in + AT_SCALE_COLUMNS)};
+    if (flags & ~MP_PACK_FLAG_SWIGLU || mp_get32(in + AT_RESERVED))
+        return mp_fail(MOEPAGE_E_FORMAT, "flags are %#x and reserved is %#x, known is only %#x",
+                       flags, mp_get32(in + AT_RESERVED), MP_PACK_FLAG_SWIGLU);
+    return mp_shape_check_counts(&model->info, MOEPAGE_E_FORMAT);
+}
+
+static moepage_status check_scale(const mp_block_scale *scale)
+{
+    bool none = scale->dtype == MOEPAGE_DTYPE_NONE;
+    bool known = none || scale->dtype == MOEPAGE_DTYPE_F32 || scale->dtype == MOEPAGE_DTYPE_BF16;
+    if (known && none == !scale->rows && none == !scale->columns)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "block scales are of dtype %u and cover %u x %u weights: they must be F32 or "
+                   "BF16 and cover at least 1 x 1, or be all 0",
+                   scale->dtype, scale->rows, scale->columns);
+}
+
+static moepage_status decode_tensors(const unsigned char *in, struct moepage_model *model)
+{
+    uint32_t n = model->info.expert_tensors;
+    for (uint32_t i = 0; i < n; i++) {
+        const unsigned char *at = in + (uint64_t)i * MP_PACK_SHAPE_TENSOR_BYTES;
+        moepage_expert_tensor *tensor = &model->tensors[i];
+        *tensor = (moepage_expert_tensor){.role = mp_get32(at),
+                                          .dtype = mp_get32(at + 4),
+                                          .rank = mp_get32(at + 8),
+                                          .reserved = mp_get32(at + 12)};
+        for (uint32_t d = 0; d < MOEPAGE_MAX_RANK; d++)
+            tensor->shape[d] = mp_get64(at + 16 + 8 * d);
+    }
+    return mp_shape_check_tensors(model->tensors, n, MOEPAGE_E_FORMAT);
+}
+
+/* Sizes and offsets follow from the shapes; a writer that disagrees laid its images out otherwise. */
+static moepage_status check_layout(const unsigned char *in, struct moepage_model *model)
+{
+    model->n_pieces = model->info.expert_tensors;
+    for (uint32_t i = 0; i < model->n_pieces; i++)
+        model->pieces[i] = (mp_piece){.tensor = i};
+    moepage_status status = mp_slot_layout(model, MOEPAGE_E_FORMAT);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < model->n_pieces; i++) {
+        const unsigned char *at =
+            in + MP_PACK_SHAPE_BYTES + (uint64_t)i * MP_PACK_SHAPE_TENSOR_BYTES;
+        model->pieces[i].bytes = model->tensors[i].bytes;
+        if (mp_get64(at + 48) != model->tensors[i].bytes ||
+            mp_get64(at + 56) != model->tensors[i].offset)
+            return mp_fail(MOEPAGE_E_FORMAT,
+                           "tensor %u has %llu bytes at %llu of the slot, its shape makes it %llu "
+                           "at %llu",
+                           i, (unsigned long long)mp_get64(at + 48),
+                           (unsigned long long)mp_get64(at + 56),
+                           (unsigned long long)model->tensors[i].bytes,
+                           (unsigned long long)model->tensors[i].offset);
+    }
+    if (mp_get64(in + AT_SLOT_BYTES) != model->info.slot_bytes)
+        return mp_fail(MOEPAGE_E_FORMAT, "a slot has %llu bytes, its tensors make it %llu",
+                       (unsigned long long)mp_get64(in + AT_SLOT_BYTES),
+                       (unsigned long long)model->info.slot_bytes);
+    return MOEPAGE_OK;
+}
+
+static moepage_status decode_layers(const unsigned char *in, struct moepage_model *model)
+{
+    uint32_t n = model->info.moe_layers;
+    model->layer_of_moe = mp_alloc_array(n, sizeof *model->layer_of_moe);
+    if (!model->layer_of_moe)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %u layers", n);
+    for (uint32_t i = 0; i < n; i++)
+        model->layer_of_moe[i] = (int32_t)mp_get32(in + (uint64_t)i * 4);
+    return mp_shape_check_layers(&model->info, model->layer_of_moe, MOEPAGE_E_FORMAT);
+}
+
+moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes,
+                                    struct moepage_model *model)
+{
+    if (bytes < MP_PACK_SHAPE_BYTES)
+        return mp_fail(MOEPAGE_E_FORMAT, "it has %llu bytes, at least %d are needed",
+                       (unsigned long long)bytes, MP_PACK_SHAPE_BYTES);
+    moepage_status status = decode_name(section, model->pack->architecture);
+    if (!status)
+        status = decode_numbers(section, model);
+    if (!status && bytes != mp_pack_shape_bytes(model))
+        status = mp_fail(MOEPAGE_E_FORMAT, "it has %llu bytes, %u tensors and %u layers make %llu",
+                         (unsigned long long)bytes, model->info.expert_tensors,
+                         model->info.moe_layers, (unsigned long long)mp_pack_shape_bytes(model));
+    if (!status)
+        status = check_scale(&model->ffn.scale);
+    if (!status)
+        status = decode_tensors(section + MP_PACK_SHAPE_BYTES, model);
+    if (!status)
+        status = check_layout(section, model);
+    if (!status)
+        status =
+            decode_layers(section + MP_PACK_SHAPE_BYTES +
+                              (uint64_t)model->info.expert_tensors * MP_PACK_SHAPE_TENSOR_BYTES,
+                          model);
+    if (!status)
+        mp_slot_find_ffn(model, model->ffn.swiglu);
+    return status;
+}

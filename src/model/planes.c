@@ -1,0 +1,61 @@
+/* Splitting tensors into planes of bytes and putting them together again. */
+#include "model/planes.h"
+
+#include <string.h>
+
+#include "model/dtype.h"
+
+/* The common width by itself, so that compilers vectorise it. */
+static void split2(const unsigned char *in, uint64_t n, unsigned char *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        out[i] = in[2 * i];
+        out[n + i] = in[2 * i + 1];
+    }
+}
+
+static void merge2(const unsigned char *in, uint64_t n, unsigned char *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        out[2 * i] = in[i];
+        out[2 * i + 1] = in[n + i];
+    }
+}
+
+void mp_planes_split(const struct moepage_model *model, const unsigned char *slot,
+                     unsigned char *planes)
+{
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        const moepage_expert_tensor *tensor = &model->tensors[t];
+        const unsigned char *in = slot + tensor->offset;
+        uint64_t width = mp_dtype_bytes(tensor->dtype), n = tensor->bytes / width;
+        if (width == 1)
+            memcpy(planes, in, n);
+        else if (width == 2)
+            split2(in, n, planes);
+        else
+            for (uint64_t b = 0; b < width; b++)
+                for (uint64_t i = 0; i < n; i++)
+                    planes[b * n + i] = in[i * width + b];
+        planes += tensor->bytes;
+    }
+}
+
+void mp_planes_merge(const struct moepage_model *model, const unsigned char *planes,
+                     unsigned char *slot)
+{
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        const moepage_expert_tensor *tensor = &model->tensors[t];
+        unsigned char *out = slot + tensor->offset;
+        uint64_t width = mp_dtype_bytes(tensor->dtype), n = tensor->bytes / width;
+        if (width == 1)
+            memcpy(out, planes, n);
+        else if (width == 2)
+            merge2(planes, n, out);
+        else
+            for (uint64_t b = 0; b < width; b++)
+                for (uint64_t i = 0; i < n; i++)
+                    out[i * width + b] = planes[b * n + i];
+        planes += tensor->bytes;
+    }
+}
