@@ -1,7 +1,13 @@
 /* Entry points of expert pools: arguments are checked here. */
+#include <stddef.h>
+
 #include "base/config.h"
 #include "base/status.h"
 #include "memory/expert_pool.h"
+
+/* The structs as they were first published end before these. */
+#define CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
+#define INFO_MIN_BYTES offsetof(moepage_expert_pool_info, bus_form)
 
 static moepage_status check_devices(moepage_device *const *devices, uint32_t n_devices)
 {
@@ -31,7 +37,7 @@ moepage_status moepage_expert_pool_create(moepage_device *const *devices, uint32
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = MP_CONFIG_READ(own, config);
+        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
     if (status)
         return status;
     return mp_pool_create(devices, n_devices, model, &own, out);
@@ -60,7 +66,7 @@ moepage_status moepage_expert_pool_get_info(moepage_expert_pool *pool,
         return status;
     moepage_expert_pool_info own;
     mp_pool_get_info(pool, &own);
-    return MP_CONFIG_WRITE(info, own);
+    return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
 }
 
 static moepage_status find_key(const moepage_expert_pool *pool, uint32_t layer, uint32_t expert,

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <sched.h>
+#include <stdio.h>
 
 #include "base/status.h"
 
@@ -81,7 +82,7 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
 static void flush_all(struct moepage_expert_pool *pool)
 {
     for (uint32_t d = 0; d < pool->n_shards; d++)
-        mp_pool_flush(&pool->shards[d]);
+        mp_pipes_flush(&pool->shards[d]);
 }
 
 /* Gives an absent expert a slot and starts its load; false if there is no slot. */
@@ -91,7 +92,7 @@ static bool hold_absent(mp_shard *shard, mp_hold *hold)
     uint32_t index = mp_pool_take_slot(shard, hold->key, scan ? MP_FOR_SCAN : MP_FOR_DECODE, 1);
     if (index == MP_NO_SLOT)
         return false;
-    hold->demanded = mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
+    hold->demanded = mp_pool_stage_load(shard, index, MP_PIPE_DEMAND, UINT64_MAX);
     hold->slot = index;
     hold->kind = MP_HOLD_MISS;
     return true;
@@ -104,7 +105,7 @@ static void hold_present(mp_shard *shard, mp_hold *hold, uint32_t index)
     atomic_fetch_add(&shard->words[index], 1);
     hold->slot = index;
     slot->stale = false;
-    hold->demanded = mp_pool_stage_load(shard, index, shard->demand, UINT64_MAX);
+    hold->demanded = mp_pool_stage_load(shard, index, MP_PIPE_DEMAND, UINT64_MAX);
     uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[index]));
     hold->ready = state == MP_SLOT_RESIDENT;
     hold->kind = hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE;
@@ -213,16 +214,36 @@ bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold)
     return MP_WORD_STATE(word) != MP_SLOT_LOADING || mp_pool_transfers_done(shard, hold->slot);
 }
 
+/* What is wrong with an expert's image, if that is what is wrong: an I/O thread's sentence, or that
+ * of looking at a mapped image once more. Else the status has to do. */
+static const char *why_failed(struct moepage_expert_pool *pool, const mp_hold *hold,
+                              moepage_status status, char *out, size_t capacity)
+{
+    mp_host_tier *tier = pool->shards[hold->shard].tier;
+    uint32_t layer = hold->key / pool->experts, expert = hold->key % pool->experts;
+    if (tier)
+        mp_host_tier_failure(tier, hold->key, out, capacity);
+    else if (pool->model->pack && mp_model_check_mapped(pool->model, layer, expert, pool->bus_form))
+        snprintf(out, capacity, "%s", moepage_last_error());
+    return *out ? out : moepage_status_text(status);
+}
+
+static moepage_status load_failed(struct moepage_expert_pool *pool, const mp_hold *hold,
+                                  moepage_status status)
+{
+    char text[512] = "";
+    const char *why = why_failed(pool, hold, status, text, sizeof text);
+    return mp_fail(status, "loading expert %u of layer %u failed: %s", hold->key % pool->experts,
+                   hold->key / pool->experts, why);
+}
+
 moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     if (hold->ready)
         return MOEPAGE_OK;
     mp_shard *shard = &pool->shards[hold->shard];
-    const mp_device_ops *ops = shard->home->device->ops;
     mp_slot *slot = &shard->slots[hold->slot];
-    moepage_status status = ops->sync(shard->prefetch, slot->prefetch_tick);
-    if (!status)
-        status = ops->sync(shard->demand, slot->demand_tick);
+    moepage_status status = mp_pipe_sync(shard, &slot->passage);
     if (status)
         return status;
     pthread_mutex_lock(&pool->lock);
@@ -232,9 +253,7 @@ moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold)
         hold->ready = true;
         return MOEPAGE_OK;
     }
-    status = atomic_load(&slot->result);
-    return mp_fail(status, "loading expert %u of layer %u failed: %s", hold->key % pool->experts,
-                   hold->key / pool->experts, moepage_status_text(status));
+    return load_failed(pool, hold, atomic_load(&slot->result));
 }
 
 void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)

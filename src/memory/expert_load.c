@@ -1,24 +1,149 @@
 /* Loads: an expert's bytes on their way into a slot, and what becomes of the slot when they have
  * landed. The pool's lock is held throughout. */
+#include <string.h>
+
 #include "memory/expert_pool.h"
+#include "model/dtype.h"
+
+static uint32_t key_in(const mp_shard *shard, uint32_t index)
+{
+    return MP_WORD_KEY(atomic_load_explicit(&shard->words[index], memory_order_relaxed));
+}
+
+/* ---- where the bytes come from ---- */
 
 static int32_t fill_from_callback(const mp_copy *copy, void *out)
 {
     const struct moepage_model *model = copy->fill_user;
-    return model->read(model->read_user, copy->fill_key[0], copy->fill_key[1], copy->fill_key[2],
-                       copy->fill_offset, copy->bytes, out);
+    int32_t code = model->read(model->read_user, copy->fill_key[0], copy->fill_key[1],
+                               copy->fill_key[2], copy->fill_offset, copy->bytes, out);
+    return code ? MOEPAGE_E_CALLBACK : MOEPAGE_OK;
 }
 
-static mp_copy describe_copy(mp_shard *shard, uint32_t index, uint32_t piece_index, uint64_t offset,
-                             uint64_t bytes)
+/* The first transfer out of a mapped image looks at all of it before it uses any of it. */
+static int32_t fill_from_mapped(const mp_copy *copy, void *out)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    const struct moepage_model *model = pool->model;
-    const mp_piece *piece = &model->pieces[piece_index];
-    uint32_t key = MP_WORD_KEY(atomic_load_explicit(&shard->words[index], memory_order_relaxed));
-    uint32_t layer = key / pool->experts, expert = key % pool->experts;
+    const struct moepage_model *model = copy->fill_user;
+    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1], form = copy->fill_key[2];
+    moepage_status status = mp_model_check_mapped(model, layer, expert, form);
+    if (status)
+        return status;
+    mp_image image;
+    mp_model_find_image(model, layer, expert, form, &image);
+    memcpy(out, image.mapped + copy->fill_offset, copy->bytes);
+    return MOEPAGE_OK;
+}
+
+static void fail_load(mp_slot *slot, moepage_status status)
+{
+    atomic_store(&slot->result, status);
+    slot->passage.complete = true;
+}
+
+/* An entry of the host tier for a key that is not there; a demand waits until one is free. */
+static uint32_t fetch_entry(mp_shard *shard, uint32_t key, mp_pipe_kind pipe)
+{
+    uint32_t entry = mp_host_tier_fetch(shard->tier, key);
+    if (entry == MP_NO_ENTRY && pipe == MP_PIPE_DEMAND && !mp_pool_free_up(shard))
+        entry = mp_host_tier_fetch(shard->tier, key);
+    return entry;
+}
+
+/* Decides where a load's bytes come from; false if it cannot begin now. */
+static bool begin(mp_shard *shard, uint32_t index, mp_pipe_kind pipe)
+{
+    mp_passage *passage = &shard->slots[index].passage;
+    uint32_t key = key_in(shard, index);
+    if (shard->compressed.place_of && shard->compressed.place_of[key] != MP_NO_SLOT) {
+        passage->source = MP_FROM_DEVICE;
+    } else if (shard->tier) {
+        uint32_t entry = mp_host_tier_find(shard->tier, key);
+        if (entry == MP_NO_ENTRY)
+            entry = fetch_entry(shard, key, pipe);
+        if (entry == MP_NO_ENTRY) {
+            if (pipe == MP_PIPE_PREFETCH)
+                shard->slots[index].stale = true; /* no room for a guess */
+            else
+                fail_load(&shard->slots[index], MOEPAGE_E_BUSY);
+            return false;
+        }
+        mp_host_tier_use(shard->tier, entry);
+        passage->entry = entry;
+        passage->source = MP_FROM_HOST_TIER;
+    } else {
+        passage->source = shard->pool->model->pack ? MP_FROM_MAPPED : MP_FROM_PIECES;
+    }
+    return true;
+}
+
+/* Is the host tier's entry there, or can the pipe be made to wait for it? */
+static bool entry_ready(mp_shard *shard, uint32_t index, mp_pipe_kind *pipe)
+{
+    mp_slot *slot = &shard->slots[index];
+    mp_passage *passage = &slot->passage;
+    mp_host_tier_settle(shard->tier, passage->entry);
+    const mp_host_entry *entry = &shard->tier->entries[passage->entry];
+    if (entry->state == MP_ENTRY_VALID)
+        return true;
+    if (entry->state == MP_ENTRY_FAILED) {
+        fail_load(slot, atomic_load(&entry->result));
+        return false;
+    }
+    if (*pipe == MP_PIPE_PREFETCH)
+        return false;
+    *pipe = MP_PIPE_FETCH;
+    if (!passage->behind_cold) {
+        moepage_status status =
+            mp_pipe_wait(shard, MP_PIPE_FETCH, shard->tier->lanes[entry->lane].stream, entry->tick);
+        if (status)
+            fail_load(slot, status);
+        passage->behind_cold = !status;
+    }
+    return passage->behind_cold;
+}
+
+static bool is_coded(const mp_shard *shard, const mp_passage *passage)
+{
+    return passage->source == MP_FROM_DEVICE ||
+           (passage->source != MP_FROM_PIECES && shard->pool->bus_form == MOEPAGE_FORM_EXPH);
+}
+
+/* ---- transfers ---- */
+
+static uint32_t pieces_of(const mp_shard *shard, const mp_passage *passage)
+{
+    switch (passage->source) {
+    case MP_FROM_PIECES: return shard->pool->model->n_pieces;
+    case MP_FROM_DEVICE: return 0;
+    default: return 1;
+    }
+}
+
+static mp_image image_of(const mp_shard *shard, uint32_t key, uint32_t form)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    mp_image image;
+    mp_model_find_image(pool->model, key / pool->experts, key % pool->experts, form, &image);
+    return image;
+}
+
+static uint64_t piece_bytes(const mp_shard *shard, uint32_t key, const mp_passage *passage)
+{
+    if (passage->source == MP_FROM_PIECES)
+        return shard->pool->model->pieces[passage->piece].bytes;
+    return image_of(shard, key, shard->pool->bus_form).bytes;
+}
+
+/* The next `bytes` of a tensor's piece, into the slot. */
+static mp_copy copy_piece(mp_shard *shard, uint32_t index, uint64_t bytes)
+{
+    const struct moepage_model *model = shard->pool->model;
+    const mp_passage *passage = &shard->slots[index].passage;
+    const mp_piece *piece = &model->pieces[passage->piece];
+    uint32_t key = key_in(shard, index);
+    uint32_t layer = key / shard->pool->experts, expert = key % shard->pool->experts;
     mp_copy copy = {
-        .dst = mp_pool_slot_address(shard, index) + piece->slot_offset + offset,
+        .dst = mp_pool_slot_address(shard, index) + piece->slot_offset + passage->offset,
         .bytes = bytes,
         .result = &shard->slots[index].result,
     };
@@ -28,83 +153,157 @@ static mp_copy describe_copy(mp_shard *shard, uint32_t index, uint32_t piece_ind
         copy.fill_key[0] = layer;
         copy.fill_key[1] = expert;
         copy.fill_key[2] = piece->tensor;
-        copy.fill_offset = piece->tensor_offset + offset;
+        copy.fill_offset = piece->tensor_offset + passage->offset;
     } else {
         const unsigned char *source =
-            model->sources[mp_model_source_index(model, layer, expert) + piece_index];
-        copy.src = source + offset;
+            model->sources[mp_model_source_index(model, layer, expert) + passage->piece];
+        copy.src = source + passage->offset;
     }
     return copy;
 }
 
-bool mp_pool_fully_staged(const mp_shard *shard, uint32_t index)
+/* The next `bytes` of an image, into the slot, or into staging if it has to be decoded. */
+static mp_copy copy_image(mp_shard *shard, uint32_t index, uint64_t bytes)
 {
-    return shard->slots[index].next_piece == shard->pool->model->n_pieces;
+    const struct moepage_expert_pool *pool = shard->pool;
+    const mp_passage *passage = &shard->slots[index].passage;
+    uint32_t key = key_in(shard, index);
+    uint32_t layer = key / pool->experts, expert = key % pool->experts;
+    unsigned char *dst = passage->staging ? shard->staging.buffers[passage->staging - 1].memory
+                                          : mp_pool_slot_address(shard, index);
+    mp_copy copy = {.dst = dst + passage->offset,
+                    .bytes = bytes,
+                    .result = &shard->slots[index].result};
+    if (passage->source == MP_FROM_HOST_TIER) {
+        copy.src = mp_host_tier_image(shard->tier, passage->entry) + passage->offset;
+    } else if (mp_model_mapped_is_checked(pool->model, layer, expert, pool->bus_form)) {
+        copy.src = image_of(shard, key, pool->bus_form).mapped + passage->offset;
+    } else {
+        copy.fill = fill_from_mapped;
+        copy.fill_user = pool->model;
+        copy.fill_key[0] = layer;
+        copy.fill_key[1] = expert;
+        copy.fill_key[2] = pool->bus_form;
+        copy.fill_offset = passage->offset;
+    }
+    return copy;
 }
+
+void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                        const unsigned char *image, unsigned char *slot, mp_decode_job *jobs)
+{
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    mp_model_find_parts(model, layer, expert, MOEPAGE_FORM_EXPH, parts);
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        const moepage_expert_tensor *tensor = &model->tensors[t];
+        jobs[t] = (mp_decode_job){
+            .src = image + parts[t].offset,
+            .src_bytes = parts[t].form == MOEPAGE_FORM_DENSE ? tensor->bytes : parts[t].bytes,
+            .dst = slot + tensor->offset,
+            .elements = tensor->bytes / mp_dtype_bytes(tensor->dtype),
+            .form = parts[t].form,
+            .dtype = tensor->dtype,
+        };
+    }
+}
+
+/* What the decoder will do for the slot: its image's parts, from where they will be. */
+static void describe_jobs(mp_shard *shard, uint32_t index)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    const mp_passage *passage = &shard->slots[index].passage;
+    const mp_compressed *compressed = &shard->compressed;
+    uint32_t key = key_in(shard, index);
+    const unsigned char *image =
+        passage->source == MP_FROM_DEVICE
+            ? compressed->memory + compressed->place_of[key] * compressed->unit
+            : shard->staging.buffers[passage->staging - 1].memory;
+    mp_decode_describe(pool->model, key / pool->experts, key % pool->experts, image,
+                       mp_pool_slot_address(shard, index),
+                       &shard->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
+}
+
+/* Stages up to `limit` bytes of a load whose source and, if it needs one, staging are settled. */
+static uint64_t stage_bytes(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, uint64_t limit)
+{
+    mp_passage *passage = &shard->slots[index].passage;
+    uint32_t key = key_in(shard, index), pieces = pieces_of(shard, passage);
+    uint64_t total = 0;
+    while (passage->piece < pieces && total < limit) {
+        uint64_t left = piece_bytes(shard, key, passage) - passage->offset;
+        uint64_t bytes = left < limit - total ? left : limit - total;
+        mp_copy copy = passage->source == MP_FROM_PIECES ? copy_piece(shard, index, bytes)
+                                                         : copy_image(shard, index, bytes);
+        total += bytes;
+        passage->offset += bytes;
+        if (bytes == left) {
+            passage->piece++;
+            passage->offset = 0;
+        }
+        passage->complete = passage->piece == pieces;
+        bool decode = passage->complete && is_coded(shard, passage);
+        if (decode)
+            describe_jobs(shard, index);
+        mp_pipe_stage(shard, pipe, index, &copy, decode);
+    }
+    return total;
+}
+
+uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, uint64_t limit)
+{
+    mp_slot *slot = &shard->slots[index];
+    mp_passage *passage = &slot->passage;
+    if (passage->complete || (passage->source == MP_FROM_NOWHERE && !begin(shard, index, pipe)) ||
+        (passage->source == MP_FROM_HOST_TIER && !entry_ready(shard, index, &pipe)))
+        return 0;
+    if (passage->source == MP_FROM_DEVICE) {
+        describe_jobs(shard, index);
+        passage->complete = true;
+        mp_pipe_decode(shard, pipe, index);
+        shard->pool->counters.compressed_loads++;
+        return 0;
+    }
+    if (is_coded(shard, passage) && !passage->staging) {
+        moepage_status status = mp_pipe_take_staging(shard, pipe, index);
+        if (status && pipe != MP_PIPE_PREFETCH)
+            fail_load(slot, status);
+        if (status)
+            return 0;
+    }
+    uint64_t total = stage_bytes(shard, index, pipe, limit);
+    if (pipe == MP_PIPE_PREFETCH)
+        shard->pool->counters.prefetch_bytes += total;
+    else
+        shard->pool->counters.demand_bytes += total;
+    return total;
+}
+
+/* ---- landing ---- */
 
 bool mp_pool_transfers_done(const mp_shard *shard, uint32_t index)
 {
     const mp_device_ops *ops = shard->home->device->ops;
-    const mp_slot *slot = &shard->slots[index];
-    return ops->completed(shard->demand) >= slot->demand_tick &&
-           ops->completed(shard->prefetch) >= slot->prefetch_tick;
-}
-
-static mp_tick *tick_of(mp_shard *shard, uint32_t index, const mp_stream *stream)
-{
-    mp_slot *slot = &shard->slots[index];
-    return stream == shard->demand ? &slot->demand_tick : &slot->prefetch_tick;
-}
-
-void mp_pool_flush(mp_shard *shard)
-{
-    mp_stage *stage = &shard->stage;
-    if (stage->n == 0)
-        return;
-    const mp_device_ops *ops = shard->home->device->ops;
-    mp_tick *last = stage->stream == shard->demand ? &shard->last_demand : &shard->last_prefetch;
-    moepage_status status = ops->copy(stage->stream, stage->copies, stage->n, last);
-    for (uint32_t i = 0; i < stage->n; i++) {
-        if (status) /* refused: these loads fail as if their source had */
-            atomic_store(stage->copies[i].result, status);
-        *tick_of(shard, stage->slot[i], stage->stream) = status ? *last : *last - stage->n + 1 + i;
+    const mp_passage *passage = &shard->slots[index].passage;
+    for (int kind = 0; kind < MP_PIPES; kind++) {
+        const mp_pipe *pipe = &shard->pipes[kind];
+        if (passage->bus[kind] && ops->completed(pipe->bus) < passage->bus[kind])
+            return false;
+        if (passage->decode[kind] && ops->completed(pipe->decode) < passage->decode[kind])
+            return false;
     }
-    stage->n = 0;
+    return true;
 }
 
-static void stage_copy(mp_shard *shard, uint32_t index, mp_stream *stream, mp_copy copy)
+void mp_pool_end_passage(mp_shard *shard, uint32_t index)
 {
-    mp_stage *stage = &shard->stage;
-    if (stage->n == MP_STAGE_COPIES || (stage->n > 0 && stage->stream != stream))
-        mp_pool_flush(shard);
-    stage->stream = stream;
-    stage->slot[stage->n] = index;
-    stage->copies[stage->n++] = copy;
-    *tick_of(shard, index, stream) = MP_STAGED;
-}
-
-uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_stream *stream, uint64_t limit)
-{
-    const struct moepage_model *model = shard->pool->model;
-    mp_slot *slot = &shard->slots[index];
-    uint64_t total = 0;
-    while (slot->next_piece < model->n_pieces && total < limit) {
-        uint64_t left = model->pieces[slot->next_piece].bytes - slot->piece_offset;
-        uint64_t bytes = left < limit - total ? left : limit - total;
-        stage_copy(shard, index, stream,
-                   describe_copy(shard, index, slot->next_piece, slot->piece_offset, bytes));
-        total += bytes;
-        slot->piece_offset += bytes;
-        if (bytes == left) {
-            slot->next_piece++;
-            slot->piece_offset = 0;
-        }
-    }
-    if (stream == shard->demand)
-        shard->pool->counters.demand_bytes += total;
-    else
-        shard->pool->counters.prefetch_bytes += total;
-    return total;
+    mp_passage *passage = &shard->slots[index].passage;
+    if (passage->source == MP_FROM_HOST_TIER)
+        mp_host_tier_let_go(shard->tier, passage->entry);
+    if (passage->staging)
+        shard->staging.buffers[passage->staging - 1].slot = MP_NO_SLOT;
+    passage->staging = 0;
+    passage->source = MP_FROM_NOWHERE;
+    passage->complete = true;
 }
 
 /* The word moves from LOADING to `state`, whatever its users do meanwhile. */
@@ -117,6 +316,19 @@ static void publish(mp_shard *shard, uint32_t index, uint32_t state)
     while (!atomic_compare_exchange_weak(&shard->words[index], &word, next));
 }
 
+/* The load's failure, or that of the read which it was to copy: then it has copied nonsense. */
+static moepage_status result_of(mp_shard *shard, uint32_t index)
+{
+    mp_slot *slot = &shard->slots[index];
+    if (slot->passage.source == MP_FROM_HOST_TIER && !atomic_load(&slot->result)) {
+        mp_host_tier_settle(shard->tier, slot->passage.entry);
+        const mp_host_entry *entry = &shard->tier->entries[slot->passage.entry];
+        if (entry->state != MP_ENTRY_VALID)
+            atomic_store(&slot->result, atomic_load(&entry->result));
+    }
+    return atomic_load(&slot->result);
+}
+
 void mp_pool_settle(mp_shard *shard, uint32_t index)
 {
     struct moepage_expert_pool *pool = shard->pool;
@@ -126,7 +338,9 @@ void mp_pool_settle(mp_shard *shard, uint32_t index)
         return; /* not there yet: what is published must be whole */
     if (shard->slots[index].prefetching)
         mp_prefetcher_settled(shard, index);
-    if (atomic_load(&shard->slots[index].result) == MOEPAGE_OK) {
+    moepage_status result = result_of(shard, index);
+    mp_pool_end_passage(shard, index);
+    if (result == MOEPAGE_OK) {
         publish(shard, index, MP_SLOT_RESIDENT);
         return;
     }

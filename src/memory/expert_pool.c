@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "memory/expert_tiers.h"
 
 #define DEFAULT_CHUNK_BYTES (2u << 20)
 #define MAX_RING_WORDS (1u << 20) /* the longest record, of 65536 experts, fits many times */
@@ -79,6 +80,13 @@ static moepage_status create_tables(mp_shard *shard)
     shard->free_slots = mp_alloc_array(shard->max_slots, sizeof *shard->free_slots);
     if (!shard->words || !shard->slots || !shard->free_slots)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a table of %u slots", shard->max_slots);
+    if (shard->staging.n) {
+        shard->jobs =
+            mp_alloc_array(shard->max_slots, MOEPAGE_MAX_EXPERT_TENSORS * sizeof *shard->jobs);
+        if (!shard->jobs)
+            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the decoder's jobs of %u slots",
+                           shard->max_slots);
+    }
     restack_free(shard);
     return mp_prefetcher_init(&shard->prefetcher, shard);
 }
@@ -111,7 +119,8 @@ static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64
 }
 
 static moepage_status open_shard(struct moepage_expert_pool *pool, uint32_t shard_index,
-                                 struct moepage_device *home, uint64_t asked)
+                                 struct moepage_device *home,
+                                 const moepage_expert_pool_config *config)
 {
     mp_shard *shard = &pool->shards[shard_index];
     shard->pool = pool;
@@ -120,31 +129,25 @@ static moepage_status open_shard(struct moepage_expert_pool *pool, uint32_t shar
         return status;
     shard->home = home;
     atomic_fetch_add(&home->residents, 1);
+    status = mp_tiers_open(shard, shard_index, config);
+    if (status)
+        return status;
     shard->base = mp_arena_side_base(&home->arena, MP_SIDE_EXPERTS);
-    status = choose_slots(shard, shard_index, asked);
+    status = choose_slots(shard, shard_index, config->slots);
     if (!status)
         status = create_scopes(shard, shard_index);
     if (!status)
         status = create_tables(shard);
-    const mp_device_ops *ops = home->device->ops;
-    if (!status)
-        status = ops->stream_create(home->device, MP_STREAM_DEMAND, &shard->demand);
-    if (!status)
-        status = ops->stream_create(home->device, MP_STREAM_PREFETCH, &shard->prefetch);
-    return status;
+    return status ? status : mp_tiers_fill(shard);
 }
 
 static void close_shard(mp_shard *shard)
 {
     if (!shard->home)
         return;
-    const mp_device_ops *ops = shard->home->device->ops;
-    if (shard->prefetch) {
+    if (shard->prefetcher.shard)
         mp_prefetcher_stop(&shard->prefetcher);
-        ops->stream_destroy(shard->prefetch);
-    }
-    if (shard->demand)
-        ops->stream_destroy(shard->demand);
+    mp_tiers_close(shard);
     mp_prefetcher_free(&shard->prefetcher);
     for (uint32_t i = 0; shard->scopes && i < shard->pool->n_scopes; i++)
         mp_free(shard->scopes[i].policy_state);
@@ -152,6 +155,7 @@ static void close_shard(mp_shard *shard)
     mp_free(shard->words);
     mp_free(shard->slots);
     mp_free(shard->free_slots);
+    mp_free(shard->jobs);
     mp_arena_detach(&shard->home->arena, MP_SIDE_EXPERTS);
     atomic_fetch_sub(&shard->home->residents, 1);
 }
@@ -217,8 +221,11 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
     }
     for (uint32_t key = 0; key < pool->keys; key++)
         atomic_init(&pool->entry[key], MP_NO_SLOT);
+    status = mp_tiers_choose(pool, config);
+    if (status)
+        goto fail;
     for (uint32_t d = 0; d < n_devices; d++) {
-        status = open_shard(pool, d, devices[d], config->slots);
+        status = open_shard(pool, d, devices[d], config);
         if (status)
             goto fail;
     }
@@ -485,6 +492,35 @@ static void count_slots(struct moepage_expert_pool *pool, moepage_expert_pool_in
     }
 }
 
+static uint64_t slower(uint64_t a, uint64_t b)
+{
+    return !a || (b && b < a) ? b : a;
+}
+
+/* Sums over devices; of rates, page sizes and nodes the worst. */
+static void describe_tiers(const mp_shard *shard, moepage_expert_pool_info *info)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    info->compressed_experts += shard->compressed.n / pool->layers;
+    info->compressed_bytes += shard->compressed.n * shard->compressed.unit;
+    info->staging_bytes += shard->staging.bytes;
+    info->bus_bytes_per_s = slower(info->bus_bytes_per_s, shard->rates.bus);
+    info->decode_bytes_per_s = slower(info->decode_bytes_per_s, shard->rates.decode);
+    info->cold_bytes_per_s = slower(info->cold_bytes_per_s, shard->rates.cold);
+    const mp_host_tier *tier = shard->tier;
+    if (!tier)
+        return;
+    bool first = info->host_tier_bytes == 0;
+    info->host_tier_bytes += tier->memory.bytes;
+    info->host_tier_experts += tier->n_entries;
+    info->host_tier_resident += tier->n_valid;
+    info->host_page_bytes = (uint32_t)slower(info->host_page_bytes, tier->memory.page_bytes);
+    info->host_node = first || tier->memory.node < 0 ? tier->memory.node : info->host_node;
+    info->host_hits += tier->hits;
+    info->cold_reads += tier->reads;
+    info->cold_bytes += tier->cold_bytes;
+}
+
 void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info *info)
 {
     pthread_mutex_lock(&pool->lock);
@@ -505,7 +541,13 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
         .prefetch_cancelled = counters->prefetch_cancelled,
         .prefetch_refused = counters->prefetch_refused,
         .failed_loads = counters->failed_loads,
+        .bus_form = pool->bus_form,
+        .host_node = -1,
+        .decodes = counters->decodes,
+        .compressed_loads = counters->compressed_loads,
     };
     count_slots(pool, info);
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        describe_tiers(&pool->shards[d], info);
     pthread_mutex_unlock(&pool->lock);
 }

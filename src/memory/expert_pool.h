@@ -23,13 +23,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "memory/expert_pipe.h"
 #include "memory/home.h"
+#include "memory/host_tier.h"
 #include "memory/touch_ring.h"
 #include "model/model.h"
 #include "policy/policy.h"
 
-#define MP_NO_SLOT UINT32_MAX
-#define MP_STAGED UINT64_MAX
 #define MP_SHARED_WANT (UINT32_MAX - 1)
 #define MP_MAX_CLIENTS 64
 #define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
@@ -43,17 +43,14 @@ enum { MP_SLOT_FREE = 0, MP_SLOT_LOADING = 1, MP_SLOT_RESIDENT = 2, MP_SLOT_FAIL
 #define MP_WORD_KEY(word) ((uint32_t)((word) >> 32))
 #define MP_WORD_IDENTITY(word) ((word) & ~(uint64_t)0xffffffu)
 
-/* What the lock protects about a slot; `result` alone is written by the device. */
+/* What the lock protects about a slot; `result` alone is written by the device too. */
 typedef struct mp_slot {
-    mp_tick demand_tick;    /* transfers into this slot end at these ticks; MP_STAGED while one */
-    mp_tick prefetch_tick;  /* is on the stage */
-    uint64_t piece_offset;  /* how far a prefetch has been staged */
+    mp_passage passage;     /* its load, on the pipes */
     uint64_t came;          /* the pool's clock when the expert got the slot */
     uint64_t touched;       /* and when it was last routed */
-    uint32_t next_piece;    /* the model's n_pieces: all of it */
     uint32_t pins;          /* moepage_expert_pool_pin */
     uint32_t client;        /* whose want brought it, if prefetched */
-    _Atomic int32_t result; /* a moepage_status once a transfer has failed */
+    _Atomic int32_t result; /* a moepage_status once its load has failed */
     bool prefetched;        /* came ahead of need */
     bool used;              /* routed since it came */
     bool scan;              /* came with prefill, decode has not used it */
@@ -91,22 +88,15 @@ typedef struct mp_prefetcher {
     bool stopping;
 } mp_prefetcher;
 
-/* Transfers gathered under the lock and handed to the device in one submission. */
-#define MP_STAGE_COPIES 128
-typedef struct mp_stage {
-    mp_stream *stream; /* of all of them */
-    uint32_t n;
-    uint32_t slot[MP_STAGE_COPIES];
-    mp_copy copies[MP_STAGE_COPIES];
-} mp_stage;
-
 typedef struct mp_shard {
     struct moepage_expert_pool *pool;
     struct moepage_device *home;
-    mp_stream *demand;
-    mp_stream *prefetch;
-    mp_tick last_demand; /* submitted so far */
-    mp_tick last_prefetch;
+    mp_pipe pipes[MP_PIPES];
+    mp_staging_ring staging; /* none when nothing is decoded */
+    mp_host_tier *tier;      /* or NULL */
+    mp_compressed compressed;
+    mp_decode_job *jobs; /* [max_slots][MOEPAGE_MAX_EXPERT_TENSORS] of loads that are decoded */
+    mp_rates rates;      /* measured */
     unsigned char *base; /* slot s is at base + s * slot_bytes */
     uint32_t n_slots;
     uint32_t max_slots; /* length of the arrays */
@@ -116,7 +106,6 @@ typedef struct mp_shard {
     uint32_t n_free;
     _Atomic bool orphans; /* loads may be under way, or have landed, that no plan waits for */
     mp_scope *scopes;
-    mp_stage stage; /* empty whenever the lock is free */
     mp_prefetcher prefetcher;
 } mp_shard;
 
@@ -132,7 +121,7 @@ typedef struct mp_client {
 typedef struct mp_pool_counters {
     uint64_t hits, misses, late, evictions, demand_bytes, prefetch_bytes;
     uint64_t prefetch_useful, prefetch_late, prefetch_wasted, prefetch_cancelled, prefetch_refused;
-    uint64_t failed_loads;
+    uint64_t failed_loads, decodes, compressed_loads;
 } mp_pool_counters;
 
 struct moepage_expert_pool {
@@ -146,6 +135,7 @@ struct moepage_expert_pool {
     uint32_t n_scopes; /* per shard: 1 or layers */
     uint32_t scan_percent;
     uint32_t chunk_bytes;
+    uint32_t bus_form; /* MOEPAGE_FORM_DENSE or _EXPH */
     uint64_t slot_bytes;
     const mp_policy *policy;
     mp_shard *shards;
@@ -282,14 +272,21 @@ moepage_status mp_pool_free_up(mp_shard *shard);
 
 /* ---- loads (expert_load.c); the lock is held ---- */
 
-/* Stages the transfer of up to `limit` of the bytes that a LOADING slot still lacks; returns how
- * many. The stage is flushed before the lock is given up and before anything is waited for. */
-uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t slot, mp_stream *stream, uint64_t limit);
-void mp_pool_flush(mp_shard *shard);
+/* Goes on with the load of a LOADING slot: submits or stages up to `limit` of the bytes that it
+ * still lacks on the bus, and the decoding after the last; returns how many. A DEMAND goes all the
+ * way, waiting where it must; a PREFETCH does what can be done now. What is staged must be flushed
+ * before the lock is given up. */
+uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe, uint64_t limit);
 
-/* Have the transfers into the slot so far completed? Are they all of its bytes? */
+/* Has all that was submitted for the slot so far completed? Is that all that it takes? */
 bool mp_pool_transfers_done(const mp_shard *shard, uint32_t slot);
-bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot);
+static inline bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot)
+{
+    return shard->slots[slot].passage.complete;
+}
+
+/* Ends the passage of a slot whose load has landed or is given up; nothing of it is in flight. */
+void mp_pool_end_passage(mp_shard *shard, uint32_t slot);
 
 /* Settles a LOADING slot if its bytes have all landed: RESIDENT, or FAILED and out of the map. */
 void mp_pool_settle(mp_shard *shard, uint32_t slot);

@@ -106,6 +106,7 @@ void mp_prefetcher_give_up(mp_shard *shard, uint32_t index)
         slot->prefetched = true; /* a session is just backing out of the slot: next time */
         return;
     }
+    mp_pool_end_passage(shard, index);
     mp_prefetcher_settled(shard, index);
     shard->pool->counters.prefetch_cancelled++;
 }
@@ -127,15 +128,13 @@ static void sweep_active(mp_prefetcher *prefetcher)
 
 void mp_prefetcher_abandon(mp_shard *shard)
 {
-    const mp_device_ops *ops = shard->home->device->ops;
     mp_prefetcher *prefetcher = &shard->prefetcher;
     for (uint32_t i = prefetcher->n_active; i-- > 0;) {
         uint32_t index = prefetcher->active[i];
         if (MP_WORD_USERS(atomic_load(&shard->words[index])) > 0)
             continue;
-        /* Both: a session may have hurried it up and let it go again. */
-        if (ops->sync(shard->prefetch, shard->slots[index].prefetch_tick) ||
-            ops->sync(shard->demand, shard->slots[index].demand_tick))
+        /* On all pipes: a session may have hurried it up and let it go again. */
+        if (mp_pipe_sync(shard, &shard->slots[index].passage))
             return; /* poisoned: whoever needs a slot will be told */
         if (mp_pool_fully_staged(shard, index))
             mp_pool_settle(shard, index);
@@ -170,30 +169,58 @@ static uint32_t start_next(mp_prefetcher *prefetcher)
     return MP_NO_SLOT;
 }
 
+/* Goes on with a load; returns how much of the batch's room that took. */
+static uint64_t advance(mp_prefetcher *prefetcher, uint32_t index, uint64_t room)
+{
+    mp_shard *shard = prefetcher->shard;
+    uint64_t bytes = mp_pool_stage_load(shard, index, MP_PIPE_PREFETCH, room);
+    bool decode_only = bytes == 0 && mp_pool_fully_staged(shard, index);
+    uint64_t work = decode_only ? shard->pool->slot_bytes : bytes;
+    return work < room ? work : room;
+}
+
+static bool waits_for_cold(const mp_shard *shard, uint32_t index)
+{
+    const mp_passage *passage = &shard->slots[index].passage;
+    return passage->source == MP_FROM_HOST_TIER && !passage->complete &&
+           !mp_host_tier_landed(shard->tier, passage->entry);
+}
+
+/* Guesses take half of the cold tier's lanes at most: demands find another free. */
+static bool cold_lanes_taken(const mp_prefetcher *prefetcher)
+{
+    const mp_shard *shard = prefetcher->shard;
+    uint32_t waiting = 0;
+    for (uint32_t i = 0; shard->tier && i < prefetcher->n_active; i++)
+        waiting += waits_for_cold(shard, prefetcher->active[i]);
+    return waiting > 0 && waiting >= shard->tier->n_lanes / 2;
+}
+
 /* Submits one batch: the rest of what is under way, then new wants. False if there was nothing. */
 static bool submit_batch(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
-    mp_tick before = shard->last_prefetch;
+    const mp_pipe *pipe = &shard->pipes[MP_PIPE_PREFETCH];
+    mp_tick before = pipe->last_bus;
     uint64_t room = shard->pool->chunk_bytes;
     mp_pool_drain_touches(shard->pool); /* victims are chosen by what was used until now */
     for (uint32_t i = 0; i < prefetcher->n_active && room > 0; i++) {
         const mp_slot *slot = &shard->slots[prefetcher->active[i]];
-        if (!slot->stale && !atomic_load(&slot->result))
-            room -= mp_pool_stage_load(shard, prefetcher->active[i], shard->prefetch, room);
+        if (!slot->stale && !slot->passage.complete && !atomic_load(&slot->result))
+            room -= advance(prefetcher, prefetcher->active[i], room);
     }
     /* Taking a slot may settle what is under way: the list above is another after it. */
-    while (room > 0) {
+    while (room > 0 && !cold_lanes_taken(prefetcher)) {
         uint32_t index = start_next(prefetcher);
         if (index == MP_NO_SLOT)
             break;
-        room -= mp_pool_stage_load(shard, index, shard->prefetch, room);
+        room -= advance(prefetcher, index, room);
     }
-    mp_pool_flush(shard);
-    if (shard->last_prefetch == before)
+    mp_pipe_flush(shard, MP_PIPE_PREFETCH);
+    if (pipe->last_bus == before)
         return false;
     prefetcher->batch[0] = prefetcher->batch[1];
-    prefetcher->batch[1] = shard->last_prefetch;
+    prefetcher->batch[1] = pipe->last_bus;
     return true;
 }
 
@@ -206,7 +233,34 @@ static void post(mp_prefetcher *prefetcher, mp_stream *stream, mp_tick tick)
 
 static bool demand_waits(const mp_shard *shard)
 {
-    return shard->home->device->ops->completed(shard->demand) < shard->last_demand;
+    const mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
+    return shard->home->device->ops->completed(pipe->bus) < pipe->last_bus;
+}
+
+/* The next event of what is under way: a cold read, a transfer or a decoding that will end. */
+static void post_after_next(mp_prefetcher *prefetcher)
+{
+    mp_shard *shard = prefetcher->shard;
+    const mp_device_ops *ops = shard->home->device->ops;
+    for (uint32_t i = 0; i < prefetcher->n_active; i++) {
+        const mp_passage *passage = &shard->slots[prefetcher->active[i]].passage;
+        if (waits_for_cold(shard, prefetcher->active[i])) {
+            const mp_host_entry *entry = &shard->tier->entries[passage->entry];
+            post(prefetcher, shard->tier->lanes[entry->lane].stream, entry->tick);
+            return;
+        }
+        for (int kind = 0; kind < MP_PIPES; kind++) {
+            const mp_pipe *pipe = &shard->pipes[kind];
+            bool on_bus = ops->completed(pipe->bus) < passage->bus[kind];
+            if (!on_bus &&
+                (!passage->decode[kind] || ops->completed(pipe->decode) >= passage->decode[kind]))
+                continue;
+            post(prefetcher, on_bus ? pipe->bus : pipe->decode,
+                 on_bus ? passage->bus[kind] : passage->decode[kind]);
+            return;
+        }
+    }
+    post(prefetcher, shard->pipes[MP_PIPE_PREFETCH].bus, 0); /* all have ended: look again */
 }
 
 static void pump(mp_task *task)
@@ -214,19 +268,22 @@ static void pump(mp_task *task)
     mp_prefetcher *prefetcher = (mp_prefetcher *)task;
     mp_shard *shard = prefetcher->shard;
     const mp_device_ops *ops = shard->home->device->ops;
+    mp_stream *bus = shard->pipes[MP_PIPE_PREFETCH].bus;
     pthread_mutex_lock(&shard->pool->lock);
     prefetcher->posted = false;
     if (!prefetcher->stopping) { /* else the streams may be gone already */
         sweep_active(prefetcher);
         bool wait = demand_waits(shard);
         for (int i = 0; i < 2 && !wait; i++)
-            if (ops->completed(shard->prefetch) < prefetcher->batch[0] || !submit_batch(prefetcher))
+            if (ops->completed(bus) < prefetcher->batch[0] || !submit_batch(prefetcher))
                 break;
         if (wait && prefetcher->count + prefetcher->n_active > 0)
-            post(prefetcher, shard->demand, shard->last_demand);
+            post(prefetcher, shard->pipes[MP_PIPE_DEMAND].bus,
+                 shard->pipes[MP_PIPE_DEMAND].last_bus);
+        else if (ops->completed(bus) < prefetcher->batch[1])
+            post(prefetcher, bus, prefetcher->batch[ops->completed(bus) >= prefetcher->batch[0]]);
         else if (prefetcher->n_active > 0)
-            post(prefetcher, shard->prefetch,
-                 prefetcher->batch[ops->completed(shard->prefetch) >= prefetcher->batch[0]]);
+            post_after_next(prefetcher);
     }
     pthread_mutex_unlock(&shard->pool->lock);
 }
@@ -286,9 +343,9 @@ static void start(mp_prefetcher *prefetcher)
         return;
     prefetcher->task.run = pump;
     if (demand_waits(shard))
-        post(prefetcher, shard->demand, shard->last_demand);
+        post(prefetcher, shard->pipes[MP_PIPE_DEMAND].bus, shard->pipes[MP_PIPE_DEMAND].last_bus);
     else
-        post(prefetcher, shard->prefetch, 0);
+        post(prefetcher, shard->pipes[MP_PIPE_PREFETCH].bus, 0);
 }
 
 uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,

@@ -141,10 +141,16 @@ void mp_pool_rank(mp_shard *shard, uint32_t index, uint32_t key)
 
 moepage_status mp_pool_free_up(mp_shard *shard)
 {
-    const mp_device_ops *ops = shard->home->device->ops;
-    mp_pool_flush(shard);
+    mp_pipes_flush(shard);
     mp_prefetcher_abandon(shard);
-    moepage_status status = ops->sync(shard->demand, shard->last_demand);
+    mp_passage all = {0};
+    for (int kind = MP_PIPE_DEMAND; kind <= MP_PIPE_FETCH; kind++) {
+        all.bus[kind] = shard->pipes[kind].last_bus;
+        all.decode[kind] = shard->pipes[kind].last_decode;
+    }
+    moepage_status status = mp_pipe_sync(shard, &all);
+    if (!status && shard->tier) /* reads that nobody waits for hold entries too */
+        status = mp_host_tier_sync(shard->tier);
     if (!status)
         mp_pool_settle_landed(shard);
     return status;

@@ -43,9 +43,15 @@ void *__wrap_mp_realloc(void *block, size_t bytes)
 static bank_model bank;
 static pool_rig rig;
 
+static bool tiered; /* pools have a host tier, staging and compressed experts */
+
 static void open_rig(uint32_t n_devices)
 {
     bank_shape shape = {.layers = 3, .experts = 8, .top_k = 2, .hidden = 8, .intermediate = 4};
+    if (tiered) {
+        shape.dtype = MOEPAGE_DTYPE_BF16;
+        shape.pack_forms = 1u << MOEPAGE_FORM_EXPH;
+    }
     bank_model_open(&bank, &shape);
     pool_rig_open(&rig, &bank, &(pool_rig_config){.n_devices = n_devices, .slots = 12});
 }
@@ -71,7 +77,9 @@ static moepage_status create_pool(void)
 {
     moepage_expert_pool_config config = {.struct_size = sizeof config,
                                          .slots = 12,
-                                         .scope = MOEPAGE_SCOPE_LAYER};
+                                         .scope = MOEPAGE_SCOPE_LAYER,
+                                         .host_tier_bytes = tiered ? 1u << 20 : 0,
+                                         .compressed_experts = tiered ? 3 : 0};
     moepage_expert_pool *pool = NULL;
     moepage_status status =
         moepage_expert_pool_create(rig.devices, rig.n_devices, bank.model, &config, &pool);
@@ -134,6 +142,13 @@ static void test_session_alloc_pool_creation_leaves_nothing(void **state)
     }
 }
 
+static void test_session_alloc_tiered_pool_creation_leaves_nothing(void **state)
+{
+    tiered = true;
+    test_session_alloc_pool_creation_leaves_nothing(state);
+    tiered = false;
+}
+
 static void test_session_alloc_session_creation_leaves_nothing(void **state)
 {
     (void)state;
@@ -177,6 +192,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_session_alloc_pool_creation_leaves_nothing),
+        cmocka_unit_test(test_session_alloc_tiered_pool_creation_leaves_nothing),
         cmocka_unit_test(test_session_alloc_session_creation_leaves_nothing),
         cmocka_unit_test(test_session_alloc_steps_need_no_memory),
     };

@@ -28,7 +28,9 @@ typedef struct scenario {
     pool_rig_config pool;
     uint32_t sessions;
     bool failures, pins, callback;
-    bool slow; /* reads give way to everything else, so that loads are under way for long */
+    bool slow;   /* reads give way to everything else, so that loads are under way for long */
+    bool packed; /* BF16 experts in a pack, through tiers that the seed chooses */
+    bool tier;   /* a host tier of a size that the seed chooses */
 } scenario;
 
 typedef struct world {
@@ -216,6 +218,9 @@ static void give_way(bank_model *bank, uint32_t layer, uint32_t expert, uint32_t
         sched_yield();
 }
 
+static const uint32_t pack_forms[] = {1u << MOEPAGE_FORM_EXPH, 1u << MOEPAGE_FORM_DENSE,
+                                      1u << MOEPAGE_FORM_EXPH | 1u << MOEPAGE_FORM_DENSE};
+
 static void open_world(world *w, const scenario *how, uint64_t seed)
 {
     bank_shape shape = {.layers = LAYERS,
@@ -225,6 +230,8 @@ static void open_world(world *w, const scenario *how, uint64_t seed)
                         .intermediate = 4,
                         .bias = true,
                         .callback = how->callback,
+                        .dtype = how->packed ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
+                        .pack_forms = how->packed ? pack_forms[seed % 3] : 0,
                         .seed = seed};
     *w = (world){.how = how, .seed = seed, .steps = getenv("MP_TEST_LONG") ? 2000 : 40};
     bank_model_open(&w->bank, &shape);
@@ -288,6 +295,17 @@ static void run_seeds(scenario how)
         how.sessions = 1 + (uint32_t)(seed % MAX_SESSIONS);
         if (how.pool.scope == MOEPAGE_SCOPE_LAYER)
             how.pool.slots = 3 * LAYERS;
+        if (how.packed) {
+            bool exph = pack_forms[seed % 3] & 1u << MOEPAGE_FORM_EXPH;
+            how.pool.host_experts = (uint32_t)(seed % 4 * 3);
+            how.pool.compressed = exph ? (uint32_t)(seed % 5) : 0;
+            how.pool.bus_form = seed % 7 == 0 ? MOEPAGE_FORM_DENSE : 0;
+            how.pool.staging = seed % 2 ? 2 : 0;
+            how.pool.io_threads = 1 + (uint32_t)(seed % 3);
+        } else if (how.tier) {
+            how.pool.host_experts = 1 + (uint32_t)(seed % 9);
+            how.pool.io_threads = 1 + (uint32_t)(seed % 3);
+        }
         run_scenario(&how, seed);
     }
 }
@@ -308,6 +326,15 @@ static void test_pool_stress_while_loads_are_slow(void **state)
 {
     (void)state;
     run_seeds((scenario){.callback = true, .slow = true});
+}
+
+static void test_pool_stress_over_tiers(void **state)
+{
+    (void)state;
+    run_seeds((scenario){.packed = true});
+    run_seeds((scenario){.packed = true, .pins = true});
+    run_seeds((scenario){.tier = true, .callback = true, .failures = true});
+    run_seeds((scenario){.tier = true, .callback = true, .slow = true, .pins = true});
 }
 
 /* ---- a crowded pool ---- */
@@ -407,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_pool_stress_serves_the_right_bytes),
         cmocka_unit_test(test_pool_stress_survives_failing_reads),
         cmocka_unit_test(test_pool_stress_while_loads_are_slow),
+        cmocka_unit_test(test_pool_stress_over_tiers),
         cmocka_unit_test(test_pool_stress_in_a_crowded_pool),
         cmocka_unit_test(test_pool_stress_with_pins),
         cmocka_unit_test(test_pool_stress_over_two_devices),

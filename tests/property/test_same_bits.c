@@ -288,6 +288,36 @@ static void test_same_bits_from_callback_as_from_pointers(void **state)
     bank_model_close(&load.bank);
 }
 
+static void test_same_bits_over_tiers(void **state)
+{
+    (void)state;
+    static const uint32_t forms[] = {1u << MOEPAGE_FORM_EXPH, 1u << MOEPAGE_FORM_DENSE,
+                                     1u << MOEPAGE_FORM_EXPH | 1u << MOEPAGE_FORM_DENSE,
+                                     1u << MOEPAGE_FORM_EXPH | 1u << MOEPAGE_FORM_DENSE};
+    bank_shape shape = {.dtype = MOEPAGE_DTYPE_BF16, .bias = true, .seed = 51};
+    reference_run(&shape, MOEPAGE_MATH_FP32);
+    bank_model_close(&load.bank);
+    for (uint32_t f = 0; f < 4; f++) {
+        shape.pack_forms = forms[f];
+        shape.cold_level = f == 3 ? 3 : 0;
+        workload_open(&load, &shape);
+        bool exph = shape.pack_forms & 1u << MOEPAGE_FORM_EXPH;
+        for (uint32_t i = 0; i < 3 * 2 * 3 * 2; i++)
+            expect_same(&load,
+                        &(variant){.pool = {.slots = i % 2 ? KEYS / 4 : KEYS / 8,
+                                            .threads = 1 + i % 2,
+                                            .host_experts = i / 2 % 3 * 4,
+                                            .compressed = exph ? i / 6 % 3 * 3 : 0,
+                                            .bus_form = i / 18 ? MOEPAGE_FORM_DENSE : 0,
+                                            .n_devices = 1 + i / 2 % 2,
+                                            .staging = i % 5 ? 0 : 2,
+                                            .chunk_bytes = i % 3 ? 0 : 200},
+                                   .prefetch = i / 6 % 3},
+                        &reference);
+        bank_model_close(&load.bank);
+    }
+}
+
 static void test_same_bits_of_a_token_alone_and_in_a_batch(void **state)
 {
     (void)state;
@@ -346,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_same_bits_over_devices_and_scopes),
         cmocka_unit_test(test_same_bits_over_open_layers_and_plans),
         cmocka_unit_test(test_same_bits_from_callback_as_from_pointers),
+        cmocka_unit_test(test_same_bits_over_tiers),
         cmocka_unit_test(test_same_bits_of_a_token_alone_and_in_a_batch),
         cmocka_unit_test(test_same_bits_with_strides_and_accumulation),
     };

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -145,6 +146,25 @@ static void fill_weights(bank_model *bank)
     }
 }
 
+/* The same model, from a pack of it. An open pack needs its file's name no more. */
+static void serve_from_pack(bank_model *bank)
+{
+    char path[] = "/tmp/moepage-bank-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    moepage_pack_config config = {
+        .struct_size = sizeof config,
+        .forms = bank->shape.pack_forms,
+        .cold_level = bank->shape.cold_level,
+        .threads = 1,
+    };
+    assert_int_equal(moepage_pack_write(bank->model, path, &config, NULL), MOEPAGE_OK);
+    assert_int_equal(moepage_model_close(bank->model), MOEPAGE_OK);
+    assert_int_equal(moepage_model_open(path, NULL, &bank->model), MOEPAGE_OK);
+    assert_int_equal(unlink(path), 0);
+}
+
 void bank_model_open(bank_model *bank, const bank_shape *shape)
 {
     *bank = (bank_model){.shape = *shape};
@@ -178,6 +198,8 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
         .read_user = bank,
     };
     assert_int_equal(moepage_model_open_banks(&banks, NULL, &bank->model), MOEPAGE_OK);
+    if (shape->pack_forms)
+        serve_from_pack(bank);
 }
 
 void bank_model_close(bank_model *bank)

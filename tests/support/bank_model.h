@@ -18,7 +18,9 @@ typedef struct bank_shape {
     uint32_t dtype;
     bool split; /* GATE and UP tensors of their own */
     bool bias;
-    bool callback; /* the library reads through a callback, else from pointers */
+    bool callback;       /* the library reads through a callback, else from pointers */
+    uint32_t pack_forms; /* not 0: served from a pack with these forms (1u << MOEPAGE_FORM_*) */
+    int32_t cold_level;  /* zstd level of its DENSE form */
     uint64_t seed;
 } bank_shape;
 

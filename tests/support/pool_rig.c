@@ -20,6 +20,22 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
+/* What the host tiers and the compressed experts take, in bytes. */
+static uint64_t tier_bytes(const bank_model *bank, const pool_rig_config *config)
+{
+    uint32_t form = config->bus_form                                    ? config->bus_form
+                    : mp_model_has_form(bank->model, MOEPAGE_FORM_EXPH) ? MOEPAGE_FORM_EXPH
+                                                                        : MOEPAGE_FORM_DENSE;
+    uint32_t devices = config->n_devices ? config->n_devices : 1;
+    return devices * config->host_experts * mp_model_image_room(bank->model, form);
+}
+
+static uint64_t compressed_bytes(const bank_model *bank, const pool_rig_config *config)
+{
+    uint64_t unit = round_up(mp_model_most_bytes(bank->model, MOEPAGE_FORM_EXPH), 256);
+    return (uint64_t)config->compressed * bank->shape.layers * unit;
+}
+
 void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *config)
 {
     moepage_model_info model = {.struct_size = sizeof model};
@@ -31,8 +47,11 @@ void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *confi
         .struct_size = sizeof device,
         .threads = config->threads ? config->threads : 1,
         .workspace_bytes = WORKSPACE_BYTES,
-        .budget_bytes = WORKSPACE_BYTES + round_up(arena_slots * model.slot_bytes, 4096),
+        .budget_bytes =
+            WORKSPACE_BYTES +
+            round_up(arena_slots * model.slot_bytes + compressed_bytes(bank, config), 4096),
         .bus_bytes_per_s = config->bus_bytes_per_s,
+        .io_threads = config->io_threads,
     };
     for (uint32_t d = 0; d < rig->n_devices; d++)
         assert_int_equal(moepage_device_open("host", &device, &rig->devices[d]), MOEPAGE_OK);
@@ -43,6 +62,10 @@ void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *confi
         .policy = config->policy,
         .scan_percent = config->scan_percent,
         .chunk_bytes = config->chunk_bytes,
+        .host_tier_bytes = tier_bytes(bank, config),
+        .bus_form = config->bus_form,
+        .compressed_experts = config->compressed,
+        .staging_experts = config->staging,
     };
     assert_int_equal(moepage_expert_pool_create(rig->devices, rig->n_devices, bank->model, &pool,
                                                 &rig->pool),
@@ -86,6 +109,25 @@ static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64
         bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors));
 }
 
+/* Nothing is under way: no entry has a user, and what is valid is the expert in its form. */
+static void check_tier(pool_rig *rig, mp_shard *shard)
+{
+    mp_host_tier *tier = shard->tier;
+    for (uint32_t b = 0; b < shard->staging.n; b++)
+        assert_int_equal(shard->staging.buffers[b].slot, MP_NO_SLOT);
+    for (uint32_t e = 0; tier && e < tier->n_entries; e++) {
+        const mp_host_entry *entry = &tier->entries[e];
+        assert_int_equal(entry->users, 0);
+        if (entry->state != MP_ENTRY_VALID || tier->form != MOEPAGE_FORM_DENSE)
+            continue;
+        const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+        for (uint32_t t = 0; t < rig->bank->n_tensors; t++)
+            tensors[t] = mp_host_tier_image(tier, e) + rig->pool->model->tensors[t].offset;
+        assert_true(bank_model_matches(rig->bank, entry->key / rig->pool->experts,
+                                       entry->key % rig->pool->experts, tensors));
+    }
+}
+
 void pool_rig_check(pool_rig *rig)
 {
     pool_rig_wait(rig);
@@ -113,14 +155,18 @@ void pool_rig_check(pool_rig *rig)
         assert_int_equal(used + free_slots, shard->n_slots);
         moepage_device_info device = {.struct_size = sizeof device};
         assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
-        assert_int_equal(device.arena_expert_bytes, shard->n_slots * rig->pool->slot_bytes);
+        assert_int_equal(device.arena_expert_bytes,
+                         shard->n_slots * rig->pool->slot_bytes +
+                             shard->compressed.n * shard->compressed.unit);
+        check_tier(rig, shard);
         assert_true(device.peak_bytes <= device.budget_bytes);
     }
     assert_int_equal(mapped, resident);
     moepage_expert_pool_info info = pool_rig_info(rig);
     assert_int_equal(info.resident, resident);
     assert_true(info.prefetch_late <= info.prefetch_useful);
-    assert_true(info.evictions * bank_bytes <= info.demand_bytes + info.prefetch_bytes);
+    if (rig->pool->bus_form == MOEPAGE_FORM_DENSE && !info.compressed_experts)
+        assert_true(info.evictions * bank_bytes <= info.demand_bytes + info.prefetch_bytes);
 }
 
 void pool_rig_close(pool_rig *rig)

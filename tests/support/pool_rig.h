@@ -18,6 +18,11 @@ typedef struct pool_rig_config {
     uint32_t scan_percent;
     uint32_t chunk_bytes;
     uint64_t bus_bytes_per_s;
+    uint32_t host_experts; /* that each device's host tier holds; 0 = no tier */
+    uint32_t bus_form;
+    uint32_t compressed; /* experts per layer */
+    uint32_t staging;
+    uint32_t io_threads;
 } pool_rig_config;
 
 typedef struct pool_rig {

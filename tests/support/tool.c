@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <setjmp.h>
-#include <spawn.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,8 +67,27 @@ static int wait_for(pid_t child)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/* Replaces this child process; `pending` is what comes back to the program when it unblocks. */
+static void become(const char *path, char **argv, const int text[2], int pending)
+{
+    int input = open("/dev/null", O_RDONLY);
+    bool ready = input >= 0 && dup2(input, STDIN_FILENO) >= 0 &&
+                 dup2(text[0], STDOUT_FILENO) >= 0 && dup2(text[1], STDERR_FILENO) >= 0;
+    if (pending) {
+        sigset_t blocked;
+        sigemptyset(&blocked);
+        sigaddset(&blocked, pending);
+        ready = ready && !sigprocmask(SIG_BLOCK, &blocked, NULL) &&
+                signal(pending, SIG_DFL) != SIG_ERR && !kill(getpid(), pending);
+    }
+    if (ready)
+        execve(path, argv, environ);
+    _exit(127);
+}
+
 /* Output goes to memory files rather than pipes: no reader is needed to keep the tool going. */
-void tool_run(const char *name, const char *const *arguments, tool_result *out)
+void tool_run_signalled(const char *name, const char *const *arguments, int pending,
+                        tool_result *out)
 {
     char path[PATH_MAX + 64];
     char *argv[MAX_ARGUMENTS + 2] = {path};
@@ -81,17 +100,18 @@ void tool_run(const char *name, const char *const *arguments, tool_result *out)
     }
     int text[2] = {memfd_create("out", MFD_CLOEXEC), memfd_create("err", MFD_CLOEXEC)};
     assert_true(text[0] >= 0 && text[1] >= 0);
-    posix_spawn_file_actions_t actions;
-    assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, text[0], STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, text[1], STDERR_FILENO);
-    pid_t child;
-    assert_int_equal(posix_spawn(&child, path, &actions, NULL, argv, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        become(path, argv, text, pending);
     out->exit_status = wait_for(child);
     out->out = take_text(text[0]);
     out->err = take_text(text[1]);
+}
+
+void tool_run(const char *name, const char *const *arguments, tool_result *out)
+{
+    tool_run_signalled(name, arguments, 0, out);
 }
 
 void tool_result_free(tool_result *result)

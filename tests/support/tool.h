@@ -12,6 +12,12 @@ typedef struct tool_result {
  * input empty. The tool is the one built beside this test program, so that a sanitized test runs a
  * sanitized tool where there is one, or in $MOEPAGE_BIN_DIR. */
 void tool_run(const char *name, const char *const *arguments, tool_result *out);
+
+/* The same, with a signal (0 = none) blocked and pending when it starts: it comes the moment that
+ * the tool is ready for it. */
+void tool_run_signalled(const char *name, const char *const *arguments, int pending,
+                        tool_result *out);
+
 void tool_result_free(tool_result *result);
 
 #endif

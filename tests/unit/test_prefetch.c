@@ -412,7 +412,8 @@ static void test_prefetch_that_fails_does_not_fail_demand(void **state)
     mp_shard *shard = &rig.pool->shards[0];
     while (atomic_load(&rig.pool->pending) > 0 && !shard->slots[0].result)
         sched_yield();
-    assert_int_equal(shard->home->device->ops->sync(shard->prefetch, bank.n_tensors), MOEPAGE_OK);
+    mp_stream *bus = shard->pipes[MP_PIPE_PREFETCH].bus;
+    assert_int_equal(shard->home->device->ops->sync(bus, bank.n_tensors), MOEPAGE_OK);
     pool_rig_visit(session, 1, (int32_t[]){0}, 1);
     moepage_expert_pool_info info = pool_rig_info(&rig);
     assert_int_equal(info.failed_loads, 1);

@@ -733,7 +733,8 @@ static void test_session_cancelled_loads_can_be_evicted(void **state)
     assert_int_equal(pool_rig_route(session, 0, cancelled, 4, NULL), MOEPAGE_OK);
     assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
     mp_shard *shard = &rig.pool->shards[0];
-    assert_int_equal(shard->home->device->ops->sync(shard->demand, shard->last_demand), MOEPAGE_OK);
+    const mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
+    assert_int_equal(shard->home->device->ops->sync(pipe->bus, pipe->last_bus), MOEPAGE_OK);
     pool_rig_visit(session, 1, others, 2);     /* into the free slots */
     pool_rig_visit(session, 2, others + 2, 2); /* the oldest are 0 and 1 of layer 0 */
     for (uint32_t e = 0; e < 4; e++)

@@ -1,0 +1,165 @@
+/* Pipes: submission of loads to the device's streams. */
+#include "memory/expert_pipe.h"
+
+#include "memory/expert_pool.h"
+
+/* ---- life ---- */
+
+moepage_status mp_pipes_open(mp_shard *shard, bool decoders)
+{
+    static const mp_stream_class bus_class[MP_PIPES] = {
+        [MP_PIPE_DEMAND] = MP_STREAM_DEMAND,
+        [MP_PIPE_FETCH] = MP_STREAM_DEMAND,
+        [MP_PIPE_PREFETCH] = MP_STREAM_PREFETCH,
+    };
+    mp_device *device = shard->home->device;
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        mp_pipe *pipe = &shard->pipes[kind];
+        status = device->ops->stream_create(device, bus_class[kind], &pipe->bus);
+        if (!status && decoders)
+            status = device->ops->stream_create(device,
+                                                kind == MP_PIPE_PREFETCH ? MP_STREAM_BACKGROUND
+                                                                         : MP_STREAM_COMPUTE,
+                                                &pipe->decode);
+    }
+    return status;
+}
+
+void mp_pipes_close(mp_shard *shard)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    for (int kind = 0; kind < MP_PIPES; kind++)
+        if (shard->pipes[kind].bus)
+            ops->stream_destroy(shard->pipes[kind].bus);
+    for (int kind = 0; kind < MP_PIPES; kind++)
+        if (shard->pipes[kind].decode)
+            ops->stream_destroy(shard->pipes[kind].decode);
+}
+
+/* ---- staging of copies ---- */
+
+void mp_pipe_flush(mp_shard *shard, mp_pipe_kind kind)
+{
+    mp_pipe *pipe = &shard->pipes[kind];
+    mp_stage *stage = &pipe->stage;
+    uint32_t n = stage->n;
+    if (n == 0)
+        return;
+    const mp_device_ops *ops = shard->home->device->ops;
+    moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
+    for (uint32_t i = 0; i < n; i++) {
+        if (status) /* refused: these loads fail as if their source had */
+            atomic_store(stage->copies[i].result, status);
+        shard->slots[stage->slot[i]].passage.bus[kind] =
+            status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
+    }
+    stage->n = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (stage->last[i])
+            mp_pipe_decode(shard, kind, stage->slot[i]);
+}
+
+void mp_pipes_flush(mp_shard *shard)
+{
+    for (int kind = 0; kind < MP_PIPES; kind++)
+        mp_pipe_flush(shard, (mp_pipe_kind)kind);
+}
+
+void mp_pipe_stage(mp_shard *shard, mp_pipe_kind kind, uint32_t slot, const mp_copy *copy,
+                   bool last)
+{
+    mp_stage *stage = &shard->pipes[kind].stage;
+    if (stage->n == MP_STAGE_COPIES)
+        mp_pipe_flush(shard, kind);
+    stage->slot[stage->n] = slot;
+    stage->last[stage->n] = last;
+    stage->copies[stage->n++] = *copy;
+    shard->slots[slot].passage.bus[kind] = MP_STAGED;
+}
+
+moepage_status mp_pipe_wait(mp_shard *shard, mp_pipe_kind kind, mp_stream *other, mp_tick tick)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    if (ops->completed(other) >= tick)
+        return MOEPAGE_OK;
+    mp_pipe_flush(shard, kind); /* what was staged before need not wait */
+    return ops->wait(shard->pipes[kind].bus, other, tick);
+}
+
+/* ---- decoding ---- */
+
+void mp_pipe_decode(mp_shard *shard, mp_pipe_kind kind, uint32_t index)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    mp_slot *slot = &shard->slots[index];
+    mp_passage *passage = &slot->passage;
+    mp_pipe *pipe = &shard->pipes[kind];
+    moepage_status status = MOEPAGE_OK;
+    for (int k = 0; k < MP_PIPES && !status; k++) /* a demand may finish what a prefetch began */
+        status = ops->wait(pipe->decode, shard->pipes[k].bus, passage->bus[k]);
+    mp_kernel_decode_args args = {
+        .jobs = &shard->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS],
+        .n_jobs = shard->pool->model->info.expert_tensors,
+        .skip = &slot->result,
+    };
+    if (!status)
+        status = ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
+    if (status)
+        atomic_store(&slot->result, status);
+    passage->decode[kind] = pipe->last_decode;
+    if (passage->staging) {
+        mp_staging *staging = &shard->staging.buffers[passage->staging - 1];
+        staging->slot = MP_NO_SLOT;
+        staging->pipe = kind;
+        staging->tick = pipe->last_decode;
+        passage->staging = 0;
+    }
+    shard->pool->counters.decodes++;
+}
+
+static bool free_now(const mp_shard *shard, const mp_staging *staging)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    return staging->slot == MP_NO_SLOT &&
+           ops->completed(shard->pipes[staging->pipe].decode) >= staging->tick;
+}
+
+moepage_status mp_pipe_take_staging(mp_shard *shard, mp_pipe_kind kind, uint32_t slot)
+{
+    mp_staging_ring *ring = &shard->staging;
+    uint32_t at = ring->n - 1;
+    if (kind == MP_PIPE_PREFETCH) {
+        if (!free_now(shard, &ring->buffers[at]))
+            return MOEPAGE_E_BUSY;
+    } else {
+        at = ring->next;
+        ring->next = (ring->next + 1) % (ring->n - 1);
+        mp_staging *staging = &ring->buffers[at];
+        if (staging->slot != MP_NO_SLOT) /* its last copy is on a stage: submit its decoding */
+            mp_pipes_flush(shard);
+        mp_stream *reader = shard->pipes[staging->pipe].decode;
+        moepage_status status = mp_pipe_wait(shard, kind, reader, staging->tick);
+        if (status)
+            return status;
+    }
+    ring->buffers[at].slot = slot;
+    shard->slots[slot].passage.staging = at + 1;
+    return MOEPAGE_OK;
+}
+
+/* ---- waiting ---- */
+
+moepage_status mp_pipe_sync(mp_shard *shard, const mp_passage *passage)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &shard->pipes[kind];
+        if (passage->bus[kind])
+            status = ops->sync(pipe->bus, passage->bus[kind]);
+        if (!status && passage->decode[kind])
+            status = ops->sync(pipe->decode, passage->decode[kind]);
+    }
+    return status;
+}

@@ -1,0 +1,253 @@
+/* Opening a shard's tiers, and filling its compressed experts. */
+#include "memory/expert_tiers.h"
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "control/placement.h"
+#include "memory/expert_measure.h"
+
+#define DEFAULT_STAGING 4u
+#define MAX_STAGING 1024u
+#define COMPRESSED_ALIGN 256u
+
+/* ---- choosing ---- */
+
+static moepage_status check_form(const struct moepage_model *model, uint32_t form)
+{
+    if (form != 0 && form != MOEPAGE_FORM_DENSE && form != MOEPAGE_FORM_EXPH)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "bus_form is %u, it must be 0, MOEPAGE_FORM_DENSE or MOEPAGE_FORM_EXPH",
+                       form);
+    bool exph = mp_model_has_form(model, MOEPAGE_FORM_EXPH);
+    if (form == MOEPAGE_FORM_EXPH && !exph)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "bus_form is EXPH, but the model's experts are not stored so: pack it with "
+                       "that form");
+    if (!exph && !mp_model_has_form(model, MOEPAGE_FORM_DENSE))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the pack has no lossless form of its experts: pack the model with DENSE "
+                       "or EXPH");
+    return MOEPAGE_OK;
+}
+
+static moepage_status check_compressed(const struct moepage_model *model,
+                                       const moepage_expert_pool_config *config)
+{
+    bool by_bandwidth = config->placement == MOEPAGE_PLACEMENT_BANDWIDTH;
+    if (config->placement > MOEPAGE_PLACEMENT_BANDWIDTH)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "placement is %u, it must be MOEPAGE_PLACEMENT_EXPLICIT or _BANDWIDTH",
+                       config->placement);
+    if (by_bandwidth && (config->compressed_experts || !config->slots))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "placement by bandwidth chooses compressed_experts (%u, it must be 0) "
+                       "beside a given number of slots (%llu, it must not be 0)",
+                       config->compressed_experts, (unsigned long long)config->slots);
+    if (config->compressed_experts > model->info.experts)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "compressed_experts is %u, a layer has %u",
+                       config->compressed_experts, model->info.experts);
+    if ((config->compressed_experts || by_bandwidth) &&
+        !mp_model_has_form(model, MOEPAGE_FORM_EXPH))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "experts cannot be kept compressed: the model does not store them as EXPH; "
+                       "pack it with that form");
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_tiers_choose(struct moepage_expert_pool *pool,
+                               const moepage_expert_pool_config *config)
+{
+    const struct moepage_model *model = pool->model;
+    moepage_status status = check_form(model, config->bus_form);
+    if (!status)
+        status = check_compressed(model, config);
+    if (!status && (config->staging_experts == 1 || config->staging_experts > MAX_STAGING))
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "staging_experts is %u, it must be 0 or 2 to %u",
+                         config->staging_experts, MAX_STAGING);
+    if (status)
+        return status;
+    pool->bus_form = config->bus_form;
+    if (!pool->bus_form)
+        pool->bus_form =
+            mp_model_has_form(model, MOEPAGE_FORM_EXPH) ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE;
+    return MOEPAGE_OK;
+}
+
+/* ---- opening ---- */
+
+static uint64_t round_up(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+/* A pack's images can be used where they are mapped, unless they have to be unpacked or decoded
+ * first: then a few entries of host memory are needed for them to pass through. */
+static uint64_t tier_bytes(const mp_shard *shard, uint32_t shard_index,
+                           const moepage_expert_pool_config *config)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint64_t bytes = config->host_tier_bytes / pool->n_shards +
+                     (shard_index < config->host_tier_bytes % pool->n_shards);
+    mp_image image;
+    mp_model_find_image(pool->model, 0, 0, pool->bus_form, &image);
+    if (config->host_tier_bytes || !pool->model->pack || image.mapped)
+        return bytes;
+    uint32_t entries = 2 * shard->home->device->io_threads;
+    return entries * mp_model_image_room(pool->model, pool->bus_form);
+}
+
+static uint64_t most_image_bytes(const struct moepage_model *model)
+{
+    return mp_model_most_bytes(model, MOEPAGE_FORM_EXPH);
+}
+
+static moepage_status open_staging(mp_shard *shard, uint32_t n)
+{
+    mp_staging_ring *ring = &shard->staging;
+    uint64_t unit = round_up(most_image_bytes(shard->pool->model), COMPRESSED_ALIGN);
+    ring->buffers = mp_alloc_array(n, sizeof *ring->buffers);
+    if (!ring->buffers)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u staging buffers", n);
+    moepage_status status = mp_home_workspace_alloc(shard->home, n * unit, &ring->memory);
+    if (status)
+        return mp_fail_within(status, "staging of %u EXPH images", n);
+    ring->bytes = n * unit;
+    ring->n = n;
+    for (uint32_t i = 0; i < n; i++)
+        ring->buffers[i] =
+            (mp_staging){.memory = (unsigned char *)ring->memory + i * unit, .slot = MP_NO_SLOT};
+    return MOEPAGE_OK;
+}
+
+static uint32_t members_per_layer(const mp_shard *shard, uint32_t shard_index)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    return (pool->experts - shard_index + pool->n_shards - 1) / pool->n_shards;
+}
+
+/* How many of the shard's experts per layer stay compressed. */
+static uint32_t choose_compressed(const mp_shard *shard, uint32_t shard_index,
+                                  const moepage_expert_pool_config *config)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint32_t members = members_per_layer(shard, shard_index);
+    if (config->placement == MOEPAGE_PLACEMENT_EXPLICIT)
+        return config->compressed_experts / pool->n_shards +
+               (shard_index < config->compressed_experts % pool->n_shards);
+    uint64_t slots =
+        config->slots / pool->n_shards + (shard_index < config->slots % pool->n_shards);
+    uint64_t room = mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS);
+    uint64_t layer_bytes = shard->compressed.unit * pool->layers;
+    uint64_t fit = room > slots ? (room - slots) * pool->slot_bytes / layer_bytes : 0;
+    mp_backend backends[2] = {
+        {.bytes_per_s = shard->rates.decode, .capacity = fit < members ? (uint32_t)fit : members},
+        {.bytes_per_s = shard->rates.bus, .capacity = members},
+    };
+    mp_place(backends, 2, members);
+    return backends[0].experts;
+}
+
+/* The chosen ones are spread evenly over a layer's ids. */
+static bool is_chosen(uint32_t member, uint32_t n, uint32_t members)
+{
+    return (uint64_t)(member + 1) * n / members != (uint64_t)member * n / members;
+}
+
+static moepage_status place_compressed(mp_shard *shard, uint32_t shard_index, uint32_t per_layer)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    mp_compressed *compressed = &shard->compressed;
+    uint32_t members = members_per_layer(shard, shard_index);
+    compressed->place_of = mp_alloc_array(pool->keys, sizeof *compressed->place_of);
+    if (!compressed->place_of)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the places of %u experts", pool->keys);
+    for (uint32_t key = 0; key < pool->keys; key++) {
+        uint32_t expert = key % pool->experts;
+        bool here = expert % pool->n_shards == shard_index &&
+                    is_chosen(expert / pool->n_shards, per_layer, members);
+        compressed->place_of[key] = here ? compressed->n++ : MP_NO_SLOT;
+    }
+    moepage_status status = mp_arena_reserve(&shard->home->arena, compressed->n * compressed->unit);
+    if (status)
+        return mp_fail_within(status, "%u compressed experts per layer", per_layer);
+    compressed->memory = shard->home->arena.base;
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
+                             const moepage_expert_pool_config *config)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    bool compressed = config->compressed_experts || config->placement;
+    bool decoders = pool->bus_form == MOEPAGE_FORM_EXPH || compressed;
+    uint32_t staging = config->staging_experts ? config->staging_experts : DEFAULT_STAGING;
+    uint64_t bytes = tier_bytes(shard, shard_index, config);
+    moepage_status status = mp_pipes_open(shard, decoders);
+    if (!status && bytes)
+        status = mp_host_tier_create(shard->home, pool->model, pool->bus_form, bytes, &shard->tier);
+    if (!status && decoders)
+        status = open_staging(shard, staging);
+    if (!status && (decoders || shard->tier))
+        status = mp_measure_tiers(shard);
+    if (status || !compressed)
+        return status;
+    shard->compressed.unit = round_up(most_image_bytes(pool->model), COMPRESSED_ALIGN);
+    uint32_t per_layer = choose_compressed(shard, shard_index, config);
+    return per_layer ? place_compressed(shard, shard_index, per_layer) : MOEPAGE_OK;
+}
+
+/* ---- compressed experts ---- */
+
+/* Copies one expert's image to its place, through `scratch` if it is not mapped. */
+static moepage_status fill_one(mp_shard *shard, uint32_t key, unsigned char *scratch, uint64_t room)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    const struct moepage_model *model = pool->model;
+    const mp_device_ops *ops = shard->home->device->ops;
+    mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
+    uint32_t layer = key / pool->experts, expert = key % pool->experts;
+    mp_image image;
+    mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
+    uint64_t read_bytes;
+    moepage_status status = image.mapped
+                                ? mp_model_check_mapped(model, layer, expert, MOEPAGE_FORM_EXPH)
+                                : mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH,
+                                                      scratch, room, &read_bytes);
+    mp_copy copy = {
+        .dst = shard->compressed.memory + shard->compressed.place_of[key] * shard->compressed.unit,
+        .src = image.mapped ? image.mapped : scratch + image.skew,
+        .bytes = image.bytes,
+    };
+    if (!status)
+        status = ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
+    if (!status && !image.mapped)
+        status = ops->sync(pipe->bus, pipe->last_bus);
+    return status;
+}
+
+moepage_status mp_tiers_fill(mp_shard *shard)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    const mp_device_ops *ops = shard->home->device->ops;
+    if (!shard->compressed.n)
+        return MOEPAGE_OK;
+    mp_scratch scratch;
+    moepage_status status =
+        mp_scratch_open(shard->home, mp_model_image_room(pool->model, MOEPAGE_FORM_EXPH), &scratch);
+    for (uint32_t key = 0; key < pool->keys && !status; key++)
+        if (shard->compressed.place_of[key] != MP_NO_SLOT)
+            status = fill_one(shard, key, scratch.aligned, scratch.room);
+    moepage_status done =
+        ops->sync(shard->pipes[MP_PIPE_DEMAND].bus, shard->pipes[MP_PIPE_DEMAND].last_bus);
+    mp_scratch_close(shard->home, &scratch);
+    return status ? status : done;
+}
+
+void mp_tiers_close(mp_shard *shard)
+{
+    mp_pipes_close(shard);
+    mp_host_tier_destroy(shard->tier);
+    mp_home_workspace_free(shard->home, shard->staging.memory, shard->staging.bytes);
+    mp_free(shard->staging.buffers);
+    mp_free(shard->compressed.place_of);
+}

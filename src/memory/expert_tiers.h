@@ -1,0 +1,24 @@
+/* expert_tiers.h — setting up what stands behind a shard's slots: the form that crosses the bus, the
+ * host tier, staging for the decoder, and the experts that stay compressed in device memory. Used
+ * while a pool is created and destroyed. */
+#ifndef MP_MEMORY_EXPERT_TIERS_H
+#define MP_MEMORY_EXPERT_TIERS_H
+
+#include "memory/expert_pool.h"
+
+/* Checks the config's tier fields against the model and chooses pool->bus_form. */
+moepage_status mp_tiers_choose(struct moepage_expert_pool *pool,
+                               const moepage_expert_pool_config *config);
+
+/* Opens pipes, host tier and staging of a shard whose side of the arena is attached and still
+ * empty, measures them, and reserves device memory for the compressed experts. */
+moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
+                             const moepage_expert_pool_config *config);
+
+/* Brings the compressed experts into device memory; blocks. */
+moepage_status mp_tiers_fill(mp_shard *shard);
+
+/* Waits for what is under way. Safe on a half-opened shard. */
+void mp_tiers_close(mp_shard *shard);
+
+#endif
