@@ -5,6 +5,7 @@
 #   make check         installs what is missing, runs every test, plain and under ASan + UBSan
 #   make check-long    the same with more property rounds, and under TSan
 #   make asan | ubsan | tsan    the test programs under one sanitizer
+#   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
 #   make install       to $(DESTDIR)$(PREFIX)
 #
 # Variables: CC CXX NVCC CFLAGS LDFLAGS BUILD LIB PREFIX DESTDIR; CUDA=0 leaves the CUDA module out,
@@ -44,10 +45,11 @@ SHARED  := $(if $(SAN),,$(LIB)/libmoepage.so.0)
 
 LIB_SRC      := $(sort $(wildcard src/*/*.c))
 TOOL_SRC     := $(sort $(wildcard examples/*.c))
-PART_SRC     := $(sort $(wildcard examples/common/*.c examples/bench/*.c))
+PART_SRC     := $(sort $(wildcard examples/*/*.c))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
 SUPPORT_SRC  := $(filter-out $(TEST_SRC) tests/bench/% tests/fuzz/% tests/gpu/%, \
                              $(sort $(wildcard tests/*/*.c)))
+FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 TEST_SCRIPTS := $(sort $(wildcard tests/*/test_*.sh))
 CUDA_SRC     := $(sort $(wildcard cuda/*.cu))
 
@@ -55,7 +57,9 @@ objects   = $(patsubst %.c,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call objects,$(LIB_SRC))
 TOOLS    := $(TOOL_SRC:examples/%.c=$(BIN)/%)
 TESTS    := $(TEST_SRC:%.c=$(OBJ)/%)
-programs  = $(TEST_SRC:%.c=$(BUILD)/$(1)/%)
+FUZZERS  := $(FUZZ_SRC:%.c=$(OBJ)/%)
+fuzzers   = $(FUZZ_SRC:%.c=$(BUILD)/$(1)/%)
+programs  = $(TEST_SRC:%.c=$(BUILD)/$(1)/%) $(fuzzers)
 
 # Why the CUDA module is not built, in words; empty when it is.
 have_nvcc = $(shell command -v $(NVCC) 2>/dev/null)
@@ -71,11 +75,14 @@ endif
 uses = $(if $(shell grep -rlsF 'include <$(1)>' src | head -1),$(2))
 PKGS := $(strip $(call uses,jansson.h,jansson) $(call uses,xxhash.h,libxxhash) \
                 $(call uses,zstd.h,libzstd))
+# What a benchmark compares with, where it is installed.
+BENCH_PKGS := $(if $(shell pkg-config --exists liblz4 2>/dev/null && echo y),liblz4)
 
 # Asked once, and only when a recipe needs it: `make setup` must work without pkg-config.
 once = $(eval $(1) := $(shell $(2)))$($(1))
 PKG_CFLAGS = $(if $(PKGS),$(call once,PKG_CFLAGS,pkg-config --cflags $(PKGS)))
 PKG_LIBS   = $(if $(PKGS),$(call once,PKG_LIBS,pkg-config --libs $(PKGS)))
+BENCH_LIBS = $(if $(BENCH_PKGS),$(call once,BENCH_LIBS,pkg-config --libs $(BENCH_PKGS)))
 
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
             $(if $(filter 1,$(WERROR)),-Werror)
@@ -147,7 +154,7 @@ $(OBJ)/examples/libparts.a: $(call objects,$(PART_SRC))
 
 $(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a $(or $(SHARED),$(ARCHIVE))
 	@echo "  LD    $@"
-	$(Q)mkdir -p $(@D) && $(LINK) $^ -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) -lm -o $@
+	$(Q)mkdir -p $(@D) && $(LINK) $^ -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) $(BENCH_LIBS) -lm -o $@
 
 cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so)
 $(LIB)/libmoepage-cuda.so: $(CUDA_SRC) $(wildcard cuda/*.cuh include/*.h src/*/*.h)
@@ -158,29 +165,42 @@ $(LIB)/libmoepage-cuda.so: $(CUDA_SRC) $(wildcard cuda/*.cuh include/*.h src/*/*
 
 # ---- Tests ---------------------------------------------------------------------------------
 
-tests: $(TOOLS) $(TESTS)
+tests: $(TOOLS) $(TESTS) fuzzers
 $(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
 # Linked with the archive, so that internal functions are reachable. Fault tests put themselves
 # between the library and its allocator.
 $(OBJ)/tests/fault/%: WRAP = -Wl,--wrap=mp_alloc,--wrap=mp_realloc
+$(OBJ)/tests/fault/test_host_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_alloc mp_realloc \
+                                            mp_thread_start mmap munmap mprotect madvise)
 $(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+	    $(PKG_LIBS) -lcmocka -lm -o $@
+
+# Each fuzz target is a program that replays files, or libFuzzer's where that is asked for.
+MAKE_CORPUS := $(OBJ)/tests/fuzz/make_corpus
+FUZZ_PARTS  := fuzz.o seal.o $(if $(findstring fuzzer,$(SAN)),,replay.o)
+fuzzers: $(FUZZERS) $(MAKE_CORPUS)
+$(FUZZERS): ENGINE = $(if $(findstring fuzzer,$(SAN)),-fsanitize=fuzzer)
+$(FUZZERS): $(FUZZ_PARTS:%=$(OBJ)/tests/fuzz/%)
+$(MAKE_CORPUS): $(call objects,$(wildcard tests/fuzz/corpus_*.c))
+$(FUZZERS) $(MAKE_CORPUS): %: %.o $(OBJ)/tests/libsupport.a $(ARCHIVE)
+	@echo "  LD    $@"
+	$(Q)$(LINK) $(ENGINE) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	    $(PKG_LIBS) -lcmocka -lm -o $@
 
 RUN     = tests/run.sh -o $(BUILD)/logs
 JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
-FUZZ_SKIP = -s 'fuzz-replay (no fuzz targets yet)'
 
-.PHONY: check check-long asan ubsan tsan fuzz-replay gpu-check gpu-bench bench abi abi-update docs
+.PHONY: check check-long asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus gpu-check gpu-bench bench abi abi-update docs
 check: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=address,undefined
-	$(Q)$(RUN) $(CUDA_SKIP) $(FUZZ_SKIP) $(call programs,release) \
+	$(Q)$(RUN) $(CUDA_SKIP) $(call programs,release) \
 	    $(call programs,address-undefined) $(TEST_SCRIPTS)
 
 # MP_TEST_LONG=1 asks the property tests for many more rounds.
@@ -188,7 +208,7 @@ check-long: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=address,undefined
 	$(SUBMAKE) tests SAN=thread
-	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(FUZZ_SKIP) \
+	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) \
 	    $(foreach c,release address-undefined thread,$(call programs,$(c))) $(TEST_SCRIPTS)
 
 asan: sanitizer = address
@@ -210,8 +230,29 @@ abi-update:
 docs:
 	$(Q)$(RUN) tests/docs/test_docs.sh
 
-fuzz-replay:
-	$(Q)$(RUN) $(FUZZ_SKIP)
+fuzz-replay: setup
+	$(SUBMAKE) fuzzers
+	$(SUBMAKE) fuzzers SAN=address,undefined
+	$(Q)$(RUN) $(call fuzzers,release) $(call fuzzers,address-undefined)
+
+# What it finds stays under $(BUILD)/fuzz. The inputs' files are written again and again: to memory.
+FUZZ_SECONDS ?= 60
+FUZZ_SAN     := fuzzer-no-link,address,undefined
+FUZZER        = $(BUILD)/$(subst $(comma),-,$(FUZZ_SAN))/tests/fuzz/fuzz_$(TARGET)
+fuzz: setup
+	$(if $(wildcard tests/fuzz/fuzz_$(TARGET).c),,$(error TARGET is one of: \
+	    $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)))
+	$(Q)command -v clang >/dev/null || { echo "make fuzz needs clang and its libFuzzer" >&2; exit 1; }
+	$(SUBMAKE) CC=clang SAN=$(FUZZ_SAN) $(FUZZER)
+	$(Q)mkdir -p $(BUILD)/fuzz/$(TARGET) && TMPDIR=$$([ ! -w /dev/shm ] || echo /dev/shm) $(FUZZER) \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 \
+	    -artifact_prefix=$(BUILD)/fuzz/$(TARGET)- $(FUZZ_ARGS) \
+	    $(BUILD)/fuzz/$(TARGET) tests/fuzz/corpus/$(TARGET)
+
+# Writes the seeds afresh; a new format version needs it.
+fuzz-corpus: setup
+	$(SUBMAKE) fuzzers
+	$(Q)$(BUILD)/release/tests/fuzz/make_corpus
 
 gpu-check gpu-bench:
 	$(Q)$(RUN) -s '$@ (cuda module: $(or $(NO_CUDA),no GPU tests yet))'
@@ -225,7 +266,7 @@ bench: all
 
 .PHONY: format-check format tidy
 STYLED = $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
-         $(wildcard src/*/*.h include/*.h examples/*/*.h tests/*/*.h)
+         $(wildcard tests/fuzz/*.c src/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
 format:

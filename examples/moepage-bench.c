@@ -12,10 +12,18 @@ static const char usage[] =
     "\n"
     "  route                 announcing a layer, by batch and top-k\n"
     "  ffn                   the experts' kernels, by shape and batch\n"
-    "  prefetch --model DIR [--budget B] [--bus BYTES] [--max-tokens N]\n"
+    "  prefetch --model PATH [--budget B] [--bus BYTES] [--max-tokens N]\n"
     "                        a generation with prefetch on and off, interleaved\n"
+    "  codec [--model PATH] [--mb N] [--threads T]\n"
+    "                        exph beside zstd, LZ4 and memcpy, on random weights or on a\n"
+    "                        model's experts (default 128 MB)\n"
+    "  tiers --model X.moepack [--budget B] [--bus BYTES] [--max-tokens N] [--threads T]\n"
+    "        [--mb N] [--skip-generation]\n"
+    "                        loading experts from each tier, with at most N MB (default 4096)\n"
+    "                        of them in one place; a generation with dense and exph images\n"
+    "                        crossing the bus, interleaved\n"
     "\n"
-    "The options of prefetch are those of moepage-generate.\n";
+    "--budget, --bus and --max-tokens are those of moepage-generate.\n";
 
 int main(int argc, char **argv)
 {
@@ -23,9 +31,8 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(int argc, char **argv);
     } commands[] = {
-        {"route", bench_route},
-        {"ffn", bench_ffn},
-        {"prefetch", bench_prefetch},
+        {"route", bench_route}, {"ffn", bench_ffn},     {"prefetch", bench_prefetch},
+        {"codec", bench_codec}, {"tiers", bench_tiers},
     };
     for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(argv[1], commands[i].name))

@@ -78,8 +78,8 @@ static int plan(app *a)
         return fail_memory();
     for (uint32_t i = 0; i < a->opts.n_prompts; i++)
         lengths[i] = a->sequences[i].n_prompt;
-    int code =
-        budget_plan(&a->opts, &a->host.info, &a->config, lengths, a->opts.n_prompts, &a->plan);
+    int code = budget_plan(&a->opts, &a->host.info, &a->host.exph, &a->config, lengths,
+                           a->opts.n_prompts, &a->plan);
     free(lengths);
     return code;
 }

@@ -14,6 +14,8 @@
 int bench_route(int argc, char **argv);
 int bench_ffn(int argc, char **argv);
 int bench_prefetch(int argc, char **argv);
+int bench_codec(int argc, char **argv);
+int bench_tiers(int argc, char **argv);
 
 /* Order statistics of a sample. */
 typedef struct spread {

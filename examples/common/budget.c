@@ -1,6 +1,8 @@
 /* The arithmetic of --budget. */
 #include "common/budget.h"
 
+#include <math.h>
+
 #include "common/attention.h"
 #include "common/fail.h"
 
@@ -47,9 +49,10 @@ static int plan_slots(const options *opts, const moepage_model_info *model, budg
         out->slots = (uint64_t)(opts->budget_percent * (double)experts / 100);
         if (out->slots < least)
             return fail(RUN_REFUSED,
-                        "--budget %g%%: that is %llu of %llu experts, at least %llu "
+                        "%s %g%%: that is %llu of %llu experts, at least %llu "
                         "slot(s) are needed",
-                        opts->budget_percent, (number)out->slots, (number)experts, (number)least);
+                        opts->dense_percent > 0 ? "--tiers" : "--budget", opts->budget_percent,
+                        (number)out->slots, (number)experts, (number)least);
     }
     if (out->slots > experts)
         out->slots = experts;
@@ -58,14 +61,42 @@ static int plan_slots(const options *opts, const moepage_model_info *model, budg
     return RUN_OK;
 }
 
-int budget_plan(const options *opts, const moepage_model_info *model, const model_config *config,
-                const uint32_t *prompt_tokens, uint32_t n_prompts, budget *out)
+/* Device memory of one image: they start at multiples of this. */
+static uint64_t image_room(const moepage_form_info *exph)
+{
+    return (exph->most_bytes + 255) / 256 * 256;
+}
+
+/* Images on their way to the decoder that the library makes room for by default. */
+#define STAGED_IMAGES 4
+
+static int plan_tiers(const options *opts, const moepage_model_info *model,
+                      const moepage_form_info *exph, budget *out)
+{
+    out->bus_form = opts->bus_form  ? opts->bus_form
+                    : exph->present ? MOEPAGE_FORM_EXPH
+                                    : MOEPAGE_FORM_DENSE;
+    out->compressed_experts =
+        (uint32_t)ceil(opts->compressed_percent * (double)model->experts / 100 - 1e-9);
+    bool coded = out->bus_form == MOEPAGE_FORM_EXPH || out->compressed_experts;
+    if (coded && !exph->present)
+        return fail(RUN_REFUSED, "%s: %s has no exph images: moepage-pack makes them",
+                    out->compressed_experts ? "--tiers" : "--bus-form exph", opts->model);
+    out->compressed_bytes =
+        (uint64_t)out->compressed_experts * model->moe_layers * image_room(exph);
+    out->staging_bytes = coded ? STAGED_IMAGES * image_room(exph) : 0;
+    return RUN_OK;
+}
+
+int budget_plan(const options *opts, const moepage_model_info *model, const moepage_form_info *exph,
+                const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
+                budget *out)
 {
     *out = (budget){.step_tokens = plan_step(opts, prompt_tokens, n_prompts)};
     plan_kv(config, prompt_tokens, n_prompts, opts->max_tokens, out);
     int code = plan_slots(opts, model, out);
-    if (code)
-        return code;
-    out->arena_bytes = out->slots * model->slot_bytes + out->kv_bytes;
-    return RUN_OK;
+    if (!code)
+        code = plan_tiers(opts, model, exph, out);
+    out->arena_bytes = out->slots * model->slot_bytes + out->kv_bytes + out->compressed_bytes;
+    return code;
 }

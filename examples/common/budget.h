@@ -8,10 +8,14 @@
 #define KV_BLOCK_TOKENS 16
 
 typedef struct budget {
-    uint64_t slots; /* experts resident at once */
+    uint64_t slots;              /* experts resident at once */
+    uint32_t bus_form;           /* MOEPAGE_FORM_* in which experts cross the bus */
+    uint32_t compressed_experts; /* per layer, in device memory as EXPH images */
+    uint64_t compressed_bytes;
+    uint64_t staging_bytes; /* of workspace, for images on their way to the decoder */
     uint64_t kv_blocks;
     uint64_t kv_bytes;      /* of all blocks */
-    uint64_t arena_bytes;   /* of slots and KV: what --budget covers */
+    uint64_t arena_bytes;   /* of slots and KV, what --budget covers, and compressed experts */
     uint32_t step_tokens;   /* most tokens in one step */
     uint64_t max_positions; /* longest sequence */
 } budget;
@@ -19,8 +23,9 @@ typedef struct budget {
 /* Sizes a run whose prompts have prompt_tokens[i] tokens. The KV of sequence i takes whole blocks
  * for prompt_tokens[i] + max_tokens - 1 tokens: the last token is never fed. With a percentage the
  * KV comes on top of the slots; with bytes the KV is taken first and the slots get the rest. One
- * line and RUN_REFUSED when no slot is left. */
-int budget_plan(const options *opts, const moepage_model_info *model, const model_config *config,
-                const uint32_t *prompt_tokens, uint32_t n_prompts, budget *out);
+ * line and RUN_REFUSED when no slot is left. `exph` is the model's EXPH form, present or not. */
+int budget_plan(const options *opts, const moepage_model_info *model, const moepage_form_info *exph,
+                const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
+                budget *out);
 
 #endif

@@ -21,7 +21,9 @@ int host_open_model(const options *opts, host *out)
     if (moepage_model_open(opts->model, &config, &out->model))
         return fail_library(RUN_REFUSED, "model");
     out->info.struct_size = sizeof out->info;
-    if (moepage_model_get_info(out->model, &out->info))
+    out->exph.struct_size = sizeof out->exph;
+    if (moepage_model_get_info(out->model, &out->info) ||
+        moepage_model_get_form(out->model, MOEPAGE_FORM_EXPH, &out->exph))
         return fail_library(RUN_FAILED, "model");
     return RUN_OK;
 }
@@ -40,20 +42,23 @@ static moepage_session_config session_config(const options *opts, const budget *
 /* Arenas are whole pages: less than one page is added so that everything planned fits. */
 #define PAGE_BYTES 4096u
 
-/* The device gets what --budget covers, and the session's scratch beside it. */
+/* The device gets what --budget and --tiers cover; beside it the session's scratch, and room for
+ * images that wait to be decoded. */
 static int open_device(const options *opts, const budget *plan, host *h)
 {
     moepage_session_config session = session_config(opts, plan);
     uint64_t workspace_bytes;
     if (moepage_session_workspace(h->model, &session, &workspace_bytes))
         return fail_library(RUN_REFUSED, "session");
+    workspace_bytes += plan->staging_bytes;
     uint64_t arena_bytes = (plan->arena_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     moepage_device_config config = {.struct_size = sizeof config,
                                     .threads = opts->threads,
                                     .budget_bytes = arena_bytes + workspace_bytes,
                                     .workspace_bytes = workspace_bytes,
                                     .bus_bytes_per_s = opts->bus_bytes_per_s,
-                                    .log = print_log};
+                                    .log = print_log,
+                                    .io_threads = opts->io_threads};
     moepage_device_info info = {.struct_size = sizeof info};
     if (moepage_device_open(opts->device, &config, &h->device) ||
         moepage_device_get_info(h->device, &info))
@@ -68,7 +73,10 @@ static int open_experts(const options *opts, const budget *plan, host *h)
                                          .scope = opts->scope,
                                          .slots = plan->slots,
                                          .policy = opts->policy,
-                                         .scan_percent = opts->scan_percent};
+                                         .scan_percent = opts->scan_percent,
+                                         .host_tier_bytes = opts->host_tier_bytes,
+                                         .bus_form = plan->bus_form,
+                                         .compressed_experts = plan->compressed_experts};
     if (moepage_expert_pool_create(&h->device, 1, h->model, &config, &h->experts))
         return fail_library(RUN_REFUSED, "expert pool");
     return RUN_OK;

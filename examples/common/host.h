@@ -10,6 +10,7 @@
 typedef struct host {
     moepage_model *model;
     moepage_model_info info;
+    moepage_form_info exph; /* the model's EXPH form, present or not */
     moepage_device *device;
     moepage_expert_pool *experts;
     moepage_kv_pool *kv;

@@ -22,6 +22,11 @@ typedef struct options {
     uint32_t n_prompts;
     uint64_t budget_bytes; /* 0: budget_percent decides */
     double budget_percent;
+    double dense_percent; /* of --tiers, then budget_percent too; 0 = not given */
+    double compressed_percent;
+    uint64_t host_tier_bytes;
+    uint32_t bus_form;   /* MOEPAGE_FORM_*, NONE = the library's choice */
+    uint32_t io_threads; /* 0 = the library's choice */
     uint32_t max_tokens;
     uint32_t math;    /* MOEPAGE_MATH_* */
     uint32_t threads; /* 0 = one per online CPU */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
+#include "common/forms.h"
 #include "common/tokenizer.h"
 
 /* ---- Tokens as they come ----------------------------------------------------------------- */
@@ -50,6 +51,7 @@ typedef struct numbers {
     double hit_rate;
     double accounted; /* share of the wall time that was measured as compute or stall */
     double tok_s, prefill_tok_s, decode_tok_s;
+    double cold_bytes_per_token;
 } numbers;
 
 static double per_second(uint64_t count, uint64_t ns)
@@ -84,6 +86,8 @@ static int collect(const host *h, const generation *g, numbers *out)
     out->tok_s = per_second(out->generated_tokens, g->wall_ns);
     out->prefill_tok_s = per_second(out->prompt_tokens, g->prefill_ns);
     out->decode_tok_s = per_second(g->decode_tokens, g->decode_ns);
+    out->cold_bytes_per_token =
+        out->session.tokens ? (double)out->experts.cold_bytes / (double)out->session.tokens : 0;
     return RUN_OK;
 }
 
@@ -97,6 +101,63 @@ static double mib(uint64_t bytes)
 static double ms(uint64_t ns)
 {
     return (double)ns / 1e6;
+}
+
+/* What was measured when the pool was created; tiers that the run does not have have no rate. */
+static void print_rates(FILE *out, const moepage_expert_pool_info *e)
+{
+    const struct {
+        const char *what;
+        uint64_t bytes_per_s;
+    } rates[] = {
+        {"over the bus", e->bus_bytes_per_s},
+        {"decoding", e->decode_bytes_per_s},
+        {"cold reads", e->cold_bytes_per_s},
+    };
+    const char *before = "bandwidths      ";
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (rates[i].bytes_per_s) {
+            fprintf(out, "%s%s %.2f", before, rates[i].what, (double)rates[i].bytes_per_s / 1e9);
+            before = ", ";
+        }
+    if (*before == ',')
+        fprintf(out, " GB/s of dense experts\n");
+}
+
+static void print_host_tier(FILE *out, const moepage_expert_pool_info *e, double cold_per_token)
+{
+    char node[32] = "bound to no NUMA node";
+    if (e->host_node >= 0)
+        snprintf(node, sizeof node, "NUMA node %" PRId32, e->host_node);
+    fprintf(out,
+            "host tier       %.1f MiB for %" PRIu64 " experts, %" PRIu64 " there now; %.0f KiB "
+            "pages, %s\n",
+            mib(e->host_tier_bytes), e->host_tier_experts, e->host_tier_resident,
+            e->host_page_bytes / 1024.0, node);
+    if (e->host_page_bytes < 2u << 20)
+        fprintf(out, "                plain pages: the system gave no huge ones\n");
+    fprintf(out,
+            "cold tier       %" PRIu64 " experts read, %.1f MiB: %.2f MiB per token; %.2f%% of "
+            "loads were in the host tier\n",
+            e->cold_reads, mib(e->cold_bytes), cold_per_token / (1 << 20),
+            100 * share(e->host_hits, e->host_hits + e->cold_reads));
+}
+
+/* The tiers beyond slots and mapped files, where the run had any. */
+static void print_tiers(FILE *out, const numbers *n)
+{
+    const moepage_expert_pool_info *e = &n->experts;
+    if (e->host_tier_bytes)
+        print_host_tier(out, e, n->cold_bytes_per_token);
+    if (e->bus_form == MOEPAGE_FORM_EXPH || e->compressed_experts)
+        fprintf(out, "bus form        %s: %" PRIu64 " experts decoded\n", form_name(e->bus_form),
+                e->decodes);
+    if (e->compressed_experts)
+        fprintf(out,
+                "compressed      %" PRIu32 " experts per layer in device memory, %.1f MiB: %" PRIu64
+                " decoded from there\n",
+                e->compressed_experts, mib(e->compressed_bytes), e->compressed_loads);
+    print_rates(out, e);
 }
 
 int report_table(FILE *out, const host *h, const generation *g)
@@ -123,6 +184,7 @@ int report_table(FILE *out, const host *h, const generation *g)
             (uint64_t)h->info.moe_layers * h->info.experts);
     fprintf(out, "arena, KV       %.1f MiB: %" PRIu64 " blocks, %" PRIu64 " used at the peak\n",
             mib(n.device.arena_kv_bytes), n.kv.blocks, n.kv.peak_blocks);
+    print_tiers(out, &n);
     return RUN_OK;
 }
 
@@ -173,7 +235,15 @@ typedef struct real_stat {
     double value;
 } real_stat;
 
-static json_t *stats_json(const host *h, const generation *g, const numbers *n)
+static int set_integers(json_t *stats, const integer_stat *list, size_t n)
+{
+    int failed = 0;
+    for (size_t i = 0; i < n; i++)
+        failed |= json_object_set_new(stats, list[i].key, json_integer((json_int_t)list[i].value));
+    return failed;
+}
+
+static int set_run(json_t *stats, const host *h, const generation *g, const numbers *n)
 {
     const integer_stat integers[] = {
         {"prompt_tokens", n->prompt_tokens},
@@ -216,18 +286,45 @@ static json_t *stats_json(const host *h, const generation *g, const numbers *n)
         {"peak_bytes", n->device.peak_bytes},
         {"threads", n->device.threads},
     };
+    return set_integers(stats, integers, sizeof integers / sizeof *integers);
+}
+
+static int set_tiers(json_t *stats, const moepage_expert_pool_info *e)
+{
+    const integer_stat integers[] = {
+        {"compressed_experts", e->compressed_experts},
+        {"compressed_bytes", e->compressed_bytes},
+        {"staging_bytes", e->staging_bytes},
+        {"host_tier_bytes", e->host_tier_bytes},
+        {"host_tier_experts", e->host_tier_experts},
+        {"host_tier_resident", e->host_tier_resident},
+        {"host_page_bytes", e->host_page_bytes},
+        {"host_hits", e->host_hits},
+        {"cold_reads", e->cold_reads},
+        {"cold_bytes", e->cold_bytes},
+        {"decodes", e->decodes},
+        {"compressed_loads", e->compressed_loads},
+        {"bus_bytes_per_s", e->bus_bytes_per_s},
+        {"decode_bytes_per_s", e->decode_bytes_per_s},
+        {"cold_bytes_per_s", e->cold_bytes_per_s},
+    };
+    int failed = json_object_set_new(stats, "bus_form", json_string(form_name(e->bus_form)));
+    failed |= json_object_set_new(stats, "host_node", json_integer(e->host_node));
+    return failed | set_integers(stats, integers, sizeof integers / sizeof *integers);
+}
+
+static json_t *stats_json(const host *h, const generation *g, const numbers *n)
+{
     const real_stat reals[] = {
         {"tok_s", n->tok_s},
         {"prefill_tok_s", n->prefill_tok_s},
         {"decode_tok_s", n->decode_tok_s},
         {"hit_rate", n->hit_rate},
         {"accounted", n->accounted},
+        {"cold_bytes_per_token", n->cold_bytes_per_token},
     };
     json_t *stats = json_object();
-    int failed = 0;
-    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
-        failed |= json_object_set_new(stats, integers[i].key,
-                                      json_integer((json_int_t)integers[i].value));
+    int failed = set_run(stats, h, g, n) | set_tiers(stats, &n->experts);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         failed |= json_object_set_new(stats, reals[i].key, json_real(reals[i].value));
     if (!failed)

@@ -18,7 +18,8 @@
 static void test_tools_print_their_usage_when_asked(void **state)
 {
     (void)state;
-    static const char *const tools[] = {"moepage-generate", "moepage-bench"};
+    static const char *const tools[] = {"moepage-generate", "moepage-bench", "moepage-pack",
+                                        "moepage-inspect"};
     for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
         tool_result result;
         tool_run(tools[i], ARGUMENTS("--help"), &result);

@@ -1,0 +1,59 @@
+/* tier_stack.h — one device and pool for each tier that experts can be loaded from. */
+#ifndef EXAMPLE_TIER_STACK_H
+#define EXAMPLE_TIER_STACK_H
+
+#include <stdbool.h>
+
+#include "common/forms.h"
+#include "moepage.h"
+
+/* Host memory in front of the model's file. */
+typedef enum tier_host {
+    TIER_HOST_NONE, /* loads come from where the file is mapped */
+    TIER_HOST_ALL,  /* holds every expert used */
+    TIER_HOST_LAYER /* holds one layer's: loading layers in turn finds none of them */
+} tier_host;
+
+typedef struct tier_case {
+    const char *name;
+    uint32_t bus_form;
+    tier_host host;
+    bool compressed; /* all experts are kept compressed in device memory */
+} tier_case;
+
+extern const tier_case tier_cases[];
+extern const uint32_t n_tier_cases;
+
+typedef struct tier_model {
+    moepage_model *model;
+    moepage_model_info info;
+    moepage_form_info forms[LAST_FORM + 1];
+    uint64_t most_bytes; /* of dense experts to keep in one place */
+    uint32_t layers;     /* MoE layers that fit there */
+} tier_model;
+
+/* Opens a model of which at most `most_bytes` of experts are used, in whole layers, two at least. */
+int tier_model_open(const char *path, uint64_t most_bytes, tier_model *out);
+void tier_model_close(tier_model *m);
+
+/* Host memory for the experts of all layers in any form, or as much as `most_bytes` allows. */
+uint64_t tier_host_bytes(const tier_model *m);
+
+/* Does the model have the forms, and does memory suffice? */
+bool tier_can_run(const tier_model *m, const tier_case *which);
+
+/* Device with a layer's worth of slots, pool and session, and arrays for a layer's routing. */
+typedef struct tier_stack {
+    moepage_device *device;
+    moepage_expert_pool *pool;
+    moepage_session *session;
+    uint32_t layers, experts, top_k;
+    uint64_t expert_bytes;
+    int32_t *ids;
+    float *weights;
+} tier_stack;
+
+int tier_stack_open(const tier_model *m, const tier_case *which, uint32_t threads, tier_stack *out);
+void tier_stack_close(tier_stack *s);
+
+#endif

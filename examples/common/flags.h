@@ -1,0 +1,49 @@
+/* flags.h — a command line as a table: one row per flag, with the function that reads its value
+ * into a struct of the program's own. */
+#ifndef EXAMPLE_FLAGS_H
+#define EXAMPLE_FLAGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FLAG_CHOICES 4
+
+typedef struct flag flag;
+struct flag {
+    const char *name;
+    int (*read)(const flag *self, const char *text, void *out); /* NULL: a switch, a bool */
+    size_t offset;                                              /* of the field in *out */
+    uint64_t least, most;
+    const char *choice[FLAG_CHOICES];
+};
+
+/* Reads argv[1..argc): "--name value", "--name=value", switches. Words that are no flag go to
+ * `word`, or are refused where that is NULL. One line and RUN_REFUSED for what is wrong. */
+int flags_read(const flag *flags, size_t n_flags, int argc, char **argv,
+               int (*word)(const char *text, void *out), void *out);
+
+/* Readers of fields: text (borrowed), uint32_t and uint64_t between least and most, bytes with a
+ * suffix K, M or G as uint64_t, and the position of a word in `choice` as uint32_t. */
+int flag_text(const flag *self, const char *text, void *out);
+int flag_u32(const flag *self, const char *text, void *out);
+int flag_u64(const flag *self, const char *text, void *out);
+int flag_bytes(const flag *self, const char *text, void *out);
+int flag_choice(const flag *self, const char *text, void *out);
+
+/* For readers of a program's own. */
+void *flag_field(const flag *self, void *out);
+
+/* "<flag> <text>: expected <wanted>", RUN_REFUSED. */
+int flag_refuse(const flag *self, const char *text, const char *wanted);
+
+/* Decimal digits only, so that "-1", " 1" and "0x1" are refused. Advances *text. */
+bool flag_take_number(const char **text, uint64_t *out);
+
+/* The same with a fraction or an exponent; finite and not negative. */
+bool flag_take_real(const char **text, double *out);
+
+/* A whole text that is a byte count: digits and perhaps K, M or G. */
+bool flag_is_bytes(const char *text, uint64_t *out);
+
+#endif

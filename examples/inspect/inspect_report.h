@@ -1,0 +1,24 @@
+/* inspect_report.h — what moepage-inspect prints. */
+#ifndef EXAMPLE_INSPECT_REPORT_H
+#define EXAMPLE_INSPECT_REPORT_H
+
+#include <stdio.h>
+
+#include "common/forms.h"
+#include "inspect/census.h"
+
+/* All that is known of a model. */
+typedef struct inspection {
+    const char *path;
+    bool pack;
+    moepage_model_info info;
+    moepage_form_info forms[LAST_FORM + 1];
+    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    uint64_t n_dense; /* tensors that are never paged */
+    census census;
+} inspection;
+
+void inspect_print(FILE *out, const inspection *i);
+int inspect_print_json(FILE *out, const inspection *i);
+
+#endif

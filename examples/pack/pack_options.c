@@ -1,0 +1,136 @@
+/* The flags of moepage-pack, and which of them go together. */
+#include "pack/pack_options.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "common/flags.h"
+#include "common/forms.h"
+
+#define MAX_THREADS 1024u
+#define MAX_COLD_LEVEL 19u
+#define INTEGER_FORMS (1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4 | 1u << MOEPAGE_FORM_INT2)
+#define LOSSLESS_FORMS (1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_EXPH)
+
+const char *pack_options_usage(void)
+{
+    return "usage: moepage-pack MODEL_DIR OUT.moepack [flags]\n"
+           "       moepage-pack --synthetic SHAPE OUT.moepack [flags]\n"
+           "\n"
+           "Writes a checkpoint, with its experts in the forms asked for, to one file.\n"
+           "\n"
+           "  --expert-versions LIST  of dense (or bf16, fp16), exph, int8, int4, int2, with "
+           "commas\n"
+           "                        between; dense or exph must be there (default exph)\n"
+           "  --cold-level N        compress dense images with zstd, 1 to 19 (default: plain)\n"
+           "  --group-size N        weights per scale of the integer forms: 32, 64 or 128\n"
+           "                        (default 64)\n"
+           "  --scale-search        scales of least squared error, more slowly\n"
+           "  --threads T           that encode; 0 = one per CPU (default 0)\n"
+           "  --verify              read the file back and compare before it gets its name\n"
+           "  --json                print one JSON object instead of text\n"
+           "\n"
+           "random weights:\n"
+           "  --synthetic SHAPE     the shape of a published model: --list-shapes\n"
+           "  --layers N            the first N of its layers (default: all)\n"
+           "  --seed S              default 0\n"
+           "  --weights gaussian|heavy  heavy: Student's t, 4 degrees of freedom (default\n"
+           "                        gaussian)\n"
+           "  --list-shapes         print them and end\n";
+}
+
+static int read_forms(const flag *self, const char *text, void *out)
+{
+    pack_options *opts = out;
+    opts->forms = forms_of(text);
+    if (!opts->forms)
+        return flag_refuse(self, text, "names out of dense, exph, int8, int4 and int2");
+    if (!(opts->forms & LOSSLESS_FORMS))
+        return flag_refuse(self, text, "dense or exph too: one form must be lossless");
+    return RUN_OK;
+}
+
+static int read_group_size(const flag *self, const char *text, void *out)
+{
+    static const flag range = {.name = "--group-size", .least = 32, .most = 128};
+    pack_options *opts = out;
+    uint32_t value;
+    int code = flag_u32(&range, text, &value);
+    if (!code && value & (value - 1))
+        return flag_refuse(self, text, "32, 64 or 128");
+    opts->group_size = code ? 0 : value;
+    return code;
+}
+
+static int read_shape(const flag *self, const char *text, void *out)
+{
+    pack_options *opts = out;
+    opts->synthetic = text;
+    opts->shape = shape_find(text);
+    return opts->shape ? RUN_OK : flag_refuse(self, text, "a name that --list-shapes prints");
+}
+
+static int add_word(const char *text, void *out)
+{
+    pack_options *opts = out;
+    if (opts->n_words == 2)
+        return fail(RUN_REFUSED, "unexpected argument '%s': see --help", text);
+    opts->words[opts->n_words++] = text;
+    return RUN_OK;
+}
+
+#define AT(member) .offset = offsetof(pack_options, member)
+
+static const flag flags[] = {
+    {"--expert-versions", read_forms, AT(forms)},
+    {"--cold-level", flag_u32, AT(cold_level), .least = 1, .most = MAX_COLD_LEVEL},
+    {"--group-size", read_group_size, AT(group_size)},
+    {"--scale-search", NULL, AT(scale_search)},
+    {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
+    {"--verify", NULL, AT(verify)},
+    {"--json", NULL, AT(json)},
+    {"--synthetic", read_shape, AT(shape)},
+    {"--layers", flag_u32, AT(layers), .least = 1, .most = UINT32_MAX},
+    {"--seed", flag_u64, AT(seed), .most = UINT64_MAX},
+    {"--weights", flag_choice, AT(weights), .choice = {"gaussian", "heavy"}},
+    {"--list-shapes", NULL, AT(list_shapes)},
+    {"--help", NULL, AT(help)},
+};
+
+_Static_assert(WEIGHTS_GAUSSIAN == 0 && WEIGHTS_HEAVY == 1, "--weights reads a position");
+
+/* A flag that could have no effect is refused rather than ignored. */
+static int check_use(const pack_options *opts)
+{
+    if (opts->cold_level && !(opts->forms & 1u << MOEPAGE_FORM_DENSE))
+        return fail(RUN_REFUSED, "--cold-level compresses dense images: name dense in "
+                                 "--expert-versions");
+    if ((opts->group_size || opts->scale_search) && !(opts->forms & INTEGER_FORMS))
+        return fail(RUN_REFUSED, "%s is about integer forms: name one in --expert-versions",
+                    opts->group_size ? "--group-size" : "--scale-search");
+    if (!opts->shape && (opts->layers || opts->seed || opts->weights))
+        return fail(RUN_REFUSED, "%s goes with --synthetic",
+                    opts->layers ? "--layers"
+                    : opts->seed ? "--seed"
+                                 : "--weights");
+    return RUN_OK;
+}
+
+int pack_options_parse(int argc, char **argv, pack_options *out)
+{
+    *out = (pack_options){0};
+    int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, add_word, out);
+    if (code || out->help || out->list_shapes)
+        return code;
+    uint32_t wanted = out->shape ? 1 : 2;
+    if (out->n_words < wanted)
+        return fail(RUN_REFUSED, "%s is missing: see --help",
+                    out->n_words + 1 == wanted ? "OUT.moepack" : "MODEL_DIR");
+    if (out->n_words > wanted)
+        return fail(RUN_REFUSED, "'%s': --synthetic makes the model, no MODEL_DIR is read",
+                    out->words[0]);
+    out->model = out->shape ? NULL : out->words[0];
+    out->out = out->words[wanted - 1];
+    return check_use(out);
+}

@@ -1,0 +1,37 @@
+/* pack_options.h — the command line of moepage-pack as a struct. */
+#ifndef EXAMPLE_PACK_OPTIONS_H
+#define EXAMPLE_PACK_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pack/random_weights.h"
+#include "pack/shapes.h"
+
+typedef struct pack_options {
+    const char *words[2]; /* [MODEL_DIR] OUT */
+    uint32_t n_words;
+    const char *model; /* NULL with --synthetic */
+    const char *out;
+    uint32_t forms;      /* a set of 1u << MOEPAGE_FORM_*; 0 = not given */
+    uint32_t cold_level; /* 0 = dense images plain */
+    uint32_t group_size; /* 0 = the library's choice */
+    uint32_t threads;    /* 0 = one per online CPU */
+    bool scale_search;
+    bool verify;
+    bool json;
+    const char *synthetic; /* NULL, or the name of `shape` */
+    const shape *shape;
+    uint32_t layers; /* 0 = all */
+    uint64_t seed;
+    uint32_t weights; /* weight_shape */
+    bool list_shapes;
+    bool help;
+} pack_options;
+
+/* Reads the command line; on failure prints one line and returns RUN_REFUSED. */
+int pack_options_parse(int argc, char **argv, pack_options *out);
+
+const char *pack_options_usage(void);
+
+#endif

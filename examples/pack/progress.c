@@ -1,0 +1,110 @@
+/* Bars, lines and signals. */
+#include "pack/progress.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+enum { BAR_WIDTH = 30 };
+
+#define REDRAW_NS 100000000u /* at most ten times a second */
+#define LINE_NS 1000000000u  /* and lines at most once */
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int signal)
+{
+    (void)signal;
+    stopped = 1;
+}
+
+/* A signal that whoever started the program has it ignore stays ignored; one that was left blocked
+ * does not stay so. */
+static void catch_signals(void)
+{
+    static const int caught[] = {SIGINT, SIGTERM};
+    struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART}, before;
+    sigset_t ours;
+    sigemptyset(&action.sa_mask);
+    sigemptyset(&ours);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
+        if (!sigaction(caught[i], NULL, &before) && before.sa_handler == SIG_IGN)
+            continue;
+        sigaction(caught[i], &action, NULL);
+        sigaddset(&ours, caught[i]);
+    }
+    sigprocmask(SIG_UNBLOCK, &ours, NULL);
+}
+
+bool progress_stopped(void)
+{
+    return stopped;
+}
+
+void progress_begin(progress *p, const char *doing)
+{
+    catch_signals();
+    *p = (progress){.doing = doing,
+                    .terminal = isatty(STDERR_FILENO) == 1,
+                    .began_ns = clock_now_ns()};
+    p->shown_ns = p->began_ns;
+}
+
+static void print_numbers(uint64_t done, uint64_t total, uint64_t ns)
+{
+    double rate = ns ? (double)done * 1e9 / (double)ns : 0;
+    uint64_t left_s = rate > 0 ? (uint64_t)((double)(total - done) / rate + 0.5) : 0;
+    fprintf(stderr, "%3.0f%% of %.1f GB, %.0f MB/s, %" PRIu64 ":%02" PRIu64 " left",
+            100.0 * (double)done / (double)total, (double)total / 1e9, rate / 1e6, left_s / 60,
+            left_s % 60);
+}
+
+static void draw_bar(progress *p, uint64_t done, uint64_t total, uint64_t now)
+{
+    char bar[BAR_WIDTH + 1];
+    size_t full = (size_t)((double)BAR_WIDTH * (double)done / (double)total);
+    memset(bar, '#', full);
+    memset(bar + full, '.', BAR_WIDTH - full);
+    bar[BAR_WIDTH] = '\0';
+    fprintf(stderr, "\r%s [%s] ", p->doing, bar);
+    print_numbers(done, total, now - p->began_ns);
+    fputs("\033[K", stderr); /* what was longer before */
+    p->drawn = true;
+    p->shown_ns = now;
+}
+
+/* After every tenth of the whole, but not oftener than makes sense to read. */
+static void print_line(progress *p, uint64_t done, uint64_t total, uint64_t now)
+{
+    if (done < p->next_bytes || now - p->shown_ns < LINE_NS)
+        return;
+    fprintf(stderr, "%s: ", p->doing);
+    print_numbers(done, total, now - p->began_ns);
+    fputc('\n', stderr);
+    p->shown_ns = now;
+    p->next_bytes = done + total / 10;
+}
+
+int32_t progress_show(void *self, uint64_t done_bytes, uint64_t total_bytes)
+{
+    progress *p = self;
+    uint64_t now = clock_now_ns();
+    if (total_bytes && done_bytes <= total_bytes) {
+        if (!p->terminal)
+            print_line(p, done_bytes, total_bytes, now);
+        else if (now - p->shown_ns >= REDRAW_NS || done_bytes == total_bytes)
+            draw_bar(p, done_bytes, total_bytes, now);
+    }
+    return progress_stopped();
+}
+
+void progress_end(progress *p)
+{
+    if (p->drawn)
+        fputc('\n', stderr);
+    p->drawn = false;
+}

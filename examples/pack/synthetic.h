@@ -1,0 +1,24 @@
+/* synthetic.h — a model of a published shape with random weights, opened as experts that the
+ * caller holds: nothing of them is in memory, they are made when they are read. */
+#ifndef EXAMPLE_SYNTHETIC_H
+#define EXAMPLE_SYNTHETIC_H
+
+#include "moepage.h"
+#include "pack/random_weights.h"
+#include "pack/shapes.h"
+
+typedef struct synthetic synthetic;
+
+/* The first `layers` layers of a shape (0 = all of them). For families that run the model has every
+ * tensor that its architecture needs; the others have their routers. Weights are a function of seed,
+ * layer, expert, tensor and place alone. One line and an exit code on failure. */
+int synthetic_open(const shape *s, uint32_t layers, weight_shape weights, uint64_t seed,
+                   synthetic **out);
+
+/* Owned by the synthetic. */
+moepage_model *synthetic_model(synthetic *s);
+
+/* NULL is a no-op. */
+void synthetic_close(synthetic *s);
+
+#endif
