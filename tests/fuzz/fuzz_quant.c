@@ -1,0 +1,199 @@
+/* Any numbers as a matrix to quantise: it is refused exactly when a weight is not finite or too
+ * large for any scale; else each integer is the nearest to its weight under the group's scale, that
+ * scale is the smallest that covers the group, and one that was searched for is no worse. And any
+ * bytes as a quantised matrix: the check refuses scales that are not finite, no more.
+ *
+ *   u8 shape: bits (low 2), group (next 2), dtype (next 2); u8 rows; u16 columns; bytes
+ *
+ * The bytes are repeated to as many weights as there are. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codec/quant.h"
+#include "fuzz.h"
+
+enum { MOST_ROWS = 8, MOST_COLUMNS = 300 };
+
+typedef struct matrix {
+    mp_quant_shape shape;
+    mp_quant_layout layout;
+    uint32_t dtype, element;
+    fuzz_fence weights;
+} matrix;
+
+/* ---- Numbers, from their definitions ----------------------------------------------------- */
+
+/* sign, exponent and mantissa fields of so many bits. */
+static double number(uint32_t bits, int exponent_bits, int mantissa_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
+    int exponent = (int)(bits >> mantissa_bits) & top;
+    double mantissa = bits & ((1u << mantissa_bits) - 1);
+    double sign = bits >> (exponent_bits + mantissa_bits) & 1 ? -1 : 1;
+    if (exponent == top)
+        return mantissa != 0 ? NAN : sign * INFINITY;
+    if (exponent)
+        mantissa += 1u << mantissa_bits;
+    return sign * ldexp(mantissa, (exponent ? exponent : 1) - bias - mantissa_bits);
+}
+
+static double weight_at(const matrix *m, uint64_t i)
+{
+    uint32_t bits = 0;
+    memcpy(&bits, m->weights.bytes + i * m->element, m->element);
+    switch (m->dtype) {
+    case MOEPAGE_DTYPE_F32: return number(bits, 8, 23);
+    case MOEPAGE_DTYPE_F16: return number(bits, 5, 10);
+    default: return number(bits, 8, 7);
+    }
+}
+
+static double scale_at(const matrix *m, const uint8_t *image, uint64_t row, uint64_t group)
+{
+    uint16_t bits;
+    uint64_t at = m->layout.scale_offset + (row * m->layout.row_groups + group) * sizeof bits;
+    memcpy(&bits, image + at, sizeof bits);
+    return number(bits, 5, 10);
+}
+
+static int integer_at(const matrix *m, const uint8_t *image, uint64_t row, uint64_t column)
+{
+    uint32_t bits = m->shape.bits, per_byte = 8 / bits;
+    int field =
+        image[row * m->layout.row_bytes + column / per_byte] >> (bits * (column % per_byte));
+    field &= (1 << bits) - 1;
+    return field >> (bits - 1) ? field - (1 << bits) : field;
+}
+
+/* ---- What an encoding must be ------------------------------------------------------------ */
+
+static int top_of(const matrix *m)
+{
+    return m->shape.bits == 8 ? 127 : m->shape.bits == 4 ? 7 : 1;
+}
+
+/* No smaller half would do; the largest weight of the group is `largest`. */
+static void check_covers(const matrix *m, double scale, double largest)
+{
+    int top = top_of(m);
+    FUZZ_CHECK(scale * top >= largest, "scale %g, largest %g", scale, largest);
+    if (scale > 0) {
+        double step = scale < 0x1p-14 ? 0x1p-24 : ldexp(1, ilogb(scale) - 10);
+        double below =
+            ilogb(scale) > -14 && scale == ldexp(1, ilogb(scale)) ? scale - step / 2 : scale - step;
+        FUZZ_CHECK(below * top < largest, "scale %g, largest %g", scale, largest);
+    }
+}
+
+/* The squared error of a group, each integer of which must be the nearest. */
+static double check_group(const matrix *m, const uint8_t *image, uint64_t row, uint64_t group,
+                          bool searched)
+{
+    uint64_t first = group * m->shape.group, end = first + m->shape.group;
+    double scale = scale_at(m, image, row, group), largest = 0, sum = 0;
+    FUZZ_CHECK(isfinite(scale) && scale >= 0);
+    for (uint64_t c = first; c < end && c < m->shape.columns; c++) {
+        double weight = weight_at(m, row * m->shape.columns + c);
+        int q = integer_at(m, image, row, c), top = top_of(m);
+        double exact = scale > 0 ? nearbyint(weight / scale) : 0;
+        exact = fmin(fmax(exact, -top), top);
+        FUZZ_CHECK(q == (int)exact, "row %llu, column %llu: weight %a, scale %a, integer %d",
+                   (unsigned long long)row, (unsigned long long)c, weight, scale, q);
+        largest = fmax(largest, fabs(weight));
+        sum += (weight - q * scale) * (weight - q * scale);
+    }
+    if (!searched)
+        check_covers(m, scale, largest);
+    return sum;
+}
+
+static void check_decode(const matrix *m, const uint8_t *image, const fuzz_fence *in)
+{
+    uint64_t columns = m->shape.columns, rows = m->shape.rows;
+    for (uint64_t row = 0; row < rows; row++) {
+        /* From different columns on, to the end. */
+        uint64_t first = row * 7 % columns;
+        fuzz_fence out = fuzz_fence_make((columns - first) * sizeof(float));
+        mp_quant_decode_row(&m->shape, in->bytes, row, first, columns - first, (float *)out.bytes);
+        for (uint64_t c = first; c < columns; c++) {
+            float value = ((float *)out.bytes)[c - first];
+            double exact =
+                integer_at(m, image, row, c) * scale_at(m, image, row, c / m->shape.group);
+            FUZZ_CHECK(value == exact || (isnan(value) && isnan(exact)), "%a is not %a",
+                       (double)value, exact);
+        }
+        fuzz_fence_free(&out);
+    }
+}
+
+static void check_encodes(const matrix *m)
+{
+    bool finite = true;
+    double largest = 0;
+    for (uint64_t i = 0; i < m->shape.rows * m->shape.columns; i++) {
+        finite = finite && isfinite(weight_at(m, i));
+        largest = fmax(largest, fabs(weight_at(m, i)));
+    }
+    fuzz_fence plain = fuzz_fence_make(m->layout.bytes), found = fuzz_fence_make(m->layout.bytes);
+    moepage_status status = mp_quant_encode(&m->shape, m->dtype, m->weights.bytes, 0, plain.bytes);
+    bool fits = finite && largest <= 65504.0 * top_of(m);
+    FUZZ_CHECK(status == (fits ? MOEPAGE_OK : MOEPAGE_E_UNSUPPORTED), "status %d", status);
+    FUZZ_CHECK(mp_quant_encode(&m->shape, m->dtype, m->weights.bytes, 1, found.bytes) == status);
+    for (uint64_t row = 0; !status && row < m->shape.rows; row++)
+        for (uint64_t g = 0; g < m->layout.row_groups; g++) {
+            double without = check_group(m, plain.bytes, row, g, false);
+            double with = check_group(m, found.bytes, row, g, true);
+            FUZZ_CHECK(with <= without * (1 + 1e-9), "%a with a search, %a without", with, without);
+        }
+    if (!status) {
+        FUZZ_CHECK(!mp_quant_check(&m->shape, plain.bytes, plain.n_bytes));
+        check_decode(m, plain.bytes, &plain);
+        check_decode(m, found.bytes, &found);
+        fuzz_accepted++;
+    }
+    fuzz_fence_free(&plain);
+    fuzz_fence_free(&found);
+}
+
+/* The weights' bytes, repeated, as an image. */
+static void check_image(const matrix *m)
+{
+    fuzz_fence image = fuzz_fence_make(m->layout.bytes);
+    for (size_t i = 0; i < image.n_bytes; i++)
+        image.bytes[i] = m->weights.bytes[i % m->weights.n_bytes];
+    bool finite = true;
+    for (uint64_t row = 0; row < m->shape.rows; row++)
+        for (uint64_t g = 0; g < m->layout.row_groups; g++)
+            finite = finite && isfinite(scale_at(m, image.bytes, row, g));
+    moepage_status status = mp_quant_check(&m->shape, image.bytes, image.n_bytes);
+    FUZZ_CHECK(status == (finite ? MOEPAGE_OK : MOEPAGE_E_FORMAT), "status %d", status);
+    FUZZ_CHECK(mp_quant_check(&m->shape, image.bytes, image.n_bytes - 1) == MOEPAGE_E_FORMAT);
+    if (finite)
+        check_decode(m, image.bytes, &image);
+    fuzz_fence_free(&image);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const uint32_t bits[] = {8, 4, 2, 4}, groups[] = {32, 64, 128, 32};
+    static const uint32_t dtypes[] = {MOEPAGE_DTYPE_BF16, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_F32,
+                                      MOEPAGE_DTYPE_F32};
+    fuzz_input in = {data, size};
+    unsigned kind = (unsigned)fuzz_take(&in, 1);
+    matrix m = {.dtype = dtypes[kind >> 4 & 3]};
+    m.element = m.dtype == MOEPAGE_DTYPE_F32 ? 4 : 2;
+    m.shape = (mp_quant_shape){.bits = bits[kind & 3], .group = groups[kind >> 2 & 3]};
+    m.shape.rows = fuzz_take(&in, 1) % MOST_ROWS + 1;
+    m.shape.columns = fuzz_take(&in, 2) % MOST_COLUMNS + 1;
+    if (!in.left)
+        return 0;
+    FUZZ_CHECK(mp_quant_layout_of(&m.shape, &m.layout));
+    m.weights = fuzz_fence_make(m.shape.rows * m.shape.columns * m.element);
+    for (size_t i = 0; i < m.weights.n_bytes; i++)
+        m.weights.bytes[i] = in.at[i % in.left];
+    check_encodes(&m);
+    check_image(&m);
+    fuzz_fence_free(&m.weights);
+    return 0;
+}
