@@ -259,7 +259,10 @@ gpu-check gpu-bench:
 
 # Prints figures; tests nothing. docs/host-kernels.md says how to compare with oneDNN.
 bench: all
-	$(Q)for b in route ffn "prefetch --model examples/models/tiny-qwen3moe"; do \
+	$(Q)$(BIN)/moepage-pack examples/models/tiny-qwen3moe $(BUILD)/tiny.moepack \
+	    --expert-versions dense,exph >/dev/null 2>&1
+	$(Q)for b in route ffn "prefetch --model examples/models/tiny-qwen3moe" codec \
+	    "tiers --model $(BUILD)/tiny.moepack --bus 400M"; do \
 	    $(BIN)/moepage-bench $$b || exit 1; echo; done
 
 # ---- Style ---------------------------------------------------------------------------------

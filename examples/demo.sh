@@ -1,6 +1,7 @@
 #!/bin/sh
 # demo.sh BIN_DIR - generates text from the trained model in examples/models with a quarter of its
-# experts resident, then with all of them, and shows that the outputs are the same.
+# experts resident, then with all of them, then from a pack of it through compressed tiers, and shows
+# that the outputs are the same.
 set -eu
 
 bin=$1
@@ -22,11 +23,20 @@ for run in '100% lru' '25% lru' '12.5% lfu'; do
     "$bin/moepage-generate" "$@" --budget "${run% *}" --policy "${run#* }" --json \
         --logits-out "$out/$run.f32" >/dev/null
 done
-for run in '25% lru' '12.5% lfu'; do
-    if cmp -s "$out/100% lru.f32" "$out/$run.f32"; then
-        echo "  $run: bit-identical to full residency"
+same_logits() { # same_logits NAME WHAT
+    if cmp -s "$out/100% lru.f32" "$out/$1.f32"; then
+        echo "  $2: bit-identical to full residency"
     else
-        echo "  $run: DIFFERENT from full residency"
+        echo "  $2: DIFFERENT from full residency"
         exit 1
     fi
-done
+}
+same_logits '25% lru' '25% lru'
+same_logits '12.5% lfu' '12.5% lfu'
+
+echo
+echo "Packed, its experts take two thirds of the bytes:"
+"$bin/moepage-pack" "$model" "$out/tiny.moepack" --verify 2>/dev/null | sed 's/^/  /'
+"$bin/moepage-generate" "$@" --model "$out/tiny.moepack" --tiers 15:25:60 --host-tier 4M --json \
+    --logits-out "$out/tiers.f32" >/dev/null
+same_logits tiers 'from the pack, 15 % in slots, 25 % compressed, a host tier of 4 MB'
