@@ -112,7 +112,8 @@ static void find_lanes(const range *in, mp_exph_coded *coded)
     }
 }
 
-bool mp_exph_lanes_within(const mp_exph_coded *chunk)
+/* May a decoder read as it likes? */
+static bool lanes_within(const mp_exph_coded *chunk)
 {
     uint32_t last = 0;
     for (uint32_t lane = 0; lane < mp_exph_tiles(chunk->n) * MP_EXPH_LANES; lane++)
@@ -154,7 +155,10 @@ static bool decode_coded(const mp_exph_decoder *decoder, const source *from, con
     coded.n = in->n;
     coded.type = from->type;
     find_lanes(in, &coded);
-    decoder->decode(&from->book, scratch, &coded, out);
+    if (decoder && lanes_within(&coded))
+        decoder->decode(&from->book, scratch, &coded, out);
+    else
+        mp_exph_decode_plain(&from->book, &coded, out);
     patch_escapes(in, from->type, out);
     return true;
 }
@@ -167,7 +171,7 @@ static bool decode_constant(const source *from, const range *in, uint8_t *out)
     mp_exph_book book = {0};
     mp_exph_coded coded = {.base = in->base, .rests = in->base, .n = in->n, .type = from->type};
     book.exponent[0] = (uint8_t)in->value;
-    mp_exph_portable.decode(&book, NULL, &coded, out);
+    mp_exph_decode_plain(&book, &coded, out);
     return true;
 }
 
@@ -205,8 +209,8 @@ void mp_exph_decode(const mp_exph_decoder *decoder, const void *stream, uint64_t
     if (whole)
         mp_exph_book_read(stream, &from.book);
     if (dtype != MOEPAGE_DTYPE_BF16)
-        decoder = &mp_exph_portable;
-    if (decoder->prepare && from.book.valid)
+        decoder = NULL;
+    if (decoder && decoder->prepare && from.book.valid)
         decoder->prepare(&from.book, (end - first) * MP_EXPH_CHUNK, scratch);
     for (uint64_t i = first; i < end; i++) {
         range in = {0};

@@ -1,78 +1,61 @@
-/* The decoder in plain C, for all types: the definition of what a coded chunk holds. */
-#include "codec/exph_decoder.h"
+/* The decoder for any CPU: several symbols per look-up, then exponents and rests joined eight at a
+ * time in 64-bit registers. */
+#include "codec/exph_wide.h"
 
-/* At least 57 bits from `bit` on; zeros past the end. */
-static uint64_t bits_at(const mp_exph_coded *chunk, uint64_t bit)
+/* Byte i of the low half to the low byte of 16-bit field i. */
+MP_EXPH_INLINE uint64_t spread(uint64_t bytes)
 {
-    uint64_t byte = bit / 8, window = 0;
-    if (byte + sizeof window <= chunk->readable)
-        window = mp_exph_get64(chunk->base + byte);
-    else if (byte < chunk->readable)
-        memcpy(&window, chunk->base + byte, chunk->readable - byte);
-    return window >> bit % 8;
+    bytes &= 0xffffffffu;
+    bytes = (bytes | bytes << 16) & 0x0000ffff0000ffffu;
+    return (bytes | bytes << 8) & 0x00ff00ff00ff00ffu;
 }
 
-/* The exponents of one run of a lane, which moves on. */
-static void decode_run(const mp_exph_book *book, const mp_exph_coded *chunk, uint64_t *bit,
-                       uint8_t exponents[MP_EXPH_RUN])
+MP_EXPH_INLINE void join_run(const uint8_t *exponents, const uint8_t *rests, uint8_t *out)
 {
-    for (uint32_t i = 0; i < MP_EXPH_RUN; i += 4) {
-        uint64_t window = bits_at(chunk, *bit);
-        for (uint32_t k = i; k < i + 4; k++) {
-            const uint8_t entry = book->entry[window % MP_EXPH_WINDOWS];
-            exponents[k] = book->exponent[entry >> 4];
-            window >>= entry & 15;
-            *bit += entry & 15;
-        }
-    }
+    const uint64_t top = 0x8080808080808080u;
+    const uint64_t exponent = mp_exph_get64(exponents), rest = mp_exph_get64(rests);
+    const uint64_t low = (exponent << 7 & top) | (rest & ~top);
+    const uint64_t high = (exponent >> 1 & ~top) | (rest & top);
+    mp_exph_put64(out, spread(low) | spread(high) << 8);
+    mp_exph_put64(out + 8, spread(low >> 32) | spread(high >> 32) << 8);
 }
 
-static void join_bf16(const uint8_t exponents[MP_EXPH_RUN], const uint8_t *rests, uint8_t *out)
+static void join_group(uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM], uint32_t group,
+                       const uint8_t *rests, uint8_t *out)
 {
-    for (uint32_t i = 0; i < MP_EXPH_RUN; i++)
-        mp_exph_put16(out + 2 * i,
-                      (rests[i] & 0x80u) << 8 | (uint32_t)exponents[i] << 7 | (rests[i] & 0x7fu));
+    for (uint32_t l = 0; l < MP_EXPH_LANES; l++)
+        join_run(exponents[l] + group * MP_EXPH_RUN, rests + l * MP_EXPH_RUN,
+                 out + 2 * l * MP_EXPH_RUN);
 }
 
-/* n elements from their exponents and their rests. */
-static void join_run(mp_exph_type type, const uint8_t exponents[MP_EXPH_RUN], const uint8_t *rests,
-                     uint32_t n, uint8_t *out)
+static void decode_tile(const mp_wide_table *table, const uint8_t *base, const uint32_t *start,
+                        const uint8_t *rests, uint32_t n, uint8_t *out)
 {
-    if (type.rest_bits == 8 && n == MP_EXPH_RUN) {
-        join_bf16(exponents, rests, out);
-        return;
-    }
-    uint8_t padded[2 * MP_EXPH_RUN] = {0};
-    memcpy(padded, rests, type.rest_bits);
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t at = i * type.rest_bits;
-        const uint32_t rest = mp_exph_get32(padded + at / 8) >> at % 8;
-        const uint32_t mantissa = rest & ((1u << type.mantissa_bits) - 1);
-        const uint32_t sign = rest >> type.mantissa_bits & 1;
-        const uint32_t exponent = exponents[i] & ((1u << type.exponent_bits) - 1);
-        const uint32_t element = sign << (type.mantissa_bits + type.exponent_bits) |
-                                 exponent << type.mantissa_bits | mantissa;
-        memcpy(out + i * type.bytes, &element, type.bytes);
+    uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM];
+    const uint32_t groups = n / MP_EXPH_GROUP, left = n % MP_EXPH_GROUP;
+    const uint32_t symbols = (groups + (left != 0)) * MP_EXPH_RUN;
+    for (uint32_t l = 0; l < MP_EXPH_LANES; l += MP_WIDE_ABREAST)
+        mp_wide_decode_lanes(table, base, start + l, symbols, exponents + l);
+    for (uint32_t g = 0; g < groups; g++)
+        join_group(exponents, g, rests + g * MP_EXPH_GROUP, out + 2 * g * MP_EXPH_GROUP);
+    if (left) {
+        uint8_t last_rests[MP_EXPH_GROUP] = {0}, last[2 * MP_EXPH_GROUP];
+        memcpy(last_rests, rests + groups * MP_EXPH_GROUP, left);
+        join_group(exponents, groups, last_rests, last);
+        memcpy(out + 2 * groups * MP_EXPH_GROUP, last, 2 * left);
     }
 }
 
 static void decode(const mp_exph_book *book, const void *scratch, const mp_exph_coded *chunk,
                    uint8_t *out)
 {
-    (void)scratch;
-    for (uint32_t lane = 0; lane < mp_exph_tiles(chunk->n) * MP_EXPH_LANES; lane++) {
-        uint64_t bit = chunk->start[lane];
-        uint32_t element = lane / MP_EXPH_LANES * MP_EXPH_TILE + lane % MP_EXPH_LANES * MP_EXPH_RUN;
-        for (uint32_t group = 0; group < MP_EXPH_TILE_GROUPS && element < chunk->n; group++) {
-            uint8_t exponents[MP_EXPH_RUN];
-            const uint32_t left = chunk->n - element;
-            decode_run(book, chunk, &bit, exponents);
-            join_run(chunk->type, exponents,
-                     chunk->rests + element / MP_EXPH_RUN * chunk->type.rest_bits,
-                     left < MP_EXPH_RUN ? left : MP_EXPH_RUN, out + element * chunk->type.bytes);
-            element += MP_EXPH_GROUP;
-        }
-    }
+    (void)book;
+    for (uint32_t t = 0; t < mp_exph_tiles(chunk->n); t++)
+        decode_tile(scratch, chunk->base, chunk->start + t * MP_EXPH_LANES,
+                    chunk->rests + t * MP_EXPH_TILE, mp_exph_tile_elements(chunk->n, t),
+                    out + 2 * t * MP_EXPH_TILE);
 }
 
-const mp_exph_decoder mp_exph_portable = {.name = "portable", .decode = decode};
+const mp_exph_decoder mp_exph_portable = {.name = "portable",
+                                          .prepare = mp_wide_prepare,
+                                          .decode = decode};
