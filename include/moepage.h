@@ -461,7 +461,9 @@ typedef struct moepage_expert_pool_config {
     uint32_t tp_size;         /* reserved: 0 or 1 */
     uint64_t host_tier_bytes; /* host memory that caches experts of the cold tier (the model's file
                                  or read callback), divided among the devices; 0 = none: experts
-                                 are loaded from the model's own memory, such as mapped files */
+                                 are loaded from the model's own memory, such as mapped files, and
+                                 where those do not hold them as they cross the bus, through a few
+                                 entries (the info says how many bytes) */
     uint32_t bus_form;        /* form in which experts are kept in the host tier and cross the bus:
                                  MOEPAGE_FORM_DENSE, or _EXPH, which the device decodes; 0 = EXPH
                                  where the model has it */

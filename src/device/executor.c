@@ -232,7 +232,12 @@ static void wait_for(mp_stream *stream, mp_tick tick)
 {
     mp_executor *executor = stream->executor;
     mp_lane *helped = NULL;
+    /* Else kernels that keep coming would keep a thread waiting that has waited longer. On the bus a
+     * demand's own transfers come first in any case. */
+    bool lends = stream->lane == &executor->lanes[MP_LANE_COMPUTE];
     assert(tick <= stream->submitted);
+    if (lends)
+        mp_stream_lend(stream);
     while (!has_completed(stream, tick)) {
         mp_lane *lane = lane_to_help(stream);
         if (helped && helped != lane)
@@ -246,6 +251,8 @@ static void wait_for(mp_stream *stream, mp_tick tick)
             pthread_cond_wait(&stream->progress, &executor->lock);
         }
     }
+    if (lends)
+        mp_stream_unlend(stream);
     if (helped)
         mp_lane_wake(helped);
 }

@@ -46,7 +46,7 @@ mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency,
     stream->executor = executor;
     stream->lane = lane;
     stream->worker = worker;
-    stream->urgency = urgency;
+    stream->urgency = stream->own_urgency = urgency;
     stream->references = 1;
     stream->idle = true;
     stream->wake_tick = UINT64_MAX;
@@ -70,6 +70,33 @@ mp_stream *mp_lane_next(const mp_lane *lane)
     if (lane->running == lane->width)
         return NULL;
     return lane->ready[0].first ? lane->ready[0].first : lane->ready[1].first;
+}
+
+static bool list_has(const mp_stream_list *list, const mp_stream *stream)
+{
+    const mp_stream *i = list->first;
+    while (i && i != stream)
+        i = i->next;
+    return i != NULL;
+}
+
+void mp_stream_lend(mp_stream *stream)
+{
+    mp_lane *lane = stream->lane;
+    if (stream->lenders++ > 0 || stream->urgency == 0)
+        return;
+    bool ready = list_has(&lane->ready[stream->urgency], stream);
+    if (ready)
+        list_remove(&lane->ready[stream->urgency], stream);
+    stream->urgency = 0;
+    if (ready)
+        list_append(&lane->ready[0], stream);
+}
+
+void mp_stream_unlend(mp_stream *stream)
+{
+    if (--stream->lenders == 0)
+        stream->urgency = stream->own_urgency; /* from when it is queued next */
 }
 
 mp_stream *mp_lane_take(mp_lane *lane)

@@ -70,7 +70,9 @@ struct mp_stream {
     mp_executor *executor;
     mp_worker *worker; /* runs `tasks` when they are due */
     mp_lane *lane;
-    uint32_t urgency;    /* index into lane->ready */
+    uint32_t urgency; /* index into lane->ready; 0 while a thread lends it its own */
+    uint32_t own_urgency;
+    uint32_t lenders;
     uint32_t references; /* its owner, and waits of other streams */
     mp_tick submitted;
     _Atomic mp_tick completed;
@@ -97,6 +99,11 @@ void mp_stream_release(mp_stream *stream);
 /* The stream that would run next on a lane; NULL when none is ready, or the lane runs as many
  * operations as it may. */
 mp_stream *mp_lane_next(const mp_lane *lane);
+
+/* A thread waits for the stream: what it has ready comes before background work until the thread has
+ * what it waits for. */
+void mp_stream_lend(mp_stream *stream);
+void mp_stream_unlend(mp_stream *stream);
 
 /* Takes it off the queue: it is running now. */
 mp_stream *mp_lane_take(mp_lane *lane);

@@ -85,10 +85,13 @@ static void flush_all(struct moepage_expert_pool *pool)
         mp_pipes_flush(&pool->shards[d]);
 }
 
-/* Gives an absent expert a slot and starts its load; false if there is no slot. */
+/* Gives an absent expert a slot and starts its load; false if there is no slot, or nothing to load it
+ * through. */
 static bool hold_absent(mp_shard *shard, mp_hold *hold)
 {
     bool scan = hold->scan && shard->pool->scan_percent;
+    if (mp_pool_may_start(shard, hold->key, MP_PIPE_DEMAND) != MP_START_NOW)
+        return false;
     uint32_t index = mp_pool_take_slot(shard, hold->key, scan ? MP_FOR_SCAN : MP_FOR_DECODE, 1);
     if (index == MP_NO_SLOT)
         return false;
@@ -153,6 +156,8 @@ static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
         if (hold_now(pool, hold))
             return MOEPAGE_OK;
         moepage_status status = mp_pool_free_up(shard);
+        if (!status && mp_pool_may_start(shard, hold->key, MP_PIPE_DEMAND) != MP_START_NOW)
+            status = mp_host_tier_sync(shard->tier); /* reads that nobody waits for hold entries */
         if (status)
             return status;
         if (hold_now(pool, hold))
@@ -221,6 +226,8 @@ static const char *why_failed(struct moepage_expert_pool *pool, const mp_hold *h
 {
     mp_host_tier *tier = pool->shards[hold->shard].tier;
     uint32_t layer = hold->key / pool->experts, expert = hold->key % pool->experts;
+    if (status == MOEPAGE_E_BUSY || status == MOEPAGE_E_DEVICE)
+        return moepage_status_text(status); /* not the image's fault */
     if (tier)
         mp_host_tier_failure(tier, hold->key, out, capacity);
     else if (pool->model->pack && mp_model_check_mapped(pool->model, layer, expert, pool->bus_form))

@@ -1,14 +1,9 @@
 /* Loads: an expert's bytes on their way into a slot, and what becomes of the slot when they have
  * landed. The pool's lock is held throughout. */
+#include <assert.h>
 #include <string.h>
 
 #include "memory/expert_pool.h"
-#include "model/dtype.h"
-
-static uint32_t key_in(const mp_shard *shard, uint32_t index)
-{
-    return MP_WORD_KEY(atomic_load_explicit(&shard->words[index], memory_order_relaxed));
-}
 
 /* ---- where the bytes come from ---- */
 
@@ -40,40 +35,51 @@ static void fail_load(mp_slot *slot, moepage_status status)
     slot->passage.complete = true;
 }
 
-/* An entry of the host tier for a key that is not there; a demand waits until one is free. */
-static uint32_t fetch_entry(mp_shard *shard, uint32_t key, mp_pipe_kind pipe)
+static bool is_compressed(const mp_shard *shard, uint32_t key)
 {
-    uint32_t entry = mp_host_tier_fetch(shard->tier, key);
-    if (entry == MP_NO_ENTRY && pipe == MP_PIPE_DEMAND && !mp_pool_free_up(shard))
-        entry = mp_host_tier_fetch(shard->tier, key);
-    return entry;
+    return shard->compressed.place_of && shard->compressed.place_of[key] != MP_NO_SLOT;
 }
 
-/* Decides where a load's bytes come from; false if it cannot begin now. */
-static bool begin(mp_shard *shard, uint32_t index, mp_pipe_kind pipe)
+/* Guesses take half of the cold tier's lanes at most: demands find another free. */
+static bool guesses_take_their_lanes(const mp_host_tier *tier)
+{
+    return tier->n_guesses > 0 && tier->n_guesses >= tier->n_lanes / 2;
+}
+
+mp_start mp_pool_may_start(mp_shard *shard, uint32_t key, mp_pipe_kind pipe)
+{
+    mp_host_tier *tier = shard->tier;
+    if (is_compressed(shard, key))
+        return MP_START_NOW;
+    if (tier && !mp_host_tier_has_room(tier, key))
+        return MP_START_NEVER;
+    if (pipe != MP_PIPE_PREFETCH)
+        return MP_START_NOW;
+    if (tier && tier->entry_of[key] == MP_NO_ENTRY)
+        return guesses_take_their_lanes(tier) ? MP_START_LATER : MP_START_NOW;
+    if (tier && tier->entries[tier->entry_of[key]].state == MP_ENTRY_READING)
+        return MP_START_NOW;
+    return mp_pipe_may_prefetch(shard) ? MP_START_NOW : MP_START_LATER;
+}
+
+/* Decides where a load's bytes come from. */
+static void begin(mp_shard *shard, uint32_t index, mp_pipe_kind pipe)
 {
     mp_passage *passage = &shard->slots[index].passage;
-    uint32_t key = key_in(shard, index);
-    if (shard->compressed.place_of && shard->compressed.place_of[key] != MP_NO_SLOT) {
+    uint32_t key = mp_pool_key_in(shard, index);
+    if (is_compressed(shard, key)) {
         passage->source = MP_FROM_DEVICE;
-    } else if (shard->tier) {
+    } else if (!shard->tier) {
+        passage->source = shard->pool->model->pack ? MP_FROM_MAPPED : MP_FROM_PIECES;
+    } else {
         uint32_t entry = mp_host_tier_find(shard->tier, key);
         if (entry == MP_NO_ENTRY)
-            entry = fetch_entry(shard, key, pipe);
-        if (entry == MP_NO_ENTRY) {
-            if (pipe == MP_PIPE_PREFETCH)
-                shard->slots[index].stale = true; /* no room for a guess */
-            else
-                fail_load(&shard->slots[index], MOEPAGE_E_BUSY);
-            return false;
-        }
+            entry = mp_host_tier_fetch(shard->tier, key, pipe == MP_PIPE_PREFETCH);
+        assert(entry != MP_NO_ENTRY); /* mp_pool_may_start has looked */
         mp_host_tier_use(shard->tier, entry);
         passage->entry = entry;
         passage->source = MP_FROM_HOST_TIER;
-    } else {
-        passage->source = shard->pool->model->pack ? MP_FROM_MAPPED : MP_FROM_PIECES;
     }
-    return true;
 }
 
 /* Is the host tier's entry there, or can the pipe be made to wait for it? */
@@ -92,6 +98,7 @@ static bool entry_ready(mp_shard *shard, uint32_t index, mp_pipe_kind *pipe)
     if (*pipe == MP_PIPE_PREFETCH)
         return false;
     *pipe = MP_PIPE_FETCH;
+    mp_host_tier_demand(shard->tier, passage->entry);
     if (!passage->behind_cold) {
         moepage_status status =
             mp_pipe_wait(shard, MP_PIPE_FETCH, shard->tier->lanes[entry->lane].stream, entry->tick);
@@ -100,6 +107,16 @@ static bool entry_ready(mp_shard *shard, uint32_t index, mp_pipe_kind *pipe)
         passage->behind_cold = !status;
     }
     return passage->behind_cold;
+}
+
+/* Settles where the bytes come from, and by which pipe. False: the load has failed, or it is a
+ * prefetch that must wait for its cold read. */
+static bool find_way(mp_shard *shard, uint32_t index, mp_pipe_kind *pipe)
+{
+    mp_passage *passage = &shard->slots[index].passage;
+    if (passage->source == MP_FROM_NOWHERE)
+        begin(shard, index, *pipe);
+    return passage->source != MP_FROM_HOST_TIER || entry_ready(shard, index, pipe);
 }
 
 static bool is_coded(const mp_shard *shard, const mp_passage *passage)
@@ -140,7 +157,7 @@ static mp_copy copy_piece(mp_shard *shard, uint32_t index, uint64_t bytes)
     const struct moepage_model *model = shard->pool->model;
     const mp_passage *passage = &shard->slots[index].passage;
     const mp_piece *piece = &model->pieces[passage->piece];
-    uint32_t key = key_in(shard, index);
+    uint32_t key = mp_pool_key_in(shard, index);
     uint32_t layer = key / shard->pool->experts, expert = key % shard->pool->experts;
     mp_copy copy = {
         .dst = mp_pool_slot_address(shard, index) + piece->slot_offset + passage->offset,
@@ -167,7 +184,7 @@ static mp_copy copy_image(mp_shard *shard, uint32_t index, uint64_t bytes)
 {
     const struct moepage_expert_pool *pool = shard->pool;
     const mp_passage *passage = &shard->slots[index].passage;
-    uint32_t key = key_in(shard, index);
+    uint32_t key = mp_pool_key_in(shard, index);
     uint32_t layer = key / pool->experts, expert = key % pool->experts;
     unsigned char *dst = passage->staging ? shard->staging.buffers[passage->staging - 1].memory
                                           : mp_pool_slot_address(shard, index);
@@ -189,31 +206,13 @@ static mp_copy copy_image(mp_shard *shard, uint32_t index, uint64_t bytes)
     return copy;
 }
 
-void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                        const unsigned char *image, unsigned char *slot, mp_decode_job *jobs)
-{
-    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
-    mp_model_find_parts(model, layer, expert, MOEPAGE_FORM_EXPH, parts);
-    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->tensors[t];
-        jobs[t] = (mp_decode_job){
-            .src = image + parts[t].offset,
-            .src_bytes = parts[t].form == MOEPAGE_FORM_DENSE ? tensor->bytes : parts[t].bytes,
-            .dst = slot + tensor->offset,
-            .elements = tensor->bytes / mp_dtype_bytes(tensor->dtype),
-            .form = parts[t].form,
-            .dtype = tensor->dtype,
-        };
-    }
-}
-
 /* What the decoder will do for the slot: its image's parts, from where they will be. */
 static void describe_jobs(mp_shard *shard, uint32_t index)
 {
     const struct moepage_expert_pool *pool = shard->pool;
     const mp_passage *passage = &shard->slots[index].passage;
     const mp_compressed *compressed = &shard->compressed;
-    uint32_t key = key_in(shard, index);
+    uint32_t key = mp_pool_key_in(shard, index);
     const unsigned char *image =
         passage->source == MP_FROM_DEVICE
             ? compressed->memory + compressed->place_of[key] * compressed->unit
@@ -227,7 +226,7 @@ static void describe_jobs(mp_shard *shard, uint32_t index)
 static uint64_t stage_bytes(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, uint64_t limit)
 {
     mp_passage *passage = &shard->slots[index].passage;
-    uint32_t key = key_in(shard, index), pieces = pieces_of(shard, passage);
+    uint32_t key = mp_pool_key_in(shard, index), pieces = pieces_of(shard, passage);
     uint64_t total = 0;
     while (passage->piece < pieces && total < limit) {
         uint64_t left = piece_bytes(shard, key, passage) - passage->offset;
@@ -253,14 +252,12 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, 
 {
     mp_slot *slot = &shard->slots[index];
     mp_passage *passage = &slot->passage;
-    if (passage->complete || (passage->source == MP_FROM_NOWHERE && !begin(shard, index, pipe)) ||
-        (passage->source == MP_FROM_HOST_TIER && !entry_ready(shard, index, &pipe)))
+    if (passage->complete || !find_way(shard, index, &pipe))
         return 0;
     if (passage->source == MP_FROM_DEVICE) {
         describe_jobs(shard, index);
         passage->complete = true;
-        mp_pipe_decode(shard, pipe, index);
-        shard->pool->counters.compressed_loads++;
+        shard->pool->counters.compressed_loads += mp_pipe_decode(shard, pipe, index);
         return 0;
     }
     if (is_coded(shard, passage) && !passage->staging) {

@@ -3,29 +3,11 @@
 
 #include <string.h>
 
-#include "base/status.h"
-#include "model/dtype.h"
+#include "memory/scratch.h"
 
-#define PAGE 4096u
 #define MOST_BUS_BYTES (4u << 20)
+#define SAMPLES 8u
 #define ROUNDS 3 /* the fastest counts: others were disturbed */
-
-moepage_status mp_scratch_open(struct moepage_device *home, uint64_t room, mp_scratch *out)
-{
-    const mp_device_ops *ops = home->device->ops;
-    *out = (mp_scratch){.bytes = room + PAGE, .room = room};
-    moepage_status status = ops->alloc(home->device, MP_MEMORY_HOST, out->bytes, &out->memory);
-    if (!status)
-        out->aligned = (unsigned char *)out->memory + (-(uintptr_t)out->memory & (PAGE - 1));
-    return status;
-}
-
-void mp_scratch_close(struct moepage_device *home, mp_scratch *scratch)
-{
-    if (scratch->memory)
-        home->device->ops->free(home->device, MP_MEMORY_HOST, scratch->memory, scratch->bytes);
-    scratch->memory = NULL;
-}
 
 static uint64_t now_ns(const mp_shard *shard)
 {
@@ -76,15 +58,17 @@ static moepage_status measure_bus(mp_shard *shard)
     return status;
 }
 
-/* Decodes one expert's image from a staging buffer, which it fills, into the first slot's place. */
-static moepage_status decode_sample(mp_shard *shard, const unsigned char *image, uint64_t bytes)
+/* Decodes an expert's image from a staging buffer, which it fills, into the first slot's place. */
+static moepage_status decode_sample(mp_shard *shard, uint32_t key, const unsigned char *image,
+                                    uint64_t bytes)
 {
     const mp_device_ops *ops = shard->home->device->ops;
     const struct moepage_model *model = shard->pool->model;
     mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
     unsigned char *staged = shard->staging.buffers[0].memory;
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
-    mp_decode_describe(model, 0, 0, staged, shard->home->arena.base, jobs);
+    mp_decode_describe(model, key / model->info.experts, key % model->info.experts, staged,
+                       shard->home->arena.base, jobs);
     mp_kernel_decode_args args = {.jobs = jobs, .n_jobs = model->info.expert_tensors};
     mp_copy copy = {.dst = staged, .src = image, .bytes = bytes};
     uint64_t fastest = UINT64_MAX;
@@ -103,41 +87,46 @@ static moepage_status decode_sample(mp_shard *shard, const unsigned char *image,
     return status;
 }
 
+/* By the first of a few experts that can be read: one that is damaged fails its own load alone. */
 static moepage_status measure_decode(mp_shard *shard)
 {
     const struct moepage_model *model = shard->pool->model;
     mp_scratch scratch;
-    mp_image image;
-    mp_model_find_image(model, 0, 0, MOEPAGE_FORM_EXPH, &image);
     moepage_status status =
         mp_scratch_open(shard->home, mp_model_image_room(model, MOEPAGE_FORM_EXPH), &scratch);
-    uint64_t read_bytes;
-    if (!status)
-        status = mp_model_read_image(model, 0, 0, MOEPAGE_FORM_EXPH, scratch.aligned, scratch.room,
-                                     &read_bytes);
-    if (!status)
-        status = decode_sample(shard, scratch.aligned + image.skew, image.bytes);
+    if (status)
+        return status;
+    uint32_t key = 0, few = shard->pool->keys < SAMPLES ? shard->pool->keys : SAMPLES;
+    do {
+        uint32_t layer = key / model->info.experts, expert = key % model->info.experts;
+        uint64_t read_bytes;
+        mp_image image;
+        mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
+        status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH, scratch.aligned,
+                                     scratch.room, &read_bytes);
+        if (!status)
+            status = decode_sample(shard, key, scratch.aligned + image.skew, image.bytes);
+    } while (mp_is_image_fault(status) && ++key < few);
     mp_scratch_close(shard->home, &scratch);
     return status;
 }
 
-/* The first experts are read, one per lane, and stay. */
+/* The shard's first experts are read, one per lane, and stay. */
 static moepage_status measure_cold(mp_shard *shard)
 {
-    const mp_device_ops *ops = shard->home->device->ops;
     mp_host_tier *tier = shard->tier;
-    uint32_t entries[MP_MAX_COLD_LANES], n = 0;
-    moepage_status status = MOEPAGE_OK;
+    uint32_t entries[MP_MAX_COLD_LANES], n = 0, valid = 0;
     uint64_t start = now_ns(shard);
     for (uint32_t key = 0; key < tier->n_keys && n < tier->n_lanes; key++)
         if (mp_pool_shard_of(shard->pool, key) == (uint32_t)(shard - shard->pool->shards))
-            entries[n++] = mp_host_tier_fetch(tier, key);
-    for (uint32_t i = 0; i < n && !status; i++) {
-        const mp_host_entry *entry = &tier->entries[entries[i]];
-        status = ops->sync(tier->lanes[entry->lane].stream, entry->tick);
+            entries[n++] = mp_host_tier_fetch(tier, key, false);
+    moepage_status status = mp_host_tier_sync(tier);
+    uint64_t ns = now_ns(shard) - start;
+    for (uint32_t i = 0; i < n; i++) {
         mp_host_tier_settle(tier, entries[i]);
+        valid += tier->entries[entries[i]].state == MP_ENTRY_VALID;
     }
-    shard->rates.cold = rate_of(n * shard->pool->slot_bytes, now_ns(shard) - start);
+    shard->rates.cold = valid ? rate_of(valid * shard->pool->slot_bytes, ns) : 0;
     return status;
 }
 

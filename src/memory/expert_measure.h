@@ -9,16 +9,4 @@
  * are written. */
 moepage_status mp_measure_tiers(mp_shard *shard);
 
-/* Page-aligned host memory for one image, given back by mp_scratch_close. */
-typedef struct mp_scratch {
-    void *memory;
-    uint64_t bytes;
-    unsigned char *aligned;
-    uint64_t room;
-} mp_scratch;
-
-moepage_status mp_scratch_open(struct moepage_device *home, uint64_t room, mp_scratch *out);
-/* Safe after a failed open. */
-void mp_scratch_close(struct moepage_device *home, mp_scratch *scratch);
-
 #endif

@@ -2,6 +2,7 @@
 #include "memory/expert_pipe.h"
 
 #include "memory/expert_pool.h"
+#include "model/dtype.h"
 
 /* ---- life ---- */
 
@@ -89,25 +90,53 @@ moepage_status mp_pipe_wait(mp_shard *shard, mp_pipe_kind kind, mp_stream *other
 
 /* ---- decoding ---- */
 
-void mp_pipe_decode(mp_shard *shard, mp_pipe_kind kind, uint32_t index)
+void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                        const unsigned char *image, unsigned char *slot, mp_decode_job *jobs)
+{
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    mp_model_find_parts(model, layer, expert, MOEPAGE_FORM_EXPH, parts);
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        const moepage_expert_tensor *tensor = &model->tensors[t];
+        jobs[t] = (mp_decode_job){
+            .src = image + parts[t].offset,
+            .src_bytes = parts[t].form == MOEPAGE_FORM_DENSE ? tensor->bytes : parts[t].bytes,
+            .dst = slot + tensor->offset,
+            .elements = tensor->bytes / mp_dtype_bytes(tensor->dtype),
+            .form = parts[t].form,
+            .dtype = tensor->dtype,
+        };
+    }
+}
+
+static moepage_status submit_decode(mp_shard *shard, mp_pipe *pipe, uint32_t index)
 {
     const mp_device_ops *ops = shard->home->device->ops;
     mp_slot *slot = &shard->slots[index];
-    mp_passage *passage = &slot->passage;
-    mp_pipe *pipe = &shard->pipes[kind];
     moepage_status status = MOEPAGE_OK;
     for (int k = 0; k < MP_PIPES && !status; k++) /* a demand may finish what a prefetch began */
-        status = ops->wait(pipe->decode, shard->pipes[k].bus, passage->bus[k]);
+        status = ops->wait(pipe->decode, shard->pipes[k].bus, slot->passage.bus[k]);
     mp_kernel_decode_args args = {
         .jobs = &shard->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS],
         .n_jobs = shard->pool->model->info.expert_tensors,
         .skip = &slot->result,
     };
-    if (!status)
-        status = ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
-    if (status)
+    return status ? status : ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
+}
+
+bool mp_pipe_decode(mp_shard *shard, mp_pipe_kind kind, uint32_t index)
+{
+    mp_slot *slot = &shard->slots[index];
+    mp_passage *passage = &slot->passage;
+    mp_pipe *pipe = &shard->pipes[kind];
+    moepage_status status = submit_decode(shard, pipe, index);
+    if (status) {
+        /* Its copies may still be on their way into the buffer that the next load gets. */
+        (void)mp_pipe_sync(shard, passage);
         atomic_store(&slot->result, status);
-    passage->decode[kind] = pipe->last_decode;
+    } else {
+        passage->decode[kind] = pipe->last_decode;
+        shard->pool->counters.decodes++;
+    }
     if (passage->staging) {
         mp_staging *staging = &shard->staging.buffers[passage->staging - 1];
         staging->slot = MP_NO_SLOT;
@@ -115,7 +144,7 @@ void mp_pipe_decode(mp_shard *shard, mp_pipe_kind kind, uint32_t index)
         staging->tick = pipe->last_decode;
         passage->staging = 0;
     }
-    shard->pool->counters.decodes++;
+    return !status;
 }
 
 static bool free_now(const mp_shard *shard, const mp_staging *staging)
@@ -123,6 +152,13 @@ static bool free_now(const mp_shard *shard, const mp_staging *staging)
     const mp_device_ops *ops = shard->home->device->ops;
     return staging->slot == MP_NO_SLOT &&
            ops->completed(shard->pipes[staging->pipe].decode) >= staging->tick;
+}
+
+bool mp_pipe_may_prefetch(const mp_shard *shard)
+{
+    const mp_staging_ring *ring = &shard->staging;
+    return shard->pool->bus_form != MOEPAGE_FORM_EXPH ||
+           free_now(shard, &ring->buffers[ring->n - 1]);
 }
 
 moepage_status mp_pipe_take_staging(mp_shard *shard, mp_pipe_kind kind, uint32_t slot)
@@ -150,16 +186,29 @@ moepage_status mp_pipe_take_staging(mp_shard *shard, mp_pipe_kind kind, uint32_t
 
 /* ---- waiting ---- */
 
-moepage_status mp_pipe_sync(mp_shard *shard, const mp_passage *passage)
+static moepage_status sync_pipe(mp_shard *shard, const mp_pipe *pipe, mp_tick bus, mp_tick decode)
 {
     const mp_device_ops *ops = shard->home->device->ops;
+    moepage_status status = bus ? ops->sync(pipe->bus, bus) : MOEPAGE_OK;
+    if (!status && decode)
+        status = ops->sync(pipe->decode, decode);
+    return status;
+}
+
+moepage_status mp_pipe_sync(mp_shard *shard, const mp_passage *passage)
+{
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++)
+        status = sync_pipe(shard, &shard->pipes[kind], passage->bus[kind], passage->decode[kind]);
+    return status;
+}
+
+moepage_status mp_pipes_sync(mp_shard *shard)
+{
     moepage_status status = MOEPAGE_OK;
     for (int kind = 0; kind < MP_PIPES && !status; kind++) {
         const mp_pipe *pipe = &shard->pipes[kind];
-        if (passage->bus[kind])
-            status = ops->sync(pipe->bus, passage->bus[kind]);
-        if (!status && passage->decode[kind])
-            status = ops->sync(pipe->decode, passage->decode[kind]);
+        status = sync_pipe(shard, pipe, pipe->last_bus, pipe->last_decode);
     }
     return status;
 }

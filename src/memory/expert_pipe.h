@@ -77,7 +77,8 @@ typedef struct mp_staging {
     mp_tick tick; /* its last reader is that pipe's decode of this tick */
 } mp_staging;
 
-/* All but the last buffer are used by demands, in turn; the last one by prefetches. */
+/* All but the last buffer are used by demands, in turn, whichever their pipe: with few of them a
+ * demand may wait for one whose image comes from the cold tier. The last one is the prefetches'. */
 typedef struct mp_staging_ring {
     mp_staging *buffers;
     uint32_t n; /* 0, or at least 2 */
@@ -117,18 +118,25 @@ moepage_status mp_pipe_wait(struct mp_shard *shard, mp_pipe_kind kind, mp_stream
                             mp_tick tick);
 
 /* The decoder's jobs for an expert whose EXPH image will be at `image`; jobs
- * [MOEPAGE_MAX_EXPERT_TENSORS]. (expert_load.c) */
+ * [MOEPAGE_MAX_EXPERT_TENSORS]. */
 void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                         const unsigned char *image, unsigned char *slot, mp_decode_job *jobs);
 
-/* Decodes the slot's jobs once all its transfers, which have been submitted, are done. */
-void mp_pipe_decode(struct mp_shard *shard, mp_pipe_kind kind, uint32_t slot);
+/* Decodes the slot's jobs once all its transfers, which have been submitted, are done. False if the
+ * device refused: the load has then failed. */
+bool mp_pipe_decode(struct mp_shard *shard, mp_pipe_kind kind, uint32_t slot);
+
+/* Would a prefetch get a staging buffer now, if it needs one? */
+bool mp_pipe_may_prefetch(const struct mp_shard *shard);
 
 /* Gives the slot's load a staging buffer: BUSY when a prefetch finds none free. A demand always gets
  * one, whose bus waits until it has been read. */
 moepage_status mp_pipe_take_staging(struct mp_shard *shard, mp_pipe_kind kind, uint32_t slot);
 
-/* Blocks until the streams have done what was submitted for a slot. */
+/* Blocks until the pipes have done everything that was submitted. */
+moepage_status mp_pipes_sync(struct mp_shard *shard);
+
+/* The same for one load. */
 moepage_status mp_pipe_sync(struct mp_shard *shard, const mp_passage *passage);
 
 #endif

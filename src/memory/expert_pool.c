@@ -39,7 +39,7 @@ static moepage_status check_config(const moepage_expert_pool_config *config, uin
 
 static uint32_t shard_members(const struct moepage_expert_pool *pool, uint32_t shard_index)
 {
-    uint32_t per_layer = (pool->experts - shard_index + pool->n_shards - 1) / pool->n_shards;
+    uint32_t per_layer = mp_pool_members(pool, shard_index);
     return pool->n_scopes == 1 ? per_layer * pool->layers : per_layer;
 }
 
@@ -99,8 +99,7 @@ static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64
     uint64_t members = (uint64_t)shard_members(pool, shard_index) * pool->n_scopes;
     uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
     uint64_t most = mp_arena_side_max(arena, MP_SIDE_EXPERTS);
-    uint64_t share = asked / pool->n_shards + (shard_index < asked % pool->n_shards);
-    uint64_t slots = asked ? share : room;
+    uint64_t slots = asked ? mp_pool_share(pool, shard_index, asked) : room;
     if (slots > members)
         slots = members;
     slots -= slots % pool->n_scopes;
@@ -492,7 +491,8 @@ static void count_slots(struct moepage_expert_pool *pool, moepage_expert_pool_in
     }
 }
 
-static uint64_t slower(uint64_t a, uint64_t b)
+/* Of two that are known; 0 is not. */
+static uint64_t smaller(uint64_t a, uint64_t b)
 {
     return !a || (b && b < a) ? b : a;
 }
@@ -504,9 +504,9 @@ static void describe_tiers(const mp_shard *shard, moepage_expert_pool_info *info
     info->compressed_experts += shard->compressed.n / pool->layers;
     info->compressed_bytes += shard->compressed.n * shard->compressed.unit;
     info->staging_bytes += shard->staging.bytes;
-    info->bus_bytes_per_s = slower(info->bus_bytes_per_s, shard->rates.bus);
-    info->decode_bytes_per_s = slower(info->decode_bytes_per_s, shard->rates.decode);
-    info->cold_bytes_per_s = slower(info->cold_bytes_per_s, shard->rates.cold);
+    info->bus_bytes_per_s = smaller(info->bus_bytes_per_s, shard->rates.bus);
+    info->decode_bytes_per_s = smaller(info->decode_bytes_per_s, shard->rates.decode);
+    info->cold_bytes_per_s = smaller(info->cold_bytes_per_s, shard->rates.cold);
     const mp_host_tier *tier = shard->tier;
     if (!tier)
         return;
@@ -514,7 +514,7 @@ static void describe_tiers(const mp_shard *shard, moepage_expert_pool_info *info
     info->host_tier_bytes += tier->memory.bytes;
     info->host_tier_experts += tier->n_entries;
     info->host_tier_resident += tier->n_valid;
-    info->host_page_bytes = (uint32_t)slower(info->host_page_bytes, tier->memory.page_bytes);
+    info->host_page_bytes = (uint32_t)smaller(info->host_page_bytes, tier->memory.page_bytes);
     info->host_node = first || tier->memory.node < 0 ? tier->memory.node : info->host_node;
     info->host_hits += tier->hits;
     info->cold_reads += tier->reads;

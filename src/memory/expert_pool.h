@@ -173,6 +173,25 @@ static inline mp_scope *mp_pool_scope_of(const struct moepage_expert_pool *pool,
     return &shard->scopes[pool->n_scopes == 1 ? 0 : key / pool->experts];
 }
 
+/* Experts of a layer that live on a shard. */
+static inline uint32_t mp_pool_members(const struct moepage_expert_pool *pool, uint32_t shard_index)
+{
+    return (pool->experts - shard_index + pool->n_shards - 1) / pool->n_shards;
+}
+
+/* A shard's part of what is divided among all. */
+static inline uint64_t mp_pool_share(const struct moepage_expert_pool *pool, uint32_t shard_index,
+                                     uint64_t total)
+{
+    return total / pool->n_shards + (shard_index < total % pool->n_shards);
+}
+
+/* The expert in a slot that is not free; it stays while the lock is held. */
+static inline uint32_t mp_pool_key_in(const mp_shard *shard, uint32_t slot)
+{
+    return MP_WORD_KEY(atomic_load_explicit(&shard->words[slot], memory_order_relaxed));
+}
+
 static inline unsigned char *mp_pool_slot_address(const mp_shard *shard, uint32_t slot)
 {
     return shard->base + (uint64_t)slot * shard->pool->slot_bytes;
@@ -271,6 +290,11 @@ bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose);
 moepage_status mp_pool_free_up(mp_shard *shard);
 
 /* ---- loads (expert_load.c); the lock is held ---- */
+
+/* Could a load begin? LATER: a prefetch has to wait for its turn; NEVER: every entry of the host tier
+ * is in use. Asked before a slot is taken, so that nobody is evicted for nothing. */
+typedef enum mp_start { MP_START_NOW, MP_START_LATER, MP_START_NEVER } mp_start;
+mp_start mp_pool_may_start(mp_shard *shard, uint32_t key, mp_pipe_kind pipe);
 
 /* Goes on with the load of a LOADING slot: submits or stages up to `limit` of the bytes that it
  * still lacks on the bus, and the decoding after the last; returns how many. A DEMAND goes all the

@@ -1,8 +1,9 @@
 /* Prefetching: a queue of wanted experts, and a task that loads them in small pieces while no
  * demand is waiting for the bus.
  *
- * The task submits at most `chunk_bytes` at a time and keeps two such batches in flight, so the
- * bus does not idle between them and a demand never queues behind more. A want whose layer has
+ * The task submits at most `chunk_bytes` at a time and keeps two such batches on the bus, so that it
+ * does not idle between them and a demand never queues behind more. A load takes a slot only when it
+ * can start: it has an entry of the host tier and a turn at the cold tier, or a staging buffer. A want whose layer has
  * come is dropped; a prefetch that is half way when its layer has come without it is given up. */
 #include "memory/expert_pool.h"
 
@@ -73,11 +74,6 @@ static void drop_wants(mp_prefetcher *prefetcher, uint32_t client, uint32_t laye
 
 /* ---- loads under way ---- */
 
-static uint32_t key_in(const mp_shard *shard, uint32_t index)
-{
-    return MP_WORD_KEY(atomic_load(&shard->words[index]));
-}
-
 static void activate(mp_prefetcher *prefetcher, uint32_t index)
 {
     prefetcher->active[prefetcher->n_active++] = index;
@@ -102,7 +98,7 @@ void mp_prefetcher_give_up(mp_shard *shard, uint32_t index)
 {
     mp_slot *slot = &shard->slots[index];
     slot->prefetched = false; /* counted as cancelled, not as wasted */
-    if (!mp_pool_drop(shard, index, key_in(shard, index), MP_SLOT_LOADING)) {
+    if (!mp_pool_drop(shard, index, mp_pool_key_in(shard, index), MP_SLOT_LOADING)) {
         slot->prefetched = true; /* a session is just backing out of the slot: next time */
         return;
     }
@@ -145,20 +141,25 @@ void mp_prefetcher_abandon(mp_shard *shard)
 
 /* ---- the task ---- */
 
-/* Gives the next want that still makes sense a slot; MP_NO_SLOT when the queue is empty. */
+/* Gives the next want that still makes sense a slot; MP_NO_SLOT when there is none, or none that could
+ * start now. */
 static uint32_t start_next(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
     struct moepage_expert_pool *pool = shard->pool;
     while (prefetcher->count > 0) {
+        uint32_t key = want_at(prefetcher, 0)->key;
+        bool absent = atomic_load(&pool->entry[key]) == MP_NO_SLOT;
+        mp_start may = absent ? mp_pool_may_start(shard, key, MP_PIPE_PREFETCH) : MP_START_NEVER;
+        if (may == MP_START_LATER)
+            break;
         mp_want want = pop_want(prefetcher);
-        if (atomic_load(&pool->entry[want.key]) != MP_NO_SLOT) {
-            pool->counters.prefetch_cancelled++;
-            continue;
-        }
-        uint32_t index = mp_pool_take_slot(shard, want.key, MP_FOR_PREFETCH, 0);
+        uint32_t index = MP_NO_SLOT;
+        if (may == MP_START_NOW)
+            index = mp_pool_take_slot(shard, want.key, MP_FOR_PREFETCH, 0);
         if (index == MP_NO_SLOT) {
-            pool->counters.prefetch_refused++;
+            pool->counters.prefetch_cancelled += !absent;
+            pool->counters.prefetch_refused += absent;
             continue;
         }
         mp_pool_rank(shard, index, want.key);
@@ -186,16 +187,6 @@ static bool waits_for_cold(const mp_shard *shard, uint32_t index)
            !mp_host_tier_landed(shard->tier, passage->entry);
 }
 
-/* Guesses take half of the cold tier's lanes at most: demands find another free. */
-static bool cold_lanes_taken(const mp_prefetcher *prefetcher)
-{
-    const mp_shard *shard = prefetcher->shard;
-    uint32_t waiting = 0;
-    for (uint32_t i = 0; shard->tier && i < prefetcher->n_active; i++)
-        waiting += waits_for_cold(shard, prefetcher->active[i]);
-    return waiting > 0 && waiting >= shard->tier->n_lanes / 2;
-}
-
 /* Submits one batch: the rest of what is under way, then new wants. False if there was nothing. */
 static bool submit_batch(mp_prefetcher *prefetcher)
 {
@@ -210,7 +201,7 @@ static bool submit_batch(mp_prefetcher *prefetcher)
             room -= advance(prefetcher, prefetcher->active[i], room);
     }
     /* Taking a slot may settle what is under way: the list above is another after it. */
-    while (room > 0 && !cold_lanes_taken(prefetcher)) {
+    while (room > 0) {
         uint32_t index = start_next(prefetcher);
         if (index == MP_NO_SLOT)
             break;
@@ -237,26 +228,43 @@ static bool demand_waits(const mp_shard *shard)
     return shard->home->device->ops->completed(pipe->bus) < pipe->last_bus;
 }
 
-/* The next event of what is under way: a cold read, a transfer or a decoding that will end. */
+/* Posts the task after the next event of one load; false if none is to come. */
+static bool post_after_load(mp_prefetcher *prefetcher, uint32_t index)
+{
+    mp_shard *shard = prefetcher->shard;
+    const mp_device_ops *ops = shard->home->device->ops;
+    const mp_passage *passage = &shard->slots[index].passage;
+    if (waits_for_cold(shard, index)) {
+        const mp_host_entry *entry = &shard->tier->entries[passage->entry];
+        post(prefetcher, shard->tier->lanes[entry->lane].stream, entry->tick);
+        return true;
+    }
+    for (int kind = 0; kind < MP_PIPES; kind++) {
+        const mp_pipe *pipe = &shard->pipes[kind];
+        bool on_bus = ops->completed(pipe->bus) < passage->bus[kind];
+        bool in_decoder =
+            passage->decode[kind] && ops->completed(pipe->decode) < passage->decode[kind];
+        if (!on_bus && !in_decoder)
+            continue;
+        post(prefetcher, on_bus ? pipe->bus : pipe->decode,
+             on_bus ? passage->bus[kind] : passage->decode[kind]);
+        return true;
+    }
+    return false;
+}
+
+/* Posts the task after whatever the next load or the next want waits for. */
 static void post_after_next(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
     const mp_device_ops *ops = shard->home->device->ops;
-    for (uint32_t i = 0; i < prefetcher->n_active; i++) {
-        const mp_passage *passage = &shard->slots[prefetcher->active[i]].passage;
-        if (waits_for_cold(shard, prefetcher->active[i])) {
-            const mp_host_entry *entry = &shard->tier->entries[passage->entry];
-            post(prefetcher, shard->tier->lanes[entry->lane].stream, entry->tick);
+    for (uint32_t i = 0; i < prefetcher->n_active; i++)
+        if (post_after_load(prefetcher, prefetcher->active[i]))
             return;
-        }
-        for (int kind = 0; kind < MP_PIPES; kind++) {
-            const mp_pipe *pipe = &shard->pipes[kind];
-            bool on_bus = ops->completed(pipe->bus) < passage->bus[kind];
-            if (!on_bus &&
-                (!passage->decode[kind] || ops->completed(pipe->decode) >= passage->decode[kind]))
-                continue;
-            post(prefetcher, on_bus ? pipe->bus : pipe->decode,
-                 on_bus ? passage->bus[kind] : passage->decode[kind]);
+    for (uint32_t i = 0; shard->tier && i < shard->tier->n_lanes; i++) {
+        const mp_cold_lane *lane = &shard->tier->lanes[i];
+        if (ops->completed(lane->stream) < lane->last) { /* a dropped guess is still read */
+            post(prefetcher, lane->stream, ops->completed(lane->stream) + 1);
             return;
         }
     }
@@ -282,7 +290,7 @@ static void pump(mp_task *task)
                  shard->pipes[MP_PIPE_DEMAND].last_bus);
         else if (ops->completed(bus) < prefetcher->batch[1])
             post(prefetcher, bus, prefetcher->batch[ops->completed(bus) >= prefetcher->batch[0]]);
-        else if (prefetcher->n_active > 0)
+        else if (prefetcher->n_active + prefetcher->count > 0)
             post_after_next(prefetcher);
     }
     pthread_mutex_unlock(&shard->pool->lock);
@@ -382,7 +390,8 @@ void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, u
         drop_wants(&shard->prefetcher, client->index, layer);
         for (uint32_t i = 0; i < shard->prefetcher.n_active; i++) {
             uint32_t index = shard->prefetcher.active[i];
-            bool of_layer = layer == UINT32_MAX || key_in(shard, index) / pool->experts == layer;
+            bool of_layer =
+                layer == UINT32_MAX || mp_pool_key_in(shard, index) / pool->experts == layer;
             bool held = MP_WORD_USERS(atomic_load(&shard->words[index])) > 0;
             bool own = shard->slots[index].client == client->index;
             if (own && of_layer && !held && !mp_pool_fully_staged(shard, index))

@@ -143,14 +143,7 @@ moepage_status mp_pool_free_up(mp_shard *shard)
 {
     mp_pipes_flush(shard);
     mp_prefetcher_abandon(shard);
-    mp_passage all = {0};
-    for (int kind = MP_PIPE_DEMAND; kind <= MP_PIPE_FETCH; kind++) {
-        all.bus[kind] = shard->pipes[kind].last_bus;
-        all.decode[kind] = shard->pipes[kind].last_decode;
-    }
-    moepage_status status = mp_pipe_sync(shard, &all);
-    if (!status && shard->tier) /* reads that nobody waits for hold entries too */
-        status = mp_host_tier_sync(shard->tier);
+    moepage_status status = mp_pipes_sync(shard); /* prefetches that plans hold included */
     if (!status)
         mp_pool_settle_landed(shard);
     return status;

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "control/placement.h"
 #include "memory/expert_measure.h"
+#include "memory/scratch.h"
 
 #define DEFAULT_STAGING 4u
 #define MAX_STAGING 1024u
@@ -86,25 +87,22 @@ static uint64_t tier_bytes(const mp_shard *shard, uint32_t shard_index,
                            const moepage_expert_pool_config *config)
 {
     const struct moepage_expert_pool *pool = shard->pool;
-    uint64_t bytes = config->host_tier_bytes / pool->n_shards +
-                     (shard_index < config->host_tier_bytes % pool->n_shards);
+    uint64_t room = mp_model_image_room(pool->model, pool->bus_form);
+    uint64_t most = (uint64_t)mp_pool_members(pool, shard_index) * pool->layers * room;
+    uint64_t bytes = mp_pool_share(pool, shard_index, config->host_tier_bytes);
     mp_image image;
     mp_model_find_image(pool->model, 0, 0, pool->bus_form, &image);
     if (config->host_tier_bytes || !pool->model->pack || image.mapped)
-        return bytes;
-    uint32_t entries = 2 * shard->home->device->io_threads;
-    return entries * mp_model_image_room(pool->model, pool->bus_form);
-}
-
-static uint64_t most_image_bytes(const struct moepage_model *model)
-{
-    return mp_model_most_bytes(model, MOEPAGE_FORM_EXPH);
+        return bytes < most ? bytes : most;
+    uint64_t few = 2 * shard->home->device->io_threads * room;
+    return few < most ? few : most;
 }
 
 static moepage_status open_staging(mp_shard *shard, uint32_t n)
 {
     mp_staging_ring *ring = &shard->staging;
-    uint64_t unit = round_up(most_image_bytes(shard->pool->model), COMPRESSED_ALIGN);
+    uint64_t unit =
+        round_up(mp_model_most_bytes(shard->pool->model, MOEPAGE_FORM_EXPH), COMPRESSED_ALIGN);
     ring->buffers = mp_alloc_array(n, sizeof *ring->buffers);
     if (!ring->buffers)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u staging buffers", n);
@@ -119,23 +117,15 @@ static moepage_status open_staging(mp_shard *shard, uint32_t n)
     return MOEPAGE_OK;
 }
 
-static uint32_t members_per_layer(const mp_shard *shard, uint32_t shard_index)
-{
-    const struct moepage_expert_pool *pool = shard->pool;
-    return (pool->experts - shard_index + pool->n_shards - 1) / pool->n_shards;
-}
-
 /* How many of the shard's experts per layer stay compressed. */
 static uint32_t choose_compressed(const mp_shard *shard, uint32_t shard_index,
                                   const moepage_expert_pool_config *config)
 {
     const struct moepage_expert_pool *pool = shard->pool;
-    uint32_t members = members_per_layer(shard, shard_index);
+    uint32_t members = mp_pool_members(pool, shard_index);
     if (config->placement == MOEPAGE_PLACEMENT_EXPLICIT)
-        return config->compressed_experts / pool->n_shards +
-               (shard_index < config->compressed_experts % pool->n_shards);
-    uint64_t slots =
-        config->slots / pool->n_shards + (shard_index < config->slots % pool->n_shards);
+        return (uint32_t)mp_pool_share(pool, shard_index, config->compressed_experts);
+    uint64_t slots = mp_pool_share(pool, shard_index, config->slots);
     uint64_t room = mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS);
     uint64_t layer_bytes = shard->compressed.unit * pool->layers;
     uint64_t fit = room > slots ? (room - slots) * pool->slot_bytes / layer_bytes : 0;
@@ -157,7 +147,7 @@ static moepage_status place_compressed(mp_shard *shard, uint32_t shard_index, ui
 {
     const struct moepage_expert_pool *pool = shard->pool;
     mp_compressed *compressed = &shard->compressed;
-    uint32_t members = members_per_layer(shard, shard_index);
+    uint32_t members = mp_pool_members(pool, shard_index);
     compressed->place_of = mp_alloc_array(pool->keys, sizeof *compressed->place_of);
     if (!compressed->place_of)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the places of %u experts", pool->keys);
@@ -191,7 +181,8 @@ moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
         status = mp_measure_tiers(shard);
     if (status || !compressed)
         return status;
-    shard->compressed.unit = round_up(most_image_bytes(pool->model), COMPRESSED_ALIGN);
+    shard->compressed.unit =
+        round_up(mp_model_most_bytes(pool->model, MOEPAGE_FORM_EXPH), COMPRESSED_ALIGN);
     uint32_t per_layer = choose_compressed(shard, shard_index, config);
     return per_layer ? place_compressed(shard, shard_index, per_layer) : MOEPAGE_OK;
 }
@@ -199,7 +190,7 @@ moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
 /* ---- compressed experts ---- */
 
 /* Copies one expert's image to its place, through `scratch` if it is not mapped. */
-static moepage_status fill_one(mp_shard *shard, uint32_t key, unsigned char *scratch, uint64_t room)
+static moepage_status fill_one(mp_shard *shard, uint32_t key, const mp_scratch *scratch)
 {
     const struct moepage_expert_pool *pool = shard->pool;
     const struct moepage_model *model = pool->model;
@@ -212,10 +203,10 @@ static moepage_status fill_one(mp_shard *shard, uint32_t key, unsigned char *scr
     moepage_status status = image.mapped
                                 ? mp_model_check_mapped(model, layer, expert, MOEPAGE_FORM_EXPH)
                                 : mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH,
-                                                      scratch, room, &read_bytes);
+                                                      scratch->aligned, scratch->room, &read_bytes);
     mp_copy copy = {
         .dst = shard->compressed.memory + shard->compressed.place_of[key] * shard->compressed.unit,
-        .src = image.mapped ? image.mapped : scratch + image.skew,
+        .src = image.mapped ? image.mapped : scratch->aligned + image.skew,
         .bytes = image.bytes,
     };
     if (!status)
@@ -223,6 +214,18 @@ static moepage_status fill_one(mp_shard *shard, uint32_t key, unsigned char *scr
     if (!status && !image.mapped)
         status = ops->sync(pipe->bus, pipe->last_bus);
     return status;
+}
+
+/* An expert whose image cannot be had is not kept compressed: whoever needs it will be told why. */
+static moepage_status fill_or_leave(mp_shard *shard, uint32_t key, const mp_scratch *scratch)
+{
+    moepage_status status = fill_one(shard, key, scratch);
+    if (!mp_is_image_fault(status))
+        return status;
+    shard->compressed.place_of[key] = MP_NO_SLOT;
+    mp_log_write(&shard->home->device->log, MOEPAGE_LOG_WARNING,
+                 "an expert is not kept compressed in device memory: %s", moepage_last_error());
+    return MOEPAGE_OK;
 }
 
 moepage_status mp_tiers_fill(mp_shard *shard)
@@ -236,7 +239,7 @@ moepage_status mp_tiers_fill(mp_shard *shard)
         mp_scratch_open(shard->home, mp_model_image_room(pool->model, MOEPAGE_FORM_EXPH), &scratch);
     for (uint32_t key = 0; key < pool->keys && !status; key++)
         if (shard->compressed.place_of[key] != MP_NO_SLOT)
-            status = fill_one(shard, key, scratch.aligned, scratch.room);
+            status = fill_or_leave(shard, key, &scratch);
     moepage_status done =
         ops->sync(shard->pipes[MP_PIPE_DEMAND].bus, shard->pipes[MP_PIPE_DEMAND].last_bus);
     mp_scratch_close(shard->home, &scratch);

@@ -239,6 +239,7 @@ void mp_host_tier_settle(mp_host_tier *tier, uint32_t index)
     if (entry->state != MP_ENTRY_READING || !mp_host_tier_landed(tier, index))
         return;
     list_remove(tier, &tier->lanes[entry->lane].reading, index);
+    mp_host_tier_demand(tier, index); /* whoever it was for, it holds up nobody any more */
     tier->cold_bytes += atomic_load_explicit(&entry->read_bytes, memory_order_relaxed);
     int32_t result = atomic_load_explicit(&entry->result, memory_order_relaxed);
     if (result) {
@@ -260,11 +261,18 @@ static void settle_landed(mp_host_tier *tier)
     }
 }
 
-static void evict_one(mp_host_tier *tier)
+/* The entry that would be evicted next, or MP_NO_ENTRY. */
+static uint32_t victim(const mp_host_tier *tier)
 {
     uint32_t index = tier->valid.oldest;
     while (index != MP_NO_ENTRY && tier->entries[index].users > 0)
         index = tier->entries[index].newer;
+    return index;
+}
+
+static void evict_one(mp_host_tier *tier)
+{
+    uint32_t index = victim(tier);
     if (index == MP_NO_ENTRY)
         return;
     list_remove(tier, &tier->valid, index);
@@ -290,7 +298,20 @@ uint32_t mp_host_tier_find(mp_host_tier *tier, uint32_t key)
     return index;
 }
 
-uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key)
+bool mp_host_tier_has_room(mp_host_tier *tier, uint32_t key)
+{
+    assert(key < tier->n_keys);
+    settle_landed(tier);
+    return tier->entry_of[key] != MP_NO_ENTRY || tier->n_empty > 0 || victim(tier) != MP_NO_ENTRY;
+}
+
+void mp_host_tier_demand(mp_host_tier *tier, uint32_t index)
+{
+    tier->n_guesses -= tier->entries[index].guess;
+    tier->entries[index].guess = false;
+}
+
+uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
 {
     assert(key < tier->n_keys && tier->entry_of[key] == MP_NO_ENTRY);
     if (tier->n_empty == 0)
@@ -309,6 +330,8 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key)
     atomic_store_explicit(&entry->result, MOEPAGE_OK, memory_order_relaxed);
     atomic_store_explicit(&entry->read_bytes, 0, memory_order_relaxed);
     tier->entry_of[key] = index;
+    entry->guess = guess;
+    tier->n_guesses += guess;
     list_append(tier, &tier->lanes[entry->lane].reading, index);
     submit_read(tier, index);
     return index;

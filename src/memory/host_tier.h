@@ -37,6 +37,7 @@ typedef struct mp_host_entry {
     uint32_t newer, older;  /* neighbours in the entry's list; MP_NO_ENTRY at the ends */
     uint32_t lane;          /* that reads it */
     mp_tick tick;           /* when it will have; 0 = the lane refused to */
+    bool guess;             /* READING for a prefetch that no demand has joined */
     _Atomic int32_t result; /* of the read */
     _Atomic uint64_t read_bytes;
 } mp_host_entry;
@@ -66,7 +67,8 @@ typedef struct mp_host_tier {
     uint32_t *entry_of; /* [n_keys] READING or VALID entry of an expert, or MP_NO_ENTRY */
     mp_entry_list valid;
     uint32_t n_valid;
-    uint32_t *empty; /* stack */
+    uint32_t n_guesses; /* entries with `guess` set */
+    uint32_t *empty;    /* stack */
     uint32_t n_empty;
     mp_cold_lane lanes[MP_MAX_COLD_LANES];
     uint32_t n_lanes;
@@ -94,8 +96,14 @@ uint32_t mp_host_tier_find(mp_host_tier *tier, uint32_t key);
 /* Starts reading an expert that find did not find. When no entry is empty it settles the reads that
  * have ended, lane by lane, and then, if it must, evicts. MP_NO_ENTRY while every entry is in use or
  * READING; a refused submission shows as the entry's result. The entry has no user yet. May wait for
- * room in a cold stream's queue. */
-uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key);
+ * room in a cold stream's queue. `guess`: for a prefetch. */
+uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess);
+
+/* Would find or fetch give an entry now? Settles reads that have ended. */
+bool mp_host_tier_has_room(mp_host_tier *tier, uint32_t key);
+
+/* A demand depends on the entry: if it was read for a guess, it is one no more. */
+void mp_host_tier_demand(mp_host_tier *tier, uint32_t entry);
 
 /* A load begins to depend on an entry, READING or VALID, or ends to. The last user of a FAILED entry
  * empties it. */

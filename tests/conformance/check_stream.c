@@ -226,16 +226,18 @@ static void check_goes_before(mp_stream_class urgent_class, mp_stream_class othe
     run_log *log = new_log();
     gate g;
     gate_shut(&g, &r, other[0], memory, 1); /* the engine is taken; all else queues up */
-    mp_tick last[2];
+    mp_tick last[2], last_urgent[2];
     for (uint32_t i = 0; i < EACH; i++) {
         for (uint32_t s = 0; s < 2; s++)
             last[s] = submit_noted(&r, other[s], log, 100 + s, memory);
     }
     for (uint32_t i = 0; i < EACH; i++) {
         for (uint32_t s = 0; s < 2; s++)
-            submit_noted(&r, urgent[s], log, s, memory);
+            last_urgent[s] = submit_noted(&r, urgent[s], log, s, memory);
     }
     gate_open(&g);
+    for (uint32_t s = 0; s < 2; s++) /* first: a thread that waits may lend its urgency */
+        MUST(r.ops->sync(urgent[s], last_urgent[s]));
     for (uint32_t s = 0; s < 2; s++)
         MUST(r.ops->sync(other[s], last[s]));
     assert_int_equal(log->n, 4 * EACH);

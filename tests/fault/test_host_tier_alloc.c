@@ -103,7 +103,7 @@ static uint32_t load(cold_rig *rig, mp_host_tier *tier, uint32_t key)
         assert_true(failures < 2);
         uint32_t entry = mp_host_tier_find(tier, key);
         if (entry == MP_NO_ENTRY)
-            entry = mp_host_tier_fetch(tier, key);
+            entry = mp_host_tier_fetch(tier, key, false);
         assert_int_not_equal(entry, MP_NO_ENTRY);
         mp_host_tier_use(tier, entry);
         cold_rig_land_all(tier);

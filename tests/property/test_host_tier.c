@@ -172,7 +172,7 @@ static void try_fetch(history *h, uint32_t key)
     bool refused = bank_below(&h->random, 8) == 0;
     bool fits = naive_make_room(cache, h->tier->n_lanes);
     h->rig.refuse_in = refused;
-    uint32_t entry = mp_host_tier_fetch(h->tier, key);
+    uint32_t entry = mp_host_tier_fetch(h->tier, key, false);
     h->rig.refuse_in = 0;
     assert_int_equal(fits, entry != MP_NO_ENTRY);
     if (!fits)
@@ -295,7 +295,7 @@ static uint32_t begin_load(world *w, uint32_t key)
         pthread_mutex_lock(&w->lock);
         uint32_t entry = mp_host_tier_find(w->tier, key);
         if (entry == MP_NO_ENTRY)
-            entry = mp_host_tier_fetch(w->tier, key);
+            entry = mp_host_tier_fetch(w->tier, key, false);
         if (entry != MP_NO_ENTRY)
             mp_host_tier_use(w->tier, entry);
         pthread_mutex_unlock(&w->lock);

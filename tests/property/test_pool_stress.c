@@ -334,7 +334,6 @@ static void test_pool_stress_over_tiers(void **state)
     run_seeds((scenario){.packed = true});
     run_seeds((scenario){.packed = true, .pins = true});
     run_seeds((scenario){.tier = true, .callback = true, .failures = true});
-    run_seeds((scenario){.tier = true, .callback = true, .slow = true, .pins = true});
 }
 
 /* ---- a crowded pool ---- */

@@ -20,7 +20,7 @@ static mp_entry_state state_of(const mp_host_tier *tier, uint32_t entry)
 /* Brings an expert in and lets nobody use it. */
 static uint32_t load(mp_host_tier *tier, uint32_t key)
 {
-    uint32_t entry = mp_host_tier_fetch(tier, key);
+    uint32_t entry = mp_host_tier_fetch(tier, key, false);
     assert_int_not_equal(entry, MP_NO_ENTRY);
     cold_rig_land_all(tier);
     mp_host_tier_settle(tier, entry);
@@ -114,7 +114,7 @@ static void test_host_tier_read_is_valid_once_it_has_landed_and_settled(void **s
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 2);
     assert_int_equal(mp_host_tier_find(tier, 11), MP_NO_ENTRY);
-    uint32_t entry = mp_host_tier_fetch(tier, 11);
+    uint32_t entry = mp_host_tier_fetch(tier, 11, false);
     assert_int_equal(tier->entries[entry].users, 0);
     mp_host_tier_use(tier, entry);
     assert_false(mp_host_tier_landed(tier, entry));
@@ -145,7 +145,7 @@ static void test_host_tier_counts_hits_reads_and_bytes(void **state)
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 2);
     mp_host_tier_find(tier, 0); /* not there: no hit */
-    uint32_t entry = mp_host_tier_fetch(tier, 0);
+    uint32_t entry = mp_host_tier_fetch(tier, 0, false);
     assert_int_equal(tier->reads, 1);
     mp_host_tier_find(tier, 0); /* under way: a hit */
     cold_rig_land_all(tier);
@@ -244,17 +244,17 @@ static void test_host_tier_reads_go_to_the_idlest_lane(void **state)
     mp_host_tier *tier = cold_rig_tier(&rig, 9);
     uint32_t lane[6];
     for (uint32_t k = 0; k < 6; k++)
-        lane[k] = tier->entries[mp_host_tier_fetch(tier, k)].lane;
+        lane[k] = tier->entries[mp_host_tier_fetch(tier, k, false)].lane;
     for (uint32_t k = 0; k < 3; k++) { /* in turn: two reads each */
         assert_int_not_equal(lane[k], lane[(k + 1) % 3]);
         assert_int_equal(lane[k], lane[k + 3]);
     }
     cold_rig_land(tier, lane[1]);
-    assert_int_equal(tier->entries[mp_host_tier_fetch(tier, 6)].lane, lane[1]);
+    assert_int_equal(tier->entries[mp_host_tier_fetch(tier, 6, false)].lane, lane[1]);
     cold_rig_land(tier, lane[2]);
     cold_rig_land(tier, lane[2]);
-    assert_int_equal(tier->entries[mp_host_tier_fetch(tier, 7)].lane, lane[2]);
-    assert_int_equal(tier->entries[mp_host_tier_fetch(tier, 8)].lane, lane[2]);
+    assert_int_equal(tier->entries[mp_host_tier_fetch(tier, 7, false)].lane, lane[2]);
+    assert_int_equal(tier->entries[mp_host_tier_fetch(tier, 8, false)].lane, lane[2]);
     mp_host_tier_destroy(tier);
     cold_rig_close(&rig);
 }
@@ -266,7 +266,7 @@ static void test_host_tier_destroy_waits_for_reads(void **state)
     cold_rig_open(&rig, 2);
     mp_host_tier *tier = cold_rig_tier(&rig, 5);
     for (uint32_t k = 0; k < 5; k++)
-        mp_host_tier_fetch(tier, k);
+        mp_host_tier_fetch(tier, k, false);
     mp_host_tier_destroy(tier);
     for (uint32_t k = 0; k < 5; k++)
         assert_int_equal(atomic_load(&rig.bank.loads[k]), 1);
@@ -308,9 +308,9 @@ static void test_host_tier_never_gives_an_entry_in_use_away(void **state)
     mp_host_tier_use(tier, first);
     assert_int_equal(load(tier, 2), second); /* although 0 is older */
     mp_host_tier_use(tier, second);
-    assert_int_equal(mp_host_tier_fetch(tier, 3), MP_NO_ENTRY);
+    assert_int_equal(mp_host_tier_fetch(tier, 3, false), MP_NO_ENTRY);
     mp_host_tier_let_go(tier, first);
-    assert_int_equal(mp_host_tier_fetch(tier, 3), MP_NO_ENTRY);
+    assert_int_equal(mp_host_tier_fetch(tier, 3, false), MP_NO_ENTRY);
     assert_true(cold_rig_matches(&rig.bank, 0, mp_host_tier_image(tier, first)));
     mp_host_tier_let_go(tier, first);
     assert_int_equal(load(tier, 3), first);
@@ -326,9 +326,9 @@ static void test_host_tier_never_gives_an_entry_away_that_is_being_read(void **s
     cold_rig rig;
     cold_rig_open(&rig, 2);
     mp_host_tier *tier = cold_rig_tier(&rig, 2);
-    uint32_t first = mp_host_tier_fetch(tier, 0);
-    mp_host_tier_fetch(tier, 1);
-    assert_int_equal(mp_host_tier_fetch(tier, 2), MP_NO_ENTRY);
+    uint32_t first = mp_host_tier_fetch(tier, 0, false);
+    mp_host_tier_fetch(tier, 1, false);
+    assert_int_equal(mp_host_tier_fetch(tier, 2, false), MP_NO_ENTRY);
     assert_int_equal(tier->reads, 2);
     cold_rig_land(tier, tier->entries[first].lane);
     /* Nobody has settled it: a read that was given up must not occupy its entry for good. */
@@ -344,7 +344,7 @@ static void test_host_tier_keeps_what_was_read_for_nobody(void **state)
     cold_rig rig;
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 2);
-    uint32_t entry = mp_host_tier_fetch(tier, 0);
+    uint32_t entry = mp_host_tier_fetch(tier, 0, false);
     mp_host_tier_use(tier, entry);
     mp_host_tier_let_go(tier, entry); /* given up half way */
     cold_rig_land_all(tier);
@@ -365,7 +365,7 @@ static void test_host_tier_failed_read_is_found_by_nobody(void **state)
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 1);
     atomic_store(&rig.bank.fail_key, 6);
-    uint32_t entry = mp_host_tier_fetch(tier, 6);
+    uint32_t entry = mp_host_tier_fetch(tier, 6, false);
     mp_host_tier_use(tier, entry);
     mp_host_tier_use(tier, entry);
     cold_rig_land_all(tier);
@@ -377,7 +377,7 @@ static void test_host_tier_failed_read_is_found_by_nobody(void **state)
 
     /* Its users keep it from being reused, the last one lets it go. */
     mp_host_tier_let_go(tier, entry);
-    assert_int_equal(mp_host_tier_fetch(tier, 6), MP_NO_ENTRY);
+    assert_int_equal(mp_host_tier_fetch(tier, 6, false), MP_NO_ENTRY);
     mp_host_tier_let_go(tier, entry);
     assert_int_equal(state_of(tier, entry), MP_ENTRY_EMPTY);
     atomic_store(&rig.bank.fail_key, UINT32_MAX);
@@ -395,13 +395,13 @@ static void test_host_tier_failed_read_without_users_empties_its_entry(void **st
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 1);
     atomic_store(&rig.bank.fail_call, 1);
-    uint32_t entry = mp_host_tier_fetch(tier, 6);
+    uint32_t entry = mp_host_tier_fetch(tier, 6, false);
     cold_rig_land_all(tier);
     assert_int_equal(mp_host_tier_find(tier, 6), MP_NO_ENTRY); /* settles it first */
     assert_int_equal(state_of(tier, entry), MP_ENTRY_EMPTY);
     assert_int_equal(tier->n_valid, 0);
     atomic_store(&rig.bank.fail_call, 1);
-    mp_host_tier_fetch(tier, 6);
+    mp_host_tier_fetch(tier, 6, false);
     cold_rig_land_all(tier);
     load(tier, 7); /* finds it settled by nobody */
     assert_int_equal(tier->n_valid, 1);
@@ -416,7 +416,7 @@ static void test_host_tier_expert_is_read_again_beside_its_failed_entry(void **s
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 2);
     atomic_store(&rig.bank.fail_call, 1);
-    uint32_t failed = mp_host_tier_fetch(tier, 6);
+    uint32_t failed = mp_host_tier_fetch(tier, 6, false);
     mp_host_tier_use(tier, failed);
     cold_rig_land_all(tier);
     mp_host_tier_settle(tier, failed);
@@ -447,7 +447,7 @@ static void test_host_tier_failure_says_what_the_model_said(void **state)
     char said[512];
     snprintf(said, sizeof said, "%s", moepage_last_error());
     assert_true(strlen(said) > 0);
-    mp_host_tier_fetch(tier, 13);
+    mp_host_tier_fetch(tier, 13, false);
     cold_rig_land_all(tier);
     expect_failure(tier, 13, said);
     char start[5];
@@ -464,9 +464,9 @@ static void test_host_tier_refused_read_is_a_failed_read(void **state)
     cold_rig rig;
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 2);
-    mp_host_tier_fetch(tier, 0); /* stays under way: ticks of others must not matter */
+    mp_host_tier_fetch(tier, 0, false); /* stays under way: ticks of others must not matter */
     rig.refuse_in = 1;
-    uint32_t entry = mp_host_tier_fetch(tier, 1);
+    uint32_t entry = mp_host_tier_fetch(tier, 1, false);
     mp_host_tier_use(tier, entry);
     assert_true(mp_host_tier_landed(tier, entry));
     mp_host_tier_settle(tier, entry);
@@ -488,7 +488,7 @@ static void test_host_tier_says_so_when_the_device_has_failed(void **state)
     cold_rig_open(&rig, 1);
     mp_host_tier *tier = cold_rig_tier(&rig, 1);
     load(tier, 0);
-    uint32_t entry = mp_host_tier_fetch(tier, 13);
+    uint32_t entry = mp_host_tier_fetch(tier, 13, false);
     mp_host_tier_use(tier, entry);
     rig.poisoned = true;
     cold_rig_land_all(tier);

@@ -19,7 +19,14 @@ static bank_model bank;
 static fake_device fake;
 static pool_rig rig;
 
-static moepage_session *open_rig(uint32_t prefetch, uint32_t chunk_bytes)
+/* What stands behind the slots: nothing but the experts in memory, or a pack with its tiers. */
+typedef struct tiers {
+    uint32_t pack_forms;
+    uint32_t host_tier_bytes;
+    uint32_t compressed;
+} tiers;
+
+static moepage_session *open_tiered(uint32_t prefetch, uint32_t chunk_bytes, const tiers *behind)
 {
     bank_shape shape = {.layers = 2,
                         .experts = EXPERTS,
@@ -27,6 +34,8 @@ static moepage_session *open_rig(uint32_t prefetch, uint32_t chunk_bytes)
                         .hidden = 8,
                         .intermediate = 4,
                         .bias = true,
+                        .pack_forms = behind->pack_forms,
+                        .dtype = behind->pack_forms ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
                         .seed = 3};
     bank_model_open(&bank, &shape);
     fake_device_init(&fake);
@@ -34,10 +43,17 @@ static moepage_session *open_rig(uint32_t prefetch, uint32_t chunk_bytes)
     rig.devices[0] = fake_home_open(&fake, 65536, 1u << 20);
     moepage_expert_pool_config config = {.struct_size = sizeof config,
                                          .slots = SLOTS,
-                                         .chunk_bytes = chunk_bytes};
+                                         .chunk_bytes = chunk_bytes,
+                                         .host_tier_bytes = behind->host_tier_bytes,
+                                         .compressed_experts = behind->compressed};
     assert_int_equal(moepage_expert_pool_create(rig.devices, 1, bank.model, &config, &rig.pool),
                      MOEPAGE_OK);
     return pool_rig_session(&rig, &(moepage_session_config){.prefetch = prefetch});
+}
+
+static moepage_session *open_rig(uint32_t prefetch, uint32_t chunk_bytes)
+{
+    return open_tiered(prefetch, chunk_bytes, &(tiers){0});
 }
 
 static void close_rig(moepage_session *session)
@@ -145,6 +161,43 @@ static void test_pool_transfers_of_half_failed_prefetches_begin_anew(void **stat
     close_rig(session);
 }
 
+/* The n-th submission (cold reads, copies, decodings) or transfer fails on the way through tiers:
+ * whoever meets it is told DEVICE, and what is served is right. */
+static void test_pool_transfers_fail_one_by_one_in_every_tier(void **state)
+{
+    (void)state;
+    const uint32_t exph = 1u << MOEPAGE_FORM_EXPH, dense = 1u << MOEPAGE_FORM_DENSE;
+    const tiers behind[] = {{exph, 0, 0},       {exph, 8192, 0},  {exph, 65536, 0},
+                            {exph, 0, EXPERTS}, {exph, 16384, 3}, {dense, 8192, 0},
+                            {dense, 0, 0}};
+    for (uint32_t t = 0; t < sizeof behind / sizeof *behind; t++)
+        for (int submission = 0; submission < 2; submission++) {
+            uint32_t failed = 0, n = 1, before;
+            do { /* until no visit is late enough to fail */
+                before = failed;
+                for (int persistent = 0; persistent < 2; persistent++) {
+                    moepage_session *session =
+                        open_tiered(MOEPAGE_PREFETCH_HINT, n % 2 ? 64 : 0, &behind[t]);
+                    fake.faults = (fake_faults){.persistent = persistent};
+                    *(submission ? &fake.faults.submit : &fake.faults.transfer) = n;
+                    for (int32_t i = 0; i < 4; i++) {
+                        moepage_status status = visit(session, (uint32_t)i % 2, 3 * i);
+                        assert_true(!status || status == MOEPAGE_E_DEVICE);
+                        failed += status != MOEPAGE_OK;
+                        assert_int_equal(moepage_session_hint(session, 1, (int32_t[]){i, 7}, 2),
+                                         MOEPAGE_OK);
+                        fake_device_pump(&fake);
+                    }
+                    expect_recovery(session);
+                    close_rig(session);
+                }
+                n++;
+            } while (failed > before);
+            /* A pool without a bus has transfers that fail only where something crosses it. */
+            assert_true(failed > 0 || (behind[t].compressed == EXPERTS && !submission));
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -152,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_pool_transfers_are_refused),
         cmocka_unit_test(test_pool_transfers_of_prefetches_fail_quietly),
         cmocka_unit_test(test_pool_transfers_of_half_failed_prefetches_begin_anew),
+        cmocka_unit_test(test_pool_transfers_fail_one_by_one_in_every_tier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -257,6 +257,131 @@ static void test_tiers_a_demand_waits_for_an_entry_of_a_dropped_guess(void **sta
     close_world(session);
 }
 
+/* A prefetch that has been submitted whole, and that a plan now holds, keeps its entry only until it
+ * lands: a demand for another expert waits for it. */
+static void test_tiers_a_demand_waits_for_an_entry_of_a_late_prefetch(void **state)
+{
+    (void)state;
+    for (uint32_t form = MOEPAGE_FORM_DENSE; form <= MOEPAGE_FORM_EXPH; form++)
+        for (int32_t round = 0; round < 4; round++) {
+            open_world(packed(DENSE | EXPH), &(pool_rig_config){.slots = 6,
+                                                                .host_experts = 1,
+                                                                .bus_form = form,
+                                                                .bus_bytes_per_s = 4u << 20});
+            moepage_session *session =
+                pool_rig_session(&rig,
+                                 &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT});
+            const int32_t guess = 5, ids[2] = {5, 6 + round};
+            pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+            assert_int_equal(moepage_session_hint(session, 1, &guess, 1), MOEPAGE_OK);
+            while (pool_rig_info(&rig).prefetch_bytes < image_bytes(EXPERTS + 5, form))
+                sched_yield();
+            moepage_plan plan = {.struct_size = sizeof plan};
+            assert_int_equal(pool_rig_route(session, 1, ids, 2, &plan), MOEPAGE_OK);
+            for (uint32_t e = 0; e < 2; e++)
+                assert_true(
+                    bank_model_matches(&bank, 1, plan.experts[e].expert, plan.experts[e].tensors));
+            assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+            close_world(session);
+        }
+}
+
+/* ---- guesses ---- */
+
+static _Atomic bool held; /* reads of layer 2 do not end */
+static _Atomic uint32_t waiting;
+
+static void wait_at_layer_2(bank_model *of, uint32_t layer, uint32_t expert, uint32_t tensor)
+{
+    (void)of, (void)expert, (void)tensor;
+    atomic_fetch_add(&waiting, layer == 2);
+    while (layer == 2 && atomic_load(&held))
+        sched_yield();
+    atomic_fetch_sub(&waiting, layer == 2);
+}
+
+static void open_slow_world(const pool_rig_config *config)
+{
+    bank_shape shape = bf16;
+    shape.callback = true;
+    atomic_store(&held, false);
+    open_world(shape, config);
+    bank.before = wait_at_layer_2;
+    atomic_store(&held, true);
+}
+
+/* A guess that cannot start takes no slot, and evicts nobody. */
+static void test_tiers_guesses_without_an_entry_evict_nobody(void **state)
+{
+    (void)state;
+    open_slow_world(&(pool_rig_config){.slots = 14, .host_experts = 1, .io_threads = 2});
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT});
+    for (int32_t e = 0; e < 12; e++)
+        assert_int_equal(visit(session, 0, e), MOEPAGE_OK);
+    const int32_t read = 3, guesses[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(pool_rig_route(session, 2, &read, 1, NULL), MOEPAGE_OK); /* takes the entry */
+    assert_int_equal(moepage_session_hint(session, 1, guesses, 12), MOEPAGE_OK);
+    while (pool_rig_info(&rig).prefetch_refused < 12)
+        sched_yield();
+    moepage_expert_pool_info info = pool_rig_info(&rig);
+    assert_int_equal(info.evictions, 0);
+    assert_int_equal(info.resident, 12);
+    assert_int_equal(info.prefetch_bytes, 0);
+    atomic_store(&held, false);
+    assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+    close_world(session);
+}
+
+/* Guesses have half of the I/O threads, those included that nobody wants any more. */
+static void test_tiers_guesses_leave_threads_to_demands(void **state)
+{
+    (void)state;
+    open_slow_world(&(pool_rig_config){.slots = 30, .host_experts = 20, .io_threads = 4});
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT});
+    for (int32_t round = 0; round < 4; round++) {
+        const int32_t guesses[] = {round, 4 + round, 8 + round};
+        pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+        assert_int_equal(moepage_session_hint(session, 2, guesses, 3), MOEPAGE_OK);
+        while (atomic_load(&waiting) < 2)
+            sched_yield();
+        assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK); /* drops them */
+        assert_int_equal(visit(session, 1, round), MOEPAGE_OK);        /* reads all the same */
+        assert_int_equal(atomic_load(&waiting), 2);
+        assert_int_equal(rig.pool->shards[0].tier->n_guesses, 2);
+    }
+    atomic_store(&held, false);
+    close_world(session);
+}
+
+/* A demand behind a cold read does not hold up one whose expert is in the host tier. */
+static void test_tiers_host_hits_pass_cold_reads(void **state)
+{
+    (void)state;
+    open_slow_world(&(pool_rig_config){.slots = 5, .host_experts = 12, .io_threads = 2});
+    moepage_session *session = pool_rig_session(&rig, &(moepage_session_config){.max_top_k = 1});
+    for (int32_t e = 0; e < 7; e++)
+        assert_int_equal(visit(session, 0, e), MOEPAGE_OK); /* 0 and 1 are in the tier alone now */
+    const int32_t cold = 3, warm = 0;
+    const float weight = 1;
+    moepage_plan plan = {.struct_size = sizeof plan};
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = 1,
+                               .ids = &cold,
+                               .weights = &weight};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(moepage_session_route(session, 2, &routing, NULL), MOEPAGE_OK);
+    routing.ids = &warm;
+    assert_int_equal(moepage_session_route(session, 0, &routing, &plan), MOEPAGE_OK);
+    assert_true(bank_model_matches(&bank, 0, 0, plan.experts[0].tensors));
+    assert_true(atomic_load(&held));
+    atomic_store(&held, false);
+    assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+    close_world(session);
+}
+
 /* ---- failures ---- */
 
 static void test_tiers_a_failed_cold_read_fails_its_load_alone(void **state)
@@ -315,15 +440,22 @@ static void test_tiers_a_damaged_expert_is_refused_by_name(void **state)
             moepage_pack_config config = {.struct_size = sizeof config, .forms = 1u << form};
             assert_int_equal(moepage_pack_write(bank.model, path, &config, NULL), MOEPAGE_OK);
             assert_int_equal(moepage_model_close(bank.model), MOEPAGE_OK);
+            damage(path, 0, form); /* which the pool would measure by */
             damage(path, 2 * EXPERTS + 9, form);
             assert_int_equal(moepage_model_open(path, NULL, &bank.model), MOEPAGE_OK);
             unlink(path);
-            pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 4, .host_experts = host});
+            bool exph = form == MOEPAGE_FORM_EXPH;
+            pool_rig_open(&rig, &bank,
+                          &(pool_rig_config){.slots = 4,
+                                             .host_experts = host,
+                                             .compressed = exph && host ? EXPERTS : 0});
             moepage_session *session = pool_rig_session(&rig, NULL);
             for (int again = 0; again < 2; again++) {
                 assert_int_equal(visit(session, 2, 9), MOEPAGE_E_FORMAT);
                 assert_non_null(strstr(moepage_last_error(), "expert 9 of layer 2"));
                 assert_int_equal(visit(session, 2, 8), MOEPAGE_OK);
+                assert_int_equal(visit(session, 0, 0), MOEPAGE_E_FORMAT);
+                assert_non_null(strstr(moepage_last_error(), "expert 0 of layer 0"));
             }
             close_world(session);
         }
@@ -382,6 +514,20 @@ static void test_tiers_bad_configs_are_refused(void **state)
     config.slots = 0;
     expect_refused(&config, MOEPAGE_E_ARGUMENT, "slots");
     bank_model_close(&bank);
+}
+
+/* However much memory is offered, a device's tier is as large as the experts that live there. */
+static void test_tiers_of_two_devices_share_the_experts(void **state)
+{
+    (void)state;
+    open_world(packed(EXPH), &(pool_rig_config){.slots = 8, .n_devices = 2, .host_experts = KEYS});
+    assert_int_equal(pool_rig_info(&rig).host_tier_experts, KEYS);
+    moepage_session *session = pool_rig_session(&rig, NULL);
+    for (uint32_t key = 0; key < 2 * KEYS; key++)
+        assert_int_equal(visit(session, key / EXPERTS % LAYERS, (int32_t)(key % EXPERTS)),
+                         MOEPAGE_OK);
+    assert_int_equal(pool_rig_info(&rig).cold_reads, KEYS);
+    close_world(session);
 }
 
 /* The share that eq. 8 gives from the bandwidths that the pool itself reports. */
@@ -457,6 +603,11 @@ int main(void)
         cmocka_unit_test(test_tiers_unpack_through_entries_of_their_own),
         cmocka_unit_test(test_tiers_of_one_entry_serve_a_layer_at_once),
         cmocka_unit_test(test_tiers_a_demand_waits_for_an_entry_of_a_dropped_guess),
+        cmocka_unit_test(test_tiers_a_demand_waits_for_an_entry_of_a_late_prefetch),
+        cmocka_unit_test(test_tiers_guesses_without_an_entry_evict_nobody),
+        cmocka_unit_test(test_tiers_guesses_leave_threads_to_demands),
+        cmocka_unit_test(test_tiers_host_hits_pass_cold_reads),
+        cmocka_unit_test(test_tiers_of_two_devices_share_the_experts),
         cmocka_unit_test(test_tiers_a_failed_cold_read_fails_its_load_alone),
         cmocka_unit_test(test_tiers_a_damaged_expert_is_refused_by_name),
         cmocka_unit_test(test_tiers_bad_configs_are_refused),
