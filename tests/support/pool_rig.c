@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "codec/exph.h"
 #include "memory/expert_pool.h"
 
 #define WORKSPACE_BYTES (4u << 20)
@@ -109,7 +110,35 @@ static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64
         bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors));
 }
 
-/* Nothing is under way: no entry has a user, and what is valid is the expert in its form. */
+/* Is this image, in that form, the expert? */
+static bool image_matches(const pool_rig *rig, uint32_t key, uint32_t form,
+                          const unsigned char *image)
+{
+    const struct moepage_model *model = rig->pool->model;
+    uint32_t layer = key / rig->pool->experts, expert = key % rig->pool->experts;
+    const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    unsigned char *slot = calloc(1, model->info.slot_bytes);
+    assert_non_null(slot);
+    if (form == MOEPAGE_FORM_DENSE)
+        memcpy(slot, image, model->info.slot_bytes);
+    mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
+    if (form == MOEPAGE_FORM_EXPH)
+        mp_decode_describe(model, layer, expert, image, slot, jobs);
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        tensors[t] = slot + model->tensors[t].offset;
+        if (form == MOEPAGE_FORM_EXPH && jobs[t].form == MOEPAGE_FORM_EXPH)
+            mp_exph_decode(mp_exph_decoder_best(), jobs[t].src, jobs[t].src_bytes, jobs[t].dtype,
+                           jobs[t].elements, 0, mp_exph_chunks(jobs[t].elements), jobs[t].dst);
+        else if (form == MOEPAGE_FORM_EXPH)
+            memcpy(jobs[t].dst, jobs[t].src, jobs[t].src_bytes);
+    }
+    bool matches = bank_model_matches(rig->bank, layer, expert, tensors);
+    free(slot);
+    return matches;
+}
+
+/* Nothing is under way: no staging buffer is taken, no entry has a user, and every image is its
+ * expert's. */
 static void check_tier(pool_rig *rig, mp_shard *shard)
 {
     mp_host_tier *tier = shard->tier;
@@ -118,14 +147,15 @@ static void check_tier(pool_rig *rig, mp_shard *shard)
     for (uint32_t e = 0; tier && e < tier->n_entries; e++) {
         const mp_host_entry *entry = &tier->entries[e];
         assert_int_equal(entry->users, 0);
-        if (entry->state != MP_ENTRY_VALID || tier->form != MOEPAGE_FORM_DENSE)
-            continue;
-        const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
-        for (uint32_t t = 0; t < rig->bank->n_tensors; t++)
-            tensors[t] = mp_host_tier_image(tier, e) + rig->pool->model->tensors[t].offset;
-        assert_true(bank_model_matches(rig->bank, entry->key / rig->pool->experts,
-                                       entry->key % rig->pool->experts, tensors));
+        if (entry->state == MP_ENTRY_VALID)
+            assert_true(image_matches(rig, entry->key, tier->form, mp_host_tier_image(tier, e)));
     }
+    const mp_compressed *compressed = &shard->compressed;
+    for (uint32_t key = 0; compressed->place_of && key < rig->pool->keys; key++)
+        if (compressed->place_of[key] != MP_NO_SLOT)
+            assert_true(
+                image_matches(rig, key, MOEPAGE_FORM_EXPH,
+                              compressed->memory + compressed->place_of[key] * compressed->unit));
 }
 
 void pool_rig_check(pool_rig *rig)
