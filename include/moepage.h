@@ -13,7 +13,8 @@
  *   - A call returns MOEPAGE_OK (0) or a negative status; moepage_last_error() then holds one
  *     sentence of detail for the calling thread. A failed call changes nothing.
  *   - Structs begin with struct_size, which the caller sets to sizeof the struct it was compiled
- *     with. Zero in any other field of a config means "the default". Fields are only ever
+ *     with. Zero in any other field of a config means "the default", and a NULL config all
+ *     defaults, where these make sense. Fields are only ever
  *     appended. Reserved fields must be zero.
  *   - Pointers passed in are borrowed for the call only. Out-parameters are written on success
  *     only. Every object that a function returns through `**out` is owned by the caller and
@@ -23,7 +24,8 @@
  *     the object. docs/threading.md has the whole contract.
  *   - The library never aborts, exits, prints, or reads the environment.
  *
- * All of this API exists since version 0.1. */
+ * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of
+ * expert pools: 0.2. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -43,7 +45,7 @@ extern "C" {
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 1
+#define MOEPAGE_VERSION_MINOR 2
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -52,7 +54,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.1.0". Static storage. [any] */
+/* The same as text, "0.2.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -70,7 +72,7 @@ enum {
     MOEPAGE_E_NO_MEMORY = -5,     /* host memory could not be allocated */
     MOEPAGE_E_BUDGET = -6,        /* the device budget cannot hold what was asked for */
     MOEPAGE_E_WOULD_NOT_FIT = -7, /* the KV pool has too few free blocks; nothing was taken */
-    MOEPAGE_E_NOT_FOUND = -8,     /* no such file, tensor, device or policy */
+    MOEPAGE_E_NOT_FOUND = -8,     /* no such file, tensor, device, policy or decoder */
     MOEPAGE_E_IO = -9,            /* the operating system failed a read, write or map */
     MOEPAGE_E_FORMAT = -10,       /* a file is malformed, truncated or contradicts itself */
     MOEPAGE_E_UNSUPPORTED = -11,  /* well-formed, but not something this build can do */
@@ -184,10 +186,11 @@ typedef struct moepage_device_info {
     uint64_t budget_bytes;
     uint64_t arena_bytes; /* experts and KV blocks are cut from this */
     uint64_t workspace_bytes;
-    uint64_t used_bytes;         /* held now by expert slots, KV blocks and workspaces */
-    uint64_t peak_bytes;         /* the most ever held; never above budget_bytes */
-    uint64_t arena_expert_bytes; /* side of the arena given to expert slots */
-    uint64_t arena_kv_bytes;     /* side of the arena given to KV blocks */
+    uint64_t used_bytes; /* held now by expert slots, KV blocks and workspaces */
+    uint64_t peak_bytes; /* the most ever held; never above budget_bytes */
+    uint64_t
+        arena_expert_bytes;  /* side of the arena given to expert slots and compressed experts */
+    uint64_t arena_kv_bytes; /* side of the arena given to KV blocks */
     uint64_t bus_bytes_per_s;
     const char *name;    /* "host"; lives as long as the device */
     const char *kernels; /* instruction set that kernels use, e.g. "avx512" */
@@ -269,11 +272,11 @@ MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_mo
                                               moepage_model **out);
 
 /* Reads `bytes` bytes, from `offset`, of one expert's tensor into `out` (host memory). `tensor`
- * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads:
- * one call at a time per device, but several at a time when the pool has a host tier; and from
- * moepage_pack_write's threads and moepage_model_read_expert's caller. It may block for I/O, and must not call into the library. Returns
- * 0, or anything else for failure: the load then fails with MOEPAGE_E_CALLBACK and no slot is
- * published. */
+ * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads: one
+ * call at a time per device, but several at a time when the pool has a host tier; and from
+ * moepage_pack_write's threads and moepage_model_read_expert's caller. It may block for I/O, and
+ * must not call into the library. Returns 0, or anything else for failure: the load then fails with
+ * MOEPAGE_E_CALLBACK and no slot is published. */
 typedef int32_t (*moepage_read_fn)(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
                                    uint64_t offset, uint64_t bytes, void *out);
 
@@ -361,9 +364,9 @@ typedef struct moepage_form_info {
 MOEPAGE_API moepage_status moepage_model_get_form(const moepage_model *model, uint32_t form,
                                                   moepage_form_info *info);
 
-/* Reads one expert's weights, whatever form they are stored in, into `out` (host memory, at least
- * moepage_model_info.slot_bytes long), laid out as in a slot. Checks what it reads: FORMAT for a
- * damaged expert. Blocks for the file. [any] */
+/* Reads one expert's weights, from whichever lossless form they are stored in, into `out` (host
+ * memory, at least moepage_model_info.slot_bytes long), laid out as in a slot. Checks what it
+ * reads: FORMAT for a damaged expert; IO, CALLBACK, NO_MEMORY. Blocks for the file. [any] */
 MOEPAGE_API moepage_status moepage_model_read_expert(const moepage_model *model, uint32_t layer,
                                                      uint32_t expert, void *out, uint64_t capacity);
 
@@ -374,9 +377,9 @@ MOEPAGE_API moepage_status moepage_model_get_tensor_name(const moepage_model *mo
 
 /* ---- Packs ------------------------------------------------------------------------------ */
 
-/* Told now and then, on the calling thread, of the work done so far and in all, in bytes of the
- * model that pass through: once for every form, and once more to verify. A non-zero return ends the
- * call with MOEPAGE_E_CALLBACK. */
+/* Told now and then, on the calling thread, of the work done so far and in all: in bytes of tensors
+ * that are never paged, and of experts once for each form and once more for each to be verified. A
+ * non-zero return ends the call with MOEPAGE_E_CALLBACK. */
 typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct moepage_pack_config {
@@ -386,8 +389,8 @@ typedef struct moepage_pack_config {
     int32_t cold_level; /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
     uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */
     uint32_t threads;    /* that encode; 0 = one per online CPU */
-    uint32_t verify;     /* 1: reads the written file back and compares it with the model before it
-                            gets its name */
+    uint32_t verify;     /* 1: reads the written file back and compares experts and tensors with the
+                            model's before it gets its name */
     uint32_t scale_search; /* integer forms: 1 = scales of least squared error, 0 = of the group's
                               largest magnitude */
     uint32_t reserved;
@@ -407,9 +410,11 @@ typedef struct moepage_pack_stats {
 } moepage_pack_stats;
 
 /* Writes a model, however it was opened, to a .moepack file. The file gets its name when it is
- * complete and on disk: an interrupted or failed call leaves what was under `path` as it was.
- * UNSUPPORTED for an integer form of experts that are not F32, F16 or BF16. `stats` may be NULL.
- * [any] */
+ * complete and on disk: an interrupted or failed call leaves what was under `path` as it was. A
+ * symbolic link there is replaced, not followed. Errors: ARGUMENT for a config that contradicts
+ * itself or a `path` that is no place for a file, UNSUPPORTED for an integer form of experts that
+ * are not F32, F16 or BF16, FORMAT for a model that is damaged, IO (disk full, ...), CALLBACK,
+ * NO_MEMORY. `config` and `stats` may be NULL. [any] */
 MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const char *path,
                                               const moepage_pack_config *config,
                                               moepage_pack_stats *stats);
@@ -419,16 +424,18 @@ MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const 
 /* The exponent-Huffman codec on caller's memory (docs/format-exph.md). dtype is BF16, F16, F8_E4M3
  * or F8_E5M2. */
 
-/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any] */
+/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any]
+ * */
 MOEPAGE_API uint64_t moepage_exph_bound(uint32_t dtype, uint64_t n);
 
 /* Encodes in[0..n) to out; `capacity` at least moepage_exph_bound. [any] */
 MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, uint64_t n,
                                                void *out, uint64_t capacity, uint64_t *out_bytes);
 
-/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one, of
- * which nothing is written. `decoder` is NULL for the fastest or "portable", "avx2", "avx512";
- * NOT_FOUND for one that this CPU cannot run. All give the same bits. [any] */
+/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one and
+ * VERSION for one of another version, of which nothing is written. Neither pointer need be aligned.
+ * `decoder` is NULL for the fastest or "portable", "avx2", "avx512"; NOT_FOUND for one that this
+ * CPU cannot run. All give the same bits. [any] */
 MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
                                                uint64_t bytes, void *out, uint64_t n);
 
@@ -460,7 +467,8 @@ typedef struct moepage_expert_pool_config {
     uint32_t tp_rank;         /* reserved for tensor-parallel slices: 0 */
     uint32_t tp_size;         /* reserved: 0 or 1 */
     uint64_t host_tier_bytes; /* host memory that caches experts of the cold tier (the model's file
-                                 or read callback), divided among the devices; 0 = none: experts
+                                 or read callback), divided among the devices; more than all experts
+                                 take is not taken; 0 = none: experts
                                  are loaded from the model's own memory, such as mapped files, and
                                  where those do not hold them as they cross the bus, through a few
                                  entries (the info says how many bytes) */
@@ -472,7 +480,7 @@ typedef struct moepage_expert_pool_config {
                                     compressed backend) */
     uint32_t placement;          /* MOEPAGE_PLACEMENT_* */
     uint32_t staging_experts;    /* EXPH images on their way to the decoder at once, out of the
-                                    workspace; 0 = 4 */
+                                    workspace: 2 to 1024, 0 = 4 */
 } moepage_expert_pool_config;
 
 typedef struct moepage_expert_pool_info {
@@ -528,13 +536,26 @@ typedef struct moepage_residency {
 } moepage_residency;
 
 /* Creates the pool of expert slots on one or several devices (expert e lives on device e mod
- * n_devices). A device holds one expert pool at a time. Errors: BUDGET when a device's arena
- * cannot hold the slots or when fewer slots than one would result, NOT_FOUND for the policy,
- * BUSY. The devices and the model must outlive the pool. [set-up] */
+ * n_devices). A device holds one expert pool at a time. Errors: BUDGET when a device's arena cannot
+ * hold the slots or the workspace the staging (moepage_expert_pool_sizes says how much), or when
+ * fewer slots than one would result; NOT_FOUND for the policy; BUSY; ARGUMENT; UNSUPPORTED for a
+ * form that the model lacks; NO_MEMORY. The devices and the model must outlive the pool. [set-up]
+ * */
 MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *devices,
                                                       uint32_t n_devices, moepage_model *model,
                                                       const moepage_expert_pool_config *config,
                                                       moepage_expert_pool **out);
+
+/* Device bytes that a pool with this config takes from each of n_devices: *workspace_bytes of its
+ * workspace (staging; the sessions' scratch comes on top, see moepage_session_workspace), and
+ * *arena_bytes of its arena for config->slots slots and for the compressed experts, rounded up to
+ * whole pages of 4096 bytes, of which an arena consists. What MOEPAGE_PLACEMENT_BANDWIDTH would add
+ * is not known before. `config` may be NULL, and either
+ * pointer. Errors: as moepage_expert_pool_create for the config. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
+                                                     const moepage_expert_pool_config *config,
+                                                     uint32_t n_devices, uint64_t *workspace_bytes,
+                                                     uint64_t *arena_bytes);
 
 /* Destroys the pool; BUSY while a session uses it. Waits for copies under way. NULL is a no-op.
  * [set-up] */
@@ -688,8 +709,8 @@ MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_
  * relocated; experts in the way are dropped. BUDGET: the two do not fit together, or live blocks
  * need more, or slots that MOEPAGE_SCOPE_LAYER cannot share out evenly; BUSY: a slot in the way is
  * pinned or in an open plan; UNSUPPORTED: an expert pool over several devices. A refused move
- * leaves the old split. `experts` or `kv` may be NULL. No step may be open on the KV side (block tables change).
- * [set-up] */
+ * leaves the old split. `experts` or `kv` may be NULL. No step may be open on the KV side (block
+ * tables change). [set-up] */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);

@@ -43,6 +43,27 @@ moepage_status moepage_expert_pool_create(moepage_device *const *devices, uint32
     return mp_pool_create(devices, n_devices, model, &own, out);
 }
 
+moepage_status moepage_expert_pool_sizes(const moepage_model *model,
+                                         const moepage_expert_pool_config *config,
+                                         uint32_t n_devices, uint64_t *workspace_bytes,
+                                         uint64_t *arena_bytes)
+{
+    moepage_expert_pool_config own;
+    uint64_t workspace, arena;
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    if (!status)
+        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+    if (!status)
+        status = mp_pool_sizes(model, &own, n_devices, &workspace, &arena);
+    if (status)
+        return status;
+    if (workspace_bytes)
+        *workspace_bytes = workspace;
+    if (arena_bytes)
+        *arena_bytes = arena;
+    return MOEPAGE_OK;
+}
+
 moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool)
 {
     if (!pool)

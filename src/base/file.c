@@ -41,6 +41,17 @@ moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uin
     return MOEPAGE_OK;
 }
 
+int mp_file_keep_apart(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int apart = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return apart;
+}
+
 /* Where the file stands, as an offset. */
 #define HERE UINT64_MAX
 

@@ -13,6 +13,11 @@
  * for what is no regular file: a FIFO or a device could block, or never end. */
 moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uint64_t *out_bytes);
 
+/* A descriptor of a file that is about to be written, moved off the numbers of the standard streams:
+ * in a process that has closed one, whoever prints to it would print into the file. -1 with errno,
+ * and `fd` closed. -1 passes through. */
+int mp_file_keep_apart(int fd);
+
 /* Writes all `bytes`; false with errno. Past the limit on the size of files errno is EFBIG; the
  * SIGXFSZ that the system sends along, which ends a program by default, is taken back. */
 bool mp_file_write(int fd, const void *bytes, size_t n_bytes);

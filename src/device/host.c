@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/errno_text.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "device/available.h"
 #include "device/executor.h"
@@ -69,7 +70,7 @@ static moepage_status arena_alloc(host_device *host, uint64_t bytes, void **out)
     if (status)
         return status;
     void *base = MAP_FAILED;
-    int file = memfd_create("moepage-arena", MFD_CLOEXEC);
+    int file = mp_file_keep_apart(memfd_create("moepage-arena", MFD_CLOEXEC));
     if (file < 0 || ftruncate(file, (off_t)bytes)) {
         status = arena_failed(bytes, "reserved", errno);
         goto fail;

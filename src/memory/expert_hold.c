@@ -85,8 +85,8 @@ static void flush_all(struct moepage_expert_pool *pool)
         mp_pipes_flush(&pool->shards[d]);
 }
 
-/* Gives an absent expert a slot and starts its load; false if there is no slot, or nothing to load it
- * through. */
+/* Gives an absent expert a slot and starts its load; false if there is no slot, or nothing to load
+ * it through. */
 static bool hold_absent(mp_shard *shard, mp_hold *hold)
 {
     bool scan = hold->scan && shard->pool->scan_percent;

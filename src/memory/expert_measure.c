@@ -5,9 +5,12 @@
 
 #include "memory/scratch.h"
 
-#define MOST_BUS_BYTES (4u << 20)
+/* Enough distinct bytes that no cache holds them, unless the model has fewer; and no longer than
+ * this on a slow bus. */
+#define MOST_BUS_BYTES (64u << 20)
+#define MOST_BUS_COPIES 512u
+#define MOST_BUS_NS 50000000u
 #define SAMPLES 8u
-#define ROUNDS 3 /* the fastest counts: others were disturbed */
 
 static uint64_t now_ns(const mp_shard *shard)
 {
@@ -21,94 +24,117 @@ static uint64_t rate_of(uint64_t bytes, uint64_t ns)
     return rate < 1 ? 1 : rate > UINT64_MAX ? UINT64_MAX : (uint64_t)rate;
 }
 
-/* A rate at which images move, as the dense bytes that they stand for. */
-static uint64_t as_dense(const mp_shard *shard, uint64_t image_rate)
+static uint64_t image_bytes(const mp_shard *shard, uint32_t form)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
     mp_image image;
-    mp_model_find_image(pool->model, 0, 0, pool->bus_form, &image);
-    return (uint64_t)((unsigned __int128)image_rate * pool->slot_bytes / image.bytes);
+    mp_model_find_image(shard->pool->model, 0, 0, form, &image);
+    return image.bytes;
 }
 
-static moepage_status measure_bus(mp_shard *shard)
+/* Where slot s will be. */
+static unsigned char *place_of(const mp_shard *shard, uint64_t slot)
+{
+    return shard->home->arena.base + slot * shard->pool->slot_bytes;
+}
+
+/* Copies n images from here on to slots of their own, as far as these go round. */
+static moepage_status time_copies(mp_shard *shard, const unsigned char *from, uint64_t bytes,
+                                  uint32_t n, uint64_t *ns)
 {
     const mp_device_ops *ops = shard->home->device->ops;
     mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    uint64_t bytes = shard->pool->slot_bytes;
+    uint64_t slots = mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS);
+    mp_copy copies[MOST_BUS_COPIES];
+    for (uint32_t i = 0; i < n; i++) {
+        unsigned char *to = place_of(shard, i % slots);
+        copies[i] = (mp_copy){.dst = to, .src = from + i * bytes, .bytes = bytes};
+    }
+    uint64_t start = now_ns(shard);
+    moepage_status status = ops->copy(pipe->bus, copies, n, &pipe->last_bus);
+    if (!status)
+        status = ops->sync(pipe->bus, pipe->last_bus);
+    *ns = now_ns(shard) - start;
+    return status;
+}
+
+/* One image to see how long it takes, then as many others as are worth it. */
+static moepage_status measure_bus(mp_shard *shard)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint64_t bytes = image_bytes(shard, pool->bus_form);
+    uint64_t most = MOST_BUS_BYTES / bytes < pool->keys ? MOST_BUS_BYTES / bytes : pool->keys;
+    uint64_t n = most < 2 ? 2 : most < MOST_BUS_COPIES ? most : MOST_BUS_COPIES, ns;
     mp_scratch scratch;
-    moepage_status status =
-        mp_scratch_open(shard->home, bytes < MOST_BUS_BYTES ? bytes : MOST_BUS_BYTES, &scratch);
+    moepage_status status = mp_scratch_open(shard->home, n * bytes, &scratch);
     if (status)
         return status;
     memset(scratch.aligned, 1, scratch.room); /* real pages, not the one of zeros */
-    uint64_t fastest = UINT64_MAX;
-    for (int round = 0; round < ROUNDS && !status; round++) {
-        mp_copy copy = {.dst = shard->home->arena.base,
-                        .src = scratch.aligned,
-                        .bytes = scratch.room};
-        uint64_t start = now_ns(shard);
-        status = ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
-        if (!status)
-            status = ops->sync(pipe->bus, pipe->last_bus);
-        uint64_t ns = now_ns(shard) - start;
-        fastest = ns < fastest ? ns : fastest;
-    }
-    shard->rates.bus = as_dense(shard, rate_of(scratch.room, fastest));
+    status = time_copies(shard, scratch.aligned, bytes, 1, &ns);
+    uint64_t rest = MOST_BUS_NS / (ns ? ns : 1);
+    rest = rest < 1 ? 1 : rest < n - 1 ? rest : n - 1;
+    if (!status)
+        status = time_copies(shard, scratch.aligned + bytes, bytes, (uint32_t)rest, &ns);
+    shard->rates.bus = rate_of(rest * pool->slot_bytes, ns);
     mp_scratch_close(shard->home, &scratch);
     return status;
 }
 
-/* Decodes an expert's image from a staging buffer, which it fills, into the first slot's place. */
-static moepage_status decode_sample(mp_shard *shard, uint32_t key, const unsigned char *image,
-                                    uint64_t bytes)
+/* Decodes an expert's image from a staging buffer, which it fills, into a slot's place. */
+static moepage_status time_decode(mp_shard *shard, uint32_t key, const unsigned char *image,
+                                  uint64_t bytes, uint64_t *ns)
 {
     const mp_device_ops *ops = shard->home->device->ops;
     const struct moepage_model *model = shard->pool->model;
     mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    unsigned char *staged = shard->staging.buffers[0].memory;
+    unsigned char *staged = shard->staging.buffers[key % shard->staging.n].memory;
+    uint64_t slots = mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS);
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_decode_describe(model, key / model->info.experts, key % model->info.experts, staged,
-                       shard->home->arena.base, jobs);
+                       place_of(shard, key % slots), jobs);
     mp_kernel_decode_args args = {.jobs = jobs, .n_jobs = model->info.expert_tensors};
     mp_copy copy = {.dst = staged, .src = image, .bytes = bytes};
-    uint64_t fastest = UINT64_MAX;
     moepage_status status = ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
     if (!status)
         status = ops->sync(pipe->bus, pipe->last_bus);
-    for (int round = 0; round < ROUNDS && !status; round++) {
-        uint64_t start = now_ns(shard);
+    uint64_t start = now_ns(shard);
+    if (!status)
         status = ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
-        if (!status)
-            status = ops->sync(pipe->decode, pipe->last_decode);
-        uint64_t ns = now_ns(shard) - start;
-        fastest = ns < fastest ? ns : fastest;
-    }
-    shard->rates.decode = rate_of(shard->pool->slot_bytes, fastest);
+    if (!status)
+        status = ops->sync(pipe->decode, pipe->last_decode);
+    *ns = now_ns(shard) - start;
     return status;
 }
 
-/* By the first of a few experts that can be read: one that is damaged fails its own load alone. */
+/* A few experts; one whose image cannot be had fails its own load alone, unless there is no other.
+ * The first one's time counts only if it stays the only one: it finds everything asleep. */
 static moepage_status measure_decode(mp_shard *shard)
 {
     const struct moepage_model *model = shard->pool->model;
+    uint64_t sum_ns = 0;
+    uint32_t n = 0;
     mp_scratch scratch;
     moepage_status status =
         mp_scratch_open(shard->home, mp_model_image_room(model, MOEPAGE_FORM_EXPH), &scratch);
     if (status)
         return status;
-    uint32_t key = 0, few = shard->pool->keys < SAMPLES ? shard->pool->keys : SAMPLES;
-    do {
+    for (uint32_t key = 0; key < shard->pool->keys && key < SAMPLES; key++) {
         uint32_t layer = key / model->info.experts, expert = key % model->info.experts;
-        uint64_t read_bytes;
+        uint64_t read_bytes, ns = 0;
         mp_image image;
         mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
         status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH, scratch.aligned,
                                      scratch.room, &read_bytes);
         if (!status)
-            status = decode_sample(shard, key, scratch.aligned + image.skew, image.bytes);
-    } while (mp_is_image_fault(status) && ++key < few);
+            status = time_decode(shard, key, scratch.aligned + image.skew, image.bytes, &ns);
+        if (status && !mp_is_image_fault(status))
+            break;
+        sum_ns = n == 1 ? ns : sum_ns + ns;
+        n += !status;
+    }
     mp_scratch_close(shard->home, &scratch);
-    return status;
+    uint64_t counted = n > 1 ? n - 1 : n;
+    shard->rates.decode = n ? rate_of(counted * shard->pool->slot_bytes, sum_ns) : 0;
+    return n && mp_is_image_fault(status) ? MOEPAGE_OK : status;
 }
 
 /* The shard's first experts are read, one per lane, and stay. */

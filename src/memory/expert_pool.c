@@ -9,6 +9,7 @@
 #include "memory/expert_tiers.h"
 
 #define DEFAULT_CHUNK_BYTES (2u << 20)
+#define ARENA_PAGE 4096u
 #define MAX_RING_WORDS (1u << 20) /* the longest record, of 65536 experts, fits many times */
 
 /* ---- creation ---- */
@@ -220,7 +221,7 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
     }
     for (uint32_t key = 0; key < pool->keys; key++)
         atomic_init(&pool->entry[key], MP_NO_SLOT);
-    status = mp_tiers_choose(pool, config);
+    status = mp_tiers_choose(model, config, &pool->bus_form);
     if (status)
         goto fail;
     for (uint32_t d = 0; d < n_devices; d++) {
@@ -236,6 +237,27 @@ fail:
     free_parts(pool);
     mp_free(pool);
     return status;
+}
+
+moepage_status mp_pool_sizes(const struct moepage_model *model,
+                             const moepage_expert_pool_config *config, uint32_t n_devices,
+                             uint64_t *workspace_bytes, uint64_t *arena_bytes)
+{
+    uint32_t bus_form;
+    moepage_status status = check_config(config, n_devices);
+    if (!status)
+        status = mp_tiers_choose(model, config, &bus_form);
+    if (status)
+        return status;
+    uint64_t slots = (config->slots + n_devices - 1) / n_devices, slots_bytes, reserved;
+    mp_tiers_sizes(model, config, bus_form, n_devices, workspace_bytes, &reserved);
+    if (__builtin_mul_overflow(slots, model->info.slot_bytes, &slots_bytes) ||
+        __builtin_add_overflow(slots_bytes, reserved + ARENA_PAGE - 1, arena_bytes))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%llu slots of %llu bytes: the total overflows 64 bits",
+                       (unsigned long long)config->slots,
+                       (unsigned long long)model->info.slot_bytes);
+    *arena_bytes -= *arena_bytes % ARENA_PAGE;
+    return MOEPAGE_OK;
 }
 
 void mp_pool_destroy(struct moepage_expert_pool *pool)

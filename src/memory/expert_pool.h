@@ -204,6 +204,11 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
                               struct moepage_expert_pool **out);
 void mp_pool_destroy(struct moepage_expert_pool *pool);
 
+/* Bytes of workspace and arena that one of n_devices gives; see moepage_expert_pool_sizes. */
+moepage_status mp_pool_sizes(const struct moepage_model *model,
+                             const moepage_expert_pool_config *config, uint32_t n_devices,
+                             uint64_t *workspace_bytes, uint64_t *arena_bytes);
+
 /* Registers a session: BUDGET when a session's share of the slots would be nothing. */
 moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
                             uint64_t ring_words);
@@ -291,8 +296,8 @@ moepage_status mp_pool_free_up(mp_shard *shard);
 
 /* ---- loads (expert_load.c); the lock is held ---- */
 
-/* Could a load begin? LATER: a prefetch has to wait for its turn; NEVER: every entry of the host tier
- * is in use. Asked before a slot is taken, so that nobody is evicted for nothing. */
+/* Could a load begin? LATER: a prefetch has to wait for its turn; NEVER: every entry of the host
+ * tier is in use. Asked before a slot is taken, so that nobody is evicted for nothing. */
 typedef enum mp_start { MP_START_NOW, MP_START_LATER, MP_START_NEVER } mp_start;
 mp_start mp_pool_may_start(mp_shard *shard, uint32_t key, mp_pipe_kind pipe);
 

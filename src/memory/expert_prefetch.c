@@ -1,10 +1,11 @@
 /* Prefetching: a queue of wanted experts, and a task that loads them in small pieces while no
  * demand is waiting for the bus.
  *
- * The task submits at most `chunk_bytes` at a time and keeps two such batches on the bus, so that it
- * does not idle between them and a demand never queues behind more. A load takes a slot only when it
- * can start: it has an entry of the host tier and a turn at the cold tier, or a staging buffer. A want whose layer has
- * come is dropped; a prefetch that is half way when its layer has come without it is given up. */
+ * The task submits at most `chunk_bytes` at a time and keeps two such batches on the bus, so that
+ * it does not idle between them and a demand never queues behind more. A load takes a slot only
+ * when it can start: it has an entry of the host tier and a turn at the cold tier, or a staging
+ * buffer. A want whose layer has come is dropped; a prefetch that is half way when its layer has
+ * come without it is given up. */
 #include "memory/expert_pool.h"
 
 #include <string.h>
@@ -141,8 +142,8 @@ void mp_prefetcher_abandon(mp_shard *shard)
 
 /* ---- the task ---- */
 
-/* Gives the next want that still makes sense a slot; MP_NO_SLOT when there is none, or none that could
- * start now. */
+/* Gives the next want that still makes sense a slot; MP_NO_SLOT when there is none, or none that
+ * could start now. */
 static uint32_t start_next(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;

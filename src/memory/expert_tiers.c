@@ -9,7 +9,7 @@
 
 #define DEFAULT_STAGING 4u
 #define MAX_STAGING 1024u
-#define COMPRESSED_ALIGN 256u
+#define IMAGE_ALIGN 256u
 
 /* ---- choosing ---- */
 
@@ -55,10 +55,9 @@ static moepage_status check_compressed(const struct moepage_model *model,
     return MOEPAGE_OK;
 }
 
-moepage_status mp_tiers_choose(struct moepage_expert_pool *pool,
-                               const moepage_expert_pool_config *config)
+moepage_status mp_tiers_choose(const struct moepage_model *model,
+                               const moepage_expert_pool_config *config, uint32_t *bus_form)
 {
-    const struct moepage_model *model = pool->model;
     moepage_status status = check_form(model, config->bus_form);
     if (!status)
         status = check_compressed(model, config);
@@ -67,19 +66,44 @@ moepage_status mp_tiers_choose(struct moepage_expert_pool *pool,
                          config->staging_experts, MAX_STAGING);
     if (status)
         return status;
-    pool->bus_form = config->bus_form;
-    if (!pool->bus_form)
-        pool->bus_form =
+    *bus_form = config->bus_form;
+    if (!*bus_form)
+        *bus_form =
             mp_model_has_form(model, MOEPAGE_FORM_EXPH) ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE;
     return MOEPAGE_OK;
 }
 
-/* ---- opening ---- */
+/* ---- sizes ---- */
 
-static uint64_t round_up(uint64_t value, uint64_t to)
+/* One place for any expert's EXPH image, in staging or below the slots. */
+static uint64_t image_unit(const struct moepage_model *model)
 {
-    return (value + to - 1) / to * to;
+    uint64_t bytes = mp_model_most_bytes(model, MOEPAGE_FORM_EXPH);
+    return (bytes + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
 }
+
+static bool keeps_compressed(const moepage_expert_pool_config *config)
+{
+    return config->compressed_experts || config->placement == MOEPAGE_PLACEMENT_BANDWIDTH;
+}
+
+static uint32_t staging_buffers(const moepage_expert_pool_config *config, uint32_t bus_form)
+{
+    if (bus_form != MOEPAGE_FORM_EXPH && !keeps_compressed(config))
+        return 0;
+    return config->staging_experts ? config->staging_experts : DEFAULT_STAGING;
+}
+
+void mp_tiers_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
+                    uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
+                    uint64_t *reserved_bytes)
+{
+    uint64_t per_layer = (config->compressed_experts + n_devices - 1) / n_devices;
+    *workspace_bytes = staging_buffers(config, bus_form) * image_unit(model);
+    *reserved_bytes = per_layer * model->info.moe_layers * image_unit(model);
+}
+
+/* ---- opening ---- */
 
 /* A pack's images can be used where they are mapped, unless they have to be unpacked or decoded
  * first: then a few entries of host memory are needed for them to pass through. */
@@ -101,8 +125,7 @@ static uint64_t tier_bytes(const mp_shard *shard, uint32_t shard_index,
 static moepage_status open_staging(mp_shard *shard, uint32_t n)
 {
     mp_staging_ring *ring = &shard->staging;
-    uint64_t unit =
-        round_up(mp_model_most_bytes(shard->pool->model, MOEPAGE_FORM_EXPH), COMPRESSED_ALIGN);
+    uint64_t unit = image_unit(shard->pool->model);
     ring->buffers = mp_alloc_array(n, sizeof *ring->buffers);
     if (!ring->buffers)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u staging buffers", n);
@@ -168,21 +191,18 @@ moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
                              const moepage_expert_pool_config *config)
 {
     const struct moepage_expert_pool *pool = shard->pool;
-    bool compressed = config->compressed_experts || config->placement;
-    bool decoders = pool->bus_form == MOEPAGE_FORM_EXPH || compressed;
-    uint32_t staging = config->staging_experts ? config->staging_experts : DEFAULT_STAGING;
+    uint32_t staging = staging_buffers(config, pool->bus_form);
     uint64_t bytes = tier_bytes(shard, shard_index, config);
-    moepage_status status = mp_pipes_open(shard, decoders);
+    moepage_status status = mp_pipes_open(shard, staging > 0);
     if (!status && bytes)
         status = mp_host_tier_create(shard->home, pool->model, pool->bus_form, bytes, &shard->tier);
-    if (!status && decoders)
+    if (!status && staging)
         status = open_staging(shard, staging);
-    if (!status && (decoders || shard->tier))
+    if (!status && (staging || shard->tier))
         status = mp_measure_tiers(shard);
-    if (status || !compressed)
+    if (status || !keeps_compressed(config))
         return status;
-    shard->compressed.unit =
-        round_up(mp_model_most_bytes(pool->model, MOEPAGE_FORM_EXPH), COMPRESSED_ALIGN);
+    shard->compressed.unit = image_unit(pool->model);
     uint32_t per_layer = choose_compressed(shard, shard_index, config);
     return per_layer ? place_compressed(shard, shard_index, per_layer) : MOEPAGE_OK;
 }

@@ -1,14 +1,20 @@
-/* expert_tiers.h — setting up what stands behind a shard's slots: the form that crosses the bus, the
- * host tier, staging for the decoder, and the experts that stay compressed in device memory. Used
+/* expert_tiers.h — setting up what stands behind a shard's slots: the form that crosses the bus,
+ * the host tier, staging for the decoder, and the experts that stay compressed in device memory. Used
  * while a pool is created and destroyed. */
 #ifndef MP_MEMORY_EXPERT_TIERS_H
 #define MP_MEMORY_EXPERT_TIERS_H
 
 #include "memory/expert_pool.h"
 
-/* Checks the config's tier fields against the model and chooses pool->bus_form. */
-moepage_status mp_tiers_choose(struct moepage_expert_pool *pool,
-                               const moepage_expert_pool_config *config);
+/* Checks the config's tier fields against the model and chooses the form that crosses the bus. */
+moepage_status mp_tiers_choose(const struct moepage_model *model,
+                               const moepage_expert_pool_config *config, uint32_t *bus_form);
+
+/* Bytes of the workspace, and of the arena below the slots, that one device of n_devices gives; the
+ * config has passed mp_tiers_choose. */
+void mp_tiers_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
+                    uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
+                    uint64_t *reserved_bytes);
 
 /* Opens pipes, host tier and staging of a shard whose side of the arena is attached and still
  * empty, measures them, and reserves device memory for the compressed experts. */

@@ -333,7 +333,8 @@ static moepage_status create_part(mp_trace_writer *writer)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a trace writer");
     for (int i = 0; i < PART_NAMES && writer->fd < 0; i++) {
         snprintf(writer->part, bytes, "%s.part%d", writer->path, i);
-        writer->fd = open(writer->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        writer->fd =
+            mp_file_keep_apart(open(writer->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (writer->fd < 0 && errno != EEXIST)
             break;
     }

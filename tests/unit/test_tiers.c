@@ -530,6 +530,51 @@ static void test_tiers_of_two_devices_share_the_experts(void **state)
     close_world(session);
 }
 
+/* A device that has what the sizes say, and not a byte less, can hold pool and session. */
+static void test_tiers_take_what_their_sizes_say(void **state)
+{
+    (void)state;
+    bank_shape shape = packed(DENSE | EXPH);
+    bank_model_open(&bank, &shape);
+    const moepage_session_config session_config = {.struct_size = sizeof session_config};
+    uint64_t scratch;
+    assert_int_equal(moepage_session_workspace(bank.model, &session_config, &scratch), MOEPAGE_OK);
+    for (uint32_t i = 0; i < 2 * 3 * 2; i++) {
+        moepage_expert_pool_config config = {.struct_size = sizeof config,
+                                             .slots = 5,
+                                             .bus_form = i % 2 ? MOEPAGE_FORM_DENSE : 0,
+                                             .compressed_experts = i / 2 % 3 * 5,
+                                             .staging_experts = i / 6 ? 7 : 0};
+        uint64_t workspace, arena;
+        assert_int_equal(moepage_expert_pool_sizes(bank.model, &config, 1, &workspace, &arena),
+                         MOEPAGE_OK);
+        moepage_device_config device = {.struct_size = sizeof device,
+                                        .workspace_bytes = scratch + workspace,
+                                        .budget_bytes = scratch + workspace + arena};
+        rig = (pool_rig){.bank = &bank, .n_devices = 1};
+        assert_int_equal(moepage_device_open("host", &device, &rig.devices[0]), MOEPAGE_OK);
+        assert_int_equal(moepage_expert_pool_create(rig.devices, 1, bank.model, &config, &rig.pool),
+                         MOEPAGE_OK);
+        moepage_session *session = pool_rig_session(&rig, &session_config);
+        assert_int_equal(visit(session, 1, 1), MOEPAGE_OK);
+        moepage_device_info info = {.struct_size = sizeof info};
+        assert_int_equal(moepage_device_get_info(rig.devices[0], &info), MOEPAGE_OK);
+        assert_true(info.used_bytes <= device.budget_bytes &&
+                    info.used_bytes > device.budget_bytes - 4096);
+        assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+        pool_rig_close(&rig);
+    }
+    moepage_expert_pool_config bad = {.struct_size = sizeof bad, .staging_experts = 1};
+    assert_int_equal(moepage_expert_pool_sizes(bank.model, &bad, 1, NULL, NULL),
+                     MOEPAGE_E_ARGUMENT);
+    bad.staging_experts = 0;
+    bad.slots = UINT64_MAX;
+    assert_int_equal(moepage_expert_pool_sizes(bank.model, &bad, 1, NULL, NULL),
+                     MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_expert_pool_sizes(bank.model, NULL, 1, NULL, NULL), MOEPAGE_OK);
+    bank_model_close(&bank);
+}
+
 /* The share that eq. 8 gives from the bandwidths that the pool itself reports. */
 static void test_tiers_are_placed_by_their_bandwidth(void **state)
 {
@@ -608,6 +653,7 @@ int main(void)
         cmocka_unit_test(test_tiers_guesses_leave_threads_to_demands),
         cmocka_unit_test(test_tiers_host_hits_pass_cold_reads),
         cmocka_unit_test(test_tiers_of_two_devices_share_the_experts),
+        cmocka_unit_test(test_tiers_take_what_their_sizes_say),
         cmocka_unit_test(test_tiers_a_failed_cold_read_fails_its_load_alone),
         cmocka_unit_test(test_tiers_a_damaged_expert_is_refused_by_name),
         cmocka_unit_test(test_tiers_bad_configs_are_refused),
