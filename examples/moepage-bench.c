@@ -1,11 +1,11 @@
 /* moepage-bench — prints numbers: what the library's parts cost on this machine.
  *
  * It never passes or fails: nothing here is a test. */
-#include <stdio.h>
 #include <string.h>
 
 #include "bench/bench.h"
 #include "common/fail.h"
+#include "common/standard.h"
 
 static const char usage[] =
     "usage: moepage-bench COMMAND\n"
@@ -34,12 +34,12 @@ int main(int argc, char **argv)
         {"route", bench_route}, {"ffn", bench_ffn},     {"prefetch", bench_prefetch},
         {"codec", bench_codec}, {"tiers", bench_tiers},
     };
+    standard_open();
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help"))
+            return standard_print(usage);
     for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(argv[1], commands[i].name))
-            return commands[i].run(argc - 1, argv + 1);
-    if (argc == 2 && !strcmp(argv[1], "--help")) {
-        fputs(usage, stdout);
-        return RUN_OK;
-    }
+            return standard_finish(commands[i].run(argc - 1, argv + 1));
     return fail(RUN_REFUSED, "%s: see --help", argc > 1 ? argv[1] : "no command");
 }

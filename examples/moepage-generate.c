@@ -10,6 +10,7 @@
 #include "common/host.h"
 #include "common/options.h"
 #include "common/report.h"
+#include "common/standard.h"
 #include "common/tokenizer.h"
 
 /* One run's state; zeroed, every part is safe to close. */
@@ -124,11 +125,9 @@ static int run(app *a)
     if (!code && a->logits)
         code = report_logits(a->logits, &g);
     if (!code)
-        code = a->opts.json ? report_json(stdout, &a->host, &g, a->bytes)
+        code = a->opts.json ? report_json(stdout, &a->opts, &a->host, &g, a->bytes)
                             : report_table(stdout, &a->host, &g);
-    if (!code && (fflush(stdout) || ferror(stdout)))
-        code = fail(RUN_FAILED, "cannot write to standard output");
-    return code;
+    return standard_finish(code);
 }
 
 /* Closes everything; a failure to finish a file is the run's failure. */
@@ -154,9 +153,10 @@ static int tear_down(app *a, int code)
 int main(int argc, char **argv)
 {
     app a = {0};
+    standard_open();
     int code = options_parse(argc, argv, &a.opts);
     if (!code && a.opts.help) {
-        fputs(options_usage(), stdout);
+        code = standard_print(options_usage());
     } else if (!code) {
         code = set_up(&a);
         if (!code)

@@ -5,6 +5,8 @@
 
 #include "common/fail.h"
 #include "common/flags.h"
+#include "common/open_model.h"
+#include "common/standard.h"
 #include "inspect/inspect_report.h"
 
 /* Experts that are read where --sample does not say: about this many bytes. */
@@ -12,9 +14,9 @@
 
 typedef struct inspect_options {
     const char *path;
-    const char *layer_given; /* of --layer, or NULL */
     uint32_t layer;
-    uint64_t sample; /* 0 = not given */
+    const char *one_layer; /* "--layer", or NULL where it is not given */
+    uint64_t sample;       /* 0 = not given */
     bool json;
     bool help;
 } inspect_options;
@@ -28,13 +30,6 @@ static const char usage[] =
     "  --layer L     look at the experts of MoE layer L only, counted from 0\n"
     "  --sample N    read N experts, evenly spread (default: all, or 256 MiB of them)\n"
     "  --json        print one JSON object instead of text\n";
-
-static int read_layer(const flag *self, const char *text, void *out)
-{
-    inspect_options *opts = out;
-    opts->layer_given = text;
-    return flag_u32(self, text, out);
-}
 
 static int set_path(const char *text, void *out)
 {
@@ -50,7 +45,8 @@ static int set_path(const char *text, void *out)
 static int parse(int argc, char **argv, inspect_options *out)
 {
     static const flag flags[] = {
-        {"--layer", read_layer, AT(layer), .most = INT32_MAX},
+        {"--layer", flag_u32, AT(layer), .most = INT32_MAX,
+         .note = offsetof(inspect_options, one_layer)},
         {"--sample", flag_u64, AT(sample), .least = 1, .most = UINT32_MAX},
         {"--json", NULL, AT(json)},
         {"--help", NULL, AT(help)},
@@ -88,15 +84,16 @@ static int sample(const moepage_model *model, const inspect_options *opts, inspe
 {
     uint64_t most = SAMPLE_BYTES / (out->info.expert_bytes + 1) + 1;
     out->census.n_layers = out->info.moe_layers;
-    if (opts->layer_given) {
+    if (opts->one_layer) {
         if (opts->layer >= out->info.moe_layers)
             return fail(RUN_REFUSED, "--layer %" PRIu32 ": %s has %" PRIu32 " MoE layers",
                         opts->layer, opts->path, out->info.moe_layers);
         out->census.first_layer = opts->layer;
         out->census.n_layers = 1;
+        out->one_layer = true;
     }
-    return census_take(model, opts->sample ? opts->sample : most,
-                       !out->forms[MOEPAGE_FORM_EXPH].present, &out->census);
+    return census_take(model, opts->path, opts->sample ? opts->sample : most,
+                       out->forms[MOEPAGE_FORM_EXPH].present, &out->census);
 }
 
 static int run(const inspect_options *opts)
@@ -104,19 +101,22 @@ static int run(const inspect_options *opts)
     static inspection i;
     struct stat file;
     moepage_model *model = NULL;
-    if (moepage_model_open(opts->path, NULL, &model))
-        return fail_library(RUN_REFUSED, "model");
+    int code = open_model(opts->path, &model);
+    if (code)
+        return code;
     i.path = opts->path;
     i.pack = stat(opts->path, &file) == 0 && !S_ISDIR(file.st_mode);
-    int code = describe(model, &i);
+    code = describe(model, &i);
     if (!code)
         code = sample(model, opts, &i);
     if (!code && opts->json)
         code = inspect_print_json(stdout, &i);
     else if (!code)
         inspect_print(stdout, &i);
-    if (!code && (fflush(stdout) || ferror(stdout)))
-        code = fail(RUN_FAILED, "cannot write to standard output");
+    code = standard_finish(code);
+    if (!code && i.census.damaged)
+        code = fail(RUN_FAILED, "%s: %" PRIu64 " of %" PRIu64 " experts cannot be read", opts->path,
+                    i.census.damaged, i.census.sampled);
     moepage_model_close(model);
     return code;
 }
@@ -124,9 +124,10 @@ static int run(const inspect_options *opts)
 int main(int argc, char **argv)
 {
     inspect_options opts;
+    standard_open();
     int code = parse(argc, argv, &opts);
     if (!code && opts.help)
-        fputs(usage, stdout);
+        code = standard_print(usage);
     else if (!code)
         code = run(&opts);
     return code;

@@ -3,9 +3,13 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/fail.h"
 #include "common/forms.h"
+#include "common/open_model.h"
+#include "common/standard.h"
+#include "common/units.h"
 #include "moepage.h"
 #include "pack/pack_options.h"
 #include "pack/progress.h"
@@ -18,13 +22,6 @@ typedef struct source {
     moepage_model *model;
 } source;
 
-static void print_log(void *user, int32_t level, const char *text)
-{
-    (void)user;
-    if (level <= MOEPAGE_LOG_WARNING)
-        fprintf(stderr, "moepage-pack: %s\n", text);
-}
-
 static int open_source(const pack_options *opts, source *out)
 {
     if (opts->shape) {
@@ -33,11 +30,9 @@ static int open_source(const pack_options *opts, source *out)
             out->model = synthetic_model(out->made);
         return code;
     }
-    moepage_model_config config = {.struct_size = sizeof config, .log = print_log};
-    if (moepage_model_open(opts->model, &config, &out->opened))
-        return fail_library(RUN_REFUSED, "model");
+    int code = open_model(opts->model, &out->opened);
     out->model = out->opened;
-    return RUN_OK;
+    return code;
 }
 
 static void close_source(source *s)
@@ -54,6 +49,39 @@ static bool is_refusal(moepage_status status)
            status == MOEPAGE_E_NOT_FOUND;
 }
 
+/* bf16 and fp16 promise a type, and nothing is converted. */
+static int check_dtypes(const pack_options *opts, const moepage_model *model,
+                        const moepage_model_info *info)
+{
+    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    if (!opts->dtypes)
+        return RUN_OK;
+    if (moepage_model_get_expert_tensors(model, tensors, MOEPAGE_MAX_EXPERT_TENSORS))
+        return fail_library(RUN_FAILED, "model");
+    for (uint32_t t = 0; t < info->expert_tensors; t++) {
+        bool weights = tensors[t].role <= MOEPAGE_ROLE_DOWN;
+        uint32_t others = opts->dtypes & ~(1u << tensors[t].dtype);
+        if (weights && others)
+            return fail(RUN_REFUSED,
+                        "--expert-versions %s: the model's experts have another type; dense "
+                        "stores them as they are",
+                        others & 1u << MOEPAGE_DTYPE_BF16 ? "bf16" : "fp16");
+    }
+    return RUN_OK;
+}
+
+/* A failure may be about the model that is read or about the file that is written. */
+static int explain(const pack_options *opts, moepage_status status, bool existed)
+{
+    int code = is_refusal(status) ? RUN_REFUSED : RUN_FAILED;
+    if (status == MOEPAGE_E_CALLBACK && progress_stopped())
+        return existed ? fail(RUN_FAILED, "interrupted: %s is as it was", opts->out)
+                       : fail(RUN_FAILED, "interrupted: nothing was written");
+    if (opts->model && fail_names(opts->model))
+        return fail_file(code, opts->model);
+    return fail_file(code, opts->out);
+}
+
 static int write_pack(const pack_options *opts, moepage_model *model, moepage_pack_stats *stats)
 {
     progress shown;
@@ -66,22 +94,14 @@ static int write_pack(const pack_options *opts, moepage_model *model, moepage_pa
                                   .scale_search = opts->scale_search,
                                   .progress = progress_show,
                                   .progress_user = &shown};
+    bool existed = access(opts->out, F_OK) == 0;
     progress_begin(&shown, "packing");
     moepage_status status = moepage_pack_write(model, opts->out, &config, stats);
     progress_end(&shown);
-    if (status == MOEPAGE_E_CALLBACK && progress_stopped())
-        return fail(RUN_FAILED, "interrupted: %s is as it was", opts->out);
-    if (status)
-        return fail_library(is_refusal(status) ? RUN_REFUSED : RUN_FAILED, opts->out);
-    return RUN_OK;
+    return status ? explain(opts, status, existed) : RUN_OK;
 }
 
 /* ---- Reporting --------------------------------------------------------------------------- */
-
-static double mib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
 
 static double rate(const moepage_pack_stats *stats)
 {
@@ -120,6 +140,7 @@ static int print_json(const pack_options *opts, const moepage_model_info *info,
         {"moe_layers", info->moe_layers},
         {"experts", info->experts},
         {"expert_bytes", info->expert_bytes},
+        {"slot_bytes", info->slot_bytes},
         {"file_bytes", stats->file_bytes},
         {"dense_bytes", stats->dense_bytes},
         {"routed_bytes", stats->routed_bytes},
@@ -139,6 +160,10 @@ static int print_json(const pack_options *opts, const moepage_model_info *info,
         failed |=
             json_object_set_new(root, integers[i].key, json_integer((json_int_t)integers[i].value));
     failed |= json_object_set_new(root, "form_bytes", forms);
+    if (opts->cold_level)
+        failed |= json_object_set_new(root, "cold_level", json_integer(opts->cold_level));
+    if (opts->group_size)
+        failed |= json_object_set_new(root, "group_size", json_integer(opts->group_size));
     failed |= json_object_set_new(root, "verified", json_boolean(opts->verify));
     failed |= json_object_set_new(root, "bytes_per_s", json_real(rate(stats)));
     if (!failed)
@@ -153,29 +178,31 @@ static int run(const pack_options *opts, const source *from)
     moepage_model_info info = {.struct_size = sizeof info};
     if (moepage_model_get_info(from->model, &info))
         return fail_library(RUN_FAILED, "model");
-    int code = write_pack(opts, from->model, &stats);
+    int code = check_dtypes(opts, from->model, &info);
+    if (!code)
+        code = write_pack(opts, from->model, &stats);
     if (code)
         return code;
     if (opts->json)
         code = print_json(opts, &info, &stats);
     else
         print_table(opts, &info, &stats);
-    if (!code && (fflush(stdout) || ferror(stdout)))
-        code = fail(RUN_FAILED, "cannot write to standard output");
-    return code;
+    return standard_finish(code);
 }
 
 int main(int argc, char **argv)
 {
     pack_options opts;
     source from = {0};
+    standard_open();
     int code = pack_options_parse(argc, argv, &opts);
     if (code)
         return code;
     if (opts.help) {
-        fputs(pack_options_usage(), stdout);
+        code = standard_print(pack_options_usage());
     } else if (opts.list_shapes) {
         shape_list(stdout);
+        code = standard_finish(RUN_OK);
     } else {
         code = open_source(&opts, &from);
         if (!code)

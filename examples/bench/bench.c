@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device_room.h"
+#include "common/expert_pair.h"
 #include "common/fail.h"
 
 /* ---- numbers ---- */
@@ -79,23 +81,15 @@ int bench_model_open(const bench_shape *shape, uint32_t distinct, bench_model *o
         out->data[2 * e] = expert;
         out->data[2 * e + 1] = expert + 2 * matrix * element;
     }
-    const moepage_expert_tensor tensors[2] = {
-        {.role = MOEPAGE_ROLE_GATE_UP,
-         .dtype = shape->dtype,
-         .rank = 2,
-         .shape = {2ull * shape->intermediate, shape->hidden}},
-        {.role = MOEPAGE_ROLE_DOWN,
-         .dtype = shape->dtype,
-         .rank = 2,
-         .shape = {shape->hidden, shape->intermediate}},
-    };
+    moepage_expert_tensor tensors[EXPERT_PAIR];
+    expert_pair(shape->dtype, shape->hidden, shape->intermediate, tensors);
     moepage_banks banks = {.struct_size = sizeof banks,
                            .moe_layers = shape->layers,
                            .experts = shape->experts,
                            .top_k = shape->top_k,
                            .hidden = shape->hidden,
                            .expert_intermediate = shape->intermediate,
-                           .n_tensors = 2,
+                           .n_tensors = EXPERT_PAIR,
                            .tensors = tensors,
                            .data = out->data};
     if (moepage_model_open_banks(&banks, NULL, &out->model))
@@ -122,13 +116,14 @@ int bench_stack_open(const bench_model *m, const bench_stack_config *config, ben
     moepage_device_config device = {.struct_size = sizeof device,
                                     .threads = config->threads,
                                     .bus_bytes_per_s = config->bus_bytes_per_s};
-    moepage_expert_pool_config pool = {.struct_size = sizeof pool, .slots = config->slots};
-    if (moepage_model_get_info(m->model, &info) ||
-        moepage_session_workspace(m->model, &session, &device.workspace_bytes))
+    if (moepage_model_get_info(m->model, &info))
         return fail_library(RUN_FAILED, "random model");
     uint64_t all = (uint64_t)info.moe_layers * info.experts;
-    uint64_t slots = config->slots ? config->slots : all;
-    device.budget_bytes = slots * info.slot_bytes + device.workspace_bytes + 4096;
+    moepage_expert_pool_config pool = {.struct_size = sizeof pool,
+                                       .slots = config->slots ? config->slots : all};
+    int code = device_room(m->model, &pool, &session, 0, &device);
+    if (code)
+        return code;
     if (moepage_device_open("host", &device, &out->device) ||
         moepage_expert_pool_create(&out->device, 1, m->model, &pool, &out->pool) ||
         moepage_session_create(out->pool, NULL, &session, &out->session))

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/fail.h"
+#include "common/options.h"
 
 extern char **environ;
 
@@ -51,35 +52,71 @@ static int start(const char *program, char *const *argv, pid_t *pid, FILE **out)
     return fail(RUN_FAILED, "cannot run %s", program);
 }
 
-int child_generate(const char *const *flags, json_t **stats)
+#define MAX_WORDS 32
+
+/* argv[0] is the program's; NULL-terminated. */
+static int make_words(const child_options *o, const char *const *more, const char **argv)
 {
-    char program[PATH_MAX];
-    const char *argv[CHILD_MAX_FLAGS + 3] = {program};
-    size_t n = 0;
-    for (; flags[n]; n++) {
-        if (n == CHILD_MAX_FLAGS)
-            return fail(RUN_FAILED, "more than %d words for moepage-generate", CHILD_MAX_FLAGS);
-        argv[n + 1] = flags[n];
+    const char *const words[] = {"--json", "--model", o->model,       "--budget",   o->budget,
+                                 "--bus",  o->bus,    "--max-tokens", o->max_tokens};
+    size_t n = 1;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        argv[n++] = words[i];
+    for (; *more; more++) {
+        if (n == MAX_WORDS)
+            return fail(RUN_FAILED, "more than %d words for moepage-generate", MAX_WORDS);
+        argv[n++] = *more;
     }
-    argv[n + 1] = "--json";
-    pid_t pid = 0;
-    FILE *out = NULL;
-    int code = find_generate(program);
+    argv[n] = NULL;
+    return RUN_OK;
+}
+
+int child_check(const child_options *o)
+{
+    static const char *const more[] = {"--tokens", "1", NULL};
+    const char *argv[MAX_WORDS + 1] = {"moepage-generate"};
+    int argc = 0;
+    options read = {0};
+    int code = make_words(o, more, argv);
+    while (argv[argc])
+        argc++;
     if (!code)
-        code = start(program, (char *const *)(uintptr_t)argv, &pid, &out);
-    if (code)
-        return code;
+        code = options_parse(argc, (char **)(uintptr_t)argv, &read);
+    options_free(&read);
+    return code;
+}
+
+/* What the program printed, and how it ended. A line of its own has said why it refused or failed;
+ * that is missing only where a signal ended it. */
+static int collect(pid_t pid, FILE *out, json_t **stats)
+{
+    int status = 0;
     json_t *root = json_loadf(out, 0, NULL);
     fclose(out);
-    int exit_status = 0;
-    waitpid(pid, &exit_status, 0);
+    waitpid(pid, &status, 0);
     *stats = json_incref(json_object_get(root, "stats"));
     json_decref(root);
-    if (!exit_status && *stats)
+    if (!status && *stats)
         return RUN_OK;
     json_decref(*stats);
     *stats = NULL;
+    if (WIFEXITED(status) && WEXITSTATUS(status))
+        return WEXITSTATUS(status);
     return fail(RUN_FAILED, "moepage-generate did not end well");
+}
+
+int child_generate(const child_options *o, const char *const *more, json_t **stats)
+{
+    char program[PATH_MAX];
+    const char *argv[MAX_WORDS + 1] = {program};
+    pid_t pid = 0;
+    FILE *out = NULL;
+    int code = make_words(o, more, argv);
+    if (!code)
+        code = find_generate(program);
+    if (!code)
+        code = start(program, (char *const *)(uintptr_t)argv, &pid, &out);
+    return code ? code : collect(pid, out, stats);
 }
 
 double child_number(const json_t *stats, const char *key)

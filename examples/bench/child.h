@@ -4,11 +4,31 @@
 
 #include <jansson.h>
 
-#define CHILD_MAX_FLAGS 32
+#include "common/flags.h"
 
-/* One run with these words (NULL-terminated) and --json; *stats is its "stats", to be given back
- * with json_decref. One line and RUN_FAILED when it did not end well. */
-int child_generate(const char *const *flags, json_t **stats);
+/* What is the same in all generations of one benchmark, as moepage-generate reads it. */
+typedef struct child_options {
+    const char *model, *budget, *bus, *max_tokens;
+    const char *for_generation; /* a flag that only generations use, or NULL */
+} child_options;
+
+/* Rows of the command line of a struct that begins with a child_options. */
+#define CHILD_FLAG(flag_name, member)                                                    \
+    {                                                                                    \
+        .name = flag_name, .read = flag_text, .offset = offsetof(child_options, member), \
+        .note = offsetof(child_options, for_generation)                                  \
+    }
+#define CHILD_FLAGS                                                                   \
+    {.name = "--model", .read = flag_text, .offset = offsetof(child_options, model)}, \
+        CHILD_FLAG("--budget", budget), CHILD_FLAG("--bus", bus),                     \
+        CHILD_FLAG("--max-tokens", max_tokens)
+
+/* Refuses, in one line, values that moepage-generate would not understand. */
+int child_check(const child_options *o);
+
+/* One generation with these options, `more` words (NULL-terminated) and --json; *stats is its
+ * "stats", to be given back with json_decref. One line and an exit code when it did not end well. */
+int child_generate(const child_options *o, const char *const *more, json_t **stats);
 
 /* A number of the statistics. */
 double child_number(const json_t *stats, const char *key);

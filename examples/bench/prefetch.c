@@ -9,10 +9,6 @@
 
 enum { ROUNDS = 9 };
 
-typedef struct prefetch_options {
-    const char *model, *budget, *bus, *max_tokens;
-} prefetch_options;
-
 typedef struct prefetch_run {
     double tokens_per_s[ROUNDS];
     double accounted[ROUNDS];
@@ -21,31 +17,21 @@ typedef struct prefetch_run {
     double demand_bytes, prefetch_bytes;
 } prefetch_run;
 
-#define AT(member) .offset = offsetof(prefetch_options, member)
-
-static int parse(int argc, char **argv, prefetch_options *out)
+static int parse(int argc, char **argv, child_options *out)
 {
-    static const flag flags[] = {
-        {"--model", flag_text, AT(model)},
-        {"--budget", flag_text, AT(budget)},
-        {"--bus", flag_text, AT(bus)},
-        {"--max-tokens", flag_text, AT(max_tokens)},
-    };
-    *out = (prefetch_options){.budget = "25%", .bus = "1000000000", .max_tokens = "64"};
+    static const flag flags[] = {CHILD_FLAGS};
+    *out = (child_options){.budget = "25%", .bus = "1000000000", .max_tokens = "64"};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, NULL, out);
     if (!code && !out->model)
-        code = fail(RUN_REFUSED, "prefetch needs --model DIR");
-    return code;
+        code = fail(RUN_REFUSED, "prefetch needs --model PATH");
+    return code ? code : child_check(out);
 }
 
-static int one_run(const prefetch_options *o, const char *prefetch, prefetch_run *run, int round)
+static int one_run(const child_options *o, const char *prefetch, prefetch_run *run, int round)
 {
-    const char *const words[] = {"--model",  o->model,       "--budget",     o->budget,
-                                 "--bus",    o->bus,         "--max-tokens", o->max_tokens,
-                                 "--prompt", "The library ", "--prefetch",   prefetch,
-                                 NULL};
+    const char *const more[] = {"--prompt", "The library ", "--prefetch", prefetch, NULL};
     json_t *stats = NULL;
-    int code = child_generate(words, &stats);
+    int code = child_generate(o, more, &stats);
     if (code)
         return code;
     double wall_ns = child_number(stats, "wall_ns");
@@ -70,7 +56,7 @@ static void print_run(const char *name, prefetch_run *run)
 
 int bench_prefetch(int argc, char **argv)
 {
-    prefetch_options o;
+    child_options o;
     static prefetch_run off, on;
     int code = parse(argc, argv, &o);
     for (int round = 0; round < ROUNDS && !code; round++) {

@@ -3,12 +3,11 @@
 
 #include <stdlib.h>
 
+#include "common/device_room.h"
 #include "common/fail.h"
+#include "common/open_model.h"
 
-#define PAGE_BYTES 4096u
-#define IMAGE_ALIGN 256u
-#define STAGED_IMAGES 4
-#define ENTRY_MARGIN (2 * PAGE_BYTES) /* an entry of the host tier is an image and page ends */
+#define ENTRY_MARGIN 8192u /* an entry of the host tier is an image and page ends */
 
 const tier_case tier_cases[] = {
     {"device, exph", MOEPAGE_FORM_EXPH, TIER_HOST_NONE, true},
@@ -22,29 +21,29 @@ const tier_case tier_cases[] = {
 
 const uint32_t n_tier_cases = sizeof tier_cases / sizeof *tier_cases;
 
-static uint64_t round_up(uint64_t value, uint64_t to)
-{
-    return (value + to - 1) / to * to;
-}
-
 int tier_model_open(const char *path, uint64_t most_bytes, tier_model *out)
 {
     out->info.struct_size = sizeof out->info;
     out->most_bytes = most_bytes;
-    if (moepage_model_open(path, NULL, &out->model) ||
-        moepage_model_get_info(out->model, &out->info))
-        return fail_library(RUN_REFUSED, "model");
+    int code = open_model(path, &out->model);
+    if (code)
+        return code;
+    if (moepage_model_get_info(out->model, &out->info))
+        return fail_library(RUN_FAILED, "model");
     for (uint32_t form = MOEPAGE_FORM_DENSE; form <= LAST_FORM; form++) {
         out->forms[form].struct_size = sizeof out->forms[form];
         if (moepage_model_get_form(out->model, form, &out->forms[form]))
             return fail_library(RUN_FAILED, "form");
     }
-    uint64_t layers = most_bytes / (out->info.experts * out->info.slot_bytes);
+    uint64_t layer = out->info.experts * out->info.slot_bytes, layers = most_bytes / layer;
     out->layers = layers < out->info.moe_layers ? (uint32_t)layers : out->info.moe_layers;
+    if (out->info.moe_layers < 2)
+        return fail(RUN_REFUSED, "%s has one MoE layer: tiers loads two in turn", path);
     if (out->layers < 2)
-        return fail(RUN_REFUSED, "tiers loads two layers in turn: %s has %u, of %llu MB each", path,
-                    out->info.moe_layers,
-                    (unsigned long long)(out->info.experts * out->info.slot_bytes >> 20));
+        return fail(RUN_REFUSED,
+                    "--mb %llu: tiers loads two layers of %s in turn, at least --mb %llu is needed",
+                    (unsigned long long)(most_bytes >> 20), path,
+                    (unsigned long long)((2 * layer + (1 << 20) - 1) >> 20));
     return RUN_OK;
 }
 
@@ -66,41 +65,6 @@ uint64_t tier_host_bytes(const tier_model *m)
     return all < m->most_bytes ? all : m->most_bytes;
 }
 
-static uint64_t image_room(const tier_model *m)
-{
-    return round_up(m->forms[MOEPAGE_FORM_EXPH].most_bytes, IMAGE_ALIGN);
-}
-
-static uint64_t compressed_bytes(const tier_model *m)
-{
-    return round_up((uint64_t)m->info.moe_layers * m->info.experts * image_room(m), PAGE_BYTES);
-}
-
-bool tier_can_run(const tier_model *m, const tier_case *which)
-{
-    bool exph = m->forms[MOEPAGE_FORM_EXPH].present, dense = m->forms[MOEPAGE_FORM_DENSE].present;
-    if (which->bus_form == MOEPAGE_FORM_EXPH && !exph)
-        return false;
-    /* A mapping that would have to be decoded on the way is no mapping. */
-    if (which->bus_form == MOEPAGE_FORM_DENSE && which->host == TIER_HOST_NONE && !dense)
-        return false;
-    return !which->compressed || compressed_bytes(m) <= m->most_bytes;
-}
-
-static moepage_device_config device_config(const tier_model *m, const tier_case *which,
-                                           uint64_t workspace, uint32_t threads)
-{
-    uint64_t arena = m->info.experts * m->info.slot_bytes;
-    if (which->compressed)
-        arena += compressed_bytes(m);
-    if (which->compressed || which->bus_form == MOEPAGE_FORM_EXPH)
-        workspace += STAGED_IMAGES * image_room(m);
-    return (moepage_device_config){.struct_size = sizeof(moepage_device_config),
-                                   .threads = threads,
-                                   .budget_bytes = round_up(arena, PAGE_BYTES) + workspace,
-                                   .workspace_bytes = workspace};
-}
-
 static moepage_expert_pool_config pool_config(const tier_model *m, const tier_case *which)
 {
     uint64_t layer = layer_room(m, which->bus_form);
@@ -115,11 +79,31 @@ static moepage_expert_pool_config pool_config(const tier_model *m, const tier_ca
     };
 }
 
+/* What slots and compressed experts take; UINT64_MAX where the pool cannot be. */
+static uint64_t arena_bytes(const tier_model *m, const tier_case *which)
+{
+    moepage_expert_pool_config pool = pool_config(m, which);
+    uint64_t bytes;
+    return moepage_expert_pool_sizes(m->model, &pool, 1, NULL, &bytes) ? UINT64_MAX : bytes;
+}
+
+bool tier_can_run(const tier_model *m, const tier_case *which)
+{
+    bool exph = m->forms[MOEPAGE_FORM_EXPH].present, dense = m->forms[MOEPAGE_FORM_DENSE].present;
+    if (which->bus_form == MOEPAGE_FORM_EXPH && !exph)
+        return false;
+    /* A mapping that would have to be decoded on the way is no mapping. */
+    if (which->bus_form == MOEPAGE_FORM_DENSE && which->host == TIER_HOST_NONE && !dense)
+        return false;
+    return !which->compressed || arena_bytes(m, which) <= m->most_bytes;
+}
+
 int tier_stack_open(const tier_model *m, const tier_case *which, uint32_t threads, tier_stack *out)
 {
     uint32_t top_k = m->info.top_k, tokens = (m->info.experts + top_k - 1) / top_k;
     moepage_session_config session = {.struct_size = sizeof session, .max_tokens = tokens};
-    uint64_t workspace;
+    moepage_expert_pool_config pool = pool_config(m, which);
+    moepage_device_config device = {.struct_size = sizeof device, .threads = threads};
     out->layers = m->layers;
     out->experts = m->info.experts;
     out->top_k = top_k;
@@ -128,10 +112,9 @@ int tier_stack_open(const tier_model *m, const tier_case *which, uint32_t thread
     out->weights = calloc((size_t)tokens * top_k, sizeof *out->weights);
     if (!out->ids || !out->weights)
         return fail_memory();
-    if (moepage_session_workspace(m->model, &session, &workspace))
-        return fail_library(RUN_FAILED, which->name);
-    moepage_device_config device = device_config(m, which, workspace, threads);
-    moepage_expert_pool_config pool = pool_config(m, which);
+    int code = device_room(m->model, &pool, &session, 0, &device);
+    if (code)
+        return code;
     if (moepage_device_open("host", &device, &out->device) ||
         moepage_expert_pool_create(&out->device, 1, m->model, &pool, &out->pool) ||
         moepage_session_create(out->pool, NULL, &session, &out->session))

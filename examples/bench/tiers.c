@@ -21,7 +21,7 @@ enum { SINGLE_LOADS = 200, SWEEPS = 12, ROUNDS = 5 };
 #define TARGET 1.35 /* exph on the bus has at least this much of the speed of dense */
 
 typedef struct tiers_options {
-    const char *model, *budget, *bus, *max_tokens;
+    child_options child; /* first, for CHILD_FLAGS */
     uint32_t threads;
     uint32_t mb;
     bool skip_generation;
@@ -137,7 +137,7 @@ static int run_tiers(const tier_model *m, const tiers_options *o)
 {
     printf("tiers: %s, %" PRIu32 " experts of %.2f MB in each of %" PRIu32 " layers used, %" PRIu32
            " slots\n\n",
-           o->model, m->info.experts, (double)m->info.expert_bytes / 1e6, m->layers,
+           o->child.model, m->info.experts, (double)m->info.expert_bytes / 1e6, m->layers,
            m->info.experts);
     printf("                     one expert, us              a layer, dense GB/s   measured at "
            "start, GB/s  loads   host   cold   deco-   from\n"
@@ -160,13 +160,10 @@ typedef struct bus_run {
 static int generate(const tiers_options *o, const char *host_tier, const char *form, bus_run *run,
                     int round)
 {
-    const char *const words[] = {"--model",      o->model,          "--budget",
-                                 o->budget,      "--bus",           o->bus,
-                                 "--max-tokens", o->max_tokens,     "--host-tier",
-                                 host_tier,      "--bus-form",      form,
-                                 "--tokens",     "1,2,3,4,5,6,7,8", NULL};
+    const char *const more[] = {"--host-tier", host_tier,         "--bus-form", form,
+                                "--tokens",    "1,2,3,4,5,6,7,8", NULL};
     json_t *stats = NULL;
-    int code = child_generate(words, &stats);
+    int code = child_generate(&o->child, more, &stats);
     if (code)
         return code;
     run->tokens_per_s[round] = child_number(stats, "decode_tok_s");
@@ -187,26 +184,48 @@ static double print_run(const char *form, bus_run *run)
     return speed.median;
 }
 
+/* A pack with both forms has them where it is mapped; otherwise dense experts are decoded into the
+ * host tier, which both runs then have. */
+static bool both_mapped(const tier_model *m)
+{
+    return m->forms[MOEPAGE_FORM_DENSE].present && m->forms[MOEPAGE_FORM_EXPH].present;
+}
+
+static int generate_both(const tier_model *m, const tiers_options *o, bus_run *dense, bus_run *exph,
+                         int round)
+{
+    char host_tier[32];
+    snprintf(host_tier, sizeof host_tier, "%" PRIu64, both_mapped(m) ? 0 : tier_host_bytes(m));
+    int code = generate(o, host_tier, "dense", dense, round);
+    return code ? code : generate(o, host_tier, "exph", exph, round);
+}
+
+/* Before anything is measured: what cannot work is refused now, and the file's pages are in memory
+ * from here on. */
+static int try_generation(const tier_model *m, const tiers_options *o)
+{
+    static bus_run unused;
+    if (!m->forms[MOEPAGE_FORM_EXPH].present)
+        return fail(RUN_REFUSED,
+                    "%s has no exph images to generate with: moepage-pack makes them, "
+                    "--skip-generation does without",
+                    o->child.model);
+    return generate_both(m, o, &unused, &unused, 0);
+}
+
 static int run_generation(const tier_model *m, const tiers_options *o)
 {
     static bus_run dense, exph;
-    /* A pack with both forms has them where it is mapped; otherwise dense experts are decoded into
-     * the host tier, which both runs then have. */
-    bool mapped = m->forms[MOEPAGE_FORM_DENSE].present && m->forms[MOEPAGE_FORM_EXPH].present;
-    char host_tier[32];
     int code = RUN_OK;
-    snprintf(host_tier, sizeof host_tier, "%" PRIu64, mapped ? 0 : tier_host_bytes(m));
-    for (int round = 0; round < ROUNDS && !code; round++) {
-        code = generate(o, host_tier, "dense", &dense, round);
-        if (!code)
-            code = generate(o, host_tier, "exph", &exph, round);
-    }
+    for (int round = 0; round < ROUNDS && !code; round++)
+        code = generate_both(m, o, &dense, &exph, round);
     if (code)
         return code;
     printf("\ngeneration: budget %s, bus %s bytes/s, %s tokens, %s; %d rounds of each, in turn\n\n"
            "bus form  tok/s p10      p50      p90   stalled hit rate  bus MB     decodes\n",
-           o->budget, o->bus, o->max_tokens,
-           mapped ? "from the mapped pack" : "through a host tier, cold at the start", ROUNDS);
+           o->child.budget, o->child.bus, o->child.max_tokens,
+           both_mapped(m) ? "from the mapped pack" : "through a host tier, cold at the start",
+           ROUNDS);
     double slow = print_run("dense", &dense), fast = print_run("exph", &exph);
     printf("\nexph / dense (decoding, medians): %.3f, wanted: %.2f or more\n", fast / slow, TARGET);
     return RUN_OK;
@@ -219,19 +238,20 @@ static int run_generation(const tier_model *m, const tiers_options *o)
 static int parse(int argc, char **argv, tiers_options *out)
 {
     static const flag flags[] = {
-        {"--model", flag_text, AT(model)},
-        {"--budget", flag_text, AT(budget)},
-        {"--bus", flag_text, AT(bus)},
-        {"--max-tokens", flag_text, AT(max_tokens)},
+        CHILD_FLAGS,
         {"--threads", flag_u32, AT(threads), .most = 1024},
         {"--mb", flag_u32, AT(mb), .least = 1, .most = 1u << 24},
         {"--skip-generation", NULL, AT(skip_generation)},
     };
-    *out = (tiers_options){.budget = "25%", .bus = "1000000000", .max_tokens = "48", .mb = 4096};
+    *out = (tiers_options){.child = {.budget = "25%", .bus = "1000000000", .max_tokens = "48"},
+                           .mb = 4096};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, NULL, out);
-    if (!code && !out->model)
+    if (!code && !out->child.model)
         code = fail(RUN_REFUSED, "tiers needs --model X.moepack");
-    return code;
+    if (!code && out->skip_generation && out->child.for_generation)
+        code = fail(RUN_REFUSED, "%s is about the generation that --skip-generation skips",
+                    out->child.for_generation);
+    return code ? code : child_check(&out->child);
 }
 
 int bench_tiers(int argc, char **argv)
@@ -241,7 +261,9 @@ int bench_tiers(int argc, char **argv)
     int code = parse(argc, argv, &o);
     if (code)
         return code;
-    code = tier_model_open(o.model, (uint64_t)o.mb << 20, &m);
+    code = tier_model_open(o.child.model, (uint64_t)o.mb << 20, &m);
+    if (!code && !o.skip_generation)
+        code = try_generation(&m, &o);
     if (!code)
         code = run_tiers(&m, &o);
     if (!code && !o.skip_generation)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/open_model.h"
 #include "moepage.h"
 #include "pack/random_weights.h"
 
@@ -51,7 +52,8 @@ static void take(const moepage_expert_tensor *tensors, uint32_t n, const unsigne
         }
 }
 
-static int read_experts(const moepage_model *model, uint64_t bytes, bench_weights *out)
+static int read_experts(const moepage_model *model, const char *path, uint64_t bytes,
+                        bench_weights *out)
 {
     moepage_model_info info = {.struct_size = sizeof info};
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
@@ -69,7 +71,7 @@ static int read_experts(const moepage_model *model, uint64_t bytes, bench_weight
         uint64_t at = i * all / n;
         if (moepage_model_read_expert(model, (uint32_t)(at / info.experts),
                                       (uint32_t)(at % info.experts), slot, info.slot_bytes))
-            code = fail_library(RUN_FAILED, "reading an expert");
+            code = fail_file(RUN_FAILED, path);
         else
             take(tensors, info.expert_tensors, slot, out);
     }
@@ -85,9 +87,10 @@ int bench_weights_open(const char *model, uint64_t bytes, bench_weights *out)
     if (!model)
         return open_random(bytes, out);
     moepage_model *opened = NULL;
-    if (moepage_model_open(model, NULL, &opened))
-        return fail_library(RUN_REFUSED, "model");
-    int code = read_experts(opened, bytes, out);
+    int code = open_model(model, &opened);
+    if (code)
+        return code;
+    code = read_experts(opened, model, bytes, out);
     moepage_model_close(opened);
     return code;
 }

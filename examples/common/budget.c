@@ -2,6 +2,7 @@
 #include "common/budget.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "common/attention.h"
 #include "common/fail.h"
@@ -31,6 +32,19 @@ static uint32_t plan_step(const options *opts, const uint32_t *prompt_tokens, ui
     return prefill > n_prompts ? prefill : n_prompts; /* decode: one token of each */
 }
 
+static int refuse_percent(const options *opts, uint64_t slots, uint64_t experts, uint64_t least)
+{
+    char given[64];
+    if (opts->tiers)
+        snprintf(given, sizeof given, "--tiers %.40s", opts->tiers);
+    else
+        snprintf(given, sizeof given, "--budget %g%%", opts->budget_percent);
+    return fail(RUN_REFUSED, "%s: %g%% is %llu of %llu experts, at least %llu slot(s) are needed%s",
+                given, opts->budget_percent, (number)slots, (number)experts, (number)least,
+                opts->scope == MOEPAGE_SCOPE_LAYER ? ": with --scope layer one for each MoE layer"
+                                                   : "");
+}
+
 static int plan_slots(const options *opts, const moepage_model_info *model, budget *out)
 {
     uint64_t experts = (uint64_t)model->moe_layers * model->experts;
@@ -48,11 +62,7 @@ static int plan_slots(const options *opts, const moepage_model_info *model, budg
     } else {
         out->slots = (uint64_t)(opts->budget_percent * (double)experts / 100);
         if (out->slots < least)
-            return fail(RUN_REFUSED,
-                        "%s %g%%: that is %llu of %llu experts, at least %llu "
-                        "slot(s) are needed",
-                        opts->dense_percent > 0 ? "--tiers" : "--budget", opts->budget_percent,
-                        (number)out->slots, (number)experts, (number)least);
+            return refuse_percent(opts, out->slots, experts, least);
     }
     if (out->slots > experts)
         out->slots = experts;
@@ -61,30 +71,14 @@ static int plan_slots(const options *opts, const moepage_model_info *model, budg
     return RUN_OK;
 }
 
-/* Device memory of one image: they start at multiples of this. */
-static uint64_t image_room(const moepage_form_info *exph)
-{
-    return (exph->most_bytes + 255) / 256 * 256;
-}
-
-/* Images on their way to the decoder that the library makes room for by default. */
-#define STAGED_IMAGES 4
-
 static int plan_tiers(const options *opts, const moepage_model_info *model,
                       const moepage_form_info *exph, budget *out)
 {
-    out->bus_form = opts->bus_form  ? opts->bus_form
-                    : exph->present ? MOEPAGE_FORM_EXPH
-                                    : MOEPAGE_FORM_DENSE;
     out->compressed_experts =
         (uint32_t)ceil(opts->compressed_percent * (double)model->experts / 100 - 1e-9);
-    bool coded = out->bus_form == MOEPAGE_FORM_EXPH || out->compressed_experts;
-    if (coded && !exph->present)
+    if (!exph->present && (out->compressed_experts || opts->bus_form == MOEPAGE_FORM_EXPH))
         return fail(RUN_REFUSED, "%s: %s has no exph images: moepage-pack makes them",
                     out->compressed_experts ? "--tiers" : "--bus-form exph", opts->model);
-    out->compressed_bytes =
-        (uint64_t)out->compressed_experts * model->moe_layers * image_room(exph);
-    out->staging_bytes = coded ? STAGED_IMAGES * image_room(exph) : 0;
     return RUN_OK;
 }
 
@@ -97,6 +91,5 @@ int budget_plan(const options *opts, const moepage_model_info *model, const moep
     int code = plan_slots(opts, model, out);
     if (!code)
         code = plan_tiers(opts, model, exph, out);
-    out->arena_bytes = out->slots * model->slot_bytes + out->kv_bytes + out->compressed_bytes;
     return code;
 }

@@ -9,13 +9,9 @@
 
 typedef struct budget {
     uint64_t slots;              /* experts resident at once */
-    uint32_t bus_form;           /* MOEPAGE_FORM_* in which experts cross the bus */
     uint32_t compressed_experts; /* per layer, in device memory as EXPH images */
-    uint64_t compressed_bytes;
-    uint64_t staging_bytes; /* of workspace, for images on their way to the decoder */
     uint64_t kv_blocks;
     uint64_t kv_bytes;      /* of all blocks */
-    uint64_t arena_bytes;   /* of slots and KV, what --budget covers, and compressed experts */
     uint32_t step_tokens;   /* most tokens in one step */
     uint64_t max_positions; /* longest sequence */
 } budget;

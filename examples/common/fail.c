@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "moepage.h"
 
@@ -21,6 +22,38 @@ int fail(int code, const char *format, ...)
 int fail_library(int code, const char *doing)
 {
     return fail(code, "%s: %s", doing, moepage_last_error());
+}
+
+/* The name by which the library calls a file: as it was given, or without its directories. Returns
+ * what follows it in the sentence, NULL where that begins otherwise. */
+static const char *skip_name(const char *sentence, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *const names[] = {path, slash && slash[1] ? slash + 1 : path};
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(names[i]);
+        if (!strncmp(sentence, names[i], length) && memchr(": .", sentence[length], 3))
+            return sentence + length;
+    }
+    return NULL;
+}
+
+int fail_file(int code, const char *path)
+{
+    const char *rest = skip_name(moepage_last_error(), path);
+    return rest ? fail(code, "%s%s", path, rest) : fail_library(code, path);
+}
+
+bool fail_names(const char *path)
+{
+    return skip_name(moepage_last_error(), path) != NULL;
+}
+
+void fail_log(void *user, int32_t level, const char *text)
+{
+    (void)user;
+    if (level <= MOEPAGE_LOG_WARNING)
+        fail(RUN_OK, "%s", text);
 }
 
 int fail_memory(void)

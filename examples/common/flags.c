@@ -139,6 +139,8 @@ static const flag *find_flag(const flag *flags, size_t n_flags, const char *word
 static int read_flag(const flag *found, int argc, char **argv, int *at, void *out)
 {
     const char *equals = strchr(argv[*at], '=');
+    if (found->note)
+        *(const char **)((char *)out + found->note) = found->name;
     if (!found->read) {
         if (equals)
             return fail(RUN_REFUSED, "%s takes no value", found->name);

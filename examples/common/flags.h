@@ -16,6 +16,8 @@ struct flag {
     size_t offset;                                              /* of the field in *out */
     uint64_t least, most;
     const char *choice[FLAG_CHOICES];
+    size_t note; /* 0, or the offset of a const char * that is set to `name` when the flag is there,
+                    whatever its value */
 };
 
 /* Reads argv[1..argc): "--name value", "--name=value", switches. Words that are no flag go to

@@ -6,10 +6,15 @@
 static const struct {
     const char *name;
     uint32_t form;
+    uint32_t dtype; /* that experts must have, or NONE */
 } names[] = {
-    {"dense", MOEPAGE_FORM_DENSE}, {"exph", MOEPAGE_FORM_EXPH}, {"int8", MOEPAGE_FORM_INT8},
-    {"int4", MOEPAGE_FORM_INT4},   {"int2", MOEPAGE_FORM_INT2}, {"bf16", MOEPAGE_FORM_DENSE},
-    {"fp16", MOEPAGE_FORM_DENSE},
+    {"dense", MOEPAGE_FORM_DENSE, MOEPAGE_DTYPE_NONE},
+    {"exph", MOEPAGE_FORM_EXPH, MOEPAGE_DTYPE_NONE},
+    {"int8", MOEPAGE_FORM_INT8, MOEPAGE_DTYPE_NONE},
+    {"int4", MOEPAGE_FORM_INT4, MOEPAGE_DTYPE_NONE},
+    {"int2", MOEPAGE_FORM_INT2, MOEPAGE_DTYPE_NONE},
+    {"bf16", MOEPAGE_FORM_DENSE, MOEPAGE_DTYPE_BF16},
+    {"fp16", MOEPAGE_FORM_DENSE, MOEPAGE_DTYPE_F16},
 };
 
 const char *form_name(uint32_t form)
@@ -20,9 +25,10 @@ const char *form_name(uint32_t form)
     return "none";
 }
 
-uint32_t forms_of(const char *text)
+uint32_t forms_of(const char *text, uint32_t *dtypes)
 {
     uint32_t set = 0;
+    *dtypes = 0;
     for (;;) {
         size_t length = strcspn(text, ","), i = 0, n = sizeof names / sizeof *names;
         while (i < n && (strlen(names[i].name) != length || memcmp(names[i].name, text, length)))
@@ -30,6 +36,8 @@ uint32_t forms_of(const char *text)
         if (i == n)
             return 0;
         set |= 1u << names[i].form;
+        if (names[i].dtype)
+            *dtypes |= 1u << names[i].dtype;
         if (!text[length])
             return set;
         text += length + 1;

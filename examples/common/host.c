@@ -5,21 +5,16 @@
 #include <stdlib.h>
 
 #include "common/attention.h"
+#include "common/device_room.h"
 #include "common/fail.h"
-
-static void print_log(void *user, int32_t level, const char *text)
-{
-    (void)user;
-    if (level <= MOEPAGE_LOG_WARNING)
-        fprintf(stderr, "moepage-generate: %s\n", text);
-}
+#include "common/open_model.h"
 
 int host_open_model(const options *opts, host *out)
 {
     *out = (host){0};
-    moepage_model_config config = {.struct_size = sizeof config, .log = print_log};
-    if (moepage_model_open(opts->model, &config, &out->model))
-        return fail_library(RUN_REFUSED, "model");
+    int code = open_model(opts->model, &out->model);
+    if (code)
+        return code;
     out->info.struct_size = sizeof out->info;
     out->exph.struct_size = sizeof out->exph;
     if (moepage_model_get_info(out->model, &out->info) ||
@@ -39,27 +34,33 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .max_group_experts = opts->max_group_experts};
 }
 
-/* Arenas are whole pages: less than one page is added so that everything planned fits. */
-#define PAGE_BYTES 4096u
+static moepage_expert_pool_config pool_config(const options *opts, const budget *plan)
+{
+    return (moepage_expert_pool_config){.struct_size = sizeof(moepage_expert_pool_config),
+                                        .scope = opts->scope,
+                                        .slots = plan->slots,
+                                        .policy = opts->policy,
+                                        .scan_percent = opts->scan_percent,
+                                        .host_tier_bytes = opts->host_tier_bytes,
+                                        .bus_form = opts->bus_form,
+                                        .compressed_experts = plan->compressed_experts};
+}
 
 /* The device gets what --budget and --tiers cover; beside it the session's scratch, and room for
  * images that wait to be decoded. */
 static int open_device(const options *opts, const budget *plan, host *h)
 {
     moepage_session_config session = session_config(opts, plan);
-    uint64_t workspace_bytes;
-    if (moepage_session_workspace(h->model, &session, &workspace_bytes))
-        return fail_library(RUN_REFUSED, "session");
-    workspace_bytes += plan->staging_bytes;
-    uint64_t arena_bytes = (plan->arena_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    moepage_expert_pool_config pool = pool_config(opts, plan);
     moepage_device_config config = {.struct_size = sizeof config,
                                     .threads = opts->threads,
-                                    .budget_bytes = arena_bytes + workspace_bytes,
-                                    .workspace_bytes = workspace_bytes,
                                     .bus_bytes_per_s = opts->bus_bytes_per_s,
-                                    .log = print_log,
+                                    .log = fail_log,
                                     .io_threads = opts->io_threads};
     moepage_device_info info = {.struct_size = sizeof info};
+    int code = device_room(h->model, &pool, &session, plan->kv_bytes, &config);
+    if (code)
+        return code;
     if (moepage_device_open(opts->device, &config, &h->device) ||
         moepage_device_get_info(h->device, &info))
         return fail_library(RUN_REFUSED, "device");
@@ -67,18 +68,20 @@ static int open_device(const options *opts, const budget *plan, host *h)
     return RUN_OK;
 }
 
+/* Only the pool knows whether anything is read from the file: a pack can need it without a host
+ * tier. */
 static int open_experts(const options *opts, const budget *plan, host *h)
 {
-    moepage_expert_pool_config config = {.struct_size = sizeof config,
-                                         .scope = opts->scope,
-                                         .slots = plan->slots,
-                                         .policy = opts->policy,
-                                         .scan_percent = opts->scan_percent,
-                                         .host_tier_bytes = opts->host_tier_bytes,
-                                         .bus_form = plan->bus_form,
-                                         .compressed_experts = plan->compressed_experts};
-    if (moepage_expert_pool_create(&h->device, 1, h->model, &config, &h->experts))
+    moepage_expert_pool_config config = pool_config(opts, plan);
+    moepage_expert_pool_info info = {.struct_size = sizeof info};
+    if (moepage_expert_pool_create(&h->device, 1, h->model, &config, &h->experts) ||
+        moepage_expert_pool_get_info(h->experts, &info))
         return fail_library(RUN_REFUSED, "expert pool");
+    if (opts->for_reading && !info.host_tier_bytes)
+        return fail(RUN_REFUSED,
+                    "%s: nothing is read, experts are taken from where the file is "
+                    "mapped; --host-tier BYTES has them read",
+                    opts->for_reading);
     return RUN_OK;
 }
 

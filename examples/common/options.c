@@ -14,6 +14,7 @@
 #define MAX_STEP_TOKENS (1u << 16)
 #define MAX_THREADS 1024u
 #define MAX_IO_THREADS 64u
+#define DEFAULT_IO_THREADS 4u
 
 const char *options_usage(void)
 {
@@ -31,7 +32,7 @@ const char *options_usage(void)
            "  --host-tier BYTES     host memory that caches what is read from the model's file\n"
            "                        (default 0 = the file is mapped)\n"
            "  --bus-form dense|exph how experts cross the bus (default exph if the model has it)\n"
-           "  --io-threads N        that read the model's file; 0 = 4 (default 0)\n"
+           "  --io-threads N        that read the model's file (default 4)\n"
            "  --policy lru|lfu      which expert to evict (default lru)\n"
            "  --prefetch on|off     load likely experts ahead (default off)\n"
            "  --math fp32|bf16      arithmetic (default fp32)\n"
@@ -99,7 +100,8 @@ static int read_tiers(const flag *self, const char *text, void *out)
         return flag_refuse(self, text, "three percentages that add up to 100");
     if (share[0] <= 0)
         return flag_refuse(self, text, "more than 0% of the experts in slots");
-    opts->dense_percent = share[0];
+    opts->tiers = text;
+    opts->slots_percent = share[0];
     opts->compressed_percent = share[1];
     return RUN_OK;
 }
@@ -176,6 +178,7 @@ static int read_tokens(const flag *self, const char *text, void *out)
 /* ---- The command line -------------------------------------------------------------------- */
 
 #define AT(member) .offset = offsetof(options, member)
+#define NOTE(member) .note = offsetof(options, member)
 
 static const flag flags[] = {
     {"--model", flag_text, AT(model)},
@@ -186,10 +189,11 @@ static const flag flags[] = {
     {"--prompt", read_prompt, AT(prompts)},
     {"--tokens", read_tokens, AT(prompts)},
     {"--budget", read_budget, AT(budget_bytes)},
-    {"--tiers", read_tiers, AT(dense_percent)},
+    {"--tiers", read_tiers, AT(slots_percent)},
     {"--host-tier", flag_bytes, AT(host_tier_bytes)},
     {"--bus-form", read_bus_form, AT(bus_form)},
-    {"--io-threads", flag_u32, AT(io_threads), .most = MAX_IO_THREADS},
+    {"--io-threads", flag_u32, AT(io_threads), .least = 1, .most = MAX_IO_THREADS,
+     NOTE(for_reading)},
     {"--max-tokens", flag_u32, AT(max_tokens), .least = 1, .most = MAX_GENERATED},
     {"--math", flag_choice, AT(math), .choice = {"fp32", "bf16"}},
     {"--temperature", read_temperature, AT(temperature)},
@@ -201,7 +205,7 @@ static const flag flags[] = {
     {"--max-group-experts", flag_u32, AT(max_group_experts), .most = UINT32_MAX},
     {"--scope", flag_choice, AT(scope), .choice = {"global", "layer"}},
     {"--scan-percent", flag_u32, AT(scan_percent), .most = 99},
-    {"--prefetch-depth", flag_u32, AT(prefetch_depth), .most = UINT32_MAX},
+    {"--prefetch-depth", flag_u32, AT(prefetch_depth), .most = UINT32_MAX, NOTE(for_prefetch)},
     {"--batch-prefill", flag_u32, AT(prefill_tokens), .least = 1, .most = MAX_STEP_TOKENS},
     {"--json", NULL, AT(json)},
     {"--help", NULL, AT(help)},
@@ -214,18 +218,22 @@ _Static_assert(MOEPAGE_SCOPE_GLOBAL == 0 && MOEPAGE_SCOPE_LAYER == 1, "--scope r
 static int settle_budget(options *out)
 {
     bool given = out->budget_bytes || out->budget_percent > 0;
-    if (given && out->dense_percent > 0)
+    if (given && out->tiers)
         return fail(RUN_REFUSED, "--tiers says how many experts get a slot: --budget must not be "
                                  "given with it");
     if (!given)
-        out->budget_percent = out->dense_percent > 0 ? out->dense_percent : 100;
+        out->budget_percent = out->tiers ? out->slots_percent : 100;
     return RUN_OK;
 }
 
 int options_parse(int argc, char **argv, options *out)
 {
-    *out = (options){
-        .device = "host", .policy = "lru", .max_tokens = 64, .top_p = 1, .prefill_tokens = 128};
+    *out = (options){.device = "host",
+                     .policy = "lru",
+                     .max_tokens = 64,
+                     .top_p = 1,
+                     .prefill_tokens = 128,
+                     .io_threads = DEFAULT_IO_THREADS};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, NULL, out);
     if (code || out->help)
         return code;
@@ -233,6 +241,8 @@ int options_parse(int argc, char **argv, options *out)
         return fail(RUN_REFUSED, "--model PATH is missing: see --help");
     if (!out->n_prompts)
         return fail(RUN_REFUSED, "no prompt: give --prompt TEXT or --tokens 1,2,3");
+    if (out->for_prefetch && !out->prefetch)
+        return fail(RUN_REFUSED, "%s goes with --prefetch on", out->for_prefetch);
     return settle_budget(out);
 }
 

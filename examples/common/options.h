@@ -22,11 +22,12 @@ typedef struct options {
     uint32_t n_prompts;
     uint64_t budget_bytes; /* 0: budget_percent decides */
     double budget_percent;
-    double dense_percent; /* of --tiers, then budget_percent too; 0 = not given */
-    double compressed_percent;
+    const char *tiers; /* as given, or NULL; budget_percent is then the first of them */
+    double slots_percent, compressed_percent; /* of --tiers */
     uint64_t host_tier_bytes;
-    uint32_t bus_form;   /* MOEPAGE_FORM_*, NONE = the library's choice */
-    uint32_t io_threads; /* 0 = the library's choice */
+    uint32_t bus_form; /* MOEPAGE_FORM_*, NONE = the library's choice */
+    uint32_t io_threads;
+    const char *for_reading; /* a flag that needs something to be read from the file, or NULL */
     uint32_t max_tokens;
     uint32_t math;    /* MOEPAGE_MATH_* */
     uint32_t threads; /* 0 = one per online CPU */
@@ -42,7 +43,8 @@ typedef struct options {
     uint32_t scan_percent;
     uint32_t max_group_experts;
     uint32_t prefetch_depth;
-    uint32_t prefill_tokens; /* most prompt tokens in one step */
+    uint32_t prefill_tokens;  /* most prompt tokens in one step */
+    const char *for_prefetch; /* a flag that needs --prefetch on, or NULL */
 } options;
 
 /* Reads the command line; on failure prints one line and returns RUN_REFUSED. *out is always safe

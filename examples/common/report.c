@@ -8,6 +8,7 @@
 #include "common/fail.h"
 #include "common/forms.h"
 #include "common/tokenizer.h"
+#include "common/units.h"
 
 /* ---- Tokens as they come ----------------------------------------------------------------- */
 
@@ -93,11 +94,6 @@ static int collect(const host *h, const generation *g, numbers *out)
 
 /* ---- The table --------------------------------------------------------------------------- */
 
-static double mib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
-
 static double ms(uint64_t ns)
 {
     return (double)ns / 1e6;
@@ -160,6 +156,19 @@ static void print_tiers(FILE *out, const numbers *n)
     print_rates(out, e);
 }
 
+/* The arena's side of experts holds compressed ones too. */
+static void print_arena(FILE *out, const host *h, const numbers *n)
+{
+    fprintf(out, "arena, experts  %.1f MiB: %" PRIu64 " slots of %" PRIu64 " experts",
+            mib(n->device.arena_expert_bytes), n->experts.slots,
+            (uint64_t)h->info.moe_layers * h->info.experts);
+    if (n->experts.compressed_experts)
+        fprintf(out, ", %" PRIu64 " kept compressed",
+                (uint64_t)n->experts.compressed_experts * h->info.moe_layers);
+    fprintf(out, "\narena, KV       %.1f MiB: %" PRIu64 " blocks, %" PRIu64 " used at the peak\n",
+            mib(n->device.arena_kv_bytes), n->kv.blocks, n->kv.peak_blocks);
+}
+
 int report_table(FILE *out, const host *h, const generation *g)
 {
     numbers n;
@@ -179,11 +188,7 @@ int report_table(FILE *out, const host *h, const generation *g)
     fprintf(out, "time            %.1f ms: stall %.1f, experts %.1f, dense %.1f (%.1f%% known)\n",
             ms(g->wall_ns), ms(n.session.stall_ns), ms(n.session.compute_ns), ms(n.dense_ns),
             100 * n.accounted);
-    fprintf(out, "arena, experts  %.1f MiB: %" PRIu64 " slots of %" PRIu64 " experts\n",
-            mib(n.device.arena_expert_bytes), n.experts.slots,
-            (uint64_t)h->info.moe_layers * h->info.experts);
-    fprintf(out, "arena, KV       %.1f MiB: %" PRIu64 " blocks, %" PRIu64 " used at the peak\n",
-            mib(n.device.arena_kv_bytes), n.kv.blocks, n.kv.peak_blocks);
+    print_arena(out, h, &n);
     print_tiers(out, &n);
     return RUN_OK;
 }
@@ -289,6 +294,15 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
     return set_integers(stats, integers, sizeof integers / sizeof *integers);
 }
 
+/* What the run was asked for, so that its numbers can be told from another's. */
+static int set_request(json_t *stats, const options *opts, const moepage_expert_pool_info *e)
+{
+    int failed = json_object_set_new(stats, "model", json_string(opts->model));
+    failed |= json_object_set_new(stats, "policy", json_string(opts->policy));
+    return failed | json_object_set_new(stats, "io_threads",
+                                        json_integer(e->host_tier_bytes ? opts->io_threads : 0));
+}
+
 static int set_tiers(json_t *stats, const moepage_expert_pool_info *e)
 {
     const integer_stat integers[] = {
@@ -313,7 +327,7 @@ static int set_tiers(json_t *stats, const moepage_expert_pool_info *e)
     return failed | set_integers(stats, integers, sizeof integers / sizeof *integers);
 }
 
-static json_t *stats_json(const host *h, const generation *g, const numbers *n)
+static json_t *stats_json(const options *opts, const host *h, const generation *g, const numbers *n)
 {
     const real_stat reals[] = {
         {"tok_s", n->tok_s},
@@ -324,7 +338,8 @@ static json_t *stats_json(const host *h, const generation *g, const numbers *n)
         {"cold_bytes_per_token", n->cold_bytes_per_token},
     };
     json_t *stats = json_object();
-    int failed = set_run(stats, h, g, n) | set_tiers(stats, &n->experts);
+    int failed = set_request(stats, opts, &n->experts) | set_run(stats, h, g, n) |
+                 set_tiers(stats, &n->experts);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         failed |= json_object_set_new(stats, reals[i].key, json_real(reals[i].value));
     if (!failed)
@@ -333,7 +348,7 @@ static json_t *stats_json(const host *h, const generation *g, const numbers *n)
     return NULL;
 }
 
-int report_json(FILE *out, const host *h, const generation *g, bool bytes)
+int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes)
 {
     numbers n;
     int code = collect(h, g, &n);
@@ -345,7 +360,7 @@ int report_json(FILE *out, const host *h, const generation *g, bool bytes)
         failed |= json_array_append_new(outputs,
                                         sequence_json(&g->sequences[i], g->decoder->config, bytes));
     failed |= json_object_set_new(root, "outputs", outputs);
-    failed |= json_object_set_new(root, "stats", stats_json(h, g, &n));
+    failed |= json_object_set_new(root, "stats", stats_json(opts, h, g, &n));
     if (!failed)
         failed = json_dumpf(root, out, JSON_COMPACT) || fputc('\n', out) == EOF;
     json_decref(root);

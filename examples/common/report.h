@@ -21,7 +21,7 @@ void report_stream(void *self, const generation *g);
 
 /* Prints the table, or the JSON object that docs/generate.md describes. */
 int report_table(FILE *out, const host *h, const generation *g);
-int report_json(FILE *out, const host *h, const generation *g, bool bytes);
+int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes);
 
 /* Writes the kept logits, sequence by sequence. */
 int report_logits(FILE *out, const generation *g);

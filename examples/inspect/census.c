@@ -104,12 +104,26 @@ static int add_coded(const moepage_expert_tensor *t, const unsigned char *bytes,
     return RUN_OK;
 }
 
-static int add_expert(const moepage_model *model, uint32_t layer, uint32_t expert,
+static void add_damaged(const char *path, uint32_t layer, uint32_t expert, census *out)
+{
+    if (out->damaged < CENSUS_DAMAGED) {
+        out->first_damaged[out->damaged] = (struct census_expert){layer, expert};
+        fail_file(RUN_FAILED, path);
+    }
+    out->damaged++;
+}
+
+static int add_expert(const moepage_model *model, const char *path, uint32_t layer, uint32_t expert,
                       const moepage_expert_tensor *tensors, uint32_t n_tensors, const rooms *r,
                       census *out)
 {
-    if (moepage_model_read_expert(model, layer, expert, r->slot, r->slot_bytes))
-        return fail_library(RUN_FAILED, "reading an expert");
+    moepage_status status = moepage_model_read_expert(model, layer, expert, r->slot, r->slot_bytes);
+    if (status == MOEPAGE_E_FORMAT || status == MOEPAGE_E_IO) {
+        add_damaged(path, layer, expert, out);
+        return RUN_OK;
+    }
+    if (status)
+        return fail_file(RUN_FAILED, path);
     int code = RUN_OK;
     for (uint32_t i = 0; i < n_tensors && !code; i++) {
         const moepage_expert_tensor *t = &tensors[i];
@@ -139,7 +153,8 @@ static int open_rooms(const moepage_model_info *info, const moepage_expert_tenso
     return out->slot && (out->stream || !encode) ? RUN_OK : fail_memory();
 }
 
-int census_take(const moepage_model *model, uint64_t most, bool encode, census *out)
+int census_take(const moepage_model *model, const char *path, uint64_t most, bool stored,
+                census *out)
 {
     moepage_model_info info = {.struct_size = sizeof info};
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
@@ -149,10 +164,11 @@ int census_take(const moepage_model *model, uint64_t most, bool encode, census *
         return fail_library(RUN_FAILED, "model");
     out->population = (uint64_t)out->n_layers * info.experts;
     out->sampled = most < out->population ? most : out->population;
-    int code = open_rooms(&info, tensors, encode, &r);
+    bool all = out->sampled == (uint64_t)info.moe_layers * info.experts;
+    int code = open_rooms(&info, tensors, !stored || !all, &r);
     for (uint64_t i = 0; i < out->sampled && !code; i++) {
         uint64_t at = i * out->population / out->sampled;
-        code = add_expert(model, out->first_layer + (uint32_t)(at / info.experts),
+        code = add_expert(model, path, out->first_layer + (uint32_t)(at / info.experts),
                           (uint32_t)(at % info.experts), tensors, info.expert_tensors, &r, out);
     }
     free(r.slot);

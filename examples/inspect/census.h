@@ -25,21 +25,29 @@ typedef struct exponent_census {
 } exponent_census;
 
 #define CENSUS_DTYPES 16 /* more than the last MOEPAGE_DTYPE_* */
+#define CENSUS_DAMAGED 8 /* experts that are named */
 
 typedef struct census {
     /* which experts: `sampled` of `population`, evenly spread */
     uint32_t first_layer, n_layers;
     uint64_t population;
     uint64_t sampled;
+    uint64_t damaged;                     /* of the sampled ones: they count for nothing below */
     exponent_census types[CENSUS_DTYPES]; /* by MOEPAGE_DTYPE_* */
     uint64_t raw_bytes;                   /* of the sampled experts' tensors */
     uint64_t coded_bytes; /* the same by moepage_exph_encode, or raw where it does not pay; 0 = not
                              measured */
+    struct census_expert {
+        uint32_t layer, expert;
+    } first_damaged[CENSUS_DAMAGED];
 } census;
 
 /* Reads up to `most` experts of the layers given by first_layer and n_layers, and encodes them too
- * if `encode` says so. One line and an exit code on failure. */
-int census_take(const moepage_model *model, uint64_t most, bool encode, census *out);
+ * unless they are all experts and `stored` says that the model holds them encoded. Those that cannot
+ * be read are named on standard error, the first of them, and counted. One line and an exit code on
+ * any other failure. */
+int census_take(const moepage_model *model, const char *path, uint64_t most, bool stored,
+                census *out);
 
 /* Entropy per exponent: of the code that each tensor had for itself, weighted by size; and of one
  * code for all. */

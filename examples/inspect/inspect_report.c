@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "common/fail.h"
+#include "common/units.h"
 
 static const char *role_name(uint32_t role)
 {
@@ -13,11 +14,6 @@ static const char *role_name(uint32_t role)
                                         "down_scale", "gate_up_bias",  "gate_bias",  "up_bias",
                                         "down_bias"};
     return role < sizeof names / sizeof *names ? names[role] : "unknown";
-}
-
-static double mib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 20);
 }
 
 static uint64_t experts(const inspection *i)
@@ -30,11 +26,18 @@ static double share_of_experts(const inspection *i, uint64_t bytes)
     return (double)bytes / (double)i->info.routed_bytes;
 }
 
-/* The share of the experts' bytes that EXPH takes: of all where the model holds them so, otherwise
- * of the sampled ones. */
+/* Is what EXPH takes known of exactly the experts that were counted, because those are all? */
+static bool as_stored(const inspection *i)
+{
+    return i->forms[MOEPAGE_FORM_EXPH].present && i->census.sampled == experts(i) &&
+           !i->census.damaged;
+}
+
+/* The share of the experts' bytes that EXPH takes: of the sampled ones, like everything that it is
+ * compared with. 0 = not known. */
 static double reached(const inspection *i)
 {
-    if (i->forms[MOEPAGE_FORM_EXPH].present)
+    if (as_stored(i))
         return share_of_experts(i, i->forms[MOEPAGE_FORM_EXPH].image_bytes);
     return i->census.raw_bytes ? (double)i->census.coded_bytes / (double)i->census.raw_bytes : 0;
 }
@@ -63,9 +66,9 @@ static void print_model(FILE *out, const inspection *i)
             m->expert_intermediate);
     fprintf(out,
             "experts         %" PRIu64 " of %" PRIu64 " bytes: %.1f MiB; slots of %" PRIu64
-            " bytes%s\n",
+            " bytes; %s\n",
             experts(i), m->expert_bytes, mib(m->routed_bytes), m->slot_bytes,
-            m->ffn_supported ? "" : "; moepage_session_ffn cannot run them");
+            m->ffn_supported ? "the library runs them" : "the library cannot run them");
     fprintf(out, "the rest        %.1f MiB in %" PRIu64 " tensors\n\n", mib(m->dense_bytes),
             i->n_dense);
 }
@@ -112,10 +115,13 @@ static void print_sample(FILE *out, const inspection *i)
                 c->population);
     else
         fprintf(out, "all %" PRIu64 " experts of ", c->population);
-    if (c->n_layers == i->info.moe_layers)
-        fprintf(out, "all MoE layers\n");
+    if (i->one_layer)
+        fprintf(out, "MoE layer %" PRIu32, c->first_layer);
     else
-        fprintf(out, "MoE layer %" PRIu32 "\n", c->first_layer);
+        fprintf(out, "all MoE layers");
+    if (c->damaged)
+        fprintf(out, ", less %" PRIu64 " that cannot be read", c->damaged);
+    fputc('\n', out);
 }
 
 #define BAR 50
@@ -158,8 +164,7 @@ static void print_census(FILE *out, const inspection *i)
     }
     if (reached(i) > 0)
         fprintf(out, "experts in exph: %.2f%% of dense (%s), %.4f of the floor of %.2f%%\n",
-                100 * reached(i),
-                i->forms[MOEPAGE_FORM_EXPH].present ? "as stored" : "the sample, encoded now",
+                100 * reached(i), as_stored(i) ? "as stored" : "these, encoded now",
                 reached(i) / expert_floor(i), 100 * expert_floor(i));
 }
 
@@ -230,11 +235,29 @@ static int set_histogram(json_t *object, const exponent_census *c)
     return failed;
 }
 
+static int set_damaged(json_t *root, const census *c)
+{
+    json_t *named = json_array();
+    int failed = set(root, "damaged_experts", c->damaged);
+    failed |= json_object_set_new(root, "damaged", named);
+    for (uint64_t i = 0; i < c->damaged && i < CENSUS_DAMAGED && !failed; i++) {
+        json_t *one = json_object();
+        failed |= json_array_append_new(named, one);
+        failed |= set(one, "layer", c->first_damaged[i].layer);
+        failed |= set(one, "expert", c->first_damaged[i].expert);
+    }
+    return failed;
+}
+
 static int set_census(json_t *root, const inspection *i)
 {
     json_t *exponents = json_object();
     int failed = json_object_set_new(root, "exponents", exponents);
     failed |= set(root, "sampled_experts", i->census.sampled);
+    failed |= set(root, "population_experts", i->census.population);
+    failed |= json_object_set_new(root, "layer",
+                                  i->one_layer ? json_integer(i->census.first_layer) : json_null());
+    failed |= set_damaged(root, &i->census);
     for (uint32_t dtype = 0; dtype < CENSUS_DTYPES && !failed; dtype++) {
         const exponent_census *c = &i->census.types[dtype];
         if (!c->weights)
@@ -249,9 +272,9 @@ static int set_census(json_t *root, const inspection *i)
         failed |= set_histogram(one, c);
     }
     failed |= json_object_set_new(root, "floor", json_real(expert_floor(i)));
-    failed |= json_object_set_new(root, "exph_ratio", json_real(reached(i)));
-    failed |=
-        json_object_set_new(root, "exph_stored", json_boolean(i->forms[MOEPAGE_FORM_EXPH].present));
+    failed |= json_object_set_new(root, "exph_ratio",
+                                  reached(i) > 0 ? json_real(reached(i)) : json_null());
+    failed |= json_object_set_new(root, "exph_stored", json_boolean(as_stored(i)));
     return failed;
 }
 
@@ -267,6 +290,7 @@ static int set_model(json_t *root, const inspection *i)
     failed |= set(root, "expert_intermediate", m->expert_intermediate);
     failed |= set(root, "shared_experts", m->shared_experts);
     failed |= set(root, "vocabulary", m->vocabulary);
+    failed |= json_object_set_new(root, "ffn_supported", json_boolean(m->ffn_supported));
     failed |= set(root, "expert_bytes", m->expert_bytes) | set(root, "slot_bytes", m->slot_bytes);
     failed |= set(root, "routed_bytes", m->routed_bytes);
     failed |= set(root, "dense_bytes", m->dense_bytes) | set(root, "dense_tensors", i->n_dense);

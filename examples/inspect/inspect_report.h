@@ -11,6 +11,7 @@
 typedef struct inspection {
     const char *path;
     bool pack;
+    bool one_layer; /* of census: the experts of its first layer alone */
     moepage_model_info info;
     moepage_form_info forms[LAST_FORM + 1];
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];

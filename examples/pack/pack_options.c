@@ -10,6 +10,7 @@
 
 #define MAX_THREADS 1024u
 #define MAX_COLD_LEVEL 19u
+#define DEFAULT_GROUP_SIZE 64u
 #define INTEGER_FORMS (1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4 | 1u << MOEPAGE_FORM_INT2)
 #define LOSSLESS_FORMS (1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_EXPH)
 
@@ -20,9 +21,9 @@ const char *pack_options_usage(void)
            "\n"
            "Writes a checkpoint, with its experts in the forms asked for, to one file.\n"
            "\n"
-           "  --expert-versions LIST  of dense (or bf16, fp16), exph, int8, int4, int2, with "
-           "commas\n"
-           "                        between; dense or exph must be there (default exph)\n"
+           "  --expert-versions LIST  of dense, exph, int8, int4, int2, with commas between;\n"
+           "                        dense or exph must be there (default exph). bf16 or fp16:\n"
+           "                        dense, of experts that have this type\n"
            "  --cold-level N        compress dense images with zstd, 1 to 19 (default: plain)\n"
            "  --group-size N        weights per scale of the integer forms: 32, 64 or 128\n"
            "                        (default 64)\n"
@@ -37,13 +38,13 @@ const char *pack_options_usage(void)
            "  --seed S              default 0\n"
            "  --weights gaussian|heavy  heavy: Student's t, 4 degrees of freedom (default\n"
            "                        gaussian)\n"
-           "  --list-shapes         print them and end\n";
+           "  --list-shapes         print them and end; alone\n";
 }
 
 static int read_forms(const flag *self, const char *text, void *out)
 {
     pack_options *opts = out;
-    opts->forms = forms_of(text);
+    opts->forms = forms_of(text, &opts->dtypes);
     if (!opts->forms)
         return flag_refuse(self, text, "names out of dense, exph, int8, int4 and int2");
     if (!(opts->forms & LOSSLESS_FORMS))
@@ -53,20 +54,18 @@ static int read_forms(const flag *self, const char *text, void *out)
 
 static int read_group_size(const flag *self, const char *text, void *out)
 {
-    static const flag range = {.name = "--group-size", .least = 32, .most = 128};
     pack_options *opts = out;
-    uint32_t value;
-    int code = flag_u32(&range, text, &value);
-    if (!code && value & (value - 1))
+    const char *rest = text;
+    uint64_t value;
+    if (!flag_take_number(&rest, &value) || *rest || (value != 32 && value != 64 && value != 128))
         return flag_refuse(self, text, "32, 64 or 128");
-    opts->group_size = code ? 0 : value;
-    return code;
+    opts->group_size = (uint32_t)value;
+    return RUN_OK;
 }
 
 static int read_shape(const flag *self, const char *text, void *out)
 {
     pack_options *opts = out;
-    opts->synthetic = text;
     opts->shape = shape_find(text);
     return opts->shape ? RUN_OK : flag_refuse(self, text, "a name that --list-shapes prints");
 }
@@ -81,19 +80,20 @@ static int add_word(const char *text, void *out)
 }
 
 #define AT(member) .offset = offsetof(pack_options, member)
+#define NOTE(member) .note = offsetof(pack_options, member)
 
 static const flag flags[] = {
     {"--expert-versions", read_forms, AT(forms)},
     {"--cold-level", flag_u32, AT(cold_level), .least = 1, .most = MAX_COLD_LEVEL},
-    {"--group-size", read_group_size, AT(group_size)},
-    {"--scale-search", NULL, AT(scale_search)},
+    {"--group-size", read_group_size, AT(group_size), NOTE(for_integers)},
+    {"--scale-search", NULL, AT(scale_search), NOTE(for_integers)},
     {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
     {"--verify", NULL, AT(verify)},
     {"--json", NULL, AT(json)},
     {"--synthetic", read_shape, AT(shape)},
-    {"--layers", flag_u32, AT(layers), .least = 1, .most = UINT32_MAX},
-    {"--seed", flag_u64, AT(seed), .most = UINT64_MAX},
-    {"--weights", flag_choice, AT(weights), .choice = {"gaussian", "heavy"}},
+    {"--layers", flag_u32, AT(layers), .least = 1, .most = UINT32_MAX, NOTE(for_synthetic)},
+    {"--seed", flag_u64, AT(seed), .most = UINT64_MAX, NOTE(for_synthetic)},
+    {"--weights", flag_choice, AT(weights), .choice = {"gaussian", "heavy"}, NOTE(for_synthetic)},
     {"--list-shapes", NULL, AT(list_shapes)},
     {"--help", NULL, AT(help)},
 };
@@ -106,14 +106,11 @@ static int check_use(const pack_options *opts)
     if (opts->cold_level && !(opts->forms & 1u << MOEPAGE_FORM_DENSE))
         return fail(RUN_REFUSED, "--cold-level compresses dense images: name dense in "
                                  "--expert-versions");
-    if ((opts->group_size || opts->scale_search) && !(opts->forms & INTEGER_FORMS))
+    if (opts->for_integers && !(opts->forms & INTEGER_FORMS))
         return fail(RUN_REFUSED, "%s is about integer forms: name one in --expert-versions",
-                    opts->group_size ? "--group-size" : "--scale-search");
-    if (!opts->shape && (opts->layers || opts->seed || opts->weights))
-        return fail(RUN_REFUSED, "%s goes with --synthetic",
-                    opts->layers ? "--layers"
-                    : opts->seed ? "--seed"
-                                 : "--weights");
+                    opts->for_integers);
+    if (opts->for_synthetic && !opts->shape)
+        return fail(RUN_REFUSED, "%s goes with --synthetic", opts->for_synthetic);
     return RUN_OK;
 }
 
@@ -121,8 +118,10 @@ int pack_options_parse(int argc, char **argv, pack_options *out)
 {
     *out = (pack_options){0};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, add_word, out);
-    if (code || out->help || out->list_shapes)
+    if (code || out->help)
         return code;
+    if (out->list_shapes)
+        return argc == 2 ? RUN_OK : fail(RUN_REFUSED, "--list-shapes is given alone");
     uint32_t wanted = out->shape ? 1 : 2;
     if (out->n_words < wanted)
         return fail(RUN_REFUSED, "%s is missing: see --help",
@@ -132,5 +131,8 @@ int pack_options_parse(int argc, char **argv, pack_options *out)
                     out->words[0]);
     out->model = out->shape ? NULL : out->words[0];
     out->out = out->words[wanted - 1];
-    return check_use(out);
+    code = check_use(out);
+    if (!code && !out->group_size && out->forms & INTEGER_FORMS)
+        out->group_size = DEFAULT_GROUP_SIZE;
+    return code;
 }

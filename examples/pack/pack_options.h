@@ -14,17 +14,19 @@ typedef struct pack_options {
     const char *model; /* NULL with --synthetic */
     const char *out;
     uint32_t forms;      /* a set of 1u << MOEPAGE_FORM_*; 0 = not given */
+    uint32_t dtypes;     /* a set of 1u << MOEPAGE_DTYPE_* that experts must have */
     uint32_t cold_level; /* 0 = dense images plain */
-    uint32_t group_size; /* 0 = the library's choice */
+    uint32_t group_size; /* 0 without an integer form */
     uint32_t threads;    /* 0 = one per online CPU */
     bool scale_search;
     bool verify;
     bool json;
-    const char *synthetic; /* NULL, or the name of `shape` */
-    const shape *shape;
-    uint32_t layers; /* 0 = all */
+    const shape *shape; /* NULL without --synthetic */
+    uint32_t layers;    /* 0 = all */
     uint64_t seed;
     uint32_t weights; /* weight_shape */
+    /* flags that go with something else, or NULL */
+    const char *for_integers, *for_synthetic;
     bool list_shapes;
     bool help;
 } pack_options;

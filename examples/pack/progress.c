@@ -4,12 +4,14 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 
-enum { BAR_WIDTH = 30 };
+enum { BAR_WIDTH = 30, LEAST_BAR = 5, COLUMNS = 60, MOST_COLUMNS = 200 };
 
 #define REDRAW_NS 100000000u /* at most ten times a second */
 #define LINE_NS 1000000000u  /* and lines at most once */
@@ -26,7 +28,7 @@ static void stop(int signal)
  * does not stay so. */
 static void catch_signals(void)
 {
-    static const int caught[] = {SIGINT, SIGTERM};
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART}, before;
     sigset_t ours;
     sigemptyset(&action.sa_mask);
@@ -45,34 +47,56 @@ bool progress_stopped(void)
     return stopped;
 }
 
+/* A terminal whose lines can be drawn over. */
+static bool can_redraw(void)
+{
+    const char *kind = getenv("TERM");
+    return isatty(STDERR_FILENO) == 1 && kind && *kind && strcmp(kind, "dumb") != 0;
+}
+
 void progress_begin(progress *p, const char *doing)
 {
     catch_signals();
-    *p = (progress){.doing = doing,
-                    .terminal = isatty(STDERR_FILENO) == 1,
-                    .began_ns = clock_now_ns()};
+    *p = (progress){.doing = doing, .terminal = can_redraw(), .began_ns = clock_now_ns()};
     p->shown_ns = p->began_ns;
 }
 
-static void print_numbers(uint64_t done, uint64_t total, uint64_t ns)
+static void print_numbers(char *out, size_t room, uint64_t done, uint64_t total, uint64_t ns)
 {
     double rate = ns ? (double)done * 1e9 / (double)ns : 0;
     uint64_t left_s = rate > 0 ? (uint64_t)((double)(total - done) / rate + 0.5) : 0;
-    fprintf(stderr, "%3.0f%% of %.1f GB, %.0f MB/s, %" PRIu64 ":%02" PRIu64 " left",
-            100.0 * (double)done / (double)total, (double)total / 1e9, rate / 1e6, left_s / 60,
-            left_s % 60);
+    bool large = total >= 1000000000u;
+    snprintf(out, room, "%3.0f%% of %.1f %s, %.0f MB/s, %" PRIu64 ":%02" PRIu64 " left",
+             100.0 * (double)done / (double)total, (double)total / (large ? 1e9 : 1e6),
+             large ? "GB" : "MB", rate / 1e6, left_s / 60, left_s % 60);
 }
 
+static size_t columns(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
+        return COLUMNS;
+    return size.ws_col < MOST_COLUMNS ? size.ws_col : MOST_COLUMNS;
+}
+
+/* Into the line as far as it goes: what is wider than the terminal would wrap, and stay. */
 static void draw_bar(progress *p, uint64_t done, uint64_t total, uint64_t now)
 {
-    char bar[BAR_WIDTH + 1];
-    size_t full = (size_t)((double)BAR_WIDTH * (double)done / (double)total);
-    memset(bar, '#', full);
-    memset(bar + full, '.', BAR_WIDTH - full);
-    bar[BAR_WIDTH] = '\0';
-    fprintf(stderr, "\r%s [%s] ", p->doing, bar);
-    print_numbers(done, total, now - p->began_ns);
-    fputs("\033[K", stderr); /* what was longer before */
+    char numbers[80], bar[BAR_WIDTH + 4] = "", line[MOST_COLUMNS];
+    print_numbers(numbers, sizeof numbers, done, total, now - p->began_ns);
+    size_t room = columns() - 1, taken = strlen(p->doing) + strlen(numbers) + sizeof " [] " - 1;
+    size_t width = room < taken ? 0 : room - taken;
+    if (width > BAR_WIDTH)
+        width = BAR_WIDTH;
+    size_t full = (size_t)((double)width * (double)done / (double)total);
+    if (width >= LEAST_BAR) {
+        bar[0] = '[';
+        memset(bar + 1, '#', full);
+        memset(bar + 1 + full, '.', width - full);
+        memcpy(bar + 1 + width, "] ", sizeof "] ");
+    }
+    snprintf(line, room < sizeof line ? room + 1 : sizeof line, "%s %s%s", p->doing, bar, numbers);
+    fprintf(stderr, "\r%s\033[K", line); /* clears what was longer before */
     p->drawn = true;
     p->shown_ns = now;
 }
@@ -82,9 +106,9 @@ static void print_line(progress *p, uint64_t done, uint64_t total, uint64_t now)
 {
     if (done < p->next_bytes || now - p->shown_ns < LINE_NS)
         return;
-    fprintf(stderr, "%s: ", p->doing);
-    print_numbers(done, total, now - p->began_ns);
-    fputc('\n', stderr);
+    char numbers[80];
+    print_numbers(numbers, sizeof numbers, done, total, now - p->began_ns);
+    fprintf(stderr, "%s: %s\n", p->doing, numbers);
     p->shown_ns = now;
     p->next_bytes = done + total / 10;
 }

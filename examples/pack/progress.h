@@ -1,5 +1,5 @@
 /* progress.h — how far a long call is: a bar on a terminal, a line now and then elsewhere, and an
- * end to it on SIGINT or SIGTERM. */
+ * end to it on SIGINT, SIGTERM or SIGHUP. */
 #ifndef EXAMPLE_PROGRESS_H
 #define EXAMPLE_PROGRESS_H
 
@@ -8,14 +8,14 @@
 
 typedef struct progress {
     const char *doing;
-    bool terminal;
-    bool drawn; /* a bar stands on the terminal's last line */
+    bool terminal; /* that can draw over a line */
+    bool drawn;    /* a bar stands on the terminal's last line */
     uint64_t began_ns;
     uint64_t shown_ns;
     uint64_t next_bytes; /* when the next line is due */
 } progress;
 
-/* From now on both signals are caught and end the call. */
+/* From now on these signals are caught and end the call. */
 void progress_begin(progress *p, const char *doing);
 
 /* For moepage_pack_config: non-zero once a signal has come. `self` is a progress. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/expert_pair.h"
 #include "common/fail.h"
 
 #define SIGMA 0.02 /* standard deviation of initialised, and about that of trained, weights */
@@ -220,23 +221,15 @@ static int open_model(synthetic *s)
         return fail_memory();
     for (uint32_t i = 0; i < s->moe_layers; i++)
         s->layer_index[i] = (int32_t)(h->first_dense + i);
-    const moepage_expert_tensor tensors[2] = {
-        {.role = MOEPAGE_ROLE_GATE_UP,
-         .dtype = MOEPAGE_DTYPE_BF16,
-         .rank = 2,
-         .shape = {2ull * h->expert_intermediate, h->hidden}},
-        {.role = MOEPAGE_ROLE_DOWN,
-         .dtype = MOEPAGE_DTYPE_BF16,
-         .rank = 2,
-         .shape = {h->hidden, h->expert_intermediate}},
-    };
+    moepage_expert_tensor tensors[EXPERT_PAIR];
+    expert_pair(MOEPAGE_DTYPE_BF16, h->hidden, h->expert_intermediate, tensors);
     const moepage_banks banks = {.struct_size = sizeof banks,
                                  .moe_layers = s->moe_layers,
                                  .experts = h->experts,
                                  .top_k = h->top_k,
                                  .hidden = h->hidden,
                                  .expert_intermediate = h->expert_intermediate,
-                                 .n_tensors = 2,
+                                 .n_tensors = EXPERT_PAIR,
                                  .tensors = tensors,
                                  .read = read_expert,
                                  .read_user = s,
@@ -257,11 +250,14 @@ int synthetic_open(const shape *s, uint32_t layers, weight_shape weights, uint64
                    synthetic **out)
 {
     uint32_t n = layers ? layers : s->layers;
-    if (n > s->layers || n <= s->first_dense)
+    if (n > s->layers)
+        return fail(RUN_REFUSED, "--layers %" PRIu32 ": %s has %" PRIu32 " layers", n, s->name,
+                    s->layers);
+    if (n <= s->first_dense)
         return fail(RUN_REFUSED,
-                    "--layers %" PRIu32 ": %s has %" PRIu32 " layers, experts from the "
-                    "%" PRIu32 ". on",
-                    n, s->name, s->layers, s->first_dense + 1);
+                    "--layers %" PRIu32 ": the first %" PRIu32 " layers of %s have no experts, at "
+                    "least %" PRIu32 " are needed",
+                    n, s->first_dense, s->name, s->first_dense + 1);
     synthetic *made = calloc(1, sizeof *made);
     if (!made)
         return fail_memory();

@@ -1,0 +1,10 @@
+/* open_model.h — opens a checkpoint or a pack, or says in one line why not. */
+#ifndef EXAMPLE_OPEN_MODEL_H
+#define EXAMPLE_OPEN_MODEL_H
+
+#include "moepage.h"
+
+/* The library's warnings go to standard error. One line and RUN_REFUSED on failure. */
+int open_model(const char *path, moepage_model **out);
+
+#endif
