@@ -13,8 +13,8 @@
 #define MAX_THREADS 1024u
 #define MAX_COLD_LEVEL 19
 #define LOSSLESS_FORMS (1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_EXPH)
-#define ALL_FORMS \
-    (LOSSLESS_FORMS | 1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4 | 1u << MOEPAGE_FORM_INT2)
+#define INTEGER_FORMS (1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4 | 1u << MOEPAGE_FORM_INT2)
+#define ALL_FORMS (LOSSLESS_FORMS | INTEGER_FORMS)
 
 /* ---- forms and experts ---- */
 
@@ -128,7 +128,16 @@ static moepage_status check_config(const moepage_pack_config *config)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "cold_level is %d, but forms %#x has no DENSE for zstd to store",
                        config->cold_level, config->forms);
-    if (config->group_size != 32 && config->group_size != 64 && config->group_size != 128)
+    if (config->scale_search == 1 && !(config->forms & INTEGER_FORMS))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "scale_search is 1, but forms %#x has no integer form to search scales for",
+                       config->forms);
+    if (config->group_size && !(config->forms & INTEGER_FORMS))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "group_size is %u, but forms %#x has no integer form with groups",
+                       config->group_size, config->forms);
+    if (config->group_size && config->group_size != 32 && config->group_size != 64 &&
+        config->group_size != 128)
         return mp_fail(MOEPAGE_E_ARGUMENT, "group_size is %u, it must be 32, 64 or 128",
                        config->group_size);
     if (config->threads > MAX_THREADS)
@@ -192,9 +201,9 @@ moepage_status moepage_pack_write(const moepage_model *model, const char *path,
         return status;
     if (!own.forms)
         own.forms = 1u << MOEPAGE_FORM_EXPH;
+    status = check_config(&own);
     if (!own.group_size)
         own.group_size = 64;
-    status = check_config(&own);
     if (!status)
         status = write_pack(model, path, &own, &filled);
     if (!status && stats)

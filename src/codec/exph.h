@@ -20,8 +20,8 @@
 /* Most bytes of a stream of n elements; 0 for a dtype that is not coded or an n past 2^40. */
 uint64_t mp_exph_bound(uint32_t dtype, uint64_t n);
 
-/* Encodes in[0..n) to out (mp_exph_bound bytes), both at any alignment; returns the stream's size, a
- * multiple of MP_EXPH_ALIGN. Whether it pays is the caller's to judge. */
+/* Encodes in[0..n) to out (mp_exph_bound bytes), both at any alignment; returns the stream's size,
+ * a multiple of MP_EXPH_ALIGN. Whether it pays is the caller's to judge. */
 uint64_t mp_exph_encode(uint32_t dtype, const void *in, uint64_t n, void *out);
 
 /* ---- checking ---- */
@@ -52,8 +52,8 @@ const char *mp_exph_decoder_name(const mp_exph_decoder *decoder);
  * out, the whole tensor's memory at any alignment. Whatever the stream holds, nothing outside its
  * `bytes` is read and nothing outside those chunks' places is written; only a checked stream gives
  * meaningful numbers. What cannot be decoded at all becomes NaNs (every bit set), never old
- * memory. All decoders give the same bits, for damaged streams too. Uses at most 96 KiB of stack.
- */
+ * memory. All decoders give the same bits, for damaged streams too; `decoder` NULL gives them a
+ * symbol at a time, as the definition does. Uses at most 96 KiB of stack. */
 void mp_exph_decode(const mp_exph_decoder *decoder, const void *stream, uint64_t bytes,
                     uint32_t dtype, uint64_t n, uint64_t first, uint64_t count, void *out);
 

@@ -8,8 +8,8 @@
 
 #include "codec/exph_code.h"
 
-/* A coded chunk. Lane starts may be anywhere, also outside `readable`, but for a decoder's fast path:
- * see MP_EXPH_LANE_REACH. */
+/* A coded chunk. Lane starts may be anywhere, also outside `readable`, but for a decoder's fast
+ * path: see MP_EXPH_LANE_REACH. */
 typedef struct mp_exph_coded {
     const uint8_t *base;  /* of the chunk */
     uint64_t readable;    /* bytes from there to the stream's end */

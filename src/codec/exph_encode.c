@@ -211,7 +211,7 @@ static void plan_chunk(mp_exph_type type, const coder *code, const uint8_t *expo
         *out = (chunk_plan){MP_EXPH_RAW, 0, raw_bytes, {{0}}};
 }
 
-/* A flush stores all bits and gives whole bytes away; what is stored beyond them is stored again. */
+/* A flush stores all bits and gives whole bytes away; what it stores beyond is stored again. */
 typedef struct bit_writer {
     uint8_t *at;
     uint64_t bits;
@@ -252,7 +252,7 @@ static bit_writer put_lane(bit_writer to, const coder *code, const uint8_t *expo
     return to;
 }
 
-/* Lanes follow each other without a gap; zeros fill a lane up to its length and a tile to a byte. */
+/* Lanes follow each other without a gap; zeros fill a lane to its length and a tile to a byte. */
 static void put_tile(const coder *code, const tile_plan *plan, const uint8_t *exponents, uint32_t n,
                      uint8_t *out)
 {

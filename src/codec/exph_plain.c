@@ -1,5 +1,5 @@
-/* A coded chunk a symbol at a time, for all types and wherever its lanes lie: the definition of what
- * it holds. */
+/* A coded chunk a symbol at a time, for all types and wherever its lanes lie: the definition of
+ * what it holds. */
 #include "codec/exph_decoder.h"
 
 /* At least 57 bits from `bit` on; zeros past the end. */

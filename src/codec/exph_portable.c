@@ -28,32 +28,11 @@ static void join_group(uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM], uint
                  out + 2 * l * MP_EXPH_RUN);
 }
 
-static void decode_tile(const mp_wide_table *table, const uint8_t *base, const uint32_t *start,
-                        const uint8_t *rests, uint32_t n, uint8_t *out)
-{
-    uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM];
-    const uint32_t groups = n / MP_EXPH_GROUP, left = n % MP_EXPH_GROUP;
-    const uint32_t symbols = (groups + (left != 0)) * MP_EXPH_RUN;
-    for (uint32_t l = 0; l < MP_EXPH_LANES; l += MP_WIDE_ABREAST)
-        mp_wide_decode_lanes(table, base, start + l, symbols, exponents + l);
-    for (uint32_t g = 0; g < groups; g++)
-        join_group(exponents, g, rests + g * MP_EXPH_GROUP, out + 2 * g * MP_EXPH_GROUP);
-    if (left) {
-        uint8_t last_rests[MP_EXPH_GROUP] = {0}, last[2 * MP_EXPH_GROUP];
-        memcpy(last_rests, rests + groups * MP_EXPH_GROUP, left);
-        join_group(exponents, groups, last_rests, last);
-        memcpy(out + 2 * groups * MP_EXPH_GROUP, last, 2 * left);
-    }
-}
-
 static void decode(const mp_exph_book *book, const void *scratch, const mp_exph_coded *chunk,
                    uint8_t *out)
 {
     (void)book;
-    for (uint32_t t = 0; t < mp_exph_tiles(chunk->n); t++)
-        decode_tile(scratch, chunk->base, chunk->start + t * MP_EXPH_LANES,
-                    chunk->rests + t * MP_EXPH_TILE, mp_exph_tile_elements(chunk->n, t),
-                    out + 2 * t * MP_EXPH_TILE);
+    mp_wide_decode(scratch, join_group, chunk, out);
 }
 
 const mp_exph_decoder mp_exph_portable = {.name = "portable",

@@ -9,11 +9,6 @@
 #include "codec/exph_decoder.h"
 
 #define MP_EXPH_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define MP_EXPH_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MP_EXPH_UNROLL _Pragma("GCC unroll 8")
-#endif
 
 /* ---- The table ---- */
 
@@ -53,7 +48,7 @@ static inline uint64_t mp_wide_full_entry(const mp_exph_book *book, uint32_t win
     return entry;
 }
 
-/* Windows of k bits that begin with symbol s: what the rest of the window holds, and s before it. */
+/* Windows of k bits that begin with symbol s: what the rest of the window holds, after s. */
 static inline void mp_wide_fill_symbol(const mp_exph_book *book, uint32_t s, uint32_t first,
                                        uint32_t k, uint64_t *entries)
 {
@@ -116,7 +111,7 @@ MP_EXPH_INLINE void mp_wide_turn(const uint64_t *entries, uint64_t mask, mp_wide
 {
     uint64_t place = of->place;
     uint64_t bits = mp_exph_get64(of->at) >> (place & 7);
-    MP_EXPH_UNROLL
+    MP_UNROLL
     for (uint32_t i = 0; i < MP_WIDE_TURN_LOOKUPS; i++) {
         const uint64_t entry = entries[bits & mask], both = entry >> MP_WIDE_AT_LENGTH;
         mp_exph_put64(out + (place >> 8), entry);
@@ -136,18 +131,54 @@ MP_EXPH_INLINE void mp_wide_decode_lanes(const mp_wide_table *table, const uint8
     const uint64_t *entries = table->entries + (1u << table->window);
     const uint64_t mask = (1u << table->window) - 1, enough = (uint64_t)symbols << 8;
     mp_wide_lane lanes[MP_WIDE_ABREAST];
-    MP_EXPH_UNROLL
+    MP_UNROLL
     for (uint32_t i = 0; i < MP_WIDE_ABREAST; i++)
         lanes[i] = (mp_wide_lane){.at = base + start[i] / 8, .place = start[i] % 8};
     uint64_t least;
     do {
         least = UINT64_MAX;
-        MP_EXPH_UNROLL
+        MP_UNROLL
         for (uint32_t i = 0; i < MP_WIDE_ABREAST; i++) {
             mp_wide_turn(entries, mask, &lanes[i], out[i]);
             least = lanes[i].place < least ? lanes[i].place : least;
         }
     } while (least < enough);
+}
+
+/* ---- Tiles ---- */
+
+/* A group of elements from its lanes' exponents and its rests. */
+typedef void mp_wide_join(uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM], uint32_t group,
+                          const uint8_t *rests, uint8_t *out);
+
+/* A tile's exponents go lane by lane to a buffer, and are joined from there group by group. */
+MP_EXPH_INLINE void mp_wide_decode_tile(const mp_wide_table *table, mp_wide_join *join,
+                                        const uint8_t *base, const uint32_t *start,
+                                        const uint8_t *rests, uint32_t n, uint8_t *out)
+{
+    uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM];
+    const uint32_t groups = n / MP_EXPH_GROUP, left = n % MP_EXPH_GROUP;
+    const uint32_t symbols = (groups + (left != 0)) * MP_EXPH_RUN;
+    for (uint32_t l = 0; l < MP_EXPH_LANES; l += MP_WIDE_ABREAST)
+        mp_wide_decode_lanes(table, base, start + l, symbols, exponents + l);
+    for (uint32_t g = 0; g < groups; g++)
+        join(exponents, g, rests + g * MP_EXPH_GROUP, out + 2 * g * MP_EXPH_GROUP);
+    if (left) {
+        uint8_t last_rests[MP_EXPH_GROUP] = {0}, last[2 * MP_EXPH_GROUP];
+        memcpy(last_rests, rests + groups * MP_EXPH_GROUP, left);
+        join(exponents, groups, last_rests, last);
+        memcpy(out + 2 * groups * MP_EXPH_GROUP, last, 2 * left);
+    }
+}
+
+/* `join` is a constant wherever this is inlined. */
+MP_EXPH_INLINE void mp_wide_decode(const mp_wide_table *table, mp_wide_join *join,
+                                   const mp_exph_coded *chunk, uint8_t *out)
+{
+    for (uint32_t t = 0; t < mp_exph_tiles(chunk->n); t++)
+        mp_wide_decode_tile(table, join, chunk->base, chunk->start + t * MP_EXPH_LANES,
+                            chunk->rests + t * MP_EXPH_TILE, mp_exph_tile_elements(chunk->n, t),
+                            out + 2 * t * MP_EXPH_TILE);
 }
 
 #endif

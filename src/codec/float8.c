@@ -1,6 +1,9 @@
 /* The numbers of one byte and less that checkpoints hold, as floats.
  *
- * Built from bits, not by arithmetic on denormals: right also in threads that flush those. */
+ * Numbers of a byte are built from bits, not by arithmetic on denormals: right also in threads that
+ * flush those. MXFP4 multiplies by its scales, in double, where nothing of it is denormal. */
+#include <string.h>
+
 #include "base/floats.h"
 #include "codec/quant.h"
 
@@ -43,15 +46,35 @@ float mp_f8_e8m0_value(uint8_t bits)
 
 #define MX_GROUP 32
 
+/* 2^(bits - 127): normal as a double, whatever it is as a float. */
+static double scale_of(uint8_t bits)
+{
+    const uint64_t exponent = bits == 0xff ? 0x7ff : 1023 - 127 + bits;
+    const uint64_t pattern = exponent << 52 | (uint64_t)(bits == 0xff) << 51;
+    double scale;
+    memcpy(&scale, &pattern, sizeof scale);
+    return scale;
+}
+
+/* The float that is exactly x, infinity past all of them. What is denormal as a float would be
+ * flushed in its conversion, so it is made of its bits: a number of 2^-149. */
+static float float_from(double x)
+{
+    const double magnitude = x < 0 ? -x : x;
+    if (magnitude == 0 || !(magnitude < 0x1p-126))
+        return (float)x;
+    return mp_float_of((x < 0 ? 0x80000000u : 0) | (uint32_t)(magnitude * 0x1p149));
+}
+
 void mp_mxfp4_decode(const uint8_t *blocks, const uint8_t *scales, uint64_t n, float *out)
 {
-    static const float values[16] = {0,     0.5f,  1,     1.5f,  2,     3,     4,     6,
-                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    static const double values[16] = {0,    0.5,  1,  1.5,  2,  3,  4,  6,
+                                      -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
     for (uint64_t g = 0; g < n / MX_GROUP; g++) {
-        const float scale = mp_f8_e8m0_value(scales[g]);
+        const double scale = scale_of(scales[g]);
         for (uint32_t i = 0; i < MX_GROUP / 2; i++, blocks++, out += 2) {
-            out[0] = values[*blocks & 15] * scale;
-            out[1] = values[*blocks >> 4] * scale;
+            out[0] = float_from(values[*blocks & 15] * scale);
+            out[1] = float_from(values[*blocks >> 4] * scale);
         }
     }
 }

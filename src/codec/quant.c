@@ -306,6 +306,74 @@ void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t r
     }
 }
 
+/* ---- Checking ---- */
+
+/* Eight bytes of integers twice over: as wide as any instruction set is without asking. */
+typedef uint64_t words __attribute__((vector_size(16)));
+
+/* The least integer in two's complement is none of the symmetric range. Its bits are the highest of
+ * each field; what a field differs from it is zero nowhere else, and only there is borrowed for. */
+static words least_in(words some, words low, words high)
+{
+    some ^= high;
+    return (some - low) & ~some & high;
+}
+
+static bool holds_least(const uint8_t *packed, uint64_t n, uint32_t bits)
+{
+    const uint64_t lowest = UINT64_MAX / ((1u << bits) - 1);
+    const words low = (words){0} + lowest, high = low << (bits - 1);
+    words found = {0}, some;
+    uint64_t i = 0;
+    for (; i + sizeof some <= n; i += sizeof some) {
+        memcpy(&some, packed + i, sizeof some);
+        found |= least_in(some, low, high);
+    }
+    some = (words){0};
+    memcpy(&some, packed + i, n - i);
+    found |= least_in(some, low, high);
+    return (found[0] | found[1]) != 0;
+}
+
+static moepage_status check_integers(const mp_quant_shape *shape, const mp_quant_layout *layout,
+                                     const uint8_t *packed)
+{
+    const uint32_t used = (uint32_t)(shape->columns % (8 / shape->bits)) * shape->bits;
+    for (uint64_t row = 0; row < shape->rows; row++, packed += layout->row_bytes) {
+        if (holds_least(packed, layout->row_bytes, shape->bits))
+            return mp_fail(MOEPAGE_E_FORMAT,
+                           "row %llu has the integer %d: int%u goes from -%d to %d",
+                           (unsigned long long)row, -top_of(shape->bits) - 1, shape->bits,
+                           top_of(shape->bits), top_of(shape->bits));
+        if (used && packed[layout->row_bytes - 1] >> used)
+            return mp_fail(MOEPAGE_E_FORMAT, "row %llu is not padded by zeros",
+                           (unsigned long long)row);
+    }
+    return MOEPAGE_OK;
+}
+
+/* Greater as bits than any finite half: infinities, NaNs and all that is negative. */
+static moepage_status check_scales(const mp_quant_shape *shape, const mp_quant_layout *layout,
+                                   const char *scales)
+{
+    for (uint64_t i = 0; i < shape->rows * layout->row_groups; i++) {
+        if (load_scale(scales, i) >= HALF_INFINITY)
+            return mp_fail(MOEPAGE_E_FORMAT,
+                           "the scale of row %llu, group %llu is 0x%04x: it must be finite and not "
+                           "negative",
+                           (unsigned long long)(i / layout->row_groups),
+                           (unsigned long long)(i % layout->row_groups), load_scale(scales, i));
+    }
+    return MOEPAGE_OK;
+}
+
+static bool all_zero(const uint8_t *bytes, uint64_t from, uint64_t to)
+{
+    while (from < to && !bytes[from])
+        from++;
+    return from == to;
+}
+
 moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint64_t bytes)
 {
     mp_quant_layout layout;
@@ -314,13 +382,13 @@ moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint6
                        "%llu bytes are no matrix of [%llu, %llu] in int%u and groups of %u",
                        (unsigned long long)bytes, (unsigned long long)shape->rows,
                        (unsigned long long)shape->columns, shape->bits, shape->group);
-    const char *scales = (const char *)in + layout.scale_offset;
-    for (uint64_t i = 0; i < shape->rows * layout.row_groups; i++) {
-        if ((load_scale(scales, i) & HALF_INFINITY) == HALF_INFINITY)
-            return mp_fail(MOEPAGE_E_FORMAT,
-                           "the scale of row %llu, group %llu is not finite (0x%04x)",
-                           (unsigned long long)(i / layout.row_groups),
-                           (unsigned long long)(i % layout.row_groups), load_scale(scales, i));
-    }
-    return MOEPAGE_OK;
+    const uint64_t scales_end =
+        layout.scale_offset + shape->rows * layout.row_groups * sizeof(uint16_t);
+    moepage_status status = check_integers(shape, &layout, in);
+    if (!status)
+        status = check_scales(shape, &layout, (const char *)in + layout.scale_offset);
+    if (!status && (!all_zero(in, shape->rows * layout.row_bytes, layout.scale_offset) ||
+                    !all_zero(in, scales_end, layout.bytes)))
+        status = mp_fail(MOEPAGE_E_FORMAT, "its integers or its scales are not padded by zeros");
+    return status;
 }

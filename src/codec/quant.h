@@ -43,7 +43,8 @@ moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, cons
 void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t row, uint64_t first,
                          uint64_t n, float *out);
 
-/* `bytes` must be the layout's, and every scale finite: FORMAT otherwise. */
+/* `bytes` must be the layout's, every integer in the symmetric range, every scale finite and not
+ * negative (nor minus zero), and all padding zeros: FORMAT otherwise. */
 moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint64_t bytes);
 
 /* Scales of FP8 weights: the weight in row r, column c of a matrix counts as its FP8 value times

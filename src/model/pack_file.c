@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,10 @@
 #include "base/errno_text.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "model/file.h"
 
+/* The longest that is put behind a name. */
+#define PART_SUFFIX ".part99"
 enum { PART_NAMES = 100 };
 
 typedef struct descriptor_name {
@@ -40,19 +44,37 @@ static char *directory_of(const char *path)
     return copy;
 }
 
-/* The rename must not do away with a directory, a device or a pipe. */
+/* The rename must not do away with a directory, a device or a pipe; nor may it be the first to find
+ * that no file can have this name. */
 static moepage_status check_target(const char *path)
 {
     struct stat target;
-    if (!stat(path, &target) && !S_ISREG(target.st_mode))
+    if (stat(path, &target))
+        return errno == ENOENT ? MOEPAGE_OK : mp_file_fail(path, "create");
+    if (!S_ISREG(target.st_mode))
         return mp_fail(MOEPAGE_E_ARGUMENT, "%.300s is no regular file: a pack would replace it",
                        path);
     return MOEPAGE_OK;
 }
 
+/* How much of the path a part's name begins with: all of it, unless it would be too long then. 0:
+ * there is no room beside it. */
+static uint64_t stem_of(const char *path, const char *directory)
+{
+    const uint64_t suffix = sizeof PART_SUFFIX - 1, whole = strlen(path);
+    const uint64_t name = (uint64_t)(mp_path_name(path) - path);
+    const long most = pathconf(directory, _PC_NAME_MAX);
+    uint64_t end = name + (most > (long)suffix ? (uint64_t)most : NAME_MAX);
+    if (end > PATH_MAX - 1)
+        end = PATH_MAX - 1;
+    end = end > name + suffix ? end - suffix : 0;
+    return end < whole ? end : whole;
+}
+
 static bool next_part(mp_pack_file *file, int i)
 {
-    snprintf(file->part, strlen(file->path) + sizeof ".part00", "%s.part%d", file->path, i);
+    snprintf(file->part, file->stem + sizeof PART_SUFFIX, "%.*s.part%d", (int)file->stem,
+             file->path, i);
     return i < PART_NAMES;
 }
 
@@ -60,19 +82,20 @@ static bool next_part(mp_pack_file *file, int i)
 static moepage_status create_named(mp_pack_file *file)
 {
     for (int i = 0; next_part(file, i); i++) {
-        file->fd = open(file->part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        file->fd =
+            mp_file_keep_apart(open(file->part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (file->fd >= 0)
             return MOEPAGE_OK;
         if (errno != EEXIST)
             break;
     }
-    return mp_file_fail(file->part, "create");
+    return mp_file_fail(file->path, "create");
 }
 
 /* Not on every file system, and only where the system lets it have a name later. */
 static bool create_unnamed(mp_pack_file *file)
 {
-    file->fd = open(file->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    file->fd = mp_file_keep_apart(open(file->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
     if (file->fd < 0)
         return false;
     file->unnamed = access(descriptor_path(file->fd).path, F_OK) == 0;
@@ -83,17 +106,35 @@ static bool create_unnamed(mp_pack_file *file)
     return file->unnamed;
 }
 
-moepage_status mp_pack_file_create(const char *path, mp_pack_file *out)
+static moepage_status begin(const char *path, mp_pack_file *out)
 {
+    *out = (mp_pack_file){.path = path, .fd = -1};
     moepage_status status = check_target(path);
     if (status)
         return status;
-    *out = (mp_pack_file){.path = path, .fd = -1};
     out->directory = directory_of(path);
-    out->part = mp_alloc(strlen(path) + sizeof ".part00");
+    out->part = mp_alloc(strlen(path) + sizeof PART_SUFFIX);
     if (!out->directory || !out->part)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path");
-    return create_unnamed(out) ? MOEPAGE_OK : create_named(out);
+    out->stem = stem_of(path, out->directory);
+    if (out->stem == 0)
+        return mp_fail(MOEPAGE_E_IO, "%.300s...: the path leaves no room for a name beside it",
+                       path);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pack_file_create(const char *path, mp_pack_file *out)
+{
+    moepage_status status = begin(path, out);
+    if (status || create_unnamed(out))
+        return status;
+    return create_named(out);
+}
+
+moepage_status mp_pack_file_create_named(const char *path, mp_pack_file *out)
+{
+    moepage_status status = begin(path, out);
+    return status ? status : create_named(out);
 }
 
 moepage_status mp_pack_file_write(mp_pack_file *file, const void *bytes, uint64_t n,
@@ -134,7 +175,7 @@ static moepage_status link_part(mp_pack_file *file)
         if (errno != EEXIST)
             break;
     }
-    return mp_file_fail(file->part, "create");
+    return mp_file_fail(file->path, "create");
 }
 
 void mp_pack_file_reading_path(const mp_pack_file *file, char *out, uint64_t capacity)
@@ -160,8 +201,7 @@ moepage_status mp_pack_file_publish(mp_pack_file *file, const mp_log *log)
     if (status)
         return status;
     if (rename(file->part, file->path))
-        return mp_fail(MOEPAGE_E_IO, "%.200s cannot be renamed to %.200s: %s", file->part,
-                       file->path, mp_errno_text_of(errno).text);
+        return mp_file_fail(file->path, "rename a complete file to it");
     close(file->fd); /* after fsync it has nothing left to report */
     file->fd = -1;
     sync_directory(file, log);

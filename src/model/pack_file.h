@@ -10,13 +10,17 @@ typedef struct mp_pack_file {
     const char *path; /* the final one; borrowed */
     char *directory;  /* that it is in */
     char *part;       /* a name beside it: used until the end, or in passing where `unnamed` */
+    uint64_t stem;    /* bytes of `path` that `part` begins with: all that fit into a name */
     int fd;
     uint32_t unnamed; /* 1: the system deletes the file if this process dies */
 } mp_pack_file;
 
-/* Begins a file that is to be `path`. ARGUMENT if that is there and no regular file; NOT_FOUND, IO,
- * NO_MEMORY. */
+/* Begins a file that is to be `path`, which must stay. ARGUMENT if that is there and no regular file;
+ * NOT_FOUND, IO, NO_MEMORY. Discard it in any case. */
 moepage_status mp_pack_file_create(const char *path, mp_pack_file *out);
+
+/* The same where the file system has no files without a name. */
+moepage_status mp_pack_file_create_named(const char *path, mp_pack_file *out);
 
 moepage_status mp_pack_file_write(mp_pack_file *file, const void *bytes, uint64_t n,
                                   uint64_t offset);

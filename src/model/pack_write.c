@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "model/bounce.h"
+#include "model/file.h"
 #include "model/pack.h"
 #include "model/pack_encode.h"
 #include "model/pack_file.h"
@@ -357,7 +358,10 @@ static moepage_status verify(writer *w)
         status = mp_pack_verify(w->model, written, w->options, &w->progress);
         mp_model_free(written);
     }
-    return status ? mp_fail_within(status, "reading back what was written") : MOEPAGE_OK;
+    if (!status)
+        return MOEPAGE_OK;
+    mp_fail_within(status, "reading back what was written");
+    return mp_path_fail_within(status, w->file.path);
 }
 
 static moepage_status write_all(writer *w)

@@ -30,10 +30,11 @@ moepage_status mp_slot_layout(struct moepage_model *model, moepage_status refuse
     for (uint32_t i = 0; i < model->n_pieces; i++)
         model->pieces[i].slot_offset =
             model->tensors[model->pieces[i].tensor].offset + model->pieces[i].tensor_offset;
-    uint64_t experts = (uint64_t)info->moe_layers * info->experts;
-    if (__builtin_mul_overflow(experts, info->expert_bytes, &info->routed_bytes))
+    uint64_t experts = (uint64_t)info->moe_layers * info->experts, slots;
+    info->routed_bytes = experts * info->expert_bytes; /* no more than their slots */
+    if (__builtin_mul_overflow(experts, info->slot_bytes, &slots))
         return mp_fail(refuse, "%u layers of %u experts of %llu bytes: the total overflows 64 bits",
-                       info->moe_layers, info->experts, (unsigned long long)info->expert_bytes);
+                       info->moe_layers, info->experts, (unsigned long long)info->slot_bytes);
     return MOEPAGE_OK;
 }
 

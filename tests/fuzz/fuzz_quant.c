@@ -1,7 +1,8 @@
 /* Any numbers as a matrix to quantise: it is refused exactly when a weight is not finite or too
  * large for any scale; else each integer is the nearest to its weight under the group's scale, that
  * scale is the smallest that covers the group, and one that was searched for is no worse. And any
- * bytes as a quantised matrix: the check refuses scales that are not finite, no more.
+ * bytes as a quantised matrix: the check refuses what no encoder makes (integers out of range, scales
+ * that are negative or not finite, padding that is not zero), no more.
  *
  *   u8 shape: bits (low 2), group (next 2), dtype (next 2); u8 rows; u16 columns; bytes
  *
@@ -156,18 +157,38 @@ static void check_encodes(const matrix *m)
     fuzz_fence_free(&found);
 }
 
+/* Bits of the image that belong to no integer and no scale. */
+static bool is_padded(const matrix *m, const uint8_t *image)
+{
+    const uint64_t row_bits = m->layout.row_bytes * 8, used = m->shape.columns * m->shape.bits;
+    const uint64_t scales = m->layout.scale_offset * 8;
+    const uint64_t scales_end = scales + m->shape.rows * m->layout.row_groups * 16;
+    for (uint64_t bit = 0; bit < m->layout.bytes * 8; bit++) {
+        const bool integer = bit < m->shape.rows * row_bits && bit % row_bits < used;
+        if (!integer && (bit < scales || bit >= scales_end) && image[bit / 8] >> bit % 8 & 1)
+            return false;
+    }
+    return true;
+}
+
 /* The weights' bytes, repeated, as an image. */
 static void check_image(const matrix *m)
 {
     fuzz_fence image = fuzz_fence_make(m->layout.bytes);
     for (size_t i = 0; i < image.n_bytes; i++)
         image.bytes[i] = m->weights.bytes[i % m->weights.n_bytes];
-    bool finite = true;
-    for (uint64_t row = 0; row < m->shape.rows; row++)
-        for (uint64_t g = 0; g < m->layout.row_groups; g++)
-            finite = finite && isfinite(scale_at(m, image.bytes, row, g));
+    bool finite = true, sound = is_padded(m, image.bytes);
+    for (uint64_t row = 0; row < m->shape.rows; row++) {
+        for (uint64_t g = 0; g < m->layout.row_groups; g++) {
+            const double scale = scale_at(m, image.bytes, row, g);
+            finite = finite && isfinite(scale);
+            sound = sound && isfinite(scale) && !signbit(scale);
+        }
+        for (uint64_t c = 0; c < m->shape.columns; c++)
+            sound = sound && integer_at(m, image.bytes, row, c) >= -top_of(m);
+    }
     moepage_status status = mp_quant_check(&m->shape, image.bytes, image.n_bytes);
-    FUZZ_CHECK(status == (finite ? MOEPAGE_OK : MOEPAGE_E_FORMAT), "status %d", status);
+    FUZZ_CHECK(status == (sound ? MOEPAGE_OK : MOEPAGE_E_FORMAT), "status %d", status);
     FUZZ_CHECK(mp_quant_check(&m->shape, image.bytes, image.n_bytes - 1) == MOEPAGE_E_FORMAT);
     if (finite)
         check_decode(m, image.bytes, &image);

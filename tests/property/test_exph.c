@@ -1,5 +1,5 @@
 /* Random tensors through the exponent-Huffman codec: what goes in comes out of every decoder, chunk
- * by chunk in any order; what is damaged is found, and does no harm. Each failure names its seed. */
+ * by chunk in any order; what is damaged is found, and does no harm. A failure names its seed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -119,22 +119,21 @@ static void test_exph_damage_is_found_and_stays_in_bounds(void **state)
     for (uint64_t seed = 1000000; seed < 1000000 + ROUNDS / 4; seed++) {
         round r = open_round(seed);
         uint8_t *before = guarded_alloc(r.bytes);
-        uint8_t *first = guarded_alloc(r.in_bytes), *out = guarded_alloc(r.in_bytes);
+        uint8_t *want = guarded_alloc(r.in_bytes), *out = guarded_alloc(r.in_bytes);
         memcpy(before, r.stream, r.bytes);
         damage(&r);
         if (memcmp(before, r.stream, r.bytes) != 0 &&
             mp_exph_check(r.stream, r.bytes, r.dtype, r.n) == MOEPAGE_OK)
             fails(&r, "damage was not found");
-        memset(first, 0x11, r.in_bytes);
-        decode_shuffled(&r, exph_decoders[0], first);
-        for (uint32_t d = 1; d < n_exph_decoders; d++) {
+        exph_naive_decode(r.stream, r.bytes, r.dtype, r.n, want);
+        for (uint32_t d = 0; d < n_exph_decoders; d++) {
             memset(out, 0x22, r.in_bytes);
             decode_shuffled(&r, exph_decoders[d], out);
-            if (memcmp(out, first, r.in_bytes) != 0)
+            if (memcmp(out, want, r.in_bytes) != 0)
                 fails(&r, mp_exph_decoder_name(exph_decoders[d]));
         }
         guarded_free(before, r.bytes);
-        guarded_free(first, r.in_bytes);
+        guarded_free(want, r.in_bytes);
         guarded_free(out, r.in_bytes);
         close_round(&r);
     }

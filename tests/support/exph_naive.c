@@ -1,4 +1,4 @@
-/* Exponent-Huffman streams, read and measured the slow way. */
+/* Exponent-Huffman streams, read, decoded whatever they hold, and measured: the slow way. */
 #include "exph_naive.h"
 
 #include <stdlib.h>
@@ -65,11 +65,12 @@ typedef struct book {
 static book read_book(const uint8_t *stream)
 {
     book b = {.complete = 0};
-    uint32_t code = 0, shares = 0;
+    uint32_t code = 0, shares = 0, longest = 0;
     for (uint32_t s = 0; s < 16; s++) {
         b.exponent[s] = stream[12 + s];
         b.length[s] = s % 2 ? stream[28 + s / 2] >> 4 : stream[28 + s / 2] & 15;
         shares += b.length[s] ? 1u << 8 >> b.length[s] : 0;
+        longest = b.length[s] > longest ? b.length[s] : longest;
     }
     for (uint32_t length = 1; length <= 8; length++, code <<= 1) {
         for (uint32_t s = 0; s < 16; s++) {
@@ -77,7 +78,7 @@ static book read_book(const uint8_t *stream)
                 b.code[s] = code++;
         }
     }
-    b.complete = shares == 256;
+    b.complete = shares == 256 && longest <= 8;
     return b;
 }
 
@@ -253,6 +254,98 @@ const char *exph_naive_read(const void *stream, uint64_t bytes, uint32_t dtype, 
     }
     free(c);
     return wrong ? wrong : at == bytes ? NULL : "the stream does not end with its chunks";
+}
+
+/* ---- Whatever it holds ---- */
+
+/* Where the stream's memory ends; bits from there on are zeros. */
+typedef struct window {
+    const uint8_t *stream;
+    uint64_t bytes;
+} window;
+
+static uint32_t symbol_at(const book *b, window in, uint64_t *at)
+{
+    uint8_t next[2] = {0};
+    uint64_t used = 0;
+    for (uint32_t k = 0; k < 8; k++, (*at)++)
+        next[0] |= (uint8_t)(*at / 8 < in.bytes ? bit(in.stream, *at) << k : 0);
+    const uint32_t symbol = next_symbol(b, next, &used);
+    *at -= 8 - used;
+    return symbol;
+}
+
+static void decode_lanes(chunk *c, window in)
+{
+    const uint32_t tiles = (c->n + TILE - 1) / TILE, own = (1u << c->s.exponent_bits) - 1;
+    const uint8_t *heads = c->base, *lengths = heads + 4 * tiles;
+    const uint8_t *positions = lengths + LANES * tiles, *listed = positions + 2 * c->value;
+    const uint64_t bits = (uint64_t)(listed + c->value - in.stream);
+    for (uint32_t t = 0; t < tiles; t++) {
+        const uint64_t unit = number(heads + 4 * t + 2, 2);
+        uint64_t begin = (bits + number(heads + 4 * t, 2)) * 8;
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            uint64_t at = begin;
+            for (uint32_t k = 0; k < TILE / LANES; k++) {
+                const uint32_t i = t * TILE + k / RUN * GROUP + lane * RUN + k % RUN;
+                const uint32_t symbol = i < c->n ? symbol_at(c->b, in, &at) : ESCAPE;
+                if (i < c->n)
+                    c->exponents[i] = (uint8_t)(symbol < ESCAPE ? c->b->exponent[symbol] & own : 0);
+            }
+            begin += (unit & 4095) + ((uint64_t)lengths[t * LANES + lane] << (unit >> 12));
+        }
+    }
+    for (uint32_t k = 0; k < c->value; k++) {
+        if (number(positions + 2 * k, 2) < c->n)
+            c->exponents[number(positions + 2 * k, 2)] = listed[k] & own;
+    }
+}
+
+/* False where there is no code, no such mode, or no room for what the mode needs. */
+static int decode_chunk(chunk *c, window in, uint32_t mode, uint8_t *out)
+{
+    const uint64_t rests = rest_bytes(c->s, c->n);
+    const uint64_t index = (c->n + TILE - 1) / TILE * (4 + LANES) + 3 * c->value;
+    if (mode == 2 && c->bytes >= c->n * c->s.bytes) {
+        memcpy(out, c->base, c->n * c->s.bytes);
+        return 1;
+    }
+    if (mode > 1 || c->bytes < rests ||
+        (mode == 0 && (!c->b->complete || c->bytes < index + rests)))
+        return 0;
+    if (mode == 1)
+        memset(c->exponents, (int)(c->value & ((1u << c->s.exponent_bits) - 1)), CHUNK);
+    else
+        decode_lanes(c, in);
+    const uint8_t *rest = mode == 1 ? c->base : c->base + c->bytes - rests;
+    for (uint32_t i = 0; i < c->n; i++)
+        put_element(c->s, c->exponents[i], rest, i, out);
+    return 1;
+}
+
+void exph_naive_decode(const void *stream, uint64_t bytes, uint32_t dtype, uint64_t n, void *out)
+{
+    const window in = {stream, bytes};
+    const uint64_t chunks = (n + CHUNK - 1) / CHUNK;
+    const int whole = bytes >= up_to_16(36 + 12 * chunks);
+    const book b = whole ? read_book(stream) : (book){.complete = 0};
+    chunk *c = calloc(1, sizeof *c);
+    if (!c)
+        abort();
+    *c = (chunk){.s = shape_of(dtype), .b = &b};
+    for (uint64_t i = 0; i < chunks; i++) {
+        const uint8_t *entry = in.stream + 36 + 12 * i;
+        const uint64_t begin = whole ? number(entry, 5) * 16 : 0;
+        const uint64_t end = whole && i + 1 < chunks ? number(entry + 12, 5) * 16 : bytes;
+        uint8_t *place = (uint8_t *)out + i * CHUNK * c->s.bytes;
+        c->n = n - i * CHUNK < CHUNK ? (uint32_t)(n - i * CHUNK) : CHUNK;
+        c->bytes = whole && begin <= end && end <= bytes ? end - begin : 0;
+        c->base = in.stream + (c->bytes ? begin : 0);
+        c->value = whole ? (uint32_t)number(entry + 6, 2) : 0;
+        if (!c->bytes || !decode_chunk(c, in, entry[5], place))
+            memset(place, 0xff, c->n * c->s.bytes);
+    }
+    free(c);
 }
 
 /* ---- Sizes ---- */

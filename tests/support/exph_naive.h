@@ -1,5 +1,5 @@
-/* exph_naive.h — a reader of exponent-Huffman streams written from docs/format-exph.md alone, bit by
- * bit, with no regard for speed. It shares no code with the library. */
+/* exph_naive.h — a reader of exponent-Huffman streams written from docs/format-exph.md alone, bit
+ * by bit, with no regard for speed. It shares no code with the library. */
 #ifndef EXPH_NAIVE_H
 #define EXPH_NAIVE_H
 
@@ -16,6 +16,9 @@ typedef struct exph_naive_stats {
  * specified: every byte has one right value or is under a checksum. `stats` may be NULL. */
 const char *exph_naive_read(const void *stream, uint64_t bytes, uint32_t dtype, uint64_t n,
                             void *out, exph_naive_stats *stats);
+
+/* What every decoder must make of these bytes, whatever they are. */
+void exph_naive_decode(const void *stream, uint64_t bytes, uint32_t dtype, uint64_t n, void *out);
 
 /* The parts of a stream all of whose chunks are coded, with the best code there is: header, tables,
  * escapes, code and rests, without padding between bits and rests. Worked out from the elements. */

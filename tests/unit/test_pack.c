@@ -449,6 +449,34 @@ static void test_pack_is_read_by_many_threads_at_once(void **state)
     assert_int_equal(moepage_model_close(pack), MOEPAGE_OK);
 }
 
+/* Their tensors' bytes would still be counted, the padding of their slots would not. */
+static void test_pack_forms_of_slots_past_all_counting_are_refused(void **state)
+{
+    (void)state;
+    moepage_banks banks = source.banks;
+    moepage_expert_tensor tensor = {.role = MOEPAGE_ROLE_DOWN,
+                                    .dtype = MOEPAGE_DTYPE_U8,
+                                    .rank = 2,
+                                    .shape = {65535, 65537}}; /* 2^32 - 1 */
+    moepage_model *model = NULL;
+    pack_source_open(&source);
+    banks.moe_layers = banks.layers = 65536;
+    banks.layer_index = NULL;
+    banks.experts = 65536;
+    banks.tensors = &tensor;
+    banks.n_tensors = 1;
+    banks.read = read_nothing;
+    assert_int_equal(moepage_model_open_banks(&banks, NULL, &model), MOEPAGE_E_ARGUMENT);
+    expect_sentence("65536 experts of 4294967296 bytes|overflows");
+    banks.experts = 65535;
+    assert_int_equal(moepage_model_open_banks(&banks, NULL, &model), MOEPAGE_OK);
+    moepage_form_info of = {.struct_size = sizeof of};
+    assert_int_equal(moepage_model_get_form(model, MOEPAGE_FORM_DENSE, &of), MOEPAGE_OK);
+    assert_int_equal(of.image_bytes, (uint64_t)65535 << 48);
+    assert_int_equal(of.stored_bytes, (uint64_t)65535 * 65536 * 4294967295u);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
 /* ---- Damage after opening ---------------------------------------------------------------- */
 
 static void test_pack_changed_behind_its_back_is_found_when_read(void **state)
@@ -512,6 +540,7 @@ int main(void)
         CASE(test_pack_read_expert_refuses_what_is_not_there),
         CASE(test_pack_of_a_callback_that_fails_leaves_nothing),
         CASE(test_pack_is_read_by_many_threads_at_once),
+        CASE(test_pack_forms_of_slots_past_all_counting_are_refused),
         CASE(test_pack_changed_behind_its_back_is_found_when_read),
         CASE(test_pack_cut_behind_its_back_is_an_error_when_read),
     };

@@ -232,7 +232,10 @@ static void test_pack_write_refuses_bad_configs(void **state)
         {offsetof(moepage_pack_config, cold_level), 20, MOEPAGE_E_ARGUMENT, "cold_level is 20"},
         {offsetof(moepage_pack_config, cold_level), UINT32_MAX, MOEPAGE_E_ARGUMENT, "is -1"},
         {offsetof(moepage_pack_config, cold_level), 3, MOEPAGE_E_ARGUMENT, "no DENSE"},
-        {offsetof(moepage_pack_config, group_size), 48, MOEPAGE_E_ARGUMENT, "group_size is 48"},
+        {offsetof(moepage_pack_config, group_size), 64, MOEPAGE_E_ARGUMENT,
+         "group_size is 64, but forms 0x4 has no integer form"},
+        {offsetof(moepage_pack_config, scale_search), 1, MOEPAGE_E_ARGUMENT,
+         "scale_search is 1, but forms 0x4 has no integer form"},
         {offsetof(moepage_pack_config, threads), 1025, MOEPAGE_E_ARGUMENT, "threads is 1025"},
         {offsetof(moepage_pack_config, verify), 2, MOEPAGE_E_ARGUMENT, "verify is 2"},
         {offsetof(moepage_pack_config, scale_search), 2, MOEPAGE_E_ARGUMENT, "scale_search 2"},
@@ -246,6 +249,10 @@ static void test_pack_write_refuses_bad_configs(void **state)
         assert_int_equal(moepage_pack_write(source.model, path, &config, NULL), bad[i].status);
         expect_sentence(bad[i].words);
     }
+    moepage_pack_config integers = pack_config(PACK_FORM(EXPH) | PACK_FORM(INT8), 0);
+    integers.group_size = 48;
+    assert_int_equal(moepage_pack_write(source.model, path, &integers, NULL), MOEPAGE_E_ARGUMENT);
+    expect_sentence("group_size is 48");
     moepage_pack_stats stats = {.struct_size = 4};
     assert_int_equal(moepage_pack_write(source.model, path, NULL, &stats), MOEPAGE_E_VERSION);
     assert_int_equal(moepage_pack_write(source.model, "", NULL, NULL), MOEPAGE_E_ARGUMENT);

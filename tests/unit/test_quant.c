@@ -228,13 +228,14 @@ static void test_quant_refuses_other_types_and_shapes(void **state)
 
 /* ---- Checking ---- */
 
-static void test_quant_check_refuses_scales_that_are_not_finite(void **state)
+static void test_quant_check_refuses_scales_that_are_not_finite_or_negative(void **state)
 {
-    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7c01, 0xffff, 0x7e00};
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7c01, 0xffff,
+                                   0x7e00, 0x8000, 0x8001, 0xbc00}; /* and negative ones */
     const mp_quant_shape shape = shape_of(2, 40, 8, 32);
     unsigned char in[112] = {0};
     (void)state;
-    memset(in, 0xff, 80); /* any integers will do */
+    memset(in, 0xff, 80); /* any integers in range will do */
     assert_int_equal(mp_quant_check(&shape, in, sizeof in - 16), MOEPAGE_OK);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         for (uint32_t at = 80; at < 88; at += 2) {
@@ -242,14 +243,59 @@ static void test_quant_check_refuses_scales_that_are_not_finite(void **state)
             assert_int_equal(mp_quant_check(&shape, in, 96), MOEPAGE_E_FORMAT);
             memset(in + at, 0, 2);
         }
-        memcpy(in + 88, &bad[i], 2); /* past the scales: padding */
-        assert_int_equal(mp_quant_check(&shape, in, 96), MOEPAGE_OK);
-        memset(in + 88, 0, 2);
     }
     assert_int_equal(mp_quant_check(&shape, in, 95), MOEPAGE_E_FORMAT);
     assert_int_equal(mp_quant_check(&shape, in, 112), MOEPAGE_E_FORMAT);
     const mp_quant_shape bad_shape = shape_of(2, 40, 7, 32);
     assert_int_equal(mp_quant_check(&bad_shape, in, 96), MOEPAGE_E_FORMAT);
+}
+
+/* Every field of every byte: the least integer of two's complement is refused, all others are not. */
+static void test_quant_check_refuses_the_least_integer_anywhere(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 2; bits <= 8; bits *= 2) {
+        const mp_quant_shape shape = shape_of(3, 40, bits, 32);
+        const unsigned least = 1u << (bits - 1), fields = 1u << bits, per_byte = 8 / bits;
+        mp_quant_layout layout;
+        unsigned char in[256];
+        assert_true(mp_quant_layout_of(&shape, &layout));
+        assert_true(layout.bytes <= sizeof in);
+        memset(in, 0, sizeof in);
+        for (uint64_t i = 0; i < 3 * 40; i++) {
+            for (unsigned field = 0; field < fields; field++) {
+                in[i / per_byte] = (unsigned char)(field << (i % per_byte * bits));
+                moepage_status status = mp_quant_check(&shape, in, layout.bytes);
+                assert_int_equal(status, field == least ? MOEPAGE_E_FORMAT : MOEPAGE_OK);
+            }
+            in[i / per_byte] = 0;
+        }
+        for (unsigned field = 0; field < fields; field++) { /* whatever its neighbours are */
+            memset(in, (int)(field * (255 / (fields - 1))), 3 * layout.row_bytes);
+            assert_int_equal(mp_quant_check(&shape, in, layout.bytes),
+                             field == least ? MOEPAGE_E_FORMAT : MOEPAGE_OK);
+        }
+    }
+}
+
+static void test_quant_check_refuses_padding_that_is_not_zero(void **state)
+{
+    (void)state;
+    const mp_quant_shape shape = shape_of(3, 37, 4, 32); /* 57 bytes, to 64; 12 of scales, to 80 */
+    unsigned char in[80] = {0};
+    static const struct {
+        uint32_t at;
+        unsigned char bit;
+        int padding;
+    } cases[] = {{18, 0x10, 1}, {37, 0x40, 1}, {56, 0x10, 1}, {56, 0x04, 0}, {57, 1, 1},
+                 {63, 0x40, 1}, {64, 1, 0},    {75, 1, 0},    {76, 1, 1},    {79, 0x80, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        in[cases[i].at] = cases[i].bit;
+        assert_int_equal(mp_quant_check(&shape, in, sizeof in),
+                         cases[i].padding ? MOEPAGE_E_FORMAT : MOEPAGE_OK);
+        in[cases[i].at] = 0;
+    }
+    assert_int_equal(mp_quant_check(&shape, in, sizeof in), MOEPAGE_OK);
 }
 
 /* ---- Small floats ---- */
@@ -324,6 +370,29 @@ static void test_quant_mxfp4_takes_the_low_nibble_first(void **state)
     }
 }
 
+#if defined(__SSE2__)
+
+/* As in a thread that has denormals flushed, in what it reads and in what it makes. */
+static void test_quant_small_floats_are_exact_where_denormals_are_flushed(void **state)
+{
+    (void)state;
+    static const uint8_t scales[] = {0, 1, 2};
+    uint8_t blocks[3 * 16];
+    float plain[3 * 32], flushed[3 * 32], e8m0;
+    memset(blocks, 0x19, sizeof blocks);
+    mp_mxfp4_decode(blocks, scales, 3 * 32, plain);
+    const unsigned before = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(before | 0x8040);
+    mp_mxfp4_decode(blocks, scales, 3 * 32, flushed);
+    e8m0 = mp_f8_e8m0_value(0);
+    __builtin_ia32_ldmxcsr(before);
+    assert_memory_equal(plain, flushed, sizeof plain);
+    assert_true(plain[0] == -0x1p-128f && plain[1] == 0x1p-128f);
+    assert_true(e8m0 == 0x1p-127f);
+}
+
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,11 +406,16 @@ int main(void)
         cmocka_unit_test(test_quant_goes_as_far_as_halves_do),
         cmocka_unit_test(test_quant_refuses_what_is_not_finite),
         cmocka_unit_test(test_quant_refuses_other_types_and_shapes),
-        cmocka_unit_test(test_quant_check_refuses_scales_that_are_not_finite),
+        cmocka_unit_test(test_quant_check_refuses_scales_that_are_not_finite_or_negative),
+        cmocka_unit_test(test_quant_check_refuses_the_least_integer_anywhere),
+        cmocka_unit_test(test_quant_check_refuses_padding_that_is_not_zero),
         cmocka_unit_test(test_quant_e4m3_values_are_exact),
         cmocka_unit_test(test_quant_e5m2_values_are_exact),
         cmocka_unit_test(test_quant_e8m0_values_are_powers_of_two),
         cmocka_unit_test(test_quant_mxfp4_takes_the_low_nibble_first),
+#if defined(__SSE2__)
+        cmocka_unit_test(test_quant_small_floats_are_exact_where_denormals_are_flushed),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
