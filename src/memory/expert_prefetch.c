@@ -264,8 +264,9 @@ static void post_after_next(mp_prefetcher *prefetcher)
             return;
     for (uint32_t i = 0; shard->tier && i < shard->tier->n_lanes; i++) {
         const mp_cold_lane *lane = &shard->tier->lanes[i];
-        if (ops->completed(lane->stream) < lane->last) { /* a dropped guess is still read */
-            post(prefetcher, lane->stream, ops->completed(lane->stream) + 1);
+        mp_tick completed = ops->completed(lane->stream);
+        if (completed < lane->last) { /* a dropped guess is still read */
+            post(prefetcher, lane->stream, completed + 1);
             return;
         }
     }
