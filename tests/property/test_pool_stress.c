@@ -205,6 +205,7 @@ static void *look(void *arg)
         for (uint32_t i = 0; i < 50; i++)
             must(!moepage_expert_pool_lookup(pool, bank_below(&random, LAYERS),
                                              bank_below(&random, EXPERTS), &residency));
+        sched_yield(); /* there may be fewer CPUs than actors */
     }
     return NULL;
 }
