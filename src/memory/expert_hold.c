@@ -176,8 +176,10 @@ static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
     pool->counters.late += hold->kind == MP_HOLD_LATE && !hold->pin;
     pool->counters.misses += hold->kind == MP_HOLD_MISS && !hold->pin;
     const mp_slot *slot = &pool->shards[hold->shard].slots[hold->slot];
+    /* A load that has failed while the rest of the set found slots was of no use, late or not. */
+    bool there = atomic_load(&pool->entry[hold->key]) == hold->slot;
     pool->counters.prefetch_late +=
-        hold->kind == MP_HOLD_LATE && !hold->pin && slot->prefetched && !slot->used;
+        hold->kind == MP_HOLD_LATE && !hold->pin && there && slot->prefetched && !slot->used;
 }
 
 /* What came is ranked; what was routed becomes recent. */
