@@ -1,7 +1,6 @@
 /* Status texts and the thread-local last error: the only global state of the library. */
 #include "base/status.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,11 +42,16 @@ const char *moepage_last_error(void)
     return last_error;
 }
 
+void mp_error_set_list(const char *format, va_list args)
+{
+    vsnprintf(last_error, sizeof last_error, format, args);
+}
+
 void mp_error_set(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(last_error, sizeof last_error, format, args);
+    mp_error_set_list(format, args);
     va_end(args);
 }
 

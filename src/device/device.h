@@ -22,7 +22,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 2u
+#define MP_DEVICE_OPS_VERSION 3u
 
 typedef struct mp_device_ops mp_device_ops;
 
@@ -35,12 +35,17 @@ typedef struct mp_device {
     uint32_t threads;
     uint32_t io_threads; /* that run COLD streams */
     uint64_t bus_bytes_per_s;
+    uint64_t arena_align; /* the arena's size must be a multiple; a power of two */
+    uint64_t view_bytes;  /* granularity of views of the arena, once there is one; 0 = none */
     mp_log log;
 } mp_device;
 
 enum {
     MP_CAP_SYNC_CALLER = 1u << 0 /* caller's memory is the device's memory: a plan's pointers may
-                                    be read by the calling thread, and x and y of an FFN too */
+                                    be read by the calling thread, and x and y of an FFN too. The
+                                    caller has no streams of its own: enter and follow do nothing.
+                                    Without it, streams order the caller's work and ours, and no
+                                    step waits for the device. */
 };
 
 typedef struct mp_stream mp_stream;
@@ -86,7 +91,8 @@ struct mp_copy {
     moepage_status (*fill)(const mp_copy *copy, void *out);
     const void *fill_user; /* for `fill` */
     uint32_t fill_key[3];  /* for `fill`: layer, expert, tensor */
-    uint64_t fill_offset;  /* for `fill` */
+    uint64_t fill_offset;  /* for `fill`: in bytes. Unless the stream is COLD, a device may have the
+                              transfer filled in parts, each with its own dst, bytes and offset */
     /* Set (and only set) to the failure's status if this transfer fails; NULL = poison the
      * device. Outlives the transfer. Visible once the tick has completed. */
     _Atomic int32_t *result;
@@ -128,15 +134,34 @@ struct mp_device_ops {
     moepage_status (*copy)(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out);
 
     /* Submits a kernel to a COMPUTE or BACKGROUND stream; ARGUMENT on another. `args` (struct
-     * mp_kernel_<name>_args) is copied; what it points to must live until the tick completes. */
+     * mp_kernel_<name>_args) is copied. Its tables, which kernels.h marks [host], are host memory;
+     * with MP_CAP_SYNC_CALLER they must live until the tick completes, otherwise until launch
+     * returns. Everything else that it points to is device memory and lives until the tick. */
     moepage_status (*launch)(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out);
 
     /* Work submitted to `stream` from now on starts after `other` has completed `tick`. Both on
      * this device. */
     moepage_status (*wait)(mp_stream *stream, mp_stream *other, mp_tick tick);
 
+    /* Submits nothing: *out is a tick that completes when all that was submitted and waited for
+     * before has. */
+    moepage_status (*mark)(mp_stream *stream, mp_tick *out);
+
+    /* `native`: a stream of the caller's (cudaStream_t on CUDA; ignored, and NULL, where the device
+     * has none). What is submitted to `stream` from now on starts after what `native` holds now.
+     * STATE while `native` is being captured into a graph. */
+    moepage_status (*enter)(mp_stream *stream, void *native);
+
+    /* What the caller submits to `native` from now on starts after `stream` has completed `tick`. */
+    moepage_status (*follow)(void *native, mp_stream *stream, mp_tick tick);
+
     /* The last tick completed. Never blocks, takes no lock. */
     mp_tick (*completed)(const mp_stream *stream);
+
+    /* Blocks until nothing submitted to `stream` up to `tick` can fail any more but by the device's
+     * own failure: fills have run, and results of transfers are written. `sync` implies it; where
+     * fills run with the transfers it is `sync`. */
+    moepage_status (*settle)(mp_stream *stream, mp_tick tick);
 
     /* Blocks until `tick`, which has been submitted, has completed; the waiting thread may be put
      * to work. DEVICE when the device is poisoned: work is then skipped, but ticks still complete.
@@ -150,6 +175,20 @@ struct mp_device_ops {
 
     /* Nanoseconds since some fixed moment; monotonic. Never blocks. */
     uint64_t (*now_ns)(mp_device *device);
+
+    /* Views: addresses at which parts of the arena appear a second time. view_reserve gives `bytes`
+     * of address space that nothing backs; view_map shows `bytes` of the arena from `offset` on at
+     * `at` inside it; view_unmap takes that away again, exactly as it was mapped. All sizes, offsets
+     * and addresses are multiples of view_bytes. They may block for long and call the driver: never
+     * on a step's path. Work that uses a mapping has completed before it goes. NO_MEMORY; a failed
+     * view_map has mapped nothing. NULL without view_bytes. */
+    moepage_status (*view_reserve)(mp_device *device, uint64_t bytes, void **out);
+    void (*view_release)(mp_device *device, void *base, uint64_t bytes);
+    moepage_status (*view_map)(mp_device *device, void *at, uint64_t offset, uint64_t bytes);
+    void (*view_unmap)(mp_device *device, void *at, uint64_t bytes);
+
+    /* What CUDA devices can do besides: device/cuda_ext.h. NULL on others. */
+    const struct mp_cuda_ext *cuda;
 };
 
 /* Opens the implementation that `name` asks for. `config` has been validated. */

@@ -163,6 +163,7 @@ static void run_op(mp_executor *executor, const mp_op *op)
     case MP_OP_CALL:
         mp_team_run(executor->team, op->call.fn, op->call.context, op->call.n_parts);
         break;
+    case MP_OP_MARK: break;
     case MP_OP_WAIT: assert(!"waits are not run"); break;
     }
 }
@@ -385,9 +386,28 @@ moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
     return MOEPAGE_OK;
 }
 
+moepage_status mp_stream_mark(mp_stream *stream, mp_tick *out)
+{
+    pthread_mutex_lock(&stream->executor->lock);
+    make_room(stream);
+    mp_stream_slot(stream)->kind = MP_OP_MARK;
+    *out = mp_stream_push(stream);
+    pthread_mutex_unlock(&stream->executor->lock);
+    return MOEPAGE_OK;
+}
+
 mp_tick mp_stream_completed(const mp_stream *stream)
 {
     return atomic_load_explicit(&stream->completed, memory_order_acquire);
+}
+
+void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_tick tick),
+                           void *user)
+{
+    pthread_mutex_lock(&stream->executor->lock);
+    stream->on_progress = progress;
+    stream->progress_user = user;
+    pthread_mutex_unlock(&stream->executor->lock);
 }
 
 moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick)

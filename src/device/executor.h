@@ -42,9 +42,16 @@ moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t
 moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args,
                                 mp_tick *out);
 moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
+moepage_status mp_stream_mark(mp_stream *stream, mp_tick *out);
 mp_tick mp_stream_completed(const mp_stream *stream);
 moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick);
 void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task);
+
+/* `progress` is called with every tick of the stream, right before it counts as completed, from then
+ * on until the stream is destroyed. It holds the executor's lock: it must not call the executor.
+ * Before the first submission. */
+void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_tick tick),
+                           void *user);
 
 /* Runs a job on the team in turn with kernels; returns when it is done. */
 moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *context,

@@ -16,6 +16,7 @@
 #include "device/executor.h"
 #include "device/host_kernels.h"
 #include "device/host_memory.h"
+#include "device/host_views.h"
 #include "device/thread.h"
 
 #define ALIGNMENT 64u /* a cache line, and the widest vector */
@@ -186,10 +187,48 @@ static void host_post(mp_device *device, mp_stream *stream, mp_tick tick, mp_tas
     mp_executor_post(of(device)->executor, stream, tick, task);
 }
 
+/* The caller's work is done when its calls have returned. */
+static moepage_status host_enter(mp_stream *stream, void *native)
+{
+    (void)stream;
+    (void)native;
+    return MOEPAGE_OK;
+}
+
+/* Nobody's work outlasts the call that submits it. */
+static moepage_status host_follow(void *native, mp_stream *stream, mp_tick tick)
+{
+    (void)native;
+    return mp_stream_sync(stream, tick);
+}
+
 static uint64_t host_now_ns(mp_device *device)
 {
     (void)device;
     return mp_clock_ns();
+}
+
+static moepage_status host_view_reserve(mp_device *device, uint64_t bytes, void **out)
+{
+    (void)device;
+    return mp_host_view_reserve(bytes, out);
+}
+
+static void host_view_release(mp_device *device, void *base, uint64_t bytes)
+{
+    (void)device;
+    mp_host_view_release(base, bytes);
+}
+
+static moepage_status host_view_map(mp_device *device, void *at, uint64_t offset, uint64_t bytes)
+{
+    return mp_host_view_map(of(device)->arena_file, at, offset, bytes);
+}
+
+static void host_view_unmap(mp_device *device, void *at, uint64_t bytes)
+{
+    (void)device;
+    mp_host_view_unmap(at, bytes);
 }
 
 static const mp_device_ops host_ops = {
@@ -204,10 +243,18 @@ static const mp_device_ops host_ops = {
     .copy = mp_stream_copy,
     .launch = mp_stream_launch,
     .wait = mp_stream_wait,
+    .mark = mp_stream_mark,
+    .enter = host_enter,
+    .follow = host_follow,
     .completed = mp_stream_completed,
+    .settle = mp_stream_sync,
     .sync = mp_stream_sync,
     .post = host_post,
     .now_ns = host_now_ns,
+    .view_reserve = host_view_reserve,
+    .view_release = host_view_release,
+    .view_map = host_view_map,
+    .view_unmap = host_view_unmap,
 };
 
 static moepage_status check_threads(const moepage_device_config *config)
@@ -235,11 +282,13 @@ moepage_status mp_host_open(const moepage_device_config *config, mp_device **out
     host->device = (mp_device){
         .ops = &host_ops,
         .caps = MP_CAP_SYNC_CALLER,
+        .arena_align = 4096,
         .name = "host",
         .kernels = mp_host_kernels_name(kernels),
         .threads = config->threads ? config->threads : mp_thread_cpus(),
         .io_threads = config->io_threads ? config->io_threads : DEFAULT_IO_THREADS,
         .bus_bytes_per_s = config->bus_bytes_per_s,
+        .view_bytes = mp_host_view_bytes(),
         .log = {.fn = config->log, .user = config->log_user},
     };
     mp_executor_config executor = {

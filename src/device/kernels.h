@@ -2,7 +2,7 @@
  *
  * All are deterministic: each output element is one sum in one fixed order, a function of its own
  * row and weights alone. Which rows are computed together, by how many threads, and in how many
- * launches never changes a bit. */
+ * launches never changes a bit; but for EXPERTS with MATH_BF16_FAST, which says what may. */
 #ifndef MP_DEVICE_KERNELS_H
 #define MP_DEVICE_KERNELS_H
 
@@ -25,7 +25,7 @@ typedef struct mp_kernel_convert_args {
     const void *x; /* [n_tokens][hidden], rows x_stride elements apart */
     uint64_t x_stride;
     uint32_t x_dtype; /* MOEPAGE_DTYPE_F32, _F16 or _BF16 */
-    uint32_t math;    /* MOEPAGE_MATH_*: FP32 writes float, BF16 writes uint16_t */
+    uint32_t math;    /* MOEPAGE_MATH_*: FP32 writes float, the others BF16 */
     uint32_t n_tokens;
     uint32_t hidden;
     void *out; /* [n_tokens][hidden] dense */
@@ -50,11 +50,14 @@ typedef struct mp_ffn_expert {
  *   partial[rows[r]] = down_e( silu(gate_e x_t + b) * (up_e x_t + b) ) + b.
  * Math FP32: weights widened exactly, every dot product accumulated in FP32.
  * Math BF16: x and the SwiGLU product are BF16 operands, products accumulated in FP32. Weights
- * that are not BF16 are rounded to BF16. */
+ * that are not BF16 are rounded to BF16.
+ * Math BF16_FAST: the same operands and accumulators. In which order a row's sums are taken may depend
+ * on how many rows its expert has in this launch, and on the device's libraries. Devices that know no
+ * faster way, CUDA's without `scratch` among them, run BF16. */
 typedef struct mp_kernel_experts_args {
     const void *x;                /* [tokens][H] from MP_KERNEL_CONVERT */
-    const mp_ffn_expert *experts; /* [n_experts] */
-    const uint32_t *rows;         /* token * top_k + k */
+    const mp_ffn_expert *experts; /* [host] [n_experts] */
+    const uint32_t *rows;         /* [host] token * top_k + k */
     void *inner;                  /* [scratch_rows][I] operand type of the math: row first_row + i
                                      of an expert uses line first_row + i - inner_base */
     float *partial;               /* [tokens * top_k][H] */
@@ -66,6 +69,9 @@ typedef struct mp_kernel_experts_args {
     uint32_t dtype; /* of weights and biases: F32, F16 or BF16; or F8_E4M3, without biases */
     uint32_t math;
     mp_block_scale scale;
+    void *scratch; /* for BF16_FAST, of this launch alone until its tick: device memory, or NULL;
+                      cuda/kernels/fast_args.h says how much is of use */
+    uint64_t scratch_bytes;
 } mp_kernel_experts_args;
 
 /* Results leave: y[t] = (accumulate ? y[t] : 0) + sum over k of weights[t][k] * partial[t][k],
@@ -73,8 +79,8 @@ typedef struct mp_kernel_experts_args {
  * skipped. */
 typedef struct mp_kernel_combine_args {
     const float *partial; /* [n_tokens * top_k][hidden] */
-    const float *weights; /* [n_tokens][top_k] */
-    const int32_t *ids;   /* [n_tokens][top_k] */
+    const float *weights; /* [host] [n_tokens][top_k] */
+    const int32_t *ids;   /* [host] [n_tokens][top_k] */
     void *y;              /* rows y_stride elements apart */
     uint64_t y_stride;
     uint32_t y_dtype;
@@ -96,11 +102,12 @@ typedef struct mp_decode_job {
 
 /* Decodes tensors, many experts' in one launch. The streams have been checked on the host
  * (mp_exph_check): their bytes are trusted to be well-formed, never to be in range, so that
- * nothing outside src and dst is touched whatever they hold. `skip`: when not NULL and not 0 at the
- * time the kernel runs, it does nothing: a transfer that it depends on has failed. */
+ * nothing outside src and dst is touched whatever they hold. `skip`: when not NULL and not 0 once
+ * the streams that the launch waits for have settled, it does nothing: a transfer that it depends on
+ * has failed. */
 typedef struct mp_kernel_decode_args {
-    const mp_decode_job *jobs; /* [n_jobs] */
-    const _Atomic int32_t *skip;
+    const mp_decode_job *jobs;   /* [host] [n_jobs] */
+    const _Atomic int32_t *skip; /* [host], until the tick completes; see below */
     uint32_t n_jobs;
 } mp_kernel_decode_args;
 

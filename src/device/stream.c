@@ -219,6 +219,8 @@ void mp_stream_post(mp_stream *stream, mp_tick tick, mp_task *task)
 void mp_stream_finish(mp_stream *stream)
 {
     mp_tick tick = mp_stream_oldest(stream)->tick;
+    if (stream->on_progress)
+        stream->on_progress(stream->progress_user, tick);
     atomic_store_explicit(&stream->completed, tick, memory_order_release);
     pop_entry(stream);
     release_parked(stream);

@@ -28,7 +28,13 @@
 
 typedef struct mp_executor mp_executor;
 
-typedef enum mp_op_kind { MP_OP_COPY, MP_OP_KERNEL, MP_OP_CALL, MP_OP_WAIT } mp_op_kind;
+typedef enum mp_op_kind {
+    MP_OP_COPY,
+    MP_OP_KERNEL,
+    MP_OP_CALL,
+    MP_OP_MARK, /* nothing to do */
+    MP_OP_WAIT
+} mp_op_kind;
 
 /* A job for the team that is not a kernel. */
 typedef struct mp_call {
@@ -76,6 +82,8 @@ struct mp_stream {
     uint32_t references; /* its owner, and waits of other streams */
     mp_tick submitted;
     _Atomic mp_tick completed;
+    void (*on_progress)(void *user, mp_tick tick); /* NULL: nobody asked */
+    void *progress_user;
     uint32_t head, tail; /* free-running positions in `entries`: next in, oldest */
     bool idle;
     mp_stream *next;          /* in whichever list it is */

@@ -168,22 +168,6 @@ static moepage_status fill_floats(const mp_copy *copy, void *out)
     return MOEPAGE_OK;
 }
 
-static mp_tick launch_copy(rig *r, mp_stream *stream, void *out, const void *in)
-{
-    mp_kernel_convert_args args = {
-        .x = in,
-        .x_stride = FLOATS,
-        .x_dtype = MOEPAGE_DTYPE_F32,
-        .math = MOEPAGE_MATH_FP32,
-        .n_tokens = 1,
-        .hidden = FLOATS,
-        .out = out,
-    };
-    mp_tick tick = 0;
-    MUST(r->ops->launch(stream, MP_KERNEL_CONVERT, &args, &tick));
-    return tick;
-}
-
 /* Everything is submitted ahead of the first byte. The few buffers are used again and again, each
  * time after a wait for whoever reads them still. */
 void test_cold_bytes_reach_kernels_through_waits(void **state)
@@ -220,7 +204,7 @@ void test_cold_bytes_reach_kernels_through_waits(void **state)
         MUST(r.ops->wait(demand, compute, computed[s]));
         moved[s] = rig_copy(&r, demand, slots[s], staged[s], bytes);
         MUST(r.ops->wait(compute, demand, moved[s]));
-        computed[s] = launch_copy(&r, compute, outs[i], slots[s]);
+        computed[s] = rig_launch_copy(&r, compute, outs[i], slots[s], FLOATS);
     }
     assert_int_equal(r.ops->completed(demand), 0);
     assert_int_equal(r.ops->completed(compute), 0);

@@ -18,17 +18,19 @@ void test_memory_is_aligned_and_writable(void **state)
         memset(pattern, 0xa5 + (int)i, n);
         /* One arena at a time; the others live on to the end. */
         void *arena = NULL;
-        MUST(r.ops->alloc(r.device, MP_MEMORY_ARENA, n, &arena));
+        uint64_t align = r.device->arena_align, arena_bytes = (n + align - 1) / align * align;
+        MUST(r.ops->alloc(r.device, MP_MEMORY_ARENA, arena_bytes, &arena));
         void *places[] = {arena, rig_alloc(&r, MP_MEMORY_WORKSPACE, n),
                           rig_alloc(&r, MP_MEMORY_HOST, n)};
         assert_int_equal((uintptr_t)places[0] % 4096, 0);
+        assert_int_equal(align & (align - 1), 0);
         assert_int_equal((uintptr_t)places[1] % 64, 0);
         for (uint32_t k = 0; k < 3 && subject->holds_bytes; k++) {
             rig_write(&r, places[k], pattern, n);
             rig_read(&r, places[k], got, n);
             assert_memory_equal(got, pattern, n);
         }
-        r.ops->free(r.device, MP_MEMORY_ARENA, arena, n);
+        r.ops->free(r.device, MP_MEMORY_ARENA, arena, arena_bytes);
         free(pattern);
         free(got);
     }

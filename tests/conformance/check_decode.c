@@ -102,10 +102,10 @@ static void check_tensor(rig *r, const tensor *t, expectation expect)
 static mp_tick launch_decode(rig *r, mp_stream *stream, const mp_decode_job *jobs, uint32_t n,
                              const _Atomic int32_t *skip)
 {
-    mp_kernel_decode_args args = {.jobs = jobs, .skip = skip, .n_jobs = n};
-    mp_tick tick = 0;
-    MUST(r->ops->launch(stream, MP_KERNEL_DECODE, &args, &tick));
-    return tick;
+    mp_kernel_decode_args args = {.jobs = rig_table(r, jobs, n * sizeof *jobs),
+                                  .skip = skip,
+                                  .n_jobs = n};
+    return rig_launch(r, stream, MP_KERNEL_DECODE, &args);
 }
 
 /* Sizes around a chunk and around what raw bytes are cut at. */
@@ -140,11 +140,11 @@ void test_decode_gives_tensors_back(void **state)
     mp_decode_job jobs[JOBS];
     uint64_t seed = 31;
     make_tensors(tensors, JOBS, &seed);
-    for (uint32_t threads = 1; threads <= 3; threads++) {
+    for (uint32_t threads = all_cases() ? 1 : 2; threads <= 3; threads++) {
         rig r;
         rig_open(&r, threads, 0);
         mp_stream *stream = rig_stream(&r, classes[threads % 2]);
-        for (uint32_t most = 1; most <= JOBS; most = most * 3 + 1) {
+        for (uint32_t most = 1; most <= JOBS; most = most * (all_cases() ? 3 : 20) + 1) {
             mp_tick tick = 0;
             for (uint32_t i = 0; i < JOBS; i++)
                 jobs[i] = place(&r, &tensors[i]);

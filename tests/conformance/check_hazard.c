@@ -32,8 +32,6 @@ typedef struct program {
     float model[CELLS][FLOATS];
     mark written[CELLS];          /* by whom last */
     mp_tick read[CELLS][STREAMS]; /* since then, by each stream */
-    const float *one;             /* device memory: weights and ids of a sum */
-    const int32_t *zero;
 } program;
 
 static bool computes(uint32_t stream)
@@ -77,7 +75,7 @@ static moepage_status fill_cell(const mp_copy *copy, void *out)
 {
     float *values = out;
     for (uint32_t i = 0; i < copy->bytes / sizeof *values; i++)
-        values[i] = fill_value(copy->fill_key, i);
+        values[i] = fill_value(copy->fill_key, (uint32_t)(copy->fill_offset / sizeof *values) + i);
     return 0;
 }
 
@@ -103,10 +101,12 @@ static mp_tick submit_copy(program *p, uint32_t stream, uint32_t to, uint32_t fr
 /* to += from: what is run twice, or too early or late, shows. */
 static mp_tick submit_sum(program *p, uint32_t stream, uint32_t to, uint32_t from, uint32_t n)
 {
+    const float one = 1;
+    const int32_t zero = 0;
     mp_kernel_combine_args args = {
         .partial = p->cells[from],
-        .weights = p->one,
-        .ids = p->zero,
+        .weights = rig_table(&p->r, &one, sizeof one),
+        .ids = rig_table(&p->r, &zero, sizeof zero),
         .y = p->cells[to],
         .y_stride = n,
         .y_dtype = MOEPAGE_DTYPE_F32,
@@ -117,9 +117,7 @@ static mp_tick submit_sum(program *p, uint32_t stream, uint32_t to, uint32_t fro
     };
     for (uint32_t i = 0; i < n; i++)
         p->model[to][i] += p->model[from][i];
-    mp_tick tick = 0;
-    MUST(p->r.ops->launch(p->streams[stream], MP_KERNEL_COMBINE, &args, &tick));
-    return tick;
+    return rig_launch(&p->r, p->streams[stream], MP_KERNEL_COMBINE, &args);
 }
 
 static void submit_random_op(program *p, uint64_t *seed, uint32_t number)
@@ -175,8 +173,6 @@ void test_hazards_are_kept_by_waits(void **state)
 {
     (void)state;
     NEEDS(holds_bytes);
-    const float one = 1;
-    const int32_t zero = 0;
     program *p = calloc(1, sizeof *p);
     assert_non_null(p);
     rig_open(&p->r, 2, 0);
@@ -185,8 +181,6 @@ void test_hazards_are_kept_by_waits(void **state)
     for (uint32_t c = 0; c < CELLS; c++)
         p->cells[c] = rig_alloc(&p->r, c < HOST_CELLS ? MP_MEMORY_HOST : MP_MEMORY_WORKSPACE,
                                 FLOATS * sizeof(float));
-    p->one = rig_put(&p->r, &one, sizeof one);
-    p->zero = rig_put(&p->r, &zero, sizeof zero);
     for (uint32_t i = 0; i < rounds(150); i++)
         run_program(p, 1000 + i);
     rig_close(&p->r);

@@ -131,23 +131,6 @@ void test_stream_completion_makes_writes_visible(void **state)
     rig_close(&r);
 }
 
-/* A kernel that copies floats: F32 in, F32 out. */
-static mp_tick launch_copy(rig *r, mp_stream *stream, void *out, const void *in, uint32_t n)
-{
-    mp_kernel_convert_args args = {
-        .x = in,
-        .x_stride = n,
-        .x_dtype = MOEPAGE_DTYPE_F32,
-        .math = MOEPAGE_MATH_FP32,
-        .n_tokens = 1,
-        .hidden = n,
-        .out = out,
-    };
-    mp_tick tick = 0;
-    MUST(r->ops->launch(stream, MP_KERNEL_CONVERT, &args, &tick));
-    return tick;
-}
-
 void test_stream_wait_holds_later_work_back(void **state)
 {
     (void)state;
@@ -167,10 +150,10 @@ void test_stream_wait_holds_later_work_back(void **state)
     gate g;
     mp_tick loaded = gate_shut(&g, &r, load, cell, sizeof old);
     MUST(r.ops->wait(held, load, loaded));
-    mp_tick computed = launch_copy(&r, held, out, cell, 4);
+    mp_tick computed = rig_launch_copy(&r, held, out, cell, 4);
 
     /* Kernels run in turn: the later one on another stream is through, the held one is not. */
-    MUST(r.ops->sync(freely, launch_copy(&r, freely, other_out, out, 4)));
+    MUST(r.ops->sync(freely, rig_launch_copy(&r, freely, other_out, out, 4)));
     assert_int_equal(r.ops->completed(held), 0);
     assert_int_equal(r.ops->completed(load), loaded - 1);
 
@@ -349,7 +332,7 @@ static void *launch_and_sync(void *arg)
     companion *c = arg;
     for (uint32_t i = 0; i < c->n; i++) {
         pthread_barrier_wait(c->start);
-        c->r->ops->sync(c->stream, launch_copy(c->r, c->stream, c->out, c->in, LONG));
+        c->r->ops->sync(c->stream, rig_launch_copy(c->r, c->stream, c->out, c->in, LONG));
     }
     return NULL;
 }
@@ -377,7 +360,7 @@ void test_stream_goes_on_when_a_waiting_thread_leaves(void **state)
     assert_int_equal(pthread_create(&thread, NULL, launch_and_sync, &c), 0);
     for (uint32_t i = 0; i < c.n; i++) {
         pthread_barrier_wait(&start);
-        mp_tick tick = launch_copy(&r, own, few + 50, few, 1 + i % 50);
+        mp_tick tick = rig_launch_copy(&r, own, few + 50, few, 1 + i % 50);
         while (r.ops->completed(own) < tick)
             sched_yield();
     }

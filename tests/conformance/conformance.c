@@ -33,14 +33,33 @@ void rig_open(rig *r, uint32_t threads, uint64_t bus_bytes_per_s)
     MUST(r->ops->stream_create(r->device, MP_STREAM_DEMAND, &r->carrier));
 }
 
+struct rig_table {
+    struct rig_table *next;
+    uint64_t bytes;
+    unsigned char memory[];
+};
+
+static void drop_tables(rig *r)
+{
+    while (r->tables) {
+        struct rig_table *table = r->tables;
+        r->tables = table->next;
+        memset(table->memory, 0xff, table->bytes);
+        free(table);
+    }
+}
+
 void rig_close(rig *r)
 {
     for (uint32_t i = 0; i < r->n_streams; i++)
         r->ops->stream_destroy(r->streams[i]);
     r->ops->stream_destroy(r->carrier);
+    drop_tables(r);
     for (uint32_t i = 0; i < r->n_blocks; i++)
         r->ops->free(r->device, r->blocks[i].kind, r->blocks[i].memory, r->blocks[i].bytes);
     r->ops->close(r->device);
+    if (subject->closed)
+        subject->closed();
 }
 
 void *rig_alloc(rig *r, mp_memory_kind kind, uint64_t bytes)
@@ -85,6 +104,39 @@ void *rig_put(rig *r, const void *bytes, uint64_t n)
     void *memory = rig_alloc(r, MP_MEMORY_WORKSPACE, n);
     rig_write(r, memory, bytes, n);
     return memory;
+}
+
+void *rig_table(rig *r, const void *bytes, uint64_t n)
+{
+    struct rig_table *table = malloc(sizeof *table + n);
+    assert_non_null(table);
+    table->bytes = n;
+    table->next = r->tables;
+    r->tables = table;
+    return memcpy(table->memory, bytes, n);
+}
+
+mp_tick rig_launch(rig *r, mp_stream *stream, mp_kernel kernel, const void *args)
+{
+    mp_tick tick = 0;
+    MUST(r->ops->launch(stream, kernel, args, &tick));
+    if (!(r->device->caps & MP_CAP_SYNC_CALLER))
+        drop_tables(r);
+    return tick;
+}
+
+mp_tick rig_launch_copy(rig *r, mp_stream *stream, void *out, const void *in, uint32_t n)
+{
+    mp_kernel_convert_args args = {
+        .x = in,
+        .x_stride = n,
+        .x_dtype = MOEPAGE_DTYPE_F32,
+        .math = MOEPAGE_MATH_FP32,
+        .n_tokens = 1,
+        .hidden = n,
+        .out = out,
+    };
+    return rig_launch(r, stream, MP_KERNEL_CONVERT, &args);
 }
 
 mp_tick rig_copy(rig *r, mp_stream *stream, void *dst, const void *src, uint64_t bytes)
@@ -153,5 +205,12 @@ double random_unit(uint64_t *seed)
 
 uint32_t rounds(uint32_t usual)
 {
-    return getenv("MP_TEST_LONG") ? usual * 10 : usual;
+    if (getenv("MP_TEST_LONG"))
+        return usual * 10;
+    return subject->slow ? (usual + 4) / 5 : usual;
+}
+
+bool all_cases(void)
+{
+    return !subject->slow || getenv("MP_TEST_LONG");
 }

@@ -14,12 +14,17 @@ typedef struct conformance_subject {
      * `bus_bytes_per_s` 0 = unthrottled. */
     mp_device *(*open)(uint32_t threads, uint64_t bus_bytes_per_s);
 
+    /* Called when a device has been closed; NULL: nothing is to be done then. */
+    void (*closed)(void);
+
     /* Work goes on while nobody waits for it. Tests that hold a transfer up on purpose need it. */
     bool asynchronous;
     /* Transfers move bytes and kernels compute. */
     bool holds_bytes;
     /* The throttle given to `open` is obeyed. */
     bool has_throttle;
+    /* It is simulated: long tests take a part of their cases, all of them when MP_TEST_LONG is set. */
+    bool slow;
 } conformance_subject;
 
 /* Runs the suite; the number of failed tests. Tests that the subject's traits rule out are

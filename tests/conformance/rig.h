@@ -27,6 +27,14 @@
     X(test_stream_takes_more_work_than_it_can_queue)        \
     X(test_stream_takes_more_waits_than_it_can_queue)       \
     X(test_stream_destroy_waits_for_its_work)               \
+    X(test_mark_completes_with_what_came_before)            \
+    X(test_mark_completes_with_what_was_waited_for)         \
+    X(test_settle_shows_failures)                           \
+    X(test_settle_returns_for_what_has_settled)             \
+    X(test_caller_sees_what_it_follows)                     \
+    X(test_views_show_the_arena)                            \
+    X(test_views_move)                                      \
+    X(test_views_are_read_by_kernels)                       \
     X(test_hazards_are_kept_by_waits)                       \
     X(test_cold_streams_run_side_by_side)                   \
     X(test_cold_streams_keep_their_order)                   \
@@ -88,6 +96,7 @@ typedef struct rig {
         uint64_t bytes;
     } blocks[RIG_BLOCKS];
     uint32_t n_blocks;
+    struct rig_table *tables; /* that launches may still read */
 } rig;
 
 void rig_open(rig *r, uint32_t threads, uint64_t bus_bytes_per_s);
@@ -105,6 +114,13 @@ void rig_read(rig *r, const void *device_memory, void *to, uint64_t bytes);
 
 /* New device memory that holds these bytes. */
 void *rig_put(rig *r, const void *bytes, uint64_t n);
+
+/* A table for the next rig_launch: host memory, that lives as briefly as device.h allows. */
+void *rig_table(rig *r, const void *bytes, uint64_t n);
+/* Submits a kernel. */
+mp_tick rig_launch(rig *r, mp_stream *stream, mp_kernel kernel, const void *args);
+/* A kernel that copies floats. */
+mp_tick rig_launch_copy(rig *r, mp_stream *stream, void *out, const void *in, uint32_t n);
 
 /* Submissions of one transfer. */
 mp_tick rig_copy(rig *r, mp_stream *stream, void *dst, const void *src, uint64_t bytes);
@@ -128,7 +144,9 @@ uint32_t random_below(uint64_t *seed, uint32_t n);
 /* In [-1, 1), a multiple of 2^-20. */
 double random_unit(uint64_t *seed);
 
-/* 10 times as many rounds when MP_TEST_LONG is set. */
+/* 10 times as many rounds when MP_TEST_LONG is set; a fifth on a slow device. */
 uint32_t rounds(uint32_t usual);
+/* Whether all cases are to be tried: not on a slow device, unless MP_TEST_LONG is set. */
+bool all_cases(void);
 
 #endif

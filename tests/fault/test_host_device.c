@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "device/device.h"
@@ -91,7 +92,7 @@ void *__wrap_mmap(void *at, size_t bytes, int access, int flags, int file, off_t
 {
     void *base =
         refused(refuse_mmap) ? MAP_FAILED : __real_mmap(at, bytes, access, flags, file, offset);
-    if (base != MAP_FAILED)
+    if (base != MAP_FAILED && !(flags & MAP_FIXED)) /* those replace what is counted already */
         mapped_bytes += (int64_t)bytes;
     return base;
 }
@@ -297,6 +298,57 @@ static void test_host_map_does_without_the_call_that_makes_pages_present(void **
     device->ops->close(device);
 }
 
+/* ---- Views ---- */
+
+static bool is_readable(const void *at)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    ssize_t n = write(ends[1], at, 1);
+    assert_true(n == 1 || errno == EFAULT);
+    close(ends[0]);
+    close(ends[1]);
+    return n == 1;
+}
+
+static void test_host_views_keep_their_addresses_when_mappings_are_refused(void **state)
+{
+    (void)state;
+    mp_device *device = open_device();
+    const uint64_t page = device->view_bytes;
+    void *arena = NULL, *base = NULL;
+    assert_int_equal(device->ops->alloc(device, MP_MEMORY_ARENA, 2 * page, &arena), MOEPAGE_OK);
+    memset(arena, 7, 2 * page);
+    int64_t before = mapped_bytes;
+    refuse_mmap = true;
+    assert_int_equal(device->ops->view_reserve(device, 4 * page, &base), MOEPAGE_E_NO_MEMORY);
+    assert_null(base);
+    refuse_mmap = false;
+    assert_int_equal(device->ops->view_reserve(device, 4 * page, &base), MOEPAGE_OK);
+    unsigned char *at = (unsigned char *)base + page;
+    refuse_mmap = true;
+    assert_int_equal(device->ops->view_map(device, at, 0, 2 * page), MOEPAGE_E_NO_MEMORY);
+    assert_non_null(strstr(moepage_last_error(), "could not be mapped"));
+    assert_false(is_readable(at));
+    refuse_mmap = false;
+    assert_int_equal(device->ops->view_map(device, at, 0, 2 * page), MOEPAGE_OK);
+    assert_int_equal(at[2 * page - 1], 7);
+    assert_false(is_readable(base));
+    refuse_mmap = true; /* then it is locked where it is */
+    device->ops->view_unmap(device, at, 2 * page);
+    refuse_mmap = false;
+    assert_false(is_readable(at));
+    assert_false(is_readable(at + page));
+    assert_int_equal(device->ops->view_map(device, at, page, page), MOEPAGE_OK);
+    assert_int_equal(at[0], 7);
+    device->ops->view_unmap(device, at, page);
+    assert_false(is_readable(at));
+    device->ops->view_release(device, base, 4 * page);
+    assert_int_equal(mapped_bytes, before);
+    device->ops->free(device, MP_MEMORY_ARENA, arena, 2 * page);
+    device->ops->close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_host_io_threads_start_once_with_the_first_cold_stream),
         cmocka_unit_test(test_host_map_says_when_there_is_no_memory),
         cmocka_unit_test(test_host_map_does_without_the_call_that_makes_pages_present),
+        cmocka_unit_test(test_host_views_keep_their_addresses_when_mappings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,6 +163,26 @@ static moepage_status fake_wait(mp_stream *stream, mp_stream *other, mp_tick tic
     return MOEPAGE_OK;
 }
 
+static moepage_status fake_mark(mp_stream *stream, mp_tick *out)
+{
+    *out = ++fake_stream_of(stream)->tick;
+    return MOEPAGE_OK;
+}
+
+static moepage_status fake_enter(mp_stream *stream, void *native)
+{
+    (void)stream;
+    (void)native;
+    return MOEPAGE_OK;
+}
+
+static moepage_status fake_follow(void *native, mp_stream *stream, mp_tick tick)
+{
+    (void)native;
+    assert(tick <= fake_stream_of(stream)->tick);
+    return MOEPAGE_OK;
+}
+
 static mp_tick fake_completed(const mp_stream *stream)
 {
     return fake_stream_of(stream)->tick;
@@ -202,7 +222,11 @@ static const mp_device_ops fake_ops = {
     .copy = fake_copy,
     .launch = fake_launch,
     .wait = fake_wait,
+    .mark = fake_mark,
+    .enter = fake_enter,
+    .follow = fake_follow,
     .completed = fake_completed,
+    .settle = fake_sync,
     .sync = fake_sync,
     .post = fake_post,
     .now_ns = fake_now_ns,
@@ -213,6 +237,7 @@ void fake_device_init(fake_device *fake)
     *fake = (fake_device){
         .device = {.ops = &fake_ops,
                    .caps = MP_CAP_SYNC_CALLER,
+                   .arena_align = 4096,
                    .name = "fake",
                    .kernels = "none",
                    .threads = 1,
@@ -238,32 +263,22 @@ struct moepage_device *fake_home_open(fake_device *fake, uint64_t arena_bytes,
                                       uint64_t workspace_bytes)
 {
     assert(arena_bytes % 4096 == 0);
-    struct moepage_device *home = calloc(1, sizeof *home);
-    void *arena = NULL;
-    assert(home);
-    home->device = &fake->device;
-    moepage_status status = fake_alloc(&fake->device, MP_MEMORY_ARENA, arena_bytes, &arena);
+    moepage_device_config config = {
+        .budget_bytes = arena_bytes + workspace_bytes,
+        .workspace_bytes = workspace_bytes,
+    };
+    struct moepage_device *home = NULL;
+    moepage_status status = mp_home_open(&fake->device, &config, &home);
     assert(!status);
     (void)status;
-    mp_ledger_init(&home->ledger, arena_bytes + workspace_bytes);
-    mp_ledger_init(&home->workspace, workspace_bytes);
-    mp_arena_init(&home->arena, arena, arena_bytes, &home->ledger);
-    mp_graveyard_init(&home->graveyard);
-    mp_handle_open(&home->handle, MP_KIND_DEVICE);
     return home;
 }
 
 void fake_home_close(struct moepage_device *home)
 {
     fake_device *fake = fake_of(home->device);
-    assert(!atomic_load(&home->residents));
-    assert(!atomic_load(&home->ledger.used) && !atomic_load(&home->workspace.used));
-    fake_free(home->device, MP_MEMORY_ARENA, home->arena.base, home->arena.bytes);
-    fake_close(home->device);
+    mp_home_close(home);
     for (int kind = 0; kind < 3; kind++)
         assert(!fake->held_bytes[kind]);
     assert(!fake->mapped_bytes);
-    mp_arena_fini(&home->arena);
-    mp_graveyard_free(&home->graveyard);
-    free(home);
 }

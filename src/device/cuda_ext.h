@@ -1,0 +1,86 @@
+/* cuda_ext.h — what CUDA devices do besides the vtable: kernels on the caller's own streams, and
+ * layers that the device runs by itself. The functions of include/moepage_cuda.h call through it.
+ *
+ * Everything here submits to a `native` stream (cudaStream_t) and may be captured into a graph: it
+ * allocates nothing, waits for nothing, and bakes no value into the graph that must change from one
+ * replay to the next. */
+#ifndef MP_DEVICE_CUDA_EXT_H
+#define MP_DEVICE_CUDA_EXT_H
+
+#include "device/device.h"
+#include "moepage_cuda.h"
+
+/* Kernels that callers launch themselves; `args` is the public struct of the same name. */
+typedef enum mp_cuda_call {
+    MP_CUDA_CALL_DECODE,
+    MP_CUDA_CALL_DEQUANT,
+    MP_CUDA_CALL_GEMV,
+    MP_CUDA_CALL_GATHER,
+    MP_CUDA_CALL_SCATTER,
+    MP_CUDA_CALL_TOPK,
+    MP_CUDA_CALL_REMAP
+} mp_cuda_call;
+
+/* Where remapping has its tables in the caller's scratch. */
+typedef struct mp_cuda_remap_layout {
+    uint64_t score; /* from the start; the bins are there */
+    uint64_t first;
+    uint64_t kept;
+    uint64_t bytes;
+} mp_cuda_remap_layout;
+
+static inline mp_cuda_remap_layout mp_cuda_remap_layout_of(uint32_t n_tokens, uint32_t experts)
+{
+    const uint64_t align = 63;
+    mp_cuda_remap_layout layout;
+    layout.score = ((uint64_t)n_tokens * experts + align) & ~align;
+    layout.first = (layout.score + sizeof(float) * (uint64_t)experts + align) & ~align;
+    layout.kept = (layout.first + experts + align) & ~align;
+    layout.bytes = (layout.kept + experts + align) & ~align;
+    return layout;
+}
+
+/* Memory that the device and the host both read and write: `host` and `device` are its addresses on
+ * the two sides. Uncached on the device; 64-byte aligned. */
+typedef struct mp_cuda_shared {
+    void *host;
+    uint64_t device;
+    uint64_t bytes;
+} mp_cuda_shared;
+
+/* A thread of the device that looks at shared memory for the caller: `poll` is called again and
+ * again, often while something happens and more rarely when nothing has for a while; it returns
+ * whether it found work. It may submit work, post tasks and settle; it must not sync. */
+typedef struct mp_cuda_poller mp_cuda_poller;
+typedef bool (*mp_cuda_poll_fn)(void *user);
+
+typedef struct mp_cuda_ext {
+    moepage_status (*get_info)(mp_device *device, moepage_cuda_info *out);
+
+    /* Checked arguments; on the caller's stream. */
+    moepage_status (*call)(mp_device *device, mp_cuda_call call, const void *args, void *native);
+
+    /* Any kernel of cuda/kernels by its entry's name, for session/resident.c: `args` is its
+     * by-value struct. */
+    moepage_status (*launch)(mp_device *device, const char *kernel, const void *args,
+                             uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
+                             void *native);
+
+    /* Writes a word of device or shared memory in the order of the stream. */
+    moepage_status (*write32)(mp_stream *stream, uint64_t at, uint32_t value);
+
+    /* A device address as launch's tables need it; see mp_cuda_shared. */
+    moepage_status (*shared_alloc)(mp_device *device, uint64_t bytes, mp_cuda_shared *out);
+    void (*shared_free)(mp_device *device, const mp_cuda_shared *memory);
+
+    moepage_status (*poller_start)(mp_device *device, mp_cuda_poll_fn poll, void *user,
+                                   mp_cuda_poller **out);
+    /* Returns after the last poll has. */
+    void (*poller_stop)(mp_cuda_poller *poller);
+
+    /* Makes ready for EXPERTS with MATH_BF16_FAST; not on a step's path. *is_there: whether cuBLAS
+     * is, so that mp_kernel_experts_args.scratch is of use. */
+    moepage_status (*fast_open)(mp_device *device, bool *is_there);
+} mp_cuda_ext;
+
+#endif
