@@ -114,15 +114,13 @@ moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out)
     return leave(pool, mp_kv_sequence_create(pool, out));
 }
 
-/* Every kernel of the devices of this version has finished when the call that submitted it returns,
- * so that there is nothing to wait for on a caller's stream, here and below. */
 moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq, uint64_t n_tokens,
                                  void *stream)
 {
-    (void)stream;
     moepage_status status = enter(pool);
     if (status)
         return status;
+    pool->native = stream;
     return leave(pool, mp_kv_sequence_append(pool, seq, n_tokens));
 }
 
@@ -154,19 +152,19 @@ moepage_status moepage_kv_free(moepage_kv_pool *pool, moepage_seq seq)
 
 moepage_status moepage_kv_swap_out(moepage_kv_pool *pool, moepage_seq seq, void *stream)
 {
-    (void)stream;
     moepage_status status = enter(pool);
     if (status)
         return status;
+    pool->native = stream;
     return leave(pool, mp_kv_swap_out(pool, seq));
 }
 
 moepage_status moepage_kv_swap_in(moepage_kv_pool *pool, moepage_seq seq, void *stream)
 {
-    (void)stream;
     moepage_status status = enter(pool);
     if (status)
         return status;
+    pool->native = stream;
     return leave(pool, mp_kv_swap_in(pool, seq));
 }
 

@@ -34,6 +34,8 @@ moepage_status moepage_session_destroy(moepage_session *session)
     if (!session)
         return MOEPAGE_OK;
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
+    if (!status && session->path)
+        status = mp_fail(MOEPAGE_E_BUSY, "a path has taken the session over: destroy it first");
     if (!status)
         mp_session_destroy(session);
     return status;

@@ -46,7 +46,7 @@ static moepage_status check_together(moepage_expert_pool *experts, moepage_kv_po
 /* Whoever shrinks goes first, so that the two never need more than the arena together. Once it
  * has, growing cannot be refused: the room was checked and nothing is allocated. */
 static moepage_status act(moepage_expert_pool *experts, moepage_kv_pool *kv, uint64_t slots,
-                          uint64_t blocks, bool experts_first)
+                          uint64_t blocks, void *stream, bool experts_first)
 {
     moepage_status status = MOEPAGE_OK;
     for (int turn = 0; turn < 2 && !status; turn++) {
@@ -54,7 +54,7 @@ static moepage_status act(moepage_expert_pool *experts, moepage_kv_pool *kv, uin
         if (experts_turn && experts && slots)
             status = mp_pool_resize(experts, slots);
         else if (!experts_turn && kv && blocks)
-            status = mp_kv_pool_resize(kv, blocks);
+            status = mp_kv_pool_resize(kv, blocks, stream);
     }
     return status;
 }
@@ -62,7 +62,6 @@ static moepage_status act(moepage_expert_pool *experts, moepage_kv_pool *kv, uin
 moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                  uint64_t expert_slots, uint64_t kv_blocks, void *stream)
 {
-    (void)stream; /* the host device's copies are complete on return */
     if (!experts && !kv)
         return mp_fail(MOEPAGE_E_ARGUMENT, "both pools are NULL");
     mp_side_move expert_move = {0}, kv_move = {0};
@@ -77,5 +76,5 @@ moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *
         status = check_together(experts, kv, &expert_move, &kv_move);
     if (status)
         return status;
-    return act(experts, kv, expert_slots, kv_blocks, expert_move.to <= expert_move.from);
+    return act(experts, kv, expert_slots, kv_blocks, stream, expert_move.to <= expert_move.from);
 }

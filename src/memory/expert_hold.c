@@ -17,7 +17,8 @@ uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *
     if (capacity >= scope->members)
         return UINT32_MAX;
     uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
-    uint32_t clients = atomic_load_explicit(&pool->n_clients, memory_order_relaxed);
+    uint32_t clients = atomic_load_explicit(&pool->n_clients, memory_order_relaxed) -
+                       atomic_load_explicit(&pool->n_apart, memory_order_relaxed);
     uint32_t share = (capacity - pinned) / clients;
     if (scan && pool->scan_percent) {
         uint32_t limit = capacity * pool->scan_percent / 100;
@@ -246,23 +247,34 @@ static moepage_status load_failed(struct moepage_expert_pool *pool, const mp_hol
                    hold->key / pool->experts, why);
 }
 
-moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold)
+/* The load is on its way and cannot fail any more but by the device: readers may be lined up
+ * behind it. */
+static moepage_status line_up(mp_shard *shard, uint32_t index, mp_stream *reader)
+{
+    moepage_status status = mp_pool_result_of(shard, index);
+    return status ? status : mp_pipe_lead(shard, &shard->slots[index].passage, reader);
+}
+
+moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_stream *reader)
 {
     if (hold->ready)
         return MOEPAGE_OK;
     mp_shard *shard = &pool->shards[hold->shard];
     mp_slot *slot = &shard->slots[hold->slot];
-    moepage_status status = mp_pipe_sync(shard, &slot->passage);
+    moepage_status status =
+        reader ? mp_pipe_settle(shard, &slot->passage) : mp_pipe_sync(shard, &slot->passage);
     if (status)
         return status;
     pthread_mutex_lock(&pool->lock);
     mp_pool_settle(shard, hold->slot);
+    uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[hold->slot]));
+    if (state == MP_SLOT_LOADING && reader)
+        status = line_up(shard, hold->slot, reader);
     pthread_mutex_unlock(&pool->lock);
-    if (MP_WORD_STATE(atomic_load(&shard->words[hold->slot])) == MP_SLOT_RESIDENT) {
-        hold->ready = true;
+    hold->ready = state == MP_SLOT_RESIDENT || (state == MP_SLOT_LOADING && reader && !status);
+    if (hold->ready)
         return MOEPAGE_OK;
-    }
-    return load_failed(pool, hold, atomic_load(&slot->result));
+    return load_failed(pool, hold, status ? status : atomic_load(&slot->result));
 }
 
 void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)
@@ -271,9 +283,11 @@ void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t 
         mp_hold *hold = &holds[i];
         if (hold->kind == MP_HOLD_NONE)
             continue;
-        let_go(pool, &pool->shards[hold->shard], hold->slot);
-        if (!hold->ready) /* nobody may be waiting for its bytes now */
-            atomic_store(&pool->shards[hold->shard].orphans, true);
+        mp_shard *shard = &pool->shards[hold->shard];
+        bool loading = MP_WORD_STATE(atomic_load(&shard->words[hold->slot])) == MP_SLOT_LOADING;
+        let_go(pool, shard, hold->slot);
+        if (loading) /* nobody may be waiting for its bytes now */
+            atomic_store(&shard->orphans, true);
         hold->kind = MP_HOLD_NONE;
         hold->ready = false;
     }

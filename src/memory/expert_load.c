@@ -267,6 +267,12 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, 
         if (status)
             return 0;
     }
+    moepage_status status =
+        is_coded(shard, passage) ? MOEPAGE_OK : mp_readers_before_bus(shard, index, pipe);
+    if (status) {
+        fail_load(slot, status);
+        return 0;
+    }
     uint64_t total = stage_bytes(shard, index, pipe, limit);
     if (pipe == MP_PIPE_PREFETCH)
         shard->pool->counters.prefetch_bytes += total;
@@ -314,7 +320,7 @@ static void publish(mp_shard *shard, uint32_t index, uint32_t state)
 }
 
 /* The load's failure, or that of the read which it was to copy: then it has copied nonsense. */
-static moepage_status result_of(mp_shard *shard, uint32_t index)
+moepage_status mp_pool_result_of(mp_shard *shard, uint32_t index)
 {
     mp_slot *slot = &shard->slots[index];
     if (slot->passage.source == MP_FROM_HOST_TIER && !atomic_load(&slot->result)) {
@@ -335,7 +341,7 @@ void mp_pool_settle(mp_shard *shard, uint32_t index)
         return; /* not there yet: what is published must be whole */
     if (shard->slots[index].prefetching)
         mp_prefetcher_settled(shard, index);
-    moepage_status result = result_of(shard, index);
+    moepage_status result = mp_pool_result_of(shard, index);
     mp_pool_end_passage(shard, index);
     if (result == MOEPAGE_OK) {
         publish(shard, index, MP_SLOT_RESIDENT);

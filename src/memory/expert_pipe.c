@@ -115,6 +115,8 @@ static moepage_status submit_decode(mp_shard *shard, mp_pipe *pipe, uint32_t ind
     moepage_status status = MOEPAGE_OK;
     for (int k = 0; k < MP_PIPES && !status; k++) /* a demand may finish what a prefetch began */
         status = ops->wait(pipe->decode, shard->pipes[k].bus, slot->passage.bus[k]);
+    if (!status)
+        status = mp_readers_before_decode(shard, index, (mp_pipe_kind)(pipe - shard->pipes));
     mp_kernel_decode_args args = {
         .jobs = &shard->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS],
         .n_jobs = shard->pool->model->info.expert_tensors,
@@ -200,6 +202,34 @@ moepage_status mp_pipe_sync(mp_shard *shard, const mp_passage *passage)
     moepage_status status = MOEPAGE_OK;
     for (int kind = 0; kind < MP_PIPES && !status; kind++)
         status = sync_pipe(shard, &shard->pipes[kind], passage->bus[kind], passage->decode[kind]);
+    return status;
+}
+
+moepage_status mp_pipe_settle(mp_shard *shard, const mp_passage *passage)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &shard->pipes[kind];
+        if (passage->bus[kind])
+            status = ops->settle(pipe->bus, passage->bus[kind]);
+        if (!status && passage->decode[kind])
+            status = ops->settle(pipe->decode, passage->decode[kind]);
+    }
+    return status;
+}
+
+moepage_status mp_pipe_lead(mp_shard *shard, const mp_passage *passage, mp_stream *reader)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &shard->pipes[kind];
+        if (passage->bus[kind])
+            status = ops->wait(reader, pipe->bus, passage->bus[kind]);
+        if (!status && passage->decode[kind])
+            status = ops->wait(reader, pipe->decode, passage->decode[kind]);
+    }
     return status;
 }
 

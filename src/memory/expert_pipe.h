@@ -139,4 +139,10 @@ moepage_status mp_pipes_sync(struct mp_shard *shard);
 /* The same for one load. */
 moepage_status mp_pipe_sync(struct mp_shard *shard, const mp_passage *passage);
 
+/* Blocks until only the device itself can fail the load: see mp_device_ops.settle. */
+moepage_status mp_pipe_settle(struct mp_shard *shard, const mp_passage *passage);
+
+/* What `reader` does from now on starts after the load. */
+moepage_status mp_pipe_lead(struct mp_shard *shard, const mp_passage *passage, mp_stream *reader);
+
 #endif

@@ -89,7 +89,8 @@ static moepage_status create_tables(mp_shard *shard)
                            shard->max_slots);
     }
     restack_free(shard);
-    return mp_prefetcher_init(&shard->prefetcher, shard);
+    moepage_status status = mp_readers_open(shard);
+    return status ? status : mp_prefetcher_init(&shard->prefetcher, shard);
 }
 
 /* How many slots the shard gets: an explicit share, or what the arena has. */
@@ -156,6 +157,7 @@ static void close_shard(mp_shard *shard)
     mp_free(shard->slots);
     mp_free(shard->free_slots);
     mp_free(shard->jobs);
+    mp_free(shard->reads);
     mp_arena_detach(&shard->home->arena, MP_SIDE_EXPERTS);
     atomic_fetch_sub(&shard->home->residents, 1);
 }
@@ -298,7 +300,8 @@ moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
     client->ring.mask = words - 1;
 
     pthread_mutex_lock(&pool->lock);
-    moepage_status status = check_share(pool, atomic_load(&pool->n_clients) + 1);
+    moepage_status status =
+        check_share(pool, atomic_load(&pool->n_clients) - atomic_load(&pool->n_apart) + 1);
     uint32_t index = 0;
     while (index < MP_MAX_CLIENTS && pool->clients[index])
         index++;
@@ -376,6 +379,11 @@ static moepage_status vacate(mp_shard *shard, uint32_t slots, uint32_t capacity)
             return mp_fail(MOEPAGE_E_BUSY, "slot %u came into use", s);
         shard->pool->counters.evictions++;
     }
+    for (uint32_t s = slots; s < shard->n_slots; s++) {
+        status = mp_readers_sync(shard, s); /* the bytes will not be ours any more */
+        if (status)
+            return status;
+    }
     for (uint32_t i = 0; i < shard->pool->n_scopes; i++)
         while (shard->scopes[i].used > capacity)
             if (!mp_pool_evict_one(shard, &shard->scopes[i], MP_FOR_DECODE))
@@ -446,7 +454,7 @@ moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
         return status;
     status = mp_pool_hold_rest(pool, &hold, 1);
     if (!status) {
-        status = mp_pool_wait(pool, &hold);
+        status = mp_pool_wait(pool, &hold, NULL);
         if (status)
             mp_pool_release(pool, &hold, 1);
     }

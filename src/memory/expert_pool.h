@@ -104,7 +104,10 @@ typedef struct mp_shard {
     mp_slot *slots;
     uint32_t *free_slots; /* stack */
     uint32_t n_free;
-    _Atomic bool orphans; /* loads may be under way, or have landed, that no plan waits for */
+    mp_stream *readers[MP_MAX_CLIENTS]; /* each session's compute stream; expert_readers.c */
+    _Atomic mp_tick *reads; /* [max_slots][MP_MAX_CLIENTS] of these streams: until when they read
+                               the slot; NULL where nothing outlasts its call */
+    _Atomic bool orphans;   /* loads may be under way, or have landed, that no plan waits for */
     mp_scope *scopes;
     mp_prefetcher prefetcher;
 } mp_shard;
@@ -145,6 +148,7 @@ struct moepage_expert_pool {
     _Atomic uint64_t touch_clock;       /* routed groups so far */
     mp_client *clients[MP_MAX_CLIENTS]; /* by index, NULL where free */
     _Atomic uint32_t n_clients;
+    _Atomic uint32_t n_apart; /* of these, whose slots are set aside */
     mp_pool_counters counters;
 };
 
@@ -246,11 +250,46 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
 /* Would mp_pool_wait return at once? Never blocks; a failed load is "yes". */
 bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold);
 
-/* Waits for a held expert's bytes and publishes it, or says why its load failed. */
-moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold);
+/* With `reader` NULL: waits for a held expert's bytes and publishes it, or says why its load failed.
+ * With a stream of its device: what is submitted to that stream from now on finds the bytes there;
+ * returns when nothing but the device itself can fail them any more. */
+moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_stream *reader);
 
 /* Lets go of what is held among the n. */
 void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n);
+
+/* ---- readers (expert_readers.c) ---- */
+
+moepage_status mp_readers_open(mp_shard *shard);
+
+/* The stream on which a session's work reads slots of a shard, from its creation to before its
+ * destruction (NULL), when all of that work is done. */
+void mp_pool_set_reader(struct moepage_expert_pool *pool, const mp_client *client,
+                        uint32_t shard_index, mp_stream *stream);
+
+/* The session's work on a held slot ends with `tick` of its stream; before it lets go. */
+void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *client,
+                        const mp_hold *hold, mp_tick tick);
+
+/* What a pipe's bus, or decoder, does from now on waits for the slot's readers; or the caller does.
+ * The lock is held. */
+moepage_status mp_readers_before_bus(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe);
+moepage_status mp_readers_before_decode(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe);
+moepage_status mp_readers_sync(mp_shard *shard, uint32_t slot);
+
+/* ---- shares (expert_share.c) ---- */
+
+/* What a session has for itself: as if pinned, for the others. */
+typedef struct mp_set_aside {
+    uint32_t slots;     /* in all */
+    uint32_t per_scope; /* and of one scope */
+} mp_set_aside;
+
+/* Takes `asked` slots, 0 = as many as the session may hold, out of what sessions divide; `least` of
+ * them must do for one layer. BUDGET. Of pools on one device. */
+moepage_status mp_pool_set_aside(struct moepage_expert_pool *pool, const mp_client *client,
+                                 uint32_t asked, uint32_t least, mp_set_aside *out);
+void mp_pool_put_back(struct moepage_expert_pool *pool, const mp_set_aside *aside);
 
 /* ---- touches (expert_touch.c) ---- */
 
@@ -309,6 +348,9 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe, u
 
 /* Has all that was submitted for the slot so far completed? Is that all that it takes? */
 bool mp_pool_transfers_done(const mp_shard *shard, uint32_t slot);
+
+/* Why a load whose transfers have settled failed, or MOEPAGE_OK. */
+moepage_status mp_pool_result_of(mp_shard *shard, uint32_t slot);
 static inline bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot)
 {
     return shard->slots[slot].passage.complete;

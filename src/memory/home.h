@@ -19,6 +19,13 @@ struct moepage_device {
     mp_graveyard graveyard;
 };
 
+/* Gives an open device its home: splits config->budget_bytes into workspace and arena (defaults
+ * filled in already), and allocates the arena. BUDGET, NO_MEMORY; the device is then as it was. */
+moepage_status mp_home_open(mp_device *device, const moepage_device_config *config,
+                            struct moepage_device **out);
+/* Nothing lives there any more. Closes the device too. */
+void mp_home_close(struct moepage_device *home);
+
 /* Device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
 moepage_status mp_home_workspace_alloc(struct moepage_device *home, uint64_t bytes, void **out);
 void mp_home_workspace_free(struct moepage_device *home, void *memory, uint64_t bytes);

@@ -3,10 +3,16 @@
 
 #include "base/status.h"
 
+static bool outlasts_calls(const struct moepage_kv_pool *pool)
+{
+    return !(pool->home->device->caps & MP_CAP_SYNC_CALLER);
+}
+
 void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream *stream)
 {
     *copy = (mp_kv_copy){.pool = pool, .stream = stream};
     atomic_store(&pool->copy_result, MOEPAGE_OK);
+    copy->entered = pool->home->device->ops->enter(stream, pool->native);
 }
 
 /* On the host a block's layers lie one after the other. */
@@ -23,6 +29,8 @@ moepage_status mp_kv_copy_add(mp_kv_copy *copy, mp_kv_place to, mp_kv_place from
     struct moepage_kv_pool *pool = copy->pool;
     uint64_t host_offset = 0;
     uint32_t n = 0;
+    if (copy->entered)
+        return copy->entered;
     for (uint32_t layer = 0; layer < pool->shape.layers; layer++) {
         uint64_t bytes = pool->shape.layer_bytes[layer];
         if (!bytes)
@@ -42,7 +50,12 @@ moepage_status mp_kv_copy_add(mp_kv_copy *copy, mp_kv_place to, mp_kv_place from
  * their blocks may be given up next. */
 moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status)
 {
-    moepage_status synced = copy->pool->home->device->ops->sync(copy->stream, copy->tick);
+    const mp_device_ops *ops = copy->pool->home->device->ops;
+    if (!status)
+        status = copy->entered;
+    if (!status && outlasts_calls(copy->pool)) /* the caller's kernels are done too, then */
+        status = ops->mark(copy->stream, &copy->tick);
+    moepage_status synced = ops->sync(copy->stream, copy->tick);
     moepage_status result = atomic_load(&copy->pool->copy_result);
     if (status)
         return status;
@@ -51,4 +64,12 @@ moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status)
     if (result)
         return mp_fail(result, "the device failed to copy a KV block");
     return MOEPAGE_OK;
+}
+
+moepage_status mp_kv_copy_hand_over(mp_kv_copy *copy, moepage_status status)
+{
+    const mp_device_ops *ops = copy->pool->home->device->ops;
+    if (status || !outlasts_calls(copy->pool))
+        return mp_kv_copy_finish(copy, status);
+    return ops->follow(copy->pool->native, copy->stream, copy->tick);
 }

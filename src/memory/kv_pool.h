@@ -63,6 +63,7 @@ struct moepage_kv_pool {
 
     mp_stream *inner; /* copies inside the device: they do not cross the bus */
     mp_stream *bus;   /* copies to and from the host: a step waits for them */
+    void *native;     /* the stream of the caller's kernels, in the call under way */
     mp_copy *copies;  /* [layers] of the block under way */
     _Atomic int32_t copy_result;
     mp_kv_counters counters;
@@ -114,15 +115,17 @@ moepage_status mp_kv_pool_check_resize(struct moepage_kv_pool *pool, uint64_t bl
 /* Makes the pool own `blocks` > 0 blocks, rounded up to whole granules. Live blocks in granules
  * that go are copied elsewhere, and every table follows them, before any granule is given up.
  * Borrowed tables end. Allocates nothing. BUDGET: live blocks or the other side need the room.
- * Takes the lock. */
-moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks);
+ * `native`: the stream of the caller's kernels. Takes the lock. */
+moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, void *native);
 
-/* A run of block copies on one stream: begin, any number of adds, finish. The adds only submit;
- * finish waits, whatever the adds returned, and says whether everything arrived. */
+/* A run of block copies on one stream, after what the caller's stream holds now: begin, any number
+ * of adds, finish. The adds only submit; finish waits, whatever the adds returned, for them and the
+ * caller's kernels, and says whether everything arrived. */
 typedef struct mp_kv_copy {
     struct moepage_kv_pool *pool;
     mp_stream *stream;
     mp_tick tick;
+    moepage_status entered; /* behind the caller's kernels */
 } mp_kv_copy;
 
 /* One end of a block copy: host memory of block_bytes, or with `host` NULL a block of the pool. */
@@ -134,5 +137,8 @@ typedef struct mp_kv_place {
 void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream *stream);
 moepage_status mp_kv_copy_add(mp_kv_copy *copy, mp_kv_place to, mp_kv_place from);
 moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status);
+/* Instead of finish, where only the caller's stream needs the copies: it waits, this thread does
+ * not. The blocks stay in the pool. */
+moepage_status mp_kv_copy_hand_over(mp_kv_copy *copy, moepage_status status);
 
 #endif

@@ -104,10 +104,11 @@ static moepage_status grow(struct moepage_kv_pool *pool, const resize_target *ta
     return status;
 }
 
-moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks)
+moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, void *native)
 {
     resize_target target;
     pthread_mutex_lock(&pool->lock);
+    pool->native = native;
     moepage_status status = find_target(pool, blocks, &target);
     if (!status)
         status = target.first < pool->blocks.first ? grow(pool, &target) : shrink(pool, &target);

@@ -156,7 +156,7 @@ static moepage_status copy_last_block(struct moepage_kv_pool *pool, mp_kv_sequen
     mp_kv_copy_begin(&copy, pool, pool->inner);
     moepage_status status =
         mp_kv_copy_add(&copy, (mp_kv_place){.block = own}, (mp_kv_place){.block = shared});
-    status = mp_kv_copy_finish(&copy, status);
+    status = mp_kv_copy_hand_over(&copy, status);
     if (status) {
         mp_kv_blocks_drop(&pool->blocks, own);
         return status;

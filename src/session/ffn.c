@@ -1,5 +1,9 @@
 /* Running a layer's routed experts: convert, experts as they land, combine.
  *
+ * Where the device's work outlasts the call (CUDA), all of it is submitted: the compute stream waits
+ * for the caller's stream, for each load, and the caller's stream for it; this thread waits for cold
+ * reads alone. Elsewhere this thread waits, and y is complete on return.
+ *
  * Every row's partial result goes to a line of its own, and the lines of a token are summed in the
  * router's order at the end: so neither residency nor waves nor the order in which experts land
  * changes a bit of y. While resident experts compute, the others load; while one wave computes,
@@ -33,7 +37,7 @@ static moepage_status launch(struct moepage_session *session, uint32_t shard, mp
 }
 
 /* Waits until every device has run what was launched. */
-static moepage_status finish_compute(mp_run *run)
+static moepage_status drain_compute(mp_run *run)
 {
     struct moepage_session *session = run->session;
     moepage_status status = MOEPAGE_OK;
@@ -46,6 +50,27 @@ static moepage_status finish_compute(mp_run *run)
     return status;
 }
 
+/* Where this thread has to wait for what was launched. */
+static moepage_status finish_compute(mp_run *run)
+{
+    if (!run->session->async)
+        return drain_compute(run);
+    charge(run, &run->session->step_stats.compute_ns);
+    return MOEPAGE_OK;
+}
+
+/* What is launched from now on comes after what the caller has submitted. */
+static moepage_status enter(mp_run *run)
+{
+    struct moepage_session *session = run->session;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t d = 0; d < session->pool->n_shards && !status; d++) {
+        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
+        status = ops->enter(session->benches[d].compute, run->ffn->stream);
+    }
+    return status;
+}
+
 /* ---- in: operands ---- */
 
 static moepage_status convert(mp_run *run)
@@ -54,8 +79,8 @@ static moepage_status convert(mp_run *run)
     const moepage_ffn *ffn = run->ffn;
     uint32_t hidden = session->pool->model->info.hidden;
     uint64_t stride = ffn->x_stride ? ffn->x_stride : hidden;
-    bool as_it_is = ffn->dtype == MOEPAGE_DTYPE_F32 && stride == hidden &&
-                    session->config.math == MOEPAGE_MATH_FP32;
+    uint32_t operand = session->math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
+    bool as_it_is = ffn->dtype == operand && stride == hidden;
     run->x = as_it_is ? ffn->x : NULL;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t d = 0; d < session->pool->n_shards && !as_it_is && !status; d++) {
@@ -63,7 +88,7 @@ static moepage_status convert(mp_run *run)
             .x = ffn->x,
             .x_stride = stride,
             .x_dtype = ffn->dtype,
-            .math = session->config.math,
+            .math = session->math,
             .n_tokens = run->flight->n_tokens,
             .hidden = hidden,
             .out = session->benches[d].x,
@@ -122,8 +147,10 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, uint32_t first
         .hidden = model->info.hidden,
         .intermediate = model->info.expert_intermediate,
         .dtype = model->ffn.dtype,
-        .math = session->config.math,
+        .math = session->math,
         .scale = model->ffn.scale,
+        .scratch = bench->fast,
+        .scratch_bytes = session->fast_bytes,
     };
     return launch(session, shard, MP_KERNEL_EXPERTS, &args);
 }
@@ -148,6 +175,19 @@ static moepage_status launch_ready(mp_run *run, const mp_group *group)
     return status;
 }
 
+/* Takes whatever else of the group has landed by now. */
+static moepage_status take_landed(mp_run *run, const mp_group *group, uint32_t from)
+{
+    struct moepage_expert_pool *pool = run->session->pool;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t i = from; i < group->n_entries && !status; i++) {
+        mp_hold *hold = &run->flight->holds[group->first_entry + i];
+        if (!hold->ready && mp_pool_landed(pool, hold))
+            status = mp_pool_wait(pool, hold, NULL);
+    }
+    return status;
+}
+
 /* Runs a group: what is ready first, then each load as it lands, together with whatever else has
  * landed by then. */
 static moepage_status run_group(mp_run *run, const mp_group *group)
@@ -161,13 +201,10 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
         status = finish_compute(run);
         if (status)
             break;
-        status = mp_pool_wait(session->pool, hold);
+        status = mp_pool_wait(session->pool, hold, mp_session_reader(session, hold->shard));
         charge(run, &session->step_stats.stall_ns);
-        for (uint32_t j = i + 1; j < group->n_entries && !status; j++) {
-            mp_hold *other = &run->flight->holds[group->first_entry + j];
-            if (!other->ready && mp_pool_landed(session->pool, other))
-                status = mp_pool_wait(session->pool, other);
-        }
+        if (!status && !session->async)
+            status = take_landed(run, group, i + 1);
         if (!status)
             status = launch_ready(run, group);
     }
@@ -225,7 +262,11 @@ static moepage_status combine(mp_run *run)
         .hidden = hidden,
         .accumulate = run->ffn->accumulate,
     };
+    const mp_device_ops *ops = session->pool->shards[0].home->device->ops;
     moepage_status status = launch(session, 0, MP_KERNEL_COMBINE, &args);
+    if (!status && session->async)
+        status =
+            ops->follow(run->ffn->stream, session->benches[0].compute, session->benches[0].last);
     moepage_status finished = finish_compute(run);
     return status ? status : finished;
 }
@@ -280,13 +321,15 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
         status = hold_group(&run, 0);
     flight->dropped = status != MOEPAGE_OK;
     if (!status)
+        status = enter(&run);
+    if (!status)
         status = convert(&run);
     if (!status)
         status = run_groups(&run);
     if (!status)
         status = combine(&run);
     if (status) {
-        finish_compute(&run); /* nothing may read the caller's x or a slot once we return */
+        drain_compute(&run); /* nothing may read the caller's x or a slot once we return */
         mp_plan_drop(session, flight);
     }
     return status;

@@ -42,11 +42,30 @@ static void clear_map(struct moepage_session *session, mp_flight *flight, const 
     }
 }
 
+moepage_status mp_plan_mark(struct moepage_session *session, const mp_flight *flight)
+{
+    moepage_status status = MOEPAGE_OK;
+    if (!session->async || !flight->planned)
+        return status;
+    for (uint32_t d = 0; d < session->pool->n_shards && !status; d++) {
+        mp_bench *bench = &session->benches[d];
+        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
+        status = ops->enter(bench->compute, flight->native);
+        if (!status)
+            status = ops->mark(bench->compute, &bench->last);
+    }
+    return status;
+}
+
 void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t index)
 {
     const mp_group *group = &flight->groups[index];
+    mp_hold *holds = &flight->holds[group->first_entry];
     clear_map(session, flight, group);
-    mp_pool_release(session->pool, &flight->holds[group->first_entry], group->n_entries);
+    for (uint32_t i = 0; i < group->n_entries && session->async; i++)
+        mp_pool_read_until(session->pool, &session->client, &holds[i],
+                           session->benches[holds[i].shard].last);
+    mp_pool_release(session->pool, holds, group->n_entries);
 }
 
 void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
@@ -57,7 +76,8 @@ void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
     flight->dropped = true;
 }
 
-moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight)
+/* Waits for the current group's experts; the time goes to the stalls. */
+static moepage_status wait_for_group(struct moepage_session *session, const mp_flight *flight)
 {
     const mp_group *group = &flight->groups[flight->group];
     uint64_t began_ns = 0;
@@ -68,10 +88,23 @@ moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight)
             continue;
         if (!began_ns)
             began_ns = mp_session_now_ns(session);
-        status = mp_pool_wait(session->pool, hold);
+        status = mp_pool_wait(session->pool, hold, mp_session_reader(session, hold->shard));
     }
     if (began_ns)
         session->step_stats.stall_ns += mp_session_now_ns(session) - began_ns;
+    return status;
+}
+
+moepage_status mp_plan_hand_over(struct moepage_session *session, const mp_flight *flight)
+{
+    moepage_status status = wait_for_group(session, flight);
+    for (uint32_t d = 0; d < session->pool->n_shards && session->async && !status; d++) {
+        mp_bench *bench = &session->benches[d];
+        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
+        status = ops->mark(bench->compute, &bench->last);
+        if (!status)
+            status = ops->follow(flight->native, bench->compute, bench->last);
+    }
     return status;
 }
 
@@ -140,11 +173,14 @@ moepage_status mp_session_next_group(struct moepage_session *session, uint32_t l
     if (flight->group + 1 == flight->n_groups)
         return mp_fail(MOEPAGE_E_STATE, "layer %u: group %u was the last of %u", layer,
                        flight->group, flight->n_groups);
+    moepage_status status = mp_plan_mark(session, flight);
+    if (status)
+        return status;
     mp_plan_release(session, flight, flight->group);
     flight->group++;
-    moepage_status status = mp_plan_hold(session, flight, flight->group);
+    status = mp_plan_hold(session, flight, flight->group);
     if (!status)
-        status = mp_plan_wait(session, flight);
+        status = mp_plan_hand_over(session, flight);
     moepage_plan own;
     if (!status) {
         mp_plan_fill(session, flight, &own);

@@ -73,6 +73,8 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     flight->top_k = routing->top_k;
     flight->group = 0;
     flight->dropped = false;
+    flight->planned = plan != NULL;
+    flight->native = routing->stream;
     status = mp_groups_collect(session, flight, routing, &n_distinct);
     if (!status)
         status = mp_groups_form(session, flight, n_distinct, plan != NULL);
@@ -81,7 +83,7 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     if (status)
         return status;
     if (plan) {
-        status = mp_plan_wait(session, flight);
+        status = mp_plan_hand_over(session, flight);
         moepage_plan own;
         if (!status) {
             mp_plan_fill(session, flight, &own);

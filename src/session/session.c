@@ -5,14 +5,16 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "device/cuda_ext.h"
+#include "kernels/fast_args.h"
 
 #define DEFAULT_MAX_TOKENS 256
 
 /* ---- sizes ---- */
 
-static moepage_status fill_defaults(const struct moepage_model *model,
-                                    const moepage_session_config *given,
-                                    moepage_session_config *config)
+moepage_status mp_session_fill_defaults(const struct moepage_model *model,
+                                        const moepage_session_config *given,
+                                        moepage_session_config *config)
 {
     const moepage_model_info *info = &model->info;
     *config = *given;
@@ -27,7 +29,7 @@ static moepage_status fill_defaults(const struct moepage_model *model,
     if (config->max_top_k > info->experts)
         return mp_fail(MOEPAGE_E_ARGUMENT, "max_top_k is %u, a layer has only %u experts",
                        config->max_top_k, info->experts);
-    if (config->math > MOEPAGE_MATH_BF16 || config->prefetch > MOEPAGE_PREFETCH_PREVIOUS ||
+    if (config->math > MOEPAGE_MATH_BF16_FAST || config->prefetch > MOEPAGE_PREFETCH_PREVIOUS ||
         config->grouping > MOEPAGE_GROUP_TOKENS)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "math %u, prefetch %u or grouping %u is none of the "
@@ -49,11 +51,22 @@ static uint64_t round_up_64(uint64_t bytes)
     return (bytes + 63) & ~(uint64_t)63;
 }
 
+/* Scratch that BF16_FAST is of use with; 0 where it is no more than BF16. */
+static uint64_t count_fast(const struct moepage_model *model, const moepage_session_config *config)
+{
+    const moepage_model_info *info = &model->info;
+    if (config->math != MOEPAGE_MATH_BF16_FAST || model->ffn.dtype != MOEPAGE_DTYPE_BF16 ||
+        !mp_fast_serves(info->hidden, info->expert_intermediate))
+        return 0;
+    return round_up_64(mp_fast_scratch_bytes(info->hidden, info->expert_intermediate,
+                                             (uint64_t)config->max_tokens * config->max_top_k));
+}
+
 /* Cuts a bench's block; with memory NULL it only measures. */
 static uint64_t cut_bench(mp_bench *bench, const struct moepage_model *model,
-                          const moepage_session_config *config, bool first)
+                          const moepage_session_config *config, uint64_t fast_bytes, bool first)
 {
-    uint64_t operand = config->math == MOEPAGE_MATH_BF16 ? 2 : 4;
+    uint64_t operand = config->math == MOEPAGE_MATH_FP32 ? 4 : 2;
     uint64_t rows = (uint64_t)config->max_tokens * config->max_top_k;
     uint64_t x_bytes = round_up_64((uint64_t)config->max_tokens * model->info.hidden * operand);
     uint64_t inner_bytes = round_up_64(rows * model->info.expert_intermediate * operand);
@@ -63,34 +76,60 @@ static uint64_t cut_bench(mp_bench *bench, const struct moepage_model *model,
         bench->x = memory;
         bench->inner = memory + x_bytes;
         bench->partial = first ? (float *)(void *)(memory + x_bytes + inner_bytes) : NULL;
+        bench->fast = fast_bytes ? memory + x_bytes + inner_bytes + partial_bytes : NULL;
     }
-    return x_bytes + inner_bytes + partial_bytes;
+    return x_bytes + inner_bytes + partial_bytes + fast_bytes;
 }
 
 moepage_status mp_session_workspace(const struct moepage_model *model,
                                     const moepage_session_config *given, uint64_t *bytes)
 {
     moepage_session_config config;
-    moepage_status status = fill_defaults(model, given, &config);
+    moepage_status status = mp_session_fill_defaults(model, given, &config);
     if (status)
         return status;
     mp_bench none = {0};
-    *bytes = model->info.ffn_supported ? cut_bench(&none, model, &config, true) : 0;
+    *bytes = model->info.ffn_supported
+                 ? cut_bench(&none, model, &config, count_fast(model, &config), true)
+                 : 0;
     return MOEPAGE_OK;
 }
 
 /* ---- creation ---- */
 
-/* Steps wait on the calling thread and hand out pointers that it reads. */
-static moepage_status check_caps(const struct moepage_expert_pool *pool)
+/* One kind of device: a layer's partial results meet on the first. */
+static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *async)
 {
-    for (uint32_t d = 0; d < pool->n_shards; d++) {
+    *async = !(pool->shards[0].home->device->caps & MP_CAP_SYNC_CALLER);
+    for (uint32_t d = 1; d < pool->n_shards; d++) {
         const mp_device *device = pool->shards[d].home->device;
-        if (!(device->caps & MP_CAP_SYNC_CALLER))
+        if (*async || !(device->caps & MP_CAP_SYNC_CALLER))
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                           "sessions cannot step on device %s: its memory is not the caller's",
-                           device->name);
+                           "sessions cannot step over %u devices one of which is %s: give each "
+                           "device that is not the host a pool of its own",
+                           pool->n_shards, device->name);
     }
+    return MOEPAGE_OK;
+}
+
+/* BF16_FAST where there is more to it than BF16. */
+static moepage_status choose_math(struct moepage_session *session)
+{
+    const struct moepage_expert_pool *pool = session->pool;
+    mp_device *device = pool->shards[0].home->device;
+    uint64_t fast_bytes = count_fast(pool->model, &session->config);
+    bool is_there = false;
+    session->math = session->config.math;
+    if (session->math != MOEPAGE_MATH_BF16_FAST)
+        return MOEPAGE_OK;
+    session->math = MOEPAGE_MATH_BF16;
+    if (!fast_bytes || !pool->model->info.ffn_supported || !device->ops->cuda)
+        return MOEPAGE_OK;
+    moepage_status status = device->ops->cuda->fast_open(device, &is_there);
+    if (status || !is_there)
+        return status;
+    session->math = MOEPAGE_MATH_BF16_FAST;
+    session->fast_bytes = fast_bytes;
     return MOEPAGE_OK;
 }
 
@@ -99,25 +138,34 @@ static moepage_status open_bench(struct moepage_session *session, uint32_t d)
     const struct moepage_model *model = session->pool->model;
     struct moepage_device *home = session->pool->shards[d].home;
     mp_bench *bench = &session->benches[d];
-    bench->experts = mp_alloc_array(session->max_entries, sizeof *bench->experts);
-    if (!bench->experts)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u expert launches",
-                       session->max_entries);
-    uint64_t bytes = cut_bench(bench, model, &session->config, d == 0);
-    moepage_status status = mp_home_workspace_alloc(home, bytes, &bench->memory);
-    if (status)
-        return status;
-    bench->memory_bytes = bytes;
-    cut_bench(bench, model, &session->config, d == 0);
-    return home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &bench->compute);
+    moepage_status status = MOEPAGE_OK;
+    if (model->info.ffn_supported) {
+        bench->experts = mp_alloc_array(session->max_entries, sizeof *bench->experts);
+        if (!bench->experts)
+            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u expert launches",
+                           session->max_entries);
+        uint64_t bytes = cut_bench(bench, model, &session->config, session->fast_bytes, d == 0);
+        status = mp_home_workspace_alloc(home, bytes, &bench->memory);
+        if (status)
+            return status;
+        bench->memory_bytes = bytes;
+        cut_bench(bench, model, &session->config, session->fast_bytes, d == 0);
+    }
+    status = home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &bench->compute);
+    if (!status)
+        mp_pool_set_reader(session->pool, &session->client, d, bench->compute);
+    return status;
 }
 
 static void close_bench(struct moepage_session *session, uint32_t d)
 {
     struct moepage_device *home = session->pool->shards[d].home;
     mp_bench *bench = &session->benches[d];
-    if (bench->compute)
+    if (bench->compute) {
+        (void)home->device->ops->sync(bench->compute, bench->last); /* poisoned: nothing runs */
+        mp_pool_set_reader(session->pool, &session->client, d, NULL);
         home->device->ops->stream_destroy(bench->compute);
+    }
     if (bench->memory)
         mp_home_workspace_free(home, bench->memory, bench->memory_bytes);
     mp_free(bench->experts);
@@ -214,9 +262,10 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
                                  const moepage_session_config *given, struct moepage_session **out)
 {
     moepage_session_config config;
-    moepage_status status = fill_defaults(pool->model, given, &config);
+    bool async = false;
+    moepage_status status = mp_session_fill_defaults(pool->model, given, &config);
     if (!status)
-        status = check_caps(pool);
+        status = check_caps(pool, &async);
     if (status)
         return status;
     struct moepage_session *session = mp_alloc(sizeof *session);
@@ -227,6 +276,7 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
     if (kv)
         atomic_fetch_add(&kv->users, 1);
     session->config = config;
+    session->async = async;
     session->max_rows = config.max_tokens * config.max_top_k;
     session->max_entries = session->max_rows;
     if (config.grouping == MOEPAGE_GROUP_EXPERTS && session->max_entries > pool->experts)
@@ -239,9 +289,11 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
     /* Room for two whole steps of hits before anyone must replay them. */
     uint64_t two_steps = 2ull * pool->layers * (MP_TOUCH_HEADER + pool->experts);
     status = mp_pool_join(pool, &session->client, two_steps);
+    if (!status)
+        status = choose_math(session);
     if (status)
         goto fail;
-    for (uint32_t d = 0; d < pool->n_shards && pool->model->info.ffn_supported; d++) {
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
         status = open_bench(session, d);
         if (status)
             goto fail;

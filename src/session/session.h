@@ -32,6 +32,8 @@ typedef struct mp_flight {
     bool open;
     bool overlap;   /* two groups may be held at once: one computes, the next loads */
     bool by_tokens; /* groups are of tokens, not of experts */
+    bool planned;   /* the caller's own kernels read its slots */
+    void *native;   /* the stream that they run on */
     uint32_t layer;
     uint32_t n_tokens;
     uint32_t top_k;
@@ -60,6 +62,7 @@ typedef struct mp_bench {
     void *x;                /* [max_tokens][hidden] operand type */
     void *inner;            /* [max_rows][intermediate] operand type */
     float *partial;         /* [max_rows][hidden], first device only */
+    void *fast;             /* [session's fast_bytes] of launches with MATH_BF16_FAST */
     mp_ffn_expert *experts; /* [entries] host memory: arguments of launches */
     uint32_t n_experts;     /* of them in use by launches of the current group */
     mp_tick last;           /* last launch */
@@ -70,9 +73,13 @@ struct moepage_session {
     struct moepage_expert_pool *pool;
     struct moepage_kv_pool *kv;    /* or NULL */
     moepage_session_config config; /* defaults filled in */
+    uint32_t math;                 /* of launches: MOEPAGE_MATH_* as the devices tell them apart */
+    uint64_t fast_bytes;           /* of scratch for math BF16_FAST; 0 = none */
+    bool async;                    /* the devices' work outlasts the calls that submit it */
     uint32_t max_rows;             /* max_tokens * max_top_k */
     uint32_t max_entries;
     mp_client client;
+    struct moepage_cuda_path *path; /* that has taken the session over, or NULL */
     bool step_open;
     uint32_t n_tokens;   /* of the open step */
     uint8_t *scan_token; /* [max_tokens] 1 for tokens of prefill */
@@ -102,7 +109,18 @@ static inline uint64_t mp_session_now_ns(const struct moepage_session *session)
     return device->ops->now_ns(device);
 }
 
+/* The stream that a session's work on a device runs on, when loads are ordered before it there;
+ * NULL when the caller itself waits for them. */
+static inline mp_stream *mp_session_reader(const struct moepage_session *session, uint32_t shard)
+{
+    return session->async ? session->benches[shard].compute : NULL;
+}
+
 /* ---- session.c ---- */
+/* Checks a config and fills in what it leaves to the library. */
+moepage_status mp_session_fill_defaults(const struct moepage_model *model,
+                                        const moepage_session_config *given,
+                                        moepage_session_config *config);
 moepage_status mp_session_workspace(const struct moepage_model *model,
                                     const moepage_session_config *config, uint64_t *bytes);
 moepage_status mp_session_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
@@ -136,11 +154,16 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
 /* ---- plan.c ---- */
 /* Holds the current group's experts: the resident ones at once, the others as loads under way. */
 moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t group);
+/* Lets go of a group. On asynchronous devices its slots stay as they are until what was launched so
+ * far has passed; where callers' kernels read them, mp_plan_mark comes first. */
 void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t group);
+/* Notes where the caller's stream is: its kernels up to here read the flight's slots. */
+moepage_status mp_plan_mark(struct moepage_session *session, const mp_flight *flight);
 /* After an error: lets go of everything, so that the layer can be run again from its start. */
 void mp_plan_drop(struct moepage_session *session, mp_flight *flight);
-/* Waits for the current group's experts; the time goes to the stalls. */
-moepage_status mp_plan_wait(struct moepage_session *session, mp_flight *flight);
+/* Makes the current group's experts usable: at once, or by what the caller submits to the flight's
+ * stream from now on. */
+moepage_status mp_plan_hand_over(struct moepage_session *session, const mp_flight *flight);
 /* Describes the current group. */
 void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_plan *plan);
 moepage_status mp_session_next_group(struct moepage_session *session, uint32_t layer,

@@ -19,6 +19,8 @@ mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer)
 static moepage_status check_step(const struct moepage_session *session, const moepage_step *step)
 {
     const moepage_session_config *config = &session->config;
+    if (session->path)
+        return mp_fail(MOEPAGE_E_STATE, "a path has taken the session over: destroy it first");
     if (session->step_open)
         return mp_fail(MOEPAGE_E_STATE, "a step is open: end or cancel it first");
     if (step->n_tokens < 1 || step->n_tokens > config->max_tokens)
@@ -159,8 +161,10 @@ moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer
     mp_flight *flight = mp_session_flight(session, layer);
     if (!flight)
         return MOEPAGE_E_STATE;
-    close_flight(session, flight);
-    return MOEPAGE_OK;
+    moepage_status status = mp_plan_mark(session, flight);
+    if (!status)
+        close_flight(session, flight);
+    return status;
 }
 
 static void add_stats(moepage_session_stats *sum, const moepage_session_stats *one)
@@ -211,8 +215,11 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
 void mp_session_cancel(struct moepage_session *session)
 {
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
-        if (session->flights[i].open)
+        if (session->flights[i].open) {
+            (void)mp_plan_mark(session, &session->flights[i]); /* refused by a poisoned device:
+                                                                  nothing runs there any more */
             close_flight(session, &session->flights[i]);
+        }
     mp_pool_unwant(session->pool, &session->client, UINT32_MAX);
     if (session->step_open)
         close_step(session);

@@ -151,12 +151,12 @@ static moepage_status create_other(life *l)
 
 static moepage_status shrink_pool(life *l)
 {
-    return mp_kv_pool_resize(l->pool, 38);
+    return mp_kv_pool_resize(l->pool, 38, NULL);
 }
 
 static moepage_status grow_pool(life *l)
 {
-    return mp_kv_pool_resize(l->pool, 60);
+    return mp_kv_pool_resize(l->pool, 60, NULL);
 }
 
 static void check_tokens(life *l)

@@ -327,7 +327,7 @@ static void do_resize(world *w)
     bool fits = rounded * before.block_bytes <= room && held <= rounded;
 
     bool armed = arm_fault(w);
-    moepage_status status = mp_kv_pool_resize(w->pool, blocks);
+    moepage_status status = mp_kv_pool_resize(w->pool, blocks, NULL);
     if (struck(w, armed, status))
         return;
     assert_int_equal(status, fits ? MOEPAGE_OK : MOEPAGE_E_BUDGET);

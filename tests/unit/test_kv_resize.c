@@ -16,7 +16,7 @@ static void test_kv_resize_of_a_half_empty_pool_moves_no_block(void **state)
     kv_fixture_open(&f, 20);
     moepage_seq seq = kv_fixture_fill(&f, 10 * KV_BLOCK_TOKENS);
     uint64_t copies = f.fake.copies;
-    assert_int_equal(mp_kv_pool_resize(f.pool, 10), MOEPAGE_OK);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 10, NULL), MOEPAGE_OK);
     assert_int_equal(f.fake.copies, copies);
     assert_int_equal(kv_fixture_info(&f).relocated_blocks, 0);
     assert_int_equal(kv_fixture_info(&f).blocks, 10);
@@ -45,7 +45,7 @@ static void test_kv_resize_relocates_live_blocks_and_every_table_follows(void **
     swapped = kv_fixture_fill(&f, 11);
     assert_int_equal(moepage_kv_swap_out(f.pool, swapped, NULL), MOEPAGE_OK);
 
-    assert_int_equal(mp_kv_pool_resize(f.pool, 9), MOEPAGE_OK);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 9, NULL), MOEPAGE_OK);
     moepage_kv_pool_info info = kv_fixture_info(&f);
     assert_int_equal(info.blocks, 10);
     assert_int_equal(info.free_blocks, 4);
@@ -79,7 +79,7 @@ static void test_kv_resize_keeps_block_ids_while_it_grows(void **state)
     uint32_t before[6];
     memcpy(before, kv_fixture_table(&f, seq).blocks, sizeof before);
     moepage_kv_layer_view view = {.struct_size = sizeof view};
-    assert_int_equal(mp_kv_pool_resize(f.pool, 41), MOEPAGE_OK);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 41, NULL), MOEPAGE_OK);
     assert_memory_equal(kv_fixture_table(&f, seq).blocks, before, sizeof before);
     for (uint32_t layer = 0; layer < KV_LAYERS; layer++) {
         assert_int_equal(moepage_kv_pool_get_layer(f.pool, layer, &view), MOEPAGE_OK);
@@ -101,17 +101,17 @@ static void test_kv_resize_below_the_live_blocks_is_refused_with_the_numbers(voi
     moepage_seq seq = strand_sequence(&f, 22);
     uint64_t bytes = 77;
     assert_int_equal(mp_kv_pool_check_resize(f.pool, 4, &bytes), MOEPAGE_E_BUDGET);
-    assert_int_equal(mp_kv_pool_resize(f.pool, 4), MOEPAGE_E_BUDGET);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 4, NULL), MOEPAGE_E_BUDGET);
     assert_string_equal(moepage_last_error(), "a KV pool of 4 blocks cannot hold the 6 that "
                                               "sequences use: free or swap out sequences first");
-    assert_int_equal(mp_kv_pool_resize(f.pool, 0), MOEPAGE_E_ARGUMENT);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 0, NULL), MOEPAGE_E_ARGUMENT);
     assert_int_equal(mp_kv_pool_check_resize(f.pool, 43, &bytes), MOEPAGE_E_BUDGET);
     assert_int_equal(bytes, 77);
     assert_int_equal(kv_fixture_info(&f).blocks, 20);
     assert_int_equal(mp_kv_pool_check_resize(f.pool, 5, &bytes), MOEPAGE_OK);
     assert_int_equal(bytes, 6 * KV_BLOCK_BYTES);
     assert_int_equal(kv_fixture_info(&f).blocks, 20);
-    assert_int_equal(mp_kv_pool_resize(f.pool, 5), MOEPAGE_OK);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 5, NULL), MOEPAGE_OK);
     assert_true(kv_tokens_match(&f.tokens, seq, 22, f.tags));
     kv_fixture_close(&f);
 }
@@ -123,10 +123,10 @@ static void test_kv_resize_into_the_experts_is_refused(void **state)
     kv_fixture_open(&f, 20);
     assert_int_equal(mp_arena_attach(&f.home->arena, MP_SIDE_EXPERTS, 1000), MOEPAGE_OK);
     assert_int_equal(mp_arena_resize(&f.home->arena, MP_SIDE_EXPERTS, 4), MOEPAGE_OK);
-    assert_int_equal(mp_kv_pool_resize(f.pool, 22), MOEPAGE_E_BUDGET);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 22, NULL), MOEPAGE_E_BUDGET);
     assert_int_equal(kv_fixture_info(&f).blocks, 20);
     assert_int_equal(mp_arena_resize(&f.home->arena, MP_SIDE_EXPERTS, 3), MOEPAGE_OK);
-    assert_int_equal(mp_kv_pool_resize(f.pool, 22), MOEPAGE_OK);
+    assert_int_equal(mp_kv_pool_resize(f.pool, 22, NULL), MOEPAGE_OK);
     assert_int_equal(kv_fixture_info(&f).free_blocks, 22);
     mp_arena_detach(&f.home->arena, MP_SIDE_EXPERTS);
     kv_fixture_close(&f);
@@ -146,12 +146,12 @@ static void test_kv_resize_whose_copies_fail_leaves_the_old_pool(void **state)
                 f.fake.faults.submit = step;
             else
                 f.fake.faults.transfer = step * KV_LAYERS;
-            assert_int_equal(mp_kv_pool_resize(f.pool, 6), MOEPAGE_E_DEVICE);
+            assert_int_equal(mp_kv_pool_resize(f.pool, 6, NULL), MOEPAGE_E_DEVICE);
             after = kv_fixture_info(&f);
             assert_memory_equal(&before, &after, sizeof before);
             assert_true(kv_tokens_match(&f.tokens, seq, 22, f.tags));
             assert_true(kv_tokens_match(&f.tokens, child, 22, f.tags));
-            assert_int_equal(mp_kv_pool_resize(f.pool, 6), MOEPAGE_OK);
+            assert_int_equal(mp_kv_pool_resize(f.pool, 6, NULL), MOEPAGE_OK);
             assert_true(kv_tokens_match(&f.tokens, child, 22, f.tags));
             kv_fixture_close(&f);
         }
