@@ -15,6 +15,8 @@ static const char *kind_name(uint32_t kind)
     case MP_KIND_KV: return "KV pool";
     case MP_KIND_SESSION: return "session";
     case MP_KIND_TRACE: return "trace";
+    case MP_KIND_PAGED: return "PagedTensor";
+    case MP_KIND_PATH: return "path";
     case MP_KIND_DEAD: return "destroyed object";
     default: return "foreign object";
     }
