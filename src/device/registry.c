@@ -1,9 +1,11 @@
 /* Devices by name: "<kind>" or "<kind>:<which>". */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "device/device.h"
 #include "device/host.h"
+#include "device/module.h"
 
 /* `which` is what follows the colon, NULL without one. */
 typedef moepage_status (*open_fn)(const char *name, const char *which,
@@ -21,15 +23,15 @@ static moepage_status open_host(const char *name, const char *which,
 static moepage_status open_cuda(const char *name, const char *which,
                                 const moepage_device_config *config, mp_device **out)
 {
-    (void)config;
-    (void)out;
     if (!which || !*which || which[strspn(which, "0123456789")])
         return mp_fail(MOEPAGE_E_NOT_FOUND,
                        "device \"%s\": CUDA devices are called \"cuda:0\", "
                        "\"cuda:1\" and so on",
                        name);
-    return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                   "device \"%s\": this build has no CUDA; \"host\" is there", name);
+    uint64_t ordinal = strtoull(which, NULL, 10); /* ULLONG_MAX beyond its range */
+    if (ordinal > INT32_MAX)
+        return mp_fail(MOEPAGE_E_NOT_FOUND, "device \"%s\": no machine has so many GPUs", name);
+    return mp_module_open((uint32_t)ordinal, config, out);
 }
 
 static const struct {

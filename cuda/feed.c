@@ -1,0 +1,375 @@
+/* Work of the host that stands before work of the GPU: fills, and bytes from or to memory that the
+ * GPU does not reach. They go through a ring of pinned memory, in pieces.
+ *
+ * There are two feeders, each a thread with a ring: one for COMPUTE and DEMAND streams, and one for
+ * the rest that begins nothing while the first has anything to do. What a prefetch keeps the second
+ * one with, or has in its ring, never holds a demand up. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "device/thread.h"
+#include "issue.h"
+
+#define PIECE_BYTES (4ull << 20)
+#define RING_BYTES (8 * PIECE_BYTES)
+#define PIECES 64u /* that can be under way */
+#define ALIGN 256u
+
+struct mp_cuda_feeder {
+    mp_cuda *cuda;
+    mp_cuda_feeder *before, *behind; /* goes first; goes last */
+    mp_cuda_list ready;              /* [issuer's lock] streams, whose owner it is */
+    bool busy, stop, started;        /* [issuer's lock] */
+    pthread_cond_t work;
+    pthread_t thread;
+
+    unsigned char *ring;
+    uint64_t head, tail; /* bytes ever taken and given back */
+    struct {
+        mp_cu_event event; /* after the GPU's last use of the piece */
+        uint64_t end;
+    } pieces[PIECES];
+    uint32_t first, n; /* oldest piece, pieces */
+};
+
+/* ---- Which transfers need the host ------------------------------------------------------- */
+
+typedef enum place { PLACE_DEVICE, PLACE_PINNED, PLACE_PAGEABLE } place;
+
+static place place_of(mp_cuda *cuda, const void *memory)
+{
+    unsigned kind = 0;
+    mp_cu_result result = cuda->driver->pointer_attribute(&kind, MP_CU_POINTER_MEMORY_TYPE,
+                                                          (mp_cu_ptr)(uintptr_t)memory);
+    if (result && result != MP_CU_INVALID_VALUE) /* which means memory that it does not know */
+        mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
+    if (result)
+        return PLACE_PAGEABLE;
+    return kind == MP_CU_MEMORY_HOST ? PLACE_PINNED : PLACE_DEVICE;
+}
+
+mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy)
+{
+    if (!copy->bytes && !copy->fill)
+        return MP_CUDA_OP_MARK;
+    place to = place_of(cuda, copy->dst);
+    if (copy->fill)
+        return to == PLACE_DEVICE ? MP_CUDA_OP_UP : MP_CUDA_OP_HOST;
+    place from = place_of(cuda, copy->src);
+    if (to != PLACE_DEVICE &&
+        from != PLACE_DEVICE) /* which the driver would not do in the background */
+        return MP_CUDA_OP_HOST;
+    if (from == PLACE_PAGEABLE)
+        return MP_CUDA_OP_UP;
+    return to == PLACE_PAGEABLE ? MP_CUDA_OP_DOWN : MP_CUDA_OP_COPY;
+}
+
+/* ---- The ring (by the feeder's thread, with the context current) ------------------------- */
+
+/* A piece that cannot be waited for may be in use still: then nothing that comes after may
+ * count. */
+static void give_oldest_back(mp_cuda_feeder *feeder)
+{
+    mp_cuda *cuda = feeder->cuda;
+    mp_cu_result result = cuda->driver->event_sync(feeder->pieces[feeder->first].event);
+    mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "waiting for a transfer"));
+    feeder->tail = feeder->pieces[feeder->first].end;
+    feeder->first = (feeder->first + 1) % PIECES;
+    feeder->n--;
+}
+
+/* Room for `bytes`, which stays the caller's until the next call unless mp_piece is sent. */
+static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
+{
+    assert(bytes <= PIECE_BYTES);
+    for (;;) {
+        if (!feeder->n)
+            feeder->head = feeder->tail = 0;
+        uint64_t at = feeder->head % RING_BYTES;
+        uint64_t skipped = at + bytes > RING_BYTES ? RING_BYTES - at : 0;
+        if (feeder->n < PIECES && feeder->head + skipped + bytes - feeder->tail <= RING_BYTES) {
+            feeder->head += skipped;
+            return feeder->ring + (skipped ? 0 : at);
+        }
+        give_oldest_back(feeder);
+    }
+}
+
+/* Puts a copy from or to the room that was asked for last on the stream, and keeps the room
+ * until the copy is done. */
+static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void *dst,
+                           const void *src, uint64_t bytes)
+{
+    mp_cuda *cuda = feeder->cuda;
+    uint32_t last = (feeder->first + feeder->n) % PIECES;
+    moepage_status status =
+        mp_cuda_check(cuda,
+                      cuda->driver->copy((mp_cu_ptr)(uintptr_t)dst, (mp_cu_ptr)(uintptr_t)src,
+                                         bytes, stream->handle),
+                      "a transfer");
+    if (status)
+        return status;
+    feeder->head += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    status =
+        mp_cuda_check(cuda, cuda->driver->event_record(feeder->pieces[last].event, stream->handle),
+                      "marking a transfer");
+    if (status) { /* nobody could tell when the room is free */
+        mp_cuda_give_up(cuda, status);
+        mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+        return status;
+    }
+    feeder->pieces[last].end = feeder->head;
+    feeder->n++;
+    return MOEPAGE_OK;
+}
+
+/* ---- Transfers -------------------------------------------------------------------------- */
+
+static moepage_status enter(const mp_cuda_feeder *feeder)
+{
+    moepage_status status = mp_cuda_enter(feeder->cuda);
+    mp_cuda_give_up(feeder->cuda, status);
+    return status;
+}
+
+/* Part of a transfer, from `offset` on. */
+static mp_copy part_of(const mp_copy *copy, uint64_t offset)
+{
+    uint64_t left = copy->bytes - offset;
+    mp_copy part = *copy;
+    part.dst = (unsigned char *)copy->dst + offset;
+    part.src = copy->src ? (const unsigned char *)copy->src + offset : NULL;
+    part.bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+    part.fill_offset += offset;
+    return part;
+}
+
+static moepage_status produce(const mp_copy *copy, void *out)
+{
+    if (copy->fill)
+        return copy->fill(copy, out);
+    memcpy(out, copy->src, copy->bytes);
+    return MOEPAGE_OK;
+}
+
+static moepage_status bring_up(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
+{
+    moepage_status status = enter(feeder);
+    if (status)
+        return status;
+    unsigned char *room = room_for(feeder, part->bytes);
+    mp_cuda_leave(feeder->cuda);
+    status = produce(part, room);
+    if (!status)
+        status = enter(feeder);
+    if (status)
+        return status;
+    status = send(feeder, stream, part->dst, room, part->bytes);
+    mp_cuda_leave(feeder->cuda);
+    return status;
+}
+
+static moepage_status bring_down(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
+                                 const mp_copy *part)
+{
+    mp_cuda *cuda = feeder->cuda;
+    moepage_status status = enter(feeder);
+    if (status)
+        return status;
+    unsigned char *room = room_for(feeder, part->bytes);
+    status = send(feeder, stream, room, part->src, part->bytes);
+    if (!status) {
+        uint32_t last = (feeder->first + feeder->n - 1) % PIECES;
+        status = mp_cuda_check(cuda, cuda->driver->event_sync(feeder->pieces[last].event),
+                               "waiting for a transfer");
+    }
+    mp_cuda_leave(cuda);
+    if (!status)
+        memcpy(part->dst, room, part->bytes);
+    return status;
+}
+
+/* Once all that the stream had to do before is done. */
+static moepage_status work_in_place(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
+                                    const mp_copy *copy)
+{
+    mp_cuda *cuda = feeder->cuda;
+    moepage_status status = enter(feeder);
+    if (status)
+        return status;
+    status = mp_cuda_check(cuda, cuda->driver->event_record(stream->pause, stream->handle),
+                           "marking a stream");
+    if (!status)
+        status =
+            mp_cuda_check(cuda, cuda->driver->event_sync(stream->pause), "waiting for a stream");
+    mp_cuda_leave(cuda);
+    return status ? status : produce(copy, copy->dst);
+}
+
+/* Without any lock. */
+static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, mp_cuda_op_kind kind,
+                               const mp_copy *copy)
+{
+    moepage_status status = MOEPAGE_OK;
+    if (kind == MP_CUDA_OP_HOST)
+        return mp_cuda_is_poisoned(feeder->cuda) ? MOEPAGE_E_DEVICE
+                                                 : work_in_place(feeder, stream, copy);
+    for (uint64_t offset = 0; offset < copy->bytes && !status; offset += PIECE_BYTES) {
+        mp_copy part = part_of(copy, offset);
+        if (mp_cuda_is_poisoned(feeder->cuda))
+            status = MOEPAGE_E_DEVICE;
+        else if (kind == MP_CUDA_OP_UP)
+            status = bring_up(feeder, stream, &part);
+        else
+            status = bring_down(feeder, stream, &part);
+    }
+    return status;
+}
+
+/* ---- The thread ------------------------------------------------------------------------- */
+
+static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
+{
+    mp_cuda *cuda = feeder->cuda;
+    const mp_cuda_op *op = mp_cuda_oldest(stream);
+    mp_cuda_list freed = {0};
+    moepage_status status = transfer(feeder, stream, op->kind, &op->copy);
+    if (status)
+        mp_cuda_fail_copy(cuda, &op->copy, status);
+    bool inside = mp_cuda_inside(stream);
+    pthread_mutex_lock(&stream->lock);
+    stream->passed = op->tick;
+    mp_cuda_pop(stream);
+    mp_cuda_pump(stream, &freed);
+    pthread_mutex_unlock(&stream->lock);
+    if (inside)
+        mp_cuda_leave(cuda);
+    mp_cuda_pump_all(&freed);
+}
+
+/* With the issuer's lock. */
+static bool has_work(const mp_cuda_feeder *feeder)
+{
+    return feeder->busy || feeder->ready.first;
+}
+
+static void *run_feeder(void *arg)
+{
+    mp_cuda_feeder *feeder = arg;
+    mp_cuda_issuer *issuer = feeder->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    for (;;) {
+        if (feeder->ready.first && !(feeder->before && has_work(feeder->before))) {
+            mp_cuda_stream *stream = mp_cuda_list_take(&feeder->ready);
+            feeder->busy = true;
+            pthread_mutex_unlock(&issuer->lock);
+            work_on(feeder, stream);
+            pthread_mutex_lock(&issuer->lock);
+            feeder->busy = false;
+            if (feeder->behind && !feeder->ready.first)
+                pthread_cond_signal(&feeder->behind->work);
+        } else if (feeder->stop && !feeder->ready.first) {
+            break;
+        } else {
+            pthread_cond_wait(&feeder->work, &issuer->lock);
+        }
+    }
+    pthread_mutex_unlock(&issuer->lock);
+    return NULL;
+}
+
+void mp_cuda_feed(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
+{
+    mp_cuda_issuer *issuer = feeder->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    mp_cuda_list_add(&feeder->ready, stream);
+    pthread_cond_signal(&feeder->work);
+    pthread_mutex_unlock(&issuer->lock);
+}
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+static moepage_status create_events(mp_cuda_feeder *feeder)
+{
+    mp_cuda *cuda = feeder->cuda;
+    moepage_status status = mp_cuda_enter(cuda);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < PIECES && !status; i++)
+        status = mp_cuda_check(cuda,
+                               cuda->driver->event_create(&feeder->pieces[i].event,
+                                                          MP_CU_EVENT_DISABLE_TIMING |
+                                                              MP_CU_EVENT_BLOCKING_SYNC),
+                               "creating an event");
+    mp_cuda_leave(cuda);
+    return status;
+}
+
+static void set_behind(mp_cuda_feeder *before, mp_cuda_feeder *behind)
+{
+    if (!before)
+        return;
+    pthread_mutex_lock(&before->cuda->issuer->lock);
+    before->behind = behind;
+    pthread_mutex_unlock(&before->cuda->issuer->lock);
+}
+
+moepage_status mp_cuda_feeder_create(mp_cuda *cuda, mp_cuda_feeder *before, const char *name,
+                                     mp_cuda_feeder **out)
+{
+    mp_cuda_feeder *feeder = mp_alloc(sizeof *feeder);
+    void *ring = NULL;
+    if (!feeder)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "%s: no memory for a feeder of streams", cuda->name);
+    feeder->cuda = cuda;
+    feeder->before = before;
+    pthread_cond_init(&feeder->work, NULL);
+    moepage_status status = mp_cuda_alloc(&cuda->device, MP_MEMORY_HOST, RING_BYTES, &ring);
+    feeder->ring = ring;
+    if (!status)
+        status = create_events(feeder);
+    if (!status)
+        status = mp_thread_start(&feeder->thread, name, run_feeder, feeder);
+    if (status) {
+        mp_cuda_feeder_destroy(feeder);
+        return status;
+    }
+    feeder->started = true;
+    set_behind(before, feeder);
+    *out = feeder;
+    return MOEPAGE_OK;
+}
+
+static void stop(mp_cuda_feeder *feeder)
+{
+    mp_cuda_issuer *issuer = feeder->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    feeder->stop = true;
+    pthread_cond_signal(&feeder->work);
+    pthread_mutex_unlock(&issuer->lock);
+    pthread_join(feeder->thread, NULL);
+}
+
+void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder)
+{
+    if (!feeder)
+        return;
+    mp_cuda *cuda = feeder->cuda;
+    if (feeder->started)
+        stop(feeder);
+    set_behind(feeder->before, NULL);
+    if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
+        for (uint32_t i = 0; i < PIECES; i++) {
+            if (feeder->pieces[i].event)
+                mp_cuda_note(cuda, cuda->driver->event_destroy(feeder->pieces[i].event),
+                             "giving back an event");
+        }
+        mp_cuda_leave(cuda);
+    }
+    if (feeder->ring)
+        mp_cuda_free(&cuda->device, MP_MEMORY_HOST, feeder->ring, RING_BYTES);
+    pthread_cond_destroy(&feeder->work);
+    mp_free(feeder);
+}

@@ -1,0 +1,545 @@
+/* A stream's queue: what may go to the driver now, and publishing how far the driver has got. */
+#include "issue.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "device/thread.h"
+
+/* Transfers that go to the driver in one call. */
+#define GROUP 32u
+
+#define SPIN_NS 20000u  /* before a thread that waits for a tick sleeps */
+#define SLEEP_NS 50000u /* of one that has no event to sleep on */
+
+/* ---- Lists ------------------------------------------------------------------------------ */
+
+void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream)
+{
+    stream->next = NULL;
+    if (list->last)
+        list->last->next = stream;
+    else
+        list->first = stream;
+    list->last = stream;
+}
+
+mp_cuda_stream *mp_cuda_list_take(mp_cuda_list *list)
+{
+    mp_cuda_stream *stream = list->first;
+    if (stream) {
+        list->first = stream->next;
+        if (!list->first)
+            list->last = NULL;
+    }
+    return stream;
+}
+
+void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to)
+{
+    mp_cuda_list all = *from;
+    mp_cuda_stream *i;
+    *from = (mp_cuda_list){0};
+    while ((i = mp_cuda_list_take(&all)))
+        mp_cuda_list_add(i->wait_tick <= tick ? to : from, i);
+}
+
+bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream)
+{
+    mp_cuda_list all = *list;
+    mp_cuda_stream *i;
+    bool found = false;
+    *list = (mp_cuda_list){0};
+    while ((i = mp_cuda_list_take(&all))) {
+        found |= i == stream;
+        if (i != stream)
+            mp_cuda_list_add(list, i);
+    }
+    return found;
+}
+
+/* ---- References ------------------------------------------------------------------------- */
+
+void mp_cuda_retain(mp_cuda_stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
+}
+
+void mp_cuda_release(mp_cuda_stream *stream)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) > 1)
+        return;
+    pthread_mutex_lock(&issuer->lock);
+    issuer->taken[stream->slot / 64] &= ~(1ull << stream->slot % 64);
+    pthread_mutex_unlock(&issuer->lock);
+    pthread_mutex_destroy(&stream->lock);
+    pthread_mutex_destroy(&stream->events_lock);
+    pthread_cond_destroy(&stream->progress);
+    mp_free(stream);
+}
+
+/* ---- Failures --------------------------------------------------------------------------- */
+
+void mp_cuda_give_up(mp_cuda *cuda, moepage_status status)
+{
+    if (status)
+        mp_cuda_poison(cuda, status, moepage_last_error());
+}
+
+void mp_cuda_fail_copy(mp_cuda *cuda, const mp_copy *copy, moepage_status status)
+{
+    char said[200];
+    if (copy->result) {
+        atomic_store(copy->result, status);
+        return;
+    }
+    snprintf(said, sizeof said,
+             "%s: a transfer of %llu bytes (layer %u, expert %u, tensor %u) failed with code %d",
+             cuda->name, (unsigned long long)copy->bytes, copy->fill_key[0], copy->fill_key[1],
+             copy->fill_key[2], status);
+    mp_cuda_poison(cuda, MOEPAGE_E_DEVICE, said);
+}
+
+bool mp_cuda_is_poisoned(mp_cuda *cuda)
+{
+    if (atomic_load(&cuda->failing))
+        return true;
+    int32_t failed = atomic_load(&cuda->issuer->cold_failed);
+    if (!failed)
+        return false;
+    char said[100];
+    snprintf(said, sizeof said, "%s: a read into host memory failed with code %d", cuda->name,
+             failed);
+    mp_cuda_poison(cuda, MOEPAGE_E_DEVICE, said);
+    return true;
+}
+
+/* Skipped work fails where it can say so. */
+static void skip_copy(const mp_copy *copy)
+{
+    if (copy->result)
+        atomic_store(copy->result, MOEPAGE_E_DEVICE);
+}
+
+/* ---- The context ------------------------------------------------------------------------ */
+
+bool mp_cuda_inside(mp_cuda_stream *stream)
+{
+    if (mp_cuda_is_cold(stream))
+        return false;
+    moepage_status status = mp_cuda_enter(stream->cuda);
+    if (!status)
+        return true;
+    mp_cuda_give_up(stream->cuda, status);
+    atomic_store(&stream->broken, true);
+    return false;
+}
+
+/* ---- Publishing ------------------------------------------------------------------------- */
+
+static void wake(mp_cuda_stream *stream)
+{
+    if (stream->waiters)
+        pthread_cond_broadcast(&stream->progress);
+}
+
+static mp_cu_result record_event(mp_cuda_stream *stream, mp_tick tick)
+{
+    pthread_mutex_lock(&stream->events_lock);
+    uint32_t next = stream->n_events % MP_CUDA_EVENTS;
+    mp_cu_result result = stream->cuda->driver->event_record(stream->events[next], stream->handle);
+    if (!result) {
+        stream->event_ticks[next] = tick;
+        stream->n_events++;
+    }
+    pthread_mutex_unlock(&stream->events_lock);
+    return result;
+}
+
+/* A stream that cannot say how far it is runs dry, and from then on counts as that far. */
+static void write_tick(mp_cuda_stream *stream, mp_tick tick)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_cu_result result = cuda->driver->stream_write64(stream->handle, stream->word_gpu, tick, 0);
+    if (!result)
+        result = record_event(stream, tick);
+    if (!result)
+        return;
+    mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "marking a stream's progress"));
+    mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+    atomic_store(&stream->broken, true);
+}
+
+void mp_cuda_publish(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    mp_tick tick = stream->passed;
+    if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed))
+        return;
+    if (!mp_cuda_is_cold(stream) && !mp_cuda_is_mute(stream))
+        write_tick(stream, tick);
+    atomic_store_explicit(&stream->issued, tick, memory_order_release);
+    wake(stream);
+    pthread_mutex_lock(&issuer->lock);
+    mp_cuda_list_split(&stream->until_issued, tick, freed);
+    pthread_mutex_unlock(&issuer->lock);
+}
+
+/* ---- Transfers -------------------------------------------------------------------------- */
+
+static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
+{
+    return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+}
+
+/* Copies of one batch run in any order: these must not be in the same. */
+static bool conflict(const mp_copy *a, const mp_copy *b)
+{
+    return overlap(a->dst, a->bytes, b->dst, b->bytes) ||
+           overlap(a->dst, a->bytes, b->src, b->bytes) ||
+           overlap(a->src, a->bytes, b->dst, b->bytes);
+}
+
+/* The longest part of the copy, from `done` on, that lies in one registration at both ends. */
+static uint64_t part_bytes(const mp_cuda *cuda, const mp_copy *copy, uint64_t done)
+{
+    uint64_t dst = (uintptr_t)copy->dst + done, src = (uintptr_t)copy->src + done;
+    uint64_t to_dst = mp_cuda_pin_end(cuda, dst) - dst, to_src = mp_cuda_pin_end(cuda, src) - src;
+    uint64_t to_end = to_dst < to_src ? to_dst : to_src;
+    return to_end < copy->bytes - done ? to_end : copy->bytes - done;
+}
+
+/* The copies at the head of the queue that can go in one call; one that has to be cut goes alone. */
+static uint32_t gather(mp_cuda_stream *stream, const mp_copy *group[GROUP])
+{
+    const uint32_t most = stream->cuda->driver->copy_batch ? GROUP : 1;
+    uint32_t n = 0;
+    for (; n < most && stream->tail + n != stream->head; n++) {
+        const mp_cuda_op *op = &stream->queue[(stream->tail + n) % MP_CUDA_QUEUE];
+        if (op->kind != MP_CUDA_OP_COPY)
+            break;
+        bool whole = part_bytes(stream->cuda, &op->copy, 0) == op->copy.bytes;
+        if (!whole && n)
+            break;
+        for (uint32_t i = 0; i < n; i++) {
+            if (conflict(group[i], &op->copy))
+                return n;
+        }
+        group[n] = &op->copy;
+        if (!whole)
+            return 1;
+    }
+    return n;
+}
+
+static mp_cu_result copy_batch(mp_cuda_stream *stream, const mp_copy *const *group, uint32_t n)
+{
+    mp_cu_copy_attributes attributes = {.source_order = MP_CU_SOURCE_ORDER_STREAM};
+    mp_cu_ptr to[GROUP], from[GROUP];
+    size_t bytes[GROUP], first = 0, failed = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        to[i] = (mp_cu_ptr)(uintptr_t)group[i]->dst;
+        from[i] = (mp_cu_ptr)(uintptr_t)group[i]->src;
+        bytes[i] = group[i]->bytes;
+    }
+    return stream->cuda->driver->copy_batch(to, from, bytes, n, &attributes, &first, 1, &failed,
+                                            stream->handle);
+}
+
+static mp_cu_result copy_one(mp_cuda_stream *stream, const mp_copy *copy)
+{
+    mp_cuda *cuda = stream->cuda;
+    const mp_cu_ptr dst = (uintptr_t)copy->dst, src = (uintptr_t)copy->src;
+    mp_cu_result result = MP_CU_SUCCESS;
+    uint64_t bytes;
+    for (uint64_t done = 0; done < copy->bytes && !result; done += bytes) {
+        bytes = part_bytes(cuda, copy, done);
+        result = cuda->driver->copy(dst + done, src + done, bytes, stream->handle);
+    }
+    return result;
+}
+
+static void pop_n(mp_cuda_stream *stream, uint32_t n)
+{
+    uint32_t before = stream->head - stream->tail;
+    stream->tail += n;
+    if (before > MP_CUDA_QUEUE / 2 && before - n <= MP_CUDA_QUEUE / 2)
+        wake(stream);
+}
+
+void mp_cuda_pop(mp_cuda_stream *stream)
+{
+    pop_n(stream, 1);
+}
+
+static void issue_copies(mp_cuda_stream *stream)
+{
+    mp_cuda *cuda = stream->cuda;
+    const mp_copy *group[GROUP] = {NULL};
+    uint32_t n = gather(stream, group);
+    assert(n > 0);
+    if (mp_cuda_is_poisoned(cuda)) {
+        for (uint32_t i = 0; i < n; i++)
+            skip_copy(group[i]);
+    } else {
+        mp_cu_result result = n == 1 ? copy_one(stream, group[0]) : copy_batch(stream, group, n);
+        moepage_status status = mp_cuda_check(cuda, result, "a transfer");
+        for (uint32_t i = 0; i < n && status; i++)
+            mp_cuda_fail_copy(cuda, group[i], status);
+    }
+    stream->passed = stream->queue[(stream->tail + n - 1) % MP_CUDA_QUEUE].tick;
+    pop_n(stream, n);
+}
+
+/* ---- Kernels ---------------------------------------------------------------------------- */
+
+static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_kernel_args *host,
+                             const mp_kernel_args *gpu)
+{
+    mp_cuda *cuda = stream->cuda;
+    switch (kernel) {
+    case MP_KERNEL_CONVERT: return mp_cuda_launch_convert(cuda, stream->handle, &gpu->convert);
+    case MP_KERNEL_EXPERTS:
+        return mp_cuda_launch_experts(cuda, stream->handle, &host->experts, &gpu->experts);
+    case MP_KERNEL_COMBINE: return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine);
+    case MP_KERNEL_DECODE:
+        return mp_cuda_launch_decode(cuda, stream->handle, &host->decode, &gpu->decode);
+    case MP_KERNEL_COUNT: break;
+    }
+    return mp_fail(MOEPAGE_E_ARGUMENT, "%s: there is no kernel %d", cuda->name, (int)kernel);
+}
+
+/* Every stream that the launch waits for has been issued that far, so that `skip` is final. */
+moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
+                                    const mp_kernel_args *args, const mp_cuda_span *tables)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_kernel_args gpu;
+    if (mp_cuda_is_poisoned(cuda))
+        return MOEPAGE_OK;
+    if (kernel == MP_KERNEL_DECODE && args->decode.skip && atomic_load(args->decode.skip))
+        return MOEPAGE_OK;
+    moepage_status status =
+        mp_cuda_tables_send(cuda, &stream->tables, tables, stream->handle, kernel, args, &gpu);
+    return status ? status : launch(stream, kernel, args, &gpu);
+}
+
+/* ---- Waits ------------------------------------------------------------------------------ */
+
+/* The earliest event that covers the tick; NULL when there is none. With events_lock. */
+static mp_cu_event event_covering(const mp_cuda_stream *stream, mp_tick tick)
+{
+    uint64_t first = stream->n_events < MP_CUDA_EVENTS ? 0 : stream->n_events - MP_CUDA_EVENTS;
+    mp_cu_event event = NULL;
+    for (uint64_t i = stream->n_events; i-- > first;) {
+        if (stream->event_ticks[i % MP_CUDA_EVENTS] < tick)
+            break;
+        event = stream->events[i % MP_CUDA_EVENTS];
+    }
+    return event;
+}
+
+mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stream handle)
+{
+    mp_cu_result result = MP_CU_SUCCESS;
+    if (mp_cuda_done(other) >= tick)
+        return result;
+    pthread_mutex_lock(&other->events_lock);
+    mp_cu_event event = event_covering(other, tick);
+    if (event) /* else the stream has been destroyed meanwhile, and its work was done */
+        result = other->cuda->driver->stream_wait(handle, event, 0);
+    pthread_mutex_unlock(&other->events_lock);
+    return result;
+}
+
+static bool park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    bool parks = atomic_load_explicit(&other->issued, memory_order_acquire) < tick;
+    if (parks) {
+        stream->wait_tick = tick;
+        mp_cuda_list_add(&other->until_issued, stream);
+    }
+    pthread_mutex_unlock(&issuer->lock);
+    return parks;
+}
+
+/* False: the stream is parked, and no longer the caller's. */
+static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
+    mp_tick tick = mp_cuda_oldest(stream)->tick;
+    mp_cuda_publish(stream, freed); /* what comes before does not wait */
+    if (mp_cuda_done(other) < tick) {
+        bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
+        if (across ? mp_cuda_park_until_done(stream, other, tick)
+                   : park_until_issued(stream, other, tick))
+            return false;
+        if (!across && !mp_cuda_is_mute(stream))
+            mp_cuda_give_up(cuda,
+                            mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
+                                          "waiting for another stream"));
+    }
+    mp_cuda_pop(stream);
+    mp_cuda_release(other);
+    return true;
+}
+
+static void pass_enter(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_cu_event event = stream->enters[mp_cuda_oldest(stream)->enter];
+    mp_cuda_publish(stream, freed);
+    if (!mp_cuda_is_mute(stream))
+        mp_cuda_give_up(cuda,
+                        mp_cuda_check(cuda, cuda->driver->stream_wait(stream->handle, event, 0),
+                                      "waiting for a stream of the caller's"));
+    stream->n_enters--;
+    mp_cuda_pop(stream);
+    wake(stream);
+}
+
+static void issue_write(mp_cuda_stream *stream)
+{
+    mp_cuda *cuda = stream->cuda;
+    const mp_cuda_op *op = mp_cuda_oldest(stream);
+    if (!mp_cuda_is_poisoned(cuda))
+        mp_cuda_give_up(cuda,
+                        mp_cuda_check(cuda,
+                                      cuda->driver->stream_write32(stream->handle, op->write.at,
+                                                                   op->write.value, 0),
+                                      "writing a word"));
+    mp_cuda_pop(stream);
+}
+
+/* ---- The pump --------------------------------------------------------------------------- */
+
+/* False: the stream is somebody else's now. */
+static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    mp_cuda_op *op = mp_cuda_oldest(stream);
+    switch (op->kind) {
+    case MP_CUDA_OP_COPY: issue_copies(stream); return true;
+    case MP_CUDA_OP_UP:
+    case MP_CUDA_OP_DOWN:
+    case MP_CUDA_OP_HOST:
+        mp_cuda_publish(stream, freed);
+        mp_cuda_feed(stream->feeder, stream);
+        return false;
+    case MP_CUDA_OP_LAUNCH:
+        mp_cuda_give_up(stream->cuda, mp_cuda_issue_launch(stream, op->kernel, &op->launch.args,
+                                                           &op->launch.tables));
+        break;
+    case MP_CUDA_OP_MARK: break;
+    case MP_CUDA_OP_WRITE: issue_write(stream); return true;
+    case MP_CUDA_OP_WAIT: return pass_wait(stream, freed);
+    case MP_CUDA_OP_ENTER: pass_enter(stream, freed); return true;
+    }
+    stream->passed = op->tick;
+    mp_cuda_pop(stream);
+    return true;
+}
+
+/* As pump_gpu; what the executor's stream has is issued. */
+static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    mp_cuda_op *op = mp_cuda_oldest(stream);
+    mp_tick tick = 0;
+    if (op->kind == MP_CUDA_OP_WAIT)
+        return pass_wait(stream, freed);
+    if (stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH) {
+        mp_cuda_publish(stream, freed);
+        if (mp_cuda_park_until_room(stream))
+            return false;
+    }
+    stream->passed = op->tick; /* before it can complete */
+    if (op->kind == MP_CUDA_OP_MARK) {
+        mp_stream_mark(stream->cold, &tick);
+    } else {
+        mp_copy copy = op->copy;
+        if (!copy.result)
+            copy.result = &stream->cuda->issuer->cold_failed;
+        mp_stream_copy(stream->cold, &copy, 1, &tick);
+    }
+    assert(tick == op->tick);
+    mp_cuda_pop(stream);
+    return true;
+}
+
+void mp_cuda_pump(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    assert(stream->owned);
+    while (stream->tail != stream->head) {
+        if (!(mp_cuda_is_cold(stream) ? pump_cold : pump_gpu)(stream, freed))
+            return;
+    }
+    mp_cuda_publish(stream, freed);
+    stream->owned = false;
+    wake(stream);
+}
+
+void mp_cuda_pump_all(mp_cuda_list *freed)
+{
+    mp_cuda_stream *stream;
+    while ((stream = mp_cuda_list_take(freed))) {
+        mp_cuda *cuda = stream->cuda;
+        bool inside = mp_cuda_inside(stream);
+        pthread_mutex_lock(&stream->lock);
+        mp_cuda_pump(stream, freed);
+        pthread_mutex_unlock(&stream->lock);
+        if (inside)
+            mp_cuda_leave(cuda);
+    }
+}
+
+/* ---- Waiting on the CPU ----------------------------------------------------------------- */
+
+void mp_cuda_await_issue(mp_cuda_stream *stream, mp_tick tick)
+{
+    if (atomic_load_explicit(&stream->issued, memory_order_acquire) >= tick)
+        return;
+    pthread_mutex_lock(&stream->lock);
+    assert(tick <= stream->submitted);
+    stream->waiters++;
+    while (atomic_load_explicit(&stream->issued, memory_order_acquire) < tick)
+        pthread_cond_wait(&stream->progress, &stream->lock);
+    stream->waiters--;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* Until whatever covers the tick has run, or something is wrong. */
+static void sleep_for(mp_cuda_stream *stream, mp_tick tick)
+{
+    mp_cuda *cuda = stream->cuda;
+    bool slept = false;
+    if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
+        pthread_mutex_lock(&stream->events_lock);
+        mp_cu_event event = event_covering(stream, tick);
+        pthread_mutex_unlock(&stream->events_lock);
+        slept = event && !mp_cuda_check(cuda, cuda->driver->event_sync(event), "waiting for work");
+        mp_cuda_leave(cuda);
+    }
+    if (!slept)
+        mp_clock_wait(mp_clock_ns() + SLEEP_NS);
+}
+
+void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick)
+{
+    mp_cuda_await_issue(stream, tick);
+    if (mp_cuda_is_cold(stream)) {
+        mp_stream_sync(stream->cold, tick);
+        return;
+    }
+    if (mp_cuda_done(stream) >= tick)
+        return;
+    uint64_t until_ns = mp_clock_ns() + SPIN_NS;
+    while (mp_cuda_done(stream) < tick && mp_clock_ns() < until_ns)
+        mp_thread_relax();
+    while (mp_cuda_done(stream) < tick)
+        sleep_for(stream, tick);
+}

@@ -1,0 +1,86 @@
+/* kernels.h — the kernels as the host sees them: images of machine code, and functions by name. */
+#ifndef MP_CUDA_KERNELS_H
+#define MP_CUDA_KERNELS_H
+
+#include <stdatomic.h>
+
+#include "driver.h"
+
+/* A fat binary of one cuda/kernels/<family>.cu. */
+typedef struct mp_cuda_image {
+    const char *family;
+    const void *bytes;
+} mp_cuda_image;
+
+#define MP_CUDA_MAX_IMAGES 16
+#define MP_CUDA_MAX_FUNCTIONS 64
+
+typedef struct mp_cuda_function {
+    const char *name; /* "mp_gpu_decode" */
+    mp_cu_function handle;
+    uint32_t shared_limit;     /* dynamic shared memory that a block may have */
+    _Atomic uint64_t resident; /* the last answer of mp_cuda_resident_blocks, packed */
+} mp_cuda_function;
+
+typedef struct mp_cuda_kernels {
+    mp_cu_module modules[MP_CUDA_MAX_IMAGES];
+    uint32_t n_modules;
+    mp_cuda_function functions[MP_CUDA_MAX_FUNCTIONS]; /* found at open, in order of names */
+    uint32_t n_functions;
+} mp_cuda_kernels;
+
+struct mp_cuda;
+
+/* Every __global__ of cuda/kernels, looked up at open; a missing one is an error there. None has
+ * static shared memory. Append. */
+#define MP_CUDA_ENTRIES(X) \
+    X(convert)             \
+    X(combine)             \
+    X(experts_thin_f32)    \
+    X(experts_thin_f16)    \
+    X(experts_thin_bf16)   \
+    X(experts_thin_f8)     \
+    X(experts_broad_f32)   \
+    X(experts_broad_f16)   \
+    X(experts_broad_bf16)  \
+    X(experts_broad_f8)    \
+    X(experts_plain_f32)   \
+    X(experts_plain_f16)   \
+    X(experts_plain_bf16)  \
+    X(experts_plain_f8)    \
+    X(experts_thin_any)    \
+    X(experts_plain_any)   \
+    X(decode)              \
+    X(path_plan)           \
+    X(dequant)             \
+    X(gemv_1)              \
+    X(gemv_4)              \
+    X(gemv_8)              \
+    X(gemv_16)             \
+    X(rows)                \
+    X(topk)                \
+    X(remap)               \
+    X(remap_bin)           \
+    X(remap_score)         \
+    X(remap_prune)         \
+    X(remap_apply)         \
+    X(fast_gather)         \
+    X(fast_swiglu)         \
+    X(fast_scatter)
+
+/* Loads the images and finds every entry. UNSUPPORTED when they hold nothing for this GPU. */
+moepage_status mp_cuda_kernels_open(struct mp_cuda *cuda, const mp_cuda_image *images, uint32_t n);
+void mp_cuda_kernels_close(struct mp_cuda *cuda);
+
+/* Puts a kernel on a stream: `args` is its by-value struct. No blocks are no launch. Context
+ * current. */
+moepage_status mp_cuda_launch(struct mp_cuda *cuda, mp_cu_stream stream, const char *name,
+                              uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
+                              const void *args);
+
+/* Blocks of a kernel that fit on the whole device at once: the size of a persistent grid. At least
+ * 1. Context current. */
+uint32_t mp_cuda_resident_blocks(struct mp_cuda *cuda, const char *name, uint32_t n_threads,
+                                 uint32_t shared_bytes);
+
+#endif

@@ -1,0 +1,92 @@
+/* Threads that look at shared memory for the caller: at full speed while something happens, and the
+ * more rarely the longer nothing has. What a poller waits for comes within microseconds of the last
+ * thing while a model decodes, and not at all between requests. */
+#include "poller.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "device.h"
+#include "device/thread.h"
+
+#define SPIN_NS 50000u      /* without news, before the first sleep */
+#define SLEEP_MIN_NS 20000u /* below this the system's own timer slack is what counts */
+#define SLEEP_MAX_NS 200000u
+#define SLEEP_SHARE 8u /* a sleep is this part of the silence so far */
+#define POLLS_PER_CLOCK 16u
+
+struct mp_cuda_poller {
+    mp_cuda_poll_fn poll;
+    void *user;
+    _Atomic bool stop;
+    pthread_t thread;
+};
+
+static bool is_stopped(mp_cuda_poller *poller)
+{
+    return atomic_load_explicit(&poller->stop, memory_order_relaxed);
+}
+
+uint64_t mp_cuda_poller_sleep_ns(uint64_t silence_ns)
+{
+    if (silence_ns < SPIN_NS)
+        return 0;
+    uint64_t sleep_ns = silence_ns / SLEEP_SHARE;
+    if (sleep_ns < SLEEP_MIN_NS)
+        return SLEEP_MIN_NS;
+    return sleep_ns < SLEEP_MAX_NS ? sleep_ns : SLEEP_MAX_NS;
+}
+
+/* Polls a few times in a row; true when one of them found work. */
+static bool poll_some(mp_cuda_poller *poller)
+{
+    for (uint32_t i = 0; i < POLLS_PER_CLOCK && !is_stopped(poller); i++) {
+        if (poller->poll(poller->user))
+            return true;
+        mp_thread_relax();
+    }
+    return false;
+}
+
+static void *run(void *arg)
+{
+    mp_cuda_poller *poller = arg;
+    uint64_t last_ns = mp_clock_ns();
+    while (!is_stopped(poller)) {
+        bool found = poll_some(poller);
+        uint64_t now_ns = mp_clock_ns();
+        last_ns = found ? now_ns : last_ns;
+        struct timespec sleep = {.tv_nsec = (long)mp_cuda_poller_sleep_ns(now_ns - last_ns)};
+        if (sleep.tv_nsec && !is_stopped(poller))
+            nanosleep(&sleep, NULL);
+    }
+    return NULL;
+}
+
+moepage_status mp_cuda_poller_start(mp_device *device, mp_cuda_poll_fn poll, void *user,
+                                    mp_cuda_poller **out)
+{
+    mp_cuda_poller *poller = mp_alloc(sizeof *poller);
+    if (!poller)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "%s: no memory for a poller", device->name);
+    poller->poll = poll;
+    poller->user = user;
+    moepage_status status = mp_thread_start(&poller->thread, "mp-poll", run, poller);
+    if (status) {
+        mp_free(poller);
+        return status;
+    }
+    *out = poller;
+    return MOEPAGE_OK;
+}
+
+void mp_cuda_poller_stop(mp_cuda_poller *poller)
+{
+    if (!poller)
+        return;
+    atomic_store_explicit(&poller->stop, true, memory_order_relaxed);
+    pthread_join(poller->thread, NULL);
+    mp_free(poller);
+}

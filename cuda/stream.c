@@ -1,0 +1,387 @@
+/* The streams of the vtable: submitting to them, waiting for them. Their lives are in
+ * stream_life.c. */
+#include "stream.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "issue.h"
+
+/* cuStreamIsCapturing and its kind answer with these while a capture stands in the way. */
+enum { CAPTURE_FIRST = MP_CU_CAPTURE_UNSUPPORTED, CAPTURE_LAST = 908 };
+
+/* ---- Submissions ------------------------------------------------------------------------ */
+
+/* A submission in progress: the stream's lock is held, and for a GPU stream the context is
+ * current. */
+typedef struct submission {
+    mp_cuda_stream *stream;
+    mp_cuda_list freed;
+    bool inside; /* the context is current */
+    bool owner;  /* of the stream: what it pushes is its own to issue */
+} submission;
+
+/* A context that is no more keeps nobody from submitting work that will be skipped. */
+static moepage_status begin(submission *s, mp_stream *handle)
+{
+    mp_cuda_stream *stream = mp_cuda_stream_of(handle);
+    mp_cuda *cuda = stream->cuda;
+    *s = (submission){.stream = stream};
+    if (!mp_cuda_is_cold(stream)) {
+        moepage_status status = mp_cuda_enter(cuda);
+        if (status && !atomic_load(&cuda->lost))
+            return status;
+        s->inside = !status;
+    }
+    pthread_mutex_lock(&stream->lock);
+    return MOEPAGE_OK;
+}
+
+static void end(submission *s)
+{
+    mp_cuda *cuda = s->stream->cuda;
+    if (s->owner)
+        mp_cuda_pump(s->stream, &s->freed);
+    pthread_mutex_unlock(&s->stream->lock);
+    mp_cuda_pump_all(&s->freed);
+    if (s->inside)
+        mp_cuda_leave(cuda);
+}
+
+/* Lets work go on until something about the stream has changed. */
+static void give_way(submission *s)
+{
+    mp_cuda_stream *stream = s->stream;
+    if (s->owner) {
+        mp_cuda_pump(stream, &s->freed);
+        s->owner = false;
+    } else if (s->freed.first) {
+        pthread_mutex_unlock(&stream->lock);
+        mp_cuda_pump_all(&s->freed);
+        pthread_mutex_lock(&stream->lock);
+    } else {
+        stream->waiters++;
+        pthread_cond_wait(&stream->progress, &stream->lock);
+        stream->waiters--;
+    }
+}
+
+/* A free entry, for push. */
+static mp_cuda_op *entry(submission *s)
+{
+    while (mp_cuda_is_full(s->stream))
+        give_way(s);
+    return &s->stream->queue[s->stream->head % MP_CUDA_QUEUE];
+}
+
+static void push(submission *s)
+{
+    mp_cuda_stream *stream = s->stream;
+    stream->head++;
+    if (!stream->owned)
+        stream->owned = s->owner = true;
+}
+
+static mp_tick push_work(submission *s, mp_cuda_op *op)
+{
+    op->tick = ++s->stream->submitted;
+    push(s);
+    return op->tick;
+}
+
+moepage_status mp_cuda_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n,
+                                   mp_tick *out)
+{
+    submission s;
+    mp_tick tick = 0;
+    moepage_status status = begin(&s, stream);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < n; i++) {
+        mp_cuda_op *op = entry(&s);
+        op->kind = s.inside ? mp_cuda_kind_of(s.stream->cuda, &copies[i]) : MP_CUDA_OP_COPY;
+        op->copy = copies[i];
+        tick = push_work(&s, op);
+    }
+    if (!n)
+        tick = s.stream->submitted;
+    end(&s);
+    *out = tick;
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_cuda_stream_mark(mp_stream *stream, mp_tick *out)
+{
+    submission s;
+    moepage_status status = begin(&s, stream);
+    if (status)
+        return status;
+    mp_cuda_op *op = entry(&s);
+    op->kind = MP_CUDA_OP_MARK;
+    mp_tick tick = push_work(&s, op);
+    end(&s);
+    *out = tick;
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_cuda_stream_write32(mp_stream *stream, uint64_t at, uint32_t value)
+{
+    submission s;
+    if (mp_cuda_is_cold(mp_cuda_stream_of(stream)))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s: a cold stream writes no words of the GPU's",
+                       mp_cuda_stream_of(stream)->cuda->name);
+    moepage_status status = begin(&s, stream);
+    if (status)
+        return status;
+    mp_cuda_op *op = entry(&s);
+    op->kind = MP_CUDA_OP_WRITE;
+    op->write.at = at;
+    op->write.value = value;
+    push(&s);
+    end(&s);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
+{
+    submission s;
+    mp_cuda_stream *waited = mp_cuda_stream_of(other);
+    if (stream == other || mp_cuda_done(waited) >= tick)
+        return MOEPAGE_OK;
+    moepage_status status = begin(&s, stream);
+    if (status)
+        return status;
+    mp_cuda_op *op = entry(&s);
+    op->kind = MP_CUDA_OP_WAIT;
+    op->tick = tick;
+    op->other = waited;
+    mp_cuda_retain(waited);
+    push(&s);
+    end(&s);
+    return MOEPAGE_OK;
+}
+
+/* ---- Launches --------------------------------------------------------------------------- */
+
+/* Blocks until the oldest tables are not needed any more. Gives the lock up meanwhile. */
+static void await_tables(submission *s)
+{
+    mp_cuda_stream *stream = s->stream;
+    mp_tick oldest = mp_cuda_tables_oldest(&stream->tables);
+    assert(!s->owner && !s->freed.first);
+    pthread_mutex_unlock(&stream->lock);
+    mp_cuda_await(stream, oldest);
+    pthread_mutex_lock(&stream->lock);
+}
+
+/* Only the first launch that is larger than all before it comes here: once it has let the stream
+ * run dry, its tables get twice the room that they need. */
+static moepage_status grow_tables(submission *s, uint64_t bytes)
+{
+    mp_cuda_stream *stream = s->stream;
+    mp_cuda_tables larger;
+    uint64_t size = stream->tables.pinned.bytes;
+    while (size < 2 * bytes)
+        size *= 2;
+    for (mp_tick tick = stream->submitted; mp_cuda_done(stream) < tick; tick = stream->submitted) {
+        pthread_mutex_unlock(&stream->lock);
+        mp_cuda_await(stream, tick);
+        pthread_mutex_lock(&stream->lock);
+    }
+    moepage_status status = mp_cuda_tables_open(stream->cuda, size, &larger);
+    if (status)
+        return status;
+    mp_cuda_tables_close(stream->cuda, &stream->tables);
+    stream->tables = larger;
+    return MOEPAGE_OK;
+}
+
+static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *out)
+{
+    mp_cuda_stream *stream = s->stream;
+    moepage_status status = MOEPAGE_OK;
+    for (;;) {
+        entry(s);
+        if (bytes > stream->tables.pinned.bytes)
+            status = grow_tables(s, bytes);
+        else if (mp_cuda_tables_take(&stream->tables, bytes, stream->submitted + 1,
+                                     mp_cuda_done(stream), out))
+            return MOEPAGE_OK;
+        else
+            await_tables(s);
+        if (status)
+            return status;
+    }
+}
+
+/* Nothing stands before it: what is wrong with it can still be said to the caller. Its tables may be
+ * on their way even so, and some of its kernels: nobody gets a tick that tells when they have run, so
+ * they are waited for. It has one all the same, with which the tables' room comes back. */
+static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kernel_args *args,
+                                 const mp_cuda_span *span)
+{
+    mp_cuda_stream *stream = s->stream;
+    moepage_status status = mp_cuda_issue_launch(stream, kernel, args, span);
+    bool refused = status && !mp_cuda_is_poisoned(stream->cuda);
+    if (refused)
+        mp_cuda_note(stream->cuda, stream->cuda->driver->stream_sync(stream->handle),
+                     "waiting for a launch that failed");
+    stream->passed = ++stream->submitted;
+    mp_cuda_publish(stream, &s->freed);
+    return refused ? status : MOEPAGE_OK;
+}
+
+static const size_t args_bytes[MP_KERNEL_COUNT] = {
+    [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
+    [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
+    [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
+    [MP_KERNEL_DECODE] = sizeof(mp_kernel_decode_args),
+};
+
+moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args,
+                                     mp_tick *out)
+{
+    submission s;
+    mp_cuda_span span;
+    mp_kernel_args own = {0};
+    mp_cuda *cuda = mp_cuda_stream_of(stream)->cuda;
+    assert((uint32_t)kernel < MP_KERNEL_COUNT);
+    if (!mp_cuda_runs_kernels(mp_cuda_stream_of(stream)))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "%s: a kernel was launched on a stream for transfers; it needs a compute or "
+                       "background stream",
+                       cuda->name);
+    memcpy(&own, args, args_bytes[kernel]);
+    moepage_status status = begin(&s, stream);
+    if (status)
+        return status;
+    status = take_tables(&s, mp_cuda_tables_need(kernel, &own), &span);
+    if (status)
+        goto done;
+    mp_cuda_tables_fill(&s.stream->tables, &span, kernel, &own);
+    if (!s.stream->owned) {
+        status = launch_now(&s, kernel, &own, &span);
+    } else {
+        mp_cuda_op *op = entry(&s);
+        op->kind = MP_CUDA_OP_LAUNCH;
+        op->kernel = kernel;
+        op->launch.args = own;
+        op->launch.tables = span;
+        push_work(&s, op);
+    }
+    if (!status)
+        *out = s.stream->submitted;
+done:
+    end(&s);
+    return status;
+}
+
+/* ---- The caller's streams --------------------------------------------------------------- */
+
+static moepage_status check_native(mp_cuda *cuda, mp_cu_stream native)
+{
+    int capture = MP_CU_CAPTURE_NONE;
+    mp_cu_result result = cuda->driver->stream_capturing(native, &capture);
+    if ((result >= CAPTURE_FIRST && result <= CAPTURE_LAST) || capture != MP_CU_CAPTURE_NONE)
+        return mp_fail(
+            MOEPAGE_E_STATE,
+            "%s: the caller's stream is being captured into a graph, where steps have no "
+            "place: end the capture first, or use a path (moepage_cuda_path_create)",
+            cuda->name);
+    return mp_cuda_check(cuda, result, "asking whether a stream is being captured");
+}
+
+moepage_status mp_cuda_stream_enter(mp_stream *handle, void *native)
+{
+    submission s;
+    mp_cuda_stream *stream = mp_cuda_stream_of(handle);
+    mp_cuda *cuda = stream->cuda;
+    if (mp_cuda_is_cold(stream))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s: a cold stream cannot wait for one of the caller's",
+                       cuda->name);
+    moepage_status status = begin(&s, handle);
+    if (status)
+        return status;
+    while (mp_cuda_is_full(stream) || stream->n_enters == MP_CUDA_ENTERS)
+        give_way(&s);
+    uint32_t which = stream->next_enter % MP_CUDA_ENTERS;
+    if (s.inside) {
+        status = check_native(cuda, native);
+        if (!status)
+            status = mp_cuda_check(cuda, cuda->driver->event_record(stream->enters[which], native),
+                                   "marking a stream of the caller's");
+        if (!status) {
+            mp_cuda_op *op = entry(&s);
+            op->kind = MP_CUDA_OP_ENTER;
+            op->enter = which;
+            stream->next_enter++;
+            stream->n_enters++;
+            push(&s);
+        }
+    }
+    end(&s);
+    return status;
+}
+
+moepage_status mp_cuda_stream_follow(void *native, mp_stream *handle, mp_tick tick)
+{
+    mp_cuda_stream *stream = mp_cuda_stream_of(handle);
+    mp_cuda *cuda = stream->cuda;
+    if (mp_cuda_is_cold(stream))
+        return mp_cuda_stream_sync(handle, tick);
+    moepage_status status = mp_cuda_stream_settle(handle, tick);
+    if (!status)
+        status = mp_cuda_enter(cuda);
+    if (status)
+        return status;
+    status = check_native(cuda, native);
+    if (!status)
+        status = mp_cuda_check(cuda, mp_cuda_wait_on_gpu(stream, tick, native),
+                               "making a stream of the caller's wait");
+    mp_cuda_leave(cuda);
+    return status;
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------- */
+
+static moepage_status health(mp_cuda *cuda)
+{
+    if (!mp_cuda_is_poisoned(cuda))
+        return MOEPAGE_OK;
+    moepage_status status = mp_cuda_healthy(cuda);
+    if (status)
+        return status; /* else the reason is being written down at this moment */
+    return mp_fail(MOEPAGE_E_DEVICE, "%s: the GPU has failed; the device has to be closed",
+                   cuda->name);
+}
+
+mp_tick mp_cuda_stream_completed(const mp_stream *stream)
+{
+    return mp_cuda_done(mp_cuda_stream_of(stream));
+}
+
+moepage_status mp_cuda_stream_settle(mp_stream *handle, mp_tick tick)
+{
+    mp_cuda_stream *stream = mp_cuda_stream_of(handle);
+    if (mp_cuda_is_cold(stream))
+        mp_cuda_await(stream, tick);
+    else
+        mp_cuda_await_issue(stream, tick);
+    return health(stream->cuda);
+}
+
+moepage_status mp_cuda_stream_sync(mp_stream *handle, mp_tick tick)
+{
+    mp_cuda_stream *stream = mp_cuda_stream_of(handle);
+    mp_cuda_await(stream, tick);
+    return health(stream->cuda);
+}
+
+void mp_cuda_post(mp_device *device, mp_stream *stream, mp_tick tick, mp_task *task)
+{
+    if (stream)
+        mp_cuda_watch_post(mp_cuda_stream_of(stream), tick, task);
+    else
+        mp_executor_post(mp_cuda_of(device)->executor, NULL, 0, task);
+}

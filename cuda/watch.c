@@ -1,0 +1,294 @@
+/* Who waits for completed ticks and does not sleep on them: posted tasks, and streams that wait
+ * across the edge between the GPU and the host. One thread looks at the words of the streams
+ * concerned, the more rarely the longer nothing has happened; without any it sleeps. */
+#include <assert.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "device/thread.h"
+#include "issue.h"
+
+#define SLEEP_MIN_NS 20000u
+#define SLEEP_MAX_NS 500000u
+/* A GPU that has died writes no word: after so long without news the driver is asked. */
+#define DOUBT_NS 50000000u
+
+/* ---- The list of streams to look at (with the issuer's lock) ----------------------------- */
+
+static void watch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
+{
+    if (!stream->watched) {
+        stream->watched = true;
+        stream->next_watched = issuer->watched;
+        issuer->watched = stream;
+    }
+    issuer->kicked = true;
+    pthread_cond_signal(&issuer->watch);
+}
+
+static void unwatch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
+{
+    mp_cuda_stream **link = &issuer->watched;
+    if (!stream->watched)
+        return;
+    while (*link != stream)
+        link = &(*link)->next_watched;
+    *link = stream->next_watched;
+    stream->watched = false;
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------ */
+
+/* On the executor's thread, where nothing else runs: one task, then it is the next one's turn. */
+static void run_one(mp_task *runner)
+{
+    mp_cuda_stream *stream =
+        (mp_cuda_stream *)(void *)((char *)runner - offsetof(mp_cuda_stream, runner));
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    mp_executor *executor = stream->cuda->executor;
+    pthread_mutex_lock(&issuer->lock);
+    mp_task *task = mp_task_take(&stream->due);
+    pthread_mutex_unlock(&issuer->lock);
+    if (task)
+        task->run(task); /* from here on the task is its owner's, who may free or post it */
+    pthread_mutex_lock(&issuer->lock);
+    bool again = stream->due.first != NULL;
+    stream->running = again;
+    if (!again)
+        pthread_cond_broadcast(&issuer->tasks_ran);
+    pthread_mutex_unlock(&issuer->lock);
+    if (again)
+        mp_executor_post(executor, NULL, 0, runner);
+}
+
+/* Moves tasks whose ticks have completed to those that are due. True: the runner is to be
+ * posted, by the caller, once it has given up the lock. */
+static bool take_due(mp_cuda_stream *stream, mp_tick done)
+{
+    while (stream->tasks.first && stream->tasks.first->due <= done) {
+        mp_task *task = mp_task_take(&stream->tasks);
+        task->due = 0; /* in the order in which they fell due */
+        mp_task_insert(&stream->due, task);
+    }
+    if (!stream->due.first || stream->running)
+        return false;
+    stream->running = true;
+    stream->runner.run = run_one;
+    return true;
+}
+
+void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    mp_executor *executor = stream->cuda->executor;
+    task->due = tick;
+    pthread_mutex_lock(&issuer->lock);
+    mp_task_insert(&stream->tasks, task);
+    bool starts = take_due(stream, mp_cuda_done(stream));
+    if (stream->tasks.first)
+        watch(issuer, stream);
+    pthread_mutex_unlock(&issuer->lock);
+    if (starts)
+        mp_executor_post(executor, NULL, 0, &stream->runner);
+}
+
+void mp_cuda_watch_drain(mp_cuda_stream *stream)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    while (stream->tasks.first || stream->due.first || stream->running)
+        pthread_cond_wait(&issuer->tasks_ran, &issuer->lock);
+    pthread_mutex_unlock(&issuer->lock);
+}
+
+void mp_cuda_watch_leave(mp_cuda_stream *stream, mp_cuda_list *freed)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    assert(!stream->tasks.first);
+    unwatch(issuer, stream);
+    mp_cuda_list_split(&stream->until_done, UINT64_MAX, freed);
+    pthread_mutex_unlock(&issuer->lock);
+}
+
+/* ---- Streams that wait ------------------------------------------------------------------ */
+
+bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    bool parks = mp_cuda_done(other) < tick;
+    if (parks) {
+        stream->wait_tick = tick;
+        mp_cuda_list_add(&other->until_done, stream);
+        watch(issuer, other);
+    }
+    pthread_mutex_unlock(&issuer->lock);
+    return parks;
+}
+
+bool mp_cuda_park_until_room(mp_cuda_stream *stream)
+{
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    pthread_mutex_lock(&issuer->lock);
+    bool parks = stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH;
+    if (parks) {
+        stream->wait_tick = stream->passed - MP_CUDA_COLD_DEPTH / 2;
+        mp_cuda_list_add(&stream->until_done, stream);
+        watch(issuer, stream);
+    }
+    pthread_mutex_unlock(&issuer->lock);
+    return parks;
+}
+
+void mp_cuda_cold_progress(void *user, mp_tick tick)
+{
+    mp_cuda_stream *stream = user;
+    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    atomic_store_explicit(stream->word, tick, memory_order_release);
+    pthread_mutex_lock(&issuer->lock);
+    if (stream->watched) {
+        issuer->kicked = true;
+        pthread_cond_signal(&issuer->watch);
+    }
+    pthread_mutex_unlock(&issuer->lock);
+}
+
+/* ---- The watcher ------------------------------------------------------------------------ */
+
+/* What a look at the watched streams has found: to be acted on without the lock. */
+typedef struct findings {
+    mp_cuda_list freed;
+    mp_cuda_stream *runners[16]; /* to be posted; the rest at the next look */
+    uint32_t n_runners;
+    bool polls; /* a GPU's stream is being watched, of whose progress nobody tells */
+} findings;
+
+static void look_at(mp_cuda_stream *stream, findings *out)
+{
+    mp_tick done = mp_cuda_done(stream);
+    mp_cuda_list_split(&stream->until_done, done, &out->freed);
+    if (out->n_runners < sizeof out->runners / sizeof *out->runners && take_due(stream, done))
+        out->runners[out->n_runners++] = stream;
+}
+
+static void look(mp_cuda_issuer *issuer, findings *out)
+{
+    mp_cuda_stream *next;
+    *out = (findings){.n_runners = 0};
+    for (mp_cuda_stream *i = issuer->watched; i; i = next) {
+        next = i->next_watched;
+        look_at(i, out);
+        if (!i->tasks.first && !i->until_done.first)
+            unwatch(issuer, i);
+        else
+            out->polls |= !mp_cuda_is_cold(i);
+    }
+}
+
+/* A stream of the GPU that is being watched, with a reference; NULL when there is none. */
+static mp_cuda_stream *any_gpu_stream(const mp_cuda_issuer *issuer)
+{
+    mp_cuda_stream *i = issuer->watched;
+    while (i && mp_cuda_is_cold(i))
+        i = i->next_watched;
+    if (i)
+        mp_cuda_retain(i);
+    return i;
+}
+
+/* Makes the driver say whether the GPU is still there. */
+static void ask(mp_cuda_stream *stream)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_cu_result result = MP_CU_SUCCESS;
+    if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
+        pthread_mutex_lock(&stream->lock);
+        if (stream->handle)
+            result = cuda->driver->stream_query(stream->handle);
+        pthread_mutex_unlock(&stream->lock);
+        if (result != MP_CU_NOT_READY)
+            mp_cuda_check(cuda, result, "asking after a stream");
+        mp_cuda_leave(cuda);
+    }
+    mp_cuda_release(stream);
+}
+
+static void sleep_ns(mp_cuda_issuer *issuer, uint64_t ns)
+{
+    uint64_t at = mp_clock_ns() + ns;
+    struct timespec until = {.tv_sec = (time_t)(at / 1000000000u),
+                             .tv_nsec = (long)(at % 1000000000u)};
+    pthread_cond_timedwait(&issuer->watch, &issuer->lock, &until);
+}
+
+static bool act_on(mp_cuda *cuda, findings *found)
+{
+    if (!found->freed.first && !found->n_runners)
+        return false;
+    pthread_mutex_unlock(&cuda->issuer->lock);
+    for (uint32_t i = 0; i < found->n_runners; i++)
+        mp_executor_post(cuda->executor, NULL, 0, &found->runners[i]->runner);
+    mp_cuda_pump_all(&found->freed);
+    pthread_mutex_lock(&cuda->issuer->lock);
+    return true;
+}
+
+static void *run_watcher(void *arg)
+{
+    mp_cuda *cuda = arg;
+    mp_cuda_issuer *issuer = cuda->issuer;
+    uint64_t nap_ns = SLEEP_MIN_NS, silent_ns = 0;
+    pthread_mutex_lock(&issuer->lock);
+    while (!issuer->stop) {
+        findings found;
+        if (issuer->kicked)
+            nap_ns = SLEEP_MIN_NS;
+        issuer->kicked = false;
+        look(issuer, &found);
+        if (act_on(cuda, &found)) {
+            nap_ns = SLEEP_MIN_NS;
+            silent_ns = 0;
+            continue;
+        }
+        if (issuer->kicked || issuer->stop)
+            continue;
+        if (!found.polls) {
+            pthread_cond_wait(&issuer->watch, &issuer->lock);
+            continue;
+        }
+        sleep_ns(issuer, nap_ns);
+        silent_ns += nap_ns;
+        nap_ns = nap_ns * 2 < SLEEP_MAX_NS ? nap_ns * 2 : SLEEP_MAX_NS;
+        mp_cuda_stream *stream = silent_ns < DOUBT_NS ? NULL : any_gpu_stream(issuer);
+        if (stream) {
+            silent_ns = 0;
+            pthread_mutex_unlock(&issuer->lock);
+            ask(stream);
+            pthread_mutex_lock(&issuer->lock);
+        }
+    }
+    pthread_mutex_unlock(&issuer->lock);
+    return NULL;
+}
+
+moepage_status mp_cuda_watch_start(mp_cuda *cuda)
+{
+    mp_cuda_issuer *issuer = cuda->issuer;
+    moepage_status status = mp_thread_start(&issuer->watcher, "mp-watch", run_watcher, cuda);
+    issuer->started = !status;
+    return status;
+}
+
+void mp_cuda_watch_stop(mp_cuda *cuda)
+{
+    mp_cuda_issuer *issuer = cuda->issuer;
+    if (!issuer->started)
+        return;
+    pthread_mutex_lock(&issuer->lock);
+    assert(!issuer->watched);
+    issuer->stop = true;
+    pthread_cond_signal(&issuer->watch);
+    pthread_mutex_unlock(&issuer->lock);
+    pthread_join(issuer->watcher, NULL);
+}
