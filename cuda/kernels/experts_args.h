@@ -1,0 +1,116 @@
+/* experts_args.h — what the expert kernels are given: a table in device memory, and by value the
+ * rest.
+ *
+ * Two launches in order run a layer's experts: one with `down` 0 (gate, up and SwiGLU into `inner`)
+ * and one with `down` 1 (into `partial`). How much work there is they find out on the device, from
+ * the table: so the table may have been written by a kernel before them on the stream, and any grid
+ * will do; blocks take work until there is none. A row's bits depend on none of this, nor on which
+ * of the forms below runs it. */
+#ifndef MP_KERNELS_EXPERTS_ARGS_H
+#define MP_KERNELS_EXPERTS_ARGS_H
+
+#include "phase.h"
+
+/* An entry of the table, laid out as mp_ffn_expert of device/kernels.h, which says what is what. */
+typedef struct mp_gpu_expert {
+    const void *gate;
+    const void *up;
+    const void *down;
+    const void *gate_bias;
+    const void *up_bias;
+    const void *down_bias;
+    const void *gate_scale;
+    const void *up_scale;
+    const void *down_scale;
+    uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
+    uint32_t n_rows;    /* 0: none, and the rest of the entry is not read */
+} mp_gpu_expert;
+
+typedef struct mp_gpu_experts_args {
+    const void *x;                /* [tokens][hidden]: float of FP32 math, BF16 of the other */
+    const mp_gpu_expert *experts; /* device memory */
+    const uint32_t *rows;         /* device memory: token * top_k + k */
+    const uint32_t
+        *n_experts_at; /* device memory: how many entries the table has; NULL: n_experts */
+    void *inner;       /* [rows][intermediate] operands: row first_row + i of an expert
+                                     uses line first_row + i - inner_base */
+    float *partial;    /* [tokens * top_k][hidden] */
+    uint32_t n_experts;
+    uint32_t inner_base;
+    uint32_t top_k;
+    uint32_t hidden;
+    uint32_t intermediate;
+    uint32_t dtype;       /* of weights and biases: MP_SCALAR_F32, _F16, _BF16 or MP_EXPERTS_F8 */
+    uint32_t scale_dtype; /* block scales of FP8 weights: MP_SCALAR_F32, _BF16 or _NONE */
+    uint32_t scale_rows;
+    uint32_t scale_columns;
+    uint32_t down;       /* which of the two launches */
+    uint32_t least_rows; /* experts with fewer rows, or more than most_rows, are another launch's */
+    uint32_t most_rows;
+} mp_gpu_experts_args;
+
+/* The forms. THIN: BF16 math, all warps of a block share the length of 16 or 32 weight rows: for
+ * experts of few rows. BROAD: BF16 math, each warp has weight rows of its own: for many rows.
+ * PLAIN: FP32 math. Any form takes any number of rows; BROAD is for aligned operands only. */
+enum { MP_EXPERTS_THIN, MP_EXPERTS_BROAD, MP_EXPERTS_PLAIN, MP_EXPERTS_FORMS };
+
+/* Threads of a block in every form; and blocks of a multiprocessor that run at once, for a grid. */
+#define MP_EXPERTS_THREADS 256
+#define MP_EXPERTS_BLOCKS_PER_SM 2
+
+/* Up to so many rows an expert is THIN's, where there is a choice. */
+#define MP_EXPERTS_THIN_ROWS 32u
+
+/* Activation rows that BROAD has to every weight it loads. */
+#define MP_EXPERTS_BROAD_ROWS 64u
+
+/* Weights of F8 E4M3: MOEPAGE_DTYPE_F8_E4M3, besides scalar.h's. */
+#define MP_EXPERTS_F8 4u
+
+/* Dynamic shared memory of a block, by form. */
+#define MP_EXPERTS_THIN_SHARED 16384u
+#define MP_EXPERTS_BROAD_SHARED 65536u
+#define MP_EXPERTS_PLAIN_SHARED 16896u
+
+/* ---- The host's side, which a runtime compiler does not have ---- */
+#if !defined(__CUDACC_RTC__)
+
+/* Whether rows may be read 16 bytes at a time, if they and the activations start at multiples of
+ * 16: the rows of a half are of `length` weights, hidden of the first and intermediate of the
+ * second. */
+static inline uint32_t mp_gpu_experts_aligned(uint32_t length, uint32_t dtype, uint32_t scale_dtype,
+                                              uint32_t scale_columns)
+{
+    const uint32_t scaled = dtype == MP_EXPERTS_F8 && scale_dtype;
+    return length % 8 == 0 && (!scaled || scale_columns % 8 == 0);
+}
+
+/* The entry's name for weights of a dtype; NULL for one that has none. `aligned`: that all rows of
+ * weights, x, or inner, that the launch reads may be read 16 bytes at a time. Otherwise there is no
+ * BROAD. */
+static inline const char *mp_gpu_experts_name(uint32_t form, uint32_t dtype, uint32_t aligned)
+{
+    static const char *const names[MP_EXPERTS_FORMS][5] = {
+        {"mp_gpu_experts_thin_any", "mp_gpu_experts_thin_f32", "mp_gpu_experts_thin_f16",
+         "mp_gpu_experts_thin_bf16", "mp_gpu_experts_thin_f8"},
+        {0, "mp_gpu_experts_broad_f32", "mp_gpu_experts_broad_f16", "mp_gpu_experts_broad_bf16",
+         "mp_gpu_experts_broad_f8"},
+        {"mp_gpu_experts_plain_any", "mp_gpu_experts_plain_f32", "mp_gpu_experts_plain_f16",
+         "mp_gpu_experts_plain_bf16", "mp_gpu_experts_plain_f8"},
+    };
+    if (form >= MP_EXPERTS_FORMS || dtype < 1 || dtype > 4)
+        return 0;
+    return names[form][aligned ? dtype : 0];
+}
+
+/* Dynamic shared memory of a block. */
+static inline uint32_t mp_gpu_experts_shared(uint32_t form)
+{
+    return form == MP_EXPERTS_THIN    ? MP_EXPERTS_THIN_SHARED
+           : form == MP_EXPERTS_PLAIN ? MP_EXPERTS_PLAIN_SHARED
+                                      : MP_EXPERTS_BROAD_SHARED;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,139 @@
+/* experts_work.h — what the forms of the expert kernels share: a piece of work, and where its sums
+ * go.
+ *
+ * All forms multiply two matrices with the same activations: gate and up, or two strips of down. */
+#ifndef MP_KERNELS_EXPERTS_WORK_H
+#define MP_KERNELS_EXPERTS_WORK_H
+
+#include "experts_operands.h"
+
+/* Some weight rows of an expert's two matrices, and some of its activation rows. */
+typedef struct mp_experts_work {
+    const mp_gpu_expert *expert;
+    uint32_t n_rows; /* of the expert */
+    uint32_t length; /* of rows: the sums' index */
+    uint32_t first;  /* activation row, of the expert's */
+} mp_experts_work;
+
+MP_GPU uint32_t mp_experts_up(uint32_t n, uint32_t unit)
+{
+    return n / unit + (n % unit != 0);
+}
+
+MP_GPU uint32_t mp_experts_count(const mp_gpu_experts_args *args)
+{
+    return args->n_experts_at ? *args->n_experts_at : args->n_experts;
+}
+
+/* An expert's rows if they are this launch's, else 0. */
+MP_GPU uint32_t mp_experts_rows(const mp_gpu_experts_args *args, const mp_gpu_expert *expert)
+{
+    const uint32_t n = expert->n_rows;
+    return n >= args->least_rows && n <= args->most_rows ? n : 0;
+}
+
+MP_GPU void mp_experts_begin(const mp_gpu_experts_args *args, uint32_t index, mp_experts_work *work)
+{
+    work->expert = &args->experts[index];
+    work->n_rows = work->expert->n_rows;
+    work->first = 0;
+    work->length = args->down ? args->intermediate : args->hidden;
+}
+
+/* Weight row `i` of a piece's matrix 0 or 1, the last row when there is none: such sums are not
+ * stored. A piece is `strip` weight rows of gate and of up, or two such strips of down. */
+MP_GPU mp_experts_row mp_experts_weight_row(const mp_gpu_experts_args *args,
+                                            const mp_experts_work *work, const uint32_t dtype,
+                                            const uint32_t strip, uint32_t piece, uint32_t matrix,
+                                            uint32_t i)
+{
+    const uint32_t last = (args->down ? args->hidden : args->intermediate) - 1;
+    const uint32_t wanted = args->down ? (2 * piece + matrix) * strip + i : piece * strip + i;
+    const uint32_t row = wanted < last ? wanted : last;
+    const mp_gpu_expert *expert = work->expert;
+    const void *weights = args->down ? expert->down : matrix ? expert->up : expert->gate;
+    const void *scales = args->down ? expert->down_scale
+                         : matrix   ? expert->up_scale
+                                    : expert->gate_scale;
+    mp_experts_row out = {(const char *)weights +
+                              (uint64_t)row * work->length * mp_experts_bytes(dtype),
+                          (char *)0};
+    if (dtype == MP_EXPERTS_F8 && args->scale_dtype != MP_SCALAR_NONE && scales) {
+        const uint64_t blocks = mp_experts_up(work->length, args->scale_columns);
+        const uint32_t bytes = args->scale_dtype == MP_SCALAR_F32 ? 4 : 2;
+        out.scales = (const char *)scales + row / args->scale_rows * blocks * bytes;
+    }
+    return out;
+}
+
+/* The line of x, or of inner, with activation row `i` from work->first on; with the last one when
+ * there is none. */
+MP_GPU uint32_t mp_experts_line(const mp_gpu_experts_args *args, const mp_experts_work *work,
+                                uint32_t i)
+{
+    uint32_t row = work->first + i;
+    row = work->expert->first_row + (row < work->n_rows ? row : work->n_rows - 1);
+    return args->down ? row - args->inner_base : args->rows[row] / args->top_k;
+}
+
+/* That line's element k, of `operand` bytes. */
+MP_GPU const char *mp_experts_activation(const mp_gpu_experts_args *args, uint32_t line,
+                                         uint32_t length, const uint32_t operand, uint32_t k)
+{
+    const void *base = args->down ? args->inner : args->x;
+    return (const char *)base + ((uint64_t)line * length + k) * operand;
+}
+
+/* silu(g) * u with silu(g) = g / (1 + e^-g), by e^-|g|, which cannot overflow. Below -128 silu is 0
+ * in FP32; so is its limit. */
+MP_GPU float mp_experts_swiglu(float gate, float up)
+{
+    const float bounded = gate < -128.0f ? -128.0f : gate;
+    const float e = mp_scalar_exp(gate < 0 ? bounded : -gate);
+    const float over = gate < 0 ? mp_scalar_mul(bounded, e) : bounded;
+    return mp_scalar_mul(mp_scalar_div(over, mp_scalar_add(1.0f, e)), up);
+}
+
+MP_GPU float mp_experts_biased(const uint32_t dtype, const void *bias, uint32_t i, float sum)
+{
+    if (dtype == MP_EXPERTS_F8 || !bias)
+        return sum;
+    return mp_scalar_add(sum, mp_scalar_load(dtype, bias, i));
+}
+
+/* The sums of activation row work->first + n with weight row i of both matrices of a piece: out. */
+MP_GPU void mp_experts_emit(const mp_gpu_experts_args *args, const mp_experts_work *work,
+                            const uint32_t dtype, const uint32_t operand, const uint32_t strip,
+                            uint32_t piece, uint32_t n, uint32_t i, float sum0, float sum1)
+{
+    const mp_gpu_expert *expert = work->expert;
+    if (work->first + n >= work->n_rows)
+        return;
+    const uint32_t line = expert->first_row + work->first + n;
+    if (!args->down) {
+        const uint32_t at = piece * strip + i;
+        if (at >= args->intermediate)
+            return;
+        const float gate = mp_experts_biased(dtype, expert->gate_bias, at, sum0);
+        const float up = mp_experts_biased(dtype, expert->up_bias, at, sum1);
+        mp_scalar_store(operand == 4 ? MP_SCALAR_F32 : MP_SCALAR_BF16, args->inner,
+                        (uint64_t)(line - args->inner_base) * args->intermediate + at,
+                        mp_experts_swiglu(gate, up));
+        return;
+    }
+    float *out = args->partial + (uint64_t)args->rows[line] * args->hidden;
+    const uint32_t at = 2 * piece * strip + i;
+    if (at < args->hidden)
+        out[at] = mp_experts_biased(dtype, expert->down_bias, at, sum0);
+    if (at + strip < args->hidden)
+        out[at + strip] = mp_experts_biased(dtype, expert->down_bias, at + strip, sum1);
+}
+
+/* Pieces of work that an expert's weight rows make. */
+MP_GPU uint32_t mp_experts_pieces(const mp_gpu_experts_args *args, uint32_t strip)
+{
+    return args->down ? mp_experts_up(args->hidden, 2 * strip)
+                      : mp_experts_up(args->intermediate, strip);
+}
+
+#endif

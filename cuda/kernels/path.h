@@ -1,0 +1,391 @@
+/* path.h — the kernel that plans a layer on the device: which experts its ids name, where they are,
+ * and, where some are absent, the message to the host and the wait for its answer.
+ *
+ * One block. Every step is a few words per expert or row, so that a layer whose experts are all
+ * there costs some barriers and no memory of the host but the counters of progress. */
+#ifndef MP_KERNELS_PATH_H
+#define MP_KERNELS_PATH_H
+
+#include "path_args.h"
+
+#define MP_PATH_NO_ROW 0xffffffffu
+#define MP_PATH_NO_EXPERT (-1) /* MOEPAGE_NO_EXPERT */
+
+typedef struct mp_gpu_path_plan_shared {
+    uint64_t before[MP_PATH_THREADS]; /* distinct experts << 32 | rows, up to a thread's share */
+    uint32_t count[MP_PATH_EXPERTS];  /* rows of each expert of the layer */
+    uint32_t next[MP_PATH_EXPERTS];   /* where the next of them goes */
+    uint32_t list[MP_PATH_EXPERTS];   /* the distinct experts, ascending */
+    uint32_t first[MP_PATH_EXPERTS];  /* and their first rows */
+    uint32_t open;                    /* 1: no earlier layer's failure is in the way */
+    uint32_t bad_row;                 /* the first whose id is wrong, or MP_PATH_NO_ROW */
+    uint32_t missing;
+    uint32_t n; /* distinct experts */
+    uint32_t outcome;
+    uint32_t lost;
+} mp_gpu_path_plan_shared;
+typedef char mp_path_shared_is_enough[sizeof(mp_gpu_path_plan_shared) <= MP_PATH_SHARED ? 1 : -1];
+
+typedef struct mp_gpu_path_plan_thread {
+    uint64_t left;
+} mp_gpu_path_plan_thread;
+
+/* ---- Memory that others write meanwhile ---- */
+
+#if MP_ON_GPU
+
+/* What was written before the value that is read is seen by whoever reads after it. */
+MP_GPU uint32_t mp_path_read(const uint32_t *at)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+MP_GPU void mp_path_write(uint32_t *at, uint32_t value)
+{
+    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+MP_GPU int32_t mp_path_slot(const int32_t *at)
+{
+    int32_t value; /* past caches that may hold it from before the host's answer */
+    asm volatile("ld.relaxed.sys.s32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+MP_GPU void mp_path_show(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+#define MP_PATH_FENCE() __threadfence_system()
+
+MP_GPU uint64_t mp_path_clock_ns(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
+#define MP_PATH_PAUSE() __nanosleep(100)
+#define MP_PATH_ADD(at, value) atomicAdd((at), (value))
+#define MP_PATH_MIN(at, value) atomicMin((at), (value))
+
+#else
+
+MP_GPU uint32_t mp_path_read(const uint32_t *at)
+{
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+MP_GPU void mp_path_write(uint32_t *at, uint32_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+}
+
+MP_GPU int32_t mp_path_slot(const int32_t *at)
+{
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
+MP_GPU void mp_path_show(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
+
+#define MP_PATH_FENCE() (void)0 /* what is behind it is released all the same */
+
+/* Of whoever runs the kernel on the CPU. */
+uint64_t mp_cpu_clock_ns(void);
+void mp_cpu_pause(void);
+
+MP_GPU uint64_t mp_path_clock_ns(void)
+{
+    return mp_cpu_clock_ns();
+}
+
+#define MP_PATH_PAUSE() mp_cpu_pause()
+
+MP_GPU uint32_t MP_PATH_ADD(uint32_t *at, uint32_t value)
+{
+    return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+
+MP_GPU void MP_PATH_MIN(uint32_t *at, uint32_t value)
+{
+    uint32_t known = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (value < known &&
+           !__atomic_compare_exchange_n(at, &known, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
+#endif
+
+/* ---- Messages, answers, reports: the first thread ---- */
+
+MP_GPU uint32_t mp_path_await(const mp_gpu_path_plan_args *args)
+{
+    const uint32_t sequence = args->state->sequence;
+    const uint64_t began_ns = mp_path_clock_ns();
+    for (;;) {
+        const uint32_t answer = mp_path_read(&args->state->answer);
+        if (answer >> 1 == sequence)
+            return answer & 1 ? MP_PATH_REFUSED : MP_PATH_OK;
+        if (mp_path_clock_ns() - began_ns > args->timeout_ns)
+            return MP_PATH_LATE;
+        MP_PATH_PAUSE();
+    }
+}
+
+MP_GPU void mp_path_give_up(const mp_gpu_path_plan_args *args, uint32_t reason, int32_t detail)
+{
+    mp_path_state *state = args->state;
+    mp_path_mail *mail = args->mail;
+    state->gave_up = state->gave_up == 0xffffffffu ? 1 : state->gave_up + 1;
+    state->error = state->gave_up;
+    mail->reason = reason;
+    mail->in_layer = args->layer;
+    mail->detail = detail;
+    MP_PATH_FENCE();
+    mp_path_write(&mail->gave_up, state->gave_up);
+}
+
+/* May the layer run? After a failure, once it has been acknowledged; and if the host was late, once
+ * it is done with that message: until then slots may change under whoever reads them. */
+MP_GPU uint32_t mp_path_open(const mp_gpu_path_plan_args *args)
+{
+    mp_path_state *state = args->state;
+    if (!state->error)
+        return 1;
+    if (mp_path_read(&args->mail->acknowledged) != state->error)
+        return 0;
+    if (state->owed && mp_path_await(args) == MP_PATH_LATE) {
+        mp_path_give_up(args, MP_PATH_LATE, 0);
+        return 0;
+    }
+    state->owed = 0;
+    state->error = 0;
+    return 1;
+}
+
+/* The rest of the message is there. */
+MP_GPU uint32_t mp_path_ask(const mp_gpu_path_plan_args *args, uint32_t n)
+{
+    mp_path_state *state = args->state;
+    mp_path_mail *mail = args->mail;
+    state->sequence = state->sequence == MP_PATH_SEQUENCE ? 1 : state->sequence + 1;
+    mail->layer = args->layer;
+    mail->n = n;
+    mail->now = state->now;
+    MP_PATH_FENCE();
+    mp_path_write(&mail->sequence, state->sequence);
+    const uint32_t outcome = mp_path_await(args);
+    state->owed = outcome == MP_PATH_LATE;
+    return outcome;
+}
+
+MP_GPU uint32_t mp_path_decide(const mp_gpu_path_plan_args *args,
+                               const mp_gpu_path_plan_shared *shared)
+{
+    if (!shared->open)
+        return MP_PATH_STILL;
+    uint32_t outcome = MP_PATH_OK;
+    int32_t detail = 0;
+    if (shared->bad_row != MP_PATH_NO_ROW) {
+        outcome = MP_PATH_BAD_ID;
+        detail = args->ids[shared->bad_row];
+    } else if (shared->missing) {
+        outcome = mp_path_ask(args, shared->n);
+    }
+    if (outcome != MP_PATH_OK)
+        mp_path_give_up(args, outcome, detail);
+    return outcome;
+}
+
+MP_GPU void mp_path_account(const mp_gpu_path_plan_args *args,
+                            const mp_gpu_path_plan_shared *shared)
+{
+    mp_path_state *state = args->state;
+    mp_path_mail *mail = args->mail;
+    if (shared->lost)
+        mp_path_give_up(args, MP_PATH_LOST, 0);
+    state->now++;
+    state->failed = shared->outcome != MP_PATH_OK || shared->lost;
+    state->n_experts = state->failed ? 0 : shared->n;
+    if (state->failed)
+        return;
+    mp_path_show(&mail->layers, ++state->layers);
+    mp_path_show(&mail->all_hit, state->all_hit += !shared->missing);
+    mp_path_show(&mail->routed, state->routed += shared->n);
+    mp_path_show(&mail->misses, state->misses += shared->missing);
+}
+
+/* ---- A thread's share of a phase ---- */
+
+MP_GPU void mp_path_count(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                          uint32_t thread)
+{
+    for (uint32_t r = thread; r < args->n_rows; r += MP_PATH_THREADS) {
+        const int32_t id = args->ids[r];
+        if ((uint32_t)id < args->experts)
+            MP_PATH_ADD(&shared->count[id], 1);
+        else if (id != MP_PATH_NO_EXPERT)
+            MP_PATH_MIN(&shared->bad_row, r);
+    }
+}
+
+/* A thread's consecutive experts of the layer. */
+MP_GPU uint32_t mp_path_share(const mp_gpu_path_plan_args *args, uint32_t thread)
+{
+    const uint32_t each = (args->experts + MP_PATH_THREADS - 1) / MP_PATH_THREADS;
+    return each * thread < args->experts ? each * thread : args->experts;
+}
+
+MP_GPU void mp_path_look_up(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                            uint32_t thread)
+{
+    const uint32_t end = mp_path_share(args, thread + 1);
+    const uint64_t first_key = (uint64_t)args->layer * args->experts;
+    uint32_t missing = 0;
+    uint64_t sum = 0;
+    for (uint32_t e = mp_path_share(args, thread); e < end; e++) {
+        if (!shared->count[e])
+            continue;
+        sum += (1ull << 32) + shared->count[e];
+        args->stamps[first_key + e] = args->state->now;
+        missing += mp_path_slot(&args->map[first_key + e]) < 0;
+    }
+    shared->before[thread] = sum;
+    if (missing)
+        MP_PATH_ADD(&shared->missing, missing);
+}
+
+MP_GPU void mp_path_list(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                         uint32_t thread)
+{
+    const uint32_t end = mp_path_share(args, thread + 1);
+    const uint64_t before = thread ? shared->before[thread - 1] : 0;
+    uint32_t at = (uint32_t)(before >> 32), row = (uint32_t)before;
+    for (uint32_t e = mp_path_share(args, thread); e < end; e++) {
+        if (!shared->count[e])
+            continue;
+        shared->list[at] = e;
+        shared->first[at++] = row;
+        shared->next[e] = row;
+        row += shared->count[e];
+    }
+    if (thread == MP_PATH_THREADS - 1)
+        shared->n = at;
+}
+
+MP_GPU void mp_path_compose(const mp_gpu_path_plan_args *args,
+                            const mp_gpu_path_plan_shared *shared, uint32_t thread)
+{
+    for (uint32_t i = thread; i < shared->n; i += MP_PATH_THREADS)
+        args->mail->experts[i] = shared->list[i];
+    for (uint32_t k = thread; k < args->n_keys; k += MP_PATH_THREADS)
+        args->mail_stamps[k] = args->stamps[k];
+    MP_PATH_FENCE();
+}
+
+MP_GPU const void *mp_path_operand(const unsigned char *slot, uint64_t offset)
+{
+    return offset == UINT64_MAX ? (const void *)0 : slot + offset;
+}
+
+MP_GPU void mp_path_fill(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                         uint32_t thread)
+{
+    const mp_path_layout *layout = &args->layout;
+    for (uint32_t i = thread; i < shared->n; i += MP_PATH_THREADS) {
+        const uint32_t e = shared->list[i];
+        const int32_t index = mp_path_slot(&args->map[(uint64_t)args->layer * args->experts + e]);
+        if (index < 0) {
+            shared->lost = 1; /* whoever else writes it writes the same */
+            continue;
+        }
+        const unsigned char *slot = args->slots + (uint64_t)(uint32_t)index * args->slot_bytes;
+        mp_gpu_expert *out = &args->table[i];
+        out->gate = slot + layout->gate;
+        out->up = slot + layout->up;
+        out->down = slot + layout->down;
+        out->gate_bias = mp_path_operand(slot, layout->gate_bias);
+        out->up_bias = mp_path_operand(slot, layout->up_bias);
+        out->down_bias = mp_path_operand(slot, layout->down_bias);
+        out->gate_scale = mp_path_operand(slot, layout->gate_scale);
+        out->up_scale = mp_path_operand(slot, layout->up_scale);
+        out->down_scale = mp_path_operand(slot, layout->down_scale);
+        out->first_row = shared->first[i];
+        out->n_rows = shared->count[e];
+    }
+}
+
+/* In which order an expert's rows come is left open: no result depends on it. */
+MP_GPU void mp_path_sort(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                         uint32_t thread)
+{
+    for (uint32_t r = thread; r < args->n_rows; r += MP_PATH_THREADS) {
+        const int32_t id = args->ids[r];
+        if (id >= 0)
+            args->rows[MP_PATH_ADD(&shared->next[id], 1)] = r;
+    }
+}
+
+/* ---- The block ---- */
+
+MP_GPU void mp_gpu_path_plan_block(MP_BLOCK_PARAMETERS(mp_gpu_path_plan_args,
+                                                       mp_gpu_path_plan_shared,
+                                                       mp_gpu_path_plan_thread))
+{
+    (void)block;
+    (void)n_blocks;
+    MP_PHASE
+        for (uint32_t e = thread; e < args->experts; e += MP_PATH_THREADS)
+            shared->count[e] = 0;
+        if (thread == 0) {
+            shared->bad_row = MP_PATH_NO_ROW;
+            shared->missing = 0;
+            shared->lost = 0;
+            shared->open = mp_path_open(args);
+        }
+    MP_PHASE_END
+    MP_PHASE
+        if (shared->open)
+            mp_path_count(args, shared, thread);
+    MP_PHASE_END
+    MP_PHASE
+        mp_path_look_up(args, shared, thread);
+    MP_PHASE_END
+    for (uint32_t step = 1; step < MP_PATH_THREADS; step *= 2) {
+        MP_PHASE
+            self->left = thread >= step ? shared->before[thread - step] : 0;
+        MP_PHASE_END
+        MP_PHASE
+            shared->before[thread] += self->left;
+        MP_PHASE_END
+    }
+    MP_PHASE
+        mp_path_list(args, shared, thread);
+    MP_PHASE_END
+    MP_PHASE
+        if (shared->missing && shared->bad_row == MP_PATH_NO_ROW)
+            mp_path_compose(args, shared, thread);
+    MP_PHASE_END
+    MP_PHASE
+        if (thread == 0)
+            shared->outcome = mp_path_decide(args, shared);
+    MP_PHASE_END
+    MP_PHASE
+        if (shared->outcome == MP_PATH_OK) {
+            mp_path_fill(args, shared, thread);
+            mp_path_sort(args, shared, thread);
+        }
+    MP_PHASE_END
+    MP_PHASE
+        if (thread == 0)
+            mp_path_account(args, shared);
+    MP_PHASE_END
+}
+
+#endif

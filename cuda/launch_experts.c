@@ -1,0 +1,210 @@
+/* The kernels of a step, CONVERT, EXPERTS and COMBINE: from their arguments to grids.
+ *
+ * BF16_FAST is BF16 but for experts of many rows, which fast.c takes where it can. */
+#include "device.h"
+
+#include "base/status.h"
+#include "fast.h"
+#include "kernels/elementwise.h"
+#include "kernels/experts_args.h"
+#include "kernels/fast_args.h"
+
+_Static_assert(sizeof(mp_gpu_expert) == sizeof(mp_ffn_expert) &&
+                   offsetof(mp_gpu_expert, gate) == offsetof(mp_ffn_expert, gate) &&
+                   offsetof(mp_gpu_expert, up) == offsetof(mp_ffn_expert, up) &&
+                   offsetof(mp_gpu_expert, down) == offsetof(mp_ffn_expert, down) &&
+                   offsetof(mp_gpu_expert, gate_bias) == offsetof(mp_ffn_expert, gate_bias) &&
+                   offsetof(mp_gpu_expert, up_bias) == offsetof(mp_ffn_expert, up_bias) &&
+                   offsetof(mp_gpu_expert, down_bias) == offsetof(mp_ffn_expert, down_bias) &&
+                   offsetof(mp_gpu_expert, gate_scale) == offsetof(mp_ffn_expert, gate_scale) &&
+                   offsetof(mp_gpu_expert, up_scale) == offsetof(mp_ffn_expert, up_scale) &&
+                   offsetof(mp_gpu_expert, down_scale) == offsetof(mp_ffn_expert, down_scale) &&
+                   offsetof(mp_gpu_expert, first_row) == offsetof(mp_ffn_expert, first_row) &&
+                   offsetof(mp_gpu_expert, n_rows) == offsetof(mp_ffn_expert, n_rows),
+               "the host's table of experts is the kernels'");
+_Static_assert((int)MP_SCALAR_F32 == (int)MOEPAGE_DTYPE_F32 &&
+                   (int)MP_SCALAR_F16 == (int)MOEPAGE_DTYPE_F16 &&
+                   (int)MP_SCALAR_BF16 == (int)MOEPAGE_DTYPE_BF16 &&
+                   (int)MP_SCALAR_NONE == (int)MOEPAGE_DTYPE_NONE &&
+                   (int)MP_EXPERTS_F8 == (int)MOEPAGE_DTYPE_F8_E4M3,
+               "kernels and header number the types alike");
+
+#define MAX_BLOCKS (1u << 20) /* kernels take several turns in larger grids */
+
+static uint32_t element_blocks(uint32_t n_tokens, uint32_t hidden)
+{
+    const uint64_t pieces = (hidden - 1) / MP_ELEMENTWISE_COLUMNS + 1;
+    const uint64_t n = n_tokens * pieces;
+    return n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS;
+}
+
+moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_convert_args *gpu)
+{
+    if (gpu->n_tokens == 0 || gpu->hidden == 0)
+        return MOEPAGE_OK;
+    const mp_gpu_convert_args args = {
+        .x = gpu->x,
+        .out = gpu->out,
+        .x_stride = gpu->x_stride,
+        .x_dtype = gpu->x_dtype,
+        .to_bf16 = gpu->math != MOEPAGE_MATH_FP32,
+        .n_tokens = gpu->n_tokens,
+        .hidden = gpu->hidden,
+    };
+    return mp_cuda_launch(cuda, stream, "mp_gpu_convert",
+                          element_blocks(gpu->n_tokens, gpu->hidden), MP_ELEMENTWISE_THREADS,
+                          MP_ELEMENTWISE_SHARED, &args);
+}
+
+moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_combine_args *gpu)
+{
+    if (gpu->n_tokens == 0 || gpu->hidden == 0)
+        return MOEPAGE_OK;
+    const mp_gpu_combine_args args = {
+        .partial = gpu->partial,
+        .weights = gpu->weights,
+        .ids = gpu->ids,
+        .y = gpu->y,
+        .y_stride = gpu->y_stride,
+        .y_dtype = gpu->y_dtype,
+        .n_tokens = gpu->n_tokens,
+        .top_k = gpu->top_k,
+        .hidden = gpu->hidden,
+        .accumulate = gpu->accumulate,
+    };
+    return mp_cuda_launch(cuda, stream, "mp_gpu_combine",
+                          element_blocks(gpu->n_tokens, gpu->hidden), MP_ELEMENTWISE_THREADS,
+                          MP_ELEMENTWISE_SHARED, &args);
+}
+
+/* ---- EXPERTS ---- */
+
+/* What the host can tell of the table. */
+typedef struct table_facts {
+    uint32_t limit;     /* experts with more rows have been run */
+    uint32_t most_rows; /* of the others */
+    uintptr_t tensors;  /* bits that any weights' address has */
+} table_facts;
+
+static table_facts facts_of(const mp_kernel_experts_args *host, uint32_t limit)
+{
+    table_facts facts = {.limit = limit};
+    for (uint32_t e = 0; e < host->n_experts; e++) {
+        const mp_ffn_expert *expert = &host->experts[e];
+        if (expert->n_rows == 0 || expert->n_rows > limit)
+            continue;
+        if (expert->n_rows > facts.most_rows)
+            facts.most_rows = expert->n_rows;
+        facts.tensors |= (uintptr_t)expert->gate | (uintptr_t)expert->up | (uintptr_t)expert->down;
+    }
+    return facts;
+}
+
+/* Blocks that have something to do: no more are launched. */
+static uint32_t useful_blocks(const mp_kernel_experts_args *host, const mp_gpu_experts_args *args,
+                              uint32_t form)
+{
+    const uint32_t warps = MP_EXPERTS_THREADS / 32;
+    const uint32_t strip = form == MP_EXPERTS_PLAIN ? warps : 16;
+    const uint32_t piece =
+        (args->down ? 2 * strip : strip) * (form == MP_EXPERTS_BROAD ? warps : 1);
+    const uint64_t pieces = ((args->down ? args->hidden : args->intermediate) - 1) / piece + 1;
+    uint64_t n = 0;
+    for (uint32_t e = 0; e < host->n_experts; e++) {
+        const uint32_t rows = host->experts[e].n_rows;
+        const uint32_t high = form == MP_EXPERTS_BROAD ? MP_EXPERTS_BROAD_ROWS : UINT32_MAX;
+        if (rows > 0 && rows >= args->least_rows && rows <= args->most_rows)
+            n += pieces * ((rows - 1) / high + 1);
+    }
+    return n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS;
+}
+
+static moepage_status launch_form(mp_cuda *cuda, mp_cu_stream stream,
+                                  const mp_kernel_experts_args *host, uint32_t form, bool aligned,
+                                  const mp_gpu_experts_args *args)
+{
+    const char *name = mp_gpu_experts_name(form, args->dtype, aligned);
+    const uint32_t shared = mp_gpu_experts_shared(form);
+    const uint32_t useful = useful_blocks(host, args, form);
+    const uint32_t fit = mp_cuda_resident_blocks(cuda, name, MP_EXPERTS_THREADS, shared);
+    return mp_cuda_launch(cuda, stream, name, useful < fit ? useful : fit, MP_EXPERTS_THREADS,
+                          shared, args);
+}
+
+/* One of the two halves: experts of few rows and those of many are two launches. */
+static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
+                                  const mp_kernel_experts_args *host, const table_facts *facts,
+                                  mp_gpu_experts_args *args)
+{
+    const uint32_t length = args->down ? args->intermediate : args->hidden;
+    const uintptr_t operands = (uintptr_t)(args->down ? args->inner : args->x);
+    const bool aligned =
+        (facts->tensors | operands) % 16 == 0 &&
+        mp_gpu_experts_aligned(length, args->dtype, args->scale_dtype, args->scale_columns);
+    args->least_rows = 1;
+    args->most_rows = facts->limit;
+    if (host->math == MOEPAGE_MATH_FP32)
+        return launch_form(cuda, stream, host, MP_EXPERTS_PLAIN, aligned, args);
+    if (!aligned || facts->most_rows <= MP_EXPERTS_THIN_ROWS)
+        return launch_form(cuda, stream, host, MP_EXPERTS_THIN, aligned, args);
+    args->most_rows = MP_EXPERTS_THIN_ROWS;
+    moepage_status status = launch_form(cuda, stream, host, MP_EXPERTS_THIN, aligned, args);
+    args->least_rows = MP_EXPERTS_THIN_ROWS + 1;
+    args->most_rows = facts->limit;
+    return status ? status : launch_form(cuda, stream, host, MP_EXPERTS_BROAD, aligned, args);
+}
+
+/* Those that the library takes, if it does: *limit is then what the others have at most. */
+static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
+                               const mp_kernel_experts_args *host,
+                               const mp_kernel_experts_args *gpu, uint32_t *limit)
+{
+    if (!mp_cuda_fast_takes(cuda, host))
+        return MOEPAGE_OK;
+    moepage_status status = mp_cuda_fast_launch(cuda, stream, host, gpu);
+    if (status == MOEPAGE_E_UNSUPPORTED) /* the others do them all over again */
+        return MOEPAGE_OK;
+    if (!status)
+        *limit = MP_FAST_LEAST_ROWS - 1;
+    return status;
+}
+
+moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_experts_args *host,
+                                      const mp_kernel_experts_args *gpu)
+{
+    uint32_t limit = UINT32_MAX;
+    moepage_status status = run_many(cuda, stream, host, gpu, &limit);
+    if (status)
+        return status;
+    const table_facts facts = facts_of(host, limit);
+    mp_gpu_experts_args args = {
+        .x = gpu->x,
+        .experts = (const mp_gpu_expert *)(const void *)gpu->experts,
+        .rows = gpu->rows,
+        .inner = gpu->inner,
+        .partial = gpu->partial,
+        .n_experts = host->n_experts,
+        .inner_base = host->inner_base,
+        .top_k = host->top_k,
+        .hidden = host->hidden,
+        .intermediate = host->intermediate,
+        .dtype = host->dtype,
+        .scale_dtype = host->scale.dtype,
+        .scale_rows = host->scale.rows,
+        .scale_columns = host->scale.columns,
+    };
+    if (facts.most_rows == 0 || host->hidden == 0 || host->intermediate == 0)
+        return MOEPAGE_OK;
+    if (!mp_gpu_experts_name(MP_EXPERTS_THIN, host->dtype, 0))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "experts' weights have dtype %u, it must be F32, F16, BF16 or F8_E4M3",
+                       host->dtype);
+    status = launch_half(cuda, stream, host, &facts, &args);
+    if (status)
+        return status;
+    args.down = 1;
+    return launch_half(cuda, stream, host, &facts, &args);
+}
