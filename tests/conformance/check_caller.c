@@ -1,5 +1,5 @@
-/* Ticks that submit nothing, transfers whose end is known before their tick completes, and the order
- * between the caller's work and ours. */
+/* Ticks that submit nothing, transfers whose end is known before their tick completes, and the
+ * order between the caller's work and ours. */
 #include <string.h>
 
 #include "rig.h"

@@ -37,8 +37,8 @@ void test_memory_is_aligned_and_writable(void **state)
     rig_close(&r);
 }
 
-/* Every class of stream that reaches the device, odd sizes, all alignments; nothing before or behind
- * is touched. */
+/* Every class of stream that reaches the device, odd sizes, all alignments; nothing before or
+ * behind is touched. */
 void test_copy_moves_exactly_its_bytes(void **state)
 {
     (void)state;

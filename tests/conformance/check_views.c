@@ -7,8 +7,8 @@
 
 enum { PAGES = 12, PLACES = 7, NOWHERE = UINT32_MAX };
 
-/* An arena whose first PAGES granules are each full of a number of its own, and a range for PLACES of
- * them. */
+/* An arena whose first PAGES granules are each full of a number of its own, and a range for PLACES
+ * of them. */
 typedef struct views {
     rig r;
     uint64_t granule;

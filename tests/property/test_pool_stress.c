@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "device_rig.h"
 #include "pool_rig.h"
 
 #define LAYERS 4
@@ -74,8 +75,7 @@ static void read_plan(actor *a, const moepage_plan *plan)
 {
     const world *world_of = a->world;
     for (uint32_t e = 0; e < plan->n_experts; e++)
-        must(bank_model_matches(&a->world->bank, plan->layer, plan->experts[e].expert,
-                                plan->experts[e].tensors));
+        must(pool_rig_holds(&a->world->rig, plan->layer, &plan->experts[e]));
 }
 
 static moepage_status read_layer(actor *a, uint32_t layer, const moepage_routing *routing)
@@ -93,6 +93,25 @@ static moepage_status read_layer(actor *a, uint32_t layer, const moepage_routing
     return status;
 }
 
+static moepage_status run_experts(actor *a, uint32_t layer, const float *x, float *y)
+{
+    moepage_device *device = a->world->rig.devices[0];
+    uint64_t bytes = MAX_TOKENS * HIDDEN * sizeof *x;
+    float *there = device_rig_alloc(device, 2 * bytes);
+    device_rig_write(device, there, x, bytes);
+    moepage_ffn ffn = {.struct_size = sizeof ffn,
+                       .dtype = MOEPAGE_DTYPE_F32,
+                       .x = there,
+                       .y = there + MAX_TOKENS * HIDDEN};
+    moepage_status status = moepage_session_ffn(a->session, layer, &ffn);
+    if (status && bank_below(&a->random, 2) && a->world->how->failures &&
+        status == MOEPAGE_E_CALLBACK)
+        status = moepage_session_ffn(a->session, layer, &ffn);
+    device_rig_read(device, ffn.y, y, bytes);
+    device_rig_free(device, there, 2 * bytes);
+    return status;
+}
+
 static moepage_status run_layer(actor *a, uint32_t layer, const moepage_routing *routing,
                                 uint32_t n)
 {
@@ -102,12 +121,8 @@ static moepage_status run_layer(actor *a, uint32_t layer, const moepage_routing 
     for (uint32_t i = 0; i < MAX_TOKENS * HIDDEN; i++)
         x[i] = (float)((int)bank_below(&a->random, 129) - 64) / 32.0f;
     moepage_status status = moepage_session_route(a->session, layer, routing, NULL);
-    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
     if (!status)
-        status = moepage_session_ffn(a->session, layer, &ffn);
-    if (status && bank_below(&a->random, 2) && a->world->how->failures &&
-        status == MOEPAGE_E_CALLBACK)
-        status = moepage_session_ffn(a->session, layer, &ffn);
+        status = run_experts(a, layer, x, y);
     if (status)
         return status;
     bank_model_reference(&a->world->bank, layer, n, TOP_K, routing->ids, routing->weights, x,
@@ -361,8 +376,7 @@ static void *fight(void *arg)
         moepage_status status = moepage_session_route(r->session, 1, &routing, &plan);
         must(!status || status == MOEPAGE_E_BUSY);
         for (uint32_t e = 0; !status && e < plan.n_experts; e++)
-            must(bank_model_matches(&r->world->bank, 1, plan.experts[e].expert,
-                                    plan.experts[e].tensors));
+            must(pool_rig_holds(&r->world->rig, 1, &plan.experts[e]));
         must(!moepage_session_cancel(r->session));
     }
     return NULL;

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "device_rig.h"
 #include "pool_rig.h"
 
 #define LAYERS 3
@@ -95,20 +96,45 @@ static void route(moepage_session *session, const workload *load, uint32_t s, ui
                      MOEPAGE_OK);
 }
 
-static void finish_layer(moepage_session *session, const workload *load, uint32_t s, uint32_t layer,
-                         uint32_t first, outputs *out)
+/* x and y in the device's memory. */
+typedef struct bench {
+    moepage_device *device;
+    moepage_session *session;
+    float *x, *y;
+} bench;
+
+#define BENCH_BYTES (MAX_TOKENS * (HIDDEN + 3) * sizeof(float))
+
+static void bench_open(bench *b, pool_rig *rig, const moepage_session_config *config)
 {
-    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32};
-    ffn.x = load->x[s] + first * HIDDEN;
-    ffn.y = out->y[s][layer] + first * HIDDEN;
-    assert_int_equal(moepage_session_ffn(session, layer, &ffn), MOEPAGE_OK);
-    assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+    b->device = rig->devices[0];
+    b->session = pool_rig_session(rig, config);
+    b->x = device_rig_alloc(b->device, BENCH_BYTES);
+    b->y = device_rig_alloc(b->device, BENCH_BYTES);
+}
+
+static void bench_close(bench *b)
+{
+    assert_int_equal(moepage_session_destroy(b->session), MOEPAGE_OK);
+    device_rig_free(b->device, b->x, BENCH_BYTES);
+    device_rig_free(b->device, b->y, BENCH_BYTES);
+}
+
+/* x is written before the layer's loads, so that what the device has to do goes on without us. */
+static void finish_layer(const bench *b, uint32_t layer, uint32_t n, float *y)
+{
+    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = b->x, .y = b->y};
+    assert_int_equal(moepage_session_ffn(b->session, layer, &ffn), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(b->session, layer), MOEPAGE_OK);
+    device_rig_read(b->device, b->y, y, n * HIDDEN * sizeof *y);
 }
 
 /* A step over tokens [first, first + n) of step s. */
-static void run_step(moepage_session *session, const workload *load, const variant *how, uint32_t s,
+static void run_step(const bench *b, const workload *load, const variant *how, uint32_t s,
                      uint32_t first, uint32_t n, outputs *out)
 {
+    moepage_session *session = b->session;
+    device_rig_write(b->device, b->x, load->x[s] + first * HIDDEN, n * HIDDEN * sizeof *b->x);
     pool_rig_begin(session, n, s == 1 ? MOEPAGE_PHASE_PREFILL : MOEPAGE_PHASE_DECODE);
     for (uint32_t l = 0; l < LAYERS; l++) {
         bool was_routed = how->two_open && l > 0;
@@ -118,7 +144,7 @@ static void run_step(moepage_session *session, const workload *load, const varia
             hint_truth(session, load, s, l + 1, n);
         if (how->two_open && l + 1 < LAYERS)
             route(session, load, s, l + 1, first, how->with_plan);
-        finish_layer(session, load, s, l, first, out);
+        finish_layer(b, l, n, out->y[s][l] + first * HIDDEN);
     }
     moepage_session_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
@@ -136,14 +162,15 @@ static void run(workload *load, const variant *how, outputs *out)
         .prefetch_depth = how->prefetch_depth,
         .max_group_experts = how->max_group_experts,
     };
-    moepage_session *session = pool_rig_session(&rig, &config);
+    bench b;
+    bench_open(&b, &rig, &config);
     memset(out, 0xff, sizeof *out);
     for (uint32_t s = 0; s < STEPS; s++) {
         uint32_t at_once = how->token_by_token ? 1 : step_tokens[s];
         for (uint32_t first = 0; first < step_tokens[s]; first += at_once)
-            run_step(session, load, how, s, first, at_once, out);
+            run_step(&b, load, how, s, first, at_once, out);
     }
-    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    bench_close(&b);
     pool_rig_close(&rig);
 }
 
@@ -341,29 +368,33 @@ static void test_same_bits_with_strides_and_accumulation(void **state)
     reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .seed = 41}, MOEPAGE_MATH_FP32);
     pool_rig rig;
     pool_rig_open(&rig, &load.bank, &(pool_rig_config){.slots = KEYS / 4});
-    moepage_session *session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = 12});
+    bench b;
+    bench_open(&b, &rig, &(moepage_session_config){.max_tokens = MAX_TOKENS});
     static float x[MAX_TOKENS * STRIDE], y[MAX_TOKENS * STRIDE];
     for (uint32_t t = 0; t < MAX_TOKENS; t++) {
         memcpy(x + t * STRIDE, load.x[1] + t * HIDDEN, HIDDEN * sizeof *x);
         for (uint32_t i = 0; i < STRIDE; i++)
             y[t * STRIDE + i] = 0.5f;
     }
-    pool_rig_begin(session, MAX_TOKENS, MOEPAGE_PHASE_DECODE);
-    route(session, &load, 1, 0, 0, false);
+    device_rig_write(b.device, b.x, x, sizeof x);
+    device_rig_write(b.device, b.y, y, sizeof y);
+    pool_rig_begin(b.session, MAX_TOKENS, MOEPAGE_PHASE_DECODE);
+    route(b.session, &load, 1, 0, 0, false);
     moepage_ffn ffn = {.struct_size = sizeof ffn,
                        .dtype = MOEPAGE_DTYPE_F32,
-                       .x = x,
-                       .y = y,
+                       .x = b.x,
+                       .y = b.y,
                        .x_stride = STRIDE,
                        .y_stride = STRIDE,
                        .accumulate = 1};
-    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_OK);
+    assert_int_equal(moepage_session_ffn(b.session, 0, &ffn), MOEPAGE_OK);
+    device_rig_read(b.device, b.y, y, sizeof y);
     for (uint32_t t = 0; t < MAX_TOKENS; t++)
         for (uint32_t i = 0; i < STRIDE; i++) {
             float added = i < HIDDEN ? reference.y[1][0][t * HIDDEN + i] : 0;
             assert_true(y[t * STRIDE + i] == 0.5f + added);
         }
-    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    bench_close(&b);
     pool_rig_close(&rig);
     bank_model_close(&load.bank);
 }

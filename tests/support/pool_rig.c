@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "codec/exph.h"
+#include "device_rig.h"
 #include "memory/expert_pool.h"
 
 #define WORKSPACE_BYTES (4u << 20)
@@ -44,18 +45,20 @@ void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *confi
     uint64_t experts = (uint64_t)bank->shape.layers * bank->shape.experts;
     uint64_t arena_slots = config->arena_slots ? config->arena_slots : experts;
     *rig = (pool_rig){.bank = bank, .n_devices = config->n_devices ? config->n_devices : 1};
+    if (device_rig_is_cuda()) /* sessions run on one */
+        rig->n_devices = 1;
     moepage_device_config device = {
         .struct_size = sizeof device,
         .threads = config->threads ? config->threads : 1,
         .workspace_bytes = WORKSPACE_BYTES,
-        .budget_bytes =
-            WORKSPACE_BYTES +
-            round_up(arena_slots * model.slot_bytes + compressed_bytes(bank, config), 4096),
+        .budget_bytes = WORKSPACE_BYTES +
+                        round_up(arena_slots * model.slot_bytes + compressed_bytes(bank, config),
+                                 device_rig_is_cuda() ? 2u << 20 : 4096),
         .bus_bytes_per_s = config->bus_bytes_per_s,
         .io_threads = config->io_threads,
     };
     for (uint32_t d = 0; d < rig->n_devices; d++)
-        assert_int_equal(moepage_device_open("host", &device, &rig->devices[d]), MOEPAGE_OK);
+        rig->devices[d] = device_rig_open(&device);
     moepage_expert_pool_config pool = {
         .struct_size = sizeof pool,
         .scope = config->scope,
@@ -97,17 +100,36 @@ void pool_rig_wait(pool_rig *rig)
         sched_yield();
 }
 
-static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64_t word)
+static bool slot_matches(const pool_rig *rig, moepage_device *device, uint32_t key,
+                         const unsigned char *slot)
 {
     const bank_model *bank = rig->bank;
+    const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    unsigned char *bytes = malloc(rig->pool->slot_bytes);
+    assert_non_null(bytes);
+    device_rig_read(device, slot, bytes, rig->pool->slot_bytes);
+    for (uint32_t t = 0; t < bank->n_tensors; t++)
+        tensors[t] = bytes + rig->pool->model->tensors[t].offset;
+    bool matches =
+        bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors);
+    free(bytes);
+    return matches;
+}
+
+bool pool_rig_holds(const pool_rig *rig, uint32_t layer, const moepage_plan_expert *expert)
+{
+    const unsigned char *slot = expert->tensors[0];
+    return slot_matches(rig, rig->devices[expert->device],
+                        layer * rig->bank->shape.experts + expert->expert,
+                        slot - rig->pool->model->tensors[0].offset);
+}
+
+static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64_t word)
+{
     uint32_t key = MP_WORD_KEY(word);
     assert_int_equal(atomic_load(&rig->pool->entry[key]), slot);
     assert_int_equal(MP_WORD_USERS(word), shard->slots[slot].pins > 0);
-    const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
-    for (uint32_t t = 0; t < bank->n_tensors; t++)
-        tensors[t] = mp_pool_slot_address(shard, slot) + rig->pool->model->tensors[t].offset;
-    assert_true(
-        bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors));
+    assert_true(slot_matches(rig, shard->home, key, mp_pool_slot_address(shard, slot)));
 }
 
 /* Is this image, in that form, the expert? */
@@ -151,11 +173,17 @@ static void check_tier(pool_rig *rig, mp_shard *shard)
             assert_true(image_matches(rig, entry->key, tier->form, mp_host_tier_image(tier, e)));
     }
     const mp_compressed *compressed = &shard->compressed;
-    for (uint32_t key = 0; compressed->place_of && key < rig->pool->keys; key++)
-        if (compressed->place_of[key] != MP_NO_SLOT)
-            assert_true(
-                image_matches(rig, key, MOEPAGE_FORM_EXPH,
-                              compressed->memory + compressed->place_of[key] * compressed->unit));
+    unsigned char *image = malloc(compressed->unit + 1);
+    assert_non_null(image);
+    for (uint32_t key = 0; compressed->place_of && key < rig->pool->keys; key++) {
+        if (compressed->place_of[key] == MP_NO_SLOT)
+            continue;
+        device_rig_read(shard->home,
+                        compressed->memory + compressed->place_of[key] * compressed->unit, image,
+                        compressed->unit);
+        assert_true(image_matches(rig, key, MOEPAGE_FORM_EXPH, image));
+    }
+    free(image);
 }
 
 void pool_rig_check(pool_rig *rig)
@@ -207,7 +235,7 @@ void pool_rig_close(pool_rig *rig)
         moepage_device_info device = {.struct_size = sizeof device};
         assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
         assert_int_equal(device.used_bytes, 0);
-        assert_int_equal(moepage_device_close(rig->devices[d]), MOEPAGE_OK);
+        device_rig_close(rig->devices[d]);
     }
 }
 

@@ -40,6 +40,10 @@ void pool_rig_close(pool_rig *rig);
 /* Waits until nothing is queued or under way. */
 void pool_rig_wait(pool_rig *rig);
 
+/* Does the plan's slot hold its expert, byte for byte, for whoever reads it on the plan's stream
+ * (NULL)? */
+bool pool_rig_holds(const pool_rig *rig, uint32_t layer, const moepage_plan_expert *expert);
+
 /* No plan is open: waits for loads under way, then every slot is free or holds, byte for byte, the
  * expert that the map says; none has a user but for its pin; and the ledger counts the slots. */
 void pool_rig_check(pool_rig *rig);

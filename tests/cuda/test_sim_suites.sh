@@ -1,0 +1,11 @@
+#!/bin/sh
+# The suites that take their device from tests/support/device_rig.h, on "cuda" over the simulated
+# driver.
+set -u
+. tests/support/tap.sh
+programs=${BUILD:-build}/release/tests/property
+for suite in test_same_bits test_pool_stress; do
+    check "$suite holds on a CUDA device over the simulated driver" \
+        env MP_TEST_DEVICE=sim CMOCKA_MESSAGE_OUTPUT=STDOUT "$programs/$suite"
+done
+finish

@@ -1,0 +1,116 @@
+/* Opening the device under test, and moving bytes to and from it. */
+#include "device_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "memory/home.h"
+#include "sim_cuda.h"
+
+static uint32_t n_simulated; /* devices open over the simulated driver */
+
+static const char *name_of_device(void)
+{
+    const char *name = getenv("MP_TEST_DEVICE");
+    return name && *name ? name : "host";
+}
+
+bool device_rig_is_cuda(void)
+{
+    return strcmp(name_of_device(), "host") != 0;
+}
+
+bool device_rig_is_simulated(void)
+{
+    return strcmp(name_of_device(), "sim") == 0;
+}
+
+static moepage_device *open_simulated(const moepage_device_config *config)
+{
+    static const mp_cuda_driver *driver;
+    mp_device *device = NULL;
+    moepage_device *home = NULL;
+    if (n_simulated++ == 0)
+        driver = sim_cuda_open(&(sim_cuda_config){.copy_batch = true, .seed = 1});
+    moepage_status status = mp_cuda_device_open(driver, NULL, "the simulation has no cuBLAS",
+                                                sim_images, sim_n_images, 0, config, &device);
+    if (!status)
+        status = mp_home_open(device, config, &home);
+    if (status)
+        fail_msg("%s", moepage_last_error());
+    return home;
+}
+
+/* A GPU's context takes long to make: the first one stays, as a program's would that uses CUDA for
+ * more than this. */
+static void keep_context(moepage_device *home)
+{
+    static bool kept;
+    mp_cuda *cuda = mp_cuda_of(home->device);
+    mp_cu_context context;
+    if (!kept)
+        assert_int_equal(cuda->driver->context_retain(&context, cuda->gpu), MP_CU_SUCCESS);
+    kept = true;
+}
+
+moepage_device *device_rig_open(const moepage_device_config *config)
+{
+    moepage_device *device = NULL;
+    if (device_rig_is_simulated())
+        return open_simulated(config);
+    if (moepage_device_open(name_of_device(), config, &device))
+        fail_msg("%s", moepage_last_error());
+    if (device_rig_is_cuda())
+        keep_context(device);
+    return device;
+}
+
+void device_rig_close(moepage_device *device)
+{
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+    if (device_rig_is_simulated() && --n_simulated == 0)
+        sim_cuda_close();
+}
+
+void *device_rig_alloc(moepage_device *device, uint64_t bytes)
+{
+    void *memory = NULL;
+    assert_int_equal(device->device->ops->alloc(device->device, MP_MEMORY_WORKSPACE, bytes,
+                                                &memory),
+                     MOEPAGE_OK);
+    return memory;
+}
+
+void device_rig_free(moepage_device *device, void *memory, uint64_t bytes)
+{
+    device->device->ops->free(device->device, MP_MEMORY_WORKSPACE, memory, bytes);
+}
+
+static void move(moepage_device *device, void *to, const void *from, uint64_t bytes)
+{
+    const mp_device_ops *ops = device->device->ops;
+    mp_stream *stream = NULL;
+    mp_tick tick = 0;
+    mp_copy copy = {.dst = to, .src = from, .bytes = bytes};
+    assert_int_equal(ops->stream_create(device->device, MP_STREAM_DEMAND, &stream), MOEPAGE_OK);
+    assert_int_equal(ops->enter(stream, NULL), MOEPAGE_OK);
+    assert_int_equal(ops->copy(stream, &copy, 1, &tick), MOEPAGE_OK);
+    assert_int_equal(ops->sync(stream, tick), MOEPAGE_OK);
+    ops->stream_destroy(stream);
+}
+
+void device_rig_write(moepage_device *device, void *memory, const void *from, uint64_t bytes)
+{
+    move(device, memory, from, bytes);
+}
+
+void device_rig_read(moepage_device *device, const void *memory, void *to, uint64_t bytes)
+{
+    move(device, to, memory, bytes);
+}
