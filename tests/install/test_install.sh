@@ -14,7 +14,7 @@ unset MAKEFLAGS MFLAGS
 prefix=$root/usr
 
 cat >"$outside/program.c" <<'EOF'
-#include <moepage.h>
+#include <moepage_cuda.h>
 #include <stdio.h>
 
 int main(void)
@@ -26,6 +26,9 @@ int main(void)
         fprintf(stderr, "%s: %s\n", moepage_status_text(status), moepage_last_error());
         return 1;
     }
+    moepage_cuda_info info = {.struct_size = sizeof info};
+    if (moepage_cuda_get_info(device, &info) != MOEPAGE_E_UNSUPPORTED)
+        return 2;
     return moepage_device_close(device) == MOEPAGE_OK ? 0 : 1;
 }
 EOF

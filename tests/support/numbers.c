@@ -106,6 +106,8 @@ int num_same(float a, float b)
 
 /* ---- Memory that ends at an inaccessible page ---- */
 
+void (*guarded_notice)(void *base, uint64_t bytes, bool made);
+
 static uint64_t mapped_bytes(uint64_t bytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -119,12 +121,16 @@ void *guarded_alloc(uint64_t bytes)
         mmap(NULL, mapped + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(base != MAP_FAILED);
     assert_int_equal(mprotect(base + mapped, page, PROT_NONE), 0);
+    if (guarded_notice && mapped)
+        guarded_notice(base, mapped, true);
     return base + mapped - bytes;
 }
 
 void guarded_free(void *memory, uint64_t bytes)
 {
     uint64_t mapped = mapped_bytes(bytes), page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (guarded_notice && memory && mapped)
+        guarded_notice((char *)memory + bytes - mapped, mapped, false);
     if (memory)
         munmap((char *)memory + bytes - mapped, mapped + page);
 }

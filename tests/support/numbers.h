@@ -3,6 +3,7 @@
 #ifndef NUMBERS_H
 #define NUMBERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The same sequence in every run. */
@@ -32,6 +33,10 @@ void num_put(uint32_t dtype, void *array, uint64_t i, double value);
  * no-op. */
 void *guarded_alloc(uint64_t bytes);
 void guarded_free(void *memory, uint64_t bytes);
+
+/* Told of every such array, of whole pages, when it is made and before it goes; NULL = nobody
+ * is. */
+extern void (*guarded_notice)(void *base, uint64_t bytes, bool made);
 
 /* A guarded array of n random numbers. */
 void *num_array(uint32_t dtype, uint64_t n);

@@ -1,0 +1,379 @@
+/* Sessions on a device whose work outlasts the calls that submit it: what is ordered by streams
+ * alone. Over the simulated driver, whose streams can be held still. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "device_rig.h"
+#include "memory/expert_pool.h"
+#include "memory/home.h"
+#include "pool_rig.h"
+#include "sim_cuda.h"
+
+#define LAYERS 2
+#define EXPERTS 6
+#define HIDDEN 16
+#define INTERMEDIATE 16
+
+static bank_model bank;
+static pool_rig rig;
+static moepage_session *session;
+static mp_cu_stream native;
+
+static const mp_cuda_driver *driver(void)
+{
+    return mp_cuda_of(rig.devices[0]->device)->driver;
+}
+
+static void enter(void)
+{
+    assert_int_equal(mp_cuda_enter(mp_cuda_of(rig.devices[0]->device)), MOEPAGE_OK);
+}
+
+static void leave(void)
+{
+    mp_cuda_leave(mp_cuda_of(rig.devices[0]->device));
+}
+
+static void open_all(const bank_shape *more, const pool_rig_config *pool)
+{
+    bank_shape shape = *more;
+    shape.layers = LAYERS, shape.experts = EXPERTS, shape.top_k = 2;
+    shape.hidden = HIDDEN, shape.intermediate = INTERMEDIATE;
+    shape.dtype = MOEPAGE_DTYPE_BF16;
+    bank_model_open(&bank, &shape);
+    pool_rig_open(&rig, &bank, pool);
+    session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = 4});
+    enter();
+    assert_int_equal(driver()->stream_create(&native, MP_CU_STREAM_NON_BLOCKING, 0), MP_CU_SUCCESS);
+    leave();
+}
+
+static void close_all(void)
+{
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    enter();
+    assert_int_equal(driver()->stream_destroy(native), MP_CU_SUCCESS);
+    leave();
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
+static moepage_status route_on(mp_cu_stream stream, uint32_t layer, const int32_t *ids, uint32_t n,
+                               moepage_plan *plan)
+{
+    static const float weights[EXPERTS] = {1, 1, 1, 1, 1, 1};
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = n,
+                               .ids = ids,
+                               .weights = weights,
+                               .stream = stream};
+    return moepage_session_route(session, layer, &routing, plan);
+}
+
+static uint64_t tensor_bytes(void)
+{
+    return rig.pool->model->tensors[0].bytes;
+}
+
+/* The expert's first tensor, as the caller's stream reads it. */
+static void read_on_native(const moepage_plan_expert *expert, void *to)
+{
+    enter();
+    assert_int_equal(driver()->copy((mp_cu_ptr)(uintptr_t)to,
+                                    (mp_cu_ptr)(uintptr_t)expert->tensors[0], tensor_bytes(),
+                                    native),
+                     MP_CU_SUCCESS);
+    leave();
+}
+
+static void *pinned(uint64_t bytes)
+{
+    void *memory = NULL;
+    enter();
+    assert_int_equal(driver()->host_alloc(&memory, bytes, MP_CU_HOST_PORTABLE), MP_CU_SUCCESS);
+    leave();
+    memset(memory, 0xee, bytes);
+    return memory;
+}
+
+static void unpin(void *memory)
+{
+    enter();
+    assert_int_equal(driver()->host_free(memory), MP_CU_SUCCESS);
+    leave();
+}
+
+static void sync_native(void)
+{
+    enter();
+    assert_int_equal(driver()->stream_sync(native), MP_CU_SUCCESS);
+    leave();
+}
+
+/* ---- plans ---- */
+
+/* The caller's stream is still far behind when its slots are given away: it reads what the plan
+ * promised all the same. */
+static void test_cuda_session_slots_outlive_their_plan_for_late_readers(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 1}, &(pool_rig_config){.slots = 2});
+    uint64_t bytes = tensor_bytes();
+    unsigned char *seen = pinned(EXPERTS * bytes);
+    moepage_plan plan = {.struct_size = sizeof plan};
+    sim_cuda_hold(native);
+    for (int32_t e = 0; e < EXPERTS; e += 2) {
+        const int32_t ids[] = {e, e + 1};
+        pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+        assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
+        assert_int_equal(plan.n_experts, 2);
+        for (uint32_t i = 0; i < 2; i++)
+            read_on_native(&plan.experts[i], seen + plan.experts[i].expert * bytes);
+        assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+        assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+        if (e == 2) /* by now the second pair has asked for the first pair's slots */
+            sim_cuda_release(native);
+    }
+    sync_native();
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        assert_memory_equal(seen + e * bytes, bank_model_tensor(&bank, 0, e, 0), bytes);
+    unpin(seen);
+    close_all();
+}
+
+/* And it reads nothing before it is there, though the plan came back at once. */
+static void test_cuda_session_plans_do_not_wait_for_the_bus(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 2, .pack_forms = 1u << MOEPAGE_FORM_DENSE},
+             &(pool_rig_config){.slots = 4, .host_experts = LAYERS * EXPERTS});
+    uint64_t bytes = tensor_bytes();
+    unsigned char *seen = pinned(2 * bytes);
+    const int32_t ids[] = {4, 1};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    sim_cuda_hold_all(true);
+    assert_int_equal(route_on(native, 1, ids, 2, &plan), MOEPAGE_OK);
+    for (uint32_t i = 0; i < 2; i++)
+        read_on_native(&plan.experts[i], seen + i * bytes);
+    sim_cuda_hold_all(false);
+    sync_native();
+    for (uint32_t i = 0; i < 2; i++)
+        assert_memory_equal(seen + i * bytes,
+                            bank_model_tensor(&bank, 1, plan.experts[i].expert, 0), bytes);
+    assert_int_equal(moepage_session_retire(session, 1), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    unpin(seen);
+    close_all();
+}
+
+/* A graph that was captured with a plan's addresses would read them again when they are others'. */
+static void test_cuda_session_refuses_streams_that_are_captured(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 3}, &(pool_rig_config){0});
+    const int32_t ids[] = {0, 3};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK); /* now they are resident */
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    enter();
+    assert_int_equal(sim_cuda_capture_begin(native, SIM_CAPTURE_RELAXED), MP_CU_SUCCESS);
+    leave();
+    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_E_STATE);
+    assert_non_null(strstr(moepage_last_error(), "captur"));
+    sim_cuda_graph *graph = NULL;
+    enter();
+    assert_int_equal(sim_cuda_capture_end(native, &graph), MP_CU_SUCCESS);
+    leave();
+    sim_cuda_graph_destroy(graph);
+    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    close_all();
+}
+
+/* How long the slots of an open plan are read cannot be noted while its stream is captured: nobody
+ * may have them before it can. */
+static void test_cuda_session_keeps_plans_whose_stream_is_captured(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 6}, &(pool_rig_config){0});
+    const int32_t ids[] = {0, 3};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    sim_cuda_graph *graph = NULL;
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
+    enter();
+    assert_int_equal(sim_cuda_capture_begin(native, SIM_CAPTURE_RELAXED), MP_CU_SUCCESS);
+    leave();
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_E_STATE);
+    assert_int_equal(moepage_session_cancel(session), MOEPAGE_E_STATE);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_E_STATE);
+    assert_non_null(strstr(moepage_last_error(), "captur"));
+    enter();
+    assert_int_equal(sim_cuda_capture_end(native, &graph), MP_CU_SUCCESS);
+    leave();
+    sim_cuda_graph_destroy(graph);
+    assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+    close_all();
+}
+
+/* ---- the library's own experts ---- */
+
+/* The caller's kernels read a plan's slots on one stream, and it gives the layer to the library on
+ * another: the slots change hands from group to group, behind those kernels too. */
+static void test_cuda_session_runs_a_planned_layer_behind_the_plans_readers(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 7}, &(pool_rig_config){.slots = 2});
+    moepage_device *device = rig.devices[0];
+    const int32_t ids[] = {0, 1, 2, 3};
+    const float zeros[2 * HIDDEN] = {0};
+    uint64_t bytes = tensor_bytes();
+    unsigned char *seen = pinned(2 * bytes);
+    float *dx = device_rig_alloc(device, sizeof zeros),
+          *dy = device_rig_alloc(device, sizeof zeros);
+    device_rig_write(device, dx, zeros, sizeof zeros);
+    moepage_plan plan = {.struct_size = sizeof plan};
+    moepage_ffn ffn = {
+        .struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = dx, .y = dy, .stream = NULL};
+    pool_rig_begin(session, 2, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
+    assert_int_equal(plan.n_groups, 2);
+    assert_int_equal(plan.n_experts, 2);
+    sim_cuda_hold(native);
+    for (uint32_t i = 0; i < 2; i++)
+        read_on_native(&plan.experts[i], seen + plan.experts[i].expert * bytes);
+    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_OK);
+    sim_cuda_release(native);
+    sync_native();
+    for (uint32_t e = 0; e < 2; e++)
+        assert_memory_equal(seen + e * bytes, bank_model_tensor(&bank, 0, e, 0), bytes);
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    pool_rig_wait(&rig);
+    unpin(seen);
+    device_rig_read(device, dy, (float[2 * HIDDEN]){0}, sizeof zeros);
+    device_rig_free(device, dx, sizeof zeros);
+    device_rig_free(device, dy, sizeof zeros);
+    close_all();
+}
+
+static void run_layer(uint32_t layer, const int32_t *ids, float *x, float *y)
+{
+    moepage_ffn ffn = {
+        .struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y, .stream = native};
+    assert_int_equal(route_on(native, layer, ids, 2, NULL), MOEPAGE_OK);
+    assert_int_equal(moepage_session_ffn(session, layer, &ffn), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+}
+
+static void step_over(int32_t first, float *x, float *y)
+{
+    const int32_t ids[] = {first, first + 1};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    run_layer(1, ids, x, y);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+}
+
+/* While the caller's stream has not even made x, whole steps are submitted, with misses, and with
+ * evictions of experts that steps before have still to compute with. */
+static void test_cuda_session_steps_run_ahead_of_the_device(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 4, .pack_forms = 1u << MOEPAGE_FORM_DENSE},
+             &(pool_rig_config){.slots = 4, .host_experts = LAYERS * EXPERTS});
+    moepage_device *device = rig.devices[0];
+    float x[HIDDEN], zeros[HIDDEN] = {0}, got[HIDDEN];
+    double want[HIDDEN], bound[HIDDEN];
+    const float ones[] = {1, 1};
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        x[i] = (float)i / 8 - 1;
+    float *dx = device_rig_alloc(device, sizeof x), *later = pinned(sizeof x);
+    float *dy = device_rig_alloc(device, EXPERTS / 2 * sizeof x);
+    memcpy(later, x, sizeof x);
+    device_rig_write(device, dx, zeros, sizeof x);
+    step_over(0, dx, dy);
+    sync_native();
+    pool_rig_wait(&rig);
+
+    sim_cuda_stats before = sim_cuda_get_stats();
+    sim_cuda_hold(native);
+    enter();
+    assert_int_equal(driver()->copy((mp_cu_ptr)(uintptr_t)dx, (mp_cu_ptr)(uintptr_t)later, sizeof x,
+                                    native),
+                     MP_CU_SUCCESS);
+    leave();
+    for (int32_t e = 0; e < EXPERTS; e += 2)
+        step_over(e, dx, dy + e / 2 * HIDDEN);
+    sim_cuda_stats after = sim_cuda_get_stats();
+    assert_int_equal(pool_rig_info(&rig).evictions, 2);
+    sim_cuda_release(native);
+    assert_int_equal(after.calls[SIM_stream_sync], before.calls[SIM_stream_sync]);
+    assert_int_equal(after.calls[SIM_event_sync], before.calls[SIM_event_sync]);
+    assert_int_equal(after.memory_calls, before.memory_calls);
+    assert_int_equal(after.staged_copies, before.staged_copies);
+    sync_native();
+    for (int32_t e = 0; e < EXPERTS; e += 2) {
+        const int32_t ids[] = {e, e + 1};
+        device_rig_read(device, dy + e / 2 * HIDDEN, got, sizeof got);
+        bank_model_reference(&bank, 1, 1, 2, ids, ones, x, MOEPAGE_MATH_FP32, want, bound);
+        for (uint32_t i = 0; i < HIDDEN; i++)
+            assert_true(got[i] - want[i] <= bound[i] && want[i] - got[i] <= bound[i]);
+    }
+    unpin(later);
+    device_rig_free(device, dx, sizeof x);
+    device_rig_free(device, dy, EXPERTS / 2 * sizeof x);
+    close_all();
+}
+
+/* What fails on the host is known when the call returns, and no slot is published. */
+static void test_cuda_session_failed_reads_are_the_call_s_own(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 5, .callback = true}, &(pool_rig_config){.slots = 3});
+    moepage_device *device = rig.devices[0];
+    float *dx = device_rig_alloc(device, HIDDEN * sizeof *dx);
+    float *dy = device_rig_alloc(device, HIDDEN * sizeof *dy);
+    float zeros[HIDDEN] = {0};
+    device_rig_write(device, dx, zeros, sizeof zeros);
+    const int32_t ids[] = {2, 5};
+    atomic_store(&bank.fail_key, 5);
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(route_on(native, 0, ids, 2, NULL), MOEPAGE_OK);
+    moepage_ffn ffn = {
+        .struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = dx, .y = dy, .stream = native};
+    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_E_CALLBACK);
+    assert_non_null(strstr(moepage_last_error(), "expert 5 of layer 0"));
+    atomic_store(&bank.fail_key, UINT32_MAX);
+    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    sync_native();
+    device_rig_free(device, dx, HIDDEN * sizeof *dx);
+    device_rig_free(device, dy, HIDDEN * sizeof *dy);
+    close_all();
+}
+
+int main(void)
+{
+    setenv("MP_TEST_DEVICE", "sim", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_session_slots_outlive_their_plan_for_late_readers),
+        cmocka_unit_test(test_cuda_session_plans_do_not_wait_for_the_bus),
+        cmocka_unit_test(test_cuda_session_refuses_streams_that_are_captured),
+        cmocka_unit_test(test_cuda_session_keeps_plans_whose_stream_is_captured),
+        cmocka_unit_test(test_cuda_session_runs_a_planned_layer_behind_the_plans_readers),
+        cmocka_unit_test(test_cuda_session_steps_run_ahead_of_the_device),
+        cmocka_unit_test(test_cuda_session_failed_reads_are_the_call_s_own),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
