@@ -6,11 +6,14 @@
 #ifndef EXAMPLE_DECODER_H
 #define EXAMPLE_DECODER_H
 
-#include "common/attention.h"
-#include "common/compute.h"
 #include "common/config.h"
+#include "common/dense.h"
 #include "common/weights.h"
+#include "common/workers.h"
 #include "moepage.h"
+
+/* Rows whose logits are computed together, at most. */
+#define DECODER_LOGIT_ROWS 16u
 
 /* One sequence's share of a step. */
 typedef struct decoder_input {
@@ -21,53 +24,70 @@ typedef struct decoder_input {
     uint64_t position; /* tokens that the sequence holds already */
 } decoder_input;
 
-/* Activations of the largest step, [max_tokens] rows each. */
+/* Of the largest step, [max_tokens] rows each: activations where the model runs ... */
 typedef struct decoder_buffers {
     float *hidden; /* the residual stream */
     float *normed; /* [hidden] */
     float *q, *attended;
     float *k, *v;
-    float *cosines, *sines;
-    float *scores; /* [experts] router logits, then probabilities */
-    int32_t *ids;
-    float *weights;
-    int32_t *hint;    /* [experts] distinct ids guessed for the next layer */
-    bool *hinted;     /* [experts] */
+    float *scores;    /* [experts] router logits */
     float *gate, *up; /* of dense and shared MLPs */
     float *added;     /* [hidden] what a sublayer adds to the residual stream */
     float *shared;    /* [hidden] the shared expert's output */
     float *shared_gate;
-    attention_row *rows;
-    moepage_step_sequence *sequences;
+    float *logits; /* [DECODER_LOGIT_ROWS][vocabulary] */
 } decoder_buffers;
 
-typedef struct decoder {
-    const model_config *config;
+/* ... and what the CPU keeps of it. */
+typedef struct decoder_rows {
+    float *cosines, *sines;
+    int32_t *ids;
+    float *weights;
+    int32_t *hint; /* [experts] distinct ids guessed for the next layer */
+    bool *hinted;  /* [experts] */
+    dense_sequence *inputs;
+    moepage_step_sequence *sequences;
+} decoder_rows;
+
+typedef struct decoder_config {
+    const model_config *model;
     const model_weights *weights;
     moepage_session *session;
     moepage_kv_pool *kv;
+    uint32_t math;          /* MOEPAGE_MATH_* */
+    bool hints;             /* every layer names the experts that the next one will probably want */
+    uint32_t threads;       /* of the CPU's part */
+    uint32_t max_tokens;    /* in one step */
+    uint64_t max_positions; /* of a context */
+    const dense_plugin *cuda; /* NULL: dense parts run on the host */
+    uint32_t ordinal;         /* of cuda's GPU */
+    bool cublas;              /* cuda: products by cuBLAS where there is one */
+} decoder_config;
+
+typedef struct decoder {
+    const model_config *config;
+    moepage_session *session;
+    moepage_kv_pool *kv;
     moepage_kv_layer_view *views; /* [layers] */
-    compute compute;
-    attention attention;
+    dense *dense;
+    workers *workers;
     bool hints;
-    uint32_t max_tokens;
     decoder_buffers buffers;
+    decoder_rows rows;
+    dense_step step;
     uint64_t dense_ns;   /* measured: everything computed here */
     uint64_t library_ns; /* measured: inside the library's session calls */
 } decoder;
 
-/* Prepares for steps of up to `max_tokens` tokens and contexts of up to `max_positions`.
- * With `hints`, every layer names the experts that the next one will probably want.
- * Everything is borrowed until decoder_close, which is safe after a failure. */
-int decoder_open(const model_config *config, const model_weights *w, moepage_session *session,
-                 moepage_kv_pool *kv, uint32_t math, bool hints, uint32_t threads,
-                 uint32_t max_tokens, uint64_t max_positions, decoder *out);
+/* Everything that `config` names is borrowed until decoder_close, which is safe after a failure. */
+int decoder_open(const decoder_config *config, decoder *out);
 void decoder_close(decoder *d);
 
 /* Runs one step; its tokens' hidden states stay until the next. No failure leaves a step open. */
 int decoder_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs);
 
-/* Logits [n][vocabulary] of rows first_row .. first_row + n of the last step. */
-void decoder_logits(decoder *d, uint32_t first_row, uint32_t n, float *out);
+/* Logits [n][vocabulary] of rows first_row .. first_row + n of the last step, n at most
+ * DECODER_LOGIT_ROWS; until the next call. NULL with a line on failure. */
+const float *decoder_logits(decoder *d, uint32_t first_row, uint32_t n);
 
 #endif

@@ -7,9 +7,6 @@
 #include "common/clock.h"
 #include "common/fail.h"
 
-/* Logits of this many rows are computed together. */
-#define LOGIT_ROWS 16u
-
 /* A row of the step whose logits are wanted. */
 typedef struct wanted_row {
     uint32_t row;
@@ -23,7 +20,6 @@ typedef struct run {
     decoder_input *inputs; /* [n_sequences] */
     uint32_t *owners;      /* [n_sequences] the inputs' indices in g->sequences */
     wanted_row *wanted;    /* [step_tokens] */
-    float *logits;         /* [LOGIT_ROWS][vocabulary] */
     uint32_t n_inputs;
 } run;
 
@@ -34,8 +30,7 @@ static int open_run(generation *g, run *out)
     out->inputs = calloc(g->n_sequences, sizeof *out->inputs);
     out->owners = calloc(g->n_sequences, sizeof *out->owners);
     out->wanted = calloc(g->step_tokens, sizeof *out->wanted);
-    out->logits = calloc(LOGIT_ROWS, config->vocabulary * sizeof(float));
-    if (!out->inputs || !out->owners || !out->wanted || !out->logits)
+    if (!out->inputs || !out->owners || !out->wanted)
         return fail_memory();
     for (uint32_t i = 0; i < g->n_sequences; i++) {
         sequence *s = &g->sequences[i];
@@ -56,7 +51,6 @@ static void close_run(run *r)
     free(r->inputs);
     free(r->owners);
     free(r->wanted);
-    free(r->logits);
 }
 
 static void add_input(run *r, uint32_t index, uint32_t n_tokens, uint32_t phase)
@@ -116,26 +110,32 @@ static void add_token(generation *g, sequence *s, const float *logits)
         s->n_tokens - s->n_prompt == g->max_tokens || config_is_eos(g->decoder->config, token);
 }
 
-/* Logits of the wanted rows, in groups of neighbours. */
-static void use_rows(run *r, uint32_t n_wanted)
+static void use_row(run *r, const wanted_row *wanted, const float *logits)
 {
-    size_t width = r->g->decoder->config->vocabulary;
-    for (uint32_t i = 0; i < n_wanted;) {
-        uint32_t n = 1;
-        while (n < LOGIT_ROWS && i + n < n_wanted && r->wanted[i + n].row == r->wanted[i].row + n)
+    const size_t width = r->g->decoder->config->vocabulary;
+    sequence *s = wanted->owner;
+    if (r->g->keep_logits)
+        memcpy(s->logits + s->n_logits++ * width, logits, width * sizeof *logits);
+    if (wanted->sample)
+        add_token(r->g, s, logits);
+}
+
+/* Logits of the wanted rows, in groups of neighbours. */
+static int use_rows(run *r, uint32_t n_wanted)
+{
+    const size_t width = r->g->decoder->config->vocabulary;
+    const wanted_row *wanted = r->wanted;
+    for (uint32_t i = 0, n; i < n_wanted; i += n) {
+        n = 1;
+        while (n < DECODER_LOGIT_ROWS && i + n < n_wanted && wanted[i + n].row == wanted[i].row + n)
             n++;
-        decoder_logits(r->g->decoder, r->wanted[i].row, n, r->logits);
-        for (uint32_t j = 0; j < n; j++) {
-            const wanted_row *wanted = &r->wanted[i + j];
-            const float *logits = r->logits + j * width;
-            if (r->g->keep_logits)
-                memcpy(wanted->owner->logits + wanted->owner->n_logits++ * width, logits,
-                       width * sizeof *logits);
-            if (wanted->sample)
-                add_token(r->g, wanted->owner, logits);
-        }
-        i += n;
+        const float *logits = decoder_logits(r->g->decoder, wanted[i].row, n);
+        if (!logits)
+            return RUN_FAILED;
+        for (uint32_t j = 0; j < n; j++)
+            use_row(r, &wanted[i + j], logits + j * width);
     }
+    return RUN_OK;
 }
 
 static int run_step(run *r, uint64_t *ns)
@@ -143,7 +143,7 @@ static int run_step(run *r, uint64_t *ns)
     uint64_t start = clock_now_ns();
     int code = decoder_step(r->g->decoder, r->inputs, r->n_inputs);
     if (!code)
-        use_rows(r, list_wanted(r));
+        code = use_rows(r, list_wanted(r));
     *ns += clock_now_ns() - start;
     if (!code && r->g->progress)
         r->g->progress(r->g->progress_user, r->g);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/attention.h"
 #include "common/device_room.h"
@@ -46,6 +47,16 @@ static moepage_expert_pool_config pool_config(const options *opts, const budget 
                                         .compressed_experts = plan->compressed_experts};
 }
 
+/* A GPU maps memory in granules, and what an arena has beyond whole ones is lost to it. */
+#define GPU_GRANULE (2u << 20)
+
+static void round_arena(const options *opts, moepage_device_config *config)
+{
+    const uint64_t granule = strcmp(opts->device, "host") ? GPU_GRANULE : 1;
+    const uint64_t arena = config->budget_bytes - config->workspace_bytes;
+    config->budget_bytes += (granule - arena % granule) % granule;
+}
+
 /* The device gets what --budget and --tiers cover; beside it the session's scratch, and room for
  * images that wait to be decoded. */
 static int open_device(const options *opts, const budget *plan, host *h)
@@ -61,6 +72,7 @@ static int open_device(const options *opts, const budget *plan, host *h)
     int code = device_room(h->model, &pool, &session, plan->kv_bytes, &config);
     if (code)
         return code;
+    round_arena(opts, &config);
     if (moepage_device_open(opts->device, &config, &h->device) ||
         moepage_device_get_info(h->device, &info))
         return fail_library(RUN_REFUSED, "device");

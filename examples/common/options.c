@@ -40,7 +40,8 @@ const char *options_usage(void)
            "  --top-p P             nucleus of that probability, 0 < P <= 1 (default 1)\n"
            "  --seed S              seed of the sampler (default 0)\n"
            "  --threads T           0 = one per CPU (default 0)\n"
-           "  --device NAME         where the experts live (default host)\n"
+           "  --device NAME         where the model runs: host, or cuda:N (default host)\n"
+           "  --cublas on|off       cuda: matrix products by cuBLAS if it is there (default on)\n"
            "  --bus BYTES/S         throttle copies to the device (default 0 = off)\n"
            "  --trace-out FILE      record the routing\n"
            "  --logits-out FILE     write float32 logits, prompt by prompt\n"
@@ -202,6 +203,7 @@ static const flag flags[] = {
     {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
     {"--prefetch", read_prefetch, AT(prefetch)},
     {"--bus", flag_bytes, AT(bus_bytes_per_s)},
+    {"--cublas", flag_choice, AT(plain_products), .choice = {"on", "off"}, NOTE(for_cuda)},
     {"--max-group-experts", flag_u32, AT(max_group_experts), .most = UINT32_MAX},
     {"--scope", flag_choice, AT(scope), .choice = {"global", "layer"}},
     {"--scan-percent", flag_u32, AT(scan_percent), .most = 99},

@@ -29,8 +29,10 @@ typedef struct options {
     uint32_t io_threads;
     const char *for_reading; /* a flag that needs something to be read from the file, or NULL */
     uint32_t max_tokens;
-    uint32_t math;    /* MOEPAGE_MATH_* */
-    uint32_t threads; /* 0 = one per online CPU */
+    uint32_t math;           /* MOEPAGE_MATH_* */
+    uint32_t threads;        /* 0 = one per online CPU */
+    uint32_t plain_products; /* 1: no cuBLAS */
+    const char *for_cuda;    /* a flag that needs a CUDA device, or NULL */
     bool prefetch;
     bool json;
     bool help;

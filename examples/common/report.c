@@ -189,6 +189,9 @@ int report_table(FILE *out, const host *h, const generation *g)
             ms(g->wall_ns), ms(n.session.stall_ns), ms(n.session.compute_ns), ms(n.dense_ns),
             100 * n.accounted);
     print_arena(out, h, &n);
+    if (g->decoder->dense->device_bytes)
+        fprintf(out, "dense parts     %.1f MiB of device memory beside the budget; products: %s\n",
+                mib(g->decoder->dense->device_bytes), g->decoder->dense->products);
     print_tiers(out, &n);
     return RUN_OK;
 }
@@ -290,15 +293,19 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
         {"arena_kv_bytes", n->device.arena_kv_bytes},
         {"peak_bytes", n->device.peak_bytes},
         {"threads", n->device.threads},
+        {"dense_device_bytes", g->decoder->dense->device_bytes},
     };
     return set_integers(stats, integers, sizeof integers / sizeof *integers);
 }
 
 /* What the run was asked for, so that its numbers can be told from another's. */
-static int set_request(json_t *stats, const options *opts, const moepage_expert_pool_info *e)
+static int set_request(json_t *stats, const options *opts, const generation *g,
+                       const moepage_expert_pool_info *e)
 {
     int failed = json_object_set_new(stats, "model", json_string(opts->model));
     failed |= json_object_set_new(stats, "policy", json_string(opts->policy));
+    failed |= json_object_set_new(stats, "device", json_string(opts->device));
+    failed |= json_object_set_new(stats, "products", json_string(g->decoder->dense->products));
     return failed | json_object_set_new(stats, "io_threads",
                                         json_integer(e->host_tier_bytes ? opts->io_threads : 0));
 }
@@ -338,7 +345,7 @@ static json_t *stats_json(const options *opts, const host *h, const generation *
         {"cold_bytes_per_token", n->cold_bytes_per_token},
     };
     json_t *stats = json_object();
-    int failed = set_request(stats, opts, &n->experts) | set_run(stats, h, g, n) |
+    int failed = set_request(stats, opts, g, &n->experts) | set_run(stats, h, g, n) |
                  set_tiers(stats, &n->experts);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         failed |= json_object_set_new(stats, reals[i].key, json_real(reals[i].value));

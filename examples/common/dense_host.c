@@ -1,0 +1,207 @@
+/* Dense operations on the CPU: those of compute.h and attention.h, on plain memory. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/attention.h"
+#include "common/compute.h"
+#include "common/dense.h"
+#include "common/fail.h"
+#include "common/rope.h"
+
+#define MAX_TAKEN 32
+
+typedef struct host_dense {
+    dense base;
+    const model_config *config;
+    const dense_step *step;
+    compute compute;
+    attention attention;
+    attention_row *rows; /* [max_tokens] */
+    void *taken[MAX_TAKEN];
+    uint32_t n_taken;
+} host_dense;
+
+static host_dense *host_of(dense *d)
+{
+    return (host_dense *)d;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+static float *host_take(dense *d, size_t rows, size_t width)
+{
+    host_dense *h = host_of(d);
+    float *taken = NULL;
+    if (h->n_taken < MAX_TAKEN)
+        taken = calloc(rows ? rows : 1, (width ? width : 1) * sizeof *taken);
+    if (!taken) {
+        fail_memory();
+        return NULL;
+    }
+    h->taken[h->n_taken++] = taken;
+    return taken;
+}
+
+static void host_close(dense *d)
+{
+    host_dense *h = host_of(d);
+    for (uint32_t i = 0; i < h->n_taken; i++)
+        free(h->taken[i]);
+    free(h->rows);
+    free(h);
+}
+
+static float *host_fetch(dense *d, float *x, size_t n)
+{
+    (void)d, (void)n;
+    return x;
+}
+
+/* ---- The step ---------------------------------------------------------------------------- */
+
+static int host_begin(dense *d, const dense_step *step, float *hidden)
+{
+    host_dense *h = host_of(d);
+    const matrix *table = &d->weights->embedding;
+    const unsigned char *first = table->data;
+    attention_row *row = h->rows;
+    h->step = step;
+    for (uint32_t i = 0; i < step->n_sequences; i++) {
+        const dense_sequence *s = &step->sequences[i];
+        for (uint32_t t = 0; t < s->n_tokens; t++, hidden += table->columns) {
+            *row++ = (attention_row){s->blocks, s->position + t};
+            h->compute.kernels->widen(hidden, first + s->tokens[t] * matrix_row_bytes(table),
+                                      table->dtype, table->columns);
+        }
+    }
+    return RUN_OK;
+}
+
+static void host_turn(dense *d, float *x, uint32_t heads)
+{
+    const host_dense *h = host_of(d);
+    const uint32_t head_dim = h->config->head_dim, half = head_dim / 2;
+    for (uint32_t r = 0; r < h->step->n_rows; r++)
+        for (uint32_t i = 0; i < heads; i++)
+            rope_turn(head_dim, h->step->cosines + (size_t)r * half,
+                      h->step->sines + (size_t)r * half, x + ((size_t)r * heads + i) * head_dim);
+}
+
+static void host_store(dense *d, const dense_attention *a, const float *k, const float *v)
+{
+    const host_dense *h = host_of(d);
+    attention_store(&h->attention, a->view, h->rows, h->step->n_rows, k, v);
+}
+
+static void host_attend(dense *d, const dense_attention *a, const float *q, float *out)
+{
+    const host_dense *h = host_of(d);
+    attention_run(&h->attention, a->view, h->rows, h->step->n_rows, a->window, q, out);
+}
+
+/* ---- Rows -------------------------------------------------------------------------------- */
+
+static void host_norm(dense *d, const float *x, uint32_t n, uint32_t width,
+                      const norm_weights *norm, bool layer_norm, float *out)
+{
+    const host_dense *h = host_of(d);
+    if (layer_norm)
+        compute_layer_norm(&h->compute, x, n, width, norm, h->config->norm_eps, out);
+    else
+        compute_rms_norm(&h->compute, x, n, width, norm->scale, h->config->norm_eps, out);
+}
+
+static void host_linear(dense *d, const float *x, uint32_t n, const matrix *w, const float *bias,
+                        float *y)
+{
+    compute_linear(&host_of(d)->compute, x, n, w, bias, y);
+}
+
+static void host_round(dense *d, float *x, size_t n)
+{
+    compute_round(&host_of(d)->compute, x, n);
+}
+
+static void host_clip(dense *d, float *x, size_t n, float limit)
+{
+    (void)d;
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
+}
+
+static void host_swiglu(dense *d, float *gate, const float *up, size_t n)
+{
+    (void)d;
+    compute_swiglu(gate, up, n);
+}
+
+static void host_scale(dense *d, float *x, uint32_t n, uint32_t width, const float *gate)
+{
+    (void)d;
+    for (uint32_t r = 0; r < n; r++) {
+        float weight = 1.0f / (1.0f + expf(-gate[r]));
+        float *row = x + (size_t)r * width;
+        for (uint32_t i = 0; i < width; i++)
+            row[i] *= weight;
+    }
+}
+
+static void host_add(dense *d, float *x, const float *added, size_t n)
+{
+    (void)d;
+    for (size_t i = 0; i < n; i++)
+        x[i] += added[i];
+}
+
+static const dense_ops host_ops = {
+    .take = host_take,
+    .begin = host_begin,
+    .norm = host_norm,
+    .linear = host_linear,
+    .round = host_round,
+    .clip = host_clip,
+    .turn = host_turn,
+    .store = host_store,
+    .attend = host_attend,
+    .swiglu = host_swiglu,
+    .scale = host_scale,
+    .add = host_add,
+    .fetch = host_fetch,
+    .close = host_close,
+};
+
+/* ---- Set-up ------------------------------------------------------------------------------ */
+
+size_t dense_host_scratch(const model_config *c, uint64_t max_positions)
+{
+    uint32_t widths[] = {c->hidden, c->heads * c->head_dim, c->dense_intermediate,
+                         c->shared_intermediate};
+    uint32_t widest = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        widest = widths[i] > widest ? widths[i] : widest;
+    size_t linear = compute_scratch_floats(widest);
+    size_t scores = attention_scratch_floats(max_positions);
+    return linear > scores ? linear : scores;
+}
+
+int dense_host_open(const dense_config *config, dense **out)
+{
+    const model_config *c = config->model;
+    host_dense *h = calloc(1, sizeof *h);
+    if (!h)
+        return fail_memory();
+    *h = (host_dense){
+        .base = {.ops = &host_ops, .weights = config->weights, .products = "host"},
+        .config = c,
+        .compute = {config->workers, kernels_choose(), config->math},
+        .rows = calloc(config->max_tokens, sizeof *h->rows),
+    };
+    h->attention =
+        (attention){&h->compute, c->heads, c->kv_heads, c->head_dim, config->block_tokens};
+    if (!h->rows) {
+        host_close(&h->base);
+        return fail_memory();
+    }
+    *out = &h->base;
+    return RUN_OK;
+}

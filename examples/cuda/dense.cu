@@ -1,0 +1,4 @@
+/* The kernels' entries: dense_embed, dense_norm ... */
+#include "entries.h"
+
+GPU_ENTRIES(GPU_ENTRY)
