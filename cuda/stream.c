@@ -176,19 +176,21 @@ static void await_tables(submission *s)
 }
 
 /* Only the first launch that is larger than all before it comes here: once it has let the stream
- * run dry, its tables get twice the room that they need. */
+ * run dry, there is room for several like it. */
 static moepage_status grow_tables(submission *s, uint64_t bytes)
 {
     mp_cuda_stream *stream = s->stream;
     mp_cuda_tables larger;
     uint64_t size = stream->tables.pinned.bytes;
-    while (size < 2 * bytes)
+    while (size < MP_CUDA_TABLES_AHEAD * bytes)
         size *= 2;
     for (mp_tick tick = stream->submitted; mp_cuda_done(stream) < tick; tick = stream->submitted) {
         pthread_mutex_unlock(&stream->lock);
         mp_cuda_await(stream, tick);
         pthread_mutex_lock(&stream->lock);
     }
+    if (stream->tables.pinned.bytes >= size) /* another thread's launch was as large */
+        return MOEPAGE_OK;
     moepage_status status = mp_cuda_tables_open(stream->cuda, size, &larger);
     if (status)
         return status;
@@ -200,18 +202,21 @@ static moepage_status grow_tables(submission *s, uint64_t bytes)
 static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *out)
 {
     mp_cuda_stream *stream = s->stream;
-    moepage_status status = MOEPAGE_OK;
+    bool grown = false;
     for (;;) {
         entry(s);
-        if (bytes > stream->tables.pinned.bytes)
-            status = grow_tables(s, bytes);
-        else if (mp_cuda_tables_take(&stream->tables, bytes, stream->submitted + 1,
-                                     mp_cuda_done(stream), out))
+        const uint64_t size = stream->tables.pinned.bytes;
+        if (!grown && bytes > size / MP_CUDA_TABLES_AHEAD) {
+            moepage_status status = grow_tables(s, bytes);
+            if (status && bytes > size)
+                return status;
+            grown = true; /* or it has to do without */
+        } else if (mp_cuda_tables_take(&stream->tables, bytes, stream->submitted + 1,
+                                       mp_cuda_done(stream), out)) {
             return MOEPAGE_OK;
-        else
+        } else {
             await_tables(s);
-        if (status)
-            return status;
+        }
     }
 }
 

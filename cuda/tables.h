@@ -11,6 +11,7 @@
 #include "device.h"
 
 #define MP_CUDA_TABLES_BYTES (256u << 10) /* to begin with; outside the budget */
+#define MP_CUDA_TABLES_AHEAD 4u           /* launches that must fit, or the ring grows */
 #define MP_CUDA_TABLES_SPANS 256u         /* launches that can be under way */
 
 /* A launch's part of the ring; 0 bytes for a kernel without tables. */

@@ -36,9 +36,7 @@ moepage_status moepage_session_destroy(moepage_session *session)
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
     if (!status && session->path)
         status = mp_fail(MOEPAGE_E_BUSY, "a path has taken the session over: destroy it first");
-    if (!status)
-        mp_session_destroy(session);
-    return status;
+    return status ? status : mp_session_destroy(session);
 }
 
 moepage_status moepage_session_begin(moepage_session *session, const moepage_step *step)
@@ -108,9 +106,7 @@ moepage_status moepage_session_end(moepage_session *session, moepage_session_sta
 moepage_status moepage_session_cancel(moepage_session *session)
 {
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
-    if (!status)
-        mp_session_cancel(session);
-    return status;
+    return status ? status : mp_session_cancel(session);
 }
 
 moepage_status moepage_session_get_stats(moepage_session *session, moepage_session_stats *stats)

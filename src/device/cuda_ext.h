@@ -50,7 +50,8 @@ typedef struct mp_cuda_shared {
 
 /* A thread of the device that looks at shared memory for the caller: `poll` is called again and
  * again, often while something happens and more rarely when nothing has for a while; it returns
- * whether it found work. It may submit work, post tasks and settle; it must not sync. */
+ * whether it found work. It may submit work, post tasks, and wait for streams whose work does not
+ * wait for it. */
 typedef struct mp_cuda_poller mp_cuda_poller;
 typedef bool (*mp_cuda_poll_fn)(void *user);
 

@@ -66,10 +66,15 @@ moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status)
     return MOEPAGE_OK;
 }
 
+/* A copy that the device refuses is known once it has been settled, as `follow` does. Whatever went
+ * wrong, nothing is under way afterwards. */
 moepage_status mp_kv_copy_hand_over(mp_kv_copy *copy, moepage_status status)
 {
-    const mp_device_ops *ops = copy->pool->home->device->ops;
-    if (status || !outlasts_calls(copy->pool))
-        return mp_kv_copy_finish(copy, status);
-    return ops->follow(copy->pool->native, copy->stream, copy->tick);
+    struct moepage_kv_pool *pool = copy->pool;
+    if (!status && outlasts_calls(pool)) {
+        status = pool->home->device->ops->follow(pool->native, copy->stream, copy->tick);
+        if (!status && !atomic_load(&pool->copy_result))
+            return MOEPAGE_OK;
+    }
+    return mp_kv_copy_finish(copy, status);
 }

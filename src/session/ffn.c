@@ -1,8 +1,8 @@
 /* Running a layer's routed experts: convert, experts as they land, combine.
  *
- * Where the device's work outlasts the call (CUDA), all of it is submitted: the compute stream waits
- * for the caller's stream, for each load, and the caller's stream for it; this thread waits for cold
- * reads alone. Elsewhere this thread waits, and y is complete on return.
+ * Where the device's work outlasts the call (CUDA), all of it is submitted: the compute stream
+ * waits for the caller's stream, for each load, and the caller's stream for it; this thread waits
+ * for cold reads alone. Elsewhere this thread waits, and y is complete on return.
  *
  * Every row's partial result goes to a line of its own, and the lines of a token are summed in the
  * router's order at the end: so neither residency nor waves nor the order in which experts land
@@ -307,6 +307,8 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
     if (!flight)
         return MOEPAGE_E_STATE;
     moepage_status status = check_ffn(session, flight, ffn);
+    if (!status) /* a plan's readers may be on another stream than this call's */
+        status = mp_plan_mark(session, flight);
     if (status)
         return status;
     mp_run run = {.session = session,

@@ -308,12 +308,15 @@ fail:
     return status;
 }
 
-void mp_session_destroy(struct moepage_session *session)
+moepage_status mp_session_destroy(struct moepage_session *session)
 {
     mp_graveyard *graveyard = &session->pool->shards[0].home->graveyard;
-    mp_session_cancel(session);
+    moepage_status status = mp_session_cancel(session);
+    if (status)
+        return status;
     if (session->trace)
         atomic_fetch_sub(&session->trace->users, 1);
     free_parts(session);
     mp_graveyard_bury(graveyard, session);
+    return MOEPAGE_OK;
 }

@@ -126,7 +126,7 @@ moepage_status mp_session_workspace(const struct moepage_model *model,
 moepage_status mp_session_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                                  const moepage_session_config *config,
                                  struct moepage_session **out);
-void mp_session_destroy(struct moepage_session *session);
+moepage_status mp_session_destroy(struct moepage_session *session);
 
 /* ---- step.c ---- */
 moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step);
@@ -134,7 +134,8 @@ moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
                                const int32_t *experts, uint32_t n);
 moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer);
 moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats);
-void mp_session_cancel(struct moepage_session *session);
+/* STATE, and the step stays open, while the stream of an open plan is being captured. */
+moepage_status mp_session_cancel(struct moepage_session *session);
 /* The open flight of a layer, or NULL with a sentence. */
 mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer);
 

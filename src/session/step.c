@@ -212,17 +212,20 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
     return MOEPAGE_OK;
 }
 
-void mp_session_cancel(struct moepage_session *session)
+moepage_status mp_session_cancel(struct moepage_session *session)
 {
-    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
-        if (session->flights[i].open) {
-            (void)mp_plan_mark(session, &session->flights[i]); /* refused by a poisoned device:
-                                                                  nothing runs there any more */
-            close_flight(session, &session->flights[i]);
-        }
+    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
+        if (!session->flights[i].open)
+            continue;
+        moepage_status status = mp_plan_mark(session, &session->flights[i]);
+        if (status == MOEPAGE_E_STATE) /* how long its slots are read cannot be noted */
+            return status;
+        close_flight(session, &session->flights[i]); /* on a failed device nothing runs any more */
+    }
     mp_pool_unwant(session->pool, &session->client, UINT32_MAX);
     if (session->step_open)
         close_step(session);
     if (session->trace)
         mp_trace_step_cancel(session->trace);
+    return MOEPAGE_OK;
 }

@@ -346,7 +346,7 @@ static void run(const scenario *how)
 {
     const char *from = getenv("MP_TEST_SEED");
     uint64_t first = from ? strtoull(from, NULL, 10) : 1;
-    uint64_t rounds = from ? 1 : getenv("MP_TEST_LONG") ? 200 : 8;
+    uint64_t rounds = from ? 1 : getenv("MP_TEST_LONG") ? 200 : 6;
     for (uint64_t seed = first; seed < first + rounds; seed++) {
         scenario one = *how;
         one.pool.slots = 5 + seed % 5;

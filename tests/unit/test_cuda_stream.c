@@ -472,7 +472,7 @@ static void test_cuda_stream_keeps_tables_that_its_caller_forgets(void **state)
     open_rig(&r, NULL);
     mp_stream *stream = rig_stream(&r, MP_STREAM_COMPUTE);
     for (uint32_t i = 0; i < N; i++) /* several times round the ring */
-        sizes[i] = 1 + random_below(&seed, i % 7 ? 1500 : 15000);
+        sizes[i] = 1 + random_below(&seed, i % 7 ? 1500 : 8000);
     uint64_t before = sim_cuda_get_stats().memory_calls;
     check_tables(&r, stream, sizes, N);
     assert_int_equal(sim_cuda_get_stats().memory_calls, before + 2); /* check_tables' own */
