@@ -5,8 +5,11 @@
 #   make check         installs what is missing, runs every test, plain and under ASan + UBSan
 #   make check-long    the same with more property rounds, and under TSan
 #   make asan | ubsan | tsan    the test programs under one sanitizer
+#   make abi | docs    the tests of headers and exports, of documents
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
-#   make install       to $(DESTDIR)$(PREFIX)
+#   make sim           a simulated GPU for programs and tools: docs/cuda.md
+#   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
+#   make install | uninstall                    to $(DESTDIR)$(PREFIX)
 #
 # Variables: CC CXX NVCC CFLAGS LDFLAGS BUILD LIB PREFIX DESTDIR; CUDA=0 leaves the CUDA module out,
 # CUDA=1 insists on it; WERROR=1 makes warnings errors; V=1 shows commands. A new source, tool or
@@ -19,7 +22,7 @@ CFLAGS   ?= -O2 -g
 CXX      ?= g++
 NVCC     ?= nvcc
 CUDA     ?= auto
-CUDA_ARCHS ?= 80 86 89 90
+CUDA_ARCHS ?= 80 90
 SAN      ?=
 WERROR   ?= 0
 V        ?= 0
@@ -45,13 +48,16 @@ SHARED  := $(if $(SAN),,$(LIB)/libmoepage.so.0)
 
 LIB_SRC      := $(sort $(wildcard src/*/*.c))
 TOOL_SRC     := $(sort $(wildcard examples/*.c))
-PART_SRC     := $(sort $(wildcard examples/*/*.c))
+PLUGIN_SRC   := $(sort $(wildcard examples/cuda/*.c))
+PART_SRC     := $(filter-out $(PLUGIN_SRC),$(sort $(wildcard examples/*/*.c)))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
-SUPPORT_SRC  := $(filter-out $(TEST_SRC) tests/bench/% tests/fuzz/% tests/gpu/%, \
+SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu sim,tests/$(d)/%), \
                              $(sort $(wildcard tests/*/*.c)))
 FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+GPU_BENCH_SRC := $(sort $(wildcard tests/gpu/bench_*.c))
 TEST_SCRIPTS := $(sort $(wildcard tests/*/test_*.sh))
-CUDA_SRC     := $(sort $(wildcard cuda/*.cu))
+CUDA_SRC     := $(sort $(wildcard cuda/*.c))
+KERNEL_SRC   := $(sort $(wildcard cuda/kernels/*.cu))
 
 objects   = $(patsubst %.c,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call objects,$(LIB_SRC))
@@ -63,8 +69,7 @@ programs  = $(TEST_SRC:%.c=$(BUILD)/$(1)/%) $(fuzzers)
 
 # Why the CUDA module is not built, in words; empty when it is.
 have_nvcc = $(shell command -v $(NVCC) 2>/dev/null)
-NO_CUDA  := $(if $(CUDA_SRC),,no sources yet)
-NO_CUDA  := $(or $(NO_CUDA),$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(have_nvcc),,no nvcc)))
+NO_CUDA  := $(if $(filter 0,$(CUDA)),CUDA=0,$(if $(have_nvcc),,no nvcc))
 ifeq ($(CUDA) $(NO_CUDA),1 no nvcc)
 $(error CUDA=1, but '$(NVCC)' is not on PATH: set NVCC, or leave CUDA out)
 endif
@@ -80,6 +85,10 @@ BENCH_PKGS := $(if $(shell pkg-config --exists liblz4 2>/dev/null && echo y),lib
 
 # Asked once, and only when a recipe needs it: `make setup` must work without pkg-config.
 once = $(eval $(1) := $(shell $(2)))$($(1))
+# 12040 = 12.4, as the driver counts.
+nvcc_version = $(call once,nvcc_version,$(NVCC) --version | \
+    sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p' | \
+    { read a b && echo $$((a * 1000 + b * 10)); })
 PKG_CFLAGS = $(if $(PKGS),$(call once,PKG_CFLAGS,pkg-config --cflags $(PKGS)))
 PKG_LIBS   = $(if $(PKGS),$(call once,PKG_LIBS,pkg-config --libs $(PKGS)))
 BENCH_LIBS = $(if $(BENCH_PKGS),$(call once,BENCH_LIBS,pkg-config --libs $(BENCH_PKGS)))
@@ -104,9 +113,13 @@ endif
 COMPILE = $(CC) $(BASE_FLAGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS)
 LINK    = $(CC) -pthread $(SAN_FLAGS) $(LDFLAGS) -Wl,--as-needed
 
-$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc $(ISA)
+$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(ISA)
 $(OBJ)/examples/%.o: PART = -Iinclude -Iexamples -Iexamples/common
-$(OBJ)/tests/%.o:    PART = -UNDEBUG -Iinclude -Isrc -Itests/support -Itests/conformance
+$(OBJ)/cuda/%.o:     PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(TOOLKIT)
+$(OBJ)/cuda/module.o $(OBJ)/cuda/toolkit: \
+                     TOOLKIT = $(if $(NO_CUDA),,-DMP_CUDA_TOOLKIT=$(nvcc_version))
+$(OBJ)/tests/%.o:    PART = -UNDEBUG -Iinclude -Isrc -Icuda -Itests/support -Itests/conformance \
+                       -Iexamples
 
 # Code for one instruction set lives in a file of its own, chosen at run time.
 ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
@@ -146,7 +159,7 @@ $(LIB)/libmoepage.so.0: $(LIB_OBJ) lib/moepage.map
 	@echo "  LD    $@"
 	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,-soname,libmoepage.so.0 \
 	    -Wl,--version-script=lib/moepage.map -Wl,-z,now -Wl,-z,relro -Wl,-z,defs \
-	    $(LIB_OBJ) $(PKG_LIBS) -lm -o $@ && ln -sf libmoepage.so.0 $(LIB)/libmoepage.so
+	    $(LIB_OBJ) $(PKG_LIBS) -ldl -lm -o $@ && ln -sf libmoepage.so.0 $(LIB)/libmoepage.so
 
 # Tools see the public header and the shared library alone, as any host program would.
 $(OBJ)/examples/libparts.a: $(call objects,$(PART_SRC))
@@ -154,30 +167,75 @@ $(OBJ)/examples/libparts.a: $(call objects,$(PART_SRC))
 
 $(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a $(or $(SHARED),$(ARCHIVE))
 	@echo "  LD    $@"
-	$(Q)mkdir -p $(@D) && $(LINK) $^ -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) $(BENCH_LIBS) -lm -o $@
+	$(Q)mkdir -p $(@D) && $(LINK) $^ -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) $(BENCH_LIBS) \
+	    -ldl -lm -o $@
 
-cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so)
-$(LIB)/libmoepage-cuda.so: $(CUDA_SRC) $(wildcard cuda/*.cuh include/*.h src/*/*.h)
-	@echo "  NVCC  $@"
-	$(Q)mkdir -p $(@D) && $(NVCC) -O3 -std=c++17 -shared -Xcompiler -fPIC,-fvisibility=hidden \
-	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
-	    -Iinclude -Isrc $(NVCCFLAGS) $(CUDA_SRC) -o $@
+# The CUDA module is C, built everywhere: the tests run it over a simulated driver. Only its
+# kernels, and so the shared object, need nvcc: machine code for CUDA_ARCHS, and the last one's PTX
+# for newer GPUs.
+CUDA_DEVICE := $(OBJ)/libcuda-device.a
+$(OBJ)/cuda/module.o: $(OBJ)/cuda/toolkit
+$(OBJ)/cuda/toolkit: FORCE
+	$(Q)mkdir -p $(@D); echo '$(TOOLKIT)' | cmp -s - $@ || echo '$(TOOLKIT)' >$@
+$(CUDA_DEVICE): $(call objects,$(filter-out cuda/module.c,$(CUDA_SRC)))
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
+
+cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)
+FATBINS  := $(KERNEL_SRC:cuda/kernels/%.cu=$(BUILD)/cuda/%.fatbin)
+NEWEST    = $(lastword $(CUDA_ARCHS))
+GENCODE   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+            -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
+NVCC_LINE = $(NVCC) -O3 -std=c++17 -Icuda -Isrc -Iinclude $(GENCODE) $(NVCCFLAGS)
+$(BUILD)/cuda/nvcc: FORCE
+	$(Q)mkdir -p $(@D); echo '$(NVCC_LINE) # $(nvcc_version)' | cmp -s - $@ || \
+	    echo '$(NVCC_LINE) # $(nvcc_version)' >$@
+# -fmad=false for what -ffp-contract=off is for in C.
+$(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/cuda/nvcc
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC_LINE) -fmad=false -fatbin $< -o $@
+$(OBJ)/cuda/images.o: cuda/images.S $(FATBINS)
+	$(Q)mkdir -p $(@D) && $(CC) -c -Wa,-I$(BUILD)/cuda $< -o $@
+# What it shares with the library it takes from the archive, and keeps to itself.
+$(LIB)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(OBJ)/cuda/images.o $(ARCHIVE) \
+    cuda/module.map
+	@echo "  LD    $@"
+	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,--version-script=cuda/module.map -Wl,-z,now \
+	    -Wl,-z,relro -Wl,-z,defs $(filter %.o,$^) $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
+
+# What moepage-generate loads to run a whole model on a GPU: C, and kernels of its own.
+PLUGIN_OBJ := $(call objects,$(PLUGIN_SRC))
+PLUGIN_LD   = $(LINK) -shared -Wl,--version-script=examples/cuda/plugin.map -Wl,-z,defs \
+              $(filter %.o,$^) $(OBJ)/examples/libparts.a -ldl -lm -o
+$(BUILD)/cuda/examples/dense.fatbin: $(wildcard examples/cuda/*.cu examples/cuda/*.h) \
+    $(BUILD)/cuda/nvcc
+	@echo "  NVCC  $<"
+	$(Q)mkdir -p $(@D) && $(NVCC_LINE) -fatbin $< -o $@
+$(OBJ)/examples/cuda/images.o: examples/cuda/images.S $(BUILD)/cuda/examples/dense.fatbin
+	$(Q)mkdir -p $(@D) && $(CC) -c -Wa,-I$(BUILD)/cuda/examples $< -o $@
+$(BIN)/libmoepage-generate-cuda.so: $(PLUGIN_OBJ) $(OBJ)/examples/cuda/images.o \
+    $(OBJ)/examples/libparts.a examples/cuda/plugin.map
+	@echo "  LD    $@"
+	$(Q)mkdir -p $(@D) && $(PLUGIN_LD) $@
 
 # ---- Tests ---------------------------------------------------------------------------------
 
-tests: $(TOOLS) $(TESTS) fuzzers
+tests: $(TOOLS) $(TESTS) fuzzers $(if $(SAN),,sim gpu-benches)
 $(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
 # Linked with the archive, so that internal functions are reachable. Fault tests put themselves
 # between the library and its allocator.
 $(OBJ)/tests/fault/%: WRAP = -Wl,--wrap=mp_alloc,--wrap=mp_realloc
+$(OBJ)/tests/fault/test_cuda_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_alloc mp_realloc \
+                                            mp_thread_start mp_host_memory_map mp_host_memory_unmap)
 $(OBJ)/tests/fault/test_host_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_alloc mp_realloc \
                                             mp_thread_start mmap munmap mprotect madvise)
-$(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(ARCHIVE)
+$(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
-	    $(PKG_LIBS) -lcmocka -lm -o $@
+	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@
+
+$(OBJ)/tests/unit/test_generate_kernels: $(OBJ)/examples/libparts.a
 
 # Each fuzz target is a program that replays files, or libFuzzer's where that is asked for.
 MAKE_CORPUS := $(OBJ)/tests/fuzz/make_corpus
@@ -186,17 +244,54 @@ fuzzers: $(FUZZERS) $(MAKE_CORPUS)
 $(FUZZERS): ENGINE = $(if $(findstring fuzzer,$(SAN)),-fsanitize=fuzzer)
 $(FUZZERS): $(FUZZ_PARTS:%=$(OBJ)/tests/fuzz/%)
 $(MAKE_CORPUS): $(call objects,$(wildcard tests/fuzz/corpus_*.c))
-$(FUZZERS) $(MAKE_CORPUS): %: %.o $(OBJ)/tests/libsupport.a $(ARCHIVE)
+$(FUZZERS) $(MAKE_CORPUS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(LINK) $(ENGINE) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
-	    $(PKG_LIBS) -lcmocka -lm -o $@
+	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@
+
+# A machine for the tools to run "cuda:0" on: a simulated libcuda, and, for want of nvcc, a module
+# whose images hold nothing. What it is given, the simulation runs in its CPU form.
+SIM      := $(OBJ)/sim
+SIM_OBJ  := $(call objects,tests/sim/libcuda.c tests/sim/sim_generate.c \
+                           tests/support/cpu_clock.c $(wildcard tests/support/sim_*.c))
+.PHONY: sim
+sim: $(SIM)/libcuda.so.1 $(SIM)/libmoepage-cuda.so $(SIM)/libmoepage-generate-cuda.so \
+    $(SIM)/blas/libcublas.so.13
+$(SIM)/blas/libcublas.so.13: $(call objects,tests/sim/libcublas.c)
+	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,-z,defs $^ -ldl -o $@
+$(SIM)/libcuda.so.1: $(SIM_OBJ) $(ARCHIVE)
+	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,-soname,$(@F) -Wl,-z,defs $(SIM_OBJ) \
+	    -Wl,--exclude-libs,ALL $(ARCHIVE) $(PKG_LIBS) -lcmocka -ldl -lm -o $@
+$(SIM)/images.o: cuda/images.S cuda/images.h
+	$(Q)mkdir -p $(SIM)/none && touch $(FATBINS:$(BUILD)/cuda/%=$(SIM)/none/%) && \
+	    $(CC) -c -Wa,-I$(SIM)/none $< -o $@
+$(SIM)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(SIM)/images.o $(ARCHIVE) cuda/module.map
+	$(Q)$(LINK) -shared -Wl,--version-script=cuda/module.map -Wl,-z,defs $(filter %.o,$^) \
+	    $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
+$(SIM)/dense.o: examples/cuda/images.S
+	$(Q)mkdir -p $(SIM)/none && touch $(SIM)/none/dense.fatbin && \
+	    $(CC) -c -Wa,-I$(SIM)/none $< -o $@
+$(SIM)/libmoepage-generate-cuda.so: $(PLUGIN_OBJ) $(SIM)/dense.o $(OBJ)/examples/libparts.a \
+    examples/cuda/plugin.map
+	$(Q)$(PLUGIN_LD) $@
+
+# Programs that measure a GPU, and what they share.
+GPU_BENCHES := $(GPU_BENCH_SRC:%.c=$(OBJ)/%)
+GPU_PARTS   := $(call objects,$(filter-out $(GPU_BENCH_SRC) $(TEST_SRC),$(wildcard tests/gpu/*.c)))
+.PHONY: gpu-benches
+gpu-benches: $(GPU_BENCHES)
+$(GPU_BENCHES): %: %.o $(GPU_PARTS) $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
+	@echo "  LD    $@"
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@
 
 RUN     = tests/run.sh -o $(BUILD)/logs
 JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-long asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus gpu-check gpu-bench bench abi abi-update docs
+.PHONY: check check-long asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update docs
 check: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=address,undefined
@@ -254,8 +349,18 @@ fuzz-corpus: setup
 	$(SUBMAKE) fuzzers
 	$(Q)$(BUILD)/release/tests/fuzz/make_corpus
 
-gpu-check gpu-bench:
-	$(Q)$(RUN) -s '$@ (cuda module: $(or $(NO_CUDA),no GPU tests yet))'
+# On a machine with a GPU; GPU_SIM=1 runs them on the simulated one, which checks the scripts.
+# gpu-pack: the same for a machine with a driver and nothing else (tests/gpu/pack.sh).
+GPU_OUT  ?= $(BUILD)/gpu
+GPU_PACK ?= $(BUILD)/gpu-pack
+GPU_ENV   = GPU_PROGRAMS=$(OBJ) GPU_TOOLS=$(BIN) GPU_LIB=$(abspath $(LIB)) \
+            GPU_SIM_LIB=$(abspath $(SIM))
+gpu-check gpu-bench: setup
+	$(SUBMAKE) all tests
+	$(Q)$(GPU_ENV) tests/gpu/$(@:gpu-%=%).sh $(GPU_OUT) || [ $$? = 77 ]
+gpu-pack: setup
+	$(SUBMAKE) all tests
+	$(Q)$(GPU_ENV) tests/gpu/pack.sh $(GPU_PACK)
 
 # Prints figures; tests nothing. docs/host-kernels.md says how to compare with oneDNN.
 bench: all
@@ -268,15 +373,17 @@ bench: all
 # ---- Style ---------------------------------------------------------------------------------
 
 .PHONY: format-check format tidy
-STYLED = $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
-         $(wildcard tests/fuzz/*.c src/*/*.h include/*.h examples/*/*.h tests/*/*.h)
+STYLED = $(LIB_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(PLUGIN_SRC) \
+         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard tests/fuzz/*.c tests/gpu/*.c tests/sim/*.c) \
+         $(wildcard src/*/*.h cuda/*.h cuda/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
 format:
 	$(Q)clang-format -i $(STYLED)
 tidy:
-	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) -- \
-	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Iexamples -Iexamples/common \
+	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(CUDA_SRC) $(TOOL_SRC) $(PART_SRC) \
+	    $(PLUGIN_SRC) -- \
+	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common \
 	    $(AVX512BF16)
 
 # ---- Set-up, demonstration, installation ---------------------------------------------------

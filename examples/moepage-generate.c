@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/dense.h"
 #include "common/fail.h"
 #include "common/generate.h"
 #include "common/host.h"
@@ -20,6 +21,8 @@ typedef struct app {
     model_config config;
     model_weights weights;
     budget plan;
+    const dense_plugin *cuda; /* NULL: the device is the host */
+    uint32_t ordinal;
     decoder decoder;
     sampler sampler;
     sequence *sequences;
@@ -92,19 +95,44 @@ static int open_files(app *a)
     return RUN_OK;
 }
 
+/* Before anything large is opened. */
+static int find_plugin(app *a)
+{
+    if (dense_is_cuda(a->opts.device, &a->ordinal))
+        return dense_cuda_find(a->opts.device, &a->cuda);
+    if (a->opts.for_cuda)
+        return fail(RUN_REFUSED, "%s goes with --device cuda:N", a->opts.for_cuda);
+    return RUN_OK;
+}
+
+static int open_decoder(app *a)
+{
+    const decoder_config config = {.model = &a->config,
+                                   .weights = &a->weights,
+                                   .session = a->host.session,
+                                   .kv = a->host.kv,
+                                   .math = a->opts.math,
+                                   .hints = a->opts.prefetch,
+                                   .threads = a->host.threads,
+                                   .max_tokens = a->plan.step_tokens,
+                                   .max_positions = a->plan.max_positions,
+                                   .cuda = a->cuda,
+                                   .ordinal = a->ordinal,
+                                   .cublas = !a->opts.plain_products};
+    return decoder_open(&config, &a->decoder);
+}
+
 /* The output file is opened last: a run that is refused leaves an existing one as it was. */
 static int set_up(app *a)
 {
     int code;
-    if ((code = host_open_model(&a->opts, &a->host)) ||
+    if ((code = find_plugin(a)) || (code = host_open_model(&a->opts, &a->host)) ||
         (code = config_read(a->host.model, &a->config)) || (code = read_prompts(a)) ||
         (code = plan(a)) || (code = weights_open(a->host.model, &a->config, &a->weights)) ||
         (code = host_open(&a->opts, &a->config, &a->plan, &a->host)) ||
         (code =
              sampler_open(a->opts.temperature, a->opts.top_p, a->config.vocabulary, &a->sampler)) ||
-        (code = decoder_open(&a->config, &a->weights, a->host.session, a->host.kv, a->opts.math,
-                             a->opts.prefetch, a->host.threads, a->plan.step_tokens,
-                             a->plan.max_positions, &a->decoder)))
+        (code = open_decoder(a)))
         return code;
     return open_files(a);
 }

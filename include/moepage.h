@@ -25,7 +25,7 @@
  *   - The library never aborts, exits, prints, or reads the environment.
  *
  * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of
- * expert pools: 0.2. */
+ * expert pools: 0.2; and PagedTensor: 0.3. moepage_cuda.h has what is CUDA's alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -45,7 +45,7 @@ extern "C" {
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 2
+#define MOEPAGE_VERSION_MINOR 3
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -54,7 +54,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.2.0". Static storage. [any] */
+/* The same as text, "0.3.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -196,10 +196,12 @@ typedef struct moepage_device_info {
     const char *kernels; /* instruction set that kernels use, e.g. "avx512" */
 } moepage_device_info;
 
-/* Opens a device by name: "host" is the CPU with a byte budget in RAM. Allocates and maps the
- * whole arena. Errors: NOT_FOUND for an unknown name, UNSUPPORTED for a device that this build
- * lacks ("cuda:N"), BUDGET for a zero budget or one smaller than its own workspace, ARGUMENT for
- * too many threads, NO_MEMORY. [any] */
+/* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
+ * (docs/cuda.md). Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
+ * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, or
+ * the driver or the GPU is too old; VERSION for a module of another build; BUDGET for a zero budget
+ * or one smaller than its own workspace; ARGUMENT for too many threads, and for a bus throttle on
+ * CUDA; NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_device_open(const char *name,
                                                const moepage_device_config *config,
                                                moepage_device **out);
@@ -648,8 +650,8 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   const moepage_kv_pool_config *config,
                                                   moepage_kv_pool **out);
 
-/* Destroys the pool and every sequence in it; BUSY while a session uses it. NULL is a no-op.
- * [set-up] */
+/* Destroys the pool and every sequence in it; the caller's kernels that use its blocks are done. BUSY
+ * while a session uses it. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool);
 
 /* Fills *info. [any] */
@@ -715,11 +717,132 @@ MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepa
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
 
+/* ---- PagedTensor ------------------------------------------------------------------------ */
+
+/* Expert weights at addresses that never change (FluxMoE 4.1), for callers whose kernels take a
+ * layer's experts as one dense tensor and know nothing of paging. For each expert tensor there is a
+ * range of addresses in which layer i, expert j lies at
+ *
+ *   base + i * layer_stride + j * expert_stride                                    (equation 4)
+ *
+ * with expert_stride the tensor's own size, and layer_stride `experts` times that, rounded up to
+ * the device's mapping granularity: what is mapped is a layer's tensor as a whole. (Tensors for
+ * which that is less than the granularity, as biases may be, share one such range: their layers are
+ * then further apart.) Memory stands behind few layers at a time: buffers in the device's arena,
+ * each of them shown at the addresses of the layer that it belongs to.
+ *
+ *   moepage_paged_materialise(p, 0); moepage_paged_materialise(p, 1);
+ *   per layer i, again and again:
+ *     moepage_paged_acquire(p, i, stream);         reads on `stream` wait for the layer's bytes
+ *     ... the caller's kernels read layer i ...
+ *     moepage_paged_release(p, i, stream);         its buffer may go once these kernels are done
+ *     moepage_paged_materialise(p, (i + 2) % n);   takes layer i's buffer over
+ *
+ * A layer is UNMAPPED; LOADING from its materialisation until its bytes have landed; then RESIDENT;
+ * and EVICTING from when another layer takes its buffer over until its readers are done and its
+ * addresses are empty again. Buffers change hands in the order in which layers were materialised
+ * last: with two of them, layer i's comes from layer i - 2, over the end of a step as well
+ * (algorithm 1), and the first two layers wait for nobody. What always holds:
+ *
+ *   - addresses never change;
+ *   - a layer has at most one buffer, a buffer belongs to at most one layer;
+ *   - no buffer is overwritten, and no address emptied, before the work that was submitted for the
+ *     layer up to its release is done; no reader behind an acquire starts before its bytes are
+ *     there;
+ *   - the number of buffers is fixed; nothing is allocated after creation.
+ *
+ * Addresses of a layer that is not acquired must not be read: UNMAPPED ones fault, and those of an
+ * EVICTING layer already belong to another layer's bytes. On "host" they cannot be written.
+ *
+ * Loads, mapping and unmapping happen in the background. While a stream is being captured into a
+ * CUDA graph, call nothing here. */
+typedef struct moepage_paged moepage_paged;
+
+enum {
+    MOEPAGE_PAGED_UNMAPPED = 0,
+    MOEPAGE_PAGED_LOADING = 1,
+    MOEPAGE_PAGED_RESIDENT = 2,
+    MOEPAGE_PAGED_EVICTING = 3
+};
+
+typedef struct moepage_paged_config {
+    uint32_t struct_size;
+    uint32_t buffers; /* layers that have memory at once: at least 2 (1 in a model of one layer), at
+                         most all; 0 = 2, the paper's 2L blocks per tensor type */
+} moepage_paged_config;
+
+/* Where one tensor of all experts of all layers lies. */
+typedef struct moepage_paged_tensor {
+    uint32_t struct_size;
+    uint32_t role;  /* MOEPAGE_ROLE_* */
+    uint32_t dtype; /* MOEPAGE_DTYPE_* */
+    uint32_t rank;  /* of one expert's tensor */
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    void *base;             /* device address of layer 0, expert 0 */
+    uint64_t expert_stride; /* bytes: a layer is a dense [experts, shape...] tensor */
+    uint64_t layer_stride;
+} moepage_paged_tensor;
+
+/* What moepage_paged_create would take: all buffers' bytes of the arena, and workspace for a model
+ * whose images are decoded on the device (EXPH). Either pointer may be NULL. `config` NULL = the
+ * defaults. [any] */
+MOEPAGE_API moepage_status moepage_paged_sizes(moepage_device *device, const moepage_model *model,
+                                               const moepage_paged_config *config,
+                                               uint64_t *workspace_bytes, uint64_t *arena_bytes);
+
+/* Takes the experts' side of the device's arena, for good: BUSY if an expert pool or another
+ * PagedTensor has it. Borrows device and model until it is destroyed. BUDGET when the arena or the
+ * workspace are too small; UNSUPPORTED on a device that cannot show memory at a second address, and
+ * for a pack without a lossless form. [set-up] */
+MOEPAGE_API moepage_status moepage_paged_create(moepage_device *device, moepage_model *model,
+                                                const moepage_paged_config *config,
+                                                moepage_paged **out);
+
+/* Waits for loads under way. The caller's kernels have completed. BUSY while a layer is acquired.
+ * NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_paged_destroy(moepage_paged *paged);
+
+/* `tensor` indexes the model's expert tensors. Constant for the object's life. [any] */
+MOEPAGE_API moepage_status moepage_paged_get_tensor(const moepage_paged *paged, uint32_t tensor,
+                                                    moepage_paged_tensor *out);
+
+/* Begins to bring a layer, into a free buffer or that of the layer materialised longest ago.
+ * Returns at once. A layer that is LOADING or RESIDENT is only promised anew: it goes to the end of
+ * the order, and stays until it has been acquired (again) and released. BUSY, and nothing has
+ * changed, when the buffer's layer is acquired, or has not been acquired since it was materialised:
+ * who does not want it any more acquires and releases it; and for a moment after a failed load,
+ * until what was under way has landed (an acquire of the failed layer waits for that). [one] */
+MOEPAGE_API moepage_status moepage_paged_materialise(moepage_paged *paged, uint32_t layer);
+
+/* Work submitted to `stream` from now on finds the layer's bytes there. Waits until its addresses
+ * are mapped and nothing but the device itself can fail its load any more; on "host", until the
+ * bytes are there. It waits for kernels only where a layer comes back whose own last readers are
+ * still at work. STATE if the layer was not materialised or is acquired. A load's own failure
+ * (CALLBACK, FORMAT, IO, NO_MEMORY, DEVICE) is returned here, with a sentence, until the layer is
+ * materialised again; the layer is then UNMAPPED, and all others are as they were. After any other
+ * failure nothing has changed. [one] */
+MOEPAGE_API moepage_status moepage_paged_acquire(moepage_paged *paged, uint32_t layer,
+                                                 void *stream);
+
+/* What was submitted to `stream` so far was the last to read the layer. It may be acquired again as
+ * long as no other has taken its buffer over. STATE if it is not acquired; after a failure it still
+ * is. [one] */
+MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t layer,
+                                                 void *stream);
+
+/* MOEPAGE_PAGED_* of a layer. [any] */
+MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer,
+                                                   uint32_t *state);
+
 /* ---- Session ---------------------------------------------------------------------------- */
 
 enum {
-    MOEPAGE_MATH_FP32 = 0, /* weights as stored, arithmetic in FP32 */
-    MOEPAGE_MATH_BF16 = 1  /* activations rounded to BF16, products accumulated in FP32 */
+    MOEPAGE_MATH_FP32 = 0,     /* weights as stored, arithmetic in FP32 */
+    MOEPAGE_MATH_BF16 = 1,     /* activations rounded to BF16, products accumulated in FP32 */
+    MOEPAGE_MATH_BF16_FAST = 2 /* the same operands and accumulators, but on CUDA experts of BF16
+                                  with many rows are cuBLAS's, whose order of a row's sums is its
+                                  own: bits may differ with batch, waves, GPU, and version of
+                                  cuBLAS. As BF16 where there is none, and elsewhere. */
 };
 
 enum {
@@ -775,7 +898,8 @@ typedef struct moepage_routing {
                                    MOEPAGE_NO_EXPERT; a repeated id counts twice */
     const float *weights;       /* [n_tokens][top_k] host memory, finite */
     const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
-    void *stream;               /* device stream of the caller's kernels; ignored by "host" */
+    void *stream;               /* of the caller's kernels that read the plan's slots: cudaStream_t
+                                   on CUDA; ignored by "host" */
 } moepage_routing;
 
 typedef struct moepage_plan_expert {
@@ -818,7 +942,9 @@ typedef struct moepage_ffn {
     uint64_t y_stride;
     uint32_t accumulate; /* 1: add to what y holds */
     uint32_t reserved;
-    void *stream; /* ignored by "host", where y is complete on return */
+    void *stream; /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to
+                     it after the call, which waits for cold reads alone, and x must stay until
+                     then. Ignored by "host", where y is complete on return */
 } moepage_ffn;
 
 /* What one step did, or, from moepage_session_get_stats, all steps since creation. */
@@ -842,7 +968,9 @@ typedef struct moepage_session_stats {
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for
- * this model: what moepage_device_config.workspace_bytes must hold, per session. [any] */
+ * this model: what moepage_device_config.workspace_bytes must hold, per session. With
+ * MATH_BF16_FAST that is for CUDA devices that have cuBLAS; elsewhere a session takes what
+ * MATH_BF16 does. [any] */
 MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
                                                      const moepage_session_config *config,
                                                      uint64_t *bytes);
@@ -855,7 +983,8 @@ MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, 
                                                   const moepage_session_config *config,
                                                   moepage_session **out);
 
-/* Destroys a session; an open step is cancelled. NULL is a no-op. [one] */
+/* Destroys a session; an open step is cancelled, and what that refuses refuses this. BUSY while a
+ * device-driven path (moepage_cuda.h) has it. NULL is a no-op. [one] */
 MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
 
 /* Opens a step. STATE if one is open. [one] */
@@ -902,7 +1031,8 @@ MOEPAGE_API moepage_status moepage_session_retire(moepage_session *session, uint
 MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
                                                moepage_session_stats *stats);
 
-/* Drops an open step after an error in the host's own code: retires every open layer. [one] */
+/* Drops an open step after an error in the host's own code: retires every open layer. STATE, and it
+ * stays open, while the stream of an open plan is being captured into a graph. [one] */
 MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
 
 /* Sums over all ended or cancelled steps. [one] */

@@ -46,8 +46,8 @@ typedef long long int64_t;
 
 #define MP_ON_GPU 1
 #define MP_GPU static __device__ __forceinline__
-#define MP_BLOCK_PARAMETERS(args_type, shared_type, thread_type)                              \
-    const args_type *args, shared_type *shared, thread_type *self, const uint32_t block,      \
+#define MP_BLOCK_PARAMETERS(args_type, shared_type, thread_type)                         \
+    const args_type *args, shared_type *shared, thread_type *self, const uint32_t block, \
         const uint32_t n_blocks, const uint32_t thread
 #define MP_PHASE {
 #define MP_PHASE_END \
@@ -56,13 +56,13 @@ typedef long long int64_t;
 
 /* The __global__ entry of a block function: one by-value argument struct, dynamic shared memory.
  * Use inside extern "C". `bounds`: __launch_bounds__'s arguments, in parentheses. */
-#define MP_GPU_ENTRY(name, args_type, shared_type, thread_type, bounds)                       \
-    __global__ void __launch_bounds__ bounds mp_gpu_##name(const args_type by_value)          \
-    {                                                                                         \
-        extern __shared__ __align__(128) unsigned char mp_dynamic_shared[];                   \
-        thread_type own;                                                                      \
-        mp_gpu_##name##_block(&by_value, (shared_type *)(void *)mp_dynamic_shared, &own,      \
-                              blockIdx.x, gridDim.x, threadIdx.x);                            \
+#define MP_GPU_ENTRY(name, args_type, shared_type, thread_type, bounds)                  \
+    __global__ void __launch_bounds__ bounds mp_gpu_##name(const args_type by_value)     \
+    {                                                                                    \
+        extern __shared__ __align__(128) unsigned char mp_dynamic_shared[];              \
+        thread_type own;                                                                 \
+        mp_gpu_##name##_block(&by_value, (shared_type *)(void *)mp_dynamic_shared, &own, \
+                              blockIdx.x, gridDim.x, threadIdx.x);                       \
     }
 
 #else
@@ -76,29 +76,31 @@ typedef struct mp_cpu_block {
     const uint32_t *order;
 } mp_cpu_block;
 
-#define MP_BLOCK_PARAMETERS(args_type, shared_type, thread_type)                              \
-    const args_type *args, shared_type *shared, thread_type *threads, const uint32_t block,   \
+#define MP_BLOCK_PARAMETERS(args_type, shared_type, thread_type)                            \
+    const args_type *args, shared_type *shared, thread_type *threads, const uint32_t block, \
         const uint32_t n_blocks, const mp_cpu_block *cpu
-#define MP_PHASE                                                                              \
-    for (uint32_t mp_at = 0; mp_at < cpu->n_threads; mp_at++) {                               \
-        const uint32_t thread = cpu->order[mp_at];                                            \
-        __typeof__(threads) self = &threads[thread];                                          \
+#define MP_PHASE                                                \
+    for (uint32_t mp_at = 0; mp_at < cpu->n_threads; mp_at++) { \
+        const uint32_t thread = cpu->order[mp_at];              \
+        __typeof__(threads) self = &threads[thread];            \
         (void)self;
 #define MP_PHASE_END }
 
 /* What the simulated driver calls for a kernel: defined by MP_CPU_ENTRY in a test-support file. */
-#define MP_CPU_ENTRY(name, args_type, shared_type, thread_type)                               \
-    static void mp_cpu_##name(const void *by_value, void *shared_bytes, void *thread_bytes,   \
-                              uint32_t block, uint32_t n_blocks, const mp_cpu_block *cpu)     \
-    {                                                                                         \
-        mp_gpu_##name##_block(by_value, (shared_type *)shared_bytes,                          \
-                              (thread_type *)thread_bytes, block, n_blocks, cpu);             \
+#define MP_CPU_ENTRY(name, args_type, shared_type, thread_type)                                   \
+    static void mp_cpu_##name(const void *by_value, void *shared_bytes, void *thread_bytes,       \
+                              uint32_t block, uint32_t n_blocks, const mp_cpu_block *cpu)         \
+    {                                                                                             \
+        mp_gpu_##name##_block(by_value, (shared_type *)shared_bytes, (thread_type *)thread_bytes, \
+                              block, n_blocks, cpu);                                              \
     }
-#define MP_CPU_ROW(name, args_type, shared_type, thread_type)                                 \
+#define MP_CPU_ROW(name, args_type, shared_type, thread_type) \
     MP_CPU_BOUND_ROW(name, args_type, shared_type, thread_type, 0)
-#define MP_CPU_BOUND_ROW(name, args_type, shared_type, thread_type, most_threads)             \
-    {"mp_gpu_" #name, sizeof(args_type), sizeof(shared_type), sizeof(thread_type),            \
-     mp_cpu_##name, most_threads}
+#define MP_CPU_BOUND_ROW(name, args_type, shared_type, thread_type, most_threads)     \
+    {                                                                                 \
+        "mp_gpu_" #name, sizeof(args_type), sizeof(shared_type), sizeof(thread_type), \
+            mp_cpu_##name, most_threads                                               \
+    }
 
 /* A row of the table that the simulated driver is given. */
 typedef struct mp_cpu_kernel {

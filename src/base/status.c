@@ -14,7 +14,7 @@ static _Thread_local char last_error[MP_ERROR_BYTES];
     X(MOEPAGE_E_STATE, "call out of order")                 \
     X(MOEPAGE_E_HANDLE, "stale or foreign handle")          \
     X(MOEPAGE_E_BUSY, "object in use")                      \
-    X(MOEPAGE_E_NO_MEMORY, "out of host memory")            \
+    X(MOEPAGE_E_NO_MEMORY, "out of memory")                 \
     X(MOEPAGE_E_BUDGET, "device budget exceeded")           \
     X(MOEPAGE_E_WOULD_NOT_FIT, "would not fit the KV pool") \
     X(MOEPAGE_E_NOT_FOUND, "not found")                     \

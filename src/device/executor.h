@@ -47,9 +47,9 @@ mp_tick mp_stream_completed(const mp_stream *stream);
 moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick);
 void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task);
 
-/* `progress` is called with every tick of the stream, right before it counts as completed, from then
- * on until the stream is destroyed. It holds the executor's lock: it must not call the executor.
- * Before the first submission. */
+/* `progress` is called with every tick of the stream, right before it counts as completed, from
+ * then on until the stream is destroyed. It holds the executor's lock: it must not call the
+ * executor. Before the first submission. */
 void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_tick tick),
                            void *user);
 

@@ -101,9 +101,9 @@ typedef struct mp_decode_job {
 } mp_decode_job;
 
 /* Decodes tensors, many experts' in one launch. The streams have been checked on the host
- * (mp_exph_check): their bytes are trusted to be well-formed, never to be in range, so that
- * nothing outside src and dst is touched whatever they hold. `skip`: when not NULL and not 0 once
- * the streams that the launch waits for have settled, it does nothing: a transfer that it depends on
+ * (mp_exph_check): their bytes are trusted to be well-formed, never to be in range, so that nothing
+ * outside src and dst is touched whatever they hold. `skip`: when not NULL and not 0 once the
+ * streams that the launch waits for have settled, it does nothing: a transfer that it depends on
  * has failed. */
 typedef struct mp_kernel_decode_args {
     const mp_decode_job *jobs;   /* [host] [n_jobs] */

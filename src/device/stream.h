@@ -108,8 +108,8 @@ void mp_stream_release(mp_stream *stream);
  * operations as it may. */
 mp_stream *mp_lane_next(const mp_lane *lane);
 
-/* A thread waits for the stream: what it has ready comes before background work until the thread has
- * what it waits for. */
+/* A thread waits for the stream: what it has ready comes before background work until the thread
+ * has what it waits for. */
 void mp_stream_lend(mp_stream *stream);
 void mp_stream_unlend(mp_stream *stream);
 

@@ -129,8 +129,8 @@ bool mp_pipe_decode(struct mp_shard *shard, mp_pipe_kind kind, uint32_t slot);
 /* Would a prefetch get a staging buffer now, if it needs one? */
 bool mp_pipe_may_prefetch(const struct mp_shard *shard);
 
-/* Gives the slot's load a staging buffer: BUSY when a prefetch finds none free. A demand always gets
- * one, whose bus waits until it has been read. */
+/* Gives the slot's load a staging buffer: BUSY when a prefetch finds none free. A demand always
+ * gets one, whose bus waits until it has been read. */
 moepage_status mp_pipe_take_staging(struct mp_shard *shard, mp_pipe_kind kind, uint32_t slot);
 
 /* Blocks until the pipes have done everything that was submitted. */

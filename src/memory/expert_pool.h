@@ -234,7 +234,8 @@ moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key);
 /* ---- holding experts (expert_hold.c) ---- */
 
 /* Most experts of `layer` on one shard that a client may hold at once, what it has reserved for
- * other layers set aside; UINT32_MAX when nothing can ever be evicted. `scan`: for prefill alone. */
+ * other layers set aside; UINT32_MAX when nothing can ever be evicted. `scan`: for prefill
+ * alone. */
 uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
                        uint32_t layer, uint32_t shard, bool scan);
 
@@ -250,9 +251,9 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
 /* Would mp_pool_wait return at once? Never blocks; a failed load is "yes". */
 bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold);
 
-/* With `reader` NULL: waits for a held expert's bytes and publishes it, or says why its load failed.
- * With a stream of its device: what is submitted to that stream from now on finds the bytes there;
- * returns when nothing but the device itself can fail them any more. */
+/* With `reader` NULL: waits for a held expert's bytes and publishes it, or says why its load
+ * failed. With a stream of its device: what is submitted to that stream from now on finds the bytes
+ * there; returns when nothing but the device itself can fail them any more. */
 moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_stream *reader);
 
 /* Lets go of what is held among the n. */

@@ -1,9 +1,10 @@
 /* paged.h — PagedTensor: expert weights at addresses that never change, over a few layers' memory
  * (FluxMoE 4.1).
  *
- * A *buffer* is memory for one layer, all of its experts' tensors, and belongs to at most one layer. A layer's *view* is its range of addresses (equation 4) while a buffer is shown
- * there. What becomes of them is a list of jobs, done in the background by a task or, where that has
- * not come to it yet, by the thread that needs the outcome:
+ * A *buffer* is memory for one layer, all of its experts' tensors, and belongs to at most one
+ * layer. A layer's *view* is its range of addresses (equation 4) while a buffer is shown there. What
+ * becomes of them is a list of jobs, done in the background by a task or, where that has not come to
+ * it yet, by the thread that needs the outcome:
  *
  *   submit   hand the layer's loads to the streams, behind the tick after which nobody reads what
  *            the buffer held (write after read)

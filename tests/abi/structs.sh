@@ -1,5 +1,6 @@
 #!/bin/sh
-# Prints what the compiler makes of every type and constant of include/moepage.h:
+# Prints what the compiler makes of every type and constant of the headers in include/,
+# of which moepage_cuda.h includes the other:
 #
 #   type NAME SIZE          a public scalar type
 #   struct NAME SIZE        followed by its fields
@@ -17,9 +18,9 @@ trap 'rm -rf "$work"' EXIT
 
 {
     echo '#include <stdio.h>'
-    echo '#include "moepage.h"'
+    echo '#include "moepage_cuda.h"'
     echo 'int main(void) {'
-    "$CC" -std=c11 -E -P -include stddef.h -include stdint.h include/moepage.h | tr '\n' ' ' |
+    "$CC" -std=c11 -E -P -include stddef.h -include stdint.h include/moepage_cuda.h | tr '\n' ' ' |
         awk '
         function constant(name) {
             printf "printf(\"constant %s %%lld\\n\", (long long)%s);\n", name, name }
@@ -54,7 +55,7 @@ trap 'rm -rf "$work"' EXIT
                   name = part; sub(/;$/, "", name); sub(/.* /, "", name)
                   printf "printf(\"type %s %%zu\\n\", sizeof(%s));\n", name, name
               } } }'
-    sed -n 's/^#define \(MOEPAGE_[A-Z0-9_]*\) .*/\1/p' include/moepage.h |
+    sed -n 's/^#define \(MOEPAGE_[A-Z0-9_]*\) .*/\1/p' include/*.h |
         grep -v -e '^MOEPAGE_VERSION' -e '^MOEPAGE_API$' |
         sed 's/.*/printf("constant & %lld\\n", (long long)&);/'
     echo 'return 0; }'

@@ -1,5 +1,5 @@
-/* PagedTensor when memory runs out: every allocation of a creation fails in turn, once and for good,
- * and nothing is left behind; once it is created, it allocates no more. */
+/* PagedTensor when memory runs out: every allocation of a creation fails in turn, once and for
+ * good, and nothing is left behind; once it is created, it allocates no more. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,12 +3,12 @@
 # too old, or of another build. Fakes stand in for all three.
 set -u
 . tests/support/tap.sh
-CC=${CC:-cc}
+CC=${CC:-cc} lib=${LIB:-lib}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 beside=$work/beside elsewhere=$work/elsewhere
 mkdir -p "$beside" "$elsewhere"
-cp lib/libmoepage.so.0 "$beside" && ln -s libmoepage.so.0 "$beside/libmoepage.so" || exit 1
+cp "$lib/libmoepage.so.0" "$beside" && ln -s libmoepage.so.0 "$beside/libmoepage.so" || exit 1
 flags="-std=gnu11 -D_GNU_SOURCE -pthread -Iinclude -Isrc -Icuda"
 libs="$(pkg-config --static --libs jansson libxxhash libzstd) -lm -ldl"
 
@@ -104,7 +104,7 @@ opens() { # opens PROGRAM WORDS...: what opening cuda:3 prints has all of the wo
 }
 
 $CC $flags "$work/program.c" -L"$beside" -Wl,-rpath,"$beside" -lmoepage -o "$work/shared" || exit 1
-$CC $flags "$work/program.c" lib/libmoepage.a $libs -o "$work/archive" || exit 1
+$CC $flags "$work/program.c" "$lib/libmoepage.a" $libs -o "$work/archive" || exit 1
 
 check "without a module, the places where it was looked for are named" \
     opens shared "not supported: cuda:3: there is no CUDA module $beside/libmoepage-cuda.so" \
@@ -132,7 +132,7 @@ check "a module that does not know these services is refused" \
 module "$beside" -DOPS=2
 check "a device of another version is closed and refused" \
     opens shared "closed" "incompatible version: cuda:3: the module" "has devices of version 2"
-if $CC $flags -static "$work/program.c" lib/libmoepage.a $libs -o "$work/static" 2>/dev/null; then
+if $CC $flags -static "$work/program.c" "$lib/libmoepage.a" $libs -o "$work/static" 2>/dev/null; then
     check "a program without a dynamic linker is told so" \
         opens static "not supported: cuda:3: this program is linked statically"
 else
@@ -164,7 +164,7 @@ int main(void)
     return 0;
 }
 EOF
-$CC $flags "$work/driver.c" cuda/driver.c cuda/blas.c lib/libmoepage.a $libs \
+$CC $flags "$work/driver.c" cuda/driver.c cuda/blas.c "$lib/libmoepage.a" $libs \
     -o "$work/driver" || exit 1
 
 symbols() { # symbols FILE TABLE: those that a table of functions names
@@ -258,8 +258,8 @@ rm -f "$elsewhere"/libcublas*
 # ---- All of it ---------------------------------------------------------------------------
 
 # The module as it is built, over a driver that sees no GPU.
-if [ -f lib/libmoepage-cuda.so ]; then
-    cp lib/libmoepage-cuda.so "$beside"
+if [ -f "$lib/libmoepage-cuda.so" ]; then
+    cp "$lib/libmoepage-cuda.so" "$beside"
     without=nothing; driver
     check "the module that was built reports what its driver says" \
         opens shared "not found: cuda:3: the NVIDIA driver sees no GPU"

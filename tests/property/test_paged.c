@@ -312,8 +312,8 @@ static void test_paged_keeps_its_invariants_with_coded_experts(void **state)
     walk_all(&from_exph_pack, PAGED_LATE, 6000);
 }
 
-/* So few transfers that all of them together find room in a GPU's pinned memory: no acquire waits for
- * what is behind the gate. */
+/* So few transfers that all of them together find room in a GPU's pinned memory: no acquire waits
+ * for what is behind the gate. */
 static const bank_shape few_from_pointers = {.experts = 3,
                                              .top_k = 2,
                                              .hidden = 24,

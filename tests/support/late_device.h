@@ -16,8 +16,8 @@
 struct moepage_device *late_home_open(const moepage_device_config *config, bool settles);
 void late_home_close(struct moepage_device *home);
 
-/* The nth refusable call of the device from now on fails with DEVICE (views: NO_MEMORY), once or for
- * good; 0 = none. */
+/* The nth refusable call of the device from now on fails with DEVICE (views: NO_MEMORY), once or
+ * for good; 0 = none. */
 void late_fail(uint64_t nth, bool for_good);
 uint64_t late_calls(void);    /* refusable calls since late_fail */
 uint64_t late_failures(void); /* of those, that failed */

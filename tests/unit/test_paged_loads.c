@@ -312,8 +312,8 @@ static void test_paged_loads_coded_experts_of_odd_sizes_are_decoded_elsewhere(vo
     assert_int_equal(source_of(&shape), MP_PAGED_MAPPED);
 }
 
-/* Half of the staging takes one of these layers: with the decoder held up, three of them would be in
- * it at once. */
+/* Half of the staging takes one of these layers: with the decoder held up, three of them would be
+ * in it at once. */
 static void test_paged_loads_staging_is_kept_until_it_is_decoded(void **state)
 {
     (void)state;
