@@ -47,7 +47,7 @@ export GPU_SIM
 check "the checks pass" ends_with 0 checked ./pack/check.sh results
 check "every part is in the table" says results/check.txt "kernels: quant " "kernels: rows " \
     "kernels: topk " "kernels: remap " "kernels: api " "kernels: experts " "kernels: decode " \
-    "device suite " "PagedTensor " "paths and graphs " "decode loop, graph " "compute-sanitizer "
+    "device suite " "fast mode, by cuBLAS " "PagedTensor " "paths and graphs " "decode loop, graph " "compute-sanitizer "
 check "what was left out is named" says checked "skipped: compute-sanitizer (simulated driver)" \
     "skipped: same bits, pool stress (" "0 failed"
 # A test that fails, and one that dies.

@@ -112,7 +112,8 @@ static void read_plan(actor *a, const moepage_plan *plan)
     const struct moepage_model *model = w.rig.pool->model;
     must(!mp_cuda_enter(gpu()));
     for (uint32_t i = 0; i < LAG; i++)
-        copy_on(a->native, w.y + RESULTS * MAX_TOKENS * HIDDEN, w.x, sizeof w.host_x);
+        copy_on(a->native, w.y + (RESULTS + (a - w.actors)) * MAX_TOKENS * HIDDEN, w.x,
+                sizeof w.host_x);
     for (uint32_t e = 0; e < plan->n_experts; e++) {
         promise *p = &w.promises[w.n_promises];
         *p = (promise){plan->layer, plan->experts[e].expert,
@@ -312,7 +313,7 @@ static void open_world(const scenario *how, uint64_t seed)
     atomic_store(&w.bank.fail_every, how->failures ? 29 : 0);
     w.most = w.slots = w.rig.pool->shards[0].n_slots;
     w.x = device_rig_alloc(w.rig.devices[0], sizeof w.host_x);
-    w.y = device_rig_alloc(w.rig.devices[0], (RESULTS + 1) * sizeof w.host_x);
+    w.y = device_rig_alloc(w.rig.devices[0], (RESULTS + SESSIONS) * sizeof w.host_x);
     for (uint32_t i = 0; i < MAX_TOKENS * HIDDEN; i++)
         w.host_x[i] = (float)((int)below(129) - 64) / 32.0f;
     device_rig_write(w.rig.devices[0], w.x, w.host_x, sizeof w.host_x);
@@ -337,7 +338,7 @@ static void close_world(void)
     must(!gpu()->driver->host_free(w.seen));
     mp_cuda_leave(gpu());
     device_rig_free(w.rig.devices[0], w.x, sizeof w.host_x);
-    device_rig_free(w.rig.devices[0], w.y, (RESULTS + 1) * sizeof w.host_x);
+    device_rig_free(w.rig.devices[0], w.y, (RESULTS + SESSIONS) * sizeof w.host_x);
     pool_rig_close(&w.rig);
     bank_model_close(&w.bank);
 }

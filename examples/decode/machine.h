@@ -1,0 +1,40 @@
+/* machine.h — what a host application does to a device by itself: memory, a stream, graphs. On
+ * CUDA by the driver's own functions, found in libcuda.so.1 at run time, so that nothing of CUDA
+ * is needed to build this. On "host" memory is memory, there is no stream, and no graph. */
+#ifndef EXAMPLE_MACHINE_H
+#define EXAMPLE_MACHINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct machine machine;
+typedef struct machine_graph machine_graph;
+
+/* "host" or "cuda:N". One line and an exit code on failure, as all functions here that return int.
+ * The GPU's context stays current for the calling thread. */
+int machine_open(const char *device, machine **out);
+void machine_close(machine *m);
+
+bool machine_is_cuda(const machine *m);
+/* cudaStream_t of everything below; NULL on "host". */
+void *machine_stream(const machine *m);
+
+/* Device memory, and host memory that the device reaches at full speed. */
+int machine_alloc(machine *m, size_t bytes, void **out);
+void machine_free(machine *m, void *memory);
+int machine_alloc_pinned(machine *m, size_t bytes, void **out);
+void machine_free_pinned(machine *m, void *memory);
+
+/* In the order of the stream; from pinned memory it does not wait. */
+int machine_copy(machine *m, void *to, const void *from, size_t bytes);
+int machine_wait(machine *m);
+
+/* What goes to the stream in between becomes a graph. */
+int machine_capture_begin(machine *m);
+int machine_capture_end(machine *m, machine_graph **out);
+int machine_replay(machine *m, machine_graph *graph);
+/* NULL is a no-op. */
+void machine_graph_free(machine *m, machine_graph *graph);
+
+#endif
