@@ -62,9 +62,10 @@ moepage_status moepage_device_close(moepage_device *device)
         return status;
     uint32_t residents = atomic_load(&device->residents);
     if (residents)
-        return mp_fail(MOEPAGE_E_BUSY, "%u pool%s still live%s on the device: destroy %s first",
-                       residents, residents == 1 ? "" : "s", residents == 1 ? "s" : "",
-                       residents == 1 ? "it" : "them");
+        return mp_fail(MOEPAGE_E_BUSY,
+                       "%u pool%s or PagedTensor%s still live%s on the device: destroy %s first",
+                       residents, residents == 1 ? "" : "s", residents == 1 ? "" : "s",
+                       residents == 1 ? "s" : "", residents == 1 ? "it" : "them");
     mp_home_close(device);
     return MOEPAGE_OK;
 }

@@ -63,8 +63,9 @@ moepage_status moepage_model_close(moepage_model *model)
         return status;
     uint32_t users = atomic_load(&model->users);
     if (users)
-        return mp_fail(MOEPAGE_E_BUSY, "%u expert pool%s still use%s the model: destroy %s first",
-                       users, users == 1 ? "" : "s", users == 1 ? "s" : "",
+        return mp_fail(MOEPAGE_E_BUSY,
+                       "%u expert pool%s or PagedTensor%s still use%s the model: destroy %s first",
+                       users, users == 1 ? "" : "s", users == 1 ? "" : "s", users == 1 ? "s" : "",
                        users == 1 ? "it" : "them");
     mp_model_free(model);
     return MOEPAGE_OK;

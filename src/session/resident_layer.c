@@ -1,7 +1,7 @@
 /* A layer of a device-driven path: its kernels, on the caller's stream. Their arguments are values
  * that no replay changes. */
 #include "base/status.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_args.h"
 #include "session/resident.h"
 
 typedef struct run {

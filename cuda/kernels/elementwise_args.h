@@ -1,0 +1,44 @@
+/* elementwise_args.h — what the kernels of elementwise.h are given, and how they are launched. */
+#ifndef MP_KERNELS_ELEMENTWISE_ARGS_H
+#define MP_KERNELS_ELEMENTWISE_ARGS_H
+
+#include "phase.h"
+
+typedef struct mp_gpu_convert_args {
+    const void *x; /* [n_tokens][hidden], rows x_stride elements apart */
+    void *out;     /* [n_tokens][hidden]: BF16, or float */
+    uint64_t x_stride;
+    uint32_t x_dtype; /* MP_SCALAR_* */
+    uint32_t to_bf16;
+    uint32_t n_tokens;
+    uint32_t hidden;
+} mp_gpu_convert_args;
+
+typedef struct mp_gpu_combine_args {
+    const float *partial;     /* [n_tokens * top_k][hidden] */
+    const float *weights;     /* [n_tokens][top_k] device memory */
+    const int32_t *ids;       /* [n_tokens][top_k] device memory */
+    const uint32_t *given_up; /* device memory: when it holds anything but 0 there are no results,
+                                 and y is filled with NaN. May be NULL */
+    void *y;                  /* rows y_stride elements apart */
+    uint64_t y_stride;
+    uint32_t y_dtype; /* MP_SCALAR_* */
+    uint32_t n_tokens;
+    uint32_t top_k;
+    uint32_t hidden;
+    uint32_t accumulate;
+    uint32_t reserved; /* no padding: arguments are defined to the last byte */
+} mp_gpu_combine_args;
+
+/* A block takes so many columns of a token at a time, and more of them if the grid is small. */
+#define MP_ELEMENTWISE_THREADS 256
+#define MP_ELEMENTWISE_COLUMNS 1024
+#define MP_ELEMENTWISE_EACH (MP_ELEMENTWISE_COLUMNS / MP_ELEMENTWISE_THREADS)
+
+#define MP_ELEMENTWISE_SHARED 4u /* bytes of dynamic shared memory */
+
+typedef struct mp_gpu_elementwise_shared {
+    uint32_t unused;
+} mp_gpu_elementwise_shared;
+
+#endif
