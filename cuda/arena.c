@@ -269,6 +269,7 @@ moepage_status mp_cuda_arena_alloc(mp_cuda *cuda, uint64_t bytes, void **out)
     mp_cuda_leave(cuda);
     if (status)
         return status;
+    assert(arena);
     cuda->arena = arena;
     cuda->info.arena_kind =
         arena->handle_bytes ? MOEPAGE_CUDA_ARENA_VMM : MOEPAGE_CUDA_ARENA_MALLOC;

@@ -150,6 +150,7 @@ static moepage_status produce(const mp_copy *copy, void *out)
 {
     if (copy->fill)
         return copy->fill(copy, out);
+    assert(copy->src);
     memcpy(out, copy->src, copy->bytes);
     return MOEPAGE_OK;
 }

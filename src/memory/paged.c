@@ -1,6 +1,7 @@
 /* PagedTensor's life, and the paper's protocol: materialise, acquire, release. */
 #include "memory/paged.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -295,6 +296,7 @@ static moepage_status choose_buffer(struct moepage_paged *paged, uint32_t *out)
             *out = b;
         }
     }
+    assert(oldest); /* there are at least two buffers */
     if (!has_memory(oldest))
         return mp_fail(MOEPAGE_E_BUSY,
                        "layer %u, whose load has failed, is still giving its buffer back",
