@@ -16,21 +16,13 @@ static mp_cuda_blas found;
 static bool is_found;
 static char why_not[512];
 
-/* Puts a symbol's address where a pointer to a function is kept: ISO C has no cast for it. */
-static bool take_symbol(void *library, const char *symbol, void *function)
-{
-    void *address = dlsym(library, symbol);
-    memcpy(function, &address, sizeof address);
-    return address != NULL;
-}
-
 /* 120500 for 12.5.0; 0 when it does not say. Needs no GPU, unlike cublasGetVersion_v2. */
 static uint32_t version_of(void *library)
 {
     enum { MAJOR, MINOR, PATCH, PARTS }; /* libraryPropertyType */
     mp_blas_status (*property)(int which, int *value) = NULL;
     int part[PARTS] = {0};
-    if (!take_symbol(library, "cublasGetProperty", (void *)&property))
+    if (!mp_cuda_take_symbol(library, "cublasGetProperty", (void *)&property))
         return 0;
     for (int i = MAJOR; i < PARTS; i++) {
         if (property(i, &part[i]) || part[i] < 0)
@@ -42,8 +34,8 @@ static uint32_t version_of(void *library)
 static const char *take_functions(void *library, mp_cuda_blas *blas)
 {
     const char *missing = NULL;
-#define TAKE(field, symbol, parameters)                                  \
-    if (!missing && !take_symbol(library, symbol, (void *)&blas->field)) \
+#define TAKE(field, symbol, parameters)                                          \
+    if (!missing && !mp_cuda_take_symbol(library, symbol, (void *)&blas->field)) \
         missing = symbol;
     MP_BLAS_FUNCTIONS(TAKE)
 #undef TAKE

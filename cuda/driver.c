@@ -15,7 +15,7 @@
 #define VERSION_PARTS(version) (version) / 1000, (version) % 1000 / 10
 
 /* Puts a symbol's address where a pointer to a function is kept: ISO C has no cast for it. */
-static bool take_symbol(void *library, const char *symbol, void *function)
+bool mp_cuda_take_symbol(void *library, const char *symbol, void *function)
 {
     void *address = dlsym(library, symbol);
     memcpy(function, &address, sizeof address);
@@ -41,8 +41,8 @@ moepage_status mp_cuda_driver_check(const mp_cuda_driver *driver)
 static const char *take_functions(void *library, mp_cuda_driver *driver)
 {
     const char *missing = NULL;
-#define TAKE(field, symbol, parameters)                                    \
-    if (!missing && !take_symbol(library, symbol, (void *)&driver->field)) \
+#define TAKE(field, symbol, parameters)                                            \
+    if (!missing && !mp_cuda_take_symbol(library, symbol, (void *)&driver->field)) \
         missing = symbol;
     MP_CU_FUNCTIONS(TAKE)
 #undef TAKE
@@ -54,7 +54,7 @@ static void take_optional(void *library, mp_cuda_driver *driver)
 {
     mp_cu_result (*find)(const char *, void **, int, uint64_t, int *) = NULL;
     int version = 0;
-    if (!take_symbol(library, "cuGetProcAddress_v2", (void *)&find) ||
+    if (!mp_cuda_take_symbol(library, "cuGetProcAddress_v2", (void *)&find) ||
         driver->driver_version(&version))
         return;
 #define TAKE(field, symbol, since, parameters)                                        \
@@ -78,7 +78,7 @@ static moepage_status load(mp_cuda_driver *driver)
                        why ? why : DRIVER_FILE);
     }
     *driver = (mp_cuda_driver){.library = library};
-    if (!take_symbol(library, "cuDriverGetVersion", (void *)&driver->driver_version)) {
+    if (!mp_cuda_take_symbol(library, "cuDriverGetVersion", (void *)&driver->driver_version)) {
         status =
             mp_fail(MOEPAGE_E_UNSUPPORTED,
                     "%s has no function cuDriverGetVersion: it is no NVIDIA driver", DRIVER_FILE);

@@ -8,6 +8,7 @@
 #ifndef MP_CUDA_DRIVER_H
 #define MP_CUDA_DRIVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -227,6 +228,10 @@ typedef struct mp_cuda_driver {
 #undef MP_CU_FIELD
     void *library; /* what dlopen gave; NULL for a table that was not loaded */
 } mp_cuda_driver;
+
+/* The address of a symbol to *function, a pointer to a function of its type; false, and NULL, when the
+ * library has none. */
+bool mp_cuda_take_symbol(void *library, const char *symbol, void *function);
 
 /* The oldest driver that the device works with: CUDA 12.0's. */
 #define MP_CUDA_OLDEST_DRIVER 12000

@@ -11,15 +11,10 @@
 
 /* ---- sizes ---- */
 
-static uint64_t round_up_64(uint64_t bytes)
-{
-    return (bytes + 63) & ~(uint64_t)63;
-}
-
 /* What must have a value when the path begins, at the front of its block. */
 static uint64_t first_bytes(uint64_t keys)
 {
-    return round_up_64(sizeof(mp_path_state)) + 2 * round_up_64(keys * sizeof(int32_t));
+    return mp_session_align(sizeof(mp_path_state)) + 2 * mp_session_align(keys * sizeof(int32_t));
 }
 
 /* Cuts a path's block; with memory NULL it only measures. */
@@ -27,10 +22,10 @@ static uint64_t cut_block(void *block, const moepage_model_info *info, uint64_t 
                           mp_path_memory *out)
 {
     uint64_t keys = (uint64_t)info->moe_layers * info->experts;
-    uint64_t map_at = round_up_64(sizeof(mp_path_state));
-    uint64_t stamps_at = map_at + round_up_64(keys * sizeof(int32_t));
+    uint64_t map_at = mp_session_align(sizeof(mp_path_state));
+    uint64_t stamps_at = map_at + mp_session_align(keys * sizeof(int32_t));
     uint64_t table_at = first_bytes(keys);
-    uint64_t rows_at = table_at + round_up_64(info->experts * sizeof(mp_gpu_expert));
+    uint64_t rows_at = table_at + mp_session_align(info->experts * sizeof(mp_gpu_expert));
     unsigned char *memory = block;
     if (memory)
         *out = (mp_path_memory){
@@ -40,7 +35,7 @@ static uint64_t cut_block(void *block, const moepage_model_info *info, uint64_t 
             .table = (mp_gpu_expert *)(void *)(memory + table_at),
             .rows = (uint32_t *)(void *)(memory + rows_at),
         };
-    return rows_at + round_up_64(max_rows * sizeof(uint32_t));
+    return rows_at + mp_session_align(max_rows * sizeof(uint32_t));
 }
 
 static moepage_status choose_max_tokens(const moepage_cuda_path_config *config,
@@ -113,7 +108,7 @@ static moepage_status write_first(moepage_cuda_path *path)
     unsigned char *first = mp_alloc(bytes);
     if (!first)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a map of %u experts", path->pool->keys);
-    memset(first + round_up_64(sizeof(mp_path_state)), 0xff,
+    memset(first + mp_session_align(sizeof(mp_path_state)), 0xff,
            path->pool->keys * sizeof(int32_t)); /* every word of the map is -1 */
     mp_copy copy = {.dst = path->block, .src = first, .bytes = bytes};
     mp_tick tick = 0;

@@ -46,11 +46,6 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
     return MOEPAGE_OK;
 }
 
-static uint64_t round_up_64(uint64_t bytes)
-{
-    return (bytes + 63) & ~(uint64_t)63;
-}
-
 /* Scratch that BF16_FAST is of use with; 0 where it is no more than BF16. */
 static uint64_t count_fast(const struct moepage_model *model, const moepage_session_config *config)
 {
@@ -58,8 +53,9 @@ static uint64_t count_fast(const struct moepage_model *model, const moepage_sess
     if (config->math != MOEPAGE_MATH_BF16_FAST || model->ffn.dtype != MOEPAGE_DTYPE_BF16 ||
         !mp_fast_serves(info->hidden, info->expert_intermediate))
         return 0;
-    return round_up_64(mp_fast_scratch_bytes(info->hidden, info->expert_intermediate,
-                                             (uint64_t)config->max_tokens * config->max_top_k));
+    return mp_session_align(
+        mp_fast_scratch_bytes(info->hidden, info->expert_intermediate,
+                              (uint64_t)config->max_tokens * config->max_top_k));
 }
 
 /* Cuts a bench's block; with memory NULL it only measures. */
@@ -68,9 +64,11 @@ static uint64_t cut_bench(mp_bench *bench, const struct moepage_model *model,
 {
     uint64_t operand = config->math == MOEPAGE_MATH_FP32 ? 4 : 2;
     uint64_t rows = (uint64_t)config->max_tokens * config->max_top_k;
-    uint64_t x_bytes = round_up_64((uint64_t)config->max_tokens * model->info.hidden * operand);
-    uint64_t inner_bytes = round_up_64(rows * model->info.expert_intermediate * operand);
-    uint64_t partial_bytes = first ? round_up_64(rows * model->info.hidden * sizeof(float)) : 0;
+    uint64_t x_bytes =
+        mp_session_align((uint64_t)config->max_tokens * model->info.hidden * operand);
+    uint64_t inner_bytes = mp_session_align(rows * model->info.expert_intermediate * operand);
+    uint64_t partial_bytes =
+        first ? mp_session_align(rows * model->info.hidden * sizeof(float)) : 0;
     unsigned char *memory = bench->memory;
     if (memory) {
         bench->x = memory;

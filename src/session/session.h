@@ -102,6 +102,12 @@ struct moepage_session {
     struct moepage_trace *trace; /* or NULL */
 };
 
+/* What a part of a session's block of workspace takes there. */
+static inline uint64_t mp_session_align(uint64_t bytes)
+{
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
 /* The clock of a session's stalls and steps. */
 static inline uint64_t mp_session_now_ns(const struct moepage_session *session)
 {

@@ -8,38 +8,10 @@
 
 #include <cmocka.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "path_rig.h"
 #include "sim_cuda.h"
-
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
-
-/* Only of the thread that creates. */
-static __thread uint64_t countdown; /* 1: the next one fails; 0: none */
-static __thread bool for_good;
-static __thread uint64_t failures;
-
-static bool strikes(void)
-{
-    if (!countdown || --countdown)
-        return false;
-    countdown = for_good;
-    failures++;
-    return true;
-}
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return strikes() ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return strikes() ? NULL : __real_mp_realloc(block, bytes);
-}
 
 static void fail_each(path_rig *r)
 {
@@ -47,11 +19,11 @@ static void fail_each(path_rig *r)
     assert_int_equal(moepage_device_get_info(r->caller.home, &before), MOEPAGE_OK);
     uint64_t pinned = sim_cuda_get_stats().pinned;
     for (uint64_t nth = 1;; nth++) {
-        failures = 0;
-        countdown = nth;
+        alloc_fault.failures = 0;
+        alloc_fault.countdown = nth;
         moepage_status status = moepage_cuda_path_create(r->session, NULL, &r->path);
-        countdown = 0;
-        if (!failures) {
+        alloc_fault.countdown = 0;
+        if (!alloc_fault.failures) {
             assert_int_equal(status, MOEPAGE_OK);
             assert_true(nth > 5);
             return;
@@ -70,7 +42,7 @@ static void test_path_alloc_failure_leaves_nothing_behind(void **state)
     path_rig_open(&r, &(path_rig_config){0}, 1);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(moepage_cuda_path_destroy(r.path), MOEPAGE_OK);
-        for_good = i == 1;
+        alloc_fault.for_good = i == 1;
         fail_each(&r);
         path_rig_run(&r, &r.steps[0], PATH_LAYERS);
     }

@@ -8,37 +8,9 @@
 
 #include <cmocka.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "pool_rig.h"
-
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
-
-/* Only of the thread that creates: the library's own threads allocate nothing. */
-static __thread uint64_t countdown; /* 1: the next one fails; 0: none */
-static __thread bool for_good;
-static __thread uint64_t failures;
-
-static bool strikes(void)
-{
-    if (!countdown || --countdown)
-        return false;
-    countdown = for_good;
-    failures++;
-    return true;
-}
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return strikes() ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return strikes() ? NULL : __real_mp_realloc(block, bytes);
-}
 
 static bank_model bank;
 static pool_rig rig;
@@ -84,7 +56,7 @@ static moepage_status create_pool(void)
     moepage_status status =
         moepage_expert_pool_create(rig.devices, rig.n_devices, bank.model, &config, &pool);
     assert_int_equal(pool != NULL, status == MOEPAGE_OK);
-    countdown = 0;
+    alloc_fault.countdown = 0;
     if (!status)
         assert_int_equal(moepage_expert_pool_destroy(pool), MOEPAGE_OK);
     return status;
@@ -98,7 +70,7 @@ static moepage_status create_session(void)
     moepage_session *session = NULL;
     moepage_status status = moepage_session_create(rig.pool, NULL, &config, &session);
     assert_int_equal(session != NULL, status == MOEPAGE_OK);
-    countdown = 0;
+    alloc_fault.countdown = 0;
     if (!status)
         assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
     return status;
@@ -109,11 +81,11 @@ static uint64_t fail_each(moepage_status (*create)(void), bool persistent)
 {
     uint64_t before = used_bytes(), n = 1;
     for (;; n++) {
-        countdown = n;
-        for_good = persistent;
-        failures = 0;
+        alloc_fault.countdown = n;
+        alloc_fault.for_good = persistent;
+        alloc_fault.failures = 0;
         moepage_status status = create();
-        if (!failures) {
+        if (!alloc_fault.failures) {
             assert_int_equal(status, MOEPAGE_OK);
             break;
         }
@@ -170,8 +142,8 @@ static void test_session_alloc_steps_need_no_memory(void **state)
         pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_PREVIOUS});
     float x[8] = {1}, y[8];
     moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
-    countdown = 1;
-    for_good = true, failures = 0;
+    alloc_fault.countdown = 1;
+    alloc_fault.for_good = true, alloc_fault.failures = 0;
     for (int32_t pass = 0; pass < 10; pass++) {
         pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
         for (uint32_t l = 0; l < 3; l++) {
@@ -182,8 +154,8 @@ static void test_session_alloc_steps_need_no_memory(void **state)
         }
         assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
     }
-    assert_int_equal(failures, 0);
-    countdown = 0;
+    assert_int_equal(alloc_fault.failures, 0);
+    alloc_fault.countdown = 0;
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
     close_rig();
 }
