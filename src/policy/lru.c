@@ -42,7 +42,7 @@ static void lru_insert(void *state, uint32_t key)
 {
     lru_state *lru = state;
     assert(key < lru->keys && !is_resident(lru, key));
-    mp_ring_insert_after(lru->links, lru->links[lru->keys].prev, key);
+    mp_ring_append(lru->links, lru->keys, key);
 }
 
 static void lru_touch(void *state, uint32_t key)
@@ -50,7 +50,7 @@ static void lru_touch(void *state, uint32_t key)
     lru_state *lru = state;
     assert(is_resident(lru, key));
     mp_ring_unlink(lru->links, key);
-    mp_ring_insert_after(lru->links, lru->links[lru->keys].prev, key);
+    mp_ring_append(lru->links, lru->keys, key);
 }
 
 static void lru_remove(void *state, uint32_t key)

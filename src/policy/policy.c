@@ -8,7 +8,7 @@
 
 static const mp_policy *const policies[] = {
     &mp_policy_lru, /* the default comes first */
-    &mp_policy_lfu,
+    &mp_policy_lfu, &mp_policy_lfu_aged, &mp_policy_sieve, &mp_policy_s3fifo, &mp_policy_lirs,
 };
 
 const mp_policy *mp_policy_find(const char *name)
@@ -19,4 +19,9 @@ const mp_policy *mp_policy_find(const char *name)
         if (strcmp(policies[i]->name, name) == 0)
             return policies[i];
     return NULL;
+}
+
+const char *mp_policy_name(uint32_t index)
+{
+    return index < sizeof policies / sizeof *policies ? policies[index]->name : NULL;
 }

@@ -26,11 +26,16 @@ typedef struct mp_policy {
     void (*insert)(void *state, uint32_t key); /* a key that is not resident becomes so */
     void (*touch)(void *state, uint32_t key);  /* a resident key was routed */
     void (*remove)(void *state, uint32_t key); /* a resident key leaves */
-    /* The best key to evict among the resident ones that may be, or MP_NO_KEY. Removes nothing. */
+    /* The best key to evict among the resident ones that may be, or MP_NO_KEY. Removes nothing:
+     * asked again with no call between, it answers the same. It may move keys that it passes over
+     * between queues of its own, as SIEVE's hand does. */
     uint32_t (*victim)(void *state, mp_may_evict_fn may_evict, void *ctx);
 } mp_policy;
 
 /* The policy of that name (NULL: "lru"), or NULL. */
 const mp_policy *mp_policy_find(const char *name);
+
+/* The names there are, the default first; NULL past the last. */
+const char *mp_policy_name(uint32_t index);
 
 #endif

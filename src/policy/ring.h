@@ -28,6 +28,13 @@ static inline void mp_ring_insert_after(mp_link *links, uint32_t at, uint32_t ke
     links[at].next = key;
 }
 
+/* Puts `key`, which is in no list, at the newest end of the list around `sentinel`; the oldest key
+ * is links[sentinel].next. */
+static inline void mp_ring_append(mp_link *links, uint32_t sentinel, uint32_t key)
+{
+    mp_ring_insert_after(links, links[sentinel].prev, key);
+}
+
 /* Takes `key` out of its list; its own links are left stale. */
 static inline void mp_ring_unlink(mp_link *links, uint32_t key)
 {

@@ -1,8 +1,7 @@
-/* Eviction policies against a naive model, reuse distances and an outside count.
+/* Eviction policies against naive models, reuse distances and an outside count.
  *
- * `cache` drives a policy exactly as policy.h says a pool does. `naive` is written from the
- * definitions alone: entries with a count and a time stamp, searched from end to end. Both must
- * evict the same keys in the same order. */
+ * `cache` drives a policy exactly as policy.h says a pool does. naive_cache.h is written from the
+ * definitions alone. Both must evict the same keys in the same order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "naive_cache.h"
 #include "policy/policy.h"
 
 #define MAX_KEYS 1024
@@ -83,85 +83,6 @@ static uint32_t cache_route(cache *c, const uint32_t *set, uint32_t n, uint32_t 
     return misses;
 }
 
-/* ---- The naive model --------------------------------------------------------------------- */
-
-typedef struct entry {
-    uint32_t key;
-    uint64_t uses, last_use;
-} entry;
-
-typedef struct naive {
-    bool frequency; /* LFU, else LRU */
-    uint32_t capacity, used;
-    uint64_t now;
-    entry entries[MAX_KEYS];
-    bool pinned[MAX_KEYS];
-} naive;
-
-static entry *naive_find(naive *m, uint32_t key)
-{
-    for (uint32_t i = 0; i < m->used; i++)
-        if (m->entries[i].key == key)
-            return &m->entries[i];
-    return NULL;
-}
-
-static bool in_set(const uint32_t *set, uint32_t n, uint32_t key)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (set[i] == key)
-            return true;
-    return false;
-}
-
-/* The entry that the definition names among those neither pinned nor in the set, or NULL. */
-static entry *naive_worst(naive *m, const uint32_t *set, uint32_t n)
-{
-    entry *worst = NULL;
-    for (entry *e = m->entries; e < m->entries + m->used; e++) {
-        if (m->pinned[e->key] || in_set(set, n, e->key))
-            continue;
-        if (!worst || (m->frequency && e->uses < worst->uses) ||
-            ((!m->frequency || e->uses == worst->uses) && e->last_use < worst->last_use))
-            worst = e;
-    }
-    return worst;
-}
-
-static void naive_use(naive *m, uint32_t key)
-{
-    entry *e = naive_find(m, key);
-    if (!e) {
-        e = &m->entries[m->used++];
-        *e = (entry){.key = key};
-    }
-    e->uses++;
-    e->last_use = ++m->now;
-}
-
-static void naive_forget(naive *m, entry *e)
-{
-    *e = m->entries[--m->used];
-}
-
-static uint32_t naive_route(naive *m, const uint32_t *set, uint32_t n, uint32_t *victims,
-                            uint32_t *n_victims)
-{
-    uint32_t misses = 0;
-    *n_victims = 0;
-    for (uint32_t i = 0; i < n; i++)
-        misses += naive_find(m, set[i]) == NULL;
-    while (m->used + misses > m->capacity) {
-        entry *e = naive_worst(m, set, n);
-        assert_non_null(e);
-        victims[(*n_victims)++] = e->key;
-        naive_forget(m, e);
-    }
-    for (uint32_t i = 0; i < n; i++)
-        naive_use(m, set[i]);
-    return misses;
-}
-
 /* ---- Random traces ----------------------------------------------------------------------- */
 
 static uint64_t random_state;
@@ -185,6 +106,14 @@ static uint32_t draw_key(int shape, uint32_t keys, uint32_t step)
     }
 }
 
+static bool in_set(const uint32_t *set, uint32_t n, uint32_t key)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (set[i] == key)
+            return true;
+    return false;
+}
+
 static uint32_t draw_set(int shape, uint32_t keys, uint32_t step, uint32_t most, uint32_t *set)
 {
     uint32_t n = 0, wanted = 1 + below(most);
@@ -197,29 +126,30 @@ static uint32_t draw_set(int shape, uint32_t keys, uint32_t step, uint32_t most,
 }
 
 /* Pins or unpins a resident key, leaving `room` slots that can be evicted. */
-static void move_a_pin(cache *c, naive *m, uint32_t room)
+static void move_a_pin(cache *c, naive_cache *m, uint32_t room)
 {
-    uint32_t pins = 0, key = m->entries[below(m->used)].key;
-    for (uint32_t i = 0; i < m->used; i++)
-        pins += m->pinned[m->entries[i].key];
-    if (m->pinned[key] || pins + room < m->capacity)
-        c->refused[key] = m->pinned[key] = !m->pinned[key];
+    uint32_t pins = 0, key;
+    do
+        key = below(m->keys);
+    while (!m->here[key]);
+    for (uint32_t k = 0; k < m->keys; k++)
+        pins += m->here[k] && m->refused[k];
+    if (m->refused[key] || pins + room < c->capacity)
+        c->refused[key] = m->refused[key] = !m->refused[key];
 }
 
 static void compare_on_random_trace(const char *policy, int shape, uint32_t keys, uint32_t capacity,
                                     uint32_t most)
 {
     static cache c;
-    static naive m;
+    static naive_cache m;
     uint32_t set[MAX_SET], victims[MAX_SET], expected[MAX_SET], n_victims, n_expected;
     cache_open(&c, policy, keys, capacity);
-    memset(&m, 0, sizeof m);
-    m.frequency = strcmp(policy, "lfu") == 0;
-    m.capacity = capacity;
+    naive_open(&m, policy, keys);
     for (uint32_t step = 0; step < 1500; step++) {
         uint32_t n = draw_set(shape, keys, step, most, set);
         uint32_t misses = cache_route(&c, set, n, victims, &n_victims);
-        assert_int_equal(misses, naive_route(&m, set, n, expected, &n_expected));
+        assert_int_equal(misses, naive_serve(&m, capacity, set, n, expected, &n_expected));
         assert_int_equal(n_victims, n_expected);
         assert_memory_equal(victims, expected, n_victims * sizeof *victims);
         if (below(4) == 0)
@@ -234,7 +164,7 @@ static void compare_on_many_shapes(const char *policy)
     random_state = 20240607;
     for (size_t i = 0; i < sizeof key_counts / sizeof *key_counts; i++)
         for (int shape = 0; shape < SHAPES; shape++)
-            for (int round = 0; round < 4; round++) {
+            for (int round = 0; round < 2; round++) {
                 uint32_t keys = key_counts[i];
                 uint32_t capacity = 1 + below(keys < 200 ? keys : 200);
                 uint32_t most = 1 + below(capacity < MAX_SET ? capacity : MAX_SET);
@@ -242,43 +172,37 @@ static void compare_on_many_shapes(const char *policy)
             }
 }
 
-static void test_policy_lru_evicts_what_the_definition_says(void **state)
+static void test_policy_evicts_what_the_definition_says(void **state)
 {
     (void)state;
-    compare_on_many_shapes("lru");
+    for (uint32_t p = 0; mp_policy_name(p); p++)
+        compare_on_many_shapes(mp_policy_name(p));
 }
 
-static void test_policy_lfu_evicts_what_the_definition_says(void **state)
-{
-    (void)state;
-    compare_on_many_shapes("lfu");
-}
-
-/* Slots also leave without being victims (a shrinking pool, a failed load), and any subset of the
- * keys may be refused, all of them included. */
+/* Slots also leave without being victims (a shrinking pool, a failed load), victims are asked for
+ * and then kept, and any subset of the keys may be refused, all of them included. */
 static void compare_under_any_calls(const char *policy, uint32_t keys)
 {
     static cache c;
-    static naive m;
+    static naive_cache m;
     cache_open(&c, policy, keys, keys);
-    memset(&m, 0, sizeof m);
-    m.frequency = strcmp(policy, "lfu") == 0;
+    naive_open(&m, policy, keys);
     for (uint32_t step = 0; step < 4000; step++) {
         uint32_t key = below(keys);
-        entry *e = naive_find(&m, key);
-        if (e && below(3) == 0) {
+        if (m.here[key] && below(3) == 0) {
             c.policy->remove(c.state, key);
-            naive_forget(&m, e);
+            naive_remove(&m, key);
         } else {
-            (e ? c.policy->touch : c.policy->insert)(c.state, key);
-            naive_use(&m, key);
+            (m.here[key] ? c.policy->touch : c.policy->insert)(c.state, key);
+            (m.here[key] ? naive_touch : naive_insert)(&m, key);
         }
-        c.resident[key] = naive_find(&m, key) != NULL;
+        c.resident[key] = m.here[key];
         uint32_t odds = 1 + below(4);
         for (uint32_t k = 0; k < keys; k++)
-            c.refused[k] = m.pinned[k] = below(4) < odds;
-        const entry *worst = naive_worst(&m, NULL, 0);
-        assert_int_equal(c.policy->victim(c.state, may_evict, &c), worst ? worst->key : MP_NO_KEY);
+            c.refused[k] = m.refused[k] = below(4) < odds;
+        uint32_t worst = m.resident ? naive_victim(&m) : NAIVE_NONE;
+        assert_int_equal(c.policy->victim(c.state, may_evict, &c), worst);
+        assert_int_equal(c.policy->victim(c.state, may_evict, &c), worst);
     }
     cache_close(&c);
 }
@@ -287,10 +211,9 @@ static void test_policy_ranks_right_after_any_calls(void **state)
 {
     (void)state;
     random_state = 77;
-    for (uint32_t keys = 1; keys <= 12; keys++) {
-        compare_under_any_calls("lru", keys);
-        compare_under_any_calls("lfu", keys);
-    }
+    for (uint32_t keys = 1; keys <= 12; keys++)
+        for (uint32_t p = 0; mp_policy_name(p); p++)
+            compare_under_any_calls(mp_policy_name(p), keys);
 }
 
 /* The states of a per-layer pool lie side by side and must not reach into each other. */
@@ -298,29 +221,27 @@ static void test_policy_scopes_are_independent(void **state)
 {
     (void)state;
     enum { LAYERS = 5, EXPERTS = 7, SLOTS = 3 };
-    static const char *const names[] = {"lru", "lfu"};
-    for (int p = 0; p < 2; p++) {
+    for (uint32_t p = 0; mp_policy_name(p); p++) {
         static cache c[LAYERS];
-        static naive m[LAYERS];
-        const mp_policy *policy = mp_policy_find(names[p]);
+        static naive_cache m[LAYERS];
+        const mp_policy *policy = mp_policy_find(mp_policy_name(p));
         uint64_t bytes = policy->state_bytes(EXPERTS);
         assert_int_equal(bytes % 8, 0);
         unsigned char *block = malloc(LAYERS * bytes);
         assert_non_null(block);
         memset(c, 0, sizeof c);
-        memset(m, 0, sizeof m);
         for (uint32_t l = 0; l < LAYERS; l++) {
             c[l].policy = policy;
             c[l].state = block + l * bytes;
-            m[l].frequency = p == 1;
-            c[l].capacity = m[l].capacity = SLOTS;
+            c[l].capacity = SLOTS;
+            naive_open(&m[l], policy->name, EXPERTS);
             policy->init(c[l].state, EXPERTS);
         }
         for (uint32_t step = 0; step < 5000; step++) {
             uint32_t set[MAX_SET], victims[MAX_SET], expected[MAX_SET], nv, ne, l = below(LAYERS);
             uint32_t n = draw_set(SHAPE_SKEWED, EXPERTS, step, SLOTS, set);
             assert_int_equal(cache_route(&c[l], set, n, victims, &nv),
-                             naive_route(&m[l], set, n, expected, &ne));
+                             naive_serve(&m[l], SLOTS, set, n, expected, &ne));
             assert_int_equal(nv, ne);
             assert_memory_equal(victims, expected, nv * sizeof *victims);
         }
@@ -328,12 +249,52 @@ static void test_policy_scopes_are_independent(void **state)
     }
 }
 
+static bool is_nineteen(void *ctx, uint32_t key)
+{
+    (void)ctx;
+    return key == 19;
+}
+
+static bool is_any(void *ctx, uint32_t key)
+{
+    (void)ctx;
+    (void)key;
+    return true;
+}
+
+/* All of S3-FIFO's main queue refused, and nothing in the small one that would not have to go there
+ * first: that is then the victim. */
+static void test_policy_s3fifo_finds_the_only_key_that_may_go(void **state)
+{
+    (void)state;
+    const mp_policy *policy = mp_policy_find("s3fifo");
+    void *memory = malloc(policy->state_bytes(20));
+    assert_non_null(memory);
+    policy->init(memory, 20);
+    for (uint32_t key = 0; key < 20; key++)
+        policy->insert(memory, key);
+    for (uint32_t key = 0; key < 19; key++) {
+        policy->touch(memory, key);
+        policy->touch(memory, key);
+    }
+    assert_int_equal(policy->victim(memory, is_any, NULL), 0); /* and all but 19 have moved */
+    policy->touch(memory, 19);
+    policy->touch(memory, 19);
+    assert_int_equal(policy->victim(memory, is_nineteen, NULL), 19);
+    free(memory);
+}
+
 static void test_policy_is_found_by_name(void **state)
 {
     (void)state;
     assert_string_equal(mp_policy_find(NULL)->name, "lru");
-    assert_string_equal(mp_policy_find("lru")->name, "lru");
-    assert_string_equal(mp_policy_find("lfu")->name, "lfu");
+    static const char *const names[] = {"lru", "lfu", "lfu-aged", "sieve", "s3fifo", "lirs"};
+    uint32_t n = sizeof names / sizeof *names;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_string_equal(mp_policy_find(names[i])->name, names[i]);
+        assert_string_equal(mp_policy_name(i), names[i]);
+    }
+    assert_null(mp_policy_name(n));
     assert_null(mp_policy_find(""));
     assert_null(mp_policy_find("LRU"));
     assert_null(mp_policy_find("lru2"));
@@ -400,17 +361,15 @@ static uint64_t policy_misses(const rows *r, const char *policy, uint32_t capaci
     return misses;
 }
 
-static uint64_t naive_misses(const rows *r, bool frequency, uint32_t capacity, uint32_t per_set)
+static uint64_t naive_misses(const rows *r, const char *policy, uint32_t capacity, uint32_t per_set)
 {
-    static naive m;
+    static naive_cache m;
     uint32_t set[TRACE_TOP_K], victims[TRACE_TOP_K], n_victims;
     uint64_t misses = 0;
-    memset(&m, 0, sizeof m);
-    m.frequency = frequency;
-    m.capacity = capacity;
+    naive_open(&m, policy, TRACE_KEYS);
     for (size_t i = 0; i < rows_sets(r, per_set); i++) {
         rows_set(r, i, per_set, set);
-        misses += naive_route(&m, set, per_set, victims, &n_victims);
+        misses += naive_serve(&m, capacity, set, per_set, victims, &n_victims);
     }
     return misses;
 }
@@ -468,7 +427,6 @@ static void test_policy_lru_counts_a_real_trace(void **state)
             misses[c] = policy_misses(&r, "lru", capacities[c], per_set);
             assert_int_equal(misses[c], known[sets][c]);
             assert_int_equal(misses[c], distances[c]);
-            assert_int_equal(misses[c], naive_misses(&r, false, capacities[c], per_set));
         }
         print_misses(sets ? "lru, routed sets" : "lru, one by one", misses, &r);
     }
@@ -488,10 +446,23 @@ static void test_policy_lfu_counts_a_real_trace(void **state)
         for (int c = 0; c < 3; c++) {
             misses[c] = policy_misses(&r, "lfu", capacities[c], per_set);
             assert_int_equal(misses[c], known[sets][c]);
-            assert_int_equal(misses[c], naive_misses(&r, true, capacities[c], per_set));
         }
         print_misses(sets ? "lfu, routed sets" : "lfu, one by one", misses, &r);
     }
+    free(r.ids);
+}
+
+static void test_policy_counts_a_real_trace_by_its_definition(void **state)
+{
+    (void)state;
+    rows r;
+    assert_true(rows_load(&r, "tests/data/gpt-oss-20b-20requests.u8"));
+    r.n = 1000;
+    for (uint32_t p = 0; mp_policy_name(p); p++)
+        for (uint32_t per_set = 1; per_set <= TRACE_TOP_K; per_set += TRACE_TOP_K - 1)
+            for (int c = 0; c < 3; c++)
+                assert_int_equal(policy_misses(&r, mp_policy_name(p), capacities[c], per_set),
+                                 naive_misses(&r, mp_policy_name(p), capacities[c], per_set));
     free(r.ids);
 }
 
@@ -540,12 +511,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_policy_is_found_by_name),
-        cmocka_unit_test(test_policy_lru_evicts_what_the_definition_says),
-        cmocka_unit_test(test_policy_lfu_evicts_what_the_definition_says),
+        cmocka_unit_test(test_policy_evicts_what_the_definition_says),
         cmocka_unit_test(test_policy_ranks_right_after_any_calls),
+        cmocka_unit_test(test_policy_s3fifo_finds_the_only_key_that_may_go),
         cmocka_unit_test(test_policy_scopes_are_independent),
         cmocka_unit_test(test_policy_lru_counts_a_real_trace),
         cmocka_unit_test(test_policy_lfu_counts_a_real_trace),
+        cmocka_unit_test(test_policy_counts_a_real_trace_by_its_definition),
         cmocka_unit_test(test_policy_counts_the_whole_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,76 @@
+/* LFU with ageing: as LFU, but what was used often long ago does not stay for ever.
+ *
+ * The law: after AGE_USES uses for each key that is resident, an insertion being one, all counts
+ * are halved, a fraction rounded up. A key used at a constant rate so keeps a count of about two
+ * periods' uses; one that is no longer used is back among the newest after log2 of its count
+ * periods. Keys that become equal by this keep their order, and a use puts a key behind all others
+ * of its count.
+ *
+ * Halving costs one step per resident key: O(1) per use. */
+#include <stddef.h>
+
+#include "policy/counts.h"
+#include "policy/policies.h"
+
+#define AGE_USES 2
+
+typedef struct aged_state {
+    uint64_t uses; /* since the counts were last halved */
+} aged_state;
+
+static mp_counts *counts_of(void *state)
+{
+    return (mp_counts *)((aged_state *)state + 1);
+}
+
+static uint64_t aged_state_bytes(uint32_t keys)
+{
+    return sizeof(aged_state) + mp_counts_bytes(keys);
+}
+
+static void aged_init(void *state, uint32_t keys)
+{
+    *(aged_state *)state = (aged_state){0};
+    mp_counts_init(counts_of(state), keys);
+}
+
+static void grow_older(void *state)
+{
+    aged_state *aged = state;
+    if (++aged->uses < (uint64_t)AGE_USES * mp_counts_resident(counts_of(state)))
+        return;
+    mp_counts_halve(counts_of(state));
+    aged->uses = 0;
+}
+
+static void aged_insert(void *state, uint32_t key)
+{
+    mp_counts_insert(counts_of(state), key);
+    grow_older(state);
+}
+
+static void aged_touch(void *state, uint32_t key)
+{
+    mp_counts_use(counts_of(state), key);
+    grow_older(state);
+}
+
+static void aged_remove(void *state, uint32_t key)
+{
+    mp_counts_remove(counts_of(state), key);
+}
+
+static uint32_t aged_victim(void *state, mp_may_evict_fn may_evict, void *ctx)
+{
+    return mp_counts_victim(counts_of(state), may_evict, ctx);
+}
+
+const mp_policy mp_policy_lfu_aged = {
+    .name = "lfu-aged",
+    .state_bytes = aged_state_bytes,
+    .init = aged_init,
+    .insert = aged_insert,
+    .touch = aged_touch,
+    .remove = aged_remove,
+    .victim = aged_victim,
+};
