@@ -32,9 +32,9 @@ static void describe_form(const moepage_model *model, uint32_t form, moepage_for
         out->stored_bytes = of->stored_bytes;
         return;
     }
-    out->most_bytes = model->info.slot_bytes;
+    out->most_bytes = mp_model_most_bytes(model, form);
     out->image_bytes = (uint64_t)model->info.moe_layers * model->info.experts * out->most_bytes;
-    out->stored_bytes = model->info.routed_bytes;
+    out->stored_bytes = model->phantom ? out->image_bytes : model->info.routed_bytes;
 }
 
 moepage_status moepage_model_get_form(const moepage_model *model, uint32_t form,

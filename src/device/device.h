@@ -15,6 +15,7 @@
 #ifndef MP_DEVICE_DEVICE_H
 #define MP_DEVICE_DEVICE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -41,11 +42,13 @@ typedef struct mp_device {
 } mp_device;
 
 enum {
-    MP_CAP_SYNC_CALLER = 1u << 0 /* caller's memory is the device's memory: a plan's pointers may
+    MP_CAP_SYNC_CALLER = 1u << 0, /* caller's memory is the device's memory: a plan's pointers may
                                     be read by the calling thread, and x and y of an FFN too. The
                                     caller has no streams of its own: enter and follow do nothing.
                                     Without it, streams order the caller's work and ours, and no
                                     step waits for the device. */
+    MP_CAP_NO_BYTES = 1u << 1 /* a simulation: nothing stands behind device memory, nor behind host
+                                 memory that the device gave. Nobody reads or writes it. */
 };
 
 typedef struct mp_stream mp_stream;
@@ -105,6 +108,9 @@ struct mp_task {
     void (*run)(mp_task *task);
     mp_task *next; /* the device's */
     mp_tick due;   /* the device's */
+    /* That `run` takes; NULL = none. Where tasks run on the thread that waits for something else, one
+     * whose lock that thread holds is put off. */
+    pthread_mutex_t *lock;
 };
 
 struct mp_device_ops {

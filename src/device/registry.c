@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "device/host.h"
 #include "device/module.h"
+#include "device/sim.h"
 
 /* `which` is what follows the colon, NULL without one. */
 typedef moepage_status (*open_fn)(const char *name, const char *which,
@@ -34,12 +35,26 @@ static moepage_status open_cuda(const char *name, const char *which,
     return mp_module_open((uint32_t)ordinal, config, out);
 }
 
+static moepage_status open_sim(const char *name, const char *which,
+                               const moepage_device_config *config, mp_device **out)
+{
+    if (!which || !*which)
+        return mp_fail(MOEPAGE_E_NOT_FOUND,
+                       "device \"%s\": a simulated one is called \"sim:\" and the path of its "
+                       "machine's file",
+                       name);
+    mp_sim_profile profile;
+    moepage_status status = mp_sim_profile_read(which, &profile);
+    return status ? status : mp_sim_open(&profile, config, out);
+}
+
 static const struct {
     const char *kind;
     open_fn open;
 } kinds[] = {
     {"host", open_host},
     {"cuda", open_cuda},
+    {"sim", open_sim},
 };
 
 moepage_status mp_device_open(const char *name, const moepage_device_config *config,
@@ -51,5 +66,6 @@ moepage_status mp_device_open(const char *name, const moepage_device_config *con
             return kinds[i].open(name, name[length] ? name + length + 1 : NULL, config, out);
     }
     return mp_fail(MOEPAGE_E_NOT_FOUND,
-                   "there is no device \"%s\"; known are \"host\" and \"cuda:N\"", name);
+                   "there is no device \"%s\"; known are \"host\", \"cuda:N\" and \"sim:PATH\"",
+                   name);
 }

@@ -3,6 +3,8 @@
 #ifndef MP_MEMORY_HOME_H
 #define MP_MEMORY_HOME_H
 
+#include <stdbool.h>
+
 #include "base/handle.h"
 #include "base/ledger.h"
 #include "device/device.h"
@@ -25,6 +27,12 @@ moepage_status mp_home_open(mp_device *device, const moepage_device_config *conf
                             struct moepage_device **out);
 /* Nothing lives there any more. Closes the device too. */
 void mp_home_close(struct moepage_device *home);
+
+/* Does anything stand behind its memory, and the host memory that it gave? */
+static inline bool mp_home_has_bytes(const struct moepage_device *home)
+{
+    return !(home->device->caps & MP_CAP_NO_BYTES);
+}
 
 /* Device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
 moepage_status mp_home_workspace_alloc(struct moepage_device *home, uint64_t bytes, void **out);

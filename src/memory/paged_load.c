@@ -50,6 +50,10 @@ static bool can_decode(const struct moepage_model *model)
 
 moepage_status mp_paged_choose(const struct moepage_model *model, mp_paged_source *out)
 {
+    if (model->phantom)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the model \"%s\" is a shape without weights: there is nothing to page",
+                       model->info.architecture);
     if (!model->pack)
         *out = MP_PAGED_PIECES;
     else if (is_mapped(model, MOEPAGE_FORM_EXPH) && can_decode(model))

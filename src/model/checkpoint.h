@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "model/json.h"
+#include "base/json.h"
 #include "model/safetensors.h"
 #include "moepage.h"
 

@@ -6,12 +6,15 @@
 #include "base/status.h"
 #include "model/bank_extras.h"
 #include "model/pack.h"
+#include "model/phantom.h"
 #include "model/slot.h"
 
 bool mp_model_has_form(const struct moepage_model *model, uint32_t form)
 {
     if (form >= MP_FORMS)
         return false;
+    if (model->phantom)
+        return mp_phantom_has_form(model, form);
     return model->pack ? model->pack->forms[form].present : form == MOEPAGE_FORM_DENSE;
 }
 
@@ -23,6 +26,8 @@ static bool is_stored(const struct moepage_model *model, uint32_t form)
 
 uint64_t mp_model_image_room(const struct moepage_model *model, uint32_t form)
 {
+    if (model->phantom)
+        return mp_phantom_image_bytes(model, form);
     return is_stored(model, form) ? model->pack->forms[form].room : model->info.slot_bytes;
 }
 
@@ -30,6 +35,8 @@ uint64_t mp_model_most_bytes(const struct moepage_model *model, uint32_t form)
 {
     if (!mp_model_has_form(model, form))
         return 0;
+    if (model->phantom)
+        return mp_phantom_image_bytes(model, form);
     return model->pack ? model->pack->forms[form].most_bytes : model->info.slot_bytes;
 }
 
@@ -37,6 +44,9 @@ void mp_model_find_image(const struct moepage_model *model, uint32_t layer, uint
                          uint32_t form, mp_image *out)
 {
     *out = (mp_image){.bytes = model->info.slot_bytes};
+    if (model->phantom)
+        *out = (mp_image){.mapped = model->phantom->nothing,
+                          .bytes = mp_phantom_image_bytes(model, form)};
     if (!is_stored(model, form))
         return;
     mp_pack_record record =
@@ -50,6 +60,10 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
                          uint32_t form, mp_image_part *parts)
 {
     assert(form != MOEPAGE_FORM_DENSE && mp_model_has_form(model, form));
+    if (model->phantom) {
+        mp_phantom_find_parts(model, parts);
+        return;
+    }
     mp_pack_record record =
         mp_pack_record_of(&model->pack->forms[form], mp_pack_key(model, layer, expert));
     mp_pack_parts_of(model, form, &record, parts);
@@ -100,6 +114,9 @@ moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t l
         return mp_fail(MOEPAGE_E_ARGUMENT, "an image of form %u needs %llu bytes, not %llu", form,
                        (unsigned long long)mp_model_image_room(model, form),
                        (unsigned long long)room);
+    if (model->phantom)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the model is a shape without weights: its experts cannot be read");
     if (model->pack)
         return mp_pack_read_image(model, layer, expert, form, buffer, read_bytes);
     moepage_status status = gather(model, layer, expert, buffer);

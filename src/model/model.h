@@ -68,10 +68,11 @@ struct moepage_model {
     void *read_user;
     int32_t *layer_of_moe; /* [moe_layers] */
     mp_log log;
-    /* Where the rest is: at most one of the three. */
+    /* Where the rest is: at most one of the four. */
     struct mp_checkpoint *checkpoint; /* mapped files, tensor directory, config text */
     struct mp_pack *pack;             /* a mapped .moepack */
     struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
+    struct mp_phantom *phantom;       /* there is none */
 };
 
 /* Opens a checkpoint directory; what moepage_model_open does. */
@@ -142,6 +143,12 @@ moepage_status mp_model_check_mapped(const struct moepage_model *model, uint32_t
                                      uint32_t expert, uint32_t form);
 bool mp_model_mapped_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                                 uint32_t form);
+
+/* Are experts kept as images, mapped or to be read? Else as pieces. */
+static inline bool mp_model_keeps_images(const struct moepage_model *model)
+{
+    return model->pack || model->phantom;
+}
 
 /* Index of (layer, expert, piece 0) in `sources`. */
 static inline uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer,

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/json.h"
 #include "base/status.h"
-#include "model/json.h"
 
 #define PREFIX_BYTES 8u
 #define METADATA_KEY "__metadata__"

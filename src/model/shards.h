@@ -3,7 +3,7 @@
 #ifndef MP_MODEL_SHARDS_H
 #define MP_MODEL_SHARDS_H
 
-#include "model/json.h"
+#include "base/json.h"
 #include "moepage.h"
 
 struct mp_checkpoint;

@@ -70,7 +70,8 @@ void test_mark_completes_with_what_was_waited_for(void **state)
 
 static moepage_status fill_or_fail(const mp_copy *copy, void *out)
 {
-    memset(out, 1, copy->bytes);
+    if (subject->holds_bytes)
+        memset(out, 1, copy->bytes);
     return copy->fill_key[0] % 3 == 1 ? MOEPAGE_E_IO : MOEPAGE_OK;
 }
 
@@ -105,8 +106,10 @@ void test_settle_shows_failures(void **state)
     (void)state;
     rig r;
     rig_open(&r, 2, 0);
-    check_settle(&r, MP_STREAM_DEMAND);
-    check_settle(&r, MP_STREAM_PREFETCH);
+    if (subject->holds_bytes) {
+        check_settle(&r, MP_STREAM_DEMAND);
+        check_settle(&r, MP_STREAM_PREFETCH);
+    }
     check_settle(&r, MP_STREAM_COLD);
     rig_close(&r);
 }

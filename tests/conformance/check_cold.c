@@ -75,7 +75,8 @@ static moepage_status take_turn(const mp_copy *copy, void *out)
     while (inside > most && !atomic_compare_exchange_weak(s->most, &most, inside)) {
     }
     s->wrong += copy->fill_key[0] != s->next++;
-    memset(out, (int)copy->fill_key[0], copy->bytes);
+    if (subject->holds_bytes)
+        memset(out, (int)copy->fill_key[0], copy->bytes);
     atomic_fetch_sub(s->inside, 1);
     return MOEPAGE_OK;
 }
@@ -112,7 +113,8 @@ void test_cold_streams_keep_their_order(void **state)
         MUST(r.ops->sync(streams[s], last[s]));
         assert_int_equal(sequences[s].next, EACH);
         assert_int_equal(sequences[s].wrong, 0);
-        assert_int_equal(memory[s], (EACH - 1) & 0xff);
+        if (subject->holds_bytes)
+            assert_int_equal(memory[s], (EACH - 1) & 0xff);
     }
     assert_in_range(most, 1, r.device->io_threads);
     rig_close(&r);

@@ -107,6 +107,7 @@ static void *post_all(void *arg)
 void test_task_runs_alone(void **state)
 {
     (void)state;
+    NEEDS(any_thread);
     enum { THREADS = 4, EACH = 500 };
     rig r;
     rig_open(&r, 1, 0);

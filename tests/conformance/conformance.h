@@ -19,8 +19,10 @@ typedef struct conformance_subject {
 
     /* Work goes on while nobody waits for it. Tests that hold a transfer up on purpose need it. */
     bool asynchronous;
-    /* Transfers move bytes and kernels compute. */
+    /* Transfers move bytes, from fill callbacks too where they cross the bus, and kernels compute. */
     bool holds_bytes;
+    /* Its functions may be called from any thread. */
+    bool any_thread;
     /* The throttle given to `open` is obeyed. */
     bool has_throttle;
     /* It is simulated: long tests take a part of their cases, all of them when MP_TEST_LONG is set. */

@@ -48,6 +48,7 @@ static int run_named(const char *name)
         .open = open_named,
         .asynchronous = true,
         .holds_bytes = true,
+        .any_thread = true,
         .slow = getenv("MP_TEST_SLOW") != NULL,
     };
     return conformance_run(&cuda);
@@ -61,6 +62,7 @@ int cuda_subject_run(const char *name, const sim_cuda_config *of)
         .closed = sim_cuda_close,
         .asynchronous = true,
         .holds_bytes = true,
+        .any_thread = true,
         .slow = true,
     };
     const char *named = getenv("MP_TEST_DEVICE");

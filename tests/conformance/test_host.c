@@ -20,6 +20,7 @@ int main(void)
         .open = open_host,
         .asynchronous = true,
         .holds_bytes = true,
+        .any_thread = true,
         .has_throttle = true,
     };
     return conformance_run(&host);

@@ -1,5 +1,5 @@
 /* Typed reading of JSON objects. */
-#include "model/json.h"
+#include "base/json.h"
 
 #include <string.h>
 

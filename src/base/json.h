@@ -1,6 +1,6 @@
 /* json.h — typed reading of a JSON object, with sentences that name file, key, value and range. */
-#ifndef MP_MODEL_JSON_H
-#define MP_MODEL_JSON_H
+#ifndef MP_BASE_JSON_H
+#define MP_BASE_JSON_H
 
 #include <jansson.h>
 #include <stddef.h>

@@ -1,0 +1,69 @@
+/* sim_run.h — the simulated device from the inside: its units at work, and its clock. */
+#ifndef MP_DEVICE_SIM_RUN_H
+#define MP_DEVICE_SIM_RUN_H
+
+#include "device/sim.h"
+#include "device/sim_stream.h"
+
+#define MP_SIM_MOST_READS 64u
+
+/* A unit that does one thing at a time. */
+typedef struct mp_sim_engine {
+    mp_stream *stream; /* whose oldest entry it is at; NULL = idle */
+    uint64_t end_ns;
+} mp_sim_engine;
+
+/* One read from cold storage: first its latency, then it moves. */
+typedef struct mp_sim_read {
+    mp_stream *stream;
+    bool moving;
+    uint64_t moves_ns;      /* when the latency ends */
+    unsigned __int128 left; /* of its bytes, in parts of 10^9 */
+} mp_sim_read;
+
+/* Reads share the bandwidth: each of n that move has one nth of it. */
+typedef struct mp_sim_cold {
+    mp_sim_read reads[MP_SIM_MOST_READS];
+    uint32_t n, n_moving, most;
+    uint64_t as_of_ns; /* `left` is as it was then */
+    uint64_t next_ns;  /* when something happens; UINT64_MAX = never */
+    uint32_t next;     /* to which read */
+    uint64_t since_ns; /* busy, while n > 0 */
+} mp_sim_cold;
+
+typedef struct mp_sim {
+    mp_device device;
+    mp_sim_profile profile; /* with the bus's speed as it was opened with */
+    mp_sim_queues queues;
+    uint64_t now_ns;
+    mp_sim_engine engines[MP_SIM_COLD];
+    mp_sim_cold cold;
+    mp_sim_usage usage; /* busy times of what runs counted to its end */
+    bool in_task;
+    bool poisoned;
+    char poison_text[160];
+    uint64_t device_bytes, host_bytes; /* given out */
+    bool has_arena;
+    mp_stream *caller_compute, *caller_bus; /* of mp_sim_work and mp_sim_transfer */
+} mp_sim;
+
+/* Lets time pass until the tick has completed, or until then; not from a task. */
+void mp_sim_run_to_tick(mp_sim *sim, const mp_stream *stream, mp_tick tick);
+void mp_sim_run_to_time(mp_sim *sim, uint64_t ns);
+/* Until the stream's work is done and the tasks that follow it have run; NULL: until all have. */
+void mp_sim_run_out(mp_sim *sim, const mp_stream *stream);
+
+/* ---- costs (sim_cost.c) ---- */
+
+/* Nanoseconds for `amount` at `per_s`, rounded up. */
+uint64_t mp_sim_ns(uint64_t amount, uint64_t per_s);
+
+/* What runs on the device: as long as its arithmetic or its memory takes. */
+uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes);
+
+/* A kernel as work; `args` as of its launch. */
+mp_sim_entry mp_sim_kernel_work(const mp_sim_profile *profile, mp_kernel kernel, const void *args);
+/* A transfer on a stream of this class. */
+mp_sim_entry mp_sim_copy_work(const mp_sim_profile *profile, mp_stream_class cls, uint64_t bytes);
+
+#endif

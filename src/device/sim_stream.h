@@ -1,0 +1,101 @@
+/* sim_stream.h — streams of the simulated device, and the units that serve them: what may run next.
+ *
+ * A stream is a ring of entries: work and marks, which have ticks, and waits, which have none. Only
+ * its oldest entry can be ready, so a stream is idle, in one unit's queue, running, or parked behind
+ * the stream whose tick its oldest entry waits for. Which unit serves a stream is its oldest entry's
+ * affair: one stream may compute and decode in turn.
+ *
+ * A unit takes what was submitted first, of what is urgent if there is any. Nothing here knows the
+ * time; sim_run.c does. */
+#ifndef MP_DEVICE_SIM_STREAM_H
+#define MP_DEVICE_SIM_STREAM_H
+
+#include "device/device.h"
+#include "device/worker.h"
+
+typedef enum mp_sim_unit_kind {
+    MP_SIM_BUS,
+    MP_SIM_COMPUTE,
+    MP_SIM_DECODER,
+    MP_SIM_COLD,
+    MP_SIM_UNITS
+} mp_sim_unit_kind;
+
+/* What the units have in common, and what becomes due. */
+typedef struct mp_sim_queues mp_sim_queues;
+
+typedef enum mp_sim_entry_kind { MP_SIM_WORK, MP_SIM_MARK, MP_SIM_WAIT } mp_sim_entry_kind;
+
+typedef struct mp_sim_entry {
+    mp_sim_entry_kind kind;
+    mp_sim_unit_kind unit; /* of WORK */
+    uint64_t number;       /* of WORK: counts submissions to the device */
+    uint64_t ns;    /* of WORK: how long the unit is busy with it; of COLD the latency alone */
+    uint64_t bytes; /* of WORK: moved, or decoded */
+    union {
+        mp_stream *other;            /* of WAIT; holds a reference */
+        const _Atomic int32_t *skip; /* of DECODER: not NULL and not 0 = nothing to do */
+    };
+    mp_tick tick; /* of WAIT: the one waited for */
+} mp_sim_entry;
+
+struct mp_stream {
+    mp_sim_queues *queues;
+    mp_stream_class cls;
+    uint32_t urgency;    /* index into a unit's `ready` */
+    uint32_t references; /* its owner, and waits of other streams */
+    bool idle;
+    mp_tick submitted, completed;
+    uint32_t head, tail,
+        room; /* free-running positions in `entries`, whose length is a power of 2 */
+    mp_sim_entry *entries;
+    mp_copy *copies; /* of COLD streams, beside `entries`: what is to be filled */
+    mp_stream *next; /* in whichever list it is */
+    mp_stream *parked_behind;
+    mp_stream *parked;  /* behind this one, in no order */
+    mp_task_list tasks; /* posted after ticks still to come, in order of these */
+    uint64_t last_due;  /* which of all due tasks was this stream's last */
+};
+
+typedef struct mp_sim_unit {
+    mp_stream *ready[2]; /* by number of submission: urgent, and what runs when nothing is urgent */
+} mp_sim_unit;
+
+struct mp_sim_queues {
+    mp_sim_unit units[MP_SIM_UNITS];
+    uint64_t n_work; /* submitted so far */
+    mp_task_list due;
+    uint64_t n_due; /* tasks ever */
+};
+
+/* A stream with one reference, or NULL for want of memory. */
+mp_stream *mp_sim_stream_new(mp_sim_queues *queues, mp_stream_class cls);
+/* Gives up one reference; frees the stream with the last. */
+void mp_sim_stream_release(mp_stream *stream);
+
+/* Room for `n` more entries; NO_MEMORY. */
+moepage_status mp_sim_stream_reserve(mp_stream *stream, uint32_t n);
+
+/* There is room. `copy`: of COLD streams. Returns the tick. */
+mp_tick mp_sim_stream_work(mp_stream *stream, const mp_sim_entry *entry, const mp_copy *copy);
+mp_tick mp_sim_stream_mark(mp_stream *stream);
+void mp_sim_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
+
+/* A task for when the tick has completed. */
+void mp_sim_stream_post(mp_stream *stream, mp_tick tick, mp_task *task);
+void mp_sim_task_due(mp_sim_queues *queues, mp_task *task);
+
+/* What a unit takes next; NULL when there is nothing. The stream then runs until it is finished. */
+mp_stream *mp_sim_unit_take(mp_sim_unit *unit);
+
+/* The running stream's oldest entry, and its end. */
+static inline const mp_sim_entry *mp_sim_stream_oldest(const mp_stream *stream)
+{
+    return &stream->entries[stream->tail & (stream->room - 1)];
+}
+void mp_sim_stream_finish(mp_stream *stream);
+
+/* Drops waits that no work follows; all of it has completed. */
+void mp_sim_stream_drop_waits(mp_stream *stream);
+
+#endif

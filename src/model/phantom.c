@@ -1,0 +1,205 @@
+/* Models without weights: a slot's layout and the sizes of images, from a shape. */
+#include "model/phantom.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+#include "base/errno_text.h"
+#include "base/status.h"
+#include "model/shape.h"
+#include "model/slot.h"
+
+#define PART_ALIGN 16u
+#define SCALE_BLOCK 128u
+
+/* ---- the shape ---- */
+
+static moepage_status check(const mp_phantom_shape *shape)
+{
+    if (!shape->name || !*shape->name ||
+        strlen(shape->name) >= sizeof((mp_phantom *)0)->architecture)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "the shape's name is %s, it must have 1 to %zu bytes",
+                       !shape->name   ? "NULL"
+                       : *shape->name ? "too long"
+                                      : "empty",
+                       sizeof((mp_phantom *)0)->architecture - 1);
+    if (shape->dtype != MOEPAGE_DTYPE_BF16 && shape->dtype != MOEPAGE_DTYPE_F8_E4M3)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "dtype is %u, it must be BF16 or F8_E4M3", shape->dtype);
+    if (!(shape->exph_ratio >= 0 && shape->exph_ratio <= 1))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "exph_ratio is %g, it must be 0 to 1",
+                       shape->exph_ratio);
+    return MOEPAGE_OK;
+}
+
+static uint64_t blocks(uint64_t length)
+{
+    return (length + SCALE_BLOCK - 1) / SCALE_BLOCK;
+}
+
+static void add_tensor(struct moepage_model *model, uint32_t role, uint32_t dtype, uint64_t rows,
+                       uint64_t columns)
+{
+    uint32_t t = model->info.expert_tensors++;
+    model->tensors[t] =
+        (moepage_expert_tensor){.role = role, .dtype = dtype, .rank = 2, .shape = {rows, columns}};
+    model->pieces[t] = (mp_piece){.tensor = t};
+    model->n_pieces++;
+}
+
+/* FP8 weights have a scale per block, of gate's rows and of up's apart. */
+static void add_tensors(struct moepage_model *model, uint32_t dtype)
+{
+    const uint64_t h = model->info.hidden, i = model->info.expert_intermediate;
+    if (dtype == MOEPAGE_DTYPE_BF16) {
+        add_tensor(model, MOEPAGE_ROLE_GATE_UP, dtype, 2 * i, h);
+        add_tensor(model, MOEPAGE_ROLE_DOWN, dtype, h, i);
+        return;
+    }
+    add_tensor(model, MOEPAGE_ROLE_GATE, dtype, i, h);
+    add_tensor(model, MOEPAGE_ROLE_UP, dtype, i, h);
+    add_tensor(model, MOEPAGE_ROLE_DOWN, dtype, h, i);
+    add_tensor(model, MOEPAGE_ROLE_GATE_SCALE, MOEPAGE_DTYPE_F32, blocks(i), blocks(h));
+    add_tensor(model, MOEPAGE_ROLE_UP_SCALE, MOEPAGE_DTYPE_F32, blocks(i), blocks(h));
+    add_tensor(model, MOEPAGE_ROLE_DOWN_SCALE, MOEPAGE_DTYPE_F32, blocks(h), blocks(i));
+    model->ffn.scale.rows = model->ffn.scale.columns = SCALE_BLOCK;
+}
+
+static moepage_status lay_out(struct moepage_model *model, const mp_phantom_shape *shape)
+{
+    model->info = (moepage_model_info){
+        .struct_size = sizeof model->info,
+        .layers = shape->layers,
+        .moe_layers = shape->moe_layers,
+        .experts = shape->experts,
+        .top_k = shape->top_k,
+        .hidden = shape->hidden,
+        .expert_intermediate = shape->expert_intermediate,
+    };
+    add_tensors(model, shape->dtype);
+    moepage_status status = mp_shape_check_counts(&model->info, MOEPAGE_E_ARGUMENT);
+    if (!status)
+        status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
+    if (status)
+        return status;
+    for (uint32_t t = 0; t < model->n_pieces; t++)
+        model->pieces[t].bytes = model->tensors[t].bytes;
+    mp_slot_find_ffn(model, true);
+    return MOEPAGE_OK;
+}
+
+/* The MoE layers are the last ones. */
+static moepage_status list_layers(struct moepage_model *model)
+{
+    const uint32_t moe = model->info.moe_layers, dense = model->info.layers - moe;
+    model->layer_of_moe = mp_alloc_array(moe, sizeof *model->layer_of_moe);
+    if (!model->layer_of_moe)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %u layers", moe);
+    for (uint32_t i = 0; i < moe; i++)
+        model->layer_of_moe[i] = (int32_t)(dense + i);
+    return MOEPAGE_OK;
+}
+
+/* ---- images ---- */
+
+bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form)
+{
+    return form == MOEPAGE_FORM_DENSE ||
+           (form == MOEPAGE_FORM_EXPH && model->phantom->exph_ratio > 0);
+}
+
+/* Scales are kept as they are. */
+static bool is_coded(const moepage_expert_tensor *tensor)
+{
+    return tensor->dtype != MOEPAGE_DTYPE_F32;
+}
+
+static uint64_t part_bytes(const struct moepage_model *model, const moepage_expert_tensor *tensor)
+{
+    uint64_t bytes = tensor->bytes;
+    if (is_coded(tensor))
+        bytes = 1 + (uint64_t)((double)(tensor->bytes - 1) * model->phantom->exph_ratio);
+    return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+}
+
+void mp_phantom_find_parts(const struct moepage_model *model, mp_image_part *parts)
+{
+    uint64_t offset = 0;
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        const moepage_expert_tensor *tensor = &model->tensors[t];
+        parts[t] = (mp_image_part){
+            .offset = offset,
+            .bytes = part_bytes(model, tensor),
+            .form = is_coded(tensor) ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE,
+        };
+        offset += parts[t].bytes;
+    }
+}
+
+uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form)
+{
+    uint64_t bytes = 0;
+    if (form == MOEPAGE_FORM_DENSE)
+        return model->info.slot_bytes;
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++)
+        bytes += part_bytes(model, &model->tensors[t]);
+    return bytes;
+}
+
+/* ---- life ---- */
+
+/* One place for all images: nobody tells them apart. */
+static moepage_status map_nothing(mp_phantom *phantom, uint64_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "%llu bytes of address space for a shape: %s",
+                       (unsigned long long)bytes, mp_errno_text_of(errno).text);
+    phantom->nothing = base;
+    phantom->nothing_bytes = bytes;
+    return MOEPAGE_OK;
+}
+
+static moepage_status build(struct moepage_model *model, const mp_phantom_shape *shape)
+{
+    mp_phantom *phantom = mp_alloc(sizeof *phantom);
+    if (!phantom)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a shape");
+    model->phantom = phantom;
+    phantom->cold = shape->cold;
+    phantom->exph_ratio = shape->exph_ratio;
+    strcpy(phantom->architecture, shape->name);
+    moepage_status status = lay_out(model, shape);
+    if (!status)
+        status = list_layers(model);
+    if (!status && !shape->cold)
+        status = map_nothing(phantom, model->info.slot_bytes);
+    model->info.architecture = phantom->architecture;
+    return status;
+}
+
+moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepage_model **out)
+{
+    moepage_status status = check(shape);
+    if (status)
+        return status;
+    struct moepage_model *model = mp_alloc(sizeof *model);
+    if (!model)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a model");
+    status = build(model, shape);
+    if (status) {
+        mp_model_free(model);
+        return status;
+    }
+    mp_handle_open(&model->handle, MP_KIND_MODEL);
+    *out = model;
+    return MOEPAGE_OK;
+}
+
+void mp_phantom_free(mp_phantom *phantom)
+{
+    if (phantom && phantom->nothing)
+        munmap(phantom->nothing, phantom->nothing_bytes);
+    mp_free(phantom);
+}
