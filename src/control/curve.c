@@ -1,0 +1,83 @@
+/* Miss curves: sums over a decayed histogram of distances, taken from the far end, so that they
+ * never increase with capacity whatever is rounded on the way. */
+#include "control/curve.h"
+
+#include <assert.h>
+#include <float.h>
+#include <string.h>
+
+static uint64_t width_for(uint64_t most, uint32_t max_bins)
+{
+    assert(max_bins > 0);
+    const uint64_t width = most / max_bins + (most % max_bins != 0);
+    return width > 0 ? width : 1;
+}
+
+uint32_t mp_curve_bins(uint64_t most, uint32_t max_bins)
+{
+    const uint64_t width = width_for(most, max_bins);
+    return (uint32_t)(most / width + (most % width != 0)) + 1;
+}
+
+void mp_curve_init(mp_curve *curve, double *bins, uint64_t most, uint32_t max_bins)
+{
+    const uint32_t n = mp_curve_bins(most, max_bins);
+    *curve = (mp_curve){.bins = bins, .n_bins = n - 1, .width = width_for(most, max_bins)};
+    for (uint32_t i = 0; i < n; i++)
+        bins[i] = 0;
+}
+
+void mp_curve_add(mp_curve *curve, uint64_t distance, double weight)
+{
+    assert(weight >= 0);
+    const uint64_t bin = distance / curve->width;
+    curve->bins[bin < curve->n_bins ? bin : curve->n_bins] += weight;
+    curve->warm += weight;
+    curve->accesses = curve->warm + curve->first;
+}
+
+void mp_curve_add_first(mp_curve *curve, double weight)
+{
+    assert(weight >= 0);
+    curve->first += weight;
+    curve->accesses = curve->warm + curve->first;
+}
+
+/* What is in bin `from` and beyond. */
+static double sum_from(const mp_curve *curve, uint32_t from)
+{
+    double sum = 0;
+    for (uint32_t i = curve->n_bins + 1; i > from; i--)
+        sum += curve->bins[i - 1];
+    return sum;
+}
+
+/* Never a subnormal number: an idle curve's bins would all become such, and slow every sum down. */
+static double decayed(double value, double factor)
+{
+    const double left = value * factor;
+    return left >= DBL_MIN ? left : 0;
+}
+
+void mp_curve_decay(mp_curve *curve, double factor)
+{
+    assert(factor >= 0 && factor <= 1);
+    for (uint32_t i = 0; i <= curve->n_bins; i++)
+        curve->bins[i] = decayed(curve->bins[i], factor);
+    curve->warm = sum_from(curve, 0);
+    curve->first = decayed(curve->first, factor);
+    curve->accesses = curve->warm + curve->first;
+}
+
+double mp_curve_misses(const mp_curve *curve, double capacity)
+{
+    if (!(capacity > 0))
+        return curve->warm;
+    const double at = capacity / (double)curve->width;
+    double misses = curve->bins[curve->n_bins];
+    if (at < curve->n_bins) {
+        const uint32_t bin = (uint32_t)at;
+        misses = sum_from(curve, bin + 1) + curve->bins[bin] * (1 - (at - bin));
+    }
+    return misses < curve->warm ? misses : curve->warm;
+}

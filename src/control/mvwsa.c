@@ -1,0 +1,126 @@
+/* MV-WSA's online law: the predicted optimum, and whether and how far to go towards it now. */
+#include "control/mvwsa.h"
+
+/* A smaller gain, relative to the cost, is how sums were rounded. */
+#define ROUNDING 1e-9
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+void mp_mvwsa_defaults(uint64_t max_experts, mp_mvwsa_config *config)
+{
+    *config = (mp_mvwsa_config){
+        .decay = 0.7,
+        .gate = 0.02,
+        .min_samples = 2.0 * (double)most(max_experts, 32),
+        .rate_limit = most(max_experts / 4, 1),
+        .dead_zone = most(max_experts / 64, 1),
+        .grid = 64,
+        .patience = 2,
+    };
+}
+
+void mp_mvwsa_init(mp_mvwsa *mvwsa, const mp_mvwsa_config *config)
+{
+    *mvwsa = (mp_mvwsa){.config = *config};
+    mvwsa->config.rate_limit = most(config->rate_limit, 1);
+    mvwsa->config.dead_zone = least(config->dead_zone, mvwsa->config.rate_limit);
+}
+
+static uint64_t distance(const mp_split *a, const mp_split *b)
+{
+    return a->experts > b->experts ? a->experts - b->experts : b->experts - a->experts;
+}
+
+static bool clears_gate(const mp_mvwsa_config *config, const mp_mvwsa_answer *answer)
+{
+    const double gain = answer->cost_now_ns - answer->cost_best_ns;
+    const double gate = config->gate > ROUNDING ? config->gate : ROUNDING;
+    return gain > 0 && gain >= gate * answer->cost_now_ns;
+}
+
+/* One more burst asks for more or fewer experts. Has that been so for long enough? */
+static bool is_patient(mp_mvwsa *mvwsa, bool more)
+{
+    const int32_t enough =
+        mvwsa->config.patience < INT32_MAX ? (int32_t)mvwsa->config.patience : INT32_MAX;
+    int32_t same = more ? mvwsa->streak : -mvwsa->streak;
+    same = same < 0 ? 1 : same + (same < enough);
+    mvwsa->streak = more ? same : -same;
+    return same >= enough;
+}
+
+/* Is the target worth going to, and are the samples? */
+static mp_mvwsa_why judge(const mp_mvwsa_config *config, const mp_split_bounds *bounds,
+                          const mp_split_costs *costs, const mp_split *now, mp_mvwsa_answer *answer)
+{
+    if (!(costs->experts->warm >= config->min_samples))
+        return MP_MVWSA_COLD;
+    mp_split_configure(bounds, costs, config->grid, &answer->target);
+    answer->cost_best_ns = mp_split_cost(costs, &answer->target);
+    if (!clears_gate(config, answer))
+        return MP_MVWSA_GATE;
+    return distance(now, &answer->target) < most(config->dead_zone, 1) ? MP_MVWSA_DEAD_ZONE
+                                                                       : MP_MVWSA_MOVE;
+}
+
+/* A step as long as the rate limit allows; a little shorter if the rest of the way would be inside
+ * the dead zone and never be gone: the optimum may lie at the edge of a cliff. */
+static uint64_t step_of(const mp_mvwsa_config *config, uint64_t way)
+{
+    if (way <= config->rate_limit)
+        return way;
+    return least(config->rate_limit, way - config->dead_zone);
+}
+
+static mp_split towards(const mp_mvwsa_config *config, const mp_split_bounds *bounds,
+                        const mp_split *now, const mp_split *target)
+{
+    const uint64_t way = distance(now, target), step = step_of(config, way);
+    mp_split next = *target;
+    if (step < way)
+        mp_split_with_experts(bounds,
+                              target->experts > now->experts ? now->experts + step
+                                                             : now->experts - step,
+                              &next);
+    return next;
+}
+
+/* Leaves a split that violates the bounds. What had been asked for there no longer counts. */
+static mp_mvwsa_why leave(mp_mvwsa *mvwsa, const mp_split_bounds *bounds,
+                          const mp_split_costs *costs, mp_mvwsa_answer *answer)
+{
+    mvwsa->streak = 0;
+    if (!mp_split_with_experts(bounds, answer->next.experts, &answer->next))
+        return MP_MVWSA_INFEASIBLE;
+    mp_split_configure(bounds, costs, mvwsa->config.grid, &answer->target);
+    answer->cost_best_ns = mp_split_cost(costs, &answer->target);
+    return MP_MVWSA_MOVE;
+}
+
+void mp_mvwsa_burst(mp_mvwsa *mvwsa, const mp_split_bounds *bounds, const mp_split_costs *costs,
+                    const mp_split *now, mp_mvwsa_answer *out)
+{
+    const mp_mvwsa_config *config = &mvwsa->config;
+    mp_mvwsa_answer answer = {.next = *now, .target = *now};
+    answer.cost_now_ns = answer.cost_best_ns = mp_split_cost(costs, now);
+    if (!mp_split_within(bounds, now)) {
+        answer.why = leave(mvwsa, bounds, costs, &answer);
+    } else {
+        answer.why = judge(config, bounds, costs, now, &answer);
+        if (answer.why != MP_MVWSA_MOVE)
+            mvwsa->streak = 0;
+        else if (!is_patient(mvwsa, answer.target.experts > now->experts))
+            answer.why = MP_MVWSA_PATIENCE;
+        else
+            answer.next = towards(config, bounds, now, &answer.target);
+    }
+    *out = answer;
+}
