@@ -119,7 +119,7 @@ static moepage_status read_name(const mp_json *json, mp_sim_profile *out)
                        : json_is_string(value) ? "empty"
                                                : "no string",
                        sizeof out->name - 1);
-    strcpy(out->name, name);
+    memcpy(out->name, name, strlen(name) + 1);
     return MOEPAGE_OK;
 }
 

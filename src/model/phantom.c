@@ -169,7 +169,7 @@ static moepage_status build(struct moepage_model *model, const mp_phantom_shape 
     model->phantom = phantom;
     phantom->cold = shape->cold;
     phantom->exph_ratio = shape->exph_ratio;
-    strcpy(phantom->architecture, shape->name);
+    memcpy(phantom->architecture, shape->name, strlen(shape->name) + 1);
     moepage_status status = lay_out(model, shape);
     if (!status)
         status = list_layers(model);
