@@ -103,7 +103,8 @@ static double experts_ns(const mp_split_costs *costs, uint64_t experts)
 
 static double kv_ns(const mp_split_costs *costs, uint64_t kv)
 {
-    return costs->kv ? costs->kv_miss_ns * mp_curve_misses(costs->kv, (double)kv) : 0;
+    double holds = floor((double)kv / (1 + costs->kv_headroom));
+    return costs->kv ? costs->kv_miss_ns * mp_curve_misses(costs->kv, holds) : 0;
 }
 
 double mp_split_cost(const mp_split_costs *costs, const mp_split *split)

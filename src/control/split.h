@@ -41,6 +41,8 @@ typedef struct mp_split_costs {
     const mp_curve *kv;      /* over KV units; NULL: nothing is known of KV reuse, its cost is 0 */
     double expert_miss_ns;   /* of one access that misses */
     double kv_miss_ns;       /* of one KV unit that has to be swapped in or computed again */
+    double kv_headroom;      /* sequences grow: what comes back needs so much more than it did, as a
+                           fraction. An LRU that is a little too small misses all of a cycle */
 } mp_split_costs;
 
 /* The admission floor (eq. 6) in KV units of `unit_blocks` blocks: `concurrency` sequences of
