@@ -49,7 +49,8 @@ SHARED  := $(if $(SAN),,$(LIB)/libmoepage.so.0)
 LIB_SRC      := $(sort $(wildcard src/*/*.c))
 TOOL_SRC     := $(sort $(wildcard examples/*.c))
 PLUGIN_SRC   := $(sort $(wildcard examples/cuda/*.c))
-PART_SRC     := $(filter-out $(PLUGIN_SRC),$(sort $(wildcard examples/*/*.c)))
+SIM_SRC      := $(sort $(wildcard examples/sim/*.c))
+PART_SRC     := $(filter-out $(PLUGIN_SRC) $(SIM_SRC),$(sort $(wildcard examples/*/*.c)))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
 SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu sim,tests/$(d)/%), \
                              $(sort $(wildcard tests/*/*.c)))
@@ -115,6 +116,8 @@ LINK    = $(CC) -pthread $(SAN_FLAGS) $(LDFLAGS) -Wl,--as-needed
 
 $(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(ISA)
 $(OBJ)/examples/%.o: PART = -Iinclude -Iexamples -Iexamples/common
+$(OBJ)/examples/sim/%.o $(OBJ)/examples/moepage-sim.o: \
+                     PART = -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common
 $(OBJ)/cuda/%.o:     PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(TOOLKIT)
 $(OBJ)/cuda/module.o $(OBJ)/cuda/toolkit: \
                      TOOLKIT = $(if $(NO_CUDA),,-DMP_CUDA_TOOLKIT=$(nvcc_version))
@@ -161,14 +164,20 @@ $(LIB)/libmoepage.so.0: $(LIB_OBJ) lib/moepage.map
 	    -Wl,--version-script=lib/moepage.map -Wl,-z,now -Wl,-z,relro -Wl,-z,defs \
 	    $(LIB_OBJ) $(PKG_LIBS) -ldl -lm -o $@ && ln -sf libmoepage.so.0 $(LIB)/libmoepage.so
 
-# Tools see the public header and the shared library alone, as any host program would.
+# Tools see the public header and the shared library alone, as any host program would; but for
+# moepage-sim, which runs the library's policies and controllers by themselves too.
 $(OBJ)/examples/libparts.a: $(call objects,$(PART_SRC))
+$(OBJ)/examples/libsim.a: $(call objects,$(SIM_SRC))
+$(OBJ)/examples/libparts.a $(OBJ)/examples/libsim.a:
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
-$(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a $(or $(SHARED),$(ARCHIVE))
+$(filter-out $(BIN)/moepage-sim,$(TOOLS)): $(or $(SHARED),$(ARCHIVE))
+$(BIN)/moepage-sim: $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a $(ARCHIVE)
+$(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a
 	@echo "  LD    $@"
-	$(Q)mkdir -p $(@D) && $(LINK) $^ -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) $(BENCH_LIBS) \
-	    -ldl -lm -o $@
+	$(Q)mkdir -p $(@D) && $(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) \
+	    -Wl,--end-group $(filter-out %.o %.a,$^) -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) \
+	    $(BENCH_LIBS) -ldl -lm -o $@
 
 # The CUDA module is C, built everywhere: the tests run it over a simulated driver. Only its
 # kernels, and so the shared object, need nvcc: machine code for CUDA_ARCHS, and the last one's PTX
@@ -235,7 +244,12 @@ $(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
 	$(Q)$(LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@
 
-$(OBJ)/tests/unit/test_generate_kernels: $(OBJ)/examples/libparts.a
+$(OBJ)/tests/unit/test_generate_kernels $(OBJ)/tests/e2e/test_split_generate: \
+    $(OBJ)/examples/libparts.a
+# Tests that include sim/*.h test parts of moepage-sim.
+SIM_TESTS := $(basename $(shell grep -ls 'include "sim/' $(TEST_SRC)))
+$(SIM_TESTS:%=$(OBJ)/%): $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a
+$(SIM_TESTS:%=$(OBJ)/%.o): PART += -Iexamples/common
 
 # Each fuzz target is a program that replays files, or libFuzzer's where that is asked for.
 MAKE_CORPUS := $(OBJ)/tests/fuzz/make_corpus
@@ -373,8 +387,8 @@ bench: all
 # ---- Style ---------------------------------------------------------------------------------
 
 .PHONY: format-check format tidy
-STYLED = $(LIB_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(PLUGIN_SRC) \
-         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard tests/fuzz/*.c tests/gpu/*.c tests/sim/*.c) \
+STYLED = $(LIB_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(SIM_SRC) $(PLUGIN_SRC) \
+         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard tests/bench/*.c tests/fuzz/*.c tests/gpu/*.c tests/sim/*.c) \
          $(wildcard src/*/*.h cuda/*.h cuda/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
@@ -382,7 +396,7 @@ format:
 	$(Q)clang-format -i $(STYLED)
 tidy:
 	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(CUDA_SRC) $(TOOL_SRC) $(PART_SRC) \
-	    $(PLUGIN_SRC) -- \
+	    $(SIM_SRC) $(PLUGIN_SRC) -- \
 	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common \
 	    $(AVX512BF16)
 

@@ -24,8 +24,9 @@
  *     the object. docs/threading.md has the whole contract.
  *   - The library never aborts, exits, prints, or reads the environment.
  *
- * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of
- * expert pools: 0.2; and PagedTensor: 0.3. moepage_cuda.h has what is CUDA's alone. */
+ * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
+ * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4. moepage_cuda.h has what is CUDA's
+ * alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -45,7 +46,7 @@ extern "C" {
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 3
+#define MOEPAGE_VERSION_MINOR 4
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -54,7 +55,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.3.0". Static storage. [any] */
+/* The same as text, "0.4.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -159,6 +160,7 @@ typedef struct moepage_expert_pool moepage_expert_pool;
 typedef struct moepage_kv_pool moepage_kv_pool;
 typedef struct moepage_session moepage_session;
 typedef struct moepage_trace moepage_trace;
+typedef struct moepage_controller moepage_controller;
 
 /* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
  * none. */
@@ -197,7 +199,8 @@ typedef struct moepage_device_info {
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
- * (docs/cuda.md). Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
+ * (docs/cuda.md), "sim:FILE" a simulation in virtual time of the machine that the file describes
+ * (docs/format-machine.md), which has no bytes and computes nothing. Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
  * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, or
  * the driver or the GPU is too old; VERSION for a module of another build; BUDGET for a zero budget
  * or one smaller than its own workspace; ARGUMENT for too many threads, and for a bus throttle on
@@ -461,7 +464,8 @@ typedef struct moepage_expert_pool_config {
     uint64_t slots;           /* experts resident at once, over all devices; 0 = all that the arenas
                               still have, at most every expert. With MOEPAGE_SCOPE_LAYER it is
                               rounded down to a multiple of the MoE layers. */
-    const char *policy;       /* eviction: "lru" (NULL) or "lfu" */
+    const char *policy;       /* eviction: "lru" (NULL), "lfu", "lfu-aged", "sieve", "s3fifo",
+                              "lirs" */
     uint32_t scan_percent;    /* protection against scans: the percentage of slots that prefill may
                               take from what decode uses, 1..99; 0 = off (misses then count
                               exactly as the policy defines) */
@@ -508,8 +512,9 @@ typedef struct moepage_expert_pool_info {
     uint64_t failed_loads;       /* loads whose source failed */
     /* tiers */
     uint32_t bus_form;           /* MOEPAGE_FORM_* that crosses the bus */
-    uint32_t compressed_experts; /* per layer, resident as EXPH in device memory */
-    uint64_t compressed_bytes;   /* device memory they take */
+    uint32_t compressed_experts; /* per layer, resident as EXPH in device memory; those that are on
+                                    their way there do not count */
+    uint64_t compressed_bytes;   /* device memory that is theirs: whole slots */
     uint64_t staging_bytes;      /* device memory for images on their way */
     uint64_t host_tier_bytes;    /* host memory of the tier; 0 = none */
     uint64_t host_tier_experts;  /* that fit in it */
@@ -526,6 +531,10 @@ typedef struct moepage_expert_pool_info {
     uint64_t bus_bytes_per_s;    /* host memory to slot, decoding not counted */
     uint64_t decode_bytes_per_s; /* image in device memory to slot */
     uint64_t cold_bytes_per_s;   /* cold tier to host memory */
+    /* the same, measured while serving: medians of the latest loads; 0 = none seen yet */
+    uint64_t live_bus_bytes_per_s;
+    uint64_t live_decode_bytes_per_s;
+    uint64_t live_cold_bytes_per_s;
 } moepage_expert_pool_info;
 
 enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
@@ -550,8 +559,8 @@ MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *dev
 
 /* Device bytes that a pool with this config takes from each of n_devices: *workspace_bytes of its
  * workspace (staging; the sessions' scratch comes on top, see moepage_session_workspace), and
- * *arena_bytes of its arena for config->slots slots and for the compressed experts, rounded up to
- * whole pages of 4096 bytes, of which an arena consists. What MOEPAGE_PLACEMENT_BANDWIDTH would add
+ * *arena_bytes of its arena for config->slots slots and for the compressed experts, which take whole
+ * slots too, rounded up to pages of 4096 bytes, of which an arena consists. What MOEPAGE_PLACEMENT_BANDWIDTH would add
  * is not known before. `config` may be NULL, and either
  * pointer. Errors: as moepage_expert_pool_create for the config. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
@@ -631,7 +640,8 @@ typedef struct moepage_kv_table {
     uint32_t struct_size;
     uint32_t swapped;       /* 1: on the host; blocks is then NULL */
     const uint32_t *blocks; /* [n_blocks] ids, borrowed until the next call that changes this
-                                   sequence or resizes the pool */
+                                   sequence or, while no session's step is open on the pool, one
+                                   that resizes it: get them inside a step where others may */
     uint64_t n_blocks;
     uint64_t n_tokens;
 } moepage_kv_table;
@@ -710,12 +720,142 @@ MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_
  * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
  * relocated; experts in the way are dropped. BUDGET: the two do not fit together, or live blocks
  * need more, or slots that MOEPAGE_SCOPE_LAYER cannot share out evenly; BUSY: a slot in the way is
- * pinned or in an open plan; UNSUPPORTED: an expert pool over several devices. A refused move
- * leaves the old split. `experts` or `kv` may be NULL. No step may be open on the KV side (block
- * tables change). [set-up] */
+ * pinned or in an open plan, open layers count on more slots than there would be, or live KV blocks
+ * would have to be copied while a step of a session with that KV pool is open; UNSUPPORTED: an
+ * expert pool over several devices. A refused move leaves the old split. `experts` or `kv` may be
+ * NULL. Steps may be open, but what the caller itself reads of KV outside them is its own to keep
+ * from changing (block tables may). [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
+
+/* ---- Working sets ----------------------------------------------------------------------- */
+
+/* A controller watches what a pair of pools is used for, and moves the split between them, or the
+ * experts between their states, while they serve. docs/working-sets.md explains what it does.
+ *
+ *   moepage_controller_create(experts, kv, &config, &controller);
+ *   between steps:  moepage_controller_tick(controller, stream, &report);
+ *
+ * It measures reuse distances of routed experts and of KV sequences (sampled, in fixed memory), the
+ * bandwidth of every tier, and what misses cost; there is no constant to calibrate. */
+enum {
+    MOEPAGE_CONTROL_MV_WSA = 0, /* both sides buy the same latency per byte (WiSP 3.4, app. B) */
+    MOEPAGE_CONTROL_DUAL_RESIZE = 1, /* KV's peak and headroom, the rest to experts (WiSP app. D) */
+    MOEPAGE_CONTROL_PLANNER = 2, /* the residency planner (FluxMoE 4.3): how many experts of each
+                                        layer are dense, compressed, or on the host */
+    MOEPAGE_CONTROL_OBSERVE = 3, /* measures and predicts, moves nothing */
+    MOEPAGE_CONTROL_FIXED = 4,   /* baselines: expert_percent of the arena for experts, once */
+    MOEPAGE_CONTROL_FLUX = 5     /* the experts' working set first, KV-blind (WiSP's Flux-prop) */
+};
+
+enum {
+    MOEPAGE_KV_MISS_SWAP = 0,     /* KV that is not on the device is swapped in over the bus */
+    MOEPAGE_KV_MISS_RECOMPUTE = 1 /* or computed again by the host */
+};
+
+typedef struct moepage_controller_config {
+    uint32_t struct_size;
+    uint32_t mode;           /* MOEPAGE_CONTROL_* */
+    uint32_t burst_steps;    /* steps after which it may act; 0 = 64 */
+    uint32_t kv_miss;        /* MOEPAGE_KV_MISS_*: what the host does */
+    uint64_t context_tokens; /* of the longest sequence: with `concurrency` the admission floor,
+                                  below which KV never falls, nor below what one step of the last
+                                  burst had; 0 = what has been seen so far */
+    uint32_t concurrency;    /* sequences served at once; 0 = 1 */
+    uint32_t expert_percent; /* FIXED: 1..99 */
+    uint32_t decay_permille; /* MV_WSA: what a burst counts one burst later; 0 = 700 */
+    uint32_t gate_permille;  /* MV_WSA: least predicted gain; 0 = 20 */
+    uint32_t rate_permille;  /* MV_WSA: most of the experts' side moved at once; 0 = 250 */
+    uint32_t dead_zone;      /* MV_WSA, DUAL_RESIZE: experts per layer, less is not moved; 0 = 1 */
+    uint32_t headroom_permille; /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100 */
+    uint32_t theta_permille;    /* PLANNER: 0 = 900 */
+    uint32_t max_samples;       /* keys whose reuse is tracked, per stream; 0 = 16384 */
+    uint32_t reserved;
+} moepage_controller_config;
+
+/* Why a controller did what it did. */
+enum {
+    MOEPAGE_CONTROL_WAITS = 0, /* the burst is not over, or too little has been seen */
+    MOEPAGE_CONTROL_STAYS = 1, /* what there is is best, or nearly */
+    MOEPAGE_CONTROL_MOVED = 2,
+    MOEPAGE_CONTROL_DRAINING = 3, /* a move waits for slots or blocks in use; the next ticks go on.
+                                     Where more than target_blocks are used, the host frees or
+                                     swaps out what no running sequence needs */
+    MOEPAGE_CONTROL_REFUSED =
+        4, /* a move could not be made, or, the planner's, not to its end: what
+                                    expert_slots and kv_blocks say is in use */
+    MOEPAGE_CONTROL_INFEASIBLE = 5 /* no split has room for one layer's experts and KV's floor */
+};
+
+typedef struct moepage_controller_report {
+    uint32_t struct_size;
+    uint32_t outcome;      /* MOEPAGE_CONTROL_WAITS ... */
+    uint64_t expert_slots; /* the split now */
+    uint64_t kv_blocks;
+    uint64_t target_slots; /* what is predicted to be best */
+    uint64_t target_blocks;
+    uint32_t compressed_experts; /* per layer */
+    uint32_t target_compressed;
+} moepage_controller_report;
+
+/* What it has measured. Times in ns; 0 = not seen yet. */
+typedef struct moepage_controller_info {
+    uint32_t struct_size;
+    uint32_t mode;
+    uint64_t steps; /* seen */
+    uint64_t bursts;
+    uint64_t moves;
+    uint64_t refused;
+    uint64_t floor_blocks;    /* KV never falls below */
+    uint64_t peak_blocks;     /* most used in the last burst */
+    uint64_t expert_accesses; /* decayed, as the miss curve holds them */
+    uint64_t expert_first;    /* first sights, kept apart */
+    uint64_t kv_accesses;     /* in blocks */
+    uint64_t kv_first;
+    double expert_miss_ns;   /* what one miss costs a step */
+    double kv_miss_ns;       /* what one block costs to bring back */
+    double recompute_ns;     /* per token of prefill */
+    double layer_compute_ns; /* of one layer of a decode step, stalls apart */
+    double predicted_now_ns; /* cost of a burst's misses at the split now, and at the target */
+    double predicted_best_ns;
+    double rho;   /* PLANNER: compute to load */
+    double alpha; /* PLANNER: share of experts in device memory */
+} moepage_controller_info;
+
+/* Watches both pools, on one device, until it is destroyed; `kv` may be NULL (then no split moves).
+ * One controller per pool: BUSY. UNSUPPORTED for an expert pool over several devices, and for
+ * PLANNER without an EXPH form when there is nothing else to plan. [set-up] */
+MOEPAGE_API moepage_status moepage_controller_create(moepage_expert_pool *experts,
+                                                     moepage_kv_pool *kv,
+                                                     const moepage_controller_config *config,
+                                                     moepage_controller **out);
+
+/* Before its pools. NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_controller_destroy(moepage_controller *controller);
+
+/* Between steps: counts what has been since the last tick, and at a burst's end decides and acts; a
+ * move that had to wait for slots or blocks in use goes on. Never waits for them. `stream`: of the
+ * caller's kernels, as in moepage_split_set. A failure of the device aside, the split that was
+ * is in use after any error. `report` may be NULL. [one] */
+MOEPAGE_API moepage_status moepage_controller_tick(moepage_controller *controller, void *stream,
+                                                   moepage_controller_report *report);
+
+/* A host that keeps prefixes under names of its own, which outlive their sequences, says which it
+ * used: `key` names one, of `tokens` tokens. Without this the KV sequences that steps name are
+ * counted; from the first call on they are not. [any] */
+MOEPAGE_API moepage_status moepage_controller_kv_use(moepage_controller *controller, uint64_t key,
+                                                     uint64_t tokens);
+
+/* [any] */
+MOEPAGE_API moepage_status moepage_controller_get_info(moepage_controller *controller,
+                                                       moepage_controller_info *info);
+
+/* The predicted warm misses of one burst at each of `n` sizes: of experts (`kv` 0) at sizes[i] slots,
+ * or of KV (`kv` 1) at sizes[i] blocks, in blocks. [any] */
+MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *controller, uint32_t kv,
+                                                        const uint64_t *sizes, uint32_t n,
+                                                        double *misses);
 
 /* ---- PagedTensor ------------------------------------------------------------------------ */
 
@@ -867,8 +1007,19 @@ typedef struct moepage_session_config {
     uint32_t grouping;          /* MOEPAGE_GROUP_*, for callers that read plans */
     uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
                                   the pool allows */
-    uint32_t reserved;
+    uint32_t regime;            /* MOEPAGE_REGIME_* */
 } moepage_session_config;
+
+/* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
+ * missing, under any order of recency, just what comes next: then it is better to keep a part of
+ * every layer and to stream the rest through a window of two layers, each brought in while the one
+ * before it computes (FluxMoE 3.1). */
+enum {
+    MOEPAGE_REGIME_AUTO = 0,  /* each layer by what it does, measured, with hysteresis */
+    MOEPAGE_REGIME_CACHE = 1, /* cache and reuse, always */
+    MOEPAGE_REGIME_STREAM =
+        2 /* stream and evict, always, where the pool is smaller than the model */
+};
 
 enum { MOEPAGE_PHASE_DECODE = 0, MOEPAGE_PHASE_PREFILL = 1 };
 
@@ -953,18 +1104,20 @@ typedef struct moepage_session_stats {
     uint32_t reserved;
     uint64_t steps;
     uint64_t tokens;
-    uint64_t layers;       /* layers routed */
-    uint64_t routed;       /* distinct experts per group, summed: hits + misses + late */
-    uint64_t hits;         /* resident when routed */
-    uint64_t misses;       /* absent when routed: loaded on demand */
-    uint64_t late;         /* a prefetch or another session's load was under way */
-    uint64_t groups;       /* waves of experts or groups of tokens run */
-    uint64_t demand_bytes; /* moved because this session needed them */
-    uint64_t stall_ns;     /* because of absent experts: finding slots and submitting loads, and
+    uint64_t layers;          /* layers routed */
+    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late */
+    uint64_t hits;            /* resident when routed */
+    uint64_t misses;          /* absent when routed: loaded on demand */
+    uint64_t late;            /* a prefetch or another session's load was under way */
+    uint64_t groups;          /* waves of experts or groups of tokens run */
+    uint64_t demand_bytes;    /* moved because this session needed them */
+    uint64_t stall_ns;        /* because of absent experts: finding slots and submitting loads, and
                                waiting for bytes with nothing to compute */
-    uint64_t compute_ns;   /* running expert kernels */
-    uint64_t wall_ns;      /* between begin and end */
-    uint64_t hint_experts; /* absent experts that predictors or hints asked for */
+    uint64_t compute_ns;      /* running expert kernels */
+    uint64_t wall_ns;         /* between begin and end */
+    uint64_t hint_experts;    /* absent experts that predictors or hints asked for */
+    uint64_t streamed_layers; /* of `layers`, those served by streaming */
+    uint64_t regime_changes;  /* layers that went over to the other regime */
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for

@@ -341,20 +341,32 @@ static int run_layer(decoder *d, uint32_t layer, uint32_t n)
     return RUN_OK;
 }
 
-/* Makes room for the new tokens and says where every row goes. */
-static int place_rows(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
+/* Makes room for the new tokens, and begins a step of them. */
+static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
 {
-    for (uint32_t i = 0; i < n_inputs; i++)
+    moepage_step step = {.struct_size = sizeof step,
+                         .n_sequences = n_inputs,
+                         .sequences = d->rows.sequences};
+    for (uint32_t i = 0; i < n_inputs; i++) {
         if (moepage_kv_append(d->kv, inputs[i].seq, inputs[i].n_tokens, d->dense->stream))
             return fail_library(RUN_FAILED, "KV cache");
+        d->rows.sequences[i] =
+            (moepage_step_sequence){inputs[i].seq, inputs[i].n_tokens, inputs[i].phase};
+        step.n_tokens += inputs[i].n_tokens;
+    }
+    uint64_t start = clock_now_ns();
+    return timed(start, &d->library_ns, moepage_session_begin(d->session, &step), "step");
+}
+
+/* Says where every row goes. Block tables stand still from the beginning of a step to its end. */
+static int place_rows(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
+{
     for (uint32_t i = 0; i < n_inputs; i++) {
         moepage_kv_table table = {.struct_size = sizeof table};
         if (moepage_kv_get_table(d->kv, inputs[i].seq, &table))
             return fail_library(RUN_FAILED, "KV cache");
         d->rows.inputs[i] = (dense_sequence){inputs[i].tokens, inputs[i].n_tokens,
                                              inputs[i].position, table.blocks, table.n_blocks};
-        d->rows.sequences[i] =
-            (moepage_step_sequence){inputs[i].seq, inputs[i].n_tokens, inputs[i].phase};
     }
     for (uint32_t l = 0; l < d->config->layers; l++) {
         d->views[l].struct_size = sizeof d->views[l];
@@ -379,7 +391,7 @@ static int begin(decoder *d, uint32_t n_inputs, uint32_t *n_rows)
     return d->dense->ops->begin(d->dense, &d->step, d->buffers.hidden);
 }
 
-int decoder_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
+static int run_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
 {
     uint32_t n = 0;
     int code = place_rows(d, inputs, n_inputs);
@@ -388,22 +400,20 @@ int decoder_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
     uint64_t start = clock_now_ns();
     code = begin(d, n_inputs, &n);
     d->dense_ns += clock_now_ns() - start;
-    if (code)
-        return code;
-    moepage_step step = {.struct_size = sizeof step,
-                         .n_tokens = n,
-                         .n_sequences = n_inputs,
-                         .sequences = d->rows.sequences};
-    start = clock_now_ns();
-    code = timed(start, &d->library_ns, moepage_session_begin(d->session, &step), "step");
-    if (code)
-        return code;
     for (uint32_t l = 0; l < d->config->layers && !code; l++)
         code = run_layer(d, l, n);
-    if (!code) {
-        start = clock_now_ns();
-        code = timed(start, &d->library_ns, moepage_session_end(d->session, NULL), "step");
-    }
+    if (code)
+        return code;
+    start = clock_now_ns();
+    return timed(start, &d->library_ns, moepage_session_end(d->session, NULL), "step");
+}
+
+int decoder_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
+{
+    int code = open_step(d, inputs, n_inputs);
+    if (code)
+        return code;
+    code = run_step(d, inputs, n_inputs);
     if (code)
         moepage_session_cancel(d->session);
     return code;

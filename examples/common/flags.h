@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FLAG_CHOICES 4
+#define FLAG_CHOICES 5
 
 typedef struct flag flag;
 struct flag {

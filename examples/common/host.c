@@ -32,7 +32,8 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .prefetch = opts->prefetch ? MOEPAGE_PREFETCH_PREVIOUS
                                                                : MOEPAGE_PREFETCH_OFF,
                                     .prefetch_depth = opts->prefetch ? opts->prefetch_depth : 0,
-                                    .max_group_experts = opts->max_group_experts};
+                                    .max_group_experts = opts->max_group_experts,
+                                    .regime = opts->regime};
 }
 
 static moepage_expert_pool_config pool_config(const options *opts, const budget *plan)

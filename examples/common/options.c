@@ -33,7 +33,9 @@ const char *options_usage(void)
            "                        (default 0 = the file is mapped)\n"
            "  --bus-form dense|exph how experts cross the bus (default exph if the model has it)\n"
            "  --io-threads N        that read the model's file (default 4)\n"
-           "  --policy lru|lfu      which expert to evict (default lru)\n"
+           "  --policy NAME         which expert to evict: lru, lfu, lfu-aged, sieve, s3fifo, "
+           "lirs\n"
+           "                        (default lru)\n"
            "  --prefetch on|off     load likely experts ahead (default off)\n"
            "  --math fp32|bf16      arithmetic (default fp32)\n"
            "  --temperature T       0 = greedy (default 0)\n"
@@ -50,6 +52,7 @@ const char *options_usage(void)
            "study switches:\n"
            "  --max-group-experts N experts held at once for one layer (default 0 = no limit)\n"
            "  --scope global|layer  whether layers compete for slots (default global)\n"
+           "  --regime auto|cache|stream  how a layer's experts are served (default auto)\n"
            "  --scan-percent P      share of slots that prefill may take, 0 = off (default 0)\n"
            "  --prefetch-depth N    layers ahead (default 0 = the library's choice)\n"
            "  --batch-prefill N     most prompt tokens in one step (default 128)\n";
@@ -206,6 +209,7 @@ static const flag flags[] = {
     {"--cublas", flag_choice, AT(plain_products), .choice = {"on", "off"}, NOTE(for_cuda)},
     {"--max-group-experts", flag_u32, AT(max_group_experts), .most = UINT32_MAX},
     {"--scope", flag_choice, AT(scope), .choice = {"global", "layer"}},
+    {"--regime", flag_choice, AT(regime), .choice = {"auto", "cache", "stream"}},
     {"--scan-percent", flag_u32, AT(scan_percent), .most = 99},
     {"--prefetch-depth", flag_u32, AT(prefetch_depth), .most = UINT32_MAX, NOTE(for_prefetch)},
     {"--batch-prefill", flag_u32, AT(prefill_tokens), .least = 1, .most = MAX_STEP_TOKENS},
@@ -215,6 +219,8 @@ static const flag flags[] = {
 
 _Static_assert(MOEPAGE_MATH_FP32 == 0 && MOEPAGE_MATH_BF16 == 1, "--math reads a position");
 _Static_assert(MOEPAGE_SCOPE_GLOBAL == 0 && MOEPAGE_SCOPE_LAYER == 1, "--scope reads a position");
+_Static_assert(MOEPAGE_REGIME_AUTO == 0 && MOEPAGE_REGIME_CACHE == 1 && MOEPAGE_REGIME_STREAM == 2,
+               "--regime reads a position");
 
 /* --tiers says how many slots there are, and so does --budget. */
 static int settle_budget(options *out)

@@ -41,7 +41,8 @@ typedef struct options {
     uint64_t seed;
     uint64_t bus_bytes_per_s;
     /* study switches */
-    uint32_t scope; /* MOEPAGE_SCOPE_* */
+    uint32_t scope;  /* MOEPAGE_SCOPE_* */
+    uint32_t regime; /* MOEPAGE_REGIME_* */
     uint32_t scan_percent;
     uint32_t max_group_experts;
     uint32_t prefetch_depth;

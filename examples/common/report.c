@@ -273,6 +273,8 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
         {"demand_bytes", n->session.demand_bytes},
         {"prefetch_bytes", n->experts.prefetch_bytes},
         {"hint_experts", n->session.hint_experts},
+        {"streamed_layers", n->session.streamed_layers},
+        {"regime_changes", n->session.regime_changes},
         {"prefetch_useful", n->experts.prefetch_useful},
         {"prefetch_late", n->experts.prefetch_late},
         {"prefetch_wasted", n->experts.prefetch_wasted},

@@ -75,6 +75,8 @@ moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool)
     if (sessions)
         return mp_fail(MOEPAGE_E_BUSY, "%u session(s) use the expert pool: destroy them first",
                        sessions);
+    if (pool->watch)
+        return mp_fail(MOEPAGE_E_BUSY, "a controller watches the expert pool: destroy it first");
     mp_pool_destroy(pool);
     return MOEPAGE_OK;
 }

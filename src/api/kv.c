@@ -75,6 +75,8 @@ moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool)
         return mp_fail(MOEPAGE_E_BUSY, "%u session%s still use%s the KV pool: destroy %s first",
                        users, users == 1 ? "" : "s", users == 1 ? "s" : "",
                        users == 1 ? "it" : "them");
+    if (pool->watch)
+        return mp_fail(MOEPAGE_E_BUSY, "a controller watches the KV pool: destroy it first");
     mp_kv_pool_destroy(pool);
     return MOEPAGE_OK;
 }

@@ -112,7 +112,9 @@ moepage_status moepage_session_cancel(moepage_session *session)
 moepage_status moepage_session_get_stats(moepage_session *session, moepage_session_stats *stats)
 {
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
-    return status ? status : MP_CONFIG_WRITE(stats, session->stats);
+    return status ? status
+                  : mp_config_write(stats, &session->stats, sizeof session->stats,
+                                    MP_STATS_MIN_BYTES, "stats");
 }
 
 /* Does the trace describe this session's model? */

@@ -20,13 +20,10 @@ void mp_arena_fini(mp_arena *arena)
     pthread_mutex_destroy(&arena->lock);
 }
 
-/* The reserved range starts and ends where any slot may. */
-#define RESERVED_ALIGN 256u
-
 /* What a side cannot have because it is taken. */
 static uint64_t taken_bytes(const mp_arena *arena, mp_side side)
 {
-    return arena->claimed[side == MP_SIDE_KV ? MP_SIDE_EXPERTS : MP_SIDE_KV] + arena->reserved;
+    return arena->claimed[side == MP_SIDE_KV ? MP_SIDE_EXPERTS : MP_SIDE_KV];
 }
 
 moepage_status mp_arena_attach(mp_arena *arena, mp_side side, uint64_t unit)
@@ -44,32 +41,9 @@ moepage_status mp_arena_attach(mp_arena *arena, mp_side side, uint64_t unit)
     return status;
 }
 
-moepage_status mp_arena_reserve(mp_arena *arena, uint64_t bytes)
-{
-    uint64_t rounded = 0;
-    moepage_status status = MOEPAGE_OK;
-    pthread_mutex_lock(&arena->lock);
-    assert(arena->unit[MP_SIDE_EXPERTS] && !arena->claimed[MP_SIDE_EXPERTS] && !arena->reserved);
-    uint64_t room = arena->bytes - arena->claimed[MP_SIDE_KV];
-    bool fits = !__builtin_add_overflow(bytes, RESERVED_ALIGN - 1, &rounded);
-    rounded -= rounded % RESERVED_ALIGN;
-    if (!fits || rounded > room || !mp_ledger_try_reserve(arena->ledger, rounded))
-        status = mp_fail(MOEPAGE_E_BUDGET,
-                         "%llu bytes cannot be reserved: the arena has %llu beside the KV side",
-                         (unsigned long long)bytes, (unsigned long long)room);
-    else
-        arena->reserved = rounded;
-    pthread_mutex_unlock(&arena->lock);
-    return status;
-}
-
 void mp_arena_detach(mp_arena *arena, mp_side side)
 {
     pthread_mutex_lock(&arena->lock);
-    if (side == MP_SIDE_EXPERTS) {
-        mp_ledger_release(arena->ledger, arena->reserved);
-        arena->reserved = 0;
-    }
     mp_ledger_release(arena->ledger, arena->claimed[side]);
     arena->claimed[side] = 0;
     arena->unit[side] = 0;
@@ -123,20 +97,19 @@ uint64_t mp_arena_room(mp_arena *arena, mp_side side)
 unsigned char *mp_arena_side_base(const mp_arena *arena, mp_side side)
 {
     assert(arena->unit[side] > 0);
-    return arena->base +
-           (side == MP_SIDE_EXPERTS ? arena->reserved : arena->bytes % arena->unit[side]);
+    return arena->base + (side == MP_SIDE_EXPERTS ? 0 : arena->bytes % arena->unit[side]);
 }
 
 uint64_t mp_arena_side_max(const mp_arena *arena, mp_side side)
 {
     assert(arena->unit[side] > 0);
-    return (arena->bytes - (side == MP_SIDE_EXPERTS ? arena->reserved : 0)) / arena->unit[side];
+    return arena->bytes / arena->unit[side];
 }
 
 uint64_t mp_arena_claimed(mp_arena *arena, mp_side side)
 {
     pthread_mutex_lock(&arena->lock);
-    uint64_t bytes = arena->claimed[side] + (side == MP_SIDE_EXPERTS ? arena->reserved : 0);
+    uint64_t bytes = arena->claimed[side];
     pthread_mutex_unlock(&arena->lock);
     return bytes;
 }

@@ -6,8 +6,6 @@
  *   | slot 0 | slot 1 | ... | slot n-1 |  free  | granule | ... | granule |
  *                                      ^experts           ^kv side
  *
- * Below slot 0 there may be a reserved range of fixed size, for experts that stay compressed.
- *
  * Trading bytes between the two moves ownership, never mappings. Each side has a unit (slot
  * stride, granule size) that it is cut into; indices stay fixed while the boundary moves, because
  * both sides number from a fixed base: slot i is at base + i * unit, and granule g at
@@ -32,7 +30,6 @@ typedef struct mp_arena {
     mp_ledger *ledger;          /* the device's */
     uint64_t unit[MP_SIDES];    /* 0: nobody lives there */
     uint64_t claimed[MP_SIDES]; /* bytes */
-    uint64_t reserved;          /* bytes below the experts' side */
     pthread_mutex_t lock;
 } mp_arena;
 
@@ -41,10 +38,7 @@ void mp_arena_fini(mp_arena *arena);
 
 /* Takes a side for a pool whose unit is `unit` bytes (> 0); BUSY if it is taken. Claims nothing. */
 moepage_status mp_arena_attach(mp_arena *arena, mp_side side, uint64_t unit);
-/* Reserves at least `bytes` at the arena's base for whoever has attached the experts' side, which
- * owns nothing yet; it then numbers from above them. BUDGET. */
-moepage_status mp_arena_reserve(mp_arena *arena, uint64_t bytes);
-/* Gives the side up, claimed and reserved bytes included. */
+/* Gives the side up, claimed bytes included. */
 void mp_arena_detach(mp_arena *arena, mp_side side);
 
 /* Makes the side own exactly `units` units; BUDGET if the other side is in the way. */
@@ -57,7 +51,7 @@ uint64_t mp_arena_room(mp_arena *arena, mp_side side);
 unsigned char *mp_arena_side_base(const mp_arena *arena, mp_side side);
 uint64_t mp_arena_side_max(const mp_arena *arena, mp_side side);
 
-/* Bytes a side owns now, reserved ones included. */
+/* Bytes a side owns now. */
 uint64_t mp_arena_claimed(mp_arena *arena, mp_side side);
 
 #endif

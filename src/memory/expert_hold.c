@@ -8,34 +8,58 @@
 
 #include "base/status.h"
 
+void mp_pool_begin_routing(mp_client *client)
+{
+    atomic_store(&client->routing, true);
+}
+
+void mp_pool_end_routing(mp_client *client)
+{
+    atomic_store_explicit(&client->routing, false, memory_order_release);
+}
+
+static uint32_t excess_of(uint32_t all, uint32_t taken)
+{
+    return all > taken ? all - taken : 0;
+}
+
 uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
                        uint32_t layer, uint32_t shard_index, bool scan)
 {
     const mp_shard *shard = &pool->shards[shard_index];
     const mp_scope *scope = &shard->scopes[pool->n_scopes == 1 ? 0 : layer];
-    uint32_t capacity = atomic_load_explicit(&scope->capacity, memory_order_relaxed);
-    if (capacity >= scope->members)
+    uint32_t aim = atomic_load(&scope->aim); /* in order with `routing`: expert_resize.c */
+    if (aim >= scope->members)
         return UINT32_MAX;
     uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
-    uint32_t clients = atomic_load_explicit(&pool->n_clients, memory_order_relaxed) -
-                       atomic_load_explicit(&pool->n_apart, memory_order_relaxed);
-    uint32_t share = (capacity - pinned) / clients;
+    uint32_t clients = mp_pool_sharers(pool);
+    clients = clients ? clients : 1;
+    uint32_t share = excess_of(aim, pinned) / clients; /* pins may come and go meanwhile */
     if (scan && pool->scan_percent) {
-        uint32_t limit = capacity * pool->scan_percent / 100;
+        uint32_t limit = aim * pool->scan_percent / 100;
         share = limit < 1 ? 1 : limit < share ? limit : share;
     }
-    uint32_t reserved = pool->n_scopes == 1 ? client->reserved[shard_index] : 0;
-    return share > reserved ? share - reserved : 0;
+    uint32_t reserved = 0;
+    if (pool->n_scopes == 1)
+        reserved = atomic_load_explicit(&client->reserved[shard_index], memory_order_relaxed);
+    uint32_t capacity = atomic_load_explicit(&scope->capacity, memory_order_relaxed);
+    if (share > reserved || aim >= capacity)
+        return excess_of(share, reserved);
+    /* The pool is about to shrink, and the session holds what it will have or more: whoever could
+     * hold something before still can, but no more than one, so that it becomes less. */
+    return excess_of(excess_of(capacity, pinned) / clients, reserved) > 0;
 }
 
-/* Takes a user off a slot's word; the last user of a failed load takes the slot back. */
+/* Takes a user off a slot's word; the last user of a failed load, or of a slot that drains, takes
+ * the slot back. */
 static void let_go(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t index)
 {
     uint64_t before = atomic_fetch_sub_explicit(&shard->words[index], 1, memory_order_acq_rel);
-    if (MP_WORD_STATE(before) != MP_SLOT_FAILED || MP_WORD_USERS(before) != 1)
+    uint32_t state = MP_WORD_STATE(before);
+    if ((state != MP_SLOT_FAILED && state != MP_SLOT_DRAINING) || MP_WORD_USERS(before) != 1)
         return;
     pthread_mutex_lock(&pool->lock);
-    mp_pool_drop(shard, index, MP_WORD_KEY(before), MP_SLOT_FAILED);
+    mp_pool_drop(shard, index, MP_WORD_KEY(before), state);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -183,13 +207,36 @@ static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
         hold->kind == MP_HOLD_LATE && !hold->pin && there && slot->prefetched && !slot->used;
 }
 
+/* What is pinned does not pass through. */
+static void keep_pinned(struct moepage_expert_pool *pool, const mp_hold *hold)
+{
+    mp_shard *shard = &pool->shards[hold->shard];
+    if (hold->kind == MP_HOLD_NONE || shard->slots[hold->slot].place == MP_PLACE_KEPT)
+        return;
+    mp_window_keep(shard, mp_pool_scope_of(pool, shard, hold->key), hold->slot, hold->key);
+    if (hold->kind != MP_HOLD_MISS)
+        mp_pool_rank(shard, hold->slot, hold->key);
+}
+
 /* What came is ranked; what was routed becomes recent. */
 static void refresh(struct moepage_expert_pool *pool, const mp_hold *hold, bool routed)
 {
+    if (hold->pin)
+        keep_pinned(pool, hold);
     if (hold->kind == MP_HOLD_MISS)
         mp_pool_rank(&pool->shards[hold->shard], hold->slot, hold->key);
     else if (hold->kind != MP_HOLD_NONE && routed && !hold->pin)
         mp_pool_touch(pool, hold->key, hold->scan, atomic_load(&pool->touch_clock));
+}
+
+/* A pin is no routed use. */
+static void tell_watch(struct moepage_expert_pool *pool, const mp_hold *holds, uint32_t n)
+{
+    if (!pool->watch || (n == 1 && holds[0].pin))
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        pool->watch->keys[i] = holds[i].key;
+    pool->watch->experts(pool->watch, pool->watch->keys, n);
 }
 
 moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)
@@ -208,6 +255,8 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
             count(pool, &holds[i]);
         refresh(pool, &holds[i], !status);
     }
+    if (!status)
+        tell_watch(pool, holds, n);
     flush_all(pool);
     pthread_mutex_unlock(&pool->lock);
     if (status)
@@ -271,7 +320,8 @@ moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_
     if (state == MP_SLOT_LOADING && reader)
         status = line_up(shard, hold->slot, reader);
     pthread_mutex_unlock(&pool->lock);
-    hold->ready = state == MP_SLOT_RESIDENT || (state == MP_SLOT_LOADING && reader && !status);
+    hold->ready = state == MP_SLOT_RESIDENT || state == MP_SLOT_DRAINING ||
+                  (state == MP_SLOT_LOADING && reader && !status);
     if (hold->ready)
         return MOEPAGE_OK;
     return load_failed(pool, hold, status ? status : atomic_load(&slot->result));

@@ -35,11 +35,6 @@ static void fail_load(mp_slot *slot, moepage_status status)
     slot->passage.complete = true;
 }
 
-static bool is_compressed(const mp_shard *shard, uint32_t key)
-{
-    return shard->compressed.place_of && shard->compressed.place_of[key] != MP_NO_SLOT;
-}
-
 /* Guesses take half of the cold tier's lanes at most: demands find another free. */
 static bool guesses_take_their_lanes(const mp_host_tier *tier)
 {
@@ -49,7 +44,7 @@ static bool guesses_take_their_lanes(const mp_host_tier *tier)
 mp_start mp_pool_may_start(mp_shard *shard, uint32_t key, mp_pipe_kind pipe)
 {
     mp_host_tier *tier = shard->tier;
-    if (is_compressed(shard, key))
+    if (mp_images_have(shard, key))
         return MP_START_NOW;
     if (tier && !mp_host_tier_has_room(tier, key))
         return MP_START_NEVER;
@@ -67,10 +62,11 @@ static void begin(mp_shard *shard, uint32_t index, mp_pipe_kind pipe)
 {
     mp_passage *passage = &shard->slots[index].passage;
     uint32_t key = mp_pool_key_in(shard, index);
-    if (is_compressed(shard, key)) {
+    if (mp_images_have(shard, key)) {
         passage->source = MP_FROM_DEVICE;
     } else if (!shard->tier) {
-        passage->source = shard->pool->model->pack ? MP_FROM_MAPPED : MP_FROM_PIECES;
+        passage->source =
+            mp_model_keeps_images(shard->pool->model) ? MP_FROM_MAPPED : MP_FROM_PIECES;
     } else {
         uint32_t entry = mp_host_tier_find(shard->tier, key);
         if (entry == MP_NO_ENTRY)
@@ -179,30 +175,41 @@ static mp_copy copy_piece(mp_shard *shard, uint32_t index, uint64_t bytes)
     return copy;
 }
 
-/* The next `bytes` of an image, into the slot, or into staging if it has to be decoded. */
-static mp_copy copy_image(mp_shard *shard, uint32_t index, uint64_t bytes)
+mp_copy mp_pool_copy_mapped(const struct moepage_expert_pool *pool, uint32_t key, uint32_t form,
+                            uint64_t offset, uint64_t bytes)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    const mp_passage *passage = &shard->slots[index].passage;
-    uint32_t key = mp_pool_key_in(shard, index);
     uint32_t layer = key / pool->experts, expert = key % pool->experts;
-    unsigned char *dst = passage->staging ? shard->staging.buffers[passage->staging - 1].memory
-                                          : mp_pool_slot_address(shard, index);
-    mp_copy copy = {.dst = dst + passage->offset,
-                    .bytes = bytes,
-                    .result = &shard->slots[index].result};
-    if (passage->source == MP_FROM_HOST_TIER) {
-        copy.src = mp_host_tier_image(shard->tier, passage->entry) + passage->offset;
-    } else if (mp_model_mapped_is_checked(pool->model, layer, expert, pool->bus_form)) {
-        copy.src = image_of(shard, key, pool->bus_form).mapped + passage->offset;
+    mp_copy copy = {.bytes = bytes};
+    mp_image image;
+    mp_model_find_image(pool->model, layer, expert, form, &image);
+    if (mp_model_mapped_is_checked(pool->model, layer, expert, form)) {
+        copy.src = image.mapped + offset;
     } else {
         copy.fill = fill_from_mapped;
         copy.fill_user = pool->model;
         copy.fill_key[0] = layer;
         copy.fill_key[1] = expert;
-        copy.fill_key[2] = pool->bus_form;
-        copy.fill_offset = passage->offset;
+        copy.fill_key[2] = form;
+        copy.fill_offset = offset;
     }
+    return copy;
+}
+
+/* The next `bytes` of an image, into the slot, or into staging if it has to be decoded. */
+static mp_copy copy_image(mp_shard *shard, uint32_t index, uint64_t bytes)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    const mp_passage *passage = &shard->slots[index].passage;
+    unsigned char *dst = passage->staging ? shard->staging.buffers[passage->staging - 1].memory
+                                          : mp_pool_slot_address(shard, index);
+    mp_copy copy = {.bytes = bytes};
+    if (passage->source == MP_FROM_HOST_TIER)
+        copy.src = mp_host_tier_image(shard->tier, passage->entry) + passage->offset;
+    else
+        copy = mp_pool_copy_mapped(pool, mp_pool_key_in(shard, index), pool->bus_form,
+                                   passage->offset, bytes);
+    copy.dst = dst + passage->offset;
+    copy.result = &shard->slots[index].result;
     return copy;
 }
 
@@ -211,12 +218,10 @@ static void describe_jobs(mp_shard *shard, uint32_t index)
 {
     const struct moepage_expert_pool *pool = shard->pool;
     const mp_passage *passage = &shard->slots[index].passage;
-    const mp_compressed *compressed = &shard->compressed;
     uint32_t key = mp_pool_key_in(shard, index);
-    const unsigned char *image =
-        passage->source == MP_FROM_DEVICE
-            ? compressed->memory + compressed->place_of[key] * compressed->unit
-            : shard->staging.buffers[passage->staging - 1].memory;
+    const unsigned char *image = passage->source == MP_FROM_DEVICE
+                                     ? mp_images_find(shard, key)
+                                     : shard->staging.buffers[passage->staging - 1].memory;
     mp_decode_describe(pool->model, key / pool->experts, key % pool->experts, image,
                        mp_pool_slot_address(shard, index),
                        &shard->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
@@ -258,6 +263,7 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, 
         describe_jobs(shard, index);
         passage->complete = true;
         shard->pool->counters.compressed_loads += mp_pipe_decode(shard, pipe, index);
+        shard->compressed.read[pipe] = shard->pipes[pipe].last_decode;
         return 0;
     }
     if (is_coded(shard, passage) && !passage->staging) {
@@ -309,8 +315,7 @@ void mp_pool_end_passage(mp_shard *shard, uint32_t index)
     passage->complete = true;
 }
 
-/* The word moves from LOADING to `state`, whatever its users do meanwhile. */
-static void publish(mp_shard *shard, uint32_t index, uint32_t state)
+void mp_pool_set_state(mp_shard *shard, uint32_t index, uint32_t state)
 {
     uint64_t word = atomic_load(&shard->words[index]);
     uint64_t next;
@@ -344,20 +349,20 @@ void mp_pool_settle(mp_shard *shard, uint32_t index)
     moepage_status result = mp_pool_result_of(shard, index);
     mp_pool_end_passage(shard, index);
     if (result == MOEPAGE_OK) {
-        publish(shard, index, MP_SLOT_RESIDENT);
+        mp_pool_set_state(shard, index, MP_SLOT_RESIDENT);
         return;
     }
     uint32_t key = MP_WORD_KEY(word);
     mp_pool_forget(shard, index, key);
     pool->counters.failed_loads++;
-    publish(shard, index, MP_SLOT_FAILED);
+    mp_pool_set_state(shard, index, MP_SLOT_FAILED);
     mp_pool_drop(shard, index, key, MP_SLOT_FAILED); /* stays FAILED while it has users */
 }
 
 void mp_pool_settle_landed(mp_shard *shard)
 {
     atomic_store(&shard->orphans, false); /* before looking: one that comes meanwhile sets it */
-    for (uint32_t s = 0; s < shard->n_slots; s++) {
+    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++) {
         uint64_t word = atomic_load(&shard->words[s]);
         if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
             continue;

@@ -37,13 +37,19 @@ static unsigned char *place_of(const mp_shard *shard, uint64_t slot)
     return shard->home->arena.base + slot * shard->pool->slot_bytes;
 }
 
+/* Those that are the shard's for the time being. */
+static uint64_t slots_of(const mp_shard *shard)
+{
+    return mp_arena_claimed(&shard->home->arena, MP_SIDE_EXPERTS) / shard->pool->slot_bytes;
+}
+
 /* Copies n images from here on to slots of their own, as far as these go round. */
 static moepage_status time_copies(mp_shard *shard, const unsigned char *from, uint64_t bytes,
                                   uint32_t n, uint64_t *ns)
 {
     const mp_device_ops *ops = shard->home->device->ops;
     mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    uint64_t slots = mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS);
+    uint64_t slots = slots_of(shard);
     mp_copy copies[MOST_BUS_COPIES];
     for (uint32_t i = 0; i < n; i++) {
         unsigned char *to = place_of(shard, i % slots);
@@ -68,7 +74,8 @@ static moepage_status measure_bus(mp_shard *shard)
     moepage_status status = mp_scratch_open(shard->home, n * bytes, &scratch);
     if (status)
         return status;
-    memset(scratch.aligned, 1, scratch.room); /* real pages, not the one of zeros */
+    if (mp_home_has_bytes(shard->home))
+        memset(scratch.aligned, 1, scratch.room); /* real pages, not the one of zeros */
     status = time_copies(shard, scratch.aligned, bytes, 1, &ns);
     uint64_t rest = MOST_BUS_NS / (ns ? ns : 1);
     rest = rest < 1 ? 1 : rest < n - 1 ? rest : n - 1;
@@ -87,7 +94,7 @@ static moepage_status time_decode(mp_shard *shard, uint32_t key, const unsigned 
     const struct moepage_model *model = shard->pool->model;
     mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
     unsigned char *staged = shard->staging.buffers[key % shard->staging.n].memory;
-    uint64_t slots = mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS);
+    uint64_t slots = slots_of(shard);
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_decode_describe(model, key / model->info.experts, key % model->info.experts, staged,
                        place_of(shard, key % slots), jobs);
@@ -122,8 +129,10 @@ static moepage_status measure_decode(mp_shard *shard)
         uint64_t read_bytes, ns = 0;
         mp_image image;
         mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
-        status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH, scratch.aligned,
-                                     scratch.room, &read_bytes);
+        status = MOEPAGE_OK;
+        if (mp_home_has_bytes(shard->home))
+            status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH, scratch.aligned,
+                                         scratch.room, &read_bytes);
         if (!status)
             status = time_decode(shard, key, scratch.aligned + image.skew, image.bytes, &ns);
         if (status && !mp_is_image_fault(status))
@@ -156,14 +165,20 @@ static moepage_status measure_cold(mp_shard *shard)
     return status;
 }
 
-moepage_status mp_measure_tiers(mp_shard *shard)
+moepage_status mp_measure_tiers(mp_shard *shard, uint64_t slots)
 {
-    if (mp_arena_room(&shard->home->arena, MP_SIDE_EXPERTS) == 0)
+    mp_arena *arena = &shard->home->arena;
+    uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
+    if (room == 0)
         return MOEPAGE_OK; /* the pool will say so itself */
-    moepage_status status = measure_bus(shard);
+    moepage_status status =
+        mp_arena_resize(arena, MP_SIDE_EXPERTS, slots && slots < room ? slots : room);
+    if (!status)
+        status = measure_bus(shard);
     if (!status && shard->staging.n)
         status = measure_decode(shard);
     if (!status && shard->tier)
         status = measure_cold(shard);
-    return status;
+    moepage_status given_back = mp_arena_resize(arena, MP_SIDE_EXPERTS, 0);
+    return status ? status : given_back;
 }

@@ -5,8 +5,8 @@
 
 #include "memory/expert_pool.h"
 
-/* Fills shard->rates. The expert side of the arena is attached and empty: its first slot's bytes
- * are written. */
-moepage_status mp_measure_tiers(mp_shard *shard);
+/* Fills shard->rates. The expert side of the arena is attached and empty: up to `slots` slots (0: all
+ * that there is room for) are claimed for the time being, and written. */
+moepage_status mp_measure_tiers(mp_shard *shard, uint64_t slots);
 
 #endif

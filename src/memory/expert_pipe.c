@@ -40,6 +40,26 @@ void mp_pipes_close(mp_shard *shard)
 
 /* ---- staging of copies ---- */
 
+/* The time of what finds the whole bus idle, and does not wait for a cold read, says how fast it is. */
+static bool begin_timing(mp_shard *shard, mp_pipe_kind kind)
+{
+    const mp_device_ops *ops = shard->home->device->ops;
+    if (kind == MP_PIPE_FETCH)
+        return false;
+    for (int k = 0; k < MP_PIPES; k++)
+        if (ops->completed(shard->pipes[k].bus) < shard->pipes[k].last_bus)
+            return false;
+    return mp_probe_begin(&shard->probes[MP_PROBE_BUS], shard->pipes[kind].bus, 0);
+}
+
+static double staged_bytes(const mp_stage *stage)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < stage->n; i++)
+        bytes += stage->copies[i].bytes;
+    return (double)bytes;
+}
+
 void mp_pipe_flush(mp_shard *shard, mp_pipe_kind kind)
 {
     mp_pipe *pipe = &shard->pipes[kind];
@@ -48,7 +68,10 @@ void mp_pipe_flush(mp_shard *shard, mp_pipe_kind kind)
     if (n == 0)
         return;
     const mp_device_ops *ops = shard->home->device->ops;
+    bool timed = begin_timing(shard, kind);
     moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
+    if (timed && !status)
+        mp_probe_end(&shard->probes[MP_PROBE_BUS], pipe->bus, pipe->last_bus, staged_bytes(stage));
     for (uint32_t i = 0; i < n; i++) {
         if (status) /* refused: these loads fail as if their source had */
             atomic_store(stage->copies[i].result, status);
@@ -130,7 +153,11 @@ bool mp_pipe_decode(mp_shard *shard, mp_pipe_kind kind, uint32_t index)
     mp_slot *slot = &shard->slots[index];
     mp_passage *passage = &slot->passage;
     mp_pipe *pipe = &shard->pipes[kind];
+    bool idle = shard->home->device->ops->completed(pipe->decode) == pipe->last_decode;
     moepage_status status = submit_decode(shard, pipe, index);
+    if (!status && idle) /* it begins when its image is there */
+        mp_probe_behind(&shard->probes[MP_PROBE_DECODE], pipe->bus, passage->bus[kind],
+                        pipe->decode, pipe->last_decode, (double)shard->pool->slot_bytes);
     if (status) {
         /* Its copies may still be on their way into the buffer that the next load gets. */
         (void)mp_pipe_sync(shard, passage);

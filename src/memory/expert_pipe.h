@@ -87,14 +87,6 @@ typedef struct mp_staging_ring {
     uint64_t bytes;
 } mp_staging_ring;
 
-/* Experts whose images stay in device memory (FluxMoE's compressed backend). */
-typedef struct mp_compressed {
-    unsigned char *memory; /* a reserved range of the arena */
-    uint64_t unit;
-    uint32_t *place_of; /* [keys] or NULL: place p is at memory + p * unit, MP_NO_SLOT = not here */
-    uint32_t n;
-} mp_compressed;
-
 /* Dense bytes per second; 0 = not measured. */
 typedef struct mp_rates {
     uint64_t bus, decode, cold;

@@ -32,8 +32,8 @@ static moepage_status check_config(const moepage_expert_pool_config *config, uin
                        config->tp_rank, config->tp_size);
     if (!mp_policy_find(config->policy))
         return mp_fail(MOEPAGE_E_NOT_FOUND,
-                       "there is no eviction policy \"%s\": use \"lru\" or "
-                       "\"lfu\"",
+                       "there is no eviction policy \"%s\": use \"lru\", \"lfu\", "
+                       "\"lfu-aged\", \"sieve\", \"s3fifo\" or \"lirs\"",
                        config->policy);
     return MOEPAGE_OK;
 }
@@ -55,7 +55,8 @@ static moepage_status create_scopes(mp_shard *shard, uint32_t shard_index)
         mp_scope *scope = &shard->scopes[i];
         scope->first_key = pool->n_scopes == 1 ? 0 : i * pool->experts;
         scope->members = shard_members(pool, shard_index);
-        scope->capacity = shard->n_slots / pool->n_scopes;
+        atomic_init(&scope->capacity, shard->n_slots / pool->n_scopes);
+        atomic_init(&scope->aim, shard->n_slots / pool->n_scopes);
         scope->policy_state = mp_alloc(pool->policy->state_bytes(policy_keys));
         if (!scope->policy_state)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the state of policy %s",
@@ -63,15 +64,6 @@ static moepage_status create_scopes(mp_shard *shard, uint32_t shard_index)
         pool->policy->init(scope->policy_state, policy_keys);
     }
     return MOEPAGE_OK;
-}
-
-/* Stacks the free slots so that the lowest come off first. */
-static void restack_free(mp_shard *shard)
-{
-    shard->n_free = 0;
-    for (uint32_t s = shard->n_slots; s-- > 0;)
-        if (MP_WORD_STATE(atomic_load(&shard->words[s])) == MP_SLOT_FREE)
-            shard->free_slots[shard->n_free++] = s;
 }
 
 static moepage_status create_tables(mp_shard *shard)
@@ -88,20 +80,39 @@ static moepage_status create_tables(mp_shard *shard)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the decoder's jobs of %u slots",
                            shard->max_slots);
     }
-    restack_free(shard);
-    moepage_status status = mp_readers_open(shard);
+    mp_pool_restack(shard);
+    moepage_status status = mp_window_open(shard);
+    if (!status)
+        status = mp_readers_open(shard);
     return status ? status : mp_prefetcher_init(&shard->prefetcher, shard);
 }
 
-/* How many slots the shard gets: an explicit share, or what the arena has. */
+/* Most slots that a move can ever give the shard, in one place or another. */
+static uint32_t most_slots(const mp_shard *shard, uint32_t shard_index)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint64_t members = (uint64_t)shard_members(pool, shard_index) * pool->n_scopes;
+    uint64_t images =
+        shard->compressed.unit ? mp_images_slots(shard, mp_pool_members(pool, shard_index)) : 0;
+    uint64_t most = mp_arena_side_max(&shard->home->arena, MP_SIDE_EXPERTS);
+    return (uint32_t)(most < members + images ? most : members + images);
+}
+
+/* How many slots the shard gets, above those of its compressed experts: an explicit share, or what
+ * the arena has. */
 static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64_t asked)
 {
     struct moepage_expert_pool *pool = shard->pool;
     mp_arena *arena = &shard->home->arena;
+    uint32_t rounds = shard->compressed.n / pool->layers, first = mp_images_slots(shard, rounds);
     uint64_t members = (uint64_t)shard_members(pool, shard_index) * pool->n_scopes;
     uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
-    uint64_t most = mp_arena_side_max(arena, MP_SIDE_EXPERTS);
-    uint64_t slots = asked ? mp_pool_share(pool, shard_index, asked) : room;
+    if (first > room)
+        return mp_fail(MOEPAGE_E_BUDGET,
+                       "device %u: %u compressed experts per layer take %u slots, the arena has "
+                       "room for %llu",
+                       shard_index, rounds, first, (unsigned long long)room);
+    uint64_t slots = asked ? mp_pool_share(pool, shard_index, asked) : room - first;
     if (slots > members)
         slots = members;
     slots -= slots % pool->n_scopes;
@@ -109,13 +120,15 @@ static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64
         return mp_fail(MOEPAGE_E_BUDGET,
                        "device %u: no expert would be resident: the arena has "
                        "room for %llu slots of %llu bytes and at least %u are needed",
-                       shard_index, (unsigned long long)room, (unsigned long long)pool->slot_bytes,
-                       pool->n_scopes);
-    shard->max_slots = (uint32_t)(most < members ? most : members);
-    moepage_status status = mp_arena_resize(arena, MP_SIDE_EXPERTS, slots);
+                       shard_index, (unsigned long long)(room - first),
+                       (unsigned long long)pool->slot_bytes, pool->n_scopes);
+    shard->max_slots = most_slots(shard, shard_index);
+    moepage_status status = mp_arena_resize(arena, MP_SIDE_EXPERTS, first + slots);
     if (status)
         return status;
+    shard->first_slot = first;
     shard->n_slots = (uint32_t)slots;
+    shard->open = (mp_span){first, first + (uint32_t)slots};
     return MOEPAGE_OK;
 }
 
@@ -130,9 +143,13 @@ static moepage_status open_shard(struct moepage_expert_pool *pool, uint32_t shar
         return status;
     shard->home = home;
     atomic_fetch_add(&home->residents, 1);
+    for (int i = 0; i < MP_PROBES; i++)
+        mp_probe_init(&shard->probes[i], home->device, &pool->lock);
     status = mp_tiers_open(shard, shard_index, config);
     if (status)
         return status;
+    if (shard->tier)
+        shard->tier->probe = &shard->probes[MP_PROBE_COLD];
     shard->base = mp_arena_side_base(&home->arena, MP_SIDE_EXPERTS);
     status = choose_slots(shard, shard_index, config->slots);
     if (!status)
@@ -158,6 +175,7 @@ static void close_shard(mp_shard *shard)
     mp_free(shard->free_slots);
     mp_free(shard->jobs);
     mp_free(shard->reads);
+    mp_window_close(shard);
     mp_arena_detach(&shard->home->arena, MP_SIDE_EXPERTS);
     atomic_fetch_sub(&shard->home->residents, 1);
 }
@@ -169,6 +187,8 @@ static void free_parts(struct moepage_expert_pool *pool)
     mp_free(pool->shards);
     mp_free(pool->entry);
     mp_free(pool->wanted);
+    mp_free(pool->streams);
+    mp_free(pool->turns);
     pthread_mutex_destroy(&pool->lock);
     atomic_fetch_sub(&pool->model->users, 1);
 }
@@ -190,11 +210,25 @@ static void describe(struct moepage_expert_pool *pool, struct moepage_model *mod
     pthread_mutex_init(&pool->lock, NULL);
 }
 
+static moepage_status check_bytes(struct moepage_device *const *devices, uint32_t n_devices,
+                                  const struct moepage_model *model)
+{
+    for (uint32_t d = 0; d < n_devices && model->phantom; d++)
+        if (mp_home_has_bytes(devices[d]))
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "the model \"%s\" is a shape without weights, and device %u (%s) holds "
+                           "bytes: open a simulated device for it",
+                           model->info.architecture, d, devices[d]->device->name);
+    return MOEPAGE_OK;
+}
+
 moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_devices,
                               struct moepage_model *model, const moepage_expert_pool_config *config,
                               struct moepage_expert_pool **out)
 {
     moepage_status status = check_config(config, n_devices);
+    if (!status)
+        status = check_bytes(devices, n_devices, model);
     if (status)
         return status;
     if (n_devices > model->info.experts)
@@ -216,8 +250,10 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
 
     pool->entry = mp_alloc_array(pool->keys, sizeof *pool->entry);
     pool->wanted = mp_alloc_array(pool->keys, sizeof *pool->wanted);
+    pool->streams = mp_alloc_array(pool->layers, sizeof *pool->streams);
+    pool->turns = mp_alloc_array(pool->layers, sizeof *pool->turns);
     pool->shards = mp_alloc_array(n_devices, sizeof *pool->shards);
-    if (!pool->entry || !pool->wanted || !pool->shards) {
+    if (!pool->entry || !pool->wanted || !pool->streams || !pool->turns || !pool->shards) {
         status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the map of %u experts", pool->keys);
         goto fail;
     }
@@ -251,10 +287,11 @@ moepage_status mp_pool_sizes(const struct moepage_model *model,
         status = mp_tiers_choose(model, config, &bus_form);
     if (status)
         return status;
-    uint64_t slots = (config->slots + n_devices - 1) / n_devices, slots_bytes, reserved;
-    mp_tiers_sizes(model, config, bus_form, n_devices, workspace_bytes, &reserved);
-    if (__builtin_mul_overflow(slots, model->info.slot_bytes, &slots_bytes) ||
-        __builtin_add_overflow(slots_bytes, reserved + ARENA_PAGE - 1, arena_bytes))
+    uint64_t slots = (config->slots + n_devices - 1) / n_devices, images;
+    mp_tiers_sizes(model, config, bus_form, n_devices, workspace_bytes, &images);
+    if (__builtin_add_overflow(slots, images, &slots) ||
+        __builtin_mul_overflow(slots, model->info.slot_bytes, arena_bytes) ||
+        __builtin_add_overflow(*arena_bytes, ARENA_PAGE - 1, arena_bytes))
         return mp_fail(MOEPAGE_E_ARGUMENT, "%llu slots of %llu bytes: the total overflows 64 bits",
                        (unsigned long long)config->slots,
                        (unsigned long long)model->info.slot_bytes);
@@ -276,7 +313,7 @@ static moepage_status check_share(const struct moepage_expert_pool *pool, uint32
     for (uint32_t d = 0; d < pool->n_shards; d++) {
         for (uint32_t i = 0; i < pool->n_scopes; i++) {
             const mp_scope *scope = &pool->shards[d].scopes[i];
-            uint32_t capacity = atomic_load(&scope->capacity);
+            uint32_t capacity = atomic_load(&scope->aim);
             uint32_t pinned = atomic_load(&scope->pinned);
             if (capacity < scope->members && capacity - pinned < n_clients)
                 return mp_fail(MOEPAGE_E_BUDGET,
@@ -288,6 +325,14 @@ static moepage_status check_share(const struct moepage_expert_pool *pool, uint32
     return MOEPAGE_OK;
 }
 
+static void free_client(mp_client *client)
+{
+    mp_free(client->ring.words);
+    mp_free(client->streams);
+    client->ring.words = NULL;
+    client->streams = NULL;
+}
+
 moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
                             uint64_t ring_words)
 {
@@ -295,13 +340,15 @@ moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
     while (words < ring_words && words < MAX_RING_WORDS)
         words *= 2;
     client->ring.words = mp_alloc_array(words, sizeof *client->ring.words);
-    if (!client->ring.words)
+    client->streams = mp_alloc_array(pool->layers, sizeof *client->streams);
+    if (!client->ring.words || !client->streams) {
+        free_client(client);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a touch ring of %u words", words);
+    }
     client->ring.mask = words - 1;
 
     pthread_mutex_lock(&pool->lock);
-    moepage_status status =
-        check_share(pool, atomic_load(&pool->n_clients) - atomic_load(&pool->n_apart) + 1);
+    moepage_status status = check_share(pool, mp_pool_sharers(pool) + 1);
     uint32_t index = 0;
     while (index < MP_MAX_CLIENTS && pool->clients[index])
         index++;
@@ -313,10 +360,8 @@ moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
         atomic_fetch_add(&pool->n_clients, 1);
     }
     pthread_mutex_unlock(&pool->lock);
-    if (status) {
-        mp_free(client->ring.words);
-        client->ring.words = NULL;
-    }
+    if (status)
+        free_client(client);
     return status;
 }
 
@@ -325,99 +370,21 @@ void mp_pool_leave(struct moepage_expert_pool *pool, mp_client *client)
     if (!client->ring.words)
         return; /* never joined */
     mp_pool_unwant(pool, client, UINT32_MAX);
+    for (uint32_t l = 0; l < pool->layers; l++)
+        mp_pool_stream(pool, client, l, false);
     pthread_mutex_lock(&pool->lock);
     mp_pool_drain_touches(pool);
     pool->clients[client->index] = NULL;
     atomic_fetch_sub(&pool->n_clients, 1);
     pthread_mutex_unlock(&pool->lock);
-    mp_free(client->ring.words);
-    client->ring.words = NULL;
-}
-
-/* ---- resizing ---- */
-
-static bool slot_in_use(mp_shard *shard, uint32_t index)
-{
-    return MP_WORD_USERS(atomic_load(&shard->words[index])) > 0;
-}
-
-moepage_status mp_pool_check_resize(struct moepage_expert_pool *pool, uint64_t slots)
-{
-    mp_shard *shard = &pool->shards[0];
-    if (pool->n_shards != 1)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED, "a pool over %u devices cannot be resized",
-                       pool->n_shards);
-    if (slots < 1 || slots > shard->max_slots || slots % pool->n_scopes != 0)
-        return mp_fail(MOEPAGE_E_BUDGET,
-                       "%llu slots: the pool can have 1 to %u, in multiples of %u",
-                       (unsigned long long)slots, shard->max_slots, pool->n_scopes);
-    uint32_t capacity = (uint32_t)slots / pool->n_scopes;
-    for (uint32_t i = 0; i < pool->n_scopes; i++)
-        if (capacity < shard->scopes[i].members &&
-            capacity < atomic_load(&pool->n_clients) + atomic_load(&shard->scopes[i].pinned))
-            return mp_fail(MOEPAGE_E_BUDGET, "%llu slots are too few for %u sessions and %u pins",
-                           (unsigned long long)slots, atomic_load(&pool->n_clients),
-                           atomic_load(&shard->scopes[i].pinned));
-    for (uint64_t s = slots; s < shard->n_slots; s++)
-        if (slot_in_use(shard, (uint32_t)s))
-            return mp_fail(MOEPAGE_E_BUSY, "slot %llu is pinned or in an open plan",
-                           (unsigned long long)s);
-    return MOEPAGE_OK;
-}
-
-/* Empties the slots from `slots` up and brings every scope down to `capacity`. */
-static moepage_status vacate(mp_shard *shard, uint32_t slots, uint32_t capacity)
-{
-    moepage_status status = mp_pool_free_up(shard);
-    if (status)
-        return status;
-    for (uint32_t s = slots; s < shard->n_slots; s++) {
-        uint64_t word = atomic_load(&shard->words[s]);
-        if (MP_WORD_STATE(word) == MP_SLOT_FREE)
-            continue;
-        if (!mp_pool_drop(shard, s, MP_WORD_KEY(word), MP_SLOT_RESIDENT))
-            return mp_fail(MOEPAGE_E_BUSY, "slot %u came into use", s);
-        shard->pool->counters.evictions++;
-    }
-    for (uint32_t s = slots; s < shard->n_slots; s++) {
-        status = mp_readers_sync(shard, s); /* the bytes will not be ours any more */
-        if (status)
-            return status;
-    }
-    for (uint32_t i = 0; i < shard->pool->n_scopes; i++)
-        while (shard->scopes[i].used > capacity)
-            if (!mp_pool_evict_one(shard, &shard->scopes[i], MP_FOR_DECODE))
-                return mp_fail(MOEPAGE_E_BUSY, "layer %u holds more than %u experts in open plans",
-                               i, capacity);
-    return MOEPAGE_OK;
-}
-
-moepage_status mp_pool_resize(struct moepage_expert_pool *pool, uint64_t slots)
-{
-    mp_shard *shard = &pool->shards[0];
-    pthread_mutex_lock(&pool->lock);
-    mp_pool_drain_touches(pool);
-    moepage_status status = mp_pool_check_resize(pool, slots);
-    uint32_t capacity = (uint32_t)slots / pool->n_scopes;
-    if (!status && slots < shard->n_slots)
-        status = vacate(shard, (uint32_t)slots, capacity);
-    if (!status)
-        status = mp_arena_resize(&shard->home->arena, MP_SIDE_EXPERTS, slots);
-    if (!status) {
-        shard->n_slots = (uint32_t)slots;
-        for (uint32_t i = 0; i < pool->n_scopes; i++)
-            atomic_store(&shard->scopes[i].capacity, capacity);
-        restack_free(shard);
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return status;
+    free_client(client);
 }
 
 /* ---- pins ---- */
 
 static moepage_status reserve_pin(struct moepage_expert_pool *pool, mp_scope *scope)
 {
-    uint32_t capacity = atomic_load(&scope->capacity), pinned = atomic_load(&scope->pinned);
+    uint32_t capacity = atomic_load(&scope->aim), pinned = atomic_load(&scope->pinned);
     uint32_t keep = pool->model->info.top_k;
     uint32_t clients = atomic_load(&pool->n_clients);
     if (keep < clients)
@@ -441,35 +408,44 @@ static bool pin_again(struct moepage_expert_pool *pool, mp_shard *shard, uint32_
     return true;
 }
 
+/* Pins the held expert. False if its slot is about to be given up: then it is nowhere. */
+static bool pin_held(struct moepage_expert_pool *pool, const mp_hold *hold, bool *again)
+{
+    mp_shard *shard = &pool->shards[hold->shard];
+    pthread_mutex_lock(&pool->lock);
+    bool there = atomic_load(&pool->entry[hold->key]) == hold->slot;
+    if (there && !mp_pool_is_open(shard, hold->slot) && shard->slots[hold->slot].pins == 0) {
+        mp_pool_drain(shard, hold->slot, hold->key);
+        there = false;
+    }
+    *again = there && shard->slots[hold->slot].pins++ > 0; /* another thread was faster */
+    pthread_mutex_unlock(&pool->lock);
+    return there;
+}
+
 moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
 {
     mp_hold hold = {.key = key, .shard = mp_pool_shard_of(pool, key), .pin = true};
     mp_shard *shard = &pool->shards[hold.shard];
     mp_scope *scope = mp_pool_scope_of(pool, shard, key);
     pthread_mutex_lock(&pool->lock);
-    bool again = pin_again(pool, shard, key);
+    bool again = pin_again(pool, shard, key), pinned = false;
     moepage_status status = again ? MOEPAGE_OK : reserve_pin(pool, scope);
     pthread_mutex_unlock(&pool->lock);
     if (status || again)
         return status;
-    status = mp_pool_hold_rest(pool, &hold, 1);
-    if (!status) {
-        status = mp_pool_wait(pool, &hold, NULL);
+    while (!status && !pinned) {
+        status = mp_pool_hold_rest(pool, &hold, 1);
         if (status)
+            break;
+        status = mp_pool_wait(pool, &hold, NULL);
+        pinned = !status && pin_held(pool, &hold, &again);
+        if (!pinned || again)
             mp_pool_release(pool, &hold, 1);
     }
-    if (status) {
+    if (status || again)
         atomic_fetch_sub(&scope->pinned, 1);
-        return status;
-    }
-    pthread_mutex_lock(&pool->lock);
-    again = shard->slots[hold.slot].pins++ > 0; /* another thread was faster */
-    pthread_mutex_unlock(&pool->lock);
-    if (again) {
-        atomic_fetch_sub(&scope->pinned, 1);
-        mp_pool_release(pool, &hold, 1);
-    }
-    return MOEPAGE_OK;
+    return status;
 }
 
 moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key)
@@ -499,11 +475,11 @@ void mp_pool_lookup(struct moepage_expert_pool *pool, uint32_t key, moepage_resi
     if (index == MP_NO_SLOT)
         return;
     uint64_t word = atomic_load(&pool->shards[shard_index].words[index]);
-    if (MP_WORD_KEY(word) != key || MP_WORD_STATE(word) == MP_SLOT_FREE)
+    uint32_t state = MP_WORD_STATE(word);
+    if (MP_WORD_KEY(word) != key || (state != MP_SLOT_LOADING && state != MP_SLOT_RESIDENT))
         return;
     out->slot = (int32_t)index;
-    out->state =
-        MP_WORD_STATE(word) == MP_SLOT_RESIDENT ? MOEPAGE_EXPERT_RESIDENT : MOEPAGE_EXPERT_LOADING;
+    out->state = state == MP_SLOT_RESIDENT ? MOEPAGE_EXPERT_RESIDENT : MOEPAGE_EXPERT_LOADING;
 }
 
 static void count_slots(struct moepage_expert_pool *pool, moepage_expert_pool_info *info)
@@ -512,7 +488,7 @@ static void count_slots(struct moepage_expert_pool *pool, moepage_expert_pool_in
         mp_shard *shard = &pool->shards[d];
         info->slots += shard->n_slots;
         mp_pool_settle_landed(shard); /* loads that no one waits for */
-        for (uint32_t s = 0; s < shard->n_slots; s++) {
+        for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++) {
             uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[s]));
             info->resident += state == MP_SLOT_RESIDENT;
             info->loading += state == MP_SLOT_LOADING;
@@ -531,12 +507,17 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 static void describe_tiers(const mp_shard *shard, moepage_expert_pool_info *info)
 {
     const struct moepage_expert_pool *pool = shard->pool;
-    info->compressed_experts += shard->compressed.n / pool->layers;
-    info->compressed_bytes += shard->compressed.n * shard->compressed.unit;
+    info->compressed_experts += shard->compressed.landed / pool->layers;
+    info->compressed_bytes += shard->first_slot * pool->slot_bytes;
     info->staging_bytes += shard->staging.bytes;
     info->bus_bytes_per_s = smaller(info->bus_bytes_per_s, shard->rates.bus);
     info->decode_bytes_per_s = smaller(info->decode_bytes_per_s, shard->rates.decode);
     info->cold_bytes_per_s = smaller(info->cold_bytes_per_s, shard->rates.cold);
+    mp_rates live;
+    mp_shard_live_rates(shard, &live);
+    info->live_bus_bytes_per_s = smaller(info->live_bus_bytes_per_s, live.bus);
+    info->live_decode_bytes_per_s = smaller(info->live_decode_bytes_per_s, live.decode);
+    info->live_cold_bytes_per_s = smaller(info->live_cold_bytes_per_s, live.cold);
     const mp_host_tier *tier = shard->tier;
     if (!tier)
         return;

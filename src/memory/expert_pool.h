@@ -5,8 +5,12 @@
  *
  *        take             last byte landed           users == 0
  *   FREE -----> LOADING ------------------> RESIDENT -----------> FREE
- *                  |        its source failed
- *                  +----------------------> FAILED (until its last user lets go)
+ *                  |        its source failed                |
+ *                  +----------------------> FAILED           | its slot goes to the KV side
+ *                                                            v
+ *                                                         DRAINING
+ *
+ * FAILED and DRAINING slots are found by nobody, and FREE when their last user lets go.
  *
  * A session holds an expert by adding 1 to the word of the slot that entry[key] names, and looks
  * at what it got: the same key and RESIDENT is a hit. An evictor changes the word only by a
@@ -23,10 +27,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "memory/expert_pipe.h"
+#include "memory/expert_images.h"
 #include "memory/home.h"
 #include "memory/host_tier.h"
+#include "memory/probe.h"
 #include "memory/touch_ring.h"
+#include "memory/watch.h"
 #include "model/model.h"
 #include "policy/policy.h"
 
@@ -34,7 +40,13 @@
 #define MP_MAX_CLIENTS 64
 #define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
 
-enum { MP_SLOT_FREE = 0, MP_SLOT_LOADING = 1, MP_SLOT_RESIDENT = 2, MP_SLOT_FAILED = 3 };
+enum {
+    MP_SLOT_FREE = 0,
+    MP_SLOT_LOADING = 1,
+    MP_SLOT_RESIDENT = 2,
+    MP_SLOT_FAILED = 3,
+    MP_SLOT_DRAINING = 4
+};
 
 /* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
 #define MP_WORD(key, state) (((uint64_t)(key) << 32) | ((uint64_t)(state) << 24))
@@ -57,7 +69,22 @@ typedef struct mp_slot {
     bool stale;             /* prefetch no longer wanted */
     bool ranked;            /* the policy knows it */
     bool prefetching;       /* in its prefetcher's active list */
+    uint8_t place;          /* MP_PLACE_* */
+    uint64_t promised;      /* in the window: when it was last wanted for a layer to come */
 } mp_slot;
+
+/* Where a slot's expert stands: among those that its layer keeps, which the policy ranks; or in the
+ * window (expert_window.c), waiting for its layer's turn or past it. */
+enum { MP_PLACE_KEPT = 0, MP_PLACE_AHEAD = 1, MP_PLACE_PAST = 2 };
+
+/* What is timed while serving: bytes as they cross the bus, dense ones out of the decoder and of the
+ * cold tier. */
+typedef enum mp_probe_kind {
+    MP_PROBE_BUS,
+    MP_PROBE_DECODE,
+    MP_PROBE_COLD,
+    MP_PROBES
+} mp_probe_kind;
 
 /* Slots that compete with each other: all of a shard's, or one layer's share. */
 typedef struct mp_scope {
@@ -65,9 +92,11 @@ typedef struct mp_scope {
     uint32_t first_key;        /* policy key = key - first_key */
     uint32_t members;          /* experts that compete here */
     _Atomic uint32_t capacity; /* slots they may have */
+    _Atomic uint32_t aim;      /* slots that sessions may count on: fewer while the pool shrinks */
     _Atomic uint32_t pinned;
-    uint32_t used;  /* slots they have: not FREE, not FAILED */
-    uint32_t scans; /* of those, with `scan` set */
+    uint32_t used;       /* slots they have: not FREE, not FAILED */
+    uint32_t scans;      /* of those, with `scan` set */
+    uint32_t transients; /* of those, in the window */
 } mp_scope;
 
 typedef struct mp_want {
@@ -88,6 +117,18 @@ typedef struct mp_prefetcher {
     bool stopping;
 } mp_prefetcher;
 
+/* What a pool on one device has of the arena. */
+typedef struct mp_extent {
+    uint32_t compressed; /* experts of each layer, their images in slots [0, first) */
+    uint32_t first;
+    uint32_t slots; /* from `first` on */
+} mp_extent;
+
+/* Slots [first, end). */
+typedef struct mp_span {
+    uint32_t first, end;
+} mp_span;
+
 typedef struct mp_shard {
     struct moepage_expert_pool *pool;
     struct moepage_device *home;
@@ -96,10 +137,14 @@ typedef struct mp_shard {
     mp_host_tier *tier;      /* or NULL */
     mp_compressed compressed;
     mp_decode_job *jobs; /* [max_slots][MOEPAGE_MAX_EXPERT_TENSORS] of loads that are decoded */
-    mp_rates rates;      /* measured */
-    unsigned char *base; /* slot s is at base + s * slot_bytes */
-    uint32_t n_slots;
-    uint32_t max_slots; /* length of the arrays */
+    mp_rates rates;      /* measured when the pool was created */
+    mp_probe probes[MP_PROBES]; /* and while it serves */
+    unsigned char *base;        /* slot s is at base + s * slot_bytes */
+    uint32_t first_slot;        /* below it the slots hold images of compressed experts */
+    uint32_t n_slots;           /* from there on, for dense experts */
+    mp_span open;               /* those that take experts: all of them, but while a move goes on */
+    mp_extent move;             /* what that one is to lead to; no slots: there is none */
+    uint32_t max_slots;         /* length of the arrays */
     _Atomic uint64_t *words;
     mp_slot *slots;
     uint32_t *free_slots; /* stack */
@@ -109,6 +154,8 @@ typedef struct mp_shard {
                                the slot; NULL where nothing outlasts its call */
     _Atomic bool orphans;   /* loads may be under way, or have landed, that no plan waits for */
     mp_scope *scopes;
+    uint32_t *kept;         /* [layers] slots whose experts are not in the window */
+    struct mp_link *window; /* [max_slots + 2] expert_window.c */
     mp_prefetcher prefetcher;
 } mp_shard;
 
@@ -116,8 +163,13 @@ typedef struct mp_shard {
 typedef struct mp_client {
     uint32_t index;
     mp_touch_ring ring;
-    uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* slots that open layers hold or will hold at once;
-                                               the session's thread only */
+    /* Slots that open layers hold or will hold at once, all together, and the one with most. The
+     * session's thread writes them. */
+    _Atomic uint32_t reserved[MOEPAGE_MAX_DEVICES];
+    _Atomic uint32_t widest;
+    _Atomic bool routing; /* a layer is being opened: what it reserves cannot be seen yet */
+    bool *streams;        /* [layers] that it streams; the session's thread only */
+    uint32_t n_streams;   /* how many */
 } mp_client;
 
 /* Counters of moepage_expert_pool_info, under the lock. */
@@ -148,8 +200,13 @@ struct moepage_expert_pool {
     _Atomic uint64_t touch_clock;       /* routed groups so far */
     mp_client *clients[MP_MAX_CLIENTS]; /* by index, NULL where free */
     _Atomic uint32_t n_clients;
-    _Atomic uint32_t n_apart; /* of these, whose slots are set aside */
+    _Atomic uint32_t n_apart;    /* of these, whose slots are set aside */
+    _Atomic uint32_t n_draining; /* slots */
     mp_pool_counters counters;
+    uint32_t *streams;            /* [layers] sessions that stream it */
+    _Atomic uint32_t n_streamers; /* sessions that stream any */
+    _Atomic uint64_t *turns;      /* [layers] the clock when a streaming session last routed it */
+    mp_watch *watch;              /* or NULL */
 };
 
 enum { MP_HOLD_NONE = 0, MP_HOLD_HIT = 1, MP_HOLD_LATE = 2, MP_HOLD_MISS = 3 };
@@ -181,6 +238,15 @@ static inline mp_scope *mp_pool_scope_of(const struct moepage_expert_pool *pool,
 static inline uint32_t mp_pool_members(const struct moepage_expert_pool *pool, uint32_t shard_index)
 {
     return (pool->experts - shard_index + pool->n_shards - 1) / pool->n_shards;
+}
+
+/* Sessions that divide the slots that are not pinned: those with slots set aside do not. Without the
+ * lock it may be wrong by those that are just coming and going. */
+static inline uint32_t mp_pool_sharers(const struct moepage_expert_pool *pool)
+{
+    uint32_t clients = atomic_load_explicit(&pool->n_clients, memory_order_relaxed);
+    uint32_t apart = atomic_load_explicit(&pool->n_apart, memory_order_relaxed);
+    return clients > apart ? clients - apart : 0;
 }
 
 /* A shard's part of what is divided among all. */
@@ -218,24 +284,38 @@ moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
                             uint64_t ring_words);
 void mp_pool_leave(struct moepage_expert_pool *pool, mp_client *client);
 
-/* Could a pool on one device have this many slots, the arena's room apart? BUSY if a plan holds a
- * slot in the way. */
-moepage_status mp_pool_check_resize(struct moepage_expert_pool *pool, uint64_t slots);
-/* Changes the number of slots. What a shrinking pool gives up has left the arena on return;
- * growing is BUDGET when the arena has no room. A refusal changes no capacity (it may have
- * evicted experts). */
-moepage_status mp_pool_resize(struct moepage_expert_pool *pool, uint64_t slots);
-
 void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info *info);
 void mp_pool_lookup(struct moepage_expert_pool *pool, uint32_t key, moepage_residency *out);
 moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key);
 moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key);
 
+/* ---- what it has of the arena (expert_resize.c); pools on one device ---- */
+
+/* Where a pool with so many compressed experts per layer would have `slots` slots. */
+mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compressed,
+                         uint32_t slots);
+
+/* Could it have that, what the KV side has of the arena apart? BUDGET, UNSUPPORTED. Takes the lock. */
+moepage_status mp_pool_check_move(struct moepage_expert_pool *pool, const mp_extent *to);
+
+/* Tries to bring the pool there. What goes has left the arena on OK; BUDGET when the arena has no
+ * room. BUSY while what has to go is in use: with `once` that leaves everything as it was but for
+ * evicted experts, and loads and kernels that are under way are waited for; else the slots that go
+ * are fenced, and another call goes on. Any other failure takes the fence away. Takes the lock. */
+moepage_status mp_pool_move(struct moepage_expert_pool *pool, const mp_extent *to, bool once);
+
+/* No move goes on from here on. Takes the lock. */
+void mp_pool_stay(struct moepage_expert_pool *pool);
+
 /* ---- holding experts (expert_hold.c) ---- */
+
+/* Around the opening of a layer, which asks for quotas and reserves what they allow. */
+void mp_pool_begin_routing(mp_client *client);
+void mp_pool_end_routing(mp_client *client);
 
 /* Most experts of `layer` on one shard that a client may hold at once, what it has reserved for
  * other layers set aside; UINT32_MAX when nothing can ever be evicted. `scan`: for prefill
- * alone. */
+ * alone. Between begin and end of routing. */
 uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
                        uint32_t layer, uint32_t shard, bool scan);
 
@@ -277,6 +357,8 @@ void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *clien
 moepage_status mp_readers_before_bus(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe);
 moepage_status mp_readers_before_decode(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe);
 moepage_status mp_readers_sync(mp_shard *shard, uint32_t slot);
+/* Has all that reads the slot ended? */
+bool mp_readers_done(const mp_shard *shard, uint32_t slot);
 
 /* ---- shares (expert_share.c) ---- */
 
@@ -308,6 +390,73 @@ void mp_pool_drain_touches(struct moepage_expert_pool *pool);
  * held. */
 void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, uint64_t stamp);
 
+/* ---- rates (expert_rates.c); the lock is held ---- */
+
+/* What the probes say so far, 0 where nothing: bytes of dense experts per second. */
+void mp_shard_live_rates(const mp_shard *shard, mp_rates *out);
+
+/* Nanoseconds to bring one expert over the bus, as measured while serving, or before; 0 = nothing is
+ * known yet. */
+double mp_shard_load_ns(const mp_shard *shard);
+
+/* Nanoseconds per byte that crosses the bus; 0 = nothing is known yet. */
+double mp_shard_bus_ns(const mp_shard *shard);
+
+/* ---- layers that stream (expert_window.c) ---- */
+
+/* How a scope's slots are divided when layers stream. */
+typedef struct mp_window_plan {
+    uint32_t keep;  /* experts of a layer that stay */
+    uint32_t slots; /* for all others, of all layers: the window */
+} mp_window_plan;
+
+moepage_status mp_window_open(mp_shard *shard);
+void mp_window_close(mp_shard *shard);
+
+/* The division for as many sessions as stream now, one at least. Lock-free. */
+mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope);
+
+/* A session streams a layer from now on, or no longer. The lock is not held. */
+void mp_pool_stream(struct moepage_expert_pool *pool, mp_client *client, uint32_t layer, bool on);
+
+/* Could any layer stream: do layers share slots that are too few for all their experts? Lock-free. */
+bool mp_pool_may_stream(const struct moepage_expert_pool *pool);
+
+/* The layer's turn has come: what was brought ahead of it and is not used now was a wrong guess.
+ * Lock-free. */
+static inline void mp_pool_take_turn(struct moepage_expert_pool *pool, uint32_t layer)
+{
+    uint64_t clock = atomic_load_explicit(&pool->touch_clock, memory_order_relaxed);
+    atomic_store_explicit(&pool->turns[layer], clock, memory_order_relaxed);
+}
+
+/* Experts of a layer, on all devices, that stay when it streams. Lock-free. */
+uint32_t mp_pool_keeps(const struct moepage_expert_pool *pool);
+
+/* What a miss costs, of the slowest device; 0 = not known. False while slots are unused: misses are
+ * first sights then, and say nothing about what comes back. Takes the lock. */
+bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns);
+
+/* From here on the lock is held. Is a key's layer streamed, and may it be? */
+bool mp_window_serves(const struct moepage_expert_pool *pool, const mp_scope *scope, uint32_t key);
+/* A slot just taken goes where its key belongs; one that is given up leaves. */
+void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key, bool transient);
+void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
+/* A slot in the window was routed: it is kept if its layer keeps too few (true: the policy is to
+ * rank it), else past. */
+bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
+/* Kept, whatever its layer has. */
+void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
+/* Wanted for a turn to come: not to be given away before. */
+void mp_window_promise(mp_shard *shard, uint32_t slot);
+/* The best of the window's slots to give away, MP_NO_SLOT if none may be: of wrong guesses and of
+ * those that are past, or also of those to come. */
+uint32_t mp_window_victim(const mp_shard *shard, bool to_come);
+/* Does any streaming layer keep more than `keep`? */
+bool mp_window_has_excess(const mp_shard *shard, uint32_t keep);
+/* How many more experts of streaming layers could be brought now, up to `most`. */
+uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t most);
+
 /* ---- slots (expert_slots.c); the lock is held ---- */
 
 /* What a slot is wanted for: decides which victims may go. */
@@ -320,9 +469,21 @@ uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, ui
 /* Tells the policy of a new key, or that a key which another session has ranked was used. */
 void mp_pool_rank(mp_shard *shard, uint32_t slot, uint32_t key);
 
+/* May the slot take experts? */
+static inline bool mp_pool_is_open(const mp_shard *shard, uint32_t slot)
+{
+    return slot >= shard->open.first && slot < shard->open.end;
+}
+
+/* Stacks the free ones of the open slots so that the lowest come off first. */
+void mp_pool_restack(mp_shard *shard);
+
 /* Takes a slot's expert away: the word {key, state, no users} becomes FREE. False if the word is
  * another by now. */
 bool mp_pool_drop(mp_shard *shard, uint32_t slot, uint32_t key, uint32_t state);
+
+/* Nobody finds a RESIDENT slot's expert any more; those who hold it keep it until they let go. */
+void mp_pool_drain(mp_shard *shard, uint32_t slot, uint32_t key);
 
 /* The slot's expert leaves the map, its scope and the policy; the slot's word stays. */
 void mp_pool_forget(mp_shard *shard, uint32_t slot, uint32_t key);
@@ -350,6 +511,14 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe, u
 /* Has all that was submitted for the slot so far completed? Is that all that it takes? */
 bool mp_pool_transfers_done(const mp_shard *shard, uint32_t slot);
 
+/* The slot's word gets another state, whatever its users do meanwhile. */
+void mp_pool_set_state(mp_shard *shard, uint32_t slot, uint32_t state);
+
+/* The next `bytes` from `offset` on of an image in mapped memory, which is checked before any of it
+ * is used; the caller sets dst and result. */
+mp_copy mp_pool_copy_mapped(const struct moepage_expert_pool *pool, uint32_t key, uint32_t form,
+                            uint64_t offset, uint64_t bytes);
+
 /* Why a load whose transfers have settled failed, or MOEPAGE_OK. */
 moepage_status mp_pool_result_of(mp_shard *shard, uint32_t slot);
 static inline bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot)
@@ -375,7 +544,15 @@ uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
 /* Drops a client's queued wants for one layer, or for all (layer UINT32_MAX): they are stale. */
 void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer);
 
+/* The same for the set that a streaming layer will need: those of `keys`, all of one layer, that are
+ * there stay until its turn; the absent ones are queued as far as the window has room. */
+uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *client,
+                           const uint32_t *keys, uint32_t n);
+bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *keys, uint32_t n);
+
 moepage_status mp_prefetcher_init(mp_prefetcher *prefetcher, mp_shard *shard);
+/* Gets the task going if there is something to do. The lock is held. */
+void mp_prefetcher_start(mp_prefetcher *prefetcher);
 /* Drops all wants, waits for what is under way. The lock is not held. */
 void mp_prefetcher_stop(mp_prefetcher *prefetcher);
 void mp_prefetcher_free(mp_prefetcher *prefetcher);

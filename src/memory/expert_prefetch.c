@@ -188,6 +188,9 @@ static bool waits_for_cold(const mp_shard *shard, uint32_t index)
            !mp_host_tier_landed(shard->tier, passage->entry);
 }
 
+/* Of each batch, while images of compressed experts are being brought. */
+#define IMAGES_SHARE 4
+
 /* Submits one batch: the rest of what is under way, then new wants. False if there was nothing. */
 static bool submit_batch(mp_prefetcher *prefetcher)
 {
@@ -196,6 +199,7 @@ static bool submit_batch(mp_prefetcher *prefetcher)
     mp_tick before = pipe->last_bus;
     uint64_t room = shard->pool->chunk_bytes;
     mp_pool_drain_touches(shard->pool); /* victims are chosen by what was used until now */
+    room -= mp_images_advance(shard, (room + IMAGES_SHARE - 1) / IMAGES_SHARE);
     for (uint32_t i = 0; i < prefetcher->n_active && room > 0; i++) {
         const mp_slot *slot = &shard->slots[prefetcher->active[i]];
         if (!slot->stale && !slot->passage.complete && !atomic_load(&slot->result))
@@ -273,6 +277,21 @@ static void post_after_next(mp_prefetcher *prefetcher)
     post(prefetcher, shard->pipes[MP_PIPE_PREFETCH].bus, 0); /* all have ended: look again */
 }
 
+/* Counts images of compressed experts that are to come among what is pending. */
+static void count_images(mp_prefetcher *prefetcher)
+{
+    mp_shard *shard = prefetcher->shard;
+    bool pending = mp_images_pending(shard);
+    if (pending != shard->compressed.counted)
+        atomic_fetch_add(&shard->pool->pending, pending ? 1 : -1u);
+    shard->compressed.counted = pending;
+}
+
+static bool has_work(const mp_prefetcher *prefetcher)
+{
+    return prefetcher->count + prefetcher->n_active > 0 || mp_images_pending(prefetcher->shard);
+}
+
 static void pump(mp_task *task)
 {
     mp_prefetcher *prefetcher = (mp_prefetcher *)task;
@@ -283,16 +302,18 @@ static void pump(mp_task *task)
     prefetcher->posted = false;
     if (!prefetcher->stopping) { /* else the streams may be gone already */
         sweep_active(prefetcher);
+        mp_images_sweep(shard);
         bool wait = demand_waits(shard);
         for (int i = 0; i < 2 && !wait; i++)
             if (ops->completed(bus) < prefetcher->batch[0] || !submit_batch(prefetcher))
                 break;
-        if (wait && prefetcher->count + prefetcher->n_active > 0)
+        count_images(prefetcher);
+        if (wait && has_work(prefetcher))
             post(prefetcher, shard->pipes[MP_PIPE_DEMAND].bus,
                  shard->pipes[MP_PIPE_DEMAND].last_bus);
         else if (ops->completed(bus) < prefetcher->batch[1])
             post(prefetcher, bus, prefetcher->batch[ops->completed(bus) >= prefetcher->batch[0]]);
-        else if (prefetcher->n_active + prefetcher->count > 0)
+        else if (has_work(prefetcher))
             post_after_next(prefetcher);
     }
     pthread_mutex_unlock(&shard->pool->lock);
@@ -328,6 +349,7 @@ static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, u
         slot->stale = false; /* wanted again before it was given up */
         if (slot->client != client->index)
             slot->client = MP_SHARED_WANT;
+        mp_window_promise(shard, index);
         return false;
     }
     if (pool->wanted[key]) {
@@ -344,14 +366,15 @@ static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, u
     return true;
 }
 
-/* Gets the task going: at once, or when the demands before it are done, so that it is not woken
- * only to wait. */
-static void start(mp_prefetcher *prefetcher)
+/* At once, or when the demands before it are done, so that it is not woken only to wait. */
+void mp_prefetcher_start(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
-    if (prefetcher->count == 0 || prefetcher->posted)
+    count_images(prefetcher);
+    if (prefetcher->posted || (prefetcher->count == 0 && !shard->compressed.counted))
         return;
     prefetcher->task.run = pump;
+    prefetcher->task.lock = &shard->pool->lock;
     if (demand_waits(shard))
         post(prefetcher, shard->pipes[MP_PIPE_DEMAND].bus, shard->pipes[MP_PIPE_DEMAND].last_bus);
     else
@@ -377,7 +400,43 @@ uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
     for (uint32_t i = first; i < n; i++)
         queued += enqueue(pool, client, keys[i]);
     for (uint32_t d = 0; d < pool->n_shards; d++)
-        start(&pool->shards[d].prefetcher);
+        mp_prefetcher_start(&pool->shards[d].prefetcher);
+    pthread_mutex_unlock(&pool->lock);
+    return queued;
+}
+
+bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *keys, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (atomic_load_explicit(&pool->entry[keys[i]], memory_order_relaxed) == MP_NO_SLOT)
+            return true;
+    return false;
+}
+
+uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *client,
+                           const uint32_t *keys, uint32_t n)
+{
+    uint32_t room[MOEPAGE_MAX_DEVICES], queued = 0;
+    if (!mp_pool_any_absent(pool, keys, n))
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool);
+    for (uint32_t i = 0; i < n; i++) /* first what may stay, so that it does not make room */
+        if (atomic_load(&pool->entry[keys[i]]) != MP_NO_SLOT)
+            enqueue(pool, client, keys[i]);
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        mp_shard *shard = &pool->shards[d];
+        room[d] = mp_window_room(shard, mp_pool_scope_of(pool, shard, keys[0]), n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t d = mp_pool_shard_of(pool, keys[i]);
+        if (atomic_load(&pool->entry[keys[i]]) != MP_NO_SLOT || room[d] == 0)
+            continue;
+        room[d]--;
+        queued += enqueue(pool, client, keys[i]);
+    }
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        mp_prefetcher_start(&pool->shards[d].prefetcher);
     pthread_mutex_unlock(&pool->lock);
     return queued;
 }

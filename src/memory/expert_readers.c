@@ -102,3 +102,14 @@ moepage_status mp_readers_sync(mp_shard *shard, uint32_t slot)
 {
     return for_each_reader(shard, slot, wait_here, shard);
 }
+
+static moepage_status refuse(void *context, mp_stream *reader, mp_tick tick)
+{
+    (void)context, (void)reader, (void)tick;
+    return MOEPAGE_E_BUSY;
+}
+
+bool mp_readers_done(const mp_shard *shard, uint32_t slot)
+{
+    return !for_each_reader(shard, slot, refuse, NULL);
+}

@@ -75,7 +75,7 @@ moepage_status mp_tiers_choose(const struct moepage_model *model,
 
 /* ---- sizes ---- */
 
-/* One place for any expert's EXPH image, in staging or below the slots. */
+/* One place for any expert's EXPH image, in staging or for good. */
 static uint64_t image_unit(const struct moepage_model *model)
 {
     uint64_t bytes = mp_model_most_bytes(model, MOEPAGE_FORM_EXPH);
@@ -96,16 +96,17 @@ static uint32_t staging_buffers(const moepage_expert_pool_config *config, uint32
 
 void mp_tiers_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
                     uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
-                    uint64_t *reserved_bytes)
+                    uint64_t *image_slots)
 {
     uint64_t per_layer = (config->compressed_experts + n_devices - 1) / n_devices;
+    uint64_t bytes = per_layer * model->info.moe_layers * image_unit(model);
     *workspace_bytes = staging_buffers(config, bus_form) * image_unit(model);
-    *reserved_bytes = per_layer * model->info.moe_layers * image_unit(model);
+    *image_slots = (bytes + model->info.slot_bytes - 1) / model->info.slot_bytes;
 }
 
 /* ---- opening ---- */
 
-/* A pack's images can be used where they are mapped, unless they have to be unpacked or decoded
+/* Images can be used where they are mapped, unless they have to be unpacked or decoded
  * first: then a few entries of host memory are needed for them to pass through. */
 static uint64_t tier_bytes(const mp_shard *shard, uint32_t shard_index,
                            const moepage_expert_pool_config *config)
@@ -116,7 +117,7 @@ static uint64_t tier_bytes(const mp_shard *shard, uint32_t shard_index,
     uint64_t bytes = mp_pool_share(pool, shard_index, config->host_tier_bytes);
     mp_image image;
     mp_model_find_image(pool->model, 0, 0, pool->bus_form, &image);
-    if (config->host_tier_bytes || !pool->model->pack || image.mapped)
+    if (config->host_tier_bytes || !mp_model_keeps_images(pool->model) || image.mapped)
         return bytes < most ? bytes : most;
     uint64_t few = 2 * shard->home->device->io_threads * room;
     return few < most ? few : most;
@@ -160,33 +161,6 @@ static uint32_t choose_compressed(const mp_shard *shard, uint32_t shard_index,
     return backends[0].experts;
 }
 
-/* The chosen ones are spread evenly over a layer's ids. */
-static bool is_chosen(uint32_t member, uint32_t n, uint32_t members)
-{
-    return (uint64_t)(member + 1) * n / members != (uint64_t)member * n / members;
-}
-
-static moepage_status place_compressed(mp_shard *shard, uint32_t shard_index, uint32_t per_layer)
-{
-    const struct moepage_expert_pool *pool = shard->pool;
-    mp_compressed *compressed = &shard->compressed;
-    uint32_t members = mp_pool_members(pool, shard_index);
-    compressed->place_of = mp_alloc_array(pool->keys, sizeof *compressed->place_of);
-    if (!compressed->place_of)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the places of %u experts", pool->keys);
-    for (uint32_t key = 0; key < pool->keys; key++) {
-        uint32_t expert = key % pool->experts;
-        bool here = expert % pool->n_shards == shard_index &&
-                    is_chosen(expert / pool->n_shards, per_layer, members);
-        compressed->place_of[key] = here ? compressed->n++ : MP_NO_SLOT;
-    }
-    moepage_status status = mp_arena_reserve(&shard->home->arena, compressed->n * compressed->unit);
-    if (status)
-        return mp_fail_within(status, "%u compressed experts per layer", per_layer);
-    compressed->memory = shard->home->arena.base;
-    return MOEPAGE_OK;
-}
-
 moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
                              const moepage_expert_pool_config *config)
 {
@@ -199,71 +173,49 @@ moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
     if (!status && staging)
         status = open_staging(shard, staging);
     if (!status && (staging || shard->tier))
-        status = mp_measure_tiers(shard);
-    if (status || !keeps_compressed(config))
+        status = mp_measure_tiers(shard, mp_pool_share(pool, shard_index, config->slots));
+    if (status || !staging || !mp_model_has_form(pool->model, MOEPAGE_FORM_EXPH))
         return status;
-    shard->compressed.unit = image_unit(pool->model);
-    uint32_t per_layer = choose_compressed(shard, shard_index, config);
-    return per_layer ? place_compressed(shard, shard_index, per_layer) : MOEPAGE_OK;
-}
-
-/* ---- compressed experts ---- */
-
-/* Copies one expert's image to its place, through `scratch` if it is not mapped. */
-static moepage_status fill_one(mp_shard *shard, uint32_t key, const mp_scratch *scratch)
-{
-    const struct moepage_expert_pool *pool = shard->pool;
-    const struct moepage_model *model = pool->model;
-    const mp_device_ops *ops = shard->home->device->ops;
-    mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    uint32_t layer = key / pool->experts, expert = key % pool->experts;
-    mp_image image;
-    mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
-    uint64_t read_bytes;
-    moepage_status status = image.mapped
-                                ? mp_model_check_mapped(model, layer, expert, MOEPAGE_FORM_EXPH)
-                                : mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH,
-                                                      scratch->aligned, scratch->room, &read_bytes);
-    mp_copy copy = {
-        .dst = shard->compressed.memory + shard->compressed.place_of[key] * shard->compressed.unit,
-        .src = image.mapped ? image.mapped : scratch->aligned + image.skew,
-        .bytes = image.bytes,
-    };
-    if (!status)
-        status = ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
-    if (!status && !image.mapped)
-        status = ops->sync(pipe->bus, pipe->last_bus);
+    status = mp_images_open(shard, image_unit(pool->model));
+    if (!status && keeps_compressed(config))
+        mp_images_set(shard, choose_compressed(shard, shard_index, config));
     return status;
 }
 
 /* An expert whose image cannot be had is not kept compressed: whoever needs it will be told why. */
-static moepage_status fill_or_leave(mp_shard *shard, uint32_t key, const mp_scratch *scratch)
+static void warn_of_missing(mp_shard *shard)
 {
-    moepage_status status = fill_one(shard, key, scratch);
-    if (!mp_is_image_fault(status))
-        return status;
-    shard->compressed.place_of[key] = MP_NO_SLOT;
-    mp_log_write(&shard->home->device->log, MOEPAGE_LOG_WARNING,
-                 "an expert is not kept compressed in device memory: %s", moepage_last_error());
-    return MOEPAGE_OK;
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint32_t missing = shard->compressed.n - shard->compressed.landed;
+    for (uint32_t place = 0; place < shard->compressed.n && missing > 0; place++) {
+        uint32_t key = mp_images_key(shard, place);
+        if (shard->compressed.place_of[key] == place)
+            continue;
+        missing--;
+        if (mp_model_check_mapped(pool->model, key / pool->experts, key % pool->experts,
+                                  MOEPAGE_FORM_EXPH))
+            mp_log_write(&shard->home->device->log, MOEPAGE_LOG_WARNING,
+                         "an expert is not kept compressed in device memory: %s",
+                         moepage_last_error());
+    }
 }
 
 moepage_status mp_tiers_fill(mp_shard *shard)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
     const mp_device_ops *ops = shard->home->device->ops;
-    if (!shard->compressed.n)
-        return MOEPAGE_OK;
-    mp_scratch scratch;
-    moepage_status status =
-        mp_scratch_open(shard->home, mp_model_image_room(pool->model, MOEPAGE_FORM_EXPH), &scratch);
-    for (uint32_t key = 0; key < pool->keys && !status; key++)
-        if (shard->compressed.place_of[key] != MP_NO_SLOT)
-            status = fill_or_leave(shard, key, &scratch);
-    moepage_status done =
-        ops->sync(shard->pipes[MP_PIPE_DEMAND].bus, shard->pipes[MP_PIPE_DEMAND].last_bus);
-    mp_scratch_close(shard->home, &scratch);
-    return status ? status : done;
+    mp_pipe *pipe = &shard->pipes[MP_PIPE_PREFETCH];
+    moepage_status status = MOEPAGE_OK;
+    while (mp_images_pending(shard) && !status) {
+        mp_images_advance(shard, UINT64_MAX);
+        status = ops->sync(pipe->bus, pipe->last_bus);
+        mp_images_sweep(shard);
+        if (!status && shard->compressed.failure)
+            status = mp_fail(shard->compressed.failure,
+                             "copying compressed experts to device memory failed");
+    }
+    if (!status)
+        warn_of_missing(shard);
+    return status;
 }
 
 void mp_tiers_close(mp_shard *shard)
@@ -272,5 +224,5 @@ void mp_tiers_close(mp_shard *shard)
     mp_host_tier_destroy(shard->tier);
     mp_home_workspace_free(shard->home, shard->staging.memory, shard->staging.bytes);
     mp_free(shard->staging.buffers);
-    mp_free(shard->compressed.place_of);
+    mp_images_close(shard);
 }

@@ -10,14 +10,14 @@
 moepage_status mp_tiers_choose(const struct moepage_model *model,
                                const moepage_expert_pool_config *config, uint32_t *bus_form);
 
-/* Bytes of the workspace, and of the arena below the slots, that one device of n_devices gives; the
- * config has passed mp_tiers_choose. */
+/* Bytes of the workspace, and slots of the arena for compressed experts, that one device of
+ * n_devices gives; the config has passed mp_tiers_choose. */
 void mp_tiers_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
                     uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
-                    uint64_t *reserved_bytes);
+                    uint64_t *image_slots);
 
 /* Opens pipes, host tier and staging of a shard whose side of the arena is attached and still
- * empty, measures them, and reserves device memory for the compressed experts. */
+ * empty, measures them, and chooses which experts stay compressed. */
 moepage_status mp_tiers_open(mp_shard *shard, uint32_t shard_index,
                              const moepage_expert_pool_config *config);
 

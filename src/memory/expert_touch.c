@@ -34,6 +34,10 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
         pool->counters.prefetch_useful++;
     slot->used = true;
     slot->touched = stamp;
+    if (slot->place != MP_PLACE_KEPT) {
+        mp_pool_rank(shard, index, key);
+        return;
+    }
     bool guarded = pool->scan_percent != 0;
     if (guarded && scan && !slot->scan)
         return;
@@ -61,7 +65,11 @@ static void replay_record(struct moepage_expert_pool *pool, mp_touch_ring *ring)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = mp_touch_ring_word(ring, tail + MP_TOUCH_HEADER + i);
         mp_pool_touch(pool, word & ~MP_TOUCH_SCAN, (word & MP_TOUCH_SCAN) != 0, stamp);
+        if (pool->watch)
+            pool->watch->keys[i] = word & ~MP_TOUCH_SCAN;
     }
+    if (pool->watch)
+        pool->watch->experts(pool->watch, pool->watch->keys, n);
     pool->counters.hits += n;
     atomic_store_explicit(&ring->tail, tail + MP_TOUCH_HEADER + n, memory_order_release);
 }

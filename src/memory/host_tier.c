@@ -152,9 +152,11 @@ static moepage_status fill_entry(const mp_copy *copy, void *out)
 {
     mp_host_tier *tier = (mp_host_tier *)(uintptr_t)copy->fill_user;
     uint64_t index = (uint64_t)((unsigned char *)copy->dst - tier->memory.base) / tier->unit;
-    uint64_t read_bytes = 0;
-    moepage_status status = mp_model_read_image(tier->model, copy->fill_key[0], copy->fill_key[1],
-                                                tier->form, out, copy->bytes, &read_bytes);
+    uint64_t read_bytes = copy->bytes;
+    moepage_status status = MOEPAGE_OK;
+    if (mp_home_has_bytes(tier->home))
+        status = mp_model_read_image(tier->model, copy->fill_key[0], copy->fill_key[1], tier->form,
+                                     out, copy->bytes, &read_bytes);
     atomic_store_explicit(&tier->entries[index].read_bytes, read_bytes, memory_order_relaxed);
     if (status)
         note_failure(tier, tier->entries[index].key, moepage_last_error());
@@ -180,6 +182,15 @@ static uint32_t idlest_lane(const mp_host_tier *tier)
     return best;
 }
 
+/* Reads share the storage: one of several at once moves as much as all of them do in its time. */
+static double bytes_meanwhile(const mp_host_tier *tier)
+{
+    uint64_t reads = 0;
+    for (uint32_t i = 0; i < tier->n_lanes; i++)
+        reads += under_way(tier, &tier->lanes[i]);
+    return (double)reads * (double)tier->model->info.slot_bytes;
+}
+
 static void submit_read(mp_host_tier *tier, uint32_t index)
 {
     mp_host_entry *entry = &tier->entries[index];
@@ -192,6 +203,7 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
         .fill_key = {layer_of(tier, entry->key), expert_of(tier, entry->key)},
         .result = &entry->result,
     };
+    bool timed = tier->probe && mp_probe_begin(tier->probe, lane->stream, lane->last);
     moepage_status status = tier->home->device->ops->copy(lane->stream, &copy, 1, &entry->tick);
     if (status) {
         atomic_store(&entry->result, status);
@@ -200,6 +212,8 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
     }
     lane->last = entry->tick;
     tier->reads++;
+    if (timed)
+        mp_probe_end(tier->probe, lane->stream, entry->tick, bytes_meanwhile(tier));
 }
 
 bool mp_host_tier_landed(const mp_host_tier *tier, uint32_t index)

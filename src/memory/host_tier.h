@@ -19,6 +19,7 @@
 #include <stdbool.h>
 
 #include "memory/home.h"
+#include "memory/probe.h"
 #include "model/model.h"
 
 #define MP_NO_ENTRY UINT32_MAX
@@ -75,6 +76,7 @@ typedef struct mp_host_tier {
     uint64_t hits;       /* finds that found */
     uint64_t reads;      /* begun */
     uint64_t cold_bytes; /* of reads that have ended */
+    mp_probe *probe;     /* of reads, in bytes of dense experts; the owner's, or NULL */
     pthread_mutex_t failure_lock;
     uint32_t failure_key; /* the last failed read's expert, and its sentence */
     char failure[512];

@@ -103,6 +103,8 @@ uint32_t mp_kv_blocks_take(mp_kv_blocks *blocks)
     uint32_t used = mp_kv_blocks_used(blocks);
     if (used > blocks->peak)
         blocks->peak = used;
+    if (used > blocks->burst_peak)
+        blocks->burst_peak = used;
     return block;
 }
 

@@ -27,7 +27,8 @@ typedef struct mp_kv_blocks {
     uint32_t total;
     uint32_t first; /* the boundary */
     uint32_t free;
-    uint32_t peak; /* most ever held by tables at once */
+    uint32_t peak;       /* most ever held by tables at once */
+    uint32_t burst_peak; /* most since it was last set to what is held: the controller's */
 } mp_kv_blocks;
 
 /* `total` > 0. No block is the pool's until the boundary moves. NO_MEMORY. */

@@ -98,6 +98,35 @@ void mp_kv_pool_destroy(struct moepage_kv_pool *pool)
     atomic_fetch_sub(&home->residents, 1);
 }
 
+void mp_kv_pool_join(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_stream *stream)
+{
+    pthread_mutex_lock(&pool->lock);
+    *reader = (mp_kv_reader){.next = pool->readers, .stream = stream, .joined = true};
+    pool->readers = reader;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mp_kv_pool_leave(struct moepage_kv_pool *pool, mp_kv_reader *reader)
+{
+    if (!reader->joined)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    mp_kv_reader **at = &pool->readers;
+    while (*at != reader)
+        at = &(*at)->next;
+    *at = reader->next;
+    reader->joined = false;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mp_kv_pool_end_step(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_tick tick)
+{
+    pthread_mutex_lock(&pool->lock);
+    reader->step_open = false;
+    reader->tick = tick;
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void mp_kv_pool_info(const struct moepage_kv_pool *pool, moepage_kv_pool_info *info)
 {
     *info = (moepage_kv_pool_info){

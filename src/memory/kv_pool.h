@@ -16,6 +16,7 @@
 #include "memory/home.h"
 #include "memory/kv_blocks.h"
 #include "memory/kv_shape.h"
+#include "memory/watch.h"
 
 /* A sequence id: a number from the device's count of sequences above, its slot's index + 1 below.
  * Slots are reused, ids are not, nor does another pool of the device give the same ones. */
@@ -44,6 +45,16 @@ typedef struct mp_kv_counters {
     uint64_t swapped_in;
 } mp_kv_counters;
 
+/* A session, as the pool knows it: from the beginning of a step to its end it may read any block,
+ * and where work outlasts the calls that submit it, until `tick` of its stream. */
+typedef struct mp_kv_reader {
+    struct mp_kv_reader *next;
+    mp_stream *stream; /* of the pool's device, or NULL */
+    mp_tick tick;
+    bool joined;
+    bool step_open;
+} mp_kv_reader;
+
 struct moepage_kv_pool {
     mp_handle handle;
     _Atomic uint32_t users; /* sessions */
@@ -64,9 +75,11 @@ struct moepage_kv_pool {
     mp_stream *inner; /* copies inside the device: they do not cross the bus */
     mp_stream *bus;   /* copies to and from the host: a step waits for them */
     void *native;     /* the stream of the caller's kernels, in the call under way */
-    mp_copy *copies;  /* [layers] of the block under way */
+    mp_kv_reader *readers;
+    mp_copy *copies; /* [layers] of the block under way */
     _Atomic int32_t copy_result;
     mp_kv_counters counters;
+    mp_watch *watch; /* or NULL */
 };
 
 /* `config` has its defaults filled in, blocks and blocks_per_granule excepted. */
@@ -74,6 +87,13 @@ moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_p
                                  struct moepage_kv_pool **out);
 /* Buries the handle; no session uses the pool. */
 void mp_kv_pool_destroy(struct moepage_kv_pool *pool);
+
+/* A session uses the pool from here on, until it leaves; NULL stream: nothing of its outlasts its
+ * calls. Leaving twice, or without having joined, is fine. Both take the lock. */
+void mp_kv_pool_join(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_stream *stream);
+void mp_kv_pool_leave(struct moepage_kv_pool *pool, mp_kv_reader *reader);
+/* Its step has ended; what it has submitted reads blocks until `tick`. Takes the lock. */
+void mp_kv_pool_end_step(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_tick tick);
 
 void mp_kv_pool_info(const struct moepage_kv_pool *pool, moepage_kv_pool_info *info);
 /* `layer` is in range. Takes no lock: nothing it reads ever changes. */
@@ -114,8 +134,10 @@ moepage_status mp_kv_pool_check_resize(struct moepage_kv_pool *pool, uint64_t bl
                                        uint64_t *bytes);
 /* Makes the pool own `blocks` > 0 blocks, rounded up to whole granules. Live blocks in granules
  * that go are copied elsewhere, and every table follows them, before any granule is given up.
- * Borrowed tables end. Allocates nothing. BUDGET: live blocks or the other side need the room.
- * `native`: the stream of the caller's kernels. Takes the lock. */
+ * Borrowed tables end if so. Allocates nothing. BUDGET: live blocks or the other side need the
+ * room. BUSY: blocks would have to be copied while a session's step may read them. A shrinking
+ * pool waits for what ended steps, and `native`, the stream of the caller's kernels, have
+ * submitted. Takes the lock. */
 moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, void *native);
 
 /* A run of block copies on one stream, after what the caller's stream holds now: begin, any number

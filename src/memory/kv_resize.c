@@ -83,10 +83,39 @@ static void forward_tables(struct moepage_kv_pool *pool, uint32_t first)
     }
 }
 
+static uint32_t count_live(const mp_kv_blocks *blocks, uint32_t first)
+{
+    uint32_t n = 0;
+    for (uint32_t block = blocks->first; block < first; block++)
+        n += blocks->refs[block] > 0;
+    return n;
+}
+
+/* Tables that a step goes by must not change before it ends. What ended steps still read on the
+ * device is waited for: the granules will be somebody else's. */
+static moepage_status settle_readers(const struct moepage_kv_pool *pool, uint32_t first)
+{
+    const mp_device_ops *ops = pool->home->device->ops;
+    uint32_t live = count_live(&pool->blocks, first);
+    moepage_status status = MOEPAGE_OK;
+    for (const mp_kv_reader *reader = pool->readers; reader && !status; reader = reader->next) {
+        if (reader->step_open && live)
+            return mp_fail(MOEPAGE_E_BUSY,
+                           "%u live KV blocks would have to be copied, and a step that may read "
+                           "them is open: try again between steps",
+                           live);
+        if (reader->stream && reader->tick)
+            status = ops->sync(reader->stream, reader->tick);
+    }
+    return status;
+}
+
 static moepage_status shrink(struct moepage_kv_pool *pool, const resize_target *target)
 {
     uint32_t moved;
-    moepage_status status = move_blocks(pool, target->first, &moved);
+    moepage_status status = settle_readers(pool, target->first);
+    if (!status)
+        status = move_blocks(pool, target->first, &moved);
     if (status)
         return status;
     if (moved)

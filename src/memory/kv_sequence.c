@@ -257,6 +257,8 @@ moepage_status mp_kv_sequence_free(struct moepage_kv_pool *pool, moepage_seq id)
     moepage_status status = mp_kv_sequence_find(pool, id, &sequence);
     if (status)
         return status;
+    if (pool->watch)
+        pool->watch->kv_freed(pool->watch, id);
     mp_kv_sequence_release(pool, sequence);
     return MOEPAGE_OK;
 }

@@ -329,12 +329,13 @@ static moepage_status form_token_groups(struct moepage_session *session, mp_flig
 }
 
 /* Sets aside what the flight will hold at most, for as long as it is open: later groups may be
- * bigger than the first. */
+ * bigger than the first. Also where there is a slot for every expert: the pool may shrink. */
 static void reserve(struct moepage_session *session, mp_flight *flight, const mp_limits *limits)
 {
     for (uint32_t d = 0; d < session->pool->n_shards; d++) {
         uint32_t most = limits->shard[d] < limits->total ? limits->shard[d] : limits->total;
-        flight->reserved[d] = flight->n_groups == 1 || limits->shard[d] == UINT32_MAX ? 0 : most;
+        most = most < flight->n_entries ? most : flight->n_entries;
+        flight->reserved[d] = flight->n_groups == 1 ? 0 : most;
     }
     for (uint32_t i = 0; i < flight->n_entries && flight->n_groups == 1; i++)
         flight->reserved[flight->holds[i].shard]++;

@@ -5,7 +5,8 @@
 
 /* ---- holding ---- */
 
-static void count_holds(struct moepage_session *session, const mp_hold *holds, uint32_t n)
+static void count_holds(struct moepage_session *session, mp_flight *flight, const mp_hold *holds,
+                        uint32_t n)
 {
     moepage_session_stats *stats = &session->step_stats;
     for (uint32_t i = 0; i < n; i++) {
@@ -13,6 +14,7 @@ static void count_holds(struct moepage_session *session, const mp_hold *holds, u
         stats->late += holds[i].kind == MP_HOLD_LATE;
         stats->misses += holds[i].kind == MP_HOLD_MISS;
         stats->demand_bytes += holds[i].demanded;
+        flight->missed += holds[i].kind != MP_HOLD_HIT;
     }
     stats->routed += n;
     stats->groups++;
@@ -30,7 +32,7 @@ moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, 
         if (status)
             return status;
     }
-    count_holds(session, holds, group->n_entries);
+    count_holds(session, flight, holds, group->n_entries);
     return MOEPAGE_OK;
 }
 

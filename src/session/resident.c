@@ -217,6 +217,7 @@ moepage_status mp_path_create(moepage_session *session, const moepage_cuda_path_
         return status;
     }
     session->path = path;
+    mp_streaming_suspend(session, true);
     mp_handle_open(&path->handle, MP_KIND_PATH);
     *out = path;
     return MOEPAGE_OK;
@@ -226,6 +227,7 @@ void mp_path_destroy(moepage_cuda_path *path)
 {
     mp_graveyard *graveyard = &path->pool->shards[0].home->graveyard;
     path->session->path = NULL;
+    mp_streaming_suspend(path->session, false);
     free_parts(path);
     mp_graveyard_bury(graveyard, path);
 }

@@ -68,6 +68,18 @@ static void offer(oldest *heap, uint32_t key)
     }
 }
 
+/* Takes an expert off the map and lets go of it. */
+static moepage_status take_off(moepage_cuda_path *path, uint32_t key)
+{
+    moepage_status status = write_map(path, key, -1);
+    if (status) /* the device may look for it there: it stays held */
+        return status;
+    mp_pool_release(path->pool, &path->published[key], 1);
+    path->n_published--;
+    atomic_fetch_add(&path->evictions, 1);
+    return MOEPAGE_OK;
+}
+
 /* Takes the `most` least recently needed of keys [first, first + n) off the map. None is of the
  * message: the device has just stamped those, and there are enough others, for a layer's worst case
  * fits. What has been taken off may be overwritten at once: see resident.h. */
@@ -77,14 +89,27 @@ static moepage_status evict(moepage_cuda_path *path, uint32_t first, uint32_t n,
     for (uint32_t key = first; key < first + n && most > 0; key++)
         if (path->published[key].kind != MP_HOLD_NONE)
             offer(&heap, key);
-    for (uint32_t i = 0; i < heap.n; i++) {
-        uint32_t key = heap.keys[i];
-        moepage_status status = write_map(path, key, -1);
-        if (status) /* the device may look for it there: it stays held */
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t i = 0; i < heap.n && !status; i++)
+        status = take_off(path, heap.keys[i]);
+    return status;
+}
+
+/* What lies in slots that the pool wants back goes as soon as it may. */
+static moepage_status leave_drained(moepage_cuda_path *path)
+{
+    const mp_shard *shard = &path->pool->shards[0];
+    if (atomic_load(&path->pool->n_draining) == 0)
+        return MOEPAGE_OK;
+    for (uint32_t key = 0; key < path->pool->keys; key++) {
+        const mp_hold *hold = &path->published[key];
+        if (hold->kind == MP_HOLD_NONE || age_of(path, key) == 0)
+            continue;
+        uint64_t word = atomic_load(&shard->words[hold->slot]);
+        moepage_status status =
+            MP_WORD_STATE(word) == MP_SLOT_DRAINING ? take_off(path, key) : MOEPAGE_OK;
+        if (status)
             return status;
-        mp_pool_release(path->pool, &path->published[key], 1);
-        path->n_published--;
-        atomic_fetch_add(&path->evictions, 1);
     }
     return MOEPAGE_OK;
 }
@@ -99,8 +124,8 @@ static moepage_status make_room(moepage_cuda_path *path, uint32_t wanted)
 {
     const struct moepage_expert_pool *pool = path->pool;
     uint32_t first = path->mail->layer * pool->experts, held = 0;
-    moepage_status status = MOEPAGE_OK;
-    if (pool->n_scopes > 1) {
+    moepage_status status = leave_drained(path);
+    if (!status && pool->n_scopes > 1) {
         for (uint32_t e = 0; e < pool->experts; e++)
             held += path->published[first + e].kind != MP_HOLD_NONE;
         status = evict(path, first, pool->experts, excess(held, wanted, path->share.per_scope));

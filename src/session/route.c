@@ -58,6 +58,33 @@ static void prefetch_ahead(struct moepage_session *session, uint32_t layer, uint
     }
 }
 
+/* What the layer may hold, it reserves, and says so before anybody can ask in vain. */
+static moepage_status form_groups(struct moepage_session *session, mp_flight *flight,
+                                  uint32_t n_distinct, bool for_plan)
+{
+    mp_pool_begin_routing(&session->client);
+    moepage_status status = mp_groups_form(session, flight, n_distinct, for_plan);
+    if (!status)
+        mp_session_tell_reserved(session, flight);
+    mp_pool_end_routing(&session->client);
+    return status;
+}
+
+/* The first group's plan; lets go of the group if there is none. */
+static moepage_status hand_over(struct moepage_session *session, mp_flight *flight,
+                                moepage_plan *plan)
+{
+    moepage_plan own;
+    moepage_status status = mp_plan_hand_over(session, flight);
+    if (!status) {
+        mp_plan_fill(session, flight, &own);
+        status = MP_CONFIG_WRITE(plan, own);
+    }
+    if (status)
+        mp_plan_release(session, flight, 0);
+    return status;
+}
+
 moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
                                 const moepage_routing *routing, moepage_plan *plan)
 {
@@ -69,6 +96,8 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     if (status)
         return status;
     flight->layer = layer;
+    flight->streams = mp_streaming_serves(session, layer);
+    flight->missed = 0;
     flight->n_tokens = session->n_tokens;
     flight->top_k = routing->top_k;
     flight->group = 0;
@@ -76,30 +105,23 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     flight->planned = plan != NULL;
     flight->native = routing->stream;
     status = mp_groups_collect(session, flight, routing, &n_distinct);
+    flight->n_distinct = n_distinct;
     if (!status)
-        status = mp_groups_form(session, flight, n_distinct, plan != NULL);
-    if (!status)
-        status = mp_plan_hold(session, flight, 0);
+        status = form_groups(session, flight, n_distinct, plan != NULL);
     if (status)
         return status;
-    if (plan) {
-        status = mp_plan_hand_over(session, flight);
-        moepage_plan own;
-        if (!status) {
-            mp_plan_fill(session, flight, &own);
-            status = MP_CONFIG_WRITE(plan, own);
-        }
-        if (status) {
-            mp_plan_release(session, flight, 0);
-            return status;
-        }
+    status = mp_plan_hold(session, flight, 0);
+    if (!status && plan)
+        status = hand_over(session, flight, plan);
+    if (status) {
+        mp_session_tell_reserved(session, NULL);
+        return status;
     }
     flight->open = true;
-    for (uint32_t d = 0; d < session->pool->n_shards; d++)
-        session->client.reserved[d] += flight->reserved[d];
     session->step_stats.layers++;
     if (session->config.prefetch != MOEPAGE_PREFETCH_OFF)
         prefetch_ahead(session, layer, n_distinct);
+    mp_streaming_routed(session, flight);
     if (session->trace)
         mp_trace_step_layer(session->trace, layer, routing->top_k, routing->ids, routing->weights,
                             routing->probabilities);

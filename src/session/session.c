@@ -35,8 +35,10 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
                        "math %u, prefetch %u or grouping %u is none of the "
                        "documented values",
                        config->math, config->prefetch, config->grouping);
-    if (config->reserved)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", config->reserved);
+    if (config->regime > MOEPAGE_REGIME_STREAM)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "regime is %u, it must be MOEPAGE_REGIME_AUTO, _CACHE or _STREAM",
+                       config->regime);
     uint32_t deepest = info->moe_layers > 1 ? info->moe_layers - 1 : 1;
     if (config->prefetch_depth > deepest)
         config->prefetch_depth = deepest;
@@ -219,12 +221,14 @@ static moepage_status alloc_tables(struct moepage_session *session)
     session->launched = mp_alloc_array(session->max_entries, sizeof *session->launched);
     session->token_placed = mp_alloc_array(tokens, sizeof *session->token_placed);
     session->scan_token = mp_alloc_array(tokens, sizeof *session->scan_token);
+    session->kv_uses = mp_alloc_array(session->config.max_sequences, sizeof *session->kv_uses);
     bool ok = session->local && session->local_stamp && session->distinct && session->order &&
               session->order_counts && session->counts && session->launched &&
-              session->token_placed && session->scan_token;
+              session->token_placed && session->scan_token && session->kv_uses;
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS && ok; i++)
         ok = alloc_flight(session, &session->flights[i]);
-    if (ok && session->config.prefetch == MOEPAGE_PREFETCH_PREVIOUS) {
+    if (ok && (session->config.prefetch == MOEPAGE_PREFETCH_PREVIOUS ||
+               session->config.regime != MOEPAGE_REGIME_CACHE)) {
         const mp_predictor *predictor = &mp_predictor_previous;
         session->predictor_state = mp_alloc(predictor->state_bytes(session->pool->layers, experts));
         ok = session->predictor_state != NULL;
@@ -237,6 +241,8 @@ static moepage_status alloc_tables(struct moepage_session *session)
 
 static void free_parts(struct moepage_session *session)
 {
+    if (session->kv)
+        mp_kv_pool_leave(session->kv, &session->kv_reader);
     for (uint32_t d = 0; d < session->pool->n_shards; d++)
         close_bench(session, d);
     mp_pool_leave(session->pool, &session->client);
@@ -251,7 +257,9 @@ static void free_parts(struct moepage_session *session)
     mp_free(session->launched);
     mp_free(session->token_placed);
     mp_free(session->scan_token);
+    mp_free(session->kv_uses);
     mp_free(session->predictor_state);
+    mp_streaming_close(session);
     if (session->kv)
         atomic_fetch_sub(&session->kv->users, 1);
 }
@@ -288,6 +296,8 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
     uint64_t two_steps = 2ull * pool->layers * (MP_TOUCH_HEADER + pool->experts);
     status = mp_pool_join(pool, &session->client, two_steps);
     if (!status)
+        status = mp_streaming_open(session);
+    if (!status)
         status = choose_math(session);
     if (status)
         goto fail;
@@ -296,6 +306,9 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
         if (status)
             goto fail;
     }
+    if (kv)
+        mp_kv_pool_join(kv, &session->kv_reader,
+                        kv->home == pool->shards[0].home ? mp_session_reader(session, 0) : NULL);
     mp_handle_open(&session->handle, MP_KIND_SESSION);
     *out = session;
     return MOEPAGE_OK;

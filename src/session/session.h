@@ -10,6 +10,7 @@
 #ifndef MP_SESSION_SESSION_H
 #define MP_SESSION_SESSION_H
 
+#include "control/regime.h"
 #include "memory/expert_pool.h"
 #include "memory/kv_pool.h"
 #include "policy/predictor.h"
@@ -33,12 +34,15 @@ typedef struct mp_flight {
     bool overlap;   /* two groups may be held at once: one computes, the next loads */
     bool by_tokens; /* groups are of tokens, not of experts */
     bool planned;   /* the caller's own kernels read its slots */
+    bool streams;   /* the layer is served by streaming */
     void *native;   /* the stream that they run on */
     uint32_t layer;
     uint32_t n_tokens;
     uint32_t top_k;
     uint32_t n_entries;
     uint32_t n_groups;
+    uint32_t n_distinct;                    /* experts routed to */
+    uint32_t missed;                        /* loaded on demand, or late */
     uint32_t group;                         /* current */
     bool dropped;                           /* an error let go of the current group */
     uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* most slots that it holds at once */
@@ -72,6 +76,7 @@ struct moepage_session {
     mp_handle handle;
     struct moepage_expert_pool *pool;
     struct moepage_kv_pool *kv;    /* or NULL */
+    mp_kv_reader kv_reader;        /* as which it is known there */
     moepage_session_config config; /* defaults filled in */
     uint32_t math;                 /* of launches: MOEPAGE_MATH_* as the devices tell them apart */
     uint64_t fast_bytes;           /* of scratch for math BF16_FAST; 0 = none */
@@ -84,6 +89,10 @@ struct moepage_session {
     uint32_t n_tokens;   /* of the open step */
     uint8_t *scan_token; /* [max_tokens] 1 for tokens of prefill */
     bool any_scan, all_scan;
+    bool prefill;          /* the open step is nothing but */
+    mp_watch_use *kv_uses; /* [max_sequences] of the last step */
+    uint32_t n_kv_uses;
+    uint32_t kv_same; /* steps since they were counted as uses */
     uint64_t step_began_ns;
     moepage_session_stats stats;      /* since creation */
     moepage_session_stats step_stats; /* of the open step */
@@ -99,6 +108,11 @@ struct moepage_session {
     bool *token_placed;          /* [max_tokens] while grouping by tokens */
     bool *launched;              /* [max_entries] during moepage_session_ffn */
     void *predictor_state;       /* or NULL */
+    mp_regime_config regime;     /* of MOEPAGE_REGIME_AUTO */
+    mp_regime_layer *regimes;    /* [layers], or NULL */
+    double load_ns;              /* of one expert, as last seen; 0 = not known */
+    uint64_t mark_ns;            /* when the last layer was retired, or the step began */
+    uint64_t mark_stall_ns;      /* the open step's stalls until then */
     struct moepage_trace *trace; /* or NULL */
 };
 
@@ -139,15 +153,32 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
 moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
                                const int32_t *experts, uint32_t n);
 moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer);
+/* The first published form of moepage_session_stats ends before this. */
+#define MP_STATS_MIN_BYTES offsetof(moepage_session_stats, streamed_layers)
 moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats);
 /* STATE, and the step stays open, while the stream of an open plan is being captured. */
 moepage_status mp_session_cancel(struct moepage_session *session);
+/* Tells the pool what the open flights reserve, and `opening` (NULL: none). */
+void mp_session_tell_reserved(struct moepage_session *session, const mp_flight *opening);
 /* The open flight of a layer, or NULL with a sentence. */
 mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer);
 
 /* ---- route.c ---- */
 moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
                                 const moepage_routing *routing, moepage_plan *plan);
+
+/* ---- streaming.c ---- */
+moepage_status mp_streaming_open(struct moepage_session *session);
+void mp_streaming_close(struct moepage_session *session);
+/* Streams nothing from now on; or again what the config says. No step is open. */
+void mp_streaming_suspend(struct moepage_session *session, bool suspended);
+void mp_streaming_begin(struct moepage_session *session);
+/* How a layer about to be routed is served. */
+bool mp_streaming_serves(const struct moepage_session *session, uint32_t layer);
+/* The layer has been routed, its first group is held: sees to the next streaming one. */
+void mp_streaming_routed(struct moepage_session *session, const mp_flight *flight);
+/* The layer has been retired: the same again, and decides how the layer is served next time. */
+void mp_streaming_retired(struct moepage_session *session, const mp_flight *flight);
 
 /* ---- groups.c ---- */
 /* Collects the flight's distinct experts into session->distinct and session->counts; checks ids
@@ -175,6 +206,13 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, const mp_fligh
 void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_plan *plan);
 moepage_status mp_session_next_group(struct moepage_session *session, uint32_t layer,
                                      moepage_plan *plan);
+
+/* ---- watched.c ---- */
+/* The step about to open uses these sequences, all live. Under the KV pool's lock. */
+void mp_session_tell_kv(struct moepage_session *session, const moepage_step *step);
+void mp_session_note_phase(struct moepage_session *session, const moepage_step *step);
+/* The step's stats are complete. */
+void mp_session_tell_step(const struct moepage_session *session);
 
 /* ---- ffn.c ---- */
 moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,

@@ -83,9 +83,8 @@ static void record_begin(struct moepage_session *session, const moepage_step *st
                         named ? step->n_sequences : 1, step->semantic, step->semantic_dim);
 }
 
-/* A stale sequence is noticed here, before its KV is read. */
-static moepage_status check_sequences(const struct moepage_session *session,
-                                      const moepage_step *step)
+/* A stale sequence is noticed here, before its KV is read. The last thing that can fail. */
+static moepage_status enter_kv(struct moepage_session *session, const moepage_step *step)
 {
     moepage_status status = MOEPAGE_OK;
     if (!session->kv)
@@ -96,6 +95,10 @@ static moepage_status check_sequences(const struct moepage_session *session,
         if (step->sequences[i].seq)
             status = mp_kv_sequence_find(session->kv, step->sequences[i].seq, &sequence);
     }
+    if (!status) {
+        mp_session_tell_kv(session, step);
+        session->kv_reader.step_open = true; /* no table changes behind its back from here on */
+    }
     pthread_mutex_unlock(&session->kv->lock);
     return status;
 }
@@ -104,11 +107,12 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
 {
     moepage_status status = check_step(session, step);
     if (!status)
-        status = check_sequences(session, step);
+        status = enter_kv(session, step);
     if (status)
         return status;
     session->n_tokens = step->n_tokens;
     mark_scan_tokens(session, step);
+    mp_session_note_phase(session, step);
     session->step_stats = (moepage_session_stats){.struct_size = sizeof session->step_stats,
                                                   .steps = 1,
                                                   .tokens = step->n_tokens};
@@ -116,6 +120,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
         record_begin(session, step);
     session->step_open = true;
     session->step_began_ns = mp_session_now_ns(session);
+    mp_streaming_begin(session);
     return MOEPAGE_OK;
 }
 
@@ -147,13 +152,29 @@ moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
 
 /* ---- retire, end ---- */
 
+void mp_session_tell_reserved(struct moepage_session *session, const mp_flight *opening)
+{
+    mp_client *client = &session->client;
+    uint32_t widest = 0;
+    for (uint32_t d = 0; d < session->pool->n_shards; d++) {
+        uint32_t sum = 0;
+        for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
+            const mp_flight *flight = &session->flights[i];
+            uint32_t reserved = flight->open || flight == opening ? flight->reserved[d] : 0;
+            widest = reserved > widest ? reserved : widest;
+            sum += reserved;
+        }
+        atomic_store_explicit(&client->reserved[d], sum, memory_order_release);
+    }
+    atomic_store_explicit(&client->widest, widest, memory_order_release);
+}
+
 static void close_flight(struct moepage_session *session, mp_flight *flight)
 {
     for (uint32_t g = 0; g < flight->n_groups; g++)
         mp_plan_release(session, flight, g);
-    for (uint32_t d = 0; d < session->pool->n_shards; d++)
-        session->client.reserved[d] -= flight->reserved[d];
     flight->open = false;
+    mp_session_tell_reserved(session, NULL);
 }
 
 moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer)
@@ -164,6 +185,8 @@ moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer
     moepage_status status = mp_plan_mark(session, flight);
     if (!status)
         close_flight(session, flight);
+    if (!status)
+        mp_streaming_retired(session, flight);
     return status;
 }
 
@@ -182,13 +205,18 @@ static void add_stats(moepage_session_stats *sum, const moepage_session_stats *o
     sum->compute_ns += one->compute_ns;
     sum->wall_ns += one->wall_ns;
     sum->hint_experts += one->hint_experts;
+    sum->streamed_layers += one->streamed_layers;
+    sum->regime_changes += one->regime_changes;
 }
 
 static void close_step(struct moepage_session *session)
 {
     session->step_stats.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
+    mp_session_tell_step(session);
     add_stats(&session->stats, &session->step_stats);
     session->step_open = false;
+    if (session->kv)
+        mp_kv_pool_end_step(session->kv, &session->kv_reader, session->benches[0].last);
     mp_pool_relieve(session->pool, &session->client);
 }
 
@@ -202,7 +230,8 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
     if (stats) {
         moepage_session_stats own = session->step_stats;
         own.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
-        moepage_status status = MP_CONFIG_WRITE(stats, own);
+        moepage_status status =
+            mp_config_write(stats, &own, sizeof own, MP_STATS_MIN_BYTES, "stats");
         if (status)
             return status;
     }

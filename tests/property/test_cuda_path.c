@@ -14,7 +14,7 @@
 
 #include "device_rig.h"
 #include "graph_rig.h"
-#include "memory/home.h"
+#include "memory/split.h"
 #include "path_rig.h"
 #include "sim_cuda.h"
 
@@ -222,6 +222,46 @@ static void *bystander_run(void *user)
     return NULL;
 }
 
+/* A step of one expert in each layer. */
+static void run_narrow(path_rig *r, int32_t expert)
+{
+    path_step s = {.n_tokens = 1};
+    for (uint32_t l = 0; l < PATH_LAYERS; l++)
+        for (uint32_t k = 0; k < PATH_TOP_K; k++)
+            s.ids[l][k] = k ? MOEPAGE_NO_EXPERT : expert;
+    path_caller_write(&r->caller, &s);
+    path_rig_submit(r, 1);
+    path_caller_sync(&r->caller);
+}
+
+/* Its experts lie where the pool is to end, and it has slots enough: it lets go of them when it next
+ * asks for another expert, and brings them anew. */
+static void test_cuda_path_makes_way_for_a_smaller_pool(void **state)
+{
+    (void)state;
+    path_rig r;
+    path_rig_open(&r,
+                  &(path_rig_config){.dtype = MOEPAGE_DTYPE_F32,
+                                     .max_tokens = 2,
+                                     .slots = 20,
+                                     .pool = {.slots = 40}},
+                  1);
+    moepage_session *other = pool_rig_session(&r.pool, NULL);
+    for (int32_t key = 0; key < 20; key++) /* takes the lower slots */
+        pool_rig_visit(other, (uint32_t)key / PATH_EXPERTS, (int32_t[]){key % PATH_EXPERTS}, 1);
+    assert_int_equal(moepage_session_destroy(other), MOEPAGE_OK);
+    for (int32_t expert = 10; expert < 15; expert++)
+        run_narrow(&r, expert); /* 15 of 20, some of them above the new end */
+    assert_int_equal(mp_split_move(r.pool.pool, NULL, 24, 0, NULL), MOEPAGE_E_BUSY);
+    run_narrow(&r, 12); /* all there: nobody is asked for anything */
+    assert_int_equal(mp_split_move(r.pool.pool, NULL, 24, 0, NULL), MOEPAGE_E_BUSY);
+    run_narrow(&r, 9);
+    assert_int_equal(mp_split_move(r.pool.pool, NULL, 24, 0, NULL), MOEPAGE_OK);
+    assert_int_equal(pool_rig_info(&r.pool).slots, 24);
+    path_rig_run(&r, &r.steps[0], PATH_LAYERS);
+    path_rig_close(&r);
+}
+
 static void test_cuda_path_shares_its_pool_with_sessions(void **state)
 {
     (void)state;
@@ -259,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_cuda_path_leaves_the_cpu_alone_when_all_is_resident),
         cmocka_unit_test(test_cuda_path_lets_go_of_the_least_recently_needed),
         cmocka_unit_test(test_cuda_path_replays_a_step_while_experts_come_and_go),
+        cmocka_unit_test(test_cuda_path_makes_way_for_a_smaller_pool),
         cmocka_unit_test(test_cuda_path_shares_its_pool_with_sessions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,9 +251,10 @@ static void resize(void)
 {
     uint32_t slots = 4 + below(w.most - 3);
     const mp_shard *shard = &w.rig.pool->shards[0];
-    unsigned char *from = mp_pool_slot_address(shard, slots);
+    unsigned char *from = mp_pool_slot_address(shard, shard->first_slot + slots);
     if (slots > w.slots) { /* nothing has come after the pool had given it up */
-        for (unsigned char *i = mp_pool_slot_address(shard, w.slots); i < from; i++)
+        for (unsigned char *i = mp_pool_slot_address(shard, shard->first_slot + w.slots); i < from;
+             i++)
             must(*i == STRANGER);
     }
     moepage_status status = moepage_split_set(w.rig.pool, NULL, slots, 0, NULL);

@@ -271,6 +271,7 @@ static void run_scenario(const scenario *how, uint64_t seed)
             .prefetch = (uint32_t)((seed + i) % 3),
             .prefetch_depth = 1 + i,
             .max_group_experts = (uint32_t)(seed % 4),
+            .regime = (uint32_t)((seed / 2 + i) % 3),
         };
         actors[i].session = pool_rig_session(&w.rig, &actors[i].config);
     }

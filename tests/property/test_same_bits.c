@@ -45,6 +45,7 @@ typedef struct variant {
     pool_rig_config pool;
     uint32_t math;
     uint32_t prefetch, prefetch_depth;
+    uint32_t regime;
     uint32_t max_group_experts;
     bool with_plan; /* route asks for a plan, too */
     bool two_open;  /* the next layer is routed before this one runs */
@@ -160,6 +161,7 @@ static void run(workload *load, const variant *how, outputs *out)
         .math = how->math,
         .prefetch = how->prefetch,
         .prefetch_depth = how->prefetch_depth,
+        .regime = how->regime,
         .max_group_experts = how->max_group_experts,
     };
     bench b;
@@ -177,11 +179,11 @@ static void run(workload *load, const variant *how, outputs *out)
 static void print_variant(const variant *how)
 {
     print_message("slots %u, devices %u, threads %u, scope %u, policy %s, chunk %u, scan %u, math "
-                  "%u, prefetch %u, group %u, plan %d, two open %d, by token %d\n",
+                  "%u, prefetch %u, regime %u, group %u, plan %d, two open %d, by token %d\n",
                   (unsigned)how->pool.slots, how->pool.n_devices, how->pool.threads,
                   how->pool.scope, how->pool.policy ? how->pool.policy : "-", how->pool.chunk_bytes,
-                  how->pool.scan_percent, how->math, how->prefetch, how->max_group_experts,
-                  how->with_plan, how->two_open, how->token_by_token);
+                  how->pool.scan_percent, how->math, how->prefetch, how->regime,
+                  how->max_group_experts, how->with_plan, how->two_open, how->token_by_token);
 }
 
 static void expect_same(workload *load, const variant *how, const outputs *expected)
@@ -243,6 +245,36 @@ static void test_same_bits_over_capacity_policy_and_prefetch(void **state)
                     &reference);
         bank_model_close(&load.bank);
     }
+}
+
+static void test_same_bits_over_regimes(void **state)
+{
+    (void)state;
+    static const uint64_t slots[] = {KEYS - 1, 2 * EXPERTS + 4, EXPERTS + 3, EXPERTS / 2, 2};
+    reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .bias = true, .seed = 13},
+                  MOEPAGE_MATH_FP32);
+    for (uint32_t i = 0; i < 5 * 2 * 3 * 3; i++) {
+        variant how = {.pool = {.slots = slots[i % 5],
+                                .threads = 1 + i % 2,
+                                .n_devices = slots[i % 5] > 2 ? 1 + i / 5 % 2 : 1,
+                                .chunk_bytes = i % 3 ? 100 : 0,
+                                .scan_percent = i % 4 == 3 ? 40 : 0},
+                       .regime = MOEPAGE_REGIME_STREAM,
+                       .prefetch = i / 10 % 3,
+                       .prefetch_depth = 2,
+                       .max_group_experts = i % 7 == 0 ? 3 : 0};
+        how.token_by_token = i / 30 == 1;
+        how.two_open = i / 30 == 2 && how.pool.slots == KEYS - 1;
+        how.with_plan = how.two_open;
+        expect_same(&load, &how, &reference);
+    }
+    for (uint32_t i = 0; i < 3 * 3; i++) /* with slots of their own, layers have no use for it */
+        expect_same(&load,
+                    &(variant){.pool = {.slots = LAYERS * (1 + i % 3 * 4),
+                                        .scope = MOEPAGE_SCOPE_LAYER},
+                               .regime = i / 3},
+                    &reference);
+    bank_model_close(&load.bank);
 }
 
 static void test_same_bits_over_threads_waves_and_chunks(void **state)
@@ -403,6 +435,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_over_capacity_policy_and_prefetch),
+        cmocka_unit_test(test_same_bits_over_regimes),
         cmocka_unit_test(test_same_bits_over_threads_waves_and_chunks),
         cmocka_unit_test(test_same_bits_over_devices_and_scopes),
         cmocka_unit_test(test_same_bits_over_open_layers_and_plans),

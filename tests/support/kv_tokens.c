@@ -25,7 +25,7 @@ unsigned char *kv_tokens_block(const kv_tokens *tokens, uint32_t layer, uint32_t
            id % view->id_stride * view->block_bytes;
 }
 
-static unsigned char token_byte(uint64_t tag, uint32_t layer, uint32_t place)
+unsigned char kv_tokens_byte(uint64_t tag, uint32_t layer, uint32_t place)
 {
     uint64_t mixed = (tag + 1) * 0x9e3779b97f4a7c15u;
     mixed ^= (layer * 131u + place + 1) * 0xbf58476d1ce4e5b9u;
@@ -41,8 +41,8 @@ static moepage_kv_table table_of(const kv_tokens *tokens, moepage_seq seq)
     return table;
 }
 
-static unsigned char *token_address(const kv_tokens *tokens, const moepage_kv_table *table,
-                                    uint32_t layer, uint64_t token)
+unsigned char *kv_tokens_at(const kv_tokens *tokens, const moepage_kv_table *table, uint32_t layer,
+                            uint64_t token)
 {
     return kv_tokens_block(tokens, layer, table->blocks[token / tokens->block_tokens]) +
            token % tokens->block_tokens * tokens->bytes_per_token[layer];
@@ -56,9 +56,9 @@ void kv_tokens_write(const kv_tokens *tokens, moepage_seq seq, uint64_t first, u
         for (uint32_t layer = 0; layer < tokens->layers; layer++) {
             if (!tokens->bytes_per_token[layer])
                 continue;
-            unsigned char *out = token_address(tokens, &table, layer, first + i);
+            unsigned char *out = kv_tokens_at(tokens, &table, layer, first + i);
             for (uint32_t place = 0; place < tokens->bytes_per_token[layer]; place++)
-                out[place] = token_byte(tags[i], layer, place);
+                out[place] = kv_tokens_byte(tags[i], layer, place);
         }
     }
 }
@@ -73,9 +73,9 @@ bool kv_tokens_match(const kv_tokens *tokens, moepage_seq seq, uint64_t n, const
         for (uint32_t layer = 0; layer < tokens->layers; layer++) {
             if (!tokens->bytes_per_token[layer])
                 continue;
-            const unsigned char *in = token_address(tokens, &table, layer, i);
+            const unsigned char *in = kv_tokens_at(tokens, &table, layer, i);
             for (uint32_t place = 0; place < tokens->bytes_per_token[layer]; place++) {
-                if (in[place] != token_byte(tags[i], layer, place))
+                if (in[place] != kv_tokens_byte(tags[i], layer, place))
                     return false;
             }
         }

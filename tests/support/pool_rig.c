@@ -13,6 +13,7 @@
 #include "codec/exph.h"
 #include "device_rig.h"
 #include "memory/expert_pool.h"
+#include "policy/ring.h"
 
 #define WORKSPACE_BYTES (4u << 20)
 #define MAX_ROUTED 64
@@ -35,7 +36,8 @@ static uint64_t tier_bytes(const bank_model *bank, const pool_rig_config *config
 static uint64_t compressed_bytes(const bank_model *bank, const pool_rig_config *config)
 {
     uint64_t unit = round_up(mp_model_most_bytes(bank->model, MOEPAGE_FORM_EXPH), 256);
-    return (uint64_t)config->compressed * bank->shape.layers * unit;
+    return round_up((uint64_t)config->compressed * bank->shape.layers * unit,
+                    bank->model->info.slot_bytes);
 }
 
 void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *config)
@@ -186,6 +188,37 @@ static void check_tier(pool_rig *rig, mp_shard *shard)
     free(image);
 }
 
+static uint32_t ring_length(const mp_shard *shard, uint32_t sentinel)
+{
+    uint32_t n = 0;
+    for (uint32_t at = shard->window[sentinel].next; at != sentinel; at = shard->window[at].next)
+        n++;
+    return n;
+}
+
+/* Every slot in use is kept or in the window, and is counted there. */
+static void check_window(pool_rig *rig, const mp_shard *shard)
+{
+    uint32_t places[3] = {0}, transients = 0;
+    for (uint32_t l = 0; l < rig->pool->layers; l++) {
+        uint32_t kept = 0;
+        for (uint32_t s = 0; s < shard->max_slots; s++) {
+            uint64_t word = atomic_load(&shard->words[s]);
+            if (word == 0 || MP_WORD_KEY(word) / rig->pool->experts != l)
+                continue;
+            places[shard->slots[s].place]++;
+            kept += shard->slots[s].place == MP_PLACE_KEPT;
+            assert_int_equal(shard->slots[s].ranked, shard->slots[s].place == MP_PLACE_KEPT);
+        }
+        assert_int_equal(shard->kept[l], kept);
+    }
+    for (uint32_t i = 0; i < rig->pool->n_scopes; i++)
+        transients += shard->scopes[i].transients;
+    assert_int_equal(transients, places[MP_PLACE_AHEAD] + places[MP_PLACE_PAST]);
+    assert_int_equal(ring_length(shard, shard->max_slots), places[MP_PLACE_AHEAD]);
+    assert_int_equal(ring_length(shard, shard->max_slots + 1), places[MP_PLACE_PAST]);
+}
+
 void pool_rig_check(pool_rig *rig)
 {
     pool_rig_wait(rig);
@@ -196,7 +229,7 @@ void pool_rig_check(pool_rig *rig)
     for (uint32_t d = 0; d < rig->n_devices; d++) {
         mp_shard *shard = &rig->pool->shards[d];
         uint32_t free_slots = 0, used = 0;
-        for (uint32_t s = 0; s < shard->n_slots; s++) {
+        for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++) {
             uint64_t word = atomic_load(&shard->words[s]);
             free_slots += word == 0;
             if (word == 0)
@@ -214,9 +247,11 @@ void pool_rig_check(pool_rig *rig)
         moepage_device_info device = {.struct_size = sizeof device};
         assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
         assert_int_equal(device.arena_expert_bytes,
-                         shard->n_slots * rig->pool->slot_bytes +
-                             shard->compressed.n * shard->compressed.unit);
+                         (shard->first_slot + shard->n_slots) * rig->pool->slot_bytes);
+        assert_true(shard->compressed.n * shard->compressed.unit <=
+                    shard->first_slot * rig->pool->slot_bytes);
         check_tier(rig, shard);
+        check_window(rig, shard);
         assert_true(device.peak_bytes <= device.budget_bytes);
     }
     assert_int_equal(mapped, resident);

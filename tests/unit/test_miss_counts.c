@@ -123,7 +123,8 @@ static void pair_open(pair *p, const pair_config *config)
     bank_model_open(&p->bank, &shape);
     pool_rig_open(&p->rig, &p->bank, &pool);
     p->session =
-        pool_rig_session(&p->rig, &(moepage_session_config){.max_tokens = config->max_tokens});
+        pool_rig_session(&p->rig, &(moepage_session_config){.max_tokens = config->max_tokens,
+                                                            .regime = MOEPAGE_REGIME_CACHE});
 }
 
 /* One layer of the open step, on both sides. */

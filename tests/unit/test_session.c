@@ -72,9 +72,9 @@ static void test_session_create_refuses_bad_configs(void **state)
     config = (moepage_session_config){.struct_size = sizeof config, .grouping = 2};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
                    "grouping 2");
-    config = (moepage_session_config){.struct_size = sizeof config, .reserved = 1};
+    config = (moepage_session_config){.struct_size = sizeof config, .regime = 3};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
-                   "reserved");
+                   "regime is 3");
     config = (moepage_session_config){.struct_size = 4};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_VERSION,
                    "struct_size");
@@ -287,6 +287,32 @@ static void test_session_hint_refuses_what_is_not_there(void **state)
     moepage_session_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(moepage_session_get_stats(session, &stats), MOEPAGE_OK);
     assert_int_equal(stats.hint_experts, 1); /* between steps, too */
+    destroy(session);
+    close_rig();
+}
+
+/* As a caller does whose header ends before the counts of streaming. */
+static void test_session_stats_serve_older_callers(void **state)
+{
+    (void)state;
+    open_rig(&(pool_rig_config){0});
+    moepage_session *session = pool_rig_session(&rig, NULL);
+    moepage_session_stats older;
+    uint32_t bytes = offsetof(moepage_session_stats, streamed_layers);
+    for (int i = 0; i < 2; i++) {
+        memset(&older, 0x5a, sizeof older);
+        older.struct_size = bytes;
+        pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+        assert_int_equal(moepage_session_end(session, i ? NULL : &older), MOEPAGE_OK);
+        if (i)
+            assert_int_equal(moepage_session_get_stats(session, &older), MOEPAGE_OK);
+        assert_int_equal(older.steps, i + 1);
+        assert_int_equal(older.struct_size, bytes);
+        for (size_t at = bytes; at < sizeof older; at++)
+            assert_int_equal(((unsigned char *)&older)[at], 0x5a);
+    }
+    older.struct_size = bytes - 1;
+    expect_refusal(moepage_session_get_stats(session, &older), MOEPAGE_E_VERSION, "struct_size");
     destroy(session);
     close_rig();
 }
@@ -848,6 +874,7 @@ int main(void)
         cmocka_unit_test(test_session_begin_refuses_bad_steps),
         cmocka_unit_test(test_session_route_refuses_bad_routing_and_changes_nothing),
         cmocka_unit_test(test_session_hint_refuses_what_is_not_there),
+        cmocka_unit_test(test_session_stats_serve_older_callers),
         cmocka_unit_test(test_session_ffn_refuses_bad_arguments),
         cmocka_unit_test(test_session_plans_cover_every_row_once),
         cmocka_unit_test(test_session_token_groups_are_complete_and_disjoint),

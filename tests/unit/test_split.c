@@ -544,6 +544,25 @@ static void test_split_flux_may_give_kv_nothing(void **state)
     expect_flux(&b, 2, 0, 100);
 }
 
+/* A cycle of 100 units: all of it misses below, nothing from there on; with a tenth of headroom only
+ * from 110 on. */
+static void test_split_headroom_lets_a_cycle_grow(void **state)
+{
+    (void)state;
+    static double bins[256];
+    mp_curve kv, experts;
+    mp_curve_init(&kv, bins, 200, 255);
+    mp_curve_add(&kv, 99, 50);
+    static double none[16];
+    mp_curve_init(&experts, none, 10, 15);
+    mp_split_costs costs = {.experts = &experts, .kv = &kv, .kv_miss_ns = 2};
+    assert_true(mp_split_cost(&costs, &(mp_split){.kv = 99}) == 100);
+    assert_true(mp_split_cost(&costs, &(mp_split){.kv = 100}) == 0);
+    costs.kv_headroom = 0.1;
+    assert_true(mp_split_cost(&costs, &(mp_split){.kv = 109}) == 100);
+    assert_true(mp_split_cost(&costs, &(mp_split){.kv = 111}) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -572,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_split_fixed_stays_within_the_bounds),
         cmocka_unit_test(test_split_flux_is_blind_to_kv),
         cmocka_unit_test(test_split_flux_may_give_kv_nothing),
+        cmocka_unit_test(test_split_headroom_lets_a_cycle_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
