@@ -396,7 +396,7 @@ format:
 	$(Q)clang-format -i $(STYLED)
 tidy:
 	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(CUDA_SRC) $(TOOL_SRC) $(PART_SRC) \
-	    $(SIM_SRC) $(PLUGIN_SRC) -- \
+	    $(PLUGIN_SRC) -- \
 	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common \
 	    $(AVX512BF16)
 

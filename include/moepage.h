@@ -768,9 +768,10 @@ typedef struct moepage_controller_config {
     uint32_t gate_permille;  /* MV_WSA: least predicted gain; 0 = 20 */
     uint32_t rate_permille;  /* MV_WSA: most of the experts' side moved at once; 0 = 250 */
     uint32_t dead_zone;      /* MV_WSA, DUAL_RESIZE: experts per layer, less is not moved; 0 = 1 */
-    uint32_t headroom_permille; /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100 */
-    uint32_t theta_permille;    /* PLANNER: 0 = 900 */
-    uint32_t max_samples;       /* keys whose reuse is tracked, per stream; 0 = 16384 */
+    uint32_t
+        headroom_permille;   /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100 */
+    uint32_t theta_permille; /* PLANNER: 0 = 900 */
+    uint32_t max_samples;    /* keys whose reuse is tracked, per stream; 0 = 16384 */
     uint32_t reserved;
 } moepage_controller_config;
 

@@ -304,6 +304,23 @@ static const shape shapes[] = {
      .more = DEEPSEEK_MORE "\"n_shared_experts\": 1, \"first_k_dense_replace\": 3, "
                            "\"q_lora_rank\": 1536, \"norm_topk_prob\": true",
      .published = "FP8"},
+    {.name = "moonlight-16b-a3b",
+     .source = "moonshotai/Moonlight-16B-A3B, Kimi-VL-A3B's language model",
+     .family = &deepseek_v3,
+     .layers = 27,
+     .first_dense = 1,
+     .hidden = 2048,
+     .heads = 16,
+     .kv_heads = 16,
+     .intermediate = 11264,
+     .experts = 64,
+     .top_k = 6,
+     .expert_intermediate = 1408,
+     .shared_experts = 2,
+     .vocabulary = 163840,
+     .max_positions = 8192,
+     .more = DEEPSEEK_MORE "\"n_shared_experts\": 2, \"first_k_dense_replace\": 1, "
+                           "\"q_lora_rank\": null, \"norm_topk_prob\": true"},
     {.name = "minimax-m2",
      .source = "MiniMaxAI/MiniMax-M2",
      .family = &minimax_m2,
@@ -352,10 +369,19 @@ static const shape shapes[] = {
      .published = "MXFP4"},
 };
 
+/* Is `name` the name of the repository in `source`, its owner left out? */
+static bool names_repository(const char *source, const char *name)
+{
+    const char *slash = strchr(source, '/');
+    size_t length = strlen(name);
+    return slash && !strncasecmp(slash + 1, name, length) &&
+           (!slash[1 + length] || slash[1 + length] == ',');
+}
+
 const shape *shape_find(const char *name)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (!strcmp(shapes[i].name, name))
+        if (!strcasecmp(shapes[i].name, name) || names_repository(shapes[i].source, name))
             return &shapes[i];
     return NULL;
 }

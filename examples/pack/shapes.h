@@ -43,7 +43,7 @@ typedef struct shape {
     const char *published; /* the experts' numbers, where they are not BF16; or NULL */
 } shape;
 
-/* NULL if there is none of that name. */
+/* By its name here or its repository's, in either case; NULL if there is none of that name. */
 const shape *shape_find(const char *name);
 
 /* One line for each. */

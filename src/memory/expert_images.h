@@ -37,11 +37,11 @@ typedef struct mp_compressed {
     uint64_t offset;         /* of what is copied next, in the image */
     mp_fill fills[MP_FILLS]; /* ring */
     uint32_t first_fill, n_fills;
-    bool counted;           /* among what the pool has pending */
-    mp_tick read[MP_PIPES]; /* the last decoding out of a place */
+    bool counted;              /* among what the pool has pending */
+    mp_tick read[MP_PIPES];    /* the last decoding out of a place */
     mp_tick leaving[MP_PIPES]; /* the same, when places last became fewer: nobody has read those
                                   that go since */
-    moepage_status failure; /* the last one that was not an image's own */
+    moepage_status failure;    /* the last one that was not an image's own */
 } mp_compressed;
 
 /* Whose place it is. */

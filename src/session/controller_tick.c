@@ -214,7 +214,13 @@ static mp_split choose_split(struct moepage_controller *controller, const mp_sce
     return split;
 }
 
-/* What KV is to have of the arena: its peak and headroom, or the floor. */
+static uint64_t least_slots(const struct moepage_controller *controller, const mp_scene *scene)
+{
+    return scene->bounds.min_experts * controller->unit_slots;
+}
+
+/* What KV is to have of the arena: its peak and headroom, or the floor, as far as there is room beside
+ * the fewest slots. */
 static uint64_t wanted_by_kv(const struct moepage_controller *controller, const mp_scene *scene)
 {
     if (!controller->kv)
@@ -224,8 +230,10 @@ static uint64_t wanted_by_kv(const struct moepage_controller *controller, const 
     uint64_t peak = (uint64_t)ceil((double)controller->peak_blocks * headroom);
     uint64_t floor = mp_controller_floor_blocks(controller), bytes;
     uint64_t granules = mp_kv_shape_granules(shape, peak > floor ? peak : floor);
+    uint64_t slots = least_slots(controller, scene) * controller->experts->slot_bytes;
+    uint64_t most = slots < scene->arena_bytes ? scene->arena_bytes - slots : 0;
     bool fits = !__builtin_mul_overflow(granules, shape->granule_bytes, &bytes);
-    return fits && bytes < scene->arena_bytes ? bytes : scene->arena_bytes;
+    return fits && bytes < most ? bytes : most;
 }
 
 /* Slots beside the plan: those of the two-layer window, but no more than half of the arena nor than
@@ -234,7 +242,7 @@ static uint64_t window_slots(const struct moepage_controller *controller, const 
                              uint64_t kv_bytes)
 {
     const struct moepage_expert_pool *pool = controller->experts;
-    uint64_t least = scene->bounds.min_experts * controller->unit_slots;
+    uint64_t least = least_slots(controller, scene);
     uint64_t half = scene->arena_bytes / pool->slot_bytes / 2;
     uint64_t left = (scene->arena_bytes - kv_bytes) / pool->slot_bytes;
     uint64_t window = 2ull * pool->experts < half ? 2ull * pool->experts : half;
@@ -261,16 +269,21 @@ static mp_residency_machine describe_machine(const struct moepage_controller *co
     };
 }
 
-/* What the pools become under a plan: what experts leave is KV's. */
+/* What the pools become under a plan: what experts leave is KV's. The last slot that images take need
+ * not be full, and then the window has one less, for KV is to have what it wants. */
 static mp_move to_slots(const struct moepage_controller *controller, const mp_scene *scene,
-                        const mp_residency_plan *plan, uint64_t window)
+                        const mp_residency_plan *plan, uint64_t window, uint64_t kv_bytes)
 {
     const struct moepage_expert_pool *pool = controller->experts;
+    uint64_t least = least_slots(controller, scene);
     mp_move move = {.slots = (uint64_t)plan->dense * pool->layers + window,
                     .compressed = plan->compressed};
     move.slots = move.slots < pool->keys ? move.slots : pool->keys;
-    mp_extent extent = mp_pool_extent(pool, plan->compressed, (uint32_t)move.slots);
-    uint64_t bytes = ((uint64_t)extent.first + extent.slots) * pool->slot_bytes;
+    uint64_t first = mp_pool_extent(pool, plan->compressed, (uint32_t)move.slots).first;
+    while ((first + move.slots) * pool->slot_bytes > scene->arena_bytes - kv_bytes &&
+           move.slots >= least + pool->n_scopes)
+        move.slots -= pool->n_scopes;
+    uint64_t bytes = (first + move.slots) * pool->slot_bytes;
     uint64_t rest = bytes < scene->arena_bytes ? scene->arena_bytes - bytes : 0;
     if (controller->kv)
         move.blocks = rest / controller->kv->shape.granule_bytes * controller->unit_blocks;
@@ -280,19 +293,16 @@ static mp_move to_slots(const struct moepage_controller *controller, const mp_sc
 /* The lock is held. */
 static mp_move choose_residency(struct moepage_controller *controller, const mp_scene *scene)
 {
-    const struct moepage_expert_pool *pool = controller->experts;
     uint64_t kv_bytes = wanted_by_kv(controller, scene);
     uint64_t window = window_slots(controller, scene, kv_bytes);
     mp_residency_machine machine = describe_machine(controller, scene, window);
-    /* The last slot that images take need not be full. */
-    uint64_t uneven = machine.compressed_bytes ? pool->slot_bytes : 0;
     mp_residency_input input = {
         .comp_ns = machine.bus_bytes_per_s ? mp_rate_ns(&controller->step_ns, 0) : 0,
-        .gpu_bytes = scene->arena_bytes - uneven,
+        .gpu_bytes = scene->arena_bytes,
         .kv_bytes = kv_bytes,
     };
     mp_residency_step(&controller->planner, &machine, &input, &controller->plan);
-    return to_slots(controller, scene, &controller->plan.next, window);
+    return to_slots(controller, scene, &controller->plan.next, window, kv_bytes);
 }
 
 /* ---- moving ---- */
@@ -406,20 +416,20 @@ static mp_move choose(struct moepage_controller *controller, const mp_scene *sce
 static uint32_t decide(struct moepage_controller *controller, const mp_scene *scene)
 {
     uint32_t mode = controller->config.mode;
+    bool planner = mode == MOEPAGE_CONTROL_PLANNER; /* which gives KV what it can */
     controller->peak_blocks = scene->peak_blocks;
     pthread_mutex_lock(&controller->lock);
     bool feasible = is_feasible(controller, scene);
-    controller->target = feasible ? choose(controller, scene) : scene->here;
+    controller->target = feasible || planner ? choose(controller, scene) : scene->here;
     pthread_mutex_unlock(&controller->lock);
-    if (!feasible)
-        return MOEPAGE_CONTROL_INFEASIBLE;
     bool here = is_here(&scene->here, &controller->target);
+    if (!feasible && here)
+        return MOEPAGE_CONTROL_INFEASIBLE;
     bool by_curves = mode == MOEPAGE_CONTROL_MV_WSA || mode == MOEPAGE_CONTROL_FLUX ||
                      mode == MOEPAGE_CONTROL_OBSERVE;
     if (by_curves && controller->answer.why == MP_MVWSA_COLD && here)
         return MOEPAGE_CONTROL_WAITS;
-    bool moves =
-        mode == MOEPAGE_CONTROL_PLANNER || (controller->kv && mode != MOEPAGE_CONTROL_OBSERVE);
+    bool moves = planner || (controller->kv && mode != MOEPAGE_CONTROL_OBSERVE);
     return here || !moves ? MOEPAGE_CONTROL_STAYS : MOEPAGE_CONTROL_DRAINING;
 }
 

@@ -24,7 +24,7 @@ static void test_split_cost_is_equation_4(void **state)
     mp_curve_add(&experts.curve, 7, 3);
     mp_curve_add_first(&experts.curve, 1000);
     mp_curve_add(&kv.curve, 12, 4);
-    mp_split_costs costs = {&experts.curve, &kv.curve, 100, 10};
+    mp_split_costs costs = {&experts.curve, &kv.curve, 100, 10, 0};
     assert_true(mp_split_cost(&costs, &(mp_split){0, 0}) == 8 * 100 + 4 * 10);
     assert_true(mp_split_cost(&costs, &(mp_split){3, 12}) == 3 * 100 + 4 * 10);
     assert_true(mp_split_cost(&costs, &(mp_split){7, 13}) == 3 * 100);
@@ -91,7 +91,7 @@ static mp_split_costs draw_costs(uint32_t most, uint32_t accesses, uint32_t max_
     rig_stream_make(&experts, rig_below(RIG_SHAPES), most, accesses, max_bins);
     rig_stream_make(&kv, rig_below(RIG_SHAPES), most, accesses, max_bins);
     return (mp_split_costs){&experts.curve, rig_below(8) ? &kv.curve : NULL, rig_below(5),
-                            rig_below(5)};
+                            rig_below(5), 0};
 }
 
 static void configure_equals_brute_force(uint32_t seed, uint32_t units, uint32_t max_bins,
@@ -137,7 +137,7 @@ static void test_split_configure_sees_over_a_gap(void **state)
     for (uint32_t d = 0; d < 1000; d++)
         mp_curve_add(&kv.curve, d, 1);
     const mp_split_bounds b = {1000, 10, 1, 1, 100, 1};
-    mp_split_costs costs = {&experts.curve, &kv.curve, 1, 1};
+    mp_split_costs costs = {&experts.curve, &kv.curve, 1, 1, 0};
     mp_split split;
     for (uint32_t grid = 0; grid < 120; grid++) {
         assert_true(mp_split_configure(&b, &costs, grid, &split));
@@ -159,7 +159,7 @@ static void test_split_configure_finds_a_needle(void **state)
         mp_curve_add(&experts.curve, needle - 1, 1000);
         mp_curve_add(&experts.curve, 98, 10);
         mp_curve_add(&kv.curve, 99 - needle, 1000);
-        const mp_split_costs costs = {&experts.curve, &kv.curve, 1, 1};
+        const mp_split_costs costs = {&experts.curve, &kv.curve, 1, 1, 0};
         for (uint32_t grid = 2; grid < 30; grid++) {
             mp_split split;
             assert_true(mp_split_configure(&b, &costs, grid, &split));
@@ -174,7 +174,7 @@ static void test_split_configure_gives_kv_what_experts_cannot_use(void **state)
     rig_stream_make(&experts, RIG_BEYOND, 4000, 100, 4000);
     rig_stream_make(&kv, RIG_NOTHING, 4000, 0, 4000);
     mp_split_bounds b = {1000, 10, 7, 2, 30, 5};
-    const mp_split_costs costs = {&experts.curve, &kv.curve, 5, 5};
+    const mp_split_costs costs = {&experts.curve, &kv.curve, 5, 5, 0};
     mp_split split;
     /* Misses whatever the split: all KV, and the bytes of no whole KV unit, 980 % 7, are idle. */
     assert_true(mp_split_configure(&b, &costs, 16, &split));
@@ -215,7 +215,7 @@ static void test_split_configure_is_equimarginal_inside(void **state)
         make_smooth(&kv, 12000, 1000 + rig_below(3000), 1e6);
         const mp_split_bounds b = {12000 * 16, 64, 16, 8, 3000, 32};
         const mp_split_costs costs = {&experts.curve, &kv.curve, 1 + 9 * rig_unit(),
-                                      1 + 9 * rig_unit()};
+                                      1 + 9 * rig_unit(), 0};
         mp_split s;
         assert_true(mp_split_configure(&b, &costs, 64, &s));
         if (s.experts < 20 || s.experts > 2900 || s.kv < 50)
@@ -242,7 +242,7 @@ static void test_split_configure_ends_whatever_the_sizes(void **state)
     mp_curve_init(&kv.curve, kv.bins, UINT64_C(1) << 40, 1);
     mp_curve_add(&experts.curve, 5, 100);
     mp_curve_add(&kv.curve, 5, 100);
-    const mp_split_costs costs = {&experts.curve, &kv.curve, 1, 1};
+    const mp_split_costs costs = {&experts.curve, &kv.curve, 1, 1, 0};
     mp_split_bounds b = {UINT64_C(1) << 40, 1, 1, 0, UINT64_MAX, 0};
     mp_split split;
     assert_true(mp_split_configure(&b, &costs, 64, &split));

@@ -22,7 +22,7 @@ void plant_make(plant *p, rig_shape experts, rig_shape kv, const mp_mvwsa_config
     p->bounds.max_experts = PLANT_EXPERTS;
     p->bounds.kv_floor = rig_below(15);
     p->costs =
-        (mp_split_costs){&p->experts.curve, &p->kv.curve, 1 + rig_below(9), 1 + rig_below(9)};
+        (mp_split_costs){&p->experts.curve, &p->kv.curve, 1 + rig_below(9), 1 + rig_below(9), 0};
     mp_mvwsa_init(&p->mvwsa, config);
     p->moves = p->turns = 0;
     p->last_direction = 0;
