@@ -202,7 +202,7 @@ static void open_world(world *w, uint64_t seed)
                                  .blocks = KV_BLOCKS};
     *w = (world){.seed = seed,
                  .scopes = seed % 4 == 3 ? LAYERS : 1,
-                 .steps = getenv("MP_TEST_LONG") ? 3000 : 60};
+                 .steps = getenv("MP_TEST_LONG") ? 1000 : 60};
     bank_model_open(&w->bank, &shape);
     pool_rig_open(&w->rig, &w->bank,
                   &(pool_rig_config){.slots = w->scopes == 1 ? 8 : 4 * LAYERS,

@@ -155,8 +155,12 @@ static void test_controller_edges_a_floor_beyond_all_numbers_is_infeasible(void 
                                                              .expert_percent = 50});
         cycle_experts(&rig, 1, NULL, 0);
         assert_true(control_rig_info(&rig).floor_blocks == UINT64_MAX);
+        bool planner = modes[i] == MOEPAGE_CONTROL_PLANNER; /* it does what it can */
+        if (planner)
+            assert_int_equal(control_rig_tick(&rig).outcome, MOEPAGE_CONTROL_MOVED);
+        cycle_experts(&rig, 1, NULL, 0);
         assert_int_equal(control_rig_tick(&rig).outcome, MOEPAGE_CONTROL_INFEASIBLE);
-        control_rig_expect(&rig, 16, 40);
+        control_rig_expect(&rig, planner ? 4 : 16, planner ? 92 : 40);
         control_rig_close(&rig);
     }
 }

@@ -64,19 +64,20 @@ static moepage_controller_report settle(control_rig *rig, const start *s, const 
         report = control_rig_tick(rig);
         assert_int_not_equal(report.outcome, MOEPAGE_CONTROL_REFUSED);
         assert_int_not_equal(report.outcome, MOEPAGE_CONTROL_INFEASIBLE);
-        same = report.outcome == MOEPAGE_CONTROL_STAYS ? same + 1 : 0;
+        bool measured = control_rig_info(rig).rho > 0; /* else it has nothing to go by yet */
+        same = measured && report.outcome == MOEPAGE_CONTROL_STAYS ? same + 1 : 0;
         control_rig_expect(rig, report.expert_slots, report.kv_blocks);
     }
     return report;
 }
 
-/* Experts are brought in as long as loading them is what a step waits for and there is room. */
+/* Experts are brought in as long as a step clearly waits for loads and there is room. */
 static void check_plan(control_rig *rig, const start *s, const moepage_controller_report *report)
 {
     uint64_t resident = report->expert_slots + report->compressed_experts * s->layers;
     uint64_t more = 4 * (s->layers + 2); /* one expert of each layer, and what is not whole */
     bool room = report->kv_blocks > control_rig_info(rig).floor_blocks + more;
-    assert_true(resident >= s->layers * EXPERTS || control_rig_info(rig).rho >= 0.9 || !room);
+    assert_true(resident >= s->layers * EXPERTS || control_rig_info(rig).rho >= 0.5 || !room);
 }
 
 static void check_settles(const start *s)
