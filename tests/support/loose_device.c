@@ -26,7 +26,7 @@ typedef struct op {
     op_kind kind;
     mp_side side;
     bool begun;
-    loose_stream *other; /* WAIT */
+    loose_stream *other; /* WAIT; NULL: over */
     mp_tick tick;        /* WAIT: of the other; else its own */
     mp_copy copy;        /* COPY; READ and WRITE: dst is what src is compared with, or goes to */
     mp_decode_job jobs[MAX_SPANS];
@@ -206,7 +206,7 @@ static void pop(loose_stream *stream)
 static void skip_waits(loose_stream *stream)
 {
     while (stream->first && stream->first->kind == WAIT &&
-           stream->first->other->completed >= stream->first->tick)
+           (!stream->first->other || stream->first->other->completed >= stream->first->tick))
         pop(stream);
 }
 
@@ -441,8 +441,12 @@ static void loose_stream_destroy(mp_stream *stream)
     loose_stream *s = stream_of(stream);
     loose_device *loose = s->loose;
     (void)loose_sync(stream, s->submitted);
-    for (loose_stream *other = loose->streams; other; other = other->next)
+    for (loose_stream *other = loose->streams; other; other = other->next) {
+        for (op *o = other->first; o; o = o->next)
+            if (o->kind == WAIT && o->other == s)
+                o->other = NULL;
         skip_waits(other);
+    }
     for (uint32_t task = due_task(loose); task < loose->n_tasks; task = due_task(loose))
         run_task(loose, task);
     loose_stream **at = &loose->streams;

@@ -1,0 +1,50 @@
+/* arms.h — ways to serve the same jobs on the same machine with the same budget: splits, and the
+ * systems that the papers compare with, each as a configuration of one stack. */
+#ifndef SIM_ARMS_H
+#define SIM_ARMS_H
+
+#include <stdio.h>
+
+#include "sim/configure.h"
+#include "sim/options.h"
+
+/* Of an expert's compressed image: FluxMoE §4.2, 20 % less, lossless. */
+#define SIM_EXPH_RATIO 0.8
+
+/* Splits of an oracle's grid, in full. */
+#define SIM_ORACLE_GRID 24u
+#define SIM_ORACLE_POINTS 64u /* with those between */
+
+typedef struct sim_arm_run {
+    bool feasible; /* there is a split to begin with */
+    mp_split split;
+    sim_configured configured; /* MV_WSA's */
+    uint32_t n_points;         /* ORACLE's */
+    sim_point points[SIM_ORACLE_POINTS];
+    sim_result result;
+} sim_arm_run;
+
+/* Serves config's jobs under a split; config->stack has no split yet. */
+int sim_split_run(const sim_serve_config *config, const sim_split_option *split, sim_arm_run *out);
+/* How a baseline would serve them, with KV for at least so many of the longest job. */
+int sim_baseline_plan(const sim_serve_config *config, const char *name, uint32_t sequences,
+                      sim_serve_config *out, bool *feasible);
+/* Serves them as a baseline does; its name is known. */
+int sim_baseline_run(const sim_serve_config *config, const char *name, sim_arm_run *out);
+void sim_arm_run_free(sim_arm_run *run);
+
+/* Whether there is a baseline of that name; and one line for each. */
+bool sim_baseline_exists(const char *name);
+void sim_baseline_list(FILE *out);
+
+/* One split, served in full. */
+int sim_point_run(const sim_serve_config *config, const mp_split *split, sim_result *result);
+/* From a split on, or one nearby that respects the admission floor, with a controller of `mode`
+ * (MOEPAGE_CONTROL_*) that moves it; what config->stack.controller says otherwise, holds. */
+int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32_t mode,
+                   sim_arm_run *out);
+/* The best of a grid of splits, each served in full: of those without admission failures, as long as
+ * there is one. Its result is out->result. */
+int sim_oracle_run(const sim_serve_config *config, sim_arm_run *out);
+
+#endif

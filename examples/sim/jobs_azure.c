@@ -1,0 +1,91 @@
+/* Azure's LLM inference traces: TIMESTAMP,ContextTokens,GeneratedTokens. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/fail.h"
+#include "common/flags.h"
+#include "sim/jobs_parts.h"
+
+#define HEADER "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+/* Digits behind the point of a second, in ns. */
+static bool read_fraction(const char **text, uint64_t *ns)
+{
+    *ns = 0;
+    if (**text != '.')
+        return true;
+    uint64_t unit = 100000000;
+    const char *at = *text + 1;
+    for (; *at >= '0' && *at <= '9'; at++, unit /= 10)
+        *ns += (uint64_t)(*at - '0') * unit;
+    bool any = at > *text + 1;
+    *text = at;
+    return any;
+}
+
+/* "2023-11-16 18:17:03.9799600" in ns since 1970. */
+static bool read_time(const char **text, uint64_t *ns)
+{
+    struct tm when = {0};
+    const char *rest = strptime(*text, "%Y-%m-%d %H:%M:%S", &when);
+    if (!rest)
+        return false;
+    time_t seconds = timegm(&when);
+    *text = rest;
+    if (seconds < 0 || !read_fraction(text, ns))
+        return false;
+    *ns += (uint64_t)seconds * 1000000000u;
+    return true;
+}
+
+static bool read_tokens(const char **text, uint64_t *tokens)
+{
+    if (**text != ',')
+        return false;
+    (*text)++;
+    return flag_take_number(text, tokens) && *tokens <= UINT32_MAX / 4;
+}
+
+/* A request of no tokens is one of one: what is asked always has a beginning and an answer. */
+static uint32_t at_least_one(uint64_t tokens)
+{
+    return tokens ? (uint32_t)tokens : 1;
+}
+
+static int read_row(const sim_line *line, sim_jobs_cut *cut, uint64_t *first_ns, sim_jobs *jobs)
+{
+    const char *at = line->text;
+    uint64_t when, prompt, output;
+    if (!read_time(&at, &when) || !read_tokens(&at, &prompt) || !read_tokens(&at, &output) ||
+        at[strspn(at, "\r\n")])
+        return sim_line_refuse(line, "a time, context tokens and generated tokens");
+    if (!sim_jobs_takes(cut, prompt, output))
+        return RUN_OK;
+    if (!jobs->n)
+        *first_ns = when;
+    if (when < *first_ns)
+        return sim_line_refuse(line, "requests in the order of their times");
+    sim_job *job = sim_jobs_add(jobs);
+    if (!job)
+        return fail_memory();
+    job->arrival_ns = (uint64_t)((double)(when - *first_ns) * cut->config->time_scale);
+    job->prompt_tokens = at_least_one(prompt);
+    job->output_tokens = at_least_one(output);
+    job->session = jobs->sessions++;
+    return RUN_OK;
+}
+
+int sim_jobs_azure(FILE *in, sim_line *line, const sim_jobs_config *config, sim_jobs *out)
+{
+    if (strncmp(line->text, HEADER, strlen(HEADER)))
+        return sim_line_refuse(line, "the header " HEADER ", or Mooncake's JSON lines");
+    sim_jobs_cut cut = {.config = config};
+    uint64_t first_ns = 0;
+    int code = RUN_OK;
+    while (!code && !sim_jobs_enough(&cut, out) && getline(&line->text, &line->room, in) >= 0) {
+        line->number++;
+        code = read_row(line, &cut, &first_ns, out);
+    }
+    return code;
+}

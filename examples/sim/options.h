@@ -1,0 +1,145 @@
+/* options.h — the command line of moepage-sim as a struct. */
+#ifndef SIM_OPTIONS_H
+#define SIM_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIM_LIST_MOST 32
+
+/* What the tool is asked to do; flags that could have no effect in that are refused. */
+typedef enum sim_mode {
+    SIM_REPLAY,    /* --policy, --capacity: cache replay of a trace */
+    SIM_CURVE,     /* --curve: misses at every capacity, from reuse distances */
+    SIM_STATS,     /* --stats: describes a trace */
+    SIM_TABLES,    /* --tables: what a generator's batches use, beside what is published */
+    SIM_SERVE,     /* --machine and --model: serving in virtual time */
+    SIM_CONFIGURE, /* --configure: the best split for a trace, without serving it */
+    SIM_LIST,      /* --list */
+    SIM_STUDY      /* --study: a paper's experiment */
+} sim_mode;
+
+typedef enum sim_scope { SIM_SCOPE_GLOBAL, SIM_SCOPE_LAYER } sim_scope;
+typedef enum sim_access { SIM_ACCESS_LAYER, SIM_ACCESS_SEQUENTIAL } sim_access;
+
+typedef enum sim_split_kind {
+    SIM_SPLIT_FIXED, /* fraction of the budget's bytes for experts */
+    SIM_SPLIT_HALF,  /* 50-50 */
+    SIM_SPLIT_FLUX,
+    SIM_SPLIT_DUAL_RESIZE,
+    SIM_SPLIT_MV_WSA,        /* the configurator's, before serving */
+    SIM_SPLIT_MV_WSA_ONLINE, /* the controller, from 50-50 */
+    SIM_SPLIT_ORACLE,        /* the best static split, tried one by one */
+    SIM_SPLIT_PLANNER,       /* the residency planner */
+    SIM_SPLIT_KINDS
+} sim_split_kind;
+
+typedef struct sim_split_option {
+    sim_split_kind kind;
+    double fraction; /* FIXED: 0..1 */
+} sim_split_option;
+
+/* Numbers of a flag that takes several; n 0: not given. */
+typedef struct sim_numbers {
+    uint32_t n;
+    uint64_t values[SIM_LIST_MOST];
+} sim_numbers;
+
+/* Words of a flag that takes several. */
+typedef struct sim_words {
+    uint32_t n;
+    char words[SIM_LIST_MOST][64];
+} sim_words;
+
+/* A byte count, or a share of the model's experts. */
+typedef struct sim_budget {
+    uint64_t bytes;
+    double percent; /* of the experts' bytes, when bytes is 0 */
+} sim_budget;
+
+typedef struct sim_options {
+    int argc; /* the command line as it was given */
+    char **argv;
+    sim_mode mode;
+    bool help, json;
+    const char *report; /* a file to be written, or NULL */
+
+    /* where routing comes from: one of the two, or neither for what needs none */
+    const char *trace;
+    const char *synthetic; /* a generator's description */
+    uint32_t shape_layers; /* --shape LxExK, of a bare .u8 file; 0 = not given */
+    uint32_t shape_experts;
+    uint32_t shape_top_k;
+    uint32_t requests; /* only the first so many; 0 = all */
+    uint64_t seed;
+
+    /* replay */
+    sim_words policies;
+    sim_numbers capacities;
+    uint32_t scope;  /* sim_scope */
+    uint32_t access; /* sim_access */
+
+    /* curve, stats */
+    bool curve, stats, tables;
+    uint32_t sample_keys;  /* most keys of the sampled curve; 0 = what a controller would */
+    uint32_t burst;        /* steps; 0 = one request */
+    uint64_t expert_bytes; /* of one expert, over the bus; 0 = the model's */
+    uint64_t bus_bytes;    /* a second; 0 = the machine's */
+
+    /* serving */
+    const char *machine; /* a file, or a name in examples/machines */
+    const char *model;   /* a shape's name */
+    uint32_t tp;         /* tensor-parallel ranks, of which one is looked at; 1 */
+    bool f8;             /* experts of one byte per weight */
+    const char *arrivals;
+    const char *regime;   /* auto, cache, stream; NULL = auto */
+    const char *kv_miss;  /* swap, recompute; NULL = swap */
+    const char *prefetch; /* a predictor's name; NULL = none */
+    struct {
+        uint32_t n;
+        sim_budget list[SIM_LIST_MOST];
+    } budgets;
+    struct {
+        uint32_t n;
+        sim_split_option list[SIM_LIST_MOST];
+    } splits;
+    sim_words baselines;
+    sim_numbers concurrency;
+    sim_numbers prompt_tokens; /* of every job, when there are no arrivals */
+    sim_numbers output_tokens;
+    uint32_t jobs;         /* how many are served; 0 = all there are */
+    uint64_t steps;        /* most to be simulated; 0 = until all jobs are done */
+    uint32_t block_tokens; /* of a KV block */
+    double rate;           /* arrivals a second when there is no --arrivals; 0 = all at once */
+    double time_scale;     /* of --arrivals' times; 1 */
+    bool configure;
+
+    const char *study; /* a study's name or NULL */
+
+    /* --list */
+    const char *list; /* "models", "machines", "policies", "baselines", "studies" or NULL */
+
+    /* the last flag given, for saying what it does not go with; NULL = none */
+    const char *for_trace;   /* how a trace is read */
+    const char *for_misses;  /* replay and curve: --access */
+    const char *for_replay;  /* --capacity */
+    const char *for_curve;   /* --sample-keys */
+    const char *for_stats;   /* --expert-bytes, --bus-bytes */
+    const char *for_machine; /* stats and serving: --machine, --model ... */
+    const char *for_serve;   /* serving alone */
+} sim_options;
+
+/* Reads the command line. One line and an exit code of common/fail.h on failure. */
+int sim_options_read(int argc, char **argv, sim_options *out);
+const char *sim_options_usage(void);
+
+/* A split's name as the flag has it; FIXED's is "fixed". */
+const char *sim_split_name(sim_split_kind kind);
+
+/* --list. */
+int sim_list_main(const sim_options *options);
+
+/* Serving and configuring: serve_main.c. Prints what --json asks for; an exit code. */
+int sim_serve_main(const sim_options *options);
+
+#endif

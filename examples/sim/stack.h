@@ -1,0 +1,57 @@
+/* stack.h — the library as a host sets it up, on a simulated device: both pools on one arena, a
+ * session over them, perhaps a controller. Nothing here knows that time is virtual. */
+#ifndef SIM_STACK_H
+#define SIM_STACK_H
+
+#include "moepage.h"
+#include "sim/machine.h"
+#include "sim/shape.h"
+
+/* Zero is a default but where a comment says otherwise. */
+typedef struct sim_stack_config {
+    const sim_machine *machine;
+    const sim_shape *shape;
+    uint64_t arena_bytes;  /* the budget that experts and KV share; dense weights, workspaces are
+                              beside it */
+    uint64_t expert_slots; /* the split at the start; KV has the rest */
+    uint32_t scope;        /* MOEPAGE_SCOPE_* */
+    uint32_t regime;       /* MOEPAGE_REGIME_* */
+    uint32_t prefetch;     /* MOEPAGE_PREFETCH_* */
+    uint32_t scan_percent;
+    const char *policy;
+    double exph_ratio;           /* of compressed images; 0: the model has none */
+    uint32_t compressed_experts; /* per layer, in device memory */
+    uint32_t bus_form;           /* MOEPAGE_FORM_* */
+    uint32_t step_tokens;        /* most of a step; 0 = 512 */
+    uint32_t max_sequences;      /* of a step; 0 = step_tokens */
+    uint32_t block_tokens;
+    uint32_t blocks_per_granule;
+    const moepage_controller_config *controller; /* NULL = none */
+} sim_stack_config;
+
+typedef struct sim_stack {
+    moepage_device *device;
+    moepage_model *model;
+    moepage_expert_pool *experts;
+    moepage_kv_pool *kv;
+    moepage_session *session;
+    moepage_controller *controller;
+    mp_device *clock; /* the same device, for what a host does by itself */
+    uint64_t slot_bytes;
+} sim_stack;
+
+/* RUN_REFUSED without a word when `quiet`, otherwise after a line on stderr, when the budget has no
+ * room for it: what does not start. *out is then empty. */
+int sim_stack_open(const sim_stack_config *config, bool quiet, sim_stack *out);
+void sim_stack_close(sim_stack *stack);
+
+/* Most tokens of a step. */
+uint32_t sim_stack_step_tokens(const sim_stack_config *config);
+
+/* Virtual time, ns. */
+uint64_t sim_stack_now(const sim_stack *stack);
+
+/* Bytes between two slots of the model's experts. */
+int sim_slot_bytes(const sim_shape *shape, uint64_t *out);
+
+#endif

@@ -1,0 +1,170 @@
+/* The register of studies, and how their findings are printed. */
+#include "sim/study.h"
+
+#include <assert.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "sim/json_out.h"
+
+static const sim_study studies[] = {
+    {"wisp-table2", "WiSP table 2: paging against static offload at equal budgets, batch 1", false,
+     sim_study_wisp_table2},
+    {"wisp-prefetch", "WiSP section 4: prefetching and coherent sessions at batch 1, and the bus",
+     false, sim_study_wisp_prefetch},
+    {"flux-figure6", "FluxMoE figure 6: loading and computing over the residency level", false,
+     sim_study_flux_figure6},
+    {"flux-exp1", "FluxMoE exp. 1: throughput over batch and context, weights fit", false,
+     sim_study_flux_exp1},
+    {"flux-exp2", "FluxMoE exp. 2: throughput when they do not fit, balanced and by layer", false,
+     sim_study_flux_exp2},
+    {"flux-exp3", "FluxMoE exp. 3: throughput while the planner adapts residency", false,
+     sim_study_flux_exp3},
+    {"splits", "MV-WSA before serving, against the best of all splits, on real traces", true,
+     sim_study_splits},
+    {"shifts", "MV-WSA while the workload changes, against the best split in hindsight", true,
+     sim_study_shifts},
+};
+
+#define N_STUDIES (sizeof studies / sizeof *studies)
+
+const sim_study *sim_study_find(const char *name)
+{
+    for (size_t i = 0; i < N_STUDIES; i++)
+        if (!strcmp(studies[i].name, name))
+            return &studies[i];
+    return NULL;
+}
+
+void sim_study_list(FILE *out)
+{
+    for (size_t i = 0; i < N_STUDIES; i++)
+        fprintf(out, "%-14s %s\n", studies[i].name, studies[i].line);
+}
+
+/* ---- Findings ---------------------------------------------------------------------------- */
+
+#define FORMAT_TO(buffer, format)                          \
+    do {                                                   \
+        va_list args;                                      \
+        va_start(args, format);                            \
+        vsnprintf((buffer), sizeof(buffer), format, args); \
+        va_end(args);                                      \
+    } while (0)
+
+void sim_set(sim_findings *out, const char *format, ...)
+{
+    assert(out->n_settings < SIM_MOST_CLAIMS);
+    FORMAT_TO(out->settings[out->n_settings], format);
+    out->n_settings++;
+}
+
+void sim_find(sim_findings *out, double ours, double paper, const char *what, const char *format,
+              ...)
+{
+    assert(out->n < SIM_MOST_FINDINGS);
+    sim_finding *f = &out->findings[out->n++];
+    FORMAT_TO(f->where, format);
+    snprintf(f->what, sizeof f->what, "%s", what);
+    f->ours = ours;
+    f->paper = paper;
+}
+
+void sim_claim_that(sim_findings *out, bool holds, const char *format, ...)
+{
+    assert(out->n_claims < SIM_MOST_CLAIMS);
+    sim_claim *c = &out->claims[out->n_claims++];
+    FORMAT_TO(c->text, format);
+    c->holds = holds;
+}
+
+/* ---- Printing ---------------------------------------------------------------------------- */
+
+static void print_number(double value)
+{
+    if (isnan(value))
+        printf(" %10s", "-");
+    else
+        printf(" %10.*f", fabs(value) >= 1000 ? 0 : fabs(value) >= 100 ? 1 : 2, value);
+}
+
+static void print_text(const sim_study *study, const sim_findings *found)
+{
+    printf("%s\n", study->line);
+    for (uint32_t i = 0; i < found->n_settings; i++)
+        printf("  %s\n", found->settings[i]);
+    printf("%-40s %-26s %10s %10s %10s\n", "case", "figure", "ours", "paper", "ours/paper");
+    for (uint32_t i = 0; i < found->n; i++) {
+        const sim_finding *f = &found->findings[i];
+        printf("%-40s %-26s", f->where, f->what);
+        print_number(f->ours);
+        print_number(f->paper);
+        print_number(f->ours / f->paper);
+        printf("\n");
+    }
+    for (uint32_t i = 0; i < found->n_claims; i++)
+        printf("%s: %s\n", found->claims[i].holds ? "holds" : "DOES NOT HOLD",
+               found->claims[i].text);
+}
+
+static json_t *pack_finding(const sim_finding *f)
+{
+    json_t *json = json_pack("{s:s, s:s, s:f}", "case", f->where, "figure", f->what, "ours",
+                             isfinite(f->ours) ? f->ours : 0.0);
+    if (!json || isnan(f->paper))
+        return json;
+    int failed = json_object_set_new(json, "paper", json_real(f->paper)) ||
+                 json_object_set_new(json, "ratio", json_real(f->ours / f->paper));
+    if (!failed)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+static int print_json(const sim_study *study, const sim_findings *found)
+{
+    json_t *settings = json_array(), *results = json_array(), *claims = json_array();
+    int failed = 0;
+    for (uint32_t i = 0; i < found->n_settings; i++)
+        failed |= json_array_append_new(settings, json_string(found->settings[i]));
+    for (uint32_t i = 0; i < found->n; i++)
+        failed |= json_array_append_new(results, pack_finding(&found->findings[i]));
+    for (uint32_t i = 0; i < found->n_claims; i++)
+        failed |=
+            json_array_append_new(claims, json_pack("{s:s, s:b}", "claim", found->claims[i].text,
+                                                    "holds", found->claims[i].holds));
+    return sim_json_print(failed,
+                          json_pack("{s:s, s:o, s:o, s:o}", "study", study->name, "settings",
+                                    settings, "results", results, "claims", claims));
+}
+
+int sim_study_main(const sim_options *options)
+{
+    const sim_study *study = sim_study_find(options->study);
+    if (!study)
+        return fail(RUN_REFUSED, "no study %s: moepage-sim --list studies names them",
+                    options->study);
+    if (options->trace && !study->of_traces)
+        return fail(RUN_REFUSED, "--study %s brings its own routing: --trace has no effect",
+                    study->name);
+    sim_findings *found = calloc(1, sizeof *found);
+    if (!found)
+        return fail_memory();
+    found->traces = options->trace;
+    int code = study->run(false, options->seed, found);
+    if (!code && options->json)
+        code = print_json(study, found);
+    else if (!code)
+        print_text(study, found);
+    bool all = true;
+    for (uint32_t i = 0; i < found->n_claims; i++)
+        all = all && found->claims[i].holds;
+    free(found);
+    if (!code && !all)
+        code = fail(RUN_FAILED, "%s: not all that was to be shown holds", study->name);
+    return code;
+}

@@ -1,0 +1,70 @@
+/* study.h — the papers' experiments, run on the simulated machine, beside what the papers report.
+ *
+ * A study serves a workload by the unchanged library on a machine's profile, once for each arm; what
+ * it prints is counted there. What a study sets that the stack does not know (a host's own overhead,
+ * for one) it states in its settings. */
+#ifndef SIM_STUDY_H
+#define SIM_STUDY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "sim/options.h"
+
+#define SIM_FINDING_TEXT 160
+#define SIM_MOST_FINDINGS 160
+#define SIM_MOST_CLAIMS 24
+
+/* One figure. */
+typedef struct sim_finding {
+    char where[64]; /* the case */
+    char what[64];  /* the figure, with its unit */
+    double ours;
+    double paper; /* NAN: the paper has none */
+} sim_finding;
+
+/* What has to be so for the paper's result to be reproduced, and whether it is. */
+typedef struct sim_claim {
+    char text[SIM_FINDING_TEXT];
+    bool holds;
+} sim_claim;
+
+typedef struct sim_findings {
+    const char *traces; /* in: the directory of real traces, for studies of these; or NULL */
+    uint32_t n, n_claims, n_settings;
+    sim_finding findings[SIM_MOST_FINDINGS];
+    sim_claim claims[SIM_MOST_CLAIMS];
+    char settings[SIM_MOST_CLAIMS][SIM_FINDING_TEXT];
+} sim_findings;
+
+typedef struct sim_study {
+    const char *name;
+    const char *line;
+    bool of_traces; /* --trace is their directory; otherwise it has no effect */
+    /* `brief`: few steps and points, for tests. */
+    int (*run)(bool brief, uint64_t seed, sim_findings *out);
+} sim_study;
+
+const sim_study *sim_study_find(const char *name);
+void sim_study_list(FILE *out);
+/* --study: runs it and prints what it finds. RUN_FAILED when a claim does not hold. */
+int sim_study_main(const sim_options *options);
+
+/* ---- for studies ---- */
+void sim_set(sim_findings *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void sim_find(sim_findings *out, double ours, double paper, const char *what, const char *format,
+              ...) __attribute__((format(printf, 5, 6)));
+void sim_claim_that(sim_findings *out, bool holds, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+int sim_study_wisp_table2(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_wisp_prefetch(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_flux_figure6(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_flux_exp1(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_flux_exp2(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_flux_exp3(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_splits(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_shifts(bool brief, uint64_t seed, sim_findings *out);
+
+#endif

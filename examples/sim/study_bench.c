@@ -1,0 +1,84 @@
+/* Machines, models and arms of studies. */
+#include "sim/study_bench.h"
+
+#include <stdlib.h>
+
+#include "common/fail.h"
+#include "sim/synthetic.h"
+
+int sim_bench_open(const char *machine, const char *model, uint32_t tp, const char *routing,
+                   uint64_t seed, sim_bench *out)
+{
+    sim_synthetic config;
+    *out = (sim_bench){0};
+    int code = sim_machine_find(machine, &out->machine);
+    if (!code)
+        code = sim_shape_find(model, tp, false, &out->shape);
+    if (!code)
+        code = sim_slot_bytes(&out->shape, &out->slot_bytes);
+    if (!code)
+        code = sim_synthetic_read(routing, seed, &config);
+    return code ? code : sim_synthetic_open(&config, &out->source);
+}
+
+void sim_bench_close(sim_bench *bench)
+{
+    if (bench->source)
+        bench->source->close(bench->source);
+    *bench = (sim_bench){0};
+}
+
+sim_serve_config sim_bench_config(const sim_bench *bench)
+{
+    return (sim_serve_config){.stack = {.machine = &bench->machine,
+                                        .shape = &bench->shape,
+                                        .regime = MOEPAGE_REGIME_CACHE,
+                                        .prefetch = MOEPAGE_PREFETCH_OFF,
+                                        .block_tokens = 16,
+                                        .blocks_per_granule = 1},
+                              .source = bench->source,
+                              .concurrency = 1};
+}
+
+void sim_bench_pace(sim_pace *out)
+{
+    const sim_result *r = &out->result;
+    if (r->n_samples < 2)
+        return;
+    uint32_t from = (r->n_samples - 1) / 2;
+    const sim_serve_sample *a = &r->samples[from], *b = &r->samples[r->n_samples - 1];
+    double ns = (double)(b->ns - a->ns), tokens = (double)(b->output_tokens - a->output_tokens);
+    for (uint32_t i = from; i < r->n_samples; i++)
+        out->batch += (double)r->samples[i].running / (r->n_samples - from);
+    out->tokens_per_s = tokens / ns * 1e9;
+    out->step_ns = ns / tokens * out->batch;
+}
+
+int sim_bench_run(const sim_serve_config *config, sim_pace *out)
+{
+    *out = (sim_pace){0};
+    int code = sim_serve(config, NULL, NULL, &out->result);
+    if (code)
+        return code;
+    sim_bench_pace(out);
+    return RUN_OK;
+}
+
+int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out)
+{
+    const uint32_t shortest = 128;
+    *out = (sim_jobs){.jobs = calloc((size_t)n * rounds, sizeof *out->jobs), .n = n * rounds};
+    if (!out->jobs)
+        return fail_memory();
+    for (uint32_t i = 0; i < out->n; i++) {
+        uint32_t phase = i < n ? (uint32_t)((uint64_t)(context - shortest) * i / n) : 0;
+        out->jobs[i] = (sim_job){.after = i < n ? SIM_NO_JOB : i - n,
+                                 .prompt_tokens = shortest + phase,
+                                 .output_tokens = context - shortest - phase,
+                                 .parent = SIM_NO_JOB,
+                                 .session = i,
+                                 .route = i};
+    }
+    out->sessions = out->n;
+    return RUN_OK;
+}

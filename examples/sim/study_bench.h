@@ -1,0 +1,42 @@
+/* study_bench.h — what studies share: a machine, a model, its routing, and one arm after the other. */
+#ifndef SIM_STUDY_BENCH_H
+#define SIM_STUDY_BENCH_H
+
+#include "sim/serve.h"
+#include "sim/study.h"
+
+#define SIM_GB 1e9
+
+typedef struct sim_bench {
+    sim_machine machine;
+    sim_shape shape;
+    sim_source *source;
+    uint64_t slot_bytes;
+} sim_bench;
+
+/* `routing`: a generator's description. */
+int sim_bench_open(const char *machine, const char *model, uint32_t tp, const char *routing,
+                   uint64_t seed, sim_bench *out);
+void sim_bench_close(sim_bench *bench);
+
+/* A configuration in which nothing is decided yet: no split, no jobs. */
+sim_serve_config sim_bench_config(const sim_bench *bench);
+
+/* What a run shows when it has settled: its second half. */
+typedef struct sim_pace {
+    double tokens_per_s;
+    double step_ns;
+    double batch; /* mean sequences that ran */
+    sim_result result;
+} sim_pace;
+
+/* Serves config's jobs. RUN_REFUSED after a line when the split does not start. */
+int sim_bench_run(const sim_serve_config *config, sim_pace *out);
+
+/* A batch in the midst of being decoded: `n` sequences, their contexts spread evenly up to `context`
+ * tokens, each followed by others that begin short. */
+void sim_bench_pace(sim_pace *out);
+
+int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out);
+
+#endif

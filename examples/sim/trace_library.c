@@ -1,0 +1,156 @@
+/* Trace files of the library: the tokens that each sequence decoded, gathered from all steps. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "common/fail.h"
+#include "moepage.h"
+#include "sim/trace.h"
+
+typedef struct gathered {
+    uint64_t id; /* of the sequence; all tokens of none are together */
+    uint64_t rows;
+    uint64_t next_row, end_row; /* of the trace in memory */
+    uint64_t prompt_tokens;
+} gathered;
+
+typedef struct reading {
+    const char *path;
+    moepage_trace_info info;
+    gathered *sequences;
+    uint32_t n, room;
+    uint32_t top_k;
+    uint64_t rows;
+    sim_trace *trace; /* NULL while rows are counted */
+} reading;
+
+static gathered *find(reading *r, uint64_t id)
+{
+    for (uint32_t i = r->n; i-- > 0;)
+        if (r->sequences[i].id == id)
+            return &r->sequences[i];
+    if (r->n == r->room) {
+        uint32_t room = r->room ? 2 * r->room : 16;
+        gathered *more = reallocarray(r->sequences, room, sizeof *more);
+        if (!more)
+            return NULL;
+        r->sequences = more;
+        r->room = room;
+    }
+    r->sequences[r->n] = (gathered){.id = id};
+    return &r->sequences[r->n++];
+}
+
+/* A token's row: what moepage.h lays out layer by layer, token after token. */
+static int take_token(reading *r, const moepage_trace_step *step, uint32_t token, gathered *g)
+{
+    if (g->next_row == g->end_row)
+        return fail(RUN_REFUSED, "%s: the file has changed while it was read", r->path);
+    uint64_t row = g->next_row++;
+    uint16_t *ids = r->trace->ids + row * r->info.moe_layers * r->top_k;
+    float *weights = r->trace->probabilities + row * r->info.moe_layers * r->top_k;
+    for (uint32_t layer = 0; layer < r->info.moe_layers; layer++)
+        for (uint32_t k = 0; k < r->top_k; k++) {
+            size_t at = ((size_t)layer * step->n_tokens + token) * step->top_k + k;
+            if (step->ids[at] == MOEPAGE_NO_EXPERT)
+                return fail(RUN_REFUSED,
+                            "%s: step %" PRIu64 ", layer %" PRIu32
+                            ": a token has fewer than %" PRIu32
+                            " experts, or the layer was not routed",
+                            r->path, step->step, layer, r->top_k);
+            *ids++ = (uint16_t)step->ids[at];
+            *weights++ = step->weights[at];
+        }
+    return RUN_OK;
+}
+
+static int take_step(reading *r, const moepage_trace_step *step)
+{
+    uint32_t token = 0;
+    for (uint32_t s = 0; s < step->n_sequences; s++) {
+        const moepage_step_sequence *q = &step->sequences[s];
+        gathered *g = find(r, q->seq);
+        if (!g)
+            return fail_memory();
+        if (q->phase == MOEPAGE_PHASE_PREFILL) {
+            g->prompt_tokens += q->n_tokens;
+            token += q->n_tokens;
+            continue;
+        }
+        if (!r->top_k)
+            r->top_k = step->top_k;
+        if (step->top_k != r->top_k)
+            return fail(RUN_REFUSED,
+                        "%s: step %" PRIu64 " has %" PRIu32
+                        " experts for each token, those before it %" PRIu32,
+                        r->path, step->step, step->top_k, r->top_k);
+        for (uint32_t t = 0; t < q->n_tokens; t++, token++) {
+            int code = r->trace ? take_token(r, step, token, g) : RUN_OK;
+            if (code)
+                return code;
+            g->rows += !r->trace;
+            r->rows += !r->trace;
+        }
+    }
+    return RUN_OK;
+}
+
+static int read_steps(reading *r)
+{
+    moepage_trace *file = NULL;
+    moepage_trace_step step = {.struct_size = sizeof step};
+    moepage_status status = MOEPAGE_OK;
+    r->info.struct_size = sizeof r->info;
+    if (moepage_trace_open(r->path, &file) || moepage_trace_get_info(file, &r->info)) {
+        int code = fail_file(RUN_REFUSED, r->path);
+        moepage_trace_close(file);
+        return code;
+    }
+    int code = RUN_OK;
+    if (r->trace && r->info.moe_layers != r->trace->source.layers)
+        code = fail(RUN_REFUSED, "%s: the file has changed while it was read", r->path);
+    while (!code && !(status = moepage_trace_next(file, &step)))
+        code = take_step(r, &step);
+    if (!code && status != MOEPAGE_E_END)
+        code = fail_file(RUN_REFUSED, r->path);
+    moepage_trace_close(file);
+    return code;
+}
+
+/* Those that decoded at all become requests, each with its rows in one piece. */
+static int add_requests(reading *r, sim_trace *trace)
+{
+    uint64_t row = 0;
+    int code = RUN_OK;
+    for (uint32_t i = 0; i < r->n && !code; i++) {
+        gathered *g = &r->sequences[i];
+        uint32_t prompt = g->prompt_tokens < UINT32_MAX ? (uint32_t)g->prompt_tokens : UINT32_MAX;
+        g->next_row = row;
+        if (g->rows)
+            code = sim_trace_add_request(
+                trace, &(sim_request){.first_row = row, .rows = g->rows, .prompt_tokens = prompt},
+                NULL);
+        g->end_row = row += g->rows;
+    }
+    return code;
+}
+
+int sim_trace_read_library(const char *path, sim_trace **out)
+{
+    reading r = {.path = path};
+    int code = read_steps(&r);
+    if (!code && !r.rows)
+        code = fail(RUN_REFUSED, "%s: no decoded token", path);
+    sim_trace_shape shape = {r.info.moe_layers, r.info.experts, r.top_k};
+    if (!code)
+        code = sim_trace_new(path, &shape, out);
+    if (!code)
+        code = sim_trace_reserve(*out, r.rows, true);
+    if (!code)
+        code = add_requests(&r, *out);
+    if (!code) {
+        r.trace = *out;
+        code = read_steps(&r);
+    }
+    free(r.sequences);
+    return code;
+}
