@@ -12,8 +12,22 @@
 
 #include "sim/study.h"
 
+/* Sanitized, a study of big batches takes minutes; what it runs is covered by tests/unit/test_serve. */
+static void skip_where_slow(const char *name)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    if (!strncmp(name, "flux", 4) && !getenv("MP_TEST_LONG")) {
+        print_message("study %s: skipped in a sanitized build without MP_TEST_LONG\n", name);
+        skip();
+    }
+#else
+    (void)name;
+#endif
+}
+
 static sim_findings *run(const char *name)
 {
+    skip_where_slow(name);
     const sim_study *study = sim_study_find(name);
     sim_findings *found = calloc(1, sizeof *found);
     assert_non_null(study);

@@ -24,6 +24,12 @@ static void test_split_study_holds_on_real_traces(void **state)
                       experts);
         skip();
     }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    if (!getenv("MP_TEST_LONG")) {
+        print_message("the study of splits: skipped in a sanitized build without MP_TEST_LONG\n");
+        skip();
+    }
+#endif
     sim_findings *found = calloc(1, sizeof *found);
     assert_non_null(found);
     found->traces = traces;
