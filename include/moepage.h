@@ -46,7 +46,7 @@ extern "C" {
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 4
+#define MOEPAGE_VERSION_MINOR 5
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -113,7 +113,12 @@ enum {
     MOEPAGE_DTYPE_U8 = 7,      /* packed sub-byte weights, e.g. MXFP4 pairs */
     MOEPAGE_DTYPE_I8 = 8,
     MOEPAGE_DTYPE_I32 = 9,
-    MOEPAGE_DTYPE_I64 = 10
+    MOEPAGE_DTYPE_I64 = 10,
+    /* versions of experts: a matrix's packed integers with their scales behind them, as
+     * docs/format-moepack.md lays them out */
+    MOEPAGE_DTYPE_INT8 = 11,
+    MOEPAGE_DTYPE_INT4 = 12,
+    MOEPAGE_DTYPE_INT2 = 13
 };
 
 /* What an expert's tensor is for. H = hidden size, I = expert intermediate size. */
@@ -161,6 +166,7 @@ typedef struct moepage_kv_pool moepage_kv_pool;
 typedef struct moepage_session moepage_session;
 typedef struct moepage_trace moepage_trace;
 typedef struct moepage_controller moepage_controller;
+typedef struct moepage_predictor moepage_predictor;
 
 /* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
  * none. */
@@ -458,6 +464,35 @@ enum {
                                        given; compressed_experts must be 0 */
 };
 
+enum {
+    MOEPAGE_SERVE_VERSIONS = 0, /* DynaExq: each layer's hottest experts in the slots, of all others
+                                   the low version computes; no step ever waits for an expert */
+    MOEPAGE_SERVE_CACHE = 1     /* the slots are a cache as ever; the low versions are for sessions
+                                   with MOEPAGE_MISS_LOW */
+};
+
+/* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in
+ * another part of the arena. What a session computes with is then an approximation, and its stats say
+ * how much of it. For devices whose memory is the caller's (host, sim); pools on one device. */
+typedef struct moepage_precision_config {
+    uint32_t struct_size;
+    uint32_t serve;   /* MOEPAGE_SERVE_* */
+    uint32_t hi_form; /* that slots hold: MOEPAGE_FORM_DENSE, _INT8 or _INT4; 0 = DENSE. Below
+                             DENSE with SERVE_VERSIONS only */
+    uint32_t lo_form; /* MOEPAGE_FORM_INT8, _INT4 or _INT2, smaller than hi_form */
+    uint32_t
+        lo_fetched; /* 0: every expert's low version is always there. 1: only of experts without
+                             a high one; it is fetched before the high one goes */
+    uint32_t hi_experts; /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room
+                             for beside the low ones. The pool's `slots` must then be 0 */
+    uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
+    uint32_t window_steps; /* versions change between steps, after every so many; 0 = 1 */
+    double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
+    double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
+    uint32_t transitions;  /* most on their way at once; 0 = 4 */
+    uint32_t reserved;
+} moepage_precision_config;
+
 typedef struct moepage_expert_pool_config {
     uint32_t struct_size;
     uint32_t scope;           /* MOEPAGE_SCOPE_* */
@@ -465,7 +500,8 @@ typedef struct moepage_expert_pool_config {
                               still have, at most every expert. With MOEPAGE_SCOPE_LAYER it is
                               rounded down to a multiple of the MoE layers. */
     const char *policy;       /* eviction: "lru" (NULL), "lfu", "lfu-aged", "sieve", "s3fifo",
-                              "lirs" */
+                              "lirs", "finemoe" (1/(p freq), p from sessions' predictors), "cycle"
+                              (learns from what is routed) */
     uint32_t scan_percent;    /* protection against scans: the percentage of slots that prefill may
                               take from what decode uses, 1..99; 0 = off (misses then count
                               exactly as the policy defines) */
@@ -487,6 +523,8 @@ typedef struct moepage_expert_pool_config {
     uint32_t placement;          /* MOEPAGE_PLACEMENT_* */
     uint32_t staging_experts;    /* EXPH images on their way to the decoder at once, out of the
                                     workspace: 2 to 1024, 0 = 4 */
+    const moepage_precision_config *precision; /* a second version of every expert; NULL = none.
+                                                  Copied */
 } moepage_expert_pool_config;
 
 typedef struct moepage_expert_pool_info {
@@ -535,6 +573,19 @@ typedef struct moepage_expert_pool_info {
     uint64_t live_bus_bytes_per_s;
     uint64_t live_decode_bytes_per_s;
     uint64_t live_cold_bytes_per_s;
+    /* precision; 0 without it */
+    uint32_t hi_form, lo_form;
+    uint32_t hi_experts; /* per layer, at most */
+    uint32_t reserved;
+    uint64_t hi_published;        /* experts that compute in the high version */
+    uint64_t lo_bytes;            /* device memory of the low versions */
+    uint64_t promotions;          /* published */
+    uint64_t demotions;           /* published */
+    uint64_t transitions_refused; /* put off because no place could be had */
+    uint64_t transitions_failed;  /* whose source failed: the version before it stays in use */
+    uint64_t transition_bytes;    /* moved for them */
+    uint64_t decisions;           /* intervals that have passed */
+    uint64_t windows;             /* in which something was published */
 } moepage_expert_pool_info;
 
 enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
@@ -975,6 +1026,60 @@ MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t 
 MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer,
                                                    uint32_t *state);
 
+/* ---- Predictors ------------------------------------------------------------------------- */
+
+typedef struct moepage_predictor_config {
+    uint32_t struct_size;
+    uint32_t distance; /* d: layers ahead; 0 = 3, or all layers where there are fewer */
+    const char *name;  /* "previous", "hit-count", "gate", "coactivation", "maps"; NULL = "maps" */
+    uint32_t capacity; /* of "maps": iterations kept; 0 = 1024 */
+    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring; 0 = none */
+} moepage_predictor_config;
+
+typedef struct moepage_predictor_info {
+    uint32_t struct_size;
+    uint32_t distance;
+    char name[32];
+    uint64_t bytes;      /* of memory */
+    uint64_t iterations; /* learnt from */
+    uint64_t asked;      /* predictions made */
+} moepage_predictor_info;
+
+/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; UNSUPPORTED
+ * where the model has not what it needs ("gate": its routers); NO_MEMORY. [any] */
+MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
+                                                    const moepage_predictor_config *config,
+                                                    moepage_predictor **out);
+
+/* Frees it; BUSY while a session uses it. NULL is a no-op. [any] */
+MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predictor);
+
+MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predictor,
+                                                      moepage_predictor_info *info);
+
+/* Writes what has been learnt to a file, which appears under `path` when it is whole; UNSUPPORTED
+ * for predictors that learn nothing between requests. [any] */
+MOEPAGE_API moepage_status moepage_predictor_save(moepage_predictor *predictor, const char *path);
+
+/* Takes over what a predictor of the same name for the same shape saved. FORMAT for a damaged file,
+ * ARGUMENT for another shape's or name's; it then stays as it was. [any] */
+MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, const char *path);
+
+/* The working set that routing converges to, as a co-activation table knows it (WiSP 5.4). */
+typedef struct moepage_rightsize {
+    uint32_t struct_size;
+    uint32_t layers;
+    double coverage; /* in: part of the routed choices that the set must cover, below 1; 0 = 0.99 */
+    uint64_t experts; /* out: the smallest set over all layers that covers it, seen in estimate */
+    uint64_t bytes;   /* out: of slots for that many */
+    uint64_t freed;   /* out: of slots for all experts, less those: what KV can have */
+    double unseen;    /* out: estimated chance that a choice is of an expert never seen */
+} moepage_rightsize;
+
+/* "coactivation" only: UNSUPPORTED for others, STATE before anything was learnt. [any] */
+MOEPAGE_API moepage_status moepage_predictor_rightsize(moepage_predictor *predictor,
+                                                       moepage_rightsize *size);
+
 /* ---- Session ---------------------------------------------------------------------------- */
 
 enum {
@@ -988,8 +1093,10 @@ enum {
 
 enum {
     MOEPAGE_PREFETCH_OFF = 0,
-    MOEPAGE_PREFETCH_HINT = 1,    /* only what moepage_session_hint names */
-    MOEPAGE_PREFETCH_PREVIOUS = 2 /* hints, and the set that the layer used in the last step */
+    MOEPAGE_PREFETCH_HINT = 1,     /* only what moepage_session_hint names */
+    MOEPAGE_PREFETCH_PREVIOUS = 2, /* hints, and the set that the layer used in the last step */
+    MOEPAGE_PREFETCH_PREDICTOR = 3 /* hints, and what the session's predictor names, as long as that
+                                      pays: measured per layer, else it waits and tries again */
 };
 
 enum {
@@ -1009,7 +1116,20 @@ typedef struct moepage_session_config {
     uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
                                   the pool allows */
     uint32_t regime;            /* MOEPAGE_REGIME_* */
+    uint32_t miss;              /* MOEPAGE_MISS_* */
+    uint32_t reserved;
+    moepage_predictor *predictor; /* of MOEPAGE_PREFETCH_PREDICTOR; may be shared; outlives the
+                                     session */
 } moepage_session_config;
+
+/* What a session does about an expert that is not on the device. */
+enum {
+    MOEPAGE_MISS_WAIT = 0, /* loads it and waits: exact */
+    MOEPAGE_MISS_LOW = 1,  /* computes with its low version and fetches it for the next time. Lossy;
+                              needs a pool with MOEPAGE_SERVE_CACHE */
+    MOEPAGE_MISS_HOST = 2  /* computes it where it lies, in host memory, with the host's kernels.
+                              Exact to the host's arithmetic */
+};
 
 /* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
  * missing, under any order of recency, just what comes next: then it is better to keep a part of
@@ -1052,6 +1172,10 @@ typedef struct moepage_routing {
     const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
     void *stream;               /* of the caller's kernels that read the plan's slots: cudaStream_t
                                    on CUDA; ignored by "host" */
+    const float *logits;        /* [n_tokens][experts] what the router's gate was applied to, host
+                                   memory: remapping needs it; or NULL */
+    const float *hidden;        /* [n_tokens][hidden] the router's input, host memory: the "gate"
+                                   predictor needs it; or NULL */
 } moepage_routing;
 
 typedef struct moepage_plan_expert {
@@ -1119,6 +1243,17 @@ typedef struct moepage_session_stats {
     uint64_t hint_experts;    /* absent experts that predictors or hints asked for */
     uint64_t streamed_layers; /* of `layers`, those served by streaming */
     uint64_t regime_changes;  /* layers that went over to the other regime */
+    /* what was not exact, or done elsewhere */
+    uint64_t low_experts;     /* of `routed`, computed in their low version */
+    uint64_t low_rows;        /* token choices that went to those */
+    uint64_t host_experts;    /* of `routed`, computed where they lie */
+    uint64_t remap_layers;    /* layers whose routing was up for remapping */
+    uint64_t remap_before;    /* distinct experts of those layers, as routed */
+    uint64_t remap_after;     /* and after remapping */
+    uint64_t remap_tokens;    /* tokens whose experts changed, per layer */
+    uint64_t remap_rows;      /* choices that changed */
+    uint64_t remap_ns;        /* spent on it */
+    uint64_t predict_refused; /* contexts that the predictor had no time for: newer ones came */
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for
@@ -1151,6 +1286,45 @@ MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
  * that no hint is a silent no-op. [one] */
 MOEPAGE_API moepage_status moepage_session_hint(moepage_session *session, uint32_t layer,
                                                 const int32_t *experts, uint32_t n_experts);
+
+enum { MOEPAGE_GATE_SOFTMAX = 0, MOEPAGE_GATE_SIGMOID = 1 };
+
+/* Remapping of decode batches (LYNX 3, app. A): experts that few tokens care about are done without.
+ * Changes outputs, so nothing turns it on but this. docs/quality.md says what it costs. */
+typedef struct moepage_remap_config {
+    uint32_t struct_size;
+    uint32_t gate;       /* MOEPAGE_GATE_*: what turns the router's logits into weights */
+    double alpha;        /* bins per e-fold of probability, > 0 */
+    double beta;         /* the last bin, > 0; beta / alpha <= 3 */
+    const float *alphas; /* [moe_layers] instead, and `betas`; 0 = that layer is left alone; copied;
+                            NULL = the same everywhere */
+    const float *betas;
+    double resident; /* how many logits an expert on the device is preferred by; 0 = not */
+} moepage_remap_config;
+
+/* From the next step on; NULL turns it off. Steps with any prefill tokens are left alone, and batches
+ * of one; layers must then be routed with `logits`, or with `probabilities` of a softmax gate:
+ * ARGUMENT otherwise. STATE while a step is open. [one] */
+MOEPAGE_API moepage_status moepage_session_set_remap(moepage_session *session,
+                                                     const moepage_remap_config *config);
+
+/* What prefetching for a layer has brought: in bytes of experts that the layer then used, that it
+ * used but had to wait for, and that left unused. */
+typedef struct moepage_prefetch_info {
+    uint32_t struct_size;
+    uint32_t layer;
+    uint32_t distance; /* layers ahead that it is prefetched now; 0 = it has backed off */
+    uint32_t backoffs; /* how often */
+    uint64_t useful_bytes;
+    uint64_t late_bytes;
+    uint64_t wasted_bytes;
+    uint64_t guessed; /* experts named for the layer, resident ones included */
+    uint64_t right;   /* of these, then routed */
+} moepage_prefetch_info;
+
+/* Of MOEPAGE_PREFETCH_PREDICTOR; STATE without it. [one] */
+MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t layer,
+                                                        moepage_prefetch_info *info);
 
 /* Announces the routing of MoE layer `layer` (counted over MoE layers). With `plan` the call
  * returns once the first group's experts are usable, and the plan describes them; with NULL the

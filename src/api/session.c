@@ -2,6 +2,13 @@
 #include "session/session.h"
 #include "base/config.h"
 #include "base/status.h"
+#include "session/predicting.h"
+#include "session/predictor.h"
+#include "session/remapping.h"
+
+/* The first published forms end before these. */
+#define SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
+#define ROUTING_MIN_BYTES offsetof(moepage_routing, logits)
 
 moepage_status moepage_session_workspace(const moepage_model *model,
                                          const moepage_session_config *config, uint64_t *bytes)
@@ -9,7 +16,7 @@ moepage_status moepage_session_workspace(const moepage_model *model,
     moepage_session_config own;
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (!status)
-        status = MP_CONFIG_READ(own, config);
+        status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && !bytes)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "bytes is NULL");
     return status ? status : mp_session_workspace(model, &own, bytes);
@@ -25,7 +32,9 @@ moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_p
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = MP_CONFIG_READ(own, config);
+        status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
+    if (!status && own.predictor)
+        status = mp_handle_check(own.predictor, MP_KIND_PREDICTOR);
     return status ? status : mp_session_create(experts, kv, &own, out);
 }
 
@@ -65,7 +74,7 @@ moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
     if (!status && !routing)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "routing is NULL");
     if (!status)
-        status = MP_CONFIG_READ(own, routing);
+        status = mp_config_read(&own, sizeof own, ROUTING_MIN_BYTES, routing, "routing");
     if (!status && plan)
         status = MP_CONFIG_CHECK(plan);
     return status ? status : mp_session_route(session, layer, &own, plan);
@@ -115,6 +124,26 @@ moepage_status moepage_session_get_stats(moepage_session *session, moepage_sessi
     return status ? status
                   : mp_config_write(stats, &session->stats, sizeof session->stats,
                                     MP_STATS_MIN_BYTES, "stats");
+}
+
+moepage_status moepage_session_set_remap(moepage_session *session,
+                                         const moepage_remap_config *config)
+{
+    moepage_remap_config own;
+    moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
+    if (!status && config)
+        status = MP_CONFIG_READ(own, config);
+    return status ? status : mp_remapping_set(session, config ? &own : NULL);
+}
+
+moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t layer,
+                                            moepage_prefetch_info *info)
+{
+    moepage_prefetch_info own;
+    moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
+    if (!status)
+        status = mp_predicting_info(session, layer, &own);
+    return status ? status : MP_CONFIG_WRITE(info, own);
 }
 
 /* Does the trace describe this session's model? */

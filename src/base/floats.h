@@ -61,4 +61,19 @@ static inline uint16_t mp_to_f16(float value)
     return (uint16_t)(sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
 }
 
+/* The first of n that is infinite or NaN; n if there is none. Branch-free over the common case: this
+ * runs over whole batches. */
+static inline uint64_t mp_first_not_finite(const float *values, uint64_t n)
+{
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < n; i++)
+        bad |= (mp_bits_of(values[i]) & 0x7f800000u) == 0x7f800000u;
+    if (!bad)
+        return n;
+    uint64_t i = 0;
+    while ((mp_bits_of(values[i]) & 0x7f800000u) != 0x7f800000u)
+        i++;
+    return i;
+}
+
 #endif

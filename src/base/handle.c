@@ -18,6 +18,7 @@ static const char *kind_name(uint32_t kind)
     case MP_KIND_PAGED: return "PagedTensor";
     case MP_KIND_PATH: return "path";
     case MP_KIND_CONTROLLER: return "controller";
+    case MP_KIND_PREDICTOR: return "predictor";
     case MP_KIND_DEAD: return "destroyed object";
     default: return "foreign object";
     }

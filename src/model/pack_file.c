@@ -52,7 +52,7 @@ static moepage_status check_target(const char *path)
     if (stat(path, &target))
         return errno == ENOENT ? MOEPAGE_OK : mp_file_fail(path, "create");
     if (!S_ISREG(target.st_mode))
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%.300s is no regular file: a pack would replace it",
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%.300s is no regular file: a new one would replace it",
                        path);
     return MOEPAGE_OK;
 }

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "base/bytes.h"
 #include "moepage.h"
 
 #define MP_PACK_MAGIC "MOEPACK" /* with its NUL, 8 bytes */
@@ -69,28 +70,6 @@ void mp_pack_header_encode(uint64_t file_bytes, uint32_t n_sections, uint64_t ta
 static inline uint64_t mp_pack_round_up(uint64_t value, uint64_t to)
 {
     return (value + to - 1) / to * to;
-}
-
-static inline void mp_put32(unsigned char *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = (unsigned char)(value >> 8 * i);
-}
-
-static inline void mp_put64(unsigned char *out, uint64_t value)
-{
-    for (int i = 0; i < 8; i++)
-        out[i] = (unsigned char)(value >> 8 * i);
-}
-
-static inline uint32_t mp_get32(const unsigned char *in)
-{
-    return (uint32_t)in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
-}
-
-static inline uint64_t mp_get64(const unsigned char *in)
-{
-    return (uint64_t)mp_get32(in) | (uint64_t)mp_get32(in + 4) << 32;
 }
 
 #endif

@@ -45,7 +45,7 @@ void mp_pack_index_entry_encode(const mp_pack_storage *storage, uint64_t offset,
 
 static bool is_integer(uint32_t form)
 {
-    return form >= MOEPAGE_FORM_INT8 && form <= MOEPAGE_FORM_INT2;
+    return mp_quant_bits_of(form) != 0;
 }
 
 bool mp_pack_is_weight(uint32_t role)
@@ -61,10 +61,9 @@ bool mp_pack_quant_shape(const moepage_expert_tensor *tensor, uint32_t form, uin
                   tensor->dtype == MOEPAGE_DTYPE_BF16;
     if (!is_integer(form) || !floats || tensor->rank != 2 || !mp_pack_is_weight(tensor->role))
         return false;
-    static const uint32_t bits[] = {8, 4, 2};
     *out = (mp_quant_shape){.rows = tensor->shape[0],
                             .columns = tensor->shape[1],
-                            .bits = bits[form - MOEPAGE_FORM_INT8],
+                            .bits = mp_quant_bits_of(form),
                             .group = group};
     return true;
 }
