@@ -1,0 +1,164 @@
+/* maps.h — a store of expert maps (FineMoE section 4), in a few bits per value, and the search for
+ * the one most like a sequence's open iteration.
+ *
+ * An expert map is the router's output in one iteration of one sequence: for each layer the
+ * probabilities of its experts. With it goes the embedding of what the iteration read. The store
+ * keeps `capacity` of them; when it is full, a new one takes the place of the one it makes most
+ * redundant.
+ *
+ * How many are enough: to cover the sphere of all maps with L layers and J experts, 2 L J maps
+ * guarantee a similarity of 75 % to any iteration, and 1/2 L J ln(L J) of 98 % (FineMoE 4.4). For
+ * 48 x 128 that is 12,288 and 26,793. These bound the worst case; real routing keeps to a small part
+ * of the sphere, and 1024 maps do for most of what more would bring (FineMoE 6.7).
+ *
+ * Layout, layer by layer, since a search reads one layer of all maps. 64 maps stand side by side as
+ * a tile, four experts of theirs in three lines of 64 bytes:
+ *
+ *     codes [layer][tile][four experts][3 lines][64 maps]
+ *     line k = 0, 1, 2: the code of expert k in the low six bits, two bits of the fourth's in the
+ *     high ones, the lowest in line 0
+ *
+ * A code c, 0..63, stands for the probability peak * (c / 63)^2, where `peak` is the layer's largest
+ * one, rounded up to BF16: small steps for small values, and the square of a code is exact in
+ * integers. A layer of a map costs 6 bits per expert and 6 bytes. Embeddings are turned and kept in
+ * 4 bits per coordinate (maps_sketch.h). docs/expert-maps.md has the figures.
+ *
+ * Functions of numbers, like predictor.h: one thread at a time, no allocation. */
+#ifndef MP_POLICY_MAPS_H
+#define MP_POLICY_MAPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moepage.h"
+
+enum {
+    MP_MAPS_TILE = 64,
+    MP_MAPS_TOP_CODE = 63,
+    MP_MAPS_TOP_LEVEL = 63 * 63,
+    MP_MAPS_CAPACITY = 1024 /* unless a capacity is given */
+};
+
+#define MP_MAPS_NONE UINT32_MAX
+
+typedef struct mp_maps_shape {
+    uint32_t layers, experts;
+    uint32_t capacity;
+    uint32_t semantic_dim; /* 0 = no embeddings */
+    uint32_t distance;     /* the part of semantic similarity in redundancy: distance / layers */
+} mp_maps_shape;
+
+struct mp_maps_kernels;
+
+typedef struct mp_maps {
+    mp_maps_shape shape;
+    uint32_t quads;   /* fours of experts */
+    uint32_t tiles;   /* of a layer */
+    uint32_t coords;  /* of a sketch; 0 = none */
+    uint32_t used;    /* slots, from 0 on */
+    uint64_t changes; /* maps ever put */
+    const struct mp_maps_kernels *kernels;
+    uint8_t *codes;
+    uint16_t *peaks; /* [layers][tiles * 64] BF16; 0 = the layer was left out */
+    float *powers;   /* [layers][tiles * 64] sum of squares of what the codes stand for */
+    uint64_t *born;  /* [capacity] `changes` when the slot was last put */
+    uint8_t *heads;  /* [capacity] a sketch's first coordinates */
+    uint8_t *tails;  /* [capacity] the others */
+    float *gains;    /* [capacity] of sketches; 0 = put without an embedding */
+} mp_maps;
+
+/* An iteration in the course of being observed, and what of the store it has been compared with. */
+typedef struct mp_maps_query {
+    uint64_t since;    /* `changes` when it began: slots put later are not searched */
+    uint32_t observed; /* layers */
+    uint32_t last;     /* the one observed last */
+    bool open;
+    bool embedded;           /* the iteration has an embedding */
+    double power;            /* sum of squares of the observed probabilities */
+    uint64_t found_at;       /* `changes` when `found` was; 0 = not searched yet */
+    uint32_t found;          /* slot */
+    float score;             /* its similarity */
+    int32_t sketch_sum;      /* of the sketch's coordinates */
+    int32_t sketch_head_sum; /* of the first ones */
+    float sketch_norm;
+    float *dots;       /* [tiles * 64] products with the slots, over the layers observed */
+    float *powers;     /* [tiles * 64] of the slots, over the same layers */
+    float *map;        /* [layers][experts]: what will be put; 0 for layers left out */
+    int16_t *weights;  /* [quads * 4] one layer's probabilities as integers */
+    uint8_t *codes;    /* [experts] one layer of the map that was found */
+    float *turned;     /* [coords] the embedding */
+    int8_t *sketch;    /* [coords] the same as integers */
+    uint16_t *buckets; /* [capacity] of slots, by a first estimate of that similarity */
+} mp_maps_query;
+
+/* Bytes of a store: its mp_maps and all arrays, in one block aligned to 64. */
+uint64_t mp_maps_bytes(const mp_maps_shape *shape);
+
+/* In zero-filled memory of that size. */
+void mp_maps_init(mp_maps *maps, const mp_maps_shape *shape);
+
+/* Bytes of a query, likewise. */
+uint64_t mp_maps_query_bytes(const mp_maps_shape *shape);
+
+/* Forgets the query's iteration; `semantic` [semantic_dim] or NULL. */
+void mp_maps_begin(const mp_maps *maps, mp_maps_query *query, const float *semantic);
+
+/* ---- Search (maps_search.c) ---- */
+
+/* Takes in a layer's probabilities [experts]: one pass over that layer of the store. */
+void mp_maps_observe(const mp_maps *maps, mp_maps_query *query, uint32_t layer,
+                     const float *probabilities);
+
+/* The slot whose map is most like what was observed so far (eq. 5) or, with nothing observed, whose
+ * embedding is most like the query's (eq. 4), and the similarity; ties: the lower slot.
+ * MP_MAPS_NONE: nothing to compare, or nothing with anything in common. */
+uint32_t mp_maps_find(const mp_maps *maps, mp_maps_query *query, float *score);
+
+/* ---- Learning (maps_replace.c) ---- */
+
+/* The slot that the query's map makes most redundant, d/L * semantic + (L - d)/L * trajectory
+ * similarity (FineMoE 4.4), of all that are in use; ties: the lower slot. */
+uint32_t mp_maps_most_redundant(const mp_maps *maps, mp_maps_query *query);
+
+/* Puts the query's map into a free slot or that one; returns the slot. */
+uint32_t mp_maps_learn(mp_maps *maps, mp_maps_query *query);
+
+/* ---- Packing (maps_pack.c) ---- */
+
+/* Puts a layer's probabilities into a slot. Not finite, negative or tiny ones count as 0, those above
+ * 1 as 1. */
+void mp_maps_pack(mp_maps *maps, uint32_t slot, uint32_t layer, const float *probabilities);
+
+uint32_t mp_maps_code(const mp_maps *maps, uint32_t slot, uint32_t layer, uint32_t expert);
+
+/* Writes the codes of a slot's layer to codes[experts]. */
+void mp_maps_unpack(const mp_maps *maps, uint32_t slot, uint32_t layer, uint8_t *codes);
+
+/* Puts a layer that is packed already: its bytes [quads * 3] of the lines, and its peak. */
+void mp_maps_set_lines(mp_maps *maps, uint32_t slot, uint32_t layer, const uint8_t *bytes,
+                       uint16_t peak);
+
+/* What a probability counts as; see mp_maps_pack. */
+float mp_maps_clean(float probability);
+
+static inline uint64_t mp_maps_at(const mp_maps *maps, uint32_t layer, uint32_t slot)
+{
+    return (uint64_t)layer * maps->tiles * MP_MAPS_TILE + slot;
+}
+
+/* The three lines of a tile's first four experts. */
+static inline const uint8_t *mp_maps_tile(const mp_maps *maps, uint32_t layer, uint32_t tile)
+{
+    return maps->codes + ((uint64_t)layer * maps->tiles + tile) * maps->quads * 3 * MP_MAPS_TILE;
+}
+
+/* ---- Keeping (maps_file.c) ---- */
+
+uint64_t mp_maps_save_bytes(const mp_maps *maps);
+void mp_maps_save(const mp_maps *maps, unsigned char *out);
+
+/* Replaces what the store holds. A store of a smaller capacity takes as many as it has room for.
+ * FORMAT leaves it as it was. */
+moepage_status mp_maps_load(mp_maps *maps, const unsigned char *in, uint64_t bytes);
+
+#endif
