@@ -6,8 +6,15 @@
 #include "policy/counts.h"
 #include "policy/policies.h"
 
-static void lfu_init(void *state, uint32_t keys)
+static uint64_t lfu_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
+    return mp_counts_bytes(keys);
+}
+
+static void lfu_init(void *state, uint32_t keys, uint32_t experts)
+{
+    (void)experts;
     mp_counts_init(state, keys);
 }
 
@@ -33,7 +40,7 @@ static uint32_t lfu_victim(void *state, mp_may_evict_fn may_evict, void *ctx)
 
 const mp_policy mp_policy_lfu = {
     .name = "lfu",
-    .state_bytes = mp_counts_bytes,
+    .state_bytes = lfu_state_bytes,
     .init = lfu_init,
     .insert = lfu_insert,
     .touch = lfu_touch,

@@ -23,13 +23,15 @@ static mp_counts *counts_of(void *state)
     return (mp_counts *)((aged_state *)state + 1);
 }
 
-static uint64_t aged_state_bytes(uint32_t keys)
+static uint64_t aged_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     return sizeof(aged_state) + mp_counts_bytes(keys);
 }
 
-static void aged_init(void *state, uint32_t keys)
+static void aged_init(void *state, uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     *(aged_state *)state = (aged_state){0};
     mp_counts_init(counts_of(state), keys);
 }

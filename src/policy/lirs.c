@@ -40,15 +40,17 @@ typedef struct lirs_state {
     uint8_t *in_stack; /* [keys] */
 } lirs_state;
 
-static uint64_t lirs_state_bytes(uint32_t keys)
+static uint64_t lirs_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     uint64_t bytes =
         sizeof(lirs_state) + 2 * ((uint64_t)keys + 1) * sizeof(mp_link) + 2 * (uint64_t)keys;
     return (bytes + 7) & ~UINT64_C(7);
 }
 
-static void lirs_init(void *state, uint32_t keys)
+static void lirs_init(void *state, uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     lirs_state *lirs = state;
     *lirs = (lirs_state){.keys = keys, .filling = 1, .stack = (mp_link *)(lirs + 1)};
     lirs->queue = lirs->stack + keys + 1;

@@ -18,13 +18,15 @@ typedef struct lru_state {
     mp_link links[]; /* [keys + 1]; next == MP_NO_KEY: not resident */
 } lru_state;
 
-static uint64_t lru_state_bytes(uint32_t keys)
+static uint64_t lru_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     return sizeof(lru_state) + ((uint64_t)keys + 1) * sizeof(mp_link);
 }
 
-static void lru_init(void *state, uint32_t keys)
+static void lru_init(void *state, uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     lru_state *lru = state;
     lru->keys = keys;
     lru->reserved = 0;

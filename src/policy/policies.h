@@ -11,5 +11,7 @@ extern const mp_policy mp_policy_lfu_aged; /* the same, counts halved now and th
 extern const mp_policy mp_policy_sieve;    /* one queue, one hand (NSDI 2024) */
 extern const mp_policy mp_policy_s3fifo;   /* small, main and ghost queue (SOSP 2023) */
 extern const mp_policy mp_policy_lirs;     /* low inter-reference recency (SIGMETRICS 2002) */
+extern const mp_policy mp_policy_finemoe;  /* 1/(p freq), p from a predictor (EuroSys 2026) */
+extern const mp_policy mp_policy_cycle;    /* least expected next use, learnt; knows the layers */
 
 #endif

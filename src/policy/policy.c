@@ -8,7 +8,8 @@
 
 static const mp_policy *const policies[] = {
     &mp_policy_lru, /* the default comes first */
-    &mp_policy_lfu, &mp_policy_lfu_aged, &mp_policy_sieve, &mp_policy_s3fifo, &mp_policy_lirs,
+    &mp_policy_lfu,  &mp_policy_lfu_aged, &mp_policy_sieve, &mp_policy_s3fifo,
+    &mp_policy_lirs, &mp_policy_finemoe,  &mp_policy_cycle,
 };
 
 const mp_policy *mp_policy_find(const char *name)

@@ -34,14 +34,16 @@ typedef struct s3_state {
     uint8_t *uses;  /* [keys] */
 } s3_state;
 
-static uint64_t s3_state_bytes(uint32_t keys)
+static uint64_t s3_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     uint64_t bytes = sizeof(s3_state) + ((uint64_t)keys + 4) * sizeof(mp_link) + 2 * (uint64_t)keys;
     return (bytes + 7) & ~UINT64_C(7);
 }
 
-static void s3_init(void *state, uint32_t keys)
+static void s3_init(void *state, uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     s3_state *s3 = state;
     *s3 = (s3_state){.keys = keys, .links = (mp_link *)(s3 + 1)};
     s3->queue = (uint8_t *)(s3->links + keys + 4);

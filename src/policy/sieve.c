@@ -25,14 +25,16 @@ typedef struct sieve_state {
     uint8_t *used;  /* [keys] the bits */
 } sieve_state;
 
-static uint64_t sieve_state_bytes(uint32_t keys)
+static uint64_t sieve_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     uint64_t bytes = sizeof(sieve_state) + ((uint64_t)keys + 1) * sizeof(mp_link) + keys;
     return (bytes + 7) & ~UINT64_C(7);
 }
 
-static void sieve_init(void *state, uint32_t keys)
+static void sieve_init(void *state, uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     sieve_state *sieve = state;
     *sieve = (sieve_state){.keys = keys, .hand = keys, .links = (mp_link *)(sieve + 1)};
     sieve->used = (uint8_t *)(sieve->links + keys + 1);

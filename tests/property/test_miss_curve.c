@@ -45,9 +45,9 @@ static bool may_evict(void *ctx, uint32_t key)
 static uint64_t lru_misses(const stream *s, uint32_t capacity)
 {
     const mp_policy *policy = mp_policy_find("lru");
-    void *lru = malloc(policy->state_bytes(s->n_keys));
+    void *lru = malloc(policy->state_bytes(s->n_keys, s->n_keys));
     assert_non_null(lru);
-    policy->init(lru, s->n_keys);
+    policy->init(lru, s->n_keys, s->n_keys);
     cache residents = {0};
     uint64_t misses = 0;
     uint32_t used = 0;

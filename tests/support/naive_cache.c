@@ -53,7 +53,7 @@ static uint32_t first_not_refused(const naive_cache *c, const naive_list *list)
     return NAIVE_NONE;
 }
 
-/* ---- LRU, LFU, MIN --------------------------------------------------------------------------- */
+/* ---- LRU, LFU, MIN, cycle -------------------------------------------------------------------- */
 
 static uint32_t least_often(const naive_cache *c)
 {
@@ -62,6 +62,21 @@ static uint32_t least_often(const naive_cache *c)
         uint32_t key = c->lists[0].keys[i];
         if (!c->refused[key] && (best == NAIVE_NONE || c->count[key] < c->count[best]))
             best = key; /* of equals the one used earlier */
+    }
+    return best;
+}
+
+/* The highest 1/(p freq); of equals the one used earlier. */
+static uint32_t least_likely(const naive_cache *c)
+{
+    uint32_t best = NAIVE_NONE;
+    for (uint32_t i = 0; i < c->lists[0].n; i++) {
+        uint32_t key = c->lists[0].keys[i];
+        if (c->refused[key])
+            continue;
+        double priority = 1 / ((double)c->p[key] * (double)c->count[key]);
+        if (best == NAIVE_NONE || priority > 1 / ((double)c->p[best] * (double)c->count[best]))
+            best = key;
     }
     return best;
 }
@@ -75,6 +90,16 @@ static uint32_t farthest(const naive_cache *c)
             best = key;
     }
     return best;
+}
+
+static uint32_t worth_least(naive_cache *c)
+{
+    bool may_go[NAIVE_KEYS];
+    for (uint32_t key = 0; key < c->keys; key++)
+        may_go[key] = c->here[key] && !c->refused[key];
+    c->cycle.resident = c->resident;
+    uint32_t key = naive_cycle_victim(&c->cycle, may_go);
+    return key < c->keys ? key : NAIVE_NONE;
 }
 
 /* ---- LFU with ageing ------------------------------------------------------------------------- */
@@ -252,24 +277,35 @@ static void lirs_leaves(naive_cache *c, uint32_t key)
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
-void naive_open(naive_cache *c, const char *policy, uint32_t keys)
+void naive_open(naive_cache *c, const char *policy, uint32_t keys, uint32_t experts)
 {
-    static const char *const names[] = {"lru",    "lfu",  "lfu-aged", "sieve",
-                                        "s3fifo", "lirs", "belady"};
-    memset(c, 0, sizeof *c);
+    static const char *const names[] = {"lru",  "lfu",     "lfu-aged", "sieve", "s3fifo",
+                                        "lirs", "finemoe", "cycle",    "belady"};
+    memset(c, 0, offsetof(naive_cache, cycle));
     assert_true(keys < NAIVE_KEYS);
     c->keys = keys;
     c->hand = NAIVE_NONE;
     while (strcmp(names[c->kind], policy) != 0)
         if (c->kind++ == NAIVE_BELADY)
             fail_msg("no model of %s", policy);
+    for (uint32_t key = 0; key < keys; key++)
+        c->p[key] = 1.0f / (float)experts;
+    if (c->kind == NAIVE_CYCLE)
+        naive_cycle_open(&c->cycle, keys, experts);
+}
+
+void naive_cache_route(naive_cache *c, const uint32_t *set, uint32_t n)
+{
+    c->cycle.resident = c->resident;
+    if (c->kind == NAIVE_CYCLE)
+        naive_cycle_route(&c->cycle, set, n);
 }
 
 void naive_insert(naive_cache *c, uint32_t key)
 {
     c->here[key] = true;
     c->resident++;
-    c->count[key] = c->kind == NAIVE_LFU || c->kind == NAIVE_LFU_AGED;
+    c->count[key] = c->kind == NAIVE_LFU || c->kind == NAIVE_LFU_AGED || c->kind == NAIVE_FINEMOE;
     if (c->kind == NAIVE_LFU_AGED) {
         rank(c, key);
     } else if (c->kind == NAIVE_S3FIFO) {
@@ -287,7 +323,7 @@ void naive_touch(naive_cache *c, uint32_t key)
     c->count[key]++;
     if (c->kind == NAIVE_S3FIFO && c->count[key] > 3)
         c->count[key] = 3;
-    if (c->kind == NAIVE_LRU || c->kind == NAIVE_LFU) {
+    if (c->kind == NAIVE_LRU || c->kind == NAIVE_LFU || c->kind == NAIVE_FINEMOE) {
         drop(&c->lists[0], key);
         put_last(&c->lists[0], key);
     } else if (c->kind == NAIVE_LFU_AGED) {
@@ -319,6 +355,8 @@ uint32_t naive_victim(naive_cache *c)
     case NAIVE_SIEVE: return sieve(c);
     case NAIVE_S3FIFO: return s3_fifo(c);
     case NAIVE_LIRS: return lirs(c);
+    case NAIVE_FINEMOE: return least_likely(c);
+    case NAIVE_CYCLE: return worth_least(c);
     case NAIVE_BELADY: return farthest(c);
     default: return first_not_refused(c, &c->lists[0]);
     }
@@ -335,6 +373,7 @@ uint32_t naive_serve(naive_cache *c, uint32_t capacity, const uint32_t *set, uin
         was_refused[i] = c->refused[set[i]];
         c->refused[set[i]] = true;
     }
+    naive_cache_route(c, set, n);
     while (c->resident + misses > capacity) {
         uint32_t key = naive_victim(c);
         assert_int_not_equal(key, NAIVE_NONE);

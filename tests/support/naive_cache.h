@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "naive_cycle.h"
+
 #define NAIVE_KEYS 1024
 #define NAIVE_NONE UINT32_MAX
 
@@ -19,6 +21,8 @@ typedef enum naive_kind {
     NAIVE_SIEVE,
     NAIVE_S3FIFO,
     NAIVE_LIRS,
+    NAIVE_FINEMOE,
+    NAIVE_CYCLE,
     NAIVE_BELADY
 } naive_kind;
 
@@ -35,6 +39,7 @@ typedef struct naive_cache {
     bool refused[NAIVE_KEYS]; /* the caller's */
     uint64_t count[NAIVE_KEYS];
     uint64_t next_use[NAIVE_KEYS]; /* the caller's, for BELADY */
+    float p[NAIVE_KEYS];           /* FINEMOE: the caller's after naive_open */
     uint64_t uses;                 /* LFU_AGED: since the last ageing */
     uint32_t hand;                 /* SIEVE: a key, or NAIVE_NONE */
     bool low[NAIVE_KEYS];          /* LIRS: is of low recency */
@@ -42,11 +47,13 @@ typedef struct naive_cache {
     /* LRU, LFU: all by last use. LFU_AGED: by rank. SIEVE: by insertion. S3FIFO: small, main and
      * ghosts. LIRS: the stack, its bottom first, and the queue. */
     naive_list lists[3];
+    naive_cycle cycle; /* the last: nothing looks at it where the policy is another */
 } naive_cache;
 
-/* By the policy's name; fails the test where there is none. */
-void naive_open(naive_cache *c, const char *policy, uint32_t keys);
+/* By the policy's name; fails the test where there is none. `experts`: of each layer. */
+void naive_open(naive_cache *c, const char *policy, uint32_t keys, uint32_t experts);
 
+void naive_cache_route(naive_cache *c, const uint32_t *set, uint32_t n); /* a set of one layer */
 void naive_insert(naive_cache *c, uint32_t key);
 void naive_touch(naive_cache *c, uint32_t key);
 void naive_remove(naive_cache *c, uint32_t key);

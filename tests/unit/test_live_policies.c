@@ -38,7 +38,7 @@ static void live_open(live *p, const char *policy, uint32_t scope, uint32_t slot
     p->by_layer = scope == MOEPAGE_SCOPE_LAYER;
     p->capacity = p->by_layer ? slots / LAYERS : slots;
     for (uint32_t i = 0; i < LAYERS; i++)
-        naive_open(&p->caches[i], policy, p->by_layer ? EXPERTS : LAYERS * EXPERTS);
+        naive_open(&p->caches[i], policy, p->by_layer ? EXPERTS : LAYERS * EXPERTS, EXPERTS);
     bank_model_open(&p->bank, &shape);
     pool_rig_open(&p->rig, &p->bank,
                   &(pool_rig_config){.slots = slots, .scope = scope, .policy = policy});

@@ -34,16 +34,17 @@ static bool may_evict(void *ctx, uint32_t key)
     return !c->refused[key];
 }
 
-static void cache_open(cache *c, const char *policy, uint32_t keys, uint32_t capacity)
+static void cache_open(cache *c, const char *policy, uint32_t keys, uint32_t experts,
+                       uint32_t capacity)
 {
     memset(c, 0, sizeof *c);
     c->policy = mp_policy_find(policy);
     assert_non_null(c->policy);
     c->capacity = capacity;
-    c->state = malloc(c->policy->state_bytes(keys));
+    c->state = malloc(c->policy->state_bytes(keys, experts));
     assert_non_null(c->state);
-    memset(c->state, 0xA5, c->policy->state_bytes(keys)); /* init may assume nothing */
-    c->policy->init(c->state, keys);
+    memset(c->state, 0xA5, c->policy->state_bytes(keys, experts)); /* init may assume nothing */
+    c->policy->init(c->state, keys, experts);
 }
 
 static void cache_close(cache *c)
@@ -63,6 +64,8 @@ static uint32_t cache_route(cache *c, const uint32_t *set, uint32_t n, uint32_t 
         c->refused[set[i]] = true;
         misses += !c->resident[set[i]];
     }
+    if (c->policy->route)
+        c->policy->route(c->state, set, n);
     while (c->used + misses > c->capacity) {
         uint32_t key = c->policy->victim(c->state, may_evict, c);
         assert_int_not_equal(key, MP_NO_KEY);
@@ -138,16 +141,21 @@ static void move_a_pin(cache *c, naive_cache *m, uint32_t room)
         c->refused[key] = m->refused[key] = !m->refused[key];
 }
 
-static void compare_on_random_trace(const char *policy, int shape, uint32_t keys, uint32_t capacity,
-                                    uint32_t most)
+static void compare_on_random_trace(const char *policy, int shape, uint32_t layers,
+                                    uint32_t experts, uint32_t capacity, uint32_t most)
 {
     static cache c;
     static naive_cache m;
     uint32_t set[MAX_SET], victims[MAX_SET], expected[MAX_SET], n_victims, n_expected;
-    cache_open(&c, policy, keys, capacity);
-    naive_open(&m, policy, keys);
-    for (uint32_t step = 0; step < 1500; step++) {
-        uint32_t n = draw_set(shape, keys, step, most, set);
+    cache_open(&c, policy, layers * experts, experts, capacity);
+    naive_open(&m, policy, layers * experts, experts);
+    uint32_t steps =
+        strcmp(policy, "cycle") ? 1500 : 400; /* takes all pairs of experts each time */
+    for (uint32_t step = 0; step < steps; step++) {
+        uint32_t n = draw_set(shape, experts, step / layers, most, set);
+        uint32_t layer = below(16) ? step % layers : below(layers); /* as a rule in turn */
+        for (uint32_t i = 0; i < n; i++)
+            set[i] += layer * experts;
         uint32_t misses = cache_route(&c, set, n, victims, &n_victims);
         assert_int_equal(misses, naive_serve(&m, capacity, set, n, expected, &n_expected));
         assert_int_equal(n_victims, n_expected);
@@ -168,8 +176,16 @@ static void compare_on_many_shapes(const char *policy)
                 uint32_t keys = key_counts[i];
                 uint32_t capacity = 1 + below(keys < 200 ? keys : 200);
                 uint32_t most = 1 + below(capacity < MAX_SET ? capacity : MAX_SET);
-                compare_on_random_trace(policy, shape, keys, capacity, most);
+                compare_on_random_trace(policy, shape, 1, keys, capacity, most);
             }
+    static const uint32_t stacks[][2] = {{2, 3}, {12, 8}, {5, 200}, {24, 32}}; /* layers, experts */
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++)
+        for (int shape = 0; shape < SHAPES; shape++) {
+            uint32_t layers = stacks[i][0], experts = stacks[i][1];
+            uint32_t most = 1 + below(experts < 12 ? experts : 12);
+            uint32_t capacity = most + below(layers * experts - most + 1);
+            compare_on_random_trace(policy, shape, layers, experts, capacity, most);
+        }
 }
 
 static void test_policy_evicts_what_the_definition_says(void **state)
@@ -181,14 +197,19 @@ static void test_policy_evicts_what_the_definition_says(void **state)
 
 /* Slots also leave without being victims (a shrinking pool, a failed load), victims are asked for
  * and then kept, and any subset of the keys may be refused, all of them included. */
-static void compare_under_any_calls(const char *policy, uint32_t keys)
+static void compare_under_any_calls(const char *policy, uint32_t keys, uint32_t experts)
 {
     static cache c;
     static naive_cache m;
-    cache_open(&c, policy, keys, keys);
-    naive_open(&m, policy, keys);
+    cache_open(&c, policy, keys, experts, keys);
+    naive_open(&m, policy, keys, experts);
     for (uint32_t step = 0; step < 4000; step++) {
         uint32_t key = below(keys);
+        if (below(3) == 0) { /* whatever then comes of it */
+            naive_cache_route(&m, &key, 1);
+            if (c.policy->route)
+                c.policy->route(c.state, &key, 1);
+        }
         if (m.here[key] && below(3) == 0) {
             c.policy->remove(c.state, key);
             naive_remove(&m, key);
@@ -213,7 +234,7 @@ static void test_policy_ranks_right_after_any_calls(void **state)
     random_state = 77;
     for (uint32_t keys = 1; keys <= 12; keys++)
         for (uint32_t p = 0; mp_policy_name(p); p++)
-            compare_under_any_calls(mp_policy_name(p), keys);
+            compare_under_any_calls(mp_policy_name(p), keys, keys % 3 ? keys : 3);
 }
 
 /* The states of a per-layer pool lie side by side and must not reach into each other. */
@@ -225,7 +246,7 @@ static void test_policy_scopes_are_independent(void **state)
         static cache c[LAYERS];
         static naive_cache m[LAYERS];
         const mp_policy *policy = mp_policy_find(mp_policy_name(p));
-        uint64_t bytes = policy->state_bytes(EXPERTS);
+        uint64_t bytes = policy->state_bytes(EXPERTS, EXPERTS);
         assert_int_equal(bytes % 8, 0);
         unsigned char *block = malloc(LAYERS * bytes);
         assert_non_null(block);
@@ -234,8 +255,8 @@ static void test_policy_scopes_are_independent(void **state)
             c[l].policy = policy;
             c[l].state = block + l * bytes;
             c[l].capacity = SLOTS;
-            naive_open(&m[l], policy->name, EXPERTS);
-            policy->init(c[l].state, EXPERTS);
+            naive_open(&m[l], policy->name, EXPERTS, EXPERTS);
+            policy->init(c[l].state, EXPERTS, EXPERTS);
         }
         for (uint32_t step = 0; step < 5000; step++) {
             uint32_t set[MAX_SET], victims[MAX_SET], expected[MAX_SET], nv, ne, l = below(LAYERS);
@@ -268,9 +289,9 @@ static void test_policy_s3fifo_finds_the_only_key_that_may_go(void **state)
 {
     (void)state;
     const mp_policy *policy = mp_policy_find("s3fifo");
-    void *memory = malloc(policy->state_bytes(20));
+    void *memory = malloc(policy->state_bytes(20, 20));
     assert_non_null(memory);
-    policy->init(memory, 20);
+    policy->init(memory, 20, 20);
     for (uint32_t key = 0; key < 20; key++)
         policy->insert(memory, key);
     for (uint32_t key = 0; key < 19; key++) {
@@ -288,7 +309,8 @@ static void test_policy_is_found_by_name(void **state)
 {
     (void)state;
     assert_string_equal(mp_policy_find(NULL)->name, "lru");
-    static const char *const names[] = {"lru", "lfu", "lfu-aged", "sieve", "s3fifo", "lirs"};
+    static const char *const names[] = {"lru",    "lfu",  "lfu-aged", "sieve",
+                                        "s3fifo", "lirs", "finemoe",  "cycle"};
     uint32_t n = sizeof names / sizeof *names;
     for (uint32_t i = 0; i < n; i++) {
         assert_string_equal(mp_policy_find(names[i])->name, names[i]);
@@ -352,7 +374,7 @@ static uint64_t policy_misses(const rows *r, const char *policy, uint32_t capaci
     static cache c;
     uint32_t set[TRACE_TOP_K], victims[TRACE_TOP_K], n_victims;
     uint64_t misses = 0;
-    cache_open(&c, policy, TRACE_KEYS, capacity);
+    cache_open(&c, policy, TRACE_KEYS, TRACE_EXPERTS, capacity);
     for (size_t i = 0; i < rows_sets(r, per_set); i++) {
         rows_set(r, i, per_set, set);
         misses += cache_route(&c, set, per_set, victims, &n_victims);
@@ -366,7 +388,7 @@ static uint64_t naive_misses(const rows *r, const char *policy, uint32_t capacit
     static naive_cache m;
     uint32_t set[TRACE_TOP_K], victims[TRACE_TOP_K], n_victims;
     uint64_t misses = 0;
-    naive_open(&m, policy, TRACE_KEYS);
+    naive_open(&m, policy, TRACE_KEYS, TRACE_EXPERTS);
     for (size_t i = 0; i < rows_sets(r, per_set); i++) {
         rows_set(r, i, per_set, set);
         misses += naive_serve(&m, capacity, set, per_set, victims, &n_victims);
@@ -457,12 +479,13 @@ static void test_policy_counts_a_real_trace_by_its_definition(void **state)
     (void)state;
     rows r;
     assert_true(rows_load(&r, "tests/data/gpt-oss-20b-20requests.u8"));
-    r.n = 1000;
-    for (uint32_t p = 0; mp_policy_name(p); p++)
+    for (uint32_t p = 0; mp_policy_name(p); p++) {
+        r.n = strcmp(mp_policy_name(p), "cycle") ? 1000 : 200; /* every visit takes all pairs */
         for (uint32_t per_set = 1; per_set <= TRACE_TOP_K; per_set += TRACE_TOP_K - 1)
             for (int c = 0; c < 3; c++)
                 assert_int_equal(policy_misses(&r, mp_policy_name(p), capacities[c], per_set),
                                  naive_misses(&r, mp_policy_name(p), capacities[c], per_set));
+    }
     free(r.ids);
 }
 
