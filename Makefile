@@ -132,6 +132,9 @@ $(OBJ)/src/device/%_avx2.o:       ISA = $(AVX2)
 $(OBJ)/src/device/%_avx512.o:     ISA = $(AVX512)
 AVX512BF16 := $(AVX512) -mavx512bf16
 $(OBJ)/src/device/%_avx512bf16.o: ISA = $(AVX512BF16)
+# One function for each width, math and number of rows, all inlined: sanitizers and optimizers together
+# take minutes for it.
+$(OBJ)/src/device/host_integers_avx512.o: ISA = $(AVX512) $(if $(SAN),-O0)
 endif
 
 # ---- Library and tools ---------------------------------------------------------------------

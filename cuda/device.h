@@ -111,6 +111,8 @@ static inline void mp_cuda_count(mp_cuda *cuda)
  * its tables' device addresses. */
 moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_convert_args *gpu);
+/* UNSUPPORTED unless there are kernels for what the launch's experts are; any thread, at any time. */
+moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args);
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu);

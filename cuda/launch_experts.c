@@ -171,6 +171,19 @@ static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
     return status;
 }
 
+moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args)
+{
+    if (mp_quant_bits_of(args->form))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts' weights are in int%u, and only the host's kernels run "
+                       "integers: this device's must be F32, F16, BF16 or F8_E4M3",
+                       cuda->name, mp_quant_bits_of(args->form));
+    if (args->on_host)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts in host memory cannot be launched on this device", cuda->name);
+    return MOEPAGE_OK;
+}
+
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu)

@@ -258,7 +258,10 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
                        "background stream",
                        cuda->name);
     memcpy(&own, args, args_bytes[kernel]);
-    moepage_status status = begin(&s, stream);
+    moepage_status status =
+        kernel == MP_KERNEL_EXPERTS ? mp_cuda_check_experts(cuda, &own.experts) : MOEPAGE_OK;
+    if (!status)
+        status = begin(&s, stream);
     if (status)
         return status;
     status = take_tables(&s, mp_cuda_tables_need(kernel, &own), &span);

@@ -28,6 +28,17 @@ typedef struct mp_quant_layout {
     uint64_t bytes;        /* in all, a multiple of 16 */
 } mp_quant_layout;
 
+/* Bits of a weight in a form of integers (MOEPAGE_FORM_INT8, _INT4, _INT2); 0 in another form. */
+static inline uint32_t mp_quant_bits_of(uint32_t form)
+{
+    switch (form) {
+    case MOEPAGE_FORM_INT8: return 8;
+    case MOEPAGE_FORM_INT4: return 4;
+    case MOEPAGE_FORM_INT2: return 2;
+    default: return 0;
+    }
+}
+
 /* Sizes; false when they overflow 2^48 or the shape is not one of the above. */
 int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out);
 

@@ -47,8 +47,9 @@ enum {
                                     caller has no streams of its own: enter and follow do nothing.
                                     Without it, streams order the caller's work and ours, and no
                                     step waits for the device. */
-    MP_CAP_NO_BYTES = 1u << 1 /* a simulation: nothing stands behind device memory, nor behind host
-                                 memory that the device gave. Nobody reads or writes it. */
+    MP_CAP_NO_BYTES = 1u << 1, /* a simulation: nothing stands behind device memory, nor behind host
+                                  memory that the device gave. Nobody reads or writes it. */
+    MP_CAP_ON_HOST = 1u << 2   /* runs EXPERTS with `on_host` */
 };
 
 typedef struct mp_stream mp_stream;

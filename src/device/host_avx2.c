@@ -357,6 +357,7 @@ const mp_host_kernel_set mp_host_set_avx2 = {
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
     .widen_f8 = widen_f8,
+    .integers = &mp_integers_avx2,
 };
 
 #endif

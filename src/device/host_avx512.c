@@ -334,6 +334,7 @@ const mp_host_kernel_set mp_host_set_avx512 = {
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
     .widen_f8 = widen_f8,
+    .integers = &mp_integers_avx512,
 };
 
 const mp_host_kernel_set mp_host_set_avx512_bf16 = {
@@ -345,6 +346,7 @@ const mp_host_kernel_set mp_host_set_avx512_bf16 = {
     .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
     .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
     .widen_f8 = widen_f8,
+    .integers = &mp_integers_avx512_bf16,
 };
 
 #endif

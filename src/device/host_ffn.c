@@ -27,20 +27,24 @@ typedef struct mp_dots {
     const mp_host_kernel_set *set;
     mp_tile_kind kind;
     uint32_t weight_dtype;
-    mp_block_scale scale; /* of the weights */
-    bool convert;         /* weights, to the operand type: tiles cannot read them as they lie */
-    bool lone;            /* one group only */
-    uint32_t k;           /* length of every row */
-    uint32_t piece;       /* elements of it at a time */
-    uint32_t panel;       /* weight rows at a time */
-    uint64_t x_element;   /* bytes */
-    uint64_t w_element;
+    mp_block_scale scale;        /* of the weights */
+    uint32_t bits, group;        /* of weights that are integers; 0 = they are not */
+    mp_run_tile *direct;         /* reads integers as they lie; or NULL, */
+    mp_value_integers *integers; /* and this makes operands of them */
+    bool convert;       /* weights, to the operand type: tiles cannot read them as they lie */
+    bool lone;          /* one group only */
+    uint32_t k;         /* length of every row */
+    uint32_t piece;     /* elements of it at a time */
+    uint32_t panel;     /* weight rows at a time */
+    uint64_t x_element; /* bytes */
+    uint64_t w_element; /* of `weight_dtype` */
+    uint64_t row_bytes; /* of weights */
 } mp_dots;
 
 /* A weight matrix. */
 typedef struct mp_matrix {
     const char *weights;
-    const char *scales; /* of blocks, or NULL */
+    const char *scales; /* of blocks or groups, or NULL */
 } mp_matrix;
 
 /* Up to MP_TILE_ROWS rows of an expert. */
@@ -59,28 +63,54 @@ typedef struct mp_slice {
     uint32_t end;
 } mp_slice;
 
+/* The tiles that read weights of the launch's dtype, or what becomes of them. */
+static void choose_tiles(mp_dots *dots, const mp_kernel_experts_args *args)
+{
+    if (args->math == MOEPAGE_MATH_BF16) {
+        dots->kind = MP_TILE_DOT;
+        dots->convert = args->dtype != MOEPAGE_DTYPE_BF16;
+        dots->x_element = 2;
+    } else {
+        dots->kind = args->dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
+                     : args->dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
+                                                        : MP_TILE_F32;
+        dots->convert = args->dtype == MOEPAGE_DTYPE_F8_E4M3;
+        dots->x_element = 4;
+    }
+    dots->row_bytes = dots->k * dots->w_element;
+}
+
+/* Tiles that read integers, or those of the operands that they become. */
+static void choose_integers(mp_dots *dots, const mp_kernel_experts_args *args)
+{
+    const mp_integer_set *integers = dots->set->integers;
+    const uint32_t which = args->form - MOEPAGE_FORM_INT8;
+    const bool narrow = args->math == MOEPAGE_MATH_BF16;
+    dots->kind = narrow ? MP_TILE_DOT : MP_TILE_F32;
+    dots->x_element = narrow ? 2 : 4;
+    dots->direct = narrow ? integers->tile_dot[which] : integers->tile_f32[which];
+    dots->integers = narrow ? integers->as_bf16[which] : integers->as_f32[which];
+    dots->bits = mp_quant_bits_of(args->form);
+    dots->group = args->group;
+    dots->convert = !dots->direct;
+    dots->row_bytes = ((uint64_t)dots->k * dots->bits + 7) / 8;
+}
+
 static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
                        uint32_t k, uint32_t n_rows)
 {
     mp_dots dots = {.set = set, .weight_dtype = args->dtype, .scale = args->scale, .k = k};
     dots.w_element = mp_element_bytes(args->dtype);
-    if (args->math == MOEPAGE_MATH_BF16) {
-        dots.kind = MP_TILE_DOT;
-        dots.convert = args->dtype != MOEPAGE_DTYPE_BF16;
-        dots.x_element = 2;
-    } else {
-        dots.kind = args->dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
-                    : args->dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
-                                                       : MP_TILE_F32;
-        dots.convert = args->dtype == MOEPAGE_DTYPE_F8_E4M3;
-        dots.x_element = 4;
-    }
+    if (mp_quant_bits_of(args->form))
+        choose_integers(&dots, args);
+    else
+        choose_tiles(&dots, args);
     /* A lone group has nothing to find again in a cache, and reads best straight through. */
     dots.lone = n_rows <= MP_TILE_ROWS;
     dots.piece = dots.convert ? MP_CONVERTED
                  : dots.lone  ? k
                               : MP_PIECE_BYTES / (uint32_t)dots.x_element;
-    const uint64_t fit = MP_PANEL_BYTES / (k * dots.w_element) & ~(MP_TILE_WEIGHTS - 1ull);
+    const uint64_t fit = MP_PANEL_BYTES / dots.row_bytes & ~(MP_TILE_WEIGHTS - 1ull);
     dots.panel = MP_PANEL;
     if (!dots.lone && fit < MP_PANEL)
         dots.panel = fit > 0 ? (uint32_t)fit : MP_TILE_WEIGHTS;
@@ -137,6 +167,33 @@ static void convert_weights(const mp_dots *dots, const mp_matrix *matrix, uint32
         dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
 }
 
+/* The same where they are integers; `from` starts a group. */
+static void convert_integers(const mp_dots *dots, const void *weights, const void *scales,
+                             uint32_t n, uint64_t ahead_bytes, void *out)
+{
+    const mp_integers in = {.packed = weights,
+                            .scales = scales,
+                            .ahead_bytes = ahead_bytes,
+                            .group = dots->group,
+                            .n = n};
+    dots->integers(&in, out);
+}
+
+/* Weights [from, from + n) of a row, as they lie. */
+static const char *weights_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
+                              uint32_t from)
+{
+    const uint64_t at = dots->bits ? from * dots->bits / 8 : from * dots->w_element;
+    return matrix->weights + row * dots->row_bytes + at;
+}
+
+static const char *scales_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
+                             uint32_t from)
+{
+    const uint64_t groups = (dots->k - 1) / dots->group + 1;
+    return matrix->scales + (row * groups + from / dots->group) * sizeof(uint16_t);
+}
+
 /* One tile over the piece that starts at element `from`, with weight rows [first, first +
  * n_weights), of which it takes four at most. */
 static void run_tile(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
@@ -146,19 +203,25 @@ static void run_tile(const mp_dots *dots, const mp_group *group, const mp_matrix
     float converted[MP_TILE_WEIGHTS][MP_CONVERTED];
     mp_tile tile = {.n_rows = group->n_rows, .resume = from > 0, .acc = acc};
     tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
+    tile.group = dots->group;
     for (uint32_t r = 0; r < group->n_rows; r++)
         tile.x[r] = (const char *)group->x[r] + from * dots->x_element;
     for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
         const uint32_t row = c < n_weights ? first + c : first;
-        if (dots->convert) {
+        tile.w[c] =
+            dots->convert ? (const void *)converted[c] : weights_at(dots, matrix, row, from);
+        tile.scales[c] = dots->bits ? scales_at(dots, matrix, row, from) : NULL;
+        if (dots->convert && dots->bits)
+            convert_integers(dots, weights_at(dots, matrix, row, from), tile.scales[c], tile.k,
+                             ahead_bytes, converted[c]);
+        else if (dots->convert)
             convert_weights(dots, matrix, row, from, tile.k, converted[c]);
-            tile.w[c] = converted[c];
-        } else {
-            tile.w[c] = matrix->weights + ((uint64_t)row * dots->k + from) * dots->w_element;
-        }
     }
     tile.ahead_bytes = dots->convert ? 0 : ahead_bytes;
-    dots->set->tile[dots->kind](&tile);
+    if (dots->direct)
+        dots->direct(&tile);
+    else
+        dots->set->tile[dots->kind](&tile);
 }
 
 /* out[r][c] = row r of the group times weight row first + c, c < n <= MP_PANEL. */
@@ -193,7 +256,7 @@ static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t pa
 {
     uint64_t distance = dots->lone ? MP_TILE_WEIGHTS : dots->panel;
     bool exists = panel + dots->panel + distance <= slice->end;
-    return exists && group_row == 0 ? distance * dots->k * dots->w_element : 0;
+    return exists && group_row == 0 ? distance * dots->row_bytes : 0;
 }
 
 /* Rows are dealt to groups evenly, as a group of few rows uses the machine badly. */

@@ -40,11 +40,38 @@ typedef struct mp_tile {
     const void *x[MP_TILE_ROWS];    /* [n_rows] */
     const void *w[MP_TILE_WEIGHTS]; /* all set; a short tile repeats a row */
     uint64_t ahead_bytes;           /* prefetch this far past each w; 0 = nothing to prefetch */
-    uint32_t n_rows;                /* 1..MP_TILE_ROWS */
-    uint32_t k;                     /* elements; a multiple of MP_TILE_STEP but in the last piece */
-    bool resume;                    /* go on from acc rather than from zero */
-    float *acc;                     /* [n_rows][MP_TILE_WEIGHTS][MP_LANES], 64-byte aligned */
+    const void *scales[MP_TILE_WEIGHTS]; /* of integers: FP16, of w's first group onwards */
+    uint32_t group;                      /* weights per scale */
+    uint32_t n_rows;                     /* 1..MP_TILE_ROWS */
+    uint32_t k;  /* elements; a multiple of MP_TILE_STEP but in the last piece */
+    bool resume; /* go on from acc rather than from zero */
+    float *acc;  /* [n_rows][MP_TILE_WEIGHTS][MP_LANES], 64-byte aligned */
 } mp_tile;
+
+/* Integers of one row of weights, from the start of a group on. */
+typedef struct mp_integers {
+    const uint8_t *packed; /* as codec/quant.h packs a row */
+    const void *scales;    /* FP16, of the first group and those behind it; any alignment */
+    uint64_t ahead_bytes;  /* prefetch this far past what is read; 0 = nothing to prefetch */
+    uint32_t group;        /* 32, 64 or 128 */
+    uint32_t n;
+} mp_integers;
+
+/* out[i] = integer i times its group's scale. Writes whole steps: room for n rounded up to
+ * MP_TILE_STEP, behind the n anything. */
+typedef void mp_value_integers(const mp_integers *in, void *out);
+
+typedef void mp_run_tile(const mp_tile *tile);
+
+/* Indexed by form, from MOEPAGE_FORM_INT8 on. Tiles that read integers themselves spare a trip
+ * through memory; where there are none (NULL), others read the values. */
+#define MP_INTEGER_FORMS 3
+typedef struct mp_integer_set {
+    mp_value_integers *as_f32[MP_INTEGER_FORMS];  /* exact */
+    mp_value_integers *as_bf16[MP_INTEGER_FORMS]; /* that, rounded to nearest even */
+    mp_run_tile *tile_f32[MP_INTEGER_FORMS];      /* as MP_TILE_F32 with those, w being packed */
+    mp_run_tile *tile_dot[MP_INTEGER_FORMS];      /* as MP_TILE_DOT with those */
+} mp_integer_set;
 
 struct mp_host_kernel_set {
     const char *name;
@@ -68,7 +95,18 @@ struct mp_host_kernel_set {
 
     /* out[i] = the E4M3 value in[i] times scale, rounded once. */
     void (*widen_f8)(const void *in, float scale, float *out, uint64_t n);
+
+    const mp_integer_set *integers;
 };
+
+/* A value is 0 or between 2^-24 and 127 * 65504 as long as scales are finite: neither denormal nor
+ * NaN, whatever the floating-point mode. */
+extern const mp_integer_set mp_integers_portable;
+#if defined(__x86_64__)
+extern const mp_integer_set mp_integers_avx2;
+extern const mp_integer_set mp_integers_avx512;
+extern const mp_integer_set mp_integers_avx512_bf16;
+#endif
 
 extern const mp_host_kernel_set mp_host_set_portable;
 #if defined(__x86_64__)

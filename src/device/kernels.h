@@ -31,15 +31,18 @@ typedef struct mp_kernel_convert_args {
     void *out; /* [n_tokens][hidden] dense */
 } mp_kernel_convert_args;
 
-/* One expert's share of a launch. Weights are row-major in `dtype` of the launch. */
+/* One expert's share of a launch. Weights are row-major in `dtype` of the launch, or integers in its
+ * `form`, packed row by row. */
 typedef struct mp_ffn_expert {
     const void *gate;      /* [I, H] */
     const void *up;        /* [I, H] */
     const void *down;      /* [H, I] */
-    const void *gate_bias; /* [I], [I], [H] in the weights' dtype, or NULL */
+    const void *gate_bias; /* [I], [I], [H] in the launch's dtype, or NULL */
     const void *up_bias;
     const void *down_bias;
-    const void *gate_scale; /* block scales of FP8 weights, else NULL */
+    const void
+        *gate_scale; /* block scales of FP8 weights, the groups' scales of integers (FP16, row
+                               by row), else NULL */
     const void *up_scale;
     const void *down_scale;
     uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
@@ -50,7 +53,7 @@ typedef struct mp_ffn_expert {
  *   partial[rows[r]] = down_e( silu(gate_e x_t + b) * (up_e x_t + b) ) + b.
  * Math FP32: weights widened exactly, every dot product accumulated in FP32.
  * Math BF16: x and the SwiGLU product are BF16 operands, products accumulated in FP32. Weights
- * that are not BF16 are rounded to BF16.
+ * that are not BF16 are rounded to BF16, integers' values too.
  * Math BF16_FAST: the same operands and accumulators. In which order a row's sums are taken may depend
  * on how many rows its expert has in this launch, and on the device's libraries. Devices that know no
  * faster way, CUDA's without `scratch` among them, run BF16. */
@@ -69,7 +72,12 @@ typedef struct mp_kernel_experts_args {
     uint32_t dtype; /* of weights and biases: F32, F16 or BF16; or F8_E4M3, without biases */
     uint32_t math;
     mp_block_scale scale;
-    void *scratch; /* for BF16_FAST, of this launch alone until its tick: device memory, or NULL;
+    uint32_t form;    /* of the matrices of all its experts: MOEPAGE_FORM_INT8, _INT4 or _INT2, each
+                       weight its integer times its group's scale, exactly; else they are `dtype` */
+    uint32_t group;   /* of integers: weights per scale, 32, 64 or 128 */
+    uint32_t on_host; /* 1: the experts lie in host memory, and its processor computes them. With
+                         MP_CAP_ON_HOST only */
+    void *scratch;    /* for BF16_FAST, of this launch alone until its tick: device memory, or NULL;
                       cuda/kernels/fast_args.h says how much is of use */
     uint64_t scratch_bytes;
 } mp_kernel_experts_args;

@@ -275,7 +275,8 @@ moepage_status mp_sim_open(const mp_sim_profile *profile, const moepage_device_c
     sim->cold.next_ns = UINT64_MAX;
     sim->device = (mp_device){
         .ops = &sim_ops,
-        .caps = MP_CAP_SYNC_CALLER | MP_CAP_NO_BYTES,
+        .caps = MP_CAP_SYNC_CALLER | MP_CAP_NO_BYTES |
+                (profile->host_memory_bytes_per_s ? MP_CAP_ON_HOST : 0),
         .arena_align = 4096,
         .name = "sim",
         .kernels = sim->profile.name,

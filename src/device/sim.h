@@ -10,7 +10,9 @@
  * runs is not interrupted), compute (COMPUTE kernels and what mp_sim_work says, BACKGROUND kernels
  * when there are none), the decoder (DECODE kernels; a unit of its own beside compute), cold storage
  * (COLD streams, several at a time, which share its bandwidth). A transfer takes latency + bytes /
- * bandwidth; a kernel takes launch + max(flops / compute, bytes / memory bandwidth).
+ * bandwidth; a kernel takes launch + max(flops / compute, bytes / memory bandwidth). EXPERTS on the
+ * host takes what crosses the bus both ways and the same of the host's figures, in turn with the
+ * device's kernels.
  *
  * The arena and workspaces are addresses that nothing backs: MP_CAP_NO_BYTES. Fill callbacks of COLD
  * transfers are called (they check and account), those of others are not.
@@ -35,6 +37,8 @@ typedef struct mp_sim_profile {
     uint64_t cold_latency_ns;
     uint64_t launch_ns; /* per kernel */
     uint64_t host_memory_bytes;
+    uint64_t host_memory_bytes_per_s; /* what kernels on the host's processor get; 0 = not known */
+    uint64_t host_compute_flops;      /* and of its arithmetic */
 } mp_sim_profile;
 
 /* Reads a profile file (JSON). NOT_FOUND, IO, FORMAT with a sentence that names file and field. */

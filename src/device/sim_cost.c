@@ -43,18 +43,40 @@ static uint64_t convert_ns(const mp_sim_profile *profile, const mp_kernel_conver
     return on_device(profile, 0, elements * (width_of(args->x_dtype) + out));
 }
 
+/* Of a matrix as kernels read it. */
+static uint64_t matrix_bytes(const mp_kernel_experts_args *args, uint64_t rows, uint64_t columns)
+{
+    const mp_quant_shape shape = {rows, columns, mp_quant_bits_of(args->form), args->group};
+    mp_quant_layout layout;
+    if (shape.bits && mp_quant_layout_of(&shape, &layout))
+        return layout.bytes;
+    return rows * columns * width_of(args->dtype);
+}
+
+/* Rows of x go to the host and their results come back. */
+static uint64_t on_host(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes,
+                        uint64_t moved)
+{
+    const uint64_t arithmetic = mp_sim_ns(flops, profile->host_compute_flops);
+    const uint64_t memory = mp_sim_ns(bytes, profile->host_memory_bytes_per_s);
+    return 2 * profile->bus_latency_ns + mp_sim_ns(moved, profile->bus_bytes_per_s) +
+           (arithmetic > memory ? arithmetic : memory);
+}
+
 /* Three matrices per expert. A row is read once, its product written and read again, its result
  * written. */
 static uint64_t experts_ns(const mp_sim_profile *profile, const mp_kernel_experts_args *args)
 {
     const uint64_t operand = args->math == MOEPAGE_MATH_FP32 ? 4 : 2;
-    const uint64_t weights = 3ull * args->hidden * args->intermediate;
+    const uint64_t h = args->hidden, i = args->intermediate;
+    const uint64_t weights = 2 * matrix_bytes(args, i, h) + matrix_bytes(args, h, i);
     uint64_t rows = 0;
     for (uint32_t e = 0; e < args->n_experts; e++)
         rows += args->experts[e].n_rows;
-    uint64_t row_bytes = args->hidden * (operand + 4) + 2 * args->intermediate * operand;
-    return on_device(profile, 2 * weights * rows,
-                     args->n_experts * weights * width_of(args->dtype) + rows * row_bytes);
+    const uint64_t outer = rows * h * (operand + 4);
+    const uint64_t bytes = args->n_experts * weights + outer + rows * 2 * i * operand;
+    const uint64_t flops = 6 * h * i * rows;
+    return args->on_host ? on_host(profile, flops, bytes, outer) : on_device(profile, flops, bytes);
 }
 
 static uint64_t combine_ns(const mp_sim_profile *profile, const mp_kernel_combine_args *args)

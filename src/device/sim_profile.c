@@ -24,16 +24,25 @@ static const struct {
     {                                                   \
 #name, offsetof(mp_sim_profile, name), min, max \
     }
-    FIELD(memory_bytes, 1, MOST_BYTES),      FIELD(memory_bytes_per_s, 1, MOST_BYTES),
-    FIELD(compute_flops, 1, MOST_FLOPS),     FIELD(bus_bytes_per_s, 1, MOST_BYTES),
-    FIELD(bus_latency_ns, 0, MOST_NS),       FIELD(decode_bytes_per_s, 1, MOST_BYTES),
-    FIELD(decode_latency_ns, 0, MOST_NS),    FIELD(cold_bytes_per_s, 1, MOST_BYTES),
-    FIELD(cold_latency_ns, 0, MOST_NS),      FIELD(launch_ns, 0, MOST_NS),
+    FIELD(memory_bytes, 1, MOST_BYTES),
+    FIELD(memory_bytes_per_s, 1, MOST_BYTES),
+    FIELD(compute_flops, 1, MOST_FLOPS),
+    FIELD(bus_bytes_per_s, 1, MOST_BYTES),
+    FIELD(bus_latency_ns, 0, MOST_NS),
+    FIELD(decode_bytes_per_s, 1, MOST_BYTES),
+    FIELD(decode_latency_ns, 0, MOST_NS),
+    FIELD(cold_bytes_per_s, 1, MOST_BYTES),
+    FIELD(cold_latency_ns, 0, MOST_NS),
+    FIELD(launch_ns, 0, MOST_NS),
     FIELD(host_memory_bytes, 1, MOST_BYTES),
+    /* of these two, both or neither */
+    FIELD(host_memory_bytes_per_s, 1, MOST_BYTES),
+    FIELD(host_compute_flops, 1, MOST_FLOPS),
 #undef FIELD
 };
 
 #define N_FIELDS (sizeof fields / sizeof *fields)
+#define N_REQUIRED (N_FIELDS - 2)
 
 /* For people alone. */
 static const char *const remarks[] = {"comment", "source"};
@@ -127,6 +136,8 @@ static moepage_status read_numbers(const mp_json *json, mp_sim_profile *out)
 {
     for (size_t i = 0; i < N_FIELDS; i++) {
         const json_t *value = json_object_get(json->root, fields[i].key);
+        if (!value && i >= N_REQUIRED)
+            continue;
         if (!value)
             return mp_fail(MOEPAGE_E_FORMAT,
                            "%.300s: \"%s\" is missing, it must be an integer from %llu to %llu",
@@ -139,6 +150,11 @@ static moepage_status read_numbers(const mp_json *json, mp_sim_profile *out)
             return status;
         memcpy((char *)out + fields[i].at, &number, sizeof number);
     }
+    if (!out->host_memory_bytes_per_s != !out->host_compute_flops)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.300s: of \"host_memory_bytes_per_s\" and \"host_compute_flops\" only one "
+                       "is there, it must be both or neither",
+                       json->what);
     return MOEPAGE_OK;
 }
 

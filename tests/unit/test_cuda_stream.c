@@ -658,6 +658,44 @@ static void test_cuda_stream_refuses_a_stream_that_is_captured(void **state)
     rig_close(&r);
 }
 
+/* Where there are no kernels for an expert's weights nothing is submitted, and the device lives. */
+static void test_cuda_stream_refuses_experts_of_integers(void **state)
+{
+    static const uint32_t forms[] = {MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2};
+    static const char *const names[] = {"int8", "int4", "int2"};
+    (void)state;
+    for (uint32_t owned = 0; owned < 2; owned++) {
+        rig r;
+        open_rig(&r, NULL);
+        mp_stream *stream = rig_stream(&r, owned ? MP_STREAM_BACKGROUND : MP_STREAM_COMPUTE);
+        mp_ffn_expert expert = {.n_rows = 1};
+        const uint32_t row = 0;
+        mp_kernel_experts_args args = {.experts = &expert,
+                                       .rows = &row,
+                                       .n_experts = 1,
+                                       .top_k = 1,
+                                       .hidden = 32,
+                                       .intermediate = 32,
+                                       .dtype = MOEPAGE_DTYPE_BF16,
+                                       .group = 32};
+        mp_tick tick = 77;
+        for (size_t f = 0; f < 3; f++) {
+            args.form = forms[f];
+            assert_int_equal(r.ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick),
+                             MOEPAGE_E_UNSUPPORTED);
+            assert_non_null(strstr(moepage_last_error(), names[f]));
+        }
+        args.form = MOEPAGE_FORM_DENSE;
+        args.on_host = 1;
+        assert_int_equal(r.ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick),
+                         MOEPAGE_E_UNSUPPORTED);
+        assert_int_equal(tick, 77);
+        assert_false(r.device->caps & MP_CAP_ON_HOST);
+        MUST(r.ops->sync(stream, mark(&r, stream)));
+        rig_close(&r);
+    }
+}
+
 static void test_cuda_stream_writes_words_in_order(void **state)
 {
     (void)state;
@@ -915,6 +953,7 @@ int main(void)
         cmocka_unit_test(test_cuda_stream_enters_and_follows_the_callers),
         cmocka_unit_test(test_cuda_stream_enters_more_than_it_can_queue),
         cmocka_unit_test(test_cuda_stream_refuses_a_stream_that_is_captured),
+        cmocka_unit_test(test_cuda_stream_refuses_experts_of_integers),
         cmocka_unit_test(test_cuda_stream_writes_words_in_order),
         cmocka_unit_test(test_cuda_stream_is_destroyed_after_the_words_that_it_writes),
         cmocka_unit_test(test_cuda_stream_copies_across_pieces_of_a_host_tier),
