@@ -1,12 +1,13 @@
 /* Holding experts: what a session does with the pool on every layer. The first half, for experts
  * that are resident, takes no lock. */
-#include "memory/expert_pool.h"
+#include "memory/expert_versions.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <stdio.h>
 
 #include "base/status.h"
+#include "memory/expert_lying.h"
 
 void mp_pool_begin_routing(mp_client *client)
 {
@@ -28,6 +29,8 @@ uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *
 {
     const mp_shard *shard = &pool->shards[shard_index];
     const mp_scope *scope = &shard->scopes[pool->n_scopes == 1 ? 0 : layer];
+    if (mp_pool_serves_versions(pool)) /* nothing is evicted for a session */
+        return UINT32_MAX;
     uint32_t aim = atomic_load(&scope->aim); /* in order with `routing`: expert_resize.c */
     if (aim >= scope->members)
         return UINT32_MAX;
@@ -63,6 +66,15 @@ static void let_go(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t i
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* The hold has a user in the slot's word from here on. */
+static void got(const mp_shard *shard, mp_hold *hold, uint32_t index, uint8_t kind)
+{
+    hold->slot = index;
+    hold->kind = kind;
+    hold->form = shard->pool->slot_form;
+    hold->address = mp_pool_slot_address(shard, index);
+}
+
 /* Adds a user to the slot that the map names for the key, if that is where it is and it is
  * RESIDENT. */
 static bool try_hold(struct moepage_expert_pool *pool, mp_hold *hold)
@@ -76,8 +88,7 @@ static bool try_hold(struct moepage_expert_pool *pool, mp_hold *hold)
         let_go(pool, shard, index);
         return false;
     }
-    hold->slot = index;
-    hold->kind = MP_HOLD_HIT;
+    got(shard, hold, index, MP_HOLD_HIT);
     hold->ready = true;
     return true;
 }
@@ -121,8 +132,7 @@ static bool hold_absent(mp_shard *shard, mp_hold *hold)
     if (index == MP_NO_SLOT)
         return false;
     hold->demanded = mp_pool_stage_load(shard, index, MP_PIPE_DEMAND, UINT64_MAX);
-    hold->slot = index;
-    hold->kind = MP_HOLD_MISS;
+    got(shard, hold, index, MP_HOLD_MISS);
     return true;
 }
 
@@ -131,12 +141,11 @@ static void hold_present(mp_shard *shard, mp_hold *hold, uint32_t index)
 {
     mp_slot *slot = &shard->slots[index];
     atomic_fetch_add(&shard->words[index], 1);
-    hold->slot = index;
     slot->stale = false;
     hold->demanded = mp_pool_stage_load(shard, index, MP_PIPE_DEMAND, UINT64_MAX);
     uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[index]));
     hold->ready = state == MP_SLOT_RESIDENT;
-    hold->kind = hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE;
+    got(shard, hold, index, hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE);
 }
 
 static bool prefetch_failed_half_way(const mp_shard *shard, uint32_t index)
@@ -146,15 +155,35 @@ static bool prefetch_failed_half_way(const mp_shard *shard, uint32_t index)
            mp_pool_transfers_done(shard, index);
 }
 
+/* Is it known that the slot's load has failed? Parts of it may be on their way even so. */
+static bool has_failed(mp_shard *shard, uint32_t index)
+{
+    if (MP_WORD_STATE(atomic_load(&shard->words[index])) != MP_SLOT_LOADING)
+        return false;
+    return mp_pool_fully_staged(shard, index) ? mp_pool_result_of(shard, index)
+                                              : atomic_load(&shard->slots[index].result);
+}
+
+/* Publishes the slot's load if it has landed, and makes an end of it if it has failed: it is tried
+ * again, not shared, once nothing of it is under way. */
+static void look_at(mp_shard *shard, uint32_t index)
+{
+    if (has_failed(shard, index)) {
+        mp_pipes_flush(shard);
+        (void)mp_pipe_sync(shard, &shard->slots[index].passage); /* a lost device tells later */
+    }
+    mp_pool_settle(shard, index);
+    if (prefetch_failed_half_way(shard, index))
+        mp_prefetcher_give_up(shard, index);
+}
+
 /* Holds the expert where it is, or where it can be brought; false if there is no slot. */
 static bool hold_now(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_shard *shard = &pool->shards[hold->shard];
     uint32_t index = atomic_load(&pool->entry[hold->key]);
-    if (index != MP_NO_SLOT) { /* a load that has failed is tried again, not shared */
-        mp_pool_settle(shard, index);
-        if (prefetch_failed_half_way(shard, index))
-            mp_prefetcher_give_up(shard, index);
+    if (index != MP_NO_SLOT) {
+        look_at(shard, index);
         index = atomic_load(&pool->entry[hold->key]);
     }
     if (index == MP_NO_SLOT)
@@ -178,9 +207,12 @@ static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_shard *shard = &pool->shards[hold->shard];
     for (int turn = 0; turn < BACK_OUT_TURNS; turn++) {
-        if (hold_now(pool, hold))
-            return MOEPAGE_OK;
-        moepage_status status = mp_pool_free_up(shard);
+        moepage_status status = MOEPAGE_OK;
+        for (bool again = true; again && !status;) { /* until no load is in its way */
+            if (hold_now(pool, hold))
+                return MOEPAGE_OK;
+            status = mp_pool_end_load(shard, hold->key, &again);
+        }
         if (!status && mp_pool_may_start(shard, hold->key, MP_PIPE_DEMAND) != MP_START_NOW)
             status = mp_host_tier_sync(shard->tier); /* reads that nobody waits for hold entries */
         if (status)
@@ -199,12 +231,19 @@ static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
 {
     pool->counters.hits += hold->kind == MP_HOLD_HIT && !hold->pin;
     pool->counters.late += hold->kind == MP_HOLD_LATE && !hold->pin;
-    pool->counters.misses += hold->kind == MP_HOLD_MISS && !hold->pin;
+    pool->counters.misses +=
+        (hold->kind == MP_HOLD_MISS || hold->kind == MP_HOLD_HOST) && !hold->pin;
+    if (hold->kind == MP_HOLD_HOST)
+        return;
     const mp_slot *slot = &pool->shards[hold->shard].slots[hold->slot];
     /* A load that has failed while the rest of the set found slots was of no use, late or not. */
     bool there = atomic_load(&pool->entry[hold->key]) == hold->slot;
-    pool->counters.prefetch_late +=
-        hold->kind == MP_HOLD_LATE && !hold->pin && there && slot->prefetched && !slot->used;
+    if (hold->kind == MP_HOLD_LATE && !hold->pin && there && slot->prefetched && !slot->used) {
+        mp_prefetch_tally *tally = mp_prefetcher_tally(&pool->shards[hold->shard], slot, hold->key);
+        pool->counters.prefetch_late++;
+        if (tally)
+            tally->late++;
+    }
 }
 
 /* What is pinned does not pass through. */
@@ -225,7 +264,7 @@ static void refresh(struct moepage_expert_pool *pool, const mp_hold *hold, bool 
         keep_pinned(pool, hold);
     if (hold->kind == MP_HOLD_MISS)
         mp_pool_rank(&pool->shards[hold->shard], hold->slot, hold->key);
-    else if (hold->kind != MP_HOLD_NONE && routed && !hold->pin)
+    else if (hold->kind != MP_HOLD_NONE && hold->kind != MP_HOLD_HOST && routed && !hold->pin)
         mp_pool_touch(pool, hold->key, hold->scan, atomic_load(&pool->touch_clock));
 }
 
@@ -239,16 +278,71 @@ static void tell_watch(struct moepage_expert_pool *pool, const mp_hold *holds, u
     pool->watch->experts(pool->watch, pool->watch->keys, n);
 }
 
+static void tell_policy(struct moepage_expert_pool *pool, const mp_hold *holds, uint32_t n)
+{
+    uint32_t routed = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!holds[i].pin)
+            mp_pool_collect_routed(pool, &routed, holds[i].key, holds[i].scan);
+    mp_pool_tell_routed(pool, routed);
+}
+
+/* Holds the expert if it is resident, or else its low version. The lock is held. */
+static void hold_any(struct moepage_expert_pool *pool, mp_hold *hold)
+{
+    mp_shard *shard = &pool->shards[hold->shard];
+    uint32_t index = atomic_load(&pool->entry[hold->key]);
+    if (index != MP_NO_SLOT) {
+        mp_pool_settle(shard, index);
+        index = atomic_load(&pool->entry[hold->key]);
+    }
+    if (index != MP_NO_SLOT &&
+        MP_WORD_STATE(atomic_load(&shard->words[index])) == MP_SLOT_RESIDENT) {
+        atomic_fetch_add(&shard->words[index], 1);
+        got(shard, hold, index, MP_HOLD_HIT);
+        hold->ready = true;
+        pool->counters.hits++;
+        return;
+    }
+    pool->counters.misses++;
+    mp_versions_hold_low(pool, hold);
+    if (!(hold->scan && pool->scan_percent)) /* prefill alone does not push out what decode uses */
+        mp_pool_want_missed(pool, hold->key);
+}
+
+void mp_pool_hold_any(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
+                      uint32_t n)
+{
+    if (mp_pool_hold_resident(pool, client, holds, n) == n)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool);
+    uint64_t stamp = atomic_fetch_add(&pool->touch_clock, 1) + 1;
+    tell_policy(pool, holds, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (holds[i].kind == MP_HOLD_NONE)
+            hold_any(pool, &holds[i]);
+        else
+            pool->counters.hits++;
+        if (holds[i].kind == MP_HOLD_HIT)
+            mp_pool_touch(pool, holds[i].key, holds[i].scan, stamp);
+    }
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        mp_prefetcher_start(&pool->shards[d].prefetcher);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)
 {
     moepage_status status = MOEPAGE_OK;
     pthread_mutex_lock(&pool->lock);
     mp_pool_drain_touches(pool);
     atomic_fetch_add(&pool->touch_clock, 1);
+    tell_policy(pool, holds, n);
     /* Victims first: what hits is held already, what misses is held as soon as it has a slot, so
      * no member of the set is ever a victim. Then recency, in the set's own order. */
     for (uint32_t i = 0; i < n && !status; i++)
-        if (holds[i].kind == MP_HOLD_NONE)
+        if (holds[i].kind == MP_HOLD_NONE && !mp_lying_hold(pool, &holds[i]))
             status = hold_one(pool, &holds[i]);
     for (uint32_t i = 0; i < n; i++) {
         if (!status) /* a set that is refused was not routed */
@@ -331,8 +425,15 @@ void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t 
 {
     for (uint32_t i = 0; i < n; i++) {
         mp_hold *hold = &holds[i];
-        if (hold->kind == MP_HOLD_NONE)
+        if (hold->kind == MP_HOLD_NONE || hold->kind == MP_HOLD_LOW) {
+            hold->kind = MP_HOLD_NONE;
+            hold->ready = false;
             continue;
+        }
+        if (hold->kind == MP_HOLD_HOST) {
+            mp_lying_release(pool, hold);
+            continue;
+        }
         mp_shard *shard = &pool->shards[hold->shard];
         bool loading = MP_WORD_STATE(atomic_load(&shard->words[hold->slot])) == MP_SLOT_LOADING;
         let_go(pool, shard, hold->slot);

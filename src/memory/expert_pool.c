@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "memory/expert_tiers.h"
+#include "memory/expert_versions.h"
 
 #define DEFAULT_CHUNK_BYTES (2u << 20)
 #define ARENA_PAGE 4096u
@@ -33,7 +34,7 @@ static moepage_status check_config(const moepage_expert_pool_config *config, uin
     if (!mp_policy_find(config->policy))
         return mp_fail(MOEPAGE_E_NOT_FOUND,
                        "there is no eviction policy \"%s\": use \"lru\", \"lfu\", "
-                       "\"lfu-aged\", \"sieve\", \"s3fifo\" or \"lirs\"",
+                       "\"lfu-aged\", \"sieve\", \"s3fifo\", \"lirs\", \"finemoe\" or \"cycle\"",
                        config->policy);
     return MOEPAGE_OK;
 }
@@ -57,11 +58,11 @@ static moepage_status create_scopes(mp_shard *shard, uint32_t shard_index)
         scope->members = shard_members(pool, shard_index);
         atomic_init(&scope->capacity, shard->n_slots / pool->n_scopes);
         atomic_init(&scope->aim, shard->n_slots / pool->n_scopes);
-        scope->policy_state = mp_alloc(pool->policy->state_bytes(policy_keys));
+        scope->policy_state = mp_alloc(pool->policy->state_bytes(policy_keys, pool->experts));
         if (!scope->policy_state)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the state of policy %s",
                            pool->policy->name);
-        pool->policy->init(scope->policy_state, policy_keys);
+        pool->policy->init(scope->policy_state, policy_keys, pool->experts);
     }
     return MOEPAGE_OK;
 }
@@ -105,6 +106,11 @@ static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64
     struct moepage_expert_pool *pool = shard->pool;
     mp_arena *arena = &shard->home->arena;
     uint32_t rounds = shard->compressed.n / pool->layers, first = mp_images_slots(shard, rounds);
+    if (pool->versions) {
+        moepage_status status = mp_versions_open(pool, asked, &first, &asked);
+        if (status)
+            return status;
+    }
     uint64_t members = (uint64_t)shard_members(pool, shard_index) * pool->n_scopes;
     uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
     if (first > room)
@@ -122,7 +128,7 @@ static moepage_status choose_slots(mp_shard *shard, uint32_t shard_index, uint64
                        "room for %llu slots of %llu bytes and at least %u are needed",
                        shard_index, (unsigned long long)(room - first),
                        (unsigned long long)pool->slot_bytes, pool->n_scopes);
-    shard->max_slots = most_slots(shard, shard_index);
+    shard->max_slots = pool->versions ? first + (uint32_t)slots : most_slots(shard, shard_index);
     moepage_status status = mp_arena_resize(arena, MP_SIDE_EXPERTS, first + slots);
     if (status)
         return status;
@@ -156,7 +162,9 @@ static moepage_status open_shard(struct moepage_expert_pool *pool, uint32_t shar
         status = create_scopes(shard, shard_index);
     if (!status)
         status = create_tables(shard);
-    return status ? status : mp_tiers_fill(shard);
+    if (!status)
+        status = mp_tiers_fill(shard);
+    return status || !pool->versions ? status : mp_versions_fill(pool);
 }
 
 static void close_shard(mp_shard *shard)
@@ -184,9 +192,11 @@ static void free_parts(struct moepage_expert_pool *pool)
 {
     for (uint32_t d = 0; pool->shards && d < pool->n_shards; d++)
         close_shard(&pool->shards[d]);
+    mp_versions_close(pool);
     mp_free(pool->shards);
     mp_free(pool->entry);
     mp_free(pool->wanted);
+    mp_free(pool->routed);
     mp_free(pool->streams);
     mp_free(pool->turns);
     pthread_mutex_destroy(&pool->lock);
@@ -206,6 +216,7 @@ static void describe(struct moepage_expert_pool *pool, struct moepage_model *mod
     pool->scan_percent = config->scan_percent;
     pool->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : DEFAULT_CHUNK_BYTES;
     pool->slot_bytes = info->slot_bytes;
+    pool->slot_form = MOEPAGE_FORM_DENSE;
     pool->policy = mp_policy_find(config->policy);
     pthread_mutex_init(&pool->lock, NULL);
 }
@@ -250,16 +261,20 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
 
     pool->entry = mp_alloc_array(pool->keys, sizeof *pool->entry);
     pool->wanted = mp_alloc_array(pool->keys, sizeof *pool->wanted);
+    pool->routed = mp_alloc_array(pool->experts, sizeof *pool->routed);
     pool->streams = mp_alloc_array(pool->layers, sizeof *pool->streams);
     pool->turns = mp_alloc_array(pool->layers, sizeof *pool->turns);
     pool->shards = mp_alloc_array(n_devices, sizeof *pool->shards);
-    if (!pool->entry || !pool->wanted || !pool->streams || !pool->turns || !pool->shards) {
+    if (!pool->entry || !pool->wanted || !pool->routed || !pool->streams || !pool->turns ||
+        !pool->shards) {
         status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the map of %u experts", pool->keys);
         goto fail;
     }
     for (uint32_t key = 0; key < pool->keys; key++)
         atomic_init(&pool->entry[key], MP_NO_SLOT);
     status = mp_tiers_choose(model, config, &pool->bus_form);
+    if (!status && config->precision)
+        status = mp_versions_prepare(pool, config);
     if (status)
         goto fail;
     for (uint32_t d = 0; d < n_devices; d++) {
@@ -288,13 +303,19 @@ moepage_status mp_pool_sizes(const struct moepage_model *model,
     if (status)
         return status;
     uint64_t slots = (config->slots + n_devices - 1) / n_devices, images;
+    uint64_t slot_bytes = model->info.slot_bytes;
+    if (config->precision) /* nothing is decoded beside it */
+        bus_form = MOEPAGE_FORM_DENSE;
     mp_tiers_sizes(model, config, bus_form, n_devices, workspace_bytes, &images);
+    if (config->precision)
+        status = mp_versions_sizes(model, config, n_devices, &slot_bytes, &images, &slots);
+    if (status)
+        return status;
     if (__builtin_add_overflow(slots, images, &slots) ||
-        __builtin_mul_overflow(slots, model->info.slot_bytes, arena_bytes) ||
+        __builtin_mul_overflow(slots, slot_bytes, arena_bytes) ||
         __builtin_add_overflow(*arena_bytes, ARENA_PAGE - 1, arena_bytes))
         return mp_fail(MOEPAGE_E_ARGUMENT, "%llu slots of %llu bytes: the total overflows 64 bits",
-                       (unsigned long long)config->slots,
-                       (unsigned long long)model->info.slot_bytes);
+                       (unsigned long long)slots, (unsigned long long)slot_bytes);
     *arena_bytes -= *arena_bytes % ARENA_PAGE;
     return MOEPAGE_OK;
 }
@@ -310,6 +331,8 @@ void mp_pool_destroy(struct moepage_expert_pool *pool)
 
 static moepage_status check_share(const struct moepage_expert_pool *pool, uint32_t n_clients)
 {
+    if (mp_pool_serves_versions(pool)) /* nobody needs a slot of his own */
+        return MOEPAGE_OK;
     for (uint32_t d = 0; d < pool->n_shards; d++) {
         for (uint32_t i = 0; i < pool->n_scopes; i++) {
             const mp_scope *scope = &pool->shards[d].scopes[i];
@@ -329,8 +352,10 @@ static void free_client(mp_client *client)
 {
     mp_free(client->ring.words);
     mp_free(client->streams);
+    mp_free(client->published);
     client->ring.words = NULL;
     client->streams = NULL;
+    client->published = NULL;
 }
 
 moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
@@ -341,7 +366,10 @@ moepage_status mp_pool_join(struct moepage_expert_pool *pool, mp_client *client,
         words *= 2;
     client->ring.words = mp_alloc_array(words, sizeof *client->ring.words);
     client->streams = mp_alloc_array(pool->layers, sizeof *client->streams);
-    if (!client->ring.words || !client->streams) {
+    bool versions = mp_pool_serves_versions(pool);
+    if (versions)
+        client->published = mp_alloc_array(pool->keys, sizeof *client->published);
+    if (!client->ring.words || !client->streams || (versions && !client->published)) {
         free_client(client);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a touch ring of %u words", words);
     }
@@ -428,6 +456,11 @@ moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
     mp_hold hold = {.key = key, .shard = mp_pool_shard_of(pool, key), .pin = true};
     mp_shard *shard = &pool->shards[hold.shard];
     mp_scope *scope = mp_pool_scope_of(pool, shard, key);
+    if (mp_pool_serves_versions(pool))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "expert %u of layer %u cannot be pinned: what is hot chooses the high "
+                       "versions of this pool",
+                       key % pool->experts, key / pool->experts);
     pthread_mutex_lock(&pool->lock);
     bool again = pin_again(pool, shard, key), pinned = false;
     moepage_status status = again ? MOEPAGE_OK : reserve_pin(pool, scope);
@@ -508,7 +541,7 @@ static void describe_tiers(const mp_shard *shard, moepage_expert_pool_info *info
 {
     const struct moepage_expert_pool *pool = shard->pool;
     info->compressed_experts += shard->compressed.landed / pool->layers;
-    info->compressed_bytes += shard->first_slot * pool->slot_bytes;
+    info->compressed_bytes += pool->versions ? 0 : shard->first_slot * pool->slot_bytes;
     info->staging_bytes += shard->staging.bytes;
     info->bus_bytes_per_s = smaller(info->bus_bytes_per_s, shard->rates.bus);
     info->decode_bytes_per_s = smaller(info->decode_bytes_per_s, shard->rates.decode);
@@ -560,5 +593,7 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
     count_slots(pool, info);
     for (uint32_t d = 0; d < pool->n_shards; d++)
         describe_tiers(&pool->shards[d], info);
+    if (pool->versions)
+        mp_versions_get_info(pool, info);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -59,6 +59,7 @@ enum {
 typedef struct mp_slot {
     mp_passage passage;     /* its load, on the pipes */
     uint64_t came;          /* the pool's clock when the expert got the slot */
+    uint64_t begun;         /* which of the shard's loads brings it */
     uint64_t touched;       /* and when it was last routed */
     uint32_t pins;          /* moepage_expert_pool_pin */
     uint32_t client;        /* whose want brought it, if prefetched */
@@ -102,9 +103,22 @@ typedef struct mp_scope {
 typedef struct mp_want {
     uint32_t key;
     uint32_t client; /* whose, or MP_SHARED_WANT */
+    float p;         /* how likely it is to be routed; MP_HINTED: the host says so */
 } mp_want;
 
-/* Experts that predictors asked for, oldest first, and the task that fetches them. */
+/* Hints go before guesses, in the order in which they were given. */
+#define MP_HINTED 2.0f
+/* Routed already, but computed in its low version: takes a slot as a demand does. */
+#define MP_MISSED 3.0f
+
+/* A guess, as predictors make it. */
+typedef struct mp_ranked {
+    uint32_t key;
+    float p; /* 0..1 */
+} mp_ranked;
+
+/* Experts that were asked for ahead of need, oldest first, and the task that fetches them: hints in
+ * their order, then guesses by p / (layers still to go) (FineMoE 4.5). */
 typedef struct mp_prefetcher {
     mp_task task; /* first: the task is found from its address */
     struct mp_shard *shard;
@@ -149,6 +163,7 @@ typedef struct mp_shard {
     mp_slot *slots;
     uint32_t *free_slots; /* stack */
     uint32_t n_free;
+    uint64_t n_loads;                   /* ever begun */
     mp_stream *readers[MP_MAX_CLIENTS]; /* each session's compute stream; expert_readers.c */
     _Atomic mp_tick *reads; /* [max_slots][MP_MAX_CLIENTS] of these streams: until when they read
                                the slot; NULL where nothing outlasts its call */
@@ -159,6 +174,13 @@ typedef struct mp_shard {
     mp_prefetcher prefetcher;
 } mp_shard;
 
+/* What has become of the experts of one layer that a session had fetched ahead. */
+typedef struct mp_prefetch_tally {
+    uint64_t useful; /* routed, those that were late among them */
+    uint64_t late;   /* routed while still loading */
+    uint64_t wasted; /* left unused */
+} mp_prefetch_tally;
+
 /* A session, as the pool knows it. */
 typedef struct mp_client {
     uint32_t index;
@@ -167,9 +189,15 @@ typedef struct mp_client {
      * session's thread writes them. */
     _Atomic uint32_t reserved[MOEPAGE_MAX_DEVICES];
     _Atomic uint32_t widest;
-    _Atomic bool routing; /* a layer is being opened: what it reserves cannot be seen yet */
-    bool *streams;        /* [layers] that it streams; the session's thread only */
-    uint32_t n_streams;   /* how many */
+    _Atomic bool routing;     /* a layer is being opened: what it reserves cannot be seen yet */
+    _Atomic uint32_t layer;   /* that it routed last */
+    mp_prefetch_tally *tally; /* [layers] under the lock; NULL: nobody asks */
+    bool *streams;            /* [layers] that it streams; the session's thread only */
+    uint32_t n_streams;       /* how many */
+    _Atomic uint64_t
+        window;          /* that its open step sees the versions of; 0 = no step, or no versions */
+    uint64_t copied;     /* of which window this is; the session's thread only */
+    uint32_t *published; /* [keys] what it computes with; NULL without SERVE_VERSIONS */
 } mp_client;
 
 /* Counters of moepage_expert_pool_info, under the lock. */
@@ -190,9 +218,11 @@ struct moepage_expert_pool {
     uint32_t n_scopes; /* per shard: 1 or layers */
     uint32_t scan_percent;
     uint32_t chunk_bytes;
-    uint32_t bus_form; /* MOEPAGE_FORM_DENSE or _EXPH */
+    uint32_t bus_form;  /* MOEPAGE_FORM_DENSE or _EXPH; or slot_form */
+    uint32_t slot_form; /* of the images in slots: MOEPAGE_FORM_DENSE, but for versions */
     uint64_t slot_bytes;
     const mp_policy *policy;
+    uint32_t *routed; /* [experts] the set that the policy is being told of */
     mp_shard *shards;
     bool *wanted;             /* [keys] queued for prefetch */
     _Atomic uint32_t pending; /* wants queued and prefetches under way */
@@ -207,20 +237,34 @@ struct moepage_expert_pool {
     _Atomic uint32_t n_streamers; /* sessions that stream any */
     _Atomic uint64_t *turns;      /* [layers] the clock when a streaming session last routed it */
     mp_watch *watch;              /* or NULL */
+    struct mp_versions *versions; /* or NULL; expert_versions.h */
 };
 
-enum { MP_HOLD_NONE = 0, MP_HOLD_HIT = 1, MP_HOLD_LATE = 2, MP_HOLD_MISS = 3 };
+enum {
+    MP_HOLD_NONE = 0,
+    MP_HOLD_HIT = 1,
+    MP_HOLD_LATE = 2,
+    MP_HOLD_MISS = 3,
+    MP_HOLD_LOW =
+        4, /* the low version, which has no slot: it stays as it is while the step is open */
+    MP_HOLD_HOST = 5 /* no slot either: it is computed where it lies; expert_lying.h */
+};
 
 /* One expert of an open plan, from request to release. */
 typedef struct mp_hold {
     uint32_t key;
     uint32_t shard;
-    uint32_t slot;
+    uint32_t slot;     /* HOST: the host tier's entry, or MP_NO_SLOT */
     uint64_t demanded; /* bytes that this hold put on the bus */
-    uint8_t kind;      /* MP_HOLD_*: what was found; NONE is not held */
-    bool ready;        /* its bytes are in the slot */
-    bool scan;         /* wanted by prefill tokens alone */
-    bool pin;          /* not a routed use: counts as neither hit nor miss */
+    const unsigned char
+        *address;  /* of the image, once it is held; usable once it is ready. HOST: or
+                                     NULL, in the model's pieces */
+    uint32_t form; /* MOEPAGE_FORM_* that the image has there */
+    uint8_t kind;  /* MP_HOLD_*: what was found; NONE is not held */
+    bool ready;    /* its bytes are in the slot */
+    bool lies;     /* it may be held as HOST */
+    bool scan;     /* wanted by prefill tokens alone */
+    bool pin;      /* not a routed use: counts as neither hit nor miss */
 } mp_hold;
 
 static inline uint32_t mp_pool_shard_of(const struct moepage_expert_pool *pool, uint32_t key)
@@ -324,6 +368,11 @@ uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *
 uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
                                uint32_t n);
 
+/* The same for sessions that compute with the low versions of what is not resident: holds all, waits
+ * for nothing, and has the absent ones fetched for the next time. Of pools with SERVE_CACHE. */
+void mp_pool_hold_any(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
+                      uint32_t n);
+
 /* Holds the rest, starting loads for what is absent; blocks only for a slot. On failure no hold
  * of the n is left. BUSY when every slot is in open plans. */
 moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n);
@@ -389,6 +438,11 @@ void mp_pool_drain_touches(struct moepage_expert_pool *pool);
 /* A routed, resident expert becomes recent. A scan does not refresh what decode uses. The lock is
  * held. */
 void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, uint64_t stamp);
+
+/* Tells the policy that a layer routes to a set, before victims are asked for: what is collected in
+ * pool->routed. A guarded pool tells nothing of scans. The lock is held. */
+void mp_pool_collect_routed(struct moepage_expert_pool *pool, uint32_t *n, uint32_t key, bool scan);
+void mp_pool_tell_routed(struct moepage_expert_pool *pool, uint32_t n);
 
 /* ---- rates (expert_rates.c); the lock is held ---- */
 
@@ -491,9 +545,11 @@ void mp_pool_forget(mp_shard *shard, uint32_t slot, uint32_t key);
 /* Evicts the policy's choice; false if nothing may go. */
 bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose);
 
-/* Makes evictable what only looks busy: loads that have landed, prefetches no one holds. Blocks;
- * DEVICE if there is nothing to wait for any more. */
-moepage_status mp_pool_free_up(mp_shard *shard);
+/* For an absent expert that finds no slot, or no entry of the host tier: ends one load that stands in
+ * its way, waiting for it if it must. *ended: there was one, and the expert may try again. Waits for
+ * no load but that: others may be lined up behind work of the caller's that is far from done. DEVICE
+ * if there is nothing to wait for any more. */
+moepage_status mp_pool_end_load(mp_shard *shard, uint32_t key, bool *ended);
 
 /* ---- loads (expert_load.c); the lock is held ---- */
 
@@ -541,6 +597,17 @@ void mp_pool_settle_landed(mp_shard *shard);
 uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
                       const uint32_t *keys, uint32_t n, bool scan);
 
+/* The same for guesses, which are fetched most urgent first. */
+uint32_t mp_pool_want_ranked(struct moepage_expert_pool *pool, const mp_client *client,
+                             const mp_ranked *guesses, uint32_t n, bool scan);
+
+/* The same for one that was routed in vain; it stays wanted when its layer has come. The lock is held,
+ * and the caller starts the prefetchers. */
+void mp_pool_want_missed(struct moepage_expert_pool *pool, uint32_t key);
+
+/* Tells the policy, if it asks, how likely each expert of a layer to come is: p[experts] > 0. */
+void mp_pool_expect(struct moepage_expert_pool *pool, uint32_t layer, const float *p);
+
 /* Drops a client's queued wants for one layer, or for all (layer UINT32_MAX): they are stale. */
 void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer);
 
@@ -553,9 +620,14 @@ bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *
 moepage_status mp_prefetcher_init(mp_prefetcher *prefetcher, mp_shard *shard);
 /* Gets the task going if there is something to do. The lock is held. */
 void mp_prefetcher_start(mp_prefetcher *prefetcher);
+/* Gives an absent expert a slot and brings it in the background, before all that is wanted; the slot,
+ * or MP_NO_SLOT when it cannot begin now. The policy does not know it. The lock is held. */
+uint32_t mp_prefetcher_bring(mp_shard *shard, uint32_t key);
 /* Drops all wants, waits for what is under way. The lock is not held. */
 void mp_prefetcher_stop(mp_prefetcher *prefetcher);
 void mp_prefetcher_free(mp_prefetcher *prefetcher);
+/* The tally that a slot's prefetch counts in, or NULL. The lock is held. */
+mp_prefetch_tally *mp_prefetcher_tally(mp_shard *shard, const mp_slot *slot, uint32_t key);
 /* Takes a prefetch that no one holds and that will not be finished off its slot; nothing of it is
  * in flight. The lock is held. */
 void mp_prefetcher_give_up(mp_shard *shard, uint32_t slot);

@@ -45,6 +45,41 @@ static void forget_want(mp_prefetcher *prefetcher, const mp_want *want)
     atomic_fetch_sub(&pool->pending, 1);
 }
 
+/* p / (layers until its layer comes), for the nearest session that it is for. */
+static float urgency(const struct moepage_expert_pool *pool, const mp_want *want)
+{
+    if (want->p >= MP_HINTED)
+        return want->p;
+    uint32_t layer = want->key / pool->experts, nearest = pool->layers;
+    for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
+        if (!pool->clients[c] || (want->client != MP_SHARED_WANT && want->client != c))
+            continue;
+        uint32_t now = atomic_load_explicit(&pool->clients[c]->layer, memory_order_relaxed);
+        uint32_t ahead = (layer + pool->layers - now % pool->layers) % pool->layers;
+        nearest = ahead > 0 && ahead < nearest ? ahead : nearest;
+    }
+    return want->p / (float)nearest;
+}
+
+/* Moves the most urgent want to the front; of equals the oldest stays first. */
+static void bring_forward(mp_prefetcher *prefetcher)
+{
+    struct moepage_expert_pool *pool = prefetcher->shard->pool;
+    uint32_t best = 0;
+    float most = -1;
+    for (uint32_t i = 0; i < prefetcher->count && most < MP_HINTED; i++) {
+        float urgent = urgency(pool, want_at(prefetcher, i));
+        if (urgent > most) {
+            most = urgent;
+            best = i;
+        }
+    }
+    mp_want want = *want_at(prefetcher, best);
+    for (uint32_t i = best; i > 0; i--)
+        *want_at(prefetcher, i) = *want_at(prefetcher, i - 1);
+    *want_at(prefetcher, 0) = want;
+}
+
 static mp_want pop_want(mp_prefetcher *prefetcher)
 {
     mp_want want = *want_at(prefetcher, 0);
@@ -93,6 +128,15 @@ void mp_prefetcher_settled(mp_shard *shard, uint32_t index)
             (prefetcher->n_active - at) * sizeof *prefetcher->active);
     shard->slots[index].prefetching = false;
     atomic_fetch_sub(&shard->pool->pending, 1);
+}
+
+mp_prefetch_tally *mp_prefetcher_tally(mp_shard *shard, const mp_slot *slot, uint32_t key)
+{
+    struct moepage_expert_pool *pool = shard->pool;
+    if (!slot->prefetched || slot->client >= MP_MAX_CLIENTS || !pool->clients[slot->client])
+        return NULL;
+    mp_prefetch_tally *tally = pool->clients[slot->client]->tally;
+    return tally ? &tally[key / pool->experts] : NULL;
 }
 
 void mp_prefetcher_give_up(mp_shard *shard, uint32_t index)
@@ -149,6 +193,7 @@ static uint32_t start_next(mp_prefetcher *prefetcher)
     mp_shard *shard = prefetcher->shard;
     struct moepage_expert_pool *pool = shard->pool;
     while (prefetcher->count > 0) {
+        bring_forward(prefetcher);
         uint32_t key = want_at(prefetcher, 0)->key;
         bool absent = atomic_load(&pool->entry[key]) == MP_NO_SLOT;
         mp_start may = absent ? mp_pool_may_start(shard, key, MP_PIPE_PREFETCH) : MP_START_NEVER;
@@ -157,7 +202,8 @@ static uint32_t start_next(mp_prefetcher *prefetcher)
         mp_want want = pop_want(prefetcher);
         uint32_t index = MP_NO_SLOT;
         if (may == MP_START_NOW)
-            index = mp_pool_take_slot(shard, want.key, MP_FOR_PREFETCH, 0);
+            index = mp_pool_take_slot(shard, want.key,
+                                      want.p < MP_MISSED ? MP_FOR_PREFETCH : MP_FOR_DECODE, 0);
         if (index == MP_NO_SLOT) {
             pool->counters.prefetch_cancelled += !absent;
             pool->counters.prefetch_refused += absent;
@@ -331,15 +377,21 @@ void mp_prefetcher_stop(mp_prefetcher *prefetcher)
 
 /* ---- what sessions call ---- */
 
-/* Two sessions want it: neither may call it off for the other. */
-static void share_want(mp_prefetcher *prefetcher, const mp_client *client, uint32_t key)
+/* It is wanted once more. By two sessions: neither may call it off for the other. */
+static void want_again(mp_prefetcher *prefetcher, const mp_client *client, uint32_t key, float p)
 {
-    for (uint32_t i = 0; i < prefetcher->count; i++)
-        if (want_at(prefetcher, i)->key == key && want_at(prefetcher, i)->client != client->index)
-            want_at(prefetcher, i)->client = MP_SHARED_WANT;
+    for (uint32_t i = 0; i < prefetcher->count; i++) {
+        mp_want *want = want_at(prefetcher, i);
+        if (want->key != key)
+            continue;
+        want->client = want->client == client->index ? want->client : MP_SHARED_WANT;
+        want->p = p > want->p ? p : want->p;
+        return;
+    }
 }
 
-static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, uint32_t key)
+static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, uint32_t key,
+                    float p)
 {
     mp_shard *shard = &pool->shards[mp_pool_shard_of(pool, key)];
     mp_prefetcher *prefetcher = &shard->prefetcher;
@@ -353,25 +405,31 @@ static bool enqueue(struct moepage_expert_pool *pool, const mp_client *client, u
         return false;
     }
     if (pool->wanted[key]) {
-        share_want(prefetcher, client, key);
+        want_again(prefetcher, client, key, p);
         return false;
     }
     if (prefetcher->count == prefetcher->capacity) {
         pool->counters.prefetch_refused++;
         return false;
     }
-    *want_at(prefetcher, prefetcher->count++) = (mp_want){.key = key, .client = client->index};
+    *want_at(prefetcher, prefetcher->count++) =
+        (mp_want){.key = key, .client = client->index, .p = p};
     pool->wanted[key] = true;
     atomic_fetch_add(&pool->pending, 1);
     return true;
 }
 
+void mp_pool_want_missed(struct moepage_expert_pool *pool, uint32_t key)
+{
+    static const mp_client nobody = {.index = MP_SHARED_WANT};
+    enqueue(pool, &nobody, key, MP_MISSED);
+}
+
 /* At once, or when the demands before it are done, so that it is not woken only to wait. */
-void mp_prefetcher_start(mp_prefetcher *prefetcher)
+static void wake(mp_prefetcher *prefetcher)
 {
     mp_shard *shard = prefetcher->shard;
-    count_images(prefetcher);
-    if (prefetcher->posted || (prefetcher->count == 0 && !shard->compressed.counted))
+    if (prefetcher->posted)
         return;
     prefetcher->task.run = pump;
     prefetcher->task.lock = &shard->pool->lock;
@@ -379,6 +437,29 @@ void mp_prefetcher_start(mp_prefetcher *prefetcher)
         post(prefetcher, shard->pipes[MP_PIPE_DEMAND].bus, shard->pipes[MP_PIPE_DEMAND].last_bus);
     else
         post(prefetcher, shard->pipes[MP_PIPE_PREFETCH].bus, 0);
+}
+
+void mp_prefetcher_start(mp_prefetcher *prefetcher)
+{
+    count_images(prefetcher);
+    if (prefetcher->count > 0 || prefetcher->shard->compressed.counted)
+        wake(prefetcher);
+}
+
+uint32_t mp_prefetcher_bring(mp_shard *shard, uint32_t key)
+{
+    if (atomic_load(&shard->pool->entry[key]) != MP_NO_SLOT ||
+        mp_pool_may_start(shard, key, MP_PIPE_PREFETCH) != MP_START_NOW)
+        return MP_NO_SLOT;
+    uint32_t index = mp_pool_take_slot(shard, key, MP_FOR_PREFETCH, 0);
+    if (index == MP_NO_SLOT)
+        return MP_NO_SLOT;
+    shard->slots[index].client = MP_SHARED_WANT;
+    shard->slots[index].prefetched = false; /* it is no guess */
+    shard->slots[index].used = true;
+    activate(&shard->prefetcher, index);
+    wake(&shard->prefetcher);
+    return index;
 }
 
 uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
@@ -398,7 +479,26 @@ uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
         first = n;
     }
     for (uint32_t i = first; i < n; i++)
-        queued += enqueue(pool, client, keys[i]);
+        queued += enqueue(pool, client, keys[i], MP_HINTED);
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        mp_prefetcher_start(&pool->shards[d].prefetcher);
+    pthread_mutex_unlock(&pool->lock);
+    return queued;
+}
+
+uint32_t mp_pool_want_ranked(struct moepage_expert_pool *pool, const mp_client *client,
+                             const mp_ranked *guesses, uint32_t n, bool scan)
+{
+    uint32_t queued = 0;
+    if (n == 0)
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    if (scan && pool->scan_percent) {
+        pool->counters.prefetch_refused += n;
+        n = 0;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        queued += enqueue(pool, client, guesses[i].key, guesses[i].p);
     for (uint32_t d = 0; d < pool->n_shards; d++)
         mp_prefetcher_start(&pool->shards[d].prefetcher);
     pthread_mutex_unlock(&pool->lock);
@@ -423,7 +523,7 @@ uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *cl
     mp_pool_drain_touches(pool);
     for (uint32_t i = 0; i < n; i++) /* first what may stay, so that it does not make room */
         if (atomic_load(&pool->entry[keys[i]]) != MP_NO_SLOT)
-            enqueue(pool, client, keys[i]);
+            enqueue(pool, client, keys[i], MP_HINTED);
     for (uint32_t d = 0; d < pool->n_shards; d++) {
         mp_shard *shard = &pool->shards[d];
         room[d] = mp_window_room(shard, mp_pool_scope_of(pool, shard, keys[0]), n);
@@ -433,7 +533,7 @@ uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *cl
         if (atomic_load(&pool->entry[keys[i]]) != MP_NO_SLOT || room[d] == 0)
             continue;
         room[d]--;
-        queued += enqueue(pool, client, keys[i]);
+        queued += enqueue(pool, client, keys[i], MP_HINTED);
     }
     for (uint32_t d = 0; d < pool->n_shards; d++)
         mp_prefetcher_start(&pool->shards[d].prefetcher);

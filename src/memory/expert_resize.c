@@ -92,6 +92,9 @@ static moepage_status check_extent(const mp_shard *shard, const mp_extent *to)
 
 static moepage_status check_move(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
+    if (pool->versions)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "a pool with two versions of its experts keeps its part of the arena");
     if (pool->n_shards != 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "a pool over %u devices cannot be resized",
                        pool->n_shards);
@@ -240,10 +243,21 @@ static moepage_status shrink_scopes(mp_shard *shard)
                    over);
 }
 
+/* Every load ends; of prefetches that no one holds, what is on the bus. */
+static moepage_status end_loads(mp_shard *shard)
+{
+    mp_pipes_flush(shard);
+    mp_prefetcher_abandon(shard);
+    moepage_status status = mp_pipes_sync(shard);
+    if (!status)
+        mp_pool_settle_landed(shard);
+    return status;
+}
+
 /* For who tries once: what only waits for the device is waited for. */
 static moepage_status wait_outside(mp_shard *shard, const mp_extent *to, mp_span kept)
 {
-    moepage_status status = mp_pool_free_up(shard);
+    moepage_status status = end_loads(shard);
     if (!status)
         status = mp_images_settle(shard, to->compressed);
     for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots && !status; s++)

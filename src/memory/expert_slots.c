@@ -83,8 +83,12 @@ bool mp_pool_drop(mp_shard *shard, uint32_t index, uint32_t key, uint32_t state)
     }
     if (state != MP_SLOT_FAILED && state != MP_SLOT_DRAINING) {
         mp_pool_forget(shard, index, key);
-        if (shard->slots[index].prefetched && !shard->slots[index].used)
+        if (shard->slots[index].prefetched && !shard->slots[index].used) {
+            mp_prefetch_tally *tally = mp_prefetcher_tally(shard, &shard->slots[index], key);
             pool->counters.prefetch_wasted++;
+            if (tally)
+                tally->wasted++;
+        }
     }
     if (mp_pool_is_open(shard, index)) /* else the slot goes to the arena */
         shard->free_slots[shard->n_free++] = index;
@@ -225,7 +229,8 @@ uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, ui
     *slot = (mp_slot){.prefetched = purpose == MP_FOR_PREFETCH,
                       .used = purpose != MP_FOR_PREFETCH,
                       .scan = purpose == MP_FOR_SCAN,
-                      .came = atomic_load(&pool->touch_clock)};
+                      .came = atomic_load(&pool->touch_clock),
+                      .begun = ++shard->n_loads};
     scope->used++;
     scope->scans += slot->scan;
     mp_window_enter(shard, scope, index, key, transient);
@@ -254,12 +259,56 @@ void mp_pool_rank(mp_shard *shard, uint32_t index, uint32_t key)
     slot->ranked = true;
 }
 
-moepage_status mp_pool_free_up(mp_shard *shard)
+/* ---- loads that stand in the way ---- */
+
+/* Would the end of the slot's load help an expert of `scope`: to a slot, or to an entry of the host
+ * tier? */
+static bool is_in_the_way(mp_shard *shard, uint32_t index, const mp_scope *scope, bool lacks_entry)
 {
+    uint64_t word = atomic_load(&shard->words[index]);
+    if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
+        return false;
+    if (lacks_entry)
+        return shard->slots[index].passage.source == MP_FROM_HOST_TIER;
+    const mp_scope *its = mp_pool_scope_of(shard->pool, shard, MP_WORD_KEY(word));
+    return MP_WORD_USERS(word) == 0 && (its == scope || its->used > atomic_load(&its->capacity));
+}
+
+/* What a load waits for: nothing, if what was submitted has landed; the bus; or those who still read
+ * the slot, which may be the caller's to end. */
+static int delay_of(const mp_shard *shard, uint32_t index)
+{
+    if (mp_pool_transfers_done(shard, index))
+        return 0;
+    return mp_readers_done(shard, index) ? 1 : 2;
+}
+
+static bool ends_sooner(const mp_shard *shard, uint32_t a, uint32_t b)
+{
+    int first = delay_of(shard, a), second = delay_of(shard, b);
+    return first != second ? first < second : shard->slots[a].begun < shard->slots[b].begun;
+}
+
+moepage_status mp_pool_end_load(mp_shard *shard, uint32_t key, bool *ended)
+{
+    const mp_scope *scope = mp_pool_scope_of(shard->pool, shard, key);
+    bool lacks_entry = mp_pool_may_start(shard, key, MP_PIPE_DEMAND) != MP_START_NOW;
+    uint32_t best = MP_NO_SLOT;
+    *ended = false;
     mp_pipes_flush(shard);
-    mp_prefetcher_abandon(shard);
-    moepage_status status = mp_pipes_sync(shard); /* prefetches that plans hold included */
-    if (!status)
-        mp_pool_settle_landed(shard);
-    return status;
+    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++)
+        if (is_in_the_way(shard, s, scope, lacks_entry) &&
+            (best == MP_NO_SLOT || ends_sooner(shard, s, best)))
+            best = s;
+    if (best == MP_NO_SLOT)
+        return MOEPAGE_OK;
+    moepage_status status = mp_pipe_sync(shard, &shard->slots[best].passage);
+    if (status)
+        return status;
+    if (mp_pool_fully_staged(shard, best))
+        mp_pool_settle(shard, best);
+    else /* a prefetch, which is not waited for any longer than that */
+        mp_prefetcher_give_up(shard, best);
+    *ended = MP_WORD_STATE(atomic_load(&shard->words[best])) != MP_SLOT_LOADING;
+    return MOEPAGE_OK;
 }

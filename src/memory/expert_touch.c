@@ -30,8 +30,12 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
     mp_slot *slot = &shard->slots[index];
     if (stamp < slot->came)
         return; /* evicted since, and here again */
-    if (slot->prefetched && !slot->used)
+    if (slot->prefetched && !slot->used) {
+        mp_prefetch_tally *tally = mp_prefetcher_tally(shard, slot, key);
         pool->counters.prefetch_useful++;
+        if (tally)
+            tally->useful++;
+    }
     slot->used = true;
     slot->touched = stamp;
     if (slot->place != MP_PLACE_KEPT) {
@@ -51,6 +55,39 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
         mp_pool_rank(shard, index, key);
 }
 
+void mp_pool_collect_routed(struct moepage_expert_pool *pool, uint32_t *n, uint32_t key, bool scan)
+{
+    if (!scan || pool->scan_percent == 0)
+        pool->routed[(*n)++] = key;
+}
+
+/* Every device's part of the cache learns of the whole set: what is on other devices says as much
+ * about what comes next. */
+void mp_pool_tell_routed(struct moepage_expert_pool *pool, uint32_t n)
+{
+    if (n == 0 || !pool->policy->route)
+        return;
+    uint32_t scope = pool->n_scopes == 1 ? 0 : pool->routed[0] / pool->experts;
+    uint32_t first_key = pool->shards[0].scopes[scope].first_key;
+    for (uint32_t i = 0; i < n; i++)
+        pool->routed[i] -= first_key;
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        pool->policy->route(pool->shards[d].scopes[scope].policy_state, pool->routed, n);
+}
+
+void mp_pool_expect(struct moepage_expert_pool *pool, uint32_t layer, const float *p)
+{
+    if (!pool->policy->expect)
+        return;
+    uint32_t scope = pool->n_scopes == 1 ? 0 : layer, key = layer * pool->experts;
+    pthread_mutex_lock(&pool->lock);
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        const mp_scope *of = &pool->shards[d].scopes[scope];
+        pool->policy->expect(of->policy_state, key - of->first_key, p, pool->experts);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
 static uint64_t oldest_stamp(const mp_touch_ring *ring)
 {
     uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
@@ -61,7 +98,12 @@ static void replay_record(struct moepage_expert_pool *pool, mp_touch_ring *ring)
 {
     uint64_t stamp = oldest_stamp(ring);
     uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    uint32_t n = mp_touch_ring_word(ring, tail + 2);
+    uint32_t n = mp_touch_ring_word(ring, tail + 2), routed = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t word = mp_touch_ring_word(ring, tail + MP_TOUCH_HEADER + i);
+        mp_pool_collect_routed(pool, &routed, word & ~MP_TOUCH_SCAN, (word & MP_TOUCH_SCAN) != 0);
+    }
+    mp_pool_tell_routed(pool, routed);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = mp_touch_ring_word(ring, tail + MP_TOUCH_HEADER + i);
         mp_pool_touch(pool, word & ~MP_TOUCH_SCAN, (word & MP_TOUCH_SCAN) != 0, stamp);

@@ -18,6 +18,12 @@ bool mp_model_has_form(const struct moepage_model *model, uint32_t form)
     return model->pack ? model->pack->forms[form].present : form == MOEPAGE_FORM_DENSE;
 }
 
+uint32_t mp_model_group(const struct moepage_model *model, uint32_t form)
+{
+    assert(mp_quant_bits_of(form) && mp_model_has_form(model, form));
+    return model->phantom ? MP_PHANTOM_GROUP : model->pack->forms[form].group;
+}
+
 /* Are images of this form what the file holds, byte for byte? */
 static bool is_stored(const struct moepage_model *model, uint32_t form)
 {
@@ -61,7 +67,7 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
 {
     assert(form != MOEPAGE_FORM_DENSE && mp_model_has_form(model, form));
     if (model->phantom) {
-        mp_phantom_find_parts(model, parts);
+        mp_phantom_find_parts(model, form, parts);
         return;
     }
     mp_pack_record record =

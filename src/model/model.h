@@ -115,6 +115,9 @@ const char *mp_model_config_text(const struct moepage_model *model);
  * every model with a lossless form: one stored as EXPH only is decoded when it is read. */
 bool mp_model_has_form(const struct moepage_model *model, uint32_t form);
 
+/* Weights per scale in a form of integers that the model has. */
+uint32_t mp_model_group(const struct moepage_model *model, uint32_t form);
+
 /* Bytes of a 4096-aligned buffer that any expert's image of this form can be read into. */
 uint64_t mp_model_image_room(const struct moepage_model *model, uint32_t form);
 

@@ -105,6 +105,8 @@ static moepage_status list_layers(struct moepage_model *model)
 
 bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form)
 {
+    if (mp_quant_bits_of(form))
+        return model->tensors[0].dtype == MOEPAGE_DTYPE_BF16;
     return form == MOEPAGE_FORM_DENSE ||
            (form == MOEPAGE_FORM_EXPH && model->phantom->exph_ratio > 0);
 }
@@ -115,23 +117,31 @@ static bool is_coded(const moepage_expert_tensor *tensor)
     return tensor->dtype != MOEPAGE_DTYPE_F32;
 }
 
-static uint64_t part_bytes(const struct moepage_model *model, const moepage_expert_tensor *tensor)
+static uint64_t part_bytes(const struct moepage_model *model, uint32_t form,
+                           const moepage_expert_tensor *tensor)
 {
+    mp_quant_shape shape = {.rows = tensor->shape[0],
+                            .columns = tensor->shape[1],
+                            .bits = mp_quant_bits_of(form),
+                            .group = MP_PHANTOM_GROUP};
+    mp_quant_layout layout;
+    if (shape.bits && mp_quant_layout_of(&shape, &layout))
+        return layout.bytes;
     uint64_t bytes = tensor->bytes;
     if (is_coded(tensor))
         bytes = 1 + (uint64_t)((double)(tensor->bytes - 1) * model->phantom->exph_ratio);
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
 }
 
-void mp_phantom_find_parts(const struct moepage_model *model, mp_image_part *parts)
+void mp_phantom_find_parts(const struct moepage_model *model, uint32_t form, mp_image_part *parts)
 {
     uint64_t offset = 0;
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
         const moepage_expert_tensor *tensor = &model->tensors[t];
         parts[t] = (mp_image_part){
             .offset = offset,
-            .bytes = part_bytes(model, tensor),
-            .form = is_coded(tensor) ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE,
+            .bytes = part_bytes(model, form, tensor),
+            .form = is_coded(tensor) ? form : MOEPAGE_FORM_DENSE,
         };
         offset += parts[t].bytes;
     }
@@ -143,11 +153,22 @@ uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form
     if (form == MOEPAGE_FORM_DENSE)
         return model->info.slot_bytes;
     for (uint32_t t = 0; t < model->info.expert_tensors; t++)
-        bytes += part_bytes(model, &model->tensors[t]);
+        bytes += part_bytes(model, form, &model->tensors[t]);
     return bytes;
 }
 
 /* ---- life ---- */
+
+/* Of any image: EXPH ones may be padded past their slot. */
+static uint64_t most_bytes(const struct moepage_model *model)
+{
+    uint64_t most = model->info.slot_bytes;
+    for (uint32_t form = MOEPAGE_FORM_DENSE; form < MP_FORMS; form++) {
+        uint64_t bytes = mp_phantom_has_form(model, form) ? mp_phantom_image_bytes(model, form) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
 
 /* One place for all images: nobody tells them apart. */
 static moepage_status map_nothing(mp_phantom *phantom, uint64_t bytes)
@@ -174,7 +195,7 @@ static moepage_status build(struct moepage_model *model, const mp_phantom_shape 
     if (!status)
         status = list_layers(model);
     if (!status && !shape->cold)
-        status = map_nothing(phantom, model->info.slot_bytes);
+        status = map_nothing(phantom, most_bytes(model));
     model->info.architecture = phantom->architecture;
     return status;
 }

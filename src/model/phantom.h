@@ -1,13 +1,15 @@
 /* phantom.h — a model of which only the shape is known: for devices that have no bytes.
  *
- * It has every form that it is told to have, with images of given sizes: "mapped" at an address that
- * nothing backs, and checked; or cold. Nobody reads an image: a device without bytes has it moved
- * for its size alone, whatever asks for its bytes is told that there are none, and a pool on a device
- * with bytes refuses the model. */
+ * It has DENSE images, EXPH ones where it is told how small they are, and integer ones where its
+ * weights are BF16: "mapped" at an address that nothing backs, and checked; or cold. Nobody reads an
+ * image: a device without bytes has it moved for its size alone, whatever asks for its bytes is told
+ * that there are none, and a pool on a device with bytes refuses the model. */
 #ifndef MP_MODEL_PHANTOM_H
 #define MP_MODEL_PHANTOM_H
 
 #include "model/model.h"
+
+#define MP_PHANTOM_GROUP 64u /* weights per scale, of the integer forms */
 
 typedef struct mp_phantom_shape {
     const char *name;
@@ -39,6 +41,6 @@ void mp_phantom_free(mp_phantom *phantom);
 /* As the functions in model.h, of a model that is a phantom; every expert is alike. */
 bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form);
 uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form);
-void mp_phantom_find_parts(const struct moepage_model *model, mp_image_part *parts);
+void mp_phantom_find_parts(const struct moepage_model *model, uint32_t form, mp_image_part *parts);
 
 #endif

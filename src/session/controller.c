@@ -54,6 +54,10 @@ static moepage_status check_pools(struct moepage_expert_pool *experts, struct mo
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the expert pool is on %u devices: a controller splits one device's arena",
                        experts->n_shards);
+    if (experts->versions)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the expert pool has two versions of its experts: its part of the arena "
+                       "stays as it is");
     if (kv && kv->home != experts->shards[0].home)
         return mp_fail(MOEPAGE_E_ARGUMENT, "the two pools live on different devices");
     if (experts->watch || (kv && kv->watch))

@@ -8,6 +8,8 @@
  * router's order at the end: so neither residency nor waves nor the order in which experts land
  * changes a bit of y. While resident experts compute, the others load; while one wave computes,
  * the next one loads if both may be held. */
+#include <assert.h>
+
 #include "base/status.h"
 #include "session/session.h"
 
@@ -102,37 +104,20 @@ static moepage_status convert(mp_run *run)
 
 static mp_ffn_expert describe_expert(const mp_run *run, uint32_t entry)
 {
-    const struct moepage_expert_pool *pool = run->session->pool;
-    const mp_ffn_layout *layout = &pool->model->ffn;
-    const mp_hold *hold = &run->flight->holds[entry];
-    const unsigned char *slot = mp_pool_slot_address(&pool->shards[hold->shard], hold->slot);
-    uint32_t first = run->flight->first_row[entry];
-    mp_ffn_expert expert = {
-        .gate = slot + layout->gate,
-        .up = slot + layout->up,
-        .down = slot + layout->down,
-        .first_row = first,
-        .n_rows = run->flight->first_row[entry + 1] - first,
-    };
-    if (layout->gate_bias != UINT64_MAX)
-        expert.gate_bias = slot + layout->gate_bias;
-    if (layout->up_bias != UINT64_MAX)
-        expert.up_bias = slot + layout->up_bias;
-    if (layout->down_bias != UINT64_MAX)
-        expert.down_bias = slot + layout->down_bias;
-    if (layout->scale.dtype != MOEPAGE_DTYPE_NONE) {
-        expert.gate_scale = slot + layout->gate_scale;
-        expert.up_scale = slot + layout->up_scale;
-        expert.down_scale = slot + layout->down_scale;
-    }
+    const struct moepage_session *session = run->session;
+    const uint32_t first = run->flight->first_row[entry];
+    mp_ffn_expert expert = {.first_row = first,
+                            .n_rows = run->flight->first_row[entry + 1] - first};
+    mp_operands_of(&session->operands, session->pool, &run->flight->holds[entry], &expert);
     return expert;
 }
 
-/* Launches the experts appended to the bench since `first`. */
-static moepage_status launch_experts(mp_run *run, uint32_t shard, uint32_t first)
+/* Launches the experts appended to the bench since `first`, all of one lot. */
+static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *lot, uint32_t first)
 {
     struct moepage_session *session = run->session;
     const struct moepage_model *model = session->pool->model;
+    const mp_image_layout *layout = &session->operands.images[lot->form];
     mp_bench *bench = &session->benches[shard];
     if (bench->n_experts == first)
         return MOEPAGE_OK;
@@ -149,29 +134,46 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, uint32_t first
         .dtype = model->ffn.dtype,
         .math = session->math,
         .scale = model->ffn.scale,
+        .form = layout->form,
+        .group = layout->group,
+        .on_host = lot->on_host,
         .scratch = bench->fast,
         .scratch_bytes = session->fast_bytes,
     };
     return launch(session, shard, MP_KERNEL_EXPERTS, &args);
 }
 
+static bool is_of(const mp_hold *hold, const mp_lot *lot)
+{
+    return hold->form == lot->form && (hold->kind == MP_HOLD_HOST) == lot->on_host;
+}
+
+/* Launches a device's experts of one lot that are ready now. */
+static moepage_status launch_lot(mp_run *run, const mp_group *group, uint32_t shard,
+                                 const mp_lot *lot)
+{
+    mp_bench *bench = &run->session->benches[shard];
+    uint32_t first = bench->n_experts;
+    for (uint32_t i = 0; i < group->n_entries; i++) {
+        uint32_t entry = group->first_entry + i;
+        const mp_hold *hold = &run->flight->holds[entry];
+        if (hold->shard != shard || !hold->ready || run->session->launched[entry] ||
+            !is_of(hold, lot))
+            continue;
+        run->session->launched[entry] = true;
+        bench->experts[bench->n_experts++] = describe_expert(run, entry);
+    }
+    return launch_experts(run, shard, lot, first);
+}
+
 /* Launches, on each device, the experts of the group that are ready now. */
 static moepage_status launch_ready(mp_run *run, const mp_group *group)
 {
-    struct moepage_session *session = run->session;
+    const mp_operands *operands = &run->session->operands;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->pool->n_shards && !status; d++) {
-        mp_bench *bench = &session->benches[d];
-        uint32_t first = bench->n_experts;
-        for (uint32_t i = 0; i < group->n_entries; i++) {
-            mp_hold *hold = &run->flight->holds[group->first_entry + i];
-            if (hold->shard != d || !hold->ready || run->session->launched[group->first_entry + i])
-                continue;
-            run->session->launched[group->first_entry + i] = true;
-            bench->experts[bench->n_experts++] = describe_expert(run, group->first_entry + i);
-        }
-        status = launch_experts(run, d, first);
-    }
+    for (uint32_t d = 0; d < run->session->pool->n_shards; d++)
+        for (uint32_t l = 0; l < operands->n_lots && !status; l++)
+            status = launch_lot(run, group, d, &operands->lots[l]);
     return status;
 }
 
@@ -208,6 +210,8 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
         if (!status)
             status = launch_ready(run, group);
     }
+    for (uint32_t i = 0; i < group->n_entries && !status; i++)
+        assert(session->launched[group->first_entry + i]);
     moepage_status finished = finish_compute(run);
     return status ? status : finished;
 }
@@ -280,6 +284,9 @@ static moepage_status check_ffn(const struct moepage_session *session, const mp_
                        "the experts of this %s model cannot be run by the "
                        "library: read plans and run your own kernels",
                        info->architecture);
+    moepage_status status = mp_operands_check(&session->operands, session->pool->model);
+    if (status)
+        return status;
     if (flight->group != 0)
         return mp_fail(MOEPAGE_E_STATE, "layer %u is past its first group", flight->layer);
     if (ffn->dtype != MOEPAGE_DTYPE_F32 && ffn->dtype != MOEPAGE_DTYPE_F16 &&

@@ -6,6 +6,7 @@
  * plan readers who ask for it, the tokens come in groups whose experts fit together (WiSP 3.2). */
 #include <string.h>
 
+#include "base/floats.h"
 #include "base/status.h"
 #include "session/session.h"
 
@@ -26,30 +27,12 @@ static uint32_t next_stamp(struct moepage_session *session)
     return session->stamp;
 }
 
-/* The first value of n that is infinite or NaN; n if there is none. Branch-free over the common
- * case: this runs for every routed weight. */
-static uint32_t first_not_finite(const float *values, uint32_t n)
-{
-    uint32_t bad = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        bad |= (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    if (!bad)
-        return n;
-    uint32_t i = 0;
-    while (__builtin_isfinite(values[i]))
-        i++;
-    return i;
-}
-
 moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *flight,
                                  const moepage_routing *routing, uint32_t *n_distinct)
 {
     uint32_t experts = session->pool->experts, top_k = flight->top_k;
     uint32_t n_rows = flight->n_tokens * top_k;
-    uint32_t bad = first_not_finite(routing->weights, n_rows);
+    uint32_t bad = (uint32_t)mp_first_not_finite(routing->weights, n_rows);
     if (bad < n_rows)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "layer %u: weight %u of token %u is %f, it must be finite", flight->layer,

@@ -1,6 +1,8 @@
 /* Holding a group's experts, and describing them to callers with kernels of their own. */
 #include "base/config.h"
 #include "base/status.h"
+#include "memory/expert_lying.h"
+#include "session/precision.h"
 #include "session/session.h"
 
 /* ---- holding ---- */
@@ -13,8 +15,9 @@ static void count_holds(struct moepage_session *session, mp_flight *flight, cons
         stats->hits += holds[i].kind == MP_HOLD_HIT;
         stats->late += holds[i].kind == MP_HOLD_LATE;
         stats->misses += holds[i].kind == MP_HOLD_MISS;
+        stats->host_experts += holds[i].kind == MP_HOLD_HOST;
         stats->demand_bytes += holds[i].demanded;
-        flight->missed += holds[i].kind != MP_HOLD_HIT;
+        flight->missed += holds[i].kind == MP_HOLD_LATE || holds[i].kind == MP_HOLD_MISS;
     }
     stats->routed += n;
     stats->groups++;
@@ -24,9 +27,17 @@ moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, 
 {
     const mp_group *group = &flight->groups[index];
     mp_hold *holds = &flight->holds[group->first_entry];
+    if (mp_precision_hold(session, holds, group->n_entries)) {
+        count_holds(session, flight, holds, group->n_entries);
+        mp_precision_count_low(session, flight, group->first_entry, group->n_entries);
+        return MOEPAGE_OK;
+    }
     uint32_t held = mp_pool_hold_resident(session->pool, &session->client, holds, group->n_entries);
     if (held < group->n_entries) {
         uint64_t began_ns = mp_session_now_ns(session);
+        if (flight->lies)
+            mp_lying_mark(session->pool, holds, group->n_entries,
+                          session->operands.pieces.supported);
         moepage_status status = mp_pool_hold_rest(session->pool, holds, group->n_entries);
         session->step_stats.stall_ns += mp_session_now_ns(session) - began_ns;
         if (status)
@@ -112,28 +123,45 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, const mp_fligh
 
 /* ---- describing ---- */
 
+/* Where an expert's tensors are in its version: in a slot's layout, or the parts of its image. */
+static uint32_t find_tensors(const struct moepage_model *model, const mp_hold *hold, uint32_t layer,
+                             uint32_t expert, const void **tensors)
+{
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    bool dense = hold->form == MOEPAGE_FORM_DENSE;
+    if (!dense)
+        mp_model_find_parts(model, layer, expert, hold->form, parts);
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++)
+        tensors[t] = hold->address + (dense ? model->tensors[t].offset : parts[t].offset);
+    switch (hold->form) {
+    case MOEPAGE_FORM_INT8: return MOEPAGE_DTYPE_INT8;
+    case MOEPAGE_FORM_INT4: return MOEPAGE_DTYPE_INT4;
+    case MOEPAGE_FORM_INT2: return MOEPAGE_DTYPE_INT2;
+    default: return model->tensors[0].dtype;
+    }
+}
+
 static void fill_expert(struct moepage_session *session, mp_flight *flight, uint32_t entry,
                         moepage_plan_expert *out)
 {
     const struct moepage_expert_pool *pool = session->pool;
     const struct moepage_model *model = pool->model;
     const mp_hold *hold = &flight->holds[entry];
-    const unsigned char *slot = mp_pool_slot_address(&pool->shards[hold->shard], hold->slot);
+    int32_t slot = hold->kind == MP_HOLD_LOW ? -1 : (int32_t)hold->slot;
     uint32_t n_tensors = model->info.expert_tensors;
     const void **tensors = &flight->plan_tensors[(uint64_t)entry * n_tensors];
-    for (uint32_t t = 0; t < n_tensors; t++)
-        tensors[t] = slot + model->tensors[t].offset;
     uint32_t expert = hold->key - flight->layer * pool->experts;
+    uint32_t dtype = find_tensors(model, hold, flight->layer, expert, tensors);
     *out = (moepage_plan_expert){
         .expert = expert,
-        .slot = (int32_t)hold->slot,
+        .slot = slot,
         .device = hold->shard,
-        .dtype = model->tensors[0].dtype,
+        .dtype = dtype,
         .first_row = flight->first_row[entry],
         .n_rows = flight->first_row[entry + 1] - flight->first_row[entry],
         .tensors = tensors,
     };
-    flight->expert_map[expert] = (int32_t)hold->slot;
+    flight->expert_map[expert] = slot;
 }
 
 void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_plan *plan)
@@ -180,6 +208,7 @@ moepage_status mp_session_next_group(struct moepage_session *session, uint32_t l
         return status;
     mp_plan_release(session, flight, flight->group);
     flight->group++;
+    flight->lies = false; /* whoever reads plans reads slots */
     status = mp_plan_hold(session, flight, flight->group);
     if (!status)
         status = mp_plan_hand_over(session, flight);

@@ -84,6 +84,9 @@ static moepage_status check_session(const moepage_session *session)
                        pool->experts, MP_PATH_EXPERTS);
     if (session->path)
         return mp_fail(MOEPAGE_E_STATE, "the session has been taken over by another path");
+    if (session->remapping)
+        return mp_fail(MOEPAGE_E_STATE, "remapping is on in the session: turn it off, what a path "
+                                        "routes is remapped by moepage_cuda_remap_run");
     if (session->step_open)
         return mp_fail(MOEPAGE_E_STATE, "a step is open: end or cancel it first");
     return MOEPAGE_OK;

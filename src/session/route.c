@@ -2,6 +2,9 @@
  * residency it takes no lock, allocates nothing and makes no system call. */
 #include "base/config.h"
 #include "base/status.h"
+#include "session/precision.h"
+#include "session/predicting.h"
+#include "session/remapping.h"
 #include "session/session.h"
 
 static moepage_status check_routing(struct moepage_session *session, uint32_t layer,
@@ -43,14 +46,14 @@ static moepage_status find_free_flight(struct moepage_session *session, uint32_t
 static void prefetch_ahead(struct moepage_session *session, uint32_t layer, uint32_t n_distinct)
 {
     struct moepage_expert_pool *pool = session->pool;
-    const mp_predictor *predictor = &mp_predictor_previous;
+    atomic_store_explicit(&session->client.layer, layer, memory_order_relaxed);
     mp_pool_unwant(pool, &session->client, layer);
     if (session->config.prefetch != MOEPAGE_PREFETCH_PREVIOUS)
         return;
-    predictor->observe(session->predictor_state, layer, session->distinct, n_distinct);
+    mp_previous_note(session->previous, layer, session->distinct, n_distinct);
     for (uint32_t d = 1; d <= session->config.prefetch_depth; d++) {
         uint32_t ahead = (layer + d) % pool->layers;
-        uint32_t n = predictor->predict(session->predictor_state, ahead, session->order);
+        uint32_t n = mp_previous_set(session->previous, ahead, session->order);
         for (uint32_t i = 0; i < n; i++)
             session->order[i] += ahead * pool->experts;
         session->step_stats.hint_experts +=
@@ -103,8 +106,12 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     flight->group = 0;
     flight->dropped = false;
     flight->planned = plan != NULL;
+    flight->lies = !plan && session->config.miss == MOEPAGE_MISS_HOST;
     flight->native = routing->stream;
-    status = mp_groups_collect(session, flight, routing, &n_distinct);
+    moepage_routing effective = *routing;
+    status = mp_remapping_apply(session, layer, &effective);
+    if (!status)
+        status = mp_groups_collect(session, flight, &effective, &n_distinct);
     flight->n_distinct = n_distinct;
     if (!status)
         status = form_groups(session, flight, n_distinct, plan != NULL);
@@ -119,8 +126,11 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     }
     flight->open = true;
     session->step_stats.layers++;
+    mp_remapping_routed(session);
+    mp_precision_routed(session, flight);
     if (session->config.prefetch != MOEPAGE_PREFETCH_OFF)
         prefetch_ahead(session, layer, n_distinct);
+    mp_predicting_routed(session, flight, routing);
     mp_streaming_routed(session, flight);
     if (session->trace)
         mp_trace_step_layer(session->trace, layer, routing->top_k, routing->ids, routing->weights,

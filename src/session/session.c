@@ -7,6 +7,9 @@
 #include "base/status.h"
 #include "device/cuda_ext.h"
 #include "kernels/fast_args.h"
+#include "session/precision.h"
+#include "session/predicting.h"
+#include "session/remapping.h"
 
 #define DEFAULT_MAX_TOKENS 256
 
@@ -24,12 +27,12 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
         config->max_sequences = config->max_tokens;
     if (!config->max_top_k)
         config->max_top_k = info->top_k;
-    if (!config->prefetch_depth)
+    if (!config->prefetch_depth && config->prefetch != MOEPAGE_PREFETCH_PREDICTOR)
         config->prefetch_depth = 1;
     if (config->max_top_k > info->experts)
         return mp_fail(MOEPAGE_E_ARGUMENT, "max_top_k is %u, a layer has only %u experts",
                        config->max_top_k, info->experts);
-    if (config->math > MOEPAGE_MATH_BF16_FAST || config->prefetch > MOEPAGE_PREFETCH_PREVIOUS ||
+    if (config->math > MOEPAGE_MATH_BF16_FAST || config->prefetch > MOEPAGE_PREFETCH_PREDICTOR ||
         config->grouping > MOEPAGE_GROUP_TOKENS)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "math %u, prefetch %u or grouping %u is none of the "
@@ -39,6 +42,11 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "regime is %u, it must be MOEPAGE_REGIME_AUTO, _CACHE or _STREAM",
                        config->regime);
+    if (config->miss > MOEPAGE_MISS_HOST || config->reserved)
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "miss is %u and reserved %u: they must be MOEPAGE_MISS_WAIT, _LOW or _HOST, and 0",
+            config->miss, config->reserved);
     uint32_t deepest = info->moe_layers > 1 ? info->moe_layers - 1 : 1;
     if (config->prefetch_depth > deepest)
         config->prefetch_depth = deepest;
@@ -108,6 +116,23 @@ static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *a
                            "sessions cannot step over %u devices one of which is %s: give each "
                            "device that is not the host a pool of its own",
                            pool->n_shards, device->name);
+    }
+    return MOEPAGE_OK;
+}
+
+/* Can every device have experts computed in host memory? */
+static moepage_status check_miss(const struct moepage_expert_pool *pool,
+                                 const moepage_session_config *config)
+{
+    for (uint32_t d = 0; d < pool->n_shards && config->miss == MOEPAGE_MISS_HOST; d++) {
+        const mp_device *device = pool->shards[d].home->device;
+        if (!(device->caps & MP_CAP_ON_HOST))
+            return mp_fail(
+                MOEPAGE_E_UNSUPPORTED,
+                "miss is MOEPAGE_MISS_HOST, but device %s has no experts computed in host "
+                "memory: host devices have, and simulated machines whose file says how "
+                "fast their host is",
+                device->name);
     }
     return MOEPAGE_OK;
 }
@@ -229,11 +254,10 @@ static moepage_status alloc_tables(struct moepage_session *session)
         ok = alloc_flight(session, &session->flights[i]);
     if (ok && (session->config.prefetch == MOEPAGE_PREFETCH_PREVIOUS ||
                session->config.regime != MOEPAGE_REGIME_CACHE)) {
-        const mp_predictor *predictor = &mp_predictor_previous;
-        session->predictor_state = mp_alloc(predictor->state_bytes(session->pool->layers, experts));
-        ok = session->predictor_state != NULL;
+        session->previous = mp_alloc(mp_previous_bytes(session->pool->layers, experts));
+        ok = session->previous != NULL;
         if (ok)
-            predictor->init(session->predictor_state, session->pool->layers, experts);
+            mp_previous_init(session->previous, session->pool->layers, experts);
     }
     return ok ? MOEPAGE_OK
               : mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session of %u tokens", tokens);
@@ -241,6 +265,7 @@ static moepage_status alloc_tables(struct moepage_session *session)
 
 static void free_parts(struct moepage_session *session)
 {
+    mp_predicting_close(session);
     if (session->kv)
         mp_kv_pool_leave(session->kv, &session->kv_reader);
     for (uint32_t d = 0; d < session->pool->n_shards; d++)
@@ -258,7 +283,8 @@ static void free_parts(struct moepage_session *session)
     mp_free(session->token_placed);
     mp_free(session->scan_token);
     mp_free(session->kv_uses);
-    mp_free(session->predictor_state);
+    mp_free(session->previous);
+    mp_remapping_close(session);
     mp_streaming_close(session);
     if (session->kv)
         atomic_fetch_sub(&session->kv->users, 1);
@@ -271,7 +297,11 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
     bool async = false;
     moepage_status status = mp_session_fill_defaults(pool->model, given, &config);
     if (!status)
+        status = mp_precision_check(pool, &config);
+    if (!status)
         status = check_caps(pool, &async);
+    if (!status)
+        status = check_miss(pool, &config);
     if (status)
         return status;
     struct moepage_session *session = mp_alloc(sizeof *session);
@@ -283,6 +313,7 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
         atomic_fetch_add(&kv->users, 1);
     session->config = config;
     session->async = async;
+    mp_operands_find(pool, config.miss == MOEPAGE_MISS_HOST, &session->operands);
     session->max_rows = config.max_tokens * config.max_top_k;
     session->max_entries = session->max_rows;
     if (config.grouping == MOEPAGE_GROUP_EXPERTS && session->max_entries > pool->experts)
@@ -297,6 +328,8 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
     status = mp_pool_join(pool, &session->client, two_steps);
     if (!status)
         status = mp_streaming_open(session);
+    if (!status)
+        status = mp_predicting_open(session);
     if (!status)
         status = choose_math(session);
     if (status)

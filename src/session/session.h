@@ -13,7 +13,8 @@
 #include "control/regime.h"
 #include "memory/expert_pool.h"
 #include "memory/kv_pool.h"
-#include "policy/predictor.h"
+#include "session/operands.h"
+#include "session/previous.h"
 #include "session/trace.h"
 
 #define MP_MAX_FLIGHTS 4
@@ -34,6 +35,7 @@ typedef struct mp_flight {
     bool overlap;   /* two groups may be held at once: one computes, the next loads */
     bool by_tokens; /* groups are of tokens, not of experts */
     bool planned;   /* the caller's own kernels read its slots */
+    bool lies;      /* what is not in a slot may be computed where it lies */
     bool streams;   /* the layer is served by streaming */
     void *native;   /* the stream that they run on */
     uint32_t layer;
@@ -80,6 +82,7 @@ struct moepage_session {
     moepage_session_config config; /* defaults filled in */
     uint32_t math;                 /* of launches: MOEPAGE_MATH_* as the devices tell them apart */
     uint64_t fast_bytes;           /* of scratch for math BF16_FAST; 0 = none */
+    mp_operands operands;          /* where launches find them */
     bool async;                    /* the devices' work outlasts the calls that submit it */
     uint32_t max_rows;             /* max_tokens * max_top_k */
     uint32_t max_entries;
@@ -90,6 +93,7 @@ struct moepage_session {
     uint8_t *scan_token; /* [max_tokens] 1 for tokens of prefill */
     bool any_scan, all_scan;
     bool prefill;          /* the open step is nothing but */
+    bool decode;           /* likewise: it has no token of prefill */
     mp_watch_use *kv_uses; /* [max_sequences] of the last step */
     uint32_t n_kv_uses;
     uint32_t kv_same; /* steps since they were counted as uses */
@@ -101,19 +105,21 @@ struct moepage_session {
     uint32_t *local;       /* [experts] index of an expert among the flight's, by stamp */
     uint32_t *local_stamp; /* [experts] */
     uint32_t stamp;
-    uint32_t *distinct;          /* [experts] ids in order of first appearance */
-    uint32_t *order;             /* [experts] scratch: ids reordered, predictions */
-    uint32_t *order_counts;      /* [experts] scratch */
-    uint32_t *counts;            /* [max_entries] rows per entry while sorting */
-    bool *token_placed;          /* [max_tokens] while grouping by tokens */
-    bool *launched;              /* [max_entries] during moepage_session_ffn */
-    void *predictor_state;       /* or NULL */
-    mp_regime_config regime;     /* of MOEPAGE_REGIME_AUTO */
-    mp_regime_layer *regimes;    /* [layers], or NULL */
-    double load_ns;              /* of one expert, as last seen; 0 = not known */
-    uint64_t mark_ns;            /* when the last layer was retired, or the step began */
-    uint64_t mark_stall_ns;      /* the open step's stalls until then */
-    struct moepage_trace *trace; /* or NULL */
+    uint32_t *distinct;               /* [experts] ids in order of first appearance */
+    uint32_t *order;                  /* [experts] scratch: ids reordered, predictions */
+    uint32_t *order_counts;           /* [experts] scratch */
+    uint32_t *counts;                 /* [max_entries] rows per entry while sorting */
+    bool *token_placed;               /* [max_tokens] while grouping by tokens */
+    bool *launched;                   /* [max_entries] during moepage_session_ffn */
+    mp_previous *previous;            /* or NULL */
+    struct mp_predicting *predicting; /* or NULL */
+    struct mp_remapping *remapping;   /* or NULL: it is off */
+    mp_regime_config regime;          /* of MOEPAGE_REGIME_AUTO */
+    mp_regime_layer *regimes;         /* [layers], or NULL */
+    double load_ns;                   /* of one expert, as last seen; 0 = not known */
+    uint64_t mark_ns;                 /* when the last layer was retired, or the step began */
+    uint64_t mark_stall_ns;           /* the open step's stalls until then */
+    struct moepage_trace *trace;      /* or NULL */
 };
 
 /* What a part of a session's block of workspace takes there. */

@@ -1,6 +1,8 @@
 /* Opening and closing steps and layers, hints, and the time they took. */
 #include "base/config.h"
 #include "base/status.h"
+#include "session/precision.h"
+#include "session/predicting.h"
 #include "session/session.h"
 
 #include <string.h>
@@ -107,9 +109,12 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
 {
     moepage_status status = check_step(session, step);
     if (!status)
+        status = mp_predicting_check(session, step);
+    if (!status)
         status = enter_kv(session, step);
     if (status)
         return status;
+    mp_precision_begin(session);
     session->n_tokens = step->n_tokens;
     mark_scan_tokens(session, step);
     mp_session_note_phase(session, step);
@@ -121,6 +126,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
     session->step_open = true;
     session->step_began_ns = mp_session_now_ns(session);
     mp_streaming_begin(session);
+    mp_predicting_begin(session, step);
     return MOEPAGE_OK;
 }
 
@@ -207,16 +213,29 @@ static void add_stats(moepage_session_stats *sum, const moepage_session_stats *o
     sum->hint_experts += one->hint_experts;
     sum->streamed_layers += one->streamed_layers;
     sum->regime_changes += one->regime_changes;
+    sum->low_experts += one->low_experts;
+    sum->low_rows += one->low_rows;
+    sum->host_experts += one->host_experts;
+    sum->remap_layers += one->remap_layers;
+    sum->remap_before += one->remap_before;
+    sum->remap_after += one->remap_after;
+    sum->remap_tokens += one->remap_tokens;
+    sum->remap_rows += one->remap_rows;
+    sum->remap_ns += one->remap_ns;
+    sum->predict_refused += one->predict_refused;
 }
 
-static void close_step(struct moepage_session *session)
+/* `whole`: every layer came to its end. */
+static void close_step(struct moepage_session *session, bool whole)
 {
     session->step_stats.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
+    mp_predicting_end(session, whole);
     mp_session_tell_step(session);
     add_stats(&session->stats, &session->step_stats);
     session->step_open = false;
     if (session->kv)
         mp_kv_pool_end_step(session->kv, &session->kv_reader, session->benches[0].last);
+    mp_precision_end(session);
     mp_pool_relieve(session->pool, &session->client);
 }
 
@@ -235,7 +254,7 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
         if (status)
             return status;
     }
-    close_step(session);
+    close_step(session, true);
     if (session->trace)
         mp_trace_step_end(session->trace);
     return MOEPAGE_OK;
@@ -253,7 +272,7 @@ moepage_status mp_session_cancel(struct moepage_session *session)
     }
     mp_pool_unwant(session->pool, &session->client, UINT32_MAX);
     if (session->step_open)
-        close_step(session);
+        close_step(session, false);
     if (session->trace)
         mp_trace_step_cancel(session->trace);
     return MOEPAGE_OK;

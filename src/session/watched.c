@@ -39,8 +39,12 @@ void mp_session_tell_kv(struct moepage_session *session, const moepage_step *ste
 void mp_session_note_phase(struct moepage_session *session, const moepage_step *step)
 {
     session->prefill = step->n_sequences > 0 || step->phase == MOEPAGE_PHASE_PREFILL;
-    for (uint32_t i = 0; i < step->n_sequences; i++)
-        session->prefill &= step->sequences[i].phase == MOEPAGE_PHASE_PREFILL;
+    session->decode = step->n_sequences > 0 || step->phase == MOEPAGE_PHASE_DECODE;
+    for (uint32_t i = 0; i < step->n_sequences; i++) {
+        bool prefill = step->sequences[i].phase == MOEPAGE_PHASE_PREFILL;
+        session->prefill &= prefill;
+        session->decode &= !prefill || step->sequences[i].n_tokens == 0;
+    }
 }
 
 void mp_session_tell_step(const struct moepage_session *session)

@@ -133,6 +133,30 @@ static void test_session_alloc_session_creation_leaves_nothing(void **state)
     }
 }
 
+static moepage_session *remapped;
+
+static moepage_status turn_on_remap(void)
+{
+    moepage_remap_config config = {.struct_size = sizeof config, .alpha = 1, .beta = 2};
+    moepage_status status = moepage_session_set_remap(remapped, &config);
+    alloc_fault.countdown = 0;
+    if (!status)
+        assert_int_equal(moepage_session_set_remap(remapped, NULL), MOEPAGE_OK);
+    return status;
+}
+
+static void test_session_alloc_remapping_that_fails_stays_off(void **state)
+{
+    (void)state;
+    open_rig(1);
+    remapped = pool_rig_session(&rig, NULL);
+    uint64_t once = fail_each(turn_on_remap, false);
+    assert_int_equal(fail_each(turn_on_remap, true), once);
+    assert_true(once >= 7);
+    assert_int_equal(moepage_session_destroy(remapped), MOEPAGE_OK);
+    close_rig();
+}
+
 /* Once it is created, a session allocates no more. */
 static void test_session_alloc_steps_need_no_memory(void **state)
 {
@@ -166,6 +190,7 @@ int main(void)
         cmocka_unit_test(test_session_alloc_pool_creation_leaves_nothing),
         cmocka_unit_test(test_session_alloc_tiered_pool_creation_leaves_nothing),
         cmocka_unit_test(test_session_alloc_session_creation_leaves_nothing),
+        cmocka_unit_test(test_session_alloc_remapping_that_fails_stays_off),
         cmocka_unit_test(test_session_alloc_steps_need_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,6 +122,8 @@ uint32_t sim_cuda_streams(void);
 mp_cu_stream sim_cuda_stream_at(uint32_t index);
 /* Operations that a stream has not finished. */
 uint64_t sim_cuda_pending(mp_cu_stream stream);
+/* Threads inside the driver that wait for operations which have not finished. */
+uint32_t sim_cuda_waiting(void);
 
 /* ---- Memory ----------------------------------------------------------------------------- */
 

@@ -164,12 +164,42 @@ void sim_stream_submit(mp_cu_stream stream, const sim_work *work)
     append(stream, work);
 }
 
+/* A thread that waits for a stream; on its own stack. With sim_lock. */
+typedef struct waiter {
+    struct waiter *next;
+    mp_cu_stream stream;
+    uint64_t seq;
+} waiter;
+
+static waiter *waiters;
+
+static void wait_as(waiter *self)
+{
+    waiter **link = &waiters;
+    waiters = self;
+    while (self->stream->done < self->seq)
+        pthread_cond_wait(&sim_progress, &sim_lock);
+    while (*link != self)
+        link = &(*link)->next;
+    *link = self->next;
+}
+
 /* Until `seq` is done, or the context has failed. */
 static mp_cu_result wait_until(mp_cu_stream stream, uint64_t seq)
 {
-    while (stream->done < seq)
-        pthread_cond_wait(&sim_progress, &sim_lock);
+    if (stream->done < seq)
+        wait_as(&(waiter){.next = waiters, .stream = stream, .seq = seq});
     return stream->context->sticky;
+}
+
+uint32_t sim_cuda_waiting(void)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&sim_lock);
+    for (const waiter *w = waiters; w; w = w->next)
+        n += w->stream->done < w->seq;
+    pthread_mutex_unlock(&sim_lock);
+    return n;
 }
 
 void sim_stream_join(mp_cu_stream stream)

@@ -1,5 +1,7 @@
 /* Sessions on a device whose work outlasts the calls that submit it: what is ordered by streams
  * alone. Over the simulated driver, whose streams can be held still. */
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +13,7 @@
 
 #include "device.h"
 #include "device_rig.h"
+#include "issue.h"
 #include "memory/expert_pool.h"
 #include "memory/home.h"
 #include "pool_rig.h"
@@ -226,6 +229,143 @@ static void test_cuda_session_keeps_plans_whose_stream_is_captured(void **state)
     close_all();
 }
 
+/* ---- calls that wait ---- */
+
+static mp_cu_stream demand_bus(void)
+{
+    return mp_cuda_stream_of(rig.pool->shards[0].pipes[MP_PIPE_DEMAND].bus)->handle;
+}
+
+/* Until no stream has anything left to do, the library's own included: no slot has late readers. */
+static void drain_streams(void)
+{
+    for (uint32_t i = 0; i < sim_cuda_streams(); i++)
+        while (sim_cuda_pending(sim_cuda_stream_at(i)))
+            sched_yield();
+}
+
+/* Lets the bus do what it can while a call is made that waits for it. */
+typedef struct bus_driver {
+    pthread_t thread;
+    _Atomic bool returned; /* the call */
+    bool waited, stuck;    /* it did; and for something that the bus could not do */
+} bus_driver;
+
+static void *drive_bus(void *arg)
+{
+    bus_driver *bus = arg;
+    while (!atomic_load(&bus->returned) && !sim_cuda_waiting())
+        sched_yield();
+    bus->waited = !atomic_load(&bus->returned);
+    while (sim_cuda_step(demand_bus()))
+        ;
+    while (!atomic_load(&bus->returned) && !bus->stuck) {
+        bus->stuck = sim_cuda_waiting() > 0;
+        sched_yield();
+    }
+    if (bus->stuck)
+        sim_cuda_hold_all(false);
+    return NULL;
+}
+
+static void drive_begin(bus_driver *bus)
+{
+    *bus = (bus_driver){.stuck = false};
+    assert_int_equal(pthread_create(&bus->thread, NULL, drive_bus, bus), 0);
+}
+
+/* The call has returned: it has waited for the bus, and for nothing behind it. */
+static void drive_end(bus_driver *bus)
+{
+    atomic_store(&bus->returned, true);
+    assert_int_equal(pthread_join(bus->thread, NULL), 0);
+    assert_true(bus->waited);
+    assert_false(bus->stuck);
+}
+
+/* Plans an expert, puts the reading of it on the caller's stream, and lets go of it. */
+static void plan_one(int32_t expert, unsigned char *seen)
+{
+    moepage_plan plan = {.struct_size = sizeof plan};
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(route_on(native, 0, &expert, 1, &plan), MOEPAGE_OK);
+    read_on_native(&plan.experts[0], seen + (uint64_t)expert * tensor_bytes());
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+}
+
+/* Two slots: the first one's expert has landed, the second one's is on the bus, and the caller's
+ * stream has still to read both. Who needs both slots waits for that load, not for the one that the
+ * first slot got meanwhile, behind the caller's stream. */
+static void test_cuda_session_waits_for_no_load_behind_the_callers_stream(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 8, .pack_forms = 1u << MOEPAGE_FORM_DENSE},
+             &(pool_rig_config){.slots = 2, .host_experts = LAYERS * EXPERTS});
+    uint64_t bytes = tensor_bytes();
+    unsigned char *seen = pinned(EXPERTS * bytes);
+    for (int32_t e = 0; e < 4; e++) { /* into the host tier */
+        plan_one(e, seen);
+        drain_streams();
+        pool_rig_wait(&rig);
+    }
+    memset(seen, 0xee, EXPERTS * bytes);
+    sim_cuda_hold(native);
+    sim_cuda_hold(demand_bus());
+    plan_one(0, seen);
+    plan_one(1, seen);
+    while (pool_rig_state(&rig, 0, 0) != MOEPAGE_EXPERT_RESIDENT) {
+        sim_cuda_step(demand_bus());
+        pool_rig_info(&rig); /* looks at what has landed */
+    }
+    assert_int_equal(pool_rig_state(&rig, 0, 1), MOEPAGE_EXPERT_LOADING);
+
+    const int32_t ids[] = {2, 3};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    bus_driver bus;
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    drive_begin(&bus);
+    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
+    drive_end(&bus);
+    for (uint32_t i = 0; i < 2; i++)
+        read_on_native(&plan.experts[i], seen + plan.experts[i].expert * bytes);
+    sim_cuda_hold_all(false);
+    sync_native();
+    for (uint32_t e = 0; e < 4; e++)
+        assert_memory_equal(seen + e * bytes, bank_model_tensor(&bank, 0, e, 0), bytes);
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    unpin(seen);
+    close_all();
+}
+
+/* The failure is known as soon as the host has tried to read; the bus is still far from where it
+ * could say so. Who asks again is not given the old failure. */
+static void test_cuda_session_tries_again_what_failed_before_the_bus_has_passed(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 9, .callback = true}, &(pool_rig_config){.slots = 3});
+    const int32_t ids[] = {5};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    bus_driver bus;
+    sim_cuda_hold(demand_bus());
+    atomic_store(&bank.fail_key, 5);
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    assert_int_equal(route_on(native, 0, ids, 1, &plan), MOEPAGE_E_CALLBACK);
+    atomic_store(&bank.fail_key, UINT32_MAX);
+    drive_begin(&bus);
+    moepage_status status = route_on(native, 0, ids, 1, &plan);
+    drive_end(&bus);
+    assert_int_equal(status, MOEPAGE_OK);
+    sim_cuda_hold_all(false);
+    sync_native();
+    assert_true(pool_rig_holds(&rig, 0, &plan.experts[0]));
+    assert_int_equal(pool_rig_info(&rig).failed_loads, 1);
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    close_all();
+}
+
 /* ---- the library's own experts ---- */
 
 /* The caller's kernels read a plan's slots on one stream, and it gives the layer to the library on
@@ -371,6 +511,8 @@ int main(void)
         cmocka_unit_test(test_cuda_session_plans_do_not_wait_for_the_bus),
         cmocka_unit_test(test_cuda_session_refuses_streams_that_are_captured),
         cmocka_unit_test(test_cuda_session_keeps_plans_whose_stream_is_captured),
+        cmocka_unit_test(test_cuda_session_waits_for_no_load_behind_the_callers_stream),
+        cmocka_unit_test(test_cuda_session_tries_again_what_failed_before_the_bus_has_passed),
         cmocka_unit_test(test_cuda_session_runs_a_planned_layer_behind_the_plans_readers),
         cmocka_unit_test(test_cuda_session_steps_run_ahead_of_the_device),
         cmocka_unit_test(test_cuda_session_failed_reads_are_the_call_s_own),

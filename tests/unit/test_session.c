@@ -66,9 +66,9 @@ static void test_session_create_refuses_bad_configs(void **state)
     config = (moepage_session_config){.struct_size = sizeof config, .math = 3};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
                    "math 3");
-    config = (moepage_session_config){.struct_size = sizeof config, .prefetch = 3};
+    config = (moepage_session_config){.struct_size = sizeof config, .prefetch = 4};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
-                   "prefetch 3");
+                   "prefetch 4");
     config = (moepage_session_config){.struct_size = sizeof config, .grouping = 2};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
                    "grouping 2");

@@ -1,0 +1,51 @@
+/* operands.h — where the SwiGLU operands of a held expert are: in an image of any form that a pool
+ * serves, or, of a checkpoint, in the pieces that it consists of. Worked out once per session: all
+ * experts of a model are laid out alike. */
+#ifndef MP_SESSION_OPERANDS_H
+#define MP_SESSION_OPERANDS_H
+
+#include "device/kernels.h"
+#include "memory/expert_pool.h"
+
+#define MP_OPERANDS 9 /* pointers of an mp_ffn_expert */
+
+/* Images of one form. */
+typedef struct mp_image_layout {
+    mp_ffn_layout ffn; /* offsets in the image; `supported` is 0 where there are none */
+    uint32_t form;     /* of the matrices, as kernels see it: an integer form, or DENSE */
+    uint32_t group;
+} mp_image_layout;
+
+/* Experts that lie in pieces: which piece each operand is in, and how far. */
+typedef struct mp_piece_layout {
+    bool supported;
+    uint32_t piece[MP_OPERANDS]; /* UINT32_MAX: there is none */
+    uint64_t at[MP_OPERANDS];
+} mp_piece_layout;
+
+/* Experts that one launch can take: in one form, computed in one place. */
+typedef struct mp_lot {
+    uint32_t form;
+    bool on_host;
+} mp_lot;
+
+#define MP_MOST_LOTS 3
+
+typedef struct mp_operands {
+    mp_image_layout images[MP_FORMS];
+    mp_piece_layout pieces;
+    mp_lot lots[MP_MOST_LOTS]; /* that the session's holds can be of */
+    uint32_t n_lots;
+} mp_operands;
+
+/* Of a session over this pool; `on_host`: it computes experts where they lie too. */
+void mp_operands_find(const struct moepage_expert_pool *pool, bool on_host, mp_operands *out);
+
+/* UNSUPPORTED unless the library's kernels can run all forms that the pool serves. */
+moepage_status mp_operands_check(const mp_operands *operands, const struct moepage_model *model);
+
+/* The operands of a held expert; its rows are left alone. */
+void mp_operands_of(const mp_operands *operands, const struct moepage_expert_pool *pool,
+                    const mp_hold *hold, mp_ffn_expert *out);
+
+#endif

@@ -1,0 +1,312 @@
+/* What a session computes over a pool with two versions of its experts: bit for bit what the versions
+ * that the step's plan shows say, decoded one weight at a time, in the library's order of sums. */
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/host_kernels.h"
+#include "model/model.h"
+#include "numbers.h"
+#include "versions_rig.h"
+
+#define LAYERS 3
+#define EXPERTS 8
+#define TOP_K 3
+#define TOKENS 9
+#define HIDDEN 70
+#define INTERMEDIATE 45
+#define ROWS (TOKENS * TOP_K)
+#define MOST_STEPS 100000
+
+/* ---- one expert, as F32 ---- */
+
+typedef struct plain_expert {
+    float *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    const float *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+} plain_expert;
+
+static uint32_t form_of(uint32_t dtype)
+{
+    switch (dtype) {
+    case MOEPAGE_DTYPE_INT8: return MOEPAGE_FORM_INT8;
+    case MOEPAGE_DTYPE_INT4: return MOEPAGE_FORM_INT4;
+    case MOEPAGE_DTYPE_INT2: return MOEPAGE_FORM_INT2;
+    default: return MOEPAGE_FORM_DENSE;
+    }
+}
+
+/* Matrices are in the version's form, biases in the checkpoint's. */
+static float *widen(const versions_rig *rig, const moepage_expert_tensor *tensor, uint32_t form,
+                    const void *in)
+{
+    const uint64_t columns = tensor->rank == 2 ? tensor->shape[1] : 1;
+    float *out = malloc(tensor->shape[0] * columns * sizeof *out);
+    assert_non_null(out);
+    if (form == MOEPAGE_FORM_DENSE || tensor->rank != 2) {
+        for (uint64_t i = 0; i < tensor->shape[0] * columns; i++)
+            out[i] = num_get(tensor->dtype, in, i);
+        return out;
+    }
+    const mp_quant_shape shape = {tensor->shape[0], columns, mp_quant_bits_of(form),
+                                  mp_model_group(rig->bank.model, form)};
+    for (uint64_t r = 0; r < tensor->shape[0]; r++)
+        mp_quant_decode_row(&shape, in, r, 0, columns, out + r * columns);
+    return out;
+}
+
+static void take(plain_expert *to, uint32_t role, const float *values)
+{
+    switch (role) {
+    case MOEPAGE_ROLE_GATE_UP:
+        to->gate = values;
+        to->up = values + INTERMEDIATE * HIDDEN;
+        break;
+    case MOEPAGE_ROLE_GATE: to->gate = values; break;
+    case MOEPAGE_ROLE_UP: to->up = values; break;
+    case MOEPAGE_ROLE_DOWN: to->down = values; break;
+    case MOEPAGE_ROLE_GATE_UP_BIAS:
+        to->gate_bias = values;
+        to->up_bias = values + INTERMEDIATE;
+        break;
+    case MOEPAGE_ROLE_GATE_BIAS: to->gate_bias = values; break;
+    case MOEPAGE_ROLE_UP_BIAS: to->up_bias = values; break;
+    case MOEPAGE_ROLE_DOWN_BIAS: to->down_bias = values; break;
+    default: fail_msg("role %u", role);
+    }
+}
+
+static void open_plain(const versions_rig *rig, const moepage_plan_expert *expert,
+                       plain_expert *out)
+{
+    *out = (plain_expert){0};
+    for (uint32_t t = 0; t < rig->bank.n_tensors; t++) {
+        const moepage_expert_tensor *tensor = &rig->bank.tensors[t];
+        out->tensors[t] = widen(rig, tensor, form_of(expert->dtype), expert->tensors[t]);
+        take(out, tensor->role, out->tensors[t]);
+    }
+}
+
+static void close_plain(plain_expert *expert)
+{
+    for (uint32_t t = 0; t < MOEPAGE_MAX_EXPERT_TENSORS; t++)
+        free(expert->tensors[t]);
+}
+
+/* ---- a layer by the definition ---- */
+
+typedef struct inputs {
+    float x[TOKENS * HIDDEN];
+    int32_t ids[ROWS];
+    float weights[ROWS];
+} inputs;
+
+static void run_portable(mp_kernel kernel, const mp_kernel_args *args)
+{
+    const mp_host_kernel_set *set = mp_host_kernels_find("portable");
+    for (uint32_t phase = 0; phase < mp_host_kernel_phases(kernel); phase++)
+        mp_host_kernel_run(set, kernel, args, phase, 0, 1);
+}
+
+/* One expert at a time. */
+static void add_expert(const versions_rig *rig, const moepage_plan_expert *shown, uint32_t math,
+                       const inputs *in, const void *x, float *partial)
+{
+    plain_expert plain;
+    uint32_t rows[ROWS], n = 0;
+    float inner[ROWS * INTERMEDIATE];
+    for (uint32_t r = 0; r < ROWS; r++)
+        if (in->ids[r] == (int32_t)shown->expert)
+            rows[n++] = r;
+    assert_int_equal(n, shown->n_rows);
+    open_plain(rig, shown, &plain);
+    const mp_ffn_expert expert = {.gate = plain.gate,
+                                  .up = plain.up,
+                                  .down = plain.down,
+                                  .gate_bias = plain.gate_bias,
+                                  .up_bias = plain.up_bias,
+                                  .down_bias = plain.down_bias,
+                                  .n_rows = n};
+    const mp_kernel_args args = {.experts = {.x = x,
+                                             .experts = &expert,
+                                             .rows = rows,
+                                             .inner = inner,
+                                             .partial = partial,
+                                             .n_experts = 1,
+                                             .top_k = TOP_K,
+                                             .hidden = HIDDEN,
+                                             .intermediate = INTERMEDIATE,
+                                             .dtype = MOEPAGE_DTYPE_F32,
+                                             .math = math}};
+    run_portable(MP_KERNEL_EXPERTS, &args);
+    close_plain(&plain);
+}
+
+static void run_layer(const versions_rig *rig, const moepage_plan *plan, uint32_t math,
+                      const inputs *in, float *y)
+{
+    float partial[ROWS * HIDDEN], x[TOKENS * HIDDEN];
+    const mp_kernel_args enter = {.convert = {.x = in->x,
+                                              .x_stride = HIDDEN,
+                                              .x_dtype = MOEPAGE_DTYPE_F32,
+                                              .math = math,
+                                              .n_tokens = TOKENS,
+                                              .hidden = HIDDEN,
+                                              .out = x}};
+    run_portable(MP_KERNEL_CONVERT, &enter);
+    for (uint32_t e = 0; e < plan->n_experts; e++)
+        add_expert(rig, &plan->experts[e], math, in, x, partial);
+    const mp_kernel_args leave = {.combine = {.partial = partial,
+                                              .weights = in->weights,
+                                              .ids = in->ids,
+                                              .y = y,
+                                              .y_stride = HIDDEN,
+                                              .y_dtype = MOEPAGE_DTYPE_F32,
+                                              .n_tokens = TOKENS,
+                                              .top_k = TOP_K,
+                                              .hidden = HIDDEN}};
+    run_portable(MP_KERNEL_COMBINE, &leave);
+}
+
+/* ---- a session ---- */
+
+/* Tokens keep to the lower ids at first, then to the upper ones. */
+static void fill_inputs(const versions_rig *rig, uint64_t *random, uint32_t step, inputs *in)
+{
+    bank_model_route(&rig->bank, random, TOKENS, TOP_K, true, in->ids, in->weights);
+    for (uint32_t r = 0; r < ROWS; r++)
+        if (in->ids[r] >= 0 && bank_below(random, 8) > 0)
+            in->ids[r] = (int32_t)(r % TOP_K) + (step / 12 % 2 ? 4 : 0);
+    for (uint32_t t = 0; t < TOKENS; t++) /* no id twice */
+        for (uint32_t k = 1; k < TOP_K; k++)
+            for (uint32_t j = 0; j < k; j++)
+                if (in->ids[t * TOP_K + k] == in->ids[t * TOP_K + j])
+                    in->ids[t * TOP_K + k] = MOEPAGE_NO_EXPERT;
+    for (uint32_t i = 0; i < TOKENS * HIDDEN; i++)
+        in->x[i] = num_random();
+}
+
+/* How many of the layer's experts were in either version. */
+typedef struct seen {
+    uint32_t high, low, mixed;
+} seen;
+
+static void check_layer(versions_rig *rig, moepage_session *session, uint32_t layer, uint32_t math,
+                        const inputs *in, seen *counts)
+{
+    float y[TOKENS * HIDDEN], want[TOKENS * HIDDEN];
+    moepage_plan plan = {.struct_size = sizeof plan};
+    const moepage_routing routing = {.struct_size = sizeof routing,
+                                     .top_k = TOP_K,
+                                     .ids = in->ids,
+                                     .weights = in->weights};
+    const moepage_ffn ffn = {.struct_size = sizeof ffn,
+                             .dtype = MOEPAGE_DTYPE_F32,
+                             .x = in->x,
+                             .y = y};
+    assert_int_equal(moepage_session_route(session, layer, &routing, &plan), MOEPAGE_OK);
+    assert_int_equal(plan.n_groups, 1);
+    uint32_t low = 0;
+    for (uint32_t e = 0; e < plan.n_experts; e++)
+        low += versions_rig_check(rig, layer, &plan.experts[e]) == rig->precision.lo_form;
+    run_layer(rig, &plan, math, in, want);
+    if (moepage_session_ffn(session, layer, &ffn))
+        fail_msg("%s", moepage_last_error());
+    assert_memory_equal(y, want, sizeof y);
+    assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+    counts->low += low;
+    counts->high += plan.n_experts - low;
+    counts->mixed += low > 0 && low < plan.n_experts;
+}
+
+static void run_steps(versions_rig *rig, uint32_t math)
+{
+    moepage_session_config config = {.struct_size = sizeof config,
+                                     .max_tokens = TOKENS,
+                                     .max_top_k = TOP_K,
+                                     .math = math,
+                                     .regime = MOEPAGE_REGIME_CACHE};
+    moepage_session *session = NULL;
+    if (moepage_session_create(rig->pool, NULL, &config, &session))
+        fail_msg("%s", moepage_last_error());
+    uint64_t random = 17;
+    seen all = {0};
+    uint32_t step = 0;
+    for (; step < 24 || (all.mixed < 10 && step < MOST_STEPS); step++) {
+        const moepage_step begin = {.struct_size = sizeof begin, .n_tokens = TOKENS};
+        moepage_session_stats stats = {.struct_size = sizeof stats};
+        seen now = {0};
+        inputs in;
+        fill_inputs(rig, &random, step, &in);
+        assert_int_equal(moepage_session_begin(session, &begin), MOEPAGE_OK);
+        for (uint32_t l = 0; l < LAYERS; l++)
+            check_layer(rig, session, l, math, &in, &now);
+        assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
+        assert_int_equal(stats.low_experts, now.low);
+        assert_int_equal(stats.routed, now.low + now.high);
+        assert_int_equal(stats.demand_bytes, 0);
+        all.low += now.low;
+        all.high += now.high;
+        all.mixed += now.mixed;
+        sched_yield();
+    }
+    assert_true(all.mixed >= 10); /* launches of both forms in one layer */
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+}
+
+static void try_shape(bool split, bool bias, uint32_t dtype, const moepage_precision_config *how,
+                      uint32_t math)
+{
+    versions_rig rig;
+    bank_shape shape = {.layers = LAYERS,
+                        .experts = EXPERTS,
+                        .top_k = TOP_K,
+                        .hidden = HIDDEN,
+                        .intermediate = INTERMEDIATE,
+                        .dtype = dtype,
+                        .split = split,
+                        .bias = bias,
+                        .seed = 5};
+    versions_rig_open(&rig, &shape, how);
+    run_steps(&rig, math);
+    versions_rig_close(&rig);
+}
+
+/* ---- tests ---- */
+
+static void test_version_outputs_are_those_of_the_versions_shown(void **state)
+{
+    (void)state;
+    static const uint32_t low[] = {MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2};
+    for (uint32_t i = 0; i < 12; i++) {
+        const moepage_precision_config how = {.lo_form = low[i % 3], .hi_experts = 3};
+        try_shape(i & 1, i & 2, i & 4 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32, &how,
+                  i < 6 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16);
+    }
+}
+
+static void test_version_outputs_high_versions_may_be_integers_too(void **state)
+{
+    (void)state;
+    const moepage_precision_config how[] = {
+        {.hi_form = MOEPAGE_FORM_INT8, .lo_form = MOEPAGE_FORM_INT4, .hi_experts = 3},
+        {.hi_form = MOEPAGE_FORM_INT4, .lo_form = MOEPAGE_FORM_INT2, .hi_experts = 3},
+        {.hi_form = MOEPAGE_FORM_INT8, .lo_form = MOEPAGE_FORM_INT2, .hi_experts = 3}};
+    for (uint32_t i = 0; i < 3; i++)
+        try_shape(i & 1, !(i & 1), MOEPAGE_DTYPE_BF16, &how[i],
+                  i == 1 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_version_outputs_are_those_of_the_versions_shown),
+        cmocka_unit_test(test_version_outputs_high_versions_may_be_integers_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,189 @@
+/* A pool with two versions of every expert, and the look at its plans. */
+#include "versions_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+
+#define WORKSPACE_BYTES (4u << 20)
+#define ALL_FORMS                                                                   \
+    (1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4 | \
+     1u << MOEPAGE_FORM_INT2)
+
+void versions_rig_open_over(versions_rig *rig, moepage_model *model,
+                            const moepage_precision_config *precision, uint64_t slots)
+{
+    rig->precision = *precision;
+    rig->precision.struct_size = sizeof rig->precision;
+    rig->precision.lo_form = precision->lo_form ? precision->lo_form : MOEPAGE_FORM_INT2;
+    rig->precision.interval_us = precision->interval_us ? precision->interval_us : 1;
+    moepage_expert_pool_config pool = {.struct_size = sizeof pool,
+                                       .slots = slots,
+                                       .precision = &rig->precision};
+    uint64_t arena = 0, workspace = 0;
+    if (moepage_expert_pool_sizes(model, &pool, 1, &workspace, &arena))
+        fail_msg("sizes: %s", moepage_last_error());
+    moepage_device_config device = {.struct_size = sizeof device,
+                                    .threads = 1,
+                                    .workspace_bytes = WORKSPACE_BYTES,
+                                    .budget_bytes = WORKSPACE_BYTES + workspace + arena};
+    assert_int_equal(moepage_device_open("host", &device, &rig->device), MOEPAGE_OK);
+    if (moepage_expert_pool_create(&rig->device, 1, model, &pool, &rig->pool))
+        fail_msg("no pool: %s", moepage_last_error());
+    rig->n_high = rig->precision.hi_experts;
+}
+
+void versions_rig_open(versions_rig *rig, const bank_shape *shape,
+                       const moepage_precision_config *precision)
+{
+    *rig = (versions_rig){0};
+    bank_shape own = shape ? *shape : (bank_shape){0};
+    own.layers = own.layers ? own.layers : 3;
+    own.experts = own.experts ? own.experts : 8;
+    own.top_k = own.top_k ? own.top_k : 2;
+    own.hidden = own.hidden ? own.hidden : 64;
+    own.intermediate = own.intermediate ? own.intermediate : 32;
+    own.dtype = own.dtype ? own.dtype : MOEPAGE_DTYPE_BF16;
+    own.pack_forms = own.pack_forms ? own.pack_forms : ALL_FORMS;
+    own.bias = true;
+    own.seed = own.seed ? own.seed : 11;
+    bank_model_open(&rig->bank, &own);
+    versions_rig_open_over(rig, rig->bank.model, precision, 0);
+}
+
+void versions_rig_close(versions_rig *rig)
+{
+    moepage_device_info device = {.struct_size = sizeof device};
+    assert_int_equal(moepage_device_get_info(rig->device, &device), MOEPAGE_OK);
+    assert_true(device.peak_bytes <= device.budget_bytes);
+    assert_int_equal(moepage_expert_pool_destroy(rig->pool), MOEPAGE_OK);
+    assert_int_equal(moepage_device_get_info(rig->device, &device), MOEPAGE_OK);
+    assert_int_equal(device.used_bytes, 0);
+    assert_int_equal(moepage_device_close(rig->device), MOEPAGE_OK);
+    if (rig->bank.model)
+        bank_model_close(&rig->bank);
+}
+
+moepage_expert_pool_info versions_rig_info(versions_rig *rig)
+{
+    moepage_expert_pool_info info = {.struct_size = sizeof info};
+    assert_int_equal(moepage_expert_pool_get_info(rig->pool, &info), MOEPAGE_OK);
+    return info;
+}
+
+moepage_session *versions_rig_session(versions_rig *rig, uint32_t max_tokens)
+{
+    moepage_model_info info = {.struct_size = sizeof info};
+    moepage_session *session = NULL;
+    assert_int_equal(moepage_model_get_info(rig->pool->model, &info), MOEPAGE_OK);
+    moepage_session_config config = {.struct_size = sizeof config,
+                                     .max_tokens = max_tokens,
+                                     .max_top_k = info.experts};
+    if (moepage_session_create(rig->pool, NULL, &config, &session))
+        fail_msg("no session: %s", moepage_last_error());
+    return session;
+}
+
+static uint32_t form_of(uint32_t dtype)
+{
+    switch (dtype) {
+    case MOEPAGE_DTYPE_INT8: return MOEPAGE_FORM_INT8;
+    case MOEPAGE_DTYPE_INT4: return MOEPAGE_FORM_INT4;
+    case MOEPAGE_DTYPE_INT2: return MOEPAGE_FORM_INT2;
+    default: return MOEPAGE_FORM_DENSE;
+    }
+}
+
+uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
+                            const moepage_plan_expert *expert)
+{
+    const struct moepage_model *model = rig->pool->model;
+    uint32_t form = form_of(expert->dtype);
+    uint64_t room = mp_model_image_room(model, form), read_bytes;
+    unsigned char *image = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+    mp_image where;
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    assert_non_null(image);
+    assert_int_equal(mp_model_read_image(model, layer, expert->expert, form, image, room,
+                                         &read_bytes),
+                     MOEPAGE_OK);
+    mp_model_find_image(model, layer, expert->expert, form, &where);
+    if (form != MOEPAGE_FORM_DENSE)
+        mp_model_find_parts(model, layer, expert->expert, form, parts);
+    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
+        bool dense = form == MOEPAGE_FORM_DENSE;
+        uint64_t offset = dense ? model->tensors[t].offset : parts[t].offset;
+        uint64_t bytes = dense ? model->tensors[t].bytes : parts[t].bytes;
+        if (memcmp(expert->tensors[t], image + where.skew + offset, bytes) != 0)
+            fail_msg("tensor %u of expert %u of layer %u is not what the file has in form %u", t,
+                     expert->expert, layer, form);
+    }
+    free(image);
+    return form;
+}
+
+void versions_rig_layer(versions_rig *rig, moepage_session *session, uint32_t layer,
+                        const int32_t *ids, uint32_t n, uint8_t *forms)
+{
+    float weights[64];
+    assert_true(n <= 64);
+    for (uint32_t i = 0; i < n; i++)
+        weights[i] = 1.0f / (float)n;
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = n,
+                               .ids = ids,
+                               .weights = weights};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    if (moepage_session_route(session, layer, &routing, &plan))
+        fail_msg("layer %u: %s", layer, moepage_last_error());
+    assert_int_equal(plan.n_groups, 1);
+    assert_int_equal(plan.n_experts, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const moepage_plan_expert *expert = &plan.experts[i];
+        uint32_t form = versions_rig_check(rig, layer, expert);
+        assert_int_equal(expert->expert, ids[i]);
+        assert_int_equal(plan.expert_map[expert->expert], expert->slot);
+        if (form == rig->precision.lo_form)
+            assert_int_equal(expert->slot, -1);
+        else
+            assert_true(expert->slot >= 0);
+        if (forms)
+            forms[i] = (uint8_t)form;
+    }
+    assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+}
+
+moepage_session_stats versions_rig_step(versions_rig *rig, moepage_session *session,
+                                        const int32_t *ids, uint32_t n)
+{
+    moepage_session_stats stats = {.struct_size = sizeof stats};
+    moepage_step step = {.struct_size = sizeof step, .n_tokens = 1};
+    if (moepage_session_begin(session, &step))
+        fail_msg("no step: %s", moepage_last_error());
+    for (uint32_t l = 0; l < rig->pool->layers; l++)
+        versions_rig_layer(rig, session, l, ids, n, NULL);
+    assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
+    assert_int_equal(stats.stall_ns, 0);
+    assert_int_equal(stats.demand_bytes, 0);
+    assert_int_equal(stats.misses + stats.late, 0);
+    assert_int_equal(stats.hits + stats.low_experts, stats.routed);
+    return stats;
+}
+
+uint32_t versions_rig_count_high(versions_rig *rig, uint32_t layer)
+{
+    struct moepage_expert_pool *pool = rig->pool;
+    uint32_t n = 0;
+    pthread_mutex_lock(&pool->lock); /* one that goes and one that comes are not counted both */
+    for (uint32_t e = 0; e < pool->experts; e++)
+        n += atomic_load(&pool->entry[layer * pool->experts + e]) != MP_NO_SLOT;
+    pthread_mutex_unlock(&pool->lock);
+    return n;
+}
