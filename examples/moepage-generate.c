@@ -113,6 +113,9 @@ static int open_decoder(app *a)
                                    .kv = a->host.kv,
                                    .math = a->opts.math,
                                    .hints = a->opts.prefetch,
+                                   .tell_logits = a->opts.remap.alpha > 0,
+                                   .tell_hidden = a->host.predictor != NULL,
+                                   .tell_semantic = a->host.predictor || a->host.trace,
                                    .threads = a->host.threads,
                                    .max_tokens = a->plan.step_tokens,
                                    .max_positions = a->plan.max_positions,
@@ -152,6 +155,8 @@ static int run(app *a)
     int code = generate_run(&g);
     if (!code && a->logits)
         code = report_logits(a->logits, &g);
+    if (!code)
+        code = host_save_predictor(&a->opts, &a->host);
     if (!code)
         code = a->opts.json ? report_json(stdout, &a->opts, &a->host, &g, a->bytes)
                             : report_table(stdout, &a->host, &g);

@@ -6,10 +6,12 @@
 
 #include "common/clock.h"
 #include "common/fail.h"
+#include "common/kernels.h"
 #include "common/rope.h"
 #include "common/router.h"
 
 #define HINTS_PER_TOKEN 2
+#define EMBEDDED_AT_ONCE 256u /* values */
 
 /* ---- Set-up ------------------------------------------------------------------------------ */
 
@@ -43,8 +45,29 @@ static bool take_buffers(dense *d, const model_config *c, uint32_t n, decoder_bu
     return true;
 }
 
-static bool allocate_rows(const model_config *c, uint32_t n, decoder_rows *r)
+/* What the library is told beside the routing. */
+static bool allocate_told(const decoder_config *config, decoder_rows *r)
 {
+    const struct {
+        bool wanted;
+        float **rows;
+        size_t width;
+    } told[] = {
+        {config->tell_logits, &r->logits, config->model->experts},
+        {config->tell_hidden, &r->hidden, config->model->hidden},
+        {config->tell_semantic, &r->semantic, config->model->hidden},
+    };
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        if (told[i].wanted &&
+            !(*told[i].rows = calloc(config->max_tokens, told[i].width * sizeof(float))))
+            return false;
+    return true;
+}
+
+static bool allocate_rows(const decoder_config *config, decoder_rows *r)
+{
+    const model_config *c = config->model;
+    const uint32_t n = config->max_tokens;
     r->cosines = calloc(n, (c->head_dim / 2) * sizeof *r->cosines);
     r->sines = calloc(n, (c->head_dim / 2) * sizeof *r->sines);
     r->ids = calloc((size_t)n * c->top_k, sizeof *r->ids);
@@ -54,15 +77,17 @@ static bool allocate_rows(const model_config *c, uint32_t n, decoder_rows *r)
     r->inputs = calloc(n, sizeof *r->inputs);
     r->sequences = calloc(n, sizeof *r->sequences);
     return r->cosines && r->sines && r->ids && r->weights && r->hint && r->hinted && r->inputs &&
-           r->sequences;
+           r->sequences && allocate_told(config, r);
 }
 
-/* The largest fetch: router scores of a step, or logits. */
-static uint64_t largest_fetch(const model_config *c, uint32_t n)
+/* The largest fetch: router scores of a step, or their input where that is told, or logits. */
+static uint64_t largest_fetch(const decoder_config *config)
 {
-    uint64_t scores = (uint64_t)n * c->experts;
+    const model_config *c = config->model;
+    uint64_t width = config->tell_hidden && c->hidden > c->experts ? c->hidden : c->experts;
+    uint64_t rows = config->max_tokens * width;
     uint64_t logits = (uint64_t)DECODER_LOGIT_ROWS * c->vocabulary;
-    return scores > logits ? scores : logits;
+    return rows > logits ? rows : logits;
 }
 
 static int open_dense(const decoder_config *config, workers *pool, dense **out)
@@ -78,7 +103,7 @@ static int open_dense(const decoder_config *config, workers *pool, dense **out)
                         .max_positions = config->max_positions,
                         .max_blocks = info.blocks,
                         .block_tokens = info.block_tokens,
-                        .max_fetch = largest_fetch(config->model, config->max_tokens),
+                        .max_fetch = largest_fetch(config),
                         .ordinal = config->ordinal,
                         .cublas = config->cublas,
                         .fail = fail};
@@ -91,10 +116,13 @@ int decoder_open(const decoder_config *config, decoder *out)
     *out = (decoder){.config = model,
                      .session = config->session,
                      .kv = config->kv,
-                     .hints = config->hints};
+                     .hints = config->hints,
+                     .embedding = &config->weights->embedding,
+                     .choose = config->choose ? config->choose : router_choose,
+                     .choose_user = config->choose_user};
     out->workers = workers_start(config->threads, dense_host_scratch(model, config->max_positions));
     out->views = calloc(model->layers, sizeof *out->views);
-    if (!out->workers || !out->views || !allocate_rows(model, config->max_tokens, &out->rows))
+    if (!out->workers || !out->views || !allocate_rows(config, &out->rows))
         return fail(RUN_FAILED, "cannot have the memory or the %u threads of the decoder",
                     config->threads);
     int code = open_dense(config, out->workers, &out->dense);
@@ -106,8 +134,8 @@ int decoder_open(const decoder_config *config, decoder *out)
 void decoder_close(decoder *d)
 {
     decoder_rows *r = &d->rows;
-    void *owned[] = {r->cosines, r->sines,  r->ids,       r->weights, r->hint,
-                     r->hinted,  r->inputs, r->sequences, d->views};
+    void *owned[] = {r->cosines,  r->sines, r->ids,    r->weights, r->logits,    r->hidden,
+                     r->semantic, r->hint,  r->hinted, r->inputs,  r->sequences, d->views};
     if (d->dense)
         d->dense->ops->close(d->dense);
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
@@ -211,16 +239,32 @@ static void route_row(void *arg, uint32_t row, float *scratch)
 {
     const routing_job *job = arg;
     const model_config *c = job->d->config;
+    float *scores = job->scores + (size_t)row * c->experts;
     (void)scratch;
-    router_choose(c, job->scores + (size_t)row * c->experts,
-                  job->d->rows.ids + (size_t)row * c->top_k,
-                  job->d->rows.weights + (size_t)row * c->top_k);
+    if (job->d->rows.logits)
+        memcpy(job->d->rows.logits + (size_t)row * c->experts, scores, c->experts * sizeof *scores);
+    job->d->choose(job->d->choose_user, c, scores, job->d->rows.ids + (size_t)row * c->top_k,
+                   job->d->rows.weights + (size_t)row * c->top_k);
+}
+
+/* Keeps the router's input where the library can read it. */
+static bool keep_hidden(decoder *d, uint32_t n)
+{
+    const size_t values = (size_t)n * d->config->hidden;
+    if (!d->rows.hidden)
+        return true;
+    const float *hidden = d->dense->ops->fetch(d->dense, d->buffers.normed, values);
+    if (hidden)
+        memcpy(d->rows.hidden, hidden, values * sizeof *hidden);
+    return hidden != NULL;
 }
 
 /* The rows' experts and their weights; *probabilities until the next fetch. */
 static int run_router(decoder *d, const layer_weights *w, uint32_t n, float **probabilities)
 {
     const model_config *c = d->config;
+    if (!keep_hidden(d, n))
+        return RUN_FAILED;
     routing_job job = {d, fetch_scores(d, d->buffers.normed, &w->router, n)};
     if (!job.scores)
         return RUN_FAILED;
@@ -256,7 +300,7 @@ static int hint_next(decoder *d, uint32_t layer, uint32_t n)
     memset(r->hinted, 0, c->experts * sizeof *r->hinted);
     for (uint32_t row = 0; row < n; row++) {
         int32_t *ids = r->ids + (size_t)row * c->top_k;
-        router_choose(c, scores + (size_t)row * c->experts, ids,
+        router_choose(NULL, c, scores + (size_t)row * c->experts, ids,
                       r->weights + (size_t)row * c->top_k);
         for (uint32_t k = 0; k < HINTS_PER_TOKEN && k < c->top_k; k++)
             if (!r->hinted[ids[k]]) {
@@ -277,7 +321,9 @@ static int announce(decoder *d, uint32_t layer, const float *probabilities)
                                .ids = d->rows.ids,
                                .weights = d->rows.weights,
                                .probabilities = probabilities,
-                               .stream = d->dense->stream};
+                               .stream = d->dense->stream,
+                               .logits = d->rows.logits,
+                               .hidden = d->rows.hidden};
     uint64_t start = clock_now_ns();
     moepage_status status =
         moepage_session_route(d->session, (uint32_t)d->config->moe_layer[layer], &routing, NULL);
@@ -341,6 +387,41 @@ static int run_layer(decoder *d, uint32_t layer, uint32_t n)
     return RUN_OK;
 }
 
+/* What a sequence's part of the step is about, as the embedding layer says it: the mean of its
+ * tokens' embeddings. */
+static void embed_mean(const decoder *d, const decoder_input *input, float *out)
+{
+    const matrix *e = d->embedding;
+    const kernels *k = kernels_choose();
+    const float share = 1.0f / (float)input->n_tokens;
+    float row[EMBEDDED_AT_ONCE];
+    memset(out, 0, e->columns * sizeof *out);
+    for (uint32_t t = 0; t < input->n_tokens; t++) {
+        const unsigned char *at =
+            (const unsigned char *)e->data + input->tokens[t] * matrix_row_bytes(e);
+        const size_t width = matrix_row_bytes(e) / e->columns;
+        for (uint32_t c = 0, n; c < e->columns; c += n) {
+            n = e->columns - c < EMBEDDED_AT_ONCE ? e->columns - c : EMBEDDED_AT_ONCE;
+            k->widen(row, at + c * width, e->dtype, n);
+            k->add_scaled(out + c, row, share, n);
+        }
+    }
+}
+
+static void embed_inputs(decoder *d, const decoder_input *inputs, uint32_t n_inputs,
+                         moepage_step *step)
+{
+    const uint32_t width = d->config->hidden;
+    if (!d->rows.semantic)
+        return;
+    uint64_t start = clock_now_ns();
+    for (uint32_t i = 0; i < n_inputs; i++)
+        embed_mean(d, &inputs[i], d->rows.semantic + (size_t)i * width);
+    step->semantic = d->rows.semantic;
+    step->semantic_dim = width;
+    d->dense_ns += clock_now_ns() - start;
+}
+
 /* Makes room for the new tokens, and begins a step of them. */
 static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
 {
@@ -354,6 +435,7 @@ static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
             (moepage_step_sequence){inputs[i].seq, inputs[i].n_tokens, inputs[i].phase};
         step.n_tokens += inputs[i].n_tokens;
     }
+    embed_inputs(d, inputs, n_inputs, &step);
     uint64_t start = clock_now_ns();
     return timed(start, &d->library_ns, moepage_session_begin(d->session, &step), "step");
 }

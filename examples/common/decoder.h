@@ -8,6 +8,7 @@
 
 #include "common/config.h"
 #include "common/dense.h"
+#include "common/router.h"
 #include "common/weights.h"
 #include "common/workers.h"
 #include "moepage.h"
@@ -43,8 +44,11 @@ typedef struct decoder_rows {
     float *cosines, *sines;
     int32_t *ids;
     float *weights;
-    int32_t *hint; /* [experts] distinct ids guessed for the next layer */
-    bool *hinted;  /* [experts] */
+    float *logits;   /* [max_tokens][experts] of the router, or NULL: not told */
+    float *hidden;   /* [max_tokens][hidden] its input, or NULL: not told */
+    float *semantic; /* [max_tokens][hidden] of the sequences, or NULL: not told */
+    int32_t *hint;   /* [experts] distinct ids guessed for the next layer */
+    bool *hinted;    /* [experts] */
     dense_sequence *inputs;
     moepage_step_sequence *sequences;
 } decoder_rows;
@@ -54,11 +58,16 @@ typedef struct decoder_config {
     const model_weights *weights;
     moepage_session *session;
     moepage_kv_pool *kv;
-    uint32_t math;          /* MOEPAGE_MATH_* */
-    bool hints;             /* every layer names the experts that the next one will probably want */
-    uint32_t threads;       /* of the CPU's part */
-    uint32_t max_tokens;    /* in one step */
-    uint64_t max_positions; /* of a context */
+    uint32_t math;      /* MOEPAGE_MATH_* */
+    bool hints;         /* every layer names the experts that the next one will probably want */
+    bool tell_logits;   /* the library is told the router's logits: remapping needs them, */
+    bool tell_hidden;   /* the router's input: the "gate" predictor, */
+    bool tell_semantic; /* the mean embedding of each sequence's tokens: traces and maps */
+    router_fn *choose;  /* NULL: router_choose */
+    const void *choose_user;
+    uint32_t threads;         /* of the CPU's part */
+    uint32_t max_tokens;      /* in one step */
+    uint64_t max_positions;   /* of a context */
     const dense_plugin *cuda; /* NULL: dense parts run on the host */
     uint32_t ordinal;         /* of cuda's GPU */
     bool cublas;              /* cuda: products by cuBLAS where there is one */
@@ -66,6 +75,9 @@ typedef struct decoder_config {
 
 typedef struct decoder {
     const model_config *config;
+    const matrix *embedding; /* where the CPU reads it */
+    router_fn *choose;
+    const void *choose_user;
     moepage_session *session;
     moepage_kv_pool *kv;
     moepage_kv_layer_view *views; /* [layers] */

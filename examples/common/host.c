@@ -24,28 +24,74 @@ int host_open_model(const options *opts, host *out)
     return RUN_OK;
 }
 
-static moepage_session_config session_config(const options *opts, const budget *plan)
+static uint32_t prefetch_of(const options *opts)
+{
+    if (opts->predictor)
+        return MOEPAGE_PREFETCH_PREDICTOR;
+    return opts->prefetch ? MOEPAGE_PREFETCH_PREVIOUS : MOEPAGE_PREFETCH_OFF;
+}
+
+static moepage_session_config session_config(const options *opts, const budget *plan, const host *h)
 {
     return (moepage_session_config){.struct_size = sizeof(moepage_session_config),
                                     .max_tokens = plan->step_tokens,
                                     .math = opts->math,
-                                    .prefetch = opts->prefetch ? MOEPAGE_PREFETCH_PREVIOUS
-                                                               : MOEPAGE_PREFETCH_OFF,
+                                    .prefetch = prefetch_of(opts),
                                     .prefetch_depth = opts->prefetch ? opts->prefetch_depth : 0,
                                     .max_group_experts = opts->max_group_experts,
-                                    .regime = opts->regime};
+                                    .regime = opts->regime,
+                                    .miss = opts->miss,
+                                    .predictor = h->predictor};
 }
 
-static moepage_expert_pool_config pool_config(const options *opts, const budget *plan)
+/* With experts in two versions the high ones are the slots, unless those are a cache. */
+static moepage_expert_pool_config pool_config(const options *opts, const budget *plan,
+                                              const host *h)
 {
+    const bool versions = opts->precision.text && h->precision.serve == MOEPAGE_SERVE_VERSIONS;
     return (moepage_expert_pool_config){.struct_size = sizeof(moepage_expert_pool_config),
                                         .scope = opts->scope,
-                                        .slots = plan->slots,
+                                        .slots = versions ? 0 : plan->slots,
                                         .policy = opts->policy,
                                         .scan_percent = opts->scan_percent,
                                         .host_tier_bytes = opts->host_tier_bytes,
                                         .bus_form = opts->bus_form,
-                                        .compressed_experts = plan->compressed_experts};
+                                        .compressed_experts = plan->compressed_experts,
+                                        .precision = opts->precision.text ? &h->precision : NULL};
+}
+
+static int settle_precision(const options *opts, host *h)
+{
+    const moepage_precision_config given = {.struct_size = sizeof given,
+                                            .serve = opts->miss == MOEPAGE_MISS_LOW
+                                                         ? MOEPAGE_SERVE_CACHE
+                                                         : MOEPAGE_SERVE_VERSIONS,
+                                            .interval_us = opts->interval_us,
+                                            .window_steps = opts->window_steps};
+    return opts->precision.text
+               ? precision_settle(&opts->precision, h->model, &given, &h->precision)
+               : RUN_OK;
+}
+
+static int open_predictor(const options *opts, host *h)
+{
+    const moepage_predictor_config config = {.struct_size = sizeof config,
+                                             .name = opts->predictor,
+                                             .semantic_dim = h->info.hidden};
+    if (!opts->predictor)
+        return RUN_OK;
+    if (moepage_predictor_create(h->model, &config, &h->predictor))
+        return fail_library(RUN_REFUSED, "predictor");
+    if (opts->predictor_load && moepage_predictor_load(h->predictor, opts->predictor_load))
+        return fail_library(RUN_REFUSED, "--predictor-load");
+    return RUN_OK;
+}
+
+int host_save_predictor(const options *opts, const host *h)
+{
+    if (opts->predictor_save && moepage_predictor_save(h->predictor, opts->predictor_save))
+        return fail_library(RUN_FAILED, "--predictor-save");
+    return RUN_OK;
 }
 
 /* A GPU maps memory in granules, and what an arena has beyond whole ones is lost to it. */
@@ -62,8 +108,8 @@ static void round_arena(const options *opts, moepage_device_config *config)
  * images that wait to be decoded. */
 static int open_device(const options *opts, const budget *plan, host *h)
 {
-    moepage_session_config session = session_config(opts, plan);
-    moepage_expert_pool_config pool = pool_config(opts, plan);
+    moepage_session_config session = session_config(opts, plan, h);
+    moepage_expert_pool_config pool = pool_config(opts, plan, h);
     moepage_device_config config = {.struct_size = sizeof config,
                                     .threads = opts->threads,
                                     .bus_bytes_per_s = opts->bus_bytes_per_s,
@@ -85,7 +131,7 @@ static int open_device(const options *opts, const budget *plan, host *h)
  * tier. */
 static int open_experts(const options *opts, const budget *plan, host *h)
 {
-    moepage_expert_pool_config config = pool_config(opts, plan);
+    moepage_expert_pool_config config = pool_config(opts, plan, h);
     moepage_expert_pool_info info = {.struct_size = sizeof info};
     if (moepage_expert_pool_create(&h->device, 1, h->model, &config, &h->experts) ||
         moepage_expert_pool_get_info(h->experts, &info))
@@ -120,10 +166,10 @@ static int open_kv(const model_config *model, const budget *plan, host *h)
 
 static int open_session(const options *opts, const budget *plan, host *h)
 {
-    moepage_session_config config = session_config(opts, plan);
+    moepage_session_config config = session_config(opts, plan, h);
     if (moepage_session_create(h->experts, h->kv, &config, &h->session))
         return fail_library(RUN_REFUSED, "session");
-    return RUN_OK;
+    return remap_set(&opts->remap, h->session);
 }
 
 static int start_trace(const options *opts, host *h)
@@ -134,6 +180,7 @@ static int start_trace(const options *opts, host *h)
                                .moe_layers = h->info.moe_layers,
                                .experts = h->info.experts,
                                .max_top_k = h->info.top_k,
+                               .semantic_dim = h->info.hidden,
                                .has_probabilities = 1};
     snprintf(info.model, sizeof info.model, "%s", h->info.architecture);
     if (moepage_trace_create(opts->trace_out, &info, &h->trace) ||
@@ -145,7 +192,8 @@ static int start_trace(const options *opts, host *h)
 int host_open(const options *opts, const model_config *config, const budget *plan, host *h)
 {
     int code;
-    if ((code = open_device(opts, plan, h)) || (code = open_experts(opts, plan, h)) ||
+    if ((code = settle_precision(opts, h)) || (code = open_predictor(opts, h)) ||
+        (code = open_device(opts, plan, h)) || (code = open_experts(opts, plan, h)) ||
         (code = open_kv(config, plan, h)) || (code = open_session(opts, plan, h)))
         return code;
     return start_trace(opts, h);
@@ -159,6 +207,7 @@ int host_close(host *h)
     moepage_session_destroy(h->session);
     if (h->trace && moepage_trace_close(h->trace))
         code = fail_library(RUN_FAILED, "trace");
+    moepage_predictor_destroy(h->predictor);
     moepage_kv_pool_destroy(h->kv);
     moepage_expert_pool_destroy(h->experts);
     moepage_device_close(h->device);

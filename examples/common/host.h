@@ -15,8 +15,10 @@ typedef struct host {
     moepage_expert_pool *experts;
     moepage_kv_pool *kv;
     moepage_session *session;
-    moepage_trace *trace; /* NULL without --trace-out */
-    uint32_t threads;     /* that the device uses; the decoder takes as many */
+    moepage_predictor *predictor;       /* NULL without one */
+    moepage_precision_config precision; /* of --precision */
+    moepage_trace *trace;               /* NULL without --trace-out */
+    uint32_t threads;                   /* that the device uses; the decoder takes as many */
 } host;
 
 /* Opens the model alone: what is needed to size the rest. */
@@ -24,6 +26,9 @@ int host_open_model(const options *opts, host *out);
 
 /* Opens device, pools and session, and starts the trace. */
 int host_open(const options *opts, const model_config *config, const budget *plan, host *h);
+
+/* Keeps what a predictor has learnt, where that is asked for. */
+int host_save_predictor(const options *opts, const host *h);
 
 /* Closes everything, open or not, in reverse. RUN_FAILED if the trace could not be finished. */
 int host_close(host *h);

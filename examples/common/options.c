@@ -34,9 +34,12 @@ const char *options_usage(void)
            "  --bus-form dense|exph how experts cross the bus (default exph if the model has it)\n"
            "  --io-threads N        that read the model's file (default 4)\n"
            "  --policy NAME         which expert to evict: lru, lfu, lfu-aged, sieve, s3fifo, "
-           "lirs\n"
-           "                        (default lru)\n"
-           "  --prefetch on|off     load likely experts ahead (default off)\n"
+           "lirs,\n"
+           "                        cycle (default lru)\n"
+           "  --prefetch on|off|NAME  load likely experts ahead (default off); NAME is a "
+           "predictor:\n"
+           "                        previous, hit-count, gate, coactivation or maps\n"
+           "  --predictor-load FILE, --predictor-save FILE  what it has learnt\n"
            "  --math fp32|bf16      arithmetic (default fp32)\n"
            "  --temperature T       0 = greedy (default 0)\n"
            "  --top-p P             nucleus of that probability, 0 < P <= 1 (default 1)\n"
@@ -49,6 +52,14 @@ const char *options_usage(void)
            "  --logits-out FILE     write float32 logits, prompt by prompt\n"
            "  --json                print one JSON object instead of text\n"
            "\n"
+           "changing what comes out (docs/quality.md; off by default):\n"
+           "  --precision HI/LO:P%  the hottest P% of each layer's experts in HI, the rest in LO:\n"
+           "                        dense, int8, int4, int2; also HI/LO@BYTES, HI/LO@FORM-bytes\n"
+           "  --remap A,B           decode batches do without experts that few tokens care about\n"
+           "  --remap-resident X    with it: prefer experts on the device by X logits\n"
+           "  --miss wait|low|host  an absent expert: wait for it, compute with its low version\n"
+           "                        (--precision HI/LO), or where it lies (default wait)\n"
+           "\n"
            "study switches:\n"
            "  --max-group-experts N experts held at once for one layer (default 0 = no limit)\n"
            "  --scope global|layer  whether layers compete for slots (default global)\n"
@@ -60,16 +71,21 @@ const char *options_usage(void)
 
 /* ---- Values of one flag each ------------------------------------------------------------- */
 
-static int read_prefetch(const flag *self, const char *text, void *out)
+int options_read_prefetch(const flag *self, const char *text, void *out)
 {
+    static const char *const names[] = {"previous", "hit-count", "gate", "coactivation", "maps"};
     options *opts = out;
-    if (strcmp(text, "on") && strcmp(text, "off"))
-        return flag_refuse(self, text, "on or off");
     opts->prefetch = !strcmp(text, "on");
+    opts->predictor = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i]))
+            opts->predictor = names[i];
+    if (!opts->prefetch && !opts->predictor && strcmp(text, "off"))
+        return flag_refuse(self, text, "on, off, previous, hit-count, gate, coactivation or maps");
     return RUN_OK;
 }
 
-static int read_budget(const flag *self, const char *text, void *out)
+int options_read_budget(const flag *self, const char *text, void *out)
 {
     options *opts = out;
     const char *rest = text;
@@ -192,7 +208,7 @@ static const flag flags[] = {
     {"--logits-out", flag_text, AT(logits_out)},
     {"--prompt", read_prompt, AT(prompts)},
     {"--tokens", read_tokens, AT(prompts)},
-    {"--budget", read_budget, AT(budget_bytes)},
+    {"--budget", options_read_budget, AT(budget_bytes)},
     {"--tiers", read_tiers, AT(slots_percent)},
     {"--host-tier", flag_bytes, AT(host_tier_bytes)},
     {"--bus-form", read_bus_form, AT(bus_form)},
@@ -204,7 +220,13 @@ static const flag flags[] = {
     {"--top-p", read_top_p, AT(top_p)},
     {"--seed", flag_u64, AT(seed), .most = UINT64_MAX},
     {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
-    {"--prefetch", read_prefetch, AT(prefetch)},
+    {"--prefetch", options_read_prefetch, AT(prefetch)},
+    {"--predictor-load", flag_text, AT(predictor_load), NOTE(for_predictor)},
+    {"--predictor-save", flag_text, AT(predictor_save), NOTE(for_predictor)},
+    {"--precision", flag_precision, AT(precision)},
+    {"--remap", flag_remap, AT(remap)},
+    {"--remap-resident", flag_resident, AT(remap.resident)},
+    {"--miss", flag_choice, AT(miss), .choice = {"wait", "low", "host"}},
     {"--bus", flag_bytes, AT(bus_bytes_per_s)},
     {"--cublas", flag_choice, AT(plain_products), .choice = {"on", "off"}, NOTE(for_cuda)},
     {"--max-group-experts", flag_u32, AT(max_group_experts), .most = UINT32_MAX},
@@ -222,10 +244,26 @@ _Static_assert(MOEPAGE_SCOPE_GLOBAL == 0 && MOEPAGE_SCOPE_LAYER == 1, "--scope r
 _Static_assert(MOEPAGE_REGIME_AUTO == 0 && MOEPAGE_REGIME_CACHE == 1 && MOEPAGE_REGIME_STREAM == 2,
                "--regime reads a position");
 
+_Static_assert(MOEPAGE_MISS_WAIT == 0 && MOEPAGE_MISS_LOW == 1 && MOEPAGE_MISS_HOST == 2,
+               "--miss reads a position");
+
+int options_check_lossy(const options *opts)
+{
+    if (opts->remap.resident > 0 && opts->remap.alpha <= 0)
+        return fail(RUN_REFUSED, "--remap-resident goes with --remap");
+    if (opts->miss == MOEPAGE_MISS_LOW && !opts->precision.hi_form)
+        return fail(RUN_REFUSED, "--miss low goes with --precision HI/LO: LO is what a missing "
+                                 "expert is computed with");
+    return RUN_OK;
+}
+
 /* --tiers says how many slots there are, and so does --budget. */
 static int settle_budget(options *out)
 {
     bool given = out->budget_bytes || out->budget_percent > 0;
+    if (out->precision.text && out->miss != MOEPAGE_MISS_LOW && (given || out->tiers))
+        return fail(RUN_REFUSED, "--precision says what is in device memory: --budget and --tiers "
+                                 "must not be given with it");
     if (given && out->tiers)
         return fail(RUN_REFUSED, "--tiers says how many experts get a slot: --budget must not be "
                                  "given with it");
@@ -251,7 +289,10 @@ int options_parse(int argc, char **argv, options *out)
         return fail(RUN_REFUSED, "no prompt: give --prompt TEXT or --tokens 1,2,3");
     if (out->for_prefetch && !out->prefetch)
         return fail(RUN_REFUSED, "%s goes with --prefetch on", out->for_prefetch);
-    return settle_budget(out);
+    if (out->for_predictor && !out->predictor)
+        return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", out->for_predictor);
+    code = options_check_lossy(out);
+    return code ? code : settle_budget(out);
 }
 
 void options_free(options *opts)

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/lossy.h"
+
 /* One --prompt or --tokens. Exactly one of `text` and `tokens` is set. */
 typedef struct prompt {
     const char *text; /* borrowed from argv */
@@ -29,11 +31,20 @@ typedef struct options {
     uint32_t io_threads;
     const char *for_reading; /* a flag that needs something to be read from the file, or NULL */
     uint32_t max_tokens;
-    uint32_t math;           /* MOEPAGE_MATH_* */
-    uint32_t threads;        /* 0 = one per online CPU */
-    uint32_t plain_products; /* 1: no cuBLAS */
-    const char *for_cuda;    /* a flag that needs a CUDA device, or NULL */
-    bool prefetch;
+    uint32_t math;              /* MOEPAGE_MATH_* */
+    uint32_t threads;           /* 0 = one per online CPU */
+    uint32_t plain_products;    /* 1: no cuBLAS */
+    const char *for_cuda;       /* a flag that needs a CUDA device, or NULL */
+    bool prefetch;              /* hints of the decoder's own, and the set of the last step */
+    const char *predictor;      /* instead: a predictor's name, or NULL */
+    const char *predictor_load; /* a file, or NULL */
+    const char *predictor_save;
+    const char *for_predictor; /* a flag that needs a predictor, or NULL */
+    precision_spec precision;  /* text NULL: every expert as the model has it */
+    uint32_t interval_us;      /* of --precision; 0 = the library's choice */
+    uint32_t window_steps;
+    remap_spec remap;
+    uint32_t miss; /* MOEPAGE_MISS_* */
     bool json;
     bool help;
     double temperature;
@@ -49,6 +60,13 @@ typedef struct options {
     uint32_t prefill_tokens;  /* most prompt tokens in one step */
     const char *for_prefetch; /* a flag that needs --prefetch on, or NULL */
 } options;
+
+/* Readers of --budget and --prefetch into an options struct of which `self` need not know. */
+int options_read_budget(const flag *self, const char *text, void *options);
+int options_read_prefetch(const flag *self, const char *text, void *options);
+
+/* What goes with what, of flags that several programs have. One line and RUN_REFUSED. */
+int options_check_lossy(const options *opts);
 
 /* Reads the command line; on failure prints one line and returns RUN_REFUSED. *out is always safe
  * to free. */

@@ -156,6 +156,24 @@ static void print_tiers(FILE *out, const numbers *n)
     print_rates(out, e);
 }
 
+/* What was not exact: never left out where there was any. */
+static void print_lossy(FILE *out, const numbers *n)
+{
+    const moepage_session_stats *s = &n->session;
+    if (s->low_experts)
+        fprintf(out,
+                "low precision   %.2f%% of the experts that were routed, %" PRIu64 " choices\n",
+                100 * share(s->low_experts, s->routed), s->low_rows);
+    if (s->host_experts)
+        fprintf(out, "where they lie  %.2f%% of the experts that were routed\n",
+                100 * share(s->host_experts, s->routed));
+    if (s->remap_layers)
+        fprintf(out, "remapped        %.2f experts per layer instead of %.2f, %.1f us each\n",
+                (double)s->remap_after / (double)s->remap_layers,
+                (double)s->remap_before / (double)s->remap_layers,
+                (double)s->remap_ns / 1e3 / (double)s->remap_layers);
+}
+
 /* The arena's side of experts holds compressed ones too. */
 static void print_arena(FILE *out, const host *h, const numbers *n)
 {
@@ -193,6 +211,7 @@ int report_table(FILE *out, const host *h, const generation *g)
         fprintf(out, "dense parts     %.1f MiB of device memory beside the budget; products: %s\n",
                 mib(g->decoder->dense->device_bytes), g->decoder->dense->products);
     print_tiers(out, &n);
+    print_lossy(out, &n);
     return RUN_OK;
 }
 
@@ -300,6 +319,28 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
     return set_integers(stats, integers, sizeof integers / sizeof *integers);
 }
 
+/* What was not exact, or done elsewhere. */
+static int set_lossy(json_t *stats, const numbers *n)
+{
+    const integer_stat integers[] = {
+        {"low_experts", n->session.low_experts},
+        {"low_rows", n->session.low_rows},
+        {"host_experts", n->session.host_experts},
+        {"remap_layers", n->session.remap_layers},
+        {"remap_before", n->session.remap_before},
+        {"remap_after", n->session.remap_after},
+        {"remap_tokens", n->session.remap_tokens},
+        {"remap_rows", n->session.remap_rows},
+        {"remap_ns", n->session.remap_ns},
+        {"hi_experts", n->experts.hi_experts},
+        {"lo_bytes", n->experts.lo_bytes},
+        {"promotions", n->experts.promotions},
+        {"demotions", n->experts.demotions},
+        {"transition_bytes", n->experts.transition_bytes},
+    };
+    return set_integers(stats, integers, sizeof integers / sizeof *integers);
+}
+
 /* What the run was asked for, so that its numbers can be told from another's. */
 static int set_request(json_t *stats, const options *opts, const generation *g,
                        const moepage_expert_pool_info *e)
@@ -348,7 +389,7 @@ static json_t *stats_json(const options *opts, const host *h, const generation *
     };
     json_t *stats = json_object();
     int failed = set_request(stats, opts, g, &n->experts) | set_run(stats, h, g, n) |
-                 set_tiers(stats, &n->experts);
+                 set_tiers(stats, &n->experts) | set_lossy(stats, n);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         failed |= json_object_set_new(stats, reals[i].key, json_real(reals[i].value));
     if (!failed)

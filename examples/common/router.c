@@ -39,8 +39,10 @@ static float sparsemixer_weight(const float *logits, uint32_t experts, int32_t c
     return 1.0f / sum;
 }
 
-void router_choose(const model_config *config, float *logits, int32_t *ids, float *top)
+void router_choose(const void *user, const model_config *config, float *logits, int32_t *ids,
+                   float *top)
 {
+    (void)user;
     if (config->router == ROUTER_SPARSEMIXER)
         for (uint32_t k = 0; k < config->top_k; k++) {
             ids[k] = best_left(logits, config->experts, ids, k);

@@ -6,6 +6,10 @@
 
 /* Routes one row: `logits` [experts] becomes the full probabilities in place; ids and their
  * weights `top` [top_k] are written best first, ties to the lower id. */
-void router_choose(const model_config *config, float *logits, int32_t *ids, float *top);
+typedef void router_fn(const void *user, const model_config *config, float *logits, int32_t *ids,
+                       float *top);
+
+/* As the model does; `user` is not used. */
+router_fn router_choose;
 
 #endif

@@ -1,0 +1,48 @@
+/* lossy.h — what a run computes approximately because it was asked to: the texts of --precision,
+ * --remap and --miss, and what the library is told. docs/quality.md describes them. */
+#ifndef EXAMPLE_LOSSY_H
+#define EXAMPLE_LOSSY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/flags.h"
+#include "moepage.h"
+
+/* FORM: every expert in it. HI/LO:P%: that share of each layer's experts, the hottest, in HI.
+ * HI/LO@BYTES, HI/LO@FORM-bytes: as many as go into so much memory, low versions included. */
+typedef struct precision_spec {
+    const char *text; /* as given; NULL = every expert as the model has it */
+    uint32_t hi_form; /* MOEPAGE_FORM_*; 0 = one form for all, lo_form */
+    uint32_t lo_form;
+    double percent; /* 0: bytes decide */
+    uint64_t bytes; /* 0: as many as all experts take in as_form */
+    uint32_t as_form;
+} precision_spec;
+
+/* false: not one of the texts above. */
+bool precision_parse(const char *text, precision_spec *out);
+
+/* The forms that the model must have, as a set of 1u << MOEPAGE_FORM_*. */
+uint32_t precision_forms(const precision_spec *spec);
+
+/* What the pool is asked for. One line and RUN_REFUSED for a form that the model has not, or memory
+ * that does not hold the low versions. `given` has the rest: serve, interval. */
+int precision_settle(const precision_spec *spec, const moepage_model *model,
+                     const moepage_precision_config *given, moepage_precision_config *out);
+
+typedef struct remap_spec {
+    double alpha, beta; /* 0 = off */
+    double resident;
+} remap_spec;
+
+/* Readers of flags: "--remap A,B" into a remap_spec, "--remap-resident X" into a double, and
+ * "--precision SPEC" into a precision_spec. */
+int flag_remap(const flag *self, const char *text, void *out);
+int flag_resident(const flag *self, const char *text, void *out);
+int flag_precision(const flag *self, const char *text, void *out);
+
+/* A session is told; nothing when it is off. */
+int remap_set(const remap_spec *spec, moepage_session *session);
+
+#endif

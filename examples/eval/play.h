@@ -1,0 +1,24 @@
+/* play.h — runs one setting over the texts and scores what the model makes of them. */
+#ifndef EVAL_PLAY_H
+#define EVAL_PLAY_H
+
+#include "common/config.h"
+#include "common/host.h"
+#include "common/weights.h"
+#include "eval/corpus.h"
+#include "eval/eval_options.h"
+#include "eval/outcome.h"
+
+typedef struct play_config {
+    const eval_options *opts;
+    const host *model; /* opened by host_open_model alone */
+    const model_config *config;
+    const model_weights *weights;
+    const corpus *corpus;
+} play_config;
+
+/* Opens pools and session for the setting, reads every window, and closes them. out->domains is
+ * [n_domains], given by the caller. */
+int play_setting(const play_config *config, const setting *s, outcome *out);
+
+#endif

@@ -1,0 +1,34 @@
+/* show.h — what an evaluation found: tables, one JSON object, or a page of plots. */
+#ifndef EVAL_SHOW_H
+#define EVAL_SHOW_H
+
+#include <stdio.h>
+
+#include "common/host.h"
+#include "eval/corpus.h"
+#include "eval/eval_options.h"
+#include "eval/outcome.h"
+
+typedef struct findings {
+    const eval_options *opts;
+    const char *model; /* as it was given */
+    const moepage_model_info *info;
+    const corpus *corpus;
+    const outcome *outcomes; /* the first is exact, where any is */
+    uint32_t n;
+} findings;
+
+/* Bits that `o` loses on a domain against the exact setting, of `m` in the one and `exact` in the
+ * other; NaN without one. */
+double findings_loss(const findings *f, const measure *m, const measure *exact);
+
+/* The exact setting's outcome, or NULL. */
+const outcome *findings_exact(const findings *f);
+
+int show_table(FILE *out, const findings *f);
+int show_json(FILE *out, const findings *f);
+
+/* The page of --report; nothing without one. */
+int show_page(const findings *f);
+
+#endif

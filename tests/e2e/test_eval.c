@@ -1,0 +1,331 @@
+/* moepage-eval: its bits per byte against other programs' evaluations of the trained model, exact and
+ * not, and the same in every way of cutting the work into steps. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "checkpoint_maker.h"
+#include "tool_runs.h"
+#include "xml_check.h"
+
+#define TOOL "moepage-eval"
+#define TEXT(name) TINY "/eval/" name ".bin"
+#define ALL_TEXTS                                                                        \
+    TEXT("en"), TEXT("dict"), TEXT("de"), TEXT("fr"), TEXT("es"), TEXT("c"), TEXT("py"), \
+        TEXT("math")
+#define MOST_ARGUMENTS 40
+
+/* ---- References -------------------------------------------------------------------------- */
+
+static json_t *load(const char *path)
+{
+    json_error_t error;
+    json_t *json = json_load_file(path, 0, &error);
+    if (!json)
+        fail_msg("%s: %s", path, error.text);
+    return json;
+}
+
+/* Every domain of the setting against bits per byte by name. */
+static void check_domains(const json_t *setting, const json_t *expected, double within)
+{
+    const json_t *domains = json_object_get(setting, "domains");
+    assert_true(json_array_size(domains) > 0);
+    for (size_t i = 0; i < json_array_size(domains); i++) {
+        const json_t *domain = json_array_get(domains, i);
+        const char *name = json_string_value(json_object_get(domain, "name"));
+        double wanted = real(expected, name), is = real(domain, "bits_per_byte");
+        if (!(fabs(wanted - is) <= within))
+            fail_msg("%s: %.6f bits per byte, expected %.6f", name, is, wanted);
+    }
+}
+
+static const json_t *setting_of(const json_t *root, size_t i)
+{
+    const json_t *setting = json_array_get(json_object_get(root, "settings"), i);
+    assert_non_null(setting);
+    return setting;
+}
+
+/* The first two windows of every text, with what else is asked for. */
+static json_t *run_excerpt(const char *const *more)
+{
+    static const char *const fixed[] = {"--model",   TINY, "--data", ALL_TEXTS,
+                                        "--windows", "2",  "--json"};
+    const char *arguments[MOST_ARGUMENTS];
+    size_t n = 0;
+    for (; n < COUNT(fixed); n++)
+        arguments[n] = fixed[n];
+    for (; *more && n + 1 < MOST_ARGUMENTS; more++)
+        arguments[n++] = *more;
+    arguments[n] = NULL;
+    return run_json(TOOL, arguments);
+}
+
+static void check_excerpt(const char *name, const char *const *more, double within)
+{
+    json_t *reference = load("tests/data/eval/reference.json");
+    json_t *root = run_excerpt(more);
+    const json_t *all = json_object_get(reference, "bits_per_byte");
+    size_t n = json_array_size(json_object_get(root, "settings"));
+    const json_t *setting = setting_of(root, n - 1);
+    assert_string_equal(json_string_value(json_object_get(setting, "name")), name);
+    check_domains(setting, json_object_get(all, name), within);
+    if (n > 1)
+        check_domains(setting_of(root, 0), json_object_get(all, "exact"), 1e-4);
+    json_decref(root);
+    json_decref(reference);
+}
+
+/* ---- Bits per byte ----------------------------------------------------------------------- */
+
+static void test_eval_agrees_with_transformers(void **state)
+{
+    (void)state;
+    check_excerpt("exact", LIST("--batch", "16", "--mix"), 1e-4);
+}
+
+static void test_eval_of_integers_agrees_with_transformers(void **state)
+{
+    (void)state;
+    check_excerpt("int8", LIST("--precision", "int8", "--exact", "off"), 1e-4);
+    check_excerpt("int4", LIST("--batch", "16", "--mix", "--precision", "int4"), 1e-4);
+    check_excerpt("int2", LIST("--precision", "int2", "--exact", "off"), 1e-4);
+}
+
+static void test_eval_of_ranks_agrees_with_transformers(void **state)
+{
+    (void)state;
+    check_excerpt("ranks 1 to 4", LIST("--ranks", "4", "--exact", "off"), 1e-4);
+    check_excerpt("without rank 1", LIST("--deny-rank", "1", "--exact", "off"), 1e-4);
+}
+
+/* The whole texts, as whoever trained the model evaluated them. */
+static void check_whole(const char *model)
+{
+    char path[4200], texts[8][4200];
+    static const char *const names[] = {"en", "dict", "de", "fr", "es", "c", "py", "math"};
+    const char *arguments[16] = {"--model", model, "--json", "--data"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        snprintf(texts[i], sizeof texts[i], "%s/eval/%s.bin", model, names[i]);
+        arguments[4 + i] = texts[i];
+    }
+    snprintf(path, sizeof path, "%s/eval/reference.json", model);
+    json_t *reference = load(path);
+    json_t *root = run_json(TOOL, arguments);
+    check_domains(setting_of(root, 0), json_object_get(reference, "bits_per_byte"), 1e-4);
+    assert_int_equal(integer(json_object_get(setting_of(root, 0), "all"), "scored"), 8 * 96 * 255);
+    json_decref(root);
+    json_decref(reference);
+}
+
+/* Minutes where sanitizers watch: then only the excerpt. */
+static void test_eval_reproduces_the_reference(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    print_message("test_eval_reproduces_the_reference: skipped under a sanitizer\n");
+    skip();
+#else
+    const char *shared = getenv("MOEPAGE_SHARED");
+    char path[4096], file[4200];
+    snprintf(path, sizeof path, "%s/models/tiny-qwen3moe", shared ? shared : "../shared");
+    snprintf(file, sizeof file, "%s/eval/reference.json", path);
+    if (access(file, R_OK)) {
+        print_message("test_eval_reproduces_the_reference: skipped, %s is not here "
+                      "(set MOEPAGE_SHARED)\n",
+                      path);
+        skip();
+    }
+    check_whole(path);
+#endif
+}
+
+/* Bits do not depend on how windows are cut into steps, nor on the budget. */
+static void test_eval_is_the_same_in_any_shape(void **state)
+{
+    (void)state;
+    static const char *const shapes[][8] = {
+        {"--batch", "1", "--exact", "off"},
+        {"--batch", "3", "--mix"},
+        {"--batch", "4", "--budget", "25%"},
+        {"--batch", "4", "--budget", "25%", "--prefetch", "on"},
+        {"--threads", "1"},
+    };
+    json_t *once = run_json(TOOL, LIST("--model", TINY, "--data", TEXT("c"), TEXT("de"),
+                                       "--windows", "1", "--json"));
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        const char *arguments[MOST_ARGUMENTS] = {"--model",  TINY,        "--data", TEXT("c"),
+                                                 TEXT("de"), "--windows", "1",      "--json"};
+        for (size_t k = 0; k < COUNT(shapes[i]) && shapes[i][k]; k++)
+            arguments[8 + k] = shapes[i][k];
+        json_t *root = run_json(TOOL, arguments);
+        for (size_t d = 0; d < 2; d++) {
+            const json_t *a = json_array_get(json_object_get(setting_of(once, 0), "domains"), d);
+            const json_t *b = json_array_get(json_object_get(setting_of(root, 0), "domains"), d);
+            assert_true(real(a, "bits_per_byte") == real(b, "bits_per_byte"));
+            assert_int_equal(integer(b, "scored"), 255);
+        }
+        json_decref(root);
+    }
+    json_decref(once);
+}
+
+/* With --prompt what follows the prompt is scored, with --warm what follows the first windows. */
+static void test_eval_scores_what_is_asked_for(void **state)
+{
+    (void)state;
+    json_t *part =
+        run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "3", "--batch", "2",
+                            "--prompt", "200", "--window", "240", "--warm", "1", "--json"));
+    const json_t *all = json_object_get(setting_of(part, 0), "all");
+    assert_int_equal(integer(all, "scored"), 2 * 40);
+    /* two prompts of one step each, then steps of both */
+    assert_int_equal(integer(all, "steps"), 2 + 39);
+    json_decref(part);
+}
+
+/* ---- What is counted --------------------------------------------------------------------- */
+
+static void test_eval_counts_low_versions(void **state)
+{
+    (void)state;
+    json_t *root = run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "1", "--batch", "1",
+                                       "--precision", "int4", "--json"));
+    const json_t *exact = setting_of(root, 0), *low = setting_of(root, 1);
+    assert_true(json_is_false(json_object_get(exact, "lossy")));
+    assert_true(json_is_true(json_object_get(low, "lossy")));
+    assert_true(real(json_object_get(exact, "all"), "low_percent") == 0);
+    assert_true(real(json_object_get(low, "all"), "low_percent") == 100);
+    assert_int_equal(integer(json_object_get(low, "all"), "low_rows"), 255 * 8 * 8);
+    assert_true(integer(low, "expert_bytes") * 3 < integer(exact, "expert_bytes"));
+    json_decref(root);
+}
+
+static void test_eval_counts_remapping(void **state)
+{
+    (void)state;
+    json_t *root = run_excerpt(LIST("--batch", "16", "--mix", "--remap", "1,2"));
+    const json_t *exact = json_object_get(setting_of(root, 0), "all");
+    const json_t *all = json_object_get(setting_of(root, 1), "all");
+    assert_int_equal(integer(all, "remap_layers"), 255 * 8);
+    assert_int_equal(integer(exact, "remap_layers"), 0);
+    assert_int_equal(integer(all, "remap_after"), integer(all, "routed"));
+    assert_true(real(all, "experts_per_layer") < 0.8 * real(all, "experts_per_layer_routed"));
+    assert_true(fabs(real(all, "loss")) < 0.05);
+    json_decref(root);
+    /* a batch of one is left alone, bit for bit */
+    root = run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "1", "--batch", "1",
+                               "--remap", "1,2", "--json"));
+    assert_true(real(json_object_get(setting_of(root, 1), "all"), "loss") == 0);
+    json_decref(root);
+}
+
+static void test_eval_gives_memory_its_high_versions(void **state)
+{
+    (void)state;
+    json_t *root =
+        run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "2", "--batch", "2",
+                            "--precision", "dense/int2@int4-bytes", "--exact", "off", "--json"));
+    json_t *low = run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "1", "--precision",
+                                      "int4", "--exact", "off", "--json"));
+    /* int4 is 12 KiB and its scales, int2 6 and its: what is left has room for 8 dense of 48 KiB */
+    assert_int_equal(integer(setting_of(root, 0), "hi_experts"), 8);
+    assert_true(integer(setting_of(root, 0), "expert_bytes") <=
+                integer(setting_of(low, 0), "expert_bytes"));
+    json_decref(root);
+    json_decref(low);
+}
+
+/* ---- Pages and refusals ------------------------------------------------------------------ */
+
+static void test_eval_draws_a_page(void **state)
+{
+    (void)state;
+    place p;
+    size_t size;
+    tool_result text;
+    place_open(&p);
+    snprintf(p.path, sizeof p.path, "%s/report.html", p.dir);
+    run_well(TOOL,
+             LIST("--model", TINY, TEXT("c"), "--windows", "1", "--batch", "1", "--precision",
+                  "int4", "--report", p.path),
+             &text);
+    assert_non_null(strstr(text.out, "bits/byte"));
+    assert_non_null(strstr(text.out, "int4: "));
+    tool_result_free(&text);
+    char *page = (char *)maker_read(p.dir, "report.html", &size);
+    char *whole = strndup(page, size);
+    xml_check(whole);
+    assert_non_null(strstr(whole, "Quality against bytes"));
+    assert_non_null(strstr(whole, "Quality against active experts"));
+    assert_non_null(strstr(whole, "<tr><th>int4</th>"));
+    assert_null(strstr(whole, "<script"));
+    free(page);
+    free(whole);
+    place_close(&p);
+}
+
+static void test_eval_refuses_what_cannot_be(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *named;
+        const char *arguments[12];
+    } cases[] = {
+        {"--model PATH is missing", {TEXT("c")}},
+        {"--data FILE", {"--model", TINY}},
+        {"no/such/file", {"--model", TINY, "--data", "no/such/file"}},
+        {"less than one window", {"--model", TINY, "--data", TEXT("c"), "--window", "65536"}},
+        {"--window 2048", {"--model", TINY, "--data", TEXT("c"), "--window", "2048"}},
+        {"--window 1", {"--model", TINY, "--data", TEXT("c"), "--window", "1"}},
+        {"--precision int3", {"--model", TINY, "--data", TEXT("c"), "--precision", "int3"}},
+        {"--precision int2/int4:10%",
+         {"--model", TINY, "--data", TEXT("c"), "--precision", "int2/int4:10%"}},
+        {"--precision dense/int2:0%",
+         {"--model", TINY, "--data", TEXT("c"), "--precision", "dense/int2:0%"}},
+        {"--precision dense/int2",
+         {"--model", TINY, "--data", TEXT("c"), "--precision", "dense/int2"}},
+        {"--budget must not",
+         {"--model", TINY, TEXT("c"), "--precision", "int4", "--budget", "9%"}},
+        {"--remap 1", {"--model", TINY, "--data", TEXT("c"), "--remap", "1"}},
+        {"beta", {"--model", TINY, TEXT("c"), "--batch", "2", "--remap", "1,4", "--exact", "off"}},
+        {"--remap acts on decode steps", {"--model", TINY, "--data", TEXT("c"), "--remap", "1,2"}},
+        {"--remap-resident goes", {"--model", TINY, TEXT("c"), "--remap-resident", "1"}},
+        {"--miss low goes", {"--model", TINY, TEXT("c"), "--miss", "low"}},
+        {"--prompt goes", {"--model", TINY, "--data", TEXT("c"), "--prompt", "8"}},
+        {"--warm 96", {"--model", TINY, "--data", TEXT("c"), "--warm", "96"}},
+        {"8 choices", {"--model", TINY, "--data", TEXT("c"), "--ranks", "9"}},
+        {"32-bit token ids", {"--model", "tests/data/hf/olmoe", "--data", TEXT("c")}},
+        {"outside the vocabulary",
+         {"--model", "tests/data/hf/olmoe", "--token-ids", TEXT("c"), "--window", "16"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_refused(TOOL, cases[i].arguments, cases[i].named);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_eval_agrees_with_transformers),
+        cmocka_unit_test(test_eval_of_integers_agrees_with_transformers),
+        cmocka_unit_test(test_eval_of_ranks_agrees_with_transformers),
+        cmocka_unit_test(test_eval_reproduces_the_reference),
+        cmocka_unit_test(test_eval_is_the_same_in_any_shape),
+        cmocka_unit_test(test_eval_scores_what_is_asked_for),
+        cmocka_unit_test(test_eval_counts_low_versions),
+        cmocka_unit_test(test_eval_counts_remapping),
+        cmocka_unit_test(test_eval_gives_memory_its_high_versions),
+        cmocka_unit_test(test_eval_draws_a_page),
+        cmocka_unit_test(test_eval_refuses_what_cannot_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
