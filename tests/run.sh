@@ -17,6 +17,7 @@ run_one() {
     # TSan's shadow memory collides with high-entropy address layouts.
     case $2 in */thread/*) setarch -R true 2>/dev/null && launch='setarch -R' ;; esac
     case $2 in /*) program=$2 ;; *) program=./$2 ;; esac
+    began=$(date +%s)
     timeout "${TEST_TIMEOUT:-300}" $launch "$program" >"$log" 2>&1 </dev/null
     awk -v rc=$? -v name="$2" '
         function bad(what) { failed++; print "fail " name ": " what }
@@ -36,6 +37,7 @@ run_one() {
             else if (planned > cases) bad("stopped after " cases " of " planned " cases")
             print "count", passed + 0, failed + 0, skipped + 0
         }' "$log" >"$log.result"
+    echo "time $(($(date +%s) - began)) $2" >>"$log.result"
     set -- "$2" $(sed -n 's/^count //p' "$log.result")
     if [ "$3" != 0 ]; then
         echo "FAIL  $1: $2 passed, $3 failed, $4 skipped"
@@ -73,6 +75,7 @@ fi
 cat /dev/null "$logs"/*.result 2>/dev/null >"$logs/all"
 printf '%s' "$parts" | sed 's/^/skip /' >>"$logs/all"
 echo
+sed -n 's/^time \([0-9]*\) /\1 s: /p' "$logs/all" | sort -rn | head -n 5 | sed 's/^/slowest: /'
 sed -n 's/^skip /skipped: /p' "$logs/all"
 sed -n 's/^fail /failed: /p' "$logs/all"
 awk -v programs=$# '

@@ -16,13 +16,15 @@ typedef struct belady_state {
     uint32_t *next; /* [keys] its next use */
 } belady_state;
 
-static uint64_t belady_state_bytes(uint32_t keys)
+static uint64_t belady_state_bytes(uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     return (sizeof(belady_state) + 3 * (uint64_t)keys * sizeof(uint32_t) + 7) & ~UINT64_C(7);
 }
 
-static void belady_init(void *state, uint32_t keys)
+static void belady_init(void *state, uint32_t keys, uint32_t experts)
 {
+    (void)experts;
     belady_state *b = state;
     *b = (belady_state){.keys = keys, .heap = (uint32_t *)(b + 1)};
     b->at = b->heap + keys;

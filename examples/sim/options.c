@@ -37,8 +37,9 @@ const char *sim_options_usage(void)
            "  --requests N          only the first N (of a generator by default 64)\n"
            "\n"
            "replay:\n"
-           "  --policy LIST         lru, lfu, lfu-aged, sieve, s3fifo, lirs, and belady, the "
-           "bound\n"
+           "  --policy LIST         lru, lfu, lfu-aged, sieve, s3fifo, lirs, finemoe, cycle, and "
+           "belady,\n"
+           "                        the bound\n"
            "  --capacity LIST       experts that the cache holds, over all layers\n"
            "  --scope global|layer  layer: every layer has its part for itself (default global)\n"
            "  --access layer|sequential  layer: a layer's experts come at once, as in the "
@@ -83,6 +84,8 @@ const char *sim_options_usage(void)
            "  --json                print one JSON object instead of text\n"
            "  --report FILE         also write one HTML page with plots\n"
            "  --study NAME          a paper's experiment, and its figures beside: --list studies\n"
+           "  --train-percent N     of a trace's requests, before those that a study tests "
+           "(default 60)\n"
            "  --list WHAT           models, machines, policies, baselines or studies\n";
 }
 
@@ -299,6 +302,7 @@ static const flag flags[] = {
     {"--json", NULL, AT(json)},
     {"--report", flag_text, AT(report)},
     {"--study", flag_text, AT(study)},
+    {"--train-percent", flag_u32, AT(train_percent), .least = 1, .most = 99, NOTE(for_study)},
     {"--list", read_choice, AT(list),
      .choice = {"models", "machines", "policies", "baselines", "studies"}},
     {"--help", NULL, AT(help)},
@@ -343,6 +347,7 @@ static int check_use(const sim_options *o)
         {misses, o->for_misses},
         {o->mode == SIM_CURVE, o->for_curve},
         {o->mode == SIM_STATS, o->for_stats},
+        {o->mode == SIM_STUDY, o->for_study},
         {serves || o->mode == SIM_STATS, o->for_machine},
         {serves, o->for_serve},
         {replays || serves, o->policies.n ? "--policy" : NULL},

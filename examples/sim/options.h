@@ -114,7 +114,8 @@ typedef struct sim_options {
     double time_scale;     /* of --arrivals' times; 1 */
     bool configure;
 
-    const char *study; /* a study's name or NULL */
+    const char *study;      /* a study's name or NULL */
+    uint32_t train_percent; /* of a trace's requests; 0 = the study's own */
 
     /* --list */
     const char *list; /* "models", "machines", "policies", "baselines", "studies" or NULL */
@@ -124,6 +125,7 @@ typedef struct sim_options {
     const char *for_misses;  /* replay and curve: --access */
     const char *for_replay;  /* --capacity */
     const char *for_curve;   /* --sample-keys */
+    const char *for_study;   /* --train-percent */
     const char *for_stats;   /* --expert-bytes, --bus-bytes */
     const char *for_machine; /* stats and serving: --machine, --model ... */
     const char *for_serve;   /* serving alone */

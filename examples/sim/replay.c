@@ -19,6 +19,7 @@ typedef struct cache {
     uint64_t now;        /* number of the set that is being served, from 1 */
     uint64_t *served;    /* [scopes * scope_keys] the last set that each key was in, 0 = none */
     unsigned char *here; /* [scopes * scope_keys] resident */
+    uint32_t *set;       /* [top_k] the set that is being served, keys of its scope */
 } cache;
 
 typedef struct asking {
@@ -38,6 +39,7 @@ static void cache_close(cache *c)
     free(c->states);
     free(c->served);
     free(c->here);
+    free(c->set);
 }
 
 static int cache_open(cache *c, const sim_trace *trace, const sim_replay_config *config)
@@ -60,15 +62,16 @@ static int cache_open(cache *c, const sim_trace *trace, const sim_replay_config 
                     " at least in all",
                     config->capacity, by_layer ? "each layer" : "the cache", least,
                     least * c->scopes);
-    c->state_bytes = c->policy->state_bytes(c->scope_keys);
+    c->state_bytes = c->policy->state_bytes(c->scope_keys, source->experts);
     c->used = calloc(c->scopes, sizeof *c->used);
     c->states = malloc(c->scopes * c->state_bytes);
     c->served = calloc(keys, sizeof *c->served);
     c->here = calloc(keys, 1);
-    if (!c->used || !c->states || !c->served || !c->here)
+    c->set = malloc(source->top_k * sizeof *c->set);
+    if (!c->used || !c->states || !c->served || !c->here || !c->set)
         return fail_memory();
     for (uint32_t i = 0; i < c->scopes; i++)
-        c->policy->init(c->states + i * c->state_bytes, c->scope_keys);
+        c->policy->init(c->states + i * c->state_bytes, c->scope_keys, source->experts);
     return RUN_OK;
 }
 
@@ -96,9 +99,12 @@ static void serve(cache *c, uint32_t first_of_layer, const uint16_t *ids, uint32
         missing += !c->here[key];
         out->first += c->served[key] == 0;
         c->served[key] = c->now;
+        c->set[i] = base + ids[i];
     }
     out->accesses += n;
     out->misses += missing;
+    if (c->policy->route)
+        c->policy->route(state, c->set, n);
     evict_for(c, scope, missing);
     c->used[scope] += missing;
     for (uint32_t i = 0; i < n; i++) {
@@ -122,8 +128,11 @@ static int replay(const sim_trace *trace, const sim_replay_config *config, const
     cache c;
     *out = (sim_replay_result){0};
     int code = cache_open(&c, trace, config);
+    uint64_t first = config->first_counted * source->layers * source->top_k / n;
     for (uint64_t i = 0; i < sets && !code; i++) {
         uint64_t at = i * n;
+        if (i == first)
+            *out = (sim_replay_result){0};
         uint32_t layer = (uint32_t)(at / source->top_k % source->layers);
         serve(&c, layer * source->experts, trace->ids + at, n, next ? next + at : NULL, out);
     }

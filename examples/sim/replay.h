@@ -7,11 +7,11 @@
 
 typedef struct sim_replay_config {
     const char *policy; /* an eviction policy of the library, or "belady" */
-    uint64_t
-        capacity; /* experts; with SIM_SCOPE_LAYER all layers' together, each has an equal part,
-                           rounded down */
+    uint64_t capacity; /* experts; with SIM_SCOPE_LAYER all layers' together, each has an equal part,
+                          rounded down */
     sim_scope scope;
     sim_access access;
+    uint64_t first_counted; /* the rows before it go through the cache, and count for nothing */
 } sim_replay_config;
 
 typedef struct sim_replay_result {

@@ -1,12 +1,10 @@
-/* report.h — what a run found as one HTML page: plots with a table of their numbers under each. The
- * page needs nothing else: no script, no other file, no network.
+/* report.h — what a run found as one page of page.h.
  *
  * Without --report, the report is closed from the start and every call does nothing. */
 #ifndef SIM_REPORT_H
 #define SIM_REPORT_H
 
-#include <stdio.h>
-
+#include "common/page.h"
 #include "sim/arms.h"
 #include "sim/miss_curve.h"
 #include "sim/options.h"
@@ -14,13 +12,7 @@
 #include "sim/synthetic.h"
 #include "sim/trace_stats.h"
 
-typedef struct sim_report {
-    FILE *out; /* into memory: a run that fails leaves no file. NULL = closed */
-    char *text;
-    size_t size;
-    const char *path;
-    bool failed; /* out of memory on the way */
-} sim_report;
+typedef page sim_report;
 
 /* A page about `subject`, with the command line and `about`, what the subject is. */
 int sim_report_open(const sim_options *options, const char *subject, const char *about,

@@ -25,7 +25,7 @@ static void order_columns(const sim_replay_row *rows, uint32_t n, uint32_t *orde
 typedef struct replay_lines {
     uint32_t policies, capacities;
     double *numbers; /* [capacities], then [policies][capacities] */
-    sim_series series[MOST_LINES];
+    plot_series series[MOST_LINES];
 } replay_lines;
 
 static void write_replay_table(sim_report *report, const replay_lines *lines)
@@ -33,28 +33,28 @@ static void write_replay_table(sim_report *report, const replay_lines *lines)
     const char *columns[MOST_LINES + 1] = {"capacity"};
     for (uint32_t p = 0; p < lines->policies; p++)
         columns[p + 1] = lines->series[p].name;
-    sim_report_table(report, columns, lines->policies + 1);
+    page_table(report, columns, lines->policies + 1);
     for (uint32_t i = 0; i < lines->capacities; i++) {
-        sim_report_row_number(report, lines->numbers[i]);
+        page_row_number(report, lines->numbers[i]);
         for (uint32_t p = 0; p < lines->policies; p++)
-            sim_report_cell(report, lines->series[p].y[i]);
-        sim_report_row_end(report);
+            page_cell(report, lines->series[p].y[i]);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
+    page_table_end(report);
 }
 
 static void write_replay(sim_report *report, const replay_lines *lines, bool hits)
 {
-    sim_plot plot = {.title = hits ? "Hit ratio" : "Misses",
-                     .x_label = "capacity, experts",
-                     .y_label = hits ? "hits, %" : "misses",
-                     .n_series = lines->policies,
-                     .series = lines->series,
-                     .points = true};
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
+    line_plot plot = {.title = hits ? "Hit ratio" : "Misses",
+                      .x_label = "capacity, experts",
+                      .y_label = hits ? "hits, %" : "misses",
+                      .n_series = lines->policies,
+                      .series = lines->series,
+                      .points = true};
+    page_figure(report);
+    plot_lines(report->out, &plot);
     write_replay_table(report, lines);
-    sim_report_figure_end(report);
+    page_figure_end(report);
 }
 
 void sim_report_replay(sim_report *report, const sim_replay_row *rows, uint32_t policies,
@@ -63,7 +63,7 @@ void sim_report_replay(sim_report *report, const sim_replay_row *rows, uint32_t 
     uint32_t order[SIM_LIST_MOST];
     replay_lines lines = {.policies = policies, .capacities = capacities};
     if (!report->out ||
-        !(lines.numbers = sim_report_numbers(report, (policies + 1) * (size_t)capacities)))
+        !(lines.numbers = page_numbers(report, (policies + 1) * (size_t)capacities)))
         return;
     order_columns(rows, capacities, order);
     for (uint32_t i = 0; i < capacities; i++)
@@ -75,7 +75,7 @@ void sim_report_replay(sim_report *report, const sim_replay_row *rows, uint32_t 
              "what is used can be expected to do better.",
              (double)rows->result.accesses, (double)rows->result.first,
              sim_scope_name(rows->config.scope), sim_access_name(rows->config.access));
-    sim_report_section(report, "A cache of experts", text);
+    page_section(report, "A cache of experts", text);
     for (int hits = 1; hits >= 0; hits--) {
         for (uint32_t p = 0; p < policies; p++) {
             double *y = lines.numbers + (p + 1) * (size_t)capacities;
@@ -85,11 +85,11 @@ void sim_report_replay(sim_report *report, const sim_replay_row *rows, uint32_t 
                     hits ? 100 * (1 - (double)r->misses / (double)r->accesses) : (double)r->misses;
             }
             const char *name = rows[p * capacities].config.policy;
-            lines.series[p] = (sim_series){.name = name,
-                                           .n = capacities,
-                                           .x = lines.numbers,
-                                           .y = y,
-                                           .bound = !strcmp(name, sim_belady.name)};
+            lines.series[p] = (plot_series){.name = name,
+                                            .n = capacities,
+                                            .x = lines.numbers,
+                                            .y = y,
+                                            .bound = !strcmp(name, sim_belady.name)};
         }
         write_replay(report, &lines, hits);
     }
@@ -107,53 +107,52 @@ static void write_curve_table(sim_report *report, const curve_lines *l)
 {
     static const char *const columns[] = {"capacity", "misses, %", "estimate, %",
                                           "worth of one more, per 1000"};
-    sim_report_table(report, columns, 4);
-    uint32_t rows = l->n < SIM_TABLE_ROWS ? l->n : SIM_TABLE_ROWS;
+    page_table(report, columns, 4);
+    uint32_t rows = l->n < PAGE_TABLE_ROWS ? l->n : PAGE_TABLE_ROWS;
     for (uint32_t i = 0; i < rows; i++) {
-        uint64_t at = sim_report_spread(l->n - 1, i, rows);
-        sim_report_row_number(report, l->capacity[at]);
-        sim_report_cell(report, l->exact[at]);
-        sim_report_cell(report, l->sampled[at]);
-        sim_report_cell(report, l->value[at]);
-        sim_report_row_end(report);
+        uint64_t at = page_spread(l->n - 1, i, rows);
+        page_row_number(report, l->capacity[at]);
+        page_cell(report, l->exact[at]);
+        page_cell(report, l->sampled[at]);
+        page_cell(report, l->value[at]);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
+    page_table_end(report);
 }
 
 static void write_curve(sim_report *report, const curve_lines *l)
 {
-    sim_series misses[] = {
+    plot_series misses[] = {
         {.name = "exact", .n = l->n, .x = l->capacity, .y = l->exact},
         {.name = "sampled", .n = l->n, .x = l->capacity, .y = l->sampled, .bound = true}};
-    sim_series value = {.name = "one more", .n = l->n, .x = l->capacity, .y = l->value};
-    sim_plot plot = {.title = "LRU's misses",
-                     .x_label = "capacity, experts",
-                     .y_label = "misses, %",
-                     .n_series = 2,
-                     .series = misses};
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
-    plot = (sim_plot){.title = "Marginal value",
+    plot_series value = {.name = "one more", .n = l->n, .x = l->capacity, .y = l->value};
+    line_plot plot = {.title = "LRU's misses",
                       .x_label = "capacity, experts",
-                      .y_label = "misses per 1000 accesses",
-                      .n_series = 1,
-                      .series = &value};
-    sim_plot_lines(report->out, &plot);
+                      .y_label = "misses, %",
+                      .n_series = 2,
+                      .series = misses};
+    page_figure(report);
+    plot_lines(report->out, &plot);
+    plot = (line_plot){.title = "Marginal value",
+                       .x_label = "capacity, experts",
+                       .y_label = "misses per 1000 accesses",
+                       .n_series = 1,
+                       .series = &value};
+    plot_lines(report->out, &plot);
     write_curve_table(report, l);
-    sim_report_figure_end(report);
+    page_figure_end(report);
 }
 
 void sim_report_curve(sim_report *report, const sim_miss_curve *curve)
 {
     uint32_t n = (curve->n < CURVE_STEPS ? curve->n : CURVE_STEPS) + 1;
     double *numbers;
-    if (!report->out || !(numbers = sim_report_numbers(report, 4 * (size_t)n)))
+    if (!report->out || !(numbers = page_numbers(report, 4 * (size_t)n)))
         return;
     curve_lines l = {n, numbers, numbers + n, numbers + 2 * n, numbers + 3 * n};
     double percent = 100 / (double)curve->accesses;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t c = sim_report_spread(curve->n, i, n),
-                 next = sim_report_spread(curve->n, i + 1, n);
+        uint64_t c = page_spread(curve->n, i, n), next = page_spread(curve->n, i + 1, n);
         l.capacity[i] = (double)c * curve->step;
         l.exact[i] = percent * (double)curve->misses[c];
         l.sampled[i] = percent * curve->sampled[c];
@@ -167,7 +166,7 @@ void sim_report_curve(sim_report *report, const sim_miss_curve *curve)
              "tracks at most %u keys of a scope and is at most %.2f points off.",
              (double)curve->accesses, (double)curve->first, curve->sample_keys,
              100 * sim_miss_curve_error(curve));
-    sim_report_section(report, "Misses at every capacity", text);
+    page_section(report, "Misses at every capacity", text);
     write_curve(report, &l);
     free(numbers);
 }
@@ -182,27 +181,27 @@ static void write_growth(sim_report *report, const sim_trace_stats *s)
         x[i] = (double)s->points[i].tokens;
         y[i] = 100 * s->points[i].footprint;
     }
-    sim_series line = {.name = "footprint", .n = s->n_points, .x = x, .y = y};
-    sim_plot plot = {.title = "What a request has used",
-                     .x_label = "tokens so far",
-                     .y_label = "experts, %",
-                     .n_series = 1,
-                     .series = &line,
-                     .log_x = true,
-                     .points = true,
-                     .y_top = 100};
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
-    sim_report_table(report, columns, 4);
+    plot_series line = {.name = "footprint", .n = s->n_points, .x = x, .y = y};
+    line_plot plot = {.title = "What a request has used",
+                      .x_label = "tokens so far",
+                      .y_label = "experts, %",
+                      .n_series = 1,
+                      .series = &line,
+                      .log_x = true,
+                      .points = true,
+                      .y_top = 100};
+    page_figure(report);
+    plot_lines(report->out, &plot);
+    page_table(report, columns, 4);
     for (uint32_t i = 0; i < s->n_points; i++) {
-        sim_report_row_number(report, x[i]);
-        sim_report_cell(report, s->points[i].requests);
-        sim_report_cell(report, y[i]);
-        sim_report_cell(report, s->points[i].bits);
-        sim_report_row_end(report);
+        page_row_number(report, x[i]);
+        page_cell(report, s->points[i].requests);
+        page_cell(report, y[i]);
+        page_cell(report, s->points[i].bits);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
-    sim_report_figure_end(report);
+    page_table_end(report);
+    page_figure_end(report);
 }
 
 static void write_layers(sim_report *report, const sim_trace_stats *s, double *numbers)
@@ -214,37 +213,37 @@ static void write_layers(sim_report *report, const sim_trace_stats *s, double *n
         x[i] = i;
         y[i] = 100 * s->layers[i].carry_over;
     }
-    sim_series line = {.name = "carried over", .n = s->n_layers, .x = x, .y = y};
-    sim_plot plot = {.title = "Experts that the token before had",
-                     .x_label = "MoE layer",
-                     .y_label = "carried over, %",
-                     .n_series = 1,
-                     .series = &line,
-                     .points = s->n_layers <= 64,
-                     .y_top = 100};
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
-    sim_report_table(report, columns, 5);
+    plot_series line = {.name = "carried over", .n = s->n_layers, .x = x, .y = y};
+    line_plot plot = {.title = "Experts that the token before had",
+                      .x_label = "MoE layer",
+                      .y_label = "carried over, %",
+                      .n_series = 1,
+                      .series = &line,
+                      .points = s->n_layers <= 64,
+                      .y_top = 100};
+    page_figure(report);
+    plot_lines(report->out, &plot);
+    page_table(report, columns, 5);
     for (uint32_t i = 0; i <= s->n_layers; i++) {
         const sim_layer_stats *l = i < s->n_layers ? &s->layers[i] : &s->mean;
         if (i < s->n_layers)
-            sim_report_row_number(report, i);
+            page_row_number(report, i);
         else
-            sim_report_row(report, "mean");
-        sim_report_cell(report, 100 * l->carry_over);
-        sim_report_cell(report, l->touched);
-        sim_report_cell(report, l->gini);
-        sim_report_cell(report, l->request_bits);
-        sim_report_row_end(report);
+            page_row(report, "mean");
+        page_cell(report, 100 * l->carry_over);
+        page_cell(report, l->touched);
+        page_cell(report, l->gini);
+        page_cell(report, l->request_bits);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
-    sim_report_figure_end(report);
+    page_table_end(report);
+    page_figure_end(report);
 }
 
 void sim_report_stats(sim_report *report, const sim_trace_stats *stats)
 {
     double *numbers;
-    if (!report->out || !(numbers = sim_report_numbers(report, 2 * (size_t)stats->n_layers)))
+    if (!report->out || !(numbers = page_numbers(report, 2 * (size_t)stats->n_layers)))
         return;
     char text[384];
     snprintf(text, sizeof text,
@@ -253,7 +252,7 @@ void sim_report_stats(sim_report *report, const sim_trace_stats *stats)
              "the last token's experts, a step brings %.1f.",
              100 * stats->burst_union, 100 * stats->burst_overlap, stats->saturation_tokens,
              stats->mandatory_experts);
-    sim_report_section(report, "The trace", text);
+    page_section(report, "The trace", text);
     write_growth(report, stats);
     write_layers(report, stats, numbers);
     free(numbers);
@@ -270,29 +269,29 @@ static void write_activation(sim_report *report, const char *title, const double
         x[i] = 1u << i;
         y[i] = 100 * measured[i];
     }
-    sim_series lines[] = {
+    plot_series lines[] = {
         {.name = "generated", .n = SIM_TABLE_POINTS, .x = x, .y = y},
         {.name = "published", .n = SIM_TABLE_POINTS, .x = x, .y = published, .bound = true}};
-    sim_plot plot = {.title = title,
-                     .x_label = "batch, requests",
-                     .y_label = "experts of a layer, %",
-                     .n_series = published ? 2 : 1,
-                     .series = lines,
-                     .log_x = true,
-                     .points = true,
-                     .y_top = 100};
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
-    sim_report_table(report, columns, published ? 3 : 2);
+    line_plot plot = {.title = title,
+                      .x_label = "batch, requests",
+                      .y_label = "experts of a layer, %",
+                      .n_series = published ? 2 : 1,
+                      .series = lines,
+                      .log_x = true,
+                      .points = true,
+                      .y_top = 100};
+    page_figure(report);
+    plot_lines(report->out, &plot);
+    page_table(report, columns, published ? 3 : 2);
     for (uint32_t i = 0; i < SIM_TABLE_POINTS; i++) {
-        sim_report_row_number(report, x[i]);
-        sim_report_cell(report, y[i]);
+        page_row_number(report, x[i]);
+        page_cell(report, y[i]);
         if (published)
-            sim_report_cell(report, published[i]);
-        sim_report_row_end(report);
+            page_cell(report, published[i]);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
-    sim_report_figure_end(report);
+    page_table_end(report);
+    page_figure_end(report);
 }
 
 void sim_report_activation(sim_report *report, const sim_synthetic *config,
@@ -303,7 +302,7 @@ void sim_report_activation(sim_report *report, const sim_synthetic *config,
     char text[128];
     snprintf(text, sizeof text, "Prompts are of %u tokens. Published: DynaExq, tables 1 and 2.",
              config->prompt_tokens);
-    sim_report_section(report, "Experts that batches use", config->decode ? text : "");
+    page_section(report, "Experts that batches use", config->decode ? text : "");
     write_activation(report, "Decoding", activation->decode, config->decode);
     write_activation(report, "Prompts", activation->prefill, config->prefill);
 }

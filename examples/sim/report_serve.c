@@ -92,31 +92,30 @@ static void write_time_table(sim_report *report, const serving *s)
     const char *const columns[] = {"way of serving", "tokens/s", parts[0],     parts[1],
                                    parts[2],         parts[3],   parts[4],     "first token, p50 s",
                                    "expert hits, %", "experts",  "KV, blocks", "not at once"};
-    sim_report_table(report, columns, sizeof columns / sizeof *columns);
+    page_table(report, columns, sizeof columns / sizeof *columns);
     for (uint32_t i = 0; i < s->n; i++) {
         const sim_result *r = result_of(&s->arms[i]);
         double ms[PARTS];
         time_parts(&s->arms[i], ms);
-        sim_report_row(report, s->names[i]);
+        page_row(report, s->names[i]);
         if (has_run(&s->arms[i])) {
-            sim_report_cell(report, tokens_per_s(&s->arms[i]));
+            page_cell(report, tokens_per_s(&s->arms[i]));
             for (uint32_t p = 0; p < PARTS; p++)
-                sim_report_cell(report, ms[p]);
-            sim_report_cell(report, r->ttft_ns.p50 / 1e9);
-            sim_report_cell(report, r->routed
-                                        ? 100 * (double)r->hits / (double)(r->hits + r->misses)
-                                        : NAN);
-            sim_report_cell(report, (double)r->last_slots);
-            sim_report_cell(report, (double)r->last_blocks);
-            sim_report_cell(report, (double)sim_result_failures(r));
+                page_cell(report, ms[p]);
+            page_cell(report, r->ttft_ns.p50 / 1e9);
+            page_cell(report,
+                      r->routed ? 100 * (double)r->hits / (double)(r->hits + r->misses) : NAN);
+            page_cell(report, (double)r->last_slots);
+            page_cell(report, (double)r->last_blocks);
+            page_cell(report, (double)sim_result_failures(r));
         } else {
-            sim_report_cell_text(report, "does not fit");
+            page_cell_text(report, "does not fit");
             for (uint32_t p = 2; p < sizeof columns / sizeof *columns; p++)
-                sim_report_cell(report, NAN);
+                page_cell(report, NAN);
         }
-        sim_report_row_end(report);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
+    page_table_end(report);
 }
 
 static void write_times(sim_report *report, const serving *s)
@@ -129,23 +128,22 @@ static void write_times(sim_report *report, const serving *s)
             time_parts(&s->arms[i], values + (size_t)n * PARTS);
             names[n++] = s->names[i];
         }
-    sim_report_section(
-        report, "Where time goes",
-        "Virtual time per token of an answer, in ms. Experts and KV blocks are those "
-        "at the end; not at once are requests that were refused, had to wait for "
-        "room in the KV pool, or were preempted.");
-    sim_bars bars = {.title = "Time per token of an answer",
+    page_section(report, "Where time goes",
+                 "Virtual time per token of an answer, in ms. Experts and KV blocks are those "
+                 "at the end; not at once are requests that were refused, had to wait for "
+                 "room in the KV pool, or were preempted.");
+    bar_plot bars = {.title = "Time per token of an answer",
                      .x_label = "ms",
                      .n_bars = n,
                      .n_parts = PARTS,
                      .bars = names,
                      .parts = parts,
                      .values = values};
-    sim_report_figure(report);
+    page_figure(report);
     if (n)
-        sim_plot_bars(report->out, &bars);
+        plot_bars(report->out, &bars);
     write_time_table(report, s);
-    sim_report_figure_end(report);
+    page_figure_end(report);
 }
 
 /* ---- Tokens/s over budgets ------------------------------------------------------------------- */
@@ -165,7 +163,7 @@ static bool begins_line(const serving *s, uint32_t i)
 }
 
 /* Puts a point into its place by budget. */
-static void add_point(sim_series *line, double *x, double *y, const sim_report_arm *arm)
+static void add_point(plot_series *line, double *x, double *y, const sim_report_arm *arm)
 {
     double budget = (double)arm->budget_bytes / SIM_GIB;
     uint32_t at = line->n++;
@@ -178,7 +176,7 @@ static void add_point(sim_series *line, double *x, double *y, const sim_report_a
 }
 
 static uint32_t make_lines(const serving *s, double *numbers, char (*names)[NAME_ROOM],
-                           sim_series *lines)
+                           plot_series *lines)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n && n < SIM_LIST_MOST; i++) {
@@ -186,7 +184,7 @@ static uint32_t make_lines(const serving *s, double *numbers, char (*names)[NAME
             continue;
         double *x = numbers, *y = numbers + s->n;
         name_line(s, &s->arms[i], names[n]);
-        lines[n] = (sim_series){.name = names[n], .x = x, .y = y};
+        lines[n] = (plot_series){.name = names[n], .x = x, .y = y};
         for (uint32_t k = i; k < s->n; k++)
             if (same_line(&s->arms[k], &s->arms[i]))
                 add_point(&lines[n], x, y, &s->arms[k]);
@@ -196,45 +194,45 @@ static uint32_t make_lines(const serving *s, double *numbers, char (*names)[NAME
     return n;
 }
 
-static void write_budget_table(sim_report *report, const sim_series *lines, uint32_t n)
+static void write_budget_table(sim_report *report, const plot_series *lines, uint32_t n)
 {
     const char *columns[SIM_LIST_MOST + 1] = {"budget, GiB"};
     for (uint32_t k = 0; k < n; k++)
         columns[k + 1] = lines[k].name;
-    sim_report_table(report, columns, n + 1);
+    page_table(report, columns, n + 1);
     for (uint32_t i = 0; i < lines->n; i++) {
-        sim_report_row_number(report, lines->x[i]);
+        page_row_number(report, lines->x[i]);
         for (uint32_t k = 0; k < n; k++) {
             double value = NAN;
             for (uint32_t j = 0; j < lines[k].n; j++)
                 if (lines[k].x[j] == lines->x[i])
                     value = lines[k].y[j];
-            sim_report_cell(report, value);
+            page_cell(report, value);
         }
-        sim_report_row_end(report);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
+    page_table_end(report);
 }
 
 static void write_budgets(sim_report *report, const serving *s)
 {
     char names[SIM_LIST_MOST][NAME_ROOM];
-    sim_series lines[SIM_LIST_MOST];
+    plot_series lines[SIM_LIST_MOST];
     double *numbers;
-    if (!s->budgets || !(numbers = sim_report_numbers(report, 2 * (size_t)s->n * SIM_LIST_MOST)))
+    if (!s->budgets || !(numbers = page_numbers(report, 2 * (size_t)s->n * SIM_LIST_MOST)))
         return;
     uint32_t n = make_lines(s, numbers, names, lines);
-    sim_plot plot = {.title = "Throughput",
-                     .x_label = "budget for experts and KV, GiB",
-                     .y_label = "tokens/s",
-                     .n_series = n,
-                     .series = lines,
-                     .points = true};
-    sim_report_section(report, "Tokens/s against the budget", "");
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
+    line_plot plot = {.title = "Throughput",
+                      .x_label = "budget for experts and KV, GiB",
+                      .y_label = "tokens/s",
+                      .n_series = n,
+                      .series = lines,
+                      .points = true};
+    page_section(report, "Tokens/s against the budget", "");
+    page_figure(report);
+    plot_lines(report->out, &plot);
     write_budget_table(report, lines, n);
-    sim_report_figure_end(report);
+    page_figure_end(report);
     free(numbers);
 }
 
@@ -263,29 +261,29 @@ static void write_split(sim_report *report, const char *name, const over_time *t
 {
     static const char *const columns[] = {"time, s", "experts, GiB", "KV pool, GiB",
                                           "KV used, GiB"};
-    const sim_series lines[] = {{.name = "experts", .n = t->n, .x = t->s, .y = t->experts},
-                                {.name = "KV pool", .n = t->n, .x = t->s, .y = t->kv},
-                                {.name = "KV used", .n = t->n, .x = t->s, .y = t->used}};
-    sim_plot plot = {.title = name,
-                     .x_label = "virtual time, s",
-                     .y_label = "GiB",
-                     .n_series = 3,
-                     .series = lines,
-                     .stairs = true};
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
-    sim_report_table(report, columns, 4);
-    uint32_t rows = t->n < SIM_TABLE_ROWS ? t->n : SIM_TABLE_ROWS;
+    const plot_series lines[] = {{.name = "experts", .n = t->n, .x = t->s, .y = t->experts},
+                                 {.name = "KV pool", .n = t->n, .x = t->s, .y = t->kv},
+                                 {.name = "KV used", .n = t->n, .x = t->s, .y = t->used}};
+    line_plot plot = {.title = name,
+                      .x_label = "virtual time, s",
+                      .y_label = "GiB",
+                      .n_series = 3,
+                      .series = lines,
+                      .stairs = true};
+    page_figure(report);
+    plot_lines(report->out, &plot);
+    page_table(report, columns, 4);
+    uint32_t rows = t->n < PAGE_TABLE_ROWS ? t->n : PAGE_TABLE_ROWS;
     for (uint32_t i = 0; i < rows; i++) {
-        uint64_t at = sim_report_spread(t->n - 1, i, rows);
-        sim_report_row_number(report, t->s[at]);
-        sim_report_cell(report, t->experts[at]);
-        sim_report_cell(report, t->kv[at]);
-        sim_report_cell(report, t->used[at]);
-        sim_report_row_end(report);
+        uint64_t at = page_spread(t->n - 1, i, rows);
+        page_row_number(report, t->s[at]);
+        page_cell(report, t->experts[at]);
+        page_cell(report, t->kv[at]);
+        page_cell(report, t->used[at]);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
-    sim_report_figure_end(report);
+    page_table_end(report);
+    page_figure_end(report);
 }
 
 static bool is_shown(const sim_report_arm *arm, bool moving)
@@ -297,13 +295,13 @@ static bool is_shown(const sim_report_arm *arm, bool moving)
 /* Those that move first; of those that stay there is little to see. */
 static void write_splits(sim_report *report, const serving *s)
 {
-    double *numbers = sim_report_numbers(report, 4 * (size_t)SIM_SAMPLES);
+    double *numbers = page_numbers(report, 4 * (size_t)SIM_SAMPLES);
     uint32_t shown = 0;
     for (int moving = 1; moving >= 0 && numbers; moving--)
         for (uint32_t i = 0; i < s->n && shown < MOST_SPLITS; i++)
             if (is_shown(&s->arms[i], moving)) {
                 if (!shown++)
-                    sim_report_section(report, "The split over time", "");
+                    page_section(report, "The split over time", "");
                 over_time t = read_samples(result_of(&s->arms[i]), numbers);
                 write_split(report, s->names[i], &t);
             }
@@ -366,54 +364,55 @@ static void write_curve_table(sim_report *report, const curves *l)
 {
     static const char *const columns[] = {"experts, GiB", "expert misses, %", "KV misses, %",
                                           "experts, ms/MiB", "KV, ms/MiB"};
-    sim_report_table(report, columns, 5);
-    for (uint32_t i = 0; i < SIM_TABLE_ROWS; i++) {
-        uint64_t at = sim_report_spread(l->n - 1, i, SIM_TABLE_ROWS);
-        sim_report_row_number(report, l->bytes[at]);
-        sim_report_cell(report, l->experts[at]);
-        sim_report_cell(report, l->kv[at]);
-        sim_report_cell(report, l->expert_value[at]);
-        sim_report_cell(report, l->kv_value[at]);
-        sim_report_row_end(report);
+    page_table(report, columns, 5);
+    for (uint32_t i = 0; i < PAGE_TABLE_ROWS; i++) {
+        uint64_t at = page_spread(l->n - 1, i, PAGE_TABLE_ROWS);
+        page_row_number(report, l->bytes[at]);
+        page_cell(report, l->experts[at]);
+        page_cell(report, l->kv[at]);
+        page_cell(report, l->expert_value[at]);
+        page_cell(report, l->kv_value[at]);
+        page_row_end(report);
     }
-    sim_report_table_end(report);
+    page_table_end(report);
 }
 
 static void write_curves(sim_report *report, const serving *s, uint32_t arm)
 {
     const sim_configured *c = &s->arms[arm].run->configured;
-    double *numbers = sim_report_numbers(report, 5 * (size_t)(CURVE_STEPS + 1));
+    double *numbers = page_numbers(report, 5 * (size_t)(CURVE_STEPS + 1));
     if (!numbers)
         return;
     curves l = read_curves(c, numbers);
-    const sim_series misses[] = {{.name = "experts", .n = l.n, .x = l.bytes, .y = l.experts},
-                                 {.name = "KV", .n = l.n, .x = l.bytes, .y = l.kv}};
-    const sim_series values[] = {{.name = "experts", .n = l.n, .x = l.bytes, .y = l.expert_value},
-                                 {.name = "KV", .n = l.n, .x = l.bytes, .y = l.kv_value}};
-    sim_plot plot = {.title = "Predicted misses",
-                     .x_label = "of the budget for experts, GiB; the rest is KV's",
-                     .y_label = "warm misses, %",
-                     .n_series = 2,
-                     .series = misses,
-                     .y_top = 1,
-                     .mark = "chosen",
-                     .mark_x = (double)c->split.experts * (double)c->bounds.expert_bytes / SIM_GIB};
+    const plot_series misses[] = {{.name = "experts", .n = l.n, .x = l.bytes, .y = l.experts},
+                                  {.name = "KV", .n = l.n, .x = l.bytes, .y = l.kv}};
+    const plot_series values[] = {{.name = "experts", .n = l.n, .x = l.bytes, .y = l.expert_value},
+                                  {.name = "KV", .n = l.n, .x = l.bytes, .y = l.kv_value}};
+    line_plot plot = {.title = "Predicted misses",
+                      .x_label = "of the budget for experts, GiB; the rest is KV's",
+                      .y_label = "warm misses, %",
+                      .n_series = 2,
+                      .series = misses,
+                      .y_top = 1,
+                      .mark = "chosen",
+                      .mark_x =
+                          (double)c->split.experts * (double)c->bounds.expert_bytes / SIM_GIB};
     char text[384];
     snprintf(text, sizeof text,
              "As MV-WSA's configurator measured them for %s: an expert that is missing costs %.3g "
              "ms, a unit of KV %.3g ms. At the best split, where it is not at a bound, one more "
              "MiB saves as much time on either side.",
              s->names[arm], c->expert_miss_ns / 1e6, c->kv_miss_ns / 1e6);
-    sim_report_section(report, "Miss curves and marginal values", text);
-    sim_report_figure(report);
-    sim_plot_lines(report->out, &plot);
+    page_section(report, "Miss curves and marginal values", text);
+    page_figure(report);
+    plot_lines(report->out, &plot);
     plot.title = "Marginal values";
     plot.y_label = "ms saved by one more MiB";
     plot.series = values;
     plot.y_top = 0;
-    sim_plot_lines(report->out, &plot);
+    plot_lines(report->out, &plot);
     write_curve_table(report, &l);
-    sim_report_figure_end(report);
+    page_figure_end(report);
     free(numbers);
 }
 

@@ -55,6 +55,8 @@ static int sample(sim_host *host)
                            .kv_blocks = kv.blocks,
                            .used_blocks = kv.blocks - kv.free_blocks,
                            .output_tokens = result->output_tokens,
+                           .rows = result->rows,
+                           .low_rows = result->low_rows,
                            .running = host->n_running,
                            .compressed = experts.compressed_experts};
     return code;
@@ -242,17 +244,21 @@ static int summarise_times(sim_host *host)
     if (!first)
         return fail_memory();
     double *whole = first + host->jobs->n, *token = whole + host->jobs->n;
+    uint32_t done = 0;
     for (uint32_t i = 0; i < host->jobs->n; i++) {
         const sim_job_times *t = &host->times[i];
         uint32_t tokens = host->jobs->jobs[i].output_tokens;
         if (!t->end_ns)
+            continue;
+        done++;
+        if (i < host->config->first_jobs)
             continue;
         first[n] = (double)(t->first_ns - t->ready_ns);
         whole[n++] = (double)(t->end_ns - t->ready_ns);
         if (tokens > 1)
             token[n_tokens++] = (double)(t->end_ns - t->first_ns) / (tokens - 1);
     }
-    host->result->jobs = n;
+    host->result->jobs = done;
     host->result->ttft_ns = spread(first, n);
     host->result->job_ns = spread(whole, n);
     host->result->token_ns = spread(token, n_tokens);
@@ -398,7 +404,8 @@ int sim_serve(const sim_serve_config *config, sim_inspect_fn inspect, void *user
                      .result = result,
                      .step_tokens = sim_stack_step_tokens(&config->stack),
                      .blocked = SIM_NO_JOB,
-                     .sample_every = FIRST_SAMPLE_EVERY};
+                     .sample_every =
+                         config->sample_steps ? config->sample_steps : FIRST_SAMPLE_EVERY};
     *result = (sim_result){0};
     int code = check(config);
     if (code)

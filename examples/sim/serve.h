@@ -34,6 +34,8 @@ typedef struct sim_serve_config {
     bool recompute;         /* KV that has to go is computed again; otherwise swapped */
     uint64_t host_kv_bytes; /* most that is swapped out of the prefix cache; 0 = no limit */
     uint64_t most_steps;    /* 0 = until all jobs are done */
+    uint32_t first_jobs;    /* so many are served and are in no spread: the start is not measured */
+    uint32_t sample_steps;  /* between samples, at first; 0 = 16 */
     sim_hints hints;
     uint32_t warm_layers; /* MoE layers, the first ones, whose experts are loaded before time
                                counts */
@@ -62,7 +64,8 @@ typedef struct sim_serve_sample {
     uint64_t expert_slots;
     uint64_t kv_blocks;
     uint64_t used_blocks;
-    uint64_t output_tokens; /* so far */
+    uint64_t output_tokens;  /* so far */
+    uint64_t rows, low_rows; /* so far, as of the result */
     uint32_t running;
     uint32_t compressed;
 } sim_serve_sample;
@@ -90,13 +93,16 @@ typedef struct sim_result {
     uint64_t peak_running_blocks; /* that what ran at once had */
     struct {
         uint64_t steps, ns;
+        uint64_t high;         /* experts that did not compute in a low version */
     } decode[SIM_BATCHES + 1]; /* steps without prompts, by their sequences; the last: that many or
                                   more */
     sim_spread ttft_ns, token_ns, job_ns;
     /* experts and KV */
     uint64_t routed, hits, misses, late;
-    uint64_t expert_bytes; /* over the bus */
-    uint64_t bus_bytes;    /* all */
+    uint64_t low_experts;    /* of `routed`, computed in their low version */
+    uint64_t rows, low_rows; /* tokens' choices of experts, and those that went to low versions */
+    uint64_t expert_bytes;   /* over the bus */
+    uint64_t bus_bytes;      /* all */
     uint64_t prefetch_bytes;
     uint64_t swapped_bytes; /* out and in */
     uint64_t preemptions, evicted_prefixes;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "policy/predictor.h"
 #include "sim/json_out.h"
 #include "sim/report.h"
 #include "sim/serve_rows.h"
@@ -207,28 +208,43 @@ static int check_memory(const setting *s, uint64_t budget)
                 (double)there / 1e9);
 }
 
+/* What serves by the routed ids alone; "previous" needs no predictor. */
+static const char *predictor_of(const sim_options *o)
+{
+    return o->prefetch && strcmp(o->prefetch, "previous") != 0 ? o->prefetch : NULL;
+}
+
+static uint32_t prefetch_mode(const sim_options *o)
+{
+    if (predictor_of(o))
+        return MOEPAGE_PREFETCH_PREDICTOR;
+    return o->prefetch ? MOEPAGE_PREFETCH_PREVIOUS : MOEPAGE_PREFETCH_OFF;
+}
+
 static int run_lengths(setting *s, uint64_t budget, uint32_t concurrency, uint32_t prompt,
                        uint32_t output)
 {
     const sim_options *o = s->options;
     sim_jobs jobs = {0};
     int code = make_jobs(s, prompt, output, &jobs);
-    sim_serve_config config = {
-        .stack = {.machine = &s->machine,
-                  .shape = &s->shape,
-                  .arena_bytes = budget,
-                  .scope = o->scope == SIM_SCOPE_LAYER ? MOEPAGE_SCOPE_LAYER : MOEPAGE_SCOPE_GLOBAL,
-                  .policy = o->policies.n ? o->policies.words[0] : NULL,
-                  .regime = regime(o),
-                  .prefetch = o->prefetch ? MOEPAGE_PREFETCH_PREVIOUS : MOEPAGE_PREFETCH_OFF,
-                  .block_tokens = o->block_tokens},
-        .jobs = &jobs,
-        .source = s->source,
-        .concurrency = concurrency,
-        .recompute = o->kv_miss && !strcmp(o->kv_miss, "recompute"),
-        .most_steps = o->steps,
-        .seed = o->seed,
-        .quiet = true};
+    sim_serve_config config = {.stack = {.machine = &s->machine,
+                                         .shape = &s->shape,
+                                         .arena_bytes = budget,
+                                         .scope = o->scope == SIM_SCOPE_LAYER
+                                                      ? MOEPAGE_SCOPE_LAYER
+                                                      : MOEPAGE_SCOPE_GLOBAL,
+                                         .policy = o->policies.n ? o->policies.words[0] : NULL,
+                                         .regime = regime(o),
+                                         .prefetch = prefetch_mode(o),
+                                         .predictor = predictor_of(o),
+                                         .block_tokens = o->block_tokens},
+                               .jobs = &jobs,
+                               .source = s->source,
+                               .concurrency = concurrency,
+                               .recompute = o->kv_miss && !strcmp(o->kv_miss, "recompute"),
+                               .most_steps = o->steps,
+                               .seed = o->seed,
+                               .quiet = true};
     moepage_controller_config control = {.struct_size = sizeof control, .burst_steps = o->burst};
     config.stack.controller = o->burst ? &control : NULL;
     sim_fix_granule(&config.stack);
@@ -277,8 +293,10 @@ static int check(const sim_options *o)
                         o->baselines.words[i]);
     if (o->policies.n > 1)
         return fail(RUN_REFUSED, "--policy names %u policies, serving takes one", o->policies.n);
-    if (o->prefetch && strcmp(o->prefetch, "previous") != 0)
-        return fail(RUN_REFUSED, "--prefetch %s: expected previous", o->prefetch);
+    if (predictor_of(o) && !mp_predictor_find(o->prefetch))
+        return fail(RUN_REFUSED,
+                    "--prefetch %s: expected previous, hit-count, coactivation or maps",
+                    o->prefetch);
     if (o->arrivals && (o->prompt_tokens.n || o->output_tokens.n || o->rate > 0))
         return fail(RUN_REFUSED, "--arrivals has lengths and times of its own: --prompt, --output "
                                  "and --rate have no effect");

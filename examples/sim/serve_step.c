@@ -209,7 +209,7 @@ static int begin(sim_host *host)
 }
 
 /* How long steps with prompts took, and the others: the difference is what prompts cost. */
-static void time_prompts(sim_host *host, uint64_t wall_ns)
+static void time_prompts(sim_host *host, const moepage_session_stats *stats, uint64_t wall_ns)
 {
     uint64_t prompt = 0, blocks = 0;
     for (uint32_t b = 0; b < host->n_batch; b++)
@@ -224,6 +224,7 @@ static void time_prompts(sim_host *host, uint64_t wall_ns)
     uint32_t size = host->n_batch < SIM_BATCHES ? host->n_batch : SIM_BATCHES;
     host->result->decode[size].steps += !prompt;
     host->result->decode[size].ns += prompt ? 0 : wall_ns;
+    host->result->decode[size].high += prompt ? 0 : stats->routed - stats->low_experts;
 }
 
 /* Of the step's tokens, those that had been computed before. */
@@ -253,7 +254,7 @@ static void account(sim_host *host, const moepage_session_stats *stats, uint64_t
     host->own_stall_ns = 0;
     uint64_t again_ns = (uint64_t)((double)wall_ns * again);
     uint64_t again_stall = (uint64_t)((double)stall * again);
-    time_prompts(host, wall_ns);
+    time_prompts(host, stats, wall_ns);
     result->steps++;
     result->all_stall_ns += stall;
     result->again_ns += again_ns;
@@ -264,6 +265,9 @@ static void account(sim_host *host, const moepage_session_stats *stats, uint64_t
     result->misses += stats->misses;
     result->late += stats->late;
     result->streamed_layers += stats->streamed_layers;
+    result->low_experts += stats->low_experts;
+    result->low_rows += stats->low_rows;
+    result->rows += (uint64_t)host->n_tokens * host->shape->moe_layers * host->shape->top_k;
 }
 
 /* Who has taken in all there is gives a token out; who has given out all ends. */

@@ -16,7 +16,8 @@ static moepage_expert_pool_config pool_config(const sim_stack_config *config)
                                         .policy = config->policy,
                                         .scan_percent = config->scan_percent,
                                         .bus_form = config->bus_form,
-                                        .compressed_experts = config->compressed_experts};
+                                        .compressed_experts = config->compressed_experts,
+                                        .precision = config->precision};
 }
 
 uint32_t sim_stack_step_tokens(const sim_stack_config *config)
@@ -95,8 +96,15 @@ static moepage_status open_pools(const sim_stack_config *config, sim_stack *stac
 static moepage_status open_session(const sim_stack_config *config, sim_stack *stack)
 {
     moepage_session_config session = session_config(config);
-    moepage_status status =
-        moepage_session_create(stack->experts, stack->kv, &session, &stack->session);
+    moepage_predictor_config predictor = {.struct_size = sizeof predictor,
+                                          .name = config->predictor,
+                                          .distance = config->predict_ahead};
+    moepage_status status = MOEPAGE_OK;
+    if (config->predictor)
+        status = moepage_predictor_create(stack->model, &predictor, &stack->predictor);
+    session.predictor = stack->predictor;
+    if (!status)
+        status = moepage_session_create(stack->experts, stack->kv, &session, &stack->session);
     if (!status && config->controller)
         status = moepage_controller_create(stack->experts, stack->kv, config->controller,
                                            &stack->controller);
@@ -127,6 +135,7 @@ void sim_stack_close(sim_stack *stack)
 {
     moepage_controller_destroy(stack->controller);
     moepage_session_destroy(stack->session);
+    moepage_predictor_destroy(stack->predictor);
     moepage_kv_pool_destroy(stack->kv);
     moepage_expert_pool_destroy(stack->experts);
     moepage_model_close(stack->model);

@@ -11,19 +11,22 @@
 typedef struct sim_stack_config {
     const sim_machine *machine;
     const sim_shape *shape;
-    uint64_t arena_bytes;  /* the budget that experts and KV share; dense weights, workspaces are
+    uint64_t arena_bytes;   /* the budget that experts and KV share; dense weights, workspaces are
                               beside it */
-    uint64_t expert_slots; /* the split at the start; KV has the rest */
-    uint32_t scope;        /* MOEPAGE_SCOPE_* */
-    uint32_t regime;       /* MOEPAGE_REGIME_* */
-    uint32_t prefetch;     /* MOEPAGE_PREFETCH_* */
+    uint64_t expert_slots;  /* the split at the start; KV has the rest */
+    uint32_t scope;         /* MOEPAGE_SCOPE_* */
+    uint32_t regime;        /* MOEPAGE_REGIME_* */
+    uint32_t prefetch;      /* MOEPAGE_PREFETCH_* */
+    const char *predictor;  /* of MOEPAGE_PREFETCH_PREDICTOR; looks `predict_ahead` layers ahead */
+    uint32_t predict_ahead; /* at most; 0 = the library's own choice */
     uint32_t scan_percent;
     const char *policy;
-    double exph_ratio;           /* of compressed images; 0: the model has none */
-    uint32_t compressed_experts; /* per layer, in device memory */
-    uint32_t bus_form;           /* MOEPAGE_FORM_* */
-    uint32_t step_tokens;        /* most of a step; 0 = 512 */
-    uint32_t max_sequences;      /* of a step; 0 = step_tokens */
+    double exph_ratio;                         /* of compressed images; 0: the model has none */
+    uint32_t compressed_experts;               /* per layer, in device memory */
+    uint32_t bus_form;                         /* MOEPAGE_FORM_* */
+    const moepage_precision_config *precision; /* NULL = none; expert_slots is then 0 */
+    uint32_t step_tokens;                      /* most of a step; 0 = 512 */
+    uint32_t max_sequences;                    /* of a step; 0 = step_tokens */
     uint32_t block_tokens;
     uint32_t blocks_per_granule;
     const moepage_controller_config *controller; /* NULL = none */
@@ -33,6 +36,7 @@ typedef struct sim_stack {
     moepage_device *device;
     moepage_model *model;
     moepage_expert_pool *experts;
+    moepage_predictor *predictor;
     moepage_kv_pool *kv;
     moepage_session *session;
     moepage_controller *controller;

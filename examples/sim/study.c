@@ -16,6 +16,10 @@ static const sim_study studies[] = {
      sim_study_wisp_table2},
     {"wisp-prefetch", "WiSP section 4: prefetching and coherent sessions at batch 1, and the bus",
      false, sim_study_wisp_prefetch},
+    {"prefetch", "a predictor's guesses, as long as they pay, against no prefetch", true,
+     sim_study_prefetch},
+    {"maps", "FineMoE: similarity and hit rate, ablation, sweeps, on a trace with probabilities",
+     true, sim_study_maps},
     {"flux-figure6", "FluxMoE figure 6: loading and computing over the residency level", false,
      sim_study_flux_figure6},
     {"flux-exp1", "FluxMoE exp. 1: throughput over batch and context, weights fit", false,
@@ -24,6 +28,12 @@ static const sim_study studies[] = {
      sim_study_flux_exp2},
     {"flux-exp3", "FluxMoE exp. 3: throughput while the planner adapts residency", false,
      sim_study_flux_exp3},
+    {"evictions", "eviction policies on recorded routing, LRU and Belady beside", true,
+     sim_study_evictions},
+    {"precision", "DynaExq section 5.3: hot experts high, against all low and a cache of high ones",
+     false, sim_study_precision},
+    {"rightsize", "WiSP section 5.4: a user's own table and working set against the population's",
+     true, sim_study_rightsize},
     {"splits", "MV-WSA before serving, against the best of all splits, on real traces", true,
      sim_study_splits},
     {"shifts", "MV-WSA while the workload changes, against the best split in hindsight", true,
@@ -155,6 +165,7 @@ int sim_study_main(const sim_options *options)
     if (!found)
         return fail_memory();
     found->traces = options->trace;
+    found->train_percent = options->train_percent;
     int code = study->run(false, options->seed, found);
     if (!code && options->json)
         code = print_json(study, found);

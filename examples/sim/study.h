@@ -13,7 +13,7 @@
 #include "sim/options.h"
 
 #define SIM_FINDING_TEXT 160
-#define SIM_MOST_FINDINGS 160
+#define SIM_MOST_FINDINGS 400
 #define SIM_MOST_CLAIMS 24
 
 /* One figure. */
@@ -32,6 +32,7 @@ typedef struct sim_claim {
 
 typedef struct sim_findings {
     const char *traces; /* in: the directory of real traces, for studies of these; or NULL */
+    uint32_t train_percent; /* in: of a trace's requests are for training; 0 = 60 */
     uint32_t n, n_claims, n_settings;
     sim_finding findings[SIM_MOST_FINDINGS];
     sim_claim claims[SIM_MOST_CLAIMS];
@@ -64,6 +65,11 @@ int sim_study_flux_figure6(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_flux_exp1(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_flux_exp2(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_flux_exp3(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_prefetch(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_maps(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_evictions(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_precision(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_rightsize(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_splits(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_shifts(bool brief, uint64_t seed, sim_findings *out);
 

@@ -6,7 +6,7 @@ LC_ALL=C; export LC_ALL
 bin=$(cd "${BUILD:-build}/bin" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tools='moepage-generate moepage-inspect moepage-pack moepage-bench'
+tools='moepage-generate moepage-eval moepage-inspect moepage-pack moepage-bench'
 
 full_device() {
     for tool in $tools; do

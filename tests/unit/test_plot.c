@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "sim/plot.h"
+#include "common/plot.h"
 #include "sim/report.h"
 #include "xml_check.h"
 
@@ -27,16 +27,16 @@ static bool is_round(double step)
 
 static void check_linear(double lo, double hi, uint32_t most)
 {
-    sim_axis axis = sim_axis_linear(lo, hi, most);
+    plot_axis axis = plot_axis_linear(lo, hi, most);
     if (!(axis.lo <= lo && axis.hi >= hi && axis.n_ticks >= 2 && axis.n_ticks <= most))
         fail_msg("%g to %g: an axis from %g to %g with %u ticks", lo, hi, axis.lo, axis.hi,
                  axis.n_ticks);
     assert_true(is_round(axis.step));
     for (uint32_t i = 0; i < axis.n_ticks; i++) {
-        double ratio = sim_axis_tick(&axis, i) / axis.step;
+        double ratio = plot_axis_tick(&axis, i) / axis.step;
         assert_true(fabs(ratio - round(ratio)) < 1e-6);
     }
-    assert_true(fabs(sim_axis_tick(&axis, axis.n_ticks - 1) - axis.hi) < 1e-6 * axis.step);
+    assert_true(fabs(plot_axis_tick(&axis, axis.n_ticks - 1) - axis.hi) < 1e-6 * axis.step);
 }
 
 static void test_plot_ticks_are_round_and_contain_the_values(void **state)
@@ -49,14 +49,14 @@ static void test_plot_ticks_are_round_and_contain_the_values(void **state)
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         for (uint32_t most = 3; most < 12; most++)
             check_linear(ranges[i][0], ranges[i][1], most);
-    sim_axis axis = sim_axis_linear(0, 87, 6);
+    plot_axis axis = plot_axis_linear(0, 87, 6);
     assert_int_equal(axis.n_ticks, 6);
     assert_true(axis.step == 20 && axis.hi == 100);
-    axis = sim_axis_log2(1, 32, 7);
+    axis = plot_axis_log2(1, 32, 7);
     assert_int_equal(axis.n_ticks, 6);
     for (uint32_t i = 0; i < 6; i++)
-        assert_true(sim_axis_tick(&axis, i) == (double)(1u << i));
-    axis = sim_axis_log2(3, 70000, 7);
+        assert_true(plot_axis_tick(&axis, i) == (double)(1u << i));
+    axis = plot_axis_log2(3, 70000, 7);
     assert_true(axis.lo == 2 && axis.hi >= 70000 && axis.n_ticks <= 7);
 }
 
@@ -65,8 +65,8 @@ static void test_plot_axes_of_nothing_are_axes_still(void **state)
     (void)state;
     static const double ranges[][2] = {{INFINITY, -INFINITY}, {NAN, NAN}, {5, 5}, {0, 0}, {3, 1}};
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        sim_axis linear = sim_axis_linear(ranges[i][0], ranges[i][1], 6);
-        sim_axis log2_axis = sim_axis_log2(ranges[i][0], ranges[i][1], 6);
+        plot_axis linear = plot_axis_linear(ranges[i][0], ranges[i][1], 6);
+        plot_axis log2_axis = plot_axis_log2(ranges[i][0], ranges[i][1], 6);
         assert_true(linear.hi > linear.lo && linear.n_ticks >= 2);
         assert_true(log2_axis.hi > log2_axis.lo && log2_axis.lo > 0);
     }
@@ -75,12 +75,12 @@ static void test_plot_axes_of_nothing_are_axes_still(void **state)
 static void test_plot_values_are_placed_in_proportion(void **state)
 {
     (void)state;
-    sim_axis axis = {.lo = -10, .hi = 30};
-    assert_true(fabs(sim_axis_place(&axis, -10, 400, 40) - 400) < 1e-9);
-    assert_true(fabs(sim_axis_place(&axis, 30, 400, 40) - 40) < 1e-9);
-    assert_true(fabs(sim_axis_place(&axis, 0, 400, 40) - 310) < 1e-9);
-    sim_axis doubling = {.lo = 2, .hi = 32, .log2 = true};
-    assert_true(fabs(sim_axis_place(&doubling, 8, 0, 100) - 50) < 1e-9);
+    plot_axis axis = {.lo = -10, .hi = 30};
+    assert_true(fabs(plot_axis_place(&axis, -10, 400, 40) - 400) < 1e-9);
+    assert_true(fabs(plot_axis_place(&axis, 30, 400, 40) - 40) < 1e-9);
+    assert_true(fabs(plot_axis_place(&axis, 0, 400, 40) - 310) < 1e-9);
+    plot_axis doubling = {.lo = 2, .hi = 32, .log2 = true};
+    assert_true(fabs(plot_axis_place(&doubling, 8, 0, 100) - 50) < 1e-9);
 }
 
 static void test_plot_numbers_have_three_digits(void **state)
@@ -99,7 +99,7 @@ static void test_plot_numbers_have_three_digits(void **state)
                   {3e17, "3e+05T"}};
     char text[16];
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        assert_string_equal(sim_plot_number(wanted[i].value, text), wanted[i].text);
+        assert_string_equal(plot_number(wanted[i].value, text), wanted[i].text);
 }
 
 /* ---- Text ---------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static char *escaped(const char *text)
     size_t size;
     FILE *file = open_memstream(&out, &size);
     assert_non_null(file);
-    sim_plot_escape(file, text);
+    plot_escape(file, text);
     assert_int_equal(fclose(file), 0);
     return out;
 }
@@ -138,13 +138,13 @@ static void test_plot_text_is_escaped(void **state)
 
 /* ---- Drawings ------------------------------------------------------------------------------ */
 
-static char *draw_lines(const sim_plot *plot)
+static char *draw_lines(const line_plot *plot)
 {
     char *out;
     size_t size;
     FILE *file = open_memstream(&out, &size);
     assert_non_null(file);
-    sim_plot_lines(file, plot);
+    plot_lines(file, plot);
     assert_int_equal(fclose(file), 0);
     return out;
 }
@@ -169,8 +169,8 @@ static void test_plot_lines_go_through_their_values(void **state)
 {
     (void)state;
     static const double x[] = {0, 50, 100}, y[] = {0, 25, 100};
-    sim_series line = {.name = "one", .n = 3, .x = x, .y = y};
-    sim_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .n_series = 1, .series = &line};
+    plot_series line = {.name = "one", .n = 3, .x = x, .y = y};
+    line_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .n_series = 1, .series = &line};
     char *text = draw_lines(&plot);
     assert_drawing(text);
     double at[6];
@@ -181,7 +181,7 @@ static void test_plot_lines_go_through_their_values(void **state)
                      6);
     assert_true(fabs(at[2] - (at[0] + at[4]) / 2) < 0.11);
     assert_true(fabs((at[1] - at[3]) / (at[1] - at[5]) - 0.25) < 0.002);
-    assert_true(at[4] <= SIM_PLOT_WIDTH && at[0] > 0 && at[5] > 0);
+    assert_true(at[4] <= PLOT_WIDTH && at[0] > 0 && at[5] > 0);
     free(text);
 }
 
@@ -190,7 +190,7 @@ static void test_plot_draws_whatever_the_values(void **state)
     (void)state;
     static const double x[] = {1, 2, NAN, 8, 16}, y[] = {3, NAN, 4, INFINITY, 5};
     static const double zeros[] = {0, 0, 0, 0, 0}, same[] = {7, 7, 7, 7, 7};
-    const sim_series series[] = {
+    const plot_series series[] = {
         {.name = "<gaps> & \"more\"", .n = 5, .x = x, .y = y, .bound = true},
         {.name = "", .n = 0, .x = x, .y = y},
         {.name = "zero", .n = 5, .x = zeros, .y = zeros},
@@ -201,16 +201,16 @@ static void test_plot_draws_whatever_the_values(void **state)
         {.name = "\xff\xfe", .n = 1, .x = same, .y = same}};
     for (uint32_t n = 0; n <= 5; n++)
         for (uint32_t bits = 0; bits < 8; bits++) {
-            sim_plot plot = {.title = "<t> & t",
-                             .x_label = "x\"",
-                             .y_label = "'y",
-                             .n_series = n,
-                             .series = series,
-                             .log_x = bits & 1,
-                             .points = bits & 2,
-                             .stairs = bits & 4,
-                             .mark = bits & 1 ? "<mark>" : NULL,
-                             .mark_x = bits & 2 ? 4 : NAN};
+            line_plot plot = {.title = "<t> & t",
+                              .x_label = "x\"",
+                              .y_label = "'y",
+                              .n_series = n,
+                              .series = series,
+                              .log_x = bits & 1,
+                              .points = bits & 2,
+                              .stairs = bits & 4,
+                              .mark = bits & 1 ? "<mark>" : NULL,
+                              .mark_x = bits & 2 ? 4 : NAN};
             char *text = draw_lines(&plot);
             assert_drawing(text);
             free(text);
@@ -224,15 +224,15 @@ static void check_names(double level)
     static const double x[] = {0, 1};
     double y[LINES][2], before[LINES];
     char names[LINES][8];
-    sim_series series[LINES];
+    plot_series series[LINES];
     int n = 0;
     for (int i = 0; i < LINES; i++) {
         y[i][0] = i % 2 * 100;
         y[i][1] = level + i % 3 * 0.01;
         snprintf(names[i], sizeof names[i], "line%d", i);
-        series[i] = (sim_series){.name = names[i], .n = 2, .x = x, .y = y[i]};
+        series[i] = (plot_series){.name = names[i], .n = 2, .x = x, .y = y[i]};
     }
-    sim_plot plot = {
+    line_plot plot = {
         .title = "t", .x_label = "x", .y_label = "y", .n_series = LINES, .series = series};
     char *text = draw_lines(&plot);
     assert_drawing(text);
@@ -265,7 +265,7 @@ static void test_plot_bars_are_as_long_as_their_values(void **state)
     static const char *const bars[] = {"<first>", "second", "nothing"};
     static const char *const parts[] = {"a", "b & c"};
     static const double values[] = {30, 60, 15, 0, NAN, -1};
-    sim_bars chart = {.title = "t",
+    bar_plot chart = {.title = "t",
                       .x_label = "ms",
                       .n_bars = 3,
                       .n_parts = 2,
@@ -276,7 +276,7 @@ static void test_plot_bars_are_as_long_as_their_values(void **state)
     size_t size;
     FILE *file = open_memstream(&text, &size);
     assert_non_null(file);
-    sim_plot_bars(file, &chart);
+    plot_bars(file, &chart);
     assert_int_equal(fclose(file), 0);
     assert_drawing(text);
     double width[8];

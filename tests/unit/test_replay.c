@@ -17,8 +17,8 @@
 #include "sim/trace.h"
 
 static const char *const policies[] = {"lru",    "lfu",  "lfu-aged", "sieve",
-                                       "s3fifo", "lirs", "belady"};
-enum { POLICIES = 7 };
+                                       "s3fifo", "lirs", "cycle",    "belady"};
+enum { POLICIES = 8 };
 
 static uint64_t random_state, seed;
 
@@ -117,7 +117,7 @@ static naive_result naive_replay(const sim_trace *trace, const sim_replay_config
     naive_result result = {0};
     memset(seen, 0, sizeof seen);
     for (uint32_t i = 0; i < scopes; i++)
-        naive_open(&caches[i], config->policy, keys);
+        naive_open(&caches[i], config->policy, keys, s->experts);
     for (uint64_t i = 0; i < trace->rows * s->layers * s->top_k; i += per_set) {
         uint32_t set[16], victims[16], n_victims, scope = key_at(trace, i) / keys;
         for (uint32_t k = 0; k < per_set; k++) {
@@ -335,14 +335,14 @@ static void test_replay_refuses_what_cannot_be(void **state)
         sim_replay_config config;
         int code;
     } cases[] = {
-        {{"lru", 2, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER}, 0},
-        {{"lru", 1, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER}, 2},
-        {{"lru", 1, SIM_SCOPE_GLOBAL, SIM_ACCESS_SEQUENTIAL}, 0},
-        {{"lru", 0, SIM_SCOPE_GLOBAL, SIM_ACCESS_SEQUENTIAL}, 2},
-        {{"lru", 4, SIM_SCOPE_LAYER, SIM_ACCESS_LAYER}, 0},
-        {{"lru", 3, SIM_SCOPE_LAYER, SIM_ACCESS_LAYER}, 2},
-        {{"LRU", 4, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER}, 2},
-        {{"", 4, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER}, 2},
+        {{"lru", 2, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER, 0}, 0},
+        {{"lru", 1, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER, 0}, 2},
+        {{"lru", 1, SIM_SCOPE_GLOBAL, SIM_ACCESS_SEQUENTIAL, 0}, 0},
+        {{"lru", 0, SIM_SCOPE_GLOBAL, SIM_ACCESS_SEQUENTIAL, 0}, 2},
+        {{"lru", 4, SIM_SCOPE_LAYER, SIM_ACCESS_LAYER, 0}, 0},
+        {{"lru", 3, SIM_SCOPE_LAYER, SIM_ACCESS_LAYER, 0}, 2},
+        {{"LRU", 4, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER, 0}, 2},
+        {{"", 4, SIM_SCOPE_GLOBAL, SIM_ACCESS_LAYER, 0}, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sim_replay_result found;
@@ -361,7 +361,7 @@ static void check_curve(const sim_trace *trace, sim_scope scope, sim_access acce
     assert_int_equal((uint64_t)curve.n * curve.step, trace->source.layers * trace->source.experts);
     for (uint32_t c = least; c <= curve.n; c++) {
         sim_replay_result found;
-        sim_replay_config config = {"lru", (uint64_t)c * curve.step, scope, access};
+        sim_replay_config config = {"lru", (uint64_t)c * curve.step, scope, access, 0};
         assert_int_equal(sim_replay(trace, &config, &found), 0);
         assert_int_equal(curve.misses[c], found.misses);
         assert_int_equal(curve.first, found.first);

@@ -77,6 +77,19 @@ static void test_sim_device_kernels_take_arithmetic_or_memory(void **state)
     assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
     assert_int_equal(machine_time(device, stream, tick), 10 + 300);
 
+    /* Of integers, no rows: three matrices of 2048 weights, and 64 scales of 2 bytes for each. */
+    static const uint32_t forms[] = {MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2};
+    experts[0].n_rows = 0;
+    args.hidden = 64;
+    args.intermediate = 32;
+    args.dtype = MOEPAGE_DTYPE_BF16;
+    args.group = 32;
+    for (uint32_t f = 0; f < 3; f++) {
+        args.form = forms[f];
+        assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
+        assert_int_equal(machine_time(device, stream, tick), 10 + 3 * ((2048 >> f) + 128) / 4);
+    }
+
     /* Partial sums of 4 bytes are read, y is written, and read if it is added to. */
     mp_kernel_combine_args combine = {.n_tokens = 3,
                                       .top_k = 2,

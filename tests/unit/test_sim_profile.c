@@ -107,6 +107,29 @@ static void test_sim_profile_reads_every_field(void **state)
     assert_int_equal(out.host_memory_bytes, 1011);
 }
 
+/* The host's figures: both or neither. */
+static void test_sim_profile_host_figures_come_together(void **state)
+{
+    (void)state;
+    mp_sim_profile out;
+    json_t *object = json_loads(whole, 0, NULL);
+    assert_int_equal(read_text(whole, &out), MOEPAGE_OK);
+    assert_int_equal(out.host_memory_bytes_per_s, 0);
+    assert_int_equal(out.host_compute_flops, 0);
+    json_object_set_new(object, "host_memory_bytes_per_s", json_integer(1012));
+    char *text = json_dumps(object, 0);
+    assert_int_equal(read_text(text, &out), MOEPAGE_E_FORMAT);
+    assert_non_null(strstr(moepage_last_error(), "host_compute_flops"));
+    free(text);
+    json_object_set_new(object, "host_compute_flops", json_integer(1013));
+    text = json_dumps(object, 0);
+    assert_int_equal(read_text(text, &out), MOEPAGE_OK);
+    assert_int_equal(out.host_memory_bytes_per_s, 1012);
+    assert_int_equal(out.host_compute_flops, 1013);
+    free(text);
+    json_decref(object);
+}
+
 static void test_sim_profile_remarks_may_be_left_out(void **state)
 {
     (void)state;
@@ -275,6 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sim_profile_reads_every_field),
+        cmocka_unit_test(test_sim_profile_host_figures_come_together),
         cmocka_unit_test(test_sim_profile_remarks_may_be_left_out),
         cmocka_unit_test(test_sim_profile_refuses_missing_fields),
         cmocka_unit_test(test_sim_profile_refuses_values_of_another_kind),

@@ -1,0 +1,17 @@
+/* study_evictions.h — every eviction policy on one trace, after a first part of it. */
+#ifndef SIM_STUDY_EVICTIONS_H
+#define SIM_STUDY_EVICTIONS_H
+
+#include "sim/routes.h"
+#include "sim/study.h"
+
+/* The first row that is tested when the first `percent` of the requests are for training; of the
+ * rows, where the trace is one request. */
+uint64_t sim_first_tested(const sim_trace *trace, uint32_t percent);
+
+/* Misses of the policy in the rows from `first` on. Warm: the rows before went through the cache;
+ * cold: they were not there, and the policy has learnt nothing. */
+int sim_eviction_misses(const sim_trace *trace, const char *policy, uint64_t capacity,
+                        uint64_t first, bool cold, uint64_t *out);
+
+#endif
