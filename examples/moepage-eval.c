@@ -125,6 +125,8 @@ static int tear_down(app *a, int code)
     corpus_close(&a->corpus);
     host_close(&a->host);
     packing_close(&a->packing);
+    for (uint32_t i = 0; a->outcomes && i < a->settings.n; i++)
+        free(a->outcomes[i].course);
     settings_free(&a->settings);
     free(a->outcomes);
     free(a->measures);

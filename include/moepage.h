@@ -25,7 +25,7 @@
  *   - The library never aborts, exits, prints, or reads the environment.
  *
  * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
- * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4. moepage_cuda.h has what is CUDA's
+ * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5. moepage_cuda.h has what is CUDA's
  * alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
@@ -55,7 +55,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.4.0". Static storage. [any] */
+/* The same as text, "0.5.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -471,6 +471,11 @@ enum {
                                    with MOEPAGE_MISS_LOW */
 };
 
+enum {                              /* what makes an expert hot */
+       MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
+       MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
+};
+
 /* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in
  * another part of the arena. What a session computes with is then an approximation, and its stats say
  * how much of it. For devices whose memory is the caller's (host, sim); pools on one device. */
@@ -490,7 +495,7 @@ typedef struct moepage_precision_config {
     double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
     double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
     uint32_t transitions;  /* most on their way at once; 0 = 4 */
-    uint32_t reserved;
+    uint32_t hotness;      /* MOEPAGE_HOTNESS_* */
 } moepage_precision_config;
 
 typedef struct moepage_expert_pool_config {
@@ -1031,9 +1036,11 @@ MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_
 typedef struct moepage_predictor_config {
     uint32_t struct_size;
     uint32_t distance; /* d: layers ahead; 0 = 3, or all layers where there are fewer */
-    const char *name;  /* "previous", "hit-count", "gate", "coactivation", "maps"; NULL = "maps" */
+    const char *name;  /* "none", "previous", "hit-count", "gate", "coactivation", "maps"; NULL =
+                          "maps" */
     uint32_t capacity; /* of "maps": iterations kept; 0 = 1024 */
-    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring; 0 = none */
+    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring, below 2^20; 0 =
+                              none */
 } moepage_predictor_config;
 
 typedef struct moepage_predictor_info {
@@ -1111,7 +1118,9 @@ typedef struct moepage_session_config {
     uint32_t max_top_k;         /* most routed experts per token; 0 = the model's top-k */
     uint32_t math;              /* MOEPAGE_MATH_* of moepage_session_ffn */
     uint32_t prefetch;          /* MOEPAGE_PREFETCH_* */
-    uint32_t prefetch_depth;    /* layers ahead that the previous-set predictor looks; 0 = 1 */
+    uint32_t prefetch_depth;    /* layers ahead that the previous-set predictor looks; 0 = 1. With
+                                   MOEPAGE_PREFETCH_PREDICTOR at most the predictor's distance, and
+                                   0 = as many as loads take, measured */
     uint32_t grouping;          /* MOEPAGE_GROUP_*, for callers that read plans */
     uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
                                   the pool allows */
@@ -1253,7 +1262,7 @@ typedef struct moepage_session_stats {
     uint64_t remap_tokens;    /* tokens whose experts changed, per layer */
     uint64_t remap_rows;      /* choices that changed */
     uint64_t remap_ns;        /* spent on it */
-    uint64_t predict_refused; /* contexts that the predictor had no time for: newer ones came */
+    uint64_t predict_refused; /* layers that the predictor had no time for: newer ones came */
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for

@@ -1,4 +1,5 @@
-/* moepage-bench prefetch: the same generation with prefetch off and on, turn by turn in one run. */
+/* moepage-bench prefetch: the same generation without prefetch and with each way of it, turn by turn
+ * in one run. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -8,6 +9,11 @@
 #include "common/flags.h"
 
 enum { ROUNDS = 9 };
+
+/* What moepage-generate --prefetch takes; the first is what the others are compared with. */
+static const char *const ways[] = {"off", "on", "hit-count", "coactivation", "gate", "maps"};
+
+#define N_WAYS (sizeof ways / sizeof *ways)
 
 typedef struct prefetch_run {
     double tokens_per_s[ROUNDS];
@@ -20,7 +26,7 @@ typedef struct prefetch_run {
 static int parse(int argc, char **argv, child_options *out)
 {
     static const flag flags[] = {CHILD_FLAGS};
-    *out = (child_options){.budget = "25%", .bus = "1000000000", .max_tokens = "64"};
+    *out = (child_options){.budget = "25%", .bus = "1000000000", .max_tokens = "256"};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, NULL, out);
     if (!code && !out->model)
         code = fail(RUN_REFUSED, "prefetch needs --model PATH");
@@ -45,11 +51,12 @@ static int one_run(const child_options *o, const char *prefetch, prefetch_run *r
     return RUN_OK;
 }
 
-static void print_run(const char *name, prefetch_run *run)
+static void print_run(const char *name, prefetch_run *run, double off)
 {
     spread speed = bench_spread(run->tokens_per_s, ROUNDS);
-    printf("%-8s  %8.1f %8.1f %8.1f   %8.1f%% %8.1f%%  %7.1f%% %9.1f %9.1f\n", name, speed.low,
-           speed.median, speed.high, 100 * bench_spread(run->stall_share, ROUNDS).median,
+    printf("%-12s  %8.1f %8.1f %8.1f %7.3f   %8.1f%% %8.1f%%  %7.1f%% %9.1f %9.1f\n", name,
+           speed.low, speed.median, speed.high, speed.median / off,
+           100 * bench_spread(run->stall_share, ROUNDS).median,
            100 * bench_spread(run->accounted, ROUNDS).median, 100 * run->hit_rate,
            run->demand_bytes / 1e6, run->prefetch_bytes / 1e6);
 }
@@ -57,22 +64,19 @@ static void print_run(const char *name, prefetch_run *run)
 int bench_prefetch(int argc, char **argv)
 {
     child_options o;
-    static prefetch_run off, on;
+    static prefetch_run runs[N_WAYS];
     int code = parse(argc, argv, &o);
-    for (int round = 0; round < ROUNDS && !code; round++) {
-        code = one_run(&o, "off", &off, round);
-        if (!code)
-            code = one_run(&o, "on", &on, round);
-    }
+    for (int round = 0; round < ROUNDS && !code; round++)
+        for (size_t way = 0; way < N_WAYS && !code; way++)
+            code = one_run(&o, ways[way], &runs[way], round);
     if (code)
         return code;
     printf("prefetch: %s, budget %s, bus %s bytes/s, %s tokens, %d rounds each, in turn\n\n",
            o.model, o.budget, o.bus, o.max_tokens, ROUNDS);
-    printf("prefetch  tok/s p10      p50      p90      stalled accounted hit rate demand MB  "
-           "ahead MB\n");
-    print_run("off", &off);
-    print_run("on", &on);
-    printf("\non / off (medians): %.3f\n", bench_spread(on.tokens_per_s, ROUNDS).median /
-                                               bench_spread(off.tokens_per_s, ROUNDS).median);
+    printf("prefetch      tok/s p10      p50      p90 of off   stalled accounted hit rate demand MB"
+           "  ahead MB\n");
+    double off = bench_spread(runs[0].tokens_per_s, ROUNDS).median;
+    for (size_t way = 0; way < N_WAYS; way++)
+        print_run(ways[way], &runs[way], off);
     return RUN_OK;
 }

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FLAG_CHOICES 5
+#define FLAG_CHOICES 6
 
 typedef struct flag flag;
 struct flag {

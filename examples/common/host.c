@@ -37,7 +37,7 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .max_tokens = plan->step_tokens,
                                     .math = opts->math,
                                     .prefetch = prefetch_of(opts),
-                                    .prefetch_depth = opts->prefetch ? opts->prefetch_depth : 0,
+                                    .prefetch_depth = opts->prefetch_depth,
                                     .max_group_experts = opts->max_group_experts,
                                     .regime = opts->regime,
                                     .miss = opts->miss,
@@ -67,7 +67,10 @@ static int settle_precision(const options *opts, host *h)
                                                          ? MOEPAGE_SERVE_CACHE
                                                          : MOEPAGE_SERVE_VERSIONS,
                                             .interval_us = opts->interval_us,
-                                            .window_steps = opts->window_steps};
+                                            .window_steps = opts->window_steps,
+                                            .alpha = opts->hotness_alpha,
+                                            .margin = opts->hotness_margin,
+                                            .hotness = opts->hotness};
     return opts->precision.text
                ? precision_settle(&opts->precision, h->model, &given, &h->precision)
                : RUN_OK;
@@ -77,7 +80,8 @@ static int open_predictor(const options *opts, host *h)
 {
     const moepage_predictor_config config = {.struct_size = sizeof config,
                                              .name = opts->predictor,
-                                             .semantic_dim = h->info.hidden};
+                                             .semantic_dim = h->info.hidden,
+                                             .distance = opts->prefetch_depth};
     if (!opts->predictor)
         return RUN_OK;
     if (moepage_predictor_create(h->model, &config, &h->predictor))

@@ -287,8 +287,8 @@ int options_parse(int argc, char **argv, options *out)
         return fail(RUN_REFUSED, "--model PATH is missing: see --help");
     if (!out->n_prompts)
         return fail(RUN_REFUSED, "no prompt: give --prompt TEXT or --tokens 1,2,3");
-    if (out->for_prefetch && !out->prefetch)
-        return fail(RUN_REFUSED, "%s goes with --prefetch on", out->for_prefetch);
+    if (out->for_prefetch && !out->prefetch && !out->predictor)
+        return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", out->for_prefetch);
     if (out->for_predictor && !out->predictor)
         return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", out->for_predictor);
     code = options_check_lossy(out);

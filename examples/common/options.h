@@ -43,6 +43,9 @@ typedef struct options {
     precision_spec precision;  /* text NULL: every expert as the model has it */
     uint32_t interval_us;      /* of --precision; 0 = the library's choice */
     uint32_t window_steps;
+    uint32_t hotness;     /* MOEPAGE_HOTNESS_* */
+    double hotness_alpha; /* 0 = the library's choice, as the margin */
+    double hotness_margin;
     remap_spec remap;
     uint32_t miss; /* MOEPAGE_MISS_* */
     bool json;

@@ -23,9 +23,9 @@ void sampler_close(sampler *s)
 }
 
 /* SplitMix64 (Steele, Lea and Flood 2014). */
-static uint64_t next_random(uint64_t *counter)
+uint64_t sampler_random(sampler_state *state)
 {
-    uint64_t z = *counter += 0x9e3779b97f4a7c15u;
+    uint64_t z = state->counter += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
@@ -33,8 +33,8 @@ static uint64_t next_random(uint64_t *counter)
 
 sampler_state sampler_seed(uint64_t seed, uint32_t index)
 {
-    uint64_t stream = index;
-    return (sampler_state){next_random(&seed) ^ next_random(&stream)};
+    sampler_state by_seed = {seed}, by_index = {index};
+    return (sampler_state){sampler_random(&by_seed) ^ sampler_random(&by_index)};
 }
 
 static uint32_t largest(const float *logits, uint32_t n)
@@ -71,7 +71,7 @@ uint32_t sampler_next(sampler *s, sampler_state *state, const float *logits)
     double nucleus = 0;
     while (n < s->vocabulary && (n == 0 || nucleus < s->top_p * total))
         nucleus += s->candidates[n++].probability;
-    double draw = (double)(next_random(&state->counter) >> 11) * 0x1p-53 * nucleus;
+    double draw = (double)(sampler_random(state) >> 11) * 0x1p-53 * nucleus;
     uint32_t i = 0;
     for (double seen = s->candidates[0].probability; i + 1 < n && draw >= seen; i++)
         seen += s->candidates[i + 1].probability;

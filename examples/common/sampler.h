@@ -29,6 +29,9 @@ void sampler_close(sampler *s);
  * depend on what runs beside it. */
 sampler_state sampler_seed(uint64_t seed, uint32_t index);
 
+/* The stream's next number: any of 2^64. */
+uint64_t sampler_random(sampler_state *state);
+
 /* Greedy takes the largest logit, the lowest id among equals. Otherwise the smallest set of the
  * most probable tokens whose probability reaches top_p is drawn from. */
 uint32_t sampler_next(sampler *s, sampler_state *state, const float *logits);

@@ -29,6 +29,7 @@ const char *eval_options_usage(void)
            "  --mix                 windows of all files side by side; without it, file by file\n"
            "  --warm N              the first N windows of each file are not scored (default 0)\n"
            "  --exact on|off        beside a lossy setting, run the exact one (default on)\n"
+           "  --course N            in the JSON, what every N steps brought, in their order\n"
            "  --json                print one JSON object instead of text\n"
            "  --report FILE         write plots and tables as one HTML page\n"
            "\n"
@@ -37,19 +38,24 @@ const char *eval_options_usage(void)
            "                        HI/LO@FORM-bytes: the hottest in HI, the rest in LO\n"
            "  --interval-us N       between decisions about versions (default 100000)\n"
            "  --window-steps N      steps between changes of versions (default 0 = 1)\n"
+           "  --hotness choices|weights  what makes an expert hot (default choices)\n"
+           "  --hotness-alpha A     of its moving average, per interval (default 0.5)\n"
+           "  --high-set adapt|hottest|random  who is high: as served; the hottest of --warm's\n"
+           "                        windows, or any (--seed N), for good (default adapt)\n"
            "  --remap A,B           decode batches do without experts that few tokens care about\n"
            "  --remap-resident X    with it: prefer experts on the device by X logits\n"
            "  --remap-phase decode|prefill|both  where it acts (default decode)\n"
            "  --miss wait|low|host  an absent expert: wait, its low version, or where it lies\n"
            "  --ranks K             only each token's first K choices\n"
            "  --deny-rank R         a token's R-th choice goes to the next best expert\n"
-           "  --sweep remap|precision|ranks|phases  compare several settings\n"
+           "  --sweep remap|precision|demotion|ranks|phases  compare several settings\n"
            "  --grid A,...:B,...    of --sweep remap (default 0.5,1,2,4:0.5,1,2,4)\n"
            "  --group-size N, --scale-search on|off  of integer forms, if the model lacks them\n"
            "\n"
            "as in moepage-generate:\n"
-           "  --budget, --policy, --scope, --regime, --prefetch, --predictor-load,\n"
-           "  --predictor-save, --math, --threads, --host-tier, --bus, --trace-out\n";
+           "  --budget, --policy, --scope, --regime, --prefetch, --prefetch-depth,\n"
+           "  --predictor-load, --predictor-save, --math, --threads, --host-tier, --bus,\n"
+           "  --trace-out\n";
 }
 
 /* ---- Values of one flag each ------------------------------------------------------------- */
@@ -105,6 +111,15 @@ static int read_grid(const flag *self, const char *text, void *out)
     return RUN_OK;
 }
 
+static int read_alpha(const flag *self, const char *text, void *out)
+{
+    double *alpha = flag_field(self, out);
+    const char *rest = text;
+    if (!flag_take_real(&rest, alpha) || *rest || *alpha <= 0 || *alpha >= 1)
+        return flag_refuse(self, text, "a number between 0 and 1");
+    return RUN_OK;
+}
+
 /* ---- The command line -------------------------------------------------------------------- */
 
 #define AT(member) .offset = offsetof(eval_options, member)
@@ -126,6 +141,11 @@ static const flag flags[] = {
     {"--precision", flag_precision, AT(asked.precision)},
     {"--interval-us", flag_u32, AT(base.interval_us), .least = 1, .most = UINT32_MAX},
     {"--window-steps", flag_u32, AT(base.window_steps), .most = UINT32_MAX},
+    {"--hotness", flag_choice, AT(base.hotness), .choice = {"choices", "weights"}},
+    {"--hotness-alpha", read_alpha, AT(base.hotness_alpha)},
+    {"--high-set", flag_choice, AT(asked.high_set), .choice = {"adapt", "hottest", "random"}},
+    {"--seed", flag_u64, AT(base.seed), .most = UINT64_MAX},
+    {"--course", flag_u32, AT(course), .least = 1, .most = UINT32_MAX},
     {"--remap", flag_remap, AT(asked.remap)},
     {"--remap-resident", flag_resident, AT(asked.remap.resident)},
     {"--remap-phase", flag_choice, AT(asked.remap_phase), .choice = {"decode", "prefill", "both"}},
@@ -133,7 +153,7 @@ static const flag flags[] = {
     {"--ranks", flag_u32, AT(asked.keep_ranks), .least = 1, .most = UINT32_MAX},
     {"--deny-rank", flag_u32, AT(asked.deny_rank), .least = 1, .most = UINT32_MAX},
     {"--sweep", flag_choice, AT(sweep),
-     .choice = {"none", "remap", "precision", "ranks", "phases"}},
+     .choice = {"none", "remap", "precision", "ranks", "phases", "demotion"}},
     {"--grid", read_grid, AT(grid)},
     {"--group-size", flag_u32, AT(group_size), .least = 32, .most = 128},
     {"--scale-search", flag_choice, AT(scale_search), .choice = {"off", "on"}},
@@ -142,6 +162,8 @@ static const flag flags[] = {
     {"--scope", flag_choice, AT(base.scope), .choice = {"global", "layer"}},
     {"--regime", flag_choice, AT(base.regime), .choice = {"auto", "cache", "stream"}},
     {"--prefetch", read_prefetch, AT(base)},
+    {"--prefetch-depth", flag_u32, AT(base.prefetch_depth), .most = UINT32_MAX,
+     NOTE(base.for_prefetch)},
     {"--predictor-load", flag_text, AT(base.predictor_load), NOTE(base.for_predictor)},
     {"--predictor-save", flag_text, AT(base.predictor_save), NOTE(base.for_predictor)},
     {"--math", flag_choice, AT(base.math), .choice = {"fp32", "bf16"}},
@@ -152,9 +174,11 @@ static const flag flags[] = {
     {"--help", NULL, AT(help)},
 };
 
+_Static_assert(HIGH_ADAPT == 0 && HIGH_HOTTEST == 1 && HIGH_RANDOM == 2,
+               "--high-set reads a position");
 _Static_assert(REMAP_DECODE == 0 && REMAP_PREFILL == 1 && REMAP_BOTH == 2,
                "--remap-phase reads a position");
-_Static_assert(SWEEP_REMAP == 1 && SWEEP_PRECISION == 2 && SWEEP_RANKS == 3 && SWEEP_PHASES == 4,
+_Static_assert(SWEEP_REMAP == 1 && SWEEP_PRECISION == 2 && SWEEP_RANKS == 3 && SWEEP_PHASES == 4 && SWEEP_DEMOTION == 5,
                "--sweep reads a position");
 
 static int check_shape(const eval_options *o)
@@ -178,8 +202,9 @@ static int check_settings(const eval_options *o)
     if (o->sweep == SWEEP_PHASES && (s->remap.alpha <= 0 || !o->prompt))
         return fail(RUN_REFUSED, "--sweep phases goes with --remap A,B and with --batch N --prompt "
                                  "N, which have both phases");
-    if (o->sweep == SWEEP_PRECISION && s->precision.text)
-        return fail(RUN_REFUSED, "--sweep precision has its own: --precision must not be given");
+    if ((o->sweep == SWEEP_PRECISION || o->sweep == SWEEP_DEMOTION) && s->precision.text)
+        return fail(RUN_REFUSED, "--sweep precision and --sweep demotion have their own: "
+                                 "--precision must not be given");
     if (remaps && o->sweep != SWEEP_PHASES && s->remap_phase != REMAP_PREFILL && !o->batch)
         return fail(RUN_REFUSED, "--remap acts on decode steps: give --batch N, or --remap-phase "
                                  "prefill");
@@ -197,11 +222,30 @@ static int check_settings(const eval_options *o)
     return RUN_OK;
 }
 
+static int check_versions(const eval_options *o)
+{
+    const setting *s = &o->asked;
+    const bool two = s->precision.hi_form && s->miss != MOEPAGE_MISS_LOW;
+    const bool sweeps = o->sweep == SWEEP_PRECISION || o->sweep == SWEEP_DEMOTION;
+    if ((o->base.hotness || o->base.hotness_alpha > 0) && !two && !sweeps)
+        return fail(RUN_REFUSED, "--hotness and --hotness-alpha go with --precision HI/LO");
+    if (s->high_set && !two)
+        return fail(RUN_REFUSED, "--high-set goes with --precision HI/LO");
+    if (s->high_set && o->base.hotness_alpha > 0)
+        return fail(RUN_REFUSED, "--high-set hottest and random have an alpha of their own");
+    if ((s->high_set == HIGH_HOTTEST || o->sweep == SWEEP_DEMOTION) && (!o->warm || !o->batch))
+        return fail(RUN_REFUSED, "the hottest experts are those of --warm's windows, read in steps "
+                                 "of --batch: give both");
+    if (o->course && (!o->batch || !o->json))
+        return fail(RUN_REFUSED, "--course counts steps of --batch, for --json: give both");
+    return RUN_OK;
+}
+
 static int check_budget(const eval_options *o)
 {
     bool given = o->base.budget_bytes || o->base.budget_percent > 0;
     bool versions = (o->asked.precision.text && o->asked.miss != MOEPAGE_MISS_LOW) ||
-                    o->sweep == SWEEP_PRECISION;
+                    o->sweep == SWEEP_PRECISION || o->sweep == SWEEP_DEMOTION;
     if (given && versions)
         return fail(RUN_REFUSED,
                     "--precision says what is in device memory: --budget must not be given "
@@ -226,13 +270,16 @@ int eval_options_parse(int argc, char **argv, eval_options *out)
         return fail(RUN_REFUSED, "--model PATH is missing: see --help");
     if (!out->n_files)
         return fail(RUN_REFUSED, "no text: give --data FILE...");
+    if (out->base.for_prefetch && !out->base.prefetch && !out->base.predictor)
+        return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", out->base.for_prefetch);
     if (out->base.for_predictor && !out->base.predictor)
         return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME",
                     out->base.for_predictor);
     if (out->asked.miss == MOEPAGE_MISS_LOW && !out->asked.precision.hi_form)
         return fail(RUN_REFUSED, "--miss low goes with --precision HI/LO: LO is what a missing "
                                  "expert is computed with");
-    if ((code = check_shape(out)) || (code = check_settings(out)))
+    if ((code = check_shape(out)) || (code = check_settings(out)) ||
+        (code = check_versions(out)))
         return code;
     return check_budget(out);
 }

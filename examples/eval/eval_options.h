@@ -17,6 +17,7 @@ typedef struct eval_options {
     uint32_t prompt;  /* of a window, read in one step; the rest goes token by token; 0 = none */
     uint32_t windows; /* of each file; 0 = all */
     uint32_t warm;    /* of these, read first and not scored */
+    uint32_t course;  /* steps that the JSON has figures of, each so many; 0 = none */
     bool mix;         /* windows of all files side by side */
     bool token_ids;   /* files hold 32-bit ids */
     setting asked;

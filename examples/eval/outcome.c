@@ -35,6 +35,13 @@ int counters_read(const host *h, counters *out)
                       .promotions = e.promotions,
                       .demotions = e.demotions,
                       .transition_bytes = e.transition_bytes};
+    for (uint32_t layer = 0; layer < h->info.moe_layers && h->predictor; layer++) {
+        moepage_prefetch_info info = {.struct_size = sizeof info};
+        if (moepage_session_get_prefetch(h->session, layer, &info))
+            return fail_library(RUN_FAILED, "statistics");
+        out->guessed += info.guessed;
+        out->right += info.right;
+    }
     return RUN_OK;
 }
 

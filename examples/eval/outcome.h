@@ -15,6 +15,7 @@ typedef struct counters {
     uint64_t low_experts, low_rows, host_experts;
     uint64_t remap_layers, remap_before, remap_after, remap_tokens, remap_rows, remap_ns;
     uint64_t prefetch_bytes, promotions, demotions, transition_bytes;
+    uint64_t guessed, right; /* by a predictor: experts named for a layer, and then routed */
 } counters;
 
 int counters_read(const host *h, counters *out);
@@ -27,10 +28,18 @@ typedef struct measure {
     counters counted; /* while its windows were read; zeros where they were mixed with others' */
 } measure;
 
+/* Some steps, one after the other. */
+typedef struct stretch {
+    uint32_t domain; /* of the first window in them */
+    measure measure;
+} stretch;
+
 typedef struct outcome {
     const setting *setting;
     measure *domains; /* [n_domains] */
     measure all;
+    stretch *course; /* [n_course], in their order; of --course */
+    uint32_t n_course;
     uint64_t wall_ns;
     uint64_t expert_bytes; /* of device memory that experts have, in all versions */
     uint32_t hi_experts;   /* per layer; 0 without versions */

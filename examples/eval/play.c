@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/decoder.h"
 #include "common/fail.h"
+#include "eval/high_set.h"
 #include "eval/ranks.h"
 
 /* A window being read. */
@@ -25,12 +26,16 @@ typedef struct player {
     ranks ranks;
     host host;
     decoder decoder;
+    bool stays;      /* who is high was settled before */
     uint32_t width;  /* windows in a group, at most */
     uint32_t prompt; /* tokens of a window that are read in one step */
     uint32_t scored_from;
     reading *group; /* [width] */
     decoder_input *inputs;
     uint32_t n; /* in the group */
+    measure part; /* of --course: since the last stretch was closed, */
+    counters part_from;
+    uint32_t part_steps;
 } player;
 
 /* ---- Opening ----------------------------------------------------------------------------- */
@@ -81,14 +86,15 @@ static int count_bytes(player *p)
     return RUN_OK;
 }
 
-static int open_player(const play_config *config, const setting *s, outcome *out, player *p)
+static int open_player(const play_config *config, const options *base, const setting *s,
+                       outcome *out, player *p)
 {
     const eval_options *o = config->opts;
     budget sizes;
     *p = (player){.config = config,
                   .setting = s,
                   .out = out,
-                  .opts = o->base,
+                  .opts = *base,
                   .ranks = {.keep = s->keep_ranks, .deny = s->deny_rank},
                   .host = *config->model,
                   .width = o->batch ? o->batch : 1,
@@ -148,6 +154,8 @@ static void score(player *p, const reading *r, const float *logits, uint32_t nex
     p->out->domains[r->domain].scored++;
     p->out->all.bits += bits;
     p->out->all.scored++;
+    p->part.bits += bits;
+    p->part.scored++;
 }
 
 /* ---- Steps ------------------------------------------------------------------------------- */
@@ -198,16 +206,53 @@ static int read_tokens(player *p, uint32_t at, bool scored)
     return code;
 }
 
+/* ---- Stretches of --course --------------------------------------------------------------- */
+
+static int begin_stretch(player *p)
+{
+    p->part = (measure){0};
+    p->part_steps = 0;
+    return p->config->opts->course ? counters_read(&p->host, &p->part_from) : RUN_OK;
+}
+
+static int end_stretch(player *p)
+{
+    outcome *out = p->out;
+    stretch *grown = realloc(out->course, (out->n_course + 1u) * sizeof *grown);
+    if (!grown)
+        return fail_memory();
+    out->course = grown;
+    int code = counters_read(&p->host, &p->part.counted);
+    counters_subtract(&p->part.counted, &p->part_from);
+    grown[out->n_course++] = (stretch){p->group[0].domain, p->part};
+    return code ? code : begin_stretch(p);
+}
+
+/* After a step; the last one of a group ends a stretch, however long. */
+static int follow_course(player *p, bool last)
+{
+    const uint32_t length = p->config->opts->course;
+    if (!length || (++p->part_steps < length && !last))
+        return RUN_OK;
+    return end_stretch(p);
+}
+
+/* ---- Groups of windows ------------------------------------------------------------------- */
+
 static int read_group(player *p, bool scored)
 {
-    int code = RUN_OK;
+    const uint32_t end = p->config->corpus->window - 1;
+    int code = begin_stretch(p);
     for (uint32_t i = 0; i < p->n && !code; i++)
         if (moepage_kv_create(p->host.kv, &p->group[i].seq))
             code = fail_library(RUN_FAILED, "KV cache");
     for (uint32_t i = 0; i < p->n && p->prompt && !code; i++)
         code = read_prompt(p, &p->group[i], scored);
-    for (uint32_t at = p->prompt; at + 1 < p->config->corpus->window && !code; at++)
+    for (uint32_t at = p->prompt; at < end && !code; at++) {
         code = read_tokens(p, at, scored);
+        if (!code)
+            code = follow_course(p, at + 1 == end);
+    }
     for (uint32_t i = 0; i < p->n && !code; i++)
         if (moepage_kv_free(p->host.kv, p->group[i].seq))
             code = fail_library(RUN_FAILED, "KV cache");
@@ -258,7 +303,7 @@ static int read_domains(player *p, uint32_t from, uint32_t to)
     counters before;
     for (uint32_t d = from; d < to; d++)
         most = c->domains[d].n_windows > most ? c->domains[d].n_windows : most;
-    int code = read_windows(p, from, to, 0, warm, false);
+    int code = p->stays ? RUN_OK : read_windows(p, from, to, 0, warm, false);
     if (!code)
         code = counters_read(&p->host, &before);
     if (!code)
@@ -287,16 +332,63 @@ static int check_uniform(const outcome *o)
     return RUN_OK;
 }
 
-int play_setting(const play_config *config, const setting *s, outcome *out)
+/* ---- High versions that stay ------------------------------------------------------------- */
+
+/* The hottest experts of the windows that are not scored. */
+static int learn_set(const play_config *config, const setting *s, high_set *out)
 {
+    const corpus *c = config->corpus;
+    outcome unscored = {.setting = s};
+    options slow = config->opts->base;
     player p;
-    out->setting = s;
-    int code = open_player(config, s, out, &p);
-    uint64_t start = clock_now_ns();
+    high_set_slowly(&slow);
+    int code = open_player(config, &slow, s, &unscored, &p);
+    for (uint32_t d = 0; d < c->n_domains && !code; d++)
+        code = read_windows(&p, d, d + 1, 0, config->opts->warm, false);
+    if (!code)
+        code = high_set_read(&p.host, out);
+    return close_player(&p, code);
+}
+
+static int play_set(const play_config *config, const setting *s, outcome *out)
+{
+    options stays = config->opts->base;
+    high_set set = {0};
+    player p;
+    high_set_for_good(&stays);
+    int code = s->high_set == HIGH_HOTTEST
+                   ? learn_set(config, s, &set)
+                   : high_set_shuffle(config->model, config->opts->base.seed, &set);
+    if (code) {
+        high_set_free(&set);
+        return code;
+    }
+    code = open_player(config, &stays, s, out, &p);
+    p.stays = true;
+    if (!code)
+        code = high_set_give(&set, &p.host);
+    high_set_free(&set);
     if (!code)
         code = read_all(&p);
-    out->wall_ns = clock_now_ns() - start;
+    return close_player(&p, code);
+}
+
+static int play_adapting(const play_config *config, const setting *s, outcome *out)
+{
+    player p;
+    int code = open_player(config, &config->opts->base, s, out, &p);
+    if (!code)
+        code = read_all(&p);
     if (!code)
         code = check_uniform(out);
     return close_player(&p, code);
+}
+
+int play_setting(const play_config *config, const setting *s, outcome *out)
+{
+    const uint64_t start = clock_now_ns();
+    out->setting = s;
+    int code = s->high_set ? play_set(config, s, out) : play_adapting(config, s, out);
+    out->wall_ns = clock_now_ns() - start;
+    return code;
 }

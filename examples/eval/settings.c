@@ -29,6 +29,8 @@ static void name(setting *s)
     s->name[0] = '\0';
     if (s->precision.text)
         snprintf(s->name, sizeof s->name, "%s", s->precision.text);
+    if (s->high_set)
+        add_name(s, s->high_set == HIGH_HOTTEST ? "hottest for good" : "any for good", 0, 0);
     if (s->remap.alpha > 0) {
         add_name(s, "remap %g,%g", s->remap.alpha, s->remap.beta);
         if (s->remap.resident > 0)
@@ -78,6 +80,24 @@ static int sweep_precision(const setting *asked, settings *out)
         precision_parse(texts[i], &s.precision);
         code = add(out, &s);
     }
+    return code;
+}
+
+/* DynaExq figure 3: more and more experts are low, the coldest first, or any. */
+static int sweep_demotion(const setting *asked, settings *out)
+{
+    static const char *const texts[] = {"dense/int2:90%", "dense/int2:80%", "dense/int2:70%",
+                                        "dense/int2:50%", "dense/int2:30%", "dense/int2:10%"};
+    setting all_low = *asked;
+    precision_parse("int2", &all_low.precision);
+    int code = add(out, &all_low);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (uint32_t high = HIGH_HOTTEST; high <= HIGH_RANDOM && !code; high++) {
+            setting s = *asked;
+            precision_parse(texts[i], &s.precision);
+            s.high_set = high;
+            code = add(out, &s);
+        }
     return code;
 }
 
@@ -136,6 +156,7 @@ int settings_list(const setting *asked, uint32_t sweep, const grid *tried, bool 
         return code;
     switch (sweep) {
     case SWEEP_PRECISION: return sweep_precision(asked, out);
+    case SWEEP_DEMOTION: return sweep_demotion(asked, out);
     case SWEEP_REMAP: return sweep_remap(asked, tried, out);
     case SWEEP_RANKS: return sweep_ranks(asked, top_k, out);
     case SWEEP_PHASES: return sweep_phases(asked, out);

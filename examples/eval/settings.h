@@ -12,11 +12,15 @@
  * announced as such where their sensitivity is the question. */
 enum { REMAP_DECODE, REMAP_PREFILL, REMAP_BOTH };
 
-enum { SWEEP_NONE, SWEEP_REMAP, SWEEP_PRECISION, SWEEP_RANKS, SWEEP_PHASES };
+enum { SWEEP_NONE, SWEEP_REMAP, SWEEP_PRECISION, SWEEP_RANKS, SWEEP_PHASES, SWEEP_DEMOTION };
+
+/* Whose high versions are there: what the pool decides as it serves, or the same experts for good. */
+enum { HIGH_ADAPT, HIGH_HOTTEST, HIGH_RANDOM };
 
 typedef struct setting {
     char name[64];
     precision_spec precision; /* text NULL: every expert as the model has it */
+    uint32_t high_set;        /* HIGH_* */
     remap_spec remap;
     uint32_t remap_phase; /* REMAP_* */
     uint32_t miss;        /* MOEPAGE_MISS_* */

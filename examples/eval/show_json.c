@@ -49,6 +49,8 @@ static int set_counted(json_t *object, const findings *f, const measure *m)
         {"demand_bytes", c->demand_bytes},
         {"prefetch_bytes", c->prefetch_bytes},
         {"transition_bytes", c->transition_bytes},
+        {"guessed_experts", c->guessed},
+        {"right_guesses", c->right},
         {"promotions", c->promotions},
         {"demotions", c->demotions},
         {"low_experts", c->low_experts},
@@ -100,12 +102,30 @@ static int set_setting(json_t *object, const setting *s)
     const integer_member integers[] = {{"keep_ranks", s->keep_ranks}, {"deny_rank", s->deny_rank}};
     int failed = json_object_set_new(object, "name", json_string(s->name));
     failed |= json_object_set_new(object, "lossy", json_boolean(setting_is_lossy(s)));
+    if (s->high_set)
+        failed |= json_object_set_new(
+            object, "high_set", json_string(s->high_set == HIGH_HOTTEST ? "hottest" : "random"));
     if (s->precision.text)
         failed |= json_object_set_new(object, "precision", json_string(s->precision.text));
     for (size_t i = 0; i < COUNT(integers); i++)
         if (integers[i].value)
             failed |= set_integers(object, &integers[i], 1);
     return failed | set_reals(object, reals, COUNT(reals));
+}
+
+static json_t *course_json(const findings *f, const outcome *o)
+{
+    json_t *list = json_array();
+    int failed = 0;
+    for (uint32_t i = 0; i < o->n_course; i++) {
+        const stretch *s = &o->course[i];
+        failed |= json_array_append_new(
+            list, measure_json(f, f->corpus->domains[s->domain].name, &s->measure, NULL));
+    }
+    if (!failed)
+        return list;
+    json_decref(list);
+    return NULL;
 }
 
 static json_t *outcome_json(const findings *f, const outcome *o)
@@ -121,6 +141,8 @@ static json_t *outcome_json(const findings *f, const outcome *o)
                                         measure_json(f, f->corpus->domains[d].name, &o->domains[d],
                                                      exact ? &exact->domains[d] : NULL));
     failed |= json_object_set_new(object, "domains", domains);
+    if (f->opts->course)
+        failed |= json_object_set_new(object, "course", course_json(f, o));
     failed |= json_object_set_new(object, "all",
                                   measure_json(f, "all", &o->all, exact ? &exact->all : NULL));
     if (!failed)

@@ -28,6 +28,8 @@ static const sim_study studies[] = {
      sim_study_flux_exp2},
     {"flux-exp3", "FluxMoE exp. 3: throughput while the planner adapts residency", false,
      sim_study_flux_exp3},
+    {"routing", "predictors and eviction policies in one table, trained on the first requests",
+     true, sim_study_routing},
     {"evictions", "eviction policies on recorded routing, LRU and Belady beside", true,
      sim_study_evictions},
     {"precision", "DynaExq section 5.3: hot experts high, against all low and a cache of high ones",

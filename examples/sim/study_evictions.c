@@ -159,8 +159,12 @@ static int study(const sim_trace *trace, uint32_t percent, bool cold, sim_findin
     return code;
 }
 
-/* DIR/gpt-oss-20b, or the excerpt. */
-static sim_trace *open_trace(const sim_findings *out)
+uint32_t sim_study_train_percent(const sim_findings *out)
+{
+    return out->train_percent ? out->train_percent : 60;
+}
+
+sim_trace *sim_study_open_trace(const sim_findings *out)
 {
     char path[4096];
     if (!out->traces)
@@ -171,8 +175,8 @@ static sim_trace *open_trace(const sim_findings *out)
 
 int sim_study_evictions(bool brief, uint64_t seed, sim_findings *out)
 {
-    uint32_t percent = out->train_percent ? out->train_percent : 60;
-    sim_trace *trace = open_trace(out);
+    uint32_t percent = sim_study_train_percent(out);
+    sim_trace *trace = sim_study_open_trace(out);
     (void)seed;
     if (!trace)
         return RUN_REFUSED;

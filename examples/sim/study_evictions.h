@@ -9,6 +9,10 @@
  * rows, where the trace is one request. */
 uint64_t sim_first_tested(const sim_trace *trace, uint32_t percent);
 
+/* DIR/gpt-oss-20b, or the excerpt where no directory is given; NULL after a line on stderr. */
+sim_trace *sim_study_open_trace(const sim_findings *out);
+uint32_t sim_study_train_percent(const sim_findings *out);
+
 /* Misses of the policy in the rows from `first` on. Warm: the rows before went through the cache;
  * cold: they were not there, and the policy has learnt nothing. */
 int sim_eviction_misses(const sim_trace *trace, const char *policy, uint64_t capacity,

@@ -12,6 +12,8 @@
 #define OUTPUT_TOKENS 128u
 #define MOST_BATCH 32u
 #define LEAST_JOBS 48u
+#define LEAST_ROUNDS 4u
+#define FULL_BATCH 4u /* prompts fill a step from here on */
 #define INTERVAL_US 1000000u
 #define TRANSITIONS 32u
 
@@ -41,8 +43,7 @@ static const struct {
 typedef struct rig {
     uint32_t model;
     sim_bench bench;
-    sim_shape
-        slots; /* the same model with experts of the high version's size, for a cache of them */
+    sim_shape slots; /* the model with experts of the high version's size: for a cache of them */
     uint64_t arena_bytes;
     moepage_precision_config precision;
     uint64_t hi_bytes, lo_bytes; /* of an expert */
@@ -213,9 +214,9 @@ typedef struct sweep {
 static int run_batch(const rig *r, bool brief, uint32_t batch, outcome *arms)
 {
     sim_jobs jobs = {0};
-    uint32_t least = brief ? 2 : 4, rounds = LEAST_JOBS / batch;
-    rounds = brief || rounds < least ? least : rounds;
+    uint32_t least = brief ? 2 : LEAST_ROUNDS, rounds = LEAST_JOBS / batch;
     uint32_t n_arms = brief || batch < MOST_BATCH ? OURS : ARMS;
+    rounds = brief || rounds < least ? least : rounds;
     int code = ask(batch, rounds, brief ? 128 : PROMPT_TOKENS, brief ? 24 : OUTPUT_TOKENS, &jobs);
     for (uint32_t arm = 0; arm < n_arms && !code; arm++) {
         code = run_arm(r, arm, batch, &jobs, jobs.n / 2, &arms[arm]);
@@ -300,7 +301,7 @@ static uint64_t waits(const outcome *o)
 static void judge_sweep(const rig *r, const sweep *s, sim_findings *out)
 {
     uint64_t waited = 0, promotions = 0, failed = 0;
-    double worst = 0;
+    double worst = 0, first = 0;
     const outcome *last = s->arms[s->n - 1];
     for (uint32_t b = 0; b < s->n; b++) {
         const outcome *own = &s->arms[b][DYNAMIC];
@@ -308,6 +309,8 @@ static void judge_sweep(const rig *r, const sweep *s, sim_findings *out)
         promotions += own->pool.promotions;
         failed += own->pool.transitions_failed;
         worst = fmax(worst, beyond_bytes(r, s->batches[b], s->arms[b]));
+        if (s->batches[b] >= FULL_BATCH)
+            first = fmax(first, own->result.ttft_ns.mean / s->arms[b][LOW].result.ttft_ns.mean);
     }
     double ratio = last[DYNAMIC].tokens_per_s / last[FLOW].tokens_per_s;
     sim_claim_that(out, ratio >= 2.7, "%s: %.2f times expertflow's rate at batch %u, at least 2.7",
@@ -321,6 +324,9 @@ static void judge_sweep(const rig *r, const sweep *s, sim_findings *out)
                    "%s: a decode step takes at most %.3f of static low's and reading what high "
                    "versions have more",
                    models[r->model].name, worst);
+    sim_claim_that(out, first <= 1.1,
+                   "%s: the first token takes at most %.3f of static low's from batch %u on",
+                   models[r->model].name, first, FULL_BATCH);
 }
 
 /* ---- After a shift ------------------------------------------------------------------------- */

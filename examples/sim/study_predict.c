@@ -1,16 +1,17 @@
 /* How well predictors name a layer's experts ahead of it, on recorded routing: trained on the first
- * requests, tested on the others, from each distance. */
+ * requests, tested on the others, from each distance; and, in the same table, what each eviction
+ * policy keeps. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/fail.h"
 #include "policy/predictors.h"
-#include "sim/study.h"
+#include "sim/study_evictions.h"
 #include "sim/trace.h"
-int sim_study_predictors(const sim_trace *trace, uint32_t first_tested, sim_findings *out);
 
 #define MOST_DISTANCE 6u
+#define MOST_TOP_K 64u
 
 /* What routed ids alone can feed. */
 static const char *const kinds[] = {"previous", "hit-count", "coactivation"};
@@ -22,7 +23,7 @@ typedef struct predicting {
     const mp_predictor *kind;
     mp_predict_config config;
     void *state, *context;
-    mp_guess *guesses; /* [experts] */
+    mp_guess *guesses;     /* [experts] */
     uint64_t asked, right; /* routed choices of layers asked about, and those among the k best */
 } predicting;
 
@@ -76,7 +77,7 @@ static void ask(predicting *p, uint64_t row, uint32_t layer, bool count)
 /* One token: each layer is asked about when the one `distance` before it has been seen. */
 static void run_token(predicting *p, uint64_t row, bool count)
 {
-    uint32_t experts[64], k = p->config.top_k, distance = p->config.distance;
+    uint32_t experts[MOST_TOP_K], k = p->config.top_k, distance = p->config.distance;
     p->kind->begin(p->state, p->context, NULL);
     for (uint32_t layer = 0; layer < distance && layer < p->config.layers; layer++)
         ask(p, row, layer, count);
@@ -92,41 +93,71 @@ static void run_token(predicting *p, uint64_t row, bool count)
     p->kind->end(p->state, p->context);
 }
 
-static double hit_rate(predicting *p, uint32_t first_tested)
+static double hit_rate(predicting *p, uint64_t first_tested)
 {
     for (uint32_t r = 0; r < p->trace->source.n_requests; r++) {
         const sim_request *request = &p->trace->requests[r];
         p->kind->request(p->state, p->context);
-        for (uint64_t row = 0; row < request->rows; row++)
-            run_token(p, request->first_row + row, r >= first_tested);
+        for (uint64_t i = 0; i < request->rows; i++)
+            run_token(p, request->first_row + i, request->first_row + i >= first_tested);
     }
-    return p->asked ? (double)p->right / (double)p->asked : 0;
+    return p->asked ? (double)p->right / (double)p->asked : NAN;
 }
 
-int sim_study_predictors(const sim_trace *trace, uint32_t first_tested, sim_findings *out)
+static int try_distance(const sim_trace *trace, const char *kind, uint32_t distance,
+                        uint64_t first_tested, double *out)
 {
-    double chance = (double)trace->source.top_k / trace->source.experts;
-    double previous = 0, best = 0;
-    int code = trace->source.top_k <= 64 ? RUN_OK
-                                         : fail(RUN_REFUSED, "top-k %u is above 64",
-                                                trace->source.top_k);
-    for (size_t kind = 0; kind < N_KINDS && !code; kind++)
-        for (uint32_t distance = 1; distance <= MOST_DISTANCE && !code; distance++) {
-            predicting p;
-            code = open_predicting(trace, kinds[kind], distance, &p);
-            double rate = code ? 0 : hit_rate(&p, first_tested);
-            close_predicting(&p);
-            if (code)
-                break;
-            sim_find(out, 100 * rate, NAN, "% of routed experts named", "%s, distance %u",
-                     kinds[kind], distance);
-            previous = kind == 0 && distance == 1 ? rate : previous;
-            best = distance == 1 && rate > best ? rate : best;
-        }
-    if (!code)
-        sim_claim_that(out, best > previous && previous > chance,
-                       "at distance 1 the best predictor (%.1f %%) beats repetition (%.1f %%), and "
-                       "that beats chance (%.1f %%)",
-                       100 * best, 100 * previous, 100 * chance);
+    predicting p;
+    int code = open_predicting(trace, kind, distance, &p);
+    *out = code ? NAN : hit_rate(&p, first_tested);
+    close_predicting(&p);
     return code;
+}
+
+static void tabulate(const double rates[N_KINDS][MOST_DISTANCE], uint32_t distances,
+                     sim_findings *out)
+{
+    for (size_t k = 0; k < N_KINDS; k++) {
+        char row[SIM_FINDING_TEXT];
+        int at = snprintf(row, sizeof row, "%-14s", kinds[k]);
+        for (uint32_t d = 0; d < distances; d++) {
+            at += snprintf(row + at, sizeof row - (size_t)at, " %6.2f", 100 * rates[k][d]);
+            sim_find(out, 100 * rates[k][d], NAN, "% of routed experts named", "%s, distance %u",
+                     kinds[k], d + 1);
+        }
+        sim_set(out, "%s", row);
+    }
+}
+
+int sim_study_routing(bool brief, uint64_t seed, sim_findings *out)
+{
+    double rates[N_KINDS][MOST_DISTANCE];
+    uint32_t distances = brief ? 2 : MOST_DISTANCE;
+    sim_trace *trace = sim_study_open_trace(out);
+    if (!trace)
+        return RUN_REFUSED;
+    uint64_t first = sim_first_tested(trace, sim_study_train_percent(out));
+    double chance = (double)trace->source.top_k / trace->source.experts, previous, best = 0;
+    int code = RUN_OK;
+    if (trace->source.top_k > MOST_TOP_K)
+        code = fail(RUN_REFUSED, "top-k %u is above %u", trace->source.top_k, MOST_TOP_K);
+    sim_set(out,
+            "%s: of each layer's routed experts, named among the k best, in %%, from 1 to %u "
+            "layers before",
+            trace->name, distances);
+    for (size_t k = 0; k < N_KINDS && !code; k++)
+        for (uint32_t d = 0; d < distances && !code; d++)
+            code = try_distance(trace, kinds[k], d + 1, first, &rates[k][d]);
+    trace->source.close(&trace->source);
+    if (code)
+        return code;
+    tabulate(rates, distances, out);
+    previous = rates[0][0];
+    for (size_t k = 0; k < N_KINDS; k++)
+        best = fmax(best, rates[k][0]);
+    sim_claim_that(out, best > previous && previous > chance,
+                   "at distance 1 the best predictor (%.1f %%) beats repetition (%.1f %%), and "
+                   "that beats chance (%.1f %%)",
+                   100 * best, 100 * previous, 100 * chance);
+    return sim_study_evictions(true, seed, out);
 }

@@ -18,6 +18,7 @@ void mp_payoff_defaults(mp_payoff_config *config)
         .settle_steps = 2,
         .probe_steps = 6,
         .hold_steps = 256,
+        .listen_every = 8,
         .longest_off = 16384,
         .promise = 0.05,
         .margin = 0.005,
@@ -135,7 +136,7 @@ bool mp_payoff_update(mp_payoff *payoff, const mp_payoff_config *config, const m
         return payoff->mode == MP_PAYOFF_ON;
     double cost = step->wall_ns / (double)step->routed;
     payoff->steps++;
-    if (payoff->mode != MP_PAYOFF_ON)
+    if (payoff->mode != MP_PAYOFF_ON && step->listened)
         payoff->promised += NEWEST * (promise_of(step) - payoff->promised);
     switch (payoff->mode) {
     case MP_PAYOFF_OFF: step_off(payoff, config, cost); break;
@@ -143,6 +144,12 @@ bool mp_payoff_update(mp_payoff *payoff, const mp_payoff_config *config, const m
     case MP_PAYOFF_PROVING: step_proving(payoff, config, cost); break;
     }
     return payoff->mode == MP_PAYOFF_ON;
+}
+
+bool mp_payoff_listens(const mp_payoff *payoff, const mp_payoff_config *config, uint64_t step)
+{
+    bool warm = payoff->wins + payoff->losses == 0 && payoff->steps < config->warm_steps;
+    return payoff->mode != MP_PAYOFF_OFF || warm || step % config->listen_every == 0;
 }
 
 bool mp_payoff_turn(mp_payoff_layer *layer, uint32_t right, uint32_t wrong, double part)

@@ -28,6 +28,7 @@ typedef struct mp_payoff_config {
     uint32_t settle_steps; /* not measured after a change: what was fetched before has its effect */
     uint32_t probe_steps;  /* measured on each side, at most MP_PAYOFF_SAMPLES */
     uint32_t hold_steps;   /* on after a win before the next proof; off after the first loss */
+    uint32_t listen_every; /* while off, one step in so many is followed: guessing costs time too */
     uint32_t longest_off;  /* the doubling stops here */
     double promise;        /* part of the stalls that must seem avoidable before a probe */
     double margin;         /* on must be better by this part to stay */
@@ -39,6 +40,7 @@ typedef struct mp_payoff_step {
     uint64_t routed;    /* distinct experts, summed over layers; 0: the step says nothing */
     double stall_ns;    /* because of absent experts */
     double wall_ns;     /* of the step */
+    bool listened;      /* guesses were made for this step: what they could have done is known */
     double load_ns;     /* to bring one expert; 0 = not known */
     uint64_t missed;    /* experts that had to be waited for */
     uint64_t avertable; /* absent experts that a guess in time had named */
@@ -66,6 +68,9 @@ void mp_payoff_init(mp_payoff *payoff, const mp_payoff_config *config);
 /* Takes a step in; is the next one to fetch ahead? */
 bool mp_payoff_update(mp_payoff *payoff, const mp_payoff_config *config,
                       const mp_payoff_step *step);
+
+/* Is the step with this number to be followed, so that guesses are made for it? */
+bool mp_payoff_listens(const mp_payoff *payoff, const mp_payoff_config *config, uint64_t step);
 
 /* One layer's guesses: fetching for it stops while too many are wrong, and tries again later. */
 typedef struct mp_payoff_layer {

@@ -28,6 +28,8 @@
 #include <stdbool.h>
 
 #include "memory/expert_images.h"
+#include "memory/expert_prefetch.h"
+#include "memory/expert_slots.h"
 #include "memory/home.h"
 #include "memory/host_tier.h"
 #include "memory/probe.h"
@@ -36,47 +38,8 @@
 #include "model/model.h"
 #include "policy/policy.h"
 
-#define MP_SHARED_WANT (UINT32_MAX - 1)
 #define MP_MAX_CLIENTS 64
 #define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
-
-enum {
-    MP_SLOT_FREE = 0,
-    MP_SLOT_LOADING = 1,
-    MP_SLOT_RESIDENT = 2,
-    MP_SLOT_FAILED = 3,
-    MP_SLOT_DRAINING = 4
-};
-
-/* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
-#define MP_WORD(key, state) (((uint64_t)(key) << 32) | ((uint64_t)(state) << 24))
-#define MP_WORD_USERS(word) ((uint32_t)((word)&0xffffffu))
-#define MP_WORD_STATE(word) ((uint32_t)((word) >> 24) & 0xffu)
-#define MP_WORD_KEY(word) ((uint32_t)((word) >> 32))
-#define MP_WORD_IDENTITY(word) ((word) & ~(uint64_t)0xffffffu)
-
-/* What the lock protects about a slot; `result` alone is written by the device too. */
-typedef struct mp_slot {
-    mp_passage passage;     /* its load, on the pipes */
-    uint64_t came;          /* the pool's clock when the expert got the slot */
-    uint64_t begun;         /* which of the shard's loads brings it */
-    uint64_t touched;       /* and when it was last routed */
-    uint32_t pins;          /* moepage_expert_pool_pin */
-    uint32_t client;        /* whose want brought it, if prefetched */
-    _Atomic int32_t result; /* a moepage_status once its load has failed */
-    bool prefetched;        /* came ahead of need */
-    bool used;              /* routed since it came */
-    bool scan;              /* came with prefill, decode has not used it */
-    bool stale;             /* prefetch no longer wanted */
-    bool ranked;            /* the policy knows it */
-    bool prefetching;       /* in its prefetcher's active list */
-    uint8_t place;          /* MP_PLACE_* */
-    uint64_t promised;      /* in the window: when it was last wanted for a layer to come */
-} mp_slot;
-
-/* Where a slot's expert stands: among those that its layer keeps, which the policy ranks; or in the
- * window (expert_window.c), waiting for its layer's turn or past it. */
-enum { MP_PLACE_KEPT = 0, MP_PLACE_AHEAD = 1, MP_PLACE_PAST = 2 };
 
 /* What is timed while serving: bytes as they cross the bus, dense ones out of the decoder and of the
  * cold tier. */
@@ -99,37 +62,6 @@ typedef struct mp_scope {
     uint32_t scans;      /* of those, with `scan` set */
     uint32_t transients; /* of those, in the window */
 } mp_scope;
-
-typedef struct mp_want {
-    uint32_t key;
-    uint32_t client; /* whose, or MP_SHARED_WANT */
-    float p;         /* how likely it is to be routed; MP_HINTED: the host says so */
-} mp_want;
-
-/* Hints go before guesses, in the order in which they were given. */
-#define MP_HINTED 2.0f
-/* Routed already, but computed in its low version: takes a slot as a demand does. */
-#define MP_MISSED 3.0f
-
-/* A guess, as predictors make it. */
-typedef struct mp_ranked {
-    uint32_t key;
-    float p; /* 0..1 */
-} mp_ranked;
-
-/* Experts that were asked for ahead of need, oldest first, and the task that fetches them: hints in
- * their order, then guesses by p / (layers still to go) (FineMoE 4.5). */
-typedef struct mp_prefetcher {
-    mp_task task; /* first: the task is found from its address */
-    struct mp_shard *shard;
-    mp_want *wants; /* ring */
-    uint32_t capacity, head, count;
-    uint32_t *active; /* slots whose prefetch is under way, oldest first */
-    uint32_t n_active;
-    mp_tick batch[2]; /* the last two submissions: at most two are in flight */
-    bool posted;
-    bool stopping;
-} mp_prefetcher;
 
 /* What a pool on one device has of the arena. */
 typedef struct mp_extent {
@@ -154,7 +86,8 @@ typedef struct mp_shard {
     mp_rates rates;      /* measured when the pool was created */
     mp_probe probes[MP_PROBES]; /* and while it serves */
     unsigned char *base;        /* slot s is at base + s * slot_bytes */
-    uint32_t first_slot;        /* below it the slots hold images of compressed experts */
+    uint32_t first_slot;        /* below it the slots hold images of compressed experts, or
+                                   low versions */
     uint32_t n_slots;           /* from there on, for dense experts */
     mp_span open;               /* those that take experts: all of them, but while a move goes on */
     mp_extent move;             /* what that one is to lead to; no slots: there is none */
@@ -173,13 +106,6 @@ typedef struct mp_shard {
     struct mp_link *window; /* [max_slots + 2] expert_window.c */
     mp_prefetcher prefetcher;
 } mp_shard;
-
-/* What has become of the experts of one layer that a session had fetched ahead. */
-typedef struct mp_prefetch_tally {
-    uint64_t useful; /* routed, those that were late among them */
-    uint64_t late;   /* routed while still loading */
-    uint64_t wasted; /* left unused */
-} mp_prefetch_tally;
 
 /* A session, as the pool knows it. */
 typedef struct mp_client {
@@ -306,6 +232,12 @@ static inline uint32_t mp_pool_key_in(const mp_shard *shard, uint32_t slot)
     return MP_WORD_KEY(atomic_load_explicit(&shard->words[slot], memory_order_relaxed));
 }
 
+/* May the slot take experts? */
+static inline bool mp_pool_is_open(const mp_shard *shard, uint32_t slot)
+{
+    return slot >= shard->open.first && slot < shard->open.end;
+}
+
 static inline unsigned char *mp_pool_slot_address(const mp_shard *shard, uint32_t slot)
 {
     return shard->base + (uint64_t)slot * shard->pool->slot_bytes;
@@ -330,6 +262,9 @@ void mp_pool_leave(struct moepage_expert_pool *pool, mp_client *client);
 
 void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info *info);
 void mp_pool_lookup(struct moepage_expert_pool *pool, uint32_t key, moepage_residency *out);
+
+/* ---- pins (expert_pins.c) ---- */
+
 moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key);
 moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key);
 
@@ -511,46 +446,6 @@ bool mp_window_has_excess(const mp_shard *shard, uint32_t keep);
 /* How many more experts of streaming layers could be brought now, up to `most`. */
 uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t most);
 
-/* ---- slots (expert_slots.c); the lock is held ---- */
-
-/* What a slot is wanted for: decides which victims may go. */
-typedef enum mp_purpose { MP_FOR_DECODE, MP_FOR_SCAN, MP_FOR_PREFETCH } mp_purpose;
-
-/* A slot for an absent `key`, LOADING, with `users` users; evicts if it must. MP_NO_SLOT if
- * nothing may go. The policy does not know it before the caller ranks it. */
-uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users);
-
-/* Tells the policy of a new key, or that a key which another session has ranked was used. */
-void mp_pool_rank(mp_shard *shard, uint32_t slot, uint32_t key);
-
-/* May the slot take experts? */
-static inline bool mp_pool_is_open(const mp_shard *shard, uint32_t slot)
-{
-    return slot >= shard->open.first && slot < shard->open.end;
-}
-
-/* Stacks the free ones of the open slots so that the lowest come off first. */
-void mp_pool_restack(mp_shard *shard);
-
-/* Takes a slot's expert away: the word {key, state, no users} becomes FREE. False if the word is
- * another by now. */
-bool mp_pool_drop(mp_shard *shard, uint32_t slot, uint32_t key, uint32_t state);
-
-/* Nobody finds a RESIDENT slot's expert any more; those who hold it keep it until they let go. */
-void mp_pool_drain(mp_shard *shard, uint32_t slot, uint32_t key);
-
-/* The slot's expert leaves the map, its scope and the policy; the slot's word stays. */
-void mp_pool_forget(mp_shard *shard, uint32_t slot, uint32_t key);
-
-/* Evicts the policy's choice; false if nothing may go. */
-bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose);
-
-/* For an absent expert that finds no slot, or no entry of the host tier: ends one load that stands in
- * its way, waiting for it if it must. *ended: there was one, and the expert may try again. Waits for
- * no load but that: others may be lined up behind work of the caller's that is far from done. DEVICE
- * if there is nothing to wait for any more. */
-moepage_status mp_pool_end_load(mp_shard *shard, uint32_t key, bool *ended);
-
 /* ---- loads (expert_load.c); the lock is held ---- */
 
 /* Could a load begin? LATER: a prefetch has to wait for its turn; NEVER: every entry of the host
@@ -589,52 +484,5 @@ void mp_pool_end_passage(mp_shard *shard, uint32_t slot);
 void mp_pool_settle(mp_shard *shard, uint32_t slot);
 /* The same for every slot whose bytes have landed. */
 void mp_pool_settle_landed(mp_shard *shard);
-
-/* ---- prefetch (expert_prefetch.c) ---- */
-
-/* Queues the absent ones of `keys` for background loading; returns how many were queued. `scan`:
- * for prefill alone, which a pool that protects itself against scans refuses. */
-uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
-                      const uint32_t *keys, uint32_t n, bool scan);
-
-/* The same for guesses, which are fetched most urgent first. */
-uint32_t mp_pool_want_ranked(struct moepage_expert_pool *pool, const mp_client *client,
-                             const mp_ranked *guesses, uint32_t n, bool scan);
-
-/* The same for one that was routed in vain; it stays wanted when its layer has come. The lock is held,
- * and the caller starts the prefetchers. */
-void mp_pool_want_missed(struct moepage_expert_pool *pool, uint32_t key);
-
-/* Tells the policy, if it asks, how likely each expert of a layer to come is: p[experts] > 0. */
-void mp_pool_expect(struct moepage_expert_pool *pool, uint32_t layer, const float *p);
-
-/* Drops a client's queued wants for one layer, or for all (layer UINT32_MAX): they are stale. */
-void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer);
-
-/* The same for the set that a streaming layer will need: those of `keys`, all of one layer, that are
- * there stay until its turn; the absent ones are queued as far as the window has room. */
-uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *client,
-                           const uint32_t *keys, uint32_t n);
-bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *keys, uint32_t n);
-
-moepage_status mp_prefetcher_init(mp_prefetcher *prefetcher, mp_shard *shard);
-/* Gets the task going if there is something to do. The lock is held. */
-void mp_prefetcher_start(mp_prefetcher *prefetcher);
-/* Gives an absent expert a slot and brings it in the background, before all that is wanted; the slot,
- * or MP_NO_SLOT when it cannot begin now. The policy does not know it. The lock is held. */
-uint32_t mp_prefetcher_bring(mp_shard *shard, uint32_t key);
-/* Drops all wants, waits for what is under way. The lock is not held. */
-void mp_prefetcher_stop(mp_prefetcher *prefetcher);
-void mp_prefetcher_free(mp_prefetcher *prefetcher);
-/* The tally that a slot's prefetch counts in, or NULL. The lock is held. */
-mp_prefetch_tally *mp_prefetcher_tally(mp_shard *shard, const mp_slot *slot, uint32_t key);
-/* Takes a prefetch that no one holds and that will not be finished off its slot; nothing of it is
- * in flight. The lock is held. */
-void mp_prefetcher_give_up(mp_shard *shard, uint32_t slot);
-/* A slot with `prefetching` set is no longer under way. The lock is held. */
-void mp_prefetcher_settled(mp_shard *shard, uint32_t slot);
-/* Gives up prefetches under way that no one holds, and waits for their transfers, so that their
- * slots can be evicted. The lock is held. */
-void mp_prefetcher_abandon(mp_shard *shard);
 
 #endif

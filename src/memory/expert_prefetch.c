@@ -45,18 +45,28 @@ static void forget_want(mp_prefetcher *prefetcher, const mp_want *want)
     atomic_fetch_sub(&pool->pending, 1);
 }
 
-/* p / (layers until its layer comes), for the nearest session that it is for. */
+/* How many layers a session has to go to that one; all of them where it is there. */
+static uint32_t layers_to(const struct moepage_expert_pool *pool, uint32_t client, uint32_t layer)
+{
+    if (!pool->clients[client])
+        return pool->layers;
+    uint32_t now = atomic_load_explicit(&pool->clients[client]->layer, memory_order_relaxed);
+    return layer > now ? layer - now : layer + pool->layers - now;
+}
+
+/* p / (layers until its layer comes), for the nearest session that it may be for. */
 static float urgency(const struct moepage_expert_pool *pool, const mp_want *want)
 {
     if (want->p >= MP_HINTED)
         return want->p;
     uint32_t layer = want->key / pool->experts, nearest = pool->layers;
-    for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
-        if (!pool->clients[c] || (want->client != MP_SHARED_WANT && want->client != c))
-            continue;
-        uint32_t now = atomic_load_explicit(&pool->clients[c]->layer, memory_order_relaxed);
-        uint32_t ahead = (layer + pool->layers - now % pool->layers) % pool->layers;
-        nearest = ahead > 0 && ahead < nearest ? ahead : nearest;
+    if (want->client != MP_SHARED_WANT)
+        return want->p / (float)layers_to(pool, want->client, layer);
+    uint32_t left = atomic_load_explicit(&pool->n_clients, memory_order_relaxed);
+    for (uint32_t c = 0; left > 0 && c < MP_MAX_CLIENTS; c++) {
+        uint32_t ahead = layers_to(pool, c, layer);
+        nearest = ahead < nearest ? ahead : nearest;
+        left -= pool->clients[c] != NULL;
     }
     return want->p / (float)nearest;
 }
@@ -543,7 +553,7 @@ uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *cl
 
 void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer)
 {
-    if (atomic_load_explicit(&pool->pending, memory_order_relaxed) == 0)
+    if (atomic_load(&pool->pending) == 0) /* in order with the turn that has come: predicting.c */
         return;
     pthread_mutex_lock(&pool->lock);
     for (uint32_t d = 0; d < pool->n_shards; d++) {

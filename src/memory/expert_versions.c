@@ -41,10 +41,11 @@ static moepage_status check_values(const moepage_precision_config *config)
                        "precision: alpha is %g and margin %g: 0 <= alpha < 1, and the margin is a "
                        "number",
                        config->alpha, config->margin);
-    if (config->lo_fetched > 1 || config->reserved)
+    if (config->lo_fetched > 1 || config->hotness > MOEPAGE_HOTNESS_WEIGHTS)
         return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "precision: lo_fetched is %u and reserved %u: they must be 0 or 1, and 0",
-                       config->lo_fetched, config->reserved);
+                       "precision: lo_fetched is %u and hotness %u: they must be 0 or 1, and "
+                       "MOEPAGE_HOTNESS_CHOICES or _WEIGHTS",
+                       config->lo_fetched, config->hotness);
     if (config->transitions > MAX_TRANSITIONS)
         return mp_fail(MOEPAGE_E_ARGUMENT, "precision: transitions is %u, at most %u",
                        config->transitions, MAX_TRANSITIONS);

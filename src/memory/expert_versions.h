@@ -84,7 +84,7 @@ typedef struct mp_versions {
     _Atomic uint64_t window;  /* which one begins with the next step; 1 is the first */
     _Atomic uint64_t begun;   /* steps */
     _Atomic bool busy;        /* there are swaps under way, or to begin */
-    _Atomic uint32_t *counts; /* [keys] selections in this interval */
+    _Atomic uint32_t *counts; /* [keys] selections in this interval, or their weight */
     _Atomic uint64_t next_ns; /* when the next decision is due */
     double *hotness;          /* [keys] */
     bool *high;               /* [keys] is to be high: published so, or on its way there */
@@ -141,10 +141,10 @@ void mp_versions_end_step(struct moepage_expert_pool *pool, mp_client *client);
 void mp_versions_hold(struct moepage_expert_pool *pool, const mp_client *client, mp_hold *holds,
                       uint32_t n);
 
-/* An expert was selected by so many tokens. Lock-free. */
-static inline void mp_versions_count(struct moepage_expert_pool *pool, uint32_t key, uint32_t rows)
+/* An expert was selected by so many tokens, or with so much weight. Lock-free. */
+static inline void mp_versions_count(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
 {
-    atomic_fetch_add_explicit(&pool->versions->counts[key], rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->versions->counts[key], heat, memory_order_relaxed);
 }
 
 /* ---- low versions ---- */

@@ -63,13 +63,29 @@ bool mp_precision_hold(struct moepage_session *session, mp_hold *holds, uint32_t
     return true;
 }
 
+/* Weight is counted in integers. An interval has room for 4 million tokens of weight 1. */
+#define WEIGHT_UNITS 1024
+
+/* The weights of an entry's rows; what is negative or beyond any gate's counts as 0 or as 64. */
+static uint32_t weigh(const mp_flight *flight, uint32_t entry)
+{
+    double sum = 0;
+    for (uint32_t r = flight->first_row[entry]; r < flight->first_row[entry + 1]; r++) {
+        double weight = (double)flight->weights[flight->rows[r]];
+        sum += weight > 64 ? 64 : weight > 0 ? weight : 0;
+    }
+    return (uint32_t)(sum * WEIGHT_UNITS);
+}
+
 void mp_precision_routed(struct moepage_session *session, const mp_flight *flight)
 {
     if (!mp_pool_serves_versions(session->pool))
         return;
+    bool by_weight = session->pool->versions->config.hotness == MOEPAGE_HOTNESS_WEIGHTS;
     for (uint32_t i = 0; i < flight->n_entries; i++)
         mp_versions_count(session->pool, flight->holds[i].key,
-                          flight->first_row[i + 1] - flight->first_row[i]);
+                          by_weight ? weigh(flight, i)
+                                    : flight->first_row[i + 1] - flight->first_row[i]);
 }
 
 void mp_precision_count_low(struct moepage_session *session, const mp_flight *flight,

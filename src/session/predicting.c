@@ -56,10 +56,11 @@ static bool alloc_task_side(mp_predicting *own, const struct moepage_session *se
     own->guesses = mp_alloc_array(experts, sizeof *own->guesses);
     own->chance = mp_alloc_array(experts, sizeof *own->chance);
     own->named = mp_alloc_array(experts, sizeof *own->named);
+    own->fetched = mp_alloc_array(experts, sizeof *own->fetched);
     own->wants = mp_alloc_array(experts, sizeof *own->wants);
     own->foresights = mp_alloc_array(session->pool->layers, sizeof *own->foresights);
     bool ok = own->followers && own->follower_of && own->guesses && own->chance && own->named &&
-              own->wants && own->foresights;
+              own->fetched && own->wants && own->foresights;
     for (uint32_t l = 0; l < session->pool->layers && ok; l++) {
         mp_foresight *foresight = &own->foresights[l];
         foresight->experts = mp_alloc_array(experts, sizeof *foresight->experts);
@@ -78,11 +79,13 @@ static bool alloc_session_side(mp_predicting *own, struct moepage_session *sessi
     own->sequence_tokens =
         mp_alloc_array(session->config.max_sequences, sizeof *own->sequence_tokens);
     own->seen_stamp = mp_alloc_array(session->pool->experts, sizeof *own->seen_stamp);
-    session->client.tally = mp_alloc_array(session->pool->layers, sizeof *session->client.tally);
+    mp_prefetch_tally *tally = mp_alloc_array(session->pool->layers, sizeof *tally);
+    pthread_mutex_lock(&session->pool->lock);
+    session->client.tally = tally;
+    pthread_mutex_unlock(&session->pool->lock);
     own->draft = make_news(session, config);
     own->reading = make_news(session, config);
-    bool ok = own->sequence_tokens && own->seen_stamp && session->client.tally && own->draft &&
-              own->reading;
+    bool ok = own->sequence_tokens && own->seen_stamp && tally && own->draft && own->reading;
     for (uint32_t i = 0; i < MP_NEWS && ok; i++) {
         own->ring[i] = make_news(session, config);
         ok = own->ring[i] != NULL;
@@ -109,6 +112,7 @@ static void free_all(mp_predicting *own)
     mp_free(own->guesses);
     mp_free(own->chance);
     mp_free(own->named);
+    mp_free(own->fetched);
     mp_free(own->wants);
     mp_free(own->foresights);
     mp_free(own->sequence_tokens);
@@ -195,7 +199,7 @@ static void lose_oldest(mp_predicting *own)
     own->ring[own->head] = lost;
     own->head = (own->head + 1) % MP_NEWS;
     own->count--;
-    atomic_fetch_add_explicit(&own->refused, 1, memory_order_relaxed);
+    own->session->step_stats.predict_refused++;
 }
 
 /* The draft goes into the queue; another takes its place. */
@@ -238,10 +242,10 @@ void mp_predicting_begin(struct moepage_session *session, const moepage_step *st
     moepage_step_sequence all = {.n_tokens = step->n_tokens, .phase = step->phase};
     const moepage_step_sequence *sequences = step->n_sequences ? step->sequences : &all;
     mp_news *news = own->draft;
+    bool begins = false;
     own->n_sequences = step->n_sequences ? step->n_sequences : 1;
-    own->step++;
     news->kind = MP_NEWS_BEGIN;
-    news->step = own->step;
+    news->step = own->step + 1;
     news->n_sequences = own->n_sequences;
     news->has_semantic = dim && step->semantic;
     news->scan = true;
@@ -251,11 +255,26 @@ void mp_predicting_begin(struct moepage_session *session, const moepage_step *st
         news->seq[s] = sequences[s].seq;
         news->fresh[s] = prefill && sequences[s].seq == 0;
         news->scan = news->scan && prefill;
+        begins = begins || prefill;
     }
-    if (news->has_semantic)
+    own->listening = begins || mp_payoff_listens(&own->payoff, &own->payoff_config, own->step);
+    if (own->listening && news->has_semantic)
         memcpy(news->semantic, step->semantic, (size_t)own->n_sequences * dim * sizeof(float));
-    atomic_store_explicit(&own->turn, own->step * session->pool->layers - 1, memory_order_relaxed);
-    publish(own);
+    mp_predicting_came(session, session->pool->layers - 1); /* of the step before */
+    own->step++;
+    if (own->listening)
+        publish(own);
+}
+
+void mp_predicting_came(struct moepage_session *session, uint32_t layer)
+{
+    mp_predicting *own = session->predicting;
+    atomic_store_explicit(&session->client.layer, layer, memory_order_relaxed);
+    if (!own)
+        return;
+    uint64_t turn = own->step * session->pool->layers + layer;
+    if (turn > atomic_load_explicit(&own->turn, memory_order_relaxed))
+        atomic_store(&own->turn, turn); /* in order with what follows: predicting_work.c */
 }
 
 /* A sequence's distinct experts, in the order in which they are named. */
@@ -291,7 +310,7 @@ void mp_predicting_routed(struct moepage_session *session, const mp_flight *flig
                           const moepage_routing *routing)
 {
     mp_predicting *own = session->predicting;
-    if (!own)
+    if (!own || !own->listening)
         return;
     const mp_predict_config *config = &own->predictor->config;
     mp_news *news = own->draft;
@@ -315,8 +334,6 @@ void mp_predicting_routed(struct moepage_session *session, const mp_flight *flig
                    routing->hidden + (uint64_t)(token - 1) * config->hidden,
                    config->hidden * sizeof(float));
     }
-    uint64_t turn = own->step * session->pool->layers + flight->layer;
-    atomic_store_explicit(&own->turn, turn, memory_order_relaxed);
     publish(own);
 }
 
@@ -328,6 +345,7 @@ static void decide(struct moepage_session *session)
     const moepage_session_stats *stats = &session->step_stats;
     mp_payoff_step step = {
         .routed = stats->routed,
+        .listened = own->listening,
         .stall_ns = (double)stats->stall_ns,
         .wall_ns = (double)stats->wall_ns,
         .load_ns = mp_shard_load_ns(&session->pool->shards[0]),
@@ -349,13 +367,13 @@ void mp_predicting_end(struct moepage_session *session, bool whole)
     mp_predicting *own = session->predicting;
     if (!own)
         return;
-    session->step_stats.predict_refused = atomic_exchange(&own->refused, 0);
     if (!whole)
         return; /* nothing is learnt from half an iteration */
     own->draft->kind = MP_NEWS_END;
     own->draft->step = own->step;
     own->draft->n_sequences = own->n_sequences;
-    publish(own);
+    if (own->listening)
+        publish(own);
     decide(session);
 }
 

@@ -27,6 +27,9 @@ void mp_predicting_close(struct moepage_session *session);
 /* ARGUMENT for embeddings of another length than the predictor's. */
 moepage_status mp_predicting_check(const struct moepage_session *session, const moepage_step *step);
 void mp_predicting_begin(struct moepage_session *session, const moepage_step *step);
+/* The layer's turn has come: nothing is fetched for it any more. Before what is wanted for it is
+ * dropped; `routed` comes after. */
+void mp_predicting_came(struct moepage_session *session, uint32_t layer);
 void mp_predicting_routed(struct moepage_session *session, const struct mp_flight *flight,
                           const moepage_routing *routing);
 /* The step's stats are complete; `whole`: it was not cancelled. */

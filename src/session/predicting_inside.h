@@ -64,7 +64,8 @@ typedef struct mp_predicting {
 
     /* The session's thread. */
     mp_news *draft;
-    uint64_t step; /* counts from 1 */
+    bool listening; /* the open step is followed */
+    uint64_t step;  /* counts from 1 */
     uint32_t n_sequences;
     uint32_t *sequence_tokens; /* [max_sequences] of the open step */
     uint32_t *seen_stamp;      /* [experts] */
@@ -75,21 +76,22 @@ typedef struct mp_predicting {
     /* Both. */
     _Atomic bool on;           /* guesses are acted on */
     _Atomic uint32_t distance; /* layers ahead */
-    _Atomic uint64_t turn;     /* of the layer routed last: step * layers + layer */
-    _Atomic uint64_t avertable,
-        vain;                 /* absent experts named for the layers that came, rightly or not */
-    _Atomic uint64_t refused; /* news lost */
+    _Atomic uint64_t turn;     /* of the latest layer that came: step * layers + layer */
+    /* Absent experts named for the layers that came, rightly or not. */
+    _Atomic uint64_t avertable, vain;
 
     /* The task; the info takes `facts`. */
     pthread_mutex_t facts;
     mp_news *reading;
     bool lost;              /* the open iteration's beginning was not told */
+    uint64_t heard;         /* turn of the layer observed last */
     uint64_t asked_until;   /* turns for which guesses have been made */
     mp_follower *followers; /* [max_sequences] */
     uint32_t *follower_of;  /* [max_sequences] of the open iteration */
     mp_guess *guesses;      /* [experts] scratch */
     float *chance;          /* [experts] scratch: that none of the sequences needs it */
     bool *named;            /* [experts] scratch */
+    bool *fetched;          /* [experts] scratch: absent when they were first named for the turn */
     mp_ranked *wants;       /* [experts] scratch */
     mp_calibration calibration;
     mp_foresight *foresights; /* [layers] */

@@ -13,35 +13,56 @@
 
 /* ---- sequences ---- */
 
-/* Its context is where it was in the last step, mostly; else a new one replaces the one that has
- * been idle longest. */
-static uint32_t find_follower(mp_predicting *own, moepage_seq seq, uint32_t s, uint64_t step)
+#define NOBODY UINT32_MAX
+
+/* Where a sequence's context is: where it was in the last step, mostly. NOBODY if it is new. */
+static uint32_t find_follower(const mp_predicting *own, moepage_seq seq, uint32_t s, uint64_t step)
 {
-    uint32_t max = own->session->config.max_sequences, oldest = UINT32_MAX;
-    mp_follower *there = &own->followers[s];
+    const mp_follower *there = &own->followers[s];
     if (there->seq == seq && there->step && there->step != step)
         return s;
-    for (uint32_t f = 0; f < max && seq; f++)
+    for (uint32_t f = 0; f < own->session->config.max_sequences && seq; f++)
         if (own->followers[f].seq == seq && own->followers[f].step &&
             own->followers[f].step != step)
             return f;
-    for (uint32_t f = 0; f < max; f++)
+    return NOBODY;
+}
+
+/* A new sequence gets the place that has been idle longest. */
+static uint32_t replace_follower(mp_predicting *own, moepage_seq seq, uint64_t step)
+{
+    uint32_t oldest = NOBODY;
+    for (uint32_t f = 0; f < own->session->config.max_sequences; f++)
         if (own->followers[f].step != step &&
-            (oldest == UINT32_MAX || own->followers[f].step < own->followers[oldest].step))
+            (oldest == NOBODY || own->followers[f].step < own->followers[oldest].step))
             oldest = f;
     own->followers[oldest].seq = seq;
     mp_predictor_request(own->predictor, &own->followers[oldest].context);
     return oldest;
 }
 
+/* First those who go on, so that nobody new takes the place of one of them. */
+static void find_all(mp_predicting *own, const mp_news *news)
+{
+    for (uint32_t s = 0; s < news->n_sequences; s++) {
+        uint32_t f = own->follower_of[s] = find_follower(own, news->seq[s], s, news->step);
+        if (f != NOBODY)
+            own->followers[f].step = news->step;
+    }
+    for (uint32_t s = 0; s < news->n_sequences; s++) {
+        if (own->follower_of[s] != NOBODY)
+            continue;
+        uint32_t f = own->follower_of[s] = replace_follower(own, news->seq[s], news->step);
+        own->followers[f].step = news->step;
+    }
+}
+
 static void follow(mp_predicting *own, const mp_news *news)
 {
     uint32_t dim = own->predictor->config.semantic_dim;
+    find_all(own, news);
     for (uint32_t s = 0; s < news->n_sequences; s++) {
-        uint32_t f = find_follower(own, news->seq[s], s, news->step);
-        mp_follower *follower = &own->followers[f];
-        follower->step = news->step;
-        own->follower_of[s] = f;
+        mp_follower *follower = &own->followers[own->follower_of[s]];
         if (news->fresh[s])
             mp_predictor_request(own->predictor, &follower->context);
         mp_predictor_begin(own->predictor, &follower->context,
@@ -78,22 +99,26 @@ static void ask_all(mp_predicting *own, const mp_news *news, uint32_t layer,
     }
 }
 
-/* Notes the guesses, so that they can be judged, and collects those worth fetching. */
+/* Notes the guesses, so that they can be judged, and collects those worth fetching. What has come
+ * since it was named for this turn before counts as absent all the same. */
 static uint32_t note(mp_predicting *own, mp_foresight *foresight, uint32_t layer, uint64_t turn)
 {
     struct moepage_expert_pool *pool = own->session->pool;
     uint32_t n_wants = 0;
+    memset(own->fetched, 0, pool->experts * sizeof *own->fetched);
+    for (uint32_t i = 0; i < foresight->n && foresight->turn == turn; i++)
+        own->fetched[foresight->experts[i]] = foresight->absent[i];
     foresight->turn = turn;
     foresight->n = 0;
     for (uint32_t e = 0; e < pool->experts; e++) {
         if (!own->named[e])
             continue;
         uint32_t i = foresight->n++, key = layer * pool->experts + e;
-        uint32_t slot = atomic_load_explicit(&pool->entry[key], memory_order_relaxed);
+        bool worth = own->chance[e] >= (float)(VAIN_COST / (1 + VAIN_COST));
+        bool absent = atomic_load_explicit(&pool->entry[key], memory_order_relaxed) == MP_NO_SLOT;
         foresight->experts[i] = e;
-        foresight->absent[i] =
-            slot == MP_NO_SLOT && own->chance[e] >= (float)(VAIN_COST / (1 + VAIN_COST));
-        if (foresight->absent[i])
+        foresight->absent[i] = worth && (absent || own->fetched[e]);
+        if (worth && absent)
             own->wants[n_wants++] = (mp_ranked){.key = key, .p = own->chance[e]};
     }
     return n_wants;
@@ -105,7 +130,8 @@ static void look_ahead(mp_predicting *own, const mp_news *news, uint64_t turn)
     struct moepage_session *session = own->session;
     uint32_t layer = (uint32_t)(turn % session->pool->layers);
     mp_foresight *foresight = &own->foresights[layer];
-    if (foresight->turn == turn && foresight->n > 0)
+    bool knows_more = news->kind == MP_NEWS_BEGIN && news->has_semantic;
+    if (foresight->turn == turn && foresight->n > 0 && !knows_more)
         return; /* asked in the last iteration already */
     ask_all(own, news, layer, foresight);
     pthread_mutex_lock(&own->facts);
@@ -113,9 +139,12 @@ static void look_ahead(mp_predicting *own, const mp_news *news, uint64_t turn)
     bool fetch = atomic_load(&own->on) && !foresight->payoff.off;
     pthread_mutex_unlock(&own->facts);
     mp_pool_expect(session->pool, layer, own->chance);
-    bool in_time = atomic_load_explicit(&own->turn, memory_order_relaxed) < turn;
-    if (fetch && in_time && n)
-        mp_pool_want_ranked(session->pool, &session->client, own->wants, n, news->scan);
+    if (!fetch || !n || atomic_load(&own->turn) >= turn)
+        return;
+    mp_pool_want_ranked(session->pool, &session->client, own->wants, n, news->scan);
+    /* If it came meanwhile, there may have been nothing to drop yet. */
+    if (atomic_load(&own->turn) >= turn)
+        mp_pool_unwant(session->pool, &session->client, layer);
 }
 
 /* Asks about every layer up to `distance` behind the one just heard of, once. */
@@ -175,14 +204,18 @@ static void hear_begin(mp_predicting *own, const mp_news *news)
     uint64_t turn = news->step * own->session->pool->layers;
     own->lost = false;
     follow(own, news);
-    own->asked_until = turn - 1; /* what was said of it at the end of the last step is stale */
+    own->asked_until = turn - 1; /* what could not be said at the end of the last step */
     look_ahead_from(own, news, turn - 1);
 }
 
 static void hear_layer(mp_predicting *own, const mp_news *news)
 {
     const mp_predict_config *config = &own->predictor->config;
+    uint64_t turn = news->step * own->session->pool->layers + news->layer;
     judge(own, news);
+    if (turn <= own->heard)
+        return; /* predictors know an iteration's layers in their order, and each once */
+    own->heard = turn;
     for (uint32_t s = 0; s < news->n_sequences; s++) {
         mp_seen seen = {
             .layer = news->layer,
@@ -197,7 +230,7 @@ static void hear_layer(mp_predicting *own, const mp_news *news)
             seen.hidden = news->hidden + (uint64_t)s * config->hidden;
         mp_predictor_observe(own->predictor, &own->followers[own->follower_of[s]].context, &seen);
     }
-    look_ahead_from(own, news, news->step * own->session->pool->layers + news->layer);
+    look_ahead_from(own, news, turn);
 }
 
 static void hear(mp_predicting *own, const mp_news *news)

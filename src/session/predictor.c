@@ -13,6 +13,7 @@
 #define DEFAULT_DISTANCE 3u
 #define DEFAULT_CAPACITY 1024u
 #define DEFAULT_COVERAGE 0.99
+#define MOST_SEMANTIC_DIM (1u << 20) /* exclusive */
 #define STATE_ALIGN 64u
 
 /* Zero-filled and aligned; *block is what is to be freed. NULL: no memory. */
@@ -53,6 +54,9 @@ static moepage_status fill_config(const moepage_model_info *model,
     if (out->distance > out->layers)
         return mp_fail(MOEPAGE_E_ARGUMENT, "distance is %u, the model has %u MoE layers",
                        out->distance, out->layers);
+    if (out->semantic_dim >= MOST_SEMANTIC_DIM)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "semantic_dim is %u, it must be below %u",
+                       out->semantic_dim, MOST_SEMANTIC_DIM);
     return MOEPAGE_OK;
 }
 

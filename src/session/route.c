@@ -46,7 +46,7 @@ static moepage_status find_free_flight(struct moepage_session *session, uint32_t
 static void prefetch_ahead(struct moepage_session *session, uint32_t layer, uint32_t n_distinct)
 {
     struct moepage_expert_pool *pool = session->pool;
-    atomic_store_explicit(&session->client.layer, layer, memory_order_relaxed);
+    mp_predicting_came(session, layer);
     mp_pool_unwant(pool, &session->client, layer);
     if (session->config.prefetch != MOEPAGE_PREFETCH_PREVIOUS)
         return;

@@ -246,18 +246,16 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
         if (session->flights[i].open)
             return mp_fail(MOEPAGE_E_STATE, "layer %u is not retired", session->flights[i].layer);
-    if (stats) {
-        moepage_session_stats own = session->step_stats;
-        own.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
-        moepage_status status =
-            mp_config_write(stats, &own, sizeof own, MP_STATS_MIN_BYTES, "stats");
-        if (status)
-            return status;
-    }
+    moepage_status status =
+        stats ? mp_config_check(stats, MP_STATS_MIN_BYTES, "stats") : MOEPAGE_OK;
+    if (status)
+        return status;
     close_step(session, true);
     if (session->trace)
         mp_trace_step_end(session->trace);
-    return MOEPAGE_OK;
+    return stats ? mp_config_write(stats, &session->step_stats, sizeof session->step_stats,
+                                   MP_STATS_MIN_BYTES, "stats")
+                 : MOEPAGE_OK;
 }
 
 moepage_status mp_session_cancel(struct moepage_session *session)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "machine_rig.h"
+#include "memory/expert_pool.h"
 #include "memory/home.h"
 #include "model/phantom.h"
 #include "pool_rig.h"
@@ -205,6 +206,125 @@ static void test_miss_host_readers_of_plans_get_slots(void **state)
     bank_model_close(&bank);
 }
 
+/* Has a session compute so many experts of layer 0, in order; what the step says. */
+static moepage_status compute(moepage_session *session, uint32_t n, uint32_t phase)
+{
+    static float x[EXPERTS * HIDDEN], y[EXPERTS * HIDDEN], weights[EXPERTS];
+    int32_t ids[EXPERTS];
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)i;
+    const moepage_routing routing = {.struct_size = sizeof routing,
+                                     .top_k = 1,
+                                     .ids = ids,
+                                     .weights = weights};
+    const moepage_ffn ffn = {.struct_size = sizeof ffn,
+                             .dtype = MOEPAGE_DTYPE_F32,
+                             .x = x,
+                             .y = y};
+    pool_rig_begin(session, n, phase);
+    assert_int_equal(moepage_session_route(session, 0, &routing, NULL), MOEPAGE_OK);
+    return moepage_session_ffn(session, 0, &ffn);
+}
+
+/* All that a small tier holds lies there and nowhere else: the next one is to be read through it. */
+static void test_miss_host_leaves_the_host_tier_room_for_reads(void **state)
+{
+    (void)state;
+    bank_model bank;
+    open_bank(&bank, (bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .callback = true});
+    for (uint32_t held = 1; held < 4; held++) {
+        pool_rig rig;
+        moepage_session_stats stats = {.struct_size = sizeof stats};
+        pool_rig_open(&rig, &bank,
+                      &(pool_rig_config){.slots = 6, .host_experts = held, .io_threads = 1});
+        moepage_session *session =
+            pool_rig_session(&rig, &(moepage_session_config){.max_tokens = EXPERTS,
+                                                             .max_top_k = 1,
+                                                             .regime = MOEPAGE_REGIME_CACHE,
+                                                             .miss = MOEPAGE_MISS_HOST});
+        assert_int_equal(compute(session, held, MOEPAGE_PHASE_DECODE), MOEPAGE_OK);
+        assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+        pool_rig_wait(&rig);
+        pthread_mutex_lock(&rig.pool->lock); /* as when a pool shrinks */
+        while (mp_pool_evict_one(&rig.pool->shards[0], &rig.pool->shards[0].scopes[0],
+                                 MP_FOR_DECODE))
+            ;
+        pthread_mutex_unlock(&rig.pool->lock);
+        assert_int_equal(compute(session, held + 1, MOEPAGE_PHASE_DECODE), MOEPAGE_OK);
+        assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+        assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
+        assert_int_equal(stats.host_experts, held - 1);
+        assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+        pool_rig_close(&rig);
+    }
+    bank_model_close(&bank);
+}
+
+/* What a failed FFN was going to compute where it lies, a plan that comes after it has in slots. */
+static void test_miss_host_plans_after_a_failed_ffn_get_slots(void **state)
+{
+    (void)state;
+    bank_model bank;
+    pool_rig rig;
+    open_bank(&bank, (bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .callback = true});
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 4, .host_experts = 24});
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.max_tokens = EXPERTS,
+                                                         .max_top_k = 1,
+                                                         .regime = MOEPAGE_REGIME_CACHE,
+                                                         .miss = MOEPAGE_MISS_HOST});
+    for (uint32_t s = 0; s < 3; s++) { /* the tier has all of the first 11 */
+        assert_int_equal(compute(session, EXPERTS - 1, MOEPAGE_PHASE_DECODE), MOEPAGE_OK);
+        assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+        pool_rig_wait(&rig);
+    }
+    atomic_store(&bank.fail_key, EXPERTS - 1);
+    assert_int_equal(compute(session, EXPERTS, MOEPAGE_PHASE_DECODE), MOEPAGE_E_CALLBACK);
+    atomic_store(&bank.fail_key, UINT32_MAX);
+    moepage_plan plan = {.struct_size = sizeof plan};
+    do {
+        assert_int_equal(moepage_session_next_group(session, 0, &plan), MOEPAGE_OK);
+        for (uint32_t e = 0; e < plan.n_experts; e++) {
+            moepage_residency where = {.struct_size = sizeof where};
+            assert_true(pool_rig_holds(&rig, 0, &plan.experts[e]));
+            assert_int_equal(
+                moepage_expert_pool_lookup(rig.pool, 0, plan.experts[e].expert, &where),
+                MOEPAGE_OK);
+            assert_int_equal(where.slot, plan.experts[e].slot);
+        }
+    } while (plan.group + 1 < plan.n_groups);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
+/* Prefill that computes where experts lie takes no slot from what decode uses. */
+static void test_miss_host_respects_protection_against_scans(void **state)
+{
+    (void)state;
+    bank_model bank;
+    pool_rig rig;
+    open_bank(&bank, (bank_shape){.dtype = MOEPAGE_DTYPE_BF16});
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 4, .scan_percent = 50});
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.max_tokens = EXPERTS,
+                                                         .max_top_k = 1,
+                                                         .regime = MOEPAGE_REGIME_CACHE,
+                                                         .miss = MOEPAGE_MISS_HOST});
+    for (uint32_t s = 0; s < 6; s++) { /* experts 0 to 3 in decode, then all of them in prefill */
+        uint32_t n = s < 3 ? 4 : EXPERTS;
+        assert_int_equal(
+            compute(session, n, s < 3 ? MOEPAGE_PHASE_DECODE : MOEPAGE_PHASE_PREFILL), MOEPAGE_OK);
+        assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+        pool_rig_wait(&rig);
+    }
+    for (uint32_t e = 0; e < 4; e++)
+        assert_int_equal(pool_rig_state(&rig, 0, e), MOEPAGE_EXPERT_RESIDENT);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
 /* ---- what it costs ---- */
 
 /* H 100, I 50: 15000 weights of 2 bytes. The device's memory and compute are as in machine_rig.h; the
@@ -308,6 +428,9 @@ int main(void)
         cmocka_unit_test(test_miss_host_waits_for_what_does_not_lie_there),
         cmocka_unit_test(test_miss_host_finds_what_the_host_tier_holds),
         cmocka_unit_test(test_miss_host_readers_of_plans_get_slots),
+        cmocka_unit_test(test_miss_host_leaves_the_host_tier_room_for_reads),
+        cmocka_unit_test(test_miss_host_plans_after_a_failed_ffn_get_slots),
+        cmocka_unit_test(test_miss_host_respects_protection_against_scans),
         cmocka_unit_test(test_miss_host_costs_what_the_hosts_memory_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,6 +32,7 @@ static void run(world *w, uint32_t steps, double off, double on, uint64_t right,
     for (uint32_t i = 0; i < steps; i++) {
         double wall = 64 * (w->now ? on : off);
         mp_payoff_step step = {.routed = 64,
+                               .listened = true,
                                .stall_ns = wall / 2,
                                .wall_ns = wall,
                                .load_ns = wall / 32,
@@ -64,6 +65,7 @@ static void test_payoff_tries_nothing_on_a_bus_that_is_full(void **state)
     open_world(&w);
     for (uint32_t i = 0; i < 1000; i++) {
         mp_payoff_step step = {.routed = 64,
+                               .listened = true,
                                .stall_ns = 900,
                                .wall_ns = 1000,
                                .load_ns = 125,
@@ -114,6 +116,37 @@ static void test_payoff_waits_twice_as_long_after_each_loss(void **state)
         last = step;
     }
     assert_true(lost >= 4);
+}
+
+/* Off, one step in a few is followed, and the others say nothing of what guesses could do. */
+static void test_payoff_listens_now_and_then_while_off(void **state)
+{
+    (void)state;
+    world w;
+    open_world(&w);
+    uint32_t heard = 0;
+    for (uint64_t i = 0; i < 1064; i++) {
+        bool listened = mp_payoff_listens(&w.payoff, &w.config, i);
+        mp_payoff_step step = {
+            .routed = 64, .wall_ns = 6400, .stall_ns = 3200, .load_ns = 200, .missed = 8};
+        step.listened = listened;
+        step.avertable = listened ? 8 : 0;
+        heard += listened;
+        assert_true(i >= w.config.warm_steps || listened);
+        if (mp_payoff_update(&w.payoff, &w.config, &step))
+            break;
+    }
+    assert_int_equal(w.payoff.mode, MP_PAYOFF_ON); /* it was promised something, however seldom */
+    assert_true(mp_payoff_listens(&w.payoff, &w.config, 1));
+    open_world(&w);
+    heard = 0;
+    for (uint64_t i = 0; i < 1064; i++) {
+        mp_payoff_step step = {.routed = 64, .wall_ns = 6400};
+        step.listened = mp_payoff_listens(&w.payoff, &w.config, i);
+        heard += step.listened;
+        mp_payoff_update(&w.payoff, &w.config, &step);
+    }
+    assert_in_range(heard, 64 + 1000 / 8 - 1, 64 + 1000 / 8 + 1);
 }
 
 static void test_payoff_follows_a_world_that_changes(void **state)
@@ -218,6 +251,7 @@ int main(void)
         cmocka_unit_test(test_payoff_stays_on_where_it_pays),
         cmocka_unit_test(test_payoff_costs_little_where_it_does_not),
         cmocka_unit_test(test_payoff_waits_twice_as_long_after_each_loss),
+        cmocka_unit_test(test_payoff_listens_now_and_then_while_off),
         cmocka_unit_test(test_payoff_follows_a_world_that_changes),
         cmocka_unit_test(test_payoff_ignores_steps_that_say_nothing),
         cmocka_unit_test(test_payoff_shuts_a_layer_whose_guesses_are_vain),

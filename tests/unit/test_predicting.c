@@ -1,6 +1,7 @@
 /* A session's predictor at work: what it names is fetched, most urgent first; what it cannot follow is
  * lost to it and to nobody else; and no output changes by it. */
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -295,7 +296,11 @@ static void test_predicting_keeps_those_who_go_on(void **state)
     (void)state;
     static const moepage_seq batches[][2] = {{11, 22}, {33, 11}, {11, 44}, {55, 44}};
     open_all("previous", 24);
-    moepage_session *session = open_session();
+    moepage_session_config config = {.prefetch = MOEPAGE_PREFETCH_PREDICTOR,
+                                     .predictor = predictor,
+                                     .prefetch_depth = 1,
+                                     .max_sequences = 2};
+    moepage_session *session = pool_rig_session(&rig, &config);
     for (uint32_t turn = 0; turn < 4; turn++) {
         moepage_step_sequence sequences[2] = {{.seq = batches[turn][0], .n_tokens = 1},
                                               {.seq = batches[turn][1], .n_tokens = 1}};
@@ -433,6 +438,85 @@ static void test_predicting_refuses_what_does_not_fit(void **state)
     close_all(session);
 }
 
+static moepage_status route(moepage_session *session, uint32_t layer, int32_t first)
+{
+    return pool_rig_route(session, layer, (int32_t[]){first, first + 1}, 2, NULL);
+}
+
+/* Layers in any order, twice, or not at all: every predictor lives with it, none is told of a layer
+ * behind one that it knows. */
+static void test_predicting_lives_with_any_order(void **state)
+{
+    (void)state;
+    const char *const kinds[] = {"none", "previous", "hit-count", "coactivation", "maps"};
+    static const uint32_t orders[][LAYERS] = {{3, 2, 1, 0},
+                                              {0, 0, 2, 2},
+                                              {1, 3, 1, 0},
+                                              {2, 2, 2, 2}};
+    for (uint32_t k = 0; k < 5; k++) {
+        open_all(kinds[k], 10);
+        moepage_session *session = open_session();
+        for (uint32_t turn = 0; turn < 40; turn++) {
+            force_on(session);
+            pool_rig_begin(session, 1, turn % 5 ? MOEPAGE_PHASE_DECODE : MOEPAGE_PHASE_PREFILL);
+            for (uint32_t i = 0; i < LAYERS; i++) {
+                uint32_t l = orders[turn % 4][i];
+                assert_int_equal(route(session, l, (int32_t)(turn * 5 + l) % 11), MOEPAGE_OK);
+                assert_int_equal(moepage_session_retire(session, l), MOEPAGE_OK);
+                if (turn % 3)
+                    let_it_hear(session);
+            }
+            assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+            let_it_hear(session);
+            mp_predicting *own = session->predicting;
+            uint64_t last = orders[turn % 4][0] > orders[turn % 4][1] ? 3 : 2;
+            assert_int_equal(own->heard, (turn + 1) * LAYERS + (turn % 4 == 2 ? 3 : last));
+        }
+        close_all(session);
+    }
+}
+
+/* A layer comes while the task is about to queue guesses for it: these are dropped after all. */
+static void test_predicting_wants_nothing_for_layers_that_came(void **state)
+{
+    (void)state;
+    uint32_t tried = 0;
+    open_all("previous", 6);
+    moepage_session *session = open_session();
+    mp_predicting *own = session->predicting;
+    for (uint32_t turn = 0; turn < 20; turn++) {
+        force_on(session);
+        pool_rig_visit(session, 1, (int32_t[]){0}, 1);
+        pool_rig_visit(session, 0, (int32_t[]){5}, 1);
+        let_it_hear(session);
+        for (int32_t e = 0; e < EXPERTS; e++) /* push them out */
+            pool_rig_visit(session, 2, &e, 1);
+        let_it_hear(session);
+        force_on(session);
+        pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE); /* and the one of layer 0 in again */
+        let_it_hear(session);
+        tried += atomic_load(&rig.pool->entry[EXPERTS]) == MP_NO_SLOT;
+        uint64_t before = pool_rig_info(&rig).prefetch_bytes;
+        pthread_mutex_lock(&rig.pool->lock);
+        assert_int_equal(pool_rig_route(session, 0, (int32_t[]){5}, 1, NULL), MOEPAGE_OK);
+        for (bool asked = false; !asked; sched_yield()) {
+            pthread_mutex_lock(&own->facts);
+            asked = own->foresights[1].turn == own->step * LAYERS + 1;
+            pthread_mutex_unlock(&own->facts);
+        }
+        for (uint32_t i = 0; i < 1000; i++)
+            sched_yield(); /* the task comes to the pool's lock, mostly */
+        mp_predicting_came(session, 1);
+        mp_pool_unwant(rig.pool, &session->client, 1); /* as its routing does: nothing to drop */
+        pthread_mutex_unlock(&rig.pool->lock);
+        let_it_hear(session);
+        assert_int_equal(pool_rig_info(&rig).prefetch_bytes, before);
+        assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
+    }
+    assert_int_equal(tried, 20);
+    close_all(session);
+}
+
 /* A step given up half way teaches nothing and breaks nothing. */
 static void test_predicting_survives_cancelled_steps(void **state)
 {
@@ -469,6 +553,8 @@ int main(void)
         cmocka_unit_test(test_predicting_tells_each_step_what_was_lost),
         cmocka_unit_test(test_predicting_asks_anew_with_an_embedding),
         cmocka_unit_test(test_predicting_refuses_what_does_not_fit),
+        cmocka_unit_test(test_predicting_lives_with_any_order),
+        cmocka_unit_test(test_predicting_wants_nothing_for_layers_that_came),
         cmocka_unit_test(test_predicting_survives_cancelled_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,6 +121,9 @@ static void test_predictor_refuses_what_it_cannot_be(void **state)
     config = (moepage_predictor_config){.struct_size = sizeof config, .distance = 3};
     expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_E_ARGUMENT,
            "distance is 3|2 MoE layers");
+    config = (moepage_predictor_config){.struct_size = sizeof config, .semantic_dim = 1u << 20};
+    expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_E_ARGUMENT,
+           "semantic_dim is 1048576|below 1048576");
     expect(moepage_predictor_create(model, NULL, NULL), MOEPAGE_E_ARGUMENT, "out is NULL");
     expect(moepage_predictor_create(NULL, NULL, &predictor), MOEPAGE_E_ARGUMENT, "model");
     config.struct_size = 4;

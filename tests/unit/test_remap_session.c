@@ -448,6 +448,10 @@ static void test_remap_session_refuses_bad_configs(void **state)
     expect_config_refusal((moepage_remap_config){.alpha = NAN, .beta = 1}, "alpha");
     expect_config_refusal((moepage_remap_config){.alpha = 1, .beta = INFINITY}, "beta inf");
     expect_config_refusal((moepage_remap_config){.alpha = 1, .beta = 3.1}, "beta is 3.1");
+    expect_config_refusal((moepage_remap_config){.alpha = 1e-60, .beta = 1e-60}, "alpha 1e-60");
+    expect_config_refusal((moepage_remap_config){.alpha = 1e60, .beta = 1}, "alpha 1e+60");
+    expect_config_refusal((moepage_remap_config){.alpha = 1, .beta = 2, .resident = 1e60},
+                          "resident is 1e+60");
     expect_config_refusal((moepage_remap_config){.alpha = 1, .beta = 2, .gate = 2}, "gate is 2");
     expect_config_refusal((moepage_remap_config){.alpha = 1, .beta = 2, .resident = -1},
                           "resident is -1");

@@ -118,6 +118,47 @@ static void test_versions_one_at_a_time_gets_there_too(void **state)
     heat_and_shift(&(moepage_precision_config){.hi_experts = 3, .transitions = 1, .alpha = 0.9});
 }
 
+/* Of two experts in each layer, one that three tokens choose with little weight and one that a single
+ * token chooses with much, the one that became high. */
+static int32_t hotter_of_two(uint32_t hotness)
+{
+    static const int32_t often = 2, heavily = 5;
+    static const int32_t ids[4] = {2, 2, 2, 5};
+    static const float weights[4] = {0.1f, 0.1f, 0.1f, 0.9f};
+    versions_rig rig;
+    uint8_t forms[LAYERS][EXPERTS];
+    versions_rig_open(&rig, NULL,
+                      &(moepage_precision_config){.hi_experts = 1, .hotness = hotness});
+    moepage_session *session = versions_rig_session(&rig, 4);
+    moepage_step step = {.struct_size = sizeof step, .n_tokens = 4};
+    moepage_routing routing = {
+        .struct_size = sizeof routing, .top_k = 1, .ids = ids, .weights = weights};
+    for (uint32_t s = 0; versions_rig_info(&rig).hi_published < LAYERS; s++) {
+        assert_true(s < MOST_STEPS);
+        assert_int_equal(moepage_session_begin(session, &step), MOEPAGE_OK);
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            assert_int_equal(moepage_session_route(session, l, &routing, NULL), MOEPAGE_OK);
+            assert_int_equal(moepage_session_retire(session, l), MOEPAGE_OK);
+        }
+        assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+        sched_yield();
+    }
+    look(&rig, session, forms);
+    const int32_t high = forms[0][often] == MOEPAGE_FORM_DENSE ? often : heavily;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        assert_int_equal(forms[l][high], MOEPAGE_FORM_DENSE);
+    moepage_session_destroy(session);
+    versions_rig_close(&rig);
+    return high;
+}
+
+static void test_versions_hot_is_what_is_chosen_often_or_with_weight(void **state)
+{
+    (void)state;
+    assert_int_equal(hotter_of_two(MOEPAGE_HOTNESS_CHOICES), 2);
+    assert_int_equal(hotter_of_two(MOEPAGE_HOTNESS_WEIGHTS), 5);
+}
+
 static void test_versions_low_ones_can_be_fetched(void **state)
 {
     (void)state;
@@ -447,7 +488,7 @@ static void test_versions_contradictions_are_refused(void **state)
         {{.hi_form = MOEPAGE_FORM_INT8, LOW}, 0, 0, 0, MOEPAGE_E_UNSUPPORTED, "INT8"},
         {{.alpha = 1, LOW}, 0, 0, 0, MOEPAGE_E_ARGUMENT, "alpha"},
         {{.lo_fetched = 2, LOW}, 0, 0, 0, MOEPAGE_E_ARGUMENT, "lo_fetched"},
-        {{.reserved = 1, LOW}, 0, 0, 0, MOEPAGE_E_ARGUMENT, "reserved"},
+        {{.hotness = 2, LOW}, 0, 0, 0, MOEPAGE_E_ARGUMENT, "hotness"},
         {{.transitions = 5000, LOW}, 0, 0, 0, MOEPAGE_E_ARGUMENT, "transitions"},
         {{.hi_experts = 9, LOW}, 0, 0, 0, MOEPAGE_E_ARGUMENT, "hi_experts"},
         {{LOW}, 4, 0, 0, MOEPAGE_E_ARGUMENT, "slots"},
@@ -551,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_versions_everything_is_low_at_first),
         cmocka_unit_test(test_versions_what_is_hot_becomes_high_and_shifts),
         cmocka_unit_test(test_versions_one_at_a_time_gets_there_too),
+        cmocka_unit_test(test_versions_hot_is_what_is_chosen_often_or_with_weight),
         cmocka_unit_test(test_versions_low_ones_can_be_fetched),
         cmocka_unit_test(test_versions_fetched_low_and_integer_high),
         cmocka_unit_test(test_versions_high_can_be_integers),
