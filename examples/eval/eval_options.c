@@ -178,7 +178,8 @@ _Static_assert(HIGH_ADAPT == 0 && HIGH_HOTTEST == 1 && HIGH_RANDOM == 2,
                "--high-set reads a position");
 _Static_assert(REMAP_DECODE == 0 && REMAP_PREFILL == 1 && REMAP_BOTH == 2,
                "--remap-phase reads a position");
-_Static_assert(SWEEP_REMAP == 1 && SWEEP_PRECISION == 2 && SWEEP_RANKS == 3 && SWEEP_PHASES == 4 && SWEEP_DEMOTION == 5,
+_Static_assert(SWEEP_REMAP == 1 && SWEEP_PRECISION == 2 && SWEEP_RANKS == 3 && SWEEP_PHASES == 4 &&
+                   SWEEP_DEMOTION == 5,
                "--sweep reads a position");
 
 static int check_shape(const eval_options *o)
@@ -278,8 +279,7 @@ int eval_options_parse(int argc, char **argv, eval_options *out)
     if (out->asked.miss == MOEPAGE_MISS_LOW && !out->asked.precision.hi_form)
         return fail(RUN_REFUSED, "--miss low goes with --precision HI/LO: LO is what a missing "
                                  "expert is computed with");
-    if ((code = check_shape(out)) || (code = check_settings(out)) ||
-        (code = check_versions(out)))
+    if ((code = check_shape(out)) || (code = check_settings(out)) || (code = check_versions(out)))
         return code;
     return check_budget(out);
 }

@@ -78,10 +78,13 @@ static moepage_status choose_some(const high_set *set, const host *h, uint32_t t
                                   const float *weights)
 {
     const uint32_t k = h->info.top_k;
-    const moepage_step step = {
-        .struct_size = sizeof step, .n_tokens = 1, .phase = MOEPAGE_PHASE_PREFILL};
-    const moepage_routing routing = {
-        .struct_size = sizeof routing, .top_k = k, .ids = ids, .weights = weights};
+    const moepage_step step = {.struct_size = sizeof step,
+                               .n_tokens = 1,
+                               .phase = MOEPAGE_PHASE_PREFILL};
+    const moepage_routing routing = {.struct_size = sizeof routing,
+                                     .top_k = k,
+                                     .ids = ids,
+                                     .weights = weights};
     moepage_status status = moepage_session_begin(h->session, &step);
     for (uint32_t l = 0; l < set->layers && !status; l++) {
         const int32_t *order = set->order + (size_t)l * set->experts;

@@ -32,7 +32,7 @@ typedef struct player {
     uint32_t scored_from;
     reading *group; /* [width] */
     decoder_input *inputs;
-    uint32_t n; /* in the group */
+    uint32_t n;   /* in the group */
     measure part; /* of --course: since the last stretch was closed, */
     counters part_from;
     uint32_t part_steps;
@@ -347,6 +347,7 @@ static int learn_set(const play_config *config, const setting *s, high_set *out)
         code = read_windows(&p, d, d + 1, 0, config->opts->warm, false);
     if (!code)
         code = high_set_read(&p.host, out);
+    free(unscored.course);
     return close_player(&p, code);
 }
 

@@ -69,9 +69,11 @@ static int sweep_precision(const setting *asked, settings *out)
                                         "dense/int2:10%",
                                         "dense/int2:20%",
                                         "dense/int2:30%",
-                                        "dense/int2:50%",
+                                        "int8/int2:20%",
+                                        "int4/int2:20%",
                                         "dense/int2@int4-bytes",
                                         "int8/int2@int4-bytes",
+                                        "int4/int2@int4-bytes",
                                         "int4",
                                         "int8"};
     int code = RUN_OK;

@@ -103,8 +103,9 @@ static int set_setting(json_t *object, const setting *s)
     int failed = json_object_set_new(object, "name", json_string(s->name));
     failed |= json_object_set_new(object, "lossy", json_boolean(setting_is_lossy(s)));
     if (s->high_set)
-        failed |= json_object_set_new(
-            object, "high_set", json_string(s->high_set == HIGH_HOTTEST ? "hottest" : "random"));
+        failed |=
+            json_object_set_new(object, "high_set",
+                                json_string(s->high_set == HIGH_HOTTEST ? "hottest" : "random"));
     if (s->precision.text)
         failed |= json_object_set_new(object, "precision", json_string(s->precision.text));
     for (size_t i = 0; i < COUNT(integers); i++)
@@ -119,8 +120,8 @@ static json_t *course_json(const findings *f, const outcome *o)
     int failed = 0;
     for (uint32_t i = 0; i < o->n_course; i++) {
         const stretch *s = &o->course[i];
-        failed |= json_array_append_new(
-            list, measure_json(f, f->corpus->domains[s->domain].name, &s->measure, NULL));
+        failed |= json_array_append_new(list, measure_json(f, f->corpus->domains[s->domain].name,
+                                                           &s->measure, NULL));
     }
     if (!failed)
         return list;

@@ -7,7 +7,8 @@
 
 typedef struct sim_replay_config {
     const char *policy; /* an eviction policy of the library, or "belady" */
-    uint64_t capacity; /* experts; with SIM_SCOPE_LAYER all layers' together, each has an equal part,
+    uint64_t
+        capacity; /* experts; with SIM_SCOPE_LAYER all layers' together, each has an equal part,
                           rounded down */
     sim_scope scope;
     sim_access access;

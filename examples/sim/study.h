@@ -31,7 +31,7 @@ typedef struct sim_claim {
 } sim_claim;
 
 typedef struct sim_findings {
-    const char *traces; /* in: the directory of real traces, for studies of these; or NULL */
+    const char *traces;     /* in: the directory of real traces, for studies of these; or NULL */
     uint32_t train_percent; /* in: of a trace's requests are for training; 0 = 60 */
     uint32_t n, n_claims, n_settings;
     sim_finding findings[SIM_MOST_FINDINGS];

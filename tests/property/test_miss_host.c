@@ -217,10 +217,7 @@ static moepage_status compute(moepage_session *session, uint32_t n, uint32_t pha
                                      .top_k = 1,
                                      .ids = ids,
                                      .weights = weights};
-    const moepage_ffn ffn = {.struct_size = sizeof ffn,
-                             .dtype = MOEPAGE_DTYPE_F32,
-                             .x = x,
-                             .y = y};
+    const moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
     pool_rig_begin(session, n, phase);
     assert_int_equal(moepage_session_route(session, 0, &routing, NULL), MOEPAGE_OK);
     return moepage_session_ffn(session, 0, &ffn);
@@ -246,8 +243,8 @@ static void test_miss_host_leaves_the_host_tier_room_for_reads(void **state)
         assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
         pool_rig_wait(&rig);
         pthread_mutex_lock(&rig.pool->lock); /* as when a pool shrinks */
-        while (mp_pool_evict_one(&rig.pool->shards[0], &rig.pool->shards[0].scopes[0],
-                                 MP_FOR_DECODE))
+        while (
+            mp_pool_evict_one(&rig.pool->shards[0], &rig.pool->shards[0].scopes[0], MP_FOR_DECODE))
             ;
         pthread_mutex_unlock(&rig.pool->lock);
         assert_int_equal(compute(session, held + 1, MOEPAGE_PHASE_DECODE), MOEPAGE_OK);
@@ -287,9 +284,9 @@ static void test_miss_host_plans_after_a_failed_ffn_get_slots(void **state)
         for (uint32_t e = 0; e < plan.n_experts; e++) {
             moepage_residency where = {.struct_size = sizeof where};
             assert_true(pool_rig_holds(&rig, 0, &plan.experts[e]));
-            assert_int_equal(
-                moepage_expert_pool_lookup(rig.pool, 0, plan.experts[e].expert, &where),
-                MOEPAGE_OK);
+            assert_int_equal(moepage_expert_pool_lookup(rig.pool, 0, plan.experts[e].expert,
+                                                        &where),
+                             MOEPAGE_OK);
             assert_int_equal(where.slot, plan.experts[e].slot);
         }
     } while (plan.group + 1 < plan.n_groups);
@@ -313,8 +310,8 @@ static void test_miss_host_respects_protection_against_scans(void **state)
                                                          .miss = MOEPAGE_MISS_HOST});
     for (uint32_t s = 0; s < 6; s++) { /* experts 0 to 3 in decode, then all of them in prefill */
         uint32_t n = s < 3 ? 4 : EXPERTS;
-        assert_int_equal(
-            compute(session, n, s < 3 ? MOEPAGE_PHASE_DECODE : MOEPAGE_PHASE_PREFILL), MOEPAGE_OK);
+        assert_int_equal(compute(session, n, s < 3 ? MOEPAGE_PHASE_DECODE : MOEPAGE_PHASE_PREFILL),
+                         MOEPAGE_OK);
         assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
         pool_rig_wait(&rig);
     }

@@ -127,12 +127,13 @@ static int32_t hotter_of_two(uint32_t hotness)
     static const float weights[4] = {0.1f, 0.1f, 0.1f, 0.9f};
     versions_rig rig;
     uint8_t forms[LAYERS][EXPERTS];
-    versions_rig_open(&rig, NULL,
-                      &(moepage_precision_config){.hi_experts = 1, .hotness = hotness});
+    versions_rig_open(&rig, NULL, &(moepage_precision_config){.hi_experts = 1, .hotness = hotness});
     moepage_session *session = versions_rig_session(&rig, 4);
     moepage_step step = {.struct_size = sizeof step, .n_tokens = 4};
-    moepage_routing routing = {
-        .struct_size = sizeof routing, .top_k = 1, .ids = ids, .weights = weights};
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = 1,
+                               .ids = ids,
+                               .weights = weights};
     for (uint32_t s = 0; versions_rig_info(&rig).hi_published < LAYERS; s++) {
         assert_true(s < MOST_STEPS);
         assert_int_equal(moepage_session_begin(session, &step), MOEPAGE_OK);
