@@ -471,9 +471,10 @@ enum {
                                    with MOEPAGE_MISS_LOW */
 };
 
-enum {                              /* what makes an expert hot */
-       MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
-       MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
+/* What makes an expert hot. */
+enum {
+    MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
+    MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
 };
 
 /* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in

@@ -10,7 +10,11 @@
 #include "eval/show.h"
 
 /* Which line of a plot a setting is a point of. */
-enum { LINE_EXACT, LINE_STATIC, LINE_DYNAMIC, LINE_OTHER, N_LINES };
+enum { LINE_EXACT, LINE_STATIC, LINE_DYNAMIC, LINE_HOTTEST, LINE_RANDOM, LINE_OTHER, N_LINES };
+
+_Static_assert(LINE_HOTTEST == LINE_DYNAMIC + HIGH_HOTTEST &&
+                   LINE_RANDOM == LINE_DYNAMIC + HIGH_RANDOM,
+               "a line for each set of high versions");
 
 static uint32_t line_of(const outcome *o)
 {
@@ -18,7 +22,7 @@ static uint32_t line_of(const outcome *o)
     if (!setting_is_lossy(o->setting))
         return LINE_EXACT;
     if (p->text && o->setting->remap.alpha <= 0)
-        return p->hi_form ? LINE_DYNAMIC : LINE_STATIC;
+        return !p->hi_form ? LINE_STATIC : LINE_DYNAMIC + o->setting->high_set;
     return LINE_OTHER;
 }
 
@@ -64,7 +68,9 @@ static uint32_t list_points(const findings *f, uint32_t line,
 static void draw(page *p, const findings *f, const char *title, const char *x_label,
                  double (*x_of)(const findings *f, const outcome *o))
 {
-    static const char *const names[N_LINES] = {"exact", "one form", "high and low", "setting"};
+    static const char *const names[N_LINES] = {
+        "exact",  "one form", "high and low", "hottest high for good", "any high for good",
+        "setting"};
     plot_series series[N_LINES];
     double *values = page_numbers(p, 2 * (size_t)N_LINES * f->n);
     point *points = calloc(f->n, sizeof *points);

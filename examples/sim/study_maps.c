@@ -379,7 +379,7 @@ static int ablate(const sim_iterations *all, sim_findings *out)
     return code;
 }
 
-static int sweep(const sim_iterations *all, bool brief, sim_findings *out)
+static int sweep(const sim_iterations *all, sim_findings *out)
 {
     static const uint32_t distances[] = {1, 2, 3, 4, 6};
     static const uint32_t capacities[] = {64, 256, 1024, 4096};
@@ -392,7 +392,7 @@ static int sweep(const sim_iterations *all, bool brief, sim_findings *out)
         code = run_trial(all, &t, &o);
         sim_find(out, 100 * o.hit, NAN, "% of routed experts named", "distance %u", t.distance);
     }
-    for (uint32_t i = 0; i < (brief ? 3u : 4u) && !code; i++) {
+    for (uint32_t i = 0; i < 4 && !code; i++) {
         trial t = default_trial();
         t.capacity = capacities[i];
         code = run_trial(all, &t, &o);
@@ -465,8 +465,8 @@ int sim_study_maps(bool brief, uint64_t seed, sim_findings *out)
     sim_set(out, "distance %u, capacity %u unless the case says otherwise", DISTANCE, CAPACITY);
     correlate(&all, brief, out);
     code = ablate(&all, out);
-    if (!code)
-        code = sweep(&all, brief, out);
+    if (!code && !brief)
+        code = sweep(&all, out);
     if (!code)
         code = limit_cache(&all, out);
     sim_iterations_close(&all);

@@ -72,6 +72,8 @@ static int run_setting(const setting *s, bool brief, uint64_t seed, sim_findings
         code =
             sim_jobs_plain(s->batch * (brief ? 1 : 2), PROMPT_TOKENS, brief ? 256 : 768, 0, &jobs);
     if (!code)
+        code = sim_jobs_bind(&jobs, bench.source->n_requests, NULL, 0);
+    if (!code)
         code = run_arm(&bench, s, &jobs, NULL, &off);
     for (size_t k = 0; k < N_KINDS && !code; k++) {
         code = run_arm(&bench, s, &jobs, kinds[k], &on);
@@ -97,9 +99,10 @@ int sim_study_prefetch(bool brief, uint64_t seed, sim_findings *out)
     double worst = INFINITY, best = 0;
     int code = RUN_OK;
     sim_set(out, "qwen3-30b-a3b in BF16, synthetic routing; guesses up to 3 layers ahead");
-    for (size_t i = 0; i < N_SETTINGS && !code; i++)
+    for (size_t i = 0; i < N_SETTINGS && !code; i += brief ? 5 : 1)
         code = run_setting(&settings[i], brief, seed, out, &worst, &best);
     sim_claim_that(out, worst >= 0.98, "it never falls below 0.98 of no prefetch: %.3f", worst);
-    sim_claim_that(out, best > 1.02, "where the bus has time it pays: %.3f at best", best);
+    if (out->traces)
+        sim_claim_that(out, best > 1.02, "where the bus has time it pays: %.3f at best", best);
     return code;
 }

@@ -100,6 +100,7 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
     for (uint32_t i = 0; i < n; i++) {
         holds[i].kind = MP_HOLD_NONE;
         holds[i].ready = false;
+        holds[i].lies = false; /* until it is marked for this holding */
         holds[i].demanded = 0;
         held += try_hold(pool, &holds[i]);
     }

@@ -67,11 +67,24 @@ static bool is_resident(mp_shard *shard, uint32_t key)
            MP_WORD_STATE(atomic_load(&shard->words[index])) == MP_SLOT_RESIDENT;
 }
 
+/* Is there an entry for others, besides those in use and this one? Loads let go of theirs when they
+ * end; what is computed in its entry keeps it until its plan ends, which may itself need another. */
+static bool leaves_room(const mp_host_tier *tier, uint32_t index)
+{
+    uint32_t other = tier->valid.oldest;
+    if (tier->n_empty > 0)
+        return true;
+    while (other != MP_NO_ENTRY && (other == index || tier->entries[other].users > 0))
+        other = tier->entries[other].newer;
+    return other != MP_NO_ENTRY;
+}
+
 /* The tier keeps an image for as long as it has a user. */
 static bool use_entry(mp_host_tier *tier, mp_hold *hold)
 {
     uint32_t entry = mp_host_tier_find(tier, hold->key);
-    if (entry == MP_NO_ENTRY || tier->entries[entry].state != MP_ENTRY_VALID)
+    if (entry == MP_NO_ENTRY || tier->entries[entry].state != MP_ENTRY_VALID ||
+        !leaves_room(tier, entry))
         return false;
     mp_host_tier_use(tier, entry);
     hold->slot = entry;
@@ -90,7 +103,8 @@ bool mp_lying_hold(struct moepage_expert_pool *pool, mp_hold *hold)
     hold->kind = MP_HOLD_HOST;
     hold->form = MOEPAGE_FORM_DENSE;
     hold->ready = true;
-    mp_pool_want_missed(pool, hold->key);
+    if (!(hold->scan && pool->scan_percent)) /* prefill alone does not push out what decode uses */
+        mp_pool_want_missed(pool, hold->key);
     mp_prefetcher_start(&shard->prefetcher);
     return true;
 }

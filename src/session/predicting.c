@@ -343,12 +343,15 @@ static void decide(struct moepage_session *session)
 {
     mp_predicting *own = session->predicting;
     const moepage_session_stats *stats = &session->step_stats;
+    pthread_mutex_lock(&session->pool->lock); /* rates are measured on the device's thread */
+    double load_ns = mp_shard_load_ns(&session->pool->shards[0]);
+    pthread_mutex_unlock(&session->pool->lock);
     mp_payoff_step step = {
         .routed = stats->routed,
         .listened = own->listening,
         .stall_ns = (double)stats->stall_ns,
         .wall_ns = (double)stats->wall_ns,
-        .load_ns = mp_shard_load_ns(&session->pool->shards[0]),
+        .load_ns = load_ns,
         .missed = stats->misses + stats->late,
         .avertable = atomic_exchange(&own->avertable, 0),
         .vain = atomic_exchange(&own->vain, 0),

@@ -1,6 +1,7 @@
 /* Remapping of a session's decode batches: policy/remap.h with what a session knows. */
 #include "session/remapping.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -30,6 +31,12 @@ struct mp_remapping {
 
 /* ---- turning it on and off ---- */
 
+/* As a law has it, in floats. */
+static bool is_above_zero(double value)
+{
+    return value >= FLT_MIN && value <= FLT_MAX;
+}
+
 static moepage_status check_law(uint32_t layer, bool by_layer, double alpha, double beta)
 {
     char where[32] = "";
@@ -37,7 +44,7 @@ static moepage_status check_law(uint32_t layer, bool by_layer, double alpha, dou
         return MOEPAGE_OK;
     if (by_layer)
         snprintf(where, sizeof where, "layer %u: ", layer);
-    if (!isfinite(alpha) || alpha <= 0 || !isfinite(beta) || beta <= 0)
+    if (!is_above_zero(alpha) || !is_above_zero(beta))
         return mp_fail(MOEPAGE_E_ARGUMENT, "%salpha %g and beta %g must be above 0%s", where, alpha,
                        beta, by_layer ? ", or alpha 0 to leave the layer alone" : "");
     if (beta > MOST_BETA * alpha)
@@ -55,7 +62,7 @@ static moepage_status check_config(const struct moepage_session *session,
     if (config->gate > MOEPAGE_GATE_SIGMOID)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "gate is %u, it must be MOEPAGE_GATE_SOFTMAX or _SIGMOID", config->gate);
-    if (!isfinite(config->resident) || config->resident < 0)
+    if (!(config->resident >= 0 && config->resident <= FLT_MAX))
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "resident is %g, it must be a number of logits from 0 on", config->resident);
     if ((config->alphas != NULL) != (config->betas != NULL))

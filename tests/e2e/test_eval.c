@@ -245,6 +245,91 @@ static void test_eval_gives_memory_its_high_versions(void **state)
     json_decref(low);
 }
 
+/* ---- High versions ----------------------------------------------------------------------- */
+
+/* Four windows of the texts, after four others; decisions come by steps and not by the clock. */
+#define SERVED                                                                                    \
+    "--model", TINY, "--windows", "8", "--warm", "4", "--json", "--exact", "off", "--batch", "4", \
+        "--precision", "dense/int2:30%"
+
+/* The same windows, exact and in int2: what there is to lose. */
+static json_t *run_bounds(const char *first, const char *second)
+{
+    return run_json(TOOL, LIST("--model", TINY, "--data", first, second, "--windows", "8", "--warm",
+                               "4", "--precision", "int2", "--json"));
+}
+
+/* Of what int2 loses on a domain, what the run's setting closes. */
+static double closed(const json_t *root, const json_t *bounds, size_t domain)
+{
+    const json_t *const settings[] = {setting_of(bounds, 0), setting_of(bounds, 1),
+                                      setting_of(root, 0)};
+    double bits[3];
+    for (size_t i = 0; i < COUNT(settings); i++)
+        bits[i] =
+            real(json_array_get(json_object_get(settings[i], "domains"), domain), "bits_per_byte");
+    assert_true(bits[1] > 1.2 * bits[0]);
+    return (bits[1] - bits[2]) / (bits[1] - bits[0]);
+}
+
+static void test_eval_of_the_hottest_high_closes_half_the_gap(void **state)
+{
+    (void)state;
+    json_t *bounds = run_bounds(TEXT("c"), TEXT("de"));
+    json_t *root = run_json(TOOL, LIST(SERVED, "--interval-us", "1", "--hotness-alpha", "0.99",
+                                       "--hotness", "weights", TEXT("c"), TEXT("de")));
+    const json_t *all = json_object_get(setting_of(root, 0), "all");
+    for (size_t d = 0; d < 2; d++)
+        assert_true(closed(root, bounds, d) > 0.5 && closed(root, bounds, d) < 0.95);
+    assert_int_equal(integer(setting_of(root, 0), "hi_experts"), 19);
+    assert_true(integer(all, "promotions") > 0);
+    assert_int_equal(integer(all, "stall_ns"), 0); /* no step has waited for a version */
+    assert_int_equal(integer(all, "demand_bytes"), 0);
+    json_decref(root);
+    json_decref(bounds);
+}
+
+/* Whom to keep is what counts: the same memory, other experts. */
+static void test_eval_of_the_coldest_low_beats_any_low(void **state)
+{
+    (void)state;
+    json_t *bounds = run_bounds(TEXT("c"), TEXT("c"));
+    json_t *hottest = run_json(TOOL, LIST(SERVED, "--high-set", "hottest", TEXT("c")));
+    json_t *any = run_json(TOOL, LIST(SERVED, "--high-set", "random", "--seed", "7", TEXT("c")));
+    const json_t *kept = json_object_get(setting_of(hottest, 0), "all");
+    const json_t *some = json_object_get(setting_of(any, 0), "all");
+    assert_true(closed(hottest, bounds, 0) > 0.45);
+    assert_true(closed(hottest, bounds, 0) > closed(any, bounds, 0) + 0.05);
+    assert_true(closed(any, bounds, 0) > 0.15);
+    assert_true(real(kept, "low_percent") < real(some, "low_percent"));
+    assert_int_equal(integer(kept, "promotions") + integer(kept, "demotions"), 0);
+    json_decref(bounds);
+    json_decref(hottest);
+    json_decref(any);
+}
+
+static void test_eval_tells_the_course(void **state)
+{
+    (void)state;
+    json_t *root =
+        run_json(TOOL, LIST("--model", TINY, "--data", TEXT("c"), TEXT("de"), "--windows", "2",
+                            "--batch", "2", "--course", "100", "--json"));
+    const json_t *course = json_object_get(setting_of(root, 0), "course");
+    const json_t *all = json_object_get(setting_of(root, 0), "all");
+    static const uint64_t steps[] = {100, 100, 55, 100, 100, 55};
+    double bits = 0;
+    assert_int_equal(json_array_size(course), COUNT(steps));
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        const json_t *part = json_array_get(course, i);
+        assert_string_equal(json_string_value(json_object_get(part, "name")), i < 3 ? "c" : "de");
+        assert_int_equal(integer(part, "steps"), steps[i]);
+        assert_int_equal(integer(part, "scored"), 2 * steps[i]);
+        bits += real(part, "bits_per_byte") * (double)integer(part, "scored");
+    }
+    assert_true(fabs(bits / (double)integer(all, "scored") - real(all, "bits_per_byte")) < 1e-9);
+    json_decref(root);
+}
+
 /* ---- Pages and refusals ------------------------------------------------------------------ */
 
 static void test_eval_draws_a_page(void **state)
@@ -301,6 +386,13 @@ static void test_eval_refuses_what_cannot_be(void **state)
         {"--remap acts on decode steps", {"--model", TINY, "--data", TEXT("c"), "--remap", "1,2"}},
         {"--remap-resident goes", {"--model", TINY, TEXT("c"), "--remap-resident", "1"}},
         {"--miss low goes", {"--model", TINY, TEXT("c"), "--miss", "low"}},
+        {"--hotness and",
+         {"--model", TINY, TEXT("c"), "--precision", "int2", "--hotness", "weights"}},
+        {"--hotness-alpha 1", {"--model", TINY, TEXT("c"), "--hotness-alpha", "1"}},
+        {"--high-set goes", {"--model", TINY, TEXT("c"), "--high-set", "random"}},
+        {"--warm's windows",
+         {"--model", TINY, TEXT("c"), "--high-set", "hottest", "--precision", "dense/int2:9%"}},
+        {"--course counts", {"--model", TINY, TEXT("c"), "--course", "9"}},
         {"--prompt goes", {"--model", TINY, "--data", TEXT("c"), "--prompt", "8"}},
         {"--warm 96", {"--model", TINY, "--data", TEXT("c"), "--warm", "96"}},
         {"8 choices", {"--model", TINY, "--data", TEXT("c"), "--ranks", "9"}},
@@ -324,6 +416,9 @@ int main(void)
         cmocka_unit_test(test_eval_counts_low_versions),
         cmocka_unit_test(test_eval_counts_remapping),
         cmocka_unit_test(test_eval_gives_memory_its_high_versions),
+        cmocka_unit_test(test_eval_of_the_hottest_high_closes_half_the_gap),
+        cmocka_unit_test(test_eval_of_the_coldest_low_beats_any_low),
+        cmocka_unit_test(test_eval_tells_the_course),
         cmocka_unit_test(test_eval_draws_a_page),
         cmocka_unit_test(test_eval_refuses_what_cannot_be),
     };

@@ -4,56 +4,20 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "findings.h"
 #include "sim/study.h"
 
 /* Sanitized, a study of big batches takes minutes; what it runs is covered by tests/unit/test_serve. */
-static void skip_where_slow(const char *name)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    if (!strncmp(name, "flux", 4) && !getenv("MP_TEST_LONG")) {
-        print_message("study %s: skipped in a sanitized build without MP_TEST_LONG\n", name);
-        skip();
-    }
-#else
-    (void)name;
-#endif
-}
-
 static sim_findings *run(const char *name)
 {
-    skip_where_slow(name);
-    const sim_study *study = sim_study_find(name);
-    sim_findings *found = calloc(1, sizeof *found);
-    assert_non_null(study);
-    assert_non_null(found);
-    assert_int_equal(study->run(true, 0, found), 0);
-    return found;
-}
-
-/* Every study says what has to be so, and finds that it is. */
-static void check_claims(const sim_findings *found, uint32_t least)
-{
-    assert_true(found->n_claims >= least);
-    for (uint32_t i = 0; i < found->n_claims; i++)
-        if (!found->claims[i].holds)
-            fail_msg("does not hold: %s", found->claims[i].text);
-}
-
-/* The figure of the case whose name begins so. */
-static double figure(const sim_findings *found, const char *where, const char *what)
-{
-    for (uint32_t i = 0; i < found->n; i++)
-        if (!strncmp(found->findings[i].where, where, strlen(where)) &&
-            !strcmp(found->findings[i].what, what))
-            return found->findings[i].ours;
-    fail_msg("no figure '%s' of '%s'", what, where);
-    return NAN;
+    if (!strncmp(name, "flux", 4))
+        findings_skip_where_slow(name);
+    return findings_of(name, NULL);
 }
 
 static void assert_within(double value, double least, double most)
@@ -66,15 +30,15 @@ static void test_studies_paging_gains_most_at_middle_budgets(void **state)
 {
     (void)state;
     sim_findings *found = run("wisp-table2");
-    check_claims(found, 4);
-    double tight = figure(found, "cap 16 over", "speed-up");
-    double middle = figure(found, "cap 32 over", "speed-up");
-    double wide = figure(found, "cap 128 over offload 15", "speed-up");
-    double all = figure(found, "cap 128 over offload 0", "speed-up");
+    findings_check_claims(found, 4);
+    double tight = findings_figure(found, "cap 16 over", "speed-up");
+    double middle = findings_figure(found, "cap 32 over", "speed-up");
+    double wide = findings_figure(found, "cap 128 over offload 15", "speed-up");
+    double all = findings_figure(found, "cap 128 over offload 0", "speed-up");
     assert_true(1 < tight && tight < middle && wide < middle && all < 1);
-    assert_within(figure(found, "cap 32", "tok/s"), 18.51 * 0.85, 18.51 * 1.15);
+    assert_within(findings_figure(found, "cap 32", "tok/s"), 18.51 * 0.85, 18.51 * 1.15);
     /* 50 GiB for each token */
-    assert_true(figure(found, "offload 50 GiB, layers copied whole", "tok/s") <
+    assert_true(findings_figure(found, "offload 50 GiB, layers copied whole", "tok/s") <
                 51.66e9 / (43 * 128 * 9437184.0));
     free(found);
 }
@@ -83,15 +47,15 @@ static void test_studies_prefetching_does_not_help_a_full_bus(void **state)
 {
     (void)state;
     sim_findings *found = run("wisp-prefetch");
-    check_claims(found, 4);
-    double off = figure(found, "coherent, no overhead, no prefetch", "tok/s");
-    assert_true(figure(found, "coherent, no overhead, all right", "tok/s") < 1.02 * off);
-    assert_true(figure(found, "coherent, no overhead, half right", "tok/s") < off);
-    double diverse = figure(found, "diverse, eager host, no prefetch", "tok/s");
-    double coherent = figure(found, "coherent, eager host, no prefetch", "tok/s");
+    findings_check_claims(found, 4);
+    double off = findings_figure(found, "coherent, no overhead, no prefetch", "tok/s");
+    assert_true(findings_figure(found, "coherent, no overhead, all right", "tok/s") < 1.02 * off);
+    assert_true(findings_figure(found, "coherent, no overhead, half right", "tok/s") < off);
+    double diverse = findings_figure(found, "diverse, eager host, no prefetch", "tok/s");
+    double coherent = findings_figure(found, "coherent, eager host, no prefetch", "tok/s");
     assert_within(coherent / diverse, 0.9, 1.25);
     /* About half of 8 experts of 9 MiB in 48 layers. */
-    assert_within(figure(found, "not among", "GiB a step"), 0.4 * 3.375, 0.6 * 3.375);
+    assert_within(findings_figure(found, "not among", "GiB a step"), 0.4 * 3.375, 0.6 * 3.375);
     free(found);
 }
 
@@ -99,14 +63,15 @@ static void test_studies_iterations_are_flat_then_linear(void **state)
 {
     (void)state;
     sim_findings *found = run("flux-figure6");
-    check_claims(found, 3);
-    double theory = figure(found, "alpha 1.00", "ms tau_comp");
-    assert_within(figure(found, "alpha 0.96", "ms tau_comp") / theory, 0.99, 1.05);
-    double low = figure(found, "alpha 0.50", "ms tau_comp");
-    double high = figure(found, "alpha 0.70", "ms tau_comp");
+    findings_check_claims(found, 3);
+    double theory = findings_figure(found, "alpha 1.00", "ms tau_comp");
+    assert_within(findings_figure(found, "alpha 0.96", "ms tau_comp") / theory, 0.99, 1.05);
+    double low = findings_figure(found, "alpha 0.50", "ms tau_comp");
+    double high = findings_figure(found, "alpha 0.70", "ms tau_comp");
     /* Half and 30 % of the experts: both wait for the bus alone. */
     assert_within(low / high, 5.0 / 3 * 0.95, 5.0 / 3 * 1.05);
-    assert_within(figure(found, "the knee", "alpha"), 1 - theory * 1e6 / (48 * 512 * 65.9e3) - 0.03,
+    assert_within(findings_figure(found, "the knee", "alpha"),
+                  1 - theory * 1e6 / (48 * 512 * 65.9e3) - 0.03,
                   1 - theory * 1e6 / (48 * 512 * 65.9e3) + 0.03);
     free(found);
 }
@@ -115,13 +80,14 @@ static void test_studies_compression_loses_small_and_wins_large_batches(void **s
 {
     (void)state;
     sim_findings *found = run("flux-exp1");
-    check_claims(found, 6);
-    double small = figure(found, "FluxMoE, batch 32, context 4096", "tok/s");
-    assert_within(small / figure(found, "vLLM, batch 32, context 4096", "tok/s"), 0.55, 0.75);
-    double large = figure(found, "FluxMoE, batch 256, context 4096", "tok/s");
-    double vllm = figure(found, "vLLM, batch 256, context 4096", "tok/s");
+    findings_check_claims(found, 6);
+    double small = findings_figure(found, "FluxMoE, batch 32, context 4096", "tok/s");
+    assert_within(small / findings_figure(found, "vLLM, batch 32, context 4096", "tok/s"), 0.55,
+                  0.75);
+    double large = findings_figure(found, "FluxMoE, batch 256, context 4096", "tok/s");
+    double vllm = findings_figure(found, "vLLM, batch 256, context 4096", "tok/s");
     assert_true(large > 2 * vllm);
-    assert_true(vllm < figure(found, "vLLM, batch 128, context 4096", "tok/s"));
+    assert_true(vllm < findings_figure(found, "vLLM, batch 128, context 4096", "tok/s"));
     /* The decoder writes 38.7 GB each step. */
     assert_true(large < 256 * 259.2e9 / (48.0 * 512 * 1572864) * 1.01);
     free(found);
@@ -131,9 +97,9 @@ static void test_studies_balanced_layers_beat_whole_ones(void **state)
 {
     (void)state;
     sim_findings *found = run("flux-exp2");
-    check_claims(found, 4);
-    assert_within(figure(found, "FluxMoE to FluxMoE-H, context 1024", "ratio"), 1.1, 1.45);
-    assert_within(figure(found, "FluxMoE to FluxMoE-H, context 4096", "ratio"), 1.1, 1.45);
+    findings_check_claims(found, 4);
+    assert_within(findings_figure(found, "FluxMoE to FluxMoE-H, context 1024", "ratio"), 1.1, 1.45);
+    assert_within(findings_figure(found, "FluxMoE to FluxMoE-H, context 4096", "ratio"), 1.1, 1.45);
     free(found);
 }
 
@@ -141,11 +107,11 @@ static void test_studies_staggered_residency_costs_no_throughput(void **state)
 {
     (void)state;
     sim_findings *found = run("flux-exp3");
-    check_claims(found, 5);
-    assert_true(figure(found, "planner to fixed, least", "ratio") > 0.97);
-    double staggered = figure(found, "4 rounds, staggered", "of fixed");
+    findings_check_claims(found, 5);
+    assert_true(findings_figure(found, "planner to fixed, least", "ratio") > 0.97);
+    double staggered = findings_figure(found, "4 rounds, staggered", "of fixed");
     assert_true(staggered > 0.97);
-    assert_true(figure(found, "4 rounds, out of one layer", "of fixed") < 0.9 * staggered);
+    assert_true(findings_figure(found, "4 rounds, out of one layer", "of fixed") < 0.9 * staggered);
     free(found);
 }
 

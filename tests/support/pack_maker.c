@@ -350,6 +350,15 @@ pack_section pack_find_section(const unsigned char *file, uint32_t type, uint32_
     return (pack_section){0};
 }
 
+unsigned char *pack_find_record(unsigned char *file, uint32_t form, uint32_t layer, uint32_t expert)
+{
+    pack_section index = pack_find_section(file, 5, form);
+    uint32_t parts = (uint32_t)pack_number(file + index.offset + 12, 4);
+    uint64_t entry_bytes = (24 + 4 * parts + 7) / 8 * 8;
+    const unsigned char *entry = file + index.offset + 32 + (layer * 3 + expert) * entry_bytes;
+    return file + pack_number(entry, 8);
+}
+
 void pack_seal(unsigned char *file, uint64_t n_bytes)
 {
     uint64_t n = pack_number(file + 32, 4);

@@ -71,6 +71,9 @@ typedef struct pack_section {
 uint64_t pack_number(const unsigned char *at, int width);
 void pack_set_number(unsigned char *at, uint64_t value, int width);
 pack_section pack_find_section(const unsigned char *file, uint32_t type, uint32_t form);
+/* The bytes of an expert's record, of models with 3 experts as pack_source_init makes them. */
+unsigned char *pack_find_record(unsigned char *file, uint32_t form, uint32_t layer,
+                                uint32_t expert);
 /* Makes every checksum right again but those of dense tensors and records, after a change. */
 void pack_seal(unsigned char *file, uint64_t n_bytes);
 

@@ -287,19 +287,7 @@ static void test_versions_change_only_where_a_window_ends(void **state)
 
 /* ---- sources that fail ---- */
 
-#define PACK_EXPERTS 3
 #define PACK_LAYERS 2
-
-/* The bytes of the record of an expert in a form. */
-static unsigned char *record_of(unsigned char *file, uint32_t form, uint32_t layer, uint32_t expert)
-{
-    pack_section index = pack_find_section(file, 5, form);
-    uint32_t parts = (uint32_t)pack_number(file + index.offset + 12, 4);
-    uint64_t entry_bytes = (24 + 4 * parts + 7) / 8 * 8;
-    const unsigned char *entry =
-        file + index.offset + 32 + (layer * PACK_EXPERTS + expert) * entry_bytes;
-    return file + pack_number(entry, 8);
-}
 
 /* A pack of 2 layers of 3 experts in which one record is damaged. */
 static moepage_model *open_damaged(uint32_t form, uint32_t layer, uint32_t expert)
@@ -309,7 +297,7 @@ static moepage_model *open_damaged(uint32_t form, uint32_t layer, uint32_t exper
     pack_source_init(&source);
     pack_source_open(&source);
     unsigned char *file = pack_make(source.model, PACK_FORM(DENSE) | PACK_FORM(INT2), 0, &bytes);
-    record_of(file, form, layer, expert)[5] ^= 1;
+    pack_find_record(file, form, layer, expert)[5] ^= 1;
     moepage_model *model = pack_open(pack_memory_file(file, bytes));
     free(file);
     pack_source_close(&source);

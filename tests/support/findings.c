@@ -1,0 +1,63 @@
+/* Running studies in brief, and looking through what they found. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "findings.h"
+
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+
+void findings_skip_where_slow(const char *study)
+{
+#ifdef SANITIZED
+    if (!getenv("MP_TEST_LONG")) {
+        print_message("study %s: skipped in a sanitized build without MP_TEST_LONG\n", study);
+        skip();
+    }
+#else
+    (void)study;
+#endif
+}
+
+sim_findings *findings_of(const char *name, const char *traces)
+{
+    const sim_study *study = sim_study_find(name);
+    sim_findings *found = calloc(1, sizeof *found);
+    assert_non_null(study);
+    assert_non_null(found);
+    found->traces = traces;
+    assert_int_equal(study->run(true, 0, found), 0);
+    return found;
+}
+
+void findings_check_claims(const sim_findings *found, uint32_t least)
+{
+    assert_true(found->n_claims >= least);
+    for (uint32_t i = 0; i < found->n_claims; i++)
+        if (!found->claims[i].holds)
+            fail_msg("does not hold: %s", found->claims[i].text);
+}
+
+double findings_figure(const sim_findings *found, const char *where, const char *what)
+{
+    for (uint32_t i = 0; i < found->n; i++)
+        if (!strncmp(found->findings[i].where, where, strlen(where)) &&
+            !strcmp(found->findings[i].what, what))
+            return found->findings[i].ours;
+    fail_msg("no figure '%s' of '%s'", what, where);
+    return NAN;
+}
