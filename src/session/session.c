@@ -120,13 +120,14 @@ static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *a
     return MOEPAGE_OK;
 }
 
-/* Can every device have experts computed in host memory? */
+/* Can every device have experts computed in host memory, which nobody keeps as it is once a plan is
+ * released? */
 static moepage_status check_miss(const struct moepage_expert_pool *pool,
                                  const moepage_session_config *config)
 {
     for (uint32_t d = 0; d < pool->n_shards && config->miss == MOEPAGE_MISS_HOST; d++) {
         const mp_device *device = pool->shards[d].home->device;
-        if (!(device->caps & MP_CAP_ON_HOST))
+        if (!(device->caps & MP_CAP_ON_HOST) || !(device->caps & MP_CAP_SYNC_CALLER))
             return mp_fail(
                 MOEPAGE_E_UNSUPPORTED,
                 "miss is MOEPAGE_MISS_HOST, but device %s has no experts computed in host "

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "late_device.h"
 #include "machine_rig.h"
 #include "memory/expert_pool.h"
 #include "memory/home.h"
@@ -322,6 +323,31 @@ static void test_miss_host_respects_protection_against_scans(void **state)
     bank_model_close(&bank);
 }
 
+/* What lies in host memory stays as it is while a plan holds it, which is too short where a device's
+ * work outlasts the call that submits it. */
+static void test_miss_host_is_for_devices_whose_work_ends_with_the_call(void **state)
+{
+    (void)state;
+    bank_model bank;
+    moepage_session *session = NULL;
+    moepage_expert_pool *pool = NULL;
+    const moepage_device_config config = {.struct_size = sizeof config,
+                                          .workspace_bytes = 1 << 20,
+                                          .budget_bytes = 4 << 20};
+    const moepage_expert_pool_config slots = {.struct_size = sizeof slots, .slots = 4};
+    const moepage_session_config how = {.struct_size = sizeof how,
+                                        .max_tokens = 1,
+                                        .miss = MOEPAGE_MISS_HOST};
+    open_bank(&bank, (bank_shape){.dtype = MOEPAGE_DTYPE_BF16});
+    moepage_device *home = late_home_open(&config, true);
+    assert_int_equal(moepage_expert_pool_create(&home, 1, bank.model, &slots, &pool), MOEPAGE_OK);
+    assert_int_equal(moepage_session_create(pool, NULL, &how, &session), MOEPAGE_E_UNSUPPORTED);
+    assert_non_null(strstr(moepage_last_error(), "MOEPAGE_MISS_HOST"));
+    assert_int_equal(moepage_expert_pool_destroy(pool), MOEPAGE_OK);
+    late_home_close(home);
+    bank_model_close(&bank);
+}
+
 /* ---- what it costs ---- */
 
 /* H 100, I 50: 15000 weights of 2 bytes. The device's memory and compute are as in machine_rig.h; the
@@ -428,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_miss_host_leaves_the_host_tier_room_for_reads),
         cmocka_unit_test(test_miss_host_plans_after_a_failed_ffn_get_slots),
         cmocka_unit_test(test_miss_host_respects_protection_against_scans),
+        cmocka_unit_test(test_miss_host_is_for_devices_whose_work_ends_with_the_call),
         cmocka_unit_test(test_miss_host_costs_what_the_hosts_memory_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
