@@ -617,9 +617,9 @@ MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *dev
 /* Device bytes that a pool with this config takes from each of n_devices: *workspace_bytes of its
  * workspace (staging; the sessions' scratch comes on top, see moepage_session_workspace), and
  * *arena_bytes of its arena for config->slots slots and for the compressed experts, which take whole
- * slots too, rounded up to pages of 4096 bytes, of which an arena consists. What MOEPAGE_PLACEMENT_BANDWIDTH would add
- * is not known before. `config` may be NULL, and either
- * pointer. Errors: as moepage_expert_pool_create for the config. [any] */
+ * slots too, as low versions do, rounded up to pages of 4096 bytes, of which an arena consists. What
+ * MOEPAGE_PLACEMENT_BANDWIDTH would add is not known before, nor how many high versions hi_experts 0
+ * would give: none are counted. `config` may be NULL, and either pointer. Errors: as moepage_expert_pool_create for the config. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
                                                      const moepage_expert_pool_config *config,
                                                      uint32_t n_devices, uint64_t *workspace_bytes,

@@ -49,7 +49,7 @@ enum {
                                     step waits for the device. */
     MP_CAP_NO_BYTES = 1u << 1, /* a simulation: nothing stands behind device memory, nor behind host
                                   memory that the device gave. Nobody reads or writes it. */
-    MP_CAP_ON_HOST = 1u << 2   /* runs EXPERTS with `on_host` */
+    MP_CAP_ON_HOST = 1u << 2   /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
 };
 
 typedef struct mp_stream mp_stream;
