@@ -619,7 +619,8 @@ MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *dev
  * *arena_bytes of its arena for config->slots slots and for the compressed experts, which take whole
  * slots too, as low versions do, rounded up to pages of 4096 bytes, of which an arena consists. What
  * MOEPAGE_PLACEMENT_BANDWIDTH would add is not known before, nor how many high versions hi_experts 0
- * would give: none are counted. `config` may be NULL, and either pointer. Errors: as moepage_expert_pool_create for the config. [any] */
+ * would give: none are counted. `config` may be NULL, and either pointer. Errors: as
+ * moepage_expert_pool_create for the config. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
                                                      const moepage_expert_pool_config *config,
                                                      uint32_t n_devices, uint64_t *workspace_bytes,
