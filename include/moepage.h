@@ -580,7 +580,8 @@ typedef struct moepage_expert_pool_info {
     uint64_t live_decode_bytes_per_s;
     uint64_t live_cold_bytes_per_s;
     /* precision; 0 without it */
-    uint32_t hi_form, lo_form;
+    uint32_t hi_form; /* MOEPAGE_FORM_* */
+    uint32_t lo_form;
     uint32_t hi_experts; /* per layer, at most */
     uint32_t reserved;
     uint64_t hi_published;        /* experts that compute in the high version */
@@ -1054,8 +1055,9 @@ typedef struct moepage_predictor_info {
     uint64_t asked;      /* predictions made */
 } moepage_predictor_info;
 
-/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; UNSUPPORTED
- * where the model has not what it needs ("gate": its routers); NO_MEMORY. [any] */
+/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; ARGUMENT for
+ * a config out of range; UNSUPPORTED where the model has not what it needs ("gate": its routers);
+ * NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
                                                     const moepage_predictor_config *config,
                                                     moepage_predictor **out);
@@ -1063,6 +1065,7 @@ MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
 /* Frees it; BUSY while a session uses it. NULL is a no-op. [any] */
 MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predictor);
 
+/* Fills *info. [any] */
 MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predictor,
                                                       moepage_predictor_info *info);
 
@@ -1071,7 +1074,8 @@ MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predict
 MOEPAGE_API moepage_status moepage_predictor_save(moepage_predictor *predictor, const char *path);
 
 /* Takes over what a predictor of the same name for the same shape saved. FORMAT for a damaged file,
- * ARGUMENT for another shape's or name's; it then stays as it was. [any] */
+ * VERSION for a newer one, ARGUMENT for another shape's or name's, UNSUPPORTED for predictors that
+ * keep nothing, NOT_FOUND, IO, NO_MEMORY; it then stays as it was. [any] */
 MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, const char *path);
 
 /* The working set that routing converges to, as a co-activation table knows it (WiSP 5.4). */
@@ -1138,8 +1142,9 @@ enum {
     MOEPAGE_MISS_WAIT = 0, /* loads it and waits: exact */
     MOEPAGE_MISS_LOW = 1,  /* computes with its low version and fetches it for the next time. Lossy;
                               needs a pool with MOEPAGE_SERVE_CACHE */
-    MOEPAGE_MISS_HOST = 2  /* computes it where it lies, in host memory, with the host's kernels.
-                              Exact to the host's arithmetic */
+    MOEPAGE_MISS_HOST = 2 /* computes it where it lies, in host memory, with the host's kernels, and
+                              fetches it for the next time. Exact to the host's arithmetic. Layers
+                              routed with a plan load and wait */
 };
 
 /* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
@@ -1191,7 +1196,7 @@ typedef struct moepage_routing {
 
 typedef struct moepage_plan_expert {
     uint32_t expert;    /* id within the layer */
-    int32_t slot;       /* slot index on its device */
+    int32_t slot;       /* slot index on its device; -1: its low version, which is in none */
     uint32_t device;    /* index into the pool's devices */
     uint32_t dtype;     /* numeric version: dtype of the weights, MOEPAGE_DTYPE_* */
     uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
@@ -1215,7 +1220,8 @@ typedef struct moepage_plan {
     const uint32_t *tokens;             /* [n_tokens] tokens of this group, ascending; NULL = all */
     const int32_t *ids;                 /* [step tokens][top_k] effective ids */
     const float *weights;               /* [step tokens][top_k] effective weights */
-    const int32_t *expert_map;          /* [experts] slot of each expert of this group, else -1 */
+    const int32_t *expert_map;          /* [experts] slot of each expert of this group, else -1; of
+                                           low versions -1 too: experts[].tensors has those */
     void *slot_base; /* with one device: expert in slot s is at base + s * stride */
     uint64_t slot_stride_bytes;
 } moepage_plan;
@@ -1241,7 +1247,8 @@ typedef struct moepage_session_stats {
     uint64_t steps;
     uint64_t tokens;
     uint64_t layers;          /* layers routed */
-    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late */
+    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late +
+                                 low_experts + host_experts */
     uint64_t hits;            /* resident when routed */
     uint64_t misses;          /* absent when routed: loaded on demand */
     uint64_t late;            /* a prefetch or another session's load was under way */
@@ -1278,7 +1285,8 @@ MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
 /* Creates a session over an expert pool and, unless NULL, a KV pool. Its scratch comes out of the
  * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With
  * n sessions on a pool each may hold 1/n of its slots in open plans; BUDGET when that would be
- * less than one. [set-up] */
+ * less than one. ARGUMENT for a config that contradicts itself, the model or the predictor;
+ * UNSUPPORTED for what the pool or its devices cannot do (misses, versions, streaming). [set-up] */
 MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                                   const moepage_session_config *config,
                                                   moepage_session **out);

@@ -9,6 +9,7 @@
 #include "policy/predictors.h"
 #include "sim/iterations.h"
 #include "sim/map_cache.h"
+#include "sim/predict_state.h"
 #include "sim/study.h"
 
 #define MOST_BATCH 8u
@@ -77,13 +78,6 @@ typedef struct player {
     uint32_t quarter;
 } player;
 
-static void *alloc_zeroed(uint64_t bytes)
-{
-    uint64_t padded = (bytes + 63) & ~63ull;
-    void *memory = aligned_alloc(64, padded ? padded : 64);
-    return memory ? memset(memory, 0, padded ? padded : 64) : NULL;
-}
-
 static int open_player(const sim_iterations *all, const trial *t, player *p)
 {
     *p = (player){
@@ -102,9 +96,9 @@ static int open_player(const sim_iterations *all, const trial *t, player *p)
         .routed = calloc(all->experts, 1),
     };
     bool ok = p->guesses && p->named && p->routed;
-    p->state = alloc_zeroed(p->kind->state_bytes(&p->config));
+    p->state = sim_alloc_state(p->kind->state_bytes(&p->config));
     for (uint32_t b = 0; b < t->batch && ok; b++)
-        ok = (p->contexts[b] = alloc_zeroed(p->kind->context_bytes(&p->config))) != NULL;
+        ok = (p->contexts[b] = sim_alloc_state(p->kind->context_bytes(&p->config))) != NULL;
     if (!ok || !p->state || sim_map_cache_open(all->layers * all->experts, t->cache, &p->cache))
         return fail_memory();
     p->kind->init(p->state, &p->config);

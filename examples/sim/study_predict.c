@@ -7,6 +7,7 @@
 
 #include "common/fail.h"
 #include "policy/predictors.h"
+#include "sim/predict_state.h"
 #include "sim/study_evictions.h"
 #include "sim/trace.h"
 
@@ -27,13 +28,6 @@ typedef struct predicting {
     uint64_t asked, right; /* routed choices of layers asked about, and those among the k best */
 } predicting;
 
-static void *alloc_zeroed(uint64_t bytes)
-{
-    uint64_t padded = (bytes + 63) & ~63ull;
-    void *memory = aligned_alloc(64, padded ? padded : 64);
-    return memory ? memset(memory, 0, padded ? padded : 64) : NULL;
-}
-
 static int open_predicting(const sim_trace *trace, const char *name, uint32_t distance,
                            predicting *out)
 {
@@ -47,8 +41,8 @@ static int open_predicting(const sim_trace *trace, const char *name, uint32_t di
                    .distance = distance},
         .guesses = calloc(source->experts, sizeof *out->guesses),
     };
-    out->state = alloc_zeroed(out->kind->state_bytes(&out->config));
-    out->context = alloc_zeroed(out->kind->context_bytes(&out->config));
+    out->state = sim_alloc_state(out->kind->state_bytes(&out->config));
+    out->context = sim_alloc_state(out->kind->context_bytes(&out->config));
     if (!out->guesses || !out->state || !out->context)
         return fail_memory();
     out->kind->init(out->state, &out->config);

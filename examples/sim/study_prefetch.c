@@ -98,7 +98,8 @@ int sim_study_prefetch(bool brief, uint64_t seed, sim_findings *out)
 {
     double worst = INFINITY, best = 0;
     int code = RUN_OK;
-    sim_set(out, "qwen3-30b-a3b in BF16, synthetic routing; guesses up to 3 layers ahead");
+    sim_set(out, "models in BF16, synthetic routing, but gpt-oss-20b's own with --trace; guesses "
+                 "up to 3 layers ahead");
     for (size_t i = 0; i < N_SETTINGS && !code; i += brief ? 5 : 1)
         code = run_setting(&settings[i], brief, seed, out, &worst, &best);
     sim_claim_that(out, worst >= 0.98, "it never falls below 0.98 of no prefetch: %.3f", worst);

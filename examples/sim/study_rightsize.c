@@ -10,6 +10,7 @@
 #include "control/rightsize.h"
 #include "policy/predictors.h"
 #include "sim/csv.h"
+#include "sim/predict_state.h"
 #include "sim/shape.h"
 #include "sim/stack.h"
 #include "sim/study.h"
@@ -94,13 +95,6 @@ typedef struct table {
     mp_guess *guesses; /* [experts] */
 } table;
 
-static void *alloc_zeroed(uint64_t bytes)
-{
-    uint64_t padded = (bytes + 63) & ~63ull;
-    void *memory = aligned_alloc(64, padded);
-    return memory ? memset(memory, 0, padded) : NULL;
-}
-
 static void close_table(table *t)
 {
     free(t->state);
@@ -117,9 +111,9 @@ static int open_table(const sim_trace *trace, table *t)
                             .experts = source->experts,
                             .top_k = source->top_k,
                             .distance = 1}};
-    t->state = alloc_zeroed(kind->state_bytes(&t->config));
-    t->aside = alloc_zeroed(kind->state_bytes(&t->config));
-    t->context = alloc_zeroed(kind->context_bytes(&t->config));
+    t->state = sim_alloc_state(kind->state_bytes(&t->config));
+    t->aside = sim_alloc_state(kind->state_bytes(&t->config));
+    t->context = sim_alloc_state(kind->context_bytes(&t->config));
     t->guesses = calloc(source->experts, sizeof *t->guesses);
     if (!t->state || !t->aside || !t->context || !t->guesses)
         return fail_memory();

@@ -23,12 +23,7 @@
 #include "moepage.h"
 
 /* What a predictor cannot do without. */
-enum {
-    MP_NEEDS_PROBABILITIES = 1u << 0, /* the router's full output */
-    MP_NEEDS_HIDDEN = 1u << 1,        /* the router's input, and the model's routers */
-    MP_NEEDS_SEMANTIC = 1u << 2       /* embeddings of sequences; those that only gain from them
-                                         do not say so */
-};
+enum { MP_NEEDS_HIDDEN = 1u << 0 /* the router's input, and the model's routers */ };
 
 /* Study switches of the expert maps (FineMoE 6.6); off in service. */
 enum {

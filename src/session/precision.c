@@ -74,7 +74,8 @@ static uint32_t weigh(const mp_flight *flight, uint32_t entry)
         double weight = (double)flight->weights[flight->rows[r]];
         sum += weight > 64 ? 64 : weight > 0 ? weight : 0;
     }
-    return (uint32_t)(sum * WEIGHT_UNITS);
+    double units = sum * WEIGHT_UNITS;
+    return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }
 
 void mp_precision_routed(struct moepage_session *session, const mp_flight *flight)
