@@ -8,34 +8,17 @@
 
 #include "common/fail.h"
 #include "moepage.h"
-
-typedef struct sequence {
-    uint64_t id;
-    uint64_t n, next; /* iterations; where the next one goes */
-} sequence;
+#include "sim/sequences.h"
 
 typedef struct reading {
     const char *path;
-    sequence *sequences;
-    uint32_t n, room;
+    sim_sequences sequences;
     sim_iterations *out; /* its arrays: in the second pass */
 } reading;
 
-static sequence *find(reading *r, uint64_t id)
+static int fail_changed(const reading *r)
 {
-    for (uint32_t i = r->n; i-- > 0;)
-        if (r->sequences[i].id == id)
-            return &r->sequences[i];
-    if (r->n == r->room) {
-        uint32_t room = r->room ? 2 * r->room : 64;
-        sequence *more = reallocarray(r->sequences, room, sizeof *more);
-        if (!more)
-            return NULL;
-        r->sequences = more;
-        r->room = room;
-    }
-    r->sequences[r->n] = (sequence){.id = id};
-    return &r->sequences[r->n++];
+    return fail(RUN_REFUSED, "%s: the file has changed while it was read", r->path);
 }
 
 static int take_token(reading *r, const moepage_trace_step *step, uint32_t s, uint32_t token,
@@ -61,26 +44,53 @@ static int take_token(reading *r, const moepage_trace_step *step, uint32_t s, ui
     return RUN_OK;
 }
 
+/* In the first pass it is counted, in the second its row is filled. */
+static int take_decoded(reading *r, const moepage_trace_step *step, uint32_t s, uint32_t token,
+                        sim_sequence *one)
+{
+    if (!r->out->top_k)
+        r->out->top_k = step->top_k;
+    if (step->top_k != r->out->top_k)
+        return fail(RUN_REFUSED,
+                    "%s: step %" PRIu64 " has %u experts for each token, those before it %u",
+                    r->path, step->step, step->top_k, r->out->top_k);
+    if (!r->out->maps) {
+        one->rows++;
+        return RUN_OK;
+    }
+    if (one->next_row == one->end_row)
+        return fail_changed(r);
+    return take_token(r, step, s, token, one->next_row++);
+}
+
 static int take_step(reading *r, const moepage_trace_step *step)
 {
     uint32_t token = 0;
     for (uint32_t s = 0; s < step->n_sequences; s++) {
         const moepage_step_sequence *q = &step->sequences[s];
         bool decodes = q->phase == MOEPAGE_PHASE_DECODE && q->n_tokens == 1;
-        sequence *one = decodes ? find(r, q->seq) : NULL;
+        sim_sequence *one = decodes ? sim_sequences_find(&r->sequences, q->seq) : NULL;
         if (decodes && !one)
             return fail_memory();
-        int code = RUN_OK;
-        if (one && r->out->maps)
-            code = take_token(r, step, s, token, one->next++);
-        else if (one) {
-            one->n++;
-            r->out->top_k = step->top_k;
-        }
+        int code = one ? take_decoded(r, step, s, token, one) : RUN_OK;
         if (code)
             return code;
         token += q->n_tokens;
     }
+    return RUN_OK;
+}
+
+static int take_shape(reading *r, const moepage_trace_info *info)
+{
+    sim_iterations *out = r->out;
+    if (!info->has_probabilities)
+        return fail(RUN_REFUSED, "%s: the trace has no probabilities", r->path);
+    if (out->maps && (info->moe_layers != out->layers || info->experts != out->experts ||
+                      info->semantic_dim != out->semantic_dim))
+        return fail_changed(r);
+    out->layers = info->moe_layers;
+    out->experts = info->experts;
+    out->semantic_dim = info->semantic_dim;
     return RUN_OK;
 }
 
@@ -94,12 +104,7 @@ static int read_all(reading *r)
         moepage_trace_close(file);
         return code;
     }
-    r->out->layers = info.moe_layers;
-    r->out->experts = info.experts;
-    r->out->semantic_dim = info.semantic_dim;
-    int code = info.has_probabilities
-                   ? RUN_OK
-                   : fail(RUN_REFUSED, "%s: the trace has no probabilities", r->path);
+    int code = take_shape(r, &info);
     moepage_status status = MOEPAGE_OK;
     while (!code && !(status = moepage_trace_next(file, &step)))
         code = take_step(r, &step);
@@ -112,14 +117,15 @@ static int read_all(reading *r)
 static int reserve(reading *r)
 {
     sim_iterations *out = r->out;
-    out->n_requests = r->n;
-    out->first = calloc((size_t)r->n + 1, sizeof *out->first);
+    out->n_requests = r->sequences.n;
+    out->first = calloc((size_t)r->sequences.n + 1, sizeof *out->first);
     if (!out->first)
         return fail_memory();
-    for (uint32_t i = 0; i < r->n; i++) {
-        r->sequences[i].next = out->n;
-        out->n += r->sequences[i].n;
-        out->first[i + 1] = out->n;
+    for (uint32_t i = 0; i < r->sequences.n; i++) {
+        sim_sequence *one = &r->sequences.list[i];
+        one->next_row = out->n;
+        out->n += one->rows;
+        out->first[i + 1] = one->end_row = out->n;
     }
     if (out->n == 0)
         return fail(RUN_REFUSED, "%s: no decoded tokens", r->path);
@@ -141,7 +147,7 @@ int sim_iterations_open(const char *path, sim_iterations *out)
         code = reserve(&r);
     if (!code)
         code = read_all(&r);
-    free(r.sequences);
+    sim_sequences_free(&r.sequences);
     if (code)
         sim_iterations_close(out);
     return code;

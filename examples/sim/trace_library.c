@@ -4,44 +4,20 @@
 
 #include "common/fail.h"
 #include "moepage.h"
+#include "sim/sequences.h"
 #include "sim/trace.h"
-
-typedef struct gathered {
-    uint64_t id; /* of the sequence; all tokens of none are together */
-    uint64_t rows;
-    uint64_t next_row, end_row; /* of the trace in memory */
-    uint64_t prompt_tokens;
-} gathered;
 
 typedef struct reading {
     const char *path;
     moepage_trace_info info;
-    gathered *sequences;
-    uint32_t n, room;
+    sim_sequences sequences;
     uint32_t top_k;
     uint64_t rows;
     sim_trace *trace; /* NULL while rows are counted */
 } reading;
 
-static gathered *find(reading *r, uint64_t id)
-{
-    for (uint32_t i = r->n; i-- > 0;)
-        if (r->sequences[i].id == id)
-            return &r->sequences[i];
-    if (r->n == r->room) {
-        uint32_t room = r->room ? 2 * r->room : 16;
-        gathered *more = reallocarray(r->sequences, room, sizeof *more);
-        if (!more)
-            return NULL;
-        r->sequences = more;
-        r->room = room;
-    }
-    r->sequences[r->n] = (gathered){.id = id};
-    return &r->sequences[r->n++];
-}
-
 /* A token's row: what moepage.h lays out layer by layer, token after token. */
-static int take_token(reading *r, const moepage_trace_step *step, uint32_t token, gathered *g)
+static int take_token(reading *r, const moepage_trace_step *step, uint32_t token, sim_sequence *g)
 {
     if (g->next_row == g->end_row)
         return fail(RUN_REFUSED, "%s: the file has changed while it was read", r->path);
@@ -68,7 +44,7 @@ static int take_step(reading *r, const moepage_trace_step *step)
     uint32_t token = 0;
     for (uint32_t s = 0; s < step->n_sequences; s++) {
         const moepage_step_sequence *q = &step->sequences[s];
-        gathered *g = find(r, q->seq);
+        sim_sequence *g = sim_sequences_find(&r->sequences, q->seq);
         if (!g)
             return fail_memory();
         if (q->phase == MOEPAGE_PHASE_PREFILL) {
@@ -121,8 +97,8 @@ static int add_requests(reading *r, sim_trace *trace)
 {
     uint64_t row = 0;
     int code = RUN_OK;
-    for (uint32_t i = 0; i < r->n && !code; i++) {
-        gathered *g = &r->sequences[i];
+    for (uint32_t i = 0; i < r->sequences.n && !code; i++) {
+        sim_sequence *g = &r->sequences.list[i];
         uint32_t prompt = g->prompt_tokens < UINT32_MAX ? (uint32_t)g->prompt_tokens : UINT32_MAX;
         g->next_row = row;
         if (g->rows)
@@ -151,6 +127,6 @@ int sim_trace_read_library(const char *path, sim_trace **out)
         r.trace = *out;
         code = read_steps(&r);
     }
-    free(r.sequences);
+    sim_sequences_free(&r.sequences);
     return code;
 }

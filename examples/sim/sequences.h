@@ -1,0 +1,26 @@
+/* sequences.h — the sequences that a trace of steps has, gathered by their ids in the order in which they
+ * are met. */
+#ifndef SIM_SEQUENCES_H
+#define SIM_SEQUENCES_H
+
+#include <stdint.h>
+
+typedef struct sim_sequence {
+    uint64_t id; /* all tokens of none (0) are together */
+    uint64_t rows;
+    uint64_t next_row,
+        end_row; /* of what is made of the trace: where its next row goes, and its end */
+    uint64_t prompt_tokens;
+} sim_sequence;
+
+typedef struct sim_sequences {
+    sim_sequence *list; /* [n] */
+    uint32_t n, room;
+} sim_sequences;
+
+/* The sequence with that id, a new one at the end where there was none; NULL without memory. What it
+ * points to moves when another is added. */
+sim_sequence *sim_sequences_find(sim_sequences *sequences, uint64_t id);
+void sim_sequences_free(sim_sequences *sequences);
+
+#endif
