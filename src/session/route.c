@@ -50,12 +50,10 @@ static void prefetch_ahead(struct moepage_session *session, uint32_t layer, uint
     mp_pool_unwant(pool, &session->client, layer);
     if (session->config.prefetch != MOEPAGE_PREFETCH_PREVIOUS)
         return;
-    mp_previous_note(session->previous, layer, session->distinct, n_distinct);
+    mp_previous_note(session->previous, pool->experts, layer, session->distinct, n_distinct);
     for (uint32_t d = 1; d <= session->config.prefetch_depth; d++) {
         uint32_t ahead = (layer + d) % pool->layers;
-        uint32_t n = mp_previous_set(session->previous, ahead, session->order);
-        for (uint32_t i = 0; i < n; i++)
-            session->order[i] += ahead * pool->experts;
+        uint32_t n = mp_session_previous_keys(session, ahead);
         session->step_stats.hint_experts +=
             mp_pool_want(pool, &session->client, session->order, n, session->all_scan);
     }

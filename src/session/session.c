@@ -257,8 +257,6 @@ static moepage_status alloc_tables(struct moepage_session *session)
                session->config.regime != MOEPAGE_REGIME_CACHE)) {
         session->previous = mp_alloc(mp_previous_bytes(session->pool->layers, experts));
         ok = session->previous != NULL;
-        if (ok)
-            mp_previous_init(session->previous, session->pool->layers, experts);
     }
     return ok ? MOEPAGE_OK
               : mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session of %u tokens", tokens);

@@ -13,8 +13,8 @@
 #include "control/regime.h"
 #include "memory/expert_pool.h"
 #include "memory/kv_pool.h"
+#include "policy/previous.h"
 #include "session/operands.h"
-#include "session/previous.h"
 #include "session/trace.h"
 
 #define MP_MAX_FLIGHTS 4
@@ -105,13 +105,13 @@ struct moepage_session {
     uint32_t *local;       /* [experts] index of an expert among the flight's, by stamp */
     uint32_t *local_stamp; /* [experts] */
     uint32_t stamp;
-    uint32_t *distinct;               /* [experts] ids in order of first appearance */
-    uint32_t *order;                  /* [experts] scratch: ids reordered, predictions */
-    uint32_t *order_counts;           /* [experts] scratch */
-    uint32_t *counts;                 /* [max_entries] rows per entry while sorting */
-    bool *token_placed;               /* [max_tokens] while grouping by tokens */
-    bool *launched;                   /* [max_entries] during moepage_session_ffn */
-    mp_previous *previous;            /* or NULL */
+    uint32_t *distinct;     /* [experts] ids in order of first appearance */
+    uint32_t *order;        /* [experts] scratch: ids reordered, predictions */
+    uint32_t *order_counts; /* [experts] scratch */
+    uint32_t *counts;       /* [max_entries] rows per entry while sorting */
+    bool *token_placed;     /* [max_tokens] while grouping by tokens */
+    bool *launched;         /* [max_entries] during moepage_session_ffn */
+    uint32_t *previous;     /* lines of policy/previous.h, or NULL: whichever sequences they were */
     struct mp_predicting *predicting; /* or NULL */
     struct mp_remapping *remapping;   /* or NULL: it is off */
     mp_regime_config regime;          /* of MOEPAGE_REGIME_AUTO */
@@ -121,6 +121,16 @@ struct moepage_session {
     uint64_t mark_stall_ns;           /* the open step's stalls until then */
     struct moepage_trace *trace;      /* or NULL */
 };
+
+/* Writes the keys of what a layer used last time to session->order; returns how many. */
+static inline uint32_t mp_session_previous_keys(struct moepage_session *session, uint32_t layer)
+{
+    uint32_t n, experts = session->pool->experts;
+    const uint32_t *set = mp_previous_set(session->previous, experts, layer, &n);
+    for (uint32_t i = 0; i < n; i++)
+        session->order[i] = layer * experts + set[i];
+    return n;
+}
 
 /* What a part of a session's block of workspace takes there. */
 static inline uint64_t mp_session_align(uint64_t bytes)

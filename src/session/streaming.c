@@ -85,9 +85,7 @@ static void want_next(struct moepage_session *session, const mp_flight *flight)
     bool dense = (uint64_t)flight->n_distinct * 8 >= (uint64_t)experts * 7;
     if (next == NO_LAYER)
         return;
-    uint32_t n = mp_previous_set(session->previous, next, session->order);
-    for (uint32_t i = 0; i < n; i++)
-        session->order[i] += next * experts;
+    uint32_t n = mp_session_previous_keys(session, next);
     if (n > 0 && !mp_pool_any_absent(pool, session->order, n))
         return; /* it misses nothing */
     if (dense) {
@@ -109,7 +107,7 @@ void mp_streaming_routed(struct moepage_session *session, const mp_flight *fligh
         if (session->config.prefetch == MOEPAGE_PREFETCH_OFF) /* else it has been done */
             mp_pool_unwant(pool, &session->client, flight->layer);
         if (session->config.prefetch != MOEPAGE_PREFETCH_PREVIOUS)
-            mp_previous_note(session->previous, flight->layer, session->distinct,
+            mp_previous_note(session->previous, pool->experts, flight->layer, session->distinct,
                              flight->n_distinct);
     }
     /* A layer that comes in waves needs all the window for itself. */
