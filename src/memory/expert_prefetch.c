@@ -472,6 +472,21 @@ uint32_t mp_prefetcher_bring(mp_shard *shard, uint32_t key)
     return index;
 }
 
+/* Prefill is refused where a pool protects itself: nothing tells how much of its share it has left. */
+static bool refuse(struct moepage_expert_pool *pool, uint32_t n, bool scan)
+{
+    if (!scan || !pool->scan_percent)
+        return false;
+    pool->counters.prefetch_refused += n;
+    return true;
+}
+
+static void start_all(struct moepage_expert_pool *pool)
+{
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        mp_prefetcher_start(&pool->shards[d].prefetcher);
+}
+
 uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
                       const uint32_t *keys, uint32_t n, bool scan)
 {
@@ -484,14 +499,11 @@ uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
         return 0;
     uint32_t queued = 0;
     pthread_mutex_lock(&pool->lock);
-    if (scan && pool->scan_percent) { /* nothing tells how much of its share prefill has left */
-        pool->counters.prefetch_refused += n - first;
+    if (refuse(pool, n - first, scan))
         first = n;
-    }
     for (uint32_t i = first; i < n; i++)
         queued += enqueue(pool, client, keys[i], MP_HINTED);
-    for (uint32_t d = 0; d < pool->n_shards; d++)
-        mp_prefetcher_start(&pool->shards[d].prefetcher);
+    start_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return queued;
 }
@@ -503,14 +515,11 @@ uint32_t mp_pool_want_ranked(struct moepage_expert_pool *pool, const mp_client *
     if (n == 0)
         return 0;
     pthread_mutex_lock(&pool->lock);
-    if (scan && pool->scan_percent) {
-        pool->counters.prefetch_refused += n;
+    if (refuse(pool, n, scan))
         n = 0;
-    }
     for (uint32_t i = 0; i < n; i++)
         queued += enqueue(pool, client, guesses[i].key, guesses[i].p);
-    for (uint32_t d = 0; d < pool->n_shards; d++)
-        mp_prefetcher_start(&pool->shards[d].prefetcher);
+    start_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return queued;
 }
@@ -545,8 +554,7 @@ uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *cl
         room[d]--;
         queued += enqueue(pool, client, keys[i], MP_HINTED);
     }
-    for (uint32_t d = 0; d < pool->n_shards; d++)
-        mp_prefetcher_start(&pool->shards[d].prefetcher);
+    start_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return queued;
 }

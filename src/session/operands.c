@@ -30,6 +30,11 @@ static uint64_t offset_of(const mp_ffn_layout *layout, uint32_t operand)
     return *(const uint64_t *)(const void *)((const char *)layout + operands_of[operand].in_layout);
 }
 
+static const void **operand_in(mp_ffn_expert *expert, uint32_t operand)
+{
+    return (const void **)(void *)((char *)expert + operands_of[operand].in_expert);
+}
+
 /* ---- images of integers ---- */
 
 /* The tensor that a byte of a slot belongs to. */
@@ -171,16 +176,10 @@ moepage_status mp_operands_check(const mp_operands *operands, const struct moepa
 
 static void in_image(const mp_image_layout *layout, const unsigned char *image, mp_ffn_expert *out)
 {
-    const mp_ffn_layout *ffn = &layout->ffn;
-    out->gate = image + ffn->gate;
-    out->up = image + ffn->up;
-    out->down = image + ffn->down;
-    out->gate_bias = ffn->gate_bias == UINT64_MAX ? NULL : image + ffn->gate_bias;
-    out->up_bias = ffn->up_bias == UINT64_MAX ? NULL : image + ffn->up_bias;
-    out->down_bias = ffn->down_bias == UINT64_MAX ? NULL : image + ffn->down_bias;
-    out->gate_scale = ffn->gate_scale == UINT64_MAX ? NULL : image + ffn->gate_scale;
-    out->up_scale = ffn->up_scale == UINT64_MAX ? NULL : image + ffn->up_scale;
-    out->down_scale = ffn->down_scale == UINT64_MAX ? NULL : image + ffn->down_scale;
+    for (uint32_t o = 0; o < MP_OPERANDS; o++) {
+        const uint64_t offset = offset_of(&layout->ffn, o);
+        *operand_in(out, o) = offset == UINT64_MAX ? NULL : image + offset;
+    }
 }
 
 static void in_pieces(const mp_piece_layout *layout, const struct moepage_expert_pool *pool,
@@ -189,12 +188,11 @@ static void in_pieces(const mp_piece_layout *layout, const struct moepage_expert
     const struct moepage_model *model = pool->model;
     const void **sources =
         model->sources + mp_model_source_index(model, key / pool->experts, key % pool->experts);
-    for (uint32_t o = 0; o < MP_OPERANDS; o++) {
-        const void **to = (const void **)(void *)((char *)out + operands_of[o].in_expert);
-        *to = layout->piece[o] == UINT32_MAX
-                  ? NULL
-                  : (const unsigned char *)sources[layout->piece[o]] + layout->at[o];
-    }
+    for (uint32_t o = 0; o < MP_OPERANDS; o++)
+        *operand_in(out, o) =
+            layout->piece[o] == UINT32_MAX
+                ? NULL
+                : (const unsigned char *)sources[layout->piece[o]] + layout->at[o];
 }
 
 void mp_operands_of(const mp_operands *operands, const struct moepage_expert_pool *pool,
