@@ -160,7 +160,7 @@ static moepage_status load(void *memory, const unsigned char *in, uint64_t bytes
 
 const mp_predictor mp_predictor_maps = {
     .name = "maps",
-    .needs = 0,
+    .needs = MP_TAKES_PROBABILITIES,
     .state_bytes = state_bytes,
     .context_bytes = context_bytes,
     .init = init,

@@ -22,8 +22,11 @@
 
 #include "moepage.h"
 
-/* What a predictor cannot do without. */
-enum { MP_NEEDS_HIDDEN = 1u << 0 /* the router's input, and the model's routers */ };
+/* What a predictor cannot do without, and what it makes use of where it is given. */
+enum {
+    MP_NEEDS_HIDDEN = 1u << 0,       /* the router's input, and the model's routers */
+    MP_TAKES_PROBABILITIES = 1u << 1 /* the router's full output: others need not be told it */
+};
 
 /* Study switches of the expert maps (FineMoE 6.6); off in service. */
 enum {
@@ -59,7 +62,7 @@ typedef struct mp_guess {
 
 typedef struct mp_predictor {
     const char *name;
-    uint32_t needs;                                           /* MP_NEEDS_* */
+    uint32_t needs;                                           /* MP_NEEDS_*, MP_TAKES_* */
     uint64_t (*state_bytes)(const mp_predict_config *config); /* memory that init will use */
     uint64_t (*context_bytes)(const mp_predict_config *config);
     void (*init)(void *state, const mp_predict_config *config); /* nothing is learnt */

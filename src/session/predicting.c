@@ -22,8 +22,10 @@ static void free_news(mp_news *news)
     mp_free(news);
 }
 
-static mp_news *make_news(const struct moepage_session *session, const mp_predict_config *config)
+static mp_news *make_news(const struct moepage_session *session,
+                          const struct moepage_predictor *predictor)
 {
+    const mp_predict_config *config = &predictor->config;
     uint64_t sequences = session->config.max_sequences;
     mp_news *news = mp_alloc(sizeof *news);
     if (!news)
@@ -32,8 +34,11 @@ static mp_news *make_news(const struct moepage_session *session, const mp_predic
     news->fresh = mp_alloc_array(sequences, sizeof *news->fresh);
     news->first = mp_alloc_array(sequences + 1, sizeof *news->first);
     news->experts = mp_alloc_array(session->max_rows, sizeof *news->experts);
-    news->probabilities = mp_alloc_array(sequences * config->experts, sizeof(float));
-    bool ok = news->seq && news->fresh && news->first && news->experts && news->probabilities;
+    bool ok = news->seq && news->fresh && news->first && news->experts;
+    if (ok && predictor->kind->needs & MP_TAKES_PROBABILITIES) {
+        news->probabilities = mp_alloc_array(sequences * config->experts, sizeof(float));
+        ok = news->probabilities != NULL;
+    }
     if (ok && config->semantic_dim) {
         news->semantic = mp_alloc_array(sequences * config->semantic_dim, sizeof(float));
         ok = news->semantic != NULL;
@@ -75,7 +80,6 @@ static bool alloc_task_side(mp_predicting *own, const struct moepage_session *se
 
 static bool alloc_session_side(mp_predicting *own, struct moepage_session *session)
 {
-    const mp_predict_config *config = &own->predictor->config;
     own->sequence_tokens =
         mp_alloc_array(session->config.max_sequences, sizeof *own->sequence_tokens);
     own->seen_stamp = mp_alloc_array(session->pool->experts, sizeof *own->seen_stamp);
@@ -83,11 +87,11 @@ static bool alloc_session_side(mp_predicting *own, struct moepage_session *sessi
     pthread_mutex_lock(&session->pool->lock);
     session->client.tally = tally;
     pthread_mutex_unlock(&session->pool->lock);
-    own->draft = make_news(session, config);
-    own->reading = make_news(session, config);
+    own->draft = make_news(session, own->predictor);
+    own->reading = make_news(session, own->predictor);
     bool ok = own->sequence_tokens && own->seen_stamp && tally && own->draft && own->reading;
     for (uint32_t i = 0; i < MP_NEWS && ok; i++) {
-        own->ring[i] = make_news(session, config);
+        own->ring[i] = make_news(session, own->predictor);
         ok = own->ring[i] != NULL;
     }
     return ok;
@@ -318,7 +322,7 @@ void mp_predicting_routed(struct moepage_session *session, const mp_flight *flig
     news->step = own->step;
     news->layer = flight->layer;
     news->n_sequences = own->n_sequences;
-    news->has_probabilities = routing->probabilities != NULL;
+    news->has_probabilities = news->probabilities && routing->probabilities;
     news->has_hidden = config->hidden && routing->hidden;
     news->scan = session->all_scan;
     news->first[0] = 0;

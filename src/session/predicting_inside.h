@@ -26,7 +26,7 @@ typedef struct mp_news {
     float *semantic;      /* [max_sequences][semantic_dim] */
     uint32_t *first;      /* [max_sequences + 1] LAYER: sequence s has experts[first[s] ...) */
     uint32_t *experts;    /* [max_rows] */
-    float *probabilities; /* [max_sequences][experts] */
+    float *probabilities; /* [max_sequences][experts], where they are taken */
     float *hidden;        /* [max_sequences][hidden] */
 } mp_news;
 
