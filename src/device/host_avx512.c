@@ -139,24 +139,11 @@ MP_INLINE void tile_rows(mp_tile_kind kind, pair_method pairs, uint32_t rows, co
     }
 }
 
-#define MP_TILE_FUNCTION(name, kind, pairs)                  \
-    MP_AVX512 static void name(const mp_tile *tile)          \
-    {                                                        \
-        switch (tile->n_rows) {                              \
-        case 1: tile_rows(kind, pairs, 1, tile); break;      \
-        case 2: tile_rows(kind, pairs, 2, tile); break;      \
-        case 3: tile_rows(kind, pairs, 3, tile); break;      \
-        case 4: tile_rows(kind, pairs, 4, tile); break;      \
-        case 5: tile_rows(kind, pairs, 5, tile); break;      \
-        default: tile_rows(kind, pairs, MP_TILE_ROWS, tile); \
-        }                                                    \
-    }
-
-MP_TILE_FUNCTION(tile_f32, MP_TILE_F32, PAIRS_NONE)
-MP_TILE_FUNCTION(tile_f16, MP_TILE_F16, PAIRS_NONE)
-MP_TILE_FUNCTION(tile_bf16, MP_TILE_BF16, PAIRS_NONE)
-MP_TILE_FUNCTION(tile_pairs, MP_TILE_DOT, PAIRS_BY_INSTRUCTION)
-MP_TILE_FUNCTION(tile_pairs_fma_flushed, MP_TILE_DOT, PAIRS_BY_FMA)
+MP_TILE_FUNCTION(MP_AVX512, tile_f32, MP_TILE_F32, PAIRS_NONE)
+MP_TILE_FUNCTION(MP_AVX512, tile_f16, MP_TILE_F16, PAIRS_NONE)
+MP_TILE_FUNCTION(MP_AVX512, tile_bf16, MP_TILE_BF16, PAIRS_NONE)
+MP_TILE_FUNCTION(MP_AVX512, tile_pairs, MP_TILE_DOT, PAIRS_BY_INSTRUCTION)
+MP_TILE_FUNCTION(MP_AVX512, tile_pairs_fma_flushed, MP_TILE_DOT, PAIRS_BY_FMA)
 
 static void tile_pairs_fma(const mp_tile *tile)
 {

@@ -242,19 +242,6 @@ MP_INLINE void tile_rows(tile_method how, uint32_t bits, uint32_t rows, const mp
     }
 }
 
-#define MP_TILE_FUNCTION(name, how, bits)                  \
-    MP_AVX512 static void name(const mp_tile *tile)        \
-    {                                                      \
-        switch (tile->n_rows) {                            \
-        case 1: tile_rows(how, bits, 1, tile); break;      \
-        case 2: tile_rows(how, bits, 2, tile); break;      \
-        case 3: tile_rows(how, bits, 3, tile); break;      \
-        case 4: tile_rows(how, bits, 4, tile); break;      \
-        case 5: tile_rows(how, bits, 5, tile); break;      \
-        default: tile_rows(how, bits, MP_TILE_ROWS, tile); \
-        }                                                  \
-    }
-
 /* The same under flush-to-zero, which no value of an integer comes near. */
 #define MP_FLUSHED_FUNCTION(name)                   \
     static void name##_flushed(const mp_tile *tile) \
@@ -262,15 +249,15 @@ MP_INLINE void tile_rows(tile_method how, uint32_t bits, uint32_t rows, const mp
         mp_tile_under_flush(name, tile);            \
     }
 
-MP_TILE_FUNCTION(int8_fp32, TILE_FP32, 8)
-MP_TILE_FUNCTION(int4_fp32, TILE_FP32, 4)
-MP_TILE_FUNCTION(int2_fp32, TILE_FP32, 2)
-MP_TILE_FUNCTION(int8_pairs, TILE_PAIRS_BY_INSTRUCTION, 8)
-MP_TILE_FUNCTION(int4_pairs, TILE_PAIRS_BY_INSTRUCTION, 4)
-MP_TILE_FUNCTION(int2_pairs, TILE_PAIRS_BY_INSTRUCTION, 2)
-MP_TILE_FUNCTION(int8_pairs_fma, TILE_PAIRS_BY_FMA, 8)
-MP_TILE_FUNCTION(int4_pairs_fma, TILE_PAIRS_BY_FMA, 4)
-MP_TILE_FUNCTION(int2_pairs_fma, TILE_PAIRS_BY_FMA, 2)
+MP_TILE_FUNCTION(MP_AVX512, int8_fp32, TILE_FP32, 8)
+MP_TILE_FUNCTION(MP_AVX512, int4_fp32, TILE_FP32, 4)
+MP_TILE_FUNCTION(MP_AVX512, int2_fp32, TILE_FP32, 2)
+MP_TILE_FUNCTION(MP_AVX512, int8_pairs, TILE_PAIRS_BY_INSTRUCTION, 8)
+MP_TILE_FUNCTION(MP_AVX512, int4_pairs, TILE_PAIRS_BY_INSTRUCTION, 4)
+MP_TILE_FUNCTION(MP_AVX512, int2_pairs, TILE_PAIRS_BY_INSTRUCTION, 2)
+MP_TILE_FUNCTION(MP_AVX512, int8_pairs_fma, TILE_PAIRS_BY_FMA, 8)
+MP_TILE_FUNCTION(MP_AVX512, int4_pairs_fma, TILE_PAIRS_BY_FMA, 4)
+MP_TILE_FUNCTION(MP_AVX512, int2_pairs_fma, TILE_PAIRS_BY_FMA, 2)
 MP_FLUSHED_FUNCTION(int8_pairs_fma)
 MP_FLUSHED_FUNCTION(int4_pairs_fma)
 MP_FLUSHED_FUNCTION(int2_pairs_fma)

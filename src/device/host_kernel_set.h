@@ -134,6 +134,21 @@ void mp_narrow_f32(const float *in, void *out, uint64_t n);
     MP_UNROLL             \
     for (uint32_t index = 0; index < (n); index++)
 
+/* One function for each number of rows of a tile, each unrolled on its own: `tile_rows(a, b, rows, tile)`
+ * and `target` are the file's. */
+#define MP_TILE_FUNCTION(target, name, a, b)          \
+    target static void name(const mp_tile *tile)      \
+    {                                                 \
+        switch (tile->n_rows) {                       \
+        case 1: tile_rows(a, b, 1, tile); break;      \
+        case 2: tile_rows(a, b, 2, tile); break;      \
+        case 3: tile_rows(a, b, 3, tile); break;      \
+        case 4: tile_rows(a, b, 4, tile); break;      \
+        case 5: tile_rows(a, b, 5, tile); break;      \
+        default: tile_rows(a, b, MP_TILE_ROWS, tile); \
+        }                                             \
+    }
+
 /* The kernels themselves; run under the default floating-point mode. */
 void mp_host_convert(const mp_host_kernel_set *set, const mp_kernel_convert_args *args,
                      uint32_t part, uint32_t n_parts);
