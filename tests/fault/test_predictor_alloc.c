@@ -13,28 +13,22 @@
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
-#include "moe_maker.h"
+#include "predict_model.h"
 #include "session/predictor.h"
 
-static moe_maker maker;
-static moepage_model *model;
-static char path[128];
+static predict_model made;
 
 static int make(void **state)
 {
     (void)state;
-    moe_maker_init(&maker);
-    moe_maker_write(&maker);
-    model = moe_expect_open(&maker);
-    snprintf(path, sizeof path, "%s/learnt", maker.dir);
+    predict_model_open(&made);
     return 0;
 }
 
 static int unmake(void **state)
 {
     (void)state;
-    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-    moe_maker_free(&maker);
+    predict_model_close(&made);
     return 0;
 }
 
@@ -44,10 +38,10 @@ static moepage_status create(moepage_predictor *predictor, const char *name)
 {
     (void)predictor;
     moepage_predictor_config config = {.struct_size = sizeof config, .name = name};
-    moepage_predictor *made = NULL;
-    moepage_status status = moepage_predictor_create(model, &config, &made);
-    assert_int_equal(status == MOEPAGE_OK, made != NULL);
-    moepage_predictor_destroy(made);
+    moepage_predictor *created = NULL;
+    moepage_status status = moepage_predictor_create(made.model, &config, &created);
+    assert_int_equal(status == MOEPAGE_OK, created != NULL);
+    moepage_predictor_destroy(created);
     return status;
 }
 
@@ -63,13 +57,13 @@ static moepage_status open_context(moepage_predictor *predictor, const char *nam
 static moepage_status save(moepage_predictor *predictor, const char *name)
 {
     (void)name;
-    return moepage_predictor_save(predictor, path);
+    return moepage_predictor_save(predictor, made.path);
 }
 
 static moepage_status load(moepage_predictor *predictor, const char *name)
 {
     (void)name;
-    return moepage_predictor_load(predictor, path);
+    return moepage_predictor_load(predictor, made.path);
 }
 
 /* How many allocations the deed makes. */
@@ -112,12 +106,12 @@ static void test_predictor_alloc_failed_deeds_change_nothing(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         moepage_predictor_config config = {.struct_size = sizeof config, .name = names[i]};
         moepage_predictor *predictor = NULL;
-        assert_int_equal(moepage_predictor_create(model, &config, &predictor), MOEPAGE_OK);
+        assert_int_equal(moepage_predictor_create(made.model, &config, &predictor), MOEPAGE_OK);
         fail_both(open_context, predictor, NULL, 1);
         alloc_fault = (alloc_faults){.countdown = 1, .for_good = true};
         assert_int_equal(save(predictor, NULL), MOEPAGE_E_NO_MEMORY);
         alloc_fault = (alloc_faults){0};
-        assert_int_equal(access(path, F_OK), i == 0 ? -1 : 0);
+        assert_int_equal(access(made.path, F_OK), i == 0 ? -1 : 0);
         fail_both(save, predictor, NULL, 3);
         fail_both(load, predictor, NULL, 1);
         assert_int_equal(moepage_predictor_destroy(predictor), MOEPAGE_OK);

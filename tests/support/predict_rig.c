@@ -26,13 +26,18 @@ void predict_rig_open(predict_rig *rig, const mp_predictor *kind, const mp_predi
     rig->state = predict_rig_alloc(kind->state_bytes(config));
     rig->context = predict_rig_alloc(kind->context_bytes(config));
     kind->init(rig->state, config);
-    kind->request(rig->state, rig->context);
+    predict_rig_request(rig);
 }
 
 void predict_rig_close(predict_rig *rig)
 {
     free(rig->state);
     free(rig->context);
+}
+
+void predict_rig_request(predict_rig *rig)
+{
+    rig->kind->request(rig->state, rig->context);
 }
 
 void predict_rig_begin(predict_rig *rig)

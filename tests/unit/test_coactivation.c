@@ -13,14 +13,6 @@
 #include "policy/predictors.h"
 #include "predict_rig.h"
 
-#define SEE(rig, layer, ...)                                     \
-    predict_rig_see(rig, layer, (const uint32_t[]){__VA_ARGS__}, \
-                    sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
-#define EXPECT(rig, layer, ...)                                                                \
-    predict_rig_expect(rig, layer, sizeof((const mp_guess[]){__VA_ARGS__}) / sizeof(mp_guess), \
-                       (const mp_guess[]){__VA_ARGS__})
-#define EXPECT_NOTHING(rig, layer) predict_rig_expect(rig, layer, 0, NULL)
-
 static const mp_predict_config small = {.layers = 3, .experts = 4, .top_k = 2, .distance = 2};
 
 /* One pass, one expert or two per layer. */
@@ -30,11 +22,6 @@ static void pass(predict_rig *rig, const uint32_t sets[3][2])
     for (uint32_t l = 0; l < 3; l++)
         predict_rig_see(rig, l, sets[l], 2);
     predict_rig_end(rig);
-}
-
-static void next_request(predict_rig *rig)
-{
-    rig->kind->request(rig->state, rig->context);
 }
 
 static void test_coactivation_is_a_decayed_mean_of_conditionals(void **state)
@@ -47,11 +34,11 @@ static void test_coactivation_is_a_decayed_mean_of_conditionals(void **state)
     SEE(&rig, 0, 0, 1);
     EXPECT_NOTHING(&rig, 1);
     predict_rig_end(&rig);
-    next_request(&rig);
+    predict_rig_request(&rig);
     pass(&rig, (const uint32_t[3][2]){{0, 1}, {2, 3}, {0, 3}});
-    next_request(&rig);
+    predict_rig_request(&rig);
     pass(&rig, (const uint32_t[3][2]){{0, 2}, {1, 3}, {0, 2}});
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     /* At layer 0 expert 0 fired three times, 1 twice, 2 once, 3 never. */
     SEE(&rig, 0, 3, 0);
@@ -73,7 +60,7 @@ static void test_coactivation_goes_on_into_the_next_pass(void **state)
     predict_rig_open(&rig, &mp_predictor_coactivation, &small);
     pass(&rig, (const uint32_t[3][2]){{0, 1}, {0, 1}, {0, 1}});
     pass(&rig, (const uint32_t[3][2]){{2, 3}, {1, 2}, {0, 1}});
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     EXPECT_NOTHING(&rig, 0); /* nothing is before */
     SEE(&rig, 1, 0, 1);
@@ -87,7 +74,7 @@ static void test_coactivation_goes_on_into_the_next_pass(void **state)
     EXPECT(&rig, 0, {2, 13 / 36.0f}, {3, 13 / 36.0f});
     predict_rig_begin(&rig);
     EXPECT(&rig, 0, {2, 13 / 36.0f}, {3, 13 / 36.0f});
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     EXPECT_NOTHING(&rig, 0);
     predict_rig_close(&rig);
@@ -102,7 +89,7 @@ static void test_coactivation_forgets_a_pass_without_an_end(void **state)
     SEE(&rig, 0, 0, 1);
     SEE(&rig, 1, 2, 3);
     pass(&rig, (const uint32_t[3][2]){{0, 1}, {0, 1}, {0, 1}});
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     SEE(&rig, 0, 0, 1);
     EXPECT(&rig, 1, {0, 1}, {1, 1});
@@ -127,16 +114,16 @@ static void test_coactivation_learns_no_pairs_from_chunks(void **state)
     predict_rig_end(&rig);
     assert_int_equal(mp_predictor_coactivation_uses(rig.state)[3], 1);
     assert_int_equal(mp_predictor_coactivation_uses(rig.state)[2], 0);
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     SEE(&rig, 0, 11);
     EXPECT_NOTHING(&rig, 1);
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     predict_rig_see(&rig, 0, all, MOST); /* 11 .. 4 */
     SEE(&rig, 1, 6);
     predict_rig_end(&rig);
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     SEE(&rig, 0, 3, 4);
     EXPECT(&rig, 1, {6, 1});                 /* of 4 alone */
@@ -154,7 +141,7 @@ static void test_coactivation_names_as_many_as_the_layer_before_used(void **stat
     SEE(&rig, 0, 0, 1, 2, 3);
     SEE(&rig, 1, 0, 1, 2, 3);
     predict_rig_end(&rig);
-    next_request(&rig);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     SEE(&rig, 0, 0, 1, 2);
     EXPECT(&rig, 1, {0, 1}, {1, 1}, {2, 1});

@@ -11,29 +11,23 @@
 #include <cmocka.h>
 
 #include "bank_model.h"
-#include "moe_maker.h"
 #include "numbers.h"
+#include "predict_model.h"
 #include "session/predictor.h"
 
-static moe_maker maker;
-static moepage_model *model;
-static char path[128];
+static predict_model made;
 
 static int make(void **state)
 {
     (void)state;
-    moe_maker_init(&maker);
-    moe_maker_write(&maker);
-    model = moe_expect_open(&maker);
-    snprintf(path, sizeof path, "%s/learnt", maker.dir);
+    predict_model_open(&made);
     return 0;
 }
 
 static int unmake(void **state)
 {
     (void)state;
-    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-    moe_maker_free(&maker);
+    predict_model_close(&made);
     return 0;
 }
 
@@ -49,7 +43,7 @@ static moepage_predictor *create(const char *name)
 {
     moepage_predictor_config config = {.struct_size = sizeof config, .name = name};
     moepage_predictor *predictor = NULL;
-    expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_OK, "");
+    expect(moepage_predictor_create(made.model, &config, &predictor), MOEPAGE_OK, "");
     assert_non_null(predictor);
     return predictor;
 }
@@ -105,7 +99,7 @@ static void test_predictor_is_what_its_config_says(void **state)
         destroy(predictor);
     }
     moepage_predictor *predictor = NULL;
-    expect(moepage_predictor_create(model, NULL, &predictor), MOEPAGE_OK, "");
+    expect(moepage_predictor_create(made.model, NULL, &predictor), MOEPAGE_OK, "");
     assert_string_equal(info_of(predictor).name, "maps");
     assert_int_equal(predictor->config.capacity, 1024);
     destroy(predictor);
@@ -116,18 +110,19 @@ static void test_predictor_refuses_what_it_cannot_be(void **state)
     (void)state;
     moepage_predictor *predictor = NULL;
     moepage_predictor_config config = {.struct_size = sizeof config, .name = "oracle"};
-    expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_E_NOT_FOUND,
+    expect(moepage_predictor_create(made.model, &config, &predictor), MOEPAGE_E_NOT_FOUND,
            "oracle|none, previous, hit-count, gate, coactivation, maps");
     config = (moepage_predictor_config){.struct_size = sizeof config, .distance = 3};
-    expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_E_ARGUMENT,
+    expect(moepage_predictor_create(made.model, &config, &predictor), MOEPAGE_E_ARGUMENT,
            "distance is 3|2 MoE layers");
     config = (moepage_predictor_config){.struct_size = sizeof config, .semantic_dim = 1u << 20};
-    expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_E_ARGUMENT,
+    expect(moepage_predictor_create(made.model, &config, &predictor), MOEPAGE_E_ARGUMENT,
            "semantic_dim is 1048576|below 1048576");
-    expect(moepage_predictor_create(model, NULL, NULL), MOEPAGE_E_ARGUMENT, "out is NULL");
+    expect(moepage_predictor_create(made.model, NULL, NULL), MOEPAGE_E_ARGUMENT, "out is NULL");
     expect(moepage_predictor_create(NULL, NULL, &predictor), MOEPAGE_E_ARGUMENT, "model");
     config.struct_size = 4;
-    expect(moepage_predictor_create(model, &config, &predictor), MOEPAGE_E_VERSION, "struct_size");
+    expect(moepage_predictor_create(made.model, &config, &predictor), MOEPAGE_E_VERSION,
+           "struct_size");
     assert_null(predictor);
 }
 
@@ -136,12 +131,12 @@ static void test_predictor_refuses_misuse(void **state)
     (void)state;
     moepage_predictor *predictor = create("hit-count"), *other = NULL;
     moepage_predictor_info info = {.struct_size = sizeof info};
-    void *foreign = model;
+    void *foreign = made.model;
     assert_int_equal(moepage_predictor_destroy(NULL), MOEPAGE_OK);
     expect(moepage_predictor_destroy(foreign), MOEPAGE_E_HANDLE, "is a model|predictor is needed");
     expect(moepage_predictor_get_info(foreign, &info), MOEPAGE_E_HANDLE, "predictor");
-    expect(moepage_predictor_save(foreign, path), MOEPAGE_E_HANDLE, "predictor");
-    expect(moepage_predictor_load(foreign, path), MOEPAGE_E_HANDLE, "predictor");
+    expect(moepage_predictor_save(foreign, made.path), MOEPAGE_E_HANDLE, "predictor");
+    expect(moepage_predictor_load(foreign, made.path), MOEPAGE_E_HANDLE, "predictor");
     expect(moepage_predictor_get_info(NULL, &info), MOEPAGE_E_ARGUMENT, "predictor|NULL");
     expect(moepage_predictor_get_info(predictor, NULL), MOEPAGE_E_ARGUMENT, "info is NULL");
     expect(moepage_predictor_save(predictor, NULL), MOEPAGE_E_ARGUMENT, "path is NULL");
@@ -155,13 +150,13 @@ static void test_predictor_stays_while_it_is_used(void **state)
 {
     (void)state;
     moepage_predictor *predictor = create("gate");
-    moepage_model_info info = model->info;
+    moepage_model_info info = made.model->info;
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_OK, "");
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_OK, "");
     expect(moepage_predictor_destroy(predictor), MOEPAGE_E_BUSY, "2 sessions still use");
     info.experts++;
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_E_ARGUMENT, "2 layers of 4|2 of 5");
-    info = model->info;
+    info = made.model->info;
     info.hidden++;
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_E_ARGUMENT, "routers");
     mp_predictor_release(predictor);
@@ -174,9 +169,9 @@ static void test_predictor_stays_while_it_is_used(void **state)
 
 static void reopen(void)
 {
-    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-    moe_maker_write(&maker);
-    model = moe_expect_open(&maker);
+    assert_int_equal(moepage_model_close(made.model), MOEPAGE_OK);
+    moe_maker_write(&made.maker);
+    made.model = moe_expect_open(&made.maker);
 }
 
 static void expect_widened(const float *values, const moepage_tensor_view *view)
@@ -195,7 +190,7 @@ static void test_predictor_gate_reads_routers_of_every_dtype(void **state)
         for (uint32_t l = 0; l < MOE_LAYERS; l++) {
             char name[64];
             snprintf(name, sizeof name, "model.layers.%u.mlp.gate.weight", l);
-            maker_reshape(maker_find(&maker.shard, name), dtypes[d], 2, shape);
+            maker_reshape(maker_find(&made.maker.shard, name), dtypes[d], 2, shape);
         }
         reopen();
         moepage_predictor *predictor = create("gate");
@@ -205,7 +200,7 @@ static void test_predictor_gate_reads_routers_of_every_dtype(void **state)
             char name[64];
             snprintf(name, sizeof name, "model.layers.%u.mlp.gate.weight", l);
             moepage_tensor_view view = {.struct_size = sizeof view};
-            expect(moepage_model_find_tensor(model, name, &view), MOEPAGE_OK, "");
+            expect(moepage_model_find_tensor(made.model, name, &view), MOEPAGE_OK, "");
             assert_true(view.dtype == types[d] && view.shape[1] == MOE_HIDDEN);
             expect_widened(predictor->config.gates[l], &view);
         }
@@ -295,9 +290,9 @@ static void test_predictor_file_keeps_what_was_learnt(void **state)
         moepage_predictor *first = create(learners[i]), *second = create(learners[i]);
         teach(first, 5);
         teach(second, 2);
-        expect(moepage_predictor_save(second, path), MOEPAGE_OK, "");
-        expect(moepage_predictor_save(first, path), MOEPAGE_OK, ""); /* in its place */
-        expect(moepage_predictor_load(second, path), MOEPAGE_OK, "");
+        expect(moepage_predictor_save(second, made.path), MOEPAGE_OK, "");
+        expect(moepage_predictor_save(first, made.path), MOEPAGE_OK, ""); /* in its place */
+        expect(moepage_predictor_load(second, made.path), MOEPAGE_OK, "");
         expect_same(first, second);
         teach(first, 3);
         teach(second, 3);
@@ -312,19 +307,19 @@ static void test_predictor_file_keeps_what_was_learnt(void **state)
 static void expect_damage_found(moepage_predictor *predictor, const unsigned char *bytes, size_t n)
 {
     const unsigned char more = 0;
-    int fd = open(path, O_RDWR);
+    int fd = open(made.path, O_RDWR);
     assert_true(fd >= 0);
     for (size_t at = 0; at < n; at++) {
         unsigned char other = bytes[at] ^ (unsigned char)(1u << at % 8);
         assert_int_equal(pwrite(fd, &other, 1, (off_t)at), 1);
-        expect(moepage_predictor_load(predictor, path), MOEPAGE_E_FORMAT, path);
+        expect(moepage_predictor_load(predictor, made.path), MOEPAGE_E_FORMAT, made.path);
         assert_int_equal(pwrite(fd, bytes + at, 1, (off_t)at), 1);
     }
     assert_int_equal(pwrite(fd, &more, 1, (off_t)n), 1);
-    expect(moepage_predictor_load(predictor, path), MOEPAGE_E_FORMAT, path);
+    expect(moepage_predictor_load(predictor, made.path), MOEPAGE_E_FORMAT, made.path);
     for (size_t length = n; length-- > 0;) {
         assert_int_equal(ftruncate(fd, (off_t)length), 0);
-        expect(moepage_predictor_load(predictor, path), MOEPAGE_E_FORMAT, path);
+        expect(moepage_predictor_load(predictor, made.path), MOEPAGE_E_FORMAT, made.path);
     }
     assert_int_equal(pwrite(fd, bytes, n, 0), n);
     close(fd);
@@ -340,11 +335,11 @@ static void test_predictor_file_is_whole_or_refused(void **state)
         teach(first, 5);
         teach(second, 2);
         teach(third, 2);
-        expect(moepage_predictor_save(first, path), MOEPAGE_OK, "");
-        unsigned char *bytes = maker_read(maker.dir, "learnt", &n);
+        expect(moepage_predictor_save(first, made.path), MOEPAGE_OK, "");
+        unsigned char *bytes = maker_read(made.maker.dir, "learnt", &n);
         expect_damage_found(second, bytes, n);
         expect_same(second, third);
-        expect(moepage_predictor_load(second, path), MOEPAGE_OK, "");
+        expect(moepage_predictor_load(second, made.path), MOEPAGE_OK, "");
         expect_same(second, first);
         free(bytes);
         destroy(first);
@@ -363,14 +358,14 @@ static void test_predictor_file_of_another_is_refused(void **state)
     moepage_predictor_config config = {.struct_size = sizeof config, .name = "hit-count"};
     bank_model_open(&bank, &shape);
     expect(moepage_predictor_create(bank.model, &config, &small), MOEPAGE_OK, "");
-    expect(moepage_predictor_save(counts, path), MOEPAGE_OK, "");
-    expect(moepage_predictor_load(pairs, path), MOEPAGE_E_ARGUMENT,
+    expect(moepage_predictor_save(counts, made.path), MOEPAGE_OK, "");
+    expect(moepage_predictor_load(pairs, made.path), MOEPAGE_E_ARGUMENT,
            "\"hit-count\"|not of \"coactivation\"");
-    expect(moepage_predictor_load(small, path), MOEPAGE_E_ARGUMENT, "2 layers of 4|2 of 3");
+    expect(moepage_predictor_load(small, made.path), MOEPAGE_E_ARGUMENT, "2 layers of 4|2 of 3");
     destroy(small);
     config.semantic_dim = 7;
-    expect(moepage_predictor_create(model, &config, &small), MOEPAGE_OK, "");
-    expect(moepage_predictor_load(small, path), MOEPAGE_E_ARGUMENT, "semantic_dim 0|7");
+    expect(moepage_predictor_create(made.model, &config, &small), MOEPAGE_OK, "");
+    expect(moepage_predictor_load(small, made.path), MOEPAGE_E_ARGUMENT, "semantic_dim 0|7");
     destroy(small);
     destroy(counts);
     destroy(pairs);
@@ -381,17 +376,19 @@ static void test_predictor_file_may_be_no_file(void **state)
 {
     (void)state;
     moepage_predictor *predictor = create("hit-count"), *gate = create("gate");
-    expect(moepage_predictor_load(predictor, path), MOEPAGE_E_NOT_FOUND, path);
-    expect(moepage_predictor_load(predictor, maker.dir), MOEPAGE_E_FORMAT, maker.dir);
-    expect(moepage_predictor_save(predictor, maker.dir), MOEPAGE_E_ARGUMENT, maker.dir);
+    expect(moepage_predictor_load(predictor, made.path), MOEPAGE_E_NOT_FOUND, made.path);
+    expect(moepage_predictor_load(predictor, made.maker.dir), MOEPAGE_E_FORMAT, made.maker.dir);
+    expect(moepage_predictor_save(predictor, made.maker.dir), MOEPAGE_E_ARGUMENT, made.maker.dir);
     expect(moepage_predictor_save(predictor, "/nowhere/at/all"), MOEPAGE_E_NOT_FOUND, "/nowhere");
-    expect(moepage_predictor_save(gate, path), MOEPAGE_E_UNSUPPORTED, "\"gate\" learns nothing");
-    expect(moepage_predictor_load(gate, path), MOEPAGE_E_UNSUPPORTED, "\"gate\" learns nothing");
-    assert_int_equal(access(path, F_OK), -1);
+    expect(moepage_predictor_save(gate, made.path), MOEPAGE_E_UNSUPPORTED,
+           "\"gate\" learns nothing");
+    expect(moepage_predictor_load(gate, made.path), MOEPAGE_E_UNSUPPORTED,
+           "\"gate\" learns nothing");
+    assert_int_equal(access(made.path, F_OK), -1);
     /* Far more than could ever have been kept is not read. */
-    maker_write(maker.dir, "learnt", "MPREDICT", 8);
-    assert_int_equal(truncate(path, 1ll << 40), 0);
-    expect(moepage_predictor_load(predictor, path), MOEPAGE_E_FORMAT, "1099511627776 bytes");
+    maker_write(made.maker.dir, "learnt", "MPREDICT", 8);
+    assert_int_equal(truncate(made.path, 1ll << 40), 0);
+    expect(moepage_predictor_load(predictor, made.path), MOEPAGE_E_FORMAT, "1099511627776 bytes");
     destroy(predictor);
     destroy(gate);
 }
@@ -409,7 +406,7 @@ static void test_predictor_rightsize_of_a_small_table(void **state)
     /* 40 choices: 0, 1 and 2 ten times each, (1,1) and (1,3) five times. */
     teach(predictor, 10);
     expect(moepage_predictor_rightsize(predictor, &size), MOEPAGE_OK, "");
-    const uint64_t slot = model->info.slot_bytes;
+    const uint64_t slot = made.model->info.slot_bytes;
     assert_true(size.layers == 2 && size.experts == 2 && size.bytes == 2 * slot);
     assert_true(size.freed == 6 * slot && size.unseen == 0 && size.coverage == 0.5);
     size.coverage = 0;

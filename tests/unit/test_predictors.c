@@ -13,14 +13,6 @@
 #include "policy/predictors.h"
 #include "predict_rig.h"
 
-#define SEE(rig, layer, ...)                                     \
-    predict_rig_see(rig, layer, (const uint32_t[]){__VA_ARGS__}, \
-                    sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
-#define EXPECT(rig, layer, ...)                                                                \
-    predict_rig_expect(rig, layer, sizeof((const mp_guess[]){__VA_ARGS__}) / sizeof(mp_guess), \
-                       (const mp_guess[]){__VA_ARGS__})
-#define EXPECT_NOTHING(rig, layer) predict_rig_expect(rig, layer, 0, NULL)
-
 static const mp_predict_config small = {.layers = 2, .experts = 5, .top_k = 2, .distance = 1};
 
 static void test_predictors_are_found_by_name(void **state)
@@ -75,7 +67,7 @@ static void test_predictors_previous_repeats_each_layer(void **state)
     EXPECT(&rig, 0, {2, 1}, {0, 1});
     predict_rig_end(&rig); /* without layer 1 */
     EXPECT(&rig, 1, {3, 1}, {2, 1});
-    rig.kind->request(rig.state, rig.context);
+    predict_rig_request(&rig);
     EXPECT_NOTHING(&rig, 0);
     EXPECT_NOTHING(&rig, 1);
     predict_rig_close(&rig);
@@ -120,7 +112,7 @@ static void test_predictors_hit_count_falls_back_on_all_requests(void **state)
         SEE(&rig, 1, 4, 3);
         predict_rig_end(&rig);
     }
-    rig.kind->request(rig.state, rig.context);
+    predict_rig_request(&rig);
     predict_rig_begin(&rig);
     EXPECT(&rig, 0, {0, 1}, {1, 1});
     SEE(&rig, 0, 2, 3, 4);
@@ -130,7 +122,7 @@ static void test_predictors_hit_count_falls_back_on_all_requests(void **state)
     EXPECT(&rig, 0, {2, 1}, {3, 1}); /* its own, ties to the lower id */
     EXPECT(&rig, 1, {3, 1}, {4, 1}); /* it has none of layer 1 */
     predict_rig_end(&rig);
-    rig.kind->request(rig.state, rig.context);
+    predict_rig_request(&rig);
     EXPECT(&rig, 0, {0, 0.8f}, {1, 0.8f});
     predict_rig_close(&rig);
 }
@@ -194,7 +186,7 @@ static void test_predictors_hit_count_refuses_what_it_never_wrote(void **state)
     mp_put32(kept + 24, 2); /* layer 1: two iterations, three uses of expert 4 */
     mp_put32(kept + 44, 3);
     assert_int_equal(rig.kind->load(rig.state, kept, n), MOEPAGE_E_FORMAT);
-    rig.kind->request(rig.state, rig.context);
+    predict_rig_request(&rig);
     EXPECT(&rig, 0, {3, 1}); /* as it was */
     mp_put32(kept + 44, 1);
     assert_int_equal(rig.kind->load(rig.state, kept, n), MOEPAGE_OK);
