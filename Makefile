@@ -103,12 +103,14 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 BASE_FLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -ffp-contract=off $(WARNINGS)
 
 # The shipped library keeps no assert, for it never aborts, and what only asserts use is unused in
-# it; sanitized builds have both. Recovering from an undefined operation would hide it from the
-# exit status.
+# it; sanitized builds have both, and are optimised for being built: at -O1 that takes half the time,
+# and runs are no slower (GCC's guess at truncated text is made for -O2). Recovering from an undefined
+# operation would hide it from the exit status.
 ifeq ($(SAN),)
 BASE_FLAGS += -DNDEBUG -Wno-unused-function -Wno-unused-variable -Wno-unused-but-set-variable
 else
-SAN_FLAGS := -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
+SAN_FLAGS := -O1 -g1 -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer \
+             -Wno-format-truncation
 endif
 
 COMPILE = $(CC) $(BASE_FLAGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS)

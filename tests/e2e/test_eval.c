@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "checkpoint_maker.h"
+#include "slow.h"
 #include "tool_runs.h"
 #include "xml_check.h"
 
@@ -22,19 +23,6 @@
     TEXT("en"), TEXT("dict"), TEXT("de"), TEXT("fr"), TEXT("es"), TEXT("c"), TEXT("py"), \
         TEXT("math")
 #define MOST_ARGUMENTS 40
-
-/* Sanitized, these take minutes; what they run is run by the others there. */
-static void skip_where_slow(const char *test)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    if (!getenv("MP_TEST_LONG")) {
-        print_message("%s: skipped in a sanitized build without MP_TEST_LONG\n", test);
-        skip();
-    }
-#else
-    (void)test;
-#endif
-}
 
 /* ---- References -------------------------------------------------------------------------- */
 
@@ -109,7 +97,7 @@ static void test_eval_agrees_with_transformers(void **state)
 static void test_eval_of_integers_agrees_with_transformers(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     check_excerpt("int8", LIST("--precision", "int8", "--exact", "off"), 1e-4);
     check_excerpt("int4", LIST("--batch", "16", "--mix", "--precision", "int4"), 1e-4);
     check_excerpt("int2", LIST("--precision", "int2", "--exact", "off"), 1e-4);
@@ -118,7 +106,7 @@ static void test_eval_of_integers_agrees_with_transformers(void **state)
 static void test_eval_of_ranks_agrees_with_transformers(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     check_excerpt("ranks 1 to 4", LIST("--ranks", "4", "--exact", "off"), 1e-4);
     check_excerpt("without rank 1", LIST("--deny-rank", "1", "--exact", "off"), 1e-4);
 }
@@ -145,7 +133,7 @@ static void check_whole(const char *model)
 static void test_eval_reproduces_the_reference(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     const char *shared = getenv("MOEPAGE_SHARED");
     char path[4096], file[4200];
     snprintf(path, sizeof path, "%s/models/tiny-qwen3moe", shared ? shared : "../shared");
@@ -163,7 +151,7 @@ static void test_eval_reproduces_the_reference(void **state)
 static void test_eval_is_the_same_in_any_shape(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     static const char *const shapes[][8] = {
         {"--batch", "1", "--exact", "off"},
         {"--batch", "3", "--mix"},
@@ -243,7 +231,7 @@ static void test_eval_counts_remapping(void **state)
 static void test_eval_gives_memory_its_high_versions(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     json_t *root =
         run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "2", "--batch", "2",
                             "--precision", "dense/int2@int4-bytes", "--exact", "off", "--json"));
@@ -287,7 +275,7 @@ static double closed(const json_t *root, const json_t *bounds, size_t domain)
 static void test_eval_of_the_hottest_high_closes_half_the_gap(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     json_t *bounds = run_bounds(TEXT("c"), TEXT("de"));
     json_t *root = run_json(TOOL, LIST(SERVED, "--interval-us", "1", "--hotness-alpha", "0.99",
                                        "--hotness", "weights", TEXT("c"), TEXT("de")));
@@ -306,7 +294,7 @@ static void test_eval_of_the_hottest_high_closes_half_the_gap(void **state)
 static void test_eval_of_the_coldest_low_beats_any_low(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     json_t *bounds = run_bounds(TEXT("c"), TEXT("c"));
     json_t *hottest = run_json(TOOL, LIST(SERVED, "--high-set", "hottest", TEXT("c")));
     json_t *any = run_json(TOOL, LIST(SERVED, "--high-set", "random", "--seed", "7", TEXT("c")));
@@ -325,7 +313,7 @@ static void test_eval_of_the_coldest_low_beats_any_low(void **state)
 static void test_eval_tells_the_course(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     json_t *root =
         run_json(TOOL, LIST("--model", TINY, "--data", TEXT("c"), TEXT("de"), "--windows", "2",
                             "--batch", "2", "--course", "100", "--json"));
@@ -350,7 +338,7 @@ static void test_eval_tells_the_course(void **state)
 static void test_eval_draws_a_page(void **state)
 {
     (void)state;
-    skip_where_slow(__func__);
+    slow_skip_sanitized(__func__);
     place p;
     size_t size;
     tool_result text;

@@ -12,13 +12,14 @@
 
 #include "findings.h"
 #include "sim/study.h"
+#include "slow.h"
 #include "tool_runs.h"
 
 /* Counts of a deterministic trace: they move only when a predictor or a policy does. */
 static void test_predict_studies_rank_predictors_and_policies(void **state)
 {
     (void)state;
-    findings_skip_where_slow("routing");
+    slow_skip_sanitized("routing");
     sim_findings *found = findings_of("routing", NULL);
     findings_check_claims(found, 5);
     const char *named = "% of routed experts named";
@@ -39,7 +40,7 @@ static void test_predict_studies_rank_predictors_and_policies(void **state)
 static void test_predict_studies_prefetching_never_costs(void **state)
 {
     (void)state;
-    findings_skip_where_slow("prefetch");
+    slow_skip_sanitized("prefetch");
     sim_findings *found = findings_of("prefetch", NULL);
     findings_check_claims(found, 1);
     free(found);
@@ -48,7 +49,7 @@ static void test_predict_studies_prefetching_never_costs(void **state)
 static void test_predict_studies_maps_name_more_than_counts(void **state)
 {
     (void)state;
-    findings_skip_where_slow("maps");
+    slow_skip_sanitized("maps");
     place p;
     tool_result recorded;
     char path[128];

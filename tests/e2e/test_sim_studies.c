@@ -11,12 +11,13 @@
 
 #include "findings.h"
 #include "sim/study.h"
+#include "slow.h"
 
 /* Sanitized, a study of big batches takes minutes; what it runs is covered by tests/unit/test_serve. */
 static sim_findings *run(const char *name)
 {
     if (!strncmp(name, "flux", 4))
-        findings_skip_where_slow(name);
+        slow_skip_sanitized(name);
     return findings_of(name, NULL);
 }
 

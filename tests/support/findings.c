@@ -12,27 +12,6 @@
 
 #include "findings.h"
 
-#ifdef __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-void findings_skip_where_slow(const char *study)
-{
-#ifdef SANITIZED
-    if (!getenv("MP_TEST_LONG")) {
-        print_message("study %s: skipped in a sanitized build without MP_TEST_LONG\n", study);
-        skip();
-    }
-#else
-    (void)study;
-#endif
-}
-
 sim_findings *findings_of(const char *name, const char *traces)
 {
     const sim_study *study = sim_study_find(name);

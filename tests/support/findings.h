@@ -7,9 +7,6 @@
 /* Runs a study in brief; `traces` may be NULL. It must end well. Freed by the caller. */
 sim_findings *findings_of(const char *study, const char *traces);
 
-/* Skips the test in a sanitized build, where a heavy study takes minutes, without MP_TEST_LONG. */
-void findings_skip_where_slow(const char *study);
-
 /* Every study says what has to be so, and finds that it is; `least` claims at least. */
 void findings_check_claims(const sim_findings *found, uint32_t least);
 
