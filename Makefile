@@ -5,7 +5,9 @@
 #   make check         installs what is missing, runs every test, plain and under ASan + UBSan
 #   make check-long    the same with more property rounds, and under TSan
 #   make asan | ubsan | tsan    the test programs under one sanitizer
+#   make check-python  the same of the Python package, with transformers, in an environment of its own
 #   make abi | docs    the tests of headers and exports, of documents
+#   make man           a manual page for every function
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
 #   make sim           a simulated GPU for programs and tools: docs/cuda.md
 #   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
@@ -123,6 +125,7 @@ $(OBJ)/examples/sim/%.o $(OBJ)/examples/moepage-sim.o: \
 $(OBJ)/cuda/%.o:     PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(TOOLKIT)
 $(OBJ)/cuda/module.o $(OBJ)/cuda/toolkit: \
                      TOOLKIT = $(if $(NO_CUDA),,-DMP_CUDA_TOOLKIT=$(nvcc_version))
+$(OBJ)/cuda/ranges.o: TOOLKIT = $(if $(NO_CUDA),,-isystem $(dir $(have_nvcc))../include)
 $(OBJ)/tests/%.o:    PART = -UNDEBUG -Iinclude -Isrc -Icuda -Itests/support -Itests/conformance \
                        -Iexamples
 
@@ -188,7 +191,7 @@ $(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a
 # kernels, and so the shared object, need nvcc: machine code for CUDA_ARCHS, and the last one's PTX
 # for newer GPUs.
 CUDA_DEVICE := $(OBJ)/libcuda-device.a
-$(OBJ)/cuda/module.o: $(OBJ)/cuda/toolkit
+$(OBJ)/cuda/module.o $(OBJ)/cuda/ranges.o: $(OBJ)/cuda/toolkit
 $(OBJ)/cuda/toolkit: FORCE
 	$(Q)mkdir -p $(@D); echo '$(TOOLKIT)' | cmp -s - $@ || echo '$(TOOLKIT)' >$@
 $(CUDA_DEVICE): $(call objects,$(filter-out cuda/module.c,$(CUDA_SRC)))
@@ -310,7 +313,7 @@ SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
 .PHONY: check check-long asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
-.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update docs
+.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
 check: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=address,undefined
@@ -325,6 +328,11 @@ check-long: setup
 	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) \
 	    $(foreach c,release address-undefined thread,$(call programs,$(c))) $(TEST_SCRIPTS)
 
+# Needs PyPI, for torch and transformers, or MOEPAGE_PYTHON: an interpreter that has them.
+check-python: setup
+	$(SUBMAKE) all
+	$(Q)TEST_TIMEOUT=1800 $(RUN) tests/ffi/check_python.sh
+
 asan: sanitizer = address
 ubsan: sanitizer = undefined
 tsan: sanitizer = thread
@@ -336,13 +344,19 @@ abi: lib
 	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh) $(filter $(OBJ)/tests/abi/%,$(TESTS))
 abi: $(filter $(OBJ)/tests/abi/%,$(TESTS))
 
-# Rewrites the baseline: only after docs/abi.md has been read.
+# Rewrites the baseline, and the bindings made from it: only after docs/abi.md has been read.
 abi-update:
 	$(Q)tests/abi/symbols.sh >lib/abi/symbols.txt && tests/abi/structs.sh >lib/abi/structs.txt
 	@echo "lib/abi/symbols.txt and lib/abi/structs.txt rewritten"
+	$(SUBMAKE) bindings
 
-docs:
-	$(Q)$(RUN) tests/docs/test_docs.sh
+# What the clients know of the ABI; cgo reads the headers themselves, and keeps a table to check it.
+bindings:
+	$(Q)python3 lib/abi/bindings/python.py && python3 lib/abi/bindings/rust.py
+	$(Q)cd examples/go && { ! command -v go >/dev/null || go generate ./...; }
+
+docs: lib tools
+	$(Q)$(RUN) $(wildcard tests/docs/test_*.sh)
 
 fuzz-replay: setup
 	$(SUBMAKE) fuzzers
@@ -418,11 +432,22 @@ demo: setup
 libdir     := $(PREFIX)/lib
 includedir := $(PREFIX)/include
 docdir     := $(PREFIX)/share/doc/libmoepage
+mandir     := $(PREFIX)/share/man
 DOCS        = README.md LICENSE $(wildcard docs/*.md)
 HEADERS     = $(wildcard include/*.h)
 
-install: lib cuda
-	install -d $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir)
+# A manual page for every function, from the headers' comments.
+.PHONY: man
+man: $(BUILD)/man/done
+$(BUILD)/man/done: $(HEADERS) $(wildcard docs/man/*)
+	@echo "  MAN   $(BUILD)/man"
+	$(Q)docs/man/man.sh $(@D) && touch $@
+
+install: lib cuda man
+	install -d $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir) \
+	    $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man7
+	install -m 644 $(BUILD)/man/man3/*.3 $(DESTDIR)$(mandir)/man3
+	install -m 644 $(BUILD)/man/man7/moepage.7 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(HEADERS) $(DESTDIR)$(includedir)
 	install -m 755 $(LIB)/libmoepage.so.0 $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so) \
 	    $(DESTDIR)$(libdir)
@@ -437,6 +462,7 @@ uninstall:
 	rm -f $(HEADERS:include/%=$(DESTDIR)$(includedir)/%)
 	rm -f $(foreach f,libmoepage.so.0 libmoepage.so libmoepage.a libmoepage-cuda.so \
 	    pkgconfig/moepage.pc,$(DESTDIR)$(libdir)/$(f))
+	rm -f $(DESTDIR)$(mandir)/man3/moepage_*.3 $(DESTDIR)$(mandir)/man7/moepage.7
 	rm -rf $(DESTDIR)$(docdir)
 
 dist:

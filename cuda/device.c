@@ -174,6 +174,8 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     moepage_status status = begin_call(cuda);
     if (status)
         return status;
+    const char *range = which == MP_CUDA_CALL_DECODE ? MP_CUDA_RANGE_DECODE : NULL;
+    mp_cuda_push(cuda->ranges, range, 0);
     switch (which) {
     case MP_CUDA_CALL_DECODE: status = mp_cuda_call_decode(cuda, stream, args); break;
     case MP_CUDA_CALL_DEQUANT: status = mp_cuda_call_dequant(cuda, stream, args); break;
@@ -183,6 +185,7 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     case MP_CUDA_CALL_TOPK: status = mp_cuda_call_topk(cuda, stream, args); break;
     case MP_CUDA_CALL_REMAP: status = mp_cuda_call_remap(cuda, stream, args); break;
     }
+    mp_cuda_pop_range(cuda->ranges, range);
     mp_cuda_leave(cuda);
     return status;
 }
@@ -234,6 +237,17 @@ static moepage_status check_config(const char *name, const moepage_device_config
             "%s: bus_bytes_per_s is %llu, but only \"host\" has a throttle: 0 it must be", name,
             (unsigned long long)config->bus_bytes_per_s);
     return MOEPAGE_OK;
+}
+
+static moepage_status find_ranges(mp_cuda *cuda, const moepage_device_config *config)
+{
+    cuda->ranges = config->ranges ? mp_cuda_ranges_find() : NULL;
+    if (!config->ranges || cuda->ranges)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                   "%s: ranges are NVTX's, and this CUDA module was built without the toolkit's "
+                   "nvtx3/nvToolsExt.h: leave ranges 0, or build it with one",
+                   cuda->name);
 }
 
 static moepage_status no_gpu(mp_cuda *cuda, int count)
@@ -427,6 +441,8 @@ moepage_status mp_cuda_device_open(const mp_cuda_driver *driver, const mp_cuda_b
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for device cuda:%u", ordinal);
     init(cuda, driver, blas, blas_missing, ordinal, config);
     moepage_status status = check_config(cuda->name, config);
+    if (!status)
+        status = find_ranges(cuda, config);
     if (!status)
         status = find_gpu(cuda, ordinal);
     if (!status)

@@ -11,6 +11,7 @@
  *   launch_*.c  from a kernel's arguments to its grid
  *   fast.c      experts of many rows by cuBLAS
  *   poller.c    threads that look at shared memory
+ *   ranges.c    names for profilers
  *
  * Every driver call is made with the device's primary context current: between mp_cuda_enter and
  * mp_cuda_leave, which put the caller's own context back. */
@@ -27,6 +28,7 @@
 #include "device/executor.h"
 #include "driver.h"
 #include "kernels.h"
+#include "ranges.h"
 
 typedef struct mp_cuda_arena mp_cuda_arena;   /* arena.c */
 typedef struct mp_cuda_issuer mp_cuda_issuer; /* issue.c: threads that feed streams */
@@ -55,9 +57,10 @@ typedef struct mp_cuda {
     mp_cuda_arena *arena;
     mp_cuda_kernels kernels;
     mp_cuda_issuer *issuer;
-    pthread_mutex_t fast_lock;  /* fast.c; taken last of all */
-    mp_blas_handle fast_handle; /* [fast_lock] NULL until it is asked for */
-    _Atomic bool fast_is_ready; /* it is there, and has refused nothing */
+    const mp_cuda_ranges *ranges; /* NULL: nobody is told */
+    pthread_mutex_t fast_lock;    /* fast.c; taken last of all */
+    mp_blas_handle fast_handle;   /* [fast_lock] NULL until it is asked for */
+    _Atomic bool fast_is_ready;   /* it is there, and has refused nothing */
 } mp_cuda;
 
 /* Opens GPU `ordinal` through `driver`, which outlives it; `blas` may be NULL, with the reason.

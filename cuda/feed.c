@@ -236,7 +236,10 @@ static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
     mp_cuda *cuda = feeder->cuda;
     const mp_cuda_op *op = mp_cuda_oldest(stream);
     mp_cuda_list freed = {0};
+    const char *range = mp_cuda_transfer_range(stream);
+    mp_cuda_push(cuda->ranges, range, op->copy.bytes);
     moepage_status status = transfer(feeder, stream, op->kind, &op->copy);
+    mp_cuda_pop_range(cuda->ranges, range);
     if (status)
         mp_cuda_fail_copy(cuda, &op->copy, status);
     bool inside = mp_cuda_inside(stream);

@@ -275,6 +275,19 @@ void mp_cuda_pop(mp_cuda_stream *stream)
     pop_n(stream, 1);
 }
 
+static mp_cu_result copy_group(mp_cuda_stream *stream, const mp_copy *const *group, uint32_t n)
+{
+    const mp_cuda_ranges *ranges = stream->cuda->ranges;
+    const char *range = mp_cuda_transfer_range(stream);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n && ranges; i++)
+        bytes += group[i]->bytes;
+    mp_cuda_push(ranges, range, bytes);
+    mp_cu_result result = n == 1 ? copy_one(stream, group[0]) : copy_batch(stream, group, n);
+    mp_cuda_pop_range(ranges, range);
+    return result;
+}
+
 static void issue_copies(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
@@ -285,8 +298,7 @@ static void issue_copies(mp_cuda_stream *stream)
         for (uint32_t i = 0; i < n; i++)
             skip_copy(group[i]);
     } else {
-        mp_cu_result result = n == 1 ? copy_one(stream, group[0]) : copy_batch(stream, group, n);
-        moepage_status status = mp_cuda_check(cuda, result, "a transfer");
+        moepage_status status = mp_cuda_check(cuda, copy_group(stream, group, n), "a transfer");
         for (uint32_t i = 0; i < n && status; i++)
             mp_cuda_fail_copy(cuda, group[i], status);
     }
@@ -312,6 +324,14 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
     return mp_fail(MOEPAGE_E_ARGUMENT, "%s: there is no kernel %d", cuda->name, (int)kernel);
 }
 
+/* What a profiler shows a kernel as; NULL = by its own name alone. */
+static const char *range_of(mp_kernel kernel)
+{
+    return kernel == MP_KERNEL_DECODE    ? MP_CUDA_RANGE_DECODE
+           : kernel == MP_KERNEL_EXPERTS ? MP_CUDA_RANGE_EXPERTS
+                                         : NULL;
+}
+
 /* Every stream that the launch waits for has been issued that far, so that `skip` is final. */
 moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
                                     const mp_kernel_args *args, const mp_cuda_span *tables)
@@ -324,7 +344,16 @@ moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
         return MOEPAGE_OK;
     moepage_status status =
         mp_cuda_tables_send(cuda, &stream->tables, tables, stream->handle, kernel, args, &gpu);
-    return status ? status : launch(stream, kernel, args, &gpu);
+    if (status)
+        return status;
+    const char *range = range_of(kernel);
+    uint64_t amount = 0;
+    if (range)
+        amount = kernel == MP_KERNEL_DECODE ? args->decode.n_jobs : args->experts.n_experts;
+    mp_cuda_push(cuda->ranges, range, amount);
+    status = launch(stream, kernel, args, &gpu);
+    mp_cuda_pop_range(cuda->ranges, range);
+    return status;
 }
 
 /* ---- Waits ------------------------------------------------------------------------------ */

@@ -175,6 +175,14 @@ static inline bool mp_cuda_is_full(const mp_cuda_stream *stream)
     return stream->head - stream->tail == MP_CUDA_QUEUE;
 }
 
+/* What a profiler shows the stream's transfers as; NULL = nothing. */
+static inline const char *mp_cuda_transfer_range(const mp_cuda_stream *stream)
+{
+    return stream->cls == MP_STREAM_DEMAND     ? MP_CUDA_RANGE_DEMAND
+           : stream->cls == MP_STREAM_PREFETCH ? MP_CUDA_RANGE_PREFETCH
+                                               : NULL;
+}
+
 /* The GPU will not say of the stream's ticks that they have completed. */
 static inline bool mp_cuda_is_mute(const mp_cuda_stream *stream)
 {

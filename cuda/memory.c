@@ -149,8 +149,17 @@ static void unregister(mp_cuda *cuda, const mp_host_memory *memory, uint64_t byt
     }
 }
 
-/* Piece by piece: see mp_cuda_pin_end. */
-static moepage_status register_tier(mp_cuda *cuda, const mp_host_memory *memory)
+/* Refusals that say something of the system, nothing of us: limits on locked memory, and platforms
+ * that pin none. */
+static bool cannot_pin(mp_cu_result result)
+{
+    return result == MP_CU_OUT_OF_MEMORY || result == MP_CU_OPERATING_SYSTEM ||
+           result == MP_CU_NOT_PERMITTED || result == MP_CU_NOT_SUPPORTED;
+}
+
+/* Piece by piece: see mp_cuda_pin_end. Copies out of a tier that cannot be pinned go as those out of
+ * any pageable memory do, through the feeders' rings (feed.c). */
+static moepage_status register_tier(mp_cuda *cuda, mp_host_memory *memory)
 {
     mp_cu_result result = MP_CU_SUCCESS;
     uint64_t done = 0;
@@ -163,11 +172,15 @@ static moepage_status register_tier(mp_cuda *cuda, const mp_host_memory *memory)
     }
     if (result)
         unregister(cuda, memory, done);
-    if (result == MP_CU_OUT_OF_MEMORY)
-        return mp_fail(MOEPAGE_E_NO_MEMORY,
-                       "%s: the driver cannot pin a host tier of %llu bytes; ask for a smaller one",
-                       cuda->name, (unsigned long long)memory->bytes);
-    return mp_cuda_check(cuda, result, "pinning a host tier");
+    if (!cannot_pin(result))
+        return mp_cuda_check(cuda, result, "pinning a host tier");
+    memory->pageable = true;
+    atomic_fetch_add(&cuda->device.pageable_bytes, memory->bytes);
+    mp_log_write(&cuda->device.log, MOEPAGE_LOG_WARNING,
+                 "%s: the driver cannot pin a host tier of %llu bytes (code %d): loads out of it "
+                 "are copied twice",
+                 cuda->name, (unsigned long long)memory->bytes, (int)result);
+    return MOEPAGE_OK;
 }
 
 moepage_status mp_cuda_host_map(mp_device *device, uint64_t bytes, mp_host_memory *out)
@@ -195,7 +208,9 @@ moepage_status mp_cuda_host_map(mp_device *device, uint64_t bytes, mp_host_memor
 void mp_cuda_host_unmap(mp_device *device, const mp_host_memory *memory)
 {
     mp_cuda *cuda = mp_cuda_of(device);
-    if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
+    if (memory->pageable) {
+        atomic_fetch_sub(&cuda->device.pageable_bytes, memory->bytes);
+    } else if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
         unregister(cuda, memory, memory->bytes);
         mp_cuda_leave(cuda);
     }

@@ -27,6 +27,7 @@ typedef struct app {
     sampler sampler;
     sequence *sequences;
     FILE *logits;
+    FILE *metrics;
     bool bytes; /* a byte-level model: tokens have text */
 } app;
 
@@ -90,6 +91,9 @@ static int plan(app *a)
 
 static int open_files(app *a)
 {
+    const char *metrics = a->opts.metrics;
+    if (metrics && strcmp(metrics, "-") && !(a->metrics = fopen(metrics, "w")))
+        return fail(RUN_REFUSED, "%s: %s", metrics, strerror(errno));
     if (a->opts.logits_out && !(a->logits = fopen(a->opts.logits_out, "wb")))
         return fail(RUN_REFUSED, "%s: %s", a->opts.logits_out, strerror(errno));
     return RUN_OK;
@@ -160,6 +164,8 @@ static int run(app *a)
     if (!code)
         code = a->opts.json ? report_json(stdout, &a->opts, &a->host, &g, a->bytes)
                             : report_table(stdout, &a->host, &g);
+    if (!code && a->opts.metrics)
+        code = report_metrics(a->metrics ? a->metrics : stdout, &a->host, NULL, NULL);
     return standard_finish(code);
 }
 
@@ -172,6 +178,8 @@ static int tear_down(app *a, int code)
     int closed = host_close(&a->host);
     if (a->logits && fclose(a->logits) && !closed)
         closed = fail(RUN_FAILED, "%s: %s", a->opts.logits_out, strerror(errno));
+    if (a->metrics && fclose(a->metrics) && !closed)
+        closed = fail(RUN_FAILED, "%s: %s", a->opts.metrics, strerror(errno));
     code = code ? code : closed;
     for (uint32_t i = 0; a->sequences && i < a->opts.n_prompts; i++) {
         free(a->sequences[i].tokens);

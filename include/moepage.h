@@ -25,8 +25,8 @@
  *   - The library never aborts, exits, prints, or reads the environment.
  *
  * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
- * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5. moepage_cuda.h has what is CUDA's
- * alone. */
+ * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5;
+ * metrics: 0.6. moepage_cuda.h has what is CUDA's alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -46,7 +46,7 @@ extern "C" {
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 5
+#define MOEPAGE_VERSION_MINOR 6
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -55,7 +55,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.5.0". Static storage. [any] */
+/* The same as text, "0.6.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -185,7 +185,8 @@ typedef struct moepage_device_config {
     moepage_log_fn log;       /* NULL = none */
     void *log_user;
     uint32_t io_threads; /* that read the cold tier; 0 = 4, at most 64 */
-    uint32_t reserved;
+    uint32_t ranges;     /* 1: names loads, decodes and expert kernels to NVIDIA's profilers (NVTX);
+                            "cuda:N" only: UNSUPPORTED elsewhere, and in a module built without */
 } moepage_device_config;
 
 typedef struct moepage_device_info {
@@ -202,6 +203,9 @@ typedef struct moepage_device_info {
     uint64_t bus_bytes_per_s;
     const char *name;    /* "host"; lives as long as the device */
     const char *kernels; /* instruction set that kernels use, e.g. "avx512" */
+    uint64_t
+        pageable_bytes; /* host memory that copies to the device come from and that could not be
+                                pinned: they are slower, and not asynchronous; 0 on "host" */
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
@@ -593,6 +597,15 @@ typedef struct moepage_expert_pool_info {
     uint64_t transition_bytes;    /* moved for them */
     uint64_t decisions;           /* intervals that have passed */
     uint64_t windows;             /* in which something was published */
+    /* prefetched experts in bytes, each in one of three once it is known */
+    uint64_t prefetch_useful_bytes; /* there in time */
+    uint64_t prefetch_late_bytes;   /* routed while still loading */
+    uint64_t prefetch_wasted_bytes; /* evicted before any use */
+    uint64_t resizes;               /* moves of the split that ended, as wanted */
+    uint64_t resizes_refused;       /* and that were refused */
+    uint64_t pins_refused;
+    uint64_t cold_buffered_reads; /* of cold_reads, through the page cache: the file's system has no
+                                     direct I/O, or a model's own memory or callback was read */
 } moepage_expert_pool_info;
 
 enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
@@ -681,6 +694,8 @@ typedef struct moepage_kv_pool_info {
     uint64_t relocated_blocks;
     uint64_t swapped_out_blocks;
     uint64_t swapped_in_blocks;
+    uint64_t refused; /* appends, creations, forks and swap-ins that WOULD_NOT_FIT */
+    uint64_t resizes; /* changes of `blocks` */
 } moepage_kv_pool_info;
 
 /* How to address one layer's blocks. The bytes of block b, one id from a block table, start at
@@ -1272,6 +1287,11 @@ typedef struct moepage_session_stats {
     uint64_t remap_rows;      /* choices that changed */
     uint64_t remap_ns;        /* spent on it */
     uint64_t predict_refused; /* layers that the predictor had no time for: newer ones came */
+    /* stall_ns by cause: these add up to it */
+    uint64_t stall_slot_ns; /* finding slots and submitting loads */
+    uint64_t stall_load_ns; /* waiting for experts that were absent when routed */
+    uint64_t stall_late_ns; /* for experts whose load was under way when routed */
+    uint64_t stall_cold_ns; /* for either, where the cold tier had to be read */
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for
@@ -1385,6 +1405,37 @@ MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
 /* Sums over all ended or cancelled steps. [one] */
 MOEPAGE_API moepage_status moepage_session_get_stats(moepage_session *session,
                                                      moepage_session_stats *stats);
+
+/* Fills *stats with sums over the ended steps of all sessions that the pool has had. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_get_stats(moepage_expert_pool *pool,
+                                                         moepage_session_stats *stats);
+
+/* ---- Metrics ---------------------------------------------------------------------------- */
+
+/* What to report on; what is NULL is left out. */
+typedef struct moepage_stats_source {
+    uint32_t struct_size;
+    uint32_t reserved;
+    moepage_device *device;
+    moepage_expert_pool *experts; /* with its sessions, those that are no more included */
+    moepage_kv_pool *kv;
+    moepage_controller *controller;
+    moepage_predictor *predictor;
+    const char
+        *labels; /* put into every sample: "model=\"qwen3\",replica=\"0\""; at most 256 bytes;
+                           NULL = none */
+} moepage_stats_source;
+
+/* Always enough for moepage_stats_text. */
+#define MOEPAGE_STATS_TEXT_BYTES 65536
+
+/* Writes every counter and gauge, in the text format that Prometheus scrapes (version 0.0.4), to
+ * out[0..capacity) with a NUL, and the length without it to *length, which may be NULL. With `out` NULL
+ * and `capacity` 0 only the length is told; it may have grown by the next call. ARGUMENT for too
+ * little capacity and for labels that are none. docs/metrics.md lists the metrics. Takes the locks of
+ * what it reports on, one after the other: any thread may scrape while others serve. [any] */
+MOEPAGE_API moepage_status moepage_stats_text(const moepage_stats_source *source, char *out,
+                                              uint64_t capacity, uint64_t *length);
 
 /* ---- Traces ----------------------------------------------------------------------------- */
 

@@ -80,7 +80,7 @@ typedef struct moepage_cuda_decode {
     uint64_t total_elements; /* of all jobs, or more: sizes the launch; 0 = fill the device */
 } moepage_cuda_decode;
 
-/* Decodes many tensors in one launch. Streams are trusted to be well-formed (moepage_exph_check on
+/* Decodes many tensors in one launch. Streams are trusted to be well-formed (moepage_exph_decode on
  * the host says so), never to be in range. [any] [capture] */
 MOEPAGE_API moepage_status moepage_cuda_exph_decode(moepage_device *device,
                                                     const moepage_cuda_decode *args, void *stream);

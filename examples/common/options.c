@@ -50,6 +50,8 @@ const char *options_usage(void)
            "  --bus BYTES/S         throttle copies to the device (default 0 = off)\n"
            "  --trace-out FILE      record the routing\n"
            "  --logits-out FILE     write float32 logits, prompt by prompt\n"
+           "  --metrics FILE        write what the library counted (docs/metrics.md), - = standard "
+           "output\n"
            "  --json                print one JSON object instead of text\n"
            "\n"
            "changing what comes out (docs/quality.md; off by default):\n"
@@ -235,6 +237,7 @@ static const flag flags[] = {
     {"--scan-percent", flag_u32, AT(scan_percent), .most = 99},
     {"--prefetch-depth", flag_u32, AT(prefetch_depth), .most = UINT32_MAX, NOTE(for_prefetch)},
     {"--batch-prefill", flag_u32, AT(prefill_tokens), .least = 1, .most = MAX_STEP_TOKENS},
+    {"--metrics", flag_text, AT(metrics)},
     {"--json", NULL, AT(json)},
     {"--help", NULL, AT(help)},
 };
@@ -291,6 +294,8 @@ int options_parse(int argc, char **argv, options *out)
         return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", out->for_prefetch);
     if (out->for_predictor && !out->predictor)
         return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", out->for_predictor);
+    if (out->json && out->metrics && !strcmp(out->metrics, "-"))
+        return fail(RUN_REFUSED, "--json has standard output for itself: --metrics needs a file");
     code = options_check_lossy(out);
     return code ? code : settle_budget(out);
 }

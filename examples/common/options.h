@@ -20,6 +20,7 @@ typedef struct options {
     const char *policy;
     const char *trace_out;
     const char *logits_out;
+    const char *metrics; /* a file, "-" = standard output; or NULL */
     prompt *prompts;
     uint32_t n_prompts;
     uint64_t budget_bytes; /* 0: budget_percent decides */

@@ -427,3 +427,25 @@ int report_logits(FILE *out, const generation *g)
     }
     return RUN_OK;
 }
+
+int report_metrics(FILE *out, const host *h, moepage_controller *controller, const char *labels)
+{
+    const moepage_stats_source source = {.struct_size = sizeof source,
+                                         .device = h->device,
+                                         .experts = h->experts,
+                                         .kv = h->kv,
+                                         .controller = controller,
+                                         .predictor = h->predictor,
+                                         .labels = labels};
+    uint64_t n = 0;
+    char *text = malloc(MOEPAGE_STATS_TEXT_BYTES);
+    if (!text)
+        return fail_memory();
+    int code = RUN_OK;
+    if (moepage_stats_text(&source, text, MOEPAGE_STATS_TEXT_BYTES, &n))
+        code = fail_library(RUN_FAILED, "the metrics");
+    else if (fwrite(text, 1, n, out) != n)
+        code = fail(RUN_FAILED, "cannot write the metrics");
+    free(text);
+    return code;
+}

@@ -23,6 +23,10 @@ void report_stream(void *self, const generation *g);
 int report_table(FILE *out, const host *h, const generation *g);
 int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes);
 
+/* Writes what the library's objects have counted, as docs/metrics.md describes it; with a controller and
+ * labels of its own, or NULL. */
+int report_metrics(FILE *out, const host *h, moepage_controller *controller, const char *labels);
+
 /* Writes the kept logits, sequence by sequence. */
 int report_logits(FILE *out, const generation *g);
 

@@ -8,8 +8,9 @@
 #define WORKSPACE_SHARE 16u
 #define WORKSPACE_MAX_BYTES (256ull << 20)
 
-/* The config as it was first published ends before this. */
+/* The structs as they were first published end before these. */
 #define CONFIG_MIN_BYTES offsetof(moepage_device_config, io_threads)
+#define INFO_MIN_BYTES offsetof(moepage_device_info, pageable_bytes)
 
 static moepage_status plan_workspace(moepage_device_config *config)
 {
@@ -36,8 +37,8 @@ moepage_status moepage_device_open(const char *name, const moepage_device_config
     if (!name || !out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name ? "out" : "the device's name");
     moepage_status status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
-    if (!status && own.reserved)
-        status = mp_fail(MOEPAGE_E_ARGUMENT, "config: reserved is %u, it must be 0", own.reserved);
+    if (!status && own.ranges > 1)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "config: ranges is %u, it is 0 or 1", own.ranges);
     if (!status)
         status = plan_workspace(&own);
     if (status)
@@ -87,6 +88,7 @@ moepage_status moepage_device_get_info(moepage_device *device, moepage_device_in
         .bus_bytes_per_s = device->device->bus_bytes_per_s,
         .name = device->device->name,
         .kernels = device->device->kernels,
+        .pageable_bytes = atomic_load(&device->device->pageable_bytes),
     };
-    return MP_CONFIG_WRITE(info, own);
+    return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
 }

@@ -92,6 +92,17 @@ moepage_status moepage_expert_pool_get_info(moepage_expert_pool *pool,
     return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
 }
 
+moepage_status moepage_expert_pool_get_stats(moepage_expert_pool *pool,
+                                             moepage_session_stats *stats)
+{
+    moepage_status status = mp_handle_check(pool, MP_KIND_EXPERTS);
+    if (status)
+        return status;
+    moepage_session_stats own;
+    mp_pool_get_stats(pool, &own);
+    return mp_config_write(stats, &own, sizeof own, MP_STATS_MIN_BYTES, "stats");
+}
+
 static moepage_status find_key(const moepage_expert_pool *pool, uint32_t layer, uint32_t expert,
                                uint32_t *key)
 {

@@ -1,4 +1,6 @@
 /* Entry points of KV pools: arguments are checked here, the pool's lock is taken here. */
+#include <stddef.h>
+
 #include "base/config.h"
 #include "base/status.h"
 #include "memory/kv_pool.h"
@@ -6,6 +8,9 @@
 #define DEFAULT_BLOCK_TOKENS 16u
 #define DEFAULT_SEQUENCES 4096u
 #define MAX_SEQUENCES (MP_KV_INDEX_MASK - 1u)
+
+/* The info as it was first published ends before this. */
+#define INFO_MIN_BYTES offsetof(moepage_kv_pool_info, refused)
 
 static moepage_status check_arguments(const moepage_kv_pool *pool, const void *pointer,
                                       const char *name)
@@ -27,6 +32,7 @@ static moepage_status enter(moepage_kv_pool *pool)
 
 static moepage_status leave(moepage_kv_pool *pool, moepage_status status)
 {
+    pool->counters.refused += status == MOEPAGE_E_WOULD_NOT_FIT;
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
@@ -89,7 +95,7 @@ moepage_status moepage_kv_pool_get_info(moepage_kv_pool *pool, moepage_kv_pool_i
         return status;
     mp_kv_pool_info(pool, &own);
     leave(pool, status);
-    return MP_CONFIG_WRITE(info, own);
+    return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
 }
 
 moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,

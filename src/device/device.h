@@ -23,7 +23,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 3u
+#define MP_DEVICE_OPS_VERSION 4u
 
 typedef struct mp_device_ops mp_device_ops;
 
@@ -38,6 +38,7 @@ typedef struct mp_device {
     uint64_t bus_bytes_per_s;
     uint64_t arena_align; /* the arena's size must be a multiple; a power of two */
     uint64_t view_bytes;  /* granularity of views of the arena, once there is one; 0 = none */
+    _Atomic uint64_t pageable_bytes; /* of host_map's memory that could not be pinned */
     mp_log log;
 } mp_device;
 
@@ -76,6 +77,7 @@ typedef struct mp_host_memory {
     uint64_t bytes;      /* at least what was asked for */
     uint32_t page_bytes; /* of the pages behind it: huge ones where the system has them */
     int32_t node;        /* it is bound to, and lies on; -1 = to none */
+    bool pageable;       /* the device pins such memory, and could not */
 } mp_host_memory;
 
 typedef enum mp_memory_kind {
@@ -126,7 +128,7 @@ struct mp_device_ops {
     void (*free)(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes);
 
     /* Host memory for a tier of experts, `bytes` > 0; see mp_host_memory. Falls back to smaller
-     * pages or no binding rather than fail, and says so there. NO_MEMORY with a sentence. */
+     * pages, no binding or pageable memory rather than fail, and says so there. NO_MEMORY with a sentence. */
     moepage_status (*host_map)(mp_device *device, uint64_t bytes, mp_host_memory *out);
     void (*host_unmap)(mp_device *device, const mp_host_memory *memory);
 

@@ -51,10 +51,11 @@ static moepage_status open_sim(const char *name, const char *which,
 static const struct {
     const char *kind;
     open_fn open;
+    bool ranges; /* a profiler can be told of what runs there */
 } kinds[] = {
-    {"host", open_host},
-    {"cuda", open_cuda},
-    {"sim", open_sim},
+    {"host", open_host, false},
+    {"cuda", open_cuda, true},
+    {"sim", open_sim, false},
 };
 
 moepage_status mp_device_open(const char *name, const moepage_device_config *config,
@@ -62,8 +63,12 @@ moepage_status mp_device_open(const char *name, const moepage_device_config *con
 {
     size_t length = strcspn(name, ":");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (strlen(kinds[i].kind) == length && memcmp(kinds[i].kind, name, length) == 0)
-            return kinds[i].open(name, name[length] ? name + length + 1 : NULL, config, out);
+        if (strlen(kinds[i].kind) != length || memcmp(kinds[i].kind, name, length) != 0)
+            continue;
+        if (config->ranges && !kinds[i].ranges)
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "device \"%s\": ranges for profilers are CUDA devices' alone", name);
+        return kinds[i].open(name, name[length] ? name + length + 1 : NULL, config, out);
     }
     return mp_fail(MOEPAGE_E_NOT_FOUND,
                    "there is no device \"%s\"; known are \"host\", \"cuda:N\" and \"sim:PATH\"",

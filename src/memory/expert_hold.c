@@ -102,6 +102,7 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
         holds[i].ready = false;
         holds[i].lies = false; /* until it is marked for this holding */
         holds[i].demanded = 0;
+        holds[i].cold = false;
         held += try_hold(pool, &holds[i]);
     }
     if (held == n && !mp_pool_record_touches(pool, client, holds, n)) {
@@ -133,6 +134,7 @@ static bool hold_absent(mp_shard *shard, mp_hold *hold)
     if (index == MP_NO_SLOT)
         return false;
     hold->demanded = mp_pool_stage_load(shard, index, MP_PIPE_DEMAND, UINT64_MAX);
+    hold->cold = mp_pool_waits_for_cold(shard, index);
     got(shard, hold, index, MP_HOLD_MISS);
     return true;
 }
@@ -146,6 +148,7 @@ static void hold_present(mp_shard *shard, mp_hold *hold, uint32_t index)
     hold->demanded = mp_pool_stage_load(shard, index, MP_PIPE_DEMAND, UINT64_MAX);
     uint32_t state = MP_WORD_STATE(atomic_load(&shard->words[index]));
     hold->ready = state == MP_SLOT_RESIDENT;
+    hold->cold = mp_pool_waits_for_cold(shard, index);
     got(shard, hold, index, hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE);
 }
 

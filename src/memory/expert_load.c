@@ -289,6 +289,13 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, 
 
 /* ---- landing ---- */
 
+bool mp_pool_waits_for_cold(const mp_shard *shard, uint32_t index)
+{
+    const mp_passage *passage = &shard->slots[index].passage;
+    return passage->source == MP_FROM_HOST_TIER &&
+           shard->tier->entries[passage->entry].state == MP_ENTRY_READING;
+}
+
 bool mp_pool_transfers_done(const mp_shard *shard, uint32_t index)
 {
     const mp_device_ops *ops = shard->home->device->ops;

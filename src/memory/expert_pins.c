@@ -43,7 +43,7 @@ static bool pin_held(struct moepage_expert_pool *pool, const mp_hold *hold, bool
     return there;
 }
 
-moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
+static moepage_status pin(struct moepage_expert_pool *pool, uint32_t key)
 {
     mp_hold hold = {.key = key, .shard = mp_pool_shard_of(pool, key), .pin = true};
     mp_shard *shard = &pool->shards[hold.shard];
@@ -70,6 +70,24 @@ moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
     }
     if (status || again)
         atomic_fetch_sub(&scope->pinned, 1);
+    return status;
+}
+
+/* A load that fails is its source's doing, and counts there. */
+static bool is_refusal(moepage_status status)
+{
+    return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY ||
+           status == MOEPAGE_E_UNSUPPORTED;
+}
+
+moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
+{
+    moepage_status status = pin(pool, key);
+    if (is_refusal(status)) {
+        pthread_mutex_lock(&pool->lock);
+        pool->counters.pins_refused++;
+        pthread_mutex_unlock(&pool->lock);
+    }
     return status;
 }
 

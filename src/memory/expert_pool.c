@@ -412,6 +412,7 @@ void mp_pool_leave(struct moepage_expert_pool *pool, mp_client *client)
     pthread_mutex_lock(&pool->lock);
     mp_pool_drain_touches(pool);
     disown(pool, client->index);
+    mp_pool_keep_stats(pool, client);
     pool->clients[client->index] = NULL;
     atomic_fetch_sub(&pool->n_clients, 1);
     pthread_mutex_unlock(&pool->lock);
@@ -483,6 +484,7 @@ static void describe_tiers(const mp_shard *shard, moepage_expert_pool_info *info
     info->host_hits += tier->hits;
     info->cold_reads += tier->reads;
     info->cold_bytes += tier->cold_bytes;
+    info->cold_buffered_reads += tier->buffered;
 }
 
 void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info *info)
@@ -509,6 +511,13 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
         .host_node = -1,
         .decodes = counters->decodes,
         .compressed_loads = counters->compressed_loads,
+        .prefetch_useful_bytes =
+            (counters->prefetch_useful - counters->prefetch_late) * pool->slot_bytes,
+        .prefetch_late_bytes = counters->prefetch_late * pool->slot_bytes,
+        .prefetch_wasted_bytes = counters->prefetch_wasted * pool->slot_bytes,
+        .resizes = counters->resizes,
+        .resizes_refused = counters->resizes_refused,
+        .pins_refused = counters->pins_refused,
     };
     count_slots(pool, info);
     for (uint32_t d = 0; d < pool->n_shards; d++)

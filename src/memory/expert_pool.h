@@ -30,6 +30,7 @@
 #include "memory/expert_images.h"
 #include "memory/expert_prefetch.h"
 #include "memory/expert_slots.h"
+#include "memory/expert_stats.h"
 #include "memory/home.h"
 #include "memory/host_tier.h"
 #include "memory/probe.h"
@@ -124,6 +125,7 @@ typedef struct mp_client {
         window;          /* that its open step sees the versions of; 0 = no step, or no versions */
     uint64_t copied;     /* of which window this is; the session's thread only */
     uint32_t *published; /* [keys] what it computes with; NULL without SERVE_VERSIONS */
+    mp_published_stats published_stats;
 } mp_client;
 
 /* Counters of moepage_expert_pool_info, under the lock. */
@@ -131,6 +133,7 @@ typedef struct mp_pool_counters {
     uint64_t hits, misses, late, evictions, demand_bytes, prefetch_bytes;
     uint64_t prefetch_useful, prefetch_late, prefetch_wasted, prefetch_cancelled, prefetch_refused;
     uint64_t failed_loads, decodes, compressed_loads;
+    uint64_t resizes, resizes_refused, pins_refused;
 } mp_pool_counters;
 
 struct moepage_expert_pool {
@@ -159,8 +162,9 @@ struct moepage_expert_pool {
     _Atomic uint32_t n_apart;    /* of these, whose slots are set aside */
     _Atomic uint32_t n_draining; /* slots */
     mp_pool_counters counters;
-    uint32_t *streams;            /* [layers] sessions that stream it */
-    _Atomic uint32_t n_streamers; /* sessions that stream any */
+    moepage_session_stats past_stats; /* of sessions that have left; under the lock */
+    uint32_t *streams;                /* [layers] sessions that stream it */
+    _Atomic uint32_t n_streamers;     /* sessions that stream any */
     _Atomic uint64_t *turns;      /* [layers] the clock when a streaming session last routed it */
     mp_watch *watch;              /* or NULL */
     struct mp_versions *versions; /* or NULL; expert_versions.h */
@@ -191,6 +195,7 @@ typedef struct mp_hold {
     bool lies;     /* it may be held as HOST */
     bool scan;     /* wanted by prefill tokens alone */
     bool pin;      /* not a routed use: counts as neither hit nor miss */
+    bool cold;     /* when it was held, the cold tier had yet to give its bytes */
 } mp_hold;
 
 static inline uint32_t mp_pool_shard_of(const struct moepage_expert_pool *pool, uint32_t key)
@@ -285,6 +290,9 @@ moepage_status mp_pool_move(struct moepage_expert_pool *pool, const mp_extent *t
 
 /* No move goes on from here on. Takes the lock. */
 void mp_pool_stay(struct moepage_expert_pool *pool);
+
+/* A move of the split has ended, as wanted or not. Takes the lock. */
+void mp_pool_count_resize(struct moepage_expert_pool *pool, bool as_wanted);
 
 /* ---- holding experts (expert_hold.c) ---- */
 
@@ -476,6 +484,9 @@ static inline bool mp_pool_fully_staged(const mp_shard *shard, uint32_t slot)
 {
     return shard->slots[slot].passage.complete;
 }
+
+/* Does the slot's load wait for a read of the cold tier? */
+bool mp_pool_waits_for_cold(const mp_shard *shard, uint32_t slot);
 
 /* Ends the passage of a slot whose load has landed or is given up; nothing of it is in flight. */
 void mp_pool_end_passage(mp_shard *shard, uint32_t slot);

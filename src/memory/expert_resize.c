@@ -353,6 +353,14 @@ void mp_pool_stay(struct moepage_expert_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
+void mp_pool_count_resize(struct moepage_expert_pool *pool, bool as_wanted)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->counters.resizes += as_wanted;
+    pool->counters.resizes_refused += !as_wanted;
+    pthread_mutex_unlock(&pool->lock);
+}
+
 static bool is_same(const mp_extent *a, const mp_extent *b)
 {
     return a->compressed == b->compressed && a->slots == b->slots;

@@ -152,12 +152,13 @@ static moepage_status fill_entry(const mp_copy *copy, void *out)
 {
     mp_host_tier *tier = (mp_host_tier *)(uintptr_t)copy->fill_user;
     uint64_t index = (uint64_t)((unsigned char *)copy->dst - tier->memory.base) / tier->unit;
-    uint64_t read_bytes = copy->bytes;
+    mp_image_read read = {.bytes = copy->bytes};
     moepage_status status = MOEPAGE_OK;
     if (mp_home_has_bytes(tier->home))
-        status = mp_model_read_image(tier->model, copy->fill_key[0], copy->fill_key[1], tier->form,
-                                     out, copy->bytes, &read_bytes);
-    atomic_store_explicit(&tier->entries[index].read_bytes, read_bytes, memory_order_relaxed);
+        status = mp_model_read_cold(tier->model, copy->fill_key[0], copy->fill_key[1], tier->form,
+                                    out, copy->bytes, &read);
+    atomic_store_explicit(&tier->entries[index].read_bytes, read.bytes, memory_order_relaxed);
+    atomic_store_explicit(&tier->entries[index].buffered, read.buffered, memory_order_relaxed);
     if (status)
         note_failure(tier, tier->entries[index].key, moepage_last_error());
     return status;
@@ -255,6 +256,7 @@ void mp_host_tier_settle(mp_host_tier *tier, uint32_t index)
     list_remove(tier, &tier->lanes[entry->lane].reading, index);
     mp_host_tier_demand(tier, index); /* whoever it was for, it holds up nobody any more */
     tier->cold_bytes += atomic_load_explicit(&entry->read_bytes, memory_order_relaxed);
+    tier->buffered += atomic_load_explicit(&entry->buffered, memory_order_relaxed);
     int32_t result = atomic_load_explicit(&entry->result, memory_order_relaxed);
     if (result) {
         settle_failed(tier, index, result);
@@ -343,6 +345,7 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
     entry->tick = 0;
     atomic_store_explicit(&entry->result, MOEPAGE_OK, memory_order_relaxed);
     atomic_store_explicit(&entry->read_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->buffered, false, memory_order_relaxed);
     tier->entry_of[key] = index;
     entry->guess = guess;
     tier->n_guesses += guess;

@@ -41,6 +41,7 @@ typedef struct mp_host_entry {
     bool guess;             /* READING for a prefetch that no demand has joined */
     _Atomic int32_t result; /* of the read */
     _Atomic uint64_t read_bytes;
+    _Atomic bool buffered; /* and not all of it past the page cache */
 } mp_host_entry;
 
 /* VALID entries in order of use, or one lane's READING ones in order of submission. */
@@ -76,6 +77,7 @@ typedef struct mp_host_tier {
     uint64_t hits;       /* finds that found */
     uint64_t reads;      /* begun */
     uint64_t cold_bytes; /* of reads that have ended */
+    uint64_t buffered;   /* of these, through the page cache, or out of memory */
     mp_probe *probe;     /* of reads, in bytes of dense experts; the owner's, or NULL */
     pthread_mutex_t failure_lock;
     uint32_t failure_key; /* the last failed read's expert, and its sentence */

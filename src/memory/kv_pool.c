@@ -144,6 +144,8 @@ void mp_kv_pool_info(const struct moepage_kv_pool *pool, moepage_kv_pool_info *i
         .relocated_blocks = pool->counters.relocated,
         .swapped_out_blocks = pool->counters.swapped_out,
         .swapped_in_blocks = pool->counters.swapped_in,
+        .refused = pool->counters.refused,
+        .resizes = pool->counters.resizes,
     };
 }
 

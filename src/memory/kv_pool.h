@@ -43,6 +43,8 @@ typedef struct mp_kv_counters {
     uint64_t relocated;
     uint64_t swapped_out;
     uint64_t swapped_in;
+    uint64_t refused;
+    uint64_t resizes;
 } mp_kv_counters;
 
 /* A session, as the pool knows it: from the beginning of a step to its end it may read any block,

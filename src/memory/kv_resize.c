@@ -138,9 +138,11 @@ moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, 
     resize_target target;
     pthread_mutex_lock(&pool->lock);
     pool->native = native;
+    uint32_t first = pool->blocks.first;
     moepage_status status = find_target(pool, blocks, &target);
     if (!status)
-        status = target.first < pool->blocks.first ? grow(pool, &target) : shrink(pool, &target);
+        status = target.first < first ? grow(pool, &target) : shrink(pool, &target);
+    pool->counters.resizes += pool->blocks.first != first;
     pthread_mutex_unlock(&pool->lock);
     return status;
 }

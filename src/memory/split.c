@@ -123,7 +123,11 @@ moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_
     moepage_status status = plan(&move, slots, blocks);
     if (experts && experts->n_shards == 1) /* an attempt at another move may have fenced */
         mp_pool_stay(experts);
-    return status ? status : carry_out(&move);
+    if (!status)
+        status = carry_out(&move);
+    if (experts)
+        mp_pool_count_resize(experts, status == MOEPAGE_OK);
+    return status;
 }
 
 void mp_split_abandon(struct moepage_expert_pool *experts)

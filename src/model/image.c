@@ -109,9 +109,9 @@ static moepage_status gather(const struct moepage_model *model, uint32_t layer, 
     return MOEPAGE_OK;
 }
 
-moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
-                                   uint32_t expert, uint32_t form, void *buffer, uint64_t room,
-                                   uint64_t *read_bytes)
+moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
+                                  uint32_t expert, uint32_t form, void *buffer, uint64_t room,
+                                  mp_image_read *read)
 {
     bool lossless = form == MOEPAGE_FORM_DENSE;
     if (!lossless && !mp_model_has_form(model, form))
@@ -124,10 +124,21 @@ moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t l
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the model is a shape without weights: its experts cannot be read");
     if (model->pack)
-        return mp_pack_read_image(model, layer, expert, form, buffer, read_bytes);
+        return mp_pack_read_image(model, layer, expert, form, buffer, read);
     moepage_status status = gather(model, layer, expert, buffer);
     if (!status)
-        *read_bytes = model->info.expert_bytes;
+        *read = (mp_image_read){.bytes = model->info.expert_bytes, .buffered = true};
+    return status;
+}
+
+moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t form, void *buffer, uint64_t room,
+                                   uint64_t *read_bytes)
+{
+    mp_image_read read;
+    moepage_status status = mp_model_read_cold(model, layer, expert, form, buffer, room, &read);
+    if (!status)
+        *read_bytes = read.bytes;
     return status;
 }
 

@@ -55,6 +55,12 @@ typedef struct mp_image {
     uint64_t skew; /* mp_model_read_image puts it this far into its buffer */
 } mp_image;
 
+/* What reading an image took. */
+typedef struct mp_image_read {
+    uint64_t bytes; /* out of storage */
+    bool buffered;  /* any of it through the page cache, or out of the model's memory or callback */
+} mp_image_read;
+
 struct moepage_model {
     mp_handle handle;
     _Atomic uint32_t users;  /* expert pools */
@@ -133,9 +139,13 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
                          uint32_t form, mp_image_part *parts);
 
 /* Reads an image into buffer[skew ..), checks it against its checksum and, for EXPH, that decoding
- * cannot fail. Direct I/O where the file system allows. Blocks; any thread. *read_bytes is what
- * was read from storage. IO, FORMAT (the sentence names file, section, layer and expert), CALLBACK.
+ * cannot fail. Direct I/O where the file system allows. Blocks; any thread. *read is written on
+ * success. IO, FORMAT (the sentence names file, section, layer and expert), CALLBACK.
  * A sentence is left in mp_last_error of the calling thread. */
+moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
+                                  uint32_t expert, uint32_t form, void *buffer, uint64_t room,
+                                  mp_image_read *read);
+/* The same for who asks for the bytes alone. */
 moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
                                    uint32_t expert, uint32_t form, void *buffer, uint64_t room,
                                    uint64_t *read_bytes);

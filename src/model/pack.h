@@ -98,11 +98,11 @@ uint64_t mp_pack_elements(const moepage_expert_tensor *tensor);
 void mp_pack_parts_of(const struct moepage_model *model, uint32_t form,
                       const mp_pack_record *record, mp_image_part *parts);
 
-/* What mp_model_read_image and mp_model_check_mapped do for a pack that has the form, or for DENSE
+/* What mp_model_read_cold and mp_model_check_mapped do for a pack that has the form, or for DENSE
  * that it has to decode; the buffer is page-aligned and large enough. */
 moepage_status mp_pack_read_image(const struct moepage_model *model, uint32_t layer,
                                   uint32_t expert, uint32_t form, void *buffer,
-                                  uint64_t *read_bytes);
+                                  mp_image_read *read);
 moepage_status mp_pack_check_mapped(const struct moepage_model *model, uint32_t layer,
                                     uint32_t expert, uint32_t form);
 

@@ -40,7 +40,8 @@ static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset
 /* Direct reads need their buffer, place and size aligned, which all calls here are. A file system
  * may refuse them all the same, then the page cache serves; so it does behind a short read, which
  * can end anywhere. */
-static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, unsigned char *out)
+static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, unsigned char *out,
+                                 bool *buffered)
 {
     uint64_t done = 0;
     if (atomic_load_explicit(&pack->direct, memory_order_relaxed)) {
@@ -54,6 +55,7 @@ static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, uns
         else
             done = (uint64_t)got;
     }
+    *buffered = done < n;
     while (done < n) {
         ssize_t got = read_some(pack->fd, out + done, n - done, offset + done);
         if (got < 0)
@@ -120,18 +122,19 @@ moepage_status mp_pack_check_mapped(const struct moepage_model *model, uint32_t 
 
 /* Reads the pages around a record and checks it; its bytes are then at out[offset % page). */
 static moepage_status read_record(const struct moepage_model *model, uint32_t form, uint64_t key,
-                                  unsigned char *out, uint64_t *read_bytes)
+                                  unsigned char *out, mp_image_read *read)
 {
     mp_pack_record record = mp_pack_record_of(&model->pack->forms[form], key);
     uint64_t skew = record.offset % MP_PACK_PAGE;
     assert((uintptr_t)out % MP_PACK_PAGE == 0);
     uint64_t n = mp_pack_round_up(skew + record.bytes, MP_PACK_PAGE);
-    moepage_status status = read_pages(model->pack, record.offset - skew, n, out);
+    bool buffered;
+    moepage_status status = read_pages(model->pack, record.offset - skew, n, out, &buffered);
     if (!status)
         status = check_record(model, form, &record, out + skew);
     if (status)
         return fail_in_record(status, model, form, key);
-    *read_bytes = n;
+    *read = (mp_image_read){.bytes = n, .buffered = buffered};
     return MOEPAGE_OK;
 }
 
@@ -152,7 +155,7 @@ static moepage_status expand(const struct moepage_model *model, const mp_pack_re
 }
 
 static moepage_status read_zstd(const struct moepage_model *model, uint64_t key,
-                                unsigned char *slot, uint64_t *read_bytes)
+                                unsigned char *slot, mp_image_read *read)
 {
     const mp_pack_form *of = &model->pack->forms[MOEPAGE_FORM_DENSE];
     mp_pack_record record = mp_pack_record_of(of, key);
@@ -163,7 +166,7 @@ static moepage_status read_zstd(const struct moepage_model *model, uint64_t key,
                          (unsigned long long)model->info.expert_bytes);
         goto done;
     }
-    status = read_record(model, MOEPAGE_FORM_DENSE, key, frame.bytes, read_bytes);
+    status = read_record(model, MOEPAGE_FORM_DENSE, key, frame.bytes, read);
     if (status)
         goto done;
     status = expand(model, &record, frame.bytes + record.offset % MP_PACK_PAGE, planes.bytes);
@@ -197,7 +200,7 @@ void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part 
 }
 
 static moepage_status read_decoded(const struct moepage_model *model, uint64_t key,
-                                   unsigned char *slot, uint64_t *read_bytes)
+                                   unsigned char *slot, mp_image_read *read)
 {
     const mp_pack_form *of = &model->pack->forms[MOEPAGE_FORM_EXPH];
     mp_pack_record record = mp_pack_record_of(of, key);
@@ -206,7 +209,7 @@ static moepage_status read_decoded(const struct moepage_model *model, uint64_t k
     if (!mp_bounce_alloc(of->room, &image))
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to decode an expert of %llu bytes",
                        (unsigned long long)model->info.expert_bytes);
-    moepage_status status = read_record(model, MOEPAGE_FORM_EXPH, key, image.bytes, read_bytes);
+    moepage_status status = read_record(model, MOEPAGE_FORM_EXPH, key, image.bytes, read);
     if (!status) {
         mp_pack_parts_of(model, MOEPAGE_FORM_EXPH, &record, parts);
         mp_pack_decode_exph(model, parts, image.bytes + record.offset % MP_PACK_PAGE, slot);
@@ -216,13 +219,12 @@ static moepage_status read_decoded(const struct moepage_model *model, uint64_t k
 }
 
 moepage_status mp_pack_read_image(const struct moepage_model *model, uint32_t layer,
-                                  uint32_t expert, uint32_t form, void *buffer,
-                                  uint64_t *read_bytes)
+                                  uint32_t expert, uint32_t form, void *buffer, mp_image_read *read)
 {
     uint64_t key = mp_pack_key(model, layer, expert);
     const mp_pack_form *of = &model->pack->forms[form];
     if (!of->present)
-        return read_decoded(model, key, buffer, read_bytes);
-    return of->zstd ? read_zstd(model, key, buffer, read_bytes)
-                    : read_record(model, form, key, buffer, read_bytes);
+        return read_decoded(model, key, buffer, read);
+    return of->zstd ? read_zstd(model, key, buffer, read)
+                    : read_record(model, form, key, buffer, read);
 }

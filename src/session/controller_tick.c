@@ -343,6 +343,7 @@ static uint32_t give_up(struct moepage_controller *controller)
 {
     controller->attempts = 0;
     controller->refused++;
+    mp_pool_count_resize(controller->experts, false);
     controller->planned = false;
     mp_split_abandon(controller->experts);
     return MOEPAGE_CONTROL_REFUSED;
@@ -360,6 +361,7 @@ static moepage_status attempt(struct moepage_controller *controller, const mp_sc
     if (!status) {
         controller->attempts = 0;
         controller->moves++;
+        mp_pool_count_resize(controller->experts, true);
         controller->placed = true;
         *outcome = MOEPAGE_CONTROL_MOVED;
         return MOEPAGE_OK;

@@ -30,6 +30,15 @@ static void charge(mp_run *run, uint64_t *counter)
     run->clock_ns = now;
 }
 
+/* The same where it went to waiting for an expert. */
+static void charge_stall(mp_run *run, const mp_hold *hold)
+{
+    moepage_session_stats *stats = &run->session->step_stats;
+    uint64_t before = stats->stall_ns;
+    charge(run, &stats->stall_ns);
+    *mp_session_stall_cause(stats, hold) += stats->stall_ns - before;
+}
+
 static moepage_status launch(struct moepage_session *session, uint32_t shard, mp_kernel kernel,
                              const void *args)
 {
@@ -204,7 +213,7 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
         if (status)
             break;
         status = mp_pool_wait(session->pool, hold, mp_session_reader(session, hold->shard));
-        charge(run, &session->step_stats.stall_ns);
+        charge_stall(run, hold);
         if (!status && !session->async)
             status = take_landed(run, group, i + 1);
         if (!status)

@@ -39,7 +39,9 @@ moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, 
             mp_lying_mark(session->pool, holds, group->n_entries,
                           session->operands.pieces.supported);
         moepage_status status = mp_pool_hold_rest(session->pool, holds, group->n_entries);
-        session->step_stats.stall_ns += mp_session_now_ns(session) - began_ns;
+        uint64_t took_ns = mp_session_now_ns(session) - began_ns;
+        session->step_stats.stall_ns += took_ns;
+        session->step_stats.stall_slot_ns += took_ns;
         if (status)
             return status;
     }
@@ -93,18 +95,21 @@ void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
 static moepage_status wait_for_group(struct moepage_session *session, const mp_flight *flight)
 {
     const mp_group *group = &flight->groups[flight->group];
-    uint64_t began_ns = 0;
+    moepage_session_stats *stats = &session->step_stats;
+    uint64_t since_ns = 0;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = 0; i < group->n_entries && !status; i++) {
         mp_hold *hold = &flight->holds[group->first_entry + i];
         if (hold->ready)
             continue;
-        if (!began_ns)
-            began_ns = mp_session_now_ns(session);
+        if (!since_ns)
+            since_ns = mp_session_now_ns(session);
         status = mp_pool_wait(session->pool, hold, mp_session_reader(session, hold->shard));
+        uint64_t now_ns = mp_session_now_ns(session);
+        stats->stall_ns += now_ns - since_ns;
+        *mp_session_stall_cause(stats, hold) += now_ns - since_ns;
+        since_ns = now_ns;
     }
-    if (began_ns)
-        session->step_stats.stall_ns += mp_session_now_ns(session) - began_ns;
     return status;
 }
 

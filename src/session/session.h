@@ -138,6 +138,14 @@ static inline uint64_t mp_session_align(uint64_t bytes)
     return (bytes + 63) & ~(uint64_t)63;
 }
 
+/* Which cause the time goes to that a session waits for an expert. */
+static inline uint64_t *mp_session_stall_cause(moepage_session_stats *stats, const mp_hold *hold)
+{
+    if (hold->cold)
+        return &stats->stall_cold_ns;
+    return hold->kind == MP_HOLD_LATE ? &stats->stall_late_ns : &stats->stall_load_ns;
+}
+
 /* The clock of a session's stalls and steps. */
 static inline uint64_t mp_session_now_ns(const struct moepage_session *session)
 {
@@ -169,8 +177,6 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
 moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
                                const int32_t *experts, uint32_t n);
 moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer);
-/* The first published form of moepage_session_stats ends before this. */
-#define MP_STATS_MIN_BYTES offsetof(moepage_session_stats, streamed_layers)
 moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats);
 /* STATE, and the step stays open, while the stream of an open plan is being captured. */
 moepage_status mp_session_cancel(struct moepage_session *session);

@@ -153,6 +153,8 @@ moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
     moepage_session_stats *stats = session->step_open ? &session->step_stats : &session->stats;
     stats->hint_experts += mp_pool_want(pool, &session->client, session->order, n,
                                         session->step_open && session->all_scan);
+    if (!session->step_open)
+        mp_pool_publish_stats(&session->client, &session->stats);
     return MOEPAGE_OK;
 }
 
@@ -196,42 +198,14 @@ moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer
     return status;
 }
 
-static void add_stats(moepage_session_stats *sum, const moepage_session_stats *one)
-{
-    sum->steps += one->steps;
-    sum->tokens += one->tokens;
-    sum->layers += one->layers;
-    sum->routed += one->routed;
-    sum->hits += one->hits;
-    sum->misses += one->misses;
-    sum->late += one->late;
-    sum->groups += one->groups;
-    sum->demand_bytes += one->demand_bytes;
-    sum->stall_ns += one->stall_ns;
-    sum->compute_ns += one->compute_ns;
-    sum->wall_ns += one->wall_ns;
-    sum->hint_experts += one->hint_experts;
-    sum->streamed_layers += one->streamed_layers;
-    sum->regime_changes += one->regime_changes;
-    sum->low_experts += one->low_experts;
-    sum->low_rows += one->low_rows;
-    sum->host_experts += one->host_experts;
-    sum->remap_layers += one->remap_layers;
-    sum->remap_before += one->remap_before;
-    sum->remap_after += one->remap_after;
-    sum->remap_tokens += one->remap_tokens;
-    sum->remap_rows += one->remap_rows;
-    sum->remap_ns += one->remap_ns;
-    sum->predict_refused += one->predict_refused;
-}
-
 /* `whole`: every layer came to its end. */
 static void close_step(struct moepage_session *session, bool whole)
 {
     session->step_stats.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
     mp_predicting_end(session, whole);
     mp_session_tell_step(session);
-    add_stats(&session->stats, &session->step_stats);
+    mp_stats_add(&session->stats, &session->step_stats);
+    mp_pool_publish_stats(&session->client, &session->stats);
     session->step_open = false;
     if (session->kv)
         mp_kv_pool_end_step(session->kv, &session->kv_reader, session->benches[0].last);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints what the compiler makes of every type and constant of the headers in include/,
-# of which moepage_cuda.h includes the other:
+# Prints what the compiler makes of every type and constant of the headers in include/, or in the
+# folder given, of which moepage_cuda.h, where there is one, includes the other:
 #
 #   type NAME SIZE          a public scalar type
 #   struct NAME SIZE        followed by its fields
@@ -13,22 +13,25 @@
 set -eu
 LC_ALL=C; export LC_ALL
 CC=${CC:-cc}
+include=${1:-include} header=moepage_cuda.h
+[ -e "$include/$header" ] || header=moepage.h
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 {
     echo '#include <stdio.h>'
-    echo '#include "moepage_cuda.h"'
+    echo "#include \"$header\""
     echo 'int main(void) {'
-    "$CC" -std=c11 -E -P -include stddef.h -include stdint.h include/moepage_cuda.h | tr '\n' ' ' |
+    "$CC" -std=c11 -E -P -include stddef.h -include stdint.h "$include/$header" | tr '\n' ' ' |
         awk '
         function constant(name) {
             printf "printf(\"constant %s %%lld\\n\", (long long)%s);\n", name, name }
         # The declared name is the last identifier in front of an array bound or the end.
-        function field(type, text,    name) {
-            gsub(/ +/, " ", text); sub(/^ /, "", text)
-            name = text; sub(/ *(\[[^]]*\] *)*$/, "", name); sub(/.*[^A-Za-z0-9_]/, "", name)
-            sub(" ?" name, "", text)
+        function field(type, text,    name, bounds) {
+            gsub(/ +/, " ", text); gsub(/^ | $/, "", text)
+            match(text, / ?([[][^]]*[]] ?)*$/); bounds = substr(text, RSTART)
+            name = text = substr(text, 1, RSTART - 1); sub(/.*[^A-Za-z0-9_]/, "", name)
+            sub(/ ?[A-Za-z0-9_]+$/, "", text); text = text bounds
             printf "printf(\"field %s.%s %%zu %%zu %s\\n\", ", type, name, text
             printf "offsetof(%s, %s), sizeof(((%s *)0)->%s));\n", type, name, type, name }
         BEGIN { declaration = "enum *[{][^}]*[}]|typedef struct moepage_[a-z_]* *[{][^}]*[}]|" \
@@ -55,10 +58,10 @@ trap 'rm -rf "$work"' EXIT
                   name = part; sub(/;$/, "", name); sub(/.* /, "", name)
                   printf "printf(\"type %s %%zu\\n\", sizeof(%s));\n", name, name
               } } }'
-    sed -n 's/^#define \(MOEPAGE_[A-Z0-9_]*\) .*/\1/p' include/*.h |
+    sed -n 's/^#define \(MOEPAGE_[A-Z0-9_]*\) .*/\1/p' "$include"/*.h |
         grep -v -e '^MOEPAGE_VERSION' -e '^MOEPAGE_API$' |
         sed 's/.*/printf("constant & %lld\\n", (long long)&);/'
     echo 'return 0; }'
 } >"$work/layout.c"
-"$CC" -std=c11 -Iinclude "$work/layout.c" -o "$work/layout"
+"$CC" -std=c11 "-I$include" "$work/layout.c" -o "$work/layout"
 "$work/layout"

@@ -94,6 +94,8 @@ static const bad_case bad_cases[] = {
     {"experts_it_cannot_run", "gpt_oss",
      ARGUMENTS("--model", "tests/data/hf/gpt_oss", "--tokens", "1")},
     {"logits_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--logits-out", "nowhere/logits")},
+    {"metrics_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--metrics", "nowhere/metrics")},
+    {"metrics_between_json", "--metrics", ARGUMENTS(RUN, "--json", "--metrics", "-")},
     {"trace_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--trace-out", "nowhere/trace")},
 };
 

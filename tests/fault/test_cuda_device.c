@@ -191,6 +191,7 @@ static bool has_another_way(sim_cuda_call call)
     case SIM_mem_create:
     case SIM_mem_map:
     case SIM_mem_set_access:
+    case SIM_host_register: /* out of memory alone */
     case SIM_error_name:
     case SIM_error_string: return true;
     default: return false;

@@ -348,6 +348,8 @@ static void test_controller_gives_a_move_up_that_an_open_plan_holds(void **state
     assert_int_equal(control_rig_tick(&f).outcome, MOEPAGE_CONTROL_MOVED);
     control_rig_expect(&f, 24, 72);
     assert_int_equal(control_rig_info(&f).refused, 1);
+    assert_int_equal(pool_rig_info(&f.pools).resizes_refused, 1);
+    assert_int_equal(pool_rig_info(&f.pools).resizes, 1);
     assert_int_equal(moepage_session_destroy(other), MOEPAGE_OK);
     control_rig_close(&f);
 }

@@ -72,9 +72,12 @@ static void test_device_open_refuses_bad_arguments(void **state)
     assert_int_equal(moepage_device_open("host", &config, NULL), MOEPAGE_E_ARGUMENT);
     assert_int_equal(moepage_device_open("host", NULL, &device), MOEPAGE_E_BUDGET);
     assert_int_equal(moepage_device_open("toaster", &config, &device), MOEPAGE_E_NOT_FOUND);
-    config.reserved = 1;
+    config.ranges = 2;
     assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_ARGUMENT);
-    config.reserved = 0;
+    config.ranges = 1;
+    assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_UNSUPPORTED);
+    assert_non_null(strstr(moepage_last_error(), "\"host\""));
+    config.ranges = 0;
     config.io_threads = 65;
     assert_int_equal(moepage_device_open("host", &config, &device), MOEPAGE_E_ARGUMENT);
     config.struct_size = 8;

@@ -108,6 +108,40 @@ static void test_pack_read_goes_on_where_direct_reads_are_refused(void **state)
     assert_int_equal(moepage_model_close(pack), MOEPAGE_OK);
 }
 
+/* Whoever reads is told which way it went. */
+static void test_pack_read_says_whether_the_page_cache_was_in_it(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t forms, form;
+        int32_t cold_level;
+    } kinds[] = {
+        {PACK_FORM(DENSE), MOEPAGE_FORM_DENSE, 0},
+        {PACK_FORM(DENSE), MOEPAGE_FORM_DENSE, 3},
+        {PACK_FORM(EXPH), MOEPAGE_FORM_DENSE, 0},
+        {PACK_FORM(EXPH), MOEPAGE_FORM_EXPH, 0},
+    };
+    pack_source_open(&source);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const uint32_t form = kinds[k].form;
+        calls.refused = false;
+        write_pack(path, kinds[k].forms, kinds[k].cold_level);
+        moepage_model *pack = pack_open(path);
+        const uint64_t room = mp_model_image_room(pack, form);
+        unsigned char *buffer = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+        assert_non_null(buffer);
+        for (int refused = 0; refused < 2; refused++) {
+            mp_image_read read;
+            calls.refused = refused;
+            assert_int_equal(mp_model_read_cold(pack, 1, 1, form, buffer, room, &read), MOEPAGE_OK);
+            assert_int_equal(read.buffered, refused);
+            assert_int_equal(read.bytes % 4096, 0);
+        }
+        free(buffer);
+        assert_int_equal(moepage_model_close(pack), MOEPAGE_OK);
+    }
+}
+
 /* The same shape and sizes, other weights: a reader that mixes the two finds other checksums. */
 static void test_pack_read_keeps_to_the_file_that_was_opened(void **state)
 {
@@ -264,6 +298,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make, unmake)
     const struct CMUnitTest tests[] = {
         CASE(test_pack_read_goes_on_where_direct_reads_are_refused),
+        CASE(test_pack_read_says_whether_the_page_cache_was_in_it),
         CASE(test_pack_read_keeps_to_the_file_that_was_opened),
         CASE(test_pack_read_fills_the_padding_of_slots),
         CASE(test_pack_read_refuses_a_second_frame),

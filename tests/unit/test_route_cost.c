@@ -216,8 +216,8 @@ static void await_probes(void)
     }
 }
 
-/* One step of several tokens; routing and retiring, and nothing else, is metered. */
-static bool metered_step(moepage_session *session, uint64_t *random, bool with_plan)
+/* The layers of a step of several tokens; routing and retiring, and nothing else, is metered. */
+static bool metered_layers(moepage_session *session, uint64_t *random, bool with_plan)
 {
     int32_t ids[TOKENS * TOP_K];
     float weights[TOKENS * TOP_K];
@@ -235,7 +235,13 @@ static bool metered_step(moepage_session *session, uint64_t *random, bool with_p
         ok = ok && moepage_session_retire(session, l) == MOEPAGE_OK;
         armed = false;
     }
-    return ok && moepage_session_end(session, NULL) == MOEPAGE_OK;
+    return ok;
+}
+
+static bool metered_step(moepage_session *session, uint64_t *random, bool with_plan)
+{
+    return metered_layers(session, random, with_plan) &&
+           moepage_session_end(session, NULL) == MOEPAGE_OK;
 }
 
 /* ---- counting ---- */
@@ -294,6 +300,32 @@ static void test_route_cost_has_no_allocation_and_no_lock(void **state)
         assert_int_equal(info.misses, LAYERS * EXPERTS);
         close_session(session);
     }
+}
+
+/* While its log of hits is less than half full, which it is when the log has just been read. */
+static void test_route_cost_of_a_steps_end_is_no_lock_either(void **state)
+{
+    (void)state;
+    skip_if_sanitized(__func__);
+    pool_rig_config pool = {0};
+    moepage_session *session = open_session(MOEPAGE_PREFETCH_OFF, 0, &pool);
+    moepage_session_stats stats = {.struct_size = sizeof stats};
+    uint64_t random = 5;
+    load_everything(session);
+    allocations = locks = 0;
+    for (uint32_t step = 0; step < 100; step++) {
+        (void)pool_rig_info(&rig);
+        assert_true(metered_layers(session, &random, step % 2));
+        armed = true;
+        moepage_status status = moepage_session_end(session, &stats);
+        armed = false;
+        assert_int_equal(status, MOEPAGE_OK);
+    }
+    assert_int_equal(allocations, 0);
+    assert_int_equal(locks, 0);
+    assert_int_equal(moepage_expert_pool_get_stats(rig.pool, &stats), MOEPAGE_OK);
+    assert_true(stats.steps >= 100);
+    close_session(session);
 }
 
 /* ---- system calls ---- */
@@ -383,6 +415,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_route_cost_is_metered),
         cmocka_unit_test(test_route_cost_has_no_allocation_and_no_lock),
+        cmocka_unit_test(test_route_cost_of_a_steps_end_is_no_lock_either),
         cmocka_unit_test(test_route_cost_has_no_system_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,35 @@
+/* ranges.h — names for NVIDIA's profilers (NVTX): what a thread hands to the driver between push and
+ * pop is shown under the name, there and on the GPU. Off, as it is by default, a range costs one
+ * comparison with NULL. */
+#ifndef MP_CUDA_RANGES_H
+#define MP_CUDA_RANGES_H
+
+#include <stdint.h>
+
+/* Of one thread, nested. `amount` is shown beside the name: bytes, experts or jobs. */
+typedef struct mp_cuda_ranges {
+    void (*push)(const char *name, uint64_t amount);
+    void (*pop)(void);
+} mp_cuda_ranges;
+
+#define MP_CUDA_RANGE_DEMAND "demand transfer"
+#define MP_CUDA_RANGE_PREFETCH "prefetch transfer"
+#define MP_CUDA_RANGE_DECODE "decode"
+#define MP_CUDA_RANGE_EXPERTS "experts"
+
+/* NVTX's; NULL where the module was built without the toolkit's header. */
+const mp_cuda_ranges *mp_cuda_ranges_find(void);
+
+static inline void mp_cuda_push(const mp_cuda_ranges *ranges, const char *name, uint64_t amount)
+{
+    if (ranges && name)
+        ranges->push(name, amount);
+}
+
+static inline void mp_cuda_pop_range(const mp_cuda_ranges *ranges, const char *name)
+{
+    if (ranges && name)
+        ranges->pop();
+}
+
+#endif
