@@ -17,6 +17,24 @@ links_resolve() {
 }
 check "every relative link in a document leads to a file" links_resolve
 
+# Headings as links name them: lower case, hyphens for spaces, nothing but letters, digits, - and _.
+anchors() {
+    awk '/^```/ { code = !code } !code && /^#+ / {
+             sub(/^#+ /, ""); s = tolower($0); gsub(/[^a-z0-9 _-]/, "", s); gsub(/ /, "-", s); print s }' "$1"
+}
+headings_resolve() {
+    for document in $(documents); do
+        for link in $(grep -o ']([^)]*#[^)]*)' "$document" | sed 's/^](//; s/)$//' | grep -v '^[a-z]*:'); do
+            target=${link%%#*}
+            [ -n "$target" ] && target=$(dirname "$document")/$target || target=$document
+            case $target in *.md) ;; *) continue ;; esac
+            anchors "$target" | grep -qxF "${link#*#}" || echo "$document: no such heading: $link"
+        done
+    done | grep . && return 1
+    return 0
+}
+check "every link to a heading leads to one" headings_resolve
+
 statuses() {
     sed -n 's/^ *\(MOEPAGE_\(OK\|E_[A-Z_]*\)\) = \(-\{0,1\}[0-9]*\).*/\1 \3/p' include/moepage.h
 }
