@@ -1,0 +1,155 @@
+"""`Model`: a checkpoint, a pack, or expert banks that the caller holds."""
+import ctypes
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+
+from . import _abi, errors, library
+from ._info import FormInfo, ModelInfo
+from .device import Log, log_callback, logger
+from .dtypes import DType, dtype
+from .enums import Form, Role, choose
+from .handles import Handle, State
+from .structs import make, report
+from .tensors import Scope, Tensor, empty
+
+MAX_NAME = 1024
+
+
+@dataclass(frozen=True)
+class ExpertTensor:
+    """One tensor of every expert: `bytes` and `offset` say where it lies in an expert's slot."""
+
+    role: Role
+    dtype: DType
+    shape: Tuple[int, ...]
+    bytes: int = 0
+    offset: int = 0
+
+
+class Model(Handle):
+    """Opens a Hugging Face checkpoint folder or a .moepack file.
+
+    `Model.from_banks` takes experts that lie in memory, `Model.from_reader` a function that reads
+    them. Any thread may use a model. Closing it is Busy while pools, or arrays of its tensors,
+    live.
+    """
+
+    def __init__(self, path: "Union[str, os.PathLike[str]]", *, log: Log = logger) -> None:
+        lib = library.get()
+        callback = log_callback(log)
+        config = make(_abi.moepage_model_config, log=callback)
+        out = ctypes.c_void_p()
+        lib.moepage_model_open(os.fsencode(path), ctypes.byref(config), ctypes.byref(out))
+        self._opened(lib, out.value, (callback,))
+
+    def _opened(self, lib: Any, raw: Optional[int], keep: Tuple[Any, ...]) -> None:
+        assert raw is not None
+        state = State("model", lib, lib.moepage_model_close, raw, keep=keep)
+        self._own(state)
+        with state:
+            self.info = report(lib.moepage_model_get_info, ModelInfo, raw)
+            self.expert_tensors = self._expert_tensors(raw)
+        self._scope = Scope("the model", (state,))
+
+    @classmethod
+    def from_banks(cls, layers: Any, *, top_k: int, **about: Any) -> "Model":
+        """A model of experts in the caller's memory, which is paged from where it lies.
+
+        `layers` has one mapping per MoE layer, from a role ("gate_up", "gate", "up", "down",
+        "gate_up_bias", ...) to an array [experts, ...], or a sequence of `experts` arrays. Arrays
+        may be of NumPy, torch, or anything with DLPack or a buffer, and are kept alive. `about`:
+        see moepage.banks.describe.
+        """
+        from . import banks
+        return cls._from_banks(*banks.of_arrays(layers, top_k=top_k, **about))
+
+    @classmethod
+    def from_reader(cls, read: Callable[..., Any], *, tensors: Any, moe_layers: int, experts: int,
+                    top_k: int, **about: Any) -> "Model":
+        """A model of experts that `read(layer, expert, tensor, offset, out)` brings.
+
+        It returns an array or buffer of `len(out)` bytes, a tensor's from byte `offset` on, or
+        fills `out`, a writable memoryview that is good for the call. It runs on the library's
+        threads, at times on several at once, and must not call the library. What it raises becomes
+        the cause of a CallbackError.
+        `tensors` lists (role, dtype, shape) of an expert's tensors, which `tensor` indexes.
+        """
+        from . import banks
+        return cls._from_banks(*banks.of_reader(read, tensors, moe_layers=moe_layers,
+                                                experts=experts, top_k=top_k, **about))
+
+    @classmethod
+    def _from_banks(cls, struct: Any, keep: Tuple[Any, ...], log: Log) -> "Model":
+        self = cls.__new__(cls)
+        lib = library.get()
+        callback = log_callback(log)
+        config = make(_abi.moepage_model_config, log=callback)
+        out = ctypes.c_void_p()
+        lib.moepage_model_open_banks(ctypes.byref(struct), ctypes.byref(config), ctypes.byref(out))
+        self._opened(lib, out.value, keep + (callback,))
+        failures = next((each for each in keep if hasattr(each, "maxlen")), None)
+        if failures is not None:
+            self._state.failures = failures
+        return self
+
+    def _expert_tensors(self, raw: int) -> Tuple[ExpertTensor, ...]:
+        n = self.info.expert_tensors
+        out = (_abi.moepage_expert_tensor * n)()
+        self._state.library.moepage_model_get_expert_tensors(raw, out, n)
+        return tuple(ExpertTensor(Role(each.role), dtype(each.dtype),
+                                  tuple(each.shape[:each.rank]), each.bytes, each.offset)
+                     for each in out)
+
+    @property
+    def config(self) -> Optional[Dict[str, Any]]:
+        """The checkpoint's config.json, parsed; None where there is none."""
+        with self._state as raw:
+            text = self._state.library.moepage_model_config_json(raw)
+        return None if text is None else json.loads(text)
+
+    def layer_index(self, moe_layer: int) -> int:
+        """The transformer layer that a MoE layer is."""
+        with self._state as raw:
+            found = self._state.library.moepage_model_layer_index(raw, moe_layer)
+        if found < 0:
+            raise IndexError("MoE layer %d of %d" % (moe_layer, self.info.moe_layers))
+        return found
+
+    def form(self, form: Union[Form, str, int]) -> FormInfo:
+        """Whether and how big its experts are in one form."""
+        with self._state as raw:
+            return report(self._state.library.moepage_model_get_form, FormInfo, raw,
+                          choose(Form, form, "form"))
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the checkpoint that is never paged, where it lies; KeyError's kin NotFound
+        where there is none."""
+        view = make(_abi.moepage_tensor_view)
+        with self._state as raw:
+            self._state.library.moepage_model_find_tensor(raw, name.encode(), ctypes.byref(view))
+        return Tensor(view.data, view.shape[:view.rank], dtype(view.dtype), readonly=True,
+                      faults=True, scope=self._scope, keep=self)
+
+    def tensor_names(self) -> Iterator[str]:
+        """The names of the tensors that are never paged."""
+        out = ctypes.create_string_buffer(MAX_NAME)
+        index = 0
+        while True:
+            with self._state as raw:
+                try:
+                    self._state.library.moepage_model_get_tensor_name(raw, index, out, MAX_NAME)
+                except errors.NotFound:
+                    return
+            yield out.value.decode()
+            index += 1
+
+    def read_expert(self, layer: int, expert: int) -> List[Tensor]:
+        """A copy of one expert's tensors, read and checked; in the order of `expert_tensors`."""
+        slot = empty((self.info.slot_bytes,), "u8")
+        with self._state as raw:
+            self._state.library.moepage_model_read_expert(raw, layer, expert, slot.address,
+                                                          slot.nbytes)
+        return [Tensor(slot.address + each.offset, each.shape, each.dtype, keep=slot)
+                for each in self.expert_tensors]

@@ -1,0 +1,53 @@
+"""`Predictor`: learns which experts come next."""
+import ctypes
+import os
+from typing import Union
+
+from . import _abi
+from ._info import PredictorInfo, Rightsize
+from .handles import Handle, State, library_of
+from .model import Model
+from .structs import make, report
+
+
+class Predictor(Handle):
+    """For sessions with prefetch="predictor", which may share it.
+
+    `name` is "none", "previous", "hit-count", "gate", "coactivation" or "maps"; `distance` layers
+    ahead (0 = 3); `capacity` of "maps" in iterations (0 = 1024); `semantic_dim` of the embeddings
+    that steps will bring. Any thread may use it. Closing it is Busy while a session does.
+    """
+
+    def __init__(self, model: Model, name: str = "maps", *, distance: int = 0, capacity: int = 0,
+                 semantic_dim: int = 0) -> None:
+        lib = library_of(model)
+        config = make(_abi.moepage_predictor_config, name=name.encode(), distance=distance,
+                      capacity=capacity, semantic_dim=semantic_dim)
+        out = ctypes.c_void_p()
+        with model._state as raw:
+            lib.moepage_predictor_create(raw, ctypes.byref(config), ctypes.byref(out))
+        self._own(State("predictor", lib, lib.moepage_predictor_destroy, out.value))
+
+    @property
+    def info(self) -> PredictorInfo:
+        """What it has learnt from, now."""
+        with self._state as raw:
+            return report(self._state.library.moepage_predictor_get_info, PredictorInfo, raw)
+
+    def save(self, path: "Union[str, os.PathLike[str]]") -> None:
+        """Writes what it has learnt to a file."""
+        with self._state as raw:
+            self._state.library.moepage_predictor_save(raw, os.fsencode(path))
+
+    def load(self, path: "Union[str, os.PathLike[str]]") -> None:
+        """Takes over what one of the same name and shape saved."""
+        with self._state as raw:
+            self._state.library.moepage_predictor_load(raw, os.fsencode(path))
+
+    def rightsize(self, coverage: float = 0.0) -> Rightsize:
+        """The smallest set of experts that covers a part of the routed choices (0 = 0.99); of
+        "coactivation" alone."""
+        struct = make(_abi.moepage_rightsize, coverage=coverage)
+        with self._state as raw:
+            self._state.library.moepage_predictor_rightsize(raw, ctypes.byref(struct))
+        return Rightsize.of(struct)
