@@ -1,0 +1,141 @@
+//! A device with a byte budget.
+use std::ffi::CString;
+use std::fmt;
+use std::sync::Arc;
+
+use moepage_sys as sys;
+
+use crate::error::{check, Result};
+use crate::gate::Gate;
+use crate::handle::{closes, Handle};
+use crate::log::{Log, Logger};
+use crate::types::{c_text, text_at};
+
+/// How a device is opened. Zero is the default of everything but `budget_bytes`.
+#[derive(Default)]
+pub struct DeviceConfig {
+    /// Hard limit of device bytes, all uses together; required.
+    pub budget_bytes: u64,
+    /// Of the budget, for sessions' scratch; 0 = a sixteenth, at most 256 MiB.
+    pub workspace_bytes: u64,
+    /// Host: threads that a kernel may use; 0 = one per online CPU.
+    pub threads: u32,
+    /// Host: throttle of copies into the arena; 0 = off.
+    pub bus_bytes_per_s: u64,
+    /// Threads that read the cold tier; 0 = 4.
+    pub io_threads: u32,
+    /// CUDA: names loads, decodes and kernels to NVIDIA's profilers.
+    pub ranges: bool,
+    /// Receives the device's messages.
+    pub log: Option<Logger>,
+}
+
+/// What a device is and holds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeviceInfo<'d> {
+    /// `host`, or the name of another device.
+    pub name: &'d str,
+    /// Instruction set that kernels use.
+    pub kernels: &'d str,
+    /// Threads that kernels use.
+    pub threads: u32,
+    /// Hard limit.
+    pub budget_bytes: u64,
+    /// Experts and KV blocks are cut from this.
+    pub arena_bytes: u64,
+    /// Sessions' scratch and pools' staging are cut from this.
+    pub workspace_bytes: u64,
+    /// Held now.
+    pub used_bytes: u64,
+    /// The most ever held.
+    pub peak_bytes: u64,
+    /// Side of the arena given to experts.
+    pub arena_expert_bytes: u64,
+    /// Side of the arena given to KV blocks.
+    pub arena_kv_bytes: u64,
+    /// The throttle.
+    pub bus_bytes_per_s: u64,
+    /// Host memory that copies come from and that could not be pinned.
+    pub pageable_bytes: u64,
+}
+
+/// A device. Any thread may use it at any time.
+pub struct Device {
+    pub(crate) handle: Handle<sys::moepage_device, Log>,
+    pub(crate) gate: Arc<Gate>,
+    is_host: bool,
+}
+
+// SAFETY: docs/threading.md: devices are for any thread. Closing, which is not, takes the value.
+unsafe impl Send for Device {}
+// SAFETY: the same; what borrows a device and is set-up passes its gate.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens `host`, `cuda:N`, or `sim:FILE`, and maps its whole arena.
+    pub fn open(name: &str, config: DeviceConfig) -> Result<Self> {
+        let name: CString = c_text(name, "device")?;
+        let log = Log::new(config.log);
+        let raw = sys::moepage_device_config {
+            threads: config.threads,
+            budget_bytes: config.budget_bytes,
+            workspace_bytes: config.workspace_bytes,
+            bus_bytes_per_s: config.bus_bytes_per_s,
+            log: log.function(),
+            log_user: log.user(),
+            io_threads: config.io_threads,
+            ranges: u32::from(config.ranges),
+            ..Default::default()
+        };
+        let handle = Handle::create_keeping(log, |out| {
+            // SAFETY: all pointers are valid for the call; the log lives in the handle.
+            unsafe { sys::moepage_device_open(name.as_ptr(), &raw, out) }
+        })?;
+        let mut device = Device { handle, gate: Arc::default(), is_host: false };
+        device.is_host = device.info()?.name == "host";
+        Ok(device)
+    }
+
+    /// What it is and holds now.
+    pub fn info(&self) -> Result<DeviceInfo<'_>> {
+        let mut raw = sys::moepage_device_info::default();
+        // SAFETY: the handle is live; `raw` says its size.
+        check(unsafe { sys::moepage_device_get_info(self.raw(), &mut raw) })?;
+        Ok(DeviceInfo {
+            // SAFETY: both texts live as long as the device.
+            name: unsafe { text_at(raw.name) },
+            // SAFETY: the same.
+            kernels: unsafe { text_at(raw.kernels) },
+            threads: raw.threads,
+            budget_bytes: raw.budget_bytes,
+            arena_bytes: raw.arena_bytes,
+            workspace_bytes: raw.workspace_bytes,
+            used_bytes: raw.used_bytes,
+            peak_bytes: raw.peak_bytes,
+            arena_expert_bytes: raw.arena_expert_bytes,
+            arena_kv_bytes: raw.arena_kv_bytes,
+            bus_bytes_per_s: raw.bus_bytes_per_s,
+            pageable_bytes: raw.pageable_bytes,
+        })
+    }
+
+    /// Whether its memory is the CPU's, so that this crate can show it as slices.
+    pub fn is_host(&self) -> bool {
+        self.is_host
+    }
+
+    /// The handle, for what `moepage_sys` has and this crate has not. What is created with it must
+    /// be destroyed before the device is dropped.
+    pub fn raw(&self) -> *mut sys::moepage_device {
+        self.handle.raw()
+    }
+}
+
+closes!(Device);
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.info()).finish()
+    }
+}

@@ -1,0 +1,154 @@
+//! Callbacks serve, fail, and panic, and nothing of it crosses into C. (`resume_unwind` panics without
+//! a word on stderr.)
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use moepage::*;
+
+use crate::set_up::*;
+
+const X: [f32; HIDDEN] = [0.5; HIDDEN];
+
+fn read_model<F>(read: F) -> Model
+where
+    F: Fn(ExpertPart, &mut [u8]) -> std::result::Result<(), ReadError> + Send + Sync + 'static,
+{
+    let banks = Banks { source: Experts::Read(Box::new(read)), ..shape(Dtype::F32) };
+    Model::from_banks(banks, ModelConfig::default()).unwrap()
+}
+
+/// Serves the same numbers as banks in memory would.
+fn serve(weights: &Weights, part: ExpertPart, out: &mut [u8]) {
+    let expert = (part.layer * EXPERTS + part.expert) as usize;
+    let of = if part.tensor == 0 { &weights.gate_up } else { &weights.down };
+    let bytes = as_bytes(Dtype::F32, &of[expert]);
+    out.copy_from_slice(&bytes.as_slice()[part.offset as usize..][..out.len()]);
+}
+
+fn first_layer(session: &mut Session<'_>) -> Result<Vec<f32>> {
+    let (ids, top) = choices(1);
+    let step = session.begin(&StepInput::tokens(1, Phase::Decode))?;
+    let mut y = vec![0.0; HIDDEN];
+    let mut layer = step.route(0, &Routing::new(&ids, &top))?;
+    layer.ffn(&X, &mut y)?;
+    layer.retire()?;
+    step.end()?;
+    Ok(y)
+}
+
+#[test]
+fn serve_what_memory_serves() {
+    let weights = Arc::new(Weights::new());
+    let reading = Arc::clone(&weights);
+    let read = read_model(move |part, out| {
+        serve(&reading, part, out);
+        Ok(())
+    });
+    let held = weights.model(Dtype::F32);
+    let outputs: Vec<_> = [&read, &held]
+        .iter()
+        .map(|model| {
+            let device = device();
+            let pool = pool(&device, model, 4);
+            let mut session = session(&pool);
+            first_layer(&mut session).unwrap()
+        })
+        .collect();
+    assert_eq!(outputs[0], outputs[1]);
+}
+
+#[test]
+fn that_fail_are_errors_with_their_text() {
+    let broken = Arc::new(AtomicBool::new(true));
+    let (weights, switch) = (Weights::new(), Arc::clone(&broken));
+    let model = read_model(move |part, out| {
+        if switch.load(Ordering::SeqCst) {
+            return Err(format!("no disk for expert {}", part.expert).into());
+        }
+        serve(&weights, part, out);
+        Ok(())
+    });
+    let device = device();
+    let pool = pool(&device, &model, 4);
+    let mut session = session(&pool);
+    let error = first_layer(&mut session).unwrap_err();
+    assert_eq!(error.status(), Status::Callback);
+    assert!(error.text().contains("no disk for expert"), "{error}");
+    assert!(model.take_panic().is_none());
+
+    broken.store(false, Ordering::SeqCst);
+    let y = first_layer(&mut session).unwrap();
+    assert!(y.iter().any(|&v| v != 0.0));
+}
+
+#[test]
+fn that_panic_are_errors_and_leave_the_panic() {
+    let model = read_model(|_, _| resume_unwind(Box::new("the reader is lost")));
+    let device = device();
+    let pool = pool(&device, &model, 4);
+    let mut session = session(&pool);
+    for _ in 0..2 {
+        let error = first_layer(&mut session).unwrap_err();
+        assert_eq!(error.status(), Status::Callback);
+        assert!(error.text().contains("panicked: the reader is lost"), "{error}");
+    }
+    let pinned = pool.pin(0, 0).unwrap_err();
+    assert_eq!(pinned.status(), Status::Callback);
+    let panic = model.take_panic().unwrap();
+    assert_eq!(*panic.downcast::<&str>().unwrap(), "the reader is lost");
+    assert!(model.take_panic().is_none());
+}
+
+#[test]
+fn live_as_long_as_their_model() {
+    let counter = Arc::new(());
+    let kept = Arc::clone(&counter);
+    let model = read_model(move |_, out| {
+        let _kept = &kept;
+        out.fill(0);
+        Ok(())
+    });
+    assert_eq!(Arc::strong_count(&counter), 2);
+    drop(model);
+    assert_eq!(Arc::strong_count(&counter), 1);
+}
+
+#[test]
+fn of_packs_tell_and_end_them() {
+    let model = Weights::new().model(Dtype::Bf16);
+    let (whole, ended, lost) = (File::new("whole"), File::new("ended"), File::new("lost"));
+    let calls = AtomicUsize::new(0);
+    let config = PackConfig { forms: vec![Form::Dense], ..Default::default() };
+    model
+        .write_pack_telling(&whole.0, &config, |done, total| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            assert!(done <= total);
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(calls.load(Ordering::SeqCst) > 0 && whole.0.exists());
+
+    let stop = |_, _| std::ops::ControlFlow::Break(());
+    let stopped = model.write_pack_telling(&ended.0, &config, stop);
+    assert_eq!(status(stopped), Status::Callback);
+    assert!(!ended.0.exists());
+
+    let panicking = catch_unwind(AssertUnwindSafe(|| {
+        model.write_pack_telling(&lost.0, &config, |_, _| resume_unwind(Box::new("enough")))
+    }));
+    assert_eq!(*panicking.unwrap_err().downcast::<&str>().unwrap(), "enough");
+    assert!(!lost.0.exists());
+}
+
+#[test]
+fn of_logs_live_as_long_as_their_device() {
+    let counter = Arc::new(());
+    let kept = Arc::clone(&counter);
+    let log: Logger = Box::new(move |_, _| drop(Arc::clone(&kept)));
+    let config = DeviceConfig { budget_bytes: 1 << 20, log: Some(log), ..Default::default() };
+    let device = Device::open("host", config).unwrap();
+    assert_eq!(Arc::strong_count(&counter), 2);
+    device.close().unwrap();
+    assert_eq!(Arc::strong_count(&counter), 1);
+}

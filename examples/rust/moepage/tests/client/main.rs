@@ -1,0 +1,9 @@
+//! What the wrapper promises, against small models with known numbers.
+mod callbacks;
+mod ffn;
+mod files;
+mod kv;
+mod misuse;
+mod set_up;
+mod tensors;
+mod threads;
