@@ -1,0 +1,151 @@
+package moepage
+
+/*
+#include <stdlib.h>
+#include "moepage.h"
+
+extern void moepageGoLog(void *user, int32_t level, char *text);
+extern int32_t moepageGoRead(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
+                             uint64_t offset, uint64_t bytes, void *out);
+extern int32_t moepageGoProgress(void *user, uint64_t done, uint64_t total);
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime/cgo"
+	"runtime/debug"
+	"sync"
+	"unsafe"
+)
+
+// LogLevel is how grave a message is.
+type LogLevel int32
+
+const (
+	LogError   LogLevel = C.MOEPAGE_LOG_ERROR
+	LogWarning LogLevel = C.MOEPAGE_LOG_WARNING
+	LogInfo    LogLevel = C.MOEPAGE_LOG_INFO
+)
+
+// LogFunc receives messages worth an operator's eye, on any thread. A panic in it is dropped.
+type LogFunc func(level LogLevel, text string)
+
+// ReadFunc fills out with bytes of one expert's tensor, from offset on. It is called from several
+// threads at once where the pool has a host tier, may block for I/O, and must not keep out. An error
+// or a panic fails the load with ErrCallback, and is the Cause of that error.
+type ReadFunc func(layer, expert, tensor int, offset int64, out []byte) error
+
+// ProgressFunc is told of the work done so far and in all. An error or a panic ends the call with
+// ErrCallback, and is the Cause of that error.
+type ProgressFunc func(done, total uint64) error
+
+// PanicError is a panic that a callback ended in.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// guarded calls back and turns a panic, which must not unwind the library's frames, into an error.
+func guarded(function func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	return function()
+}
+
+// A box is C memory that holds the handle of a Go value: what the library keeps as `user`.
+func newBox(value any) unsafe.Pointer {
+	box := C.malloc(C.size_t(unsafe.Sizeof(cgo.Handle(0))))
+	*(*cgo.Handle)(box) = cgo.NewHandle(value)
+	return box
+}
+
+func unbox[T any](box unsafe.Pointer) T { return (*(*cgo.Handle)(box)).Value().(T) }
+
+func freeBox(box unsafe.Pointer) {
+	if box != nil {
+		(*(*cgo.Handle)(box)).Delete()
+		C.free(box)
+	}
+}
+
+// logBox is what a config needs for `log`: nil and nil for none.
+func logBox(log LogFunc) (C.moepage_log_fn, unsafe.Pointer) {
+	if log == nil {
+		return nil, nil
+	}
+	return C.moepage_log_fn(C.moepageGoLog), newBox(log)
+}
+
+//export moepageGoLog
+func moepageGoLog(user unsafe.Pointer, level C.int32_t, text *C.char) {
+	log := unbox[LogFunc](user)
+	_ = guarded(func() error {
+		log(LogLevel(level), C.GoString(text))
+		return nil
+	})
+}
+
+// reader is a ReadFunc and its last failure.
+type reader struct {
+	read ReadFunc
+	mu   sync.Mutex
+	last error
+}
+
+//export moepageGoRead
+func moepageGoRead(user unsafe.Pointer, layer, expert, tensor C.uint32_t, offset, bytes C.uint64_t,
+	out unsafe.Pointer) C.int32_t {
+	r := unbox[*reader](user)
+	return r.outcome(guarded(func() error {
+		return r.read(int(layer), int(expert), int(tensor), int64(offset),
+			unsafe.Slice((*byte)(out), int(bytes)))
+	}))
+}
+
+func (r *reader) outcome(err error) C.int32_t {
+	if err == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = err
+	return 1
+}
+
+// explain names the callback's own error as the cause of an ErrCallback.
+func (r *reader) explain(err error) error {
+	failure, ok := err.(*Error)
+	if r != nil && ok && failure.Status == ErrCallback {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		failure.Cause = r.last
+	}
+	return err
+}
+
+// progress is a ProgressFunc and what it ended the call with.
+type progress struct {
+	tell ProgressFunc
+	last error
+}
+
+//export moepageGoProgress
+func moepageGoProgress(user unsafe.Pointer, done, total C.uint64_t) C.int32_t {
+	p := unbox[*progress](user)
+	p.last = guarded(func() error { return p.tell(uint64(done), uint64(total)) })
+	if p.last != nil {
+		return 1
+	}
+	return 0
+}
+
+var (
+	goRead     = C.moepage_read_fn(C.moepageGoRead)
+	goProgress = C.moepage_progress_fn(C.moepageGoProgress)
+)

@@ -1,0 +1,137 @@
+package moepage_test
+
+import (
+	"errors"
+	"math/rand"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"moepage"
+)
+
+// readBanks has the bank's experts read by `read`, which may do as it likes before it copies.
+func readBanks(b *bank, before func(layer, expert int) error) moepage.Banks {
+	banks := b.banks(moepage.DTypeF32)
+	data := banks.Data
+	banks.Data = nil
+	banks.Read = func(layer, expert, tensor int, offset int64, out []byte) error {
+		if before != nil {
+			if err := before(layer, expert); err != nil {
+				return err
+			}
+		}
+		copy(out, data[(layer*experts+expert)*2+tensor][offset:])
+		return nil
+	}
+	return banks
+}
+
+// compute runs one layer for four tokens and compares it with the bank.
+func compute(t *testing.T, s *moepage.Session, b *bank, layer int) error {
+	t.Helper()
+	x, ids, weights := batch(rand.New(rand.NewSource(int64(layer))), 4)
+	y := make([]float32, len(x))
+	ok(t, s.Begin(moepage.Step{Tokens: 4}))
+	defer func() { ok(t, s.Cancel()) }()
+	if err := s.Route(layer, moepage.Routing{IDs: ids, Weights: weights}); err != nil {
+		return err
+	}
+	if err := s.FFN(layer, moepage.FFN{X: moepage.Float32s(x), Y: moepage.Float32s(y)}); err != nil {
+		return err
+	}
+	near(t, "y", y, b.routed(layer, x, ids, weights), 1e-5)
+	return s.Retire(layer)
+}
+
+func TestExpertsCanBeReadByACallback(t *testing.T) {
+	b := newBank(10)
+	s := newRig(t, readBanks(b, nil), 4, moepage.SessionConfig{}).session
+	for layer := 0; layer < layers; layer++ {
+		ok(t, compute(t, s, b, layer))
+	}
+}
+
+var errBroken = errors.New("the disk is gone")
+
+// A failing callback fails the load with its own error; once it works again, so does the session.
+func TestAFailingCallbackIsTheCause(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"error": func() error { return errBroken },
+		"panic": func() error { panic("boom") },
+		"nil pointer": func() error {
+			var m *bank
+			return errors.New(string(rune(len(m.down))))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			broken := true
+			b := newBank(11)
+			banks := readBanks(b, func(layer, expert int) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if broken && layer == 1 {
+					return fail()
+				}
+				return nil
+			})
+			r := newRig(t, banks, 8, moepage.SessionConfig{})
+			err := compute(t, r.session, b, 1)
+			fails(t, err, moepage.ErrCallback)
+			var panicked *moepage.PanicError
+			if name == "error" && !errors.Is(err, errBroken) {
+				t.Errorf("the callback's error is not the cause: %v", err)
+			} else if name != "error" && (!errors.As(err, &panicked) || len(panicked.Stack) == 0) {
+				t.Errorf("the panic is not the cause: %v", err)
+			}
+			fails(t, r.experts.Pin(1, 0), moepage.ErrCallback)
+			info := must(r.model.Info())(t)
+			fails(t, r.model.ReadExpert(1, 0, make([]byte, info.SlotBytes)), moepage.ErrCallback)
+			mu.Lock()
+			broken = false
+			mu.Unlock()
+			ok(t, compute(t, r.session, b, 1))
+		})
+	}
+}
+
+func TestProgressIsToldAndCanEndAPack(t *testing.T) {
+	b := newBank(12)
+	model := must(moepage.OpenBanks(b.banks(moepage.DTypeBF16), moepage.ModelConfig{}))(t)
+	defer model.Close()
+	path := filepath.Join(t.TempDir(), "a.moepack")
+	var last, all uint64
+	stats := must(moepage.WritePack(model, path, moepage.PackConfig{Verify: true, Threads: 1,
+		Progress: func(done, total uint64) error { last, all = done, total; return nil }}))(t)
+	if last == 0 || last != all || stats.FileBytes == 0 || stats.FormBytes[moepage.FormExph] == 0 {
+		t.Errorf("told %d of %d; %+v", last, all, stats)
+	}
+	_, err := moepage.WritePack(model, path, moepage.PackConfig{Progress: func(_, _ uint64) error { return errBroken }})
+	fails(t, err, moepage.ErrCallback)
+	if !errors.Is(err, errBroken) {
+		t.Errorf("the callback's error is not the cause: %v", err)
+	}
+	_, err = moepage.WritePack(model, path, moepage.PackConfig{Progress: func(_, _ uint64) error { panic(1) }})
+	fails(t, err, moepage.ErrCallback)
+
+	// What was there before the refused calls is there still, and is the model.
+	packed := must(moepage.OpenModel(path, moepage.ModelConfig{}))(t)
+	defer packed.Close()
+	info := must(packed.Info())(t)
+	have, want := make([]byte, info.SlotBytes), make([]byte, info.SlotBytes)
+	for layer := 0; layer < layers; layer++ {
+		ok(t, packed.ReadExpert(layer, 3, have))
+		ok(t, model.ReadExpert(layer, 3, want))
+		if string(have) != string(want) {
+			t.Errorf("layer %d's expert 3 differs in the pack", layer)
+		}
+	}
+}
+
+// A log callback that panics is no reason to stop.
+func TestALogThatPanicsIsHarmless(t *testing.T) {
+	device := must(moepage.OpenDevice("host", moepage.DeviceConfig{BudgetBytes: 1 << 20, Threads: 1,
+		Log: func(moepage.LogLevel, string) { panic("log") }}))(t)
+	ok(t, device.Close())
+}

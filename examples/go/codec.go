@@ -1,0 +1,62 @@
+package moepage
+
+// #include <stdlib.h>
+// #include "moepage.h"
+import "C"
+
+import "unsafe"
+
+// ExphBound is the most bytes that an exponent-Huffman stream of n elements can take; 0 for a dtype
+// that is not BF16, F16, F8_E4M3 or F8_E5M2.
+func ExphBound(dtype DType, n int) uint64 {
+	if n < 0 {
+		return 0
+	}
+	return uint64(C.moepage_exph_bound(C.uint32_t(dtype), C.uint64_t(n)))
+}
+
+// codecElements is how many elements data holds, where that is a whole number of them.
+func codecElements(op string, dtype DType, data []byte) (int, error) {
+	if ExphBound(dtype, 1) == 0 {
+		return 0, refuse(op, ErrArgument, "%v: bf16, f16, f8_e4m3 and f8_e5m2 are coded", dtype)
+	}
+	if len(data)%dtype.Size() != 0 {
+		return 0, refuse(op, ErrArgument, "%d bytes are no whole elements of %v", len(data), dtype)
+	}
+	return len(data) / dtype.Size(), nil
+}
+
+// ExphEncode encodes numbers of dtype.
+func ExphEncode(dtype DType, in []byte) ([]byte, error) {
+	const op = "encode exph"
+	n, err := codecElements(op, dtype, in)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, ExphBound(dtype, n))
+	var size C.uint64_t
+	err = call(op, func() C.moepage_status {
+		return C.moepage_exph_encode(C.uint32_t(dtype), unsafe.Pointer(first(in)), C.uint64_t(n),
+			unsafe.Pointer(first(out)), C.uint64_t(len(out)), &size)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out[:size], nil
+}
+
+// ExphDecode decodes a stream to out, which is as long as what was encoded. decoder is "" for the
+// fastest, or "portable", "avx2", "avx512".
+func ExphDecode(decoder string, dtype DType, in, out []byte) error {
+	const op = "decode exph"
+	n, err := codecElements(op, dtype, out)
+	if err != nil {
+		return err
+	}
+	name := cstring(decoder)
+	defer free(name)
+	return call(op, func() C.moepage_status {
+		return C.moepage_exph_decode(name, C.uint32_t(dtype), unsafe.Pointer(first(in)),
+			C.uint64_t(len(in)), unsafe.Pointer(first(out)), C.uint64_t(n))
+	})
+}

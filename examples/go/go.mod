@@ -1,0 +1,3 @@
+module moepage
+
+go 1.19

@@ -1,0 +1,6 @@
+//go:build pkgconfig
+
+package moepage
+
+// #cgo pkg-config: moepage
+import "C"

@@ -1,0 +1,54 @@
+package moepage
+
+// #include <stdlib.h>
+// #include "moepage.h"
+import "C"
+
+// PackConfig is how a pack is written.
+type PackConfig struct {
+	Forms       []Form // of the experts, at least one of them lossless; none = FormExph
+	ColdLevel   int32
+	GroupSize   uint32
+	Threads     uint32
+	Verify      bool
+	ScaleSearch bool
+	Progress    ProgressFunc
+}
+
+// WritePack writes a model to a .moepack file, which gets its name when it is complete.
+func WritePack(model *Model, path string, config PackConfig) (PackStats, error) {
+	const op = "write pack"
+	if model == nil {
+		return PackStats{}, refuse(op, ErrArgument, "no model")
+	}
+	c := C.moepage_pack_config{
+		struct_size:  C.sizeof_moepage_pack_config,
+		cold_level:   C.int32_t(config.ColdLevel),
+		group_size:   C.uint32_t(config.GroupSize),
+		threads:      C.uint32_t(config.Threads),
+		verify:       flag(config.Verify),
+		scale_search: flag(config.ScaleSearch),
+	}
+	for _, form := range config.Forms {
+		if form > 31 {
+			return PackStats{}, refuse(op, ErrArgument, "form %d: there is none", form)
+		}
+		c.forms |= 1 << form
+	}
+	told := &progress{tell: config.Progress}
+	if config.Progress != nil {
+		c.progress, c.progress_user = goProgress, newBox(told)
+		defer freeBox(c.progress_user)
+	}
+	text := C.CString(path)
+	defer free(text)
+	stats := C.moepage_pack_stats{struct_size: C.sizeof_moepage_pack_stats}
+	out, err := fetch(&model.object, op, &stats, func() C.moepage_status {
+		return C.moepage_pack_write(model.c, text, &c, &stats)
+	}, newPackStats)
+	err = model.reader.explain(err)
+	if failure, ok := err.(*Error); ok && told.last != nil {
+		failure.Cause = told.last
+	}
+	return out, err
+}

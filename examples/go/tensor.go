@@ -1,0 +1,168 @@
+package moepage
+
+// #include "moepage.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// DType is a type of a tensor's elements.
+type DType uint32
+
+const (
+	DTypeNone   DType = C.MOEPAGE_DTYPE_NONE
+	DTypeF32    DType = C.MOEPAGE_DTYPE_F32
+	DTypeF16    DType = C.MOEPAGE_DTYPE_F16
+	DTypeBF16   DType = C.MOEPAGE_DTYPE_BF16
+	DTypeF8E4M3 DType = C.MOEPAGE_DTYPE_F8_E4M3
+	DTypeF8E5M2 DType = C.MOEPAGE_DTYPE_F8_E5M2
+	DTypeF8E8M0 DType = C.MOEPAGE_DTYPE_F8_E8M0
+	DTypeU8     DType = C.MOEPAGE_DTYPE_U8
+	DTypeI8     DType = C.MOEPAGE_DTYPE_I8
+	DTypeI32    DType = C.MOEPAGE_DTYPE_I32
+	DTypeI64    DType = C.MOEPAGE_DTYPE_I64
+	DTypeInt8   DType = C.MOEPAGE_DTYPE_INT8
+	DTypeInt4   DType = C.MOEPAGE_DTYPE_INT4
+	DTypeInt2   DType = C.MOEPAGE_DTYPE_INT2
+)
+
+var dtypeNames = [...]string{"none", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0", "u8",
+	"i8", "i32", "i64", "int8", "int4", "int2"}
+
+func (d DType) String() string {
+	if int(d) < len(dtypeNames) {
+		return dtypeNames[d]
+	}
+	return fmt.Sprintf("dtype(%d)", uint32(d))
+}
+
+// Size is the bytes of an element; 0 for what is packed.
+func (d DType) Size() int {
+	switch d {
+	case DTypeF32, DTypeI32:
+		return 4
+	case DTypeF16, DTypeBF16:
+		return 2
+	case DTypeI64:
+		return 8
+	case DTypeF8E4M3, DTypeF8E5M2, DTypeF8E8M0, DTypeU8, DTypeI8:
+		return 1
+	}
+	return 0
+}
+
+// Role is what an expert's tensor is for.
+type Role uint32
+
+const (
+	RoleNone        Role = C.MOEPAGE_ROLE_NONE
+	RoleGateUp      Role = C.MOEPAGE_ROLE_GATE_UP
+	RoleGate        Role = C.MOEPAGE_ROLE_GATE
+	RoleUp          Role = C.MOEPAGE_ROLE_UP
+	RoleDown        Role = C.MOEPAGE_ROLE_DOWN
+	RoleGateUpScale Role = C.MOEPAGE_ROLE_GATE_UP_SCALE
+	RoleGateScale   Role = C.MOEPAGE_ROLE_GATE_SCALE
+	RoleUpScale     Role = C.MOEPAGE_ROLE_UP_SCALE
+	RoleDownScale   Role = C.MOEPAGE_ROLE_DOWN_SCALE
+	RoleGateUpBias  Role = C.MOEPAGE_ROLE_GATE_UP_BIAS
+	RoleGateBias    Role = C.MOEPAGE_ROLE_GATE_BIAS
+	RoleUpBias      Role = C.MOEPAGE_ROLE_UP_BIAS
+	RoleDownBias    Role = C.MOEPAGE_ROLE_DOWN_BIAS
+)
+
+const (
+	MaxExpertTensors = C.MOEPAGE_MAX_EXPERT_TENSORS
+	MaxRank          = C.MOEPAGE_MAX_RANK
+	MaxDevices       = C.MOEPAGE_MAX_DEVICES
+)
+
+// Array is numbers of one DType in a row: a Go slice, or memory of a device. It is not copied.
+type Array struct {
+	dtype  DType
+	data   unsafe.Pointer
+	n      int
+	device bool
+}
+
+// Float32s is x as an Array.
+func Float32s(x []float32) Array {
+	return Array{dtype: DTypeF32, data: unsafe.Pointer(first(x)), n: len(x)}
+}
+
+// Float16s is IEEE half-precision numbers, given by their bits, as an Array.
+func Float16s(x []uint16) Array {
+	return Array{dtype: DTypeF16, data: unsafe.Pointer(first(x)), n: len(x)}
+}
+
+// BFloat16s is bfloat16 numbers, given by their bits, as an Array.
+func BFloat16s(x []uint16) Array {
+	return Array{dtype: DTypeBF16, data: unsafe.Pointer(first(x)), n: len(x)}
+}
+
+// DeviceArray is n elements in the memory of the device that they are used with: on CUDA the only
+// kind there is. That the memory is there, and long enough, is the caller's word.
+func DeviceArray(dtype DType, data unsafe.Pointer, n int) Array {
+	return Array{dtype: dtype, data: data, n: n, device: true}
+}
+
+// Tensor is a tensor of a model's checkpoint that is never paged.
+type Tensor struct {
+	DType DType
+	Shape []int
+	data  []byte
+	model *Model
+}
+
+// Bytes is the tensor in the model's own memory, not to be written. It may be used until the model
+// is closed; a program that keeps the slice alone has to keep the model too.
+func (t *Tensor) Bytes() ([]byte, error) {
+	if err := t.model.enter(); err != nil {
+		return nil, err
+	}
+	defer t.model.leave()
+	return t.data, nil
+}
+
+// Float32s is a copy of a tensor of F32, F16 or BF16.
+func (t *Tensor) Float32s() ([]float32, error) {
+	if err := t.model.enter(); err != nil {
+		return nil, err
+	}
+	defer t.model.leave()
+	return widen(t.DType, t.data)
+}
+
+func widen(dtype DType, data []byte) ([]float32, error) {
+	if dtype != DTypeF32 && dtype != DTypeF16 && dtype != DTypeBF16 {
+		return nil, refuse("float32s", ErrUnsupported, "a tensor of %v; f32, f16 and bf16 can be widened", dtype)
+	}
+	out := make([]float32, len(data)/dtype.Size())
+	for i := range out {
+		switch dtype {
+		case DTypeF32:
+			out[i] = math.Float32frombits(uint32(data[4*i]) | uint32(data[4*i+1])<<8 |
+				uint32(data[4*i+2])<<16 | uint32(data[4*i+3])<<24)
+		case DTypeBF16:
+			out[i] = math.Float32frombits(uint32(data[2*i])<<16 | uint32(data[2*i+1])<<24)
+		default:
+			out[i] = halfToFloat32(uint16(data[2*i]) | uint16(data[2*i+1])<<8)
+		}
+	}
+	return out, nil
+}
+
+func halfToFloat32(half uint16) float32 {
+	sign := uint32(half&0x8000) << 16
+	exponent, fraction := uint32(half>>10)&31, uint32(half)&0x3ff
+	switch exponent {
+	case 0:
+		value := float32(fraction) / (1 << 24)
+		return math.Float32frombits(math.Float32bits(value) | sign)
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
+	}
+	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
+}
