@@ -331,7 +331,7 @@ check-long: setup
 # Needs PyPI, for torch and transformers, or MOEPAGE_PYTHON: an interpreter that has them.
 check-python: setup
 	$(SUBMAKE) all
-	$(Q)TEST_TIMEOUT=1800 $(RUN) tests/ffi/check_python.sh
+	$(Q)TEST_TIMEOUT=3600 tests/run.sh -o $(BUILD)/logs-python tests/ffi/check_python.sh
 
 asan: sanitizer = address
 ubsan: sanitizer = undefined

@@ -1,0 +1,51 @@
+"""Where the experts' weights stay: the parameters' own memory, on the host.
+
+On the CPU nothing is moved and nothing copied. Parameters of a CUDA device are moved to the host,
+since what is paged must not fill the device; `give_back` moves them to where they were.
+"""
+from __future__ import annotations
+
+from typing import List, Sequence
+
+import torch
+
+from .. import errors
+from .recognise import Bank, Layout
+
+
+class Storage:
+    """The weights of all banks, kept alive and in place."""
+
+    def __init__(self, banks: Sequence[Bank], layout: Layout) -> None:
+        self._device = layout.device
+        self._parameters = [[getattr(bank.module, part.name) for part in layout.parts]
+                            for bank in banks]
+        self._move(torch.device("cpu"))
+        #: [layer][part]: fused tensors. They hold the memory, whatever happens to a parameter.
+        self.weights: List[List[torch.Tensor]] = [
+            [parameter.detach() for parameter in bank] for bank in self._parameters]
+        self._versions = [[_version(fused) for fused in bank] for bank in self.weights]
+
+    def check(self, layer: int) -> None:
+        """Raises if a parameter has been written or exchanged since: slots hold copies."""
+        for parameter, fused, version in zip(self._parameters[layer], self.weights[layer],
+                                             self._versions[layer]):
+            if parameter.data_ptr() != fused.data_ptr() or _version(parameter) != version:
+                raise errors.StateError("expert weights of MoE layer %d were changed after paging, "
+                                        "and the device holds copies of the old ones: restore() "
+                                        "the model, and page it again" % layer)
+
+    def give_back(self) -> None:
+        """Puts the parameters where they were."""
+        self._move(self._device)
+
+    def _move(self, device: torch.device) -> None:
+        for bank in self._parameters:
+            for parameter in bank:
+                if parameter.device != device:
+                    parameter.data = parameter.data.to(device)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Counts writes; tensors made in inference mode have no such counter."""
+    return 0 if tensor.is_inference() else tensor._version
