@@ -254,7 +254,9 @@ $(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
 
 $(OBJ)/tests/unit/test_generate_kernels $(OBJ)/tests/e2e/test_split_generate: \
     $(OBJ)/examples/libparts.a
-# Tests that include sim/*.h test parts of moepage-sim.
+# Tests that include serve/*.h or sim/*.h test parts of serve_loop and of moepage-sim.
+SERVE_TESTS := $(basename $(shell grep -ls 'include "serve/' $(TEST_SRC)))
+$(SERVE_TESTS:%=$(OBJ)/%): $(OBJ)/examples/libparts.a
 SIM_TESTS := $(basename $(shell grep -ls 'include "sim/' $(TEST_SRC)))
 $(SIM_TESTS:%=$(OBJ)/%): $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a
 $(SIM_TESTS:%=$(OBJ)/%.o): PART += -Iexamples/common

@@ -101,7 +101,7 @@ static int open_dense(const decoder_config *config, workers *pool, dense **out)
                         .workers = pool,
                         .max_tokens = config->max_tokens,
                         .max_positions = config->max_positions,
-                        .max_blocks = info.blocks,
+                        .max_blocks = config->max_blocks ? config->max_blocks : info.blocks,
                         .block_tokens = info.block_tokens,
                         .max_fetch = largest_fetch(config),
                         .ordinal = config->ordinal,
@@ -117,6 +117,9 @@ int decoder_open(const decoder_config *config, decoder *out)
                      .session = config->session,
                      .kv = config->kv,
                      .hints = config->hints,
+                     .reserved = config->reserved,
+                     .before_layer = config->before_layer,
+                     .before_user = config->before_user,
                      .embedding = &config->weights->embedding,
                      .choose = config->choose ? config->choose : router_choose,
                      .choose_user = config->choose_user};
@@ -422,14 +425,15 @@ static void embed_inputs(decoder *d, const decoder_input *inputs, uint32_t n_inp
     d->dense_ns += clock_now_ns() - start;
 }
 
-/* Makes room for the new tokens, and begins a step of them. */
+/* Makes room for the new tokens where the caller has not, and begins a step of them. */
 static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
 {
     moepage_step step = {.struct_size = sizeof step,
                          .n_sequences = n_inputs,
                          .sequences = d->rows.sequences};
     for (uint32_t i = 0; i < n_inputs; i++) {
-        if (moepage_kv_append(d->kv, inputs[i].seq, inputs[i].n_tokens, d->dense->stream))
+        if (!d->reserved &&
+            moepage_kv_append(d->kv, inputs[i].seq, inputs[i].n_tokens, d->dense->stream))
             return fail_library(RUN_FAILED, "KV cache");
         d->rows.sequences[i] =
             (moepage_step_sequence){inputs[i].seq, inputs[i].n_tokens, inputs[i].phase};
@@ -482,8 +486,12 @@ static int run_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
     uint64_t start = clock_now_ns();
     code = begin(d, n_inputs, &n);
     d->dense_ns += clock_now_ns() - start;
-    for (uint32_t l = 0; l < d->config->layers && !code; l++)
-        code = run_layer(d, l, n);
+    for (uint32_t l = 0; l < d->config->layers && !code; l++) {
+        if (d->before_layer)
+            code = d->before_layer(d->before_user, l);
+        if (!code)
+            code = run_layer(d, l, n);
+    }
     if (code)
         return code;
     start = clock_now_ns();

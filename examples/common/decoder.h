@@ -65,9 +65,13 @@ typedef struct decoder_config {
     bool tell_semantic; /* the mean embedding of each sequence's tokens: traces and maps */
     router_fn *choose;  /* NULL: router_choose */
     const void *choose_user;
-    uint32_t threads;         /* of the CPU's part */
-    uint32_t max_tokens;      /* in one step */
-    uint64_t max_positions;   /* of a context */
+    uint32_t threads;       /* of the CPU's part */
+    uint32_t max_tokens;    /* in one step */
+    uint64_t max_positions; /* of a context */
+    uint64_t max_blocks;    /* KV blocks of all sequences of a step; 0 = all that the pool has */
+    bool reserved;          /* the caller appends each step's tokens to the KV cache itself */
+    int (*before_layer)(void *user, uint32_t layer); /* called as each begins; NULL = not */
+    void *before_user;
     const dense_plugin *cuda; /* NULL: dense parts run on the host */
     uint32_t ordinal;         /* of cuda's GPU */
     bool cublas;              /* cuda: products by cuBLAS where there is one */
@@ -84,6 +88,9 @@ typedef struct decoder {
     dense *dense;
     workers *workers;
     bool hints;
+    bool reserved;
+    int (*before_layer)(void *user, uint32_t layer);
+    void *before_user;
     decoder_buffers buffers;
     decoder_rows rows;
     dense_step step;

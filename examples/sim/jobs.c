@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "sim/jobs_parts.h"
 
-sim_job *sim_jobs_add(sim_jobs *jobs)
+/* Makes room for one more and returns it, zeroed but for what is none; NULL when out of memory. */
+static sim_job *add_job(sim_jobs *jobs)
 {
     if (!(jobs->n & (jobs->n - 1))) { /* room is a power of two */
         size_t room = jobs->n ? 2 * (size_t)jobs->n : 1;
@@ -29,44 +29,32 @@ void sim_jobs_free(sim_jobs *jobs)
 
 /* ---- Files ------------------------------------------------------------------------------- */
 
-int sim_line_refuse(const sim_line *line, const char *wanted)
+/* A turn goes on with its parent's session, and follows it. */
+static int add_request(const request_row *r, bool kept, sim_jobs *jobs)
 {
-    return fail(RUN_REFUSED, "%s:%u: expected %s", line->path, line->number, wanted);
-}
-
-bool sim_jobs_takes(sim_jobs_cut *cut, uint64_t prompt_tokens, uint64_t output_tokens)
-{
-    uint32_t most = cut->config->max_context;
-    if (most && prompt_tokens + output_tokens > most)
-        return false;
-    return cut->seen++ >= cut->config->skip;
-}
-
-bool sim_jobs_enough(const sim_jobs_cut *cut, const sim_jobs *jobs)
-{
-    return cut->config->most && jobs->n == cut->config->most;
+    sim_job *job = add_job(jobs);
+    if (!job)
+        return fail_memory();
+    job->arrival_ns = r->arrival_ns;
+    job->prompt_tokens = r->prompt_tokens;
+    job->output_tokens = r->output_tokens;
+    job->parent = r->parent;
+    job->prefix_tokens = r->prefix_tokens;
+    job->turn = r->turn;
+    job->kept = kept;
+    job->after = r->turn ? r->parent : SIM_NO_JOB;
+    job->session = r->turn ? jobs->jobs[r->parent].session : jobs->sessions++;
+    return RUN_OK;
 }
 
 int sim_jobs_read(const char *path, const sim_jobs_config *config, sim_jobs *out)
 {
-    FILE *in = fopen(path, "r");
-    if (!in)
-        return fail(RUN_REFUSED, "%s: %m", path);
-    sim_line line = {.path = path, .number = 1};
+    request_list list = {0};
     sim_jobs jobs = {0};
-    int code = RUN_OK;
-    if (getline(&line.text, &line.room, in) < 0)
-        code = fail(RUN_REFUSED, "%s: no requests in it", path);
-    else if (line.text[0] == '{')
-        code = sim_jobs_mooncake(in, &line, config, &jobs);
-    else
-        code = sim_jobs_azure(in, &line, config, &jobs);
-    if (!code && ferror(in))
-        code = fail(RUN_REFUSED, "%s: %m", path);
-    if (!code && !jobs.n)
-        code = fail(RUN_REFUSED, "%s: no requests in it that would be served", path);
-    free(line.text);
-    fclose(in);
+    int code = request_file_read(path, config, &list);
+    for (uint32_t i = 0; i < list.n && !code; i++)
+        code = add_request(&list.requests[i], list.prefixes, &jobs);
+    request_list_free(&list);
     if (code)
         sim_jobs_free(&jobs);
     else
@@ -81,7 +69,7 @@ int sim_jobs_plain(uint32_t n, uint32_t prompt_tokens, uint32_t output_tokens, d
 {
     sim_jobs jobs = {.sessions = n};
     for (uint32_t i = 0; i < n; i++) {
-        sim_job *job = sim_jobs_add(&jobs);
+        sim_job *job = add_job(&jobs);
         if (!job) {
             sim_jobs_free(&jobs);
             return fail_memory();
@@ -127,7 +115,7 @@ static uint32_t choose_session(const sim_closed_loop *loop, client *c, uint32_t 
 
 static int add_turn(const sim_closed_loop *loop, client *c, uint32_t session, sim_jobs *jobs)
 {
-    sim_job *job = sim_jobs_add(jobs);
+    sim_job *job = add_job(jobs);
     if (!job)
         return fail_memory();
     job->output_tokens = loop->output_tokens;
@@ -190,7 +178,7 @@ int sim_jobs_append(sim_jobs *jobs, const sim_jobs *more)
     uint32_t first = jobs->n;
     uint16_t phase = first ? (uint16_t)(jobs->jobs[first - 1].phase + 1) : 0;
     for (uint32_t i = 0; i < more->n; i++) {
-        sim_job *job = sim_jobs_add(jobs);
+        sim_job *job = add_job(jobs);
         if (!job)
             return fail_memory();
         *job = more->jobs[i];

@@ -5,7 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SIM_NO_JOB UINT32_MAX
+#include "common/request_file.h"
+
+#define SIM_NO_JOB REQUEST_NONE
 
 typedef struct sim_job {
     uint64_t arrival_ns;    /* not before that */
@@ -29,18 +31,10 @@ typedef struct sim_jobs {
     uint32_t sessions;
 } sim_jobs;
 
-typedef struct sim_jobs_config {
-    uint32_t skip;        /* jobs of the file left out at its start */
-    uint32_t most;        /* jobs taken then; 0 = all */
-    uint32_t max_context; /* jobs of more tokens, prompt and output, are left out; 0 = none are */
-    double time_scale;    /* of arrivals: 0 = all at once */
-} sim_jobs_config;
+typedef request_file_config sim_jobs_config;
 
-/* Reads a file of requests: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens), whose requests
- * know nothing of each other, or Mooncake's JSON lines, where the longest common prefix of
- * hash_ids, each a block of 512 tokens, says what a request shares with which earlier one; one that
- * has all whole blocks of another's prompt is its next turn, and follows it. RUN_REFUSED after a
- * line on stderr that names file and line. */
+/* Reads a file of requests (common/request_file.h). One that has all whole blocks of another's prompt
+ * is its next turn, and follows it. RUN_REFUSED after a line on stderr that names file and line. */
 int sim_jobs_read(const char *path, const sim_jobs_config *config, sim_jobs *out);
 
 /* In what order a client goes on with its sessions. */

@@ -21,26 +21,26 @@ typedef struct looking {
     uint64_t *used; /* [2][GROUP][layers][words] by decoding and by prompts */
 } looking;
 
-static uint64_t *set_of(const looking *l, uint32_t table, uint32_t request, uint32_t layer)
+static uint64_t *set_of(const looking *l, uint32_t table, uint32_t slot, uint32_t layer)
 {
-    return l->used + (((size_t)table * GROUP + request) * l->source->layers + layer) * l->words;
+    return l->used + (((size_t)table * GROUP + slot) * l->source->layers + layer) * l->words;
 }
 
-static void use_token(looking *l, uint32_t table, uint32_t request, bool prefill)
+static void use_token(looking *l, uint32_t table, uint32_t slot, bool prefill)
 {
     const sim_source *s = l->source;
     s->next(s, l->stream, prefill, l->ids);
     for (uint32_t i = 0; i < s->layers * s->top_k; i++)
-        set_of(l, table, request, i / s->top_k)[l->ids[i] / 64] |= UINT64_C(1) << l->ids[i] % 64;
+        set_of(l, table, slot, i / s->top_k)[l->ids[i] / 64] |= UINT64_C(1) << l->ids[i] % 64;
 }
 
-static void use_request(looking *l, uint32_t slot, uint32_t request, uint32_t prompt_tokens)
+static void use_request(looking *l, uint32_t slot, uint32_t source_request, uint32_t prompt_tokens)
 {
     const sim_source *s = l->source;
-    s->open(s, request, l->stream);
+    s->open(s, source_request, l->stream);
     for (uint32_t i = 0; i < prompt_tokens; i++)
         use_token(l, 1, slot, true);
-    s->open(s, request, l->stream);
+    s->open(s, source_request, l->stream);
     for (uint32_t i = 0; i < DECODED; i++)
         s->next(s, l->stream, false, l->ids);
     use_token(l, 0, slot, false);

@@ -5,7 +5,7 @@
 
 #include "common/fail.h"
 #include "common/flags.h"
-#include "sim/jobs_parts.h"
+#include "common/request_parts.h"
 
 #define HEADER "TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -53,37 +53,38 @@ static uint32_t at_least_one(uint64_t tokens)
     return tokens ? (uint32_t)tokens : 1;
 }
 
-static int read_row(const sim_line *line, sim_jobs_cut *cut, uint64_t *first_ns, sim_jobs *jobs)
+static int read_row(const request_line *line, request_cut *cut, uint64_t *first_ns,
+                    request_list *list)
 {
     const char *at = line->text;
     uint64_t when, prompt, output;
     if (!read_time(&at, &when) || !read_tokens(&at, &prompt) || !read_tokens(&at, &output) ||
         at[strspn(at, "\r\n")])
-        return sim_line_refuse(line, "a time, context tokens and generated tokens");
-    if (!sim_jobs_takes(cut, prompt, output))
+        return request_refuse(line, "a time, context tokens and generated tokens");
+    if (!request_takes(cut, prompt, output))
         return RUN_OK;
-    if (!jobs->n)
+    if (!list->n)
         *first_ns = when;
     if (when < *first_ns)
-        return sim_line_refuse(line, "requests in the order of their times");
-    sim_job *job = sim_jobs_add(jobs);
-    if (!job)
+        return request_refuse(line, "requests in the order of their times");
+    request_row *r = request_add(list);
+    if (!r)
         return fail_memory();
-    job->arrival_ns = (uint64_t)((double)(when - *first_ns) * cut->config->time_scale);
-    job->prompt_tokens = at_least_one(prompt);
-    job->output_tokens = at_least_one(output);
-    job->session = jobs->sessions++;
+    r->arrival_ns = (uint64_t)((double)(when - *first_ns) * cut->config->time_scale);
+    r->prompt_tokens = at_least_one(prompt);
+    r->output_tokens = at_least_one(output);
     return RUN_OK;
 }
 
-int sim_jobs_azure(FILE *in, sim_line *line, const sim_jobs_config *config, sim_jobs *out)
+int request_read_azure(FILE *in, request_line *line, const request_file_config *config,
+                       request_list *out)
 {
     if (strncmp(line->text, HEADER, strlen(HEADER)))
-        return sim_line_refuse(line, "the header " HEADER ", or Mooncake's JSON lines");
-    sim_jobs_cut cut = {.config = config};
+        return request_refuse(line, "the header " HEADER ", or Mooncake's JSON lines");
+    request_cut cut = {.config = config};
     uint64_t first_ns = 0;
     int code = RUN_OK;
-    while (!code && !sim_jobs_enough(&cut, out) && getline(&line->text, &line->room, in) >= 0) {
+    while (!code && !request_enough(&cut, out) && getline(&line->text, &line->room, in) >= 0) {
         line->number++;
         code = read_row(line, &cut, &first_ns, out);
     }

@@ -1,0 +1,123 @@
+/* Controllers, rehearsals and baselines. */
+#include "serve/arm_run.h"
+
+#include "common/fail.h"
+
+typedef struct run {
+    const arm_setting *setting;
+    options base; /* the run's own */
+    moepage_controller_config control;
+    server_config config;
+} run;
+
+/* KV's floor is given as one context that takes it. Where the split is fixed it is what makes the longest
+ * request possible, and no more. */
+static void set_control(run *r, uint32_t mode, uint32_t percent)
+{
+    const arm_setting *s = r->setting;
+    const uint64_t floor =
+        mode == MOEPAGE_CONTROL_FIXED ? s->estate.floor_blocks : s->estate.usual_blocks;
+    r->control = (moepage_controller_config){.struct_size = sizeof r->control,
+                                             .mode = mode,
+                                             .burst_steps = s->options->burst,
+                                             .kv_miss = MOEPAGE_KV_MISS_SWAP,
+                                             .context_tokens = floor * KV_BLOCK_TOKENS,
+                                             .concurrency = 1,
+                                             .expert_percent = percent};
+    r->config.engine.control = &r->control;
+}
+
+static void begin(const arm_setting *setting, const serve_arm *arm, run *out)
+{
+    *out = (run){.setting = setting, .base = setting->options->base};
+    out->config = (server_config){.name = arm->name,
+                                  .options = setting->options,
+                                  .arrivals = setting->arrivals,
+                                  .n_requests = setting->arrivals->n,
+                                  .engine = {.model = setting->model,
+                                             .arena_bytes = setting->estate.bytes,
+                                             .reserved = true}};
+}
+
+static void divide(run *r, uint64_t slots)
+{
+    estate_divide(&r->setting->estate, r->setting->options, r->setting->arrivals, slots,
+                  &r->config.engine.plan);
+}
+
+static int serve(run *r, server_result *result)
+{
+    r->config.engine.options = &r->base;
+    return server_run(&r->config, result);
+}
+
+/* Serves the first requests from an even split on: what a controller says is best that only watches, or
+ * what one came to that moves. */
+static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t mode,
+                    uint64_t *slots)
+{
+    run r;
+    server_result result;
+    begin(setting, arm, &r);
+    divide(&r, *slots);
+    set_control(&r, mode, 0);
+    r.config.quiet = true;
+    r.config.floor_blocks = setting->estate.floor_blocks;
+    if (setting->options->observe < r.config.n_requests)
+        r.config.n_requests = setting->options->observe;
+    int code = serve(&r, &result);
+    if (!code && mode != MOEPAGE_CONTROL_OBSERVE)
+        *slots = result.experts.slots;
+    else if (!code && result.split.target_slots)
+        *slots = result.split.target_slots;
+    server_result_free(&result);
+    return code;
+}
+
+/* A pool that is a window over whole layers: least recently used goes, and nothing but the caller says
+ * what comes. */
+static int set_offload(run *r)
+{
+    uint64_t slots = estate_whole_layers(&r->setting->estate);
+    if (!slots)
+        return fail(RUN_REFUSED, "--split layer-offload: the budget has no room for two whole "
+                                 "layers' experts beside the longest request's KV");
+    r->base.prefetch = true;
+    r->base.predictor = r->base.predictor_load = r->base.predictor_save = NULL;
+    r->base.policy = "lru";
+    r->base.scope = MOEPAGE_SCOPE_GLOBAL;
+    r->base.regime = MOEPAGE_REGIME_CACHE;
+    r->base.miss = MOEPAGE_MISS_WAIT;
+    r->base.scan_percent = 0;
+    r->config.engine.offload = true;
+    divide(r, slots);
+    return RUN_OK;
+}
+
+int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *result)
+{
+    static const uint32_t modes[] = {
+        [ARM_FIXED] = MOEPAGE_CONTROL_FIXED,
+        [ARM_FLUX] = MOEPAGE_CONTROL_FLUX,
+        [ARM_MV_WSA] = MOEPAGE_CONTROL_OBSERVE,
+        [ARM_MV_WSA_ONLINE] = MOEPAGE_CONTROL_MV_WSA,
+        [ARM_DUAL_RESIZE] = MOEPAGE_CONTROL_DUAL_RESIZE,
+        [ARM_PLANNER] = MOEPAGE_CONTROL_PLANNER,
+    };
+    const estate *e = &setting->estate;
+    uint64_t slots = estate_share(e, arm->kind == ARM_FIXED ? arm->percent : 50);
+    run r;
+    int code = RUN_OK;
+    *result = (server_result){0};
+    begin(setting, arm, &r);
+    if (arm->kind == ARM_LAYER_OFFLOAD) {
+        code = set_offload(&r);
+    } else {
+        if (arm->kind == ARM_MV_WSA || arm->kind == ARM_FLUX)
+            code = rehearse(setting, arm, modes[arm->kind], &slots);
+        else
+            set_control(&r, modes[arm->kind], arm->percent);
+        divide(&r, slots);
+    }
+    return code ? code : serve(&r, result);
+}

@@ -1,0 +1,11 @@
+/* scrape.h — the library's metrics in a file, for a Prometheus that collects such files. */
+#ifndef SERVE_SCRAPE_H
+#define SERVE_SCRAPE_H
+
+#include "serve/server.h"
+
+/* Writes the file of --metrics, at most once a second unless `now`; nothing without one. It is replaced
+ * whole: a reader never sees half of it. */
+int scrape(server *s, bool now);
+
+#endif

@@ -1,0 +1,194 @@
+/* The JSON object. */
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "common/fail.h"
+#include "serve/serve_report.h"
+
+/* jansson's *_new setters take what they are given and refuse NULL: one check of all results finds
+ * every allocation that failed. */
+static int set_integer(json_t *object, const char *key, uint64_t value)
+{
+    return json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static json_t *spread_json(const spread *s)
+{
+    return json_pack("{s:f, s:f, s:f, s:f, s:I}", "mean", s->mean, "p50", s->p50, "p90", s->p90,
+                     "p99", s->p99, "n", (json_int_t)s->n);
+}
+
+static int set_counters(json_t *object, const server_result *r)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counters[] = {
+        {"requests", r->requests},
+        {"arrived", r->arrived},
+        {"done", r->done},
+        {"refused", r->refused},
+        {"preemptions", r->preemptions},
+        {"steps", r->steps},
+        {"prefill_steps", r->prefill_steps},
+        {"mixed_steps", r->mixed_steps},
+        {"prompt_tokens", r->prompt_tokens},
+        {"output_tokens", r->output_tokens},
+        {"wall_ns", r->wall_ns},
+        {"idle_ns", r->idle_ns},
+        {"real_ns", r->real_ns},
+        {"swap_ns", r->swap_ns},
+        {"tick_ns", r->tick_ns},
+        {"stall_ns", r->session.stall_ns},
+        {"expert_compute_ns", r->session.compute_ns},
+        {"routed", r->session.routed},
+        {"hits", r->session.hits},
+        {"misses", r->session.misses},
+        {"late", r->session.late},
+        {"streamed_layers", r->session.streamed_layers},
+        {"host_experts", r->session.host_experts},
+        {"slot_bytes", r->experts.slot_bytes},
+        {"block_bytes", r->block_bytes},
+        {"first_slots", r->first_slots},
+        {"last_slots", r->experts.slots},
+        {"first_blocks", r->first_blocks},
+        {"last_blocks", r->kv.blocks},
+        {"peak_blocks", r->kv.peak_blocks},
+        {"free_blocks", r->kv.free_blocks},
+        {"floor_blocks", r->control.floor_blocks},
+        {"bursts", r->control.bursts},
+        {"moves", r->control.moves},
+        {"moves_refused", r->control.refused},
+        {"demand_bytes", r->experts.demand_bytes},
+        {"prefetch_bytes", r->experts.prefetch_bytes},
+        {"cold_bytes", r->experts.cold_bytes},
+        {"swapped_out_blocks", r->kv.swapped_out_blocks},
+        {"swapped_in_blocks", r->kv.swapped_in_blocks},
+        {"kv_refused", r->kv.refused},
+        {"budget_bytes", r->device.budget_bytes},
+        {"arena_bytes", r->device.arena_bytes},
+        {"peak_bytes", r->device.peak_bytes},
+    };
+    int failed = 0;
+    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
+        failed |= set_integer(object, counters[i].key, counters[i].value);
+    return failed;
+}
+
+static json_t *samples_json(const server_result *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < r->n_samples; i++) {
+        const server_sample *s = &r->samples[i];
+        json_t *one =
+            json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i}", "ns", (json_int_t)s->ns, "slots",
+                      (json_int_t)s->slots, "blocks", (json_int_t)s->blocks, "used_blocks",
+                      (json_int_t)s->used_blocks, "tokens", (json_int_t)s->tokens, "running",
+                      (int)s->running, "waiting", (int)s->waiting, "preempted", (int)s->preempted);
+        if (json_array_append_new(list, one)) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static const char *state_name(schedule_state state)
+{
+    switch (state) {
+    case SCHEDULE_DONE: return "done";
+    case SCHEDULE_REFUSED: return "refused";
+    default: return "unfinished"; /* of an interrupted run */
+    }
+}
+
+static json_t *answers_json(const serve_findings *f, const server_result *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < r->requests; i++) {
+        const schedule_request *q = &f->setting->arrivals->requests[i];
+        const server_answer *a = &r->answers[i];
+        json_t *one =
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "state", state_name(a->state),
+                      "prompt_tokens", (json_int_t)q->prompt_tokens, "tokens",
+                      (json_int_t)a->times.tokens, "arrival_ns", (json_int_t)a->times.arrival_ns,
+                      "first_ns", (json_int_t)a->times.first_ns, "last_ns",
+                      (json_int_t)a->times.last_ns, "preempted", (json_int_t)a->preemptions);
+        if (json_array_append_new(list, one)) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *arm_json(const serve_findings *f, uint32_t i)
+{
+    const server_result *r = &f->results[i];
+    json_t *object = json_object();
+    if (!object)
+        return NULL;
+    int failed =
+        json_object_set_new(object, "split", json_string(f->setting->options->arms.arms[i].name));
+    failed |= json_object_set_new(object, "interrupted", json_boolean(r->interrupted));
+    failed |= set_counters(object, r);
+    failed |= json_object_set_new(object, "ttft_ms", spread_json(&r->times.ttft));
+    failed |= json_object_set_new(object, "tpot_ms", spread_json(&r->times.tpot));
+    failed |= json_object_set_new(object, "turn_ms", spread_json(&r->times.turn));
+    failed |= json_object_set_new(object, "gap_ms", spread_json(&r->times.gap));
+    failed |= json_object_set_new(object, "samples", samples_json(r));
+    failed |= json_object_set_new(object, "answers", answers_json(f, r));
+    if (f->compared)
+        failed |= set_integer(object, "same_as_alone", f->compared[i]);
+    if (!failed)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *all_json(const serve_findings *f)
+{
+    const arm_setting *s = f->setting;
+    const serve_options *o = s->options;
+    json_t *arms = json_array(), *root = json_object();
+    int failed = !arms || !root;
+    for (uint32_t i = 0; i < o->arms.n && !failed; i++)
+        if (f->results[i].ran)
+            failed |= json_array_append_new(arms, arm_json(f, i));
+    failed |= json_object_set_new(root, "model", json_string(o->base.model));
+    failed |= json_object_set_new(root, "policy", json_string(o->base.policy));
+    failed |=
+        json_object_set_new(root, "clock",
+                            json_string(o->clock == SERVE_CLOCK_VIRTUAL ? "virtual" : "real"));
+    failed |= set_integer(root, "requests", s->arrivals->n);
+    failed |= set_integer(root, "concurrency", o->concurrency);
+    failed |= set_integer(root, "step_tokens", o->step_tokens);
+    failed |= set_integer(root, "bytes", s->estate.bytes);
+    failed |= set_integer(root, "experts", s->estate.experts);
+    failed |= set_integer(root, "bus_bytes_per_s", o->base.bus_bytes_per_s);
+    failed |= json_object_set_new(root, "length_scale", json_real(s->arrivals->length_scale));
+    failed |= json_object_set_new(root, "arms", arms);
+    if (!failed)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+int serve_json(const serve_findings *f)
+{
+    const char *path = f->setting->options->json;
+    const bool standard = !strcmp(path, "-");
+    json_t *root = all_json(f);
+    if (!root)
+        return fail_memory();
+    FILE *out = standard ? stdout : fopen(path, "we");
+    if (!out) {
+        json_decref(root);
+        return fail(RUN_FAILED, "--json %s: %s", path, strerror(errno));
+    }
+    bool failed = json_dumpf(root, out, JSON_COMPACT) || fputc('\n', out) == EOF;
+    failed |= standard ? fflush(out) != 0 : fclose(out) != 0;
+    json_decref(root);
+    return failed ? fail(RUN_FAILED, "--json %s: cannot be written whole", path) : RUN_OK;
+}

@@ -1,0 +1,209 @@
+#!/bin/sh
+# The serving loop: every way to divide the budget serves every request once, as if it were alone; under
+# pressure, interrupted, and asked for nonsense.
+#
+# With MP_TEST_LONG=1 all 500 requests of the trace, in five ways: some minutes.
+set -u
+LC_ALL=C; export LC_ALL
+. tests/support/tap.sh
+serve=$(cd "${BUILD:-build}/bin" && pwd)/serve_loop
+trace=tests/data/azure-conversation-500.csv
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+numbers() { # numbers KEY FILE: all of that name, one a line
+    grep -o "\"$1\":[0-9.]*" "$2" | cut -d: -f2
+}
+all_are() { # all_are KEY VALUE FILE
+    [ -n "$(numbers "$1" "$3")" ] && [ "$(numbers "$1" "$3" | sort -u)" = "$2" ] ||
+        { echo "$1: $(numbers "$1" "$3")"; return 1; }
+}
+sum() { numbers "$1" "$2" | awk '{ s += $1 } END { print s + 0 }'; }
+
+# As many as were asked for, each with its whole answer, none twice; all KV blocks free again.
+whole() { # whole REQUESTS FILE
+    arms=$(grep -o '"split":' "$2" | wc -l)
+    all_are done "$1" "$2" && all_are refused 0 "$2" && all_are same_as_alone "$1" "$2" &&
+        [ "$(grep -o '"state":"done"' "$2" | wc -l)" = $((arms * $1)) ] &&
+        [ "$(numbers free_blocks "$2")" = "$(numbers last_blocks "$2")" ]
+}
+
+every_split() {
+    "$serve" --poisson 40 --requests 12 --prompt-tokens 60 --output-tokens 24 --clock virtual \
+        --budget 60% --check --burst 12 --observe 6 \
+        --split 50-50,fixed:70,flux,mv-wsa,mv-wsa-online,dual-resize,planner,layer-offload \
+        --json "$work/all.json" --report "$work/all.html" --metrics "$work/all.prom" \
+        >"$work/table" || return 1
+    whole 12 "$work/all.json" && [ "$(grep -o '"split":' "$work/all.json" | wc -l)" = 8 ]
+}
+check "every split serves every request as if it were alone" every_split
+
+escape=$(printf '\033')
+on_paper() {
+    ! grep -q "$escape" "$work/table" && grep -q '^TPOT p99, ms  *[0-9]' "$work/table" &&
+        grep -q '<svg' "$work/all.html" && ! grep -Eq '(src|href)=' "$work/all.html" &&
+        grep -q '^moepage_.*arm="layer-offload"' "$work/all.prom" &&
+        ! ls "$work"/all.prom.* 2>/dev/null
+}
+check "table, page and metrics are there, and no dashboard where there is no terminal" on_paper
+
+# On a terminal there is a dashboard, which is gone when the table comes; on one that cannot draw there is
+# none.
+on_screen() {
+    script -qec "TERM=$1 '$serve' --poisson 50 --requests 2 --clock virtual --output-tokens 4" \
+        /dev/null </dev/null >"$work/screen"
+    grep -q '^TPOT' "$work/screen"
+}
+dashboard() {
+    on_screen xterm && grep -q "$escape\[5A$escape\[J" "$work/screen" &&
+        grep -q 'preempted now' "$work/screen" && on_screen dumb && ! grep -q "$escape" "$work/screen"
+}
+name="a terminal that can has a dashboard"
+if command -v script >/dev/null; then
+    check "$name" dashboard
+else
+    skip "$name" "no script command"
+fi
+
+# So many at once that prompts wait for room, and what grows drives the youngest out.
+under_pressure() {
+    "$serve" --arrivals $trace --requests 40 --time-scale 0 --max-context 256 --clock virtual \
+        --budget 5M --check --split flux,fixed:40 --concurrency 12 --json "$work/tight.json" >/dev/null || return 1
+    whole 40 "$work/tight.json" && for n in $(numbers preemptions "$work/tight.json"); do
+        [ "$n" -gt 0 ] || return 1
+    done
+    [ "$(numbers swapped_out_blocks "$work/tight.json")" = \
+      "$(numbers swapped_in_blocks "$work/tight.json")" ]
+}
+check "preempted requests come back and go on where they were" under_pressure
+
+# Who came first has the first token first, and the first of all is never preempted.
+fair() {
+    [ "$(grep -o '"split":' "$work/tight.json" | wc -l)" = 2 ] || return 1
+    sed 's/"split":/\n&/g' "$work/tight.json" | grep '^"split"' | while read -r arm; do
+        echo "$arm" | sed 's/.*"answers"//' >"$work/answers"
+        numbers first_ns "$work/answers" | sort -nc || exit 1
+        [ "$(numbers preempted "$work/answers" | head -1)" = 0 ] || exit 1
+        [ "$(sum preempted "$work/answers")" -gt 0 ] || exit 1
+    done
+}
+check "first tokens come in the order of arrival, whoever is preempted" fair
+
+same_twice() {
+    for run in 1 2; do
+        "$serve" --poisson 40 --requests 16 --clock virtual --split 50-50 --concurrency 4 --seed 9 \
+            --prompt-tokens 60 --output-tokens 20 --temperature 0.8 \
+            --json "$work/twice$run.json" >/dev/null || return 1
+        sed 's/.*"answers"//' "$work/twice$run.json" >"$work/twice$run"
+    done
+    cmp "$work/twice1" "$work/twice2" &&
+        [ "$(numbers idle_ns "$work/twice1.json")" = "$(numbers idle_ns "$work/twice2.json")" ]
+}
+check "a virtual clock gives the same run twice" same_twice
+
+# What the options choose must not change an answer.
+options() {
+    i=0
+    for extra in "--policy lfu-aged" "--policy s3fifo --prefetch on" "--policy lirs --math bf16" \
+        "--policy sieve --prefetch maps" "--policy cycle --regime stream" \
+        "--policy finemoe --prefetch coactivation" "--scope layer --prefetch hit-count" \
+        "--host-tier 4M --io-threads 2" "--miss host --prefetch previous" \
+        "--scan-percent 30 --max-group-experts 5"; do
+        i=$((i + 1))
+        # shellcheck disable=SC2086
+        "$serve" --poisson 50 --requests 5 --clock virtual --check --prompt-tokens 40 \
+            --output-tokens 12 $extra --json "$work/o$i.json" >/dev/null && whole 5 "$work/o$i.json" ||
+            { echo "with $extra"; return 1; }
+    done
+}
+check "policies, predictors and regimes change no answer" options
+
+mooncake() {
+    for i in 0 1 2 3 4 5; do
+        echo "{\"timestamp\": $((i * 20)), \"input_length\": $((4000 + i * 700))," \
+            "\"output_length\": $((100 + i)), \"hash_ids\": [$i]}"
+    done >"$work/moon.jsonl"
+    "$serve" --arrivals "$work/moon.jsonl" --max-context 200 --check --bus 4G \
+        --json "$work/moon.json" >"$work/moon.txt" && whole 6 "$work/moon.json" &&
+        grep -q 'times are real' "$work/moon.txt"
+}
+check "Mooncake's lines are served in real time" mooncake
+
+too_long() {
+    ! "$serve" --poisson 1 --requests 2 --budget 3M 2>"$work/err" >/dev/null &&
+        grep -q "at least" "$work/err"
+}
+check "a budget without room for the longest request is refused" too_long
+
+interrupted() { # interrupted SIGNAL STATUS
+    rm -f "$work/shown"; mkfifo "$work/shown"
+    "$serve" --poisson 1000 --requests 2000 --clock virtual --dashboard on --split 50-50,flux \
+        --json "$work/int.json" --report "$work/int.html" >"$work/shown" 2>"$work/err" &
+    pid=$!
+    {
+        read -r first # the dashboard is there: it serves
+        kill -s "$1" $pid
+        cat >"$work/int.txt"
+    } <"$work/shown"
+    wait $pid
+    status=$?
+    [ $status = "$2" ] || { echo "status $status"; cat "$work/err"; return 1; }
+    grep -q 'interrupted with' "$work/int.txt" && [ ! -s "$work/err" ] &&
+        grep -q '"interrupted":true' "$work/int.json" && grep -q '</html>' "$work/int.html" &&
+        [ "$(numbers free_blocks "$work/int.json")" = "$(numbers last_blocks "$work/int.json")" ] &&
+        [ "$(grep -o '"split":' "$work/int.json" | wc -l)" = 1 ]
+}
+check "SIGINT ends with the report and status 130" interrupted INT 130
+check "SIGTERM ends with the report and status 143" interrupted TERM 143
+
+refused() { # refused WORD ARGUMENTS...: status 2, one line, which has the word in it
+    word=$1; shift
+    "$serve" "$@" >"$work/out" 2>"$work/err"
+    status=$?
+    [ $status = 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" = 1 ] &&
+        grep -qe "$word" "$work/err" || { echo "$* -> $status"; cat "$work/err"; return 1; }
+}
+nonsense() {
+    refused --arrivals &&
+        refused --poisson --arrivals $trace --poisson 3 &&
+        refused nowhere --arrivals "$work/nowhere.csv" &&
+        refused config.json:1 --arrivals examples/models/tiny-qwen3moe/config.json &&
+        refused --time-scale --poisson 3 --time-scale 2 &&
+        refused --prompt-tokens --arrivals $trace --prompt-tokens 5 &&
+        refused --step-tokens --poisson 3 --step-tokens 8 --concurrency 8 &&
+        refused --split --poisson 3 --split half &&
+        refused --split --poisson 3 --split flux,flux &&
+        refused --budget --poisson 3 --budget 0 &&
+        refused --poisson --poisson 0 &&
+        refused --poisson --poisson x &&
+        refused --remap --poisson 3 --check --remap 1,1 &&
+        refused --miss --poisson 3 --miss low &&
+        refused --prefetch-depth --poisson 3 --prefetch-depth 2 &&
+        refused sim: --poisson 3 --device sim:examples/machines/h200.json &&
+        refused lru2 --poisson 3 --policy lru2 &&
+        refused nothing --poisson 3 --model "$work/nothing" &&
+        refused unknown --poisson 3 --what
+}
+check "nonsense is refused in one line" nonsense
+
+lost_files() {
+    for flag in --json --report --metrics; do
+        "$serve" --poisson 50 --requests 2 --clock virtual $flag "$work/no/where" \
+            >/dev/null 2>"$work/err"
+        [ $? = 1 ] && grep -qe "$flag" "$work/err" || return 1
+    done
+}
+check "a file that cannot be written is a failure that names it" lost_files
+
+name="500 requests of the Azure conversation trace, in five ways"
+long() {
+    "$serve" --arrivals $trace --check --clock virtual --json "$work/long.json" \
+        --split 50-50,flux,mv-wsa,mv-wsa-online,layer-offload >/dev/null && whole 500 "$work/long.json"
+}
+if [ -n "${MP_TEST_LONG:-}" ]; then
+    check "$name" long
+else
+    skip "$name" "MP_TEST_LONG is not set"
+fi
+
+finish
