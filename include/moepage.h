@@ -551,7 +551,7 @@ typedef struct moepage_expert_pool_info {
     uint64_t late;   /* routed experts whose load was under way already */
     uint64_t evictions;
     uint64_t demand_bytes;       /* copied because a step needed them */
-    uint64_t prefetch_bytes;     /* copied ahead of need */
+    uint64_t prefetch_bytes;     /* copied ahead of need; transition_bytes are not among them */
     uint64_t prefetch_useful;    /* prefetched experts that were then routed, in time or late */
     uint64_t prefetch_late;      /* of those, still loading when routed */
     uint64_t prefetch_wasted;    /* prefetched experts evicted before any use */
@@ -597,9 +597,9 @@ typedef struct moepage_expert_pool_info {
     uint64_t transition_bytes;    /* moved for them */
     uint64_t decisions;           /* intervals that have passed */
     uint64_t windows;             /* in which something was published */
-    /* prefetched experts in bytes, each in one of three once it is known */
+    /* of prefetch_bytes, those of experts of which it is known what they were good for */
     uint64_t prefetch_useful_bytes; /* there in time */
-    uint64_t prefetch_late_bytes;   /* routed while still loading */
+    uint64_t prefetch_late_bytes;   /* routed while still loading; the rest came on demand */
     uint64_t prefetch_wasted_bytes; /* evicted before any use */
     uint64_t resizes;               /* moves of the split that ended, as wanted */
     uint64_t resizes_refused;       /* and that were refused */

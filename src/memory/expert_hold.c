@@ -245,6 +245,7 @@ static void count(struct moepage_expert_pool *pool, const mp_hold *hold)
     if (hold->kind == MP_HOLD_LATE && !hold->pin && there && slot->prefetched && !slot->used) {
         mp_prefetch_tally *tally = mp_prefetcher_tally(&pool->shards[hold->shard], slot, hold->key);
         pool->counters.prefetch_late++;
+        pool->counters.late_bytes += slot->ahead_bytes;
         if (tally)
             tally->late++;
     }

@@ -280,10 +280,12 @@ uint64_t mp_pool_stage_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe, 
         return 0;
     }
     uint64_t total = stage_bytes(shard, index, pipe, limit);
-    if (pipe == MP_PIPE_PREFETCH)
+    if (pipe == MP_PIPE_PREFETCH) {
         shard->pool->counters.prefetch_bytes += total;
-    else
+        slot->ahead_bytes += total;
+    } else {
         shard->pool->counters.demand_bytes += total;
+    }
     return total;
 }
 

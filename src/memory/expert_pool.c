@@ -511,10 +511,9 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
         .host_node = -1,
         .decodes = counters->decodes,
         .compressed_loads = counters->compressed_loads,
-        .prefetch_useful_bytes =
-            (counters->prefetch_useful - counters->prefetch_late) * pool->slot_bytes,
-        .prefetch_late_bytes = counters->prefetch_late * pool->slot_bytes,
-        .prefetch_wasted_bytes = counters->prefetch_wasted * pool->slot_bytes,
+        .prefetch_useful_bytes = counters->useful_bytes - counters->late_bytes,
+        .prefetch_late_bytes = counters->late_bytes,
+        .prefetch_wasted_bytes = counters->wasted_bytes,
         .resizes = counters->resizes,
         .resizes_refused = counters->resizes_refused,
         .pins_refused = counters->pins_refused,

@@ -132,6 +132,7 @@ typedef struct mp_client {
 typedef struct mp_pool_counters {
     uint64_t hits, misses, late, evictions, demand_bytes, prefetch_bytes;
     uint64_t prefetch_useful, prefetch_late, prefetch_wasted, prefetch_cancelled, prefetch_refused;
+    uint64_t useful_bytes, late_bytes, wasted_bytes; /* of prefetch_bytes */
     uint64_t failed_loads, decodes, compressed_loads;
     uint64_t resizes, resizes_refused, pins_refused;
 } mp_pool_counters;

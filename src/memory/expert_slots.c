@@ -86,6 +86,7 @@ bool mp_pool_drop(mp_shard *shard, uint32_t index, uint32_t key, uint32_t state)
         if (shard->slots[index].prefetched && !shard->slots[index].used) {
             mp_prefetch_tally *tally = mp_prefetcher_tally(shard, &shard->slots[index], key);
             pool->counters.prefetch_wasted++;
+            pool->counters.wasted_bytes += shard->slots[index].ahead_bytes;
             if (tally)
                 tally->wasted++;
         }

@@ -32,6 +32,7 @@ typedef struct mp_slot {
     uint64_t came;          /* the pool's clock when the expert got the slot */
     uint64_t begun;         /* which of the shard's loads brings it */
     uint64_t touched;       /* and when it was last routed */
+    uint64_t ahead_bytes;   /* of it that crossed the bus ahead of need */
     uint32_t pins;          /* moepage_expert_pool_pin */
     uint32_t client;        /* whose want brought it, if prefetched */
     _Atomic int32_t result; /* a moepage_status once its load has failed */

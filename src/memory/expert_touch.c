@@ -33,6 +33,7 @@ void mp_pool_touch(struct moepage_expert_pool *pool, uint32_t key, bool scan, ui
     if (slot->prefetched && !slot->used) {
         mp_prefetch_tally *tally = mp_prefetcher_tally(shard, slot, key);
         pool->counters.prefetch_useful++;
+        pool->counters.useful_bytes += slot->ahead_bytes;
         if (tally)
             tally->useful++;
     }

@@ -533,6 +533,8 @@ void mp_versions_get_info(const struct moepage_expert_pool *pool, moepage_expert
     info->transitions_refused = counters->refused;
     info->transitions_failed = counters->failed;
     info->transition_bytes = counters->bytes;
+    if (mp_pool_serves_versions(pool)) /* nothing else comes, and what did has been counted there */
+        info->prefetch_bytes = 0;
     info->decisions = counters->decisions;
     info->windows = counters->windows;
     for (uint32_t key = 0; versions->published && key < pool->keys; key++)

@@ -38,6 +38,7 @@ typedef struct scenario {
     bank_shape shape;
     pool_rig_config pool;
     bool failures;
+    bool pageable; /* the host tier cannot be pinned */
 } scenario;
 
 /* One use of the library by a caller with a stream of its own. */
@@ -300,6 +301,19 @@ static void check_all(void)
 
 /* ---- all together ---- */
 
+/* The driver is there, and can be told to refuse, as soon as any device is open. */
+static void open_pool(const scenario *how)
+{
+    const moepage_device_config any = {.struct_size = sizeof any, .budget_bytes = 4 << 20};
+    moepage_device *first = device_rig_open(&any);
+    if (how->pageable)
+        sim_cuda_fail(SIM_host_register, 1, MP_CU_NOT_SUPPORTED, true);
+    pool_rig_open(&w.rig, &w.bank, &how->pool);
+    sim_cuda_fail_none();
+    device_rig_close(first);
+    must((atomic_load(&gpu()->device.pageable_bytes) > 0) == how->pageable);
+}
+
 static void open_world(const scenario *how, uint64_t seed)
 {
     bank_shape shape = how->shape;
@@ -309,7 +323,7 @@ static void open_world(const scenario *how, uint64_t seed)
     w.seed = w.random = seed;
     w.failures = how->failures;
     bank_model_open(&w.bank, &shape);
-    pool_rig_open(&w.rig, &w.bank, &how->pool);
+    open_pool(how);
     sim_cuda_jitter(seed);
     atomic_store(&w.bank.fail_every, how->failures ? 29 : 0);
     w.most = w.slots = w.rig.pool->shards[0].n_slots;
@@ -379,6 +393,14 @@ static void test_cuda_readers_see_it_through_a_host_tier(void **state)
                     .pool = {.host_experts = 5, .io_threads = 2}});
 }
 
+static void test_cuda_readers_see_it_through_a_pageable_host_tier(void **state)
+{
+    (void)state;
+    run(&(scenario){.shape = {.dtype = MOEPAGE_DTYPE_BF16, .pack_forms = 1u << MOEPAGE_FORM_DENSE},
+                    .pool = {.host_experts = 5, .io_threads = 2},
+                    .pageable = true});
+}
+
 static void test_cuda_readers_see_it_through_the_decoder(void **state)
 {
     (void)state;
@@ -400,6 +422,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_readers_see_what_they_were_promised),
         cmocka_unit_test(test_cuda_readers_see_it_through_a_host_tier),
+        cmocka_unit_test(test_cuda_readers_see_it_through_a_pageable_host_tier),
         cmocka_unit_test(test_cuda_readers_see_it_through_the_decoder),
         cmocka_unit_test(test_cuda_readers_see_it_where_reads_fail),
     };

@@ -258,6 +258,9 @@ void pool_rig_check(pool_rig *rig)
     moepage_expert_pool_info info = pool_rig_info(rig);
     assert_int_equal(info.resident, resident);
     assert_true(info.prefetch_late <= info.prefetch_useful);
+    assert_true(info.prefetch_useful_bytes + info.prefetch_late_bytes +
+                    info.prefetch_wasted_bytes <=
+                info.prefetch_bytes);
     if (rig->pool->bus_form == MOEPAGE_FORM_DENSE && !info.compressed_experts)
         assert_true(info.evictions * bank_bytes <= info.demand_bytes + info.prefetch_bytes);
 }

@@ -191,6 +191,7 @@ static void test_prefetch_under_way_is_not_loaded_twice(void **state)
         moepage_expert_pool_info info = pool_rig_info(&rig);
         assert_int_equal(info.prefetch_bytes + info.demand_bytes, bank.expert_bytes);
         assert_int_equal(info.demand_bytes > 0, parts > 2); /* what was not under way is hurried */
+        assert_int_equal(info.prefetch_late_bytes, info.prefetch_bytes);
         assert_int_equal(info.late, 2);
         assert_int_equal(info.hits + info.misses, 0);
         expect_counters(1, 1, 0, 0, 0);

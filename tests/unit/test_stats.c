@@ -18,7 +18,8 @@
  * row of one expert takes ONE ns. */
 enum { SLOT = 3 * 64 * 32 * 2, LOAD = 100 + SLOT, READ = 1000 + SLOT, ONE = 10 + 6 * 64 * 32 / 2 };
 
-static void open_stack(stack *s, uint64_t slots, uint64_t tier_experts)
+/* `exph_ratio`: of what crosses the bus to what it is decoded to; 0 = nothing is coded. */
+static void open_coded(stack *s, uint64_t slots, uint64_t tier_experts, double exph_ratio)
 {
     mp_phantom_shape shape = {.name = "small",
                               .layers = 2,
@@ -28,6 +29,7 @@ static void open_stack(stack *s, uint64_t slots, uint64_t tier_experts)
                               .hidden = 64,
                               .expert_intermediate = 32,
                               .dtype = MOEPAGE_DTYPE_BF16,
+                              .exph_ratio = exph_ratio,
                               .cold = tier_experts > 0};
     moepage_expert_pool_config config = {.struct_size = sizeof config,
                                          .slots = slots,
@@ -37,6 +39,11 @@ static void open_stack(stack *s, uint64_t slots, uint64_t tier_experts)
     assert_int_equal(s->shape.slot_bytes, SLOT);
     stack_open_device(s, &profile, 1 << 20, 1 << 20);
     stack_open_pool(s, &config, 1);
+}
+
+static void open_stack(stack *s, uint64_t slots, uint64_t tier_experts)
+{
+    open_coded(s, slots, tier_experts, 0);
 }
 
 /* The caller's own work. */
@@ -287,6 +294,24 @@ static void test_stats_prefetched_bytes_are_useful_or_wasted(void **state)
     stack_close(&s);
 }
 
+/* An image crosses the bus smaller than what it becomes. */
+static void test_stats_prefetched_bytes_are_those_of_the_bus(void **state)
+{
+    (void)state;
+    stack s;
+    mp_image image;
+    open_coded(&s, 16, 0, 0.75);
+    mp_model_find_image(s.model, 1, 7, MOEPAGE_FORM_EXPH, &image);
+    (void)hint_and_use(&s, 4 * LOAD);
+    moepage_expert_pool_info info = info_of(s.pool);
+    assert_true(image.bytes < SLOT);
+    assert_int_equal(info.prefetch_useful, 1);
+    assert_int_equal(info.prefetch_bytes, image.bytes);
+    assert_int_equal(info.prefetch_useful_bytes, image.bytes);
+    assert_int_equal(info.prefetch_late_bytes + info.prefetch_wasted_bytes, 0);
+    stack_close(&s);
+}
+
 /* ---- refusals and moves ---- */
 
 static void test_stats_count_pins_and_moves(void **state)
@@ -404,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_stats_of_a_pool_are_those_of_all_its_sessions),
         cmocka_unit_test(test_stats_write_no_further_than_their_caller_knows),
         cmocka_unit_test(test_stats_prefetched_bytes_are_useful_or_wasted),
+        cmocka_unit_test(test_stats_prefetched_bytes_are_those_of_the_bus),
         cmocka_unit_test(test_stats_count_pins_and_moves),
         cmocka_unit_test(test_stats_count_kv_refusals_and_resizes),
         cmocka_unit_test(test_stats_count_reads_out_of_memory_as_buffered),
