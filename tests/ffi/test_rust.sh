@@ -3,6 +3,7 @@
 # one, and the example beside the tool that is written in C.
 set -u
 LC_ALL=C; export LC_ALL
+PYTHONDONTWRITEBYTECODE=1; export PYTHONDONTWRITEBYTECODE
 . tests/support/tap.sh
 name="the Rust crates"
 model=$PWD/examples/models/tiny-qwen3moe

@@ -277,14 +277,24 @@ impl Reader {
 
     fn run(&self, part: ExpertPart, out: &mut [u8]) -> i32 {
         // A reader that has panicked is asked again; whether it still works is for it to say.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.read.read(part, out)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            self.read.read(part, out).map_err(|error| error.to_string())
+        }));
         let (text, panic) = match outcome {
             Ok(Ok(())) => return 0,
-            Ok(Err(error)) => (error.to_string(), None),
+            Ok(Err(text)) => (text, None),
             Err(panic) => (format!("the callback panicked: {}", panic_text(&*panic)), Some(panic)),
         };
-        *lock(&self.failure) = Failure { text, panic };
+        let before = std::mem::replace(&mut *lock(&self.failure), Failure { text, panic });
+        drop_quietly(before);
         1
+    }
+}
+
+/// What a panic left behind may panic itself when it is dropped.
+pub(crate) fn drop_quietly<T>(value: T) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        std::mem::forget(panic);
     }
 }
 
@@ -402,8 +412,8 @@ impl RawBanks {
 fn check_memory(banks: &Banks, bytes: &[Bytes]) -> Result<Vec<Bytes>> {
     let needed =
         banks.tensors.iter().map(ExpertTensor::needed_bytes).collect::<Result<Vec<_>>>()?;
-    let n = u64::from(banks.moe_layers) * u64::from(banks.experts) * needed.len() as u64;
-    if bytes.len() as u64 != n {
+    let n = u128::from(banks.moe_layers) * u128::from(banks.experts) * needed.len() as u128;
+    if bytes.len() as u128 != n {
         let given = bytes.len();
         return Err(Error::argument(format!(
             "{given} tensors of experts are given, layers * experts * tensors are {n}"

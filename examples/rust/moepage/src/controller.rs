@@ -1,12 +1,13 @@
 //! Controllers of working sets: they move the split while the pools serve.
 use std::fmt;
+use std::mem::ManuallyDrop;
 
 use moepage_sys as sys;
 
 use crate::error::{check, Result};
 use crate::experts::ExpertPool;
 use crate::gate::{lock, ordered, set_up};
-use crate::handle::{closes, Handle, Ref};
+use crate::handle::{Handle, Ref};
 use crate::kv::{gate_of, KvPool};
 use crate::types::{count, numbered, Stream};
 
@@ -141,15 +142,17 @@ pub enum CurveOf {
     Kv,
 }
 
-/// Watches a pair of pools, and moves the split between them.
+/// Watches a pair of pools, and moves the split between them. One that is dropped while a step is
+/// open on their device ends with the step.
 pub struct Controller<'p> {
-    handle: Handle<sys::moepage_controller>,
+    handle: ManuallyDrop<Handle<sys::moepage_controller>>,
     experts: Ref<'p, ExpertPool<'p>>,
     _kv: Option<Ref<'p, KvPool<'p>>>,
 }
 
 // SAFETY: docs/threading.md: ticks and destruction come one at a time, and take the value mutably
-// or whole; the rest is for any thread. A tick that finds a step open moves no live KV.
+// or whole; the rest is for any thread. A tick that finds a step open moves no live KV; destruction
+// passes the device's gate, as an ending step tells its pool's controller.
 unsafe impl Send for Controller<'_> {}
 // SAFETY: the same.
 unsafe impl Sync for Controller<'_> {}
@@ -172,7 +175,7 @@ impl<'p> Controller<'p> {
                 unsafe { sys::moepage_controller_create(experts.raw(), raw_kv, &raw, out) }
             })
         })?;
-        Ok(Controller { handle, experts, _kv: kv })
+        Ok(Controller { handle: ManuallyDrop::new(handle), experts, _kv: kv })
     }
 
     /// Between steps: counts what has been since the last tick, and at a burst's end acts.
@@ -227,7 +230,26 @@ impl<'p> Controller<'p> {
     }
 }
 
-closes!(Controller<'_>);
+struct Ended(Handle<sys::moepage_controller>);
+
+// SAFETY: any one thread may destroy a controller.
+unsafe impl Send for Ended {}
+
+impl Ended {
+    fn destroy(self) {
+        drop(self.0);
+    }
+}
+
+impl Drop for Controller<'_> {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, and not used afterwards.
+        let ended = Ended(unsafe { ManuallyDrop::take(&mut self.handle) });
+        // Pools with a controller are on one device. Should they be dropped before the steps of
+        // other pools there have ended, the library refuses and they are leaked.
+        self.experts.gates[0].when_idle(move || ended.destroy());
+    }
+}
 
 impl fmt::Debug for Controller<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,11 @@ pub(crate) struct Gate {
 struct State {
     open_steps: usize,
     in_set_up: bool,
+    /// Set-up calls that wait for the last open step to end.
+    put_off: Vec<PutOff>,
 }
+
+type PutOff = Box<dyn FnOnce() + Send>;
 
 /// The gates of an object's devices, in an order that is the same for everybody.
 pub(crate) type Gates = Arc<[Arc<Gate>]>;
@@ -59,6 +63,24 @@ impl Gate {
         lock(&self.state).in_set_up = false;
         self.changed.notify_all();
     }
+
+    /// Runs a set-up call that nobody waits for: now, or else when no step is open any more.
+    pub(crate) fn when_idle(&self, call: impl FnOnce() + Send + 'static) {
+        let mut state = self.settled();
+        state.put_off.push(Box::new(call));
+        self.run_put_off(state);
+    }
+
+    fn run_put_off(&self, mut state: MutexGuard<'_, State>) {
+        if state.open_steps > 0 || state.put_off.is_empty() {
+            return;
+        }
+        let calls = std::mem::take(&mut state.put_off);
+        state.in_set_up = true;
+        drop(state);
+        calls.into_iter().for_each(|call| call());
+        self.leave_set_up();
+    }
 }
 
 /// Held while a step is open.
@@ -77,7 +99,9 @@ impl OpenStep {
 impl Drop for OpenStep {
     fn drop(&mut self) {
         for gate in self.0.iter() {
-            lock(&gate.state).open_steps -= 1;
+            let mut state = lock(&gate.state);
+            state.open_steps -= 1;
+            gate.run_put_off(state);
         }
     }
 }

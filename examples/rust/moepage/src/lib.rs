@@ -37,11 +37,11 @@
 //! - an [`Arc`](std::sync::Arc): the child is then `'static` and keeps its parents alive. This is
 //!   for a server's struct that owns all of them, which borrows inside one struct could not say.
 //!
-//! A [`Step`] borrows its session, a [`Layer`] its step, a [`Plan`] its layer. A step that is dropped
-//! on the way, by `?` say, is cancelled; a layer is retired. Nothing is [`Status::Busy`] when it is
-//! dropped, so closing cannot fail. Where a `raw()` handle was used to put something on an object
-//! that this crate knows nothing of, the library refuses to close it and it is leaked; `close()`
-//! then says why.
+//! A [`Step`] borrows its session, a [`Layer`] its step, a [`Plan`] its layer. A step that is
+//! dropped on the way, by `?` say, is cancelled; a layer is retired. Nothing is [`Status::Busy`]
+//! when it is dropped, so closing cannot fail. Where a `raw()` handle was used to put something on
+//! an object that this crate knows nothing of, the library refuses to close it and it is leaked;
+//! `close()` then says why.
 //!
 //! Values may be leaked ([`std::mem::forget`]) without harm: bytes that a model pages from are
 //! shared with it ([`Bytes`]), not borrowed.
@@ -57,7 +57,8 @@
 //!
 //! What `docs/threading.md` calls set-up (creating pools, sessions, controllers and paged tensors)
 //! may not meet an open step on the same device. No borrow can say so; the calls return
-//! [`Status::Busy`] then, and exclude each other.
+//! [`Status::Busy`] then, and exclude each other. A [`Controller`] that is dropped then ends with
+//! the last of the device's open steps.
 //!
 //! # Callbacks
 //!

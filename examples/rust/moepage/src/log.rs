@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use moepage_sys as sys;
 
+use crate::banks::drop_quietly;
 use crate::types::text_at;
 
 /// How much a message matters.
@@ -49,7 +50,7 @@ unsafe extern "C" fn forward(user: *mut c_void, level: i32, text: *const c_char)
     let logger = unsafe { &*(user as *const Logger) };
     // SAFETY: NUL-terminated and borrowed for this call.
     let text = unsafe { text_at(text) };
-    let _ = catch_unwind(AssertUnwindSafe(|| logger(level, text)));
+    drop_quietly(catch_unwind(AssertUnwindSafe(|| logger(level, text))));
 }
 
 #[cfg(test)]

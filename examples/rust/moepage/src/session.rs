@@ -149,7 +149,8 @@ pub struct RemapConfig {
     pub alpha: f64,
     /// The last bin; beta / alpha <= 3.
     pub beta: f64,
-    /// Of each MoE layer, alpha and beta; 0 = that layer is left alone; empty = the same everywhere.
+    /// Of each MoE layer, alpha and beta; 0 = that layer is left alone; empty = everywhere the
+    /// same.
     pub by_layer: Vec<(f32, f32)>,
     /// How many logits an expert on the device is preferred by.
     pub resident: f64,

@@ -168,7 +168,7 @@ impl TraceReader {
             step: raw.step,
             n_tokens: raw.n_tokens,
             top_k: raw.top_k,
-            // SAFETY: arrays of these lengths (or NULL), which the reader keeps until the next call.
+            // SAFETY: arrays of these lengths, or NULL; the reader keeps them until the next call.
             sequences: unsafe { slice_at(raw.sequences, n) },
             // SAFETY: the same.
             layer_present: unsafe { slice_at(raw.layer_present, layers) },

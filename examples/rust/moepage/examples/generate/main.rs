@@ -57,7 +57,7 @@ fn run(options: &Options) -> Result<()> {
 
     let info = model.info()?;
     let all = u64::from(info.moe_layers) * u64::from(info.experts);
-    let slots = options.budget_percent * all / 100;
+    let slots = (options.budget_percent * all / 100).max(1); // 0 would be all of them
     let pool_config = ExpertPoolConfig { slots, ..Default::default() };
     let session_config =
         SessionConfig { max_tokens: STEP_TOKENS as u32, max_sequences: 1, ..Default::default() };

@@ -100,6 +100,42 @@ fn that_panic_are_errors_and_leave_the_panic() {
     assert!(model.take_panic().is_none());
 }
 
+/// Panics wherever it is looked at, and when it is dropped.
+#[derive(Debug)]
+struct Bomb;
+
+impl std::fmt::Display for Bomb {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        resume_unwind(Box::new("told"))
+    }
+}
+
+impl std::error::Error for Bomb {}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            resume_unwind(Box::new("dropped"));
+        }
+    }
+}
+
+#[test]
+fn that_leave_what_panics_are_errors() {
+    let reads = AtomicUsize::new(0);
+    let model = read_model(move |_, _| match reads.fetch_add(1, Ordering::SeqCst) {
+        0 | 2 => resume_unwind(Box::new(Bomb)),
+        _ => Err(Box::new(Bomb)),
+    });
+    let device = device();
+    let pool = pool(&device, &model, 4);
+    for expert in 0..4 {
+        assert_eq!(pool.pin(0, expert).unwrap_err().status(), Status::Callback);
+    }
+    let panic = model.take_panic().unwrap();
+    assert_eq!(*panic.downcast::<&str>().unwrap(), "told");
+}
+
 #[test]
 fn live_as_long_as_their_model() {
     let counter = Arc::new(());

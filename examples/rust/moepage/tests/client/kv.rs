@@ -118,5 +118,6 @@ fn and_experts_share_the_arena() {
     assert_eq!(controller.info().unwrap().steps, 0);
     let twice = Controller::create(&pool, Some((&kv).into()), &config);
     assert_eq!(status(twice), Status::Busy);
-    controller.close().unwrap();
+    drop(controller);
+    Controller::create(&pool, Some((&kv).into()), &config).unwrap();
 }

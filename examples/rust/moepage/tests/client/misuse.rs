@@ -159,6 +159,30 @@ fn of_set_up_in_a_step_is_busy() {
 }
 
 #[test]
+fn of_a_controller_in_a_step_ends_it_with_the_step() {
+    let Stand { device, model } = stand();
+    let pool = pool(&device, &model, 2);
+    let mut session = session(&pool);
+    let config = ControllerConfig { mode: ControlMode::Observe, ..Default::default() };
+    let controller = Controller::create(&pool, None, &config).unwrap();
+    let raw = controller.raw();
+    let mut info = ControllerInfo::default();
+    // SAFETY: a handle that is live, or destroyed and recognised as such.
+    let mut asked = || unsafe { sys::moepage_controller_get_info(raw, &mut info) };
+    let step = session.begin(&StepInput::tokens(1, Phase::Decode)).unwrap();
+    drop(controller);
+    assert_eq!(asked(), sys::MOEPAGE_OK, "the step has yet to tell it how it went");
+    step.end().unwrap();
+    assert_eq!(asked(), sys::MOEPAGE_E_HANDLE);
+    let idle = Controller::create(&pool, None, &config).unwrap();
+    let raw = idle.raw();
+    drop(idle);
+    // SAFETY: the same.
+    let status = unsafe { sys::moepage_controller_get_info(raw, &mut info) };
+    assert_eq!(status, sys::MOEPAGE_E_HANDLE);
+}
+
+#[test]
 fn of_a_full_device_is_busy() {
     let Stand { device, model } = stand();
     let first = pool(&device, &model, 2);

@@ -124,6 +124,13 @@ fn that_are_packed_or_short_are_refused() {
     }
     assert_eq!(status(Model::from_banks(few, ModelConfig::default())), Status::Argument);
 
+    let tensor = ExpertTensor::new(Role::Down, Dtype::F32, &[1]);
+    // 2^64 tensors, of which none is given
+    let (many, tensors) = (1 << 31, vec![tensor; 4]);
+    let countless = Banks { moe_layers: many, experts: many, tensors, ..Banks::default() };
+    let error = Model::from_banks(countless, ModelConfig::default()).unwrap_err();
+    assert!(error.text().contains("18446744073709551616"), "{error}");
+
     let mut flat = weights.banks(Dtype::F32);
     flat.tensors[0] = ExpertTensor::new(Role::GateUp, Dtype::F32, &[1, 1, 2, 32, 64]);
     assert_eq!(status(Model::from_banks(flat, ModelConfig::default())), Status::Argument);
