@@ -182,6 +182,14 @@ func (b *Banks) dense(memory *bankMemory) ([]C.moepage_dense_tensor, error) {
 	return out, nil
 }
 
+func (b *Banks) texts() []string {
+	out := []string{b.Architecture, b.ConfigJSON}
+	for _, t := range b.Dense {
+		out = append(out, t.Name)
+	}
+	return out
+}
+
 func (b *Banks) header(memory *bankMemory) C.moepage_banks {
 	return C.moepage_banks{
 		moe_layers:          C.uint32_t(b.MoELayers),
@@ -205,6 +213,9 @@ func OpenBanks(banks Banks, config ModelConfig) (*Model, error) {
 	if banks.LayerIndex != nil && len(banks.LayerIndex) != int(banks.MoELayers) {
 		return nil, refuse(openBanks, ErrArgument, "%d entries of LayerIndex for %d MoE layers",
 			len(banks.LayerIndex), banks.MoELayers)
+	}
+	if err := whole(openBanks, banks.texts()...); err != nil {
+		return nil, err
 	}
 	tensors, err := banks.tensors()
 	if err != nil {

@@ -12,6 +12,7 @@ extern int32_t moepageGoProgress(void *user, uint64_t done, uint64_t total);
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"runtime/cgo"
 	"runtime/debug"
@@ -28,17 +29,20 @@ const (
 	LogInfo    LogLevel = C.MOEPAGE_LOG_INFO
 )
 
-// LogFunc receives messages worth an operator's eye, on any thread. A panic in it is dropped.
+// LogFunc receives messages worth an operator's eye, in any goroutine. A panic in it is dropped.
 type LogFunc func(level LogLevel, text string)
 
 // ReadFunc fills out with bytes of one expert's tensor, from offset on. It is called from several
-// threads at once where the pool has a host tier, may block for I/O, and must not keep out. An error
-// or a panic fails the load with ErrCallback, and is the Cause of that error.
+// goroutines at once where the pool has a host tier, may block for I/O, and must not keep out. An
+// error or a panic fails the load with ErrCallback, and is the Cause of that error.
 type ReadFunc func(layer, expert, tensor int, offset int64, out []byte) error
 
 // ProgressFunc is told of the work done so far and in all. An error or a panic ends the call with
 // ErrCallback, and is the Cause of that error.
 type ProgressFunc func(done, total uint64) error
+
+// errExited is a callback that called runtime.Goexit, as testing.T.FailNow does.
+var errExited = errors.New("the callback did not return: it exited its goroutine")
 
 // PanicError is a panic that a callback ended in.
 type PanicError struct {
@@ -48,14 +52,21 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// guarded calls back and turns a panic, which must not unwind the library's frames, into an error.
-func guarded(function func() error) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &PanicError{Value: value, Stack: debug.Stack()}
-		}
+// guarded calls back and turns what must not unwind the library's frames, a panic or the end of the
+// goroutine, into an error. The latter nothing stops: it is given a goroutine of its own to end.
+func guarded(function func() error) error {
+	outcome := make(chan error, 1)
+	go func() {
+		err := errExited
+		defer func() {
+			if value := recover(); value != nil {
+				err = &PanicError{Value: value, Stack: debug.Stack()}
+			}
+			outcome <- err
+		}()
+		err = function()
 	}()
-	return function()
+	return <-outcome
 }
 
 // A box is C memory that holds the handle of a Go value: what the library keeps as `user`.

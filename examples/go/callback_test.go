@@ -1,9 +1,13 @@
 package moepage_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/rand"
+	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -59,6 +63,7 @@ func TestAFailingCallbackIsTheCause(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return errBroken },
 		"panic": func() error { panic("boom") },
+		"exit":  func() error { runtime.Goexit(); return nil },
 		"nil pointer": func() error {
 			var m *bank
 			return errors.New(string(rune(len(m.down))))
@@ -80,7 +85,11 @@ func TestAFailingCallbackIsTheCause(t *testing.T) {
 			err := compute(t, r.session, b, 1)
 			fails(t, err, moepage.ErrCallback)
 			var panicked *moepage.PanicError
-			if name == "error" && !errors.Is(err, errBroken) {
+			if name == "exit" {
+				if errors.Unwrap(err) == nil || errors.As(err, &panicked) {
+					t.Errorf("the exit is not the cause: %v", err)
+				}
+			} else if name == "error" && !errors.Is(err, errBroken) {
 				t.Errorf("the callback's error is not the cause: %v", err)
 			} else if name != "error" && (!errors.As(err, &panicked) || len(panicked.Stack) == 0) {
 				t.Errorf("the panic is not the cause: %v", err)
@@ -112,8 +121,10 @@ func TestProgressIsToldAndCanEndAPack(t *testing.T) {
 	if !errors.Is(err, errBroken) {
 		t.Errorf("the callback's error is not the cause: %v", err)
 	}
-	_, err = moepage.WritePack(model, path, moepage.PackConfig{Progress: func(_, _ uint64) error { panic(1) }})
-	fails(t, err, moepage.ErrCallback)
+	for _, end := range []func(){func() { panic(1) }, func() { panic(nil) }, runtime.Goexit} {
+		_, err = moepage.WritePack(model, path, moepage.PackConfig{Progress: func(_, _ uint64) error { end(); return nil }})
+		fails(t, err, moepage.ErrCallback)
+	}
 
 	// What was there before the refused calls is there still, and is the model.
 	packed := must(moepage.OpenModel(path, moepage.ModelConfig{}))(t)
@@ -129,9 +140,40 @@ func TestProgressIsToldAndCanEndAPack(t *testing.T) {
 	}
 }
 
-// A log callback that panics is no reason to stop.
-func TestALogThatPanicsIsHarmless(t *testing.T) {
-	device := must(moepage.OpenDevice("host", moepage.DeviceConfig{BudgetBytes: 1 << 20, Threads: 1,
-		Log: func(moepage.LogLevel, string) { panic("log") }}))(t)
-	ok(t, device.Close())
+// askew is a copy of the trained model whose tensors lie at odd places in their file: the library
+// copies those that are asked for, and logs that.
+func askew(t *testing.T) string {
+	const model = "../models/tiny-qwen3moe"
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors.index.json",
+		"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} {
+		file := must(os.ReadFile(filepath.Join(model, name)))(t)
+		if strings.HasSuffix(name, ".safetensors") {
+			header := binary.LittleEndian.Uint64(file)
+			longer := binary.LittleEndian.AppendUint64(nil, header+1)
+			longer = append(append(longer, file[8:8+header]...), ' ')
+			file = append(longer, file[8+header:]...)
+		}
+		ok(t, os.WriteFile(filepath.Join(dir, name), file, 0o666))
+	}
+	return dir
+}
+
+// A log that does not return is no reason to stop.
+func TestLogMessagesArriveAndEndHere(t *testing.T) {
+	dir := askew(t)
+	for name, end := range map[string]func(){"return": func() {}, "panic": func() { panic("log") }, "exit": runtime.Goexit} {
+		var told []string
+		model := must(moepage.OpenModel(dir, moepage.ModelConfig{Log: func(level moepage.LogLevel, text string) {
+			if level == moepage.LogInfo {
+				told = append(told, text)
+			}
+			end()
+		}}))(t)
+		must(model.FindTensor("model.norm.weight"))(t)
+		if len(told) != 1 || !strings.Contains(told[0], "model.norm.weight") {
+			t.Errorf("%s: %q", name, told)
+		}
+		ok(t, model.Close())
+	}
 }

@@ -1,10 +1,23 @@
 package moepage
 
-// #include <stdlib.h>
-// #include "moepage.h"
-import "C"
+/*
+#include <stdlib.h>
+#include "moepage.h"
 
-import "unsafe"
+// Bytes come as characters: of a void pointer Go would check all of the object that it points into.
+static moepage_status encode(uint32_t dtype, const char *in, uint64_t n, char *out,
+                             uint64_t capacity, uint64_t *size)
+{
+    return moepage_exph_encode(dtype, in, n, out, capacity, size);
+}
+
+static moepage_status decode(const char *decoder, uint32_t dtype, const char *in, uint64_t bytes,
+                             char *out, uint64_t n)
+{
+    return moepage_exph_decode(decoder, dtype, in, bytes, out, n);
+}
+*/
+import "C"
 
 // ExphBound is the most bytes that an exponent-Huffman stream of n elements can take; 0 for a dtype
 // that is not BF16, F16, F8_E4M3 or F8_E5M2.
@@ -36,8 +49,8 @@ func ExphEncode(dtype DType, in []byte) ([]byte, error) {
 	out := make([]byte, ExphBound(dtype, n))
 	var size C.uint64_t
 	err = call(op, func() C.moepage_status {
-		return C.moepage_exph_encode(C.uint32_t(dtype), unsafe.Pointer(first(in)), C.uint64_t(n),
-			unsafe.Pointer(first(out)), C.uint64_t(len(out)), &size)
+		return C.encode(C.uint32_t(dtype), characters(in), C.uint64_t(n), characters(out),
+			C.uint64_t(len(out)), &size)
 	})
 	if err != nil {
 		return nil, err
@@ -53,10 +66,13 @@ func ExphDecode(decoder string, dtype DType, in, out []byte) error {
 	if err != nil {
 		return err
 	}
+	if err := whole(op, decoder); err != nil {
+		return err
+	}
 	name := cstring(decoder)
 	defer free(name)
 	return call(op, func() C.moepage_status {
-		return C.moepage_exph_decode(name, C.uint32_t(dtype), unsafe.Pointer(first(in)),
-			C.uint64_t(len(in)), unsafe.Pointer(first(out)), C.uint64_t(n))
+		return C.decode(name, C.uint32_t(dtype), characters(in), C.uint64_t(len(in)), characters(out),
+			C.uint64_t(n))
 	})
 }

@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"math"
+	"strings"
 	"unsafe"
 )
 
@@ -15,7 +16,7 @@ type Stream unsafe.Pointer
 // u32 is an index or a count for the library. What does not fit becomes the largest number, which
 // every function refuses as out of range: to cut it off could name something else.
 func u32(v int) C.uint32_t {
-	if v < 0 || v > math.MaxUint32 {
+	if uint64(v) > math.MaxUint32 {
 		return math.MaxUint32
 	}
 	return C.uint32_t(v)
@@ -28,6 +29,8 @@ func first[T any](s []T) *T {
 	}
 	return &s[0]
 }
+
+func characters(s []byte) *C.char { return (*C.char)(unsafe.Pointer(first(s))) }
 
 // copied is a Go slice of n elements in the library's memory; nil stays nil.
 func copied[T, S any](from *S, n int) []T {
@@ -43,6 +46,16 @@ func cstring(s string) *C.char {
 		return nil
 	}
 	return C.CString(s)
+}
+
+// whole refuses texts that C would take to end early.
+func whole(op string, texts ...string) error {
+	for _, text := range texts {
+		if strings.IndexByte(text, 0) >= 0 {
+			return refuse(op, ErrArgument, "%q contains a NUL", text)
+		}
+	}
+	return nil
 }
 
 func free(p *C.char) { C.free(unsafe.Pointer(p)) }

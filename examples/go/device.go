@@ -30,6 +30,9 @@ type Device struct {
 
 // OpenDevice opens "host", "cuda:N" or "sim:FILE".
 func OpenDevice(name string, config DeviceConfig) (*Device, error) {
+	if err := whole("open device", name); err != nil {
+		return nil, err
+	}
 	c := C.moepage_device_config{
 		struct_size:     C.sizeof_moepage_device_config,
 		threads:         C.uint32_t(config.Threads),

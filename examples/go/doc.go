@@ -39,8 +39,8 @@
 // Devices, models, pools and predictors may be shared. A session, a sequence, a trace, a paged tensor
 // and the ticks of a controller belong to one goroutine at a time; a second one meanwhile gets
 // ErrConcurrent. Pools and sessions are created and closed while no step is open on their devices:
-// ErrBusy otherwise. Close waits for calls that other goroutines have under way. Callbacks must not
-// call into this package.
+// ErrBusy otherwise. Close waits for calls that other goroutines have under way. Callbacks run in
+// goroutines of their own, and must not call into this package.
 package moepage
 
 //go:generate go run ./internal/gen .

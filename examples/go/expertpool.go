@@ -144,6 +144,9 @@ func NewExpertPool(devices []*Device, model *Model, config ExpertPoolConfig) (*E
 	if model == nil || len(devices) == 0 || len(devices) > MaxDevices {
 		return nil, refuse(op, ErrArgument, "a model and 1 to %d devices are needed", MaxDevices)
 	}
+	if err := whole(op, config.Policy); err != nil {
+		return nil, err
+	}
 	p := &ExpertPool{devices: append([]*Device(nil), devices...), model: model}
 	parents := []*object{&model.object}
 	handles := make([]*C.moepage_device, len(devices))
@@ -194,6 +197,9 @@ func ExpertPoolSizes(model *Model, config ExpertPoolConfig, devices int) (worksp
 	const op = "expert pool sizes"
 	if model == nil {
 		return 0, 0, refuse(op, ErrArgument, "no model")
+	}
+	if err := whole(op, config.Policy); err != nil {
+		return 0, 0, err
 	}
 	c, precision := config.c()
 	defer free(c.policy)

@@ -89,6 +89,29 @@ func TestFFNTakesBFloat16Rows(t *testing.T) {
 	near(t, "y", got, r.bank.routed(0, x, ids, weights), 1.0/128)
 }
 
+// What goes in may be part of a struct that has pointers of Go's beside it.
+func TestSlicesOfStructsAreTaken(t *testing.T) {
+	r := simpleRig(t)
+	type state struct {
+		self  *state
+		x, y  [hidden]float32
+		bytes [64]byte
+	}
+	s := new(state)
+	s.self = s
+	x, ids, weights := batch(rand.New(rand.NewSource(6)), 1)
+	copy(s.x[:], x)
+	ok(t, r.session.Begin(moepage.Step{Tokens: 1}))
+	ok(t, r.session.Route(0, moepage.Routing{IDs: ids, Weights: weights}))
+	ok(t, r.session.FFN(0, moepage.FFN{X: moepage.Float32s(s.x[:]), Y: moepage.Float32s(s.y[:])}))
+	ok(t, r.session.Cancel())
+	near(t, "y", s.y[:], r.bank.routed(0, x, ids, weights), 1e-5)
+
+	fails(t, r.model.ReadExpert(0, 0, s.bytes[:]), moepage.ErrArgument) // too short, but looked at
+	stream := must(moepage.ExphEncode(moepage.DTypeBF16, s.bytes[:]))(t)
+	ok(t, moepage.ExphDecode("", moepage.DTypeBF16, stream, s.bytes[:]))
+}
+
 // The weights that a plan shows are the bank's bytes, group after group, and together they are what
 // was routed.
 func TestPlanShowsTheRoutedWeights(t *testing.T) {

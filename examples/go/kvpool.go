@@ -36,7 +36,7 @@ type KVPool struct {
 	blockTokens int
 	perToken    []uint32
 	views       []KVLayerView
-	tables      sync.RWMutex // held alone by what moves blocks
+	tables      sync.RWMutex // held alone by what moves blocks; taken after `life`
 }
 
 // KVLayerView is how to address one layer's blocks: block b's bytes start at Base + Offset(b).

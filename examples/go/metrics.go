@@ -20,6 +20,9 @@ type StatsSource struct {
 // ask while others serve.
 func StatsText(source StatsSource) (string, error) {
 	const op = "stats text"
+	if err := whole(op, source.Labels); err != nil {
+		return "", err
+	}
 	c := C.moepage_stats_source{struct_size: C.sizeof_moepage_stats_source, labels: cstring(source.Labels)}
 	defer free(c.labels)
 	var parts []*object

@@ -332,6 +332,60 @@ func TestWrongBanksAreRefused(t *testing.T) {
 	}
 }
 
+// C would take such a text to end early, and could find something of that name.
+func TestTextsWithANULAreRefused(t *testing.T) {
+	r := simpleRig(t)
+	predictor := must(moepage.NewPredictor(r.model, moepage.PredictorConfig{Name: "coactivation"}))(t)
+	defer predictor.Close()
+	path := filepath.Join(t.TempDir(), "a") + "\x00b"
+	banks := func(spoil func(*moepage.Banks)) error {
+		banks := newBank(1).banks(moepage.DTypeF32)
+		banks.Dense = []moepage.DenseTensor{{Name: "a", DType: moepage.DTypeU8, Shape: []int{1}, Data: []byte{1}}}
+		spoil(&banks)
+		_, err := moepage.OpenBanks(banks, moepage.ModelConfig{})
+		return err
+	}
+	for name, call := range map[string]func() error{
+		"device": func() error {
+			_, err := moepage.OpenDevice("host\x00", moepage.DeviceConfig{BudgetBytes: 1 << 20})
+			return err
+		},
+		"model":        func() error { _, err := moepage.OpenModel(path, moepage.ModelConfig{}); return err },
+		"tensor":       func() error { _, err := r.model.FindTensor("\x00"); return err },
+		"architecture": func() error { return banks(func(b *moepage.Banks) { b.Architecture = "a\x00" }) },
+		"config":       func() error { return banks(func(b *moepage.Banks) { b.ConfigJSON = "{}\x00" }) },
+		"dense":        func() error { return banks(func(b *moepage.Banks) { b.Dense[0].Name = "a\x00" }) },
+		"policy": func() error {
+			_, _, err := moepage.ExpertPoolSizes(r.model, moepage.ExpertPoolConfig{Policy: "lru\x00"}, 1)
+			return err
+		},
+		"predictor": func() error {
+			_, err := moepage.NewPredictor(r.model, moepage.PredictorConfig{Name: "maps\x00"})
+			return err
+		},
+		"save": func() error { return predictor.Save(path) },
+		"load": func() error { return predictor.Load(path) },
+		"pack": func() error { _, err := moepage.WritePack(r.model, path, moepage.PackConfig{}); return err },
+		"decoder": func() error {
+			return moepage.ExphDecode("portable\x00", moepage.DTypeBF16, nil, nil)
+		},
+		"labels": func() error { _, err := moepage.StatsText(moepage.StatsSource{Labels: "a=\"b\"\x00"}); return err },
+		"trace":  func() error { _, err := moepage.OpenTrace(path); return err },
+		"new trace": func() error {
+			_, err := moepage.CreateTrace(path, moepage.TraceInfo{MoELayers: 1, Experts: 1, MaxTopK: 1})
+			return err
+		},
+		"traced model": func() error {
+			_, err := moepage.CreateTrace(path[:len(path)-2], moepage.TraceInfo{MoELayers: 1, Experts: 1, MaxTopK: 1, Model: "\x00"})
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, moepage.ErrArgument) || !strings.Contains(err.Error(), "NUL") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A session is for one goroutine at a time: whoever comes second is told so, and nothing is harmed.
 func TestGoroutinesThatShareASessionAreToldSo(t *testing.T) {
 	entered, leave := make(chan bool), make(chan bool)
@@ -409,6 +463,37 @@ func TestAnyNumberOfGoroutinesOnASessionAreSafe(t *testing.T) {
 	if err := r.session.Cancel(); err != nil && !errors.Is(err, moepage.ErrState) {
 		t.Error(err)
 	}
+}
+
+// Who reads tables, who moves the split, and who would close the pool wait for each other, and all
+// come to their end.
+func TestTablesSplitsAndClosingDoNotLockUp(t *testing.T) {
+	r := simpleRig(t)
+	seq := must(r.kv.NewSequence())(t)
+	ok(t, seq.Append(8, nil))
+	var group sync.WaitGroup
+	for _, work := range []func() error{
+		func() error { _, err := seq.Table(); return err },
+		func() error { return moepage.SetSplit(r.experts, r.kv, 0, 0, nil) },
+		func() error {
+			if err := r.kv.Close(); !errors.Is(err, moepage.ErrBusy) {
+				return errors.New("the pool was closed under its session")
+			}
+			return nil
+		},
+	} {
+		group.Add(1)
+		go func(work func() error) {
+			defer group.Done()
+			for i := 0; i < 20000; i++ {
+				if err := work(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}(work)
+	}
+	group.Wait()
 }
 
 // Sessions of one pool in parallel, each in a goroutine of its own, compute what they would alone.

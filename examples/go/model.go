@@ -1,7 +1,16 @@
 package moepage
 
-// #include <stdlib.h>
-// #include "moepage.h"
+/*
+#include <stdlib.h>
+#include "moepage.h"
+
+// Bytes come as characters: of a void pointer Go would check all of the object that it points into.
+static moepage_status read_expert(const moepage_model *model, uint32_t layer, uint32_t expert,
+                                  char *out, uint64_t capacity)
+{
+    return moepage_model_read_expert(model, layer, expert, out, capacity);
+}
+*/
 import "C"
 
 import "unsafe"
@@ -45,6 +54,9 @@ const (
 // OpenModel opens a checkpoint directory or a .moepack file, which must not be rewritten in place
 // while it is open.
 func OpenModel(path string, config ModelConfig) (*Model, error) {
+	if err := whole("open model", path); err != nil {
+		return nil, err
+	}
 	text := C.CString(path)
 	defer free(text)
 	return openModel("open model", config, &Model{},
@@ -127,6 +139,9 @@ func shapeOf(rank C.uint32_t, shape *[C.MOEPAGE_MAX_RANK]C.uint64_t) []int {
 
 // FindTensor finds a tensor that is never paged by its checkpoint name.
 func (m *Model) FindTensor(name string) (*Tensor, error) {
+	if err := whole("find tensor", name); err != nil {
+		return nil, err
+	}
 	c := C.moepage_tensor_view{struct_size: C.sizeof_moepage_tensor_view}
 	text := C.CString(name)
 	defer free(text)
@@ -199,7 +214,6 @@ func (m *Model) Form(form Form) (FormInfo, error) {
 // ModelInfo.SlotBytes of them.
 func (m *Model) ReadExpert(layer, expert int, out []byte) error {
 	return m.reader.explain(m.any("read expert", func() C.moepage_status {
-		return C.moepage_model_read_expert(m.c, u32(layer), u32(expert), unsafe.Pointer(first(out)),
-			C.uint64_t(len(out)))
+		return C.read_expert(m.c, u32(layer), u32(expert), characters(out), C.uint64_t(len(out)))
 	}))
 }

@@ -21,6 +21,9 @@ func WritePack(model *Model, path string, config PackConfig) (PackStats, error) 
 	if model == nil {
 		return PackStats{}, refuse(op, ErrArgument, "no model")
 	}
+	if err := whole(op, path); err != nil {
+		return PackStats{}, err
+	}
 	c := C.moepage_pack_config{
 		struct_size:  C.sizeof_moepage_pack_config,
 		cold_level:   C.int32_t(config.ColdLevel),

@@ -35,6 +35,9 @@ func NewPredictor(model *Model, config PredictorConfig) (*Predictor, error) {
 	if model == nil {
 		return nil, refuse(op, ErrArgument, "no model")
 	}
+	if err := whole(op, config.Name); err != nil {
+		return nil, err
+	}
 	c := C.moepage_predictor_config{
 		struct_size:  C.sizeof_moepage_predictor_config,
 		distance:     C.uint32_t(config.Distance),
@@ -67,6 +70,9 @@ func (p *Predictor) Info() (PredictorInfo, error) {
 
 // Save writes what has been learnt to a file.
 func (p *Predictor) Save(path string) error {
+	if err := whole("save predictor", path); err != nil {
+		return err
+	}
 	text := C.CString(path)
 	defer free(text)
 	return p.any("save predictor", func() C.moepage_status { return C.moepage_predictor_save(p.c, text) })
@@ -74,6 +80,9 @@ func (p *Predictor) Save(path string) error {
 
 // Load takes over what a predictor of the same name for the same shape saved.
 func (p *Predictor) Load(path string) error {
+	if err := whole("load predictor", path); err != nil {
+		return err
+	}
 	text := C.CString(path)
 	defer free(text)
 	return p.any("load predictor", func() C.moepage_status { return C.moepage_predictor_load(p.c, text) })

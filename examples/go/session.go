@@ -13,8 +13,10 @@ static moepage_status begin(moepage_session *session, moepage_step step,
     return moepage_session_begin(session, &step);
 }
 
-static moepage_status ffn(moepage_session *session, uint32_t layer, moepage_ffn ffn, const void *x,
-                          void *y)
+// Rows come as characters: of a void pointer Go would check all of the object that it points into,
+// which may be a struct that has pointers beside the rows.
+static moepage_status ffn(moepage_session *session, uint32_t layer, moepage_ffn ffn, const char *x,
+                          char *y)
 {
     ffn.struct_size = sizeof ffn;
     ffn.x = x;
@@ -332,7 +334,9 @@ func (s *Session) FFN(layer int, ffn FFN) error {
 	if c.y_stride, err = s.rows("Y", &ffn.Y, ffn.YStride); err != nil {
 		return err
 	}
-	err = call(op, func() C.moepage_status { return C.ffn(s.c, u32(layer), c, ffn.X.data, ffn.Y.data) })
+	err = call(op, func() C.moepage_status {
+		return C.ffn(s.c, u32(layer), c, (*C.char)(ffn.X.data), (*C.char)(ffn.Y.data))
+	})
 	if lost(err) {
 		delete(s.plans, layer)
 	}

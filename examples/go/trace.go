@@ -51,6 +51,9 @@ type Trace struct {
 // CreateTrace begins a file, which appears under its name when it is closed.
 func CreateTrace(path string, info TraceInfo) (*Trace, error) {
 	const op = "create trace"
+	if err := whole(op, path, info.Model); err != nil {
+		return nil, err
+	}
 	c := C.moepage_trace_info{
 		struct_size:       C.sizeof_moepage_trace_info,
 		moe_layers:        C.uint32_t(info.MoELayers),
@@ -74,6 +77,9 @@ func CreateTrace(path string, info TraceInfo) (*Trace, error) {
 
 // OpenTrace opens a file for reading.
 func OpenTrace(path string) (*Trace, error) {
+	if err := whole("open trace", path); err != nil {
+		return nil, err
+	}
 	text := C.CString(path)
 	defer free(text)
 	return newTrace("open trace", func(out **C.moepage_trace) C.moepage_status {
