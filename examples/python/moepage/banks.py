@@ -2,7 +2,6 @@
 import collections
 import ctypes
 import json
-import threading
 from typing import Any, Callable, Deque, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _abi
@@ -12,7 +11,7 @@ from .enums import Role, choose
 from .handles import calling_back
 from .structs import make
 from .tensors import CPU, array, check_array, same_strides
-from .units import int32
+from .units import int32, text, uint
 
 _Spec = Tuple[int, DType, Tuple[int, ...]]  # role, dtype, shape of one expert's tensor
 MAX_RANK, MAX_TENSORS = _abi.MOEPAGE_MAX_RANK, _abi.MOEPAGE_MAX_EXPERT_TENSORS
@@ -38,7 +37,7 @@ def describe(specs: Sequence[_Spec], moe_layers: int, experts: int, top_k: int, 
     tensors = (_abi.moepage_expert_tensor * len(specs))()
     for each, (role, kind, shape) in zip(tensors, specs):
         each.role, each.dtype, each.rank = role, kind.code, len(shape)
-        each.shape[:len(shape)] = shape
+        each.shape[:len(shape)] = [uint(n, "a shape", 64) for n in shape]
     if layer_index is not None and len(layer_index) != moe_layers:
         raise ValueError("layer_index has %d numbers for %d MoE layers"
                          % (len(layer_index), moe_layers))
@@ -48,7 +47,8 @@ def describe(specs: Sequence[_Spec], moe_layers: int, experts: int, top_k: int, 
     keep += [tensors, index, held]
     return make(_abi.moepage_banks, moe_layers=moe_layers, experts=experts, top_k=top_k,
                 hidden=hidden, expert_intermediate=expert_intermediate, n_tensors=len(specs),
-                tensors=tensors, architecture=architecture.encode() if architecture else None,
+                tensors=tensors,
+                architecture=text(architecture, "architecture") if architecture else None,
                 config_json=config.encode() if isinstance(config, str) else config,
                 layer_index=ctypes.addressof(index) if index is not None else None, layers=layers,
                 shared_experts=shared_experts, vocabulary=vocabulary, n_dense=len(held),
@@ -60,10 +60,11 @@ def _dense(dense: Mapping[str, Any], keep: List[Any]) -> Any:
     for each, (name, of) in zip(held, dense.items()):
         found = array(of)
         _check(found, "tensor %r" % name, found.dtype)
-        each.name, each.dtype, each.rank = name.encode(), found.dtype.code, len(found.shape)
+        each.name = text(name, "a tensor's name")
+        each.dtype, each.rank = found.dtype.code, len(found.shape)
         each.shape[:len(found.shape)] = found.shape
         each.data = found.address
-        keep.append(found.keep)
+        keep.append(_hold(found))
     return held
 
 
@@ -127,7 +128,7 @@ def _column(of: Any, what: str, keep: List[Any]) -> Tuple[DType, Tuple[int, ...]
             _check(each, what, parts[0].dtype)
             if tuple(each.shape) != tuple(parts[0].shape):
                 raise ValueError("%s: experts of different shapes" % what)
-            keep.append(each.keep)
+            keep.append(_hold(each))
         return parts[0].dtype, tuple(parts[0].shape), [each.address for each in parts]
     whole = array(of)
     if len(whole.shape) < 2 or not whole.shape[0]:
@@ -136,9 +137,14 @@ def _column(of: Any, what: str, keep: List[Any]) -> Tuple[DType, Tuple[int, ...]
     one = whole._replace(shape=whole.shape[1:], strides=strides[1:] if strides else None)
     _check(one, what, whole.dtype)
     step = strides[0] if strides else _count(one.shape)
-    keep.append(whole.keep)
+    keep.append(_hold(whole))
     return (whole.dtype, tuple(one.shape),
             [whole.address + e * step * whole.dtype.itemsize for e in range(whole.shape[0])])
+
+
+def _hold(found: Any) -> Any:
+    """What keeps the memory itself: a parameter of torch may be given other memory."""
+    return found.keep.detach() if hasattr(found.keep, "detach") else found.keep
 
 
 def _count(shape: Iterable[int]) -> int:
@@ -167,18 +173,16 @@ def of_reader(read: Callable[..., Any], tensors: Iterable[Any], *, moe_layers: i
 
 
 def _read_callback(read: Callable[..., Any], failures: Deque[BaseException]) -> Any:
-    # `out` is memory of Python's, and copied: a reader that keeps a view of it does no harm.
-    scratch = threading.local()
-
     def call(user: Any, layer: int, expert: int, tensor: int, offset: int, n: int,
              out: int) -> int:
         try:
             with calling_back(failures):
-                if len(getattr(scratch, "memory", b"")) < n:
-                    scratch.memory = bytearray(n)
-                memory = memoryview(scratch.memory)[:n]
+                # of Python's own, and copied: a reader that keeps a view of it does no harm
+                memory = memoryview(bytearray(n))
                 result = read(layer, expert, tensor, offset, memory)
-                found = array(memory if result is None else result)
+                if result is None:  # forgotten: zeros would be served for weights
+                    raise TypeError("read returns the bytes, or `out` once it is filled; not None")
+                found = array(result)
                 _check_bytes(found, n)
                 ctypes.memmove(out, found.address, n)
             return 0

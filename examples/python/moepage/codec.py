@@ -3,8 +3,9 @@ import ctypes
 from typing import Any, Optional, Sequence as Seq, Union
 
 from . import library
-from .dtypes import bfloat16, dtype as dtype_of, float16, float8_e4m3, float8_e5m2
+from .dtypes import bfloat16, dtype as dtype_of, float16, float8_e4m3, float8_e5m2, uint8, uint16
 from .tensors import CPU, Tensor, array, check_array, empty, same_strides
+from .units import text
 
 _DTYPES = (bfloat16, float16, float8_e4m3, float8_e5m2)
 
@@ -14,7 +15,7 @@ def exph_encode(values: Any, *, dtype: Any = None) -> bytes:
     what unsigned integers hold, for NumPy, which lacks most of these."""
     found = array(values)
     kind = found.dtype if dtype is None else dtype_of(dtype)
-    if dtype is not None and found.dtype.itemsize != kind.itemsize:
+    if found.dtype not in (kind, uint8 if kind.itemsize == 1 else uint16):
         raise TypeError("values of %s are no %s" % (found.dtype, kind))
     check_array(found._replace(dtype=kind), "values", _DTYPES, CPU)
     if found.strides is not None and not same_strides(found.shape, found.strides):
@@ -26,7 +27,7 @@ def exph_encode(values: Any, *, dtype: Any = None) -> bytes:
     out = ctypes.create_string_buffer(lib.moepage_exph_bound(kind.code, n))
     written = ctypes.c_uint64()
     lib.moepage_exph_encode(kind.code, found.address, n, out, len(out), ctypes.byref(written))
-    return out.raw[:written.value]
+    return ctypes.string_at(out, written.value)
 
 
 def exph_decode(stream: Any, dtype: Any, shape: Union[int, Seq[int]], *,
@@ -40,6 +41,6 @@ def exph_decode(stream: Any, dtype: Any, shape: Union[int, Seq[int]], *,
         raise ValueError("the stream is not contiguous")
     out = empty(shape, dtype)
     check_array(array(out), "the output", _DTYPES, CPU)
-    library.get().moepage_exph_decode(decoder.encode() if decoder else None, out.dtype.code,
+    library.get().moepage_exph_decode(text(decoder, "decoder") if decoder else None, out.dtype.code,
                                       found.address, found.shape[0], out.address, out.size)
     return out

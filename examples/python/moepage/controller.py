@@ -6,7 +6,7 @@ from . import _abi
 from ._info import ControllerInfo, ControllerReport
 from .enums import Control, KVMiss, choose
 from .experts import ExpertPool
-from .handles import Handle, State, library_of, refuse_open_steps, setup
+from .handles import Handle, State, created, library_of, refuse_open_steps, setup
 from .kv import KVPool
 from .structs import make, report
 from .units import stream as stream_of, uint
@@ -41,12 +41,11 @@ class Controller(Handle):
         parents = tuple(each for each in (experts, kv) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]
-        out = ctypes.c_void_p()
         with setup(*states):
             refuse_open_steps(*states)
-            lib.moepage_controller_create(experts.handle, kv.handle if kv else None,
-                                          ctypes.byref(config), ctypes.byref(out))
-            state = State("controller", lib, lib.moepage_controller_destroy, out.value, states)
+            raw = created(lib.moepage_controller_create, lib.moepage_controller_destroy,
+                          experts.handle, kv.handle if kv else None, ctypes.byref(config))
+            state = State("controller", lib, lib.moepage_controller_destroy, raw, states)
         self._own(state, parents)
         self.experts, self.kv = experts, kv
         # A tick is for one thread at a time; what else there is, for any.
@@ -55,7 +54,7 @@ class Controller(Handle):
     def tick(self, *, stream: Any = None) -> ControllerReport:
         """Between steps: counts what has been, and at a burst's end decides and acts."""
         struct = make(_abi.moepage_controller_report)
-        with self._ticking, setup(self._state), self._state as raw:
+        with setup(self._state), self._ticking, self._state as raw:
             self._state.library.moepage_controller_tick(raw, stream_of(stream),
                                                         ctypes.byref(struct))
         return ControllerReport.of(struct)

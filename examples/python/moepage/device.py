@@ -7,9 +7,9 @@ from typing import Any, Callable, Tuple, Union
 from . import _abi, dlpack, library
 from ._info import CudaInfo, DeviceInfo
 from .enums import LogLevel
-from .handles import Handle, State, calling_back
+from .handles import Handle, State, calling_back, created
 from .structs import make, report
-from .units import size, uint
+from .units import size, text, uint
 
 Log = Union[None, logging.Logger, Callable[[LogLevel, str], Any]]
 #: Where devices and models log unless told otherwise; silent unless logging is set up.
@@ -24,9 +24,9 @@ def log_callback(log: Log) -> Any:
     if log is None:
         return _abi.moepage_log_fn()
 
-    def write(user: Any, level: int, text: bytes) -> None:
+    def write(user: Any, level: int, line: bytes) -> None:
         with calling_back():
-            sentence = (text or b"").decode("utf-8", "replace")
+            sentence = (line or b"").decode("utf-8", "replace")
             if isinstance(log, logging.Logger):
                 log.log(_LEVELS.get(LogLevel(level), logging.INFO), "%s", sentence)
             else:
@@ -57,9 +57,9 @@ class Device(Handle):
                       workspace_bytes=size(workspace, "workspace"), io_threads=io_threads,
                       bus_bytes_per_s=size(bus_bytes_per_s, "bus_bytes_per_s"),
                       ranges=int(ranges), log=callback)
-        out = ctypes.c_void_p()
-        lib.moepage_device_open(name.encode(), ctypes.byref(config), ctypes.byref(out))
-        state = State("device", lib, lib.moepage_device_close, out.value, keep=(callback,))
+        raw = created(lib.moepage_device_open, lib.moepage_device_close, text(name, "name"),
+                      ctypes.byref(config))
+        state = State("device", lib, lib.moepage_device_close, raw, keep=(callback,))
         state.locks = (threading.RLock(),)
         self._own(state)
         self.name = name

@@ -3,9 +3,14 @@
 A capsule that is handed out owns an `Exporter`, which is let go when the consumer calls the
 deleter. At interpreter exit the deleters of what is still out are taken away: consumers then call
 nothing, since there may be no interpreter to call into.
+
+Capsules have no destructor: one in Python would lose the exception that a consumer is raising while
+it drops a capsule that it could not use. Those that nobody took are looked for instead. Deleters
+cannot do without Python; `Tensor.torch` does without them in host memory.
 """
 import atexit
 import ctypes
+import sys
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int32, c_int64, c_uint8,
                     c_uint16, c_uint32, c_uint64, c_void_p, py_object)
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -50,11 +55,6 @@ _is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (py_object, c_char_p)
 _get = _api.PyCapsule_GetPointer
 _get.restype, _get.argtypes = c_void_p, (py_object, c_char_p)
-# A capsule that is being destroyed must not be made a py_object: only its address is passed on.
-_dying = ctypes.PyDLL(None)
-_dying.PyCapsule_IsValid.argtypes = (c_void_p, c_char_p)
-_dying.PyCapsule_GetPointer.argtypes = (c_void_p, c_char_p)
-_dying.PyCapsule_GetPointer.restype = c_void_p
 
 _out: Dict[int, Tuple[Any, Any, Any]] = {}  # address -> what keeps an export alive
 
@@ -63,17 +63,24 @@ def _deleted(address: int, _out: Any = _out) -> None:
     _out.pop(address, None)
 
 
-def _capsule_died(capsule: int, _dying: Any = _dying, _deleted: Any = _deleted,
-                  _names: Any = (b"dltensor", b"dltensor_versioned")) -> None:
-    for name in _names:  # nobody took it
-        if _dying.PyCapsule_IsValid(capsule, name):
-            _deleted(_dying.PyCapsule_GetPointer(capsule, name))
-
-
 _deleter = _destructor(_deleted)
-_capsule_destructor = _destructor(_capsule_died)
-for _each in (_deleter, _capsule_destructor, _out):  # called as long as there is an interpreter
+for _each in (_deleter, _out):  # called as long as there is an interpreter
     _api.Py_IncRef(py_object(_each))
+
+_untaken: Dict[int, Any] = {}  # address -> a capsule that nobody may have taken yet
+_held = [object()]
+_OURS = sys.getrefcount(_held[0])  # references to what only a list refers to
+
+
+def forget_unused() -> None:
+    """Lets go of what was exported in capsules that are no more, and that nobody took."""
+    for at in list(_untaken):
+        held = [_untaken.pop(at, None)]  # by one thread alone
+        if any(_is_valid(held[0], name) for name in _NAMES.values()):
+            if sys.getrefcount(held[0]) == _OURS:
+                _deleted(at)
+            else:
+                _untaken.setdefault(at, held[0])
 
 
 @atexit.register
@@ -85,6 +92,7 @@ def _let_go() -> None:
 def export(address: int, shape: Tuple[int, ...], strides: Tuple[int, ...], dtype: DType,
            device: Tuple[int, int], read_only: bool, versioned: bool, exporter: Any) -> Any:
     """A capsule over memory that `exporter` keeps."""
+    forget_unused()
     managed = _Versioned() if versioned else _Managed()
     n = len(shape)
     sizes = (c_int64 * (2 * n))(*shape, *strides)
@@ -102,7 +110,8 @@ def export(address: int, shape: Tuple[int, ...], strides: Tuple[int, ...], dtype
         managed.flags = READ_ONLY if read_only else 0
     at = ctypes.addressof(managed)
     _out[at] = (managed, sizes, exporter)
-    return _new(at, _NAMES[versioned], ctypes.cast(_capsule_destructor, c_void_p))
+    capsule = _untaken[at] = _new(at, _NAMES[versioned], None)
+    return capsule
 
 
 class Imported(NamedTuple):
@@ -123,6 +132,8 @@ def read(capsule: Any) -> Imported:
         raise TypeError("not an unused DLPack capsule")
     kind = _Versioned if versioned else _Managed
     managed = kind.from_address(_get(capsule, _NAMES[versioned]))
+    if versioned and managed.major != _VERSION[0]:
+        raise BufferError("DLPack version %d.%d is not supported" % (managed.major, managed.minor))
     tensor = managed.tensor
     if tensor.dtype.lanes != 1:
         raise TypeError("arrays of DLPack vectors are not supported")

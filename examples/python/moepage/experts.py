@@ -7,10 +7,10 @@ from . import _abi
 from ._info import ExpertPoolInfo, SessionStats
 from .device import Device
 from .enums import ExpertState, Form, Hotness, Placement, Scope, Serve, choose
-from .handles import Handle, State, library_of, setup
+from .handles import Handle, State, created, library_of, refuse_open_steps, setup
 from .model import Model
 from .structs import make, report
-from .units import size
+from .units import size, text
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _config(*, slots: int = 0, policy: Optional[str] = None,
             placement: Union[Placement, str, int] = Placement.EXPLICIT, staging_experts: int = 0,
             precision: Optional[Precision] = None) -> Any:
     struct = make(_abi.moepage_expert_pool_config, slots=slots,
-                  policy=policy.encode() if policy else None,
+                  policy=text(policy, "policy") if policy else None,
                   scope=choose(Scope, scope, "scope"), scan_percent=scan_percent,
                   chunk_bytes=size(chunk, "chunk"), host_tier_bytes=size(host_tier, "host_tier"),
                   bus_form=choose(Form, bus_form, "bus_form") if bus_form is not None else 0,
@@ -97,13 +97,13 @@ class ExpertPool(Handle):
         parents: Tuple[Handle, ...] = held + (model,)
         lib = library_of(*parents)
         states = [each._state for each in parents]
-        out = ctypes.c_void_p()
         with setup(*states):
+            refuse_open_steps(*(each._state for each in held))
             raws = (ctypes.c_void_p * len(held))(*(each.handle for each in held))
             with model._state as raw:
-                lib.moepage_expert_pool_create(raws, len(held), raw, ctypes.byref(struct),
-                                               ctypes.byref(out))
-            state = State("expert pool", lib, lib.moepage_expert_pool_destroy, out.value, states)
+                made = created(lib.moepage_expert_pool_create, lib.moepage_expert_pool_destroy,
+                               raws, len(held), raw, ctypes.byref(struct))
+            state = State("expert pool", lib, lib.moepage_expert_pool_destroy, made, states)
         self._own(state, parents)
         self.devices: Tuple[Device, ...] = held
         self.model = model

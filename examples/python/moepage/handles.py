@@ -7,28 +7,34 @@ of the library is made inside `with handle._state as raw:`, so that
   - closing waits for nobody: a handle that another thread is in raises ConcurrentUse;
   - handles that are for one thread at a time raise ConcurrentUse for the second;
   - what a read callback raised becomes the cause of the CallbackError that the call ends in;
+  - finalisers wait that come up between the call and the reading of its error's sentence;
   - calls from callbacks, which the library forbids, and from a forked child raise StateError.
 
 Children hold their parents, and are finalised before them: also at interpreter exit, and when
 a whole cycle of handles is collected at once. Creating and destroying what lives on a device is
 done by one thread at a time, and not while a step is open: a device's `locks` see to the former,
 `steps` to the latter.
+
+An exception of Python's own, such as an interrupt, may come up in a call that has done its work.
+What was then created is given back, and what may be gone is never destroyed a second time.
 """
 import atexit
 import collections
 import contextlib
+import ctypes
 import os
 import threading
 import weakref
-from typing import (Any, Callable, Deque, Iterable, Iterator, List, Optional, Set, Tuple,
+from typing import (Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Set, Tuple,
                     TypeVar)
 
-from . import errors
+from . import dlpack, errors
 
 _H = TypeVar("_H", bound="Handle")
 
-_here = threading.local()  # .callback: how many callbacks this thread is in
-_postponed: Deque["State"] = collections.deque()  # finalisers that came up inside callbacks
+_here = threading.local()  # .callback and .calls: how many of each this thread is in
+_postponed: Dict["State", None] = {}  # finalisers that came up where they could not run
+_interrupted: List[Any] = []  # what closings that were interrupted may have left in use
 _forks = 0
 
 
@@ -56,7 +62,7 @@ class State:
         self.children: Set[State] = set()
         self.exclusive = exclusive
         self.calls = 0  # calls under way
-        self.exports: Set[int] = set()  # arrays that show memory which goes with this object
+        self.exports: Set[Any] = set()  # arrays that show memory which goes with this object
         self.steps = 0  # steps open on it
         self.opened = 0  # steps that it has opened, on its parents
         self.failures: Deque[BaseException] = collections.deque(maxlen=16)
@@ -72,22 +78,28 @@ class State:
     def __enter__(self) -> int:
         if getattr(_here, "callback", 0):
             raise errors.StateError("a callback must not call the library")
+        self.refuse_fork()
         with self.lock:
-            if self.raw is None:
-                raise errors.Closed("the %s is closed" % self.kind)
-            if self.forks != _forks:
-                raise errors.StateError("the %s belongs to the process that forked this one"
-                                        % self.kind)
             if self.calls and (self.exclusive or self.calls < 0):
                 raise errors.ConcurrentUse("the %s is in use by another thread" % self.kind)
+            if self.raw is None:
+                raise errors.Closed("the %s is closed" % self.kind)
             self.calls += 1
+            _here.calls = getattr(_here, "calls", 0) + 1
             return self.raw
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         with self.lock:
             self.calls -= 1
+            _here.calls -= 1
         if kind is not None and isinstance(error, errors.CallbackError):
             self.explain(error)
+
+    def refuse_fork(self) -> None:
+        """Raises in a forked child, where whoever held its locks is no more."""
+        if self.forks != _forks and self.raw is not None:
+            raise errors.StateError("the %s belongs to the process that forked this one"
+                                    % self.kind)
 
     def explain(self, error: errors.CallbackError) -> None:
         """Chains what a callback raised to the error that the library made of it."""
@@ -112,38 +124,50 @@ class State:
         thread sets anything up on the same device: else ConcurrentUse."""
         if getattr(_here, "callback", 0):
             raise errors.StateError("a callback must not call the library")
+        if self.forks != _forks:  # its threads are the other process's, as are holders of locks
+            self.raw = None
+            return False
         with setup(self, wait=wait):
             with self.lock:
+                if self.calls:
+                    raise errors.ConcurrentUse("the %s is in use by another thread" % self.kind)
                 if self.raw is None:
                     return False
-                if self.forks != _forks:  # its threads are the other process's
-                    self._forget()
-                    return False
-                self._refuse_use()
                 self.calls = -1  # refuses everybody, without the lock held meanwhile
+                raw, self.raw = self.raw, None
             try:
-                self.destroy(self.raw)
+                self._refuse_exports()  # with `raw` gone: no more can be made
+                self.destroy(raw)
             except errors.Error as error:
-                if self.frees_always and not isinstance(error, (errors.Busy, errors.HandleError)):
-                    self._forget()
+                if not self.frees_always or isinstance(error, (errors.Busy, errors.HandleError)):
+                    self.raw = raw
+                raise
+            except BaseException:
+                _interrupted.append(self.keep)
                 raise
             finally:
                 self.calls = 0
-            self._forget()
+                if self.raw is None:
+                    self._forget()
         return True
 
-    def _refuse_use(self) -> None:
-        if self.calls:
-            raise errors.ConcurrentUse("the %s is in use by another thread" % self.kind)
+    def _refuse_exports(self) -> None:
+        if self.exports:
+            dlpack.forget_unused()
         if self.exports:
             raise errors.ExportsAlive(
                 "%d arrays that show memory of the %s are still alive; delete them first"
                 % (len(self.exports), self.kind))
 
     def open_steps(self, by: int) -> None:
-        """Counts steps that this object, a session, opens on what it uses."""
+        """Counts steps that this object, a session, opens on what it uses: pools and devices."""
+        if not by:
+            return
         self.opened += by
+        used = set(self.parents)
         for each in self.parents:
+            used.update(each.parents)
+        for each in used:
             with each.lock:
                 each.steps += by
 
@@ -158,17 +182,22 @@ class State:
         """Destroys children, then the object; rather leaks it than pulls it from under a user."""
         if self.raw is None or self.forks != _forks:
             return
-        if getattr(_here, "callback", 0):
-            _postponed.append(self)
+        if getattr(_here, "callback", 0) or getattr(_here, "calls", 0):
+            _postponed[self] = None
             return
         for each in list(self.children):
             each.finalise()
         try:
             self.close(wait=False)
-        except errors.ConcurrentUse:
-            _postponed.append(self)  # waiting here, in the middle of anything, could be for ever
+        except errors.Busy as error:
+            # waiting here, in the middle of anything, could be for ever
+            if isinstance(error, errors.ConcurrentUse) or self.children:
+                _postponed[self] = None
         except errors.Error:
             pass
+        except BaseException:  # an interrupt; if it came too late, there is nothing left to do
+            _postponed[self] = None
+            raise
 
 
 class Handle:
@@ -216,6 +245,8 @@ class Handle:
 @contextlib.contextmanager
 def setup(*states: State, wait: bool = True) -> Iterator[None]:
     """Holds what creating or destroying objects on these needs to be alone."""
+    for each in states:
+        each.refuse_fork()
     if wait:
         run_postponed()
     locks: List[Any] = sorted({lock for each in states for lock in each.locks}, key=id)
@@ -225,6 +256,20 @@ def setup(*states: State, wait: bool = True) -> Iterator[None]:
                 raise errors.ConcurrentUse("another thread sets something up on the device")
             stack.callback(lock.release)
         yield
+
+
+def created(make: Callable[..., Any], destroy: Callable[[int], Any], *arguments: Any,
+            kind: Any = ctypes.c_void_p) -> int:
+    """What a function of the library creates; destroyed again if the call was interrupted."""
+    out = kind()
+    try:
+        make(*arguments, ctypes.byref(out))
+    except BaseException:
+        if out.value:  # it is written on success only
+            with contextlib.suppress(errors.Error):
+                destroy(out.value)
+        raise
+    return out.value
 
 
 def refuse_open_steps(*states: State) -> None:
@@ -258,9 +303,9 @@ def calling_back(failures: Optional[Deque[BaseException]] = None) -> Iterator[No
 
 def run_postponed() -> None:
     """Runs finalisers that came up where they could not run."""
-    for _ in range(len(_postponed)):
-        with contextlib.suppress(IndexError):
-            _postponed.popleft().finalise()
+    for each in list(_postponed):
+        _postponed.pop(each, None)
+        each.finalise()
 
 
 atexit.register(run_postponed)  # after weakref's own hook, which finalises what is still alive

@@ -1,12 +1,13 @@
 """`KVPool`: paged KV blocks, and the sequences that hold them."""
 import ctypes
+import operator
 from typing import Any, Iterable, NamedTuple, Optional, Sequence as Seq, Tuple
 
 from . import _abi, errors
 from ._info import KVAdmission, KVPoolInfo
 from .device import Device
 from .dtypes import dtype as dtype_of, uint32
-from .handles import Handle, State, library_of, setup
+from .handles import Handle, State, created, library_of, refuse_open_steps, setup
 from .structs import make, report
 from .tensors import Scope, Tensor, copy_of
 from .units import stream as stream_of, uint
@@ -27,7 +28,7 @@ class KVLayer:
         """Where a block of a table starts."""
         if self.base is None:
             raise ValueError("the layer keeps no KV")
-        granule, inside = divmod(block, self.id_stride)
+        granule, inside = divmod(operator.index(block), self.id_stride)
         return self.base + granule * self.granule_bytes + inside * self.block_bytes
 
     def block(self, block: int, dtype: Any = "u8", shape: Optional[Seq[int]] = None) -> Tensor:
@@ -38,7 +39,7 @@ class KVLayer:
         at = self.address(block)
         made = Tensor(at, whole, kind, device=self._pool.device._place, scope=self._pool._scope,
                       keep=self._pool)
-        if made.nbytes > self.block_bytes:
+        if min(whole, default=0) < 0 or made.nbytes > self.block_bytes:
             raise ValueError("%r is more than a block's %d bytes" % (made, self.block_bytes))
         if block < 0 or at + self.block_bytes > self._pool._end():
             raise IndexError("no block %d" % block)
@@ -90,9 +91,8 @@ class Sequence(Handle):
 
     def fork(self) -> "Sequence":
         """A second sequence with the same tokens; blocks are shared until one side writes."""
-        out = _abi.moepage_seq()
-        self._call("moepage_kv_fork", ctypes.byref(out))
-        return Sequence(self.pool, out.value)
+        with self._state as seq:
+            return self.pool._sequence("moepage_kv_fork", seq)
 
     def swap_out(self, *, stream: Any = None) -> None:
         """Copies its blocks to host memory and frees them on the device."""
@@ -105,7 +105,8 @@ class Sequence(Handle):
     def table(self) -> BlockTable:
         """Its blocks now."""
         table = make(_abi.moepage_kv_table)
-        with self._state as seq, self.pool._state as raw:
+        # what the library lends moves with the split: nobody sets that up meanwhile
+        with setup(self.pool._state), self._state as seq, self.pool._state as raw:
             self._state.library.moepage_kv_get_table(raw, seq, ctypes.byref(table))
             n = table.n_blocks if table.blocks else 0
             blocks = copy_of(table.blocks, (n,), uint32)
@@ -127,8 +128,8 @@ class KVPool(Handle):
     max_sequences        live at once; 0 = 4096
     blocks_per_granule   0 = chosen from the arena
 
-    Any thread may use a pool. Closing it ends its sequences; it is Busy while sessions, or arrays
-    of its blocks, live.
+    Any thread may use a pool. Creating it needs that no step is open on the device. Closing it ends
+    its sequences; it is Busy while sessions, or arrays of its blocks, live.
     """
 
     def __init__(self, device: Device, bytes_per_token: Iterable[int], *, block_tokens: int = 0,
@@ -142,11 +143,11 @@ class KVPool(Handle):
                       max_sequences=max_sequences,
                       bytes_per_token=ctypes.addressof(held) if sizes else None)
         lib = library_of(device)
-        out = ctypes.c_void_p()
         with setup(device._state), device._state as raw:
-            lib.moepage_kv_pool_create(raw, ctypes.byref(struct), ctypes.byref(out))
-            state = State("KV pool", lib, lib.moepage_kv_pool_destroy, out.value,
-                          (device._state,))
+            refuse_open_steps(device._state)
+            made = created(lib.moepage_kv_pool_create, lib.moepage_kv_pool_destroy, raw,
+                           ctypes.byref(struct))
+            state = State("KV pool", lib, lib.moepage_kv_pool_destroy, made, (device._state,))
         self._own(state, (device,))
         self.device = device
         self.bytes_per_token: Tuple[int, ...] = tuple(sizes)
@@ -175,10 +176,14 @@ class KVPool(Handle):
 
     def create(self) -> Sequence:
         """A new, empty sequence."""
-        out = _abi.moepage_seq()
+        return self._sequence("moepage_kv_create")
+
+    def _sequence(self, function: str, *arguments: Any) -> Sequence:
+        lib = self._state.library
         with self._state as raw:
-            self._state.library.moepage_kv_create(raw, ctypes.byref(out))
-        return Sequence(self, out.value)
+            made = created(getattr(lib, function), lambda seq: lib.moepage_kv_free(raw, seq),
+                           raw, *arguments, kind=_abi.moepage_seq)
+        return Sequence(self, made)
 
     def admit(self, tokens: Iterable[int]) -> KVAdmission:
         """Whether new sequences of so many tokens each would fit now. Takes nothing."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Iterator, Optional
 
 from . import _abi, errors
-from .units import uint
+from .units import uint, whole
 
 SONAME = "libmoepage.so.0"
 #: The header that this package was made for: its structs are at least what the library must know.
@@ -29,16 +29,21 @@ _BITS = {ctypes.c_uint32: 32, ctypes.c_uint64: 64}
 
 
 def _checked(function: Any, parameters: Any, names: str) -> Any:
-    """Refuses numbers that do not fit a parameter, which ctypes would cut."""
-    checks = [(i, name, _BITS[kind])
-              for i, (kind, name) in enumerate(zip(parameters, names.split(","))) if kind in _BITS]
-    if not checks:
+    """Refuses numbers that do not fit a parameter, and texts with a NUL: ctypes would cut them."""
+    named = list(enumerate(zip(parameters, names.split(","))))
+    numbers = [(i, name, _BITS[kind]) for i, (kind, name) in named if kind in _BITS]
+    texts = [(i, name) for i, (kind, name) in named if kind is ctypes.c_char_p]
+    if not numbers and not texts:
         return function
 
     def call(*arguments: Any) -> Any:
-        for i, name, bits in checks:
-            uint(arguments[i], name, bits)
-        return function(*arguments)
+        checked = list(arguments)
+        for i, name, bits in numbers:
+            checked[i] = uint(checked[i], name, bits)
+        for i, name in texts:
+            if checked[i] is not None:
+                whole(checked[i], name)
+        return function(*checked)
     return call
 
 

@@ -10,9 +10,10 @@ from ._info import FormInfo, ModelInfo
 from .device import Log, log_callback, logger
 from .dtypes import DType, dtype
 from .enums import Form, Role, choose
-from .handles import Handle, State
+from .handles import Handle, State, created
 from .structs import make, report
 from .tensors import Scope, Tensor, empty
+from .units import text
 
 MAX_NAME = 1024
 
@@ -40,12 +41,11 @@ class Model(Handle):
         lib = library.get()
         callback = log_callback(log)
         config = make(_abi.moepage_model_config, log=callback)
-        out = ctypes.c_void_p()
-        lib.moepage_model_open(os.fsencode(path), ctypes.byref(config), ctypes.byref(out))
-        self._opened(lib, out.value, (callback,))
+        raw = created(lib.moepage_model_open, lib.moepage_model_close, os.fsencode(path),
+                      ctypes.byref(config))
+        self._opened(lib, raw, (callback,))
 
-    def _opened(self, lib: Any, raw: Optional[int], keep: Tuple[Any, ...]) -> None:
-        assert raw is not None
+    def _opened(self, lib: Any, raw: int, keep: Tuple[Any, ...]) -> None:
         state = State("model", lib, lib.moepage_model_close, raw, keep=keep)
         self._own(state)
         with state:
@@ -59,8 +59,8 @@ class Model(Handle):
 
         `layers` has one mapping per MoE layer, from a role ("gate_up", "gate", "up", "down",
         "gate_up_bias", ...) to an array [experts, ...], or a sequence of `experts` arrays. Arrays
-        may be of NumPy, torch, or anything with DLPack or a buffer, and are kept alive. `about`:
-        see moepage.banks.describe.
+        may be of NumPy, torch, or anything with DLPack or a buffer. They are kept alive, and must
+        not be changed while the model is open. `about`: see moepage.banks.describe.
         """
         from . import banks
         return cls._from_banks(*banks.of_arrays(layers, top_k=top_k, **about))
@@ -70,8 +70,8 @@ class Model(Handle):
                     top_k: int, **about: Any) -> "Model":
         """A model of experts that `read(layer, expert, tensor, offset, out)` brings.
 
-        It returns an array or buffer of `len(out)` bytes, a tensor's from byte `offset` on, or
-        fills `out`, a writable memoryview that is good for the call. It runs on the library's
+        It returns an array or buffer of `len(out)` bytes, a tensor's from byte `offset` on: one of
+        its own, or `out`, a writable memoryview, which it has filled. It runs on the library's
         threads, at times on several at once, and must not call the library. What it raises becomes
         the cause of a CallbackError.
         `tensors` lists (role, dtype, shape) of an expert's tensors, which `tensor` indexes.
@@ -86,9 +86,9 @@ class Model(Handle):
         lib = library.get()
         callback = log_callback(log)
         config = make(_abi.moepage_model_config, log=callback)
-        out = ctypes.c_void_p()
-        lib.moepage_model_open_banks(ctypes.byref(struct), ctypes.byref(config), ctypes.byref(out))
-        self._opened(lib, out.value, keep + (callback,))
+        raw = created(lib.moepage_model_open_banks, lib.moepage_model_close,
+                      ctypes.byref(struct), ctypes.byref(config))
+        self._opened(lib, raw, keep + (callback,))
         failures = next((each for each in keep if hasattr(each, "maxlen")), None)
         if failures is not None:
             self._state.failures = failures
@@ -128,7 +128,8 @@ class Model(Handle):
         where there is none."""
         view = make(_abi.moepage_tensor_view)
         with self._state as raw:
-            self._state.library.moepage_model_find_tensor(raw, name.encode(), ctypes.byref(view))
+            self._state.library.moepage_model_find_tensor(raw, text(name, "name"),
+                                                         ctypes.byref(view))
         return Tensor(view.data, view.shape[:view.rank], dtype(view.dtype), readonly=True,
                       faults=True, scope=self._scope, keep=self)
 

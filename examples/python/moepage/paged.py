@@ -3,15 +3,15 @@ import contextlib
 import ctypes
 from typing import Any, Dict, Iterator, Tuple
 
-from . import _abi
+from . import _abi, errors
 from .device import Device
 from .dtypes import dtype as dtype_of
 from .enums import PagedState, Role
-from .handles import Handle, State, library_of, setup
+from .handles import Handle, State, created, library_of, setup
 from .model import Model
 from .structs import make
 from .tensors import Scope, Tensor
-from .units import stream as stream_of
+from .units import below, stream as stream_of
 
 
 class PagedTensor(Handle):
@@ -32,10 +32,10 @@ class PagedTensor(Handle):
         lib = library_of(device, model)
         config = make(_abi.moepage_paged_config, buffers=buffers)
         states = (device._state, model._state)
-        out = ctypes.c_void_p()
         with setup(*states), device._state as raw, model._state as raw_model:
-            lib.moepage_paged_create(raw, raw_model, ctypes.byref(config), ctypes.byref(out))
-            state = State("PagedTensor", lib, lib.moepage_paged_destroy, out.value, states,
+            made = created(lib.moepage_paged_create, lib.moepage_paged_destroy, raw, raw_model,
+                           ctypes.byref(config))
+            state = State("PagedTensor", lib, lib.moepage_paged_destroy, made, states,
                           exclusive=True)
         self._own(state, (device, model))
         self.device, self.model = device, model
@@ -62,7 +62,9 @@ class PagedTensor(Handle):
 
     def address(self, tensor: int, layer: int, expert: int = 0) -> int:
         """Where an expert's tensor always is; only an acquired layer may be read."""
-        struct = self._tensors[tensor]
+        struct, info = self._tensors[tensor], self.model.info
+        layer = below(layer, info.moe_layers, "layer")
+        expert = below(expert, info.experts, "expert")
         return (struct.base or 0) + layer * struct.layer_stride + expert * struct.expert_stride
 
     def materialise(self, layer: int) -> None:
@@ -74,7 +76,14 @@ class PagedTensor(Handle):
         """Waits for a layer; its tensors by role, [experts, ...] each, good until `release`."""
         at = stream_of(stream)
         with self._state as raw:
-            self._state.library.moepage_paged_acquire(raw, layer, at)
+            try:
+                self._state.library.moepage_paged_acquire(raw, layer, at)
+            except errors.Error:
+                raise
+            except BaseException:  # it may have been acquired, and nobody would know
+                with contextlib.suppress(errors.Error):
+                    self._state.library.moepage_paged_release(raw, layer, at)
+                raise
             scope = self._scopes[layer] = Scope("layer %d" % layer,
                                                 (self._state, self.device._state))
         n = self.model.info.experts

@@ -5,9 +5,10 @@ from typing import Union
 
 from . import _abi
 from ._info import PredictorInfo, Rightsize
-from .handles import Handle, State, library_of
+from .handles import Handle, State, created, library_of
 from .model import Model
 from .structs import make, report
+from .units import text
 
 
 class Predictor(Handle):
@@ -21,12 +22,12 @@ class Predictor(Handle):
     def __init__(self, model: Model, name: str = "maps", *, distance: int = 0, capacity: int = 0,
                  semantic_dim: int = 0) -> None:
         lib = library_of(model)
-        config = make(_abi.moepage_predictor_config, name=name.encode(), distance=distance,
+        config = make(_abi.moepage_predictor_config, name=text(name, "name"), distance=distance,
                       capacity=capacity, semantic_dim=semantic_dim)
-        out = ctypes.c_void_p()
         with model._state as raw:
-            lib.moepage_predictor_create(raw, ctypes.byref(config), ctypes.byref(out))
-        self._own(State("predictor", lib, lib.moepage_predictor_destroy, out.value))
+            made = created(lib.moepage_predictor_create, lib.moepage_predictor_destroy, raw,
+                           ctypes.byref(config))
+        self._own(State("predictor", lib, lib.moepage_predictor_destroy, made))
 
     @property
     def info(self) -> PredictorInfo:

@@ -1,14 +1,15 @@
 """`Session`: steps a batch through a model's layers, one thread at a time."""
 import ctypes
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence as Seq, Union
 
-from . import _abi
+from . import _abi, errors
 from ._info import PrefetchInfo, SessionStats
 from .enums import Gate, Group, Math, Miss, Phase, Prefetch, Regime, choose
 from .experts import ExpertPool
-from .handles import Handle, State, library_of, refuse_open_steps, setup
-from .kv import KVPool
+from .handles import Handle, State, created, library_of, refuse_open_steps, setup
+from .kv import KVPool, Sequence
 from .model import Model
 from .predictor import Predictor
 from .step import Step, step_struct
@@ -91,14 +92,13 @@ class Session(Handle):
         parents = tuple(each for each in (experts, kv, predictor) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]
-        out = ctypes.c_void_p()
         with setup(*states):
             refuse_open_steps(*states)
-            if predictor is not None:
-                struct.predictor = predictor.handle
-            lib.moepage_session_create(experts.handle, kv.handle if kv else None,
-                                       ctypes.byref(struct), ctypes.byref(out))
-            state = State("session", lib, lib.moepage_session_destroy, out.value, states,
+            with predictor._state if predictor is not None else nullcontext() as learner:
+                struct.predictor = learner
+                raw = created(lib.moepage_session_create, lib.moepage_session_destroy,
+                              experts.handle, kv.handle if kv else None, ctypes.byref(struct))
+            state = State("session", lib, lib.moepage_session_destroy, raw, states,
                           exclusive=True)
         self._own(state, parents)
         self.experts, self.kv, self.predictor = experts, kv, predictor
@@ -123,23 +123,38 @@ class Session(Handle):
         `sequences` lists who they belong to, in the order of the batch: (sequence, n_tokens) or
         (sequence, n_tokens, phase), sequence being one of the KV pool or None; `n_tokens` is then
         their sum. `semantic` is an array [sequences, dimension] for predictors that want it."""
+        sequences = None if sequences is None else list(sequences)
         struct, keep = step_struct(n_tokens, sequences, choose(Phase, phase, "phase"), semantic)
-        with self._state as raw, setup(self._state):
-            self._state.library.moepage_session_begin(raw, ctypes.byref(struct))
-            self._open = Step(self, struct.n_tokens)
+        for each, *_ in sequences or ():
+            if isinstance(each, Sequence) and each.pool is not self.kv:
+                raise ValueError("a sequence is of another KV pool than the session's")
+        lib = self._state.library
+        with setup(self._state), self._state as raw:
+            try:
+                lib.moepage_session_begin(raw, ctypes.byref(struct))
+            except errors.Error:
+                raise
+            except BaseException:  # it may have begun, and nobody would know
+                with suppress(errors.Error):
+                    lib.moepage_session_cancel(raw)
+                raise
+            self._open = Step(self, struct.n_tokens, sequences)
             self._state.open_steps(1)
         del keep
         return self._open
 
     def _closed_step(self) -> None:
         self._open = None
-        self._state.open_steps(-1)
+        self._state.open_steps(-self._state.opened)
 
     def close(self) -> None:
         """Closes it; an open step is cancelled. Again is a no-op."""
-        if self._state.close() and self._open is not None:
-            self._open._abandon()
-            self._open = None
+        try:
+            self._state.close()
+        finally:
+            if self._open is not None and self.closed:
+                self._open._abandon()
+                self._open = None
 
     def hint(self, layer: int, experts: Seq[int]) -> None:
         """Says which experts of a layer will probably be routed next, likeliest first."""

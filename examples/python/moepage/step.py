@@ -9,10 +9,13 @@ from .dtypes import bfloat16, float16, float32, int32
 from .enums import Phase, choose
 from .plan import Plan, plan_struct
 from .structs import make
-from .tensors import CPU, array, check_array, contiguous_address, empty, same_strides
+from .tensors import (CPU, array, check_array, contiguous_address, empty, fitting_address,
+                      same_strides)
 from .units import stream as stream_of, uint
 
 _FFN_DTYPES = (float32, float16, bfloat16)
+_ROUTING_BYTES = ctypes.sizeof(_abi.moepage_routing)
+_FFN_BYTES = ctypes.sizeof(_abi.moepage_ffn)
 
 
 def step_struct(n_tokens: Optional[int], sequences: Optional[Seq[Any]], phase: int,
@@ -58,8 +61,9 @@ class Step:
     """An open step of a session. As a context manager it ends itself, or is cancelled when an
     exception leaves the block."""
 
-    def __init__(self, session: Any, n_tokens: int) -> None:
+    def __init__(self, session: Any, n_tokens: int, keep: Any = None) -> None:
         self.session = session
+        self._keep = keep  # the sequences, which must not be freed under the step
         self.n_tokens: int = n_tokens
         self.stats: Optional[SessionStats] = None  #: what it did, once it has ended
         self._layers: Dict[int, Optional[Plan]] = {}  # open ones
@@ -82,7 +86,8 @@ class Step:
         try:
             self.end()
         except BaseException:
-            self.cancel()
+            if self.open:
+                self.cancel()
             raise
 
     def _library(self) -> Any:
@@ -108,20 +113,19 @@ class Step:
             raise ValueError("ids has shape %s, and not [%d, top_k]"
                              % (list(found.shape), self.n_tokens))
         info = self.session.experts.model.info
-        struct, keep = make(_abi.moepage_routing), []
-        struct.top_k = found.shape[1]
+        n, top_k = found.shape
+        struct = _abi.moepage_routing(_ROUTING_BYTES, top_k)
         struct.stream = stream_of(stream)
-        for name, of, kind, width in (
-                ("ids", ids, int32, found.shape[1]), ("weights", weights, float32, found.shape[1]),
-                ("probabilities", probabilities, float32, info.experts),
-                ("logits", logits, float32, info.experts),
-                ("hidden", hidden, float32, info.hidden)):
+        struct.ids, held = fitting_address(found, "ids", int32, (n, top_k))
+        keep = [held]
+        struct.weights, held = contiguous_address(weights, "weights", float32, (n, top_k))
+        keep.append(held)
+        for name, of, width in (("probabilities", probabilities, info.experts),
+                                ("logits", logits, info.experts), ("hidden", hidden, info.hidden)):
             if of is not None:
-                address, held = contiguous_address(of, name, kind, (self.n_tokens, width))
+                address, held = contiguous_address(of, name, float32, (n, width))
                 setattr(struct, name, address)
                 keep.append(held)
-        if weights is None:
-            raise TypeError("weights is an array, not None")
         out: Any = plan_struct() if plan else None
         with self.session._state as raw:
             lib.moepage_session_route(raw, layer, ctypes.byref(struct),
@@ -158,7 +162,7 @@ class Step:
             for plan in step.groups(layer, ids, weights):
                 for expert in plan.experts: ...
         """
-        plan = self.route(layer, ids, weights, **routing)
+        plan = self.route(layer, ids, weights, plan=True, **routing)
         assert plan is not None
         n = plan.n_groups
         try:
@@ -183,7 +187,7 @@ class Step:
         lib = self._library()
         if y is None and accumulate:
             raise ValueError("there is no y to add to")
-        struct, y = self._ffn_struct(x, y)
+        struct, y, keep = self._ffn_struct(x, y)
         struct.accumulate = int(accumulate)
         struct.stream = stream_of(stream)
         plan = self._layers.get(layer)
@@ -193,13 +197,15 @@ class Step:
                     pass
             try:
                 lib.moepage_session_ffn(raw, layer, ctypes.byref(struct))
-            except errors.Error:
+            except BaseException:
                 if plan is not None:
                     plan._scope.abandon()  # no group is held
                 raise
+        del keep
         return y
 
-    def _ffn_struct(self, x: Any, y: Any) -> Tuple[Any, Any]:
+    def _ffn_struct(self, x: Any, y: Any) -> Tuple[Any, Any, Any]:
+        """moepage_ffn, y, and what keeps the memory of both where it is."""
         device = self.session.experts.devices[0]._place
         found_x = array(x)
         check_array(found_x, "x", _FFN_DTYPES, device)
@@ -210,14 +216,14 @@ class Step:
         if found_y.read_only:
             raise ValueError("y is read-only")
         hidden = self.session.experts.model.info.hidden
-        struct = make(_abi.moepage_ffn, dtype=found_x.dtype.code, x=found_x.address,
-                      y=found_y.address, x_stride=_row_stride(found_x, "x", self.n_tokens, hidden),
-                      y_stride=_row_stride(found_y, "y", self.n_tokens, hidden))
+        struct = _abi.moepage_ffn(_FFN_BYTES, found_x.dtype.code, found_x.address, found_y.address,
+                                  _row_stride(found_x, "x", self.n_tokens, hidden),
+                                  _row_stride(found_y, "y", self.n_tokens, hidden))
         x_end = _end(found_x, struct.x_stride, self.n_tokens, hidden)
         y_end = _end(found_y, struct.y_stride, self.n_tokens, hidden)
         if found_x.address < y_end and found_y.address < x_end:
             raise ValueError("x and y share memory")
-        return struct, y
+        return struct, y, (found_x.keep, found_y.keep)
 
     def retire(self, layer: int) -> None:
         """Ends a layer: its slots may be given to other experts. ExportsAlive while arrays made
@@ -230,9 +236,14 @@ class Step:
 
     def run(self, layer: int, ids: Any, weights: Any, x: Any, y: Any = None, *,
             accumulate: bool = False, stream: Any = None, **routing: Any) -> Any:
-        """A whole layer: route, ffn, retire. Returns y."""
+        """A whole layer: route, ffn, retire. Returns y. The layer is retired whatever fails."""
         self.route(layer, ids, weights, stream=stream, plan=False, **routing)
-        y = self.ffn(layer, x, y, accumulate=accumulate, stream=stream)
+        try:
+            y = self.ffn(layer, x, y, accumulate=accumulate, stream=stream)
+        except BaseException:
+            with contextlib.suppress(errors.Error):
+                self.retire(layer)
+            raise
         self.retire(layer)
         return y
 
@@ -243,7 +254,13 @@ class Step:
         lib = self._library()
         stats = make(_abi.moepage_session_stats)
         with self.session._state as raw:
-            lib.moepage_session_end(raw, ctypes.byref(stats))
+            try:
+                lib.moepage_session_end(raw, ctypes.byref(stats))
+            except errors.Error:
+                raise
+            except BaseException:
+                self._drop(raw)
+                raise
             self.session._closed_step()
         self.stats = SessionStats.of(stats)
         return self.stats
@@ -253,8 +270,23 @@ class Step:
         and show whatever comes into the slots."""
         lib = self._library()
         with self.session._state as raw:
-            lib.moepage_session_cancel(raw)
+            try:
+                lib.moepage_session_cancel(raw)
+            except errors.Error:
+                raise
+            except BaseException:
+                self._drop(raw)
+                raise
             self._abandon()
+            self.session._closed_step()
+
+    def _drop(self, raw: int) -> None:
+        """After an interrupt, which leaves open whether the library has ended the step."""
+        self._abandon()
+        try:
+            with contextlib.suppress(errors.Error):
+                self.session._state.library.moepage_session_cancel(raw)
+        finally:
             self.session._closed_step()
 
     def _abandon(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Dict, Type, TypeVar
 
 from . import _abi
 from ._info import Info
-from .units import int32, uint
+from .units import int32, uint, whole
 
 _S = TypeVar("_S", bound=ctypes.Structure)
 _I = TypeVar("_I", bound=Info)
@@ -19,7 +19,7 @@ def _types(kind: Type[ctypes.Structure]) -> Dict[str, Any]:
 
 def make(kind: Type[_S], **fields: Any) -> _S:
     """A struct with its struct_size and `fields` set. ctypes truncates numbers; this refuses
-    those that do not fit."""
+    those that do not fit, and texts with a NUL."""
     struct = kind(struct_size=ctypes.sizeof(kind))
     types = _types(kind)
     for name, value in fields.items():
@@ -28,6 +28,8 @@ def make(kind: Type[_S], **fields: Any) -> _S:
             value = uint(value, name, _BITS[field_type])
         elif field_type is ctypes.c_int32:
             value = int32(value, name)
+        elif field_type is ctypes.c_char_p and value is not None:
+            value = whole(value, name)
         setattr(struct, name, value)
     return struct
 

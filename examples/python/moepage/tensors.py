@@ -7,11 +7,14 @@ closed, nor be given up for other bytes, while one of them is alive (`moepage.Ex
 import contextlib
 import ctypes
 import math
+import operator
 import sys
+import weakref
 from typing import Any, Iterable, Iterator, Optional, Sequence, Set, Tuple, Union
 
 from . import dlpack, errors
 from .dtypes import DType, dtype as dtype_of, from_format, from_typestr, uint8, uint16
+from .units import uint
 
 CPU = (dlpack.CPU, 0)
 
@@ -26,7 +29,7 @@ class Scope:
                  refused: Optional[str] = None) -> None:
         self.what, self.states, self.refused = what, tuple(states), refused
         self.alive = True
-        self.exports: Set[int] = set()
+        self.exports: Set[Any] = set()  # weak references to what counts arrays
 
     def check(self) -> None:
         """Raises unless arrays may be made now."""
@@ -41,16 +44,18 @@ class Scope:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Ends it for a call that gives its memory up, and not if that call fails; raises
-        ExportsAlive instead while arrays show it."""
+        """Ends it for a call that gives its memory up, and not if the library refuses that; raises
+        ExportsAlive instead while arrays show it. An interrupt may come after the fact."""
         before, self.alive = self.alive, False
         try:
+            if self.exports:
+                dlpack.forget_unused()
             if self.exports:
                 raise errors.ExportsAlive(
                     "%d arrays that show memory of %s are still alive: delete them, or keep copies"
                     % (len(self.exports), self.what))
             yield
-        except BaseException:
+        except errors.Error:
             self.alive = before
             raise
 
@@ -62,19 +67,14 @@ class Scope:
 class _Exporter:
     """Counts one array for as long as it lives."""
 
-    __slots__ = ("scope", "keep")
+    __slots__ = ("keep", "__weakref__")
 
     def __init__(self, scope: Scope, keep: Any) -> None:
-        self.scope, self.keep = scope, keep
-        scope.exports.add(id(self))
-        for each in scope.states:
-            each.exports.add(id(self))
+        self.keep = keep
+        for each in (scope, *scope.states):
+            # a method of C's, which no interrupt can stop half way
+            each.exports.add(weakref.ref(self, each.exports.discard))
         scope.check()  # counted first: a scope that ends meanwhile has seen it
-
-    def __del__(self) -> None:
-        self.scope.exports.discard(id(self))
-        for each in self.scope.states:
-            each.exports.discard(id(self))
 
 
 class Tensor:
@@ -140,6 +140,7 @@ class Tensor:
 
     def __getitem__(self, index: int) -> "Tensor":
         """Part `index` of the first dimension, in the same memory."""
+        index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError("index %d of %d" % (index, len(self)))
         at = self._address + index % len(self) * self.strides[0] * self.dtype.itemsize
@@ -147,7 +148,7 @@ class Tensor:
 
     def reshape(self, *shape: int) -> "Tensor":
         """The same contiguous memory with another shape."""
-        if not self.is_contiguous or math.prod(shape) != self.size:
+        if not self.is_contiguous or math.prod(shape) != self.size or min(shape, default=0) < 0:
             raise ValueError("%r cannot be shown as %s" % (self, list(shape)))
         return self._like(self._address, shape, self.dtype, None)
 
@@ -176,12 +177,15 @@ class Tensor:
     def _buffer(self) -> Any:
         if self._device != CPU:
             raise BufferError("%r is not in host memory" % self)
+        return memoryview(self._memory()).toreadonly() if self.readonly else self._memory()
+
+    def _memory(self) -> Any:
         exporter = _Exporter(self._scope, self)
         n = self._span()
         kind: Any = ctypes.c_char * n
-        buffer = kind.from_address(self._address) if n else kind()
-        buffer.exporter = exporter
-        return memoryview(buffer).toreadonly() if self.readonly else buffer
+        memory = kind.from_address(self._address) if n else kind()
+        memory.exporter = exporter
+        return memory
 
     def memoryview(self) -> memoryview:
         """A memoryview of a contiguous tensor; bfloat16 and float8 as `bits()`."""
@@ -245,19 +249,21 @@ class Tensor:
         Memory that faults when written (tensors of a checkpoint, PagedTensors) is copied or
         refused, since torch has no read-only tensors."""
         import torch
-        shown = self.bits() if self.dtype.name.startswith("float8") else self
-        if copy:
-            shown = _writable(shown)
-        elif self._faults:
+        if self._faults and not copy:
             raise BufferError("%r cannot be written, and torch has no read-only tensors: use "
                               "torch(copy=True)" % self)
-        stream = None
-        if self._device[0] == dlpack.CUDA:
+        kind = getattr(torch, self.dtype.torch or "")
+        if self._device != CPU:
             stream = torch.cuda.current_stream(self._device[1]).cuda_stream or 1
-        tensor = torch.utils.dlpack.from_dlpack(shown.__dlpack__(stream=stream))
-        if copy:
-            tensor = tensor.clone()
-        return tensor.view(getattr(torch, self.dtype.torch or ""))
+            shown = self.bits() if self.dtype.name.startswith("float8") else self
+            tensor = torch.utils.dlpack.from_dlpack(shown.__dlpack__(stream=stream)).view(kind)
+        elif self.size:
+            # no DLPack: its deleter, in Python, would lose an exception that the tensor dies by
+            flat = torch.frombuffer(self._memory(), dtype=kind)
+            tensor = flat.as_strided(self.shape, self.strides)
+        else:
+            tensor = torch.empty(self.shape, dtype=kind)
+        return tensor.clone() if copy else tensor
 
     def tobytes(self) -> bytes:
         """A copy of a contiguous tensor's bytes."""
@@ -269,13 +275,9 @@ class Tensor:
 
     def tolist(self) -> list:
         """The elements as nested lists."""
+        if self.dtype.format is None:
+            raise TypeError("Python has no %s: use torch(), or bits().tolist()" % self.dtype)
         return self.memoryview().tolist()
-
-
-def _writable(tensor: Tensor) -> Tensor:
-    """The same memory, for a consumer that is trusted to read only."""
-    return Tensor(tensor._address, tensor.shape, tensor.dtype, device=tensor._device,
-                  strides=tensor.strides, scope=tensor._scope, keep=tensor, stream=tensor._stream)
 
 
 def contiguous(shape: Sequence[int]) -> Tuple[int, ...]:
@@ -292,7 +294,7 @@ def contiguous(shape: Sequence[int]) -> Tuple[int, ...]:
 def empty(shape: Union[int, Sequence[int]], dtype: Any = "f32") -> Tensor:
     """A tensor in host memory of its own, of zeros."""
     kind = dtype_of(dtype)
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = tuple(uint(n, "a shape", 63) for n in ((shape,) if isinstance(shape, int) else shape))
     memory = ctypes.create_string_buffer(math.prod(shape) * kind.itemsize + 64)
     at = ctypes.addressof(memory)
     return Tensor(at + -at % 64, shape, kind, keep=memory)
@@ -316,8 +318,10 @@ def tensor(values: Any, dtype: Any = "f32") -> Tensor:
         shape.append(len(flat[0]))
         flat = [item for each in flat for item in each]
     made = empty(shape, dtype)
+    if made.dtype.format is None:
+        raise TypeError("Python has no %s: fill in the bits() of an empty tensor" % made.dtype)
     view: Any = memoryview(made._buffer()).cast("B")
-    view = view.cast(made.dtype.format or "B")
+    view = view.cast(made.dtype.format)
     for i, value in enumerate(flat):
         view[i] = value
     return made
@@ -337,14 +341,17 @@ def array(of: Any) -> dlpack.Imported:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(of, torch.Tensor):
         return _from_torch(of)
-    if hasattr(of, "__array_interface__"):
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(of, numpy.ndarray):  # what else has its interface may go
         return _from_numpy(of)
     if hasattr(of, "__dlpack__"):
         return dlpack.read(of.__dlpack__())
     try:
-        return _from_buffer(memoryview(of))
+        view = memoryview(of)
     except TypeError:
-        pass
+        view = None
+    if view is not None:
+        return _from_buffer(view)
     raise TypeError("an array is needed (NumPy, torch, DLPack or the buffer protocol), not %s"
                     % type(of).__name__)
 
@@ -362,6 +369,8 @@ def _from_torch(of: Any) -> dlpack.Imported:
         raise ValueError("a torch tensor on %s is not in memory that the library can use" % where)
     if of.layout is not sys.modules["torch"].strided:
         raise TypeError("a dense torch tensor is needed, not one of layout %s" % of.layout)
+    if of.is_neg():
+        raise TypeError("a torch tensor whose sign is not in its memory: use resolve_neg()")
     return dlpack.Imported(of.data_ptr(), tuple(of.shape), of.stride(), kind, device, False, of)
 
 
@@ -393,6 +402,9 @@ def _from_buffer(view: memoryview) -> dlpack.Imported:
     get(ctypes.py_object(view), ctypes.byref(raw), 0x18 | 0x100)  # PyBUF_STRIDES
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(raw))
     kind = from_format(view.format)
+    if kind.itemsize != view.itemsize:
+        raise TypeError("buffers of format %r with %d bytes are not supported"
+                        % (view.format, view.itemsize))
     if view.suboffsets or any(stride % kind.itemsize for stride in view.strides or ()):
         raise ValueError("the buffer's strides are not whole elements")
     strides = tuple(stride // kind.itemsize for stride in view.strides or ())
@@ -402,7 +414,12 @@ def _from_buffer(view: memoryview) -> dlpack.Imported:
 def contiguous_address(of: Any, what: str, dtype: DType, shape: Sequence[int],
                        device: Tuple[int, int] = CPU) -> Tuple[int, Any]:
     """The address of an array that must be just so, and what keeps it alive."""
-    found = array(of)
+    return fitting_address(array(of), what, dtype, shape, device)
+
+
+def fitting_address(found: dlpack.Imported, what: str, dtype: DType, shape: Sequence[int],
+                    device: Tuple[int, int] = CPU) -> Tuple[int, Any]:
+    """The same of an array that has been looked at."""
     check_array(found, what, (dtype,), device)
     if tuple(found.shape) != tuple(shape):
         raise ValueError("%s has shape %s, and not %s" % (what, list(found.shape), list(shape)))
@@ -417,6 +434,10 @@ def check_array(found: dlpack.Imported, what: str, dtypes: Sequence[DType],
     if found.dtype not in dtypes:
         raise TypeError("%s is %s, and not %s"
                         % (what, found.dtype, " or ".join(str(each) for each in dtypes)))
+    if found.address % found.dtype.itemsize:
+        raise ValueError("%s is not aligned for %s" % (what, found.dtype))
+    if not found.address and 0 not in found.shape:
+        raise ValueError("%s has no memory" % what)
     ours = found.device if found.device[0] != dlpack.CUDA_HOST else CPU
     if ours != device and not (ours[0] == dlpack.CUDA_MANAGED):
         raise ValueError("%s is on %s, and not on %s"

@@ -2,15 +2,16 @@
 import ctypes
 import os
 from dataclasses import dataclass
-from typing import Iterator, NamedTuple, Optional, Tuple, Union
+from typing import Any, Iterator, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, errors, library
 from ._info import TraceInfo
 from .dtypes import float32, int32, uint8
 from .enums import Phase
-from .handles import Handle, State
+from .handles import Handle, State, created
 from .structs import make, report
 from .tensors import Tensor, copy_of
+from .units import text
 
 
 class TraceSequence(NamedTuple):
@@ -45,9 +46,8 @@ class Trace(Handle):
 
     def __init__(self, path: "Union[str, os.PathLike[str]]") -> None:
         lib = library.get()
-        out = ctypes.c_void_p()
-        lib.moepage_trace_open(os.fsencode(path), ctypes.byref(out))
-        self._opened(lib, out.value)
+        self._opened(lib, created(lib.moepage_trace_open, lib.moepage_trace_close,
+                                  os.fsencode(path)))
 
     @classmethod
     def create(cls, path: "Union[str, os.PathLike[str]]", *, moe_layers: int, experts: int,
@@ -58,20 +58,18 @@ class Trace(Handle):
         info = make(_abi.moepage_trace_info, moe_layers=moe_layers, experts=experts,
                     max_top_k=max_top_k, semantic_dim=semantic_dim,
                     has_probabilities=int(probabilities))
-        name = model.encode()
+        name = text(model, "model")
         if len(name) > 63:
             raise ValueError("model is %d bytes long, and not at most 63" % len(name))
         info.model = name
-        out = ctypes.c_void_p()
-        lib.moepage_trace_create(os.fsencode(path), ctypes.byref(info), ctypes.byref(out))
         self = cls.__new__(cls)
-        self._opened(lib, out.value)
+        self._opened(lib, created(lib.moepage_trace_create, lib.moepage_trace_close,
+                                  os.fsencode(path), ctypes.byref(info)))
         return self
 
-    def _opened(self, lib: object, raw: Optional[int]) -> None:
-        assert raw is not None
-        self._own(State("trace", lib, lib.moepage_trace_close, raw,  # type: ignore[attr-defined]
-                        exclusive=True, frees_always=True))
+    def _opened(self, lib: Any, raw: int) -> None:
+        self._own(State("trace", lib, lib.moepage_trace_close, raw, exclusive=True,
+                        frees_always=True))
         self.info = self._info()
 
     def _info(self) -> TraceInfo:

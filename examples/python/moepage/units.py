@@ -21,10 +21,13 @@ def size(value: Any, what: str = "the size") -> int:
 
 def uint(value: Any, what: str, bits: int = 32) -> int:
     """A number that an unsigned integer of C can hold; OverflowError rather than another one."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError("%s is a whole number, not %s" % (what, type(value).__name__)) from None
+    number = value
+    if type(value) is not int:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise TypeError("%s is a whole number, not %s"
+                            % (what, type(value).__name__)) from None
     if not 0 <= number < 1 << bits:
         raise OverflowError("%s is %d, and not 0 to 2^%d - 1" % (what, number, bits))
     return number
@@ -38,10 +41,32 @@ def int32(value: Any, what: str) -> int:
     return number
 
 
+def below(value: Any, end: int, what: str) -> int:
+    """An index of 0 to end - 1, as a number of Python's own: NumPy's wrap around."""
+    number = operator.index(value)
+    if not 0 <= number < end:
+        raise IndexError("%s %d of %d" % (what, number, end))
+    return number
+
+
+def text(value: Any, what: str) -> bytes:
+    """A text for C, where a NUL would end it early."""
+    if not isinstance(value, str):
+        raise TypeError("%s is a text, not %s" % (what, type(value).__name__))
+    return whole(value.encode(), what)
+
+
+def whole(value: bytes, what: str) -> bytes:
+    """The bytes of a text, refused if C would see only part of them."""
+    if b"\0" in value:
+        raise ValueError("%s is %r: a NUL would end it early" % (what, value))
+    return value
+
+
 def stream(value: Any) -> Optional[int]:
     """The address of a CUDA stream: None, a number, or an object of torch or CUDA Python."""
     if value is None or isinstance(value, int):
-        return value or None
+        return uint(value or 0, "a stream", 64) or None
     if hasattr(value, "cuda_stream"):  # torch.cuda.Stream
         return value.cuda_stream or None
     if hasattr(value, "__cuda_stream__"):

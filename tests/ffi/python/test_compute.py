@@ -59,6 +59,7 @@ class Compute(unittest.TestCase):
             if tensor:
                 return whole[offset:offset + len(out)]
             out[:] = whole[offset:offset + len(out)]
+            return out
         model = moepage.Model.from_reader(
             read, tensors=[("gate_up", "f32", (2 * INNER, HIDDEN)), ("down", "f32",
                                                                      (HIDDEN, INNER))],

@@ -124,16 +124,31 @@ capsule = moepage.empty((2, 3)).__dlpack__()""")
 
     def test_in_a_child_that_was_forked(self):
         self.ends_well("""
-import os, sys
+import os, sys, threading
+held, let_go = threading.Event(), threading.Event()
+step = world.step()
+def hold():  # the child has the locks of threads that it has not
+    device, session, pool = (each._state for each in (world.device, world.session, world.experts))
+    with device.locks[0], session.lock, pool.lock:
+        held.set()
+        let_go.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
 pid = os.fork()
 if pid == 0:
-    try:
-        world.device.info
-    except moepage.StateError:
-        world.session.close()
-        del world
-        sys.exit(0)
-    sys.exit(3)
+    refused = 0
+    for call in (lambda: world.device.info, lambda: world.session.stats, world.step,
+                 lambda: moepage.KVPool(world.device, [16])):
+        try:
+            call()
+        except moepage.StateError:
+            refused += 1
+    world.session.close()
+    del world, call
+    os._exit(0 if refused == 4 else 3)
+let_go.set()
+thread.join()
 assert os.waitpid(pid, 0)[1] == 0
 world.experts.info
 world.__exit__()""")
@@ -160,6 +175,7 @@ class Forgetting(unittest.TestCase):
     def test_nothing_is_counted_that_is_gone(self):
         from moepage import dlpack
         gc.collect()
+        dlpack.forget_unused()
         self.assertEqual(len(dlpack._out), 0)
         with World() as world:
             for _ in range(50):
@@ -174,6 +190,7 @@ class Forgetting(unittest.TestCase):
                                 if has("numpy"):
                                     tensor.numpy()
             gc.collect()
+            dlpack.forget_unused()
             self.assertEqual(world.device._state.exports, set())
             self.assertEqual(len(dlpack._out), 0)
 

@@ -191,8 +191,11 @@ class Errors(unittest.TestCase):
                     step.next_group(0)
                 with self.assertRaises(moepage.StateError):
                     step.retire(0)
-                with self.assertRaises(moepage.StateError):
-                    moepage.Session(world.experts)
+                for make in (lambda: moepage.Session(world.experts),
+                             lambda: moepage.KVPool(world.device, [16]),
+                             lambda: moepage.ExpertPool(world.device, world.model)):
+                    with self.assertRaisesRegex(moepage.StateError, "a step is open on the"):
+                        make()
                 step.route(0, ids, weights)
                 with self.assertRaises(moepage.StateError):
                     step.end()
@@ -466,7 +469,10 @@ class Exports(unittest.TestCase):
             capsule = tensor.__dlpack__(max_version=version)
             self.assertEqual(len(dlpack._out), before + 1)
             self.assertEqual(dlpack.read(capsule).shape, (2, 3))
+            dlpack.forget_unused()
+            self.assertEqual(len(dlpack._out), before + 1)
             del capsule
+            dlpack.forget_unused()
             self.assertEqual(len(dlpack._out), before)
             self.assertEqual(tensor._scope.exports, set())
 

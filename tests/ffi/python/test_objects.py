@@ -57,9 +57,11 @@ class Whole(unittest.TestCase):
         with self.assertRaises(ImportError):
             library.Library("/no/such/libmoepage.so.0")
         with self.assertRaises(moepage.LibraryNotFound):
-            library.Library(library.get().path).moepage_no_such_function_at_all \
-                if "moepage_no_such_function_at_all" in _abi.FUNCTIONS else \
-                moepage.use("/dev/null")
+            moepage.use("/dev/null")
+        from unittest import mock
+        with mock.patch.dict(_abi.FUNCTIONS, moepage_no_such=(None, (), "")):
+            with self.assertRaisesRegex(moepage.LibraryNotFound, "has no moepage_no_such"):
+                library.Library(library.get().path).moepage_no_such
 
 
 class KV(unittest.TestCase):

@@ -24,6 +24,7 @@ class Slow:
         self.go.wait(30)
         whole = self.banks[layer][("gate_up", "down")[tensor]][expert].memoryview().cast("B")
         out[:] = whole[offset:offset + len(out)]
+        return out
 
 
 class Threads(unittest.TestCase):
@@ -95,6 +96,19 @@ class Threads(unittest.TestCase):
             second.close()
             self.assertEqual(world.session.stats.steps, 20)
 
+    def test_a_table_is_read_while_nobody_moves_the_split(self):
+        with host() as device, moepage.KVPool(device, [16]) as pool, pool.create() as sequence:
+            sequence.append(3)
+            real, lock = pool._state.library.moepage_kv_get_table, device._state.locks[0]
+
+            def get(*arguments):
+                thread, outcome = self.in_thread(lambda: lock.acquire(blocking=False))
+                thread.join()
+                self.assertFalse(outcome["result"])
+                return real(*arguments)
+            with mock.patch.object(pool._state.library, "moepage_kv_get_table", get):
+                self.assertEqual(len(sequence.table().blocks), 1)
+
     def test_pools_are_made_and_closed_by_many_threads(self):
         device = host("4MiB")
 
@@ -127,6 +141,7 @@ class Callbacks(unittest.TestCase):
         def read(layer, expert, tensor, offset, out):
             if fail[0]:
                 raise Mine("expert %d" % expert)
+            return out
         with World(model=self.reader(read)) as world:
             numbers = world.numbers
             for plan in (True, False):
@@ -158,9 +173,15 @@ class Callbacks(unittest.TestCase):
                 model.read_expert(0, 0)
             self.assertIsInstance(caught.exception.__cause__, ValueError)
 
+    def test_a_reader_that_forgets_to_return_fails_its_load(self):
+        with self.reader(lambda *_: None) as model:
+            with self.assertRaises(moepage.CallbackError) as caught:
+                model.read_expert(0, 0)
+            self.assertIn("not None", str(caught.exception.__cause__))
+
     def test_a_reader_may_keep_its_buffer(self):
         kept = []
-        with self.reader(lambda *call: kept.append(call[-1])) as model:
+        with self.reader(lambda *call: kept.append(call[-1]) or call[-1]) as model:
             model.read_expert(0, 0)
         self.assertGreater(sum(len(bytes(each)) for each in kept), 0)
 
@@ -183,6 +204,7 @@ class Callbacks(unittest.TestCase):
             if made:
                 made.clear()
                 gc.collect()
+            return out
         device = made[0].device._state
         with self.reader(read) as model:
             model.read_expert(0, 0)
