@@ -31,7 +31,10 @@ static int set_up(app *a)
         (code = arrivals_open(&a->opts, &a->config, &a->arrivals)))
         return code;
     a->setting = (arm_setting){.options = &a->opts, .model = &a->config, .arrivals = &a->arrivals};
-    return estate_open(&a->opts, &a->host.info, &a->config, &a->arrivals, &a->setting.estate);
+    code = estate_open(&a->opts, &a->host.info, &a->config, &a->arrivals, &a->setting.estate);
+    for (uint32_t i = 0; i < a->opts.arms.n && !code; i++)
+        code = arm_check(&a->setting, &a->opts.arms.arms[i]);
+    return code;
 }
 
 static int serve(app *a)

@@ -33,7 +33,7 @@ static bool read_time(const char **text, uint64_t *ns)
         return false;
     time_t seconds = timegm(&when);
     *text = rest;
-    if (seconds < 0 || !read_fraction(text, ns))
+    if (seconds < 0 || (uint64_t)seconds >= UINT64_MAX / 1000000000u || !read_fraction(text, ns))
         return false;
     *ns += (uint64_t)seconds * 1000000000u;
     return true;
@@ -53,8 +53,7 @@ static uint32_t at_least_one(uint64_t tokens)
     return tokens ? (uint32_t)tokens : 1;
 }
 
-static int read_row(const request_line *line, request_cut *cut, uint64_t *first_ns,
-                    request_list *list)
+static int read_row(const request_line *line, request_cut *cut, request_list *list)
 {
     const char *at = line->text;
     uint64_t when, prompt, output;
@@ -63,14 +62,10 @@ static int read_row(const request_line *line, request_cut *cut, uint64_t *first_
         return request_refuse(line, "a time, context tokens and generated tokens");
     if (!request_takes(cut, prompt, output))
         return RUN_OK;
-    if (!list->n)
-        *first_ns = when;
-    if (when < *first_ns)
-        return request_refuse(line, "requests in the order of their times");
-    request_row *r = request_add(list);
-    if (!r)
-        return fail_memory();
-    r->arrival_ns = (uint64_t)((double)(when - *first_ns) * cut->config->time_scale);
+    request_row *r;
+    int code = request_add(line, cut, when, list, &r);
+    if (code)
+        return code;
     r->prompt_tokens = at_least_one(prompt);
     r->output_tokens = at_least_one(output);
     return RUN_OK;
@@ -82,11 +77,10 @@ int request_read_azure(FILE *in, request_line *line, const request_file_config *
     if (strncmp(line->text, HEADER, strlen(HEADER)))
         return request_refuse(line, "the header " HEADER ", or Mooncake's JSON lines");
     request_cut cut = {.config = config};
-    uint64_t first_ns = 0;
     int code = RUN_OK;
     while (!code && !request_enough(&cut, out) && getline(&line->text, &line->room, in) >= 0) {
         line->number++;
-        code = read_row(line, &cut, &first_ns, out);
+        code = read_row(line, &cut, out);
     }
     return code;
 }

@@ -6,7 +6,10 @@
 #include "common/fail.h"
 #include "common/request_parts.h"
 
-request_row *request_add(request_list *list)
+#define MOST_NS 0x1p63
+
+/* Makes room for one more and returns it, zeroed but for what is none; NULL when out of memory. */
+static request_row *grow(request_list *list)
 {
     if (!(list->n & (list->n - 1))) { /* room is a power of two */
         size_t room = list->n ? 2 * (size_t)list->n : 1;
@@ -42,6 +45,23 @@ bool request_takes(request_cut *cut, uint64_t prompt_tokens, uint64_t output_tok
 bool request_enough(const request_cut *cut, const request_list *list)
 {
     return cut->config->most && list->n == cut->config->most;
+}
+
+int request_add(const request_line *line, request_cut *cut, uint64_t at_ns, request_list *list,
+                request_row **out)
+{
+    if (!list->n)
+        cut->first_ns = cut->last_ns = at_ns;
+    if (at_ns < cut->last_ns)
+        return request_refuse(line, "requests in the order of their times");
+    cut->last_ns = at_ns;
+    double arrival_ns = (double)(at_ns - cut->first_ns) * cut->config->time_scale;
+    if (arrival_ns >= MOST_NS)
+        return request_refuse(line, "a time that is less than 292 years off, as scaled");
+    if (!(*out = grow(list)))
+        return fail_memory();
+    (*out)->arrival_ns = (uint64_t)arrival_ns;
+    return RUN_OK;
 }
 
 int request_file_read(const char *path, const request_file_config *config, request_list *out)

@@ -90,13 +90,13 @@ static void inherit(const request_list *list, request_row *r, uint32_t parent, u
 }
 
 /* Adds the request; its ids become its own. */
-static int add(const request_line *line, const entry *e, uint64_t first_ms, double time_scale,
-               owners *o, request_list *list)
+static int add(const request_line *line, const entry *e, request_cut *cut, owners *o,
+               request_list *list)
 {
-    request_row *r = request_add(list);
-    if (!r)
-        return fail_memory();
-    r->arrival_ns = (uint64_t)((double)(e->ms - first_ms) * 1e6 * time_scale);
+    request_row *r;
+    int code = request_add(line, cut, e->ms * 1000000, list, &r);
+    if (code)
+        return code;
     r->prompt_tokens = e->prompt ? (uint32_t)e->prompt : 1;
     r->output_tokens = e->output ? (uint32_t)e->output : 1;
     uint32_t parent = REQUEST_NONE, before = 0, id;
@@ -116,8 +116,7 @@ static int add(const request_line *line, const entry *e, uint64_t first_ms, doub
     return RUN_OK;
 }
 
-static int read_line(const request_line *line, request_cut *cut, uint64_t *first_ms, owners *o,
-                     request_list *list)
+static int read_line(const request_line *line, request_cut *cut, owners *o, request_list *list)
 {
     json_t *object = json_loads(line->text, 0, NULL);
     entry e = {0};
@@ -126,10 +125,7 @@ static int read_line(const request_line *line, request_cut *cut, uint64_t *first
         code = request_refuse(line, "{\"timestamp\": ms, \"input_length\": n, \"output_length\": "
                                     "n, \"hash_ids\": [...]}");
     } else if (request_takes(cut, e.prompt, e.output)) {
-        if (!list->n)
-            *first_ms = e.ms;
-        code = e.ms < *first_ms ? request_refuse(line, "requests in the order of their times")
-                                : add(line, &e, *first_ms, cut->config->time_scale, o, list);
+        code = add(line, &e, cut, o, list);
     }
     json_decref(object);
     return code;
@@ -140,11 +136,10 @@ int request_read_mooncake(FILE *in, request_line *line, const request_file_confi
 {
     request_cut cut = {.config = config};
     owners o = {0};
-    uint64_t first_ms = 0;
     out->prefixes = true;
     int code;
     do {
-        code = read_line(line, &cut, &first_ms, &o, out);
+        code = read_line(line, &cut, &o, out);
         line->number++;
     } while (!code && !request_enough(&cut, out) && getline(&line->text, &line->room, in) >= 0);
     free(o.owner);

@@ -6,9 +6,6 @@
 
 #include "common/request_file.h"
 
-/* Makes room for one more and returns it, zeroed but for what is none; NULL when out of memory. */
-request_row *request_add(request_list *list);
-
 /* A line of a file. */
 typedef struct request_line {
     const char *path;
@@ -20,13 +17,20 @@ typedef struct request_line {
 /* "<path>:<line>: expected <wanted>", RUN_REFUSED. */
 int request_refuse(const request_line *line, const char *wanted);
 
-/* Whether a request of these lengths is to be left out, and how many have been seen. */
+/* Whether a request of these lengths is to be left out, how many have been seen, and when those that
+ * were taken came. */
 typedef struct request_cut {
     const request_file_config *config;
     uint32_t seen;
+    uint64_t first_ns, last_ns; /* by the file's clock */
 } request_cut;
 bool request_takes(request_cut *cut, uint64_t prompt_tokens, uint64_t output_tokens);
 bool request_enough(const request_cut *cut, const request_list *list);
+
+/* Adds a request that came at `at_ns` by the file's clock, without parent and, as yet, lengths. RUN_REFUSED
+ * if one before it came later, or if it would arrive at no time that can be told. */
+int request_add(const request_line *line, request_cut *cut, uint64_t at_ns, request_list *list,
+                request_row **out);
 
 int request_read_azure(FILE *in, request_line *line, const request_file_config *config,
                        request_list *out);

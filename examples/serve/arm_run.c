@@ -76,12 +76,8 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
 
 /* A pool that is a window over whole layers: least recently used goes, and nothing but the caller says
  * what comes. */
-static int set_offload(run *r)
+static void set_offload(run *r)
 {
-    uint64_t slots = estate_whole_layers(&r->setting->estate);
-    if (!slots)
-        return fail(RUN_REFUSED, "--split layer-offload: the budget has no room for two whole "
-                                 "layers' experts beside the longest request's KV");
     r->base.prefetch = true;
     r->base.predictor = r->base.predictor_load = r->base.predictor_save = NULL;
     r->base.policy = "lru";
@@ -90,8 +86,15 @@ static int set_offload(run *r)
     r->base.miss = MOEPAGE_MISS_WAIT;
     r->base.scan_percent = 0;
     r->config.engine.offload = true;
-    divide(r, slots);
-    return RUN_OK;
+    divide(r, estate_whole_layers(&r->setting->estate));
+}
+
+int arm_check(const arm_setting *setting, const serve_arm *arm)
+{
+    if (arm->kind != ARM_LAYER_OFFLOAD || estate_whole_layers(&setting->estate))
+        return RUN_OK;
+    return fail(RUN_REFUSED, "--split layer-offload: the budget has no room for two whole layers' "
+                             "experts beside the longest request's KV");
 }
 
 int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *result)
@@ -111,7 +114,7 @@ int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *res
     *result = (server_result){0};
     begin(setting, arm, &r);
     if (arm->kind == ARM_LAYER_OFFLOAD) {
-        code = set_offload(&r);
+        set_offload(&r);
     } else {
         if (arm->kind == ARM_MV_WSA || arm->kind == ARM_FLUX)
             code = rehearse(setting, arm, modes[arm->kind], &slots);

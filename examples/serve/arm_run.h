@@ -12,7 +12,10 @@ typedef struct arm_setting {
     estate estate;
 } arm_setting;
 
-/* Serves all requests. The result is to be freed in any case. */
+/* RUN_REFUSED if the budget has no room for the arm. */
+int arm_check(const arm_setting *setting, const serve_arm *arm);
+
+/* Serves all requests of an arm that has room. The result is to be freed in any case. */
 int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *result);
 
 #endif

@@ -11,6 +11,7 @@
 
 /* The stream of random numbers of arrivals and lengths; prompts have streams 0, 1, ... */
 #define ARRIVAL_STREAM UINT32_MAX
+#define MOST_NS 0x1p62
 
 void arrivals_fit(uint32_t *prompt_tokens, uint32_t *output_tokens, double scale, uint32_t most)
 {
@@ -23,7 +24,7 @@ void arrivals_fit(uint32_t *prompt_tokens, uint32_t *output_tokens, double scale
 uint64_t arrivals_gap_ns(uint64_t random, double rate)
 {
     double u = ((double)(random >> 11) + 0.5) / (double)(1ull << 53);
-    return (uint64_t)(-log(u) / rate * 1e9);
+    return (uint64_t)fmin(-log(u) / rate * 1e9, MOST_NS);
 }
 
 static uint32_t positions(const serve_options *opts, const model_config *model)
@@ -92,6 +93,9 @@ static int draw(const serve_options *opts, uint32_t most, arrivals *out)
     for (uint32_t i = 0; i < out->n; i++) {
         schedule_request *r = &out->requests[i];
         now += arrivals_gap_ns(sampler_random(&random), opts->poisson);
+        if ((double)now >= MOST_NS)
+            return fail(RUN_REFUSED, "--poisson %g: the last of %u requests would be 146 years off",
+                        opts->poisson, out->n);
         r->arrival_ns = now;
         r->prompt_tokens = draw_length(&random, opts->prompt_tokens);
         r->output_tokens = draw_length(&random, opts->output_tokens);

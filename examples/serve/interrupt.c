@@ -6,17 +6,24 @@
 
 static volatile sig_atomic_t seen;
 
-static void note(int signal_number)
+static void handle(void (*handler)(int))
 {
-    seen = signal_number;
-}
-
-void interrupt_open(void)
-{
-    struct sigaction action = {.sa_handler = note, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+}
+
+static void note(int signal_number)
+{
+    seen = signal_number;
+    handle(SIG_DFL);
+}
+
+/* Calls go on after it: a report that is being written must not end in the middle. */
+void interrupt_open(void)
+{
+    handle(note);
 }
 
 int interrupt_seen(void)

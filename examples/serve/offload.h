@@ -3,7 +3,7 @@
  * As many MoE layers as fit have all their experts in slots for good. Of every other layer all experts
  * are brought in for every step, whatever is routed, through a window of two layers: each layer's
  * while the one before it computes. That is how layers are offloaded by serving engines that have no
- * expert pager, at its best: many of them do not load ahead.
+ * expert pager; many of them do not load ahead.
  *
  * It is built from pins and hints alone: a layer that stays is pinned; one that comes is hinted a layer
  * ahead, and pinned, which waits for the last of it, while it computes. */

@@ -56,8 +56,7 @@ const char *serve_options_usage(void)
            "  --policy, --prefetch, --prefetch-depth, --predictor-load, --predictor-save, --math,\n"
            "  --threads, --device, --bus, --host-tier, --bus-form, --io-threads, --scope, "
            "--regime,\n"
-           "  --scan-percent, --max-group-experts, --miss, --precision, --remap, "
-           "--remap-resident\n";
+           "  --scan-percent, --max-group-experts, --miss, --remap, --remap-resident\n";
 }
 
 /* ---- Values of one flag each ------------------------------------------------------------- */

@@ -176,6 +176,9 @@ nonsense() {
         refused --budget --poisson 3 --budget 0 &&
         refused --poisson --poisson 0 &&
         refused --poisson --poisson x &&
+        refused --poisson --poisson 1e-300 --requests 2 &&
+        refused layer-offload --poisson 3 --requests 2 --clock virtual --budget 6M \
+            --split 50-50,layer-offload --metrics "$work/begun.prom" && [ ! -e "$work/begun.prom" ] &&
         refused --remap --poisson 3 --check --remap 1,1 &&
         refused --miss --poisson 3 --miss low &&
         refused --prefetch-depth --poisson 3 --prefetch-depth 2 &&
@@ -185,6 +188,15 @@ nonsense() {
         refused unknown --poisson 3 --what
 }
 check "nonsense is refused in one line" nonsense
+
+helped() {
+    flags=$("$serve" --help | grep -o -e '--[a-z][a-z-]*' | sort -u)
+    [ "$(echo "$flags" | wc -l)" -gt 30 ] || return 1
+    for flag in $flags; do
+        [ "$flag" = --help ] || ! "$serve" "$flag" 2>&1 | grep -q unknown || { echo "$flag"; return 1; }
+    done
+}
+check "every flag that --help names is one" helped
 
 lost_files() {
     for flag in --json --report --metrics; do

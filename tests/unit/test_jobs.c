@@ -95,6 +95,16 @@ static void test_jobs_refuse_damaged_files(void **state)
     expect_refused(AZURE "2023-11-16 18:17:03,1,1,1\n");
     expect_refused(AZURE "2023-11-16 18:17:03,1,99999999999\n");
     expect_refused(AZURE "2023-11-16 18:17:03,1,1\n2023-11-16 18:17:02,1,1\n");
+    /* not before the first, and yet before the one that it follows */
+    expect_refused(AZURE "2023-11-16 18:17:03,1,1\n2023-11-16 18:17:09,1,1\n"
+                         "2023-11-16 18:17:05,1,1\n");
+    expect_refused("{\"timestamp\": 3, \"input_length\": 1, \"output_length\": 1, "
+                   "\"hash_ids\": [0]}\n"
+                   "{\"timestamp\": 9, \"input_length\": 1, \"output_length\": 1, "
+                   "\"hash_ids\": [1]}\n"
+                   "{\"timestamp\": 5, \"input_length\": 1, \"output_length\": 1, "
+                   "\"hash_ids\": [2]}\n");
+    expect_refused(AZURE "9999-11-16 18:17:03,1,1\n");
     expect_refused("{\n");
     expect_refused("{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n");
     expect_refused("{\"timestamp\": 0, \"input_length\": -1, \"output_length\": 1, "
@@ -106,7 +116,10 @@ static void test_jobs_refuse_damaged_files(void **state)
                    "\"hash_ids\": [0, 2]}\n"
                    "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 1, "
                    "\"hash_ids\": [1, 2]}\n");
-    sim_jobs jobs;
+    sim_jobs jobs = {0};
+    assert_int_equal(read_text(AZURE "2023-11-16 18:17:03,1,1\n2023-11-16 18:17:04,1,1\n",
+                               &(sim_jobs_config){.time_scale = 1e30}, &jobs),
+                     RUN_REFUSED);
     assert_int_equal(sim_jobs_read("/nowhere/at/all", &(sim_jobs_config){0}, &jobs), RUN_REFUSED);
 }
 
