@@ -68,7 +68,12 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
     int code = serve(&r, &result);
     if (!code && mode != MOEPAGE_CONTROL_OBSERVE)
         *slots = result.experts.slots;
-    else if (!code && result.split.target_slots)
+    else if (!code && !result.interrupted && !result.split.target_slots)
+        code = fail(RUN_REFUSED,
+                    "--split mv-wsa: %u requests are too few to say what is best; a longer "
+                    "--observe is needed, or a shorter --burst",
+                    r.config.n_requests);
+    else if (!code)
         *slots = result.split.target_slots;
     server_result_free(&result);
     return code;

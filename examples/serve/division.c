@@ -15,11 +15,6 @@ static uint64_t budget_of(const options *base, const moepage_model_info *model)
     return (uint64_t)(base->budget_percent * all / 100);
 }
 
-static uint64_t blocks_for(uint64_t tokens)
-{
-    return (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-}
-
 static uint64_t least_slots(const estate *e)
 {
     return e->shared_out && e->moe_layers > e->layer_experts ? e->moe_layers : e->layer_experts;
@@ -34,12 +29,12 @@ int estate_open(const serve_options *opts, const moepage_model_info *model,
                     .experts = (uint64_t)model->moe_layers * model->experts,
                     .layer_experts = model->experts,
                     .moe_layers = model->moe_layers,
-                    .floor_blocks = blocks_for(a->longest),
+                    .floor_blocks = engine_blocks_for(a->longest),
                     .shared_out = opts->base.scope == MOEPAGE_SCOPE_LAYER};
     uint64_t experts = least_slots(out) * out->slot_bytes;
     uint64_t kv = out->floor_blocks * out->block_bytes;
     if (out->bytes >= experts + kv) {
-        uint64_t usual = opts->concurrency * blocks_for((a->prompts + a->outputs) / a->n);
+        uint64_t usual = opts->kv_floor * engine_blocks_for((a->prompts + a->outputs) / a->n);
         uint64_t most = (out->bytes - experts) / out->block_bytes;
         usual = usual > out->floor_blocks ? usual : out->floor_blocks;
         out->usual_blocks = usual < most ? usual : most;

@@ -35,4 +35,10 @@ int engine_close(engine *e);
 /* Bytes of one KV block over all layers. */
 uint64_t engine_block_bytes(const model_config *model);
 
+/* Blocks that so many tokens of one sequence take. */
+static inline uint64_t engine_blocks_for(uint64_t tokens)
+{
+    return (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
 #endif

@@ -18,21 +18,21 @@ static void *stream_of(const server *s)
     return s->engine.decoder.dense->stream;
 }
 
-static uint64_t blocks_for(uint64_t tokens)
-{
-    return (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-}
-
 /* ---- In ---------------------------------------------------------------------------------- */
 
-/* Would `tokens` fit beside a spare block for each of `spare`? */
+/* Would `tokens` fit beside a spare block for each of `spare`, and leave what a move of the split waits
+ * for? */
 static int ask(const server *s, uint64_t tokens, uint32_t spare, bool *fits)
 {
     moepage_kv_admission answer = {.struct_size = sizeof answer};
+    moepage_kv_pool_info info;
     if (moepage_kv_admit(s->engine.host.kv, &tokens, 1, &answer))
         return fail_library(RUN_FAILED, "admission");
-    *fits = answer.fits && answer.needed_blocks + spare <= answer.free_blocks;
-    return RUN_OK;
+    int code = get_info(s, &info);
+    uint64_t wanted = answer.needed_blocks + spare;
+    *fits = !code && answer.fits && wanted <= answer.free_blocks &&
+            info.blocks - info.free_blocks + wanted <= server_drains_to(s);
+    return code;
 }
 
 static int resume(server *s, uint32_t request, bool *in)
@@ -67,7 +67,7 @@ static int is_too_long(const server *s, uint32_t request, bool *too_long)
     moepage_kv_pool_info info;
     int code = get_info(s, &info);
     *too_long = !code && r->state == SCHEDULE_WAITING &&
-                blocks_for((uint64_t)r->prompt_tokens + r->output_tokens - 1) > info.blocks;
+                engine_blocks_for((uint64_t)r->prompt_tokens + r->output_tokens - 1) > info.blocks;
     return code;
 }
 

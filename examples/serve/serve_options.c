@@ -41,6 +41,8 @@ const char *serve_options_usage(void)
            "  --concurrency N       most requests in work (default 8)\n"
            "  --step-tokens N       most tokens in one step, above --concurrency (default 128)\n"
            "  --burst N             steps between a controller's decisions (default 64)\n"
+           "  --kv-floor N          requests of average length that controllers leave KV for\n"
+           "                        (default: as many as --concurrency)\n"
            "  --observe N           requests that mv-wsa is configured from (default 64)\n"
            "  --clock real|virtual  arrivals by the clock, or by work done: the same every time\n"
            "                        (default real)\n"
@@ -142,6 +144,7 @@ static const flag flags[] = {
     {"--concurrency", flag_u32, AT(concurrency), .least = 1, .most = MAX_CONCURRENCY},
     {"--step-tokens", flag_u32, AT(step_tokens), .least = 2, .most = MAX_STEP_TOKENS},
     {"--burst", flag_u32, AT(burst), .least = 1, .most = UINT32_MAX},
+    {"--kv-floor", flag_u32, AT(kv_floor), .least = 1, .most = MAX_CONCURRENCY},
     {"--observe", flag_u32, AT(observe), .least = 1, .most = UINT32_MAX},
     {"--clock", flag_choice, AT(clock), .choice = {"real", "virtual"}},
     {"--check", NULL, AT(check)},
@@ -236,6 +239,8 @@ int serve_options_parse(int argc, char **argv, serve_options *out)
     code = check_requests(out);
     if (!code && !out->arrivals && !out->requests)
         out->requests = DEFAULT_POISSON_REQUESTS;
+    if (!out->kv_floor)
+        out->kv_floor = out->concurrency;
     return code ? code : check_serving(out);
 }
 

@@ -24,9 +24,10 @@ typedef struct serve_options {
     arm_list arms;
     uint32_t concurrency;
     uint32_t step_tokens;
-    uint32_t burst;   /* steps between a controller's decisions; 0 = the library's choice */
-    uint32_t observe; /* requests of a rehearsal */
-    uint32_t clock;   /* SERVE_CLOCK_* */
+    uint32_t burst;    /* steps between a controller's decisions; 0 = the library's choice */
+    uint32_t observe;  /* requests of a rehearsal */
+    uint32_t kv_floor; /* requests of average length that KV always holds */
+    uint32_t clock;    /* SERVE_CLOCK_* */
     uint32_t dashboard;
     const char *json, *report;
     bool check;

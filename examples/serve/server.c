@@ -155,9 +155,8 @@ static int tick(server *s)
     if (moepage_controller_tick(s->engine.controller, s->engine.decoder.dense->stream, report))
         return fail_library(RUN_FAILED, "the controller");
     s->result->tick_ns += clock_now_ns() - start;
-    if (report->outcome == MOEPAGE_CONTROL_DRAINING && report->target_blocks < report->kv_blocks)
-        return room_shrink(s, report->target_blocks);
-    return RUN_OK;
+    const uint64_t blocks = server_drains_to(s);
+    return blocks == UINT64_MAX ? RUN_OK : room_shrink(s, blocks);
 }
 
 int server_look(server *s)

@@ -106,6 +106,15 @@ typedef struct server {
     uint64_t scraped_ns; /* real: when the metrics were written */
 } server;
 
+/* A move of the split waits for KV in use: how many blocks there will be. UINT64_MAX: none does. */
+static inline uint64_t server_drains_to(const server *s)
+{
+    const moepage_controller_report *last = &s->result->split;
+    bool drains = s->engine.controller && last->outcome == MOEPAGE_CONTROL_DRAINING &&
+                  last->target_blocks < last->kv_blocks;
+    return drains ? last->target_blocks : UINT64_MAX;
+}
+
 /* Serves. A line and RUN_REFUSED or RUN_FAILED; an interrupted run is RUN_OK. The result is to be
  * freed in any case. */
 int server_run(const server_config *config, server_result *result);

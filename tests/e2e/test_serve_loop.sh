@@ -118,6 +118,18 @@ options() {
 }
 check "policies, predictors and regimes change no answer" options
 
+# A lower floor leaves controllers more room: KV may end smaller, and moves must wait for KV in use.
+low_floor() {
+    for floor in 1 8; do
+        "$serve" --poisson 60 --requests 40 --clock virtual --check --budget 50% --burst 8 \
+            --prompt-tokens 120 --output-tokens 40 --split mv-wsa-online --kv-floor $floor \
+            --json "$work/floor$floor.json" >/dev/null && whole 40 "$work/floor$floor.json" ||
+            return 1
+    done
+    [ "$(numbers last_blocks "$work/floor1.json")" -lt "$(numbers last_blocks "$work/floor8.json")" ]
+}
+check "KV's floor is how far controllers go" low_floor
+
 mooncake() {
     for i in 0 1 2 3 4 5; do
         echo "{\"timestamp\": $((i * 20)), \"input_length\": $((4000 + i * 700))," \
@@ -179,6 +191,7 @@ nonsense() {
         refused --poisson --poisson 1e-300 --requests 2 &&
         refused layer-offload --poisson 3 --requests 2 --clock virtual --budget 6M \
             --split 50-50,layer-offload --metrics "$work/begun.prom" && [ ! -e "$work/begun.prom" ] &&
+        refused --observe --poisson 3 --requests 4 --clock virtual --split mv-wsa --observe 1 &&
         refused --remap --poisson 3 --check --remap 1,1 &&
         refused --miss --poisson 3 --miss low &&
         refused --prefetch-depth --poisson 3 --prefetch-depth 2 &&
