@@ -39,8 +39,11 @@ def parse(arguments):
     add("--step-tokens", type=int, default=1024, metavar="N",
         help="most tokens paged for at once (default 1024)")
     add("--threads", type=int, default=0, help="of the kernels; 0 = one per CPU (default 0)")
-    add("--quiet", action="store_true", help="no progress and no hit rate")
-    return parser.parse_args(arguments)
+    add("--quiet", action="store_true", help="no progress: one line at the end")
+    options = parser.parse_args(arguments)
+    if not options.model.is_dir():
+        parser.error("%s is not a directory" % options.model)
+    return options
 
 
 def byte_tokenizer(config):
@@ -73,11 +76,11 @@ def load_tokenizer(folder, config):
 
 
 def load(folder, dtype, quiet):
-    """The model, with transformers' progress bar on standard error meanwhile."""
+    """The model, with transformers' progress bar on a terminal meanwhile."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
     logging.set_verbosity_error()
-    if quiet:
+    if quiet or not sys.stderr.isatty():
         logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(folder)
     tokenizer = load_tokenizer(folder, config)
@@ -149,9 +152,8 @@ class Progress:
         self._text.end()
 
 
-def generate(model, tokenizer, paged, options):
+def generate(model, tokenizer, text, paged, options):
     import torch
-    text = options.prompt_file.read_bytes().decode() if options.prompt_file else options.prompt
     inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False).to(model.device)
     if not inputs["input_ids"].numel():
         raise SystemExit("generate.py: the prompt is empty")
@@ -181,6 +183,7 @@ def page(model, options):
     """The paged experts, in a context that ends with them; of None where none are wanted."""
     from moepage.transformers import page_experts
     if options.budget == "none":
+        model.to("cpu" if options.device in (None, "host") else options.device)
         return contextlib.nullcontext()
     return page_experts(model, options.budget, options.device, policy=options.policy,
                         prefetch=options.prefetch, compute=options.compute,
@@ -192,12 +195,13 @@ def main(arguments=None):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # --model is a directory
     from moepage import Error
     try:
+        text = options.prompt_file.read_bytes().decode() if options.prompt_file else options.prompt
         model, tokenizer = load(options.model, options.dtype, options.quiet)
         with page(model, options) as paged:
             if paged is not None and not options.quiet:
                 print(paged, file=sys.stderr)
-            report(*generate(model, tokenizer, paged, options), paged)
-    except (Error, ValueError, OSError) as error:
+            report(*generate(model, tokenizer, text, paged, options), paged)
+    except (Error, ValueError, OverflowError, OSError) as error:
         raise SystemExit("generate.py: %s" % error) from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None

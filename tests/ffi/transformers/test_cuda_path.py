@@ -89,6 +89,18 @@ class Cuda(small.OneThread, unittest.TestCase):
             self.assertEqual({each.device for each in parameters}, {CUDA})
 
 
+    def test_weights_that_cannot_all_be_moved_stay_where_they_were(self):
+        banks, layout = recognise.find(small.build("mixtral"))
+        with FakeTensorMode():
+            stubs = [bank._replace(module=types.SimpleNamespace(
+                **{part.name: kind(torch.empty(2, *part.shape, device=CUDA))
+                   for part in layout.parts})) for bank, kind in zip(banks, (Parameter, Stuck))]
+            with self.assertRaises(MemoryError):
+                storage.Storage(stubs, layout._replace(device=CUDA))
+            self.assertEqual({each.device for bank in stubs for each in vars(bank.module).values()},
+                             {CUDA})
+
+
 class Parameter:
     """A parameter's data, which can be exchanged for data on another device."""
 
@@ -101,6 +113,15 @@ class Parameter:
 
     def detach(self):
         return self.data
+
+
+class Stuck(Parameter):
+    """Has no room on the host."""
+
+    def __setattr__(self, name, value):
+        if value.device.type == "cpu":
+            raise MemoryError
+        super().__setattr__(name, value)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Misuse is an exception that says what would be right, and the model works afterwards."""
 import copy
+import itertools
 import pickle
+import sys
 import threading
 import unittest
 
 import moepage
 import small_models as small
 import torch
-from moepage.transformers import page_experts
+from moepage.transformers import page_experts, stepping
 
 
 class Misuse(small.OneThread, unittest.TestCase):
@@ -68,8 +70,9 @@ class Misuse(small.OneThread, unittest.TestCase):
 
     def test_the_rest_of_the_model_is_not_half_converted(self):
         with page_experts(self.model, "50%", threads=1):
-            with self.assertRaises(moepage.StateError):
-                self.model.half()
+            for part in (self.model, self.model.model, self.model.model.layers[0]):
+                with self.assertRaises(moepage.StateError):
+                    part.half()
             self.assertEqual({each.dtype for each in self.model.parameters()}, {torch.float32})
             self.works()
 
@@ -92,11 +95,13 @@ class Misuse(small.OneThread, unittest.TestCase):
         copy.deepcopy(self.model)
 
     def test_loading_weights_is_refused_before_anything_is_loaded(self):
-        other = {name: tensor + 1 for name, tensor in self.model.state_dict().items()}
         with page_experts(self.model, "50%", threads=1):
-            with self.assertRaisesRegex(moepage.StateError, "cannot be loaded"):
-                self.model.load_state_dict(other)
-            self.works()
+            for part in (self.model, self.model.model, self.model.model.layers[0]):
+                other = {name: tensor + 1 for name, tensor in part.state_dict().items()}
+                with self.assertRaisesRegex(moepage.StateError, "cannot be loaded"):
+                    part.load_state_dict(other)
+                self.works()
+        self.model.load_state_dict(self.model.state_dict())
 
     def test_gradients_are_refused(self):
         with page_experts(self.model, "50%", threads=1):
@@ -125,10 +130,21 @@ class Misuse(small.OneThread, unittest.TestCase):
         with page_experts(self.model, "25%", threads=1):
             bank = self.model.model.layers[0].mlp.experts
             x, weights = torch.zeros(1, 48), torch.ones(1, 2)
-            for ids in ([[0, 8]], [[-2, 0]]):
+            for ids in ([[0, 8]], [[-2, 0]], [[2**32, 1]], [[1, -2**32]]):
                 with self.assertRaises(moepage.ArgumentError):
                     bank(x, torch.tensor(ids), weights)
                 self.works()
+
+    def test_no_rows_and_rows_of_any_layout_are_computed(self):
+        bank = self.model.model.layers[0].mlp.experts
+        x, ids = torch.randn(48, 3).t(), torch.tensor([[0, 1]] * 3)
+        with torch.no_grad():
+            want = bank(x, ids, torch.ones(3, 2))
+        for compute in ("library", "torch"):
+            with page_experts(self.model, "25%", compute=compute, threads=1), torch.no_grad():
+                bank = self.model.model.layers[0].mlp.experts
+                torch.testing.assert_close(bank(x, ids, torch.ones(3, 2)), want, rtol=0, atol=1e-5)
+                self.assertEqual(bank(x[:0], ids[:0], torch.ones(0, 2)).shape, (0, 48))
 
     def test_two_threads_in_one_model_are_refused(self):
         failures, results = [], []
@@ -186,6 +202,32 @@ class Misuse(small.OneThread, unittest.TestCase):
         self.assertTrue(paged.closed)
         self.assertTrue(torch.equal(small.logits(self.model, self.ids), self.want))
 
+    def test_an_interrupt_at_any_call_that_opens_or_closes_steps_leaves_none_open(self):
+        own = stepping.__file__
+
+        def interrupted_at(moment):
+            """The forward, interrupted at that entry into or exit from a function of stepping."""
+            left = itertools.count(moment, -1)
+
+            def look(frame, event, what):
+                if frame.f_code.co_filename == own and next(left) == 0:
+                    raise KeyboardInterrupt
+            sys.setprofile(look)
+            try:
+                small.logits(self.model, self.ids)
+            except KeyboardInterrupt:
+                return True
+            finally:
+                sys.setprofile(None)
+            return False
+        moments = 0
+        with page_experts(self.model, "25%", threads=1) as paged:
+            while interrupted_at(moments):
+                self.assertFalse(paged._steps.busy, moments)
+                self.works()
+                moments += 1
+        self.assertGreater(moments, 20)
+
     def test_restoring_inside_a_forward_is_refused(self):
         with page_experts(self.model, "25%", threads=1) as paged:
             hook = self.model.model.layers[1].register_forward_pre_hook(
@@ -201,7 +243,8 @@ class Misuse(small.OneThread, unittest.TestCase):
                       dict(budget=1.5), dict(budget="1%"), dict(budget=100),
                       dict(compute="fast"), dict(policy="none"), dict(device="tpu"),
                       dict(device="cuda:99"), dict(prefetch="always"), dict(math="exact"),
-                      dict(max_tokens=-1), dict(max_tokens=0), dict(nonsense=1)):
+                      dict(max_tokens=-1), dict(max_tokens=0), dict(nonsense=1),
+                      dict(slots=3)):
             with self.subTest(**wrong), self.assertRaises((moepage.Error, ValueError, TypeError,
                                                            OverflowError)):
                 page_experts(self.model, **wrong)

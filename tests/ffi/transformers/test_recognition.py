@@ -94,11 +94,15 @@ class Recognition(small.OneThread, unittest.TestCase):
         def hook(bank):
             bank.register_forward_pre_hook(lambda *args: None)
 
+        def patched(bank):
+            bank.forward = bank.forward
+
         def parallel(bank):
             bank._is_expert_parallel = True
         for spoil, text in ((meta, "on meta"), (shape, r"expected \(8, 48, 40\)"),
                             (dtype, "float16"), (all_double, "float64"), (gaps, "contiguous"),
-                            (extra, "parameters"), (hook, "hooks"), (parallel, "parallel")):
+                            (extra, "parameters"), (hook, "hooks"), (patched, "a forward of"),
+                            (parallel, "parallel")):
             with self.subTest(text):
                 model = small.build("mixtral")
                 spoil(small.banks(model)[1])
@@ -108,6 +112,18 @@ class Recognition(small.OneThread, unittest.TestCase):
         model = small.build("mixtral")
         small.banks(model)[2].half()
         self.refused(model, r"layers\.2\.mlp\.experts and .*layers\.0.* differ")
+
+    def test_experts_of_two_layers_are_refused_and_layers_used_twice_are_not(self):
+        model, ids = small.build("mixtral"), small.tokens(2, 5)
+        layers = model.model.layers
+        own, layers[2].mlp.experts = layers[2].mlp.experts, layers[0].mlp.experts
+        self.refused(model, r"layers\.0\..* and .*layers\.2\..* are one module")
+        layers[2].mlp.experts = own
+        layers[2] = layers[0]
+        want = small.logits(model, ids)
+        with page_experts(model, "25%", threads=1) as paged:
+            self.assertEqual(paged.experts, 16)
+            torch.testing.assert_close(small.logits(model, ids), want, rtol=0, atol=1e-5)
 
     def test_the_bare_decoder_and_one_layer_can_be_paged(self):
         model, ids = small.build("mixtral", experts="eager"), small.tokens(2, 5)

@@ -111,10 +111,17 @@ class Script(unittest.TestCase):
         self.assertIn(b"\033[r", shown)
 
     def test_what_it_cannot_do_is_one_line(self):
-        ran = self.run_script("--model", MODEL, "--prompt", "a", "--budget", "0.1%", "--quiet")
-        self.assertEqual(ran.returncode, 1)
-        self.assertEqual(ran.stderr.decode().count("\n"), 1, ran.stderr)
-        self.assertIn("no room for one expert", ran.stderr.decode())
+        for wrong, text in ((("--budget", "0.1%"), "no room for one expert"),
+                            (("--threads", -1), "threads is -1"),
+                            (("--model", MODEL / "reference"), "Unrecognized model")):
+            with self.subTest(text):
+                ran = self.run_script("--model", MODEL, "--prompt", "a", *wrong)
+                self.assertEqual(ran.returncode, 1)
+                self.assertEqual(ran.stderr.decode().count("\n"), 1, ran.stderr)
+                self.assertIn(text, ran.stderr.decode())
+        ran = self.run_script("--model", MODEL / "nowhere", "--prompt", "a")
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("nowhere is not a directory", ran.stderr.decode())
 
 
 if __name__ == "__main__":

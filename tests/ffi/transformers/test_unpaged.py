@@ -4,6 +4,7 @@ import unittest
 import rounding
 import small_models as small
 import torch
+import transformers
 from moepage.transformers import page_experts
 
 SWIGLU = [name for name in small.ARCHITECTURES if name != "gpt_oss"]
@@ -44,6 +45,21 @@ class Unpaged(small.OneThread, unittest.TestCase):
                 self.assertGreater((got - want)[~real].abs().max(), 1e-3)  # it did skip them
                 self.assertEqual(small.greedy(model, ids, mask=mask).tolist(), tokens.tolist())
 
+    def test_a_mask_that_does_not_end_with_the_tokens_skips_none(self):
+        ids, mask = small.padded((9, 4, 7))
+        longer = torch.nn.functional.pad(mask, (0, 7))  # as long as a static cache is
+        model = small.build("qwen3_moe", experts="eager")
+
+        def both_passes():
+            cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+            with torch.no_grad():
+                return [model(ids[:, part], attention_mask=longer, past_key_values=cache).logits
+                        for part in (slice(0, 5), slice(5, 9))]
+        want = both_passes()
+        with page_experts(model, "25%", compute="torch", skip_padding=True, threads=1):
+            for got, expected in zip(both_passes(), want):
+                self.assertTrue(torch.equal(got, expected))
+
     def test_a_bank_stays_within_the_bound_of_its_roundings(self):
         generator = torch.Generator().manual_seed(11)
         for architecture in ("qwen3_moe", "mixtral"):
@@ -75,10 +91,12 @@ class Unpaged(small.OneThread, unittest.TestCase):
             paged, paged_routes = rounding.routed_logits(model, ids)
             tokens = small.greedy(model, ids)
         where = rounding.comparable(exact_routes, unpaged_routes, paged_routes)
-        self.assertGreaterEqual(int(where.sum()), 60 if dtype == torch.float32 else 8)
+        self.assertGreaterEqual(int(where.sum()), 60 if dtype == torch.float32 else 30)
         tolerance = 2 * (unpaged - exact)[where].abs().max()
         self.assertLessEqual((paged - exact)[where].abs().max(), tolerance)
-        self.assertLess(tolerance, 64 * rounding.UNIT[dtype] * exact.abs().max())
+        # phimoe's weights jump where a score passes its threshold
+        units = 128 if architecture == "phimoe" else 64 if dtype == torch.float32 else 16
+        self.assertLess(tolerance, units * rounding.UNIT[dtype] * exact.abs().max())
         if dtype == torch.float32:
             self.assertEqual(tokens.tolist(), small.greedy(model, ids).tolist())
 

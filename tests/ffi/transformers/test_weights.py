@@ -1,4 +1,5 @@
 """The experts that compute are the model's own: every one, of every layer, in every matrix."""
+import tempfile
 import unittest
 
 import moepage
@@ -85,6 +86,7 @@ class Weights(small.OneThread, unittest.TestCase):
         model, ids = small.build("mixtral"), small.tokens(1, 4)
         bank = small.banks(model)[1]
         for spoil in (lambda: bank.down_proj[0].fill_(1),
+                      lambda: setattr(bank, "down_proj", torch.nn.Parameter(bank.down_proj + 1)),
                       lambda: setattr(bank.down_proj, "data", bank.down_proj.data.clone())):
             with page_experts(model, "25%", threads=1):
                 small.logits(model, ids)
@@ -93,6 +95,15 @@ class Weights(small.OneThread, unittest.TestCase):
                 with self.assertRaisesRegex(moepage.StateError, "layer 1 were changed"):
                     small.logits(model, ids)
             small.logits(model, ids)
+
+    def test_a_saved_model_has_all_its_experts(self):
+        model, ids = small.build("gpt_oss"), small.tokens(1, 4)
+        want = small.logits(model, ids)
+        with tempfile.TemporaryDirectory() as folder:
+            with page_experts(model, "25%", threads=1):
+                model.save_pretrained(folder)
+            again = type(model).from_pretrained(folder).eval()
+        self.assertTrue(torch.equal(small.logits(again, ids), want))
 
     def test_state_dict_is_the_original_model_s(self):
         model = small.build("gpt_oss")

@@ -70,3 +70,20 @@ def refuse_loading(*args: Any) -> None:
     """A load_state_dict pre-hook, and what banks do about it."""
     raise errors.StateError("the model's experts are paged: copies of the old weights are on the "
                             "device, and new ones cannot be loaded: " + _ADVICE)
+
+
+def guard(module: nn.Module, like: torch.Tensor) -> Callable[[], None]:
+    """Refuses to convert or load a module above a paged bank before any part of it has been; gives
+    what ends that."""
+    apply = module._apply
+
+    def guarded(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
+        refuse_change(fn, like)
+        return apply(fn, *args, **kwargs)
+
+    def undo() -> None:
+        hook.remove()
+        del module._apply
+    hook = module.register_load_state_dict_pre_hook(refuse_loading)
+    module._apply = guarded  # type: ignore[method-assign]
+    return undo

@@ -25,8 +25,8 @@ class LibraryCompute:
     def run(self, step: Step, layer: int, bank: nn.Module, x: torch.Tensor, ids: torch.Tensor,
             weights: torch.Tensor) -> torch.Tensor:
         """x [n, H], ids (on the host) and weights [n, k]: the sum of each row's experts, [n, H]."""
-        return step.run(layer, ids, _on_host(weights), x.contiguous(), torch.empty_like(x),
-                        stream=_stream(x))
+        x = x.contiguous()
+        return step.run(layer, ids, _on_host(weights), x, torch.empty_like(x), stream=_stream(x))
 
 
 class TorchCompute:

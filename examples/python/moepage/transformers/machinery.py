@@ -31,8 +31,8 @@ class Machinery:
                 top_k=layout.top_k, hidden=layout.hidden,
                 expert_intermediate=layout.intermediate))
             info = self.model.info
-            pool.update(policy=policy, slots=budgets.slots(
-                budget, info.moe_layers * info.experts, info.slot_bytes))
+            slots = budgets.slots(budget, info.moe_layers * info.experts, info.slot_bytes)
+            pool = dict(policy=policy, slots=slots, **pool)
             staging, arena = ExpertPool.sizes(self.model, **pool)
             workspace = staging + Session.workspace(self.model, **session)
             workspace = max(workspace, _PAGE)  # none at all would mean the default

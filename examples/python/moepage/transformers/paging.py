@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Set, Union
 
 import torch
 from torch import nn
 
 from .. import errors
 from .._info import SessionStats
-from .bank import NotCopied, PagedBank, refuse_change, refuse_loading
+from ..step import Step
+from .bank import NotCopied, PagedBank, guard
 from .compute import LibraryCompute, TorchCompute
 from .machinery import Machinery
 from .recognise import Bank, Layout, find
@@ -188,24 +189,22 @@ class PagedExperts(NotCopied):
         if moves:
             model.to(self.device)
         undo.callback(self._steps.attach(_decoder(model, self._banks)))
-        undo.callback(model.register_load_state_dict_pre_hook(refuse_loading).remove)
-        apply = model._apply
-
-        def guarded(fn: Any, *args: Any, **kwargs: Any) -> nn.Module:
-            refuse_change(fn, self._like)  # before any other module has been converted
-            return apply(fn, *args, **kwargs)
-        model._apply = guarded  # type: ignore[method-assign]
-        undo.callback(delattr, model, "_apply")
+        for module in _above(model, self._banks):
+            undo.callback(guard(module, self._like))
 
     def _forward(self, layer: int, hidden_states: torch.Tensor, ids: torch.Tensor,
                  weights: torch.Tensor) -> torch.Tensor:
         self._check(layer, hidden_states, weights)
         rows = hidden_states.reshape(-1, self._layout.hidden)
+        if not len(rows):
+            return torch.empty_like(hidden_states)
         ids = self._host_ids(ids)
-        with self._steps.layer(len(rows)) as step:
+
+        def work(step: Step) -> List[torch.Tensor]:
             bank, n = self._banks[layer].module, step.n_tokens
-            parts = [self._compute.run(step, layer, bank, *_filled(n, part))
-                     for part in zip(rows.split(n), ids.split(n), weights.split(n))]
+            return [self._compute.run(step, layer, bank, *_filled(n, part))
+                    for part in zip(rows.split(n), ids.split(n), weights.split(n))]
+        parts = self._steps.layer(len(rows), work)
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return out[: len(rows)].view_as(hidden_states)
 
@@ -224,7 +223,8 @@ class PagedExperts(NotCopied):
 
     def _host_ids(self, ids: torch.Tensor) -> torch.Tensor:
         """Where the library can read them; without those of padding, if asked."""
-        ids = ids.to("cpu", torch.int32)
+        # a wrong id must be one still when it has 32 bits
+        ids = ids.clamp(-2, self._layout.experts).to("cpu", torch.int32)
         batch = self._steps.batch
         if self._skip_padding and batch is not None and batch.mask is not None:
             hidden = ~batch.mask.reshape(-1, 1).cpu()
@@ -242,6 +242,13 @@ def _filled(size: int, part: Any) -> Any:
     pad = torch.nn.functional.pad
     return (pad(rows, (0, 0, 0, missing)), pad(ids, (0, 0, 0, missing), value=-1),
             pad(weights, (0, 0, 0, missing)))
+
+
+def _above(model: nn.Module, banks: List[Bank]) -> Set[nn.Module]:
+    """All modules in which a bank is, at whatever depth."""
+    paths = [bank.name.split(".") for bank in banks]
+    return {model.get_submodule(".".join(path[:depth])) for path in paths
+            for depth in range(len(path))}
 
 
 def _decoder(model: nn.Module, banks: List[Bank]) -> nn.Module:

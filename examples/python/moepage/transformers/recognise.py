@@ -6,7 +6,7 @@ left unpaged in silence.
 """
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import torch
 from torch import nn
@@ -55,9 +55,7 @@ class Layout(NamedTuple):
 
 def find(model: nn.Module) -> Tuple[List[Bank], Layout]:
     """The model's banks in layer order, and their layout."""
-    banks = [Bank(name, module, model.get_submodule(name.rpartition(".")[0]),
-                  name.rpartition(".")[2])
-             for name, module in model.named_modules() if _looks_like_a_bank(name, module)]
+    banks = _candidates(model)
     if not banks:
         raise errors.Unsupported(
             "%s has no expert banks: modules with fused gate_up_proj and down_proj parameters, as "
@@ -70,6 +68,21 @@ def find(model: nn.Module) -> Tuple[List[Bank], Layout]:
                 "%s and %s differ: all banks must have one architecture, shape, dtype and device"
                 % (bank.name, banks[0].name))
     return banks, layouts[0]
+
+
+def _candidates(model: nn.Module) -> List[Bank]:
+    """Once each, also where a whole layer is used in several places."""
+    banks: Dict[nn.Module, Bank] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not _looks_like_a_bank(name, module):
+            continue
+        path, _, attribute = name.rpartition(".")
+        bank = Bank(name, module, model.get_submodule(path), attribute)
+        first = banks.setdefault(module, bank)
+        if (first.parent, first.attribute) != (bank.parent, bank.attribute):
+            raise errors.Unsupported("%s and %s are one module: experts that layers share cannot "
+                                     "be paged" % (first.name, name))
+    return list(banks.values())
 
 
 def _looks_like_a_bank(name: str, module: nn.Module) -> bool:
@@ -119,8 +132,9 @@ def _check_names(bank: Bank, names: List[str]) -> None:
         raise errors.Unsupported("%s: expert parallelism and norms behind experts cannot be paged"
                                  % bank.name)
     if (hasattr(bank.module, "_hf_hook") or bank.module._forward_hooks
-            or bank.module._forward_pre_hooks):
-        raise errors.Unsupported("%s has hooks (device_map, offloading): load the model without, "
+            or bank.module._forward_pre_hooks or "forward" in vars(bank.module)):
+        raise errors.Unsupported("%s has hooks or a forward of its own (device_map, "
+                                 "offloading): load the model without, "
                                  "paging takes their place" % bank.name)
 
 

@@ -6,10 +6,9 @@ there the number of tokens is known for sure. A bank that is called on its own i
 """
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import torch
 from torch import nn
@@ -27,15 +26,20 @@ class Batch(NamedTuple):
     mask: Optional[torch.Tensor]  #: [sequences, length], True where a token is no padding
 
 
+class Forward(NamedTuple):
+    """One under way; no two are the same object."""
+    thread: threading.Thread
+    batch: Optional[Batch]
+
+
 class Steps(NotCopied):
     """Opens and closes the steps of one session, for one thread at a time."""
 
+    _forward: Optional[Forward] = None  # the one under way is the instance's
+
     def __init__(self, session: Session, max_tokens: int) -> None:
         self._session, self._max_tokens = session, max_tokens
-        self._lock = threading.Lock()
-        self._owner: Optional[threading.Thread] = None
         self._step: Optional[Step] = None
-        self.batch: Optional[Batch] = None
         self.forwards = 0  # that ended well
 
     def attach(self, decoder: nn.Module) -> Callable[[], None]:
@@ -44,8 +48,7 @@ class Steps(NotCopied):
 
         @functools.wraps(inner)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            with self._owned(_batch(args, kwargs)):
-                output = inner(*args, **kwargs)
+            output = self._alone(_batch(args, kwargs), lambda: inner(*args, **kwargs))
             self.forwards += 1
             return output
 
@@ -56,40 +59,55 @@ class Steps(NotCopied):
         decoder.forward = forward  # type: ignore[method-assign]
         return detach
 
-    @contextlib.contextmanager
-    def layer(self, n_tokens: int) -> Iterator[Step]:
-        """Around one bank's work: the open step, of as many tokens as a chunk has."""
-        inside = self._owner is threading.current_thread()
-        with contextlib.nullcontext() if inside else self._owned(None):
-            yield self._step_for(n_tokens)
+    def layer(self, n_tokens: int, work: Callable[[Step], Any]) -> Any:
+        """One bank's work, in the open step, which has as many tokens as a chunk."""
+        now = self._forward
+        if now is not None and now.thread is threading.current_thread():
+            return work(self._step_for(n_tokens))
+        return self._alone(None, lambda: work(self._step_for(n_tokens)))
+
+    @property
+    def batch(self) -> Optional[Batch]:
+        """Of the forward under way."""
+        now = self._forward
+        return now.batch if now is not None else None
 
     @property
     def busy(self) -> bool:
         """Whether a forward is under way."""
-        return self._owner is not None
+        return self._forward is not None
 
     # ---- steps ---------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _owned(self, batch: Optional[Batch]) -> Iterator[None]:
-        """For this thread alone; leaves no step open."""
-        with self._lock:
-            if self._owner is not None:
-                raise errors.ConcurrentUse(
-                    "the paged model is in a forward of thread %r: a model whose experts are paged "
-                    "is for one thread at a time" % self._owner.name)
-            self._owner = threading.current_thread()
-        self.batch = batch
+    def _alone(self, batch: Optional[Batch], work: Callable[[], Any]) -> Any:
+        """Does it for this thread alone; leaves no step open. An interrupt may come at every call:
+        the first is inside `try`, and the last block has none."""
+        mine = Forward(threading.current_thread(), batch)
         try:
-            yield
+            self._begin_forward(mine)
+            output = work()
             self._end()
+            return output
         except BaseException:
-            step, self._step = self._step, None
-            if step is not None and step.open:
-                step.cancel()
+            if self._forward is mine:
+                self._cancel()
             raise
         finally:
-            self.batch = self._owner = None
+            if self._forward is mine:
+                del self._forward
+
+    def _begin_forward(self, mine: Forward) -> None:
+        now = vars(self).setdefault("_forward", mine)  # an interrupt could leave a lock held
+        if now is not mine:
+            raise errors.ConcurrentUse(
+                "the paged model is in a forward of thread %r: a model whose experts are paged is "
+                "for one thread at a time" % now.thread.name)
+        self._cancel()  # what an interrupted cancellation has left
+
+    def _cancel(self) -> None:
+        self._step, step = None, self._session._open  # also one that was never returned
+        if step is not None:
+            step.cancel()
 
     def _step_for(self, n_tokens: int) -> Step:
         # Long forwards go in chunks of equal size, the last filled up: a step's size is fixed.
@@ -128,7 +146,9 @@ def _batch(args: Tuple[Any, ...], kwargs: dict) -> Optional[Batch]:
     mask = kwargs.get("attention_mask")
     if mask is None and len(args) > 1:
         mask = args[1]
-    if (not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.shape[0] != sequences
-            or mask.shape[1] < length):
+    cache = kwargs.get("past_key_values")
+    seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+    # one that is longer, as a static cache's may be, does not end with these tokens
+    if not isinstance(mask, torch.Tensor) or mask.shape != (sequences, seen + length):
         return Batch(sequences, length, None)
-    return Batch(sequences, length, mask[:, -length:] != 0)
+    return Batch(sequences, length, mask[:, seen:] != 0)

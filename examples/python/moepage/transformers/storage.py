@@ -18,9 +18,14 @@ class Storage:
 
     def __init__(self, banks: Sequence[Bank], layout: Layout) -> None:
         self._device = layout.device
-        self._parameters = [[getattr(bank.module, part.name) for part in layout.parts]
-                            for bank in banks]
-        self._move(torch.device("cpu"))
+        self._names, self._modules = [part.name for part in layout.parts], [b.module for b in banks]
+        self._parameters = [[getattr(module, name) for name in self._names]
+                            for module in self._modules]
+        try:
+            self._move(torch.device("cpu"))
+        except BaseException:
+            self.give_back()
+            raise
         #: [layer][part]: fused tensors. They hold the memory, whatever happens to a parameter.
         self.weights: List[List[torch.Tensor]] = [
             [parameter.detach() for parameter in bank] for bank in self._parameters]
@@ -28,9 +33,11 @@ class Storage:
 
     def check(self, layer: int) -> None:
         """Raises if a parameter has been written or exchanged since: slots hold copies."""
-        for parameter, fused, version in zip(self._parameters[layer], self.weights[layer],
-                                             self._versions[layer]):
-            if parameter.data_ptr() != fused.data_ptr() or _version(parameter) != version:
+        for name, parameter, fused, version in zip(self._names, self._parameters[layer],
+                                                   self.weights[layer], self._versions[layer]):
+            if (getattr(self._modules[layer], name, None) is not parameter
+                    or parameter.data_ptr() != fused.data_ptr()
+                    or _version(parameter) != version):
                 raise errors.StateError("expert weights of MoE layer %d were changed after paging, "
                                         "and the device holds copies of the old ones: restore() "
                                         "the model, and page it again" % layer)
