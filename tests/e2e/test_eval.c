@@ -133,7 +133,10 @@ static void check_whole(const char *model)
 static void test_eval_reproduces_the_reference(void **state)
 {
     (void)state;
-    slow_skip_sanitized(__func__);
+    if (!getenv("MP_TEST_LONG")) {
+        print_message("%s: skipped without MP_TEST_LONG: it takes a minute\n", __func__);
+        skip();
+    }
     const char *shared = getenv("MOEPAGE_SHARED");
     char path[4096], file[4200];
     snprintf(path, sizeof path, "%s/models/tiny-qwen3moe", shared ? shared : "../shared");
@@ -212,6 +215,7 @@ static void test_eval_counts_low_versions(void **state)
 static void test_eval_counts_remapping(void **state)
 {
     (void)state;
+    slow_skip_sanitized(__func__);
     json_t *root = run_excerpt(LIST("--batch", "16", "--mix", "--remap", "1,2"));
     const json_t *exact = json_object_get(setting_of(root, 0), "all");
     const json_t *all = json_object_get(setting_of(root, 1), "all");

@@ -17,14 +17,19 @@
 #endif
 #endif
 
-void slow_skip_sanitized(const char *what)
+bool slow_here(void)
 {
 #ifdef SANITIZED
-    if (!getenv("MP_TEST_LONG")) {
+    return !getenv("MP_TEST_LONG");
+#else
+    return false;
+#endif
+}
+
+void slow_skip_sanitized(const char *what)
+{
+    if (slow_here()) {
         print_message("%s: skipped in a sanitized build without MP_TEST_LONG\n", what);
         skip();
     }
-#else
-    (void)what;
-#endif
 }

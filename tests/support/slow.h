@@ -2,7 +2,12 @@
 #ifndef SLOW_H
 #define SLOW_H
 
-/* Skips the running test there, unless MP_TEST_LONG is set. */
+#include <stdbool.h>
+
+/* Is this a sanitized build, without MP_TEST_LONG? */
+bool slow_here(void);
+
+/* Skips the running test there. */
 void slow_skip_sanitized(const char *what);
 
 #endif

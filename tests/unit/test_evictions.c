@@ -13,6 +13,7 @@
 #include "route_rows.h"
 #include "sim/study_evictions.h"
 #include "sim/trace.h"
+#include "slow.h"
 
 enum { TRAIN_PERCENT = 60 };
 
@@ -115,12 +116,7 @@ static void test_evictions_of_cycle_are_fewest_on_the_whole_trace(void **state)
     if (!route_rows_whole(&row, 1, "test_evictions_of_cycle_are_fewest_on_the_whole_trace"))
         skip();
     route_rows_free(&row);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    if (!all) {
-        print_message("the whole trace: skipped in a sanitized build without MP_TEST_LONG\n");
-        skip();
-    }
-#endif
+    slow_skip_sanitized(__func__);
     snprintf(path, sizeof path, "%s/traces/gpt-oss-20b", shared ? shared : "../shared");
     sim_trace *trace = sim_trace_open(path);
     assert_non_null(trace);

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "pool_rig.h"
+#include "slow.h"
 
 #define MAX_KEYS 1024
 #define MAX_SET 64
@@ -310,6 +311,7 @@ static void test_miss_counts_of_gpt_oss_with_lru(void **state)
 static void test_miss_counts_of_gpt_oss_with_lfu(void **state)
 {
     (void)state;
+    slow_skip_sanitized(__func__);
     replay_trace(96, "lfu", 539115);
     replay_trace(192, "lfu", 360425);
     replay_trace(384, "lfu", 176127);

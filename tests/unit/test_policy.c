@@ -14,6 +14,7 @@
 
 #include "naive_cache.h"
 #include "policy/policy.h"
+#include "slow.h"
 
 #define MAX_KEYS 1024
 #define MAX_SET 64
@@ -501,6 +502,7 @@ static void test_policy_counts_the_whole_trace(void **state)
     (void)state;
     static const int64_t published[2][3] = {{652, 388, 91}, {938, 616, 320}};
     static const char *const names[2] = {"lru", "lfu"};
+    slow_skip_sanitized(__func__);
     const char *shared = getenv("MOEPAGE_SHARED");
     char path[4096];
     snprintf(path, sizeof path, "%s/traces/gpt-oss-20b/experts.u8", shared ? shared : "../shared");

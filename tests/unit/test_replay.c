@@ -15,6 +15,7 @@
 #include "sim/miss_curve.h"
 #include "sim/replay.h"
 #include "sim/trace.h"
+#include "slow.h"
 
 static const char *const policies[] = {"lru",    "lfu",  "lfu-aged", "sieve",
                                        "s3fifo", "lirs", "cycle",    "belady"};
@@ -298,6 +299,7 @@ static void test_replay_counts_the_whole_trace(void **state)
                  {"lirs", {584, 340, 85}, 6},
                  {"s3fifo", {608, 361, 79}, 6},
                  {"belady", {370, 172, 34}, 6}};
+    slow_skip_sanitized(__func__);
     route_rows rows;
     const char *shared = getenv("MOEPAGE_SHARED");
     char path[4096];
