@@ -266,12 +266,12 @@ static void run_settings(const model_case *model, const char *math, size_t strid
 static void test_fp32_bits_do_not_depend_on_settings(void **state)
 {
     const model_case *model = *state;
-    run_settings(model, "fp32", slow_here() ? 13 : model->reference ? 1 : 7);
+    run_settings(model, "fp32", slow_here() ? 29 : model->reference ? 1 : 7);
 }
 
 static void test_bf16_bits_do_not_depend_on_settings(void **state)
 {
-    run_settings(*state, "bf16", slow_here() ? 13 : 7);
+    run_settings(*state, "bf16", slow_here() ? 29 : 7);
 }
 
 /* How a prompt is cut into steps and what else is in the batch. */

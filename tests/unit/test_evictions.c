@@ -100,6 +100,7 @@ static void compare(const sim_trace *trace, uint32_t from, uint32_t to, bool col
 static void test_evictions_of_cycle_are_fewest_on_the_excerpt(void **state)
 {
     (void)state;
+    slow_skip_sanitized(__func__);
     sim_trace *trace = open_excerpt();
     compare(trace, 0, 4, false);
     trace->source.close(&trace->source);

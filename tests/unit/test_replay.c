@@ -169,7 +169,7 @@ static void test_replay_counts_what_the_definitions_say_of_a_real_trace(void **s
 {
     (void)state;
     static const uint64_t capacities[] = {96, 192, 384, 576};
-    sim_trace *trace = excerpt(getenv("MP_TEST_LONG") ? 6026 : 250);
+    sim_trace *trace = excerpt(getenv("MP_TEST_LONG") ? 6026 : slow_here() ? 60 : 250);
     compare(trace, capacities, 4);
     close_trace(trace);
 }
