@@ -50,14 +50,7 @@ modules=$(cd tests/ffi/transformers && ls test_*.py | sed 's/\.py$//')
 (cd tests/ffi/transformers && PYTHONPATH=$MOEPAGE_SOURCE/examples/python:. \
     "$python" -X faulthandler "$MOEPAGE_SOURCE/tests/ffi/python/tap.py" $modules) >"$work/tap" 2>&1
 status=$?
-while IFS= read -r line; do
-    case $line in
-    "ok - "*) cases=$((cases + 1)); echo "ok $cases${line#ok}" ;;
-    "not ok - "*)
-        cases=$((cases + 1)); failures=$((failures + 1)); echo "not ok $cases${line#not ok}" ;;
-    *) printf '%s\n' "$line" | sed 's/^#* */# /' ;;
-    esac
-done <"$work/tap"
+take "$work/tap"
 ended() {
     grep -q '^ok' "$work/tap" && { [ "$status" = 0 ] || grep -q '^not ok' "$work/tap"; }
 }

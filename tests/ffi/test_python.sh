@@ -42,14 +42,7 @@ run_tests() { # run_tests FLAGS MODULE...
         LD_LIBRARY_PATH=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$python" -X faulthandler $flags tap.py "$@") >"$work/tap" 2>&1
     status=$?
     sed "s/^\(not ok\|ok\) - /&${flags:+$flags }/" "$work/tap" >"$work/named"
-    while IFS= read -r line; do
-        case $line in
-        "ok - "*) cases=$((cases + 1)); echo "ok $cases${line#ok}" ;;
-        "not ok - "*)
-            cases=$((cases + 1)); failures=$((failures + 1)); echo "not ok $cases${line#not ok}" ;;
-        *) printf '%s\n' "$line" | sed 's/^#* */# /' ;;
-        esac
-    done <"$work/named"
+    take "$work/named"
     check "the interpreter ends by itself${flags:+ with $flags}" ended "$status"
 }
 ended() {
