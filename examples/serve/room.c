@@ -25,14 +25,10 @@ static void *stream_of(const server *s)
 static int ask(const server *s, uint64_t tokens, uint32_t spare, bool *fits)
 {
     moepage_kv_admission answer = {.struct_size = sizeof answer};
-    moepage_kv_pool_info info;
     if (moepage_kv_admit(s->engine.host.kv, &tokens, 1, &answer))
         return fail_library(RUN_FAILED, "admission");
-    int code = get_info(s, &info);
-    uint64_t wanted = answer.needed_blocks + spare;
-    *fits = !code && answer.fits && wanted <= answer.free_blocks &&
-            info.blocks - info.free_blocks + wanted <= server_drains_to(s);
-    return code;
+    *fits = answer.fits && answer.needed_blocks + spare + server_draining(s) <= answer.free_blocks;
+    return RUN_OK;
 }
 
 static int resume(server *s, uint32_t request, bool *in)

@@ -155,8 +155,7 @@ static int tick(server *s)
     if (moepage_controller_tick(s->engine.controller, s->engine.decoder.dense->stream, report))
         return fail_library(RUN_FAILED, "the controller");
     s->result->tick_ns += clock_now_ns() - start;
-    const uint64_t blocks = server_drains_to(s);
-    return blocks == UINT64_MAX ? RUN_OK : room_shrink(s, blocks);
+    return server_draining(s) ? room_shrink(s, report->target_blocks) : RUN_OK;
 }
 
 int server_look(server *s)

@@ -106,13 +106,13 @@ typedef struct server {
     uint64_t scraped_ns; /* real: when the metrics were written */
 } server;
 
-/* A move of the split waits for KV in use: how many blocks there will be. UINT64_MAX: none does. */
-static inline uint64_t server_drains_to(const server *s)
+/* KV blocks that a move of the split waits for. */
+static inline uint64_t server_draining(const server *s)
 {
     const moepage_controller_report *last = &s->result->split;
     bool drains = s->engine.controller && last->outcome == MOEPAGE_CONTROL_DRAINING &&
                   last->target_blocks < last->kv_blocks;
-    return drains ? last->target_blocks : UINT64_MAX;
+    return drains ? last->kv_blocks - last->target_blocks : 0;
 }
 
 /* Serves. A line and RUN_REFUSED or RUN_FAILED; an interrupted run is RUN_OK. The result is to be
