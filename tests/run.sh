@@ -41,7 +41,7 @@ run_one() {
     set -- "$2" $(sed -n 's/^count //p' "$log.result")
     if [ "$3" != 0 ]; then
         echo "FAIL  $1: $2 passed, $3 failed, $4 skipped"
-        sed 's/^/    | /' "$log"
+        sed -n '/^ok [0-9]/!s/^/    | /p' "$log"
     elif [ "$4" != 0 ]; then
         echo "ok    $1: $2 passed, $4 skipped"
     else
