@@ -1,4 +1,5 @@
 /* What headers after the oldest added, each part in programs of a header that has it. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "old.h"
@@ -188,14 +189,22 @@ static void check_predictor(moepage_predictor *predictor, const char *folder)
     CHECK(size->layers == MODEL_LAYERS && size->experts <= MODEL_LAYERS * MODEL_EXPERTS);
 }
 
-static void use_prefetch(moepage_session *session)
+/* Predictors hear of steps beside them, a little later. */
+static bool has_learnt(moepage_predictor *predictor)
+{
+    NEW(moepage_predictor_info, info);
+    OK(moepage_predictor_get_info(predictor, info));
+    return info->iterations > 0;
+}
+
+static void use_prefetch(moepage_session *session, moepage_predictor *predictor)
 {
     NEW(moepage_remap_config, remap);
     remap->alpha = 2;
     remap->beta = 4;
     OK(moepage_session_set_remap(session, remap));
     OK(moepage_session_set_remap(session, NULL));
-    for (uint64_t step = 0; step < 8; step++)
+    for (uint64_t step = 0; step < 8 || !has_learnt(predictor); step++)
         run_step(session, step);
     NEW(moepage_prefetch_info, prefetch);
     OK(moepage_session_get_prefetch(session, 1, prefetch));
@@ -221,7 +230,7 @@ void use_predictors(const char *folder)
     config->predictor = predictor;
     OK(moepage_expert_pool_create(&device, 1, model, pool, &experts));
     OK(moepage_session_create(experts, NULL, config, &session));
-    use_prefetch(session);
+    use_prefetch(session, predictor);
     CHECK(moepage_predictor_destroy(predictor) == MOEPAGE_E_BUSY);
     OK(moepage_session_destroy(session));
     check_predictor(predictor, folder);
