@@ -17,27 +17,6 @@
 
 #define ROUNDS (getenv("MP_TEST_LONG") ? 20000u : 500u)
 
-/* Around the edges of groups, tiles and chunks, and anywhere; mostly small. */
-static uint64_t random_size(exph_random *random)
-{
-    static const uint32_t edges[] = {256, 512, 8192, 8448, 16384, 24576, 32768, 65536};
-    const uint64_t dice = exph_below(random, 100);
-    if (dice < 30)
-        return 1 + exph_below(random, 40);
-    if (dice < 60)
-        return 1 + exph_below(random, 2600);
-    if (dice < 80)
-        return edges[exph_below(random, sizeof edges / sizeof *edges)] + exph_below(random, 19) - 9;
-    return 1 + exph_below(random, dice < 97 ? 34000 : 110000);
-}
-
-static exph_stream random_stream(exph_random *random)
-{
-    const uint64_t dice = exph_below(random, 8);
-    const uint32_t dtype = exph_dtypes[dice < 4 ? dice : 0];
-    return exph_stream_make(random, dtype, random_size(random));
-}
-
 static void fails(uint64_t seed, const exph_stream *s, const char *what)
 {
     fail_msg("seed %llu, %llu elements of dtype %u: %s", (unsigned long long)seed,
@@ -76,7 +55,7 @@ static void test_exph_streams_of_any_encoder_decode(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < ROUNDS; seed++) {
         exph_random random = exph_random_of(seed);
-        exph_stream s = random_stream(&random);
+        exph_stream s = exph_stream_any(&random);
         uint8_t *naive = guarded_alloc(s.element_bytes);
         if (mp_exph_check(s.bytes, s.n_bytes, s.dtype, s.n))
             fails(seed, &s, moepage_last_error());
@@ -96,7 +75,7 @@ static void test_exph_streams_damaged_behind_their_checksums_decode_as_specified
     (void)state;
     for (uint64_t seed = 1000000; seed < 1000000 + ROUNDS * 2; seed++) {
         exph_random random = exph_random_of(seed);
-        exph_stream s = random_stream(&random);
+        exph_stream s = exph_stream_any(&random);
         uint8_t *want = guarded_alloc(s.element_bytes);
         exph_stream_damage(&random, &s);
         checked += mp_exph_check(s.bytes, s.n_bytes, s.dtype, s.n) == MOEPAGE_OK;

@@ -349,6 +349,25 @@ exph_stream exph_stream_make(exph_random *random, uint32_t dtype, uint64_t n)
     return s;
 }
 
+static uint64_t random_size(exph_random *random)
+{
+    static const uint32_t edges[] = {256, 512, 8192, 8448, 16384, 24576, 32768, 65536};
+    const uint64_t dice = exph_below(random, 100);
+    if (dice < 30)
+        return 1 + exph_below(random, 40);
+    if (dice < 60)
+        return 1 + exph_below(random, 2600);
+    if (dice < 80)
+        return edges[exph_below(random, sizeof edges / sizeof *edges)] + exph_below(random, 19) - 9;
+    return 1 + exph_below(random, dice < 97 ? 34000 : 110000);
+}
+
+exph_stream exph_stream_any(exph_random *random)
+{
+    const uint64_t dice = exph_below(random, 8);
+    return exph_stream_make(random, exph_dtypes[dice < 4 ? dice : 0], random_size(random));
+}
+
 void exph_stream_free(exph_stream *stream)
 {
     guarded_free(stream->bytes, stream->n_bytes);

@@ -19,6 +19,9 @@ typedef struct exph_stream {
 /* Any complete code with symbols anywhere, any mode for each chunk, lanes of any lengths in any
  * units that a head can say, any bits for their padding. */
 exph_stream exph_stream_make(exph_random *random, uint32_t dtype, uint64_t n);
+/* One of any dtype, mostly BF16, and of any size, mostly small, often at an edge of a group, tile or
+ * chunk. */
+exph_stream exph_stream_any(exph_random *random);
 void exph_stream_free(exph_stream *stream);
 
 /* Changes a few bytes, most often where they decide what is read, and makes the checksums right. */
