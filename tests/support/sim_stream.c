@@ -65,12 +65,26 @@ void sim_wake_all(void)
     pthread_cond_broadcast(&sim_progress);
 }
 
-/* Those that wait for `stream` and nobody else. */
+/* A thread that waits for a stream; on its own stack. With sim_lock. */
+typedef struct waiter {
+    struct waiter *next;
+    mp_cu_stream stream;
+    uint64_t seq;
+    pthread_cond_t wake;
+} waiter;
+
+static waiter *waiters;
+
+/* Those that wait for what `stream` has done, and nobody else: whoever wakes needs the lock. */
 static void announce(mp_cu_stream stream)
 {
     for (mp_cu_stream s = sim.streams; s; s = s->next) {
-        if (s->first && s->first->work.kind == SIM_WORK_WAIT && s->first->work.stream == stream)
-            pthread_cond_broadcast(&s->wake);
+        if (s->first && s->first->work.stream == stream && !waits(&s->first->work))
+            pthread_cond_signal(&s->wake);
+    }
+    for (waiter *w = waiters; w; w = w->next) {
+        if (w->stream == stream && stream->done >= w->seq)
+            pthread_cond_signal(&w->wake);
     }
     pthread_cond_broadcast(&sim_progress);
 }
@@ -138,7 +152,8 @@ static void append(mp_cu_stream stream, const sim_work *work)
     op->seq = ++stream->submitted;
     *stream->last = op;
     stream->last = &op->next;
-    pthread_cond_broadcast(&stream->wake);
+    if (stream->first == op)
+        pthread_cond_signal(&stream->wake);
 }
 
 static void wait_for(mp_cu_stream stream, mp_cu_stream other, uint64_t seq)
@@ -164,21 +179,12 @@ void sim_stream_submit(mp_cu_stream stream, const sim_work *work)
     append(stream, work);
 }
 
-/* A thread that waits for a stream; on its own stack. With sim_lock. */
-typedef struct waiter {
-    struct waiter *next;
-    mp_cu_stream stream;
-    uint64_t seq;
-} waiter;
-
-static waiter *waiters;
-
 static void wait_as(waiter *self)
 {
     waiter **link = &waiters;
     waiters = self;
     while (self->stream->done < self->seq)
-        pthread_cond_wait(&sim_progress, &sim_lock);
+        pthread_cond_wait(&self->wake, &sim_lock);
     while (*link != self)
         link = &(*link)->next;
     *link = self->next;
@@ -188,7 +194,8 @@ static void wait_as(waiter *self)
 static mp_cu_result wait_until(mp_cu_stream stream, uint64_t seq)
 {
     if (stream->done < seq)
-        wait_as(&(waiter){.next = waiters, .stream = stream, .seq = seq});
+        wait_as(&(waiter){
+            .next = waiters, .stream = stream, .seq = seq, .wake = PTHREAD_COND_INITIALIZER});
     return stream->context->sticky;
 }
 
