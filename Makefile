@@ -318,19 +318,20 @@ CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
 .PHONY: check check-long asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
+# Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=address,undefined
-	$(Q)$(RUN) $(CUDA_SKIP) $(call programs,release) \
-	    $(call programs,address-undefined) $(TEST_SCRIPTS)
+	$(Q)$(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) $(call programs,release) \
+	    $(call programs,address-undefined)
 
 # MP_TEST_LONG=1 asks the property tests for many more rounds.
 check-long: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=address,undefined
 	$(SUBMAKE) tests SAN=thread
-	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) \
-	    $(foreach c,release address-undefined thread,$(call programs,$(c))) $(TEST_SCRIPTS)
+	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) \
+	    $(foreach c,release address-undefined thread,$(call programs,$(c)))
 
 # Needs PyPI, for torch and transformers, or MOEPAGE_PYTHON: an interpreter that has them.
 check-python: setup

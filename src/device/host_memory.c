@@ -220,7 +220,7 @@ static moepage_status map_inside(mp_executor *executor, uint32_t n_parts, int32_
         return status;
     if (error)
         return map_failed(bytes, "filled with pages", error);
-    bool huge = is_nearly_all(transparent_huge_bytes(&pages), bytes);
+    bool huge = bytes >= HUGE_PAGE_BYTES && is_nearly_all(transparent_huge_bytes(&pages), bytes);
     describe(&pages, huge ? HUGE_PAGE_BYTES : pages.page_bytes,
              bound && lies_on_node(&pages, node) ? node : -1, out);
     return MOEPAGE_OK;

@@ -186,9 +186,20 @@ static void print_variant(const variant *how)
                   how->max_group_experts, how->with_plan, how->two_open, how->token_by_token);
 }
 
+/* Over the simulated driver, where each takes ten times as long, a third of the variants, by
+ * a hash of their number, so that no setting is always among those left out. MP_TEST_LONG has all. */
+static bool left_out(void)
+{
+    static uint32_t variants;
+    uint32_t hash = variants++ * 2654435769u;
+    return device_rig_is_simulated() && !getenv("MP_TEST_LONG") && hash >= UINT32_MAX / 3;
+}
+
 static void expect_same(workload *load, const variant *how, const outputs *expected)
 {
     static outputs out;
+    if (left_out())
+        return;
     run(load, how, &out);
     if (memcmp(&out, expected, sizeof out) == 0)
         return;
