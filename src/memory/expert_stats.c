@@ -1,7 +1,6 @@
 /* Publishing and summing what sessions have done. */
 #include "memory/expert_stats.h"
 
-#include <sched.h>
 #include <string.h>
 
 #include "memory/expert_pool.h"
@@ -35,32 +34,32 @@ void mp_stats_add(moepage_session_stats *sum, const moepage_session_stats *one)
     add(sum, &more);
 }
 
-/* Each release keeps the odd turn before the counters, and these before the even one. */
+/* Whoever reads one of these counters sees the turn before them too: it knows that its own turn, whose
+ * place this is, is over. */
 void mp_pool_publish_stats(mp_client *client, const moepage_session_stats *stats)
 {
     mp_published_stats *out = &client->published_stats;
     counters all = counters_of(stats);
-    uint32_t turn = atomic_load_explicit(&out->turn, memory_order_relaxed);
-    atomic_store_explicit(&out->turn, turn + 1, memory_order_relaxed);
+    uint32_t turn = atomic_load_explicit(&out->turn, memory_order_relaxed) + 1;
     for (size_t i = 0; i < MP_STATS_COUNTERS; i++)
-        atomic_store_explicit(&out->counters[i], all.of[i], memory_order_release);
-    atomic_store_explicit(&out->turn, turn + 2, memory_order_release);
+        atomic_store_explicit(&out->counters[turn % 2][i], all.of[i], memory_order_release);
+    atomic_store_explicit(&out->turn, turn, memory_order_release);
 }
 
-/* False: a step ended meanwhile. */
+/* False: the place may have been written to meanwhile, for a step ended. */
 static bool try_read(const mp_published_stats *from, counters *out)
 {
     uint32_t turn = atomic_load_explicit(&from->turn, memory_order_acquire);
     for (size_t i = 0; i < MP_STATS_COUNTERS; i++)
-        out->of[i] = atomic_load_explicit(&from->counters[i], memory_order_acquire);
-    return turn % 2 == 0 && atomic_load_explicit(&from->turn, memory_order_relaxed) == turn;
+        out->of[i] = atomic_load_explicit(&from->counters[turn % 2][i], memory_order_acquire);
+    return atomic_load_explicit(&from->turn, memory_order_relaxed) == turn;
 }
 
 static void add_published(moepage_session_stats *sum, const mp_client *client)
 {
     counters all;
     while (!try_read(&client->published_stats, &all))
-        sched_yield(); /* the writer waits for nobody */
+        continue; /* another step has ended */
     add(sum, &all);
 }
 

@@ -1,8 +1,10 @@
 /* expert_stats.h — what the sessions of a pool have done, for whoever asks the pool.
  *
  * A session publishes its sums when a step ends: its thread alone writes them, without a lock, so
- * that a step's end costs no more than its stores. A reader that meets a writer looks again, and so
- * sees each step whole or not at all. What sessions that have left had done stays with the pool. */
+ * that a step's end costs no more than its stores. They go to the one of two places that nobody is
+ * told to read: a reader looks again only if a step ended while it read, and never waits for a writer
+ * that has been stopped half way. It sees each step whole or not at all. What sessions that have left
+ * had done stays with the pool. */
 #ifndef MP_MEMORY_EXPERT_STATS_H
 #define MP_MEMORY_EXPERT_STATS_H
 
@@ -23,8 +25,8 @@ struct mp_client;
 #define MP_STATS_COUNTERS ((sizeof(moepage_session_stats) - MP_STATS_HEAD) / sizeof(uint64_t))
 
 typedef struct mp_published_stats {
-    _Atomic uint32_t turn; /* odd while it is written */
-    _Atomic uint64_t counters[MP_STATS_COUNTERS];
+    _Atomic uint32_t turn; /* what was published so often is at its parity */
+    _Atomic uint64_t counters[2][MP_STATS_COUNTERS];
 } mp_published_stats;
 
 /* *sum += *one, counter by counter. */

@@ -116,6 +116,12 @@ moepage_status mp_split_move(struct moepage_expert_pool *experts, struct moepage
     return status ? status : carry_out(&move);
 }
 
+/* A call that could never be, or a device that fails, says nothing about what is in use. */
+static bool is_refusal(moepage_status status)
+{
+    return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY;
+}
+
 moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                             uint64_t slots, uint64_t blocks, void *stream)
 {
@@ -125,8 +131,8 @@ moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_
         mp_pool_stay(experts);
     if (!status)
         status = carry_out(&move);
-    if (experts)
-        mp_pool_count_resize(experts, status == MOEPAGE_OK);
+    if (experts && (!status || is_refusal(status)))
+        mp_pool_count_resize(experts, !status);
     return status;
 }
 

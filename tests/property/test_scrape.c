@@ -180,11 +180,37 @@ static void test_scrape_never_sees_half_a_step(void **state)
     bank_model_close(&bank);
 }
 
+/* What a writer leaves that is stopped between two of its stores, for as long as the system likes. */
+static void test_scrape_waits_for_no_stopped_writer(void **state)
+{
+    (void)state;
+    const bank_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 2, .hidden = 8, .intermediate = 4, .seed = 23};
+    bank_model_open(&bank, &shape);
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 4});
+    moepage_session *session = pool_rig_session(&rig, NULL);
+    mp_published_stats *published = &session->client.published_stats;
+    moepage_session_stats now = {.struct_size = sizeof now};
+    for (uint64_t steps = 1; steps <= 3; steps++) {
+        pool_rig_visit(session, 0, (int32_t[]){0, 1}, 2);
+        uint32_t next = (atomic_load(&published->turn) + 1) % 2;
+        for (size_t i = 0; i < MP_STATS_COUNTERS / 2; i++)
+            atomic_store(&published->counters[next][i], 1000);
+        assert_int_equal(moepage_expert_pool_get_stats(rig.pool, &now), MOEPAGE_OK);
+        assert_int_equal(now.steps, steps);
+        assert_int_equal(now.hits + now.misses, 2 * steps);
+    }
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scrape_sees_whole_steps_while_sessions_serve),
         cmocka_unit_test(test_scrape_never_sees_half_a_step),
+        cmocka_unit_test(test_scrape_waits_for_no_stopped_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
