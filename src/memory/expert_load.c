@@ -57,10 +57,11 @@ mp_start mp_pool_may_start(mp_shard *shard, uint32_t key, mp_pipe_kind pipe)
     return mp_pipe_may_prefetch(shard) ? MP_START_NOW : MP_START_LATER;
 }
 
-/* Decides where a load's bytes come from. */
-static void begin(mp_shard *shard, uint32_t index, mp_pipe_kind pipe)
+void mp_pool_begin_load(mp_shard *shard, uint32_t index, mp_pipe_kind pipe)
 {
     mp_passage *passage = &shard->slots[index].passage;
+    if (passage->source != MP_FROM_NOWHERE)
+        return;
     uint32_t key = mp_pool_key_in(shard, index);
     if (mp_images_have(shard, key)) {
         passage->source = MP_FROM_DEVICE;
@@ -110,8 +111,7 @@ static bool entry_ready(mp_shard *shard, uint32_t index, mp_pipe_kind *pipe)
 static bool find_way(mp_shard *shard, uint32_t index, mp_pipe_kind *pipe)
 {
     mp_passage *passage = &shard->slots[index].passage;
-    if (passage->source == MP_FROM_NOWHERE)
-        begin(shard, index, *pipe);
+    mp_pool_begin_load(shard, index, *pipe);
     return passage->source != MP_FROM_HOST_TIER || entry_ready(shard, index, pipe);
 }
 

@@ -462,6 +462,11 @@ uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t m
 typedef enum mp_start { MP_START_NOW, MP_START_LATER, MP_START_NEVER } mp_start;
 mp_start mp_pool_may_start(mp_shard *shard, uint32_t key, mp_pipe_kind pipe);
 
+/* Decides where the bytes of a slot just taken come from, and takes the host tier's entry for them:
+ * before anybody else is told that there is room. Staging does so too, for slots that are begun at
+ * once. */
+void mp_pool_begin_load(mp_shard *shard, uint32_t slot, mp_pipe_kind pipe);
+
 /* Goes on with the load of a LOADING slot: submits or stages up to `limit` of the bytes that it
  * still lacks on the bus, and the decoding after the last; returns how many. A DEMAND goes all the
  * way, waiting where it must; a PREFETCH does what can be done now. What is staged must be flushed

@@ -26,6 +26,7 @@ void versions_rig_open_over(versions_rig *rig, moepage_model *model,
     rig->precision.interval_us = precision->interval_us ? precision->interval_us : 1;
     moepage_expert_pool_config pool = {.struct_size = sizeof pool,
                                        .slots = slots,
+                                       .host_tier_bytes = rig->host_tier_bytes,
                                        .precision = &rig->precision};
     uint64_t arena = 0, workspace = 0;
     if (moepage_expert_pool_sizes(model, &pool, 1, &workspace, &arena))

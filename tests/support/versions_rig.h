@@ -12,7 +12,8 @@ typedef struct versions_rig {
     moepage_device *device;
     moepage_expert_pool *pool;
     moepage_precision_config precision;
-    uint32_t n_high; /* per layer */
+    uint32_t n_high;          /* per layer */
+    uint64_t host_tier_bytes; /* 0 = none; for versions_rig_open_over */
 } versions_rig;
 
 /* 3 layers of 8 experts unless `shape` says otherwise, packed DENSE, INT8, INT4 and INT2. A precision

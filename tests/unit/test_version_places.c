@@ -89,10 +89,46 @@ static void test_version_places_stay_while_a_step_sees_them(void **state)
     versions_rig_close(&rig);
 }
 
+/* Several high versions are wanted at once, and one entry of the host tier is all that there is to
+ * read them through: they come one after the other. */
+static void test_version_places_fill_through_one_entry_of_a_host_tier(void **state)
+{
+    (void)state;
+    const bank_shape shape = {.layers = LAYERS,
+                              .experts = 8,
+                              .top_k = 2,
+                              .hidden = 64,
+                              .intermediate = 32,
+                              .dtype = MOEPAGE_DTYPE_BF16,
+                              .pack_forms = 1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT2,
+                              .seed = 12};
+    const moepage_precision_config precision = {.hi_experts = 4, .transitions = 8};
+    versions_rig rig = {0};
+    moepage_form_info dense = {.struct_size = sizeof dense};
+    bank_model_open(&rig.bank, &shape);
+    assert_int_equal(moepage_model_get_form(rig.bank.model, MOEPAGE_FORM_DENSE, &dense),
+                     MOEPAGE_OK);
+    rig.host_tier_bytes = dense.most_bytes + 2 * 4096; /* reads are of whole pages */
+    versions_rig_open_over(&rig, rig.bank.model, &precision, 0);
+    assert_int_equal(versions_rig_info(&rig).host_tier_experts, 1);
+
+    moepage_session *session = versions_rig_session(&rig, 1);
+    uint64_t wanted = 4 * LAYERS;
+    for (uint32_t i = 0; versions_rig_info(&rig).hi_published < wanted; i++) {
+        assert_true(i < MOST_STEPS);
+        (void)versions_rig_step(&rig, session, all, 4); /* looks at every byte */
+        sched_yield();
+    }
+    assert_int_equal(versions_rig_info(&rig).transitions_failed, 0);
+    moepage_session_destroy(session);
+    versions_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_places_stay_while_a_step_sees_them),
+        cmocka_unit_test(test_version_places_fill_through_one_entry_of_a_host_tier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
