@@ -283,6 +283,7 @@ static void test_controller_mv_wsa_follows_what_the_load_needs(void **state)
         assert_int_equal(control_rig_tick(&f).outcome, MOEPAGE_CONTROL_STAYS);
     }
     assert_int_equal(control_rig_info(&f).moves, moved);
+    assert_int_equal(control_rig_info(&f).bursts, 8 + 4);
     control_rig_close(&f);
 }
 

@@ -201,6 +201,7 @@ static void test_remap_session_plans_what_the_law_says_and_counts_it(void **stat
     assert_int_equal(moepage_session_get_stats(session, &stats), MOEPAGE_OK);
     assert_int_equal(stats.remap_layers, 2);
     assert_int_equal(stats.remap_rows, 2 * want.rows_changed);
+    assert_true(stats.remap_ns > 0);
     close_rig();
 }
 

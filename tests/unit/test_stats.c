@@ -312,6 +312,29 @@ static void test_stats_prefetched_bytes_are_those_of_the_bus(void **state)
     stack_close(&s);
 }
 
+/* Where decode is protected from scans, nothing tells how much of its share prefill has left. */
+static void test_stats_count_refused_hints_of_prefill(void **state)
+{
+    (void)state;
+    const bank_shape shape = {
+        .layers = 1, .experts = 8, .top_k = 2, .hidden = 8, .intermediate = 4, .seed = 3};
+    const moepage_session_config config = {.struct_size = sizeof config,
+                                           .prefetch = MOEPAGE_PREFETCH_HINT};
+    bank_model bank;
+    pool_rig rig;
+    bank_model_open(&bank, &shape);
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 6, .scan_percent = 50});
+    moepage_session *session = pool_rig_session(&rig, &config);
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_PREFILL);
+    MUST(moepage_session_hint(session, 0, (int32_t[]){1, 2, 3}, 3));
+    assert_int_equal(pool_rig_info(&rig).prefetch_refused, 3);
+    MUST(moepage_session_cancel(session));
+    assert_int_equal(sums_of(rig.pool).hint_experts, 0);
+    MUST(moepage_session_destroy(session));
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
+}
+
 /* ---- refusals and moves ---- */
 
 static void test_stats_count_pins_and_moves(void **state)
@@ -335,6 +358,60 @@ static void test_stats_count_pins_and_moves(void **state)
     assert_int_equal(info_of(s.pool).resizes, 2);
     assert_int_equal(info_of(s.pool).resizes_refused, 1);
     stack_close(&s);
+}
+
+static void expect_moves(pool_rig *rig, uint64_t done, uint64_t refused)
+{
+    assert_int_equal(pool_rig_info(rig).resizes, done);
+    assert_int_equal(pool_rig_info(rig).resizes_refused, refused);
+}
+
+/* What the arena or slots in use stand against is refused; what can never be is the caller's error. */
+static void test_stats_count_no_impossible_moves(void **state)
+{
+    (void)state;
+    const bank_shape shape = {
+        .layers = 1, .experts = 8, .top_k = 2, .hidden = 8, .intermediate = 4, .seed = 3};
+    const uint32_t per_token[1] = {64};
+    const moepage_kv_pool_config config = {.struct_size = sizeof config,
+                                           .layers = 1,
+                                           .bytes_per_token = per_token,
+                                           .blocks = 1};
+    const moepage_device_config room = {.struct_size = sizeof room, .budget_bytes = 1 << 20};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    bank_model bank;
+    pool_rig rig, two;
+    moepage_device *other;
+    moepage_kv_pool *elsewhere;
+    bank_model_open(&bank, &shape);
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 8});
+    pool_rig_open(&two, &bank, &(pool_rig_config){.n_devices = 2, .slots = 8});
+    MUST(moepage_device_open("host", &room, &other));
+    MUST(moepage_kv_pool_create(other, &config, &elsewhere));
+    assert_int_equal(moepage_split_set(rig.pool, elsewhere, 4, 1, NULL), MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_split_set(two.pool, NULL, 4, 0, NULL), MOEPAGE_E_UNSUPPORTED);
+    expect_moves(&rig, 0, 0);
+    expect_moves(&two, 0, 0);
+    assert_int_equal(moepage_split_set(rig.pool, NULL, 9, 0, NULL), MOEPAGE_E_BUDGET);
+    expect_moves(&rig, 0, 1);
+
+    moepage_session *session = pool_rig_session(&rig, NULL);
+    for (int32_t e = 0; e < 8; e += 2)
+        pool_rig_visit(session, 0, (int32_t[]){e, e + 1}, 2);
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+    MUST(pool_rig_route(session, 0, (int32_t[]){0, 7}, 2, &plan));
+    assert_int_equal(moepage_split_set(rig.pool, NULL, 1, 0, NULL), MOEPAGE_E_BUSY);
+    expect_moves(&rig, 0, 2);
+    MUST(moepage_session_destroy(session));
+    assert_int_equal(pool_rig_info(&rig).evictions, 0);
+    MUST(moepage_split_set(rig.pool, NULL, 4, 0, NULL));
+    expect_moves(&rig, 1, 2);
+    assert_int_equal(pool_rig_info(&rig).evictions, 4);
+    MUST(moepage_kv_pool_destroy(elsewhere));
+    MUST(moepage_device_close(other));
+    pool_rig_close(&two);
+    pool_rig_close(&rig);
+    bank_model_close(&bank);
 }
 
 static void test_stats_count_kv_refusals_and_resizes(void **state)
@@ -430,7 +507,9 @@ int main(void)
         cmocka_unit_test(test_stats_write_no_further_than_their_caller_knows),
         cmocka_unit_test(test_stats_prefetched_bytes_are_useful_or_wasted),
         cmocka_unit_test(test_stats_prefetched_bytes_are_those_of_the_bus),
+        cmocka_unit_test(test_stats_count_refused_hints_of_prefill),
         cmocka_unit_test(test_stats_count_pins_and_moves),
+        cmocka_unit_test(test_stats_count_no_impossible_moves),
         cmocka_unit_test(test_stats_count_kv_refusals_and_resizes),
         cmocka_unit_test(test_stats_count_reads_out_of_memory_as_buffered),
     };

@@ -431,6 +431,10 @@ static void test_versions_a_miss_computes_low_and_is_fetched(void **state)
         assert_true(s < MOST_STEPS);
     }
     assert_int_equal(versions_rig_info(&rig).demand_bytes, 0);
+    moepage_session_stats sums = {.struct_size = sizeof sums};
+    assert_int_equal(moepage_expert_pool_get_stats(rig.pool, &sums), MOEPAGE_OK);
+    assert_int_equal(versions_rig_info(&rig).hits, sums.hits);
+    assert_int_equal(versions_rig_info(&rig).misses, sums.low_experts); /* none waited */
     /* A session that waits finds everything in the high version. */
     uint8_t forms[2];
     begin(exact);
