@@ -10,6 +10,7 @@ use moepage_sys as sys;
 
 use crate::error::{Error, Result, Status};
 use crate::gate::lock;
+use crate::handle::called_back;
 use crate::types::{c_text, count, pointer_or_null, slice_at, Dtype, Element, Role};
 
 /// One tensor that every expert has.
@@ -319,7 +320,7 @@ unsafe extern "C" fn read_part(
     let reader = unsafe { &*(user as *const Reader) };
     // SAFETY: the library lends `bytes` bytes at `out` for this call.
     let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<u8>(), bytes as usize) };
-    reader.run(ExpertPart { layer, expert, tensor, offset }, out)
+    called_back(|| reader.run(ExpertPart { layer, expert, tensor, offset }, out))
 }
 
 /// What the library borrows from a model's banks until the model is closed.

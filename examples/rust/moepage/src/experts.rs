@@ -8,7 +8,7 @@ use crate::banks::ExpertTensor;
 use crate::device::Device;
 use crate::error::{check, Error, Result};
 use crate::gate::{ordered, set_up, Gates};
-use crate::handle::{closes, Handle, Ref};
+use crate::handle::{closes, Handle, Outlived, Ref};
 use crate::model::Model;
 use crate::types::{c_text, count, numbered, pointer_or_null, Form};
 
@@ -213,6 +213,7 @@ pub struct ExpertPool<'a> {
     pub(crate) is_host: bool,
     pub(crate) devices: Vec<Ref<'a, Device>>,
     pub(crate) model: Ref<'a, Model>,
+    _parents: Outlived<'a>,
 }
 
 // SAFETY: docs/threading.md: lookup, info, pin and unpin are for any thread; creation and the split
@@ -259,6 +260,7 @@ impl<'a> ExpertPool<'a> {
             is_host: devices.iter().all(|device| device.is_host()),
             devices,
             model,
+            _parents: Outlived::default(),
         })
     }
 

@@ -1,4 +1,6 @@
 //! Owned handles of the library's objects, and references to the objects that they stand on.
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -6,7 +8,7 @@ use std::sync::Arc;
 
 use moepage_sys as sys;
 
-use crate::error::{check, Result};
+use crate::error::{check, Error, Result, Status};
 
 /// A type of objects that the library gives out and takes back.
 pub(crate) trait Object {
@@ -34,10 +36,28 @@ objects! {
     moepage_paged: moepage_paged_destroy,
 }
 
+thread_local! {
+    /// Whether this thread is in a callback.
+    static CALLED_BACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a callback. An object that is dropped in it is leaked: to destroy it would wait for the
+/// thread that the callback keeps waiting.
+pub(crate) fn called_back<T>(callback: impl FnOnce() -> T) -> T {
+    struct Left(bool);
+    impl Drop for Left {
+        fn drop(&mut self) {
+            CALLED_BACK.with(|flag| flag.set(self.0));
+        }
+    }
+    let _left = Left(CALLED_BACK.with(|flag| flag.replace(true)));
+    callback()
+}
+
 /// Owns an object, and what the library may use until the object is no more (callbacks, bytes).
 ///
 /// Should the library refuse to destroy it, then something outside this crate's types still uses
-/// it: object and `keep` are leaked.
+/// it: object and `keep` are leaked. So they are in a callback.
 pub(crate) struct Handle<T: Object, K = ()> {
     raw: NonNull<T>,
     keep: ManuallyDrop<K>,
@@ -66,6 +86,10 @@ impl<T: Object, K> Handle<T, K> {
         &self.keep
     }
 
+    pub(crate) fn keep_mut(&mut self) -> &mut K {
+        &mut self.keep
+    }
+
     /// As dropping it, but says what went wrong.
     pub(crate) fn close(self) -> Result<()> {
         let mut this = ManuallyDrop::new(self);
@@ -76,6 +100,9 @@ impl<T: Object, K> Handle<T, K> {
     /// # Safety
     /// To be called once.
     unsafe fn destroy(&mut self) -> Result<()> {
+        if CALLED_BACK.try_with(Cell::get).unwrap_or(false) {
+            return Err(Error::new(Status::Busy, "closed in a callback: it is leaked"));
+        }
         // SAFETY: the handle is live and this one owns it.
         check(unsafe { T::DESTROY(self.raw.as_ptr()) })?;
         // SAFETY: once, as the caller promises; the library uses it no more.
@@ -89,6 +116,15 @@ impl<T: Object, K> Drop for Handle<T, K> {
         // SAFETY: dropped once, and not after `close`.
         let _ = unsafe { self.destroy() };
     }
+}
+
+/// Has a child dropped before what it borrows for `'a`. Without this its drop would not count as a
+/// use of its parents, which could then go first: the library refuses that, and they leak.
+#[derive(Default)]
+pub(crate) struct Outlived<'a>(PhantomData<&'a ()>);
+
+impl Drop for Outlived<'_> {
+    fn drop(&mut self) {}
 }
 
 /// A parent of an object: borrowed, or shared.

@@ -9,7 +9,7 @@ use moepage_sys as sys;
 use crate::device::Device;
 use crate::error::{check, Error, Result};
 use crate::gate::set_up;
-use crate::handle::{closes, Handle, Ref};
+use crate::handle::{closes, Handle, Outlived, Ref};
 use crate::types::{count, Element, Stream};
 
 pub use sys::moepage_kv_admission as KvAdmission;
@@ -36,6 +36,7 @@ pub struct KvPool<'a> {
     pub(crate) device: Ref<'a, Device>,
     bytes_per_token: Vec<u32>,
     block_tokens: u32,
+    _parents: Outlived<'a>,
 }
 
 // SAFETY: docs/threading.md: any thread, one call at a time per sequence, which `Sequence` sees to;
@@ -65,7 +66,8 @@ impl<'a> KvPool<'a> {
             })
         })?;
         let bytes_per_token = config.bytes_per_token.clone();
-        let mut pool = KvPool { handle, device, bytes_per_token, block_tokens: 0 };
+        let _parents = Outlived::default();
+        let mut pool = KvPool { handle, device, bytes_per_token, block_tokens: 0, _parents };
         pool.block_tokens = pool.info()?.block_tokens;
         Ok(pool)
     }

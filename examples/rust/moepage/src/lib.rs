@@ -65,6 +65,9 @@
 //! A panic in a [`ReadExpert`] does not cross into C. The load fails, the call that waits for it
 //! returns [`Status::Callback`] with the panic's text, and [`Model::take_panic`] has its payload.
 //!
+//! A callback must not call into the library. Dropping one of its objects would be such a call:
+//! what is dropped in a callback is leaked instead, and `close()` says [`Status::Busy`] there.
+//!
 //! # GPUs
 //!
 //! Slices are of host memory: on other devices [`Layer::ffn`] and [`PlanExpert::tensor`] return
@@ -108,6 +111,39 @@
 //!     session = Session::create(&pool, None, SessionConfig::default()).unwrap();
 //! }
 //! session.cancel().unwrap();
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0597
+//! # use moepage::*;
+//! # fn f(device: &Device, model: &Model) {
+//! let _session; // not used again: that it is dropped after its pool is enough
+//! {
+//!     let pool = ExpertPool::create(device, model, &Default::default()).unwrap();
+//!     _session = Session::create(&pool, None, SessionConfig::default()).unwrap();
+//! }
+//! # }
+//! ```
+//! ```compile_fail,E0597
+//! # use moepage::*;
+//! # fn f(model: &Model) {
+//! let _pool;
+//! let device = Device::open("host", DeviceConfig::default()).unwrap();
+//! _pool = ExpertPool::create(&device, model, &Default::default()).unwrap();
+//! # }
+//! ```
+//! ```compile_fail,E0597
+//! # use moepage::*;
+//! let _pool;
+//! let device = Device::open("host", DeviceConfig::default()).unwrap();
+//! _pool = KvPool::create(&device, &Default::default()).unwrap();
+//! ```
+//! ```compile_fail,E0597
+//! # use moepage::*;
+//! # fn f(device: &Device) {
+//! let _paged;
+//! let model = Model::open("model").unwrap();
+//! _paged = PagedTensors::create(device, &model, &Default::default()).unwrap();
 //! # }
 //! ```
 //!

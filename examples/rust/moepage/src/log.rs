@@ -6,6 +6,7 @@ use std::sync::Arc;
 use moepage_sys as sys;
 
 use crate::banks::drop_quietly;
+use crate::handle::called_back;
 use crate::types::text_at;
 
 /// How much a message matters.
@@ -50,7 +51,7 @@ unsafe extern "C" fn forward(user: *mut c_void, level: i32, text: *const c_char)
     let logger = unsafe { &*(user as *const Logger) };
     // SAFETY: NUL-terminated and borrowed for this call.
     let text = unsafe { text_at(text) };
-    drop_quietly(catch_unwind(AssertUnwindSafe(|| logger(level, text))));
+    called_back(|| drop_quietly(catch_unwind(AssertUnwindSafe(|| logger(level, text)))));
 }
 
 #[cfg(test)]

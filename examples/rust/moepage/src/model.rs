@@ -10,7 +10,7 @@ use moepage_sys as sys;
 
 use crate::banks::{Banks, ExpertTensor, Lent, Panic, RawBanks};
 use crate::error::{check, Error, Result, Status};
-use crate::handle::{closes, Handle};
+use crate::handle::{called_back, closes, Handle};
 use crate::log::{Log, Logger};
 use crate::types::{c_path, c_text, slice_at, text_at, Dtype, Form, TensorRef};
 
@@ -61,9 +61,6 @@ pub struct ModelInfo<'m> {
 }
 
 /// An open model. Any thread may use it at any time.
-///
-/// A model that was opened from files maps them, and shows their bytes: they must not be truncated
-/// or rewritten while it is open. (Replacing one by renaming another over it is safe.)
 pub struct Model {
     pub(crate) handle: Handle<sys::moepage_model, (Log, Lent)>,
 }
@@ -74,12 +71,27 @@ unsafe impl Send for Model {}
 // SAFETY: the same.
 unsafe impl Sync for Model {}
 
+/// Of a tensor, as far as they are listed.
+const LONGEST_NAME: usize = 1 << 16;
+
 fn raw_config(log: &Log) -> sys::moepage_model_config {
     sys::moepage_model_config { log: log.function(), log_user: log.user(), ..Default::default() }
 }
 
 impl Model {
     /// Opens a Hugging Face checkpoint directory, or a .moepack file.
+    ///
+    /// # Files that change
+    /// The files are mapped: nobody may truncate or rewrite them while the model is open. Replacing
+    /// one by renaming another over it is safe. A truncated one ends the process with SIGBUS, a
+    /// rewritten one has the model compute with other weights, and slices from
+    /// [`Model::find_tensor`] show other bytes.
+    ///
+    /// Crates that only map files have that `unsafe` for this reason. Here it is safe, as the
+    /// standard library's functions on files are, with which a process can be made to overwrite its own
+    /// memory too: what other processes do to a file, and the operating system to memory through
+    /// one, no caller could promise by writing `unsafe`. It is what is asked of whoever installs
+    /// programs and shared libraries, whose files are mapped likewise.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Model::open_with(path, ModelConfig::default())
     }
@@ -162,7 +174,7 @@ impl Model {
     /// The names of all tensors that are never paged.
     pub fn tensor_names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        let mut room = vec![0u8; 4096];
+        let mut room = vec![0u8; 256];
         loop {
             let (at, out) = (names.len() as u64, room.as_mut_ptr().cast());
             // SAFETY: `out` has room for as many bytes as are said.
@@ -171,6 +183,10 @@ impl Model {
             };
             match check(status) {
                 Err(error) if error.status() == Status::NotFound => return Ok(names),
+                Err(error) if error.status() == Status::Argument && room.len() < LONGEST_NAME => {
+                    room.resize(4 * room.len(), 0);
+                    continue;
+                }
                 other => other?,
             }
             // SAFETY: the call has put a NUL behind the name.
@@ -321,7 +337,7 @@ where
 {
     // SAFETY: the pack's writer calls this on its own thread, while `Telling` lives in its frame.
     let telling = unsafe { &mut *user.cast::<Telling<F>>() };
-    match catch_unwind(AssertUnwindSafe(|| (telling.progress)(done, total))) {
+    match called_back(|| catch_unwind(AssertUnwindSafe(|| (telling.progress)(done, total)))) {
         Ok(ControlFlow::Continue(())) => 0,
         Ok(ControlFlow::Break(())) => 1,
         Err(panic) => {

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::error::{check, Error, Result, Status};
 use crate::experts::DeviceBytes;
 use crate::gate::set_up;
-use crate::handle::{closes, Handle, Ref};
+use crate::handle::{closes, Handle, Outlived, Ref};
 use crate::model::Model;
 use crate::types::{numbered, slice_at, Stream, TensorRef};
 
@@ -61,6 +61,7 @@ pub struct PagedTensors<'a> {
     experts: u64,
     device: Ref<'a, Device>,
     model: Ref<'a, Model>,
+    _parents: Outlived<'a>,
 }
 
 // SAFETY: docs/threading.md: one thread at a time, whichever; the parents are `Sync`.
@@ -84,7 +85,8 @@ impl<'a> PagedTensors<'a> {
             })
         })?;
         let experts = u64::from(model.info()?.experts);
-        Ok(PagedTensors { handle, tensors: model.expert_tensors()?, experts, device, model })
+        let (tensors, _parents) = (model.expert_tensors()?, Outlived::default());
+        Ok(PagedTensors { handle, tensors, experts, device, model, _parents })
     }
 
     /// What [`PagedTensors::create`] would take.

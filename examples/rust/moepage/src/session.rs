@@ -6,7 +6,7 @@ use moepage_sys as sys;
 use crate::error::{check, Error, Result, Status};
 use crate::experts::{ExpertPool, SessionStats};
 use crate::gate::{ordered, set_up, Gates, OpenStep};
-use crate::handle::{Handle, Ref};
+use crate::handle::{Handle, Outlived, Ref};
 use crate::kv::{gate_of, KvPool};
 use crate::model::Model;
 use crate::predictor::Predictor;
@@ -166,9 +166,8 @@ pub(crate) struct Dims {
 
 /// What a session is without its parents: all that a step changes.
 pub(crate) struct Core {
-    // In the order in which they are to be dropped: destroying a session cancels its open step.
-    handle: Handle<sys::moepage_session>,
-    open: Option<OpenStep>,
+    /// Keeps the devices' gates shut while a step is open: destroying a session cancels it.
+    handle: Handle<sys::moepage_session, Option<OpenStep>>,
     pub(crate) dims: Dims,
     raw_sequences: Vec<sys::moepage_step_sequence>,
 }
@@ -184,17 +183,17 @@ impl Core {
 
     /// An ended step's devices may be set up again.
     pub(crate) fn step_has_ended(&mut self) {
-        self.open = None;
+        *self.handle.keep_mut() = None;
     }
 
     /// Nothing to do where no step is open.
     pub(crate) fn cancel(&mut self) -> Result<()> {
-        if self.open.is_none() {
+        if self.handle.keep().is_none() {
             return Ok(());
         }
         // SAFETY: the handle is live.
         check(unsafe { sys::moepage_session_cancel(self.raw()) })?;
-        self.open = None;
+        self.step_has_ended();
         Ok(())
     }
 
@@ -205,7 +204,7 @@ impl Core {
     }
 
     fn begin(&mut self, gates: &Gates, input: &StepInput<'_>) -> Result<usize> {
-        if self.open.is_some() {
+        if self.handle.keep().is_some() {
             return Err(Error::new(Status::State, "a step was leaked open: cancel it"));
         }
         self.raw_sequences.clear();
@@ -214,7 +213,7 @@ impl Core {
         let open = OpenStep::enter(gates);
         // SAFETY: the handle is live; `raw` points to what lives for the call.
         check(unsafe { sys::moepage_session_begin(self.raw(), &raw) })?;
-        self.open = Some(open);
+        *self.handle.keep_mut() = Some(open);
         Ok(raw.n_tokens as usize)
     }
 }
@@ -229,6 +228,7 @@ pub struct Session<'p> {
     kv: Option<Ref<'p, KvPool<'p>>>,
     experts: Ref<'p, ExpertPool<'p>>,
     gates: Gates,
+    _parents: Outlived<'p>,
 }
 
 impl<'p> Session<'p> {
@@ -245,7 +245,7 @@ impl<'p> Session<'p> {
         let gates = ordered(gates);
         let raw_kv = kv.as_ref().map_or(std::ptr::null_mut(), |kv| kv.raw());
         let handle = set_up(&gates, || {
-            Handle::create(|out| {
+            Handle::create_keeping(None, |out| {
                 let raw = config.raw();
                 // SAFETY: pools and predictor are live, and outlive the session; nobody sets
                 // anything up or steps on their devices meanwhile.
@@ -258,9 +258,9 @@ impl<'p> Session<'p> {
             experts: info.experts as usize,
             moe_layers: info.moe_layers as usize,
         };
-        let core = Core { handle, open: None, dims, raw_sequences: Vec::new() };
-        let predictor = config.predictor;
-        Ok(Session { core, trace: None, _predictor: predictor, kv, experts, gates })
+        let core = Core { handle, dims, raw_sequences: Vec::new() };
+        let (_predictor, _parents) = (config.predictor, Outlived::default());
+        Ok(Session { core, trace: None, _predictor, kv, experts, gates, _parents })
     }
 
     /// Device bytes of scratch that a session with this config takes from every device.

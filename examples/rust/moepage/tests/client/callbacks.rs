@@ -2,7 +2,8 @@
 //! a word on stderr.)
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use moepage::*;
 
@@ -134,6 +135,35 @@ fn that_leave_what_panics_are_errors() {
     }
     let panic = model.take_panic().unwrap();
     assert_eq!(*panic.downcast::<&str>().unwrap(), "told");
+}
+
+/// To destroy an object there would wait for the thread that the callback keeps.
+#[test]
+fn that_drop_objects_leak_them() {
+    type Kept = (Session<'static>, Arc<ExpertPool<'static>>, Model);
+    let slot: Arc<Mutex<Option<Kept>>> = Arc::default();
+    let (tell, told) = channel();
+    let (taken, tell) = (Arc::clone(&slot), Mutex::new(tell));
+    let model = Arc::new(read_model(move |_, out| {
+        out.fill(0);
+        if let Some((session, pool, other)) = taken.lock().unwrap().take() {
+            drop((session, pool));
+            tell.lock().unwrap().send(other.close()).unwrap();
+        }
+        Ok(())
+    }));
+    let device = Arc::new(device());
+    let config = ExpertPoolConfig { slots: 4, ..Default::default() };
+    let pool = Arc::new(ExpertPool::create(&device, &model, &config).unwrap());
+    let config = SessionConfig { prefetch: Prefetch::Hint, ..Default::default() };
+    let mut session = Session::create(&pool, None, config).unwrap();
+    let other = Weights::new().model(Dtype::F32);
+    let mut open = slot.lock().unwrap();
+    session.hint(0, &[1]).unwrap();
+    *open = Some((session, pool, other));
+    drop(open);
+    assert_eq!(status(told.recv().unwrap()), Status::Busy);
+    assert!(device.info().unwrap().used_bytes > 0, "the pool is still there");
 }
 
 #[test]

@@ -160,3 +160,14 @@ fn outlive_the_vectors_they_came_from() {
     model.close().unwrap();
     assert_eq!(Arc::strong_count(&owner), 1);
 }
+
+#[test]
+fn of_long_names_are_listed() {
+    let name = "layer.".repeat(900);
+    let data = Bytes::from(vec![1]);
+    let dense = DenseTensor { name: name.clone(), dtype: Dtype::U8, shape: vec![1], data };
+    let banks = Banks { dense: vec![dense], ..Weights::new().banks(Dtype::F32) };
+    let model = Model::from_banks(banks, ModelConfig::default()).unwrap();
+    assert_eq!(model.tensor_names().unwrap(), [name.as_str()]);
+    assert_eq!(model.find_tensor(&name).unwrap().bytes(), [1]);
+}
