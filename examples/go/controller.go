@@ -101,7 +101,7 @@ func NewController(experts *ExpertPool, kv *KVPool, config ControllerConfig) (*C
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(out)
+	born(out)
 	return out, nil
 }
 
@@ -109,6 +109,9 @@ func (c *Controller) devices() []*Device { return devicesOf(c.experts, c.kv) }
 
 // devicesOf is the devices of a pair of pools, each once.
 func devicesOf(experts *ExpertPool, kv *KVPool) []*Device {
+	if experts == nil {
+		return []*Device{nil}
+	}
 	devices := experts.devices
 	if kv != nil {
 		devices = append(devices[:len(devices):len(devices)], kv.device)

@@ -51,7 +51,7 @@ func OpenDevice(name string, config DeviceConfig) (*Device, error) {
 		freeBox(d.box)
 		return nil, err
 	}
-	closeWhenDropped(d)
+	born(d)
 	info, err := d.Info()
 	d.host = info.Name == "host"
 	return opened(d, err)

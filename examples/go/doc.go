@@ -29,7 +29,7 @@
 // # Lifetimes
 //
 // Every object has Close, which is to be called, children first: closing what others still use is
-// ErrBusy and changes nothing. Closing twice, and using what is closed, is ErrClosed. An object that
+// ErrBusy and changes nothing. Closing twice, and using what is closed or a zero value, is ErrClosed. An object that
 // was dropped without Close is closed when the garbage collector finds it. Children keep their parents
 // from that; so does a callback that refers to the object that it was given to. Slices over the
 // library's memory say how long they may be used.

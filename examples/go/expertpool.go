@@ -174,7 +174,7 @@ func NewExpertPool(devices []*Device, model *Model, config ExpertPoolConfig) (*E
 	if err != nil {
 		return nil, model.reader.explain(err)
 	}
-	closeWhenDropped(p)
+	born(p)
 	return p, nil
 }
 
@@ -244,7 +244,7 @@ func (p *ExpertPool) Lookup(layer, expert int) (Residency, error) {
 
 // Pin loads an expert if it is absent and keeps it until as many calls of Unpin.
 func (p *ExpertPool) Pin(layer, expert int) error {
-	return p.model.reader.explain(p.any("pin expert", func() C.moepage_status {
+	return p.model.explain(p.any("pin expert", func() C.moepage_status {
 		return C.moepage_expert_pool_pin(p.c, u32(layer), u32(expert))
 	}))
 }

@@ -75,7 +75,7 @@ func NewKVPool(device *Device, config KVPoolConfig) (*KVPool, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(p)
+	born(p)
 	return opened(p, p.learn())
 }
 

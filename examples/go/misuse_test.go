@@ -175,18 +175,53 @@ func TestNilObjectsAreRefused(t *testing.T) {
 			_, err := moepage.NewExpertPool([]*moepage.Device{nil}, r.model, moepage.ExpertPoolConfig{})
 			return err
 		},
-		"kv pool":     func() error { _, err := moepage.NewKVPool(nil, moepage.KVPoolConfig{}); return err },
-		"session":     func() error { _, err := moepage.NewSession(nil, nil, moepage.SessionConfig{}); return err },
-		"controller":  func() error { _, err := moepage.NewController(nil, nil, moepage.ControllerConfig{}); return err },
-		"predictor":   func() error { _, err := moepage.NewPredictor(nil, moepage.PredictorConfig{}); return err },
-		"paged":       func() error { _, err := moepage.NewPaged(nil, nil, moepage.PagedConfig{}); return err },
-		"workspace":   func() error { _, err := moepage.SessionWorkspace(nil, moepage.SessionConfig{}); return err },
-		"split":       func() error { return moepage.SetSplit(nil, nil, 1, 1, nil) },
-		"zero device": func() error { _, err := new(moepage.Device).Info(); return err },
-		"zero model":  func() error { _, err := new(moepage.Model).FindTensor("x"); return err },
+		"kv pool":    func() error { _, err := moepage.NewKVPool(nil, moepage.KVPoolConfig{}); return err },
+		"session":    func() error { _, err := moepage.NewSession(nil, nil, moepage.SessionConfig{}); return err },
+		"controller": func() error { _, err := moepage.NewController(nil, nil, moepage.ControllerConfig{}); return err },
+		"predictor":  func() error { _, err := moepage.NewPredictor(nil, moepage.PredictorConfig{}); return err },
+		"paged":      func() error { _, err := moepage.NewPaged(nil, nil, moepage.PagedConfig{}); return err },
+		"workspace":  func() error { _, err := moepage.SessionWorkspace(nil, moepage.SessionConfig{}); return err },
+		"split":      func() error { return moepage.SetSplit(nil, nil, 1, 1, nil) },
 	} {
 		if err := create(); !errors.Is(err, moepage.ErrArgument) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The library takes a handle that is NULL for "none", and would do without what was asked for.
+func TestZeroValuesAreClosed(t *testing.T) {
+	r := simpleRig(t)
+	second := func(_ any, err error) error { return err }
+	one := moepage.SessionConfig{MaxTokens: 1}
+	for name, err := range map[string]error{
+		"session over a zero KV pool":  second(moepage.NewSession(r.experts, new(moepage.KVPool), one)),
+		"controller of a zero KV pool": second(moepage.NewController(r.experts, new(moepage.KVPool), moepage.ControllerConfig{})),
+		"recording to a zero trace":    r.session.Record(new(moepage.Trace)),
+		"split of zero pools":          moepage.SetSplit(new(moepage.ExpertPool), r.kv, 1, 0, nil),
+		"stats of a zero device":       second(moepage.StatsText(moepage.StatsSource{Device: new(moepage.Device)})),
+		"device":                       second(new(moepage.Device).Info()),
+		"model":                        second(new(moepage.Model).FindTensor("x")),
+		"config":                       second(new(moepage.Model).ConfigJSON()),
+		"pin":                          new(moepage.ExpertPool).Pin(0, 0),
+		"sequence":                     new(moepage.Sequence).Append(1, nil),
+		"blocks":                       second(new(moepage.Sequence).Blocks(0)),
+		"begin":                        new(moepage.Session).Begin(moepage.Step{Tokens: 1}),
+		"remap":                        new(moepage.Session).SetRemap(&moepage.RemapConfig{}),
+		"tick":                         second(new(moepage.Controller).Tick(nil)),
+		"acquire":                      new(moepage.Paged).Acquire(0, nil),
+		"bytes":                        second(new(moepage.Paged).Bytes(0, 0)),
+		"next":                         second(new(moepage.Trace).Next()),
+	} {
+		if err != moepage.ErrClosed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, c := range []interface{ Close() error }{new(moepage.Device), new(moepage.Model), new(moepage.ExpertPool),
+		new(moepage.KVPool), new(moepage.Session), new(moepage.Sequence), new(moepage.Controller),
+		new(moepage.Paged), new(moepage.Predictor), new(moepage.Trace)} {
+		if err := c.Close(); err != moepage.ErrClosed {
+			t.Errorf("%T: Close: %v", c, err)
 		}
 	}
 }
@@ -500,11 +535,14 @@ func TestTablesSplitsAndClosingDoNotLockUp(t *testing.T) {
 func TestSessionsOfOnePoolRunInParallel(t *testing.T) {
 	r := simpleRig(t)
 	ok(t, r.session.Close())
+	var sessions [2]*moepage.Session // all of them before the first step: none is made during one
+	for g := range sessions {
+		sessions[g] = must(moepage.NewSession(r.experts, nil, moepage.SessionConfig{MaxTokens: 4}))(t)
+		defer sessions[g].Close()
+	}
 	var group sync.WaitGroup
-	for g := 0; g < 2; g++ {
-		s := must(moepage.NewSession(r.experts, nil, moepage.SessionConfig{MaxTokens: 4}))(t)
-		defer s.Close()
-		random := rand.New(rand.NewSource(int64(g)))
+	for g, s := range sessions {
+		s, random := s, rand.New(rand.NewSource(int64(g)))
 		group.Add(1)
 		go func() {
 			defer group.Done()

@@ -77,13 +77,21 @@ func openModel(op string, config ModelConfig, m *Model,
 		return nil, err
 	}
 	m.c = handle
-	closeWhenDropped(m)
+	born(m)
 	info := C.moepage_model_info{struct_size: C.sizeof_moepage_model_info}
 	var err error
 	m.info, err = fetch(&m.object, "model info", &info, func() C.moepage_status {
 		return C.moepage_model_get_info(m.c, &info)
 	}, newModelInfo)
 	return opened(m, err)
+}
+
+// explain is that of the model's reader, where there are either.
+func (m *Model) explain(err error) error {
+	if m == nil {
+		return err
+	}
+	return m.reader.explain(err)
 }
 
 func (m *Model) release() {

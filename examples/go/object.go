@@ -16,14 +16,14 @@ import (
 //
 // Holding a lock inside the object also keeps the object from its finaliser until the call is over.
 type object struct {
-	alone  sync.Mutex
-	life   sync.RWMutex
-	closed bool
+	alone sync.Mutex
+	life  sync.RWMutex
+	open  bool // not of the zero value, whose handle the library could take for "none"
 }
 
 func (o *object) enter() error {
 	o.life.RLock()
-	if o.closed {
+	if !o.open {
 		o.life.RUnlock()
 		return ErrClosed
 	}
@@ -59,11 +59,11 @@ func (o *object) shut(op string, destroy func() C.moepage_status) error {
 	defer o.alone.Unlock()
 	o.life.Lock()
 	defer o.life.Unlock()
-	if o.closed {
+	if !o.open {
 		return ErrClosed
 	}
 	err := call(op, destroy)
-	o.closed = err == nil
+	o.open = err != nil
 	return err
 }
 
@@ -124,6 +124,9 @@ func whileIdle(op string, devices []*Device, work func() error) error {
 	setUp.Lock()
 	defer setUp.Unlock()
 	for i, d := range devices {
+		if d == nil {
+			return ErrClosed // the parent of what was never opened
+		}
 		if !d.steps.TryLock() {
 			return refuse(op, ErrBusy, "a step is open on a session of device %d: end it first", i)
 		}
@@ -132,7 +135,12 @@ func whileIdle(op string, devices []*Device, work func() error) error {
 	return work()
 }
 
-type closer interface{ Close() error }
+func (o *object) base() *object { return o }
+
+type closer interface {
+	Close() error
+	base() *object
+}
 
 // opened closes an object again of which not everything could be learnt.
 func opened[T closer](o T, err error) (T, error) {
@@ -142,6 +150,13 @@ func opened[T closer](o T, err error) (T, error) {
 		return none, err
 	}
 	return o, nil
+}
+
+// born makes an object of the library's usable, and has the garbage collector close it when the program
+// no longer reaches it.
+func born[T closer](o T) {
+	o.base().open = true
+	closeWhenDropped(o)
 }
 
 // closeWhenDropped has the garbage collector close what the program no longer reaches. An object

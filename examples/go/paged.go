@@ -75,7 +75,7 @@ func NewPaged(device *Device, model *Model, config PagedConfig) (*Paged, error) 
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(p)
+	born(p)
 	return p, nil
 }
 
@@ -105,7 +105,7 @@ func (p *Paged) Materialise(layer int) error {
 
 // Acquire waits for the layer's bytes, on a CUDA device for what the stream does from now on.
 func (p *Paged) Acquire(layer int, stream Stream) error {
-	return p.model.reader.explain(p.one("acquire", func() C.moepage_status {
+	return p.model.explain(p.one("acquire", func() C.moepage_status {
 		status := C.moepage_paged_acquire(p.c, u32(layer), unsafe.Pointer(stream))
 		if status == C.MOEPAGE_OK {
 			p.acquired[layer] = true

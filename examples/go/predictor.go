@@ -51,7 +51,7 @@ func NewPredictor(model *Model, config PredictorConfig) (*Predictor, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(p)
+	born(p)
 	return p, nil
 }
 

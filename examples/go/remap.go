@@ -39,6 +39,9 @@ func (s *Session) SetRemap(config *RemapConfig) error {
 	if config == nil {
 		return s.one(op, func() C.moepage_status { return C.moepage_session_set_remap(s.c, nil) })
 	}
+	if s.experts == nil {
+		return ErrClosed
+	}
 	for _, list := range [][]float32{config.Alphas, config.Betas} {
 		if layers := int(s.experts.model.info.MoELayers); list != nil && len(list) != layers {
 			return refuse(op, ErrArgument, "%d numbers for %d MoE layers", len(list), layers)

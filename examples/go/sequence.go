@@ -28,12 +28,15 @@ func (p *KVPool) NewSequence() (*Sequence, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(s)
+	born(s)
 	return s, nil
 }
 
 // Close frees the sequence, swapped or not.
 func (s *Sequence) Close() error {
+	if s.pool == nil {
+		return ErrClosed
+	}
 	if err := s.pool.enter(); err != nil {
 		return err
 	}
@@ -78,7 +81,7 @@ func (s *Sequence) Fork() (*Sequence, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(child)
+	born(child)
 	return child, nil
 }
 
@@ -123,6 +126,9 @@ func (s *Sequence) Table() (table KVTable, err error) {
 // device is closed nothing does.
 func (s *Sequence) Blocks(layer int) (blocks [][]byte, err error) {
 	const op = "KV blocks"
+	if s.pool == nil {
+		return nil, ErrClosed
+	}
 	view, err := s.pool.Layer(layer)
 	if err != nil {
 		return nil, err

@@ -205,7 +205,7 @@ func NewSession(experts *ExpertPool, kv *KVPool, config SessionConfig) (*Session
 	if err != nil {
 		return nil, err
 	}
-	closeWhenDropped(s)
+	born(s)
 	return s, nil
 }
 

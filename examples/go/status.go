@@ -36,7 +36,7 @@ func (s Status) Error() string {
 	return C.GoString(C.moepage_status_text(C.moepage_status(s)))
 }
 
-// ErrClosed is what an object that has been closed returns, from Close too.
+// ErrClosed is what an object that has been closed, or is a zero value, returns, from Close too.
 var ErrClosed = errors.New("moepage: the object is closed")
 
 // ErrConcurrent is what an object for one goroutine at a time returns to a second one.

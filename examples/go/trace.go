@@ -93,7 +93,7 @@ func newTrace(op string, open func(**C.moepage_trace) C.moepage_status) (*Trace,
 		return nil, err
 	}
 	t := &Trace{c: handle}
-	closeWhenDropped(t)
+	born(t)
 	c := C.moepage_trace_info{struct_size: C.sizeof_moepage_trace_info}
 	info, err := fetch(&t.object, "trace info", &c, func() C.moepage_status {
 		return C.moepage_trace_get_info(t.c, &c)
@@ -124,7 +124,7 @@ func (t *Trace) Close() error {
 	defer t.alone.Unlock()
 	t.life.Lock()
 	defer t.life.Unlock()
-	if t.closed {
+	if !t.open {
 		return ErrClosed
 	}
 	if t.recording.Load() {
@@ -132,7 +132,7 @@ func (t *Trace) Close() error {
 	}
 	err := call(op, func() C.moepage_status { return C.moepage_trace_close(t.c) })
 	failure, failed := err.(*Error)
-	t.closed = !failed || failure.Status != ErrBusy && failure.Status != ErrHandle
+	t.open = failed && (failure.Status == ErrBusy || failure.Status == ErrHandle)
 	return err
 }
 
