@@ -6,7 +6,7 @@ from . import _abi
 from ._info import ControllerInfo, ControllerReport
 from .enums import Control, KVMiss, choose
 from .experts import ExpertPool
-from .handles import Handle, State, created, library_of, refuse_open_steps, setup
+from .handles import Handle, State, library_of, refuse_open_steps, setup
 from .kv import KVPool
 from .structs import make, report
 from .units import stream as stream_of, uint
@@ -41,12 +41,12 @@ class Controller(Handle):
         parents = tuple(each for each in (experts, kv) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]
+        state = State("controller", lib, lib.moepage_controller_destroy, None, states)
+        self._own(state, parents)
         with setup(*states):
             refuse_open_steps(*states)
-            raw = created(lib.moepage_controller_create, lib.moepage_controller_destroy,
-                          experts.handle, kv.handle if kv else None, ctypes.byref(config))
-            state = State("controller", lib, lib.moepage_controller_destroy, raw, states)
-        self._own(state, parents)
+            state.create(lib.moepage_controller_create, experts.handle,
+                         kv.handle if kv else None, ctypes.byref(config))
         self.experts, self.kv = experts, kv
         # A tick is for one thread at a time; what else there is, for any.
         self._ticking = State("controller's tick", lib, _nothing, 1, exclusive=True)

@@ -7,7 +7,7 @@ from . import _abi
 from ._info import ExpertPoolInfo, SessionStats
 from .device import Device
 from .enums import ExpertState, Form, Hotness, Placement, Scope, Serve, choose
-from .handles import Handle, State, created, library_of, refuse_open_steps, setup
+from .handles import Handle, State, library_of, refuse_open_steps, setup
 from .model import Model
 from .structs import make, report
 from .units import size, text
@@ -97,14 +97,14 @@ class ExpertPool(Handle):
         parents: Tuple[Handle, ...] = held + (model,)
         lib = library_of(*parents)
         states = [each._state for each in parents]
+        state = State("expert pool", lib, lib.moepage_expert_pool_destroy, None, states)
+        self._own(state, parents)
         with setup(*states):
             refuse_open_steps(*(each._state for each in held))
             raws = (ctypes.c_void_p * len(held))(*(each.handle for each in held))
             with model._state as raw:
-                made = created(lib.moepage_expert_pool_create, lib.moepage_expert_pool_destroy,
-                               raws, len(held), raw, ctypes.byref(struct))
-            state = State("expert pool", lib, lib.moepage_expert_pool_destroy, made, states)
-        self._own(state, parents)
+                state.create(lib.moepage_expert_pool_create, raws, len(held), raw,
+                             ctypes.byref(struct))
         self.devices: Tuple[Device, ...] = held
         self.model = model
 

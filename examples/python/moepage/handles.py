@@ -16,22 +16,26 @@ done by one thread at a time, and not while a step is open: a device's `locks` s
 `steps` to the latter.
 
 An exception of Python's own, such as an interrupt, may come up in a call that has done its work.
-What was then created is given back, and what may be gone is never destroyed a second time.
+What was then created is given back, and what may be gone is never destroyed a second time. It may
+also come up in the bookkeeping around a call, and leave behind that a thread is in one. So nobody
+is refused for a thread that is not in a function of this package: what it left is put right.
 """
 import atexit
 import collections
 import contextlib
 import ctypes
 import os
+import sys
 import threading
 import weakref
-from typing import (Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Set, Tuple,
-                    TypeVar)
+from typing import (Any, Callable, ContextManager, Deque, Dict, Iterable, Iterator, List, Optional,
+                    Set, Tuple, TypeVar)
 
 from . import dlpack, errors
 
 _H = TypeVar("_H", bound="Handle")
 
+_thread = threading.get_ident
 _here = threading.local()  # .callback and .calls: how many of each this thread is in
 _postponed: Dict["State", None] = {}  # finalisers that came up where they could not run
 _interrupted: List[Any] = []  # what closings that were interrupted may have left in use
@@ -49,8 +53,8 @@ os.register_at_fork(after_in_child=_count_fork)
 class State:
     """One object of the library: all that its finaliser needs, and no more."""
 
-    __slots__ = ("kind", "library", "destroy", "raw", "parents", "children", "exclusive", "calls",
-                 "exports", "steps", "opened", "failures", "keep", "locks", "lock", "forks",
+    __slots__ = ("kind", "library", "destroy", "raw", "parents", "children", "exclusive", "users",
+                 "closing", "exports", "step_open", "failures", "keep", "locks", "lock", "forks",
                  "frees_always")
 
     def __init__(self, kind: str, library: Any, destroy: Callable[[int], Any], raw: Optional[int],
@@ -61,10 +65,10 @@ class State:
         self.parents = tuple(parents)
         self.children: Set[State] = set()
         self.exclusive = exclusive
-        self.calls = 0  # calls under way
+        self.users: List[int] = []  # the threads of the calls under way
+        self.closing = False
         self.exports: Set[Any] = set()  # arrays that show memory which goes with this object
-        self.steps = 0  # steps open on it
-        self.opened = 0  # steps that it has opened, on its parents
+        self.step_open = False  # of a session: on all that it uses
         self.failures: Deque[BaseException] = collections.deque(maxlen=16)
         self.keep = keep  # what the library points to as long as the object lives
         self.frees_always = frees_always  # destroying frees it even when it reports a failure
@@ -80,20 +84,40 @@ class State:
             raise errors.StateError("a callback must not call the library")
         self.refuse_fork()
         with self.lock:
-            if self.calls and (self.exclusive or self.calls < 0):
-                raise errors.ConcurrentUse("the %s is in use by another thread" % self.kind)
+            if self.closing or self.exclusive:
+                self.refuse_users()
             if self.raw is None:
                 raise errors.Closed("the %s is closed" % self.kind)
-            self.calls += 1
+            self.users.append(_thread())
             _here.calls = getattr(_here, "calls", 0) + 1
             return self.raw
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        with self.lock:
-            self.calls -= 1
-            _here.calls -= 1
+        _here.calls -= 1
+        self.users.remove(_thread())
         if kind is not None and isinstance(error, errors.CallbackError):
             self.explain(error)
+
+    def create(self, make: Callable[..., Any], *arguments: Any) -> None:
+        """Takes over what a function of the library creates, in one with its return."""
+        out = ctypes.c_void_p()
+        try:
+            make(*arguments, ctypes.byref(out))
+        except BaseException:
+            if out.value:  # it is written on success only
+                with contextlib.suppress(errors.Error):
+                    self.destroy(out.value)
+            self._forget()
+            raise
+        self.raw = out.value
+
+    def refuse_users(self) -> None:
+        """Raises if a thread is in a call, or closes it; with `lock` held, so that none begins."""
+        for each in set(self.users):
+            while each in self.users and not _is_inside(each):
+                self.users.remove(each)
+        if self.users or self.closing:
+            raise errors.ConcurrentUse("the %s is in use by another thread" % self.kind)
 
     def refuse_fork(self) -> None:
         """Raises in a forked child, where whoever held its locks is no more."""
@@ -128,28 +152,37 @@ class State:
             self.raw = None
             return False
         with setup(self, wait=wait):
-            with self.lock:
-                if self.calls:
-                    raise errors.ConcurrentUse("the %s is in use by another thread" % self.kind)
-                if self.raw is None:
-                    return False
-                self.calls = -1  # refuses everybody, without the lock held meanwhile
-                raw, self.raw = self.raw, None
+            raw, begun = None, False
             try:
+                with self.lock:
+                    self.refuse_users()
+                    if self.raw is None:
+                        return False
+                    # refuses everybody, without the lock held meanwhile
+                    self.closing, raw, self.raw = True, self.raw, None
                 self._refuse_exports()  # with `raw` gone: no more can be made
+                begun = True
                 self.destroy(raw)
-            except errors.Error as error:
-                if not self.frees_always or isinstance(error, (errors.Busy, errors.HandleError)):
-                    self.raw = raw
-                raise
-            except BaseException:
-                _interrupted.append(self.keep)
+            except BaseException as error:
+                if raw is not None:
+                    self._not_destroyed(raw, begun, error)
                 raise
             finally:
-                self.calls = 0
-                if self.raw is None:
-                    self._forget()
+                if raw is not None:
+                    self.closing = False
+                    if self.raw is None:
+                        self._forget()
         return True
+
+    def _not_destroyed(self, raw: int, begun: bool, error: BaseException) -> None:
+        """After a failure: still open, unless it is gone, or may be."""
+        if isinstance(error, errors.Error):
+            if not self.frees_always or isinstance(error, (errors.Busy, errors.HandleError)):
+                self.raw = raw
+        elif begun:
+            _interrupted.append(self.keep)
+        else:
+            self.raw = raw
 
     def _refuse_exports(self) -> None:
         if self.exports:
@@ -159,30 +192,20 @@ class State:
                 "%d arrays that show memory of the %s are still alive; delete them first"
                 % (len(self.exports), self.kind))
 
-    def open_steps(self, by: int) -> None:
-        """Counts steps that this object, a session, opens on what it uses: pools and devices."""
-        if not by:
-            return
-        self.opened += by
-        used = set(self.parents)
-        for each in self.parents:
-            used.update(each.parents)
-        for each in used:
-            with each.lock:
-                each.steps += by
-
     def _forget(self) -> None:
-        self.raw = None
-        self.open_steps(-self.opened)
+        self.step_open = False
         self.keep = ()
         for each in self.parents:
             each.children.discard(self)
 
     def finalise(self) -> None:
         """Destroys children, then the object; rather leaks it than pulls it from under a user."""
-        if self.raw is None or self.forks != _forks:
+        if self.forks != _forks:
             return
-        if getattr(_here, "callback", 0) or getattr(_here, "calls", 0):
+        if self.raw is None:
+            self._forget()
+            return
+        if getattr(_here, "callback", 0) or _in_call():
             _postponed[self] = None
             return
         for each in list(self.children):
@@ -238,23 +261,76 @@ class Handle:
             if kind is None:  # else the exception on its way matters more
                 raise
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a %s cannot be copied or pickled: it owns an object of the library"
+                        % type(self).__name__)
+
     def __repr__(self) -> str:
         return "<moepage.%s%s>" % (type(self).__name__, ", closed" if self.closed else "")
 
 
-@contextlib.contextmanager
-def setup(*states: State, wait: bool = True) -> Iterator[None]:
+def _in_call() -> bool:
+    """Whether this thread is in a call of the library."""
+    if getattr(_here, "calls", 0) and not _is_inside(_thread()):
+        _here.calls = 0
+    return bool(getattr(_here, "calls", 0))
+
+
+def _is_inside(thread: int) -> bool:
+    """Whether a thread is in a function of this package: if it is the one that asks, below those
+    that ask. A call is always in one."""
+    frame: Any = sys._current_frames().get(thread)
+    if thread == _thread():
+        while frame is not None and (_is_ours(frame) or frame.f_code.co_filename == _CONTEXTLIB):
+            frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+_CONTEXTLIB = contextlib.suppress.__init__.__code__.co_filename
+
+
+def _is_ours(frame: Any) -> bool:
+    return frame.f_globals.get("__package__") == __package__
+
+
+class _NonBlocking:
+    """Locks that are taken only if nobody has them."""
+
+    def __init__(self, locks: List[Any]) -> None:
+        self._locks, self._held = locks, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in self._locks:
+                if not lock.acquire(blocking=False):
+                    raise errors.ConcurrentUse("another thread sets something up on the device")
+                stack.callback(lock.release)
+            self._held = stack.pop_all()
+
+    def __exit__(self, *error: Any) -> None:
+        self._held.close()
+
+
+def setup(*states: State, wait: bool = True) -> ContextManager[Any]:
     """Holds what creating or destroying objects on these needs to be alone."""
     for each in states:
         each.refuse_fork()
     if wait:
         run_postponed()
     locks: List[Any] = sorted({lock for each in states for lock in each.locks}, key=id)
+    if not wait:
+        return _NonBlocking(locks)
+    # a lock by itself is what no interrupt can leave held
+    return locks[0] if len(locks) == 1 else _all_of(locks)
+
+
+@contextlib.contextmanager
+def _all_of(locks: List[Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for lock in locks:
-            if not lock.acquire(blocking=wait):
-                raise errors.ConcurrentUse("another thread sets something up on the device")
-            stack.callback(lock.release)
+            stack.enter_context(lock)
         yield
 
 
@@ -275,7 +351,8 @@ def created(make: Callable[..., Any], destroy: Callable[[int], Any], *arguments:
 def refuse_open_steps(*states: State) -> None:
     """The library's rule for creating what uses pools: not while a step is open on them."""
     for each in states:
-        if each.steps:
+        users = set(each.children).union(*(list(child.children) for child in list(each.children)))
+        if each.step_open or any(user.step_open for user in users):
             raise errors.StateError("a step is open on the %s: end it first" % each.kind)
 
 

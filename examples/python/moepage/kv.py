@@ -143,12 +143,11 @@ class KVPool(Handle):
                       max_sequences=max_sequences,
                       bytes_per_token=ctypes.addressof(held) if sizes else None)
         lib = library_of(device)
+        state = State("KV pool", lib, lib.moepage_kv_pool_destroy, None, (device._state,))
+        self._own(state, (device,))
         with setup(device._state), device._state as raw:
             refuse_open_steps(device._state)
-            made = created(lib.moepage_kv_pool_create, lib.moepage_kv_pool_destroy, raw,
-                           ctypes.byref(struct))
-            state = State("KV pool", lib, lib.moepage_kv_pool_destroy, made, (device._state,))
-        self._own(state, (device,))
+            state.create(lib.moepage_kv_pool_create, raw, ctypes.byref(struct))
         self.device = device
         self.bytes_per_token: Tuple[int, ...] = tuple(sizes)
         self.block_tokens: int = self.info.block_tokens

@@ -7,7 +7,7 @@ from . import _abi, errors
 from .device import Device
 from .dtypes import dtype as dtype_of
 from .enums import PagedState, Role
-from .handles import Handle, State, created, library_of, setup
+from .handles import Handle, State, library_of, setup
 from .model import Model
 from .structs import make
 from .tensors import Scope, Tensor
@@ -32,12 +32,10 @@ class PagedTensor(Handle):
         lib = library_of(device, model)
         config = make(_abi.moepage_paged_config, buffers=buffers)
         states = (device._state, model._state)
-        with setup(*states), device._state as raw, model._state as raw_model:
-            made = created(lib.moepage_paged_create, lib.moepage_paged_destroy, raw, raw_model,
-                           ctypes.byref(config))
-            state = State("PagedTensor", lib, lib.moepage_paged_destroy, made, states,
-                          exclusive=True)
+        state = State("PagedTensor", lib, lib.moepage_paged_destroy, None, states, exclusive=True)
         self._own(state, (device, model))
+        with setup(*states), device._state as raw, model._state as raw_model:
+            state.create(lib.moepage_paged_create, raw, raw_model, ctypes.byref(config))
         self.device, self.model = device, model
         self._scopes: Dict[int, Scope] = {}
         with state as raw:

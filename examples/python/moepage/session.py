@@ -8,7 +8,7 @@ from . import _abi, errors
 from ._info import PrefetchInfo, SessionStats
 from .enums import Gate, Group, Math, Miss, Phase, Prefetch, Regime, choose
 from .experts import ExpertPool
-from .handles import Handle, State, created, library_of, refuse_open_steps, setup
+from .handles import Handle, State, library_of, refuse_open_steps, setup
 from .kv import KVPool, Sequence
 from .model import Model
 from .predictor import Predictor
@@ -92,15 +92,14 @@ class Session(Handle):
         parents = tuple(each for each in (experts, kv, predictor) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]
+        state = State("session", lib, lib.moepage_session_destroy, None, states, exclusive=True)
+        self._own(state, parents)
         with setup(*states):
             refuse_open_steps(*states)
             with predictor._state if predictor is not None else nullcontext() as learner:
                 struct.predictor = learner
-                raw = created(lib.moepage_session_create, lib.moepage_session_destroy,
-                              experts.handle, kv.handle if kv else None, ctypes.byref(struct))
-            state = State("session", lib, lib.moepage_session_destroy, raw, states,
-                          exclusive=True)
-        self._own(state, parents)
+                state.create(lib.moepage_session_create, experts.handle,
+                             kv.handle if kv else None, ctypes.byref(struct))
         self.experts, self.kv, self.predictor = experts, kv, predictor
         self._open: Optional[Step] = None
         self._trace: Optional[Trace] = None
@@ -132,20 +131,21 @@ class Session(Handle):
         with setup(self._state), self._state as raw:
             try:
                 lib.moepage_session_begin(raw, ctypes.byref(struct))
+                self._state.step_open = True
+                self._open = Step(self, struct.n_tokens, sequences)
             except errors.Error:
                 raise
             except BaseException:  # it may have begun, and nobody would know
+                self._closed_step()
                 with suppress(errors.Error):
                     lib.moepage_session_cancel(raw)
                 raise
-            self._open = Step(self, struct.n_tokens, sequences)
-            self._state.open_steps(1)
         del keep
         return self._open
 
     def _closed_step(self) -> None:
         self._open = None
-        self._state.open_steps(-self._state.opened)
+        self._state.step_open = False
 
     def close(self) -> None:
         """Closes it; an open step is cancelled. Again is a no-op."""

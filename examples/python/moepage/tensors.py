@@ -138,6 +138,17 @@ class Tensor:
     def __repr__(self) -> str:
         return "<moepage.Tensor %s %s on %s>" % (list(self.shape), self.dtype, self.device)
 
+    def __copy__(self) -> "Tensor":
+        return self._like(self._address, self.shape, self.dtype, self.strides)
+
+    def __deepcopy__(self, memo: Any) -> "Tensor":
+        if self._device != CPU or not self.is_contiguous:
+            raise TypeError("%r cannot be copied: it is no contiguous array of host memory" % self)
+        return copy_of(self.address, self.shape, self.dtype)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a moepage.Tensor cannot be pickled: it shows memory. Pickle numpy()")
+
     def __getitem__(self, index: int) -> "Tensor":
         """Part `index` of the first dimension, in the same memory."""
         index = operator.index(index)

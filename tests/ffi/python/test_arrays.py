@@ -1,5 +1,7 @@
 """Arrays, numbers and texts arrive as they are, or not at all."""
+import copy
 import gc
+import pickle
 import unittest
 from unittest import mock
 
@@ -25,6 +27,16 @@ class Cut(unittest.TestCase):
                     call()
             with self.assertRaisesRegex(TypeError, "name is a text, not bytes"):
                 moepage.Device(b"host", budget="2MiB")
+
+    def test_a_copy_of_a_tensor_has_memory_that_lives(self):
+        tensor = moepage.tensor([[1.0, 2.0], [3.0, 4.0]])
+        shown, own = copy.copy(tensor), copy.deepcopy(tensor)
+        memoryview(tensor.memoryview())[0, 0] = 9.0
+        self.assertEqual(shown.tolist(), [[9.0, 2.0], [3.0, 4.0]])
+        self.assertEqual(own.tolist(), [[1.0, 2.0], [3.0, 4.0]])
+        self.assertNotEqual(own.address, tensor.address)
+        with self.assertRaisesRegex(TypeError, "cannot be pickled"):
+            pickle.dumps(tensor)
 
     def test_shapes_are_numbers(self):
         for shape in ((-1, 4), (1 << 64, 4)):

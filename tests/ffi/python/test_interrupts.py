@@ -2,16 +2,19 @@
 nothing that shows other bytes than it says."""
 import contextlib
 import gc
+import itertools
+import os
 import sys
 import threading
 import unittest
 from unittest import mock
 
 import moepage
-from moepage import library
+from moepage import handles, library
 from support import TOP_K, Numbers, World, host
 
 LIB = library.get()
+PACKAGE = os.path.dirname(moepage.__file__)
 
 
 @contextlib.contextmanager
@@ -29,6 +32,110 @@ def interrupted(name, after=True):
         raise KeyboardInterrupt
     with mock.patch.object(LIB, name, call):
         yield
+
+
+def interrupted_at(moment, work):
+    """Interrupts it when it enters that function of the package, or returns from one of C's there:
+    where the interpreter looks for interrupts. Whether it got that far."""
+    left = itertools.count(moment, -1)
+    came = []
+
+    def look(frame, event, what):
+        code = frame.f_code
+        if (event in ("call", "c_return") and code.co_filename.startswith(PACKAGE)
+                and code.co_name != "<genexpr>"  # dropped half-way, it could only be told
+                and next(left) == 0):
+            came.append(moment)
+            raise KeyboardInterrupt
+    gc.disable()  # an interrupt in a finaliser of other tests would be told, and lost
+    sys.setprofile(look)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return bool(came)
+
+
+class Bookkeeping(unittest.TestCase):
+    def everywhere(self, work):
+        """Interrupted at every moment of `work`, everything can be used at once, and closed."""
+        with World(slots=3) as world:
+            for moment in itertools.count():
+                came = interrupted_at(moment, lambda: work(world))
+                if world.session._open is not None:
+                    world.session._open.cancel()
+                work(world)
+                if not came:
+                    break
+            moepage.Session(world.experts).close()  # no step counts as open
+        self.assertGreater(moment, 20)
+        self.assertFalse(handles._in_call())
+
+    def test_an_interrupted_report_leaves_nothing_in_use(self):
+        def work(world):
+            world.session.stats
+            world.device.info
+        self.everywhere(work)
+
+    def test_an_interrupted_step_leaves_nothing_in_use(self):
+        def work(world):
+            with world.step() as step:
+                step.route(0, *world.numbers.routing())
+                step.retire(0)
+        self.everywhere(work)
+
+    def test_an_interrupted_closing_closes_or_does_not(self):
+        closed = []  # an interrupt in a finaliser could only be told
+
+        def work(world):
+            world.session.close()
+            closed.append(world.session)
+            world.session = moepage.Session(world.experts, max_tokens=8)
+        self.everywhere(work)
+
+    def test_who_is_in_a_call_is_refused_to_others(self):
+        with World() as world:
+            inside, go = threading.Event(), threading.Event()
+
+            def hold():
+                real = LIB.moepage_session_get_stats
+
+                def call(*arguments):
+                    inside.set()
+                    go.wait(30)
+                    return real(*arguments)
+                with mock.patch.object(LIB, "moepage_session_get_stats", call):
+                    world.session.stats
+            thread = threading.Thread(target=hold)
+            thread.start()
+            inside.wait(30)
+            for refused in (world.session.close, world.step, lambda: world.session.hint(0, [1])):
+                with self.assertRaises(moepage.ConcurrentUse):
+                    refused()
+            go.set()
+            thread.join()
+            # what a thread that is no more, or is elsewhere, has left is nobody's
+            for ident in (thread.ident, threading.get_ident()):
+                world.session._state.users.append(ident)
+                with world.step():
+                    pass
+
+    def test_a_signal_handler_in_a_call_is_refused(self):
+        with World() as world:
+            real, seen = LIB.moepage_session_get_stats, []
+
+            def call(*arguments):
+                for refused in (world.session.close, world.step):
+                    with self.assertRaises(moepage.ConcurrentUse) as caught:
+                        refused()
+                    seen.append(caught.exception)
+                return real(*arguments)
+            with mock.patch.object(LIB, "moepage_session_get_stats", call):
+                world.session.stats
+            self.assertEqual(len(seen), 2)
 
 
 class Steps(unittest.TestCase):

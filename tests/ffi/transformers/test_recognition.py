@@ -46,6 +46,12 @@ class Recognition(small.OneThread, unittest.TestCase):
         self.refused(transformers.Glm4MoeForCausalLM(config),
                      r"layers\.1\.mlp\.experts is a .*Glm4Moe.*qwen3_moe")
 
+    def test_quantised_experts_are_refused_with_what_to_load_instead(self):
+        from transformers.integrations.mxfp4 import Mxfp4GptOssExperts
+        model = small.build("gpt_oss")
+        model.model.layers[1].mlp.experts = Mxfp4GptOssExperts(model.config)
+        self.refused(model, r"layers\.1\..*Mxfp4GptOssExperts: quantised .*dequantize=True")
+
     def test_a_class_of_ones_own_is_refused_even_where_its_weights_look_right(self):
         model = small.build("mixtral")
         kind = type(small.banks(model)[0])

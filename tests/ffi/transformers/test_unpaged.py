@@ -24,6 +24,15 @@ class Unpaged(small.OneThread, unittest.TestCase):
                         self.assertTrue(torch.equal(small.logits(model, ids), want))
                         self.assertEqual(small.greedy(model, ids).tolist(), tokens.tolist())
 
+    def test_torch_and_eager_experts_give_the_same_bits_under_autocast(self):
+        ids = small.tokens(2, 9)
+        for architecture in ("qwen3_moe", "deepseek_v3", "gpt_oss"):
+            with self.subTest(architecture), torch.autocast("cpu", torch.bfloat16):
+                model = small.build(architecture, experts="eager")
+                want = small.logits(model, ids)
+                with page_experts(model, "25%", compute="torch", threads=1):
+                    self.assertTrue(torch.equal(small.logits(model, ids), want))
+
     def test_padding_and_eager_experts_give_the_same_bits_everywhere(self):
         ids, mask = small.padded((9, 4, 7))
         model = small.build("qwen3_moe", experts="eager")

@@ -87,7 +87,9 @@ class Weights(small.OneThread, unittest.TestCase):
         bank = small.banks(model)[1]
         for spoil in (lambda: bank.down_proj[0].fill_(1),
                       lambda: setattr(bank, "down_proj", torch.nn.Parameter(bank.down_proj + 1)),
-                      lambda: setattr(bank.down_proj, "data", bank.down_proj.data.clone())):
+                      lambda: setattr(bank.down_proj, "data", bank.down_proj.data.clone()),
+                      # moves the memory of all who share it, and frees what the library reads
+                      lambda: bank.down_proj.untyped_storage().resize_(1 << 20)):
             with page_experts(model, "25%", threads=1):
                 small.logits(model, ids)
                 with torch.no_grad():

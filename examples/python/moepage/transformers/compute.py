@@ -51,7 +51,8 @@ class TorchCompute:
                 if eager:  # takes an expert's rows by choice, then token
                     rows = rows[torch.argsort(rows % k * n + rows // k)]
                 rows = rows.to(x.device)
-                results[rows] = self._expert(expert, bank, x[rows // k]) * flat[rows]
+                part = self._expert(expert, bank, x[rows // k]) * flat[rows]
+                results[rows] = part.to(results.dtype)  # autocast may have made it another
         return _sum(results.view(n, k, -1), ids, eager, x.dtype)
 
     def _expert(self, expert: Any, bank: nn.Module, x: torch.Tensor) -> torch.Tensor:

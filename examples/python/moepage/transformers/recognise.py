@@ -99,6 +99,11 @@ def _architecture(bank: Bank) -> str:
     if (path[:2] == ["transformers", "models"] and path[2] in ARCHITECTURES
             and kind.__name__.endswith("Experts")):
         return path[2]
+    if path[:2] == ["transformers", "integrations"]:
+        raise errors.Unsupported(
+            "%s is a %s.%s: quantised experts cannot be paged, load the model dequantised (of "
+            "MXFP4: quantization_config=Mxfp4Config(dequantize=True))"
+            % (bank.name, kind.__module__, kind.__name__))
     raise errors.Unsupported(
         "%s is a %s.%s, whose experts cannot be paged: known are those of transformers' %s"
         % (bank.name, kind.__module__, kind.__name__, ", ".join(ARCHITECTURES)))

@@ -29,14 +29,16 @@ class Storage:
         #: [layer][part]: fused tensors. They hold the memory, whatever happens to a parameter.
         self.weights: List[List[torch.Tensor]] = [
             [parameter.detach() for parameter in bank] for bank in self._parameters]
+        self._addresses = [[fused.data_ptr() for fused in bank] for bank in self.weights]
         self._versions = [[_version(fused) for fused in bank] for bank in self.weights]
 
     def check(self, layer: int) -> None:
         """Raises if a parameter has been written or exchanged since: slots hold copies."""
-        for name, parameter, fused, version in zip(self._names, self._parameters[layer],
-                                                   self.weights[layer], self._versions[layer]):
+        for name, parameter, address, version in zip(self._names, self._parameters[layer],
+                                                     self._addresses[layer],
+                                                     self._versions[layer]):
             if (getattr(self._modules[layer], name, None) is not parameter
-                    or parameter.data_ptr() != fused.data_ptr()
+                    or parameter.data_ptr() != address
                     or _version(parameter) != version):
                 raise errors.StateError("expert weights of MoE layer %d were changed after paging, "
                                         "and the device holds copies of the old ones: restore() "
