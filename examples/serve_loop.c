@@ -9,6 +9,7 @@
 #include "common/standard.h"
 #include "serve/alone.h"
 #include "serve/interrupt.h"
+#include "serve/scrape.h"
 #include "serve/serve_report.h"
 
 /* One run's state; zeroed, every part is safe to close. */
@@ -26,7 +27,7 @@ typedef struct app {
 static int set_up(app *a)
 {
     int code;
-    if ((code = host_open_model(&a->opts.base, &a->host)) ||
+    if ((code = scrape_check(&a->opts)) || (code = host_open_model(&a->opts.base, &a->host)) ||
         (code = config_read(a->host.model, &a->config)) ||
         (code = arrivals_open(&a->opts, &a->config, &a->arrivals)))
         return code;
@@ -57,19 +58,40 @@ static int check(app *a)
     return code;
 }
 
+static bool has_results(const app *a)
+{
+    for (uint32_t i = 0; i < a->opts.arms.n; i++)
+        if (a->results[i].ran)
+            return true;
+    return false;
+}
+
+/* Files before standard output, whose reader may be gone. */
 static int report(app *a)
 {
     const serve_findings f = {.setting = &a->setting,
                               .results = a->results,
                               .compared = a->alone.outputs ? a->compared : NULL};
-    int code = RUN_OK;
+    int page = serve_page(&f);
+    int json = a->opts.json ? serve_json(&f) : RUN_OK;
     if (!a->opts.json || strcmp(a->opts.json, "-"))
         serve_table(stdout, &f);
-    if (a->opts.json)
-        code = serve_json(&f);
+    return standard_finish(page ? page : json);
+}
+
+/* What was served before a failure is reported all the same. */
+static int run(app *a)
+{
+    int code = set_up(a);
+    if (code)
+        return code;
+    code = serve(a);
     if (!code)
-        code = serve_page(&f);
-    return standard_finish(code);
+        code = check(a);
+    if (code && !has_results(a))
+        return code;
+    int reported = report(a);
+    return code ? code : reported;
 }
 
 static int tear_down(app *a, int code)
@@ -94,13 +116,7 @@ int main(int argc, char **argv)
     if (!code && a.opts.help) {
         code = standard_print(serve_options_usage());
     } else if (!code) {
-        code = set_up(&a);
-        if (!code)
-            code = serve(&a);
-        if (!code)
-            code = check(&a);
-        if (!code)
-            code = report(&a);
+        code = run(&a);
         if (!code && interrupt_seen())
             code = 128 + interrupt_seen();
     }

@@ -74,7 +74,9 @@ static int read_row(const request_line *line, request_cut *cut, request_list *li
 int request_read_azure(FILE *in, request_line *line, const request_file_config *config,
                        request_list *out)
 {
-    if (strncmp(line->text, HEADER, strlen(HEADER)))
+    const size_t length = strlen(HEADER);
+    if (strncmp(line->text, HEADER, length) ||
+        line->text[length + strspn(line->text + length, "\r\n")])
         return request_refuse(line, "the header " HEADER ", or Mooncake's JSON lines");
     request_cut cut = {.config = config};
     int code = RUN_OK;

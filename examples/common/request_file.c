@@ -73,7 +73,8 @@ int request_file_read(const char *path, const request_file_config *config, reque
     request_list list = {0};
     int code = RUN_OK;
     if (getline(&line.text, &line.room, in) < 0)
-        code = fail(RUN_REFUSED, "%s: no requests in it", path);
+        code = ferror(in) ? fail(RUN_REFUSED, "%s: %m", path)
+                          : fail(RUN_REFUSED, "%s: no requests in it", path);
     else if (line.text[0] == '{')
         code = request_read_mooncake(in, &line, config, &list);
     else

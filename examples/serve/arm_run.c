@@ -2,6 +2,7 @@
 #include "serve/arm_run.h"
 
 #include "common/fail.h"
+#include "serve/interrupt.h"
 
 typedef struct run {
     const arm_setting *setting;
@@ -10,20 +11,17 @@ typedef struct run {
     server_config config;
 } run;
 
-/* KV's floor is given as one context that takes it. Where the split is fixed it is what makes the longest
- * request possible, and no more. */
-static void set_control(run *r, uint32_t mode, uint32_t percent)
+/* KV's floor is given as one context that takes it. */
+static void set_control(run *r, uint32_t mode)
 {
     const arm_setting *s = r->setting;
-    const uint64_t floor =
-        mode == MOEPAGE_CONTROL_FIXED ? s->estate.floor_blocks : s->estate.usual_blocks;
-    r->control = (moepage_controller_config){.struct_size = sizeof r->control,
-                                             .mode = mode,
-                                             .burst_steps = s->options->burst,
-                                             .kv_miss = MOEPAGE_KV_MISS_SWAP,
-                                             .context_tokens = floor * KV_BLOCK_TOKENS,
-                                             .concurrency = 1,
-                                             .expert_percent = percent};
+    r->control =
+        (moepage_controller_config){.struct_size = sizeof r->control,
+                                    .mode = mode,
+                                    .burst_steps = s->options->burst,
+                                    .kv_miss = MOEPAGE_KV_MISS_SWAP,
+                                    .context_tokens = s->estate.usual_blocks * KV_BLOCK_TOKENS,
+                                    .concurrency = 1};
     r->config.engine.control = &r->control;
 }
 
@@ -60,7 +58,7 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
     server_result result;
     begin(setting, arm, &r);
     divide(&r, *slots);
-    set_control(&r, mode, 0);
+    set_control(&r, mode);
     r.config.quiet = true;
     r.config.floor_blocks = setting->estate.floor_blocks;
     if (setting->options->observe < r.config.n_requests)
@@ -68,7 +66,7 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
     int code = serve(&r, &result);
     if (!code && mode != MOEPAGE_CONTROL_OBSERVE)
         *slots = result.experts.slots;
-    else if (!code && !result.interrupted && !result.split.target_slots)
+    else if (!code && !interrupt_seen() && !result.split.target_slots)
         code = fail(RUN_REFUSED,
                     "--split mv-wsa: %u requests are too few to say what is best; a longer "
                     "--observe is needed, or a shorter --burst",
@@ -105,7 +103,6 @@ int arm_check(const arm_setting *setting, const serve_arm *arm)
 int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *result)
 {
     static const uint32_t modes[] = {
-        [ARM_FIXED] = MOEPAGE_CONTROL_FIXED,
         [ARM_FLUX] = MOEPAGE_CONTROL_FLUX,
         [ARM_MV_WSA] = MOEPAGE_CONTROL_OBSERVE,
         [ARM_MV_WSA_ONLINE] = MOEPAGE_CONTROL_MV_WSA,
@@ -123,9 +120,11 @@ int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *res
     } else {
         if (arm->kind == ARM_MV_WSA || arm->kind == ARM_FLUX)
             code = rehearse(setting, arm, modes[arm->kind], &slots);
-        else
-            set_control(&r, modes[arm->kind], arm->percent);
+        else if (arm->kind != ARM_FIXED)
+            set_control(&r, modes[arm->kind]);
         divide(&r, slots);
     }
-    return code ? code : serve(&r, result);
+    if (code || interrupt_seen()) /* perhaps in the rehearsal, which then says nothing */
+        return code;
+    return serve(&r, result);
 }

@@ -20,20 +20,35 @@ static void *stream_of(const server *s)
 
 /* ---- In ---------------------------------------------------------------------------------- */
 
-/* Would `tokens` fit beside a spare block for each of `spare`, and leave what a move of the split waits
- * for? */
-static int ask(const server *s, uint64_t tokens, uint32_t spare, bool *fits)
+/* Free blocks that are spoken for: what is not in yet of the prompts that run, a spare one for each that
+ * runs, and what a move of the split waits for. */
+static uint64_t promised_blocks(const server *s)
 {
+    const schedule *q = &s->schedule;
+    uint64_t blocks = q->n_running + server_draining(s);
+    for (uint32_t i = 0; i < q->n_running; i++) {
+        uint32_t fed = q->requests[q->running[i]].fed;
+        blocks += engine_blocks_for((uint64_t)fed + schedule_prompt_left(q, q->running[i])) -
+                  engine_blocks_for(fed);
+    }
+    return blocks;
+}
+
+/* Would the request fit with its whole prompt, or with what it holds and a token more? */
+static int ask(const server *s, uint32_t request, bool *fits)
+{
+    const schedule_request *r = &s->schedule.requests[request];
+    const uint64_t tokens = r->fed < r->prompt_tokens ? r->prompt_tokens : r->fed + 1ull;
     moepage_kv_admission answer = {.struct_size = sizeof answer};
     if (moepage_kv_admit(s->engine.host.kv, &tokens, 1, &answer))
         return fail_library(RUN_FAILED, "admission");
-    *fits = answer.fits && answer.needed_blocks + spare + server_draining(s) <= answer.free_blocks;
+    *fits = answer.fits && answer.needed_blocks + promised_blocks(s) <= answer.free_blocks;
     return RUN_OK;
 }
 
 static int resume(server *s, uint32_t request, bool *in)
 {
-    int code = ask(s, s->schedule.requests[request].fed + 1ull, s->schedule.n_running, in);
+    int code = ask(s, request, in);
     if (code || !*in)
         return code;
     uint64_t start = clock_now_ns();
@@ -47,8 +62,7 @@ static int resume(server *s, uint32_t request, bool *in)
 
 static int admit(server *s, uint32_t request, bool *in)
 {
-    const schedule_request *r = &s->schedule.requests[request];
-    int code = ask(s, r->prompt_tokens, s->schedule.n_running, in);
+    int code = ask(s, request, in);
     if (code || !*in)
         return code;
     return moepage_kv_create(s->engine.host.kv, &s->requests[request].seq)

@@ -4,9 +4,9 @@
 
 #include "serve/server.h"
 
-/* Lets in whoever is next for as long as there is room: for what a preempted request holds and its next
- * token, or for a new one's whole prompt, and for a block more of each that runs. A new request that
- * would not fit into an empty pool is refused. */
+/* Lets in whoever is next for as long as there is room: for its whole prompt, or for what a preempted
+ * request holds and its next token if that is more, beside what is still to come of the prompts that run
+ * and a block more of each that runs. A new request that would not fit into an empty pool is refused. */
 int room_let_in(server *s);
 
 /* Appends the step's tokens to their sequences. Where one does not fit, the lowest-ranked request is

@@ -121,9 +121,9 @@ void schedule_preempt(schedule *s, uint32_t request)
 
 /* ---- Steps ------------------------------------------------------------------------------- */
 
-/* Prompt tokens that are not in yet; 0: the request decodes. */
-static uint32_t prompt_left(const schedule_request *r)
+uint32_t schedule_prompt_left(const schedule *s, uint32_t request)
 {
+    const schedule_request *r = &s->requests[request];
     return r->fed < r->prompt_tokens ? r->prompt_tokens - r->fed : 0;
 }
 
@@ -131,9 +131,9 @@ uint32_t schedule_plan(const schedule *s, schedule_share *shares)
 {
     uint32_t n = 0, room = s->step_tokens;
     for (uint32_t i = 0; i < s->n_running; i++)
-        room -= !prompt_left(&s->requests[s->running[i]]);
+        room -= !schedule_prompt_left(s, s->running[i]);
     for (uint32_t i = 0; i < s->n_running; i++) {
-        uint32_t left = prompt_left(&s->requests[s->running[i]]);
+        uint32_t left = schedule_prompt_left(s, s->running[i]);
         uint32_t chunk = left < room ? left : room;
         if (left && !chunk)
             continue;

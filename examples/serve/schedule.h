@@ -90,6 +90,9 @@ void schedule_refuse(schedule *s, uint32_t request);
 uint32_t schedule_victim(const schedule *s);
 void schedule_preempt(schedule *s, uint32_t request);
 
+/* Prompt tokens that are not in the KV cache yet; 0: the request decodes. */
+uint32_t schedule_prompt_left(const schedule *s, uint32_t request);
+
 /* The next step's shares by rank, [concurrency] of room; returns how many. */
 uint32_t schedule_plan(const schedule *s, schedule_share *shares);
 

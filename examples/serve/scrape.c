@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -13,9 +14,9 @@
 
 #define EVERY_NS 1000000000u
 
-static int refuse(const char *path)
+static int refuse(const server *s)
 {
-    return fail(RUN_FAILED, "--metrics %s: %s", path, strerror(errno));
+    return fail(RUN_FAILED, "--metrics %s: %s", s->config->options->base.metrics, strerror(errno));
 }
 
 static int write_metrics(const server *s, const char *path)
@@ -23,27 +24,41 @@ static int write_metrics(const server *s, const char *path)
     char labels[64];
     FILE *out = fopen(path, "we");
     if (!out)
-        return refuse(path);
+        return refuse(s);
     snprintf(labels, sizeof labels, "arm=\"%s\"", s->config->name);
     int code = report_metrics(out, &s->engine.host, s->engine.controller, labels);
     if (fclose(out) && !code)
-        code = refuse(path);
+        code = refuse(s);
     return code;
 }
 
-/* Under another name first, in the same directory. */
+/* Under another name first, in the same directory. Of a link it is the file that is replaced. */
 static int replace(const server *s, const char *path)
 {
-    char *other;
-    if (asprintf(&other, "%s.%ld", path, (long)getpid()) < 0)
+    char *file = realpath(path, NULL), *other;
+    const char *target = file ? file : path;
+    if (asprintf(&other, "%s.%ld", target, (long)getpid()) < 0) {
+        free(file);
         return fail_memory();
+    }
     int code = write_metrics(s, other);
-    if (!code && rename(other, path))
-        code = refuse(path);
+    if (!code && rename(other, target))
+        code = refuse(s);
     if (code)
         unlink(other);
     free(other);
+    free(file);
     return code;
+}
+
+int scrape_check(const serve_options *opts)
+{
+    const char *path = opts->base.metrics;
+    struct stat there;
+    if (!path || stat(path, &there) || S_ISREG(there.st_mode))
+        return RUN_OK;
+    return fail(RUN_REFUSED, "--metrics %s: no regular file, and it is replaced whole every second",
+                path);
 }
 
 int scrape(server *s, bool now)

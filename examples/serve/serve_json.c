@@ -1,9 +1,11 @@
 /* The JSON object. */
 #include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/tokenizer.h"
 #include "serve/serve_report.h"
 
 /* jansson's *_new setters take what they are given and refuse NULL: one check of all results finds
@@ -147,6 +149,30 @@ static json_t *arm_json(const serve_findings *f, uint32_t i)
     return NULL;
 }
 
+/* As it was given, but for bytes that are no UTF-8. */
+static json_t *path_json(const char *path)
+{
+    size_t n = strlen(path);
+    char *text = malloc(3 * n + 1);
+    json_t *json =
+        text ? json_stringn(text, tokenizer_to_utf8((const unsigned char *)path, n, text)) : NULL;
+    free(text);
+    return json;
+}
+
+/* Splits that were asked for and did not run: a signal or a failure came before. */
+static json_t *missing_json(const serve_findings *f)
+{
+    const arm_list *arms = &f->setting->options->arms;
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < arms->n; i++)
+        if (!f->results[i].ran && json_array_append_new(list, json_string(arms->arms[i].name))) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
 static json_t *all_json(const serve_findings *f)
 {
     const arm_setting *s = f->setting;
@@ -156,7 +182,7 @@ static json_t *all_json(const serve_findings *f)
     for (uint32_t i = 0; i < o->arms.n && !failed; i++)
         if (f->results[i].ran)
             failed |= json_array_append_new(arms, arm_json(f, i));
-    failed |= json_object_set_new(root, "model", json_string(o->base.model));
+    failed |= json_object_set_new(root, "model", path_json(o->base.model));
     failed |= json_object_set_new(root, "policy", json_string(o->base.policy));
     failed |=
         json_object_set_new(root, "clock",
@@ -168,6 +194,7 @@ static json_t *all_json(const serve_findings *f)
     failed |= set_integer(root, "experts", s->estate.experts);
     failed |= set_integer(root, "bus_bytes_per_s", o->base.bus_bytes_per_s);
     failed |= json_object_set_new(root, "length_scale", json_real(s->arrivals->length_scale));
+    failed |= json_object_set_new(root, "not_served", missing_json(f));
     failed |= json_object_set_new(root, "arms", arms);
     if (!failed)
         return root;

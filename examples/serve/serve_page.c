@@ -193,6 +193,14 @@ static void write_course(page *p, const shown *s)
     }
 }
 
+static void write_missing(page *p, const serve_findings *f)
+{
+    const arm_list *arms = &f->setting->options->arms;
+    for (uint32_t i = 0; i < arms->n; i++)
+        if (!f->results[i].ran)
+            page_section(p, arms->arms[i].name, "Not served: the run ended before.");
+}
+
 int serve_page(const serve_findings *f)
 {
     const serve_options *o = f->setting->options;
@@ -214,5 +222,6 @@ int serve_page(const serve_findings *f)
         write_measures(&p, &s);
         write_course(&p, &s);
     }
+    write_missing(&p, f);
     return page_close(&p, code);
 }

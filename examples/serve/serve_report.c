@@ -108,7 +108,9 @@ void serve_table(FILE *out, const serve_findings *f)
     }
     print_check(out, f);
     for (uint32_t i = 0; i < arms->n; i++)
-        if (f->results[i].interrupted)
+        if (!f->results[i].ran)
+            fprintf(out, "%s: not served\n", arms->arms[i].name);
+        else if (f->results[i].interrupted)
             fprintf(out, "%s: interrupted with %" PRIu32 " of %" PRIu32 " requests done\n",
                     arms->arms[i].name, f->results[i].done, f->results[i].requests);
 }

@@ -396,7 +396,8 @@ int server_run(const server_config *config, server_result *result)
     int code = open_server(&s);
     if (!code)
         code = serve(&s);
-    dashboard_clear(&s);
+    if (!code) /* a failure's line stands below the figures: it would be cleared with them */
+        dashboard_clear(&s);
     if (!code)
         code = sum_up(&s);
     close_server(&s);

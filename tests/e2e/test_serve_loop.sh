@@ -29,12 +29,13 @@ whole() { # whole REQUESTS FILE
 }
 
 every_split() {
-    "$serve" --poisson 40 --requests 12 --prompt-tokens 60 --output-tokens 24 --clock virtual \
-        --budget 60% --check --burst 12 --observe 6 \
+    "$serve" --poisson 40 --requests 8 --prompt-tokens 40 --output-tokens 12 --clock virtual \
+        --budget 60% --check --burst 4 --observe 4 \
         --split 50-50,fixed:70,flux,mv-wsa,mv-wsa-online,dual-resize,planner,layer-offload \
         --json "$work/all.json" --report "$work/all.html" --metrics "$work/all.prom" \
         >"$work/table" || return 1
-    whole 12 "$work/all.json" && [ "$(grep -o '"split":' "$work/all.json" | wc -l)" = 8 ]
+    whole 8 "$work/all.json" && [ "$(grep -o '"split":' "$work/all.json" | wc -l)" = 8 ] &&
+        grep -q '"not_served":\[\]' "$work/all.json"
 }
 check "every split serves every request as if it were alone" every_split
 
@@ -49,14 +50,17 @@ check "table, page and metrics are there, and no dashboard where there is no ter
 
 # On a terminal there is a dashboard, which is gone when the table comes; on one that cannot draw there is
 # none.
-on_screen() {
-    script -qec "TERM=$1 '$serve' --poisson 50 --requests 2 --clock virtual --output-tokens 4" \
+on_screen() { # on_screen TERM [FLAGS]
+    script -qec "TERM=$1 '$serve' --poisson 50 --requests 2 --clock virtual --output-tokens 4 ${2:-}" \
         /dev/null </dev/null >"$work/screen"
     grep -q '^TPOT' "$work/screen"
 }
-dashboard() {
+dashboard() { # and a failure's line is not cleared with it
     on_screen xterm && grep -q "$escape\[5A$escape\[J" "$work/screen" &&
-        grep -q 'preempted now' "$work/screen" && on_screen dumb && ! grep -q "$escape" "$work/screen"
+        grep -q 'preempted now' "$work/screen" && on_screen dumb && ! grep -q "$escape" "$work/screen" || return 1
+    on_screen xterm "--metrics $work/no/where"
+    grep -q 'preempted now' "$work/screen" && grep -q 'serve_loop: --metrics' "$work/screen" &&
+        ! sed '1,/serve_loop: --metrics/d' "$work/screen" | grep -q "$escape"
 }
 name="a terminal that can has a dashboard"
 if command -v script >/dev/null; then
@@ -67,9 +71,10 @@ fi
 
 # So many at once that prompts wait for room, and what grows drives the youngest out.
 under_pressure() {
-    "$serve" --arrivals $trace --requests 40 --time-scale 0 --max-context 256 --clock virtual \
-        --budget 5M --check --split flux,fixed:40 --concurrency 12 --json "$work/tight.json" >/dev/null || return 1
-    whole 40 "$work/tight.json" && for n in $(numbers preemptions "$work/tight.json"); do
+    "$serve" --poisson 1000 --requests 14 --prompt-tokens 8 --output-tokens 36 --clock virtual \
+        --budget 3584K --check --split flux,fixed:40 --concurrency 12 --json "$work/tight.json" \
+        >/dev/null || return 1
+    whole 14 "$work/tight.json" && for n in $(numbers preemptions "$work/tight.json"); do
         [ "$n" -gt 0 ] || return 1
     done
     [ "$(numbers swapped_out_blocks "$work/tight.json")" = \
@@ -89,10 +94,22 @@ fair() {
 }
 check "first tokens come in the order of arrival, whoever is preempted" fair
 
+# One layer's experts leave 16 blocks; a prompt takes 10 of them. Who is let in keeps them.
+promised() {
+    for _ in 1 2 3; do
+        echo '{"timestamp": 0, "input_length": 150, "output_length": 3, "hash_ids": []}'
+    done >"$work/wide.jsonl"
+    "$serve" --arrivals "$work/wide.jsonl" --clock virtual --budget 4M --split fixed:40 \
+        --json "$work/wide.json" >/dev/null && all_are done 3 "$work/wide.json" &&
+        all_are last_blocks 16 "$work/wide.json" && all_are moves 0 "$work/wide.json" &&
+        all_are preemptions 0 "$work/wide.json"
+}
+check "room is promised once: prompts that come in are not driven out by each other" promised
+
 same_twice() {
     for run in 1 2; do
         "$serve" --poisson 40 --requests 16 --clock virtual --split 50-50 --concurrency 4 --seed 9 \
-            --prompt-tokens 60 --output-tokens 20 --temperature 0.8 \
+            --prompt-tokens 40 --output-tokens 12 --temperature 0.8 \
             --json "$work/twice$run.json" >/dev/null || return 1
         sed 's/.*"answers"//' "$work/twice$run.json" >"$work/twice$run"
     done
@@ -111,8 +128,8 @@ options() {
         "--scan-percent 30 --max-group-experts 5"; do
         i=$((i + 1))
         # shellcheck disable=SC2086
-        "$serve" --poisson 50 --requests 5 --clock virtual --check --prompt-tokens 40 \
-            --output-tokens 12 $extra --json "$work/o$i.json" >/dev/null && whole 5 "$work/o$i.json" ||
+        "$serve" --poisson 50 --requests 3 --clock virtual --check --prompt-tokens 32 \
+            --output-tokens 8 $extra --json "$work/o$i.json" >/dev/null && whole 3 "$work/o$i.json" ||
             { echo "with $extra"; return 1; }
     done
 }
@@ -121,9 +138,9 @@ check "policies, predictors and regimes change no answer" options
 # A lower floor leaves controllers more room: KV may end smaller, and moves must wait for KV in use.
 low_floor() {
     for floor in 1 8; do
-        "$serve" --poisson 60 --requests 40 --clock virtual --check --budget 50% --burst 8 \
-            --prompt-tokens 120 --output-tokens 40 --split mv-wsa-online --kv-floor $floor \
-            --json "$work/floor$floor.json" >/dev/null && whole 40 "$work/floor$floor.json" ||
+        "$serve" --poisson 60 --requests 16 --clock virtual --check --budget 50% --burst 4 \
+            --prompt-tokens 60 --output-tokens 30 --split mv-wsa-online --kv-floor $floor \
+            --json "$work/floor$floor.json" >/dev/null && whole 16 "$work/floor$floor.json" ||
             return 1
     done
     [ "$(numbers last_blocks "$work/floor1.json")" -lt "$(numbers last_blocks "$work/floor8.json")" ]
@@ -135,7 +152,7 @@ mooncake() {
         echo "{\"timestamp\": $((i * 20)), \"input_length\": $((4000 + i * 700))," \
             "\"output_length\": $((100 + i)), \"hash_ids\": [$i]}"
     done >"$work/moon.jsonl"
-    "$serve" --arrivals "$work/moon.jsonl" --max-context 200 --check --bus 4G \
+    "$serve" --arrivals "$work/moon.jsonl" --max-context 96 --check --bus 4G \
         --json "$work/moon.json" >"$work/moon.txt" && whole 6 "$work/moon.json" &&
         grep -q 'times are real' "$work/moon.txt"
 }
@@ -147,9 +164,9 @@ too_long() {
 }
 check "a budget without room for the longest request is refused" too_long
 
-interrupted() { # interrupted SIGNAL STATUS
+interrupted() { # interrupted SIGNAL STATUS SPLITS REPORTED WORDS
     rm -f "$work/shown"; mkfifo "$work/shown"
-    "$serve" --poisson 1000 --requests 2000 --clock virtual --dashboard on --split 50-50,flux \
+    "$serve" --poisson 1000 --requests 2000 --clock virtual --dashboard on --split "$3" --observe 2000 \
         --json "$work/int.json" --report "$work/int.html" >"$work/shown" 2>"$work/err" &
     pid=$!
     {
@@ -160,13 +177,28 @@ interrupted() { # interrupted SIGNAL STATUS
     wait $pid
     status=$?
     [ $status = "$2" ] || { echo "status $status"; cat "$work/err"; return 1; }
-    grep -q 'interrupted with' "$work/int.txt" && [ ! -s "$work/err" ] &&
-        grep -q '"interrupted":true' "$work/int.json" && grep -q '</html>' "$work/int.html" &&
+    grep -q "$5" "$work/int.txt" && grep -q '^mv-wsa: not served$' "$work/int.txt" &&
+        [ ! -s "$work/err" ] && grep -q '"not_served":\["mv-wsa"\]' "$work/int.json" &&
+        grep -q '</html>' "$work/int.html" &&
         [ "$(numbers free_blocks "$work/int.json")" = "$(numbers last_blocks "$work/int.json")" ] &&
-        [ "$(grep -o '"split":' "$work/int.json" | wc -l)" = 1 ]
+        [ "$(grep -o '"split":' "$work/int.json" | wc -l)" = "$4" ] &&
+        [ "$(grep -o '"interrupted":true' "$work/int.json" | wc -l)" = "$4" ]
 }
-check "SIGINT ends with the report and status 130" interrupted INT 130
-check "SIGTERM ends with the report and status 143" interrupted TERM 143
+check "SIGINT ends with the report and status 130" \
+    interrupted INT 130 50-50,mv-wsa 1 '^50-50: interrupted with'
+check "SIGTERM ends with the report and status 143, in a rehearsal too" \
+    interrupted TERM 143 mv-wsa 0 'times are virtual'
+
+# The second split finds that it has seen too little; the first one's results are not lost.
+half_way() {
+    "$serve" --poisson 50 --requests 2 --clock virtual --output-tokens 4 --observe 1 \
+        --split 50-50,mv-wsa,flux --json "$work/half.json" --report "$work/half.html" \
+        >"$work/half.txt" 2>"$work/err"
+    [ $? = 2 ] && [ "$(wc -l <"$work/err")" = 1 ] && all_are done 2 "$work/half.json" &&
+        grep -q '"not_served":\["mv-wsa","flux"\]' "$work/half.json" &&
+        grep -q '^mv-wsa: not served$' "$work/half.txt" && grep -q '</html>' "$work/half.html"
+}
+check "a split that fails takes none of those before it along" half_way
 
 refused() { # refused WORD ARGUMENTS...: status 2, one line, which has the word in it
     word=$1; shift
@@ -175,7 +207,21 @@ refused() { # refused WORD ARGUMENTS...: status 2, one line, which has the word 
     [ $status = 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" = 1 ] &&
         grep -qe "$word" "$work/err" || { echo "$* -> $status"; cat "$work/err"; return 1; }
 }
+
+# What holds the place of a file is not replaced by one; of a link the file is, and no name is too odd.
+places() {
+    ln -s "$PWD/examples/models/tiny-qwen3moe" "$work/model$(printf '\377')"
+    echo old >"$work/real.prom"; ln -s real.prom "$work/link.prom"
+    "$serve" --poisson 50 --requests 1 --clock virtual --output-tokens 2 --metrics "$work/link.prom" \
+        --model "$work/model$(printf '\377')" --json "$work/odd.json" >/dev/null &&
+        [ -L "$work/link.prom" ] && grep -q '^moepage_' "$work/real.prom" &&
+        grep -q "/model$(printf '\357\277\275')\"" "$work/odd.json" &&
+        refused regular --poisson 50 --metrics "$work/shown" && [ -p "$work/shown" ]
+}
+check "devices and pipes stay what they are, links stay links" places
+
 nonsense() {
+    sed 's/^TIME.*Tokens/&2/' $trace >"$work/header"
     refused --arrivals &&
         refused --poisson --arrivals $trace --poisson 3 &&
         refused nowhere --arrivals "$work/nowhere.csv" &&
@@ -198,6 +244,9 @@ nonsense() {
         refused sim: --poisson 3 --device sim:examples/machines/h200.json &&
         refused lru2 --poisson 3 --policy lru2 &&
         refused nothing --poisson 3 --model "$work/nothing" &&
+        refused --json --poisson 3 --json - --dashboard on &&
+        refused directory --arrivals "$work" &&
+        refused header --arrivals "$work/header" &&
         refused unknown --poisson 3 --what
 }
 check "nonsense is refused in one line" nonsense
