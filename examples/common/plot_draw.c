@@ -56,7 +56,7 @@ static void write_label(FILE *out, const char *text, double room)
         used = next;
     }
     memcpy(part, text, used);
-    strcpy(part + used, text[used] ? "…" : "");
+    snprintf(part + used, sizeof part - used, "%s", text[used] ? "…" : "");
     plot_escape(out, part);
 }
 

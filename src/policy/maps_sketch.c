@@ -94,7 +94,7 @@ bool mp_sketch_turn(const float *embedding, uint32_t semantic_dim, float *out)
 
 static uint32_t code_of(float coordinate)
 {
-    const float code = floorf(coordinate * CODE_STEPS) + CODES / 2;
+    const float code = floorf(coordinate * CODE_STEPS) + CODES / 2.0f;
     return code > 0 ? code < TOP_CODE ? (uint32_t)code : TOP_CODE : 0;
 }
 
@@ -159,7 +159,7 @@ float mp_sketch_score(const mp_maps *maps, const mp_maps_query *query, uint32_t 
 /* What a sketch's first coordinates say of its similarity, in 1/1024; 0 = the slot is not searched. */
 static uint16_t bucket_of(float estimate)
 {
-    const float bucket = (estimate + 1) * (BUCKETS / 2);
+    const float bucket = (estimate + 1) * (BUCKETS / 2.0f);
     return (uint16_t)(bucket > 1 ? bucket < BUCKETS - 1 ? bucket : BUCKETS - 1 : 1);
 }
 
