@@ -219,7 +219,7 @@ MOEPAGE_API moepage_status moepage_device_open(const char *name,
                                                const moepage_device_config *config,
                                                moepage_device **out);
 
-/* Closes a device. BUSY while a pool lives on it. NULL is a no-op. [set-up] */
+/* Closes a device. BUSY while a pool or a PagedTensor lives on it. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_device_close(moepage_device *device);
 
 /* Fills *info (its struct_size set by the caller). [any] */
@@ -278,11 +278,11 @@ typedef struct moepage_tensor_view {
 } moepage_tensor_view;
 
 /* Opens a Hugging Face checkpoint directory: config.json and one or many .safetensors files, with
- * or without an index. Files are mapped, not read. Recognised: qwen3_moe, qwen2_moe, mixtral,
- * olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. Or, where `path` is a file, a
- * .moepack (docs/format-moepack.md), of which everything but the experts is checked now and each
- * expert when it is first loaded. Errors name the file and the tensor or section: NOT_FOUND, IO,
- * FORMAT, UNSUPPORTED, VERSION for a pack of a newer major. [any] */
+ * or without an index. Files are mapped; of weights only routers are read now. Recognised:
+ * qwen3_moe, qwen2_moe, mixtral, olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. Or,
+ * where `path` is a file, a .moepack (docs/format-moepack.md), of which everything but the experts
+ * is checked now and each expert when it is first loaded. Errors name the file and the tensor or
+ * section: NOT_FOUND, IO, FORMAT, UNSUPPORTED, VERSION for a pack of a newer major. [any] */
 MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_model_config *config,
                                               moepage_model **out);
 
@@ -338,7 +338,7 @@ MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
                                                     const moepage_model_config *config,
                                                     moepage_model **out);
 
-/* Closes a model. BUSY while an expert pool uses it. NULL is a no-op. [set-up] */
+/* Closes a model. BUSY while an expert pool or a PagedTensor uses it. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_model_close(moepage_model *model);
 
 /* Fills *info. [any] */
@@ -499,7 +499,7 @@ typedef struct moepage_precision_config {
     uint32_t window_steps; /* versions change between steps, after every so many; 0 = 1 */
     double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
     double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
-    uint32_t transitions;  /* most on their way at once; 0 = 4 */
+    uint32_t transitions;  /* most on their way at once, up to 1024; 0 = 4 */
     uint32_t hotness;      /* MOEPAGE_HOTNESS_* */
 } moepage_precision_config;
 
@@ -640,8 +640,8 @@ MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
                                                      uint32_t n_devices, uint64_t *workspace_bytes,
                                                      uint64_t *arena_bytes);
 
-/* Destroys the pool; BUSY while a session uses it. Waits for copies under way. NULL is a no-op.
- * [set-up] */
+/* Destroys the pool; BUSY while a session or a controller uses it. Waits for copies under way. NULL is
+ * a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool);
 
 /* Fills *info; takes the pool's lock. [any] */
@@ -654,8 +654,8 @@ MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool,
 
 /* Loads an expert if it is absent and keeps it resident until unpinned; blocks for the load. Pins
  * count. BUDGET when the pin would leave fewer than top-k slots evictable in its scope, BUSY when
- * open plans hold them all. A pin during a step can make that step's route, next_group or ffn
- * BUSY. [any] */
+ * open plans hold them all, UNSUPPORTED with SERVE_VERSIONS. A pin during a step can make that
+ * step's route, next_group or ffn BUSY. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_pin(moepage_expert_pool *pool, uint32_t layer,
                                                    uint32_t expert);
 /* STATE when the expert has no pin. [any] */
@@ -735,7 +735,7 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   moepage_kv_pool **out);
 
 /* Destroys the pool and every sequence in it; the caller's kernels that use its blocks are done. BUSY
- * while a session uses it. NULL is a no-op. [set-up] */
+ * while a session or a controller uses it. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool);
 
 /* Fills *info. [any] */
@@ -756,8 +756,8 @@ MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq 
 MOEPAGE_API moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq,
                                              uint64_t n_tokens, void *stream);
 
-/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. [any], one call at a
- * time per sequence, as for all calls below that name one. */
+/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. ARGUMENT if there are
+ * fewer. [any], one call at a time per sequence, as for all calls below that name one. */
 MOEPAGE_API moepage_status moepage_kv_truncate(moepage_kv_pool *pool, moepage_seq seq,
                                                uint64_t n_tokens);
 
@@ -796,9 +796,10 @@ MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_
  * need more, or slots that MOEPAGE_SCOPE_LAYER cannot share out evenly; BUSY: a slot in the way is
  * pinned or in an open plan, open layers count on more slots than there would be, or live KV blocks
  * would have to be copied while a step of a session with that KV pool is open; UNSUPPORTED: an
- * expert pool over several devices. A refused move leaves the old split. `experts` or `kv` may be
- * NULL. Steps may be open, but what the caller itself reads of KV outside them is its own to keep
- * from changing (block tables may). [any], one call at a time */
+ * expert pool over several devices, or of two versions; ARGUMENT: no pool, or on different devices.
+ * A refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open, but what
+ * the caller itself reads of KV outside them is its own to keep from changing (block tables may).
+ * [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
@@ -838,14 +839,14 @@ typedef struct moepage_controller_config {
                                   burst had; 0 = what has been seen so far */
     uint32_t concurrency;    /* sequences served at once; 0 = 1 */
     uint32_t expert_percent; /* FIXED: 1..99 */
-    uint32_t decay_permille; /* MV_WSA: what a burst counts one burst later; 0 = 700 */
+    uint32_t decay_permille; /* MV_WSA: what a burst counts a burst later, up to 1000; 0 = 700 */
     uint32_t gate_permille;  /* MV_WSA: least predicted gain; 0 = 20 */
     uint32_t rate_permille;  /* MV_WSA: most of the experts' side moved at once; 0 = 250 */
     uint32_t dead_zone;      /* MV_WSA, DUAL_RESIZE: experts per layer, less is not moved; 0 = 1 */
     uint32_t
         headroom_permille;   /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100 */
-    uint32_t theta_permille; /* PLANNER: 0 = 900 */
-    uint32_t max_samples;    /* keys whose reuse is tracked, per stream; 0 = 16384 */
+    uint32_t theta_permille; /* PLANNER: at most 1000; 0 = 900 */
+    uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
     uint32_t reserved;
 } moepage_controller_config;
 
@@ -918,7 +919,7 @@ MOEPAGE_API moepage_status moepage_controller_tick(moepage_controller *controlle
 
 /* A host that keeps prefixes under names of its own, which outlive their sequences, says which it
  * used: `key` names one, of `tokens` tokens. Without this the KV sequences that steps name are
- * counted; from the first call on they are not. [any] */
+ * counted; from the first call on they are not. STATE without a KV pool. [any] */
 MOEPAGE_API moepage_status moepage_controller_kv_use(moepage_controller *controller, uint64_t key,
                                                      uint64_t tokens);
 
@@ -927,7 +928,7 @@ MOEPAGE_API moepage_status moepage_controller_get_info(moepage_controller *contr
                                                        moepage_controller_info *info);
 
 /* The predicted warm misses of one burst at each of `n` sizes: of experts (`kv` 0) at sizes[i] slots,
- * or of KV (`kv` 1) at sizes[i] blocks, in blocks. [any] */
+ * or of KV (`kv` 1) at sizes[i] blocks, in blocks; STATE without a KV pool. [any] */
 MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *controller, uint32_t kv,
                                                         const uint64_t *sizes, uint32_t n,
                                                         double *misses);
@@ -1243,11 +1244,11 @@ typedef struct moepage_plan {
 
 typedef struct moepage_ffn {
     uint32_t struct_size;
-    uint32_t dtype;    /* of x and y: F32, F16 or BF16 */
-    const void *x;     /* [n_tokens][hidden], rows x_stride elements apart */
-    void *y;           /* [n_tokens][hidden]; y = sum over k of weight_k * expert_k(x) */
-    uint64_t x_stride; /* in elements; 0 = hidden */
-    uint64_t y_stride;
+    uint32_t dtype;      /* of x and y: F32, F16 or BF16 */
+    const void *x;       /* [n_tokens][hidden], rows x_stride elements apart */
+    void *y;             /* [n_tokens][hidden]; y = sum over k of weight_k * expert_k(x) */
+    uint64_t x_stride;   /* in elements; 0 = hidden */
+    uint64_t y_stride;   /* in elements; 0 = hidden */
     uint32_t accumulate; /* 1: add to what y holds */
     uint32_t reserved;
     void *stream; /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to
@@ -1303,19 +1304,22 @@ MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
                                                      uint64_t *bytes);
 
 /* Creates a session over an expert pool and, unless NULL, a KV pool. Its scratch comes out of the
- * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With
- * n sessions on a pool each may hold 1/n of its slots in open plans; BUDGET when that would be
- * less than one. ARGUMENT for a config that contradicts itself, the model or the predictor;
- * UNSUPPORTED for what the pool or its devices cannot do (misses, versions, streaming). [set-up] */
+ * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With n
+ * sessions on a pool, at most 64, each may hold 1/n of its slots in open plans; BUDGET when that
+ * would be less than one, BUSY for the 65th. ARGUMENT for a config that contradicts itself, the
+ * model or the predictor; UNSUPPORTED for what the pool or its devices cannot do (misses, versions,
+ * streaming). [set-up] */
 MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                                   const moepage_session_config *config,
                                                   moepage_session **out);
 
-/* Destroys a session; an open step is cancelled, and what that refuses refuses this. BUSY while a
- * device-driven path (moepage_cuda.h) has it. NULL is a no-op. [one] */
+/* Destroys a session; an open step is cancelled, and what that refuses refuses this; it waits for
+ * the kernels that were submitted. BUSY while a device-driven path (moepage_cuda.h) has it. NULL is
+ * a no-op. [one] */
 MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
 
-/* Opens a step. STATE if one is open. [one] */
+/* Opens a step. STATE if one is open, or while a device-driven path has the session; HANDLE for a
+ * sequence that does not live (one that is swapped out does). [one] */
 MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
                                                  const moepage_step *step);
 
@@ -1372,7 +1376,8 @@ MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session
  * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
  * together, as far as the session's share of the slots goes round: a layer that takes several
  * groups uses all of it. BUSY: no slot can be had, because all are pinned, in open plans, or held
- * by plans whose loads failed. [one] */
+ * by plans whose loads failed. STATE: no step is open, the layer is, or 4 others are. With a plan also
+ * a failed load's own: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
 MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
                                                  const moepage_routing *routing,
                                                  moepage_plan *plan);
@@ -1399,7 +1404,8 @@ MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
                                                moepage_session_stats *stats);
 
 /* Drops an open step after an error in the host's own code: retires every open layer. STATE, and it
- * stays open, while the stream of an open plan is being captured into a graph. [one] */
+ * stays open, while the stream of an open plan is being captured into a graph. OK where none is open.
+ * [one] */
 MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
 
 /* Sums over all ended or cancelled steps. [one] */

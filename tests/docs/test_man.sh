@@ -128,9 +128,9 @@ overview() {
 check "moepage(7) names every function and every status" overview
 
 no_comment() {
-    mkdir -p "$work/bad" && sed 's|^/\* Opens a step\. .*\*/$||' include/moepage.h >"$work/bad/moepage.h"
+    mkdir -p "$work/bad" && sed 's|^/\* Closes a device\. .*\*/$||' include/moepage.h >"$work/bad/moepage.h"
     ! docs/man/man.sh "$work/none" "$work/bad/moepage.h" 2>"$work/complaint" &&
-        grep -q 'moepage_session_begin has no comment' "$work/complaint"
+        grep -q 'moepage_device_close has no comment' "$work/complaint"
 }
 check "a function without a comment is refused" no_comment
 
