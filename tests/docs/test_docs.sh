@@ -57,6 +57,50 @@ named_files() {
 }
 check "every document that a header names exists" named_files
 
+# Names that the code has, but for the headers of earlier versions.
+grep -rIohwE '(moepage|MOEPAGE)_[A-Za-z0-9_]+' --exclude='*.md' --exclude-dir=old \
+    include src cuda examples tests lib Makefile | sort -u >"$work/known"
+names_exist() { # moepage_kv_fork2 is abi.md's example of a name to come; MOEPAGE_FORM_* is a family
+    documents | xargs grep -ohwE '(moepage|MOEPAGE)_[A-Za-z0-9_]+' | grep -vx moepage_kv_fork2 |
+        sort -u >"$work/named"
+    [ "$(wc -l <"$work/named")" -gt 200 ] || { echo "only $(wc -l <"$work/named") names"; return 1; }
+    comm -23 "$work/named" "$work/known" | while read -r name; do
+        case $name in *_) grep -q "^$name" "$work/known" && continue ;; esac
+        echo "no such name: $name in $(documents | xargs grep -lw "$name" | tr '\n' ' ')"
+    done | grep . && return 1
+    return 0
+}
+check "every function, type and constant that a document names is there" names_exist
+
+fields_exist() {
+    sed -n 's/^struct \([a-z0-9_]*\) .*/\1/p' lib/abi/structs.txt >"$work/structs"
+    sed -n 's/^field \([a-z0-9_.]*\) .*/\1/p' lib/abi/structs.txt | sort -u >"$work/fields"
+    documents | xargs grep -ohE 'moepage_[a-z0-9_]+\.[a-z0-9_]+' | sort -u | while read -r field; do
+        ! grep -qx "${field%.*}" "$work/structs" || echo "$field"
+    done >"$work/named"
+    [ "$(wc -l <"$work/named")" -gt 10 ] || { echo "only $(wc -l <"$work/named") fields"; return 1; }
+    comm -23 "$work/named" "$work/fields" | sed 's/^/no such field: /' | grep . && return 1
+    return 0
+}
+check "every field that a document names is in its struct" fields_exist
+
+# Paths from the root or from a folder below it, `*` included; of tests also by their name alone. What
+# has a <part> in it is a pattern, and what is built need not be there.
+files_exist() {
+    find . -type f -not -path './build*' -not -path './.git/*' | sed 's|^\./||' >"$work/files"
+    documents | xargs sed 's|build/[^ `]*||g' >"$work/text"
+    grep -ohE '(src|cuda|tests|examples|include)/[A-Za-z0-9_./*<-]*[A-Za-z0-9>]' "$work/text" |
+        grep -v '[<>]' | sort -u >"$work/named"
+    grep -ohwE 'test_[a-z0-9_]+[a-z0-9]' "$work/text" | sort -u >>"$work/named"
+    [ "$(wc -l <"$work/named")" -gt 100 ] || { echo "only $(wc -l <"$work/named") paths"; return 1; }
+    while read -r path; do
+        pattern=$(echo "$path" | sed -e 's/\./\\./g' -e 's/\*/[^\/]*/g')
+        grep -qE "(^|/)$pattern(\$|/|\.)" "$work/files" || echo "no such file: $path"
+    done <"$work/named" | grep . && return 1
+    return 0
+}
+check "every file that a document names is there" files_exist
+
 no_placeholders() { ! documents | xargs grep -nwE 'FIGURES|TODO|FIXME'; }
 check "no document has a placeholder left" no_placeholders
 
