@@ -35,7 +35,7 @@ const char *options_usage(void)
            "  --io-threads N        that read the model's file (default 4)\n"
            "  --policy NAME         which expert to evict: lru, lfu, lfu-aged, sieve, s3fifo, "
            "lirs,\n"
-           "                        cycle (default lru)\n"
+           "                        finemoe or cycle (default lru)\n"
            "  --prefetch on|off|NAME  load likely experts ahead (default off); NAME is a "
            "predictor:\n"
            "                        previous, hit-count, gate, coactivation or maps\n"
