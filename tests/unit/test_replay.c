@@ -169,7 +169,7 @@ static void test_replay_counts_what_the_definitions_say_of_a_real_trace(void **s
 {
     (void)state;
     static const uint64_t capacities[] = {96, 192, 384, 576};
-    sim_trace *trace = excerpt(getenv("MP_TEST_LONG") ? 6026 : slow_here() ? 60 : 250);
+    sim_trace *trace = excerpt(getenv("MP_TEST_LONG") ? 6026 : slow_here() ? 30 : 250);
     compare(trace, capacities, 4);
     close_trace(trace);
 }
@@ -178,7 +178,7 @@ static void test_replay_counts_what_the_definitions_say_of_any_trace(void **stat
 {
     (void)state;
     static const uint32_t shapes[][3] = {{1, 1, 1}, {1, 7, 2}, {3, 8, 2}, {4, 16, 4}, {2, 40, 8}};
-    uint32_t rounds = getenv("MP_TEST_LONG") ? 50 : 3;
+    uint32_t rounds = getenv("MP_TEST_LONG") ? 50 : slow_here() ? 1 : 3;
     for (uint32_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             random_state = seed = 1000 * round + i;
