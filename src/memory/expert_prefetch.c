@@ -468,8 +468,8 @@ uint32_t mp_prefetcher_bring(mp_shard *shard, uint32_t key)
     shard->slots[index].prefetched = false; /* it is no guess */
     shard->slots[index].used = true;
     activate(&shard->prefetcher, index);
-    mp_pool_begin_load(shard, index,
-                       MP_PIPE_PREFETCH); /* another may be brought before it is staged */
+    /* Now, for another may be brought before this one is staged. */
+    mp_pool_begin_load(shard, index, MP_PIPE_PREFETCH);
     wake(&shard->prefetcher);
     return index;
 }

@@ -104,9 +104,7 @@ class State:
         try:
             make(*arguments, ctypes.byref(out))
         except BaseException:
-            if out.value:  # it is written on success only
-                with contextlib.suppress(errors.Error):
-                    self.destroy(out.value)
+            _undo(out, self.destroy)
             self._forget()
             raise
         self.raw = out.value
@@ -341,11 +339,16 @@ def created(make: Callable[..., Any], destroy: Callable[[int], Any], *arguments:
     try:
         make(*arguments, ctypes.byref(out))
     except BaseException:
-        if out.value:  # it is written on success only
-            with contextlib.suppress(errors.Error):
-                destroy(out.value)
+        _undo(out, destroy)
         raise
     return out.value
+
+
+def _undo(out: Any, destroy: Callable[[int], Any]) -> None:
+    """Destroys what a call created that was then interrupted."""
+    if out.value:  # it is written on success only
+        with contextlib.suppress(errors.Error):
+            destroy(out.value)
 
 
 def refuse_open_steps(*states: State) -> None:
