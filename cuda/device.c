@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "arena.h"
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/thread.h"
 #include "fast.h"
 #include "poller.h"
 #include "stream.h"
+#include "vmm.h"
 
 #define OLDEST_COMPUTE_MAJOR 8 /* BF16 matrix products and asynchronous copies to shared memory */
 

@@ -24,8 +24,8 @@
 
 #include "blas.h"
 #include "device/cuda_ext.h"
-#include "device/device.h"
 #include "device/executor.h"
+#include "device/seam.h"
 #include "driver.h"
 #include "kernels.h"
 #include "ranges.h"

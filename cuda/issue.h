@@ -40,9 +40,9 @@
 
 #include <pthread.h>
 
-#include "arena.h"
 #include "device/worker.h"
 #include "tables.h"
+#include "vmm.h"
 
 #define MP_CUDA_QUEUE 1024u     /* entries of a stream; a submitter of more waits for room */
 #define MP_CUDA_EVENTS 32u      /* of a stream: later ones take the place of the oldest */

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "arena.h"
 #include "base/status.h"
 #include "device/host_memory.h"
+#include "vmm.h"
 
 #define MAX_NODE 63 /* as many as host_memory.c can bind to */
 

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "arena.h"
+#include "vmm.h"
 
 /* Of each table in the ring: what the widest loads of kernels want, and a cache line of its own. */
 #define ALIGN 64u

@@ -3,7 +3,7 @@
 #ifndef SIM_CONFIGURE_H
 #define SIM_CONFIGURE_H
 
-#include "control/split.h"
+#include "control/split_choice.h"
 #include "sim/serve.h"
 
 /* Sets what is the same in all splits of a study: the KV granule. */

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "arena/home.h"
 #include "common/fail.h"
-#include "memory/home.h"
 
 #define PREFIX "sim:"
 

@@ -10,7 +10,7 @@
 #ifndef MP_CONTROL_MVWSA_H
 #define MP_CONTROL_MVWSA_H
 
-#include "control/split.h"
+#include "control/split_choice.h"
 
 typedef struct mp_mvwsa_config {
     double decay;        /* lambda: what a burst's counts are worth one burst later, 0..1 */

@@ -7,7 +7,7 @@
 #ifndef MP_DEVICE_CUDA_EXT_H
 #define MP_DEVICE_CUDA_EXT_H
 
-#include "device/device.h"
+#include "device/seam.h"
 #include "moepage_cuda.h"
 
 /* Kernels that callers launch themselves; `args` is the public struct of the same name. */

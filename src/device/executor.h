@@ -13,8 +13,8 @@
 #define MP_DEVICE_EXECUTOR_H
 
 #include "codec/exph.h"
-#include "device/device.h"
 #include "device/host_kernels.h"
+#include "device/seam.h"
 #include "device/team.h"
 
 typedef struct mp_executor mp_executor;

@@ -2,7 +2,7 @@
 #ifndef MP_DEVICE_HOST_H
 #define MP_DEVICE_HOST_H
 
-#include "device/device.h"
+#include "device/seam.h"
 
 /* Opens the host device. `config` has been validated. ARGUMENT for more than 1024 threads
  * or 64 for I/O, NO_MEMORY. */

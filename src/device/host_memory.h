@@ -3,8 +3,8 @@
 #ifndef MP_DEVICE_HOST_MEMORY_H
 #define MP_DEVICE_HOST_MEMORY_H
 
-#include "device/device.h"
 #include "device/executor.h"
+#include "device/seam.h"
 
 /* Pages of a mapping that are not present yet. */
 typedef struct mp_pages {

@@ -8,7 +8,7 @@
 
 #include <stdarg.h>
 
-#include "device/device.h"
+#include "device/seam.h"
 
 #define MP_MODULE_VERSION 1u
 #define MP_MODULE_QUOTE(x) #x

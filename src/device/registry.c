@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "device/device.h"
 #include "device/host.h"
 #include "device/module.h"
+#include "device/seam.h"
 #include "device/sim.h"
 
 /* `which` is what follows the colon, NULL without one. */

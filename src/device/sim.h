@@ -21,7 +21,7 @@
 #ifndef MP_DEVICE_SIM_H
 #define MP_DEVICE_SIM_H
 
-#include "device/device.h"
+#include "device/seam.h"
 
 /* A machine, as its file says; docs/format-machine.md. */
 typedef struct mp_sim_profile {

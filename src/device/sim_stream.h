@@ -10,7 +10,7 @@
 #ifndef MP_DEVICE_SIM_STREAM_H
 #define MP_DEVICE_SIM_STREAM_H
 
-#include "device/device.h"
+#include "device/seam.h"
 #include "device/worker.h"
 
 typedef enum mp_sim_unit_kind {

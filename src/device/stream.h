@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "device/device.h"
+#include "device/seam.h"
 #include "device/team.h"
 #include "device/worker.h"
 

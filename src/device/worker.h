@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "device/device.h"
+#include "device/seam.h"
 
 typedef struct mp_task_list {
     mp_task *first, *last;

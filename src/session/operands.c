@@ -3,8 +3,8 @@
 
 #include <stddef.h>
 
+#include "ahead/versions.h"
 #include "base/status.h"
-#include "memory/expert_versions.h"
 
 /* The operands, in a layout and in a launch. */
 static const struct {

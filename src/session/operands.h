@@ -5,7 +5,7 @@
 #define MP_SESSION_OPERANDS_H
 
 #include "device/kernels.h"
-#include "memory/expert_pool.h"
+#include "pool/expert_pool.h"
 
 #define MP_OPERANDS 9 /* pointers of an mp_ffn_expert */
 

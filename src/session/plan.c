@@ -1,8 +1,8 @@
 /* Holding a group's experts, and describing them to callers with kernels of their own. */
 #include "base/config.h"
 #include "base/status.h"
-#include "memory/expert_lying.h"
-#include "session/precision.h"
+#include "features/precision.h"
+#include "pool/in_place.h"
 #include "session/session.h"
 
 /* ---- holding ---- */

@@ -2,9 +2,9 @@
  * residency it takes no lock, allocates nothing and makes no system call. */
 #include "base/config.h"
 #include "base/status.h"
-#include "session/precision.h"
-#include "session/predicting.h"
-#include "session/remapping.h"
+#include "features/precision.h"
+#include "features/predicting.h"
+#include "features/remapping.h"
 #include "session/session.h"
 
 static moepage_status check_routing(struct moepage_session *session, uint32_t layer,

@@ -6,10 +6,10 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda_ext.h"
+#include "features/precision.h"
+#include "features/predicting.h"
+#include "features/remapping.h"
 #include "kernels/fast_args.h"
-#include "session/precision.h"
-#include "session/predicting.h"
-#include "session/remapping.h"
 
 #define DEFAULT_MAX_TOKENS 256
 

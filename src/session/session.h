@@ -11,11 +11,11 @@
 #define MP_SESSION_SESSION_H
 
 #include "control/regime.h"
-#include "memory/expert_pool.h"
-#include "memory/kv_pool.h"
+#include "kv/kv_pool.h"
 #include "policy/previous.h"
+#include "pool/expert_pool.h"
 #include "session/operands.h"
-#include "session/trace.h"
+#include "trace/trace.h"
 
 #define MP_MAX_FLIGHTS 4
 

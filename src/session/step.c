@@ -1,8 +1,8 @@
 /* Opening and closing steps and layers, hints, and the time they took. */
 #include "base/config.h"
 #include "base/status.h"
-#include "session/precision.h"
-#include "session/predicting.h"
+#include "features/precision.h"
+#include "features/predicting.h"
 #include "session/session.h"
 
 #include <string.h>

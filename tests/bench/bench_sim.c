@@ -12,8 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "arena/home.h"
 #include "device/sim.h"
-#include "memory/home.h"
 #include "model/phantom.h"
 #include "moepage.h"
 

@@ -5,7 +5,7 @@
 #ifndef MP_TESTS_CONFORMANCE_H
 #define MP_TESTS_CONFORMANCE_H
 
-#include "device/device.h"
+#include "device/seam.h"
 
 typedef struct conformance_subject {
     const char *name;

@@ -16,7 +16,7 @@
 #include "common/attention.h"
 #include "common/generate.h"
 #include "common/weights.h"
-#include "memory/split.h"
+#include "split/split.h"
 
 #define TINY "examples/models/tiny-qwen3moe"
 #define ACTORS 2

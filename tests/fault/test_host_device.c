@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "device/device.h"
+#include "device/seam.h"
 #include "device/thread.h"
 
 #ifndef MADV_POPULATE_WRITE

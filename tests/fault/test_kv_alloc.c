@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "fake_device.h"
+#include "kv/kv_pool.h"
 #include "kv_tokens.h"
-#include "memory/kv_pool.h"
 
 static uint64_t fail_alloc_in; /* as in fake_faults */
 static bool alloc_persistent;

@@ -13,8 +13,8 @@
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
+#include "features/shared_predictor.h"
 #include "predict_model.h"
-#include "session/predictor.h"
 
 static predict_model made;
 

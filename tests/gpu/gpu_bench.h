@@ -11,9 +11,9 @@
 
 #include <stdio.h>
 
+#include "arena/home.h"
 #include "cuda_more.h"
 #include "device.h"
-#include "memory/home.h"
 
 typedef struct gpu_bench {
     const char *name, *device_name, *out_folder, *traces;

@@ -10,11 +10,11 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "arena/home.h"
 #include "bank_model.h"
 #include "device.h"
 #include "device_rig.h"
 #include "kernels/fast_args.h"
-#include "memory/home.h"
 
 #define EXPERTS 4
 #define TOP_K 2

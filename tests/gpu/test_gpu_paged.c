@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
+#include "arena/home.h"
 #include "bank_model.h"
 #include "device.h"
 #include "device_rig.h"
-#include "memory/home.h"
 
 #define ROUNDS 3
 

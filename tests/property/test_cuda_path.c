@@ -14,9 +14,9 @@
 
 #include "device_rig.h"
 #include "graph_rig.h"
-#include "memory/split.h"
 #include "path_rig.h"
 #include "sim_cuda.h"
+#include "split/split.h"
 
 static uint32_t rounds(void)
 {

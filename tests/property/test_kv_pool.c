@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "fake_device.h"
+#include "kv/kv_pool.h"
 #include "kv_tokens.h"
-#include "memory/kv_pool.h"
 
 enum { MAX_SEQUENCES = 24, MAX_TOKENS = 400, STALE = 8 };
 

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena/home.h"
 #include "late_device.h"
 #include "machine_rig.h"
-#include "memory/expert_pool.h"
-#include "memory/home.h"
 #include "model/phantom.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define LAYERS 2

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
+#include "features/predicting_inside.h"
 #include "pool_rig.h"
-#include "session/predicting_inside.h"
 
 enum { LAYERS = 4, EXPERTS = 12, HIDDEN = 8, TOKENS = 6, THREADS = 4, NONE = EXPERTS };
 

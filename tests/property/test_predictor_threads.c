@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
+#include "features/shared_predictor.h"
 #include "moe_maker.h"
 #include "policy/predictors.h"
-#include "session/predictor.h"
 
 enum { THREADS = 3, PASSES = 500 };
 

@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "kv_tokens.h"
-#include "memory/split.h"
 #include "policy/policy.h"
 #include "pool_rig.h"
+#include "split/split.h"
 
 #define LAYERS 3
 #define EXPERTS 8

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "device_rig.h"
-#include "memory/expert_pool.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 #include "session/session.h"
 

@@ -18,7 +18,7 @@
 #include <zstd.h>
 
 #include "moepage.h"
-#include "session/trace.h"
+#include "trace/trace.h"
 
 static char directory[256], path[300]; /* for a file that the writer makes */
 static int image;                      /* a file in memory: damaged files are many */

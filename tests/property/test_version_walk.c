@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/expert_versions.h"
+#include "ahead/versions.h"
 #include "pack_maker.h"
 #include "session/session.h"
 #include "versions_rig.h"

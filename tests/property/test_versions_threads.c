@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "memory/expert_versions.h"
+#include "ahead/versions.h"
 #include "versions_rig.h"
 
 #define THREADS 3

@@ -6,7 +6,7 @@
 #define COLD_RIG_H
 
 #include "bank_model.h"
-#include "memory/host_tier.h"
+#include "transfer/host_tier.h"
 
 #define COLD_RIG_LAYERS 3
 #define COLD_RIG_EXPERTS 5

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
+#include "arena/home.h"
 #include "device.h"
-#include "memory/home.h"
 #include "sim_cuda.h"
 
 static uint32_t n_simulated; /* devices open over the simulated driver */

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 
 /* Countdowns: 0 = never, 1 = the next one fails, and every later one while `persistent`. A failed
  * transfer has moved half of its bytes. */

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 #include "numbers.h"
 
 #define HEAP_BYTES (128 << 20)

@@ -9,7 +9,7 @@
 #include <semaphore.h>
 #include <stdint.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 
 /* Opens a home over the host device; one at a time. `settles`: loads have fills, so that settling
  * waits for them; else it returns at once. */

@@ -7,8 +7,8 @@
 #include "kv_tokens.h"
 #include "live_world.h"
 #include "loose_device.h"
-#include "memory/split.h"
 #include "pool_rig.h"
+#include "split/split.h"
 
 #define MAX_SESSIONS 3
 #define MAX_FLIGHTS 2

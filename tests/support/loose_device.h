@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 
 typedef struct loose_stream loose_stream;
 

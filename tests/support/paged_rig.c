@@ -15,7 +15,7 @@
 
 #include "device.h"
 #include "device_rig.h"
-#include "memory/paged.h"
+#include "paged/paged.h"
 #include "sim_cuda.h"
 
 #define WORKSPACE_BYTES (1u << 20)

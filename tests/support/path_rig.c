@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include "arena/home.h"
 #include "device.h"
 #include "device_rig.h"
-#include "memory/home.h"
 
 #define IDS_BYTES (PATH_LAYERS * PATH_ROWS * sizeof(int32_t))
 #define X_BYTES (PATH_Y * sizeof(float))

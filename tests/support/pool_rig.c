@@ -12,8 +12,8 @@
 
 #include "codec/exph.h"
 #include "device_rig.h"
-#include "memory/expert_pool.h"
 #include "policy/ring.h"
+#include "pool/expert_pool.h"
 
 #define WORKSPACE_BYTES (4u << 20)
 #define MAX_ROUTED 64

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 
 void stack_must(moepage_status status, const char *call)
 {

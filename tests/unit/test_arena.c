@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "memory/arena.h"
+#include "arena/arena.h"
 
 typedef struct fixture {
     unsigned char memory[1000];

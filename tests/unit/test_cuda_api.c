@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena/home.h"
 #include "device.h"
 #include "device_rig.h"
 #include "gpu_reach.h"
 #include "graph_rig.h"
-#include "memory/home.h"
 #include "moepage_cuda.h"
 #include "naive_router.h"
 #include "numbers.h"

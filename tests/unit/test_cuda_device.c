@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "arena.h"
 #include "base/status.h"
 #include "device.h"
 #include "sim_cuda.h"
+#include "vmm.h"
 
 #define MIB (1ull << 20)
 

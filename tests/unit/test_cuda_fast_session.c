@@ -10,10 +10,10 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "arena/home.h"
 #include "device.h"
 #include "device_rig.h"
 #include "kernels/fast_args.h"
-#include "memory/home.h"
 #include "numbers.h"
 #include "pool_rig.h"
 #include "sim_blas.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "device_rig.h"
-#include "memory/kv_pool.h"
+#include "kv/kv_pool.h"
 #include "sim_cuda.h"
 
 enum { LAYERS = 2, TOKEN_BYTES = 64, BLOCK_TOKENS = 4, BLOCKS = 8 };

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "arena/home.h"
 #include "device.h"
 #include "device_rig.h"
-#include "memory/home.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
 

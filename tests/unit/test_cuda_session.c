@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
+#include "arena/home.h"
 #include "device.h"
 #include "device_rig.h"
 #include "issue.h"
-#include "memory/expert_pool.h"
-#include "memory/home.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
 

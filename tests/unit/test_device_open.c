@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 
 #define MIB (1ull << 20)
 

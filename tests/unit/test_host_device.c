@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "device/device.h"
+#include "device/seam.h"
 #include "device/worker.h"
 
 static mp_device *open_logged(uint32_t threads, moepage_log_fn log, void *user)

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "device/device.h"
+#include "device/seam.h"
 
 #define MIB (1u << 20)
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "memory/kv_blocks.h"
+#include "kv/kv_blocks.h"
 
 static uint64_t random_state;
 

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
+#include "kv/kv_pool.h"
 #include "kv_fixture.h"
-#include "memory/kv_pool.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

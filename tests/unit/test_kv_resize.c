@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
+#include "kv/kv_pool.h"
 #include "kv_fixture.h"
-#include "memory/kv_pool.h"
 
 static void test_kv_resize_of_a_half_empty_pool_moves_no_block(void **state)
 {

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "memory/kv_shape.h"
+#include "kv/kv_shape.h"
 
 #define MIB (1ull << 20)
 #define COUNT(array) (sizeof(array) / sizeof *(array))

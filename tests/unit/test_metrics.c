@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "metrics/metrics.h"
 #include "moepage_cuda.h"
 #include "prom_text.h"
-#include "session/metrics.h"
 
 typedef struct all {
     moepage_device_info device;

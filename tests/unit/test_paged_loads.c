@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "memory/paged.h"
+#include "paged/paged.h"
 #include "paged_case.h"
 
 /* ---- holding a device up ---- */

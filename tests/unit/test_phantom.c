@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "arena/home.h"
 #include "machine_rig.h"
-#include "memory/home.h"
 #include "model/phantom.h"
 
 static mp_phantom_shape small_shape(void)

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "bank_model.h"
-#include "control/precision.h"
+#include "control/hotness.h"
 
 #define MOST 24u
 

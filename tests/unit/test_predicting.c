@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
+#include "features/predicting_inside.h"
 #include "pool_rig.h"
-#include "session/predicting_inside.h"
 
 #define LAYERS 4
 #define EXPERTS 12

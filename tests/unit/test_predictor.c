@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #include "bank_model.h"
+#include "features/shared_predictor.h"
 #include "numbers.h"
 #include "predict_model.h"
-#include "session/predictor.h"
 
 static predict_model made;
 

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "memory/expert_pool.h"
 #include "policy/remap.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define LAYERS 2

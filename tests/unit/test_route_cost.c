@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-#include "memory/expert_pool.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #if defined(__has_feature)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "memory/expert_pool.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define LAYERS 6

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "arena/home.h"
 #include "bank_model.h"
-#include "memory/home.h"
 #include "stack_rig.h"
 
 /* ---- times by hand ---- */

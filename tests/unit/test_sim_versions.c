@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 #include "stack_rig.h"
 
 #define EXPERTS 16u

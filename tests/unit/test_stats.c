@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "memory/home.h"
+#include "arena/home.h"
 #include "pool_rig.h"
 #include "stack_rig.h"
 

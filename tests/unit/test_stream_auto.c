@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "fake_device.h"
-#include "memory/expert_pool.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define MAX_EXPERTS 32

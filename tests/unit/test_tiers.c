@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "control/placement.h"
-#include "memory/expert_pool.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define LAYERS 3

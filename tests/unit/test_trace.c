@@ -20,7 +20,7 @@
 
 #include "base/status.h"
 #include "moepage.h"
-#include "session/trace.h"
+#include "trace/trace.h"
 
 static char directory[256], path[300];
 

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "moepage.h"
-#include "session/trace.h"
 #include "sim/trace.h"
+#include "trace/trace.h"
 
 enum { LAYERS = 3, EXPERTS = 7, TOP_K = 2, WIDTH = LAYERS * TOP_K };
 #define SHAPE ((sim_trace_shape){LAYERS, EXPERTS, TOP_K})

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "memory/expert_versions.h"
+#include "ahead/versions.h"
 #include "session/session.h"
 #include "versions_rig.h"
 

@@ -1,0 +1,78 @@
+/* Entry points of controllers: arguments are checked here. */
+#include "controllers/controller.h"
+
+#include "base/config.h"
+#include "base/status.h"
+
+moepage_status moepage_controller_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
+                                         const moepage_controller_config *config,
+                                         moepage_controller **out)
+{
+    moepage_controller_config own;
+    moepage_status status = mp_handle_check(experts, MP_KIND_EXPERTS);
+    if (!status && kv)
+        status = mp_handle_check(kv, MP_KIND_KV);
+    if (!status && !out)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
+    if (!status)
+        status = MP_CONFIG_READ(own, config);
+    return status ? status : mp_controller_create(experts, kv, &own, out);
+}
+
+moepage_status moepage_controller_destroy(moepage_controller *controller)
+{
+    if (!controller)
+        return MOEPAGE_OK;
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (!status)
+        mp_controller_destroy(controller);
+    return status;
+}
+
+moepage_status moepage_controller_tick(moepage_controller *controller, void *stream,
+                                       moepage_controller_report *report)
+{
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (!status && report)
+        status = MP_CONFIG_CHECK(report);
+    return status ? status : mp_controller_tick(controller, stream, report);
+}
+
+moepage_status moepage_controller_kv_use(moepage_controller *controller, uint64_t key,
+                                         uint64_t tokens)
+{
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (!status && !controller->kv)
+        status = mp_fail(MOEPAGE_E_STATE, "the controller watches no KV pool");
+    if (!status)
+        mp_controller_kv_use(controller, key, tokens);
+    return status;
+}
+
+moepage_status moepage_controller_get_info(moepage_controller *controller,
+                                           moepage_controller_info *info)
+{
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (status)
+        return status;
+    moepage_controller_info own;
+    mp_controller_info(controller, &own);
+    return MP_CONFIG_WRITE(info, own);
+}
+
+moepage_status moepage_controller_get_curve(moepage_controller *controller, uint32_t kv,
+                                            const uint64_t *sizes, uint32_t n, double *misses)
+{
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (!status && kv > 1)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "kv is %u, it must be 0 or 1", kv);
+    if (!status && n && (!sizes || !misses))
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "sizes or misses is NULL for %u sizes", n);
+    if (!status && kv && !controller->kv)
+        status = mp_fail(MOEPAGE_E_STATE, "the controller watches no KV pool");
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < n; i++)
+        misses[i] = mp_controller_misses(controller, kv != 0, sizes[i]);
+    return MOEPAGE_OK;
+}

@@ -1,0 +1,204 @@
+/* Entry points of KV pools: arguments are checked here, the pool's lock is taken here. */
+#include <stddef.h>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "kv/kv_pool.h"
+
+#define DEFAULT_BLOCK_TOKENS 16u
+#define DEFAULT_SEQUENCES 4096u
+#define MAX_SEQUENCES (MP_KV_INDEX_MASK - 1u)
+
+/* The info as it was first published ends before this. */
+#define INFO_MIN_BYTES offsetof(moepage_kv_pool_info, refused)
+
+static moepage_status check_arguments(const moepage_kv_pool *pool, const void *pointer,
+                                      const char *name)
+{
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    if (status)
+        return status;
+    return pointer ? MOEPAGE_OK : mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name);
+}
+
+/* A pool that is alive, locked; every success is followed by leave(). */
+static moepage_status enter(moepage_kv_pool *pool)
+{
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    if (!status)
+        pthread_mutex_lock(&pool->lock);
+    return status;
+}
+
+static moepage_status leave(moepage_kv_pool *pool, moepage_status status)
+{
+    pool->counters.refused += status == MOEPAGE_E_WOULD_NOT_FIT;
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+static moepage_status check_config(moepage_kv_pool_config *config)
+{
+    if (!config->layers || !config->bytes_per_token)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s: say how many bytes one token takes in each layer",
+                       config->layers ? "bytes_per_token is NULL" : "layers is 0");
+    if (config->max_sequences > MAX_SEQUENCES)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "max_sequences is %llu, the most is %u",
+                       (unsigned long long)config->max_sequences, MAX_SEQUENCES);
+    if (!config->block_tokens)
+        config->block_tokens = DEFAULT_BLOCK_TOKENS;
+    if (!config->max_sequences)
+        config->max_sequences = DEFAULT_SEQUENCES;
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_kv_pool_create(moepage_device *device, const moepage_kv_pool_config *config,
+                                      moepage_kv_pool **out)
+{
+    moepage_kv_pool_config own;
+    moepage_status status = mp_handle_check(device, MP_KIND_DEVICE);
+    if (status)
+        return status;
+    if (!out)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
+    status = MP_CONFIG_READ(own, config);
+    if (!status)
+        status = check_config(&own);
+    if (status)
+        return status;
+    return mp_kv_pool_create(device, &own, out);
+}
+
+moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool)
+{
+    if (!pool)
+        return MOEPAGE_OK;
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    if (status)
+        return status;
+    uint32_t users = atomic_load(&pool->users);
+    if (users)
+        return mp_fail(MOEPAGE_E_BUSY, "%u session%s still use%s the KV pool: destroy %s first",
+                       users, users == 1 ? "" : "s", users == 1 ? "s" : "",
+                       users == 1 ? "it" : "them");
+    if (pool->watch)
+        return mp_fail(MOEPAGE_E_BUSY, "a controller watches the KV pool: destroy it first");
+    mp_kv_pool_destroy(pool);
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_kv_pool_get_info(moepage_kv_pool *pool, moepage_kv_pool_info *info)
+{
+    moepage_kv_pool_info own;
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    mp_kv_pool_info(pool, &own);
+    leave(pool, status);
+    return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
+}
+
+moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,
+                                         moepage_kv_layer_view *view)
+{
+    moepage_kv_layer_view own;
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    if (status)
+        return status;
+    if (layer >= pool->shape.layers)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the pool has layers 0..%u", layer,
+                       pool->shape.layers - 1);
+    mp_kv_pool_layer(pool, layer, &own);
+    return MP_CONFIG_WRITE(view, own);
+}
+
+moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out)
+{
+    moepage_status status = check_arguments(pool, out, "out");
+    if (!status)
+        status = enter(pool);
+    if (status)
+        return status;
+    return leave(pool, mp_kv_sequence_create(pool, out));
+}
+
+moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq, uint64_t n_tokens,
+                                 void *stream)
+{
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    pool->native = stream;
+    return leave(pool, mp_kv_sequence_append(pool, seq, n_tokens));
+}
+
+moepage_status moepage_kv_truncate(moepage_kv_pool *pool, moepage_seq seq, uint64_t n_tokens)
+{
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    return leave(pool, mp_kv_sequence_truncate(pool, seq, n_tokens));
+}
+
+moepage_status moepage_kv_fork(moepage_kv_pool *pool, moepage_seq parent, moepage_seq *out)
+{
+    moepage_status status = check_arguments(pool, out, "out");
+    if (!status)
+        status = enter(pool);
+    if (status)
+        return status;
+    return leave(pool, mp_kv_sequence_fork(pool, parent, out));
+}
+
+moepage_status moepage_kv_free(moepage_kv_pool *pool, moepage_seq seq)
+{
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    return leave(pool, mp_kv_sequence_free(pool, seq));
+}
+
+moepage_status moepage_kv_swap_out(moepage_kv_pool *pool, moepage_seq seq, void *stream)
+{
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    pool->native = stream;
+    return leave(pool, mp_kv_swap_out(pool, seq));
+}
+
+moepage_status moepage_kv_swap_in(moepage_kv_pool *pool, moepage_seq seq, void *stream)
+{
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    pool->native = stream;
+    return leave(pool, mp_kv_swap_in(pool, seq));
+}
+
+moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_seq seq, moepage_kv_table *table)
+{
+    moepage_kv_table own;
+    moepage_status status = enter(pool);
+    if (status)
+        return status;
+    status = leave(pool, mp_kv_sequence_table(pool, seq, &own));
+    if (status)
+        return status;
+    return MP_CONFIG_WRITE(table, own);
+}
+
+moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens, uint32_t n_sequences,
+                                moepage_kv_admission *out)
+{
+    moepage_kv_admission own;
+    moepage_status status = check_arguments(pool, tokens || !n_sequences ? pool : NULL, "tokens");
+    if (!status)
+        status = enter(pool);
+    if (status)
+        return status;
+    status = leave(pool, mp_kv_pool_admit(pool, tokens, n_sequences, &own));
+    if (status)
+        return status;
+    return MP_CONFIG_WRITE(out, own);
+}

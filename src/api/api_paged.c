@@ -1,0 +1,113 @@
+/* Entry points of PagedTensor: arguments are checked here. */
+#include "base/config.h"
+#include "base/status.h"
+#include "paged/paged.h"
+
+static moepage_status read_config(const moepage_device *device, const moepage_model *model,
+                                  const moepage_paged_config *config, moepage_paged_config *own)
+{
+    moepage_status status = mp_handle_check(device, MP_KIND_DEVICE);
+    if (!status)
+        status = mp_handle_check(model, MP_KIND_MODEL);
+    if (!status)
+        status = mp_config_read(own, sizeof *own, sizeof *own, config, "config");
+    return status;
+}
+
+moepage_status moepage_paged_sizes(moepage_device *device, const moepage_model *model,
+                                   const moepage_paged_config *config, uint64_t *workspace_bytes,
+                                   uint64_t *arena_bytes)
+{
+    moepage_paged_config own;
+    uint64_t workspace, arena;
+    moepage_status status = read_config(device, model, config, &own);
+    if (!status)
+        status = mp_paged_sizes(device, model, own.buffers, &arena, &workspace);
+    if (status)
+        return status;
+    if (workspace_bytes)
+        *workspace_bytes = workspace;
+    if (arena_bytes)
+        *arena_bytes = arena;
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_paged_create(moepage_device *device, moepage_model *model,
+                                    const moepage_paged_config *config, moepage_paged **out)
+{
+    moepage_paged_config own;
+    moepage_status status = read_config(device, model, config, &own);
+    if (!status && !out)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
+    return status ? status : mp_paged_create(device, model, own.buffers, out);
+}
+
+moepage_status moepage_paged_destroy(moepage_paged *paged)
+{
+    if (!paged)
+        return MOEPAGE_OK;
+    moepage_status status = mp_handle_check(paged, MP_KIND_PAGED);
+    return status ? status : mp_paged_destroy(paged);
+}
+
+moepage_status moepage_paged_get_tensor(const moepage_paged *paged, uint32_t tensor,
+                                        moepage_paged_tensor *out)
+{
+    moepage_status status = mp_handle_check(paged, MP_KIND_PAGED);
+    if (status)
+        return status;
+    if (tensor >= paged->n_types)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "tensor is %u, the model's experts have %u", tensor,
+                       paged->n_types);
+    const moepage_expert_tensor *of = &paged->model->tensors[tensor];
+    const mp_paged_type *type = &paged->types[tensor];
+    const mp_paged_range *range = &paged->ranges[type->range];
+    moepage_paged_tensor own = {
+        .role = of->role,
+        .dtype = of->dtype,
+        .rank = of->rank,
+        .base = range->base + type->offset,
+        .expert_stride = type->expert_stride,
+        .layer_stride = range->layer_stride,
+    };
+    for (uint32_t i = 0; i < MOEPAGE_MAX_RANK; i++)
+        own.shape[i] = of->shape[i];
+    return MP_CONFIG_WRITE(out, own);
+}
+
+static moepage_status check_layer(const moepage_paged *paged, uint32_t layer)
+{
+    moepage_status status = mp_handle_check(paged, MP_KIND_PAGED);
+    if (!status && layer >= paged->n_layers)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer,
+                         paged->n_layers);
+    return status;
+}
+
+moepage_status moepage_paged_materialise(moepage_paged *paged, uint32_t layer)
+{
+    moepage_status status = check_layer(paged, layer);
+    return status ? status : mp_paged_materialise(paged, layer);
+}
+
+moepage_status moepage_paged_acquire(moepage_paged *paged, uint32_t layer, void *stream)
+{
+    moepage_status status = check_layer(paged, layer);
+    return status ? status : mp_paged_acquire(paged, layer, stream);
+}
+
+moepage_status moepage_paged_release(moepage_paged *paged, uint32_t layer, void *stream)
+{
+    moepage_status status = check_layer(paged, layer);
+    return status ? status : mp_paged_release(paged, layer, stream);
+}
+
+moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer, uint32_t *state)
+{
+    moepage_status status = check_layer(paged, layer);
+    if (!status && !state)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "state is NULL");
+    if (!status)
+        *state = mp_paged_state(paged, layer);
+    return status;
+}

@@ -1,0 +1,273 @@
+/* The window: how a pool serves layers that stream (FluxMoE 3.1).
+ *
+ * A layer that is used nearly whole, in turn with others, gains nothing from recency: a pool smaller
+ * than all of them has always just given away what comes next. So a streaming layer keeps a fixed
+ * number of its experts, the same for every layer, so that each leaves as much to be loaded behind
+ * the computing of the one before; and its other experts pass through the slots that are left:
+ *
+ *             wanted for a turn to come        routed
+ *   absent ----------------------------> AHEAD -------> PAST -----> absent
+ *                                                 \
+ *                                                  +-> kept, while its layer keeps too few
+ *
+ * What is kept is the policy's, as in layers that do not stream. What is in the window is not: the
+ * slots that are ahead, and those that are past, are two rings, oldest first. Who needs a slot for a
+ * streaming layer takes the oldest past one: that of the layer routed longest ago, which comes again
+ * last. Nobody takes what a layer keeps within its number but a demand that would otherwise find
+ * nothing. Whatever the number of sessions, what a layer does not keep fits a session's part of the
+ * window, so that waves need not think of it.
+ *
+ * Whether a layer streams is a question of the moment: when its last streaming session stops, what
+ * it has in the window goes first, or is kept when it is used.
+ *
+ * Only layers that share their slots stream. One with slots of its own, too few for its experts, is
+ * run in waves that take first what is there: it finds as many experts as it has slots, every time,
+ * which nothing can better. */
+#include <assert.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "policy/ring.h"
+#include "pool/expert_pool.h"
+
+/* ---- life ---- */
+
+/* The rings' sentinels, behind the slots' links. */
+static uint32_t ahead_of(const mp_shard *shard)
+{
+    return shard->max_slots;
+}
+
+static uint32_t past_of(const mp_shard *shard)
+{
+    return shard->max_slots + 1;
+}
+
+moepage_status mp_window_open(mp_shard *shard)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    shard->kept = mp_alloc_array(pool->layers, sizeof *shard->kept);
+    shard->window = mp_alloc_array((uint64_t)shard->max_slots + 2, sizeof *shard->window);
+    if (!shard->kept || !shard->window)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a window of %u slots", shard->max_slots);
+    mp_ring_reset(shard->window, ahead_of(shard));
+    mp_ring_reset(shard->window, past_of(shard));
+    return MOEPAGE_OK;
+}
+
+void mp_window_close(mp_shard *shard)
+{
+    mp_free(shard->kept);
+    mp_free(shard->window);
+}
+
+/* ---- who streams ---- */
+
+void mp_pool_stream(struct moepage_expert_pool *pool, mp_client *client, uint32_t layer, bool on)
+{
+    if (client->streams[layer] == on)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    client->streams[layer] = on;
+    pool->streams[layer] += on ? 1 : -1u;
+    if (on && client->n_streams++ == 0)
+        atomic_fetch_add(&pool->n_streamers, 1);
+    if (!on && --client->n_streams == 0)
+        atomic_fetch_sub(&pool->n_streamers, 1);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* What the scope has, or is about to have less. */
+static uint32_t slots_of(const mp_scope *scope)
+{
+    uint32_t capacity = atomic_load_explicit(&scope->capacity, memory_order_relaxed);
+    uint32_t aim = atomic_load_explicit(&scope->aim, memory_order_relaxed);
+    return aim < capacity ? aim : capacity;
+}
+
+/* Do layers share the scope, and too few slots? */
+static bool may_stream(const struct moepage_expert_pool *pool, const mp_scope *scope)
+{
+    return pool->n_scopes == 1 && pool->layers > 1 && slots_of(scope) < scope->members;
+}
+
+bool mp_pool_may_stream(const struct moepage_expert_pool *pool)
+{
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        if (may_stream(pool, &pool->shards[d].scopes[0]))
+            return true;
+    return false;
+}
+
+bool mp_window_serves(const struct moepage_expert_pool *pool, const mp_scope *scope, uint32_t key)
+{
+    return pool->streams[key / pool->experts] > 0 && may_stream(pool, scope);
+}
+
+/* ---- the division ---- */
+
+/* Each streaming session has room for two layers' worth of what is not kept: one computes while the
+ * next one loads. With no more than three layers a second one's worth would be so much of the whole
+ * that keeping it saves more than it could hide. So keep * layers + (experts - keep) * at_once is
+ * what there is, or nothing is kept. */
+mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint64_t sessions = atomic_load_explicit(&pool->n_streamers, memory_order_relaxed);
+    uint32_t capacity = slots_of(scope);
+    uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
+    uint64_t experts = mp_pool_members(pool, (uint32_t)(shard - pool->shards));
+    uint64_t layers = pool->layers, keep = 0;
+    uint64_t slots = capacity > pinned ? capacity - pinned : 0;
+    sessions = sessions ? sessions : 1;
+    uint64_t at_once = layers > 3 * sessions ? 2 * sessions : sessions;
+    if (at_once < layers && slots > at_once * experts)
+        keep = (slots - at_once * experts) / (layers - at_once);
+    keep = keep < experts ? keep : experts;
+    return (mp_window_plan){.keep = (uint32_t)keep, .slots = (uint32_t)(slots - keep * layers)};
+}
+
+uint32_t mp_pool_keeps(const struct moepage_expert_pool *pool)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < pool->n_shards; d++)
+        sum += mp_window_divide(&pool->shards[d], &pool->shards[d].scopes[0]).keep;
+    return sum;
+}
+
+bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns)
+{
+    bool is_full = true;
+    *load_ns = 0;
+    pthread_mutex_lock(&pool->lock);
+    for (uint32_t d = 0; d < pool->n_shards; d++) {
+        const mp_scope *scope = &pool->shards[d].scopes[0];
+        double one = mp_shard_load_ns(&pool->shards[d]);
+        *load_ns = one > *load_ns ? one : *load_ns;
+        is_full = is_full && scope->used >= slots_of(scope);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return is_full;
+}
+
+/* ---- in and out ---- */
+
+static void promise(mp_shard *shard, uint32_t slot)
+{
+    shard->slots[slot].promised = atomic_load(&shard->pool->touch_clock);
+    shard->slots[slot].place = MP_PLACE_AHEAD;
+    mp_ring_append(shard->window, ahead_of(shard), slot);
+}
+
+void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key, bool transient)
+{
+    if (transient) {
+        scope->transients++;
+        promise(shard, slot);
+        return;
+    }
+    shard->slots[slot].place = MP_PLACE_KEPT;
+    shard->kept[key / shard->pool->experts]++;
+}
+
+void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
+{
+    if (shard->slots[slot].place == MP_PLACE_KEPT) {
+        shard->kept[key / shard->pool->experts]--;
+        return;
+    }
+    mp_ring_unlink(shard->window, slot);
+    shard->slots[slot].place = MP_PLACE_KEPT;
+    scope->transients--;
+}
+
+void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
+{
+    mp_window_leave(shard, scope, slot, key);
+    shard->kept[key / shard->pool->experts]++;
+}
+
+bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    assert(shard->slots[slot].place != MP_PLACE_KEPT);
+    bool serves = mp_window_serves(pool, scope, key);
+    if (!serves || shard->kept[key / pool->experts] < mp_window_divide(shard, scope).keep) {
+        mp_window_keep(shard, scope, slot, key);
+        return true;
+    }
+    mp_ring_unlink(shard->window, slot);
+    shard->slots[slot].place = MP_PLACE_PAST;
+    mp_ring_append(shard->window, past_of(shard), slot);
+    return false;
+}
+
+void mp_window_promise(mp_shard *shard, uint32_t slot)
+{
+    if (shard->slots[slot].place == MP_PLACE_KEPT)
+        return;
+    mp_ring_unlink(shard->window, slot);
+    promise(shard, slot);
+}
+
+/* ---- who goes ---- */
+
+/* Resident, and nobody uses it. */
+static bool may_go(const mp_shard *shard, uint32_t slot)
+{
+    uint64_t word = atomic_load_explicit(&shard->words[slot], memory_order_relaxed);
+    return MP_WORD_STATE(word) == MP_SLOT_RESIDENT && MP_WORD_USERS(word) == 0;
+}
+
+/* Its turn has come since it was promised, and it was not used; or no turn is to come. */
+static bool was_wrong(const mp_shard *shard, uint32_t slot)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    uint32_t layer = mp_pool_key_in(shard, slot) / pool->experts;
+    return pool->streams[layer] == 0 ||
+           shard->slots[slot].promised <
+               atomic_load_explicit(&pool->turns[layer], memory_order_relaxed);
+}
+
+bool mp_window_has_excess(const mp_shard *shard, uint32_t keep)
+{
+    const struct moepage_expert_pool *pool = shard->pool;
+    for (uint32_t l = 0; l < pool->layers; l++)
+        if (pool->streams[l] > 0 && shard->kept[l] > keep)
+            return true;
+    return false;
+}
+
+uint32_t mp_window_victim(const mp_shard *shard, bool to_come)
+{
+    const mp_link *links = shard->window;
+    uint32_t past = past_of(shard), ahead = ahead_of(shard);
+    for (uint32_t slot = links[ahead].next; slot != ahead; slot = links[slot].next) {
+        if (!may_go(shard, slot))
+            continue;
+        if (was_wrong(shard, slot))
+            return slot;
+        break; /* later ones were promised later */
+    }
+    for (uint32_t slot = links[past].next; slot != past; slot = links[slot].next)
+        if (may_go(shard, slot))
+            return slot;
+    for (uint32_t slot = links[ahead].prev; to_come && slot != ahead; slot = links[slot].prev)
+        if (may_go(shard, slot))
+            return slot; /* what comes last */
+    return MP_NO_SLOT;
+}
+
+uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t most)
+{
+    const mp_link *links = shard->window;
+    uint32_t capacity = slots_of(scope), past = past_of(shard);
+    uint32_t window = mp_window_divide(shard, scope).slots;
+    uint32_t unused = capacity > scope->used ? capacity - scope->used : 0;
+    uint64_t room = unused;
+    if (scope->transients + unused < window) /* others have more than their part */
+        room += window - scope->transients - unused;
+    for (uint32_t slot = links[past].next; slot != past && room < most; slot = links[slot].next)
+        room += may_go(shard, slot);
+    return room < most ? (uint32_t)room : most;
+}

@@ -1,0 +1,223 @@
+/* A controller's life, and what it tells about itself. */
+#include "controllers/controller.h"
+
+#include <math.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "split/split.h"
+
+#define DEFAULT_BURST_STEPS 64u
+#define DEFAULT_MAX_SAMPLES 16384u
+
+static uint32_t or_default(uint32_t value, uint32_t fallback)
+{
+    return value ? value : fallback;
+}
+
+static moepage_status fill_defaults(const moepage_controller_config *given,
+                                    moepage_controller_config *config)
+{
+    *config = *given;
+    config->burst_steps = or_default(given->burst_steps, DEFAULT_BURST_STEPS);
+    config->concurrency = or_default(given->concurrency, 1);
+    config->decay_permille = or_default(given->decay_permille, 700);
+    config->gate_permille = or_default(given->gate_permille, 20);
+    config->rate_permille = or_default(given->rate_permille, 250);
+    config->dead_zone = or_default(given->dead_zone, 1);
+    config->headroom_permille = or_default(given->headroom_permille, 100);
+    config->theta_permille = or_default(given->theta_permille, 900);
+    config->max_samples = or_default(given->max_samples, DEFAULT_MAX_SAMPLES);
+    if (config->mode > MOEPAGE_CONTROL_FLUX || config->kv_miss > MOEPAGE_KV_MISS_RECOMPUTE)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "mode %u or kv_miss %u is none of the documented values",
+                       config->mode, config->kv_miss);
+    if (config->mode == MOEPAGE_CONTROL_FIXED &&
+        (config->expert_percent < 1 || config->expert_percent > 99))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "expert_percent is %u, a fixed split needs 1 to 99",
+                       config->expert_percent);
+    if (config->decay_permille > 1000 || config->theta_permille > 1000)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "decay_permille %u and theta_permille %u must be at most 1000",
+                       config->decay_permille, config->theta_permille);
+    if (config->max_samples < 16)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "max_samples is %u, at least 16 are needed",
+                       config->max_samples);
+    if (config->reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", config->reserved);
+    return MOEPAGE_OK;
+}
+
+static moepage_status check_pools(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                                  const moepage_controller_config *config)
+{
+    if (experts->n_shards > 1)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the expert pool is on %u devices: a controller splits one device's arena",
+                       experts->n_shards);
+    if (experts->versions)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the expert pool has two versions of its experts: its part of the arena "
+                       "stays as it is");
+    if (kv && kv->home != experts->shards[0].home)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "the two pools live on different devices");
+    if (experts->watch || (kv && kv->watch))
+        return mp_fail(MOEPAGE_E_BUSY, "%s pool has a controller already",
+                       experts->watch ? "the expert" : "the KV");
+    bool coded = experts->shards[0].staging.n > 0;
+    if (config->mode == MOEPAGE_CONTROL_PLANNER && !kv && !coded)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "without a KV pool and without an EXPH form there is nothing to plan");
+    return MOEPAGE_OK;
+}
+
+static void set_up_laws(struct moepage_controller *controller, uint64_t units)
+{
+    const moepage_controller_config *config = &controller->config;
+    uint64_t per_expert = controller->experts->n_scopes == 1 ? controller->experts->layers : 1;
+    mp_mvwsa_config law;
+    mp_mvwsa_defaults(units, &law);
+    law.decay = config->decay_permille / 1000.0;
+    law.gate = config->gate_permille / 1000.0;
+    law.rate_limit = (uint64_t)ceil((double)units * config->rate_permille / 1000.0);
+    law.dead_zone = config->dead_zone * per_expert;
+    mp_mvwsa_init(&controller->mvwsa, &law);
+    mp_residency_config planner = {.theta = config->theta_permille / 1000.0};
+    mp_residency_plan start = {0};
+    mp_residency_init(&controller->planner, &planner, &start);
+}
+
+static moepage_status open_watches(struct moepage_controller *controller)
+{
+    const struct moepage_expert_pool *pool = controller->experts;
+    struct moepage_kv_pool *kv = controller->kv;
+    uint32_t max_samples = controller->config.max_samples;
+    bool global = pool->n_scopes == 1;
+    uint32_t units = global ? pool->keys : pool->experts;
+    set_up_laws(controller, units);
+    moepage_status status = mp_reuse_watch_open(&controller->reuse, pool->n_scopes, units,
+                                                max_samples, pool->experts, units);
+    if (!status)
+        controller->watch.keys = mp_alloc_array(pool->experts, sizeof *controller->watch.keys);
+    if (!status && !controller->watch.keys)
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to watch %u experts", pool->experts);
+    if (status || !kv)
+        return status;
+    uint64_t granules = mp_arena_side_max(&kv->home->arena, MP_SIDE_KV);
+    uint32_t sequences = kv->max_sequences < max_samples ? kv->max_sequences : max_samples;
+    return mp_reuse_watch_open(&controller->kv_reuse, 1, sequences, max_samples, 1, granules);
+}
+
+static void free_parts(struct moepage_controller *controller)
+{
+    mp_reuse_watch_close(&controller->reuse);
+    mp_reuse_watch_close(&controller->kv_reuse);
+    mp_free(controller->watch.keys);
+    pthread_mutex_destroy(&controller->lock);
+    pthread_mutex_destroy(&controller->ticking);
+}
+
+moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                                    const moepage_controller_config *given,
+                                    struct moepage_controller **out)
+{
+    moepage_controller_config config;
+    moepage_status status = fill_defaults(given, &config);
+    if (!status)
+        status = check_pools(experts, kv, &config);
+    if (status)
+        return status;
+    struct moepage_controller *controller = mp_alloc(sizeof *controller);
+    if (!controller)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a controller");
+    pthread_mutex_init(&controller->lock, NULL);
+    pthread_mutex_init(&controller->ticking, NULL);
+    controller->experts = experts;
+    controller->kv = kv;
+    controller->config = config;
+    controller->unit_slots = experts->n_scopes == 1 ? 1 : experts->layers;
+    controller->unit_blocks = kv ? kv->shape.blocks_per_granule : 1;
+    status = open_watches(controller);
+    if (status) {
+        free_parts(controller);
+        mp_free(controller);
+        return status;
+    }
+    mp_controller_watch(controller);
+    mp_handle_open(&controller->handle, MP_KIND_CONTROLLER);
+    *out = controller;
+    return MOEPAGE_OK;
+}
+
+void mp_controller_destroy(struct moepage_controller *controller)
+{
+    mp_graveyard *graveyard = &controller->experts->shards[0].home->graveyard;
+    if (controller->attempts)
+        mp_split_abandon(controller->experts);
+    pthread_mutex_lock(&controller->experts->lock);
+    controller->experts->watch = NULL;
+    pthread_mutex_unlock(&controller->experts->lock);
+    if (controller->kv) {
+        pthread_mutex_lock(&controller->kv->lock);
+        controller->kv->watch = NULL;
+        pthread_mutex_unlock(&controller->kv->lock);
+    }
+    free_parts(controller);
+    mp_graveyard_bury(graveyard, controller);
+}
+
+/* ---- what it tells ---- */
+
+static uint64_t rounded(double value)
+{
+    return (uint64_t)llround(value);
+}
+
+void mp_controller_info(struct moepage_controller *controller, moepage_controller_info *info)
+{
+    mp_shard *shard = &controller->experts->shards[0];
+    pthread_mutex_lock(&controller->ticking);
+    pthread_mutex_lock(&controller->experts->lock);
+    mp_pool_drain_touches(controller->experts);
+    double load_ns = mp_shard_load_ns(shard), bus_ns = mp_shard_bus_ns(shard);
+    pthread_mutex_unlock(&controller->experts->lock);
+
+    pthread_mutex_lock(&controller->lock);
+    mp_miss_costs costs = mp_controller_costs(controller, load_ns, bus_ns);
+    *info = (moepage_controller_info){
+        .mode = controller->config.mode,
+        .steps = controller->steps,
+        .bursts = controller->bursts,
+        .moves = controller->moves,
+        .refused = controller->refused,
+        .floor_blocks = mp_controller_floor_blocks(controller),
+        .peak_blocks = controller->peak_blocks,
+        .expert_accesses = rounded(controller->reuse.curve.accesses),
+        .expert_first = rounded(controller->reuse.curve.first),
+        .kv_accesses = rounded(controller->kv_reuse.curve.accesses * controller->unit_blocks),
+        .kv_first = rounded(controller->kv_reuse.curve.first * controller->unit_blocks),
+        .expert_miss_ns = costs.expert_ns,
+        .kv_miss_ns = costs.kv_ns / controller->unit_blocks,
+        .recompute_ns = mp_rate_ns(&controller->recompute_ns, 0),
+        .layer_compute_ns = mp_rate_ns(&controller->layer_ns, 0),
+        .predicted_now_ns = controller->answer.cost_now_ns,
+        .predicted_best_ns = controller->answer.cost_best_ns,
+        .rho = controller->plan.rho,
+        .alpha = controller->plan.alpha,
+    };
+    pthread_mutex_unlock(&controller->lock);
+    pthread_mutex_unlock(&controller->ticking);
+}
+
+double mp_controller_misses(struct moepage_controller *controller, bool kv, uint64_t size)
+{
+    pthread_mutex_lock(&controller->experts->lock);
+    mp_pool_drain_touches(controller->experts);
+    pthread_mutex_unlock(&controller->experts->lock);
+    pthread_mutex_lock(&controller->lock);
+    double misses =
+        kv ? mp_curve_misses(&controller->kv_reuse.curve, (double)size / controller->unit_blocks) *
+                 controller->unit_blocks
+           : mp_curve_misses(&controller->reuse.curve, (double)size / controller->unit_slots);
+    pthread_mutex_unlock(&controller->lock);
+    return misses;
+}

@@ -1,0 +1,108 @@
+/* controller.h — what watches a pair of pools and moves bytes between them while they serve. This is
+ * what moepage_controller points to.
+ *
+ *   controller.c         life, and what it tells about itself
+ *   controller_watch.c   what it sees: reuse distances, steps
+ *   controller_tick.c    what it does at a burst's end: numbers in, decision, move
+ *
+ * Deciding is src/control's, moving src/memory's; here the one is fed and the other told. Locks: the
+ * pools call the watch under theirs, so that the controller's own comes last and is never held while a
+ * pool is called; the one that makes a tick a whole comes first. */
+#ifndef MP_CONTROLLERS_CONTROLLER_H
+#define MP_CONTROLLERS_CONTROLLER_H
+
+#include "control/curve.h"
+#include "control/mvwsa.h"
+#include "control/rate.h"
+#include "control/residency.h"
+#include "control/sampled.h"
+#include "kv/kv_pool.h"
+#include "pool/expert_pool.h"
+
+/* Reuse of one kind of things, and its miss curve. */
+typedef struct mp_reuse_watch {
+    uint32_t n_stacks;    /* that do not compete with each other: layers, or 1 */
+    mp_sampled **stacks;  /* [n_stacks] */
+    mp_sampled_use *uses; /* scratch */
+    mp_sample *samples;   /* scratch */
+    mp_curve curve;       /* over units */
+} mp_reuse_watch;
+
+/* Where a split is to go. */
+typedef struct mp_move {
+    uint64_t slots;
+    uint64_t blocks;
+    uint32_t compressed; /* per layer */
+} mp_move;
+
+struct moepage_controller {
+    mp_handle handle;
+    mp_watch watch;
+    struct moepage_expert_pool *experts;
+    struct moepage_kv_pool *kv;       /* or NULL */
+    moepage_controller_config config; /* defaults filled in */
+    uint32_t unit_slots;              /* slots of an expert unit: 1, or one per layer */
+    uint32_t unit_blocks;             /* blocks of a KV unit: a granule's */
+
+    pthread_mutex_t lock; /* of what is seen */
+    mp_reuse_watch reuse;
+    mp_reuse_watch kv_reuse;
+    bool kv_named;           /* the host names its prefixes */
+    uint64_t longest_blocks; /* the longest sequence seen */
+    uint64_t running_blocks; /* most that one step's sequences had, this burst */
+    uint64_t steps;
+    mp_rate miss_ns;         /* stall per miss, by step */
+    uint32_t prefill_tokens; /* of the longest prefill steps lately */
+    mp_rate recompute_ns;    /* per token of long prefill steps */
+    mp_rate layer_ns;        /* compute per layer of a decode step */
+    mp_rate step_ns;         /* whole decode steps, stalls taken out */
+
+    pthread_mutex_t ticking; /* of the rest; before all other locks */
+    uint64_t burst_began;    /* in steps */
+    uint64_t bursts, moves, refused;
+    uint64_t peak_blocks;
+    uint32_t attempts; /* at the move under way; 0 = none is */
+    mp_move target;
+    mp_mvwsa mvwsa;
+    mp_residency_planner planner;
+    mp_mvwsa_answer answer;
+    mp_residency_answer plan;
+    bool placed;  /* FIXED has moved */
+    bool planned; /* the planner's plan is what the pools are, or are becoming */
+};
+
+moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                                    const moepage_controller_config *config,
+                                    struct moepage_controller **out);
+void mp_controller_destroy(struct moepage_controller *controller);
+void mp_controller_info(struct moepage_controller *controller, moepage_controller_info *info);
+/* Predicted warm misses at `size` slots, or blocks, per burst; blocks' in blocks. */
+double mp_controller_misses(struct moepage_controller *controller, bool kv, uint64_t size);
+
+/* ---- controller_watch.c ---- */
+moepage_status mp_reuse_watch_open(mp_reuse_watch *watch, uint32_t n_stacks, uint32_t keys,
+                                   uint32_t max_samples, uint32_t set, uint64_t units);
+void mp_reuse_watch_close(mp_reuse_watch *watch);
+/* Makes the pools tell this controller. */
+void mp_controller_watch(struct moepage_controller *controller);
+void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, uint64_t tokens);
+
+/* ---- controller_tick.c ---- */
+
+/* What misses cost now, in ns: of one routed expert, and of one KV unit. The lock is held. */
+typedef struct mp_miss_costs {
+    double expert_ns;
+    double kv_ns;
+} mp_miss_costs;
+mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
+                                  double bus_ns);
+
+/* The admission floor in KV units. The lock is held. */
+uint64_t mp_controller_floor(const struct moepage_controller *controller);
+/* The same in blocks; UINT64_MAX if it is more. */
+uint64_t mp_controller_floor_blocks(const struct moepage_controller *controller);
+
+moepage_status mp_controller_tick(struct moepage_controller *controller, void *stream,
+                                  moepage_controller_report *report);
+
+#endif

@@ -1,0 +1,499 @@
+/* What a controller does at a burst's end: gathers what the pools are and what was seen, lets the
+ * mode's law decide, and moves. */
+#include <math.h>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "controllers/controller.h"
+#include "split/split.h"
+
+/* Ticks after which a move that waits for what is in use is given up. */
+#define MOST_ATTEMPTS 256u
+/* Of all warm accesses, what the working set may leave out. */
+#define WORKING_SET_MISSES 0.02
+
+/* What the pools are at a tick. */
+typedef struct mp_scene {
+    mp_split_bounds bounds;
+    mp_split now; /* in units */
+    mp_move here; /* the same in slots and blocks */
+    double load_ns;
+    double bus_ns;
+    uint64_t used_blocks;
+    uint64_t peak_blocks; /* most since the burst began */
+    uint64_t arena_bytes;
+    uint64_t image_bytes; /* of compressed experts */
+    mp_rates rates;
+    bool coded_bus;
+} mp_scene;
+
+/* ---- gathering ---- */
+
+/* Fewest expert units that leave every session a layer's top-k, or one slot each. */
+static uint64_t least_experts(const struct moepage_controller *controller)
+{
+    const struct moepage_expert_pool *pool = controller->experts;
+    const mp_shard *shard = &pool->shards[0];
+    uint32_t least = pool->model->info.top_k, clients = atomic_load(&pool->n_clients), pinned = 0;
+    for (uint32_t i = 0; i < pool->n_scopes; i++) {
+        uint32_t here = atomic_load(&shard->scopes[i].pinned);
+        pinned = here > pinned ? here : pinned;
+    }
+    return (clients > least ? clients : least) + pinned;
+}
+
+static void look_at_experts(struct moepage_controller *controller, mp_scene *scene)
+{
+    struct moepage_expert_pool *pool = controller->experts;
+    mp_shard *shard = &pool->shards[0];
+    pthread_mutex_lock(&pool->lock);
+    mp_pool_drain_touches(pool); /* what hit counts too */
+    scene->here.slots = shard->n_slots;
+    scene->here.compressed = shard->compressed.n / pool->layers;
+    scene->image_bytes = shard->first_slot * pool->slot_bytes;
+    scene->load_ns = mp_shard_load_ns(shard);
+    scene->bus_ns = mp_shard_bus_ns(shard);
+    mp_shard_live_rates(shard, &scene->rates);
+    scene->rates.bus = scene->rates.bus ? scene->rates.bus : shard->rates.bus;
+    scene->rates.decode = scene->rates.decode ? scene->rates.decode : shard->rates.decode;
+    scene->coded_bus = pool->bus_form == MOEPAGE_FORM_EXPH;
+    scene->bounds.min_experts = least_experts(controller);
+    pthread_mutex_unlock(&pool->lock);
+    scene->bounds.expert_bytes = controller->unit_slots * pool->slot_bytes;
+    scene->bounds.max_experts = pool->n_scopes == 1 ? pool->keys : pool->experts;
+    scene->now.experts = scene->here.slots / controller->unit_slots;
+}
+
+static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
+{
+    struct moepage_kv_pool *kv = controller->kv;
+    if (!kv)
+        return; /* of units of no bytes, none fit */
+    pthread_mutex_lock(&kv->lock);
+    scene->here.blocks = mp_kv_blocks_capacity(&kv->blocks);
+    scene->used_blocks = mp_kv_blocks_used(&kv->blocks);
+    scene->peak_blocks = kv->blocks.burst_peak;
+    pthread_mutex_unlock(&kv->lock);
+    scene->bounds.kv_bytes = kv->shape.granule_bytes;
+    scene->now.kv = scene->here.blocks / controller->unit_blocks;
+}
+
+static void look(struct moepage_controller *controller, mp_scene *scene)
+{
+    struct moepage_device *home = controller->experts->shards[0].home;
+    *scene = (mp_scene){.arena_bytes = home->arena.bytes};
+    look_at_experts(controller, scene);
+    look_at_kv(controller, scene);
+    scene->bounds.budget_bytes = home->arena.bytes - scene->image_bytes;
+    pthread_mutex_lock(&controller->lock);
+    scene->bounds.kv_floor = mp_controller_floor(controller);
+    pthread_mutex_unlock(&controller->lock);
+}
+
+static void begin_burst(struct moepage_controller *controller)
+{
+    pthread_mutex_lock(&controller->lock);
+    mp_curve_decay(&controller->reuse.curve, controller->mvwsa.config.decay);
+    if (controller->kv)
+        mp_curve_decay(&controller->kv_reuse.curve, controller->mvwsa.config.decay);
+    controller->running_blocks = 0;
+    controller->burst_began = controller->steps;
+    pthread_mutex_unlock(&controller->lock);
+    controller->bursts++;
+    if (!controller->kv)
+        return;
+    pthread_mutex_lock(&controller->kv->lock);
+    controller->kv->blocks.burst_peak = mp_kv_blocks_used(&controller->kv->blocks);
+    pthread_mutex_unlock(&controller->kv->lock);
+}
+
+uint64_t mp_controller_floor(const struct moepage_controller *controller)
+{
+    if (!controller->kv)
+        return 0;
+    const moepage_controller_config *config = &controller->config;
+    uint32_t block_tokens = controller->kv->shape.block_tokens;
+    uint64_t context = config->context_tokens;
+    if (!context)
+        context = controller->longest_blocks * block_tokens;
+    uint64_t floor =
+        mp_split_floor(config->concurrency, context, block_tokens, controller->unit_blocks);
+    uint64_t running = controller->running_blocks / controller->unit_blocks +
+                       (controller->running_blocks % controller->unit_blocks > 0);
+    return running > floor ? running : floor;
+}
+
+uint64_t mp_controller_floor_blocks(const struct moepage_controller *controller)
+{
+    uint64_t blocks, floor = mp_controller_floor(controller);
+    return __builtin_mul_overflow(floor, controller->unit_blocks, &blocks) ? UINT64_MAX : blocks;
+}
+
+mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
+                                  double bus_ns)
+{
+    mp_miss_costs costs = {.expert_ns = mp_rate_ns(&controller->miss_ns, load_ns)};
+    if (!controller->kv)
+        return costs;
+    const mp_kv_shape *shape = &controller->kv->shape;
+    double block_ns = bus_ns * (double)shape->block_bytes;
+    if (controller->config.kv_miss ==
+        MOEPAGE_KV_MISS_RECOMPUTE) /* or, before it was seen, a step */
+        block_ns = mp_rate_ns(&controller->recompute_ns, mp_rate_ns(&controller->step_ns, 0)) *
+                   shape->block_tokens;
+    costs.kv_ns = block_ns * controller->unit_blocks;
+    return costs;
+}
+
+/* ---- deciding ---- */
+
+static mp_move in_slots(const struct moepage_controller *controller, const mp_scene *scene,
+                        const mp_split *split)
+{
+    return (mp_move){.slots = split->experts * controller->unit_slots,
+                     .blocks = split->kv * controller->unit_blocks,
+                     .compressed = scene->here.compressed};
+}
+
+/* Where the curve has flattened out. The lock is held. */
+static uint64_t working_set(const struct moepage_controller *controller, uint64_t most)
+{
+    const mp_curve *curve = &controller->reuse.curve;
+    uint64_t low = 0, high = most;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (mp_curve_misses(curve, (double)middle) <= WORKING_SET_MISSES * curve->warm)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* All that the experts' working set wants, but for the one unit that a KV pool always has. */
+static void choose_flux(const struct moepage_controller *controller, const mp_scene *scene,
+                        mp_split *split)
+{
+    mp_split_bounds bounds = scene->bounds;
+    uint64_t unit = bounds.kv_bytes < bounds.budget_bytes ? bounds.kv_bytes : 0;
+    bounds.budget_bytes -= unit;
+    mp_split_flux(&bounds, working_set(controller, bounds.max_experts), split);
+    split->kv += unit > 0;
+}
+
+/* The lock is held: the curves stand still. */
+static mp_split choose_split(struct moepage_controller *controller, const mp_scene *scene)
+{
+    mp_miss_costs miss = mp_controller_costs(controller, scene->load_ns, scene->bus_ns);
+    mp_split_costs costs = {.experts = &controller->reuse.curve,
+                            .kv = controller->kv ? &controller->kv_reuse.curve : NULL,
+                            .expert_miss_ns = miss.expert_ns,
+                            .kv_miss_ns = miss.kv_ns,
+                            .kv_headroom = controller->config.headroom_permille / 1000.0};
+    mp_dual_resize law = {.headroom = controller->config.headroom_permille / 1000.0,
+                          .dead_zone = controller->mvwsa.config.dead_zone};
+    uint64_t peak = controller->peak_blocks / controller->unit_blocks +
+                    (controller->peak_blocks % controller->unit_blocks > 0);
+    mp_split split = scene->now;
+    mp_mvwsa_burst(&controller->mvwsa, &scene->bounds, &costs, &scene->now, &controller->answer);
+    switch (controller->config.mode) {
+    case MOEPAGE_CONTROL_MV_WSA: split = controller->answer.next; break;
+    case MOEPAGE_CONTROL_DUAL_RESIZE:
+        mp_split_dual_resize(&law, &scene->bounds, peak, &scene->now, &split);
+        break;
+    case MOEPAGE_CONTROL_FIXED:
+        if (!controller->placed)
+            mp_split_fixed(&scene->bounds, controller->config.expert_percent / 100.0, &split);
+        break;
+    case MOEPAGE_CONTROL_FLUX:
+        if (controller->answer.why != MP_MVWSA_COLD)
+            choose_flux(controller, scene, &split);
+        break;
+    default: split = controller->answer.target; break;
+    }
+    return split;
+}
+
+static uint64_t least_slots(const struct moepage_controller *controller, const mp_scene *scene)
+{
+    return scene->bounds.min_experts * controller->unit_slots;
+}
+
+/* What KV is to have of the arena: its peak and headroom, or the floor, as far as there is room beside
+ * the fewest slots. */
+static uint64_t wanted_by_kv(const struct moepage_controller *controller, const mp_scene *scene)
+{
+    if (!controller->kv)
+        return 0;
+    const mp_kv_shape *shape = &controller->kv->shape;
+    double headroom = 1 + controller->config.headroom_permille / 1000.0;
+    uint64_t peak = (uint64_t)ceil((double)controller->peak_blocks * headroom);
+    uint64_t floor = mp_controller_floor_blocks(controller), bytes;
+    uint64_t granules = mp_kv_shape_granules(shape, peak > floor ? peak : floor);
+    uint64_t slots = least_slots(controller, scene) * controller->experts->slot_bytes;
+    uint64_t most = slots < scene->arena_bytes ? scene->arena_bytes - slots : 0;
+    bool fits = !__builtin_mul_overflow(granules, shape->granule_bytes, &bytes);
+    return fits && bytes < most ? bytes : most;
+}
+
+/* Slots beside the plan: those of the two-layer window, but no more than half of the arena nor than
+ * KV leaves, and no fewer than sessions and pins need. */
+static uint64_t window_slots(const struct moepage_controller *controller, const mp_scene *scene,
+                             uint64_t kv_bytes)
+{
+    const struct moepage_expert_pool *pool = controller->experts;
+    uint64_t least = least_slots(controller, scene);
+    uint64_t half = scene->arena_bytes / pool->slot_bytes / 2;
+    uint64_t left = (scene->arena_bytes - kv_bytes) / pool->slot_bytes;
+    uint64_t window = 2ull * pool->experts < half ? 2ull * pool->experts : half;
+    window = window < left ? window : left;
+    window -= window % pool->n_scopes;
+    return window > least ? window : least;
+}
+
+static mp_residency_machine describe_machine(const struct moepage_controller *controller,
+                                             const mp_scene *scene, uint64_t window)
+{
+    const struct moepage_expert_pool *pool = controller->experts;
+    double image = scene->load_ns / (scene->bus_ns > 0 ? scene->bus_ns : 1);
+    return (mp_residency_machine){
+        .experts = pool->experts,
+        .layers = pool->layers,
+        .dense_bytes = pool->slot_bytes,
+        .compressed_bytes = pool->shards[0].compressed.unit,
+        .window_bytes = window * pool->slot_bytes,
+        .coded_bus = scene->coded_bus,
+        .bus_bytes_per_s = (uint64_t)((double)scene->rates.bus * image / (double)pool->slot_bytes),
+        .decode_bytes_per_s = scene->rates.decode,
+        .union_fraction = 1.0,
+    };
+}
+
+/* What the pools become under a plan: what experts leave is KV's. The last slot that images take need
+ * not be full, and then the window has one less, for KV is to have what it wants. */
+static mp_move to_slots(const struct moepage_controller *controller, const mp_scene *scene,
+                        const mp_residency_plan *plan, uint64_t window, uint64_t kv_bytes)
+{
+    const struct moepage_expert_pool *pool = controller->experts;
+    uint64_t least = least_slots(controller, scene);
+    mp_move move = {.slots = (uint64_t)plan->dense * pool->layers + window,
+                    .compressed = plan->compressed};
+    move.slots = move.slots < pool->keys ? move.slots : pool->keys;
+    uint64_t first = mp_pool_extent(pool, plan->compressed, (uint32_t)move.slots).first;
+    while ((first + move.slots) * pool->slot_bytes > scene->arena_bytes - kv_bytes &&
+           move.slots >= least + pool->n_scopes)
+        move.slots -= pool->n_scopes;
+    uint64_t bytes = (first + move.slots) * pool->slot_bytes;
+    uint64_t rest = bytes < scene->arena_bytes ? scene->arena_bytes - bytes : 0;
+    if (controller->kv)
+        move.blocks = rest / controller->kv->shape.granule_bytes * controller->unit_blocks;
+    return move;
+}
+
+/* The lock is held. */
+static mp_move choose_residency(struct moepage_controller *controller, const mp_scene *scene)
+{
+    uint64_t kv_bytes = wanted_by_kv(controller, scene);
+    uint64_t window = window_slots(controller, scene, kv_bytes);
+    mp_residency_machine machine = describe_machine(controller, scene, window);
+    mp_residency_input input = {
+        .comp_ns = machine.bus_bytes_per_s ? mp_rate_ns(&controller->step_ns, 0) : 0,
+        .gpu_bytes = scene->arena_bytes,
+        .kv_bytes = kv_bytes,
+    };
+    mp_residency_step(&controller->planner, &machine, &input, &controller->plan);
+    return to_slots(controller, scene, &controller->plan.next, window, kv_bytes);
+}
+
+/* ---- moving ---- */
+
+/* Images take slots at the experts' low end, or give them back, while the high end stays where it is
+ * (or already is to be): so that most slots are there before and after. */
+static uint64_t slots_between(const struct moepage_expert_pool *pool, const mp_move *here,
+                              const mp_move *to)
+{
+    mp_extent from = mp_pool_extent(pool, here->compressed, (uint32_t)here->slots);
+    mp_extent next = mp_pool_extent(pool, to->compressed, (uint32_t)to->slots);
+    bool more = to->compressed > here->compressed;
+    uint64_t between = more ? (uint64_t)next.first + next.slots - from.first
+                            : (uint64_t)from.first + from.slots - next.first;
+    between = between < pool->keys ? between : pool->keys;
+    return between - between % pool->n_scopes;
+}
+
+static moepage_status carry_out(struct moepage_controller *controller, const mp_move *here,
+                                const mp_move *to, void *stream)
+{
+    struct moepage_expert_pool *experts = controller->experts;
+    struct moepage_kv_pool *kv = controller->kv;
+    moepage_status status = MOEPAGE_OK;
+    uint64_t between = slots_between(experts, here, to);
+    if (to->compressed < here->compressed) {
+        status = mp_split_compress(experts, to->compressed, between);
+    } else if (to->compressed > here->compressed) {
+        /* Not again once it is so: that would take the fence of what follows away. */
+        if (here->slots != between || here->blocks != to->blocks)
+            status = mp_split_move(experts, kv, between, to->blocks, stream);
+        return status ? status : mp_split_compress(experts, to->compressed, to->slots);
+    }
+    return status ? status : mp_split_move(experts, kv, to->slots, to->blocks, stream);
+}
+
+static uint32_t give_up(struct moepage_controller *controller)
+{
+    controller->attempts = 0;
+    controller->refused++;
+    mp_pool_count_resize(controller->experts, false);
+    controller->planned = false;
+    mp_split_abandon(controller->experts);
+    return MOEPAGE_CONTROL_REFUSED;
+}
+
+/* One attempt at controller->target. */
+static moepage_status attempt(struct moepage_controller *controller, const mp_scene *scene,
+                              void *stream, uint32_t *outcome)
+{
+    const mp_move *to = &controller->target;
+    moepage_status status = MOEPAGE_E_BUSY;
+    controller->attempts++;
+    if (!controller->kv || scene->used_blocks <= to->blocks) /* else the host has to make room */
+        status = carry_out(controller, &scene->here, to, stream);
+    if (!status) {
+        controller->attempts = 0;
+        controller->moves++;
+        mp_pool_count_resize(controller->experts, true);
+        controller->placed = true;
+        *outcome = MOEPAGE_CONTROL_MOVED;
+        return MOEPAGE_OK;
+    }
+    if (status == MOEPAGE_E_DEVICE)
+        return status;
+    *outcome = status == MOEPAGE_E_BUSY && controller->attempts < MOST_ATTEMPTS
+                   ? MOEPAGE_CONTROL_DRAINING
+                   : give_up(controller);
+    return MOEPAGE_OK;
+}
+
+/* ---- ticking ---- */
+
+static bool is_here(const mp_move *here, const mp_move *to)
+{
+    return to->slots == here->slots && to->blocks == here->blocks &&
+           to->compressed == here->compressed;
+}
+
+/* After a refused move, and at the start: the planner's plan becomes what the pools are. The lock is
+ * held. */
+static void correct_planner(struct moepage_controller *controller, const mp_scene *scene)
+{
+    uint64_t window = window_slots(controller, scene, wanted_by_kv(controller, scene));
+    uint64_t kept = scene->here.slots > window ? scene->here.slots - window : 0;
+    mp_residency_plan actual = {.dense = (uint32_t)(kept / controller->experts->layers),
+                                .compressed = scene->here.compressed};
+    mp_residency_reject(&controller->planner, &actual);
+}
+
+/* The planner may give up images too. */
+static bool is_feasible(const struct moepage_controller *controller, const mp_scene *scene)
+{
+    mp_split_bounds bounds = scene->bounds;
+    if (controller->config.mode == MOEPAGE_CONTROL_PLANNER)
+        bounds.budget_bytes = scene->arena_bytes;
+    return mp_split_feasible(&bounds);
+}
+
+/* The lock is held. */
+static mp_move choose(struct moepage_controller *controller, const mp_scene *scene)
+{
+    if (controller->config.mode != MOEPAGE_CONTROL_PLANNER) {
+        mp_split split = choose_split(controller, scene);
+        return in_slots(controller, scene, &split);
+    }
+    if (!controller->planned)
+        correct_planner(controller, scene);
+    controller->planned = true;
+    return choose_residency(controller, scene);
+}
+
+static uint32_t decide(struct moepage_controller *controller, const mp_scene *scene)
+{
+    uint32_t mode = controller->config.mode;
+    bool planner = mode == MOEPAGE_CONTROL_PLANNER; /* which gives KV what it can */
+    controller->peak_blocks = scene->peak_blocks;
+    pthread_mutex_lock(&controller->lock);
+    bool feasible = is_feasible(controller, scene);
+    controller->target = feasible || planner ? choose(controller, scene) : scene->here;
+    pthread_mutex_unlock(&controller->lock);
+    bool here = is_here(&scene->here, &controller->target);
+    if (!feasible && here)
+        return MOEPAGE_CONTROL_INFEASIBLE;
+    bool by_curves = mode == MOEPAGE_CONTROL_MV_WSA || mode == MOEPAGE_CONTROL_FLUX ||
+                     mode == MOEPAGE_CONTROL_OBSERVE;
+    if (by_curves && controller->answer.why == MP_MVWSA_COLD && here)
+        return MOEPAGE_CONTROL_WAITS;
+    bool moves = planner || (controller->kv && mode != MOEPAGE_CONTROL_OBSERVE);
+    return here || !moves ? MOEPAGE_CONTROL_STAYS : MOEPAGE_CONTROL_DRAINING;
+}
+
+/* A move is under way, and a burst over: KV may need by now what the planner meant to take. */
+static uint32_t decide_anew(struct moepage_controller *controller, const mp_scene *scene)
+{
+    mp_move before = controller->target;
+    controller->planned = false;
+    uint32_t outcome = decide(controller, scene);
+    if (outcome == MOEPAGE_CONTROL_DRAINING && is_here(&before, &controller->target))
+        return outcome;
+    controller->attempts = 0;
+    mp_split_abandon(controller->experts);
+    return outcome;
+}
+
+static bool burst_is_over(struct moepage_controller *controller)
+{
+    pthread_mutex_lock(&controller->lock);
+    bool over = controller->steps - controller->burst_began >= controller->config.burst_steps;
+    pthread_mutex_unlock(&controller->lock);
+    return over;
+}
+
+/* The locked part of a tick; `scene` is what the pools are afterwards. */
+static moepage_status tick(struct moepage_controller *controller, void *stream, mp_scene *scene,
+                           uint32_t *outcome)
+{
+    moepage_status status = MOEPAGE_OK;
+    uint32_t mode = controller->config.mode;
+    bool over = burst_is_over(controller);
+    *outcome = MOEPAGE_CONTROL_WAITS;
+    look(controller, scene);
+    bool goes_on = controller->attempts > 0, planner = mode == MOEPAGE_CONTROL_PLANNER;
+    if (over && (!goes_on || planner)) {
+        *outcome = goes_on ? decide_anew(controller, scene) : decide(controller, scene);
+        begin_burst(controller);
+        goes_on = *outcome == MOEPAGE_CONTROL_DRAINING;
+    }
+    if (goes_on) {
+        status = attempt(controller, scene, stream, outcome);
+        look(controller, scene);
+    }
+    return status;
+}
+
+moepage_status mp_controller_tick(struct moepage_controller *controller, void *stream,
+                                  moepage_controller_report *report)
+{
+    mp_scene scene;
+    uint32_t outcome;
+    pthread_mutex_lock(&controller->ticking);
+    moepage_status status = tick(controller, stream, &scene, &outcome);
+    moepage_controller_report own = {
+        .outcome = outcome,
+        .expert_slots = scene.here.slots,
+        .kv_blocks = scene.here.blocks,
+        .target_slots = controller->target.slots,
+        .target_blocks = controller->target.blocks,
+        .compressed_experts = scene.here.compressed,
+        .target_compressed = controller->target.compressed,
+    };
+    pthread_mutex_unlock(&controller->ticking);
+    return status || !report ? status : MP_CONFIG_WRITE(report, own);
+}

@@ -1,0 +1,191 @@
+/* What a controller sees: every routed set and every step's KV sequences, as reuse distances in miss
+ * curves; and what steps cost. */
+#include <stddef.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "controllers/controller.h"
+
+#define CURVE_BINS 1024u
+#define LEAST_SAMPLES 16u
+
+/* ---- reuse ---- */
+
+static moepage_status open_stack(mp_sampled **out, uint32_t keys, uint32_t max_samples,
+                                 uint64_t seed)
+{
+    uint32_t tracked = keys < max_samples ? keys : max_samples;
+    tracked = tracked < LEAST_SAMPLES ? LEAST_SAMPLES : tracked;
+    void *state = mp_alloc(mp_sampled_bytes(tracked));
+    if (!state)
+        return MOEPAGE_E_NO_MEMORY;
+    double rate = keys <= tracked ? 1.0 : (double)tracked / keys;
+    *out = mp_sampled_init(state, tracked, rate, seed);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_reuse_watch_open(mp_reuse_watch *watch, uint32_t n_stacks, uint32_t keys,
+                                   uint32_t max_samples, uint32_t set, uint64_t units)
+{
+    moepage_status status = MOEPAGE_OK;
+    watch->n_stacks = n_stacks;
+    watch->stacks = mp_alloc_array(n_stacks, sizeof *watch->stacks);
+    watch->uses = mp_alloc_array(set, sizeof *watch->uses);
+    watch->samples = mp_alloc_array(set, sizeof *watch->samples);
+    double *bins = mp_alloc_array(mp_curve_bins(units, CURVE_BINS), sizeof *bins);
+    if (!watch->stacks || !watch->uses || !watch->samples || !bins)
+        status = MOEPAGE_E_NO_MEMORY;
+    if (bins)
+        mp_curve_init(&watch->curve, bins, units, CURVE_BINS);
+    for (uint32_t i = 0; i < n_stacks && !status; i++)
+        status = open_stack(&watch->stacks[i], keys, max_samples, i + 1);
+    if (!status)
+        return MOEPAGE_OK;
+    mp_reuse_watch_close(watch);
+    return mp_fail(status, "no memory to watch the reuse of %u keys", keys);
+}
+
+void mp_reuse_watch_close(mp_reuse_watch *watch)
+{
+    for (uint32_t i = 0; watch->stacks && i < watch->n_stacks; i++)
+        mp_free(watch->stacks[i]);
+    mp_free(watch->stacks);
+    mp_free(watch->uses);
+    mp_free(watch->samples);
+    mp_free(watch->curve.bins);
+    *watch = (mp_reuse_watch){.n_stacks = 0};
+}
+
+static struct moepage_controller *of(mp_watch *watch)
+{
+    return (struct moepage_controller *)((char *)watch -
+                                         offsetof(struct moepage_controller, watch));
+}
+
+/* ---- experts ---- */
+
+static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
+{
+    struct moepage_controller *controller = of(watch);
+    mp_reuse_watch *reuse = &controller->reuse;
+    if (n == 0) /* a layer may route to nobody */
+        return;
+    pthread_mutex_lock(&controller->lock);
+    uint32_t stack = reuse->n_stacks == 1 ? 0 : keys[0] / controller->experts->experts;
+    for (uint32_t i = 0; i < n; i++)
+        reuse->uses[i] = (mp_sampled_use){.key = keys[i], .size = 1};
+    uint32_t sampled = mp_sampled_use_set(reuse->stacks[stack], reuse->uses, n, reuse->samples);
+    for (uint32_t i = 0; i < sampled; i++) {
+        const mp_sample *sample = &reuse->samples[i];
+        if (sample->distance == UINT64_MAX)
+            mp_curve_add_first(&reuse->curve, sample->weight);
+        else
+            mp_curve_add(&reuse->curve, sample->distance, sample->weight);
+    }
+    pthread_mutex_unlock(&controller->lock);
+}
+
+/* ---- KV ---- */
+
+/* A sequence is back as a whole or not at all: it is there if the pool holds what came after it and
+ * itself. The lock is held. */
+static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t blocks)
+{
+    mp_reuse_watch *reuse = &controller->kv_reuse;
+    uint32_t size = blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)blocks;
+    if (size == 0)
+        return;
+    reuse->uses[0] = (mp_sampled_use){.key = key, .size = size};
+    if (!mp_sampled_use_set(reuse->stacks[0], reuse->uses, 1, reuse->samples))
+        return;
+    const mp_sample *sample = &reuse->samples[0];
+    double units = sample->weight / controller->unit_blocks;
+    if (sample->distance == UINT64_MAX)
+        mp_curve_add_first(&reuse->curve, units);
+    else
+        mp_curve_add(&reuse->curve, (sample->distance + size - 1) / controller->unit_blocks, units);
+}
+
+/* Sequences may share blocks: together they have no more than all that are used. */
+static void see_kv(mp_watch *watch, const mp_watch_use *uses, uint32_t n, bool again)
+{
+    struct moepage_controller *controller = of(watch);
+    uint64_t running = 0, used = mp_kv_blocks_used(&controller->kv->blocks);
+    pthread_mutex_lock(&controller->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        running += uses[i].blocks;
+        if (uses[i].blocks > controller->longest_blocks)
+            controller->longest_blocks = uses[i].blocks;
+        if (!controller->kv_named && !again)
+            use_kv(controller, uses[i].seq, uses[i].blocks);
+    }
+    running = running < used ? running : used;
+    if (running > controller->running_blocks)
+        controller->running_blocks = running;
+    pthread_mutex_unlock(&controller->lock);
+}
+
+static void see_freed(mp_watch *watch, uint64_t seq)
+{
+    struct moepage_controller *controller = of(watch);
+    pthread_mutex_lock(&controller->lock);
+    if (!controller->kv_named)
+        mp_sampled_forget(controller->kv_reuse.stacks[0], seq);
+    pthread_mutex_unlock(&controller->lock);
+}
+
+void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, uint64_t tokens)
+{
+    uint32_t block_tokens = controller->kv->shape.block_tokens;
+    pthread_mutex_lock(&controller->lock);
+    controller->kv_named = true;
+    use_kv(controller, key, tokens / block_tokens + (tokens % block_tokens > 0));
+    pthread_mutex_unlock(&controller->lock);
+}
+
+/* ---- steps ---- */
+
+/* KV is computed again in steps as long as the host makes them, not in the short ends of prompts,
+ * whose tokens cost many times as much. The lock is held. */
+static bool is_long_prefill(struct moepage_controller *controller, uint32_t tokens)
+{
+    controller->prefill_tokens -= controller->prefill_tokens / 16;
+    if (tokens > controller->prefill_tokens)
+        controller->prefill_tokens = tokens;
+    return tokens >= controller->prefill_tokens / 2;
+}
+
+static void see_step(mp_watch *watch, const mp_watch_step *step)
+{
+    struct moepage_controller *controller = of(watch);
+    uint64_t stall_ns = step->stall_ns < step->wall_ns ? step->stall_ns : step->wall_ns;
+    double busy_ns = (double)(step->wall_ns - stall_ns);
+    pthread_mutex_lock(&controller->lock);
+    controller->steps++;
+    if (step->misses && step->stall_ns)
+        mp_rate_add(&controller->miss_ns, (double)step->misses, (double)step->stall_ns);
+    if (step->prefill && step->layers && is_long_prefill(controller, step->tokens)) {
+        mp_rate_add(&controller->recompute_ns, step->tokens, (double)step->wall_ns);
+    } else if (!step->prefill && step->layers) {
+        mp_rate_add(&controller->layer_ns, step->layers, busy_ns);
+        mp_rate_add(&controller->step_ns, 1, busy_ns);
+    }
+    pthread_mutex_unlock(&controller->lock);
+}
+
+void mp_controller_watch(struct moepage_controller *controller)
+{
+    controller->watch.experts = see_experts;
+    controller->watch.kv = see_kv;
+    controller->watch.kv_freed = see_freed;
+    controller->watch.step = see_step;
+    pthread_mutex_lock(&controller->experts->lock);
+    controller->experts->watch = &controller->watch;
+    pthread_mutex_unlock(&controller->experts->lock);
+    if (!controller->kv)
+        return;
+    pthread_mutex_lock(&controller->kv->lock);
+    controller->kv->blocks.burst_peak = mp_kv_blocks_used(&controller->kv->blocks);
+    controller->kv->watch = &controller->watch;
+    pthread_mutex_unlock(&controller->kv->lock);
+}

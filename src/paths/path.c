@@ -1,0 +1,302 @@
+/* A device-driven path's life, and what it tells about itself. */
+#include "paths/path.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/config.h"
+#include "base/status.h"
+
+#define DEFAULT_TIMEOUT_MS 10000
+
+/* ---- sizes ---- */
+
+/* What must have a value when the path begins, at the front of its block. */
+static uint64_t first_bytes(uint64_t keys)
+{
+    return mp_session_align(sizeof(mp_path_state)) + 2 * mp_session_align(keys * sizeof(int32_t));
+}
+
+/* Cuts a path's block; with memory NULL it only measures. */
+static uint64_t cut_block(void *block, const moepage_model_info *info, uint64_t max_rows,
+                          mp_path_memory *out)
+{
+    uint64_t keys = (uint64_t)info->moe_layers * info->experts;
+    uint64_t map_at = mp_session_align(sizeof(mp_path_state));
+    uint64_t stamps_at = map_at + mp_session_align(keys * sizeof(int32_t));
+    uint64_t table_at = first_bytes(keys);
+    uint64_t rows_at = table_at + mp_session_align(info->experts * sizeof(mp_gpu_expert));
+    unsigned char *memory = block;
+    if (memory)
+        *out = (mp_path_memory){
+            .state = block,
+            .map = (int32_t *)(void *)(memory + map_at),
+            .stamps = (uint32_t *)(void *)(memory + stamps_at),
+            .table = (mp_gpu_expert *)(void *)(memory + table_at),
+            .rows = (uint32_t *)(void *)(memory + rows_at),
+        };
+    return rows_at + mp_session_align(max_rows * sizeof(uint32_t));
+}
+
+static moepage_status choose_max_tokens(const moepage_cuda_path_config *config,
+                                        uint32_t session_tokens, uint32_t *out)
+{
+    *out = config->max_tokens ? config->max_tokens : session_tokens;
+    if (*out > session_tokens)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "max_tokens is %u, at most the session's, %u", *out,
+                       session_tokens);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_path_workspace(const struct moepage_model *model,
+                                 const moepage_session_config *given,
+                                 const moepage_cuda_path_config *config, uint64_t *bytes)
+{
+    moepage_session_config session;
+    uint32_t max_tokens = 0;
+    moepage_status status = mp_session_fill_defaults(model, given, &session);
+    if (!status)
+        status = choose_max_tokens(config, session.max_tokens, &max_tokens);
+    if (!status)
+        *bytes = cut_block(NULL, &model->info, (uint64_t)max_tokens * session.max_top_k, NULL);
+    return status;
+}
+
+/* ---- creation ---- */
+
+static moepage_status check_session(const moepage_session *session)
+{
+    const struct moepage_expert_pool *pool = session->pool;
+    const mp_device *device = pool->shards[0].home->device;
+    if (!device->ops->cuda)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the pool lives on device \"%s\": paths are CUDA devices' alone",
+                       device->name);
+    if (pool->n_shards != 1)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED, "the pool lives on %u devices, a path needs one",
+                       pool->n_shards);
+    if (!pool->model->info.ffn_supported)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the experts of this %s model cannot be run by the library",
+                       pool->model->info.architecture);
+    if (pool->experts > MP_PATH_EXPERTS)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED, "a layer has %u experts, a path can tell %u apart",
+                       pool->experts, MP_PATH_EXPERTS);
+    if (session->path)
+        return mp_fail(MOEPAGE_E_STATE, "the session has been taken over by another path");
+    if (session->remapping)
+        return mp_fail(MOEPAGE_E_STATE, "remapping is on in the session: turn it off, what a path "
+                                        "routes is remapped by moepage_cuda_remap_run");
+    if (session->step_open)
+        return mp_fail(MOEPAGE_E_STATE, "a step is open: end or cancel it first");
+    return MOEPAGE_OK;
+}
+
+static moepage_status alloc_tables(moepage_cuda_path *path)
+{
+    const struct moepage_expert_pool *pool = path->pool;
+    path->published = mp_alloc_array(pool->keys, sizeof *path->published);
+    path->missing = mp_alloc_array(pool->experts, sizeof *path->missing);
+    path->victims = mp_alloc_array(path->share.slots, sizeof *path->victims);
+    if (!path->published || !path->missing || !path->victims)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path over %u experts", pool->keys);
+    return MOEPAGE_OK;
+}
+
+/* Gives the map, the stamps and the state of the device their first values. */
+static moepage_status write_first(moepage_cuda_path *path)
+{
+    const mp_device_ops *ops = path->device->ops;
+    uint64_t bytes = first_bytes(path->pool->keys);
+    unsigned char *first = mp_alloc(bytes);
+    if (!first)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a map of %u experts", path->pool->keys);
+    memset(first + mp_session_align(sizeof(mp_path_state)), 0xff,
+           path->pool->keys * sizeof(int32_t)); /* every word of the map is -1 */
+    mp_copy copy = {.dst = path->block, .src = first, .bytes = bytes};
+    mp_tick tick = 0;
+    moepage_status status = ops->copy(path->answers, &copy, 1, &tick);
+    if (!status)
+        status = ops->sync(path->answers, tick);
+    mp_free(first);
+    return status;
+}
+
+static moepage_status open_device(moepage_cuda_path *path)
+{
+    const struct moepage_expert_pool *pool = path->pool;
+    const mp_device_ops *ops = path->device->ops;
+    struct moepage_device *home = pool->shards[0].home;
+    uint64_t max_rows = (uint64_t)path->max_tokens * path->session->config.max_top_k;
+    uint64_t bytes = cut_block(NULL, &pool->model->info, max_rows, NULL);
+    moepage_status status = mp_home_workspace_alloc(home, bytes, &path->block);
+    if (status)
+        return status;
+    path->block_bytes = bytes;
+    cut_block(path->block, &pool->model->info, max_rows, &path->memory);
+    bytes = sizeof(mp_path_mail) + (uint64_t)pool->keys * sizeof(uint32_t);
+    status = ops->cuda->shared_alloc(path->device, bytes, &path->shared);
+    if (status)
+        return status;
+    memset(path->shared.host, 0, bytes);
+    path->mail = path->shared.host;
+    path->mail_stamps = (const uint32_t *)(const void *)(path->mail + 1);
+    status = ops->stream_create(path->device, MP_STREAM_DEMAND, &path->answers);
+    return status ? status : write_first(path);
+}
+
+static void free_parts(moepage_cuda_path *path)
+{
+    const mp_device_ops *ops = path->device->ops;
+    if (path->poller)
+        ops->cuda->poller_stop(path->poller);
+    if (path->answers)
+        ops->stream_destroy(path->answers);
+    if (path->published)
+        mp_pool_release(path->pool, path->published, path->pool->keys);
+    if (path->share.slots)
+        mp_pool_put_back(path->pool, &path->share);
+    if (path->shared.host)
+        ops->cuda->shared_free(path->device, &path->shared);
+    if (path->block)
+        mp_home_workspace_free(path->pool->shards[0].home, path->block, path->block_bytes);
+    pthread_mutex_destroy(&path->failure.lock);
+    mp_free(path->published);
+    mp_free(path->missing);
+    mp_free(path->victims);
+}
+
+static moepage_status find_blocks(moepage_cuda_path *path)
+{
+    moepage_cuda_info info = {.struct_size = sizeof info};
+    moepage_status status = path->device->ops->cuda->get_info(path->device, &info);
+    path->blocks = info.multiprocessors * MP_EXPERTS_BLOCKS_PER_SM;
+    return status;
+}
+
+static moepage_status open_parts(moepage_cuda_path *path, const moepage_cuda_path_config *config)
+{
+    moepage_session *session = path->session;
+    const mp_device_ops *ops = path->device->ops;
+    uint64_t rows = (uint64_t)path->max_tokens * session->config.max_top_k;
+    uint32_t worst = rows < path->pool->experts ? (uint32_t)rows : path->pool->experts;
+    moepage_status status =
+        mp_pool_set_aside(path->pool, &session->client, config->slots, worst, &path->share);
+    if (!status)
+        status = find_blocks(path);
+    if (!status)
+        status = alloc_tables(path);
+    if (!status)
+        status = open_device(path);
+    if (!status) /* its scratch is the path's from now on */
+        status = ops->sync(session->benches[0].compute, session->benches[0].last);
+    if (!status)
+        status = ops->cuda->poller_start(path->device, mp_path_poll, path, &path->poller);
+    return status;
+}
+
+moepage_status mp_path_create(moepage_session *session, const moepage_cuda_path_config *config,
+                              moepage_cuda_path **out)
+{
+    uint32_t max_tokens = 0;
+    moepage_status status = check_session(session);
+    if (!status)
+        status = choose_max_tokens(config, session->config.max_tokens, &max_tokens);
+    if (status)
+        return status;
+    moepage_cuda_path *path = mp_alloc(sizeof *path);
+    if (!path)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path");
+    path->session = session;
+    path->pool = session->pool;
+    path->device = session->pool->shards[0].home->device;
+    path->max_tokens = max_tokens;
+    path->timeout_ms = config->timeout_ms ? config->timeout_ms : DEFAULT_TIMEOUT_MS;
+    pthread_mutex_init(&path->failure.lock, NULL);
+    status = open_parts(path, config);
+    if (status) {
+        free_parts(path);
+        mp_free(path);
+        return status;
+    }
+    session->path = path;
+    mp_streaming_suspend(session, true);
+    mp_handle_open(&path->handle, MP_KIND_PATH);
+    *out = path;
+    return MOEPAGE_OK;
+}
+
+void mp_path_destroy(moepage_cuda_path *path)
+{
+    mp_graveyard *graveyard = &path->pool->shards[0].home->graveyard;
+    path->session->path = NULL;
+    mp_streaming_suspend(path->session, false);
+    free_parts(path);
+    mp_graveyard_bury(graveyard, path);
+}
+
+/* ---- what it tells ---- */
+
+static moepage_status check_health(moepage_cuda_path *path)
+{
+    moepage_cuda_info info = {.struct_size = sizeof info};
+    moepage_status status = path->device->ops->cuda->get_info(path->device, &info);
+    if (!status && info.poisoned)
+        status = mp_fail(MOEPAGE_E_DEVICE, "device %s has failed: no layer will run on it again",
+                         path->device->name);
+    return status;
+}
+
+/* Why the layer of the report in the mail was given up. */
+static moepage_status explain(moepage_cuda_path *path)
+{
+    const mp_path_mail *mail = path->mail;
+    moepage_status status = MOEPAGE_OK;
+    switch (mail->reason) {
+    case MP_PATH_REFUSED:
+        pthread_mutex_lock(&path->failure.lock);
+        status = mp_fail(path->failure.status, "layer %u was given up: %s", mail->in_layer,
+                         path->failure.text);
+        pthread_mutex_unlock(&path->failure.lock);
+        return status;
+    case MP_PATH_BAD_ID:
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "layer %u was given up: an id is %d, it must be below %u (or "
+                       "MOEPAGE_NO_EXPERT)",
+                       mail->in_layer, (int)mail->detail, path->pool->experts);
+    case MP_PATH_LATE:
+        return mp_fail(MOEPAGE_E_BUSY,
+                       "layer %u was given up: its experts were not there after %u ms (timeout_ms "
+                       "is how long the device waits)",
+                       mail->in_layer, path->timeout_ms);
+    default:
+        return mp_fail(MOEPAGE_E_DEVICE,
+                       "layer %u was given up: the device's map lacks an expert that was put there",
+                       mail->in_layer);
+    }
+}
+
+moepage_status mp_path_check(moepage_cuda_path *path, moepage_cuda_path_stats *stats)
+{
+    mp_path_mail *mail = path->mail;
+    uint32_t gave_up = __atomic_load_n(&mail->gave_up, __ATOMIC_ACQUIRE);
+    moepage_status failure = check_health(path);
+    if (!failure && gave_up != path->reported)
+        failure = explain(path);
+    moepage_cuda_path_stats own = {
+        .status = failure,
+        .layers = __atomic_load_n(&mail->layers, __ATOMIC_RELAXED),
+        .all_hit = __atomic_load_n(&mail->all_hit, __ATOMIC_RELAXED),
+        .routed = __atomic_load_n(&mail->routed, __ATOMIC_RELAXED),
+        .misses = __atomic_load_n(&mail->misses, __ATOMIC_RELAXED),
+        .evictions = atomic_load(&path->evictions),
+    };
+    if (stats) {
+        moepage_status status = MP_CONFIG_WRITE(stats, own);
+        if (status)
+            return status; /* nobody was told: the report stands */
+    }
+    path->reported = gave_up;
+    __atomic_store_n(&mail->acknowledged, gave_up, __ATOMIC_RELEASE);
+    return failure;
+}

@@ -1,0 +1,236 @@
+/* The host's half of a device-driven path: a thread of the device reads messages, makes room,
+ * brings what is missing, and answers. */
+#include <stdio.h>
+
+#include "base/status.h"
+#include "paths/path.h"
+
+static moepage_status write_map(moepage_cuda_path *path, uint32_t key, int32_t slot)
+{
+    return path->device->ops->cuda->write32(path->answers,
+                                            (uint64_t)(uintptr_t)&path->memory.map[key],
+                                            (uint32_t)slot);
+}
+
+/* ---- room ---- */
+
+/* A heap of the oldest so far, the youngest of them on top. */
+typedef struct oldest {
+    moepage_cuda_path *path;
+    uint32_t *keys;
+    uint32_t n;
+    uint32_t most;
+} oldest;
+
+/* Layers ago; the clock may wrap around. */
+static uint32_t age_of(const moepage_cuda_path *path, uint32_t key)
+{
+    return path->mail->now - path->mail_stamps[key];
+}
+
+static bool younger(const oldest *heap, uint32_t a, uint32_t b)
+{
+    return age_of(heap->path, heap->keys[a]) < age_of(heap->path, heap->keys[b]);
+}
+
+static void swap(oldest *heap, uint32_t a, uint32_t b)
+{
+    uint32_t key = heap->keys[a];
+    heap->keys[a] = heap->keys[b];
+    heap->keys[b] = key;
+}
+
+static void sink(oldest *heap, uint32_t at)
+{
+    for (;;) {
+        uint32_t least = at, left = 2 * at + 1, right = left + 1;
+        if (left < heap->n && younger(heap, left, least))
+            least = left;
+        if (right < heap->n && younger(heap, right, least))
+            least = right;
+        if (least == at)
+            return;
+        swap(heap, at, least);
+        at = least;
+    }
+}
+
+static void offer(oldest *heap, uint32_t key)
+{
+    if (heap->n < heap->most) {
+        uint32_t at = heap->n++;
+        heap->keys[at] = key;
+        for (; at > 0 && younger(heap, at, (at - 1) / 2); at = (at - 1) / 2)
+            swap(heap, at, (at - 1) / 2);
+    } else if (heap->most > 0 && age_of(heap->path, key) > age_of(heap->path, heap->keys[0])) {
+        heap->keys[0] = key;
+        sink(heap, 0);
+    }
+}
+
+/* Takes an expert off the map and lets go of it. */
+static moepage_status take_off(moepage_cuda_path *path, uint32_t key)
+{
+    moepage_status status = write_map(path, key, -1);
+    if (status) /* the device may look for it there: it stays held */
+        return status;
+    mp_pool_release(path->pool, &path->published[key], 1);
+    path->n_published--;
+    atomic_fetch_add(&path->evictions, 1);
+    return MOEPAGE_OK;
+}
+
+/* Takes the `most` least recently needed of keys [first, first + n) off the map. None is of the
+ * message: the device has just stamped those, and there are enough others, for a layer's worst case
+ * fits. What has been taken off may be overwritten at once: see path.h. */
+static moepage_status evict(moepage_cuda_path *path, uint32_t first, uint32_t n, uint32_t most)
+{
+    oldest heap = {.path = path, .keys = path->victims, .most = most};
+    for (uint32_t key = first; key < first + n && most > 0; key++)
+        if (path->published[key].kind != MP_HOLD_NONE)
+            offer(&heap, key);
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t i = 0; i < heap.n && !status; i++)
+        status = take_off(path, heap.keys[i]);
+    return status;
+}
+
+/* What lies in slots that the pool wants back goes as soon as it may. */
+static moepage_status leave_drained(moepage_cuda_path *path)
+{
+    const mp_shard *shard = &path->pool->shards[0];
+    if (atomic_load(&path->pool->n_draining) == 0)
+        return MOEPAGE_OK;
+    for (uint32_t key = 0; key < path->pool->keys; key++) {
+        const mp_hold *hold = &path->published[key];
+        if (hold->kind == MP_HOLD_NONE || age_of(path, key) == 0)
+            continue;
+        uint64_t word = atomic_load(&shard->words[hold->slot]);
+        moepage_status status =
+            MP_WORD_STATE(word) == MP_SLOT_DRAINING ? take_off(path, key) : MOEPAGE_OK;
+        if (status)
+            return status;
+    }
+    return MOEPAGE_OK;
+}
+
+static uint32_t excess(uint32_t held, uint32_t wanted, uint32_t limit)
+{
+    return held + wanted > limit ? held + wanted - limit : 0;
+}
+
+/* Sees that `wanted` more experts of the message's layer fit the path's share. */
+static moepage_status make_room(moepage_cuda_path *path, uint32_t wanted)
+{
+    const struct moepage_expert_pool *pool = path->pool;
+    uint32_t first = path->mail->layer * pool->experts, held = 0;
+    moepage_status status = leave_drained(path);
+    if (!status && pool->n_scopes > 1) {
+        for (uint32_t e = 0; e < pool->experts; e++)
+            held += path->published[first + e].kind != MP_HOLD_NONE;
+        status = evict(path, first, pool->experts, excess(held, wanted, path->share.per_scope));
+    }
+    if (!status)
+        status = evict(path, 0, pool->keys, excess(path->n_published, wanted, path->share.slots));
+    return status;
+}
+
+/* ---- experts ---- */
+
+/* Puts a held expert on the map, for the device to see once its bytes are there. */
+static moepage_status publish(moepage_cuda_path *path, mp_hold *hold)
+{
+    moepage_status status = mp_pool_wait(path->pool, hold, path->answers);
+    if (!status)
+        status = write_map(path, hold->key, (int32_t)hold->slot);
+    if (status) {
+        mp_pool_release(path->pool, hold, 1);
+        return status;
+    }
+    path->published[hold->key] = *hold;
+    path->n_published++;
+    return MOEPAGE_OK;
+}
+
+static void note_failure(moepage_cuda_path *path, moepage_status status)
+{
+    mp_path_failure *failure = &path->failure;
+    pthread_mutex_lock(&failure->lock);
+    failure->status = status;
+    snprintf(failure->text, sizeof failure->text, "%s", moepage_last_error());
+    pthread_mutex_unlock(&failure->lock);
+}
+
+/* Brings n experts that are not on the map. Those that can be had are published whatever becomes of
+ * the others. */
+static moepage_status bring(moepage_cuda_path *path, uint32_t n)
+{
+    struct moepage_expert_pool *pool = path->pool;
+    mp_hold *holds = path->missing;
+    moepage_status status = MOEPAGE_OK;
+    if (mp_pool_hold_resident(pool, &path->session->client, holds, n) < n)
+        status = mp_pool_hold_rest(pool, holds, n);
+    if (status) {
+        note_failure(path, status);
+        return status;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        moepage_status one = publish(path, &holds[i]);
+        if (one && !status)
+            note_failure(path, status = one);
+    }
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* Which experts of the message are not on the map, as path->missing; says how many. */
+static uint32_t read_message(moepage_cuda_path *path)
+{
+    const mp_path_mail *mail = path->mail;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < mail->n; i++) {
+        uint32_t key = mail->layer * path->pool->experts + mail->experts[i];
+        if (path->published[key].kind == MP_HOLD_NONE)
+            path->missing[n++] = (mp_hold){.key = key};
+    }
+    return n;
+}
+
+static moepage_status serve(moepage_cuda_path *path)
+{
+    uint32_t n = read_message(path);
+    moepage_status status = make_room(path, n);
+    if (status) {
+        note_failure(path, status);
+        return status;
+    }
+    return n ? bring(path, n) : MOEPAGE_OK;
+}
+
+/* Other sessions' plans may hold slots that will be free again before the device gives up. */
+static bool worth_another_try(const moepage_cuda_path *path, moepage_status status)
+{
+    uint64_t passed_ns = path->device->ops->now_ns(path->device) - path->seen_ns;
+    return status == MOEPAGE_E_BUSY && passed_ns < path->timeout_ms * 1000000ull;
+}
+
+bool mp_path_poll(void *user)
+{
+    moepage_cuda_path *path = user;
+    uint32_t sequence = __atomic_load_n(&path->mail->sequence, __ATOMIC_ACQUIRE);
+    if (sequence == path->served)
+        return false;
+    if (sequence != path->seen)
+        path->seen_ns = path->device->ops->now_ns(path->device);
+    path->seen = sequence;
+    moepage_status status = serve(path);
+    if (worth_another_try(path, status))
+        return true;
+    path->served = sequence;
+    /* Where this is refused, the device's patience ends. */
+    (void)path->device->ops->cuda->write32(path->answers,
+                                           (uint64_t)(uintptr_t)&path->memory.state->answer,
+                                           MP_PATH_ANSWER(sequence, status ? 1u : 0u));
+    return true;
+}
