@@ -14,8 +14,8 @@
 #   make install | uninstall                    to $(DESTDIR)$(PREFIX)
 #
 # Variables: CC CXX NVCC CFLAGS LDFLAGS BUILD LIB PREFIX DESTDIR; CUDA=0 leaves the CUDA module out,
-# CUDA=1 insists on it; WERROR=1 makes warnings errors; V=1 shows commands. A new source, tool or
-# test file needs no change here: the lists below are found by name.
+# CUDA=1 insists on it; NUMA=0 leaves libnuma out; WERROR=1 makes warnings errors; V=1 shows
+# commands. A new source, tool or test file needs no change here: the lists below are found by name.
 
 BUILD    ?= build
 LIB      ?= lib
@@ -24,6 +24,7 @@ CFLAGS   ?= -O2 -g
 CXX      ?= g++
 NVCC     ?= nvcc
 CUDA     ?= auto
+NUMA     ?= auto
 CUDA_ARCHS ?= 80 90
 SAN      ?=
 WERROR   ?= 0
@@ -37,7 +38,7 @@ Q := $(if $(filter 0,$(V)),@)
 comma := ,
 version_part = $(shell sed -n 's/^.define MOEPAGE_VERSION_$(1) *//p' include/moepage.h)
 VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
-export CC CXX NVCC CUDA CFLAGS CPPFLAGS LDFLAGS WERROR BUILD LIB TEST_TIMEOUT
+export CC CXX NVCC CUDA NUMA CFLAGS CPPFLAGS LDFLAGS WERROR BUILD LIB TEST_TIMEOUT PKGS
 
 # ---- What there is -------------------------------------------------------------------------
 
@@ -77,12 +78,16 @@ ifeq ($(CUDA) $(NO_CUDA),1 no nvcc)
 $(error CUDA=1, but '$(NVCC)' is not on PATH: set NVCC, or leave CUDA out)
 endif
 
+# Why the library binds memory to no NUMA node, in words; empty when it does.
+have_numa = $(shell pkg-config --exists numa 2>/dev/null && echo y)
+NO_NUMA  := $(if $(filter 0,$(NUMA)),NUMA=0,$(if $(have_numa),,no libnuma))
+
 # ---- Flags ---------------------------------------------------------------------------------
 
 # Only packages whose header some source includes are asked for and linked.
 uses = $(if $(shell grep -rlsF 'include <$(1)>' src | head -1),$(2))
 PKGS := $(strip $(call uses,jansson.h,jansson) $(call uses,xxhash.h,libxxhash) \
-                $(call uses,zstd.h,libzstd))
+                $(call uses,zstd.h,libzstd) $(if $(NO_NUMA),,$(call uses,numaif.h,numa)))
 # What a benchmark compares with, where it is installed.
 BENCH_PKGS := $(if $(shell pkg-config --exists liblz4 2>/dev/null && echo y),liblz4)
 
@@ -102,7 +107,8 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 # -ffp-contract=off: otherwise, where a compiler fuses a * b + c depends on the instruction set of
 # the file and on its version, and the same sum would differ in the last bit from one CPU to the
 # next. Fused multiply-adds are written where they are meant.
-BASE_FLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -ffp-contract=off $(WARNINGS)
+BASE_FLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -ffp-contract=off $(WARNINGS) \
+              $(if $(filter numa,$(PKGS)),-DMP_NUMA)
 
 # Tests and sanitized builds are optimised for being built: at -O1 that takes half to two thirds of the
 # time, and runs are no slower (GCC's guess at truncated text is made for -O2).
@@ -165,7 +171,7 @@ $(OBJ)/%.o: %.c $(OBJ)/flags
 	$(Q)mkdir -p $(@D) && $(COMPILE) $(PART) -MMD -MP -c $< -o $@
 
 $(ARCHIVE): $(LIB_OBJ)
-	@echo "  AR    $@"
+	@echo "  AR    $@$(if $(NO_NUMA), ($(NO_NUMA): host memory is bound to no NUMA node))"
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
 $(LIB)/libmoepage.so.0: $(LIB_OBJ) lib/moepage.map

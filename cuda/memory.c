@@ -6,9 +6,8 @@
 
 #include "base/status.h"
 #include "device/host_memory.h"
+#include "device/numa.h"
 #include "vmm.h"
-
-#define MAX_NODE 63 /* as many as host_memory.c can bind to */
 
 static const char workspace_advice[] = "leave the GPU more room beside the budget";
 
@@ -246,5 +245,5 @@ int32_t mp_cuda_numa_node(mp_cuda *cuda, const char *root)
     int node = -1;
     if (cuda->driver->device_attribute(&node, MP_CU_ATTR_HOST_NUMA, cuda->gpu))
         node = node_by_system(cuda, root);
-    return node >= 0 && node <= MAX_NODE ? node : -1;
+    return node >= 0 && node < MP_NUMA_NODES ? node : -1;
 }

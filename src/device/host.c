@@ -17,6 +17,7 @@
 #include "device/host_kernels.h"
 #include "device/host_memory.h"
 #include "device/host_views.h"
+#include "device/numa.h"
 #include "device/thread.h"
 
 #define ALIGNMENT 64u /* a cache line, and the widest vector */
@@ -278,7 +279,7 @@ moepage_status mp_host_open(const moepage_device_config *config, mp_device **out
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
     const mp_host_kernel_set *kernels = mp_host_kernels_best();
     host->arena_file = -1;
-    host->node = mp_host_node();
+    host->node = mp_numa_node();
     host->device = (mp_device){
         .ops = &host_ops,
         .caps = MP_CAP_SYNC_CALLER | MP_CAP_ON_HOST,

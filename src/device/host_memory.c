@@ -5,17 +5,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/mempolicy.h>
-#include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/errno_text.h"
 #include "base/status.h"
 #include "device/available.h"
+#include "device/numa.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -25,8 +22,6 @@
 #endif
 
 #define HUGE_PAGE_BYTES (2ull << 20)
-
-#define MAX_NODES 64u /* as many as a word of a node mask has bits */
 
 /* Of what was asked for, so much is as good as all of it: nine tenths. */
 static bool is_nearly_all(uint64_t part, uint64_t whole)
@@ -83,62 +78,6 @@ moepage_status mp_host_pages_touch(mp_executor *executor, uint32_t n_parts, cons
     return status;
 }
 
-/* ---- NUMA ------------------------------------------------------------------------------- */
-
-/* The two system calls are made directly: libnuma prints and exits when it runs out of memory. */
-
-static bool cpu_is_on(uint32_t node, uint32_t cpu)
-{
-    char path[80];
-    snprintf(path, sizeof path, "/sys/devices/system/node/node%u/cpu%u", node, cpu);
-    return access(path, F_OK) == 0;
-}
-
-int32_t mp_host_node(void)
-{
-    cpu_set_t cpus;
-    uint32_t node = MAX_NODES;
-    if (sched_getaffinity(0, sizeof cpus, &cpus))
-        return -1;
-    for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &cpus))
-            continue;
-        if (node == MAX_NODES) {
-            for (node = 0; node < MAX_NODES && !cpu_is_on(node, cpu);)
-                node++;
-        }
-        if (node == MAX_NODES || !cpu_is_on(node, cpu))
-            return -1;
-    }
-    return node == MAX_NODES ? -1 : (int32_t)node;
-}
-
-/* Preferred, not enforced: memory of another node is slower, none at all ends the program. */
-static bool prefer_node(const mp_pages *pages, int32_t node)
-{
-    if (node < 0)
-        return false;
-    unsigned long mask = 1ul << node;
-    return syscall(SYS_mbind, pages->base, pages->bytes, MPOL_PREFERRED, &mask, 8 * sizeof mask + 1,
-                   0) == 0;
-}
-
-/* Are the pages of a range on the node that was preferred? By a sample; where the system does not
- * say, it is believed. */
-static bool lies_on_node(const mp_pages *pages, int32_t node)
-{
-    enum { SAMPLES = 64 };
-    uint32_t on_node = 0;
-    for (uint32_t i = 0; i < SAMPLES; i++) {
-        int at = -1;
-        if (syscall(SYS_get_mempolicy, &at, NULL, 0, pages->base + pages->bytes / SAMPLES * i,
-                    MPOL_F_NODE | MPOL_F_ADDR))
-            return true;
-        on_node += at == node;
-    }
-    return is_nearly_all(on_node, SAMPLES);
-}
-
 /* ---- Mapping ---------------------------------------------------------------------------- */
 
 /* Bytes of a range that transparent huge pages hold. Its mappings have no neighbours that the
@@ -161,13 +100,15 @@ static uint64_t transparent_huge_bytes(const mp_pages *pages)
     return bytes;
 }
 
+/* `node` is the one that the pages were bound to before they were there; -1 = to none. */
 static void describe(const mp_pages *pages, uint64_t page_bytes, int32_t node, mp_host_memory *out)
 {
+    bool is_there = node >= 0 && mp_numa_lies_on(pages->base, pages->bytes, node);
     *out = (mp_host_memory){
         .base = pages->base,
         .bytes = pages->bytes,
         .page_bytes = (uint32_t)page_bytes,
-        .node = node,
+        .node = is_there ? node : -1,
     };
 }
 
@@ -185,13 +126,13 @@ static bool map_from_stock(mp_executor *executor, uint32_t n_parts, int32_t node
     if (base == MAP_FAILED)
         return false;
     pages.base = base;
-    bool bound = prefer_node(&pages, node);
+    int32_t bound = mp_numa_prefer(pages.base, pages.bytes, node) ? node : -1;
     int error = 0;
     if (mp_host_pages_touch(executor, n_parts, &pages, &error) || error) {
         munmap(base, pages.bytes);
         return false;
     }
-    describe(&pages, HUGE_PAGE_BYTES, bound && lies_on_node(&pages, node) ? node : -1, out);
+    describe(&pages, HUGE_PAGE_BYTES, bound, out);
     return true;
 }
 
@@ -213,7 +154,7 @@ static moepage_status map_inside(mp_executor *executor, uint32_t n_parts, int32_
     if (mprotect(pages.base, bytes, PROT_READ | PROT_WRITE))
         return map_failed(bytes, "mapped", errno);
     (void)madvise(pages.base, bytes, MADV_HUGEPAGE);
-    bool bound = prefer_node(&pages, node);
+    int32_t bound = mp_numa_prefer(pages.base, pages.bytes, node) ? node : -1;
     int error = 0;
     moepage_status status = mp_host_pages_touch(executor, n_parts, &pages, &error);
     if (status)
@@ -221,8 +162,7 @@ static moepage_status map_inside(mp_executor *executor, uint32_t n_parts, int32_
     if (error)
         return map_failed(bytes, "filled with pages", error);
     bool huge = bytes >= HUGE_PAGE_BYTES && is_nearly_all(transparent_huge_bytes(&pages), bytes);
-    describe(&pages, huge ? HUGE_PAGE_BYTES : pages.page_bytes,
-             bound && lies_on_node(&pages, node) ? node : -1, out);
+    describe(&pages, huge ? HUGE_PAGE_BYTES : pages.page_bytes, bound, out);
     return MOEPAGE_OK;
 }
 

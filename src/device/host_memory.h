@@ -19,11 +19,7 @@ typedef struct mp_pages {
 moepage_status mp_host_pages_touch(mp_executor *executor, uint32_t n_parts, const mp_pages *pages,
                                    int *error);
 
-/* The NUMA node of all CPUs that the calling thread may run on; -1 when they are of several, or
- * nothing says. */
-int32_t mp_host_node(void);
-
-/* As host_map and host_unmap in mp_device_ops. `node` -1 = bind to none. */
+/* As host_map and host_unmap in mp_device_ops. `node` -1 = bind to no NUMA node. */
 moepage_status mp_host_memory_map(mp_executor *executor, uint32_t n_parts, int32_t node,
                                   uint64_t bytes, mp_host_memory *out);
 void mp_host_memory_unmap(const mp_host_memory *memory);

@@ -10,7 +10,8 @@ beside=$work/beside elsewhere=$work/elsewhere
 mkdir -p "$beside" "$elsewhere"
 cp "$lib/libmoepage.so.0" "$beside" && ln -s libmoepage.so.0 "$beside/libmoepage.so" || exit 1
 flags="-std=gnu11 -D_GNU_SOURCE -pthread -Iinclude -Isrc -Icuda"
-libs="$(pkg-config --static --libs jansson libxxhash libzstd) -lm -ldl"
+# shellcheck disable=SC2086
+libs="$(pkg-config --static --libs ${PKGS:-jansson libxxhash libzstd numa}) -lm -ldl"
 
 # ---- The module --------------------------------------------------------------------------
 

@@ -101,7 +101,8 @@ static void test_host_memory_names_the_pages_that_it_has(void **state)
     assert_int_equal(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
 }
 
-/* Bound wherever that means something and is allowed: to the one node there is, if there is one. */
+/* Bound wherever that means something and is allowed, by a library built with libnuma: to the one
+ * node there is, if there is one. */
 static void test_host_memory_is_on_the_node_that_it_names(void **state)
 {
     (void)state;
@@ -117,8 +118,13 @@ static void test_host_memory_is_on_the_node_that_it_names(void **state)
                     access("/sys/devices/system/node/node1", F_OK) != 0;
     if (memory.node >= 0 && can_ask)
         assert_int_equal(memory.node, node);
+#ifdef MP_NUMA
     if (one_node && can_bind)
         assert_int_equal(memory.node, 0);
+#else
+    assert_int_equal(memory.node, -1);
+    (void)one_node;
+#endif
     if (!can_bind && errno == EPERM)
         assert_int_equal(memory.node, -1);
     device->ops->host_unmap(device, &memory);
