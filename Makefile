@@ -257,6 +257,9 @@ $(OBJ)/tests/fault/test_cuda_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_
                                             mp_thread_start mp_host_memory_map mp_host_memory_unmap)
 $(OBJ)/tests/fault/test_host_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_alloc mp_realloc \
                                             mp_thread_start mmap munmap mprotect madvise)
+$(OBJ)/tests/fault/test_numa: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,access mbind move_pages \
+                                     numa_available numa_max_node numa_num_possible_cpus \
+                                     numa_node_to_cpus numa_sched_getaffinity)
 $(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(TEST_LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
