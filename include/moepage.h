@@ -569,7 +569,8 @@ typedef struct moepage_expert_pool_info {
     uint64_t host_tier_resident;
     uint32_t host_page_bytes;  /* pages behind the tier; the system's smallest where huge pages
                                     were not to be had */
-    int32_t host_node;         /* NUMA node it is bound to, -1 = not bound */
+    int32_t host_node;         /* NUMA node it is bound to, with several devices the first one's;
+                                    -1 = the tier of some device is not bound */
     uint64_t host_hits;        /* loads that found their expert in the host tier */
     uint64_t cold_reads;       /* experts read from the cold tier */
     uint64_t cold_bytes;       /* read for them */
