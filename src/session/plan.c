@@ -36,8 +36,8 @@ moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, 
     if (held < group->n_entries) {
         uint64_t began_ns = mp_session_now_ns(session);
         if (flight->lies)
-            mp_lying_mark(session->pool, holds, group->n_entries,
-                          session->operands.pieces.supported);
+            mp_pool_mark_in_place(session->pool, holds, group->n_entries,
+                                  session->operands.pieces.supported);
         moepage_status status = mp_pool_hold_rest(session->pool, holds, group->n_entries);
         uint64_t took_ns = mp_session_now_ns(session) - began_ns;
         session->step_stats.stall_ns += took_ns;
