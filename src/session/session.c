@@ -247,10 +247,9 @@ static moepage_status alloc_tables(struct moepage_session *session)
     session->launched = mp_alloc_array(session->max_entries, sizeof *session->launched);
     session->token_placed = mp_alloc_array(tokens, sizeof *session->token_placed);
     session->scan_token = mp_alloc_array(tokens, sizeof *session->scan_token);
-    session->kv_uses = mp_alloc_array(session->config.max_sequences, sizeof *session->kv_uses);
     bool ok = session->local && session->local_stamp && session->distinct && session->order &&
               session->order_counts && session->counts && session->launched &&
-              session->token_placed && session->scan_token && session->kv_uses;
+              session->token_placed && session->scan_token;
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS && ok; i++)
         ok = alloc_flight(session, &session->flights[i]);
     if (ok && (session->config.prefetch == MOEPAGE_PREFETCH_PREVIOUS ||
@@ -265,8 +264,7 @@ static moepage_status alloc_tables(struct moepage_session *session)
 static void free_parts(struct moepage_session *session)
 {
     mp_predicting_close(session);
-    if (session->kv)
-        mp_kv_pool_leave(session->kv, &session->kv_reader);
+    mp_kv_reader_close(session->kv);
     for (uint32_t d = 0; d < session->pool->n_shards; d++)
         close_bench(session, d);
     mp_pool_leave(session->pool, &session->client);
@@ -281,12 +279,9 @@ static void free_parts(struct moepage_session *session)
     mp_free(session->launched);
     mp_free(session->token_placed);
     mp_free(session->scan_token);
-    mp_free(session->kv_uses);
     mp_free(session->previous);
     mp_remapping_close(session);
     mp_streaming_close(session);
-    if (session->kv)
-        atomic_fetch_sub(&session->kv->users, 1);
 }
 
 moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepage_kv_pool *kv,
@@ -307,9 +302,6 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
     if (!session)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session");
     session->pool = pool;
-    session->kv = kv;
-    if (kv)
-        atomic_fetch_add(&kv->users, 1);
     session->config = config;
     session->async = async;
     mp_operands_find(pool, config.miss == MOEPAGE_MISS_HOST, &session->operands);
@@ -338,9 +330,13 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
         if (status)
             goto fail;
     }
-    if (kv)
-        mp_kv_pool_join(kv, &session->kv_reader,
-                        kv->home == pool->shards[0].home ? mp_session_reader(session, 0) : NULL);
+    if (kv) {
+        bool same = mp_kv_pool_home(kv) == pool->shards[0].home;
+        status = mp_kv_reader_open(kv, config.max_sequences,
+                                   same ? mp_session_reader(session, 0) : NULL, &session->kv);
+        if (status)
+            goto fail;
+    }
     mp_handle_open(&session->handle, MP_KIND_SESSION);
     *out = session;
     return MOEPAGE_OK;

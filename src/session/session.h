@@ -11,7 +11,7 @@
 #define MP_SESSION_SESSION_H
 
 #include "control/regime.h"
-#include "kv/kv_pool.h"
+#include "kv/kv.h"
 #include "policy/previous.h"
 #include "pool/expert_pool.h"
 #include "session/operands.h"
@@ -77,8 +77,7 @@ typedef struct mp_bench {
 struct moepage_session {
     mp_handle handle;
     struct moepage_expert_pool *pool;
-    struct moepage_kv_pool *kv;    /* or NULL */
-    mp_kv_reader kv_reader;        /* as which it is known there */
+    mp_kv_reader *kv;              /* of its KV pool, or NULL */
     moepage_session_config config; /* defaults filled in */
     uint32_t math;                 /* of launches: MOEPAGE_MATH_* as the devices tell them apart */
     uint64_t fast_bytes;           /* of scratch for math BF16_FAST; 0 = none */
@@ -92,11 +91,8 @@ struct moepage_session {
     uint32_t n_tokens;   /* of the open step */
     uint8_t *scan_token; /* [max_tokens] 1 for tokens of prefill */
     bool any_scan, all_scan;
-    bool prefill;          /* the open step is nothing but */
-    bool decode;           /* likewise: it has no token of prefill */
-    mp_watch_use *kv_uses; /* [max_sequences] of the last step */
-    uint32_t n_kv_uses;
-    uint32_t kv_same; /* steps since they were counted as uses */
+    bool prefill; /* the open step is nothing but */
+    bool decode;  /* likewise: it has no token of prefill */
     uint64_t step_began_ns;
     moepage_session_stats stats;      /* since creation */
     moepage_session_stats step_stats; /* of the open step */
@@ -230,8 +226,6 @@ moepage_status mp_session_next_group(struct moepage_session *session, uint32_t l
                                      moepage_plan *plan);
 
 /* ---- watched.c ---- */
-/* The step about to open uses these sequences, all live. Under the KV pool's lock. */
-void mp_session_tell_kv(struct moepage_session *session, const moepage_step *step);
 void mp_session_note_phase(struct moepage_session *session, const moepage_step *step);
 /* The step's stats are complete. */
 void mp_session_tell_step(const struct moepage_session *session);

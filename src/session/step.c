@@ -85,33 +85,13 @@ static void record_begin(struct moepage_session *session, const moepage_step *st
                         named ? step->n_sequences : 1, step->semantic, step->semantic_dim);
 }
 
-/* A stale sequence is noticed here, before its KV is read. The last thing that can fail. */
-static moepage_status enter_kv(struct moepage_session *session, const moepage_step *step)
-{
-    moepage_status status = MOEPAGE_OK;
-    if (!session->kv)
-        return MOEPAGE_OK;
-    pthread_mutex_lock(&session->kv->lock);
-    for (uint32_t i = 0; i < step->n_sequences && !status; i++) {
-        mp_kv_sequence *sequence;
-        if (step->sequences[i].seq)
-            status = mp_kv_sequence_find(session->kv, step->sequences[i].seq, &sequence);
-    }
-    if (!status) {
-        mp_session_tell_kv(session, step);
-        session->kv_reader.step_open = true; /* no table changes behind its back from here on */
-    }
-    pthread_mutex_unlock(&session->kv->lock);
-    return status;
-}
-
 moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step)
 {
     moepage_status status = check_step(session, step);
     if (!status)
         status = mp_predicting_check(session, step);
-    if (!status)
-        status = enter_kv(session, step);
+    if (!status && session->kv) /* the last thing that can fail */
+        status = mp_kv_reader_begin(session->kv, step);
     if (status)
         return status;
     mp_precision_begin(session);
@@ -208,7 +188,7 @@ static void close_step(struct moepage_session *session, bool whole)
     mp_pool_publish_stats(&session->client, &session->stats);
     session->step_open = false;
     if (session->kv)
-        mp_kv_pool_end_step(session->kv, &session->kv_reader, session->benches[0].last);
+        mp_kv_reader_end(session->kv, session->benches[0].last);
     mp_precision_end(session);
     mp_pool_relieve(session->pool, &session->client);
 }

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "features/predicting_inside.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define LAYERS 4
