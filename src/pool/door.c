@@ -59,13 +59,14 @@ bool mp_pool_is_draining(const struct moepage_expert_pool *pool, const mp_hold *
 
 /* ---- clients ---- */
 
-moepage_status mp_client_open(struct moepage_expert_pool *pool, uint64_t ring_words,
-                              mp_client **out)
+moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out)
 {
+    /* Room for two whole steps of hits before they must be replayed. */
+    uint64_t two_steps = 2ull * pool->layers * (MP_TOUCH_HEADER + pool->experts);
     mp_client *client = mp_alloc(sizeof *client);
     if (!client)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a client of the expert pool");
-    moepage_status status = mp_pool_join(pool, client, ring_words);
+    moepage_status status = mp_pool_join(pool, client, two_steps);
     if (status)
         mp_free(client);
     else

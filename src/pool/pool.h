@@ -59,10 +59,8 @@ bool mp_pool_has(const struct moepage_expert_pool *pool, uint32_t key);
 
 /* ---- clients ---- */
 
-/* BUDGET if a session's share of the slots would be nothing; NO_MEMORY. The client has room for
- * `ring_words` of hits that the policy has not been told of. */
-moepage_status mp_client_open(struct moepage_expert_pool *pool, uint64_t ring_words,
-                              mp_client **out);
+/* BUDGET if a session's share of the slots would be nothing; NO_MEMORY. */
+moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out);
 /* Frees the client; NULL is a no-op. */
 void mp_client_close(struct moepage_expert_pool *pool, mp_client *client);
 /* The stream on which a session's work reads slots of a device, from its creation to before its
