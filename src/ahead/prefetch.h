@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ahead/ranked.h"
 #include "transfer/pipe.h"
 
 struct moepage_expert_pool;
@@ -24,12 +25,6 @@ typedef struct mp_want {
 #define MP_HINTED 2.0f
 /* Routed already, but computed in its low version: takes a slot as a demand does. */
 #define MP_MISSED 3.0f
-
-/* A guess, as predictors make it. */
-typedef struct mp_ranked {
-    uint32_t key;
-    float p; /* 0..1 */
-} mp_ranked;
 
 /* Experts that were asked for ahead of need, oldest first, and the task that fetches them: hints in
  * their order, then guesses by p / (layers still to go) (FineMoE 4.5). */

@@ -2,8 +2,11 @@
 #include <stddef.h>
 
 #include "base/config.h"
+#include "base/handle.h"
 #include "base/status.h"
-#include "pool/expert_pool.h"
+#include "pool/pool.h"
+#include "pool/share.h"
+#include "pool/stats.h"
 
 /* The structs as they were first published end before these. */
 #define CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
@@ -71,11 +74,11 @@ moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool)
     moepage_status status = mp_handle_check(pool, MP_KIND_EXPERTS);
     if (status)
         return status;
-    uint32_t sessions = atomic_load(&pool->n_clients);
+    uint32_t sessions = mp_pool_sessions(pool);
     if (sessions)
         return mp_fail(MOEPAGE_E_BUSY, "%u session(s) use the expert pool: destroy them first",
                        sessions);
-    if (pool->watch)
+    if (mp_pool_is_watched(pool))
         return mp_fail(MOEPAGE_E_BUSY, "a controller watches the expert pool: destroy it first");
     mp_pool_destroy(pool);
     return MOEPAGE_OK;
@@ -109,12 +112,13 @@ static moepage_status find_key(const moepage_expert_pool *pool, uint32_t layer, 
     moepage_status status = mp_handle_check(pool, MP_KIND_EXPERTS);
     if (status)
         return status;
-    if (layer >= pool->layers || expert >= pool->experts)
+    const mp_pool_shape shape = mp_pool_get_shape(pool);
+    if (layer >= shape.layers || expert >= shape.experts)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "there is no expert %u in layer %u: the model has %u MoE "
                        "layers of %u",
-                       expert, layer, pool->layers, pool->experts);
-    *key = layer * pool->experts + expert;
+                       expert, layer, shape.layers, shape.experts);
+    *key = layer * shape.experts + expert;
     return MOEPAGE_OK;
 }
 

@@ -1,13 +1,12 @@
-/* Entry points of KV pools: arguments are checked here, the pool's lock is taken here. */
+/* Entry points of KV pools: arguments are checked here. */
 #include <stddef.h>
 
 #include "base/config.h"
 #include "base/status.h"
-#include "kv/kv_pool.h"
+#include "kv/kv.h"
 
 #define DEFAULT_BLOCK_TOKENS 16u
 #define DEFAULT_SEQUENCES 4096u
-#define MAX_SEQUENCES (MP_KV_INDEX_MASK - 1u)
 
 /* The info as it was first published ends before this. */
 #define INFO_MIN_BYTES offsetof(moepage_kv_pool_info, refused)
@@ -21,30 +20,14 @@ static moepage_status check_arguments(const moepage_kv_pool *pool, const void *p
     return pointer ? MOEPAGE_OK : mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name);
 }
 
-/* A pool that is alive, locked; every success is followed by leave(). */
-static moepage_status enter(moepage_kv_pool *pool)
-{
-    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
-    if (!status)
-        pthread_mutex_lock(&pool->lock);
-    return status;
-}
-
-static moepage_status leave(moepage_kv_pool *pool, moepage_status status)
-{
-    pool->counters.refused += status == MOEPAGE_E_WOULD_NOT_FIT;
-    pthread_mutex_unlock(&pool->lock);
-    return status;
-}
-
 static moepage_status check_config(moepage_kv_pool_config *config)
 {
     if (!config->layers || !config->bytes_per_token)
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s: say how many bytes one token takes in each layer",
                        config->layers ? "bytes_per_token is NULL" : "layers is 0");
-    if (config->max_sequences > MAX_SEQUENCES)
+    if (config->max_sequences > MP_KV_MAX_SEQUENCES)
         return mp_fail(MOEPAGE_E_ARGUMENT, "max_sequences is %llu, the most is %u",
-                       (unsigned long long)config->max_sequences, MAX_SEQUENCES);
+                       (unsigned long long)config->max_sequences, MP_KV_MAX_SEQUENCES);
     if (!config->block_tokens)
         config->block_tokens = DEFAULT_BLOCK_TOKENS;
     if (!config->max_sequences)
@@ -76,12 +59,12 @@ moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool)
     moepage_status status = mp_handle_check(pool, MP_KIND_KV);
     if (status)
         return status;
-    uint32_t users = atomic_load(&pool->users);
+    uint32_t users = mp_kv_pool_readers(pool);
     if (users)
         return mp_fail(MOEPAGE_E_BUSY, "%u session%s still use%s the KV pool: destroy %s first",
                        users, users == 1 ? "" : "s", users == 1 ? "s" : "",
                        users == 1 ? "it" : "them");
-    if (pool->watch)
+    if (mp_kv_pool_is_watched(pool))
         return mp_fail(MOEPAGE_E_BUSY, "a controller watches the KV pool: destroy it first");
     mp_kv_pool_destroy(pool);
     return MOEPAGE_OK;
@@ -90,11 +73,10 @@ moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool)
 moepage_status moepage_kv_pool_get_info(moepage_kv_pool *pool, moepage_kv_pool_info *info)
 {
     moepage_kv_pool_info own;
-    moepage_status status = enter(pool);
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
     if (status)
         return status;
     mp_kv_pool_info(pool, &own);
-    leave(pool, status);
     return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
 }
 
@@ -105,9 +87,10 @@ moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,
     moepage_status status = mp_handle_check(pool, MP_KIND_KV);
     if (status)
         return status;
-    if (layer >= pool->shape.layers)
+    uint32_t layers = mp_kv_pool_shape(pool)->layers;
+    if (layer >= layers)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the pool has layers 0..%u", layer,
-                       pool->shape.layers - 1);
+                       layers - 1);
     mp_kv_pool_layer(pool, layer, &own);
     return MP_CONFIG_WRITE(view, own);
 }
@@ -115,77 +98,53 @@ moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,
 moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out)
 {
     moepage_status status = check_arguments(pool, out, "out");
-    if (!status)
-        status = enter(pool);
-    if (status)
-        return status;
-    return leave(pool, mp_kv_sequence_create(pool, out));
+    return status ? status : mp_kv_create(pool, out);
 }
 
 moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq, uint64_t n_tokens,
                                  void *stream)
 {
-    moepage_status status = enter(pool);
-    if (status)
-        return status;
-    pool->native = stream;
-    return leave(pool, mp_kv_sequence_append(pool, seq, n_tokens));
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    return status ? status : mp_kv_append(pool, seq, n_tokens, stream);
 }
 
 moepage_status moepage_kv_truncate(moepage_kv_pool *pool, moepage_seq seq, uint64_t n_tokens)
 {
-    moepage_status status = enter(pool);
-    if (status)
-        return status;
-    return leave(pool, mp_kv_sequence_truncate(pool, seq, n_tokens));
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    return status ? status : mp_kv_truncate(pool, seq, n_tokens);
 }
 
 moepage_status moepage_kv_fork(moepage_kv_pool *pool, moepage_seq parent, moepage_seq *out)
 {
     moepage_status status = check_arguments(pool, out, "out");
-    if (!status)
-        status = enter(pool);
-    if (status)
-        return status;
-    return leave(pool, mp_kv_sequence_fork(pool, parent, out));
+    return status ? status : mp_kv_fork(pool, parent, out);
 }
 
 moepage_status moepage_kv_free(moepage_kv_pool *pool, moepage_seq seq)
 {
-    moepage_status status = enter(pool);
-    if (status)
-        return status;
-    return leave(pool, mp_kv_sequence_free(pool, seq));
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    return status ? status : mp_kv_free(pool, seq);
 }
 
 moepage_status moepage_kv_swap_out(moepage_kv_pool *pool, moepage_seq seq, void *stream)
 {
-    moepage_status status = enter(pool);
-    if (status)
-        return status;
-    pool->native = stream;
-    return leave(pool, mp_kv_swap_out(pool, seq));
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    return status ? status : mp_kv_swap_out(pool, seq, stream);
 }
 
 moepage_status moepage_kv_swap_in(moepage_kv_pool *pool, moepage_seq seq, void *stream)
 {
-    moepage_status status = enter(pool);
-    if (status)
-        return status;
-    pool->native = stream;
-    return leave(pool, mp_kv_swap_in(pool, seq));
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    return status ? status : mp_kv_swap_in(pool, seq, stream);
 }
 
 moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_seq seq, moepage_kv_table *table)
 {
     moepage_kv_table own;
-    moepage_status status = enter(pool);
-    if (status)
-        return status;
-    status = leave(pool, mp_kv_sequence_table(pool, seq, &own));
-    if (status)
-        return status;
-    return MP_CONFIG_WRITE(table, own);
+    moepage_status status = mp_handle_check(pool, MP_KIND_KV);
+    if (!status)
+        status = mp_kv_get_table(pool, seq, &own);
+    return status ? status : MP_CONFIG_WRITE(table, own);
 }
 
 moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens, uint32_t n_sequences,
@@ -194,11 +153,6 @@ moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens, u
     moepage_kv_admission own;
     moepage_status status = check_arguments(pool, tokens || !n_sequences ? pool : NULL, "tokens");
     if (!status)
-        status = enter(pool);
-    if (status)
-        return status;
-    status = leave(pool, mp_kv_pool_admit(pool, tokens, n_sequences, &own));
-    if (status)
-        return status;
-    return MP_CONFIG_WRITE(out, own);
+        status = mp_kv_pool_admit(pool, tokens, n_sequences, &own);
+    return status ? status : MP_CONFIG_WRITE(out, own);
 }

@@ -1,9 +1,14 @@
 /* Entry points of sessions: handles and structs are checked here. */
 #include "base/config.h"
+#include "base/handle.h"
 #include "base/status.h"
+#include "features/precision.h"
 #include "features/predicting.h"
+#include "features/prefetching.h"
+#include "features/recording.h"
 #include "features/remapping.h"
-#include "features/shared_predictor.h"
+#include "features/streaming.h"
+#include "pool/stats.h"
 #include "session/session.h"
 
 /* The first published forms end before these. */
@@ -13,13 +18,50 @@
 moepage_status moepage_session_workspace(const moepage_model *model,
                                          const moepage_session_config *config, uint64_t *bytes)
 {
-    moepage_session_config own;
+    moepage_session_config given, own;
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (!status)
-        status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
+        status = mp_config_read(&given, sizeof given, SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && !bytes)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "bytes is NULL");
-    return status ? status : mp_session_workspace(model, &own, bytes);
+    if (!status)
+        status = mp_session_fill_defaults(model, &given, &own);
+    if (!status)
+        *bytes = mp_session_workspace(model, &own);
+    return status;
+}
+
+/* Attaches the optional parts of a step that the session's config asks for. */
+static moepage_status attach_features(moepage_session *session)
+{
+    mp_precision_attach(session);
+    moepage_status status = mp_prefetching_attach(session);
+    if (!status)
+        status = mp_predicting_attach(session);
+    if (!status)
+        status = mp_streaming_attach(session);
+    return status;
+}
+
+static moepage_status create(moepage_expert_pool *experts, moepage_kv_pool *kv,
+                             const moepage_session_config *given, moepage_session **out)
+{
+    const mp_pool_shape shape = mp_pool_get_shape(experts);
+    moepage_session_config config;
+    moepage_session *session;
+    moepage_status status = mp_session_fill_defaults(shape.model, given, &config);
+    if (!status)
+        status = mp_precision_check(&shape, &config);
+    if (!status)
+        status = mp_session_create(experts, kv, &config, &session);
+    if (status)
+        return status;
+    status = attach_features(session);
+    if (status)
+        (void)mp_session_destroy(session); /* it has no step to cancel */
+    else
+        *out = session;
+    return status;
 }
 
 moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
@@ -35,7 +77,7 @@ moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_p
         status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && own.predictor)
         status = mp_handle_check(own.predictor, MP_KIND_PREDICTOR);
-    return status ? status : mp_session_create(experts, kv, &own, out);
+    return status ? status : create(experts, kv, &own, out);
 }
 
 moepage_status moepage_session_destroy(moepage_session *session)
@@ -43,7 +85,7 @@ moepage_status moepage_session_destroy(moepage_session *session)
     if (!session)
         return MOEPAGE_OK;
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
-    if (!status && session->path)
+    if (!status && mp_session_is_taken(session))
         status = mp_fail(MOEPAGE_E_BUSY, "a path has taken the session over: destroy it first");
     return status ? status : mp_session_destroy(session);
 }
@@ -122,7 +164,7 @@ moepage_status moepage_session_get_stats(moepage_session *session, moepage_sessi
 {
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
     return status ? status
-                  : mp_config_write(stats, &session->stats, sizeof session->stats,
+                  : mp_config_write(stats, mp_session_stats(session), sizeof *stats,
                                     MP_STATS_MIN_BYTES, "stats");
 }
 
@@ -146,41 +188,10 @@ moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t l
     return status ? status : MP_CONFIG_WRITE(info, own);
 }
 
-/* Does the trace describe this session's model? */
-static moepage_status check_trace(const moepage_session *session, const moepage_trace *trace)
-{
-    moepage_status status = mp_handle_check(trace, MP_KIND_TRACE);
-    if (status)
-        return status;
-    const moepage_expert_pool *pool = session->pool;
-    if (!trace->writer)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "the trace is open for reading");
-    if (trace->info.moe_layers != pool->layers || trace->info.experts != pool->experts ||
-        trace->info.max_top_k < session->config.max_top_k)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "the trace is for %u layers of %u experts, top-k up to "
-                       "%u; the session has %u, %u and %u",
-                       trace->info.moe_layers, trace->info.experts, trace->info.max_top_k,
-                       pool->layers, pool->experts, session->config.max_top_k);
-    uint32_t users = atomic_load(&trace->users);
-    if (users && session->trace != trace)
-        return mp_fail(MOEPAGE_E_BUSY, "another session records to the trace");
-    return MOEPAGE_OK;
-}
-
 moepage_status moepage_session_record(moepage_session *session, moepage_trace *trace)
 {
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
-    if (!status && session->step_open)
-        status = mp_fail(MOEPAGE_E_STATE, "a step is open: recording starts between steps");
     if (!status && trace)
-        status = check_trace(session, trace);
-    if (status)
-        return status;
-    if (session->trace)
-        atomic_fetch_sub(&session->trace->users, 1);
-    session->trace = trace;
-    if (trace)
-        atomic_fetch_add(&trace->users, 1);
-    return MOEPAGE_OK;
+        status = mp_handle_check(trace, MP_KIND_TRACE);
+    return status ? status : mp_recording_set(session, trace);
 }

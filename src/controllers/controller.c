@@ -50,21 +50,21 @@ static moepage_status fill_defaults(const moepage_controller_config *given,
 static moepage_status check_pools(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                                   const moepage_controller_config *config)
 {
-    if (experts->n_shards > 1)
+    const mp_pool_shape shape = mp_pool_get_shape(experts);
+    if (shape.n_devices > 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the expert pool is on %u devices: a controller splits one device's arena",
-                       experts->n_shards);
-    if (experts->versions)
+                       shape.n_devices);
+    if (shape.precision)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the expert pool has two versions of its experts: its part of the arena "
                        "stays as it is");
-    if (kv && kv->home != experts->shards[0].home)
+    if (kv && mp_kv_pool_home(kv) != mp_pool_home(experts, 0))
         return mp_fail(MOEPAGE_E_ARGUMENT, "the two pools live on different devices");
-    if (experts->watch || (kv && kv->watch))
+    if (mp_pool_is_watched(experts) || (kv && mp_kv_pool_is_watched(kv)))
         return mp_fail(MOEPAGE_E_BUSY, "%s pool has a controller already",
-                       experts->watch ? "the expert" : "the KV");
-    bool coded = experts->shards[0].staging.n > 0;
-    if (config->mode == MOEPAGE_CONTROL_PLANNER && !kv && !coded)
+                       mp_pool_is_watched(experts) ? "the expert" : "the KV");
+    if (config->mode == MOEPAGE_CONTROL_PLANNER && !kv && !shape.decodes)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "without a KV pool and without an EXPH form there is nothing to plan");
     return MOEPAGE_OK;
@@ -73,7 +73,7 @@ static moepage_status check_pools(struct moepage_expert_pool *experts, struct mo
 static void set_up_laws(struct moepage_controller *controller, uint64_t units)
 {
     const moepage_controller_config *config = &controller->config;
-    uint64_t per_expert = controller->experts->n_scopes == 1 ? controller->experts->layers : 1;
+    uint64_t per_expert = controller->shape.n_scopes == 1 ? controller->shape.layers : 1;
     mp_mvwsa_config law;
     mp_mvwsa_defaults(units, &law);
     law.decay = config->decay_permille / 1000.0;
@@ -88,22 +88,22 @@ static void set_up_laws(struct moepage_controller *controller, uint64_t units)
 
 static moepage_status open_watches(struct moepage_controller *controller)
 {
-    const struct moepage_expert_pool *pool = controller->experts;
+    const mp_pool_shape *shape = &controller->shape;
     struct moepage_kv_pool *kv = controller->kv;
     uint32_t max_samples = controller->config.max_samples;
-    bool global = pool->n_scopes == 1;
-    uint32_t units = global ? pool->keys : pool->experts;
+    uint32_t units = shape->n_scopes == 1 ? shape->keys : shape->experts;
     set_up_laws(controller, units);
-    moepage_status status = mp_reuse_watch_open(&controller->reuse, pool->n_scopes, units,
-                                                max_samples, pool->experts, units);
+    moepage_status status = mp_reuse_watch_open(&controller->reuse, shape->n_scopes, units,
+                                                max_samples, shape->experts, units);
     if (!status)
-        controller->watch.keys = mp_alloc_array(pool->experts, sizeof *controller->watch.keys);
+        controller->watch.keys = mp_alloc_array(shape->experts, sizeof *controller->watch.keys);
     if (!status && !controller->watch.keys)
-        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to watch %u experts", pool->experts);
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to watch %u experts", shape->experts);
     if (status || !kv)
         return status;
-    uint64_t granules = mp_arena_side_max(&kv->home->arena, MP_SIDE_KV);
-    uint32_t sequences = kv->max_sequences < max_samples ? kv->max_sequences : max_samples;
+    uint64_t granules = mp_arena_side_max(&controller->home->arena, MP_SIDE_KV);
+    uint32_t sequences = mp_kv_pool_max_sequences(kv);
+    sequences = sequences < max_samples ? sequences : max_samples;
     return mp_reuse_watch_open(&controller->kv_reuse, 1, sequences, max_samples, 1, granules);
 }
 
@@ -132,10 +132,13 @@ moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct 
     pthread_mutex_init(&controller->lock, NULL);
     pthread_mutex_init(&controller->ticking, NULL);
     controller->experts = experts;
+    controller->shape = mp_pool_get_shape(experts);
     controller->kv = kv;
+    controller->kv_shape = kv ? mp_kv_pool_shape(kv) : NULL;
+    controller->home = mp_pool_home(experts, 0);
     controller->config = config;
-    controller->unit_slots = experts->n_scopes == 1 ? 1 : experts->layers;
-    controller->unit_blocks = kv ? kv->shape.blocks_per_granule : 1;
+    controller->unit_slots = controller->shape.n_scopes == 1 ? 1 : controller->shape.layers;
+    controller->unit_blocks = kv ? controller->kv_shape->blocks_per_granule : 1;
     status = open_watches(controller);
     if (status) {
         free_parts(controller);
@@ -150,17 +153,12 @@ moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct 
 
 void mp_controller_destroy(struct moepage_controller *controller)
 {
-    mp_graveyard *graveyard = &controller->experts->shards[0].home->graveyard;
+    mp_graveyard *graveyard = &controller->home->graveyard;
     if (controller->attempts)
         mp_split_abandon(controller->experts);
-    pthread_mutex_lock(&controller->experts->lock);
-    controller->experts->watch = NULL;
-    pthread_mutex_unlock(&controller->experts->lock);
-    if (controller->kv) {
-        pthread_mutex_lock(&controller->kv->lock);
-        controller->kv->watch = NULL;
-        pthread_mutex_unlock(&controller->kv->lock);
-    }
+    mp_pool_set_watch(controller->experts, NULL);
+    if (controller->kv)
+        mp_kv_pool_set_watch(controller->kv, NULL);
     free_parts(controller);
     mp_graveyard_bury(graveyard, controller);
 }
@@ -174,15 +172,10 @@ static uint64_t rounded(double value)
 
 void mp_controller_info(struct moepage_controller *controller, moepage_controller_info *info)
 {
-    mp_shard *shard = &controller->experts->shards[0];
     pthread_mutex_lock(&controller->ticking);
-    pthread_mutex_lock(&controller->experts->lock);
-    mp_pool_drain_touches(controller->experts);
-    double load_ns = mp_shard_load_ns(shard), bus_ns = mp_shard_bus_ns(shard);
-    pthread_mutex_unlock(&controller->experts->lock);
-
+    const mp_pool_survey pool = mp_pool_look(controller->experts);
     pthread_mutex_lock(&controller->lock);
-    mp_miss_costs costs = mp_controller_costs(controller, load_ns, bus_ns);
+    mp_miss_costs costs = mp_controller_costs(controller, pool.load_ns, pool.bus_ns);
     *info = (moepage_controller_info){
         .mode = controller->config.mode,
         .steps = controller->steps,
@@ -210,9 +203,7 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
 
 double mp_controller_misses(struct moepage_controller *controller, bool kv, uint64_t size)
 {
-    pthread_mutex_lock(&controller->experts->lock);
-    mp_pool_drain_touches(controller->experts);
-    pthread_mutex_unlock(&controller->experts->lock);
+    mp_pool_replay_hits(controller->experts);
     pthread_mutex_lock(&controller->lock);
     double misses =
         kv ? mp_curve_misses(&controller->kv_reuse.curve, (double)size / controller->unit_blocks) *

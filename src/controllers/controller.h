@@ -5,19 +5,21 @@
  *   controller_watch.c   what it sees: reuse distances, steps
  *   controller_tick.c    what it does at a burst's end: numbers in, decision, move
  *
- * Deciding is src/control's, moving src/memory's; here the one is fed and the other told. Locks: the
+ * Deciding is src/control's, moving src/split's; here the one is fed and the other told. Locks: the
  * pools call the watch under theirs, so that the controller's own comes last and is never held while a
  * pool is called; the one that makes a tick a whole comes first. */
 #ifndef MP_CONTROLLERS_CONTROLLER_H
 #define MP_CONTROLLERS_CONTROLLER_H
 
+#include "base/handle.h"
 #include "control/curve.h"
 #include "control/mvwsa.h"
 #include "control/rate.h"
 #include "control/residency.h"
 #include "control/sampled.h"
-#include "kv/kv_pool.h"
-#include "pool/expert_pool.h"
+#include "kv/kv.h"
+#include "pool/share.h"
+#include "pool/watch.h"
 
 /* Reuse of one kind of things, and its miss curve. */
 typedef struct mp_reuse_watch {
@@ -38,8 +40,12 @@ typedef struct mp_move {
 struct moepage_controller {
     mp_handle handle;
     mp_watch watch;
+    mp_kv_watch kv_watch;
     struct moepage_expert_pool *experts;
+    mp_pool_shape shape;              /* of the experts */
     struct moepage_kv_pool *kv;       /* or NULL */
+    const mp_kv_shape *kv_shape;      /* or NULL */
+    struct moepage_device *home;      /* of both */
     moepage_controller_config config; /* defaults filled in */
     uint32_t unit_slots;              /* slots of an expert unit: 1, or one per layer */
     uint32_t unit_blocks;             /* blocks of a KV unit: a granule's */

@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "controllers/controller.h"
+#include "model/model.h"
 #include "split/split.h"
 
 /* Ticks after which a move that waits for what is in use is given up. */
@@ -22,69 +23,53 @@ typedef struct mp_scene {
     uint64_t used_blocks;
     uint64_t peak_blocks; /* most since the burst began */
     uint64_t arena_bytes;
-    uint64_t image_bytes; /* of compressed experts */
-    mp_rates rates;
+    uint64_t image_bytes;        /* of compressed experts */
+    uint64_t bus_bytes_per_s;    /* of dense experts */
+    uint64_t decode_bytes_per_s; /* likewise */
     bool coded_bus;
 } mp_scene;
 
 /* ---- gathering ---- */
 
-/* Fewest expert units that leave every session a layer's top-k, or one slot each. */
-static uint64_t least_experts(const struct moepage_controller *controller)
-{
-    const struct moepage_expert_pool *pool = controller->experts;
-    const mp_shard *shard = &pool->shards[0];
-    uint32_t least = pool->model->info.top_k, clients = atomic_load(&pool->n_clients), pinned = 0;
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
-        uint32_t here = atomic_load(&shard->scopes[i].pinned);
-        pinned = here > pinned ? here : pinned;
-    }
-    return (clients > least ? clients : least) + pinned;
-}
-
 static void look_at_experts(struct moepage_controller *controller, mp_scene *scene)
 {
-    struct moepage_expert_pool *pool = controller->experts;
-    mp_shard *shard = &pool->shards[0];
-    pthread_mutex_lock(&pool->lock);
-    mp_pool_drain_touches(pool); /* what hit counts too */
-    scene->here.slots = shard->n_slots;
-    scene->here.compressed = shard->compressed.n / pool->layers;
-    scene->image_bytes = shard->first_slot * pool->slot_bytes;
-    scene->load_ns = mp_shard_load_ns(shard);
-    scene->bus_ns = mp_shard_bus_ns(shard);
-    mp_shard_live_rates(shard, &scene->rates);
-    scene->rates.bus = scene->rates.bus ? scene->rates.bus : shard->rates.bus;
-    scene->rates.decode = scene->rates.decode ? scene->rates.decode : shard->rates.decode;
-    scene->coded_bus = pool->bus_form == MOEPAGE_FORM_EXPH;
-    scene->bounds.min_experts = least_experts(controller);
-    pthread_mutex_unlock(&pool->lock);
-    scene->bounds.expert_bytes = controller->unit_slots * pool->slot_bytes;
-    scene->bounds.max_experts = pool->n_scopes == 1 ? pool->keys : pool->experts;
+    const mp_pool_shape *shape = &controller->shape;
+    const mp_pool_survey pool = mp_pool_look(controller->experts); /* what hit counts too */
+    uint32_t top_k = shape->model->info.top_k;
+    scene->here.slots = pool.extent.slots;
+    scene->here.compressed = pool.extent.compressed;
+    scene->image_bytes = pool.extent.first * shape->slot_bytes;
+    scene->load_ns = pool.load_ns;
+    scene->bus_ns = pool.bus_ns;
+    scene->bus_bytes_per_s = pool.bus_bytes_per_s;
+    scene->decode_bytes_per_s = pool.decode_bytes_per_s;
+    scene->coded_bus = shape->bus_form == MOEPAGE_FORM_EXPH;
+    /* Every session has a layer's top-k left, or one slot. */
+    scene->bounds.min_experts = (pool.sessions > top_k ? pool.sessions : top_k) + pool.pinned;
+    scene->bounds.expert_bytes = controller->unit_slots * shape->slot_bytes;
+    scene->bounds.max_experts = shape->n_scopes == 1 ? shape->keys : shape->experts;
     scene->now.experts = scene->here.slots / controller->unit_slots;
 }
 
 static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
 {
-    struct moepage_kv_pool *kv = controller->kv;
-    if (!kv)
+    if (!controller->kv)
         return; /* of units of no bytes, none fit */
-    pthread_mutex_lock(&kv->lock);
-    scene->here.blocks = mp_kv_blocks_capacity(&kv->blocks);
-    scene->used_blocks = mp_kv_blocks_used(&kv->blocks);
-    scene->peak_blocks = kv->blocks.burst_peak;
-    pthread_mutex_unlock(&kv->lock);
-    scene->bounds.kv_bytes = kv->shape.granule_bytes;
+    const mp_kv_survey kv = mp_kv_pool_look(controller->kv);
+    scene->here.blocks = kv.blocks;
+    scene->used_blocks = kv.used;
+    scene->peak_blocks = kv.burst_peak;
+    scene->bounds.kv_bytes = controller->kv_shape->granule_bytes;
     scene->now.kv = scene->here.blocks / controller->unit_blocks;
 }
 
 static void look(struct moepage_controller *controller, mp_scene *scene)
 {
-    struct moepage_device *home = controller->experts->shards[0].home;
-    *scene = (mp_scene){.arena_bytes = home->arena.bytes};
+    uint64_t arena_bytes = controller->home->arena.bytes;
+    *scene = (mp_scene){.arena_bytes = arena_bytes};
     look_at_experts(controller, scene);
     look_at_kv(controller, scene);
-    scene->bounds.budget_bytes = home->arena.bytes - scene->image_bytes;
+    scene->bounds.budget_bytes = arena_bytes - scene->image_bytes;
     pthread_mutex_lock(&controller->lock);
     scene->bounds.kv_floor = mp_controller_floor(controller);
     pthread_mutex_unlock(&controller->lock);
@@ -100,11 +85,8 @@ static void begin_burst(struct moepage_controller *controller)
     controller->burst_began = controller->steps;
     pthread_mutex_unlock(&controller->lock);
     controller->bursts++;
-    if (!controller->kv)
-        return;
-    pthread_mutex_lock(&controller->kv->lock);
-    controller->kv->blocks.burst_peak = mp_kv_blocks_used(&controller->kv->blocks);
-    pthread_mutex_unlock(&controller->kv->lock);
+    if (controller->kv)
+        mp_kv_pool_begin_burst(controller->kv);
 }
 
 uint64_t mp_controller_floor(const struct moepage_controller *controller)
@@ -112,7 +94,7 @@ uint64_t mp_controller_floor(const struct moepage_controller *controller)
     if (!controller->kv)
         return 0;
     const moepage_controller_config *config = &controller->config;
-    uint32_t block_tokens = controller->kv->shape.block_tokens;
+    uint32_t block_tokens = controller->kv_shape->block_tokens;
     uint64_t context = config->context_tokens;
     if (!context)
         context = controller->longest_blocks * block_tokens;
@@ -135,7 +117,7 @@ mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, d
     mp_miss_costs costs = {.expert_ns = mp_rate_ns(&controller->miss_ns, load_ns)};
     if (!controller->kv)
         return costs;
-    const mp_kv_shape *shape = &controller->kv->shape;
+    const mp_kv_shape *shape = controller->kv_shape;
     double block_ns = bus_ns * (double)shape->block_bytes;
     if (controller->config.kv_miss ==
         MOEPAGE_KV_MISS_RECOMPUTE) /* or, before it was seen, a step */
@@ -225,12 +207,12 @@ static uint64_t wanted_by_kv(const struct moepage_controller *controller, const 
 {
     if (!controller->kv)
         return 0;
-    const mp_kv_shape *shape = &controller->kv->shape;
+    const mp_kv_shape *shape = controller->kv_shape;
     double headroom = 1 + controller->config.headroom_permille / 1000.0;
     uint64_t peak = (uint64_t)ceil((double)controller->peak_blocks * headroom);
     uint64_t floor = mp_controller_floor_blocks(controller), bytes;
     uint64_t granules = mp_kv_shape_granules(shape, peak > floor ? peak : floor);
-    uint64_t slots = least_slots(controller, scene) * controller->experts->slot_bytes;
+    uint64_t slots = least_slots(controller, scene) * controller->shape.slot_bytes;
     uint64_t most = slots < scene->arena_bytes ? scene->arena_bytes - slots : 0;
     bool fits = !__builtin_mul_overflow(granules, shape->granule_bytes, &bytes);
     return fits && bytes < most ? bytes : most;
@@ -241,30 +223,31 @@ static uint64_t wanted_by_kv(const struct moepage_controller *controller, const 
 static uint64_t window_slots(const struct moepage_controller *controller, const mp_scene *scene,
                              uint64_t kv_bytes)
 {
-    const struct moepage_expert_pool *pool = controller->experts;
+    const mp_pool_shape *shape = &controller->shape;
     uint64_t least = least_slots(controller, scene);
-    uint64_t half = scene->arena_bytes / pool->slot_bytes / 2;
-    uint64_t left = (scene->arena_bytes - kv_bytes) / pool->slot_bytes;
-    uint64_t window = 2ull * pool->experts < half ? 2ull * pool->experts : half;
+    uint64_t half = scene->arena_bytes / shape->slot_bytes / 2;
+    uint64_t left = (scene->arena_bytes - kv_bytes) / shape->slot_bytes;
+    uint64_t window = 2ull * shape->experts < half ? 2ull * shape->experts : half;
     window = window < left ? window : left;
-    window -= window % pool->n_scopes;
+    window -= window % shape->n_scopes;
     return window > least ? window : least;
 }
 
 static mp_residency_machine describe_machine(const struct moepage_controller *controller,
                                              const mp_scene *scene, uint64_t window)
 {
-    const struct moepage_expert_pool *pool = controller->experts;
+    const mp_pool_shape *shape = &controller->shape;
     double image = scene->load_ns / (scene->bus_ns > 0 ? scene->bus_ns : 1);
     return (mp_residency_machine){
-        .experts = pool->experts,
-        .layers = pool->layers,
-        .dense_bytes = pool->slot_bytes,
-        .compressed_bytes = pool->shards[0].compressed.unit,
-        .window_bytes = window * pool->slot_bytes,
+        .experts = shape->experts,
+        .layers = shape->layers,
+        .dense_bytes = shape->slot_bytes,
+        .compressed_bytes = shape->image_bytes,
+        .window_bytes = window * shape->slot_bytes,
         .coded_bus = scene->coded_bus,
-        .bus_bytes_per_s = (uint64_t)((double)scene->rates.bus * image / (double)pool->slot_bytes),
-        .decode_bytes_per_s = scene->rates.decode,
+        .bus_bytes_per_s =
+            (uint64_t)((double)scene->bus_bytes_per_s * image / (double)shape->slot_bytes),
+        .decode_bytes_per_s = scene->decode_bytes_per_s,
         .union_fraction = 1.0,
     };
 }
@@ -274,19 +257,20 @@ static mp_residency_machine describe_machine(const struct moepage_controller *co
 static mp_move to_slots(const struct moepage_controller *controller, const mp_scene *scene,
                         const mp_residency_plan *plan, uint64_t window, uint64_t kv_bytes)
 {
-    const struct moepage_expert_pool *pool = controller->experts;
+    const mp_pool_shape *shape = &controller->shape;
     uint64_t least = least_slots(controller, scene);
-    mp_move move = {.slots = (uint64_t)plan->dense * pool->layers + window,
+    mp_move move = {.slots = (uint64_t)plan->dense * shape->layers + window,
                     .compressed = plan->compressed};
-    move.slots = move.slots < pool->keys ? move.slots : pool->keys;
-    uint64_t first = mp_pool_extent(pool, plan->compressed, (uint32_t)move.slots).first;
-    while ((first + move.slots) * pool->slot_bytes > scene->arena_bytes - kv_bytes &&
-           move.slots >= least + pool->n_scopes)
-        move.slots -= pool->n_scopes;
-    uint64_t bytes = (first + move.slots) * pool->slot_bytes;
+    move.slots = move.slots < shape->keys ? move.slots : shape->keys;
+    uint64_t first =
+        mp_pool_extent(controller->experts, plan->compressed, (uint32_t)move.slots).first;
+    while ((first + move.slots) * shape->slot_bytes > scene->arena_bytes - kv_bytes &&
+           move.slots >= least + shape->n_scopes)
+        move.slots -= shape->n_scopes;
+    uint64_t bytes = (first + move.slots) * shape->slot_bytes;
     uint64_t rest = bytes < scene->arena_bytes ? scene->arena_bytes - bytes : 0;
     if (controller->kv)
-        move.blocks = rest / controller->kv->shape.granule_bytes * controller->unit_blocks;
+        move.blocks = rest / controller->kv_shape->granule_bytes * controller->unit_blocks;
     return move;
 }
 
@@ -309,16 +293,18 @@ static mp_move choose_residency(struct moepage_controller *controller, const mp_
 
 /* Images take slots at the experts' low end, or give them back, while the high end stays where it is
  * (or already is to be): so that most slots are there before and after. */
-static uint64_t slots_between(const struct moepage_expert_pool *pool, const mp_move *here,
+static uint64_t slots_between(const struct moepage_controller *controller, const mp_move *here,
                               const mp_move *to)
 {
-    mp_extent from = mp_pool_extent(pool, here->compressed, (uint32_t)here->slots);
-    mp_extent next = mp_pool_extent(pool, to->compressed, (uint32_t)to->slots);
+    const struct moepage_expert_pool *experts = controller->experts;
+    const mp_pool_shape *shape = &controller->shape;
+    mp_extent from = mp_pool_extent(experts, here->compressed, (uint32_t)here->slots);
+    mp_extent next = mp_pool_extent(experts, to->compressed, (uint32_t)to->slots);
     bool more = to->compressed > here->compressed;
     uint64_t between = more ? (uint64_t)next.first + next.slots - from.first
                             : (uint64_t)from.first + from.slots - next.first;
-    between = between < pool->keys ? between : pool->keys;
-    return between - between % pool->n_scopes;
+    between = between < shape->keys ? between : shape->keys;
+    return between - between % shape->n_scopes;
 }
 
 static moepage_status carry_out(struct moepage_controller *controller, const mp_move *here,
@@ -327,7 +313,7 @@ static moepage_status carry_out(struct moepage_controller *controller, const mp_
     struct moepage_expert_pool *experts = controller->experts;
     struct moepage_kv_pool *kv = controller->kv;
     moepage_status status = MOEPAGE_OK;
-    uint64_t between = slots_between(experts, here, to);
+    uint64_t between = slots_between(controller, here, to);
     if (to->compressed < here->compressed) {
         status = mp_split_compress(experts, to->compressed, between);
     } else if (to->compressed > here->compressed) {
@@ -388,7 +374,7 @@ static void correct_planner(struct moepage_controller *controller, const mp_scen
 {
     uint64_t window = window_slots(controller, scene, wanted_by_kv(controller, scene));
     uint64_t kept = scene->here.slots > window ? scene->here.slots - window : 0;
-    mp_residency_plan actual = {.dense = (uint32_t)(kept / controller->experts->layers),
+    mp_residency_plan actual = {.dense = (uint32_t)(kept / controller->shape.layers),
                                 .compressed = scene->here.compressed};
     mp_residency_reject(&controller->planner, &actual);
 }

@@ -62,6 +62,12 @@ static struct moepage_controller *of(mp_watch *watch)
                                          offsetof(struct moepage_controller, watch));
 }
 
+static struct moepage_controller *of_kv(mp_kv_watch *watch)
+{
+    return (struct moepage_controller *)((char *)watch -
+                                         offsetof(struct moepage_controller, kv_watch));
+}
+
 /* ---- experts ---- */
 
 static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
@@ -71,7 +77,7 @@ static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
     if (n == 0) /* a layer may route to nobody */
         return;
     pthread_mutex_lock(&controller->lock);
-    uint32_t stack = reuse->n_stacks == 1 ? 0 : keys[0] / controller->experts->experts;
+    uint32_t stack = reuse->n_stacks == 1 ? 0 : keys[0] / controller->shape.experts;
     for (uint32_t i = 0; i < n; i++)
         reuse->uses[i] = (mp_sampled_use){.key = keys[i], .size = 1};
     uint32_t sampled = mp_sampled_use_set(reuse->stacks[stack], reuse->uses, n, reuse->samples);
@@ -107,10 +113,10 @@ static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t
 }
 
 /* Sequences may share blocks: together they have no more than all that are used. */
-static void see_kv(mp_watch *watch, const mp_watch_use *uses, uint32_t n, bool again)
+static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64_t used, bool again)
 {
-    struct moepage_controller *controller = of(watch);
-    uint64_t running = 0, used = mp_kv_blocks_used(&controller->kv->blocks);
+    struct moepage_controller *controller = of_kv(watch);
+    uint64_t running = 0;
     pthread_mutex_lock(&controller->lock);
     for (uint32_t i = 0; i < n; i++) {
         running += uses[i].blocks;
@@ -125,9 +131,9 @@ static void see_kv(mp_watch *watch, const mp_watch_use *uses, uint32_t n, bool a
     pthread_mutex_unlock(&controller->lock);
 }
 
-static void see_freed(mp_watch *watch, uint64_t seq)
+static void see_freed(mp_kv_watch *watch, moepage_seq seq)
 {
-    struct moepage_controller *controller = of(watch);
+    struct moepage_controller *controller = of_kv(watch);
     pthread_mutex_lock(&controller->lock);
     if (!controller->kv_named)
         mp_sampled_forget(controller->kv_reuse.stacks[0], seq);
@@ -136,7 +142,7 @@ static void see_freed(mp_watch *watch, uint64_t seq)
 
 void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, uint64_t tokens)
 {
-    uint32_t block_tokens = controller->kv->shape.block_tokens;
+    uint32_t block_tokens = controller->kv_shape->block_tokens;
     pthread_mutex_lock(&controller->lock);
     controller->kv_named = true;
     use_kv(controller, key, tokens / block_tokens + (tokens % block_tokens > 0));
@@ -176,16 +182,12 @@ static void see_step(mp_watch *watch, const mp_watch_step *step)
 void mp_controller_watch(struct moepage_controller *controller)
 {
     controller->watch.experts = see_experts;
-    controller->watch.kv = see_kv;
-    controller->watch.kv_freed = see_freed;
     controller->watch.step = see_step;
-    pthread_mutex_lock(&controller->experts->lock);
-    controller->experts->watch = &controller->watch;
-    pthread_mutex_unlock(&controller->experts->lock);
+    mp_pool_set_watch(controller->experts, &controller->watch);
     if (!controller->kv)
         return;
-    pthread_mutex_lock(&controller->kv->lock);
-    controller->kv->blocks.burst_peak = mp_kv_blocks_used(&controller->kv->blocks);
-    controller->kv->watch = &controller->watch;
-    pthread_mutex_unlock(&controller->kv->lock);
+    controller->kv_watch.used = see_kv;
+    controller->kv_watch.freed = see_freed;
+    mp_kv_pool_begin_burst(controller->kv);
+    mp_kv_pool_set_watch(controller->kv, &controller->kv_watch);
 }

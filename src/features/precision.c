@@ -1,18 +1,21 @@
 /* Sessions over pools with two versions of their experts. */
 #include "features/precision.h"
 
-#include "ahead/versions.h"
 #include "base/status.h"
 
-static moepage_status check_miss(const struct moepage_expert_pool *pool,
-                                 const moepage_session_config *config)
+static bool serves_versions(const mp_pool_shape *shape)
 {
-    bool cache = pool->versions && pool->versions->config.serve == MOEPAGE_SERVE_CACHE;
+    return shape->precision && shape->precision->serve == MOEPAGE_SERVE_VERSIONS;
+}
+
+static moepage_status check_miss(const mp_pool_shape *shape, const moepage_session_config *config)
+{
+    bool cache = shape->precision && shape->precision->serve == MOEPAGE_SERVE_CACHE;
     if (config->miss == MOEPAGE_MISS_LOW && !cache)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "miss is MOEPAGE_MISS_LOW, but the pool has no low versions beside its "
                        "slots: create it with a precision config and MOEPAGE_SERVE_CACHE");
-    if (config->miss != MOEPAGE_MISS_WAIT && mp_pool_serves_versions(pool))
+    if (config->miss != MOEPAGE_MISS_WAIT && serves_versions(shape))
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "miss is %u, but no expert is ever missing from a pool with "
                        "MOEPAGE_SERVE_VERSIONS: leave it 0",
@@ -20,18 +23,17 @@ static moepage_status check_miss(const struct moepage_expert_pool *pool,
     return MOEPAGE_OK;
 }
 
-moepage_status mp_precision_check(const struct moepage_expert_pool *pool,
-                                  moepage_session_config *config)
+moepage_status mp_precision_check(const mp_pool_shape *shape, moepage_session_config *config)
 {
-    moepage_status status = check_miss(pool, config);
-    if (status || !pool->versions)
+    moepage_status status = check_miss(shape, config);
+    if (status || !shape->precision)
         return status;
     if (config->regime == MOEPAGE_REGIME_STREAM)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "regime is MOEPAGE_REGIME_STREAM: the pool has two versions of its experts "
                        "and streams none of them");
     config->regime = MOEPAGE_REGIME_CACHE;
-    if (config->prefetch != MOEPAGE_PREFETCH_OFF && mp_pool_serves_versions(pool))
+    if (config->prefetch != MOEPAGE_PREFETCH_OFF && serves_versions(shape))
         return mp_fail(
             MOEPAGE_E_UNSUPPORTED,
             "prefetch is %u: with MOEPAGE_SERVE_VERSIONS what is hot decides what comes, "
@@ -40,26 +42,38 @@ moepage_status mp_precision_check(const struct moepage_expert_pool *pool,
     return MOEPAGE_OK;
 }
 
-void mp_precision_begin(struct moepage_session *session)
+/* A group's low versions go to the stats. */
+static void count_low(mp_step_view *step, const mp_flight *flight, uint32_t first, uint32_t n)
 {
-    if (mp_pool_serves_versions(session->pool))
-        mp_versions_begin_step(session->pool, &session->client);
+    for (uint32_t i = first; i < first + n; i++) {
+        if (flight->holds[i].kind != MP_HOLD_LOW)
+            continue;
+        step->stats.low_experts++;
+        step->stats.low_rows += flight->first_row[i + 1] - flight->first_row[i];
+    }
 }
 
-void mp_precision_end(struct moepage_session *session)
+/* ---- MOEPAGE_SERVE_VERSIONS: steps see what was published when they began ---- */
+
+static void begin(void *state, const moepage_step *given)
 {
-    if (mp_pool_serves_versions(session->pool))
-        mp_versions_end_step(session->pool, &session->client);
+    mp_step_view *step = state;
+    (void)given;
+    mp_versions_begin_step(step->pool, step->client);
 }
 
-bool mp_precision_hold(struct moepage_session *session, mp_hold *holds, uint32_t n)
+static void ended(void *state, bool whole)
 {
-    if (mp_pool_serves_versions(session->pool))
-        mp_versions_hold(session->pool, &session->client, holds, n);
-    else if (session->config.miss == MOEPAGE_MISS_LOW)
-        mp_pool_hold_any(session->pool, &session->client, holds, n);
-    else
-        return false;
+    mp_step_view *step = state;
+    (void)whole;
+    mp_versions_end_step(step->pool, step->client);
+}
+
+static bool hold_version(void *state, mp_flight *flight, uint32_t first, uint32_t n)
+{
+    mp_step_view *step = state;
+    mp_versions_hold(step->pool, step->client, &flight->holds[first], n);
+    count_low(step, flight, first, n);
     return true;
 }
 
@@ -78,25 +92,40 @@ static uint32_t weigh(const mp_flight *flight, uint32_t entry)
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }
 
-void mp_precision_routed(struct moepage_session *session, const mp_flight *flight)
+/* The layer's choices count. */
+static void routed(void *state, const mp_flight *flight, const moepage_routing *routing)
 {
-    if (!mp_pool_serves_versions(session->pool))
-        return;
-    bool by_weight = session->pool->versions->config.hotness == MOEPAGE_HOTNESS_WEIGHTS;
+    mp_step_view *step = state;
+    bool by_weight = step->shape.precision->hotness == MOEPAGE_HOTNESS_WEIGHTS;
+    (void)routing;
     for (uint32_t i = 0; i < flight->n_entries; i++)
-        mp_versions_count(session->pool, flight->holds[i].key,
-                          by_weight ? weigh(flight, i)
-                                    : flight->first_row[i + 1] - flight->first_row[i]);
+        mp_pool_heat(step->pool, flight->holds[i].key,
+                     by_weight ? weigh(flight, i)
+                               : flight->first_row[i + 1] - flight->first_row[i]);
 }
 
-void mp_precision_count_low(struct moepage_session *session, const mp_flight *flight,
-                            uint32_t first, uint32_t n)
+static const mp_step_hooks versions_hooks = {.begin = begin,
+                                             .hold = hold_version,
+                                             .routed = routed,
+                                             .ended = ended};
+
+/* ---- MOEPAGE_MISS_LOW: what is absent is computed in its low version ---- */
+
+static bool hold_any(void *state, mp_flight *flight, uint32_t first, uint32_t n)
 {
-    moepage_session_stats *stats = &session->step_stats;
-    for (uint32_t i = first; i < first + n; i++) {
-        if (flight->holds[i].kind != MP_HOLD_LOW)
-            continue;
-        stats->low_experts++;
-        stats->low_rows += flight->first_row[i + 1] - flight->first_row[i];
-    }
+    mp_step_view *step = state;
+    mp_pool_hold_any(step->pool, step->client, &flight->holds[first], n);
+    count_low(step, flight, first, n);
+    return true;
+}
+
+static const mp_step_hooks low_hooks = {.hold = hold_any};
+
+void mp_precision_attach(struct moepage_session *session)
+{
+    mp_step_view *step = mp_session_view(session);
+    if (serves_versions(&step->shape))
+        mp_session_attach(session, &versions_hooks, step);
+    else if (step->config.miss == MOEPAGE_MISS_LOW)
+        mp_session_attach(session, &low_hooks, step);
 }

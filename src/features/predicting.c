@@ -22,18 +22,17 @@ static void free_news(mp_news *news)
     mp_free(news);
 }
 
-static mp_news *make_news(const struct moepage_session *session,
-                          const struct moepage_predictor *predictor)
+static mp_news *make_news(const mp_step_view *view, const struct moepage_predictor *predictor)
 {
     const mp_predict_config *config = &predictor->config;
-    uint64_t sequences = session->config.max_sequences;
+    uint64_t sequences = view->config.max_sequences;
     mp_news *news = mp_alloc(sizeof *news);
     if (!news)
         return NULL;
     news->seq = mp_alloc_array(sequences, sizeof *news->seq);
     news->fresh = mp_alloc_array(sequences, sizeof *news->fresh);
     news->first = mp_alloc_array(sequences + 1, sizeof *news->first);
-    news->experts = mp_alloc_array(session->max_rows, sizeof *news->experts);
+    news->experts = mp_alloc_array(view->max_rows, sizeof *news->experts);
     bool ok = news->seq && news->fresh && news->first && news->experts;
     if (ok && predictor->kind->needs & MP_TAKES_PROBABILITIES) {
         news->probabilities = mp_alloc_array(sequences * config->experts, sizeof(float));
@@ -53,9 +52,9 @@ static mp_news *make_news(const struct moepage_session *session,
     return NULL;
 }
 
-static bool alloc_task_side(mp_predicting *own, const struct moepage_session *session)
+static bool alloc_task_side(mp_predicting *own, const mp_step_view *view)
 {
-    uint32_t sequences = session->config.max_sequences, experts = session->pool->experts;
+    uint32_t sequences = view->config.max_sequences, experts = view->shape.experts;
     own->followers = mp_alloc_array(sequences, sizeof *own->followers);
     own->follower_of = mp_alloc_array(sequences, sizeof *own->follower_of);
     own->guesses = mp_alloc_array(experts, sizeof *own->guesses);
@@ -63,10 +62,10 @@ static bool alloc_task_side(mp_predicting *own, const struct moepage_session *se
     own->named = mp_alloc_array(experts, sizeof *own->named);
     own->fetched = mp_alloc_array(experts, sizeof *own->fetched);
     own->wants = mp_alloc_array(experts, sizeof *own->wants);
-    own->foresights = mp_alloc_array(session->pool->layers, sizeof *own->foresights);
+    own->foresights = mp_alloc_array(view->shape.layers, sizeof *own->foresights);
     bool ok = own->followers && own->follower_of && own->guesses && own->chance && own->named &&
               own->fetched && own->wants && own->foresights;
-    for (uint32_t l = 0; l < session->pool->layers && ok; l++) {
+    for (uint32_t l = 0; l < view->shape.layers && ok; l++) {
         mp_foresight *foresight = &own->foresights[l];
         foresight->experts = mp_alloc_array(experts, sizeof *foresight->experts);
         foresight->absent = mp_alloc_array(experts, sizeof *foresight->absent);
@@ -78,20 +77,16 @@ static bool alloc_task_side(mp_predicting *own, const struct moepage_session *se
     return ok;
 }
 
-static bool alloc_session_side(mp_predicting *own, struct moepage_session *session)
+static bool alloc_session_side(mp_predicting *own, const mp_step_view *view)
 {
-    own->sequence_tokens =
-        mp_alloc_array(session->config.max_sequences, sizeof *own->sequence_tokens);
-    own->seen_stamp = mp_alloc_array(session->pool->experts, sizeof *own->seen_stamp);
-    mp_prefetch_tally *tally = mp_alloc_array(session->pool->layers, sizeof *tally);
-    pthread_mutex_lock(&session->pool->lock);
-    session->client.tally = tally;
-    pthread_mutex_unlock(&session->pool->lock);
-    own->draft = make_news(session, own->predictor);
-    own->reading = make_news(session, own->predictor);
-    bool ok = own->sequence_tokens && own->seen_stamp && tally && own->draft && own->reading;
+    own->sequence_tokens = mp_alloc_array(view->config.max_sequences, sizeof *own->sequence_tokens);
+    own->seen_stamp = mp_alloc_array(view->shape.experts, sizeof *own->seen_stamp);
+    bool tallied = !mp_pool_tally_open(view->pool, view->client);
+    own->draft = make_news(view, own->predictor);
+    own->reading = make_news(view, own->predictor);
+    bool ok = own->sequence_tokens && own->seen_stamp && tallied && own->draft && own->reading;
     for (uint32_t i = 0; i < MP_NEWS && ok; i++) {
-        own->ring[i] = make_news(session, own->predictor);
+        own->ring[i] = make_news(view, own->predictor);
         ok = own->ring[i] != NULL;
     }
     return ok;
@@ -99,13 +94,13 @@ static bool alloc_session_side(mp_predicting *own, struct moepage_session *sessi
 
 static void free_all(mp_predicting *own)
 {
-    struct moepage_session *session = own->session;
-    for (uint32_t l = 0; l < session->pool->layers && own->foresights; l++) {
+    const mp_step_view *view = own->view;
+    for (uint32_t l = 0; l < view->shape.layers && own->foresights; l++) {
         mp_free(own->foresights[l].experts);
         mp_free(own->foresights[l].absent);
         mp_free(own->foresights[l].first);
     }
-    for (uint32_t s = 0; s < session->config.max_sequences && own->followers; s++)
+    for (uint32_t s = 0; s < view->config.max_sequences && own->followers; s++)
         mp_predictor_context_close(&own->followers[s].context);
     for (uint32_t i = 0; i < MP_NEWS; i++)
         free_news(own->ring[i]);
@@ -121,32 +116,17 @@ static void free_all(mp_predicting *own)
     mp_free(own->foresights);
     mp_free(own->sequence_tokens);
     mp_free(own->seen_stamp);
-    pthread_mutex_lock(&session->pool->lock); /* slots that it had fetched count there */
-    mp_prefetch_tally *tally = session->client.tally;
-    session->client.tally = NULL;
-    pthread_mutex_unlock(&session->pool->lock);
-    mp_free(tally);
+    mp_pool_tally_close(view->pool, view->client);
     mp_predictor_release(own->predictor);
     pthread_mutex_destroy(&own->lock);
     pthread_mutex_destroy(&own->facts);
     mp_free(own);
-    session->predicting = NULL;
 }
 
-moepage_status mp_predicting_open(struct moepage_session *session)
+static moepage_status open_predicting(mp_step_view *view, mp_predicting **out)
 {
-    struct moepage_predictor *predictor = session->config.predictor;
-    bool asked = session->config.prefetch == MOEPAGE_PREFETCH_PREDICTOR;
-    if (asked != (predictor != NULL))
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "a predictor and MOEPAGE_PREFETCH_PREDICTOR must be given together");
-    if (!asked)
-        return MOEPAGE_OK;
-    if (session->config.prefetch_depth > predictor->config.distance)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "prefetch_depth is %u, the predictor looks %u layers ahead at most",
-                       session->config.prefetch_depth, predictor->config.distance);
-    moepage_status status = mp_predictor_hold(predictor, &session->pool->model->info);
+    struct moepage_predictor *predictor = view->config.predictor;
+    moepage_status status = mp_predictor_hold(predictor, &view->shape.model->info);
     if (status)
         return status;
     mp_predicting *own = mp_alloc(sizeof *own);
@@ -154,33 +134,32 @@ moepage_status mp_predicting_open(struct moepage_session *session)
         mp_predictor_release(predictor);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session's predictions");
     }
-    own->session = session;
+    own->view = view;
     own->predictor = predictor;
-    own->device = session->pool->shards[0].home->device;
+    own->device = view->device;
     own->task.run = mp_predicting_work;
-    own->task.lock = &session->pool->lock;
+    mp_pool_guard_task(view->pool, &own->task);
     pthread_mutex_init(&own->lock, NULL);
     pthread_mutex_init(&own->facts, NULL);
-    session->predicting = own;
     mp_payoff_defaults(&own->payoff_config);
     mp_payoff_init(&own->payoff, &own->payoff_config);
-    atomic_init(&own->distance,
-                session->config.prefetch_depth ? session->config.prefetch_depth : 1);
-    if (!alloc_session_side(own, session) || !alloc_task_side(own, session))
+    atomic_init(&own->distance, view->config.prefetch_depth ? view->config.prefetch_depth : 1);
+    if (!alloc_session_side(own, view) || !alloc_task_side(own, view))
         status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the predictions of %u sequences",
-                         session->config.max_sequences);
+                         view->config.max_sequences);
     if (!status)
         status = own->device->ops->stream_create(own->device, MP_STREAM_BACKGROUND, &own->stream);
     if (status)
         free_all(own);
+    else
+        *out = own;
     return status;
 }
 
-void mp_predicting_close(struct moepage_session *session)
+/* Waits for the task. */
+static void close_predicting(void *state)
 {
-    mp_predicting *own = session->predicting;
-    if (!own)
-        return;
+    mp_predicting *own = state;
     pthread_mutex_lock(&own->lock);
     own->stopping = true;
     pthread_mutex_unlock(&own->lock);
@@ -203,7 +182,7 @@ static void lose_oldest(mp_predicting *own)
     own->ring[own->head] = lost;
     own->head = (own->head + 1) % MP_NEWS;
     own->count--;
-    own->session->step_stats.predict_refused++;
+    own->view->stats.predict_refused++;
 }
 
 /* The draft goes into the queue; another takes its place. */
@@ -226,10 +205,11 @@ static void publish(mp_predicting *own)
 
 /* ---- what is told ---- */
 
-moepage_status mp_predicting_check(const struct moepage_session *session, const moepage_step *step)
+/* Refuses embeddings of another length than the predictor's. */
+static moepage_status check(void *state, const moepage_step *step)
 {
-    const mp_predicting *own = session->predicting;
-    uint32_t dim = own ? own->predictor->config.semantic_dim : 0;
+    const mp_predicting *own = state;
+    uint32_t dim = own->predictor->config.semantic_dim;
     if (dim && step->semantic && step->semantic_dim != dim)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "semantic_dim is %u, the predictor was made for embeddings of %u",
@@ -237,11 +217,19 @@ moepage_status mp_predicting_check(const struct moepage_session *session, const 
     return MOEPAGE_OK;
 }
 
-void mp_predicting_begin(struct moepage_session *session, const moepage_step *step)
+/* The layer's turn has come: nothing is fetched for it any more. Before what is wanted for it is
+ * dropped. */
+void mp_predicting_came(mp_predicting *own, uint32_t layer)
 {
-    mp_predicting *own = session->predicting;
-    if (!own)
-        return;
+    mp_pool_reach_layer(own->view->client, layer);
+    uint64_t turn = own->step * own->view->shape.layers + layer;
+    if (turn > atomic_load_explicit(&own->turn, memory_order_relaxed))
+        atomic_store(&own->turn, turn); /* in order with what follows: predicting_work.c */
+}
+
+static void begin(void *state, const moepage_step *step)
+{
+    mp_predicting *own = state;
     uint32_t dim = own->predictor->config.semantic_dim;
     moepage_step_sequence all = {.n_tokens = step->n_tokens, .phase = step->phase};
     const moepage_step_sequence *sequences = step->n_sequences ? step->sequences : &all;
@@ -264,21 +252,10 @@ void mp_predicting_begin(struct moepage_session *session, const moepage_step *st
     own->listening = begins || mp_payoff_listens(&own->payoff, &own->payoff_config, own->step);
     if (own->listening && news->has_semantic)
         memcpy(news->semantic, step->semantic, (size_t)own->n_sequences * dim * sizeof(float));
-    mp_predicting_came(session, session->pool->layers - 1); /* of the step before */
+    mp_predicting_came(own, own->view->shape.layers - 1); /* of the step before */
     own->step++;
     if (own->listening)
         publish(own);
-}
-
-void mp_predicting_came(struct moepage_session *session, uint32_t layer)
-{
-    mp_predicting *own = session->predicting;
-    atomic_store_explicit(&session->client.layer, layer, memory_order_relaxed);
-    if (!own)
-        return;
-    uint64_t turn = own->step * session->pool->layers + layer;
-    if (turn > atomic_load_explicit(&own->turn, memory_order_relaxed))
-        atomic_store(&own->turn, turn); /* in order with what follows: predicting_work.c */
 }
 
 /* A sequence's distinct experts, in the order in which they are named. */
@@ -287,7 +264,7 @@ static uint32_t collect(mp_predicting *own, const mp_flight *flight, uint32_t fi
 {
     uint32_t n = 0;
     if (++own->stamp == 0) {
-        memset(own->seen_stamp, 0, own->session->pool->experts * sizeof *own->seen_stamp);
+        memset(own->seen_stamp, 0, own->view->shape.experts * sizeof *own->seen_stamp);
         own->stamp = 1;
     }
     const int32_t *ids = flight->ids + (uint64_t)first_token * flight->top_k;
@@ -310,12 +287,9 @@ static void mean_of_rows(const float *rows, uint32_t n, uint32_t columns, float 
         out[c] /= (float)n;
 }
 
-void mp_predicting_routed(struct moepage_session *session, const mp_flight *flight,
-                          const moepage_routing *routing)
+/* What was routed goes to the task. */
+static void tell_layer(mp_predicting *own, const mp_flight *flight, const moepage_routing *routing)
 {
-    mp_predicting *own = session->predicting;
-    if (!own || !own->listening)
-        return;
     const mp_predict_config *config = &own->predictor->config;
     mp_news *news = own->draft;
     news->kind = MP_NEWS_LAYER;
@@ -324,7 +298,7 @@ void mp_predicting_routed(struct moepage_session *session, const mp_flight *flig
     news->n_sequences = own->n_sequences;
     news->has_probabilities = news->probabilities && routing->probabilities;
     news->has_hidden = config->hidden && routing->hidden;
-    news->scan = session->all_scan;
+    news->scan = own->view->all_scan;
     news->first[0] = 0;
     for (uint32_t s = 0, token = 0; s < own->n_sequences; s++) {
         uint32_t n_tokens = own->sequence_tokens[s], begin = news->first[s];
@@ -341,27 +315,32 @@ void mp_predicting_routed(struct moepage_session *session, const mp_flight *flig
     publish(own);
 }
 
+static void routed(void *state, const mp_flight *flight, const moepage_routing *routing)
+{
+    mp_predicting *own = state;
+    mp_predicting_came(own, flight->layer);
+    mp_pool_unwant(own->view->pool, own->view->client, flight->layer);
+    if (own->listening)
+        tell_layer(own, flight, routing);
+}
+
 /* ---- does it pay? ---- */
 
-static void decide(struct moepage_session *session)
+static void decide(mp_predicting *own)
 {
-    mp_predicting *own = session->predicting;
-    const moepage_session_stats *stats = &session->step_stats;
-    pthread_mutex_lock(&session->pool->lock); /* rates are measured on the device's thread */
-    double load_ns = mp_shard_load_ns(&session->pool->shards[0]);
-    pthread_mutex_unlock(&session->pool->lock);
+    const moepage_session_stats *stats = &own->view->stats;
     mp_payoff_step step = {
         .routed = stats->routed,
         .listened = own->listening,
         .stall_ns = (double)stats->stall_ns,
         .wall_ns = (double)stats->wall_ns,
-        .load_ns = load_ns,
+        .load_ns = mp_pool_load_ns(own->view->pool),
         .missed = stats->misses + stats->late,
         .avertable = atomic_exchange(&own->avertable, 0),
         .vain = atomic_exchange(&own->vain, 0),
     };
     atomic_store(&own->on, mp_payoff_update(&own->payoff, &own->payoff_config, &step));
-    if (session->config.prefetch_depth || stats->layers == 0)
+    if (own->view->config.prefetch_depth || stats->layers == 0)
         return;
     double layers = (double)stats->layers;
     atomic_store(&own->distance, mp_payoff_distance(step.load_ns, step.wall_ns / layers,
@@ -369,11 +348,9 @@ static void decide(struct moepage_session *session)
                                                     own->predictor->config.distance));
 }
 
-void mp_predicting_end(struct moepage_session *session, bool whole)
+static void ended(void *state, bool whole)
 {
-    mp_predicting *own = session->predicting;
-    if (!own)
-        return;
+    mp_predicting *own = state;
     if (!whole)
         return; /* nothing is learnt from half an iteration */
     own->draft->kind = MP_NEWS_END;
@@ -381,27 +358,52 @@ void mp_predicting_end(struct moepage_session *session, bool whole)
     own->draft->n_sequences = own->n_sequences;
     if (own->listening)
         publish(own);
-    decide(session);
+    decide(own);
+}
+
+static const mp_step_hooks predicting_hooks = {
+    .check = check, .begin = begin, .routed = routed, .ended = ended, .close = close_predicting};
+
+/* ---- a session's predictor ---- */
+
+moepage_status mp_predicting_attach(struct moepage_session *session)
+{
+    mp_step_view *view = mp_session_view(session);
+    const struct moepage_predictor *predictor = view->config.predictor;
+    mp_predicting *own;
+    bool asked = view->config.prefetch == MOEPAGE_PREFETCH_PREDICTOR;
+    if (asked != (predictor != NULL))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "a predictor and MOEPAGE_PREFETCH_PREDICTOR must be given together");
+    if (!asked)
+        return MOEPAGE_OK;
+    if (view->config.prefetch_depth > predictor->config.distance)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "prefetch_depth is %u, the predictor looks %u layers ahead at most",
+                       view->config.prefetch_depth, predictor->config.distance);
+    moepage_status status = open_predicting(view, &own);
+    if (!status)
+        mp_session_attach(session, &predicting_hooks, own);
+    return status;
+}
+
+mp_predicting *mp_predicting_of(const struct moepage_session *session)
+{
+    return mp_session_find(session, &predicting_hooks);
 }
 
 moepage_status mp_predicting_info(struct moepage_session *session, uint32_t layer,
                                   moepage_prefetch_info *info)
 {
-    mp_predicting *own = session->predicting;
+    mp_predicting *own = mp_predicting_of(session);
+    const mp_step_view *view = mp_session_view(session);
     if (!own)
         return mp_fail(MOEPAGE_E_STATE, "the session has no predictor");
-    if (layer >= session->pool->layers)
+    if (layer >= view->shape.layers)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer,
-                       session->pool->layers);
-    uint64_t bytes = session->pool->slot_bytes;
+                       view->shape.layers);
     *info = (moepage_prefetch_info){.struct_size = sizeof *info, .layer = layer};
-    pthread_mutex_lock(&session->pool->lock);
-    mp_pool_drain_touches(session->pool);
-    mp_prefetch_tally tally = session->client.tally[layer];
-    pthread_mutex_unlock(&session->pool->lock);
-    info->useful_bytes = tally.useful * bytes;
-    info->late_bytes = tally.late * bytes;
-    info->wasted_bytes = tally.wasted * bytes;
+    mp_pool_get_tally(view->pool, view->client, layer, info);
     pthread_mutex_lock(&own->facts);
     const mp_foresight *foresight = &own->foresights[layer];
     bool works = atomic_load(&own->on) && !foresight->payoff.off;

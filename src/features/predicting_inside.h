@@ -6,7 +6,7 @@
 #include "control/payoff.h"
 #include "features/predicting.h"
 #include "features/shared_predictor.h"
-#include "session/session.h"
+#include "session/step_hooks.h"
 
 /* News that the task has not got to yet, at most. */
 #define MP_NEWS 16u
@@ -50,8 +50,8 @@ typedef struct mp_foresight {
 } mp_foresight;
 
 typedef struct mp_predicting {
-    mp_task task; /* first: found from its address */
-    struct moepage_session *session;
+    mp_task task;       /* first: found from its address */
+    mp_step_view *view; /* of its session */
     struct moepage_predictor *predictor;
     mp_device *device;
     mp_stream *stream; /* that the task is posted behind: destroying it waits for the task */
@@ -96,6 +96,11 @@ typedef struct mp_predicting {
     mp_calibration calibration;
     mp_foresight *foresights; /* [layers] */
 } mp_predicting;
+
+/* The state of a session with a predictor, or NULL. */
+mp_predicting *mp_predicting_of(const struct moepage_session *session);
+
+void mp_predicting_came(mp_predicting *own, uint32_t layer);
 
 /* The task (predicting_work.c). */
 void mp_predicting_work(mp_task *task);

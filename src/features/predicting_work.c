@@ -21,7 +21,7 @@ static uint32_t find_follower(const mp_predicting *own, moepage_seq seq, uint32_
     const mp_follower *there = &own->followers[s];
     if (there->seq == seq && there->step && there->step != step)
         return s;
-    for (uint32_t f = 0; f < own->session->config.max_sequences && seq; f++)
+    for (uint32_t f = 0; f < own->view->config.max_sequences && seq; f++)
         if (own->followers[f].seq == seq && own->followers[f].step &&
             own->followers[f].step != step)
             return f;
@@ -32,7 +32,7 @@ static uint32_t find_follower(const mp_predicting *own, moepage_seq seq, uint32_
 static uint32_t replace_follower(mp_predicting *own, moepage_seq seq, uint64_t step)
 {
     uint32_t oldest = NOBODY;
-    for (uint32_t f = 0; f < own->session->config.max_sequences; f++)
+    for (uint32_t f = 0; f < own->view->config.max_sequences; f++)
         if (own->followers[f].step != step &&
             (oldest == NOBODY || own->followers[f].step < own->followers[oldest].step))
             oldest = f;
@@ -103,19 +103,19 @@ static void ask_all(mp_predicting *own, const mp_news *news, uint32_t layer,
  * since it was named for this turn before counts as absent all the same. */
 static uint32_t note(mp_predicting *own, mp_foresight *foresight, uint32_t layer, uint64_t turn)
 {
-    struct moepage_expert_pool *pool = own->session->pool;
+    const uint32_t experts = own->view->shape.experts;
     uint32_t n_wants = 0;
-    memset(own->fetched, 0, pool->experts * sizeof *own->fetched);
+    memset(own->fetched, 0, experts * sizeof *own->fetched);
     for (uint32_t i = 0; i < foresight->n && foresight->turn == turn; i++)
         own->fetched[foresight->experts[i]] = foresight->absent[i];
     foresight->turn = turn;
     foresight->n = 0;
-    for (uint32_t e = 0; e < pool->experts; e++) {
+    for (uint32_t e = 0; e < experts; e++) {
         if (!own->named[e])
             continue;
-        uint32_t i = foresight->n++, key = layer * pool->experts + e;
+        uint32_t i = foresight->n++, key = layer * experts + e;
         bool worth = own->chance[e] >= (float)(VAIN_COST / (1 + VAIN_COST));
-        bool absent = atomic_load_explicit(&pool->entry[key], memory_order_relaxed) == MP_NO_SLOT;
+        bool absent = !mp_pool_has(own->view->pool, key);
         foresight->experts[i] = e;
         foresight->absent[i] = worth && (absent || own->fetched[e]);
         if (worth && absent)
@@ -127,8 +127,8 @@ static uint32_t note(mp_predicting *own, mp_foresight *foresight, uint32_t layer
 /* Asks about the layer of one turn, and has fetched what is worth it. */
 static void look_ahead(mp_predicting *own, const mp_news *news, uint64_t turn)
 {
-    struct moepage_session *session = own->session;
-    uint32_t layer = (uint32_t)(turn % session->pool->layers);
+    const mp_step_view *view = own->view;
+    uint32_t layer = (uint32_t)(turn % view->shape.layers);
     mp_foresight *foresight = &own->foresights[layer];
     bool knows_more = news->kind == MP_NEWS_BEGIN && news->has_semantic;
     if (foresight->turn == turn && foresight->n > 0 && !knows_more)
@@ -138,13 +138,13 @@ static void look_ahead(mp_predicting *own, const mp_news *news, uint64_t turn)
     uint32_t n = note(own, foresight, layer, turn);
     bool fetch = atomic_load(&own->on) && !foresight->payoff.off;
     pthread_mutex_unlock(&own->facts);
-    mp_pool_expect(session->pool, layer, own->chance);
+    mp_pool_expect(view->pool, layer, own->chance);
     if (!fetch || !n || atomic_load(&own->turn) >= turn)
         return;
-    mp_pool_want_ranked(session->pool, &session->client, own->wants, n, news->scan);
+    mp_pool_want_ranked(view->pool, view->client, own->wants, n, news->scan);
     /* If it came meanwhile, there may have been nothing to drop yet. */
     if (atomic_load(&own->turn) >= turn)
-        mp_pool_unwant(session->pool, &session->client, layer);
+        mp_pool_unwant(view->pool, view->client, layer);
 }
 
 /* Asks about every layer up to `distance` behind the one just heard of, once. */
@@ -173,13 +173,13 @@ static void calibrate(mp_predicting *own, const mp_news *news, const mp_foresigh
 static void judge(mp_predicting *own, const mp_news *news)
 {
     mp_foresight *foresight = &own->foresights[news->layer];
-    uint64_t turn = news->step * own->session->pool->layers + news->layer;
+    uint64_t turn = news->step * own->view->shape.layers + news->layer;
     uint32_t right = 0, vain = 0;
     if (foresight->turn != turn)
         return;
     calibrate(own, news, foresight);
     bool *routed = own->named;
-    memset(routed, 0, own->session->pool->experts * sizeof *routed);
+    memset(routed, 0, own->view->shape.experts * sizeof *routed);
     for (uint32_t i = 0; i < news->first[news->n_sequences]; i++)
         routed[news->experts[i]] = true;
     pthread_mutex_lock(&own->facts);
@@ -201,7 +201,7 @@ static void judge(mp_predicting *own, const mp_news *news)
 
 static void hear_begin(mp_predicting *own, const mp_news *news)
 {
-    uint64_t turn = news->step * own->session->pool->layers;
+    uint64_t turn = news->step * own->view->shape.layers;
     own->lost = false;
     follow(own, news);
     own->asked_until = turn - 1; /* what could not be said at the end of the last step */
@@ -211,7 +211,7 @@ static void hear_begin(mp_predicting *own, const mp_news *news)
 static void hear_layer(mp_predicting *own, const mp_news *news)
 {
     const mp_predict_config *config = &own->predictor->config;
-    uint64_t turn = news->step * own->session->pool->layers + news->layer;
+    uint64_t turn = news->step * own->view->shape.layers + news->layer;
     judge(own, news);
     if (turn <= own->heard)
         return; /* predictors know an iteration's layers in their order, and each once */

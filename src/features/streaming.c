@@ -1,163 +1,217 @@
-/* Layers that stream: which ones do, and what the session asks of the pool for the next of them.
+/* Streaming at work.
  *
  * When a layer has been routed, the next streaming one is known, and with it what it will need: the
  * set of its last turn, and all of its experts where this layer, and so this batch, uses nearly all
  * of its own. What of that is absent loads behind this layer's computing, as far as the window has
  * room; what found none then is asked for again when this layer is retired and has left room. */
+#include "features/streaming.h"
+
 #include "base/alloc.h"
 #include "base/status.h"
-#include "session/session.h"
+#include "control/regime.h"
+#include "policy/previous.h"
 
 #define NO_LAYER UINT32_MAX
 
+typedef struct streaming {
+    mp_step_view *step;
+    uint32_t *lines;          /* of policy/previous.h, whichever sequences they were of */
+    uint32_t *keys;           /* [experts] scratch */
+    bool *is_there;           /* [experts] scratch */
+    mp_regime_config regime;  /* of MOEPAGE_REGIME_AUTO */
+    mp_regime_layer *regimes; /* [layers], or NULL */
+    double load_ns;           /* of one expert, as last seen; 0 = not known */
+    uint64_t mark_ns;         /* when the last layer was retired, or the step began */
+    uint64_t mark_stall_ns;   /* the open step's stalls until then */
+} streaming;
+
+static bool is_served(const mp_step_view *step, uint32_t layer)
+{
+    return mp_pool_streams(step->client, layer) && !step->all_scan &&
+           mp_pool_may_stream(step->pool);
+}
+
 /* ---- life ---- */
 
-void mp_streaming_suspend(struct moepage_session *session, bool suspended)
+/* Streams nothing from now on; or again what the config says. */
+static void taken(void *state, bool taken)
 {
-    uint32_t layers = session->pool->layers;
-    bool on = !suspended && session->config.regime == MOEPAGE_REGIME_STREAM;
-    for (uint32_t l = 0; l < layers; l++) {
-        mp_pool_stream(session->pool, &session->client, l, on);
-        if (session->regimes)
-            session->regimes[l] = (mp_regime_layer){0};
+    streaming *own = state;
+    const mp_step_view *step = own->step;
+    bool on = !taken && step->config.regime == MOEPAGE_REGIME_STREAM;
+    for (uint32_t l = 0; l < step->shape.layers; l++) {
+        mp_pool_stream(step->pool, step->client, l, on);
+        if (own->regimes)
+            own->regimes[l] = (mp_regime_layer){0};
     }
 }
 
-moepage_status mp_streaming_open(struct moepage_session *session)
+/* The pool forgets the rest when the session leaves it. */
+static void close_streaming(void *state)
 {
-    if (session->config.regime == MOEPAGE_REGIME_AUTO) {
-        session->regimes = mp_alloc_array(session->pool->layers, sizeof *session->regimes);
-        if (!session->regimes)
-            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the regimes of %u layers",
-                           session->pool->layers);
-        mp_regime_defaults(&session->regime);
-    }
-    mp_streaming_suspend(session, false);
-    return MOEPAGE_OK;
+    streaming *own = state;
+    mp_free(own->lines);
+    mp_free(own->keys);
+    mp_free(own->is_there);
+    mp_free(own->regimes);
+    mp_free(own);
 }
 
-void mp_streaming_close(struct moepage_session *session)
+static void begin(void *state, const moepage_step *given)
 {
-    mp_free(session->regimes); /* the pool forgets the rest when the session leaves it */
-}
-
-void mp_streaming_begin(struct moepage_session *session)
-{
-    session->mark_ns = session->step_began_ns;
-    session->mark_stall_ns = 0;
-}
-
-bool mp_streaming_serves(const struct moepage_session *session, uint32_t layer)
-{
-    return session->client.streams[layer] && !session->all_scan &&
-           mp_pool_may_stream(session->pool);
+    streaming *own = state;
+    (void)given;
+    own->mark_ns = own->step->began_ns;
+    own->mark_stall_ns = 0;
 }
 
 /* ---- the next turn ---- */
 
-static uint32_t next_layer(const struct moepage_session *session, uint32_t layer)
+static uint32_t next_layer(const mp_step_view *step, uint32_t layer)
 {
-    uint32_t layers = session->pool->layers;
+    uint32_t layers = step->shape.layers;
     for (uint32_t d = 1; d < layers; d++)
-        if (mp_streaming_serves(session, (layer + d) % layers))
+        if (is_served(step, (layer + d) % layers))
             return (layer + d) % layers;
     return NO_LAYER;
 }
 
-/* Puts all other experts of the layer behind the n whose keys are in session->order. */
-static void add_the_others(struct moepage_session *session, uint32_t layer, uint32_t n)
+/* Writes the keys of what a layer used last time; returns how many. */
+static uint32_t previous_keys(streaming *own, uint32_t layer)
 {
-    uint32_t experts = session->pool->experts, first = layer * experts;
-    uint32_t *is_there = session->order_counts;
-    for (uint32_t e = 0; e < experts; e++)
-        is_there[e] = 0;
+    uint32_t n, experts = own->step->shape.experts;
+    const uint32_t *set = mp_previous_set(own->lines, experts, layer, &n);
     for (uint32_t i = 0; i < n; i++)
-        is_there[session->order[i] - first] = 1;
-    for (uint32_t e = 0; e < experts; e++)
-        if (!is_there[e])
-            session->order[n++] = first + e;
+        own->keys[i] = layer * experts + set[i];
+    return n;
 }
 
-static void want_next(struct moepage_session *session, const mp_flight *flight)
+/* Puts all other experts of the layer behind the n keys. */
+static void add_the_others(streaming *own, uint32_t layer, uint32_t n)
 {
-    struct moepage_expert_pool *pool = session->pool;
-    uint32_t next = next_layer(session, flight->layer), experts = pool->experts;
+    uint32_t experts = own->step->shape.experts, first = layer * experts;
+    for (uint32_t e = 0; e < experts; e++)
+        own->is_there[e] = false;
+    for (uint32_t i = 0; i < n; i++)
+        own->is_there[own->keys[i] - first] = true;
+    for (uint32_t e = 0; e < experts; e++)
+        if (!own->is_there[e])
+            own->keys[n++] = first + e;
+}
+
+static void want_next(streaming *own, const mp_flight *flight)
+{
+    mp_step_view *step = own->step;
+    uint32_t next = next_layer(step, flight->layer), experts = step->shape.experts;
     bool dense = (uint64_t)flight->n_distinct * 8 >= (uint64_t)experts * 7;
     if (next == NO_LAYER)
         return;
-    uint32_t n = mp_session_previous_keys(session, next);
-    if (n > 0 && !mp_pool_any_absent(pool, session->order, n))
+    uint32_t n = previous_keys(own, next);
+    if (n > 0 && !mp_pool_any_absent(step->pool, own->keys, n))
         return; /* it misses nothing */
     if (dense) {
-        add_the_others(session, next, n);
+        add_the_others(own, next, n);
         n = experts;
     }
-    session->step_stats.hint_experts +=
-        mp_pool_want_turn(pool, &session->client, session->order, n);
+    step->stats.hint_experts += mp_pool_want_turn(step->pool, step->client, own->keys, n);
 }
 
-void mp_streaming_routed(struct moepage_session *session, const mp_flight *flight)
+/* The layer's first group is held. */
+static void routed(void *state, const mp_flight *flight, const moepage_routing *routing)
 {
-    struct moepage_expert_pool *pool = session->pool;
-    if (session->client.n_streams == 0 || !mp_pool_may_stream(pool))
-        return;
-    if (flight->streams) {
-        session->step_stats.streamed_layers++;
-        mp_pool_take_turn(pool, flight->layer);
-        if (session->config.prefetch == MOEPAGE_PREFETCH_OFF) /* else it has been done */
-            mp_pool_unwant(pool, &session->client, flight->layer);
-        if (session->config.prefetch != MOEPAGE_PREFETCH_PREVIOUS)
-            mp_previous_note(session->previous, pool->experts, flight->layer, session->distinct,
-                             flight->n_distinct);
+    streaming *own = state;
+    mp_step_view *step = own->step;
+    const uint32_t prefetch = step->config.prefetch;
+    bool may = mp_pool_streams_any(step->client) && mp_pool_may_stream(step->pool);
+    bool streams = may && is_served(step, flight->layer);
+    (void)routing;
+    if (streams || prefetch == MOEPAGE_PREFETCH_PREVIOUS)
+        mp_previous_note(own->lines, step->shape.experts, flight->layer, flight->distinct,
+                         flight->n_distinct);
+    if (streams) {
+        step->stats.streamed_layers++;
+        mp_pool_begin_turn(step->pool, flight->layer);
+        if (prefetch == MOEPAGE_PREFETCH_OFF) /* else it has been done */
+            mp_pool_unwant(step->pool, step->client, flight->layer);
     }
     /* A layer that comes in waves needs all the window for itself. */
-    if (flight->n_groups == 1)
-        want_next(session, flight);
+    if (may && flight->n_groups == 1)
+        want_next(own, flight);
 }
 
 /* ---- the regime ---- */
 
 /* What the layer took but for waiting for experts, what its caller did before it included. */
-static double compute_ns(struct moepage_session *session, const mp_flight *flight)
+static double compute_ns(streaming *own, const mp_flight *flight)
 {
-    uint64_t now_ns = mp_session_now_ns(session), stall_ns = session->step_stats.stall_ns;
-    double compute = (double)(now_ns - session->mark_ns);
-    compute -= (double)(stall_ns - session->mark_stall_ns);
-    if (session->async) /* the device waited, in the caller's time */
-        compute -= (double)flight->missed * session->load_ns;
-    session->mark_ns = now_ns;
-    session->mark_stall_ns = stall_ns;
+    uint64_t now_ns = mp_step_now_ns(own->step), stall_ns = own->step->stats.stall_ns;
+    double compute = (double)(now_ns - own->mark_ns);
+    compute -= (double)(stall_ns - own->mark_stall_ns);
+    if (own->step->async) /* the device waited, in the caller's time */
+        compute -= (double)flight->missed * own->load_ns;
+    own->mark_ns = now_ns;
+    own->mark_stall_ns = stall_ns;
     return compute > 0 ? compute : 0;
 }
 
-static void choose_regime(struct moepage_session *session, const mp_flight *flight)
+static void choose_regime(streaming *own, const mp_flight *flight)
 {
-    struct moepage_expert_pool *pool = session->pool;
-    mp_regime_layer *layer = &session->regimes[flight->layer];
-    bool tells = flight->missed == 0 || mp_pool_weigh_miss(pool, &session->load_ns);
-    mp_regime_step step = {
+    mp_step_view *step = own->step;
+    mp_regime_layer *layer = &own->regimes[flight->layer];
+    bool tells = flight->missed == 0 || mp_pool_weigh_miss(step->pool, &own->load_ns);
+    mp_regime_step turn = {
         .routed = flight->n_distinct,
-        .experts = pool->experts,
+        .experts = step->shape.experts,
         .missed = flight->missed < flight->n_distinct ? flight->missed : flight->n_distinct,
-        .kept = mp_pool_keeps(pool),
-        .load_ns = session->load_ns,
-        .compute_ns = compute_ns(session, flight),
+        .kept = mp_pool_keeps(step->pool),
+        .load_ns = own->load_ns,
+        .compute_ns = compute_ns(own, flight),
     };
-    if (!tells || step.load_ns <= 0 || step.routed == 0)
+    if (!tells || turn.load_ns <= 0 || turn.routed == 0)
         return;
-    mp_regime before = layer->now, now = mp_regime_update(layer, &session->regime, &step);
+    mp_regime before = layer->now, now = mp_regime_update(layer, &own->regime, &turn);
     if (now == before)
         return;
-    mp_pool_stream(pool, &session->client, flight->layer, now == MP_REGIME_STREAM);
-    session->step_stats.regime_changes++;
+    mp_pool_stream(step->pool, step->client, flight->layer, now == MP_REGIME_STREAM);
+    step->stats.regime_changes++;
 }
 
-void mp_streaming_retired(struct moepage_session *session, const mp_flight *flight)
+/* Asks again for the next layer, and decides how this one is served next time. */
+static void retired(void *state, const mp_flight *flight)
 {
-    if (!mp_pool_may_stream(session->pool))
+    streaming *own = state;
+    if (!mp_pool_may_stream(own->step->pool))
         return;
-    if (session->regimes && !session->all_scan)
-        choose_regime(session, flight);
-    if (session->client.n_streams > 0)
-        want_next(session, flight);
+    if (own->regimes && !own->step->all_scan)
+        choose_regime(own, flight);
+    if (mp_pool_streams_any(own->step->client))
+        want_next(own, flight);
+}
+
+static const mp_step_hooks streaming_hooks = {
+    .begin = begin, .routed = routed, .retired = retired, .taken = taken, .close = close_streaming};
+
+moepage_status mp_streaming_attach(struct moepage_session *session)
+{
+    mp_step_view *step = mp_session_view(session);
+    const uint32_t layers = step->shape.layers, experts = step->shape.experts;
+    bool automatic = step->config.regime == MOEPAGE_REGIME_AUTO;
+    if (step->config.regime == MOEPAGE_REGIME_CACHE)
+        return MOEPAGE_OK;
+    streaming *own = mp_alloc(sizeof *own);
+    if (!own)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session's streaming");
+    own->step = step;
+    own->lines = mp_alloc(mp_previous_bytes(layers, experts));
+    own->keys = mp_alloc_array(experts, sizeof *own->keys);
+    own->is_there = mp_alloc_array(experts, sizeof *own->is_there);
+    own->regimes = automatic ? mp_alloc_array(layers, sizeof *own->regimes) : NULL;
+    if (!own->lines || !own->keys || !own->is_there || (automatic && !own->regimes)) {
+        close_streaming(own);
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the regimes of %u layers", layers);
+    }
+    mp_regime_defaults(&own->regime);
+    mp_session_attach(session, &streaming_hooks, own);
+    taken(own, false);
+    return MOEPAGE_OK;
 }

@@ -8,11 +8,12 @@ static bool outlasts_calls(const struct moepage_kv_pool *pool)
     return !(pool->home->device->caps & MP_CAP_SYNC_CALLER);
 }
 
-void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream *stream)
+void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream *stream,
+                      void *native)
 {
-    *copy = (mp_kv_copy){.pool = pool, .stream = stream};
+    *copy = (mp_kv_copy){.pool = pool, .stream = stream, .native = native};
     atomic_store(&pool->copy_result, MOEPAGE_OK);
-    copy->entered = pool->home->device->ops->enter(stream, pool->native);
+    copy->entered = pool->home->device->ops->enter(stream, native);
 }
 
 /* On the host a block's layers lie one after the other. */
@@ -72,7 +73,7 @@ moepage_status mp_kv_copy_hand_over(mp_kv_copy *copy, moepage_status status)
 {
     struct moepage_kv_pool *pool = copy->pool;
     if (!status && outlasts_calls(pool)) {
-        status = pool->home->device->ops->follow(pool->native, copy->stream, copy->tick);
+        status = pool->home->device->ops->follow(copy->native, copy->stream, copy->tick);
         if (!status && !atomic_load(&pool->copy_result))
             return MOEPAGE_OK;
     }

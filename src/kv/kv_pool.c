@@ -98,37 +98,9 @@ void mp_kv_pool_destroy(struct moepage_kv_pool *pool)
     atomic_fetch_sub(&home->residents, 1);
 }
 
-void mp_kv_pool_join(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_stream *stream)
+void mp_kv_pool_info(struct moepage_kv_pool *pool, moepage_kv_pool_info *info)
 {
     pthread_mutex_lock(&pool->lock);
-    *reader = (mp_kv_reader){.next = pool->readers, .stream = stream, .joined = true};
-    pool->readers = reader;
-    pthread_mutex_unlock(&pool->lock);
-}
-
-void mp_kv_pool_leave(struct moepage_kv_pool *pool, mp_kv_reader *reader)
-{
-    if (!reader->joined)
-        return;
-    pthread_mutex_lock(&pool->lock);
-    mp_kv_reader **at = &pool->readers;
-    while (*at != reader)
-        at = &(*at)->next;
-    *at = reader->next;
-    reader->joined = false;
-    pthread_mutex_unlock(&pool->lock);
-}
-
-void mp_kv_pool_end_step(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_tick tick)
-{
-    pthread_mutex_lock(&pool->lock);
-    reader->step_open = false;
-    reader->tick = tick;
-    pthread_mutex_unlock(&pool->lock);
-}
-
-void mp_kv_pool_info(const struct moepage_kv_pool *pool, moepage_kv_pool_info *info)
-{
     *info = (moepage_kv_pool_info){
         .block_tokens = pool->shape.block_tokens,
         .blocks = mp_kv_blocks_capacity(&pool->blocks),
@@ -147,6 +119,7 @@ void mp_kv_pool_info(const struct moepage_kv_pool *pool, moepage_kv_pool_info *i
         .refused = pool->counters.refused,
         .resizes = pool->counters.resizes,
     };
+    pthread_mutex_unlock(&pool->lock);
 }
 
 void mp_kv_pool_layer(const struct moepage_kv_pool *pool, uint32_t layer,
@@ -161,7 +134,7 @@ void mp_kv_pool_layer(const struct moepage_kv_pool *pool, uint32_t layer,
     };
 }
 
-moepage_status mp_kv_pool_admit(const struct moepage_kv_pool *pool, const uint64_t *tokens,
+moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *tokens,
                                 uint32_t n_sequences, moepage_kv_admission *out)
 {
     uint64_t needed = 0;
@@ -172,11 +145,13 @@ moepage_status mp_kv_pool_admit(const struct moepage_kv_pool *pool, const uint64
                            "the blocks of the sequences overflow at tokens[%u] = %llu", i,
                            (unsigned long long)tokens[i]);
     }
+    pthread_mutex_lock(&pool->lock);
     *out = (moepage_kv_admission){
         .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live,
         .needed_blocks = needed,
         .free_blocks = pool->blocks.free,
     };
+    pthread_mutex_unlock(&pool->lock);
     return MOEPAGE_OK;
 }
 

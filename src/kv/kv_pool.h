@@ -1,22 +1,20 @@
-/* kv_pool.h — the pool of KV blocks on a device: sequences, their block tables, and the granules
- * of the arena that the blocks live in. This is what moepage_kv_pool points to.
+/* kv_pool.h — the inside of the KV pool: sequences, their block tables, and the granules of the arena
+ * that the blocks live in. Rooms above include kv.h.
  *
  *   kv_shape     geometry: granules, layers, ids        kv_sequence  create, append, fork, ...
  *   kv_blocks    free blocks and reference counts       kv_swap      to host memory and back
  *   kv_copy      moves whole blocks                     kv_resize    the boundary, relocation
+ *   kv_reader    sessions that read blocks              kv_door      what rooms above call
  *
- * Every function below that takes a pool, except create and destroy, is called with its lock held
- * unless its comment says that it takes it. The lock is taken before the arena's and may be held
+ * Every function declared here is called with the pool's lock held. The lock is taken before the arena's and may be held
  * while block copies run. A function that fails leaves the pool as it was. */
 #ifndef MP_KV_KV_POOL_H
 #define MP_KV_KV_POOL_H
 
 #include <pthread.h>
 
-#include "arena/home.h"
+#include "kv/kv.h"
 #include "kv/kv_blocks.h"
-#include "kv/kv_shape.h"
-#include "pool/watch.h"
 
 /* A sequence id: a number from the device's count of sequences above, its slot's index + 1 below.
  * Slots are reused, ids are not, nor does another pool of the device give the same ones. */
@@ -47,19 +45,20 @@ typedef struct mp_kv_counters {
     uint64_t resizes;
 } mp_kv_counters;
 
-/* A session, as the pool knows it: from the beginning of a step to its end it may read any block,
- * and where work outlasts the calls that submit it, until `tick` of its stream. */
-typedef struct mp_kv_reader {
-    struct mp_kv_reader *next;
-    mp_stream *stream; /* of the pool's device, or NULL */
+struct mp_kv_reader {
+    struct moepage_kv_pool *pool;
+    mp_kv_reader *next;
+    mp_stream *stream; /* or NULL */
     mp_tick tick;
-    bool joined;
     bool step_open;
-} mp_kv_reader;
+    mp_kv_use *uses; /* [max_sequences] of the last step */
+    uint32_t n_uses;
+    uint32_t same_steps; /* since they were counted as uses */
+};
 
 struct moepage_kv_pool {
     mp_handle handle;
-    _Atomic uint32_t users; /* sessions */
+    _Atomic uint32_t n_readers;
     struct moepage_device *home;
     pthread_mutex_t lock;
     mp_kv_shape shape;
@@ -76,40 +75,19 @@ struct moepage_kv_pool {
 
     mp_stream *inner; /* copies inside the device: they do not cross the bus */
     mp_stream *bus;   /* copies to and from the host: a step waits for them */
-    void *native;     /* the stream of the caller's kernels, in the call under way */
     mp_kv_reader *readers;
     mp_copy *copies; /* [layers] of the block under way */
     _Atomic int32_t copy_result;
     mp_kv_counters counters;
-    mp_watch *watch; /* or NULL */
+    mp_kv_watch *watch; /* or NULL */
 };
-
-/* `config` has its defaults filled in, blocks and blocks_per_granule excepted. */
-moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_pool_config *config,
-                                 struct moepage_kv_pool **out);
-/* Buries the handle; no session uses the pool. */
-void mp_kv_pool_destroy(struct moepage_kv_pool *pool);
-
-/* A session uses the pool from here on, until it leaves; NULL stream: nothing of its outlasts its
- * calls. Leaving twice, or without having joined, is fine. Both take the lock. */
-void mp_kv_pool_join(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_stream *stream);
-void mp_kv_pool_leave(struct moepage_kv_pool *pool, mp_kv_reader *reader);
-/* Its step has ended; what it has submitted reads blocks until `tick`. Takes the lock. */
-void mp_kv_pool_end_step(struct moepage_kv_pool *pool, mp_kv_reader *reader, mp_tick tick);
-
-void mp_kv_pool_info(const struct moepage_kv_pool *pool, moepage_kv_pool_info *info);
-/* `layer` is in range. Takes no lock: nothing it reads ever changes. */
-void mp_kv_pool_layer(const struct moepage_kv_pool *pool, uint32_t layer,
-                      moepage_kv_layer_view *view);
-moepage_status mp_kv_pool_admit(const struct moepage_kv_pool *pool, const uint64_t *tokens,
-                                uint32_t n_sequences, moepage_kv_admission *out);
 
 /* The sequence behind an id; HANDLE for a stale one. Valid until the lock is released. */
 moepage_status mp_kv_sequence_find(struct moepage_kv_pool *pool, moepage_seq id,
                                    mp_kv_sequence **out);
 moepage_status mp_kv_sequence_create(struct moepage_kv_pool *pool, moepage_seq *out);
 moepage_status mp_kv_sequence_append(struct moepage_kv_pool *pool, moepage_seq id,
-                                     uint64_t n_tokens);
+                                     uint64_t n_tokens, void *native);
 moepage_status mp_kv_sequence_truncate(struct moepage_kv_pool *pool, moepage_seq id,
                                        uint64_t n_tokens);
 moepage_status mp_kv_sequence_fork(struct moepage_kv_pool *pool, moepage_seq parent,
@@ -126,28 +104,16 @@ void mp_kv_sequence_release(struct moepage_kv_pool *pool, mp_kv_sequence *sequen
 /* WOULD_NOT_FIT with its sentence if fewer than `needed` blocks are free. */
 moepage_status mp_kv_pool_check_free(const struct moepage_kv_pool *pool, uint64_t needed);
 
-moepage_status mp_kv_swap_out(struct moepage_kv_pool *pool, moepage_seq id);
-moepage_status mp_kv_swap_in(struct moepage_kv_pool *pool, moepage_seq id);
+moepage_status mp_kv_sequence_swap_out(struct moepage_kv_pool *pool, moepage_seq id, void *native);
+moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq id, void *native);
 
-/* Would the pool, and its live blocks, be content with `blocks` > 0 blocks? *bytes is what it would
- * then own of the arena. Whether the other side is in the way is not asked: in a split it is about
- * to move. BUDGET, ARGUMENT. Takes the lock. */
-moepage_status mp_kv_pool_check_resize(struct moepage_kv_pool *pool, uint64_t blocks,
-                                       uint64_t *bytes);
-/* Makes the pool own `blocks` > 0 blocks, rounded up to whole granules. Live blocks in granules
- * that go are copied elsewhere, and every table follows them, before any granule is given up.
- * Borrowed tables end if so. Allocates nothing. BUDGET: live blocks or the other side need the
- * room. BUSY: blocks would have to be copied while a session's step may read them. A shrinking
- * pool waits for what ended steps, and `native`, the stream of the caller's kernels, have
- * submitted. Takes the lock. */
-moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, void *native);
-
-/* A run of block copies on one stream, after what the caller's stream holds now: begin, any number
+/* A run of block copies on one stream, after what the caller's stream, `native`, holds now: begin, any number
  * of adds, finish. The adds only submit; finish waits, whatever the adds returned, for them and the
  * caller's kernels, and says whether everything arrived. */
 typedef struct mp_kv_copy {
     struct moepage_kv_pool *pool;
     mp_stream *stream;
+    void *native;
     mp_tick tick;
     moepage_status entered; /* behind the caller's kernels */
 } mp_kv_copy;
@@ -158,7 +124,8 @@ typedef struct mp_kv_place {
     uint32_t block;
 } mp_kv_place;
 
-void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream *stream);
+void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream *stream,
+                      void *native);
 moepage_status mp_kv_copy_add(mp_kv_copy *copy, mp_kv_place to, mp_kv_place from);
 moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status);
 /* Instead of finish, where only the caller's stream needs the copies: it waits, this thread does

@@ -44,11 +44,12 @@ moepage_status mp_kv_pool_check_resize(struct moepage_kv_pool *pool, uint64_t bl
 
 /* Copies every live block below `first` above it. Until the boundary is raised the old places
  * stay intact, and each refs entry below `first` forwards to the new one. */
-static moepage_status move_blocks(struct moepage_kv_pool *pool, uint32_t first, uint32_t *moved)
+static moepage_status move_blocks(struct moepage_kv_pool *pool, uint32_t first, uint32_t *moved,
+                                  void *native)
 {
     mp_kv_blocks *blocks = &pool->blocks;
     mp_kv_copy copy;
-    mp_kv_copy_begin(&copy, pool, pool->inner);
+    mp_kv_copy_begin(&copy, pool, pool->inner, native);
     moepage_status status = MOEPAGE_OK;
     uint32_t reached = blocks->first;
     *moved = 0;
@@ -110,12 +111,13 @@ static moepage_status settle_readers(const struct moepage_kv_pool *pool, uint32_
     return status;
 }
 
-static moepage_status shrink(struct moepage_kv_pool *pool, const resize_target *target)
+static moepage_status shrink(struct moepage_kv_pool *pool, const resize_target *target,
+                             void *native)
 {
     uint32_t moved;
     moepage_status status = settle_readers(pool, target->first);
     if (!status)
-        status = move_blocks(pool, target->first, &moved);
+        status = move_blocks(pool, target->first, &moved, native);
     if (status)
         return status;
     if (moved)
@@ -137,11 +139,10 @@ moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, 
 {
     resize_target target;
     pthread_mutex_lock(&pool->lock);
-    pool->native = native;
     uint32_t first = pool->blocks.first;
     moepage_status status = find_target(pool, blocks, &target);
     if (!status)
-        status = target.first < first ? grow(pool, &target) : shrink(pool, &target);
+        status = target.first < first ? grow(pool, &target) : shrink(pool, &target, native);
     pool->counters.resizes += pool->blocks.first != first;
     pthread_mutex_unlock(&pool->lock);
     return status;

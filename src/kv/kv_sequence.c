@@ -147,13 +147,14 @@ static bool ends_in_shared_block(const struct moepage_kv_pool *pool, const mp_kv
 }
 
 /* Gives the sequence its own copy of its last block. A block is free for it. */
-static moepage_status copy_last_block(struct moepage_kv_pool *pool, mp_kv_sequence *sequence)
+static moepage_status copy_last_block(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
+                                      void *native)
 {
     uint32_t *last = &sequence->ids[sequence->n_blocks - 1];
     uint32_t shared = mp_kv_shape_block(&pool->shape, *last);
     uint32_t own = mp_kv_blocks_take(&pool->blocks);
     mp_kv_copy copy;
-    mp_kv_copy_begin(&copy, pool, pool->inner);
+    mp_kv_copy_begin(&copy, pool, pool->inner, native);
     moepage_status status =
         mp_kv_copy_add(&copy, (mp_kv_place){.block = own}, (mp_kv_place){.block = shared});
     status = mp_kv_copy_hand_over(&copy, status);
@@ -168,7 +169,7 @@ static moepage_status copy_last_block(struct moepage_kv_pool *pool, mp_kv_sequen
 }
 
 moepage_status mp_kv_sequence_append(struct moepage_kv_pool *pool, moepage_seq id,
-                                     uint64_t n_tokens)
+                                     uint64_t n_tokens, void *native)
 {
     mp_kv_sequence *sequence;
     moepage_status status = find_on_device(pool, id, "append to", &sequence);
@@ -189,7 +190,7 @@ moepage_status mp_kv_sequence_append(struct moepage_kv_pool *pool, moepage_seq i
     if (status)
         return status;
     if (shared) {
-        status = copy_last_block(pool, sequence);
+        status = copy_last_block(pool, sequence, native);
         if (status)
             return status;
     }
@@ -258,7 +259,7 @@ moepage_status mp_kv_sequence_free(struct moepage_kv_pool *pool, moepage_seq id)
     if (status)
         return status;
     if (pool->watch)
-        pool->watch->kv_freed(pool->watch, id);
+        pool->watch->freed(pool->watch, id);
     mp_kv_sequence_release(pool, sequence);
     return MOEPAGE_OK;
 }

@@ -5,10 +5,10 @@
 
 /* All blocks of a swap, in table order, between the host copy and the blocks in `ids`. */
 static moepage_status copy_blocks(struct moepage_kv_pool *pool, const mp_kv_sequence *sequence,
-                                  unsigned char *host, bool to_host)
+                                  unsigned char *host, bool to_host, void *native)
 {
     mp_kv_copy copy;
-    mp_kv_copy_begin(&copy, pool, pool->bus);
+    mp_kv_copy_begin(&copy, pool, pool->bus, native);
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = 0; i < sequence->n_blocks && !status; i++) {
         mp_kv_place there = {.host = host + i * pool->shape.block_bytes};
@@ -24,7 +24,7 @@ static void free_host(struct moepage_kv_pool *pool, void *host, uint64_t bytes)
         pool->home->device->ops->free(pool->home->device, MP_MEMORY_HOST, host, bytes);
 }
 
-moepage_status mp_kv_swap_out(struct moepage_kv_pool *pool, moepage_seq id)
+moepage_status mp_kv_sequence_swap_out(struct moepage_kv_pool *pool, moepage_seq id, void *native)
 {
     mp_device *device = pool->home->device;
     mp_kv_sequence *sequence;
@@ -40,7 +40,7 @@ moepage_status mp_kv_swap_out(struct moepage_kv_pool *pool, moepage_seq id)
         status = device->ops->alloc(device, MP_MEMORY_HOST, bytes, &host);
         if (status)
             return status;
-        status = copy_blocks(pool, sequence, host, true);
+        status = copy_blocks(pool, sequence, host, true, native);
         if (status) {
             free_host(pool, host, bytes);
             return status;
@@ -57,7 +57,7 @@ moepage_status mp_kv_swap_out(struct moepage_kv_pool *pool, moepage_seq id)
     return MOEPAGE_OK;
 }
 
-moepage_status mp_kv_swap_in(struct moepage_kv_pool *pool, moepage_seq id)
+moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq id, void *native)
 {
     mp_kv_sequence *sequence;
     moepage_status status = mp_kv_sequence_find(pool, id, &sequence);
@@ -73,7 +73,7 @@ moepage_status mp_kv_swap_in(struct moepage_kv_pool *pool, moepage_seq id)
     for (uint32_t i = 0; i < sequence->n_blocks; i++)
         sequence->ids[i] = mp_kv_shape_id(&pool->shape, mp_kv_blocks_take(&pool->blocks));
     if (sequence->n_blocks)
-        status = copy_blocks(pool, sequence, sequence->host, false);
+        status = copy_blocks(pool, sequence, sequence->host, false, native);
     if (status) {
         mp_kv_sequence_drop_blocks(pool, sequence, 0);
         return status;

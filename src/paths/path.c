@@ -64,42 +64,42 @@ moepage_status mp_path_workspace(const struct moepage_model *model,
 
 /* ---- creation ---- */
 
-static moepage_status check_session(const moepage_session *session)
+static moepage_status check_session(moepage_session *session)
 {
-    const struct moepage_expert_pool *pool = session->pool;
-    const mp_device *device = pool->shards[0].home->device;
-    if (!device->ops->cuda)
+    const mp_step_view *view = mp_session_view(session);
+    const mp_pool_shape *shape = &view->shape;
+    if (!view->device->ops->cuda)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the pool lives on device \"%s\": paths are CUDA devices' alone",
-                       device->name);
-    if (pool->n_shards != 1)
+                       view->device->name);
+    if (shape->n_devices != 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "the pool lives on %u devices, a path needs one",
-                       pool->n_shards);
-    if (!pool->model->info.ffn_supported)
+                       shape->n_devices);
+    if (!shape->model->info.ffn_supported)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model cannot be run by the library",
-                       pool->model->info.architecture);
-    if (pool->experts > MP_PATH_EXPERTS)
+                       shape->model->info.architecture);
+    if (shape->experts > MP_PATH_EXPERTS)
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "a layer has %u experts, a path can tell %u apart",
-                       pool->experts, MP_PATH_EXPERTS);
-    if (session->path)
+                       shape->experts, MP_PATH_EXPERTS);
+    if (mp_session_is_taken(session))
         return mp_fail(MOEPAGE_E_STATE, "the session has been taken over by another path");
-    if (session->remapping)
+    if (mp_session_is_rerouted(session))
         return mp_fail(MOEPAGE_E_STATE, "remapping is on in the session: turn it off, what a path "
                                         "routes is remapped by moepage_cuda_remap_run");
-    if (session->step_open)
+    if (view->open)
         return mp_fail(MOEPAGE_E_STATE, "a step is open: end or cancel it first");
     return MOEPAGE_OK;
 }
 
 static moepage_status alloc_tables(moepage_cuda_path *path)
 {
-    const struct moepage_expert_pool *pool = path->pool;
-    path->published = mp_alloc_array(pool->keys, sizeof *path->published);
-    path->missing = mp_alloc_array(pool->experts, sizeof *path->missing);
+    const mp_pool_shape *shape = &path->shape;
+    path->published = mp_alloc_array(shape->keys, sizeof *path->published);
+    path->missing = mp_alloc_array(shape->experts, sizeof *path->missing);
     path->victims = mp_alloc_array(path->share.slots, sizeof *path->victims);
     if (!path->published || !path->missing || !path->victims)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path over %u experts", pool->keys);
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path over %u experts", shape->keys);
     return MOEPAGE_OK;
 }
 
@@ -107,12 +107,12 @@ static moepage_status alloc_tables(moepage_cuda_path *path)
 static moepage_status write_first(moepage_cuda_path *path)
 {
     const mp_device_ops *ops = path->device->ops;
-    uint64_t bytes = first_bytes(path->pool->keys);
+    uint64_t bytes = first_bytes(path->shape.keys);
     unsigned char *first = mp_alloc(bytes);
     if (!first)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a map of %u experts", path->pool->keys);
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a map of %u experts", path->shape.keys);
     memset(first + mp_session_align(sizeof(mp_path_state)), 0xff,
-           path->pool->keys * sizeof(int32_t)); /* every word of the map is -1 */
+           path->shape.keys * sizeof(int32_t)); /* every word of the map is -1 */
     mp_copy copy = {.dst = path->block, .src = first, .bytes = bytes};
     mp_tick tick = 0;
     moepage_status status = ops->copy(path->answers, &copy, 1, &tick);
@@ -124,17 +124,16 @@ static moepage_status write_first(moepage_cuda_path *path)
 
 static moepage_status open_device(moepage_cuda_path *path)
 {
-    const struct moepage_expert_pool *pool = path->pool;
+    const mp_pool_shape *shape = &path->shape;
     const mp_device_ops *ops = path->device->ops;
-    struct moepage_device *home = pool->shards[0].home;
-    uint64_t max_rows = (uint64_t)path->max_tokens * path->session->config.max_top_k;
-    uint64_t bytes = cut_block(NULL, &pool->model->info, max_rows, NULL);
-    moepage_status status = mp_home_workspace_alloc(home, bytes, &path->block);
+    uint64_t max_rows = (uint64_t)path->max_tokens * path->max_top_k;
+    uint64_t bytes = cut_block(NULL, &shape->model->info, max_rows, NULL);
+    moepage_status status = mp_home_workspace_alloc(path->home, bytes, &path->block);
     if (status)
         return status;
     path->block_bytes = bytes;
-    cut_block(path->block, &pool->model->info, max_rows, &path->memory);
-    bytes = sizeof(mp_path_mail) + (uint64_t)pool->keys * sizeof(uint32_t);
+    cut_block(path->block, &shape->model->info, max_rows, &path->memory);
+    bytes = sizeof(mp_path_mail) + (uint64_t)shape->keys * sizeof(uint32_t);
     status = ops->cuda->shared_alloc(path->device, bytes, &path->shared);
     if (status)
         return status;
@@ -150,16 +149,18 @@ static void free_parts(moepage_cuda_path *path)
     const mp_device_ops *ops = path->device->ops;
     if (path->poller)
         ops->cuda->poller_stop(path->poller);
+    if (path->taken)
+        mp_session_give_back(path->session);
     if (path->answers)
         ops->stream_destroy(path->answers);
     if (path->published)
-        mp_pool_release(path->pool, path->published, path->pool->keys);
+        mp_pool_release(path->pool, path->published, path->shape.keys);
     if (path->share.slots)
         mp_pool_put_back(path->pool, &path->share);
     if (path->shared.host)
         ops->cuda->shared_free(path->device, &path->shared);
     if (path->block)
-        mp_home_workspace_free(path->pool->shards[0].home, path->block, path->block_bytes);
+        mp_home_workspace_free(path->home, path->block, path->block_bytes);
     pthread_mutex_destroy(&path->failure.lock);
     mp_free(path->published);
     mp_free(path->missing);
@@ -176,20 +177,20 @@ static moepage_status find_blocks(moepage_cuda_path *path)
 
 static moepage_status open_parts(moepage_cuda_path *path, const moepage_cuda_path_config *config)
 {
-    moepage_session *session = path->session;
     const mp_device_ops *ops = path->device->ops;
-    uint64_t rows = (uint64_t)path->max_tokens * session->config.max_top_k;
-    uint32_t worst = rows < path->pool->experts ? (uint32_t)rows : path->pool->experts;
+    uint64_t rows = (uint64_t)path->max_tokens * path->max_top_k;
+    uint32_t worst = rows < path->shape.experts ? (uint32_t)rows : path->shape.experts;
     moepage_status status =
-        mp_pool_set_aside(path->pool, &session->client, config->slots, worst, &path->share);
+        mp_pool_set_aside(path->pool, path->client, config->slots, worst, &path->share);
     if (!status)
         status = find_blocks(path);
     if (!status)
         status = alloc_tables(path);
     if (!status)
         status = open_device(path);
-    if (!status) /* its scratch is the path's from now on */
-        status = ops->sync(session->benches[0].compute, session->benches[0].last);
+    if (!status)
+        status = mp_session_take(path->session, path, &path->scratch);
+    path->taken = !status;
     if (!status)
         status = ops->cuda->poller_start(path->device, mp_path_poll, path, &path->poller);
     return status;
@@ -198,18 +199,23 @@ static moepage_status open_parts(moepage_cuda_path *path, const moepage_cuda_pat
 moepage_status mp_path_create(moepage_session *session, const moepage_cuda_path_config *config,
                               moepage_cuda_path **out)
 {
+    const mp_step_view *view = mp_session_view(session);
     uint32_t max_tokens = 0;
     moepage_status status = check_session(session);
     if (!status)
-        status = choose_max_tokens(config, session->config.max_tokens, &max_tokens);
+        status = choose_max_tokens(config, view->config.max_tokens, &max_tokens);
     if (status)
         return status;
     moepage_cuda_path *path = mp_alloc(sizeof *path);
     if (!path)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path");
     path->session = session;
-    path->pool = session->pool;
-    path->device = session->pool->shards[0].home->device;
+    path->pool = view->pool;
+    path->shape = view->shape;
+    path->client = view->client;
+    path->max_top_k = view->config.max_top_k;
+    path->home = mp_pool_home(view->pool, 0);
+    path->device = view->device;
     path->max_tokens = max_tokens;
     path->timeout_ms = config->timeout_ms ? config->timeout_ms : DEFAULT_TIMEOUT_MS;
     pthread_mutex_init(&path->failure.lock, NULL);
@@ -219,8 +225,6 @@ moepage_status mp_path_create(moepage_session *session, const moepage_cuda_path_
         mp_free(path);
         return status;
     }
-    session->path = path;
-    mp_streaming_suspend(session, true);
     mp_handle_open(&path->handle, MP_KIND_PATH);
     *out = path;
     return MOEPAGE_OK;
@@ -228,9 +232,7 @@ moepage_status mp_path_create(moepage_session *session, const moepage_cuda_path_
 
 void mp_path_destroy(moepage_cuda_path *path)
 {
-    mp_graveyard *graveyard = &path->pool->shards[0].home->graveyard;
-    path->session->path = NULL;
-    mp_streaming_suspend(path->session, false);
+    mp_graveyard *graveyard = &path->home->graveyard;
     free_parts(path);
     mp_graveyard_bury(graveyard, path);
 }
@@ -263,7 +265,7 @@ static moepage_status explain(moepage_cuda_path *path)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "layer %u was given up: an id is %d, it must be below %u (or "
                        "MOEPAGE_NO_EXPERT)",
-                       mail->in_layer, (int)mail->detail, path->pool->experts);
+                       mail->in_layer, (int)mail->detail, path->shape.experts);
     case MP_PATH_LATE:
         return mp_fail(MOEPAGE_E_BUSY,
                        "layer %u was given up: its experts were not there after %u ms (timeout_ms "

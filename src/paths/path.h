@@ -20,7 +20,7 @@
  * leisure. (After a timeout the device owes itself the answer: see below.)
  *
  * Why slots may be overwritten at once. A published expert is one that the path holds in the pool
- * (memory/expert_pool.h), as a session holds what its open plan uses: the pool gives its slot to
+ * (pool/pool.h), as a session holds what its open plan uses: the pool gives its slot to
  * nobody. The poller lets go of one only while it handles a message. Then the device stands in the
  * first kernel of some layer: the kernels of earlier layers have completed, for they are before it
  * on the stream, and later ones have not begun. This kernel looks at the map, not at slots. So
@@ -50,8 +50,10 @@
 #ifndef MP_PATHS_PATH_H
 #define MP_PATHS_PATH_H
 
+#include "arena/home.h"
 #include "device/cuda_ext.h"
 #include "kernels/path_args.h"
+#include "pool/share.h"
 #include "session/session.h"
 
 /* Its memory on the device: one block of the workspace. */
@@ -74,6 +76,12 @@ struct moepage_cuda_path {
     mp_handle handle;
     moepage_session *session;
     struct moepage_expert_pool *pool;
+    mp_pool_shape shape; /* of the pool */
+    mp_client *client;   /* as which the pool knows the session */
+    mp_session_scratch scratch;
+    bool taken;         /* the session, and its scratch */
+    uint32_t max_top_k; /* the session's */
+    struct moepage_device *home;
     mp_device *device;
     uint32_t max_tokens;
     uint32_t timeout_ms;

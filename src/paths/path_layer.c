@@ -24,8 +24,8 @@ static moepage_status launch(const run *r, const char *kernel, const void *args,
 static moepage_status plan(const run *r)
 {
     const moepage_cuda_path *path = r->path;
-    const struct moepage_expert_pool *pool = path->pool;
-    const mp_ffn_layout *ffn = &pool->model->ffn;
+    const mp_pool_shape *shape = &path->shape;
+    const mp_ffn_layout *ffn = &shape->model->ffn;
     mp_gpu_path_plan_args args = {
         .ids = r->layer->ids,
         .state = path->memory.state,
@@ -35,8 +35,8 @@ static moepage_status plan(const run *r)
         .stamps = path->memory.stamps,
         .table = path->memory.table,
         .rows = path->memory.rows,
-        .slots = pool->shards[0].base,
-        .slot_bytes = pool->slot_bytes,
+        .slots = shape->slots,
+        .slot_bytes = shape->slot_bytes,
         .layout = {.gate = ffn->gate,
                    .up = ffn->up,
                    .down = ffn->down,
@@ -47,8 +47,8 @@ static moepage_status plan(const run *r)
                    .up_scale = UINT64_MAX,
                    .down_scale = UINT64_MAX},
         .timeout_ns = path->timeout_ms * 1000000ull,
-        .n_keys = pool->keys,
-        .experts = pool->experts,
+        .n_keys = shape->keys,
+        .experts = shape->experts,
         .layer = r->layer->layer,
         .n_rows = r->layer->n_tokens * r->layer->top_k,
     };
@@ -65,19 +65,19 @@ static moepage_status plan(const run *r)
 /* Blocks of a launch over all columns of all tokens. */
 static uint32_t element_blocks(const run *r)
 {
-    uint32_t hidden = r->path->pool->model->info.hidden;
+    uint32_t hidden = r->path->shape.model->info.hidden;
     return r->layer->n_tokens * ((hidden + MP_ELEMENTWISE_COLUMNS - 1) / MP_ELEMENTWISE_COLUMNS);
 }
 
 static moepage_status convert(run *r)
 {
-    const moepage_session *session = r->path->session;
+    const mp_session_scratch *scratch = &r->path->scratch;
     const moepage_cuda_layer *layer = r->layer;
-    uint32_t hidden = session->pool->model->info.hidden;
-    bool narrow = session->math != MOEPAGE_MATH_FP32;
+    uint32_t hidden = r->path->shape.model->info.hidden;
+    bool narrow = scratch->math != MOEPAGE_MATH_FP32;
     mp_gpu_convert_args args = {
         .x = layer->x,
-        .out = session->benches[0].x,
+        .out = scratch->x,
         .x_stride = layer->x_stride ? layer->x_stride : hidden,
         .x_dtype = layer->dtype,
         .to_bf16 = narrow,
@@ -94,11 +94,11 @@ static moepage_status convert(run *r)
 
 static moepage_status combine(const run *r)
 {
-    const moepage_session *session = r->path->session;
+    const mp_session_scratch *scratch = &r->path->scratch;
     const moepage_cuda_layer *layer = r->layer;
-    uint32_t hidden = session->pool->model->info.hidden;
+    uint32_t hidden = r->path->shape.model->info.hidden;
     mp_gpu_combine_args args = {
-        .partial = session->benches[0].partial,
+        .partial = scratch->partial,
         .weights = layer->weights,
         .ids = layer->ids,
         .given_up = &r->path->memory.state->failed,
@@ -119,13 +119,13 @@ static moepage_status combine(const run *r)
 /* May all that this half reads be read 16 bytes at a time? */
 static bool is_aligned(const run *r, uint32_t down)
 {
-    const struct moepage_model *model = r->path->pool->model;
+    const struct moepage_model *model = r->path->shape.model;
     const mp_ffn_layout *ffn = &model->ffn;
     uint32_t length = down ? model->info.expert_intermediate : model->info.hidden;
     uint64_t weights = down ? ffn->down : ffn->gate | ffn->up;
-    const void *operands = down ? r->path->session->benches[0].inner : r->x;
-    uint64_t bits = (uint64_t)(uintptr_t)operands | weights | r->path->pool->slot_bytes |
-                    (uint64_t)(uintptr_t)r->path->pool->shards[0].base;
+    const void *operands = down ? r->path->scratch.inner : r->x;
+    uint64_t bits = (uint64_t)(uintptr_t)operands | weights | r->path->shape.slot_bytes |
+                    (uint64_t)(uintptr_t)r->path->shape.slots;
     return bits % 16 == 0 &&
            mp_gpu_experts_aligned(length, ffn->dtype, ffn->scale.dtype, ffn->scale.columns);
 }
@@ -134,15 +134,15 @@ static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, ui
                                   uint32_t most_rows)
 {
     const moepage_cuda_path *path = r->path;
-    const struct moepage_model *model = path->pool->model;
-    const mp_bench *bench = &path->session->benches[0];
+    const struct moepage_model *model = path->shape.model;
+    const mp_session_scratch *scratch = &path->scratch;
     mp_gpu_experts_args args = {
         .x = r->x,
         .experts = path->memory.table,
         .rows = path->memory.rows,
         .n_experts_at = &path->memory.state->n_experts,
-        .inner = bench->inner,
-        .partial = bench->partial,
+        .inner = scratch->inner,
+        .partial = scratch->partial,
         .top_k = r->layer->top_k,
         .hidden = model->info.hidden,
         .intermediate = model->info.expert_intermediate,
@@ -162,7 +162,7 @@ static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, ui
  * launch, and takes the experts that are its own. */
 static moepage_status run_half(const run *r, uint32_t down)
 {
-    bool plain = r->path->session->math == MOEPAGE_MATH_FP32;
+    bool plain = r->path->scratch.math == MOEPAGE_MATH_FP32;
     bool few = r->layer->n_tokens * r->layer->top_k <= MP_EXPERTS_THIN_ROWS;
     if (plain || few || !is_aligned(r, down))
         return launch_form(r, down, plain ? MP_EXPERTS_PLAIN : MP_EXPERTS_THIN, 0, UINT32_MAX);
@@ -176,17 +176,16 @@ static moepage_status run_half(const run *r, uint32_t down)
 
 static moepage_status check_layer(const moepage_cuda_path *path, const moepage_cuda_layer *layer)
 {
-    const moepage_session *session = path->session;
-    uint32_t hidden = session->pool->model->info.hidden;
-    if (layer->layer >= path->pool->layers)
+    uint32_t hidden = path->shape.model->info.hidden;
+    if (layer->layer >= path->shape.layers)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer->layer,
-                       path->pool->layers);
+                       path->shape.layers);
     if (layer->n_tokens < 1 || layer->n_tokens > path->max_tokens)
         return mp_fail(MOEPAGE_E_ARGUMENT, "n_tokens is %u, it must be 1 to max_tokens (%u)",
                        layer->n_tokens, path->max_tokens);
-    if (layer->top_k < 1 || layer->top_k > session->config.max_top_k)
+    if (layer->top_k < 1 || layer->top_k > path->max_top_k)
         return mp_fail(MOEPAGE_E_ARGUMENT, "top_k is %u, it must be 1 to max_top_k (%u)",
-                       layer->top_k, session->config.max_top_k);
+                       layer->top_k, path->max_top_k);
     if (layer->dtype != MOEPAGE_DTYPE_F32 && layer->dtype != MOEPAGE_DTYPE_F16 &&
         layer->dtype != MOEPAGE_DTYPE_BF16)
         return mp_fail(MOEPAGE_E_ARGUMENT, "dtype of x and y is %u, it must be F32, F16 or BF16",

@@ -98,16 +98,14 @@ static moepage_status evict(moepage_cuda_path *path, uint32_t first, uint32_t n,
 /* What lies in slots that the pool wants back goes as soon as it may. */
 static moepage_status leave_drained(moepage_cuda_path *path)
 {
-    const mp_shard *shard = &path->pool->shards[0];
-    if (atomic_load(&path->pool->n_draining) == 0)
+    if (!mp_pool_any_draining(path->pool))
         return MOEPAGE_OK;
-    for (uint32_t key = 0; key < path->pool->keys; key++) {
+    for (uint32_t key = 0; key < path->shape.keys; key++) {
         const mp_hold *hold = &path->published[key];
         if (hold->kind == MP_HOLD_NONE || age_of(path, key) == 0)
             continue;
-        uint64_t word = atomic_load(&shard->words[hold->slot]);
         moepage_status status =
-            MP_WORD_STATE(word) == MP_SLOT_DRAINING ? take_off(path, key) : MOEPAGE_OK;
+            mp_pool_is_draining(path->pool, hold) ? take_off(path, key) : MOEPAGE_OK;
         if (status)
             return status;
     }
@@ -122,16 +120,16 @@ static uint32_t excess(uint32_t held, uint32_t wanted, uint32_t limit)
 /* Sees that `wanted` more experts of the message's layer fit the path's share. */
 static moepage_status make_room(moepage_cuda_path *path, uint32_t wanted)
 {
-    const struct moepage_expert_pool *pool = path->pool;
-    uint32_t first = path->mail->layer * pool->experts, held = 0;
+    const mp_pool_shape *shape = &path->shape;
+    uint32_t first = path->mail->layer * shape->experts, held = 0;
     moepage_status status = leave_drained(path);
-    if (!status && pool->n_scopes > 1) {
-        for (uint32_t e = 0; e < pool->experts; e++)
+    if (!status && shape->n_scopes > 1) {
+        for (uint32_t e = 0; e < shape->experts; e++)
             held += path->published[first + e].kind != MP_HOLD_NONE;
-        status = evict(path, first, pool->experts, excess(held, wanted, path->share.per_scope));
+        status = evict(path, first, shape->experts, excess(held, wanted, path->share.per_scope));
     }
     if (!status)
-        status = evict(path, 0, pool->keys, excess(path->n_published, wanted, path->share.slots));
+        status = evict(path, 0, shape->keys, excess(path->n_published, wanted, path->share.slots));
     return status;
 }
 
@@ -168,7 +166,7 @@ static moepage_status bring(moepage_cuda_path *path, uint32_t n)
     struct moepage_expert_pool *pool = path->pool;
     mp_hold *holds = path->missing;
     moepage_status status = MOEPAGE_OK;
-    if (mp_pool_hold_resident(pool, &path->session->client, holds, n) < n)
+    if (mp_pool_hold_resident(pool, path->client, holds, n) < n)
         status = mp_pool_hold_rest(pool, holds, n);
     if (status) {
         note_failure(path, status);
@@ -190,7 +188,7 @@ static uint32_t read_message(moepage_cuda_path *path)
     const mp_path_mail *mail = path->mail;
     uint32_t n = 0;
     for (uint32_t i = 0; i < mail->n; i++) {
-        uint32_t key = mail->layer * path->pool->experts + mail->experts[i];
+        uint32_t key = mail->layer * path->shape.experts + mail->experts[i];
         if (path->published[key].kind == MP_HOLD_NONE)
             path->missing[n++] = (mp_hold){.key = key};
     }

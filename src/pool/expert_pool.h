@@ -34,7 +34,9 @@
 #include "cache/touch_ring.h"
 #include "model/model.h"
 #include "policy/policy.h"
+#include "pool/hints.h"
 #include "pool/published_stats.h"
+#include "pool/share.h"
 #include "pool/watch.h"
 #include "transfer/host_tier.h"
 #include "transfer/probe.h"
@@ -63,13 +65,6 @@ typedef struct mp_scope {
     uint32_t scans;      /* of those, with `scan` set */
     uint32_t transients; /* of those, in the window */
 } mp_scope;
-
-/* What a pool on one device has of the arena. */
-typedef struct mp_extent {
-    uint32_t compressed; /* experts of each layer, their images in slots [0, first) */
-    uint32_t first;
-    uint32_t slots; /* from `first` on */
-} mp_extent;
 
 /* Slots [first, end). */
 typedef struct mp_span {
@@ -109,7 +104,7 @@ typedef struct mp_shard {
 } mp_shard;
 
 /* A session, as the pool knows it. */
-typedef struct mp_client {
+struct mp_client {
     uint32_t index;
     mp_touch_ring ring;
     /* Slots that open layers hold or will hold at once, all together, and the one with most. The
@@ -126,7 +121,7 @@ typedef struct mp_client {
     uint64_t copied;     /* of which window this is; the session's thread only */
     uint32_t *published; /* [keys] what it computes with; NULL without SERVE_VERSIONS */
     mp_published_stats published_stats;
-} mp_client;
+};
 
 /* Counters of moepage_expert_pool_info, under the lock. */
 typedef struct mp_pool_counters {
@@ -170,34 +165,6 @@ struct moepage_expert_pool {
     mp_watch *watch;              /* or NULL */
     struct mp_versions *versions; /* or NULL; versions.h */
 };
-
-enum {
-    MP_HOLD_NONE = 0,
-    MP_HOLD_HIT = 1,
-    MP_HOLD_LATE = 2,
-    MP_HOLD_MISS = 3,
-    MP_HOLD_LOW =
-        4, /* the low version, which has no slot: it stays as it is while the step is open */
-    MP_HOLD_HOST = 5 /* no slot either: it is computed where it lies; in_place.h */
-};
-
-/* One expert of an open plan, from request to release. */
-typedef struct mp_hold {
-    uint32_t key;
-    uint32_t shard;
-    uint32_t slot;     /* HOST: the host tier's entry, or MP_NO_SLOT */
-    uint64_t demanded; /* bytes that this hold put on the bus */
-    const unsigned char
-        *address;  /* of the image, once it is held; usable once it is ready. HOST: or
-                                     NULL, in the model's pieces */
-    uint32_t form; /* MOEPAGE_FORM_* that the image has there */
-    uint8_t kind;  /* MP_HOLD_*: what was found; NONE is not held */
-    bool ready;    /* its bytes are in the slot */
-    bool lies;     /* it may be held as HOST */
-    bool scan;     /* wanted by prefill tokens alone */
-    bool pin;      /* not a routed use: counts as neither hit nor miss */
-    bool cold;     /* when it was held, the cold tier had yet to give its bytes */
-} mp_hold;
 
 static inline uint32_t mp_pool_shard_of(const struct moepage_expert_pool *pool, uint32_t key)
 {
@@ -354,12 +321,6 @@ moepage_status mp_readers_sync(mp_shard *shard, uint32_t slot);
 bool mp_readers_done(const mp_shard *shard, uint32_t slot);
 
 /* ---- shares (share.c) ---- */
-
-/* What a session has for itself: as if pinned, for the others. */
-typedef struct mp_set_aside {
-    uint32_t slots;     /* in all */
-    uint32_t per_scope; /* and of one scope */
-} mp_set_aside;
 
 /* Takes `asked` slots, 0 = as many as the session may hold, out of what sessions divide; `least` of
  * them must do for one layer. BUDGET. Of pools on one device. */

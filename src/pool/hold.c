@@ -100,7 +100,7 @@ uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *clie
     for (uint32_t i = 0; i < n; i++) {
         holds[i].kind = MP_HOLD_NONE;
         holds[i].ready = false;
-        holds[i].lies = false; /* until it is marked for this holding */
+        holds[i].may_run_in_place = false; /* until it is marked for this holding */
         holds[i].demanded = 0;
         holds[i].cold = false;
         held += try_hold(pool, &holds[i]);
@@ -347,7 +347,7 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
     /* Victims first: what hits is held already, what misses is held as soon as it has a slot, so
      * no member of the set is ever a victim. Then recency, in the set's own order. */
     for (uint32_t i = 0; i < n && !status; i++)
-        if (holds[i].kind == MP_HOLD_NONE && !mp_lying_hold(pool, &holds[i]))
+        if (holds[i].kind == MP_HOLD_NONE && !mp_in_place_hold(pool, &holds[i]))
             status = hold_one(pool, &holds[i]);
     for (uint32_t i = 0; i < n; i++) {
         if (!status) /* a set that is refused was not routed */
@@ -436,7 +436,7 @@ void mp_pool_release(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t 
             continue;
         }
         if (hold->kind == MP_HOLD_HOST) {
-            mp_lying_release(pool, hold);
+            mp_in_place_release(pool, hold);
             continue;
         }
         mp_shard *shard = &pool->shards[hold->shard];

@@ -36,22 +36,23 @@ static const unsigned char *mapped_image(const struct moepage_expert_pool *pool,
     return image.mapped;
 }
 
-void mp_lying_mark(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n, bool pieces)
+void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
+                           bool pieces)
 {
     for (uint32_t i = 0; i < n; i++) {
         mp_hold *hold = &holds[i];
         const uint32_t layer = hold->key / pool->experts, expert = hold->key % pool->experts;
-        hold->lies = false;
+        hold->may_run_in_place = false;
         if (hold->kind != MP_HOLD_NONE)
             continue;
         hold->address = NULL;
         if (pool->shards[hold->shard].tier) {
-            hold->lies = pool->shards[hold->shard].tier->form == MOEPAGE_FORM_DENSE;
+            hold->may_run_in_place = pool->shards[hold->shard].tier->form == MOEPAGE_FORM_DENSE;
         } else if (mp_model_keeps_images(pool->model)) {
             hold->address = mapped_image(pool, hold->shard, layer, expert);
-            hold->lies = hold->address != NULL;
+            hold->may_run_in_place = hold->address != NULL;
         } else {
-            hold->lies = pieces && has_pieces(pool->model, layer, expert);
+            hold->may_run_in_place = pieces && has_pieces(pool->model, layer, expert);
         }
     }
 }
@@ -92,10 +93,10 @@ static bool use_entry(mp_host_tier *tier, mp_hold *hold)
     return true;
 }
 
-bool mp_lying_hold(struct moepage_expert_pool *pool, mp_hold *hold)
+bool mp_in_place_hold(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_shard *shard = shard_of(pool, hold);
-    if (!hold->lies || is_resident(shard, hold->key))
+    if (!hold->may_run_in_place || is_resident(shard, hold->key))
         return false;
     hold->slot = MP_NO_SLOT;
     if (shard->tier && !use_entry(shard->tier, hold))
@@ -109,7 +110,7 @@ bool mp_lying_hold(struct moepage_expert_pool *pool, mp_hold *hold)
     return true;
 }
 
-void mp_lying_release(struct moepage_expert_pool *pool, mp_hold *hold)
+void mp_in_place_release(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     hold->kind = MP_HOLD_NONE;
     hold->ready = false;

@@ -9,16 +9,12 @@
 #define MP_POOL_PUBLISHED_STATS_H
 
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "moepage.h"
+#include "pool/stats.h"
 
 struct moepage_expert_pool;
 struct mp_client;
-
-/* The first published form of moepage_session_stats ends before this. */
-#define MP_STATS_MIN_BYTES offsetof(moepage_session_stats, streamed_layers)
 
 /* Behind the size, moepage_session_stats is 64-bit counters and nothing else. */
 #define MP_STATS_HEAD offsetof(moepage_session_stats, steps)
@@ -28,9 +24,6 @@ typedef struct mp_published_stats {
     _Atomic uint32_t turn; /* what was published so often is at its parity */
     _Atomic uint64_t counters[2][MP_STATS_COUNTERS];
 } mp_published_stats;
-
-/* *sum += *one, counter by counter. */
-void mp_stats_add(moepage_session_stats *sum, const moepage_session_stats *one);
 
 /* The session's sums since its creation, by its thread. Lock-free. */
 void mp_pool_publish_stats(struct mp_client *client, const moepage_session_stats *stats);

@@ -11,7 +11,7 @@
 #include <assert.h>
 
 #include "base/status.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 /* One call of moepage_session_ffn. */
 typedef struct mp_run {
@@ -33,7 +33,7 @@ static void charge(mp_run *run, uint64_t *counter)
 /* The same where it went to waiting for an expert. */
 static void charge_stall(mp_run *run, const mp_hold *hold)
 {
-    moepage_session_stats *stats = &run->session->step_stats;
+    moepage_session_stats *stats = &run->session->step.stats;
     uint64_t before = stats->stall_ns;
     charge(run, &stats->stall_ns);
     *mp_session_stall_cause(stats, hold) += stats->stall_ns - before;
@@ -42,9 +42,9 @@ static void charge_stall(mp_run *run, const mp_hold *hold)
 static moepage_status launch(struct moepage_session *session, uint32_t shard, mp_kernel kernel,
                              const void *args)
 {
-    mp_bench *bench = &session->benches[shard];
-    const mp_device_ops *ops = session->pool->shards[shard].home->device->ops;
-    return ops->launch(bench->compute, kernel, args, &bench->last);
+    mp_device_scratch *scratch = &session->scratch[shard];
+    const mp_device_ops *ops = session->scratch[shard].device->ops;
+    return ops->launch(scratch->compute, kernel, args, &scratch->last);
 }
 
 /* Waits until every device has run what was launched. */
@@ -52,21 +52,21 @@ static moepage_status drain_compute(mp_run *run)
 {
     struct moepage_session *session = run->session;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->pool->n_shards; d++) {
-        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
-        moepage_status one = ops->sync(session->benches[d].compute, session->benches[d].last);
+    for (uint32_t d = 0; d < session->step.shape.n_devices; d++) {
+        const mp_device_ops *ops = session->scratch[d].device->ops;
+        moepage_status one = ops->sync(session->scratch[d].compute, session->scratch[d].last);
         status = status ? status : one;
     }
-    charge(run, &session->step_stats.compute_ns);
+    charge(run, &session->step.stats.compute_ns);
     return status;
 }
 
 /* Where this thread has to wait for what was launched. */
 static moepage_status finish_compute(mp_run *run)
 {
-    if (!run->session->async)
+    if (!run->session->step.async)
         return drain_compute(run);
-    charge(run, &run->session->step_stats.compute_ns);
+    charge(run, &run->session->step.stats.compute_ns);
     return MOEPAGE_OK;
 }
 
@@ -75,9 +75,9 @@ static moepage_status enter(mp_run *run)
 {
     struct moepage_session *session = run->session;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->pool->n_shards && !status; d++) {
-        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
-        status = ops->enter(session->benches[d].compute, run->ffn->stream);
+    for (uint32_t d = 0; d < session->step.shape.n_devices && !status; d++) {
+        const mp_device_ops *ops = session->scratch[d].device->ops;
+        status = ops->enter(session->scratch[d].compute, run->ffn->stream);
     }
     return status;
 }
@@ -88,13 +88,13 @@ static moepage_status convert(mp_run *run)
 {
     struct moepage_session *session = run->session;
     const moepage_ffn *ffn = run->ffn;
-    uint32_t hidden = session->pool->model->info.hidden;
+    uint32_t hidden = session->step.shape.model->info.hidden;
     uint64_t stride = ffn->x_stride ? ffn->x_stride : hidden;
     uint32_t operand = session->math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
     bool as_it_is = ffn->dtype == operand && stride == hidden;
     run->x = as_it_is ? ffn->x : NULL;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->pool->n_shards && !as_it_is && !status; d++) {
+    for (uint32_t d = 0; d < session->step.shape.n_devices && !as_it_is && !status; d++) {
         mp_kernel_convert_args args = {
             .x = ffn->x,
             .x_stride = stride,
@@ -102,7 +102,7 @@ static moepage_status convert(mp_run *run)
             .math = session->math,
             .n_tokens = run->flight->n_tokens,
             .hidden = hidden,
-            .out = session->benches[d].x,
+            .out = session->scratch[d].x,
         };
         status = launch(session, d, MP_KERNEL_CONVERT, &args);
     }
@@ -117,26 +117,26 @@ static mp_ffn_expert describe_expert(const mp_run *run, uint32_t entry)
     const uint32_t first = run->flight->first_row[entry];
     mp_ffn_expert expert = {.first_row = first,
                             .n_rows = run->flight->first_row[entry + 1] - first};
-    mp_operands_of(&session->operands, session->pool, &run->flight->holds[entry], &expert);
+    mp_operands_of(&session->operands, &session->step.shape, &run->flight->holds[entry], &expert);
     return expert;
 }
 
-/* Launches the experts appended to the bench since `first`, all of one lot. */
+/* Launches the experts appended to the scratch since `first`, all of one lot. */
 static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *lot, uint32_t first)
 {
     struct moepage_session *session = run->session;
-    const struct moepage_model *model = session->pool->model;
+    const struct moepage_model *model = session->step.shape.model;
     const mp_image_layout *layout = &session->operands.images[lot->form];
-    mp_bench *bench = &session->benches[shard];
-    if (bench->n_experts == first)
+    mp_device_scratch *scratch = &session->scratch[shard];
+    if (scratch->n_experts == first)
         return MOEPAGE_OK;
     mp_kernel_experts_args args = {
-        .x = run->x ? run->x : bench->x,
-        .experts = &bench->experts[first],
-        .n_experts = bench->n_experts - first,
+        .x = run->x ? run->x : scratch->x,
+        .experts = &scratch->experts[first],
+        .n_experts = scratch->n_experts - first,
         .rows = run->flight->rows,
-        .inner = bench->inner,
-        .partial = session->benches[0].partial,
+        .inner = scratch->inner,
+        .partial = session->scratch[0].partial,
         .top_k = run->flight->top_k,
         .hidden = model->info.hidden,
         .intermediate = model->info.expert_intermediate,
@@ -146,7 +146,7 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *
         .form = layout->form,
         .group = layout->group,
         .on_host = lot->on_host,
-        .scratch = bench->fast,
+        .scratch = scratch->fast,
         .scratch_bytes = session->fast_bytes,
     };
     return launch(session, shard, MP_KERNEL_EXPERTS, &args);
@@ -161,8 +161,8 @@ static bool is_of(const mp_hold *hold, const mp_lot *lot)
 static moepage_status launch_lot(mp_run *run, const mp_group *group, uint32_t shard,
                                  const mp_lot *lot)
 {
-    mp_bench *bench = &run->session->benches[shard];
-    uint32_t first = bench->n_experts;
+    mp_device_scratch *scratch = &run->session->scratch[shard];
+    uint32_t first = scratch->n_experts;
     for (uint32_t i = 0; i < group->n_entries; i++) {
         uint32_t entry = group->first_entry + i;
         const mp_hold *hold = &run->flight->holds[entry];
@@ -170,7 +170,7 @@ static moepage_status launch_lot(mp_run *run, const mp_group *group, uint32_t sh
             !is_of(hold, lot))
             continue;
         run->session->launched[entry] = true;
-        bench->experts[bench->n_experts++] = describe_expert(run, entry);
+        scratch->experts[scratch->n_experts++] = describe_expert(run, entry);
     }
     return launch_experts(run, shard, lot, first);
 }
@@ -180,7 +180,7 @@ static moepage_status launch_ready(mp_run *run, const mp_group *group)
 {
     const mp_operands *operands = &run->session->operands;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < run->session->pool->n_shards; d++)
+    for (uint32_t d = 0; d < run->session->step.shape.n_devices; d++)
         for (uint32_t l = 0; l < operands->n_lots && !status; l++)
             status = launch_lot(run, group, d, &operands->lots[l]);
     return status;
@@ -189,7 +189,7 @@ static moepage_status launch_ready(mp_run *run, const mp_group *group)
 /* Takes whatever else of the group has landed by now. */
 static moepage_status take_landed(mp_run *run, const mp_group *group, uint32_t from)
 {
-    struct moepage_expert_pool *pool = run->session->pool;
+    struct moepage_expert_pool *pool = run->session->step.pool;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = from; i < group->n_entries && !status; i++) {
         mp_hold *hold = &run->flight->holds[group->first_entry + i];
@@ -212,9 +212,9 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
         status = finish_compute(run);
         if (status)
             break;
-        status = mp_pool_wait(session->pool, hold, mp_session_reader(session, hold->shard));
+        status = mp_pool_wait(session->step.pool, hold, mp_session_reader(session, hold->shard));
         charge_stall(run, hold);
-        if (!status && !session->async)
+        if (!status && !session->step.async)
             status = take_landed(run, group, i + 1);
         if (!status)
             status = launch_ready(run, group);
@@ -228,7 +228,7 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
 /* Holding accounts for its own time. */
 static moepage_status hold_group(mp_run *run, uint32_t group)
 {
-    charge(run, &run->session->step_stats.compute_ns);
+    charge(run, &run->session->step.stats.compute_ns);
     moepage_status status = mp_plan_hold(run->session, run->flight, group);
     run->clock_ns = mp_session_now_ns(run->session);
     return status;
@@ -262,9 +262,9 @@ static moepage_status run_groups(mp_run *run)
 static moepage_status combine(mp_run *run)
 {
     struct moepage_session *session = run->session;
-    uint32_t hidden = session->pool->model->info.hidden;
+    uint32_t hidden = session->step.shape.model->info.hidden;
     mp_kernel_combine_args args = {
-        .partial = session->benches[0].partial,
+        .partial = session->scratch[0].partial,
         .weights = run->flight->weights,
         .ids = run->flight->ids,
         .y = run->ffn->y,
@@ -275,11 +275,11 @@ static moepage_status combine(mp_run *run)
         .hidden = hidden,
         .accumulate = run->ffn->accumulate,
     };
-    const mp_device_ops *ops = session->pool->shards[0].home->device->ops;
+    const mp_device_ops *ops = session->scratch[0].device->ops;
     moepage_status status = launch(session, 0, MP_KERNEL_COMBINE, &args);
-    if (!status && session->async)
+    if (!status && session->step.async)
         status =
-            ops->follow(run->ffn->stream, session->benches[0].compute, session->benches[0].last);
+            ops->follow(run->ffn->stream, session->scratch[0].compute, session->scratch[0].last);
     moepage_status finished = finish_compute(run);
     return status ? status : finished;
 }
@@ -287,13 +287,13 @@ static moepage_status combine(mp_run *run)
 static moepage_status check_ffn(const struct moepage_session *session, const mp_flight *flight,
                                 const moepage_ffn *ffn)
 {
-    const moepage_model_info *info = &session->pool->model->info;
+    const moepage_model_info *info = &session->step.shape.model->info;
     if (!info->ffn_supported)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model cannot be run by the "
                        "library: read plans and run your own kernels",
                        info->architecture);
-    moepage_status status = mp_operands_check(&session->operands, session->pool->model);
+    moepage_status status = mp_operands_check(&session->operands, session->step.shape.model);
     if (status)
         return status;
     if (flight->group != 0)
@@ -331,8 +331,8 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
                   .flight = flight,
                   .ffn = ffn,
                   .clock_ns = mp_session_now_ns(session)};
-    for (uint32_t d = 0; d < session->pool->n_shards; d++)
-        session->benches[d].n_experts = 0;
+    for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
+        session->scratch[d].n_experts = 0;
     for (uint32_t i = 0; i < flight->n_entries; i++)
         session->launched[i] = false;
     if (flight->dropped)

@@ -4,40 +4,49 @@
  * One group holds everything when it fits. Otherwise the experts come in waves (each expert once,
  * with all its rows; resident ones first, so that they compute while the others load), or, for
  * plan readers who ask for it, the tokens come in groups whose experts fit together (WiSP 3.2). */
+#include <math.h>
 #include <string.h>
 
 #include "base/floats.h"
 #include "base/status.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 /* What may be held at once, per device and in all. */
 typedef struct mp_limits {
-    uint32_t shard[MOEPAGE_MAX_DEVICES];
+    uint32_t device[MOEPAGE_MAX_DEVICES];
     uint32_t total;
 } mp_limits;
 
 /* ---- collecting ---- */
 
-static uint32_t next_stamp(struct moepage_session *session)
+/* A stamp that no expert has. */
+static void begin_stamp(struct moepage_session *session)
 {
     if (++session->stamp == 0) {
-        memset(session->local_stamp, 0, session->pool->experts * sizeof *session->local_stamp);
+        memset(session->local_stamp, 0, session->step.shape.experts * sizeof *session->local_stamp);
         session->stamp = 1;
     }
-    return session->stamp;
+}
+
+static moepage_status refuse_weight(const mp_flight *flight, const float *weights, uint32_t n_rows)
+{
+    uint32_t bad = (uint32_t)mp_first_not_finite(weights, n_rows);
+    return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: weight %u of token %u is %f, it must be finite",
+                   flight->layer, bad % flight->top_k, bad / flight->top_k, (double)weights[bad]);
 }
 
 moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *flight,
-                                 const moepage_routing *routing, uint32_t *n_distinct)
+                                 const moepage_routing *routing)
 {
-    uint32_t experts = session->pool->experts, top_k = flight->top_k;
-    uint32_t n_rows = flight->n_tokens * top_k;
-    uint32_t bad = (uint32_t)mp_first_not_finite(routing->weights, n_rows);
-    if (bad < n_rows)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "layer %u: weight %u of token %u is %f, it must be finite", flight->layer,
-                       bad % top_k, bad / top_k, (double)routing->weights[bad]);
-    uint32_t stamp = next_stamp(session), n = 0;
+    const uint32_t experts = session->step.shape.experts, top_k = flight->top_k;
+    const uint32_t n_rows = flight->n_tokens * top_k;
+    uint32_t n = 0;
+    bool finite = true;
+    for (uint32_t r = 0; r < n_rows; r++)
+        finite &= isfinite(routing->weights[r]) != 0;
+    if (!finite)
+        return refuse_weight(flight, routing->weights, n_rows);
+    begin_stamp(session);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t id = (uint32_t)routing->ids[r];
         if (id >= experts) {
@@ -48,8 +57,8 @@ moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *fli
                            "%u (or MOEPAGE_NO_EXPERT)",
                            flight->layer, r % top_k, r / top_k, (int)routing->ids[r], experts);
         }
-        if (session->local_stamp[id] != stamp) {
-            session->local_stamp[id] = stamp;
+        if (session->local_stamp[id] != session->stamp) {
+            session->local_stamp[id] = session->stamp;
             session->local[id] = n;
             session->distinct[n] = id;
             session->counts[n++] = 0;
@@ -58,40 +67,23 @@ moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *fli
     }
     memcpy(flight->ids, routing->ids, n_rows * sizeof *flight->ids);
     memcpy(flight->weights, routing->weights, n_rows * sizeof *flight->weights);
-    *n_distinct = n;
+    flight->n_distinct = n;
+    flight->distinct = session->distinct;
     return MOEPAGE_OK;
 }
 
 /* ---- limits ---- */
 
-static moepage_status find_limits(struct moepage_session *session, uint32_t layer,
-                                  mp_limits *limits)
-{
-    const struct moepage_expert_pool *pool = session->pool;
-    bool scan = session->all_scan;
-    limits->total =
-        session->config.max_group_experts ? session->config.max_group_experts : UINT32_MAX;
-    for (uint32_t d = 0; d < pool->n_shards; d++) {
-        limits->shard[d] = mp_pool_quota(pool, &session->client, layer, d, scan);
-        if (limits->shard[d] == 0)
-            return mp_fail(MOEPAGE_E_BUSY,
-                           "layer %u: this session's share of the slots is in its "
-                           "open plans; retire a layer first",
-                           layer);
-    }
-    return MOEPAGE_OK;
-}
-
-static bool halve(mp_limits *limits, uint32_t n_shards)
+static bool halve(mp_limits *limits, uint32_t n_devices)
 {
     bool both_fit = limits->total >= 2;
-    for (uint32_t d = 0; d < n_shards; d++)
-        both_fit = both_fit && limits->shard[d] >= 2;
+    for (uint32_t d = 0; d < n_devices; d++)
+        both_fit = both_fit && limits->device[d] >= 2;
     if (!both_fit)
         return false;
     limits->total /= 2;
-    for (uint32_t d = 0; d < n_shards; d++)
-        limits->shard[d] /= 2;
+    for (uint32_t d = 0; d < n_devices; d++)
+        limits->device[d] /= 2;
     return true;
 }
 
@@ -99,24 +91,25 @@ static bool halve(mp_limits *limits, uint32_t n_shards)
 static bool tally(const struct moepage_session *session, const mp_limits *limits,
                   uint32_t used[MOEPAGE_MAX_DEVICES], uint32_t *total, uint32_t expert)
 {
-    uint32_t d = mp_pool_shard_of(session->pool, expert);
-    if (*total == limits->total || used[d] == limits->shard[d])
+    uint32_t d = mp_pool_device_of(&session->step.shape, expert);
+    if (*total == limits->total || used[d] == limits->device[d])
         return false;
     used[d]++;
     (*total)++;
     return true;
 }
 
-/* ---- entries ---- */
-
-static void set_entry(struct moepage_session *session, mp_flight *flight, uint32_t entry,
-                      uint32_t expert, bool scan)
+static bool fits_on_all_devices(struct moepage_session *session, const mp_limits *limits,
+                                uint32_t n)
 {
-    struct moepage_expert_pool *pool = session->pool;
-    uint32_t key = flight->layer * pool->experts + expert;
-    flight->holds[entry] =
-        (mp_hold){.key = key, .shard = mp_pool_shard_of(pool, key), .scan = scan};
+    uint32_t used[MOEPAGE_MAX_DEVICES] = {0}, total = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!tally(session, limits, used, &total, session->distinct[i]))
+            return false;
+    return true;
 }
+
+/* ---- rows ---- */
 
 /* Turns session->counts into flight->first_row for entries [first, first + n). */
 static void lay_out_rows(struct moepage_session *session, mp_flight *flight, uint32_t first,
@@ -135,25 +128,12 @@ static void lay_out_rows(struct moepage_session *session, mp_flight *flight, uin
 /* In a mixed batch an expert is a scan's only if no decoding token routes to it. */
 static void mark_scans(struct moepage_session *session, mp_flight *flight)
 {
-    if (!session->any_scan || session->all_scan)
-        return;
     for (uint32_t r = 0; r < flight->n_tokens * flight->top_k; r++)
         if (flight->ids[r] >= 0 && !session->scan_token[r / flight->top_k])
             flight->holds[session->local[flight->ids[r]]].scan = false;
 }
 
 /* ---- waves of experts ---- */
-
-static bool fits_at_once(struct moepage_session *session, const mp_limits *limits, uint32_t n)
-{
-    uint32_t used[MOEPAGE_MAX_DEVICES] = {0}, total = 0;
-    if (session->pool->n_shards == 1)
-        return n <= limits->total && n <= limits->shard[0];
-    for (uint32_t i = 0; i < n; i++)
-        if (!tally(session, limits, used, &total, session->distinct[i]))
-            return false;
-    return true;
-}
 
 static void reverse(uint32_t *values, uint32_t n)
 {
@@ -165,14 +145,13 @@ static void reverse(uint32_t *values, uint32_t n)
 }
 
 /* Renumbers the distinct experts: resident ones first, each part in the set's order. */
-static void order_resident_first(struct moepage_session *session, mp_flight *flight, uint32_t n)
+static void order_resident_first(struct moepage_session *session, const mp_flight *flight)
 {
-    const struct moepage_expert_pool *pool = session->pool;
+    const uint32_t first_key = flight->layer * session->step.shape.experts, n = flight->n_distinct;
     uint32_t *order = session->order, *counts = session->order_counts, front = 0, back = n;
     for (uint32_t i = 0; i < n; i++) { /* each is asked once: the answer may change at any time */
-        uint32_t key = flight->layer * pool->experts + session->distinct[i];
-        bool absent = atomic_load(&pool->entry[key]) == MP_NO_SLOT;
-        uint32_t at = absent ? --back : front++;
+        bool has = mp_pool_has(session->step.pool, first_key + session->distinct[i]);
+        uint32_t at = has ? front++ : --back;
         counts[at] = session->counts[i];
         order[at] = session->distinct[i];
     }
@@ -185,10 +164,9 @@ static void order_resident_first(struct moepage_session *session, mp_flight *fli
     }
 }
 
-static void cut_waves(struct moepage_session *session, mp_flight *flight, const mp_limits *limits,
-                      uint32_t n)
+static void cut_waves(struct moepage_session *session, mp_flight *flight, const mp_limits *limits)
 {
-    uint32_t used[MOEPAGE_MAX_DEVICES] = {0}, total = 0, first = 0;
+    uint32_t used[MOEPAGE_MAX_DEVICES] = {0}, total = 0, first = 0, n = flight->n_distinct;
     flight->n_groups = 0;
     for (uint32_t i = 0; i <= n; i++) {
         if (i < n && tally(session, limits, used, &total, session->distinct[i]))
@@ -204,27 +182,22 @@ static void cut_waves(struct moepage_session *session, mp_flight *flight, const 
     }
 }
 
-static void form_waves(struct moepage_session *session, mp_flight *flight, uint32_t n,
-                       mp_limits *limits, bool for_plan)
+/* One entry for each distinct expert. */
+static void make_entries(struct moepage_session *session, mp_flight *flight)
 {
-    flight->overlap = false;
-    if (fits_at_once(session, limits, n)) {
-        flight->n_groups = 1;
-        flight->groups[0] = (mp_group){.n_entries = n};
-    } else {
-        order_resident_first(session, flight, n);
-        /* Two half-size waves at a time: one computes while the next one loads. */
-        if (!for_plan)
-            flight->overlap = halve(limits, session->pool->n_shards);
-        cut_waves(session, flight, limits, n);
-    }
+    const mp_step_view *step = &session->step;
+    const uint32_t first_key = flight->layer * step->shape.experts, n = flight->n_distinct;
     flight->n_entries = n;
-    for (uint32_t i = 0; i < n; i++)
-        set_entry(session, flight, i, session->distinct[i], session->any_scan);
-    mark_scans(session, flight);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t expert = session->distinct[i];
+        flight->holds[i] = (mp_hold){.key = first_key + expert, .scan = step->any_scan};
+        if (step->shape.n_devices > 1)
+            flight->holds[i].shard = expert % step->shape.n_devices;
+    }
+    if (step->any_scan && !step->all_scan)
+        mark_scans(session, flight);
     lay_out_rows(session, flight, 0, n);
-    uint32_t n_rows = flight->n_tokens * flight->top_k;
-    for (uint32_t r = 0; r < n_rows; r++)
+    for (uint32_t r = 0; r < flight->n_tokens * flight->top_k; r++)
         if (flight->ids[r] >= 0)
             flight->rows[session->counts[session->local[flight->ids[r]]]++] = r;
 }
@@ -235,6 +208,7 @@ static void form_waves(struct moepage_session *session, mp_flight *flight, uint3
 static bool add_token(struct moepage_session *session, mp_flight *flight, uint32_t token,
                       const mp_limits *limits, uint32_t used[MOEPAGE_MAX_DEVICES], uint32_t *total)
 {
+    const mp_pool_shape *shape = &session->step.shape;
     uint32_t tried[MOEPAGE_MAX_DEVICES], tried_total = *total;
     uint32_t before = flight->n_entries;
     memcpy(tried, used, sizeof tried);
@@ -244,15 +218,16 @@ static bool add_token(struct moepage_session *session, mp_flight *flight, uint32
             continue;
         if (!tally(session, limits, tried, &tried_total, (uint32_t)id)) {
             while (flight->n_entries > before) /* take the token's experts out again */
-                session
-                    ->local_stamp[flight->holds[--flight->n_entries].key % session->pool->experts] =
-                    0;
+                session->local_stamp[flight->holds[--flight->n_entries].key % shape->experts] = 0;
             return false;
         }
         session->local_stamp[id] = session->stamp;
         session->local[id] = flight->n_entries;
         session->counts[flight->n_entries] = 0;
-        set_entry(session, flight, flight->n_entries++, (uint32_t)id, session->all_scan);
+        flight->holds[flight->n_entries++] =
+            (mp_hold){.key = flight->layer * shape->experts + (uint32_t)id,
+                      .shard = mp_pool_device_of(shape, (uint32_t)id),
+                      .scan = session->step.all_scan};
     }
     for (uint32_t k = 0; k < flight->top_k; k++) {
         int32_t id = flight->ids[token * flight->top_k + k];
@@ -271,7 +246,7 @@ static void fill_token_group(struct moepage_session *session, mp_flight *flight,
     uint32_t used[MOEPAGE_MAX_DEVICES] = {0}, total = 0;
     mp_group *group = &flight->groups[flight->n_groups];
     *group = (mp_group){.first_entry = flight->n_entries, .first_token = *placed};
-    next_stamp(session);
+    begin_stamp(session);
     for (uint32_t t = 0; t < flight->n_tokens; t++) {
         if (session->token_placed[t] || !add_token(session, flight, t, limits, used, &total))
             continue;
@@ -293,7 +268,6 @@ static moepage_status form_token_groups(struct moepage_session *session, mp_flig
                                         const mp_limits *limits)
 {
     uint32_t placed = 0;
-    flight->overlap = false;
     flight->n_entries = flight->n_groups = 0;
     flight->first_row[0] = 0;
     memset(session->token_placed, 0, flight->n_tokens * sizeof *session->token_placed);
@@ -305,40 +279,88 @@ static moepage_status form_token_groups(struct moepage_session *session, mp_flig
                            "layer %u: the experts of a single token do not fit "
                            "together in what this session may hold (%u on the first device): give "
                            "the pool more slots, or group by experts",
-                           flight->layer, limits->shard[0]);
+                           flight->layer, limits->device[0]);
         flight->n_groups++;
     }
     return MOEPAGE_OK;
 }
 
+/* ---- forming ---- */
+
 /* Sets aside what the flight will hold at most, for as long as it is open: later groups may be
  * bigger than the first. Also where there is a slot for every expert: the pool may shrink. */
 static void reserve(struct moepage_session *session, mp_flight *flight, const mp_limits *limits)
 {
-    for (uint32_t d = 0; d < session->pool->n_shards; d++) {
-        uint32_t most = limits->shard[d] < limits->total ? limits->shard[d] : limits->total;
+    for (uint32_t d = 0; d < session->step.shape.n_devices; d++) {
+        uint32_t most = limits->device[d] < limits->total ? limits->device[d] : limits->total;
         most = most < flight->n_entries ? most : flight->n_entries;
         flight->reserved[d] = flight->n_groups == 1 ? 0 : most;
     }
     for (uint32_t i = 0; i < flight->n_entries && flight->n_groups == 1; i++)
         flight->reserved[flight->holds[i].shard]++;
+    mp_groups_reserve(session, flight);
 }
 
-moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight,
-                              uint32_t n_distinct, bool for_plan)
+void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening)
 {
-    mp_limits limits = {0};
-    moepage_status status = find_limits(session, flight->layer, &limits);
-    if (status)
-        return status;
-    bool by_tokens = for_plan && session->config.grouping == MOEPAGE_GROUP_TOKENS;
-    mp_limits whole = limits;
-    flight->by_tokens = by_tokens && !fits_at_once(session, &limits, n_distinct);
+    uint32_t reserved[MOEPAGE_MAX_DEVICES], widest = 0;
+    for (uint32_t d = 0; d < session->step.shape.n_devices; d++) {
+        reserved[d] = 0;
+        for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
+            const mp_flight *flight = &session->flights[i];
+            uint32_t of_it = flight->open || flight == opening ? flight->reserved[d] : 0;
+            widest = of_it > widest ? of_it : widest;
+            reserved[d] += of_it;
+        }
+    }
+    mp_pool_reserve(session->step.client, reserved, session->step.shape.n_devices, widest);
+}
+
+/* All at once if they fit; else groups of tokens, for readers of plans who ask for them, or waves, of
+ * which one computes while the next one loads. */
+static moepage_status form(struct moepage_session *session, mp_flight *flight)
+{
+    const mp_step_view *step = &session->step;
+    const uint32_t n = flight->n_distinct, n_devices = step->shape.n_devices;
+    const uint32_t most = step->config.max_group_experts;
+    mp_limits limits = {.total = most ? most : UINT32_MAX};
+    for (uint32_t d = 0; d < n_devices; d++) {
+        limits.device[d] =
+            mp_pool_quota(step->pool, step->client, flight->layer, d, step->all_scan);
+        if (limits.device[d] == 0)
+            return mp_fail(MOEPAGE_E_BUSY,
+                           "layer %u: this session's share of the slots is in its "
+                           "open plans; retire a layer first",
+                           flight->layer);
+    }
+    const mp_limits whole = limits;
+    bool fits = n_devices == 1 ? n <= limits.total && n <= limits.device[0]
+                               : fits_on_all_devices(session, &limits, n);
+    flight->overlap = false;
+    flight->by_tokens = !fits && flight->planned && step->config.grouping == MOEPAGE_GROUP_TOKENS;
+    if (fits) {
+        flight->n_groups = 1;
+        flight->groups[0] = (mp_group){.n_entries = n};
+    } else if (!flight->by_tokens) {
+        order_resident_first(session, flight);
+        flight->overlap = !flight->planned && halve(&limits, n_devices);
+        cut_waves(session, flight, &limits);
+    }
+    moepage_status status = MOEPAGE_OK;
     if (flight->by_tokens)
         status = form_token_groups(session, flight, &limits);
     else
-        form_waves(session, flight, n_distinct, &limits, for_plan);
+        make_entries(session, flight);
     if (!status)
         reserve(session, flight, &whole);
+    return status;
+}
+
+/* What the layer may hold, it reserves, and says so before another session can ask in vain. */
+moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight)
+{
+    mp_pool_begin_routing(session->step.client);
+    moepage_status status = form(session, flight);
+    mp_pool_end_routing(session->step.client);
     return status;
 }

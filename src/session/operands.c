@@ -3,7 +3,6 @@
 
 #include <stddef.h>
 
-#include "ahead/versions.h"
 #include "base/status.h"
 
 /* The operands, in a layout and in a launch. */
@@ -149,18 +148,18 @@ static void add_lot(mp_operands *operands, uint32_t form, bool on_host)
     operands->lots[operands->n_lots++] = (mp_lot){form, on_host};
 }
 
-void mp_operands_find(const struct moepage_expert_pool *pool, bool on_host, mp_operands *out)
+void mp_operands_find(const mp_pool_shape *shape, bool on_host, mp_operands *out)
 {
     *out = (mp_operands){0};
-    add_lot(out, pool->slot_form, false);
-    if (pool->versions)
-        add_lot(out, pool->versions->config.lo_form, false);
+    add_lot(out, shape->slot_form, false);
+    if (shape->precision)
+        add_lot(out, shape->precision->lo_form, false);
     if (on_host)
         add_lot(out, MOEPAGE_FORM_DENSE, true);
     for (uint32_t l = 0; l < out->n_lots; l++)
-        out->images[out->lots[l].form] = find_in_image(pool->model, out->lots[l].form);
+        out->images[out->lots[l].form] = find_in_image(shape->model, out->lots[l].form);
     if (on_host)
-        out->pieces = find_in_pieces(pool->model);
+        out->pieces = find_in_pieces(shape->model);
 }
 
 moepage_status mp_operands_check(const mp_operands *operands, const struct moepage_model *model)
@@ -182,12 +181,12 @@ static void in_image(const mp_image_layout *layout, const unsigned char *image, 
     }
 }
 
-static void in_pieces(const mp_piece_layout *layout, const struct moepage_expert_pool *pool,
-                      uint32_t key, mp_ffn_expert *out)
+static void in_pieces(const mp_piece_layout *layout, const mp_pool_shape *shape, uint32_t key,
+                      mp_ffn_expert *out)
 {
-    const struct moepage_model *model = pool->model;
+    const struct moepage_model *model = shape->model;
     const void **sources =
-        model->sources + mp_model_source_index(model, key / pool->experts, key % pool->experts);
+        model->sources + mp_model_source_index(model, key / shape->experts, key % shape->experts);
     for (uint32_t o = 0; o < MP_OPERANDS; o++)
         *operand_in(out, o) =
             layout->piece[o] == UINT32_MAX
@@ -195,11 +194,11 @@ static void in_pieces(const mp_piece_layout *layout, const struct moepage_expert
                 : (const unsigned char *)sources[layout->piece[o]] + layout->at[o];
 }
 
-void mp_operands_of(const mp_operands *operands, const struct moepage_expert_pool *pool,
-                    const mp_hold *hold, mp_ffn_expert *out)
+void mp_operands_of(const mp_operands *operands, const mp_pool_shape *shape, const mp_hold *hold,
+                    mp_ffn_expert *out)
 {
     if (hold->address)
         in_image(&operands->images[hold->form], hold->address, out);
     else
-        in_pieces(&operands->pieces, pool, hold->key, out);
+        in_pieces(&operands->pieces, shape, hold->key, out);
 }

@@ -5,7 +5,8 @@
 #define MP_SESSION_OPERANDS_H
 
 #include "device/kernels.h"
-#include "pool/expert_pool.h"
+#include "model/model.h"
+#include "pool/pool.h"
 
 #define MP_OPERANDS 9 /* pointers of an mp_ffn_expert */
 
@@ -39,13 +40,13 @@ typedef struct mp_operands {
 } mp_operands;
 
 /* Of a session over this pool; `on_host`: it computes experts where they lie too. */
-void mp_operands_find(const struct moepage_expert_pool *pool, bool on_host, mp_operands *out);
+void mp_operands_find(const mp_pool_shape *shape, bool on_host, mp_operands *out);
 
 /* UNSUPPORTED unless the library's kernels can run all forms that the pool serves. */
 moepage_status mp_operands_check(const mp_operands *operands, const struct moepage_model *model);
 
 /* The operands of a held expert; its rows are left alone. */
-void mp_operands_of(const mp_operands *operands, const struct moepage_expert_pool *pool,
-                    const mp_hold *hold, mp_ffn_expert *out);
+void mp_operands_of(const mp_operands *operands, const mp_pool_shape *shape, const mp_hold *hold,
+                    mp_ffn_expert *out);
 
 #endif

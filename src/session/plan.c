@@ -1,16 +1,48 @@
 /* Holding a group's experts, and describing them to callers with kernels of their own. */
 #include "base/config.h"
 #include "base/status.h"
-#include "features/precision.h"
-#include "pool/in_place.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 /* ---- holding ---- */
 
-static void count_holds(struct moepage_session *session, mp_flight *flight, const mp_hold *holds,
-                        uint32_t n)
+/* Does a feature hold the group? */
+static bool hold_by_feature(const struct moepage_session *session, mp_flight *flight,
+                            const mp_group *group)
 {
-    moepage_session_stats *stats = &session->step_stats;
+    const mp_feature_list *on = &session->on[MP_ON_HOLD];
+    for (uint32_t i = 0; i < on->n; i++)
+        if (on->at[i].hooks->hold(on->at[i].state, flight, group->first_entry, group->n_entries))
+            return true;
+    return false;
+}
+
+/* Holds what is not resident; the time goes to the stalls, for it waits only for slots. */
+static moepage_status hold_rest(struct moepage_session *session, const mp_flight *flight,
+                                mp_hold *holds, uint32_t n)
+{
+    moepage_session_stats *stats = &session->step.stats;
+    uint64_t began_ns = mp_session_now_ns(session);
+    if (flight->in_place)
+        mp_pool_mark_in_place(session->step.pool, holds, n, session->operands.pieces.supported);
+    moepage_status status = mp_pool_hold_rest(session->step.pool, holds, n);
+    uint64_t took_ns = mp_session_now_ns(session) - began_ns;
+    stats->stall_ns += took_ns;
+    stats->stall_slot_ns += took_ns;
+    return status;
+}
+
+moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t index)
+{
+    moepage_session_stats *stats = &session->step.stats;
+    const mp_group *group = &flight->groups[index];
+    mp_hold *holds = &flight->holds[group->first_entry];
+    uint32_t n = group->n_entries;
+    if (session->on[MP_ON_HOLD].n == 0 || !hold_by_feature(session, flight, group)) {
+        uint32_t held = mp_pool_hold_resident(session->step.pool, session->step.client, holds, n);
+        moepage_status status = held < n ? hold_rest(session, flight, holds, n) : MOEPAGE_OK;
+        if (status)
+            return status;
+    }
     for (uint32_t i = 0; i < n; i++) {
         stats->hits += holds[i].kind == MP_HOLD_HIT;
         stats->late += holds[i].kind == MP_HOLD_LATE;
@@ -21,31 +53,6 @@ static void count_holds(struct moepage_session *session, mp_flight *flight, cons
     }
     stats->routed += n;
     stats->groups++;
-}
-
-moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t index)
-{
-    const mp_group *group = &flight->groups[index];
-    mp_hold *holds = &flight->holds[group->first_entry];
-    if (mp_precision_hold(session, holds, group->n_entries)) {
-        count_holds(session, flight, holds, group->n_entries);
-        mp_precision_count_low(session, flight, group->first_entry, group->n_entries);
-        return MOEPAGE_OK;
-    }
-    uint32_t held = mp_pool_hold_resident(session->pool, &session->client, holds, group->n_entries);
-    if (held < group->n_entries) {
-        uint64_t began_ns = mp_session_now_ns(session);
-        if (flight->lies)
-            mp_lying_mark(session->pool, holds, group->n_entries,
-                          session->operands.pieces.supported);
-        moepage_status status = mp_pool_hold_rest(session->pool, holds, group->n_entries);
-        uint64_t took_ns = mp_session_now_ns(session) - began_ns;
-        session->step_stats.stall_ns += took_ns;
-        session->step_stats.stall_slot_ns += took_ns;
-        if (status)
-            return status;
-    }
-    count_holds(session, flight, holds, group->n_entries);
     return MOEPAGE_OK;
 }
 
@@ -53,21 +60,21 @@ static void clear_map(struct moepage_session *session, mp_flight *flight, const 
 {
     for (uint32_t i = 0; i < group->n_entries; i++) {
         uint32_t key = flight->holds[group->first_entry + i].key;
-        flight->expert_map[key % session->pool->experts] = -1;
+        flight->expert_map[key % session->step.shape.experts] = -1;
     }
 }
 
 moepage_status mp_plan_mark(struct moepage_session *session, const mp_flight *flight)
 {
     moepage_status status = MOEPAGE_OK;
-    if (!session->async || !flight->planned)
+    if (!session->step.async || !flight->planned)
         return status;
-    for (uint32_t d = 0; d < session->pool->n_shards && !status; d++) {
-        mp_bench *bench = &session->benches[d];
-        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
-        status = ops->enter(bench->compute, flight->native);
+    for (uint32_t d = 0; d < session->step.shape.n_devices && !status; d++) {
+        mp_device_scratch *scratch = &session->scratch[d];
+        const mp_device_ops *ops = scratch->device->ops;
+        status = ops->enter(scratch->compute, flight->native);
         if (!status)
-            status = ops->mark(bench->compute, &bench->last);
+            status = ops->mark(scratch->compute, &scratch->last);
     }
     return status;
 }
@@ -77,10 +84,10 @@ void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_
     const mp_group *group = &flight->groups[index];
     mp_hold *holds = &flight->holds[group->first_entry];
     clear_map(session, flight, group);
-    for (uint32_t i = 0; i < group->n_entries && session->async; i++)
-        mp_pool_read_until(session->pool, &session->client, &holds[i],
-                           session->benches[holds[i].shard].last);
-    mp_pool_release(session->pool, holds, group->n_entries);
+    for (uint32_t i = 0; i < group->n_entries && session->step.async; i++)
+        mp_pool_read_until(session->step.pool, session->step.client, &holds[i],
+                           session->scratch[holds[i].shard].last);
+    mp_pool_release(session->step.pool, holds, group->n_entries);
 }
 
 void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
@@ -91,53 +98,17 @@ void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
     flight->dropped = true;
 }
 
-/* Waits for the current group's experts; the time goes to the stalls. */
-static moepage_status wait_for_group(struct moepage_session *session, const mp_flight *flight)
-{
-    const mp_group *group = &flight->groups[flight->group];
-    moepage_session_stats *stats = &session->step_stats;
-    uint64_t since_ns = 0;
-    moepage_status status = MOEPAGE_OK;
-    for (uint32_t i = 0; i < group->n_entries && !status; i++) {
-        mp_hold *hold = &flight->holds[group->first_entry + i];
-        if (hold->ready)
-            continue;
-        if (!since_ns)
-            since_ns = mp_session_now_ns(session);
-        status = mp_pool_wait(session->pool, hold, mp_session_reader(session, hold->shard));
-        uint64_t now_ns = mp_session_now_ns(session);
-        stats->stall_ns += now_ns - since_ns;
-        *mp_session_stall_cause(stats, hold) += now_ns - since_ns;
-        since_ns = now_ns;
-    }
-    return status;
-}
-
-moepage_status mp_plan_hand_over(struct moepage_session *session, const mp_flight *flight)
-{
-    moepage_status status = wait_for_group(session, flight);
-    for (uint32_t d = 0; d < session->pool->n_shards && session->async && !status; d++) {
-        mp_bench *bench = &session->benches[d];
-        const mp_device_ops *ops = session->pool->shards[d].home->device->ops;
-        status = ops->mark(bench->compute, &bench->last);
-        if (!status)
-            status = ops->follow(flight->native, bench->compute, bench->last);
-    }
-    return status;
-}
-
 /* ---- describing ---- */
 
-/* Where an expert's tensors are in its version: in a slot's layout, or the parts of its image. */
-static uint32_t find_tensors(const struct moepage_model *model, const mp_hold *hold, uint32_t layer,
-                             uint32_t expert, const void **tensors)
+/* Where an expert's tensors are in an image that is not dense. */
+static uint32_t find_parts(const mp_step_view *step, const mp_hold *hold, uint32_t layer,
+                           const void **tensors)
 {
+    const struct moepage_model *model = step->shape.model;
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
-    bool dense = hold->form == MOEPAGE_FORM_DENSE;
-    if (!dense)
-        mp_model_find_parts(model, layer, expert, hold->form, parts);
+    mp_model_find_parts(model, layer, hold->key - layer * step->shape.experts, hold->form, parts);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++)
-        tensors[t] = hold->address + (dense ? model->tensors[t].offset : parts[t].offset);
+        tensors[t] = hold->address + parts[t].offset;
     switch (hold->form) {
     case MOEPAGE_FORM_INT8: return MOEPAGE_DTYPE_INT8;
     case MOEPAGE_FORM_INT4: return MOEPAGE_DTYPE_INT4;
@@ -146,41 +117,42 @@ static uint32_t find_tensors(const struct moepage_model *model, const mp_hold *h
     }
 }
 
-static void fill_expert(struct moepage_session *session, mp_flight *flight, uint32_t entry,
-                        moepage_plan_expert *out)
+/* Describes the current group's experts; first_row counts from the group's. */
+static void describe_experts(const mp_step_view *step, mp_flight *flight, const mp_group *group)
 {
-    const struct moepage_expert_pool *pool = session->pool;
-    const struct moepage_model *model = pool->model;
-    const mp_hold *hold = &flight->holds[entry];
-    int32_t slot = hold->kind == MP_HOLD_LOW ? -1 : (int32_t)hold->slot;
-    uint32_t n_tensors = model->info.expert_tensors;
-    const void **tensors = &flight->plan_tensors[(uint64_t)entry * n_tensors];
-    uint32_t expert = hold->key - flight->layer * pool->experts;
-    uint32_t dtype = find_tensors(model, hold, flight->layer, expert, tensors);
-    *out = (moepage_plan_expert){
-        .expert = expert,
-        .slot = slot,
-        .device = hold->shard,
-        .dtype = dtype,
-        .first_row = flight->first_row[entry],
-        .n_rows = flight->first_row[entry + 1] - flight->first_row[entry],
-        .tensors = tensors,
-    };
-    flight->expert_map[expert] = slot;
+    const struct moepage_model *model = step->shape.model;
+    const uint32_t n_tensors = model->info.expert_tensors;
+    const uint32_t group_row = flight->first_row[group->first_entry];
+    for (uint32_t e = group->first_entry; e < group->first_entry + group->n_entries; e++) {
+        const mp_hold *hold = &flight->holds[e];
+        const void **tensors = &flight->plan_tensors[(uint64_t)e * n_tensors];
+        uint32_t expert = hold->key - flight->layer * step->shape.experts;
+        uint32_t dtype = model->tensors[0].dtype;
+        int32_t slot = hold->kind == MP_HOLD_LOW ? -1 : (int32_t)hold->slot;
+        if (hold->form != MOEPAGE_FORM_DENSE)
+            dtype = find_parts(step, hold, flight->layer, tensors);
+        for (uint32_t t = 0; t < n_tensors && hold->form == MOEPAGE_FORM_DENSE; t++)
+            tensors[t] = hold->address + model->tensors[t].offset;
+        flight->plan_experts[e] = (moepage_plan_expert){
+            .expert = expert,
+            .slot = slot,
+            .device = hold->shard,
+            .dtype = dtype,
+            .first_row = flight->first_row[e] - group_row,
+            .n_rows = flight->first_row[e + 1] - flight->first_row[e],
+            .tensors = tensors,
+        };
+        flight->expert_map[expert] = slot;
+    }
 }
 
-void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_plan *plan)
+static moepage_plan describe(const mp_step_view *step, mp_flight *flight)
 {
     const mp_group *group = &flight->groups[flight->group];
-    uint32_t first_row = flight->first_row[group->first_entry];
-    for (uint32_t i = 0; i < group->n_entries; i++) {
-        moepage_plan_expert *expert = &flight->plan_experts[group->first_entry + i];
-        fill_expert(session, flight, group->first_entry + i, expert);
-        expert->first_row -= first_row;
-    }
-    const mp_shard *only = session->pool->n_shards == 1 ? &session->pool->shards[0] : NULL;
-    *plan = (moepage_plan){
-        .struct_size = sizeof *plan,
+    const uint32_t first_row = flight->first_row[group->first_entry];
+    describe_experts(step, flight, group);
+    return (moepage_plan){
+        .struct_size = sizeof(moepage_plan),
         .layer = flight->layer,
         .group = flight->group,
         .n_groups = flight->n_groups,
@@ -194,9 +166,52 @@ void mp_plan_fill(struct moepage_session *session, mp_flight *flight, moepage_pl
         .ids = flight->ids,
         .weights = flight->weights,
         .expert_map = flight->expert_map,
-        .slot_base = only ? only->base : NULL,
-        .slot_stride_bytes = only ? session->pool->slot_bytes : 0,
+        .slot_base = step->shape.slots,
+        .slot_stride_bytes = step->shape.slots ? step->shape.slot_bytes : 0,
     };
+}
+
+/* ---- handing over ---- */
+
+/* Waits for what is not ready; the time goes to the stalls. */
+static moepage_status wait_for_group(struct moepage_session *session, mp_hold *holds, uint32_t n)
+{
+    moepage_session_stats *stats = &session->step.stats;
+    uint64_t since_ns = mp_session_now_ns(session);
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t i = 0; i < n && !status; i++) {
+        mp_hold *hold = &holds[i];
+        if (hold->ready)
+            continue;
+        status = mp_pool_wait(session->step.pool, hold, mp_session_reader(session, hold->shard));
+        uint64_t now_ns = mp_session_now_ns(session);
+        stats->stall_ns += now_ns - since_ns;
+        *mp_session_stall_cause(stats, hold) += now_ns - since_ns;
+        since_ns = now_ns;
+    }
+    return status;
+}
+
+moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *flight,
+                                 moepage_plan *plan)
+{
+    const mp_group *group = &flight->groups[flight->group];
+    mp_hold *holds = &flight->holds[group->first_entry];
+    bool ready = true;
+    for (uint32_t i = 0; i < group->n_entries; i++)
+        ready = ready && holds[i].ready;
+    moepage_status status = ready ? MOEPAGE_OK : wait_for_group(session, holds, group->n_entries);
+    for (uint32_t d = 0; d < session->step.shape.n_devices && session->step.async && !status; d++) {
+        mp_device_scratch *scratch = &session->scratch[d];
+        const mp_device_ops *ops = scratch->device->ops;
+        status = ops->mark(scratch->compute, &scratch->last);
+        if (!status)
+            status = ops->follow(flight->native, scratch->compute, scratch->last);
+    }
+    if (status)
+        return status;
+    moepage_plan own = describe(&session->step, flight);
+    return MP_CONFIG_WRITE(plan, own);
 }
 
 moepage_status mp_session_next_group(struct moepage_session *session, uint32_t layer,
@@ -213,15 +228,10 @@ moepage_status mp_session_next_group(struct moepage_session *session, uint32_t l
         return status;
     mp_plan_release(session, flight, flight->group);
     flight->group++;
-    flight->lies = false; /* whoever reads plans reads slots */
+    flight->in_place = false; /* readers of plans read slots */
     status = mp_plan_hold(session, flight, flight->group);
     if (!status)
-        status = mp_plan_hand_over(session, flight);
-    moepage_plan own;
-    if (!status) {
-        mp_plan_fill(session, flight, &own);
-        status = MP_CONFIG_WRITE(plan, own);
-    }
+        status = mp_plan_hand_over(session, flight, plan);
     flight->dropped = status != MOEPAGE_OK;
     if (status) /* the next call tries the same group again */
         mp_plan_release(session, flight, flight->group--);

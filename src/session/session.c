@@ -1,14 +1,11 @@
 /* A session's life: its scratch on the host and on the devices. */
-#include "session/session.h"
+#include "session/inside.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda_ext.h"
-#include "features/precision.h"
-#include "features/predicting.h"
-#include "features/remapping.h"
 #include "kernels/fast_args.h"
 
 #define DEFAULT_MAX_TOKENS 256
@@ -68,9 +65,9 @@ static uint64_t count_fast(const struct moepage_model *model, const moepage_sess
                               (uint64_t)config->max_tokens * config->max_top_k));
 }
 
-/* Cuts a bench's block; with memory NULL it only measures. */
-static uint64_t cut_bench(mp_bench *bench, const struct moepage_model *model,
-                          const moepage_session_config *config, uint64_t fast_bytes, bool first)
+/* Divides the block of a scratch among its parts; with memory NULL it only measures. */
+static uint64_t carve_scratch(mp_device_scratch *scratch, const struct moepage_model *model,
+                              const moepage_session_config *config, uint64_t fast_bytes, bool first)
 {
     uint64_t operand = config->math == MOEPAGE_MATH_FP32 ? 4 : 2;
     uint64_t rows = (uint64_t)config->max_tokens * config->max_top_k;
@@ -79,28 +76,23 @@ static uint64_t cut_bench(mp_bench *bench, const struct moepage_model *model,
     uint64_t inner_bytes = mp_session_align(rows * model->info.expert_intermediate * operand);
     uint64_t partial_bytes =
         first ? mp_session_align(rows * model->info.hidden * sizeof(float)) : 0;
-    unsigned char *memory = bench->memory;
+    unsigned char *memory = scratch->memory;
     if (memory) {
-        bench->x = memory;
-        bench->inner = memory + x_bytes;
-        bench->partial = first ? (float *)(void *)(memory + x_bytes + inner_bytes) : NULL;
-        bench->fast = fast_bytes ? memory + x_bytes + inner_bytes + partial_bytes : NULL;
+        scratch->x = memory;
+        scratch->inner = memory + x_bytes;
+        scratch->partial = first ? (float *)(void *)(memory + x_bytes + inner_bytes) : NULL;
+        scratch->fast = fast_bytes ? memory + x_bytes + inner_bytes + partial_bytes : NULL;
     }
     return x_bytes + inner_bytes + partial_bytes + fast_bytes;
 }
 
-moepage_status mp_session_workspace(const struct moepage_model *model,
-                                    const moepage_session_config *given, uint64_t *bytes)
+uint64_t mp_session_workspace(const struct moepage_model *model,
+                              const moepage_session_config *config)
 {
-    moepage_session_config config;
-    moepage_status status = mp_session_fill_defaults(model, given, &config);
-    if (status)
-        return status;
-    mp_bench none = {0};
-    *bytes = model->info.ffn_supported
-                 ? cut_bench(&none, model, &config, count_fast(model, &config), true)
-                 : 0;
-    return MOEPAGE_OK;
+    mp_device_scratch none = {0};
+    if (!model->info.ffn_supported)
+        return 0;
+    return carve_scratch(&none, model, config, count_fast(model, config), true);
 }
 
 /* ---- creation ---- */
@@ -108,14 +100,15 @@ moepage_status mp_session_workspace(const struct moepage_model *model,
 /* One kind of device: a layer's partial results meet on the first. */
 static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *async)
 {
-    *async = !(pool->shards[0].home->device->caps & MP_CAP_SYNC_CALLER);
-    for (uint32_t d = 1; d < pool->n_shards; d++) {
-        const mp_device *device = pool->shards[d].home->device;
+    uint32_t n_devices = mp_pool_get_shape(pool).n_devices;
+    *async = !(mp_pool_home(pool, 0)->device->caps & MP_CAP_SYNC_CALLER);
+    for (uint32_t d = 1; d < n_devices; d++) {
+        const mp_device *device = mp_pool_home(pool, d)->device;
         if (*async || !(device->caps & MP_CAP_SYNC_CALLER))
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
                            "sessions cannot step over %u devices one of which is %s: give each "
                            "device that is not the host a pool of its own",
-                           pool->n_shards, device->name);
+                           n_devices, device->name);
     }
     return MOEPAGE_OK;
 }
@@ -125,8 +118,9 @@ static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *a
 static moepage_status check_miss(const struct moepage_expert_pool *pool,
                                  const moepage_session_config *config)
 {
-    for (uint32_t d = 0; d < pool->n_shards && config->miss == MOEPAGE_MISS_HOST; d++) {
-        const mp_device *device = pool->shards[d].home->device;
+    uint32_t n_devices = mp_pool_get_shape(pool).n_devices;
+    for (uint32_t d = 0; d < n_devices && config->miss == MOEPAGE_MISS_HOST; d++) {
+        const mp_device *device = mp_pool_home(pool, d)->device;
         if (!(device->caps & MP_CAP_ON_HOST) || !(device->caps & MP_CAP_SYNC_CALLER))
             return mp_fail(
                 MOEPAGE_E_UNSUPPORTED,
@@ -141,15 +135,15 @@ static moepage_status check_miss(const struct moepage_expert_pool *pool,
 /* BF16_FAST where there is more to it than BF16. */
 static moepage_status choose_math(struct moepage_session *session)
 {
-    const struct moepage_expert_pool *pool = session->pool;
-    mp_device *device = pool->shards[0].home->device;
-    uint64_t fast_bytes = count_fast(pool->model, &session->config);
+    const struct moepage_model *model = session->step.shape.model;
+    mp_device *device = session->scratch[0].device;
+    uint64_t fast_bytes = count_fast(model, &session->step.config);
     bool is_there = false;
-    session->math = session->config.math;
+    session->math = session->step.config.math;
     if (session->math != MOEPAGE_MATH_BF16_FAST)
         return MOEPAGE_OK;
     session->math = MOEPAGE_MATH_BF16;
-    if (!fast_bytes || !pool->model->info.ffn_supported || !device->ops->cuda)
+    if (!fast_bytes || !model->info.ffn_supported || !device->ops->cuda)
         return MOEPAGE_OK;
     moepage_status status = device->ops->cuda->fast_open(device, &is_there);
     if (status || !is_there)
@@ -159,55 +153,56 @@ static moepage_status choose_math(struct moepage_session *session)
     return MOEPAGE_OK;
 }
 
-static moepage_status open_bench(struct moepage_session *session, uint32_t d)
+static moepage_status open_scratch(struct moepage_session *session, uint32_t d)
 {
-    const struct moepage_model *model = session->pool->model;
-    struct moepage_device *home = session->pool->shards[d].home;
-    mp_bench *bench = &session->benches[d];
+    const struct moepage_model *model = session->step.shape.model;
+    mp_device_scratch *scratch = &session->scratch[d];
+    struct moepage_device *home = scratch->home;
     moepage_status status = MOEPAGE_OK;
     if (model->info.ffn_supported) {
-        bench->experts = mp_alloc_array(session->max_entries, sizeof *bench->experts);
-        if (!bench->experts)
+        scratch->experts = mp_alloc_array(session->max_entries, sizeof *scratch->experts);
+        if (!scratch->experts)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u expert launches",
                            session->max_entries);
-        uint64_t bytes = cut_bench(bench, model, &session->config, session->fast_bytes, d == 0);
-        status = mp_home_workspace_alloc(home, bytes, &bench->memory);
+        uint64_t bytes =
+            carve_scratch(scratch, model, &session->step.config, session->fast_bytes, d == 0);
+        status = mp_home_workspace_alloc(home, bytes, &scratch->memory);
         if (status)
             return status;
-        bench->memory_bytes = bytes;
-        cut_bench(bench, model, &session->config, session->fast_bytes, d == 0);
+        scratch->memory_bytes = bytes;
+        carve_scratch(scratch, model, &session->step.config, session->fast_bytes, d == 0);
     }
-    status = home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &bench->compute);
+    status = home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &scratch->compute);
     if (!status)
-        mp_pool_set_reader(session->pool, &session->client, d, bench->compute);
+        mp_pool_set_reader(session->step.pool, session->step.client, d, scratch->compute);
     return status;
 }
 
-static void close_bench(struct moepage_session *session, uint32_t d)
+static void close_scratch(struct moepage_session *session, uint32_t d)
 {
-    struct moepage_device *home = session->pool->shards[d].home;
-    mp_bench *bench = &session->benches[d];
-    if (bench->compute) {
-        (void)home->device->ops->sync(bench->compute, bench->last); /* poisoned: nothing runs */
-        mp_pool_set_reader(session->pool, &session->client, d, NULL);
-        home->device->ops->stream_destroy(bench->compute);
+    mp_device_scratch *scratch = &session->scratch[d];
+    struct moepage_device *home = scratch->home;
+    if (scratch->compute) {
+        (void)home->device->ops->sync(scratch->compute, scratch->last); /* poisoned: nothing runs */
+        mp_pool_set_reader(session->step.pool, session->step.client, d, NULL);
+        home->device->ops->stream_destroy(scratch->compute);
     }
-    if (bench->memory)
-        mp_home_workspace_free(home, bench->memory, bench->memory_bytes);
-    mp_free(bench->experts);
+    if (scratch->memory)
+        mp_home_workspace_free(home, scratch->memory, scratch->memory_bytes);
+    mp_free(scratch->experts);
 }
 
 static bool alloc_flight(struct moepage_session *session, mp_flight *flight)
 {
-    uint32_t entries = session->max_entries, experts = session->pool->experts;
-    uint32_t n_tensors = session->pool->model->info.expert_tensors;
+    uint32_t entries = session->max_entries, experts = session->step.shape.experts;
+    uint32_t n_tensors = session->step.shape.model->info.expert_tensors;
     flight->holds = mp_alloc_array(entries, sizeof *flight->holds);
     flight->first_row = mp_alloc_array((size_t)entries + 1, sizeof *flight->first_row);
-    flight->rows = mp_alloc_array(session->max_rows, sizeof *flight->rows);
+    flight->rows = mp_alloc_array(session->step.max_rows, sizeof *flight->rows);
     flight->groups = mp_alloc_array((size_t)entries + 1, sizeof *flight->groups);
-    flight->tokens = mp_alloc_array(session->config.max_tokens, sizeof *flight->tokens);
-    flight->ids = mp_alloc_array(session->max_rows, sizeof *flight->ids);
-    flight->weights = mp_alloc_array(session->max_rows, sizeof *flight->weights);
+    flight->tokens = mp_alloc_array(session->step.config.max_tokens, sizeof *flight->tokens);
+    flight->ids = mp_alloc_array(session->step.max_rows, sizeof *flight->ids);
+    flight->weights = mp_alloc_array(session->step.max_rows, sizeof *flight->weights);
     flight->plan_experts = mp_alloc_array(entries, sizeof *flight->plan_experts);
     flight->plan_tensors =
         mp_alloc_array((size_t)entries * n_tensors, sizeof *flight->plan_tensors);
@@ -237,7 +232,7 @@ static void free_flight(mp_flight *flight)
 
 static moepage_status alloc_tables(struct moepage_session *session)
 {
-    uint32_t experts = session->pool->experts, tokens = session->config.max_tokens;
+    uint32_t experts = session->step.shape.experts, tokens = session->step.config.max_tokens;
     session->local = mp_alloc_array(experts, sizeof *session->local);
     session->local_stamp = mp_alloc_array(experts, sizeof *session->local_stamp);
     session->distinct = mp_alloc_array(experts, sizeof *session->distinct);
@@ -247,29 +242,21 @@ static moepage_status alloc_tables(struct moepage_session *session)
     session->launched = mp_alloc_array(session->max_entries, sizeof *session->launched);
     session->token_placed = mp_alloc_array(tokens, sizeof *session->token_placed);
     session->scan_token = mp_alloc_array(tokens, sizeof *session->scan_token);
-    session->kv_uses = mp_alloc_array(session->config.max_sequences, sizeof *session->kv_uses);
     bool ok = session->local && session->local_stamp && session->distinct && session->order &&
               session->order_counts && session->counts && session->launched &&
-              session->token_placed && session->scan_token && session->kv_uses;
+              session->token_placed && session->scan_token;
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS && ok; i++)
         ok = alloc_flight(session, &session->flights[i]);
-    if (ok && (session->config.prefetch == MOEPAGE_PREFETCH_PREVIOUS ||
-               session->config.regime != MOEPAGE_REGIME_CACHE)) {
-        session->previous = mp_alloc(mp_previous_bytes(session->pool->layers, experts));
-        ok = session->previous != NULL;
-    }
     return ok ? MOEPAGE_OK
               : mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session of %u tokens", tokens);
 }
 
 static void free_parts(struct moepage_session *session)
 {
-    mp_predicting_close(session);
-    if (session->kv)
-        mp_kv_pool_leave(session->kv, &session->kv_reader);
-    for (uint32_t d = 0; d < session->pool->n_shards; d++)
-        close_bench(session, d);
-    mp_pool_leave(session->pool, &session->client);
+    mp_kv_reader_close(session->kv);
+    for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
+        close_scratch(session, d);
+    mp_client_close(session->step.pool, session->step.client);
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
         free_flight(&session->flights[i]);
     mp_free(session->local);
@@ -281,85 +268,120 @@ static void free_parts(struct moepage_session *session)
     mp_free(session->launched);
     mp_free(session->token_placed);
     mp_free(session->scan_token);
-    mp_free(session->kv_uses);
-    mp_free(session->previous);
-    mp_remapping_close(session);
-    mp_streaming_close(session);
-    if (session->kv)
-        atomic_fetch_sub(&session->kv->users, 1);
+}
+
+static moepage_status open_parts(struct moepage_session *session, struct moepage_kv_pool *kv)
+{
+    mp_step_view *step = &session->step;
+    moepage_status status = alloc_tables(session);
+    if (!status)
+        status = mp_client_open(step->pool, &step->client);
+    if (!status)
+        status = choose_math(session);
+    for (uint32_t d = 0; d < step->shape.n_devices && !status; d++)
+        status = open_scratch(session, d);
+    if (!status && kv) {
+        bool same = mp_kv_pool_home(kv) == session->scratch[0].home;
+        status = mp_kv_reader_open(kv, step->config.max_sequences,
+                                   same ? mp_session_reader(session, 0) : NULL, &session->kv);
+    }
+    return status;
 }
 
 moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepage_kv_pool *kv,
-                                 const moepage_session_config *given, struct moepage_session **out)
+                                 const moepage_session_config *config, struct moepage_session **out)
 {
-    moepage_session_config config;
     bool async = false;
-    moepage_status status = mp_session_fill_defaults(pool->model, given, &config);
+    moepage_status status = check_caps(pool, &async);
     if (!status)
-        status = mp_precision_check(pool, &config);
-    if (!status)
-        status = check_caps(pool, &async);
-    if (!status)
-        status = check_miss(pool, &config);
+        status = check_miss(pool, config);
     if (status)
         return status;
     struct moepage_session *session = mp_alloc(sizeof *session);
     if (!session)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a session");
-    session->pool = pool;
-    session->kv = kv;
-    if (kv)
-        atomic_fetch_add(&kv->users, 1);
-    session->config = config;
-    session->async = async;
-    mp_operands_find(pool, config.miss == MOEPAGE_MISS_HOST, &session->operands);
-    session->max_rows = config.max_tokens * config.max_top_k;
-    session->max_entries = session->max_rows;
-    if (config.grouping == MOEPAGE_GROUP_EXPERTS && session->max_entries > pool->experts)
-        session->max_entries = pool->experts;
-    session->stats.struct_size = sizeof session->stats;
-
-    status = alloc_tables(session);
-    if (status)
-        goto fail;
-    /* Room for two whole steps of hits before anyone must replay them. */
-    uint64_t two_steps = 2ull * pool->layers * (MP_TOUCH_HEADER + pool->experts);
-    status = mp_pool_join(pool, &session->client, two_steps);
-    if (!status)
-        status = mp_streaming_open(session);
-    if (!status)
-        status = mp_predicting_open(session);
-    if (!status)
-        status = choose_math(session);
-    if (status)
-        goto fail;
-    for (uint32_t d = 0; d < pool->n_shards; d++) {
-        status = open_bench(session, d);
-        if (status)
-            goto fail;
+    session->step = (mp_step_view){.pool = pool,
+                                   .shape = mp_pool_get_shape(pool),
+                                   .config = *config,
+                                   .device = mp_pool_home(pool, 0)->device,
+                                   .max_rows = config->max_tokens * config->max_top_k,
+                                   .async = async};
+    const mp_pool_shape *shape = &session->step.shape;
+    for (uint32_t d = 0; d < shape->n_devices; d++) {
+        session->scratch[d].home = mp_pool_home(pool, d);
+        session->scratch[d].device = session->scratch[d].home->device;
     }
-    if (kv)
-        mp_kv_pool_join(kv, &session->kv_reader,
-                        kv->home == pool->shards[0].home ? mp_session_reader(session, 0) : NULL);
+    mp_operands_find(shape, config->miss == MOEPAGE_MISS_HOST, &session->operands);
+    session->max_entries = session->step.max_rows;
+    if (config->grouping == MOEPAGE_GROUP_EXPERTS && session->max_entries > shape->experts)
+        session->max_entries = shape->experts;
+    session->stats.struct_size = sizeof session->stats;
+    status = open_parts(session, kv);
+    if (status) {
+        free_parts(session);
+        mp_free(session);
+        return status;
+    }
     mp_handle_open(&session->handle, MP_KIND_SESSION);
     *out = session;
     return MOEPAGE_OK;
-
-fail:
-    free_parts(session);
-    mp_free(session);
-    return status;
 }
 
 moepage_status mp_session_destroy(struct moepage_session *session)
 {
-    mp_graveyard *graveyard = &session->pool->shards[0].home->graveyard;
+    mp_graveyard *graveyard = &session->scratch[0].home->graveyard;
     moepage_status status = mp_session_cancel(session);
     if (status)
         return status;
-    if (session->trace)
-        atomic_fetch_sub(&session->trace->users, 1);
+    while (session->features.n > 0)
+        mp_session_detach(session, session->features.at[session->features.n - 1].hooks);
     free_parts(session);
     mp_graveyard_bury(graveyard, session);
     return MOEPAGE_OK;
+}
+
+const moepage_session_stats *mp_session_stats(const struct moepage_session *session)
+{
+    return &session->stats;
+}
+
+/* ---- another engine runs the layers ---- */
+
+static void tell_taken(struct moepage_session *session, bool taken)
+{
+    const mp_feature_list *on = &session->on[MP_ON_TAKEN];
+    for (uint32_t i = 0; i < on->n; i++)
+        on->at[i].hooks->taken(on->at[i].state, taken);
+}
+
+moepage_status mp_session_take(struct moepage_session *session, const void *by,
+                               mp_session_scratch *out)
+{
+    const mp_device_scratch *scratch = &session->scratch[0];
+    moepage_status status = scratch->device->ops->sync(scratch->compute, scratch->last);
+    if (status)
+        return status;
+    *out = (mp_session_scratch){.x = scratch->x,
+                                .inner = scratch->inner,
+                                .partial = scratch->partial,
+                                .math = session->math};
+    session->taken_by = by;
+    tell_taken(session, true);
+    return MOEPAGE_OK;
+}
+
+void mp_session_give_back(struct moepage_session *session)
+{
+    session->taken_by = NULL;
+    tell_taken(session, false);
+}
+
+bool mp_session_is_taken(const struct moepage_session *session)
+{
+    return session->taken_by != NULL;
+}
+
+bool mp_session_is_rerouted(const struct moepage_session *session)
+{
+    return session->on[MP_ON_BEFORE_ROUTE].n > 0;
 }

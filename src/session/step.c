@@ -1,9 +1,9 @@
 /* Opening and closing steps and layers, hints, and the time they took. */
 #include "base/config.h"
 #include "base/status.h"
-#include "features/precision.h"
-#include "features/predicting.h"
-#include "session/session.h"
+#include "pool/stats.h"
+#include "pool/watch.h"
+#include "session/inside.h"
 
 #include <string.h>
 
@@ -20,10 +20,10 @@ mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer)
 
 static moepage_status check_step(const struct moepage_session *session, const moepage_step *step)
 {
-    const moepage_session_config *config = &session->config;
-    if (session->path)
+    const moepage_session_config *config = &session->step.config;
+    if (session->taken_by)
         return mp_fail(MOEPAGE_E_STATE, "a path has taken the session over: destroy it first");
-    if (session->step_open)
+    if (session->step.open)
         return mp_fail(MOEPAGE_E_STATE, "a step is open: end or cancel it first");
     if (step->n_tokens < 1 || step->n_tokens > config->max_tokens)
         return mp_fail(MOEPAGE_E_ARGUMENT, "n_tokens is %u, it must be 1 to max_tokens (%u)",
@@ -61,8 +61,8 @@ static moepage_status check_step(const struct moepage_session *session, const mo
 /* Which tokens are prefill's; asked only where the pool protects itself against scans. */
 static void mark_scan_tokens(struct moepage_session *session, const moepage_step *step)
 {
-    session->any_scan = session->all_scan = false;
-    if (session->pool->scan_percent == 0)
+    session->step.any_scan = session->step.all_scan = false;
+    if (session->step.shape.scan_percent == 0)
         return;
     uint32_t scans = 0, at = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
@@ -73,60 +73,42 @@ static void mark_scan_tokens(struct moepage_session *session, const moepage_step
     }
     if (step->n_sequences == 0)
         scans = step->phase == MOEPAGE_PHASE_PREFILL ? step->n_tokens : 0;
-    session->any_scan = scans > 0;
-    session->all_scan = scans == step->n_tokens;
+    session->step.any_scan = scans > 0;
+    session->step.all_scan = scans == step->n_tokens;
 }
 
-static void record_begin(struct moepage_session *session, const moepage_step *step)
+static void note_phase(mp_step_view *open, const moepage_step *step)
 {
-    moepage_step_sequence all = {.n_tokens = step->n_tokens, .phase = step->phase};
-    bool named = step->n_sequences > 0;
-    mp_trace_step_begin(session->trace, step->n_tokens, named ? step->sequences : &all,
-                        named ? step->n_sequences : 1, step->semantic, step->semantic_dim);
-}
-
-/* A stale sequence is noticed here, before its KV is read. The last thing that can fail. */
-static moepage_status enter_kv(struct moepage_session *session, const moepage_step *step)
-{
-    moepage_status status = MOEPAGE_OK;
-    if (!session->kv)
-        return MOEPAGE_OK;
-    pthread_mutex_lock(&session->kv->lock);
-    for (uint32_t i = 0; i < step->n_sequences && !status; i++) {
-        mp_kv_sequence *sequence;
-        if (step->sequences[i].seq)
-            status = mp_kv_sequence_find(session->kv, step->sequences[i].seq, &sequence);
+    open->prefill = step->n_sequences > 0 || step->phase == MOEPAGE_PHASE_PREFILL;
+    open->decode = step->n_sequences > 0 || step->phase == MOEPAGE_PHASE_DECODE;
+    for (uint32_t i = 0; i < step->n_sequences; i++) {
+        bool prefill = step->sequences[i].phase == MOEPAGE_PHASE_PREFILL;
+        open->prefill &= prefill;
+        open->decode &= !prefill || step->sequences[i].n_tokens == 0;
     }
-    if (!status) {
-        mp_session_tell_kv(session, step);
-        session->kv_reader.step_open = true; /* no table changes behind its back from here on */
-    }
-    pthread_mutex_unlock(&session->kv->lock);
-    return status;
 }
 
 moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step)
 {
+    const mp_feature_list *checks = &session->on[MP_ON_CHECK], *begins = &session->on[MP_ON_BEGIN];
+    mp_step_view *open = &session->step;
     moepage_status status = check_step(session, step);
-    if (!status)
-        status = mp_predicting_check(session, step);
-    if (!status)
-        status = enter_kv(session, step);
+    for (uint32_t i = 0; i < checks->n && !status; i++)
+        status = checks->at[i].hooks->check(checks->at[i].state, step);
+    if (!status && session->kv) /* the last thing that can fail */
+        status = mp_kv_reader_begin(session->kv, step);
     if (status)
         return status;
-    mp_precision_begin(session);
-    session->n_tokens = step->n_tokens;
+    open->n_tokens = step->n_tokens;
     mark_scan_tokens(session, step);
-    mp_session_note_phase(session, step);
-    session->step_stats = (moepage_session_stats){.struct_size = sizeof session->step_stats,
-                                                  .steps = 1,
-                                                  .tokens = step->n_tokens};
-    if (session->trace)
-        record_begin(session, step);
-    session->step_open = true;
-    session->step_began_ns = mp_session_now_ns(session);
-    mp_streaming_begin(session);
-    mp_predicting_begin(session, step);
+    note_phase(open, step);
+    open->stats = (moepage_session_stats){.struct_size = sizeof open->stats,
+                                          .steps = 1,
+                                          .tokens = step->n_tokens};
+    open->open = true;
+    open->began_ns = mp_session_now_ns(session);
+    for (uint32_t i = 0; i < begins->n; i++)
+        begins->at[i].hooks->begin(begins->at[i].state, step);
     return MOEPAGE_OK;
 }
 
@@ -135,54 +117,37 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
 moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
                                const int32_t *experts, uint32_t n)
 {
-    struct moepage_expert_pool *pool = session->pool;
-    if (session->config.prefetch == MOEPAGE_PREFETCH_OFF)
+    const mp_pool_shape *shape = &session->step.shape;
+    if (session->step.config.prefetch == MOEPAGE_PREFETCH_OFF)
         return mp_fail(MOEPAGE_E_STATE, "prefetch is off in this session: a hint would do nothing");
-    if (layer >= pool->layers)
+    if (layer >= shape->layers)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer,
-                       pool->layers);
-    if (n > pool->experts || (n > 0 && !experts))
+                       shape->layers);
+    if (n > shape->experts || (n > 0 && !experts))
         return mp_fail(MOEPAGE_E_ARGUMENT, "%u experts named, or NULL: a layer has %u", n,
-                       pool->experts);
+                       shape->experts);
     for (uint32_t i = 0; i < n; i++) {
-        if (experts[i] < 0 || (uint32_t)experts[i] >= pool->experts)
+        if (experts[i] < 0 || (uint32_t)experts[i] >= shape->experts)
             return mp_fail(MOEPAGE_E_ARGUMENT, "hinted expert %d, it must be 0 to %u",
-                           (int)experts[i], pool->experts - 1);
-        session->order[i] = layer * pool->experts + (uint32_t)experts[i];
+                           (int)experts[i], shape->experts - 1);
+        session->order[i] = layer * shape->experts + (uint32_t)experts[i];
     }
-    moepage_session_stats *stats = session->step_open ? &session->step_stats : &session->stats;
-    stats->hint_experts += mp_pool_want(pool, &session->client, session->order, n,
-                                        session->step_open && session->all_scan);
-    if (!session->step_open)
-        mp_pool_publish_stats(&session->client, &session->stats);
+    moepage_session_stats *stats = session->step.open ? &session->step.stats : &session->stats;
+    stats->hint_experts += mp_pool_want(session->step.pool, session->step.client, session->order, n,
+                                        session->step.open && session->step.all_scan);
+    if (!session->step.open)
+        mp_pool_publish_stats(session->step.client, &session->stats);
     return MOEPAGE_OK;
 }
 
 /* ---- retire, end ---- */
-
-void mp_session_tell_reserved(struct moepage_session *session, const mp_flight *opening)
-{
-    mp_client *client = &session->client;
-    uint32_t widest = 0;
-    for (uint32_t d = 0; d < session->pool->n_shards; d++) {
-        uint32_t sum = 0;
-        for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
-            const mp_flight *flight = &session->flights[i];
-            uint32_t reserved = flight->open || flight == opening ? flight->reserved[d] : 0;
-            widest = reserved > widest ? reserved : widest;
-            sum += reserved;
-        }
-        atomic_store_explicit(&client->reserved[d], sum, memory_order_release);
-    }
-    atomic_store_explicit(&client->widest, widest, memory_order_release);
-}
 
 static void close_flight(struct moepage_session *session, mp_flight *flight)
 {
     for (uint32_t g = 0; g < flight->n_groups; g++)
         mp_plan_release(session, flight, g);
     flight->open = false;
-    mp_session_tell_reserved(session, NULL);
+    mp_groups_reserve(session, NULL);
 }
 
 moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer)
@@ -191,31 +156,50 @@ moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer
     if (!flight)
         return MOEPAGE_E_STATE;
     moepage_status status = mp_plan_mark(session, flight);
-    if (!status)
-        close_flight(session, flight);
-    if (!status)
-        mp_streaming_retired(session, flight);
-    return status;
+    if (status)
+        return status;
+    close_flight(session, flight);
+    const mp_feature_list *retired = &session->on[MP_ON_RETIRED];
+    for (uint32_t i = 0; i < retired->n; i++)
+        retired->at[i].hooks->retired(retired->at[i].state, flight);
+    return MOEPAGE_OK;
+}
+
+static void tell_watch(const mp_step_view *step)
+{
+    const moepage_session_stats *stats = &step->stats;
+    const mp_watch_step ended = {
+        .tokens = (uint32_t)stats->tokens,
+        .layers = (uint32_t)stats->layers,
+        .prefill = step->prefill,
+        .wall_ns = stats->wall_ns,
+        .stall_ns = stats->stall_ns,
+        .compute_ns = stats->compute_ns,
+        .misses = stats->misses + stats->late,
+    };
+    mp_pool_tell_step(step->pool, &ended);
 }
 
 /* `whole`: every layer came to its end. */
 static void close_step(struct moepage_session *session, bool whole)
 {
-    session->step_stats.wall_ns = mp_session_now_ns(session) - session->step_began_ns;
-    mp_predicting_end(session, whole);
-    mp_session_tell_step(session);
-    mp_stats_add(&session->stats, &session->step_stats);
-    mp_pool_publish_stats(&session->client, &session->stats);
-    session->step_open = false;
+    const mp_feature_list *ended = &session->on[MP_ON_ENDED];
+    mp_step_view *step = &session->step;
+    step->stats.wall_ns = mp_session_now_ns(session) - step->began_ns;
+    for (uint32_t i = 0; i < ended->n; i++)
+        ended->at[i].hooks->ended(ended->at[i].state, whole);
+    tell_watch(step);
+    mp_stats_add(&session->stats, &step->stats);
+    mp_pool_publish_stats(step->client, &session->stats);
+    step->open = false;
     if (session->kv)
-        mp_kv_pool_end_step(session->kv, &session->kv_reader, session->benches[0].last);
-    mp_precision_end(session);
-    mp_pool_relieve(session->pool, &session->client);
+        mp_kv_reader_end(session->kv, session->scratch[0].last);
+    mp_pool_relieve(step->pool, step->client);
 }
 
 moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats)
 {
-    if (!session->step_open)
+    if (!session->step.open)
         return mp_fail(MOEPAGE_E_STATE, "no step is open");
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
         if (session->flights[i].open)
@@ -225,9 +209,7 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
     if (status)
         return status;
     close_step(session, true);
-    if (session->trace)
-        mp_trace_step_end(session->trace);
-    return stats ? mp_config_write(stats, &session->step_stats, sizeof session->step_stats,
+    return stats ? mp_config_write(stats, &session->step.stats, sizeof session->step.stats,
                                    MP_STATS_MIN_BYTES, "stats")
                  : MOEPAGE_OK;
 }
@@ -242,10 +224,8 @@ moepage_status mp_session_cancel(struct moepage_session *session)
             return status;
         close_flight(session, &session->flights[i]); /* on a failed device nothing runs any more */
     }
-    mp_pool_unwant(session->pool, &session->client, UINT32_MAX);
-    if (session->step_open)
+    mp_pool_unwant(session->step.pool, session->step.client, UINT32_MAX);
+    if (session->step.open)
         close_step(session, false);
-    if (session->trace)
-        mp_trace_step_cancel(session->trace);
     return MOEPAGE_OK;
 }

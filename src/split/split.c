@@ -16,28 +16,29 @@ typedef struct split_move {
     bool once;
 } split_move;
 
+static bool is_on_one_device(const struct moepage_expert_pool *pool)
+{
+    return mp_pool_get_shape(pool).n_devices == 1;
+}
+
 static moepage_status plan_experts(split_move *move, uint64_t slots)
 {
     struct moepage_expert_pool *pool = move->experts;
-    const mp_shard *shard = &pool->shards[0];
     if (slots > UINT32_MAX)
         return mp_fail(MOEPAGE_E_BUDGET, "%llu slots are more than any pool can have",
                        (unsigned long long)slots);
-    pthread_mutex_lock(&pool->lock);
-    move->old_extent = mp_pool_extent(pool, shard->compressed.n / pool->layers, shard->n_slots);
-    pthread_mutex_unlock(&pool->lock);
+    mp_extent now = mp_pool_get_extent(pool);
+    move->old_extent = mp_pool_extent(pool, now.compressed, now.slots);
     move->extent = mp_pool_extent(pool, move->old_extent.compressed, (uint32_t)slots);
     move->to[MP_SIDE_EXPERTS] =
-        ((uint64_t)move->extent.first + move->extent.slots) * pool->slot_bytes;
+        ((uint64_t)move->extent.first + move->extent.slots) * mp_pool_get_shape(pool).slot_bytes;
     return mp_pool_check_move(pool, &move->extent);
 }
 
 static moepage_status plan_kv(split_move *move, uint64_t blocks)
 {
     struct moepage_kv_pool *pool = move->kv;
-    pthread_mutex_lock(&pool->lock);
-    move->old_blocks = mp_kv_blocks_capacity(&pool->blocks);
-    pthread_mutex_unlock(&pool->lock);
+    move->old_blocks = mp_kv_pool_look(pool).blocks;
     move->blocks = blocks;
     return mp_kv_pool_check_resize(pool, blocks, &move->to[MP_SIDE_KV]);
 }
@@ -57,8 +58,9 @@ static moepage_status plan(split_move *move, uint64_t slots, uint64_t blocks)
 {
     if (!move->experts && !move->kv)
         return mp_fail(MOEPAGE_E_ARGUMENT, "both pools are NULL");
-    struct moepage_device *home = move->experts ? move->experts->shards[0].home : move->kv->home;
-    if (move->experts && move->kv && move->kv->home != home)
+    struct moepage_device *home =
+        move->experts ? mp_pool_home(move->experts, 0) : mp_kv_pool_home(move->kv);
+    if (move->experts && move->kv && mp_kv_pool_home(move->kv) != home)
         return mp_fail(MOEPAGE_E_ARGUMENT, "the two pools live on different devices");
     for (int side = 0; side < MP_SIDES; side++)
         move->from[side] = move->to[side] = mp_arena_claimed(&home->arena, (mp_side)side);
@@ -111,7 +113,7 @@ moepage_status mp_split_move(struct moepage_expert_pool *experts, struct moepage
     split_move move = {.experts = experts, .kv = kv, .stream = stream};
     moepage_status status = plan(&move, slots, blocks);
     bool shrinks = !status && move.to[MP_SIDE_EXPERTS] < move.from[MP_SIDE_EXPERTS];
-    if (experts && experts->n_shards == 1 && !shrinks) /* an attempt before may have fenced */
+    if (experts && is_on_one_device(experts) && !shrinks) /* an attempt before may have fenced */
         mp_pool_stay(experts);
     return status ? status : carry_out(&move);
 }
@@ -127,7 +129,7 @@ moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_
 {
     split_move move = {.experts = experts, .kv = kv, .stream = stream, .once = true};
     moepage_status status = plan(&move, slots, blocks);
-    if (experts && experts->n_shards == 1) /* an attempt at another move may have fenced */
+    if (experts && is_on_one_device(experts)) /* an attempt at another move may have fenced */
         mp_pool_stay(experts);
     if (!status)
         status = carry_out(&move);
@@ -145,7 +147,7 @@ void mp_split_abandon(struct moepage_expert_pool *experts)
 
 static moepage_status check_room(struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    uint64_t room = mp_arena_room(&pool->shards[0].home->arena, MP_SIDE_EXPERTS);
+    uint64_t room = mp_arena_room(&mp_pool_home(pool, 0)->arena, MP_SIDE_EXPERTS);
     if ((uint64_t)to->first + to->slots <= room)
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_BUDGET,
@@ -166,7 +168,7 @@ moepage_status mp_split_compress(struct moepage_expert_pool *experts, uint32_t p
         status = check_room(experts, &to);
     if (!status)
         return mp_pool_move(experts, &to, false);
-    if (experts->n_shards == 1)
+    if (is_on_one_device(experts))
         mp_pool_stay(experts);
     return status;
 }

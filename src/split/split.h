@@ -7,8 +7,8 @@
 #ifndef MP_SPLIT_SPLIT_H
 #define MP_SPLIT_SPLIT_H
 
-#include "kv/kv_pool.h"
-#include "pool/expert_pool.h"
+#include "kv/kv.h"
+#include "pool/share.h"
 
 /* Tries to bring the pools, on one device, to `slots` slots for dense experts and `blocks` KV
  * blocks, rounded up to whole granules (0: that pool stays as it is; either pool may be NULL). OK:

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "features/predicting_inside.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 enum { LAYERS = 4, EXPERTS = 12, HIDDEN = 8, TOKENS = 6, THREADS = 4, NONE = EXPERTS };
@@ -155,7 +156,7 @@ static uint32_t begin(worker *w, moepage_session *session)
 /* Now and then the predictor keeps up. */
 static void let_it_hear(worker *w, moepage_session *session)
 {
-    mp_predicting *own = session->predicting;
+    mp_predicting *own = mp_predicting_of(session);
     for (bool quiet = pick(w, 6) > 0; !quiet; sched_yield()) {
         pthread_mutex_lock(&own->lock);
         quiet = !own->posted;
@@ -211,7 +212,7 @@ static void *work(void *argument)
             continue;
         }
         for (uint32_t step = 0; step < 25; step++) {
-            mp_predicting *own = session->predicting;
+            mp_predicting *own = mp_predicting_of(session);
             own->payoff.mode = MP_PAYOFF_ON; /* whatever it is worth */
             atomic_store(&own->on, true);
             run_step(w, session);

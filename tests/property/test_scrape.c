@@ -10,9 +10,10 @@
 
 #include <cmocka.h>
 
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 #include "prom_text.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 #define LAYERS 3
 #define EXPERTS 8
@@ -146,7 +147,7 @@ static void *publish(void *user)
     while (atomic_load(&publishing)) {
         for (size_t i = 0; i < MP_STATS_COUNTERS; i++)
             counters[i]++;
-        mp_pool_publish_stats(&session->client, &all);
+        mp_pool_publish_stats(session->step.client, &all);
     }
     return NULL;
 }
@@ -189,7 +190,7 @@ static void test_scrape_waits_for_no_stopped_writer(void **state)
     bank_model_open(&bank, &shape);
     pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 4});
     moepage_session *session = pool_rig_session(&rig, NULL);
-    mp_published_stats *published = &session->client.published_stats;
+    mp_published_stats *published = &session->step.client->published_stats;
     moepage_session_stats now = {.struct_size = sizeof now};
     for (uint64_t steps = 1; steps <= 3; steps++) {
         pool_rig_visit(session, 0, (int32_t[]){0, 1}, 2);

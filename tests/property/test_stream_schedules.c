@@ -15,7 +15,7 @@
 #include "device_rig.h"
 #include "pool/expert_pool.h"
 #include "pool_rig.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 #define SESSIONS 3
 #define MAX_EXPERTS 12
@@ -122,8 +122,8 @@ static void flip(schedule *s, uint32_t i)
 {
     moepage_session *session = s->sessions[i];
     uint32_t layer = draw(s, s->layers);
-    if (session->config.regime == MOEPAGE_REGIME_AUTO)
-        mp_pool_stream(session->pool, &session->client, layer, draw(s, 2));
+    if (session->step.config.regime == MOEPAGE_REGIME_AUTO)
+        mp_pool_stream(session->step.pool, session->step.client, layer, draw(s, 2));
 }
 
 static void resize(schedule *s)

@@ -14,7 +14,7 @@
 
 #include "ahead/versions.h"
 #include "pack_maker.h"
-#include "session/session.h"
+#include "session/inside.h"
 #include "versions_rig.h"
 
 #define SESSIONS 3
@@ -104,7 +104,7 @@ static void check_books(walk *w)
     assert_int_equal(shard->n_slots, n_high * pool->layers);
     for (uint32_t i = 0; i < SESSIONS; i++)
         if (w->seats[i].step_open)
-            check_seen(w, &w->seats[i].session->client);
+            check_seen(w, w->seats[i].session->step.client);
     pthread_mutex_unlock(&pool->lock);
 }
 

@@ -4,9 +4,11 @@
 
 #include <stdio.h>
 
+#include "kv/kv_pool.h"
 #include "kv_tokens.h"
 #include "live_world.h"
 #include "loose_device.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 #include "split/split.h"
 

@@ -1,7 +1,7 @@
 /* A session of a live world that holds experts for good, as a device-driven path does: out of slots
  * set aside for it, and giving up what lies behind a fence only when it is next asked for something. */
 #include "live_inside.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 static moepage_session *session_of(const live_world *w)
 {
@@ -13,7 +13,8 @@ static void take_off(live_world *w, uint32_t key)
 {
     live_path *path = &w->path;
     moepage_session *session = session_of(w);
-    mp_pool_read_until(w->rig.pool, &session->client, &path->held[key], session->benches[0].last);
+    mp_pool_read_until(w->rig.pool, session->step.client, &path->held[key],
+                       session->scratch[0].last);
     mp_pool_release(w->rig.pool, &path->held[key], 1);
 }
 
@@ -64,10 +65,10 @@ static bool bring(live_world *w, uint32_t key)
     mp_hold *hold = &path->held[key];
     *hold = (mp_hold){.key = key};
     moepage_status status = MOEPAGE_OK;
-    if (mp_pool_hold_resident(w->rig.pool, &session->client, hold, 1) == 0)
+    if (mp_pool_hold_resident(w->rig.pool, session->step.client, hold, 1) == 0)
         status = mp_pool_hold_rest(w->rig.pool, hold, 1);
     MUST(w, !status); /* its share is there, whatever others do */
-    status = mp_pool_wait(w->rig.pool, hold, session->benches[0].compute);
+    status = mp_pool_wait(w->rig.pool, hold, session->scratch[0].compute);
     MUST(w, !status || (w->bank->shape.callback && status == MOEPAGE_E_CALLBACK));
     if (status)
         mp_pool_release(w->rig.pool, hold, 1);
@@ -83,7 +84,7 @@ static void read_held(live_world *w, uint32_t key)
     const unsigned char *slot = mp_pool_slot_address(&pool->shards[0], w->path.held[key].slot);
     for (uint32_t t = 0; t < bank->n_tensors; t++) {
         uint64_t end = t + 1 < bank->n_tensors ? bank->tensor_at[t + 1] : bank->expert_bytes;
-        loose_read(session_of(w)->benches[0].compute, MP_SIDE_EXPERTS,
+        loose_read(session_of(w)->scratch[0].compute, MP_SIDE_EXPERTS,
                    slot + pool->model->tensors[t].offset,
                    bank_model_tensor(bank, key / pool->experts, key % pool->experts, t),
                    end - bank->tensor_at[t]);
@@ -115,8 +116,8 @@ static bool ask(live_world *w)
             return false;
         read_held(w, key);
     }
-    mp_bench *bench = &session_of(w)->benches[0];
-    MUST(w, !w->loose.device.ops->mark(bench->compute, &bench->last));
+    mp_device_scratch *scratch = &session_of(w)->scratch[0];
+    MUST(w, !w->loose.device.ops->mark(scratch->compute, &scratch->last));
     w->counts.asked += n;
     return true;
 }
@@ -125,7 +126,7 @@ void live_path_close(live_world *w)
 {
     if (!w->path.on)
         return;
-    mp_streaming_suspend(session_of(w), false);
+    mp_session_give_back(session_of(w));
     evict(w, 0, w->rig.pool->keys, count_held(w, 0, w->rig.pool->keys));
     mp_pool_put_back(w->rig.pool, &w->path.aside);
     w->path = (live_path){0};
@@ -144,11 +145,12 @@ bool live_path_act(live_world *w, uint32_t owner)
         return true;
     mp_set_aside aside;
     moepage_status status =
-        mp_pool_set_aside(w->rig.pool, &s->session->client, live_below(w, 4), 1, &aside);
+        mp_pool_set_aside(w->rig.pool, s->session->step.client, live_below(w, 4), 1, &aside);
     MUST(w, !status || status == MOEPAGE_E_BUDGET);
     if (status)
         return true;
     w->path = (live_path){.on = true, .owner = owner, .aside = aside};
-    mp_streaming_suspend(s->session, true);
+    mp_session_scratch scratch;
+    MUST(w, !mp_session_take(s->session, &w->path, &scratch));
     return true;
 }

@@ -1,6 +1,6 @@
 /* What sessions do in a live world, and what must come of it. */
 #include "live_inside.h"
-#include "session/session.h"
+#include "session/inside.h"
 
 #define MAX_STEP_TOKENS 4
 
@@ -273,7 +273,7 @@ bool live_switch(live_world *w, live_session *s)
 {
     if (!takes_steps(w, s) || s->regime != MOEPAGE_REGIME_AUTO)
         return true;
-    mp_client *client = &s->session->client;
+    mp_client *client = s->session->step.client;
     uint32_t layer = live_below(w, w->bank->shape.layers);
     mp_pool_stream(w->rig.pool, client, layer, !client->streams[layer]);
     w->counts.changes++;

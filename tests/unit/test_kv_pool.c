@@ -99,10 +99,10 @@ static void test_kv_pool_destroy_waits_for_sessions_and_leaves_a_dead_handle(voi
     moepage_seq swapped = kv_fixture_fill(&f, 5);
     kv_fixture_fill(&f, 9);
     assert_int_equal(moepage_kv_swap_out(f.pool, swapped, NULL), MOEPAGE_OK);
-    atomic_fetch_add(&f.pool->users, 1);
+    atomic_fetch_add(&f.pool->n_readers, 1);
     assert_int_equal(moepage_kv_pool_destroy(f.pool), MOEPAGE_E_BUSY);
     assert_int_equal(kv_fixture_info(&f).sequences, 2);
-    atomic_fetch_sub(&f.pool->users, 1);
+    atomic_fetch_sub(&f.pool->n_readers, 1);
     assert_int_equal(moepage_kv_pool_destroy(f.pool), MOEPAGE_OK);
     assert_int_equal(moepage_kv_pool_destroy(NULL), MOEPAGE_OK);
     assert_int_equal(atomic_load(&f.home->residents), 0);

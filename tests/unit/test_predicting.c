@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "features/predicting_inside.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 
 #define LAYERS 4
@@ -87,7 +88,7 @@ static moepage_session *open_session(void)
 /* Acts on every guess, whatever it is worth. */
 static void force_on(moepage_session *session)
 {
-    mp_predicting *own = session->predicting;
+    mp_predicting *own = mp_predicting_of(session);
     own->payoff.mode = MP_PAYOFF_ON;
     own->payoff_config.hold_steps = UINT32_MAX;
     atomic_store(&own->on, true);
@@ -96,7 +97,7 @@ static void force_on(moepage_session *session)
 /* Until the task has heard all there is to hear. */
 static void let_it_hear(moepage_session *session)
 {
-    mp_predicting *own = session->predicting;
+    mp_predicting *own = mp_predicting_of(session);
     for (bool quiet = false; !quiet;) {
         pthread_mutex_lock(&own->lock);
         quiet = !own->posted;
@@ -233,9 +234,13 @@ static void test_predicting_fetches_the_most_urgent_first(void **state)
         {.key = 1 * EXPERTS + 4, .p = 0.4f},  /* 0.40 */
         {.key = 2 * EXPERTS + 5, .p = 0.5f},  /* 0.25: later than its equal */
     };
-    assert_int_equal(mp_pool_want_ranked(rig.pool, &session->client, guesses, 5, false), 5);
+    assert_int_equal(mp_pool_want_ranked(rig.pool, mp_session_view(session)->client, guesses, 5,
+                                         false),
+                     5);
     guesses[1].p = 0.1f; /* weaker: the first guess stands */
-    assert_int_equal(mp_pool_want_ranked(rig.pool, &session->client, &guesses[1], 1, false), 0);
+    assert_int_equal(mp_pool_want_ranked(rig.pool, mp_session_view(session)->client, &guesses[1], 1,
+                                         false),
+                     0);
     int32_t hinted = 6;
     assert_int_equal(moepage_session_hint(session, 3, &hinted, 1), MOEPAGE_OK);
     atomic_store(&door.closed, false);
@@ -285,7 +290,7 @@ static void test_predicting_follows_sequences(void **state)
         assert_int_equal(info.guessed, info.right);
         assert_true(info.right >= 8);
     }
-    mp_predicting *own = session->predicting;
+    mp_predicting *own = mp_predicting_of(session);
     assert_true(own->followers[0].seq != own->followers[1].seq);
     close_all(session);
 }
@@ -336,7 +341,9 @@ static void test_predicting_inherits_nothing(void **state)
     open_all("previous", 6);
     moepage_session *session = open_session();
     mp_ranked guesses[] = {{.key = 1, .p = 0.5f}, {.key = EXPERTS + 1, .p = 0.5f}};
-    assert_int_equal(mp_pool_want_ranked(rig.pool, &session->client, guesses, 2, false), 2);
+    assert_int_equal(mp_pool_want_ranked(rig.pool, mp_session_view(session)->client, guesses, 2,
+                                         false),
+                     2);
     pool_rig_wait(&rig);
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
     session = open_session();
@@ -468,7 +475,7 @@ static void test_predicting_lives_with_any_order(void **state)
             }
             assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
             let_it_hear(session);
-            mp_predicting *own = session->predicting;
+            mp_predicting *own = mp_predicting_of(session);
             uint64_t last = orders[turn % 4][0] > orders[turn % 4][1] ? 3 : 2;
             assert_int_equal(own->heard, (turn + 1) * LAYERS + (turn % 4 == 2 ? 3 : last));
         }
@@ -483,7 +490,7 @@ static void test_predicting_wants_nothing_for_layers_that_came(void **state)
     uint32_t tried = 0, met = 0;
     open_all("previous", 6);
     moepage_session *session = open_session();
-    mp_predicting *own = session->predicting;
+    mp_predicting *own = mp_predicting_of(session);
     for (uint32_t turn = 0; turn < 20; turn++) {
         force_on(session);
         pool_rig_visit(session, 1, (int32_t[]){0}, 1);
@@ -510,8 +517,9 @@ static void test_predicting_wants_nothing_for_layers_that_came(void **state)
         met += asked;
         for (uint32_t i = 0; i < 1000; i++)
             sched_yield(); /* the task comes to the pool's lock, mostly */
-        mp_predicting_came(session, 1);
-        mp_pool_unwant(rig.pool, &session->client, 1); /* as its routing does: nothing to drop */
+        mp_predicting_came(own, 1);
+        mp_pool_unwant(rig.pool, mp_session_view(session)->client,
+                       1); /* as its routing does: nothing to drop */
         pthread_mutex_unlock(&rig.pool->lock);
         let_it_hear(session);
         if (asked)

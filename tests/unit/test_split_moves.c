@@ -11,7 +11,9 @@
 
 #include <cmocka.h>
 
+#include "kv/kv_pool.h"
 #include "kv_tokens.h"
+#include "pool/expert_pool.h"
 #include "pool_rig.h"
 #include "split/split.h"
 

@@ -1,0 +1,12 @@
+/* ranked.h — a guess at what will be routed, as the prefetch queue takes it. */
+#ifndef MP_AHEAD_RANKED_H
+#define MP_AHEAD_RANKED_H
+
+#include <stdint.h>
+
+typedef struct mp_ranked {
+    uint32_t key;
+    float p; /* how likely the expert is to be routed, 0..1 */
+} mp_ranked;
+
+#endif

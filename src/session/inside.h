@@ -1,0 +1,135 @@
+/* inside.h — a session's own state, for the files of this room.
+ *
+ * Routing turns the caller's top-k into a list of distinct experts with their rows, cuts it into groups
+ * that fit what the session may hold at once (groups.c), and holds the first group's experts. Plans
+ * (plan.c) show a group to callers with kernels of their own; ffn.c runs all groups itself. Flights
+ * and their arrays are allocated with the session, so that a step allocates nothing. */
+#ifndef MP_SESSION_INSIDE_H
+#define MP_SESSION_INSIDE_H
+
+#include "base/handle.h"
+#include "kv/kv.h"
+#include "session/operands.h"
+#include "session/session.h"
+
+#define MP_MAX_FLIGHTS 4
+#define MP_MAX_FEATURES 8
+
+/* A session's scratch on one device. */
+typedef struct mp_device_scratch {
+    struct moepage_device *home;
+    mp_device *device;
+    mp_stream *compute;
+    void *memory; /* one block of the device's workspace */
+    uint64_t memory_bytes;
+    void *x;                /* [max_tokens][hidden] operand type */
+    void *inner;            /* [max_rows][intermediate] operand type */
+    float *partial;         /* [max_rows][hidden], first device only */
+    void *fast;             /* [session's fast_bytes] of launches with MATH_BF16_FAST */
+    mp_ffn_expert *experts; /* [entries] host memory: arguments of launches */
+    uint32_t n_experts;     /* of them in use by launches of the current group */
+    mp_tick last;           /* last launch */
+} mp_device_scratch;
+
+typedef enum mp_step_event {
+    MP_ON_CHECK,
+    MP_ON_BEGIN,
+    MP_ON_BEFORE_ROUTE,
+    MP_ON_HOLD,
+    MP_ON_ROUTED,
+    MP_ON_RETIRED,
+    MP_ON_ENDED,
+    MP_ON_TAKEN,
+    MP_STEP_EVENTS
+} mp_step_event;
+
+typedef struct mp_feature {
+    const mp_step_hooks *hooks;
+    void *state;
+} mp_feature;
+
+typedef struct mp_feature_list {
+    uint32_t n;
+    mp_feature at[MP_MAX_FEATURES];
+} mp_feature_list;
+
+struct moepage_session {
+    mp_handle handle;
+    mp_step_view step;
+    mp_kv_reader *kv;                   /* of its KV pool, or NULL */
+    const void *taken_by;               /* the engine that runs its layers, or NULL */
+    mp_feature_list features;           /* all, in the order of attaching */
+    mp_feature_list on[MP_STEP_EVENTS]; /* those with a function for an event */
+    uint32_t math;        /* of launches: MOEPAGE_MATH_* as the devices tell them apart */
+    uint64_t fast_bytes;  /* of scratch for math BF16_FAST; 0 = none */
+    mp_operands operands; /* where launches find them */
+    uint32_t max_entries;
+    uint8_t *scan_token;         /* [max_tokens] 1 for tokens of prefill */
+    moepage_session_stats stats; /* since creation */
+    mp_flight flights[MP_MAX_FLIGHTS];
+    mp_device_scratch scratch[MOEPAGE_MAX_DEVICES];
+    uint32_t *local;       /* [experts] index of an expert among the flight's, by stamp */
+    uint32_t *local_stamp; /* [experts] */
+    uint32_t stamp;
+    uint32_t *distinct;     /* [experts] ids in order of first appearance */
+    uint32_t *order;        /* [experts] scratch: ids reordered, hinted keys */
+    uint32_t *order_counts; /* [experts] scratch */
+    uint32_t *counts;       /* [max_entries] rows per entry while sorting */
+    bool *token_placed;     /* [max_tokens] while grouping by tokens */
+    bool *launched;         /* [max_entries] during moepage_session_ffn */
+};
+
+/* Which cause the time goes to that a session waits for an expert. */
+static inline uint64_t *mp_session_stall_cause(moepage_session_stats *stats, const mp_hold *hold)
+{
+    if (hold->cold)
+        return &stats->stall_cold_ns;
+    return hold->kind == MP_HOLD_LATE ? &stats->stall_late_ns : &stats->stall_load_ns;
+}
+
+/* The clock of a session's stalls and steps. */
+static inline uint64_t mp_session_now_ns(const struct moepage_session *session)
+{
+    return mp_step_now_ns(&session->step);
+}
+
+/* The stream that a session's work on a device runs on, when loads are ordered before it there;
+ * NULL when the caller itself waits for them. */
+static inline mp_stream *mp_session_reader(const struct moepage_session *session, uint32_t device)
+{
+    return session->step.async ? session->scratch[device].compute : NULL;
+}
+
+/* ---- step.c ---- */
+
+/* The open flight of a layer, or NULL with a sentence. */
+mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer);
+
+/* ---- groups.c ---- */
+
+/* Collects the flight's distinct experts into session->distinct and session->counts; checks ids and
+ * weights. */
+moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *flight,
+                                 const moepage_routing *routing);
+/* Cuts the collected experts into groups, sorts the rows, and reserves what the flight will hold. */
+moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight);
+/* Tells the pool what the open flights reserve, and `opening` (NULL: none). */
+void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening);
+
+/* ---- plan.c ---- */
+
+/* Holds a group's experts: the resident ones at once, the others as loads under way. */
+moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t group);
+/* Lets go of a group. On asynchronous devices its slots stay as they are until what was launched so
+ * far has passed; where callers' kernels read them, mp_plan_mark comes first. */
+void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t group);
+/* Notes where the caller's stream is: its kernels up to here read the flight's slots. */
+moepage_status mp_plan_mark(struct moepage_session *session, const mp_flight *flight);
+/* After an error: lets go of everything, so that the layer can be run again from its start. */
+void mp_plan_drop(struct moepage_session *session, mp_flight *flight);
+/* Makes the current group's experts usable, at once or by what the caller submits to the flight's
+ * stream from now on, and describes them. */
+moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *flight,
+                                 moepage_plan *plan);
+
+#endif
