@@ -1,16 +1,16 @@
 /* Swaps of versions: deciding on them, and their way from one state to the next. Nothing here waits.
  * The pool's lock is held throughout. */
-#include "ahead/versions.h"
+#include "ahead/versions_inside.h"
 
 #include <string.h>
 
 /* ---- what sessions see ---- */
 
 /* Is no step open that began before this window? */
-static bool is_past(const struct moepage_expert_pool *pool, uint64_t window)
+static bool is_past(const mp_versions *versions, uint64_t window)
 {
     for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
-        uint64_t seen = pool->clients[c] ? atomic_load(&pool->clients[c]->window) : 0;
+        uint64_t seen = atomic_load(&versions->readers[c].window);
         if (seen && seen < window)
             return false;
     }
@@ -18,9 +18,8 @@ static bool is_past(const struct moepage_expert_pool *pool, uint64_t window)
 }
 
 /* Makes what has been waiting for a step to begin part of the next window. */
-static void publish(struct moepage_expert_pool *pool)
+static void publish(mp_versions *versions)
 {
-    mp_versions *versions = pool->versions;
     uint64_t next = atomic_load(&versions->window) + 1;
     bool changed = false;
     for (uint32_t i = 0; i < versions->config.transitions; i++) {
@@ -73,74 +72,71 @@ static void fail_load(mp_versions *versions, mp_swap *swap)
     fail_swap(versions, swap);
 }
 
-static void look_at_fetch(struct moepage_expert_pool *pool, mp_swap *swap)
+static void look_at_fetch(mp_versions *versions, mp_swap *swap)
 {
-    const mp_shard *shard = &pool->shards[0];
-    if (shard->home->device->ops->completed(shard->pipes[MP_PIPE_PREFETCH].bus) < swap->tick)
+    mp_stream *bus = mp_transfer_last(versions->transfer, MP_PIPE_PREFETCH).stream;
+    if (versions->home->device->ops->completed(bus) < swap->tick)
         return;
     if (atomic_load(&swap->result)) {
-        fail_fetch(pool->versions, swap);
+        fail_fetch(versions, swap);
         return;
     }
     mp_image image;
-    mp_model_find_image(pool->model, swap->out / pool->experts, swap->out % pool->experts,
-                        pool->versions->config.lo_form, &image);
-    pool->versions->counters.bytes += image.bytes;
+    mp_model_find_image(versions->model, swap->out / versions->experts,
+                        swap->out % versions->experts, versions->config.lo_form, &image);
+    versions->counters.bytes += image.bytes;
     swap->state = MP_SWAP_UNPUBLISH;
 }
 
-static void look_at_load(struct moepage_expert_pool *pool, mp_swap *swap)
+static void look_at_load(mp_versions *versions, mp_swap *swap)
 {
-    mp_shard *shard = &pool->shards[0];
     if (swap->slot == MP_NO_SLOT)
         return;
-    mp_pool_settle(shard, swap->slot);
-    if (atomic_load(&pool->entry[swap->in]) != swap->slot) {
-        fail_load(pool->versions, swap);
+    mp_shard_settle(versions->shard, swap->slot);
+    mp_slot_view slot = mp_shard_view(versions->shard, swap->slot);
+    if (slot.key != swap->in || (slot.state != MP_SLOT_LOADING && slot.state != MP_SLOT_RESIDENT)) {
+        fail_load(versions, swap);
         return;
     }
-    if (MP_WORD_STATE(atomic_load(&shard->words[swap->slot])) != MP_SLOT_RESIDENT)
+    if (slot.state != MP_SLOT_RESIDENT)
         return;
     mp_image image;
-    mp_model_find_image(pool->model, swap->in / pool->experts, swap->in % pool->experts,
-                        pool->bus_form, &image);
-    pool->versions->counters.bytes += image.bytes;
+    mp_model_find_image(versions->model, swap->in / versions->experts, swap->in % versions->experts,
+                        versions->config.hi_form, &image);
+    versions->counters.bytes += image.bytes;
     swap->state = MP_SWAP_PUBLISH;
 }
 
 /* The slot of `out` becomes free once nobody can see its high version. */
-static void leave(struct moepage_expert_pool *pool, mp_swap *swap)
+static void leave(mp_versions *versions, mp_swap *swap)
 {
-    if (!is_past(pool, swap->window) ||
-        !mp_pool_drop(&pool->shards[0], swap->slot, swap->out, MP_SLOT_RESIDENT))
+    if (!is_past(versions, swap->window) ||
+        !mp_shard_drop(versions->shard, swap->slot, swap->out, MP_SLOT_RESIDENT))
         return;
     swap->slot = MP_NO_SLOT;
     swap->state = MP_SWAP_LOAD;
 }
 
-static void release(struct moepage_expert_pool *pool, mp_swap *swap)
+static void release(mp_versions *versions, mp_swap *swap)
 {
-    mp_versions *versions = pool->versions;
-    if (!is_past(pool, swap->window))
+    if (!is_past(versions, swap->window))
         return;
     versions->free_places[versions->n_free++] = swap->place;
     swap->state = MP_SWAP_NONE;
 }
 
 /* A cold tier may have no turn for it now: then the next step asks again. */
-static void load(struct moepage_expert_pool *pool, mp_swap *swap)
+static void load(mp_versions *versions, mp_swap *swap)
 {
-    mp_shard *shard = &pool->shards[0];
     if (swap->slot == MP_NO_SLOT)
-        swap->slot = mp_prefetcher_bring(shard, swap->in);
+        swap->slot = mp_ahead_bring(versions->ahead, swap->in);
 }
 
 /* ---- beginning swaps ---- */
 
 /* Takes what the swap needs; false if there is no place for it now. */
-static bool begin(struct moepage_expert_pool *pool, mp_swap *swap, uint32_t in, uint32_t out)
+static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t out)
 {
-    mp_versions *versions = pool->versions;
     bool fetched = versions->config.lo_fetched && out != MP_NO_EXPERT_KEY;
     if (fetched && versions->n_free == 0)
         return false;
@@ -156,24 +152,26 @@ static bool begin(struct moepage_expert_pool *pool, mp_swap *swap, uint32_t in, 
         return true;
     swap->place = versions->free_places[--versions->n_free];
     swap->state = MP_SWAP_FETCH;
-    if (mp_versions_copy_low(pool, out, swap->place, &swap->result, &swap->tick))
+    if (mp_transfer_copy_image(versions->transfer, out, versions->config.lo_form,
+                               mp_versions_address(versions, swap->place), &swap->result,
+                               &swap->tick))
         fail_fetch(versions, swap);
     return true;
 }
 
 /* The next swap that the last decision asked for. */
-static bool next_of_queue(const struct moepage_expert_pool *pool, uint32_t *in, uint32_t *out)
+static bool next_of_queue(mp_versions *versions, uint32_t *in, uint32_t *out)
 {
-    mp_swap_queue *queue = &pool->versions->queue;
+    mp_swap_queue *queue = &versions->queue;
     while (queue->left > 0) {
-        uint32_t layer = (queue->first + queue->turn) % pool->layers, rank = queue->rank;
-        if (++queue->turn == pool->layers) {
+        uint32_t layer = (queue->first + queue->turn) % versions->layers, rank = queue->rank;
+        if (++queue->turn == versions->layers) {
             queue->turn = 0;
             queue->rank++;
         }
         if (rank >= queue->n[layer])
             continue;
-        uint32_t first = layer * pool->experts;
+        uint32_t first = layer * versions->experts;
         const mp_precision_swap *swap = &queue->swaps[first + rank];
         queue->left--;
         *in = first + swap->in;
@@ -192,67 +190,65 @@ static bool still_makes_sense(const mp_versions *versions, uint32_t in, uint32_t
            (versions->high[out] && (versions->published[out] & MP_VERSION_HIGH));
 }
 
-static void begin_queued(struct moepage_expert_pool *pool)
+static void begin_queued(mp_versions *versions)
 {
-    mp_versions *versions = pool->versions;
     uint32_t at = 0, in, out;
     for (;;) {
         while (at < versions->config.transitions && versions->swaps[at].state != MP_SWAP_NONE)
             at++;
-        if (at == versions->config.transitions || !next_of_queue(pool, &in, &out))
+        if (at == versions->config.transitions || !next_of_queue(versions, &in, &out))
             return;
-        if (!still_makes_sense(versions, in, out) || !begin(pool, &versions->swaps[at], in, out))
+        if (!still_makes_sense(versions, in, out) ||
+            !begin(versions, &versions->swaps[at], in, out))
             versions->counters.refused++;
     }
 }
 
 /* ---- all of them ---- */
 
-void mp_swaps_advance(struct moepage_expert_pool *pool, bool boundary)
+void mp_swaps_advance(mp_versions *versions, bool boundary)
 {
-    mp_versions *versions = pool->versions;
     uint32_t n = versions->config.transitions, under_way = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (versions->swaps[i].state == MP_SWAP_FETCH)
-            look_at_fetch(pool, &versions->swaps[i]);
+            look_at_fetch(versions, &versions->swaps[i]);
         else if (versions->swaps[i].state == MP_SWAP_LOAD)
-            look_at_load(pool, &versions->swaps[i]);
+            look_at_load(versions, &versions->swaps[i]);
     }
     if (boundary)
-        publish(pool);
+        publish(versions);
     for (uint32_t i = 0; i < n; i++) { /* what goes, before what comes */
         if (versions->swaps[i].state == MP_SWAP_LEAVE)
-            leave(pool, &versions->swaps[i]);
+            leave(versions, &versions->swaps[i]);
         else if (versions->swaps[i].state == MP_SWAP_RELEASE)
-            release(pool, &versions->swaps[i]);
+            release(versions, &versions->swaps[i]);
     }
-    begin_queued(pool);
+    begin_queued(versions);
     for (uint32_t i = 0; i < n; i++) {
         if (versions->swaps[i].state == MP_SWAP_LOAD)
-            load(pool, &versions->swaps[i]);
+            load(versions, &versions->swaps[i]);
         under_way += versions->swaps[i].state != MP_SWAP_NONE;
     }
     atomic_store(&versions->busy, under_way + versions->queue.left > 0);
 }
 
-void mp_swaps_decide(struct moepage_expert_pool *pool)
+void mp_swaps_decide(mp_versions *versions)
 {
-    mp_versions *versions = pool->versions;
     mp_swap_queue *queue = &versions->queue;
     versions->counters.refused += queue->left;
     versions->counters.decisions++;
     queue->rank = queue->turn = queue->left = 0;
-    queue->first = (uint32_t)(versions->counters.decisions % pool->layers);
-    for (uint32_t l = 0; l < pool->layers; l++) {
-        uint32_t first = l * pool->experts;
-        for (uint32_t e = 0; e < pool->experts; e++)
+    queue->first = (uint32_t)(versions->counters.decisions % versions->layers);
+    for (uint32_t l = 0; l < versions->layers; l++) {
+        uint32_t first = l * versions->experts;
+        for (uint32_t e = 0; e < versions->experts; e++)
             versions->layer_counts[e] =
                 atomic_exchange_explicit(&versions->counts[first + e], 0, memory_order_relaxed);
         mp_precision_age(&versions->law, versions->hotness + first, versions->layer_counts,
-                         pool->experts);
+                         versions->experts);
         queue->n[l] = mp_precision_select(&versions->law, versions->hotness + first,
-                                          versions->high + first, pool->experts, versions->n_high,
-                                          versions->order, queue->swaps + first);
+                                          versions->high + first, versions->experts,
+                                          versions->n_high, versions->order, queue->swaps + first);
         queue->left += queue->n[l];
     }
 }

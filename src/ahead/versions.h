@@ -1,4 +1,4 @@
-/* versions.h — every expert in two versions (DynaExq 3.2 to 3.4).
+/* versions.h — every expert in two versions (DynaExq 3.2 to 3.4); the second door of this room.
  *
  * High versions are what the pool's slots hold. Low ones lie in places of one size at the low end of
  * the experts' side of the arena, which take whole slots:
@@ -29,143 +29,68 @@
 #ifndef MP_AHEAD_VERSIONS_H
 #define MP_AHEAD_VERSIONS_H
 
-#include "control/hotness.h"
-#include "pool/expert_pool.h"
+#include "ahead/ahead.h"
 
-#define MP_VERSION_HIGH 0x80000000u
-#define MP_NO_EXPERT_KEY UINT32_MAX
+typedef struct mp_versions mp_versions;
 
-typedef enum mp_swap_state {
-    MP_SWAP_NONE,
-    MP_SWAP_FETCH,
-    MP_SWAP_UNPUBLISH,
-    MP_SWAP_LEAVE,
-    MP_SWAP_LOAD,
-    MP_SWAP_PUBLISH,
-    MP_SWAP_RELEASE
-} mp_swap_state;
-
-typedef struct mp_swap {
-    mp_swap_state state;
-    uint32_t in, out; /* keys; out may be MP_NO_EXPERT_KEY */
-    uint32_t place;   /* FETCH, UNPUBLISH: that out's low version gets; RELEASE: to be freed */
-    uint32_t slot;    /* LEAVE: out's; LOAD: in's, MP_NO_SLOT: it has none yet */
-    uint64_t window;  /* LEAVE, RELEASE: steps of earlier ones may see what is to go */
-    mp_tick tick;     /* FETCH: of the copy */
-    _Atomic int32_t result; /* FETCH: a moepage_status once the copy has failed */
-} mp_swap;
-
-/* What the last decision asked for and has not begun: each layer's best first, then each layer's
- * second ... */
-typedef struct mp_swap_queue {
-    mp_precision_swap *swaps; /* [layers][experts] */
-    uint32_t *n;              /* [layers] */
-    uint32_t rank, turn;      /* the next one: the rank-th of the turn-th layer from `first` on */
-    uint32_t first;           /* another layer every time */
-    uint32_t left;
-} mp_swap_queue;
-
-typedef struct mp_version_counters {
-    uint64_t promotions, demotions, refused, failed, bytes, decisions, windows;
-} mp_version_counters;
-
-typedef struct mp_versions {
+/* What is decided before slots are: the forms, and the bytes of a slot. */
+typedef struct mp_versions_plan {
     moepage_precision_config config; /* defaults filled in */
-    mp_precision_law law;
-    uint32_t n_high; /* per layer, at most; 0 with SERVE_CACHE */
-    /* low versions */
-    unsigned char *memory; /* the arena's base */
-    uint64_t unit;         /* bytes of a place */
-    uint32_t n_places;
-    uint32_t *free_places; /* stack; of fetched ones */
-    uint32_t n_free;
-    /* SERVE_VERSIONS; under the pool's lock but for what is atomic */
-    uint32_t *published;      /* [keys] */
-    _Atomic uint64_t window;  /* which one begins with the next step; 1 is the first */
-    _Atomic uint64_t begun;   /* steps */
-    _Atomic bool busy;        /* there are swaps under way, or to begin */
-    _Atomic uint32_t *counts; /* [keys] selections in this interval, or their weight */
-    _Atomic uint64_t next_ns; /* when the next decision is due */
-    double *hotness;          /* [keys] */
-    bool *high;               /* [keys] is to be high: published so, or on its way there */
-    uint32_t *layer_counts;   /* [experts] scratch */
-    uint32_t *order;          /* [experts] scratch */
-    mp_swap *swaps;           /* [config.transitions] */
-    mp_swap_queue queue;
-    mp_version_counters counters;
-} mp_versions;
+    uint64_t slot_bytes;
+} mp_versions_plan;
 
-static inline unsigned char *mp_versions_address(const mp_versions *versions, uint32_t place)
-{
-    return versions->memory + (uint64_t)place * versions->unit;
-}
-
-/* Do sessions of the pool compute with published versions? */
-static inline bool mp_pool_serves_versions(const struct moepage_expert_pool *pool)
-{
-    return pool->versions && pool->versions->config.serve == MOEPAGE_SERVE_VERSIONS;
-}
-
-/* ---- life (versions.c) ---- */
+/* ---- life; the lock is not held ---- */
 
 /* For mp_pool_sizes: bytes of a slot, how many the low versions take, and for high ones those that the
- * config names; `*slots` stays as it is with SERVE_CACHE. */
+ * config names; *slots stays as it is with SERVE_CACHE. */
 moepage_status mp_versions_sizes(const struct moepage_model *model,
                                  const moepage_expert_pool_config *config, uint32_t n_devices,
                                  uint64_t *slot_bytes, uint64_t *low_slots, uint64_t *slots);
+/* Checks the configuration of a pool with versions. */
+moepage_status mp_versions_plan_for(const struct moepage_model *model,
+                                    const moepage_expert_pool_config *config, uint32_t n_devices,
+                                    mp_versions_plan *out);
+/* Sets versions up on one device, whose side of the arena is attached and still empty. *first: slots
+ * that the low ones take; *slots: asked for (0 = all that there is room for), and then given, to high
+ * ones. */
+moepage_status mp_versions_open(const mp_versions_plan *plan, const struct moepage_model *model,
+                                struct moepage_device *home, uint32_t *first, uint64_t *slots,
+                                mp_versions **out);
+/* Says what brings them; before they are filled. */
+void mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
+                         pthread_mutex_t *lock);
+/* Brings every low version; blocks. FORMAT or IO where an image cannot be had. The lock is held. */
+moepage_status mp_versions_fill_low(mp_versions *versions);
+/* Returns true if the expert's high version has to be there from the start. */
+bool mp_versions_begins_high(const mp_versions *versions, uint32_t key);
+/* The expert's high version is there from the start, in a slot that it keeps. */
+void mp_versions_begin_high(mp_versions *versions, uint32_t key, uint32_t slot);
+/* Everything that has to be there is; the first interval begins. */
+void mp_versions_start(mp_versions *versions);
+/* Nothing is under way any more. NULL is a no-op. */
+void mp_versions_close(mp_versions *versions);
 
-/* Gives a pool that is being created its versions, before anything depends on what a slot is. */
-moepage_status mp_versions_prepare(struct moepage_expert_pool *pool,
-                                   const moepage_expert_pool_config *config);
+const moepage_precision_config *mp_versions_config(const mp_versions *versions);
+/* Adds what is known. The lock is held. */
+void mp_versions_describe(const mp_versions *versions, moepage_expert_pool_info *info);
 
-/* Sets the pool's versions up on its one device, whose side of the arena is attached and still empty.
- * *first: slots that the low ones take; *slots: for high ones, 0 = as many as there is room for. */
-moepage_status mp_versions_open(struct moepage_expert_pool *pool, uint64_t asked, uint32_t *first,
-                                uint64_t *slots);
+/* ---- steps of SERVE_VERSIONS; `reader` is a client's index ---- */
 
-/* Brings every low version, and what else has to be there from the start; blocks. FORMAT or IO where
- * an image cannot be had. */
-moepage_status mp_versions_fill(struct moepage_expert_pool *pool);
-
-/* Nothing is under way any more. */
-void mp_versions_close(struct moepage_expert_pool *pool);
-
-/* ---- what sessions call, SERVE_VERSIONS (versions.c) ---- */
-
-/* Around a step. Neither waits for anything but the pool's lock, and takes that only while something
- * is on its way, or when a decision is due. */
-void mp_versions_begin_step(struct moepage_expert_pool *pool, mp_client *client);
-void mp_versions_end_step(struct moepage_expert_pool *pool, mp_client *client);
-
+/* Gives the client a copy of what is published, for as long as it stays. NO_MEMORY. */
+moepage_status mp_versions_join(mp_versions *versions, uint32_t reader);
+void mp_versions_leave(mp_versions *versions, uint32_t reader);
+/* Around a step. Neither waits for anything but the lock, and takes that only while something is on its
+ * way, or when a decision is due. */
+void mp_versions_enter_step(mp_versions *versions, uint32_t reader);
+void mp_versions_leave_step(mp_versions *versions, uint32_t reader);
 /* Holds all of `holds` in the versions that the step sees; all are ready. Lock-free. */
-void mp_versions_hold(struct moepage_expert_pool *pool, const mp_client *client, mp_hold *holds,
-                      uint32_t n);
-
+void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold *holds, uint32_t n);
 /* An expert was selected by so many tokens, or with so much weight. Lock-free. */
-static inline void mp_versions_count(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
-{
-    atomic_fetch_add_explicit(&pool->versions->counts[key], heat, memory_order_relaxed);
-}
+void mp_versions_heat(mp_versions *versions, uint32_t key, uint32_t heat);
 
-/* ---- low versions ---- */
+/* ---- SERVE_CACHE ---- */
 
-/* The hold gets the expert's low version; SERVE_CACHE. */
-void mp_versions_hold_low(const struct moepage_expert_pool *pool, mp_hold *hold);
-
-/* Submits the copy of an expert's low version to a place. The lock is held, and nothing is staged. */
-moepage_status mp_versions_copy_low(struct moepage_expert_pool *pool, uint32_t key, uint32_t place,
-                                    _Atomic int32_t *result, mp_tick *tick);
-
-/* Adds what it knows. The lock is held. */
-void mp_versions_get_info(const struct moepage_expert_pool *pool, moepage_expert_pool_info *info);
-
-/* ---- swaps (swaps.c); the lock is held ---- */
-
-/* Goes on with all swaps as far as they can now; `boundary`: a step is about to begin, and sees what
- * is published here. */
-void mp_swaps_advance(struct moepage_expert_pool *pool, bool boundary);
-
-/* An interval is over: what should be high? */
-void mp_swaps_decide(struct moepage_expert_pool *pool);
+/* Gives the hold the expert's low version. */
+void mp_versions_hold_low(const mp_versions *versions, mp_hold *hold);
 
 #endif

@@ -3,10 +3,10 @@
 
 #include "base/config.h"
 #include "base/handle.h"
+#include "base/session_stats.h"
 #include "base/status.h"
 #include "pool/pool.h"
 #include "pool/share.h"
-#include "pool/stats.h"
 
 /* The structs as they were first published end before these. */
 #define CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)

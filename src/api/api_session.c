@@ -1,6 +1,7 @@
 /* Entry points of sessions: handles and structs are checked here. */
 #include "base/config.h"
 #include "base/handle.h"
+#include "base/session_stats.h"
 #include "base/status.h"
 #include "features/precision.h"
 #include "features/predicting.h"
@@ -8,7 +9,6 @@
 #include "features/recording.h"
 #include "features/remapping.h"
 #include "features/streaming.h"
-#include "pool/stats.h"
 #include "session/session.h"
 
 /* The first published forms end before these. */

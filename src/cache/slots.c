@@ -1,69 +1,40 @@
-/* Slots: taking them, and who must go for it. The pool's lock is held throughout. */
-#include "pool/expert_pool.h"
+/* Slots: taking and giving them up, and what becomes of one when its load ends. The lock is held. */
+#include "cache/inside.h"
+#include "transfer/tiers.h"
 
-#include <assert.h>
+/* ---- looking ---- */
 
-#include "base/status.h"
-
-/* Among what the policy ranks: what streaming layers have beyond what they keep; that, and what
- * layers have that do not stream; or anything. */
-typedef enum mp_reach { MP_REACH_EXCESS, MP_REACH_LOOSE, MP_REACH_ANY } mp_reach;
-
-typedef struct mp_victim_filter {
-    const mp_shard *shard;
-    const mp_scope *scope;
-    mp_reach reach;
-    uint32_t keep; /* of a streaming layer */
-    bool streams;  /* any layer does */
-    bool scans_only;
-    bool prefetch;
-} mp_victim_filter;
-
-/* Prefetch may not evict what another prefetch brought and no one has used, nor what any session's
- * last pass over the layers used: the layers come round again, and a guess is not worth a hit. */
-static bool spared_from_prefetch(const struct moepage_expert_pool *pool, const mp_slot *slot)
+uint32_t mp_cache_find(const mp_cache *cache, uint32_t key)
 {
-    uint64_t clock = atomic_load_explicit(&pool->touch_clock, memory_order_relaxed);
-    uint64_t pass = (uint64_t)pool->layers * atomic_load(&pool->n_clients);
-    return (slot->prefetched && !slot->used) || clock - slot->touched <= pass;
+    return atomic_load_explicit(&cache->entry[key], memory_order_relaxed);
 }
 
-static bool is_in_reach(const mp_victim_filter *filter, uint32_t key)
+mp_slot_view mp_shard_view(const mp_shard *shard, uint32_t slot)
 {
-    if (!filter->streams)
-        return filter->reach != MP_REACH_EXCESS;
-    if (filter->reach == MP_REACH_ANY)
-        return true;
-    const struct moepage_expert_pool *pool = filter->shard->pool;
-    bool streams = mp_window_serves(pool, filter->scope, key);
-    bool excess = streams && filter->shard->kept[key / pool->experts] > filter->keep;
-    return filter->reach == MP_REACH_EXCESS ? excess : excess || !streams;
+    uint64_t word = atomic_load(&shard->words[slot]);
+    return (mp_slot_view){.key = MP_WORD_KEY(word),
+                          .state = MP_WORD_STATE(word),
+                          .users = MP_WORD_USERS(word),
+                          .pins = shard->slots[slot].pins,
+                          .attended = shard->slots[slot].attended};
 }
 
-static bool may_evict(void *ctx, uint32_t policy_key)
+unsigned char *mp_shard_address(const mp_shard *shard, uint32_t slot)
 {
-    const mp_victim_filter *filter = ctx;
-    const struct moepage_expert_pool *pool = filter->shard->pool;
-    uint32_t key = policy_key + filter->scope->first_key;
-    uint32_t index = atomic_load_explicit(&pool->entry[key], memory_order_relaxed);
-    uint64_t word = atomic_load_explicit(&filter->shard->words[index], memory_order_relaxed);
-    const mp_slot *slot = &filter->shard->slots[index];
-    if (word != MP_WORD(key, MP_SLOT_RESIDENT)) /* loading, or has users */
-        return false;
-    if (filter->scans_only ? !slot->scan : !is_in_reach(filter, key))
-        return false;
-    return !(filter->prefetch && spared_from_prefetch(pool, slot));
+    return mp_shard_slot_address(shard, slot);
 }
 
-/* The expert leaves the map, its scope and the policy. */
-void mp_pool_forget(mp_shard *shard, uint32_t index, uint32_t key)
+/* ---- giving up ---- */
+
+/* Takes the expert out of the map, its scope and the policy; the slot's word stays. */
+static void forget(mp_shard *shard, uint32_t index, uint32_t key)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    mp_scope *scope = mp_pool_scope_of(pool, shard, key);
+    mp_cache *cache = shard->cache;
+    mp_scope *scope = mp_shard_scope(shard, key);
     mp_slot *slot = &shard->slots[index];
-    atomic_store(&pool->entry[key], MP_NO_SLOT);
+    atomic_store(&cache->entry[key], MP_NO_SLOT);
     if (slot->ranked)
-        pool->policy->remove(scope->policy_state, key - scope->first_key);
+        cache->policy->remove(scope->policy_state, key - scope->first_key);
     slot->ranked = false;
     mp_window_leave(shard, scope, index, key);
     scope->used--;
@@ -71,43 +42,79 @@ void mp_pool_forget(mp_shard *shard, uint32_t index, uint32_t key)
     slot->scan = false;
 }
 
-bool mp_pool_drop(mp_shard *shard, uint32_t index, uint32_t key, uint32_t state)
+static void count_wasted(mp_cache *cache, const mp_slot *slot, uint32_t key)
 {
-    struct moepage_expert_pool *pool = shard->pool;
+    mp_prefetch_tally *tally = mp_cache_tally(cache, slot, key);
+    cache->counters.prefetch_wasted++;
+    cache->counters.wasted_bytes += slot->ahead_bytes;
+    if (tally)
+        tally->wasted++;
+}
+
+bool mp_shard_drop(mp_shard *shard, uint32_t index, uint32_t key, uint32_t state)
+{
+    mp_cache *cache = shard->cache;
+    const mp_slot *slot = &shard->slots[index];
     uint64_t expected = MP_WORD(key, state);
     if (!atomic_compare_exchange_strong(&shard->words[index], &expected, 0))
         return false;
     if (state == MP_SLOT_DRAINING) {
-        mp_pool_scope_of(pool, shard, key)->used--;
-        pool->n_draining--;
+        mp_shard_scope(shard, key)->used--;
+        cache->n_draining--;
+    } else if (state != MP_SLOT_FAILED) {
+        forget(shard, index, key);
+        if (slot->prefetched && !slot->used)
+            count_wasted(cache, slot, key);
     }
-    if (state != MP_SLOT_FAILED && state != MP_SLOT_DRAINING) {
-        mp_pool_forget(shard, index, key);
-        if (shard->slots[index].prefetched && !shard->slots[index].used) {
-            mp_prefetch_tally *tally = mp_prefetcher_tally(shard, &shard->slots[index], key);
-            pool->counters.prefetch_wasted++;
-            pool->counters.wasted_bytes += shard->slots[index].ahead_bytes;
-            if (tally)
-                tally->wasted++;
-        }
-    }
-    if (mp_pool_is_open(shard, index)) /* else the slot goes to the arena */
+    if (index >= shard->open.first && index < shard->open.end) /* else the slot leaves the cache */
         shard->free_slots[shard->n_free++] = index;
     return true;
 }
 
-void mp_pool_drain(mp_shard *shard, uint32_t index, uint32_t key)
+void mp_shard_set_state(mp_shard *shard, uint32_t index, uint32_t state)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    mp_pool_forget(shard, index, key);
-    mp_pool_scope_of(pool, shard, key)->used++; /* as long as it has the slot */
-    pool->counters.evictions++;
-    pool->n_draining++;
-    mp_pool_set_state(shard, index, MP_SLOT_DRAINING);
-    mp_pool_drop(shard, index, key, MP_SLOT_DRAINING); /* unless it has users */
+    uint64_t word = atomic_load(&shard->words[index]);
+    uint64_t next;
+    do
+        next = MP_WORD(MP_WORD_KEY(word), state) | MP_WORD_USERS(word);
+    while (!atomic_compare_exchange_weak(&shard->words[index], &word, next));
 }
 
-void mp_pool_restack(mp_shard *shard)
+void mp_shard_drain(mp_shard *shard, uint32_t index, uint32_t key)
+{
+    mp_cache *cache = shard->cache;
+    forget(shard, index, key);
+    mp_shard_scope(shard, key)->used++; /* as long as it has the slot */
+    cache->counters.evictions++;
+    cache->n_draining++;
+    mp_shard_set_state(shard, index, MP_SLOT_DRAINING);
+    mp_shard_drop(shard, index, key, MP_SLOT_DRAINING); /* unless it has users */
+}
+
+void mp_shard_vacate(mp_shard *shard, uint32_t index)
+{
+    uint64_t word = atomic_load(&shard->words[index]);
+    uint32_t key = MP_WORD_KEY(word);
+    if (MP_WORD_STATE(word) != MP_SLOT_RESIDENT)
+        return;
+    if (mp_shard_drop(shard, index, key, MP_SLOT_RESIDENT))
+        shard->cache->counters.evictions++;
+    else if (shard->slots[index].pins == 0)
+        mp_shard_drain(shard, index, key);
+}
+
+bool mp_shard_call_off(mp_shard *shard, uint32_t index)
+{
+    mp_slot *slot = &shard->slots[index];
+    bool guess = slot->prefetched;
+    slot->prefetched = false; /* so that it does not count as wasted */
+    if (mp_shard_drop(shard, index, mp_shard_key_in(shard, index), MP_SLOT_LOADING))
+        return true;
+    slot->prefetched = guess;
+    return false;
+}
+
+void mp_shard_restack(mp_shard *shard)
 {
     shard->n_free = 0;
     for (uint32_t s = shard->open.end; s-- > shard->open.first;)
@@ -115,84 +122,7 @@ void mp_pool_restack(mp_shard *shard)
             shard->free_slots[shard->n_free++] = s;
 }
 
-/* Evicts the policy's choice among what the filter lets go. */
-static bool evict_ranked(mp_shard *shard, mp_scope *scope, mp_victim_filter *filter)
-{
-    struct moepage_expert_pool *pool = shard->pool;
-    for (;;) {
-        uint32_t victim = pool->policy->victim(scope->policy_state, may_evict, filter);
-        if (victim == MP_NO_KEY)
-            return false;
-        uint32_t key = victim + scope->first_key;
-        /* A session may take hold of the victim between the filter and the exchange: ask again. */
-        if (mp_pool_drop(shard, atomic_load(&pool->entry[key]), key, MP_SLOT_RESIDENT)) {
-            pool->counters.evictions++;
-            return true;
-        }
-    }
-}
-
-static bool evict_from_window(mp_shard *shard, mp_scope *scope, bool to_come)
-{
-    for (;;) {
-        uint32_t slot = scope->transients ? mp_window_victim(shard, to_come) : MP_NO_SLOT;
-        if (slot == MP_NO_SLOT)
-            return false;
-        if (mp_pool_drop(shard, slot, mp_pool_key_in(shard, slot), MP_SLOT_RESIDENT)) {
-            shard->pool->counters.evictions++;
-            return true;
-        }
-    }
-}
-
-static bool scans_are_many(const mp_shard *shard, const mp_scope *scope)
-{
-    uint32_t percent = shard->pool->scan_percent;
-    return percent && scope->scans > 0 &&
-           scope->scans >= atomic_load(&scope->capacity) * percent / 100;
-}
-
-/* In this order: of scans alone, for a scan when there are many; what is past in the window, for it
- * or when it has more than its slots; what streaming layers have too much; what others have, but
- * for a window that has its slots. A prefetch ends here. Else, progress first: the rest of the
- * window; anything. */
-static bool evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
-{
-    bool streams = atomic_load(&shard->pool->n_streamers) > 0;
-    bool prefetch = purpose == MP_FOR_PREFETCH;
-    mp_window_plan plan = {0};
-    if (streams)
-        plan = mp_window_divide(shard, scope);
-    bool full = scope->transients >= plan.slots;
-    mp_victim_filter filter = {.shard = shard,
-                               .scope = scope,
-                               .keep = plan.keep,
-                               .streams = streams};
-    filter.scans_only = purpose == MP_FOR_SCAN && scans_are_many(shard, scope);
-    if (filter.scans_only && evict_ranked(shard, scope, &filter))
-        return true;
-    filter.scans_only = false; /* others hold them */
-    if ((transient || full) && evict_from_window(shard, scope, false))
-        return true;
-    filter.reach = MP_REACH_EXCESS;
-    if (transient && mp_window_has_excess(shard, plan.keep) && evict_ranked(shard, scope, &filter))
-        return true;
-    filter.reach = MP_REACH_LOOSE;
-    filter.prefetch = prefetch;
-    if (!(transient && full) && evict_ranked(shard, scope, &filter))
-        return true;
-    if (prefetch)
-        return false;
-    if (evict_from_window(shard, scope, false) || evict_from_window(shard, scope, true))
-        return true;
-    filter.reach = MP_REACH_ANY;
-    return streams && evict_ranked(shard, scope, &filter);
-}
-
-bool mp_pool_evict_one(mp_shard *shard, mp_scope *scope, mp_purpose purpose)
-{
-    return evict(shard, scope, purpose, false);
-}
+/* ---- taking ---- */
 
 static bool has_room(const mp_shard *shard, const mp_scope *scope)
 {
@@ -202,114 +132,176 @@ static bool has_room(const mp_shard *shard, const mp_scope *scope)
 /* A scope that has more than it may have by now gives one up for another that has less. */
 static bool evict_surplus(mp_shard *shard, const mp_scope *scope)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
     if (scope->used >= atomic_load(&scope->capacity))
         return false;
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
+    for (uint32_t i = 0; i < shard->cache->n_scopes; i++) {
         mp_scope *other = &shard->scopes[i];
         if (other->used > atomic_load(&other->capacity) &&
-            mp_pool_evict_one(shard, other, MP_FOR_DECODE))
+            mp_shard_evict(shard, other, MP_FOR_DECODE, false))
             return true;
     }
     return false;
 }
 
-uint32_t mp_pool_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users)
+static bool make_room(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    mp_scope *scope = mp_pool_scope_of(pool, shard, key);
-    bool transient = purpose != MP_FOR_SCAN && mp_window_serves(pool, scope, key);
     if (!has_room(shard, scope) && atomic_load(&shard->orphans))
-        mp_pool_settle_landed(shard); /* the policy may want to evict them */
-    while (!has_room(shard, scope))   /* an evicted one's slot may be on its way to the arena */
-        if (!evict_surplus(shard, scope) && !evict(shard, scope, purpose, transient))
-            return MP_NO_SLOT;
+        mp_shard_settle_all(shard); /* the policy may want to evict them */
+    while (!has_room(shard, scope)) /* an evicted expert's slot may be outside of the fence */
+        if (!evict_surplus(shard, scope) && !mp_shard_evict(shard, scope, purpose, transient))
+            return false;
+    return true;
+}
 
+uint32_t mp_shard_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users)
+{
+    mp_cache *cache = shard->cache;
+    mp_scope *scope = mp_shard_scope(shard, key);
+    bool transient = purpose != MP_FOR_SCAN && mp_window_serves(cache, scope, key);
+    if (!make_room(shard, scope, purpose, transient))
+        return MP_NO_SLOT;
     uint32_t index = shard->free_slots[--shard->n_free];
     mp_slot *slot = &shard->slots[index];
     *slot = (mp_slot){.prefetched = purpose == MP_FOR_PREFETCH,
                       .used = purpose != MP_FOR_PREFETCH,
                       .scan = purpose == MP_FOR_SCAN,
-                      .came = atomic_load(&pool->touch_clock),
-                      .begun = ++shard->n_loads};
+                      .client = MP_SHARED_WANT,
+                      .taken = atomic_load(&cache->clock),
+                      .load = ++shard->n_loads};
     scope->used++;
     scope->scans += slot->scan;
     mp_window_enter(shard, scope, index, key, transient);
-    /* Add, not store: a session that read a stale entry may be backing out of this word. */
-    atomic_fetch_add(&shard->words[index], MP_WORD(key, MP_SLOT_LOADING) + users);
-    atomic_store(&pool->entry[key], index);
+    atomic_store(&shard->words[index], MP_WORD(key, MP_SLOT_LOADING) + users);
+    atomic_store(&cache->entry[key], index);
     return index;
 }
 
-void mp_pool_rank(mp_shard *shard, uint32_t index, uint32_t key)
+void mp_shard_rank(mp_shard *shard, uint32_t index, uint32_t key)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    mp_scope *scope = mp_pool_scope_of(pool, shard, key);
-    if (atomic_load(&pool->entry[key]) != index)
+    mp_cache *cache = shard->cache;
+    mp_scope *scope = mp_shard_scope(shard, key);
+    if (atomic_load(&cache->entry[key]) != index)
         return; /* its load has failed already */
     mp_slot *slot = &shard->slots[index];
-    slot->touched = atomic_load(&pool->touch_clock);
+    slot->touched = atomic_load(&cache->clock);
     bool transient = slot->place != MP_PLACE_KEPT;
     if (transient && (!slot->used || !mp_window_use(shard, scope, index, key)))
         return;
     if (slot->ranked) { /* another session has used it meanwhile */
-        pool->policy->touch(scope->policy_state, key - scope->first_key);
+        cache->policy->touch(scope->policy_state, key - scope->first_key);
         return;
     }
-    pool->policy->insert(scope->policy_state, key - scope->first_key);
+    cache->policy->insert(scope->policy_state, key - scope->first_key);
     slot->ranked = true;
 }
 
-/* ---- loads that stand in the way ---- */
+/* ---- landing ---- */
 
-/* Would the end of the slot's load help an expert of `scope`: to a slot, or to an entry of the host
- * tier? */
-static bool is_in_the_way(mp_shard *shard, uint32_t index, const mp_scope *scope, bool lacks_entry)
+void mp_shard_settle(mp_shard *shard, uint32_t index)
+{
+    mp_cache *cache = shard->cache;
+    uint64_t word = atomic_load(&shard->words[index]);
+    if (MP_WORD_STATE(word) != MP_SLOT_LOADING ||
+        !mp_passage_is_submitted(shard->transfer, index) ||
+        !mp_passage_has_landed(shard->transfer, index))
+        return; /* what is published must be whole */
+    if (shard->slots[index].attended)
+        cache->setup.load_ended(cache->owner, shard->device, index);
+    moepage_status result = mp_passage_result(shard->transfer, index);
+    mp_passage_end(shard->transfer, index);
+    if (result == MOEPAGE_OK) {
+        mp_shard_set_state(shard, index, MP_SLOT_RESIDENT);
+        return;
+    }
+    uint32_t key = MP_WORD_KEY(word);
+    forget(shard, index, key);
+    cache->counters.failed_loads++;
+    mp_shard_set_state(shard, index, MP_SLOT_FAILED);
+    mp_shard_drop(shard, index, key, MP_SLOT_FAILED); /* stays FAILED while it has users */
+}
+
+void mp_shard_settle_all(mp_shard *shard)
+{
+    atomic_store(&shard->orphans, false); /* before looking: one that comes meanwhile sets it */
+    for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
+        uint64_t word = atomic_load(&shard->words[s]);
+        if (MP_WORD_STATE(word) == MP_SLOT_FAILED) /* its last user is about to take the lock */
+            mp_shard_drop(shard, s, MP_WORD_KEY(word), MP_SLOT_FAILED);
+        if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
+            continue;
+        mp_shard_settle(shard, s);
+        word = atomic_load(&shard->words[s]);
+        if (MP_WORD_STATE(word) == MP_SLOT_LOADING && MP_WORD_USERS(word) == 0 &&
+            !shard->slots[s].attended)
+            atomic_store(&shard->orphans, true);
+    }
+}
+
+/* Returns true if the end of the slot's load would help an expert of `scope`: to a slot, or, for want of
+ * a source, to an entry of the host tier. */
+static bool is_in_the_way(const mp_shard *shard, uint32_t index, const mp_scope *scope,
+                          bool lacks_source)
 {
     uint64_t word = atomic_load(&shard->words[index]);
     if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
         return false;
-    if (lacks_entry)
-        return shard->slots[index].passage.source == MP_FROM_HOST_TIER;
-    const mp_scope *its = mp_pool_scope_of(shard->pool, shard, MP_WORD_KEY(word));
+    if (lacks_source)
+        return mp_passage_uses_host_tier(shard->transfer, index);
+    const mp_scope *its = mp_shard_scope(shard, MP_WORD_KEY(word));
     return MP_WORD_USERS(word) == 0 && (its == scope || its->used > atomic_load(&its->capacity));
 }
 
-/* What a load waits for: nothing, if what was submitted has landed; the bus; or those who still read
- * the slot, which may be the caller's to end. */
+/* What a load waits for: nothing; the bus; or the slot's readers, which may be the caller's to end. */
 static int delay_of(const mp_shard *shard, uint32_t index)
 {
-    if (mp_pool_transfers_done(shard, index))
+    if (mp_passage_has_landed(shard->transfer, index))
         return 0;
-    return mp_readers_done(shard, index) ? 1 : 2;
+    return mp_readers_done(shard->transfer, index) ? 1 : 2;
 }
 
 static bool ends_sooner(const mp_shard *shard, uint32_t a, uint32_t b)
 {
     int first = delay_of(shard, a), second = delay_of(shard, b);
-    return first != second ? first < second : shard->slots[a].begun < shard->slots[b].begun;
+    return first != second ? first < second : shard->slots[a].load < shard->slots[b].load;
 }
 
-moepage_status mp_pool_end_load(mp_shard *shard, uint32_t key, bool *ended)
+uint32_t mp_shard_load_in_the_way(mp_shard *shard, uint32_t key, bool lacks_source)
 {
-    const mp_scope *scope = mp_pool_scope_of(shard->pool, shard, key);
-    bool lacks_entry = mp_pool_may_start(shard, key, MP_PIPE_DEMAND) != MP_START_NOW;
+    const mp_scope *scope = mp_shard_scope(shard, key);
     uint32_t best = MP_NO_SLOT;
-    *ended = false;
-    mp_pipes_flush(shard);
-    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++)
-        if (is_in_the_way(shard, s, scope, lacks_entry) &&
+    for (uint32_t s = shard->all.first; s < shard->all.end; s++)
+        if (is_in_the_way(shard, s, scope, lacks_source) &&
             (best == MP_NO_SLOT || ends_sooner(shard, s, best)))
             best = s;
-    if (best == MP_NO_SLOT)
-        return MOEPAGE_OK;
-    moepage_status status = mp_pipe_sync(shard, &shard->slots[best].passage);
-    if (status)
-        return status;
-    if (mp_pool_fully_staged(shard, best))
-        mp_pool_settle(shard, best);
-    else /* a prefetch, which is not waited for any longer than that */
-        mp_prefetcher_give_up(shard, best);
-    *ended = MP_WORD_STATE(atomic_load(&shard->words[best])) != MP_SLOT_LOADING;
-    return MOEPAGE_OK;
+    return best;
+}
+
+/* ---- what came ahead of need ---- */
+
+void mp_shard_attend(mp_shard *shard, uint32_t slot, uint32_t client)
+{
+    shard->slots[slot].client = client;
+    shard->slots[slot].attended = true;
+}
+
+void mp_shard_stop_attending(mp_shard *shard, uint32_t slot)
+{
+    shard->slots[slot].attended = false;
+}
+
+uint32_t mp_shard_client(const mp_shard *shard, uint32_t slot)
+{
+    return shard->slots[slot].client;
+}
+
+void mp_shard_want_again(mp_shard *shard, uint32_t slot, uint32_t client)
+{
+    if (shard->slots[slot].client != client)
+        shard->slots[slot].client = MP_SHARED_WANT;
+    mp_window_promise(shard, slot);
+}
+
+void mp_shard_add_ahead(mp_shard *shard, uint32_t slot, uint64_t bytes)
+{
+    shard->slots[slot].ahead_bytes += bytes;
 }

@@ -1,15 +1,9 @@
-/* slots.h — slots: the words that say who is in them, what else is known about one, and taking
- * and giving them up. */
+/* slots.h — the cache room's second door: single slots, for rooms that fill and empty them. The lock is
+ * held in every call, unless a comment says otherwise. */
 #ifndef MP_CACHE_SLOTS_H
 #define MP_CACHE_SLOTS_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-
-#include "transfer/pipe.h"
-
-struct moepage_expert_pool;
-struct mp_scope;
+#include "cache/cache.h"
 
 enum {
     MP_SLOT_FREE = 0,
@@ -19,70 +13,96 @@ enum {
     MP_SLOT_DRAINING = 4
 };
 
-/* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
-#define MP_WORD(key, state) (((uint64_t)(key) << 32) | ((uint64_t)(state) << 24))
-#define MP_WORD_USERS(word) ((uint32_t)((word)&0xffffffu))
-#define MP_WORD_STATE(word) ((uint32_t)((word) >> 24) & 0xffu)
-#define MP_WORD_KEY(word) ((uint32_t)((word) >> 32))
-#define MP_WORD_IDENTITY(word) ((word) & ~(uint64_t)0xffffffu)
+#define MP_SHARED_WANT (UINT32_MAX - 1) /* as a slot's client: that of no one client */
 
-/* What the lock protects about a slot; `result` alone is written by the device too. */
-typedef struct mp_slot {
-    mp_passage passage;     /* its load, on the pipes */
-    uint64_t came;          /* the pool's clock when the expert got the slot */
-    uint64_t begun;         /* which of the shard's loads brings it */
-    uint64_t touched;       /* and when it was last routed */
-    uint64_t ahead_bytes;   /* of it that crossed the bus ahead of need */
-    uint32_t pins;          /* moepage_expert_pool_pin */
-    uint32_t client;        /* whose want brought it, if prefetched */
-    _Atomic int32_t result; /* a moepage_status once its load has failed */
-    bool prefetched;        /* came ahead of need */
-    bool used;              /* routed since it came */
-    bool scan;              /* came with prefill, decode has not used it */
-    bool stale;             /* prefetch no longer wanted */
-    bool ranked;            /* the policy knows it */
-    bool prefetching;       /* in its prefetcher's active list */
-    uint8_t place;          /* MP_PLACE_* */
-    uint64_t promised;      /* in the window: when it was last wanted for a layer to come */
-} mp_slot;
+/* What a slot is wanted for: decides which victims may go, and what is counted. */
+typedef enum mp_purpose {
+    MP_FOR_DECODE,
+    MP_FOR_SCAN,     /* prefill alone, in a pool that protects itself against scans */
+    MP_FOR_PREFETCH, /* a guess: evicts little */
+    MP_FOR_VERSION   /* decided elsewhere: evicts as little, and is no guess */
+} mp_purpose;
 
-/* Where a slot's expert stands: among those that its layer keeps, which the policy ranks; or in the
- * window (window.c), waiting for its layer's turn or past it. */
-enum { MP_PLACE_KEPT = 0, MP_PLACE_AHEAD = 1, MP_PLACE_PAST = 2 };
+typedef struct mp_slot_view {
+    uint32_t key, state, users, pins;
+    bool attended;
+} mp_slot_view;
 
-/* ---- taking and giving up (slots.c); the lock is held ---- */
+/* ---- looking; no lock, but the answer stays true only under it ---- */
 
-/* What a slot is wanted for: decides which victims may go. */
-typedef enum mp_purpose { MP_FOR_DECODE, MP_FOR_SCAN, MP_FOR_PREFETCH } mp_purpose;
+/* The slot that the map names for a key, or MP_NO_SLOT. */
+uint32_t mp_cache_find(const mp_cache *cache, uint32_t key);
+mp_slot_view mp_shard_view(const mp_shard *shard, uint32_t slot);
+unsigned char *mp_shard_address(const mp_shard *shard, uint32_t slot);
 
-/* A slot for an absent `key`, LOADING, with `users` users; evicts if it must. MP_NO_SLOT if
- * nothing may go. The policy does not know it before the caller ranks it. */
-uint32_t mp_pool_take_slot(struct mp_shard *shard, uint32_t key, mp_purpose purpose,
-                           uint32_t users);
+/* ---- taking and filling ---- */
 
-/* Tells the policy of a new key, or that a key which another session has ranked was used. */
-void mp_pool_rank(struct mp_shard *shard, uint32_t slot, uint32_t key);
+/* Takes a slot for an absent key, LOADING, with `users` users; evicts if it must. MP_NO_SLOT if nothing
+ * may go. The policy does not know the key before it is ranked. */
+uint32_t mp_shard_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users);
+/* Tells the policy of a new key, or that a key ranked by another session was used. */
+void mp_shard_rank(mp_shard *shard, uint32_t slot, uint32_t key);
+/* Settles a LOADING slot if its bytes have all landed: RESIDENT, or FAILED and out of the map. */
+void mp_shard_settle(mp_shard *shard, uint32_t slot);
+/* Settles every slot, and frees those of failed loads without users. */
+void mp_shard_settle_all(mp_shard *shard);
+void mp_shard_add_user(mp_shard *shard, uint32_t slot);
+/* Tells a hold, whose user has been added, where its expert is. */
+void mp_shard_hold(mp_shard *shard, uint32_t slot, mp_hold *hold, uint8_t kind);
+/* Settles the expert's load; returns true if the expert is resident. */
+bool mp_cache_is_resident(mp_cache *cache, uint32_t key);
 
-/* Stacks the free ones of the open slots so that the lowest come off first. */
-void mp_pool_restack(struct mp_shard *shard);
+/* ---- emptying ---- */
 
 /* Takes a slot's expert away: the word {key, state, no users} becomes FREE. False if the word is
- * another by now. */
-bool mp_pool_drop(struct mp_shard *shard, uint32_t slot, uint32_t key, uint32_t state);
+ * another. */
+bool mp_shard_drop(mp_shard *shard, uint32_t slot, uint32_t key, uint32_t state);
+/* Drops a RESIDENT expert, or, if it is in use but not pinned, takes it out of the map for good. */
+void mp_shard_vacate(mp_shard *shard, uint32_t slot);
+/* Drops a LOADING slot that is neither held nor finished; its load was not wasted but called off. False
+ * if it is held. */
+bool mp_shard_call_off(mp_shard *shard, uint32_t slot);
+/* Finds the load that ends soonest among those in the way of an expert that lacks a source, or a slot;
+ * MP_NO_SLOT if none is. */
+uint32_t mp_shard_load_in_the_way(mp_shard *shard, uint32_t key, bool lacks_source);
 
-/* Nobody finds a RESIDENT slot's expert any more; those who hold it keep it until they let go. */
-void mp_pool_drain(struct mp_shard *shard, uint32_t slot, uint32_t key);
+/* ---- what came ahead of need ---- */
 
-/* The slot's expert leaves the map, its scope and the policy; the slot's word stays. */
-void mp_pool_forget(struct mp_shard *shard, uint32_t slot, uint32_t key);
+/* The load of a slot just taken is a client's fetch ahead of need, whose end is attended to: load_ended
+ * is called for it. */
+void mp_shard_attend(mp_shard *shard, uint32_t slot, uint32_t client);
+void mp_shard_stop_attending(mp_shard *shard, uint32_t slot);
+uint32_t mp_shard_client(const mp_shard *shard, uint32_t slot);
+/* Another client wants the expert, too. */
+void mp_shard_want_again(mp_shard *shard, uint32_t slot, uint32_t client);
+/* So many of its bytes crossed the bus ahead of need. */
+void mp_shard_add_ahead(mp_shard *shard, uint32_t slot, uint64_t bytes);
+/* Tells the policy, if it asks, how likely each expert of a layer to come is: p[experts] > 0. Takes the
+ * lock. */
+void mp_cache_expect(mp_cache *cache, uint32_t layer, const float *p);
 
-/* Evicts the policy's choice; false if nothing may go. */
-bool mp_pool_evict_one(struct mp_shard *shard, struct mp_scope *scope, mp_purpose purpose);
+/* Layers that a client, or the nearest one, has to go until it comes to `layer`: all of them if it is
+ * there. */
+uint32_t mp_cache_layers_to(const mp_cache *cache, uint32_t client, uint32_t layer);
+uint32_t mp_cache_nearest(const mp_cache *cache, uint32_t layer);
+/* The layer that the client routed last. No lock. */
+void mp_client_reach_layer(mp_client *client, uint32_t layer);
 
-/* For an absent expert that finds no slot, or no entry of the host tier: ends one load that stands in
- * its way, waiting for it if it must. *ended: there was one, and the expert may try again. Waits for
- * no load but that: others may be lined up behind work of the caller's that is far from done. DEVICE
- * if there is nothing to wait for any more. */
-moepage_status mp_pool_end_load(struct mp_shard *shard, uint32_t key, bool *ended);
+/* What has become of the experts of one layer that a session had fetched ahead. */
+typedef struct mp_prefetch_tally {
+    uint64_t useful; /* routed, those that were late among them */
+    uint64_t late;   /* routed while still loading */
+    uint64_t wasted; /* left unused */
+} mp_prefetch_tally;
+
+/* Begins to count for a client: NO_MEMORY without a sentence. They take the lock. */
+moepage_status mp_client_open_tally(mp_cache *cache, mp_client *client);
+void mp_client_close_tally(mp_cache *cache, mp_client *client);
+mp_prefetch_tally mp_client_get_tally(mp_cache *cache, const mp_client *client, uint32_t layer);
+
+/* ---- the streaming window (window.c) ---- */
+
+/* Experts of `key`'s layer, a streaming one, that could be brought now, up to `most`. */
+uint32_t mp_shard_window_room(const mp_shard *shard, uint32_t key, uint32_t most);
 
 #endif

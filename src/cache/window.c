@@ -1,6 +1,6 @@
-/* The window: how a pool serves layers that stream (FluxMoE 3.1).
+/* The window: how a cache serves layers that stream (FluxMoE 3.1).
  *
- * A layer that is used nearly whole, in turn with others, gains nothing from recency: a pool smaller
+ * A layer that is used nearly whole, in turn with others, gains nothing from recency: a cache smaller
  * than all of them has always just given away what comes next. So a streaming layer keeps a fixed
  * number of its experts, the same for every layer, so that each leaves as much to be loaded behind
  * the computing of the one before; and its other experts pass through the slots that are left:
@@ -11,10 +11,9 @@
  *                                                  +-> kept, while its layer keeps too few
  *
  * What is kept is the policy's, as in layers that do not stream. What is in the window is not: the
- * slots that are ahead, and those that are past, are two rings, oldest first. Who needs a slot for a
- * streaming layer takes the oldest past one: that of the layer routed longest ago, which comes again
- * last. Nobody takes what a layer keeps within its number but a demand that would otherwise find
- * nothing. Whatever the number of sessions, what a layer does not keep fits a session's part of the
+ * slots that are ahead, and those that are past, are two rings, oldest first. A load for a streaming
+ * layer reuses the oldest past slot: that of the layer routed longest ago, which comes again last. What
+ * a layer keeps within its number goes only to a demand that would otherwise find nothing. Whatever the number of sessions, what a layer does not keep fits a session's part of the
  * window, so that waves need not think of it.
  *
  * Whether a layer streams is a question of the moment: when its last streaming session stops, what
@@ -27,8 +26,8 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "cache/inside.h"
 #include "policy/ring.h"
-#include "pool/expert_pool.h"
 
 /* ---- life ---- */
 
@@ -45,8 +44,8 @@ static uint32_t past_of(const mp_shard *shard)
 
 moepage_status mp_window_open(mp_shard *shard)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    shard->kept = mp_alloc_array(pool->layers, sizeof *shard->kept);
+    const mp_cache *cache = shard->cache;
+    shard->kept = mp_alloc_array(cache->layers, sizeof *shard->kept);
     shard->window = mp_alloc_array((uint64_t)shard->max_slots + 2, sizeof *shard->window);
     if (!shard->kept || !shard->window)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a window of %u slots", shard->max_slots);
@@ -61,20 +60,36 @@ void mp_window_close(mp_shard *shard)
     mp_free(shard->window);
 }
 
-/* ---- who streams ---- */
+/* ---- layers that stream ---- */
 
-void mp_pool_stream(struct moepage_expert_pool *pool, mp_client *client, uint32_t layer, bool on)
+void mp_cache_stream(mp_cache *cache, mp_client *client, uint32_t layer, bool on)
 {
     if (client->streams[layer] == on)
         return;
-    pthread_mutex_lock(&pool->lock);
+    pthread_mutex_lock(cache->lock);
     client->streams[layer] = on;
-    pool->streams[layer] += on ? 1 : -1u;
+    cache->streams[layer] += on ? 1 : -1u;
     if (on && client->n_streams++ == 0)
-        atomic_fetch_add(&pool->n_streamers, 1);
+        atomic_fetch_add(&cache->n_streamers, 1);
     if (!on && --client->n_streams == 0)
-        atomic_fetch_sub(&pool->n_streamers, 1);
-    pthread_mutex_unlock(&pool->lock);
+        atomic_fetch_sub(&cache->n_streamers, 1);
+    pthread_mutex_unlock(cache->lock);
+}
+
+bool mp_client_streams(const mp_client *client, uint32_t layer)
+{
+    return client->streams[layer];
+}
+
+bool mp_client_streams_any(const mp_client *client)
+{
+    return client->n_streams > 0;
+}
+
+void mp_cache_begin_turn(mp_cache *cache, uint32_t layer)
+{
+    uint64_t clock = atomic_load_explicit(&cache->clock, memory_order_relaxed);
+    atomic_store_explicit(&cache->turns[layer], clock, memory_order_relaxed);
 }
 
 /* What the scope has, or is about to have less. */
@@ -85,23 +100,23 @@ static uint32_t slots_of(const mp_scope *scope)
     return aim < capacity ? aim : capacity;
 }
 
-/* Do layers share the scope, and too few slots? */
-static bool may_stream(const struct moepage_expert_pool *pool, const mp_scope *scope)
+/* Returns true if layers share the scope, and too few slots. */
+static bool may_stream(const mp_cache *cache, const mp_scope *scope)
 {
-    return pool->n_scopes == 1 && pool->layers > 1 && slots_of(scope) < scope->members;
+    return cache->n_scopes == 1 && cache->layers > 1 && slots_of(scope) < scope->members;
 }
 
-bool mp_pool_may_stream(const struct moepage_expert_pool *pool)
+bool mp_cache_may_stream(const mp_cache *cache)
 {
-    for (uint32_t d = 0; d < pool->n_shards; d++)
-        if (may_stream(pool, &pool->shards[d].scopes[0]))
+    for (uint32_t d = 0; d < cache->n_shards; d++)
+        if (may_stream(cache, &cache->shards[d].scopes[0]))
             return true;
     return false;
 }
 
-bool mp_window_serves(const struct moepage_expert_pool *pool, const mp_scope *scope, uint32_t key)
+bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key)
 {
-    return pool->streams[key / pool->experts] > 0 && may_stream(pool, scope);
+    return cache->streams[key / cache->experts] > 0 && may_stream(cache, scope);
 }
 
 /* ---- the division ---- */
@@ -112,12 +127,12 @@ bool mp_window_serves(const struct moepage_expert_pool *pool, const mp_scope *sc
  * what there is, or nothing is kept. */
 mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    uint64_t sessions = atomic_load_explicit(&pool->n_streamers, memory_order_relaxed);
+    const mp_cache *cache = shard->cache;
+    uint64_t sessions = atomic_load_explicit(&cache->n_streamers, memory_order_relaxed);
     uint32_t capacity = slots_of(scope);
     uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
-    uint64_t experts = mp_pool_members(pool, (uint32_t)(shard - pool->shards));
-    uint64_t layers = pool->layers, keep = 0;
+    uint64_t experts = mp_cache_members(cache, shard->device);
+    uint64_t layers = cache->layers, keep = 0;
     uint64_t slots = capacity > pinned ? capacity - pinned : 0;
     sessions = sessions ? sessions : 1;
     uint64_t at_once = layers > 3 * sessions ? 2 * sessions : sessions;
@@ -127,34 +142,27 @@ mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
     return (mp_window_plan){.keep = (uint32_t)keep, .slots = (uint32_t)(slots - keep * layers)};
 }
 
-uint32_t mp_pool_keeps(const struct moepage_expert_pool *pool)
+uint32_t mp_cache_keeps(const mp_cache *cache)
 {
     uint32_t sum = 0;
-    for (uint32_t d = 0; d < pool->n_shards; d++)
-        sum += mp_window_divide(&pool->shards[d], &pool->shards[d].scopes[0]).keep;
+    for (uint32_t d = 0; d < cache->n_shards; d++)
+        sum += mp_window_divide(&cache->shards[d], &cache->shards[d].scopes[0]).keep;
     return sum;
 }
 
-bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns)
+bool mp_cache_is_full(const mp_cache *cache)
 {
-    bool is_full = true;
-    *load_ns = 0;
-    pthread_mutex_lock(&pool->lock);
-    for (uint32_t d = 0; d < pool->n_shards; d++) {
-        const mp_scope *scope = &pool->shards[d].scopes[0];
-        double one = mp_shard_load_ns(&pool->shards[d]);
-        *load_ns = one > *load_ns ? one : *load_ns;
-        is_full = is_full && scope->used >= slots_of(scope);
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return is_full;
+    for (uint32_t d = 0; d < cache->n_shards; d++)
+        if (cache->shards[d].scopes[0].used < slots_of(&cache->shards[d].scopes[0]))
+            return false;
+    return true;
 }
 
 /* ---- in and out ---- */
 
 static void promise(mp_shard *shard, uint32_t slot)
 {
-    shard->slots[slot].promised = atomic_load(&shard->pool->touch_clock);
+    shard->slots[slot].promised = atomic_load(&shard->cache->clock);
     shard->slots[slot].place = MP_PLACE_AHEAD;
     mp_ring_append(shard->window, ahead_of(shard), slot);
 }
@@ -167,13 +175,13 @@ void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t k
         return;
     }
     shard->slots[slot].place = MP_PLACE_KEPT;
-    shard->kept[key / shard->pool->experts]++;
+    shard->kept[key / shard->cache->experts]++;
 }
 
 void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
 {
     if (shard->slots[slot].place == MP_PLACE_KEPT) {
-        shard->kept[key / shard->pool->experts]--;
+        shard->kept[key / shard->cache->experts]--;
         return;
     }
     mp_ring_unlink(shard->window, slot);
@@ -184,15 +192,15 @@ void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t k
 void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
 {
     mp_window_leave(shard, scope, slot, key);
-    shard->kept[key / shard->pool->experts]++;
+    shard->kept[key / shard->cache->experts]++;
 }
 
 bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
+    const mp_cache *cache = shard->cache;
     assert(shard->slots[slot].place != MP_PLACE_KEPT);
-    bool serves = mp_window_serves(pool, scope, key);
-    if (!serves || shard->kept[key / pool->experts] < mp_window_divide(shard, scope).keep) {
+    bool serves = mp_window_serves(cache, scope, key);
+    if (!serves || shard->kept[key / cache->experts] < mp_window_divide(shard, scope).keep) {
         mp_window_keep(shard, scope, slot, key);
         return true;
     }
@@ -210,30 +218,31 @@ void mp_window_promise(mp_shard *shard, uint32_t slot)
     promise(shard, slot);
 }
 
-/* ---- who goes ---- */
+/* ---- victims ---- */
 
-/* Resident, and nobody uses it. */
+/* Returns true if the slot's expert is resident and has no users. */
 static bool may_go(const mp_shard *shard, uint32_t slot)
 {
     uint64_t word = atomic_load_explicit(&shard->words[slot], memory_order_relaxed);
     return MP_WORD_STATE(word) == MP_SLOT_RESIDENT && MP_WORD_USERS(word) == 0;
 }
 
-/* Its turn has come since it was promised, and it was not used; or no turn is to come. */
+/* Returns true if the expert's turn has come since it was promised, and passed without it; or if no turn
+ * is to come. */
 static bool was_wrong(const mp_shard *shard, uint32_t slot)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    uint32_t layer = mp_pool_key_in(shard, slot) / pool->experts;
-    return pool->streams[layer] == 0 ||
+    const mp_cache *cache = shard->cache;
+    uint32_t layer = mp_shard_key_in(shard, slot) / cache->experts;
+    return cache->streams[layer] == 0 ||
            shard->slots[slot].promised <
-               atomic_load_explicit(&pool->turns[layer], memory_order_relaxed);
+               atomic_load_explicit(&cache->turns[layer], memory_order_relaxed);
 }
 
 bool mp_window_has_excess(const mp_shard *shard, uint32_t keep)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    for (uint32_t l = 0; l < pool->layers; l++)
-        if (pool->streams[l] > 0 && shard->kept[l] > keep)
+    const mp_cache *cache = shard->cache;
+    for (uint32_t l = 0; l < cache->layers; l++)
+        if (cache->streams[l] > 0 && shard->kept[l] > keep)
             return true;
     return false;
 }
@@ -258,8 +267,9 @@ uint32_t mp_window_victim(const mp_shard *shard, bool to_come)
     return MP_NO_SLOT;
 }
 
-uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t most)
+uint32_t mp_shard_window_room(const mp_shard *shard, uint32_t key, uint32_t most)
 {
+    const mp_scope *scope = mp_shard_scope(shard, key);
     const mp_link *links = shard->window;
     uint32_t capacity = slots_of(scope), past = past_of(shard);
     uint32_t window = mp_window_divide(shard, scope).slots;

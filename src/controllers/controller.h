@@ -17,9 +17,9 @@
 #include "control/rate.h"
 #include "control/residency.h"
 #include "control/sampled.h"
+#include "control/watch.h"
 #include "kv/kv.h"
 #include "pool/share.h"
-#include "pool/watch.h"
 
 /* Reuse of one kind of things, and its miss curve. */
 typedef struct mp_reuse_watch {

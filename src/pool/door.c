@@ -1,74 +1,73 @@
-/* What rooms above the pool may see of it, read and written where the structs are known. */
-#include "ahead/versions.h"
-#include "base/alloc.h"
+/* What rooms above the pool ask of the rooms beneath it. */
 #include "base/status.h"
-#include "pool/expert_pool.h"
-#include "pool/hints.h"
-#include "pool/in_place.h"
-#include "pool/share.h"
-#include "pool/watch.h"
+#include "cache/published_stats.h"
+#include "control/watch.h"
+#include "pool/inside.h"
 
 /* ---- the pool ---- */
 
 mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
 {
-    const mp_shard *first = &pool->shards[0];
     return (mp_pool_shape){
         .model = pool->model,
         .layers = pool->layers,
         .experts = pool->experts,
         .keys = pool->keys,
-        .n_devices = pool->n_shards,
+        .n_devices = pool->n_devices,
         .n_scopes = pool->n_scopes,
         .scan_percent = pool->scan_percent,
         .bus_form = pool->bus_form,
         .slot_form = pool->slot_form,
         .slot_bytes = pool->slot_bytes,
-        .slots = pool->n_shards == 1 ? first->base : NULL,
-        .image_bytes = first->compressed.unit,
-        .decodes = first->staging.n > 0,
-        .precision = pool->versions ? &pool->versions->config : NULL,
+        .slots = pool->n_devices == 1 ? pool->slots[0] : NULL,
+        .image_bytes = mp_images_bytes(pool->transfers[0]),
+        .decodes = mp_transfer_decodes(pool->transfers[0]),
+        .precision = pool->versions ? mp_versions_config(pool->versions) : NULL,
     };
 }
 
 struct moepage_device *mp_pool_home(const struct moepage_expert_pool *pool, uint32_t device)
 {
-    return pool->shards[device].home;
+    return pool->homes[device];
 }
 
 uint32_t mp_pool_sessions(const struct moepage_expert_pool *pool)
 {
-    return atomic_load(&pool->n_clients);
+    return mp_cache_clients(pool->cache);
+}
+
+void mp_pool_get_stats(struct moepage_expert_pool *pool, moepage_session_stats *out)
+{
+    mp_cache_get_stats(pool->cache, out);
 }
 
 bool mp_pool_has(const struct moepage_expert_pool *pool, uint32_t key)
 {
-    return atomic_load_explicit(&pool->entry[key], memory_order_relaxed) != MP_NO_SLOT;
+    return mp_cache_find(pool->cache, key) != MP_NO_SLOT;
 }
 
 bool mp_pool_any_draining(const struct moepage_expert_pool *pool)
 {
-    return atomic_load(&pool->n_draining) > 0;
+    return mp_cache_any_draining(pool->cache);
 }
 
 bool mp_pool_is_draining(const struct moepage_expert_pool *pool, const mp_hold *hold)
 {
-    uint64_t word = atomic_load(&pool->shards[hold->shard].words[hold->slot]);
-    return MP_WORD_STATE(word) == MP_SLOT_DRAINING;
+    return mp_cache_is_draining(pool->cache, hold);
 }
 
 /* ---- clients ---- */
 
 moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out)
 {
-    /* Room for two whole steps of hits before they must be replayed. */
-    uint64_t two_steps = 2ull * pool->layers * (MP_TOUCH_HEADER + pool->experts);
-    mp_client *client = mp_alloc(sizeof *client);
-    if (!client)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a client of the expert pool");
-    moepage_status status = mp_pool_join(pool, client, two_steps);
+    mp_client *client;
+    moepage_status status = mp_client_join(pool->cache, &client);
+    if (!status && pool->serves_versions)
+        status = mp_versions_join(pool->versions, mp_client_index(client));
+    else if (status)
+        return status;
     if (status)
-        mp_free(client);
+        mp_client_leave(pool->cache, client);
     else
         *out = client;
     return status;
@@ -76,71 +75,115 @@ moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out)
 
 void mp_client_close(struct moepage_expert_pool *pool, mp_client *client)
 {
-    if (client)
-        mp_pool_leave(pool, client);
-    mp_free(client);
+    if (!client)
+        return;
+    mp_ahead_unwant(pool->ahead, client, UINT32_MAX);
+    if (pool->serves_versions)
+        mp_versions_leave(pool->versions, mp_client_index(client));
+    mp_client_leave(pool->cache, client);
+}
+
+void mp_pool_set_reader(struct moepage_expert_pool *pool, const mp_client *client, uint32_t device,
+                        mp_stream *stream)
+{
+    pthread_mutex_lock(&pool->lock);
+    mp_readers_set(pool->transfers[device], mp_client_index(client), stream);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *client,
+                        const mp_hold *hold, mp_tick tick)
+{
+    if (hold->kind != MP_HOLD_NONE)
+        mp_readers_until(pool->transfers[hold->shard], hold->slot, mp_client_index(client), tick);
+}
+
+void mp_pool_relieve(struct moepage_expert_pool *pool, const mp_client *client)
+{
+    mp_cache_relieve(pool->cache, client);
+}
+
+void mp_pool_publish_stats(mp_client *client, const moepage_session_stats *stats)
+{
+    mp_client_publish_stats(client, stats);
+}
+
+void mp_pool_begin_routing(mp_client *client)
+{
+    mp_client_begin_routing(client);
+}
+
+void mp_pool_end_routing(mp_client *client)
+{
+    mp_client_end_routing(client);
+}
+
+uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
+                       uint32_t layer, uint32_t device, bool scan)
+{
+    return mp_cache_quota(pool->cache, client, layer, device, scan);
 }
 
 void mp_pool_reserve(mp_client *client, const uint32_t *reserved, uint32_t n_devices,
                      uint32_t widest)
 {
-    for (uint32_t d = 0; d < n_devices; d++)
-        atomic_store_explicit(&client->reserved[d], reserved[d], memory_order_release);
-    atomic_store_explicit(&client->widest, widest, memory_order_release);
-}
-
-void mp_pool_reach_layer(mp_client *client, uint32_t layer)
-{
-    atomic_store_explicit(&client->layer, layer, memory_order_relaxed);
-}
-
-bool mp_pool_streams(const mp_client *client, uint32_t layer)
-{
-    return client->streams[layer];
-}
-
-bool mp_pool_streams_any(const mp_client *client)
-{
-    return client->n_streams > 0;
-}
-
-void mp_pool_begin_turn(struct moepage_expert_pool *pool, uint32_t layer)
-{
-    mp_pool_take_turn(pool, layer);
-}
-
-void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
-{
-    mp_versions_count(pool, key, heat);
+    mp_client_reserve(client, reserved, n_devices, widest);
 }
 
 /* ---- prefetching ---- */
 
+uint32_t mp_pool_want(struct moepage_expert_pool *pool, const mp_client *client,
+                      const uint32_t *keys, uint32_t n, bool scan)
+{
+    return mp_ahead_want(pool->ahead, client, keys, n, scan);
+}
+
+uint32_t mp_pool_want_ranked(struct moepage_expert_pool *pool, const mp_client *client,
+                             const mp_ranked *guesses, uint32_t n, bool scan)
+{
+    return mp_ahead_want_ranked(pool->ahead, client, guesses, n, scan);
+}
+
+uint32_t mp_pool_want_turn(struct moepage_expert_pool *pool, const mp_client *client,
+                           const uint32_t *keys, uint32_t n)
+{
+    return mp_ahead_want_turn(pool->ahead, client, keys, n);
+}
+
+void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer)
+{
+    mp_ahead_unwant(pool->ahead, client, layer);
+}
+
+void mp_pool_expect(struct moepage_expert_pool *pool, uint32_t layer, const float *p)
+{
+    mp_cache_expect(pool->cache, layer, p);
+}
+
+bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *keys, uint32_t n)
+{
+    return mp_ahead_any_absent(pool->ahead, keys, n);
+}
+
+void mp_pool_reach_layer(mp_client *client, uint32_t layer)
+{
+    mp_client_reach_layer(client, layer);
+}
+
 moepage_status mp_pool_tally_open(struct moepage_expert_pool *pool, mp_client *client)
 {
-    mp_prefetch_tally *tally = mp_alloc_array(pool->layers, sizeof *tally);
-    pthread_mutex_lock(&pool->lock);
-    client->tally = tally;
-    pthread_mutex_unlock(&pool->lock);
-    return tally ? MOEPAGE_OK : MOEPAGE_E_NO_MEMORY;
+    return mp_client_open_tally(pool->cache, client);
 }
 
 void mp_pool_tally_close(struct moepage_expert_pool *pool, mp_client *client)
 {
-    pthread_mutex_lock(&pool->lock); /* slots that it had fetched count there */
-    mp_prefetch_tally *tally = client->tally;
-    client->tally = NULL;
-    pthread_mutex_unlock(&pool->lock);
-    mp_free(tally);
+    mp_client_close_tally(pool->cache, client);
 }
 
 void mp_pool_get_tally(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer,
                        moepage_prefetch_info *info)
 {
-    pthread_mutex_lock(&pool->lock);
-    mp_pool_drain_touches(pool);
-    mp_prefetch_tally tally = client->tally[layer];
-    pthread_mutex_unlock(&pool->lock);
+    mp_prefetch_tally tally = mp_client_get_tally(pool->cache, client, layer);
     info->useful_bytes = tally.useful * pool->slot_bytes;
     info->late_bytes = tally.late * pool->slot_bytes;
     info->wasted_bytes = tally.wasted * pool->slot_bytes;
@@ -149,7 +192,7 @@ void mp_pool_get_tally(struct moepage_expert_pool *pool, const mp_client *client
 double mp_pool_load_ns(struct moepage_expert_pool *pool)
 {
     pthread_mutex_lock(&pool->lock); /* rates are measured on the device's thread */
-    double load_ns = mp_shard_load_ns(&pool->shards[0]);
+    double load_ns = mp_transfer_load_ns(pool->transfers[0]);
     pthread_mutex_unlock(&pool->lock);
     return load_ns;
 }
@@ -159,57 +202,119 @@ void mp_pool_guard_task(struct moepage_expert_pool *pool, mp_task *task)
     task->lock = &pool->lock;
 }
 
+/* ---- layers that stream ---- */
+
+bool mp_pool_may_stream(const struct moepage_expert_pool *pool)
+{
+    return mp_cache_may_stream(pool->cache);
+}
+
+void mp_pool_stream(struct moepage_expert_pool *pool, mp_client *client, uint32_t layer, bool on)
+{
+    mp_cache_stream(pool->cache, client, layer, on);
+}
+
+bool mp_pool_streams(const mp_client *client, uint32_t layer)
+{
+    return mp_client_streams(client, layer);
+}
+
+bool mp_pool_streams_any(const mp_client *client)
+{
+    return mp_client_streams_any(client);
+}
+
+void mp_pool_begin_turn(struct moepage_expert_pool *pool, uint32_t layer)
+{
+    mp_cache_begin_turn(pool->cache, layer);
+}
+
+uint32_t mp_pool_keeps(const struct moepage_expert_pool *pool)
+{
+    return mp_cache_keeps(pool->cache);
+}
+
+bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns)
+{
+    *load_ns = 0;
+    pthread_mutex_lock(&pool->lock);
+    for (uint32_t d = 0; d < pool->n_devices; d++) {
+        double one = mp_transfer_load_ns(pool->transfers[d]);
+        *load_ns = one > *load_ns ? one : *load_ns;
+    }
+    bool is_full = mp_cache_is_full(pool->cache);
+    pthread_mutex_unlock(&pool->lock);
+    return is_full;
+}
+
+/* ---- two versions of every expert ---- */
+
+void mp_versions_begin_step(struct moepage_expert_pool *pool, mp_client *client)
+{
+    mp_versions_enter_step(pool->versions, mp_client_index(client));
+}
+
+void mp_versions_end_step(struct moepage_expert_pool *pool, mp_client *client)
+{
+    mp_versions_leave_step(pool->versions, mp_client_index(client));
+}
+
+void mp_versions_hold(struct moepage_expert_pool *pool, const mp_client *client, mp_hold *holds,
+                      uint32_t n)
+{
+    mp_versions_hold_all(pool->versions, mp_client_index(client), holds, n);
+}
+
+void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
+{
+    mp_versions_heat(pool->versions, key, heat);
+}
+
 /* ---- the pool's share ---- */
 
 void mp_pool_replay_hits(struct moepage_expert_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    mp_pool_drain_touches(pool);
+    mp_cache_drain_touches(pool->cache);
     pthread_mutex_unlock(&pool->lock);
-}
-
-static mp_extent extent_of(const struct moepage_expert_pool *pool)
-{
-    const mp_shard *shard = &pool->shards[0];
-    return (mp_extent){shard->compressed.n / pool->layers, shard->first_slot, shard->n_slots};
-}
-
-static uint32_t most_pinned(const struct moepage_expert_pool *pool)
-{
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
-        uint32_t here = atomic_load(&pool->shards[0].scopes[i].pinned);
-        most = here > most ? here : most;
-    }
-    return most;
 }
 
 mp_pool_survey mp_pool_look(struct moepage_expert_pool *pool)
 {
-    const mp_shard *shard = &pool->shards[0];
-    mp_rates live;
+    const mp_transfer *transfer = pool->transfers[0];
+    mp_extent extent = mp_pool_get_extent(pool);
     pthread_mutex_lock(&pool->lock);
-    mp_pool_drain_touches(pool);
-    mp_shard_live_rates(shard, &live);
+    mp_cache_drain_touches(pool->cache);
+    mp_rates live = mp_transfer_live_rates(transfer);
+    mp_rates measured = mp_transfer_measured_rates(transfer);
     mp_pool_survey survey = {
-        .extent = extent_of(pool),
-        .sessions = atomic_load(&pool->n_clients),
-        .pinned = most_pinned(pool),
-        .load_ns = mp_shard_load_ns(shard),
-        .bus_ns = mp_shard_bus_ns(shard),
-        .bus_bytes_per_s = live.bus ? live.bus : shard->rates.bus,
-        .decode_bytes_per_s = live.decode ? live.decode : shard->rates.decode,
+        .extent = extent,
+        .sessions = mp_cache_clients(pool->cache),
+        .pinned = mp_cache_most_pinned(pool->cache),
+        .load_ns = mp_transfer_load_ns(transfer),
+        .bus_ns = mp_transfer_bus_ns(transfer),
+        .bus_bytes_per_s = live.bus ? live.bus : measured.bus,
+        .decode_bytes_per_s = live.decode ? live.decode : measured.decode,
     };
     pthread_mutex_unlock(&pool->lock);
     return survey;
 }
 
-mp_extent mp_pool_get_extent(struct moepage_expert_pool *pool)
+moepage_status mp_pool_set_aside(struct moepage_expert_pool *pool, const mp_client *client,
+                                 uint32_t asked, uint32_t least, mp_set_aside *out)
 {
     pthread_mutex_lock(&pool->lock);
-    mp_extent extent = extent_of(pool);
+    moepage_status status =
+        mp_cache_set_aside(pool->cache, client, asked, least, &out->slots, &out->per_scope);
     pthread_mutex_unlock(&pool->lock);
-    return extent;
+    return status;
+}
+
+void mp_pool_put_back(struct moepage_expert_pool *pool, const mp_set_aside *aside)
+{
+    pthread_mutex_lock(&pool->lock);
+    mp_cache_put_back(pool->cache, aside->per_scope);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 /* ---- the watch ---- */
@@ -217,17 +322,18 @@ mp_extent mp_pool_get_extent(struct moepage_expert_pool *pool)
 void mp_pool_set_watch(struct moepage_expert_pool *pool, struct mp_watch *watch)
 {
     pthread_mutex_lock(&pool->lock);
-    pool->watch = watch;
+    mp_cache_set_watch(pool->cache, watch);
     pthread_mutex_unlock(&pool->lock);
 }
 
 bool mp_pool_is_watched(const struct moepage_expert_pool *pool)
 {
-    return pool->watch != NULL;
+    return mp_cache_watch(pool->cache) != NULL;
 }
 
 void mp_pool_tell_step(struct moepage_expert_pool *pool, const mp_watch_step *step)
 {
-    if (pool->watch)
-        pool->watch->step(pool->watch, step);
+    mp_watch *watch = mp_cache_watch(pool->cache);
+    if (watch)
+        watch->step(watch, step);
 }

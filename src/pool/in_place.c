@@ -1,112 +1,34 @@
-/* Finding what can be computed in host memory, and keeping it there meanwhile. */
-#include "pool/in_place.h"
-
-#include "model/dtype.h"
-
-static mp_shard *shard_of(struct moepage_expert_pool *pool, const mp_hold *hold)
-{
-    return &pool->shards[hold->shard];
-}
-
-/* Kernels ask for the alignment of an element; a checkpoint's mapping promises nothing. */
-static bool has_pieces(const struct moepage_model *model, uint32_t layer, uint32_t expert)
-{
-    if (!model->sources)
-        return false;
-    const void **sources = model->sources + mp_model_source_index(model, layer, expert);
-    for (uint32_t p = 0; p < model->n_pieces; p++) {
-        const moepage_expert_tensor *tensor = &model->tensors[model->pieces[p].tensor];
-        if ((uintptr_t)sources[p] % mp_dtype_bytes(tensor->dtype))
-            return false;
-    }
-    return true;
-}
-
-/* An image whose bytes are not what they should be is loaded in vain: that says what is wrong. */
-static const unsigned char *mapped_image(const struct moepage_expert_pool *pool, uint32_t shard,
-                                         uint32_t layer, uint32_t expert)
-{
-    mp_image image;
-    mp_model_find_image(pool->model, layer, expert, MOEPAGE_FORM_DENSE, &image);
-    if (!image.mapped)
-        return NULL;
-    if (mp_home_has_bytes(pool->shards[shard].home) &&
-        mp_model_check_mapped(pool->model, layer, expert, MOEPAGE_FORM_DENSE))
-        return NULL;
-    return image.mapped;
-}
+/* Experts that are in no slot, computed in host memory: as dense bytes that the host's kernels can read.
+ *
+ * That is the mapping of a checkpoint or of a pack with plain dense images, or the caller's banks; of a
+ * pool with a host tier, what the tier holds, as the rest is on storage. A hold of this kind has no slot
+ * and is ready at once; the expert is fetched in the background for the next time. */
+#include "pool/inside.h"
 
 void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
                            bool pieces)
 {
     for (uint32_t i = 0; i < n; i++) {
         mp_hold *hold = &holds[i];
-        const uint32_t layer = hold->key / pool->experts, expert = hold->key % pool->experts;
-        hold->may_run_in_place = false;
-        if (hold->kind != MP_HOLD_NONE)
-            continue;
-        hold->address = NULL;
-        if (pool->shards[hold->shard].tier) {
-            hold->may_run_in_place = pool->shards[hold->shard].tier->form == MOEPAGE_FORM_DENSE;
-        } else if (mp_model_keeps_images(pool->model)) {
-            hold->address = mapped_image(pool, hold->shard, layer, expert);
-            hold->may_run_in_place = hold->address != NULL;
-        } else {
-            hold->may_run_in_place = pieces && has_pieces(pool->model, layer, expert);
-        }
+        hold->may_run_in_place =
+            hold->kind == MP_HOLD_NONE &&
+            mp_transfer_may_lend(pool->transfers[hold->shard], hold->key / pool->experts,
+                                 hold->key % pool->experts, pieces, &hold->address);
     }
-}
-
-/* Does a slot have the expert, all of it? */
-static bool is_resident(mp_shard *shard, uint32_t key)
-{
-    uint32_t index = atomic_load(&shard->pool->entry[key]);
-    if (index == MP_NO_SLOT)
-        return false;
-    mp_pool_settle(shard, index);
-    return atomic_load(&shard->pool->entry[key]) == index &&
-           MP_WORD_STATE(atomic_load(&shard->words[index])) == MP_SLOT_RESIDENT;
-}
-
-/* Is there an entry for others, besides those in use and this one? Loads let go of theirs when they
- * end; what is computed in its entry keeps it until its plan ends, which may itself need another. */
-static bool leaves_room(const mp_host_tier *tier, uint32_t index)
-{
-    uint32_t other = tier->valid.oldest;
-    if (tier->n_empty > 0)
-        return true;
-    while (other != MP_NO_ENTRY && (other == index || tier->entries[other].users > 0))
-        other = tier->entries[other].newer;
-    return other != MP_NO_ENTRY;
-}
-
-/* The tier keeps an image for as long as it has a user. */
-static bool use_entry(mp_host_tier *tier, mp_hold *hold)
-{
-    uint32_t entry = mp_host_tier_find(tier, hold->key);
-    if (entry == MP_NO_ENTRY || tier->entries[entry].state != MP_ENTRY_VALID ||
-        !leaves_room(tier, entry))
-        return false;
-    mp_host_tier_use(tier, entry);
-    hold->slot = entry;
-    hold->address = mp_host_tier_image(tier, entry);
-    return true;
 }
 
 bool mp_in_place_hold(struct moepage_expert_pool *pool, mp_hold *hold)
 {
-    mp_shard *shard = shard_of(pool, hold);
-    if (!hold->may_run_in_place || is_resident(shard, hold->key))
-        return false;
-    hold->slot = MP_NO_SLOT;
-    if (shard->tier && !use_entry(shard->tier, hold))
+    mp_transfer *transfer = pool->transfers[hold->shard];
+    if (!hold->may_run_in_place || mp_cache_is_resident(pool->cache, hold->key) ||
+        !mp_transfer_lend(transfer, hold->key, &hold->slot, &hold->address))
         return false;
     hold->kind = MP_HOLD_HOST;
     hold->form = MOEPAGE_FORM_DENSE;
     hold->ready = true;
     if (!(hold->scan && pool->scan_percent)) /* prefill alone does not push out what decode uses */
-        mp_pool_want_missed(pool, hold->key);
-    mp_prefetcher_start(&shard->prefetcher);
+        mp_ahead_want_missed(pool->ahead, hold->key);
+    mp_ahead_start(pool->ahead, hold->shard);
     return true;
 }
 
@@ -117,6 +39,6 @@ void mp_in_place_release(struct moepage_expert_pool *pool, mp_hold *hold)
     if (hold->slot == MP_NO_SLOT)
         return;
     pthread_mutex_lock(&pool->lock);
-    mp_host_tier_let_go(shard_of(pool, hold)->tier, hold->slot);
+    mp_transfer_take_back(pool->transfers[hold->shard], hold->slot);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -6,8 +6,8 @@
 #ifndef MP_POOL_POOL_H
 #define MP_POOL_POOL_H
 
+#include "cache/hold.h"
 #include "device/seam.h"
-#include "pool/hold.h"
 
 struct moepage_model;
 struct mp_watch;

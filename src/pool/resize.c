@@ -2,18 +2,20 @@
  *
  * What a pool gives up is drained, never taken away. In order:
  *
- *   aim     sessions are told of what they may count on from now on: layers opened later reserve no
- *           more. Nothing else changes until those that are open count on no more either, for each
- *           must find the slots it was promised.
- *   fence   slots that go take no more experts. What they hold is dropped, or, where a plan uses it,
- *           found by nobody any more, so that who needs it next brings it to another slot.
- *   take    once every one of them is free and nobody reads its bytes any more: the arena gets them,
- *           and what grows grows.
- *
- * A session shows that it is about to open a layer before it asks what it may count on, and we
- * tell it before we look: so either it sees the new number, or we see it. */
+ *   aim     sessions are told what they may count on from now on: layers opened later reserve no more.
+ *           Nothing else changes until the open ones count on no more either, for each must find the
+ *           slots it was promised.
+ *   fence   slots that go take no more experts. Those in them are dropped, or, where a plan uses them,
+ *           taken out of the map, so that their next use brings them to another slot.
+ *   take    once every such slot is free and its bytes have no readers: the arena gets them, and what
+ *           grows grows. */
 #include "base/status.h"
-#include "pool/expert_pool.h"
+#include "pool/inside.h"
+
+static mp_shard *shard_of(const struct moepage_expert_pool *pool)
+{
+    return mp_cache_shard(pool->cache, 0);
+}
 
 /* ---- what there can be ---- */
 
@@ -21,42 +23,49 @@ mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compre
                          uint32_t slots)
 {
     return (mp_extent){.compressed = compressed,
-                       .first = mp_images_slots(&pool->shards[0], compressed),
+                       .first = mp_images_places(pool->transfers[0], compressed),
                        .slots = slots};
 }
 
-static uint32_t end_of(const mp_extent *extent)
+static mp_span span_of(const mp_extent *extent)
 {
-    return extent->first + extent->slots;
+    return (mp_span){extent->first, extent->first + extent->slots};
 }
 
-static mp_extent extent_of(const mp_shard *shard)
+static mp_extent extent_now(const struct moepage_expert_pool *pool)
 {
-    return (mp_extent){.compressed = shard->compressed.n / shard->pool->layers,
-                       .first = shard->first_slot,
-                       .slots = shard->n_slots};
+    mp_span slots = mp_shard_slots(shard_of(pool));
+    return (mp_extent){.compressed = mp_images_rounds(pool->transfers[0]),
+                       .first = slots.first,
+                       .slots = slots.end - slots.first};
+}
+
+mp_extent mp_pool_get_extent(struct moepage_expert_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    mp_extent extent = extent_now(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return extent;
 }
 
 /* The slots that are there before and after. */
-static mp_span kept_by(const mp_shard *shard, const mp_extent *to)
+static mp_span kept_by(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    mp_extent from = extent_of(shard);
-    uint32_t end = end_of(&from) < end_of(to) ? end_of(&from) : end_of(to);
-    return (mp_span){from.first > to->first ? from.first : to->first, end};
+    mp_span from = mp_shard_slots(shard_of(pool)), after = span_of(to);
+    return (mp_span){from.first > after.first ? from.first : after.first,
+                     from.end < after.end ? from.end : after.end};
 }
 
-/* Of each scope, when these are all the slots. */
-static uint32_t capacity_in(const mp_shard *shard, mp_span slots)
+static bool is_within(uint32_t slot, mp_span span)
 {
-    return slots.end > slots.first ? (slots.end - slots.first) / shard->pool->n_scopes : 0;
+    return slot >= span.first && slot < span.end;
 }
 
-static moepage_status check_images(const mp_shard *shard, const mp_extent *to)
+static moepage_status check_images(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    if (to->compressed == shard->compressed.n / pool->layers)
+    if (to->compressed == mp_images_rounds(pool->transfers[0]))
         return MOEPAGE_OK;
-    if (!shard->compressed.unit)
+    if (!mp_images_possible(pool->transfers[0]))
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "experts cannot be kept compressed: the model does not store them as EXPH, "
                        "or the pool has no staging because it was created without that form");
@@ -66,10 +75,10 @@ static moepage_status check_images(const mp_shard *shard, const mp_extent *to)
     return MOEPAGE_OK;
 }
 
-static moepage_status check_extent(const mp_shard *shard, const mp_extent *to)
+static moepage_status check_extent(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    struct moepage_expert_pool *pool = shard->pool;
-    uint64_t room = mp_arena_side_max(&shard->home->arena, MP_SIDE_EXPERTS);
+    const mp_shard *shard = shard_of(pool);
+    uint64_t room = mp_arena_side_max(&pool->homes[0]->arena, MP_SIDE_EXPERTS);
     uint64_t most = room > to->first ? room - to->first : 0;
     if (most > pool->keys)
         most = pool->keys;
@@ -77,17 +86,8 @@ static moepage_status check_extent(const mp_shard *shard, const mp_extent *to)
         return mp_fail(MOEPAGE_E_BUDGET,
                        "%u slots: the pool can have 1 to %llu, in multiples of %u", to->slots,
                        (unsigned long long)most, pool->n_scopes);
-    uint32_t capacity = capacity_in(shard, kept_by(shard, to));
-    uint32_t clients = mp_pool_sharers(pool);
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
-        uint32_t pinned = atomic_load(&shard->scopes[i].pinned);
-        if (capacity < shard->scopes[i].members && capacity < clients + pinned)
-            return mp_fail(MOEPAGE_E_BUDGET,
-                           "%u slots are too few for %u sessions and %u pins (%u of them are there "
-                           "before and after: a smaller step leaves more)",
-                           to->slots, clients, pinned, capacity * pool->n_scopes);
-    }
-    return MOEPAGE_OK;
+    uint32_t capacity = mp_shard_capacity_in(shard, kept_by(pool, to));
+    return mp_shard_check_capacity(shard, capacity, to->slots);
 }
 
 static moepage_status check_move(const struct moepage_expert_pool *pool, const mp_extent *to)
@@ -95,11 +95,11 @@ static moepage_status check_move(const struct moepage_expert_pool *pool, const m
     if (pool->versions)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "a pool with two versions of its experts keeps its part of the arena");
-    if (pool->n_shards != 1)
+    if (pool->n_devices != 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "a pool over %u devices cannot be resized",
-                       pool->n_shards);
-    moepage_status status = check_images(&pool->shards[0], to);
-    return status ? status : check_extent(&pool->shards[0], to);
+                       pool->n_devices);
+    moepage_status status = check_images(pool, to);
+    return status ? status : check_extent(pool, to);
 }
 
 moepage_status mp_pool_check_move(struct moepage_expert_pool *pool, const mp_extent *to)
@@ -110,112 +110,31 @@ moepage_status mp_pool_check_move(struct moepage_expert_pool *pool, const mp_ext
     return status;
 }
 
-/* ---- aim ---- */
-
-static void set_aim(mp_shard *shard, uint32_t slots)
-{
-    for (uint32_t i = 0; i < shard->pool->n_scopes; i++)
-        atomic_store(&shard->scopes[i].aim, slots);
-}
-
-static void set_capacity(mp_shard *shard, uint32_t slots)
-{
-    for (uint32_t i = 0; i < shard->pool->n_scopes; i++)
-        atomic_store(&shard->scopes[i].capacity, slots);
-}
-
-/* Most slots of one scope that a session's open layers count on: all together where there is only
- * one scope; else a session has no layer twice, and its widest may be any. False if that cannot be
- * known now. */
-static bool find_widest(const struct moepage_expert_pool *pool, uint32_t *out)
-{
-    *out = 0;
-    for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
-        mp_client *client = pool->clients[c];
-        if (!client)
-            continue;
-        if (atomic_load(&client->routing))
-            return false;
-        uint32_t reserved =
-            pool->n_scopes == 1 ? atomic_load(&client->reserved[0]) : atomic_load(&client->widest);
-        *out = reserved > *out ? reserved : *out;
-    }
-    return true;
-}
-
-/* Every session may then have its share, and none counts on more. */
-static moepage_status check_promises(const mp_shard *shard, uint32_t capacity)
-{
-    const struct moepage_expert_pool *pool = shard->pool;
-    uint32_t clients = mp_pool_sharers(pool), widest;
-    bool known = find_widest(pool, &widest);
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
-        const mp_scope *scope = &shard->scopes[i];
-        if (capacity >= scope->members || clients == 0)
-            continue;
-        if (!known)
-            return mp_fail(MOEPAGE_E_BUSY, "a session is just opening a layer");
-        uint32_t share = (capacity - atomic_load(&scope->pinned)) / clients;
-        if (widest > share)
-            return mp_fail(MOEPAGE_E_BUSY,
-                           "a session counts on %u slots for layers in open plans, its share of %u "
-                           "will be %u",
-                           widest, capacity, share);
-    }
-    return MOEPAGE_OK;
-}
-
 /* ---- fence ---- */
 
-static bool is_fenced(const mp_shard *shard, const mp_extent *to, mp_span kept)
+/* Empties a slot that takes no more experts, if it is not in use. Returns true if it is free. */
+static bool vacate(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t slot)
 {
-    return shard->open.first == kept.first && shard->open.end == kept.end &&
-           shard->compressed.usable <= to->compressed * shard->pool->layers;
+    mp_slot_view view = mp_shard_view(shard, slot);
+    if (view.state == MP_SLOT_LOADING)
+        mp_ahead_call_off(pool->ahead, shard, slot, view.users > 0);
+    else
+        mp_shard_vacate(shard, slot);
+    return mp_shard_view(shard, slot).state == MP_SLOT_FREE;
 }
 
-static void raise_fence(mp_shard *shard, const mp_extent *to, mp_span kept)
+/* Tries every slot, whatever becomes of the others. */
+static moepage_status vacate_outside(struct moepage_expert_pool *pool, mp_span kept)
 {
-    shard->open = kept;
-    set_capacity(shard, capacity_in(shard, kept));
-    mp_images_limit(shard, to->compressed);
-    mp_pool_restack(shard);
-}
-
-/* Gets an expert out of a slot that takes no more, as far as nobody minds. Is the slot free? */
-static bool vacate(mp_shard *shard, uint32_t index)
-{
-    mp_slot *slot = &shard->slots[index];
-    uint64_t word = atomic_load(&shard->words[index]);
-    uint32_t key = MP_WORD_KEY(word);
-    switch (MP_WORD_STATE(word)) {
-    case MP_SLOT_LOADING:
-        if (!slot->prefetching || mp_pool_fully_staged(shard, index))
-            break; /* it lands by itself */
-        slot->stale = MP_WORD_USERS(word) == 0;
-        if (slot->stale && mp_pool_transfers_done(shard, index))
-            mp_prefetcher_give_up(shard, index);
-        break;
-    case MP_SLOT_RESIDENT:
-        if (mp_pool_drop(shard, index, key, MP_SLOT_RESIDENT))
-            shard->pool->counters.evictions++;
-        else if (slot->pins == 0)
-            mp_pool_drain(shard, index, key);
-        break;
-    default: break;
-    }
-    return MP_WORD_STATE(atomic_load(&shard->words[index])) == MP_SLOT_FREE;
-}
-
-/* Every slot is tried, whatever becomes of the others. */
-static moepage_status vacate_outside(mp_shard *shard, mp_span kept)
-{
+    mp_shard *shard = shard_of(pool);
+    mp_span all = mp_shard_slots(shard);
     uint32_t in_use = MP_NO_SLOT, read = MP_NO_SLOT;
-    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++) {
-        if (s >= kept.first && s < kept.end)
+    for (uint32_t s = all.first; s < all.end; s++) {
+        if (is_within(s, kept))
             continue;
-        if (!vacate(shard, s))
+        if (!vacate(pool, shard, s))
             in_use = s;
-        else if (!mp_readers_done(shard, s))
+        else if (!mp_readers_done(pool->transfers[0], s))
             read = s;
     }
     if (in_use != MP_NO_SLOT)
@@ -226,138 +145,133 @@ static moepage_status vacate_outside(mp_shard *shard, mp_span kept)
     return MOEPAGE_OK;
 }
 
-/* Every scope gives up what it can. */
-static moepage_status shrink_scopes(mp_shard *shard)
+/* Ends every load; of prefetches that no plan holds, what is on the bus. */
+static moepage_status end_loads(struct moepage_expert_pool *pool)
 {
-    uint32_t over = MP_NO_SLOT;
-    for (uint32_t i = 0; i < shard->pool->n_scopes; i++) {
-        mp_scope *scope = &shard->scopes[i];
-        uint32_t capacity = atomic_load(&scope->capacity);
-        while (scope->used > capacity && mp_pool_evict_one(shard, scope, MP_FOR_DECODE))
-            ;
-        over = scope->used > capacity ? i : over;
-    }
-    if (over == MP_NO_SLOT)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_BUSY, "layer %u has more than its share of experts on their way",
-                   over);
-}
-
-/* Every load ends; of prefetches that no one holds, what is on the bus. */
-static moepage_status end_loads(mp_shard *shard)
-{
-    mp_pipes_flush(shard);
-    mp_prefetcher_abandon(shard);
-    moepage_status status = mp_pipes_sync(shard);
+    mp_transfer_flush(pool->transfers[0]);
+    mp_ahead_abandon(pool->ahead, 0);
+    moepage_status status = mp_transfer_sync(pool->transfers[0]);
     if (!status)
-        mp_pool_settle_landed(shard);
+        mp_shard_settle_all(shard_of(pool));
     return status;
 }
 
-/* For who tries once: what only waits for the device is waited for. */
-static moepage_status wait_outside(mp_shard *shard, const mp_extent *to, mp_span kept)
+/* For a move that is tried once: what only waits for the device is waited for. */
+static moepage_status wait_outside(struct moepage_expert_pool *pool, const mp_extent *to,
+                                   mp_span kept)
 {
-    moepage_status status = end_loads(shard);
+    mp_span all = mp_shard_slots(shard_of(pool));
+    moepage_status status = end_loads(pool);
     if (!status)
-        status = mp_images_settle(shard, to->compressed);
-    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots && !status; s++)
-        if (s < kept.first || s >= kept.end)
-            status = mp_readers_sync(shard, s);
+        status = mp_images_settle(pool->transfers[0], to->compressed);
+    for (uint32_t s = all.first; s < all.end && !status; s++)
+        if (!is_within(s, kept))
+            status = mp_readers_sync(pool->transfers[0], s);
     return status;
 }
 
-/* Who tries once leaves what is there alone if any of it is in use. */
+/* A move that is tried once leaves all slots alone if any of those that go is in use. */
 static moepage_status check_unused(const mp_shard *shard, mp_span kept)
 {
-    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++)
-        if ((s < kept.first || s >= kept.end) && MP_WORD_USERS(atomic_load(&shard->words[s])) > 0)
+    mp_span all = mp_shard_slots(shard);
+    for (uint32_t s = all.first; s < all.end; s++)
+        if (!is_within(s, kept) && mp_shard_view(shard, s).users > 0)
             return mp_fail(MOEPAGE_E_BUSY, "slot %u is pinned or in an open plan", s);
     return MOEPAGE_OK;
 }
 
-/* Up to the fence: from there on, promises are kept by themselves. */
-static moepage_status fence(mp_shard *shard, const mp_extent *to, mp_span kept, bool once)
+static bool is_fenced(const struct moepage_expert_pool *pool, const mp_extent *to, mp_span kept)
 {
-    uint32_t capacity = capacity_in(shard, kept);
-    shard->move = *to;
-    set_aim(shard, capacity);
-    moepage_status status = once ? check_unused(shard, kept) : MOEPAGE_OK;
-    if (status || is_fenced(shard, to, kept))
-        return status;
-    status = check_promises(shard, capacity);
-    if (!status)
-        raise_fence(shard, to, kept);
-    return status;
+    mp_span open = mp_shard_open_slots(shard_of(pool));
+    return open.first == kept.first && open.end == kept.end &&
+           mp_images_usable(pool->transfers[0]) <= to->compressed;
 }
 
-static moepage_status clear_out(mp_shard *shard, const mp_extent *to, bool once)
+/* Up to the fence: from there on, promises are kept by themselves. */
+static moepage_status fence(struct moepage_expert_pool *pool, const mp_extent *to, mp_span kept,
+                            bool once)
 {
-    mp_span kept = kept_by(shard, to);
-    moepage_status status = fence(shard, to, kept, once);
-    if (!status && once)
-        status = wait_outside(shard, to, kept);
+    mp_shard *shard = shard_of(pool);
+    uint32_t capacity = mp_shard_capacity_in(shard, kept);
+    pool->move = *to;
+    mp_shard_set_aim(shard, capacity);
+    moepage_status status = once ? check_unused(shard, kept) : MOEPAGE_OK;
+    if (status || is_fenced(pool, to, kept))
+        return status;
+    status = mp_shard_check_promises(shard, capacity);
     if (status)
         return status;
-    mp_pool_settle_landed(shard); /* what has landed may go, on either side of the fence */
-    moepage_status outside = vacate_outside(shard, kept), scopes = shrink_scopes(shard);
+    mp_images_limit(pool->transfers[0], to->compressed);
+    mp_shard_fence(shard, kept);
+    return MOEPAGE_OK;
+}
+
+static moepage_status clear_out(struct moepage_expert_pool *pool, const mp_extent *to, bool once)
+{
+    mp_shard *shard = shard_of(pool);
+    mp_span kept = kept_by(pool, to);
+    moepage_status status = fence(pool, to, kept, once);
+    if (!status && once)
+        status = wait_outside(pool, to, kept);
+    if (status)
+        return status;
+    mp_shard_settle_all(shard); /* what has landed may go, on either side of the fence */
+    moepage_status outside = vacate_outside(pool, kept), scopes = mp_shard_shrink_scopes(shard);
     if (outside || scopes)
         return outside ? outside : scopes;
-    if (!mp_images_quiet(shard, to->compressed))
+    if (!mp_images_quiet(pool->transfers[0], to->compressed))
         return mp_fail(MOEPAGE_E_BUSY, "compressed experts that go are still decoded or copied");
     return MOEPAGE_OK;
 }
 
 /* ---- take ---- */
 
-static void open_all(mp_shard *shard)
+static void open_all(struct moepage_expert_pool *pool, mp_span slots)
 {
-    uint32_t capacity = shard->n_slots / shard->pool->n_scopes;
-    shard->open = (mp_span){shard->first_slot, shard->first_slot + shard->n_slots};
-    shard->move = (mp_extent){0};
-    set_capacity(shard, capacity);
-    set_aim(shard, capacity);
-    mp_images_limit(shard, shard->compressed.n / shard->pool->layers);
-    mp_pool_restack(shard);
-    mp_prefetcher_start(&shard->prefetcher); /* images may be left to bring */
+    pool->move = (mp_extent){0};
+    mp_images_limit(pool->transfers[0], mp_images_rounds(pool->transfers[0]));
+    mp_shard_set_slots(shard_of(pool), slots);
+    mp_ahead_start(pool->ahead, 0); /* images may be left to bring */
 }
 
-static moepage_status take(mp_shard *shard, const mp_extent *to)
+static moepage_status take(struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    moepage_status status = mp_arena_resize(&shard->home->arena, MP_SIDE_EXPERTS, end_of(to));
+    mp_span slots = span_of(to);
+    moepage_status status = mp_arena_resize(&pool->homes[0]->arena, MP_SIDE_EXPERTS, slots.end);
     if (status)
         return status;
-    shard->first_slot = to->first;
-    shard->n_slots = to->slots;
-    if (shard->compressed.unit)
-        mp_images_set(shard, to->compressed);
-    open_all(shard);
+    if (mp_images_possible(pool->transfers[0]))
+        mp_images_set(pool->transfers[0], to->compressed);
+    open_all(pool, slots);
     return MOEPAGE_OK;
 }
 
-static bool gives_up_anything(const mp_shard *shard, const mp_extent *to)
+static bool gives_up_anything(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    mp_extent from = extent_of(shard);
-    return to->first > from.first || end_of(to) < end_of(&from) || to->compressed < from.compressed;
+    mp_extent now = extent_now(pool);
+    return to->first > now.first || span_of(to).end < span_of(&now).end ||
+           to->compressed < now.compressed;
 }
 
-static void stay(mp_shard *shard)
+/* Ends a move that is under way: takes its fence away. */
+static void stay(struct moepage_expert_pool *pool)
 {
-    if (shard->move.slots)
-        open_all(shard);
+    if (pool->move.slots)
+        open_all(pool, mp_shard_slots(shard_of(pool)));
 }
 
 void mp_pool_stay(struct moepage_expert_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    stay(&pool->shards[0]);
+    stay(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
 void mp_pool_count_resize(struct moepage_expert_pool *pool, bool as_wanted)
 {
     pthread_mutex_lock(&pool->lock);
-    pool->counters.resizes += as_wanted;
-    pool->counters.resizes_refused += !as_wanted;
+    pool->resizes += as_wanted;
+    pool->resizes_refused += !as_wanted;
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -368,18 +282,17 @@ static bool is_same(const mp_extent *a, const mp_extent *b)
 
 moepage_status mp_pool_move(struct moepage_expert_pool *pool, const mp_extent *to, bool once)
 {
-    mp_shard *shard = &pool->shards[0];
     pthread_mutex_lock(&pool->lock);
-    mp_pool_drain_touches(pool);
+    mp_cache_drain_touches(pool->cache);
     moepage_status status = check_move(pool, to);
-    if (!status && !is_same(&shard->move, to))
-        stay(shard); /* another move was begun: its fence stands elsewhere */
-    if (!status && gives_up_anything(shard, to))
-        status = clear_out(shard, to, once);
+    if (!status && !is_same(&pool->move, to))
+        stay(pool); /* another move was begun: its fence stands elsewhere */
+    if (!status && gives_up_anything(pool, to))
+        status = clear_out(pool, to, once);
     if (!status)
-        status = take(shard, to);
-    if (status && (once || status != MOEPAGE_E_BUSY) && pool->n_shards == 1)
-        stay(shard);
+        status = take(pool, to);
+    if (status && (once || status != MOEPAGE_E_BUSY) && pool->n_devices == 1)
+        stay(pool);
     pthread_mutex_unlock(&pool->lock);
     return status;
 }

@@ -6,7 +6,7 @@
 #define MP_SESSION_FLIGHT_H
 
 #include "moepage.h"
-#include "pool/hold.h"
+#include "pool/pool.h"
 
 /* Entries [first_entry, first_entry + n_entries) of a flight, held at once, and its tokens if the
  * grouping is by tokens. */

@@ -1,8 +1,8 @@
 /* Opening and closing steps and layers, hints, and the time they took. */
 #include "base/config.h"
+#include "base/session_stats.h"
 #include "base/status.h"
-#include "pool/stats.h"
-#include "pool/watch.h"
+#include "control/watch.h"
 #include "session/inside.h"
 
 #include <string.h>

@@ -19,7 +19,7 @@
 #include "bank_model.h"
 #include "device.h"
 #include "device/numa.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "sim_cuda.h"
 
 /* ---- The machine ---- */
@@ -311,7 +311,7 @@ static void close_pool(open_fn *open)
 /* All of a device's tier was bound once, to its own node and no other. */
 static void check_bound_to_own_node(uint32_t device)
 {
-    const mp_host_memory *memory = &pool->shards[device].tier->memory;
+    const mp_host_memory *memory = &pool->cache->shards[device].transfer->tier->memory;
     uint32_t n = 0;
     for (uint32_t i = 0; i < machine.n_binds; i++) {
         const bind *bound = &machine.binds[i];
@@ -337,8 +337,8 @@ static void check_pool(open_fn *open, int32_t first, int32_t second, int32_t bot
     assert_int_equal(moepage_expert_pool_get_info(pool, &info), MOEPAGE_OK);
     for (uint32_t d = 0; d < 2; d++)
         check_bound_to_own_node(d);
-    assert_int_equal(pool->shards[0].tier->memory.node, first);
-    assert_int_equal(pool->shards[1].tier->memory.node, second);
+    assert_int_equal(pool->cache->shards[0].transfer->tier->memory.node, first);
+    assert_int_equal(pool->cache->shards[1].transfer->tier->memory.node, second);
     assert_int_equal(info.host_node, both);
     assert_true(info.host_tier_bytes > 0);
     close_pool(open);

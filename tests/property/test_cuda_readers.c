@@ -16,7 +16,7 @@
 #include "arena/home.h"
 #include "device.h"
 #include "device_rig.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
 
@@ -251,10 +251,10 @@ static void act(actor *a)
 static void resize(void)
 {
     uint32_t slots = 4 + below(w.most - 3);
-    const mp_shard *shard = &w.rig.pool->shards[0];
-    unsigned char *from = mp_pool_slot_address(shard, shard->first_slot + slots);
+    const mp_shard *shard = &w.rig.pool->cache->shards[0];
+    unsigned char *from = mp_shard_slot_address(shard, shard->all.first + slots);
     if (slots > w.slots) { /* nothing has come after the pool had given it up */
-        for (unsigned char *i = mp_pool_slot_address(shard, shard->first_slot + w.slots); i < from;
+        for (unsigned char *i = mp_shard_slot_address(shard, shard->all.first + w.slots); i < from;
              i++)
             must(*i == STRANGER);
     }
@@ -326,7 +326,7 @@ static void open_world(const scenario *how, uint64_t seed)
     open_pool(how);
     sim_cuda_jitter(seed);
     atomic_store(&w.bank.fail_every, how->failures ? 29 : 0);
-    w.most = w.slots = w.rig.pool->shards[0].n_slots;
+    w.most = w.slots = pool_slots(&w.rig.pool->cache->shards[0]);
     w.x = device_rig_alloc(w.rig.devices[0], sizeof w.host_x);
     w.y = device_rig_alloc(w.rig.devices[0], (RESULTS + SESSIONS) * sizeof w.host_x);
     for (uint32_t i = 0; i < MAX_TOKENS * HIDDEN; i++)

@@ -13,7 +13,7 @@
 #include "late_device.h"
 #include "machine_rig.h"
 #include "model/phantom.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 2
@@ -244,8 +244,8 @@ static void test_miss_host_leaves_the_host_tier_room_for_reads(void **state)
         assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
         pool_rig_wait(&rig);
         pthread_mutex_lock(&rig.pool->lock); /* as when a pool shrinks */
-        while (
-            mp_pool_evict_one(&rig.pool->shards[0], &rig.pool->shards[0].scopes[0], MP_FOR_DECODE))
+        while (mp_shard_evict(&rig.pool->cache->shards[0], &rig.pool->cache->shards[0].scopes[0],
+                              MP_FOR_DECODE, false))
             ;
         pthread_mutex_unlock(&rig.pool->lock);
         assert_int_equal(compute(session, held + 1, MOEPAGE_PHASE_DECODE), MOEPAGE_OK);

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "features/predicting_inside.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 enum { LAYERS = 4, EXPERTS = 12, HIDDEN = 8, TOKENS = 6, THREADS = 4, NONE = EXPERTS };

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "prom_text.h"
 #include "session/inside.h"

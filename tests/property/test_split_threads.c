@@ -16,7 +16,7 @@
 #include "kv/kv_pool.h"
 #include "kv_tokens.h"
 #include "policy/policy.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "split/split.h"
 

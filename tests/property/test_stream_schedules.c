@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "device_rig.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "session/inside.h"
 
@@ -164,9 +164,9 @@ static void close_schedule(schedule *s)
     }
     moepage_expert_pool_info info = pool_rig_info(&s->rig);
     must(info.hits == sum.hits && info.misses == sum.misses && info.late == sum.late);
-    must(atomic_load(&s->rig.pool->n_streamers) == 0);
+    must(atomic_load(&s->rig.pool->cache->n_streamers) == 0);
     for (uint32_t l = 0; l < s->layers; l++)
-        must(s->rig.pool->streams[l] == 0);
+        must(s->rig.pool->cache->streams[l] == 0);
     pool_rig_close(&s->rig);
     bank_model_close(&s->bank);
 }

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ahead/versions.h"
 #include "pack_maker.h"
+#include "pool_inside.h"
 #include "session/inside.h"
 #include "versions_rig.h"
 
@@ -73,9 +73,9 @@ static void check_seen(const walk *w, const mp_client *client)
     bool *taken = calloc(pool->versions->n_places, sizeof *taken);
     assert_non_null(taken);
     for (uint32_t key = 0; key < pool->keys; key++) {
-        uint32_t version = client->published[key];
+        uint32_t version = pool_version_seen(pool, client, key);
         if (version & MP_VERSION_HIGH) {
-            uint64_t word = atomic_load(&pool->shards[0].words[version & ~MP_VERSION_HIGH]);
+            uint64_t word = atomic_load(&pool->cache->shards[0].words[version & ~MP_VERSION_HIGH]);
             assert_int_equal(MP_WORD_IDENTITY(word), MP_WORD(key, MP_SLOT_RESIDENT));
             continue;
         }
@@ -89,19 +89,19 @@ static void check_seen(const walk *w, const mp_client *client)
 static void check_books(walk *w)
 {
     struct moepage_expert_pool *pool = w->rig.pool;
-    mp_shard *shard = &pool->shards[0];
+    mp_shard *shard = &pool->cache->shards[0];
     uint32_t n_high = pool->versions->n_high;
     pthread_mutex_lock(&pool->lock);
     for (uint32_t l = 0; l < pool->layers; l++) {
         uint32_t slots = 0, high = 0;
         for (uint32_t key = l * pool->experts; key < (l + 1) * pool->experts; key++) {
-            slots += atomic_load(&pool->entry[key]) != MP_NO_SLOT;
+            slots += atomic_load(&pool->cache->entry[key]) != MP_NO_SLOT;
             high += pool->versions->high[key];
         }
         assert_true(slots <= n_high && high <= n_high);
     }
-    assert_true(shard->n_free <= shard->n_slots);
-    assert_int_equal(shard->n_slots, n_high * pool->layers);
+    assert_true(shard->n_free <= pool_slots(shard));
+    assert_int_equal(pool_slots(shard), n_high * pool->layers);
     for (uint32_t i = 0; i < SESSIONS; i++)
         if (w->seats[i].step_open)
             check_seen(w, w->seats[i].session->step.client);

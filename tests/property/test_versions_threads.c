@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "ahead/versions.h"
+#include "pool_inside.h"
 #include "versions_rig.h"
 
 #define THREADS 3
@@ -63,7 +63,7 @@ static void check_books(versions_rig *rig)
 {
     struct moepage_expert_pool *pool = rig->pool;
     mp_versions *versions = pool->versions;
-    mp_shard *shard = &pool->shards[0];
+    mp_shard *shard = &pool->cache->shards[0];
     uint32_t low = 0, high = 0, slots = 0, held = 0;
     bool *taken = calloc(versions->n_places, sizeof *taken);
     assert_non_null(taken);
@@ -91,7 +91,7 @@ static void check_books(versions_rig *rig)
         assert_false(taken[versions->free_places[i]]);
         taken[versions->free_places[i]] = true;
     }
-    for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++) {
+    for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
         assert_int_equal(MP_WORD_USERS(atomic_load(&shard->words[s])), 0);
         slots += MP_WORD_STATE(atomic_load(&shard->words[s])) != MP_SLOT_FREE;
     }

@@ -18,30 +18,30 @@ static bool is_one_of(const uint32_t *values, uint32_t n, uint32_t value)
 static bool check_slot(live_world *w, uint32_t slot, uint64_t word)
 {
     const moepage_expert_pool *pool = w->rig.pool;
-    const mp_shard *shard = &pool->shards[0];
+    const mp_shard *shard = &pool->cache->shards[0];
     const mp_slot *of = &shard->slots[slot];
     uint32_t state = MP_WORD_STATE(word), key = MP_WORD_KEY(word);
     bool there = state == MP_SLOT_LOADING || state == MP_SLOT_RESIDENT;
-    MUST(w, slot >= shard->first_slot && slot < shard->first_slot + shard->n_slots);
-    MUST(w, key < pool->keys && (atomic_load(&pool->entry[key]) == slot) == there);
+    MUST(w, slot >= shard->all.first && slot < shard->all.end);
+    MUST(w, key < pool->keys && (atomic_load(&pool->cache->entry[key]) == slot) == there);
     MUST(w, there || MP_WORD_USERS(word) > 0);
     MUST(w, !of->ranked || (there && of->place == MP_PLACE_KEPT));
     MUST(w, !there || of->ranked == (of->place == MP_PLACE_KEPT));
     MUST(w, !of->scan || (there && of->place == MP_PLACE_KEPT));
     MUST(w, of->pins == 0 || (state == MP_SLOT_RESIDENT && MP_WORD_USERS(word) > 0));
     MUST(w, of->pins == 0 || of->place == MP_PLACE_KEPT);
-    const mp_prefetcher *prefetcher = &shard->prefetcher;
-    MUST(w, of->prefetching == is_one_of(prefetcher->active, prefetcher->n_active, slot));
-    MUST(w, !of->prefetching || state == MP_SLOT_LOADING);
+    const mp_prefetcher *prefetcher = &pool->ahead->prefetchers[0];
+    MUST(w, of->attended == is_one_of(prefetcher->active, prefetcher->n_active, slot));
+    MUST(w, !of->attended || state == MP_SLOT_LOADING);
     return true;
 }
 
 /* Between two looks a slot that takes no more may only lose what it has. */
 static bool check_fenced(live_world *w, uint32_t slot, uint64_t word)
 {
-    const mp_shard *shard = &w->rig.pool->shards[0];
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
     bool was_fenced = slot < w->open.first || slot >= w->open.end;
-    if (was_fenced && !mp_pool_is_open(shard, slot) && word != 0) {
+    if (was_fenced && (slot < shard->open.first || slot >= shard->open.end) && word != 0) {
         MUST(w, w->words[slot] != 0 && MP_WORD_KEY(word) == MP_WORD_KEY(w->words[slot]));
         MUST(w, shard->slots[slot].pins == 0 || w->pinned[slot]);
     }
@@ -52,11 +52,12 @@ static bool check_fenced(live_world *w, uint32_t slot, uint64_t word)
 
 static bool check_free(live_world *w, uint32_t n_free)
 {
-    const mp_shard *shard = &w->rig.pool->shards[0];
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
     MUST(w, shard->n_free == n_free);
     for (uint32_t i = 0; i < n_free; i++) {
         uint32_t slot = shard->free_slots[i];
-        MUST(w, mp_pool_is_open(shard, slot) && atomic_load(&shard->words[slot]) == 0);
+        MUST(w, slot >= shard->open.first && slot < shard->open.end &&
+                    atomic_load(&shard->words[slot]) == 0);
         MUST(w, !is_one_of(shard->free_slots, i, slot));
     }
     return true;
@@ -73,12 +74,12 @@ typedef struct tally {
 static void count_slot(const live_world *w, uint32_t slot, uint64_t word, tally *sum)
 {
     const moepage_expert_pool *pool = w->rig.pool;
-    const mp_shard *shard = &pool->shards[0];
+    const mp_shard *shard = &pool->cache->shards[0];
     const mp_slot *of = &shard->slots[slot];
     uint32_t state = MP_WORD_STATE(word), layer = MP_WORD_KEY(word) / pool->experts;
     uint32_t scope = pool->n_scopes == 1 ? 0 : layer;
     bool there = state == MP_SLOT_LOADING || state == MP_SLOT_RESIDENT;
-    sum->n_free += word == 0 && mp_pool_is_open(shard, slot);
+    sum->n_free += word == 0 && slot >= shard->open.first && slot < shard->open.end;
     sum->draining += state == MP_SLOT_DRAINING;
     sum->used[scope] += there || state == MP_SLOT_DRAINING;
     sum->mapped += there;
@@ -94,14 +95,14 @@ static void count_slot(const live_world *w, uint32_t slot, uint64_t word, tally 
 static bool check_scopes(live_world *w, const tally *sum)
 {
     const moepage_expert_pool *pool = w->rig.pool;
-    const mp_shard *shard = &pool->shards[0];
+    const mp_shard *shard = &pool->cache->shards[0];
     for (uint32_t i = 0; i < pool->n_scopes; i++) {
         const mp_scope *scope = &shard->scopes[i];
         uint32_t aim = atomic_load(&scope->aim), capacity = atomic_load(&scope->capacity);
         MUST(w, scope->used == sum->used[i] && scope->scans == sum->scans[i]);
         MUST(w, scope->transients == sum->transients[i]);
         MUST(w, capacity == (shard->open.end - shard->open.first) / pool->n_scopes);
-        MUST(w, aim <= capacity && (shard->move.slots || aim == capacity));
+        MUST(w, aim <= capacity && (pool->move.slots || aim == capacity));
         MUST(w, aim >= scope->members || atomic_load(&scope->pinned) <= aim);
     }
     for (uint32_t l = 0; l < pool->layers; l++)
@@ -112,7 +113,7 @@ static bool check_scopes(live_world *w, const tally *sum)
 /* All in the ring stand at its place, and they are as many as do. */
 static bool check_ring(live_world *w, uint32_t sentinel, uint32_t place, uint32_t n)
 {
-    const mp_shard *shard = &w->rig.pool->shards[0];
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
     uint32_t length = 0;
     for (uint32_t at = shard->window[sentinel].next; at != sentinel; at = shard->window[at].next) {
         MUST(w, ++length <= n && shard->slots[at].place == place);
@@ -127,13 +128,13 @@ static bool check_map(live_world *w, const tally *sum)
     moepage_expert_pool *pool = w->rig.pool;
     uint32_t mapped = 0, apart = w->path.on ? w->path.aside.per_scope : 0, pinned = 0;
     for (uint32_t key = 0; key < pool->keys; key++)
-        mapped += atomic_load(&pool->entry[key]) != MP_NO_SLOT;
-    MUST(w, mapped == sum->mapped && atomic_load(&pool->n_draining) == sum->draining);
+        mapped += atomic_load(&pool->cache->entry[key]) != MP_NO_SLOT;
+    MUST(w, mapped == sum->mapped && atomic_load(&pool->cache->n_draining) == sum->draining);
     for (uint32_t i = 0; i < pool->n_scopes; i++)
-        pinned += atomic_load(&pool->shards[0].scopes[i].pinned) - apart;
+        pinned += atomic_load(&pool->cache->shards[0].scopes[i].pinned) - apart;
     MUST(w, pinned == sum->pinned);
-    MUST(w, atomic_load(&pool->n_apart) == w->path.on);
-    MUST(w, atomic_load(&pool->n_clients) == live_sessions(w));
+    MUST(w, atomic_load(&pool->cache->n_apart) == w->path.on);
+    MUST(w, atomic_load(&pool->cache->n_clients) == live_sessions(w));
     moepage_residency residency = {.struct_size = sizeof residency};
     uint32_t layer = live_below(w, pool->layers), expert = live_below(w, pool->experts);
     MUST(w, !moepage_expert_pool_lookup(pool, layer, expert, &residency));
@@ -149,22 +150,22 @@ static bool check_streams(live_world *w)
     uint32_t streams[LIVE_LAYERS] = {0}, streamers = 0;
     for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
         uint32_t n = 0;
-        for (uint32_t l = 0; pool->clients[c] && l < pool->layers; l++) {
-            streams[l] += pool->clients[c]->streams[l];
-            n += pool->clients[c]->streams[l];
+        for (uint32_t l = 0; pool->cache->clients[c] && l < pool->layers; l++) {
+            streams[l] += pool->cache->clients[c]->streams[l];
+            n += pool->cache->clients[c]->streams[l];
         }
         streamers += n > 0;
-        MUST(w, !pool->clients[c] || pool->clients[c]->n_streams == n);
+        MUST(w, !pool->cache->clients[c] || pool->cache->clients[c]->n_streams == n);
     }
-    MUST(w, atomic_load(&pool->n_streamers) == streamers);
+    MUST(w, atomic_load(&pool->cache->n_streamers) == streamers);
     for (uint32_t l = 0; l < pool->layers; l++)
-        MUST(w, pool->streams[l] == streams[l]);
+        MUST(w, pool->cache->streams[l] == streams[l]);
     return true;
 }
 
 bool live_check(live_world *w)
 {
-    const mp_shard *shard = &w->rig.pool->shards[0];
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
     tally sum = {0};
     for (uint32_t s = 0; s < shard->max_slots; s++) {
         uint64_t word = atomic_load(&shard->words[s]);

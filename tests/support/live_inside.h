@@ -8,7 +8,7 @@
 #include "kv_tokens.h"
 #include "live_world.h"
 #include "loose_device.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "split/split.h"
 

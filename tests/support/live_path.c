@@ -47,7 +47,7 @@ void live_path_leave_drained(live_world *w)
         const mp_hold *hold = &w->path.held[key];
         if (hold->kind == MP_HOLD_NONE)
             continue;
-        uint64_t word = atomic_load(&pool->shards[0].words[hold->slot]);
+        uint64_t word = atomic_load(&pool->cache->shards[0].words[hold->slot]);
         if (MP_WORD_STATE(word) == MP_SLOT_DRAINING && w->path.asked[key] < w->path.now)
             take_off(w, key);
     }
@@ -81,7 +81,8 @@ static void read_held(live_world *w, uint32_t key)
     const moepage_expert_pool *pool = w->rig.pool;
     if (w->path.held[key].kind == MP_HOLD_NONE)
         return;
-    const unsigned char *slot = mp_pool_slot_address(&pool->shards[0], w->path.held[key].slot);
+    const unsigned char *slot =
+        mp_shard_slot_address(&pool->cache->shards[0], w->path.held[key].slot);
     for (uint32_t t = 0; t < bank->n_tensors; t++) {
         uint64_t end = t + 1 < bank->n_tensors ? bank->tensor_at[t + 1] : bank->expert_bytes;
         loose_read(session_of(w)->scratch[0].compute, MP_SIDE_EXPERTS,

@@ -95,7 +95,7 @@ live_world *live_open(bank_model *bank, const live_config *config)
                                                             &w->sessions[i].native),
                          MOEPAGE_OK);
     }
-    w->open = w->rig.pool->shards[0].open;
+    w->open = w->rig.pool->cache->shards[0].open;
     return w;
 }
 
@@ -144,15 +144,15 @@ void live_count(const live_world *w, live_counts *sum)
 
 static bool check_split(live_world *w, uint64_t slots, uint64_t blocks, uint32_t per_layer)
 {
-    const mp_shard *shard = &w->rig.pool->shards[0];
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
     const mp_kv_blocks *kv = &w->kv->blocks;
-    MUST(w, !slots || shard->n_slots == slots);
+    MUST(w, !slots || pool_slots(shard) == slots);
     MUST(w, !blocks || mp_kv_blocks_capacity(kv) == (blocks + 2) / 3 * 3);
-    MUST(w, shard->compressed.n == per_layer * w->bank->shape.layers);
-    MUST(w, shard->first_slot * w->rig.pool->slot_bytes >=
-                shard->compressed.n * shard->compressed.unit);
+    MUST(w, shard->transfer->compressed.n == per_layer * w->bank->shape.layers);
+    MUST(w, shard->all.first * w->rig.pool->slot_bytes >=
+                shard->transfer->compressed.n * shard->transfer->compressed.unit);
     MUST(w, w->loose.home->arena.claimed[MP_SIDE_EXPERTS] ==
-                (uint64_t)(shard->first_slot + shard->n_slots) * w->rig.pool->slot_bytes);
+                (uint64_t)(shard->all.end) * w->rig.pool->slot_bytes);
     MUST(w, w->loose.home->arena.claimed[MP_SIDE_KV] ==
                 mp_kv_blocks_capacity(kv) / 3 * w->kv->shape.granule_bytes);
     return true;
@@ -160,9 +160,9 @@ static bool check_split(live_world *w, uint64_t slots, uint64_t blocks, uint32_t
 
 static bool is_unfenced(const live_world *w)
 {
-    const mp_shard *shard = &w->rig.pool->shards[0];
-    return shard->move.slots == 0 && shard->open.first == shard->first_slot &&
-           shard->open.end == shard->first_slot + shard->n_slots;
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
+    return w->rig.pool->move.slots == 0 && shard->open.first == shard->all.first &&
+           shard->open.end == shard->all.end;
 }
 
 /* Does the move ask for more than there is, or leave less than somebody needs? */
@@ -170,11 +170,12 @@ static bool is_infeasible(const live_world *w)
 {
     const live_move *m = &w->move;
     const moepage_expert_pool *pool = w->rig.pool;
-    const mp_shard *shard = &pool->shards[0];
+    const mp_shard *shard = &pool->cache->shards[0];
     uint64_t layers = w->bank->shape.layers, keys = layers * w->bank->shape.experts;
-    uint64_t places = m->compress ? m->per_layer * layers : shard->compressed.n;
-    uint64_t first = (places * shard->compressed.unit + pool->slot_bytes - 1) / pool->slot_bytes;
-    uint64_t slots = m->slots || m->compress ? m->slots : shard->n_slots;
+    uint64_t places = m->compress ? m->per_layer * layers : shard->transfer->compressed.n;
+    uint64_t first =
+        (places * shard->transfer->compressed.unit + pool->slot_bytes - 1) / pool->slot_bytes;
+    uint64_t slots = m->slots || m->compress ? m->slots : pool_slots(shard);
     uint64_t kv = mp_kv_blocks_capacity(&w->kv->blocks);
     kv = m->blocks && !m->compress ? (m->blocks + 2) / 3 * 3 : kv;
     if ((first + slots) * pool->slot_bytes + kv / 3 * w->kv->shape.granule_bytes > ARENA_BYTES)
@@ -182,8 +183,8 @@ static bool is_infeasible(const live_world *w)
     if (slots < 1 || slots > keys || slots % pool->n_scopes ||
         mp_kv_blocks_used(&w->kv->blocks) > kv)
         return true;
-    uint64_t from = first > shard->first_slot ? first : shard->first_slot;
-    uint64_t end = shard->first_slot + shard->n_slots;
+    uint64_t from = first > shard->all.first ? first : shard->all.first;
+    uint64_t end = shard->all.end;
     end = first + slots < end ? first + slots : end;
     uint64_t kept = end > from ? (end - from) / pool->n_scopes : 0;
     for (uint32_t i = 0; i < pool->n_scopes; i++)
@@ -197,9 +198,9 @@ static bool is_infeasible(const live_world *w)
 static bool attempt(live_world *w, mp_stream *native, bool once)
 {
     live_move *m = &w->move;
-    const mp_shard *shard = &w->rig.pool->shards[0];
-    uint32_t was_slots = shard->n_slots, was_first = shard->first_slot;
-    uint32_t was_places = shard->compressed.n;
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
+    uint32_t was_slots = pool_slots(shard), was_first = shard->all.first;
+    uint32_t was_places = shard->transfer->compressed.n;
     uint32_t was_blocks = mp_kv_blocks_capacity(&w->kv->blocks);
     bool infeasible = is_infeasible(w);
     moepage_status status;
@@ -209,12 +210,13 @@ static bool attempt(live_world *w, mp_stream *native, bool once)
         status = moepage_split_set(w->rig.pool, w->kv, m->slots, m->blocks, native);
     else
         status = mp_split_move(w->rig.pool, w->kv, m->slots, m->blocks, native);
-    bool never = status == MOEPAGE_E_UNSUPPORTED && shard->compressed.unit == 0 && m->per_layer;
+    bool never =
+        status == MOEPAGE_E_UNSUPPORTED && shard->transfer->compressed.unit == 0 && m->per_layer;
     MUST(w, !status || status == MOEPAGE_E_BUSY || status == MOEPAGE_E_BUDGET || never);
     MUST(w, never || (status == MOEPAGE_E_BUDGET) == infeasible);
     w->counts.busy += status == MOEPAGE_E_BUSY;
     w->counts.refused += status == MOEPAGE_E_BUDGET;
-    w->counts.drained += atomic_load(&w->rig.pool->n_draining) > 0;
+    w->counts.drained += atomic_load(&w->rig.pool->cache->n_draining) > 0;
     if (!status) {
         w->counts.moves += !m->compress;
         w->counts.compressions += m->compress;
@@ -222,8 +224,8 @@ static bool attempt(live_world *w, mp_stream *native, bool once)
                          m->compress ? m->per_layer : was_places / w->bank->shape.layers))
             return false;
     } else {
-        MUST(w, shard->n_slots == was_slots && shard->first_slot == was_first);
-        MUST(w, shard->compressed.n == was_places);
+        MUST(w, pool_slots(shard) == was_slots && shard->all.first == was_first);
+        MUST(w, shard->transfer->compressed.n == was_places);
         MUST(w, mp_kv_blocks_capacity(&w->kv->blocks) == was_blocks);
     }
     m->waits = status == MOEPAGE_E_BUSY && !once;
@@ -234,7 +236,7 @@ static bool attempt(live_world *w, mp_stream *native, bool once)
 static bool move(live_world *w, live_session *s, bool compress)
 {
     live_move *m = &w->move;
-    const mp_shard *shard = &w->rig.pool->shards[0];
+    const mp_shard *shard = &w->rig.pool->cache->shards[0];
     uint32_t scopes = w->rig.pool->n_scopes, layers = w->bank->shape.layers;
     if (m->waits && live_below(w, 8) == 0) {
         mp_split_abandon(w->rig.pool);
@@ -251,7 +253,8 @@ static bool move(live_world *w, live_session *s, bool compress)
         m->blocks = live_below(w, 3) ? 1 + used + live_below(w, 24) : 0;
         m->per_layer = live_below(w, w->bank->shape.experts + 1);
         if (live_below(w, 10) == 0) /* what it has already: the fence must go */
-            *m = (live_move){.slots = shard->n_slots, .per_layer = shard->compressed.n / layers};
+            *m = (live_move){.slots = pool_slots(shard),
+                             .per_layer = shard->transfer->compressed.n / layers};
         m->compress = compress;
     }
     return attempt(w, s->native, once && !m->compress);
@@ -271,7 +274,7 @@ static bool come_or_go(live_world *w, live_session *s)
     uint32_t dividing = live_sessions(w) + 1 - w->path.on;
     bool fits = true;
     for (uint32_t i = 0; i < pool->n_scopes; i++) {
-        const mp_scope *scope = &pool->shards[0].scopes[i];
+        const mp_scope *scope = &pool->cache->shards[0].scopes[i];
         uint32_t aim = atomic_load(&scope->aim);
         fits = fits && (aim >= scope->members || aim >= dividing + atomic_load(&scope->pinned));
     }
@@ -422,8 +425,8 @@ bool live_settle(live_world *w, uint64_t action, bool thorough)
         return false;
     live_path_leave_drained(w);
     loose_run(&w->loose, UINT32_MAX);
-    MUST(w, is_unfenced(w) && atomic_load(&w->rig.pool->n_draining) == 0);
-    MUST(w, atomic_load(&w->rig.pool->pending) == 0);
+    MUST(w, is_unfenced(w) && atomic_load(&w->rig.pool->cache->n_draining) == 0);
+    MUST(w, atomic_load(&w->rig.pool->ahead->pending) == 0);
     if (!check_blocks(w))
         return false;
     if (!live_check(w) || (thorough && !check_tokens(w)))

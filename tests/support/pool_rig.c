@@ -13,7 +13,7 @@
 #include "codec/exph.h"
 #include "device_rig.h"
 #include "policy/ring.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 
 #define WORKSPACE_BYTES (4u << 20)
 #define MAX_ROUTED 64
@@ -98,7 +98,7 @@ uint32_t pool_rig_state(pool_rig *rig, uint32_t layer, uint32_t expert)
 void pool_rig_wait(pool_rig *rig)
 {
     /* In this order: a want that is just becoming a load is for a moment not pending. */
-    while (atomic_load(&rig->pool->pending) > 0 || pool_rig_info(rig).loading > 0)
+    while (atomic_load(&rig->pool->ahead->pending) > 0 || pool_rig_info(rig).loading > 0)
         sched_yield();
 }
 
@@ -129,9 +129,9 @@ bool pool_rig_holds(const pool_rig *rig, uint32_t layer, const moepage_plan_expe
 static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64_t word)
 {
     uint32_t key = MP_WORD_KEY(word);
-    assert_int_equal(atomic_load(&rig->pool->entry[key]), slot);
+    assert_int_equal(atomic_load(&rig->pool->cache->entry[key]), slot);
     assert_int_equal(MP_WORD_USERS(word), shard->slots[slot].pins > 0);
-    assert_true(slot_matches(rig, shard->home, key, mp_pool_slot_address(shard, slot)));
+    assert_true(slot_matches(rig, shard->transfer->home, key, mp_shard_slot_address(shard, slot)));
 }
 
 /* Is this image, in that form, the expert? */
@@ -165,22 +165,22 @@ static bool image_matches(const pool_rig *rig, uint32_t key, uint32_t form,
  * expert's. */
 static void check_tier(pool_rig *rig, mp_shard *shard)
 {
-    mp_host_tier *tier = shard->tier;
-    for (uint32_t b = 0; b < shard->staging.n; b++)
-        assert_int_equal(shard->staging.buffers[b].slot, MP_NO_SLOT);
+    mp_host_tier *tier = shard->transfer->tier;
+    for (uint32_t b = 0; b < shard->transfer->staging.n; b++)
+        assert_int_equal(shard->transfer->staging.buffers[b].passage, MP_NO_PASSAGE);
     for (uint32_t e = 0; tier && e < tier->n_entries; e++) {
         const mp_host_entry *entry = &tier->entries[e];
         assert_int_equal(entry->users, 0);
         if (entry->state == MP_ENTRY_VALID)
             assert_true(image_matches(rig, entry->key, tier->form, mp_host_tier_image(tier, e)));
     }
-    const mp_compressed *compressed = &shard->compressed;
+    const mp_compressed *compressed = &shard->transfer->compressed;
     unsigned char *image = malloc(compressed->unit + 1);
     assert_non_null(image);
     for (uint32_t key = 0; compressed->place_of && key < rig->pool->keys; key++) {
         if (compressed->place_of[key] == MP_NO_SLOT)
             continue;
-        device_rig_read(shard->home,
+        device_rig_read(shard->transfer->home,
                         compressed->memory + compressed->place_of[key] * compressed->unit, image,
                         compressed->unit);
         assert_true(image_matches(rig, key, MOEPAGE_FORM_EXPH, image));
@@ -225,11 +225,11 @@ void pool_rig_check(pool_rig *rig)
     uint64_t bank_bytes = rig->bank->expert_bytes;
     uint32_t mapped = 0, resident = 0;
     for (uint32_t key = 0; key < rig->pool->keys; key++)
-        mapped += atomic_load(&rig->pool->entry[key]) != MP_NO_SLOT;
+        mapped += atomic_load(&rig->pool->cache->entry[key]) != MP_NO_SLOT;
     for (uint32_t d = 0; d < rig->n_devices; d++) {
-        mp_shard *shard = &rig->pool->shards[d];
+        mp_shard *shard = &rig->pool->cache->shards[d];
         uint32_t free_slots = 0, used = 0;
-        for (uint32_t s = shard->first_slot; s < shard->first_slot + shard->n_slots; s++) {
+        for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
             uint64_t word = atomic_load(&shard->words[s]);
             free_slots += word == 0;
             if (word == 0)
@@ -243,13 +243,12 @@ void pool_rig_check(pool_rig *rig)
             assert_true(shard->scopes[i].used <= atomic_load(&shard->scopes[i].capacity));
             used += shard->scopes[i].used;
         }
-        assert_int_equal(used + free_slots, shard->n_slots);
+        assert_int_equal(used + free_slots, pool_slots(shard));
         moepage_device_info device = {.struct_size = sizeof device};
         assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
-        assert_int_equal(device.arena_expert_bytes,
-                         (shard->first_slot + shard->n_slots) * rig->pool->slot_bytes);
-        assert_true(shard->compressed.n * shard->compressed.unit <=
-                    shard->first_slot * rig->pool->slot_bytes);
+        assert_int_equal(device.arena_expert_bytes, (shard->all.end) * rig->pool->slot_bytes);
+        assert_true(shard->transfer->compressed.n * shard->transfer->compressed.unit <=
+                    shard->all.first * rig->pool->slot_bytes);
         check_tier(rig, shard);
         check_window(rig, shard);
         assert_true(device.peak_bytes <= device.budget_bytes);

@@ -184,7 +184,7 @@ uint32_t versions_rig_count_high(versions_rig *rig, uint32_t layer)
     uint32_t n = 0;
     pthread_mutex_lock(&pool->lock); /* one that goes and one that comes are not counted both */
     for (uint32_t e = 0; e < pool->experts; e++)
-        n += atomic_load(&pool->entry[layer * pool->experts + e]) != MP_NO_SLOT;
+        n += atomic_load(&pool->cache->entry[layer * pool->experts + e]) != MP_NO_SLOT;
     pthread_mutex_unlock(&pool->lock);
     return n;
 }

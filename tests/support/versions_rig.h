@@ -5,7 +5,7 @@
 #define VERSIONS_RIG_H
 
 #include "bank_model.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 
 typedef struct versions_rig {
     bank_model bank;

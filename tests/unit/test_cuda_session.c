@@ -15,7 +15,7 @@
 #include "device.h"
 #include "device_rig.h"
 #include "issue.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
 
@@ -233,7 +233,8 @@ static void test_cuda_session_keeps_plans_whose_stream_is_captured(void **state)
 
 static mp_cu_stream demand_bus(void)
 {
-    return mp_cuda_stream_of(rig.pool->shards[0].pipes[MP_PIPE_DEMAND].bus)->handle;
+    return mp_cuda_stream_of(rig.pool->cache->shards[0].transfer->pipes[MP_PIPE_DEMAND].bus)
+        ->handle;
 }
 
 /* Until no stream has anything left to do, the library's own included: no slot has late readers. */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 4
@@ -481,7 +481,7 @@ static void test_expert_pool_loses_no_slot_to_a_passing_reader(void **state)
     open_bank(true);
     pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 1});
     moepage_session *session = pool_rig_session(&rig, NULL);
-    mp_shard *shard = &rig.pool->shards[0];
+    mp_shard *shard = &rig.pool->cache->shards[0];
     moepage_plan plan = {.struct_size = sizeof plan};
     pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     atomic_store(&bank.fail_call, 1);

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #undef MP_NUMA
@@ -41,7 +41,7 @@ static void test_no_numa_tiers_are_unbound_and_say_so(void **state)
     assert_true(pool_rig_info(&rig).host_tier_bytes > 0);
     assert_int_equal(pool_rig_info(&rig).host_node, -1);
     for (uint32_t d = 0; d < rig.n_devices; d++) {
-        const mp_host_memory *memory = &rig.pool->shards[d].tier->memory;
+        const mp_host_memory *memory = &rig.pool->cache->shards[d].transfer->tier->memory;
         int mode = -1;
         assert_int_equal(memory->node, -1);
         if (syscall(SYS_get_mempolicy, &mode, NULL, 0, memory->base, MPOL_F_ADDR) == 0)

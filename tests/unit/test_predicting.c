@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "features/predicting_inside.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 4
@@ -502,7 +502,7 @@ static void test_predicting_wants_nothing_for_layers_that_came(void **state)
         force_on(session);
         pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE); /* and the one of layer 0 in again */
         let_it_hear(session);
-        tried += atomic_load(&rig.pool->entry[EXPERTS]) == MP_NO_SLOT;
+        tried += atomic_load(&rig.pool->cache->entry[EXPERTS]) == MP_NO_SLOT;
         uint64_t before = pool_rig_info(&rig).prefetch_bytes;
         pthread_mutex_lock(&rig.pool->lock);
         assert_int_equal(pool_rig_route(session, 0, (int32_t[]){5}, 1, NULL), MOEPAGE_OK);

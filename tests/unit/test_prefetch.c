@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 3
@@ -410,11 +410,12 @@ static void test_prefetch_that_fails_does_not_fail_demand(void **state)
     await_arrival();
     open_gate();
     /* It has landed, as a failure that nobody has looked at. */
-    mp_shard *shard = &rig.pool->shards[0];
-    while (atomic_load(&rig.pool->pending) > 0 && !shard->slots[0].result)
+    mp_shard *shard = &rig.pool->cache->shards[0];
+    while (atomic_load(&rig.pool->ahead->pending) > 0 &&
+           !atomic_load(&shard->transfer->passages[0].result))
         sched_yield();
-    mp_stream *bus = shard->pipes[MP_PIPE_PREFETCH].bus;
-    assert_int_equal(shard->home->device->ops->sync(bus, bank.n_tensors), MOEPAGE_OK);
+    mp_stream *bus = shard->transfer->pipes[MP_PIPE_PREFETCH].bus;
+    assert_int_equal(shard->transfer->home->device->ops->sync(bus, bank.n_tensors), MOEPAGE_OK);
     pool_rig_visit(session, 1, (int32_t[]){0}, 1);
     moepage_expert_pool_info info = pool_rig_info(&rig);
     assert_int_equal(info.failed_loads, 1);
@@ -439,7 +440,7 @@ static void test_prefetch_that_a_pin_waits_for_is_not_late(void **state)
     pthread_t thread;
     void *status;
     assert_int_equal(pthread_create(&thread, NULL, pin_expert, NULL), 0);
-    while (MP_WORD_USERS(atomic_load(&rig.pool->shards[0].words[0])) == 0)
+    while (MP_WORD_USERS(atomic_load(&rig.pool->cache->shards[0].words[0])) == 0)
         sched_yield();
     open_gate();
     assert_int_equal(pthread_join(thread, &status), 0);

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "policy/remap.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 2

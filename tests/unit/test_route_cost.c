@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #if defined(__has_feature)
@@ -208,9 +208,9 @@ static void await_probes(void)
     for (bool busy = true; busy;) {
         busy = false;
         pthread_mutex_lock(&rig.pool->lock);
-        for (uint32_t d = 0; d < rig.pool->n_shards; d++)
+        for (uint32_t d = 0; d < rig.pool->n_devices; d++)
             for (uint32_t i = 0; i < MP_PROBES; i++)
-                busy = busy || rig.pool->shards[d].probes[i].busy;
+                busy = busy || rig.pool->cache->shards[d].transfer->probes[i].busy;
         pthread_mutex_unlock(&rig.pool->lock);
         sched_yield();
     }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 6
@@ -758,9 +758,10 @@ static void test_session_cancelled_loads_can_be_evicted(void **state)
     pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     assert_int_equal(pool_rig_route(session, 0, cancelled, 4, NULL), MOEPAGE_OK);
     assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
-    mp_shard *shard = &rig.pool->shards[0];
-    const mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    assert_int_equal(shard->home->device->ops->sync(pipe->bus, pipe->last_bus), MOEPAGE_OK);
+    mp_shard *shard = &rig.pool->cache->shards[0];
+    const mp_pipe *pipe = &shard->transfer->pipes[MP_PIPE_DEMAND];
+    assert_int_equal(shard->transfer->home->device->ops->sync(pipe->bus, pipe->last_bus),
+                     MOEPAGE_OK);
     pool_rig_visit(session, 1, others, 2);     /* into the free slots */
     pool_rig_visit(session, 2, others + 2, 2); /* the oldest are 0 and 1 of layer 0 */
     for (uint32_t e = 0; e < 4; e++)

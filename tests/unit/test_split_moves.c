@@ -13,7 +13,7 @@
 
 #include "kv/kv_pool.h"
 #include "kv_tokens.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "split/split.h"
 
@@ -373,14 +373,14 @@ static void test_split_moves_rounds_are_stable_and_spread(void **state)
 {
     (void)state;
     open_rig(EXPH, &(pool_rig_config){.slots = 12, .arena_slots = KEYS + 12});
-    const mp_shard *shard = &rig.pool->shards[0];
+    const mp_shard *shard = &rig.pool->cache->shards[0];
     bool joined[EXPERTS] = {false};
     for (uint32_t round = 0; round < EXPERTS; round++) {
-        uint32_t expert = mp_images_key(shard, round * LAYERS) % EXPERTS, lower = 0;
+        uint32_t expert = mp_images_key(shard->transfer, round * LAYERS) % EXPERTS, lower = 0;
         assert_false(joined[expert]);
         joined[expert] = true;
         for (uint32_t layer = 0; layer < LAYERS; layer++)
-            assert_int_equal(mp_images_key(shard, round * LAYERS + layer),
+            assert_int_equal(mp_images_key(shard->transfer, round * LAYERS + layer),
                              layer * EXPERTS + expert);
         for (uint32_t e = 0; e < EXPERTS / 2; e++)
             lower += joined[e];

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "fake_device.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define MAX_EXPERTS 32
@@ -40,7 +40,7 @@ static moepage_session *open_fake(const shape *s, uint64_t load_ns, uint32_t reg
     moepage_expert_pool_config config = {.struct_size = sizeof config, .slots = s->slots};
     assert_int_equal(moepage_expert_pool_create(rig.devices, 1, bank.model, &config, &rig.pool),
                      MOEPAGE_OK);
-    rig.pool->shards[0].rates.bus = rig.pool->slot_bytes * 1000000000u / load_ns;
+    rig.pool->cache->shards[0].transfer->rates.bus = rig.pool->slot_bytes * 1000000000u / load_ns;
     return pool_rig_session(&rig, &(moepage_session_config){.regime = regime, .max_tokens = 1});
 }
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "session/inside.h"
 
@@ -231,7 +231,7 @@ static void test_stream_regime_serves_two_sessions(void **state)
     assert_int_equal(keeps(&s, 2), 1);
     assert_int_equal(bytes, 0);
     for (uint32_t l = 0; l < 8; l++)
-        assert_int_equal(rig.pool->shards[0].kept[l], 1);
+        assert_int_equal(rig.pool->cache->shards[0].kept[l], 1);
     close_session(a);
     run_dense(b, 3);
     expect_steady(b, &s, keeps(&s, 1));
@@ -295,7 +295,7 @@ static void test_stream_regime_drops_wrong_guesses_first(void **state)
     assert_int_equal(stats.misses + stats.late, 0);
     assert_int_equal(pool_rig_info(&rig).prefetch_wasted - wasted, 8 * (4 - keeps(&s, 1)));
     for (uint32_t l = 0; l < 8; l++)
-        assert_int_equal(rig.pool->shards[0].kept[l], keeps(&s, 1));
+        assert_int_equal(rig.pool->cache->shards[0].kept[l], keeps(&s, 1));
     close_session(session);
     close_rig();
 }
@@ -412,8 +412,8 @@ static void test_stream_regime_keeps_what_is_pinned(void **state)
     moepage_session_stats stats = run_dense(session, 2);
     assert_int_equal(stats.misses + stats.late, 0);
     for (uint32_t e = 0; e < 6; e++) {
-        uint32_t slot = atomic_load(&rig.pool->entry[2 * 8 + e]);
-        assert_int_equal(rig.pool->shards[0].slots[slot].place, MP_PLACE_KEPT);
+        uint32_t slot = atomic_load(&rig.pool->cache->entry[2 * 8 + e]);
+        assert_int_equal(rig.pool->cache->shards[0].slots[slot].place, MP_PLACE_KEPT);
         assert_int_equal(atomic_load(&bank.loads[2 * 8 + e]), loads[e]);
         assert_int_equal(moepage_expert_pool_unpin(rig.pool, 2, e), MOEPAGE_OK);
     }
@@ -433,7 +433,7 @@ static void test_stream_regime_leaves_nothing_behind(void **state)
     moepage_session *session = open_session(MOEPAGE_REGIME_STREAM);
     run_dense(session, 3);
     close_session(session);
-    assert_true(rig.pool->shards[0].scopes[0].transients > 0);
+    assert_true(rig.pool->cache->shards[0].scopes[0].transients > 0);
     session = open_session(MOEPAGE_REGIME_CACHE);
     pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     for (uint32_t l = 1; l < 5; l++) /* 8 experts; the window has 5 that are past and 5 ahead */

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "control/placement.h"
-#include "pool/expert_pool.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 
 #define LAYERS 3
@@ -106,10 +106,10 @@ static void walk(bank_shape shape, pool_rig_config config)
     open_world(shape, &config);
     moepage_session *session = pool_rig_session(&rig, NULL);
     moepage_expert_pool_info start = pool_rig_info(&rig);
-    const mp_shard *shard = &rig.pool->shards[0];
+    const mp_shard *shard = &rig.pool->cache->shards[0];
     uint32_t form = rig.pool->bus_form;
-    recency slots = {.capacity = shard->n_slots};
-    recency host = {.capacity = shard->tier ? shard->tier->n_entries : 0};
+    recency slots = {.capacity = pool_slots(shard)};
+    recency host = {.capacity = shard->transfer->tier ? shard->transfer->tier->n_entries : 0};
     for (uint32_t key = 0; key < KEYS && key < start.cold_reads; key++)
         use(&host, key); /* read while the tier was measured */
     uint64_t misses = 0, compressed = 0, hits = 0, reads = 0, bus = 0, random = 99;
@@ -119,7 +119,8 @@ static void walk(bank_shape shape, pool_rig_config config)
         if (use(&slots, key))
             continue;
         misses++;
-        if (shard->compressed.place_of && shard->compressed.place_of[key] != MP_NO_SLOT) {
+        if (shard->transfer->compressed.place_of &&
+            shard->transfer->compressed.place_of[key] != MP_NO_PLACE) {
             compressed++;
             continue;
         }
@@ -350,7 +351,7 @@ static void test_tiers_guesses_leave_threads_to_demands(void **state)
         assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK); /* drops them */
         assert_int_equal(visit(session, 1, round), MOEPAGE_OK);        /* reads all the same */
         assert_int_equal(atomic_load(&waiting), 2);
-        assert_int_equal(rig.pool->shards[0].tier->n_guesses, 2);
+        assert_int_equal(rig.pool->cache->shards[0].transfer->tier->n_guesses, 2);
     }
     atomic_store(&held, false);
     close_world(session);

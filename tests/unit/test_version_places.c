@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ahead/versions.h"
+#include "pool_inside.h"
 #include "session/inside.h"
 #include "versions_rig.h"
 
@@ -64,7 +64,7 @@ static void test_version_places_stay_while_a_step_sees_them(void **state)
         uint32_t key = swap->in;
         moepage_step step = {.struct_size = sizeof step, .n_tokens = 1};
         assert_int_equal(moepage_session_begin(slow, &step), MOEPAGE_OK);
-        bool saw_low = !(slow->step.client->published[key] & MP_VERSION_HIGH);
+        bool saw_low = !(pool_version_seen(rig.pool, slow->step.client, key) & MP_VERSION_HIGH);
         /* Others have it published, and then want its place for what they make low. */
         uint32_t s = 0;
         while (!is_high(&rig, key) && s++ < MOST_STEPS) {
@@ -77,7 +77,7 @@ static void test_version_places_stay_while_a_step_sees_them(void **state)
                                      (int32_t)(((s + round) / 20 + 3) % 8)};
             versions_rig_step(&rig, busy, next, 2);
         }
-        assert_int_equal(slow->step.client->published[key] & MP_VERSION_HIGH,
+        assert_int_equal(pool_version_seen(rig.pool, slow->step.client, key) & MP_VERSION_HIGH,
                          saw_low ? 0 : MP_VERSION_HIGH);
         for (uint32_t l = 0; l < LAYERS; l++) /* looks at every byte */
             versions_rig_layer(&rig, slow, l, all, 8, NULL);

@@ -1,7 +1,7 @@
 /* hold.h — one expert of an open layer, from request to release. Sessions say which expert and how it
  * is wanted; the pool says where it is. */
-#ifndef MP_POOL_HOLD_H
-#define MP_POOL_HOLD_H
+#ifndef MP_CACHE_HOLD_H
+#define MP_CACHE_HOLD_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* watch.h — what an expert pool tells its watch: which experts were used, in order, and what steps were.
  *
  * A pool has one watch at most, set while no step is open. */
-#ifndef MP_POOL_WATCH_H
-#define MP_POOL_WATCH_H
+#ifndef MP_CONTROL_WATCH_H
+#define MP_CONTROL_WATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>

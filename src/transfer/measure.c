@@ -1,9 +1,8 @@
-/* Measuring a shard's tiers. */
-#include "pool/measure.h"
-
+/* Bandwidths of a device's bus, decoder and cold tier, measured when its transfers are opened. */
 #include <string.h>
 
 #include "arena/scratch.h"
+#include "transfer/inside.h"
 
 /* Enough distinct bytes that no cache holds them, unless the model has fewer; and no longer than
  * this on a slow bus. */
@@ -12,11 +11,6 @@
 #define MOST_BUS_NS 50000000u
 #define SAMPLES 8u
 
-static uint64_t now_ns(const mp_shard *shard)
-{
-    return shard->home->device->ops->now_ns(shard->home->device);
-}
-
 /* Bytes per second, at least 1. */
 static uint64_t rate_of(uint64_t bytes, uint64_t ns)
 {
@@ -24,161 +18,153 @@ static uint64_t rate_of(uint64_t bytes, uint64_t ns)
     return rate < 1 ? 1 : rate > UINT64_MAX ? UINT64_MAX : (uint64_t)rate;
 }
 
-static uint64_t image_bytes(const mp_shard *shard, uint32_t form)
+static unsigned char *place_at(const mp_transfer *transfer, uint64_t index)
 {
-    mp_image image;
-    mp_model_find_image(shard->pool->model, 0, 0, form, &image);
-    return image.bytes;
+    return transfer->home->arena.base + index * transfer->place_bytes;
 }
 
-/* Where slot s will be. */
-static unsigned char *place_of(const mp_shard *shard, uint64_t slot)
+/* Places that are claimed for the time being. */
+static uint64_t count_places(const mp_transfer *transfer)
 {
-    return shard->home->arena.base + slot * shard->pool->slot_bytes;
+    return mp_arena_claimed(&transfer->home->arena, MP_SIDE_EXPERTS) / transfer->place_bytes;
 }
 
-/* Those that are the shard's for the time being. */
-static uint64_t slots_of(const mp_shard *shard)
-{
-    return mp_arena_claimed(&shard->home->arena, MP_SIDE_EXPERTS) / shard->pool->slot_bytes;
-}
-
-/* Copies n images from here on to slots of their own, as far as these go round. */
-static moepage_status time_copies(mp_shard *shard, const unsigned char *from, uint64_t bytes,
+/* Copies n images from here on to places of their own, as far as these go round. */
+static moepage_status time_copies(mp_transfer *transfer, const unsigned char *from, uint64_t bytes,
                                   uint32_t n, uint64_t *ns)
 {
-    const mp_device_ops *ops = shard->home->device->ops;
-    mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    uint64_t slots = slots_of(shard);
+    const mp_device_ops *ops = transfer->ops;
+    mp_pipe *pipe = &transfer->pipes[MP_PIPE_DEMAND];
+    uint64_t places = count_places(transfer);
     mp_copy copies[MOST_BUS_COPIES];
     for (uint32_t i = 0; i < n; i++) {
-        unsigned char *to = place_of(shard, i % slots);
+        unsigned char *to = place_at(transfer, i % places);
         copies[i] = (mp_copy){.dst = to, .src = from + i * bytes, .bytes = bytes};
     }
-    uint64_t start = now_ns(shard);
+    uint64_t start = mp_transfer_now_ns(transfer);
     moepage_status status = ops->copy(pipe->bus, copies, n, &pipe->last_bus);
     if (!status)
         status = ops->sync(pipe->bus, pipe->last_bus);
-    *ns = now_ns(shard) - start;
+    *ns = mp_transfer_now_ns(transfer) - start;
     return status;
 }
 
 /* One image to see how long it takes, then as many others as are worth it. */
-static moepage_status measure_bus(mp_shard *shard)
+static moepage_status measure_bus(mp_transfer *transfer)
 {
-    const struct moepage_expert_pool *pool = shard->pool;
-    uint64_t bytes = image_bytes(shard, pool->bus_form);
-    uint64_t most = MOST_BUS_BYTES / bytes < pool->keys ? MOST_BUS_BYTES / bytes : pool->keys;
+    uint64_t bytes = mp_transfer_image(transfer, 0, transfer->bus_form).bytes;
+    uint64_t most =
+        MOST_BUS_BYTES / bytes < transfer->keys ? MOST_BUS_BYTES / bytes : transfer->keys;
     uint64_t n = most < 2 ? 2 : most < MOST_BUS_COPIES ? most : MOST_BUS_COPIES, ns;
     mp_scratch scratch;
-    moepage_status status = mp_scratch_open(shard->home, n * bytes, &scratch);
+    moepage_status status = mp_scratch_open(transfer->home, n * bytes, &scratch);
     if (status)
         return status;
-    if (mp_home_has_bytes(shard->home))
+    if (mp_home_has_bytes(transfer->home))
         memset(scratch.aligned, 1, scratch.room); /* real pages, not the one of zeros */
-    status = time_copies(shard, scratch.aligned, bytes, 1, &ns);
+    status = time_copies(transfer, scratch.aligned, bytes, 1, &ns);
     uint64_t rest = MOST_BUS_NS / (ns ? ns : 1);
     rest = rest < 1 ? 1 : rest < n - 1 ? rest : n - 1;
     if (!status)
-        status = time_copies(shard, scratch.aligned + bytes, bytes, (uint32_t)rest, &ns);
-    shard->rates.bus = rate_of(rest * pool->slot_bytes, ns);
-    mp_scratch_close(shard->home, &scratch);
+        status = time_copies(transfer, scratch.aligned + bytes, bytes, (uint32_t)rest, &ns);
+    transfer->rates.bus = rate_of(rest * transfer->place_bytes, ns);
+    mp_scratch_close(transfer->home, &scratch);
     return status;
 }
 
-/* Decodes an expert's image from a staging buffer, which it fills, into a slot's place. */
-static moepage_status time_decode(mp_shard *shard, uint32_t key, const unsigned char *image,
+/* Decodes an expert's image from a staging buffer, which it fills, into a place. */
+static moepage_status time_decode(mp_transfer *transfer, uint32_t key, const unsigned char *image,
                                   uint64_t bytes, uint64_t *ns)
 {
-    const mp_device_ops *ops = shard->home->device->ops;
-    const struct moepage_model *model = shard->pool->model;
-    mp_pipe *pipe = &shard->pipes[MP_PIPE_DEMAND];
-    unsigned char *staged = shard->staging.buffers[key % shard->staging.n].memory;
-    uint64_t slots = slots_of(shard);
+    const mp_device_ops *ops = transfer->ops;
+    const struct moepage_model *model = transfer->model;
+    mp_pipe *pipe = &transfer->pipes[MP_PIPE_DEMAND];
+    unsigned char *staged = transfer->staging.buffers[key % transfer->staging.n].memory;
+    uint64_t places = count_places(transfer);
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_decode_describe(model, key / model->info.experts, key % model->info.experts, staged,
-                       place_of(shard, key % slots), jobs);
+                       place_at(transfer, key % places), jobs);
     mp_kernel_decode_args args = {.jobs = jobs, .n_jobs = model->info.expert_tensors};
     mp_copy copy = {.dst = staged, .src = image, .bytes = bytes};
     moepage_status status = ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
     if (!status)
         status = ops->sync(pipe->bus, pipe->last_bus);
-    uint64_t start = now_ns(shard);
+    uint64_t start = mp_transfer_now_ns(transfer);
     if (!status)
         status = ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
     if (!status)
         status = ops->sync(pipe->decode, pipe->last_decode);
-    *ns = now_ns(shard) - start;
+    *ns = mp_transfer_now_ns(transfer) - start;
     return status;
 }
 
 /* A few experts; one whose image cannot be had fails its own load alone, unless there is no other.
  * The first one's time counts only if it stays the only one: it finds everything asleep. */
-static moepage_status measure_decode(mp_shard *shard)
+static moepage_status measure_decode(mp_transfer *transfer)
 {
-    const struct moepage_model *model = shard->pool->model;
+    const struct moepage_model *model = transfer->model;
     uint64_t sum_ns = 0;
     uint32_t n = 0;
     mp_scratch scratch;
     moepage_status status =
-        mp_scratch_open(shard->home, mp_model_image_room(model, MOEPAGE_FORM_EXPH), &scratch);
+        mp_scratch_open(transfer->home, mp_model_image_room(model, MOEPAGE_FORM_EXPH), &scratch);
     if (status)
         return status;
-    for (uint32_t key = 0; key < shard->pool->keys && key < SAMPLES; key++) {
+    for (uint32_t key = 0; key < transfer->keys && key < SAMPLES; key++) {
         uint32_t layer = key / model->info.experts, expert = key % model->info.experts;
         uint64_t read_bytes, ns = 0;
         mp_image image;
         mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
         status = MOEPAGE_OK;
-        if (mp_home_has_bytes(shard->home))
+        if (mp_home_has_bytes(transfer->home))
             status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH, scratch.aligned,
                                          scratch.room, &read_bytes);
         if (!status)
-            status = time_decode(shard, key, scratch.aligned + image.skew, image.bytes, &ns);
+            status = time_decode(transfer, key, scratch.aligned + image.skew, image.bytes, &ns);
         if (status && !mp_is_image_fault(status))
             break;
         sum_ns = n == 1 ? ns : sum_ns + ns;
         n += !status;
     }
-    mp_scratch_close(shard->home, &scratch);
+    mp_scratch_close(transfer->home, &scratch);
     uint64_t counted = n > 1 ? n - 1 : n;
-    shard->rates.decode = n ? rate_of(counted * shard->pool->slot_bytes, sum_ns) : 0;
+    transfer->rates.decode = n ? rate_of(counted * transfer->place_bytes, sum_ns) : 0;
     return n && mp_is_image_fault(status) ? MOEPAGE_OK : status;
 }
 
-/* The shard's first experts are read, one per lane, and stay. */
-static moepage_status measure_cold(mp_shard *shard)
+/* The device's first experts are read, one per lane, and stay. */
+static moepage_status measure_cold(mp_transfer *transfer)
 {
-    mp_host_tier *tier = shard->tier;
+    mp_host_tier *tier = transfer->tier;
     uint32_t entries[MP_MAX_COLD_LANES], n = 0, valid = 0;
-    uint64_t start = now_ns(shard);
+    uint64_t start = mp_transfer_now_ns(transfer);
     for (uint32_t key = 0; key < tier->n_keys && n < tier->n_lanes; key++)
-        if (mp_pool_shard_of(shard->pool, key) == (uint32_t)(shard - shard->pool->shards))
+        if (key % transfer->experts % transfer->parts == transfer->part)
             entries[n++] = mp_host_tier_fetch(tier, key, false);
     moepage_status status = mp_host_tier_sync(tier);
-    uint64_t ns = now_ns(shard) - start;
+    uint64_t ns = mp_transfer_now_ns(transfer) - start;
     for (uint32_t i = 0; i < n; i++) {
         mp_host_tier_settle(tier, entries[i]);
         valid += tier->entries[entries[i]].state == MP_ENTRY_VALID;
     }
-    shard->rates.cold = valid ? rate_of(valid * shard->pool->slot_bytes, ns) : 0;
+    transfer->rates.cold = valid ? rate_of(valid * transfer->place_bytes, ns) : 0;
     return status;
 }
 
-moepage_status mp_measure_tiers(mp_shard *shard, uint64_t slots)
+moepage_status mp_transfer_measure(mp_transfer *transfer, uint64_t places)
 {
-    mp_arena *arena = &shard->home->arena;
+    mp_arena *arena = &transfer->home->arena;
     uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
     if (room == 0)
         return MOEPAGE_OK; /* the pool will say so itself */
     moepage_status status =
-        mp_arena_resize(arena, MP_SIDE_EXPERTS, slots && slots < room ? slots : room);
+        mp_arena_resize(arena, MP_SIDE_EXPERTS, places && places < room ? places : room);
     if (!status)
-        status = measure_bus(shard);
-    if (!status && shard->staging.n)
-        status = measure_decode(shard);
-    if (!status && shard->tier)
-        status = measure_cold(shard);
+        status = measure_bus(transfer);
+    if (!status && transfer->staging.n)
+        status = measure_decode(transfer);
+    if (!status && transfer->tier)
+        status = measure_cold(transfer);
     moepage_status given_back = mp_arena_resize(arena, MP_SIDE_EXPERTS, 0);
     return status ? status : given_back;
 }

@@ -1,0 +1,83 @@
+/* ahead.h — the door of the room that brings experts: on demand, when a slot and a source can be had;
+ * and ahead of need, as guesses, hints and versions.
+ *
+ * Every load begins with a claim (claim.c), the one place that decides whether it may start. Wants queue
+ * here, and a task of each device's fetches them while no demand waits for the bus (prefetch.c).
+ * versions.h is the room's second door. The owner's lock is held in calls that say so. */
+#ifndef MP_AHEAD_AHEAD_H
+#define MP_AHEAD_AHEAD_H
+
+#include "ahead/ranked.h"
+#include "cache/slots.h"
+
+typedef struct mp_ahead mp_ahead;
+
+/* ---- life (prefetch.c); the lock is not held ---- */
+
+/* `chunk_bytes`: most bytes of one submission of prefetches. */
+moepage_status mp_ahead_open(mp_cache *cache, const mp_cache_setup *setup, uint32_t chunk_bytes,
+                             mp_ahead **out);
+/* The next device, with up to `most` slots. */
+moepage_status mp_ahead_add_device(mp_ahead *ahead, struct moepage_device *home, uint32_t most);
+/* Drops all wants and waits for what is under way; before transfers are closed. NULL is a no-op. */
+void mp_ahead_stop(mp_ahead *ahead);
+void mp_ahead_close(mp_ahead *ahead);
+/* Counts a load of a slot, attended to by this room, as ended: the cache calls it. */
+void mp_ahead_load_ended(void *ahead, uint32_t device, uint32_t slot);
+
+/* ---- claims (claim.c); the lock is held ---- */
+
+typedef enum mp_claim {
+    MP_CLAIMED,
+    MP_CLAIM_LATER,     /* a prefetch has to wait for its turn */
+    MP_CLAIM_NO_SOURCE, /* every entry of the host tier is in use */
+    MP_CLAIM_NO_SLOT    /* no slot may be given away */
+} mp_claim;
+
+/* Gives an absent expert a slot, LOADING with `users` users, and its load a source; nothing is evicted
+ * for a load that has no source. Its bytes are still to be advanced. */
+mp_claim mp_claim_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
+                       uint32_t users, uint32_t *slot);
+/* Ends one load that is in the way of a claim that failed, waiting for it if it must. *ended: there was
+ * one, and the claim may be tried again. Waits for no load but that: others may be lined up behind work
+ * of the caller's that is far from done. DEVICE if there is nothing to wait for any more. */
+moepage_status mp_claim_make_room(mp_ahead *ahead, mp_shard *shard, uint32_t key, mp_claim why,
+                                  bool *ended);
+/* Settles the slot's load if it has landed, and ends it if it has failed: it is tried again, not shared,
+ * once nothing of it is under way. */
+void mp_claim_look_at(mp_ahead *ahead, mp_shard *shard, uint32_t slot);
+
+/* ---- prefetches under way (prefetch.c); the lock is held ---- */
+
+/* The slot's expert is wanted again, whatever was called off. */
+void mp_ahead_keep(mp_ahead *ahead, mp_shard *shard, uint32_t slot);
+/* Calls off a prefetch that has not been submitted whole, as soon as nothing of it is in flight; no load
+ * else. `held`: it has users, and goes on. */
+void mp_ahead_call_off(mp_ahead *ahead, mp_shard *shard, uint32_t slot, bool held);
+/* Ends prefetches that no plan holds, waiting for their transfers, so that their slots can be evicted. */
+void mp_ahead_abandon(mp_ahead *ahead, uint32_t device);
+/* Gives an absent expert a slot and brings it in the background, before all that is wanted: the slot,
+ * or MP_NO_SLOT when it cannot begin now. The policy does not know it. */
+uint32_t mp_ahead_bring(mp_ahead *ahead, uint32_t key);
+/* Starts the device's task if there is something to do: wants, or compressed images to copy. */
+void mp_ahead_start(mp_ahead *ahead, uint32_t device);
+/* Adds counters. */
+void mp_ahead_describe(const mp_ahead *ahead, moepage_expert_pool_info *info);
+
+/* ---- wants (wants.c) ---- */
+
+/* Queues a routed expert that was computed without its slot; it stays wanted when its layer has come.
+ * The lock is held, and the caller starts the device. */
+void mp_ahead_want_missed(mp_ahead *ahead, uint32_t key);
+
+/* These take the lock. What they do: pool/hints.h. */
+uint32_t mp_ahead_want(mp_ahead *ahead, const mp_client *client, const uint32_t *keys, uint32_t n,
+                       bool scan);
+uint32_t mp_ahead_want_ranked(mp_ahead *ahead, const mp_client *client, const mp_ranked *guesses,
+                              uint32_t n, bool scan);
+uint32_t mp_ahead_want_turn(mp_ahead *ahead, const mp_client *client, const uint32_t *keys,
+                            uint32_t n);
+void mp_ahead_unwant(mp_ahead *ahead, const mp_client *client, uint32_t layer);
+bool mp_ahead_any_absent(const mp_ahead *ahead, const uint32_t *keys, uint32_t n);
+
+#endif

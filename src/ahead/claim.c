@@ -1,0 +1,67 @@
+/* Claims: the one place that decides whether a load may start, and what ends so that it can. The lock is
+ * held throughout. */
+#include "ahead/inside.h"
+
+mp_claim mp_claim_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
+                       uint32_t users, uint32_t *slot)
+{
+    mp_transfer *transfer = mp_shard_transfer(shard);
+    switch (mp_transfer_may_start(transfer, key, pipe)) {
+    case MP_START_LATER: return MP_CLAIM_LATER;
+    case MP_START_NEVER: return MP_CLAIM_NO_SOURCE;
+    case MP_START_NOW: break;
+    }
+    *slot = mp_shard_take_slot(shard, key, purpose, users);
+    if (*slot == MP_NO_SLOT)
+        return MP_CLAIM_NO_SLOT;
+    mp_passage_begin(transfer, *slot, key, mp_shard_address(shard, *slot), pipe);
+    return MP_CLAIMED;
+}
+
+static mp_prefetcher *prefetcher_of(mp_ahead *ahead, const mp_shard *shard)
+{
+    return &ahead->prefetchers[mp_shard_device(shard)];
+}
+
+moepage_status mp_claim_make_room(mp_ahead *ahead, mp_shard *shard, uint32_t key, mp_claim why,
+                                  bool *ended)
+{
+    mp_transfer *transfer = mp_shard_transfer(shard);
+    *ended = false;
+    mp_transfer_flush(transfer);
+    uint32_t slot = mp_shard_load_in_the_way(shard, key, why == MP_CLAIM_NO_SOURCE);
+    if (slot == MP_NO_SLOT)
+        return MOEPAGE_OK;
+    moepage_status status = mp_passage_sync(transfer, slot);
+    if (status)
+        return status;
+    if (mp_passage_is_submitted(transfer, slot))
+        mp_shard_settle(shard, slot);
+    else /* a prefetch, which is not waited for any longer than that */
+        mp_prefetcher_give_up(prefetcher_of(ahead, shard), slot);
+    *ended = mp_shard_view(shard, slot).state != MP_SLOT_LOADING;
+    return MOEPAGE_OK;
+}
+
+/* Returns true if the load is known to have failed; parts of it may be on their way even so. */
+static bool has_failed(mp_transfer *transfer, uint32_t slot)
+{
+    return mp_passage_is_submitted(transfer, slot) ? mp_passage_result(transfer, slot)
+                                                   : mp_passage_failure(transfer, slot);
+}
+
+void mp_claim_look_at(mp_ahead *ahead, mp_shard *shard, uint32_t slot)
+{
+    mp_transfer *transfer = mp_shard_transfer(shard);
+    mp_slot_view view = mp_shard_view(shard, slot);
+    if (view.state != MP_SLOT_LOADING)
+        return;
+    if (has_failed(transfer, slot)) {
+        mp_transfer_flush(transfer);
+        (void)mp_passage_sync(transfer, slot); /* a lost device tells later */
+    }
+    mp_shard_settle(shard, slot);
+    if (view.attended && mp_passage_failure(transfer, slot) &&
+        !mp_passage_is_submitted(transfer, slot) && mp_passage_has_landed(transfer, slot))
+        mp_prefetcher_give_up(prefetcher_of(ahead, shard), slot);
+}

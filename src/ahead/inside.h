@@ -1,0 +1,80 @@
+/* inside.h — what the files of this room share about prefetching. */
+#ifndef MP_AHEAD_INSIDE_H
+#define MP_AHEAD_INSIDE_H
+
+#include <stdatomic.h>
+
+#include "ahead/ahead.h"
+#include "transfer/tiers.h"
+
+typedef struct mp_want {
+    uint32_t key;
+    uint32_t client; /* whose, or MP_SHARED_WANT */
+    float p;         /* how likely it is to be routed; or one of the following */
+} mp_want;
+
+/* Hints of the host go before guesses, in the order in which they were given. */
+#define MP_HINTED 2.0f
+/* Routed already, but computed without its slot: takes one as a demand does. */
+#define MP_MISSED 3.0f
+
+/* One device's experts that were asked for ahead of need, oldest first, and the task that fetches them:
+ * hints in their order, then guesses by p / (layers still to go) (FineMoE 4.5). */
+typedef struct mp_prefetcher {
+    mp_task task; /* first: the task is found from its address */
+    mp_ahead *ahead;
+    uint32_t device;
+    mp_device *machine;
+    mp_shard *shard;
+    mp_transfer *transfer;
+    mp_want *wants; /* ring */
+    uint32_t capacity, head, count;
+    uint32_t *active; /* slots whose prefetch is under way, oldest first */
+    uint32_t n_active;
+    bool *stale;         /* [slots] of those, no longer wanted */
+    mp_tick batch[2];    /* the last two submissions: at most two are in flight */
+    bool images_counted; /* compressed images to come are among what is pending */
+    bool posted;
+    bool stopping;
+} mp_prefetcher;
+
+struct mp_ahead {
+    mp_cache *cache;
+    pthread_mutex_t *lock;
+    uint32_t layers, experts, keys;
+    uint32_t n_devices;
+    uint32_t scan_percent;
+    uint32_t chunk_bytes;
+    uint64_t slot_bytes;
+    mp_prefetcher *prefetchers; /* [n_devices] */
+    bool *wanted;               /* [keys] queued */
+    _Atomic uint32_t pending; /* wants queued, prefetches under way, devices with images to come */
+    uint64_t cancelled, refused;
+};
+
+static inline mp_want *mp_want_at(mp_prefetcher *prefetcher, uint32_t i)
+{
+    return &prefetcher->wants[(prefetcher->head + i) % prefetcher->capacity];
+}
+
+static inline uint32_t mp_ahead_device_of(const mp_ahead *ahead, uint32_t key)
+{
+    return ahead->n_devices == 1 ? 0 : key % ahead->experts % ahead->n_devices;
+}
+
+/* ---- wants.c; the lock is held ---- */
+
+/* Moves the most urgent want to the front; of equals the oldest stays first. */
+void mp_wants_bring_forward(mp_prefetcher *prefetcher);
+/* Takes the first want off the queue. */
+mp_want mp_wants_pop(mp_prefetcher *prefetcher);
+/* Drops the wants of one client (any: UINT32_MAX) for one layer (any: UINT32_MAX). */
+void mp_wants_drop(mp_prefetcher *prefetcher, uint32_t client, uint32_t layer);
+
+/* ---- prefetch.c; the lock is held ---- */
+
+/* Takes a prefetch that no plan holds and that will not be finished off its slot; nothing of it is in
+ * flight. */
+void mp_prefetcher_give_up(mp_prefetcher *prefetcher, uint32_t slot);
+
+#endif

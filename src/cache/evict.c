@@ -1,0 +1,126 @@
+/* Eviction: which expert must go for another. The lock is held throughout. */
+#include "cache/inside.h"
+
+/* Among what the policy ranks: what streaming layers have beyond what they keep; that, and what
+ * layers have that do not stream; or anything. */
+typedef enum mp_reach { MP_REACH_EXCESS, MP_REACH_LOOSE, MP_REACH_ANY } mp_reach;
+
+typedef struct mp_victim_filter {
+    const mp_shard *shard;
+    const mp_scope *scope;
+    mp_reach reach;
+    uint32_t keep; /* of a streaming layer */
+    bool streams;  /* any layer does */
+    bool scans_only;
+    bool prefetch;
+} mp_victim_filter;
+
+/* Prefetch may not evict what another prefetch brought and no one has used, nor what any session's
+ * last pass over the layers used: the layers come round again, and a guess is not worth a hit. */
+static bool spared_from_prefetch(const mp_cache *cache, const mp_slot *slot)
+{
+    uint64_t clock = atomic_load_explicit(&cache->clock, memory_order_relaxed);
+    uint64_t pass = (uint64_t)cache->layers * atomic_load(&cache->n_clients);
+    return (slot->prefetched && !slot->used) || clock - slot->touched <= pass;
+}
+
+static bool is_in_reach(const mp_victim_filter *filter, uint32_t key)
+{
+    if (!filter->streams)
+        return filter->reach != MP_REACH_EXCESS;
+    if (filter->reach == MP_REACH_ANY)
+        return true;
+    const mp_cache *cache = filter->shard->cache;
+    bool streams = mp_window_serves(cache, filter->scope, key);
+    bool excess = streams && filter->shard->kept[key / cache->experts] > filter->keep;
+    return filter->reach == MP_REACH_EXCESS ? excess : excess || !streams;
+}
+
+static bool may_evict(void *ctx, uint32_t policy_key)
+{
+    const mp_victim_filter *filter = ctx;
+    const mp_cache *cache = filter->shard->cache;
+    uint32_t key = policy_key + filter->scope->first_key;
+    uint32_t index = atomic_load_explicit(&cache->entry[key], memory_order_relaxed);
+    uint64_t word = atomic_load_explicit(&filter->shard->words[index], memory_order_relaxed);
+    const mp_slot *slot = &filter->shard->slots[index];
+    if (word != MP_WORD(key, MP_SLOT_RESIDENT)) /* loading, or has users */
+        return false;
+    if (filter->scans_only ? !slot->scan : !is_in_reach(filter, key))
+        return false;
+    return !(filter->prefetch && spared_from_prefetch(cache, slot));
+}
+
+/* Evicts the policy's choice among what the filter lets go. */
+static bool evict_ranked(mp_shard *shard, mp_scope *scope, mp_victim_filter *filter)
+{
+    mp_cache *cache = shard->cache;
+    for (;;) {
+        uint32_t victim = cache->policy->victim(scope->policy_state, may_evict, filter);
+        if (victim == MP_NO_KEY)
+            return false;
+        uint32_t key = victim + scope->first_key;
+        /* A session may take hold of the victim between the filter and the exchange: ask again. */
+        if (mp_shard_drop(shard, atomic_load(&cache->entry[key]), key, MP_SLOT_RESIDENT)) {
+            cache->counters.evictions++;
+            return true;
+        }
+    }
+}
+
+static bool evict_from_window(mp_shard *shard, mp_scope *scope, bool to_come)
+{
+    for (;;) {
+        uint32_t slot = scope->transients ? mp_window_victim(shard, to_come) : MP_NO_SLOT;
+        if (slot == MP_NO_SLOT)
+            return false;
+        if (mp_shard_drop(shard, slot, mp_shard_key_in(shard, slot), MP_SLOT_RESIDENT)) {
+            shard->cache->counters.evictions++;
+            return true;
+        }
+    }
+}
+
+static bool scans_are_many(const mp_shard *shard, const mp_scope *scope)
+{
+    uint32_t percent = shard->cache->scan_percent;
+    return percent && scope->scans > 0 &&
+           scope->scans >= atomic_load(&scope->capacity) * percent / 100;
+}
+
+/* In this order: of scans alone, for a scan when there are many; what is past in the window, for it
+ * or when it has more than its slots; what streaming layers have too much; what others have, but
+ * for a window that has its slots. A prefetch ends here. Else, progress first: the rest of the
+ * window; anything. */
+bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
+{
+    bool streams = atomic_load(&shard->cache->n_streamers) > 0;
+    bool prefetch = purpose == MP_FOR_PREFETCH || purpose == MP_FOR_VERSION;
+    mp_window_plan plan = {0};
+    if (streams)
+        plan = mp_window_divide(shard, scope);
+    bool full = scope->transients >= plan.slots;
+    mp_victim_filter filter = {.shard = shard,
+                               .scope = scope,
+                               .keep = plan.keep,
+                               .streams = streams};
+    filter.scans_only = purpose == MP_FOR_SCAN && scans_are_many(shard, scope);
+    if (filter.scans_only && evict_ranked(shard, scope, &filter))
+        return true;
+    filter.scans_only = false; /* others hold them */
+    if ((transient || full) && evict_from_window(shard, scope, false))
+        return true;
+    filter.reach = MP_REACH_EXCESS;
+    if (transient && mp_window_has_excess(shard, plan.keep) && evict_ranked(shard, scope, &filter))
+        return true;
+    filter.reach = MP_REACH_LOOSE;
+    filter.prefetch = prefetch;
+    if (!(transient && full) && evict_ranked(shard, scope, &filter))
+        return true;
+    if (prefetch)
+        return false;
+    if (evict_from_window(shard, scope, false) || evict_from_window(shard, scope, true))
+        return true;
+    filter.reach = MP_REACH_ANY;
+    return streams && evict_ranked(shard, scope, &filter);
+}

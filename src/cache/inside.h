@@ -1,0 +1,196 @@
+/* inside.h — what the files of the cache room share. */
+#ifndef MP_CACHE_INSIDE_H
+#define MP_CACHE_INSIDE_H
+
+#include <stdatomic.h>
+
+#include "cache/bounds.h"
+#include "cache/published_stats.h"
+#include "cache/slots.h"
+#include "cache/touch_ring.h"
+#include "control/watch.h"
+
+/* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
+#define MP_WORD(key, state) (((uint64_t)(key) << 32) | ((uint64_t)(state) << 24))
+#define MP_WORD_USERS(word) ((uint32_t)((word)&0xffffffu))
+#define MP_WORD_STATE(word) ((uint32_t)((word) >> 24) & 0xffu)
+#define MP_WORD_KEY(word) ((uint32_t)((word) >> 32))
+#define MP_WORD_IDENTITY(word) ((word) & ~(uint64_t)0xffffffu)
+
+/* Where a slot's expert stands: among those that its layer keeps, which the policy ranks; or in the
+ * window (window.c), waiting for its layer's turn or past it. */
+enum { MP_PLACE_KEPT = 0, MP_PLACE_AHEAD = 1, MP_PLACE_PAST = 2 };
+
+/* What the lock protects about a slot. Clocks are the cache's. */
+typedef struct mp_slot {
+    uint64_t taken;       /* when the expert got the slot */
+    uint64_t touched;     /* when it was last routed */
+    uint64_t promised;    /* in the window: when it was last wanted for a turn to come */
+    uint64_t load;        /* which of the shard's loads brings it */
+    uint64_t ahead_bytes; /* of it that crossed the bus ahead of need */
+    uint32_t pins;
+    uint32_t client; /* for which it was fetched, if ahead of need */
+    bool prefetched; /* fetched as a guess */
+    bool used;       /* routed since it came */
+    bool scan;       /* came with prefill, and decode has not used it */
+    bool ranked;     /* the policy knows it */
+    bool attended;   /* load_ended is called for its load */
+    uint8_t place;   /* MP_PLACE_* */
+} mp_slot;
+
+/* Slots that compete with each other: all of a shard's, or one layer's share. */
+typedef struct mp_scope {
+    void *policy_state;
+    uint32_t first_key;        /* policy key = key - first_key */
+    uint32_t members;          /* experts that compete here */
+    _Atomic uint32_t capacity; /* slots they may have */
+    _Atomic uint32_t aim;      /* slots that sessions may count on: fewer while the shard shrinks */
+    _Atomic uint32_t pinned;
+    uint32_t used;       /* slots they have: not FREE, not FAILED */
+    uint32_t scans;      /* of those, with `scan` set */
+    uint32_t transients; /* of those, in the window */
+} mp_scope;
+
+struct mp_shard {
+    mp_cache *cache;
+    mp_transfer *transfer;
+    uint32_t device;
+    unsigned char *base; /* slot s is at base + s * slot_bytes */
+    mp_span all;         /* the device's slots */
+    mp_span open;        /* those that take experts: all, but for a fence */
+    uint32_t max_slots;  /* length of the arrays */
+    _Atomic uint64_t *words;
+    mp_slot *slots;
+    uint32_t *free_slots; /* stack */
+    uint32_t n_free;
+    uint64_t n_loads;     /* ever begun */
+    _Atomic bool orphans; /* loads may be under way, or have landed, that no plan waits for */
+    mp_scope *scopes;
+    uint32_t *kept;         /* [layers] slots whose experts are not in the window */
+    struct mp_link *window; /* [max_slots + 2] window.c */
+};
+
+struct mp_client {
+    uint32_t index;
+    mp_touch_ring ring;
+    /* Slots that open layers hold or will hold at once, all together, and the one with most. The
+     * session's thread writes them. */
+    _Atomic uint32_t reserved[MOEPAGE_MAX_DEVICES];
+    _Atomic uint32_t widest;
+    _Atomic bool routing;     /* a layer is being opened: what it reserves cannot be seen yet */
+    _Atomic uint32_t layer;   /* routed last */
+    mp_prefetch_tally *tally; /* [layers] under the lock, or NULL */
+    bool *streams;            /* [layers] that it streams; its own thread */
+    uint32_t n_streams;
+    mp_published_stats published_stats;
+};
+
+/* Under the lock. */
+typedef struct mp_cache_counters {
+    uint64_t hits, misses, late, evictions, failed_loads;
+    uint64_t prefetch_useful, prefetch_late, prefetch_wasted;
+    uint64_t useful_bytes, late_bytes, wasted_bytes; /* of what was fetched ahead of need */
+} mp_cache_counters;
+
+struct mp_cache {
+    mp_cache_setup setup;
+    void *owner;           /* of attended loads */
+    pthread_mutex_t *lock; /* the owner's */
+    const mp_policy *policy;
+    uint32_t layers, experts, keys;
+    uint32_t n_shards;
+    uint32_t n_scopes; /* per shard */
+    uint32_t scan_percent;
+    mp_shard *shards;
+    _Atomic uint32_t *entry;            /* [keys] slot on the key's shard, or MP_NO_SLOT */
+    uint32_t *routed;                   /* [experts] the set that the policy is being told of */
+    _Atomic uint64_t clock;             /* routed groups so far */
+    mp_client *clients[MP_MAX_CLIENTS]; /* by index, NULL where free */
+    _Atomic uint32_t n_clients;
+    _Atomic uint32_t n_apart;     /* of these, with slots set aside */
+    _Atomic uint32_t n_draining;  /* slots */
+    uint32_t *streams;            /* [layers] clients that stream it */
+    _Atomic uint32_t n_streamers; /* clients that stream any */
+    _Atomic uint64_t *turns;      /* [layers] the clock when a streaming client last routed it */
+    struct mp_watch *watch;       /* or NULL */
+    mp_cache_counters counters;
+    moepage_session_stats past_stats; /* of clients that have left; under the lock */
+};
+
+static inline uint32_t mp_cache_shard_index(const mp_cache *cache, uint32_t key)
+{
+    return cache->n_shards == 1 ? 0 : key % cache->experts % cache->n_shards;
+}
+
+static inline mp_scope *mp_shard_scope(const mp_shard *shard, uint32_t key)
+{
+    const mp_cache *cache = shard->cache;
+    return &shard->scopes[cache->n_scopes == 1 ? 0 : key / cache->experts];
+}
+
+/* The expert in a slot that is not free; it stays while the lock is held. */
+static inline uint32_t mp_shard_key_in(const mp_shard *shard, uint32_t slot)
+{
+    return MP_WORD_KEY(atomic_load_explicit(&shard->words[slot], memory_order_relaxed));
+}
+
+static inline unsigned char *mp_shard_slot_address(const mp_shard *shard, uint32_t slot)
+{
+    return shard->base + (uint64_t)slot * shard->cache->setup.slot_bytes;
+}
+
+/* The tally that a slot's prefetch counts in, or NULL. */
+static inline mp_prefetch_tally *mp_cache_tally(const mp_cache *cache, const mp_slot *slot,
+                                                uint32_t key)
+{
+    if (!slot->prefetched || slot->client >= MP_MAX_CLIENTS || !cache->clients[slot->client])
+        return NULL;
+    mp_prefetch_tally *tally = cache->clients[slot->client]->tally;
+    return tally ? &tally[key / cache->experts] : NULL;
+}
+
+/* ---- slots.c; the lock is held ---- */
+
+/* Stacks the free ones of the open slots so that the lowest come off first. */
+void mp_shard_restack(mp_shard *shard);
+/* Gives the slot's word another state, whatever its users do meanwhile. */
+void mp_shard_set_state(mp_shard *shard, uint32_t slot, uint32_t state);
+/* Takes a RESIDENT slot's expert out of the map; those who hold it keep it until they let go. */
+void mp_shard_drain(mp_shard *shard, uint32_t slot, uint32_t key);
+
+/* ---- evict.c; the lock is held ---- */
+
+/* Evicts one expert of the scope; false if nothing may go. `transient`: for a streaming layer. */
+bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient);
+
+/* ---- window.c ---- */
+
+/* How a scope's slots are divided when layers stream. */
+typedef struct mp_window_plan {
+    uint32_t keep;  /* experts of a layer that stay */
+    uint32_t slots; /* for all others, of all layers: the window */
+} mp_window_plan;
+
+moepage_status mp_window_open(mp_shard *shard);
+void mp_window_close(mp_shard *shard);
+/* The division for as many sessions as stream now, one at least. No lock. */
+mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope);
+/* Returns true if a key's layer is streamed, and may be. */
+bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key);
+/* Puts a slot just taken where its key belongs; takes one that is given up away. */
+void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key, bool transient);
+void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
+/* A slot in the window was routed: it is kept if its layer keeps too few (true: the policy is to rank
+ * it), else past. */
+bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
+/* Keeps a slot, whatever its layer has. */
+void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
+/* Marks a slot of the window as wanted for a turn to come: not to be given away before. */
+void mp_window_promise(mp_shard *shard, uint32_t slot);
+/* The best of the window's slots to give away, MP_NO_SLOT if none may be: of wrong guesses and of those
+ * that are past, or also of those to come. */
+uint32_t mp_window_victim(const mp_shard *shard, bool to_come);
+/* Returns true if any streaming layer keeps more than `keep`. */
+bool mp_window_has_excess(const mp_shard *shard, uint32_t keep);
+
+#endif

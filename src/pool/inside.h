@@ -1,0 +1,45 @@
+/* inside.h — what the files of the pool room share: the rooms beneath, put together. */
+#ifndef MP_POOL_INSIDE_H
+#define MP_POOL_INSIDE_H
+
+#include <pthread.h>
+
+#include "ahead/versions.h"
+#include "cache/bounds.h"
+#include "pool/hints.h"
+#include "pool/share.h"
+#include "transfer/tiers.h"
+
+struct moepage_expert_pool {
+    mp_handle handle;
+    struct moepage_model *model;
+    uint32_t experts; /* per layer */
+    uint32_t layers;
+    uint32_t keys;
+    uint32_t n_devices;
+    uint32_t n_scopes; /* per device: 1 or layers */
+    uint32_t scan_percent;
+    uint32_t bus_form;  /* MOEPAGE_FORM_* that crosses the bus */
+    uint32_t slot_form; /* of the images in slots: MOEPAGE_FORM_DENSE, but for versions */
+    uint64_t slot_bytes;
+    struct moepage_device *homes[MOEPAGE_MAX_DEVICES];
+    mp_transfer *transfers[MOEPAGE_MAX_DEVICES];
+    mp_cache *cache;
+    mp_ahead *ahead;
+    mp_versions *versions; /* or NULL */
+    bool serves_versions;  /* sessions compute with what versions publish */
+    mp_extent move;        /* where a move under way is to lead; no slots: there is none */
+    unsigned char *slots[MOEPAGE_MAX_DEVICES]; /* slot s is at + s * slot_bytes */
+    uint64_t resizes, resizes_refused, pins_refused;
+    pthread_mutex_t lock; /* of all rooms beneath */
+};
+
+/* ---- in_place.c ---- */
+
+/* Holds an expert that may run in place, unless a slot has it by now, or nothing else does. The lock is
+ * held. */
+bool mp_in_place_hold(struct moepage_expert_pool *pool, mp_hold *hold);
+/* Lets go of it. The lock is not held. */
+void mp_in_place_release(struct moepage_expert_pool *pool, mp_hold *hold);
+
+#endif

@@ -1,0 +1,459 @@
+/* Passages: where an expert's bytes come from, by which pipe, and when they have landed. */
+#include <assert.h>
+#include <string.h>
+
+#include "transfer/inside.h"
+
+/* ---- sources ---- */
+
+static int32_t fill_from_callback(const mp_copy *copy, void *out)
+{
+    const struct moepage_model *model = copy->fill_user;
+    int32_t code = model->read(model->read_user, copy->fill_key[0], copy->fill_key[1],
+                               copy->fill_key[2], copy->fill_offset, copy->bytes, out);
+    return code ? MOEPAGE_E_CALLBACK : MOEPAGE_OK;
+}
+
+/* The first transfer out of a mapped image checks all of it before it uses any of it. */
+static int32_t fill_from_mapped(const mp_copy *copy, void *out)
+{
+    const struct moepage_model *model = copy->fill_user;
+    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1], form = copy->fill_key[2];
+    moepage_status status = mp_model_check_mapped(model, layer, expert, form);
+    if (status)
+        return status;
+    mp_image image;
+    mp_model_find_image(model, layer, expert, form, &image);
+    memcpy(out, image.mapped + copy->fill_offset, copy->bytes);
+    return MOEPAGE_OK;
+}
+
+static void fail(mp_passage *passage, moepage_status status)
+{
+    atomic_store(&passage->result, status);
+    passage->submitted = true;
+}
+
+/* Guesses take half of the cold tier's lanes at most: a demand then finds another one free. */
+static bool guesses_fill_their_lanes(const mp_host_tier *tier)
+{
+    return tier->n_guesses > 0 && tier->n_guesses >= tier->n_lanes / 2;
+}
+
+mp_start mp_transfer_may_start(mp_transfer *transfer, uint32_t key, mp_pipe_kind pipe)
+{
+    mp_host_tier *tier = transfer->tier;
+    if (mp_images_have(transfer, key))
+        return MP_START_NOW;
+    if (tier && !mp_host_tier_has_room(tier, key))
+        return MP_START_NEVER;
+    if (pipe != MP_PIPE_PREFETCH)
+        return MP_START_NOW;
+    if (tier && tier->entry_of[key] == MP_NO_ENTRY)
+        return guesses_fill_their_lanes(tier) ? MP_START_LATER : MP_START_NOW;
+    if (tier && tier->entries[tier->entry_of[key]].state == MP_ENTRY_READING)
+        return MP_START_NOW;
+    return mp_pipe_may_prefetch(transfer) ? MP_START_NOW : MP_START_LATER;
+}
+
+static uint32_t reserve_entry(mp_host_tier *tier, uint32_t key, mp_pipe_kind pipe)
+{
+    uint32_t entry = mp_host_tier_find(tier, key);
+    if (entry == MP_NO_ENTRY)
+        entry = mp_host_tier_fetch(tier, key, pipe == MP_PIPE_PREFETCH);
+    assert(entry != MP_NO_ENTRY); /* mp_transfer_may_start has looked */
+    mp_host_tier_use(tier, entry);
+    return entry;
+}
+
+void mp_passage_begin(mp_transfer *transfer, uint32_t index, uint32_t key, unsigned char *place,
+                      mp_pipe_kind pipe)
+{
+    mp_passage *passage = &transfer->passages[index];
+    *passage = (mp_passage){.key = key, .place = place};
+    if (mp_images_have(transfer, key)) {
+        passage->source = MP_FROM_DEVICE;
+    } else if (!transfer->tier) {
+        passage->source = mp_model_keeps_images(transfer->model) ? MP_FROM_MAPPED : MP_FROM_PIECES;
+    } else {
+        passage->entry = reserve_entry(transfer->tier, key, pipe);
+        passage->source = MP_FROM_HOST_TIER;
+    }
+}
+
+/* Returns true if the host tier's entry is there, or the pipe can be made to wait for it. */
+static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_kind *pipe)
+{
+    mp_host_tier *tier = transfer->tier;
+    mp_host_tier_settle(tier, passage->entry);
+    const mp_host_entry *entry = &tier->entries[passage->entry];
+    if (entry->state == MP_ENTRY_VALID)
+        return true;
+    if (entry->state == MP_ENTRY_FAILED) {
+        fail(passage, atomic_load(&entry->result));
+        return false;
+    }
+    if (*pipe == MP_PIPE_PREFETCH)
+        return false;
+    *pipe = MP_PIPE_FETCH;
+    mp_host_tier_demand(tier, passage->entry);
+    if (!passage->behind_cold) {
+        moepage_status status =
+            mp_pipe_wait(transfer, MP_PIPE_FETCH, tier->lanes[entry->lane].stream, entry->tick);
+        if (status)
+            fail(passage, status);
+        passage->behind_cold = !status;
+    }
+    return passage->behind_cold;
+}
+
+static bool is_coded(const mp_transfer *transfer, const mp_passage *passage)
+{
+    return passage->source == MP_FROM_DEVICE ||
+           (passage->source != MP_FROM_PIECES && transfer->bus_form == MOEPAGE_FORM_EXPH);
+}
+
+/* ---- copies ---- */
+
+static uint32_t count_pieces(const mp_transfer *transfer, const mp_passage *passage)
+{
+    switch (passage->source) {
+    case MP_FROM_PIECES: return transfer->model->n_pieces;
+    case MP_FROM_DEVICE: return 0;
+    default: return 1;
+    }
+}
+
+static uint64_t piece_bytes(const mp_transfer *transfer, const mp_passage *passage)
+{
+    if (passage->source == MP_FROM_PIECES)
+        return transfer->model->pieces[passage->piece].bytes;
+    return mp_transfer_image(transfer, passage->key, transfer->bus_form).bytes;
+}
+
+/* The next `bytes` of a tensor's piece, into the place. */
+static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
+{
+    const struct moepage_model *model = transfer->model;
+    const mp_piece *piece = &model->pieces[passage->piece];
+    uint32_t layer = passage->key / transfer->experts, expert = passage->key % transfer->experts;
+    mp_copy copy = {
+        .dst = passage->place + piece->slot_offset + passage->offset,
+        .bytes = bytes,
+        .result = &passage->result,
+    };
+    if (model->read) {
+        copy.fill = fill_from_callback;
+        copy.fill_user = model;
+        copy.fill_key[0] = layer;
+        copy.fill_key[1] = expert;
+        copy.fill_key[2] = piece->tensor;
+        copy.fill_offset = piece->tensor_offset + passage->offset;
+    } else {
+        const unsigned char *source =
+            model->sources[mp_model_source_index(model, layer, expert) + passage->piece];
+        copy.src = source + passage->offset;
+    }
+    return copy;
+}
+
+mp_copy mp_transfer_copy_mapped(const mp_transfer *transfer, uint32_t key, uint32_t form,
+                                uint64_t offset, uint64_t bytes)
+{
+    uint32_t layer = key / transfer->experts, expert = key % transfer->experts;
+    mp_image image = mp_transfer_image(transfer, key, form);
+    mp_copy copy = {.bytes = bytes};
+    if (mp_model_mapped_is_checked(transfer->model, layer, expert, form)) {
+        copy.src = image.mapped + offset;
+    } else {
+        copy.fill = fill_from_mapped;
+        copy.fill_user = transfer->model;
+        copy.fill_key[0] = layer;
+        copy.fill_key[1] = expert;
+        copy.fill_key[2] = form;
+        copy.fill_offset = offset;
+    }
+    return copy;
+}
+
+/* The next `bytes` of an image, into the place, or into staging if it has to be decoded. */
+static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
+{
+    unsigned char *dst =
+        passage->staging ? transfer->staging.buffers[passage->staging - 1].memory : passage->place;
+    mp_copy copy = {.bytes = bytes};
+    if (passage->source == MP_FROM_HOST_TIER)
+        copy.src = mp_host_tier_image(transfer->tier, passage->entry) + passage->offset;
+    else
+        copy = mp_transfer_copy_mapped(transfer, passage->key, transfer->bus_form, passage->offset,
+                                       bytes);
+    copy.dst = dst + passage->offset;
+    copy.result = &passage->result;
+    return copy;
+}
+
+/* The decoder's jobs: the image's parts, from where they will be. */
+static void describe_jobs(mp_transfer *transfer, uint32_t index)
+{
+    const mp_passage *passage = &transfer->passages[index];
+    const unsigned char *image = passage->source == MP_FROM_DEVICE
+                                     ? mp_images_find(transfer, passage->key)
+                                     : transfer->staging.buffers[passage->staging - 1].memory;
+    mp_decode_describe(transfer->model, passage->key / transfer->experts,
+                       passage->key % transfer->experts, image, passage->place,
+                       &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
+}
+
+/* Stages up to `limit` bytes of a load whose source and, if it needs one, staging are settled. */
+static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
+                            uint64_t limit)
+{
+    mp_passage *passage = &transfer->passages[index];
+    uint32_t pieces = count_pieces(transfer, passage);
+    uint64_t total = 0;
+    while (passage->piece < pieces && total < limit) {
+        uint64_t left = piece_bytes(transfer, passage) - passage->offset;
+        uint64_t bytes = left < limit - total ? left : limit - total;
+        mp_copy copy = passage->source == MP_FROM_PIECES ? copy_piece(transfer, passage, bytes)
+                                                         : copy_image(transfer, passage, bytes);
+        total += bytes;
+        passage->offset += bytes;
+        if (bytes == left) {
+            passage->piece++;
+            passage->offset = 0;
+        }
+        passage->submitted = passage->piece == pieces;
+        bool decode = passage->submitted && is_coded(transfer, passage);
+        if (decode)
+            describe_jobs(transfer, index);
+        mp_pipe_stage(transfer, pipe, index, &copy, decode);
+    }
+    return total;
+}
+
+/* Gives a coded load its staging, and has an uncoded one wait for the place's readers (a decoder
+ * waits for them itself). False if it cannot go on now, or has failed. */
+static bool prepare_bus(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe)
+{
+    mp_passage *passage = &transfer->passages[index];
+    moepage_status status = MOEPAGE_OK;
+    bool coded = is_coded(transfer, passage);
+    if (coded && !passage->staging)
+        status = mp_pipe_take_staging(transfer, pipe, index);
+    else if (!coded)
+        status = mp_readers_before_bus(transfer, index, pipe);
+    if (status && !(coded && pipe == MP_PIPE_PREFETCH)) /* which tries again later */
+        fail(passage, status);
+    return !status;
+}
+
+uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
+                            uint64_t limit)
+{
+    mp_passage *passage = &transfer->passages[index];
+    if (passage->submitted ||
+        (passage->source == MP_FROM_HOST_TIER && !entry_is_ready(transfer, passage, &pipe)))
+        return 0;
+    if (passage->source == MP_FROM_DEVICE) {
+        describe_jobs(transfer, index);
+        passage->submitted = true;
+        transfer->counters.compressed_loads += mp_pipe_decode(transfer, pipe, index);
+        transfer->compressed.read[pipe] = transfer->pipes[pipe].last_decode;
+        return 0;
+    }
+    if (!prepare_bus(transfer, index, pipe))
+        return 0;
+    uint64_t total = stage_bytes(transfer, index, pipe, limit);
+    if (pipe == MP_PIPE_PREFETCH)
+        transfer->counters.prefetch_bytes += total;
+    else
+        transfer->counters.demand_bytes += total;
+    return total;
+}
+
+moepage_status mp_transfer_copy_image(mp_transfer *transfer, uint32_t key, uint32_t form,
+                                      unsigned char *place, _Atomic int32_t *result, mp_tick *tick)
+{
+    mp_pipe *pipe = &transfer->pipes[MP_PIPE_PREFETCH];
+    mp_image image = mp_transfer_image(transfer, key, form);
+    mp_copy copy = mp_transfer_copy_mapped(transfer, key, form, 0, image.bytes);
+    copy.dst = place;
+    copy.result = result;
+    if (!image.mapped) /* a shape without weights: nothing is read */
+        copy.src = copy.dst;
+    atomic_store(result, MOEPAGE_OK);
+    moepage_status status = transfer->ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
+    *tick = pipe->last_bus;
+    return status;
+}
+
+/* ---- landing ---- */
+
+bool mp_passage_is_submitted(const mp_transfer *transfer, uint32_t index)
+{
+    return transfer->passages[index].submitted;
+}
+
+bool mp_passage_has_landed(const mp_transfer *transfer, uint32_t index)
+{
+    const mp_device_ops *ops = transfer->ops;
+    const mp_passage *passage = &transfer->passages[index];
+    for (int kind = 0; kind < MP_PIPES; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        if (passage->bus[kind] && ops->completed(pipe->bus) < passage->bus[kind])
+            return false;
+        if (passage->decode[kind] && ops->completed(pipe->decode) < passage->decode[kind])
+            return false;
+    }
+    return true;
+}
+
+moepage_status mp_passage_failure(const mp_transfer *transfer, uint32_t index)
+{
+    return atomic_load(&transfer->passages[index].result);
+}
+
+/* A load out of an entry whose read has failed has copied nonsense: the read's failure is its own. */
+moepage_status mp_passage_result(mp_transfer *transfer, uint32_t index)
+{
+    mp_passage *passage = &transfer->passages[index];
+    if (passage->source == MP_FROM_HOST_TIER && !atomic_load(&passage->result)) {
+        mp_host_tier_settle(transfer->tier, passage->entry);
+        const mp_host_entry *entry = &transfer->tier->entries[passage->entry];
+        if (entry->state != MP_ENTRY_VALID)
+            atomic_store(&passage->result, atomic_load(&entry->result));
+    }
+    return atomic_load(&passage->result);
+}
+
+bool mp_passage_waits_for_cold(const mp_transfer *transfer, uint32_t index)
+{
+    const mp_passage *passage = &transfer->passages[index];
+    return passage->source == MP_FROM_HOST_TIER &&
+           transfer->tier->entries[passage->entry].state == MP_ENTRY_READING;
+}
+
+bool mp_passage_uses_host_tier(const mp_transfer *transfer, uint32_t index)
+{
+    return transfer->passages[index].source == MP_FROM_HOST_TIER;
+}
+
+void mp_passage_end(mp_transfer *transfer, uint32_t index)
+{
+    mp_passage *passage = &transfer->passages[index];
+    if (passage->source == MP_FROM_HOST_TIER)
+        mp_host_tier_let_go(transfer->tier, passage->entry);
+    if (passage->staging)
+        transfer->staging.buffers[passage->staging - 1].passage = MP_NO_PASSAGE;
+    passage->staging = 0;
+    passage->source = MP_FROM_NOWHERE;
+    passage->submitted = true;
+}
+
+/* ---- events ---- */
+
+mp_event mp_transfer_last(const mp_transfer *transfer, mp_pipe_kind kind)
+{
+    return (mp_event){transfer->pipes[kind].bus, transfer->pipes[kind].last_bus};
+}
+
+static mp_event end_of_read(const mp_transfer *transfer, const mp_host_entry *entry)
+{
+    return (mp_event){transfer->tier->lanes[entry->lane].stream, entry->tick};
+}
+
+bool mp_passage_next_event(const mp_transfer *transfer, uint32_t index, mp_event *out)
+{
+    const mp_device_ops *ops = transfer->ops;
+    const mp_passage *passage = &transfer->passages[index];
+    if (passage->source == MP_FROM_HOST_TIER && !passage->submitted &&
+        !mp_host_tier_landed(transfer->tier, passage->entry)) {
+        *out = end_of_read(transfer, &transfer->tier->entries[passage->entry]);
+        return true;
+    }
+    for (int kind = 0; kind < MP_PIPES; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        if (ops->completed(pipe->bus) < passage->bus[kind])
+            *out = (mp_event){pipe->bus, passage->bus[kind]};
+        else if (passage->decode[kind] && ops->completed(pipe->decode) < passage->decode[kind])
+            *out = (mp_event){pipe->decode, passage->decode[kind]};
+        else
+            continue;
+        return true;
+    }
+    return false;
+}
+
+bool mp_transfer_next_read(const mp_transfer *transfer, mp_event *out)
+{
+    const mp_host_tier *tier = transfer->tier;
+    for (uint32_t i = 0; tier && i < tier->n_lanes; i++) {
+        const mp_cold_lane *lane = &tier->lanes[i];
+        mp_tick completed = transfer->ops->completed(lane->stream);
+        if (completed < lane->last) {
+            *out = (mp_event){lane->stream, completed + 1};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- waiting ---- */
+
+/* Applies an operation of the seam to each tick that a passage has on the pipes. */
+static moepage_status for_each_tick(mp_transfer *transfer, const mp_passage *passage,
+                                    moepage_status (*act)(mp_stream *stream, mp_tick tick))
+{
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        if (passage->bus[kind])
+            status = act(pipe->bus, passage->bus[kind]);
+        if (!status && passage->decode[kind])
+            status = act(pipe->decode, passage->decode[kind]);
+    }
+    return status;
+}
+
+moepage_status mp_passage_sync(mp_transfer *transfer, uint32_t index)
+{
+    return for_each_tick(transfer, &transfer->passages[index], transfer->ops->sync);
+}
+
+moepage_status mp_passage_settle(mp_transfer *transfer, uint32_t index)
+{
+    return for_each_tick(transfer, &transfer->passages[index], transfer->ops->settle);
+}
+
+moepage_status mp_passage_lead(mp_transfer *transfer, uint32_t index, mp_stream *reader)
+{
+    const mp_device_ops *ops = transfer->ops;
+    const mp_passage *passage = &transfer->passages[index];
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        if (passage->bus[kind])
+            status = ops->wait(reader, pipe->bus, passage->bus[kind]);
+        if (!status && passage->decode[kind])
+            status = ops->wait(reader, pipe->decode, passage->decode[kind]);
+    }
+    return status;
+}
+
+moepage_status mp_transfer_sync(mp_transfer *transfer)
+{
+    const mp_device_ops *ops = transfer->ops;
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        status = pipe->last_bus ? ops->sync(pipe->bus, pipe->last_bus) : MOEPAGE_OK;
+        if (!status && pipe->last_decode)
+            status = ops->sync(pipe->decode, pipe->last_decode);
+    }
+    return status;
+}
+
+moepage_status mp_transfer_sync_reads(mp_transfer *transfer)
+{
+    return transfer->tier ? mp_host_tier_sync(transfer->tier) : MOEPAGE_OK;
+}
