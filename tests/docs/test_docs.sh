@@ -35,6 +35,14 @@ headings_resolve() {
 }
 check "every link to a heading leads to one" headings_resolve
 
+headings_differ() {
+    for document in $(documents); do
+        anchors "$document" | sort | uniq -d | sed "s|^|$document: heading occurs twice: |"
+    done | grep . && return 1
+    return 0
+}
+check "no heading of a document occurs twice, so that a link to it has one end" headings_differ
+
 statuses() {
     sed -n 's/^ *\(MOEPAGE_\(OK\|E_[A-Z_]*\)\) = \(-\{0,1\}[0-9]*\).*/\1 \3/p' include/moepage.h
 }
