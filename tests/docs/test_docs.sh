@@ -35,6 +35,14 @@ headings_resolve() {
 }
 check "every link to a heading leads to one" headings_resolve
 
+headings_differ() {
+    for document in $(documents); do
+        anchors "$document" | sort | uniq -d | sed "s|^|$document: heading occurs twice: |"
+    done | grep . && return 1
+    return 0
+}
+check "no heading of a document occurs twice, so that a link to it has one end" headings_differ
+
 statuses() {
     sed -n 's/^ *\(MOEPAGE_\(OK\|E_[A-Z_]*\)\) = \(-\{0,1\}[0-9]*\).*/\1 \3/p' include/moepage.h
 }
@@ -100,6 +108,18 @@ files_exist() {
     return 0
 }
 check "every file that a document names is there" files_exist
+
+indexed_once() {
+    for page in docs/*.md docs/*/README.md; do
+        [ "$page" = docs/index.md ] && continue
+        [ "$(grep -cF "](${page#docs/})" docs/index.md)" = 1 ] || echo "not listed once: $page"
+    done | grep . && return 1
+    return 0
+}
+check "docs/index.md lists every page once" indexed_once
+
+chart_is_drawn() { docs/charts/hit-rates.sh | diff - docs/charts/hit-rates.svg; }
+check "the chart of hit rates shows the table that it is drawn from" chart_is_drawn
 
 no_placeholders() { ! documents | xargs grep -nwE 'FIGURES|TODO|FIXME'; }
 check "no document has a placeholder left" no_placeholders
