@@ -1,4 +1,4 @@
-/* Entry points of KV pools: arguments are checked here, the pool's lock is taken here. */
+/* Entry points of KV pools: check arguments, and take the pool's lock for the call. */
 #include <stddef.h>
 
 #include "base/config.h"
@@ -9,7 +9,7 @@
 #define DEFAULT_SEQUENCES 4096u
 #define MAX_SEQUENCES (MP_KV_INDEX_MASK - 1u)
 
-/* The info as it was first published ends before this. */
+/* The first published form of the info ends before this member. */
 #define INFO_MIN_BYTES offsetof(moepage_kv_pool_info, refused)
 
 static moepage_status check_arguments(const moepage_kv_pool *pool, const void *pointer,
@@ -21,7 +21,7 @@ static moepage_status check_arguments(const moepage_kv_pool *pool, const void *p
     return pointer ? MOEPAGE_OK : mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name);
 }
 
-/* A pool that is alive, locked; every success is followed by leave(). */
+/* Checks that the pool is alive and locks it; after success the caller must call leave(). */
 static moepage_status enter(moepage_kv_pool *pool)
 {
     moepage_status status = mp_handle_check(pool, MP_KIND_KV);

@@ -1,4 +1,4 @@
-/* Entry points of sessions: handles and structs are checked here. */
+/* Entry points of sessions: check handles and structs, call down. */
 #include "base/config.h"
 #include "base/status.h"
 #include "features/predicting.h"
@@ -6,7 +6,7 @@
 #include "features/shared_predictor.h"
 #include "session/session.h"
 
-/* The first published forms end before these. */
+/* The first published form of each struct ends before this member. */
 #define SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
 #define ROUTING_MIN_BYTES offsetof(moepage_routing, logits)
 
@@ -146,7 +146,7 @@ moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t l
     return status ? status : MP_CONFIG_WRITE(info, own);
 }
 
-/* Does the trace describe this session's model? */
+/* Checks that the trace describes this session's model. */
 static moepage_status check_trace(const moepage_session *session, const moepage_trace *trace)
 {
     moepage_status status = mp_handle_check(trace, MP_KIND_TRACE);
