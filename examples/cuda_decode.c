@@ -1,8 +1,8 @@
-/* cuda_decode — decoding with the routed experts of a model that does not fit the device: how
- * many tokens a second, at which budget, with the CPU in the loop and without.
+/* cuda_decode — decodes with the routed experts of a model that does not fit the device: tokens per
+ * second, by budget, with and without the CPU in the loop.
  *
- * It uses the public headers alone, and the driver for what is the caller's: memory, a stream,
- * graphs. decode/loop.c is the loop that an engine would have. */
+ * It uses the public headers alone, and the driver for the caller's part: memory, a stream, graphs.
+ * decode/loop.c is the loop of an inference engine. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -16,10 +16,10 @@ typedef struct study {
     const decode_options *opts;
     machine *m;
     bank bank;
-    moepage_model *model; /* the bank's, or a pack's own */
+    moepage_model *model; /* the bank's, or that of a pack */
     moepage_model_info info;
     loop_routes routes;
-    uint64_t right; /* digest that --check wants */
+    uint64_t right; /* digest expected by --check */
 } study;
 
 static int open_model(study *s)

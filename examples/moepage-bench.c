@@ -1,6 +1,6 @@
-/* moepage-bench — prints numbers: what the library's parts cost on this machine.
+/* moepage-bench — measures the library's parts on this machine and prints the numbers.
  *
- * It never passes or fails: nothing here is a test. */
+ * It never passes or fails: it is not a test. */
 #include <string.h>
 
 #include "bench/bench.h"

@@ -1,5 +1,5 @@
-/* moepage-eval — how well a model predicts texts, in bits per byte, exactly and with whatever is
- * lossy; and what that saves. docs/quality.md describes it. */
+/* moepage-eval — measures how well a model predicts texts, in bits per byte, exactly and with each
+ * approximation, and what the approximation saves. docs/quality.md describes it. */
 #include <stdlib.h>
 
 #include "common/fail.h"
@@ -14,7 +14,7 @@
 /* One run's state; zeroed, every part is safe to close. */
 typedef struct app {
     eval_options opts;
-    const char *model; /* as it was given */
+    const char *model; /* as given */
     settings settings;
     packing packing;
     host host; /* the model alone */
@@ -25,8 +25,7 @@ typedef struct app {
     measure *measures;
 } app;
 
-/* How long the lists are that sweeps make depends on the model, and whether it must be packed first
- * on the lists. */
+/* The length of a sweep's list depends on the model, and the need for a pack on the list. */
 static int list_settings(app *a)
 {
     const eval_options *o = &a->opts;

@@ -1,5 +1,5 @@
-/* moepage-generate — a complete host application: it reads prompts, generates with a Mixture-of-
- * Experts model whose experts and KV cache share one byte budget, and reports what that cost.
+/* moepage-generate — a complete host application: reads prompts, generates with a
+ * Mixture-of-Experts model whose experts and KV cache share one byte budget, and reports the cost.
  * docs/generate.md describes it; examples/common/ has the parts. */
 #include <errno.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static int open_files(app *a)
     return RUN_OK;
 }
 
-/* Before anything large is opened. */
+/* Runs before any large file is opened. */
 static int find_plugin(app *a)
 {
     if (dense_is_cuda(a->opts.device, &a->ordinal))
@@ -129,7 +129,7 @@ static int open_decoder(app *a)
     return decoder_open(&config, &a->decoder);
 }
 
-/* The output file is opened last: a run that is refused leaves an existing one as it was. */
+/* Opens the output file last: a refused run leaves an existing file unchanged. */
 static int set_up(app *a)
 {
     int code;
@@ -169,7 +169,7 @@ static int run(app *a)
     return standard_finish(code);
 }
 
-/* Closes everything; a failure to finish a file is the run's failure. */
+/* Closes everything; a failure to complete a file makes the run fail. */
 static int tear_down(app *a, int code)
 {
     decoder_close(&a->decoder);

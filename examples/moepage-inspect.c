@@ -1,4 +1,5 @@
-/* moepage-inspect — what a checkpoint or a pack holds, and how compressible its experts are. */
+/* moepage-inspect — prints the contents of a checkpoint or a pack, and how compressible its experts
+ * are. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -9,7 +10,7 @@
 #include "common/standard.h"
 #include "inspect/inspect_report.h"
 
-/* Experts that are read where --sample does not say: about this many bytes. */
+/* Bytes of experts to read by default, without --sample. */
 #define SAMPLE_BYTES (256u << 20)
 
 typedef struct inspect_options {

@@ -1,5 +1,5 @@
-/* moepage-pack — writes a model to a .moepack file, its experts in the forms asked for; or a model
- * of a published shape with random weights. docs/pack.md describes it. */
+/* moepage-pack — writes a model to a .moepack file with its experts in the requested forms; or a
+ * model of a published shape with random weights. docs/pack.md describes it. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "pack/progress.h"
 #include "pack/synthetic.h"
 
-/* The model, wherever it is from: exactly one of the two owns it. */
+/* The model from either source: exactly one of the two owns it. */
 typedef struct source {
     moepage_model *opened;
     synthetic *made;
@@ -49,7 +49,7 @@ static bool is_refusal(moepage_status status)
            status == MOEPAGE_E_NOT_FOUND;
 }
 
-/* bf16 and fp16 promise a type, and nothing is converted. */
+/* bf16 and fp16 promise a type; no expert is converted. */
 static int check_dtypes(const pack_options *opts, const moepage_model *model,
                         const moepage_model_info *info)
 {
@@ -70,7 +70,7 @@ static int check_dtypes(const pack_options *opts, const moepage_model *model,
     return RUN_OK;
 }
 
-/* A failure may be about the model that is read or about the file that is written. */
+/* Reports a failure, which may concern the model being read or the file being written. */
 static int explain(const pack_options *opts, moepage_status status, bool existed)
 {
     int code = is_refusal(status) ? RUN_REFUSED : RUN_FAILED;

@@ -1,4 +1,5 @@
-/* moepage-sim — what a policy, a split or a budget would give on a machine that need not be there. */
+/* moepage-sim — predicts what a policy, a split or a budget would give on a machine that need not
+ * be present. */
 #include <stddef.h>
 
 #include "common/fail.h"

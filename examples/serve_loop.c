@@ -1,8 +1,8 @@
 /* serve_loop — a server without a network: requests arrive, are batched continuously over one model
- * whose experts and KV cache share one byte budget, and their waiting is measured.
+ * whose experts and KV cache share one byte budget, and their latencies are measured.
  *
- * Several ways to divide the budget can be compared on the same requests. docs/serving.md describes it;
- * examples/serve/ has the parts. */
+ * It can compare several ways of dividing the budget on identical requests. docs/serving.md
+ * describes it; examples/serve/ has the parts. */
 #include <string.h>
 
 #include "common/fail.h"
@@ -15,7 +15,7 @@
 /* One run's state; zeroed, every part is safe to close. */
 typedef struct app {
     serve_options opts;
-    host host; /* the model alone: to look at */
+    host host; /* the model alone, for inspection */
     model_config config;
     arrivals arrivals;
     arm_setting setting;
@@ -66,7 +66,7 @@ static bool has_results(const app *a)
     return false;
 }
 
-/* Files before standard output, whose reader may be gone. */
+/* Writes files before standard output, whose reader may be gone. */
 static int report(app *a)
 {
     const serve_findings f = {.setting = &a->setting,
@@ -79,7 +79,7 @@ static int report(app *a)
     return standard_finish(page ? page : json);
 }
 
-/* What was served before a failure is reported all the same. */
+/* Runs the arms; after a failure still reports the requests served. */
 static int run(app *a)
 {
     int code = set_up(a);
@@ -106,8 +106,8 @@ static int tear_down(app *a, int code)
     return code;
 }
 
-/* An interrupted run that could report is still an interrupted run: 128 and the signal, as a shell
- * would say. */
+/* An interrupted run that could report still counts as interrupted: 128 plus the signal, as in
+ * shells. */
 int main(int argc, char **argv)
 {
     app a = {0};

@@ -1,4 +1,4 @@
-/* What the benchmarks share: random models, a stack over them, order statistics. */
+/* Common parts of the benchmarks: random models, a stack over them, order statistics. */
 #include "bench/bench.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* bench.h — the subcommands of moepage-bench, and the little they share.
+/* bench.h — the subcommands of moepage-bench, and their common parts.
  *
- * Every figure is a median over repetitions of one run, with the 10th and 90th percentile: what is
- * compared is measured side by side, interleaved. */
+ * Every figure is a median over repetitions in one run, with the 10th and 90th percentile: compared
+ * variants are measured side by side, interleaved. */
 #ifndef EXAMPLE_BENCH_H
 #define EXAMPLE_BENCH_H
 
@@ -39,7 +39,8 @@ typedef struct bench_shape {
     uint32_t dtype; /* of the weights */
 } bench_shape;
 
-/* All experts share one set of random bytes per `distinct` experts, so that big shapes fit. */
+/* Opens the model. Every `distinct` experts share one set of random bytes, so that big shapes
+ * fit. */
 int bench_model_open(const bench_shape *shape, uint32_t distinct, bench_model *out);
 void bench_model_close(bench_model *m);
 
@@ -61,7 +62,7 @@ typedef struct bench_stack_config {
 int bench_stack_open(const bench_model *m, const bench_stack_config *config, bench_stack *out);
 void bench_stack_close(bench_stack *s);
 
-/* xorshift64*: reproducible, good enough to pick experts. */
+/* xorshift64*: reproducible, and random enough to choose experts. */
 uint64_t bench_random(uint64_t *state);
 
 /* Fills ids [n_tokens][top_k] with distinct random experts per token, and equal weights. */

@@ -1,4 +1,4 @@
-/* Running moepage-generate. */
+/* Runs moepage-generate. */
 #include "bench/child.h"
 
 #include <libgen.h>
@@ -30,7 +30,7 @@ static int find_generate(char path[PATH_MAX])
     return RUN_OK;
 }
 
-/* Runs the program with its standard output on a pipe; *out is its end to read. */
+/* Runs the program with its standard output on a pipe; *out is the reading end. */
 static int start(const char *program, char *const *argv, pid_t *pid, FILE **out)
 {
     int ends[2];
@@ -46,7 +46,7 @@ static int start(const char *program, char *const *argv, pid_t *pid, FILE **out)
     *out = error ? NULL : fdopen(ends[0], "r");
     if (*out)
         return RUN_OK;
-    close(ends[0]); /* the program ends when it writes */
+    close(ends[0]); /* the program ends when it next writes */
     if (!error)
         waitpid(*pid, NULL, 0);
     return fail(RUN_FAILED, "cannot run %s", program);
@@ -86,8 +86,8 @@ int child_check(const child_options *o)
     return code;
 }
 
-/* What the program printed, and how it ended. A line of its own has said why it refused or failed;
- * that is missing only where a signal ended it. */
+/* Collects the program's output and exit status. A refusal or failure has printed its own line;
+ * only after a signal is one missing. */
 static int collect(pid_t pid, FILE *out, json_t **stats)
 {
     int status = 0;

@@ -6,10 +6,10 @@
 
 #include "common/flags.h"
 
-/* What is the same in all generations of one benchmark, as moepage-generate reads it. */
+/* Options common to all generations of one benchmark, in moepage-generate's syntax. */
 typedef struct child_options {
     const char *model, *budget, *bus, *max_tokens;
-    const char *for_generation; /* a flag that only generations use, or NULL */
+    const char *for_generation; /* a flag that only affects generations, or NULL */
 } child_options;
 
 /* Rows of the command line of a struct that begins with a child_options. */
@@ -26,11 +26,11 @@ typedef struct child_options {
 /* Refuses, in one line, values that moepage-generate would not understand. */
 int child_check(const child_options *o);
 
-/* One generation with these options, `more` words (NULL-terminated) and --json; *stats is its
- * "stats", to be given back with json_decref. One line and an exit code when it did not end well. */
+/* Runs one generation with these options, `more` words (NULL-terminated) and --json; *stats is its
+ * "stats", to be released with json_decref. One line and an exit code if it fails. */
 int child_generate(const child_options *o, const char *const *more, json_t **stats);
 
-/* A number of the statistics. */
+/* Returns a number of the statistics. */
 double child_number(const json_t *stats, const char *key);
 
 #endif

@@ -1,8 +1,8 @@
 /* moepage-bench codec: exph beside general coders and memcpy, on the same weights in one run.
  *
- * Every coder takes its turn in every round, so that what the machine does meanwhile happens to all
- * of them. Decoding gives the weights' bits back, and is checked to, before it is timed. exph's
- * decoding includes checking the stream and its checksums; that of byte planes, joining them. */
+ * Every coder takes its turn in every round, so that disturbances of the machine affect all of
+ * them. Decoding restores the weights' bits, which is checked before it is timed. exph's decoding
+ * includes checking the stream and its checksums; that of byte planes includes joining them. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -28,11 +28,11 @@ typedef struct codec_options {
 /* One coder's streams and times. */
 typedef struct contestant {
     const coder *coder;
-    struct contestant *encoded_by; /* itself, or the one whose streams it decodes */
+    struct contestant *encoded_by; /* itself, or the contestant whose streams it decodes */
     bool runs;
     unsigned char **streams;            /* [n_tensors] */
     uint64_t *bytes;                    /* [n_tensors] */
-    double encode_ns[2][ENCODE_ROUNDS]; /* on one core, and on all */
+    double encode_ns[2][ENCODE_ROUNDS]; /* on one core, and on all cores */
     double decode_ns[2][DECODE_ROUNDS];
     double ratio;
 } contestant;
@@ -40,10 +40,10 @@ typedef struct contestant {
 typedef struct contest {
     bench_weights weights;
     contestant entrants[MAX_CODERS];
-    unsigned char *out; /* as long as all weights */
-    workers *crew[2];   /* of one, and of all */
+    unsigned char *out; /* as large as all weights */
+    workers *crew[2];   /* of one thread, and of all */
     uint32_t threads;
-    const contestant *now; /* whose turn it is */
+    const contestant *now; /* the contestant being measured */
     _Atomic uint32_t failures;
 } contest;
 
@@ -97,7 +97,7 @@ static int decode_round(contest *c, int round)
     return code;
 }
 
-/* ---- Before ------------------------------------------------------------------------------ */
+/* ---- Preparation ------------------------------------------------------------------------ */
 
 static int prepare(contest *c, contestant *e, const coder *which)
 {
@@ -116,7 +116,7 @@ static int prepare(contest *c, contestant *e, const coder *which)
     return RUN_OK;
 }
 
-/* Which decoders this CPU has, and that all give the same bits. */
+/* Finds this CPU's decoders, and checks that all give the same bits. */
 static int check(contest *c)
 {
     double ns;
@@ -176,9 +176,9 @@ static void tear_down(contest *c)
     bench_weights_close(&c->weights);
 }
 
-/* ---- After ------------------------------------------------------------------------------- */
+/* ---- Results ---------------------------------------------------------------------------- */
 
-/* Times become rates: the fastest time is the 90th percentile of rates. */
+/* Converts times to rates: the fastest time is the 90th percentile of rates. */
 static spread rates(const contest *c, double *ns, size_t n)
 {
     spread t = bench_spread(ns, n);

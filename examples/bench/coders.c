@@ -58,7 +58,7 @@ static bool exph_decode(const coder *self, const bench_tensor *of, const void *i
 
 /* ---- General coders, on bytes as they are or on two planes ------------------------------- */
 
-/* One stream; 0 on failure. */
+/* Compresses one stream; returns 0 on failure. */
 static uint64_t pack_bytes(int level, const void *in, uint64_t bytes, void *out, uint64_t room)
 {
 #ifdef HAVE_LZ4
@@ -80,7 +80,7 @@ static bool unpack_bytes(int level, const void *in, uint64_t n, void *out, uint6
     return ZSTD_decompress(out, bytes, in, n) == bytes;
 }
 
-/* Four bytes to the low halves of four 16-bit lanes, and back. */
+/* Spreads four bytes over the low halves of four 16-bit lanes, and back. */
 static uint64_t spread(uint32_t bytes)
 {
     uint64_t x = bytes;
@@ -128,7 +128,7 @@ static void join_planes(const unsigned char *low, const unsigned char *high, uin
     }
 }
 
-/* Planes: the first stream's length, then both. */
+/* With planes: the first stream's length, then both streams. */
 static uint64_t general_encode(const coder *self, const bench_tensor *in, void *scratch, void *out)
 {
     uint64_t n = in->elements, room = coder_room(n);

@@ -1,5 +1,5 @@
-/* coders.h — what the codec benchmark compares: ways to make 16-bit weights smaller and to get them
- * back. */
+/* coders.h — the coders that the codec benchmark compares: they compress 16-bit weights and restore
+ * them. */
 #ifndef EXAMPLE_CODERS_H
 #define EXAMPLE_CODERS_H
 
@@ -10,22 +10,22 @@
 typedef struct coder coder;
 struct coder {
     const char *name;
-    /* Encodes a tensor to out (coder_room bytes); returns the size, 0 on failure. NULL: the one
-     * before it in the list has encoded what this one decodes. `scratch` holds one tensor. */
+    /* Encodes a tensor to out (coder_room bytes); returns the size, 0 on failure. NULL: decodes the
+     * output of the preceding coder in the list. `scratch` holds one tensor. */
     uint64_t (*encode)(const coder *self, const bench_tensor *in, void *scratch, void *out);
-    /* Gets the tensor back; false on failure. */
+    /* Restores the tensor; returns false on failure. */
     bool (*decode)(const coder *self, const bench_tensor *of, const void *in, uint64_t bytes,
                    void *scratch, void *out);
     const char *decoder; /* of exph */
     int level;           /* of zstd */
-    bool planes;         /* low and high bytes apart, as two streams */
+    bool planes;         /* low and high bytes as two separate streams */
 };
 
-/* All that this build has; memcpy first. */
+/* All coders of this build; memcpy first. */
 extern const coder coders[];
 extern const uint32_t n_coders;
 
-/* Memory that any coder's output of `elements` weights fits in. */
+/* Returns the memory that any coder's output of `elements` weights fits into. */
 uint64_t coder_room(uint64_t elements);
 
 #endif

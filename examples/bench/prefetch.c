@@ -1,5 +1,5 @@
-/* moepage-bench prefetch: the same generation without prefetch and with each way of it, turn by turn
- * in one run. */
+/* moepage-bench prefetch: one generation without prefetch and with each kind of prefetch,
+ * alternating in one run. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -10,7 +10,7 @@
 
 enum { ROUNDS = 9 };
 
-/* What moepage-generate --prefetch takes; the first is what the others are compared with. */
+/* Arguments of moepage-generate --prefetch; the first is the baseline. */
 static const char *const ways[] = {"off", "on", "hit-count", "coactivation", "gate", "maps"};
 
 #define N_WAYS (sizeof ways / sizeof *ways)

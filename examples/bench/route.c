@@ -1,4 +1,4 @@
-/* moepage-bench route: what announcing a layer costs when everything is resident, and when not. */
+/* moepage-bench route: the cost of announcing a layer, with everything resident and with misses. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ enum { LAYERS = 48, EXPERTS = 128, MAX_BATCH = 64, MAX_TOP_K = 8, WARM_UP = 20, 
 typedef struct route_case {
     bench_stack stack;
     uint32_t batch, top_k;
-    bool plan;    /* ask for the plan, as callers with kernels of their own do */
+    bool plan;    /* request the plan, as callers with their own kernels do */
     int32_t *ids; /* [LAYERS][batch][top_k] */
     float *weights;
     double *route_ns; /* [STEPS * LAYERS] */
@@ -19,7 +19,7 @@ typedef struct route_case {
     uint64_t samples;
 } route_case;
 
-/* The cost of reading the clock twice, which every sample contains. */
+/* Measures the cost of reading the clock twice, which every sample contains. */
 static double clock_cost_ns(void)
 {
     double samples[1001];
@@ -142,7 +142,7 @@ int bench_route(int argc, char **argv)
             code = run_case(&m, batches[b], top_ks[k], false, 0, clock_ns);
     if (!code)
         code = run_case(&m, 1, MAX_TOP_K, true, 0, clock_ns);
-    if (!code) /* misses: the policy, the slots, and the copies, waited for */
+    if (!code) /* misses: the policy, the slots, and waiting for the copies */
         code = run_case(&m, 1, MAX_TOP_K, true, LAYERS * EXPERTS / 2, clock_ns);
     bench_model_close(&m);
     return code;

@@ -1,4 +1,4 @@
-/* Opening a stack for one tier. */
+/* Opens a stack for one tier. */
 #include "bench/tier_stack.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "common/fail.h"
 #include "common/open_model.h"
 
-#define ENTRY_MARGIN 8192u /* an entry of the host tier is an image and page ends */
+#define ENTRY_MARGIN 8192u /* a host tier's entry is an image rounded out to pages */
 
 const tier_case tier_cases[] = {
     {"device, exph", MOEPAGE_FORM_EXPH, TIER_HOST_NONE, true},
@@ -52,7 +52,7 @@ void tier_model_close(tier_model *m)
     moepage_model_close(m->model);
 }
 
-/* Of the host tier, for one layer's experts. */
+/* Returns the host tier's bytes for one layer's experts. */
 static uint64_t layer_room(const tier_model *m, uint32_t form)
 {
     uint64_t image = form == MOEPAGE_FORM_EXPH ? m->forms[form].most_bytes : m->info.slot_bytes;
@@ -79,7 +79,7 @@ static moepage_expert_pool_config pool_config(const tier_model *m, const tier_ca
     };
 }
 
-/* What slots and compressed experts take; UINT64_MAX where the pool cannot be. */
+/* Returns the arena bytes of slots and compressed experts; UINT64_MAX if the pool is impossible. */
 static uint64_t arena_bytes(const tier_model *m, const tier_case *which)
 {
     moepage_expert_pool_config pool = pool_config(m, which);
@@ -92,7 +92,8 @@ bool tier_can_run(const tier_model *m, const tier_case *which)
     bool exph = m->forms[MOEPAGE_FORM_EXPH].present, dense = m->forms[MOEPAGE_FORM_DENSE].present;
     if (which->bus_form == MOEPAGE_FORM_EXPH && !exph)
         return false;
-    /* A mapping that would have to be decoded on the way is no mapping. */
+    /* Without a host tier dense loads need a dense form in the file: otherwise they would be
+     * decoded. */
     if (which->bus_form == MOEPAGE_FORM_DENSE && which->host == TIER_HOST_NONE && !dense)
         return false;
     return !which->compressed || arena_bytes(m, which) <= m->most_bytes;

@@ -1,4 +1,4 @@
-/* tier_stack.h — one device and pool for each tier that experts can be loaded from. */
+/* tier_stack.h — one device and pool for each tier from which experts can be loaded. */
 #ifndef EXAMPLE_TIER_STACK_H
 #define EXAMPLE_TIER_STACK_H
 
@@ -9,9 +9,9 @@
 
 /* Host memory in front of the model's file. */
 typedef enum tier_host {
-    TIER_HOST_NONE, /* loads come from where the file is mapped */
+    TIER_HOST_NONE, /* loads come from the file's mapping */
     TIER_HOST_ALL,  /* holds every expert used */
-    TIER_HOST_LAYER /* holds one layer's: loading layers in turn finds none of them */
+    TIER_HOST_LAYER /* holds one layer: loading layers in turn always misses */
 } tier_host;
 
 typedef struct tier_case {
@@ -28,21 +28,22 @@ typedef struct tier_model {
     moepage_model *model;
     moepage_model_info info;
     moepage_form_info forms[LAST_FORM + 1];
-    uint64_t most_bytes; /* of dense experts to keep in one place */
-    uint32_t layers;     /* MoE layers that fit there */
+    uint64_t most_bytes; /* limit on dense experts kept in one place */
+    uint32_t layers;     /* MoE layers within that limit */
 } tier_model;
 
-/* Opens a model of which at most `most_bytes` of experts are used, in whole layers, two at least. */
+/* Opens a model and uses at most `most_bytes` of its experts, in whole layers, at least two. */
 int tier_model_open(const char *path, uint64_t most_bytes, tier_model *out);
 void tier_model_close(tier_model *m);
 
-/* Host memory for the experts of all layers in any form, or as much as `most_bytes` allows. */
+/* Returns the host memory for the experts of all layers in any form, or as much as `most_bytes`
+ * allows. */
 uint64_t tier_host_bytes(const tier_model *m);
 
-/* Does the model have the forms, and does memory suffice? */
+/* Returns true if the model has the forms, and memory suffices. */
 bool tier_can_run(const tier_model *m, const tier_case *which);
 
-/* Device with a layer's worth of slots, pool and session, and arrays for a layer's routing. */
+/* A device with a layer's worth of slots, a pool, a session, and arrays for a layer's routing. */
 typedef struct tier_stack {
     moepage_device *device;
     moepage_expert_pool *pool;

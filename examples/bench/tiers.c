@@ -1,7 +1,7 @@
-/* moepage-bench tiers: what an expert costs from each tier, and what exph on the bus is worth.
+/* moepage-bench tiers: the cost of an expert from each tier, and the gain of exph on the bus.
  *
- * Every load is a miss, made so by visiting more experts than there are slots; the pool's counters
- * stand beside the times to show which tier served. */
+ * Every load is a miss, forced by visiting more experts than there are slots; the pool's counters
+ * beside the times show which tier served. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -18,10 +18,10 @@
 
 enum { SINGLE_LOADS = 200, SWEEPS = 12, ROUNDS = 5 };
 
-#define TARGET 1.35 /* exph on the bus has at least this much of the speed of dense */
+#define TARGET 1.35 /* least ratio of exph's speed on the bus to that of dense */
 
 typedef struct tiers_options {
-    child_options child; /* first, for CHILD_FLAGS */
+    child_options child; /* first member, for CHILD_FLAGS */
     uint32_t threads;
     uint32_t mb;
     bool skip_generation;
@@ -67,7 +67,7 @@ typedef struct tier_times {
     moepage_expert_pool_info before, after;
 } tier_times;
 
-/* Whole layers first, which also bring each expert of a tier that keeps what it has read. */
+/* Loads whole layers first, which also fills a tier that caches what it has read. */
 static int measure(tier_stack *s, tier_times *out)
 {
     double unused;
@@ -80,7 +80,7 @@ static int measure(tier_stack *s, tier_times *out)
         code = fail_library(RUN_FAILED, "pool");
     for (uint32_t i = 0; i < SWEEPS && !code; i++)
         code = sweep(s, i, &out->sweep_ns[i]);
-    /* The last sweep's layer is resident: the next one's experts come first. */
+    /* The last sweep's layer is resident, so this begins with the next one. */
     for (uint32_t i = 0; i < SINGLE_LOADS && !code; i++)
         code =
             load(s, (SWEEPS + i / s->experts) % s->layers, i % s->experts, 1, &out->single_ns[i]);
@@ -184,8 +184,8 @@ static double print_run(const char *form, bus_run *run)
     return speed.median;
 }
 
-/* A pack with both forms has them where it is mapped; otherwise dense experts are decoded into the
- * host tier, which both runs then have. */
+/* A pack with both forms has both mapped; otherwise dense experts are decoded into the host tier,
+ * which both runs then use. */
 static bool both_mapped(const tier_model *m)
 {
     return m->forms[MOEPAGE_FORM_DENSE].present && m->forms[MOEPAGE_FORM_EXPH].present;
@@ -200,8 +200,8 @@ static int generate_both(const tier_model *m, const tiers_options *o, bus_run *d
     return code ? code : generate(o, host_tier, "exph", exph, round);
 }
 
-/* Before anything is measured: what cannot work is refused now, and the file's pages are in memory
- * from here on. */
+/* Runs once before measuring: an impossible setting is refused now, and the file's pages are in
+ * memory afterwards. */
 static int try_generation(const tier_model *m, const tiers_options *o)
 {
     static bus_run unused;

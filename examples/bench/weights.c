@@ -1,4 +1,4 @@
-/* Tensors to code. */
+/* Collects tensors to code. */
 #include "bench/weights.h"
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static int open_random(uint64_t bytes, bench_weights *out)
     return RUN_OK;
 }
 
-/* The 16-bit tensors of one expert. */
+/* Takes the 16-bit tensors of one expert. */
 static void take(const moepage_expert_tensor *tensors, uint32_t n, const unsigned char *slot,
                  bench_weights *out)
 {

@@ -1,4 +1,5 @@
-/* weights.h — 16-bit tensors for the codec benchmark: random, or out of a model's experts. */
+/* weights.h — 16-bit tensors for the codec benchmark: random ones, or those of a model's
+ * experts. */
 #ifndef EXAMPLE_BENCH_WEIGHTS_H
 #define EXAMPLE_BENCH_WEIGHTS_H
 
@@ -18,8 +19,9 @@ typedef struct bench_weights {
     uint64_t longest; /* elements */
 } bench_weights;
 
-/* About `bytes` bytes. `model` NULL: Gaussian BF16, standard deviation 0.02, in matrices of the size
- * of Qwen3-30B-A3B's. One line and an exit code on failure. *out is always safe to close. */
+/* Collects about `bytes` bytes. `model` NULL: Gaussian BF16, standard deviation 0.02, in matrices
+ * of the size of Qwen3-30B-A3B's. One line and an exit code on failure. *out is always safe to
+ * close. */
 int bench_weights_open(const char *model, uint64_t bytes, bench_weights *out);
 void bench_weights_close(bench_weights *w);
 

@@ -23,7 +23,7 @@ size_t attention_scratch_floats(uint64_t positions)
     return positions;
 }
 
-/* The key of `position` for KV head 0; its value lies value_offset floats further. */
+/* Returns the key of `position` for KV head 0; its value is value_offset floats further on. */
 static float *key_at(const attention *a, const moepage_kv_layer_view *view, const uint32_t *blocks,
                      uint64_t position)
 {

@@ -10,7 +10,7 @@
 #include "common/compute.h"
 #include "moepage.h"
 
-/* Where one row of the batch stands. */
+/* One row of the batch and its position. */
 typedef struct attention_row {
     const uint32_t *blocks; /* block table of its sequence */
     uint64_t position;
@@ -24,17 +24,18 @@ typedef struct attention {
     uint32_t block_tokens;
 } attention;
 
-/* Bytes that one token takes in one layer. */
+/* Returns the bytes of one token in one layer. */
 uint32_t attention_bytes_per_token(uint32_t kv_heads, uint32_t head_dim);
 
-/* Scratch that a worker needs for contexts up to `positions`, in floats. */
+/* Returns the scratch, in floats, that a worker needs for contexts up to `positions`. */
 size_t attention_scratch_floats(uint64_t positions);
 
-/* Writes the rows' keys and values [n][kv_heads][head_dim] to their places. */
+/* Writes the rows' keys and values [n][kv_heads][head_dim] to their blocks. */
 void attention_store(const attention *a, const moepage_kv_layer_view *view,
                      const attention_row *rows, uint32_t n, const float *k, const float *v);
 
-/* out[n][heads][head_dim]: each row attends to itself and the `window` - 1 positions before it. */
+/* Computes out[n][heads][head_dim]: each row attends to itself and the `window` - 1 positions
+ * before it. */
 void attention_run(const attention *a, const moepage_kv_layer_view *view, const attention_row *rows,
                    uint32_t n, uint32_t window, const float *q, float *out);
 

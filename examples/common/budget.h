@@ -1,4 +1,4 @@
-/* budget.h — from --budget to sizes: how many expert slots and KV blocks the device gets. */
+/* budget.h — turns --budget into sizes: the device's expert slots and KV blocks. */
 #ifndef EXAMPLE_BUDGET_H
 #define EXAMPLE_BUDGET_H
 
@@ -17,9 +17,9 @@ typedef struct budget {
 } budget;
 
 /* Sizes a run whose prompts have prompt_tokens[i] tokens. The KV of sequence i takes whole blocks
- * for prompt_tokens[i] + max_tokens - 1 tokens: the last token is never fed. With a percentage the
- * KV comes on top of the slots; with bytes the KV is taken first and the slots get the rest. One
- * line and RUN_REFUSED when no slot is left. `exph` is the model's EXPH form, present or not. */
+ * for prompt_tokens[i] + max_tokens - 1 tokens: the last token is never fed back. With a percentage
+ * the KV is added to the slots; with bytes the KV is taken first and the slots get the rest. One
+ * line and RUN_REFUSED if no slot is left. `exph` is the model's EXPH form, present or not. */
 int budget_plan(const options *opts, const moepage_model_info *model, const moepage_form_info *exph,
                 const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
                 budget *out);

@@ -1,4 +1,4 @@
-/* clock.h — the example's own stopwatch. */
+/* clock.h — the examples' monotonic clock. */
 #ifndef EXAMPLE_CLOCK_H
 #define EXAMPLE_CLOCK_H
 

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Weight rows widened together: each activation row, once loaded, meets all of them. */
+/* Weight rows widened together: each activation row, once loaded, is multiplied with all of
+ * them. */
 #define PANEL 8
 
 typedef struct linear_job {

@@ -1,11 +1,11 @@
 /* compute.h — dense linear algebra of a decoder: matrix products against weights read in place,
  * norms and activations.
  *
- * A row's result is a function of that row and the weights alone: the same bits in any batch and
- * on any number of threads.
+ * A row's result depends on that row and the weights alone: identical bits in any batch and on any
+ * number of threads.
  *
  * Math FP32: weights widened exactly, FP32 throughout. Math BF16: operands of products are BF16,
- * sums FP32; callers round activations with compute_round where a product follows. */
+ * sums FP32; callers round activations with compute_round before a product. */
 #ifndef EXAMPLE_COMPUTE_H
 #define EXAMPLE_COMPUTE_H
 
@@ -19,7 +19,7 @@ typedef struct compute {
     uint32_t math; /* MOEPAGE_MATH_* */
 } compute;
 
-/* Scratch that a worker needs for products with up to `columns` columns, in floats. */
+/* Returns the scratch, in floats, that a worker needs for products with up to `columns` columns. */
 size_t compute_scratch_floats(uint32_t columns);
 
 /* y[r] = w x[r] + bias for `n` rows: x [n][w->columns], y [n][w->rows]; bias may be NULL. */
@@ -35,10 +35,10 @@ void compute_layer_norm(const compute *c, const float *x, uint32_t n, uint32_t w
 /* gate[i] = silu(gate[i]) * up[i] */
 void compute_swiglu(float *gate, const float *up, size_t n);
 
-/* Rounds to BF16 in BF16 math; nothing otherwise. */
+/* Rounds to BF16 in BF16 math; does nothing otherwise. */
 void compute_round(const compute *c, float *x, size_t n);
 
-/* Probabilities in place; the sum runs from the first to the last. */
+/* Turns scores into probabilities in place; the sum runs from the first to the last. */
 void compute_softmax(float *x, uint32_t n);
 
 #endif

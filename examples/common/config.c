@@ -1,4 +1,4 @@
-/* One struct out of five architectures' config.json. */
+/* Reads the config.json of five architectures into one struct. */
 #include "common/config.h"
 
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 
 #include "common/fail.h"
 
-/* What differs between architectures before config.json has its say: the defaults that
- * checkpoints leave out, and what is no option at all. */
+/* An architecture's properties that config.json does not override: its defaults for absent keys,
+ * and fixed choices. */
 typedef struct family {
     const char *name;
     double norm_eps;
@@ -15,7 +15,7 @@ typedef struct family {
     const char *bias_key; /* biases of q, k and v */
     bool bias_default;
     bool output_bias;      /* the key above covers the output projection too */
-    bool norm_top_k_fixed; /* always normalised, whatever norm_topk_prob says */
+    bool norm_top_k_fixed; /* always normalised, regardless of norm_topk_prob */
     bool layer_norm;
     bool shared_expert;
     qk_norm qk_norm;
@@ -73,7 +73,8 @@ static float read_float(const json_t *json, const char *key, double otherwise)
     return (float)(json_is_number(value) ? json_number_value(value) : otherwise);
 }
 
-/* A count from 1 to 2^30. Missing or null: `otherwise`, and 0 there makes the field required. */
+/* Reads a count from 1 to 2^30. If it is missing or null: `otherwise`; 0 there makes the field
+ * required. */
 static int read_count(const json_t *json, const char *key, uint32_t otherwise, uint32_t *out)
 {
     const json_t *value = json_object_get(json, key);
@@ -109,7 +110,7 @@ static int read_attention(const json_t *json, model_config *out)
     return RUN_OK;
 }
 
-/* eos_token_id: a number, a list, or nothing. */
+/* Reads eos_token_id: a number, a list, or absent. */
 static int read_eos(const json_t *json, model_config *out)
 {
     const json_t *value = json_object_get(json, "eos_token_id");
@@ -127,8 +128,8 @@ static int read_eos(const json_t *json, model_config *out)
 
 /* ---- Layers ------------------------------------------------------------------------------ */
 
-/* Which layers see only a sliding window. Architectures with use_sliding_window have it off by
- * default; some then list a type per layer. */
+/* Reads which layers see only a sliding window. Architectures with use_sliding_window have it off
+ * by default; some of them list a type per layer. */
 static int read_windows(const json_t *json, model_config *out)
 {
     const json_t *types = json_object_get(json, "layer_types");
@@ -168,7 +169,7 @@ static int read_layers(const moepage_model *model, const json_t *json, uint32_t 
     return code;
 }
 
-/* ---- The whole --------------------------------------------------------------------------- */
+/* ---- The whole config --------------------------------------------------------------------- */
 
 static int read_router(const json_t *json, const family *kin, model_config *out)
 {
@@ -193,7 +194,7 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
         return fail(RUN_REFUSED, "%s of %s is not supported by this example",
                     kin ? "the expert format" : "attention", info->architecture);
     const char *activation = json_string_value(json_object_get(json, "hidden_act"));
-    /* "swish" is the older name of the same function. */
+    /* "swish" is an older name of silu. */
     if (activation && strcmp(activation, "silu") && strcmp(activation, "swish"))
         return fail(RUN_REFUSED, "config.json: hidden_act '%s' is not supported by this example",
                     activation);

@@ -1,4 +1,4 @@
-/* config.h — config.json of every architecture that the example can run, as one struct. */
+/* config.h — config.json of every architecture that the examples can run, as one struct. */
 #ifndef EXAMPLE_CONFIG_H
 #define EXAMPLE_CONFIG_H
 
@@ -33,7 +33,7 @@ typedef struct model_config {
     uint32_t dense_intermediate;  /* of layers without routed experts */
     uint32_t shared_intermediate; /* 0 = no shared expert */
     uint32_t max_positions;
-    uint32_t *window;   /* [layers] positions a token sees, itself included */
+    uint32_t *window;   /* [layers] positions that a token sees, itself included */
     int32_t *moe_layer; /* [layers] index over MoE layers; -1 = dense MLP */
     float norm_eps;
     float clip_qkv;      /* 0 = off */
@@ -51,12 +51,12 @@ typedef struct model_config {
     rope rope;
 } model_config;
 
-/* Reads the open model's config. One line and RUN_REFUSED for what the example cannot run. *out is
- * always safe to free. */
+/* Reads the open model's config. One line and RUN_REFUSED for a model that the examples cannot run.
+ * *out is always safe to free. */
 int config_read(const moepage_model *model, model_config *out);
 void config_free(model_config *config);
 
-/* Does `token` end a sequence? */
+/* Returns true if `token` ends a sequence. */
 bool config_is_eos(const model_config *config, uint32_t token);
 
 #endif

@@ -45,7 +45,7 @@ static bool take_buffers(dense *d, const model_config *c, uint32_t n, decoder_bu
     return true;
 }
 
-/* What the library is told beside the routing. */
+/* Allocates the rows that the library gets in addition to the routing. */
 static bool allocate_told(const decoder_config *config, decoder_rows *r)
 {
     const struct {
@@ -80,7 +80,8 @@ static bool allocate_rows(const decoder_config *config, decoder_rows *r)
            r->sequences && allocate_told(config, r);
 }
 
-/* The largest fetch: router scores of a step, or their input where that is told, or logits. */
+/* Returns the largest fetch: router scores of a step, or their input if the library gets it, or
+ * logits. */
 static uint64_t largest_fetch(const decoder_config *config)
 {
     const model_config *c = config->model;
@@ -162,7 +163,7 @@ static void normalize(const decoder *d, const float *x, uint32_t n, const norm_w
     ops->round(d->dense, out, (size_t)n * c->hidden);
 }
 
-/* Normalises the heads of queries or keys, clips them, and turns them to their positions. */
+/* Normalises the heads of queries or keys, clips them, and rotates them to their positions. */
 static void place_heads(const decoder *d, float *x, uint32_t n, uint32_t heads,
                         const norm_weights *norm)
 {
@@ -215,7 +216,7 @@ static void run_mlp(decoder *d, const mlp_weights *w, uint32_t n, float *out)
     ops->linear(d->dense, b->gate, n, &w->down, NULL, out);
 }
 
-/* The expert that every token takes, weighted by a sigmoid of its own. */
+/* Runs the expert that every token takes, weighted by a sigmoid gate of its own. */
 static void run_shared_expert(decoder *d, const layer_weights *w, uint32_t n)
 {
     const dense_ops *ops = d->dense->ops;
@@ -225,7 +226,8 @@ static void run_shared_expert(decoder *d, const layer_weights *w, uint32_t n)
     ops->scale(d->dense, b->shared, n, d->config->hidden, b->shared_gate);
 }
 
-/* Router logits of `x` where the CPU can turn them into probabilities; NULL on failure. */
+/* Returns router logits of `x` in memory where the CPU can turn them into probabilities; NULL on
+ * failure. */
 static float *fetch_scores(decoder *d, const float *x, const matrix *router, uint32_t n)
 {
     decoder_buffers *b = &d->buffers;
@@ -250,7 +252,7 @@ static void route_row(void *arg, uint32_t row, float *scratch)
                    job->d->rows.weights + (size_t)row * c->top_k);
 }
 
-/* Keeps the router's input where the library can read it. */
+/* Copies the router's input to memory that the library can read. */
 static bool keep_hidden(decoder *d, uint32_t n)
 {
     const size_t values = (size_t)n * d->config->hidden;
@@ -262,7 +264,7 @@ static bool keep_hidden(decoder *d, uint32_t n)
     return hidden != NULL;
 }
 
-/* The rows' experts and their weights; *probabilities until the next fetch. */
+/* Computes the rows' experts and their weights; *probabilities is valid until the next fetch. */
 static int run_router(decoder *d, const layer_weights *w, uint32_t n, float **probabilities)
 {
     const model_config *c = d->config;
@@ -278,16 +280,16 @@ static int run_router(decoder *d, const layer_weights *w, uint32_t n, float **pr
 
 /* ---- The step ---------------------------------------------------------------------------- */
 
-/* Ends a stretch of time that began at `start`. */
+/* Adds the time since `start` to a total, and reports a failure. */
 static int timed(uint64_t start, uint64_t *total, moepage_status status, const char *doing)
 {
     *total += clock_now_ns() - start;
     return status ? fail_library(RUN_FAILED, doing) : RUN_OK;
 }
 
-/* Names the experts that the next layer's router would put first if this layer's experts added
- * nothing: what they add is small beside the residual stream. Only its first choices are sure
- * enough to be worth the bus. */
+/* Names the experts that the next layer's router would choose if this layer's experts added
+ * nothing: their contribution is small compared with the residual stream. Only the first choices
+ * are likely enough to be worth the bus. */
 static int hint_next(decoder *d, uint32_t layer, uint32_t n)
 {
     const model_config *c = d->config;
@@ -333,8 +335,8 @@ static int announce(decoder *d, uint32_t layer, const float *probabilities)
     return timed(start, &d->library_ns, status, "routing");
 }
 
-/* The routed experts: announce, use the loading time for hints and the shared expert, run,
- * retire. */
+/* Runs the routed experts: announces them, uses the loading time for hints and the shared expert,
+ * computes, retires. */
 static int run_experts(decoder *d, uint32_t layer, uint32_t n, const float *probabilities)
 {
     const uint32_t moe_layer = (uint32_t)d->config->moe_layer[layer];
@@ -390,8 +392,7 @@ static int run_layer(decoder *d, uint32_t layer, uint32_t n)
     return RUN_OK;
 }
 
-/* What a sequence's part of the step is about, as the embedding layer says it: the mean of its
- * tokens' embeddings. */
+/* Computes the embedding of a sequence's part of the step: the mean of its tokens' embeddings. */
 static void embed_mean(const decoder *d, const decoder_input *input, float *out)
 {
     const matrix *e = d->embedding;
@@ -425,7 +426,7 @@ static void embed_inputs(decoder *d, const decoder_input *inputs, uint32_t n_inp
     d->dense_ns += clock_now_ns() - start;
 }
 
-/* Makes room for the new tokens where the caller has not, and begins a step of them. */
+/* Makes room for the new tokens unless the caller has done so, and begins a step of them. */
 static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
 {
     moepage_step step = {.struct_size = sizeof step,
@@ -444,7 +445,8 @@ static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
     return timed(start, &d->library_ns, moepage_session_begin(d->session, &step), "step");
 }
 
-/* Says where every row goes. Block tables stand still from the beginning of a step to its end. */
+/* Gives every row its place. Block tables do not change between the beginning and the end of a
+ * step. */
 static int place_rows(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
 {
     for (uint32_t i = 0; i < n_inputs; i++) {

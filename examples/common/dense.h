@@ -1,9 +1,10 @@
-/* dense.h — what a model computes outside its routed experts, as a table of operations: decoder.c
- * says what is run, a table says how. dense_host.c has the CPU's, examples/cuda a GPU's.
+/* dense.h — the part of a model outside its routed experts, as a table of operations: decoder.c
+ * determines the order, a table the implementation. dense_host.c has the CPU's, examples/cuda a
+ * GPU's.
  *
- * Activations are rows of floats in memory that `take` gave: where the model runs, which the CPU
- * may not be able to read. Operations may be carried out later, in the order of the calls; `fetch`
- * waits for them. One that fails is remembered, and `begin` and `fetch` say so. */
+ * Activations are rows of floats in memory from `take`: where the model runs, which the CPU may not
+ * be able to read. Operations may run later, in the order of the calls; `fetch` waits for them. A
+ * failure is kept, and reported by `begin` and `fetch`. */
 #ifndef EXAMPLE_DENSE_H
 #define EXAMPLE_DENSE_H
 
@@ -18,12 +19,12 @@ typedef struct dense dense;
 typedef struct dense_sequence {
     const uint32_t *tokens; /* [n_tokens] */
     uint32_t n_tokens;
-    uint64_t position;      /* of the first */
-    const uint32_t *blocks; /* [n_blocks] of its KV, the step's tokens included */
+    uint64_t position;      /* of the first token */
+    const uint32_t *blocks; /* [n_blocks] of its KV, including those of the step's tokens */
     uint64_t n_blocks;
 } dense_sequence;
 
-/* The rows of a step, sequence by sequence. Lives until the next begins. */
+/* The rows of a step, sequence by sequence. Valid until the next step begins. */
 typedef struct dense_step {
     const dense_sequence *sequences; /* [n_sequences] */
     uint32_t n_sequences;
@@ -34,14 +35,14 @@ typedef struct dense_step {
 /* Heads of one layer's attention. */
 typedef struct dense_attention {
     const moepage_kv_layer_view *view;
-    uint32_t window; /* positions a row sees, itself included */
+    uint32_t window; /* positions that a row sees, itself included */
 } dense_attention;
 
 typedef struct dense_ops {
-    /* Rows of zeros; NULL with a line. Everything taken is given back by `close`. */
+    /* Allocates zeroed rows; NULL with a line. `close` frees everything taken. */
     float *(*take)(dense *d, size_t rows, size_t width);
 
-    /* The embeddings of the step's tokens to `hidden`. */
+    /* Writes the embeddings of the step's tokens to `hidden`. */
     int (*begin)(dense *d, const dense_step *step, float *hidden);
 
     /* out[r] = norm(x[r]) for n rows of `width`, in place when out == x; `layer_norm` centres. */
@@ -50,14 +51,14 @@ typedef struct dense_ops {
     /* y[r] = w x[r] + bias for n rows; bias may be NULL. */
     void (*linear)(dense *d, const float *x, uint32_t n, const matrix *w, const float *bias,
                    float *y);
-    /* x[i] rounded to BF16 in BF16 math; nothing otherwise. */
+    /* Rounds x[i] to BF16 in BF16 math; does nothing otherwise. */
     void (*round)(dense *d, float *x, size_t n);
     void (*clip)(dense *d, float *x, size_t n, float limit);
-    /* Turns the step's rows of `heads` heads to their positions. */
+    /* Rotates the step's rows of `heads` heads to their positions. */
     void (*turn)(dense *d, float *x, uint32_t heads);
-    /* The step's keys and values [rows][kv_heads][head_dim] to their blocks. */
+    /* Writes the step's keys and values [rows][kv_heads][head_dim] to their blocks. */
     void (*store)(dense *d, const dense_attention *a, const float *k, const float *v);
-    /* Causal attention of the step's rows, q and out [rows][heads][head_dim]. */
+    /* Computes causal attention of the step's rows, q and out [rows][heads][head_dim]. */
     void (*attend)(dense *d, const dense_attention *a, const float *q, float *out);
     /* gate[i] = silu(gate[i]) * up[i] */
     void (*swiglu)(dense *d, float *gate, const float *up, size_t n);
@@ -65,41 +66,41 @@ typedef struct dense_ops {
     void (*scale)(dense *d, float *x, uint32_t n, uint32_t width, const float *gate);
     void (*add)(dense *d, float *x, const float *added, size_t n);
 
-    /* Where the CPU finds n values that were at `x`, all of before being done: until the next call,
-     * and its to change. NULL with a line when something failed. */
+    /* Waits for all earlier operations and returns n values from `x` where the CPU can read and
+     * change them; valid until the next call. NULL with a line if anything failed. */
     float *(*fetch)(dense *d, float *x, size_t n);
 
     void (*close)(dense *d);
 } dense_ops;
 
-/* Begins whatever a table works on. */
+/* The common part of every table's state. */
 struct dense {
     const dense_ops *ops;
-    const model_weights *weights; /* as the operations take them */
+    const model_weights *weights; /* in the form that the operations take */
     void *stream;                 /* for calls of the library; NULL on the host */
-    uint64_t device_bytes;        /* of device memory beside the library's: weights, activations */
-    const char *products;         /* who computes matrix products: for the report */
+    uint64_t device_bytes;        /* device memory outside the library: weights, activations */
+    const char *products;         /* name of the matrix products' implementation, for the report */
 };
 
-/* fail of fail.h, for a plug-in to report with. */
+/* The type of fail() in fail.h, with which a plug-in reports errors. */
 typedef int dense_fail_fn(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct dense_config {
     const model_config *model;
     const model_weights *weights;
     uint32_t math;          /* MOEPAGE_MATH_* */
-    workers *workers;       /* host: borrowed, with dense_host_scratch floats for each */
+    workers *workers;       /* host: borrowed, with dense_host_scratch floats per thread */
     uint32_t max_tokens;    /* rows of the largest step */
     uint64_t max_positions; /* of the longest sequence */
     uint64_t max_blocks;    /* KV blocks of all sequences of a step */
     uint32_t block_tokens;
     uint64_t max_fetch; /* values of the largest fetch */
-    uint32_t ordinal;   /* CUDA: of the GPU */
-    bool cublas;        /* CUDA: use it where it is found */
+    uint32_t ordinal;   /* CUDA: number of the GPU */
+    bool cublas;        /* CUDA: use cuBLAS if it is found */
     dense_fail_fn *fail;
 } dense_config;
 
-/* On this machine's CPU. One line and RUN_FAILED on failure. */
+/* Opens the operations on this machine's CPU. One line and RUN_FAILED on failure. */
 size_t dense_host_scratch(const model_config *model, uint64_t max_positions);
 int dense_host_open(const dense_config *config, dense **out);
 
@@ -108,7 +109,7 @@ int dense_host_open(const dense_config *config, dense **out);
 #define DENSE_CUDA_FILE "libmoepage-generate-cuda.so"
 #define DENSE_CUDA_SYMBOL "dense_cuda_plugin"
 
-/* What a plug-in is made for. It is of the same build as the tool, or refused. */
+/* The build of tool and plug-in; a plug-in with a different one is refused. */
 #define DENSE_CUDA_BUILD "moepage-generate dense 1"
 
 typedef struct dense_plugin {
@@ -117,11 +118,11 @@ typedef struct dense_plugin {
     int (*open)(const dense_config *config, dense **out);
 } dense_plugin;
 
-/* Is a device of this name one that the plug-in runs? *ordinal is then set. */
+/* Returns true if the plug-in runs devices of this name; *ordinal is then set. */
 bool dense_is_cuda(const char *device, uint32_t *ordinal);
 
-/* Finds the plug-in, beside the tool or where the dynamic linker looks; it stays loaded. One line
- * that says what is missing and RUN_REFUSED where there is none. */
+/* Finds the plug-in, beside the tool or in the dynamic linker's path; it stays loaded. If it is
+ * missing, one line that says what is missing and RUN_REFUSED. */
 int dense_cuda_find(const char *device, const dense_plugin **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finding the plug-in. */
+/* Finds the plug-in. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -16,12 +16,12 @@ bool dense_is_cuda(const char *device, uint32_t *ordinal)
         return false;
     const char *rest = device + 5;
     if (!flag_take_number(&rest, &n) || *rest || n > INT32_MAX)
-        return false; /* no device's name: the library says so */
+        return false; /* not a device name; the library reports that */
     *ordinal = (uint32_t)n;
     return true;
 }
 
-/* The plug-in's path in the tool's own directory; "" when that is not to be had. */
+/* Returns the plug-in's path in the tool's own directory; "" if that cannot be determined. */
 static void path_beside_tool(char *path, size_t capacity)
 {
     char tool[PATH_MAX];

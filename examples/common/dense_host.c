@@ -1,4 +1,4 @@
-/* Dense operations on the CPU: those of compute.h and attention.h, on plain memory. */
+/* Dense operations on the CPU: those of compute.h and attention.h, on ordinary memory. */
 #include <math.h>
 #include <stdlib.h>
 

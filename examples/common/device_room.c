@@ -1,4 +1,4 @@
-/* Adding up a device. */
+/* Computes a device's size from the objects on it. */
 #include "common/device_room.h"
 
 #include <unistd.h>

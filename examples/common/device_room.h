@@ -1,4 +1,4 @@
-/* device_room.h — how big a device must be for what is to live on it. */
+/* device_room.h — how large a device must be for the objects on it. */
 #ifndef EXAMPLE_DEVICE_ROOM_H
 #define EXAMPLE_DEVICE_ROOM_H
 

@@ -1,4 +1,4 @@
-/* expert_pair.h — the two tensors of an expert in models that are made up. */
+/* expert_pair.h — the two tensors of an expert in synthetic models. */
 #ifndef EXAMPLE_EXPERT_PAIR_H
 #define EXAMPLE_EXPERT_PAIR_H
 

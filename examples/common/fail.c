@@ -24,8 +24,8 @@ int fail_library(int code, const char *doing)
     return fail(code, "%s: %s", doing, moepage_last_error());
 }
 
-/* The name by which the library calls a file: as it was given, or without its directories. Returns
- * what follows it in the sentence, NULL where that begins otherwise. */
+/* Skips a file's name at the beginning of the library's sentence, either as given or without
+ * directories. Returns the rest of the sentence, or NULL if it begins otherwise. */
 static const char *skip_name(const char *sentence, const char *path)
 {
     const char *slash = strrchr(path, '/');

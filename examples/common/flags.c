@@ -1,4 +1,4 @@
-/* Reading command lines by table. */
+/* Reads command lines by table. */
 #include "common/flags.h"
 
 #include <ctype.h>

@@ -16,12 +16,12 @@ struct flag {
     size_t offset;                                              /* of the field in *out */
     uint64_t least, most;
     const char *choice[FLAG_CHOICES];
-    size_t note; /* 0, or the offset of a const char * that is set to `name` when the flag is there,
-                    whatever its value */
+    size_t note; /* 0, or the offset of a const char * that is set to `name` when the flag is given,
+                  * whatever its value */
 };
 
-/* Reads argv[1..argc): "--name value", "--name=value", switches. Words that are no flag go to
- * `word`, or are refused where that is NULL. One line and RUN_REFUSED for what is wrong. */
+/* Reads argv[1..argc): "--name value", "--name=value", switches. Words other than flags go to
+ * `word`, or are refused if that is NULL. One line and RUN_REFUSED for an error. */
 int flags_read(const flag *flags, size_t n_flags, int argc, char **argv,
                int (*word)(const char *text, void *out), void *out);
 
@@ -33,19 +33,19 @@ int flag_u64(const flag *self, const char *text, void *out);
 int flag_bytes(const flag *self, const char *text, void *out);
 int flag_choice(const flag *self, const char *text, void *out);
 
-/* For readers of a program's own. */
+/* Helpers for a program's own readers. */
 void *flag_field(const flag *self, void *out);
 
 /* "<flag> <text>: expected <wanted>", RUN_REFUSED. */
 int flag_refuse(const flag *self, const char *text, const char *wanted);
 
-/* Decimal digits only, so that "-1", " 1" and "0x1" are refused. Advances *text. */
+/* Reads decimal digits only, so that "-1", " 1" and "0x1" are refused. Advances *text. */
 bool flag_take_number(const char **text, uint64_t *out);
 
-/* The same with a fraction or an exponent; finite and not negative. */
+/* Reads a number with an optional fraction or exponent; finite and not negative. Advances *text. */
 bool flag_take_real(const char **text, double *out);
 
-/* A whole text that is a byte count: digits and perhaps K, M or G. */
+/* Reads a byte count from the whole text: digits, optionally followed by K, M or G. */
 bool flag_is_bytes(const char *text, uint64_t *out);
 
 #endif

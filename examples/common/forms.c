@@ -6,7 +6,7 @@
 static const struct {
     const char *name;
     uint32_t form;
-    uint32_t dtype; /* that experts must have, or NONE */
+    uint32_t dtype; /* required of experts, or NONE */
 } names[] = {
     {"dense", MOEPAGE_FORM_DENSE, MOEPAGE_DTYPE_NONE},
     {"exph", MOEPAGE_FORM_EXPH, MOEPAGE_DTYPE_NONE},

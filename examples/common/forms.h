@@ -12,9 +12,9 @@
 /* "dense", "exph", "int8", "int4", "int2". */
 const char *form_name(uint32_t form);
 
-/* A set of 1u << MOEPAGE_FORM_* from names with commas between them; 0 for anything else. bf16 and
- * fp16 are dense too, of experts that have this type: *dtypes is the set of 1u << MOEPAGE_DTYPE_*
- * that was named. */
+/* Returns a set of 1u << MOEPAGE_FORM_* from names separated by commas; 0 for anything else. bf16
+ * and fp16 mean dense with experts of that type: *dtypes is the set of 1u << MOEPAGE_DTYPE_*
+ * named. */
 uint32_t forms_of(const char *names, uint32_t *dtypes);
 
 #endif

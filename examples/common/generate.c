@@ -1,4 +1,4 @@
-/* The loop around decoder_step. */
+/* Runs decoder_step until all prompts are finished. */
 #include "common/generate.h"
 
 #include <stdlib.h>
@@ -7,14 +7,14 @@
 #include "common/clock.h"
 #include "common/fail.h"
 
-/* A row of the step whose logits are wanted. */
+/* A row of the step whose logits are needed. */
 typedef struct wanted_row {
     uint32_t row;
     sequence *owner;
-    bool sample; /* the row of the newest token: the next one follows from it */
+    bool sample; /* the row of the newest token, which the next token is sampled from */
 } wanted_row;
 
-/* Memory of a run. */
+/* A run's memory. */
 typedef struct run {
     generation *g;
     decoder_input *inputs; /* [n_sequences] */
@@ -60,7 +60,8 @@ static void add_input(run *r, uint32_t index, uint32_t n_tokens, uint32_t phase)
     r->inputs[r->n_inputs++] = (decoder_input){s->seq, s->tokens + s->fed, n_tokens, phase, s->fed};
 }
 
-/* Prompts first, in order, as much as fits into one step; false when all are in. */
+/* Plans prompts in order, as much as fits into one step; returns false once all have been
+ * processed. */
 static bool plan_prefill(run *r)
 {
     uint32_t room = r->g->step_tokens;
@@ -120,7 +121,7 @@ static void use_row(run *r, const wanted_row *wanted, const float *logits)
         add_token(r->g, s, logits);
 }
 
-/* Logits of the wanted rows, in groups of neighbours. */
+/* Computes the logits of the wanted rows, in groups of adjacent rows. */
 static int use_rows(run *r, uint32_t n_wanted)
 {
     const size_t width = r->g->decoder->config->vocabulary;

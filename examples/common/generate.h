@@ -1,5 +1,5 @@
-/* generate.h — several prompts at once: prefill in chunks, then decode all live sequences
- * together, one token of each per step. */
+/* generate.h — several prompts at once: prefill in chunks, then decode all live sequences together,
+ * one token of each per step. */
 #ifndef EXAMPLE_GENERATE_H
 #define EXAMPLE_GENERATE_H
 
@@ -9,14 +9,14 @@
 #include "common/sampler.h"
 
 typedef struct sequence {
-    uint32_t *tokens; /* [n_prompt + max_tokens] the prompt, then what was generated */
+    uint32_t *tokens; /* [n_prompt + max_tokens] the prompt, then the generated tokens */
     uint32_t n_prompt;
     uint32_t n_tokens; /* prompt and generated */
     uint32_t fed;      /* tokens in the KV cache */
     bool done;         /* after EOS, or after max_tokens */
     moepage_seq seq;
     sampler_state random;
-    float *logits; /* [n_logits][vocabulary] when logits are kept: row i follows token i */
+    float *logits; /* [n_logits][vocabulary] if logits are kept: row i follows token i */
     uint32_t n_logits;
 } sequence;
 
@@ -25,7 +25,7 @@ typedef struct generation {
     sampler *sampler;
     sequence *sequences;
     uint32_t n_sequences;
-    uint32_t max_tokens;  /* generated for each */
+    uint32_t max_tokens;  /* generated per sequence */
     uint32_t step_tokens; /* most in one step; at least n_sequences */
     bool keep_logits;
     /* Called after every step, for streaming. */
@@ -39,7 +39,7 @@ typedef struct generation {
     uint64_t sampling_ns;
 } generation;
 
-/* Creates the sequences' KV and runs them to their ends. RUN_FAILED with a line. */
+/* Creates the sequences' KV and runs the sequences to their ends. RUN_FAILED with a line. */
 int generate_run(generation *g);
 
 #endif

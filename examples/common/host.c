@@ -44,7 +44,7 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .predictor = h->predictor};
 }
 
-/* With experts in two versions the high ones are the slots, unless those are a cache. */
+/* With two versions per expert the slots hold the high ones, unless those are a cache. */
 static moepage_expert_pool_config pool_config(const options *opts, const budget *plan,
                                               const host *h)
 {
@@ -98,7 +98,7 @@ int host_save_predictor(const options *opts, const host *h)
     return RUN_OK;
 }
 
-/* A GPU maps memory in granules, and what an arena has beyond whole ones is lost to it. */
+/* A GPU maps memory in granules; an arena's bytes beyond whole ones are lost. */
 #define GPU_GRANULE (2u << 20)
 
 static void round_arena(const options *opts, moepage_device_config *config)
@@ -108,8 +108,8 @@ static void round_arena(const options *opts, moepage_device_config *config)
     config->budget_bytes += (granule - arena % granule) % granule;
 }
 
-/* The device gets what --budget and --tiers cover; beside it the session's scratch, and room for
- * images that wait to be decoded. */
+/* The device gets the bytes that --budget and --tiers cover, plus the session's scratch and room
+ * for images waiting to be decoded. */
 static int open_device(const options *opts, const budget *plan, host *h)
 {
     moepage_session_config session = session_config(opts, plan, h);
@@ -131,7 +131,7 @@ static int open_device(const options *opts, const budget *plan, host *h)
     return RUN_OK;
 }
 
-/* Only the pool knows whether anything is read from the file: a pack can need it without a host
+/* Only the pool can tell whether it reads from the file: a pack may need that without a host
  * tier. */
 static int open_experts(const options *opts, const budget *plan, host *h)
 {
@@ -155,7 +155,7 @@ static int open_kv(const model_config *model, const budget *plan, host *h)
         return fail_memory();
     for (uint32_t l = 0; l < model->layers; l++)
         bytes_per_token[l] = attention_bytes_per_token(model->kv_heads, model->head_dim);
-    /* One block per granule: the pool then takes exactly the blocks of the plan. */
+    /* One block per granule, so that the pool has exactly the plan's blocks. */
     moepage_kv_pool_config config = {.struct_size = sizeof config,
                                      .block_tokens = KV_BLOCK_TOKENS,
                                      .layers = model->layers,

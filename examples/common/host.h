@@ -1,4 +1,4 @@
-/* host.h — the library's objects of one run, opened in the order that moepage.h gives. */
+/* host.h — the library's objects of one run, opened in the order given in moepage.h. */
 #ifndef EXAMPLE_HOST_H
 #define EXAMPLE_HOST_H
 
@@ -18,16 +18,16 @@ typedef struct host {
     moepage_predictor *predictor;       /* NULL without one */
     moepage_precision_config precision; /* of --precision */
     moepage_trace *trace;               /* NULL without --trace-out */
-    uint32_t threads;                   /* that the device uses; the decoder takes as many */
+    uint32_t threads;                   /* used by the device; the decoder uses as many */
 } host;
 
-/* Opens the model alone: what is needed to size the rest. */
+/* Opens the model alone, which suffices to size the other objects. */
 int host_open_model(const options *opts, host *out);
 
 /* Opens device, pools and session, and starts the trace. */
 int host_open(const options *opts, const model_config *config, const budget *plan, host *h);
 
-/* Keeps what a predictor has learnt, where that is asked for. */
+/* Saves a predictor's learnt state if the options ask for it. */
 int host_save_predictor(const options *opts, const host *h);
 
 /* Closes everything, open or not, in reverse. RUN_FAILED if the trace could not be finished. */

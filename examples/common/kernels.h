@@ -1,9 +1,8 @@
-/* kernels.h — the four loops that dense compute spends its time in, for the instruction sets that
- * pay.
+/* kernels.h — the four loops that dominate dense compute, for each instruction set that helps.
  *
- * Each result is one sum in one fixed order, a function of its operands and their length alone.
+ * Each result is one sum in one fixed order, determined by its operands and their length alone.
  * Products and sums are separate operations (the project is built with -ffp-contract=off), so the
- * instruction sets differ in speed and not in a single bit. */
+ * instruction sets differ in speed but in no bit. */
 #ifndef EXAMPLE_KERNELS_H
 #define EXAMPLE_KERNELS_H
 
@@ -21,7 +20,7 @@ typedef struct kernels {
     void (*round_bf16)(float *x, uint32_t n);
 } kernels;
 
-/* The best table for this machine. */
+/* Returns the fastest table for this machine. */
 const kernels *kernels_choose(void);
 
 #endif

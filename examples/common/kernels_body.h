@@ -1,7 +1,7 @@
 /* kernels_body.h — the loops of kernels.h once per instruction set: kernels.c includes this with
- * NAME(x) and TARGET set. Not a header of its own, hence no include guard.
+ * NAME(x) and TARGET set. Not an ordinary header, hence no include guard.
  *
- * Inlining a common body into functions of other targets would not do: compilers split wide
+ * Inlining a common body into functions of other targets would not work: compilers split wide
  * vectors for the body's own target first. */
 
 static TARGET float NAME(dot)(const float *a, const float *b, uint32_t n)
@@ -43,7 +43,7 @@ static TARGET void NAME(add_scaled)(float *y, const float *x, float scale, uint3
         y[i] += scale * x[i];
 }
 
-/* LANES halves of F16 or BF16. */
+/* Widens LANES halves of F16 or BF16. */
 static inline TARGET void NAME(widen_block)(float *out, const void *source, uint32_t dtype)
 {
     half_lanes half;
@@ -52,8 +52,8 @@ static inline TARGET void NAME(widen_block)(float *out, const void *source, uint
     if (dtype == MOEPAGE_DTYPE_BF16) {
         bits <<= 16;
     } else {
-        /* Rebias by multiplication, which is exact for subnormals too; inf and NaN have their
-         * exponent put back afterwards. */
+        /* Rebiases by multiplication, which is exact for subnormals too; the exponent of inf and
+         * NaN is restored afterwards. */
         bit_lanes sign = (bits & 0x8000u) << 16;
         bit_lanes special = (bit_lanes)((bits & 0x7c00u) == 0x7c00u) & 0x7f800000u;
         bit_lanes magnitude = (bits & 0x7fffu) << 13;

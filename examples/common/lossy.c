@@ -1,4 +1,4 @@
-/* Reading what may be approximate, and settling what it means for a model. */
+/* Parses the options for approximate results, and applies them to a model. */
 #include "common/lossy.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 /* ---- --precision ------------------------------------------------------------------------- */
 
-/* The form whose name `text` begins with, up to one of `ends`; *text goes to its end. */
+/* Reads the form that `text` begins with, up to one of `ends`; *text advances to its end. */
 static uint32_t take_form(const char **text, const char *ends)
 {
     static const uint32_t forms[] = {MOEPAGE_FORM_DENSE, MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4,
@@ -25,7 +25,7 @@ static uint32_t take_form(const char **text, const char *ends)
     return MOEPAGE_FORM_NONE;
 }
 
-/* Behind "HI/LO@". */
+/* Reads the budget behind "HI/LO@". */
 static bool take_budget(const char *text, precision_spec *out)
 {
     if (flag_is_bytes(text, &out->bytes))
@@ -41,7 +41,7 @@ bool precision_parse(const char *text, precision_spec *out)
     uint32_t first = take_form(&text, "/");
     if (!first)
         return false;
-    if (!*text) { /* "dense" is what a model is without --precision */
+    if (!*text) { /* "dense" alone is every model's default */
         *out = (precision_spec){.text = first == MOEPAGE_FORM_DENSE ? NULL : out->text,
                                 .lo_form = first == MOEPAGE_FORM_DENSE ? 0 : first};
         return true;
@@ -49,7 +49,7 @@ bool precision_parse(const char *text, precision_spec *out)
     text++;
     out->hi_form = first;
     out->lo_form = take_form(&text, ":@");
-    if (out->lo_form <= out->hi_form) /* forms go from more bits to fewer */
+    if (out->lo_form <= out->hi_form) /* the high form has more bits than the low one */
         return false;
     if (*text == '@')
         return take_budget(text + 1, out);
@@ -76,7 +76,7 @@ static int check_form(const moepage_model *model, uint32_t form, moepage_form_in
     return RUN_OK;
 }
 
-/* Device memory of both versions. */
+/* Computes the device memory of both versions. */
 static int count_bytes(const moepage_model *model, const moepage_precision_config *config,
                        uint64_t *bytes)
 {
@@ -87,7 +87,7 @@ static int count_bytes(const moepage_model *model, const moepage_precision_confi
                : RUN_OK;
 }
 
-/* The most high versions per layer that `spec` has memory for. */
+/* Computes the most high versions per layer that fit into the memory of `spec`. */
 static int fill_bytes(const precision_spec *spec, const moepage_model *model, uint32_t experts,
                       moepage_precision_config *out)
 {
@@ -109,7 +109,8 @@ static int fill_bytes(const precision_spec *spec, const moepage_model *model, ui
                       spec->text, (unsigned long long)room, (unsigned long long)needed);
 }
 
-/* All low versions and no high one: what the first decision, which never comes, would change. */
+/* Asks for all low versions and no high one; only the first decision, which never comes, would
+ * change that. */
 static moepage_precision_config settle_uniform(const moepage_precision_config *config)
 {
     moepage_precision_config uniform = *config;

@@ -1,5 +1,5 @@
-/* lossy.h — what a run computes approximately because it was asked to: the texts of --precision,
- * --remap and --miss, and what the library is told. docs/quality.md describes them. */
+/* lossy.h — approximations that a run asks for: the texts of --precision, --remap and --miss, and
+ * the library's settings for them. docs/quality.md describes them. */
 #ifndef EXAMPLE_LOSSY_H
 #define EXAMPLE_LOSSY_H
 
@@ -9,25 +9,26 @@
 #include "common/flags.h"
 #include "moepage.h"
 
-/* FORM: every expert in it. HI/LO:P%: that share of each layer's experts, the hottest, in HI.
- * HI/LO@BYTES, HI/LO@FORM-bytes: as many as go into so much memory, low versions included. */
+/* FORM: every expert in it. HI/LO:P%: that percentage of each layer's experts, the hottest, in HI.
+ * HI/LO@BYTES, HI/LO@FORM-bytes: as many as fit into that memory, low versions included. */
 typedef struct precision_spec {
-    const char *text; /* as given; NULL = every expert as the model has it */
+    const char *text; /* as given; NULL = every expert in the model's own form */
     uint32_t hi_form; /* MOEPAGE_FORM_*; 0 = one form for all, lo_form */
     uint32_t lo_form;
-    double percent; /* 0: bytes decide */
-    uint64_t bytes; /* 0: as many as all experts take in as_form */
+    double percent; /* 0: determined by bytes */
+    uint64_t bytes; /* 0: the size of all experts in as_form */
     uint32_t as_form;
 } precision_spec;
 
-/* false: not one of the texts above. */
+/* Parses a text; returns false unless it is one of the above. */
 bool precision_parse(const char *text, precision_spec *out);
 
-/* The forms that the model must have, as a set of 1u << MOEPAGE_FORM_*. */
+/* Returns the forms that the model must have, as a set of 1u << MOEPAGE_FORM_*. */
 uint32_t precision_forms(const precision_spec *spec);
 
-/* What the pool is asked for. One line and RUN_REFUSED for a form that the model has not, or memory
- * that does not hold the low versions. `given` has the rest: serve, interval. */
+/* Computes the pool's precision settings. One line and RUN_REFUSED if the model lacks a form, or
+ * the memory does not hold the low versions. `given` has the remaining settings: serve,
+ * interval. */
 int precision_settle(const precision_spec *spec, const moepage_model *model,
                      const moepage_precision_config *given, moepage_precision_config *out);
 
@@ -42,7 +43,7 @@ int flag_remap(const flag *self, const char *text, void *out);
 int flag_resident(const flag *self, const char *text, void *out);
 int flag_precision(const flag *self, const char *text, void *out);
 
-/* A session is told; nothing when it is off. */
+/* Applies the remapping to a session; does nothing when it is off. */
 int remap_set(const remap_spec *spec, moepage_session *session);
 
 #endif

@@ -1,4 +1,4 @@
-/* open_model.h — opens a checkpoint or a pack, or says in one line why not. */
+/* open_model.h — opens a checkpoint or a pack, or reports in one line why it cannot. */
 #ifndef EXAMPLE_OPEN_MODEL_H
 #define EXAMPLE_OPEN_MODEL_H
 

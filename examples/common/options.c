@@ -260,7 +260,7 @@ int options_check_lossy(const options *opts)
     return RUN_OK;
 }
 
-/* --tiers says how many slots there are, and so does --budget. */
+/* Both --tiers and --budget determine the number of slots. */
 static int settle_budget(options *out)
 {
     bool given = out->budget_bytes || out->budget_percent > 0;

@@ -23,29 +23,29 @@ typedef struct options {
     const char *metrics; /* a file, "-" = standard output; or NULL */
     prompt *prompts;
     uint32_t n_prompts;
-    uint64_t budget_bytes; /* 0: budget_percent decides */
+    uint64_t budget_bytes; /* 0: budget_percent applies */
     double budget_percent;
-    const char *tiers; /* as given, or NULL; budget_percent is then the first of them */
+    const char *tiers; /* as given, or NULL; budget_percent is then its first number */
     double slots_percent, compressed_percent; /* of --tiers */
     uint64_t host_tier_bytes;
-    uint32_t bus_form; /* MOEPAGE_FORM_*, NONE = the library's choice */
+    uint32_t bus_form; /* MOEPAGE_FORM_*, NONE = chosen by the library */
     uint32_t io_threads;
-    const char *for_reading; /* a flag that needs something to be read from the file, or NULL */
+    const char *for_reading; /* a flag that requires reading from the file, or NULL */
     uint32_t max_tokens;
     uint32_t math;              /* MOEPAGE_MATH_* */
     uint32_t threads;           /* 0 = one per online CPU */
     uint32_t plain_products;    /* 1: no cuBLAS */
     const char *for_cuda;       /* a flag that needs a CUDA device, or NULL */
-    bool prefetch;              /* hints of the decoder's own, and the set of the last step */
-    const char *predictor;      /* instead: a predictor's name, or NULL */
+    bool prefetch;              /* the decoder's own hints and the previous step's set */
+    const char *predictor;      /* a predictor's name to use instead, or NULL */
     const char *predictor_load; /* a file, or NULL */
     const char *predictor_save;
-    const char *for_predictor; /* a flag that needs a predictor, or NULL */
-    precision_spec precision;  /* text NULL: every expert as the model has it */
-    uint32_t interval_us;      /* of --precision; 0 = the library's choice */
+    const char *for_predictor; /* a flag that requires a predictor, or NULL */
+    precision_spec precision;  /* text NULL: every expert in the model's own form */
+    uint32_t interval_us;      /* of --precision; 0 = the library's default */
     uint32_t window_steps;
     uint32_t hotness;     /* MOEPAGE_HOTNESS_* */
-    double hotness_alpha; /* 0 = the library's choice, as the margin */
+    double hotness_alpha; /* 0 = the library's default, as for the margin */
     double hotness_margin;
     remap_spec remap;
     uint32_t miss; /* MOEPAGE_MISS_* */
@@ -65,11 +65,11 @@ typedef struct options {
     const char *for_prefetch; /* a flag that needs --prefetch on, or NULL */
 } options;
 
-/* Readers of --budget and --prefetch into an options struct of which `self` need not know. */
+/* Readers of --budget and --prefetch into an options struct; `self` does not have to locate it. */
 int options_read_budget(const flag *self, const char *text, void *options);
 int options_read_prefetch(const flag *self, const char *text, void *options);
 
-/* What goes with what, of flags that several programs have. One line and RUN_REFUSED. */
+/* Checks combinations of flags that several programs share. One line and RUN_REFUSED. */
 int options_check_lossy(const options *opts);
 
 /* Reads the command line; on failure prints one line and returns RUN_REFUSED. *out is always safe

@@ -1,4 +1,4 @@
-/* The page around the sections. */
+/* Writes the frame of a page around its sections. */
 #include "common/page.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 
 /* ---- Axes ------------------------------------------------------------------------------------ */
 
-/* The least of 1, 2, 5, 10 ... times a power of ten that is not below `least` (> 0). */
+/* Returns the smallest of 1, 2, 5, 10 ... times a power of ten that is at least `least` (> 0). */
 static double round_step(double least)
 {
     double power = pow(10, floor(log10(least)));
@@ -90,7 +90,8 @@ const char *plot_number(double value, char text[static 16])
     return text;
 }
 
-/* How many bytes the character at `at` has; 0 if that is not UTF-8, or no character of XML. */
+/* Returns the length of the character at `at`; 0 for invalid UTF-8 or a character that XML
+ * forbids. */
 static size_t character(const unsigned char *at)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};

@@ -4,7 +4,7 @@
 
 #include "common/plot.h"
 
-#define CHAR_WIDTH 8.2 /* of 14 px, on the wide side of what browsers choose */
+#define CHAR_WIDTH 8.2 /* at 14 px; a generous estimate for common fonts */
 #define LEFT 62
 #define TOP 34 /* the title */
 #define LEGEND_LINE 20
@@ -42,7 +42,7 @@ static double text_width(const char *text)
     return n * CHAR_WIDTH;
 }
 
-/* Shortens what does not fit. */
+/* Shortens a label that does not fit. */
 static void write_label(FILE *out, const char *text, double room)
 {
     char part[128];
@@ -77,7 +77,7 @@ static const char *dashes(uint32_t i)
 
 /* ---- Legends --------------------------------------------------------------------------------- */
 
-/* Where the next entry goes; a new line when there is no more room in this one. */
+/* Returns the next entry's place; starts a new line when the current one is full. */
 static void place_entry(double *x, double *y, double width)
 {
     if (*x > 4 && *x + width > PLOT_WIDTH) {
@@ -184,7 +184,7 @@ static void find_axes(const line_plot *p, frame *f)
                 top = fmax(top, p->series[k].y[i]);
             }
     f->x = p->log_x ? plot_axis_log2(lo, hi, 7) : plot_axis_linear(lo, hi, 8);
-    if (!p->log_x && lo < hi) { /* no empty room on either side: ticks are inside */
+    if (!p->log_x && lo < hi) { /* no margin on either side: ticks are inside */
         while (f->x.n_ticks > 2 && f->x.first < lo - 1e-9 * (hi - lo)) {
             f->x.first += f->x.step;
             f->x.n_ticks--;
@@ -224,7 +224,7 @@ static void write_line(FILE *out, const line_plot *p, const frame *f, const plot
     fputc('\n', out);
 }
 
-/* Moves labels apart, from the top down and, where that leaves the frame, back up. `at` [n] are in
+/* Moves labels apart, from the top down and, if they then leave the frame, back up. `at` [n] is in
  * the order of `order`. */
 static void spread_labels(double *at, const uint32_t *order, uint32_t n, double bottom)
 {
@@ -234,14 +234,14 @@ static void spread_labels(double *at, const uint32_t *order, uint32_t n, double 
         at[order[i]] = fmin(at[order[i]], bottom);
 }
 
-/* From a line's end to its name. */
+/* Draws a leader from a line's end to its name. */
 static void write_leader(FILE *out, const frame *f, uint32_t color, double from, double to)
 {
     fprintf(out, "<path class=\"leader c%u\" d=\"M%.1f %.1fL%.1f %.1f\"/>", color, f->right + 4,
             from, f->right + 14, to);
 }
 
-/* Names of lines at their ends. */
+/* Writes lines' names at their ends. */
 static void write_ends(FILE *out, const line_plot *p, const frame *f)
 {
     double at[MOST_LINES], end[MOST_LINES];
@@ -260,7 +260,7 @@ static void write_ends(FILE *out, const line_plot *p, const frame *f)
         order[i] = k;
     }
     if (n * LABEL_LINE > f->bottom - f->top + LABEL_LINE)
-        return; /* more than there is room for: the legend has them */
+        return; /* too many to fit: the legend has them */
     spread_labels(at, order, n, f->bottom);
     for (uint32_t i = 0; i < n; i++) {
         write_leader(out, f, order[i] % PLOT_COLORS, end[order[i]], at[order[i]]);
@@ -298,7 +298,7 @@ void plot_lines(FILE *out, const line_plot *plot)
         classes[k] = class[k];
         label = fmax(label, text_width(names[k]));
     }
-    bool named = p.n_series > 1; /* otherwise the title says what it is */
+    bool named = p.n_series > 1; /* a single line is described by the title */
     frame f = {.left = LEFT,
                .right = PLOT_WIDTH - 20 - (named ? fmin(label, MOST_LABEL) : 0),
                .top = TOP + 10};

@@ -1,4 +1,4 @@
-/* Streaming, the table and the JSON object. */
+/* Streams tokens, and prints the table or the JSON object. */
 #include "common/report.h"
 
 #include <inttypes.h>
@@ -50,7 +50,7 @@ typedef struct numbers {
     uint64_t generated_tokens;
     uint64_t dense_ns;
     double hit_rate;
-    double accounted; /* share of the wall time that was measured as compute or stall */
+    double accounted; /* fraction of the wall time measured as compute or stall */
     double tok_s, prefill_tok_s, decode_tok_s;
     double cold_bytes_per_token;
 } numbers;
@@ -99,7 +99,7 @@ static double ms(uint64_t ns)
     return (double)ns / 1e6;
 }
 
-/* What was measured when the pool was created; tiers that the run does not have have no rate. */
+/* Prints rates measured at the pool's creation; tiers absent from the run have none. */
 static void print_rates(FILE *out, const moepage_expert_pool_info *e)
 {
     const struct {
@@ -139,7 +139,7 @@ static void print_host_tier(FILE *out, const moepage_expert_pool_info *e, double
             100 * share(e->host_hits, e->host_hits + e->cold_reads));
 }
 
-/* The tiers beyond slots and mapped files, where the run had any. */
+/* Prints the tiers beyond slots and mapped files, if the run had any. */
 static void print_tiers(FILE *out, const numbers *n)
 {
     const moepage_expert_pool_info *e = &n->experts;
@@ -156,7 +156,7 @@ static void print_tiers(FILE *out, const numbers *n)
     print_rates(out, e);
 }
 
-/* What was not exact: never left out where there was any. */
+/* Prints every approximation that took place; never omitted. */
 static void print_lossy(FILE *out, const numbers *n)
 {
     const moepage_session_stats *s = &n->session;
@@ -174,7 +174,7 @@ static void print_lossy(FILE *out, const numbers *n)
                 (double)s->remap_ns / 1e3 / (double)s->remap_layers);
 }
 
-/* The arena's side of experts holds compressed ones too. */
+/* The expert side of the arena also holds compressed ones. */
 static void print_arena(FILE *out, const host *h, const numbers *n)
 {
     fprintf(out, "arena, experts  %.1f MiB: %" PRIu64 " slots of %" PRIu64 " experts",
@@ -319,7 +319,7 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
     return set_integers(stats, integers, sizeof integers / sizeof *integers);
 }
 
-/* What was not exact, or done elsewhere. */
+/* Sets figures of approximations, and of work done elsewhere. */
 static int set_lossy(json_t *stats, const numbers *n)
 {
     const integer_stat integers[] = {
@@ -341,7 +341,7 @@ static int set_lossy(json_t *stats, const numbers *n)
     return set_integers(stats, integers, sizeof integers / sizeof *integers);
 }
 
-/* What the run was asked for, so that its numbers can be told from another's. */
+/* Sets the run's settings, so that its numbers can be told from those of other runs. */
 static int set_request(json_t *stats, const options *opts, const generation *g,
                        const moepage_expert_pool_info *e)
 {

@@ -1,4 +1,5 @@
-/* report.h — what a run prints: tokens as they come, the table at the end, or one JSON object. */
+/* report.h — a run's output: tokens as they are generated, the table at the end, or one JSON
+ * object. */
 #ifndef EXAMPLE_REPORT_H
 #define EXAMPLE_REPORT_H
 
@@ -7,8 +8,8 @@
 #include "common/generate.h"
 #include "common/host.h"
 
-/* Prints the sequences in order: the first unfinished one as its tokens come, the next one from
- * its start when that has ended. Several are numbered. */
+/* Prints the sequences in order: the first unfinished one as its tokens come, then the next one
+ * from its start. Several sequences are numbered. */
 typedef struct streamer {
     FILE *out;
     bool bytes; /* tokens are bytes; otherwise ids are printed */
@@ -23,8 +24,8 @@ void report_stream(void *self, const generation *g);
 int report_table(FILE *out, const host *h, const generation *g);
 int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes);
 
-/* Writes what the library's objects have counted, as docs/metrics.md describes it; with a controller and
- * labels of its own, or NULL. */
+/* Writes the counters of the library's objects as docs/metrics.md describes; with a controller and
+ * extra labels, or NULL. */
 int report_metrics(FILE *out, const host *h, moepage_controller *controller, const char *labels);
 
 /* Writes the kept logits, sequence by sequence. */

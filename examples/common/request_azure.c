@@ -9,7 +9,7 @@
 
 #define HEADER "TIMESTAMP,ContextTokens,GeneratedTokens"
 
-/* Digits behind the point of a second, in ns. */
+/* Reads the digits of a fraction of a second, in ns. */
 static bool read_fraction(const char **text, uint64_t *ns)
 {
     *ns = 0;
@@ -24,7 +24,7 @@ static bool read_fraction(const char **text, uint64_t *ns)
     return any;
 }
 
-/* "2023-11-16 18:17:03.9799600" in ns since 1970. */
+/* Reads "2023-11-16 18:17:03.9799600" as ns since 1970. */
 static bool read_time(const char **text, uint64_t *ns)
 {
     struct tm when = {0};
@@ -47,7 +47,7 @@ static bool read_tokens(const char **text, uint64_t *tokens)
     return flag_take_number(text, tokens) && *tokens <= UINT32_MAX / 4;
 }
 
-/* A request of no tokens is one of one: what is asked always has a beginning and an answer. */
+/* Raises 0 tokens to 1: every request has a prompt and an answer. */
 static uint32_t at_least_one(uint64_t tokens)
 {
     return tokens ? (uint32_t)tokens : 1;

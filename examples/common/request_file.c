@@ -1,4 +1,4 @@
-/* Files of requests: which format, and what is left out of them. */
+/* Reads request files: detects the format and applies the cut. */
 #include "common/request_file.h"
 
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 
 #define MOST_NS 0x1p63
 
-/* Makes room for one more and returns it, zeroed but for what is none; NULL when out of memory. */
+/* Makes room for one more row and returns it, zeroed except for the NONE fields; NULL when out of
+ * memory. */
 static request_row *grow(request_list *list)
 {
     if (!(list->n & (list->n - 1))) { /* room is a power of two */

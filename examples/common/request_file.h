@@ -1,4 +1,4 @@
-/* request_file.h — requests as files of them say: when they came and how long they were. */
+/* request_file.h — requests from a file: arrival times and lengths. */
 #ifndef EXAMPLE_REQUEST_FILE_H
 #define EXAMPLE_REQUEST_FILE_H
 
@@ -8,32 +8,32 @@
 #define REQUEST_NONE UINT32_MAX
 
 typedef struct request_row {
-    uint64_t arrival_ns;    /* since the first one's */
+    uint64_t arrival_ns;    /* since the first request */
     uint32_t prompt_tokens; /* >= 1 */
     uint32_t output_tokens; /* >= 1 */
-    uint32_t parent;        /* one before it whose tokens its prompt begins with, or REQUEST_NONE */
-    uint32_t prefix_tokens; /* how many: < prompt_tokens */
-    bool turn;              /* has all whole blocks of the parent's prompt: goes on from it */
+    uint32_t parent;        /* an earlier request whose tokens begin this prompt, or REQUEST_NONE */
+    uint32_t prefix_tokens; /* number of those tokens: < prompt_tokens */
+    bool turn;              /* has all whole blocks of the parent's prompt: continues it */
 } request_row;
 
-/* In the order of their times. */
+/* Requests in order of arrival. */
 typedef struct request_list {
     request_row *requests;
     uint32_t n;
-    bool prefixes; /* the file knows of prefixes */
+    bool prefixes; /* the file contains prefixes */
 } request_list;
 
 typedef struct request_file_config {
     uint32_t skip;        /* requests of the file left out at its start */
-    uint32_t most;        /* requests taken then; 0 = all */
-    uint32_t max_context; /* those of more tokens, prompt and output, are left out; 0 = none are */
-    double time_scale;    /* of arrivals: 0 = all at once */
+    uint32_t most;        /* requests taken after those; 0 = all */
+    uint32_t max_context; /* longer requests (prompt and output) are left out; 0 = no limit */
+    double time_scale;    /* factor on arrival times: 0 = all at once */
 } request_file_config;
 
-/* Reads Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens), whose requests know nothing of each
- * other, or Mooncake's JSON lines, where the longest common prefix of hash_ids, each a block of 512
- * tokens, says what a request shares with which earlier one. RUN_REFUSED after a line on stderr that
- * names file and line. */
+/* Reads Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens), whose requests are independent, or
+ * Mooncake's JSON lines, in which the longest common prefix of hash_ids, each a block of 512
+ * tokens, determines what a request shares with which earlier one. RUN_REFUSED after a line on
+ * stderr that names file and line. */
 int request_file_read(const char *path, const request_file_config *config, request_list *out);
 void request_list_free(request_list *list);
 

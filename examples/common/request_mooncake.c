@@ -1,9 +1,9 @@
 /* Mooncake's traces: JSON lines with timestamp (ms), input_length, output_length, hash_ids.
  *
- * A hash id stands for a block of 512 tokens and all before it: whoever has the same id has the
- * same prefix up to there. So the longest common prefix with any earlier request ends at the last of
- * a request's ids that has been seen, and the latest request that had it is taken as its parent:
- * the likeliest to be in memory still. */
+ * A hash id stands for a block of 512 tokens and all before it: requests with a common id have a
+ * common prefix up to there. So the longest common prefix with any earlier request ends at the last
+ * of a request's ids seen before. The latest request with that id is taken as the parent: it is the
+ * most likely to be still in memory. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define HASH_TOKENS 512u
 #define MOST_HASH_ID (1u << 24)
 
-/* By hash id: the latest request that had it, as index + 1, and the id before it, as id + 1. */
+/* By hash id: the latest request that had it, as index + 1, and the preceding id, as id + 1. */
 typedef struct owners {
     uint32_t *owner;
     uint32_t *before;
@@ -42,7 +42,7 @@ static bool make_room(owners *o, uint32_t id)
     return true;
 }
 
-/* One request as it stands in the file. */
+/* One request as the file gives it. */
 typedef struct entry {
     uint64_t ms, prompt, output;
     json_t *ids; /* borrowed */
@@ -65,7 +65,7 @@ static bool read_entry(const json_t *object, entry *out)
            take(object, "output_length", UINT32_MAX / 4, &out->output) && json_is_array(out->ids);
 }
 
-/* Reads hash id `k` and sees that it stands for one prefix alone. */
+/* Reads hash id `k` and checks that it always stands for the same prefix. */
 static bool read_id(const entry *e, size_t k, owners *o, uint32_t before, uint32_t *out)
 {
     const json_t *value = json_array_get(e->ids, k);
@@ -82,14 +82,14 @@ static bool read_id(const entry *e, size_t k, owners *o, uint32_t before, uint32
 
 static void inherit(const request_list *list, request_row *r, uint32_t parent, uint64_t shared)
 {
-    uint32_t limit = r->prompt_tokens - 1; /* the last one is computed in any case */
+    uint32_t limit = r->prompt_tokens - 1; /* the last token is always computed */
     uint64_t whole = list->requests[parent].prompt_tokens / HASH_TOKENS;
     r->parent = parent;
     r->prefix_tokens = shared * HASH_TOKENS < limit ? (uint32_t)shared * HASH_TOKENS : limit;
     r->turn = whole && shared >= whole;
 }
 
-/* Adds the request; its ids become its own. */
+/* Adds the request and makes it the owner of its ids. */
 static int add(const request_line *line, const entry *e, request_cut *cut, owners *o,
                request_list *list)
 {

@@ -1,4 +1,4 @@
-/* request_parts.h — what the readers of request files share. */
+/* request_parts.h — common parts of the readers of request files. */
 #ifndef EXAMPLE_REQUEST_PARTS_H
 #define EXAMPLE_REQUEST_PARTS_H
 
@@ -17,18 +17,19 @@ typedef struct request_line {
 /* "<path>:<line>: expected <wanted>", RUN_REFUSED. */
 int request_refuse(const request_line *line, const char *wanted);
 
-/* Whether a request of these lengths is to be left out, how many have been seen, and when those that
- * were taken came. */
+/* The state of the cut: which lengths are left out, the number of requests seen, and the arrival
+ * times of those taken. */
 typedef struct request_cut {
     const request_file_config *config;
     uint32_t seen;
-    uint64_t first_ns, last_ns; /* by the file's clock */
+    uint64_t first_ns, last_ns; /* on the file's clock */
 } request_cut;
 bool request_takes(request_cut *cut, uint64_t prompt_tokens, uint64_t output_tokens);
 bool request_enough(const request_cut *cut, const request_list *list);
 
-/* Adds a request that came at `at_ns` by the file's clock, without parent and, as yet, lengths. RUN_REFUSED
- * if one before it came later, or if it would arrive at no time that can be told. */
+/* Adds a request that arrived at `at_ns` on the file's clock, still without parent and lengths.
+ * RUN_REFUSED if an earlier line has a later time, or if the scaled arrival time is not
+ * representable. */
 int request_add(const request_line *line, request_cut *cut, uint64_t at_ns, request_list *list,
                 request_row **out);
 

@@ -7,7 +7,7 @@
 
 #include "common/fail.h"
 
-/* The object that holds the scaling; older configs call it rope_scaling. */
+/* Returns the object with the scaling; older configs call it rope_scaling. */
 static const json_t *find_scaling(const json_t *config)
 {
     const json_t *scaling = json_object_get(config, "rope_parameters");
@@ -24,7 +24,7 @@ static const char *scaling_type(const json_t *scaling)
     return type ? type : "default";
 }
 
-/* A number of the scaling object, or else of the config, or else `otherwise`. */
+/* Returns a number of the scaling object, else of the config, else `otherwise`. */
 static double number(const json_t *scaling, const json_t *config, const char *key, double otherwise)
 {
     const json_t *value = json_object_get(scaling, key);
@@ -107,7 +107,7 @@ void rope_free(rope *r)
 void rope_angles(const rope *r, uint64_t position, float *cosines, float *sines)
 {
     for (uint32_t i = 0; i < r->head_dim / 2; i++) {
-        /* The product is rounded to float first, as checkpoints were trained with it. */
+        /* The product is rounded to float first, as in the training of the checkpoints. */
         float angle = (float)position * r->inverse_frequency[i];
         cosines[i] = cosf(angle) * r->amplitude;
         sines[i] = sinf(angle) * r->amplitude;

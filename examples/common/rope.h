@@ -1,4 +1,4 @@
-/* rope.h — rotary position embedding: pairs (i, i + head_dim/2) of a head turned by an angle
+/* rope.h — rotary position embedding: pairs (i, i + head_dim/2) of a head rotated by an angle
  * proportional to the position. */
 #ifndef EXAMPLE_ROPE_H
 #define EXAMPLE_ROPE_H
@@ -8,21 +8,20 @@
 
 typedef struct rope {
     uint32_t head_dim;
-    uint32_t max_positions;   /* of the frequencies below; UINT32_MAX = no limit of their own */
+    uint32_t max_positions;   /* limit of the frequencies below; UINT32_MAX = no limit */
     float amplitude;          /* multiplies sine and cosine (LongRoPE's mscale) */
     float *inverse_frequency; /* [head_dim / 2] */
 } rope;
 
-/* Reads rope_parameters, or rope_theta with rope_scaling, out of a config.json. Scalings: none,
- * linear, and LongRoPE up to the length that its short factors serve. RUN_REFUSED with a line
- * otherwise. */
+/* Reads rope_parameters, or rope_theta with rope_scaling, from a config.json. Scalings: none,
+ * linear, and LongRoPE up to the length of its short factors. RUN_REFUSED with a line otherwise. */
 int rope_read(const json_t *config, uint32_t head_dim, double default_theta, rope *out);
 void rope_free(rope *r);
 
-/* sines and cosines [head_dim / 2] of one position. */
+/* Computes the sines and cosines [head_dim / 2] of one position. */
 void rope_angles(const rope *r, uint64_t position, float *cosines, float *sines);
 
-/* Turns one head in place. */
+/* Rotates one head in place. */
 void rope_turn(uint32_t head_dim, const float *cosines, const float *sines, float *head);
 
 #endif

@@ -13,7 +13,7 @@ static bool is_taken(const int32_t *ids, uint32_t n, int32_t expert)
     return false;
 }
 
-/* The largest score that is not among the `n` ids. */
+/* Returns the index of the largest score outside the `n` ids. */
 static int32_t best_left(const float *scores, uint32_t experts, const int32_t *ids, uint32_t n)
 {
     int32_t best = -1;
@@ -24,8 +24,8 @@ static int32_t best_left(const float *scores, uint32_t experts, const int32_t *i
 }
 
 /* SparseMixer at inference (arXiv:2409.12136): the weight of a choice is its softmax among the
- * logits whose distance to it, relative to their size, is at most twice the jitter; the second
- * round leaves the first choice out. */
+ * logits whose relative distance to it is at most twice the jitter; the second round excludes the
+ * first choice. */
 static float sparsemixer_weight(const float *logits, uint32_t experts, int32_t chosen,
                                 int32_t excluded, float jitter)
 {

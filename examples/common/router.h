@@ -4,12 +4,12 @@
 
 #include "common/config.h"
 
-/* Routes one row: `logits` [experts] becomes the full probabilities in place; ids and their
- * weights `top` [top_k] are written best first, ties to the lower id. */
+/* Routes one row: `logits` [experts] becomes the full probabilities in place; ids and their weights
+ * `top` [top_k] are written best first, ties to the lower id. */
 typedef void router_fn(const void *user, const model_config *config, float *logits, int32_t *ids,
                        float *top);
 
-/* As the model does; `user` is not used. */
+/* Routes like the model itself; `user` is not used. */
 router_fn router_choose;
 
 #endif

@@ -46,7 +46,8 @@ static uint32_t largest(const float *logits, uint32_t n)
     return best;
 }
 
-/* Most probable first, lower ids first among equals: a total order, so sorting is reproducible. */
+/* Orders candidates: most probable first, equals by lower id. A total order makes the sort
+ * reproducible. */
 static int compare_candidates(const void *left, const void *right)
 {
     const sampler_candidate *a = left, *b = right;

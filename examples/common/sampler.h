@@ -1,4 +1,4 @@
-/* sampler.h — from logits to the next token. */
+/* sampler.h — chooses the next token from logits. */
 #ifndef EXAMPLE_SAMPLER_H
 #define EXAMPLE_SAMPLER_H
 
@@ -25,15 +25,15 @@ typedef struct sampler_state {
 int sampler_open(double temperature, double top_p, uint32_t vocabulary, sampler *out);
 void sampler_close(sampler *s);
 
-/* The stream of prompt `index`: a function of both, so that a prompt's continuation does not
- * depend on what runs beside it. */
+/* Returns the stream of prompt `index`, a function of both arguments, so that a prompt's
+ * continuation does not depend on the others in the batch. */
 sampler_state sampler_seed(uint64_t seed, uint32_t index);
 
-/* The stream's next number: any of 2^64. */
+/* Returns the stream's next number: any of 2^64. */
 uint64_t sampler_random(sampler_state *state);
 
-/* Greedy takes the largest logit, the lowest id among equals. Otherwise the smallest set of the
- * most probable tokens whose probability reaches top_p is drawn from. */
+/* Returns the next token. Greedy takes the largest logit, the lowest id among equals. Otherwise
+ * draws from the smallest set of most probable tokens whose probability reaches top_p. */
 uint32_t sampler_next(sampler *s, sampler_state *state, const float *logits);
 
 #endif

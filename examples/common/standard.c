@@ -1,4 +1,4 @@
-/* Filling gaps, flushing. */
+/* Opens missing descriptors, and flushes output. */
 #include "common/standard.h"
 
 #include <fcntl.h>

@@ -1,17 +1,17 @@
-/* standard.h — the standard descriptors: there when the program starts, written to when it ends. */
+/* standard.h — the standard descriptors: open when the program starts, flushed when it ends. */
 #ifndef EXAMPLE_STANDARD_H
 #define EXAMPLE_STANDARD_H
 
-/* Sees that descriptors 0 to 2 are taken: the first thing that each main does. A program started
- * without one of them would give its number to the next file, and print into that. What stands in
- * cannot be written to, so that output which gets nowhere is still noticed. */
+/* Ensures that descriptors 0 to 2 are open; every main calls it first. A program started without
+ * one of them would give its number to the next file and print into that file. The substitutes
+ * cannot be written to, so that lost output is still noticed. */
 void standard_open(void);
 
 /* Prints a help text. One line and RUN_FAILED where it cannot be written. */
 int standard_print(const char *text);
 
-/* Writes what standard output still holds: `code`, or one line and RUN_FAILED if that was RUN_OK and
- * the output got lost. */
+/* Flushes standard output; returns `code`, or one line and RUN_FAILED if `code` was RUN_OK and
+ * output was lost. */
 int standard_finish(int code);
 
 #endif

@@ -24,8 +24,8 @@ int tokenizer_byte(uint32_t token)
     return token < 256 ? (int)token : -1;
 }
 
-/* Length of a well-formed sequence that starts with `lead`, and the range of its second byte
- * (Unicode, table 3-7); 0 when no sequence starts so. */
+/* Returns the length of a well-formed sequence that starts with `lead`, and the range of its second
+ * byte (Unicode, table 3-7); 0 if no sequence starts with it. */
 static size_t sequence_length(unsigned char lead, unsigned char *low, unsigned char *high)
 {
     *low = 0x80;

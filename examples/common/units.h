@@ -1,4 +1,4 @@
-/* units.h — bytes for people. */
+/* units.h — byte counts for readers. */
 #ifndef EXAMPLE_UNITS_H
 #define EXAMPLE_UNITS_H
 

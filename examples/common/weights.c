@@ -1,4 +1,4 @@
-/* Tensor names of the architectures, and checks that shapes are what config.json implies. */
+/* Tensor names of the architectures, and checks of shapes against config.json. */
 #include "common/weights.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #define MAX_VECTORS_PER_LAYER 12
 
-/* What finding needs; the first failure sticks and later calls do nothing. */
+/* The state of a search; after the first failure later calls do nothing. */
 typedef struct finder {
     const moepage_model *model;
     const kernels *kernels;
@@ -22,7 +22,7 @@ static bool is_float(uint32_t dtype)
     return dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16;
 }
 
-/* A matrix, or with rows == 1 also a vector of `columns`. */
+/* Finds a matrix or, with rows == 1, also a vector of `columns`. */
 static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t columns)
 {
     moepage_tensor_view view = {.struct_size = sizeof view};
@@ -91,7 +91,7 @@ static norm_weights layer_norm(finder *f, uint32_t layer, const char *part, uint
     return found;
 }
 
-/* The router has had several names; the one that exists is taken. */
+/* The router has had several names; takes the one that exists. */
 static matrix find_router(finder *f, uint32_t layer, const model_config *config)
 {
     static const char *const names[] = {"mlp.gate", "block_sparse_moe.gate", "mlp.router",

@@ -1,10 +1,10 @@
-/* weights.h — the checkpoint's tensors that are never paged, found once and read in place. */
+/* weights.h — the checkpoint's dense tensors, located once and read in place. */
 #ifndef EXAMPLE_WEIGHTS_H
 #define EXAMPLE_WEIGHTS_H
 
 #include "common/config.h"
 
-/* A row-major matrix inside the mapped checkpoint. data NULL = not in this model. */
+/* A row-major matrix inside the mapped checkpoint. data NULL = absent from this model. */
 typedef struct matrix {
     const void *data;
     uint32_t dtype; /* F32, F16 or BF16 */
@@ -33,7 +33,7 @@ typedef struct layer_weights {
     matrix q, k, v, o;
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
     matrix router;                                  /* MoE layers */
-    mlp_weights mlp;    /* the shared expert of MoE layers; or a dense layer's MLP */
+    mlp_weights mlp;    /* the shared expert of an MoE layer, or a dense layer's MLP */
     matrix shared_gate; /* [1, hidden] */
 } layer_weights;
 
@@ -43,11 +43,11 @@ typedef struct model_weights {
     matrix head;
     const float *head_bias;
     norm_weights final_norm;
-    float **vectors; /* owned: what the float pointers above point to */
+    float **vectors; /* owned: storage behind the float pointers above */
     size_t n_vectors;
 } model_weights;
 
-/* Finds every tensor that `config` asks for and checks its shape. The matrices point into the
+/* Finds every tensor that `config` requires and checks its shape. The matrices point into the
  * model, which must stay open. *out is always safe to close. */
 int weights_open(const moepage_model *model, const model_config *config, model_weights *out);
 void weights_close(model_weights *w);

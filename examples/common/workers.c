@@ -1,4 +1,4 @@
-/* Threads that sleep on a condition variable between jobs and take items from one counter. */
+/* Threads that sleep on a condition variable between jobs and take items from a shared counter. */
 #include "common/workers.h"
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Waking and collecting the others costs tens of microseconds. */
+/* Work, in multiply-adds, below which waking the threads, tens of microseconds, does not pay. */
 #define WORTH_WAKING (1u << 18)
 
 typedef struct worker {
@@ -22,7 +22,7 @@ struct workers {
     pthread_mutex_t lock;
     pthread_cond_t job_changed;
     pthread_cond_t all_idle;
-    uint64_t job;     /* counts jobs given; under the lock, like all below but `next` */
+    uint64_t job;     /* number of jobs so far; under the lock, like all below but `next` */
     uint32_t running; /* threads that have not finished this job */
     bool stopping;
     workers_fn fn;

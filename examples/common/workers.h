@@ -1,6 +1,6 @@
-/* workers.h — a small pool of threads that run independent items, and their scratch memory.
+/* workers.h — a small pool of threads that run independent items, with scratch memory.
  *
- * Which thread runs an item must not matter to its result: items write disjoint outputs and use
+ * The thread that runs an item must not affect the result: items write disjoint outputs and use
  * scratch only within the item. */
 #ifndef EXAMPLE_WORKERS_H
 #define EXAMPLE_WORKERS_H
@@ -10,16 +10,16 @@
 
 typedef struct workers workers;
 
-/* Runs one item; `scratch` is the running thread's own. */
+/* Runs one item; `scratch` belongs to the running thread. */
 typedef void (*workers_fn)(void *arg, uint32_t item, float *scratch);
 
 /* Starts `threads` - 1 threads: the caller of workers_run is the first worker. Each has
- * `scratch_floats` floats. NULL when threads or memory cannot be had. */
+ * `scratch_floats` floats. NULL if threads or memory are unavailable. */
 workers *workers_start(uint32_t threads, size_t scratch_floats);
 void workers_stop(workers *pool);
 
-/* Runs items 0..n_items-1 and returns when all are done. `work` estimates the whole in
- * multiply-adds: little work is not worth waking anybody. One caller at a time. */
+/* Runs items 0..n_items-1 and returns when all are done. `work` estimates the total in
+ * multiply-adds: the caller runs small jobs alone. One caller at a time. */
 void workers_run(workers *pool, uint32_t n_items, uint64_t work, workers_fn fn, void *arg);
 
 #endif

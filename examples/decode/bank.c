@@ -1,4 +1,4 @@
-/* Caller-held experts in pinned memory: the library copies them from there as they are. */
+/* Caller-held experts in pinned memory, from which the library copies them directly. */
 #include "decode/bank.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ int bank_open(machine *m, const shape *s, uint32_t layers, uint32_t distinct, ui
         return fail_memory();
     fill(s, distinct, seed, out->bytes);
     for (uint64_t k = 0; k < keys; k++) {
-        /* No two layers alike, so that a wrong layer's expert is a wrong result. */
+        /* Layers differ, so that an expert of the wrong layer gives a wrong result. */
         const uint64_t which = (k % s->experts + k / s->experts * 5) % distinct;
         out->data[k * EXPERT_PAIR] = (const char *)out->bytes + which * expert;
         out->data[k * EXPERT_PAIR + 1] = (const char *)out->bytes + which * expert + down;

@@ -1,6 +1,6 @@
-/* bank.h — a model of a published shape whose experts are random, and of which a few are really
- * there: expert e of a layer has the bytes of one of `distinct`. So models run whose weights
- * would not fit into host memory; to the device they are as different as any. */
+/* bank.h — a model of a published shape with random experts, only a few of which are stored: expert
+ * e of a layer has the bytes of one of `distinct`. This runs models whose weights would not fit
+ * into host memory; to the device all experts are distinct. */
 #ifndef EXAMPLE_BANK_H
 #define EXAMPLE_BANK_H
 
@@ -14,7 +14,7 @@ typedef struct bank {
     const void **data;
 } bank;
 
-/* `layers` MoE layers of the shape. One line and an exit code on failure. */
+/* Opens `layers` MoE layers of the shape. One line and an exit code on failure. */
 int bank_open(machine *m, const shape *s, uint32_t layers, uint32_t distinct, uint64_t seed,
               bank *out);
 void bank_close(machine *m, bank *b);

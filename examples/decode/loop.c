@@ -1,5 +1,5 @@
-/* The loop that an engine would run, but for what is not an expert: each layer adds its experts'
- * part to y, all from the same x. */
+/* The loop that an engine would run, reduced to its experts: each layer adds its experts' output to
+ * y, all from the same x. */
 #include "decode/loop.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/fail.h"
 
-#define ROOM (64ull << 20) /* for rounding the arena up, and for the context's other users */
+#define ROOM (64ull << 20) /* for rounding up the arena, and for the context's other users */
 #define TIMEOUT_MS 30000u
 
 struct loop {
@@ -77,7 +77,7 @@ static int open_library(loop *l)
     return RUN_OK;
 }
 
-/* Numbers around 1, the same in every run. */
+/* Fills x with numbers around 1, identical in every run. */
 static void fill_x(float *x, uint64_t n)
 {
     uint32_t state = 12345;
@@ -174,7 +174,7 @@ static int path_layers(loop *l)
     return RUN_OK;
 }
 
-/* The first step's layers are captured, not run. */
+/* The first step's layers are captured instead of run. */
 static int step_by_graph(loop *l)
 {
     if (!l->graph) {
@@ -202,7 +202,7 @@ static int run_step(loop *l, uint32_t step)
     return l->config->mode == DECODE_GRAPH ? step_by_graph(l) : path_layers(l);
 }
 
-/* FNV-1a over the step's results. */
+/* Adds the step's results to an FNV-1a digest. */
 static int digest_step(loop *l, uint64_t *digest)
 {
     int code = machine_copy(l->m, l->host_y, l->y, l->io_bytes);
@@ -214,7 +214,7 @@ static int digest_step(loop *l, uint64_t *digest)
     return code;
 }
 
-/* ---- All of it --------------------------------------------------------------------------- */
+/* ---- A whole run ------------------------------------------------------------------------ */
 
 static int count(loop *l, loop_result *out)
 {

@@ -9,7 +9,7 @@
 
 typedef unsigned long long device_ptr;
 
-/* X(field, exported symbol, parameters): all return an int that is 0 when all is well. */
+/* X(field, exported symbol, parameters): each function returns an int that is 0 on success. */
 #define FUNCTIONS(X)                                                                           \
     X(init, "cuInit", (unsigned flags))                                                        \
     X(device_get, "cuDeviceGet", (int *device, int ordinal))                                   \
@@ -60,7 +60,7 @@ static int fail_driver(const machine *m, int error, const char *what)
     return fail(RUN_FAILED, "%s: the driver says %s (%d)", what, name, error);
 }
 
-/* One line if one of them is missing. */
+/* Finds all functions; prints one line if one is missing. */
 static bool find_functions(machine *m)
 {
     void *symbol, *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

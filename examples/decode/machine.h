@@ -1,6 +1,6 @@
-/* machine.h — what a host application does to a device by itself: memory, a stream, graphs. On
- * CUDA by the driver's own functions, found in libcuda.so.1 at run time, so that nothing of CUDA
- * is needed to build this. On "host" memory is memory, there is no stream, and no graph. */
+/* machine.h — the host application's own use of a device: memory, a stream, graphs. On CUDA it
+ * calls the driver's functions, found in libcuda.so.1 at run time, so that building this needs
+ * nothing of CUDA. On "host" memory is ordinary memory, and there are no streams and graphs. */
 #ifndef EXAMPLE_MACHINE_H
 #define EXAMPLE_MACHINE_H
 
@@ -17,20 +17,20 @@ int machine_open(const char *device, machine **out);
 void machine_close(machine *m);
 
 bool machine_is_cuda(const machine *m);
-/* cudaStream_t of everything below; NULL on "host". */
+/* Returns the cudaStream_t for all functions below; NULL on "host". */
 void *machine_stream(const machine *m);
 
-/* Device memory, and host memory that the device reaches at full speed. */
+/* Allocate device memory, and host memory that the device reaches at full speed. */
 int machine_alloc(machine *m, size_t bytes, void **out);
 void machine_free(machine *m, void *memory);
 int machine_alloc_pinned(machine *m, size_t bytes, void **out);
 void machine_free_pinned(machine *m, void *memory);
 
-/* In the order of the stream; from pinned memory it does not wait. */
+/* Copies in the order of the stream; does not wait if the source is pinned. */
 int machine_copy(machine *m, void *to, const void *from, size_t bytes);
 int machine_wait(machine *m);
 
-/* What goes to the stream in between becomes a graph. */
+/* Work submitted to the stream between begin and end becomes a graph. */
 int machine_capture_begin(machine *m);
 int machine_capture_end(machine *m, machine_graph **out);
 int machine_replay(machine *m, machine_graph *graph);

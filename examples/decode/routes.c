@@ -1,4 +1,4 @@
-/* Random routing with the memory of a real one. */
+/* Random routing with the temporal locality of a real router. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static bool is_among(const int32_t *ids, uint32_t n, int32_t id)
     return false;
 }
 
-/* The square makes low places popular; where a layer's places begin is the layer's own. */
+/* The square makes low positions popular; each layer's positions begin at a different expert. */
 static int32_t any_expert(uint64_t *state, uint32_t layer, uint32_t experts)
 {
     double place = next_real(state);

@@ -1,4 +1,4 @@
-/* Reading texts. */
+/* Reads texts. */
 #include "eval/corpus.h"
 
 #include <errno.h>

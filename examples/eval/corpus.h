@@ -1,5 +1,5 @@
-/* corpus.h — the texts of an evaluation: one domain per file, cut into windows, each of which is
- * read from an empty context. */
+/* corpus.h — the texts of an evaluation: one domain per file, cut into windows, each read from an
+ * empty context. */
 #ifndef EVAL_CORPUS_H
 #define EVAL_CORPUS_H
 
@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 typedef struct domain {
-    char name[64];    /* of the file, without directory and ending */
+    char name[64];    /* of the file, without directory and extension */
     uint32_t *tokens; /* [n_windows * window] */
     uint32_t n_windows;
-    uint64_t left_over; /* tokens behind the last whole window */
+    uint64_t left_over; /* tokens after the last whole window */
 } domain;
 
 typedef struct corpus {
@@ -29,8 +29,8 @@ typedef struct corpus_config {
     uint32_t vocabulary;
 } corpus_config;
 
-/* One line and RUN_REFUSED for a file that cannot be read, is too short or has no tokens of this
- * vocabulary. *out is always safe to close. */
+/* Opens the texts. One line and RUN_REFUSED for a file that cannot be read, is too short or has
+ * tokens outside this vocabulary. *out is always safe to close. */
 int corpus_open(const corpus_config *config, corpus *out);
 void corpus_close(corpus *c);
 

@@ -11,7 +11,7 @@
 
 #define MAX_WINDOW (1u << 16)
 #define MAX_BATCH 4096u
-#define DEFAULT_INTERVAL_US 100000u /* windows go by faster here than requests at a server */
+#define DEFAULT_INTERVAL_US 100000u /* shorter than a server's: windows pass faster */
 
 const char *eval_options_usage(void)
 {
@@ -86,7 +86,7 @@ static int read_budget(const flag *self, const char *text, void *out)
     return options_read_budget(self, text, &((eval_options *)out)->base);
 }
 
-/* Numbers above 0 with commas between them, up to `end`. */
+/* Reads numbers above 0 separated by commas, up to `end`. */
 static bool take_list(const char **text, char end, double *out, uint32_t *n)
 {
     for (*n = 0; *n < SETTINGS_GRID;) {
@@ -195,7 +195,7 @@ static int check_shape(const eval_options *o)
     return RUN_OK;
 }
 
-/* Settings that would change nothing are refused, so that nobody reads their figures. */
+/* Refuses settings without any effect, so that their figures are not misread. */
 static int check_settings(const eval_options *o)
 {
     const setting *s = &o->asked;

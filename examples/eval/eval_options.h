@@ -9,22 +9,22 @@
 #include "eval/settings.h"
 
 typedef struct eval_options {
-    options base; /* what moepage-generate has too */
+    options base; /* options shared with moepage-generate */
     const char **files;
     uint32_t n_files;
     uint32_t window;  /* tokens */
-    uint32_t batch;   /* windows side by side; 0 = each is read in one step */
-    uint32_t prompt;  /* of a window, read in one step; the rest goes token by token; 0 = none */
+    uint32_t batch;   /* windows read side by side; 0 = each is read in one step */
+    uint32_t prompt;  /* tokens of a window read in one step, the rest one by one; 0 = none */
     uint32_t windows; /* of each file; 0 = all */
-    uint32_t warm;    /* of these, read first and not scored */
-    uint32_t course;  /* steps that the JSON has figures of, each so many; 0 = none */
-    bool mix;         /* windows of all files side by side */
+    uint32_t warm;    /* windows of these read first and not scored */
+    uint32_t course;  /* steps per stretch for which the JSON has figures; 0 = no stretches */
+    bool mix;         /* windows of all files interleaved */
     bool token_ids;   /* files hold 32-bit ids */
     setting asked;
     uint32_t inexact; /* 1: --exact off */
     uint32_t sweep;   /* SWEEP_* */
     grid grid;
-    uint32_t group_size; /* of the integer forms, where they are made here; 0 = the library's */
+    uint32_t group_size; /* for integer forms made here; 0 = the library's default */
     uint32_t scale_search;
     const char *report;
     bool json;

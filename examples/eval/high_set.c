@@ -1,4 +1,5 @@
-/* Sets of high versions, by what the library offers anyone: routing makes hot, and hot makes high. */
+/* Sets of high versions, by public means only: routing makes an expert hot, and hot experts become
+ * high. */
 #include "eval/high_set.h"
 
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 void high_set_slowly(options *opts)
 {
-    opts->interval_us = 1; /* a decision after every step: none depends on how fast steps are */
+    opts->interval_us = 1; /* a decision after every step, independent of the steps' speed */
     opts->hotness_alpha = 0.9999;
     opts->hotness_margin = -1;
 }
@@ -19,8 +20,8 @@ void high_set_slowly(options *opts)
 void high_set_for_good(options *opts)
 {
     opts->interval_us = 1;
-    opts->hotness_alpha = 1 - 1e-9; /* an expert's first step is remembered, */
-    opts->hotness_margin = 1e9;     /* and nothing that is served gets so much hotter */
+    opts->hotness_alpha = 1 - 1e-9; /* the first step's hotness is kept, */
+    opts->hotness_margin = 1e9;     /* and no expert gets so much hotter */
 }
 
 static int open_set(const host *h, high_set *out)
@@ -71,9 +72,9 @@ int high_set_shuffle(const host *h, uint64_t seed, high_set *out)
     return code;
 }
 
-/* ---- Giving it to a pool ----------------------------------------------------------------- */
+/* ---- Applying a set to a pool ----------------------------------------------------------- */
 
-/* Step `turn` chooses a part of the set in every layer, and computes nothing. */
+/* Runs step `turn`, which routes to a part of the set in every layer and computes nothing. */
 static moepage_status choose_some(const high_set *set, const host *h, uint32_t turn, int32_t *ids,
                                   const float *weights)
 {

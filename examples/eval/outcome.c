@@ -1,4 +1,4 @@
-/* Arithmetic on what was counted. */
+/* Arithmetic on counters. */
 #include "eval/outcome.h"
 
 #include "common/fail.h"

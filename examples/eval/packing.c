@@ -1,4 +1,4 @@
-/* Packs for the time of a run. */
+/* Temporary packs. */
 #include "eval/packing.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "common/forms.h"
 #include "common/units.h"
 
-/* The forms that some setting needs and the model lacks. */
+/* Lists the forms that a setting needs and the model lacks. */
 static int list_missing(const settings *list, const moepage_model *model, uint32_t *missing)
 {
     uint32_t needed = 0;

@@ -1,4 +1,4 @@
-/* packing.h — experts in forms that a model does not have: a pack of them for the time of a run. */
+/* packing.h — forms that a model lacks: a pack with them, which exists during the run. */
 #ifndef EVAL_PACKING_H
 #define EVAL_PACKING_H
 
@@ -7,15 +7,15 @@
 #include "eval/settings.h"
 
 typedef struct packing {
-    char dir[256]; /* empty: none was needed */
+    char dir[256]; /* empty: no pack was needed */
     char path[288];
 } packing;
 
-/* Opens into *h the model, or, where a setting needs forms that it does not have, a pack of it that
- * is written now; standard error says so. *opts is told the path. */
+/* Opens into *h the model or, if a setting needs forms that it lacks, a pack written now, with a
+ * message on standard error. *opts gets the path. */
 int packing_open(eval_options *opts, const settings *list, packing *out, host *h);
 
-/* Removes the pack; after host_close. */
+/* Removes the pack; call it after host_close. */
 void packing_close(packing *p);
 
 #endif

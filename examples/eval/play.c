@@ -1,4 +1,5 @@
-/* Reading windows: prompts in one step each, then all of a group side by side, a token per step. */
+/* Reads windows: each prompt in one step, then all windows of a group side by side, one token per
+ * step. */
 #include "eval/play.h"
 
 #include <math.h>
@@ -26,14 +27,14 @@ typedef struct player {
     ranks ranks;
     host host;
     decoder decoder;
-    bool stays;      /* who is high was settled before */
-    uint32_t width;  /* windows in a group, at most */
-    uint32_t prompt; /* tokens of a window that are read in one step */
+    bool stays;      /* the high versions were fixed beforehand */
+    uint32_t width;  /* most windows in a group */
+    uint32_t prompt; /* tokens of a window read in one step */
     uint32_t scored_from;
     reading *group; /* [width] */
     decoder_input *inputs;
-    uint32_t n;   /* in the group */
-    measure part; /* of --course: since the last stretch was closed, */
+    uint32_t n;   /* windows in the group */
+    measure part; /* of --course: measured since the last stretch ended */
     counters part_from;
     uint32_t part_steps;
 } player;
@@ -74,7 +75,7 @@ static int open_decoder(player *p, const budget *plan)
     return decoder_open(&config, &p->decoder);
 }
 
-/* Device memory that experts have; of one form for all, the slots stay empty. */
+/* Computes the device memory of experts; with one form for all, the slots stay empty. */
 static int count_bytes(player *p)
 {
     moepage_expert_pool_info e = {.struct_size = sizeof e};
@@ -119,7 +120,7 @@ static int open_player(const play_config *config, const options *base, const set
     return code ? code : count_bytes(p);
 }
 
-/* The model stays open, for others. */
+/* Closes all but the model, which later settings use. */
 static int close_player(player *p, int code)
 {
     if (!code)
@@ -134,7 +135,7 @@ static int close_player(player *p, int code)
 
 /* ---- Scoring ----------------------------------------------------------------------------- */
 
-/* -log2 of the probability of `token`. */
+/* Returns -log2 of the probability of `token`. */
 static double surprise(const float *logits, uint32_t n, uint32_t token)
 {
     double sum = 0;
@@ -146,7 +147,7 @@ static double surprise(const float *logits, uint32_t n, uint32_t token)
     return (log(sum) - ((double)logits[token] - most)) / log(2.0);
 }
 
-/* Token `next` of the window follows the row. */
+/* Scores token `next` of the window, which follows the row. */
 static void score(player *p, const reading *r, const float *logits, uint32_t next)
 {
     const double bits = surprise(logits, p->config->config->vocabulary, r->tokens[next]);
@@ -160,7 +161,7 @@ static void score(player *p, const reading *r, const float *logits, uint32_t nex
 
 /* ---- Steps ------------------------------------------------------------------------------- */
 
-/* The library remaps decode steps alone: what is to be remapped is announced as one. */
+/* The library remaps decode steps only: steps to be remapped are announced as such. */
 static uint32_t phase_of(const player *p, bool in_prompt)
 {
     const setting *s = p->setting;
@@ -187,7 +188,7 @@ static int read_prompt(player *p, reading *r, bool scored)
     return code;
 }
 
-/* Token `at` of every window of the group. */
+/* Reads token `at` of every window of the group. */
 static int read_tokens(player *p, uint32_t at, bool scored)
 {
     const size_t width = p->config->config->vocabulary;
@@ -228,7 +229,7 @@ static int end_stretch(player *p)
     return code ? code : begin_stretch(p);
 }
 
-/* After a step; the last one of a group ends a stretch, however long. */
+/* Called after a step; the last step of a group ends a stretch of any length. */
 static int follow_course(player *p, bool last)
 {
     const uint32_t length = p->config->opts->course;
@@ -268,7 +269,7 @@ static int add_window(player *p, uint32_t d, uint32_t window, bool scored)
     return p->n == p->width ? read_group(p, scored) : RUN_OK;
 }
 
-/* What was counted since `before`, to `m` and to the whole. */
+/* Adds the counters since `before` to `m` and to the total. */
 static int count(player *p, const counters *before, measure *m)
 {
     counters now;
@@ -282,7 +283,7 @@ static int count(player *p, const counters *before, measure *m)
     return RUN_OK;
 }
 
-/* Windows [first, last) of the domains [from, to), a window of each in turn. */
+/* Reads windows [first, last) of the domains [from, to), one window of each in turn. */
 static int read_windows(player *p, uint32_t from, uint32_t to, uint32_t first, uint32_t last,
                         bool scored)
 {
@@ -322,7 +323,7 @@ static int read_all(player *p)
     return code;
 }
 
-/* Figures of one form for all must not hide that others were computed with. */
+/* Fails if experts in another form were computed: the figures must be those of one form. */
 static int check_uniform(const outcome *o)
 {
     const precision_spec *spec = &o->setting->precision;
@@ -332,9 +333,9 @@ static int check_uniform(const outcome *o)
     return RUN_OK;
 }
 
-/* ---- High versions that stay ------------------------------------------------------------- */
+/* ---- Fixed high versions ---------------------------------------------------------------- */
 
-/* The hottest experts of the windows that are not scored. */
+/* Finds the hottest experts of the windows that are not scored. */
 static int learn_set(const play_config *config, const setting *s, high_set *out)
 {
     const corpus *c = config->corpus;

@@ -1,4 +1,4 @@
-/* play.h — runs one setting over the texts and scores what the model makes of them. */
+/* play.h — runs one setting over the texts and scores the model's predictions. */
 #ifndef EVAL_PLAY_H
 #define EVAL_PLAY_H
 
@@ -11,14 +11,14 @@
 
 typedef struct play_config {
     const eval_options *opts;
-    const host *model; /* opened by host_open_model alone */
+    const host *model; /* opened by host_open_model only */
     const model_config *config;
     const model_weights *weights;
     const corpus *corpus;
 } play_config;
 
-/* Opens pools and session for the setting, reads every window, and closes them. out->domains is
- * [n_domains], given by the caller. */
+/* Opens pools and session for the setting, reads every window, and closes them. The caller provides
+ * out->domains, [n_domains]. */
 int play_setting(const play_config *config, const setting *s, outcome *out);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "moepage.h"
 
-/* The most probable expert that was not chosen; MOEPAGE_NO_EXPERT if all were. */
+/* Returns the most probable expert not chosen; MOEPAGE_NO_EXPERT if all were. */
 static int32_t next_best(const model_config *config, const float *probabilities, const int32_t *ids)
 {
     int32_t best = MOEPAGE_NO_EXPERT;
@@ -17,7 +17,7 @@ static int32_t next_best(const model_config *config, const float *probabilities,
     return best;
 }
 
-/* The weights of a choice sum to what the choice that it replaces had. */
+/* Scales weights to the sum that the replaced choice had. */
 static void share(float *top, uint32_t n, float whole)
 {
     float sum = 0;

@@ -85,7 +85,7 @@ static int sweep_precision(const setting *asked, settings *out)
     return code;
 }
 
-/* DynaExq figure 3: more and more experts are low, the coldest first, or any. */
+/* DynaExq figure 3: an increasing number of low experts, coldest first or random. */
 static int sweep_demotion(const setting *asked, settings *out)
 {
     static const char *const texts[] = {"dense/int2:90%", "dense/int2:80%", "dense/int2:70%",
@@ -103,7 +103,7 @@ static int sweep_demotion(const setting *asked, settings *out)
     return code;
 }
 
-/* Pairs that the library takes: a last bin of e^-3 or more. */
+/* Pairs that the library accepts: a last bin of e^-3 or more. */
 static int sweep_remap(const setting *asked, const grid *g, settings *out)
 {
     int code = RUN_OK;

@@ -1,5 +1,5 @@
-/* settings.h — what an evaluation compares: ways of running the same texts, of which the first is
- * exact where there are several. */
+/* settings.h — the settings that an evaluation compares on the same texts; if there are several,
+ * the first is exact. */
 #ifndef EVAL_SETTINGS_H
 #define EVAL_SETTINGS_H
 
@@ -8,30 +8,30 @@
 
 #include "common/lossy.h"
 
-/* Which steps remapping is let act on. The library lets it act on decode steps: the others are
- * announced as such where their sensitivity is the question. */
+/* The steps that remapping acts on. The library remaps decode steps; other steps are announced as
+ * such when their sensitivity is measured. */
 enum { REMAP_DECODE, REMAP_PREFILL, REMAP_BOTH };
 
 enum { SWEEP_NONE, SWEEP_REMAP, SWEEP_PRECISION, SWEEP_RANKS, SWEEP_PHASES, SWEEP_DEMOTION };
 
-/* Whose high versions are there: what the pool decides as it serves, or the same experts for good. */
+/* The choice of high versions: by the pool while serving, or fixed. */
 enum { HIGH_ADAPT, HIGH_HOTTEST, HIGH_RANDOM };
 
 typedef struct setting {
     char name[64];
-    precision_spec precision; /* text NULL: every expert as the model has it */
+    precision_spec precision; /* text NULL: every expert in the model's own form */
     uint32_t high_set;        /* HIGH_* */
     remap_spec remap;
     uint32_t remap_phase; /* REMAP_* */
     uint32_t miss;        /* MOEPAGE_MISS_* */
-    uint32_t keep_ranks;  /* a token's first choices that are kept; 0 = all */
-    uint32_t deny_rank;   /* the choice that is replaced by the next best, from 1; 0 = none */
+    uint32_t keep_ranks;  /* first choices of a token to keep; 0 = all */
+    uint32_t deny_rank;   /* choice replaced by the next best, from 1; 0 = none */
 } setting;
 
-/* Does it change what comes out? */
+/* Returns true if the setting changes the output. */
 bool setting_is_lossy(const setting *s);
 
-/* What a sweep tries: grids of at most this many values. */
+/* Most values in each grid of a sweep. */
 #define SETTINGS_GRID 8
 
 typedef struct grid {
@@ -44,8 +44,8 @@ typedef struct settings {
     uint32_t n;
 } settings;
 
-/* The settings of `sweep` around `asked`; the exact one goes first if `exact` and any other is
- * lossy. `top_k` is the model's. Freed by settings_free. */
+/* Lists the settings of `sweep` around `asked`; the exact one goes first if `exact` and any other
+ * is lossy. `top_k` is the model's. Free the list with settings_free. */
 int settings_list(const setting *asked, uint32_t sweep, const grid *tried, bool exact,
                   uint32_t top_k, settings *out);
 void settings_free(settings *list);

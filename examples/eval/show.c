@@ -46,7 +46,7 @@ static void print_loss(FILE *out, double loss, double exact)
         fprintf(out, " %9s %8s", "-", "-");
 }
 
-/* What was counted on the way, where it belongs to this row alone. */
+/* Prints the library's counters, if they belong to this row alone. */
 static void print_counted(FILE *out, const findings *f, const measure *m)
 {
     if (!m->counted.layers) {

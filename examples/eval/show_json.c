@@ -27,7 +27,7 @@ static int set_integers(json_t *object, const integer_member *list, size_t n)
     return failed;
 }
 
-/* What is not finite is left out. */
+/* Values that are not finite are left out. */
 static int set_reals(json_t *object, const real_member *list, size_t n)
 {
     int failed = 0;

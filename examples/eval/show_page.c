@@ -1,4 +1,4 @@
-/* The page: quality against bytes, and against the experts that are computed. */
+/* The page: quality against bytes, and against the experts computed. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "common/units.h"
 #include "eval/show.h"
 
-/* Which line of a plot a setting is a point of. */
+/* The line of a plot to which a setting's point belongs. */
 enum { LINE_EXACT, LINE_STATIC, LINE_DYNAMIC, LINE_HOTTEST, LINE_RANDOM, LINE_OTHER, N_LINES };
 
 _Static_assert(LINE_HOTTEST == LINE_DYNAMIC + HIGH_HOTTEST &&
@@ -48,7 +48,7 @@ static int by_x(const void *a, const void *b)
     return (p->x > q->x) - (p->x < q->x);
 }
 
-/* The points of one line, by x; returns how many. */
+/* Lists the points of one line by x; returns their number. */
 static uint32_t list_points(const findings *f, uint32_t line,
                             double (*x_of)(const findings *f, const outcome *o), point *points,
                             double *x, double *y)

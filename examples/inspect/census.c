@@ -1,4 +1,4 @@
-/* Counting exponents. */
+/* Counts exponents. */
 #include "inspect/census.h"
 
 #include <math.h>
@@ -57,8 +57,8 @@ double census_floor(const exponent_census *c, uint32_t dtype)
 
 /* ---- Counting ---------------------------------------------------------------------------- */
 
-/* Elements are little-endian; several tables, so that equal neighbours do not wait for each
- * other. */
+/* Elements are little-endian; several tables, so that increments for equal neighbours do not wait
+ * for each other. */
 static void count_exponents(const unsigned char *bytes, uint64_t n, float_kind kind,
                             uint64_t count[256])
 {
@@ -85,7 +85,7 @@ static void add_tensor(exponent_census *c, const unsigned char *bytes, uint64_t 
         c->count[e] += count[e];
 }
 
-/* Memory for one expert, and for the stream of one tensor. */
+/* Memory for one expert, and for one tensor's stream. */
 typedef struct rooms {
     unsigned char *slot;
     uint64_t slot_bytes;

@@ -26,15 +26,16 @@ static double share_of_experts(const inspection *i, uint64_t bytes)
     return (double)bytes / (double)i->info.routed_bytes;
 }
 
-/* Is what EXPH takes known of exactly the experts that were counted, because those are all? */
+/* Returns true if the stored EXPH size belongs to exactly the counted experts, because those are
+ * all. */
 static bool as_stored(const inspection *i)
 {
     return i->forms[MOEPAGE_FORM_EXPH].present && i->census.sampled == experts(i) &&
            !i->census.damaged;
 }
 
-/* The share of the experts' bytes that EXPH takes: of the sampled ones, like everything that it is
- * compared with. 0 = not known. */
+/* Returns the fraction of the experts' bytes that EXPH takes, over the sampled ones like all
+ * figures it is compared with. 0 = unknown. */
 static double reached(const inspection *i)
 {
     if (as_stored(i))
@@ -42,7 +43,7 @@ static double reached(const inspection *i)
     return i->census.raw_bytes ? (double)i->census.coded_bytes / (double)i->census.raw_bytes : 0;
 }
 
-/* Of whole experts, with their tensors of all types. */
+/* Returns the smallest fraction for whole experts, with their tensors of all types. */
 static double expert_floor(const inspection *i)
 {
     double sum = 0;

@@ -1,4 +1,4 @@
-/* inspect_report.h — what moepage-inspect prints. */
+/* inspect_report.h — the output of moepage-inspect. */
 #ifndef EXAMPLE_INSPECT_REPORT_H
 #define EXAMPLE_INSPECT_REPORT_H
 
@@ -7,11 +7,11 @@
 #include "common/forms.h"
 #include "inspect/census.h"
 
-/* All that is known of a model. */
+/* Everything known about a model. */
 typedef struct inspection {
     const char *path;
     bool pack;
-    bool one_layer; /* of census: the experts of its first layer alone */
+    bool one_layer; /* the census covers only the experts of its first layer */
     moepage_model_info info;
     moepage_form_info forms[LAST_FORM + 1];
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];

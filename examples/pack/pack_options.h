@@ -25,7 +25,7 @@ typedef struct pack_options {
     uint32_t layers;    /* 0 = all */
     uint64_t seed;
     uint32_t weights; /* weight_shape */
-    /* flags that go with something else, or NULL */
+    /* flags that require another option, or NULL */
     const char *for_integers, *for_synthetic;
     bool list_shapes;
     bool help;

@@ -24,8 +24,8 @@ static void stop(int signal)
     stopped = 1;
 }
 
-/* A signal that whoever started the program has it ignore stays ignored; one that was left blocked
- * does not stay so. */
+/* A signal that was ignored at the program's start stays ignored; one that was blocked is
+ * unblocked. */
 static void catch_signals(void)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
@@ -47,7 +47,7 @@ bool progress_stopped(void)
     return stopped;
 }
 
-/* A terminal whose lines can be drawn over. */
+/* Returns true for a terminal whose lines can be redrawn. */
 static bool can_redraw(void)
 {
     const char *kind = getenv("TERM");
@@ -79,7 +79,7 @@ static size_t columns(void)
     return size.ws_col < MOST_COLUMNS ? size.ws_col : MOST_COLUMNS;
 }
 
-/* Into the line as far as it goes: what is wider than the terminal would wrap, and stay. */
+/* Draws as much as fits into a line: a wider text would wrap and remain. */
 static void draw_bar(progress *p, uint64_t done, uint64_t total, uint64_t now)
 {
     char numbers[80], bar[BAR_WIDTH + 4] = "", line[MOST_COLUMNS];
@@ -96,12 +96,12 @@ static void draw_bar(progress *p, uint64_t done, uint64_t total, uint64_t now)
         memcpy(bar + 1 + width, "] ", sizeof "] ");
     }
     snprintf(line, room < sizeof line ? room + 1 : sizeof line, "%s %s%s", p->doing, bar, numbers);
-    fprintf(stderr, "\r%s\033[K", line); /* clears what was longer before */
+    fprintf(stderr, "\r%s\033[K", line); /* clears a longer earlier text */
     p->drawn = true;
     p->shown_ns = now;
 }
 
-/* After every tenth of the whole, but not oftener than makes sense to read. */
+/* Prints a line after every tenth of the whole, but not too often to read. */
 static void print_line(progress *p, uint64_t done, uint64_t total, uint64_t now)
 {
     if (done < p->next_bytes || now - p->shown_ns < LINE_NS)

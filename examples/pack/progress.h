@@ -1,5 +1,5 @@
-/* progress.h — how far a long call is: a bar on a terminal, a line now and then elsewhere, and an
- * end to it on SIGINT, SIGTERM or SIGHUP. */
+/* progress.h — the progress of a long call: a bar on a terminal, an occasional line elsewhere;
+ * SIGINT, SIGTERM or SIGHUP ends the call. */
 #ifndef EXAMPLE_PROGRESS_H
 #define EXAMPLE_PROGRESS_H
 
@@ -8,23 +8,23 @@
 
 typedef struct progress {
     const char *doing;
-    bool terminal; /* that can draw over a line */
-    bool drawn;    /* a bar stands on the terminal's last line */
+    bool terminal; /* lines can be redrawn */
+    bool drawn;    /* a bar is on the terminal's last line */
     uint64_t began_ns;
     uint64_t shown_ns;
     uint64_t next_bytes; /* when the next line is due */
 } progress;
 
-/* From now on these signals are caught and end the call. */
+/* Catches these signals from now on, so that they end the call. */
 void progress_begin(progress *p, const char *doing);
 
-/* For moepage_pack_config: non-zero once a signal has come. `self` is a progress. */
+/* For moepage_pack_config: returns non-zero once a signal has arrived. `self` is a progress. */
 int32_t progress_show(void *self, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Ends the bar's line. */
 void progress_end(progress *p);
 
-/* Has a signal come? */
+/* Returns true if a signal has arrived. */
 bool progress_stopped(void);
 
 #endif

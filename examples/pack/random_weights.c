@@ -21,8 +21,8 @@ static double normal_quantile(double p, double guess)
     return x;
 }
 
-/* The same for Student's t with 4 degrees of freedom, scaled to a standard deviation of 1. The
- * distribution has a closed inverse (W. T. Shaw, J. Comput. Finance 9(4), 2006). */
+/* Returns the quantile of Student's t with 4 degrees of freedom, scaled to a standard deviation of
+ * 1. The distribution has a closed inverse (W. T. Shaw, J. Comput. Finance 9(4), 2006). */
 static double t4_quantile(double p)
 {
     double root = sqrt(4 * p * (1 - p));
@@ -70,7 +70,7 @@ uint64_t random_key(uint64_t seed, uint32_t a, uint32_t b, uint32_t c)
     return scramble(key ^ c);
 }
 
-/* Four weights: one number, 16 bits for each. */
+/* Makes four weights from one number, 16 bits for each. */
 static void make_group(const random_weights *weights, uint64_t key, uint64_t group, void *out)
 {
     uint64_t bits = scramble(key + group * ODD_STEP);

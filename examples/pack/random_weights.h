@@ -1,5 +1,5 @@
-/* random_weights.h — weights that look like trained ones, from a counter: any range of any tensor
- * can be made at any time, by any thread, and is always the same. */
+/* random_weights.h — weights distributed like trained ones, from a counter: any range of any tensor
+ * can be made at any time by any thread, always with the same result. */
 #ifndef EXAMPLE_RANDOM_WEIGHTS_H
 #define EXAMPLE_RANDOM_WEIGHTS_H
 
@@ -15,10 +15,10 @@ typedef struct random_weights {
     uint16_t quantile[65536];
 } random_weights;
 
-/* Of mean 0 and standard deviation `sigma`. */
+/* Prepares a distribution of mean 0 and standard deviation `sigma`. */
 void random_weights_init(random_weights *out, weight_shape shape, double sigma);
 
-/* One number out of several, to name a tensor. */
+/* Combines several numbers into one that identifies a tensor. */
 uint64_t random_key(uint64_t seed, uint32_t a, uint32_t b, uint32_t c);
 
 /* Writes bytes [offset, offset + bytes) of the endless BF16 tensor of that key. */

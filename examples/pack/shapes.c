@@ -91,7 +91,7 @@ static const shape_family gpt_oss = {.model_type = "gpt_oss",
     "\"swiglu_limit\": 7.0, \"attention_bias\": true, \"eos_token_id\": 200002"
 
 /* The numbers are those of config.json in the model repositories on huggingface.co that `source`
- * names; `toy` alone is nobody's. */
+ * names; only `toy` has no repository. */
 static const shape shapes[] = {
     {.name = "toy",
      .source = "no published model: a few MB, for trials",
@@ -235,7 +235,7 @@ static const shape shapes[] = {
      .max_positions = 4096,
      .more = "\"norm_topk_prob\": false, \"attention_bias\": false, \"clip_qkv\": null, "
              "\"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, \"eos_token_id\": 50279"},
-    /* Its longrope factors are left out: the context is then that of its training. */
+    /* Without its longrope factors; the context is that of its first training. */
     {.name = "phi-3.5-moe",
      .source = "microsoft/Phi-3.5-MoE-instruct, without longrope",
      .family = &phimoe,
@@ -369,7 +369,7 @@ static const shape shapes[] = {
      .published = "MXFP4"},
 };
 
-/* Is `name` the name of the repository in `source`, its owner left out? */
+/* Returns true if `name` is the repository's name in `source` without its owner. */
 static bool names_repository(const char *source, const char *name)
 {
     const char *slash = strchr(source, '/');

@@ -1,4 +1,4 @@
-/* Random models: the tensors that are never paged in memory, the experts made as they are read. */
+/* Random models: dense tensors in memory, experts made when they are read. */
 #include "pack/synthetic.h"
 
 #include <inttypes.h>
@@ -10,13 +10,13 @@
 #include "common/expert_pair.h"
 #include "common/fail.h"
 
-#define SIGMA 0.02 /* standard deviation of initialised, and about that of trained, weights */
+#define SIGMA 0.02 /* standard deviation of initialised weights, and about that of trained ones */
 #define MAX_NAME 96
 #define LAYER_TENSORS 24 /* at most, of one layer */
 #define BF16_BYTES 2
 
-/* Random tensors that are never paged are windows into one pool, each from a place of its own
- * within this many elements: as random as any, and memory for one instead of for all. */
+/* Random dense tensors are windows into one pool, each starting at its own place within this many
+ * elements: as random as separate memory, which only the largest needs. */
 #define WINDOW_PLACES (1u << 20)
 #define NOT_AN_EXPERT UINT32_MAX /* in place of the layer, in the keys of such tensors */
 
@@ -35,7 +35,7 @@ struct synthetic {
     char *config_json;
     uint16_t *pool;
     uint16_t *ones, *zeros; /* as long as the longest vector */
-    uint16_t *routers;      /* all layers' */
+    uint16_t *routers;      /* of all layers */
 };
 
 /* ---- Experts ----------------------------------------------------------------------------- */
@@ -67,8 +67,8 @@ static uint64_t longest_vector(const shape *s)
     return larger(larger(s->vocabulary, s->hidden), (uint64_t)s->heads * s->head_dim);
 }
 
-/* Logits of a normalised hidden state then have a spread of 1: some experts stand out, none wins
- * always. */
+/* Gives the logits of a normalised hidden state a spread of 1: some experts stand out, but none
+ * always wins. */
 static double router_sigma(const shape *s)
 {
     return 1 / sqrt(s->hidden);
@@ -119,7 +119,7 @@ static void add(synthetic *s, const uint16_t *data, uint64_t rows, uint64_t colu
                                .data = data};
 }
 
-/* The next tensor's own window. */
+/* Returns the next tensor's window. */
 static const uint16_t *window(const synthetic *s)
 {
     uint64_t key = random_key(s->seed, NOT_AN_EXPERT, 2, s->n_dense);

@@ -1,5 +1,5 @@
-/* synthetic.h — a model of a published shape with random weights, opened as experts that the
- * caller holds: nothing of them is in memory, they are made when they are read. */
+/* synthetic.h — a model of a published shape with random weights, opened as caller-held experts:
+ * none of them is in memory; they are made when they are read. */
 #ifndef EXAMPLE_SYNTHETIC_H
 #define EXAMPLE_SYNTHETIC_H
 
@@ -9,13 +9,13 @@
 
 typedef struct synthetic synthetic;
 
-/* The first `layers` layers of a shape (0 = all of them). For families that run the model has every
- * tensor that its architecture needs; the others have their routers. Weights are a function of seed,
- * layer, expert, tensor and place alone. One line and an exit code on failure. */
+/* Opens the first `layers` layers of a shape (0 = all of them). For families that run, the model
+ * has every tensor that its architecture needs; the others have their routers only. Weights depend
+ * on seed, layer, expert, tensor and position alone. One line and an exit code on failure. */
 int synthetic_open(const shape *s, uint32_t layers, weight_shape weights, uint64_t seed,
                    synthetic **out);
 
-/* Owned by the synthetic. */
+/* Returns the model, owned by the synthetic. */
 moepage_model *synthetic_model(synthetic *s);
 
 /* NULL is a no-op. */

@@ -1,4 +1,4 @@
-/* Generating one by one, and comparing. */
+/* Generates answers one by one, and compares. */
 #include "serve/alone.h"
 
 #include <inttypes.h>
@@ -9,7 +9,8 @@
 #include "common/generate.h"
 #include "serve/interrupt.h"
 
-/* As any run of moepage-generate: all experts resident, no throttle, no controller, exact misses. */
+/* Set up like any run of moepage-generate: all experts resident, no throttle, no controller, exact
+ * misses. */
 static int open_engine(const arm_setting *setting, options *base, engine *out)
 {
     const estate *e = &setting->estate;
@@ -68,7 +69,7 @@ int alone_run(const arm_setting *setting, const server_result *results, uint32_t
 {
     options base;
     engine e;
-    /* Answers have the lengths that the requests ask for, as in serving. */
+    /* Without end-of-sequence tokens, so that answers have the requested lengths, as in serving. */
     model_config endless = *setting->model;
     arm_setting own = *setting;
     endless.n_eos = 0;

@@ -6,12 +6,12 @@
 
 typedef struct run {
     const arm_setting *setting;
-    options base; /* the run's own */
+    options base; /* options of this run */
     moepage_controller_config control;
     server_config config;
 } run;
 
-/* KV's floor is given as one context that takes it. */
+/* KV's floor is expressed as one context of that size. */
 static void set_control(run *r, uint32_t mode)
 {
     const arm_setting *s = r->setting;
@@ -49,8 +49,8 @@ static int serve(run *r, server_result *result)
     return server_run(&r->config, result);
 }
 
-/* Serves the first requests from an even split on: what a controller says is best that only watches, or
- * what one came to that moves. */
+/* Serves the first requests from an even split: returns the optimum of a controller that only
+ * watches, or the final split of one that moves. */
 static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t mode,
                     uint64_t *slots)
 {
@@ -77,8 +77,8 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
     return code;
 }
 
-/* A pool that is a window over whole layers: least recently used goes, and nothing but the caller says
- * what comes. */
+/* A pool that is a window over whole layers: it evicts the least recently used, and only the
+ * caller's hints prefetch. */
 static void set_offload(run *r)
 {
     r->base.prefetch = true;
@@ -124,7 +124,7 @@ int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *res
             set_control(&r, modes[arm->kind]);
         divide(&r, slots);
     }
-    if (code || interrupt_seen()) /* perhaps in the rehearsal, which then says nothing */
+    if (code || interrupt_seen()) /* perhaps during the rehearsal, which prints nothing */
         return code;
     return serve(&r, result);
 }

@@ -1,4 +1,4 @@
-/* arm_run.h — one arm from its name to its result. */
+/* arm_run.h — runs one arm by name. */
 #ifndef SERVE_ARM_RUN_H
 #define SERVE_ARM_RUN_H
 
@@ -12,10 +12,10 @@ typedef struct arm_setting {
     estate estate;
 } arm_setting;
 
-/* RUN_REFUSED if the budget has no room for the arm. */
+/* Checks that the budget has room for the arm; RUN_REFUSED otherwise. */
 int arm_check(const arm_setting *setting, const serve_arm *arm);
 
-/* Serves all requests of an arm that has room. The result is to be freed in any case. */
+/* Serves all requests of an arm that fits. Free the result in any case. */
 int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *result);
 
 #endif

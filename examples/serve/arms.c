@@ -1,4 +1,4 @@
-/* The words of --split. */
+/* Parses the words of --split. */
 #include "serve/arms.h"
 
 #include <stdio.h>

@@ -10,13 +10,13 @@
 #define ARMS_MOST 8
 
 typedef enum arm_kind {
-    ARM_FIXED,         /* so many percent of the budget for experts */
-    ARM_FLUX,          /* the experts' working set, as a rehearsal showed it, and the rest to KV */
-    ARM_MV_WSA,        /* least predicted cost, as a rehearsal showed it */
-    ARM_MV_WSA_ONLINE, /* moved while serving */
+    ARM_FIXED,         /* a percentage of the budget for experts */
+    ARM_FLUX,          /* experts get their working set from a rehearsal, KV the rest */
+    ARM_MV_WSA,        /* least predicted cost according to a rehearsal */
+    ARM_MV_WSA_ONLINE, /* the split moves while serving */
     ARM_DUAL_RESIZE,
     ARM_PLANNER,
-    ARM_LAYER_OFFLOAD /* whole layers stay, the others are brought in every step */
+    ARM_LAYER_OFFLOAD /* whole layers stay, the others are loaded in every step */
 } arm_kind;
 
 typedef struct serve_arm {
@@ -30,7 +30,7 @@ typedef struct arm_list {
     uint32_t n;
 } arm_list;
 
-/* Reader of --split: names with commas between them, into an arm_list. */
+/* Reader of --split: names separated by commas, into an arm_list. */
 int arms_read(const flag *self, const char *text, void *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Requests from a file or by chance, fitted to the model. */
+/* Requests from a file or a random process, fitted to the model. */
 #include "serve/arrivals.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "common/sampler.h"
 #include "serve/prompts.h"
 
-/* The stream of random numbers of arrivals and lengths; prompts have streams 0, 1, ... */
+/* Random stream for arrivals and lengths; prompts have streams 0, 1, ... */
 #define ARRIVAL_STREAM UINT32_MAX
 #define MOST_NS 0x1p62
 
@@ -72,9 +72,9 @@ static int read_file(const serve_options *opts, uint32_t most, arrivals *out)
     return out->requests ? RUN_OK : fail_memory();
 }
 
-/* ---- By chance --------------------------------------------------------------------------- */
+/* ---- At random -------------------------------------------------------------------------- */
 
-/* Evenly between half of the mean and one and a half of it. */
+/* Draws uniformly between half of the mean and one and a half of it. */
 static uint32_t draw_length(sampler_state *random, uint32_t mean)
 {
     uint32_t least = (mean + 1) / 2;

@@ -15,7 +15,7 @@
 #define LINES 5
 #define BAR 24
 
-/* That can draw over its lines. */
+/* Returns true for a terminal whose lines can be redrawn. */
 static bool is_terminal(void)
 {
     const char *kind = getenv("TERM");
@@ -45,7 +45,7 @@ static double percent(uint64_t part, uint64_t whole)
     return whole ? 100 * (double)part / (double)whole : 0;
 }
 
-/* Lines that are too long for the terminal are cut, or drawing over them would not fit. */
+/* Lines wider than the terminal are cut: wrapped ones could not be redrawn. */
 static void draw(const server *s, double tokens_per_s, double hit_percent)
 {
     const server_result *r = s->result;

@@ -1,4 +1,4 @@
-/* dashboard.h — what happens now, redrawn in place on a terminal. */
+/* dashboard.h — the run's present state, redrawn in place on a terminal. */
 #ifndef SERVE_DASHBOARD_H
 #define SERVE_DASHBOARD_H
 
@@ -7,7 +7,7 @@
 /* Draws a few times a second, if --dashboard asks for it or standard output is a terminal. */
 int dashboard_show(server *s);
 
-/* Takes it off the terminal again. */
+/* Clears it from the terminal. */
 void dashboard_clear(server *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Dividing a budget. */
+/* Divides a budget. */
 #include "serve/division.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Opening and closing what computes. */
+/* Opens and closes everything that computes. */
 #include "serve/engine.h"
 
 #include "common/attention.h"

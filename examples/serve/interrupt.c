@@ -1,4 +1,4 @@
-/* Noting signals. */
+/* Records signals. */
 #include "serve/interrupt.h"
 
 #include <signal.h>
@@ -20,7 +20,7 @@ static void note(int signal_number)
     handle(SIG_DFL);
 }
 
-/* Calls go on after it: a report that is being written must not end in the middle. */
+/* System calls are restarted: a signal must not cut off a report being written. */
 void interrupt_open(void)
 {
     handle(note);

@@ -1,11 +1,11 @@
-/* interrupt.h — SIGINT and SIGTERM as a wish to end, not as an end. */
+/* interrupt.h — SIGINT and SIGTERM as a request to end instead of an immediate end. */
 #ifndef SERVE_INTERRUPT_H
 #define SERVE_INTERRUPT_H
 
-/* From now on the first of either is only noted; the second ends the program. */
+/* From now on the first of either signal is only recorded; the second ends the program. */
 void interrupt_open(void);
 
-/* The signal that has come; 0 = none. */
+/* Returns the signal received; 0 = none. */
 int interrupt_seen(void);
 
 #endif

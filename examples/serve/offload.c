@@ -1,4 +1,4 @@
-/* Whole layers, by pins and hints. */
+/* Offloads whole layers with pins and hints. */
 #include "serve/offload.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ int offload_open(const model_config *model, const host *h, offload *out)
         return fail_library(RUN_FAILED, "expert pool");
     uint64_t layers = pool.slots / out->layer_experts;
     int code = RUN_OK;
-    if (layers >= out->moe_layers) /* nothing has to be brought in twice */
+    if (layers >= out->moe_layers) /* all layers stay */
         out->resident = out->moe_layers;
     for (; !code && layers < out->moe_layers && out->resident + OFFLOAD_WINDOW < layers;)
         code = pin_layer(out, out->resident++);
@@ -52,14 +52,14 @@ void offload_close(offload *o)
     o->all = NULL;
 }
 
-/* The next layer that is brought in, round and round: the first of them again after the last. */
+/* Returns the next layer to load, in a cycle over the layers that do not stay. */
 static uint32_t next_brought(const offload *o, uint32_t layer)
 {
     return layer + 1 < o->moe_layers && layer + 1 > o->resident ? layer + 1 : o->resident;
 }
 
-/* The layer before has computed: its slots are the window's again. What comes next is named before
- * this layer computes. */
+/* The preceding layer has computed: its slots are free for the window. Hints the next layer before
+ * this one computes. */
 int offload_before_layer(void *user, uint32_t layer)
 {
     offload *o = user;

@@ -1,4 +1,4 @@
-/* Windows of texts. */
+/* Cuts prompts from texts. */
 #include "serve/prompts.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ static int read_text(const char *path, texts *out)
     return code;
 }
 
-/* The model's own texts, in the order of their names; none is no failure. */
+/* Reads the model's own texts, in the order of their names; it need not have any. */
 static int read_own(const char *model, texts *out)
 {
     char pattern[4096];
@@ -65,7 +65,7 @@ static int read_own(const char *model, texts *out)
     return code;
 }
 
-/* A window of the text, which begins again where it ends. */
+/* Cuts a window from the text, which repeats after its end. */
 static void cut(const text *from, sampler_state *random, uint32_t *tokens, uint32_t n)
 {
     uint64_t start = sampler_random(random) % from->n;

@@ -18,10 +18,10 @@ static void *stream_of(const server *s)
     return s->engine.decoder.dense->stream;
 }
 
-/* ---- In ---------------------------------------------------------------------------------- */
+/* ---- Admission -------------------------------------------------------------------------- */
 
-/* Free blocks that are spoken for: what is not in yet of the prompts that run, a spare one for each that
- * runs, and what a move of the split waits for. */
+/* Returns the blocks already committed: those of running prompts not yet prefilled, a spare one for
+ * each running request, and those that a move of the split waits for. */
 static uint64_t promised_blocks(const server *s)
 {
     const schedule *q = &s->schedule;
@@ -34,7 +34,8 @@ static uint64_t promised_blocks(const server *s)
     return blocks;
 }
 
-/* Would the request fit with its whole prompt, or with what it holds and a token more? */
+/* Checks whether the request fits with its whole prompt or, if that is more, with its tokens so far
+ * and one more. */
 static int ask(const server *s, uint32_t request, bool *fits)
 {
     const schedule_request *r = &s->schedule.requests[request];
@@ -70,7 +71,8 @@ static int admit(server *s, uint32_t request, bool *in)
                : RUN_OK;
 }
 
-/* Nobody runs: would it fit if it had the pool to itself? The last token of an answer is never fed. */
+/* Checks, while no request runs, whether this one would fit even with the whole pool to itself. The
+ * last token of an answer is never fed back. */
 static int is_too_long(const server *s, uint32_t request, bool *too_long)
 {
     const schedule_request *r = &s->schedule.requests[request];
@@ -87,7 +89,7 @@ static int let_in_next(server *s, uint32_t request, bool *in)
     int code = RUN_OK;
     if (!s->schedule.n_running)
         code = is_too_long(s, request, &too_long);
-    *in = too_long; /* the next one may fit */
+    *in = too_long; /* after a refusal the next one may fit */
     if (too_long)
         schedule_refuse(&s->schedule, request);
     if (code || too_long)
@@ -112,7 +114,7 @@ int room_let_in(server *s)
     return code;
 }
 
-/* ---- Out --------------------------------------------------------------------------------- */
+/* ---- Preemption ------------------------------------------------------------------------- */
 
 static int preempt(server *s, uint32_t request)
 {
@@ -124,7 +126,7 @@ static int preempt(server *s, uint32_t request)
     return RUN_OK;
 }
 
-/* Shares go by rank and so do victims, from the other end: a victim's share, if it has one, is the last,
+/* Shares are ordered by rank and victims by reverse rank: the victim's share, if any, is the last,
  * and has not been appended yet. */
 static int make_room(server *s, const schedule_share *wanting)
 {

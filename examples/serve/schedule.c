@@ -74,10 +74,10 @@ bool schedule_next_arrival(const schedule *s, uint64_t *at_ns)
     return true;
 }
 
-/* ---- In and out -------------------------------------------------------------------------- */
+/* ---- Admission and preemption ----------------------------------------------------------- */
 
-/* Nobody new is let in while somebody who was preempted waits: those who were let in are at most
- * `concurrency`, preempted or not, and all rank above those who were not. */
+/* New requests wait while any preempted one does: at most `concurrency` requests are admitted,
+ * preempted or not, and they rank above all those never admitted. */
 uint32_t schedule_candidate(const schedule *s)
 {
     if (s->n_preempted)

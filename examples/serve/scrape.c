@@ -1,4 +1,4 @@
-/* Metrics to a file. */
+/* Writes metrics to a file. */
 #include "serve/scrape.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ static int write_metrics(const server *s, const char *path)
     return code;
 }
 
-/* Under another name first, in the same directory. Of a link it is the file that is replaced. */
+/* Writes to a temporary name in the same directory, then renames. For a symbolic link the target is
+ * replaced. */
 static int replace(const server *s, const char *path)
 {
     char *file = realpath(path, NULL), *other;

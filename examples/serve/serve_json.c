@@ -1,4 +1,4 @@
-/* The JSON object. */
+/* Writes the JSON object. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "common/tokenizer.h"
 #include "serve/serve_report.h"
 
-/* jansson's *_new setters take what they are given and refuse NULL: one check of all results finds
- * every allocation that failed. */
+/* jansson's *_new setters take ownership and refuse NULL: one check of all results finds every
+ * failed allocation. */
 static int set_integer(json_t *object, const char *key, uint64_t value)
 {
     return json_object_set_new(object, key, json_integer((json_int_t)value));
@@ -149,7 +149,7 @@ static json_t *arm_json(const serve_findings *f, uint32_t i)
     return NULL;
 }
 
-/* As it was given, but for bytes that are no UTF-8. */
+/* The path as given, except for bytes that are not valid UTF-8. */
 static json_t *path_json(const char *path)
 {
     size_t n = strlen(path);
@@ -160,7 +160,7 @@ static json_t *path_json(const char *path)
     return json;
 }
 
-/* Splits that were asked for and did not run: a signal or a failure came before. */
+/* Requested splits that did not run because of an earlier signal or failure. */
 static json_t *missing_json(const serve_findings *f)
 {
     const arm_list *arms = &f->setting->options->arms;

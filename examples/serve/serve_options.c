@@ -75,7 +75,7 @@ static int read_budget(const flag *self, const char *text, void *out)
     double percent;
     if (!flag_take_real(&rest, &percent) || strcmp(rest, "%") || percent <= 100)
         return options_read_budget(self, text, &opts->base);
-    /* KV has a share of it: more than all experts take is of use. */
+    /* KV has a share of the budget, so more than the size of all experts is useful. */
     if (percent > 1000)
         return flag_refuse(self, text, "a percentage up to 1000%");
     opts->base.budget_bytes = 0;

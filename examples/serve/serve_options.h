@@ -9,24 +9,24 @@ enum { SERVE_CLOCK_REAL = 0, SERVE_CLOCK_VIRTUAL = 1 };
 enum { SERVE_DASHBOARD_AUTO = 0, SERVE_DASHBOARD_ON = 1, SERVE_DASHBOARD_OFF = 2 };
 
 typedef struct serve_options {
-    options base; /* what moepage-generate has too */
+    options base; /* options shared with moepage-generate */
     const char *arrivals;
     double poisson; /* requests a second; 0 = --arrivals */
     uint32_t skip, requests;
     double time_scale;
-    double length_scale;    /* 0 = so that the longest request fits */
+    double length_scale;    /* 0 = chosen so that the longest request fits */
     uint32_t max_context;   /* 0 = the model's positions */
     uint32_t prompt_tokens; /* of --poisson, on average */
     uint32_t output_tokens;
-    const char *for_file;    /* a flag that goes with --arrivals, or NULL */
-    const char *for_poisson; /* a flag that goes with --poisson, or NULL */
+    const char *for_file;    /* a flag that requires --arrivals, or NULL */
+    const char *for_poisson; /* a flag that requires --poisson, or NULL */
     const char *text;        /* a file that prompts are cut from, or NULL */
     arm_list arms;
     uint32_t concurrency;
     uint32_t step_tokens;
-    uint32_t burst;    /* steps between a controller's decisions; 0 = the library's choice */
+    uint32_t burst;    /* steps between a controller's decisions; 0 = the library's default */
     uint32_t observe;  /* requests of a rehearsal */
-    uint32_t kv_floor; /* requests of average length that KV always holds */
+    uint32_t kv_floor; /* requests of average length for which KV always has room */
     uint32_t clock;    /* SERVE_CLOCK_* */
     uint32_t dashboard;
     const char *json, *report;

@@ -1,4 +1,4 @@
-/* The page of --report. */
+/* Writes the page of --report. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -97,7 +97,7 @@ static void write_measures(page *p, const shown *s)
 
 /* ---- Over time --------------------------------------------------------------------------- */
 
-/* One line of a run: what it is called, and its value in a sample. */
+/* One line of a run: its name, and its value in a sample. */
 typedef struct curve {
     const char *name;
     double (*value)(const server_result *r, const server_sample *s);

@@ -1,4 +1,4 @@
-/* Measures, and the table of them. */
+/* Computes the measures, and prints their table. */
 #include "serve/serve_report.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* The loop, and what it measures. */
+/* The serving loop and its measurements. */
 #include "serve/server.h"
 
 #include <stdlib.h>
@@ -12,11 +12,11 @@
 #include "serve/room.h"
 #include "serve/scrape.h"
 
-/* What a step takes by the virtual clock, whatever it moves: arrivals and work then interleave the same
- * way every time. It says nothing of speed. */
+/* A step's duration on the virtual clock, whatever it does: arrivals and work then interleave
+ * identically in every run. It says nothing about speed. */
 #define VIRTUAL_STEP_NS 1000000u
 #define VIRTUAL_TOKEN_NS 250000u
-#define LONGEST_SLEEP_NS 50000000u /* so that the dashboard lives and a signal is seen */
+#define LONGEST_SLEEP_NS 50000000u /* keeps the dashboard alive and signals noticed */
 #define FIRST_SAMPLE_EVERY 8u      /* steps */
 
 /* ---- Time -------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static uint32_t step_tokens(const server *s)
     return n;
 }
 
-/* Nothing to do until the next arrival. */
+/* Sleeps until the next arrival. */
 static void idle(server *s)
 {
     uint64_t at = 0, now = server_now_ns(s);
@@ -80,7 +80,7 @@ static int note_token(server *s, uint32_t request, uint64_t now_ns)
     return RUN_OK;
 }
 
-/* The request's next token follows from these logits. */
+/* Samples the request's next token from these logits. */
 static int take_token(server *s, uint32_t request, const float *logits, uint64_t now_ns)
 {
     server_request *r = &s->requests[request];
@@ -94,7 +94,8 @@ static int take_token(server *s, uint32_t request, const float *logits, uint64_t
     return room_free(s, request);
 }
 
-/* The step's tokens are in. Lists who has a token coming, and which row it follows from. */
+/* Called once the step's tokens are in the cache. Lists the requests whose next token is due, and
+ * the row that it follows from. */
 static uint32_t list_rows(server *s)
 {
     uint32_t row = 0, n = 0;
@@ -109,7 +110,7 @@ static uint32_t list_rows(server *s)
     return n;
 }
 
-/* Logits of neighbouring rows are computed together. */
+/* Computes the logits of adjacent rows together. */
 static int take_tokens(server *s)
 {
     const size_t width = s->config->engine.model->vocabulary;
@@ -144,7 +145,7 @@ static void count_step(server *s)
 
 /* ---- Between steps ----------------------------------------------------------------------- */
 
-/* A move that waits for KV in use gets it from those who rank lowest. */
+/* Runs the controller. A move that waits for used KV blocks preempts the lowest-ranked requests. */
 static int tick(server *s)
 {
     moepage_controller_report *report = &s->result->split;
@@ -171,7 +172,7 @@ int server_look(server *s)
     return RUN_OK;
 }
 
-/* When the samples are full every other one goes, and from then on half as many are taken. */
+/* When the samples are full, drops every other one and samples half as often from then on. */
 static int sample(server *s)
 {
     server_result *r = s->result;
@@ -213,8 +214,8 @@ static int step(server *s)
     return code ? code : sample(s);
 }
 
-/* Nobody runs, and yet there is no room for who waits: blocks that a move of the split is about to take.
- * Without sequences in its way it ends with the next tick. */
+/* No request runs, and yet the next one does not fit: a move of the split is about to take the
+ * blocks. Without sequences in its way it ends with the next tick. */
 static int unblock(server *s)
 {
     if (s->unblocked++)
@@ -223,7 +224,8 @@ static int unblock(server *s)
     return tick(s);
 }
 
-/* A controller that is blind to KV has taken what the longest request needs: no rehearsal goes on then. */
+/* Returns true if a KV-blind controller has taken blocks that the longest request needs: a
+ * rehearsal cannot continue then. */
 static bool is_starved(const server *s)
 {
     return s->config->floor_blocks && s->result->split.struct_size &&
@@ -303,8 +305,8 @@ static int open_server(server *s)
     return RUN_OK;
 }
 
-/* Each request is in one list, once, and has all of its answer if it is done: what is reported is what
- * came. */
+/* Checks that each request is in exactly one list, and that finished ones have their whole answer,
+ * so that the report matches what was served. */
 static int check_books(const server *s)
 {
     const schedule *q = &s->schedule;
@@ -351,13 +353,13 @@ static int sum_up(server *s)
     if (!code)
         code = room_close(s);
     if (!code)
-        code = server_look(s); /* the pools as they are left */
+        code = server_look(s); /* final state of the pools */
     if (!code && !s->config->quiet)
         code = host_save_predictor(s->config->engine.options, &s->engine.host);
     return code ? code : scrape(s, true);
 }
 
-/* Answers go over to the result. */
+/* Moves answers to the result. */
 static void hand_over(server *s)
 {
     server_answer *answers = s->result->answers;
@@ -396,7 +398,7 @@ int server_run(const server_config *config, server_result *result)
     int code = open_server(&s);
     if (!code)
         code = serve(&s);
-    if (!code) /* a failure's line stands below the figures: it would be cleared with them */
+    if (!code) /* otherwise the dashboard's removal would clear the failure's line */
         dashboard_clear(&s);
     if (!code)
         code = sum_up(&s);

@@ -1,4 +1,4 @@
-/* server.h — one run of the serving loop: the same requests, one way to divide the budget. */
+/* server.h — one run of the serving loop: the same requests, one division of the budget. */
 #ifndef SERVE_SERVER_H
 #define SERVE_SERVER_H
 
@@ -17,7 +17,7 @@ typedef struct server_sample {
     uint32_t running, waiting, preempted;
 } server_sample;
 
-/* What became of one request. */
+/* The outcome of one request. */
 typedef struct server_answer {
     schedule_state state;
     uint32_t preemptions;
@@ -27,20 +27,20 @@ typedef struct server_answer {
 
 typedef struct server_result {
     bool ran;
-    int interrupted; /* by this signal; 0 = ran to its end */
+    int interrupted; /* by this signal; 0 = ran to completion */
     uint32_t requests, done, refused, arrived;
-    uint64_t steps, mixed_steps; /* of which had both prompts and decoding */
+    uint64_t steps, mixed_steps; /* all steps; those with both prompts and decoding */
     uint64_t prompt_tokens, output_tokens;
-    uint64_t wall_ns, idle_ns; /* of the run's clock */
-    uint64_t real_ns;          /* always of the machine's */
-    uint64_t swap_ns, tick_ns; /* real: spent in swaps, and in the controller */
+    uint64_t wall_ns, idle_ns; /* on the run's clock */
+    uint64_t real_ns;          /* always on the machine's clock */
+    uint64_t swap_ns, tick_ns; /* on the machine's clock: time in swaps, and in the controller */
     uint64_t preemptions;
     times times;
     moepage_session_stats session;
     moepage_expert_pool_info experts;
     moepage_kv_pool_info kv;
     moepage_device_info device;
-    moepage_controller_info control; /* zero without one */
+    moepage_controller_info control; /* zero without a controller */
     moepage_controller_report split; /* of the last tick */
     uint64_t first_slots, first_blocks;
     uint64_t block_bytes;
@@ -56,34 +56,34 @@ typedef struct server_config {
     const char *name; /* of the arm */
     const serve_options *options;
     const arrivals *arrivals;
-    uint32_t n_requests; /* the first so many of them */
+    uint32_t n_requests; /* number of requests to serve, from the first */
     engine_config engine;
-    bool quiet;            /* a rehearsal: nothing of it is shown, */
-    uint64_t floor_blocks; /* and it ends when the KV pool has fewer; 0 = no rehearsal */
+    bool quiet;            /* a rehearsal: prints nothing, */
+    uint64_t floor_blocks; /* and ends if the KV pool gets smaller; 0 = no rehearsal */
 } server_config;
 
-/* One request's own. */
+/* One request's state. */
 typedef struct server_request {
     moepage_seq seq;  /* 0 = none */
     uint32_t *tokens; /* [prompt + output] */
     sampler_state random;
 } server_request;
 
-/* A row of the step that a token follows from. */
+/* A row of the step from which a token follows. */
 typedef struct server_row {
     uint32_t row, request;
 } server_row;
 
 typedef struct server_clock {
     bool is_virtual;
-    uint64_t start_ns;   /* real */
+    uint64_t start_ns;   /* on the machine's clock */
     uint64_t virtual_ns; /* since the start */
 } server_clock;
 
-/* What the dashboard showed last. */
+/* The dashboard's previous values. */
 typedef struct server_view {
-    uint64_t shown_ns; /* real; 0 = nothing yet */
-    uint64_t now_ns;   /* of the run's clock */
+    uint64_t shown_ns; /* on the machine's clock; 0 = not shown yet */
+    uint64_t now_ns;   /* on the run's clock */
     uint64_t tokens, hits, routed;
 } server_view;
 
@@ -102,11 +102,11 @@ typedef struct server {
     server_result *result;
     uint64_t sample_every;
     server_view view;
-    uint32_t unblocked;  /* turns since the last step in which nobody could be let in */
-    uint64_t scraped_ns; /* real: when the metrics were written */
+    uint32_t unblocked;  /* consecutive turns without a step or an admission */
+    uint64_t scraped_ns; /* on the machine's clock: last writing of the metrics */
 } server;
 
-/* KV blocks that a move of the split waits for. */
+/* Returns the KV blocks that a move of the split waits for. */
 static inline uint64_t server_draining(const server *s)
 {
     const moepage_controller_report *last = &s->result->split;
@@ -115,14 +115,14 @@ static inline uint64_t server_draining(const server *s)
     return drains ? last->kv_blocks - last->target_blocks : 0;
 }
 
-/* Serves. A line and RUN_REFUSED or RUN_FAILED; an interrupted run is RUN_OK. The result is to be
- * freed in any case. */
+/* Serves the requests. A line and RUN_REFUSED or RUN_FAILED; an interrupted run is RUN_OK. Free the
+ * result in any case. */
 int server_run(const server_config *config, server_result *result);
 
 /* Reads pools and session into the result. One line and RUN_FAILED on failure. */
 int server_look(server *s);
 
-/* Of the run's clock, since the start. */
+/* Returns the time since the start on the run's clock. */
 uint64_t server_now_ns(const server *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Spreads. */
+/* Computes spreads. */
 #include "serve/times.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 
 #include "common/fail.h"
 
-#define WORKING_SET_LEFT 0.02 /* of the warm misses: what Flux-prop's working set leaves out */
+#define WORKING_SET_LEFT 0.02 /* fraction of the warm misses that Flux-prop's working set leaves */
 
 /* ---- One split --------------------------------------------------------------------------- */
 
@@ -41,7 +41,7 @@ static int run_configured(const sim_serve_config *config, sim_arm_run *out)
     return code ? code : run_static(config, out);
 }
 
-/* All that the experts' working set wants, whatever KV needs. */
+/* Gives experts their whole working set, regardless of KV's needs. */
 static int run_flux(const sim_serve_config *config, sim_arm_run *out)
 {
     int code = sim_configure(config, &out->configured);
@@ -88,13 +88,13 @@ int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32
     bounds.kv_floor = sim_kv_units(&config->stack, control.context_tokens * control.concurrency);
     if (mode == MOEPAGE_CONTROL_PLANNER && own.stack.exph_ratio <= 0)
         own.stack.exph_ratio = SIM_EXPH_RATIO;
-    if (start->kv < bounds.kv_floor) /* what it would leave at once is not waited for */
+    if (start->kv < bounds.kv_floor) /* a controller would leave such a split at once */
         mp_split_with_experts(&bounds, start->experts, &out->split);
     own.stack.controller = &control;
     return run_static(&own, out);
 }
 
-/* From an even split on, as far as the floor allows it. */
+/* Starts from an even split, adjusted to the floor. */
 static int run_controlled(const sim_serve_config *config, uint32_t mode, sim_arm_run *out)
 {
     mp_split_bounds bounds;
@@ -111,7 +111,7 @@ static int run_controlled(const sim_serve_config *config, uint32_t mode, sim_arm
 
 /* ---- The oracle -------------------------------------------------------------------------- */
 
-/* Tries one more split; *best is the index of the best point. */
+/* Serves one more split; *best is the index of the best point. */
 static int try_point(const sim_serve_config *config, const mp_split *split, sim_arm_run *out,
                      sim_result *result, uint32_t *best)
 {
@@ -135,7 +135,7 @@ static int try_point(const sim_serve_config *config, const mp_split *split, sim_
     return RUN_OK;
 }
 
-/* Halves the grid's step around the best point, again and again. */
+/* Repeatedly halves the grid's step around the best point. */
 static int refine(const sim_serve_config *config, const mp_split_bounds *bounds, uint64_t step,
                   sim_arm_run *out, sim_result *result, uint32_t *best)
 {

@@ -8,15 +8,15 @@
 #include "sim/configure.h"
 #include "sim/options.h"
 
-/* Of an expert's compressed image: FluxMoE §4.2, 20 % less, lossless. */
+/* Size of an expert's compressed image: FluxMoE §4.2, 20 % less, lossless. */
 #define SIM_EXPH_RATIO 0.8
 
-/* Splits of an oracle's grid, in full. */
+/* Splits of an oracle's full grid. */
 #define SIM_ORACLE_GRID 24u
-#define SIM_ORACLE_POINTS 64u /* with those between */
+#define SIM_ORACLE_POINTS 64u /* including refinements */
 
 typedef struct sim_arm_run {
-    bool feasible; /* there is a split to begin with */
+    bool feasible; /* an initial split exists */
     mp_split split;
     sim_configured configured; /* MV_WSA's */
     uint32_t n_points;         /* ORACLE's */
@@ -26,25 +26,26 @@ typedef struct sim_arm_run {
 
 /* Serves config's jobs under a split; config->stack has no split yet. */
 int sim_split_run(const sim_serve_config *config, const sim_split_option *split, sim_arm_run *out);
-/* How a baseline would serve them, with KV for at least so many of the longest job. */
+/* Configures a baseline for the jobs, with KV for at least `sequences` of the longest job. */
 int sim_baseline_plan(const sim_serve_config *config, const char *name, uint32_t sequences,
                       sim_serve_config *out, bool *feasible);
-/* Serves them as a baseline does; its name is known. */
+/* Serves the jobs with a baseline of a known name. */
 int sim_baseline_run(const sim_serve_config *config, const char *name, sim_arm_run *out);
 void sim_arm_run_free(sim_arm_run *run);
 
-/* Whether there is a baseline of that name; and one line for each. */
+/* Returns true if a baseline has that name; lists the baselines, one per line. */
 bool sim_baseline_exists(const char *name);
 void sim_baseline_list(FILE *out);
 
-/* One split, served in full. */
+/* Serves the jobs under one fixed split. */
 int sim_point_run(const sim_serve_config *config, const mp_split *split, sim_result *result);
-/* From a split on, or one nearby that respects the admission floor, with a controller of `mode`
- * (MOEPAGE_CONTROL_*) that moves it; what config->stack.controller says otherwise, holds. */
+/* Serves from a split, or a nearby one that respects the admission floor, with a controller of
+ * `mode` (MOEPAGE_CONTROL_*) that moves it; settings in config->stack.controller take
+ * precedence. */
 int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32_t mode,
                    sim_arm_run *out);
-/* The best of a grid of splits, each served in full: of those without admission failures, as long as
- * there is one. Its result is out->result. */
+/* Serves every split of a grid and returns the best in out->result: among those without admission
+ * failures, if there are any. */
 int sim_oracle_run(const sim_serve_config *config, sim_arm_run *out);
 
 #endif

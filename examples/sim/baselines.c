@@ -1,9 +1,9 @@
-/* The systems that the papers compare with, as configurations of one stack. Each comment says what is
- * modelled and what is left out: none has its own kernels, scheduler or predictor here, all have those
- * of this host, so that what differs is where weights and KV are.
+/* The systems that the papers compare with, as configurations of one stack. Each comment says what
+ * is modelled and what is left out: all use this host's kernels, scheduler and predictors, so that
+ * they differ only in the placement of weights and KV.
  *
- * Caches of experts have all of the budget but the admission floor. Numbers of predictors are
- * assumptions, and stand in one table. */
+ * Caches of experts get the whole budget except the admission floor. Predictors' accuracies are
+ * assumptions, collected in one table. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,24 +14,24 @@
 #define OWN_BUFFERS 2u
 #define WINDOW_LAYERS 2u
 
-/* What a baseline starts from, and changes. */
+/* A baseline's configuration under construction. */
 typedef struct plan {
     sim_serve_config config;
     mp_split_bounds bounds;
-    uint64_t layer_bytes; /* of a layer's experts */
+    uint64_t layer_bytes; /* of one layer's experts */
     uint64_t layer_slots;
     bool feasible;
 } plan;
 
-/* Slots that fit beside the floor. */
+/* Returns the slots that fit beside the floor. */
 static uint64_t slots_that_fit(const plan *p)
 {
     mp_split split;
     return mp_split_fixed(&p->bounds, 1.0, &split) ? split.experts : 0;
 }
 
-/* vLLM: all weights in memory, KV in what is left, swapped when that is not enough. Does not start
- * when they do not fit. */
+/* vLLM: all weights in memory, KV in the rest, swapped when it is full. Does not start if the
+ * weights do not fit. */
 static void plan_vllm(plan *p)
 {
     p->config.stack.regime = MOEPAGE_REGIME_CACHE;
@@ -40,8 +40,8 @@ static void plan_vllm(plan *p)
     p->feasible = slots_that_fit(p) == p->bounds.max_experts;
 }
 
-/* The last `n` layers are the host's own, brought whole through two buffers out of the budget; the
- * others stay. */
+/* Makes the host load the last `n` layers whole through two buffers in the budget; the others
+ * stay. */
 static void keep_front(plan *p, uint32_t n, bool ahead)
 {
     sim_stack_config *stack = &p->config.stack;
@@ -59,15 +59,15 @@ static void keep_front(plan *p, uint32_t n, bool ahead)
     p->feasible = slots_that_fit(p) >= stack->expert_slots;
 }
 
-/* vLLM-O (FluxMoE §6.1): the first 87.5 % of the layers stay; each of the others comes over the bus
- * while the one before it computes. */
+/* vLLM-O (FluxMoE §6.1): the first 87.5 % of the layers stay; each other layer crosses the bus
+ * while the preceding one computes. */
 static void plan_vllm_o(plan *p)
 {
     keep_front(p, (p->config.stack.shape->moe_layers + OWN_PART - 1) / OWN_PART, true);
 }
 
-/* vLLM --cpu-offload-gb (WiSP's static offload): as many layers stay as fit, the others come whole,
- * when they are needed. Its pinned-memory reads from inside kernels are not modelled. */
+/* vLLM --cpu-offload-gb (WiSP's static offload): as many layers stay as fit, the others are loaded
+ * whole on demand. Its pinned-memory reads from inside kernels are not modelled. */
 static void plan_offload(plan *p)
 {
     const plan before = *p;
@@ -81,13 +81,14 @@ static void plan_offload(plan *p)
     }
 }
 
-/* DeepSpeed-Inference (FineMoE §6.1): no layer's experts stay, all come when the layer does. */
+/* DeepSpeed-Inference (FineMoE §6.1): no layer stays; a layer's experts are all loaded with it. */
 static void plan_deepspeed(plan *p)
 {
     keep_front(p, p->config.stack.shape->moe_layers, false);
 }
 
-/* Compressed experts of each layer that fit beside a window of two dense layers and KV's floor. */
+/* Returns the compressed experts of each layer that fit beside a window of two dense layers and
+ * KV's floor. */
 static uint32_t compressed_that_fit(const plan *p, uint32_t layers)
 {
     const sim_shape *shape = p->config.stack.shape;
@@ -109,8 +110,9 @@ static void stream_compressed(plan *p)
     stack->expert_slots = WINDOW_LAYERS * p->layer_slots;
 }
 
-/* FluxMoE with x = 0: of every layer as many experts stay compressed as fit, the others stream from
- * the host, both through a window of two layers. Without its planner: --split planner is that. */
+/* FluxMoE with x = 0: in every layer as many experts stay compressed as fit, the others stream from
+ * the host, both through a window of two layers. Without its planner, for which see --split
+ * planner. */
 static void plan_fluxmoe(plan *p)
 {
     stream_compressed(p);
@@ -118,9 +120,9 @@ static void plan_fluxmoe(plan *p)
     p->feasible = slots_that_fit(p) >= p->config.stack.expert_slots;
 }
 
-/* FluxMoE-H: the first 87.5 % of the layers are compressed in device memory, the others wholly on the
- * host. The pool keeps as many of every layer, so it is lent the bytes of the last layers' images,
- * which it never reads. */
+/* FluxMoE-H: the first 87.5 % of the layers are compressed in device memory, the others are
+ * entirely on the host. The pool keeps equally many of every layer, so it is lent the bytes of the
+ * last layers' images, which it never reads. */
 static void plan_fluxmoe_h(plan *p)
 {
     const sim_shape *shape = p->config.stack.shape;
@@ -135,7 +137,7 @@ static void plan_fluxmoe_h(plan *p)
     p->feasible = stack->compressed_experts == shape->experts;
 }
 
-/* A cache of experts in all of the budget but KV's floor, and hints. */
+/* A cache of experts in the whole budget except KV's floor, and hints. */
 static void cache(plan *p, const char *policy, sim_hints hints)
 {
     sim_stack_config *stack = &p->config.stack;
@@ -148,27 +150,27 @@ static void cache(plan *p, const char *policy, sim_hints hints)
     p->feasible = stack->expert_slots > 0;
 }
 
-/* Mixtral-Offloading: LRU, the next layer's gate on this layer's hidden state, and a layer waits for
- * what was speculated (FineMoE §6.2). Its mixed quantisation is left out. */
+/* Mixtral-Offloading: LRU, the next layer's gate on this layer's hidden state; a layer waits for
+ * its speculated experts (FineMoE §6.2). Its mixed quantisation is left out. */
 static void plan_mixtral(plan *p)
 {
     cache(p, "lru", (sim_hints){.distance = 1, .accuracy_permille = 850, .synchronous = true});
 }
 
-/* ProMoE: a learned predictor at a stride, asynchronous, early enough to finish. */
+/* ProMoE: a learned predictor at a stride, asynchronous, early enough for loads to finish. */
 static void plan_promoe(plan *p)
 {
     cache(p, "lru", (sim_hints){.distance = 3, .accuracy_permille = 750});
 }
 
-/* MoE-Infinity: request-level activation counts, LFU, and a layer waits for what was prefetched. */
+/* MoE-Infinity: request-level activation counts, LFU; a layer waits for its prefetched experts. */
 static void plan_infinity(plan *p)
 {
     cache(p, "lfu-aged", (sim_hints){.distance = 1, .accuracy_permille = 600, .synchronous = true});
 }
 
-/* ExpertFlow: an adaptive horizon, asynchronous, and a good predictor; its batching of tokens by their
- * routes is left out. */
+/* ExpertFlow: an adaptive horizon, asynchronous, and an accurate predictor; its batching of tokens
+ * by route is left out. */
 static void plan_expertflow(plan *p)
 {
     cache(p, "lru", (sim_hints){.distance = 2, .accuracy_permille = 900});

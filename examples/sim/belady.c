@@ -1,4 +1,4 @@
-/* A heap of resident keys, the one used last of all on top. */
+/* A heap of resident keys with the latest next use on top. */
 #include "sim/belady.h"
 
 #include <assert.h>
@@ -12,8 +12,8 @@ typedef struct belady_state {
     uint32_t keys;
     uint32_t resident;
     uint32_t *heap; /* [keys] of keys */
-    uint32_t *at;   /* [keys] where each is, or OUTSIDE */
-    uint32_t *next; /* [keys] its next use */
+    uint32_t *at;   /* [keys] position of each in the heap, or OUTSIDE */
+    uint32_t *next; /* [keys] next use */
 } belady_state;
 
 static uint64_t belady_state_bytes(uint32_t keys, uint32_t experts)
@@ -41,7 +41,7 @@ static void put(belady_state *b, uint32_t at, uint32_t key)
     b->at[key] = at;
 }
 
-/* Moves a key up or down to where its next use belongs. */
+/* Moves a key up or down to its place by next use. */
 static void settle(belady_state *b, uint32_t key)
 {
     uint32_t at = b->at[key];
@@ -94,7 +94,8 @@ static void belady_remove(void *state, uint32_t key)
     settle(b, last);
 }
 
-/* The top may as a rule be evicted: members of the set that is being served are used now. */
+/* The top may usually be evicted: only members of the current set may not, and their next use is
+ * now. */
 static uint32_t belady_victim(void *state, mp_may_evict_fn may_evict, void *ctx)
 {
     const belady_state *b = state;

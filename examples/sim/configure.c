@@ -5,7 +5,7 @@
 
 #include "common/fail.h"
 
-#define RUN_BYTES (256u << 10) /* of a layer's blocks in a granule */
+#define RUN_BYTES (256u << 10) /* size of a layer's blocks in a granule */
 #define BLOCK_TOKENS 16u
 #define MOST_PASSES 3u
 #define GRID 256u
@@ -23,7 +23,7 @@ void sim_fix_granule(sim_stack_config *stack)
     stack->blocks_per_granule = blocks;
 }
 
-/* Shares of a block are rounded up to 64 bytes. */
+/* A rank's share of a block is rounded up to 64 bytes. */
 static uint64_t block_bytes(const sim_stack_config *stack)
 {
     uint64_t layer = (uint64_t)stack->block_tokens * stack->shape->kv_token_bytes;
@@ -67,13 +67,13 @@ void sim_use_split(sim_serve_config *config, const mp_split *split)
 typedef struct profile {
     const sim_stack_config *stack;
     sim_configured *out;
-    uint64_t peak_blocks; /* of what ran at once */
-    uint64_t failures;    /* of admission */
+    uint64_t peak_blocks; /* blocks of concurrent sequences */
+    uint64_t failures;    /* failures of admission */
     sim_point seen, best;
     bool failed;
 } profile;
 
-/* A curve of unit width from predicted misses at every size. */
+/* Builds a curve of unit width from predicted misses at every size. */
 static bool read_curve(const sim_stack *stack, uint32_t kv, uint64_t unit, uint64_t most,
                        mp_curve *curve)
 {
@@ -94,15 +94,15 @@ static bool read_curve(const sim_stack *stack, uint32_t kv, uint64_t unit, uint6
     curve->warm = curve->accesses = misses[0];
     for (uint64_t i = 0; i < most; i++)
         misses[i] -= misses[i + 1];
-    for (uint64_t i = 0; kv && i <= most; i++) /* blocks there, units here */
+    for (uint64_t i = 0; kv && i <= most; i++) /* from blocks to units */
         misses[i] /= (double)unit;
     if (kv)
         curve->warm = curve->accesses = curve->warm / (double)unit;
     return true;
 }
 
-/* What it cost to compute a token again: steps with prompts took longer by that. Swapping goes out
- * and in. */
+/* Estimates the cost of a KV unit's miss: for recomputation, the extra time per token of steps with
+ * prompts; for swapping, both transfers. */
 static double kv_unit_ns(const profile *p, const sim_serve_config *config, const sim_result *result)
 {
     const sim_stack_config *stack = p->stack;
@@ -171,7 +171,8 @@ bool sim_point_better(const sim_point *a, const sim_point *b)
 
 /* ---- Choosing ---------------------------------------------------------------------------- */
 
-/* The floor (eq. 6) with contexts as they are: what ran at once; more if that was not enough. */
+/* Returns the floor (eq. 6) with contexts as observed: those that ran at once, or more if they
+ * failed. */
 static uint64_t floor_seen(const sim_serve_config *config, const profile *p, const mp_split *at)
 {
     uint64_t per_unit = config->stack.blocks_per_granule;
@@ -196,7 +197,7 @@ static bool choose(const sim_serve_config *config, profile *p, const mp_split *a
     return true;
 }
 
-/* Profile and choose, from `at` on, until that changes nothing. */
+/* Profiles and chooses repeatedly, from `at` on, until the choice is stable. */
 static int converge(const sim_serve_config *config, mp_split at, profile *p)
 {
     sim_configured *out = p->out;

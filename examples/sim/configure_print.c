@@ -1,10 +1,10 @@
-/* What --configure prints. */
+/* The output of --configure. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "sim/serve_rows.h"
 
-#define TABLE_STEPS 8u /* experts per layer between two lines of the iso-VRAM table, of 128 */
+#define TABLE_STEPS 8u /* experts per layer between two rows of the iso-VRAM table, of 128 */
 
 double sim_cap(const sim_serve_config *config, uint64_t expert_units)
 {
@@ -17,14 +17,14 @@ uint64_t sim_kv_tokens(const sim_serve_config *config, uint64_t kv_units)
     return kv_units * config->stack.blocks_per_granule * config->stack.block_tokens;
 }
 
-/* Bytes of one expert in every layer (s_e). */
+/* Returns the bytes of one expert in every layer (s_e). */
 static uint64_t cap_bytes(const sim_serve_config *config, const sim_configured *configured)
 {
     bool layered = config->stack.scope == MOEPAGE_SCOPE_LAYER;
     return configured->bounds.expert_bytes * (layered ? 1 : config->stack.shape->moe_layers);
 }
 
-/* KV tokens beside a cap; 0 if the cap alone is too large. */
+/* Returns the KV tokens beside a cap; 0 if the cap alone is too large. */
 static uint64_t tokens_beside(const sim_serve_config *config, const sim_configured *configured,
                               uint64_t cap)
 {

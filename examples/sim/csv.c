@@ -20,8 +20,8 @@ int sim_csv_refuse(const sim_csv *csv, const char *format, ...)
     return fail(RUN_REFUSED, "%s, line %" PRIu64 ": %s", csv->path, csv->line, text);
 }
 
-/* The field that begins at `from`, unquoted in place; returns what follows its comma, or NULL after
- * the last. *bad: a quote that does not end, or text behind one. */
+/* Takes the field that begins at `from`, unquoted in place; returns the text after its comma, or
+ * NULL after the last field. *bad: an unterminated quote, or text behind one. */
 static char *take_field(char *from, char **field, bool *bad)
 {
     if (*from != '"') {
@@ -58,7 +58,7 @@ static int split(sim_csv *csv)
     return RUN_OK;
 }
 
-/* The next line that is not empty, without its end; *more is false after the last. */
+/* Reads the next non-empty line without its end; *more is false after the last. */
 static int read_line(sim_csv *csv, bool *more)
 {
     ssize_t length;

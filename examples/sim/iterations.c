@@ -1,4 +1,4 @@
-/* Reading a trace twice: to see how long each sequence is, and to put its iterations in a row. */
+/* Reads a trace twice: to measure each sequence, then to arrange its iterations in a row. */
 #include "sim/iterations.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 typedef struct reading {
     const char *path;
     sim_sequences sequences;
-    sim_iterations *out; /* its arrays: in the second pass */
+    sim_iterations *out; /* the result, in the second pass */
 } reading;
 
 static int fail_changed(const reading *r)
@@ -44,7 +44,7 @@ static int take_token(reading *r, const moepage_trace_step *step, uint32_t s, ui
     return RUN_OK;
 }
 
-/* In the first pass it is counted, in the second its row is filled. */
+/* Counts an iteration in the first pass, fills its row in the second. */
 static int take_decoded(reading *r, const moepage_trace_step *step, uint32_t s, uint32_t token,
                         sim_sequence *one)
 {

@@ -1,5 +1,5 @@
-/* iterations.h — recorded decode iterations with all that a router said: what expert maps are made
- * of. From trace files of the library that hold probabilities. */
+/* iterations.h — recorded decode iterations with the router's full output, from which expert maps
+ * are built. Read from the library's trace files with probabilities. */
 #ifndef SIM_ITERATIONS_H
 #define SIM_ITERATIONS_H
 
@@ -12,10 +12,11 @@ typedef struct sim_iterations {
     float *semantic;  /* [n][semantic_dim], or NULL */
     uint32_t *chosen; /* [n][layers][top_k], in the router's order */
     uint32_t n_requests;
-    uint64_t *first; /* [n_requests + 1] a request's iterations follow each other */
+    uint64_t *first; /* [n_requests + 1] a request's iterations are adjacent */
 } sim_iterations;
 
-/* RUN_OK, or a code after a line on stderr: a trace without probabilities among others. */
+/* Returns RUN_OK, or a code after a line on stderr, for example for a trace without
+ * probabilities. */
 int sim_iterations_open(const char *path, sim_iterations *out);
 void sim_iterations_close(sim_iterations *iterations);
 

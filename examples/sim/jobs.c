@@ -1,4 +1,4 @@
-/* Lists of jobs, those made by rule, and which routing they take. */
+/* Lists of jobs, generated jobs, and the routing that each job uses. */
 #include "sim/jobs.h"
 
 #include <stdlib.h>
@@ -6,7 +6,8 @@
 
 #include "common/fail.h"
 
-/* Makes room for one more and returns it, zeroed but for what is none; NULL when out of memory. */
+/* Makes room for one more and returns it, zeroed except for the NONE fields; NULL when out of
+ * memory. */
 static sim_job *add_job(sim_jobs *jobs)
 {
     if (!(jobs->n & (jobs->n - 1))) { /* room is a power of two */
@@ -29,7 +30,7 @@ void sim_jobs_free(sim_jobs *jobs)
 
 /* ---- Files ------------------------------------------------------------------------------- */
 
-/* A turn goes on with its parent's session, and follows it. */
+/* Adds a request; a turn belongs to its parent's session and follows it. */
 static int add_request(const request_row *r, bool kept, sim_jobs *jobs)
 {
     sim_job *job = add_job(jobs);
@@ -62,7 +63,7 @@ int sim_jobs_read(const char *path, const sim_jobs_config *config, sim_jobs *out
     return code;
 }
 
-/* ---- Made by rule ------------------------------------------------------------------------ */
+/* ---- Generated -------------------------------------------------------------------------- */
 
 int sim_jobs_plain(uint32_t n, uint32_t prompt_tokens, uint32_t output_tokens, double rate,
                    sim_jobs *out)
@@ -83,15 +84,15 @@ int sim_jobs_plain(uint32_t n, uint32_t prompt_tokens, uint32_t output_tokens, d
     return RUN_OK;
 }
 
-/* A client's sessions on their way. */
+/* A client's open sessions. */
 typedef struct client {
     uint32_t last;     /* its last job */
-    uint32_t *turns;   /* [sessions] taken */
+    uint32_t *turns;   /* [sessions] turns taken */
     uint32_t *session; /* [sessions] the session's last job */
     uint64_t random;
 } client;
 
-/* The n-th of the sessions that have turns left. */
+/* Returns the n-th of the sessions that have turns left. */
 static uint32_t nth_open(const sim_closed_loop *loop, const client *c, uint32_t n)
 {
     uint32_t s = 0;
@@ -123,7 +124,7 @@ static int add_turn(const sim_closed_loop *loop, client *c, uint32_t session, si
     job->after = c->last;
     job->think_ns = c->last == SIM_NO_JOB ? 0 : loop->think_ns;
     job->kept = loop->turns > 1;
-    if (c->turns[session]++) { /* the last token that was given out has not been taken in */
+    if (c->turns[session]++) { /* the previous answer's last token was never fed back */
         const sim_job *before = &jobs->jobs[c->session[session]];
         job->parent = c->session[session];
         job->prefix_tokens = before->prompt_tokens + before->output_tokens - 1;
@@ -134,7 +135,8 @@ static int add_turn(const sim_closed_loop *loop, client *c, uint32_t session, si
     return RUN_OK;
 }
 
-/* All clients' k-th turns side by side, so that whoever is served next is who has waited longest. */
+/* Interleaves all clients' k-th turns, so that the client that has waited longest is served
+ * next. */
 static int fill_closed(const sim_closed_loop *loop, client *clients, sim_jobs *jobs)
 {
     for (uint32_t round = 0; round < loop->sessions * loop->turns; round++)
@@ -218,7 +220,7 @@ static void sort_members(members *m, uint32_t n_requests, const uint32_t *group)
 
 int sim_jobs_bind(sim_jobs *jobs, uint32_t n_requests, const uint32_t *group, uint32_t n_groups)
 {
-    if (n_requests == UINT32_MAX) { /* a generator: one request a session */
+    if (n_requests == UINT32_MAX) { /* a generator: one request per session */
         for (uint32_t i = 0; i < jobs->n; i++)
             jobs->jobs[i].route = jobs->jobs[i].session;
         return RUN_OK;

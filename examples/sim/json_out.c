@@ -1,4 +1,4 @@
-/* Printing the object. */
+/* Prints the object. */
 #include "sim/json_out.h"
 
 #include <stdio.h>

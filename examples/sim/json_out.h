@@ -4,8 +4,8 @@
 
 #include <jansson.h>
 
-/* Prints it on one line and drops it; RUN_FAILED after a line on stderr if that fails, or if making
- * it did (`failed`, or root NULL). */
+/* Prints the object on one line and drops it; RUN_FAILED after a line on stderr if that fails, or
+ * if building it failed (`failed`, or root NULL). */
 int sim_json_print(int failed, json_t *root);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finding profiles and opening devices. */
+/* Finds profiles and opens devices. */
 #include "sim/machine.h"
 
 #include <dirent.h>
@@ -27,7 +27,8 @@ static bool visit_in(const char *directory, visit_fn visit, void *user)
     return false;
 }
 
-/* Calls `visit` with each folder that profiles may be in, the nearest first, until it is content. */
+/* Calls `visit` with each folder that may hold profiles, the nearest first, until it returns
+ * true. */
 static bool each_folder(visit_fn visit, void *user)
 {
     char directory[PATH_MAX];
@@ -75,7 +76,7 @@ int sim_machine_find(const char *name, sim_machine *out)
                                                          : RUN_OK;
 }
 
-/* Lists the first folder that has any, which is where a name is looked for first. */
+/* Lists the first folder with profiles, which is also searched first for a name. */
 static bool list_folder(const char *folder, void *user)
 {
     struct dirent **entries = NULL;

@@ -13,20 +13,21 @@ typedef struct sim_machine {
     mp_sim_profile profile;
 } sim_machine;
 
-/* `name`: a file, or a profile's name, which is looked for as examples/machines/NAME.json and
- * share/moepage/machines/NAME.json in the working directory and in every directory above the
- * program's own: so both a build and an installed tool find theirs. RUN_REFUSED after a line on
- * stderr. */
+/* Finds a profile. `name`: a file, or a profile's name, which is searched for as
+ * examples/machines/NAME.json and share/moepage/machines/NAME.json in the working directory and in
+ * every directory above the program's own, so that both a build and an installed tool find theirs.
+ * RUN_REFUSED after a line on stderr. */
 int sim_machine_find(const char *name, sim_machine *out);
 
-/* One name on each line. */
+/* Prints one name per line. */
 void sim_machine_list(FILE *out);
 
-/* Opens its simulated device with an arena of `arena_bytes` and so much workspace beside it. */
+/* Opens the machine's simulated device with an arena of `arena_bytes` and `workspace_bytes` beside
+ * it. */
 int sim_machine_open(const sim_machine *machine, uint64_t arena_bytes, uint64_t workspace_bytes,
                      moepage_device **out);
 
-/* The device behind the handle, for mp_sim_work and its like. */
+/* Returns the device behind the handle, for mp_sim_work and similar functions. */
 mp_device *sim_machine_device(moepage_device *device);
 
 #endif

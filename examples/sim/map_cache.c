@@ -1,4 +1,4 @@
-/* Every decision by looking at every key. */
+/* Makes every decision by scanning every key. */
 #include "sim/map_cache.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ void sim_map_cache_expect(sim_map_cache *cache, uint32_t key, float p)
     cache->p[key] = p;
 }
 
-/* Does `a` go before `b`? */
+/* Returns true if `a` is evicted before `b`. */
 static bool goes_first(const sim_map_cache *cache, uint32_t a, uint32_t b, sim_map_policy policy)
 {
     double kept_a = 0, kept_b = 0; /* higher: kept longer */

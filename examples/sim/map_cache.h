@@ -1,5 +1,5 @@
-/* map_cache.h — a cache of experts small enough to be plain about it: for studies of what a priority
- * keeps, with every key's use, count and expectation in the open. */
+/* map_cache.h — a small, deliberately simple cache of experts for studies of eviction priorities,
+ * with every key's last use, count and expectation accessible. */
 #ifndef SIM_MAP_CACHE_H
 #define SIM_MAP_CACHE_H
 
@@ -8,8 +8,8 @@
 
 typedef enum sim_map_policy {
     SIM_MAP_LRU,
-    SIM_MAP_LFU,   /* least often visited since the beginning; of equals the least recent */
-    SIM_MAP_LIKELY /* 1 / (p * freq), p from the map last found (FineMoE 4.5) */
+    SIM_MAP_LFU,   /* fewest uses since the beginning; equals by recency */
+    SIM_MAP_LIKELY /* 1 / (p * freq), p from the map found last (FineMoE 4.5) */
 } sim_map_policy;
 
 typedef struct sim_map_cache {
@@ -17,19 +17,19 @@ typedef struct sim_map_cache {
     uint64_t clock;
     bool *resident;
     bool *named;      /* the caller's */
-    uint64_t *last;   /* when a key was last used, or brought */
-    uint64_t *visits; /* how often it was used */
-    float *p;         /* of being used, as last predicted */
+    uint64_t *last;   /* when each key was last used or loaded */
+    uint64_t *visits; /* number of uses of each key */
+    float *p;         /* predicted probability of use */
 } sim_map_cache;
 
-/* `capacity` 0: nothing is ever kept. Non-zero: no memory. */
+/* Opens a cache; `capacity` 0 keeps nothing. Returns non-zero when out of memory. */
 int sim_map_cache_open(uint32_t keys, uint32_t capacity, sim_map_cache *out);
 void sim_map_cache_close(sim_map_cache *cache);
 
 void sim_map_cache_expect(sim_map_cache *cache, uint32_t key, float p);
-/* Ahead of need. */
+/* Loads a key ahead of need. */
 void sim_map_cache_fetch(sim_map_cache *cache, uint32_t key, sim_map_policy policy);
-/* Needed now: it is resident afterwards. */
+/* Uses a key; it is resident afterwards. */
 void sim_map_cache_use(sim_map_cache *cache, uint32_t key, sim_map_policy policy);
 
 #endif

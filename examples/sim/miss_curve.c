@@ -25,7 +25,7 @@ typedef struct measuring {
     mp_sampled **sampled; /* [scopes] */
     mp_curve curve;       /* of the sampled distances of all scopes */
     double *bins;
-    uint64_t *counts; /* [scope_keys + 1] exact distances; the last: first sights */
+    uint64_t *counts; /* [scope_keys + 1] exact distances; the last: first accesses */
     /* the set that is being used */
     uint32_t keys[MOST_SET], distances[MOST_SET];
     mp_sampled_use uses[MOST_SET];
@@ -71,7 +71,7 @@ static int measuring_open(measuring *m, const sim_source *source, sim_scope scop
     return whole ? RUN_OK : fail_memory();
 }
 
-/* A set of one layer whose first key in its scope is `base`. */
+/* Uses a set of one layer whose first key in its scope is `base`. */
 static void use_set(measuring *m, uint32_t scope, uint32_t base, const uint16_t *ids, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -5,16 +5,16 @@
 #include "sim/options.h"
 #include "sim/routes.h"
 
-#define SIM_SAMPLE_KEYS 16384 /* as many as a controller tracks where it is not told */
+#define SIM_SAMPLE_KEYS 16384 /* as many as a controller tracks by default */
 
 typedef struct sim_miss_curve {
     uint32_t n;    /* capacities 0, step, 2 step .. n step */
-    uint32_t step; /* experts; with SIM_SCOPE_LAYER as many as there are layers */
+    uint32_t step; /* experts; with SIM_SCOPE_LAYER a multiple of the layers */
     uint64_t accesses;
-    uint64_t first;       /* first sights: misses at every capacity */
-    uint64_t *misses;     /* [n + 1] exact, first sights included */
+    uint64_t first;       /* first accesses: misses at every capacity */
+    uint64_t *misses;     /* [n + 1] exact, including first accesses */
     double *sampled;      /* [n + 1] the estimate */
-    uint32_t sample_keys; /* that it tracked at most, of one scope */
+    uint32_t sample_keys; /* most keys tracked in one scope */
     double sample_rate;   /* at the end, mean over scopes */
 } sim_miss_curve;
 
@@ -24,7 +24,7 @@ int sim_miss_curve_measure(const sim_trace *trace, sim_scope scope, sim_access a
                            uint32_t sample_keys, uint64_t seed, sim_miss_curve *out);
 void sim_miss_curve_free(sim_miss_curve *curve);
 
-/* The estimate's largest distance from the truth, as a share of all accesses. */
+/* Returns the estimate's largest error as a fraction of all accesses. */
 double sim_miss_curve_error(const sim_miss_curve *curve);
 
 /* Prints it as a table or as {"curve": {...}}. */

@@ -91,7 +91,8 @@ const char *sim_options_usage(void)
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 
-/* Calls `take` with each part between commas; false where one is refused or there are too many. */
+/* Calls `take` with each part between commas; returns false if one is refused or there are too
+ * many. */
 static bool each_part(const char *text, void *out, bool (*take)(const char *part, void *out))
 {
     for (;;) {
@@ -245,7 +246,7 @@ static int read_real(const flag *self, const char *text, void *out)
     return RUN_OK;
 }
 
-/* Text that is one of the flag's choices. */
+/* Reads a text that is one of the flag's choices. */
 static int read_choice(const flag *self, const char *text, void *out)
 {
     uint32_t index;

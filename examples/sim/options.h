@@ -7,12 +7,12 @@
 
 #define SIM_LIST_MOST 32
 
-/* What the tool is asked to do; flags that could have no effect in that are refused. */
+/* The tool's modes; flags without an effect in the chosen mode are refused. */
 typedef enum sim_mode {
     SIM_REPLAY,    /* --policy, --capacity: cache replay of a trace */
     SIM_CURVE,     /* --curve: misses at every capacity, from reuse distances */
     SIM_STATS,     /* --stats: describes a trace */
-    SIM_TABLES,    /* --tables: what a generator's batches use, beside what is published */
+    SIM_TABLES,    /* --tables: experts used by a generator's batches, beside published figures */
     SIM_SERVE,     /* --machine and --model: serving in virtual time */
     SIM_CONFIGURE, /* --configure: the best split for a trace, without serving it */
     SIM_LIST,      /* --list */
@@ -36,7 +36,7 @@ typedef enum sim_split_kind {
 
 typedef struct sim_split_option {
     sim_split_kind kind;
-    double fraction; /* FIXED: 0..1 */
+    double fraction; /* for FIXED: 0..1 */
 } sim_split_option;
 
 /* Numbers of a flag that takes several; n 0: not given. */
@@ -51,10 +51,10 @@ typedef struct sim_words {
     char words[SIM_LIST_MOST][64];
 } sim_words;
 
-/* A byte count, or a share of the model's experts. */
+/* A byte count, or a percentage of the model's experts. */
 typedef struct sim_budget {
     uint64_t bytes;
-    double percent; /* of the experts' bytes, when bytes is 0 */
+    double percent; /* of the experts' bytes, if bytes is 0 */
 } sim_budget;
 
 typedef struct sim_options {
@@ -64,13 +64,13 @@ typedef struct sim_options {
     bool help, json;
     const char *report; /* a file to be written, or NULL */
 
-    /* where routing comes from: one of the two, or neither for what needs none */
+    /* source of routing: one of the two, or neither for modes that need none */
     const char *trace;
     const char *synthetic; /* a generator's description */
     uint32_t shape_layers; /* --shape LxExK, of a bare .u8 file; 0 = not given */
     uint32_t shape_experts;
     uint32_t shape_top_k;
-    uint32_t requests; /* only the first so many; 0 = all */
+    uint32_t requests; /* only the first requests; 0 = all */
     uint64_t seed;
 
     /* replay */
@@ -81,15 +81,15 @@ typedef struct sim_options {
 
     /* curve, stats */
     bool curve, stats, tables;
-    uint32_t sample_keys;  /* most keys of the sampled curve; 0 = what a controller would */
+    uint32_t sample_keys;  /* most keys of the sampled curve; 0 = a controller's number */
     uint32_t burst;        /* steps; 0 = one request */
-    uint64_t expert_bytes; /* of one expert, over the bus; 0 = the model's */
-    uint64_t bus_bytes;    /* a second; 0 = the machine's */
+    uint64_t expert_bytes; /* of one expert on the bus; 0 = the model's */
+    uint64_t bus_bytes;    /* per second; 0 = the machine's */
 
     /* serving */
     const char *machine; /* a file, or a name in examples/machines */
     const char *model;   /* a shape's name */
-    uint32_t tp;         /* tensor-parallel ranks, of which one is looked at; 1 */
+    uint32_t tp;         /* tensor-parallel ranks, of which one is simulated; 1 */
     bool f8;             /* experts of one byte per weight */
     const char *arrivals;
     const char *regime;   /* auto, cache, stream; NULL = auto */
@@ -105,43 +105,43 @@ typedef struct sim_options {
     } splits;
     sim_words baselines;
     sim_numbers concurrency;
-    sim_numbers prompt_tokens; /* of every job, when there are no arrivals */
+    sim_numbers prompt_tokens; /* of every job if there are no arrivals */
     sim_numbers output_tokens;
-    uint32_t jobs;         /* how many are served; 0 = all there are */
-    uint64_t steps;        /* most to be simulated; 0 = until all jobs are done */
+    uint32_t jobs;         /* number of jobs served; 0 = all */
+    uint64_t steps;        /* most steps simulated; 0 = until all jobs are done */
     uint32_t block_tokens; /* of a KV block */
-    double rate;           /* arrivals a second when there is no --arrivals; 0 = all at once */
-    double time_scale;     /* of --arrivals' times; 1 */
+    double rate;           /* arrivals per second without --arrivals; 0 = all at once */
+    double time_scale;     /* factor on --arrivals' times; 1 */
     bool configure;
 
     const char *study;      /* a study's name or NULL */
-    uint32_t train_percent; /* of a trace's requests; 0 = the study's own */
+    uint32_t train_percent; /* of a trace's requests; 0 = the study's default */
 
     /* --list */
     const char *list; /* "models", "machines", "policies", "baselines", "studies" or NULL */
 
-    /* the last flag given, for saying what it does not go with; NULL = none */
-    const char *for_trace;   /* how a trace is read */
+    /* last flag given of each group, for error messages; NULL = none */
+    const char *for_trace;   /* reading a trace */
     const char *for_misses;  /* replay and curve: --access */
     const char *for_replay;  /* --capacity */
     const char *for_curve;   /* --sample-keys */
     const char *for_study;   /* --train-percent */
     const char *for_stats;   /* --expert-bytes, --bus-bytes */
     const char *for_machine; /* stats and serving: --machine, --model ... */
-    const char *for_serve;   /* serving alone */
+    const char *for_serve;   /* serving only */
 } sim_options;
 
 /* Reads the command line. One line and an exit code of common/fail.h on failure. */
 int sim_options_read(int argc, char **argv, sim_options *out);
 const char *sim_options_usage(void);
 
-/* A split's name as the flag has it; FIXED's is "fixed". */
+/* Returns a split's name in the flag's syntax; FIXED's is "fixed". */
 const char *sim_split_name(sim_split_kind kind);
 
 /* --list. */
 int sim_list_main(const sim_options *options);
 
-/* Serving and configuring: serve_main.c. Prints what --json asks for; an exit code. */
+/* Serving and configuring: serve_main.c. Prints the results; returns an exit code. */
 int sim_serve_main(const sim_options *options);
 
 #endif

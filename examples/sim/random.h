@@ -1,5 +1,5 @@
-/* random.h — numbers for what is simulated: a counter, mixed. The same everywhere, and any counter
- * is a good start. */
+/* random.h — random numbers for simulations: a mixed counter. The same on every machine, and any
+ * counter is a good seed. */
 #ifndef SIM_RANDOM_H
 #define SIM_RANDOM_H
 
@@ -14,7 +14,7 @@ static inline uint64_t sim_random(uint64_t *counter)
     return z ^ z >> 31;
 }
 
-/* The start of a sequence of its own for each `which`. */
+/* Returns the start of an independent sequence for each `which`. */
 static inline uint64_t sim_random_fork(uint64_t seed, uint64_t which)
 {
     uint64_t counter = seed;
@@ -22,7 +22,7 @@ static inline uint64_t sim_random_fork(uint64_t seed, uint64_t which)
     return sim_random(&counter);
 }
 
-/* 0 .. below - 1, from a number's upper half. */
+/* Returns 0 .. below - 1, from a number's upper half. */
 static inline uint32_t sim_random_below(uint64_t number, uint32_t below)
 {
     return (uint32_t)((number >> 32) * below >> 32);

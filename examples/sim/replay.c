@@ -1,4 +1,4 @@
-/* A cache that asks its policy as a pool does, and does nothing else. */
+/* A cache that calls its policy as a pool does, and nothing more. */
 #include "sim/replay.h"
 
 #include <inttypes.h>
@@ -16,10 +16,10 @@ typedef struct cache {
     uint64_t *used;              /* [scopes] */
     unsigned char *states;       /* [scopes][state_bytes] */
     uint64_t state_bytes;
-    uint64_t now;        /* number of the set that is being served, from 1 */
-    uint64_t *served;    /* [scopes * scope_keys] the last set that each key was in, 0 = none */
+    uint64_t now;        /* number of the current set, from 1 */
+    uint64_t *served;    /* [scopes * scope_keys] the last set that contained each key, 0 = none */
     unsigned char *here; /* [scopes * scope_keys] resident */
-    uint32_t *set;       /* [top_k] the set that is being served, keys of its scope */
+    uint32_t *set;       /* [top_k] the current set, as keys of its scope */
 } cache;
 
 typedef struct asking {
@@ -91,7 +91,7 @@ static void serve(cache *c, uint32_t first_of_layer, const uint16_t *ids, uint32
                   const uint32_t *next, sim_replay_result *out)
 {
     uint32_t scope = first_of_layer / c->scope_keys, missing = 0;
-    uint32_t base = first_of_layer - scope * c->scope_keys; /* of the layer in its scope */
+    uint32_t base = first_of_layer - scope * c->scope_keys; /* of the layer within its scope */
     void *state = c->states + scope * c->state_bytes;
     c->now++;
     for (uint32_t i = 0; i < n; i++) {

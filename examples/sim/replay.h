@@ -1,4 +1,4 @@
-/* replay.h — a trace's routing through a cache of experts, and what it missed. */
+/* replay.h — runs a trace's routing through a cache of experts and counts misses. */
 #ifndef SIM_REPLAY_H
 #define SIM_REPLAY_H
 
@@ -8,25 +8,24 @@
 typedef struct sim_replay_config {
     const char *policy; /* an eviction policy of the library, or "belady" */
     uint64_t
-        capacity; /* experts; with SIM_SCOPE_LAYER all layers' together, each has an equal part,
-                          rounded down */
+        capacity; /* experts; with SIM_SCOPE_LAYER divided equally over the layers, rounded down */
     sim_scope scope;
     sim_access access;
-    uint64_t first_counted; /* the rows before it go through the cache, and count for nothing */
+    uint64_t first_counted; /* earlier rows go through the cache but are not counted */
 } sim_replay_config;
 
 typedef struct sim_replay_result {
     uint64_t accesses;
     uint64_t misses;
-    uint64_t first; /* of the misses: a key's first use */
+    uint64_t first; /* misses that are a key's first use */
 } sim_replay_result;
 
-/* Serves the whole trace, one token after the other, as the live pool would.
+/* Serves the whole trace, one token after another, as the live pool would.
  *
- * SIM_ACCESS_LAYER: a layer's experts are known at once. None of them is a victim; victims go
- * first, then, in the file's order, those that were resident are touched and the others inserted.
- * SIM_ACCESS_SEQUENTIAL: each expert is a set of its own. RUN_REFUSED for what cannot be, after a
- * line on stderr. */
+ * SIM_ACCESS_LAYER: a layer's experts are known at once. None of them is a victim; victims leave
+ * first, then, in the file's order, resident members are touched and the others inserted.
+ * SIM_ACCESS_SEQUENTIAL: each expert is a set of its own. RUN_REFUSED for an impossible
+ * configuration, after a line on stderr. */
 int sim_replay(const sim_trace *trace, const sim_replay_config *config, sim_replay_result *out);
 
 /* One line of a table of results. */
@@ -35,7 +34,8 @@ typedef struct sim_replay_row {
     sim_replay_result result;
 } sim_replay_row;
 
-/* Every policy of the options at every capacity: `rows` [policies.n * capacities.n], by policy. */
+/* Replays every policy of the options at every capacity: `rows` [policies.n * capacities.n], by
+ * policy. */
 int sim_replay_all(const sim_trace *trace, const sim_options *options, sim_replay_row *rows);
 
 const char *sim_scope_name(sim_scope scope);

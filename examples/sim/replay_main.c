@@ -1,4 +1,4 @@
-/* What replays and curves print. */
+/* Prints replays and curves. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void print_table(const sim_trace *trace, const sim_replay_row *rows, uint
                100.0 * (double)rows[i].result.misses / (double)rows[i].result.accesses);
 }
 
-/* Before hours of replaying rather than after. */
+/* Checked first, before hours of replaying. */
 static int check_policies(const sim_options *options)
 {
     for (uint32_t i = 0; i < options->policies.n; i++) {

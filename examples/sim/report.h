@@ -1,4 +1,4 @@
-/* report.h — what a run found as one page of page.h.
+/* report.h — a run's results as one page of page.h.
  *
  * Without --report, the report is closed from the start and every call does nothing. */
 #ifndef SIM_REPORT_H
@@ -14,37 +14,38 @@
 
 typedef page sim_report;
 
-/* A page about `subject`, with the command line and `about`, what the subject is. */
+/* Opens a page about `subject`, with the command line and `about`, a description of the subject. */
 int sim_report_open(const sim_options *options, const char *subject, const char *about,
                     sim_report *report);
 int sim_report_open_trace(const sim_options *options, const sim_trace *trace, sim_report *report);
 
-/* Hit ratio and misses over capacity, one line per policy; rows [policies * capacities], by policy. */
+/* Plots hit ratio and misses over capacity, one line per policy; rows [policies * capacities], by
+ * policy. */
 void sim_report_replay(sim_report *report, const sim_replay_row *rows, uint32_t policies,
                        uint32_t capacities);
-/* The miss curve, its estimate, and what one more expert is worth. */
+/* Plots the miss curve, its estimate, and the value of one more expert. */
 void sim_report_curve(sim_report *report, const sim_miss_curve *curve);
-/* How a request's footprint grows, and how much comes back, layer by layer. */
+/* Plots the growth of a request's footprint, and the carry-over, layer by layer. */
 void sim_report_stats(sim_report *report, const sim_trace_stats *stats);
-/* A generator's tables beside the published ones. */
+/* Shows a generator's tables beside the published ones. */
 void sim_report_activation(sim_report *report, const sim_synthetic *config,
                            const sim_activation *activation);
 
-/* One way of serving that was tried. */
+/* One arm that was served. */
 typedef struct sim_report_arm {
     const char *name;
     uint64_t budget_bytes;
     uint32_t concurrency;
-    uint32_t prompt_tokens, output_tokens; /* 0: of several lengths */
+    uint32_t prompt_tokens, output_tokens; /* 0: various lengths */
     const sim_arm_run *run;
 } sim_report_arm;
 
-/* Where time went, tokens/s over budgets, the split over time, and, of the last configured arm, miss
- * curves and marginal values: whatever there is. */
+/* Plots the division of time, tokens/s over budgets, the split over time, and, for the last
+ * configured arm, miss curves and marginal values, as far as they exist. */
 void sim_report_arms(sim_report *report, const sim_report_arm *arms, uint32_t n);
 
-/* Writes the file if `code` is RUN_OK and frees everything: `code`, or RUN_FAILED after a line on
- * stderr. */
+/* Writes the file if `code` is RUN_OK and frees everything; returns `code`, or RUN_FAILED after a
+ * line on stderr. */
 int sim_report_close(sim_report *report, int code);
 
 #endif

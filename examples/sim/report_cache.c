@@ -11,7 +11,7 @@
 
 /* ---- Replays --------------------------------------------------------------------------------- */
 
-/* Columns of rows by capacity, in order. */
+/* Orders the columns of rows by capacity. */
 static void order_columns(const sim_replay_row *rows, uint32_t n, uint32_t *order)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -171,7 +171,7 @@ void sim_report_curve(sim_report *report, const sim_miss_curve *curve)
     free(numbers);
 }
 
-/* ---- What a trace is like -------------------------------------------------------------------- */
+/* ---- Properties of a trace ------------------------------------------------------------------ */
 
 static void write_growth(sim_report *report, const sim_trace_stats *s)
 {

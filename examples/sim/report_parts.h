@@ -1,4 +1,4 @@
-/* report_parts.h — what sections of a report are made of. */
+/* report_parts.h — building blocks of a report's sections. */
 #ifndef SIM_REPORT_PARTS_H
 #define SIM_REPORT_PARTS_H
 

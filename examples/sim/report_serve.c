@@ -5,7 +5,7 @@
 
 #include "sim/report_parts.h"
 
-#define MOST_ARMS 24u /* drawn in one plot; tables have all */
+#define MOST_ARMS 24u /* drawn in one plot; tables contain all */
 #define MOST_SPLITS 8u
 #define CURVE_STEPS 64u
 #define NAME_ROOM 96
@@ -15,11 +15,11 @@
 typedef struct serving {
     const sim_report_arm *arms;
     uint32_t n;
-    bool budgets, concurrencies, lengths; /* there are several */
-    char (*names)[NAME_ROOM];             /* [n] each arm's own */
+    bool budgets, concurrencies, lengths; /* several values occur */
+    char (*names)[NAME_ROOM];             /* [n] distinguishing name of each arm */
 } serving;
 
-/* The arm's name, and what else tells it from others, but for the budget. */
+/* Names an arm and the settings that distinguish it, except the budget. */
 static void name_line(const serving *s, const sim_report_arm *arm, char name[NAME_ROOM])
 {
     int used = snprintf(name, NAME_ROOM, "%.31s", arm->name);
@@ -71,13 +71,13 @@ static double tokens_per_s(const sim_report_arm *arm)
     return has_run(arm) && r->wall_ns ? (double)r->output_tokens * 1e9 / (double)r->wall_ns : NAN;
 }
 
-/* ---- Where time went ------------------------------------------------------------------------- */
+/* ---- Division of time ----------------------------------------------------------------------- */
 
 #define PARTS 5
 static const char *const parts[PARTS] = {"compute", "waiting for experts", "KV swap",
                                          "KV computed again", "idle"};
 
-/* ms per answer token. */
+/* Divides time per answer token, in ms. */
 static void time_parts(const sim_report_arm *arm, double ms[PARTS])
 {
     const sim_result *r = result_of(arm);
@@ -153,7 +153,7 @@ static bool same_line(const sim_report_arm *a, const sim_report_arm *b)
     return !strcmp(a->name, b->name) && a->concurrency == b->concurrency && same_lengths(a, b);
 }
 
-/* Is the arm the first of its line? */
+/* Returns true if the arm is the first of its line. */
 static bool begins_line(const serving *s, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
@@ -162,7 +162,7 @@ static bool begins_line(const serving *s, uint32_t i)
     return true;
 }
 
-/* Puts a point into its place by budget. */
+/* Inserts a point in order of budget. */
 static void add_point(plot_series *line, double *x, double *y, const sim_report_arm *arm)
 {
     double budget = (double)arm->budget_bytes / SIM_GIB;
@@ -292,7 +292,7 @@ static bool is_shown(const sim_report_arm *arm, bool moving)
     return has_run(arm) && r->n_samples > 1 && (r->moves > 0) == moving;
 }
 
-/* Those that move first; of those that stay there is little to see. */
+/* Plots moving splits first; fixed ones show little. */
 static void write_splits(sim_report *report, const serving *s)
 {
     double *numbers = page_numbers(report, 4 * (size_t)SIM_SAMPLES);
@@ -323,7 +323,7 @@ static double kv_units(const mp_split_bounds *b, double experts)
     return rest > 0 ? rest / (double)b->kv_bytes : 0;
 }
 
-/* What misses cost less, in ms, for each MiB between `from` and `to` units. */
+/* Returns the reduction of miss time, in ms per MiB, between `from` and `to` units. */
 static double value(const mp_curve *curve, double from, double to, double miss_ns, uint64_t bytes)
 {
     double saved = (mp_curve_misses(curve, from) - mp_curve_misses(curve, to)) * miss_ns / 1e6;

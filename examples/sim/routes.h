@@ -1,8 +1,8 @@
-/* routes.h — where routing comes from: recorded traces and generators behind one face.
+/* routes.h — sources of routing: recorded traces and generators behind one interface.
  *
- * A source has requests; each is a stream of tokens, its prompt's and then its decoded ones, and
- * each token routes to top_k distinct experts in every MoE layer. Streams of one request are the same
- * every time; several may be open at once, each with state of its own. */
+ * A source has requests; each is a stream of tokens, first its prompt's and then its decoded ones,
+ * and each token routes to top_k distinct experts in every MoE layer. A request's stream is always
+ * the same; several may be open at once, each with its own state. */
 #ifndef SIM_ROUTES_H
 #define SIM_ROUTES_H
 
@@ -16,12 +16,12 @@ struct sim_source {
     uint32_t layers; /* MoE layers */
     uint32_t experts;
     uint32_t top_k;
-    uint32_t n_requests;   /* UINT32_MAX: as many as one likes */
+    uint32_t n_requests;   /* UINT32_MAX: unlimited */
     uint64_t stream_bytes; /* state of one stream, aligned to 8 */
     /* Opens the stream of a request (< n_requests), at its first token. */
     void (*open)(const sim_source *source, uint32_t request, void *stream);
-    /* The next token's routing: ids [layers][top_k], distinct in a layer, in the router's order. Of a
-     * trace that does not have prompts, or is at its end, tokens are drawn from the request's own
+    /* Gives the next token's routing: ids [layers][top_k], distinct in a layer, in the router's
+     * order. For a trace without prompts, or past its end, tokens are drawn from the request's own
      * rows, deterministically. */
     void (*next)(const sim_source *source, void *stream, bool prefill, int32_t *ids);
     void (*close)(sim_source *source); /* frees it */
@@ -31,8 +31,8 @@ struct sim_source {
 typedef struct sim_request {
     uint64_t first_row;
     uint64_t rows;          /* decoded tokens recorded */
-    uint32_t prompt_tokens; /* as far as known; 0 = not */
-    uint32_t group;         /* of like requests (category, dataset), numbered as met */
+    uint32_t prompt_tokens; /* if known; 0 = unknown */
+    uint32_t group;         /* category or dataset, numbered in order of appearance */
 } sim_request;
 
 typedef struct sim_trace {
@@ -43,7 +43,7 @@ typedef struct sim_trace {
     uint64_t rows;
     sim_request *requests;
     uint32_t n_groups;
-    char (*groups)[64]; /* their names */
+    char (*groups)[64]; /* the groups' names */
 } sim_trace;
 
 /* Opens a .trace file of the library (docs/format-trace.md), a directory with experts.u8 and

@@ -1,4 +1,4 @@
-/* A list that is searched from its end: steps go on with the latest ones. */
+/* A list searched from its end: steps mostly continue the latest sequences. */
 #include "sim/sequences.h"
 
 #include <stdlib.h>

@@ -1,15 +1,13 @@
-/* sequences.h — the sequences that a trace of steps has, gathered by their ids in the order in which they
- * are met. */
+/* sequences.h — the sequences in a trace of steps, collected by id in order of appearance. */
 #ifndef SIM_SEQUENCES_H
 #define SIM_SEQUENCES_H
 
 #include <stdint.h>
 
 typedef struct sim_sequence {
-    uint64_t id; /* all tokens of none (0) are together */
+    uint64_t id; /* all tokens with id 0 (none) are one sequence */
     uint64_t rows;
-    uint64_t next_row,
-        end_row; /* of what is made of the trace: where its next row goes, and its end */
+    uint64_t next_row, end_row; /* in the output: its next row, and the end of its rows */
     uint64_t prompt_tokens;
 } sim_sequence;
 
@@ -18,8 +16,8 @@ typedef struct sim_sequences {
     uint32_t n, room;
 } sim_sequences;
 
-/* The sequence with that id, a new one at the end where there was none; NULL without memory. What it
- * points to moves when another is added. */
+/* Finds the sequence with that id, or appends a new one; NULL when out of memory. The pointer is
+ * invalid after another is added. */
 sim_sequence *sim_sequences_find(sim_sequences *sequences, uint64_t id);
 void sim_sequences_free(sim_sequences *sequences);
 

@@ -1,4 +1,4 @@
-/* The loop of a host that serves, and what it reports. */
+/* The loop of a serving host, and its results. */
 #include "sim/serve.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ void sim_host_charge(sim_host *host, uint64_t *counter)
 
 /* ---- The split over time ----------------------------------------------------------------- */
 
-/* When the samples are full every other one goes, and from then on half as many are taken. */
+/* When the samples are full, drops every other one and samples half as often from then on. */
 static void thin_out(sim_host *host)
 {
     sim_result *result = host->result;
@@ -62,7 +62,7 @@ static int sample(sim_host *host)
     return code;
 }
 
-/* A move that waits for KV in use gets it from the prefix cache. */
+/* Runs the controller. A move that waits for used KV blocks takes them from the prefix cache. */
 static int tick(sim_host *host)
 {
     moepage_controller_report report = {.struct_size = sizeof report};
@@ -110,15 +110,15 @@ static int start(sim_host *host, uint32_t job, uint32_t tokens)
     return sim_kv_grow(host, r, j->prompt_tokens - 1 - tokens, &fits); /* there is room */
 }
 
-/* Has the first one had its time? */
+/* Returns true if the longest-running sequence has used up its time slice. */
 static bool may_rotate(const sim_host *host)
 {
     uint32_t slice = host->config->slice_steps;
     return slice && host->n_running && host->result->steps - host->running[0].since >= slice;
 }
 
-/* Preempted ones come back, each that waits now once, in the place of those that have had their
- * time. */
+/* Resumes preempted sequences: each that waits now once, in place of those whose time slice is
+ * over. */
 static int resume(sim_host *host)
 {
     int code = RUN_OK;
@@ -136,7 +136,7 @@ static int resume(sim_host *host)
     return code;
 }
 
-/* Who has been ready longest, and nobody before him. */
+/* Admits the job that has been ready longest; no other may overtake it. */
 static int admit_next(sim_host *host, bool *goes_on)
 {
     uint64_t at;
@@ -172,8 +172,8 @@ static int admit_jobs(sim_host *host)
     return code;
 }
 
-/* Preempted ones first, and nobody else while they wait; where sequences take turns, all are let in
- * before anybody has a second one. */
+/* Admits preempted sequences first, and no other job while they wait; with time slices, every job
+ * is admitted once before any has a second slice. */
 static int admit(sim_host *host)
 {
     bool turns = host->config->slice_steps > 0;
@@ -222,7 +222,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* By nearest rank. */
+/* Computes percentiles by nearest rank. */
 static sim_spread spread(double *values, uint32_t n)
 {
     sim_spread s = {0};
@@ -301,7 +301,7 @@ static int summarise(sim_host *host)
     return summarise_times(host);
 }
 
-/* ---- Life -------------------------------------------------------------------------------- */
+/* ---- Life cycle -------------------------------------------------------------------------- */
 
 static int check(const sim_serve_config *config)
 {

@@ -1,7 +1,7 @@
 /* Room in the KV pool: admission, the prefix cache, preemption.
  *
- * The cache is of sequences, not of blocks: a session's next turn takes its sequence over; another
- * request that shares a part of it forks it. */
+ * The cache consists of sequences, not of blocks: a session's next turn takes its sequence over;
+ * another request that shares a part of it forks it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static int free_blocks(const sim_host *host, uint64_t *out)
     return RUN_OK;
 }
 
-/* The least recently used prefix goes. */
+/* Evicts the least recently used prefix. */
 static int give_up(sim_host *host, uint32_t job)
 {
     host->result->evicted_prefixes++;
@@ -101,7 +101,7 @@ static int give_up(sim_host *host, uint32_t job)
     return code;
 }
 
-/* Gives prefixes up, `spared`'s not, until `needed` blocks are free; *fits says whether they are. */
+/* Evicts prefixes, except `spared`, until `needed` blocks are free; *fits is the outcome. */
 static int make_room(sim_host *host, uint64_t needed, uint32_t spared, bool *fits)
 {
     for (;;) {
@@ -130,7 +130,8 @@ int sim_kv_shrink_to(sim_host *host, uint64_t blocks)
 
 /* ---- Prefixes ---------------------------------------------------------------------------- */
 
-/* Whose KV begins with what the job begins with, and how many tokens of it. */
+/* Returns the job whose KV has the longest common prefix with this job, and the length of that
+ * prefix. */
 static uint32_t find_prefix(const sim_host *host, uint32_t job, uint32_t *tokens)
 {
     const sim_job *jobs = host->jobs->jobs;
@@ -165,14 +166,14 @@ static int use_prefix(const sim_host *host, uint32_t session, uint32_t tokens)
                : RUN_OK;
 }
 
-/* Is it the next turn, whose parent nobody else goes on from? */
+/* Returns true if the job is the next turn, and no other job continues its parent. */
 static bool takes_over(const sim_host *host, uint32_t job, uint32_t holder)
 {
     const sim_job *j = &host->jobs->jobs[job];
     return j->turn && holder == j->parent && host->kv[holder].state != SIM_KV_RUNNING;
 }
 
-/* The job's sequence becomes the holder's, or a copy that shares its blocks. */
+/* Gives the job the holder's sequence, or a copy that shares its blocks. */
 static int take_prefix(sim_host *host, uint32_t job, uint32_t holder, uint32_t tokens)
 {
     moepage_kv_pool *pool = host->stack.kv;
@@ -202,8 +203,8 @@ static int take_prefix(sim_host *host, uint32_t job, uint32_t holder, uint32_t t
 
 /* ---- Admission --------------------------------------------------------------------------- */
 
-/* Blocks to be free before the job starts: for its prompt, and one for each that runs, so that what
- * comes next does not throw it out again at once. */
+/* Returns the blocks that must be free before the job starts: for its prompt, and one for each
+ * running sequence, so that the next steps do not preempt it at once. */
 static uint64_t blocks_to_start(const sim_host *host, uint32_t job, uint32_t holder,
                                 uint32_t tokens)
 {
@@ -214,10 +215,10 @@ static uint64_t blocks_to_start(const sim_host *host, uint32_t job, uint32_t hol
         return blocks - tokens / host->block_tokens;
     if (takes_over(host, job, holder))
         return blocks;
-    return blocks + blocks_for(host, host->kv[holder].tokens); /* it comes back whole */
+    return blocks + blocks_for(host, host->kv[holder].tokens); /* it is swapped in whole */
 }
 
-/* The next turn needs no more of its parent than it shares with it. */
+/* Cuts the parent's sequence to the part that the next turn shares. */
 static int cut_parent(sim_host *host, uint32_t job, uint32_t holder, uint32_t tokens)
 {
     sim_kv *kv = &host->kv[holder];
@@ -230,8 +231,8 @@ static int cut_parent(sim_host *host, uint32_t job, uint32_t holder, uint32_t to
                                                                 : RUN_OK;
 }
 
-/* Where a prefix and the whole of what it belongs to are too much: forked first, so that the rest of it
- * may go. Without room even so the fork is undone. */
+/* Forks first if prefix and holder together are too large, so that the rest of the holder can be
+ * evicted. If there is still no room, undoes the fork. */
 static int fork_first(sim_host *host, uint32_t job, uint32_t holder, uint32_t tokens, bool *fits)
 {
     uint64_t needed = blocks_to_start(host, job, holder, tokens);
@@ -258,7 +259,7 @@ static void count_prefix(sim_host *host, bool there, uint32_t tokens)
     result->reused_tokens += tokens;
 }
 
-/* Gives the job its sequence, from a prefix or from nothing, if there is room. */
+/* Gives the job its sequence, from a prefix or empty, if there is room. */
 static int find_room(sim_host *host, uint32_t job, uint32_t *holder, uint32_t *tokens, bool *fits)
 {
     *holder = find_prefix(host, job, tokens);
@@ -273,7 +274,7 @@ static int find_room(sim_host *host, uint32_t job, uint32_t *holder, uint32_t *t
         return fork_first(host, job, *holder, *tokens, fits);
     if (host->kv[*holder].state != SIM_KV_SWAPPED)
         return RUN_OK;
-    *holder = SIM_NO_JOB; /* bringing it back whole is too much */
+    *holder = SIM_NO_JOB; /* swapping it in whole takes too much */
     *tokens = 0;
     code = make_room(host, blocks_to_start(host, job, *holder, 0), *holder, fits);
     return code || !*fits ? code : start_sequence(host, job, *holder, 0);
@@ -308,7 +309,7 @@ int sim_kv_grow(sim_host *host, sim_running *running, uint32_t n_tokens, bool *f
             return code;
     }
     moepage_status status = moepage_kv_append(pool, kv->seq, n_tokens, NULL);
-    if (status == MOEPAGE_E_WOULD_NOT_FIT) { /* a shared last block has to be copied first */
+    if (status == MOEPAGE_E_WOULD_NOT_FIT) { /* a shared last block must be copied first */
         int code = make_room(host, needed + 1, SIM_NO_JOB, fits);
         if (code || !*fits)
             return code;
@@ -381,7 +382,7 @@ int sim_kv_end(sim_host *host, const sim_running *running)
     return use_prefix(host, job->session, running->tokens);
 }
 
-/* ---- Life -------------------------------------------------------------------------------- */
+/* ---- Life cycle -------------------------------------------------------------------------- */
 
 int sim_kv_open(sim_host *host)
 {

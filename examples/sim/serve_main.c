@@ -1,4 +1,4 @@
-/* Serving from the command line: every budget, concurrency and length with every arm. */
+/* Serving from the command line: every combination of budget, concurrency, length and arm. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +16,21 @@
 #define DEFAULT_OUTPUT 128u
 #define DEFAULT_BUDGET 50.0 /* percent of the experts */
 
-/* What all rows have in common. */
+/* Settings common to all rows. */
 typedef struct setting {
     const sim_options *options;
     sim_machine machine;
     sim_shape shape;
     sim_source *source;
-    sim_trace *trace; /* that the source is of, or NULL */
+    sim_trace *trace; /* the trace behind the source, or NULL */
     json_t *configured;
     sim_serve_rows rows;
     uint32_t room;
 } setting;
 
-/* ---- What there is ----------------------------------------------------------------------- */
+/* ---- Routing ---------------------------------------------------------------------------- */
 
-/* Without --trace and --synthetic the generator's preset for the model. */
+/* Opens the routing; without --trace and --synthetic, the generator's preset for the model. */
 static int open_routing(setting *s)
 {
     const sim_options *o = s->options;
@@ -176,7 +176,7 @@ static int run_arms(setting *s, const sim_serve_config *config)
     return code;
 }
 
-/* ---- Everything with everything ---------------------------------------------------------- */
+/* ---- All combinations -------------------------------------------------------------------- */
 
 static uint32_t regime(const sim_options *o)
 {
@@ -208,7 +208,7 @@ static int check_memory(const setting *s, uint64_t budget)
                 (double)there / 1e9);
 }
 
-/* What serves by the routed ids alone; "previous" needs no predictor. */
+/* Returns the predictor, which works from routed ids alone; "previous" needs none. */
 static const char *predictor_of(const sim_options *o)
 {
     return o->prefetch && strcmp(o->prefetch, "previous") != 0 ? o->prefetch : NULL;
@@ -254,7 +254,7 @@ static int run_lengths(setting *s, uint64_t budget, uint32_t concurrency, uint32
     return code;
 }
 
-/* The i-th of a flag's numbers; `otherwise` when it was not given. */
+/* Returns the i-th of a flag's numbers; `otherwise` if the flag was not given. */
 static uint32_t nth(const sim_numbers *numbers, uint32_t i, uint32_t otherwise)
 {
     return numbers->n ? (uint32_t)numbers->values[i] : otherwise;

@@ -1,4 +1,4 @@
-/* What a host does beside the library: hints for it, and whole layers brought without it. */
+/* The host's own part beside the library: hints for it, and whole layers loaded without it. */
 #include "common/fail.h"
 #include "sim/serve_inside.h"
 
@@ -35,7 +35,7 @@ static uint32_t draw(sim_host *host, uint32_t below)
     return (uint32_t)(((host->random >> 32) * below) >> 32);
 }
 
-/* Names the layer's experts, each once, as a predictor of the wanted accuracy would. */
+/* Names the layer's experts, each once, with the configured accuracy. */
 static uint32_t predict(sim_host *host, uint32_t layer)
 {
     const sim_source *source = host->source;
@@ -55,7 +55,7 @@ static uint32_t predict(sim_host *host, uint32_t layer)
     return n;
 }
 
-/* A pin waits for its expert. That there is no slot for it is no failure of a prefetch. */
+/* A pin waits for its expert. For a prefetch a missing slot is not a failure. */
 static int fetch_now(sim_host *host, uint32_t layer, uint32_t n)
 {
     moepage_expert_pool *pool = host->stack.experts;
@@ -86,9 +86,10 @@ static int hint(sim_host *host, uint32_t layer)
                : RUN_OK;
 }
 
-/* ---- Layers of its own ------------------------------------------------------------------- */
+/* ---- Layers that the host loads ---------------------------------------------------------- */
 
-/* Into one of two buffers, in turn, in pieces: what is urgent comes between them. */
+/* Loads into one of two buffers, alternately, in pieces, so that urgent transfers can go
+ * between. */
 static int bring(sim_host *host, uint32_t layer)
 {
     const mp_device_ops *ops = host->stack.clock->ops;
@@ -142,7 +143,7 @@ static uint32_t count_used(sim_host *host)
     return used;
 }
 
-/* Waits until the layer's weights are there, or reads those used over the bus. */
+/* Waits for the layer's weights, or reads the used ones over the bus. */
 static int own_weights(sim_host *host, uint32_t layer, uint64_t used_bytes)
 {
     mp_device *device = host->stack.clock;

@@ -1,4 +1,4 @@
-/* Tables and JSON of what was served. */
+/* Tables and JSON of serving results. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Which job is next: a heap by the time at which it is ready, then by its place in the list. */
+/* The order of jobs: a heap by ready time, then by position in the list. */
 #include <stdlib.h>
 
 #include "common/fail.h"

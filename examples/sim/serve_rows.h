@@ -1,4 +1,4 @@
-/* serve_rows.h — what moepage-sim has served: one row for each arm, budget, concurrency and length. */
+/* serve_rows.h — serving results: one row for each arm, budget, concurrency and length. */
 #ifndef SIM_SERVE_ROWS_H
 #define SIM_SERVE_ROWS_H
 
@@ -28,12 +28,12 @@ void sim_serve_table(const sim_serve_rows *rows);
 /* {"machine", "model", "routing", "results": [...]}; NULL when out of memory. */
 json_t *sim_serve_json(const sim_serve_rows *rows);
 
-/* What --configure prints: the split, its bounds, and how many KV tokens each cap leaves at the same
- * budget (WiSP table 3). */
+/* Prints --configure's output: the split, its bounds, and how many KV tokens each cap leaves at the
+ * same budget (WiSP table 3). */
 void sim_configured_table(const sim_serve_config *config, const sim_configured *configured);
 json_t *sim_configured_json(const sim_serve_config *config, const sim_configured *configured);
 
-/* Experts of each layer that so many expert units are, and KV tokens beside them. */
+/* Convert expert units to experts per layer, and KV units to tokens. */
 double sim_cap(const sim_serve_config *config, uint64_t expert_units);
 uint64_t sim_kv_tokens(const sim_serve_config *config, uint64_t kv_units);
 

@@ -1,4 +1,4 @@
-/* One forward pass: what is in it, its layers, its results. */
+/* One forward pass: its batch, its layers, its results. */
 #include <string.h>
 
 #include "common/fail.h"
@@ -11,7 +11,7 @@ static int broken(const char *doing)
 
 /* ---- The batch --------------------------------------------------------------------------- */
 
-/* Tokens that a sequence has still to take in before it gives one out. */
+/* Returns the tokens that a sequence must process before its next output token. */
 static uint32_t wanted(const sim_host *host, const sim_running *r)
 {
     return host->jobs->jobs[r->job].prompt_tokens + r->generated - r->tokens;
@@ -28,7 +28,8 @@ static void add(sim_host *host, uint32_t i, uint32_t n_tokens, bool prefill)
     host->n_tokens += n_tokens;
 }
 
-/* Sequences that decode come first and always: whoever was admitted last makes room for them. */
+/* Adds decoding sequences, which always come first: if they do not fit, the sequence admitted last
+ * is preempted. */
 static int add_decodes(sim_host *host)
 {
     for (uint32_t i = 0; i < host->n_running && host->n_tokens < host->step_tokens; i++) {
@@ -53,7 +54,7 @@ static int add_decodes(sim_host *host)
     return RUN_OK;
 }
 
-/* Chunks of prompts fill up what is left, as far as there is room. */
+/* Fills the rest of the step with chunks of prompts, as far as there is room. */
 static int add_prefills(sim_host *host)
 {
     for (uint32_t i = 0; i < host->n_running && host->n_tokens < host->step_tokens; i++) {
@@ -72,7 +73,7 @@ static int add_prefills(sim_host *host)
     return RUN_OK;
 }
 
-/* At least one sequence makes progress, or there is one alone, for which the pool is too small. */
+/* Builds the batch: at least one sequence progresses, unless the only one left exceeds the pool. */
 static int build(sim_host *host)
 {
     for (;;) {
@@ -113,11 +114,11 @@ static void gather_layer(sim_host *host, uint32_t layer)
 
 /* ---- Its layers -------------------------------------------------------------------------- */
 
-/* What attention has to do in one layer that keeps KV. */
+/* Attention's work in one layer that keeps KV. */
 typedef struct attention {
-    uint64_t pairs;   /* tokens of the step times those that each attends to */
-    uint64_t tokens;  /* that are read: the sequences' own */
-    uint32_t outputs; /* sequences that give a token out */
+    uint64_t pairs;   /* tokens of the step times the tokens that each attends to */
+    uint64_t tokens;  /* tokens read: the sequences' own */
+    uint32_t outputs; /* sequences with an output token */
 } attention;
 
 static attention measure(const sim_host *host)
@@ -134,8 +135,8 @@ static attention measure(const sim_host *host)
     return a;
 }
 
-/* Everything in a layer but its routed experts. With several ranks their sums cross the bus, twice,
- * as they do between cards without a link of their own. */
+/* Charges everything in a layer but its routed experts. With several ranks their sums cross the bus
+ * twice, as between cards without a direct link. */
 static void compute_layer(sim_host *host, const attention *a, uint32_t layer)
 {
     const sim_shape *s = host->shape;
@@ -159,7 +160,7 @@ static int run_experts(sim_host *host, uint32_t layer)
                                .weights = host->weights};
     moepage_ffn ffn = {.struct_size = sizeof ffn,
                        .dtype = MOEPAGE_DTYPE_BF16,
-                       .x = host->rows, /* nobody reads or writes them */
+                       .x = host->rows, /* never read or written */
                        .y = host->rows};
     if (moepage_session_route(session, layer, &routing, NULL) ||
         moepage_session_ffn(session, layer, &ffn) || moepage_session_retire(session, layer))
@@ -208,7 +209,7 @@ static int begin(sim_host *host)
     return moepage_session_begin(host->stack.session, &step) ? broken("a step") : RUN_OK;
 }
 
-/* How long steps with prompts took, and the others: the difference is what prompts cost. */
+/* Measures steps with prompts and steps without: the difference is the cost of prompts. */
 static void time_prompts(sim_host *host, const moepage_session_stats *stats, uint64_t wall_ns)
 {
     uint64_t prompt = 0, blocks = 0;
@@ -227,7 +228,7 @@ static void time_prompts(sim_host *host, const moepage_session_stats *stats, uin
     host->result->decode[size].high += prompt ? 0 : stats->routed - stats->low_experts;
 }
 
-/* Of the step's tokens, those that had been computed before. */
+/* Returns how many of the step's tokens had been computed before. */
 static uint32_t count_tokens(sim_host *host)
 {
     uint32_t again = 0;
@@ -270,7 +271,8 @@ static void account(sim_host *host, const moepage_session_stats *stats, uint64_t
     result->rows += (uint64_t)host->n_tokens * host->shape->moe_layers * host->shape->top_k;
 }
 
-/* Who has taken in all there is gives a token out; who has given out all ends. */
+/* Outputs a token for each sequence that has processed all of its own; ends those that are
+ * complete. */
 static int give_out(sim_host *host)
 {
     uint64_t now = sim_stack_now(&host->stack);
@@ -298,7 +300,7 @@ static int give_out(sim_host *host)
     return RUN_OK;
 }
 
-/* The pool is too small for the one job that is left. */
+/* Refuses the only job left, for which the pool is too small. */
 static int refuse_running(sim_host *host)
 {
     sim_running *r = &host->running[0];

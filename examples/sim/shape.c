@@ -1,4 +1,4 @@
-/* The arithmetic of model shapes, from their config.json. */
+/* Computes the sizes of model shapes from their config.json. */
 #include "sim/shape.h"
 
 #include <jansson.h>
@@ -12,15 +12,15 @@
 #define DENSE_WEIGHT_BYTES 2u /* attention, routers and heads stay in BF16 */
 #define KV_NUMBER_BYTES 2u
 
-/* A number of config.json; `otherwise` where there is none. */
+/* Returns a number of config.json; `otherwise` if it is absent. */
 static uint64_t number(const json_t *config, const char *key, uint64_t otherwise)
 {
     const json_t *value = json_object_get(config, key);
     return json_is_integer(value) ? (uint64_t)json_integer_value(value) : otherwise;
 }
 
-/* Multi-head latent attention, keys and values absorbed into the projections: every head attends to
- * the one compressed vector of a token. */
+/* Multi-head latent attention, with keys and values absorbed into the projections: every head
+ * attends to a token's one compressed vector. */
 static void latent_attention(const shape *s, const json_t *config, sim_shape *out)
 {
     uint64_t rank = number(config, "kv_lora_rank", 0), rope = number(config, "qk_rope_head_dim", 0);
@@ -28,7 +28,7 @@ static void latent_attention(const shape *s, const json_t *config, sim_shape *ou
     uint64_t query_rank = number(config, "q_lora_rank", 0), heads = s->heads / out->tp;
     uint64_t query = heads * (plain + rope);
     uint64_t down =
-        (uint64_t)s->hidden * (rank + rope + query_rank); /* every rank has them whole */
+        (uint64_t)s->hidden * (rank + rope + query_rank); /* every rank has all of these */
     out->attention_params = down + (query_rank ? query_rank : s->hidden) * query +
                             rank * heads * (plain + value) + heads * value * s->hidden;
     out->kv_token_bytes = (uint32_t)((rank + rope) * KV_NUMBER_BYTES);
@@ -39,8 +39,8 @@ static void head_attention(const shape *s, const json_t *config, sim_shape *out)
 {
     uint64_t dim = s->head_dim ? s->head_dim : s->hidden / s->heads;
     uint64_t heads = s->heads / out->tp;
-    uint64_t kv_heads = s->kv_heads > out->tp ? s->kv_heads / out->tp : 1; /* else copies of one */
-    bool gated = out->attention_every > 1;                                 /* Qwen3-Next's */
+    uint64_t kv_heads = s->kv_heads > out->tp ? s->kv_heads / out->tp : 1; /* else replicated */
+    bool gated = out->attention_every > 1;                                 /* as in Qwen3-Next */
     out->attention_params = s->hidden * dim * (heads * (gated ? 3 : 2) + 2 * kv_heads);
     out->kv_token_bytes = (uint32_t)(2 * kv_heads * dim * KV_NUMBER_BYTES);
     out->context_flops = 4 * heads * dim;

@@ -1,4 +1,4 @@
-/* Opening and closing, in the order of moepage.h. */
+/* Opens and closes the objects in the order of moepage.h. */
 #include "sim/stack.h"
 
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static moepage_status open_kv(const sim_stack_config *config, sim_stack *stack)
     return status;
 }
 
-/* Experts first: KV takes what they leave. */
+/* Experts first: KV gets the rest. */
 static moepage_status open_pools(const sim_stack_config *config, sim_stack *stack)
 {
     moepage_expert_pool_config pool = pool_config(config);

@@ -1,5 +1,5 @@
 /* stack.h — the library as a host sets it up, on a simulated device: both pools on one arena, a
- * session over them, perhaps a controller. Nothing here knows that time is virtual. */
+ * session over them, and optionally a controller. No object here depends on time being virtual. */
 #ifndef SIM_STACK_H
 #define SIM_STACK_H
 
@@ -7,25 +7,24 @@
 #include "sim/machine.h"
 #include "sim/shape.h"
 
-/* Zero is a default but where a comment says otherwise. */
+/* Zero is a default unless a comment says otherwise. */
 typedef struct sim_stack_config {
     const sim_machine *machine;
     const sim_shape *shape;
-    uint64_t arena_bytes;   /* the budget that experts and KV share; dense weights, workspaces are
-                              beside it */
-    uint64_t expert_slots;  /* the split at the start; KV has the rest */
+    uint64_t arena_bytes;   /* shared by experts and KV; dense weights and workspaces are extra */
+    uint64_t expert_slots;  /* the initial split; KV has the rest */
     uint32_t scope;         /* MOEPAGE_SCOPE_* */
     uint32_t regime;        /* MOEPAGE_REGIME_* */
     uint32_t prefetch;      /* MOEPAGE_PREFETCH_* */
     const char *predictor;  /* of MOEPAGE_PREFETCH_PREDICTOR; looks `predict_ahead` layers ahead */
-    uint32_t predict_ahead; /* at most; 0 = the library's own choice */
+    uint32_t predict_ahead; /* at most; 0 = the library's default */
     uint32_t scan_percent;
     const char *policy;
-    double exph_ratio;                         /* of compressed images; 0: the model has none */
+    double exph_ratio;                         /* of compressed images; 0: no such form */
     uint32_t compressed_experts;               /* per layer, in device memory */
     uint32_t bus_form;                         /* MOEPAGE_FORM_* */
     const moepage_precision_config *precision; /* NULL = none; expert_slots is then 0 */
-    uint32_t step_tokens;                      /* most of a step; 0 = 512 */
+    uint32_t step_tokens;                      /* most tokens of a step; 0 = 512 */
     uint32_t max_sequences;                    /* of a step; 0 = step_tokens */
     uint32_t block_tokens;
     uint32_t blocks_per_granule;
@@ -40,22 +39,22 @@ typedef struct sim_stack {
     moepage_kv_pool *kv;
     moepage_session *session;
     moepage_controller *controller;
-    mp_device *clock; /* the same device, for what a host does by itself */
+    mp_device *clock; /* the same device, for the host's own work */
     uint64_t slot_bytes;
 } sim_stack;
 
-/* RUN_REFUSED without a word when `quiet`, otherwise after a line on stderr, when the budget has no
- * room for it: what does not start. *out is then empty. */
+/* Opens a stack. If the budget has no room for it, returns RUN_REFUSED, after a line on stderr
+ * unless `quiet`; *out is then empty. */
 int sim_stack_open(const sim_stack_config *config, bool quiet, sim_stack *out);
 void sim_stack_close(sim_stack *stack);
 
-/* Most tokens of a step. */
+/* Returns the most tokens of a step. */
 uint32_t sim_stack_step_tokens(const sim_stack_config *config);
 
-/* Virtual time, ns. */
+/* Returns the virtual time in ns. */
 uint64_t sim_stack_now(const sim_stack *stack);
 
-/* Bytes between two slots of the model's experts. */
+/* Returns the distance in bytes between two slots of the model's experts. */
 int sim_slot_bytes(const sim_shape *shape, uint64_t *out);
 
 #endif

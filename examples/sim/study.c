@@ -1,4 +1,4 @@
-/* The register of studies, and how their findings are printed. */
+/* The register of studies, and the printing of their findings. */
 #include "sim/study.h"
 
 #include <assert.h>

@@ -1,8 +1,8 @@
-/* study.h — the papers' experiments, run on the simulated machine, beside what the papers report.
+/* study.h — the papers' experiments, run on the simulated machine, beside the papers' figures.
  *
- * A study serves a workload by the unchanged library on a machine's profile, once for each arm; what
- * it prints is counted there. What a study sets that the stack does not know (a host's own overhead,
- * for one) it states in its settings. */
+ * A study serves a workload with the unchanged library on a machine's profile, once for each arm;
+ * the printed figures are counted there. Assumptions outside the stack (for example a host's own
+ * overhead) are stated in the study's settings. */
 #ifndef SIM_STUDY_H
 #define SIM_STUDY_H
 
@@ -21,18 +21,18 @@ typedef struct sim_finding {
     char where[64]; /* the case */
     char what[64];  /* the figure, with its unit */
     double ours;
-    double paper; /* NAN: the paper has none */
+    double paper; /* NAN: the paper has no figure */
 } sim_finding;
 
-/* What has to be so for the paper's result to be reproduced, and whether it is. */
+/* A condition for having reproduced the paper's result, and whether it holds. */
 typedef struct sim_claim {
     char text[SIM_FINDING_TEXT];
     bool holds;
 } sim_claim;
 
 typedef struct sim_findings {
-    const char *traces;     /* in: the directory of real traces, for studies of these; or NULL */
-    uint32_t train_percent; /* in: of a trace's requests are for training; 0 = 60 */
+    const char *traces;     /* in: directory of real traces, for studies that use them; or NULL */
+    uint32_t train_percent; /* in: percentage of a trace's requests for training; 0 = 60 */
     uint32_t n, n_claims, n_settings;
     sim_finding findings[SIM_MOST_FINDINGS];
     sim_claim claims[SIM_MOST_CLAIMS];
@@ -42,14 +42,14 @@ typedef struct sim_findings {
 typedef struct sim_study {
     const char *name;
     const char *line;
-    bool of_traces; /* --trace is their directory; otherwise it has no effect */
-    /* `brief`: few steps and points, for tests. */
+    bool of_traces; /* --trace is a directory of traces; otherwise it has no effect */
+    /* Runs the study. `brief`: few steps and points, for tests. */
     int (*run)(bool brief, uint64_t seed, sim_findings *out);
 } sim_study;
 
 const sim_study *sim_study_find(const char *name);
 void sim_study_list(FILE *out);
-/* --study: runs it and prints what it finds. RUN_FAILED when a claim does not hold. */
+/* --study: runs it and prints its findings. RUN_FAILED if a claim does not hold. */
 int sim_study_main(const sim_options *options);
 
 /* ---- for studies ---- */

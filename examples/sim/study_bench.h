@@ -1,4 +1,5 @@
-/* study_bench.h — what studies share: a machine, a model, its routing, and one arm after the other. */
+/* study_bench.h — common parts of studies: a machine, a model, its routing, and a sequence of
+ * arms. */
 #ifndef SIM_STUDY_BENCH_H
 #define SIM_STUDY_BENCH_H
 
@@ -19,24 +20,24 @@ int sim_bench_open(const char *machine, const char *model, uint32_t tp, const ch
                    uint64_t seed, sim_bench *out);
 void sim_bench_close(sim_bench *bench);
 
-/* A configuration in which nothing is decided yet: no split, no jobs. */
+/* Returns a configuration without a split and without jobs. */
 sim_serve_config sim_bench_config(const sim_bench *bench);
 
-/* What a run shows when it has settled: its second half. */
+/* A run's figures in its steady state: its second half. */
 typedef struct sim_pace {
     double tokens_per_s;
     double step_ns;
-    double batch; /* mean sequences that ran */
+    double batch; /* mean number of running sequences */
     sim_result result;
 } sim_pace;
 
-/* Serves config's jobs. RUN_REFUSED after a line when the split does not start. */
+/* Serves config's jobs. RUN_REFUSED after a line if the split does not start. */
 int sim_bench_run(const sim_serve_config *config, sim_pace *out);
 
-/* A batch in the midst of being decoded: `n` sequences, their contexts spread evenly up to `context`
- * tokens, each followed by others that begin short. */
 void sim_bench_pace(sim_pace *out);
 
+/* Makes a batch in the middle of decoding: `n` sequences, their contexts spread evenly up to
+ * `context` tokens, each followed by others that begin short. */
 int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out);
 
 #endif

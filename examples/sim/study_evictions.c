@@ -1,5 +1,6 @@
-/* What eviction policies are worth on recorded routing: one cache of all layers' experts, warmed by the
- * first requests and counted on the others; and how much of the way from LRU to Belady each goes. */
+/* Compares eviction policies on recorded routing: one cache of all layers' experts, warmed by the
+ * first requests and measured on the others, and the fraction of the gap from LRU to Belady that
+ * each closes. */
 #include "sim/study_evictions.h"
 
 #include <inttypes.h>
@@ -16,7 +17,7 @@
 #define MOST_POLICIES 12u
 #define OURS "cycle"
 
-static const uint32_t eighths[] = {1, 2, 4, 6}; /* of all experts fit */
+static const uint32_t eighths[] = {1, 2, 4, 6}; /* of all experts that fit */
 
 #define CAPACITIES (sizeof eighths / sizeof *eighths)
 
@@ -28,7 +29,7 @@ uint64_t sim_first_tested(const sim_trace *trace, uint32_t percent)
     return trace->requests[(uint64_t)n * percent / 100].first_row;
 }
 
-/* The rows from `first` on as a trace: a view, not to be closed. */
+/* Returns the rows from `first` on as a trace: a view, not to be closed. */
 static sim_trace rest_of(const sim_trace *trace, uint64_t first)
 {
     sim_trace rest = *trace;
@@ -54,10 +55,10 @@ int sim_eviction_misses(const sim_trace *trace, const char *policy, uint64_t cap
 
 typedef struct table {
     const sim_trace *trace;
-    uint64_t first;    /* row tested */
-    uint64_t accesses; /* tested */
+    uint64_t first;    /* first row tested */
+    uint64_t accesses; /* number tested */
     bool cold;
-    uint32_t n; /* policies; LRU is the first, Belady the last */
+    uint32_t n; /* number of policies; LRU is the first, Belady the last */
     const char *names[MOST_POLICIES];
     uint64_t misses[MOST_POLICIES][CAPACITIES];
 } table;
@@ -93,7 +94,7 @@ static double percent_of(uint64_t part, uint64_t whole)
     return 100.0 * (double)part / (double)whole;
 }
 
-/* Of the misses that LRU has and Belady has not, those that the policy has not. */
+/* Returns the fraction of the misses LRU has beyond Belady's that the policy avoids. */
 static double gap_closed(const table *t, uint32_t p, size_t i)
 {
     double lru = (double)t->misses[0][i], least = (double)t->misses[t->n - 1][i];
@@ -115,7 +116,7 @@ static void show(const table *t, sim_findings *out)
                      "%s, %s, %.1f %% resident", kind, t->names[p], 12.5 * eighths[i]);
 }
 
-/* The same side by side. */
+/* Tabulates hits and closed gaps. */
 static void tabulate(const table *t, sim_findings *out)
 {
     sim_set(out, "%s: hits in %%, and the share of the gap from LRU to Belady that is closed, at",

@@ -5,8 +5,8 @@
 #include "sim/arms.h"
 #include "sim/study_flux.h"
 
-#define MEMORY_USED 0.90 /* of the device, as vLLM takes it */
-#define ROUNDS 4u        /* of sequences that follow each other */
+#define MEMORY_USED 0.90 /* of the device, as in vLLM */
+#define ROUNDS 4u        /* of consecutive sequences */
 
 /* ---- Arms -------------------------------------------------------------------------------- */
 
@@ -28,7 +28,7 @@ sim_serve_config sim_flux_config(const sim_bench *bench, const sim_flux_load *lo
     return config;
 }
 
-/* FluxMoE as published brings all of a layer's experts, whatever is routed. */
+/* FluxMoE as published loads all of a layer's experts, whatever is routed. */
 static void materialise_all(sim_serve_config *config)
 {
     config->stack.prefetch = MOEPAGE_PREFETCH_HINT;
@@ -77,7 +77,8 @@ static void describe(const sim_bench *bench, uint64_t layer_ns, sim_findings *ou
 
 /* ---- Experiment 1 ------------------------------------------------------------------------ */
 
-/* vLLM at batch 32 makes 54.6 * 6.0 tok/s: 98 ms a step, of which the simulated kernels take 25. */
+/* vLLM at batch 32 produces 54.6 * 6.0 tok/s: 98 ms per step, of which the simulated kernels
+ * account for 25. */
 #define NEXT_LAYER_NS 1510000u
 
 enum { VLLM, VLLM_O, FLUX, ROUTED, EXP1_ARMS };
@@ -188,10 +189,10 @@ int sim_study_flux_exp1(bool brief, uint64_t seed, sim_findings *out)
 
 /* ---- Experiment 2 ------------------------------------------------------------------------ */
 
-/* Not known; that of WiSP's host is taken. */
+/* Unknown; this is the value of WiSP's host. */
 #define MIXTRAL_LAYER_NS 500000u
 #define ON_HOST 1u /* of a layer's eight experts: 12.5 % */
-/* With less vLLM-O does not start; the others do. */
+/* With less memory vLLM-O does not start; the others do. */
 #define VLLM_O_MEMORY 0.92
 
 enum { OFFLOADED, BY_LAYER, BALANCED, EXP2_ARMS };

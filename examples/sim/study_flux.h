@@ -1,4 +1,4 @@
-/* study_flux.h — what the studies of FluxMoE share: its testbed, and arms under a steady load. */
+/* study_flux.h — common parts of the FluxMoE studies: its testbed, and arms under a steady load. */
 #ifndef SIM_STUDY_FLUX_H
 #define SIM_STUDY_FLUX_H
 
@@ -7,16 +7,15 @@
 #define SIM_FLUX_MACHINE "l40x4-pcie4"
 #define SIM_FLUX_NEXT "qwen3-next-80b"
 
-/* The paper does not say how its vLLM takes turns with what it swapped out. */
+/* A guess: the paper does not say how its vLLM alternates with swapped sequences. */
 #define SIM_FLUX_SLICE_STEPS 32u
 
 typedef struct sim_flux_arm {
-    const char *baseline; /* as --baseline has it */
+    const char *baseline; /* in --baseline's syntax */
     const char *name;
-    bool whole_layers; /* all experts of a layer come, whatever is routed */
-    uint32_t on_host;  /* experts of each layer that are not compressed on the device; 0 = as many
-                          as fit are */
-    uint64_t steps, brief; /* how many, and in a brief study */
+    bool whole_layers;     /* load all experts of a layer, whatever is routed */
+    uint32_t on_host;      /* of each layer, not compressed on the device; 0 = as few as possible */
+    uint64_t steps, brief; /* number of steps, also of a brief study */
 } sim_flux_arm;
 
 typedef struct sim_flux_load {
@@ -26,7 +25,8 @@ typedef struct sim_flux_load {
     double memory_used; /* of the device; 0 = 0.9 */
 } sim_flux_load;
 
-/* Serving under this load, with no split yet; the dense weights are beside the budget. */
+/* Returns the configuration for serving under this load, without a split; dense weights are outside
+ * the budget. */
 sim_serve_config sim_flux_config(const sim_bench *bench, const sim_flux_load *load,
                                  const sim_jobs *jobs);
 int sim_flux_run(const sim_bench *bench, const sim_flux_arm *arm, const sim_flux_load *load,

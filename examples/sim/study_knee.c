@@ -1,4 +1,4 @@
-/* FluxMoE's figure 6: what an iteration takes as fewer and fewer experts stay in device memory. */
+/* FluxMoE's figure 6: the duration of an iteration as fewer experts stay in device memory. */
 #include <math.h>
 
 #include "common/fail.h"
@@ -22,11 +22,11 @@ static const double few[] = {1.0, 0.96, 0.92, 0.88, 0.70, 0.50};
 typedef struct knee {
     const double *alpha;
     size_t n;
-    double load_ns[MOST_POINTS]; /* tau_load: what the bus has to bring, at its bandwidth */
-    double step_ns[MOST_POINTS]; /* tau_comp: what an iteration takes */
+    double load_ns[MOST_POINTS]; /* tau_load: the bus's bytes at its bandwidth */
+    double step_ns[MOST_POINTS]; /* tau_comp: duration of an iteration */
 } knee;
 
-/* Experts of each layer that stay; the others pass through a window of two layers. */
+/* Returns the experts of each layer that stay; the others pass through a window of two layers. */
 static uint32_t kept(const sim_shape *shape, double alpha)
 {
     return (uint32_t)lround(alpha * shape->experts);
@@ -60,8 +60,8 @@ static int run_point(const sim_bench *bench, const sim_jobs *jobs, double alpha,
     return code;
 }
 
-/* Where the line through the points that wait for loading, all but the last half of the range, meets
- * the level of those that do not. */
+/* Finds where the line through the points that wait for loading, except the last half of the range,
+ * meets the level of those that do not. */
 static double find_knee(const knee *k)
 {
     size_t a = 0;

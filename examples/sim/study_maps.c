@@ -1,6 +1,6 @@
-/* FineMoE's measurements on a recorded trace with probabilities and embeddings: do similar iterations
- * route alike, what does each part of the search bring, and what do distance, capacity, batch and
- * the cache's size change. Seven requests of ten are learnt from, the other three tested. */
+/* FineMoE's measurements on a recorded trace with probabilities and embeddings: whether similar
+ * iterations route alike, the contribution of each part of the search, and the effects of distance,
+ * capacity, batch and cache size. Seven of ten requests are for training, three for testing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,25 +16,25 @@
 #define DISTANCE 3u
 #define CAPACITY 1024u
 
-/* One way of predicting, and what it is tried on. */
+/* One way of predicting, and its test. */
 typedef struct trial {
     const char *kind;
     uint32_t flags, distance, capacity, batch;
-    uint32_t cache; /* experts resident; 0 = a hit is an expert that was named */
+    uint32_t cache; /* experts resident; 0 = a named expert counts as a hit */
     sim_map_policy policy;
     bool empty;  /* nothing is learnt before the test */
     bool learns; /* during the test */
 } trial;
 
 typedef struct outcome {
-    double hit;         /* of the experts routed to, per layer and step of the batch */
-    double near, far;   /* of the first `distance` layers, and of those behind */
+    double hit;         /* fraction of routed experts, per layer and step of the batch */
+    double near, far;   /* of the first `distance` layers, and of the others */
     double named;       /* experts per layer and sequence */
     double early, late; /* hit rate in the first and the last quarter of the test */
-    double r;           /* of a prediction's score and its hit rate; NAN: no scores */
+    double r;           /* correlation of a prediction's score and its hit rate; NAN: no scores */
 } outcome;
 
-/* Pearson's correlation, gathered pair by pair. */
+/* Pearson's correlation, accumulated pair by pair. */
 typedef struct pairs {
     double n, x, y, xx, yy, xy;
 } pairs;
@@ -142,7 +142,7 @@ static void learn(player *p, uint32_t request)
     }
 }
 
-/* What one sequence's guesses of a layer are worth. */
+/* Judges one sequence's guesses for a layer. */
 static void judge_guesses(player *p, uint64_t i, uint32_t layer, uint32_t n, float score)
 {
     const uint32_t *chosen = sim_iterations_chosen(p->all, i, layer);
@@ -156,7 +156,7 @@ static void judge_guesses(player *p, uint64_t i, uint32_t layer, uint32_t n, flo
         add_pair(&p->scores, score, (double)right / p->all->top_k);
 }
 
-/* Asks for every sequence; what anybody names is fetched. */
+/* Requests predictions for every sequence; every named expert is fetched. */
 static void ask(player *p, const uint64_t *at, uint32_t n_sequences, uint32_t layer)
 {
     for (uint32_t b = 0; b < n_sequences; b++) {
@@ -174,7 +174,7 @@ static void ask(player *p, const uint64_t *at, uint32_t n_sequences, uint32_t la
     }
 }
 
-/* The layer has come. */
+/* Processes the layer's actual routing. */
 static void demand(player *p, const uint64_t *at, uint32_t n_sequences, uint32_t layer)
 {
     memset(p->routed, 0, p->all->experts);
@@ -216,7 +216,7 @@ static void test_step(player *p, const uint64_t *at, uint32_t n_sequences)
         p->kind->end(p->state, p->contexts[b]);
 }
 
-/* `batch` requests side by side, as long as the shortest of them. */
+/* Runs `batch` requests side by side, as long as the shortest of them. */
 static void test_batch(player *p, const uint32_t *requests, uint32_t n)
 {
     uint64_t at[MOST_BATCH], steps = UINT64_MAX;
@@ -268,7 +268,7 @@ static int run_trial(const sim_iterations *all, const trial *t, outcome *out)
     return code;
 }
 
-/* ---- What is reported -------------------------------------------------------------------- */
+/* ---- The report -------------------------------------------------------------------------- */
 
 static trial default_trial(void)
 {
@@ -296,7 +296,7 @@ static double overlap(const sim_iterations *all, uint64_t a, uint64_t b)
     return (double)same / (all->layers * all->top_k);
 }
 
-/* Figures 8 and 9: all pairs of some iterations of other requests. */
+/* Figures 8 and 9: all pairs of some iterations of different requests. */
 static void correlate(const sim_iterations *all, bool brief, sim_findings *out)
 {
     pairs semantic = {0}, trajectory = {0};
@@ -325,8 +325,8 @@ static void correlate(const sim_iterations *all, bool brief, sim_findings *out)
                    traj, sem);
 }
 
-/* Without embeddings nothing is known of the first layers: of a model with few layers that is much, so
- * T is compared where it says anything. */
+/* Without embeddings the first layers cannot be predicted, which in a model with few layers is a
+ * large part, so T is compared only where it predicts. */
 static void judge_ablation(const outcome *of, sim_findings *out)
 {
     sim_claim_that(out, of[0].far < of[1].far,
@@ -338,7 +338,7 @@ static void judge_ablation(const outcome *of, sim_findings *out)
 }
 
 /* Figure 14a. The speculative gate needs hidden states, which a trace does not have: it is measured
- * live, by moepage-eval --prefetch gate. */
+ * live, with moepage-eval --prefetch gate. */
 static int ablate(const sim_iterations *all, sim_findings *out)
 {
     static const struct {
@@ -359,7 +359,7 @@ static int ablate(const sim_iterations *all, sim_findings *out)
         outcome o;
         t.kind = arms[a].kind;
         t.flags = arms[a].flags;
-        t.learns = strcmp(t.kind, "maps") != 0; /* a request's own counts are what they are */
+        t.learns = strcmp(t.kind, "maps") != 0; /* a request's own counts need no training */
         code = run_trial(all, &t, &o);
         of[a] = o;
         sim_find(out, 100 * o.hit, NAN, "% of routed experts named", "%s", arms[a].name);
@@ -408,7 +408,7 @@ static int sweep(const sim_iterations *all, sim_findings *out)
     return code;
 }
 
-/* Figures 12 and 14b: what is resident when it is needed, prefetching included, at several sizes. */
+/* Figures 12 and 14b: the fraction resident when needed, including prefetches, at several sizes. */
 static int limit_cache(const sim_iterations *all, sim_findings *out)
 {
     static const char *const names[] = {"LRU", "LFU", "1/(p freq)"};

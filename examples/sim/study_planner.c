@@ -11,15 +11,15 @@
 
 /* ---- Over time --------------------------------------------------------------------------- */
 
-/* All sequences begin at once and grow together, until KV is full and on. */
+/* All sequences begin at once and grow together, until KV is full and beyond. */
 typedef struct growth {
     const char *model, *routing;
     uint32_t tp, batch, prompt, output;
     uint32_t headroom;    /* permille of KV */
-    uint32_t most_rounds; /* whose loads still hide behind computing */
+    uint32_t most_rounds; /* most rounds whose loads still hide behind computing */
 } growth;
 
-/* For tests, one that has few experts. */
+/* For tests a shorter one with few experts. */
 static const growth full_growth =
                         {SIM_FLUX_NEXT, SIM_FLUX_NEXT ":topics=8", 4, 256, 2960, 240, 10, 7},
                     brief_growth = {"olmoe-1b-7b", "olmoe-1b-7b", 8, 64, 39864, 160, 1, 4};
@@ -59,14 +59,14 @@ static int run_growth(const sim_bench *bench, const growth *g, bool plans, sim_r
     return code;
 }
 
-/* Tokens a second of one interval. */
+/* Returns the tokens per second of one interval. */
 static double rate_at(const sim_result *r, uint32_t i)
 {
     const sim_serve_sample *a = &r->samples[i - 1], *b = &r->samples[i];
     return (double)(b->output_tokens - a->output_tokens) / (double)(b->ns - a->ns) * 1e9;
 }
 
-/* `all` experts of a layer are compressed on the device at first. */
+/* Compares over time; `all` experts of a layer are compressed on the device at first. */
 static void compare_over_time(const sim_result *fixed, const sim_result *plans, uint32_t all,
                               sim_findings *out)
 {
@@ -110,15 +110,15 @@ static int study_growth(const sim_bench *bench, const growth *g, sim_findings *o
     return code;
 }
 
-/* ---- The same bytes, staggered or out of one layer ------------------------------------------ */
+/* ---- Equal bytes, staggered or from one layer ------------------------------------------------ */
 
 #define SHARE_BATCH 256u
 #define SHARE_CONTEXT 1024u
 #define SHARE_STEPS 32u
 
-/* `rounds` experts for each layer are on the host: one of every layer in each round, or all of them
- * the last layer's. The pool keeps as many of every layer; that layer's share is the host's own
- * transfer, and the rest of it is taken to be there. */
+/* Serves with `rounds` experts per layer on the host: one of every layer in each round, or all from
+ * the last layer. The pool keeps equally many of every layer; that layer's share is the host's own
+ * transfer, and the rest of it is assumed resident. */
 static int run_share(const sim_bench *bench, uint32_t rounds, bool one_layer, double *out)
 {
     const sim_flux_load load = {.batch = SHARE_BATCH, .layer_ns = LAYER_NS, .steps = SHARE_STEPS};

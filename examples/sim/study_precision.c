@@ -1,5 +1,6 @@
-/* DynaExq's measurements (section 5.3): every expert low, the hottest ones high, and a cache of high
- * ones with prefetch, out of the same bytes; and how soon what is high follows a shift of what is hot. */
+/* DynaExq's measurements (section 5.3): every expert low, the hottest ones high, and a cache of
+ * high ones with prefetch, each with the same bytes; and how soon the high set follows a shift of
+ * the hot set. */
 #include <math.h>
 
 #include "common/fail.h"
@@ -13,12 +14,12 @@
 #define MOST_BATCH 32u
 #define LEAST_JOBS 48u
 #define LEAST_ROUNDS 4u
-#define FULL_BATCH 4u /* prompts fill a step from here on */
+#define FULL_BATCH 4u /* prompts fill a step from this batch on */
 #define INTERVAL_US 1000000u
 #define TRANSITIONS 32u
 
-/* FLOW is the paper's baseline; OURS, at the largest batch, the best that this library does without a
- * second version. */
+/* FLOW is the paper's baseline; OURS, at the largest batch, is this library's best without a second
+ * version. */
 enum { LOW, DYNAMIC, FLOW, OURS, ARMS };
 static const char *const arm_names[ARMS] = {"static low", "DynaExq", "expertflow", "cache, auto"};
 
@@ -29,7 +30,7 @@ static const uint32_t batches[] = {1, 2, 4, 8, 16, 32};
 static const struct {
     const char *name, *pair;
     uint32_t hi_form, lo_form;
-    uint32_t percent; /* of device memory that is the server's */
+    uint32_t percent; /* of device memory available to the server */
 } models[] = {
     {"qwen3-30b-a3b", "BF16 and int4", MOEPAGE_FORM_DENSE, MOEPAGE_FORM_INT4, 90},
     {"qwen3-next-80b", "int4 and int2", MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2, 70},
@@ -39,26 +40,26 @@ static const struct {
 
 /* ---- Budgets ------------------------------------------------------------------------------- */
 
-/* One model and what its experts may take. */
+/* One model and the memory for its experts. */
 typedef struct rig {
     uint32_t model;
     sim_bench bench;
-    sim_shape slots; /* the model with experts of the high version's size: for a cache of them */
+    sim_shape slots; /* the model with experts of the high version's size, for a cache of them */
     uint64_t arena_bytes;
     moepage_precision_config precision;
     uint64_t hi_bytes, lo_bytes; /* of an expert */
     uint64_t all_low_bytes;
 } rig;
 
-/* The pool caches experts as the model has them, so integer ones stand as narrower experts: the same
- * bytes, and less arithmetic, which is to the cache's advantage. */
+/* Narrows the experts. The pool caches experts in the model's form, so narrower experts stand for
+ * integer ones: the same bytes, and less arithmetic, which favours the cache. */
 static void narrow(sim_shape *shape, uint64_t bytes)
 {
     shape->expert_intermediate = (uint32_t)(bytes / (6ull * shape->hidden));
     shape->expert_bytes = 6ull * shape->hidden * shape->expert_intermediate;
 }
 
-/* Bytes of the arena with n high versions per layer. */
+/* Computes the arena's bytes with n high versions per layer. */
 static moepage_status arena_with(const rig *r, struct moepage_model *model, uint32_t n,
                                  uint64_t *bytes)
 {
@@ -89,7 +90,7 @@ static int weigh(rig *r)
     return RUN_OK;
 }
 
-/* How many experts of a layer can be high in `bytes` beside all low versions. */
+/* Computes how many experts of a layer can be high in `bytes` beside all low versions. */
 static int count_high(const rig *r, uint64_t bytes, uint32_t *n_high)
 {
     uint64_t layer = r->bench.shape.moe_layers * r->hi_bytes;
@@ -124,7 +125,7 @@ static int open_rig(uint32_t model, const char *routing, uint64_t seed, rig *out
 
 /* ---- Arms ---------------------------------------------------------------------------------- */
 
-/* What a run shows of itself when it ends. */
+/* A run's figures at its end. */
 typedef struct outcome {
     sim_result result;
     moepage_expert_pool_info pool;
@@ -140,8 +141,9 @@ static void look(void *user, const sim_stack *stack, const sim_result *result)
         out->pool = (moepage_expert_pool_info){0};
 }
 
-/* A cache of high experts has all of the arena that KV does not need; the other arms' experts get the
- * same bytes. Before the first decision nothing is high: static low is an interval without end. */
+/* Configures an arm. A cache of high experts gets all of the arena that KV does not need; the other
+ * arms' experts get the same bytes. Before the first decision nothing is high, so static low is an
+ * endless interval. */
 static int arrange(const rig *r, uint32_t arm, sim_serve_config *config,
                    moepage_precision_config *precision)
 {
@@ -191,7 +193,8 @@ static int run_arm(const rig *r, uint32_t arm, uint32_t batch, const sim_jobs *j
     return code ? code : sim_serve(&config, look, out, &out->result);
 }
 
-/* `batch` clients, each asking again as soon as it is answered, and all with routing of their own. */
+/* Makes `batch` clients, each sending its next request as soon as it has an answer, and each with
+ * its own routing. */
 static int ask(uint32_t batch, uint32_t rounds, uint32_t prompt, uint32_t output, sim_jobs *jobs)
 {
     sim_closed_loop loop = {.clients = batch,
@@ -220,7 +223,7 @@ static int run_batch(const rig *r, bool brief, uint32_t batch, outcome *arms)
     int code = ask(batch, rounds, brief ? 128 : PROMPT_TOKENS, brief ? 24 : OUTPUT_TOKENS, &jobs);
     for (uint32_t arm = 0; arm < n_arms && !code; arm++) {
         code = run_arm(r, arm, batch, &jobs, jobs.n / 2, &arms[arm]);
-        /* Whoever is answered asks again: that many are served at any time (Little). */
+        /* An answered client asks again, so `batch` are served at any time (Little). */
         if (!code)
             arms[arm].tokens_per_s =
                 batch * jobs.jobs[0].output_tokens / arms[arm].result.job_ns.mean * 1e9;
@@ -261,8 +264,8 @@ static void report_arm(const char *model, uint32_t arm, uint32_t batch, const ou
                  arm_names[arm]);
 }
 
-/* How much longer a decode step of DynaExq's is than one of static low's and the time in which the
- * device reads what its high versions have more: 1 when transitions cost it nothing. */
+/* Returns how much longer a DynaExq decode step is than a static low one plus the time to read the
+ * additional bytes of high versions: 1 if transitions cost nothing. */
 static double beyond_bytes(const rig *r, uint32_t batch, const outcome *arms)
 {
     const sim_result *low = &arms[LOW].result, *own = &arms[DYNAMIC].result;
@@ -292,7 +295,7 @@ static void report_batch(const rig *r, uint32_t batch, const outcome *arms, sim_
              "% of choices served high", "%s, batch %u, DynaExq", model, batch);
 }
 
-/* What a step would have had to wait for. */
+/* Sums everything that a step could have waited for. */
 static uint64_t waits(const outcome *o)
 {
     return o->result.all_stall_ns + o->result.misses + o->result.late + o->pool.demand_bytes;
@@ -337,12 +340,12 @@ static void judge_sweep(const rig *r, const sweep *s, sim_findings *out)
 #define INTERVALS 10u
 
 typedef struct shift {
-    double before;           /* of choices, served high: the last intervals before */
+    double before;           /* fraction of choices served high in the last intervals before */
     double after[INTERVALS]; /* interval by interval */
-    uint32_t back;           /* after how many intervals it was again 95 % of before; 0 = not */
+    uint32_t back;           /* intervals until it was again 95 % of `before`; 0 = never */
 } shift;
 
-/* Of what was chosen from one moment to another. */
+/* Returns the fraction of choices between two moments that were served high. */
 static double served_high(const sim_result *result, uint64_t from_ns, uint64_t to_ns)
 {
     const sim_serve_sample *s = result->samples;
@@ -367,7 +370,8 @@ static void measure_shift(const sim_result *result, uint32_t sample, shift *out)
     }
 }
 
-/* All prompts are one step; its `steps` decoded tokens later the hot set moves, for all at once. */
+/* Prompts take one step; after `steps` decoded tokens the hot set moves for all sequences at
+ * once. */
 static int run_shift(uint32_t model, uint32_t steps, uint64_t seed, shift *out, uint64_t *waited)
 {
     char routing[128];

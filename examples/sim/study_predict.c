@@ -1,6 +1,6 @@
 /* How well predictors name a layer's experts ahead of it, on recorded routing: trained on the first
- * requests, tested on the others, from each distance; and, in the same table, what each eviction
- * policy keeps. */
+ * requests, tested on the others, at each distance; in the same table, each eviction policy's
+ * hits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define MOST_DISTANCE 6u
 #define MOST_TOP_K 64u
 
-/* What routed ids alone can feed. */
+/* Predictors that need routed ids alone. */
 static const char *const kinds[] = {"previous", "hit-count", "coactivation"};
 
 #define N_KINDS (sizeof kinds / sizeof *kinds)
@@ -25,7 +25,7 @@ typedef struct predicting {
     mp_predict_config config;
     void *state, *context;
     mp_guess *guesses;     /* [experts] */
-    uint64_t asked, right; /* routed choices of layers asked about, and those among the k best */
+    uint64_t asked, right; /* routed choices of the layers predicted, and those among the k best */
 } predicting;
 
 static int open_predicting(const sim_trace *trace, const char *name, uint32_t distance,
@@ -56,7 +56,7 @@ static void close_predicting(predicting *p)
     free(p->context);
 }
 
-/* Asks about one layer and counts how many of what it then routed to are among the k best. */
+/* Predicts one layer and counts how many of its routed experts are among the k best. */
 static void ask(predicting *p, uint64_t row, uint32_t layer, bool count)
 {
     const uint16_t *ids = sim_trace_ids(p->trace, row, layer);
@@ -68,7 +68,7 @@ static void ask(predicting *p, uint64_t row, uint32_t layer, bool count)
             p->right += ids[j] == p->guesses[i].expert;
 }
 
-/* One token: each layer is asked about when the one `distance` before it has been seen. */
+/* Runs one token: each layer is predicted when the one `distance` before it has been observed. */
 static void run_token(predicting *p, uint64_t row, bool count)
 {
     uint32_t experts[MOST_TOP_K], k = p->config.top_k, distance = p->config.distance;

@@ -1,5 +1,5 @@
-/* Prefetching that measures itself: a predictor's guesses against none, in virtual time, where they
- * can pay and where they cannot. */
+/* Prefetching that measures itself: a predictor's guesses against none, in virtual time, in
+ * settings where they can pay and where they cannot. */
 #include <math.h>
 
 #include "common/fail.h"
@@ -16,8 +16,8 @@ typedef struct setting {
     uint64_t layer_ns; /* of the host, per layer */
 } setting;
 
-/* Between a host that leaves the bus idle most of the time and one that leaves it no moment. The
- * gpt-oss model routes as its real trace does, where that is there. */
+/* From a host that leaves the bus mostly idle to one that never does. The gpt-oss model routes as
+ * in its real trace, if that is available. */
 static const setting settings[] = {
     {"h100-pcie5", QWEN3, 1, 12, 0},         {"h100-pcie5", QWEN3, 1, 25, 500000},
     {"h100-pcie5", QWEN3, 4, 75, 0},         {"h100-pcie5", QWEN3, 16, 50, 200000},

@@ -1,6 +1,6 @@
-/* What a user's own routing is good for (WiSP 5.4, G.1): after one, two and four sessions, a table of
- * the user's own against one of the others', and the working set and cap that the sessions foretell
- * against what later sessions use. */
+/* The value of a user's own routing history (WiSP 5.4, G.1): after one, two and four sessions, a
+ * table of the user's own against one of the others', and the predicted working set and cap against
+ * those of later sessions. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,11 +21,11 @@
 #define MOST_USERS 256u
 #define MOST_TOP_K 64u
 #define BUDGETS 3u
-#define COVERAGE 0.99 /* as moepage_predictor_rightsize takes it when it is not told */
+#define COVERAGE 0.99 /* moepage_predictor_rightsize's default */
 
 static const uint32_t budgets[BUDGETS] = {1, 2, 4}; /* sessions */
 
-/* Requests are sessions; a column of requests.csv says which are one user's. */
+/* Requests are sessions; a column of requests.csv identifies the user. */
 typedef struct session {
     uint64_t first_row, rows;
     uint32_t user;
@@ -88,7 +88,7 @@ static int read_sessions(const sim_trace *trace, const char *path, const char *c
 
 /* ---- A table ------------------------------------------------------------------------------- */
 
-/* What is learnt while a table is tested goes into another one, which nobody asks. */
+/* Learning during a test goes into a second table, which is never used for predictions. */
 typedef struct table {
     mp_predict_config config;
     void *state, *aside, *context;
@@ -132,8 +132,8 @@ static void ask(table *t, uint32_t layer, const uint32_t *routed, mp_next_expert
     mp_next_expert_count(count, predicted, n, k, routed, k);
 }
 
-/* One session through the table; with `count` it is asked about every layer from the one before, and
- * does not learn. */
+/* Plays one session through the table; with `count` every layer is predicted from the preceding
+ * one, and nothing is learnt. */
 static void play(const sim_trace *trace, const session *s, table *t, mp_next_expert *count)
 {
     const mp_predictor *kind = &mp_predictor_coactivation;
@@ -156,17 +156,17 @@ static void play(const sim_trace *trace, const session *s, table *t, mp_next_exp
 
 /* ---- One user ------------------------------------------------------------------------------ */
 
-/* From what is learnt: n sessions of the user's own, of one other user's, of each other user's, or all
- * that others have. */
+/* The source of learning: n sessions of the user's own, of one other user's, of each other user's,
+ * or all sessions of the others. */
 typedef enum { OWN, ANOTHER, OTHERS, EVERYBODY, KINDS } lesson_kind;
 
 typedef struct lesson {
     lesson_kind kind;
     uint32_t n;
-    uint32_t other; /* of ANOTHER: whose */
+    uint32_t other; /* the user, for ANOTHER */
 } lesson;
 
-/* Users with enough sessions; the first `most` of each are learnt from, the rest tested. */
+/* Users with enough sessions; the first `most` of each are for training, the rest for testing. */
 typedef struct plan {
     const sessions *sessions;
     uint32_t least, most;
@@ -177,7 +177,7 @@ static bool takes_part(const plan *p, uint32_t user)
     return p->sessions->count[user] >= p->least;
 }
 
-/* `before`: sessions that the owner had before this one. */
+/* Returns true if the session is part of the lesson. `before`: the owner's earlier sessions. */
 static bool is_taught(const plan *p, const lesson *l, uint32_t user, uint32_t owner,
                       uint32_t before)
 {
@@ -200,7 +200,7 @@ static void train(const plan *p, const lesson *l, uint32_t user, table *t)
     }
 }
 
-/* Of the user's later sessions. */
+/* Tests on the user's later sessions. */
 static double test(const plan *p, uint32_t user, table *t)
 {
     const sessions *s = p->sessions;
@@ -211,7 +211,7 @@ static double test(const plan *p, uint32_t user, table *t)
     return mp_next_expert_precision(&count);
 }
 
-/* How often each expert was chosen in the user's later sessions. */
+/* Counts the choices of each expert in the user's later sessions. */
 static void count_later(const plan *p, uint32_t user, uint32_t *choices)
 {
     const sessions *s = p->sessions;
@@ -227,14 +227,14 @@ static void count_later(const plan *p, uint32_t user, uint32_t *choices)
     }
 }
 
-/* What n sessions foretell, and what came. */
+/* Predictions from n sessions, and later observations. */
 typedef struct sized {
     double experts; /* the working set, over all layers */
     double cap;     /* the largest layer's */
     double unseen;  /* estimated chance of a new expert */
     double support; /* experts that later sessions use */
-    double held;    /* of later choices, by the working set */
-    double wanted;  /* experts, most used first, that would have held COVERAGE of them */
+    double held;    /* fraction of later choices that fall into the working set */
+    double wanted;  /* experts, most used first, that would have covered COVERAGE of them */
 } sized;
 
 static double experts_wanted(const uint32_t *uses, const uint32_t *later, uint64_t n)
@@ -265,7 +265,7 @@ static void size_up(const table *t, const uint32_t *later, sized *out)
         out->support += later[i] > 0;
 }
 
-/* Of one user; precision by lesson and budget. */
+/* Findings for one user; precision by lesson and budget. */
 typedef struct findings_of_user {
     double right[KINDS][BUDGETS];
     sized sized[BUDGETS];
@@ -286,7 +286,7 @@ static int try_lesson(const plan *p, const lesson *l, uint32_t user, const uint3
     return code;
 }
 
-/* The mean over all others, one at a time. */
+/* Averages over all others, one at a time. */
 static int try_another(const plan *p, uint32_t user, uint32_t n, double *precision)
 {
     uint32_t tried = 0;
@@ -331,7 +331,7 @@ static int study_user(const plan *p, uint32_t user, uint32_t n_budgets, findings
 
 typedef struct summary {
     uint32_t users;
-    uint32_t wins[BUDGETS]; /* users whose own table is at least as right as the others' */
+    uint32_t wins[BUDGETS]; /* users whose own table is at least as accurate as the others' */
     double right[KINDS][BUDGETS];
     sized sized[BUDGETS];
     double least_held[BUDGETS];
@@ -368,7 +368,7 @@ static void take_means(uint32_t n_budgets, summary *s)
     }
 }
 
-/* Of the slots of `n` experts of the model. */
+/* Computes the slot bytes of `n` experts of the model. */
 static int bytes_of(double n, double *gb)
 {
     sim_shape shape;
@@ -460,8 +460,8 @@ static int study_grouping(const sim_trace *trace, const char *path, const groupi
 
 /* ---- The study ----------------------------------------------------------------------------- */
 
-/* What the paper finds is said beside what comes out; what has to be so is that a user's own sessions
- * are worth more than as many of somebody else's, and that each one more is worth something. */
+/* The paper's findings are printed beside the results; the claims are that a user's own sessions
+ * are worth more than equally many of another user's, and that each further one adds value. */
 static void judge(const grouping *g, const summary *s, sim_findings *out)
 {
     for (uint32_t b = 0; b < g->n_budgets; b++) {
@@ -488,7 +488,7 @@ int sim_study_rightsize(bool brief, uint64_t seed, sim_findings *out)
     char rows[4096], requests[4096];
     const grouping *groupings = out->traces ? whole : excerpt;
     const uint32_t n = out->traces && !brief ? 2 : 1;
-    (void)seed; /* nothing is drawn */
+    (void)seed; /* no random numbers */
     snprintf(rows, sizeof rows, "%.4000s%s", out->traces ? out->traces : EXCERPT,
              out->traces ? "/gpt-oss-20b" : ".u8");
     snprintf(requests, sizeof requests, "%.4000s%s", out->traces ? out->traces : EXCERPT,

@@ -1,5 +1,5 @@
-/* What MV-WSA's splits are worth on real routing and real requests: before serving, against the best
- * of all splits; and while it changes, against the best split in hindsight. */
+/* The value of MV-WSA's splits on real routing and real requests: before serving, against the best
+ * of all splits; and under a changing workload, against the best split in hindsight. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,10 +37,10 @@ static double ratio(const sim_arm_run *run, const sim_arm_run *best)
 
 /* ---- Before serving ---------------------------------------------------------------------- */
 
-/* What one workload gave; latencies as multiples of the oracle's. */
+/* The results of one workload; latencies as multiples of the oracle's. */
 typedef struct outcome {
     double mv_wsa, half, dual_resize;
-    bool failed_needlessly; /* of MV-WSA: admission failures where the oracle has none */
+    bool failed_needlessly; /* MV-WSA had admission failures and the oracle had none */
 } outcome;
 
 static int run_against(const sim_serve_config *config, sim_split_kind kind,
@@ -111,7 +111,7 @@ static void judge_splits(const outcome *o, uint32_t n, sim_findings *out)
 
 int sim_study_splits(bool brief, uint64_t seed, sim_findings *out)
 {
-    (void)seed; /* nothing is drawn */
+    (void)seed; /* no random numbers */
     traces t = {0};
     outcome outcomes[SIM_MOST_FINDINGS];
     uint32_t n = brief ? BRIEF_WORKLOADS : sim_n_workloads;
@@ -135,9 +135,9 @@ int sim_study_splits(bool brief, uint64_t seed, sim_findings *out)
     return code;
 }
 
-/* ---- While it changes -------------------------------------------------------------------- */
+/* ---- Under a changing workload ---------------------------------------------------------- */
 
-/* The controller starts where the configurator puts the first phase, which is all that can be known
+/* Runs the controller from the configurator's split for the first phase, the only one known
  * then. */
 static int run_online(const sim_workload *workload, const traces *t, const sim_scene *scene,
                       sim_arm_run *online)
@@ -156,7 +156,7 @@ static int run_online(const sim_workload *workload, const traces *t, const sim_s
     return code;
 }
 
-/* How much more of the jobs gets done in the same time. */
+/* Compares how many jobs are completed in the same time. */
 static int compare_shift(const sim_workload *workload, const traces *t, const sim_scene *scene,
                          double *gain, uint64_t *failures, sim_findings *out)
 {

@@ -6,8 +6,8 @@
 
 #define GIB (1ull << 30)
 
-/* Of the host program, per layer and token, from two sentences of the paper: 26.79 tok/s with all
- * experts resident under the pager (table 2), 0.78 ms a layer, and a third of that is the pager's
+/* The host program's time per layer and token, from two statements of the paper: 26.79 tok/s with
+ * all experts resident under the pager (table 2), 0.78 ms per layer, a third of it in the pager's
  * hook (app. H). The simulated kernels take 45 us of a layer themselves. */
 #define LAYER_NS 777657u
 #define KERNEL_NS 45000u
@@ -19,7 +19,7 @@
 
 typedef struct budget {
     uint32_t offload_gib, cap;
-    double naive, wisp; /* tokens a second; NAN: not in the table */
+    double naive, wisp; /* tokens per second; NAN: not in the table */
 } budget;
 
 static const budget table2[] = {
@@ -40,7 +40,7 @@ static sim_serve_config one_stream(const sim_bench *bench, uint64_t slots)
     return config;
 }
 
-/* WiSP: so many slots in each layer, LRU. */
+/* WiSP: `cap` slots in each layer, LRU. */
 static sim_serve_config paging(const sim_bench *bench, uint32_t cap)
 {
     sim_serve_config config = one_stream(bench, (uint64_t)cap * bench->shape.moe_layers);
@@ -110,7 +110,7 @@ static void report_table2(const rates *r, sim_findings *out)
     }
 }
 
-/* Rises, peaks between the ends, falls to about 1, and below where all fits. */
+/* Claims: rises, peaks between the ends, falls to about 1, and below 1 once everything fits. */
 static void judge_table2(const sim_bench *bench, const rates *r, sim_findings *out)
 {
     double s[N_BUDGETS];
@@ -160,7 +160,7 @@ int sim_study_wisp_table2(bool brief, uint64_t seed, sim_findings *out)
 
 #define TIGHT_CAP 16u
 
-/* One topic for all of it, or another one every 32 tokens. */
+/* One topic throughout, or a new one every 32 tokens. */
 static const struct {
     const char *name, *routing;
 } sessions[] = {
@@ -168,7 +168,7 @@ static const struct {
     {"diverse", "qwen3-30b-a3b:segment=32"},
 };
 
-/* With a host's overhead the bus is idle meanwhile; with none it is the bottleneck. */
+/* With a host's overhead the bus idles during it; without, the bus is the bottleneck. */
 static const struct {
     const char *name;
     uint64_t layer_ns;
@@ -194,7 +194,7 @@ static const struct {
 
 typedef struct prefetch_rates {
     double rate[2][2][PREDICTORS]; /* [session][host] */
-    double new_bytes;              /* a step, that are not among the last step's experts */
+    double new_bytes;              /* per step: experts that are not among the last step's */
 } prefetch_rates;
 
 static int run_predictors(const sim_bench *bench, const sim_jobs *jobs, int host, double *out)
@@ -210,14 +210,14 @@ static int run_predictors(const sim_bench *bench, const sim_jobs *jobs, int host
     return code;
 }
 
-/* A cache of just the last step's experts. */
+/* Measures a cache of exactly the last step's experts. */
 static int measure_turnover(const sim_bench *bench, const sim_jobs *jobs, double *out)
 {
     const sim_shape *s = &bench->shape;
     sim_pace pace;
     sim_serve_config config = paging(bench, s->top_k);
     config.jobs = jobs;
-    config.warm_layers = 0; /* there is no slot to spare */
+    config.warm_layers = 0; /* no slot is spare */
     int code = sim_bench_run(&config, &pace);
     *out = (double)pace.result.misses / (double)pace.result.routed *
            (double)(s->top_k * s->moe_layers * s->expert_bytes);
@@ -270,7 +270,7 @@ static void report_prefetch(const prefetch_rates *r, sim_findings *out)
         }
 }
 
-/* The best that a predictor does on a host, of what is done without it, over both sessions. */
+/* Returns a predictor's best speed on a host relative to no prediction, over both sessions. */
 static double gain(const prefetch_rates *r, int host, int predictor)
 {
     return fmax(r->rate[0][host][predictor] / r->rate[0][host][OFF],

@@ -1,4 +1,5 @@
-/* Drawing: an alias table for each topic and layer, and trying again for what has been drawn. */
+/* Draws experts: an alias table for each topic and layer, with retries for experts already
+ * drawn. */
 #include "sim/synthetic.h"
 
 #include <math.h>
@@ -10,12 +11,12 @@
 
 #define MOST_EXPERTS 4096u
 #define MOST_TABLE_BYTES (UINT64_C(1) << 30)
-#define TRIES 32u     /* then the rest is walked along */
-#define ALWAYS 65536u /* of the odds that an expert is kept */
+#define TRIES 32u     /* afterwards the rest is scanned */
+#define ALWAYS 65536u /* of the probability that an expert is kept */
 #define TUNING_TOKENS 4096u
 #define TUNING_RUN 256u /* tokens of one topic */
 
-/* Of a column of an alias table: below `least` of 65536 it is the column, else the other. */
+/* A column of an alias table: below `least` of 65536 it yields the column, else the other. */
 typedef struct column {
     uint16_t least;
     uint16_t other;
@@ -25,20 +26,20 @@ typedef struct generator {
     sim_source source; /* first */
     sim_synthetic config;
     column *columns; /* [topics][layers][experts] */
-    float *weights;  /* the same; each layer's add up to 1 */
+    float *weights;  /* [topics][layers][experts]; each layer's sum is 1 */
     uint32_t *keep;  /* [layers] odds of 65536 */
     uint32_t *move;  /* [layers] how far a shift moves the hot set */
 } generator;
 
 typedef struct stream {
     uint64_t random;
-    uint64_t tokens; /* so far */
+    uint64_t tokens; /* tokens so far */
     uint32_t topic;
-    uint32_t phase;  /* the request's part of how often the hot set has moved */
-    uint16_t held[]; /* [layers][top_k] the last token's */
+    uint32_t phase;  /* the request's share of the hot set's moves */
+    uint16_t held[]; /* [layers][top_k] of the last token */
 } stream;
 
-/* What is drawn from: one layer of a topic, its experts renamed by `turn`. */
+/* A distribution to draw from: one layer of a topic, its experts renamed by `turn`. */
 typedef struct odds {
     const column *columns;
     const float *weights;
@@ -72,7 +73,7 @@ static inline uint32_t turned(const odds *o, uint32_t expert)
     return id < o->experts ? id : id - o->experts;
 }
 
-/* Walks along what is not marked: needed where a few experts have nearly all the weight. */
+/* Draws by scanning the unmarked experts: needed when a few experts have nearly all the weight. */
 static uint32_t draw_rest(const odds *o, const uint64_t *marks, uint64_t *random)
 {
     double rest = 0;
@@ -101,8 +102,8 @@ static inline uint32_t draw(const odds *o, const uint64_t *marks, uint64_t *rand
     return draw_rest(o, marks, random);
 }
 
-/* Replaces the layer's experts by the next token's. Those that are kept keep their place in the
- * router's order. `marks` [experts] are none before and after. */
+/* Replaces the layer's experts by the next token's. Kept ones stay at their place in the router's
+ * order. `marks` [experts] are clear before and after. */
 static void step_layer(const odds *o, bool first, uint16_t *held, uint64_t *marks, uint64_t *random)
 {
     uint64_t fresh[256 / 64] = {0};
@@ -157,7 +158,7 @@ static void next_token(const sim_source *source, void *state, bool prefill, int3
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* Box and Muller's. */
+/* Returns a normal number (Box and Muller). */
 static double normal(uint64_t *random)
 {
     double u = ldexp((double)(sim_random(random) >> 11) + 1, -53);
@@ -165,8 +166,8 @@ static double normal(uint64_t *random)
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
-/* Vose's way: columns with less than their share are filled up by one that has more. `scaled` and
- * `waiting` [experts] are scratch. */
+/* Builds an alias table (Vose): columns below their share are filled up from one above it. `scaled`
+ * and `waiting` [experts] are scratch. */
 static void fill_columns(const float *weights, uint32_t n, column *columns, double *scaled,
                          uint16_t *waiting)
 {
@@ -196,7 +197,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Leaves the least likely out, and makes the rest add up to 1. `sorted` [experts] is scratch. */
+/* Drops the least likely experts, and scales the rest to a sum of 1. `sorted` [experts] is
+ * scratch. */
 static void cut_weights(const sim_synthetic *c, const double *raw, double *sorted, float *weights)
 {
     uint32_t most = (uint32_t)ceil(c->reach * c->experts);
@@ -247,9 +249,9 @@ static uint32_t common(const uint16_t *a, const uint16_t *b, uint32_t n)
     return same;
 }
 
-/* Experts that are drawn again by chance come back too, and how often depends on what was kept: so
- * the odds are found by running the layer and correcting them after every token, less and less
- * (Robbins and Monro's); the result is the mean over the second half. */
+/* Experts drawn again by chance are carried over too, and how often depends on those kept. So the
+ * probability is found by running the layer and correcting it after every token by decreasing
+ * amounts (Robbins and Monro); the result is the mean over the second half. */
 static void tune_layer(generator *g, uint32_t layer)
 {
     const sim_synthetic *c = &g->config;
@@ -276,7 +278,7 @@ static void tune_layer(generator *g, uint32_t layer)
     g->keep[layer] = (uint32_t)(mean * ALWAYS);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life cycle ------------------------------------------------------------------------------ */
 
 static void close_source(sim_source *source)
 {

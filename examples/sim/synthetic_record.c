@@ -1,4 +1,4 @@
-/* A generator's requests as a trace in memory, for what reads whole traces. */
+/* Records a generator's requests as a trace in memory, for code that needs whole traces. */
 #include <stdlib.h>
 
 #include "common/fail.h"

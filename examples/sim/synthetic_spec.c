@@ -1,4 +1,4 @@
-/* Descriptions of generators: presets, and what is written behind them. */
+/* Descriptions of generators: presets, and the keys that follow them. */
 #include <stddef.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 /* ---- Presets --------------------------------------------------------------------------------- */
 
-/* What is published of activation: DynaExq, tables 1 and 2, percent. */
+/* Published activation: DynaExq, tables 1 and 2, percent. */
 typedef struct activation {
     double decode[SIM_TABLE_POINTS], prefill[SIM_TABLE_POINTS];
 } activation;
@@ -22,20 +22,21 @@ static const activation v2_lite = {{9.0, 14.9, 23.2, 35.9, 51.7, 67.6},
                                    {72.9, 86.9, 94.3, 96.0, 96.3, 96.3}};
 
 typedef struct preset {
-    const char *shape; /* NULL: any other */
+    const char *shape; /* NULL: any other shape */
     double skew, topic, reach, carry;
     uint32_t topics, prompt_tokens;
     const activation *published;
 } preset;
 
-/* The three models in DynaExq's tables: skew, topic, reach and prompt are from a random search for the
- * least largest relative error over both tables, which do not say how long prompts were. It is 5, 12
- * and 11 % whatever the seed (tests/unit/test_synthetic.c asks for 15). Of carry such tables say nothing: about half of
- * Qwen3-30B-A3B's experts come back (WiSP §4.2), others are taken to be a little less steady.
+/* The three models in DynaExq's tables: skew, topic, reach and prompt are from a random search for
+ * the least largest relative error over both tables, which do not say how long prompts were. It is
+ * 5, 12 and 11 % whatever the seed (tests/unit/test_synthetic.c asks for 15). Of carry such tables
+ * say nothing: about half of Qwen3-30B-A3B's experts come back (WiSP §4.2), others are taken to be
+ * a little less steady.
  *
- * gpt-oss-20b: carry as it is in recorded routing; skew, topic and reach by the same search for the miss
- * ratios of LRU with room for 96, 192 and 384 experts and for how many experts of a layer a request
- * uses. Misses are within 2 points, experts within 1.
+ * gpt-oss-20b: carry as it is in recorded routing; skew, topic and reach by the same search for the
+ * miss ratios of LRU with room for 96, 192 and 384 experts and for how many experts of a layer a
+ * request uses. Misses are within 2 points, experts within 1.
  *
  * Mixtral's eight experts are used nearly alike. The rest is not fitted to anything. */
 static const preset presets[] = {

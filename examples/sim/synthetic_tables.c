@@ -1,4 +1,4 @@
-/* The tables: what share of a layer's experts batches of requests use. */
+/* The tables: the fraction of a layer's experts used by batches of requests. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "sim/synthetic.h"
 
 #define GROUP 32u   /* requests: the largest batch */
-#define DECODED 16u /* tokens of a request before the step that is looked at */
+#define DECODED 16u /* decoded tokens of a request before the measured step */
 #define PRINT_GROUPS 16u
 
 typedef struct looking {
@@ -54,7 +54,8 @@ static uint32_t count(const uint64_t *set, size_t words)
     return n;
 }
 
-/* Mean share of used experts; then the sets of neighbours are united, for the batch twice as large. */
+/* Adds the mean fraction of used experts; then unites neighbours' sets for the batch twice as
+ * large. */
 static void add_points(looking *l, uint32_t table, double share, double *points)
 {
     const sim_source *s = l->source;

@@ -1,4 +1,4 @@
-/* Traces in memory: growing, checking, and handing out streams of tokens. */
+/* Traces in memory: growing, checking, and streams of tokens. */
 #include "sim/trace.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 /* ---- Streams ------------------------------------------------------------------------------- */
 
 typedef struct stream {
-    uint64_t at; /* row of the next decoded token, of the request */
+    uint64_t at; /* the request's row for the next decoded token */
     uint64_t random;
     uint32_t request;
     uint32_t reserved;

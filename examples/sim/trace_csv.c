@@ -1,6 +1,6 @@
 /* Traces as text: request,token,layer,experts, one line for each layer of each token, in that
- * order; requests have rising numbers, tokens and layers count from 0, experts have spaces
- * between. */
+ * order; request numbers increase, tokens and layers count from 0, experts are separated by
+ * spaces. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -28,8 +28,8 @@ typedef struct reading {
     bool first;
     sim_trace_shape shape; /* layers and top_k 0: not known yet */
     uint64_t rows;
-    uint64_t first_row; /* of the request now */
-    sim_trace *trace;   /* NULL while shape and rows are being found */
+    uint64_t first_row; /* of the current request */
+    sim_trace *trace;   /* NULL while shape and rows are being determined */
 } reading;
 
 static int read_ids(reading *r)
@@ -52,7 +52,7 @@ static int read_ids(reading *r)
     }
 }
 
-/* Does this line come next? */
+/* Checks that this line is the next in order. */
 static int check_order(reading *r)
 {
     const place *now = &r->now, *before = &r->before;

@@ -1,4 +1,4 @@
-/* Trace files of the library: the tokens that each sequence decoded, gathered from all steps. */
+/* The library's trace files: each sequence's decoded tokens, gathered from all steps. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ typedef struct reading {
     sim_trace *trace; /* NULL while rows are counted */
 } reading;
 
-/* A token's row: what moepage.h lays out layer by layer, token after token. */
+/* Fills a token's row from moepage.h's layout, which is layer by layer, token after token. */
 static int take_token(reading *r, const moepage_trace_step *step, uint32_t token, sim_sequence *g)
 {
     if (g->next_row == g->end_row)
@@ -92,7 +92,7 @@ static int read_steps(reading *r)
     return code;
 }
 
-/* Those that decoded at all become requests, each with its rows in one piece. */
+/* Makes requests of the sequences that decoded, each with contiguous rows. */
 static int add_requests(reading *r, sim_trace *trace)
 {
     uint64_t row = 0;

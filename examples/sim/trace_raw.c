@@ -1,5 +1,5 @@
-/* Raw arrays: experts.u8 [rows][layers][top_k] with requests.csv, and probs.bf16 where it is there;
- * or one .u8 file whose shape is given, and whose rows are one request. */
+/* Raw arrays: experts.u8 [rows][layers][top_k] with requests.csv, and probs.bf16 if present; or one
+ * .u8 file of given shape, whose rows are one request. */
 #include "sim/trace.h"
 
 #include <errno.h>
@@ -62,7 +62,8 @@ static bool sums_to_one(const unsigned char *probs, uint32_t n)
     return fabsf(sum - 1) <= SUM_ERROR;
 }
 
-/* How many probabilities add up to 1, in every layer of every row: that many experts are chosen. */
+/* Returns how many probabilities sum to 1 in every layer of every row: the number of experts
+ * chosen. */
 static uint32_t find_top_k(const bytes *probs, uint64_t rows, uint32_t width)
 {
     for (uint32_t k = 1; k <= width; k++) {
@@ -137,7 +138,7 @@ static int read_request(const sim_csv *csv, const uint32_t *at, sim_request *out
     return code;
 }
 
-/* Adds the file's requests to the trace, or, where that is NULL, counts their rows. */
+/* Adds the file's requests to the trace, or counts their rows if `trace` is NULL. */
 static int read_requests(const char *path, sim_trace *trace, uint64_t *rows)
 {
     sim_csv csv;

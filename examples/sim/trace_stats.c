@@ -1,4 +1,4 @@
-/* One pass over the requests, with what is known of each key so far. */
+/* One pass over the requests, with a record of each key so far. */
 #include "sim/trace_stats.h"
 
 #include <math.h>
@@ -14,16 +14,16 @@ typedef struct measuring {
     sim_trace_stats *out;
     uint32_t layers, experts, top_k, keys;
     uint64_t *uses;        /* [keys] of the whole trace */
-    double *weights;       /* [keys] of the request so far */
+    double *weights;       /* [keys] in the request so far */
     uint64_t *used_burst;  /* [keys] the last burst that used it, from 1 */
     uint64_t *new_keys;    /* [longest request] keys first used at each of the request's tokens */
     double *sorted;        /* [experts] */
-    uint64_t pairs;        /* tokens with one before them */
-    uint64_t burst;        /* number of the burst now, from 1 */
-    uint64_t union_before; /* of the burst before, 0 = it is not followed by this one */
+    uint64_t pairs;        /* tokens with a preceding one */
+    uint64_t burst;        /* number of the current burst, from 1 */
+    uint64_t union_before; /* of the preceding burst, 0 = not adjacent */
     uint64_t union_now;
     uint64_t common_now;
-    uint64_t overlaps; /* bursts with one before them */
+    uint64_t overlaps; /* bursts with a preceding one */
     uint64_t all_keys;
 } measuring;
 
@@ -58,7 +58,7 @@ static double request_bits(const measuring *m)
 
 /* ---- Bursts ---------------------------------------------------------------------------------- */
 
-/* A burst has ended. `follows`: the next one comes right after it. */
+/* Ends a burst. `follows`: the next one begins directly after it. */
 static void end_burst(measuring *m, bool whole, bool follows)
 {
     sim_trace_stats *out = m->out;
@@ -90,7 +90,7 @@ static void use_in_burst(measuring *m, uint32_t key)
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
-/* How many of the row's experts in this layer the row before it has too. */
+/* Returns how many of the row's experts in this layer the preceding row also has. */
 static uint32_t carried(const measuring *m, uint64_t row, uint32_t layer)
 {
     const uint16_t *now = sim_trace_ids(m->trace, row, layer);
@@ -184,7 +184,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Gini coefficient of the layer's uses, and the share of its most used tenth. */
+/* Computes the Gini coefficient of the layer's uses, and the share of its most used tenth. */
 static void measure_skew(measuring *m, uint32_t layer)
 {
     sim_layer_stats *stats = &m->out->layers[layer];

@@ -1,4 +1,4 @@
-/* What --stats prints. */
+/* The output of --stats. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -118,7 +118,7 @@ static void print_text(const sim_trace *trace, const sim_trace_stats *s)
     printf("\n");
 }
 
-/* Bytes of an expert and of the bus: as given, or the model's and the machine's. */
+/* Finds the bytes of an expert and of the bus: as given, or the model's and the machine's. */
 static int find_bytes(const sim_options *options, uint64_t *expert_bytes, uint64_t *bus_bytes)
 {
     int code = RUN_OK;

@@ -1,4 +1,4 @@
-/* Draws without replacement, by trying again: top_k is small beside experts, or all are drawn. */
+/* Draws without replacement, with retries: top_k is small beside experts, or all are drawn. */
 #include "sim/uniform.h"
 
 #include <stdlib.h>

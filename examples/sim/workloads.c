@@ -1,4 +1,4 @@
-/* The table of workloads, and how one becomes something to be served. */
+/* The table of workloads, and their preparation for serving. */
 #include "sim/workloads.h"
 
 #include <stdio.h>
@@ -19,14 +19,14 @@
     {                                                                      \
         .jobs = file, .skip = first, .most = count, .max_context = context \
     }
-/* Clients with several sessions each, in any order: clients, sessions, turns, first prompt, what later ones
- * add, output. */
+/* Clients with several sessions each, in random order: clients, sessions, turns, first prompt,
+ * tokens added by later ones, output. */
 #define CLIENTS(c, s, t, first, later, answer)                            \
     {                                                                     \
         .clients = { c, s, t, first, later, answer, SIM_ORDER_RANDOM, 0 } \
     }
 
-/* Name, machine, bytes per weight, what a KV miss is, concurrency, budget. */
+/* Name, machine, bytes per weight, kind of KV miss, concurrency, budget. */
 #define ON(n, m, bytes, miss, c, budget)                                            \
     .name = n, .machine = m, .f8 = bytes == 1, .recompute = miss, .concurrency = c, \
     .budget_percent = budget
@@ -63,7 +63,7 @@ const sim_workload sim_workloads[] = {
 
 const uint32_t sim_n_workloads = sizeof sim_workloads / sizeof *sim_workloads;
 
-/* Tool calls revisit a few short contexts; conversations come back, much later, to many long ones. */
+/* Tool calls revisit a few short contexts; conversations return, much later, to many long ones. */
 #define TOOLS(c, s, t) CLIENTS(c, s, t, 400, 60, 30)
 #define TALKS(c, s, t) CLIENTS(c, s, t, 6000, 60, 40)
 
@@ -113,7 +113,7 @@ static int make_jobs(const sim_workload *workload, const char *requests, uint32_
     return code;
 }
 
-/* Sessions take routing of one kind each: a dataset's category. */
+/* Binds each session to routing of one kind: a dataset's category. */
 static int bind(const sim_trace *trace, sim_jobs *jobs)
 {
     uint32_t n = trace->source.n_requests;

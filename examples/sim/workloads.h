@@ -1,5 +1,5 @@
-/* workloads.h — the workloads of the studies: real routing, real requests, several machines, sizes and
- * budgets. */
+/* workloads.h — the workloads of the studies: real routing, real requests, several machines, sizes
+ * and budgets. */
 #ifndef SIM_WORKLOADS_H
 #define SIM_WORKLOADS_H
 
@@ -12,7 +12,7 @@
 typedef struct sim_phase {
     const char *jobs; /* a file among the request traces, or NULL for clients */
     uint32_t skip, most, max_context;
-    sim_closed_loop clients; /* when there is no file; of 0 clients there is no phase */
+    sim_closed_loop clients; /* used without a file; with 0 clients the phase is absent */
 } sim_phase;
 
 typedef struct sim_workload {
@@ -25,7 +25,7 @@ typedef struct sim_workload {
     sim_phase phase[SIM_PHASES]; /* one after the other */
 } sim_workload;
 
-/* What a workload needs while it is served; the trace is borrowed. */
+/* A workload's objects while it is served; the trace is borrowed. */
 typedef struct sim_scene {
     sim_machine machine;
     sim_shape shape;
@@ -36,11 +36,12 @@ typedef struct sim_scene {
 extern const sim_workload sim_workloads[];
 extern const uint32_t sim_n_workloads;
 
-/* Workloads that change on the way. */
+/* Workloads that change over time. */
 extern const sim_workload sim_shifts[];
 extern const uint32_t sim_n_shifts;
 
-/* `phases`: only the first so many; 0 = all. `requests`: the directory of request traces. RUN_REFUSED after a line on stderr. */
+/* Opens a scene. `phases`: only the first ones; 0 = all. `requests`: the directory of request
+ * traces. RUN_REFUSED after a line on stderr. */
 int sim_scene_open(const sim_workload *workload, const sim_trace *trace, const char *requests,
                    uint32_t phases, sim_scene *out);
 void sim_scene_close(sim_scene *scene);

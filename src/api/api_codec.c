@@ -1,4 +1,4 @@
-/* Entry points: the exponent-Huffman codec. */
+/* Entry points of the exponent-Huffman codec. */
 #include "base/status.h"
 #include "codec/exph.h"
 

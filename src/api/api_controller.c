@@ -1,4 +1,4 @@
-/* Entry points of controllers: arguments are checked here. */
+/* Entry points of controllers: check arguments, call down. */
 #include "controllers/controller.h"
 
 #include "base/config.h"

@@ -1,5 +1,5 @@
-/* Entry points of what is CUDA's alone, but for paths: arguments are checked here, and nothing is
- * submitted that is wrong or empty. */
+/* Entry points that only CUDA devices have, except those of paths: check arguments, and submit
+ * nothing for a wrong or empty request. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -17,7 +17,7 @@
 #define MAX_GEMV_TOKENS 16u
 #define MAX_BETA 63
 
-/* Arguments, which have no defaults as a whole: NULL is an error. */
+/* For arguments without defaults as a whole: NULL is an error. */
 #define MP_ARGS_READ(own, args) \
     ((args) ? MP_CONFIG_READ(own, args) : mp_fail(MOEPAGE_E_ARGUMENT, "args is NULL"))
 
@@ -32,7 +32,7 @@ static moepage_status check_cuda(moepage_device *device)
                    device->device->name);
 }
 
-/* `to` is a power of two. */
+/* Checks a non-NULL pointer aligned to `to`, a power of two. */
 static moepage_status check_pointer(const void *memory, uint64_t to, const char *name)
 {
     if (!memory)
@@ -58,7 +58,7 @@ static moepage_status check_zero(uint64_t value, const char *name)
                  : MOEPAGE_OK;
 }
 
-/* Of activations. */
+/* Checks a dtype of activations. */
 static moepage_status check_dtype(uint32_t dtype, const char *name)
 {
     if (dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16)
@@ -88,7 +88,7 @@ static uint32_t bits_of(uint32_t form)
     }
 }
 
-/* A matrix in an integer form. */
+/* Checks the form, group and shape of a quantised matrix. */
 static moepage_status check_quantised(uint32_t form, uint32_t group, uint64_t rows,
                                       uint64_t columns)
 {
@@ -123,7 +123,7 @@ moepage_status moepage_cuda_get_info(moepage_device *device, moepage_cuda_info *
     return status ? status : MP_CONFIG_WRITE(info, own);
 }
 
-/* Hands checked arguments on, if there is anything to do. */
+/* Hands checked arguments to the device; does nothing if `anything` is false. */
 static moepage_status call(moepage_device *device, mp_cuda_call which, const void *args,
                            bool anything, void *stream)
 {
@@ -308,7 +308,7 @@ moepage_status moepage_cuda_scatter(moepage_device *device, const moepage_cuda_r
 
 /* ---- Routing ---- */
 
-/* What both kernels over logits are told of the router. */
+/* Checks the router's description, common to both kernels over logits. */
 static moepage_status check_gate(const moepage_cuda_topk *args)
 {
     if (args->gate > MOEPAGE_CUDA_GATE_SIGMOID_NORM)

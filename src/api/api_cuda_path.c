@@ -1,4 +1,4 @@
-/* Entry points of device-driven paths: handles and structs are checked here. */
+/* Entry points of device-driven paths: check handles and structs, call down. */
 #include "base/config.h"
 #include "base/status.h"
 #include "paths/path.h"

@@ -8,7 +8,7 @@
 #define WORKSPACE_SHARE 16u
 #define WORKSPACE_MAX_BYTES (256ull << 20)
 
-/* The structs as they were first published end before these. */
+/* The first published form of each struct ends before this member. */
 #define CONFIG_MIN_BYTES offsetof(moepage_device_config, io_threads)
 #define INFO_MIN_BYTES offsetof(moepage_device_info, pageable_bytes)
 

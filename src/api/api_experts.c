@@ -1,4 +1,4 @@
-/* Entry points of expert pools: arguments are checked here. */
+/* Entry points of expert pools: check arguments, call down. */
 #include <stddef.h>
 
 #include "base/config.h"
@@ -8,7 +8,7 @@
 #include "pool/pool.h"
 #include "pool/share.h"
 
-/* The structs as they were first published end before these. */
+/* The first published form of each struct ends before this member. */
 #define CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
 #define INFO_MIN_BYTES offsetof(moepage_expert_pool_info, bus_form)
 

@@ -8,7 +8,7 @@
 #define DEFAULT_BLOCK_TOKENS 16u
 #define DEFAULT_SEQUENCES 4096u
 
-/* The info as it was first published ends before this. */
+/* The first published form of the info ends before this member. */
 #define INFO_MIN_BYTES offsetof(moepage_kv_pool_info, refused)
 
 static moepage_status check_arguments(const moepage_kv_pool *pool, const void *pointer,

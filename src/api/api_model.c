@@ -1,4 +1,4 @@
-/* Entry points: models. */
+/* Entry points of models. */
 #include <stddef.h>
 #include <sys/stat.h>
 
@@ -46,7 +46,7 @@ moepage_status moepage_model_open_banks(const moepage_banks *banks,
         return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     moepage_banks own;
     mp_log log;
-    /* The struct once ended where the architecture begins. */
+    /* The first published form of the struct ends before `architecture`. */
     moepage_status status =
         mp_config_read(&own, sizeof own, offsetof(moepage_banks, architecture), banks, "banks");
     if (!status)

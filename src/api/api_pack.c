@@ -1,4 +1,4 @@
-/* Entry points: experts' forms, reading experts, and writing .moepack files. */
+/* Entry points for experts' forms, reading experts, and writing .moepack files. */
 #include <string.h>
 
 #include "base/config.h"
@@ -67,7 +67,8 @@ static moepage_status check_expert(const moepage_model *model, uint32_t layer, u
     return MOEPAGE_OK;
 }
 
-/* By way of memory of its own: pages do not fit the caller's, and a failure must not show there. */
+/* Reads through a private buffer: whole pages do not fit the caller's memory, and a failed read
+ * must not leave bytes there. */
 moepage_status moepage_model_read_expert(const moepage_model *model, uint32_t layer,
                                          uint32_t expert, void *out, uint64_t capacity)
 {
@@ -196,7 +197,7 @@ moepage_status moepage_pack_write(const moepage_model *model, const char *path,
                        path ? "empty" : "NULL");
     status = MP_CONFIG_READ(own, config);
     if (!status && stats)
-        status = MP_CONFIG_CHECK(stats); /* a pack whose call fails must not appear */
+        status = MP_CONFIG_CHECK(stats); /* a failing call must not leave a pack behind */
     if (status)
         return status;
     if (!own.forms)

@@ -1,4 +1,4 @@
-/* Entry points of PagedTensor: arguments are checked here. */
+/* Entry points of PagedTensor: check arguments, call down. */
 #include "base/config.h"
 #include "base/status.h"
 #include "paged/paged.h"

@@ -1,4 +1,4 @@
-/* Entry points of predictors: arguments are checked here. */
+/* Entry points of predictors: check arguments, call down. */
 #include "features/shared_predictor.h"
 
 #include "base/config.h"

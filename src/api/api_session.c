@@ -1,4 +1,4 @@
-/* Entry points of sessions: handles and structs are checked here. */
+/* Entry points of sessions: check handles and structs, call down. */
 #include "base/config.h"
 #include "base/handle.h"
 #include "base/session_stats.h"
@@ -11,7 +11,7 @@
 #include "features/streaming.h"
 #include "session/session.h"
 
-/* The first published forms end before these. */
+/* The first published form of each struct ends before this member. */
 #define SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
 #define ROUTING_MIN_BYTES offsetof(moepage_routing, logits)
 

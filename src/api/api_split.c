@@ -1,4 +1,4 @@
-/* Entry point that moves the boundary between experts and KV. */
+/* Entry point for moving the boundary between experts and KV. */
 #include "split/split.h"
 
 moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,

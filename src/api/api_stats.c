@@ -1,4 +1,5 @@
-/* Entry point of the metrics: asks each object what it counts, one after the other, and renders. */
+/* Entry point of the metrics: reads each object's counters, one object after the other, and renders
+ * the text. */
 #include <stddef.h>
 
 #include "arena/home.h"
@@ -7,7 +8,7 @@
 #include "metrics/metrics.h"
 #include "moepage_cuda.h"
 
-/* What there is to report, as the objects told it. */
+/* The structs to report, as the objects filled them in. */
 typedef struct report {
     moepage_device_info device;
     moepage_cuda_info cuda;
@@ -18,7 +19,7 @@ typedef struct report {
     moepage_predictor_info predictor;
 } report;
 
-/* Of one that is alive. */
+/* Returns true for a live CUDA device. */
 static bool is_cuda(const moepage_device *device)
 {
     return device && device->device->ops->cuda;

@@ -1,4 +1,4 @@
-/* Public entry points of traces: check the arguments, call the writer or the reader. */
+/* Entry points of traces: check arguments, call the writer or the reader. */
 #include <stdatomic.h>
 
 #include "base/alloc.h"
@@ -76,7 +76,7 @@ moepage_status moepage_trace_next(moepage_trace *trace, moepage_trace_step *step
         return status;
     if (!trace->reader)
         return mp_fail(MOEPAGE_E_STATE, "the trace is being written: close it, then open it");
-    status = MP_CONFIG_CHECK(step); /* a step that could not be handed out would be lost */
+    status = MP_CONFIG_CHECK(step); /* else a step would be read and then lost */
     if (!status)
         status = mp_trace_reader_next(trace->reader, &own);
     return status ? status : MP_CONFIG_WRITE(step, own);

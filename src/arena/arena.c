@@ -1,4 +1,4 @@
-/* The boundary between expert slots and KV granules: sides are claimed and resized here. */
+/* Moves the boundary between expert slots and KV granules: each side's claim and its resizing. */
 #include "arena/arena.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ void mp_arena_fini(mp_arena *arena)
     pthread_mutex_destroy(&arena->lock);
 }
 
-/* What a side cannot have because it is taken. */
+/* Returns the bytes that the other side holds and `side` therefore cannot have. */
 static uint64_t taken_bytes(const mp_arena *arena, mp_side side)
 {
     return arena->claimed[side == MP_SIDE_KV ? MP_SIDE_EXPERTS : MP_SIDE_KV];
@@ -50,7 +50,8 @@ void mp_arena_detach(mp_arena *arena, mp_side side)
     pthread_mutex_unlock(&arena->lock);
 }
 
-/* The ledger is charged before the bytes are owned, and relieved after they are given up. */
+/* Changes a side's claim. The ledger is charged before the side owns the bytes, and credited after
+ * the side has given them up. */
 static moepage_status set_claim(mp_arena *arena, mp_side side, uint64_t bytes)
 {
     uint64_t before = arena->claimed[side];

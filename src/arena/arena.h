@@ -27,8 +27,8 @@ typedef enum mp_side { MP_SIDE_EXPERTS, MP_SIDE_KV, MP_SIDES } mp_side;
 typedef struct mp_arena {
     unsigned char *base;
     uint64_t bytes;
-    mp_ledger *ledger;          /* the device's */
-    uint64_t unit[MP_SIDES];    /* 0: nobody lives there */
+    mp_ledger *ledger;          /* of the device */
+    uint64_t unit[MP_SIDES];    /* 0: no pool on this side */
     uint64_t claimed[MP_SIDES]; /* bytes */
     pthread_mutex_t lock;
 } mp_arena;
@@ -36,18 +36,19 @@ typedef struct mp_arena {
 void mp_arena_init(mp_arena *arena, void *base, uint64_t bytes, mp_ledger *ledger);
 void mp_arena_fini(mp_arena *arena);
 
-/* Takes a side for a pool whose unit is `unit` bytes (> 0); BUSY if it is taken. Claims nothing. */
+/* Takes a side for a pool whose unit is `unit` bytes (> 0); BUSY if another pool has it. Claims no
+ * bytes. */
 moepage_status mp_arena_attach(mp_arena *arena, mp_side side, uint64_t unit);
-/* Gives the side up, claimed bytes included. */
+/* Gives the side up, its claimed bytes included. */
 void mp_arena_detach(mp_arena *arena, mp_side side);
 
 /* Makes the side own exactly `units` units; BUDGET if the other side is in the way. */
 moepage_status mp_arena_resize(mp_arena *arena, mp_side side, uint64_t units);
 
-/* How many units the side could own, the other side staying as it is. */
+/* Returns how many units the side could own while the other side stays as it is. */
 uint64_t mp_arena_room(mp_arena *arena, mp_side side);
 
-/* Fixed base of a side's numbering, and how many units it would have if it owned everything. */
+/* The fixed base of a side's numbering, and its number of units if it owned the whole arena. */
 unsigned char *mp_arena_side_base(const mp_arena *arena, mp_side side);
 uint64_t mp_arena_side_max(const mp_arena *arena, mp_side side);
 

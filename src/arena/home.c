@@ -1,5 +1,5 @@
-/* A device's home: its ledgers, its arena, and workspace memory, which is charged to its share of
- * the budget and to the whole. */
+/* A device's memory context: its ledgers, its arena, and workspace memory, which is charged both to
+ * the workspace's share and to the whole budget. */
 #include "arena/home.h"
 
 #include <assert.h>
@@ -42,7 +42,8 @@ moepage_status mp_home_open(mp_device *device, const moepage_device_config *conf
     mp_ledger_init(&home->workspace, config->workspace_bytes);
     mp_arena_init(&home->arena, arena, arena_bytes, &home->ledger);
     mp_graveyard_init(&home->graveyard);
-    /* Counts from a place of its own: an id of another device is not taken for one of ours. */
+    /* Starts at a value derived from the address, so that a sequence id of another device is
+     * recognised as foreign. */
     atomic_init(&home->next_sequence, ((uint64_t)(uintptr_t)home * 0x9e3779b97f4a7c15u) >> 24);
     atomic_init(&home->residents, 0);
     mp_handle_open(&home->handle, MP_KIND_DEVICE);

@@ -1,5 +1,5 @@
-/* home.h — a device as the rest of the library sees it: the machine behind the seam, its budget,
- * its arena, and who lives on it. This is what moepage_device points to. */
+/* home.h — a device's memory context: the machine behind the seam, its budget, its arena and a
+ * count of the pools on it. moepage_device points to this. */
 #ifndef MP_ARENA_HOME_H
 #define MP_ARENA_HOME_H
 
@@ -12,29 +12,31 @@
 
 struct moepage_device {
     mp_handle handle;
-    mp_device *device;   /* the implementation */
+    mp_device *device;   /* the machine behind the seam */
     mp_ledger ledger;    /* arena claims + workspaces; limit = the budget */
-    mp_ledger workspace; /* the workspace share of it */
+    mp_ledger workspace; /* the workspaces' share of the budget */
     mp_arena arena;
-    _Atomic uint32_t residents;     /* pools that live here */
-    _Atomic uint64_t next_sequence; /* of KV sequence ids; never used twice */
+    _Atomic uint32_t residents;     /* live pools on this device */
+    _Atomic uint64_t next_sequence; /* next KV sequence id; no id is used twice */
     mp_graveyard graveyard;
 };
 
-/* Gives an open device its home: splits config->budget_bytes into workspace and arena (defaults
- * filled in already), and allocates the arena. BUDGET, NO_MEMORY; the device is then as it was. */
+/* Creates the context of an open device: splits config->budget_bytes into workspace and arena
+ * (defaults are filled in already) and allocates the arena. BUDGET, NO_MEMORY; the device is
+ * unchanged then. */
 moepage_status mp_home_open(mp_device *device, const moepage_device_config *config,
                             struct moepage_device **out);
-/* Nothing lives there any more. Closes the device too. */
+/* Closes the context and its device. No pool may be left on it. */
 void mp_home_close(struct moepage_device *home);
 
-/* Does anything stand behind its memory, and the host memory that it gave? */
+/* Returns true if addresses of the device, and of the host memory that it allocates, are backed by
+ * real bytes. */
 static inline bool mp_home_has_bytes(const struct moepage_device *home)
 {
     return !(home->device->caps & MP_CAP_NO_BYTES);
 }
 
-/* Device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
+/* Allocates device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
 moepage_status mp_home_workspace_alloc(struct moepage_device *home, uint64_t bytes, void **out);
 void mp_home_workspace_free(struct moepage_device *home, void *memory, uint64_t bytes);
 

@@ -1,4 +1,4 @@
-/* Scratch memory of the host. */
+/* Host scratch memory. */
 #include "arena/scratch.h"
 
 #define PAGE 4096u

@@ -10,16 +10,16 @@ typedef struct mp_scratch {
     void *memory;
     uint64_t bytes;
     unsigned char *aligned;
-    uint64_t room; /* from `aligned` on */
+    uint64_t room; /* usable bytes from `aligned` on */
 } mp_scratch;
 
-/* NO_MEMORY. */
+/* Allocates `room` usable bytes; NO_MEMORY on failure. */
 moepage_status mp_scratch_open(struct moepage_device *home, uint64_t room, mp_scratch *out);
 
 /* Safe after a failed open. */
 void mp_scratch_close(struct moepage_device *home, mp_scratch *scratch);
 
-/* Is it one expert's image that cannot be had? Others may be sound. */
+/* Returns true if the failure concerns one expert's image alone; other images may be sound. */
 static inline bool mp_is_image_fault(moepage_status status)
 {
     return status == MOEPAGE_E_FORMAT || status == MOEPAGE_E_IO || status == MOEPAGE_E_CALLBACK;

@@ -1,4 +1,4 @@
-/* Host allocation: thin and zeroing. */
+/* Host allocation: zero-filled memory from the C library. */
 #include "base/alloc.h"
 
 #include <stdlib.h>

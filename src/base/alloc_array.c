@@ -1,5 +1,5 @@
-/* Allocations of a computed size. Apart from alloc.c, because the linker's --wrap, by which tests
- * make mp_alloc fail, reaches only calls that come from another object file. */
+/* Allocations of a computed size. Separate from alloc.c because the linker's --wrap, with which
+ * tests make mp_alloc fail, reaches only calls from another object file. */
 #include "base/alloc.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* bytes.h — numbers as they lie in files: little-endian, at any alignment. */
+/* bytes.h — numbers as files store them: little-endian, at any alignment. */
 #ifndef MP_BASE_BYTES_H
 #define MP_BASE_BYTES_H
 

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-/* No struct of any version is larger: a larger struct_size was never set. */
+/* No version of any struct is larger: a larger struct_size was never set by the caller. */
 #define LARGEST_STRUCT 4096u
 
 static moepage_status check_size(const void *caller, size_t min_bytes, const char *what,

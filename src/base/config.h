@@ -1,4 +1,4 @@
-/* Structs that cross the ABI: their size field, in and out. */
+/* The size field of structs that cross the ABI: reading, writing and checking them. */
 #ifndef MP_BASE_CONFIG_H
 #define MP_BASE_CONFIG_H
 
@@ -11,14 +11,14 @@
 moepage_status mp_config_read(void *own, size_t own_bytes, size_t min_bytes, const void *caller,
                               const char *what);
 
-/* Writes `own` into the caller's struct, no further than its struct_size, which it keeps. */
+/* Writes `own` into the caller's struct, up to its struct_size, which is kept. */
 moepage_status mp_config_write(void *caller, const void *own, size_t own_bytes, size_t min_bytes,
                                const char *what);
 
-/* Could `caller` be written? For calls that cannot take back what they did. */
+/* Checks that `caller` can be written. For calls that cannot undo their work afterwards. */
 moepage_status mp_config_check(const void *caller, size_t min_bytes, const char *what);
 
-/* The three, for a struct whose first form is today's. */
+/* Shorthands for a struct whose first published form is its present one. */
 #define MP_CONFIG_READ(own, caller) \
     mp_config_read(&(own), sizeof(own), sizeof(own), (caller), #caller)
 #define MP_CONFIG_WRITE(caller, own) \

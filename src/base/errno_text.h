@@ -1,4 +1,4 @@
-/* errno_text.h — the system's own words for an error number, from any thread. */
+/* errno_text.h — the system's text for an error number, safe from any thread. */
 #ifndef MP_BASE_ERRNO_TEXT_H
 #define MP_BASE_ERRNO_TEXT_H
 
@@ -6,7 +6,8 @@ typedef struct mp_errno_text {
     char text[96];
 } mp_errno_text;
 
-/* By value, so that it can stand in the call that prints it: mp_errno_text_of(errno).text. */
+/* Returns the text by value, for use inside the call that prints it:
+ * mp_errno_text_of(errno).text. */
 mp_errno_text mp_errno_text_of(int error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Opening regular files, writing without signals, and saying what went wrong. */
+/* Opening regular files, writing without signals, and reporting failures. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ moepage_status mp_file_fail(const char *name, const char *verb)
 
 moepage_status mp_file_open(const char *path, const char *name, int *out_fd, uint64_t *out_bytes)
 {
-    /* Without blocking, so that a FIFO is refused, not waited for. */
+    /* O_NONBLOCK, so that a FIFO is refused at once instead of waited for. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return mp_file_fail(name, "open");
@@ -52,7 +52,7 @@ int mp_file_keep_apart(int fd)
     return apart;
 }
 
-/* Where the file stands, as an offset. */
+/* Stands for the file's current position where an offset is expected. */
 #define HERE UINT64_MAX
 
 static bool write_all(int fd, const unsigned char *bytes, size_t n_bytes, uint64_t offset)
@@ -80,8 +80,8 @@ bool mp_file_write_at(int fd, const void *bytes, size_t n_bytes, uint64_t offset
     sigpending(&pending);
     bool written = write_all(fd, bytes, n_bytes, offset);
     int error = written ? 0 : errno;
-    /* One that was waiting before is the caller's. The system sends this signal to the thread that
-     * writes, so no other thread can have taken it. */
+    /* A SIGXFSZ that was already pending belongs to the caller. The system sends this signal to the
+     * writing thread, so no other thread can have taken it. */
     if (error == EFBIG && !sigismember(&pending, SIGXFSZ))
         sigtimedwait(&limit, NULL, &(struct timespec){0});
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,6 +1,6 @@
-/* floats.h — BF16 and IEEE half to FP32 and back, bit for bit the same on every machine.
+/* floats.h — BF16 and IEEE half to FP32 and back, with identical bits on every machine.
  *
- * For threads that keep denormals and round to nearest, which is how threads start. */
+ * Expects threads that keep denormals and round to nearest, which is how threads start. */
 #ifndef MP_BASE_FLOATS_H
 #define MP_BASE_FLOATS_H
 
@@ -26,7 +26,8 @@ static inline float mp_from_bf16(uint16_t value)
     return mp_float_of((uint32_t)value << 16);
 }
 
-/* Nearest even; denormals are kept; NaNs become quiet and keep their sign and upper payload. */
+/* Rounds to nearest even; keeps denormals; makes NaNs quiet and keeps their sign and upper
+ * payload. */
 static inline uint16_t mp_to_bf16(float value)
 {
     uint32_t bits = mp_bits_of(value);
@@ -43,7 +44,8 @@ static inline float mp_from_f16(uint16_t value)
         return mp_float_of(sign | 0x7fc00000u | magnitude << 13);
     if (magnitude == 0x7c00u)
         return mp_float_of(sign | 0x7f800000u);
-    /* As a float's exponent and mantissa, a half is 2^112 times too small, denormals included. */
+    /* Read as a float, the half's exponent and mantissa give a value 2^112 times too small,
+     * denormals included. */
     return mp_float_of(sign | mp_bits_of(mp_float_of(magnitude << 13) * 0x1p112f));
 }
 
@@ -61,8 +63,8 @@ static inline uint16_t mp_to_f16(float value)
     return (uint16_t)(sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
 }
 
-/* The first of n that is infinite or NaN; n if there is none. Branch-free over the common case: this
- * runs over whole batches. */
+/* Returns the index of the first infinite or NaN value of n, or n if all are finite. Branch-free
+ * over the common case: this runs over whole batches. */
 static inline uint64_t mp_first_not_finite(const float *values, uint64_t n)
 {
     uint32_t bad = 0;

@@ -1,8 +1,8 @@
-/* What stands at the front of every opaque object: its kind, and whether it is alive.
+/* The first member of every opaque object: its kind, and whether it is alive.
  *
  * The struct of a destroyed pool or session stays readable in its device's graveyard (the last
- * MP_GRAVEYARD_HANDLES of them; what it owned is freed at once), so that using a stale handle is
- * an error with a sentence rather than a read of freed memory. */
+ * MP_GRAVEYARD_HANDLES objects; everything they owned is freed at once), so that a stale handle
+ * gives an error with a sentence rather than a read of freed memory. */
 #ifndef MP_BASE_HANDLE_H
 #define MP_BASE_HANDLE_H
 
@@ -39,12 +39,12 @@ static inline void mp_handle_kill(mp_handle *handle)
     mp_handle_open(handle, MP_KIND_DEAD);
 }
 
-/* MOEPAGE_OK if `object` (whose first member is a mp_handle) is alive and of this kind. */
+/* Returns MOEPAGE_OK if `object` (whose first member is an mp_handle) is alive and of this kind. */
 moepage_status mp_handle_check(const void *object, mp_kind kind);
 
 #define MP_GRAVEYARD_HANDLES 256
 
-/* A ring of dead objects' memory: burying past its length frees the oldest. */
+/* A ring of destroyed objects: when it is full, adding one frees the oldest. */
 typedef struct mp_graveyard {
     void *dead[MP_GRAVEYARD_HANDLES];
     uint32_t next;
@@ -53,8 +53,8 @@ typedef struct mp_graveyard {
 
 void mp_graveyard_init(mp_graveyard *graveyard);
 
-/* Marks `object` dead and keeps its memory for a while. What it points to is the caller's to free
- * before. */
+/* Marks `object` dead and keeps its struct for a while. The caller has freed everything that the
+ * struct points to. */
 void mp_graveyard_bury(mp_graveyard *graveyard, void *object);
 
 void mp_graveyard_free(mp_graveyard *graveyard);

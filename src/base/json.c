@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-/* The value as people would write it, cut to fit a sentence. */
+/* A JSON value as text, cut to fit a sentence. */
 typedef struct shown {
     char text[80];
 } shown;
@@ -24,7 +24,7 @@ static shown show(const json_t *value)
 moepage_status mp_json_parse(const char *what, const char *text, size_t n_bytes, mp_json *out)
 {
     json_error_t error;
-    const char *nul = memchr(text, 0, n_bytes); /* the parser overlooks one behind a number */
+    const char *nul = memchr(text, 0, n_bytes); /* the parser overlooks a NUL behind a number */
     if (nul)
         return mp_fail(MOEPAGE_E_FORMAT, "%.200s: not valid JSON at byte %zu: a NUL", what,
                        (size_t)(nul - text));

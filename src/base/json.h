@@ -1,4 +1,5 @@
-/* json.h — typed reading of a JSON object, with sentences that name file, key, value and range. */
+/* json.h — typed reading of a JSON object; errors name the file, the key, the value and the
+ * range. */
 #ifndef MP_BASE_JSON_H
 #define MP_BASE_JSON_H
 
@@ -7,7 +8,7 @@
 
 #include "moepage.h"
 
-/* An object and what to call it in an error. */
+/* A JSON object, and its name in errors. */
 typedef struct mp_json {
     const char *what; /* "config.json"; borrowed */
     json_t *root;
@@ -17,19 +18,20 @@ typedef struct mp_json {
  * json_decref. */
 moepage_status mp_json_parse(const char *what, const char *text, size_t n_bytes, mp_json *out);
 
-/* `value` must be an integer within min..max. */
+/* Reads `value`, which must be an integer within min..max. */
 moepage_status mp_json_integer(const char *what, const char *key, const json_t *value, uint64_t min,
                                uint64_t max, uint64_t *out);
 
-/* The member `key`; FORMAT when absent. */
+/* Reads the member `key`; FORMAT if it is absent. */
 moepage_status mp_json_get_uint(const mp_json *json, const char *key, uint32_t min, uint32_t max,
                                 uint32_t *out);
 
-/* The same, with a value for a member that is absent or null. */
+/* Reads the member `key`, or gives `fallback` if it is absent or null. */
 moepage_status mp_json_get_uint_or(const mp_json *json, const char *key, uint32_t min, uint32_t max,
                                    uint32_t fallback, uint32_t *out);
 
-/* A string, borrowed from the object; `fallback` (which may be NULL) when absent or null. */
+/* Reads a string, borrowed from the object; gives `fallback` (which may be NULL) if it is absent or
+ * null. */
 moepage_status mp_json_get_text_or(const mp_json *json, const char *key, const char *fallback,
                                    const char **out);
 

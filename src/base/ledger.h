@@ -1,6 +1,7 @@
-/* The budget: every device byte is reserved here before it is used.
+/* The byte budget: every device byte is reserved here before it is used.
  *
- * used <= limit holds at every instant; the peak is the proof. Lock-free, from any thread. */
+ * used <= limit holds at every instant, and the recorded peak proves it. Lock-free, from any
+ * thread. */
 #ifndef MP_BASE_LEDGER_H
 #define MP_BASE_LEDGER_H
 

@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-/* Per function, so that the file needs no flags of its own. */
+/* A function attribute instead of compiler flags, so that the file is built like all others. */
 #define MP_AVX2 __attribute__((target("avx2,bmi2")))
 #define MP_INLINE MP_AVX2 static inline __attribute__((always_inline))
 
@@ -18,7 +18,7 @@ MP_INLINE __m128i load_two(const uint8_t *low, const uint8_t *high)
                                          (const double *)high));
 }
 
-/* The runs of four lanes. The order of lanes in a register is the one that unpacking undoes. */
+/* Joins the runs of four lanes. Unpacking undoes the order of lanes in the registers. */
 MP_INLINE void join_four(uint8_t exponents[][MP_WIDE_LANE_ROOM], const uint8_t *rests, uint8_t *out)
 {
     const __m256i mantissa = _mm256_set1_epi8(0x7f);

@@ -1,40 +1,42 @@
-/* The AVX-512 decoder (with VBMI): up to 64 lanes, those of two tiles, decode a symbol at a time
- * together.
+/* The AVX-512 decoder (with VBMI): up to 64 lanes, those of two tiles, decode one symbol each per
+ * step.
  *
  * Each lane has a 64-bit window: lane (q, j) is quadword q of register j. One multishift under a
- * mask takes the next 8 bits of register j's lanes to byte j of their quadwords, so that eight of
- * them make one register of 64 table indices. The table of 256 entries is four registers. A run's
- * eight registers of symbols, transposed bytewise, are eight registers of eight lanes' runs; which
- * lane is (q, j) is chosen so that these come out in memory's order. */
+ * mask takes the next 8 bits of register j's lanes to byte j of their quadwords, so that eight
+ * multishifts make one register of 64 table indices. The table of 256 entries is four registers. A
+ * run's eight registers of symbols, transposed bytewise, are eight registers of eight lanes' runs;
+ * the mapping of lanes to (q, j) is chosen so that these come out in memory order. */
 #include "codec/exph_decoder.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-/* Per function, so that the file needs no flags of its own. */
+/* A function attribute instead of compiler flags, so that the file is built like all others. */
 #define MP_AVX512 __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")))
 #define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
 
-/* Registers of windows: two tiles' lanes, or one's. Always a constant where it is passed. */
+/* Registers of windows for two tiles' lanes, or for one tile's. Always a compile-time constant in
+ * calls. */
 enum { REGISTERS = 8, HALF = 4, SET_LANES = 8 * REGISTERS };
 
-/* A window holds 64 bits, up to 7 of them spent when it is loaded. Half a run may take 4 * 8. */
+/* A window holds 64 bits, up to 7 of them spent when it is loaded. Half a run may take 4 * 8
+ * bits. */
 enum { HALF_RUN = MP_EXPH_RUN / 2, MOST_SPENT = 64 - HALF_RUN * MP_EXPH_MAX_LENGTH };
 
-/* Truth tables of three operands. */
+/* Three-operand truth tables for vpternlog. */
 enum { OR3 = 0xfe, SELECT = 0xca /* first ? second : third */ };
 
 typedef struct tables {
     __m512i entry[4];
-    __m512i low;  /* by symbol: what the exponent puts into an element's low byte, */
-    __m512i high; /* and into its high byte */
+    __m512i low;  /* by symbol: the exponent's bits in an element's low byte, */
+    __m512i high; /* and in its high byte */
 } tables;
 
 typedef struct lanes {
     __m512i window[REGISTERS];
-    __m512i spent;          /* bits of the windows: lane (q, j)'s in byte j of quadword q */
-    uint64_t at[SET_LANES]; /* first byte of the windows: lane (q, j)'s at 8 * j + q */
+    __m512i spent;          /* spent bits of each window: lane (q, j)'s in byte j of quadword q */
+    uint64_t at[SET_LANES]; /* first byte of each window: lane (q, j)'s at 8 * j + q */
 } lanes;
 
 MP_AVX512 static void load_tables(const mp_exph_book *book, tables *out)
@@ -64,14 +66,14 @@ MP_INLINE __m256i load_four(const uint8_t *base, const uint64_t *at)
                                    load_two(base + at[2], base + at[3]), 1);
 }
 
-/* Eight loads and the shuffles: faster than a gather. */
+/* Eight loads and shuffles, which are faster than a gather. */
 MP_INLINE __m512i load_windows(const uint8_t *base, const uint64_t *at)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load_four(base, at)), load_four(base, at + 4),
                               1);
 }
 
-/* Which of the lanes the transposition wants in quadword q of register j. */
+/* The lane that the transposition expects in quadword q of register j. */
 MP_INLINE uint32_t lane_at(uint32_t q, uint32_t j)
 {
     return 8 * ((q & 1) + 2 * (j >> 1)) + (q >> 1) + 4 * (j & 1);
@@ -110,7 +112,7 @@ MP_INLINE void refill(const uint8_t *base, uint32_t registers, lanes *of)
     of->spent = _mm512_and_si512(of->spent, _mm512_set1_epi8(7));
 }
 
-/* Makes sure that every window holds half a run. */
+/* Refills the windows unless each still holds half a run. */
 MP_INLINE void refill_if_low(const uint8_t *base, uint32_t registers, lanes *of)
 {
     if (_mm512_cmpgt_epu8_mask(of->spent, _mm512_set1_epi8(MOST_SPENT)))
@@ -119,7 +121,7 @@ MP_INLINE void refill_if_low(const uint8_t *base, uint32_t registers, lanes *of)
 
 /* ---- Symbols ---- */
 
-/* The next 8 bits of lane (q, j) in byte j of quadword q. */
+/* Returns the next 8 bits of lane (q, j) in byte j of quadword q. */
 MP_INLINE __m512i next_bits(uint32_t registers, const lanes *of)
 {
     __m512i part[REGISTERS];
@@ -134,7 +136,7 @@ MP_INLINE __m512i next_bits(uint32_t registers, const lanes *of)
     return _mm512_or_si512(all, _mm512_ternarylogic_epi64(part[3], part[4], part[5], OR3));
 }
 
-/* One symbol of every lane: its entry, symbol << 4 | length. */
+/* Decodes one symbol of every lane; returns its table entry, symbol << 4 | length. */
 MP_INLINE __m512i next_entries(const tables *table, uint32_t registers, lanes *of)
 {
     const __m512i index = next_bits(registers, of);
@@ -175,7 +177,8 @@ MP_INLINE void transpose(const __m512i entry[MP_EXPH_RUN], __m512i out[REGISTERS
 
 /* ---- Elements ---- */
 
-/* 64 elements from their entries, in the transposition's order, which unpacking undoes. */
+/* Joins 64 elements from their entries, which are in the transposition's order; unpacking undoes
+ * it. */
 MP_INLINE void join(const tables *table, __m512i entries, const uint8_t *rests, uint8_t *out)
 {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
@@ -198,8 +201,8 @@ MP_INLINE void join_group(const tables *table, const __m512i entries[HALF], cons
         join(table, entries[x], rests + 64 * x, out + 128 * x);
 }
 
-/* The group of `tile` that its transposed entries are. It may be the chunk's last, and short, or
- * behind that. */
+/* Writes one group of `tile` from its transposed entries. The group may be the chunk's last and
+ * short, or lie past the end. */
 MP_INLINE void put_group(const tables *table, const mp_exph_coded *chunk,
                          const __m512i entries[HALF], uint32_t tile, uint32_t group, uint8_t *out)
 {
@@ -233,7 +236,7 @@ MP_INLINE uint32_t groups_of(const mp_exph_coded *chunk, uint32_t tile)
     return (n + MP_EXPH_GROUP - 1) / MP_EXPH_GROUP;
 }
 
-/* One tile or two, by the registers. */
+/* Decodes one tile or two, as `registers` says. */
 MP_INLINE void decode_set(const tables *table, const mp_exph_coded *chunk, uint32_t registers,
                           uint32_t tile, uint8_t *out)
 {
@@ -264,7 +267,7 @@ MP_AVX512 static void decode_two(const tables *table, const mp_exph_coded *chunk
     decode_set(table, chunk, REGISTERS, tile, out);
 }
 
-/* Two sets side by side, so that one's steps run while the other's wait. */
+/* Decodes two sets side by side, so that one's steps run during the other's latencies. */
 MP_AVX512 static void decode_four(const tables *table, const mp_exph_coded *chunk, uint8_t *out)
 {
     lanes a, b;

@@ -1,7 +1,7 @@
-/* Checking a stream: all that a decoder relies on, then every byte against its checksum.
+/* Checking a stream: everything that a decoder relies on, then every byte against its checksum.
  *
- * A stream has one layout only: what could begin elsewhere, or be longer, is refused. Codes are not
- * decoded, nor is padding looked at: both are under the checksums. */
+ * A stream has exactly one valid layout: a part that starts elsewhere or is longer than necessary
+ * is refused. Codes are not decoded and padding is not inspected: the checksums cover both. */
 #include "base/status.h"
 #include "codec/exph_code.h"
 
@@ -16,7 +16,7 @@ static moepage_status check_header(const uint8_t *stream, uint64_t bytes, uint32
         return mp_fail(MOEPAGE_E_FORMAT, "the stream has %llu bytes, its header alone has %d",
                        NUMBER(bytes), MP_EXPH_AT_TABLE);
     if (stream[MP_EXPH_AT_VERSION] !=
-        MP_EXPH_VERSION) /* before the checksum: it may be elsewhere */
+        MP_EXPH_VERSION) /* before the checksum, whose place may differ in another version */
         return mp_fail(MOEPAGE_E_VERSION, "the stream has format version %u, this library reads %u",
                        stream[MP_EXPH_AT_VERSION], MP_EXPH_VERSION);
     if (stream[MP_EXPH_AT_DTYPE] != dtype)
@@ -47,7 +47,7 @@ static bool all_zero(const uint8_t *bytes, uint64_t n)
     return true;
 }
 
-/* No codebook, or a complete code over distinct exponents that the type has. */
+/* Accepts an empty codebook, or a complete code over distinct exponents of the type. */
 static moepage_status check_book(const uint8_t *stream, mp_exph_type type, mp_exph_book *book)
 {
     bool seen[256] = {false};
@@ -75,7 +75,7 @@ static moepage_status check_book(const uint8_t *stream, mp_exph_type type, mp_ex
 
 typedef struct range {
     const uint8_t *base;
-    uint64_t bytes; /* from there to the stream's end */
+    uint64_t bytes; /* from `base` to the stream's end */
     uint32_t value;
     uint32_t n;
     mp_exph_type type;
@@ -100,7 +100,7 @@ static moepage_status check_escapes(const range *in)
     return MOEPAGE_OK;
 }
 
-/* Bytes of a tile's bits. */
+/* Returns the bytes that a tile's bits take. */
 static uint32_t tile_bytes(const uint8_t *head, const uint8_t *lengths)
 {
     const uint32_t shape = mp_exph_get16(head + 2), shift = shape >> MP_EXPH_SHORTEST_BITS;
@@ -110,7 +110,7 @@ static uint32_t tile_bytes(const uint8_t *head, const uint8_t *lengths)
     return (sum + 7) / 8;
 }
 
-/* Sets *bytes to what a coded chunk must have. */
+/* Sets *bytes to the size that a coded chunk must have. */
 static moepage_status measure_coded(const range *in, const mp_exph_book *book, uint64_t *bytes)
 {
     const uint32_t tiles = mp_exph_tiles(in->n);
@@ -154,7 +154,7 @@ static moepage_status measure(const range *in, uint32_t mode, const mp_exph_book
     }
 }
 
-/* The chunk that must begin at *offset; moves it to where the next one must. */
+/* Checks the chunk that must begin at *offset; advances *offset to the start of the next one. */
 static moepage_status check_chunk(const uint8_t *stream, uint64_t bytes, const mp_exph_book *book,
                                   range *in, const uint8_t *entry, uint64_t *offset)
 {

@@ -1,7 +1,7 @@
 /* Length-limited codes by package-merge, in canonical form. */
 #include "codec/exph_code.h"
 
-/* A leaf is a symbol; a package is two neighbours of the list one level below. */
+/* A leaf is a symbol; a package is two neighbours in the list one level below. */
 typedef struct item {
     uint64_t count;
     int32_t leaf; /* symbol, or -1 */
@@ -12,7 +12,7 @@ typedef struct level {
     uint32_t n;
 } level;
 
-/* The used symbols, rarest first; among equals the higher number first. */
+/* Sorts the used symbols, rarest first; equals by descending number. */
 static void sort_leaves(const uint64_t counts[MP_EXPH_SYMBOLS], level *leaves)
 {
     leaves->n = 0;
@@ -26,7 +26,7 @@ static void sort_leaves(const uint64_t counts[MP_EXPH_SYMBOLS], level *leaves)
     }
 }
 
-/* Leaves and the packages of `below`, in order of count; leaves first among equals. */
+/* Merges the leaves with the packages of `below`, in order of count; leaves first among equals. */
 static void merge(const level *leaves, const level *below, level *out)
 {
     uint32_t leaf = 0, package = 0;
@@ -44,8 +44,8 @@ static void merge(const level *leaves, const level *below, level *out)
     }
 }
 
-/* Of the top list the first 2n - 2 items are taken; a taken package takes its two items below. A
- * symbol's length is the number of times that it is taken. */
+/* The first 2n - 2 items of the top list are selected; a selected package selects its two items
+ * below. A symbol's code length is the number of times that its leaf is selected. */
 void mp_exph_code_lengths(const uint64_t counts[MP_EXPH_SYMBOLS], uint8_t lengths[MP_EXPH_SYMBOLS])
 {
     level leaves, levels[MP_EXPH_MAX_LENGTH];

@@ -1,5 +1,4 @@
-/* Decoding: choosing an instruction set, finding chunks in bytes that are not trusted, patching
- * escapes. */
+/* Decoding: choosing an instruction set, finding chunks in untrusted bytes, patching escapes. */
 #include "codec/exph_decoder.h"
 
 /* ---- Choosing ---- */
@@ -11,7 +10,7 @@ static bool runs_anywhere(void)
 
 #if defined(__x86_64__)
 
-/* The builtins also ask whether the operating system saves the registers. */
+/* The builtins also check that the operating system saves the registers. */
 static bool runs_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
@@ -26,7 +25,7 @@ static bool runs_avx512(void)
 
 #endif
 
-/* Fastest first. The last runs anywhere. */
+/* Fastest first; the last entry runs on any CPU. */
 static const struct {
     const mp_exph_decoder *decoder;
     bool (*runs_here)(void);
@@ -62,7 +61,7 @@ const char *mp_exph_decoder_name(const mp_exph_decoder *decoder)
 
 /* ---- One chunk ---- */
 
-/* A stream, and one of its chunks as the table has it. */
+/* A stream and its tensor's code. */
 typedef struct source {
     const uint8_t *stream;
     uint64_t bytes;
@@ -112,7 +111,7 @@ static void find_lanes(const range *in, mp_exph_coded *coded)
     }
 }
 
-/* May a decoder read as it likes? */
+/* Returns true if every lane's longest possible read stays inside the stream. */
 static bool lanes_within(const mp_exph_coded *chunk)
 {
     uint32_t last = 0;
@@ -163,7 +162,7 @@ static bool decode_coded(const mp_exph_decoder *decoder, const source *from, con
     return true;
 }
 
-/* One exponent for all: the code of a chunk without bits. */
+/* Decodes a chunk without bits: all its elements have one exponent. */
 static bool decode_constant(const source *from, const range *in, uint8_t *out)
 {
     if (in->bytes < mp_exph_rest_bytes(&from->type, in->n))

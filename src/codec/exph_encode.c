@@ -1,4 +1,4 @@
-/* Encoding: one pass over the tensor to find its code, one to write its chunks. */
+/* Encoding: one pass over the tensor to build its code, one to write its chunks. */
 #include "codec/exph_code.h"
 
 /* ---- Splitting elements ---- */
@@ -10,7 +10,7 @@ static uint32_t element_at(mp_exph_type type, const uint8_t *in, uint64_t i)
     return type.bytes == 2 ? mp_exph_get16(in + 2 * i) : in[i];
 }
 
-/* The bytes of four 16-bit numbers below 256. */
+/* Packs four 16-bit numbers below 256 into bytes. */
 static inline uint32_t four_bytes(uint64_t numbers)
 {
     numbers = (numbers | numbers >> 8) & 0x0000ffff0000ffffu;
@@ -29,7 +29,7 @@ static void take_exponents(mp_exph_type type, const uint8_t *in, uint32_t n, uin
         out[i] = (uint8_t)(element_at(type, in, i) >> type.mantissa_bits & field);
 }
 
-/* Element i of a run at bits [i * rest_bits, ...) of its rest_bits bytes. */
+/* Puts element i of a run at bits [i * rest_bits, ...) of the run's rest_bits bytes. */
 static void put_run(mp_exph_type type, const uint8_t *in, uint32_t n, uint8_t *out)
 {
     uint8_t run[2 * MP_EXPH_RUN] = {0};
@@ -68,12 +68,12 @@ static void put_rests(mp_exph_type type, const uint8_t *in, uint32_t n, uint8_t 
 typedef struct coder {
     uint8_t exponents[MP_EXPH_SYMBOLS];
     uint8_t lengths[MP_EXPH_SYMBOLS];
-    /* By exponent, so that the loops over a chunk look up once. */
+    /* Indexed by exponent, so that the loops over a chunk look up only once. */
     uint16_t code_of[256]; /* bits | length << 8 */
-    uint32_t cost_of[256]; /* length | 1 << 16 if it escapes: these add up */
+    uint32_t cost_of[256]; /* length | 1 << 16 for an escape: both sums in one addition */
 } coder;
 
-/* Four tables, so that equal neighbours do not wait for each other. */
+/* Four tables, so that increments for equal neighbours do not wait for each other. */
 static void count_exponents(mp_exph_type type, const uint8_t *in, uint64_t n, uint64_t counts[256])
 {
     uint32_t tables[4][256];
@@ -89,7 +89,7 @@ static void count_exponents(mp_exph_type type, const uint8_t *in, uint64_t n, ui
     }
 }
 
-/* The commonest exponents become symbols 0, 1, ... in that order; the others escape. */
+/* Makes the most frequent exponents symbols 0, 1, ... in that order; the others escape. */
 static void choose_symbols(const uint64_t counts[256], uint8_t exponents[MP_EXPH_SYMBOLS],
                            uint8_t symbol_of[256], uint64_t of[MP_EXPH_SYMBOLS])
 {
@@ -111,7 +111,8 @@ static void choose_symbols(const uint64_t counts[256], uint8_t exponents[MP_EXPH
         of[MP_EXPH_ESCAPE] += left[e];
 }
 
-/* All zeros where there are not two symbols to tell apart: no chunk is coded then. */
+/* Builds the code; all zeros if there are fewer than two distinct symbols, and then no chunk is
+ * coded. */
 static void find_code(const uint64_t counts[256], coder *out)
 {
     uint64_t of[MP_EXPH_SYMBOLS] = {0};
@@ -143,12 +144,12 @@ typedef struct tile_plan {
 
 typedef struct chunk_plan {
     uint32_t mode;
-    uint32_t value; /* as in the chunk table */
+    uint32_t value; /* field of the chunk table */
     uint64_t bytes;
     tile_plan tiles[MP_EXPH_TILES];
 } chunk_plan;
 
-/* Length | escapes << 16: a lane has at most 2048 bits. */
+/* Returns length | escapes << 16: a lane has at most 2048 bits. */
 static uint32_t lane_cost(const coder *code, const uint8_t *exponents, uint32_t n, uint32_t lane)
 {
     uint32_t cost = 0, i = lane * MP_EXPH_RUN;
@@ -162,7 +163,7 @@ static uint32_t lane_cost(const coder *code, const uint8_t *exponents, uint32_t 
     return cost;
 }
 
-/* The smallest unit in which the lanes' lengths fit a byte each. */
+/* Plans a tile with the smallest unit in which each lane's length fits a byte. */
 static void plan_tile(const coder *code, const uint8_t *exponents, uint32_t n, tile_plan *out)
 {
     uint32_t bits[MP_EXPH_LANES], longest = 0, sum = 0;
@@ -189,7 +190,7 @@ static bool all_equal(const uint8_t *exponents, uint32_t n)
     return n && memcmp(exponents, exponents + 1, n - 1) == 0;
 }
 
-/* How a chunk is stored in the fewest bytes. */
+/* Chooses the storage of a chunk that takes the fewest bytes. */
 static void plan_chunk(mp_exph_type type, const coder *code, const uint8_t *exponents, uint32_t n,
                        chunk_plan *out)
 {
@@ -211,7 +212,8 @@ static void plan_chunk(mp_exph_type type, const coder *code, const uint8_t *expo
         *out = (chunk_plan){MP_EXPH_RAW, 0, raw_bytes, {{0}}};
 }
 
-/* A flush stores all bits and gives whole bytes away; what it stores beyond is stored again. */
+/* A flush stores the whole word but keeps the bits of an incomplete byte; the bytes stored beyond
+ * are overwritten later. */
 typedef struct bit_writer {
     uint8_t *at;
     uint64_t bits;
@@ -230,7 +232,7 @@ static inline bit_writer put_symbol(bit_writer to, const coder *code, uint32_t e
     return (bit_writer){to.at, to.bits | (uint64_t)(found & 0xff) << to.n, to.n + (found >> 8)};
 }
 
-/* With the 7 bits that a flush leaves, four symbols fit. */
+/* Appends four symbols, which always fit beside the 7 bits that a flush leaves. */
 static inline bit_writer put_four(bit_writer to, const coder *code, const uint8_t exponents[4])
 {
     MP_UNROLL
@@ -252,7 +254,7 @@ static bit_writer put_lane(bit_writer to, const coder *code, const uint8_t *expo
     return to;
 }
 
-/* Lanes follow each other without a gap; zeros fill a lane to its length and a tile to a byte. */
+/* Writes a tile's lanes without gaps; zeros fill a lane to its length and the tile to a byte. */
 static void put_tile(const coder *code, const tile_plan *plan, const uint8_t *exponents, uint32_t n,
                      uint8_t *out)
 {
@@ -275,7 +277,8 @@ static bool run_escapes(const coder *code, const uint8_t exponents[MP_EXPH_RUN])
     return any >> 16;
 }
 
-/* Positions, then exponents; returns their end. Escapes are rare: runs without any are skipped. */
+/* Writes positions, then exponents; returns their end. Escapes are rare: runs without any are
+ * skipped. */
 static uint8_t *put_escapes(const coder *code, const uint8_t *exponents, uint32_t n,
                             uint32_t escapes, uint8_t *out)
 {

@@ -1,4 +1,5 @@
-/* What encoder, checker and decoders must agree on: the types that are coded, and the checksums. */
+/* What the encoder, the checker and the decoders must agree on: the coded types and the
+ * checksums. */
 #include "codec/exph_format.h"
 
 #include <xxhash.h>

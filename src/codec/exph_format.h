@@ -15,8 +15,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "streams are copied as they lie");
 
-/* A loop that is unrolled whole, so that its indices are constants and what it indexes can
- * live in registers. */
+/* Unrolls a loop completely, so that its indices are constants and the arrays they index can live
+ * in registers. */
 #if defined(__clang__)
 #define MP_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -126,27 +126,27 @@ static inline uint64_t mp_exph_align(uint64_t bytes)
 
 /* How an element is split: its exponent field, and the rest (sign and mantissa, moved together). */
 typedef struct mp_exph_type {
-    uint32_t bytes;         /* of an element; 0: the dtype is not coded */
+    uint32_t bytes;         /* of an element; 0: the codec does not code this dtype */
     uint32_t exponent_bits; /* at most 8 */
-    uint32_t mantissa_bits; /* the exponent stands above them */
+    uint32_t mantissa_bits; /* the exponent lies above them */
     uint32_t rest_bits;     /* mantissa_bits + 1: also the bytes of a run's rests */
 } mp_exph_type;
 
 mp_exph_type mp_exph_type_of(uint32_t dtype);
 
-/* Bytes of n elements' rests: whole runs, then up to MP_EXPH_ALIGN. */
+/* Returns the bytes of n elements' rests: whole runs, rounded up to MP_EXPH_ALIGN. */
 static inline uint64_t mp_exph_rest_bytes(const mp_exph_type *type, uint64_t n)
 {
     return mp_exph_align((n + MP_EXPH_RUN - 1) / MP_EXPH_RUN * type->rest_bits);
 }
 
-/* Where the first chunk begins. */
+/* Returns the offset of the first chunk. */
 static inline uint64_t mp_exph_front_bytes(uint64_t n)
 {
     return mp_exph_align(MP_EXPH_AT_TABLE + mp_exph_chunks(n) * MP_EXPH_ENTRY_BYTES);
 }
 
-/* Elements of chunk `index` of a tensor of n. */
+/* Returns the number of elements in chunk `index` of a tensor of n. */
 static inline uint32_t mp_exph_chunk_elements(uint64_t n, uint64_t index)
 {
     const uint64_t left = n - index * MP_EXPH_CHUNK;
@@ -158,22 +158,22 @@ static inline uint32_t mp_exph_tiles(uint32_t chunk_elements)
     return (chunk_elements + MP_EXPH_TILE - 1) / MP_EXPH_TILE;
 }
 
-/* Elements of tile `index` of a chunk of n. */
+/* Returns the number of elements in tile `index` of a chunk of n. */
 static inline uint32_t mp_exph_tile_elements(uint32_t n, uint32_t index)
 {
     const uint32_t left = n - index * MP_EXPH_TILE;
     return left < MP_EXPH_TILE ? left : MP_EXPH_TILE;
 }
 
-/* Bytes of a coded chunk before its bits. */
+/* Returns the bytes of a coded chunk before its bits. */
 static inline uint32_t mp_exph_index_bytes(uint32_t chunk_elements, uint32_t escapes)
 {
     return mp_exph_tiles(chunk_elements) * (MP_EXPH_HEAD_BYTES + MP_EXPH_LANES) +
            escapes * MP_EXPH_ESCAPE_BYTES;
 }
 
-/* XXH3 of everything between the checksum and the first chunk, seeded with the 8 bytes before the
- * checksum: its low 32 bits. */
+/* Returns the low 32 bits of the XXH3 of all bytes between the checksum and the first chunk, seeded
+ * with the 8 bytes before the checksum. */
 uint32_t mp_exph_front_checksum(const uint8_t *stream, uint64_t front_bytes);
 uint32_t mp_exph_chunk_checksum(const uint8_t *chunk, uint64_t bytes);
 

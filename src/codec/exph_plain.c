@@ -1,8 +1,8 @@
-/* A coded chunk a symbol at a time, for all types and wherever its lanes lie: the definition of
- * what it holds. */
+/* Decodes a coded chunk one symbol at a time, for all types and wherever its lanes lie: the
+ * definition of a chunk's contents. */
 #include "codec/exph_decoder.h"
 
-/* At least 57 bits from `bit` on; zeros past the end. */
+/* Returns at least 57 bits from `bit` on; zeros past the end. */
 static uint64_t bits_at(const mp_exph_coded *chunk, uint64_t bit)
 {
     uint64_t byte = bit / 8, window = 0;
@@ -13,7 +13,7 @@ static uint64_t bits_at(const mp_exph_coded *chunk, uint64_t bit)
     return window >> bit % 8;
 }
 
-/* The exponents of one run of a lane, which moves on. */
+/* Decodes the exponents of one run of a lane and advances *bit. */
 static void decode_run(const mp_exph_book *book, const mp_exph_coded *chunk, uint64_t *bit,
                        uint8_t exponents[MP_EXPH_RUN])
 {
@@ -35,7 +35,7 @@ static void join_bf16(const uint8_t exponents[MP_EXPH_RUN], const uint8_t *rests
                       (rests[i] & 0x80u) << 8 | (uint32_t)exponents[i] << 7 | (rests[i] & 0x7fu));
 }
 
-/* n elements from their exponents and their rests. */
+/* Joins n elements from their exponents and their rests. */
 static void join_run(mp_exph_type type, const uint8_t exponents[MP_EXPH_RUN], const uint8_t *rests,
                      uint32_t n, uint8_t *out)
 {

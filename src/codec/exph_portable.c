@@ -1,8 +1,8 @@
-/* The decoder for any CPU: several symbols per look-up, then exponents and rests joined eight at a
+/* The decoder for any CPU: several symbols per look-up; exponents and rests are joined eight at a
  * time in 64-bit registers. */
 #include "codec/exph_wide.h"
 
-/* Byte i of the low half to the low byte of 16-bit field i. */
+/* Spreads the low half: byte i becomes the low byte of 16-bit field i. */
 MP_EXPH_INLINE uint64_t spread(uint64_t bytes)
 {
     bytes &= 0xffffffffu;

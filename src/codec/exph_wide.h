@@ -1,8 +1,8 @@
 /* exph_wide.h — several symbols per look-up, four lanes at a time, in plain C: the part of decoding
  * that needs no vectors. One lane's look-up runs while another's waits.
  *
- * Included by the decoders that join exponents and rests in their own ways; inlined into them, so
- * that each compiles it for its instruction set. */
+ * Included by the decoders that join exponents and rests in their own ways, and inlined, so that
+ * each compiles it for its instruction set. */
 #ifndef MP_CODEC_EXPH_WIDE_H
 #define MP_CODEC_EXPH_WIDE_H
 
@@ -12,12 +12,12 @@
 
 /* ---- The table ---- */
 
-/* An entry for a window of k bits: the exponents of the symbols that lie whole in it, the first one
- * in the lowest byte; from bit 48 their length in bits; from bit 56 their number. Entries for
- * windows of k bits stand at index 2^k + window. */
+/* An entry for a window of k bits: the exponents of the symbols that lie completely in it, the
+ * first one in the lowest byte; their length in bits from bit 48; their number from bit 56. Entries
+ * for windows of k bits are at index 2^k + window. */
 enum { MP_WIDE_MOST_SYMBOLS = 6, MP_WIDE_AT_LENGTH = 48, MP_WIDE_AT_COUNT = 56 };
 
-/* Longer windows hold more symbols per look-up, but their table takes longer to make. */
+/* Longer windows hold more symbols per look-up, but their table takes longer to build. */
 enum {
     MP_WIDE_SHORT_WINDOW = 9,
     MP_WIDE_LONG_WINDOW = 11,
@@ -35,7 +35,8 @@ typedef struct mp_wide_table {
 
 _Static_assert(sizeof(mp_wide_table) <= MP_EXPH_SCRATCH_BYTES, "tables fit the scratch");
 
-/* For a rest that is full: the first MP_WIDE_MOST_SYMBOLS symbols, one by one. */
+/* Builds the entry of a window with more symbols than fit: the first MP_WIDE_MOST_SYMBOLS, one by
+ * one. */
 static inline uint64_t mp_wide_full_entry(const mp_exph_book *book, uint32_t window)
 {
     uint64_t entry = 0;
@@ -48,7 +49,8 @@ static inline uint64_t mp_wide_full_entry(const mp_exph_book *book, uint32_t win
     return entry;
 }
 
-/* Windows of k bits that begin with symbol s: what the rest of the window holds, after s. */
+/* Fills the entries of all windows of k bits that begin with symbol s from the entries of their
+ * remaining bits. */
 static inline void mp_wide_fill_symbol(const mp_exph_book *book, uint32_t s, uint32_t first,
                                        uint32_t k, uint64_t *entries)
 {
@@ -73,7 +75,7 @@ static inline void mp_wide_prepare(const mp_exph_book *book, uint64_t elements, 
     table->window = elements < MP_WIDE_LONG_FROM ? MP_WIDE_SHORT_WINDOW : MP_WIDE_LONG_WINDOW;
     mp_exph_code_assign(book->length, codes);
     for (uint32_t k = 0; k <= table->window; k++) {
-        if (k < MP_EXPH_MAX_LENGTH) /* some windows begin with a longer code: no symbol */
+        if (k < MP_EXPH_MAX_LENGTH) /* windows that begin with a longer code hold no symbol */
             memset(table->entries + (1u << k), 0, sizeof *table->entries << k);
         for (uint32_t s = 0; s < MP_EXPH_SYMBOLS; s++) {
             if (book->length[s] && book->length[s] <= k)
@@ -84,7 +86,8 @@ static inline void mp_wide_prepare(const mp_exph_book *book, uint64_t elements, 
 
 /* ---- Lanes ---- */
 
-/* A turn is one load of each of the four lanes' bits and look-ups that these suffice for. */
+/* A turn is one load of each of the four lanes' bits, and the look-ups for which one load
+ * suffices. */
 enum {
     MP_WIDE_ABREAST = 4,
     MP_WIDE_TURN_LOOKUPS = 5,
@@ -93,8 +96,8 @@ enum {
 };
 _Static_assert(7 + MP_WIDE_TURN_LOOKUPS * MP_WIDE_LONG_WINDOW <= 64, "a load suffices for a turn");
 
-/* A lane that is done goes on with the others, and its later symbols are written over. At least one
- * symbol per look-up bounds how far that goes in the stream. */
+/* A finished lane continues with the others, and its surplus symbols are overwritten. One symbol
+ * per look-up at least bounds how far it can read on in the stream. */
 _Static_assert(MP_WIDE_LANE_SYMBOLS / MP_WIDE_TURN_LOOKUPS * MP_WIDE_TURN_LOOKUPS *
                            MP_WIDE_LONG_WINDOW / 8 +
                        24 <=
@@ -103,7 +106,7 @@ _Static_assert(MP_WIDE_LANE_SYMBOLS / MP_WIDE_TURN_LOOKUPS * MP_WIDE_TURN_LOOKUP
 
 typedef struct mp_wide_lane {
     const uint8_t *at;
-    uint64_t place; /* bits spent of the byte at `at` | symbols decoded << 8 */
+    uint64_t place; /* spent bits of the byte at `at` | symbols decoded << 8 */
 } mp_wide_lane;
 
 MP_EXPH_INLINE void mp_wide_turn(const uint64_t *entries, uint64_t mask, mp_wide_lane *of,
@@ -147,11 +150,12 @@ MP_EXPH_INLINE void mp_wide_decode_lanes(const mp_wide_table *table, const uint8
 
 /* ---- Tiles ---- */
 
-/* A group of elements from its lanes' exponents and its rests. */
+/* Joins a group of elements from its lanes' exponents and its rests. */
 typedef void mp_wide_join(uint8_t exponents[MP_EXPH_LANES][MP_WIDE_LANE_ROOM], uint32_t group,
                           const uint8_t *rests, uint8_t *out);
 
-/* A tile's exponents go lane by lane to a buffer, and are joined from there group by group. */
+/* Decodes a tile's exponents lane by lane into a buffer, then joins elements from it group by
+ * group. */
 MP_EXPH_INLINE void mp_wide_decode_tile(const mp_wide_table *table, mp_wide_join *join,
                                         const uint8_t *base, const uint32_t *start,
                                         const uint8_t *rests, uint32_t n, uint8_t *out)
@@ -171,7 +175,7 @@ MP_EXPH_INLINE void mp_wide_decode_tile(const mp_wide_table *table, mp_wide_join
     }
 }
 
-/* `join` is a constant wherever this is inlined. */
+/* `join` is a compile-time constant wherever this is inlined. */
 MP_EXPH_INLINE void mp_wide_decode(const mp_wide_table *table, mp_wide_join *join,
                                    const mp_exph_coded *chunk, uint8_t *out)
 {

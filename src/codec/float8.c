@@ -1,14 +1,15 @@
-/* The numbers of one byte and less that checkpoints hold, as floats.
+/* Converts the numbers of a byte or less that checkpoints hold to floats.
  *
- * Numbers of a byte are built from bits, not by arithmetic on denormals: right also in threads that
- * flush those. MXFP4 multiplies by its scales, in double, where nothing of it is denormal. */
+ * Byte-sized numbers are built from bits rather than by arithmetic on denormals, which keeps them
+ * right in threads that flush denormals. MXFP4 multiplies by its scales in double, where no operand
+ * is denormal. */
 #include <string.h>
 
 #include "base/floats.h"
 #include "codec/quant.h"
 
-/* The number with `digits` mantissa bits below its exponent bits, whose least normal value is
- * 2^least. A float's is 2^-126, with 23 digits. */
+/* Builds the number with `digits` mantissa bits below its exponent bits, whose smallest normal
+ * value is 2^least. (For a float: 2^-126 and 23 digits.) */
 static float from_magnitude(uint32_t sign, uint32_t magnitude, uint32_t digits, int32_t least)
 {
     if (magnitude >> digits == 0) { /* denormal: a whole number of 2^(least - digits) */
@@ -46,7 +47,7 @@ float mp_f8_e8m0_value(uint8_t bits)
 
 #define MX_GROUP 32
 
-/* 2^(bits - 127): normal as a double, whatever it is as a float. */
+/* Returns 2^(bits - 127): always normal as a double, though not as a float. */
 static double scale_of(uint8_t bits)
 {
     const uint64_t exponent = bits == 0xff ? 0x7ff : 1023 - 127 + bits;
@@ -56,8 +57,8 @@ static double scale_of(uint8_t bits)
     return scale;
 }
 
-/* The float that is exactly x, infinity past all of them. What is denormal as a float would be
- * flushed in its conversion, so it is made of its bits: a number of 2^-149. */
+/* Converts x, exactly representable or overflowing to infinity, to float. The conversion
+ * instruction may flush a float denormal, so those are built from bits, as multiples of 2^-149. */
 static float float_from(double x)
 {
     const double magnitude = x < 0 ? -x : x;

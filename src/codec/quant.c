@@ -1,8 +1,9 @@
 /* Group quantisation to integers of 8, 4 and 2 bits, and back.
  *
- * Without a search a group's scale is the smallest half that covers its largest weight: nothing is
- * clamped, and no weight is off by more than half a scale. The search trades the largest weights
- * for the others: it tries smaller scales, and takes the best only if its squared error is less. */
+ * Without a search, a group's scale is the smallest half that covers its largest weight: nothing is
+ * clamped, and no weight is off by more than half a scale. The search trades accuracy of the
+ * largest weights for that of the others: it tries smaller scales and takes the best one only if
+ * its squared error is lower. */
 #include "codec/quant.h"
 
 #include <assert.h>
@@ -20,7 +21,7 @@
 
 /* ---- Shape ---- */
 
-/* The largest integer; the smallest is its negative. */
+/* Returns the largest integer; the smallest is its negative. */
 static int32_t top_of(uint32_t bits)
 {
     return (1 << (bits - 1)) - 1;
@@ -64,14 +65,14 @@ int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out)
 
 /* ---- One group ---- */
 
-/* Rounds to an integer, ties to even, what is far below 2^51. */
+/* Rounds to an integer, ties to even; |x| must be far below 2^51. */
 static double to_integer(double x)
 {
     return (x + 0x1.8p52) - 0x1.8p52;
 }
 
-/* A float's quotient by a half is no tie in double unless it is one: there are too few digits for a
- * near miss. */
+/* The double quotient of a float by a half is a tie only if the exact one is: they have too few
+ * digits for a near miss. */
 static int32_t quantised(float weight, float scale, int32_t top)
 {
     double q = to_integer((double)weight / scale);
@@ -88,7 +89,8 @@ static double squared_error(const float *weights, uint32_t n, float scale, int32
     return sum;
 }
 
-/* The smallest half s with s * top >= largest, as bits; infinity's where there is none. */
+/* Returns the bits of the smallest half s with s * top >= largest; infinity's if there is no such
+ * half. */
 static uint16_t covering_scale(float largest, int32_t top)
 {
     uint16_t bits = mp_to_f16(largest / (float)top);
@@ -99,20 +101,20 @@ static uint16_t covering_scale(float largest, int32_t top)
 
 /* ---- Search ---- */
 
-/* The search is in single precision, in units of the covering scale: it need not be exact, as the
- * scale that it ends at is judged by squared_error. */
+/* The search runs in single precision, in units of the covering scale. It need not be exact:
+ * squared_error judges the scale that it ends at. */
 #define LANES 4
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 
-/* Magnitudes of a group, padded with zeros to whole vectors. */
+/* A group's magnitudes, padded with zeros to whole vectors. */
 typedef struct magnitudes {
     vector of[MAX_GROUP / LANES];
-    uint32_t n; /* vectors */
+    uint32_t n; /* number of vectors */
     float top;
 } magnitudes;
 
-/* The squared error of a group whose scale is `ratio` times the covering one. */
+/* Returns a group's squared error under `ratio` times the covering scale. */
 static float error_at(const magnitudes *m, float ratio)
 {
     const vector zero = {0}, top = zero + m->top;
@@ -132,7 +134,8 @@ static float error_at(const magnitudes *m, float ratio)
     return sum;
 }
 
-/* Ratios are tried from 1 down by steps. The fewer the integers, the more is worth clamping. */
+/* The search tries ratios from 1 downwards in fixed steps. Clamping pays more the fewer the
+ * integers. */
 #define CANDIDATES 56
 
 static float step_of(float top)
@@ -182,7 +185,7 @@ static float load_weight(uint32_t dtype, const void *weights, uint64_t i)
     return dtype == MOEPAGE_DTYPE_F16 ? mp_from_f16(half) : mp_from_bf16(half);
 }
 
-/* Where a group is: for the errors. */
+/* A group's position, for error sentences. */
 typedef struct place {
     uint64_t row;
     uint64_t column;
@@ -214,7 +217,7 @@ static moepage_status choose_scale(const mp_quant_shape *shape, const float *wei
     return MOEPAGE_OK;
 }
 
-/* Packs into bytes that are zero. A group starts at a whole byte. */
+/* Packs integers into zeroed bytes. A group starts at a whole byte. */
 static void pack_group(const mp_quant_shape *shape, const float *weights, uint32_t n, float scale,
                        uint8_t *out)
 {
@@ -308,11 +311,12 @@ void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t r
 
 /* ---- Checking ---- */
 
-/* Eight bytes of integers twice over: as wide as any instruction set is without asking. */
+/* Sixteen bytes of integers: the widest vector that every instruction set supports. */
 typedef uint64_t words __attribute__((vector_size(16)));
 
-/* The least integer in two's complement is none of the symmetric range. Its bits are the highest of
- * each field; what a field differs from it is zero nowhere else, and only there is borrowed for. */
+/* Marks the smallest two's-complement integer, which the symmetric range excludes. Its bits are the
+ * highest of each field; XOR with them makes exactly those fields zero, and only a zero field
+ * borrows. */
 static words least_in(words some, words low, words high)
 {
     some ^= high;
@@ -352,7 +356,7 @@ static moepage_status check_integers(const mp_quant_shape *shape, const mp_quant
     return MOEPAGE_OK;
 }
 
-/* Greater as bits than any finite half: infinities, NaNs and all that is negative. */
+/* As bits, anything above the largest finite half is infinite, NaN or negative. */
 static moepage_status check_scales(const mp_quant_shape *shape, const mp_quant_layout *layout,
                                    const char *scales)
 {

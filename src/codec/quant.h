@@ -1,11 +1,11 @@
 /* quant.h — group quantisation: rows of weights as small integers with a scale per group.
  *
  * The columns of a row are cut into groups of `group` consecutive weights (the last may be short);
- * each has one FP16 scale s, and weight w is stored as the integer q = round(w / s), ties to even,
- * clamped to the symmetric range: int8 -127..127, int4 -7..7, int2 -1..1. Its value is q * s.
+ * each group has one FP16 scale s, and weight w is stored as the integer q = round(w / s), ties to
+ * even, clamped to the symmetric range: int8 -127..127, int4 -7..7, int2 -1..1. Its value is q * s.
  * A group of zeros has scale 0.
  *
- * Also here: the exact value of the FP8 and MXFP4 numbers that checkpoints hold. Pure functions. */
+ * Also the exact values of the FP8 and MXFP4 numbers that checkpoints hold. Pure functions. */
 #ifndef MP_CODEC_QUANT_H
 #define MP_CODEC_QUANT_H
 
@@ -23,12 +23,13 @@ typedef struct mp_quant_shape {
 
 typedef struct mp_quant_layout {
     uint64_t row_bytes;    /* of packed integers */
-    uint64_t row_groups;   /* scales per row */
-    uint64_t scale_offset; /* of the first row's scales */
-    uint64_t bytes;        /* in all, a multiple of 16 */
+    uint64_t row_groups;   /* number of scales per row */
+    uint64_t scale_offset; /* offset of the first row's scales */
+    uint64_t bytes;        /* total, a multiple of 16 */
 } mp_quant_layout;
 
-/* Bits of a weight in a form of integers (MOEPAGE_FORM_INT8, _INT4, _INT2); 0 in another form. */
+/* Returns the bits per weight of an integer form (MOEPAGE_FORM_INT8, _INT4, _INT2); 0 for another
+ * form. */
 static inline uint32_t mp_quant_bits_of(uint32_t form)
 {
     switch (form) {
@@ -39,31 +40,32 @@ static inline uint32_t mp_quant_bits_of(uint32_t form)
     }
 }
 
-/* Sizes; false when they overflow 2^48 or the shape is not one of the above. */
+/* Computes the sizes; returns false if they exceed 2^48 or the shape is not one of the above. */
 int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out);
 
 /* Quantises `weights`, row-major in dtype (F32, F16, BF16), rounding to nearest. A group's scale is
- * the smallest half that covers its largest magnitude, so that |w - q * s| <= s / 2. `search`:
- * instead the scale of least squared error among those tried, never one with more than that.
- * The same bytes on every machine. UNSUPPORTED for another dtype, for weights that are not finite,
- * and where no half covers the largest: above 65504 * 127, * 7 or * 1. */
+ * the smallest half that covers its largest magnitude, so that |w - q * s| <= s / 2. With `search`:
+ * the scale of least squared error among those tried, never one with a greater error than the
+ * covering scale's. Writes the same bytes on every machine. UNSUPPORTED for another dtype, for
+ * weights that are not finite, and for weights that no half can cover: above 65504 * 127, * 7 or *
+ * 1. */
 moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
                                int search, void *out);
 
-/* Values of columns [first, first + n) of one row, as float (exact: q * s in FP32). */
+/* Decodes columns [first, first + n) of one row to float (exact: q * s in FP32). */
 void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t row, uint64_t first,
                          uint64_t n, float *out);
 
-/* `bytes` must be the layout's, every integer in the symmetric range, every scale finite and not
- * negative (nor minus zero), and all padding zeros: FORMAT otherwise. */
+/* Checks that `bytes` is the layout's size, every integer in the symmetric range, every scale
+ * finite and not negative (nor minus zero), and all padding zero: FORMAT otherwise. */
 moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint64_t bytes);
 
 /* Scales of FP8 weights: the weight in row r, column c of a matrix counts as its FP8 value times
  * scale[r / rows][c / columns], that product rounded once to FP32. The first row of each matrix
  * starts a block. */
 typedef struct mp_block_scale {
-    uint32_t dtype; /* F32 or BF16; NONE: the weights have no scales */
-    uint32_t rows;  /* of a block */
+    uint32_t dtype; /* F32 or BF16; NONE: unscaled weights */
+    uint32_t rows;  /* per block */
     uint32_t columns;
 } mp_block_scale;
 
@@ -73,8 +75,8 @@ float mp_f8_e4m3_value(uint8_t bits);
 float mp_f8_e5m2_value(uint8_t bits);
 float mp_f8_e8m0_value(uint8_t bits);
 
-/* MXFP4 as gpt-oss stores it: n (a multiple of 32) E2M1 values, 16 bytes per 32, low nibble first,
- * one E8M0 scale per 32. Exact in float unless the product overflows (to infinity). */
+/* Decodes MXFP4 as gpt-oss stores it: n (a multiple of 32) E2M1 values, 16 bytes per 32, low nibble
+ * first, one E8M0 scale per 32. Exact in float unless the product overflows (to infinity). */
 void mp_mxfp4_decode(const uint8_t *blocks, const uint8_t *scales, uint64_t n, float *out);
 
 #endif

@@ -1,9 +1,9 @@
-/* Bins of guesses by their p. */
+/* Bins of guesses by p. */
 #include "control/calibration.h"
 
 #include <math.h>
 
-/* Guesses that a bin remembers, and that p itself counts for. */
+/* Number of guesses that a bin remembers, and that p itself weighs as much as. */
 #define MEMORY 1024.0f
 #define PRIOR 8.0f
 

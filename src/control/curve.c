@@ -1,5 +1,5 @@
-/* Miss curves: sums over a decayed histogram of distances, taken from the far end, so that they
- * never increase with capacity whatever is rounded on the way. */
+/* Miss curves: sums over a decayed histogram of distances, taken from the far end, so that rounding
+ * cannot make them increase with capacity. */
 #include "control/curve.h"
 
 #include <assert.h>
@@ -43,7 +43,7 @@ void mp_curve_add_first(mp_curve *curve, double weight)
     curve->accesses = curve->warm + curve->first;
 }
 
-/* What is in bin `from` and beyond. */
+/* Returns the sum of bin `from` and all bins beyond. */
 static double sum_from(const mp_curve *curve, uint32_t from)
 {
     double sum = 0;
@@ -52,7 +52,8 @@ static double sum_from(const mp_curve *curve, uint32_t from)
     return sum;
 }
 
-/* Never a subnormal number: an idle curve's bins would all become such, and slow every sum down. */
+/* Decays a bin, but never to a subnormal number: those of an idle curve would slow every sum
+ * down. */
 static double decayed(double value, double factor)
 {
     const double left = value * factor;

@@ -1,36 +1,37 @@
 /* curve.h — a miss curve: how many misses a cache of each size would have had.
  *
- * A histogram of reuse distances, decayed burst by burst, first sights kept apart (WiSP app. B: they
- * are the same at every split, and would swamp the rest). Misses at capacity c are the accesses whose
- * distance is at least c. Bins are `width` units wide; with width 1 the curve is exact, otherwise it
- * is linear inside a bin.
+ * A histogram of reuse distances, decayed burst by burst, with first accesses counted separately
+ * (WiSP app. B: they are the same at every split, and would swamp the rest). Misses at capacity c
+ * are the accesses whose distance is at least c. Bins are `width` units wide; with width 1 the
+ * curve is exact, otherwise it is linear inside a bin.
  *
- * A pure function of numbers in the caller's memory. */
+ * Pure functions of numbers in the caller's memory. */
 #ifndef MP_CONTROL_CURVE_H
 #define MP_CONTROL_CURVE_H
 
 #include <stdint.h>
 
 typedef struct mp_curve {
-    double *bins; /* [n_bins + 1] accesses by distance / width; the last: everything beyond */
+    double *bins; /* [n_bins + 1] accesses by distance / width; the last: all larger distances */
     uint32_t n_bins;
     uint64_t width;
     double warm;     /* sum of bins */
-    double first;    /* first sights */
+    double first;    /* first accesses */
     double accesses; /* warm + first */
 } mp_curve;
 
-/* Bins for capacities 0..most: `n_bins` is chosen, at most `max_bins`. `bins` is the caller's memory
- * of mp_curve_bins(most, max_bins) doubles. */
+/* Chooses `n_bins`, at most `max_bins`, for capacities 0..most. `bins` is the caller's memory of
+ * mp_curve_bins(most, max_bins) doubles. */
 uint32_t mp_curve_bins(uint64_t most, uint32_t max_bins);
 void mp_curve_init(mp_curve *curve, double *bins, uint64_t most, uint32_t max_bins);
 
 void mp_curve_add(mp_curve *curve, uint64_t distance, double weight);
 void mp_curve_add_first(mp_curve *curve, double weight);
-/* Everything counts `factor` of what it did. 0 <= factor <= 1. */
+/* Scales all counts by `factor`. 0 <= factor <= 1. */
 void mp_curve_decay(mp_curve *curve, double factor);
 
-/* Warm misses of a cache of `capacity` units: non-increasing, `warm` at 0. First sights come on top. */
+/* Returns the warm misses of a cache of `capacity` units: non-increasing, `warm` at 0. First
+ * accesses miss in addition. */
 double mp_curve_misses(const mp_curve *curve, double capacity);
 
 #endif

@@ -1,7 +1,7 @@
-/* fenwick.h — running sums of an array that changes, in O(log n): a Fenwick tree of unsigned numbers.
+/* fenwick.h — prefix sums of a changing array in O(log n): a Fenwick tree of unsigned numbers.
  *
  * tree[i] holds the sum of the values that end at i and go back by the lowest bit of i + 1. Values
- * are taken modulo 2^64: what was added is taken away by adding its negative. */
+ * are taken modulo 2^64, so that adding the negative of a value removes it. */
 #ifndef MP_CONTROL_FENWICK_H
 #define MP_CONTROL_FENWICK_H
 
@@ -23,7 +23,7 @@ static inline void mp_fenwick_add(uint64_t *tree, uint32_t n, uint32_t i, uint64
         tree[i] += value;
 }
 
-/* Sum of the values before i. */
+/* Returns the sum of the values before i. */
 static inline uint64_t mp_fenwick_before(const uint64_t *tree, uint32_t i)
 {
     uint64_t sum = 0;

@@ -1,4 +1,4 @@
-/* Which experts of a layer are worth the high precision. */
+/* Chooses the experts of a layer to keep in high precision. */
 #include "control/hotness.h"
 
 void mp_precision_age(const mp_precision_law *law, double *hotness, uint32_t *counts,
@@ -10,8 +10,8 @@ void mp_precision_age(const mp_precision_law *law, double *hotness, uint32_t *co
     }
 }
 
-/* Of those in the set, or outside it, that are not taken: the hottest, or the coldest. UINT32_MAX:
- * there is none. */
+/* Returns the hottest expert outside the set, or the coldest inside, that is not taken; UINT32_MAX
+ * if there is none. */
 static uint32_t extreme(const double *hotness, const bool *high, const uint32_t *taken,
                         uint32_t experts, bool inside)
 {
@@ -26,8 +26,8 @@ static uint32_t extreme(const double *hotness, const bool *high, const uint32_t 
     return best;
 }
 
-/* Pairs the hottest outside with the coldest inside as long as that is worth it: one pass over the
- * experts per change, and changes are few. */
+/* Pairs the hottest expert outside with the coldest inside as long as the exchange is worth it: one
+ * pass over the experts per change, and changes are few. */
 uint32_t mp_precision_select(const mp_precision_law *law, const double *hotness, const bool *high,
                              uint32_t experts, uint32_t n_hi, uint32_t *order,
                              mp_precision_swap *out)
@@ -64,7 +64,7 @@ uint32_t mp_precision_capacity(uint64_t bytes, uint32_t layers, uint32_t experts
     wide fixed = low * lo_bytes * layers, each = hi_bytes;
     if (fixed > bytes)
         return UINT32_MAX;
-    if (!lo_always) /* a high version takes the place of a low one */
+    if (!lo_always) /* a high version replaces a low one */
         each = hi_bytes > lo_bytes ? hi_bytes - lo_bytes : 0;
     each *= layers;
     if (each == 0)

@@ -1,9 +1,10 @@
 /* hotness.h — which experts are worth the high precision (DynaExq 3.5).
  *
- * Every interval T_u each layer's hotness is S <- a S + (1 - a) c, c the times that an expert was
- * selected in it; the n_hi hottest of a layer should be high. Hysteresis: an expert outside the
- * current set takes the place of one inside only when it is hotter by the margin; both are decided
- * together, so that the set never grows past n_hi. Pure: numbers in, a decision out. */
+ * Every interval T_u each layer's hotness is S <- a S + (1 - a) c, where c counts an expert's
+ * selections in the interval; the n_hi hottest of a layer should be high. Hysteresis: an expert
+ * outside the current set replaces one inside only if it is hotter by the margin; promotion and
+ * demotion are decided together, so that the set never grows past n_hi. Pure: numbers in, a
+ * decision out. */
 #ifndef MP_CONTROL_HOTNESS_H
 #define MP_CONTROL_HOTNESS_H
 
@@ -16,25 +17,26 @@ typedef struct mp_precision_law {
     double floor;  /* additive part of the margin, in counts per interval */
 } mp_precision_law;
 
-/* S of one layer's experts after an interval; the counts are set to 0. */
+/* Updates S for one layer's experts after an interval, and sets the counts to 0. */
 void mp_precision_age(const mp_precision_law *law, double *hotness, uint32_t *counts,
                       uint32_t experts);
 
 typedef struct mp_precision_swap {
     uint32_t in;  /* to be promoted */
-    uint32_t out; /* to be demoted for it; UINT32_MAX: none need be, the set is not full */
+    uint32_t out; /* to be demoted in exchange; UINT32_MAX: none, the set is not full */
 } mp_precision_swap;
 
-/* The changes of one layer's set, hottest gain first; returns how many, at most n_hi. `high[e]`:
- * e is in the set, or on its way into it. Ties go to the lower id. `order` is [experts] scratch. */
+/* Selects the changes of one layer's set, largest gain first; returns their number, at most n_hi.
+ * `high[e]`: e is in the set, or on its way into it. Ties go to the lower id. `order` is [experts]
+ * scratch. */
 uint32_t mp_precision_select(const mp_precision_law *law, const double *hotness, const bool *high,
                              uint32_t experts, uint32_t n_hi, uint32_t *order,
                              mp_precision_swap *out);
 
-/* How many high versions per layer go into `bytes`. lo_always: every expert has a low version
- * besides. Else only those without a high one have, and `spare` experts of each layer besides, for
- * versions on their way: without a spare nothing could ever change. UINT32_MAX when not even the low
- * versions fit. */
+/* Returns how many high versions per layer fit into `bytes`. lo_always: every expert also has a low
+ * version. Otherwise only experts without a high version do, plus `spare` experts of each layer,
+ * whose versions may be in transit: without a spare no change would be possible. UINT32_MAX if not
+ * even the low versions fit. */
 uint32_t mp_precision_capacity(uint64_t bytes, uint32_t layers, uint32_t experts, uint64_t hi_bytes,
                                uint64_t lo_bytes, bool lo_always, uint32_t spare);
 

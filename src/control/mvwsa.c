@@ -1,7 +1,7 @@
-/* MV-WSA's online law: the predicted optimum, and whether and how far to go towards it now. */
+/* MV-WSA's online law: the predicted optimum, and whether and how far to move towards it now. */
 #include "control/mvwsa.h"
 
-/* A smaller gain, relative to the cost, is how sums were rounded. */
+/* A gain below this fraction of the cost is a rounding error. */
 #define ROUNDING 1e-9
 
 static uint64_t most(uint64_t a, uint64_t b)
@@ -46,7 +46,8 @@ static bool clears_gate(const mp_mvwsa_config *config, const mp_mvwsa_answer *an
     return gain > 0 && gain >= gate * answer->cost_now_ns;
 }
 
-/* One more burst asks for more or fewer experts. Has that been so for long enough? */
+/* Counts a burst that asks for more or fewer experts; returns true once enough bursts in a row have
+ * asked for the same direction. */
 static bool is_patient(mp_mvwsa *mvwsa, bool more)
 {
     const int32_t enough =
@@ -57,7 +58,7 @@ static bool is_patient(mp_mvwsa *mvwsa, bool more)
     return same >= enough;
 }
 
-/* Is the target worth going to, and are the samples? */
+/* Decides whether the target is worth moving to, and whether the samples support it. */
 static mp_mvwsa_why judge(const mp_mvwsa_config *config, const mp_split_bounds *bounds,
                           const mp_split_costs *costs, const mp_split *now, mp_mvwsa_answer *answer)
 {
@@ -71,8 +72,8 @@ static mp_mvwsa_why judge(const mp_mvwsa_config *config, const mp_split_bounds *
                                                                        : MP_MVWSA_MOVE;
 }
 
-/* A step as long as the rate limit allows; a little shorter if the rest of the way would be inside
- * the dead zone and never be gone: the optimum may lie at the edge of a cliff. */
+/* Returns a step as long as the rate limit allows, or a little shorter if the remainder would fall
+ * into the dead zone and never be covered: the optimum may lie at the edge of a cliff. */
 static uint64_t step_of(const mp_mvwsa_config *config, uint64_t way)
 {
     if (way <= config->rate_limit)
@@ -93,7 +94,7 @@ static mp_split towards(const mp_mvwsa_config *config, const mp_split_bounds *bo
     return next;
 }
 
-/* Leaves a split that violates the bounds. What had been asked for there no longer counts. */
+/* Leaves a split that violates the bounds, and resets the streak that was counted there. */
 static mp_mvwsa_why leave(mp_mvwsa *mvwsa, const mp_split_bounds *bounds,
                           const mp_split_costs *costs, mp_mvwsa_answer *answer)
 {

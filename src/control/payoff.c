@@ -1,14 +1,14 @@
-/* Measures whether fetching ahead pays, in turns of steps with and without. */
+/* Measures whether prefetching pays, in alternating turns of steps with and without it. */
 #include "control/payoff.h"
 
 #include <math.h>
 
-/* Weight of the newest step or turn in smoothed values. */
+/* Weight of the newest step or turn in the smoothed values. */
 #define NEWEST 0.125
-/* Turns that a layer sits out the first time, and at most. */
+/* Turns for which a layer is shut: the first time, and at most. */
 #define FIRST_WAIT 32u
 #define LONGEST_WAIT 4096u
-/* Guesses that must have been judged, in smoothed experts, before a layer is shut. */
+/* Guesses, in smoothed experts, that must have been judged before a layer is shut. */
 #define JUDGED 0.25
 
 void mp_payoff_defaults(mp_payoff_config *config)
@@ -55,8 +55,8 @@ void mp_payoff_init(mp_payoff *payoff, const mp_payoff_config *config)
     *payoff = (mp_payoff){.mode = MP_PAYOFF_OFF, .off_steps = config->warm_steps};
 }
 
-/* What guesses could have saved of this step's stalls: no more than were right, nor than the bus had
- * time for, the useless ones going over it in the same proportion. */
+/* Returns how much of this step's stalls guesses could have avoided: at most the part that was
+ * guessed right, and at most the bus's idle time, which useless transfers share in proportion. */
 static double promise_of(const mp_payoff_step *step)
 {
     if (step->stall_ns <= 0 || step->load_ns <= 0)
@@ -87,7 +87,8 @@ static void lose(mp_payoff *payoff, const mp_payoff_config *config)
     enter(payoff, MP_PAYOFF_OFF);
 }
 
-/* The latest steps before a probe are its other side: it needs none of its own without. */
+/* Takes in a step without prefetching. The latest steps before a probe serve as its reference, so
+ * the probe needs no off steps of its own. */
 static void step_off(mp_payoff *payoff, const mp_payoff_config *config, double cost)
 {
     if (payoff->steps > config->settle_steps)
@@ -97,7 +98,7 @@ static void step_off(mp_payoff *payoff, const mp_payoff_config *config, double c
         enter(payoff, MP_PAYOFF_ON);
 }
 
-/* A probe, as long as there is something to compare with. */
+/* Takes in a step of a probe, which lasts as long as there is a reference to compare with. */
 static void step_on(mp_payoff *payoff, const mp_payoff_config *config, double cost)
 {
     if (payoff->steps <= config->settle_steps)
@@ -160,7 +161,7 @@ bool mp_payoff_turn(mp_payoff_layer *layer, uint32_t right, uint32_t wrong, doub
         layer->waits--;
         return false;
     }
-    if (layer->off) { /* another chance, judged by what it guessed meanwhile too */
+    if (layer->off) { /* another chance; guesses made while shut count too */
         layer->off = layer->right < part * layer->wrong;
         layer->waits = layer->off ? layer->sat_out : 0;
         return !layer->off;

@@ -1,4 +1,5 @@
-/* Whole experts in proportion to bandwidth: full backends first, the rest by largest remainder. */
+/* Deals whole experts in proportion to bandwidth: full backends first, the rest by largest
+ * remainder. */
 #include "control/placement.h"
 
 #include <assert.h>
@@ -6,13 +7,13 @@
 
 #define MAX_BACKENDS 8u
 
-/* The share of `experts` that a backend has of backends with `total` bytes per second together is
- * whole + part / total. Products of 32 and 64 bits are compared exactly. */
+/* A backend's share of `experts`, among backends with `total` bytes per second together, is whole +
+ * part / total. Products of 32 and 64 bits are compared exactly. */
 typedef unsigned __int128 wide;
 
 typedef struct open_set {
-    bool has[MAX_BACKENDS]; /* not yet full, to be used */
-    wide total;             /* of their bandwidths */
+    bool has[MAX_BACKENDS]; /* not yet full and with bandwidth */
+    wide total;             /* sum of their bandwidths */
 } open_set;
 
 static void close_backend(open_set *open, const mp_backend *backends, uint32_t k)
@@ -21,7 +22,8 @@ static void close_backend(open_set *open, const mp_backend *backends, uint32_t k
     open->total -= backends[k].bytes_per_s;
 }
 
-/* Fills a backend whose share is more than it can hold; returns what that takes, 0 for nobody. */
+/* Fills one backend whose share exceeds its capacity; returns the experts it takes, 0 if there is
+ * no such backend. */
 static uint32_t fill_one(open_set *open, mp_backend *backends, uint32_t n, uint32_t experts)
 {
     for (uint32_t k = 0; k < n; k++) {
@@ -35,8 +37,8 @@ static uint32_t fill_one(open_set *open, mp_backend *backends, uint32_t n, uint3
     return 0;
 }
 
-/* Deals all of `experts` to the open backends: no share is more than its backend can hold, and so
- * neither is a share rounded up. */
+/* Deals all of `experts` to the open backends: no share exceeds its backend's capacity, and so
+ * neither does a share rounded up. */
 static void deal(open_set *open, mp_backend *backends, uint32_t n, uint32_t experts)
 {
     wide part[MAX_BACKENDS] = {0};

@@ -20,8 +20,8 @@ static double blend(double old, double newest, double weight)
     return old + weight * (newest - old);
 }
 
-/* Misses are known only while the layer caches; what a cache would miss while it streams is taken
- * to be what it missed before. */
+/* Updates the averages. Misses are known only while the layer caches; for a streaming layer the
+ * misses of a cache are assumed to be what they were before. */
 static void take_in(mp_regime_layer *layer, const mp_regime_config *config,
                     const mp_regime_step *step)
 {

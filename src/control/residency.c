@@ -4,25 +4,25 @@
 #include <assert.h>
 #include <math.h>
 
-/* Load time, as a part of what it is, for which a change of alpha is not taken back. */
+/* Smallest relative gain in load time that justifies reverting a change of alpha. */
 #define REVERSAL_GAIN 0.025
 
 /* All numbers of one layer. */
 typedef struct field {
     uint32_t experts;
-    uint32_t least; /* experts in device memory, at least */
+    uint32_t least; /* fewest experts in device memory */
     uint64_t dense_bytes;
     uint64_t compressed_bytes;
-    uint64_t room;   /* for resident experts */
-    bool starved;    /* not even the window has room */
-    bool compresses; /* there is a compressed form, and a use for it */
-    bool coded;      /* what crosses the bus is decoded too */
+    uint64_t room;   /* bytes for resident experts */
+    bool starved;    /* not even the window fits */
+    bool compresses; /* there is a compressed form, and it is useful */
+    bool coded;      /* images cross the bus coded and are decoded */
     bool no_dense;
-    double host_ns;   /* of the bus per expert on the host */
-    double decode_ns; /* of the decoder per expert that is decoded */
+    double host_ns;   /* bus time per expert on the host */
+    double decode_ns; /* decoder time per expert decoded */
 } field;
 
-/* Which plans to settle on: these counts on the host and through the decoder. */
+/* The accepted plans: a range of counts on the host and through the decoder. */
 typedef struct goal {
     uint32_t host_low, host_high;
     uint32_t decoded_low, decoded_high;
@@ -82,7 +82,7 @@ static uint32_t decoded_count(const field *f, const mp_residency_plan *plan)
     return plan->compressed + (f->coded ? host_count(f, plan) : 0);
 }
 
-/* None of a backend that brings nothing takes no time. */
+/* A count of zero takes no time, even on a backend without bandwidth. */
 static double count_ns(uint32_t count, double each_ns)
 {
     return count ? count * each_ns : 0;
@@ -118,7 +118,8 @@ uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_reside
                                                       plan->compressed * machine->compressed_bytes);
 }
 
-/* Most experts on the host that `least` allows, or as few more as the room asks for. */
+/* Returns the largest count on the host that `least` allows, or as many more as the room
+ * requires. */
 static uint32_t host_bound(const field *f)
 {
     uint64_t each = f->compresses ? f->compressed_bytes : f->dense_bytes;
@@ -154,7 +155,7 @@ static void give_up(uint32_t *experts, uint64_t each_bytes, uint64_t *over)
     *over = *over > freed ? *over - freed : 0;
 }
 
-/* The largest first, so that the fewest leave. */
+/* Drops the largest experts first, so that the fewest leave. */
 static void shed(const field *f, mp_residency_plan *plan)
 {
     uint64_t over = plan_bytes(f, plan) - f->room;
@@ -166,9 +167,9 @@ static void shed(const field *f, mp_residency_plan *plan)
         give_up(&plan->dense, f->dense_bytes, &over);
 }
 
-/* ---- What to settle on ---- */
+/* ---- The accepted plans ---- */
 
-/* Most experts, up to `cap`, that a backend brings within limit_ns. */
+/* Returns the most experts, up to `cap`, that a backend loads within limit_ns. */
 static uint32_t most_within(double limit_ns, double each_ns, uint32_t cap)
 {
     if (cap * each_ns <= limit_ns)
@@ -181,14 +182,16 @@ static uint32_t most_within(double limit_ns, double each_ns, uint32_t cap)
     return most;
 }
 
-/* Fewest experts that occupy a backend for all of comp_ns; `high` if not even those do. */
+/* Returns the fewest experts that occupy a backend for all of comp_ns; `high` if not even that many
+ * do. */
 static uint32_t fewest_filling(double comp_ns, double each_ns, uint32_t high)
 {
     uint32_t most = most_within(comp_ns, each_ns, high);
     return most == high || most * each_ns >= comp_ns ? most : most + 1;
 }
 
-/* The band of one backend; a refusal stands until the count is predicted past the band's middle. */
+/* Computes the band of one backend; a refused count stays refused until it is predicted past the
+ * band's middle. */
 static span band(double comp_ns, double theta, double each_ns, uint32_t experts, uint32_t *refused)
 {
     span counts;
@@ -201,7 +204,8 @@ static span band(double comp_ns, double theta, double each_ns, uint32_t experts,
     return counts;
 }
 
-/* Of the plans with `host` experts on the host: how many may be compressed. False if none fits. */
+/* Computes how many experts may be compressed in plans with `host` on the host. Returns false if
+ * none fits. */
 static bool compressed_span(const field *f, const goal *g, uint32_t host, span *out)
 {
     uint32_t resident = f->experts - host, decoded = f->coded ? host : 0;
@@ -226,7 +230,8 @@ static bool compressed_span(const field *f, const goal *g, uint32_t host, span *
     return out->low <= out->high;
 }
 
-/* Plans with theta <= rho <= 1, as far as whole experts allow. False if none fits. */
+/* Finds the plans with theta <= rho <= 1, as far as whole experts allow. Returns false if none
+ * fits. */
 static bool find_band(const field *f, mp_residency_planner *planner, double comp_ns, goal *g)
 {
     double theta = planner->config.theta;
@@ -246,7 +251,8 @@ static bool find_band(const field *f, mp_residency_planner *planner, double comp
     return true;
 }
 
-/* Plans that load soonest of all that fit, and of those the ones with most on the host. */
+/* Finds the plans that load soonest of all that fit, and among those the ones with the most experts
+ * on the host. */
 static double find_soonest(const field *f, goal *g)
 {
     const goal any = {.decoded_high = f->experts};
@@ -270,14 +276,14 @@ static double find_soonest(const field *f, goal *g)
     return best;
 }
 
-/* ---- Getting there ---- */
+/* ---- Stepping towards the goal ---- */
 
 static uint32_t apart(uint32_t a, uint32_t b)
 {
     return a > b ? a - b : b - a;
 }
 
-/* Experts that change their state between two plans. */
+/* Returns the number of experts whose state differs between two plans. */
 static uint32_t distance(const field *f, const mp_residency_plan *a, const mp_residency_plan *b)
 {
     return (apart(a->dense, b->dense) + apart(a->compressed, b->compressed) +
@@ -285,8 +291,9 @@ static uint32_t distance(const field *f, const mp_residency_plan *a, const mp_re
            2;
 }
 
-/* The nearest plan of the goal with `host` experts on the host; of several, the leanest. Every
- * number of compressed ones between keeping theirs and keeping the dense ones is as near. */
+/* Finds the goal's nearest plan with `host` experts on the host; among several, the leanest. Every
+ * compressed count between keeping the compressed ones and keeping the dense ones is equally
+ * near. */
 static bool nearest_with_host(const field *f, const goal *g, const mp_residency_plan *from,
                               uint32_t host, mp_residency_plan *out)
 {
@@ -316,10 +323,10 @@ static mp_residency_plan nearest(const field *f, const goal *g, const mp_residen
     return best;
 }
 
-/* The plan after one expert went on its way to `target`. Each of the (at most two) ways there
- * brings it one nearer; one of those that fit is taken: the one that loads soonest where loading
- * is slow, otherwise the leanest. There is always one: all that free memory fit, and once they are
- * done the rest only grow towards `target`, which fits. */
+/* Returns the plan after one expert moved towards `target`. There are at most two such moves, each
+ * one step nearer; of those that fit it takes the one that loads soonest if loading is slow,
+ * otherwise the leanest. One always exists: moves that free memory all fit, and after them the rest
+ * only grow towards `target`, which fits. */
 static mp_residency_plan one_towards(const field *f, const mp_residency_plan *from,
                                      const mp_residency_plan *target, bool slow)
 {
@@ -353,7 +360,7 @@ static mp_residency_why moved(mp_residency_planner *planner, const field *f,
     return plan_bytes(f, to) < plan_bytes(f, from) ? MP_RESIDENCY_LOWER : MP_RESIDENCY_RAISE;
 }
 
-/* Counts that were left because they were too slow are not tried again soon. */
+/* Remembers counts that were left because they were too slow, so that they are not retried soon. */
 static void remember_refused(mp_residency_planner *planner, const field *f, double comp_ns,
                              const mp_residency_plan *from, const mp_residency_plan *to)
 {
@@ -365,7 +372,7 @@ static void remember_refused(mp_residency_planner *planner, const field *f, doub
         planner->refused_decoded = decoded;
 }
 
-/* There are plans with rho >= theta. */
+/* Steps within the band: there are plans with rho >= theta. */
 static mp_residency_why step_in_band(mp_residency_planner *planner, const field *f, const goal *g,
                                      double comp_ns, mp_residency_plan *next)
 {
@@ -380,7 +387,7 @@ static mp_residency_why step_in_band(mp_residency_planner *planner, const field 
     return ns < comp_ns && at_bound ? MP_RESIDENCY_BOUND : MP_RESIDENCY_HOLD;
 }
 
-/* Is the change of alpha worth it, or does it only take back the last one? */
+/* Returns true if the change of alpha is worth it, rather than merely reverting the last one. */
 static bool worth(const mp_residency_planner *planner, const field *f, double best_ns,
                   const mp_residency_plan *target)
 {
@@ -393,7 +400,7 @@ static bool worth(const mp_residency_planner *planner, const field *f, double be
     return !allowed || !back || best_ns < layer_ns(f, now) * (1 - REVERSAL_GAIN);
 }
 
-/* No plan that fits has rho >= theta: the soonest of them. */
+/* Steps towards the plan that loads soonest: no plan that fits has rho >= theta. */
 static mp_residency_why step_to_soonest(mp_residency_planner *planner, const field *f,
                                         mp_residency_plan *next)
 {
@@ -458,7 +465,7 @@ void mp_residency_reject(mp_residency_planner *planner, const mp_residency_plan 
 
 /* ---- Study: crowded into layers ---- */
 
-/* How many of the numbers first .. first + count - 1 are below `end`. */
+/* Returns how many of the numbers first .. first + count - 1 are below `end`. */
 static uint32_t below(uint64_t first, uint32_t count, uint64_t end)
 {
     if (end <= first)

@@ -11,20 +11,19 @@
  * C_exp(alpha) <= C_gpu - C_kv (12): KV is served first, whatever rho says. Changes are staggered:
  * at most one expert of each layer per interval, unless KV needs the bytes now.
  *
- * The bus and the decoder each have a band of their own: as many experts as they bring in 1 to
- * 1/theta of the time that computing takes. An expert is compressed rather than dense as long as
- * the decoder keeps up, for that saves memory; dense where decoding itself is the bottleneck.
- * Where no whole number of experts falls into a band, the planner settles on the plan just before
- * it, rho > 1: that costs one expert's memory per layer, while with the plan beyond, rho < theta,
- * every step would wait for loads. Where KV leaves no room for a plan with rho >= theta, or none
- * exists, it goes for the one that loads soonest of those that fit.
+ * The bus and the decoder each have a band of their own: as many experts as they load in 1 to
+ * 1/theta of the computing time. An expert is compressed rather than dense as long as the decoder
+ * keeps up, since that saves memory; it is dense if decoding itself is the bottleneck. If no whole
+ * number of experts falls into a band, the planner settles on the plan just before it, rho > 1:
+ * that costs one expert's memory per layer, while under the plan beyond, rho < theta, every step
+ * would wait for loads. If KV leaves no room for a plan with rho >= theta, or none exists, it takes
+ * the plan that loads soonest of those that fit.
  *
- * On a steady load it settles within E + 1 intervals, wherever it starts, and then stays: what it
- * accepts depends on the load alone, and every step brings it one nearer to that. Under noise of
- * up to about half a band two things keep it from going back and forth: a count that was left
- * because it was too slow is not gone back to before it is predicted past the middle of the band;
- * and among plans that all fall short, a change of alpha is not taken back for 2.5 % of load time
- * or less.
+ * On a steady load it settles within E + 1 intervals from any start, and then stays: the accepted
+ * plans depend on the load alone, and every step is one nearer to them. Under noise of up to about
+ * half a band two rules prevent oscillation: a count that was left because it was too slow is not
+ * retried before it is predicted past the middle of the band; and among plans that all fall short,
+ * a change of alpha is not reverted for 2.5 % of load time or less.
  *
  * Pure: numbers in, a plan out. */
 #ifndef MP_CONTROL_RESIDENCY_H
@@ -33,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Experts of one layer by state, the same in every layer (but see mp_residency_layer). */
+/* Experts of one layer by state, identical in every layer (except see mp_residency_layer). */
 typedef struct mp_residency_plan {
     uint32_t dense;      /* x */
     uint32_t compressed; /* y */
@@ -43,77 +42,77 @@ typedef struct mp_residency_machine {
     uint32_t experts; /* E */
     uint32_t layers;
     uint64_t dense_bytes;        /* of one expert in device memory, dense */
-    uint64_t compressed_bytes;   /* and compressed; 0, or not less: there is no such form */
-    uint64_t window_bytes;       /* of the two-layer window, always there */
+    uint64_t compressed_bytes;   /* and compressed; 0 or not smaller: no compressed form */
+    uint64_t window_bytes;       /* of the two-layer window, always resident */
     bool coded_bus;              /* images cross the bus compressed, and are decoded */
-    uint64_t bus_bytes_per_s;    /* of what crosses it, as it crosses; 0 = brings nothing, ever */
-    uint64_t decode_bytes_per_s; /* dense bytes out; 0 = no decoder, and so no compressed form */
-    double union_fraction;       /* share of a layer's experts that a step uses, 0..1 */
+    uint64_t bus_bytes_per_s;    /* of images as they cross the bus; 0 = no bus */
+    uint64_t decode_bytes_per_s; /* dense output; 0 = no decoder, no compressed form */
+    double union_fraction;       /* fraction of a layer's experts that a step uses, 0..1 */
 } mp_residency_machine;
 
 typedef struct mp_residency_config {
     double theta;       /* 0.9 */
-    uint32_t min_alpha; /* fewest experts of a layer in device memory, as far as KV lets it */
+    uint32_t min_alpha; /* fewest experts of a layer in device memory, as far as KV allows */
     bool no_dense;      /* the paper's prototype: x = 0 (ignored without a compressed form) */
-    bool by_layer;      /* study: the same changes, but made in one layer after the other instead of
-                           staggered (Exp#3, "w/o I/O balance"): see mp_residency_layer */
+    bool by_layer;      /* study: changes layer after layer, not staggered (Exp#3,
+                         * "w/o I/O balance"); see mp_residency_layer */
 } mp_residency_config;
 
 /* Measured since the last interval. */
 typedef struct mp_residency_input {
-    double comp_ns;     /* tau_comp(theory): a whole iteration with weights resident; 0 = not
-                           known yet: only KV is looked after */
-    uint64_t gpu_bytes; /* C_gpu: what experts and KV share */
-    uint64_t kv_bytes;  /* C_kv in use, with the headroom that the host wants */
+    double comp_ns;     /* tau_comp(theory): an iteration with all weights resident;
+                         * 0 = unknown: only KV's needs are met */
+    uint64_t gpu_bytes; /* C_gpu: bytes shared by experts and KV */
+    uint64_t kv_bytes;  /* C_kv in use, including the host's headroom */
 } mp_residency_input;
 
 typedef enum mp_residency_why {
-    MP_RESIDENCY_HOLD,   /* theta <= rho <= 1, or one expert less would leave the band again */
-    MP_RESIDENCY_LOWER,  /* computing takes longer, or one backend idles: memory is given up */
+    MP_RESIDENCY_HOLD,   /* theta <= rho <= 1, or one expert less would leave the band */
+    MP_RESIDENCY_LOWER,  /* computing is the bottleneck, or a backend idles: memory is given up */
     MP_RESIDENCY_RAISE,  /* loading is the bottleneck */
-    MP_RESIDENCY_BOUND,  /* stays: would raise or lower, but alpha is at a bound, or no plan at all
-                            loads sooner */
-    MP_RESIDENCY_BUDGET, /* stays: loading is the bottleneck, but KV has the memory */
-    MP_RESIDENCY_KV      /* KV needs memory: as many experts as it takes leave */
+    MP_RESIDENCY_BOUND,  /* unchanged: alpha is at a bound, or no plan loads sooner */
+    MP_RESIDENCY_BUDGET, /* unchanged: loading is the bottleneck, but KV has the memory */
+    MP_RESIDENCY_KV      /* KV needs memory: experts leave until it fits */
 } mp_residency_why;
 
 typedef struct mp_residency_answer {
     mp_residency_why why;
     mp_residency_plan next;
-    double rho;     /* of the plan now */
-    double load_ns; /* tau_load of the plan now */
+    double rho;     /* of the present plan */
+    double load_ns; /* tau_load of the present plan */
     double alpha;   /* of `next` */
 } mp_residency_answer;
 
 typedef struct mp_residency_planner {
     mp_residency_config config;
     mp_residency_plan plan;
-    /* For not going back and forth. */
-    int32_t last_step;        /* of alpha, by the planner itself: +1 raised, -1 lowered; 0 = none */
-    uint32_t refused_host;    /* so many over the bus were too many when last tried; 0 = none */
-    uint32_t refused_decoded; /* and so many through the decoder */
+    /* State against oscillation. */
+    int32_t last_step;        /* the planner's last change of alpha: +1, -1; 0 = none */
+    uint32_t refused_host;    /* bus count that was too high when last tried; 0 = none */
+    uint32_t refused_decoded; /* decoder count that was too high */
 } mp_residency_planner;
 
-/* theta is taken to be in (0, 1], `start` may be any plan. */
+/* Initialises a planner; theta is clamped to (0, 1], `start` may be any plan. */
 void mp_residency_init(mp_residency_planner *planner, const mp_residency_config *config,
                        const mp_residency_plan *start);
 
-/* tau_load of one iteration in ns (eq. 9, 10); INFINITY if something has no way to come. */
+/* Returns tau_load of one iteration in ns (eq. 9, 10); INFINITY if some experts cannot be
+ * loaded. */
 double mp_residency_load_ns(const mp_residency_machine *machine, const mp_residency_plan *plan);
-/* C_exp: device bytes of a plan. */
+/* Returns C_exp: a plan's device bytes. */
 uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_residency_plan *plan);
 
-/* Experts of one layer under `plan`. Staggered, the plan itself. By layer, the same experts as in
- * all layers of the plan together, but crowded: dense ones in the first layers, compressed ones
- * next, those on the host in the last; a change of the plan by one expert is then made within one
- * layer where layers <= E, or two that touch. The planner reckons with even layers either way. */
+/* Gives the experts of one layer under `plan`. Staggered: the plan itself. By layer: the same total
+ * over all layers, but concentrated: dense experts in the first layers, compressed ones next, those
+ * on the host in the last; a change of the plan by one expert then falls within one layer if layers
+ * <= E, or else two adjacent ones. The planner assumes even layers either way. */
 void mp_residency_layer(const mp_residency_machine *machine, const mp_residency_plan *plan,
                         bool by_layer, uint32_t layer, mp_residency_plan *out);
 
-/* One interval. The planner has answer.next as its plan afterwards; a caller who could not carry it
- * out says so with mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the
- * window fits: then nothing else is left in device memory. What leaves for KV's sake leaves by
- * being dropped, which moves no bytes; the dense first, for then the fewest have to go. */
+/* Runs one interval. answer.next becomes the planner's plan; a caller that could not carry it out
+ * calls mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the window fits:
+ * then nothing else stays in device memory. Experts leave for KV's sake by being dropped, which
+ * moves no bytes; dense ones first, since then the fewest have to go. */
 void mp_residency_step(mp_residency_planner *planner, const mp_residency_machine *machine,
                        const mp_residency_input *input, mp_residency_answer *out);
 void mp_residency_reject(mp_residency_planner *planner, const mp_residency_plan *actual);

@@ -1,4 +1,4 @@
-/* Exact reuse distances: every use takes the next slot of a line of time, and a key's distance is
+/* Exact reuse distances: every use takes the next slot of a time line, and a key's distance is
  * the number of slots in use after its own.
  *
  *   slots:  . a . . c d . b | next          distance of c: d and b, so 2
@@ -23,8 +23,8 @@ struct mp_reuse {
     uint32_t live;     /* slots in use */
     uint64_t *tree;    /* [words] of the number of slots in use in each word */
     uint64_t *used;    /* [words] a bit per slot: a key's last use */
-    uint32_t *slot_of; /* [keys] or NO_SLOT */
-    uint32_t *key_at;  /* [words * WORD_SLOTS] of slots in use */
+    uint32_t *slot_of; /* [keys] slot or NO_SLOT */
+    uint32_t *key_at;  /* [words * WORD_SLOTS] key of each slot in use */
 };
 
 static uint32_t words_for(uint32_t keys)

@@ -1,4 +1,4 @@
-/* Sizing a working set from counts of uses. */
+/* Sizes a working set from counts of uses. */
 #include "control/rightsize.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 
 typedef struct top_uses {
     uint64_t experts;
-    uint64_t uses; /* theirs together */
+    uint64_t uses; /* sum of their uses */
 } top_uses;
 
-/* Of the experts used at least `least` times. */
+/* Counts the experts used at least `least` times, and their uses. */
 static top_uses used_at_least(const uint32_t *uses, uint64_t n, uint64_t least)
 {
     top_uses found = {0};
@@ -20,7 +20,8 @@ static top_uses used_at_least(const uint32_t *uses, uint64_t n, uint64_t least)
     return found;
 }
 
-/* The largest threshold, at least 1, for which `enough` experts, or uses, are at or above it. */
+/* Returns the largest threshold, at least 1, such that `enough` experts (or, with `of_uses`, uses)
+ * are at or above it. */
 static uint64_t threshold(const uint32_t *uses, uint64_t n, uint64_t enough, bool of_uses)
 {
     uint64_t low = 1, high = UINT32_MAX;
@@ -35,7 +36,8 @@ static uint64_t threshold(const uint32_t *uses, uint64_t n, uint64_t enough, boo
     return low;
 }
 
-/* The least number of experts that have `wanted` uses together, which all have. */
+/* Returns the least number of experts that have `wanted` uses together; the experts have that many
+ * in total. */
 static uint64_t most_used(const uint32_t *uses, uint64_t n, uint64_t wanted)
 {
     if (!wanted)
@@ -58,13 +60,14 @@ void mp_rightsize(const uint32_t *uses, uint64_t n, double coverage, mp_working_
     const uint64_t not_seen = n - out->seen, lost = not_seen ? out->singletons : 0;
     const double choices = (double)out->choices, kept = (double)(out->choices - lost);
     out->unseen = (double)lost / choices;
-    /* kept / choices * uses / choices >= coverage, without a quotient that rounds before the last */
+    /* kept / choices * uses / choices >= coverage, without a quotient that rounds before the final
+     * one */
     double wanted = kept > 0 ? ceil(coverage * choices * choices / kept) : INFINITY;
     if (wanted <= choices) {
         out->experts = most_used(uses, n, (uint64_t)wanted);
         return;
     }
-    /* Where nothing is lost, all that were seen cover everything: `lost` is above 0. */
+    /* lost > 0: without a loss, the seen experts alone would have covered everything. */
     double more = ceil((coverage * choices - kept) * (double)not_seen / (double)lost);
     out->experts = out->seen + (more < (double)not_seen ? (uint64_t)more : not_seen);
 }

@@ -1,27 +1,28 @@
-/* Sampled reuse distances: a line of time as in reuse.c, of sampled keys alone and with their sizes.
+/* Sampled reuse distances: a time line as in reuse.c, restricted to sampled keys, with sizes.
  *
  *   table:  hash -> slot           open addressing, half full at most
  *   slots:  key's last use | next  in order of use; size 0: not in use
  *   tree:   units in each block of slots
  *
- * The hash is a bijection, so it is the key here. When the line is full, and when the threshold
- * falls, the slots that stay move to its beginning and the table is made anew: O(1) per use, for
- * either happens once in a number of uses in proportion to max_keys. (The threshold falls by a
+ * The hash is a bijection, so it serves as the key. When the line is full, and when the threshold
+ * falls, the remaining slots move to its beginning and the table is rebuilt: O(1) per use, since
+ * either happens once in a number of uses proportional to max_keys. (The threshold falls by a
  * sixteenth, not by one key, and so no order by hash has to be kept.)
  *
- * What is known of all keys, the units used, corrects what was measured of the sampled ones. Both
- * corrections are the best linear ones for keys that are used m times, drawn with probability R:
+ * The units used by all keys, which are known exactly, correct the measurements of the sampled
+ * ones. Both corrections are the best linear ones for keys that are used m times, drawn with
+ * probability R:
  *
- * Distances. In the U units used since a key's last use let sampled keys have u, and d distinct.
- * d / R estimates the distance, u / R the known U. The variance of d / R + b (U - u / R) goes with
+ * Distances. In the U units used since a key's last use let sampled keys have u, and d distinct. d
+ * / R estimates the distance, u / R the known U. The variance of d / R + b (U - u / R) goes with
  * the sum over keys of (1 - b m)^2, least at b = sum m / sum m^2, for uses at random 1 / (1 + U P)
  * with P the chance that two are of one key. If no sampled key was used twice (d = u) the distance
- * is taken to be U: so a scan in a circle, which experts layer by layer are, is measured as sharply
+ * is taken to be U, so that a cyclic scan, such as experts layer by layer, is measured as sharply
  * as without sampling.
  *
- * Weights. size / R for each use would miss the units used by as much as the sample has too many or
- * too few busy keys. Instead a use weighs size (1 / R + c m), with c such that all uses together
- * weigh what was used: the difference goes where uses come from, to busy keys. */
+ * Weights. With size / R for each use, the total would be off by the sample's excess or lack of
+ * busy keys. Instead a use weighs size (1 / R + c m), with c such that all weights add up to the
+ * units used: the difference goes to busy keys, which cause it. */
 #include "control/sampled.h"
 
 #include <assert.h>
@@ -32,27 +33,27 @@
 #define BLOCK_SLOTS 16u /* their sizes fill a cache line */
 #define NO_SLOT UINT32_MAX
 #define KEPT 0.9375    /* of uses counted, at each rebuild */
-#define MOST_SHARE 4.0 /* of an average use: the most that one may weigh, as few may be tracked */
+#define MOST_SHARE 4.0 /* limit on one use's weight, in average weights: few keys may be tracked */
 
 /* A key's last use. Two fill a cache line. */
 typedef struct last_use {
     uint64_t hash;
-    uint64_t used;         /* units used by all keys until then, itself among them */
-    uint64_t used_sampled; /* by sampled keys */
+    uint64_t used;         /* units used by all keys up to and including this use */
+    uint64_t used_sampled; /* of them by sampled keys */
     float uses, load;      /* of this key, and their units; decayed at each rebuild */
 } last_use;
 
 struct mp_sampled {
-    uint64_t limit; /* hashes up to it are sampled */
+    uint64_t limit; /* hashes up to this one are sampled */
     double scale;   /* 1 / rate */
     uint64_t units; /* sum of sizes */
     uint64_t used, used_sampled;
     double recent; /* units used, decayed at each rebuild; */
-    double load;   /* tracked keys' part of them */
-    double spread; /* sum of their load * uses */
+    double load;   /* the tracked keys' share of `recent` */
+    double spread; /* sum over tracked keys of load * uses */
     uint64_t salt;
     uint32_t max_keys;
-    uint32_t count; /* keys tracked */
+    uint32_t count; /* tracked keys */
     uint32_t next;  /* slot of the next use */
     uint32_t blocks;
     uint32_t mask;   /* the table's size - 1 */
@@ -131,7 +132,7 @@ double mp_sampled_rate(const mp_sampled *sampled)
 
 /* ---- Table and line ------------------------------------------------------------------------- */
 
-/* The entry that holds the hash's slot, or the free one where it belongs. */
+/* Returns the entry that holds the hash's slot, or the free entry where it belongs. */
 static uint32_t find(const mp_sampled *sampled, uint64_t hash)
 {
     uint32_t at = (uint32_t)hash & sampled->mask;
@@ -140,7 +141,7 @@ static uint32_t find(const mp_sampled *sampled, uint64_t hash)
     return at;
 }
 
-/* Frees an entry: those behind it that it kept from their place move up. */
+/* Frees an entry: displaced entries behind it move up. */
 static void erase(mp_sampled *sampled, uint32_t at)
 {
     uint32_t next = at;
@@ -158,7 +159,7 @@ static void erase(mp_sampled *sampled, uint32_t at)
     sampled->table[at] = NO_SLOT;
 }
 
-/* Sum of the sizes of keys used after the one in `slot`. */
+/* Returns the sum of the sizes of keys used after the one in `slot`. */
 static uint64_t units_after(const mp_sampled *sampled, uint32_t slot)
 {
     uint64_t sum = mp_fenwick_before(sampled->tree, slot / BLOCK_SLOTS);
@@ -192,9 +193,9 @@ static void take_slot(mp_sampled *sampled, uint32_t at, uint32_t size, const las
     sampled->spread += (double)use->load * (double)use->uses;
 }
 
-/* Moves the slots in use, of hashes up to the limit, to the beginning, in their order. `staying` is
- * the part of keys that the limit leaves, and so of what sampled keys are taken to have used. Uses
- * are forgotten little by little: the corrections follow a stream that changes. */
+/* Moves the slots in use with hashes up to the limit to the beginning, in their order. `staying` is
+ * the fraction of keys below the new limit, and so of the units attributed to sampled keys. Use
+ * counts decay here, so that the corrections follow a changing stream. */
 static void rebuild(mp_sampled *sampled, double staying)
 {
     const uint32_t end = sampled->next;
@@ -227,9 +228,9 @@ static void rebuild(mp_sampled *sampled, double staying)
     sampled->count = sampled->next;
 }
 
-/* Lowers the threshold until one more key can be tracked, or the one that would be is not sampled.
- * As hashes are distinct, more than max_keys >= 16 of them up to the limit mean that it is at least
- * 16, and so that it falls. */
+/* Lowers the threshold until one more key can be tracked, or until the new key is not sampled.
+ * Hashes are distinct, so more than max_keys >= 16 of them up to the limit imply a limit of at
+ * least 16, which can still fall. */
 static void make_room(mp_sampled *sampled, uint64_t hash)
 {
     do {
@@ -246,7 +247,7 @@ static double clamp(double value, double least, double most)
     return value < least ? least : value > most ? most : value;
 }
 
-/* d, of which is said above what becomes of it. */
+/* Estimates a distance from d; the formula is at the top of the file. */
 static uint64_t estimate(const mp_sampled *sampled, const last_use *last, uint64_t d)
 {
     const uint64_t all = sampled->used - last->used;
@@ -263,7 +264,7 @@ static uint64_t estimate(const mp_sampled *sampled, const last_use *last, uint64
     return (uint64_t)(clamp(distance, (double)d, (double)all) + 0.5);
 }
 
-/* What one unit of a use stands for. */
+/* Returns the weight of one unit of a use. */
 static double share_of(const mp_sampled *sampled, const last_use *last)
 {
     const double scale = sampled->scale;
@@ -334,7 +335,7 @@ void mp_sampled_forget(mp_sampled *sampled, uint64_t key)
     const uint32_t at = find(sampled, hash), slot = sampled->table[at];
     if (slot == NO_SLOT)
         return;
-    /* Of the keys forgotten, sampled or not, this one's uses stand for their part. */
+    /* The forgotten keys include unsampled ones; this key's uses represent its share of them. */
     const double gone = (double)sampled->slots[slot].load * sampled->scale;
     sampled->recent = gone < sampled->recent ? sampled->recent - gone : 0;
     leave_slot(sampled, slot);

@@ -1,14 +1,15 @@
 /* sampled.h — sampled reuse distances in fixed memory (SHARDS, Waldspurger et al., FAST 2015).
  *
- * A key is sampled if a hash of it is below a threshold, all its uses or none. Among sampled keys
- * distances are measured exactly and divided by the sampling rate; what is known of all keys, the
- * units used since, corrects for the luck of the draw (sampled.c says how). When more than `max_keys`
- * keys would be tracked the threshold falls, and keys above it are dropped. While all keys fit the
- * rate is 1 and every distance exact.
+ * A key is sampled if a hash of it is below a threshold: all its uses or none. Among sampled keys
+ * distances are measured exactly and divided by the sampling rate; the units used by all keys
+ * since, which are known, correct for the luck of the draw (sampled.c gives the formulas). When
+ * more than `max_keys` keys would be tracked the threshold falls, and keys above it are dropped.
+ * While all keys fit, the rate is 1 and every distance exact.
  *
- * How good that is depends on how unlike the keys are, not on how many uses there are: with a rate R
- * and K keys in all, R K of them stand for K. docs/working-sets.md has measurements. A key that makes
- * up much of the stream is in the sample or is not, so capacities of a few keys are beyond sampling.
+ * The accuracy depends on how dissimilar the keys are, not on the number of uses: with a rate R and
+ * K keys in all, R K of them represent K. docs/working-sets.md has measurements. A key that makes
+ * up much of the stream is either in the sample or not, so capacities of a few keys cannot be
+ * sampled.
  *
  * Keys are any 64-bit numbers; each has a size in units (an expert: 1; a sequence of the KV cache:
  * its blocks), and distances are counted in units: the sizes of the other keys used since. A key's
@@ -24,11 +25,11 @@
 
 typedef struct mp_sampled mp_sampled;
 
-/* What to count for one use. */
+/* A sample of one use, for a histogram. */
 typedef struct mp_sample {
-    uint64_t distance; /* in units, scaled up; UINT64_MAX = first sight */
-    double weight;     /* in units: how many units' uses this sample stands for: size / rate, so
-                          corrected that all samples together weigh what was used */
+    uint64_t distance; /* in units, scaled up; UINT64_MAX = first access */
+    double weight;     /* in units: how many units' uses this sample represents: size / rate,
+                        * corrected so that all samples together weigh as much as all uses */
 } mp_sample;
 
 typedef struct mp_sampled_use {
@@ -36,19 +37,20 @@ typedef struct mp_sampled_use {
     uint32_t size; /* units, >= 1 */
 } mp_sampled_use;
 
-/* Bytes of state, a multiple of 8. `max_keys` >= 16. */
+/* Returns the bytes of state, a multiple of 8. `max_keys` >= 16. */
 uint64_t mp_sampled_bytes(uint32_t max_keys);
-/* `rate` in (0, 1]: the sampling rate to start with; `seed` varies the hash. */
+/* Initialises the state. `rate` in (0, 1]: the initial sampling rate; `seed` varies the hash. */
 mp_sampled *mp_sampled_init(void *state, uint32_t max_keys, double rate, uint64_t seed);
 
-/* Uses a set of n distinct keys, in its order. Writes one sample for each sampled use; returns how many. */
+/* Uses a set of n distinct keys, in its order. Writes one sample for each sampled use; returns
+ * their number. */
 uint32_t mp_sampled_use_set(mp_sampled *sampled, const mp_sampled_use *uses, uint32_t n,
                             mp_sample *samples);
 
-/* The key will not be used again. */
+/* Removes a key that will not be used again. */
 void mp_sampled_forget(mp_sampled *sampled, uint64_t key);
 
-/* Sampling rate now. */
+/* Returns the current sampling rate. */
 double mp_sampled_rate(const mp_sampled *sampled);
 
 #endif

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <math.h>
 
-/* Candidates that a search may try beyond its grid. */
+/* Candidates that a search may try in addition to its grid. */
 #define MOST_TRIED 65536u
 
 /* ---- Arithmetic of units ---- */
@@ -51,8 +51,8 @@ uint64_t mp_split_floor(uint64_t concurrency, uint64_t context_tokens, uint32_t 
     return blocks == UINT64_MAX ? blocks : most(divide_up(blocks, unit_blocks), 1);
 }
 
-/* c <= min(E, (B - floor * s_k) / s_e) is all that the upper bounds say together. False if there is
- * no room for the floor. */
+/* The upper bounds reduce to c <= min(E, (B - floor * s_k) / s_e). Returns false if the floor does
+ * not fit. */
 static bool most_experts(const mp_split_bounds *bounds, uint64_t *out)
 {
     if (bounds->kv_floor > units_in(bounds->budget_bytes, bounds->kv_bytes))
@@ -78,7 +78,7 @@ bool mp_split_within(const mp_split_bounds *bounds, const mp_split *split)
     return split->kv <= units_in(left, bounds->kv_bytes);
 }
 
-/* `experts` fit into the budget. */
+/* Gives all bytes beside `experts`, which fit into the budget, to KV. */
 static mp_split rest_to_kv(const mp_split_bounds *bounds, uint64_t experts)
 {
     const uint64_t left = bounds->budget_bytes - experts * bounds->expert_bytes;
@@ -143,10 +143,11 @@ static candidate consider(search *s, uint64_t experts)
     return c;
 }
 
-/* Misses never grow with capacity. So no candidate between `few` and `many` experts costs less on
- * the experts' side than `many`, or less on KV's than `few`: where these two together are no better
- * than the best so far, nothing in between is. That holds whatever the curves' shape, so no gap
- * between two modes of the distances hides the optimum (app. B). */
+/* Searches between two candidates. Misses never grow with capacity, so no candidate between `few`
+ * and `many` experts costs less on the experts' side than `many`, or less on KV's than `few`: if
+ * the sum of these two bounds is no better than the best so far, nothing in between is. That holds
+ * for curves of any shape, so no gap between two modes of the distances hides the optimum (app.
+ * B). */
 static void search_between(search *s, const candidate *few, const candidate *many)
 {
     const uint64_t stretch = many->split.experts - few->split.experts;
@@ -159,14 +160,14 @@ static void search_between(search *s, const candidate *few, const candidate *man
     search_between(s, &middle, many);
 }
 
-/* The i-th of the grid's points, i = 0..last, over low..high. */
+/* Returns the i-th point of the grid, i = 0..last, over low..high. */
 static uint64_t grid_point(uint64_t low, uint64_t high, uint64_t last, uint64_t i)
 {
     return low + (uint64_t)((unsigned __int128)(high - low) * i / last);
 }
 
-/* All of the grid, and then between its points: beside the best first, for the better the best, the
- * less is left to search. */
+/* Tries the whole grid, then searches between its points, starting beside the best one: the better
+ * the best, the less is left to search. */
 static void search_grid(search *s, uint64_t low, uint64_t high, uint32_t grid)
 {
     const uint64_t last = least(most(grid, 2) - 1, most(high - low, 1));
@@ -194,7 +195,7 @@ bool mp_split_configure(const mp_split_bounds *bounds, const mp_split_costs *cos
         return false;
     search s = {bounds, costs, rest_to_kv(bounds, bounds->min_experts), INFINITY, MOST_TRIED};
     search_grid(&s, bounds->min_experts, high, grid);
-    /* Of equals with as much KV, the most experts: otherwise bytes of a KV unit that is not whole
+    /* Among equals with as much KV, the most experts: otherwise the bytes of a fractional KV unit
      * would lie idle. */
     const uint64_t left = bounds->budget_bytes - s.best.kv * bounds->kv_bytes;
     s.best.experts = least(bounds->max_experts, units_in(left, bounds->expert_bytes));
@@ -204,8 +205,8 @@ bool mp_split_configure(const mp_split_bounds *bounds, const mp_split_costs *cos
 
 /* ---- The closed form (app. D) ---- */
 
-/* ceil((1 + h) * peak), exact for h = 0; a product that rounding has pushed over a whole number is
- * that number. */
+/* Returns ceil((1 + h) * peak), exact for h = 0; a product pushed over a whole number by rounding
+ * is that number. */
 static uint64_t with_headroom(uint64_t peak, double headroom)
 {
     const double more = headroom > 0 ? headroom * (double)peak : 0;
@@ -225,8 +226,8 @@ bool mp_split_dual_resize(const mp_dual_resize *law, const mp_split_bounds *boun
 {
     const mp_split before = *now;
     *out = before;
-    /* Once KV covers its peak another unit is never read: its curve is a step, worth nothing
-     * beyond, and each byte past the step goes to the experts. */
+    /* Once KV covers its peak, another unit is never read: its curve is a step, and each byte past
+     * the step goes to the experts. */
     const uint64_t wanted = most(bounds->kv_floor, with_headroom(peak, law->headroom)); /* (8) */
     uint64_t experts = 0;                                                               /* (9) */
     if (wanted <= units_in(bounds->budget_bytes, bounds->kv_bytes))

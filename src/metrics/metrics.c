@@ -1,4 +1,4 @@
-/* The text of metrics. */
+/* Renders the metrics' text. */
 #include "metrics/metrics.h"
 
 #include <stdio.h>
@@ -36,14 +36,14 @@ void mp_text_label(mp_text *text, const char *name, const char *value)
 
 /* ---- values ---- */
 
-/* A value as a sign and a number of 10^-decimals. */
+/* A value as a sign and a number of 10^-decimals units. */
 typedef struct fixed {
     bool negative;
     uint64_t units;
     int decimals;
 } fixed;
 
-/* What no count can be, nonsense included, is 0. */
+/* Rounds a value to a count; negative values and NaN give 0. */
 static uint64_t whole(double value)
 {
     if (!(value > 0))
@@ -140,7 +140,7 @@ static void put_labels(mp_text *text, const mp_metrics *metrics, const mp_metric
 uint64_t mp_metrics_render(const mp_metrics *metrics, char *out, uint64_t capacity)
 {
     mp_text text = {.out = out, .capacity = capacity};
-    const char *name = ""; /* of the family */
+    const char *name = ""; /* of the current family */
     for (uint32_t i = 0; i < mp_metric_count; i++) {
         const mp_metric *metric = &mp_metric_table[i];
         name = metric->name ? metric->name : name;

@@ -1,5 +1,5 @@
-/* The labels that a host puts into every sample: what the text format allows, and nothing that would
- * make a sample mean something else. */
+/* Checks the labels that a host puts into every sample: only what the text format allows, and
+ * nothing that would change the meaning of a sample. */
 #include <string.h>
 
 #include "base/status.h"
@@ -7,14 +7,14 @@
 
 #define MOST_BYTES 256u
 
-/* Names of metrics' own labels. */
+/* Label names that the metrics use themselves. */
 static const char *const taken[] = {
     "arena",   "cublas",   "gpu",      "bus_form", "cause", "cold_engine", "high_form",
     "kernels", "low_form", "measured", "mode",     "name",  "of",          "outcome",
     "side",    "split",    "tier",     "version",  "when",
 };
 
-/* One name="value" pair of the labels; lengths leave quotes out. */
+/* One name="value" pair of the labels; the lengths exclude the quotes. */
 typedef struct pair {
     const char *name;
     size_t name_bytes;
@@ -26,8 +26,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* Bytes of the UTF-8 character at `at`; 0 = it is none. Over-long forms, surrogates and what lies
- * beyond U+10FFFF are none. */
+/* Returns the length of the UTF-8 character at `at`, or 0 if it is malformed: over-long forms,
+ * surrogates and code points beyond U+10FFFF are malformed. */
 static size_t character_bytes(const unsigned char *at)
 {
     if (at[0] < 0x80)
@@ -43,7 +43,7 @@ static size_t character_bytes(const unsigned char *at)
     return lowest || beyond ? 0 : n;
 }
 
-/* Past one character of a value, an escape as a whole; NULL where there is none. */
+/* Steps over one character of a value, or a whole escape; returns NULL if there is neither. */
 static const char *next_in_value(const char *at)
 {
     if (*at == '\\')
@@ -99,7 +99,7 @@ static moepage_status check_name(const char *labels, const pair *p)
                            taken[i]);
     pair other = {.end = labels};
     for (const char *at = labels; at < p->name; at = other.end + 1) {
-        (void)read_pair(labels, at, &other); /* it has been read before */
+        (void)read_pair(labels, at, &other); /* cannot fail: this pair was read before */
         if (other.name_bytes == p->name_bytes && !memcmp(other.name, p->name, p->name_bytes))
             return mp_fail(MOEPAGE_E_ARGUMENT, "labels: %.*s is there twice", bytes, p->name);
     }

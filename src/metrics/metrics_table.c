@@ -1,4 +1,4 @@
-/* Every metric, in the order of the text. docs/metrics.md has the same list, for people. */
+/* Every metric, in the order of the text. docs/metrics.md documents the same list. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -28,7 +28,7 @@
 #define CONTROLLER(field) FIELD(MP_METRICS_OF_CONTROLLER, moepage_controller_info, field)
 #define PREDICTOR(field) FIELD(MP_METRICS_OF_PREDICTOR, moepage_predictor_info, field)
 
-/* ---- what infos say ---- */
+/* ---- labels of info metrics ---- */
 
 static void describe_build(const void *of, mp_text *text)
 {

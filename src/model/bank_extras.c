@@ -1,4 +1,4 @@
-/* Architecture, config.json and dense tensors of a model of caller-held experts. */
+/* The architecture, config.json and dense tensors of a model whose experts the caller holds. */
 #include "model/bank_extras.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "model/dtype.h"
 #include "model/shape.h"
 
-#define MAX_ARCHITECTURE 63 /* characters: what a pack and a trace have room for */
+#define MAX_ARCHITECTURE 63 /* characters: as many as packs and traces have room for */
 
 bool mp_bank_extras_needed(const moepage_banks *banks)
 {

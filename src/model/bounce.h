@@ -9,7 +9,7 @@
 #define MP_BOUNCE_ALIGN 4096u
 
 typedef struct mp_bounce {
-    void *block;          /* to be freed */
+    void *block;          /* allocation to free */
     unsigned char *bytes; /* MP_BOUNCE_ALIGN-aligned, zero-filled */
 } mp_bounce;
 

@@ -1,7 +1,7 @@
 /* checkpoint.h — a Hugging Face checkpoint directory: config.json and every tensor by name.
  *
- * Which files: model.safetensors if it is there, else those that model.safetensors.index.json
- * names, else every *.safetensors file, in the order of their names. */
+ * The files are model.safetensors if it exists, else those named in model.safetensors.index.json,
+ * else every *.safetensors file, in the order of their names. */
 #ifndef MP_MODEL_CHECKPOINT_H
 #define MP_MODEL_CHECKPOINT_H
 
@@ -18,34 +18,34 @@ typedef struct mp_checkpoint {
     uint32_t n_files;
     mp_tensor **tensors; /* [n_tensors] of all files, sorted by name */
     uint64_t n_tensors;
-    uint64_t tensor_bytes; /* of all of them */
-    mp_tensor **dense;     /* [n_dense] those that are no routed expert's, once they are listed */
+    uint64_t tensor_bytes; /* total size of the tensors */
+    mp_tensor **dense;     /* [n_dense] all but the routed experts', once listed */
     uint64_t n_dense;
     pthread_mutex_t lock; /* guards mp_tensor.aligned */
 } mp_checkpoint;
 
-/* Opens everything in `dir`; the directory's parsed config goes to *config, which the caller gives
- * back with json_decref(config->root). */
+/* Opens all files in `dir`; the parsed config goes to *config, whose root the caller releases with
+ * json_decref(config->root). */
 moepage_status mp_checkpoint_open(const char *dir, mp_checkpoint **out, mp_json *config);
 
 /* NULL is a no-op. */
 void mp_checkpoint_close(mp_checkpoint *checkpoint);
 
-/* NULL if there is none. */
+/* Returns the tensor of that name, or NULL. */
 mp_tensor *mp_checkpoint_find(const mp_checkpoint *checkpoint, const char *name);
 
-/* The same, with NOT_FOUND and a sentence. */
+/* Finds the tensor of that name; NOT_FOUND with a sentence if it is absent. */
 moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char *name,
                                      mp_tensor **out);
 
 /* Index in `tensors` of the first name that is not less than `name`. */
 uint64_t mp_checkpoint_lower_bound(const mp_checkpoint *checkpoint, const char *name);
 
-/* Fills `dense`, when the routed tensors have been marked. */
+/* Fills `dense`; call it once the routed tensors are marked. */
 moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint);
 
-/* The tensor's data at its dtype's alignment: the mapping, or where the file has it askew, a copy
- * that is made at the first call and owned by the checkpoint; *copied then says so. */
+/* Gives the tensor's data at its dtype's alignment: an address in the mapping or, if the file has
+ * it misaligned, a copy made at the first call and owned by the checkpoint; *copied says which. */
 moepage_status mp_checkpoint_align(mp_checkpoint *checkpoint, mp_tensor *tensor, const void **out,
                                    bool *copied);
 

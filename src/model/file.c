@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "base/status.h"
 
-/* No madvise: experts are read whole, megabytes in a row, which the kernel's default read-ahead
- * serves. MADV_RANDOM would turn every page into a disk read of its own, and MADV_WILLNEED would
- * pull in a checkpoint that may be larger than memory. */
+/* No madvise: experts are read whole, megabytes in a row, which suits the kernel's default
+ * read-ahead. MADV_RANDOM would make every page a separate disk read, and MADV_WILLNEED would read
+ * in a checkpoint that may be larger than memory. */
 moepage_status mp_file_map_open(const char *path, mp_file_map *out)
 {
     int fd;

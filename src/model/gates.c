@@ -1,4 +1,4 @@
-/* Reading a model's routers, wherever its dense tensors are. */
+/* Reads a model's routers, whichever source holds its dense tensors. */
 #include "model/gates.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static moepage_status find(const struct moepage_model *model, const char *patter
     return mp_model_find_tensor(model, mp_hf_name_of(pattern, layer, 0).text, out);
 }
 
-/* The layout whose router the first layer has. */
+/* Finds the layout whose router tensor the first layer has. */
 static moepage_status find_layout(const struct moepage_model *model, const mp_hf_layout **out)
 {
     const mp_hf_architecture *architecture = architecture_of(model);
@@ -44,8 +44,8 @@ static moepage_status find_layout(const struct moepage_model *model, const mp_hf
     return mp_fail_within(MOEPAGE_E_UNSUPPORTED, "the model has no routers");
 }
 
-/* A bias beside the gate (e_score_correction_bias) chooses among sigmoids; only one that is named
- * after the router is added to its logits. */
+/* A bias beside the gate (e_score_correction_bias) only affects the choice among sigmoids; a bias
+ * named after the router is added to its logits. */
 static bool is_added(const mp_hf_layout *layout)
 {
     const char *bias = layout->router_bias, *router = layout->router;
@@ -65,7 +65,7 @@ static float widened(const moepage_tensor_view *view, uint64_t i)
     return view->dtype == MOEPAGE_DTYPE_BF16 ? mp_from_bf16(half) : mp_from_f16(half);
 }
 
-/* One tensor of n numbers, `rank` 2: [experts][n / experts]. */
+/* Widens one tensor of n numbers to FP32; its shape for `rank` 2 is [experts][n / experts]. */
 static moepage_status widen(const struct moepage_model *model, const char *pattern, uint32_t layer,
                             uint32_t rank, uint64_t n, float *out)
 {

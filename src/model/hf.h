@@ -1,8 +1,8 @@
-/* hf.h — what the library knows of Hugging Face architectures: which config keys say what, which
- * layers have routed experts, and how their tensors are named and shaped.
+/* hf.h — knowledge of Hugging Face architectures: the meaning of config keys, the layers with
+ * routed experts, and the names and shapes of experts' tensors.
  *
- * An architecture is a row of a table (hf_architectures.c); the code that reads it knows none by
- * name. docs/checkpoints.md says how to add one. */
+ * An architecture is a row of a table (hf_architectures.c); the code that reads the table contains
+ * no architecture's name. docs/checkpoints.md says how to add one. */
 #ifndef MP_MODEL_HF_H
 #define MP_MODEL_HF_H
 
@@ -11,7 +11,7 @@
 #include "model/checkpoint.h"
 #include "model/model.h"
 
-/* A dimension, in terms of the config. Block scales cover block_rows x block_columns weights. */
+/* A dimension in terms of the config. Block scales cover block_rows x block_columns weights. */
 typedef enum mp_hf_dim {
     MP_DIM_NONE,
     MP_DIM_H,
@@ -27,28 +27,28 @@ typedef enum mp_hf_dim {
     MP_DIM_MXFP4_BYTES /* 16: 32 values of 4 bits */
 } mp_hf_dim;
 
-/* When a layout has a tensor. */
+/* The condition under which a layout has a tensor. */
 typedef enum mp_hf_when {
     MP_WHEN_ALWAYS,
-    MP_WHEN_FP8 /* block scales: exactly when the first part's weights are FP8 */
+    MP_WHEN_FP8 /* block scales: exactly if the first part's weights are FP8 */
 } mp_hf_when;
 
 /* One tensor of an expert's slot, made of one named tensor of the checkpoint or of two, the second
  * after the first along the first dimension. In a name, {L} is the layer and {E} the expert. */
 typedef struct mp_hf_part {
     uint32_t role;
-    uint32_t dtype; /* what it must be; NONE = whatever the first expert has */
+    uint32_t dtype; /* required type; NONE = the first expert's type */
     mp_hf_when when;
     mp_hf_dim dims[MOEPAGE_MAX_RANK]; /* of each named tensor, without the stack's dimension */
     const char *names[2];
 } mp_hf_part;
 
-/* One way to store an architecture's experts. */
+/* One way in which a checkpoint stores an architecture's experts. */
 typedef struct mp_hf_layout {
     const char *router;      /* [E, H] */
-    const char *router_bias; /* [E], or NULL; checked where present */
-    const char *prefix;      /* every tensor whose name starts so is a routed expert's */
-    bool stacked;            /* a named tensor holds all experts, along a first dimension E */
+    const char *router_bias; /* [E], or NULL; checked if present */
+    const char *prefix;      /* every tensor with this prefix belongs to a routed expert */
+    bool stacked;            /* a named tensor holds all experts along a first dimension E */
     uint32_t n_parts;
     mp_hf_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
 } mp_hf_layout;
@@ -64,25 +64,25 @@ typedef enum mp_hf_rule {
 typedef struct mp_hf_architecture {
     const char *model_type;
     mp_hf_rule rule;
-    uint32_t first_dense;        /* MP_RULE_FIRST_DENSE: where the config is silent */
-    const char *experts_keys[2]; /* the first that is present counts */
+    uint32_t first_dense;        /* for MP_RULE_FIRST_DENSE: default if the config has no value */
+    const char *experts_keys[2]; /* the first key present is used */
     const char *intermediate_key;
     const char *shared_key;  /* NULL: no shared experts */
-    uint32_t shared_default; /* where the config is silent */
-    bool shared_is_width;    /* shared_key is a width: one shared expert unless 0 */
-    bool plain_swiglu;       /* silu(gate) * up, rows in GATE_UP's order */
-    const mp_hf_layout *layouts[MP_HF_MAX_LAYOUTS]; /* the first whose first tensor exists counts */
+    uint32_t shared_default; /* default if the config has no value */
+    bool shared_is_width;    /* shared_key is a width: one shared expert unless it is 0 */
+    bool plain_swiglu;       /* silu(gate) * up, with rows in GATE_UP's order */
+    const mp_hf_layout *layouts[MP_HF_MAX_LAYOUTS]; /* the first one found is used */
 } mp_hf_architecture;
 
-/* NULL-terminated by an entry without model_type. */
+/* Ends with an entry whose model_type is NULL. */
 extern const mp_hf_architecture mp_hf_architectures[];
 
-/* config.json, understood. */
+/* The contents of config.json as the library uses them. */
 typedef struct mp_hf_config {
     const mp_hf_architecture *architecture;
     uint32_t layers;
     uint32_t moe_layers;
-    int32_t *layer_of_moe; /* [moe_layers]; owned until the model takes it */
+    int32_t *layer_of_moe; /* [moe_layers]; owned here until the model takes it */
     uint32_t experts;
     uint32_t top_k;
     uint32_t hidden;
@@ -94,24 +94,24 @@ typedef struct mp_hf_config {
     bool silu;
 } mp_hf_config;
 
-/* Reads and checks config.json. mp_hf_config_free after success or failure. */
+/* Reads and checks config.json. Call mp_hf_config_free after success and after failure. */
 moepage_status mp_hf_config_read(const mp_json *json, mp_hf_config *out);
 void mp_hf_config_free(mp_hf_config *config);
 
-/* The layout in which the checkpoint stores the experts. */
+/* Finds the layout in which the checkpoint stores the experts. */
 moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint *checkpoint,
                                  const mp_hf_layout **out);
 
-/* Every router must be there, [E, H] and finite: a NaN would route every token somewhere. */
+/* Checks that every router exists, is [E, H] and finite: a NaN would route tokens arbitrarily. */
 moepage_status mp_hf_routers_check(const mp_hf_config *config, const mp_hf_layout *layout,
                                    const mp_checkpoint *checkpoint);
 
-/* Fills the model's tensors, pieces and sources from the checkpoint, in which it marks the routed
- * tensors. The model's info must hold the config's numbers. */
+/* Fills the model's tensors, pieces and sources from the checkpoint, and marks the routed tensors
+ * there. The model's info must already hold the config's numbers. */
 moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout *layout,
                                   mp_checkpoint *checkpoint, struct moepage_model *model);
 
-/* A pattern with its layer and expert. */
+/* A name pattern with its layer and expert filled in. */
 typedef struct mp_hf_name {
     char text[128];
 } mp_hf_name;

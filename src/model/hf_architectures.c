@@ -41,7 +41,7 @@ static const mp_hf_layout separate = {
     },
 };
 
-/* All experts of a layer in one tensor per projection, as newer writers may leave them. */
+/* One tensor per projection with all experts of a layer, as some newer writers produce. */
 #define STACKED_PARTS                                                                              \
     .prefix = EXPERTS, .stacked = true, .n_parts = 4, .parts = {                                   \
         PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H), NAMES(EXPERTS "gate_up_proj")),     \
@@ -69,7 +69,7 @@ static const mp_hf_layout stacked_minimax = {
     STACKED_PARTS,
 };
 
-/* Mixtral's names, which Phi-3.5-MoE and MiniMax-M2 took over: w1 is the gate, w3 up, w2 down. */
+/* Mixtral's names, which Phi-3.5-MoE and MiniMax-M2 adopted: w1 is the gate, w3 up, w2 down. */
 #define NUMBERED_PARTS                                                                             \
     .prefix = LAYER "block_sparse_moe.experts.", .n_parts = 4, .parts = {                          \
         PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H),                                      \
@@ -86,15 +86,15 @@ static const mp_hf_layout numbered = {
     NUMBERED_PARTS,
 };
 
-/* The bias is beside the gate, not inside. */
+/* The bias is stored beside the gate module, not inside it. */
 static const mp_hf_layout numbered_minimax = {
     .router = LAYER "block_sparse_moe.gate.weight",
     .router_bias = LAYER "block_sparse_moe.e_score_correction_bias",
     NUMBERED_PARTS,
 };
 
-/* gpt-oss interleaves the fused rows: gate at even, up at odd. Roles name the tensors; the order
- * inside is the architecture's, and plain_swiglu is false. */
+/* gpt-oss interleaves the fused rows: gate at even, up at odd indices. The tensors are identified
+ * by role, but the order inside is the architecture's own, so plain_swiglu is false. */
 static const mp_hf_layout gpt_oss_mxfp4 = {
     .router = LAYER "mlp.router.weight",
     .router_bias = LAYER "mlp.router.bias",

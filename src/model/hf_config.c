@@ -1,4 +1,4 @@
-/* Understanding config.json. */
+/* Reads config.json. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "model/hf.h"
 
-/* Far above any model, far below where products of them overflow. */
+/* Far above any real model, far below values whose products would overflow. */
 #define MAX_LAYERS 65536u
 #define MAX_EXPERTS 65536u
 #define MAX_WIDTH (1u << 24)
@@ -80,7 +80,7 @@ static moepage_status read_sizes(const mp_json *json, mp_hf_config *out)
     return status;
 }
 
-/* "swish" is the older name of the same function. */
+/* "swish" is an older name of silu. */
 static moepage_status read_activation(const mp_json *json, mp_hf_config *out)
 {
     const char *name;
@@ -157,7 +157,7 @@ static moepage_status clear_mlp_only(const mp_json *json, uint32_t layers, unsig
     return MOEPAGE_OK;
 }
 
-/* Sets moe[layer] to 1 where the layer has routed experts. */
+/* Sets moe[layer] to 1 for every layer with routed experts. */
 static moepage_status apply_rule(const mp_json *json, const mp_hf_config *config,
                                  unsigned char *moe)
 {

@@ -1,4 +1,4 @@
-/* Finding the experts of a Hugging Face checkpoint: which of its tensors make up which slot. */
+/* Finds the experts of a Hugging Face checkpoint: which of its tensors make up which slot. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "model/hf.h"
 #include "model/slot.h"
 
-/* Where a piece's bytes are named: part and which of its names. */
+/* Where a piece gets its bytes: a part, and the index of one of its names. */
 typedef struct piece_name {
     const mp_hf_part *part;
     const char *pattern;
@@ -118,7 +118,7 @@ moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint
                    config->architecture->model_type, layer);
 }
 
-/* Shape of one named tensor, with the stack's dimension in front where there is one. */
+/* Computes the shape of one named tensor, preceded by the stack's dimension if there is one. */
 static uint32_t named_shape(const binding *b, const mp_hf_part *part, uint64_t *shape)
 {
     uint32_t rank = 0;
@@ -134,7 +134,7 @@ static bool is_fp8(uint32_t dtype)
     return dtype == MOEPAGE_DTYPE_F8_E4M3 || dtype == MOEPAGE_DTYPE_F8_E5M2;
 }
 
-/* Adds a part to the slot, its dtype taken from the first expert. */
+/* Adds a part to the slot, with the first expert's dtype. */
 static moepage_status add_part(binding *b, const mp_hf_part *part)
 {
     moepage_model_info *info = &b->model->info;
@@ -186,7 +186,8 @@ static moepage_status add_parts(binding *b)
     return MOEPAGE_OK;
 }
 
-/* The named tensor of a piece, which must be like the first expert's in every respect. */
+/* Finds the named tensor of a piece and checks that it matches the first expert's in every
+ * respect. */
 static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t layer, uint32_t expert,
                                  mp_tensor **out)
 {
@@ -209,7 +210,8 @@ static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t laye
     return MOEPAGE_OK;
 }
 
-/* That the checkpoint goes as far as config.json says, before memory is taken by what that says. */
+/* Checks that the checkpoint extends as far as config.json says, before memory is allocated on the
+ * config's word. */
 static moepage_status check_last(const binding *b)
 {
     uint32_t layer = (uint32_t)b->config->layer_of_moe[b->config->moe_layers - 1];
@@ -245,9 +247,10 @@ static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
     return MOEPAGE_OK;
 }
 
-/* A tensor among the experts that no slot takes means that config and checkpoint disagree, or that
- * the experts have parts that this layout does not know: serving them without would be wrong.
- * Layers past the config's last (multi-token prediction) are not the model's and stay dense. */
+/* A tensor under the experts' prefix that no slot uses means that config and checkpoint disagree,
+ * or that the experts have parts unknown to this layout: serving the experts without those would be
+ * wrong. Layers past the config's last (multi-token prediction) are not part of the model and stay
+ * dense. */
 static moepage_status refuse_strays(const binding *b)
 {
     const mp_checkpoint *checkpoint = b->checkpoint;
@@ -270,8 +273,8 @@ static moepage_status refuse_strays(const binding *b)
     return MOEPAGE_OK;
 }
 
-/* Tells the model the size of its scales' blocks. False where one block of a stacked gate_up holds
- * rows of gate and of up. */
+/* Gives the model its block size of scales. Returns false if one block of a stacked gate_up holds
+ * rows of both gate and up. */
 static bool state_blocks(const binding *b)
 {
     if (!is_fp8(b->model->tensors[0].dtype))

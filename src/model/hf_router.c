@@ -1,10 +1,11 @@
-/* Refusing routers that cannot route. */
+/* Refuses routers with invalid weights. */
 #include <string.h>
 
 #include "base/status.h"
 #include "model/hf.h"
 
-/* What makes the exponent all ones, in the element's own width; 0 for types not checked. */
+/* Returns the bits that are all ones in an infinity or NaN, in the element's own width; 0 for types
+ * that are not checked. */
 static uint32_t exponent_mask(uint32_t dtype)
 {
     switch (dtype) {
@@ -38,7 +39,7 @@ static moepage_status check_finite(const mp_tensor *tensor, uint64_t row_length)
     return MOEPAGE_OK;
 }
 
-/* One of a router's tensors in one layer. */
+/* Checks one of a router's tensors in one layer. */
 static moepage_status check_tensor(const mp_hf_config *config, const mp_checkpoint *checkpoint,
                                    const char *pattern, uint32_t layer, uint32_t rank)
 {

@@ -1,5 +1,5 @@
-/* Experts' images of any model: gathered from a checkpoint's mapping, from caller's memory or by a
- * caller's read callback, or read from a pack. */
+/* Experts' images of any model: gathered from a checkpoint's mapping, from the caller's memory or
+ * through the caller's read callback, or read from a pack. */
 #include <assert.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ uint32_t mp_model_group(const struct moepage_model *model, uint32_t form)
     return model->phantom ? MP_PHANTOM_GROUP : model->pack->forms[form].group;
 }
 
-/* Are images of this form what the file holds, byte for byte? */
+/* Returns true if the file holds images of this form byte for byte. */
 static bool is_stored(const struct moepage_model *model, uint32_t form)
 {
     return model->pack && model->pack->forms[form].present && !model->pack->forms[form].zstd;
@@ -89,7 +89,7 @@ static moepage_status call_read(const struct moepage_model *model, uint32_t laye
                    layer, expert, piece->tensor);
 }
 
-/* All pieces to their places; what lies between them becomes 0. */
+/* Copies all pieces to their places; the gaps between them become 0. */
 static moepage_status gather(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                              unsigned char *slot)
 {

@@ -1,4 +1,4 @@
-/* A model from its opening to its end. */
+/* A model's life cycle. */
 #include "model/model.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,8 @@
-/* model.h — what a checkpoint is to the rest of the library: a shape, an expert layout, and where
- * each expert's bytes are.
+/* model.h — a checkpoint as the rest of the library sees it: a shape, an expert layout, and the
+ * location of each expert's bytes.
  *
- * An expert's slot holds its tensors at fixed offsets. Its bytes come in pieces: a fused tensor
- * in the slot may be two tensors in the file (gate_proj and up_proj), and every piece is one
+ * An expert's slot holds its tensors at fixed offsets. Its bytes come in pieces: a fused tensor in
+ * the slot may be two tensors in the file (gate_proj and up_proj), and every piece is one
  * contiguous range of memory or of the caller's read callback. Experts are never copied on the
  * host: pieces point into the mapped files. */
 #ifndef MP_MODEL_MODEL_H
@@ -18,19 +18,19 @@
 
 #define MP_MAX_PIECES 16
 
-/* One contiguous range of an expert's slot; the same for all experts. */
+/* One contiguous range of an expert's slot; identical for all experts. */
 typedef struct mp_piece {
     uint32_t tensor; /* index into moepage_model.tensors */
     uint32_t reserved;
-    uint64_t tensor_offset; /* in the tensor, for the read callback */
+    uint64_t tensor_offset; /* within the tensor, for the read callback */
     uint64_t slot_offset;
     uint64_t bytes;
 } mp_piece;
 
-/* Where the SwiGLU operands lie inside a slot. Biases are UINT64_MAX when absent. */
+/* Offsets of the SwiGLU operands inside a slot. UINT64_MAX marks an absent bias. */
 typedef struct mp_ffn_layout {
     uint32_t supported; /* 1: MP_KERNEL_EXPERTS can run these experts */
-    uint32_t swiglu;    /* 1: they compute silu(gate) * up, rows in GATE_UP's order */
+    uint32_t swiglu;    /* 1: the experts compute silu(gate) * up, with rows in GATE_UP's order */
     uint32_t dtype;
     uint64_t gate, up, down;
     uint64_t gate_bias, up_bias, down_bias;
@@ -40,30 +40,30 @@ typedef struct mp_ffn_layout {
 
 #define MP_FORMS 6 /* MOEPAGE_FORM_NONE to _INT2 */
 
-/* An image is one expert in one form, as it is kept in host memory and crosses a bus: DENSE is the
- * slot as it is, slot_bytes long; the others are one part per tensor, back to back. */
+/* An image is one expert in one form, as kept in host memory and moved over a bus: DENSE is the
+ * slot itself, slot_bytes long; the other forms are one part per tensor, back to back. */
 typedef struct mp_image_part {
-    uint64_t offset; /* in the image; a multiple of 16 */
+    uint64_t offset; /* within the image; a multiple of 16 */
     uint64_t bytes;
-    uint32_t form; /* the image's, or MOEPAGE_FORM_DENSE for a tensor kept raw */
+    uint32_t form; /* the image's form, or MOEPAGE_FORM_DENSE for a tensor kept raw */
     uint32_t reserved;
 } mp_image_part;
 
 typedef struct mp_image {
     const unsigned char *mapped; /* the whole image in readable memory, or NULL */
     uint64_t bytes;
-    uint64_t skew; /* mp_model_read_image puts it this far into its buffer */
+    uint64_t skew; /* offset at which mp_model_read_image puts the image in its buffer */
 } mp_image;
 
-/* What reading an image took. */
+/* The cost of reading an image. */
 typedef struct mp_image_read {
-    uint64_t bytes; /* out of storage */
-    bool buffered;  /* any of it through the page cache, or out of the model's memory or callback */
+    uint64_t bytes; /* read from storage */
+    bool buffered;  /* true unless every byte was read past the page cache */
 } mp_image_read;
 
 struct moepage_model {
     mp_handle handle;
-    _Atomic uint32_t users;  /* expert pools */
+    _Atomic uint32_t users;  /* number of expert pools */
     moepage_model_info info; /* struct_size set; architecture lives as long as the model */
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_ffn_layout ffn;
@@ -74,21 +74,22 @@ struct moepage_model {
     void *read_user;
     int32_t *layer_of_moe; /* [moe_layers] */
     mp_log log;
-    /* Where the rest is: at most one of the four. */
+    /* The model's source: at most one of these four is set. */
     struct mp_checkpoint *checkpoint; /* mapped files, tensor directory, config text */
     struct mp_pack *pack;             /* a mapped .moepack */
     struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
-    struct mp_phantom *phantom;       /* there is none */
+    struct mp_phantom *phantom;       /* a shape without bytes */
 };
 
-/* Opens a checkpoint directory; what moepage_model_open does. */
+/* Opens a checkpoint directory, as moepage_model_open does. */
 moepage_status mp_model_open_checkpoint(const char *path, const mp_log *log,
                                         struct moepage_model **out);
 
 /* Opens a .moepack file. */
 moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct moepage_model **out);
 
-/* A model of caller-held experts; `banks` is a full-sized struct of this version. */
+/* Creates a model of experts that the caller holds; `banks` is a full-sized struct of this
+ * version. */
 moepage_status mp_model_open_banks(const moepage_banks *banks, const mp_log *log,
                                    struct moepage_model **out);
 
@@ -98,72 +99,76 @@ void mp_model_free(struct moepage_model *model);
 /* A tensor that is never paged. */
 typedef struct mp_dense_tensor {
     const char *name;
-    uint32_t dtype; /* NONE: of a type or a rank that no view can express */
+    uint32_t dtype; /* NONE: a type or rank that no view can express */
     uint32_t rank;
     uint64_t shape[MOEPAGE_MAX_RANK];
     uint64_t bytes;
     const unsigned char *data; /* at any alignment */
 } mp_dense_tensor;
 
-/* The index-th of them in the order of their names; false past the last. */
+/* Gives the dense tensor at `index` in the order of names; returns false past the last. */
 bool mp_model_dense_at(const struct moepage_model *model, uint64_t index, mp_dense_tensor *out);
 
-/* The tensor of that name, aligned for its dtype. */
+/* Finds the tensor of that name; its view is aligned for its dtype. */
 moepage_status mp_model_find_tensor(const struct moepage_model *model, const char *name,
                                     moepage_tensor_view *out);
 
-/* config.json, or NULL where there is none. */
+/* Returns config.json, or NULL for a model without one. */
 const char *mp_model_config_text(const struct moepage_model *model);
 
 /* ---- images (image.c) ---- */
 
-/* Is every expert stored in this form? A checkpoint or bank stores DENSE. DENSE images can be had of
- * every model with a lossless form: one stored as EXPH only is decoded when it is read. */
+/* Returns true if every expert has an image in this form. Checkpoints and banks have DENSE. Every
+ * model with a lossless form provides DENSE images: those stored only as EXPH are decoded on
+ * reading. */
 bool mp_model_has_form(const struct moepage_model *model, uint32_t form);
 
-/* Weights per scale in a form of integers that the model has. */
+/* Returns the weights per scale of an integer form that the model has. */
 uint32_t mp_model_group(const struct moepage_model *model, uint32_t form);
 
-/* Bytes of a 4096-aligned buffer that any expert's image of this form can be read into. */
+/* Returns the size of a 4096-aligned buffer into which any expert's image of this form can be
+ * read. */
 uint64_t mp_model_image_room(const struct moepage_model *model, uint32_t form);
 
-/* The size of the largest expert's image in a form that the model has; 0 for another. */
+/* Returns the size of the largest expert image in a form that the model has; 0 for any other
+ * form. */
 uint64_t mp_model_most_bytes(const struct moepage_model *model, uint32_t form);
 
-/* Where an expert's image is. Cheap, reads no weights. */
+/* Locates an expert's image. Cheap: reads no weights. */
 void mp_model_find_image(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                          uint32_t form, mp_image *out);
 
-/* Its parts, one per expert tensor, of a form other than DENSE; parts[MOEPAGE_MAX_EXPERT_TENSORS]. */
+/* Locates the image's parts, one per expert tensor, for a form other than DENSE;
+ * parts[MOEPAGE_MAX_EXPERT_TENSORS]. */
 void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                          uint32_t form, mp_image_part *parts);
 
 /* Reads an image into buffer[skew ..), checks it against its checksum and, for EXPH, that decoding
- * cannot fail. Direct I/O where the file system allows. Blocks; any thread. *read is written on
- * success. IO, FORMAT (the sentence names file, section, layer and expert), CALLBACK.
- * A sentence is left in mp_last_error of the calling thread. */
+ * cannot fail. Uses direct I/O if the file system allows. Blocks; any thread. *read is written on
+ * success. IO, FORMAT (the sentence names file, section, layer and expert), CALLBACK; the sentence
+ * becomes the calling thread's last error. */
 moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
                                   uint32_t expert, uint32_t form, void *buffer, uint64_t room,
                                   mp_image_read *read);
-/* The same for who asks for the bytes alone. */
+/* Reads an image as mp_model_read_cold does, and reports only the bytes read. */
 moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
                                    uint32_t expert, uint32_t form, void *buffer, uint64_t room,
                                    uint64_t *read_bytes);
 
-/* The same check for a mapped image, done once per expert and form: later calls are one atomic
+/* Checks a mapped image as reading does, once per expert and form: later calls cost one atomic
  * load. */
 moepage_status mp_model_check_mapped(const struct moepage_model *model, uint32_t layer,
                                      uint32_t expert, uint32_t form);
 bool mp_model_mapped_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                                 uint32_t form);
 
-/* Are experts kept as images, mapped or to be read? Else as pieces. */
+/* Returns true if experts are kept as images, mapped or to be read, rather than as pieces. */
 static inline bool mp_model_keeps_images(const struct moepage_model *model)
 {
     return model->pack || model->phantom;
 }
 
-/* Index of (layer, expert, piece 0) in `sources`. */
+/* Returns the index of (layer, expert, piece 0) in `sources`. */
 static inline uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer,
                                              uint32_t expert)
 {

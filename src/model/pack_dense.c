@@ -7,7 +7,7 @@
 #include "model/pack_sections.h"
 #include "model/shape.h"
 
-/* Where the numbers of a directory entry lie. */
+/* Offsets of a directory entry's numbers. */
 enum {
     AT_NAME = 0,
     AT_NAME_BYTES = 8,
@@ -30,7 +30,7 @@ static const char *names_of(const mp_pack *pack)
     return (const char *)entry_of(pack, pack->n_dense);
 }
 
-/* All but where its bytes are, which is not to be believed yet. */
+/* Decodes everything but the location of the bytes, which is still unchecked. */
 static void decode(const mp_pack *pack, uint64_t index, mp_dense_tensor *out)
 {
     const unsigned char *entry = entry_of(pack, index);
@@ -63,7 +63,7 @@ void mp_pack_dense_encode(const mp_dense_tensor *tensor, uint64_t name_at, uint6
     mp_put64(out + AT_XXH3, XXH3_64bits(tensor->data, tensor->bytes));
 }
 
-/* The names stand back to back in the order of the entries, each ended by a NUL, ascending. */
+/* Checks the names: back to back in the order of the entries, each ended by a NUL, ascending. */
 static moepage_status check_names(const mp_pack *pack, uint64_t name_bytes)
 {
     const char *names = names_of(pack), *before = NULL;
@@ -106,7 +106,7 @@ static moepage_status check_shape(const mp_dense_tensor *tensor, uint32_t reserv
         tensor->name, (unsigned long long)tensor->bytes, tensor->dtype, tensor->rank);
 }
 
-/* `end` is where the tensor before ended. */
+/* Checks the tensor's location; `end` is the end of the preceding tensor. */
 static moepage_status check_place(const mp_dense_tensor *tensor, uint64_t offset,
                                   uint64_t data_bytes, uint64_t end)
 {
@@ -120,7 +120,7 @@ static moepage_status check_place(const mp_dense_tensor *tensor, uint64_t offset
                    (unsigned long long)place, (unsigned long long)data_bytes);
 }
 
-/* The tensor's bytes, and those between it and `end`. */
+/* Checks the tensor's bytes, and the gap between `end` and the tensor. */
 static moepage_status check_bytes(const mp_pack *pack, const mp_dense_tensor *tensor, uint64_t end,
                                   uint64_t xxh3)
 {

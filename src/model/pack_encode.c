@@ -1,4 +1,4 @@
-/* Encoding an expert: verbatim, as a zstd frame of byte planes, exponent-coded, or quantised. */
+/* Encodes an expert: verbatim, as a zstd frame of byte planes, exponent-coded, or quantised. */
 #include "model/pack_encode.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static uint64_t raw_bytes(const moepage_expert_tensor *tensor)
     return mp_pack_round_up(tensor->bytes, MP_PACK_PART_ALIGN);
 }
 
-/* Room that a tensor's part can take while it is encoded; 0 for what an integer form cannot hold. */
+/* Returns the room needed to encode a tensor's part; 0 if an integer form cannot hold it. */
 static uint64_t part_bound(const moepage_expert_tensor *tensor, uint32_t form, uint32_t group)
 {
     uint64_t raw = raw_bytes(tensor);
@@ -115,7 +115,8 @@ static uint64_t put_raw(const moepage_expert_tensor *tensor, const unsigned char
     return n;
 }
 
-/* A tensor that coding makes no smaller is kept raw: it then costs nothing to decode. */
+/* Writes a tensor's coded part; keeps it raw if coding makes it no smaller, since raw parts need no
+ * decoding. */
 static uint64_t put_exph(const moepage_expert_tensor *tensor, const unsigned char *in,
                          unsigned char *out, bool *raw)
 {

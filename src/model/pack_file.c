@@ -1,4 +1,4 @@
-/* Writing a file whole or not at all. */
+/* Writes a file completely or not at all. */
 #include "model/pack_file.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "model/file.h"
 
-/* The longest that is put behind a name. */
+/* The longest suffix that is appended to a name. */
 #define PART_SUFFIX ".part99"
 enum { PART_NAMES = 100 };
 
@@ -24,7 +24,7 @@ typedef struct descriptor_name {
     char path[32];
 } descriptor_name;
 
-/* A path that leads to an open file, named or not. */
+/* Returns a path that opens the descriptor's file, named or not. */
 static descriptor_name descriptor_path(int fd)
 {
     descriptor_name name;
@@ -32,7 +32,7 @@ static descriptor_name descriptor_path(int fd)
     return name;
 }
 
-/* The directory of a path, "." where it names none; the caller frees it. */
+/* Returns the directory part of a path, "." if it has none; the caller frees it. */
 static char *directory_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -44,8 +44,8 @@ static char *directory_of(const char *path)
     return copy;
 }
 
-/* The rename must not do away with a directory, a device or a pipe; nor may it be the first to find
- * that no file can have this name. */
+/* Checks the target path: the rename must not replace a directory, a device or a pipe, and a name
+ * that no file can have is reported here rather than at the end. */
 static moepage_status check_target(const char *path)
 {
     struct stat target;
@@ -57,8 +57,8 @@ static moepage_status check_target(const char *path)
     return MOEPAGE_OK;
 }
 
-/* How much of the path a part's name begins with: all of it, unless it would be too long then. 0:
- * there is no room beside it. */
+/* Returns how many bytes of the path a part's name begins with: all of it, unless the name would be
+ * too long. 0: there is no room for a name. */
 static uint64_t stem_of(const char *path, const char *directory)
 {
     const uint64_t suffix = sizeof PART_SUFFIX - 1, whole = strlen(path);
@@ -78,7 +78,7 @@ static bool next_part(mp_pack_file *file, int i)
     return i < PART_NAMES;
 }
 
-/* Under a name that nobody has: a writer that was killed may have left one behind. */
+/* Creates the file under an unused name: a writer that was killed may have left one behind. */
 static moepage_status create_named(mp_pack_file *file)
 {
     for (int i = 0; next_part(file, i); i++) {
@@ -92,7 +92,8 @@ static moepage_status create_named(mp_pack_file *file)
     return mp_file_fail(file->path, "create");
 }
 
-/* Not on every file system, and only where the system lets it have a name later. */
+/* Creates a file without a name; returns false where the file system has none or does not allow
+ * naming it later. */
 static bool create_unnamed(mp_pack_file *file)
 {
     file->fd = mp_file_keep_apart(open(file->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
@@ -150,7 +151,7 @@ moepage_status mp_pack_file_write(mp_pack_file *file, const void *bytes, uint64_
 moepage_status mp_pack_file_sync(mp_pack_file *file, uint64_t bytes)
 {
     unsigned char last = 0;
-    /* Not ftruncate: growing past the limit on the size of files would raise a signal. */
+    /* Not ftruncate: growing past the file-size limit would raise a signal. */
     moepage_status status = MOEPAGE_OK;
     struct stat info;
     if (fstat(file->fd, &info))
@@ -163,7 +164,8 @@ moepage_status mp_pack_file_sync(mp_pack_file *file, uint64_t bytes)
     return status;
 }
 
-/* An unnamed file cannot take the place of another at once, so it gets the name in passing. */
+/* Links an unnamed file to a part name first: linking cannot replace an existing file, renaming
+ * can. */
 static moepage_status link_part(mp_pack_file *file)
 {
     descriptor_name self = descriptor_path(file->fd);
@@ -202,7 +204,7 @@ moepage_status mp_pack_file_publish(mp_pack_file *file, const mp_log *log)
         return status;
     if (rename(file->part, file->path))
         return mp_file_fail(file->path, "rename a complete file to it");
-    close(file->fd); /* after fsync it has nothing left to report */
+    close(file->fd); /* fsync has already reported any error */
     file->fd = -1;
     sync_directory(file, log);
     return MOEPAGE_OK;

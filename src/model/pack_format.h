@@ -1,5 +1,5 @@
-/* pack_format.h — the bytes of a .moepack file: how big things are, where they may start, and how
- * numbers are stored. docs/format-moepack.md specifies the file. */
+/* pack_format.h — the bytes of a .moepack file: sizes, alignments and the storage of numbers.
+ * docs/format-moepack.md specifies the file. */
 #ifndef MP_MODEL_PACK_FORMAT_H
 #define MP_MODEL_PACK_FORMAT_H
 
@@ -15,19 +15,19 @@ enum {
     MP_PACK_MINOR = 0,
     MP_PACK_HEADER_BYTES = 128,
     MP_PACK_ENTRY_BYTES = 32, /* of the section table */
-    MP_PACK_PAGE = 4096,      /* sections start at multiples of this; the file is one long */
+    MP_PACK_PAGE = 4096,      /* sections start at multiples of this; the file's length is one */
     MP_PACK_MAX_SECTIONS = (MP_PACK_PAGE - MP_PACK_HEADER_BYTES) / MP_PACK_ENTRY_BYTES,
-    MP_PACK_SHAPE_BYTES = 128,       /* before its tensors */
-    MP_PACK_SHAPE_TENSOR_BYTES = 64, /* each; the layers follow */
+    MP_PACK_SHAPE_BYTES = 128,       /* before the section's tensors */
+    MP_PACK_SHAPE_TENSOR_BYTES = 64, /* each; the layers follow them */
     MP_PACK_NAME_BYTES = 64,         /* of the architecture, NUL included */
     MP_PACK_DENSE_HEAD_BYTES = 16,   /* of the directory */
-    MP_PACK_DENSE_TENSOR_BYTES = 80, /* each; the names follow */
+    MP_PACK_DENSE_TENSOR_BYTES = 80, /* each; the names follow them */
     MP_PACK_DENSE_ALIGN = 256,       /* of a tensor in DENSE DATA */
     MP_PACK_INDEX_HEAD_BYTES = 32,   /* of an expert index */
     MP_PACK_RECORD_BYTES = 24,       /* of its entries, before the parts */
     MP_PACK_RECORD_ALIGN = 64,       /* of a record in EXPERT DATA */
     MP_PACK_PART_ALIGN = 16,         /* of a part in an image */
-    MP_PACK_STORED_PLAIN = 0,        /* how records hold images: as they are, or */
+    MP_PACK_STORED_PLAIN = 0,        /* storage of a record's image: verbatim, or */
     MP_PACK_STORED_ZSTD = 1          /* as one zstd frame of their byte planes */
 };
 
@@ -40,7 +40,7 @@ typedef enum mp_pack_section_type {
     MP_PACK_CONFIG = 2,
     MP_PACK_DENSE_DIRECTORY = 3,
     MP_PACK_DENSE_DATA = 4,
-    MP_PACK_EXPERT_INDEX = 5, /* this and the next: one each per form */
+    MP_PACK_EXPERT_INDEX = 5, /* this and the next: one section each per form */
     MP_PACK_EXPERT_DATA = 6
 } mp_pack_section_type;
 
@@ -49,21 +49,21 @@ typedef struct mp_pack_section {
     uint32_t form; /* MOEPAGE_FORM_* of expert sections, else 0 */
     uint64_t offset;
     uint64_t bytes;
-    uint64_t xxh3; /* 0 for the two kinds of data, whose pieces have checksums of their own */
+    uint64_t xxh3; /* 0 for the two data sections, whose parts have their own checksums */
 } mp_pack_section;
 
-/* By value, so that it can stand in the call that prints it. */
+/* A section's name, returned by value for use inside the call that prints it. */
 typedef struct mp_pack_section_text {
     char text[32];
 } mp_pack_section_text;
 
-/* "EXPERT DATA (exph)". */
+/* Returns a name such as "EXPERT DATA (exph)". */
 mp_pack_section_text mp_pack_section_name(uint32_t type, uint32_t form);
 
 void mp_pack_section_encode(const mp_pack_section *section, unsigned char *out);
 void mp_pack_section_decode(const unsigned char *in, mp_pack_section *out);
 
-/* Writes the header of a file of this version; `table_xxh3` is of the section table. */
+/* Writes the header for a file of this version; `table_xxh3` is the section table's checksum. */
 void mp_pack_header_encode(uint64_t file_bytes, uint32_t n_sections, uint64_t table_xxh3,
                            unsigned char *out);
 

@@ -1,4 +1,4 @@
-/* The EXPERT INDEX sections of a .moepack file: where each expert's record is, and its parts. */
+/* The EXPERT INDEX sections of a .moepack file: the location and parts of each expert's record. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -117,7 +117,7 @@ static moepage_status check_head(const struct moepage_model *model, uint32_t for
     return MOEPAGE_OK;
 }
 
-/* Can a tensor take `size` in this form? */
+/* Returns true if a tensor's part can have this size in this form. */
 static bool part_fits(const moepage_expert_tensor *tensor, uint32_t form, uint32_t group,
                       uint32_t size)
 {
@@ -152,7 +152,7 @@ static moepage_status check_parts(const struct moepage_model *model, uint32_t fo
     return MOEPAGE_OK;
 }
 
-/* A record must start where the one before ended, and end within its section. */
+/* Checks that a record starts where the preceding one ended, and ends within its section. */
 static moepage_status check_record(const struct moepage_model *model, uint32_t form,
                                    const mp_pack_record *record, uint64_t at, uint64_t end)
 {

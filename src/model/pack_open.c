@@ -1,5 +1,5 @@
-/* Opening a .moepack file: everything but the experts' records is checked here. After that, every
- * place that the file names lies inside it, and every byte outside the records is the writer's. */
+/* Opens a .moepack file and checks all of it but the experts' records. Afterwards every location in
+ * the file is known to lie inside it, and every byte outside the records to be as written. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static moepage_status map_file(mp_pack *pack)
     return MOEPAGE_OK;
 }
 
-/* A second description of the same file, on which reads go past the page cache. */
+/* Opens a second description of the file, for reads that bypass the page cache. */
 static void open_direct(const char *path, mp_pack *pack)
 {
     struct stat mapped, opened;
@@ -61,7 +61,7 @@ static void open_direct(const char *path, mp_pack *pack)
         return;
     if (fstat(pack->fd, &mapped) || fstat(fd, &opened) || mapped.st_dev != opened.st_dev ||
         mapped.st_ino != opened.st_ino) {
-        close(fd); /* another file has taken the name meanwhile */
+        close(fd); /* another file has taken the name in the meantime */
         return;
     }
     pack->direct_fd = fd;
@@ -89,7 +89,7 @@ void mp_pack_close(mp_pack *pack)
 
 /* ---- header and table ---- */
 
-/* Magic and major version keep their place in every version, so they come before the checksum. */
+/* Checks magic and major version, whose places are fixed in every version, before the checksum. */
 static moepage_status check_version(const unsigned char *header)
 {
     if (memcmp(header, MP_PACK_MAGIC, 8) != 0)
@@ -143,7 +143,7 @@ static moepage_status check_header(opening *o, const unsigned char *header)
                        (unsigned long long)mp_get64(header + 24), MP_PACK_HEADER_BYTES,
                        MP_PACK_MAX_SECTIONS, MP_PACK_HEADER_BYTES);
     if (o->minor > MP_PACK_MINOR)
-        return MOEPAGE_OK; /* what is reserved here may mean something there */
+        return MOEPAGE_OK; /* a later minor version may use the reserved bytes */
     status = check_zeros(header, 36, 40, "header");
     return status ? status : check_zeros(header, 48, 120, "header");
 }
@@ -160,7 +160,7 @@ static bool is_known(const mp_pack_section *section)
            (experts ? section->form > 0 && section->form < MP_FORMS : section->form == 0);
 }
 
-/* Sections lie back to back, each from a page on, each type and form once. */
+/* Checks a section entry: sections lie back to back at page boundaries, each type and form once. */
 static moepage_status check_section(const opening *o, uint32_t i, uint64_t at)
 {
     const mp_pack_section *section = &o->sections[i];
@@ -226,8 +226,8 @@ static moepage_status read_table(opening *o)
 
 /* ---- sections ---- */
 
-/* A minor version that is newer may have sections that mean nothing here; they are checked all the
- * same, and so is the padding behind every section. */
+/* Checks a section's bytes and the padding behind it. Sections of a newer minor version may be
+ * unknown here; they are checked too. */
 static moepage_status check_section_bytes(const opening *o, const mp_pack_section *section)
 {
     mp_pack_section_text name = mp_pack_section_name(section->type, section->form);
@@ -261,7 +261,7 @@ static moepage_status require_section(const opening *o, uint32_t type, uint32_t 
                    mp_pack_section_name(type, form).text);
 }
 
-/* Copies a section to memory, a NUL after it, and compares the copy with its checksum. */
+/* Copies a section to memory, appends a NUL, and checks the copy against its checksum. */
 static moepage_status read_section(const opening *o, const mp_pack_section *section,
                                    unsigned char **out)
 {

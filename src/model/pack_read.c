@@ -1,5 +1,5 @@
-/* Reading experts' images out of a .moepack file: whole pages around a record, past the page cache
- * where the file system allows, checked before anybody uses them. */
+/* Reads experts' images from a .moepack file: whole pages around a record, past the page cache if
+ * the file system allows, checked before use. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "model/planes.h"
 #include "model/slot.h"
 
-/* Names the record in a failure's sentence. */
+/* Adds the record's name to a failure's sentence. */
 static moepage_status fail_in_record(moepage_status status, const struct moepage_model *model,
                                      uint32_t form, uint64_t key)
 {
@@ -27,7 +27,7 @@ static moepage_status fail_in_record(moepage_status status, const struct moepage
 
 /* ---- pages ---- */
 
-/* One read that got somewhere, or a failure with errno. */
+/* Reads once with progress, or fails with errno. */
 static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset)
 {
     ssize_t done;
@@ -37,9 +37,9 @@ static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset
     return done;
 }
 
-/* Direct reads need their buffer, place and size aligned, which all calls here are. A file system
- * may refuse them all the same, then the page cache serves; so it does behind a short read, which
- * can end anywhere. */
+/* Direct reads need an aligned buffer, offset and size, which all calls here have. A file system
+ * may still refuse them; then, and after a short read, which can end anywhere, the page cache
+ * serves. */
 static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, unsigned char *out,
                                  bool *buffered)
 {
@@ -94,7 +94,7 @@ static moepage_status check_parts(const struct moepage_model *model, uint32_t fo
     return MOEPAGE_OK;
 }
 
-/* A record's bytes and padding against the index, and what decoders rely on. */
+/* Checks a record's bytes and padding against the index, and everything that decoders rely on. */
 static moepage_status check_record(const struct moepage_model *model, uint32_t form,
                                    const mp_pack_record *record, const unsigned char *bytes)
 {
@@ -120,7 +120,7 @@ moepage_status mp_pack_check_mapped(const struct moepage_model *model, uint32_t 
 
 /* ---- images ---- */
 
-/* Reads the pages around a record and checks it; its bytes are then at out[offset % page). */
+/* Reads the pages around a record and checks it; its bytes are at out[offset % page) afterwards. */
 static moepage_status read_record(const struct moepage_model *model, uint32_t form, uint64_t key,
                                   unsigned char *out, mp_image_read *read)
 {
@@ -138,7 +138,7 @@ static moepage_status read_record(const struct moepage_model *model, uint32_t fo
     return MOEPAGE_OK;
 }
 
-/* One frame of exactly an expert's bytes, whatever it says of itself. */
+/* Expands one frame to exactly one expert's bytes, whatever size the frame claims. */
 static moepage_status expand(const struct moepage_model *model, const mp_pack_record *record,
                              const unsigned char *frame, unsigned char *planes)
 {

@@ -1,5 +1,5 @@
-/* The SHAPE section of a .moepack file: what moepage_model_info says, the tensors of an expert, and
- * which layers have experts. */
+/* The SHAPE section of a .moepack file: the numbers of moepage_model_info, the tensors of an
+ * expert, and the layers with experts. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,7 +9,7 @@
 #include "model/shape.h"
 #include "model/slot.h"
 
-/* Where the numbers of the section lie. */
+/* Offsets of the section's numbers. */
 enum {
     AT_LAYERS = MP_PACK_NAME_BYTES,
     AT_MOE_LAYERS = 68,
@@ -139,7 +139,8 @@ static moepage_status decode_tensors(const unsigned char *in, struct moepage_mod
     return mp_shape_check_tensors(model->tensors, n, MOEPAGE_E_FORMAT);
 }
 
-/* Sizes and offsets follow from the shapes; a writer that disagrees laid its images out otherwise. */
+/* Checks sizes and offsets against those that follow from the shapes: a writer that disagrees laid
+ * out its images differently. */
 static moepage_status check_layout(const unsigned char *in, struct moepage_model *model)
 {
     model->n_pieces = model->info.expert_tensors;

@@ -1,5 +1,5 @@
-/* Reading a written .moepack file back: every tensor and every expert in every form against the
- * model that it was made of. */
+/* Reads a written .moepack file back: compares every tensor, and every expert in every form, with
+ * the model that it was made from. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,11 +12,11 @@ typedef struct verification {
     const struct moepage_model *model, *written;
     mp_pack_encoder encoder;
     uint32_t form;
-    uint64_t first; /* key of part 0 */
+    uint64_t first; /* key of part 0's expert */
     mp_pack_failure failure;
 } verification;
 
-/* The memory that comparing one expert takes. */
+/* The memory for comparing one expert. */
 typedef struct desk {
     mp_bounce item, image, slot;
     mp_pack_encoded encoded;
@@ -44,8 +44,8 @@ static moepage_status desk_alloc(const verification *v, desk *d)
     return MOEPAGE_OK;
 }
 
-/* Lossless forms must give the model's own bytes; of an integer form, the same integers must come
- * out again. */
+/* Compares one expert: lossless forms must give the model's own bytes; for an integer form,
+ * quantising again must give the same integers. */
 static moepage_status compare(const verification *v, uint32_t layer, uint32_t expert, desk *d,
                               bool *same)
 {

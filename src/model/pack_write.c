@@ -1,4 +1,4 @@
-/* Writing a .moepack file: sections in the order of the file, experts form by form, the header
+/* Writes a .moepack file: sections in the order of the file, experts form by form, the header
  * last. */
 #include "model/pack_write.h"
 
@@ -15,7 +15,7 @@
 #include "model/pack_sections.h"
 
 /* Memory for the experts of one pass: two batches, one encoded while the other is written. A batch
- * is large enough to keep all threads busy and small records together. */
+ * is large enough to keep all threads busy and to write small records together. */
 #define PASS_MEMORY (UINT64_C(2) << 30)
 #define BATCH_BYTES (UINT64_C(8) << 20)
 #define BATCH_PER_THREAD 4u
@@ -103,7 +103,7 @@ static moepage_status write_config(writer *w)
 
 /* ---- dense tensors ---- */
 
-/* Bytes of the directory, and of its names. */
+/* Returns the bytes of the directory, and of its names. */
 static uint64_t directory_bytes(const writer *w, uint64_t *n_tensors, uint64_t *name_bytes)
 {
     mp_dense_tensor tensor;
@@ -164,7 +164,7 @@ typedef struct batch {
     mp_bounce memory;
 } batch;
 
-/* One run of the team: part 0 writes the batch before, if there is one, the others encode. */
+/* One parallel run: part 0 writes the preceding batch, if there is one; the other parts encode. */
 typedef struct pass {
     writer *writer;
     mp_pack_encoder encoder;
@@ -252,7 +252,7 @@ static void run_part(void *context, uint32_t part, uint32_t n)
         encode_item(p, part - writes);
 }
 
-/* Where the encoded records go, now that their sizes are known. */
+/* Assigns offsets to the encoded records, whose sizes are now known. */
 static void place_batch(pass *p)
 {
     const mp_pack_storage *storage = &p->encoder.storage;
@@ -335,7 +335,7 @@ static moepage_status write_form(writer *w, uint32_t form)
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
 static moepage_status write_head(writer *w)
 {
@@ -383,7 +383,7 @@ static moepage_status write_all(writer *w)
     return status;
 }
 
-/* What cannot be written is refused before anything is. */
+/* Refuses forms that cannot be written, before anything is written. */
 static moepage_status check_forms(const struct moepage_model *model, const mp_pack_options *options)
 {
     mp_pack_encoder encoder;

@@ -1,4 +1,4 @@
-/* Models without weights: a slot's layout and the sizes of images, from a shape. */
+/* Models without weights: derives a slot's layout and the sizes of images from a shape. */
 #include "model/phantom.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ static void add_tensor(struct moepage_model *model, uint32_t role, uint32_t dtyp
     model->n_pieces++;
 }
 
-/* FP8 weights have a scale per block, of gate's rows and of up's apart. */
+/* FP8 weights have one scale per block; gate's rows and up's have separate blocks. */
 static void add_tensors(struct moepage_model *model, uint32_t dtype)
 {
     const uint64_t h = model->info.hidden, i = model->info.expert_intermediate;
@@ -111,7 +111,7 @@ bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form)
            (form == MOEPAGE_FORM_EXPH && model->phantom->exph_ratio > 0);
 }
 
-/* Scales are kept as they are. */
+/* Scales are not coded. */
 static bool is_coded(const moepage_expert_tensor *tensor)
 {
     return tensor->dtype != MOEPAGE_DTYPE_F32;
@@ -159,7 +159,7 @@ uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form
 
 /* ---- life ---- */
 
-/* Of any image: EXPH ones may be padded past their slot. */
+/* Returns the size of the largest image of any form: EXPH images may be padded past the slot. */
 static uint64_t most_bytes(const struct moepage_model *model)
 {
     uint64_t most = model->info.slot_bytes;
@@ -170,7 +170,7 @@ static uint64_t most_bytes(const struct moepage_model *model)
     return most;
 }
 
-/* One place for all images: nobody tells them apart. */
+/* Maps one range for all images, whose contents never differ. */
 static moepage_status map_nothing(mp_phantom *phantom, uint64_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,11 +1,11 @@
-/* Splitting tensors into planes of bytes and putting them together again. */
+/* Splits tensors into byte planes and merges them again. */
 #include "model/planes.h"
 
 #include <string.h>
 
 #include "model/dtype.h"
 
-/* The common width by itself, so that compilers vectorise it. */
+/* Two-byte elements, the common case, in a separate loop that compilers vectorise. */
 static void split2(const unsigned char *in, uint64_t n, unsigned char *out)
 {
     for (uint64_t i = 0; i < n; i++) {

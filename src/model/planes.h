@@ -1,16 +1,16 @@
-/* planes.h — the byte planes of an expert's tensors, as a zstd frame holds them: of each tensor the
- * first bytes of all its elements, then the second bytes, and so on. Bytes of one kind (signs and
- * exponents, low mantissas) compress better side by side. The slot's padding is left out. */
+/* planes.h — the byte planes of an expert's tensors, as a zstd frame holds them: for each tensor
+ * the first bytes of all its elements, then the second bytes, and so on. Bytes of one kind (signs
+ * and exponents, low mantissas) compress better side by side. The slot's padding is left out. */
 #ifndef MP_MODEL_PLANES_H
 #define MP_MODEL_PLANES_H
 
 #include "model/model.h"
 
-/* `slot`: slot_bytes; `planes`: expert_bytes. */
+/* Splits a slot (slot_bytes) into planes (expert_bytes). */
 void mp_planes_split(const struct moepage_model *model, const unsigned char *slot,
                      unsigned char *planes);
 
-/* The reverse; writes the tensors and leaves the padding. */
+/* Merges planes into a slot; writes the tensors and leaves the padding as it is. */
 void mp_planes_merge(const struct moepage_model *model, const unsigned char *planes,
                      unsigned char *slot);
 

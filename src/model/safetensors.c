@@ -11,7 +11,7 @@
 #define PREFIX_BYTES 8u
 #define METADATA_KEY "__metadata__"
 
-/* The data section and whose it is, while the header is read. */
+/* The data section and its owner while the header is being read. */
 typedef struct reading {
     mp_safetensors *file;
     const unsigned char *data;
@@ -57,7 +57,7 @@ static moepage_status read_header(mp_safetensors *file, reading *out)
     return mp_json_parse(file->name, text, header_bytes, &out->header);
 }
 
-/* Free text for people, but its shape is part of the format. */
+/* Checks the metadata: free text for people, but its JSON shape is part of the format. */
 static moepage_status check_metadata(const reading *from)
 {
     json_t *metadata = json_object_get(from->header.root, METADATA_KEY);
@@ -89,7 +89,7 @@ static moepage_status read_dtype(const json_t *entry, mp_tensor *tensor)
     return MOEPAGE_OK;
 }
 
-/* The shape, and the bytes it takes. */
+/* Reads the shape and computes its bytes. */
 static moepage_status read_shape(const json_t *entry, mp_tensor *tensor)
 {
     const json_t *shape = json_object_get(entry, "shape");
@@ -149,7 +149,7 @@ static moepage_status read_tensor(const reading *from, const json_t *entry, mp_t
     return status;
 }
 
-/* Room for every tensor and its name: two allocations, however many tensors. */
+/* Allocates all tensors and their names: two allocations, whatever the number of tensors. */
 static moepage_status reserve(const reading *from)
 {
     mp_safetensors *file = from->file;
@@ -201,8 +201,8 @@ static int by_place(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Each tensor must start where the one before it ends, the last must end with the file: whatever
- * damage moves a tensor then shows. */
+/* Checks that each tensor starts where the preceding one ends and the last one ends with the file:
+ * damage that moves a tensor is then detected. */
 static moepage_status check_places(const reading *from, mp_tensor **sorted)
 {
     const mp_safetensors *file = from->file;

@@ -1,7 +1,7 @@
 /* safetensors.h — one .safetensors file: mapped, its header validated, its tensors located.
  *
- * The file is u64 little-endian header length, that many bytes of JSON, then the data section,
- * which the tensors fill without holes or overlaps. Nothing in the header is believed: after a
+ * The file is a u64 little-endian header length, that many bytes of JSON, then the data section,
+ * which the tensors fill without gaps or overlaps. Nothing in the header is trusted: after a
  * successful open every tensor lies inside the mapping and its size is shape x dtype. */
 #ifndef MP_MODEL_SAFETENSORS_H
 #define MP_MODEL_SAFETENSORS_H
@@ -18,13 +18,13 @@ struct mp_safetensors;
 typedef struct mp_tensor {
     const char *name; /* owned by the file */
     const mp_stored_dtype *type;
-    const struct mp_safetensors *file; /* where it lies, for errors */
+    const struct mp_safetensors *file; /* its file, for errors */
     const unsigned char *data;         /* in the mapping, at any alignment */
     uint64_t bytes;
-    uint64_t shape[MOEPAGE_MAX_RANK]; /* the first dimensions where the rank is higher */
+    uint64_t shape[MOEPAGE_MAX_RANK]; /* only the first dimensions if the rank is higher */
     uint32_t rank;
-    uint32_t routed; /* 1 once it is known to be a routed expert's */
-    void *aligned;   /* copy made for a view, under the checkpoint's lock */
+    uint32_t routed; /* 1 once it is known to belong to a routed expert */
+    void *aligned;   /* aligned copy for a view, under the checkpoint's lock */
 } mp_tensor;
 
 typedef struct mp_safetensors {
@@ -32,11 +32,11 @@ typedef struct mp_safetensors {
     mp_file_map map;
     mp_tensor *tensors; /* [n_tensors] in the order of the header */
     uint64_t n_tensors;
-    char *names; /* their names, back to back */
+    char *names; /* the tensors' names, back to back */
 } mp_safetensors;
 
-/* Opens and validates. *out must not move afterwards: its tensors point to it. Errors name the
- * file and the tensor. */
+/* Opens and validates the file. *out must not move afterwards: its tensors point to it. Errors name
+ * the file and the tensor. */
 moepage_status mp_safetensors_open(const char *path, mp_safetensors *out);
 
 /* Safe on a zero-filled struct. */

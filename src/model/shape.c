@@ -4,7 +4,7 @@
 #include "base/status.h"
 #include "model/dtype.h"
 
-/* Products of counts then fit 64 bits. */
+/* With this bound products of counts fit 64 bits. */
 #define MAX_LAYERS 65536u
 #define MAX_EXPERTS 65536u
 

@@ -1,7 +1,7 @@
-/* Finding a checkpoint's files: the single file, the index, or whatever is there.
+/* Finds a checkpoint's files: the single file, the files of the index, or all that are present.
  *
- * The order of preference is that of the frameworks that write such directories, so that the
- * weights served are the ones that they would serve. */
+ * The order of preference is that of the frameworks that write such directories, so that the served
+ * weights are those that the frameworks would serve. */
 #include "model/shards.h"
 
 #include <dirent.h>
@@ -49,7 +49,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Only plain names: an index must not reach outside its own directory. */
+/* Accepts only plain names: an index must not lead outside its own directory. */
 static moepage_status check_name(const char *tensor, const char *name)
 {
     if (!name)
@@ -63,8 +63,8 @@ static moepage_status check_name(const char *tensor, const char *name)
     return MOEPAGE_OK;
 }
 
-/* The distinct values of weight_map. Tensors of one file mostly follow each other, so most
- * repetitions go by one comparison; the sort finds the rest. */
+/* Collects the distinct values of weight_map. Entries of one file are mostly adjacent, so a
+ * comparison with the preceding one removes most repetitions; the sort removes the rest. */
 static moepage_status list_indexed(mp_shards *shards)
 {
     json_t *map = json_object_get(shards->index.root, "weight_map");

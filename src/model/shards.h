@@ -1,5 +1,4 @@
-/* shards.h — which files of a directory are the checkpoint, and whether they keep their index's
- * word. */
+/* shards.h — which files of a directory form the checkpoint, and whether they match its index. */
 #ifndef MP_MODEL_SHARDS_H
 #define MP_MODEL_SHARDS_H
 
@@ -12,13 +11,13 @@ typedef struct mp_shards {
     char **names; /* [n_names] sorted, distinct, owned; plain names within the directory */
     uint32_t n_names;
     char *index_text;
-    mp_json index; /* root NULL where no index is used */
+    mp_json index; /* root is NULL if no index is used */
 } mp_shards;
 
-/* Names at least one file, or fails. */
+/* Lists the files: at least one, or a failure. */
 moepage_status mp_shards_list(const char *dir, mp_shards *out);
 
-/* Every tensor that the index places must be in the file where it places it. */
+/* Checks that every tensor is in the file that the index names for it. */
 moepage_status mp_shards_check(const mp_shards *shards, const struct mp_checkpoint *checkpoint);
 
 /* Safe on a zero-filled struct. */

@@ -1,4 +1,4 @@
-/* Offsets inside a slot, and where the SwiGLU operands are among them. */
+/* Computes offsets inside a slot, and locates the SwiGLU operands among them. */
 #include "model/slot.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ moepage_status mp_slot_layout(struct moepage_model *model, moepage_status refuse
         model->pieces[i].slot_offset =
             model->tensors[model->pieces[i].tensor].offset + model->pieces[i].tensor_offset;
     uint64_t experts = (uint64_t)info->moe_layers * info->experts, slots;
-    info->routed_bytes = experts * info->expert_bytes; /* no more than their slots */
+    info->routed_bytes = experts * info->expert_bytes; /* cannot exceed the slots' bytes */
     if (__builtin_mul_overflow(experts, info->slot_bytes, &slots))
         return mp_fail(refuse, "%u layers of %u experts of %llu bytes: the total overflows 64 bits",
                        info->moe_layers, info->experts, (unsigned long long)info->slot_bytes);
@@ -66,13 +66,13 @@ static const moepage_expert_tensor *of_role(const struct moepage_model *model, u
     return NULL;
 }
 
-/* One operand: a tensor of its own, or half of a fused one. */
+/* One operand: a separate tensor, or half of a fused one. */
 typedef struct operand {
     uint32_t role;
     uint32_t fused_role; /* NONE: never fused */
     uint32_t half;       /* which half of the fused tensor */
-    uint64_t rows;       /* of the tensor of its own */
-    uint64_t columns;    /* 0: a vector */
+    uint64_t rows;       /* of the separate tensor */
+    uint64_t columns;    /* 0 for a vector */
     uint64_t *offset;
 } operand;
 
@@ -82,7 +82,8 @@ static bool has_shape(const moepage_expert_tensor *tensor, uint64_t rows, uint64
            (columns == 0 || tensor->shape[1] == columns);
 }
 
-/* False where there is such a tensor, but not as the kernels read it. */
+/* Locates an operand; returns false if its tensor exists but not in a form that the kernels
+ * read. */
 static bool find_operand(const struct moepage_model *model, const operand *of, uint32_t dtype)
 {
     const moepage_expert_tensor *tensor = of_role(model, of->role);
@@ -127,7 +128,7 @@ static bool is_cut(uint64_t length, uint64_t block, uint64_t blocks)
 typedef struct side {
     uint64_t a, a_blocks;
     uint64_t b, b_blocks;
-    bool whole; /* only a block of which a is a multiple will do */
+    bool whole; /* only a block size that divides a is valid */
 } side;
 
 static bool is_side(const side *of, uint32_t block)
@@ -136,8 +137,8 @@ static bool is_side(const side *of, uint32_t block)
            !(of->whole && of->a % block);
 }
 
-/* The power of two that cuts both lengths so, or 0. There can be several only where one block
- * covers both lengths, and then they all mean the same. */
+/* Returns the power of two that cuts both lengths accordingly, or 0. Several fit only if one block
+ * covers both lengths, and then they are equivalent. */
 static uint32_t deduce_block(const side *of)
 {
     if (is_side(of, USUAL_BLOCK))
@@ -148,8 +149,8 @@ static uint32_t deduce_block(const side *of)
     return 0;
 }
 
-/* Where the source does not state the size of a block, the scales' shapes do. Then a fused tensor
- * must have a block begin at up's first row, or it could be read in two ways. */
+/* If the source does not state a block size, deduces it from the scales' shapes. In a fused tensor
+ * a block must then begin at up's first row; otherwise the shapes would be ambiguous. */
 static void complete_scale(const struct moepage_model *model, mp_block_scale *scale)
 {
     const uint64_t h = model->info.hidden, i = model->info.expert_intermediate;
@@ -172,7 +173,7 @@ static void complete_scale(const struct moepage_model *model, mp_block_scale *sc
         *scale = (mp_block_scale){0};
 }
 
-/* False unless every matrix has scales that the kernels can read. */
+/* Locates the scales; returns false unless every matrix has scales that the kernels can read. */
 static bool find_scales(const struct moepage_model *model, mp_ffn_layout *ffn)
 {
     ffn->gate_scale = ffn->up_scale = ffn->down_scale = UINT64_MAX;
@@ -197,7 +198,7 @@ static bool find_scales(const struct moepage_model *model, mp_ffn_layout *ffn)
            ffn->up_scale != UINT64_MAX && ffn->down_scale != UINT64_MAX;
 }
 
-/* ---- The whole ---- */
+/* ---- All operands ---- */
 
 void mp_slot_find_ffn(struct moepage_model *model, bool swiglu)
 {

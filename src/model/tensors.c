@@ -1,4 +1,4 @@
-/* The tensors of a model that are never paged, wherever it came from: by name and in order. */
+/* A model's dense tensors, which are never paged, from any source: by name and in order. */
 #include <string.h>
 
 #include "base/status.h"
@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include "model/pack.h"
 
-/* What of a checkpoint's tensor a view can express. */
+/* Returns true if a view can express the checkpoint's tensor. */
 static bool is_viewable(const mp_tensor *tensor)
 {
     return tensor->type->dtype != MOEPAGE_DTYPE_NONE && tensor->rank <= MOEPAGE_MAX_RANK;
@@ -80,7 +80,7 @@ static moepage_status find_in_checkpoint(const struct moepage_model *model, cons
     return MOEPAGE_OK;
 }
 
-/* By halves: the order is that of the names. */
+/* Searches by bisection: the order is that of the names. */
 static bool find_dense(const struct moepage_model *model, const char *name, mp_dense_tensor *out)
 {
     uint64_t first = 0, n = dense_count(model);

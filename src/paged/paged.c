@@ -1,4 +1,4 @@
-/* PagedTensor's life, and the paper's protocol: materialise, acquire, release. */
+/* PagedTensor's life cycle, and the paper's protocol: materialise, acquire, release. */
 #include "paged/paged.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ static moepage_status too_large(const struct moepage_model *model)
                    (unsigned long long)model->info.expert_bytes);
 }
 
-/* Where everything lies in a buffer and in a layer's addresses. */
+/* Offsets within a buffer and within a layer's addresses. */
 typedef struct layout {
     mp_paged_type types[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_paged_range ranges[MOEPAGE_MAX_EXPERT_TENSORS];
@@ -28,7 +28,7 @@ typedef struct layout {
     uint64_t unit;
 } layout;
 
-/* Rounds up; false where that overflows. */
+/* Rounds *bytes up to a multiple of `to`; returns false on overflow. */
 static bool round_up(uint64_t *bytes, uint64_t to)
 {
     if (__builtin_add_overflow(*bytes, to - 1, bytes))
@@ -37,7 +37,7 @@ static bool round_up(uint64_t *bytes, uint64_t to)
     return true;
 }
 
-/* Appends `bytes` of a layer to a range, and says where they are. */
+/* Appends `bytes` of a layer to a range; *offset is their place. */
 static bool append(mp_paged_range *range, uint64_t bytes, uint64_t *offset)
 {
     *offset = range->layer_stride;
@@ -45,9 +45,9 @@ static bool append(mp_paged_range *range, uint64_t bytes, uint64_t *offset)
            round_up(&range->layer_stride, MP_SLOT_ALIGN);
 }
 
-/* Experts follow each other at their own size, so that a layer is the least that can be mapped. Small
- * tensors share a range: biases would else cost a whole unit of mapping each, which on a GPU may be
- * 32 MiB. */
+/* Experts are packed at their own size, so the smallest mappable piece is a whole layer of a
+ * tensor. Small tensors share a range: otherwise each bias would cost a whole unit of mapping,
+ * which on a GPU may be 32 MiB. */
 static bool place_types(const struct moepage_model *model, uint64_t view_bytes, layout *out)
 {
     uint32_t shared = MP_PAGED_NONE;
@@ -174,7 +174,7 @@ static moepage_status create_tables(struct moepage_paged *paged)
     return MOEPAGE_OK;
 }
 
-/* Half-built or whole; loads are over when their streams are gone. */
+/* Frees a half-built or complete object. Destroying the streams first ends all loads. */
 static void free_parts(struct moepage_paged *paged)
 {
     mp_device *device = paged->home->device;
@@ -281,7 +281,7 @@ static bool has_memory(const mp_paged_layer *layer)
     return layer->state == MOEPAGE_PAGED_LOADING || layer->state == MOEPAGE_PAGED_RESIDENT;
 }
 
-/* A free buffer, or else that of the layer whose turn is over: the paper's target. */
+/* Chooses a free buffer, or else that of the layer whose turn is over: the paper's target. */
 static moepage_status choose_buffer(struct moepage_paged *paged, uint32_t *out)
 {
     const mp_paged_layer *oldest = NULL;
@@ -307,8 +307,8 @@ static moepage_status choose_buffer(struct moepage_paged *paged, uint32_t *out)
     return MOEPAGE_OK;
 }
 
-/* The buffer's layer loses it at once: nobody may acquire it any more. Its view stays until its
- * readers are done, and the next load waits for the same. */
+/* Takes the buffer from its layer, which can no longer be acquired. The layer's view stays until
+ * its readers are done, and the next load waits for them too. */
 static void take_over(struct moepage_paged *paged, uint32_t index)
 {
     mp_paged_buffer *buffer = &paged->buffers[index];
@@ -357,14 +357,15 @@ done:
 
 /* ---- acquire ---- */
 
-/* Nothing is to be done before this layer can be used, or its failure is known. */
+/* Returns true if the layer can be used without further work, or its failure is known. */
 static bool is_settled(const mp_paged_layer *layer)
 {
     return has_memory(layer) ? layer->submitted && layer->shown && !layer->leaving
                              : layer->state == MOEPAGE_PAGED_UNMAPPED;
 }
 
-/* Waits for whatever keeps a layer from leaving: readers of its last stay, or its own failed load. */
+/* Waits for the work that keeps a layer from leaving: readers of its last stay, or its own failed
+ * load. */
 static moepage_status wait_for_holder(struct moepage_paged *paged, const mp_paged_layer *layer)
 {
     mp_stream *stream = paged->compute;
@@ -377,7 +378,7 @@ static moepage_status wait_for_holder(struct moepage_paged *paged, const mp_page
     return status;
 }
 
-/* Does what the background has not come to yet. With the lock. */
+/* Runs the jobs that the background has not reached yet. Called with the lock. */
 static moepage_status make_ready(struct moepage_paged *paged, const mp_paged_layer *layer)
 {
     moepage_status status = MOEPAGE_OK;
@@ -390,21 +391,21 @@ static moepage_status make_ready(struct moepage_paged *paged, const mp_paged_lay
     return status;
 }
 
-/* Blocks until the load cannot fail any more; *result says whether it has. Without the lock: the
- * buffer is the layer's as long as it is wanted. */
+/* Blocks until the load can no longer fail; *result is its outcome. Called without the lock: the
+ * buffer belongs to the layer as long as the layer is wanted. */
 static moepage_status settle(const struct moepage_paged *paged, mp_paged_buffer *buffer,
                              moepage_status *result)
 {
     const mp_device_ops *ops = paged->home->device->ops;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t s = MP_PAGED_STREAMS; s-- > 0 && !status;) /* sources first */
+    for (uint32_t s = MP_PAGED_STREAMS; s-- > 0 && !status;) /* readers first */
         if (buffer->ticks[s])
             status = ops->settle(paged->streams[s], buffer->ticks[s]);
     *result = atomic_load(&buffer->result);
     return status;
 }
 
-/* The caller's stream runs behind everything that writes the layer (RAW). */
+/* Makes the caller's stream wait for everything that writes the layer (RAW). */
 static moepage_status line_up(const struct moepage_paged *paged, const mp_paged_buffer *buffer,
                               void *native)
 {
@@ -421,7 +422,7 @@ static const char *why_failed(const mp_paged_buffer *buffer, moepage_status resu
     return buffer->why[0] ? buffer->why : moepage_status_text(result);
 }
 
-/* Promotes a layer whose bytes have landed, or fails it. With the lock. */
+/* Makes a layer RESIDENT once its bytes have landed, or fails it. Called with the lock. */
 static void look(struct moepage_paged *paged, uint32_t index)
 {
     mp_paged_layer *layer = &paged->layers[index];
@@ -471,9 +472,9 @@ moepage_status mp_paged_acquire(struct moepage_paged *paged, uint32_t index, voi
             status = line_up(paged, buffer, native);
         pthread_mutex_lock(&paged->lock);
         if (result) {
-            if (has_memory(layer)) /* else somebody has seen it first */
+            if (has_memory(layer)) /* otherwise another thread has already failed it */
                 mp_paged_fail(paged, index, result, why_failed(buffer, result));
-            status = make_ready(paged, layer); /* it is UNMAPPED when this returns */
+            status = make_ready(paged, layer); /* make_ready leaves the layer UNMAPPED */
         }
     }
     if (!status && layer->failure) {
@@ -504,7 +505,7 @@ moepage_status mp_paged_release(struct moepage_paged *paged, uint32_t index, voi
     if (!status)
         status = ops->mark(paged->compute, &tick);
     if (status)
-        return status; /* it stays acquired */
+        return status; /* the layer stays acquired */
     pthread_mutex_lock(&paged->lock);
     layer->readers = tick;
     layer->acquired = false;

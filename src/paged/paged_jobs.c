@@ -1,11 +1,11 @@
-/* What happens to layers in the background: loads are submitted, views come and go. */
+/* Background jobs on layers: submits loads, maps and unmaps views. */
 #include <stddef.h>
 #include <stdio.h>
 
 #include "base/status.h"
 #include "paged/paged.h"
 
-/* ---- which job is next ---- */
+/* ---- choosing the next job ---- */
 
 bool mp_paged_unfinished(const struct moepage_paged *paged, const mp_paged_buffer *buffer,
                          mp_stream **stream, mp_tick *tick)
@@ -20,8 +20,8 @@ bool mp_paged_unfinished(const struct moepage_paged *paged, const mp_paged_buffe
     return false;
 }
 
-/* What a leaving layer still has to wait for: its readers and, where its load has failed, what is
- * under way into the buffer that it gives back. */
+/* Returns true while a leaving layer must wait: for its readers and, if its load has failed, for
+ * transfers still in flight into the buffer that it gives back. */
 static bool is_held(const struct moepage_paged *paged, const mp_paged_layer *layer,
                     mp_stream **stream, mp_tick *tick)
 {
@@ -38,7 +38,8 @@ static bool is_before(const mp_paged_layer *a, const mp_paged_layer *b)
     return !b || a->order < b->order;
 }
 
-/* Loads first, for they take longest; each kind in the order in which layers were asked for. */
+/* Chooses the next job: loads first, since they take longest; within a kind, in the order in which
+ * layers were requested. */
 static mp_paged_job next_job(struct moepage_paged *paged, uint32_t *out)
 {
     const mp_paged_layer *submit = NULL, *show = NULL, *leave = NULL;
@@ -49,7 +50,7 @@ static mp_paged_job next_job(struct moepage_paged *paged, uint32_t *out)
         bool loading = layer->state == MOEPAGE_PAGED_LOADING;
         if (loading && !layer->submitted && is_before(layer, submit))
             submit = layer;
-        if (loading && !layer->shown && is_before(layer, show)) /* its old view has gone */
+        if (loading && !layer->shown && is_before(layer, show)) /* after its old view has gone */
             show = layer;
         if (layer->leaving && !is_held(paged, layer, &stream, &tick) && is_before(layer, leave))
             leave = layer;
@@ -61,7 +62,7 @@ static mp_paged_job next_job(struct moepage_paged *paged, uint32_t *out)
     return submit ? MP_PAGED_SUBMIT : show ? MP_PAGED_SHOW : MP_PAGED_LEAVE;
 }
 
-/* ---- doing it; without the lock ---- */
+/* ---- running a job; called without the lock ---- */
 
 static void hide(struct moepage_paged *paged, uint32_t layer, uint32_t n_ranges)
 {
@@ -78,7 +79,7 @@ void mp_paged_hide(struct moepage_paged *paged, uint32_t layer)
     hide(paged, layer, paged->n_ranges);
 }
 
-/* All of it or nothing. */
+/* Maps all ranges or none. */
 static moepage_status show(struct moepage_paged *paged, uint32_t layer, uint32_t buffer)
 {
     mp_device *device = paged->home->device;
@@ -112,13 +113,13 @@ static moepage_status perform(struct moepage_paged *paged, mp_paged_job job, uin
     return status;
 }
 
-/* ---- what has become of it; with the lock ---- */
+/* ---- recording the outcome; called with the lock ---- */
 
 static void leave(struct moepage_paged *paged, mp_paged_layer *layer)
 {
     layer->leaving = layer->shown = false;
     if (layer->state != MOEPAGE_PAGED_EVICTING)
-        return; /* it is on its way back already */
+        return; /* it has been requested again already */
     layer->state = MOEPAGE_PAGED_UNMAPPED;
     if (layer->buffer != MP_PAGED_NONE)
         paged->buffers[layer->buffer].owner = MP_PAGED_NONE;
@@ -167,7 +168,7 @@ bool mp_paged_work(struct moepage_paged *paged)
 
 /* ---- tasks ---- */
 
-/* Comes back when the first of those that leave has nothing to wait for any more. */
+/* Schedules the task for when the first leaving layer has nothing left to wait for. */
 static void kick_later(struct moepage_paged *paged)
 {
     mp_stream *stream;
@@ -182,7 +183,7 @@ static void kick_later(struct moepage_paged *paged)
 static void work(struct moepage_paged *paged, bool *posted)
 {
     if (atomic_load(&paged->stopped))
-        return; /* nothing but the struct is left, perhaps */
+        return; /* the object may be destroyed from here on, apart from its struct */
     pthread_mutex_lock(&paged->lock);
     *posted = false;
     while (!atomic_load(&paged->stopped) && mp_paged_work(paged))

@@ -1,13 +1,13 @@
-/* A layer's bytes on their way into its buffer, one load stream per expert tensor.
+/* Moves a layer's bytes into its buffer, one load stream per expert tensor.
  *
  *   pieces, mapped   load stream: source --bus--> place
  *   coded            load stream: part --bus--> staging; decode stream: staging --kernel--> place
  *   read             COLD streams: file --> host memory; load stream: host memory --bus--> place
  *
- * Everything of a load is submitted at once; streams wait for each other's ticks. Load streams are
- * of class PREFETCH, in transfers of at most CHUNK_BYTES: whatever the KV pool demands of the bus
- * comes first and never waits for long. They are never hurried: a layer's loads are submitted a
- * layer ahead, in the order in which they are needed. */
+ * A load is submitted completely at once; streams wait for each other's ticks. Load streams are of
+ * class PREFETCH, with transfers of at most CHUNK_BYTES, so that the KV pool's demands on the bus
+ * go first and never wait for long. They are never promoted to demand: a layer's loads are
+ * submitted one layer ahead, in the order in which they are needed. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,12 +18,11 @@
 #include "paged/paged.h"
 
 #define CHUNK_BYTES (2u << 20)
-#define STAGING_BYTES \
-    (4u << 20) /* half of a type's staging; more where one image's part is larger */
+#define STAGING_BYTES (4u << 20) /* half of a type's staging, unless one image's part is larger */
 #define STAGING_ALIGN 256u
-#define DECODE_ALIGN 16u /* of where a decoder writes */
+#define DECODE_ALIGN 16u /* alignment that a decoder's output needs */
 
-/* ---- choosing ---- */
+/* ---- choosing the source ---- */
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
@@ -39,7 +38,8 @@ static bool is_mapped(const struct moepage_model *model, uint32_t form)
     return image.mapped != NULL;
 }
 
-/* Experts follow each other at their own size, so that not every decoder could write there. */
+/* Experts are packed at their own size, so that not every place has the alignment that decoders
+ * need. */
 static bool can_decode(const struct moepage_model *model)
 {
     for (uint32_t t = 0; t < model->info.expert_tensors; t++)
@@ -70,7 +70,7 @@ moepage_status mp_paged_choose(const struct moepage_model *model, mp_paged_sourc
     return MOEPAGE_OK;
 }
 
-/* The largest coded part of a tensor, over all experts. */
+/* Returns the largest coded part of a tensor over all experts. */
 static uint64_t most_coded(const struct moepage_model *model, uint32_t type)
 {
     uint64_t most = 0;
@@ -84,7 +84,7 @@ static uint64_t most_coded(const struct moepage_model *model, uint32_t type)
     return round_up(most, STAGING_ALIGN);
 }
 
-/* Half of a type's staging: what a layer needs, or enough to keep the decoder busy. */
+/* Returns half of a type's staging: a layer's need, or enough to keep the decoder busy. */
 static uint64_t half_bytes(const struct moepage_model *model, uint32_t type)
 {
     uint64_t most = most_coded(model, type), layer = most * model->info.experts;
@@ -100,7 +100,7 @@ uint64_t mp_paged_workspace(const struct moepage_model *model, mp_paged_source s
     return bytes;
 }
 
-/* ---- life ---- */
+/* ---- life cycle ---- */
 
 static moepage_status open_staging(struct moepage_paged *paged)
 {
@@ -152,7 +152,7 @@ static moepage_status open_reader(struct moepage_paged *paged)
 
 static uint32_t choose_readers(const struct moepage_paged *paged)
 {
-    uint32_t n = 2 * paged->home->device->io_threads; /* one reads while another is copied */
+    uint32_t n = 2 * paged->home->device->io_threads; /* one is filled, another copied */
     n = n < MP_PAGED_READERS ? n : MP_PAGED_READERS;
     return n < paged->n_experts ? n : paged->n_experts;
 }
@@ -189,9 +189,9 @@ void mp_paged_close_loads(struct moepage_paged *paged)
     mp_free(paged->jobs);
 }
 
-/* ---- where bytes come from; on device threads ---- */
+/* ---- reading the sources; on device threads ---- */
 
-/* The first failure's sentence is kept. */
+/* Keeps the first failure's sentence. */
 static moepage_status note_failure(const mp_copy *copy, moepage_status status)
 {
     mp_paged_buffer *buffer = (mp_paged_buffer *)(uintptr_t)copy->fill_user;
@@ -225,7 +225,7 @@ static uint32_t mapped_form(const struct moepage_paged *paged)
     return paged->source == MP_PAGED_CODED ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE;
 }
 
-/* All of an image is looked at before any of it is used. */
+/* Checks the whole image before any of it is used. */
 static moepage_status fill_from_mapped(const mp_copy *copy, void *out)
 {
     const mp_paged_buffer *buffer = copy->fill_user;
@@ -251,7 +251,7 @@ static moepage_status fill_by_reading(const mp_copy *copy, void *out)
 
 /* ---- submission ---- */
 
-/* One load, while it is being submitted. */
+/* One load during its submission. */
 typedef struct load {
     struct moepage_paged *paged;
     const mp_device_ops *ops;
@@ -289,7 +289,8 @@ static moepage_status stage(const load *l, uint32_t type, mp_copy copy)
     return MOEPAGE_OK;
 }
 
-/* Where one expert's tensor goes: the buffer's own address, whether it is shown yet or not. */
+/* Returns the place of one expert's tensor: the buffer's own address, mapped into the view or
+ * not. */
 static unsigned char *place_of(const load *l, uint32_t type, uint32_t expert)
 {
     const struct moepage_paged *paged = l->paged;
@@ -320,7 +321,7 @@ static moepage_status load_pieces(const load *l, uint32_t type, uint32_t expert)
     return status;
 }
 
-/* A range of an expert's mapped image. */
+/* Stages a range of an expert's mapped image. */
 static moepage_status stage_mapped(const load *l, uint32_t type, uint32_t expert, uint64_t offset,
                                    uint64_t bytes, void *dst)
 {
@@ -352,7 +353,7 @@ static mp_decode_job *jobs_of(const load *l, uint32_t type)
     return l->buffer->jobs + (uint64_t)type * l->paged->n_experts;
 }
 
-/* Decodes what the half being filled holds, and turns to the other half. */
+/* Decodes the parts in the half being filled, and switches to the other half. */
 static moepage_status decode_half(const load *l, uint32_t type)
 {
     struct moepage_paged *paged = l->paged;
@@ -376,8 +377,8 @@ static moepage_status decode_half(const load *l, uint32_t type)
     return status;
 }
 
-/* Room for a part in the half being filled. What enters a half first waits until the half has been
- * read. */
+/* Takes room for a part in the half being filled. The first part to enter a half waits until the
+ * half's previous contents have been decoded. */
 static moepage_status take_staging(const load *l, uint32_t type, uint64_t bytes,
                                    unsigned char **out)
 {
@@ -418,7 +419,7 @@ static moepage_status load_coded(const load *l, uint32_t type, uint32_t expert)
     return stage_mapped(l, type, expert, part->offset, part->bytes, staged);
 }
 
-/* ---- images that have to be read ---- */
+/* ---- images that are read first ---- */
 
 static moepage_status read_image(const load *l, uint32_t expert)
 {
@@ -454,7 +455,7 @@ static moepage_status load_read(const load *l, uint32_t type, uint32_t expert)
                                  .bytes = tensor->bytes});
     if (!status)
         status = flush(l, type);
-    if (l->buffer->ticks[type]) /* also of what a refusal has left under way */
+    if (l->buffer->ticks[type]) /* also for a refused load's transfers in flight */
         reader->tick[type] = l->buffer->ticks[type];
     return status;
 }
@@ -472,8 +473,8 @@ static moepage_status load_expert(const load *l, uint32_t type, uint32_t expert)
     return MOEPAGE_OK;
 }
 
-/* Nothing may be written before the last reader of what the buffer held is done (WAR). The decoders
- * write behind the load streams' transfers. */
+/* Makes the load streams wait for the last reader of the buffer's previous contents (WAR). The
+ * decoders write behind the load streams' transfers. */
 static moepage_status begin(const load *l)
 {
     struct moepage_paged *paged = l->paged;
@@ -486,7 +487,7 @@ static moepage_status begin(const load *l)
         paged->types[t].stage.n = 0;
         paged->types[t].staging.first = paged->types[t].staging.n = 0;
         paged->types[t].staging.used = 0;
-        if (l->buffer->readers) /* else nobody ever read it: the cold start's bypass */
+        if (l->buffer->readers) /* zero: the buffer was never read (the cold start's bypass) */
             status = l->ops->wait(paged->streams[t], paged->compute, l->buffer->readers);
     }
     return status;
@@ -499,7 +500,7 @@ moepage_status mp_paged_submit(struct moepage_paged *paged, uint32_t layer, mp_p
                     .buffer = buffer,
                     .layer = layer};
     moepage_status status = begin(&l);
-    /* Expert by expert, so that no stream's queue fills up while the others have nothing to do. */
+    /* Expert by expert, so that no stream's queue fills while the others are idle. */
     for (uint32_t j = 0; j < paged->n_experts && !status; j++) {
         if (paged->source == MP_PAGED_READ)
             status = read_image(&l, j);

@@ -1,7 +1,7 @@
 /* The co-activation table: its counts, its conditionals, its bytes in a file.
  *
- * One expert's pairs lie together, [span][experts]: they age together, and what a question or a
- * lesson reads of them is whole rows. */
+ * One expert's pairs are contiguous, [span][experts]: they age together, and predictions and
+ * learning both access whole rows. */
 #include "policy/coactivation.h"
 
 #include <assert.h>
@@ -45,7 +45,7 @@ void mp_coactivation_init(mp_coactivation *table, uint32_t layers, uint32_t expe
     table->span = mp_coactivation_span(layers, experts);
 }
 
-/* ---- Places ------------------------------------------------------------------------------ */
+/* ---- Offsets ---------------------------------------------------------------------------- */
 
 static uint64_t keys_of(const mp_coactivation *table)
 {
@@ -63,7 +63,7 @@ static uint16_t *fired_of(const mp_coactivation *table)
     return (uint16_t *)(uintptr_t)(table->uses + keys_of(table));
 }
 
-/* Numbers in an expert's block of pairs. */
+/* Returns the number of counters in an expert's block of pairs. */
 static uint64_t block_length(const mp_coactivation *table)
 {
     return (uint64_t)table->span * table->experts;
@@ -111,7 +111,8 @@ void mp_coactivation_pair(mp_coactivation *table, uint32_t layer, uint32_t dista
     for (uint32_t i = 0; i < n_from; i++) {
         uint64_t key = key_of(table, layer, from[i]);
         uint16_t fired = fired_of(table)[key], *row = row_of(table, key, distance);
-        /* Of two sequences' passes one may have halved the counts since the other fired. */
+        /* When two sequences' passes overlap, one may have halved the counts after the other
+         * fired. */
         for (uint32_t j = 0; j < n_to; j++)
             row[to[j]] = (uint16_t)(row[to[j]] + (row[to[j]] < fired));
     }
@@ -140,7 +141,7 @@ const uint32_t *mp_coactivation_uses(const mp_coactivation *table)
     return table->uses;
 }
 
-/* ---- Keeping ----------------------------------------------------------------------------- */
+/* ---- Saving and loading ----------------------------------------------------------------- */
 
 uint64_t mp_coactivation_save_bytes(const mp_coactivation *table)
 {
@@ -179,7 +180,7 @@ static moepage_status check_length(const mp_coactivation *table, const unsigned 
                    (unsigned long long)needed);
 }
 
-/* Of the key's pairs at `block`. */
+/* Checks a key's counts against the pairs at `block`. */
 static moepage_status check_key(const mp_coactivation *table, uint64_t key, uint32_t fired,
                                 uint32_t uses, const unsigned char *block)
 {

@@ -1,4 +1,4 @@
-/* The ring of runs. */
+/* The ring of keys in runs of equal count. */
 #include "policy/counts.h"
 
 #include <assert.h>
@@ -10,8 +10,8 @@
 
 typedef struct run {
     uint64_t count;
-    uint32_t last;      /* its last key */
-    uint32_t next_free; /* while it is unused */
+    uint32_t last;      /* last key of the run */
+    uint32_t next_free; /* while the run is unused */
 } run;
 
 struct mp_counts {
@@ -51,7 +51,7 @@ static bool is_resident(const mp_counts *counts, uint32_t key)
     return key < counts->keys && counts->run_of[key] != NO_RUN;
 }
 
-/* `key` becomes the last of a run that is there. */
+/* Makes `key` the last of an existing run. */
 static void join_run(mp_counts *counts, uint32_t index, uint32_t key)
 {
     mp_ring_insert_after(counts->links, counts->runs[index].last, key);
@@ -59,7 +59,7 @@ static void join_run(mp_counts *counts, uint32_t index, uint32_t key)
     counts->run_of[key] = index;
 }
 
-/* `key` becomes a run of its own behind `at`. */
+/* Makes `key` a run of its own behind `at`. */
 static void start_run(mp_counts *counts, uint32_t at, uint64_t count, uint32_t key)
 {
     uint32_t index = counts->free_run;
@@ -76,7 +76,7 @@ static void free_run(mp_counts *counts, uint32_t index)
     counts->free_run = index;
 }
 
-/* Joins the run if it has this count, or starts one behind `at`. */
+/* Puts `key` into the run if its count matches; otherwise starts a run behind `at`. */
 static void place(mp_counts *counts, uint32_t at, uint32_t index, uint64_t count, uint32_t key)
 {
     if (index != NO_RUN && counts->runs[index].count == count)
@@ -85,7 +85,7 @@ static void place(mp_counts *counts, uint32_t at, uint32_t index, uint64_t count
         start_run(counts, at, count, key);
 }
 
-/* Takes `key` out of its run and the ring; frees a run that this empties. */
+/* Takes `key` out of its run and the ring; frees the run if it is empty then. */
 static void leave_run(mp_counts *counts, uint32_t key)
 {
     uint32_t index = counts->run_of[key], before = counts->links[key].prev;
@@ -124,7 +124,7 @@ void mp_counts_remove(mp_counts *counts, uint32_t key)
     counts->resident--;
 }
 
-/* The run takes in the keys of the one behind it. */
+/* Merges the following run into this one. */
 static void absorb(mp_counts *counts, uint32_t into, uint32_t index)
 {
     uint32_t last = counts->runs[index].last;

@@ -1,44 +1,46 @@
-/* Cycle: evict the expert whose next use is worth least, as learnt from what was routed.
+/* Cycle: evict the expert whose next use is worth least, as learnt from past routing.
  *
  * A forward pass visits the layers in turn, so an expert has one chance to be used on each visit of
  * its layer, and none between. For every key, resident or not, the policy keeps an estimate
  *
  *   g = E[ beta^(visits of its layer until its next use - 1) ],   0 < g < 1
  *
- * made anew on each visit. Of each layer the key with the least g is the candidate; of these, the
- * victim is the one with the least g * (1 - (1 - beta) / layers * ahead), `ahead` being how many
- * layers on from the one that is being routed its layer comes: the next one 1, that layer itself a
- * whole turn. Of equals, the lowest key.
+ * updated on each visit. Of each layer the key with the least g is the candidate; of these, the
+ * victim is the one with the least g * (1 - (1 - beta) / layers * ahead), `ahead` being the
+ * distance of its layer from the one being routed: 1 for the next layer, a whole turn for that
+ * layer itself. Ties go to the lowest key.
  *
- * g is the logistic function of a sum, every layer's own, of what was used, in this order:
+ * g is the logistic function of a sum with separate weights for each layer, added in this order:
  *   - a constant of the key's own;
- *   - weighted, averages of the key's own uses, a := a + rate * (used - a) on each visit of its layer, each as
- *     2 (a - m) / (a + m), where m is the share of the layer's experts that a visit uses;
+ *   - weighted, averages of the key's own uses, a := a + rate * (used - a) on each visit of its
+ *     layer, each as 2 (a - m) / (a + m), where m is the share of the layer's experts that a visit
+ *     uses;
  *   - weighted, 1 / (1 + v m) and 1 / (1 + v m/10), v being the visits since its last use, at most
  *     1000; and a constant of the layer's;
  *   - one weight for each expert of the set that this layer routed, and of the latest sets of the
  *     layers before it, the last of the previous pass behind the first of this one: `reach` layers
  *     in all. A set of n enters with 1/sqrt(n) for each member.
  *
- * It is learnt as it goes, by temporal differences: on a visit, what the last one foretold should
- * have been 1 for the keys that are used, and beta times the new estimate for the others; the weights
- * move along the inputs of that time by their rate times the error (Sutton, Machine Learning 3, 1988;
- * the logistic function's slope is left out). So there is nothing to train beforehand, and what it
- * knows follows the workload. beta is 1 - 0.44 m keys/resident, within 0.5 and 0.95: the more passes'
- * uses the cache holds, the longer what it drops would have stayed.
+ * It is learnt as it goes, by temporal differences: on a visit, the last estimate should have been
+ * 1 for the keys that are used, and beta times the new estimate for the others; the weights move
+ * along the earlier inputs by their rate times the error (Sutton, Machine Learning 3, 1988; the
+ * logistic function's slope is left out). So nothing is trained beforehand, and the estimates
+ * follow the workload. beta is 1 - 0.44 m keys/resident, within 0.5 and 0.95: the more passes' uses
+ * the cache holds, the longer a dropped key would have stayed.
  *
- * Prefill that is no scan and large batches take part like any set, but no more than MOST_INPUTS
- * members of it are inputs. An expert that comes without being routed, fetched ahead, is ranked as any
- * other. With one layer to a scope there is no cycle: what is left is the layer's own history.
+ * Prefill other than a scan and large batches are learnt from like any set, but at most MOST_INPUTS
+ * members of a set are inputs. A prefetched expert, inserted without being routed, is ranked like
+ * any other. With one layer per scope there is no cycle, only the layer's own history.
  *
  * Costs. A visit: reach * n * experts multiplications twice, and O(experts); insert: O(1); remove:
- * O(experts); victim: O(layers), and O(experts) for each layer whose best candidate is refused. reach
- * falls as 768/experts, which keeps a visit of the usual sets at 6000 to 12000 multiplications, and
- * rows are shared from 256 experts on (e and e + 256). Memory: 24 x 32 keys 2.6 MB, 48 x 128 keys
- * 19.4 MB, 60 x 384 keys 48.8 MB, 48 x 512 keys 26.9 MB; one layer of 128 0.1 MB.
+ * O(experts); victim: O(layers), and O(experts) for each layer whose best candidate is refused.
+ * reach falls as 768/experts, which keeps a visit of the usual sets at 6000 to 12000
+ * multiplications, and rows are shared from 256 experts on (e and e + 256). Memory: 24 x 32 keys
+ * 2.6 MB, 48 x 128 keys 19.4 MB, 60 x 384 keys 48.8 MB, 48 x 512 keys 26.9 MB; one layer of 128 0.1
+ * MB.
  *
- * Sums run in the order written here and nothing but + - * / and square roots is used: the same calls
- * give the same victims everywhere. docs/adding-a-policy.md says where the constants come from. */
+ * Sums run in the order written here and use only + - * / and square roots: the same calls give the
+ * same victims everywhere. docs/adding-a-policy.md derives the constants. */
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
@@ -64,7 +66,7 @@ static const float rates[AVERAGES] = {0.3f, 0.1f, 0.03f, 0.01f, 0.003f};
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-/* A member of a set: the row of weights that it brings in, and by how much. */
+/* A member of a set: the row of weights that it contributes, and by which factor. */
 typedef struct input {
     uint32_t row;
     float value;
@@ -72,11 +74,11 @@ typedef struct input {
 
 typedef struct layer_state {
     uint32_t visits;
-    uint32_t least; /* the resident key with the least estimate, or MP_NO_KEY */
-    uint32_t probe; /* victim's: the best of it that may go, as far as is known */
+    uint32_t least; /* resident key with the least estimate, or MP_NO_KEY */
+    uint32_t probe; /* best known candidate that may be evicted, for victim() */
     uint32_t n_set; /* its latest set */
     uint32_t n_inputs;
-    float share; /* of its experts that a visit uses */
+    float share; /* of its experts that a visit uses, 0..1 */
     float weights[FEATURES];
     uint16_t set[MOST_INPUTS];
 } layer_state;
@@ -92,19 +94,19 @@ typedef struct key_state {
 
 typedef struct cycle_state {
     uint32_t n_keys, experts, layers;
-    uint32_t reach, rows; /* sets that are inputs, rows of weights for each */
+    uint32_t reach, rows; /* number of input sets, and rows of weights for each */
     uint32_t width;       /* experts, in whole lanes */
     uint32_t resident;
-    uint32_t at;        /* the layer that was routed last */
+    uint32_t at;        /* most recently routed layer */
     layer_state *layer; /* [layers] */
     key_state *key;     /* [n_keys] */
     input *inputs;      /* [layers][reach * MOST_INPUTS] of the latest estimates */
     input *old;         /* [reach * MOST_INPUTS] */
     float *weights;     /* [layers][reach * rows][width] */
-    float *used;        /* [width] 1 or 0 */
-    float *sum;         /* [width] what the logistic function is taken of */
+    float *used;        /* [width] 1 if used, else 0 */
+    float *sum;         /* [width] arguments of the logistic function */
     float *error;       /* [width] */
-    float *features;    /* [width][FEATURES] the old ones */
+    float *features;    /* [width][FEATURES] of the last estimates */
 } cycle_state;
 
 /* ---- Memory ------------------------------------------------------------------------------- */
@@ -195,7 +197,7 @@ static void describe(key_state *k, float share, bool first, float used)
     k->feature[AVERAGES + 2] = 1;
 }
 
-/* The members of the latest sets of the layer and of those before it. */
+/* Collects the members of the latest sets of the layer and of those before it. */
 static uint32_t gather(const cycle_state *s, uint32_t l, input *out)
 {
     uint32_t n = 0;
@@ -234,7 +236,7 @@ static void estimate(cycle_state *s, uint32_t l)
 
 /* ---- Learning ----------------------------------------------------------------------------- */
 
-/* What the layer's last estimates were made from, and were. */
+/* Saves the inputs and the results of the layer's last estimates. */
 static uint32_t remember(cycle_state *s, uint32_t l)
 {
     const layer_state *here = &s->layer[l];
@@ -327,7 +329,7 @@ static void cycle_insert(void *state, uint32_t key)
         here->least = key;
 }
 
-/* What a use tells, the set that it was in has told. */
+/* Nothing to do: cycle_route has already learnt from the set that contains this use. */
 static void cycle_touch(void *state, uint32_t key)
 {
     const cycle_state *s = state;
@@ -346,7 +348,7 @@ static void cycle_remove(void *state, uint32_t key)
         find_least(s, key / s->experts);
 }
 
-/* The best of the layer that may go. */
+/* Returns the layer's best key that may be evicted. */
 static uint32_t best_allowed(const cycle_state *s, uint32_t l, mp_may_evict_fn may_evict, void *ctx)
 {
     uint32_t best = MP_NO_KEY, end = (l + 1) * s->experts;
@@ -356,7 +358,7 @@ static uint32_t best_allowed(const cycle_state *s, uint32_t l, mp_may_evict_fn m
     return best;
 }
 
-/* The layer whose candidate is worth least. */
+/* Returns the layer whose candidate is worth least. */
 static uint32_t worst_layer(const cycle_state *s)
 {
     uint32_t worst = s->layers;
@@ -387,7 +389,7 @@ static uint32_t cycle_victim(void *state, mp_may_evict_fn may_evict, void *ctx)
         layer_state *from = &s->layer[l];
         if (from->probe != from->least || may_evict(ctx, from->probe))
             return from->probe;
-        from->probe = best_allowed(s, l, may_evict, ctx); /* the least is not among them */
+        from->probe = best_allowed(s, l, may_evict, ctx); /* the layer's least key was refused */
     }
 }
 

@@ -1,12 +1,12 @@
-/* FineMoE: evict the key with the highest 1/(p freq) (FineMoE 4.5): p is the probability that the map
- * last found gives it, freq how often it was visited since it came.
+/* FineMoE: evict the key with the highest 1/(p freq) (FineMoE 4.5): p is its probability in the map
+ * found last, freq the number of its uses since insertion.
  *
- * A key that no map has spoken of has the p of a uniform router. Of equals the one whose last use is
- * longest ago goes first, so that without any prediction this is LFU.
+ * A key without a map's probability has that of a uniform router. Among equals, the one whose last
+ * use is longest ago goes first, so that without any prediction this is LFU.
  *
- * The resident keys are in one ring in the order of last use (lru.c). All is O(1) but the victim,
- * which looks at every resident: what a map says changes with every layer, and an order that was
- * kept up to date would be made anew more often than it is asked for. */
+ * The resident keys are in one ring in the order of last use (lru.c). All operations are O(1)
+ * except victim, which scans every resident key: each layer's map changes the probabilities, so a
+ * maintained order would be rebuilt more often than it is needed. */
 #include <assert.h>
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-/* A selection, not a sort: few of many are wanted. */
+/* Selects instead of sorting: only a few of many guesses are needed. */
 #include "policy/guesses.h"
 
 static bool comes_before(const mp_guess *a, const mp_guess *b)

@@ -1,6 +1,6 @@
-/* LFU: evict the key used least often since it was inserted; among equals, the one whose last use
- * is longest ago. A count is 1 at insertion, grows by one per touch, never ages, and is forgotten
- * when the key leaves. counts.h keeps the keys in that order. */
+/* LFU: evict the key used least often since its insertion; among equals, the one whose last use is
+ * longest ago. A count is 1 at insertion, grows by one per touch, never ages, and is discarded on
+ * removal. counts.h keeps the keys in that order. */
 #include <stddef.h>
 
 #include "policy/counts.h"

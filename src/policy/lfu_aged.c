@@ -1,12 +1,11 @@
-/* LFU with ageing: as LFU, but what was used often long ago does not stay for ever.
+/* LFU with ageing: like LFU, but frequent use long ago does not protect a key for ever.
  *
- * The law: after AGE_USES uses for each key that is resident, an insertion being one, all counts
- * are halved, a fraction rounded up. A key used at a constant rate so keeps a count of about two
- * periods' uses; one that is no longer used is back among the newest after log2 of its count
- * periods. Keys that become equal by this keep their order, and a use puts a key behind all others
- * of its count.
+ * Ageing: after AGE_USES uses per resident key (an insertion is a use), all counts are halved,
+ * rounding up. A key used at a constant rate so keeps a count of about two periods' uses; the count
+ * of an unused one is back to 1 after log2(count) periods. Keys that become equal keep their order,
+ * and a use puts a key behind all others of its count.
  *
- * Halving costs one step per resident key: O(1) per use. */
+ * Halving costs one step per resident key, hence O(1) per use. */
 #include <stddef.h>
 
 #include "policy/counts.h"
@@ -15,7 +14,7 @@
 #define AGE_USES 2
 
 typedef struct aged_state {
-    uint64_t uses; /* since the counts were last halved */
+    uint64_t uses; /* since the last halving */
 } aged_state;
 
 static mp_counts *counts_of(void *state)

@@ -1,23 +1,22 @@
-/* LIRS (Jiang and Zhang, SIGMETRICS 2002): what counts is not when a key was last used but how many
- * others were between its last two uses, its inter-reference recency.
+/* LIRS (Jiang and Zhang, SIGMETRICS 2002): keys are ranked not by their last use but by how many
+ * other keys were used between their last two uses, the inter-reference recency.
  *
  *   stack   keys by last use, the newest on top: all of low recency (LIR, resident), and those of
  *           high recency (HIR) used since the lowest LIR was, resident or not; the lowest is LIR
  *   queue   the resident HIR keys: 1 % of the cache, at least one
  *
  * An HIR key that is used while it is in the stack has a lower inter-reference recency than the
- * lowest LIR key can still get: the two change places, and the one that was the lowest LIR goes to
- * the end of the queue and out of the stack. An HIR key that is not in the stack goes on top of it
- * and to the end of the queue. The victim is the front of the queue; it stays in the stack, if it
- * is there, as a ghost. HIR keys at the bottom of the stack are dropped from it.
+ * lowest LIR key can still get: the two exchange roles, and the former LIR key moves from the stack
+ * to the end of the queue. An HIR key that is not in the stack goes on top of it and to the end of
+ * the queue. The victim is the front of the queue; it stays in the stack, if it is there, as a
+ * ghost. HIR keys at the bottom of the stack are dropped from it.
  *
- * Until anything has left, all keys are LIR. The size of the cache is the number of resident keys
- * at that moment. Where the queue is empty, the lowest LIR keys move into it, as many as its share;
- * where it has none that may be evicted, the lowest LIR key that may is the victim, and the key
- * that comes in for it is HIR, so that the queue lends the room until the next promotion takes it
- * back.
+ * Until the first eviction all keys are LIR. The size of the cache is the number of resident keys
+ * at that moment. If the queue is empty, the lowest LIR keys move into it, as many as its share; if
+ * it has no key that may be evicted, the lowest LIR key that may is the victim, and the key
+ * inserted for it is HIR, so that the queue lends the room until the next promotion takes it back.
  *
- * Every use pushes one key, and what is dropped was pushed: O(1) amortised. */
+ * Every use pushes one key, and only pushed keys are dropped: O(1) amortised. */
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
@@ -101,7 +100,7 @@ static void leave_queue(lirs_state *lirs, uint32_t key)
     mp_ring_unlink(lirs->queue, key);
 }
 
-/* Drops what lies below the lowest LIR key. */
+/* Drops the keys below the lowest LIR key. */
 static void prune(lirs_state *lirs)
 {
     uint32_t key;
@@ -112,7 +111,7 @@ static void prune(lirs_state *lirs)
     }
 }
 
-/* The lowest LIR key becomes the last of the queue. */
+/* Moves the lowest LIR key to the end of the queue. */
 static void demote(lirs_state *lirs)
 {
     uint32_t key = lirs->stack[lirs->keys].next;
@@ -123,7 +122,7 @@ static void demote(lirs_state *lirs)
     prune(lirs);
 }
 
-/* `key`, in no queue, becomes LIR, and the lowest makes room for it. */
+/* Makes `key`, which is in no queue, LIR, and demotes the lowest LIR key in exchange. */
 static void promote(lirs_state *lirs, uint32_t key)
 {
     lirs->kind[key] = LIR;

@@ -1,4 +1,4 @@
-/* Where the arrays of a store of expert maps and of its queries lie. */
+/* The memory layout of a store of expert maps and of its queries. */
 #include "policy/maps.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define ALIGNMENT 64
 
-/* Hands out parts of a block; with no block, it only counts. */
+/* Hands out parts of a block; without a block it only counts bytes. */
 typedef struct block {
     unsigned char *base;
     uint64_t used;

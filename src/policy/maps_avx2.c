@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* Per function, so that the file needs no flags of its own. */
+/* A function attribute instead of compiler flags, so that the file is built like all others. */
 #define MP_AVX2 __attribute__((target("avx2")))
 #define MP_INLINE MP_AVX2 static inline __attribute__((always_inline))
 
@@ -17,13 +17,13 @@ MP_INLINE __m256i load(const uint8_t *at)
     return _mm256_loadu_si256((const __m256i *)at);
 }
 
-/* Codes of eight maps for two experts, side by side as 16 bits, squared and weighed. */
+/* Adds the weighted squares of two experts' codes, interleaved as 16 bits, for eight maps. */
 MP_INLINE __m256i add_squares(__m256i sum, __m256i codes, __m256i weights)
 {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_mullo_epi16(codes, codes), weights));
 }
 
-/* 32 maps, two experts. The order of maps in `sums` is the one that unpacking gives. */
+/* Adds two experts of 32 maps. Unpacking determines the order of maps in `sums`. */
 MP_INLINE void add_pair(__m256i sums[SUMS], __m256i first, __m256i second, __m256i weights)
 {
     const __m256i zero = _mm256_setzero_si256();
@@ -50,7 +50,7 @@ MP_INLINE void add_quad(__m256i sums[SUMS], const uint8_t *codes, const int16_t 
     add_pair(sums, _mm256_and_si256(c, six), fourth, _mm256_set1_epi32(pairs[1]));
 }
 
-/* sums[i] holds maps 4i..4i+3 in its low half and 16 more in its high one. */
+/* Stores sums[i]: maps 4i..4i+3 are in its low half, those 16 further on in its high one. */
 MP_INLINE void store_half(const __m256i sums[SUMS], int32_t *dots)
 {
     for (uint32_t i = 0; i < SUMS; i++) {
@@ -71,7 +71,8 @@ MP_AVX2 static void tile(const uint8_t *codes, const int16_t *weights, uint32_t 
         memcpy(&any, weights, sizeof any);
         if (!any)
             continue;
-        /* Where experts are left out, no stream is there for the hardware to follow. */
+        /* Experts with weight 0 are skipped, which breaks the stream that the hardware prefetcher
+         * needs. */
         for (uint32_t line = 0; line < 3; line++)
             __builtin_prefetch(codes + ahead + line * MP_MAPS_TILE);
         add_quad(low, codes, weights);
@@ -81,7 +82,7 @@ MP_AVX2 static void tile(const uint8_t *codes, const int16_t *weights, uint32_t 
     store_half(high, dots + HALF);
 }
 
-/* 64 coordinates: at most 4 * 15 * 127 in each sum. */
+/* Sums 64 coordinates: at most 4 * 15 * 127 in each sum. */
 MP_INLINE __m256i sketch_group(const uint8_t *codes, const int8_t *query)
 {
     const __m256i nibble = _mm256_set1_epi8(15), both = load(codes);
@@ -99,7 +100,7 @@ MP_INLINE int32_t sum_of(__m256i parts)
     return _mm_cvtsi128_si32(four);
 }
 
-/* Four groups, which is what fits 16 bits. */
+/* Sums four groups, as many as fit 16 bits. */
 MP_INLINE __m256i sketch_groups(const uint8_t *codes, const int8_t *query)
 {
     const __m256i first =

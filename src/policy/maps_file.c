@@ -1,8 +1,8 @@
 /* A store of expert maps as bytes, little-endian, and back.
  *
  *     0  u32 version  4 u32 layers  8 u32 experts  12 u32 semantic_dim  16 u32 coords  20 u32 maps
- *    24  maps, each: layers x {u16 peak, quads x 3 bytes of codes}, and with embeddings f32 gain and
- *        coords / 2 bytes of codes
+ *    24  maps, each: layers x {u16 peak, quads x 3 bytes of codes}, and with embeddings f32 gain
+ *        and coords / 2 bytes of codes
  *
  * in the layouts of maps.h and maps_sketch.h, the codes of one map together. */
 #include <math.h>
@@ -81,7 +81,7 @@ static uint32_t code_at(const unsigned char *codes, uint32_t expert)
     return (uint32_t)(four[0] >> 6 | (four[1] >> 6) << 2 | (four[2] >> 6) << 4);
 }
 
-/* A row's largest probability has the top code, and an empty row has none. */
+/* Returns true if a row's largest code is the top one, or the row is empty without a peak. */
 static bool row_is_sound(const mp_maps *maps, const unsigned char *in)
 {
     const uint32_t peak = mp_get16(in);
@@ -95,7 +95,8 @@ static bool row_is_sound(const mp_maps *maps, const unsigned char *in)
     return peak <= PEAK_OF_ONE && most == (peak ? MP_MAPS_TOP_CODE : 0);
 }
 
-/* gain * |values| is 1 over the cosine of an embedding and what is kept of it. */
+/* Returns true if the gain fits the codes: gain * |values| is 1 / cosine of the embedding and its
+ * sketch. */
 static bool sketch_is_sound(const mp_maps *maps, const unsigned char *in)
 {
     const float gain = mp_float_of(mp_get32(in));
@@ -172,7 +173,7 @@ moepage_status mp_maps_load(mp_maps *maps, const unsigned char *in, uint64_t byt
     if (status)
         return status;
     maps->used = count < capacity ? count : capacity;
-    maps->changes++; /* even when nothing is loaded, what was found is gone */
+    maps->changes++; /* invalidates earlier search results even if nothing was loaded */
     for (uint32_t slot = 0; slot < maps->used; slot++)
         load_map(maps, in + slot * map_bytes(maps), slot);
     return MOEPAGE_OK;

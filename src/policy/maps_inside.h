@@ -1,17 +1,18 @@
-/* maps_inside.h — what searching and replacing expert maps share. */
+/* maps_inside.h — functions shared by searching and replacing expert maps. */
 #ifndef MP_POLICY_MAPS_INSIDE_H
 #define MP_POLICY_MAPS_INSIDE_H
 
 #include "policy/maps.h"
 
-/* Clean probabilities [experts] as integers; returns what mp_maps_product wants with them. */
+/* Converts clean probabilities [experts] to integers; returns the unit that mp_maps_product
+ * expects. */
 float mp_maps_weigh(const mp_maps *maps, const float *probabilities, int16_t *weights);
 
-/* The inner product of a layer's probabilities with those that codes with that peak stand for, given
- * the integers' product. */
+/* Returns the inner product of a layer's probabilities with those of codes with that peak, from the
+ * integers' product. */
 float mp_maps_product(int32_t dot, uint16_t peak, float unit);
 
-/* 0 where one side is all zero. */
+/* Returns the cosine; 0 if one side is all zero. */
 float mp_maps_cosine(double dot, double power, double query_power);
 
 #endif

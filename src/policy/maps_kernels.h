@@ -1,5 +1,5 @@
-/* maps_kernels.h — the inner loops of searching a store of expert maps, per instruction set. All give
- * the same integers. */
+/* maps_kernels.h — the inner loops of searching a store of expert maps, per instruction set. All
+ * give identical integers. */
 #ifndef MP_POLICY_MAPS_KERNELS_H
 #define MP_POLICY_MAPS_KERNELS_H
 
@@ -23,7 +23,7 @@ typedef struct mp_maps_kernels {
 extern const mp_maps_kernels mp_maps_portable;
 extern const mp_maps_kernels mp_maps_avx2; /* x86-64 only */
 
-/* The fastest that runs here. */
+/* Returns the fastest set for this CPU. */
 const mp_maps_kernels *mp_maps_kernels_best(void);
 
 #endif

@@ -1,10 +1,11 @@
-/* Probabilities as six-bit codes: into a slot of the store and out of it. maps.h has the layout. */
+/* Probabilities as six-bit codes: packing into a slot of the store and unpacking. maps.h has the
+ * layout. */
 #include <math.h>
 
 #include "base/floats.h"
 #include "policy/maps.h"
 
-/* Below this a probability is none: its weight in a search would be 0 beside any other. */
+/* A probability below this counts as 0: its weight in a search would be 0 beside any other. */
 #define LEAST 1e-12f
 
 float mp_maps_clean(float probability)
@@ -14,13 +15,13 @@ float mp_maps_clean(float probability)
     return probability < 1 ? probability : 1;
 }
 
-/* Not below `value`, so that no code is above the top one. */
+/* Rounds up to BF16, so that no code exceeds the top one. */
 static uint16_t round_up_bf16(float value)
 {
     return (uint16_t)((mp_bits_of(value) + 0xffffu) >> 16);
 }
 
-/* The code whose square is nearest. */
+/* Returns the code whose square is nearest. */
 static uint8_t code_of(float probability, float peak)
 {
     const float level = probability / peak * MP_MAPS_TOP_LEVEL;
@@ -35,7 +36,7 @@ static uint8_t *lines_of(const mp_maps *maps, uint32_t slot, uint32_t layer)
     return (uint8_t *)mp_maps_tile(maps, layer, slot / MP_MAPS_TILE) + slot % MP_MAPS_TILE;
 }
 
-/* Takes note of the scale of codes that are in their place. */
+/* Records the scale of codes that have been written already. */
 static void set_scale(mp_maps *maps, uint32_t slot, uint32_t layer, uint16_t peak)
 {
     const double unit = (double)mp_from_bf16(peak) / MP_MAPS_TOP_LEVEL;

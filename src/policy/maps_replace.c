@@ -1,8 +1,9 @@
-/* What a store of expert maps learns, and what it forgets for that (FineMoE 4.4). */
+/* Learning in a store of expert maps, and the choice of the map to replace (FineMoE 4.4). */
 #include "policy/maps_inside.h"
 #include "policy/maps_sketch.h"
 
-/* A slot put since the query began: its running products are another map's, so from the codes. */
+/* Compares with a slot written since the query began. The running products belong to the slot's
+ * earlier map, so this computes them from the codes. */
 static float compare_afresh(const mp_maps *maps, mp_maps_query *query, uint32_t slot)
 {
     float dot = 0, power = 0;
@@ -11,7 +12,7 @@ static float compare_afresh(const mp_maps *maps, mp_maps_query *query, uint32_t 
         const float unit = mp_maps_weigh(maps, row, query->weights);
         const uint64_t at = mp_maps_at(maps, layer, slot);
         int32_t sum = 0;
-        if (unit <= 0) /* left out */
+        if (unit <= 0) /* absent layer */
             continue;
         for (uint32_t e = 0; e < maps->shape.experts; e++) {
             const uint32_t code = mp_maps_code(maps, slot, layer, e);

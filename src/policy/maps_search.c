@@ -1,8 +1,8 @@
-/* Searching a store of expert maps by trajectory: cosine similarity over the layers observed so far
- * (FineMoE eq. 5), kept up layer by layer.
+/* Searches a store of expert maps by trajectory: cosine similarity over the layers observed so far
+ * (FineMoE eq. 5), updated layer by layer.
  *
  * A layer's probabilities become integers of 15 bits, the codes' squares are integers of 12: their
- * product is exact, and the same on every machine. Only the sums over layers are floats. */
+ * product is exact, and identical on every machine. Only the sums over layers are floats. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@
 #include "policy/maps_kernels.h"
 #include "policy/maps_sketch.h"
 
-/* What keeps a product with codes in an int32: 500,000, rounding of 65,536 weights, times 3969. */
+/* The bound that keeps a product with codes in an int32: 500,000 plus the rounding of 65,536
+ * weights, times 3969. */
 #define MOST_WEIGHT 32767.0f
 #define MOST_SUM 500000.0
 
@@ -72,7 +73,8 @@ float mp_maps_cosine(double dot, double power, double query_power)
     return cosine < 1 ? (float)cosine : 1;
 }
 
-/* The order of cosines is that of dot^2 / power, for none is negative. */
+/* Finds the slot of the largest cosine. Cosines are ordered like dot^2 / power, since none is
+ * negative. */
 static uint32_t find_trajectory(const mp_maps *maps, const mp_maps_query *query, float *score)
 {
     uint32_t best = MP_MAPS_NONE;
@@ -89,7 +91,7 @@ static uint32_t find_trajectory(const mp_maps *maps, const mp_maps_query *query,
     return best;
 }
 
-/* What was found holds until a layer is observed or a slot changes hands. */
+/* A result stays valid until a layer is observed or a slot is rewritten. */
 uint32_t mp_maps_find(const mp_maps *maps, mp_maps_query *query, float *score)
 {
     const uint64_t now = maps->changes + 1;

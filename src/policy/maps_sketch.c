@@ -1,4 +1,5 @@
-/* Embeddings in four bits per coordinate: turning, keeping, searching by meaning (FineMoE eq. 4). */
+/* Embeddings in four bits per coordinate: rotation, storage, and semantic search (FineMoE eq.
+ * 4). */
 #include "policy/maps_sketch.h"
 
 #include <math.h>
@@ -6,14 +7,15 @@
 
 #include "policy/maps_kernels.h"
 
-/* Coordinates have a root mean square of 1. Codes count in sixths from -15 to 15 by twos, which is
- * within a hundredth of the best even quantiser for normal ones; a query's integers clip at 5.3. */
+/* Coordinates have a root mean square of 1. Codes represent odd multiples of a sixth from -15/6 to
+ * 15/6, which is within a hundredth of the best even quantiser for normal ones; a query's integers
+ * clip at 5.3. */
 #define CODE_STEPS 3.0f
 #define QUERY_STEPS 24.0f
 
 enum { TOP_CODE = 15, CODES = 16, BUCKETS = 2048 };
 
-/* ---- Turning ---- */
+/* ---- Rotation ---- */
 
 uint32_t mp_sketch_coords(uint32_t semantic_dim)
 {
@@ -23,7 +25,7 @@ uint32_t mp_sketch_coords(uint32_t semantic_dim)
     return once * ((MP_SKETCH_LEAST + once - 1) / once);
 }
 
-/* Signs that follow no pattern of the coordinates (the finaliser of SplitMix64). */
+/* Returns a sign without any pattern over the coordinates (the finaliser of SplitMix64). */
 static bool negative(uint64_t turn, uint32_t coordinate)
 {
     uint64_t bits = (turn << 32 | coordinate) * UINT64_C(0x9e3779b97f4a7c15);
@@ -38,7 +40,7 @@ static void flip(float *values, uint32_t n, uint64_t turn)
         values[i] = negative(turn, i) ? -values[i] : values[i];
 }
 
-/* Orthonormal; n is a power of two. */
+/* Applies an orthonormal Hadamard transform; n is a power of two. */
 static void hadamard(float *values, uint32_t n)
 {
     for (uint32_t half = 1; half < n; half *= 2) {
@@ -55,8 +57,9 @@ static void hadamard(float *values, uint32_t n)
         values[i] *= scale;
 }
 
-/* Where n is no power of two, the last part and then the first, which overlaps it. The second round
- * makes coordinates of any embedding look normal, the first alone those of crowded ones only. */
+/* Rotates once. If n is not a power of two, transforms the last part and then the first, which
+ * overlaps it. The second round makes coordinates of any embedding look normal; the first alone
+ * does so only for dense ones. */
 static void turn_once(float *values, uint32_t n, uint32_t turn)
 {
     uint32_t power = 1;
@@ -90,7 +93,7 @@ bool mp_sketch_turn(const float *embedding, uint32_t semantic_dim, float *out)
     return true;
 }
 
-/* ---- Keeping ---- */
+/* ---- Storage ---- */
 
 static uint32_t code_of(float coordinate)
 {
@@ -98,7 +101,7 @@ static uint32_t code_of(float coordinate)
     return code > 0 ? code < TOP_CODE ? (uint32_t)code : TOP_CODE : 0;
 }
 
-/* The byte that holds coordinates c and c + 32, c < 32 within its group. */
+/* Returns the byte that holds coordinates c and c + 32, c < 32 within its group. */
 static uint8_t *byte_of(const mp_maps *maps, uint32_t slot, uint32_t c)
 {
     const uint32_t tail = c < MP_SKETCH_HEAD ? 0 : c - MP_SKETCH_HEAD;
@@ -156,7 +159,7 @@ float mp_sketch_score(const mp_maps *maps, const mp_maps_query *query, uint32_t 
     return score > 1 ? 1 : score < -1 ? -1 : score;
 }
 
-/* What a sketch's first coordinates say of its similarity, in 1/1024; 0 = the slot is not searched. */
+/* Returns the coarse bucket of an estimated similarity, in 1/1024; 0 = not searched. */
 static uint16_t bucket_of(float estimate)
 {
     const float bucket = (estimate + 1) * (BUCKETS / 2.0f);
@@ -185,7 +188,8 @@ static void estimate_all(const mp_maps *maps, mp_maps_query *query, uint32_t cou
     }
 }
 
-/* As many slots as there is room for, from the top bucket down; of the last one, the lower slots. */
+/* Chooses as many slots as there is room for, from the top bucket down; the lower slots of the last
+ * one. */
 static uint32_t choose_finalists(const mp_maps *maps, mp_maps_query *query, uint32_t *slots)
 {
     uint32_t counts[BUCKETS], bucket = BUCKETS - 1, room = MP_SKETCH_FINALISTS, n = 0;
@@ -199,7 +203,7 @@ static uint32_t choose_finalists(const mp_maps *maps, mp_maps_query *query, uint
     return n;
 }
 
-/* The finalists' tails lie here and there. */
+/* Prefetches a finalist's tail: finalists are scattered over the store. */
 static void fetch_tail(const mp_maps *maps, uint32_t slot)
 {
     const uint32_t bytes = mp_sketch_tail_bytes(maps);

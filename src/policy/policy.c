@@ -7,7 +7,7 @@
 #include "policy/policies.h"
 
 static const mp_policy *const policies[] = {
-    &mp_policy_lru, /* the default comes first */
+    &mp_policy_lru, /* the first is the default */
     &mp_policy_lfu,  &mp_policy_lfu_aged, &mp_policy_sieve, &mp_policy_s3fifo,
     &mp_policy_lirs, &mp_policy_finemoe,  &mp_policy_cycle,
 };

@@ -1,20 +1,20 @@
-/* Predicts from what fired so far in this forward pass and what fires together with it (WiSP appendix
- * C; the table is coactivation.h's).
+/* Predicts from the experts that fired so far in this forward pass, and those that tend to fire
+ * with them (WiSP appendix C; the table is coactivation.h's).
  *
- * For layer t let F(t - d) be the experts that fired d layers before; behind the first layer the
- * sequence's last pass goes on. Then with w(d) = DECAY^(d-1)
+ * For layer t let F(t - d) be the experts that fired d layers before; before the first layer come
+ * those of the sequence's last pass. Then with w(d) = DECAY^(d-1)
  *
  *              sum over d = 1..span of w(d) * sum over a in F(t - d) of P(b at t | a at t - d)
  *   p(b at t) = -------------------------------------------------------------------------------
  *              sum over d = 1..span of w(d) * |F(t - d)|
  *
- * over those a that the table knows and those layers that have been seen: a mean of conditionals, in
- * which nearer layers weigh more. Where no such a is within the span, nothing can be said. As many
- * experts are worth having as mp_progress_width says, if anything fired with them.
+ * over those a that the table knows and those layers that have been seen: a mean of conditionals,
+ * in which nearer layers weigh more. If no such a is within the span, there is no prediction. Up to
+ * mp_progress_width experts are named, among those with a nonzero probability.
  *
- * A pass is learnt from when it ends. Of a chunk of many tokens nobody knows which experts fired
- * together: a layer with more than WIDE * top_k of them counts as use, and teaches no pairs; asked
- * from, it is the first so many that speak. A pass without an end is forgotten.
+ * A pass is learnt from when it ends. In a chunk of many tokens it is unknown which experts fired
+ * together: a layer with more than WIDE * top_k of them counts as use and teaches no pairs; a
+ * prediction from it uses the first WIDE * top_k. A pass without an end is discarded.
  *
  * Context: two passes, the open one and the one before, per layer a count and that many ids. */
 #include <assert.h>
@@ -35,7 +35,7 @@ typedef struct coactivation_state {
 
 typedef struct coactivation_context {
     mp_progress progress;
-    uint32_t open;     /* which of the two passes is */
+    uint32_t open;     /* index of the open pass, 0 or 1 */
     uint32_t counts[]; /* [2][layers], then ids [2][layers][experts] */
 } coactivation_context;
 
@@ -140,8 +140,8 @@ static uint32_t layer_before(const coactivation_state *state, uint32_t layer, ui
     return distance <= layer ? layer - distance : state->layers + layer - distance;
 }
 
-/* What fired `distance` layers before `layer` of a pass: the open one, or (`past`) the next. Empty
- * where that has not been seen. */
+/* Returns the experts that fired `distance` layers before `layer` of a pass: the open one or, with
+ * `past`, the next. Empty if that layer has not been observed. */
 static fired_set fired_before(const coactivation_state *state, coactivation_context *context,
                               uint32_t layer, bool past, uint32_t distance)
 {
@@ -173,7 +173,7 @@ static uint32_t coactivation_predict(void *state, void *context, uint32_t layer,
         return 0;
     for (uint32_t e = 0; e < own->experts; e++) {
         float p = sums[e] / mass;
-        out[e] = (mp_guess){e, p < 1 ? p : 1}; /* rounding */
+        out[e] = (mp_guess){e, p < 1 ? p : 1}; /* p can exceed 1 by rounding */
     }
     return mp_guesses_best(out, own->experts,
                            mp_progress_width(&passes->progress, layer, own->top_k));
@@ -197,7 +197,7 @@ static void coactivation_end(void *state, void *context)
     coactivation_state *own = state;
     coactivation_context *passes = context;
     const uint32_t *counts = counts_of(own, passes, passes->open);
-    /* Before any pair: a pair is never above its expert. */
+    /* All uses before any pair: a pair's count never exceeds its expert's. */
     for (uint32_t l = 0; l < own->layers; l++)
         mp_coactivation_use(table_of(own), l, ids_of(own, passes, passes->open, l), counts[l],
                             counts[l] <= WIDE * own->top_k);
@@ -214,7 +214,7 @@ const uint32_t *mp_predictor_coactivation_uses(const void *state)
     return mp_coactivation_uses(table_of(state));
 }
 
-/* ---- Keeping ----------------------------------------------------------------------------- */
+/* ---- Saving and loading ----------------------------------------------------------------- */
 
 static uint64_t coactivation_save_bytes(const void *state)
 {

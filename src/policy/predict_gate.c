@@ -1,13 +1,13 @@
-/* Speculative gate: applies the router of a layer to come to the hidden state that the last observed
- * layer's router saw, which changes little from layer to layer.
+/* Speculative gate: applies the router of an upcoming layer to the hidden state that entered the
+ * router of the last observed layer, since the state changes little from layer to layer.
  *
  *   p(e at l) = softmax over e of gate_l[e] . h + bias_l[e]
  *
- * The top_k best are worth having. It cannot say anything of the next iteration, whose hidden state
- * is another token's, nor before the first layer.
+ * Names the top_k best. Makes no prediction for the next iteration, whose hidden state is another
+ * token's, nor before the first layer.
  *
- * Sums are kept in LANES accumulators, which compilers turn into vectors, and these are added in
- * their order: the same bits on every machine.
+ * Sums are kept in LANES accumulators, which compilers turn into vectors, and these are added in a
+ * fixed order: identical bits on every machine.
  *
  * Context: the hidden state. */
 #include <assert.h>
@@ -20,7 +20,7 @@
 #define LANES 16u
 
 typedef struct gate_context {
-    uint32_t any; /* `hidden` is the open iteration's */
+    uint32_t any; /* nonzero: `hidden` belongs to the open iteration */
     uint32_t last;
     float hidden[];
 } gate_context;
@@ -77,7 +77,7 @@ static float dot(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-/* False where there is no softmax: an infinite or undefined logit. */
+/* Applies a softmax; returns false if a logit is infinite or NaN. */
 static bool softmax(mp_guess *guesses, uint32_t n)
 {
     float most = guesses[0].p, sum = 0;

@@ -1,19 +1,19 @@
-/* Predicts from how often experts were used (MoE-Infinity's request-level activation matrix, which
- * FineMoE calls the hit count).
+/* Predicts from the number of uses of each expert (MoE-Infinity's request-level activation matrix,
+ * which FineMoE calls the hit count).
  *
- * An expert's count at a layer is of iterations, a line's first number of those in which the layer
- * was seen:
+ * A line counts, for one layer, the iterations that used each expert; its first number counts the
+ * iterations in which the layer was observed:
  *
  *   p(e at l) = uses(l, e) / iterations(l)
  *
- * of the request so far or, while that has none at the layer, of all requests. An iteration counts
- * when it ends. Where the next iteration's layer is asked for, the open one counts already for the
- * request. As many experts are worth having as mp_progress_width says.
+ * over the request so far or, while that has none at the layer, over all requests. An iteration
+ * counts when it ends. For a layer of the next iteration, the open one counts for the request
+ * already. Up to mp_progress_width experts are named.
  *
  * State and context: a line per layer, [1 + experts]; the context also has the open iteration, per
- * layer a word that says whether it was seen and a bit per expert.
+ * layer a word that is nonzero once it was observed, and a bit per expert.
  *
- * What is kept: per layer the line, 32 bits per number. */
+ * Saved: the line of each layer, 32 bits per number. */
 #include <assert.h>
 #include <string.h>
 
@@ -116,7 +116,7 @@ static void hit_observe(void *state, void *context, const mp_seen *seen)
     mp_progress_note(&open->progress, seen);
 }
 
-/* One more iteration in a line; where that no longer fits, all of it counts half. */
+/* Adds one iteration to a line; if its count would overflow, halves the whole line first. */
 static void count(const hit_state *state, uint32_t *line, const uint32_t *open)
 {
     if (line[0] == UINT32_MAX)
@@ -165,7 +165,7 @@ static uint32_t hit_predict(void *state, void *context, uint32_t layer, mp_guess
                            mp_progress_width(&open->progress, layer, own->top_k));
 }
 
-/* ---- Keeping ----------------------------------------------------------------------------- */
+/* ---- Saving and loading ----------------------------------------------------------------- */
 
 static uint64_t hit_save_bytes(const void *state)
 {

@@ -1,13 +1,14 @@
-/* Expert maps (FineMoE section 4): the iteration on record that is most like the open one, by its
- * embedding before any layer is observed (eq. 4), by its routing so far after that (eq. 5), names the
- * experts of a layer to come.
+/* Expert maps (FineMoE section 4): finds the recorded iteration most similar to the open one, by
+ * its embedding before any layer is observed (eq. 4) and by its routing so far afterwards (eq. 5),
+ * and names that map's experts for an upcoming layer.
  *
- * Of the found map's experts the most probable ones are named until their probabilities sum to
- * delta = clip(1 - score, 0, 1), and at least K (eq. 6 to 8). Probabilities are the map's, as it is
- * kept, scaled to a sum of 1.
+ * The found map's most probable experts are named until their probabilities sum to delta = clip(1 -
+ * score, 0, 1), and at least K of them (eq. 6 to 8). Probabilities are the map's stored ones,
+ * scaled to a sum of 1.
  *
- * Where only the chosen experts are known, each counts as 1/k. A layer of the next iteration, asked
- * for before that begins, is read from the same map: sequences keep to their ways. */
+ * If only the chosen experts are known, each counts as 1/k. A layer of the next iteration,
+ * requested before that begins, is read from the same map: a sequence's consecutive iterations
+ * route alike. */
 #include <stddef.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ typedef struct state {
     uint32_t top_k;
     uint32_t flags; /* MP_MAPS_* */
     uint32_t reserved[14];
-    mp_maps maps; /* arrays follow */
+    mp_maps maps; /* its arrays follow */
 } state;
 
 _Static_assert(offsetof(state, maps) % 64 == 0, "the store's arrays are aligned");
@@ -55,7 +56,7 @@ static void init(void *memory, const mp_predict_config *config)
     mp_maps_init(&s->maps, &shape);
 }
 
-/* What the last request's routing was like says nothing of the next one's. */
+/* Does nothing: the last request's routing says nothing about the next one's. */
 static void request(const void *memory, void *context)
 {
     (void)memory;
@@ -67,7 +68,7 @@ static void begin(void *memory, void *context, const float *semantic)
     mp_maps_begin(&((state *)memory)->maps, context, semantic);
 }
 
-/* Where there is no router output, the chosen ones share alike. */
+/* Gives the chosen experts equal probabilities, for want of the router's output. */
 static void share_alike(const mp_seen *seen, uint32_t experts, float *row)
 {
     memset(row, 0, experts * sizeof *row);
@@ -87,12 +88,12 @@ static void observe(void *memory, void *context, const mp_seen *seen)
     mp_maps_observe(&s->maps, query, seen->layer, seen->probabilities ? seen->probabilities : row);
 }
 
-/* The smallest set whose sum reaches delta, and at least K; codes order probabilities, so counting
- * sorts. Ties: the lower expert first. */
+/* Selects the smallest set whose sum reaches delta, and at least K experts. Codes order
+ * probabilities, so counting sorts them; ties go to the lower expert. */
 static uint32_t select_experts(const state *s, const uint8_t *codes, double delta, mp_guess *out)
 {
     const uint32_t experts = s->maps.shape.experts;
-    uint32_t starts[MP_MAPS_TOP_CODE + 2] = {0}; /* of each code, the highest first */
+    uint32_t starts[MP_MAPS_TOP_CODE + 2] = {0}; /* first index of each code, highest first */
     uint64_t whole = 0;
     for (uint32_t e = 0; e < experts; e++) {
         starts[MP_MAPS_TOP_CODE - codes[e] + 1]++;
@@ -100,7 +101,7 @@ static uint32_t select_experts(const state *s, const uint8_t *codes, double delt
     }
     for (uint32_t i = 1; i <= MP_MAPS_TOP_CODE + 1; i++)
         starts[i] += starts[i - 1];
-    const uint32_t possible = starts[MP_MAPS_TOP_CODE]; /* those that are not 0 */
+    const uint32_t possible = starts[MP_MAPS_TOP_CODE]; /* number of experts with a nonzero code */
     for (uint32_t e = 0; e < experts; e++)
         out[starts[MP_MAPS_TOP_CODE - codes[e]]++] =
             (mp_guess){e, (float)((double)((uint32_t)codes[e] * codes[e]) / (double)whole)};

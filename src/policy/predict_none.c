@@ -1,4 +1,4 @@
-/* Predicts nothing: what the others are compared with. */
+/* Predicts nothing: the baseline for the other predictors. */
 #include "policy/predictors.h"
 
 static uint64_t none_bytes(const mp_predict_config *config)

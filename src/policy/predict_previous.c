@@ -1,6 +1,6 @@
-/* Predicts that a layer routes to what it routed to in the sequence's last iteration, in the same
- * order; a layer that was left out in that one, to what it routed to before. It knows no
- * probability: what it names has 1.
+/* Predicts that a layer repeats its routing from the sequence's last iteration, in the same order;
+ * if the layer was absent from that one, from the latest iteration that had it. Every named expert
+ * has probability 1, as none is known.
  *
  * Context: the lines of previous.h. */
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* Remembers what each layer was routed to last time. */
+/* Records each layer's most recent routing. */
 #include "policy/previous.h"
 
 #include <string.h>

@@ -1,14 +1,14 @@
 /* Remapping of a decode batch (LYNX section 3, appendix A): remap.h has the formulas.
  *
- * What the paper leaves open is when an expert is pruned. Here: when it is among the k best by z' of
- * no token, and nobody's first choice. A token thus gives an expert up where k others of the batch
- * are better once popularity counts, and an expert goes when all its tokens give it up. Scores grow
- * as alpha and beta fall, and with them what popularity counts for: there is no constant to choose
- * besides. Tokens are then remapped by z alone. With z', as "z' replaces z" would have it, tokens move
- * to popular experts although their own choice stays: more loss, and hardly an expert fewer.
+ * The paper leaves open when an expert is pruned. Here: when it is among the k best by z' of no
+ * token, and no token's first choice. A token thus gives an expert up if k others of the batch rank
+ * higher once popularity counts, and an expert is pruned when all its tokens give it up. Scores
+ * grow as alpha and beta fall, and with them the weight of popularity: no further constant is
+ * needed. Tokens are then remapped by z alone. With z', as "z' replaces z" suggests, tokens would
+ * move to popular experts although their own choice stays: more loss for hardly an expert fewer.
  *
- * Every routed expert that is kept stays with the tokens that chose it, so `kept` is what the batch
- * activates. It has k experts at least: those of any token's top k by z'. */
+ * Every kept expert stays with the tokens that chose it, so `kept` is the set that the batch
+ * activates. It has at least k experts: any token's top k by z'. */
 #include "policy/remap.h"
 
 #include <math.h>
@@ -21,16 +21,16 @@
 enum { ROUTED = 1, KEPT = 2 };
 
 typedef struct remap_scratch {
-    float powers[LAST_BIN + 1]; /* of the batch's size, by bin; the last is beta's */
-    float *bonus;      /* [experts] score and preference; NEVER where nobody routed to it */
-    float *row;        /* [experts] one token's z or z', NEVER where it cannot choose */
-    float *best;       /* [top_k] values of the best so far, best first */
-    int32_t *best_ids; /* [top_k] */
-    uint32_t *stamp;   /* [experts] the last token, from 1, that named it */
-    uint8_t *marks;    /* [experts] */
-    uint8_t *apart;    /* [n_tokens] 1 = not of the batch */
-    uint32_t n_batch;  /* tokens that are */
-    uint32_t last_bin; /* index in powers */
+    float powers[LAST_BIN + 1]; /* n_batch to the power of -bin; the last one is beta's */
+    float *bonus;               /* [experts] score and preference; NEVER for unrouted ones */
+    float *row;                 /* [experts] one token's z or z', NEVER if not selectable */
+    float *best;                /* [top_k] the best values so far, best first */
+    int32_t *best_ids;          /* [top_k] */
+    uint32_t *stamp;            /* [experts] the last token, from 1, that chose it */
+    uint8_t *marks;             /* [experts] */
+    uint8_t *apart;             /* [n_tokens] 1 = outside the batch */
+    uint32_t n_batch;           /* tokens inside the batch */
+    uint32_t last_bin;          /* index in powers */
 } remap_scratch;
 
 /* ---- scratch ---- */
@@ -79,8 +79,7 @@ static const int32_t *ids_of(const mp_remap_batch *batch, uint32_t token)
     return batch->ids + (uint64_t)token * batch->top_k;
 }
 
-/* Marks what is routed, and sets the tokens apart that have not k distinct experts, whose experts
- * stay. */
+/* Marks the routed experts, and excludes tokens without k distinct experts, whose experts stay. */
 static void survey(const mp_remap_batch *batch, remap_scratch *s)
 {
     memset(s->marks, 0, batch->experts);
@@ -112,7 +111,7 @@ static uint32_t count_marked(const mp_remap_batch *batch, const remap_scratch *s
 
 /* ---- score ---- */
 
-/* B^-i in bin i. A beta between whole numbers has a last bin of its own behind those above it. */
+/* Fills B^-i for bin i. A fractional beta has a last bin of its own. */
 static void fill_powers(const mp_remap_law *law, remap_scratch *s)
 {
     float base = (float)s->n_batch, beta = fminf(law->beta, (float)LAST_BIN);
@@ -132,7 +131,7 @@ static float largest(const float *values, uint32_t n)
     return best;
 }
 
-/* Adds a token's part to the scores, and keeps its first choice. */
+/* Adds a token's share to the scores, and keeps its first choice. */
 static void score_token(const mp_remap_law *law, const mp_remap_batch *batch, uint32_t token,
                         remap_scratch *s)
 {
@@ -166,8 +165,8 @@ static void score_batch(const mp_remap_law *law, const mp_remap_batch *batch, re
 
 /* ---- the best n of a row ---- */
 
-/* Puts one that is better than the n-th into its place; returns the new n-th. Rows are read from
- * the lowest id on, so equals that came before stay before. */
+/* Inserts a value better than the n-th; returns the new n-th. Rows are read in ascending order of
+ * ids, so an earlier equal stays ahead. */
 static float put(remap_scratch *s, uint32_t n, float value, uint32_t id)
 {
     uint32_t i = n - 1;
@@ -180,8 +179,8 @@ static float put(remap_scratch *s, uint32_t n, float value, uint32_t id)
     return s->best[n - 1];
 }
 
-/* The largest n of s->row into s->best_ids, largest first. Most of a row is below the n-th: that is
- * found eight at a time. */
+/* Collects the largest n of s->row in s->best_ids, largest first. Most values are below the n-th:
+ * eight are skipped at a time. */
 static void find_best(remap_scratch *s, uint32_t experts, uint32_t n)
 {
     float last = NEVER;
@@ -221,8 +220,9 @@ static void prune(const mp_remap_batch *batch, remap_scratch *s)
 
 /* ---- remap ---- */
 
-/* The gate's weights at `ids` over z, with the sum of `given`. What a softmax's other terms add
- * cancels. Sigmoids of numbers so small that they might vanish are as their exponentials. */
+/* Computes the gate's weights at `ids` over z, scaled to the sum of `given`. The softmax's other
+ * terms cancel. Sigmoids that might underflow are replaced by exponentials, to which they are equal
+ * there. */
 static void weigh(uint32_t gate, const float *z, const int32_t *ids, const float *given,
                   uint32_t top_k, float *weights)
 {
@@ -241,7 +241,7 @@ static void weigh(uint32_t gate, const float *z, const int32_t *ids, const float
         weights[k] = (float)((double)weights[k] * (given_sum / sum));
 }
 
-/* Gives the token others for its choices that are not kept; returns how many. */
+/* Replaces the token's choices that are not kept; returns their number. */
 static uint32_t replace(const mp_remap_batch *batch, uint32_t token, remap_scratch *s, int32_t *ids)
 {
     const float *z = logits_of(batch, token);

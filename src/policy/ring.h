@@ -1,8 +1,8 @@
 /* ring.h — a circular doubly-linked list in an array of indices.
  *
- * The links of all keys and of the list's sentinel lie in one array that the owner of the memory
- * sizes once: moving a key allocates nothing. Indices are half the size of pointers, and a key's
- * two links share a cache line. */
+ * The links of all keys and of the list's sentinel are in one array of fixed size: moving a key
+ * allocates nothing. Indices are half the size of pointers, and a key's two links share a cache
+ * line. */
 #ifndef MP_POLICY_RING_H
 #define MP_POLICY_RING_H
 
@@ -12,7 +12,7 @@ typedef struct mp_link {
     uint32_t prev, next;
 } mp_link;
 
-/* `at` becomes a list of itself: an empty list's sentinel. */
+/* Makes `at` a list of itself: the sentinel of an empty list. */
 static inline void mp_ring_reset(mp_link *links, uint32_t at)
 {
     links[at].prev = links[at].next = at;

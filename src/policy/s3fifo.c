@@ -1,18 +1,18 @@
 /* S3-FIFO (Yang et al., SOSP 2023): three queues in the order of insertion.
  *
- *   small   10 % of the cache: what is new
- *   main    90 %: what was used more than once while it was in `small`, or came back soon after
+ *   small   10 % of the cache: new keys
+ *   main    90 %: keys used more than once while in `small`, or inserted again soon after
  *   ghost   keys that left from `small`, not resident; as many as `main` has room for
  *
- * A use raises the key's count, at most to 3, and moves nothing. A key that comes in goes to `main`
- * if it is in `ghost`, otherwise to `small`. To evict: if `small` has its share, its oldest key is
- * looked at: used more than once, it moves to `main` with its count cleared, otherwise it is the
+ * A use raises the key's count, at most to 3, and moves nothing. An inserted key goes to `main` if
+ * it is in `ghost`, otherwise to `small`. To evict: if `small` has its share, its oldest key is
+ * examined: used more than once, it moves to `main` with its count cleared, otherwise it is the
  * victim and becomes a ghost. If `small` is below its share, `main`'s oldest: a count above 0 is
  * lowered by one and the key begins anew as the newest, otherwise it is the victim.
  *
  * The size of the cache is the number of resident keys at that moment. Keys that may not be evicted
- * are passed over as if they were not there; where a queue has no other, the other queue has to
- * give. A use is O(1), and no key is moved more often than it was used. */
+ * are skipped; if a queue has no others, the victim comes from the other queue. A use is O(1), and
+ * no key is moved more often than it was used. */
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
@@ -20,7 +20,7 @@
 #include "policy/policies.h"
 #include "policy/ring.h"
 
-#define SMALL_PARTS 10 /* `small` has one of them */
+#define SMALL_PARTS 10 /* its share is 1 / SMALL_PARTS */
 #define MOST_USES 3
 
 enum { NOWHERE, SMALL, MAIN, GHOST };
@@ -30,7 +30,7 @@ typedef struct s3_state {
     uint32_t sizes[4]; /* of the queues */
     uint32_t reserved;
     mp_link *links; /* [keys + 4]; the queues' sentinels are keys + SMALL ... */
-    uint8_t *queue; /* [keys] in which each key is */
+    uint8_t *queue; /* [keys] the queue of each key */
     uint8_t *uses;  /* [keys] */
 } s3_state;
 
@@ -63,7 +63,7 @@ static uint32_t residents(const s3_state *s3)
     return s3->sizes[SMALL] + s3->sizes[MAIN];
 }
 
-/* `key` leaves its queue, if it is in one, and becomes the newest of another. */
+/* Moves `key` from its queue, if any, to the newest end of another. */
 static void move(s3_state *s3, uint32_t key, uint8_t queue)
 {
     if (s3->queue[key] != NOWHERE) {
@@ -107,7 +107,7 @@ static bool small_has_its_share(const s3_state *s3)
     return s3->sizes[SMALL] > 0 && (uint64_t)s3->sizes[SMALL] * SMALL_PARTS >= residents(s3);
 }
 
-/* Until `small` is below its share, or to its end. */
+/* Looks for a victim until `small` is below its share, or through the whole queue. */
 static uint32_t victim_of_small(s3_state *s3, bool to_the_end, mp_may_evict_fn may_evict, void *ctx)
 {
     uint32_t end = s3->keys + SMALL, next;

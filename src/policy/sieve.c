@@ -4,10 +4,10 @@
  *
  * A use sets the key's bit and moves nothing. To evict, the hand goes from where it is towards the
  * newest key, and from there on to the oldest: it clears the bits that it finds set, and the first
- * key whose bit is not set is the victim. The hand stays where it is, so that what has survived a
- * pass is kept apart from what is new: that is what tells SIEVE from CLOCK.
+ * key whose bit is not set is the victim. The hand stays where it is, which separates the survivors
+ * of a pass from new keys and distinguishes SIEVE from CLOCK.
  *
- * Keys that may not be evicted are passed over with their bits as they are. A use is O(1); the hand
+ * Keys that may not be evicted are skipped and keep their bits. A use is O(1); the hand
  * clears no more bits than uses have set. */
 #include <assert.h>
 #include <stddef.h>
@@ -19,10 +19,10 @@
 typedef struct sieve_state {
     uint32_t keys; /* also the sentinel's index */
     uint32_t resident;
-    uint32_t hand; /* the key that is looked at next; the sentinel: the oldest */
+    uint32_t hand; /* key under the hand; the sentinel stands for the oldest */
     uint32_t reserved;
     mp_link *links; /* [keys + 1]; next == MP_NO_KEY: not resident */
-    uint8_t *used;  /* [keys] the bits */
+    uint8_t *used;  /* [keys] use bits */
 } sieve_state;
 
 static uint64_t sieve_state_bytes(uint32_t keys, uint32_t experts)
@@ -80,7 +80,7 @@ static uint32_t sieve_victim(void *state, mp_may_evict_fn may_evict, void *ctx)
 {
     sieve_state *sieve = state;
     uint32_t key = sieve->hand;
-    /* Twice round: the first time may do no more than clear bits. */
+    /* Two rounds: the first may only clear bits. */
     for (uint64_t left = 2 * ((uint64_t)sieve->resident + 1); left > 0; left--) {
         if (key != sieve->keys && may_evict(ctx, key)) {
             if (!sieve->used[key]) {

@@ -1,4 +1,4 @@
-/* The header of a trace file, and the arithmetic that the writer and the reader must agree on. */
+/* The header of a trace file, and the arithmetic on which the writer and the reader must agree. */
 #include "trace/trace_format.h"
 
 #include <xxhash.h>
@@ -67,7 +67,8 @@ moepage_status mp_trace_header_decode(const unsigned char header[MP_TRACE_HEADER
     if (memcmp(header, MP_TRACE_MAGIC, 8) != 0)
         return mp_fail(MOEPAGE_E_FORMAT, "not a trace file: it must begin with " MP_TRACE_MAGIC);
     uint16_t major = mp_trace_get16(header + AT_MAJOR), minor = mp_trace_get16(header + AT_MINOR);
-    if (major != MP_TRACE_MAJOR) /* before the checksum: its place may be another */
+    if (major != MP_TRACE_MAJOR) /* before the checksum, whose place may differ in another
+                                  * version */
         return mp_fail(MOEPAGE_E_VERSION,
                        "the trace has format version %u.%u, this library reads "
                        "%u.x",

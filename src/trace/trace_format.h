@@ -33,20 +33,20 @@ enum {
     MP_TRACE_NO_EXPERT = 0xFFFF
 };
 
-/* Flags of the header, of a record and of a layer. */
+/* Flags of the header, of records and of layers. */
 enum { MP_TRACE_HAS_PROBABILITIES = 1 };
 enum { MP_TRACE_RECORD_SEMANTIC = 1 };
 enum { MP_TRACE_LAYER_PROBABILITIES = 1 };
 
-/* Limits, so that no field of a file can ask a reader for unreasonable memory and no product of
- * them overflows 64 bits. */
+/* Limits, so that no field of a file makes a reader allocate unreasonable memory and no product of
+ * the limits overflows 64 bits. */
 #define MP_TRACE_MAX_LAYERS 4096
 #define MP_TRACE_MAX_EXPERTS 65535
 #define MP_TRACE_MAX_TOP_K 4096
 #define MP_TRACE_MAX_SEMANTIC_DIM (1u << 20)
 #define MP_TRACE_MAX_TOKENS (1u << 24)
-#define MP_TRACE_MAX_STEP_BYTES (UINT64_C(1) << 30) /* a record, and a step's arrays in memory */
-#define MP_TRACE_FRAME_BYTES (UINT64_C(1) << 20)    /* raw; a writer ends a frame past this */
+#define MP_TRACE_MAX_STEP_BYTES (UINT64_C(1) << 30) /* of a record, and of its arrays in memory */
+#define MP_TRACE_FRAME_BYTES (UINT64_C(1) << 20)    /* raw; a writer ends a frame past this size */
 #define MP_TRACE_MAX_FRAME_BYTES (MP_TRACE_MAX_STEP_BYTES + MP_TRACE_FRAME_BYTES)
 
 static inline void mp_trace_put32(unsigned char *at, uint32_t value)
@@ -80,21 +80,23 @@ static inline uint64_t mp_trace_get64(const unsigned char *at)
     return value;
 }
 
-/* Is this a shape that a trace can have? `status` (ARGUMENT or FORMAT) with a sentence if not. */
+/* Checks a trace's shape; fails with `status` (ARGUMENT or FORMAT) and a sentence. */
 moepage_status mp_trace_check_info(const moepage_trace_info *info, moepage_status status);
 
 void mp_trace_header_encode(const moepage_trace_info *info,
                             unsigned char header[MP_TRACE_HEADER_BYTES]);
 
-/* FORMAT, VERSION for another major version, UNSUPPORTED for flags of a later minor version. */
+/* Decodes and checks a header. FORMAT, VERSION for another major version, UNSUPPORTED for flags of
+ * a later minor version. */
 moepage_status mp_trace_header_decode(const unsigned char header[MP_TRACE_HEADER_BYTES],
                                       moepage_trace_info *info);
 
-/* Checksum of the file so far: the header's comes first, each frame's is folded into it. */
+/* Folds a frame's checksum into the checksum of the file so far; the header's checksum is the
+ * first. */
 uint64_t mp_trace_chain(uint64_t chain, uint64_t checksum);
 
-/* Bytes of a step's arrays in memory, padded to `top_k` in every layer; within the limits above it
- * cannot overflow. */
+/* Returns the bytes of a step's arrays in memory, padded to `top_k` in every layer; cannot overflow
+ * within the limits above. */
 uint64_t mp_trace_step_bytes(const moepage_trace_info *info, uint64_t n_tokens, uint64_t top_k,
                              uint64_t n_sequences, bool probabilities);
 

@@ -1,8 +1,8 @@
-/* Reads a trace file back, believing nothing in it: every frame is checked before a byte of it is
- * used, every field is checked against the file's shape and the bytes that are there.
+/* Reads a trace file back without trusting its contents: every frame is checked before any byte of
+ * it is used, and every field is checked against the file's shape and the bytes present.
  *
- * The place in the file moves only when something was read well, so a failed call can be repeated
- * and fails the same way. */
+ * The read position moves only after a successful read, so a failed call can be repeated and fails
+ * in the same way. */
 #include "trace/trace.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "trace/trace_format.h"
 
-/* A block of memory that grows to the largest size ever asked of it. */
+/* A block of memory that grows to the largest size requested so far. */
 typedef struct buffer {
     void *memory;
     uint64_t capacity;
@@ -32,12 +32,12 @@ struct mp_trace_reader {
     moepage_trace_info info;
     int fd;
     uint64_t file_bytes;
-    uint64_t offset; /* of what comes next in the file */
+    uint64_t offset; /* of the next frame or trailer in the file */
     uint64_t chain;
-    uint64_t steps;    /* read */
-    buffer frame, raw; /* the frame as it lies in the file, and its records */
+    uint64_t steps;    /* steps read so far */
+    buffer frame, raw; /* the frame as stored in the file, and its raw records */
     uint64_t raw_bytes, raw_at;
-    uint32_t frame_left; /* records of the frame not read yet */
+    uint32_t frame_left; /* unread records of the current frame */
     ZSTD_DCtx *zstd;
     step_arrays arrays;
 };
@@ -59,7 +59,7 @@ typedef struct cursor {
     const unsigned char *at, *end;
 } cursor;
 
-/* Steps over `bytes` bytes; NULL if there are not that many. */
+/* Advances over `bytes` bytes and returns their start; NULL if fewer are left. */
 static const unsigned char *take(cursor *in, uint64_t bytes)
 {
     if (bytes > (uint64_t)(in->end - in->at))
@@ -106,7 +106,8 @@ static moepage_status read_at(const mp_trace_reader *reader, uint64_t offset, vo
 
 /* ---- Frames ------------------------------------------------------------------------------ */
 
-/* What stands where a frame could: END if it is a trailer that vouches for all that was read. */
+/* Checks the bytes where the next frame could be: END if they are a trailer that matches everything
+ * read so far. */
 static moepage_status check_trailer(const mp_trace_reader *reader)
 {
     unsigned char trailer[MP_TRACE_TRAILER_BYTES];
@@ -131,7 +132,7 @@ static moepage_status check_trailer(const mp_trace_reader *reader)
                    (unsigned long long)steps);
 }
 
-/* Checks a frame's head for contradictions that need no look at its body. */
+/* Checks a frame's head for contradictions before reading its body. */
 static moepage_status check_frame_head(const mp_trace_reader *reader, const unsigned char *head)
 {
     uint32_t packed = mp_trace_get32(head + 4), raw = mp_trace_get32(head + 8);
@@ -157,7 +158,8 @@ static moepage_status check_frame_head(const mp_trace_reader *reader, const unsi
 static moepage_status unpack(mp_trace_reader *reader, const unsigned char *packed,
                              uint32_t packed_bytes, uint32_t raw_bytes)
 {
-    /* Both asked of zstd before memory is taken: one whole frame, of exactly this content. */
+    /* Both checks precede the allocation: the body must be one whole zstd frame of exactly this
+     * content size. */
     if (ZSTD_findFrameCompressedSize(packed, packed_bytes) != packed_bytes ||
         ZSTD_getFrameContentSize(packed, packed_bytes) != raw_bytes)
         return mp_fail(MOEPAGE_E_FORMAT,
@@ -175,7 +177,7 @@ static moepage_status unpack(mp_trace_reader *reader, const unsigned char *packe
     return MOEPAGE_OK;
 }
 
-/* Makes the next frame the current one; END behind the last. */
+/* Makes the next frame the current one; END after the last frame. */
 static moepage_status load_frame(mp_trace_reader *reader)
 {
     unsigned char head[MP_TRACE_FRAME_HEAD_BYTES];
@@ -257,7 +259,7 @@ static bool ids_in_range(const layer_part *part, uint64_t n, uint32_t experts)
     return good;
 }
 
-/* Walks the layers once: nothing is missing, left over, out of range or twice there. Fills
+/* Checks all layers once: no layer missing, surplus, out of range or repeated. Fills
  * layer_present. */
 static moepage_status check_layers(mp_trace_reader *reader, record *rec, cursor in)
 {
@@ -348,7 +350,7 @@ static moepage_status reserve_arrays(mp_trace_reader *reader, const record *rec)
     return status;
 }
 
-/* Spreads one layer's rows out to the step's top-k. The rest of the row keeps its padding. */
+/* Copies one layer's rows into rows of the step's top-k. The rest of each row keeps its padding. */
 static void fill_layer(mp_trace_reader *reader, const record *rec, const layer_part *part)
 {
     uint64_t first = (uint64_t)part->layer * rec->n_tokens;
@@ -368,7 +370,7 @@ static void fill_layer(mp_trace_reader *reader, const record *rec, const layer_p
                part->probabilities, (uint64_t)rec->n_tokens * reader->info.experts * sizeof(float));
 }
 
-/* Every layer absent, every slot empty. */
+/* Marks every layer absent and every slot empty. */
 static void clear_arrays(mp_trace_reader *reader, const record *rec)
 {
     uint64_t tokens = (uint64_t)reader->info.moe_layers * rec->n_tokens;

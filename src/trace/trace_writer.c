@@ -1,5 +1,5 @@
-/* Writes a trace file: steps pile up raw in memory, are compressed frame by frame into a file
- * beside the final one, and that file takes the final name when everything is on disk. */
+/* Writes a trace file: steps accumulate raw in memory and are compressed frame by frame into a file
+ * beside the final one, which takes the final name once everything is on disk. */
 #include "trace/trace.h"
 
 #include <errno.h>
@@ -24,23 +24,23 @@ enum { ZSTD_LEVEL = 3, PART_NAMES = 100, ERROR_BYTES = 256 };
 typedef struct open_step {
     bool open, probabilities;
     uint32_t n_tokens, n_sequences, n_layers;
-    uint32_t top_k; /* the largest so far */
+    uint32_t top_k; /* the largest top-k so far in this step */
     uint64_t at;    /* offset of its record in the batch */
 } open_step;
 
 struct mp_trace_writer {
     moepage_trace_info info;
-    char *path, *part; /* the final name, and the one used until then */
+    char *path, *part; /* the final name, and the name until completion */
     int fd;
     uint64_t frame_bytes;
     unsigned char *batch; /* raw records of the next frame */
     uint64_t batch_bytes, batch_capacity;
-    unsigned char *frame; /* one frame as it lies in the file */
+    unsigned char *frame; /* one frame as stored in the file */
     uint64_t frame_capacity;
-    unsigned char *layer_seen; /* [moe_layers] in the open step */
+    unsigned char *layer_seen; /* [moe_layers] recorded in the open step */
     open_step step;
     uint32_t batch_steps;
-    uint64_t steps; /* in frames written */
+    uint64_t steps; /* in the frames written so far */
     uint64_t chain;
     ZSTD_CCtx *zstd;
     moepage_status status; /* the first failure */
@@ -56,8 +56,8 @@ static void discard_file(mp_trace_writer *writer)
     }
 }
 
-/* Keeps the first failure, and gives the disk space back at once. Not mp_fail: the thread's last
- * error belongs to calls that failed, and recording fails none. */
+/* Keeps the first failure, and frees the disk space at once. Not mp_fail: the thread's last error
+ * belongs to failed calls, and recording makes no call fail. */
 __attribute__((format(printf, 3, 4))) static void
 keep_failure(mp_trace_writer *writer, moepage_status status, const char *format, ...)
 {
@@ -74,7 +74,8 @@ keep_failure(mp_trace_writer *writer, moepage_status status, const char *format,
 
 /* ---- Recording --------------------------------------------------------------------------- */
 
-/* Room for `bytes` more in the batch, valid until the next call; NULL after a failure. */
+/* Extends the batch by `bytes`; returns their address, valid until the next call, or NULL after a
+ * failure. */
 static unsigned char *extend(mp_trace_writer *writer, uint64_t bytes)
 {
     uint64_t needed = writer->batch_bytes + bytes;
@@ -148,7 +149,7 @@ void mp_trace_step_begin(moepage_trace *trace, uint32_t n_tokens,
         extend(writer, MP_TRACE_RECORD_HEAD_BYTES + sequence_bytes + semantic_bytes);
     if (!at)
         return;
-    mp_trace_put32(at + 4, n_tokens); /* the size, at 0, and the layers, at 12, are not known yet */
+    mp_trace_put32(at + 4, n_tokens); /* the size (at 0) and the layers (at 12) are not known yet */
     mp_trace_put32(at + 8, n_sequences);
     mp_trace_put32(at + 16, semantic ? MP_TRACE_RECORD_SEMANTIC : 0);
     memcpy(at + MP_TRACE_RECORD_HEAD_BYTES, sequences, sequence_bytes);
@@ -173,7 +174,7 @@ static bool check_layer(mp_trace_writer *writer, uint32_t layer, uint32_t top_k)
     return !writer->status;
 }
 
-/* Stores ids as u16; false for one that the trace's shape does not have. */
+/* Stores ids as u16; returns false if an id is outside the trace's shape. */
 static bool put_ids(unsigned char *at, const int32_t *ids, uint64_t n, uint32_t experts)
 {
     bool good = true;
@@ -323,8 +324,8 @@ static void writer_free(mp_trace_writer *writer)
     mp_free(writer);
 }
 
-/* Creates the file beside `path` under a name that nobody has: a writer that was killed may have
- * left one behind. */
+/* Creates the file beside `path` under an unused name: a writer that was killed may have left one
+ * behind. */
 static moepage_status create_part(mp_trace_writer *writer)
 {
     size_t bytes = strlen(writer->path) + sizeof ".part00";
@@ -343,7 +344,7 @@ static moepage_status create_part(mp_trace_writer *writer)
     return mp_file_fail(writer->part, "create");
 }
 
-/* Closing renames a file over `path`, which must not do away with a device or a pipe. */
+/* Closing renames a file over `path`, which must not replace a device or a pipe. */
 static moepage_status check_target(const char *path)
 {
     struct stat target;
@@ -408,7 +409,7 @@ static void take_final_name(mp_trace_writer *writer)
                      writer->path, mp_errno_text_of(errno).text);
         return;
     }
-    close(writer->fd); /* after fsync it has nothing left to report */
+    close(writer->fd); /* fsync has already reported any error */
     writer->fd = -1;
 }
 
