@@ -1,9 +1,9 @@
 /* issue.h — inside of the CUDA device's streams: from a submission to the driver's queue.
  *
- *   stream.c   the vtable's functions; stream_life.c creates and destroys
+ *   submit.c   the vtable's functions; stream_life.c creates and destroys
  *   issue.c    a stream's queue: what may go to the driver now, and publishing ticks
  *   feed.c     work of the host that stands before work of the GPU: fills, pageable memory
- *   watch.c    who waits for completed ticks: tasks, and streams across the host's edge
+ *   watcher.c  who waits for completed ticks: tasks, and streams across the host's edge
  *   tables.c   tables of kernels
  *
  * A tick is first submitted, then issued (the driver has it: nothing of the host's stands before it
@@ -251,7 +251,7 @@ void mp_cuda_feed(mp_cuda_feeder *feeder, mp_cuda_stream *stream);
 /* What has to be done for a transfer. Context current. */
 mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy);
 
-/* ---- watch.c ---- */
+/* ---- watcher.c ---- */
 
 moepage_status mp_cuda_watch_start(mp_cuda *cuda);
 void mp_cuda_watch_stop(mp_cuda *cuda);

@@ -2,7 +2,7 @@
  * by itself: any grid is right, and what is worked out here is only how large a useful one is. */
 #include "base/status.h"
 #include "codec/exph_format.h"
-#include "device.h"
+#include "gpu.h"
 #include "kernels/decode.h"
 
 #define SAME_PLACE(type, field) \

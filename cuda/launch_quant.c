@@ -1,5 +1,5 @@
 /* Grids of the kernels over quantised weights. */
-#include "device.h"
+#include "gpu.h"
 #include "kernels/quant.h"
 
 _Static_assert((int)MP_SCALAR_F32 == (int)MOEPAGE_DTYPE_F32 &&

@@ -1,6 +1,6 @@
 /* Launches of remapping: one for a small batch, four for a large one, none of its own for a single
  * token. */
-#include "device.h"
+#include "gpu.h"
 #include "kernels/remap.h"
 
 /* Up to here one block is through with all steps before four launches would be. */

@@ -1,5 +1,5 @@
 /* The grid of the kernel that moves rows. */
-#include "device.h"
+#include "gpu.h"
 #include "kernels/rows.h"
 
 #define MAX_BLOCKS (1u << 20) /* the kernel takes several turns in larger grids */

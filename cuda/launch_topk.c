@@ -1,5 +1,5 @@
 /* The grid of the kernel that routes. */
-#include "device.h"
+#include "gpu.h"
 #include "kernels/topk.h"
 
 _Static_assert((int)MP_TOPK_SOFTMAX_ALL == (int)MOEPAGE_CUDA_GATE_SOFTMAX_ALL &&

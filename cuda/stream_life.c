@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "issue.h"
-#include "stream.h"
+#include "submit.h"
 
 #define WORD_BYTES 64u /* a cache line per stream */
 

@@ -1,10 +1,10 @@
 /* vmm.h — the memory of a CUDA device: what mp_device_ops has of alloc, host_map and view_*. */
-#ifndef MP_CUDA_ARENA_H
-#define MP_CUDA_ARENA_H
+#ifndef MP_CUDA_VMM_H
+#define MP_CUDA_VMM_H
 
-#include "device.h"
+#include "gpu.h"
 
-/* ---- arena.c ---- */
+/* ---- vmm.c ---- */
 
 /* The arena: `bytes` of device memory, page-aligned, in VMM handles where the driver has them and
  * in one piece where not; info and view_bytes say which. The driver gives memory in granules (2

@@ -11,9 +11,9 @@
 
 #include "codec/exph_format.h"
 #include "decode_rig.h"
-#include "device.h"
 #include "exph_naive.h"
 #include "exph_streams.h"
+#include "gpu.h"
 #include "kernels/decode.h"
 #include "numbers.h"
 #include "sim_cuda.h"

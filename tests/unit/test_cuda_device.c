@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "device.h"
+#include "gpu.h"
 #include "sim_cuda.h"
 #include "vmm.h"
 

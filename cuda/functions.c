@@ -1,12 +1,12 @@
 /* The kernels' modules, the functions in them by name, and launching. */
-#include "kernels.h"
+#include "functions.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
-#include "device.h"
+#include "gpu.h"
 
 #define ENTRY_NAME(entry) "mp_gpu_" #entry,
 static const char *const entries[] = {MP_CUDA_ENTRIES(ENTRY_NAME) NULL};

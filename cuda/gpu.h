@@ -1,13 +1,13 @@
-/* device.h — the CUDA device inside: one struct that the files of this directory share.
+/* gpu.h — the CUDA device inside: one struct that the files of this directory share.
  *
- *   module.c    what libmoepage.so calls; services
+ *   entry.c     what libmoepage.so calls; services
  *   driver.c    libcuda.so.1 as a table of functions     blas.c   cuBLAS as one
- *   device.c    open, close, info, poison; the vtable
- *   arena.c     the arena over VMM handles, and its views
+ *   gpu.c       open, close, info, poison; the vtable
+ *   vmm.c       the arena over VMM handles, and its views
  *   memory.c    workspace, pinned and registered host memory
- *   stream.c    streams, ticks, waits; issue.h is the way from there to the driver
+ *   submit.c    streams, ticks, waits; issue.h is the way from there to the driver
  *   tables.c    host tables of kernels on their way to the GPU
- *   kernels.c   the kernels' modules and functions; launching
+ *   functions.c the kernels' modules and functions; launching
  *   launch_*.c  from a kernel's arguments to its grid
  *   fast.c      experts of many rows by cuBLAS
  *   poller.c    threads that look at shared memory
@@ -15,8 +15,8 @@
  *
  * Every driver call is made with the device's primary context current: between mp_cuda_enter and
  * mp_cuda_leave, which put the caller's own context back. */
-#ifndef MP_CUDA_DEVICE_H
-#define MP_CUDA_DEVICE_H
+#ifndef MP_CUDA_GPU_H
+#define MP_CUDA_GPU_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,12 +27,12 @@
 #include "device/executor.h"
 #include "device/seam.h"
 #include "driver.h"
-#include "kernels.h"
+#include "functions.h"
 #include "ranges.h"
 
-typedef struct mp_cuda_arena mp_cuda_arena;   /* arena.c */
+typedef struct mp_cuda_arena mp_cuda_arena;   /* vmm.c */
 typedef struct mp_cuda_issuer mp_cuda_issuer; /* issue.c: threads that feed streams */
-typedef struct mp_cuda_stream mp_cuda_stream; /* stream.h; what an mp_stream * points to */
+typedef struct mp_cuda_stream mp_cuda_stream; /* issue.h; what an mp_stream * points to */
 
 typedef struct mp_cuda {
     mp_device device; /* first */

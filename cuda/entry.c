@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "device.h"
+#include "gpu.h"
 #include "images.h"
 
 #ifndef MP_CUDA_TOOLKIT

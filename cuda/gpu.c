@@ -1,5 +1,5 @@
 /* Opening and closing a GPU, its errors, and its vtable. */
-#include "device.h"
+#include "gpu.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "device/thread.h"
 #include "fast.h"
 #include "poller.h"
-#include "stream.h"
+#include "submit.h"
 #include "vmm.h"
 
 #define OLDEST_COMPUTE_MAJOR 8 /* BF16 matrix products and asynchronous copies to shared memory */

@@ -1,6 +1,6 @@
-/* kernels.h — the kernels as the host sees them: images of machine code, and functions by name. */
-#ifndef MP_CUDA_KERNELS_H
-#define MP_CUDA_KERNELS_H
+/* functions.h — the kernels as the host sees them: images of machine code, and functions by name. */
+#ifndef MP_CUDA_FUNCTIONS_H
+#define MP_CUDA_FUNCTIONS_H
 
 #include <stdatomic.h>
 

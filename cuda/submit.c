@@ -1,6 +1,6 @@
 /* The streams of the vtable: submitting to them, waiting for them. Their lives are in
  * stream_life.c. */
-#include "stream.h"
+#include "submit.h"
 
 #include <assert.h>
 #include <string.h>
