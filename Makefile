@@ -196,7 +196,7 @@ CUDA_DEVICE := $(OBJ)/libcuda-device.a
 $(OBJ)/cuda/entry.o $(OBJ)/cuda/ranges.o: $(OBJ)/cuda/toolkit
 $(OBJ)/cuda/toolkit: FORCE
 	$(Q)mkdir -p $(@D); echo '$(TOOLKIT)' | cmp -s - $@ || echo '$(TOOLKIT)' >$@
-$(CUDA_DEVICE): $(call objects,$(filter-out cuda/entry.c,$(CUDA_SRC)))
+$(CUDA_DEVICE): $(call objects,$(filter-out cuda/entry.c cuda/services.c,$(CUDA_SRC)))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
 cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)

@@ -42,7 +42,7 @@ static moepage_status create_handle(mp_cuda *cuda)
     pthread_mutex_lock(&cuda->fast_lock);
     if (!cuda->fast_handle) {
         mp_blas_handle handle = NULL;
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         status = check(cuda, cuda->blas->create(&handle), "starting cuBLAS");
         if (!status) {
             cuda->fast_handle = handle;
@@ -59,7 +59,7 @@ moepage_status mp_cuda_fast_open(mp_device *device, bool *is_there)
     *is_there = false;
     if (!cuda->blas)
         return MOEPAGE_OK;
-    moepage_status status = mp_cuda_healthy(cuda);
+    moepage_status status = mp_cuda_check_health(cuda);
     if (!status)
         status = mp_cuda_enter(cuda);
     if (status)

@@ -7,7 +7,7 @@
 #ifndef MP_CUDA_FAST_H
 #define MP_CUDA_FAST_H
 
-#include "gpu.h"
+#include "context.h"
 
 /* See mp_cuda_ext. NO_MEMORY, DEVICE. */
 moepage_status mp_cuda_fast_open(mp_device *device, bool *is_there);

@@ -44,7 +44,7 @@ static place place_of(mp_cuda *cuda, const void *memory)
     mp_cu_result result = cuda->driver->pointer_attribute(&kind, MP_CU_POINTER_MEMORY_TYPE,
                                                           (mp_cu_ptr)(uintptr_t)memory);
     if (result && result != MP_CU_INVALID_VALUE) /* which means memory that it does not know */
-        mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
+        mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
     if (result)
         return PLACE_PAGEABLE;
     return kind == MP_CU_MEMORY_HOST ? PLACE_PINNED : PLACE_DEVICE;
@@ -74,7 +74,7 @@ static void give_oldest_back(mp_cuda_feeder *feeder)
 {
     mp_cuda *cuda = feeder->cuda;
     mp_cu_result result = cuda->driver->event_sync(feeder->pieces[feeder->first].event);
-    mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "waiting for a transfer"));
+    mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "waiting for a transfer"));
     feeder->tail = feeder->pieces[feeder->first].end;
     feeder->first = (feeder->first + 1) % PIECES;
     feeder->n--;
@@ -116,8 +116,9 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
         mp_cuda_check(cuda, cuda->driver->event_record(feeder->pieces[last].event, stream->handle),
                       "marking a transfer");
     if (status) { /* nobody could tell when the room is free */
-        mp_cuda_give_up(cuda, status);
-        mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+        mp_cuda_poison_on(cuda, status);
+        mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
+                            "waiting for a stream");
         return status;
     }
     feeder->pieces[last].end = feeder->head;
@@ -130,7 +131,7 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
 static moepage_status enter(const mp_cuda_feeder *feeder)
 {
     moepage_status status = mp_cuda_enter(feeder->cuda);
-    mp_cuda_give_up(feeder->cuda, status);
+    mp_cuda_poison_on(feeder->cuda, status);
     return status;
 }
 
@@ -367,8 +368,8 @@ void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder)
     if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
         for (uint32_t i = 0; i < PIECES; i++) {
             if (feeder->pieces[i].event)
-                mp_cuda_note(cuda, cuda->driver->event_destroy(feeder->pieces[i].event),
-                             "giving back an event");
+                mp_cuda_log_failure(cuda, cuda->driver->event_destroy(feeder->pieces[i].event),
+                                    "giving back an event");
         }
         mp_cuda_leave(cuda);
     }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "gpu.h"
+#include "context.h"
 
 #define ENTRY_NAME(entry) "mp_gpu_" #entry,
 static const char *const entries[] = {MP_CUDA_ENTRIES(ENTRY_NAME) NULL};
@@ -128,8 +128,9 @@ void mp_cuda_kernels_close(struct mp_cuda *cuda)
 {
     mp_cuda_kernels *kernels = &cuda->kernels;
     while (kernels->n_modules)
-        mp_cuda_note(cuda, cuda->driver->module_unload(kernels->modules[--kernels->n_modules]),
-                     "unloading kernels");
+        mp_cuda_log_failure(cuda,
+                            cuda->driver->module_unload(kernels->modules[--kernels->n_modules]),
+                            "unloading kernels");
     kernels->n_functions = 0;
 }
 

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/thread.h"
+#include "launch.h"
 
 /* Transfers that go to the driver in one call. */
 #define GROUP 32u
@@ -83,12 +84,6 @@ void mp_cuda_release(mp_cuda_stream *stream)
 
 /* ---- Failures --------------------------------------------------------------------------- */
 
-void mp_cuda_give_up(mp_cuda *cuda, moepage_status status)
-{
-    if (status)
-        mp_cuda_poison(cuda, status, moepage_last_error());
-}
-
 void mp_cuda_fail_copy(mp_cuda *cuda, const mp_copy *copy, moepage_status status)
 {
     char said[200];
@@ -133,7 +128,7 @@ bool mp_cuda_inside(mp_cuda_stream *stream)
     moepage_status status = mp_cuda_enter(stream->cuda);
     if (!status)
         return true;
-    mp_cuda_give_up(stream->cuda, status);
+    mp_cuda_poison_on(stream->cuda, status);
     atomic_store(&stream->broken, true);
     return false;
 }
@@ -168,8 +163,8 @@ static void write_tick(mp_cuda_stream *stream, mp_tick tick)
         result = record_event(stream, tick);
     if (!result)
         return;
-    mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "marking a stream's progress"));
-    mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+    mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "marking a stream's progress"));
+    mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
     atomic_store(&stream->broken, true);
 }
 
@@ -410,9 +405,9 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
                    : park_until_issued(stream, other, tick))
             return false;
         if (!across && !mp_cuda_is_mute(stream))
-            mp_cuda_give_up(cuda,
-                            mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
-                                          "waiting for another stream"));
+            mp_cuda_poison_on(cuda,
+                              mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
+                                            "waiting for another stream"));
     }
     mp_cuda_pop(stream);
     mp_cuda_release(other);
@@ -425,9 +420,9 @@ static void pass_enter(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_cu_event event = stream->enters[mp_cuda_oldest(stream)->enter];
     mp_cuda_publish(stream, freed);
     if (!mp_cuda_is_mute(stream))
-        mp_cuda_give_up(cuda,
-                        mp_cuda_check(cuda, cuda->driver->stream_wait(stream->handle, event, 0),
-                                      "waiting for a stream of the caller's"));
+        mp_cuda_poison_on(cuda,
+                          mp_cuda_check(cuda, cuda->driver->stream_wait(stream->handle, event, 0),
+                                        "waiting for a stream of the caller's"));
     stream->n_enters--;
     mp_cuda_pop(stream);
     wake(stream);
@@ -438,11 +433,11 @@ static void issue_write(mp_cuda_stream *stream)
     mp_cuda *cuda = stream->cuda;
     const mp_cuda_op *op = mp_cuda_oldest(stream);
     if (!mp_cuda_is_poisoned(cuda))
-        mp_cuda_give_up(cuda,
-                        mp_cuda_check(cuda,
-                                      cuda->driver->stream_write32(stream->handle, op->write.at,
-                                                                   op->write.value, 0),
-                                      "writing a word"));
+        mp_cuda_poison_on(cuda,
+                          mp_cuda_check(cuda,
+                                        cuda->driver->stream_write32(stream->handle, op->write.at,
+                                                                     op->write.value, 0),
+                                        "writing a word"));
     mp_cuda_pop(stream);
 }
 
@@ -461,8 +456,8 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
         mp_cuda_feed(stream->feeder, stream);
         return false;
     case MP_CUDA_OP_LAUNCH:
-        mp_cuda_give_up(stream->cuda, mp_cuda_issue_launch(stream, op->kernel, &op->launch.args,
-                                                           &op->launch.tables));
+        mp_cuda_poison_on(stream->cuda, mp_cuda_issue_launch(stream, op->kernel, &op->launch.args,
+                                                             &op->launch.tables));
         break;
     case MP_CUDA_OP_MARK: break;
     case MP_CUDA_OP_WRITE: issue_write(stream); return true;

@@ -201,9 +201,6 @@ static inline mp_tick mp_cuda_done(const mp_cuda_stream *stream)
 
 /* Work is skipped. */
 bool mp_cuda_is_poisoned(mp_cuda *cuda);
-/* An entry went wrong that nobody can be told of: what depends on it must not run. Takes what the
- * last failing call of this thread said. */
-void mp_cuda_give_up(mp_cuda *cuda, moepage_status status);
 /* Tells whoever submitted a transfer that it failed: by its result, or by poisoning the device. */
 void mp_cuda_fail_copy(mp_cuda *cuda, const mp_copy *copy, moepage_status status);
 

@@ -2,8 +2,8 @@
  * by itself: any grid is right, and what is worked out here is only how large a useful one is. */
 #include "base/status.h"
 #include "codec/exph_format.h"
-#include "gpu.h"
 #include "kernels/decode.h"
+#include "launch.h"
 
 #define SAME_PLACE(type, field) \
     _Static_assert(offsetof(type, field) == offsetof(mp_gpu_decode_job, field), #field)

@@ -1,7 +1,7 @@
 /* The kernels of a step, CONVERT, EXPERTS and COMBINE: from their arguments to grids.
  *
  * BF16_FAST is BF16 but for experts of many rows, which fast.c takes where it can. */
-#include "gpu.h"
+#include "launch.h"
 
 #include "base/status.h"
 #include "fast.h"

@@ -1,6 +1,6 @@
 /* Grids of the kernels over quantised weights. */
-#include "gpu.h"
 #include "kernels/quant.h"
+#include "launch.h"
 
 _Static_assert((int)MP_SCALAR_F32 == (int)MOEPAGE_DTYPE_F32 &&
                    (int)MP_SCALAR_F16 == (int)MOEPAGE_DTYPE_F16 &&

@@ -1,7 +1,7 @@
 /* Launches of remapping: one for a small batch, four for a large one, none of its own for a single
  * token. */
-#include "gpu.h"
 #include "kernels/remap.h"
+#include "launch.h"
 
 /* Up to here one block is through with all steps before four launches would be. */
 #define SMALL_BATCH 32u

@@ -1,6 +1,6 @@
 /* The grid of the kernel that moves rows. */
-#include "gpu.h"
 #include "kernels/rows.h"
+#include "launch.h"
 
 #define MAX_BLOCKS (1u << 20) /* the kernel takes several turns in larger grids */
 

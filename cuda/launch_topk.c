@@ -1,6 +1,6 @@
 /* The grid of the kernel that routes. */
-#include "gpu.h"
 #include "kernels/topk.h"
+#include "launch.h"
 
 _Static_assert((int)MP_TOPK_SOFTMAX_ALL == (int)MOEPAGE_CUDA_GATE_SOFTMAX_ALL &&
                    (int)MP_TOPK_SOFTMAX_ALL_NORM == (int)MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM &&

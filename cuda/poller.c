@@ -8,8 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "context.h"
 #include "device/thread.h"
-#include "gpu.h"
 
 #define SPIN_NS 50000u      /* without news, before the first sleep */
 #define SLEEP_MIN_NS 20000u /* below this the system's own timer slack is what counts */

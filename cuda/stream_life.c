@@ -82,7 +82,7 @@ static moepage_status create_cold(mp_cuda_stream *stream)
 static void destroy_event(mp_cuda *cuda, mp_cu_event *event)
 {
     if (*event)
-        mp_cuda_note(cuda, cuda->driver->event_destroy(*event), "giving back an event");
+        mp_cuda_log_failure(cuda, cuda->driver->event_destroy(*event), "giving back an event");
     *event = NULL;
 }
 
@@ -92,9 +92,11 @@ static void destroy_handles(mp_cuda_stream *stream)
     mp_cuda *cuda = stream->cuda;
     pthread_mutex_lock(&stream->lock);
     if (stream->handle && mp_cuda_is_mute(stream)) /* its ticks say nothing */
-        mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+        mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
+                            "waiting for a stream");
     if (stream->handle)
-        mp_cuda_note(cuda, cuda->driver->stream_destroy(stream->handle), "giving back a stream");
+        mp_cuda_log_failure(cuda, cuda->driver->stream_destroy(stream->handle),
+                            "giving back a stream");
     stream->handle = NULL;
     for (uint32_t i = 0; i < MP_CUDA_ENTERS; i++)
         destroy_event(cuda, &stream->enters[i]);

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "issue.h"
+#include "launch.h"
 
 /* cuStreamIsCapturing and its kind answer with these while a capture stands in the way. */
 enum { CAPTURE_FIRST = MP_CU_CAPTURE_UNSUPPORTED, CAPTURE_LAST = 908 };
@@ -230,8 +231,8 @@ static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kerne
     moepage_status status = mp_cuda_issue_launch(stream, kernel, args, span);
     bool refused = status && !mp_cuda_is_poisoned(stream->cuda);
     if (refused)
-        mp_cuda_note(stream->cuda, stream->cuda->driver->stream_sync(stream->handle),
-                     "waiting for a launch that failed");
+        mp_cuda_log_failure(stream->cuda, stream->cuda->driver->stream_sync(stream->handle),
+                            "waiting for a launch that failed");
     stream->passed = ++stream->submitted;
     mp_cuda_publish(stream, &s->freed);
     return refused ? status : MOEPAGE_OK;
@@ -357,7 +358,7 @@ static moepage_status health(mp_cuda *cuda)
 {
     if (!mp_cuda_is_poisoned(cuda))
         return MOEPAGE_OK;
-    moepage_status status = mp_cuda_healthy(cuda);
+    moepage_status status = mp_cuda_check_health(cuda);
     if (status)
         return status; /* else the reason is being written down at this moment */
     return mp_fail(MOEPAGE_E_DEVICE, "%s: the GPU has failed; the device has to be closed",

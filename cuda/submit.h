@@ -2,7 +2,7 @@
 #ifndef MP_CUDA_SUBMIT_H
 #define MP_CUDA_SUBMIT_H
 
-#include "gpu.h"
+#include "context.h"
 
 /* As the members of the same name in mp_device_ops. An mp_stream * of this device is an
  * mp_cuda_stream. */

@@ -8,7 +8,7 @@
 #ifndef MP_CUDA_TABLES_H
 #define MP_CUDA_TABLES_H
 
-#include "gpu.h"
+#include "context.h"
 
 #define MP_CUDA_TABLES_BYTES (256u << 10) /* to begin with; outside the budget */
 #define MP_CUDA_TABLES_AHEAD 4u           /* launches that must fit, or the ring grows */

@@ -72,7 +72,7 @@ static mp_cu_result create_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t
     const mp_cu_mem_prop property = property_of(cuda);
     mp_cu_result result = MP_CU_SUCCESS;
     while (arena->n_handles < n && !result) {
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_create(&arena->handles[arena->n_handles],
                                           bytes_of_handle(arena, arena->n_handles), &property, 0);
         arena->n_handles += !result;
@@ -83,9 +83,9 @@ static mp_cu_result create_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t
 static void release_handles(mp_cuda *cuda, mp_cuda_arena *arena)
 {
     while (arena->n_handles) {
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda, cuda->driver->mem_release(arena->handles[--arena->n_handles]),
-                     "giving back the arena");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda, cuda->driver->mem_release(arena->handles[--arena->n_handles]),
+                            "giving back the arena");
     }
 }
 
@@ -94,10 +94,11 @@ static void unmap(mp_cuda *cuda, mp_cu_ptr at, uint64_t bytes, uint64_t handle_b
 {
     for (uint64_t done = 0; done < bytes; done += handle_bytes) {
         uint64_t rest = bytes - done;
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda,
-                     cuda->driver->mem_unmap(at + done, rest < handle_bytes ? rest : handle_bytes),
-                     "unmapping memory of the arena");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda,
+                            cuda->driver->mem_unmap(at + done,
+                                                    rest < handle_bytes ? rest : handle_bytes),
+                            "unmapping memory of the arena");
     }
 }
 
@@ -111,12 +112,12 @@ static mp_cu_result map_handles(mp_cuda *cuda, const mp_cuda_arena *arena, mp_cu
     uint64_t mapped = 0;
     for (uint32_t i = first; i < first + n && !result; i++) {
         uint64_t bytes = bytes_of_handle(arena, i);
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_map(at + mapped, bytes, 0, arena->handles[i], 0);
         mapped += result ? 0 : bytes;
     }
     if (!result) {
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_set_access(at, mapped, &access, 1);
     }
     if (result)
@@ -126,14 +127,14 @@ static mp_cu_result map_handles(mp_cuda *cuda, const mp_cuda_arena *arena, mp_cu
 
 static void free_range(mp_cuda *cuda, mp_cu_ptr at, uint64_t bytes)
 {
-    mp_cuda_count(cuda);
-    mp_cuda_note(cuda, cuda->driver->address_free(at, bytes), "giving back addresses");
+    mp_cuda_count_memory_call(cuda);
+    mp_cuda_log_failure(cuda, cuda->driver->address_free(at, bytes), "giving back addresses");
 }
 
 /* Fills in the arena; a failure leaves nothing. */
 static mp_cu_result build_of_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t n)
 {
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result =
         cuda->driver->address_reserve(&arena->base, arena->mapped_bytes, arena->handle_bytes, 0, 0);
     if (result)
@@ -192,13 +193,13 @@ static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_ar
 static mp_cu_result alloc_aligned(mp_cuda *cuda, mp_cuda_arena *arena)
 {
     arena->mapped_bytes = arena->bytes;
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result = cuda->driver->mem_alloc(&arena->block, arena->mapped_bytes);
     if (!result && arena->block % ALIGNMENT) {
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda, cuda->driver->mem_free(arena->block), "giving back the arena");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda, cuda->driver->mem_free(arena->block), "giving back the arena");
         arena->mapped_bytes = arena->bytes + ALIGNMENT;
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_alloc(&arena->block, arena->mapped_bytes);
     }
     arena->base = (arena->block + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -245,7 +246,7 @@ static moepage_status alloc_arena(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena *
         return status;
     if (cuda->has_vmm) {
         status = alloc_of_handles(cuda, bytes, out);
-        if (*out || status == MOEPAGE_E_NO_MEMORY || mp_cuda_healthy(cuda))
+        if (*out || status == MOEPAGE_E_NO_MEMORY || mp_cuda_check_health(cuda))
             return status;
         why = status ? "it refused to map handles" : "its granularity is of no use";
     }
@@ -289,8 +290,9 @@ void mp_cuda_arena_free(mp_cuda *cuda)
             release_handles(cuda, arena);
             free_range(cuda, arena->base, arena->mapped_bytes);
         } else {
-            mp_cuda_count(cuda);
-            mp_cuda_note(cuda, cuda->driver->mem_free(arena->block), "giving back the arena");
+            mp_cuda_count_memory_call(cuda);
+            mp_cuda_log_failure(cuda, cuda->driver->mem_free(arena->block),
+                                "giving back the arena");
         }
         mp_cuda_leave(cuda);
     }
@@ -341,7 +343,7 @@ moepage_status mp_cuda_view_reserve(mp_device *device, uint64_t bytes, void **ou
         status = mp_cuda_enter(cuda);
     if (status)
         return status;
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result = cuda->driver->address_reserve(&at, bytes, device->view_bytes, 0, 0);
     status = mp_cuda_check(cuda, result, "reserving addresses for views");
     mp_cuda_leave(cuda);

@@ -2,7 +2,7 @@
 #ifndef MP_CUDA_VMM_H
 #define MP_CUDA_VMM_H
 
-#include "gpu.h"
+#include "context.h"
 
 /* ---- vmm.c ---- */
 
@@ -39,11 +39,6 @@ void mp_cuda_host_unmap(mp_device *device, const mp_host_memory *memory);
 /* As in mp_cuda_ext; zero-filled. */
 moepage_status mp_cuda_shared_alloc(mp_device *device, uint64_t bytes, mp_cuda_shared *out);
 void mp_cuda_shared_free(mp_device *device, const mp_cuda_shared *memory);
-
-/* NO_MEMORY: "cuda:0: <what> takes X bytes, and Y of the GPU's Z are free: <advice>". Context
- * current. */
-moepage_status mp_cuda_no_memory(mp_cuda *cuda, const char *what, uint64_t bytes,
-                                 const char *advice);
 
 /* The NUMA node that a GPU is closest to; -1 = unknown. `root` is put before the system's paths: ""
  * for the running one. */

@@ -6,6 +6,7 @@
 
 #include "exph_data.h"
 #include "kernels/fast_args.h"
+#include "launch.h"
 
 static void *new_bytes(uint64_t n)
 {

@@ -6,6 +6,7 @@
 #define KERNEL_RIG_H
 
 #include "gpu.h"
+#include "launch.h"
 
 /* One for the whole test program; `multiprocessors` decides how some launches cut their work.
  * Forgets the launches before. */

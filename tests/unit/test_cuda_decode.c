@@ -15,6 +15,7 @@
 #include "exph_streams.h"
 #include "gpu.h"
 #include "kernels/decode.h"
+#include "launch.h"
 #include "numbers.h"
 #include "sim_cuda.h"
 

@@ -336,11 +336,11 @@ static void test_cuda_device_turns_results_into_statuses(void **state)
     assert_int_equal(mp_cuda_check(cuda, MP_CU_INVALID_VALUE, "baking"), MOEPAGE_E_DEVICE);
     assert_int_equal(mp_cuda_check(cuda, 31337, "baking"), MOEPAGE_E_DEVICE);
     assert_true(said("31337"));
-    assert_int_equal(mp_cuda_healthy(cuda), MOEPAGE_OK);
+    assert_int_equal(mp_cuda_check_health(cuda), MOEPAGE_OK);
     assert_int_equal(heard.lines[MOEPAGE_LOG_ERROR], 0);
 
     mp_error_set("the first failure");
-    mp_cuda_note(cuda, MP_CU_INVALID_VALUE, "sweeping up");
+    mp_cuda_log_failure(cuda, MP_CU_INVALID_VALUE, "sweeping up");
     assert_true(said("the first failure"));
     assert_int_equal(heard.lines[MOEPAGE_LOG_WARNING], 1);
     assert_non_null(strstr(heard.last, "sweeping up failed"));
@@ -369,7 +369,7 @@ static void test_cuda_device_dies_once_and_says_of_what(void **state)
         assert_int_equal(mp_cuda_check(cuda, sticky[i], "the first one"), MOEPAGE_E_DEVICE);
         assert_int_equal(mp_cuda_check(cuda, MP_CU_LAUNCH_FAILED, "an echo"), MOEPAGE_E_DEVICE);
         assert_true(said("the first one failed") && said("has to be closed"));
-        mp_cuda_note(cuda, MP_CU_LAUNCH_FAILED, "an echo");
+        mp_cuda_log_failure(cuda, MP_CU_LAUNCH_FAILED, "an echo");
         assert_int_equal(heard.lines[MOEPAGE_LOG_ERROR], 1);
         assert_int_equal(info_of(cuda).poisoned, 1);
         mp_error_set("none");
