@@ -20,9 +20,8 @@
 struct mp_cuda_feeder {
     mp_cuda *cuda;
     mp_cuda_feeder *before, *behind; /* goes first; goes last */
-    mp_cuda_list ready;              /* [issuer's lock] streams, whose owner it is */
-    bool busy, stop, started;        /* [issuer's lock] */
-    pthread_cond_t work;
+    mp_cuda_inbox inbox;
+    bool busy, stop, started; /* [issuer's lock] */
     pthread_t thread;
 
     unsigned char *ring;
@@ -257,7 +256,7 @@ static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
 /* With the issuer's lock. */
 static bool has_work(const mp_cuda_feeder *feeder)
 {
-    return feeder->busy || feeder->ready.first;
+    return feeder->busy || feeder->inbox.ready.first;
 }
 
 static void *run_feeder(void *arg)
@@ -266,32 +265,23 @@ static void *run_feeder(void *arg)
     mp_cuda_issuer *issuer = feeder->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     for (;;) {
-        if (feeder->ready.first && !(feeder->before && has_work(feeder->before))) {
-            mp_cuda_stream *stream = mp_cuda_list_take(&feeder->ready);
+        if (feeder->inbox.ready.first && !(feeder->before && has_work(feeder->before))) {
+            mp_cuda_stream *stream = mp_cuda_list_take(&feeder->inbox.ready);
             feeder->busy = true;
             pthread_mutex_unlock(&issuer->lock);
             work_on(feeder, stream);
             pthread_mutex_lock(&issuer->lock);
             feeder->busy = false;
-            if (feeder->behind && !feeder->ready.first)
-                pthread_cond_signal(&feeder->behind->work);
-        } else if (feeder->stop && !feeder->ready.first) {
+            if (feeder->behind && !feeder->inbox.ready.first)
+                pthread_cond_signal(&feeder->behind->inbox.work);
+        } else if (feeder->stop && !feeder->inbox.ready.first) {
             break;
         } else {
-            pthread_cond_wait(&feeder->work, &issuer->lock);
+            pthread_cond_wait(&feeder->inbox.work, &issuer->lock);
         }
     }
     pthread_mutex_unlock(&issuer->lock);
     return NULL;
-}
-
-void mp_cuda_feed(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
-{
-    mp_cuda_issuer *issuer = feeder->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    mp_cuda_list_add(&feeder->ready, stream);
-    pthread_cond_signal(&feeder->work);
-    pthread_mutex_unlock(&issuer->lock);
 }
 
 /* ---- Life ------------------------------------------------------------------------------- */
@@ -330,7 +320,7 @@ moepage_status mp_cuda_feeder_create(mp_cuda *cuda, mp_cuda_feeder *before, cons
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%s: no memory for a feeder of streams", cuda->name);
     feeder->cuda = cuda;
     feeder->before = before;
-    pthread_cond_init(&feeder->work, NULL);
+    pthread_cond_init(&feeder->inbox.work, NULL);
     moepage_status status = mp_cuda_alloc(&cuda->device, MP_MEMORY_HOST, RING_BYTES, &ring);
     feeder->ring = ring;
     if (!status)
@@ -347,12 +337,17 @@ moepage_status mp_cuda_feeder_create(mp_cuda *cuda, mp_cuda_feeder *before, cons
     return MOEPAGE_OK;
 }
 
+mp_cuda_inbox *mp_cuda_feeder_inbox(mp_cuda_feeder *feeder)
+{
+    return &feeder->inbox;
+}
+
 static void stop(mp_cuda_feeder *feeder)
 {
     mp_cuda_issuer *issuer = feeder->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     feeder->stop = true;
-    pthread_cond_signal(&feeder->work);
+    pthread_cond_signal(&feeder->inbox.work);
     pthread_mutex_unlock(&issuer->lock);
     pthread_join(feeder->thread, NULL);
 }
@@ -375,6 +370,6 @@ void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder)
     }
     if (feeder->ring)
         mp_cuda_free(&cuda->device, MP_MEMORY_HOST, feeder->ring, RING_BYTES);
-    pthread_cond_destroy(&feeder->work);
+    pthread_cond_destroy(&feeder->inbox.work);
     mp_free(feeder);
 }

@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "base/alloc.h"
 #include "base/status.h"
 #include "device/thread.h"
 #include "launch.h"
@@ -14,73 +13,6 @@
 
 #define SPIN_NS 20000u  /* before a thread that waits for a tick sleeps */
 #define SLEEP_NS 50000u /* of one that has no event to sleep on */
-
-/* ---- Lists ------------------------------------------------------------------------------ */
-
-void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream)
-{
-    stream->next = NULL;
-    if (list->last)
-        list->last->next = stream;
-    else
-        list->first = stream;
-    list->last = stream;
-}
-
-mp_cuda_stream *mp_cuda_list_take(mp_cuda_list *list)
-{
-    mp_cuda_stream *stream = list->first;
-    if (stream) {
-        list->first = stream->next;
-        if (!list->first)
-            list->last = NULL;
-    }
-    return stream;
-}
-
-void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to)
-{
-    mp_cuda_list all = *from;
-    mp_cuda_stream *i;
-    *from = (mp_cuda_list){0};
-    while ((i = mp_cuda_list_take(&all)))
-        mp_cuda_list_add(i->wait_tick <= tick ? to : from, i);
-}
-
-bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream)
-{
-    mp_cuda_list all = *list;
-    mp_cuda_stream *i;
-    bool found = false;
-    *list = (mp_cuda_list){0};
-    while ((i = mp_cuda_list_take(&all))) {
-        found |= i == stream;
-        if (i != stream)
-            mp_cuda_list_add(list, i);
-    }
-    return found;
-}
-
-/* ---- References ------------------------------------------------------------------------- */
-
-void mp_cuda_retain(mp_cuda_stream *stream)
-{
-    atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
-}
-
-void mp_cuda_release(mp_cuda_stream *stream)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) > 1)
-        return;
-    pthread_mutex_lock(&issuer->lock);
-    issuer->taken[stream->slot / 64] &= ~(1ull << stream->slot % 64);
-    pthread_mutex_unlock(&issuer->lock);
-    pthread_mutex_destroy(&stream->lock);
-    pthread_mutex_destroy(&stream->events_lock);
-    pthread_cond_destroy(&stream->progress);
-    mp_free(stream);
-}
 
 /* ---- Failures --------------------------------------------------------------------------- */
 
@@ -379,19 +311,6 @@ mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stre
     return result;
 }
 
-static bool park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    bool parks = atomic_load_explicit(&other->issued, memory_order_acquire) < tick;
-    if (parks) {
-        stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_issued, stream);
-    }
-    pthread_mutex_unlock(&issuer->lock);
-    return parks;
-}
-
 /* False: the stream is parked, and no longer the caller's. */
 static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
@@ -402,7 +321,7 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
     if (mp_cuda_done(other) < tick) {
         bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
         if (across ? mp_cuda_park_until_done(stream, other, tick)
-                   : park_until_issued(stream, other, tick))
+                   : mp_cuda_park_until_issued(stream, other, tick))
             return false;
         if (!across && !mp_cuda_is_mute(stream))
             mp_cuda_poison_on(cuda,
@@ -453,7 +372,7 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
     case MP_CUDA_OP_DOWN:
     case MP_CUDA_OP_HOST:
         mp_cuda_publish(stream, freed);
-        mp_cuda_feed(stream->feeder, stream);
+        mp_cuda_feed(stream->inbox, stream);
         return false;
     case MP_CUDA_OP_LAUNCH:
         mp_cuda_poison_on(stream->cuda, mp_cuda_issue_launch(stream, op->kernel, &op->launch.args,

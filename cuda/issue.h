@@ -2,6 +2,7 @@
  *
  *   submit.c   the vtable's functions; stream_life.c creates and destroys
  *   issue.c    a stream's queue: what may go to the driver now, and publishing ticks
+ *   handover.c who owns a stream that waits, and its references
  *   feed.c     work of the host that stands before work of the GPU: fills, pageable memory
  *   watcher.c  who waits for completed ticks: tasks, and streams across the host's edge
  *   tables.c   tables of kernels
@@ -87,6 +88,12 @@ typedef struct mp_cuda_list {
 
 typedef struct mp_cuda_feeder mp_cuda_feeder; /* feed.c */
 
+/* Streams that a feeder is to work on, and owns. */
+typedef struct mp_cuda_inbox {
+    mp_cuda_list ready; /* [i] */
+    pthread_cond_t work;
+} mp_cuda_inbox;
+
 /* Guards: [l] lock, [o] the owner, [i] the issuer's lock, [e] events_lock. */
 struct mp_cuda_stream {
     mp_cuda *cuda;
@@ -98,7 +105,7 @@ struct mp_cuda_stream {
     _Atomic mp_tick issued; /* [o] */
     _Atomic bool broken;    /* its words are not written any more */
     _Atomic uint32_t references;
-    mp_cuda_feeder *feeder;
+    mp_cuda_inbox *inbox; /* of the feeder that does the host's part of its transfers */
 
     pthread_mutex_t lock;
     pthread_cond_t progress; /* ticks were issued, there is room, or the owner has gone */
@@ -197,6 +204,28 @@ static inline mp_tick mp_cuda_done(const mp_cuda_stream *stream)
     return done < issued && mp_cuda_is_mute(stream) ? issued : done;
 }
 
+/* ---- handover.c ---- */
+
+void mp_cuda_retain(mp_cuda_stream *stream);
+void mp_cuda_release(mp_cuda_stream *stream);
+
+void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream);
+mp_cuda_stream *mp_cuda_list_take(mp_cuda_list *list);
+/* Moves to `to` those that wait for a tick up to `tick`. */
+void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to);
+bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream);
+
+/* Park a stream and give its ownership away, or return false if there is nothing to wait for: until
+ * `other` has issued `tick`; until it has completed it; until the executor's stream of a COLD one
+ * has room. */
+bool mp_cuda_park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick);
+bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick);
+bool mp_cuda_park_until_room(mp_cuda_stream *stream);
+/* Gives a stream whose oldest entry is work for the host to a feeder, with the ownership. */
+void mp_cuda_feed(mp_cuda_inbox *inbox, mp_cuda_stream *stream);
+/* Has the watcher look at the stream. With the issuer's lock. */
+void mp_cuda_watch(mp_cuda_issuer *issuer, mp_cuda_stream *stream);
+
 /* ---- issue.c ---- */
 
 /* Work is skipped. */
@@ -228,22 +257,12 @@ mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stre
 void mp_cuda_await_issue(mp_cuda_stream *stream, mp_tick tick);
 void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick);
 
-void mp_cuda_retain(mp_cuda_stream *stream);
-void mp_cuda_release(mp_cuda_stream *stream);
-
-void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream);
-mp_cuda_stream *mp_cuda_list_take(mp_cuda_list *list);
-/* Moves to `to` those that wait for a tick up to `tick`. */
-void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to);
-bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream);
-
 /* ---- feed.c ---- */
 
 moepage_status mp_cuda_feeder_create(mp_cuda *cuda, mp_cuda_feeder *before, const char *name,
                                      mp_cuda_feeder **out);
 void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder);
-/* Gives it a stream whose oldest entry is the host's to work on, and the ownership. */
-void mp_cuda_feed(mp_cuda_feeder *feeder, mp_cuda_stream *stream);
+mp_cuda_inbox *mp_cuda_feeder_inbox(mp_cuda_feeder *feeder);
 
 /* What has to be done for a transfer. Context current. */
 mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy);
@@ -252,11 +271,6 @@ mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy);
 
 moepage_status mp_cuda_watch_start(mp_cuda *cuda);
 void mp_cuda_watch_stop(mp_cuda *cuda);
-/* Parks a stream until `other` has completed `tick`, and gives the ownership away. False, and does
- * neither, when that is so already. */
-bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick);
-/* Parks a COLD stream until the executor's stream has room. False when it has. */
-bool mp_cuda_park_until_room(mp_cuda_stream *stream);
 /* The executor's stream is about to complete `tick`; with the executor's lock. */
 void mp_cuda_cold_progress(void *stream, mp_tick tick);
 void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task);

@@ -57,7 +57,7 @@ static moepage_status create_handles(mp_cuda_stream *stream)
         status = create_event(cuda, &stream->pause);
     if (!status && mp_cuda_runs_kernels(stream))
         status = mp_cuda_tables_open(cuda, MP_CUDA_TABLES_BYTES, &stream->tables);
-    stream->feeder = cuda->issuer->feeders[urgent ? 0 : 1];
+    stream->inbox = mp_cuda_feeder_inbox(cuda->issuer->feeders[urgent ? 0 : 1]);
     return status;
 }
 

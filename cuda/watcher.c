@@ -15,17 +15,6 @@
 
 /* ---- The list of streams to look at (with the issuer's lock) ----------------------------- */
 
-static void watch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
-{
-    if (!stream->watched) {
-        stream->watched = true;
-        stream->next_watched = issuer->watched;
-        issuer->watched = stream;
-    }
-    issuer->kicked = true;
-    pthread_cond_signal(&issuer->watch);
-}
-
 static void unwatch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
 {
     mp_cuda_stream **link = &issuer->watched;
@@ -86,7 +75,7 @@ void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task)
     mp_task_insert(&stream->tasks, task);
     bool starts = take_due(stream, mp_cuda_done(stream));
     if (stream->tasks.first)
-        watch(issuer, stream);
+        mp_cuda_watch(issuer, stream);
     pthread_mutex_unlock(&issuer->lock);
     if (starts)
         mp_executor_post(executor, NULL, 0, &stream->runner);
@@ -109,36 +98,6 @@ void mp_cuda_watch_leave(mp_cuda_stream *stream, mp_cuda_list *freed)
     unwatch(issuer, stream);
     mp_cuda_list_split(&stream->until_done, UINT64_MAX, freed);
     pthread_mutex_unlock(&issuer->lock);
-}
-
-/* ---- Streams that wait ------------------------------------------------------------------ */
-
-bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    bool parks = mp_cuda_done(other) < tick;
-    if (parks) {
-        stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_done, stream);
-        watch(issuer, other);
-    }
-    pthread_mutex_unlock(&issuer->lock);
-    return parks;
-}
-
-bool mp_cuda_park_until_room(mp_cuda_stream *stream)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    bool parks = stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH;
-    if (parks) {
-        stream->wait_tick = stream->passed - MP_CUDA_COLD_DEPTH / 2;
-        mp_cuda_list_add(&stream->until_done, stream);
-        watch(issuer, stream);
-    }
-    pthread_mutex_unlock(&issuer->lock);
-    return parks;
 }
 
 void mp_cuda_cold_progress(void *user, mp_tick tick)
