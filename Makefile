@@ -209,7 +209,8 @@ $(BUILD)/cuda/nvcc: FORCE
 	$(Q)mkdir -p $(@D); echo '$(NVCC_LINE) # $(nvcc_version)' | cmp -s - $@ || \
 	    echo '$(NVCC_LINE) # $(nvcc_version)' >$@
 # -fmad=false for what -ffp-contract=off is for in C.
-$(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/cuda/nvcc
+$(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/cuda/nvcc \
+    src/device/path_mail.h
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC_LINE) -fmad=false -fatbin $< -o $@
 $(OBJ)/cuda/images.o: cuda/images.S $(FATBINS)

@@ -62,15 +62,13 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     return status;
 }
 
-static moepage_status launch(mp_device *device, const char *kernel, const void *args,
-                             uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
-                             void *native)
+static moepage_status path_layer(mp_device *device, const mp_cuda_path_layer *layer, void *native)
 {
     mp_cuda *cuda = mp_cuda_of(device);
     moepage_status status = begin_call(cuda);
     if (status)
         return status;
-    status = mp_cuda_launch(cuda, native, kernel, n_blocks, n_threads, shared_bytes, args);
+    status = mp_cuda_launch_path_layer(cuda, native, layer);
     mp_cuda_leave(cuda);
     return status;
 }
@@ -84,7 +82,7 @@ static uint64_t now_ns(mp_device *device)
 static const mp_cuda_ext cuda_ext = {
     .get_info = get_info,
     .call = call,
-    .launch = launch,
+    .path_layer = path_layer,
     .write32 = mp_cuda_stream_write32,
     .shared_alloc = mp_cuda_shared_alloc,
     .shared_free = mp_cuda_shared_free,

@@ -243,7 +243,8 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
     case MP_KERNEL_CONVERT: return mp_cuda_launch_convert(cuda, stream->handle, &gpu->convert);
     case MP_KERNEL_EXPERTS:
         return mp_cuda_launch_experts(cuda, stream->handle, &host->experts, &gpu->experts);
-    case MP_KERNEL_COMBINE: return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine);
+    case MP_KERNEL_COMBINE:
+        return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine, NULL);
     case MP_KERNEL_DECODE:
         return mp_cuda_launch_decode(cuda, stream->handle, &host->decode, &gpu->decode);
     case MP_KERNEL_COUNT: break;

@@ -16,8 +16,12 @@ moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_expert
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu);
+/* `given_up`: a word of device memory, or NULL: y is filled with NaN if it is not 0. */
 moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
-                                      const mp_kernel_combine_args *gpu);
+                                      const mp_kernel_combine_args *gpu, const uint32_t *given_up);
+/* On the caller's stream; no tables. */
+moepage_status mp_cuda_launch_path_layer(mp_cuda *cuda, mp_cu_stream stream,
+                                         const mp_cuda_path_layer *layer);
 moepage_status mp_cuda_launch_decode(mp_cuda *cuda, mp_cu_stream stream,
                                      const mp_kernel_decode_args *host,
                                      const mp_kernel_decode_args *gpu);

@@ -58,7 +58,7 @@ moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
 }
 
 moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
-                                      const mp_kernel_combine_args *gpu)
+                                      const mp_kernel_combine_args *gpu, const uint32_t *given_up)
 {
     if (gpu->n_tokens == 0 || gpu->hidden == 0)
         return MOEPAGE_OK;
@@ -66,6 +66,7 @@ moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
         .partial = gpu->partial,
         .weights = gpu->weights,
         .ids = gpu->ids,
+        .given_up = given_up,
         .y = gpu->y,
         .y_stride = gpu->y_stride,
         .y_dtype = gpu->y_dtype,

@@ -23,7 +23,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 4u
+#define MP_DEVICE_OPS_VERSION 5u
 
 typedef struct mp_device_ops mp_device_ops;
 
