@@ -120,10 +120,10 @@ endif
 COMPILE = $(CC) $(BASE_FLAGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS)
 LINK    = $(CC) -pthread $(SAN_FLAGS) $(LDFLAGS) -Wl,--as-needed
 
-$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(ISA)
+$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc $(ISA)
 $(OBJ)/examples/%.o: PART = -Iinclude -Iexamples -Iexamples/common
 $(OBJ)/examples/sim/%.o $(OBJ)/examples/moepage-sim.o: \
-                     PART = -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common
+                     PART = -Iinclude -Isrc -Iexamples -Iexamples/common
 $(OBJ)/cuda/%.o:     PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(TOOLKIT)
 $(OBJ)/cuda/entry.o $(OBJ)/cuda/toolkit: \
                      TOOLKIT = $(if $(NO_CUDA),,-DMP_CUDA_TOOLKIT=$(nvcc_version))
@@ -210,7 +210,7 @@ $(BUILD)/cuda/nvcc: FORCE
 	    echo '$(NVCC_LINE) # $(nvcc_version)' >$@
 # -fmad=false for what -ffp-contract=off is for in C.
 $(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/cuda/nvcc \
-    src/device/path_mail.h
+    src/device/path_mail.h src/device/fast_scratch.h
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC_LINE) -fmad=false -fatbin $< -o $@
 $(OBJ)/cuda/images.o: cuda/images.S $(FATBINS)
@@ -421,11 +421,12 @@ format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
 format:
 	$(Q)clang-format -i $(STYLED)
+TIDY       = clang-tidy --quiet --warnings-as-errors='*'
+TIDY_FLAGS = $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc
 tidy:
-	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(CUDA_SRC) $(TOOL_SRC) $(PART_SRC) \
-	    $(PLUGIN_SRC) -- \
-	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common \
-	    $(AVX512BF16)
+	$(Q)$(TIDY) $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) $(PLUGIN_SRC) -- $(TIDY_FLAGS) -Iexamples \
+	    -Iexamples/common $(AVX512BF16)
+	$(Q)$(TIDY) $(CUDA_SRC) -- $(TIDY_FLAGS) -Icuda
 
 # ---- Set-up, demonstration, installation ---------------------------------------------------
 

@@ -78,7 +78,7 @@ typedef struct mp_kernel_experts_args {
     uint32_t on_host; /* 1: the experts lie in host memory, and its processor computes them. With
                          MP_CAP_ON_HOST only */
     void *scratch;    /* for BF16_FAST, of this launch alone until its tick: device memory, or NULL;
-                      cuda/kernels/fast_args.h says how much is of use */
+                      device/fast_scratch.h says how much is of use */
     uint64_t scratch_bytes;
 } mp_kernel_experts_args;
 
