@@ -49,20 +49,20 @@ static place place_of(mp_cuda *cuda, const void *memory)
     return kind == MP_CU_MEMORY_HOST ? PLACE_PINNED : PLACE_DEVICE;
 }
 
-mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy)
+mp_cuda_op_kind mp_cuda_copy_kind(mp_cuda *cuda, const mp_copy *copy)
 {
     if (!copy->bytes && !copy->fill)
         return MP_CUDA_OP_MARK;
     place to = place_of(cuda, copy->dst);
     if (copy->fill)
-        return to == PLACE_DEVICE ? MP_CUDA_OP_UP : MP_CUDA_OP_HOST;
+        return to == PLACE_DEVICE ? MP_CUDA_OP_UPLOAD : MP_CUDA_OP_HOST;
     place from = place_of(cuda, copy->src);
     if (to != PLACE_DEVICE &&
         from != PLACE_DEVICE) /* which the driver would not do in the background */
         return MP_CUDA_OP_HOST;
     if (from == PLACE_PAGEABLE)
-        return MP_CUDA_OP_UP;
-    return to == PLACE_PAGEABLE ? MP_CUDA_OP_DOWN : MP_CUDA_OP_COPY;
+        return MP_CUDA_OP_UPLOAD;
+    return to == PLACE_PAGEABLE ? MP_CUDA_OP_DOWNLOAD : MP_CUDA_OP_COPY;
 }
 
 /* ---- The ring (by the feeder's thread, with the context current) ------------------------- */
@@ -155,7 +155,7 @@ static moepage_status produce(const mp_copy *copy, void *out)
     return MOEPAGE_OK;
 }
 
-static moepage_status bring_up(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
+static moepage_status upload(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
 {
     moepage_status status = enter(feeder);
     if (status)
@@ -172,8 +172,7 @@ static moepage_status bring_up(mp_cuda_feeder *feeder, mp_cuda_stream *stream, c
     return status;
 }
 
-static moepage_status bring_down(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
-                                 const mp_copy *part)
+static moepage_status download(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
 {
     mp_cuda *cuda = feeder->cuda;
     moepage_status status = enter(feeder);
@@ -221,10 +220,10 @@ static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, m
         mp_copy part = part_of(copy, offset);
         if (mp_cuda_is_poisoned(feeder->cuda))
             status = MOEPAGE_E_DEVICE;
-        else if (kind == MP_CUDA_OP_UP)
-            status = bring_up(feeder, stream, &part);
+        else if (kind == MP_CUDA_OP_UPLOAD)
+            status = upload(feeder, stream, &part);
         else
-            status = bring_down(feeder, stream, &part);
+            status = download(feeder, stream, &part);
     }
     return status;
 }
@@ -237,15 +236,15 @@ static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
     const mp_cuda_op *op = mp_cuda_oldest(stream);
     mp_cuda_list freed = {0};
     const char *range = mp_cuda_transfer_range(stream);
-    mp_cuda_push(cuda->ranges, range, op->copy.bytes);
+    mp_cuda_range_push(cuda->ranges, range, op->copy.bytes);
     moepage_status status = transfer(feeder, stream, op->kind, &op->copy);
-    mp_cuda_pop_range(cuda->ranges, range);
+    mp_cuda_range_pop(cuda->ranges, range);
     if (status)
         mp_cuda_fail_copy(cuda, &op->copy, status);
-    bool inside = mp_cuda_inside(stream);
+    bool inside = mp_cuda_enter_for(stream);
     pthread_mutex_lock(&stream->lock);
     stream->passed = op->tick;
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     mp_cuda_pump(stream, &freed);
     pthread_mutex_unlock(&stream->lock);
     if (inside)

@@ -47,7 +47,7 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     if (status)
         return status;
     const char *range = which == MP_CUDA_CALL_DECODE ? MP_CUDA_RANGE_DECODE : NULL;
-    mp_cuda_push(cuda->ranges, range, 0);
+    mp_cuda_range_push(cuda->ranges, range, 0);
     switch (which) {
     case MP_CUDA_CALL_DECODE: status = mp_cuda_call_decode(cuda, stream, args); break;
     case MP_CUDA_CALL_DEQUANT: status = mp_cuda_call_dequant(cuda, stream, args); break;
@@ -57,7 +57,7 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     case MP_CUDA_CALL_TOPK: status = mp_cuda_call_topk(cuda, stream, args); break;
     case MP_CUDA_CALL_REMAP: status = mp_cuda_call_remap(cuda, stream, args); break;
     }
-    mp_cuda_pop_range(cuda->ranges, range);
+    mp_cuda_range_pop(cuda->ranges, range);
     mp_cuda_leave(cuda);
     return status;
 }

@@ -97,18 +97,18 @@ void mp_cuda_watch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
         stream->next_watched = issuer->watched;
         issuer->watched = stream;
     }
-    issuer->kicked = true;
+    issuer->has_news = true;
     pthread_cond_signal(&issuer->watch);
 }
 
-bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
+bool mp_cuda_park_until_completed(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
-    bool parks = mp_cuda_done(other) < tick;
+    bool parks = mp_cuda_completed(other) < tick;
     if (parks) {
         stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_done, stream);
+        mp_cuda_list_add(&other->until_completed, stream);
         mp_cuda_watch(issuer, other);
     }
     pthread_mutex_unlock(&issuer->lock);
@@ -119,10 +119,10 @@ bool mp_cuda_park_until_room(mp_cuda_stream *stream)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
-    bool parks = stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH;
+    bool parks = stream->passed - mp_cuda_completed(stream) >= MP_CUDA_COLD_DEPTH;
     if (parks) {
         stream->wait_tick = stream->passed - MP_CUDA_COLD_DEPTH / 2;
-        mp_cuda_list_add(&stream->until_done, stream);
+        mp_cuda_list_add(&stream->until_completed, stream);
         mp_cuda_watch(issuer, stream);
     }
     pthread_mutex_unlock(&issuer->lock);

@@ -53,7 +53,7 @@ static void skip_copy(const mp_copy *copy)
 
 /* ---- The context ------------------------------------------------------------------------ */
 
-bool mp_cuda_inside(mp_cuda_stream *stream)
+bool mp_cuda_enter_for(mp_cuda_stream *stream)
 {
     if (mp_cuda_is_cold(stream))
         return false;
@@ -106,7 +106,7 @@ void mp_cuda_publish(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_tick tick = stream->passed;
     if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed))
         return;
-    if (!mp_cuda_is_cold(stream) && !mp_cuda_is_mute(stream))
+    if (!mp_cuda_is_cold(stream) && !mp_cuda_is_silent(stream))
         write_tick(stream, tick);
     atomic_store_explicit(&stream->issued, tick, memory_order_release);
     wake(stream);
@@ -197,7 +197,7 @@ static void pop_n(mp_cuda_stream *stream, uint32_t n)
         wake(stream);
 }
 
-void mp_cuda_pop(mp_cuda_stream *stream)
+void mp_cuda_pop_op(mp_cuda_stream *stream)
 {
     pop_n(stream, 1);
 }
@@ -209,9 +209,9 @@ static mp_cu_result copy_group(mp_cuda_stream *stream, const mp_copy *const *gro
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n && ranges; i++)
         bytes += group[i]->bytes;
-    mp_cuda_push(ranges, range, bytes);
+    mp_cuda_range_push(ranges, range, bytes);
     mp_cu_result result = n == 1 ? copy_one(stream, group[0]) : copy_batch(stream, group, n);
-    mp_cuda_pop_range(ranges, range);
+    mp_cuda_range_pop(ranges, range);
     return result;
 }
 
@@ -278,9 +278,9 @@ moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
     uint64_t amount = 0;
     if (range)
         amount = kernel == MP_KERNEL_DECODE ? args->decode.n_jobs : args->experts.n_experts;
-    mp_cuda_push(cuda->ranges, range, amount);
+    mp_cuda_range_push(cuda->ranges, range, amount);
     status = launch(stream, kernel, args, &gpu);
-    mp_cuda_pop_range(cuda->ranges, range);
+    mp_cuda_range_pop(cuda->ranges, range);
     return status;
 }
 
@@ -302,7 +302,7 @@ static mp_cu_event event_covering(const mp_cuda_stream *stream, mp_tick tick)
 mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stream handle)
 {
     mp_cu_result result = MP_CU_SUCCESS;
-    if (mp_cuda_done(other) >= tick)
+    if (mp_cuda_completed(other) >= tick)
         return result;
     pthread_mutex_lock(&other->events_lock);
     mp_cu_event event = event_covering(other, tick);
@@ -319,17 +319,17 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
     mp_tick tick = mp_cuda_oldest(stream)->tick;
     mp_cuda_publish(stream, freed); /* what comes before does not wait */
-    if (mp_cuda_done(other) < tick) {
+    if (mp_cuda_completed(other) < tick) {
         bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
-        if (across ? mp_cuda_park_until_done(stream, other, tick)
+        if (across ? mp_cuda_park_until_completed(stream, other, tick)
                    : mp_cuda_park_until_issued(stream, other, tick))
             return false;
-        if (!across && !mp_cuda_is_mute(stream))
+        if (!across && !mp_cuda_is_silent(stream))
             mp_cuda_poison_on(cuda,
                               mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
                                             "waiting for another stream"));
     }
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     mp_cuda_release(other);
     return true;
 }
@@ -339,12 +339,12 @@ static void pass_enter(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_cuda *cuda = stream->cuda;
     mp_cu_event event = stream->enters[mp_cuda_oldest(stream)->enter];
     mp_cuda_publish(stream, freed);
-    if (!mp_cuda_is_mute(stream))
+    if (!mp_cuda_is_silent(stream))
         mp_cuda_poison_on(cuda,
                           mp_cuda_check(cuda, cuda->driver->stream_wait(stream->handle, event, 0),
                                         "waiting for a stream of the caller's"));
     stream->n_enters--;
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     wake(stream);
 }
 
@@ -358,7 +358,7 @@ static void issue_write(mp_cuda_stream *stream)
                                         cuda->driver->stream_write32(stream->handle, op->write.at,
                                                                      op->write.value, 0),
                                         "writing a word"));
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
 }
 
 /* ---- The pump --------------------------------------------------------------------------- */
@@ -369,8 +369,8 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_cuda_op *op = mp_cuda_oldest(stream);
     switch (op->kind) {
     case MP_CUDA_OP_COPY: issue_copies(stream); return true;
-    case MP_CUDA_OP_UP:
-    case MP_CUDA_OP_DOWN:
+    case MP_CUDA_OP_UPLOAD:
+    case MP_CUDA_OP_DOWNLOAD:
     case MP_CUDA_OP_HOST:
         mp_cuda_publish(stream, freed);
         mp_cuda_feed(stream->inbox, stream);
@@ -385,7 +385,7 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
     case MP_CUDA_OP_ENTER: pass_enter(stream, freed); return true;
     }
     stream->passed = op->tick;
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     return true;
 }
 
@@ -396,7 +396,7 @@ static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_tick tick = 0;
     if (op->kind == MP_CUDA_OP_WAIT)
         return pass_wait(stream, freed);
-    if (stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH) {
+    if (stream->passed - mp_cuda_completed(stream) >= MP_CUDA_COLD_DEPTH) {
         mp_cuda_publish(stream, freed);
         if (mp_cuda_park_until_room(stream))
             return false;
@@ -411,7 +411,7 @@ static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
         mp_stream_copy(stream->cold, &copy, 1, &tick);
     }
     assert(tick == op->tick);
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     return true;
 }
 
@@ -432,7 +432,7 @@ void mp_cuda_pump_all(mp_cuda_list *freed)
     mp_cuda_stream *stream;
     while ((stream = mp_cuda_list_take(freed))) {
         mp_cuda *cuda = stream->cuda;
-        bool inside = mp_cuda_inside(stream);
+        bool inside = mp_cuda_enter_for(stream);
         pthread_mutex_lock(&stream->lock);
         mp_cuda_pump(stream, freed);
         pthread_mutex_unlock(&stream->lock);
@@ -479,11 +479,11 @@ void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick)
         mp_stream_sync(stream->cold, tick);
         return;
     }
-    if (mp_cuda_done(stream) >= tick)
+    if (mp_cuda_completed(stream) >= tick)
         return;
     uint64_t until_ns = mp_clock_ns() + SPIN_NS;
-    while (mp_cuda_done(stream) < tick && mp_clock_ns() < until_ns)
+    while (mp_cuda_completed(stream) < tick && mp_clock_ns() < until_ns)
         mp_thread_relax();
-    while (mp_cuda_done(stream) < tick)
+    while (mp_cuda_completed(stream) < tick)
         sleep_for(stream, tick);
 }

@@ -52,10 +52,10 @@
 #define MP_CUDA_STREAMS 1024u
 
 typedef enum mp_cuda_op_kind {
-    MP_CUDA_OP_COPY, /* between places that the GPU reaches */
-    MP_CUDA_OP_UP,   /* pageable memory or a fill, to device memory */
-    MP_CUDA_OP_DOWN, /* device memory to pageable memory */
-    MP_CUDA_OP_HOST, /* to host memory from a fill or host memory */
+    MP_CUDA_OP_COPY,     /* between places that the GPU reaches */
+    MP_CUDA_OP_UPLOAD,   /* pageable memory or a fill, to device memory */
+    MP_CUDA_OP_DOWNLOAD, /* device memory to pageable memory */
+    MP_CUDA_OP_HOST,     /* to host memory from a fill or host memory */
     MP_CUDA_OP_LAUNCH,
     MP_CUDA_OP_MARK,
     MP_CUDA_OP_WRITE, /* from here on without a tick */
@@ -124,12 +124,12 @@ struct mp_cuda_stream {
     mp_cu_event events[MP_CUDA_EVENTS];
     mp_tick event_ticks[MP_CUDA_EVENTS]; /* [e] */
 
-    mp_cuda_stream *next;      /* [i] in whichever list it is */
-    mp_tick wait_tick;         /* [i] while it is in another stream's list */
-    mp_cuda_list until_issued; /* [i] streams that wait for this one's ticks to be issued */
-    mp_cuda_list until_done;   /* [i] or to be completed */
-    bool stalled;              /* [i] COLD: its executor's stream is as full as it may be */
-    bool watched;              /* [i] in the watcher's list */
+    mp_cuda_stream *next;         /* [i] in whichever list it is */
+    mp_tick wait_tick;            /* [i] while it is in another stream's list */
+    mp_cuda_list until_issued;    /* [i] streams that wait for this one's ticks to be issued */
+    mp_cuda_list until_completed; /* [i] or to be completed */
+    bool stalled;                 /* [i] COLD: its executor's stream is as full as it may be */
+    bool watched;                 /* [i] in the watcher's list */
     mp_cuda_stream *next_watched;
     mp_task_list tasks; /* [i] posted, in order of their ticks */
     mp_task_list due;   /* [i] to be run */
@@ -152,9 +152,9 @@ struct mp_cuda_issuer {
     mp_cuda_feeder *feeders[2];           /* urgent, and the rest */
 
     pthread_t watcher;
-    pthread_cond_t watch;       /* there is something new for the watcher */
-    mp_cuda_stream *watched;    /* [i] */
-    bool kicked, stop, started; /* [i] */
+    pthread_cond_t watch;         /* there is something new for the watcher */
+    mp_cuda_stream *watched;      /* [i] */
+    bool has_news, stop, started; /* [i] */
 };
 
 static inline mp_cuda_stream *mp_cuda_stream_of(const mp_stream *stream)
@@ -191,17 +191,17 @@ static inline const char *mp_cuda_transfer_range(const mp_cuda_stream *stream)
 }
 
 /* The GPU will not say of the stream's ticks that they have completed. */
-static inline bool mp_cuda_is_mute(const mp_cuda_stream *stream)
+static inline bool mp_cuda_is_silent(const mp_cuda_stream *stream)
 {
     return !mp_cuda_is_cold(stream) &&
            (atomic_load(&stream->cuda->lost) || atomic_load(&stream->broken));
 }
 
-static inline mp_tick mp_cuda_done(const mp_cuda_stream *stream)
+static inline mp_tick mp_cuda_completed(const mp_cuda_stream *stream)
 {
     mp_tick issued = atomic_load_explicit(&stream->issued, memory_order_acquire);
     mp_tick done = atomic_load_explicit(stream->word, memory_order_acquire);
-    return done < issued && mp_cuda_is_mute(stream) ? issued : done;
+    return done < issued && mp_cuda_is_silent(stream) ? issued : done;
 }
 
 /* ---- handover.c ---- */
@@ -219,7 +219,7 @@ bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream);
  * `other` has issued `tick`; until it has completed it; until the executor's stream of a COLD one
  * has room. */
 bool mp_cuda_park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick);
-bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick);
+bool mp_cuda_park_until_completed(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick);
 bool mp_cuda_park_until_room(mp_cuda_stream *stream);
 /* Gives a stream whose oldest entry is work for the host to a feeder, with the ownership. */
 void mp_cuda_feed(mp_cuda_inbox *inbox, mp_cuda_stream *stream);
@@ -235,14 +235,14 @@ void mp_cuda_fail_copy(mp_cuda *cuda, const mp_copy *copy, moepage_status status
 
 /* Makes the context current for a GPU stream. False, and the device is poisoned, when that
  * fails; for a COLD one, which does not need it, false too. */
-bool mp_cuda_inside(mp_cuda_stream *stream);
+bool mp_cuda_enter_for(mp_cuda_stream *stream);
 /* Issues what it can. By the owner, with the lock and the context current. Streams that can go on
  * through it are added to `freed`. */
 void mp_cuda_pump(mp_cuda_stream *stream, mp_cuda_list *freed);
 /* Pumps those, and those that they free. Without any lock. */
 void mp_cuda_pump_all(mp_cuda_list *freed);
 /* Takes the oldest entry, which a feeder has done, off the queue. With the lock. */
-void mp_cuda_pop(mp_cuda_stream *stream);
+void mp_cuda_pop_op(mp_cuda_stream *stream);
 /* Publishes the ticks that have passed. By the owner, with the lock and the context current. */
 void mp_cuda_publish(mp_cuda_stream *stream, mp_cuda_list *freed);
 
@@ -265,7 +265,7 @@ void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder);
 mp_cuda_inbox *mp_cuda_feeder_inbox(mp_cuda_feeder *feeder);
 
 /* What has to be done for a transfer. Context current. */
-mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy);
+mp_cuda_op_kind mp_cuda_copy_kind(mp_cuda *cuda, const mp_copy *copy);
 
 /* ---- watcher.c ---- */
 
@@ -277,6 +277,6 @@ void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task);
 /* Waits for the tasks that follow the stream's ticks, which have completed. */
 void mp_cuda_watch_drain(mp_cuda_stream *stream);
 /* Takes the stream, which has no tasks, from the watcher; frees those that wait for it. */
-void mp_cuda_watch_leave(mp_cuda_stream *stream, mp_cuda_list *freed);
+void mp_cuda_watch_remove(mp_cuda_stream *stream, mp_cuda_list *freed);
 
 #endif

@@ -91,7 +91,7 @@ static void destroy_handles(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
     pthread_mutex_lock(&stream->lock);
-    if (stream->handle && mp_cuda_is_mute(stream)) /* its ticks say nothing */
+    if (stream->handle && mp_cuda_is_silent(stream)) /* its ticks say nothing */
         mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
                             "waiting for a stream");
     if (stream->handle)
@@ -167,7 +167,7 @@ static void drop_waits(mp_cuda_stream *stream)
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
     pthread_mutex_lock(&issuer->lock);
     bool parked = mp_cuda_list_remove(&other->until_issued, stream) ||
-                  mp_cuda_list_remove(&other->until_done, stream);
+                  mp_cuda_list_remove(&other->until_completed, stream);
     pthread_mutex_unlock(&issuer->lock);
     if (!parked)
         return;
@@ -209,7 +209,7 @@ void mp_cuda_stream_destroy(mp_stream *handle)
     if (!mp_cuda_is_cold(stream)) /* words that it writes have no ticks of their own */
         (void)mp_cuda_stream_mark(handle, &last);
     run_dry(stream);
-    mp_cuda_watch_leave(stream, &freed);
+    mp_cuda_watch_remove(stream, &freed);
     mp_cuda_pump_all(&freed);
     destroy_parts(stream);
     mp_cuda_release(stream);

@@ -51,7 +51,7 @@ static void end(submission *s)
 }
 
 /* Lets work go on until something about the stream has changed. */
-static void give_way(submission *s)
+static void await_change(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
     if (s->owner) {
@@ -69,10 +69,10 @@ static void give_way(submission *s)
 }
 
 /* A free entry, for push. */
-static mp_cuda_op *entry(submission *s)
+static mp_cuda_op *free_entry(submission *s)
 {
     while (mp_cuda_is_full(s->stream))
-        give_way(s);
+        await_change(s);
     return &s->stream->queue[s->stream->head % MP_CUDA_QUEUE];
 }
 
@@ -100,8 +100,8 @@ moepage_status mp_cuda_stream_copy(mp_stream *stream, const mp_copy *copies, uin
     if (status)
         return status;
     for (uint32_t i = 0; i < n; i++) {
-        mp_cuda_op *op = entry(&s);
-        op->kind = s.inside ? mp_cuda_kind_of(s.stream->cuda, &copies[i]) : MP_CUDA_OP_COPY;
+        mp_cuda_op *op = free_entry(&s);
+        op->kind = s.inside ? mp_cuda_copy_kind(s.stream->cuda, &copies[i]) : MP_CUDA_OP_COPY;
         op->copy = copies[i];
         tick = push_work(&s, op);
     }
@@ -118,7 +118,7 @@ moepage_status mp_cuda_stream_mark(mp_stream *stream, mp_tick *out)
     moepage_status status = begin(&s, stream);
     if (status)
         return status;
-    mp_cuda_op *op = entry(&s);
+    mp_cuda_op *op = free_entry(&s);
     op->kind = MP_CUDA_OP_MARK;
     mp_tick tick = push_work(&s, op);
     end(&s);
@@ -135,7 +135,7 @@ moepage_status mp_cuda_stream_write32(mp_stream *stream, uint64_t at, uint32_t v
     moepage_status status = begin(&s, stream);
     if (status)
         return status;
-    mp_cuda_op *op = entry(&s);
+    mp_cuda_op *op = free_entry(&s);
     op->kind = MP_CUDA_OP_WRITE;
     op->write.at = at;
     op->write.value = value;
@@ -148,12 +148,12 @@ moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick 
 {
     submission s;
     mp_cuda_stream *waited = mp_cuda_stream_of(other);
-    if (stream == other || mp_cuda_done(waited) >= tick)
+    if (stream == other || mp_cuda_completed(waited) >= tick)
         return MOEPAGE_OK;
     moepage_status status = begin(&s, stream);
     if (status)
         return status;
-    mp_cuda_op *op = entry(&s);
+    mp_cuda_op *op = free_entry(&s);
     op->kind = MP_CUDA_OP_WAIT;
     op->tick = tick;
     op->other = waited;
@@ -185,7 +185,8 @@ static moepage_status grow_tables(submission *s, uint64_t bytes)
     uint64_t size = stream->tables.pinned.bytes;
     while (size < MP_CUDA_TABLES_AHEAD * bytes)
         size *= 2;
-    for (mp_tick tick = stream->submitted; mp_cuda_done(stream) < tick; tick = stream->submitted) {
+    for (mp_tick tick = stream->submitted; mp_cuda_completed(stream) < tick;
+         tick = stream->submitted) {
         pthread_mutex_unlock(&stream->lock);
         mp_cuda_await(stream, tick);
         pthread_mutex_lock(&stream->lock);
@@ -205,7 +206,7 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     mp_cuda_stream *stream = s->stream;
     bool grown = false;
     for (;;) {
-        entry(s);
+        free_entry(s);
         const uint64_t size = stream->tables.pinned.bytes;
         if (!grown && bytes > size / MP_CUDA_TABLES_AHEAD) {
             moepage_status status = grow_tables(s, bytes);
@@ -213,7 +214,7 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
                 return status;
             grown = true; /* or it has to do without */
         } else if (mp_cuda_tables_take(&stream->tables, bytes, stream->submitted + 1,
-                                       mp_cuda_done(stream), out)) {
+                                       mp_cuda_completed(stream), out)) {
             return MOEPAGE_OK;
         } else {
             await_tables(s);
@@ -272,7 +273,7 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
     if (!s.stream->owned) {
         status = launch_now(&s, kernel, &own, &span);
     } else {
-        mp_cuda_op *op = entry(&s);
+        mp_cuda_op *op = free_entry(&s);
         op->kind = MP_CUDA_OP_LAUNCH;
         op->kernel = kernel;
         op->launch.args = own;
@@ -313,7 +314,7 @@ moepage_status mp_cuda_stream_enter(mp_stream *handle, void *native)
     if (status)
         return status;
     while (mp_cuda_is_full(stream) || stream->n_enters == MP_CUDA_ENTERS)
-        give_way(&s);
+        await_change(&s);
     uint32_t which = stream->next_enter % MP_CUDA_ENTERS;
     if (s.inside) {
         status = check_native(cuda, native);
@@ -321,7 +322,7 @@ moepage_status mp_cuda_stream_enter(mp_stream *handle, void *native)
             status = mp_cuda_check(cuda, cuda->driver->event_record(stream->enters[which], native),
                                    "marking a stream of the caller's");
         if (!status) {
-            mp_cuda_op *op = entry(&s);
+            mp_cuda_op *op = free_entry(&s);
             op->kind = MP_CUDA_OP_ENTER;
             op->enter = which;
             stream->next_enter++;
@@ -367,7 +368,7 @@ static moepage_status health(mp_cuda *cuda)
 
 mp_tick mp_cuda_stream_completed(const mp_stream *stream)
 {
-    return mp_cuda_done(mp_cuda_stream_of(stream));
+    return mp_cuda_completed(mp_cuda_stream_of(stream));
 }
 
 moepage_status mp_cuda_stream_settle(mp_stream *handle, mp_tick tick)

@@ -73,7 +73,7 @@ void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task)
     task->due = tick;
     pthread_mutex_lock(&issuer->lock);
     mp_task_insert(&stream->tasks, task);
-    bool starts = take_due(stream, mp_cuda_done(stream));
+    bool starts = take_due(stream, mp_cuda_completed(stream));
     if (stream->tasks.first)
         mp_cuda_watch(issuer, stream);
     pthread_mutex_unlock(&issuer->lock);
@@ -90,13 +90,13 @@ void mp_cuda_watch_drain(mp_cuda_stream *stream)
     pthread_mutex_unlock(&issuer->lock);
 }
 
-void mp_cuda_watch_leave(mp_cuda_stream *stream, mp_cuda_list *freed)
+void mp_cuda_watch_remove(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     assert(!stream->tasks.first);
     unwatch(issuer, stream);
-    mp_cuda_list_split(&stream->until_done, UINT64_MAX, freed);
+    mp_cuda_list_split(&stream->until_completed, UINT64_MAX, freed);
     pthread_mutex_unlock(&issuer->lock);
 }
 
@@ -107,7 +107,7 @@ void mp_cuda_cold_progress(void *user, mp_tick tick)
     atomic_store_explicit(stream->word, tick, memory_order_release);
     pthread_mutex_lock(&issuer->lock);
     if (stream->watched) {
-        issuer->kicked = true;
+        issuer->has_news = true;
         pthread_cond_signal(&issuer->watch);
     }
     pthread_mutex_unlock(&issuer->lock);
@@ -125,8 +125,8 @@ typedef struct findings {
 
 static void look_at(mp_cuda_stream *stream, findings *out)
 {
-    mp_tick done = mp_cuda_done(stream);
-    mp_cuda_list_split(&stream->until_done, done, &out->freed);
+    mp_tick done = mp_cuda_completed(stream);
+    mp_cuda_list_split(&stream->until_completed, done, &out->freed);
     if (out->n_runners < sizeof out->runners / sizeof *out->runners && take_due(stream, done))
         out->runners[out->n_runners++] = stream;
 }
@@ -138,7 +138,7 @@ static void look(mp_cuda_issuer *issuer, findings *out)
     for (mp_cuda_stream *i = issuer->watched; i; i = next) {
         next = i->next_watched;
         look_at(i, out);
-        if (!i->tasks.first && !i->until_done.first)
+        if (!i->tasks.first && !i->until_completed.first)
             unwatch(issuer, i);
         else
             out->polls |= !mp_cuda_is_cold(i);
@@ -201,16 +201,16 @@ static void *run_watcher(void *arg)
     pthread_mutex_lock(&issuer->lock);
     while (!issuer->stop) {
         findings found;
-        if (issuer->kicked)
+        if (issuer->has_news)
             nap_ns = SLEEP_MIN_NS;
-        issuer->kicked = false;
+        issuer->has_news = false;
         look(issuer, &found);
         if (act_on(cuda, &found)) {
             nap_ns = SLEEP_MIN_NS;
             silent_ns = 0;
             continue;
         }
-        if (issuer->kicked || issuer->stop)
+        if (issuer->has_news || issuer->stop)
             continue;
         if (!found.polls) {
             pthread_cond_wait(&issuer->watch, &issuer->lock);
