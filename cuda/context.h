@@ -45,7 +45,7 @@ typedef struct mp_cuda {
     mp_cuda_arena *arena;
     mp_cuda_kernels kernels;
     mp_cuda_issuer *issuer;
-    const mp_cuda_ranges *ranges; /* NULL: nobody is told */
+    const mp_cuda_ranges *ranges; /* NULL: off */
     pthread_mutex_t fast_lock;    /* fast.c; taken last of all */
     mp_blas_handle fast_handle;   /* [fast_lock] NULL until it is asked for */
     _Atomic bool fast_is_ready;   /* it is there, and has refused nothing */

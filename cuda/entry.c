@@ -23,7 +23,7 @@ _Static_assert(N_IMAGES <= MP_CUDA_MAX_IMAGES, "MP_CUDA_MAX_IMAGES is too small"
 
 /* ---- Opening ---------------------------------------------------------------------------- */
 
-/* A library of another build has another idea of all that comes after the version. */
+/* Only `version` has a fixed meaning: a library of another build may lay out the rest differently. */
 static moepage_status check_library(const mp_module_services *library, uint32_t ordinal)
 {
     if (library->version != MP_MODULE_VERSION)

@@ -93,8 +93,9 @@ typedef struct batch {
     mp_gpu_fast_args args;
 } batch;
 
-/* `n` of the batch's products from `first` on: sums[m] = weights[m][k] times a chunk's activations.
- * To the library matrices are columns of columns: ours are transposed, and so is the result. */
+/* Runs `n` of the batch's products from `first` on: sums[m] = weights[m][k] times a chunk's
+ * activations. cuBLAS reads matrices column by column: to it the weights are transposed, and so is
+ * the result. */
 static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint32_t m, uint32_t k,
                                const char *what)
 {
@@ -103,7 +104,7 @@ static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint3
     const float one = 1, zero = 0;
     pthread_mutex_lock(&b->cuda->fast_lock);
     mp_blas_status result = blas->set_stream(handle, b->stream);
-    if (!result) /* a new stream takes the workspace away */
+    if (!result) /* setting a stream resets the workspace */
         result = blas->set_workspace(handle, b->library, MP_FAST_LIBRARY_BYTES);
     if (!result)
         result = blas->gemm_batched(handle, MP_BLAS_OP_T, MP_BLAS_OP_N, (int)m, (int)MP_FAST_ROWS,
@@ -139,7 +140,7 @@ static moepage_status run(const batch *b)
 
 /* ---- A launch --------------------------------------------------------------------------- */
 
-/* Cuts the scratch: pointers, operands and results of `capacity` chunks, and the library's. */
+/* Divides the scratch: cuBLAS's workspace; pointers, operands and results of `capacity` chunks. */
 static void cut(batch *b, void *scratch)
 {
     const uint64_t h = b->args.hidden, i = b->args.intermediate, n = b->capacity;

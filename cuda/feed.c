@@ -1,9 +1,9 @@
-/* Work of the host that stands before work of the GPU: fills, and bytes from or to memory that the
- * GPU does not reach. They go through a ring of pinned memory, in pieces.
+/* The host's part of transfers: fills, and bytes from or to memory that the GPU does not reach. They go
+ * through a ring of pinned memory, in pieces.
  *
  * There are two feeders, each a thread with a ring: one for COMPUTE and DEMAND streams, and one for
- * the rest that begins nothing while the first has anything to do. What a prefetch keeps the second
- * one with, or has in its ring, never holds a demand up. */
+ * all others, which begins nothing while the first has work. Two rings, so that pieces of a prefetch
+ * never take the room that a demand needs. */
 #include <assert.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 
 struct mp_cuda_feeder {
     mp_cuda *cuda;
-    mp_cuda_feeder *before, *behind; /* goes first; goes last */
+    mp_cuda_feeder *before, *behind; /* the more urgent feeder, the less urgent one; or NULL */
     mp_cuda_inbox inbox;
     bool busy, stop, started; /* [issuer's lock] */
     pthread_t thread;
@@ -42,7 +42,8 @@ static place place_of(mp_cuda *cuda, const void *memory)
     unsigned kind = 0;
     mp_cu_result result = cuda->driver->pointer_attribute(&kind, MP_CU_POINTER_MEMORY_TYPE,
                                                           (mp_cu_ptr)(uintptr_t)memory);
-    if (result && result != MP_CU_INVALID_VALUE) /* which means memory that it does not know */
+    if (result &&
+        result != MP_CU_INVALID_VALUE) /* INVALID_VALUE: memory that the driver does not know */
         mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
     if (result)
         return PLACE_PAGEABLE;
@@ -57,8 +58,7 @@ mp_cuda_op_kind mp_cuda_copy_kind(mp_cuda *cuda, const mp_copy *copy)
     if (copy->fill)
         return to == PLACE_DEVICE ? MP_CUDA_OP_UPLOAD : MP_CUDA_OP_HOST;
     place from = place_of(cuda, copy->src);
-    if (to != PLACE_DEVICE &&
-        from != PLACE_DEVICE) /* which the driver would not do in the background */
+    if (to != PLACE_DEVICE && from != PLACE_DEVICE) /* the driver would copy it within the call */
         return MP_CUDA_OP_HOST;
     if (from == PLACE_PAGEABLE)
         return MP_CUDA_OP_UPLOAD;
@@ -67,8 +67,8 @@ mp_cuda_op_kind mp_cuda_copy_kind(mp_cuda *cuda, const mp_copy *copy)
 
 /* ---- The ring (by the feeder's thread, with the context current) ------------------------- */
 
-/* A piece that cannot be waited for may be in use still: then nothing that comes after may
- * count. */
+/* Waits for the oldest piece. If that fails the GPU may still be using the piece, and what is written
+ * to it next may be wrong: the device is poisoned. */
 static void give_oldest_back(mp_cuda_feeder *feeder)
 {
     mp_cuda *cuda = feeder->cuda;
@@ -79,7 +79,7 @@ static void give_oldest_back(mp_cuda_feeder *feeder)
     feeder->n--;
 }
 
-/* Room for `bytes`, which stays the caller's until the next call unless mp_piece is sent. */
+/* Finds room for `bytes`. It is given back with the next call unless `send` keeps it. */
 static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
 {
     assert(bytes <= PIECE_BYTES);
@@ -87,7 +87,8 @@ static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
         if (!feeder->n)
             feeder->head = feeder->tail = 0;
         uint64_t at = feeder->head % RING_BYTES;
-        uint64_t skipped = at + bytes > RING_BYTES ? RING_BYTES - at : 0;
+        uint64_t skipped =
+            at + bytes > RING_BYTES ? RING_BYTES - at : 0; /* a piece does not wrap */
         if (feeder->n < PIECES && feeder->head + skipped + bytes - feeder->tail <= RING_BYTES) {
             feeder->head += skipped;
             return feeder->ring + (skipped ? 0 : at);
@@ -96,8 +97,8 @@ static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
     }
 }
 
-/* Puts a copy from or to the room that was asked for last on the stream, and keeps the room
- * until the copy is done. */
+/* Puts a copy from or to the room that was found last on the stream, and keeps the room until the
+ * copy is done. */
 static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void *dst,
                            const void *src, uint64_t bytes)
 {
@@ -114,7 +115,7 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
     status =
         mp_cuda_check(cuda, cuda->driver->event_record(feeder->pieces[last].event, stream->handle),
                       "marking a transfer");
-    if (status) { /* nobody could tell when the room is free */
+    if (status) { /* without an event, only the stream as a whole tells when the room is free */
         mp_cuda_poison_on(cuda, status);
         mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
                             "waiting for a stream");
@@ -134,7 +135,7 @@ static moepage_status enter(const mp_cuda_feeder *feeder)
     return status;
 }
 
-/* Part of a transfer, from `offset` on. */
+/* The piece of a transfer that begins at `offset`. */
 static mp_copy part_of(const mp_copy *copy, uint64_t offset)
 {
     uint64_t left = copy->bytes - offset;
@@ -155,6 +156,8 @@ static moepage_status produce(const mp_copy *copy, void *out)
     return MOEPAGE_OK;
 }
 
+/* Fills a piece and sends it. The context is left while `fill` runs: it may block, and call into the
+ * library. */
 static moepage_status upload(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
 {
     moepage_status status = enter(feeder);
@@ -191,7 +194,7 @@ static moepage_status download(mp_cuda_feeder *feeder, mp_cuda_stream *stream, c
     return status;
 }
 
-/* Once all that the stream had to do before is done. */
+/* Writes host memory in the stream's order: waits until the GPU has done all that is before it. */
 static moepage_status work_in_place(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
                                     const mp_copy *copy)
 {
@@ -208,7 +211,7 @@ static moepage_status work_in_place(mp_cuda_feeder *feeder, mp_cuda_stream *stre
     return status ? status : produce(copy, copy->dst);
 }
 
-/* Without any lock. */
+/* Does a transfer piece by piece. Without any lock: fills may block for long. */
 static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, mp_cuda_op_kind kind,
                                const mp_copy *copy)
 {
@@ -230,6 +233,8 @@ static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, m
 
 /* ---- The thread ------------------------------------------------------------------------- */
 
+/* Does the oldest entry of a stream, then issues what is behind it: the feeder owns the stream, and
+ * gives it up in mp_cuda_pump. */
 static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
 {
     mp_cuda *cuda = feeder->cuda;
@@ -264,6 +269,7 @@ static void *run_feeder(void *arg)
     mp_cuda_issuer *issuer = feeder->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     for (;;) {
+        /* Checked before every transfer, so that a demand waits for at most one of the other feeder. */
         if (feeder->inbox.ready.first && !(feeder->before && has_work(feeder->before))) {
             mp_cuda_stream *stream = mp_cuda_list_take(&feeder->inbox.ready);
             feeder->busy = true;

@@ -18,7 +18,7 @@
 
 #define MAX_THREADS 1024u
 #define MAX_IO_THREADS 64u
-#define DEFAULT_THREADS 16u /* of the host that make a tier's pages present: more are no faster */
+#define DEFAULT_THREADS 16u /* host threads that make a tier's pages present: more are no faster */
 #define DEFAULT_IO_THREADS 4u
 
 /* ---- What only CUDA devices do ---------------------------------------------------------- */
@@ -32,7 +32,7 @@ static moepage_status get_info(mp_device *device, moepage_cuda_info *out)
     return MOEPAGE_OK;
 }
 
-/* Healthy, and the context current. */
+/* Enters the context of a device that is not poisoned. */
 static moepage_status begin_call(mp_cuda *cuda)
 {
     moepage_status status = mp_cuda_check_health(cuda);
@@ -132,7 +132,7 @@ static moepage_status no_gpu(mp_cuda *cuda, int count)
                    count, count == 1 ? "" : "s", count - 1);
 }
 
-/* The driver's own readiness, and the GPU's handle. */
+/* Starts the driver and finds the GPU's handle. */
 static moepage_status find_gpu(mp_cuda *cuda, uint32_t ordinal)
 {
     int count = 0, version = 0;
@@ -277,7 +277,7 @@ static moepage_status start(mp_cuda *cuda, const mp_cuda_image *images, uint32_t
     return status;
 }
 
-/* As far as it was opened. Threads are ended even if the driver is gone. */
+/* Closes what has been opened. Threads are ended even if the driver has failed. */
 static void stop(mp_cuda *cuda)
 {
     bool entered = cuda->context && mp_cuda_enter(cuda) == MOEPAGE_OK;

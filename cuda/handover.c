@@ -66,6 +66,7 @@ void mp_cuda_release(mp_cuda_stream *stream)
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) > 1)
         return;
+    /* The word goes back only now: a stream that still waits for this one reads it. */
     pthread_mutex_lock(&issuer->lock);
     issuer->taken[stream->slot / 64] &= ~(1ull << stream->slot % 64);
     pthread_mutex_unlock(&issuer->lock);
@@ -121,6 +122,7 @@ bool mp_cuda_park_until_room(mp_cuda_stream *stream)
     pthread_mutex_lock(&issuer->lock);
     bool parks = stream->passed - mp_cuda_completed(stream) >= MP_CUDA_COLD_DEPTH;
     if (parks) {
+        /* Half of the depth, so that the watcher wakes the stream once for many transfers. */
         stream->wait_tick = stream->passed - MP_CUDA_COLD_DEPTH / 2;
         mp_cuda_list_add(&stream->until_completed, stream);
         mp_cuda_watch(issuer, stream);

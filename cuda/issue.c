@@ -44,7 +44,7 @@ bool mp_cuda_is_poisoned(mp_cuda *cuda)
     return true;
 }
 
-/* Skipped work fails where it can say so. */
+/* Reports a skipped transfer, where it has a `result`. */
 static void skip_copy(const mp_copy *copy)
 {
     if (copy->result)
@@ -86,7 +86,8 @@ static mp_cu_result record_event(mp_cuda_stream *stream, mp_tick tick)
     return result;
 }
 
-/* A stream that cannot say how far it is runs dry, and from then on counts as that far. */
+/* Has the GPU write a tick behind the stream's work. A stream for which that fails is waited for until
+ * it has run dry, and is silent from then on: what it has issued counts as completed. */
 static void write_tick(mp_cuda_stream *stream, mp_tick tick)
 {
     mp_cuda *cuda = stream->cuda;
@@ -106,6 +107,8 @@ void mp_cuda_publish(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_tick tick = stream->passed;
     if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed))
         return;
+    /* In this order: the word before `issued`, so that a wait for an issued tick finds its event;
+     * `issued` before the list is searched, so that a stream that parks meanwhile sees it. */
     if (!mp_cuda_is_cold(stream) && !mp_cuda_is_silent(stream))
         write_tick(stream, tick);
     atomic_store_explicit(&stream->issued, tick, memory_order_release);
@@ -122,7 +125,7 @@ static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_b
     return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
 }
 
-/* Copies of one batch run in any order: these must not be in the same. */
+/* Returns true if two copies must not be in one batch, whose copies run in any order. */
 static bool conflict(const mp_copy *a, const mp_copy *b)
 {
     return overlap(a->dst, a->bytes, b->dst, b->bytes) ||
@@ -130,7 +133,8 @@ static bool conflict(const mp_copy *a, const mp_copy *b)
            overlap(a->src, a->bytes, b->dst, b->bytes);
 }
 
-/* The longest part of the copy, from `done` on, that lies in one registration at both ends. */
+/* The longest part of the copy from `done` on whose source and destination each lie in one
+ * registration with the driver. */
 static uint64_t part_bytes(const mp_cuda *cuda, const mp_copy *copy, uint64_t done)
 {
     uint64_t dst = (uintptr_t)copy->dst + done, src = (uintptr_t)copy->src + done;
@@ -139,7 +143,7 @@ static uint64_t part_bytes(const mp_cuda *cuda, const mp_copy *copy, uint64_t do
     return to_end < copy->bytes - done ? to_end : copy->bytes - done;
 }
 
-/* The copies at the head of the queue that can go in one call; one that has to be cut goes alone. */
+/* Collects the oldest copies that can go in one call; a copy that has to be cut goes alone. */
 static uint32_t gather(mp_cuda_stream *stream, const mp_copy *group[GROUP])
 {
     const uint32_t most = stream->cuda->driver->copy_batch ? GROUP : 1;
@@ -193,6 +197,7 @@ static void pop_n(mp_cuda_stream *stream, uint32_t n)
 {
     uint32_t before = stream->head - stream->tail;
     stream->tail += n;
+    /* Submitters that wait for room are woken once, when half of the queue is free. */
     if (before > MP_CUDA_QUEUE / 2 && before - n <= MP_CUDA_QUEUE / 2)
         wake(stream);
 }
@@ -252,7 +257,7 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
     return mp_fail(MOEPAGE_E_ARGUMENT, "%s: there is no kernel %d", cuda->name, (int)kernel);
 }
 
-/* What a profiler shows a kernel as; NULL = by its own name alone. */
+/* The range that a profiler shows a kernel in, or NULL. */
 static const char *range_of(mp_kernel kernel)
 {
     return kernel == MP_KERNEL_DECODE    ? MP_CUDA_RANGE_DECODE
@@ -260,7 +265,8 @@ static const char *range_of(mp_kernel kernel)
                                          : NULL;
 }
 
-/* Every stream that the launch waits for has been issued that far, so that `skip` is final. */
+/* A launch is issued only when the ticks that it waits for are, and by then a failed transfer before
+ * it has set `skip`: the value read here is final. */
 moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
                                     const mp_kernel_args *args, const mp_cuda_span *tables)
 {
@@ -286,7 +292,7 @@ moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
 
 /* ---- Waits ------------------------------------------------------------------------------ */
 
-/* The earliest event that covers the tick; NULL when there is none. With events_lock. */
+/* The oldest event recorded at or after the tick, or NULL. With events_lock. */
 static mp_cu_event event_covering(const mp_cuda_stream *stream, mp_tick tick)
 {
     uint64_t first = stream->n_events < MP_CUDA_EVENTS ? 0 : stream->n_events - MP_CUDA_EVENTS;
@@ -306,19 +312,19 @@ mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stre
         return result;
     pthread_mutex_lock(&other->events_lock);
     mp_cu_event event = event_covering(other, tick);
-    if (event) /* else the stream has been destroyed meanwhile, and its work was done */
+    if (event) /* no event: the stream has been destroyed meanwhile, and its work was done before */
         result = other->cuda->driver->stream_wait(handle, event, 0);
     pthread_mutex_unlock(&other->events_lock);
     return result;
 }
 
-/* False: the stream is parked, and no longer the caller's. */
+/* Passes a WAIT. Returns false if the stream has been parked, and is no longer the caller's. */
 static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda *cuda = stream->cuda;
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
     mp_tick tick = mp_cuda_oldest(stream)->tick;
-    mp_cuda_publish(stream, freed); /* what comes before does not wait */
+    mp_cuda_publish(stream, freed); /* work before the wait must not be held back by it */
     if (mp_cuda_completed(other) < tick) {
         bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
         if (across ? mp_cuda_park_until_completed(stream, other, tick)
@@ -363,7 +369,7 @@ static void issue_write(mp_cuda_stream *stream)
 
 /* ---- The pump --------------------------------------------------------------------------- */
 
-/* False: the stream is somebody else's now. */
+/* Issues the oldest entry. Returns false if the stream has been handed over. */
 static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_op *op = mp_cuda_oldest(stream);
@@ -389,7 +395,7 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
     return true;
 }
 
-/* As pump_gpu; what the executor's stream has is issued. */
+/* Like pump_gpu, for a COLD stream: an entry is issued when the executor's stream has it. */
 static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_op *op = mp_cuda_oldest(stream);
@@ -401,7 +407,7 @@ static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
         if (mp_cuda_park_until_room(stream))
             return false;
     }
-    stream->passed = op->tick; /* before it can complete */
+    stream->passed = op->tick; /* before the executor may complete it, on another thread */
     if (op->kind == MP_CUDA_OP_MARK) {
         mp_stream_mark(stream->cold, &tick);
     } else {
@@ -427,6 +433,8 @@ void mp_cuda_pump(mp_cuda_stream *stream, mp_cuda_list *freed)
     wake(stream);
 }
 
+/* A loop, not a recursion: chains of streams that wait for each other may be long. No stream's lock
+ * is held from one stream to the next, so that two are never held at once. */
 void mp_cuda_pump_all(mp_cuda_list *freed)
 {
     mp_cuda_stream *stream;
@@ -456,7 +464,8 @@ void mp_cuda_await_issue(mp_cuda_stream *stream, mp_tick tick)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* Until whatever covers the tick has run, or something is wrong. */
+/* Sleeps on the event that covers the tick; for SLEEP_NS if there is none, or it cannot be waited for:
+ * the caller looks again. */
 static void sleep_for(mp_cuda_stream *stream, mp_tick tick)
 {
     mp_cuda *cuda = stream->cuda;
@@ -474,6 +483,7 @@ static void sleep_for(mp_cuda_stream *stream, mp_tick tick)
 
 void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick)
 {
+    /* Only an issued tick has an event, and only the executor's stream can wait for a COLD one. */
     mp_cuda_await_issue(stream, tick);
     if (mp_cuda_is_cold(stream)) {
         mp_stream_sync(stream->cold, tick);

@@ -82,7 +82,7 @@ moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
 
 /* ---- EXPERTS ---- */
 
-/* What the host can tell of the table. */
+/* What the host can learn from the table. */
 typedef struct table_facts {
     uint32_t limit;     /* experts with more rows have been run */
     uint32_t most_rows; /* of the others */
@@ -103,7 +103,7 @@ static table_facts facts_of(const mp_kernel_experts_args *host, uint32_t limit)
     return facts;
 }
 
-/* Blocks that have something to do: no more are launched. */
+/* The number of blocks that have work: no more are launched. */
 static uint32_t useful_blocks(const mp_kernel_experts_args *host, const mp_gpu_experts_args *args,
                               uint32_t form)
 {
@@ -134,7 +134,7 @@ static moepage_status launch_form(mp_cuda *cuda, mp_cu_stream stream,
                           shared, args);
 }
 
-/* One of the two halves: experts of few rows and those of many are two launches. */
+/* Launches one of the two halves: once for experts of few rows, once for those of many. */
 static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
                                   const mp_kernel_experts_args *host, const table_facts *facts,
                                   mp_gpu_experts_args *args)
@@ -157,7 +157,8 @@ static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
     return status ? status : launch_form(cuda, stream, host, MP_EXPERTS_BROAD, aligned, args);
 }
 
-/* Those that the library takes, if it does: *limit is then what the others have at most. */
+/* Runs experts of many rows by cuBLAS where that is possible: *limit is then the most rows of the
+ * experts that are left. */
 static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
                                const mp_kernel_experts_args *host,
                                const mp_kernel_experts_args *gpu, uint32_t *limit)
@@ -165,7 +166,7 @@ static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
     if (!mp_cuda_fast_takes(cuda, host))
         return MOEPAGE_OK;
     moepage_status status = mp_cuda_fast_launch(cuda, stream, host, gpu);
-    if (status == MOEPAGE_E_UNSUPPORTED) /* the others do them all over again */
+    if (status == MOEPAGE_E_UNSUPPORTED) /* the other kernels run all of them */
         return MOEPAGE_OK;
     if (!status)
         *limit = MP_FAST_LEAST_ROWS - 1;

@@ -1,5 +1,4 @@
-/* Memory besides the arena: workspace, host memory that the GPU reaches, and which host memory is
- * close to it. */
+/* Memory besides the arena: workspace, host memory that the GPU reaches, and the GPU's NUMA node. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -125,7 +124,7 @@ static uint64_t piece_bytes(const mp_cuda *cuda, const mp_host_memory *memory, u
     return to_end < memory->bytes - done ? to_end : memory->bytes - done;
 }
 
-/* The pieces in its first `bytes`. */
+/* Unregisters the pieces in the first `bytes` of a tier. */
 static void unregister(mp_cuda *cuda, const mp_host_memory *memory, uint64_t bytes)
 {
     for (uint64_t done = 0; done < bytes; done += piece_bytes(cuda, memory, done)) {
@@ -135,16 +134,16 @@ static void unregister(mp_cuda *cuda, const mp_host_memory *memory, uint64_t byt
     }
 }
 
-/* Refusals that say something of the system, nothing of us: limits on locked memory, and platforms
- * that pin none. */
+/* Returns true for refusals that are due to the system: limits on locked memory, and platforms that
+ * pin none. */
 static bool cannot_pin(mp_cu_result result)
 {
     return result == MP_CU_OUT_OF_MEMORY || result == MP_CU_OPERATING_SYSTEM ||
            result == MP_CU_NOT_PERMITTED || result == MP_CU_NOT_SUPPORTED;
 }
 
-/* Piece by piece: see mp_cuda_pin_end. Copies out of a tier that cannot be pinned go as those out of
- * any pageable memory do, through the feeders' rings (feed.c). */
+/* Registers a tier piece by piece: see mp_cuda_pin_end. A tier that cannot be pinned stays pageable: its
+ * copies go through the feeders' rings (feed.c). */
 static moepage_status register_tier(mp_cuda *cuda, mp_host_memory *memory)
 {
     mp_cu_result result = MP_CU_SUCCESS;
@@ -205,7 +204,7 @@ void mp_cuda_host_unmap(mp_device *device, const mp_host_memory *memory)
 
 /* ---- NUMA ------------------------------------------------------------------------------- */
 
-/* Drivers before 12.2 do not know, but the system does, by the GPU's place on the bus. */
+/* Drivers before 12.2 do not know the node; the system does, by the GPU's place on the bus. */
 static int32_t node_by_system(mp_cuda *cuda, const char *root)
 {
     static const int attributes[] = {MP_CU_ATTR_PCI_DOMAIN, MP_CU_ATTR_PCI_BUS,

@@ -1,6 +1,6 @@
-/* Threads that look at shared memory for the caller: at full speed while something happens, and the
- * more rarely the longer nothing has. What a poller waits for comes within microseconds of the last
- * thing while a model decodes, and not at all between requests. */
+/* Threads that poll shared memory for a path. While a model decodes messages follow each other within
+ * microseconds, so that a poller spins; between requests there are none, so that the longer the
+ * silence, the longer it sleeps. */
 #include "poller.h"
 
 #include <pthread.h>
@@ -11,11 +11,11 @@
 #include "context.h"
 #include "device/thread.h"
 
-#define SPIN_NS 50000u      /* without news, before the first sleep */
-#define SLEEP_MIN_NS 20000u /* below this the system's own timer slack is what counts */
+#define SPIN_NS 50000u      /* of silence before the first sleep */
+#define SLEEP_MIN_NS 20000u /* of shorter sleeps most is the system's timer slack, 50 us */
 #define SLEEP_MAX_NS 200000u
-#define SLEEP_SHARE 8u /* a sleep is this part of the silence so far */
-#define POLLS_PER_CLOCK 16u
+#define SLEEP_SHARE 8u      /* a sleep is this part of the silence so far */
+#define POLLS_PER_CLOCK 16u /* reading the clock costs as much as several polls */
 
 struct mp_cuda_poller {
     mp_cuda_poll_fn poll;

@@ -1,4 +1,4 @@
-/* The lives of streams, and of what feeds them. */
+/* Creating and destroying streams, and the threads that they need. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "issue.h"
@@ -86,12 +86,13 @@ static void destroy_event(mp_cuda *cuda, mp_cu_event *event)
     *event = NULL;
 }
 
-/* Takes the locks: others may be about to look at what goes. Context current. */
+/* With the locks: other threads may be about to use a handle or an event (watcher's query,
+ * mp_cuda_wait_on_gpu). Context current. */
 static void destroy_handles(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
     pthread_mutex_lock(&stream->lock);
-    if (stream->handle && mp_cuda_is_silent(stream)) /* its ticks say nothing */
+    if (stream->handle && mp_cuda_is_silent(stream)) /* its ticks do not tell what has run */
         mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
                             "waiting for a stream");
     if (stream->handle)
@@ -109,7 +110,7 @@ static void destroy_handles(mp_cuda_stream *stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* All but the struct, which others may refer to. */
+/* Frees all but the struct, which other streams' waits may refer to. */
 static void destroy_parts(mp_cuda_stream *stream)
 {
     if (stream->cold)
@@ -153,7 +154,8 @@ moepage_status mp_cuda_stream_create(mp_device *device, mp_stream_class cls, mp_
 
 /* ---- Destroying ------------------------------------------------------------------------- */
 
-/* Waits that no work follows are nobody's any more. With the lock. */
+/* Drops waits that no work follows: nothing depends on them, and what they wait for may never come.
+ * Only while the stream is parked; another owner is about to pass them. With the lock. */
 static void drop_waits(mp_cuda_stream *stream)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
@@ -180,7 +182,8 @@ static void drop_waits(mp_cuda_stream *stream)
     stream->owned = false;
 }
 
-/* Until nobody has anything to do with the stream: a task may submit and post more. */
+/* Waits until the stream has no work, no task and no owner. In a loop, because a task may submit and
+ * post more. */
 static void run_dry(mp_cuda_stream *stream)
 {
     bool dry;
@@ -206,7 +209,7 @@ void mp_cuda_stream_destroy(mp_stream *handle)
     mp_cuda_stream *stream = mp_cuda_stream_of(handle);
     mp_cuda_list freed = {0};
     mp_tick last = 0;
-    if (!mp_cuda_is_cold(stream)) /* words that it writes have no ticks of their own */
+    if (!mp_cuda_is_cold(stream)) /* covers WRITEs, which have no ticks of their own */
         (void)mp_cuda_stream_mark(handle, &last);
     run_dry(stream);
     mp_cuda_watch_remove(stream, &freed);
@@ -215,7 +218,7 @@ void mp_cuda_stream_destroy(mp_stream *handle)
     mp_cuda_release(stream);
 }
 
-/* ---- What feeds them -------------------------------------------------------------------- */
+/* ---- Feeders and watcher ---------------------------------------------------------------- */
 
 static moepage_status check_gpu(mp_cuda *cuda)
 {

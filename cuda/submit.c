@@ -9,13 +9,13 @@
 #include "issue.h"
 #include "launch.h"
 
-/* cuStreamIsCapturing and its kind answer with these while a capture stands in the way. */
+/* Results of cuStreamIsCapturing and related calls while a capture is in the way. */
 enum { CAPTURE_FIRST = MP_CU_CAPTURE_UNSUPPORTED, CAPTURE_LAST = 908 };
 
 /* ---- Submissions ------------------------------------------------------------------------ */
 
 /* A submission in progress: the stream's lock is held, and for a GPU stream the context is
- * current. */
+ * current, unless the GPU is lost. */
 typedef struct submission {
     mp_cuda_stream *stream;
     mp_cuda_list freed;
@@ -23,7 +23,7 @@ typedef struct submission {
     bool owner;  /* of the stream: what it pushes is its own to issue */
 } submission;
 
-/* A context that is no more keeps nobody from submitting work that will be skipped. */
+/* Work can still be submitted when the context is gone: it is skipped, but its tick completes. */
 static moepage_status begin(submission *s, mp_stream *handle)
 {
     mp_cuda_stream *stream = mp_cuda_stream_of(handle);
@@ -39,6 +39,7 @@ static moepage_status begin(submission *s, mp_stream *handle)
     return MOEPAGE_OK;
 }
 
+/* Issues what the submission has pushed. Streams that this frees are pumped without the lock. */
 static void end(submission *s)
 {
     mp_cuda *cuda = s->stream->cuda;
@@ -50,7 +51,8 @@ static void end(submission *s)
         mp_cuda_leave(cuda);
 }
 
-/* Lets work go on until something about the stream has changed. */
+/* Makes or awaits one change of a full stream: issues from it if the submission owns it, pumps streams
+ * that it has freed (the owner may wait for one of them), or sleeps. */
 static void await_change(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
@@ -165,7 +167,7 @@ moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick 
 
 /* ---- Launches --------------------------------------------------------------------------- */
 
-/* Blocks until the oldest tables are not needed any more. Gives the lock up meanwhile. */
+/* Blocks until the launch with the oldest tables has completed. Gives the lock up meanwhile. */
 static void await_tables(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
@@ -176,8 +178,8 @@ static void await_tables(submission *s)
     pthread_mutex_lock(&stream->lock);
 }
 
-/* Only the first launch that is larger than all before it comes here: once it has let the stream
- * run dry, there is room for several like it. */
+/* Replaces the ring by a larger one, once the stream has run dry. Rare: the new ring holds several
+ * launches of this size. */
 static moepage_status grow_tables(submission *s, uint64_t bytes)
 {
     mp_cuda_stream *stream = s->stream;
@@ -212,7 +214,7 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
             moepage_status status = grow_tables(s, bytes);
             if (status && bytes > size)
                 return status;
-            grown = true; /* or it has to do without */
+            grown = true; /* tried once: without memory to grow, the launch waits for the ring */
         } else if (mp_cuda_tables_take(&stream->tables, bytes, stream->submitted + 1,
                                        mp_cuda_completed(stream), out)) {
             return MOEPAGE_OK;
@@ -222,9 +224,10 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     }
 }
 
-/* Nothing stands before it: what is wrong with it can still be said to the caller. Its tables may be
- * on their way even so, and some of its kernels: nobody gets a tick that tells when they have run, so
- * they are waited for. It has one all the same, with which the tables' room comes back. */
+/* Issues a launch on a stream whose queue is empty: a failure is still the caller's status. Its tables
+ * and some of its kernels may be on the stream even so; as the caller gets no tick to wait for, they
+ * are waited for here. The launch uses up a tick all the same, with which the tables' room is given
+ * back. */
 static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kernel_args *args,
                                  const mp_cuda_span *span)
 {
@@ -361,7 +364,7 @@ static moepage_status health(mp_cuda *cuda)
         return MOEPAGE_OK;
     moepage_status status = mp_cuda_check_health(cuda);
     if (status)
-        return status; /* else the reason is being written down at this moment */
+        return status; /* MOEPAGE_OK: another thread is just writing the reason */
     return mp_fail(MOEPAGE_E_DEVICE, "%s: the GPU has failed; the device has to be closed",
                    cuda->name);
 }

@@ -1,8 +1,8 @@
 /* The arena in handles of virtual memory, and views: the same handles at further addresses.
  *
- * The driver maps whole handles only, so that a handle's size is the granularity of views. All of
- * them stay mapped in one range for the arena's whole life; what the library moves between experts
- * and KV is who owns the bytes, never a mapping. */
+ * The driver maps whole handles only, so that a handle's size is the granularity of views. All handles
+ * stay mapped in one range as long as the arena lives: what moves between experts and KV is ownership
+ * of bytes, never a mapping. */
 #include "vmm.h"
 
 #include <assert.h>
@@ -41,7 +41,7 @@ static mp_cu_mem_prop property_of(const mp_cuda *cuda)
                             .location = {.type = MP_CU_LOCATION_DEVICE, .id = cuda->gpu}};
 }
 
-/* 0 for one that is of no use: not a power of two, or smaller than a page. */
+/* *out is 0 for a granularity that is of no use: not a power of two, or smaller than a page. */
 static mp_cu_result ask_granularity(mp_cuda *cuda, uint64_t *out)
 {
     const mp_cu_mem_prop property = property_of(cuda);
@@ -89,7 +89,7 @@ static void release_handles(mp_cuda *cuda, mp_cuda_arena *arena)
     }
 }
 
-/* Handle by handle, as they were mapped. */
+/* Unmaps handle by handle, as they were mapped. */
 static void unmap(mp_cuda *cuda, mp_cu_ptr at, uint64_t bytes, uint64_t handle_bytes)
 {
     for (uint64_t done = 0; done < bytes; done += handle_bytes) {
@@ -155,7 +155,7 @@ fail:
     return result;
 }
 
-/* *out stays NULL when the driver will not do it but a plain allocation might. */
+/* *out stays NULL where the driver refuses but a plain allocation may succeed. */
 static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena **out)
 {
     uint64_t granularity;
@@ -188,8 +188,8 @@ static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_ar
 
 /* ---- The arena in one piece ------------------------------------------------------------- */
 
-/* Exactly its bytes where that is aligned, as all large allocations are known to be; the driver
- * only promises less, and then a page more is taken. */
+/* Allocates the arena's bytes. Large allocations are page-aligned in practice; the driver promises
+ * less, and one that is not is replaced by one of a page more. */
 static mp_cu_result alloc_aligned(mp_cuda *cuda, mp_cuda_arena *arena)
 {
     arena->mapped_bytes = arena->bytes;
@@ -226,7 +226,7 @@ static moepage_status alloc_in_one_piece(mp_cuda *cuda, uint64_t bytes, mp_cuda_
 
 /* ---- Either ----------------------------------------------------------------------------- */
 
-/* Refused before anything is taken, so that nothing is for a moment past what there is. */
+/* Refuses an arena that does not fit before any memory is taken. */
 static moepage_status check_room(mp_cuda *cuda, uint64_t bytes)
 {
     size_t free_bytes = 0, total_bytes = 0;

@@ -1,6 +1,9 @@
-/* Who waits for completed ticks and does not sleep on them: posted tasks, and streams that wait
- * across the edge between the GPU and the host. One thread looks at the words of the streams
- * concerned, the more rarely the longer nothing has happened; without any it sleeps. */
+/* What waits for completed ticks without a thread that sleeps on them: posted tasks, and streams that
+ * wait across the boundary between the GPU and the host.
+ *
+ * One thread, the watcher, reads the words of the streams concerned. The GPU signals no condition
+ * variable, so that GPU streams are polled, at longer and longer intervals while nothing completes;
+ * COLD streams report their progress. With no stream to watch the thread sleeps. */
 #include <assert.h>
 #include <stddef.h>
 #include <time.h>
@@ -10,7 +13,7 @@
 
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 500000u
-/* A GPU that has died writes no word: after so long without news the driver is asked. */
+/* A dead GPU writes no word: after so long without news the driver is asked. */
 #define DOUBT_NS 50000000u
 
 /* ---- The list of streams to look at (with the issuer's lock) ----------------------------- */
@@ -28,7 +31,8 @@ static void unwatch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
 
 /* ---- Tasks ------------------------------------------------------------------------------ */
 
-/* On the executor's thread, where nothing else runs: one task, then it is the next one's turn. */
+/* Runs one due task on the executor's task thread, then posts itself again behind tasks that came
+ * meanwhile: streams take turns. */
 static void run_one(mp_task *runner)
 {
     mp_cuda_stream *stream =
@@ -39,7 +43,7 @@ static void run_one(mp_task *runner)
     mp_task *task = mp_task_take(&stream->due);
     pthread_mutex_unlock(&issuer->lock);
     if (task)
-        task->run(task); /* from here on the task is its owner's, who may free or post it */
+        task->run(task); /* may free the task or post it again: it is not touched afterwards */
     pthread_mutex_lock(&issuer->lock);
     bool again = stream->due.first != NULL;
     stream->running = again;
@@ -50,13 +54,13 @@ static void run_one(mp_task *runner)
         mp_executor_post(executor, NULL, 0, runner);
 }
 
-/* Moves tasks whose ticks have completed to those that are due. True: the runner is to be
- * posted, by the caller, once it has given up the lock. */
+/* Moves tasks whose ticks have completed to those that are due. Returns true if the caller has to post
+ * the runner once it has given up the lock: the executor's lock comes before the issuer's. */
 static bool take_due(mp_cuda_stream *stream, mp_tick done)
 {
     while (stream->tasks.first && stream->tasks.first->due <= done) {
         mp_task *task = mp_task_take(&stream->tasks);
-        task->due = 0; /* in the order in which they fell due */
+        task->due = 0; /* equal keys: `due` keeps the order in which tasks fell due */
         mp_task_insert(&stream->due, task);
     }
     if (!stream->due.first || stream->running)
@@ -115,12 +119,12 @@ void mp_cuda_cold_progress(void *user, mp_tick tick)
 
 /* ---- The watcher ------------------------------------------------------------------------ */
 
-/* What a look at the watched streams has found: to be acted on without the lock. */
+/* What a look at the watched streams has found, to be acted on without the lock. */
 typedef struct findings {
     mp_cuda_list freed;
     mp_cuda_stream *runners[16]; /* to be posted; the rest at the next look */
     uint32_t n_runners;
-    bool polls; /* a GPU's stream is being watched, of whose progress nobody tells */
+    bool polls; /* a GPU stream is being watched: there is no signal to wait for */
 } findings;
 
 static void look_at(mp_cuda_stream *stream, findings *out)
@@ -145,7 +149,7 @@ static void look(mp_cuda_issuer *issuer, findings *out)
     }
 }
 
-/* A stream of the GPU that is being watched, with a reference; NULL when there is none. */
+/* A GPU stream that is being watched, with a reference, or NULL. */
 static mp_cuda_stream *any_gpu_stream(const mp_cuda_issuer *issuer)
 {
     mp_cuda_stream *i = issuer->watched;
@@ -156,7 +160,8 @@ static mp_cuda_stream *any_gpu_stream(const mp_cuda_issuer *issuer)
     return i;
 }
 
-/* Makes the driver say whether the GPU is still there. */
+/* Queries the driver about a stream, which fails, and poisons the device, if the GPU is lost. Gives
+ * the reference up. */
 static void ask(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
