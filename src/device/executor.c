@@ -1,8 +1,8 @@
 /* The threads of the host device, and what they and their callers do with the lock held.
  *
- * One lock guards all bookkeeping; it is never held while bytes move, a kernel runs or a callback
- * is called. The bus and the compute lane are one operation wide, so that whoever runs one is alone
- * in that lane. */
+ * One lock guards all bookkeeping. It is not held while bytes move, a kernel runs or a callback is
+ * called; on_progress alone is called with it. The bus lane and the compute lane are one operation
+ * wide: a thread that runs an operation is alone in its lane. */
 #include "device/executor.h"
 
 #include <assert.h>
@@ -26,12 +26,12 @@ static const uint64_t work_per_part[MP_KERNEL_COUNT] = {
     [MP_KERNEL_DECODE] = 65536, /* one chunk: there is nothing smaller to hand out */
 };
 
-/* Parts per thread: a thread that is late or slowed down then leaves the rest to the others. */
+/* More parts than threads: what a late or slow thread does not claim is left to the others. */
 #define PARTS_PER_THREAD 4u
 
 typedef enum mp_lane_kind { MP_LANE_BUS, MP_LANE_COMPUTE, MP_LANE_COLD, MP_LANES } mp_lane_kind;
 
-/* Where the streams of a class run, and which of the lane's two queues they are in. */
+/* The lane that runs the streams of a class, and which of the lane's two queues they are in. */
 static const struct {
     mp_lane_kind lane;
     uint32_t urgency;
@@ -55,7 +55,7 @@ struct mp_executor {
     uint32_t team_size;
     const mp_host_kernel_set *kernels;
     const mp_exph_decoder *decoder;
-    mp_bus bus; /* of whoever runs the bus lane */
+    mp_bus bus; /* used by the thread that runs the bus lane's operation */
     uint32_t n_streams;
     bool stop;
     _Atomic bool poisoned; /* set once, after poison_text */
@@ -67,7 +67,7 @@ struct mp_executor {
 
 /* ---- Running one operation (without the lock) ------------------------------------------- */
 
-/* The first failure that nobody else was to be told of is remembered. */
+/* Poisons the device after a failed transfer without a `result`. The first failure is kept. */
 static void poison(mp_executor *executor, const mp_copy *copy, moepage_status status)
 {
     pthread_mutex_lock(&executor->lock);
@@ -108,6 +108,7 @@ static void run_copy(mp_executor *executor, const mp_op *op)
         if (copy->result)
             atomic_store(copy->result, MOEPAGE_E_DEVICE);
     } else if (op->ready_ns) {
+        /* Booked before the copy, which takes its part of the virtual time, and settled after it. */
         uint64_t end_ns = mp_bus_book(&executor->bus, op->ready_ns, copy->bytes);
         move_bytes(executor, copy);
         mp_bus_settle(&executor->bus, end_ns);
@@ -170,7 +171,8 @@ static void run_op(mp_executor *executor, const mp_op *op)
 
 /* ---- Lanes (with the lock) -------------------------------------------------------------- */
 
-/* Runs the next operation of a lane, which has one; gives the lock up meanwhile. */
+/* Runs the next operation of a lane, which has one. Gives the lock up meanwhile: the stream is in no
+ * queue then, and the operation stays in the ring, so that no other thread runs or overwrites it. */
 static void run_next(mp_executor *executor, mp_lane *lane)
 {
     mp_stream *stream = mp_lane_take(lane);
@@ -188,7 +190,7 @@ static void await_work(mp_executor *executor, mp_lane *lane)
     lane->waiting++;
     pthread_cond_wait(&lane->work, &executor->lock);
     lane->waiting--;
-    if (lane->woken > 0) /* 0 after a wake-up that nobody asked for */
+    if (lane->woken > 0) /* 0 after a spurious wake-up */
         lane->woken--;
 }
 
@@ -210,8 +212,9 @@ static void *run_lane(void *arg)
     return NULL;
 }
 
-/* The lane that keeps the stream from going on, if a waiting thread can do that lane's next work
- * itself: the lane is free, and it is not a fill callback's turn. NULL otherwise. */
+/* The lane that the stream's progress depends on, if a waiting thread can run that lane's next
+ * operation itself: the lane is free, and the operation calls no fill callback, which runs on the
+ * executor's own threads only. NULL otherwise. */
 static mp_lane *lane_to_help(mp_stream *stream)
 {
     while (stream->parked_behind)
@@ -233,14 +236,15 @@ static void wait_for(mp_stream *stream, mp_tick tick)
 {
     mp_executor *executor = stream->executor;
     mp_lane *helped = NULL;
-    /* Else kernels that keep coming would keep a thread waiting that has waited longer. On the bus a
-     * demand's own transfers come first in any case. */
+    /* Without this, a stream of new kernels could delay background work that a thread waits for without
+     * end. On the bus, what a thread waits for is a demand, which comes first in any case. */
     bool lends = stream->lane == &executor->lanes[MP_LANE_COMPUTE];
     assert(tick <= stream->submitted);
     if (lends)
         mp_stream_lend(stream);
     while (!has_completed(stream, tick)) {
         mp_lane *lane = lane_to_help(stream);
+        /* While this thread helped, the lane's own thread was not woken for new operations. */
         if (helped && helped != lane)
             mp_lane_wake(helped);
         helped = lane;
@@ -270,8 +274,8 @@ static moepage_status start_thread(mp_executor *executor, mp_lane_kind lane, con
     return status;
 }
 
-/* Once, with the first COLD stream; with the lock. After a failure those that did start wait for a
- * later attempt to start the rest. */
+/* Starts the threads for I/O with the first COLD stream. With the lock. After a failure the threads
+ * that did start stay, and a later call starts the rest. */
 static moepage_status start_io_threads(mp_executor *executor)
 {
     const uint32_t others = MP_LANE_COLD;
@@ -308,7 +312,7 @@ void mp_stream_destroy(mp_stream *stream)
     mp_executor *executor = stream->executor;
     pthread_mutex_lock(&executor->lock);
     uint64_t tasks_due;
-    do { /* a task may submit and post more */
+    do { /* a task may submit and post more: until neither work nor tasks came meanwhile */
         wait_for(stream, stream->submitted);
         tasks_due = stream->tasks_due;
         mp_worker_settle(&executor->worker);
@@ -320,8 +324,8 @@ void mp_stream_destroy(mp_stream *stream)
     pthread_mutex_unlock(&executor->lock);
 }
 
-/* Waits until the stream has room. Callbacks must not run inside a submission, so that this thread
- * does not help meanwhile. */
+/* Waits until the stream has room. This thread does not help meanwhile: no callback may run inside a
+ * submission. */
 static void make_room(mp_stream *stream)
 {
     while (mp_stream_full(stream)) {

@@ -64,7 +64,7 @@ typedef void mp_value_integers(const mp_integers *in, void *out);
 typedef void mp_run_tile(const mp_tile *tile);
 
 /* Indexed by form, from MOEPAGE_FORM_INT8 on. Tiles that read integers themselves spare a trip
- * through memory; where there are none (NULL), others read the values. */
+ * through memory; without them (NULL), the tiles of the values' type are used. */
 #define MP_INTEGER_FORMS 3
 typedef struct mp_integer_set {
     mp_value_integers *as_f32[MP_INTEGER_FORMS];  /* exact */

@@ -1,4 +1,4 @@
-/* What transfers and kernels take, from a machine's numbers. */
+/* How long transfers and kernels take on a machine. */
 #include <assert.h>
 
 #include "device/sim_run.h"
@@ -123,7 +123,7 @@ mp_sim_entry mp_sim_copy_work(const mp_sim_profile *profile, mp_stream_class cls
         entry.unit = MP_SIM_BUS;
         entry.ns = profile->bus_latency_ns + mp_sim_ns(bytes, profile->bus_bytes_per_s);
         break;
-    case MP_STREAM_COLD: /* how long it moves depends on what else does */
+    case MP_STREAM_COLD: /* its bytes share the bandwidth with other reads */
         entry.unit = MP_SIM_COLD;
         entry.ns = profile->cold_latency_ns;
         break;

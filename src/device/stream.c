@@ -132,7 +132,7 @@ static bool wait_is_over(const mp_op *wait)
     return atomic_load_explicit(&wait->other->completed, memory_order_relaxed) >= wait->tick;
 }
 
-/* Puts a stream that is nowhere where its oldest entry belongs. Is it ready now? */
+/* Puts a stream that is in no list where its oldest entry belongs. Returns true if it is ready. */
 static bool place(mp_stream *stream)
 {
     stream->idle = false;
@@ -154,12 +154,13 @@ static bool place(mp_stream *stream)
     return false;
 }
 
-/* Places a parked stream anew: what it waited for, or some of it, is over. */
+/* Places a parked stream anew; its oldest wait is over. */
 static void unpark(mp_stream *stream)
 {
     if (!place(stream))
         return;
     mp_op *op = mp_stream_oldest(stream);
+    /* On the throttled bus a transfer is ready when its wait ends, not when it was submitted. */
     if (op->kind == MP_OP_COPY && op->ready_ns)
         op->ready_ns = mp_clock_ns();
     mp_lane_wake(stream->lane);
@@ -221,6 +222,7 @@ void mp_stream_finish(mp_stream *stream)
     mp_tick tick = mp_stream_oldest(stream)->tick;
     if (stream->on_progress)
         stream->on_progress(stream->progress_user, tick);
+    /* `completed` is read without the lock: the release makes the operation's writes visible. */
     atomic_store_explicit(&stream->completed, tick, memory_order_release);
     pop_entry(stream);
     release_parked(stream);

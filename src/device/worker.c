@@ -38,7 +38,8 @@ static void *run_tasks(void *arg)
     for (;;) {
         mp_task *task = mp_task_take(&worker->due);
         if (task) {
-            /* From its call on the task is its owner's again, who may free or post it. */
+            /* `run` may free the task or post it again: it is not touched afterwards. Without the lock,
+             * for a task submits and posts. */
             pthread_mutex_unlock(worker->lock);
             task->run(task);
             pthread_mutex_lock(worker->lock);
@@ -94,6 +95,7 @@ void mp_worker_add(mp_worker *worker, mp_task *task)
 void mp_worker_settle(mp_worker *worker)
 {
     assert(!pthread_equal(pthread_self(), worker->thread));
+    /* Counts, not an empty list: the last task is off the list while it still runs. */
     uint64_t goal = worker->n_due;
     worker->watchers++;
     while (worker->n_run < goal)
