@@ -134,6 +134,13 @@ void mp_narrow_f32(const float *in, void *out, uint64_t n);
     MP_UNROLL             \
     for (uint32_t index = 0; index < (n); index++)
 
+/* A tile function of one kind: `run(kind, tile)` and `target` are the file's. */
+#define MP_TILE_OF(target, name, run, kind)      \
+    target static void name(const mp_tile *tile) \
+    {                                            \
+        run(kind, tile);                         \
+    }
+
 /* One function for each number of rows of a tile, each unrolled on its own: `tile_rows(a, b, rows, tile)`
  * and `target` are the file's. */
 #define MP_TILE_FUNCTION(target, name, a, b)          \

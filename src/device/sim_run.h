@@ -56,9 +56,6 @@ void mp_sim_run_out(mp_sim *sim, const mp_stream *stream);
 
 /* ---- costs (sim_cost.c) ---- */
 
-/* Nanoseconds for `amount` at `per_s`, rounded up. */
-uint64_t mp_sim_ns(uint64_t amount, uint64_t per_s);
-
 /* The time of a kernel on the device: of its arithmetic or its memory traffic, whichever is longer. */
 uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes);
 
