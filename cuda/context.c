@@ -156,3 +156,19 @@ void mp_cuda_leave(mp_cuda *cuda)
         mp_cuda_log_failure(cuda, cuda->driver->capture_mode(&inside.mode), "leaving the context");
     mp_cuda_log_failure(cuda, cuda->driver->context_pop(&own), "leaving the context");
 }
+
+/* ---- Events ----------------------------------------------------------------------------- */
+
+/* BLOCKING_SYNC: threads that wait for an event sleep, for they may wait for long. */
+moepage_status mp_cuda_event_create(mp_cuda *cuda, mp_cu_event *out)
+{
+    const unsigned flags = MP_CU_EVENT_DISABLE_TIMING | MP_CU_EVENT_BLOCKING_SYNC;
+    return mp_cuda_check(cuda, cuda->driver->event_create(out, flags), "creating an event");
+}
+
+void mp_cuda_event_destroy(mp_cuda *cuda, mp_cu_event *event)
+{
+    if (*event)
+        mp_cuda_log_failure(cuda, cuda->driver->event_destroy(*event), "giving back an event");
+    *event = NULL;
+}

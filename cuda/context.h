@@ -83,6 +83,10 @@ void mp_cuda_poison_on(mp_cuda *cuda, moepage_status status);
 /* Returns DEVICE, with the sentence of what poisoned the device, or MOEPAGE_OK. */
 moepage_status mp_cuda_check_health(mp_cuda *cuda);
 
+/* Context current. Destroying NULL is a no-op. */
+moepage_status mp_cuda_event_create(mp_cuda *cuda, mp_cu_event *out);
+void mp_cuda_event_destroy(mp_cuda *cuda, mp_cu_event *event);
+
 /* Host tiers are registered with the driver in pieces that end at multiples of this address, and no
  * transfer may reach from one registration into the next: where the piece around `at` ends. Memory
  * of the device, and what is pinned in one piece, may be cut there as well. */

@@ -3,8 +3,7 @@
 
 #include "base/status.h"
 #include "kernels/fast_args.h"
-
-#define MAX_BLOCKS (1u << 20) /* kernels take several turns in larger grids */
+#include "launch.h"
 
 /* ---- The library ------------------------------------------------------------------------ */
 
@@ -119,8 +118,8 @@ static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint3
 static moepage_status launch(const batch *b, const char *name, uint32_t columns, uint32_t each)
 {
     const uint64_t n = (uint64_t)b->args.n_chunks * MP_FAST_ROWS * ((columns - 1) / each + 1);
-    return mp_cuda_launch(b->cuda, b->stream, name, n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS,
-                          MP_FAST_THREADS, MP_FAST_SHARED, &b->args);
+    return mp_cuda_launch(b->cuda, b->stream, name, mp_cuda_grid(n), MP_FAST_THREADS,
+                          MP_FAST_SHARED, &b->args);
 }
 
 static moepage_status run(const batch *b)

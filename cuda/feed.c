@@ -298,11 +298,7 @@ static moepage_status create_events(mp_cuda_feeder *feeder)
     if (status)
         return status;
     for (uint32_t i = 0; i < PIECES && !status; i++)
-        status = mp_cuda_check(cuda,
-                               cuda->driver->event_create(&feeder->pieces[i].event,
-                                                          MP_CU_EVENT_DISABLE_TIMING |
-                                                              MP_CU_EVENT_BLOCKING_SYNC),
-                               "creating an event");
+        status = mp_cuda_event_create(cuda, &feeder->pieces[i].event);
     mp_cuda_leave(cuda);
     return status;
 }
@@ -366,11 +362,8 @@ void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder)
         stop(feeder);
     set_behind(feeder->before, NULL);
     if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
-        for (uint32_t i = 0; i < PIECES; i++) {
-            if (feeder->pieces[i].event)
-                mp_cuda_log_failure(cuda, cuda->driver->event_destroy(feeder->pieces[i].event),
-                                    "giving back an event");
-        }
+        for (uint32_t i = 0; i < PIECES; i++)
+            mp_cuda_event_destroy(cuda, &feeder->pieces[i].event);
         mp_cuda_leave(cuda);
     }
     if (feeder->ring)

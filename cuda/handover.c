@@ -10,7 +10,7 @@
 
 /* ---- Lists ------------------------------------------------------------------------------ */
 
-void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream)
+static void list_add(mp_cuda_list *list, mp_cuda_stream *stream)
 {
     stream->next = NULL;
     if (list->last)
@@ -37,7 +37,7 @@ void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to)
     mp_cuda_stream *i;
     *from = (mp_cuda_list){0};
     while ((i = mp_cuda_list_take(&all)))
-        mp_cuda_list_add(i->wait_tick <= tick ? to : from, i);
+        list_add(i->wait_tick <= tick ? to : from, i);
 }
 
 bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream)
@@ -49,7 +49,7 @@ bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream)
     while ((i = mp_cuda_list_take(&all))) {
         found |= i == stream;
         if (i != stream)
-            mp_cuda_list_add(list, i);
+            list_add(list, i);
     }
     return found;
 }
@@ -85,7 +85,7 @@ bool mp_cuda_park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp
     bool parks = atomic_load_explicit(&other->issued, memory_order_acquire) < tick;
     if (parks) {
         stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_issued, stream);
+        list_add(&other->until_issued, stream);
     }
     pthread_mutex_unlock(&issuer->lock);
     return parks;
@@ -109,7 +109,7 @@ bool mp_cuda_park_until_completed(mp_cuda_stream *stream, mp_cuda_stream *other,
     bool parks = mp_cuda_completed(other) < tick;
     if (parks) {
         stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_completed, stream);
+        list_add(&other->until_completed, stream);
         mp_cuda_watch(issuer, other);
     }
     pthread_mutex_unlock(&issuer->lock);
@@ -124,7 +124,7 @@ bool mp_cuda_park_until_room(mp_cuda_stream *stream)
     if (parks) {
         /* Half of the depth, so that the watcher wakes the stream once for many transfers. */
         stream->wait_tick = stream->passed - MP_CUDA_COLD_DEPTH / 2;
-        mp_cuda_list_add(&stream->until_completed, stream);
+        list_add(&stream->until_completed, stream);
         mp_cuda_watch(issuer, stream);
     }
     pthread_mutex_unlock(&issuer->lock);
@@ -135,7 +135,7 @@ void mp_cuda_feed(mp_cuda_inbox *inbox, mp_cuda_stream *stream)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
-    mp_cuda_list_add(&inbox->ready, stream);
+    list_add(&inbox->ready, stream);
     pthread_cond_signal(&inbox->work);
     pthread_mutex_unlock(&issuer->lock);
 }

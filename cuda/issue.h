@@ -213,7 +213,6 @@ static inline mp_tick mp_cuda_completed(const mp_cuda_stream *stream)
 void mp_cuda_retain(mp_cuda_stream *stream);
 void mp_cuda_release(mp_cuda_stream *stream);
 
-void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream);
 mp_cuda_stream *mp_cuda_list_take(mp_cuda_list *list);
 /* Moves the streams that wait for a tick up to `tick` to `to`. */
 void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to);

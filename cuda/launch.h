@@ -9,6 +9,14 @@
 
 #include "context.h"
 
+/* The grid for `n` pieces of work of one block each. Kernels take several turns in grids of this size:
+ * more blocks would only cost their start. */
+static inline uint32_t mp_cuda_grid(uint64_t n)
+{
+    const uint32_t most = 1u << 20;
+    return n < most ? (uint32_t)n : most;
+}
+
 moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_convert_args *gpu);
 /* UNSUPPORTED unless there are kernels for what the launch's experts are; any thread, at any time. */

@@ -29,13 +29,10 @@ _Static_assert((int)MP_SCALAR_F32 == (int)MOEPAGE_DTYPE_F32 &&
                    (int)MP_EXPERTS_F8 == (int)MOEPAGE_DTYPE_F8_E4M3,
                "kernels and header number the types alike");
 
-#define MAX_BLOCKS (1u << 20) /* kernels take several turns in larger grids */
-
 static uint32_t element_blocks(uint32_t n_tokens, uint32_t hidden)
 {
     const uint64_t pieces = (hidden - 1) / MP_ELEMENTWISE_COLUMNS + 1;
-    const uint64_t n = n_tokens * pieces;
-    return n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS;
+    return mp_cuda_grid(n_tokens * pieces);
 }
 
 moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
@@ -119,7 +116,7 @@ static uint32_t useful_blocks(const mp_kernel_experts_args *host, const mp_gpu_e
         if (rows > 0 && rows >= args->least_rows && rows <= args->most_rows)
             n += pieces * ((rows - 1) / high + 1);
     }
-    return n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS;
+    return mp_cuda_grid(n);
 }
 
 static moepage_status launch_form(mp_cuda *cuda, mp_cu_stream stream,

@@ -30,14 +30,6 @@ static moepage_status take_word(mp_cuda_stream *stream)
     return MOEPAGE_OK;
 }
 
-static moepage_status create_event(mp_cuda *cuda, mp_cu_event *out)
-{
-    return mp_cuda_check(cuda,
-                         cuda->driver->event_create(out, MP_CU_EVENT_DISABLE_TIMING |
-                                                             MP_CU_EVENT_BLOCKING_SYNC),
-                         "creating an event");
-}
-
 /* Context current. */
 static moepage_status create_handles(mp_cuda_stream *stream)
 {
@@ -50,11 +42,11 @@ static moepage_status create_handles(mp_cuda_stream *stream)
                                                   priority),
                       "creating a stream");
     for (uint32_t i = 0; i < MP_CUDA_EVENTS && !status; i++)
-        status = create_event(cuda, &stream->events[i]);
+        status = mp_cuda_event_create(cuda, &stream->events[i]);
     for (uint32_t i = 0; i < MP_CUDA_ENTERS && !status; i++)
-        status = create_event(cuda, &stream->enters[i]);
+        status = mp_cuda_event_create(cuda, &stream->enters[i]);
     if (!status)
-        status = create_event(cuda, &stream->pause);
+        status = mp_cuda_event_create(cuda, &stream->pause);
     if (!status && mp_cuda_runs_kernels(stream))
         status = mp_cuda_tables_open(cuda, MP_CUDA_TABLES_BYTES, &stream->tables);
     stream->inbox = mp_cuda_feeder_inbox(cuda->issuer->feeders[urgent ? 0 : 1]);
@@ -79,13 +71,6 @@ static moepage_status create_cold(mp_cuda_stream *stream)
     return status;
 }
 
-static void destroy_event(mp_cuda *cuda, mp_cu_event *event)
-{
-    if (*event)
-        mp_cuda_log_failure(cuda, cuda->driver->event_destroy(*event), "giving back an event");
-    *event = NULL;
-}
-
 /* With the locks: other threads may be about to use a handle or an event (watcher's query,
  * mp_cuda_wait_on_gpu). Context current. */
 static void destroy_handles(mp_cuda_stream *stream)
@@ -100,12 +85,12 @@ static void destroy_handles(mp_cuda_stream *stream)
                             "giving back a stream");
     stream->handle = NULL;
     for (uint32_t i = 0; i < MP_CUDA_ENTERS; i++)
-        destroy_event(cuda, &stream->enters[i]);
-    destroy_event(cuda, &stream->pause);
+        mp_cuda_event_destroy(cuda, &stream->enters[i]);
+    mp_cuda_event_destroy(cuda, &stream->pause);
     pthread_mutex_lock(&stream->events_lock);
     stream->n_events = 0;
     for (uint32_t i = 0; i < MP_CUDA_EVENTS; i++)
-        destroy_event(cuda, &stream->events[i]);
+        mp_cuda_event_destroy(cuda, &stream->events[i]);
     pthread_mutex_unlock(&stream->events_lock);
     pthread_mutex_unlock(&stream->lock);
 }

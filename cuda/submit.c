@@ -242,13 +242,6 @@ static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kerne
     return refused ? status : MOEPAGE_OK;
 }
 
-static const size_t args_bytes[MP_KERNEL_COUNT] = {
-    [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
-    [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
-    [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
-    [MP_KERNEL_DECODE] = sizeof(mp_kernel_decode_args),
-};
-
 moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args,
                                      mp_tick *out)
 {
@@ -262,7 +255,7 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
                        "%s: a kernel was launched on a stream for transfers; it needs a compute or "
                        "background stream",
                        cuda->name);
-    memcpy(&own, args, args_bytes[kernel]);
+    mp_kernel_args_copy(&own, kernel, args);
     moepage_status status =
         kernel == MP_KERNEL_EXPERTS ? mp_cuda_check_experts(cuda, &own.experts) : MOEPAGE_OK;
     if (!status)

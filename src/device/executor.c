@@ -357,12 +357,6 @@ moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t
 
 moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out)
 {
-    static const size_t args_bytes[MP_KERNEL_COUNT] = {
-        [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
-        [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
-        [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
-        [MP_KERNEL_DECODE] = sizeof(mp_kernel_decode_args),
-    };
     mp_executor *executor = stream->executor;
     assert((uint32_t)kernel < MP_KERNEL_COUNT);
     if (stream->lane != &executor->lanes[MP_LANE_COMPUTE])
@@ -373,7 +367,7 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
     mp_op *op = mp_stream_slot(stream);
     op->kind = MP_OP_KERNEL;
     op->kernel = kernel;
-    memcpy(&op->args, args, args_bytes[kernel]);
+    mp_kernel_args_copy(&op->args, kernel, args);
     *out = mp_stream_push(stream);
     pthread_mutex_unlock(&executor->lock);
     return MOEPAGE_OK;

@@ -127,4 +127,15 @@ typedef union mp_kernel_args {
     mp_kernel_decode_args decode;
 } mp_kernel_args;
 
+static inline void mp_kernel_args_copy(mp_kernel_args *to, mp_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case MP_KERNEL_CONVERT: to->convert = *(const mp_kernel_convert_args *)args; break;
+    case MP_KERNEL_EXPERTS: to->experts = *(const mp_kernel_experts_args *)args; break;
+    case MP_KERNEL_COMBINE: to->combine = *(const mp_kernel_combine_args *)args; break;
+    case MP_KERNEL_DECODE: to->decode = *(const mp_kernel_decode_args *)args; break;
+    case MP_KERNEL_COUNT: break;
+    }
+}
+
 #endif
