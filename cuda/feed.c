@@ -37,13 +37,14 @@ struct mp_cuda_feeder {
 
 typedef enum place { PLACE_DEVICE, PLACE_PINNED, PLACE_PAGEABLE } place;
 
+/* Asks the driver what memory is. INVALID_VALUE means that it does not know the address: pageable
+ * memory. */
 static place place_of(mp_cuda *cuda, const void *memory)
 {
     unsigned kind = 0;
     mp_cu_result result = cuda->driver->pointer_attribute(&kind, MP_CU_POINTER_MEMORY_TYPE,
                                                           (mp_cu_ptr)(uintptr_t)memory);
-    if (result &&
-        result != MP_CU_INVALID_VALUE) /* INVALID_VALUE: memory that the driver does not know */
+    if (result && result != MP_CU_INVALID_VALUE)
         mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
     if (result)
         return PLACE_PAGEABLE;
@@ -103,6 +104,7 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
                            const void *src, uint64_t bytes)
 {
     mp_cuda *cuda = feeder->cuda;
+    /* `head` moves only when the copy is on the stream: room of a copy that failed is used again. */
     uint32_t last = (feeder->first + feeder->n) % PIECES;
     moepage_status status =
         mp_cuda_check(cuda,
@@ -183,7 +185,7 @@ static moepage_status download(mp_cuda_feeder *feeder, mp_cuda_stream *stream, c
         return status;
     unsigned char *room = room_for(feeder, part->bytes);
     status = send(feeder, stream, room, part->src, part->bytes);
-    if (!status) {
+    if (!status) { /* the bytes have to be here before they can be copied on */
         uint32_t last = (feeder->first + feeder->n - 1) % PIECES;
         status = mp_cuda_check(cuda, cuda->driver->event_sync(feeder->pieces[last].event),
                                "waiting for a transfer");
@@ -244,6 +246,7 @@ static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
     mp_cuda_range_push(cuda->ranges, range, op->copy.bytes);
     moepage_status status = transfer(feeder, stream, op->kind, &op->copy);
     mp_cuda_range_pop(cuda->ranges, range);
+    /* The entry is read without the stream's lock: it is the oldest, which is its owner's. */
     if (status)
         mp_cuda_fail_copy(cuda, &op->copy, status);
     bool inside = mp_cuda_enter_for(stream);
@@ -277,9 +280,10 @@ static void *run_feeder(void *arg)
             work_on(feeder, stream);
             pthread_mutex_lock(&issuer->lock);
             feeder->busy = false;
+            /* The less urgent feeder may go on; it looks at has_work itself. */
             if (feeder->behind && !feeder->inbox.ready.first)
                 pthread_cond_signal(&feeder->behind->inbox.work);
-        } else if (feeder->stop && !feeder->inbox.ready.first) {
+        } else if (feeder->stop && !feeder->inbox.ready.first) { /* what was submitted is done */
             break;
         } else {
             pthread_cond_wait(&feeder->inbox.work, &issuer->lock);

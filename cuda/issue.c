@@ -34,6 +34,8 @@ bool mp_cuda_is_poisoned(mp_cuda *cuda)
 {
     if (atomic_load(&cuda->failing))
         return true;
+    /* COLD transfers run in the executor, which stores a status and no more (pump_cold): the device is
+     * poisoned here, where work that may depend on them is about to be issued. */
     int32_t failed = atomic_load(&cuda->issuer->cold_failed);
     if (!failed)
         return false;
@@ -60,6 +62,8 @@ bool mp_cuda_enter_for(mp_cuda_stream *stream)
     moepage_status status = mp_cuda_enter(stream->cuda);
     if (!status)
         return true;
+    /* Without the context the owner cannot issue, but it must go on: entries are skipped and ticks
+     * complete, or threads would wait for ever. */
     mp_cuda_poison_on(stream->cuda, status);
     atomic_store(&stream->broken, true);
     return false;
@@ -67,12 +71,16 @@ bool mp_cuda_enter_for(mp_cuda_stream *stream)
 
 /* ---- Publishing ------------------------------------------------------------------------- */
 
+/* Wakes threads that wait for a change of the stream. With the lock. */
 static void wake(mp_cuda_stream *stream)
 {
     if (stream->waiters)
         pthread_cond_broadcast(&stream->progress);
 }
 
+/* Events come from a ring: a stream that waits for a tick whose event has been reused waits for a later
+ * one, which covers the tick too. The lock keeps an event from being recorded anew between the choice
+ * and the wait. */
 static mp_cu_result record_event(mp_cuda_stream *stream, mp_tick tick)
 {
     pthread_mutex_lock(&stream->events_lock);
@@ -105,7 +113,7 @@ void mp_cuda_publish(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     mp_tick tick = stream->passed;
-    if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed))
+    if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed)) /* nothing new */
         return;
     /* In this order: the word before `issued`, so that a wait for an issued tick finds its event;
      * `issued` before the list is searched, so that a stream that parks meanwhile sees it. */
@@ -226,7 +234,7 @@ static void issue_copies(mp_cuda_stream *stream)
     const mp_copy *group[GROUP] = {NULL};
     uint32_t n = gather(stream, group);
     assert(n > 0);
-    if (mp_cuda_is_poisoned(cuda)) {
+    if (mp_cuda_is_poisoned(cuda)) { /* ticks of skipped work still complete */
         for (uint32_t i = 0; i < n; i++)
             skip_copy(group[i]);
     } else {
@@ -326,6 +334,8 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_tick tick = mp_cuda_oldest(stream)->tick;
     mp_cuda_publish(stream, freed); /* work before the wait must not be held back by it */
     if (mp_cuda_completed(other) < tick) {
+        /* The GPU can wait for the GPU. Where one side is the host's, the queue waits in software until
+         * the tick has completed; where the tick is not issued yet, there is no event to wait for. */
         bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
         if (across ? mp_cuda_park_until_completed(stream, other, tick)
                    : mp_cuda_park_until_issued(stream, other, tick))
@@ -343,6 +353,8 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
 static void pass_enter(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda *cuda = stream->cuda;
+    /* Recorded on the caller's stream when `enter` was called, so that a later change of that stream does
+     * not count. */
     mp_cu_event event = stream->enters[mp_cuda_oldest(stream)->enter];
     mp_cuda_publish(stream, freed);
     if (!mp_cuda_is_silent(stream))
@@ -378,6 +390,7 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
     case MP_CUDA_OP_UPLOAD:
     case MP_CUDA_OP_DOWNLOAD:
     case MP_CUDA_OP_HOST:
+        /* From mp_cuda_feed on the feeder owns the stream, though this thread still has its lock. */
         mp_cuda_publish(stream, freed);
         mp_cuda_feed(stream->inbox, stream);
         return false;
@@ -412,11 +425,12 @@ static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
         mp_stream_mark(stream->cold, &tick);
     } else {
         mp_copy copy = op->copy;
+        /* A failure must reach this device, not the executor, which would be poisoned in its stead. */
         if (!copy.result)
             copy.result = &stream->cuda->issuer->cold_failed;
         mp_stream_copy(stream->cold, &copy, 1, &tick);
     }
-    assert(tick == op->tick);
+    assert(tick == op->tick); /* both count the same submissions: no table from one to the other */
     mp_cuda_pop_op(stream);
     return true;
 }
@@ -429,7 +443,7 @@ void mp_cuda_pump(mp_cuda_stream *stream, mp_cuda_list *freed)
             return;
     }
     mp_cuda_publish(stream, freed);
-    stream->owned = false;
+    stream->owned = false; /* the next submission owns it, and issues within its call */
     wake(stream);
 }
 
@@ -491,6 +505,7 @@ void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick)
     }
     if (mp_cuda_completed(stream) >= tick)
         return;
+    /* A spin first: most waits are for work that is nearly done, and an event costs a wake-up. */
     uint64_t until_ns = mp_clock_ns() + SPIN_NS;
     while (mp_cuda_completed(stream) < tick && mp_clock_ns() < until_ns)
         mp_thread_relax();

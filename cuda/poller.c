@@ -39,7 +39,7 @@ uint64_t mp_cuda_poller_sleep_ns(uint64_t silence_ns)
     return sleep_ns < SLEEP_MAX_NS ? sleep_ns : SLEEP_MAX_NS;
 }
 
-/* Polls a few times in a row; true when one of them found work. */
+/* Polls a few times in a row, without a look at the clock. Returns true as soon as one finds work. */
 static bool poll_some(mp_cuda_poller *poller)
 {
     for (uint32_t i = 0; i < POLLS_PER_CLOCK && !is_stopped(poller); i++) {
@@ -58,6 +58,8 @@ static void *run(void *arg)
         bool found = poll_some(poller);
         uint64_t now_ns = mp_clock_ns();
         last_ns = found ? now_ns : last_ns;
+        /* A share of the silence so far: a message that ends a silence waits at most that share of it
+         * longer, and a poller that has been idle for long takes next to no CPU time. */
         struct timespec sleep = {.tv_nsec = (long)mp_cuda_poller_sleep_ns(now_ns - last_ns)};
         if (sleep.tv_nsec && !is_stopped(poller))
             nanosleep(&sleep, NULL);

@@ -21,6 +21,7 @@ static moepage_status take_word(mp_cuda_stream *stream)
     if (slot == MP_CUDA_STREAMS)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%s: %u streams are all that a device has",
                        stream->cuda->name, MP_CUDA_STREAMS);
+    /* The word of a COLD stream is written by the executor, not by the GPU: it needs no pinned memory. */
     stream->slot = slot;
     stream->word = mp_cuda_is_cold(stream)
                        ? &stream->done
@@ -34,6 +35,7 @@ static moepage_status take_word(mp_cuda_stream *stream)
 static moepage_status create_handles(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
+    /* What a step waits for goes before what is ahead of need, on the GPU and in the feeders. */
     bool urgent = stream->cls == MP_STREAM_COMPUTE || stream->cls == MP_STREAM_DEMAND;
     int priority = urgent ? cuda->issuer->greatest : cuda->issuer->least;
     moepage_status status =
@@ -276,6 +278,7 @@ void mp_cuda_issuer_destroy(mp_cuda *cuda)
     mp_cuda_issuer *issuer = cuda->issuer;
     if (!issuer)
         return;
+    /* In this order: the watcher pumps streams into feeders, and the second feeder refers to the first. */
     mp_cuda_watch_stop(cuda);
     mp_cuda_feeder_destroy(issuer->feeders[1]);
     mp_cuda_feeder_destroy(issuer->feeders[0]);

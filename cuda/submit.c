@@ -78,6 +78,8 @@ static mp_cuda_op *free_entry(submission *s)
     return &s->stream->queue[s->stream->head % MP_CUDA_QUEUE];
 }
 
+/* Appends the entry. A stream without an owner becomes the submission's, which issues from it in `end`;
+ * otherwise its owner comes to the entry in turn. */
 static void push(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
@@ -103,6 +105,8 @@ moepage_status mp_cuda_stream_copy(mp_stream *stream, const mp_copy *copies, uin
         return status;
     for (uint32_t i = 0; i < n; i++) {
         mp_cuda_op *op = free_entry(&s);
+        /* Classified by the submitter, so that the owner, which may be a feeder or the watcher, does not
+         * have to ask the driver. Without the context the transfer is skipped, whatever its kind. */
         op->kind = s.inside ? mp_cuda_copy_kind(s.stream->cuda, &copies[i]) : MP_CUDA_OP_COPY;
         op->copy = copies[i];
         tick = push_work(&s, op);
@@ -150,6 +154,7 @@ moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick 
 {
     submission s;
     mp_cuda_stream *waited = mp_cuda_stream_of(other);
+    /* Work of one stream is in order anyway, and a completed tick stays completed. */
     if (stream == other || mp_cuda_completed(waited) >= tick)
         return MOEPAGE_OK;
     moepage_status status = begin(&s, stream);
@@ -159,7 +164,7 @@ moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick 
     op->kind = MP_CUDA_OP_WAIT;
     op->tick = tick;
     op->other = waited;
-    mp_cuda_retain(waited);
+    mp_cuda_retain(waited); /* the stream may be destroyed before the wait is over */
     push(&s);
     end(&s);
     return MOEPAGE_OK;
@@ -208,6 +213,7 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     mp_cuda_stream *stream = s->stream;
     bool grown = false;
     for (;;) {
+        /* An entry first, tables second: to wait for an entry may take long, and gives the lock up. */
         free_entry(s);
         const uint64_t size = stream->tables.pinned.bytes;
         if (!grown && bytes > size / MP_CUDA_TABLES_AHEAD) {
@@ -266,6 +272,7 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
     if (status)
         goto done;
     mp_cuda_tables_fill(&s.stream->tables, &span, kernel, &own);
+    /* An empty queue: nothing has to be done before this launch, so that it can go out within the call. */
     if (!s.stream->owned) {
         status = launch_now(&s, kernel, &own, &span);
     } else {
@@ -309,6 +316,7 @@ moepage_status mp_cuda_stream_enter(mp_stream *handle, void *native)
     moepage_status status = begin(&s, handle);
     if (status)
         return status;
+    /* Each ENTER in the queue has an event of its own: it must not be recorded again before it is used. */
     while (mp_cuda_is_full(stream) || stream->n_enters == MP_CUDA_ENTERS)
         await_change(&s);
     uint32_t which = stream->next_enter % MP_CUDA_ENTERS;
@@ -336,6 +344,7 @@ moepage_status mp_cuda_stream_follow(void *native, mp_stream *handle, mp_tick ti
     mp_cuda *cuda = stream->cuda;
     if (mp_cuda_is_cold(stream))
         return mp_cuda_stream_sync(handle, tick);
+    /* Only an issued tick has an event that the caller's stream can wait for. */
     moepage_status status = mp_cuda_stream_settle(handle, tick);
     if (!status)
         status = mp_cuda_enter(cuda);

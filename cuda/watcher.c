@@ -18,6 +18,7 @@
 
 /* ---- The list of streams to look at (with the issuer's lock) ----------------------------- */
 
+/* A linear search: few streams are watched at a time. */
 static void unwatch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
 {
     mp_cuda_stream **link = &issuer->watched;
@@ -77,6 +78,7 @@ void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task)
     task->due = tick;
     pthread_mutex_lock(&issuer->lock);
     mp_task_insert(&stream->tasks, task);
+    /* The tick may have completed already: then the task does not wait for the watcher's next look. */
     bool starts = take_due(stream, mp_cuda_completed(stream));
     if (stream->tasks.first)
         mp_cuda_watch(issuer, stream);
@@ -108,6 +110,7 @@ void mp_cuda_cold_progress(void *user, mp_tick tick)
 {
     mp_cuda_stream *stream = user;
     mp_cuda_issuer *issuer = stream->cuda->issuer;
+    /* The word before the lock: a stream that parks either sees the tick or is watched by then. */
     atomic_store_explicit(stream->word, tick, memory_order_release);
     pthread_mutex_lock(&issuer->lock);
     if (stream->watched) {
@@ -168,7 +171,7 @@ static void ask(mp_cuda_stream *stream)
     mp_cu_result result = MP_CU_SUCCESS;
     if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
         pthread_mutex_lock(&stream->lock);
-        if (stream->handle)
+        if (stream->handle) /* NULL once the stream is being destroyed */
             result = cuda->driver->stream_query(stream->handle);
         pthread_mutex_unlock(&stream->lock);
         if (result != MP_CU_NOT_READY)
@@ -190,6 +193,7 @@ static bool act_on(mp_cuda *cuda, findings *found)
 {
     if (!found->freed.first && !found->n_runners)
         return false;
+    /* Without the lock: posting takes the executor's, pumping takes streams', and both come before it. */
     pthread_mutex_unlock(&cuda->issuer->lock);
     for (uint32_t i = 0; i < found->n_runners; i++)
         mp_executor_post(cuda->executor, NULL, 0, &found->runners[i]->runner);
@@ -215,7 +219,7 @@ static void *run_watcher(void *arg)
             silent_ns = 0;
             continue;
         }
-        if (issuer->has_news || issuer->stop)
+        if (issuer->has_news || issuer->stop) /* came while the lock was given up */
             continue;
         if (!found.polls) {
             pthread_cond_wait(&issuer->watch, &issuer->lock);

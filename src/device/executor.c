@@ -72,6 +72,7 @@ static void poison(mp_executor *executor, const mp_copy *copy, moepage_status st
 {
     pthread_mutex_lock(&executor->lock);
     bool first = !atomic_load(&executor->poisoned);
+    /* The text before the flag: mp_stream_sync reads it without the lock, and it never changes again. */
     if (first) {
         snprintf(
             executor->poison_text, sizeof executor->poison_text,
@@ -95,6 +96,8 @@ static void move_bytes(mp_executor *executor, const mp_copy *copy)
     moepage_status status = copy->fill(copy, copy->dst);
     if (!status)
         return;
+    /* A failure that the submitter will look for is the transfer's alone; any other would go unnoticed,
+     * and work that depends on these bytes would run on garbage. */
     if (copy->result)
         atomic_store(copy->result, status);
     else
@@ -104,7 +107,7 @@ static void move_bytes(mp_executor *executor, const mp_copy *copy)
 static void run_copy(mp_executor *executor, const mp_op *op)
 {
     const mp_copy *copy = &op->copy;
-    if (atomic_load(&executor->poisoned)) {
+    if (atomic_load(&executor->poisoned)) { /* skipped, but its tick completes: waits must end */
         if (copy->result)
             atomic_store(copy->result, MOEPAGE_E_DEVICE);
     } else if (op->ready_ns) {
@@ -150,6 +153,7 @@ static void run_kernel(mp_executor *executor, const mp_op *op)
 {
     if (atomic_load(&executor->poisoned))
         return;
+    /* mp_team_run returns when every part is done: that is the barrier between two phases. */
     uint32_t n_parts = parts_of(executor, op);
     kernel_phase job = {.executor = executor, .op = op};
     for (; job.phase < mp_host_kernel_phases(op->kernel); job.phase++)
@@ -184,7 +188,8 @@ static void run_next(mp_executor *executor, mp_lane *lane)
     lane->running--;
 }
 
-/* Sleeps until there may be something to do. */
+/* Sleeps until there may be something to do. `waiting` and `woken` tell mp_lane_wake how many threads
+ * sleep that no signal is on its way to, so that it signals no more often than needed. */
 static void await_work(mp_executor *executor, mp_lane *lane)
 {
     lane->waiting++;
@@ -203,7 +208,7 @@ static void *run_lane(void *arg)
     for (;;) {
         if (mp_lane_next(lane))
             run_next(executor, lane);
-        else if (executor->stop)
+        else if (executor->stop) /* only when nothing is ready: submitted work is run to the end */
             break;
         else
             await_work(executor, lane);
@@ -232,6 +237,9 @@ static bool has_completed(const mp_stream *stream, mp_tick tick)
     return atomic_load_explicit(&stream->completed, memory_order_acquire) >= tick;
 }
 
+/* Waits for a tick of the stream. Where it can, the waiting thread runs the operation that the stream's
+ * progress depends on: to wake the lane's thread for it, and to be woken by that thread afterwards,
+ * would cost two switches between threads, as much as a small kernel. With the lock. */
 static void wait_for(mp_stream *stream, mp_tick tick)
 {
     mp_executor *executor = stream->executor;
@@ -251,6 +259,7 @@ static void wait_for(mp_stream *stream, mp_tick tick)
         if (lane) {
             run_next(executor, lane);
         } else {
+            /* The lowest tick that any thread waits for: no broadcast before it is reached. */
             if (tick < stream->wake_tick)
                 stream->wake_tick = tick;
             pthread_cond_wait(&stream->progress, &executor->lock);
@@ -258,7 +267,7 @@ static void wait_for(mp_stream *stream, mp_tick tick)
     }
     if (lends)
         mp_stream_unlend(stream);
-    if (helped)
+    if (helped) /* what was submitted meanwhile is the lane's own thread's now */
         mp_lane_wake(helped);
 }
 
@@ -317,6 +326,8 @@ void mp_stream_destroy(mp_stream *stream)
         tasks_due = stream->tasks_due;
         mp_worker_settle(&executor->worker);
     } while (!has_completed(stream, stream->submitted) || stream->tasks_due != tasks_due);
+    /* Waits may be left that no operation follows. What they wait for may never come, and nothing
+     * depends on it. */
     mp_stream_drop_waits(stream);
     assert(!stream->tasks.first);
     executor->n_streams--;
@@ -338,6 +349,7 @@ static void make_room(mp_stream *stream)
 moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
 {
     mp_executor *executor = stream->executor;
+    /* On the throttled bus the virtual transfer begins when it is submitted, however late its thread. */
     bool throttled = executor->bus.bytes_per_s && stream->lane == &executor->lanes[MP_LANE_BUS];
     uint64_t ready_ns = throttled ? mp_clock_ns() : 0;
     pthread_mutex_lock(&executor->lock);
@@ -375,6 +387,7 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
 
 moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
 {
+    /* Without the lock: a tick that has completed stays completed. */
     if (stream == other || has_completed(other, tick))
         return MOEPAGE_OK;
     pthread_mutex_lock(&stream->executor->lock);
@@ -434,6 +447,7 @@ void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp
 moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *context,
                                 uint32_t n_parts)
 {
+    /* A stream of its own, so that the job takes its turn with kernels; destroying it waits for it. */
     mp_stream *stream;
     moepage_status status = mp_stream_create(executor, MP_STREAM_COMPUTE, &stream);
     if (status)
@@ -509,7 +523,7 @@ fail:
 void mp_executor_destroy(mp_executor *executor)
 {
     assert(executor->n_streams == 0);
-    mp_worker_stop(&executor->worker);
+    mp_worker_stop(&executor->worker); /* first: a last task may still submit to the lanes */
     stop_lanes(executor);
     free_parts(executor);
 }

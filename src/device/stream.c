@@ -27,6 +27,7 @@ static mp_stream *list_take(mp_stream_list *list)
     return stream;
 }
 
+/* Linear in the list. Only ends of waits and of streams come here. */
 static void list_remove(mp_stream_list *list, const mp_stream *stream)
 {
     mp_stream_list rest = {0};
@@ -56,6 +57,7 @@ mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency,
     return stream;
 }
 
+/* A plain count: references are taken and given up under the executor's lock. */
 void mp_stream_release(mp_stream *stream)
 {
     if (--stream->references)
@@ -85,6 +87,8 @@ void mp_stream_lend(mp_stream *stream)
     mp_lane *lane = stream->lane;
     if (stream->lenders++ > 0 || stream->urgency == 0)
         return;
+    /* A stream in the background queue moves over; one that runs or is parked is queued as urgent when
+     * it is placed next. */
     bool ready = list_has(&lane->ready[stream->urgency], stream);
     if (ready)
         list_remove(&lane->ready[stream->urgency], stream);
@@ -107,6 +111,7 @@ mp_stream *mp_lane_take(mp_lane *lane)
 
 void mp_lane_wake(mp_lane *lane)
 {
+    /* Threads that are awake, or woken already, look at the queue before they sleep again. */
     if (lane->woken == lane->waiting || !mp_lane_next(lane))
         return;
     lane->woken++;
@@ -116,6 +121,7 @@ void mp_lane_wake(mp_lane *lane)
 static void pop_entry(mp_stream *stream)
 {
     stream->tail++;
+    /* Half of the ring, so that submitters are not woken for every single entry. */
     if (stream->want_room && stream->head - stream->tail <= MP_STREAM_ENTRIES / 2)
         pthread_cond_broadcast(&stream->room);
 }
@@ -143,7 +149,7 @@ static bool place(mp_stream *stream)
             list_append(&stream->lane->ready[stream->urgency], stream);
             return true;
         }
-        if (!wait_is_over(op)) {
+        if (!wait_is_over(op)) { /* mp_stream_finish of the other stream comes back to it */
             stream->parked_behind = op->other;
             list_append(&op->other->parked, stream);
             return false;
@@ -172,6 +178,7 @@ mp_tick mp_stream_push(mp_stream *stream)
     mp_tick tick = ++stream->submitted;
     mp_stream_slot(stream)->tick = tick;
     stream->head++;
+    /* Behind older entries nothing changes: they say where the stream is. */
     if (stream->idle && place(stream))
         mp_lane_wake(stream->lane);
     return tick;
@@ -181,7 +188,7 @@ void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
 {
     assert(!mp_stream_full(stream) && tick <= other->submitted);
     *mp_stream_slot(stream) = (mp_op){.kind = MP_OP_WAIT, .tick = tick, .other = other};
-    other->references++;
+    other->references++; /* the other stream may be destroyed before this wait is over */
     stream->head++;
     if (stream->idle)
         place(stream);
@@ -228,7 +235,7 @@ void mp_stream_finish(mp_stream *stream)
     release_parked(stream);
     while (stream->tasks.first && stream->tasks.first->due <= tick)
         hand_over(stream, mp_task_take(&stream->tasks));
-    if (tick >= stream->wake_tick) {
+    if (tick >= stream->wake_tick) { /* threads that wait for a later tick set it again */
         stream->wake_tick = UINT64_MAX;
         pthread_cond_broadcast(&stream->progress);
     }
