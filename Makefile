@@ -126,12 +126,12 @@ endif
 COMPILE = $(CC) $(BASE_FLAGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS)
 LINK    = $(CC) -pthread $(SAN_FLAGS) $(LDFLAGS) -Wl,--as-needed
 
-$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(ISA)
+$(OBJ)/src/%.o:      PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc $(ISA)
 $(OBJ)/examples/%.o: PART = -Iinclude -Iexamples -Iexamples/common
 $(OBJ)/examples/sim/%.o $(OBJ)/examples/moepage-sim.o: \
-                     PART = -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common
+                     PART = -Iinclude -Isrc -Iexamples -Iexamples/common
 $(OBJ)/cuda/%.o:     PART = -DMOEPAGE_BUILD -fvisibility=hidden -Iinclude -Isrc -Icuda $(TOOLKIT)
-$(OBJ)/cuda/module.o $(OBJ)/cuda/toolkit: \
+$(OBJ)/cuda/entry.o $(OBJ)/cuda/toolkit: \
                      TOOLKIT = $(if $(NO_CUDA),,-DMP_CUDA_TOOLKIT=$(nvcc_version))
 $(OBJ)/cuda/ranges.o: TOOLKIT = $(if $(NO_CUDA),,-isystem $(dir $(have_nvcc))../include)
 $(OBJ)/tests/%.o:    PART = -UNDEBUG -Iinclude -Isrc -Icuda -Itests/support -Itests/conformance \
@@ -199,10 +199,10 @@ $(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a
 # kernels, and so the shared object, need nvcc: machine code for CUDA_ARCHS, and the last one's PTX
 # for newer GPUs.
 CUDA_DEVICE := $(OBJ)/libcuda-device.a
-$(OBJ)/cuda/module.o $(OBJ)/cuda/ranges.o: $(OBJ)/cuda/toolkit
+$(OBJ)/cuda/entry.o $(OBJ)/cuda/ranges.o: $(OBJ)/cuda/toolkit
 $(OBJ)/cuda/toolkit: FORCE
 	$(Q)mkdir -p $(@D); echo '$(TOOLKIT)' | cmp -s - $@ || echo '$(TOOLKIT)' >$@
-$(CUDA_DEVICE): $(call objects,$(filter-out cuda/module.c,$(CUDA_SRC)))
+$(CUDA_DEVICE): $(call objects,$(filter-out cuda/entry.c cuda/services.c,$(CUDA_SRC)))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
 cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)
@@ -215,16 +215,17 @@ $(BUILD)/cuda/nvcc: FORCE
 	$(Q)mkdir -p $(@D); echo '$(NVCC_LINE) # $(nvcc_version)' | cmp -s - $@ || \
 	    echo '$(NVCC_LINE) # $(nvcc_version)' >$@
 # -fmad=false for what -ffp-contract=off is for in C.
-$(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/cuda/nvcc
+$(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/cuda/nvcc \
+    src/device/path_mail.h src/device/fast_scratch.h
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC_LINE) -fmad=false -fatbin $< -o $@
 $(OBJ)/cuda/images.o: cuda/images.S $(FATBINS)
 	$(Q)mkdir -p $(@D) && $(CC) -c -Wa,-I$(BUILD)/cuda $< -o $@
 # What it shares with the library it takes from the archive, and keeps to itself.
 $(LIB)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(OBJ)/cuda/images.o $(ARCHIVE) \
-    cuda/module.map
+    cuda/entry.map
 	@echo "  LD    $@"
-	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,--version-script=cuda/module.map -Wl,-z,now \
+	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,--version-script=cuda/entry.map -Wl,-z,now \
 	    -Wl,-z,relro -Wl,-z,defs $(filter %.o,$^) $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
 
 # What moepage-generate loads to run a whole model on a GPU: C, and kernels of its own.
@@ -302,8 +303,8 @@ $(SIM)/libcuda.so.1: $(SIM_OBJ) $(ARCHIVE)
 $(SIM)/images.o: cuda/images.S cuda/images.h
 	$(Q)mkdir -p $(SIM)/none && touch $(FATBINS:$(BUILD)/cuda/%=$(SIM)/none/%) && \
 	    $(CC) -c -Wa,-I$(SIM)/none $< -o $@
-$(SIM)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(SIM)/images.o $(ARCHIVE) cuda/module.map
-	$(Q)$(LINK) -shared -Wl,--version-script=cuda/module.map -Wl,-z,defs $(filter %.o,$^) \
+$(SIM)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(SIM)/images.o $(ARCHIVE) cuda/entry.map
+	$(Q)$(LINK) -shared -Wl,--version-script=cuda/entry.map -Wl,-z,defs $(filter %.o,$^) \
 	    $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
 $(SIM)/dense.o: examples/cuda/images.S
 	$(Q)mkdir -p $(SIM)/none && touch $(SIM)/none/dense.fatbin && \
@@ -429,11 +430,12 @@ format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
 format:
 	$(Q)clang-format -i $(STYLED)
+TIDY       = clang-tidy --quiet --warnings-as-errors='*'
+TIDY_FLAGS = $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc
 tidy:
-	$(Q)clang-tidy --quiet --warnings-as-errors='*' $(LIB_SRC) $(CUDA_SRC) $(TOOL_SRC) $(PART_SRC) \
-	    $(PLUGIN_SRC) -- \
-	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common \
-	    $(AVX512BF16)
+	$(Q)$(TIDY) $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) $(PLUGIN_SRC) -- $(TIDY_FLAGS) -Iexamples \
+	    -Iexamples/common $(AVX512BF16)
+	$(Q)$(TIDY) $(CUDA_SRC) -- $(TIDY_FLAGS) -Icuda
 
 # ---- Set-up, demonstration, installation ---------------------------------------------------
 

@@ -1,5 +1,5 @@
-/* cuBLAS as a table of functions, looked for once. The device works without it: one form of
- * arithmetic is then another. */
+/* cuBLAS as a table of functions, looked for once. The device works without it: MATH_BF16_FAST is then
+ * MATH_BF16. */
 #include "blas.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@ static mp_cuda_blas found;
 static bool is_found;
 static char why_not[512];
 
-/* 120500 for 12.5.0; 0 when it does not say. Needs no GPU, unlike cublasGetVersion_v2. */
+/* 120500 for 12.5.0; 0 if the library does not say. Needs no GPU, unlike cublasGetVersion_v2. */
 static uint32_t version_of(void *library)
 {
     enum { MAJOR, MINOR, PATCH, PARTS }; /* libraryPropertyType */
@@ -42,7 +42,7 @@ static const char *take_functions(void *library, mp_cuda_blas *blas)
     return missing;
 }
 
-/* Adds to the sentence. */
+/* Appends to the sentence that says why there is no cuBLAS. */
 static void say(const char *file, const char *what, const char *detail)
 {
     size_t used = strlen(why_not);

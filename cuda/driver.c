@@ -10,11 +10,11 @@
 
 #define DRIVER_FILE "libcuda.so.1"
 
-/* What a version number such as 12040 reads as. */
+/* A version number such as 12040, for printing as 12.4. */
 #define VERSION_FORMAT "%d.%d"
 #define VERSION_PARTS(version) (version) / 1000, (version) % 1000 / 10
 
-/* Puts a symbol's address where a pointer to a function is kept: ISO C has no cast for it. */
+/* memcpy, because ISO C has no cast from an object's to a function's pointer. */
 bool mp_cuda_take_symbol(void *library, const char *symbol, void *function)
 {
     void *address = dlsym(library, symbol);
@@ -49,7 +49,8 @@ static const char *take_functions(void *library, mp_cuda_driver *driver)
     return missing;
 }
 
-/* Each in the form that it had in the version asked for, whatever became of the name since. */
+/* Asks for each function in the form that it has in version `since`: later drivers may have changed what
+ * the plain name means. */
 static void take_optional(void *library, mp_cuda_driver *driver)
 {
     mp_cu_result (*find)(const char *, void **, int, uint64_t, int *) = NULL;
@@ -84,7 +85,7 @@ static moepage_status load(mp_cuda_driver *driver)
                     "%s has no function cuDriverGetVersion: it is no NVIDIA driver", DRIVER_FILE);
         goto fail;
     }
-    status = mp_cuda_driver_check(driver); /* before what an old one lacks is missed */
+    status = mp_cuda_driver_check(driver); /* first: an old driver lacks functions, too */
     if (status)
         goto fail;
     const char *missing = take_functions(library, driver);

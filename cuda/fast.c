@@ -3,8 +3,7 @@
 
 #include "base/status.h"
 #include "kernels/fast_args.h"
-
-#define MAX_BLOCKS (1u << 20) /* kernels take several turns in larger grids */
+#include "launch.h"
 
 /* ---- The library ------------------------------------------------------------------------ */
 
@@ -42,7 +41,7 @@ static moepage_status create_handle(mp_cuda *cuda)
     pthread_mutex_lock(&cuda->fast_lock);
     if (!cuda->fast_handle) {
         mp_blas_handle handle = NULL;
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         status = check(cuda, cuda->blas->create(&handle), "starting cuBLAS");
         if (!status) {
             cuda->fast_handle = handle;
@@ -59,7 +58,7 @@ moepage_status mp_cuda_fast_open(mp_device *device, bool *is_there)
     *is_there = false;
     if (!cuda->blas)
         return MOEPAGE_OK;
-    moepage_status status = mp_cuda_healthy(cuda);
+    moepage_status status = mp_cuda_check_health(cuda);
     if (!status)
         status = mp_cuda_enter(cuda);
     if (status)
@@ -93,8 +92,9 @@ typedef struct batch {
     mp_gpu_fast_args args;
 } batch;
 
-/* `n` of the batch's products from `first` on: sums[m] = weights[m][k] times a chunk's activations.
- * To the library matrices are columns of columns: ours are transposed, and so is the result. */
+/* Runs `n` of the batch's products from `first` on: sums[m] = weights[m][k] times a chunk's
+ * activations. cuBLAS reads matrices column by column: to it the weights are transposed, and so is
+ * the result. */
 static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint32_t m, uint32_t k,
                                const char *what)
 {
@@ -103,7 +103,7 @@ static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint3
     const float one = 1, zero = 0;
     pthread_mutex_lock(&b->cuda->fast_lock);
     mp_blas_status result = blas->set_stream(handle, b->stream);
-    if (!result) /* a new stream takes the workspace away */
+    if (!result) /* setting a stream resets the workspace */
         result = blas->set_workspace(handle, b->library, MP_FAST_LIBRARY_BYTES);
     if (!result)
         result = blas->gemm_batched(handle, MP_BLAS_OP_T, MP_BLAS_OP_N, (int)m, (int)MP_FAST_ROWS,
@@ -118,8 +118,8 @@ static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint3
 static moepage_status launch(const batch *b, const char *name, uint32_t columns, uint32_t each)
 {
     const uint64_t n = (uint64_t)b->args.n_chunks * MP_FAST_ROWS * ((columns - 1) / each + 1);
-    return mp_cuda_launch(b->cuda, b->stream, name, n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS,
-                          MP_FAST_THREADS, MP_FAST_SHARED, &b->args);
+    return mp_cuda_launch(b->cuda, b->stream, name, mp_cuda_grid(n), MP_FAST_THREADS,
+                          MP_FAST_SHARED, &b->args);
 }
 
 static moepage_status run(const batch *b)
@@ -139,7 +139,7 @@ static moepage_status run(const batch *b)
 
 /* ---- A launch --------------------------------------------------------------------------- */
 
-/* Cuts the scratch: pointers, operands and results of `capacity` chunks, and the library's. */
+/* Divides the scratch: cuBLAS's workspace; pointers, operands and results of `capacity` chunks. */
 static void cut(batch *b, void *scratch)
 {
     const uint64_t h = b->args.hidden, i = b->args.intermediate, n = b->capacity;

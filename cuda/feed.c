@@ -1,9 +1,9 @@
-/* Work of the host that stands before work of the GPU: fills, and bytes from or to memory that the
- * GPU does not reach. They go through a ring of pinned memory, in pieces.
+/* The host's part of transfers: fills, and bytes from or to memory that the GPU does not reach. They go
+ * through a ring of pinned memory, in pieces.
  *
  * There are two feeders, each a thread with a ring: one for COMPUTE and DEMAND streams, and one for
- * the rest that begins nothing while the first has anything to do. What a prefetch keeps the second
- * one with, or has in its ring, never holds a demand up. */
+ * all others, which begins nothing while the first has work. Two rings, so that pieces of a prefetch
+ * never take the room that a demand needs. */
 #include <assert.h>
 #include <string.h>
 
@@ -19,10 +19,9 @@
 
 struct mp_cuda_feeder {
     mp_cuda *cuda;
-    mp_cuda_feeder *before, *behind; /* goes first; goes last */
-    mp_cuda_list ready;              /* [issuer's lock] streams, whose owner it is */
-    bool busy, stop, started;        /* [issuer's lock] */
-    pthread_cond_t work;
+    mp_cuda_feeder *before, *behind; /* the more urgent feeder, the less urgent one; or NULL */
+    mp_cuda_inbox inbox;
+    bool busy, stop, started; /* [issuer's lock] */
     pthread_t thread;
 
     unsigned char *ring;
@@ -38,49 +37,50 @@ struct mp_cuda_feeder {
 
 typedef enum place { PLACE_DEVICE, PLACE_PINNED, PLACE_PAGEABLE } place;
 
+/* Asks the driver what memory is. INVALID_VALUE means that it does not know the address: pageable
+ * memory. */
 static place place_of(mp_cuda *cuda, const void *memory)
 {
     unsigned kind = 0;
     mp_cu_result result = cuda->driver->pointer_attribute(&kind, MP_CU_POINTER_MEMORY_TYPE,
                                                           (mp_cu_ptr)(uintptr_t)memory);
-    if (result && result != MP_CU_INVALID_VALUE) /* which means memory that it does not know */
-        mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
+    if (result && result != MP_CU_INVALID_VALUE)
+        mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "asking what memory is"));
     if (result)
         return PLACE_PAGEABLE;
     return kind == MP_CU_MEMORY_HOST ? PLACE_PINNED : PLACE_DEVICE;
 }
 
-mp_cuda_op_kind mp_cuda_kind_of(mp_cuda *cuda, const mp_copy *copy)
+mp_cuda_op_kind mp_cuda_copy_kind(mp_cuda *cuda, const mp_copy *copy)
 {
     if (!copy->bytes && !copy->fill)
         return MP_CUDA_OP_MARK;
     place to = place_of(cuda, copy->dst);
     if (copy->fill)
-        return to == PLACE_DEVICE ? MP_CUDA_OP_UP : MP_CUDA_OP_HOST;
+        return to == PLACE_DEVICE ? MP_CUDA_OP_UPLOAD : MP_CUDA_OP_HOST;
     place from = place_of(cuda, copy->src);
-    if (to != PLACE_DEVICE &&
-        from != PLACE_DEVICE) /* which the driver would not do in the background */
+    if (to != PLACE_DEVICE && from != PLACE_DEVICE) /* the driver would copy it within the call */
         return MP_CUDA_OP_HOST;
     if (from == PLACE_PAGEABLE)
-        return MP_CUDA_OP_UP;
-    return to == PLACE_PAGEABLE ? MP_CUDA_OP_DOWN : MP_CUDA_OP_COPY;
+        return MP_CUDA_OP_UPLOAD;
+    return to == PLACE_PAGEABLE ? MP_CUDA_OP_DOWNLOAD : MP_CUDA_OP_COPY;
 }
 
 /* ---- The ring (by the feeder's thread, with the context current) ------------------------- */
 
-/* A piece that cannot be waited for may be in use still: then nothing that comes after may
- * count. */
+/* Waits for the oldest piece. If that fails the GPU may still be using the piece, and what is written
+ * to it next may be wrong: the device is poisoned. */
 static void give_oldest_back(mp_cuda_feeder *feeder)
 {
     mp_cuda *cuda = feeder->cuda;
     mp_cu_result result = cuda->driver->event_sync(feeder->pieces[feeder->first].event);
-    mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "waiting for a transfer"));
+    mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "waiting for a transfer"));
     feeder->tail = feeder->pieces[feeder->first].end;
     feeder->first = (feeder->first + 1) % PIECES;
     feeder->n--;
 }
 
-/* Room for `bytes`, which stays the caller's until the next call unless mp_piece is sent. */
+/* Finds room for `bytes`. It is given back with the next call unless `send` keeps it. */
 static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
 {
     assert(bytes <= PIECE_BYTES);
@@ -88,7 +88,8 @@ static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
         if (!feeder->n)
             feeder->head = feeder->tail = 0;
         uint64_t at = feeder->head % RING_BYTES;
-        uint64_t skipped = at + bytes > RING_BYTES ? RING_BYTES - at : 0;
+        uint64_t skipped =
+            at + bytes > RING_BYTES ? RING_BYTES - at : 0; /* a piece does not wrap */
         if (feeder->n < PIECES && feeder->head + skipped + bytes - feeder->tail <= RING_BYTES) {
             feeder->head += skipped;
             return feeder->ring + (skipped ? 0 : at);
@@ -97,12 +98,13 @@ static unsigned char *room_for(mp_cuda_feeder *feeder, uint64_t bytes)
     }
 }
 
-/* Puts a copy from or to the room that was asked for last on the stream, and keeps the room
- * until the copy is done. */
+/* Puts a copy from or to the room that was found last on the stream, and keeps the room until the
+ * copy is done. */
 static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void *dst,
                            const void *src, uint64_t bytes)
 {
     mp_cuda *cuda = feeder->cuda;
+    /* `head` moves only when the copy is on the stream: room of a copy that failed is used again. */
     uint32_t last = (feeder->first + feeder->n) % PIECES;
     moepage_status status =
         mp_cuda_check(cuda,
@@ -115,9 +117,10 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
     status =
         mp_cuda_check(cuda, cuda->driver->event_record(feeder->pieces[last].event, stream->handle),
                       "marking a transfer");
-    if (status) { /* nobody could tell when the room is free */
-        mp_cuda_give_up(cuda, status);
-        mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+    if (status) { /* without an event, only the stream as a whole tells when the room is free */
+        mp_cuda_poison_on(cuda, status);
+        mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
+                            "waiting for a stream");
         return status;
     }
     feeder->pieces[last].end = feeder->head;
@@ -130,11 +133,11 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
 static moepage_status enter(const mp_cuda_feeder *feeder)
 {
     moepage_status status = mp_cuda_enter(feeder->cuda);
-    mp_cuda_give_up(feeder->cuda, status);
+    mp_cuda_poison_on(feeder->cuda, status);
     return status;
 }
 
-/* Part of a transfer, from `offset` on. */
+/* The piece of a transfer that begins at `offset`. */
 static mp_copy part_of(const mp_copy *copy, uint64_t offset)
 {
     uint64_t left = copy->bytes - offset;
@@ -155,7 +158,9 @@ static moepage_status produce(const mp_copy *copy, void *out)
     return MOEPAGE_OK;
 }
 
-static moepage_status bring_up(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
+/* Fills a piece and sends it. The context is left while `fill` runs: it may block, and call into the
+ * library. */
+static moepage_status upload(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
 {
     moepage_status status = enter(feeder);
     if (status)
@@ -172,8 +177,7 @@ static moepage_status bring_up(mp_cuda_feeder *feeder, mp_cuda_stream *stream, c
     return status;
 }
 
-static moepage_status bring_down(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
-                                 const mp_copy *part)
+static moepage_status download(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
 {
     mp_cuda *cuda = feeder->cuda;
     moepage_status status = enter(feeder);
@@ -181,7 +185,7 @@ static moepage_status bring_down(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
         return status;
     unsigned char *room = room_for(feeder, part->bytes);
     status = send(feeder, stream, room, part->src, part->bytes);
-    if (!status) {
+    if (!status) { /* the bytes have to be here before they can be copied on */
         uint32_t last = (feeder->first + feeder->n - 1) % PIECES;
         status = mp_cuda_check(cuda, cuda->driver->event_sync(feeder->pieces[last].event),
                                "waiting for a transfer");
@@ -192,7 +196,7 @@ static moepage_status bring_down(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
     return status;
 }
 
-/* Once all that the stream had to do before is done. */
+/* Writes host memory in the stream's order: waits until the GPU has done all that is before it. */
 static moepage_status work_in_place(mp_cuda_feeder *feeder, mp_cuda_stream *stream,
                                     const mp_copy *copy)
 {
@@ -209,7 +213,7 @@ static moepage_status work_in_place(mp_cuda_feeder *feeder, mp_cuda_stream *stre
     return status ? status : produce(copy, copy->dst);
 }
 
-/* Without any lock. */
+/* Does a transfer piece by piece. Without any lock: fills may block for long. */
 static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, mp_cuda_op_kind kind,
                                const mp_copy *copy)
 {
@@ -221,31 +225,34 @@ static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, m
         mp_copy part = part_of(copy, offset);
         if (mp_cuda_is_poisoned(feeder->cuda))
             status = MOEPAGE_E_DEVICE;
-        else if (kind == MP_CUDA_OP_UP)
-            status = bring_up(feeder, stream, &part);
+        else if (kind == MP_CUDA_OP_UPLOAD)
+            status = upload(feeder, stream, &part);
         else
-            status = bring_down(feeder, stream, &part);
+            status = download(feeder, stream, &part);
     }
     return status;
 }
 
 /* ---- The thread ------------------------------------------------------------------------- */
 
+/* Does the oldest entry of a stream, then issues what is behind it: the feeder owns the stream, and
+ * gives it up in mp_cuda_pump. */
 static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
 {
     mp_cuda *cuda = feeder->cuda;
     const mp_cuda_op *op = mp_cuda_oldest(stream);
     mp_cuda_list freed = {0};
     const char *range = mp_cuda_transfer_range(stream);
-    mp_cuda_push(cuda->ranges, range, op->copy.bytes);
+    mp_cuda_range_push(cuda->ranges, range, op->copy.bytes);
     moepage_status status = transfer(feeder, stream, op->kind, &op->copy);
-    mp_cuda_pop_range(cuda->ranges, range);
+    mp_cuda_range_pop(cuda->ranges, range);
+    /* The entry is read without the stream's lock: it is the oldest, which is its owner's. */
     if (status)
         mp_cuda_fail_copy(cuda, &op->copy, status);
-    bool inside = mp_cuda_inside(stream);
+    bool inside = mp_cuda_enter_for(stream);
     pthread_mutex_lock(&stream->lock);
     stream->passed = op->tick;
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     mp_cuda_pump(stream, &freed);
     pthread_mutex_unlock(&stream->lock);
     if (inside)
@@ -256,7 +263,7 @@ static void work_on(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
 /* With the issuer's lock. */
 static bool has_work(const mp_cuda_feeder *feeder)
 {
-    return feeder->busy || feeder->ready.first;
+    return feeder->busy || feeder->inbox.ready.first;
 }
 
 static void *run_feeder(void *arg)
@@ -265,32 +272,25 @@ static void *run_feeder(void *arg)
     mp_cuda_issuer *issuer = feeder->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     for (;;) {
-        if (feeder->ready.first && !(feeder->before && has_work(feeder->before))) {
-            mp_cuda_stream *stream = mp_cuda_list_take(&feeder->ready);
+        /* Checked before every transfer, so that a demand waits for at most one of the other feeder. */
+        if (feeder->inbox.ready.first && !(feeder->before && has_work(feeder->before))) {
+            mp_cuda_stream *stream = mp_cuda_list_take(&feeder->inbox.ready);
             feeder->busy = true;
             pthread_mutex_unlock(&issuer->lock);
             work_on(feeder, stream);
             pthread_mutex_lock(&issuer->lock);
             feeder->busy = false;
-            if (feeder->behind && !feeder->ready.first)
-                pthread_cond_signal(&feeder->behind->work);
-        } else if (feeder->stop && !feeder->ready.first) {
+            /* The less urgent feeder may go on; it looks at has_work itself. */
+            if (feeder->behind && !feeder->inbox.ready.first)
+                pthread_cond_signal(&feeder->behind->inbox.work);
+        } else if (feeder->stop && !feeder->inbox.ready.first) { /* what was submitted is done */
             break;
         } else {
-            pthread_cond_wait(&feeder->work, &issuer->lock);
+            pthread_cond_wait(&feeder->inbox.work, &issuer->lock);
         }
     }
     pthread_mutex_unlock(&issuer->lock);
     return NULL;
-}
-
-void mp_cuda_feed(mp_cuda_feeder *feeder, mp_cuda_stream *stream)
-{
-    mp_cuda_issuer *issuer = feeder->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    mp_cuda_list_add(&feeder->ready, stream);
-    pthread_cond_signal(&feeder->work);
-    pthread_mutex_unlock(&issuer->lock);
 }
 
 /* ---- Life ------------------------------------------------------------------------------- */
@@ -302,11 +302,7 @@ static moepage_status create_events(mp_cuda_feeder *feeder)
     if (status)
         return status;
     for (uint32_t i = 0; i < PIECES && !status; i++)
-        status = mp_cuda_check(cuda,
-                               cuda->driver->event_create(&feeder->pieces[i].event,
-                                                          MP_CU_EVENT_DISABLE_TIMING |
-                                                              MP_CU_EVENT_BLOCKING_SYNC),
-                               "creating an event");
+        status = mp_cuda_event_create(cuda, &feeder->pieces[i].event);
     mp_cuda_leave(cuda);
     return status;
 }
@@ -329,7 +325,7 @@ moepage_status mp_cuda_feeder_create(mp_cuda *cuda, mp_cuda_feeder *before, cons
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%s: no memory for a feeder of streams", cuda->name);
     feeder->cuda = cuda;
     feeder->before = before;
-    pthread_cond_init(&feeder->work, NULL);
+    pthread_cond_init(&feeder->inbox.work, NULL);
     moepage_status status = mp_cuda_alloc(&cuda->device, MP_MEMORY_HOST, RING_BYTES, &ring);
     feeder->ring = ring;
     if (!status)
@@ -346,12 +342,17 @@ moepage_status mp_cuda_feeder_create(mp_cuda *cuda, mp_cuda_feeder *before, cons
     return MOEPAGE_OK;
 }
 
+mp_cuda_inbox *mp_cuda_feeder_inbox(mp_cuda_feeder *feeder)
+{
+    return &feeder->inbox;
+}
+
 static void stop(mp_cuda_feeder *feeder)
 {
     mp_cuda_issuer *issuer = feeder->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     feeder->stop = true;
-    pthread_cond_signal(&feeder->work);
+    pthread_cond_signal(&feeder->inbox.work);
     pthread_mutex_unlock(&issuer->lock);
     pthread_join(feeder->thread, NULL);
 }
@@ -365,15 +366,12 @@ void mp_cuda_feeder_destroy(mp_cuda_feeder *feeder)
         stop(feeder);
     set_behind(feeder->before, NULL);
     if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
-        for (uint32_t i = 0; i < PIECES; i++) {
-            if (feeder->pieces[i].event)
-                mp_cuda_note(cuda, cuda->driver->event_destroy(feeder->pieces[i].event),
-                             "giving back an event");
-        }
+        for (uint32_t i = 0; i < PIECES; i++)
+            mp_cuda_event_destroy(cuda, &feeder->pieces[i].event);
         mp_cuda_leave(cuda);
     }
     if (feeder->ring)
         mp_cuda_free(&cuda->device, MP_MEMORY_HOST, feeder->ring, RING_BYTES);
-    pthread_cond_destroy(&feeder->work);
+    pthread_cond_destroy(&feeder->inbox.work);
     mp_free(feeder);
 }

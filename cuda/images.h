@@ -1,5 +1,5 @@
 /* images.h — the fat binaries of cuda/kernels/<family>.cu inside the module. images.S places them,
- * module.c lists them; the list of families is this one. */
+ * entry.c lists them; the list of families is this one. */
 #ifndef MP_CUDA_IMAGES_H
 #define MP_CUDA_IMAGES_H
 

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "base/alloc.h"
 #include "base/status.h"
 #include "device/thread.h"
+#include "launch.h"
 
 /* Transfers that go to the driver in one call. */
 #define GROUP 32u
@@ -14,80 +14,7 @@
 #define SPIN_NS 20000u  /* before a thread that waits for a tick sleeps */
 #define SLEEP_NS 50000u /* of one that has no event to sleep on */
 
-/* ---- Lists ------------------------------------------------------------------------------ */
-
-void mp_cuda_list_add(mp_cuda_list *list, mp_cuda_stream *stream)
-{
-    stream->next = NULL;
-    if (list->last)
-        list->last->next = stream;
-    else
-        list->first = stream;
-    list->last = stream;
-}
-
-mp_cuda_stream *mp_cuda_list_take(mp_cuda_list *list)
-{
-    mp_cuda_stream *stream = list->first;
-    if (stream) {
-        list->first = stream->next;
-        if (!list->first)
-            list->last = NULL;
-    }
-    return stream;
-}
-
-void mp_cuda_list_split(mp_cuda_list *from, mp_tick tick, mp_cuda_list *to)
-{
-    mp_cuda_list all = *from;
-    mp_cuda_stream *i;
-    *from = (mp_cuda_list){0};
-    while ((i = mp_cuda_list_take(&all)))
-        mp_cuda_list_add(i->wait_tick <= tick ? to : from, i);
-}
-
-bool mp_cuda_list_remove(mp_cuda_list *list, const mp_cuda_stream *stream)
-{
-    mp_cuda_list all = *list;
-    mp_cuda_stream *i;
-    bool found = false;
-    *list = (mp_cuda_list){0};
-    while ((i = mp_cuda_list_take(&all))) {
-        found |= i == stream;
-        if (i != stream)
-            mp_cuda_list_add(list, i);
-    }
-    return found;
-}
-
-/* ---- References ------------------------------------------------------------------------- */
-
-void mp_cuda_retain(mp_cuda_stream *stream)
-{
-    atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
-}
-
-void mp_cuda_release(mp_cuda_stream *stream)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) > 1)
-        return;
-    pthread_mutex_lock(&issuer->lock);
-    issuer->taken[stream->slot / 64] &= ~(1ull << stream->slot % 64);
-    pthread_mutex_unlock(&issuer->lock);
-    pthread_mutex_destroy(&stream->lock);
-    pthread_mutex_destroy(&stream->events_lock);
-    pthread_cond_destroy(&stream->progress);
-    mp_free(stream);
-}
-
 /* ---- Failures --------------------------------------------------------------------------- */
-
-void mp_cuda_give_up(mp_cuda *cuda, moepage_status status)
-{
-    if (status)
-        mp_cuda_poison(cuda, status, moepage_last_error());
-}
 
 void mp_cuda_fail_copy(mp_cuda *cuda, const mp_copy *copy, moepage_status status)
 {
@@ -107,6 +34,8 @@ bool mp_cuda_is_poisoned(mp_cuda *cuda)
 {
     if (atomic_load(&cuda->failing))
         return true;
+    /* COLD transfers run in the executor, which stores a status and no more (pump_cold): the device is
+     * poisoned here, where work that may depend on them is about to be issued. */
     int32_t failed = atomic_load(&cuda->issuer->cold_failed);
     if (!failed)
         return false;
@@ -117,7 +46,7 @@ bool mp_cuda_is_poisoned(mp_cuda *cuda)
     return true;
 }
 
-/* Skipped work fails where it can say so. */
+/* Reports a skipped transfer, where it has a `result`. */
 static void skip_copy(const mp_copy *copy)
 {
     if (copy->result)
@@ -126,26 +55,32 @@ static void skip_copy(const mp_copy *copy)
 
 /* ---- The context ------------------------------------------------------------------------ */
 
-bool mp_cuda_inside(mp_cuda_stream *stream)
+bool mp_cuda_enter_for(mp_cuda_stream *stream)
 {
     if (mp_cuda_is_cold(stream))
         return false;
     moepage_status status = mp_cuda_enter(stream->cuda);
     if (!status)
         return true;
-    mp_cuda_give_up(stream->cuda, status);
+    /* Without the context the owner cannot issue, but it must go on: entries are skipped and ticks
+     * complete, or threads would wait for ever. */
+    mp_cuda_poison_on(stream->cuda, status);
     atomic_store(&stream->broken, true);
     return false;
 }
 
 /* ---- Publishing ------------------------------------------------------------------------- */
 
+/* Wakes threads that wait for a change of the stream. With the lock. */
 static void wake(mp_cuda_stream *stream)
 {
     if (stream->waiters)
         pthread_cond_broadcast(&stream->progress);
 }
 
+/* Events come from a ring: a stream that waits for a tick whose event has been reused waits for a later
+ * one, which covers the tick too. The lock keeps an event from being recorded anew between the choice
+ * and the wait. */
 static mp_cu_result record_event(mp_cuda_stream *stream, mp_tick tick)
 {
     pthread_mutex_lock(&stream->events_lock);
@@ -159,7 +94,8 @@ static mp_cu_result record_event(mp_cuda_stream *stream, mp_tick tick)
     return result;
 }
 
-/* A stream that cannot say how far it is runs dry, and from then on counts as that far. */
+/* Has the GPU write a tick behind the stream's work. A stream for which that fails is waited for until
+ * it has run dry, and is silent from then on: what it has issued counts as completed. */
 static void write_tick(mp_cuda_stream *stream, mp_tick tick)
 {
     mp_cuda *cuda = stream->cuda;
@@ -168,8 +104,8 @@ static void write_tick(mp_cuda_stream *stream, mp_tick tick)
         result = record_event(stream, tick);
     if (!result)
         return;
-    mp_cuda_give_up(cuda, mp_cuda_check(cuda, result, "marking a stream's progress"));
-    mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+    mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "marking a stream's progress"));
+    mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
     atomic_store(&stream->broken, true);
 }
 
@@ -177,9 +113,11 @@ void mp_cuda_publish(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     mp_tick tick = stream->passed;
-    if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed))
+    if (tick == atomic_load_explicit(&stream->issued, memory_order_relaxed)) /* nothing new */
         return;
-    if (!mp_cuda_is_cold(stream) && !mp_cuda_is_mute(stream))
+    /* In this order: the word before `issued`, so that a wait for an issued tick finds its event;
+     * `issued` before the list is searched, so that a stream that parks meanwhile sees it. */
+    if (!mp_cuda_is_cold(stream) && !mp_cuda_is_silent(stream))
         write_tick(stream, tick);
     atomic_store_explicit(&stream->issued, tick, memory_order_release);
     wake(stream);
@@ -195,7 +133,7 @@ static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_b
     return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
 }
 
-/* Copies of one batch run in any order: these must not be in the same. */
+/* Returns true if two copies must not be in one batch, whose copies run in any order. */
 static bool conflict(const mp_copy *a, const mp_copy *b)
 {
     return overlap(a->dst, a->bytes, b->dst, b->bytes) ||
@@ -203,7 +141,8 @@ static bool conflict(const mp_copy *a, const mp_copy *b)
            overlap(a->src, a->bytes, b->dst, b->bytes);
 }
 
-/* The longest part of the copy, from `done` on, that lies in one registration at both ends. */
+/* The longest part of the copy from `done` on whose source and destination each lie in one
+ * registration with the driver. */
 static uint64_t part_bytes(const mp_cuda *cuda, const mp_copy *copy, uint64_t done)
 {
     uint64_t dst = (uintptr_t)copy->dst + done, src = (uintptr_t)copy->src + done;
@@ -212,7 +151,7 @@ static uint64_t part_bytes(const mp_cuda *cuda, const mp_copy *copy, uint64_t do
     return to_end < copy->bytes - done ? to_end : copy->bytes - done;
 }
 
-/* The copies at the head of the queue that can go in one call; one that has to be cut goes alone. */
+/* Collects the oldest copies that can go in one call; a copy that has to be cut goes alone. */
 static uint32_t gather(mp_cuda_stream *stream, const mp_copy *group[GROUP])
 {
     const uint32_t most = stream->cuda->driver->copy_batch ? GROUP : 1;
@@ -266,11 +205,12 @@ static void pop_n(mp_cuda_stream *stream, uint32_t n)
 {
     uint32_t before = stream->head - stream->tail;
     stream->tail += n;
+    /* Submitters that wait for room are woken once, when half of the queue is free. */
     if (before > MP_CUDA_QUEUE / 2 && before - n <= MP_CUDA_QUEUE / 2)
         wake(stream);
 }
 
-void mp_cuda_pop(mp_cuda_stream *stream)
+void mp_cuda_pop_op(mp_cuda_stream *stream)
 {
     pop_n(stream, 1);
 }
@@ -282,9 +222,9 @@ static mp_cu_result copy_group(mp_cuda_stream *stream, const mp_copy *const *gro
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n && ranges; i++)
         bytes += group[i]->bytes;
-    mp_cuda_push(ranges, range, bytes);
+    mp_cuda_range_push(ranges, range, bytes);
     mp_cu_result result = n == 1 ? copy_one(stream, group[0]) : copy_batch(stream, group, n);
-    mp_cuda_pop_range(ranges, range);
+    mp_cuda_range_pop(ranges, range);
     return result;
 }
 
@@ -294,7 +234,7 @@ static void issue_copies(mp_cuda_stream *stream)
     const mp_copy *group[GROUP] = {NULL};
     uint32_t n = gather(stream, group);
     assert(n > 0);
-    if (mp_cuda_is_poisoned(cuda)) {
+    if (mp_cuda_is_poisoned(cuda)) { /* ticks of skipped work still complete */
         for (uint32_t i = 0; i < n; i++)
             skip_copy(group[i]);
     } else {
@@ -316,7 +256,8 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
     case MP_KERNEL_CONVERT: return mp_cuda_launch_convert(cuda, stream->handle, &gpu->convert);
     case MP_KERNEL_EXPERTS:
         return mp_cuda_launch_experts(cuda, stream->handle, &host->experts, &gpu->experts);
-    case MP_KERNEL_COMBINE: return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine);
+    case MP_KERNEL_COMBINE:
+        return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine, NULL);
     case MP_KERNEL_DECODE:
         return mp_cuda_launch_decode(cuda, stream->handle, &host->decode, &gpu->decode);
     case MP_KERNEL_COUNT: break;
@@ -324,7 +265,7 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
     return mp_fail(MOEPAGE_E_ARGUMENT, "%s: there is no kernel %d", cuda->name, (int)kernel);
 }
 
-/* What a profiler shows a kernel as; NULL = by its own name alone. */
+/* The range that a profiler shows a kernel in, or NULL. */
 static const char *range_of(mp_kernel kernel)
 {
     return kernel == MP_KERNEL_DECODE    ? MP_CUDA_RANGE_DECODE
@@ -332,7 +273,8 @@ static const char *range_of(mp_kernel kernel)
                                          : NULL;
 }
 
-/* Every stream that the launch waits for has been issued that far, so that `skip` is final. */
+/* A launch is issued only when the ticks that it waits for are, and by then a failed transfer before
+ * it has set `skip`: the value read here is final. */
 moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
                                     const mp_kernel_args *args, const mp_cuda_span *tables)
 {
@@ -350,15 +292,15 @@ moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
     uint64_t amount = 0;
     if (range)
         amount = kernel == MP_KERNEL_DECODE ? args->decode.n_jobs : args->experts.n_experts;
-    mp_cuda_push(cuda->ranges, range, amount);
+    mp_cuda_range_push(cuda->ranges, range, amount);
     status = launch(stream, kernel, args, &gpu);
-    mp_cuda_pop_range(cuda->ranges, range);
+    mp_cuda_range_pop(cuda->ranges, range);
     return status;
 }
 
 /* ---- Waits ------------------------------------------------------------------------------ */
 
-/* The earliest event that covers the tick; NULL when there is none. With events_lock. */
+/* The oldest event recorded at or after the tick, or NULL. With events_lock. */
 static mp_cu_event event_covering(const mp_cuda_stream *stream, mp_tick tick)
 {
     uint64_t first = stream->n_events < MP_CUDA_EVENTS ? 0 : stream->n_events - MP_CUDA_EVENTS;
@@ -374,47 +316,36 @@ static mp_cu_event event_covering(const mp_cuda_stream *stream, mp_tick tick)
 mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stream handle)
 {
     mp_cu_result result = MP_CU_SUCCESS;
-    if (mp_cuda_done(other) >= tick)
+    if (mp_cuda_completed(other) >= tick)
         return result;
     pthread_mutex_lock(&other->events_lock);
     mp_cu_event event = event_covering(other, tick);
-    if (event) /* else the stream has been destroyed meanwhile, and its work was done */
+    if (event) /* no event: the stream has been destroyed meanwhile, and its work was done before */
         result = other->cuda->driver->stream_wait(handle, event, 0);
     pthread_mutex_unlock(&other->events_lock);
     return result;
 }
 
-static bool park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    bool parks = atomic_load_explicit(&other->issued, memory_order_acquire) < tick;
-    if (parks) {
-        stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_issued, stream);
-    }
-    pthread_mutex_unlock(&issuer->lock);
-    return parks;
-}
-
-/* False: the stream is parked, and no longer the caller's. */
+/* Passes a WAIT. Returns false if the stream has been parked, and is no longer the caller's. */
 static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda *cuda = stream->cuda;
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
     mp_tick tick = mp_cuda_oldest(stream)->tick;
-    mp_cuda_publish(stream, freed); /* what comes before does not wait */
-    if (mp_cuda_done(other) < tick) {
+    mp_cuda_publish(stream, freed); /* work before the wait must not be held back by it */
+    if (mp_cuda_completed(other) < tick) {
+        /* The GPU can wait for the GPU. Where one side is the host's, the queue waits in software until
+         * the tick has completed; where the tick is not issued yet, there is no event to wait for. */
         bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
-        if (across ? mp_cuda_park_until_done(stream, other, tick)
-                   : park_until_issued(stream, other, tick))
+        if (across ? mp_cuda_park_until_completed(stream, other, tick)
+                   : mp_cuda_park_until_issued(stream, other, tick))
             return false;
-        if (!across && !mp_cuda_is_mute(stream))
-            mp_cuda_give_up(cuda,
-                            mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
-                                          "waiting for another stream"));
+        if (!across && !mp_cuda_is_silent(stream))
+            mp_cuda_poison_on(cuda,
+                              mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
+                                            "waiting for another stream"));
     }
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     mp_cuda_release(other);
     return true;
 }
@@ -422,14 +353,16 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
 static void pass_enter(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda *cuda = stream->cuda;
+    /* Recorded on the caller's stream when `enter` was called, so that a later change of that stream does
+     * not count. */
     mp_cu_event event = stream->enters[mp_cuda_oldest(stream)->enter];
     mp_cuda_publish(stream, freed);
-    if (!mp_cuda_is_mute(stream))
-        mp_cuda_give_up(cuda,
-                        mp_cuda_check(cuda, cuda->driver->stream_wait(stream->handle, event, 0),
-                                      "waiting for a stream of the caller's"));
+    if (!mp_cuda_is_silent(stream))
+        mp_cuda_poison_on(cuda,
+                          mp_cuda_check(cuda, cuda->driver->stream_wait(stream->handle, event, 0),
+                                        "waiting for a stream of the caller's"));
     stream->n_enters--;
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     wake(stream);
 }
 
@@ -438,31 +371,32 @@ static void issue_write(mp_cuda_stream *stream)
     mp_cuda *cuda = stream->cuda;
     const mp_cuda_op *op = mp_cuda_oldest(stream);
     if (!mp_cuda_is_poisoned(cuda))
-        mp_cuda_give_up(cuda,
-                        mp_cuda_check(cuda,
-                                      cuda->driver->stream_write32(stream->handle, op->write.at,
-                                                                   op->write.value, 0),
-                                      "writing a word"));
-    mp_cuda_pop(stream);
+        mp_cuda_poison_on(cuda,
+                          mp_cuda_check(cuda,
+                                        cuda->driver->stream_write32(stream->handle, op->write.at,
+                                                                     op->write.value, 0),
+                                        "writing a word"));
+    mp_cuda_pop_op(stream);
 }
 
 /* ---- The pump --------------------------------------------------------------------------- */
 
-/* False: the stream is somebody else's now. */
+/* Issues the oldest entry. Returns false if the stream has been handed over. */
 static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_op *op = mp_cuda_oldest(stream);
     switch (op->kind) {
     case MP_CUDA_OP_COPY: issue_copies(stream); return true;
-    case MP_CUDA_OP_UP:
-    case MP_CUDA_OP_DOWN:
+    case MP_CUDA_OP_UPLOAD:
+    case MP_CUDA_OP_DOWNLOAD:
     case MP_CUDA_OP_HOST:
+        /* From mp_cuda_feed on the feeder owns the stream, though this thread still has its lock. */
         mp_cuda_publish(stream, freed);
-        mp_cuda_feed(stream->feeder, stream);
+        mp_cuda_feed(stream->inbox, stream);
         return false;
     case MP_CUDA_OP_LAUNCH:
-        mp_cuda_give_up(stream->cuda, mp_cuda_issue_launch(stream, op->kernel, &op->launch.args,
-                                                           &op->launch.tables));
+        mp_cuda_poison_on(stream->cuda, mp_cuda_issue_launch(stream, op->kernel, &op->launch.args,
+                                                             &op->launch.tables));
         break;
     case MP_CUDA_OP_MARK: break;
     case MP_CUDA_OP_WRITE: issue_write(stream); return true;
@@ -470,33 +404,34 @@ static bool pump_gpu(mp_cuda_stream *stream, mp_cuda_list *freed)
     case MP_CUDA_OP_ENTER: pass_enter(stream, freed); return true;
     }
     stream->passed = op->tick;
-    mp_cuda_pop(stream);
+    mp_cuda_pop_op(stream);
     return true;
 }
 
-/* As pump_gpu; what the executor's stream has is issued. */
+/* Like pump_gpu, for a COLD stream: an entry is issued when the executor's stream has it. */
 static bool pump_cold(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_op *op = mp_cuda_oldest(stream);
     mp_tick tick = 0;
     if (op->kind == MP_CUDA_OP_WAIT)
         return pass_wait(stream, freed);
-    if (stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH) {
+    if (stream->passed - mp_cuda_completed(stream) >= MP_CUDA_COLD_DEPTH) {
         mp_cuda_publish(stream, freed);
         if (mp_cuda_park_until_room(stream))
             return false;
     }
-    stream->passed = op->tick; /* before it can complete */
+    stream->passed = op->tick; /* before the executor may complete it, on another thread */
     if (op->kind == MP_CUDA_OP_MARK) {
         mp_stream_mark(stream->cold, &tick);
     } else {
         mp_copy copy = op->copy;
+        /* A failure must reach this device, not the executor, which would be poisoned in its stead. */
         if (!copy.result)
             copy.result = &stream->cuda->issuer->cold_failed;
         mp_stream_copy(stream->cold, &copy, 1, &tick);
     }
-    assert(tick == op->tick);
-    mp_cuda_pop(stream);
+    assert(tick == op->tick); /* both count the same submissions: no table from one to the other */
+    mp_cuda_pop_op(stream);
     return true;
 }
 
@@ -508,16 +443,18 @@ void mp_cuda_pump(mp_cuda_stream *stream, mp_cuda_list *freed)
             return;
     }
     mp_cuda_publish(stream, freed);
-    stream->owned = false;
+    stream->owned = false; /* the next submission owns it, and issues within its call */
     wake(stream);
 }
 
+/* A loop, not a recursion: chains of streams that wait for each other may be long. No stream's lock
+ * is held from one stream to the next, so that two are never held at once. */
 void mp_cuda_pump_all(mp_cuda_list *freed)
 {
     mp_cuda_stream *stream;
     while ((stream = mp_cuda_list_take(freed))) {
         mp_cuda *cuda = stream->cuda;
-        bool inside = mp_cuda_inside(stream);
+        bool inside = mp_cuda_enter_for(stream);
         pthread_mutex_lock(&stream->lock);
         mp_cuda_pump(stream, freed);
         pthread_mutex_unlock(&stream->lock);
@@ -541,7 +478,8 @@ void mp_cuda_await_issue(mp_cuda_stream *stream, mp_tick tick)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* Until whatever covers the tick has run, or something is wrong. */
+/* Sleeps on the event that covers the tick; for SLEEP_NS if there is none, or it cannot be waited for:
+ * the caller looks again. */
 static void sleep_for(mp_cuda_stream *stream, mp_tick tick)
 {
     mp_cuda *cuda = stream->cuda;
@@ -559,16 +497,18 @@ static void sleep_for(mp_cuda_stream *stream, mp_tick tick)
 
 void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick)
 {
+    /* Only an issued tick has an event, and only the executor's stream can wait for a COLD one. */
     mp_cuda_await_issue(stream, tick);
     if (mp_cuda_is_cold(stream)) {
         mp_stream_sync(stream->cold, tick);
         return;
     }
-    if (mp_cuda_done(stream) >= tick)
+    if (mp_cuda_completed(stream) >= tick)
         return;
+    /* A spin first: most waits are for work that is nearly done, and an event costs a wake-up. */
     uint64_t until_ns = mp_clock_ns() + SPIN_NS;
-    while (mp_cuda_done(stream) < tick && mp_clock_ns() < until_ns)
+    while (mp_cuda_completed(stream) < tick && mp_clock_ns() < until_ns)
         mp_thread_relax();
-    while (mp_cuda_done(stream) < tick)
+    while (mp_cuda_completed(stream) < tick)
         sleep_for(stream, tick);
 }

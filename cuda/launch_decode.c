@@ -1,9 +1,9 @@
-/* launch_decode.c — DECODE: from a list of jobs to its grid. The kernel finds its work in the list
- * by itself: any grid is right, and what is worked out here is only how large a useful one is. */
+/* DECODE: from a list of jobs to its grid. Blocks find their work in the list by themselves, so that
+ * any grid is right; this file finds one that is large enough to fill the GPU. */
 #include "base/status.h"
 #include "codec/exph_format.h"
-#include "device.h"
 #include "kernels/decode.h"
+#include "launch.h"
 
 #define SAME_PLACE(type, field) \
     _Static_assert(offsetof(type, field) == offsetof(mp_gpu_decode_job, field), #field)

@@ -1,7 +1,7 @@
 /* The kernels of a step, CONVERT, EXPERTS and COMBINE: from their arguments to grids.
  *
  * BF16_FAST is BF16 but for experts of many rows, which fast.c takes where it can. */
-#include "device.h"
+#include "launch.h"
 
 #include "base/status.h"
 #include "fast.h"
@@ -29,13 +29,10 @@ _Static_assert((int)MP_SCALAR_F32 == (int)MOEPAGE_DTYPE_F32 &&
                    (int)MP_EXPERTS_F8 == (int)MOEPAGE_DTYPE_F8_E4M3,
                "kernels and header number the types alike");
 
-#define MAX_BLOCKS (1u << 20) /* kernels take several turns in larger grids */
-
 static uint32_t element_blocks(uint32_t n_tokens, uint32_t hidden)
 {
     const uint64_t pieces = (hidden - 1) / MP_ELEMENTWISE_COLUMNS + 1;
-    const uint64_t n = n_tokens * pieces;
-    return n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS;
+    return mp_cuda_grid(n_tokens * pieces);
 }
 
 moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
@@ -58,7 +55,7 @@ moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
 }
 
 moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
-                                      const mp_kernel_combine_args *gpu)
+                                      const mp_kernel_combine_args *gpu, const uint32_t *given_up)
 {
     if (gpu->n_tokens == 0 || gpu->hidden == 0)
         return MOEPAGE_OK;
@@ -66,6 +63,7 @@ moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
         .partial = gpu->partial,
         .weights = gpu->weights,
         .ids = gpu->ids,
+        .given_up = given_up,
         .y = gpu->y,
         .y_stride = gpu->y_stride,
         .y_dtype = gpu->y_dtype,
@@ -81,7 +79,7 @@ moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
 
 /* ---- EXPERTS ---- */
 
-/* What the host can tell of the table. */
+/* What the host can learn from the table. */
 typedef struct table_facts {
     uint32_t limit;     /* experts with more rows have been run */
     uint32_t most_rows; /* of the others */
@@ -102,7 +100,7 @@ static table_facts facts_of(const mp_kernel_experts_args *host, uint32_t limit)
     return facts;
 }
 
-/* Blocks that have something to do: no more are launched. */
+/* The number of blocks that have work: no more are launched. */
 static uint32_t useful_blocks(const mp_kernel_experts_args *host, const mp_gpu_experts_args *args,
                               uint32_t form)
 {
@@ -118,7 +116,7 @@ static uint32_t useful_blocks(const mp_kernel_experts_args *host, const mp_gpu_e
         if (rows > 0 && rows >= args->least_rows && rows <= args->most_rows)
             n += pieces * ((rows - 1) / high + 1);
     }
-    return n < MAX_BLOCKS ? (uint32_t)n : MAX_BLOCKS;
+    return mp_cuda_grid(n);
 }
 
 static moepage_status launch_form(mp_cuda *cuda, mp_cu_stream stream,
@@ -133,7 +131,7 @@ static moepage_status launch_form(mp_cuda *cuda, mp_cu_stream stream,
                           shared, args);
 }
 
-/* One of the two halves: experts of few rows and those of many are two launches. */
+/* Launches one of the two halves: once for experts of few rows, once for those of many. */
 static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
                                   const mp_kernel_experts_args *host, const table_facts *facts,
                                   mp_gpu_experts_args *args)
@@ -156,7 +154,8 @@ static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
     return status ? status : launch_form(cuda, stream, host, MP_EXPERTS_BROAD, aligned, args);
 }
 
-/* Those that the library takes, if it does: *limit is then what the others have at most. */
+/* Runs experts of many rows by cuBLAS where that is possible: *limit is then the most rows of the
+ * experts that are left. */
 static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
                                const mp_kernel_experts_args *host,
                                const mp_kernel_experts_args *gpu, uint32_t *limit)
@@ -164,7 +163,7 @@ static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
     if (!mp_cuda_fast_takes(cuda, host))
         return MOEPAGE_OK;
     moepage_status status = mp_cuda_fast_launch(cuda, stream, host, gpu);
-    if (status == MOEPAGE_E_UNSUPPORTED) /* the others do them all over again */
+    if (status == MOEPAGE_E_UNSUPPORTED) /* the other kernels run all of them */
         return MOEPAGE_OK;
     if (!status)
         *limit = MP_FAST_LEAST_ROWS - 1;

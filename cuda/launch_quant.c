@@ -1,13 +1,12 @@
 /* Grids of the kernels over quantised weights. */
-#include "device.h"
+#include "codec/quant.h"
 #include "kernels/quant.h"
+#include "launch.h"
 
 _Static_assert((int)MP_SCALAR_F32 == (int)MOEPAGE_DTYPE_F32 &&
                    (int)MP_SCALAR_F16 == (int)MOEPAGE_DTYPE_F16 &&
                    (int)MP_SCALAR_BF16 == (int)MOEPAGE_DTYPE_BF16,
                "kernels and library number the types alike");
-
-#define MAX_BLOCKS (1u << 20) /* kernels take several turns in larger grids */
 
 static uint64_t divide_up(uint64_t n, uint64_t by)
 {
@@ -17,17 +16,6 @@ static uint64_t divide_up(uint64_t n, uint64_t by)
 static bool is_aligned(const void *memory, uint64_t to)
 {
     return (uintptr_t)memory % to == 0;
-}
-
-/* 0 for a form that is no integer form. */
-static uint32_t bits_of(uint32_t form)
-{
-    switch (form) {
-    case MOEPAGE_FORM_INT8: return 8;
-    case MOEPAGE_FORM_INT4: return 4;
-    case MOEPAGE_FORM_INT2: return 2;
-    default: return 0;
-    }
 }
 
 /* ---- Dequantisation ---- */
@@ -66,7 +54,7 @@ moepage_status mp_cuda_call_dequant(mp_cuda *cuda, mp_cu_stream stream,
         .out = args->dst,
         .columns = args->columns,
         .rows = (uint32_t)args->rows,
-        .bits = bits_of(args->form),
+        .bits = mp_quant_bits_of(args->form),
         .out_dtype = args->dst_dtype,
     };
     if (gpu.bits)
@@ -85,8 +73,7 @@ moepage_status mp_cuda_call_dequant(mp_cuda *cuda, mp_cu_stream stream,
         gpu.whole |= MP_DEQUANT_WHOLE_OUT;
     const uint64_t blocks = divide_up((uint64_t)gpu.rows * gpu.row_pieces,
                                       (uint64_t)MP_DEQUANT_THREADS * MP_DEQUANT_PIECES);
-    return mp_cuda_launch(cuda, stream, "mp_gpu_dequant",
-                          blocks < MAX_BLOCKS ? (uint32_t)blocks : MAX_BLOCKS, MP_DEQUANT_THREADS,
+    return mp_cuda_launch(cuda, stream, "mp_gpu_dequant", mp_cuda_grid(blocks), MP_DEQUANT_THREADS,
                           sizeof(mp_gpu_dequant_shared), &gpu);
 }
 
@@ -112,7 +99,7 @@ moepage_status mp_cuda_call_gemv(mp_cuda *cuda, mp_cu_stream stream, const moepa
                    {16, sizeof(mp_gpu_gemv_16_shared), "mp_gpu_gemv_16"}};
     if (!args->n_tokens)
         return MOEPAGE_OK;
-    const uint32_t bits = bits_of(args->form), warps = gemv_warps(cuda, args->rows);
+    const uint32_t bits = mp_quant_bits_of(args->form), warps = gemv_warps(cuda, args->rows);
     mp_gpu_gemv_args gpu = {
         .packed = args->w,
         .x = args->x,

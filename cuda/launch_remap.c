@@ -1,9 +1,9 @@
-/* Launches of remapping: one for a small batch, four for a large one, none of its own for a single
- * token. */
-#include "device.h"
+/* Launches of remapping: one for a small batch, four for a large one. A single token has nothing to
+ * remap, and is routed by the router's kernel. */
 #include "kernels/remap.h"
+#include "launch.h"
 
-/* Up to here one block is through with all steps before four launches would be. */
+/* For so many tokens one block is faster than four launches. */
 #define SMALL_BATCH 32u
 
 static void describe(const moepage_cuda_remap *args, mp_gpu_remap_args *out)

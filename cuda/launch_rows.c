@@ -1,8 +1,6 @@
 /* The grid of the kernel that moves rows. */
-#include "device.h"
 #include "kernels/rows.h"
-
-#define MAX_BLOCKS (1u << 20) /* the kernel takes several turns in larger grids */
+#include "launch.h"
 
 /* The widest vector that all addresses, and the row's size, are multiples of. */
 static uint32_t vector_width(const mp_gpu_rows_args *gpu, uint32_t row_bytes)
@@ -45,8 +43,8 @@ static moepage_status move(mp_cuda *cuda, mp_cu_stream stream, const moepage_cud
     gpu.team = threads_per_row(gpu.vectors);
     const uint32_t rows = MP_ROWS_THREADS / gpu.team;
     const uint32_t blocks = gpu.n / rows + (gpu.n % rows != 0);
-    return mp_cuda_launch(cuda, stream, "mp_gpu_rows", blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS,
-                          MP_ROWS_THREADS, sizeof(mp_gpu_rows_shared), &gpu);
+    return mp_cuda_launch(cuda, stream, "mp_gpu_rows", mp_cuda_grid(blocks), MP_ROWS_THREADS,
+                          sizeof(mp_gpu_rows_shared), &gpu);
 }
 
 moepage_status mp_cuda_call_gather(mp_cuda *cuda, mp_cu_stream stream,

@@ -1,14 +1,12 @@
 /* The grid of the kernel that routes. */
-#include "device.h"
 #include "kernels/topk.h"
+#include "launch.h"
 
 _Static_assert((int)MP_TOPK_SOFTMAX_ALL == (int)MOEPAGE_CUDA_GATE_SOFTMAX_ALL &&
                    (int)MP_TOPK_SOFTMAX_ALL_NORM == (int)MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM &&
                    (int)MP_TOPK_SOFTMAX_TOP == (int)MOEPAGE_CUDA_GATE_SOFTMAX_TOP &&
                    (int)MP_TOPK_SIGMOID_NORM == (int)MOEPAGE_CUDA_GATE_SIGMOID_NORM,
                "kernels and header number the gates alike");
-
-#define MAX_BLOCKS (1u << 20) /* the kernel takes several turns in larger grids */
 
 moepage_status mp_cuda_call_topk(mp_cuda *cuda, mp_cu_stream stream, const moepage_cuda_topk *args)
 {
@@ -28,6 +26,6 @@ moepage_status mp_cuda_call_topk(mp_cuda *cuda, mp_cu_stream stream, const moepa
     };
     const uint32_t warps = MP_TOPK_THREADS / MP_LANES;
     const uint32_t blocks = gpu.n_tokens / warps + (gpu.n_tokens % warps != 0);
-    return mp_cuda_launch(cuda, stream, "mp_gpu_topk", blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS,
-                          MP_TOPK_THREADS, sizeof(mp_gpu_topk_shared), &gpu);
+    return mp_cuda_launch(cuda, stream, "mp_gpu_topk", mp_cuda_grid(blocks), MP_TOPK_THREADS,
+                          sizeof(mp_gpu_topk_shared), &gpu);
 }

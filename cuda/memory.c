@@ -1,5 +1,4 @@
-/* Memory besides the arena: workspace, host memory that the GPU reaches, and which host memory is
- * close to it. */
+/* Memory besides the arena: workspace, host memory that the GPU reaches, and the GPU's NUMA node. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,26 +10,12 @@
 
 static const char workspace_advice[] = "leave the GPU more room beside the budget";
 
-moepage_status mp_cuda_no_memory(mp_cuda *cuda, const char *what, uint64_t bytes,
-                                 const char *advice)
-{
-    size_t free_bytes = 0, total_bytes = 0;
-    moepage_status status = mp_cuda_check(cuda, cuda->driver->mem_info(&free_bytes, &total_bytes),
-                                          "asking for free memory");
-    if (status)
-        return status;
-    return mp_fail(MOEPAGE_E_NO_MEMORY,
-                   "%s: %s takes %llu bytes, and %llu of the GPU's %llu are free: %s", cuda->name,
-                   what, (unsigned long long)bytes, (unsigned long long)free_bytes,
-                   (unsigned long long)total_bytes, advice);
-}
-
 /* ---- Workspace and pinned host memory (context current) --------------------------------- */
 
 static moepage_status alloc_workspace(mp_cuda *cuda, uint64_t bytes, void **out)
 {
     mp_cu_ptr memory = 0;
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result = cuda->driver->mem_alloc(&memory, bytes);
     if (result == MP_CU_OUT_OF_MEMORY)
         return mp_cuda_no_memory(cuda, "a workspace", bytes, workspace_advice);
@@ -42,7 +27,7 @@ static moepage_status alloc_workspace(mp_cuda *cuda, uint64_t bytes, void **out)
 
 static moepage_status alloc_pinned(mp_cuda *cuda, uint64_t bytes, void **out)
 {
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result =
         cuda->driver->host_alloc(out, bytes, MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICEMAP);
     if (result == MP_CU_OUT_OF_MEMORY)
@@ -54,8 +39,8 @@ static moepage_status alloc_pinned(mp_cuda *cuda, uint64_t bytes, void **out)
 
 static void free_pinned(mp_cuda *cuda, void *memory)
 {
-    mp_cuda_count(cuda);
-    mp_cuda_note(cuda, cuda->driver->host_free(memory), "giving back pinned host memory");
+    mp_cuda_count_memory_call(cuda);
+    mp_cuda_log_failure(cuda, cuda->driver->host_free(memory), "giving back pinned host memory");
 }
 
 moepage_status mp_cuda_alloc(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out)
@@ -87,9 +72,9 @@ void mp_cuda_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t
     if (mp_cuda_enter(cuda))
         return;
     if (kind == MP_MEMORY_WORKSPACE) {
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda, cuda->driver->mem_free((mp_cu_ptr)(uintptr_t)memory),
-                     "giving back a workspace");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda, cuda->driver->mem_free((mp_cu_ptr)(uintptr_t)memory),
+                            "giving back a workspace");
     } else {
         free_pinned(cuda, memory);
     }
@@ -138,33 +123,33 @@ static uint64_t piece_bytes(const mp_cuda *cuda, const mp_host_memory *memory, u
     return to_end < memory->bytes - done ? to_end : memory->bytes - done;
 }
 
-/* The pieces in its first `bytes`. */
+/* Unregisters the pieces in the first `bytes` of a tier. */
 static void unregister(mp_cuda *cuda, const mp_host_memory *memory, uint64_t bytes)
 {
     for (uint64_t done = 0; done < bytes; done += piece_bytes(cuda, memory, done)) {
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda, cuda->driver->host_unregister(memory->base + done),
-                     "unpinning a host tier");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda, cuda->driver->host_unregister(memory->base + done),
+                            "unpinning a host tier");
     }
 }
 
-/* Refusals that say something of the system, nothing of us: limits on locked memory, and platforms
- * that pin none. */
+/* Returns true for refusals that are due to the system: limits on locked memory, and platforms that
+ * pin none. */
 static bool cannot_pin(mp_cu_result result)
 {
     return result == MP_CU_OUT_OF_MEMORY || result == MP_CU_OPERATING_SYSTEM ||
            result == MP_CU_NOT_PERMITTED || result == MP_CU_NOT_SUPPORTED;
 }
 
-/* Piece by piece: see mp_cuda_pin_end. Copies out of a tier that cannot be pinned go as those out of
- * any pageable memory do, through the feeders' rings (feed.c). */
+/* Registers a tier piece by piece: see mp_cuda_pin_end. A tier that cannot be pinned stays pageable: its
+ * copies go through the feeders' rings (feed.c). */
 static moepage_status register_tier(mp_cuda *cuda, mp_host_memory *memory)
 {
     mp_cu_result result = MP_CU_SUCCESS;
     uint64_t done = 0;
     while (done < memory->bytes && !result) {
         uint64_t bytes = piece_bytes(cuda, memory, done);
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->host_register(memory->base + done, bytes,
                                              MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICEMAP);
         done += result ? 0 : bytes;
@@ -218,7 +203,7 @@ void mp_cuda_host_unmap(mp_device *device, const mp_host_memory *memory)
 
 /* ---- NUMA ------------------------------------------------------------------------------- */
 
-/* Drivers before 12.2 do not know, but the system does, by the GPU's place on the bus. */
+/* Drivers before 12.2 do not know the node; the system does, by the GPU's place on the bus. */
 static int32_t node_by_system(mp_cuda *cuda, const char *root)
 {
     static const int attributes[] = {MP_CU_ATTR_PCI_DOMAIN, MP_CU_ATTR_PCI_BUS,

@@ -1,6 +1,6 @@
-/* Threads that look at shared memory for the caller: at full speed while something happens, and the
- * more rarely the longer nothing has. What a poller waits for comes within microseconds of the last
- * thing while a model decodes, and not at all between requests. */
+/* Threads that poll shared memory for a path. While a model decodes messages follow each other within
+ * microseconds, so that a poller spins; between requests there are none, so that the longer the
+ * silence, the longer it sleeps. */
 #include "poller.h"
 
 #include <pthread.h>
@@ -8,14 +8,14 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "device.h"
+#include "context.h"
 #include "device/thread.h"
 
-#define SPIN_NS 50000u      /* without news, before the first sleep */
-#define SLEEP_MIN_NS 20000u /* below this the system's own timer slack is what counts */
+#define SPIN_NS 50000u      /* of silence before the first sleep */
+#define SLEEP_MIN_NS 20000u /* of shorter sleeps most is the system's timer slack, 50 us */
 #define SLEEP_MAX_NS 200000u
-#define SLEEP_SHARE 8u /* a sleep is this part of the silence so far */
-#define POLLS_PER_CLOCK 16u
+#define SLEEP_SHARE 8u      /* a sleep is this part of the silence so far */
+#define POLLS_PER_CLOCK 16u /* reading the clock costs as much as several polls */
 
 struct mp_cuda_poller {
     mp_cuda_poll_fn poll;
@@ -39,7 +39,7 @@ uint64_t mp_cuda_poller_sleep_ns(uint64_t silence_ns)
     return sleep_ns < SLEEP_MAX_NS ? sleep_ns : SLEEP_MAX_NS;
 }
 
-/* Polls a few times in a row; true when one of them found work. */
+/* Polls a few times in a row, without a look at the clock. Returns true as soon as one finds work. */
 static bool poll_some(mp_cuda_poller *poller)
 {
     for (uint32_t i = 0; i < POLLS_PER_CLOCK && !is_stopped(poller); i++) {
@@ -58,6 +58,8 @@ static void *run(void *arg)
         bool found = poll_some(poller);
         uint64_t now_ns = mp_clock_ns();
         last_ns = found ? now_ns : last_ns;
+        /* A share of the silence so far: a message that ends a silence waits at most that share of it
+         * longer, and a poller that has been idle for long takes next to no CPU time. */
         struct timespec sleep = {.tv_nsec = (long)mp_cuda_poller_sleep_ns(now_ns - last_ns)};
         if (sleep.tv_nsec && !is_stopped(poller))
             nanosleep(&sleep, NULL);

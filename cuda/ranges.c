@@ -1,5 +1,5 @@
-/* NVTX, through the toolkit's header, which needs no library: it calls the profiler that has started
- * the program, if one has, and nobody otherwise. */
+/* NVTX, through the toolkit's header, which needs no library: its calls go to the profiler that has
+ * started the program, and do nothing without one. */
 #include "ranges.h"
 
 #include <stddef.h>

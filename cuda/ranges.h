@@ -20,13 +20,14 @@ typedef struct mp_cuda_ranges {
 /* NVTX's; NULL where the module was built without the toolkit's header. */
 const mp_cuda_ranges *mp_cuda_ranges_find(void);
 
-static inline void mp_cuda_push(const mp_cuda_ranges *ranges, const char *name, uint64_t amount)
+static inline void mp_cuda_range_push(const mp_cuda_ranges *ranges, const char *name,
+                                      uint64_t amount)
 {
     if (ranges && name)
         ranges->push(name, amount);
 }
 
-static inline void mp_cuda_pop_range(const mp_cuda_ranges *ranges, const char *name)
+static inline void mp_cuda_range_pop(const mp_cuda_ranges *ranges, const char *name)
 {
     if (ranges && name)
         ranges->pop();

@@ -1,8 +1,8 @@
-/* The lives of streams, and of what feeds them. */
+/* Creating and destroying streams, and the threads that they need. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "issue.h"
-#include "stream.h"
+#include "submit.h"
 
 #define WORD_BYTES 64u /* a cache line per stream */
 
@@ -21,6 +21,7 @@ static moepage_status take_word(mp_cuda_stream *stream)
     if (slot == MP_CUDA_STREAMS)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%s: %u streams are all that a device has",
                        stream->cuda->name, MP_CUDA_STREAMS);
+    /* The word of a COLD stream is written by the executor, not by the GPU: it needs no pinned memory. */
     stream->slot = slot;
     stream->word = mp_cuda_is_cold(stream)
                        ? &stream->done
@@ -30,18 +31,11 @@ static moepage_status take_word(mp_cuda_stream *stream)
     return MOEPAGE_OK;
 }
 
-static moepage_status create_event(mp_cuda *cuda, mp_cu_event *out)
-{
-    return mp_cuda_check(cuda,
-                         cuda->driver->event_create(out, MP_CU_EVENT_DISABLE_TIMING |
-                                                             MP_CU_EVENT_BLOCKING_SYNC),
-                         "creating an event");
-}
-
 /* Context current. */
 static moepage_status create_handles(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
+    /* What a step waits for goes before what is ahead of need, on the GPU and in the feeders. */
     bool urgent = stream->cls == MP_STREAM_COMPUTE || stream->cls == MP_STREAM_DEMAND;
     int priority = urgent ? cuda->issuer->greatest : cuda->issuer->least;
     moepage_status status =
@@ -50,14 +44,14 @@ static moepage_status create_handles(mp_cuda_stream *stream)
                                                   priority),
                       "creating a stream");
     for (uint32_t i = 0; i < MP_CUDA_EVENTS && !status; i++)
-        status = create_event(cuda, &stream->events[i]);
+        status = mp_cuda_event_create(cuda, &stream->events[i]);
     for (uint32_t i = 0; i < MP_CUDA_ENTERS && !status; i++)
-        status = create_event(cuda, &stream->enters[i]);
+        status = mp_cuda_event_create(cuda, &stream->enters[i]);
     if (!status)
-        status = create_event(cuda, &stream->pause);
+        status = mp_cuda_event_create(cuda, &stream->pause);
     if (!status && mp_cuda_runs_kernels(stream))
         status = mp_cuda_tables_open(cuda, MP_CUDA_TABLES_BYTES, &stream->tables);
-    stream->feeder = cuda->issuer->feeders[urgent ? 0 : 1];
+    stream->inbox = mp_cuda_feeder_inbox(cuda->issuer->feeders[urgent ? 0 : 1]);
     return status;
 }
 
@@ -79,35 +73,31 @@ static moepage_status create_cold(mp_cuda_stream *stream)
     return status;
 }
 
-static void destroy_event(mp_cuda *cuda, mp_cu_event *event)
-{
-    if (*event)
-        mp_cuda_note(cuda, cuda->driver->event_destroy(*event), "giving back an event");
-    *event = NULL;
-}
-
-/* Takes the locks: others may be about to look at what goes. Context current. */
+/* With the locks: other threads may be about to use a handle or an event (watcher's query,
+ * mp_cuda_wait_on_gpu). Context current. */
 static void destroy_handles(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
     pthread_mutex_lock(&stream->lock);
-    if (stream->handle && mp_cuda_is_mute(stream)) /* its ticks say nothing */
-        mp_cuda_note(cuda, cuda->driver->stream_sync(stream->handle), "waiting for a stream");
+    if (stream->handle && mp_cuda_is_silent(stream)) /* its ticks do not tell what has run */
+        mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
+                            "waiting for a stream");
     if (stream->handle)
-        mp_cuda_note(cuda, cuda->driver->stream_destroy(stream->handle), "giving back a stream");
+        mp_cuda_log_failure(cuda, cuda->driver->stream_destroy(stream->handle),
+                            "giving back a stream");
     stream->handle = NULL;
     for (uint32_t i = 0; i < MP_CUDA_ENTERS; i++)
-        destroy_event(cuda, &stream->enters[i]);
-    destroy_event(cuda, &stream->pause);
+        mp_cuda_event_destroy(cuda, &stream->enters[i]);
+    mp_cuda_event_destroy(cuda, &stream->pause);
     pthread_mutex_lock(&stream->events_lock);
     stream->n_events = 0;
     for (uint32_t i = 0; i < MP_CUDA_EVENTS; i++)
-        destroy_event(cuda, &stream->events[i]);
+        mp_cuda_event_destroy(cuda, &stream->events[i]);
     pthread_mutex_unlock(&stream->events_lock);
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* All but the struct, which others may refer to. */
+/* Frees all but the struct, which other streams' waits may refer to. */
 static void destroy_parts(mp_cuda_stream *stream)
 {
     if (stream->cold)
@@ -151,7 +141,8 @@ moepage_status mp_cuda_stream_create(mp_device *device, mp_stream_class cls, mp_
 
 /* ---- Destroying ------------------------------------------------------------------------- */
 
-/* Waits that no work follows are nobody's any more. With the lock. */
+/* Drops waits that no work follows: nothing depends on them, and what they wait for may never come.
+ * Only while the stream is parked; another owner is about to pass them. With the lock. */
 static void drop_waits(mp_cuda_stream *stream)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
@@ -165,7 +156,7 @@ static void drop_waits(mp_cuda_stream *stream)
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
     pthread_mutex_lock(&issuer->lock);
     bool parked = mp_cuda_list_remove(&other->until_issued, stream) ||
-                  mp_cuda_list_remove(&other->until_done, stream);
+                  mp_cuda_list_remove(&other->until_completed, stream);
     pthread_mutex_unlock(&issuer->lock);
     if (!parked)
         return;
@@ -178,7 +169,8 @@ static void drop_waits(mp_cuda_stream *stream)
     stream->owned = false;
 }
 
-/* Until nobody has anything to do with the stream: a task may submit and post more. */
+/* Waits until the stream has no work, no task and no owner. In a loop, because a task may submit and
+ * post more. */
 static void run_dry(mp_cuda_stream *stream)
 {
     bool dry;
@@ -204,16 +196,16 @@ void mp_cuda_stream_destroy(mp_stream *handle)
     mp_cuda_stream *stream = mp_cuda_stream_of(handle);
     mp_cuda_list freed = {0};
     mp_tick last = 0;
-    if (!mp_cuda_is_cold(stream)) /* words that it writes have no ticks of their own */
+    if (!mp_cuda_is_cold(stream)) /* covers WRITEs, which have no ticks of their own */
         (void)mp_cuda_stream_mark(handle, &last);
     run_dry(stream);
-    mp_cuda_watch_leave(stream, &freed);
+    mp_cuda_watch_remove(stream, &freed);
     mp_cuda_pump_all(&freed);
     destroy_parts(stream);
     mp_cuda_release(stream);
 }
 
-/* ---- What feeds them -------------------------------------------------------------------- */
+/* ---- Feeders and watcher ---------------------------------------------------------------- */
 
 static moepage_status check_gpu(mp_cuda *cuda)
 {
@@ -286,6 +278,7 @@ void mp_cuda_issuer_destroy(mp_cuda *cuda)
     mp_cuda_issuer *issuer = cuda->issuer;
     if (!issuer)
         return;
+    /* In this order: the watcher pumps streams into feeders, and the second feeder refers to the first. */
     mp_cuda_watch_stop(cuda);
     mp_cuda_feeder_destroy(issuer->feeders[1]);
     mp_cuda_feeder_destroy(issuer->feeders[0]);

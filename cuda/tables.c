@@ -6,7 +6,7 @@
 
 #include "vmm.h"
 
-/* Of each table in the ring: what the widest loads of kernels want, and a cache line of its own. */
+/* Of each table in the ring: enough for the widest loads of kernels, and a cache line of its own. */
 #define ALIGN 64u
 #define MAX_TABLES 2
 
@@ -38,7 +38,7 @@ static uint64_t rows_bytes(const mp_kernel_experts_args *args)
     return rows * sizeof *args->rows;
 }
 
-/* With `args` in their host form: sizes are read from the tables themselves. */
+/* Lists a kernel's tables. `args` is in its host form: sizes are read from the tables themselves. */
 static uint32_t tables_of(mp_kernel kernel, mp_kernel_args *args, table out[MAX_TABLES])
 {
     switch (kernel) {
@@ -122,9 +122,9 @@ bool mp_cuda_tables_take(mp_cuda_tables *tables, uint64_t bytes, mp_tick tick, m
     }
     reclaim(tables, completed);
     if (!tables->n)
-        tables->head = tables->tail = 0; /* all of it in one piece */
+        tables->head = tables->tail = 0; /* an empty ring is free in one piece */
     uint64_t at = tables->head % size;
-    uint64_t skipped = at + bytes > size ? size - at : 0; /* a span does not go round the end */
+    uint64_t skipped = at + bytes > size ? size - at : 0; /* a span does not wrap */
     if (tables->n == MP_CUDA_TABLES_SPANS || tables->head + skipped + bytes - tables->tail > size)
         return false;
     tables->head += skipped + bytes;

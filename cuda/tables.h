@@ -1,18 +1,17 @@
 /* tables.h — host tables of kernels on their way to the GPU: a ring of pinned memory with a mirror
  * in device memory.
  *
- * A launch's tables are copied into the ring when it is submitted, so that the caller may forget
- * them, and from there to the mirror, at the same place, when the launch is issued, on its own
- * stream. Their space is free again when the launch's tick has completed. Guarded by the stream's
- * lock. */
+ * A launch's tables are copied into the ring when it is submitted, so that the caller may free them,
+ * and from there to the same place in the mirror when the launch is issued, on its own stream. Their
+ * space is free again when the launch's tick has completed. Guarded by the stream's lock. */
 #ifndef MP_CUDA_TABLES_H
 #define MP_CUDA_TABLES_H
 
-#include "device.h"
+#include "context.h"
 
-#define MP_CUDA_TABLES_BYTES (256u << 10) /* to begin with; outside the budget */
-#define MP_CUDA_TABLES_AHEAD 4u           /* launches that must fit, or the ring grows */
-#define MP_CUDA_TABLES_SPANS 256u         /* launches that can be under way */
+#define MP_CUDA_TABLES_BYTES (256u << 10) /* initial size; outside the budget */
+#define MP_CUDA_TABLES_AHEAD 4u   /* launches of one size that must fit, or the ring grows */
+#define MP_CUDA_TABLES_SPANS 256u /* launches that can be under way */
 
 /* A launch's part of the ring; 0 bytes for a kernel without tables. */
 typedef struct mp_cuda_span {
@@ -46,7 +45,8 @@ mp_tick mp_cuda_tables_oldest(const mp_cuda_tables *tables);
 void mp_cuda_tables_fill(const mp_cuda_tables *tables, const mp_cuda_span *span, mp_kernel kernel,
                          mp_kernel_args *args);
 
-/* Puts the span's way to the mirror on `stream`, and gives the device's form of `args`. */
+/* Puts the copy of the span to the mirror on `stream`, and returns the device's form of `args` in
+ * `gpu`. */
 moepage_status mp_cuda_tables_send(mp_cuda *cuda, const mp_cuda_tables *tables,
                                    const mp_cuda_span *span, mp_cu_stream stream, mp_kernel kernel,
                                    const mp_kernel_args *args, mp_kernel_args *gpu);

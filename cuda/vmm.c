@@ -1,8 +1,8 @@
 /* The arena in handles of virtual memory, and views: the same handles at further addresses.
  *
- * The driver maps whole handles only, so that a handle's size is the granularity of views. All of
- * them stay mapped in one range for the arena's whole life; what the library moves between experts
- * and KV is who owns the bytes, never a mapping. */
+ * The driver maps whole handles only, so that a handle's size is the granularity of views. All handles
+ * stay mapped in one range as long as the arena lives: what moves between experts and KV is ownership
+ * of bytes, never a mapping. */
 #include "vmm.h"
 
 #include <assert.h>
@@ -41,7 +41,7 @@ static mp_cu_mem_prop property_of(const mp_cuda *cuda)
                             .location = {.type = MP_CU_LOCATION_DEVICE, .id = cuda->gpu}};
 }
 
-/* 0 for one that is of no use: not a power of two, or smaller than a page. */
+/* *out is 0 for a granularity that is of no use: not a power of two, or smaller than a page. */
 static mp_cu_result ask_granularity(mp_cuda *cuda, uint64_t *out)
 {
     const mp_cu_mem_prop property = property_of(cuda);
@@ -72,7 +72,7 @@ static mp_cu_result create_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t
     const mp_cu_mem_prop property = property_of(cuda);
     mp_cu_result result = MP_CU_SUCCESS;
     while (arena->n_handles < n && !result) {
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_create(&arena->handles[arena->n_handles],
                                           bytes_of_handle(arena, arena->n_handles), &property, 0);
         arena->n_handles += !result;
@@ -83,21 +83,22 @@ static mp_cu_result create_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t
 static void release_handles(mp_cuda *cuda, mp_cuda_arena *arena)
 {
     while (arena->n_handles) {
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda, cuda->driver->mem_release(arena->handles[--arena->n_handles]),
-                     "giving back the arena");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda, cuda->driver->mem_release(arena->handles[--arena->n_handles]),
+                            "giving back the arena");
     }
 }
 
-/* Handle by handle, as they were mapped. */
+/* Unmaps handle by handle, as they were mapped. */
 static void unmap(mp_cuda *cuda, mp_cu_ptr at, uint64_t bytes, uint64_t handle_bytes)
 {
     for (uint64_t done = 0; done < bytes; done += handle_bytes) {
         uint64_t rest = bytes - done;
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda,
-                     cuda->driver->mem_unmap(at + done, rest < handle_bytes ? rest : handle_bytes),
-                     "unmapping memory of the arena");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda,
+                            cuda->driver->mem_unmap(at + done,
+                                                    rest < handle_bytes ? rest : handle_bytes),
+                            "unmapping memory of the arena");
     }
 }
 
@@ -111,12 +112,12 @@ static mp_cu_result map_handles(mp_cuda *cuda, const mp_cuda_arena *arena, mp_cu
     uint64_t mapped = 0;
     for (uint32_t i = first; i < first + n && !result; i++) {
         uint64_t bytes = bytes_of_handle(arena, i);
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_map(at + mapped, bytes, 0, arena->handles[i], 0);
         mapped += result ? 0 : bytes;
     }
     if (!result) {
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_set_access(at, mapped, &access, 1);
     }
     if (result)
@@ -126,14 +127,14 @@ static mp_cu_result map_handles(mp_cuda *cuda, const mp_cuda_arena *arena, mp_cu
 
 static void free_range(mp_cuda *cuda, mp_cu_ptr at, uint64_t bytes)
 {
-    mp_cuda_count(cuda);
-    mp_cuda_note(cuda, cuda->driver->address_free(at, bytes), "giving back addresses");
+    mp_cuda_count_memory_call(cuda);
+    mp_cuda_log_failure(cuda, cuda->driver->address_free(at, bytes), "giving back addresses");
 }
 
 /* Fills in the arena; a failure leaves nothing. */
 static mp_cu_result build_of_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t n)
 {
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result =
         cuda->driver->address_reserve(&arena->base, arena->mapped_bytes, arena->handle_bytes, 0, 0);
     if (result)
@@ -154,7 +155,7 @@ fail:
     return result;
 }
 
-/* *out stays NULL when the driver will not do it but a plain allocation might. */
+/* *out stays NULL where the driver refuses but a plain allocation may succeed. */
 static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena **out)
 {
     uint64_t granularity;
@@ -187,18 +188,18 @@ static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_ar
 
 /* ---- The arena in one piece ------------------------------------------------------------- */
 
-/* Exactly its bytes where that is aligned, as all large allocations are known to be; the driver
- * only promises less, and then a page more is taken. */
+/* Allocates the arena's bytes. Large allocations are page-aligned in practice; the driver promises
+ * less, and one that is not is replaced by one of a page more. */
 static mp_cu_result alloc_aligned(mp_cuda *cuda, mp_cuda_arena *arena)
 {
     arena->mapped_bytes = arena->bytes;
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result = cuda->driver->mem_alloc(&arena->block, arena->mapped_bytes);
     if (!result && arena->block % ALIGNMENT) {
-        mp_cuda_count(cuda);
-        mp_cuda_note(cuda, cuda->driver->mem_free(arena->block), "giving back the arena");
+        mp_cuda_count_memory_call(cuda);
+        mp_cuda_log_failure(cuda, cuda->driver->mem_free(arena->block), "giving back the arena");
         arena->mapped_bytes = arena->bytes + ALIGNMENT;
-        mp_cuda_count(cuda);
+        mp_cuda_count_memory_call(cuda);
         result = cuda->driver->mem_alloc(&arena->block, arena->mapped_bytes);
     }
     arena->base = (arena->block + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -225,7 +226,7 @@ static moepage_status alloc_in_one_piece(mp_cuda *cuda, uint64_t bytes, mp_cuda_
 
 /* ---- Either ----------------------------------------------------------------------------- */
 
-/* Refused before anything is taken, so that nothing is for a moment past what there is. */
+/* Refuses an arena that does not fit before any memory is taken. */
 static moepage_status check_room(mp_cuda *cuda, uint64_t bytes)
 {
     size_t free_bytes = 0, total_bytes = 0;
@@ -245,7 +246,7 @@ static moepage_status alloc_arena(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena *
         return status;
     if (cuda->has_vmm) {
         status = alloc_of_handles(cuda, bytes, out);
-        if (*out || status == MOEPAGE_E_NO_MEMORY || mp_cuda_healthy(cuda))
+        if (*out || status == MOEPAGE_E_NO_MEMORY || mp_cuda_check_health(cuda))
             return status;
         why = status ? "it refused to map handles" : "its granularity is of no use";
     }
@@ -289,8 +290,9 @@ void mp_cuda_arena_free(mp_cuda *cuda)
             release_handles(cuda, arena);
             free_range(cuda, arena->base, arena->mapped_bytes);
         } else {
-            mp_cuda_count(cuda);
-            mp_cuda_note(cuda, cuda->driver->mem_free(arena->block), "giving back the arena");
+            mp_cuda_count_memory_call(cuda);
+            mp_cuda_log_failure(cuda, cuda->driver->mem_free(arena->block),
+                                "giving back the arena");
         }
         mp_cuda_leave(cuda);
     }
@@ -341,7 +343,7 @@ moepage_status mp_cuda_view_reserve(mp_device *device, uint64_t bytes, void **ou
         status = mp_cuda_enter(cuda);
     if (status)
         return status;
-    mp_cuda_count(cuda);
+    mp_cuda_count_memory_call(cuda);
     mp_cu_result result = cuda->driver->address_reserve(&at, bytes, device->view_bytes, 0, 0);
     status = mp_cuda_check(cuda, result, "reserving addresses for views");
     mp_cuda_leave(cuda);

@@ -1,10 +1,10 @@
 /* vmm.h — the memory of a CUDA device: what mp_device_ops has of alloc, host_map and view_*. */
-#ifndef MP_CUDA_ARENA_H
-#define MP_CUDA_ARENA_H
+#ifndef MP_CUDA_VMM_H
+#define MP_CUDA_VMM_H
 
-#include "device.h"
+#include "context.h"
 
-/* ---- arena.c ---- */
+/* ---- vmm.c ---- */
 
 /* The arena: `bytes` of device memory, page-aligned, in VMM handles where the driver has them and
  * in one piece where not; info and view_bytes say which. The driver gives memory in granules (2
@@ -12,17 +12,17 @@
 moepage_status mp_cuda_arena_alloc(mp_cuda *cuda, uint64_t bytes, void **out);
 void mp_cuda_arena_free(mp_cuda *cuda);
 
-/* The size of an arena's handles. Larger ones are mapped faster per byte, and waste more in the
- * callers' views, which are made of whole ones: the largest power of two times `granularity` that
- * is at most 32 MiB and at most 1/64 of the arena; at least `granularity`. */
+/* The size of an arena's handles: the largest power of two times `granularity` that is at most 32 MiB
+ * and at most 1/64 of the arena; at least `granularity`. Larger handles are mapped faster per byte, but
+ * waste more in views, which are made of whole handles. */
 uint64_t mp_cuda_handle_bytes(uint64_t granularity, uint64_t arena_bytes);
 
-/* What an arena's size should be a multiple of: the driver's granularity, so that no byte of a
- * budget is used beside it. Context current. */
+/* What an arena's size should be a multiple of: the driver's granularity, so that the driver takes no
+ * more than the budget. Context current. */
 uint64_t mp_cuda_arena_align(mp_cuda *cuda);
 
-/* As in mp_device_ops. ARGUMENT for what is not made of whole handles of the arena, UNSUPPORTED
- * without VMM. */
+/* As in mp_device_ops. ARGUMENT for ranges that are not whole handles of the arena, UNSUPPORTED without
+ * VMM. */
 moepage_status mp_cuda_view_reserve(mp_device *device, uint64_t bytes, void **out);
 void mp_cuda_view_release(mp_device *device, void *base, uint64_t bytes);
 moepage_status mp_cuda_view_map(mp_device *device, void *at, uint64_t offset, uint64_t bytes);
@@ -40,13 +40,8 @@ void mp_cuda_host_unmap(mp_device *device, const mp_host_memory *memory);
 moepage_status mp_cuda_shared_alloc(mp_device *device, uint64_t bytes, mp_cuda_shared *out);
 void mp_cuda_shared_free(mp_device *device, const mp_cuda_shared *memory);
 
-/* NO_MEMORY: "cuda:0: <what> takes X bytes, and Y of the GPU's Z are free: <advice>". Context
- * current. */
-moepage_status mp_cuda_no_memory(mp_cuda *cuda, const char *what, uint64_t bytes,
-                                 const char *advice);
-
-/* The NUMA node that a GPU is closest to; -1 = unknown. `root` is put before the system's paths: ""
- * for the running one. */
+/* The NUMA node that a GPU is closest to; -1 = unknown. `root` is a prefix for the system's paths: ""
+ * but in tests. */
 int32_t mp_cuda_numa_node(mp_cuda *cuda, const char *root);
 
 #endif

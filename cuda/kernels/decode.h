@@ -67,7 +67,7 @@ MP_GPU void mp_decode_copy_thread(const mp_gpu_decode_shared *shared, uint32_t u
 }
 
 /* What decides between phases is read from shared memory before the phase behind it begins, which
- * ends before anybody writes it again. */
+ * ends before any thread writes it again. */
 MP_GPU void mp_gpu_decode_block(MP_BLOCK_PARAMETERS(mp_gpu_decode_args, mp_gpu_decode_shared,
                                                     mp_gpu_decode_thread))
 {

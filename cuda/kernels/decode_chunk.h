@@ -3,7 +3,7 @@
  * src/codec/exph_plain.c and exph_decode.c are the reference, whose bits these are whatever the
  * bytes hold.
  *
- * No number that a stream holds is believed: what it leads to is proved to lie in the stream before
+ * No number in a stream is trusted: an address that it leads to is checked to lie in the stream before
  * it is read. */
 #ifndef MP_KERNELS_DECODE_CHUNK_H
 #define MP_KERNELS_DECODE_CHUNK_H
@@ -73,9 +73,10 @@ typedef struct mp_decode_chunk {
     uint8_t *out;
     uint32_t n; /* elements */
     uint32_t mode;
-    uint32_t value;      /* coded: escapes; constant: the exponent */
-    uint32_t fast;       /* BF16, and whole runs can be moved at once */
-    uint32_t disordered; /* escapes are not in order: set by who finds two that are not */
+    uint32_t value; /* coded: escapes; constant: the exponent */
+    uint32_t fast;  /* BF16, and whole runs can be moved at once */
+    uint32_t
+        disordered; /* escapes are not in order: set by every thread that finds two that are not */
 } mp_decode_chunk;
 
 /* A block's units are consecutive: the first is unit `unit` of job `job`. */
@@ -139,7 +140,7 @@ MP_GPU uint32_t mp_decode_index_bytes(uint32_t n, uint32_t escapes)
 
 /* ---- Units of work: chunks, or pieces of a copy ---- */
 
-/* Of one launch they are fewer than 2^32, which would fill 2^48 bytes. */
+/* A launch has fewer than 2^32 units: so many would fill 2^48 bytes. */
 MP_GPU uint32_t mp_decode_units(const mp_gpu_decode_job *job)
 {
     const uint64_t n = job->elements, bytes = job->src_bytes;
@@ -263,7 +264,7 @@ MP_GPU uint64_t mp_decode_chunk_begin(uint32_t low, uint32_t high)
     return (low | (uint64_t)(high & 0xff) << 32) * 16;
 }
 
-/* The mode, once the chunk is proved to hold what that mode needs. */
+/* Returns the chunk's mode, after a check that the chunk holds what that mode needs. */
 MP_GPU uint32_t mp_decode_proved_mode(mp_decode_chunk *chunk, mp_decode_type type, uint32_t mode,
                                       uint64_t bytes)
 {

@@ -2,10 +2,10 @@
  * rest.
  *
  * Two launches in order run a layer's experts: one with `down` 0 (gate, up and SwiGLU into `inner`)
- * and one with `down` 1 (into `partial`). How much work there is they find out on the device, from
- * the table: so the table may have been written by a kernel before them on the stream, and any grid
- * will do; blocks take work until there is none. A row's bits depend on none of this, nor on which
- * of the forms below runs it. */
+ * and one with `down` 1 (into `partial`). They learn on the device how much work there is, from
+ * the table: so the table may be written by a kernel before them on the stream, and any grid is right;
+ * blocks take work until all is taken. A row's bits do not depend on any of this, nor on which of the
+ * forms below runs it. */
 #ifndef MP_KERNELS_EXPERTS_ARGS_H
 #define MP_KERNELS_EXPERTS_ARGS_H
 

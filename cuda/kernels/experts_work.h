@@ -40,7 +40,7 @@ MP_GPU void mp_experts_begin(const mp_gpu_experts_args *args, uint32_t index, mp
     work->length = args->down ? args->intermediate : args->hidden;
 }
 
-/* Weight row `i` of a piece's matrix 0 or 1, the last row when there is none: such sums are not
+/* Weight row `i` of a piece's matrix 0 or 1, the last row for one past the end: such sums are not
  * stored. A piece is `strip` weight rows of gate and of up, or two such strips of down. */
 MP_GPU mp_experts_row mp_experts_weight_row(const mp_gpu_experts_args *args,
                                             const mp_experts_work *work, const uint32_t dtype,
@@ -66,8 +66,8 @@ MP_GPU mp_experts_row mp_experts_weight_row(const mp_gpu_experts_args *args,
     return out;
 }
 
-/* The line of x, or of inner, with activation row `i` from work->first on; with the last one when
- * there is none. */
+/* The line of x, or of inner, with activation row work->first + i; the last row for one past the
+ * end. */
 MP_GPU uint32_t mp_experts_line(const mp_gpu_experts_args *args, const mp_experts_work *work,
                                 uint32_t i)
 {
@@ -101,7 +101,7 @@ MP_GPU float mp_experts_biased(const uint32_t dtype, const void *bias, uint32_t 
     return mp_scalar_add(sum, mp_scalar_load(dtype, bias, i));
 }
 
-/* The sums of activation row work->first + n with weight row i of both matrices of a piece: out. */
+/* Stores the sums of activation row work->first + n with weight row i of both matrices of a piece. */
 MP_GPU void mp_experts_emit(const mp_gpu_experts_args *args, const mp_experts_work *work,
                             const uint32_t dtype, const uint32_t operand, const uint32_t strip,
                             uint32_t piece, uint32_t n, uint32_t i, float sum0, float sum1)

@@ -1,5 +1,5 @@
-/* fast.h — what stands between a library's matrix products: see fast_args.h. A piece of work is
- * some columns of one row of a batch. */
+/* fast.h — the steps between cuBLAS's matrix products: see fast_args.h. A piece of work is some columns
+ * of one row of a batch. */
 #ifndef MP_KERNELS_FAST_H
 #define MP_KERNELS_FAST_H
 
@@ -19,7 +19,7 @@ typedef struct mp_fast_row {
     const mp_gpu_expert *expert;
     uint64_t at; /* in the batch */
     uint32_t chunk;
-    uint32_t live; /* 0: it is there to fill the chunk up */
+    uint32_t live; /* 0: a row of zeros that fills the chunk */
     uint32_t row;  /* of partial, if live */
 } mp_fast_row;
 

@@ -34,7 +34,7 @@ typedef struct mp_gpu_path_plan_thread {
 
 #if MP_ON_GPU
 
-/* What was written before the value that is read is seen by whoever reads after it. */
+/* Acquire: what the host wrote before the value that is read is visible from here on. */
 MP_GPU uint32_t mp_path_read(const uint32_t *at)
 {
     uint32_t value;
@@ -96,7 +96,7 @@ MP_GPU void mp_path_show(uint64_t *at, uint64_t value)
 
 #define MP_PATH_FENCE() (void)0 /* what is behind it is released all the same */
 
-/* Of whoever runs the kernel on the CPU. */
+/* On the CPU, supplied by the program that runs the kernel there. */
 uint64_t mp_cpu_clock_ns(void);
 void mp_cpu_pause(void);
 
@@ -151,8 +151,9 @@ MP_GPU void mp_path_give_up(const mp_gpu_path_plan_args *args, uint32_t reason, 
     mp_path_write(&mail->gave_up, state->gave_up);
 }
 
-/* May the layer run? After a failure, once it has been acknowledged; and if the host was late, once
- * it is done with that message: until then slots may change under whoever reads them. */
+/* Returns true if the layer may run: after a failure, only once that has been acknowledged; after a
+ * timeout, only once the host has answered that message, because until then slots may change while
+ * kernels read them. */
 MP_GPU uint32_t mp_path_open(const mp_gpu_path_plan_args *args)
 {
     mp_path_state *state = args->state;
@@ -302,7 +303,7 @@ MP_GPU void mp_path_fill(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_sha
         const uint32_t e = shared->list[i];
         const int32_t index = mp_path_slot(&args->map[(uint64_t)args->layer * args->experts + e]);
         if (index < 0) {
-            shared->lost = 1; /* whoever else writes it writes the same */
+            shared->lost = 1; /* every thread that writes it writes 1 */
             continue;
         }
         const unsigned char *slot = args->slots + (uint64_t)(uint32_t)index * args->slot_bytes;
@@ -321,7 +322,7 @@ MP_GPU void mp_path_fill(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_sha
     }
 }
 
-/* In which order an expert's rows come is left open: no result depends on it. */
+/* The order of an expert's rows is not defined: no result depends on it. */
 MP_GPU void mp_path_sort(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
                          uint32_t thread)
 {

@@ -30,7 +30,7 @@ MP_GPU float mp_quant_element(const uint32_t *words, const uint32_t bits, const 
     return mp_quant_integer(half % 2 ? word >> 16 : word, bits, i % (16 / bits));
 }
 
-/* Bytes `at` to at + 3 of the `n` that there are; zeros past them. */
+/* Bytes `at` to at + 3 of `n` bytes; zeros past their end. */
 MP_GPU uint32_t mp_quant_word(const uint8_t *in, uint32_t at, uint64_t n)
 {
     uint32_t word = 0;
@@ -108,7 +108,7 @@ MP_GPU mp_dequant_place mp_dequant_at(const mp_gpu_dequant_args *args, uint32_t 
     return at;
 }
 
-/* Columns of a piece that there are. */
+/* The number of columns of a piece, which may reach past the row. */
 MP_GPU uint32_t mp_dequant_columns(const mp_gpu_dequant_args *args, mp_dequant_place at)
 {
     const uint64_t left = args->columns - at.column;
@@ -321,7 +321,7 @@ typedef struct mp_gpu_gemv_16_shared {
     float at[MP_GEMV_SHARED(16)] __attribute__((aligned(16)));
 } mp_gpu_gemv_16_shared;
 
-/* A lane's chunk of a row; zeros where there is none. */
+/* Loads a lane's chunk of a row; zeros past the row's end. */
 MP_GPU void mp_gemv_read(const mp_gpu_gemv_args *args, const uint32_t bits, uint64_t row,
                          uint64_t chunk, uint32_t words[4], float *scale)
 {

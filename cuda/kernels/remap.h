@@ -182,7 +182,8 @@ MP_GPU uint32_t mp_remap_prefers(const mp_gpu_remap_args *args, uint32_t expert)
     return args->preferred && args->preferred[expert] ? 1 : 0;
 }
 
-/* Is the expert among the `keep` that the batch may have? First choices go before all others. */
+/* Returns true if the expert is among the `keep` that the batch may use. First choices go before all
+ * others. */
 MP_GPU uint32_t mp_remap_within(const mp_gpu_remap_args *args, const mp_gpu_remap_shared *shared,
                                 uint32_t expert)
 {

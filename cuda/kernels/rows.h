@@ -30,7 +30,7 @@ typedef struct mp_gpu_rows_thread {
     uint32_t none;
 } mp_gpu_rows_thread;
 
-/* The same for each type of vector. */
+/* Moves a thread's vectors of a row, for one type of vector. */
 #define MP_ROWS_MOVE(type)                                                        \
     {                                                                             \
         const type *from = (const type *)in;                                      \

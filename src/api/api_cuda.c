@@ -78,17 +78,7 @@ static moepage_status check_matrix(uint64_t rows, uint64_t columns)
     return status ? status : check_range(columns, 1, MAX_SIDE, "columns");
 }
 
-static uint32_t bits_of(uint32_t form)
-{
-    switch (form) {
-    case MOEPAGE_FORM_INT8: return 8;
-    case MOEPAGE_FORM_INT4: return 4;
-    case MOEPAGE_FORM_INT2: return 2;
-    default: return 0;
-    }
-}
-
-/* Checks the form, group and shape of a quantised matrix. */
+/* A matrix in an integer form. */
 static moepage_status check_quantised(uint32_t form, uint32_t group, uint64_t rows,
                                       uint64_t columns)
 {
@@ -100,7 +90,7 @@ static moepage_status check_quantised(uint32_t form, uint32_t group, uint64_t ro
     mp_quant_layout layout;
     const mp_quant_shape shape = {.rows = rows,
                                   .columns = columns,
-                                  .bits = bits_of(form),
+                                  .bits = mp_quant_bits_of(form),
                                   .group = group};
     if (!mp_quant_layout_of(&shape, &layout))
         return mp_fail(MOEPAGE_E_ARGUMENT, "[%llu, %llu] is more than 2^48 bytes",
@@ -183,7 +173,7 @@ static moepage_status check_f8_scales(const moepage_cuda_dequant *args)
 static moepage_status check_dequant(const moepage_cuda_dequant *args)
 {
     moepage_status status = MOEPAGE_OK;
-    if (bits_of(args->form)) {
+    if (mp_quant_bits_of(args->form)) {
         status = check_dequant_integers(args);
     } else if (args->form != MOEPAGE_FORM_DENSE) {
         status = mp_fail(MOEPAGE_E_ARGUMENT,
@@ -222,7 +212,7 @@ moepage_status moepage_cuda_dequantise(moepage_device *device, const moepage_cud
 
 static moepage_status check_gemv(const moepage_cuda_gemv *args)
 {
-    if (!bits_of(args->form))
+    if (!mp_quant_bits_of(args->form))
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "form is %u, it must be INT8 (%u), INT4 (%u) or INT2 (%u)", args->form,
                        MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2);

@@ -1,4 +1,4 @@
-/* Memory left: the least of what the system has (/proc/meminfo) and of what the limits of the
+/* Available memory: the least of what the system has (/proc/meminfo) and of what the limits of the
  * process's control groups leave, version 2 and version 1. */
 #include "device/available.h"
 
@@ -44,8 +44,8 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What one group's own limit leaves. Its page cache counts as used there, but is dropped when the
- * group runs out: a checkpoint read before must not look like memory taken. */
+/* What one group's own limit leaves. Page cache counts as used in a group, but is dropped when the group
+ * runs out: a checkpoint that was read earlier must not count as memory in use. */
 static uint64_t left_in_group(const cgroup_files *files, const char *directory)
 {
     uint64_t limit = number_in(directory, files->limit, "", UINT64_MAX); /* "max" is no number */

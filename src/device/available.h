@@ -4,10 +4,9 @@
 
 #include <stdint.h>
 
-/* Bytes that the system and every control group above this process could still give, page cache
- * that they would drop for it included, swap left out. Beyond them the system does not refuse
- * pages, it kills processes. UINT64_MAX where nothing says. `root` is put before every path that
- * is read: "" for the running system. */
+/* Bytes that the system and every control group of this process can still give, including page cache
+ * that they would drop, without swap. Beyond that the system does not refuse pages but kills processes.
+ * UINT64_MAX if unknown. `root` is a prefix for every path that is read: "" but in tests. */
 uint64_t mp_available_bytes(const char *root);
 
 #endif

@@ -3,8 +3,8 @@
 
 #include "device/thread.h"
 
-/* A thread can lose its CPU for some milliseconds. Up to here that is made up for by the transfers
- * that queue behind; a copy that takes longer than the bus by more than this holds the bus. */
+/* A thread can lose its CPU for some milliseconds. A delay of up to this much is made up for by the
+ * transfers behind it; beyond, the copy itself is slower than the bus, and the bus stays occupied. */
 #define CATCH_UP_NS 5000000u
 
 /* Rounded up, so that no transfer is faster than the bus. */

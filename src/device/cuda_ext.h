@@ -7,6 +7,7 @@
 #ifndef MP_DEVICE_CUDA_EXT_H
 #define MP_DEVICE_CUDA_EXT_H
 
+#include "device/path_mail.h"
 #include "device/seam.h"
 #include "moepage_cuda.h"
 
@@ -55,22 +56,51 @@ typedef struct mp_cuda_shared {
 typedef struct mp_cuda_poller mp_cuda_poller;
 typedef bool (*mp_cuda_poll_fn)(void *user);
 
+/* A path's device memory. */
+typedef struct mp_path_memory {
+    mp_path_state *state;
+    int32_t *map;         /* [keys] */
+    uint32_t *stamps;     /* [keys] */
+    mp_ffn_expert *table; /* [experts] */
+    uint32_t *rows;       /* [max_tokens * max_top_k] */
+} mp_path_memory;
+
+/* One layer of a path. All addresses are the device's. */
+typedef struct mp_cuda_path_layer {
+    const moepage_cuda_layer *layer; /* the caller's, checked */
+    mp_path_memory memory;
+    uint64_t mail; /* mp_path_mail, and behind it [n_keys] stamps of its message */
+    uint64_t timeout_ns;
+    uint32_t n_keys;
+    uint32_t experts; /* per layer */
+    uint32_t hidden;
+    uint32_t intermediate;
+    const void *slots;
+    uint64_t slot_bytes;
+    mp_path_layout layout; /* of a slot */
+    uint32_t dtype;        /* of weights and biases */
+    mp_block_scale scale;
+    uint32_t math;
+    void *
+        x; /* scratch, as mp_kernel_experts_args has it: operands, SwiGLU products, rows' results */
+    void *inner;
+    float *partial;
+} mp_cuda_path_layer;
+
 typedef struct mp_cuda_ext {
     moepage_status (*get_info)(mp_device *device, moepage_cuda_info *out);
 
     /* Checked arguments; on the caller's stream. */
     moepage_status (*call)(mp_device *device, mp_cuda_call call, const void *args, void *native);
 
-    /* Any kernel of cuda/kernels by its entry's name, for session/resident.c: `args` is its
-     * by-value struct. */
-    moepage_status (*launch)(mp_device *device, const char *kernel, const void *args,
-                             uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
-                             void *native);
+    /* Submits the kernels of one layer of a path to the caller's stream. The description is read
+     * before this returns. */
+    moepage_status (*path_layer)(mp_device *device, const mp_cuda_path_layer *layer, void *native);
 
     /* Writes a word of device or shared memory in the order of the stream. */
     moepage_status (*write32)(mp_stream *stream, uint64_t at, uint32_t value);
 
-    /* A device address as launch's tables need it; see mp_cuda_shared. */
+    /* Zero-filled; see mp_cuda_shared. */
     moepage_status (*shared_alloc)(mp_device *device, uint64_t bytes, mp_cuda_shared *out);
     void (*shared_free)(mp_device *device, const mp_cuda_shared *memory);
 

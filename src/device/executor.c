@@ -1,8 +1,8 @@
 /* The threads of the host device, and what they and their callers do with the lock held.
  *
- * One lock guards all bookkeeping; it is never held while bytes move, a kernel runs or a callback
- * is called. The bus and the compute lane are one operation wide, so that whoever runs one is alone
- * in that lane. */
+ * One lock guards all bookkeeping. It is not held while bytes move, a kernel runs or a callback is
+ * called; on_progress alone is called with it. The bus lane and the compute lane are one operation
+ * wide: a thread that runs an operation is alone in its lane. */
 #include "device/executor.h"
 
 #include <assert.h>
@@ -26,12 +26,12 @@ static const uint64_t work_per_part[MP_KERNEL_COUNT] = {
     [MP_KERNEL_DECODE] = 65536, /* one chunk: there is nothing smaller to hand out */
 };
 
-/* Parts per thread: a thread that is late or slowed down then leaves the rest to the others. */
+/* More parts than threads: what a late or slow thread does not claim is left to the others. */
 #define PARTS_PER_THREAD 4u
 
 typedef enum mp_lane_kind { MP_LANE_BUS, MP_LANE_COMPUTE, MP_LANE_COLD, MP_LANES } mp_lane_kind;
 
-/* Where the streams of a class run, and which of the lane's two queues they are in. */
+/* The lane that runs the streams of a class, and which of the lane's two queues they are in. */
 static const struct {
     mp_lane_kind lane;
     uint32_t urgency;
@@ -55,7 +55,7 @@ struct mp_executor {
     uint32_t team_size;
     const mp_host_kernel_set *kernels;
     const mp_exph_decoder *decoder;
-    mp_bus bus; /* of whoever runs the bus lane */
+    mp_bus bus; /* used by the thread that runs the bus lane's operation */
     uint32_t n_streams;
     bool stop;
     _Atomic bool poisoned; /* set once, after poison_text */
@@ -67,11 +67,12 @@ struct mp_executor {
 
 /* ---- Running one operation (without the lock) ------------------------------------------- */
 
-/* The first failure that nobody else was to be told of is remembered. */
+/* Poisons the device after a failed transfer without a `result`. The first failure is kept. */
 static void poison(mp_executor *executor, const mp_copy *copy, moepage_status status)
 {
     pthread_mutex_lock(&executor->lock);
     bool first = !atomic_load(&executor->poisoned);
+    /* The text before the flag: mp_stream_sync reads it without the lock, and it never changes again. */
     if (first) {
         snprintf(
             executor->poison_text, sizeof executor->poison_text,
@@ -95,6 +96,8 @@ static void move_bytes(mp_executor *executor, const mp_copy *copy)
     moepage_status status = copy->fill(copy, copy->dst);
     if (!status)
         return;
+    /* A failure that the submitter will look for is the transfer's alone; any other would go unnoticed,
+     * and work that depends on these bytes would run on garbage. */
     if (copy->result)
         atomic_store(copy->result, status);
     else
@@ -104,10 +107,11 @@ static void move_bytes(mp_executor *executor, const mp_copy *copy)
 static void run_copy(mp_executor *executor, const mp_op *op)
 {
     const mp_copy *copy = &op->copy;
-    if (atomic_load(&executor->poisoned)) {
+    if (atomic_load(&executor->poisoned)) { /* skipped, but its tick completes: waits must end */
         if (copy->result)
             atomic_store(copy->result, MOEPAGE_E_DEVICE);
     } else if (op->ready_ns) {
+        /* Booked before the copy, which takes its part of the virtual time, and settled after it. */
         uint64_t end_ns = mp_bus_book(&executor->bus, op->ready_ns, copy->bytes);
         move_bytes(executor, copy);
         mp_bus_settle(&executor->bus, end_ns);
@@ -149,6 +153,7 @@ static void run_kernel(mp_executor *executor, const mp_op *op)
 {
     if (atomic_load(&executor->poisoned))
         return;
+    /* mp_team_run returns when every part is done: that is the barrier between two phases. */
     uint32_t n_parts = parts_of(executor, op);
     kernel_phase job = {.executor = executor, .op = op};
     for (; job.phase < mp_host_kernel_phases(op->kernel); job.phase++)
@@ -170,7 +175,8 @@ static void run_op(mp_executor *executor, const mp_op *op)
 
 /* ---- Lanes (with the lock) -------------------------------------------------------------- */
 
-/* Runs the next operation of a lane, which has one; gives the lock up meanwhile. */
+/* Runs the next operation of a lane, which has one. Gives the lock up meanwhile: the stream is in no
+ * queue then, and the operation stays in the ring, so that no other thread runs or overwrites it. */
 static void run_next(mp_executor *executor, mp_lane *lane)
 {
     mp_stream *stream = mp_lane_take(lane);
@@ -182,13 +188,14 @@ static void run_next(mp_executor *executor, mp_lane *lane)
     lane->running--;
 }
 
-/* Sleeps until there may be something to do. */
+/* Sleeps until there may be something to do. `waiting` and `woken` tell mp_lane_wake how many threads
+ * sleep that no signal is on its way to, so that it signals no more often than needed. */
 static void await_work(mp_executor *executor, mp_lane *lane)
 {
     lane->waiting++;
     pthread_cond_wait(&lane->work, &executor->lock);
     lane->waiting--;
-    if (lane->woken > 0) /* 0 after a wake-up that nobody asked for */
+    if (lane->woken > 0) /* 0 after a spurious wake-up */
         lane->woken--;
 }
 
@@ -201,7 +208,7 @@ static void *run_lane(void *arg)
     for (;;) {
         if (mp_lane_next(lane))
             run_next(executor, lane);
-        else if (executor->stop)
+        else if (executor->stop) /* only when nothing is ready: submitted work is run to the end */
             break;
         else
             await_work(executor, lane);
@@ -210,8 +217,9 @@ static void *run_lane(void *arg)
     return NULL;
 }
 
-/* The lane that keeps the stream from going on, if a waiting thread can do that lane's next work
- * itself: the lane is free, and it is not a fill callback's turn. NULL otherwise. */
+/* The lane that the stream's progress depends on, if a waiting thread can run that lane's next
+ * operation itself: the lane is free, and the operation calls no fill callback, which runs on the
+ * executor's own threads only. NULL otherwise. */
 static mp_lane *lane_to_help(mp_stream *stream)
 {
     while (stream->parked_behind)
@@ -229,24 +237,29 @@ static bool has_completed(const mp_stream *stream, mp_tick tick)
     return atomic_load_explicit(&stream->completed, memory_order_acquire) >= tick;
 }
 
+/* Waits for a tick of the stream. Where it can, the waiting thread runs the operation that the stream's
+ * progress depends on: to wake the lane's thread for it, and to be woken by that thread afterwards,
+ * would cost two switches between threads, as much as a small kernel. With the lock. */
 static void wait_for(mp_stream *stream, mp_tick tick)
 {
     mp_executor *executor = stream->executor;
     mp_lane *helped = NULL;
-    /* Else kernels that keep coming would keep a thread waiting that has waited longer. On the bus a
-     * demand's own transfers come first in any case. */
+    /* Without this, a stream of new kernels could delay background work that a thread waits for without
+     * end. On the bus, what a thread waits for is a demand, which comes first in any case. */
     bool lends = stream->lane == &executor->lanes[MP_LANE_COMPUTE];
     assert(tick <= stream->submitted);
     if (lends)
         mp_stream_lend(stream);
     while (!has_completed(stream, tick)) {
         mp_lane *lane = lane_to_help(stream);
+        /* While this thread helped, the lane's own thread was not woken for new operations. */
         if (helped && helped != lane)
             mp_lane_wake(helped);
         helped = lane;
         if (lane) {
             run_next(executor, lane);
         } else {
+            /* The lowest tick that any thread waits for: no broadcast before it is reached. */
             if (tick < stream->wake_tick)
                 stream->wake_tick = tick;
             pthread_cond_wait(&stream->progress, &executor->lock);
@@ -254,7 +267,7 @@ static void wait_for(mp_stream *stream, mp_tick tick)
     }
     if (lends)
         mp_stream_unlend(stream);
-    if (helped)
+    if (helped) /* what was submitted meanwhile is the lane's own thread's now */
         mp_lane_wake(helped);
 }
 
@@ -270,8 +283,8 @@ static moepage_status start_thread(mp_executor *executor, mp_lane_kind lane, con
     return status;
 }
 
-/* Once, with the first COLD stream; with the lock. After a failure those that did start wait for a
- * later attempt to start the rest. */
+/* Starts the threads for I/O with the first COLD stream. With the lock. After a failure the threads
+ * that did start stay, and a later call starts the rest. */
 static moepage_status start_io_threads(mp_executor *executor)
 {
     const uint32_t others = MP_LANE_COLD;
@@ -308,11 +321,13 @@ void mp_stream_destroy(mp_stream *stream)
     mp_executor *executor = stream->executor;
     pthread_mutex_lock(&executor->lock);
     uint64_t tasks_due;
-    do { /* a task may submit and post more */
+    do { /* a task may submit and post more: until neither work nor tasks came meanwhile */
         wait_for(stream, stream->submitted);
         tasks_due = stream->tasks_due;
         mp_worker_settle(&executor->worker);
     } while (!has_completed(stream, stream->submitted) || stream->tasks_due != tasks_due);
+    /* Waits may be left that no operation follows. What they wait for may never come, and nothing
+     * depends on it. */
     mp_stream_drop_waits(stream);
     assert(!stream->tasks.first);
     executor->n_streams--;
@@ -320,8 +335,8 @@ void mp_stream_destroy(mp_stream *stream)
     pthread_mutex_unlock(&executor->lock);
 }
 
-/* Waits until the stream has room. Callbacks must not run inside a submission, so that this thread
- * does not help meanwhile. */
+/* Waits until the stream has room. This thread does not help meanwhile: no callback may run inside a
+ * submission. */
 static void make_room(mp_stream *stream)
 {
     while (mp_stream_full(stream)) {
@@ -334,6 +349,7 @@ static void make_room(mp_stream *stream)
 moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
 {
     mp_executor *executor = stream->executor;
+    /* On the throttled bus the virtual transfer begins when it is submitted, however late its thread. */
     bool throttled = executor->bus.bytes_per_s && stream->lane == &executor->lanes[MP_LANE_BUS];
     uint64_t ready_ns = throttled ? mp_clock_ns() : 0;
     pthread_mutex_lock(&executor->lock);
@@ -353,12 +369,6 @@ moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t
 
 moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out)
 {
-    static const size_t args_bytes[MP_KERNEL_COUNT] = {
-        [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
-        [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
-        [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
-        [MP_KERNEL_DECODE] = sizeof(mp_kernel_decode_args),
-    };
     mp_executor *executor = stream->executor;
     assert((uint32_t)kernel < MP_KERNEL_COUNT);
     if (stream->lane != &executor->lanes[MP_LANE_COMPUTE])
@@ -369,7 +379,7 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
     mp_op *op = mp_stream_slot(stream);
     op->kind = MP_OP_KERNEL;
     op->kernel = kernel;
-    memcpy(&op->args, args, args_bytes[kernel]);
+    mp_kernel_args_copy(&op->args, kernel, args);
     *out = mp_stream_push(stream);
     pthread_mutex_unlock(&executor->lock);
     return MOEPAGE_OK;
@@ -377,6 +387,7 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
 
 moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
 {
+    /* Without the lock: a tick that has completed stays completed. */
     if (stream == other || has_completed(other, tick))
         return MOEPAGE_OK;
     pthread_mutex_lock(&stream->executor->lock);
@@ -436,6 +447,7 @@ void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp
 moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *context,
                                 uint32_t n_parts)
 {
+    /* A stream of its own, so that the job takes its turn with kernels; destroying it waits for it. */
     mp_stream *stream;
     moepage_status status = mp_stream_create(executor, MP_STREAM_COMPUTE, &stream);
     if (status)
@@ -511,7 +523,7 @@ fail:
 void mp_executor_destroy(mp_executor *executor)
 {
     assert(executor->n_streams == 0);
-    mp_worker_stop(&executor->worker);
+    mp_worker_stop(&executor->worker); /* first: a last task may still submit to the lanes */
     stop_lanes(executor);
     free_parts(executor);
 }

@@ -2,9 +2,9 @@
  *
  * Threads: one runs transfers, one runs kernels with the team behind it, one runs tasks, and from
  * the first COLD stream on `io_threads` run the transfers of such streams. A thread in
- * mp_stream_sync takes the place of the first two when they are not there yet, so that a caller
- * who submits and waits pays for no hand-over between threads; fill callbacks and tasks always run
- * on the executor's own threads.
+ * mp_stream_sync does the work of the first two while they are asleep, so that to submit and wait
+ * costs no hand-over between threads; fill callbacks and tasks always run on the executor's own
+ * threads.
  *
  * Transfers of DEMAND and PREFETCH streams cross the bus and are throttled; those of COMPUTE and
  * BACKGROUND streams stay inside the device and run in turn with its kernels; those of COLD streams
@@ -25,7 +25,7 @@ typedef struct mp_executor_config {
     uint64_t bus_bytes_per_s; /* 0 = no throttle */
     const mp_host_kernel_set *kernels;
     const mp_exph_decoder *decoder;
-    mp_log log; /* told when the device is poisoned */
+    mp_log log; /* one line when the device is poisoned */
 } mp_executor_config;
 
 /* NO_MEMORY. */
@@ -47,9 +47,9 @@ mp_tick mp_stream_completed(const mp_stream *stream);
 moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick);
 void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task);
 
-/* `progress` is called with every tick of the stream, right before it counts as completed, from
- * then on until the stream is destroyed. It holds the executor's lock: it must not call the
- * executor. Before the first submission. */
+/* Has `progress` called with every tick of the stream, right before it counts as completed. The
+ * executor's lock is held during the call: `progress` must not call the executor. To be set before
+ * the first submission. */
 void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_tick tick),
                            void *user);
 

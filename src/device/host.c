@@ -196,7 +196,7 @@ static moepage_status host_enter(mp_stream *stream, void *native)
     return MOEPAGE_OK;
 }
 
-/* Nobody's work outlasts the call that submits it. */
+/* The caller has no streams: no work of its own outlasts a call. */
 static moepage_status host_follow(void *native, mp_stream *stream, mp_tick tick)
 {
     (void)native;

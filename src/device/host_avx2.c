@@ -161,25 +161,10 @@ MP_INLINE void run_parts(mp_tile_kind kind, const mp_tile *tile)
     }
 }
 
-MP_AVX2 static void tile_f32(const mp_tile *tile)
-{
-    run_parts(MP_TILE_F32, tile);
-}
-
-MP_AVX2 static void tile_f16(const mp_tile *tile)
-{
-    run_parts(MP_TILE_F16, tile);
-}
-
-MP_AVX2 static void tile_bf16(const mp_tile *tile)
-{
-    run_parts(MP_TILE_BF16, tile);
-}
-
-MP_AVX2 static void tile_dot_flushed(const mp_tile *tile)
-{
-    run_parts(MP_TILE_DOT, tile);
-}
+MP_TILE_OF(MP_AVX2, tile_f32, run_parts, MP_TILE_F32)
+MP_TILE_OF(MP_AVX2, tile_f16, run_parts, MP_TILE_F16)
+MP_TILE_OF(MP_AVX2, tile_bf16, run_parts, MP_TILE_BF16)
+MP_TILE_OF(MP_AVX2, tile_dot_flushed, run_parts, MP_TILE_DOT)
 
 static void tile_dot(const mp_tile *tile)
 {

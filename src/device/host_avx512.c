@@ -19,10 +19,16 @@
 /* How pairs of bfloat16 are multiplied. */
 typedef enum pair_method { PAIRS_NONE, PAIRS_BY_FMA, PAIRS_BY_INSTRUCTION } pair_method;
 
-/* One of `n` lanes is live when it is inside the row. */
+/* Of 32 elements, those that are inside the row. */
 MP_INLINE uint32_t live_lanes(uint32_t left)
 {
     return left >= 32 ? 0xffffffffu : (1u << left) - 1u;
+}
+
+/* The lanes of one vector that are inside the row. */
+MP_INLINE __mmask16 live_of(uint64_t left)
+{
+    return left < MP_LANES ? (__mmask16)live_lanes((uint32_t)left) : 0xffffu;
 }
 
 MP_INLINE __m512 load_weights(mp_tile_kind kind, const void *w, uint32_t i, __mmask16 live)
@@ -236,7 +242,7 @@ MP_AVX512 static void swiglu(const float *gate, const float *up, float *out, uin
 MP_AVX512 static void axpy(float scale, const float *in, float *out, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i += MP_LANES) {
-        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __mmask16 live = live_of(n - i);
         __m512 sum = _mm512_maskz_loadu_ps(live, out + i);
         sum = _mm512_fmadd_ps(_mm512_set1_ps(scale), _mm512_maskz_loadu_ps(live, in + i), sum);
         _mm512_mask_storeu_ps(out + i, live, sum);
@@ -246,7 +252,7 @@ MP_AVX512 static void axpy(float scale, const float *in, float *out, uint64_t n)
 MP_INLINE void widen(mp_tile_kind kind, const void *in, float *out, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i += MP_LANES) {
-        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __mmask16 live = live_of(n - i);
         const uint16_t *from = (const uint16_t *)in + i;
         _mm512_mask_storeu_ps(out + i, live, load_weights(kind, from, 0, live));
     }
@@ -276,7 +282,7 @@ MP_INLINE __m256i to_bf16(__m512 value)
 MP_INLINE void narrow(mp_tile_kind kind, const float *in, uint16_t *out, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i += MP_LANES) {
-        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __mmask16 live = live_of(n - i);
         __m512 value = _mm512_maskz_loadu_ps(live, in + i);
         __m256i half = kind == MP_TILE_F16 ? _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)
                                            : to_bf16(value);
@@ -301,7 +307,7 @@ MP_AVX512 static void widen_f8(const void *in, float scale, float *out, uint64_t
     const uint8_t *from = in;
     const __m512 factor = _mm512_set1_ps(0x1p8f), beyond = _mm512_set1_ps(480);
     for (uint64_t i = 0; i < n; i += MP_LANES) {
-        __mmask16 live = n - i < MP_LANES ? (__mmask16)live_lanes((uint32_t)(n - i)) : 0xffffu;
+        __mmask16 live = live_of(n - i);
         __m256i bits = _mm256_cvtepi8_epi16(_mm_maskz_loadu_epi8(live, from + i));
         __m256i half =
             _mm256_and_si256(_mm256_slli_epi16(bits, 7), _mm256_set1_epi16((int16_t)0xbf80));

@@ -1,5 +1,5 @@
-/* DECODE on the host. The chunks of all jobs stand in one line, each as long as it takes to bring
- * it into place; a part gets those that begin in its stretch of the line. */
+/* DECODE on the host. The chunks of all jobs follow each other on a line, each as long as its cost; a
+ * part gets the chunks that begin in its stretch of the line. */
 #include "device/host_decode.h"
 
 #include <string.h>

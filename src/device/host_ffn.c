@@ -1,4 +1,4 @@
-/* EXPERTS on the host: which dot products are computed when, and by whom.
+/* EXPERTS on the host: which dot products are computed when, and in which share.
  *
  * A phase is a list of units, MP_UNIT weight rows of one expert each, dealt to the shares in
  * order. A share runs its weight rows of an expert in panels; a panel meets the expert's rows in
@@ -19,7 +19,7 @@
 /* Bytes of a row of x per piece. Shorter ones lose more to reloading lanes than they gain in the
  * first-level cache. */
 #define MP_PIECE_BYTES 4096
-/* Elements of a weight row at a time that tiles cannot read as they lie. */
+/* Elements converted at a time, of weight rows that tiles cannot read in place. */
 #define MP_CONVERTED 1024
 
 /* Dot products of activation rows with the rows of a weight matrix. */
@@ -63,7 +63,7 @@ typedef struct mp_slice {
     uint32_t end;
 } mp_slice;
 
-/* The tiles that read weights of the launch's dtype, or what becomes of them. */
+/* The tiles that read weights of the launch's dtype, or their converted form. */
 static void choose_tiles(mp_dots *dots, const mp_kernel_experts_args *args)
 {
     if (args->math == MOEPAGE_MATH_BF16) {
@@ -80,7 +80,7 @@ static void choose_tiles(mp_dots *dots, const mp_kernel_experts_args *args)
     dots->row_bytes = dots->k * dots->w_element;
 }
 
-/* Tiles that read integers, or those of the operands that they become. */
+/* Tiles that read integers, or tiles of the operands that integers are converted to. */
 static void choose_integers(mp_dots *dots, const mp_kernel_experts_args *args)
 {
     const mp_integer_set *integers = dots->set->integers;
@@ -105,7 +105,7 @@ static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_ar
         choose_integers(&dots, args);
     else
         choose_tiles(&dots, args);
-    /* A lone group has nothing to find again in a cache, and reads best straight through. */
+    /* A single group reads each weight once: without reuse, the whole length in one piece is best. */
     dots.lone = n_rows <= MP_TILE_ROWS;
     dots.piece = dots.convert ? MP_CONVERTED
                  : dots.lone  ? k
@@ -167,7 +167,7 @@ static void convert_weights(const mp_dots *dots, const mp_matrix *matrix, uint32
         dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
 }
 
-/* The same where they are integers; `from` starts a group. */
+/* Integer weights [from, from + n) of a row to the tiles' operand type; `from` starts a group. */
 static void convert_integers(const mp_dots *dots, const void *weights, const void *scales,
                              uint32_t n, uint64_t ahead_bytes, void *out)
 {
@@ -249,8 +249,8 @@ static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matri
     }
 }
 
-/* How far ahead of a panel's weights to prefetch: a lone group's tile brings in the next tile; of
- * several groups the first one's tiles bring in the next panel. */
+/* How far ahead of a panel's weights to prefetch: a single group's tile fetches the next tile; of
+ * several groups, the first one's tiles fetch the next panel. */
 static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t panel,
                          uint32_t group_row)
 {
@@ -259,7 +259,7 @@ static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t pa
     return exists && group_row == 0 ? distance * dots->row_bytes : 0;
 }
 
-/* Rows are dealt to groups evenly, as a group of few rows uses the machine badly. */
+/* Deals rows to groups evenly, because a group of few rows is inefficient. */
 static uint32_t group_size(uint32_t n_rows, uint32_t done)
 {
     uint32_t left = n_rows - done;

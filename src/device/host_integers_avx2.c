@@ -43,7 +43,7 @@ MP_INLINE __m256i bytes_of(uint32_t bits, const uint8_t *packed)
     return _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high));
 }
 
-/* What an index stands for, as signed bytes. */
+/* The values that indexes stand for, as signed bytes. */
 MP_INLINE __m128i signed_of(uint32_t bits)
 {
     return bits == 4 ? _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
@@ -56,7 +56,7 @@ MP_INLINE __m256 times(__m128i bytes, __m256 scale)
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), scale);
 }
 
-/* mp_to_bf16, of what is no NaN, zero-extended. */
+/* mp_to_bf16 of values that are not NaN, zero-extended. */
 MP_INLINE __m256i to_bf16(__m256 value)
 {
     const __m256i bits = _mm256_castps_si256(value);

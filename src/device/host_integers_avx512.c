@@ -1,5 +1,5 @@
-/* The values of integer weights with AVX-512. A group has at most 16 different ones in four bits:
- * they are worked out once, as a table, and looked up. */
+/* The values of integer weights with AVX-512. Integers of up to four bits have at most 16 values per
+ * group: these are computed once, as a table, and looked up. */
 #include "device/host_kernel_set.h"
 
 #if defined(__x86_64__)
@@ -72,10 +72,10 @@ MP_INLINE __m512 eight_bits(const uint8_t *packed, __m512 scale)
     return _mm512_mul_ps(_mm512_cvtepi32_ps(whole), scale);
 }
 
-/* What a group's integers are looked up in; of eight bits its scale. */
+/* The table of a group's values; for eight bits its scale. */
 typedef struct group_table {
     __m512 f32;
-    __m512i bf16; /* twice the same */
+    __m512i bf16; /* the table, twice */
 } group_table;
 
 MP_INLINE group_table table_of(uint32_t bits, bool narrow, round_method method, const void *scales,
@@ -188,7 +188,7 @@ MP_INLINE void tile_step(tile_method how, uint32_t bits, uint32_t rows, tile_sum
         step_pairs(how, bits, rows, acc, x, i, packed, tables, live);
 }
 
-/* A group, or what there is of it: elements [i, end). */
+/* A group, or the part of it inside the row: elements [i, end). */
 MP_INLINE void tile_group(tile_method how, uint32_t bits, uint32_t rows, tile_sums acc,
                           const mp_tile *tile, const void *const *x, const uint8_t *const *w,
                           uint32_t i, uint32_t end)
@@ -242,7 +242,7 @@ MP_INLINE void tile_rows(tile_method how, uint32_t bits, uint32_t rows, const mp
     }
 }
 
-/* The same under flush-to-zero, which no value of an integer comes near. */
+/* Under flush-to-zero, which changes no value of an integer: none is denormal. */
 #define MP_FLUSHED_FUNCTION(name)                   \
     static void name##_flushed(const mp_tile *tile) \
     {                                               \

@@ -64,7 +64,7 @@ typedef void mp_value_integers(const mp_integers *in, void *out);
 typedef void mp_run_tile(const mp_tile *tile);
 
 /* Indexed by form, from MOEPAGE_FORM_INT8 on. Tiles that read integers themselves spare a trip
- * through memory; where there are none (NULL), others read the values. */
+ * through memory; without them (NULL), the tiles of the values' type are used. */
 #define MP_INTEGER_FORMS 3
 typedef struct mp_integer_set {
     mp_value_integers *as_f32[MP_INTEGER_FORMS];  /* exact */
@@ -133,6 +133,13 @@ void mp_narrow_f32(const float *in, void *out, uint64_t n);
 #define MP_EACH(index, n) \
     MP_UNROLL             \
     for (uint32_t index = 0; index < (n); index++)
+
+/* A tile function of one kind: `run(kind, tile)` and `target` are the file's. */
+#define MP_TILE_OF(target, name, run, kind)      \
+    target static void name(const mp_tile *tile) \
+    {                                            \
+        run(kind, tile);                         \
+    }
 
 /* One function for each number of rows of a tile, each unrolled on its own: `tile_rows(a, b, rows, tile)`
  * and `target` are the file's. */

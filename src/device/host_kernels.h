@@ -2,7 +2,7 @@
  *
  * A kernel runs as a few phases; a phase is cut into `n_parts` disjoint shares that any threads
  * may run in any order. The caller puts a barrier between phases. How many parts there are, and
- * which rows come together, never changes a bit of the result: docs/host-kernels.md has the one
+ * which rows are computed together, never changes a bit of the result: docs/host-kernels.md has the one
  * order in which a dot product is summed.
  *
  * Nothing here allocates, locks, fails or keeps state. A call uses less than 48 KiB of stack. The

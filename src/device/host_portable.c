@@ -75,25 +75,10 @@ static void tile_any(mp_tile_kind kind, const mp_tile *tile)
     }
 }
 
-static void tile_f32(const mp_tile *tile)
-{
-    tile_any(MP_TILE_F32, tile);
-}
-
-static void tile_f16(const mp_tile *tile)
-{
-    tile_any(MP_TILE_F16, tile);
-}
-
-static void tile_bf16(const mp_tile *tile)
-{
-    tile_any(MP_TILE_BF16, tile);
-}
-
-static void tile_dot(const mp_tile *tile)
-{
-    tile_any(MP_TILE_DOT, tile);
-}
+MP_TILE_OF(, tile_f32, tile_any, MP_TILE_F32)
+MP_TILE_OF(, tile_f16, tile_any, MP_TILE_F16)
+MP_TILE_OF(, tile_bf16, tile_any, MP_TILE_BF16)
+MP_TILE_OF(, tile_dot, tile_any, MP_TILE_DOT)
 
 static void reduce(const float *acc, float *sums, uint32_t n)
 {

@@ -14,7 +14,7 @@ uint64_t mp_host_view_bytes(void)
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Address space that faults; at `at` over whatever is mapped there, or anywhere. */
+/* Reserves address space that faults: at `at`, replacing what is mapped there, or anywhere. */
 static void *map_nothing(void *at, uint64_t bytes)
 {
     int where = at ? MAP_FIXED : 0;
@@ -41,7 +41,7 @@ void mp_host_view_release(void *base, uint64_t bytes)
 moepage_status mp_host_view_map(int file, void *at, uint64_t offset, uint64_t bytes)
 {
     assert((uintptr_t)at % mp_host_view_bytes() == 0 && offset % mp_host_view_bytes() == 0);
-    /* Filled in at once: else the first reader pays for a fault per page. */
+    /* Populated at once: otherwise the first reader takes a fault per page. */
     void *view =
         mmap(at, bytes, PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, (off_t)offset);
     if (view != MAP_FAILED)

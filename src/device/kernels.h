@@ -78,7 +78,7 @@ typedef struct mp_kernel_experts_args {
     uint32_t on_host; /* 1: the experts lie in host memory, and its processor computes them. With
                          MP_CAP_ON_HOST only */
     void *scratch;    /* for BF16_FAST, of this launch alone until its tick: device memory, or NULL;
-                      cuda/kernels/fast_args.h says how much is of use */
+                      device/fast_scratch.h says how much is of use */
     uint64_t scratch_bytes;
 } mp_kernel_experts_args;
 
@@ -126,5 +126,16 @@ typedef union mp_kernel_args {
     mp_kernel_combine_args combine;
     mp_kernel_decode_args decode;
 } mp_kernel_args;
+
+static inline void mp_kernel_args_copy(mp_kernel_args *to, mp_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case MP_KERNEL_CONVERT: to->convert = *(const mp_kernel_convert_args *)args; break;
+    case MP_KERNEL_EXPERTS: to->experts = *(const mp_kernel_experts_args *)args; break;
+    case MP_KERNEL_COMBINE: to->combine = *(const mp_kernel_combine_args *)args; break;
+    case MP_KERNEL_DECODE: to->decode = *(const mp_kernel_decode_args *)args; break;
+    case MP_KERNEL_COUNT: break;
+    }
+}
 
 #endif

@@ -6,7 +6,7 @@
  *
  * Time on a stream is a count: every submission gets the next tick (1, 2, 3 ...), and a stream
  * has completed tick t when that submission and all before it have finished and their writes are
- * visible to whoever observed the completion. There are no event objects: a (stream, tick) pair is
+ * visible to every thread that has observed the completion. There are no event objects: a (stream, tick) pair is
  * the event. Publishing an expert after its copy means comparing two integers.
  *
  * Threads: every function may be called from any thread unless its comment says otherwise. No
@@ -23,7 +23,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 4u
+#define MP_DEVICE_OPS_VERSION 5u
 
 typedef struct mp_device_ops mp_device_ops;
 
@@ -48,9 +48,9 @@ enum {
                                     caller has no streams of its own: enter and follow do nothing.
                                     Without it, streams order the caller's work and ours, and no
                                     step waits for the device. */
-    MP_CAP_NO_BYTES = 1u << 1, /* a simulation: nothing stands behind device memory, nor behind host
-                                  memory that the device gave. Nobody reads or writes it. */
-    MP_CAP_ON_HOST = 1u << 2   /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
+    MP_CAP_NO_BYTES = 1u << 1,    /* a simulation: no bytes back device memory, nor host memory from
+                                  the device, and neither is read or written. */
+    MP_CAP_ON_HOST = 1u << 2      /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
 };
 
 typedef struct mp_stream mp_stream;

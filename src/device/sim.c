@@ -30,7 +30,7 @@ static uint64_t page_bytes(void)
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Addresses that nobody else gets, and that fault if anybody believes in them. */
+/* A PROT_NONE reservation: unique addresses that fault when they are used. */
 static moepage_status take_addresses(uint64_t bytes, void **out)
 {
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -41,7 +41,7 @@ static moepage_status take_addresses(uint64_t bytes, void **out)
     return MOEPAGE_OK;
 }
 
-/* Takes them out of what the machine has. */
+/* Counts bytes against the machine's memory. */
 static moepage_status charge(mp_sim *sim, bool host, uint64_t bytes)
 {
     uint64_t *given = host ? &sim->host_bytes : &sim->device_bytes;
@@ -196,7 +196,7 @@ static moepage_status sim_sync(mp_stream *stream, mp_tick tick)
     return MOEPAGE_OK;
 }
 
-/* The caller's work is done when its calls have returned. */
+/* The caller has no streams: its work is done when its calls have returned. */
 static moepage_status sim_enter(mp_stream *stream, void *native)
 {
     (void)stream;
@@ -297,9 +297,9 @@ moepage_status mp_sim_open(const mp_sim_profile *profile, const moepage_device_c
     return MOEPAGE_OK;
 }
 
-/* ---- what the caller says it does ---- */
+/* ---- the caller's own work ---- */
 
-/* Its streams are never full: it waits each time. */
+/* Cannot fail: each call waits, so that the stream always has room. */
 static void do_work(mp_sim *sim, mp_stream *stream, const mp_sim_entry *entry)
 {
     mp_sim_run_to_tick(sim, stream, mp_sim_stream_work(stream, entry, NULL));

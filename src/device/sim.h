@@ -1,14 +1,14 @@
 /* sim.h — the simulated device: a machine made of numbers, in virtual time, without bytes.
  *
- * Implements the seam of device.h on one thread. A virtual clock stands still while the caller or
- * the library computes and moves when somebody waits (sync, settle, mp_sim_work, mp_sim_idle_until): then
- * events run in the order of their times, ties in the order of their submission, so that a run is
- * the same every time. Tasks run at their virtual time from inside such a wait. What is submitted
- * at one moment is weighed together: nothing starts before somebody waits.
+ * Implements device/seam.h on one thread. A virtual clock stands still while the caller or the library
+ * computes, and moves during waits (sync, settle, mp_sim_work, mp_sim_idle_until): then events run in the
+ * order of their times, ties in the order of their submission, so that a run is the same every time.
+ * Tasks run at their virtual time from inside such a wait. Work starts only during waits, so that all
+ * that is submitted at one moment is considered together.
  *
- * Resources, each in turn by its own queue rules (device.h): the bus (DEMAND before PREFETCH, what
+ * Resources, each in turn by its own queue rules (device/seam.h): the bus (DEMAND before PREFETCH, what
  * runs is not interrupted), compute (COMPUTE kernels and what mp_sim_work says, BACKGROUND kernels
- * when there are none), the decoder (DECODE kernels; a unit of its own beside compute), cold storage
+ * only when neither is ready), the decoder (DECODE kernels; a unit of its own beside compute), cold storage
  * (COLD streams, several at a time, which share its bandwidth). A transfer takes latency + bytes /
  * bandwidth; a kernel takes launch + max(flops / compute, bytes / memory bandwidth). EXPERTS on the
  * host takes what crosses the bus both ways and the same of the host's figures, in turn with the
@@ -23,7 +23,7 @@
 
 #include "device/seam.h"
 
-/* A machine, as its file says; docs/format-machine.md. */
+/* A machine, as its file describes it: docs/format-machine.md. */
 typedef struct mp_sim_profile {
     char name[64];
     uint64_t memory_bytes;       /* of the device */
@@ -53,7 +53,7 @@ moepage_status mp_sim_open(const mp_sim_profile *profile, const moepage_device_c
 void mp_sim_work(mp_device *device, uint64_t flops, uint64_t bytes);
 /* The caller's own copy over the bus, in turn with the device's DEMAND transfers; waits for it. */
 void mp_sim_transfer(mp_device *device, uint64_t bytes);
-/* Time passes: for `ns`, or until then. */
+/* Let time pass: for `ns`, or until a moment. */
 void mp_sim_pass(mp_device *device, uint64_t ns);
 void mp_sim_idle_until(mp_device *device, uint64_t ns);
 

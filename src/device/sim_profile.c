@@ -1,4 +1,4 @@
-/* A machine's file: every field there, none beside them, each within its bounds. */
+/* Reads a machine's file: every field must be there, no other, each within its bounds. */
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>

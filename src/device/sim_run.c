@@ -1,4 +1,4 @@
-/* The simulated device's clock: which event is next, and what it brings with it. */
+/* The simulated device's clock: which event is next, and what follows from it. */
 #include "device/sim_run.h"
 
 #include <assert.h>
@@ -7,8 +7,8 @@
 #define NEVER UINT64_MAX
 #define PARTS 1000000000u /* of a byte */
 
-/* Tasks may post each other anew at the same moment, to look again: so many times, then time has to
- * pass. */
+/* Tasks may post each other again at the same moment, to check a condition again: at most so many
+ * times before time passes. */
 #define MOST_TURNS 16u
 
 /* ---- cold storage ---- */
@@ -42,7 +42,7 @@ static void find_next_read(mp_sim *sim)
     }
 }
 
-/* What has moved until now. */
+/* Accounts for the bytes that reads have moved until now. */
 static void bring_up_to_date(mp_sim *sim)
 {
     mp_sim_cold *cold = &sim->cold;
@@ -75,7 +75,7 @@ static void start_reads(mp_sim *sim)
     find_next_read(sim);
 }
 
-/* The first failure that nobody else was to be told of is remembered. */
+/* Poisons the device after a failed transfer without a `result`. */
 static void poison(mp_sim *sim, const mp_copy *copy, moepage_status status)
 {
     sim->poisoned = true;
@@ -158,7 +158,7 @@ static void start_engine(mp_sim *sim, mp_sim_unit_kind unit)
     account(sim, unit, ns, bytes);
 }
 
-/* Whatever can start; did anything? */
+/* Starts all that can start. Returns true if anything did. */
 static bool start_all(mp_sim *sim)
 {
     bool any = false;
@@ -178,7 +178,7 @@ static bool start_all(mp_sim *sim)
 
 /* ---- events ---- */
 
-/* The unit to which something happens next; MP_SIM_UNITS when nothing will. */
+/* The unit with the next event; MP_SIM_UNITS if no event is left. */
 static mp_sim_unit_kind find_next(const mp_sim *sim, uint64_t *out_ns)
 {
     mp_sim_unit_kind next = MP_SIM_UNITS;
@@ -204,8 +204,9 @@ static mp_sim_unit_kind find_next(const mp_sim *sim, uint64_t *out_ns)
     return next;
 }
 
-/* Lets the next event happen, unless it comes after `limit_ns`. Things start when all that ends at the
- * same moment has, and not at the limit: what the caller submits then may be more urgent. */
+/* Runs the next event, unless it comes after `limit_ns`. New work starts only after all that ends at
+ * the present moment has ended, and not at the limit itself: what the caller submits then may be more
+ * urgent. */
 static bool step(mp_sim *sim, uint64_t limit_ns)
 {
     uint64_t ns;
@@ -238,7 +239,8 @@ static bool may_run(const mp_task *task)
     return true;
 }
 
-/* Those that are due; not what they post. */
+/* Runs the tasks that are due, but not those that they post. A task that is put off holds up those
+ * behind it: they keep their order. */
 static bool run_due(mp_sim *sim)
 {
     mp_task_list *due = &sim->queues.due;
@@ -247,14 +249,13 @@ static bool run_due(mp_sim *sim)
     while (due->first && due->first->due <= last && may_run(due->first)) {
         mp_task *task = mp_task_take(due);
         sim->in_task = true;
-        task->run(task); /* from here on it is its owner's again */
+        task->run(task); /* may free the task or post it again */
         sim->in_task = false;
         any = true;
     }
     return any;
 }
 
-/* One that has to be put off holds up those behind it: they keep their order. */
 static void run_tasks(mp_sim *sim)
 {
     uint32_t turns = 0;

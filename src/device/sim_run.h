@@ -13,7 +13,7 @@ typedef struct mp_sim_engine {
     uint64_t end_ns;
 } mp_sim_engine;
 
-/* One read from cold storage: first its latency, then it moves. */
+/* One read from cold storage: first its latency, then its bytes move. */
 typedef struct mp_sim_read {
     mp_stream *stream;
     bool moving;
@@ -47,18 +47,16 @@ typedef struct mp_sim {
     mp_stream *caller_compute, *caller_bus; /* of mp_sim_work and mp_sim_transfer */
 } mp_sim;
 
-/* Lets time pass until the tick has completed, or until then; not from a task. */
+/* Let time pass until the tick has completed, or until a moment; not from a task. */
 void mp_sim_run_to_tick(mp_sim *sim, const mp_stream *stream, mp_tick tick);
 void mp_sim_run_to_time(mp_sim *sim, uint64_t ns);
-/* Until the stream's work is done and the tasks that follow it have run; NULL: until all have. */
+/* Lets time pass until the stream's work is done and the tasks that follow it have run; NULL: until all
+ * tasks have run. */
 void mp_sim_run_out(mp_sim *sim, const mp_stream *stream);
 
 /* ---- costs (sim_cost.c) ---- */
 
-/* Nanoseconds for `amount` at `per_s`, rounded up. */
-uint64_t mp_sim_ns(uint64_t amount, uint64_t per_s);
-
-/* What runs on the device: as long as its arithmetic or its memory takes. */
+/* The time of a kernel on the device: of its arithmetic or its memory traffic, whichever is longer. */
 uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes);
 
 /* A kernel as work; `args` as of its launch. */

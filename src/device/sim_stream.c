@@ -1,4 +1,4 @@
-/* The simulated device's rings, and the one place a stream is in. */
+/* The simulated device's streams: their rings, and the one list that each is in. */
 #include "device/sim_stream.h"
 
 #include <assert.h>
@@ -88,7 +88,7 @@ static mp_sim_entry *new_entry(mp_stream *stream)
 
 /* ---- places ---- */
 
-/* Behind all that was submitted before it. */
+/* Queues a stream at its unit, in the order of submission. */
 static void make_ready(mp_stream *stream, const mp_sim_entry *entry)
 {
     mp_stream **link = &stream->queues->units[entry->unit].ready[stream->urgency];
@@ -109,7 +109,7 @@ mp_stream *mp_sim_unit_take(mp_sim_unit *unit)
 
 static void complete(mp_stream *stream);
 
-/* Puts a stream that is nowhere where its oldest entry belongs. */
+/* Puts a stream that is in no list where its oldest entry belongs. */
 static void place(mp_stream *stream)
 {
     stream->idle = false;
@@ -136,8 +136,7 @@ static void place(mp_stream *stream)
     stream->idle = true;
 }
 
-/* Those whose tick has come are placed anew; they may park behind this stream again, for a later
- * one. */
+/* Places the parked streams anew; some park behind this stream again, for a later tick. */
 static void release_parked(mp_stream *stream)
 {
     mp_stream *parked = stream->parked;
@@ -150,7 +149,7 @@ static void release_parked(mp_stream *stream)
     }
 }
 
-/* The oldest entry, which has a tick, is over. */
+/* Ends the oldest entry, which has a tick. */
 static void complete(mp_stream *stream)
 {
     stream->tail++;

@@ -2,11 +2,10 @@
  *
  * A stream is a ring of entries: work and marks, which have ticks, and waits, which have none. Only
  * its oldest entry can be ready, so a stream is idle, in one unit's queue, running, or parked behind
- * the stream whose tick its oldest entry waits for. Which unit serves a stream is its oldest entry's
- * affair: one stream may compute and decode in turn.
+ * the stream whose tick its oldest entry waits for. Its oldest entry says which unit serves a stream:
+ * one stream may compute and decode in turn.
  *
- * A unit takes what was submitted first, of what is urgent if there is any. Nothing here knows the
- * time; sim_run.c does. */
+ * A unit takes urgent work first, and of that what was submitted first. Time is sim_run.c's matter. */
 #ifndef MP_DEVICE_SIM_STREAM_H
 #define MP_DEVICE_SIM_STREAM_H
 
@@ -50,7 +49,7 @@ struct mp_stream {
         room; /* free-running positions in `entries`, whose length is a power of 2 */
     mp_sim_entry *entries;
     mp_copy *copies; /* of COLD streams, beside `entries`: what is to be filled */
-    mp_stream *next; /* in whichever list it is */
+    mp_stream *next; /* in the list that it is in */
     mp_stream *parked_behind;
     mp_stream *parked;  /* behind this one, in no order */
     mp_task_list tasks; /* posted after ticks still to come, in order of these */
@@ -85,7 +84,7 @@ void mp_sim_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
 void mp_sim_stream_post(mp_stream *stream, mp_tick tick, mp_task *task);
 void mp_sim_task_due(mp_sim_queues *queues, mp_task *task);
 
-/* What a unit takes next; NULL when there is nothing. The stream then runs until it is finished. */
+/* Takes the stream that a unit serves next, or NULL. It runs until mp_sim_stream_finish. */
 mp_stream *mp_sim_unit_take(mp_sim_unit *unit);
 
 /* The running stream's oldest entry, and its end. */

@@ -27,6 +27,7 @@ static mp_stream *list_take(mp_stream_list *list)
     return stream;
 }
 
+/* Linear in the list. Only ends of waits and of streams come here. */
 static void list_remove(mp_stream_list *list, const mp_stream *stream)
 {
     mp_stream_list rest = {0};
@@ -56,6 +57,7 @@ mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency,
     return stream;
 }
 
+/* A plain count: references are taken and given up under the executor's lock. */
 void mp_stream_release(mp_stream *stream)
 {
     if (--stream->references)
@@ -85,6 +87,8 @@ void mp_stream_lend(mp_stream *stream)
     mp_lane *lane = stream->lane;
     if (stream->lenders++ > 0 || stream->urgency == 0)
         return;
+    /* A stream in the background queue moves over; one that runs or is parked is queued as urgent when
+     * it is placed next. */
     bool ready = list_has(&lane->ready[stream->urgency], stream);
     if (ready)
         list_remove(&lane->ready[stream->urgency], stream);
@@ -107,6 +111,7 @@ mp_stream *mp_lane_take(mp_lane *lane)
 
 void mp_lane_wake(mp_lane *lane)
 {
+    /* Threads that are awake, or woken already, look at the queue before they sleep again. */
     if (lane->woken == lane->waiting || !mp_lane_next(lane))
         return;
     lane->woken++;
@@ -116,6 +121,7 @@ void mp_lane_wake(mp_lane *lane)
 static void pop_entry(mp_stream *stream)
 {
     stream->tail++;
+    /* Half of the ring, so that submitters are not woken for every single entry. */
     if (stream->want_room && stream->head - stream->tail <= MP_STREAM_ENTRIES / 2)
         pthread_cond_broadcast(&stream->room);
 }
@@ -132,7 +138,7 @@ static bool wait_is_over(const mp_op *wait)
     return atomic_load_explicit(&wait->other->completed, memory_order_relaxed) >= wait->tick;
 }
 
-/* Puts a stream that is nowhere where its oldest entry belongs. Is it ready now? */
+/* Puts a stream that is in no list where its oldest entry belongs. Returns true if it is ready. */
 static bool place(mp_stream *stream)
 {
     stream->idle = false;
@@ -143,7 +149,7 @@ static bool place(mp_stream *stream)
             list_append(&stream->lane->ready[stream->urgency], stream);
             return true;
         }
-        if (!wait_is_over(op)) {
+        if (!wait_is_over(op)) { /* mp_stream_finish of the other stream comes back to it */
             stream->parked_behind = op->other;
             list_append(&op->other->parked, stream);
             return false;
@@ -154,12 +160,13 @@ static bool place(mp_stream *stream)
     return false;
 }
 
-/* Places a parked stream anew: what it waited for, or some of it, is over. */
+/* Places a parked stream anew; its oldest wait is over. */
 static void unpark(mp_stream *stream)
 {
     if (!place(stream))
         return;
     mp_op *op = mp_stream_oldest(stream);
+    /* On the throttled bus a transfer is ready when its wait ends, not when it was submitted. */
     if (op->kind == MP_OP_COPY && op->ready_ns)
         op->ready_ns = mp_clock_ns();
     mp_lane_wake(stream->lane);
@@ -171,6 +178,7 @@ mp_tick mp_stream_push(mp_stream *stream)
     mp_tick tick = ++stream->submitted;
     mp_stream_slot(stream)->tick = tick;
     stream->head++;
+    /* Behind older entries nothing changes: they say where the stream is. */
     if (stream->idle && place(stream))
         mp_lane_wake(stream->lane);
     return tick;
@@ -180,7 +188,7 @@ void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
 {
     assert(!mp_stream_full(stream) && tick <= other->submitted);
     *mp_stream_slot(stream) = (mp_op){.kind = MP_OP_WAIT, .tick = tick, .other = other};
-    other->references++;
+    other->references++; /* the other stream may be destroyed before this wait is over */
     stream->head++;
     if (stream->idle)
         place(stream);
@@ -221,12 +229,13 @@ void mp_stream_finish(mp_stream *stream)
     mp_tick tick = mp_stream_oldest(stream)->tick;
     if (stream->on_progress)
         stream->on_progress(stream->progress_user, tick);
+    /* `completed` is read without the lock: the release makes the operation's writes visible. */
     atomic_store_explicit(&stream->completed, tick, memory_order_release);
     pop_entry(stream);
     release_parked(stream);
     while (stream->tasks.first && stream->tasks.first->due <= tick)
         hand_over(stream, mp_task_take(&stream->tasks));
-    if (tick >= stream->wake_tick) {
+    if (tick >= stream->wake_tick) { /* threads that wait for a later tick set it again */
         stream->wake_tick = UINT64_MAX;
         pthread_cond_broadcast(&stream->progress);
     }

@@ -23,7 +23,7 @@
 #include "device/team.h"
 #include "device/worker.h"
 
-/* Entries a stream holds; a submitter of more waits for room. */
+/* Entries of a stream; submitting more waits for room. */
 #define MP_STREAM_ENTRIES 1024u
 
 typedef struct mp_executor mp_executor;
@@ -66,9 +66,9 @@ typedef struct mp_stream_list {
 typedef struct mp_lane {
     mp_stream_list ready[2]; /* urgent, and what runs when nothing is urgent */
     uint32_t width;          /* operations that may run at once */
-    uint32_t running;        /* that do */
-    uint32_t waiting;        /* its own threads that wait on `work` */
-    uint32_t woken;          /* of those, that have been signalled already */
+    uint32_t running;        /* operations that run */
+    uint32_t waiting;        /* the lane's own threads that wait on `work` */
+    uint32_t woken;          /* threads in `waiting` that have been signalled and not yet run */
     pthread_cond_t work;
 } mp_lane;
 
@@ -76,17 +76,17 @@ struct mp_stream {
     mp_executor *executor;
     mp_worker *worker; /* runs `tasks` when they are due */
     mp_lane *lane;
-    uint32_t urgency; /* index into lane->ready; 0 while a thread lends it its own */
+    uint32_t urgency; /* index into lane->ready; 0 while a thread waits for the stream */
     uint32_t own_urgency;
-    uint32_t lenders;
+    uint32_t lenders;    /* threads that do */
     uint32_t references; /* its owner, and waits of other streams */
     mp_tick submitted;
     _Atomic mp_tick completed;
-    void (*on_progress)(void *user, mp_tick tick); /* NULL: nobody asked */
+    void (*on_progress)(void *user, mp_tick tick); /* or NULL */
     void *progress_user;
     uint32_t head, tail; /* free-running positions in `entries`: next in, oldest */
     bool idle;
-    mp_stream *next;          /* in whichever list it is */
+    mp_stream *next;          /* in the list that it is in */
     mp_stream *parked_behind; /* NULL unless parked */
     mp_stream_list parked;    /* behind this stream */
     mp_task_list tasks;       /* posted after ticks still to come, in order of their ticks */
@@ -108,15 +108,16 @@ void mp_stream_release(mp_stream *stream);
  * operations as it may. */
 mp_stream *mp_lane_next(const mp_lane *lane);
 
-/* A thread waits for the stream: what it has ready comes before background work until the thread
- * has what it waits for. */
+/* Begin and end a thread's wait for the stream: meanwhile the stream is as urgent as any, so that the
+ * thread does not wait behind background work. */
 void mp_stream_lend(mp_stream *stream);
 void mp_stream_unlend(mp_stream *stream);
 
-/* Takes it off the queue: it is running now. */
+/* Takes the next stream off the lane's queue; it is running from then on. */
 mp_stream *mp_lane_take(mp_lane *lane);
 
-/* Wakes one of the lane's own threads if there is something to do and nobody to do it. */
+/* Wakes one of the lane's own threads if an operation is ready and a thread sleeps that has not been
+ * woken for another. */
 void mp_lane_wake(mp_lane *lane);
 
 static inline bool mp_stream_full(const mp_stream *stream)
@@ -142,8 +143,8 @@ mp_tick mp_stream_push(mp_stream *stream);
 /* Makes what comes next on the stream wait for `tick` of `other`, which has been submitted. */
 void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
 
-/* Ends the running operation: publishes its tick, and sets going whatever waited for it. Wakes
- * nobody for the stream's own next operation: the caller looks at the lane next. */
+/* Ends the running operation: publishes its tick, and releases streams, tasks and threads that wait for
+ * it. Wakes no thread for the stream's own next operation: the caller looks at the lane next. */
 void mp_stream_finish(mp_stream *stream);
 
 /* Hands the task to the worker, now or when the tick has completed. */

@@ -20,7 +20,7 @@
 #define CACHE_LINE 64
 
 struct mp_team {
-    /* The job. Only whoever holds a claim on a part reads it, and it is not replaced before every
+    /* The job. Only a thread that holds a claim on a part reads it, and it is not replaced before every
      * claimed part is done. */
     mp_team_fn fn;
     void *context;
@@ -29,13 +29,13 @@ struct mp_team {
      * was interrupted between reading the word and claiming from claiming of a later job. */
     _Atomic uint64_t claim;
     _Atomic uint32_t posted;   /* jobs so far; idle members sleep on it */
-    _Atomic uint32_t sleepers; /* members that do, or are about to */
+    _Atomic uint32_t sleepers; /* members that sleep, or are about to */
     _Atomic bool stop;
 
     /* Members finishing parts write here while others claim above. */
     char apart[CACHE_LINE];
     _Atomic uint32_t pending; /* parts not done yet; the caller may sleep on it */
-    _Atomic uint32_t joining; /* 1: it does, or is about to */
+    _Atomic uint32_t joining; /* 1: the caller sleeps, or is about to */
 
     uint32_t spins;
     uint32_t n_threads; /* started members, the caller not counted */
@@ -76,7 +76,8 @@ static void take_part(mp_team *team)
     }
 }
 
-/* Waits for a job after the `seen`th. */
+/* Waits for a job after the `seen`th: spins, then sleeps. A job that is announced between the last look
+ * and the futex call changes `posted`, so that the call returns at once. */
 static uint32_t await_job(mp_team *team, uint32_t seen)
 {
     for (uint32_t i = 0; i < team->spins; i++) {
@@ -136,7 +137,7 @@ void mp_team_run(mp_team *team, mp_team_fn fn, void *context, uint32_t n_parts)
     }
     team->fn = fn;
     team->context = context;
-    atomic_store(&team->pending, n_parts);
+    atomic_store(&team->pending, n_parts); /* before the claim word: a part may be done at once */
     uint64_t generation = (atomic_load(&team->claim) >> 32) + 1;
     atomic_store(&team->claim, generation << 32 | (uint64_t)n_parts << 16);
     announce(team, n_parts - 1);
@@ -150,7 +151,7 @@ moepage_status mp_team_create(uint32_t members, mp_team **out)
     mp_team *team = mp_alloc(sizeof *team + (members - 1) * sizeof team->threads[0]);
     if (!team)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a team of %u threads", members);
-    /* Spinning only helps while those waited for have a CPU of their own. */
+    /* Spinning only helps while the other members have CPUs of their own. */
     team->spins = members <= mp_thread_cpus() ? SPINS : 0;
     for (uint32_t i = 1; i < members; i++) {
         char name[16];

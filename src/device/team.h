@@ -1,7 +1,7 @@
 /* team.h — threads that fork and join on one job at a time, for kernels of tens of microseconds.
  *
- * A job is cut into parts that whoever is awake claims one by one; the caller of mp_team_run takes
- * part. A member that the system has not yet woken therefore delays nobody: it finds the parts
+ * A job is cut into parts that the threads which are awake claim one by one; the caller of mp_team_run
+ * takes part. A member that the system has not yet woken therefore causes no delay: it finds the parts
  * gone. Members spin briefly after a job, because the next phase of a kernel follows at once, and
  * then sleep. */
 #ifndef MP_DEVICE_TEAM_H
@@ -14,7 +14,7 @@ typedef struct mp_team mp_team;
 /* Runs one part of a job. Parts are disjoint and run in any order on any member. */
 typedef void (*mp_team_fn)(void *context, uint32_t part, uint32_t n_parts);
 
-/* More parts than this are not told apart. */
+/* The most parts that fit in the claim word. */
 #define MP_TEAM_MAX_PARTS 65535u
 
 /* A team of `members` (>= 1) threads, the caller of mp_team_run counted in. NO_MEMORY. */

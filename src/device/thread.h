@@ -16,8 +16,8 @@ uint32_t mp_thread_cpus(void);
 /* CLOCK_MONOTONIC in nanoseconds. Never blocks. */
 uint64_t mp_clock_ns(void);
 
-/* Returns at `when_ns` or a fraction of a microsecond later: sleeps, then spins for the last few
- * tens of microseconds, less than which a sleep cannot be trusted with. */
+/* Returns at `when_ns` or a fraction of a microsecond later: sleeps, then spins for the last tens of
+ * microseconds, because a sleep may end that much late. */
 void mp_clock_wait(uint64_t when_ns);
 
 /* A hint to the CPU inside a spinning loop. */

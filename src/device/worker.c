@@ -1,4 +1,4 @@
-/* One thread, one queue of tasks. */
+/* One thread, one queue of tasks. A single thread, so that tasks need no lock against each other. */
 #include "device/worker.h"
 
 #include <assert.h>
@@ -7,7 +7,8 @@
 
 void mp_task_insert(mp_task_list *list, mp_task *task)
 {
-    mp_task *before = list->last;
+    mp_task *before =
+        list->last; /* ticks are posted in ascending order mostly: the end comes first */
     if (before && before->due > task->due) {
         before = NULL;
         for (mp_task *i = list->first; i->due <= task->due; i = i->next)
@@ -38,14 +39,15 @@ static void *run_tasks(void *arg)
     for (;;) {
         mp_task *task = mp_task_take(&worker->due);
         if (task) {
-            /* From its call on the task is its owner's again, who may free or post it. */
+            /* `run` may free the task or post it again: it is not touched afterwards. Without the lock,
+             * for a task submits and posts. */
             pthread_mutex_unlock(worker->lock);
             task->run(task);
             pthread_mutex_lock(worker->lock);
-            worker->n_run++;
+            worker->n_run++; /* after the task: mp_worker_settle waits for its end */
             if (worker->watchers)
                 pthread_cond_broadcast(&worker->settled);
-        } else if (worker->stop) {
+        } else if (worker->stop) { /* only when no task is left: posted tasks are run to the end */
             break;
         } else {
             pthread_cond_wait(&worker->work, worker->lock);
@@ -93,7 +95,8 @@ void mp_worker_add(mp_worker *worker, mp_task *task)
 
 void mp_worker_settle(mp_worker *worker)
 {
-    assert(!pthread_equal(pthread_self(), worker->thread));
+    assert(!pthread_equal(pthread_self(), worker->thread)); /* a task would wait for itself */
+    /* Counts, not an empty list: the last task is off the list while it still runs. */
     uint64_t goal = worker->n_due;
     worker->watchers++;
     while (worker->n_run < goal)

@@ -1,6 +1,6 @@
 /* worker.h — the thread that runs due tasks, one at a time and in the order they fell due.
  *
- * All functions but start and stop are called with the lock held that start was given. */
+ * All functions but start and stop are called with the lock that was passed to start held. */
 #ifndef MP_DEVICE_WORKER_H
 #define MP_DEVICE_WORKER_H
 
@@ -24,16 +24,16 @@ typedef struct mp_worker {
     pthread_t thread;
 } mp_worker;
 
-/* Keeps the list in order of `due`, equal ones in order of arrival. */
+/* Inserts a task; the list is in order of `due`, and of arrival where that is equal. */
 void mp_task_insert(mp_task_list *list, mp_task *task);
 
-/* Takes the first task off; NULL when there is none. */
+/* Takes the first task off the list; NULL if it is empty. */
 mp_task *mp_task_take(mp_task_list *list);
 
 /* `worker` is zeroed memory. NO_MEMORY, with nothing to stop. */
 moepage_status mp_worker_start(mp_worker *worker, pthread_mutex_t *lock);
 
-/* Runs what is due, and what that posts, then ends the thread. Without the lock. */
+/* Runs all due tasks, and those that they post, then ends the thread. Without the lock. */
 void mp_worker_stop(mp_worker *worker);
 
 void mp_worker_add(mp_worker *worker, mp_task *task);

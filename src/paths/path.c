@@ -25,14 +25,14 @@ static uint64_t cut_block(void *block, const moepage_model_info *info, uint64_t 
     uint64_t map_at = mp_session_align(sizeof(mp_path_state));
     uint64_t stamps_at = map_at + mp_session_align(keys * sizeof(int32_t));
     uint64_t table_at = first_bytes(keys);
-    uint64_t rows_at = table_at + mp_session_align(info->experts * sizeof(mp_gpu_expert));
+    uint64_t rows_at = table_at + mp_session_align(info->experts * sizeof(mp_ffn_expert));
     unsigned char *memory = block;
     if (memory)
         *out = (mp_path_memory){
             .state = block,
             .map = (int32_t *)(void *)(memory + map_at),
             .stamps = (uint32_t *)(void *)(memory + stamps_at),
-            .table = (mp_gpu_expert *)(void *)(memory + table_at),
+            .table = (mp_ffn_expert *)(void *)(memory + table_at),
             .rows = (uint32_t *)(void *)(memory + rows_at),
         };
     return rows_at + mp_session_align(max_rows * sizeof(uint32_t));
@@ -167,14 +167,6 @@ static void free_parts(moepage_cuda_path *path)
     mp_free(path->victims);
 }
 
-static moepage_status find_blocks(moepage_cuda_path *path)
-{
-    moepage_cuda_info info = {.struct_size = sizeof info};
-    moepage_status status = path->device->ops->cuda->get_info(path->device, &info);
-    path->blocks = info.multiprocessors * MP_EXPERTS_BLOCKS_PER_SM;
-    return status;
-}
-
 static moepage_status open_parts(moepage_cuda_path *path, const moepage_cuda_path_config *config)
 {
     const mp_device_ops *ops = path->device->ops;
@@ -182,8 +174,6 @@ static moepage_status open_parts(moepage_cuda_path *path, const moepage_cuda_pat
     uint32_t worst = rows < path->shape.experts ? (uint32_t)rows : path->shape.experts;
     moepage_status status =
         mp_pool_set_aside(path->pool, path->client, config->slots, worst, &path->share);
-    if (!status)
-        status = find_blocks(path);
     if (!status)
         status = alloc_tables(path);
     if (!status)

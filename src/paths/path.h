@@ -46,24 +46,15 @@
  * which has yet to run, such as a step submitted behind it on the same stream. The slot that the
  * layer waits for could be the one that this work was last to read. The timeout ends it.
  *
- * Files: path.c life; path_serve.c the poller; path_layer.c launches. */
+ * Files: path.c life; path_serve.c the poller; path_layer.c what the device is told of a layer, which
+ * cuda/launch_path.c launches. */
 #ifndef MP_PATHS_PATH_H
 #define MP_PATHS_PATH_H
 
 #include "arena/home.h"
 #include "device/cuda_ext.h"
-#include "kernels/path_args.h"
 #include "pool/share.h"
 #include "session/session.h"
-
-/* Its memory on the device: one block of the workspace. */
-typedef struct mp_path_memory {
-    mp_path_state *state;
-    int32_t *map;         /* [keys] */
-    uint32_t *stamps;     /* [keys] */
-    mp_gpu_expert *table; /* [experts] */
-    uint32_t *rows;       /* [max_tokens * max_top_k] */
-} mp_path_memory;
 
 /* What a layer was given up for, as the poller knows it. */
 typedef struct mp_path_failure {
@@ -85,9 +76,8 @@ struct moepage_cuda_path {
     mp_device *device;
     uint32_t max_tokens;
     uint32_t timeout_ms;
-    uint32_t blocks;    /* of a launch that fills the device */
     mp_set_aside share; /* most that it holds; 0 slots: not set aside yet */
-    void *block;        /* device memory */
+    void *block;        /* device memory, cut into `memory` */
     uint64_t block_bytes;
     mp_path_memory memory;
     mp_cuda_shared shared; /* mail, then [keys] stamps of the message */

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda_ext.h"
-#include "kernels/fast_args.h"
+#include "device/fast_scratch.h"
 
 #define DEFAULT_MAX_TOKENS 256
 
@@ -57,8 +57,7 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
 static uint64_t count_fast(const struct moepage_model *model, const moepage_session_config *config)
 {
     const moepage_model_info *info = &model->info;
-    if (config->math != MOEPAGE_MATH_BF16_FAST || model->ffn.dtype != MOEPAGE_DTYPE_BF16 ||
-        !mp_fast_serves(info->hidden, info->expert_intermediate))
+    if (config->math != MOEPAGE_MATH_BF16_FAST || model->ffn.dtype != MOEPAGE_DTYPE_BF16)
         return 0;
     return mp_session_align(
         mp_fast_scratch_bytes(info->hidden, info->expert_intermediate,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "conformance.h"
-#include "device.h"
+#include "gpu.h"
 
 static const sim_cuda_config *machine;
 

@@ -80,7 +80,7 @@ def main(arguments):
         cells, logs = [], []
         for arch in archs:
             size, log = nvrtc.compile(path, [f"--gpu-architecture=sm_{arch}", "--std=c++17",
-                                             f"-I{root}/cuda", f"-I{root}/cuda/kernels"])
+                                             f"-I{root}/cuda", f"-I{root}/cuda/kernels", f"-I{root}/src"])
             cells.append(f"{size:>8}" if size else "  FAILED")
             if not size:
                 wrong += 1

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 
 #include "base/status.h"
-#include "device.h"
 #include "device/host_memory.h"
 #include "device/thread.h"
+#include "gpu.h"
 #include "sim_cuda.h"
 
 /* ---- The host's memory and threads ---- */

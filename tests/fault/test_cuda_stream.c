@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "device.h"
 #include "device/thread.h"
+#include "gpu.h"
 #include "sim_cuda.h"
 
 void *__real_mp_alloc(size_t bytes);

@@ -13,7 +13,7 @@
 
 #include "arena/home.h"
 #include "cuda_more.h"
-#include "device.h"
+#include "gpu.h"
 
 typedef struct gpu_bench {
     const char *name, *device_name, *out_folder, *traces;

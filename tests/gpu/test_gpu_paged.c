@@ -12,8 +12,8 @@
 
 #include "arena/home.h"
 #include "bank_model.h"
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 
 #define ROUNDS 3
 

@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "arena/home.h"
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"

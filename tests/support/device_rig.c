@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "arena/home.h"
-#include "device.h"
+#include "gpu.h"
 #include "sim_cuda.h"
 
 static uint32_t n_simulated; /* devices open over the simulated driver */

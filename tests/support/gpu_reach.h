@@ -8,7 +8,7 @@
 #ifndef MP_TESTS_GPU_REACH_H
 #define MP_TESTS_GPU_REACH_H
 
-#include "device.h"
+#include "gpu.h"
 
 /* Is a GPU asked for? */
 bool gpu_reach(void);

@@ -3,7 +3,7 @@
 #ifndef MP_TESTS_GRAPH_RIG_H
 #define MP_TESTS_GRAPH_RIG_H
 
-#include "device.h"
+#include "gpu.h"
 
 typedef struct graph_rig graph_rig;
 

@@ -5,7 +5,8 @@
 #ifndef KERNEL_RIG_H
 #define KERNEL_RIG_H
 
-#include "device.h"
+#include "gpu.h"
+#include "launch.h"
 
 /* One for the whole test program; `multiprocessors` decides how some launches cut their work.
  * Forgets the launches before. */

@@ -13,8 +13,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 #include "paged/paged.h"
 #include "sim_cuda.h"
 

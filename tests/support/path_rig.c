@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "arena/home.h"
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 
 #define IDS_BYTES (PATH_LAYERS * PATH_ROWS * sizeof(int32_t))
 #define X_BYTES (PATH_Y * sizeof(float))

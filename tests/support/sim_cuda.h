@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "driver.h"
-#include "kernels.h"
+#include "functions.h"
 
 /* ---- The machine ------------------------------------------------------------------------ */
 

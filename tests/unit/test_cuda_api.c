@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "arena/home.h"
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 #include "gpu_reach.h"
 #include "graph_rig.h"
 #include "moepage_cuda.h"

@@ -11,10 +11,11 @@
 
 #include "codec/exph_format.h"
 #include "decode_rig.h"
-#include "device.h"
 #include "exph_naive.h"
 #include "exph_streams.h"
+#include "gpu.h"
 #include "kernels/decode.h"
+#include "launch.h"
 #include "numbers.h"
 #include "sim_cuda.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "device.h"
+#include "gpu.h"
 #include "sim_cuda.h"
 #include "vmm.h"
 
@@ -336,11 +336,11 @@ static void test_cuda_device_turns_results_into_statuses(void **state)
     assert_int_equal(mp_cuda_check(cuda, MP_CU_INVALID_VALUE, "baking"), MOEPAGE_E_DEVICE);
     assert_int_equal(mp_cuda_check(cuda, 31337, "baking"), MOEPAGE_E_DEVICE);
     assert_true(said("31337"));
-    assert_int_equal(mp_cuda_healthy(cuda), MOEPAGE_OK);
+    assert_int_equal(mp_cuda_check_health(cuda), MOEPAGE_OK);
     assert_int_equal(heard.lines[MOEPAGE_LOG_ERROR], 0);
 
     mp_error_set("the first failure");
-    mp_cuda_note(cuda, MP_CU_INVALID_VALUE, "sweeping up");
+    mp_cuda_log_failure(cuda, MP_CU_INVALID_VALUE, "sweeping up");
     assert_true(said("the first failure"));
     assert_int_equal(heard.lines[MOEPAGE_LOG_WARNING], 1);
     assert_non_null(strstr(heard.last, "sweeping up failed"));
@@ -365,11 +365,12 @@ static void test_cuda_device_dies_once_and_says_of_what(void **state)
     for (size_t i = 0; i < sizeof sticky / sizeof *sticky; i++) {
         mp_cuda *cuda = open_gpu(0);
         uint32_t args = 0;
+        mp_cuda_path_layer layer = {0};
         heard.lines[MOEPAGE_LOG_ERROR] = 0;
         assert_int_equal(mp_cuda_check(cuda, sticky[i], "the first one"), MOEPAGE_E_DEVICE);
         assert_int_equal(mp_cuda_check(cuda, MP_CU_LAUNCH_FAILED, "an echo"), MOEPAGE_E_DEVICE);
         assert_true(said("the first one failed") && said("has to be closed"));
-        mp_cuda_note(cuda, MP_CU_LAUNCH_FAILED, "an echo");
+        mp_cuda_log_failure(cuda, MP_CU_LAUNCH_FAILED, "an echo");
         assert_int_equal(heard.lines[MOEPAGE_LOG_ERROR], 1);
         assert_int_equal(info_of(cuda).poisoned, 1);
         mp_error_set("none");
@@ -377,8 +378,7 @@ static void test_cuda_device_dies_once_and_says_of_what(void **state)
                                                       NULL),
                          MOEPAGE_E_DEVICE);
         assert_true(said("the first one failed"));
-        assert_int_equal(cuda->device.ops->cuda->launch(&cuda->device, "mp_gpu_rows", &args, 1, 32,
-                                                        0, NULL),
+        assert_int_equal(cuda->device.ops->cuda->path_layer(&cuda->device, &layer, NULL),
                          MOEPAGE_E_DEVICE);
         close_gpu(cuda);
     }
@@ -418,17 +418,16 @@ static void test_cuda_device_refuses_launches_that_cannot_be(void **state)
     uint64_t args[512] = {0};
     begin(&config);
     mp_cuda *cuda = open_gpu(0);
-    const mp_cuda_ext *ext = cuda->device.ops->cuda;
-    assert_int_equal(ext->launch(&cuda->device, "mp_gpu_nothing", args, 1, 32, 0, NULL),
+    assert_int_equal(mp_cuda_enter(cuda), MOEPAGE_OK);
+    assert_int_equal(mp_cuda_launch(cuda, NULL, "mp_gpu_nothing", 1, 32, 0, args),
                      MOEPAGE_E_NOT_FOUND);
     assert_true(said("there is no kernel mp_gpu_nothing"));
-    assert_int_equal(mp_cuda_enter(cuda), MOEPAGE_OK);
     assert_int_equal(mp_cuda_resident_blocks(cuda, "mp_gpu_nothing", 32, 0), 1);
     for (uint32_t i = 0; names[i]; i++) {
-        assert_int_equal(ext->launch(&cuda->device, names[i], args, 1, 32, 100001, NULL),
+        assert_int_equal(mp_cuda_launch(cuda, NULL, names[i], 1, 32, 100001, args),
                          MOEPAGE_E_UNSUPPORTED);
         assert_true(said("100001 bytes of shared memory") && said(names[i]));
-        assert_int_equal(ext->launch(&cuda->device, names[i], args, 0, 32, 0, NULL), MOEPAGE_OK);
+        assert_int_equal(mp_cuda_launch(cuda, NULL, names[i], 0, 32, 0, args), MOEPAGE_OK);
 
         /* A question's answer is kept, and not taken for another question's. */
         uint32_t few = mp_cuda_resident_blocks(cuda, names[i], 1024, 100000);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "gpu.h"
 #include "kernels/fast_args.h"
 #include "numbers.h"
 #include "reference.h"

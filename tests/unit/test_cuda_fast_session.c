@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "arena/home.h"
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 #include "kernels/fast_args.h"
 #include "numbers.h"
 #include "pool_rig.h"

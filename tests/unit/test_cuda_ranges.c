@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "arena/home.h"
-#include "device.h"
 #include "device_rig.h"
+#include "gpu.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
 
@@ -172,8 +172,8 @@ static void test_cuda_ranges_are_nvtx_or_refused(void **state)
         }
         assert_int_equal(status, MOEPAGE_OK);
         assert_ptr_equal(mp_cuda_of(device)->ranges, asked ? found : NULL);
-        mp_cuda_push(mp_cuda_of(device)->ranges, "nobody listens", 1);
-        mp_cuda_pop_range(mp_cuda_of(device)->ranges, "nobody listens");
+        mp_cuda_range_push(mp_cuda_of(device)->ranges, "nobody listens", 1);
+        mp_cuda_range_pop(mp_cuda_of(device)->ranges, "nobody listens");
         device->ops->close(device);
     }
     sim_cuda_close();

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "conformance.h"
+#include "gpu.h"
 #include "issue.h"
 #include "rig.h"
 #include "sim_cuda.h"

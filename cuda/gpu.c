@@ -1,5 +1,5 @@
-/* Opening and closing a GPU, its errors, and its vtable. */
-#include "device.h"
+/* Opening and closing a GPU, and its vtable. */
+#include "gpu.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -9,145 +9,17 @@
 #include "base/status.h"
 #include "device/thread.h"
 #include "fast.h"
+#include "launch.h"
 #include "poller.h"
-#include "stream.h"
+#include "submit.h"
 #include "vmm.h"
 
 #define OLDEST_COMPUTE_MAJOR 8 /* BF16 matrix products and asynchronous copies to shared memory */
 
 #define MAX_THREADS 1024u
 #define MAX_IO_THREADS 64u
-#define DEFAULT_THREADS 16u /* of the host that make a tier's pages present: more are no faster */
+#define DEFAULT_THREADS 16u /* host threads that make a tier's pages present: more are no faster */
 #define DEFAULT_IO_THREADS 4u
-
-/* ---- Errors ----------------------------------------------------------------------------- */
-
-/* After these no call on the context succeeds any more. */
-static bool is_sticky(mp_cu_result result)
-{
-    switch (result) {
-    case MP_CU_DEINITIALIZED:
-    case MP_CU_ECC_UNCORRECTABLE:
-    case MP_CU_NVLINK_UNCORRECTABLE:
-    case MP_CU_CONTAINED:
-    case MP_CU_ILLEGAL_ADDRESS:
-    case MP_CU_LAUNCH_TIMEOUT:
-    case MP_CU_CONTEXT_IS_DESTROYED:
-    case MP_CU_ASSERT:
-    case MP_CU_HARDWARE_STACK_ERROR:
-    case MP_CU_ILLEGAL_INSTRUCTION:
-    case MP_CU_MISALIGNED_ADDRESS:
-    case MP_CU_INVALID_ADDRESS_SPACE:
-    case MP_CU_INVALID_PC:
-    case MP_CU_LAUNCH_FAILED:
-    case MP_CU_TENSOR_MEMORY_LEAK:
-    case MP_CU_MPS_CLIENT_TERMINATED:
-    case MP_CU_EXTERNAL_DEVICE:
-    case MP_CU_UNKNOWN: return true;
-    default: return false;
-    }
-}
-
-typedef struct sentence {
-    char text[256];
-} sentence;
-
-static sentence describe(const mp_cuda_driver *driver, const char *device, mp_cu_result result,
-                         const char *what)
-{
-    const char *name = NULL, *text = NULL;
-    sentence out;
-    if (driver->error_name(result, &name) || !name)
-        name = "an unknown error";
-    if (driver->error_string(result, &text) || !text)
-        text = "the driver has no words for it";
-    snprintf(out.text, sizeof out.text, "%s: %s failed: %s (%d: %s)", device, what, name, result,
-             text);
-    return out;
-}
-
-/* The first sticky result is what the device is said to have died of; those after it are its
- * echo. */
-void mp_cuda_poison(mp_cuda *cuda, mp_cu_result result, const char *said)
-{
-    atomic_store(&cuda->failing, true);
-    if (is_sticky(result))
-        atomic_store(&cuda->lost, true);
-    if (atomic_flag_test_and_set(&cuda->poison_taken))
-        return;
-    snprintf(cuda->poison_text, sizeof cuda->poison_text, "%s", said);
-    atomic_store_explicit(&cuda->poisoned, result, memory_order_release);
-    mp_log_write(&cuda->device.log, MOEPAGE_LOG_ERROR, "%s; the device has to be closed", said);
-}
-
-moepage_status mp_cuda_check(mp_cuda *cuda, mp_cu_result result, const char *what)
-{
-    if (result == MP_CU_SUCCESS)
-        return MOEPAGE_OK;
-    sentence said = describe(cuda->driver, cuda->name, result, what);
-    if (is_sticky(result)) {
-        mp_cuda_poison(cuda, result, said.text);
-        if (atomic_load_explicit(&cuda->poisoned, memory_order_acquire))
-            return mp_cuda_healthy(cuda);
-    }
-    return mp_fail(result == MP_CU_OUT_OF_MEMORY ? MOEPAGE_E_NO_MEMORY : MOEPAGE_E_DEVICE, "%s",
-                   said.text);
-}
-
-void mp_cuda_note(mp_cuda *cuda, mp_cu_result result, const char *what)
-{
-    if (result == MP_CU_SUCCESS || (atomic_load(&cuda->poisoned) && !is_sticky(result)))
-        return;
-    sentence said = describe(cuda->driver, cuda->name, result, what);
-    if (is_sticky(result))
-        mp_cuda_poison(cuda, result, said.text);
-    else
-        mp_log_write(&cuda->device.log, MOEPAGE_LOG_WARNING, "%s", said.text);
-}
-
-moepage_status mp_cuda_healthy(mp_cuda *cuda)
-{
-    if (!atomic_load_explicit(&cuda->poisoned, memory_order_acquire))
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_DEVICE, "%s; the device has to be closed", cuda->poison_text);
-}
-
-/* ---- The context ------------------------------------------------------------------------ */
-
-/* Of this thread: how deep it is inside, and the mode that it came with. */
-static _Thread_local struct {
-    uint32_t depth;
-    int mode;
-} inside;
-
-moepage_status mp_cuda_enter(mp_cuda *cuda)
-{
-    mp_cu_result result = cuda->driver->context_push(cuda->context);
-    if (result)
-        return mp_cuda_check(cuda, result, "entering the context");
-    if (inside.depth) {
-        inside.depth++;
-        return MOEPAGE_OK;
-    }
-    inside.mode = MP_CU_CAPTURE_MODE_RELAXED;
-    result = cuda->driver->capture_mode(&inside.mode);
-    if (result) {
-        mp_cu_context own;
-        mp_cuda_note(cuda, cuda->driver->context_pop(&own), "leaving the context");
-        return mp_cuda_check(cuda, result, "entering the context");
-    }
-    inside.depth = 1;
-    return MOEPAGE_OK;
-}
-
-void mp_cuda_leave(mp_cuda *cuda)
-{
-    mp_cu_context own;
-    assert(inside.depth > 0);
-    if (!--inside.depth)
-        mp_cuda_note(cuda, cuda->driver->capture_mode(&inside.mode), "leaving the context");
-    mp_cuda_note(cuda, cuda->driver->context_pop(&own), "leaving the context");
-}
 
 /* ---- What only CUDA devices do ---------------------------------------------------------- */
 
@@ -160,10 +32,10 @@ static moepage_status get_info(mp_device *device, moepage_cuda_info *out)
     return MOEPAGE_OK;
 }
 
-/* Healthy, and the context current. */
+/* Enters the context of a device that is not poisoned. */
 static moepage_status begin_call(mp_cuda *cuda)
 {
-    moepage_status status = mp_cuda_healthy(cuda);
+    moepage_status status = mp_cuda_check_health(cuda);
     return status ? status : mp_cuda_enter(cuda);
 }
 
@@ -175,7 +47,7 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     if (status)
         return status;
     const char *range = which == MP_CUDA_CALL_DECODE ? MP_CUDA_RANGE_DECODE : NULL;
-    mp_cuda_push(cuda->ranges, range, 0);
+    mp_cuda_range_push(cuda->ranges, range, 0);
     switch (which) {
     case MP_CUDA_CALL_DECODE: status = mp_cuda_call_decode(cuda, stream, args); break;
     case MP_CUDA_CALL_DEQUANT: status = mp_cuda_call_dequant(cuda, stream, args); break;
@@ -185,20 +57,18 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     case MP_CUDA_CALL_TOPK: status = mp_cuda_call_topk(cuda, stream, args); break;
     case MP_CUDA_CALL_REMAP: status = mp_cuda_call_remap(cuda, stream, args); break;
     }
-    mp_cuda_pop_range(cuda->ranges, range);
+    mp_cuda_range_pop(cuda->ranges, range);
     mp_cuda_leave(cuda);
     return status;
 }
 
-static moepage_status launch(mp_device *device, const char *kernel, const void *args,
-                             uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
-                             void *native)
+static moepage_status path_layer(mp_device *device, const mp_cuda_path_layer *layer, void *native)
 {
     mp_cuda *cuda = mp_cuda_of(device);
     moepage_status status = begin_call(cuda);
     if (status)
         return status;
-    status = mp_cuda_launch(cuda, native, kernel, n_blocks, n_threads, shared_bytes, args);
+    status = mp_cuda_launch_path_layer(cuda, native, layer);
     mp_cuda_leave(cuda);
     return status;
 }
@@ -212,7 +82,7 @@ static uint64_t now_ns(mp_device *device)
 static const mp_cuda_ext cuda_ext = {
     .get_info = get_info,
     .call = call,
-    .launch = launch,
+    .path_layer = path_layer,
     .write32 = mp_cuda_stream_write32,
     .shared_alloc = mp_cuda_shared_alloc,
     .shared_free = mp_cuda_shared_free,
@@ -262,7 +132,7 @@ static moepage_status no_gpu(mp_cuda *cuda, int count)
                    count, count == 1 ? "" : "s", count - 1);
 }
 
-/* The driver's own readiness, and the GPU's handle. */
+/* Starts the driver and finds the GPU's handle. */
 static moepage_status find_gpu(mp_cuda *cuda, uint32_t ordinal)
 {
     int count = 0, version = 0;
@@ -407,7 +277,7 @@ static moepage_status start(mp_cuda *cuda, const mp_cuda_image *images, uint32_t
     return status;
 }
 
-/* As far as it was opened. Threads are ended even if the driver is gone. */
+/* Closes what has been opened. Threads are ended even if the driver has failed. */
 static void stop(mp_cuda *cuda)
 {
     bool entered = cuda->context && mp_cuda_enter(cuda) == MOEPAGE_OK;
@@ -420,7 +290,8 @@ static void stop(mp_cuda *cuda)
     if (entered)
         mp_cuda_leave(cuda);
     if (cuda->context)
-        mp_cuda_note(cuda, cuda->driver->context_release(cuda->gpu), "giving back the context");
+        mp_cuda_log_failure(cuda, cuda->driver->context_release(cuda->gpu),
+                            "giving back the context");
     pthread_mutex_destroy(&cuda->fast_lock);
     mp_free(cuda);
 }

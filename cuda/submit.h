@@ -1,8 +1,8 @@
-/* stream.h — streams of the CUDA device as the vtable sees them: in-order work with ticks. */
-#ifndef MP_CUDA_STREAM_H
-#define MP_CUDA_STREAM_H
+/* submit.h — the vtable's streams: submitting in-order work with ticks, and waiting for it. */
+#ifndef MP_CUDA_SUBMIT_H
+#define MP_CUDA_SUBMIT_H
 
-#include "device.h"
+#include "context.h"
 
 /* As the members of the same name in mp_device_ops. An mp_stream * of this device is an
  * mp_cuda_stream. */

@@ -1,12 +1,12 @@
 /* The kernels' modules, the functions in them by name, and launching. */
-#include "kernels.h"
+#include "functions.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
-#include "device.h"
+#include "context.h"
 
 #define ENTRY_NAME(entry) "mp_gpu_" #entry,
 static const char *const entries[] = {MP_CUDA_ENTRIES(ENTRY_NAME) NULL};
@@ -15,7 +15,7 @@ _Static_assert(sizeof entries / sizeof *entries <= MP_CUDA_MAX_FUNCTIONS + 1,
 
 /* ---- Opening ---------------------------------------------------------------------------- */
 
-/* Results that say that an image is not for this GPU or this driver. */
+/* Returns true for results that mean that an image is not for this GPU or this driver. */
 static bool is_unfit(mp_cu_result result)
 {
     switch (result) {
@@ -49,7 +49,7 @@ static moepage_status load_image(mp_cuda *cuda, const mp_cuda_image *image)
     return MOEPAGE_OK;
 }
 
-/* Looks in one module after another. */
+/* Searches the modules in turn. */
 static moepage_status find_function(mp_cuda *cuda, const char *name, mp_cu_function *out)
 {
     for (uint32_t i = 0; i < cuda->kernels.n_modules; i++) {
@@ -62,10 +62,9 @@ static moepage_status find_function(mp_cuda *cuda, const char *name, mp_cu_funct
                    cuda->name, name);
 }
 
-/* Puts a function's code on the GPU. Where the driver leaves that to the first launch, that launch
- * may wait until the GPU has nothing to do: for ever, or until its time is up, while a path's
- * kernel waits for what the launch was to bring. Drivers without this call load a function when it
- * is found. */
+/* Loads a function's code onto the GPU now. If the driver left that to the first launch, the launch
+ * could wait for the GPU to become idle, and deadlock until the timeout with a path's kernel that waits
+ * for the result of that launch. Drivers without this call load a function when it is found. */
 static moepage_status load_function(mp_cuda *cuda, mp_cu_function function)
 {
     if (!cuda->driver->function_load)
@@ -73,7 +72,7 @@ static moepage_status load_function(mp_cuda *cuda, mp_cu_function function)
     return mp_cuda_check(cuda, cuda->driver->function_load(function), "loading a kernel");
 }
 
-/* All the shared memory that a block can have, so that no launch has to ask for more. */
+/* Allows all the shared memory that a block can have, so that no launch has to ask for more. */
 static moepage_status add_function(mp_cuda *cuda, const char *name, uint32_t shared_limit)
 {
     mp_cuda_kernels *kernels = &cuda->kernels;
@@ -128,14 +127,15 @@ void mp_cuda_kernels_close(struct mp_cuda *cuda)
 {
     mp_cuda_kernels *kernels = &cuda->kernels;
     while (kernels->n_modules)
-        mp_cuda_note(cuda, cuda->driver->module_unload(kernels->modules[--kernels->n_modules]),
-                     "unloading kernels");
+        mp_cuda_log_failure(cuda,
+                            cuda->driver->module_unload(kernels->modules[--kernels->n_modules]),
+                            "unloading kernels");
     kernels->n_functions = 0;
 }
 
 /* ---- Launching -------------------------------------------------------------------------- */
 
-/* NULL for a name that MP_CUDA_ENTRIES does not have. */
+/* Finds a function by name; NULL for a name that is not in MP_CUDA_ENTRIES. */
 static mp_cuda_function *function_of(mp_cuda *cuda, const char *name)
 {
     mp_cuda_function *functions = cuda->kernels.functions;
@@ -172,8 +172,8 @@ moepage_status mp_cuda_launch(struct mp_cuda *cuda, mp_cu_stream stream, const c
     return result ? mp_cuda_check(cuda, result, name) : MOEPAGE_OK;
 }
 
-/* The question and the answer in one word, so that threads that ask different ones cannot mix them
- * up: n_threads (11 bits), shared_bytes (21), blocks (32). */
+/* Question and answer of mp_cuda_resident_blocks are cached in one word, so that threads with different
+ * questions cannot mix them up: n_threads (11 bits), shared_bytes (21), blocks (32). */
 static uint64_t pack_question(uint32_t n_threads, uint32_t shared_bytes)
 {
     return (uint64_t)n_threads << 53 | (uint64_t)shared_bytes << 32;

@@ -1,6 +1,6 @@
-/* kernels.h — the kernels as the host sees them: images of machine code, and functions by name. */
-#ifndef MP_CUDA_KERNELS_H
-#define MP_CUDA_KERNELS_H
+/* functions.h — the kernels on the host's side: images of machine code, and functions by name. */
+#ifndef MP_CUDA_FUNCTIONS_H
+#define MP_CUDA_FUNCTIONS_H
 
 #include <stdatomic.h>
 
@@ -31,8 +31,8 @@ typedef struct mp_cuda_kernels {
 
 struct mp_cuda;
 
-/* Every __global__ of cuda/kernels, looked up at open; a missing one is an error there. None has
- * static shared memory. Append. */
+/* Every __global__ of cuda/kernels. All are looked up when a device is opened, which fails if one is
+ * missing. None has static shared memory. New entries go to the end. */
 #define MP_CUDA_ENTRIES(X) \
     X(convert)             \
     X(combine)             \
@@ -72,14 +72,14 @@ struct mp_cuda;
 moepage_status mp_cuda_kernels_open(struct mp_cuda *cuda, const mp_cuda_image *images, uint32_t n);
 void mp_cuda_kernels_close(struct mp_cuda *cuda);
 
-/* Puts a kernel on a stream: `args` is its by-value struct. No blocks are no launch. Context
+/* Puts a kernel on a stream: `args` is its by-value struct. Does nothing for 0 blocks. Context
  * current. */
 moepage_status mp_cuda_launch(struct mp_cuda *cuda, mp_cu_stream stream, const char *name,
                               uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
                               const void *args);
 
-/* Blocks of a kernel that fit on the whole device at once: the size of a persistent grid. At least
- * 1. Context current. */
+/* The number of blocks of a kernel that fit on the device at once, at least 1: the size of a persistent
+ * grid. Context current. */
 uint32_t mp_cuda_resident_blocks(struct mp_cuda *cuda, const char *name, uint32_t n_threads,
                                  uint32_t shared_bytes);
 

@@ -1,20 +1,21 @@
 /* The streams of the vtable: submitting to them, waiting for them. Their lives are in
  * stream_life.c. */
-#include "stream.h"
+#include "submit.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "issue.h"
+#include "launch.h"
 
-/* cuStreamIsCapturing and its kind answer with these while a capture stands in the way. */
+/* Results of cuStreamIsCapturing and related calls while a capture is in the way. */
 enum { CAPTURE_FIRST = MP_CU_CAPTURE_UNSUPPORTED, CAPTURE_LAST = 908 };
 
 /* ---- Submissions ------------------------------------------------------------------------ */
 
 /* A submission in progress: the stream's lock is held, and for a GPU stream the context is
- * current. */
+ * current, unless the GPU is lost. */
 typedef struct submission {
     mp_cuda_stream *stream;
     mp_cuda_list freed;
@@ -22,7 +23,7 @@ typedef struct submission {
     bool owner;  /* of the stream: what it pushes is its own to issue */
 } submission;
 
-/* A context that is no more keeps nobody from submitting work that will be skipped. */
+/* Work can still be submitted when the context is gone: it is skipped, but its tick completes. */
 static moepage_status begin(submission *s, mp_stream *handle)
 {
     mp_cuda_stream *stream = mp_cuda_stream_of(handle);
@@ -38,6 +39,7 @@ static moepage_status begin(submission *s, mp_stream *handle)
     return MOEPAGE_OK;
 }
 
+/* Issues what the submission has pushed. Streams that this frees are pumped without the lock. */
 static void end(submission *s)
 {
     mp_cuda *cuda = s->stream->cuda;
@@ -49,8 +51,9 @@ static void end(submission *s)
         mp_cuda_leave(cuda);
 }
 
-/* Lets work go on until something about the stream has changed. */
-static void give_way(submission *s)
+/* Makes or awaits one change of a full stream: issues from it if the submission owns it, pumps streams
+ * that it has freed (the owner may wait for one of them), or sleeps. */
+static void await_change(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
     if (s->owner) {
@@ -68,13 +71,15 @@ static void give_way(submission *s)
 }
 
 /* A free entry, for push. */
-static mp_cuda_op *entry(submission *s)
+static mp_cuda_op *free_entry(submission *s)
 {
     while (mp_cuda_is_full(s->stream))
-        give_way(s);
+        await_change(s);
     return &s->stream->queue[s->stream->head % MP_CUDA_QUEUE];
 }
 
+/* Appends the entry. A stream without an owner becomes the submission's, which issues from it in `end`;
+ * otherwise its owner comes to the entry in turn. */
 static void push(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
@@ -99,8 +104,10 @@ moepage_status mp_cuda_stream_copy(mp_stream *stream, const mp_copy *copies, uin
     if (status)
         return status;
     for (uint32_t i = 0; i < n; i++) {
-        mp_cuda_op *op = entry(&s);
-        op->kind = s.inside ? mp_cuda_kind_of(s.stream->cuda, &copies[i]) : MP_CUDA_OP_COPY;
+        mp_cuda_op *op = free_entry(&s);
+        /* Classified by the submitter, so that the owner, which may be a feeder or the watcher, does not
+         * have to ask the driver. Without the context the transfer is skipped, whatever its kind. */
+        op->kind = s.inside ? mp_cuda_copy_kind(s.stream->cuda, &copies[i]) : MP_CUDA_OP_COPY;
         op->copy = copies[i];
         tick = push_work(&s, op);
     }
@@ -117,7 +124,7 @@ moepage_status mp_cuda_stream_mark(mp_stream *stream, mp_tick *out)
     moepage_status status = begin(&s, stream);
     if (status)
         return status;
-    mp_cuda_op *op = entry(&s);
+    mp_cuda_op *op = free_entry(&s);
     op->kind = MP_CUDA_OP_MARK;
     mp_tick tick = push_work(&s, op);
     end(&s);
@@ -134,7 +141,7 @@ moepage_status mp_cuda_stream_write32(mp_stream *stream, uint64_t at, uint32_t v
     moepage_status status = begin(&s, stream);
     if (status)
         return status;
-    mp_cuda_op *op = entry(&s);
+    mp_cuda_op *op = free_entry(&s);
     op->kind = MP_CUDA_OP_WRITE;
     op->write.at = at;
     op->write.value = value;
@@ -147,16 +154,17 @@ moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick 
 {
     submission s;
     mp_cuda_stream *waited = mp_cuda_stream_of(other);
-    if (stream == other || mp_cuda_done(waited) >= tick)
+    /* Work of one stream is in order anyway, and a completed tick stays completed. */
+    if (stream == other || mp_cuda_completed(waited) >= tick)
         return MOEPAGE_OK;
     moepage_status status = begin(&s, stream);
     if (status)
         return status;
-    mp_cuda_op *op = entry(&s);
+    mp_cuda_op *op = free_entry(&s);
     op->kind = MP_CUDA_OP_WAIT;
     op->tick = tick;
     op->other = waited;
-    mp_cuda_retain(waited);
+    mp_cuda_retain(waited); /* the stream may be destroyed before the wait is over */
     push(&s);
     end(&s);
     return MOEPAGE_OK;
@@ -164,7 +172,7 @@ moepage_status mp_cuda_stream_wait(mp_stream *stream, mp_stream *other, mp_tick 
 
 /* ---- Launches --------------------------------------------------------------------------- */
 
-/* Blocks until the oldest tables are not needed any more. Gives the lock up meanwhile. */
+/* Blocks until the launch with the oldest tables has completed. Gives the lock up meanwhile. */
 static void await_tables(submission *s)
 {
     mp_cuda_stream *stream = s->stream;
@@ -175,8 +183,8 @@ static void await_tables(submission *s)
     pthread_mutex_lock(&stream->lock);
 }
 
-/* Only the first launch that is larger than all before it comes here: once it has let the stream
- * run dry, there is room for several like it. */
+/* Replaces the ring by a larger one, once the stream has run dry. Rare: the new ring holds several
+ * launches of this size. */
 static moepage_status grow_tables(submission *s, uint64_t bytes)
 {
     mp_cuda_stream *stream = s->stream;
@@ -184,7 +192,8 @@ static moepage_status grow_tables(submission *s, uint64_t bytes)
     uint64_t size = stream->tables.pinned.bytes;
     while (size < MP_CUDA_TABLES_AHEAD * bytes)
         size *= 2;
-    for (mp_tick tick = stream->submitted; mp_cuda_done(stream) < tick; tick = stream->submitted) {
+    for (mp_tick tick = stream->submitted; mp_cuda_completed(stream) < tick;
+         tick = stream->submitted) {
         pthread_mutex_unlock(&stream->lock);
         mp_cuda_await(stream, tick);
         pthread_mutex_lock(&stream->lock);
@@ -204,15 +213,16 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     mp_cuda_stream *stream = s->stream;
     bool grown = false;
     for (;;) {
-        entry(s);
+        /* An entry first, tables second: to wait for an entry may take long, and gives the lock up. */
+        free_entry(s);
         const uint64_t size = stream->tables.pinned.bytes;
         if (!grown && bytes > size / MP_CUDA_TABLES_AHEAD) {
             moepage_status status = grow_tables(s, bytes);
             if (status && bytes > size)
                 return status;
-            grown = true; /* or it has to do without */
+            grown = true; /* tried once: without memory to grow, the launch waits for the ring */
         } else if (mp_cuda_tables_take(&stream->tables, bytes, stream->submitted + 1,
-                                       mp_cuda_done(stream), out)) {
+                                       mp_cuda_completed(stream), out)) {
             return MOEPAGE_OK;
         } else {
             await_tables(s);
@@ -220,9 +230,10 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     }
 }
 
-/* Nothing stands before it: what is wrong with it can still be said to the caller. Its tables may be
- * on their way even so, and some of its kernels: nobody gets a tick that tells when they have run, so
- * they are waited for. It has one all the same, with which the tables' room comes back. */
+/* Issues a launch on a stream whose queue is empty: a failure is still the caller's status. Its tables
+ * and some of its kernels may be on the stream even so; as the caller gets no tick to wait for, they
+ * are waited for here. The launch uses up a tick all the same, with which the tables' room is given
+ * back. */
 static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kernel_args *args,
                                  const mp_cuda_span *span)
 {
@@ -230,19 +241,12 @@ static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kerne
     moepage_status status = mp_cuda_issue_launch(stream, kernel, args, span);
     bool refused = status && !mp_cuda_is_poisoned(stream->cuda);
     if (refused)
-        mp_cuda_note(stream->cuda, stream->cuda->driver->stream_sync(stream->handle),
-                     "waiting for a launch that failed");
+        mp_cuda_log_failure(stream->cuda, stream->cuda->driver->stream_sync(stream->handle),
+                            "waiting for a launch that failed");
     stream->passed = ++stream->submitted;
     mp_cuda_publish(stream, &s->freed);
     return refused ? status : MOEPAGE_OK;
 }
-
-static const size_t args_bytes[MP_KERNEL_COUNT] = {
-    [MP_KERNEL_CONVERT] = sizeof(mp_kernel_convert_args),
-    [MP_KERNEL_EXPERTS] = sizeof(mp_kernel_experts_args),
-    [MP_KERNEL_COMBINE] = sizeof(mp_kernel_combine_args),
-    [MP_KERNEL_DECODE] = sizeof(mp_kernel_decode_args),
-};
 
 moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const void *args,
                                      mp_tick *out)
@@ -257,7 +261,7 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
                        "%s: a kernel was launched on a stream for transfers; it needs a compute or "
                        "background stream",
                        cuda->name);
-    memcpy(&own, args, args_bytes[kernel]);
+    mp_kernel_args_copy(&own, kernel, args);
     moepage_status status =
         kernel == MP_KERNEL_EXPERTS ? mp_cuda_check_experts(cuda, &own.experts) : MOEPAGE_OK;
     if (!status)
@@ -268,10 +272,11 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
     if (status)
         goto done;
     mp_cuda_tables_fill(&s.stream->tables, &span, kernel, &own);
+    /* An empty queue: nothing has to be done before this launch, so that it can go out within the call. */
     if (!s.stream->owned) {
         status = launch_now(&s, kernel, &own, &span);
     } else {
-        mp_cuda_op *op = entry(&s);
+        mp_cuda_op *op = free_entry(&s);
         op->kind = MP_CUDA_OP_LAUNCH;
         op->kernel = kernel;
         op->launch.args = own;
@@ -311,8 +316,9 @@ moepage_status mp_cuda_stream_enter(mp_stream *handle, void *native)
     moepage_status status = begin(&s, handle);
     if (status)
         return status;
+    /* Each ENTER in the queue has an event of its own: it must not be recorded again before it is used. */
     while (mp_cuda_is_full(stream) || stream->n_enters == MP_CUDA_ENTERS)
-        give_way(&s);
+        await_change(&s);
     uint32_t which = stream->next_enter % MP_CUDA_ENTERS;
     if (s.inside) {
         status = check_native(cuda, native);
@@ -320,7 +326,7 @@ moepage_status mp_cuda_stream_enter(mp_stream *handle, void *native)
             status = mp_cuda_check(cuda, cuda->driver->event_record(stream->enters[which], native),
                                    "marking a stream of the caller's");
         if (!status) {
-            mp_cuda_op *op = entry(&s);
+            mp_cuda_op *op = free_entry(&s);
             op->kind = MP_CUDA_OP_ENTER;
             op->enter = which;
             stream->next_enter++;
@@ -338,6 +344,7 @@ moepage_status mp_cuda_stream_follow(void *native, mp_stream *handle, mp_tick ti
     mp_cuda *cuda = stream->cuda;
     if (mp_cuda_is_cold(stream))
         return mp_cuda_stream_sync(handle, tick);
+    /* Only an issued tick has an event that the caller's stream can wait for. */
     moepage_status status = mp_cuda_stream_settle(handle, tick);
     if (!status)
         status = mp_cuda_enter(cuda);
@@ -357,16 +364,16 @@ static moepage_status health(mp_cuda *cuda)
 {
     if (!mp_cuda_is_poisoned(cuda))
         return MOEPAGE_OK;
-    moepage_status status = mp_cuda_healthy(cuda);
+    moepage_status status = mp_cuda_check_health(cuda);
     if (status)
-        return status; /* else the reason is being written down at this moment */
+        return status; /* MOEPAGE_OK: another thread is just writing the reason */
     return mp_fail(MOEPAGE_E_DEVICE, "%s: the GPU has failed; the device has to be closed",
                    cuda->name);
 }
 
 mp_tick mp_cuda_stream_completed(const mp_stream *stream)
 {
-    return mp_cuda_done(mp_cuda_stream_of(stream));
+    return mp_cuda_completed(mp_cuda_stream_of(stream));
 }
 
 moepage_status mp_cuda_stream_settle(mp_stream *handle, mp_tick tick)

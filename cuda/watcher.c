@@ -1,6 +1,9 @@
-/* Who waits for completed ticks and does not sleep on them: posted tasks, and streams that wait
- * across the edge between the GPU and the host. One thread looks at the words of the streams
- * concerned, the more rarely the longer nothing has happened; without any it sleeps. */
+/* What waits for completed ticks without a thread that sleeps on them: posted tasks, and streams that
+ * wait across the boundary between the GPU and the host.
+ *
+ * One thread, the watcher, reads the words of the streams concerned. The GPU signals no condition
+ * variable, so that GPU streams are polled, at longer and longer intervals while nothing completes;
+ * COLD streams report their progress. With no stream to watch the thread sleeps. */
 #include <assert.h>
 #include <stddef.h>
 #include <time.h>
@@ -10,22 +13,12 @@
 
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 500000u
-/* A GPU that has died writes no word: after so long without news the driver is asked. */
+/* A dead GPU writes no word: after so long without news the driver is asked. */
 #define DOUBT_NS 50000000u
 
 /* ---- The list of streams to look at (with the issuer's lock) ----------------------------- */
 
-static void watch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
-{
-    if (!stream->watched) {
-        stream->watched = true;
-        stream->next_watched = issuer->watched;
-        issuer->watched = stream;
-    }
-    issuer->kicked = true;
-    pthread_cond_signal(&issuer->watch);
-}
-
+/* A linear search: few streams are watched at a time. */
 static void unwatch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
 {
     mp_cuda_stream **link = &issuer->watched;
@@ -39,7 +32,8 @@ static void unwatch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
 
 /* ---- Tasks ------------------------------------------------------------------------------ */
 
-/* On the executor's thread, where nothing else runs: one task, then it is the next one's turn. */
+/* Runs one due task on the executor's task thread, then posts itself again behind tasks that came
+ * meanwhile: streams take turns. */
 static void run_one(mp_task *runner)
 {
     mp_cuda_stream *stream =
@@ -50,7 +44,7 @@ static void run_one(mp_task *runner)
     mp_task *task = mp_task_take(&stream->due);
     pthread_mutex_unlock(&issuer->lock);
     if (task)
-        task->run(task); /* from here on the task is its owner's, who may free or post it */
+        task->run(task); /* may free the task or post it again: it is not touched afterwards */
     pthread_mutex_lock(&issuer->lock);
     bool again = stream->due.first != NULL;
     stream->running = again;
@@ -61,13 +55,13 @@ static void run_one(mp_task *runner)
         mp_executor_post(executor, NULL, 0, runner);
 }
 
-/* Moves tasks whose ticks have completed to those that are due. True: the runner is to be
- * posted, by the caller, once it has given up the lock. */
+/* Moves tasks whose ticks have completed to those that are due. Returns true if the caller has to post
+ * the runner once it has given up the lock: the executor's lock comes before the issuer's. */
 static bool take_due(mp_cuda_stream *stream, mp_tick done)
 {
     while (stream->tasks.first && stream->tasks.first->due <= done) {
         mp_task *task = mp_task_take(&stream->tasks);
-        task->due = 0; /* in the order in which they fell due */
+        task->due = 0; /* equal keys: `due` keeps the order in which tasks fell due */
         mp_task_insert(&stream->due, task);
     }
     if (!stream->due.first || stream->running)
@@ -84,9 +78,10 @@ void mp_cuda_watch_post(mp_cuda_stream *stream, mp_tick tick, mp_task *task)
     task->due = tick;
     pthread_mutex_lock(&issuer->lock);
     mp_task_insert(&stream->tasks, task);
-    bool starts = take_due(stream, mp_cuda_done(stream));
+    /* The tick may have completed already: then the task does not wait for the watcher's next look. */
+    bool starts = take_due(stream, mp_cuda_completed(stream));
     if (stream->tasks.first)
-        watch(issuer, stream);
+        mp_cuda_watch(issuer, stream);
     pthread_mutex_unlock(&issuer->lock);
     if (starts)
         mp_executor_post(executor, NULL, 0, &stream->runner);
@@ -101,54 +96,25 @@ void mp_cuda_watch_drain(mp_cuda_stream *stream)
     pthread_mutex_unlock(&issuer->lock);
 }
 
-void mp_cuda_watch_leave(mp_cuda_stream *stream, mp_cuda_list *freed)
+void mp_cuda_watch_remove(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     assert(!stream->tasks.first);
     unwatch(issuer, stream);
-    mp_cuda_list_split(&stream->until_done, UINT64_MAX, freed);
+    mp_cuda_list_split(&stream->until_completed, UINT64_MAX, freed);
     pthread_mutex_unlock(&issuer->lock);
-}
-
-/* ---- Streams that wait ------------------------------------------------------------------ */
-
-bool mp_cuda_park_until_done(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    bool parks = mp_cuda_done(other) < tick;
-    if (parks) {
-        stream->wait_tick = tick;
-        mp_cuda_list_add(&other->until_done, stream);
-        watch(issuer, other);
-    }
-    pthread_mutex_unlock(&issuer->lock);
-    return parks;
-}
-
-bool mp_cuda_park_until_room(mp_cuda_stream *stream)
-{
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
-    pthread_mutex_lock(&issuer->lock);
-    bool parks = stream->passed - mp_cuda_done(stream) >= MP_CUDA_COLD_DEPTH;
-    if (parks) {
-        stream->wait_tick = stream->passed - MP_CUDA_COLD_DEPTH / 2;
-        mp_cuda_list_add(&stream->until_done, stream);
-        watch(issuer, stream);
-    }
-    pthread_mutex_unlock(&issuer->lock);
-    return parks;
 }
 
 void mp_cuda_cold_progress(void *user, mp_tick tick)
 {
     mp_cuda_stream *stream = user;
     mp_cuda_issuer *issuer = stream->cuda->issuer;
+    /* The word before the lock: a stream that parks either sees the tick or is watched by then. */
     atomic_store_explicit(stream->word, tick, memory_order_release);
     pthread_mutex_lock(&issuer->lock);
     if (stream->watched) {
-        issuer->kicked = true;
+        issuer->has_news = true;
         pthread_cond_signal(&issuer->watch);
     }
     pthread_mutex_unlock(&issuer->lock);
@@ -156,18 +122,18 @@ void mp_cuda_cold_progress(void *user, mp_tick tick)
 
 /* ---- The watcher ------------------------------------------------------------------------ */
 
-/* What a look at the watched streams has found: to be acted on without the lock. */
+/* What a look at the watched streams has found, to be acted on without the lock. */
 typedef struct findings {
     mp_cuda_list freed;
     mp_cuda_stream *runners[16]; /* to be posted; the rest at the next look */
     uint32_t n_runners;
-    bool polls; /* a GPU's stream is being watched, of whose progress nobody tells */
+    bool polls; /* a GPU stream is being watched: there is no signal to wait for */
 } findings;
 
 static void look_at(mp_cuda_stream *stream, findings *out)
 {
-    mp_tick done = mp_cuda_done(stream);
-    mp_cuda_list_split(&stream->until_done, done, &out->freed);
+    mp_tick done = mp_cuda_completed(stream);
+    mp_cuda_list_split(&stream->until_completed, done, &out->freed);
     if (out->n_runners < sizeof out->runners / sizeof *out->runners && take_due(stream, done))
         out->runners[out->n_runners++] = stream;
 }
@@ -179,14 +145,14 @@ static void look(mp_cuda_issuer *issuer, findings *out)
     for (mp_cuda_stream *i = issuer->watched; i; i = next) {
         next = i->next_watched;
         look_at(i, out);
-        if (!i->tasks.first && !i->until_done.first)
+        if (!i->tasks.first && !i->until_completed.first)
             unwatch(issuer, i);
         else
             out->polls |= !mp_cuda_is_cold(i);
     }
 }
 
-/* A stream of the GPU that is being watched, with a reference; NULL when there is none. */
+/* A GPU stream that is being watched, with a reference, or NULL. */
 static mp_cuda_stream *any_gpu_stream(const mp_cuda_issuer *issuer)
 {
     mp_cuda_stream *i = issuer->watched;
@@ -197,14 +163,15 @@ static mp_cuda_stream *any_gpu_stream(const mp_cuda_issuer *issuer)
     return i;
 }
 
-/* Makes the driver say whether the GPU is still there. */
+/* Queries the driver about a stream, which fails, and poisons the device, if the GPU is lost. Gives
+ * the reference up. */
 static void ask(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
     mp_cu_result result = MP_CU_SUCCESS;
     if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
         pthread_mutex_lock(&stream->lock);
-        if (stream->handle)
+        if (stream->handle) /* NULL once the stream is being destroyed */
             result = cuda->driver->stream_query(stream->handle);
         pthread_mutex_unlock(&stream->lock);
         if (result != MP_CU_NOT_READY)
@@ -226,6 +193,7 @@ static bool act_on(mp_cuda *cuda, findings *found)
 {
     if (!found->freed.first && !found->n_runners)
         return false;
+    /* Without the lock: posting takes the executor's, pumping takes streams', and both come before it. */
     pthread_mutex_unlock(&cuda->issuer->lock);
     for (uint32_t i = 0; i < found->n_runners; i++)
         mp_executor_post(cuda->executor, NULL, 0, &found->runners[i]->runner);
@@ -242,16 +210,16 @@ static void *run_watcher(void *arg)
     pthread_mutex_lock(&issuer->lock);
     while (!issuer->stop) {
         findings found;
-        if (issuer->kicked)
+        if (issuer->has_news)
             nap_ns = SLEEP_MIN_NS;
-        issuer->kicked = false;
+        issuer->has_news = false;
         look(issuer, &found);
         if (act_on(cuda, &found)) {
             nap_ns = SLEEP_MIN_NS;
             silent_ns = 0;
             continue;
         }
-        if (issuer->kicked || issuer->stop)
+        if (issuer->has_news || issuer->stop) /* came while the lock was given up */
             continue;
         if (!found.polls) {
             pthread_cond_wait(&issuer->watch, &issuer->lock);

@@ -1,13 +1,12 @@
-/* The module as libmoepage.so sees it: one function, and the last error, which is the library's. */
+/* The module's one exported function, by which libmoepage.so opens a GPU. */
 #include "device/module.h"
 
-#include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
-#include "device.h"
+#include "gpu.h"
 #include "images.h"
+#include "services.h"
 
 #ifndef MP_CUDA_TOOLKIT
 #define MP_CUDA_TOOLKIT 0 /* version of the toolkit that compiled the kernels; the build says */
@@ -22,52 +21,14 @@ static const mp_cuda_image images[] = {MP_CUDA_FAMILIES(IMAGE_OF)};
 enum { N_IMAGES = sizeof images / sizeof *images };
 _Static_assert(N_IMAGES <= MP_CUDA_MAX_IMAGES, "MP_CUDA_MAX_IMAGES is too small");
 
-/* The library's: there is one in a process, so that every open gives the same. */
-static const mp_module_services *_Atomic services;
-
-/* ---- The last error --------------------------------------------------------------------- */
-
-void mp_error_set_list(const char *format, va_list args)
-{
-    const mp_module_services *library = atomic_load(&services);
-    if (library)
-        library->error_set(format, args);
-}
-
-void mp_error_set(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    mp_error_set_list(format, args);
-    va_end(args);
-}
-
-const char *moepage_last_error(void)
-{
-    const mp_module_services *library = atomic_load(&services);
-    return library ? library->last_error() : "";
-}
-
-moepage_status mp_fail_within(moepage_status status, const char *format, ...)
-{
-    char prefix[256], inner[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(prefix, sizeof prefix, format, args);
-    va_end(args);
-    snprintf(inner, sizeof inner, "%s", moepage_last_error());
-    mp_error_set("%s: %s", prefix, inner);
-    return status;
-}
-
 /* ---- Opening ---------------------------------------------------------------------------- */
 
-/* A library of another build has another idea of all that comes after the version. */
+/* Only `version` has a fixed meaning: a library of another build may lay out the rest differently. */
 static moepage_status check_library(const mp_module_services *library, uint32_t ordinal)
 {
     if (library->version != MP_MODULE_VERSION)
         return MOEPAGE_E_VERSION;
-    atomic_store(&services, library);
+    mp_cuda_services_set(library);
     if (library->ops == MP_DEVICE_OPS_VERSION && !strcmp(library->library, MP_MODULE_BUILD))
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_VERSION,

@@ -1,0 +1,49 @@
+/* launch.h — kernels of device/kernels.h and of moepage_cuda.h: from their arguments to grids
+ * (launch_*.c).
+ *
+ * Called with the context current and the stream's turn come: they put launches on `stream`, no
+ * more. `host` has its tables in host memory, to be read for sizes; `gpu` is the same struct with
+ * its tables' device addresses. */
+#ifndef MP_CUDA_LAUNCH_H
+#define MP_CUDA_LAUNCH_H
+
+#include "context.h"
+
+/* The grid for `n` pieces of work of one block each. Kernels take several turns in grids of this size:
+ * more blocks would only cost their start. */
+static inline uint32_t mp_cuda_grid(uint64_t n)
+{
+    const uint32_t most = 1u << 20;
+    return n < most ? (uint32_t)n : most;
+}
+
+moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_convert_args *gpu);
+/* UNSUPPORTED unless there are kernels for what the launch's experts are; any thread, at any time. */
+moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args);
+moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_experts_args *host,
+                                      const mp_kernel_experts_args *gpu);
+/* `given_up`: a word of device memory, or NULL: y is filled with NaN if it is not 0. */
+moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_combine_args *gpu, const uint32_t *given_up);
+/* On the caller's stream; no tables. */
+moepage_status mp_cuda_launch_path_layer(mp_cuda *cuda, mp_cu_stream stream,
+                                         const mp_cuda_path_layer *layer);
+moepage_status mp_cuda_launch_decode(mp_cuda *cuda, mp_cu_stream stream,
+                                     const mp_kernel_decode_args *host,
+                                     const mp_kernel_decode_args *gpu);
+moepage_status mp_cuda_call_decode(mp_cuda *cuda, mp_cu_stream stream,
+                                   const moepage_cuda_decode *args);
+moepage_status mp_cuda_call_dequant(mp_cuda *cuda, mp_cu_stream stream,
+                                    const moepage_cuda_dequant *args);
+moepage_status mp_cuda_call_gemv(mp_cuda *cuda, mp_cu_stream stream, const moepage_cuda_gemv *args);
+moepage_status mp_cuda_call_gather(mp_cuda *cuda, mp_cu_stream stream,
+                                   const moepage_cuda_rows *args);
+moepage_status mp_cuda_call_scatter(mp_cuda *cuda, mp_cu_stream stream,
+                                    const moepage_cuda_rows *args);
+moepage_status mp_cuda_call_topk(mp_cuda *cuda, mp_cu_stream stream, const moepage_cuda_topk *args);
+moepage_status mp_cuda_call_remap(mp_cuda *cuda, mp_cu_stream stream,
+                                  const moepage_cuda_remap *args);
+
+#endif
