@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 LC_ALL=C awk -F'|' '
     function x(percent) { return 60 + (percent - 12.5) / 62.5 * 440 }
-    function y(percent) { return 300 - (percent - 30) / 70 * 260 }
+    function y(percent) { return 300 - percent / 100 * 260 }
     function text(at_x, at_y, anchor, colour, what) {
         printf "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"%s\" fill=\"%s\">%s</text>\n", \
             at_x, at_y, anchor, colour, what
@@ -19,7 +19,7 @@ LC_ALL=C awk -F'|' '
             " font-family=\"sans-serif\" font-size=\"13\">"
         print "<title>Hit rate over the share of experts resident, real routes of gpt-oss-20b</title>"
         print "<rect width=\"640\" height=\"350\" fill=\"#ffffff\"/>"
-        for (percent = 40; percent <= 100; percent += 20) {
+        for (percent = 0; percent <= 100; percent += 20) {
             printf "<path d=\"M60 %.0fH500\" stroke=\"#e0e0e0\"/>\n", y(percent)
             text(52, y(percent) + 5, "end", "#333333", percent " %")
         }
