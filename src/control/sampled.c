@@ -87,7 +87,7 @@ uint64_t mp_sampled_bytes(uint32_t max_keys)
            (uint64_t)table_for(max_keys) * sizeof(uint32_t);
 }
 
-/* The finaliser of splitmix64: a bijection. */
+/* Mixes a key into its hash with the finaliser of splitmix64, a bijection. */
 static uint64_t mixed(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
