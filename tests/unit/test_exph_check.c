@@ -209,7 +209,7 @@ static void test_exph_check_finds_lies_under_right_checksums(void **state)
     static const lie lies[] = {
         {7, 1, "reserved"},
         {27, 9, "escape has exponent 9"},
-        {12, 29, "one of its own"},
+        {12, 29, "unique"},
         {28, 0, "complete code"},
         {28, 0xff, "complete code"},
         {36, 2, "must begin at 48"},
