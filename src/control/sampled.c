@@ -13,8 +13,8 @@
  * ones. Both corrections are the best linear ones for keys that are used m times, drawn with
  * probability R:
  *
- * Distances. In the U units used since a key's last use let sampled keys have u, and d distinct. d
- * / R estimates the distance, u / R the known U. The variance of d / R + b (U - u / R) goes with
+ * Distances. In the U units used since a key's last use let sampled keys have u, and d distinct.
+ * d / R estimates the distance, u / R the known U. The variance of d / R + b (U - u / R) goes with
  * the sum over keys of (1 - b m)^2, least at b = sum m / sum m^2, for uses at random 1 / (1 + U P)
  * with P the chance that two are of one key. If no sampled key was used twice (d = u) the distance
  * is taken to be U, so that a cyclic scan, such as experts layer by layer, is measured as sharply
