@@ -1,5 +1,5 @@
 /* Damaged and hostile exponent-Huffman streams: mp_exph_check finds them all, and decoders stay in
- * bounds and agree even when nobody asked it.
+ * bounds and agree even on unchecked streams.
  *
  * Streams lie at the end of a page, and so does what is decoded. */
 #include <setjmp.h>
