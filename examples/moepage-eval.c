@@ -25,7 +25,8 @@ typedef struct app {
     measure *measures;
 } app;
 
-/* The length of a sweep's list depends on the model, and the need for a pack on the list. */
+/* Lists the settings. A sweep's length depends on the model, and the need for a pack on the
+ * list. */
 static int list_settings(app *a)
 {
     const eval_options *o = &a->opts;
@@ -69,7 +70,7 @@ static int check(const app *a)
                     a->config.max_positions);
     for (uint32_t d = 0; d < a->corpus.n_domains; d++)
         if (a->corpus.domains[d].n_windows <= o->warm)
-            return fail(RUN_REFUSED, "--warm %u: of the %u windows of %s none is left to score",
+            return fail(RUN_REFUSED, "--warm %u: none of the %u windows of %s is left to score",
                         o->warm, a->corpus.domains[d].n_windows, a->corpus.domains[d].name);
     for (uint32_t i = 0; i < a->settings.n; i++)
         if ((a->settings.items[i].keep_ranks || a->settings.items[i].deny_rank) &&

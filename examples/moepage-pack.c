@@ -49,7 +49,7 @@ static bool is_refusal(moepage_status status)
            status == MOEPAGE_E_NOT_FOUND;
 }
 
-/* bf16 and fp16 promise a type; no expert is converted. */
+/* Checks the types that bf16 and fp16 promise; no expert is converted. */
 static int check_dtypes(const pack_options *opts, const moepage_model *model,
                         const moepage_model_info *info)
 {

@@ -62,7 +62,7 @@ typedef struct bench_stack_config {
 int bench_stack_open(const bench_model *m, const bench_stack_config *config, bench_stack *out);
 void bench_stack_close(bench_stack *s);
 
-/* xorshift64*: reproducible, and random enough to choose experts. */
+/* Returns a random number (xorshift64*): reproducible, and random enough to choose experts. */
 uint64_t bench_random(uint64_t *state);
 
 /* Fills ids [n_tokens][top_k] with distinct random experts per token, and equal weights. */

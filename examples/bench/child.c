@@ -54,7 +54,7 @@ static int start(const char *program, char *const *argv, pid_t *pid, FILE **out)
 
 #define MAX_WORDS 32
 
-/* argv[0] is the program's; NULL-terminated. */
+/* Fills argv, NULL-terminated; argv[0] is the program's path. */
 static int make_words(const child_options *o, const char *const *more, const char **argv)
 {
     const char *const words[] = {"--json", "--model", o->model,       "--budget",   o->budget,

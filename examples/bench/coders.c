@@ -128,7 +128,7 @@ static void join_planes(const unsigned char *low, const unsigned char *high, uin
     }
 }
 
-/* With planes: the first stream's length, then both streams. */
+/* Encodes one stream, or with planes the first stream's length, then both streams. */
 static uint64_t general_encode(const coder *self, const bench_tensor *in, void *scratch, void *out)
 {
     uint64_t n = in->elements, room = coder_room(n);

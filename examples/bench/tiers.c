@@ -184,8 +184,8 @@ static double print_run(const char *form, bus_run *run)
     return speed.median;
 }
 
-/* A pack with both forms has both mapped; otherwise dense experts are decoded into the host tier,
- * which both runs then use. */
+/* Returns true if the model's file maps both forms; otherwise dense experts are decoded into the
+ * host tier, which both runs then use. */
 static bool both_mapped(const tier_model *m)
 {
     return m->forms[MOEPAGE_FORM_DENSE].present && m->forms[MOEPAGE_FORM_EXPH].present;

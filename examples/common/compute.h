@@ -22,17 +22,18 @@ typedef struct compute {
 /* Returns the scratch, in floats, that a worker needs for products with up to `columns` columns. */
 size_t compute_scratch_floats(uint32_t columns);
 
-/* y[r] = w x[r] + bias for `n` rows: x [n][w->columns], y [n][w->rows]; bias may be NULL. */
+/* Computes y[r] = w x[r] + bias for `n` rows: x [n][w->columns], y [n][w->rows]; bias may be
+ * NULL. */
 void compute_linear(const compute *c, const float *x, uint32_t n, const matrix *w,
                     const float *bias, float *y);
 
-/* out[r] = norm(x[r]) for `n` rows of `width`; in place when out == x. */
+/* Compute out[r] = norm(x[r]) for `n` rows of `width`; in place when out == x. */
 void compute_rms_norm(const compute *c, const float *x, uint32_t n, uint32_t width,
                       const float *scale, float eps, float *out);
 void compute_layer_norm(const compute *c, const float *x, uint32_t n, uint32_t width,
                         const norm_weights *norm, float eps, float *out);
 
-/* gate[i] = silu(gate[i]) * up[i] */
+/* Computes gate[i] = silu(gate[i]) * up[i]. */
 void compute_swiglu(float *gate, const float *up, size_t n);
 
 /* Rounds to BF16 in BF16 math; does nothing otherwise. */

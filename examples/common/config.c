@@ -99,7 +99,7 @@ static int read_attention(const json_t *json, model_config *out)
         return code;
     if (out->heads % out->kv_heads)
         return fail(RUN_REFUSED,
-                    "config.json: %u attention heads are no multiple of %u key-value "
+                    "config.json: %u attention heads are not a multiple of %u key-value "
                     "heads",
                     out->heads, out->kv_heads);
     if (out->head_dim % 2 || (uint64_t)out->heads * out->head_dim > 1u << 24)

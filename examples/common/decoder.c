@@ -127,8 +127,7 @@ int decoder_open(const decoder_config *config, decoder *out)
     out->workers = workers_start(config->threads, dense_host_scratch(model, config->max_positions));
     out->views = calloc(model->layers, sizeof *out->views);
     if (!out->workers || !out->views || !allocate_rows(config, &out->rows))
-        return fail(RUN_FAILED, "cannot have the memory or the %u threads of the decoder",
-                    config->threads);
+        return fail(RUN_FAILED, "no memory or no threads (%u) for the decoder", config->threads);
     int code = open_dense(config, out->workers, &out->dense);
     if (!code && !take_buffers(out->dense, model, config->max_tokens, &out->buffers))
         code = RUN_FAILED;

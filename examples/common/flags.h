@@ -36,7 +36,7 @@ int flag_choice(const flag *self, const char *text, void *out);
 /* Helpers for a program's own readers. */
 void *flag_field(const flag *self, void *out);
 
-/* "<flag> <text>: expected <wanted>", RUN_REFUSED. */
+/* Prints "<flag> <text>: expected <wanted>"; returns RUN_REFUSED. */
 int flag_refuse(const flag *self, const char *text, const char *wanted);
 
 /* Reads decimal digits only, so that "-1", " 1" and "0x1" are refused. Advances *text. */

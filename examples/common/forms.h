@@ -9,7 +9,7 @@
 /* MOEPAGE_FORM_DENSE to this. */
 #define LAST_FORM MOEPAGE_FORM_INT2
 
-/* "dense", "exph", "int8", "int4", "int2". */
+/* Returns "dense", "exph", "int8", "int4" or "int2". */
 const char *form_name(uint32_t form);
 
 /* Returns a set of 1u << MOEPAGE_FORM_* from names separated by commas; 0 for anything else. bf16

@@ -44,7 +44,8 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .predictor = h->predictor};
 }
 
-/* With two versions per expert the slots hold the high ones, unless those are a cache. */
+/* Returns the pool's config. With two versions per expert the slots hold the high ones, unless
+ * those are a cache. */
 static moepage_expert_pool_config pool_config(const options *opts, const budget *plan,
                                               const host *h)
 {
@@ -108,8 +109,8 @@ static void round_arena(const options *opts, moepage_device_config *config)
     config->budget_bytes += (granule - arena % granule) % granule;
 }
 
-/* The device gets the bytes that --budget and --tiers cover, plus the session's scratch and room
- * for images waiting to be decoded. */
+/* Opens a device with the bytes that --budget and --tiers cover, plus the session's scratch and
+ * room for images waiting to be decoded. */
 static int open_device(const options *opts, const budget *plan, host *h)
 {
     moepage_session_config session = session_config(opts, plan, h);
@@ -131,8 +132,8 @@ static int open_device(const options *opts, const budget *plan, host *h)
     return RUN_OK;
 }
 
-/* Only the pool can tell whether it reads from the file: a pack may need that without a host
- * tier. */
+/* Opens the pool, then checks whether it reads from the file, which only the pool can tell: a pack
+ * may need that without a host tier. */
 static int open_experts(const options *opts, const budget *plan, host *h)
 {
     moepage_expert_pool_config config = pool_config(opts, plan, h);

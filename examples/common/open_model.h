@@ -4,7 +4,8 @@
 
 #include "moepage.h"
 
-/* The library's warnings go to standard error. One line and RUN_REFUSED on failure. */
+/* Opens a model; the library's warnings go to standard error. One line and RUN_REFUSED on
+ * failure. */
 int open_model(const char *path, moepage_model **out);
 
 #endif

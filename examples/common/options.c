@@ -128,7 +128,7 @@ static int read_tiers(const flag *self, const char *text, void *out)
     return RUN_OK;
 }
 
-/* The forms in which experts can cross the bus. */
+/* Reads the form in which experts cross the bus. */
 static int read_bus_form(const flag *self, const char *text, void *out)
 {
     options *opts = out;
@@ -260,12 +260,12 @@ int options_check_lossy(const options *opts)
     return RUN_OK;
 }
 
-/* Both --tiers and --budget determine the number of slots. */
+/* Checks that either --tiers or --budget determines the number of slots. */
 static int settle_budget(options *out)
 {
     bool given = out->budget_bytes || out->budget_percent > 0;
     if (out->precision.text && out->miss != MOEPAGE_MISS_LOW && (given || out->tiers))
-        return fail(RUN_REFUSED, "--precision says what is in device memory: --budget and --tiers "
+        return fail(RUN_REFUSED, "--precision determines device memory: --budget and --tiers "
                                  "must not be given with it");
     if (given && out->tiers)
         return fail(RUN_REFUSED, "--tiers says how many experts get a slot: --budget must not be "
@@ -295,7 +295,7 @@ int options_parse(int argc, char **argv, options *out)
     if (out->for_predictor && !out->predictor)
         return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", out->for_predictor);
     if (out->json && out->metrics && !strcmp(out->metrics, "-"))
-        return fail(RUN_REFUSED, "--json has standard output for itself: --metrics needs a file");
+        return fail(RUN_REFUSED, "--json uses standard output: --metrics needs a file");
     code = options_check_lossy(out);
     return code ? code : settle_budget(out);
 }

@@ -77,7 +77,7 @@ int options_check_lossy(const options *opts);
 int options_parse(int argc, char **argv, options *out);
 void options_free(options *opts);
 
-/* The help text. */
+/* Returns the help text. */
 const char *options_usage(void);
 
 #endif

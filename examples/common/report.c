@@ -174,7 +174,7 @@ static void print_lossy(FILE *out, const numbers *n)
                 (double)s->remap_ns / 1e3 / (double)s->remap_layers);
 }
 
-/* The expert side of the arena also holds compressed ones. */
+/* Prints the arena; its expert side also holds compressed ones. */
 static void print_arena(FILE *out, const host *h, const numbers *n)
 {
     fprintf(out, "arena, experts  %.1f MiB: %" PRIu64 " slots of %" PRIu64 " experts",

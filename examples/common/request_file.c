@@ -58,7 +58,7 @@ int request_add(const request_line *line, request_cut *cut, uint64_t at_ns, requ
     cut->last_ns = at_ns;
     double arrival_ns = (double)(at_ns - cut->first_ns) * cut->config->time_scale;
     if (arrival_ns >= MOST_NS)
-        return request_refuse(line, "a time that is less than 292 years off, as scaled");
+        return request_refuse(line, "a scaled time below 292 years");
     if (!(*out = grow(list)))
         return fail_memory();
     (*out)->arrival_ns = (uint64_t)arrival_ns;
@@ -83,7 +83,7 @@ int request_file_read(const char *path, const request_file_config *config, reque
     if (!code && ferror(in))
         code = fail(RUN_REFUSED, "%s: %m", path);
     if (!code && !list.n)
-        code = fail(RUN_REFUSED, "%s: no requests in it that would be served", path);
+        code = fail(RUN_REFUSED, "%s: it has no requests to serve", path);
     free(line.text);
     fclose(in);
     if (code)

@@ -14,7 +14,7 @@ typedef struct request_line {
     size_t room;
 } request_line;
 
-/* "<path>:<line>: expected <wanted>", RUN_REFUSED. */
+/* Prints "<path>:<line>: expected <wanted>"; returns RUN_REFUSED. */
 int request_refuse(const request_line *line, const char *wanted);
 
 /* The state of the cut: which lengths are left out, the number of requests seen, and the arrival

@@ -43,9 +43,9 @@ static int apply_linear(const json_t *scaling, rope *out)
     return RUN_OK;
 }
 
-/* LongRoPE has two sets of factors, for contexts within the length the model was first trained on
- * and for longer ones. Cached keys of one set cannot serve the other, so only the first is
- * offered. */
+/* Applies LongRoPE. It has two sets of factors, for contexts within the length the model was first
+ * trained on and for longer ones. Cached keys of one set cannot serve the other, so only the first
+ * is offered. */
 static int apply_longrope(const json_t *scaling, const json_t *config, rope *out)
 {
     const json_t *factors = json_object_get(scaling, "short_factor");

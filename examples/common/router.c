@@ -23,9 +23,9 @@ static int32_t best_left(const float *scores, uint32_t experts, const int32_t *i
     return best;
 }
 
-/* SparseMixer at inference (arXiv:2409.12136): the weight of a choice is its softmax among the
- * logits whose relative distance to it is at most twice the jitter; the second round excludes the
- * first choice. */
+/* Returns the weight of a choice by SparseMixer at inference (arXiv:2409.12136): its softmax among
+ * the logits whose relative distance to it is at most twice the jitter; the second round excludes
+ * the first choice. */
 static float sparsemixer_weight(const float *logits, uint32_t experts, int32_t chosen,
                                 int32_t excluded, float jitter)
 {

@@ -22,7 +22,7 @@ void sampler_close(sampler *s)
     free(s->candidates);
 }
 
-/* SplitMix64 (Steele, Lea and Flood 2014). */
+/* Advances a SplitMix64 generator (Steele, Lea and Flood 2014). */
 uint64_t sampler_random(sampler_state *state)
 {
     uint64_t z = state->counter += 0x9e3779b97f4a7c15u;

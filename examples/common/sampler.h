@@ -21,7 +21,7 @@ typedef struct sampler_state {
     uint64_t counter;
 } sampler_state;
 
-/* RUN_OK, or RUN_FAILED without memory. */
+/* Opens a sampler; RUN_FAILED when out of memory. */
 int sampler_open(double temperature, double top_p, uint32_t vocabulary, sampler *out);
 void sampler_close(sampler *s);
 

@@ -91,7 +91,7 @@ static norm_weights layer_norm(finder *f, uint32_t layer, const char *part, uint
     return found;
 }
 
-/* The router has had several names; takes the one that exists. */
+/* Finds the router under whichever of its several names exists. */
 static matrix find_router(finder *f, uint32_t layer, const model_config *config)
 {
     static const char *const names[] = {"mlp.gate", "block_sparse_moe.gate", "mlp.router",

@@ -110,7 +110,7 @@ int decode_options_read(int argc, char **argv, decode_options *out)
     out->shape = shape_find(out->shape_name ? out->shape_name : "qwen3-30b-a3b");
     if (!out->shape)
         return fail(RUN_REFUSED,
-                    "--shape %s: there is none of that name; moepage-pack "
+                    "--shape %s: unknown shape; moepage-pack "
                     "--list-shapes prints them",
                     out->shape_name);
     uint32_t most = out->shape->layers - out->shape->first_dense;

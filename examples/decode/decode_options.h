@@ -23,7 +23,7 @@ typedef struct decode_options {
     uint32_t n_budgets;
 } decode_options;
 
-/* One line and an exit code on failure. */
+/* Reads the command line. One line and an exit code on failure. */
 int decode_options_read(int argc, char **argv, decode_options *out);
 const char *decode_usage(void);
 

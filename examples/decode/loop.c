@@ -174,7 +174,7 @@ static int path_layers(loop *l)
     return RUN_OK;
 }
 
-/* The first step's layers are captured instead of run. */
+/* Runs a step by a graph; the first step's layers are captured instead of run. */
 static int step_by_graph(loop *l)
 {
     if (!l->graph) {

@@ -11,8 +11,8 @@
 typedef struct machine machine;
 typedef struct machine_graph machine_graph;
 
-/* "host" or "cuda:N". One line and an exit code on failure, as all functions here that return int.
- * The GPU's context stays current for the calling thread. */
+/* Opens "host" or "cuda:N". One line and an exit code on failure, as for all functions here that
+ * return int. The GPU's context stays current for the calling thread. */
 int machine_open(const char *device, machine **out);
 void machine_close(machine *m);
 
@@ -34,7 +34,7 @@ int machine_wait(machine *m);
 int machine_capture_begin(machine *m);
 int machine_capture_end(machine *m, machine_graph **out);
 int machine_replay(machine *m, machine_graph *graph);
-/* NULL is a no-op. */
+/* Frees a graph; NULL is a no-op. */
 void machine_graph_free(machine *m, machine_graph *graph);
 
 #endif

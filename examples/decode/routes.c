@@ -25,7 +25,8 @@ static bool is_among(const int32_t *ids, uint32_t n, int32_t id)
     return false;
 }
 
-/* The square makes low positions popular; each layer's positions begin at a different expert. */
+/* Draws an expert. The square makes low positions popular; each layer's positions begin at a
+ * different expert. */
 static int32_t any_expert(uint64_t *state, uint32_t layer, uint32_t experts)
 {
     double place = next_real(state);

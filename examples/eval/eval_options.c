@@ -190,7 +190,7 @@ static int check_shape(const eval_options *o)
         return fail(RUN_REFUSED, "--prompt %u: a window of %u tokens has nothing left to score",
                     o->prompt, o->window);
     if (o->windows && o->warm >= o->windows)
-        return fail(RUN_REFUSED, "--warm %u: of %u windows of each file none is left to score",
+        return fail(RUN_REFUSED, "--warm %u: none of the %u windows of each file is left to score",
                     o->warm, o->windows);
     return RUN_OK;
 }
@@ -217,9 +217,8 @@ static int check_settings(const eval_options *o)
     if (s->remap.resident > 0 && !remaps)
         return fail(RUN_REFUSED, "--remap-resident goes with --remap");
     if (o->base.trace_out && (o->sweep || (setting_is_lossy(s) && !o->inexact)))
-        return fail(RUN_REFUSED,
-                    "--trace-out records one setting: --exact off leaves the exact one "
-                    "out, and there is none of a sweep");
+        return fail(RUN_REFUSED, "--trace-out records one setting: omit the exact one with --exact "
+                                 "off, and give no --sweep");
     return RUN_OK;
 }
 
@@ -248,9 +247,8 @@ static int check_budget(const eval_options *o)
     bool versions = (o->asked.precision.text && o->asked.miss != MOEPAGE_MISS_LOW) ||
                     o->sweep == SWEEP_PRECISION || o->sweep == SWEEP_DEMOTION;
     if (given && versions)
-        return fail(RUN_REFUSED,
-                    "--precision says what is in device memory: --budget must not be given "
-                    "with it, but with --miss low");
+        return fail(RUN_REFUSED, "--precision determines device memory: --budget must not be given "
+                                 "with it, but with --miss low");
     return RUN_OK;
 }
 

@@ -161,7 +161,8 @@ static void score(player *p, const reading *r, const float *logits, uint32_t nex
 
 /* ---- Steps ------------------------------------------------------------------------------- */
 
-/* The library remaps decode steps only: steps to be remapped are announced as such. */
+/* Returns the phase to announce: the library remaps decode steps only, so steps to be remapped are
+ * announced as such. */
 static uint32_t phase_of(const player *p, bool in_prompt)
 {
     const setting *s = p->setting;
@@ -229,7 +230,7 @@ static int end_stretch(player *p)
     return code ? code : begin_stretch(p);
 }
 
-/* Called after a step; the last step of a group ends a stretch of any length. */
+/* Updates --course after a step; the last step of a group ends a stretch of any length. */
 static int follow_course(player *p, bool last)
 {
     const uint32_t length = p->config->opts->course;

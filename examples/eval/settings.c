@@ -85,7 +85,8 @@ static int sweep_precision(const setting *asked, settings *out)
     return code;
 }
 
-/* DynaExq figure 3: an increasing number of low experts, coldest first or random. */
+/* Adds the settings of DynaExq figure 3: an increasing number of low experts, coldest first or
+ * random. */
 static int sweep_demotion(const setting *asked, settings *out)
 {
     static const char *const texts[] = {"dense/int2:90%", "dense/int2:80%", "dense/int2:70%",
@@ -118,7 +119,7 @@ static int sweep_remap(const setting *asked, const grid *g, settings *out)
     return code;
 }
 
-/* LYNX figures 6 and 7. */
+/* Adds the settings of LYNX figures 6 and 7. */
 static int sweep_ranks(const setting *asked, uint32_t top_k, settings *out)
 {
     int code = RUN_OK;

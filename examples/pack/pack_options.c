@@ -100,7 +100,7 @@ static const flag flags[] = {
 
 _Static_assert(WEIGHTS_GAUSSIAN == 0 && WEIGHTS_HEAVY == 1, "--weights reads a position");
 
-/* A flag that could have no effect is refused rather than ignored. */
+/* Refuses flags without an effect instead of ignoring them. */
 static int check_use(const pack_options *opts)
 {
     if (opts->cold_level && !(opts->forms & 1u << MOEPAGE_FORM_DENSE))

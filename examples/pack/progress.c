@@ -24,8 +24,8 @@ static void stop(int signal)
     stopped = 1;
 }
 
-/* A signal that was ignored at the program's start stays ignored; one that was blocked is
- * unblocked. */
+/* Installs the handlers. A signal that was ignored at the program's start stays ignored; one that
+ * was blocked is unblocked. */
 static void catch_signals(void)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};

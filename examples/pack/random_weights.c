@@ -8,8 +8,9 @@
 
 /* ---- Distributions ----------------------------------------------------------------------- */
 
-/* The x below which a standard normal variable falls with probability p < 1/2, by Newton's method
- * from a guess; the cumulative distribution is convex there, so that it converges from anywhere. */
+/* Returns the x below which a standard normal variable falls with probability p < 1/2, by Newton's
+ * method from a guess; the cumulative distribution is convex there, so that it converges from
+ * anywhere. */
 static double normal_quantile(double p, double guess)
 {
     double x = guess, step = 1;
@@ -51,8 +52,8 @@ void random_weights_init(random_weights *out, weight_shape shape, double sigma)
 
 /* ---- The generator ----------------------------------------------------------------------- */
 
-/* The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): neighbouring counters
- * give unrelated numbers. */
+/* Mixes a counter with the output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014):
+ * neighbouring counters give unrelated numbers. */
 static uint64_t scramble(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;

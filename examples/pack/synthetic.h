@@ -18,7 +18,7 @@ int synthetic_open(const shape *s, uint32_t layers, weight_shape weights, uint64
 /* Returns the model, owned by the synthetic. */
 moepage_model *synthetic_model(synthetic *s);
 
-/* NULL is a no-op. */
+/* Closes the synthetic; NULL is a no-op. */
 void synthetic_close(synthetic *s);
 
 #endif

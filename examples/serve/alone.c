@@ -9,8 +9,8 @@
 #include "common/generate.h"
 #include "serve/interrupt.h"
 
-/* Set up like any run of moepage-generate: all experts resident, no throttle, no controller, exact
- * misses. */
+/* Opens an engine like that of any run of moepage-generate: all experts resident, no throttle, no
+ * controller, exact misses. */
 static int open_engine(const arm_setting *setting, options *base, engine *out)
 {
     const estate *e = &setting->estate;

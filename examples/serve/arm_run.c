@@ -11,7 +11,7 @@ typedef struct run {
     server_config config;
 } run;
 
-/* KV's floor is expressed as one context of that size. */
+/* Sets the controller's config; KV's floor is expressed as one context of that size. */
 static void set_control(run *r, uint32_t mode)
 {
     const arm_setting *s = r->setting;
@@ -68,7 +68,7 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
         *slots = result.experts.slots;
     else if (!code && !interrupt_seen() && !result.split.target_slots)
         code = fail(RUN_REFUSED,
-                    "--split mv-wsa: %u requests are too few to say what is best; a longer "
+                    "--split mv-wsa: %u requests are too few to find the best split; a longer "
                     "--observe is needed, or a shorter --burst",
                     r.config.n_requests);
     else if (!code)
@@ -77,7 +77,7 @@ static int rehearse(const arm_setting *setting, const serve_arm *arm, uint32_t m
     return code;
 }
 
-/* A pool that is a window over whole layers: it evicts the least recently used, and only the
+/* Makes the pool a window over whole layers: it evicts the least recently used, and only the
  * caller's hints prefetch. */
 static void set_offload(run *r)
 {

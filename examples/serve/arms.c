@@ -19,7 +19,7 @@ static const struct {
     {"layer-offload", {.kind = ARM_LAYER_OFFLOAD}},
 };
 
-/* "fixed:P" */
+/* Reads "fixed:P". */
 static bool read_fixed(const char *word, serve_arm *out)
 {
     uint64_t percent;

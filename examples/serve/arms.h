@@ -30,7 +30,7 @@ typedef struct arm_list {
     uint32_t n;
 } arm_list;
 
-/* Reader of --split: names separated by commas, into an arm_list. */
+/* Reads --split: names separated by commas, into an arm_list. */
 int arms_read(const flag *self, const char *text, void *out);
 
 #endif

@@ -17,8 +17,8 @@ typedef struct arrivals {
     const char *texts;   /* description of the prompts' source */
 } arrivals;
 
-/* From --arrivals, or --poisson, with lengths that fit into the model's positions. One line and
- * RUN_REFUSED. *out is always safe to close. */
+/* Opens requests from --arrivals or --poisson, with lengths that fit into the model's positions.
+ * One line and RUN_REFUSED. *out is always safe to close. */
 int arrivals_open(const serve_options *opts, const model_config *model, arrivals *out);
 void arrivals_close(arrivals *a);
 

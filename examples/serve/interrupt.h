@@ -2,7 +2,8 @@
 #ifndef SERVE_INTERRUPT_H
 #define SERVE_INTERRUPT_H
 
-/* From now on the first of either signal is only recorded; the second ends the program. */
+/* Installs the handlers: from now on the first of either signal is only recorded; the second ends
+ * the program. */
 void interrupt_open(void);
 
 /* Returns the signal received; 0 = none. */

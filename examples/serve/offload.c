@@ -58,8 +58,8 @@ static uint32_t next_brought(const offload *o, uint32_t layer)
     return layer + 1 < o->moe_layers && layer + 1 > o->resident ? layer + 1 : o->resident;
 }
 
-/* The preceding layer has computed: its slots are free for the window. Hints the next layer before
- * this one computes. */
+/* Hints the next layer before this one computes; the preceding layer has computed, so its slots are
+ * free for the window. */
 int offload_before_layer(void *user, uint32_t layer)
 {
     offload *o = user;

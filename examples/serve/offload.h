@@ -32,7 +32,7 @@ typedef struct offload {
 int offload_open(const model_config *model, const host *h, offload *out);
 void offload_close(offload *o);
 
-/* For decoder_config.before_layer, with the offload as user. */
+/* Implements decoder_config.before_layer, with the offload as user. */
 int offload_before_layer(void *user, uint32_t layer);
 
 #endif

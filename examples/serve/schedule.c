@@ -76,8 +76,8 @@ bool schedule_next_arrival(const schedule *s, uint64_t *at_ns)
 
 /* ---- Admission and preemption ----------------------------------------------------------- */
 
-/* New requests wait while any preempted one does: at most `concurrency` requests are admitted,
- * preempted or not, and they rank above all those never admitted. */
+/* Returns the next candidate. New requests wait while any preempted one does: at most `concurrency`
+ * requests are admitted, preempted or not, and they rank above all those never admitted. */
 uint32_t schedule_candidate(const schedule *s)
 {
     if (s->n_preempted)

@@ -58,7 +58,8 @@ int scrape_check(const serve_options *opts)
     struct stat there;
     if (!path || stat(path, &there) || S_ISREG(there.st_mode))
         return RUN_OK;
-    return fail(RUN_REFUSED, "--metrics %s: no regular file, and it is replaced whole every second",
+    return fail(RUN_REFUSED,
+                "--metrics %s: not a regular file, and the file is replaced whole every second",
                 path);
 }
 

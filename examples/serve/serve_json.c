@@ -149,7 +149,7 @@ static json_t *arm_json(const serve_findings *f, uint32_t i)
     return NULL;
 }
 
-/* The path as given, except for bytes that are not valid UTF-8. */
+/* Returns the path as given, except for bytes that are not valid UTF-8. */
 static json_t *path_json(const char *path)
 {
     size_t n = strlen(path);
@@ -160,7 +160,7 @@ static json_t *path_json(const char *path)
     return json;
 }
 
-/* Requested splits that did not run because of an earlier signal or failure. */
+/* Lists the requested splits that did not run because of an earlier signal or failure. */
 static json_t *missing_json(const serve_findings *f)
 {
     const arm_list *arms = &f->setting->options->arms;

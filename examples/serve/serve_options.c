@@ -210,13 +210,12 @@ static int check_serving(const serve_options *o)
                     "--miss low: experts in two versions keep their part of the arena, "
                     "and here it is divided");
     if (o->json && !strcmp(o->json, "-") && o->dashboard == SERVE_DASHBOARD_ON)
-        return fail(RUN_REFUSED,
-                    "--json - has standard output for itself: --dashboard on must not be "
-                    "given with it");
+        return fail(RUN_REFUSED, "--json - uses standard output: --dashboard on must not be "
+                                 "given with it");
     if (o->check && b->remap.alpha > 0)
-        return fail(RUN_REFUSED,
-                    "--check with --remap: what an answer is then depends on what runs "
-                    "beside it");
+        return fail(
+            RUN_REFUSED,
+            "--check with --remap: an answer then depends on the other requests in its batch");
     return options_check_lossy(b);
 }
 

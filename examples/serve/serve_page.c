@@ -198,7 +198,7 @@ static void write_missing(page *p, const serve_findings *f)
     const arm_list *arms = &f->setting->options->arms;
     for (uint32_t i = 0; i < arms->n; i++)
         if (!f->results[i].ran)
-            page_section(p, arms->arms[i].name, "Not served: the run ended before.");
+            page_section(p, arms->arms[i].name, "Not served: the run ended earlier.");
 }
 
 int serve_page(const serve_findings *f)

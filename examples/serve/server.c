@@ -94,8 +94,8 @@ static int take_token(server *s, uint32_t request, const float *logits, uint64_t
     return room_free(s, request);
 }
 
-/* Called once the step's tokens are in the cache. Lists the requests whose next token is due, and
- * the row that it follows from. */
+/* Lists the requests whose next token is due, and the row that it follows from, once the step's
+ * tokens are in the cache. */
 static uint32_t list_rows(server *s)
 {
     uint32_t row = 0, n = 0;
@@ -172,7 +172,8 @@ int server_look(server *s)
     return RUN_OK;
 }
 
-/* When the samples are full, drops every other one and samples half as often from then on. */
+/* Takes a sample. When the samples are full, drops every other one and samples half as often from
+ * then on. */
 static int sample(server *s)
 {
     server_result *r = s->result;
@@ -214,12 +215,12 @@ static int step(server *s)
     return code ? code : sample(s);
 }
 
-/* No request runs, and yet the next one does not fit: a move of the split is about to take the
- * blocks. Without sequences in its way it ends with the next tick. */
+/* Resolves the case that no request runs and yet the next one does not fit: a move of the split is
+ * about to take the blocks. Without sequences in its way it ends with the next tick. */
 static int unblock(server *s)
 {
     if (s->unblocked++)
-        return fail(RUN_FAILED, "request %u has the KV pool to itself and no room in it",
+        return fail(RUN_FAILED, "request %u does not fit even with the whole KV pool to itself",
                     schedule_candidate(&s->schedule));
     return tick(s);
 }
@@ -319,7 +320,7 @@ static int check_books(const server *s)
         tokens += s->times[i].tokens;
         if (s->times[i].tokens != r->generated || s->times[i].done != (r->state == SCHEDULE_DONE) ||
             (r->state == SCHEDULE_DONE && r->generated != r->output_tokens))
-            return fail(RUN_FAILED, "request %u: %u tokens were given out, %u are booked", i,
+            return fail(RUN_FAILED, "request %u: %u tokens were generated, %u are recorded", i,
                         s->times[i].tokens, r->generated);
     }
     if (done != q->n_done || refused != q->n_refused || tokens != s->result->output_tokens ||

@@ -137,7 +137,7 @@ static void plan_fluxmoe_h(plan *p)
     p->feasible = stack->compressed_experts == shape->experts;
 }
 
-/* A cache of experts in the whole budget except KV's floor, and hints. */
+/* Configures a cache of experts in the whole budget except KV's floor, and hints. */
 static void cache(plan *p, const char *policy, sim_hints hints)
 {
     sim_stack_config *stack = &p->config.stack;

@@ -94,8 +94,8 @@ static void belady_remove(void *state, uint32_t key)
     settle(b, last);
 }
 
-/* The top may usually be evicted: only members of the current set may not, and their next use is
- * now. */
+/* Returns the top, or the next key that may be evicted: only members of the current set may not,
+ * and their next use is now. */
 static uint32_t belady_victim(void *state, mp_may_evict_fn may_evict, void *ctx)
 {
     const belady_state *b = state;

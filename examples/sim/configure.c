@@ -23,7 +23,7 @@ void sim_fix_granule(sim_stack_config *stack)
     stack->blocks_per_granule = blocks;
 }
 
-/* A rank's share of a block is rounded up to 64 bytes. */
+/* Returns the bytes of a block; a rank's share is rounded up to 64 bytes. */
 static uint64_t block_bytes(const sim_stack_config *stack)
 {
     uint64_t layer = (uint64_t)stack->block_tokens * stack->shape->kv_token_bytes;

@@ -71,7 +71,7 @@ static int read_line(sim_csv *csv, bool *more)
         }
         csv->line++;
         if (memchr(csv->text, '\0', (size_t)length))
-            return sim_csv_refuse(csv, "a byte 0: this is no text");
+            return sim_csv_refuse(csv, "a NUL byte: this is not a text file");
         while (length > 0 && (csv->text[length - 1] == '\n' || csv->text[length - 1] == '\r'))
             csv->text[--length] = '\0';
     } while (length == 0);

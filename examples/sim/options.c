@@ -330,7 +330,7 @@ static sim_mode choose_mode(const sim_options *o)
     return o->for_serve || o->for_machine ? SIM_SERVE : SIM_REPLAY;
 }
 
-/* A flag that could have no effect is refused rather than ignored. */
+/* Refuses flags without an effect instead of ignoring them. */
 static int check_use(const sim_options *o)
 {
     static const char *const doing[] = {

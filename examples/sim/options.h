@@ -138,10 +138,10 @@ const char *sim_options_usage(void);
 /* Returns a split's name in the flag's syntax; FIXED's is "fixed". */
 const char *sim_split_name(sim_split_kind kind);
 
-/* --list. */
+/* Prints the names that --list asks for. */
 int sim_list_main(const sim_options *options);
 
-/* Serving and configuring: serve_main.c. Prints the results; returns an exit code. */
+/* Serves or configures (serve_main.c), and prints the results; returns an exit code. */
 int sim_serve_main(const sim_options *options);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* splitmix64 */
+/* Returns the counter's next number (splitmix64). */
 static inline uint64_t sim_random(uint64_t *counter)
 {
     uint64_t z = *counter += UINT64_C(0x9e3779b97f4a7c15);

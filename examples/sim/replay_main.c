@@ -58,14 +58,13 @@ static void print_table(const sim_trace *trace, const sim_replay_row *rows, uint
                100.0 * (double)rows[i].result.misses / (double)rows[i].result.accesses);
 }
 
-/* Checked first, before hours of replaying. */
+/* Checks the policies' names, before hours of replaying. */
 static int check_policies(const sim_options *options)
 {
     for (uint32_t i = 0; i < options->policies.n; i++) {
         const char *name = options->policies.words[i];
         if (strcmp(name, sim_belady.name) != 0 && !mp_policy_find(name))
-            return fail(RUN_REFUSED, "--policy %s: there is none of that name, see --list policies",
-                        name);
+            return fail(RUN_REFUSED, "--policy %s: unknown policy, see --list policies", name);
     }
     return RUN_OK;
 }

@@ -18,7 +18,7 @@ void sim_host_charge(sim_host *host, uint64_t *counter)
 
 /* ---- The split over time ----------------------------------------------------------------- */
 
-/* When the samples are full, drops every other one and samples half as often from then on. */
+/* Drops every other sample when they are full, and samples half as often from then on. */
 static void thin_out(sim_host *host)
 {
     sim_result *result = host->result;

@@ -288,7 +288,7 @@ static int check(const sim_options *o)
     for (uint32_t i = 0; i < o->baselines.n; i++)
         if (!sim_baseline_exists(o->baselines.words[i]))
             return fail(RUN_REFUSED,
-                        "--baseline %s: there is none of that name, see --list "
+                        "--baseline %s: unknown baseline, see --list "
                         "baselines",
                         o->baselines.words[i]);
     if (o->policies.n > 1)

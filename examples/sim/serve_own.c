@@ -55,7 +55,7 @@ static uint32_t predict(sim_host *host, uint32_t layer)
     return n;
 }
 
-/* A pin waits for its expert. For a prefetch a missing slot is not a failure. */
+/* Pins the experts, which waits for them. For a prefetch a missing slot is not a failure. */
 static int fetch_now(sim_host *host, uint32_t layer, uint32_t n)
 {
     moepage_expert_pool *pool = host->stack.experts;

@@ -25,7 +25,7 @@ typedef struct sim_serve_rows {
 } sim_serve_rows;
 
 void sim_serve_table(const sim_serve_rows *rows);
-/* {"machine", "model", "routing", "results": [...]}; NULL when out of memory. */
+/* Returns {"machine", "model", "routing", "results": [...]}; NULL when out of memory. */
 json_t *sim_serve_json(const sim_serve_rows *rows);
 
 /* Prints --configure's output: the split, its bounds, and how many KV tokens each cap leaves at the

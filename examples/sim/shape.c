@@ -19,8 +19,8 @@ static uint64_t number(const json_t *config, const char *key, uint64_t otherwise
     return json_is_integer(value) ? (uint64_t)json_integer_value(value) : otherwise;
 }
 
-/* Multi-head latent attention, with keys and values absorbed into the projections: every head
- * attends to a token's one compressed vector. */
+/* Computes multi-head latent attention, with keys and values absorbed into the projections: every
+ * head attends to a token's one compressed vector. */
 static void latent_attention(const shape *s, const json_t *config, sim_shape *out)
 {
     uint64_t rank = number(config, "kv_lora_rank", 0), rope = number(config, "qk_rope_head_dim", 0);

@@ -41,7 +41,7 @@ static moepage_status open_model(const sim_shape *shape, double exph_ratio, moep
     return mp_model_open_phantom(&phantom, out);
 }
 
-/* The workspace holds the session's scratch and the pool's staging. */
+/* Opens the device; the workspace holds the session's scratch and the pool's staging. */
 static int open_device(const sim_stack_config *config, sim_stack *stack)
 {
     moepage_expert_pool_config pool = pool_config(config);

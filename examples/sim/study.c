@@ -178,6 +178,6 @@ int sim_study_main(const sim_options *options)
         all = all && found->claims[i].holds;
     free(found);
     if (!code && !all)
-        code = fail(RUN_FAILED, "%s: not all that was to be shown holds", study->name);
+        code = fail(RUN_FAILED, "%s: not all claims hold", study->name);
     return code;
 }

@@ -49,7 +49,7 @@ typedef struct sim_study {
 
 const sim_study *sim_study_find(const char *name);
 void sim_study_list(FILE *out);
-/* --study: runs it and prints its findings. RUN_FAILED if a claim does not hold. */
+/* Runs the study of --study and prints its findings. RUN_FAILED if a claim does not hold. */
 int sim_study_main(const sim_options *options);
 
 /* ---- for studies ---- */

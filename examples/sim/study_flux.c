@@ -28,7 +28,7 @@ sim_serve_config sim_flux_config(const sim_bench *bench, const sim_flux_load *lo
     return config;
 }
 
-/* FluxMoE as published loads all of a layer's experts, whatever is routed. */
+/* Makes every layer load all of its experts, whatever is routed, as FluxMoE does as published. */
 static void materialise_all(sim_serve_config *config)
 {
     config->stack.prefetch = MOEPAGE_PREFETCH_HINT;

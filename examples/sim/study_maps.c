@@ -449,7 +449,7 @@ int sim_study_maps(bool brief, uint64_t seed, sim_findings *out)
     (void)seed;
     sim_iterations all;
     if (!out->traces)
-        return fail(RUN_REFUSED, "this study is of a trace with probabilities: --trace FILE, as "
+        return fail(RUN_REFUSED, "this study needs a trace with probabilities: --trace FILE, as "
                                  "moepage-eval --trace-out writes it");
     int code = sim_iterations_open(out->traces, &all);
     if (code)

@@ -460,8 +460,9 @@ static int study_grouping(const sim_trace *trace, const char *path, const groupi
 
 /* ---- The study ----------------------------------------------------------------------------- */
 
-/* The paper's findings are printed beside the results; the claims are that a user's own sessions
- * are worth more than equally many of another user's, and that each further one adds value. */
+/* Judges the results, with the paper's findings printed beside them; the claims are that a user's
+ * own sessions are worth more than equally many of another user's, and that each further one adds
+ * value. */
 static void judge(const grouping *g, const summary *s, sim_findings *out)
 {
     for (uint32_t b = 0; b < g->n_budgets; b++) {

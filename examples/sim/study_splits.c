@@ -16,13 +16,13 @@ typedef struct traces {
     char requests[4096];
 } traces;
 
-/* DIR/gpt-oss-20b and DIR/requests. */
+/* Opens DIR/gpt-oss-20b and DIR/requests. */
 static int open_traces(const sim_findings *out, traces *t)
 {
     char path[4096];
     if (!out->traces)
-        return fail(RUN_REFUSED, "this study is of real traces: --trace says in which directory "
-                                 "gpt-oss-20b and requests are");
+        return fail(RUN_REFUSED, "this study needs real traces: give the directory of gpt-oss-20b "
+                                 "and requests with --trace");
     snprintf(path, sizeof path, "%.4000s/gpt-oss-20b", out->traces);
     snprintf(t->requests, sizeof t->requests, "%.4000s/requests", out->traces);
     t->routing = sim_trace_open(path);

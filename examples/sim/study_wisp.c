@@ -40,7 +40,7 @@ static sim_serve_config one_stream(const sim_bench *bench, uint64_t slots)
     return config;
 }
 
-/* WiSP: `cap` slots in each layer, LRU. */
+/* Configures WiSP: `cap` slots in each layer, LRU. */
 static sim_serve_config paging(const sim_bench *bench, uint32_t cap)
 {
     sim_serve_config config = one_stream(bench, (uint64_t)cap * bench->shape.moe_layers);
@@ -50,7 +50,7 @@ static sim_serve_config paging(const sim_bench *bench, uint32_t cap)
     return config;
 }
 
-/* --cpu-offload-gb: whole layers on the host, the others resident. */
+/* Configures --cpu-offload-gb: whole layers on the host, the others resident. */
 static sim_serve_config offloading(const sim_bench *bench, uint32_t gib, bool in_place)
 {
     const sim_shape *s = &bench->shape;
@@ -110,7 +110,8 @@ static void report_table2(const rates *r, sim_findings *out)
     }
 }
 
-/* Claims: rises, peaks between the ends, falls to about 1, and below 1 once everything fits. */
+/* Judges table 2: the ratio rises, peaks between the ends, falls to about 1, and below 1 once
+ * everything fits. */
 static void judge_table2(const sim_bench *bench, const rates *r, sim_findings *out)
 {
     double s[N_BUDGETS];

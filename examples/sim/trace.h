@@ -11,7 +11,7 @@ typedef struct sim_trace_shape {
     uint32_t top_k;
 } sim_trace_shape;
 
-/* sim_trace_open for files that do not state their shape. */
+/* Opens a trace, as sim_trace_open does, from a file that does not state its shape. */
 sim_trace *sim_trace_open_as(const char *path, const sim_trace_shape *shape);
 
 /* Drops all requests but the first `most`. */
@@ -34,8 +34,8 @@ int sim_trace_reserve(sim_trace *trace, uint64_t rows, bool probabilities);
 /* Appends a request. `group` may be NULL. */
 int sim_trace_add_request(sim_trace *trace, const sim_request *request, const char *group);
 
-/* Final check of every reader: ids are in range and distinct in each layer, requests cover all rows
- * consecutively and each has at least one. */
+/* Checks a complete trace, as the last act of every reader: ids are in range and distinct in each
+ * layer, requests cover all rows consecutively and each has at least one. */
 int sim_trace_check(const char *path, const sim_trace *trace);
 
 /* Returns a row's ids of one layer. */

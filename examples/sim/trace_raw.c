@@ -212,10 +212,10 @@ static int read_file(const char *path, const sim_trace_shape *shape, sim_trace *
         return fail(RUN_REFUSED, "%s: a bare file needs --shape LAYERSxEXPERTSxTOPK", path);
     int code = read_all(path, &experts);
     if (!code && experts.size % width)
-        code =
-            fail(RUN_REFUSED,
-                 "%s: %zu bytes are no whole number of tokens of %" PRIu32 " x %" PRIu32 " experts",
-                 path, experts.size, shape->layers, shape->top_k);
+        code = fail(RUN_REFUSED,
+                    "%s: %zu bytes are not a whole number of tokens of %" PRIu32 " x %" PRIu32
+                    " experts",
+                    path, experts.size, shape->layers, shape->top_k);
     if (!code)
         code = sim_trace_new(path, shape, out);
     if (!code)

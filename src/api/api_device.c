@@ -38,7 +38,7 @@ moepage_status moepage_device_open(const char *name, const moepage_device_config
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name ? "out" : "the device's name");
     moepage_status status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
     if (!status && own.ranges > 1)
-        status = mp_fail(MOEPAGE_E_ARGUMENT, "config: ranges is %u, it is 0 or 1", own.ranges);
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "config: ranges is %u, it must be 0 or 1", own.ranges);
     if (!status)
         status = plan_workspace(&own);
     if (status)

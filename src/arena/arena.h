@@ -48,7 +48,8 @@ moepage_status mp_arena_resize(mp_arena *arena, mp_side side, uint64_t units);
 /* Returns how many units the side could own while the other side stays as it is. */
 uint64_t mp_arena_room(mp_arena *arena, mp_side side);
 
-/* The fixed base of a side's numbering, and its number of units if it owned the whole arena. */
+/* Return the fixed base of a side's numbering, and its number of units if it owned the whole
+ * arena. */
 unsigned char *mp_arena_side_base(const mp_arena *arena, mp_side side);
 uint64_t mp_arena_side_max(const mp_arena *arena, mp_side side);
 

@@ -16,7 +16,7 @@ typedef struct mp_scratch {
 /* Allocates `room` usable bytes; NO_MEMORY on failure. */
 moepage_status mp_scratch_open(struct moepage_device *home, uint64_t room, mp_scratch *out);
 
-/* Safe after a failed open. */
+/* Frees the memory; safe after a failed open. */
 void mp_scratch_close(struct moepage_device *home, mp_scratch *scratch);
 
 /* Returns true if the failure concerns one expert's image alone; other images may be sound. */

@@ -18,7 +18,7 @@ void *mp_alloc_array(size_t count, size_t bytes);
 
 char *mp_strdup(const char *text);
 
-/* NULL is a no-op. */
+/* Frees a block; NULL is a no-op. */
 void mp_free(void *block);
 
 #endif

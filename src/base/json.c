@@ -36,7 +36,7 @@ moepage_status mp_json_parse(const char *what, const char *text, size_t n_bytes,
                        error.position, error.text);
     if (!json_is_object(root)) {
         json_decref(root);
-        return mp_fail(MOEPAGE_E_FORMAT, "%.200s: its JSON is no object", what);
+        return mp_fail(MOEPAGE_E_FORMAT, "%.200s: its JSON is not an object", what);
     }
     out->what = what;
     out->root = root;

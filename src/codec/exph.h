@@ -17,7 +17,8 @@
 
 /* ---- encoding ---- */
 
-/* Most bytes of a stream of n elements; 0 for a dtype that is not coded or an n past 2^40. */
+/* Returns the most bytes of a stream of n elements; 0 for a dtype that is not coded or an n past
+ * 2^40. */
 uint64_t mp_exph_bound(uint32_t dtype, uint64_t n);
 
 /* Encodes in[0..n) to out (mp_exph_bound bytes), both at any alignment; returns the stream's size,

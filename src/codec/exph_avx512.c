@@ -66,14 +66,14 @@ MP_INLINE __m256i load_four(const uint8_t *base, const uint64_t *at)
                                    load_two(base + at[2], base + at[3]), 1);
 }
 
-/* Eight loads and shuffles, which are faster than a gather. */
+/* Loads the windows with eight loads and shuffles, which are faster than a gather. */
 MP_INLINE __m512i load_windows(const uint8_t *base, const uint64_t *at)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load_four(base, at)), load_four(base, at + 4),
                               1);
 }
 
-/* The lane that the transposition expects in quadword q of register j. */
+/* Returns the lane that the transposition expects in quadword q of register j. */
 MP_INLINE uint32_t lane_at(uint32_t q, uint32_t j)
 {
     return 8 * ((q & 1) + 2 * (j >> 1)) + (q >> 1) + 4 * (j & 1);
@@ -147,8 +147,8 @@ MP_INLINE __m512i next_entries(const tables *table, uint32_t registers, lanes *o
     return entry;
 }
 
-/* In: entry[s] has symbol s of each lane. Out: out[x] has the runs of lanes 8x to 8x + 7, in the
- * order 0, 4, 1, 5, 2, 6, 3, 7. */
+/* Transposes symbols. In: entry[s] has symbol s of each lane. Out: out[x] has the runs of lanes 8x
+ * to 8x + 7, in the order 0, 4, 1, 5, 2, 6, 3, 7. */
 MP_INLINE void transpose(const __m512i entry[MP_EXPH_RUN], __m512i out[REGISTERS])
 {
     __m512i two[2][4], four[2][2][2]; /* by parity of q, by half of j, by half of the run */

@@ -64,7 +64,7 @@ static moepage_status check_book(const uint8_t *stream, mp_exph_type type, mp_ex
         const uint32_t e = book->exponent[s];
         if (book->length[s] ? e >= exponents || seen[e] : e != 0)
             return mp_fail(MOEPAGE_E_FORMAT,
-                           "symbol %u has exponent %u, it must be one of its own below %u", s, e,
+                           "symbol %u has exponent %u, it must be unique and below %u", s, e,
                            exponents);
         seen[e] = seen[e] || book->length[s];
     }

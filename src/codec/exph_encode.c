@@ -73,7 +73,8 @@ typedef struct coder {
     uint32_t cost_of[256]; /* length | 1 << 16 for an escape: both sums in one addition */
 } coder;
 
-/* Four tables, so that increments for equal neighbours do not wait for each other. */
+/* Counts exponents in four tables, so that increments for equal neighbours do not wait for each
+ * other. */
 static void count_exponents(mp_exph_type type, const uint8_t *in, uint64_t n, uint64_t counts[256])
 {
     uint32_t tables[4][256];

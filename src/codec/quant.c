@@ -382,10 +382,11 @@ moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint6
 {
     mp_quant_layout layout;
     if (!mp_quant_layout_of(shape, &layout) || bytes != layout.bytes)
-        return mp_fail(MOEPAGE_E_FORMAT,
-                       "%llu bytes are no matrix of [%llu, %llu] in int%u and groups of %u",
-                       (unsigned long long)bytes, (unsigned long long)shape->rows,
-                       (unsigned long long)shape->columns, shape->bits, shape->group);
+        return mp_fail(
+            MOEPAGE_E_FORMAT,
+            "%llu bytes are not the size of a [%llu, %llu] matrix in int%u and groups of %u",
+            (unsigned long long)bytes, (unsigned long long)shape->rows,
+            (unsigned long long)shape->columns, shape->bits, shape->group);
     const uint64_t scales_end =
         layout.scale_offset + shape->rows * layout.row_groups * sizeof(uint16_t);
     moepage_status status = check_integers(shape, &layout, in);

@@ -17,7 +17,8 @@ typedef struct mp_mvwsa_config {
     double gate;         /* least predicted gain, as a fraction of the cost now */
     double min_samples;  /* warm expert accesses that the curve needs before any move */
     uint64_t rate_limit; /* most expert units per move, >= 1 */
-    uint64_t dead_zone;  /* expert units: nearer targets are ignored; <= rate_limit */
+    uint64_t dead_zone;  /* expert units: nearer targets are not worth a move; at most rate_limit,
+                          * or no move would ever reach its target */
     uint32_t grid;       /* candidates */
     uint32_t patience;   /* consecutive bursts that must ask for the same direction, >= 1 */
 } mp_mvwsa_config;

@@ -1,5 +1,5 @@
-/* payoff.h — decides whether prefetching pays. (WiSP section 4: at low concurrency it mostly does
- * not.)
+/* payoff.h — decides whether prefetching pays (WiSP section 4: at low concurrency it mostly does
+ * not).
  *
  * Two questions, in this order. Could it: from guesses not yet acted on, how much of the stalls
  * would have been avoided in the bus's idle time? Prefetching is tried only if that is enough. Does

@@ -82,7 +82,8 @@ static uint32_t decoded_count(const field *f, const mp_residency_plan *plan)
     return plan->compressed + (f->coded ? host_count(f, plan) : 0);
 }
 
-/* A count of zero takes no time, even on a backend without bandwidth. */
+/* Returns the time for `count` experts; zero experts take none, even on a backend without
+ * bandwidth. */
 static double count_ns(uint32_t count, double each_ns)
 {
     return count ? count * each_ns : 0;

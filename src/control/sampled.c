@@ -13,8 +13,8 @@
  * ones. Both corrections are the best linear ones for keys that are used m times, drawn with
  * probability R:
  *
- * Distances. In the U units used since a key's last use let sampled keys have u, and d distinct. d
- * / R estimates the distance, u / R the known U. The variance of d / R + b (U - u / R) goes with
+ * Distances. In the U units used since a key's last use let sampled keys have u, and d distinct.
+ * d / R estimates the distance, u / R the known U. The variance of d / R + b (U - u / R) goes with
  * the sum over keys of (1 - b m)^2, least at b = sum m / sum m^2, for uses at random 1 / (1 + U P)
  * with P the chance that two are of one key. If no sampled key was used twice (d = u) the distance
  * is taken to be U, so that a cyclic scan, such as experts layer by layer, is measured as sharply
@@ -87,7 +87,7 @@ uint64_t mp_sampled_bytes(uint32_t max_keys)
            (uint64_t)table_for(max_keys) * sizeof(uint32_t);
 }
 
-/* The finaliser of splitmix64: a bijection. */
+/* Mixes a key into its hash with the finaliser of splitmix64, a bijection. */
 static uint64_t mixed(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;

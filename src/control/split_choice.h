@@ -65,11 +65,11 @@ bool mp_split_with_experts(const mp_split_bounds *bounds, uint64_t experts, mp_s
 /* Returns T (eq. 4) in ns. */
 double mp_split_cost(const mp_split_costs *costs, const mp_split *split);
 
-/* The configurator: finds the split of least cost within the bounds; among equals the one with more
- * KV, then the one with more experts. Tries a grid of `grid` candidates first, then, unit by unit,
- * each stretch between two of them that may hold a better one. That is exact for curves of any
- * shape as long as it takes at most 65,536 candidates, and so always with fewer expert units than
- * that. Returns false if no split is feasible. */
+/* Finds the split of least cost within the bounds (the configurator); among equals the one with
+ * more KV, then the one with more experts. Tries a grid of `grid` candidates first, then, unit by
+ * unit, each stretch between two of them that may hold a better one. That is exact for curves of
+ * any shape as long as it takes at most 65,536 candidates, and so always with fewer expert units
+ * than that. Returns false if no split is feasible. */
 bool mp_split_configure(const mp_split_bounds *bounds, const mp_split_costs *costs, uint32_t grid,
                         mp_split *out);
 
@@ -92,8 +92,8 @@ bool mp_split_dual_resize(const mp_dual_resize *law, const mp_split_bounds *boun
 /* Gives a fixed fraction (0..1) of the budget's bytes to experts. Returns false if infeasible. */
 bool mp_split_fixed(const mp_split_bounds *bounds, double expert_fraction, mp_split *out);
 
-/* Flux-prop, KV-blind: experts get their whole working set (`working_set` units), KV the rest,
- * which may be below the floor or zero. */
+/* Splits as Flux-prop does, KV-blind: experts get their whole working set (`working_set` units), KV
+ * the rest, which may be below the floor or zero. */
 void mp_split_flux(const mp_split_bounds *bounds, uint64_t working_set, mp_split *out);
 
 #endif

@@ -73,7 +73,7 @@ static moepage_status read_pair(const char *labels, const char *at, pair *out)
         const char *next = next_in_value(at);
         if (!next)
             return fail_at(labels, at,
-                           "a value goes on with what is neither UTF-8 text nor one of the escapes "
+                           "a value has a byte that is neither UTF-8 text nor one of the escapes "
                            "\\\\, \\\" and \\n");
         at = next;
     }
@@ -90,7 +90,7 @@ static moepage_status check_name(const char *labels, const pair *p)
 {
     int bytes = (int)p->name_bytes;
     if (p->name_bytes >= 2 && p->name[0] == '_' && p->name[1] == '_')
-        return mp_fail(MOEPAGE_E_ARGUMENT, "labels: %.*s begins with __, which Prometheus keeps",
+        return mp_fail(MOEPAGE_E_ARGUMENT, "labels: %.*s begins with __, which Prometheus reserves",
                        bytes, p->name);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (is_named(p, taken[i]))
@@ -101,7 +101,7 @@ static moepage_status check_name(const char *labels, const pair *p)
     for (const char *at = labels; at < p->name; at = other.end + 1) {
         (void)read_pair(labels, at, &other); /* cannot fail: this pair was read before */
         if (other.name_bytes == p->name_bytes && !memcmp(other.name, p->name, p->name_bytes))
-            return mp_fail(MOEPAGE_E_ARGUMENT, "labels: %.*s is there twice", bytes, p->name);
+            return mp_fail(MOEPAGE_E_ARGUMENT, "labels: %.*s occurs twice", bytes, p->name);
     }
     return MOEPAGE_OK;
 }

@@ -16,7 +16,7 @@ typedef struct mp_bank_extras {
 /* Copies the extras of `banks`; ARGUMENT for values out of range. */
 moepage_status mp_bank_extras_create(const moepage_banks *banks, mp_bank_extras **out);
 
-/* NULL is a no-op. */
+/* Frees the extras; NULL is a no-op. */
 void mp_bank_extras_free(mp_bank_extras *extras);
 
 /* Returns true if `banks` has anything that a model must keep as extras. */

@@ -22,7 +22,7 @@ static inline bool mp_bounce_alloc(uint64_t bytes, mp_bounce *out)
     return out->block;
 }
 
-/* Safe on a zero-filled struct. */
+/* Frees the memory; safe on a zero-filled struct. */
 static inline void mp_bounce_free(mp_bounce *bounce)
 {
     mp_free(bounce->block);

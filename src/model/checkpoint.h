@@ -28,7 +28,7 @@ typedef struct mp_checkpoint {
  * json_decref(config->root). */
 moepage_status mp_checkpoint_open(const char *dir, mp_checkpoint **out, mp_json *config);
 
-/* NULL is a no-op. */
+/* Closes the files and frees everything; NULL is a no-op. */
 void mp_checkpoint_close(mp_checkpoint *checkpoint);
 
 /* Returns the tensor of that name, or NULL. */
@@ -38,7 +38,7 @@ mp_tensor *mp_checkpoint_find(const mp_checkpoint *checkpoint, const char *name)
 moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char *name,
                                      mp_tensor **out);
 
-/* Index in `tensors` of the first name that is not less than `name`. */
+/* Returns the index in `tensors` of the first name that is not less than `name`. */
 uint64_t mp_checkpoint_lower_bound(const mp_checkpoint *checkpoint, const char *name);
 
 /* Fills `dense`; call it once the routed tensors are marked. */

@@ -17,7 +17,7 @@ typedef struct mp_file_map {
  * regular file. Reading faults (SIGBUS) if another process truncates the file later. */
 moepage_status mp_file_map_open(const char *path, mp_file_map *out);
 
-/* Safe on a zero-filled struct. */
+/* Unmaps the file; safe on a zero-filled struct. */
 void mp_file_map_close(mp_file_map *map);
 
 /* Reads the whole file and appends a NUL; the caller frees the text. FORMAT beyond max_bytes. */

@@ -31,8 +31,7 @@ static moepage_status find_layout(const struct moepage_model *model, const mp_hf
     if (!architecture)
         return mp_fail(
             MOEPAGE_E_UNSUPPORTED,
-            "the model is of no known architecture, but \"%.64s\": where its routers are "
-            "is not known",
+            "the model's architecture \"%.64s\" is unknown, so its routers cannot be found",
             model->info.architecture);
     moepage_tensor_view view;
     for (uint32_t i = 0; i < MP_HF_MAX_LAYOUTS && architecture->layouts[i]; i++) {
@@ -44,8 +43,8 @@ static moepage_status find_layout(const struct moepage_model *model, const mp_hf
     return mp_fail_within(MOEPAGE_E_UNSUPPORTED, "the model has no routers");
 }
 
-/* A bias beside the gate (e_score_correction_bias) only affects the choice among sigmoids; a bias
- * named after the router is added to its logits. */
+/* Returns true if the layout's bias is added to the router's logits: one named after the router is;
+ * one beside the gate (e_score_correction_bias) only affects the choice among sigmoids. */
 static bool is_added(const mp_hf_layout *layout)
 {
     const char *bias = layout->router_bias, *router = layout->router;

@@ -71,7 +71,8 @@ typedef struct mp_hf_architecture {
     uint32_t shared_default; /* default if the config has no value */
     bool shared_is_width;    /* shared_key is a width: one shared expert unless it is 0 */
     bool plain_swiglu;       /* silu(gate) * up, with rows in GATE_UP's order */
-    const mp_hf_layout *layouts[MP_HF_MAX_LAYOUTS]; /* the first one found is used */
+    /* The first layout whose first tensor exists is used. */
+    const mp_hf_layout *layouts[MP_HF_MAX_LAYOUTS];
 } mp_hf_architecture;
 
 /* Ends with an entry whose model_type is NULL. */

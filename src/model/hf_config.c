@@ -80,7 +80,7 @@ static moepage_status read_sizes(const mp_json *json, mp_hf_config *out)
     return status;
 }
 
-/* "swish" is an older name of silu. */
+/* Reads the activation; "swish" is an older name of silu. */
 static moepage_status read_activation(const mp_json *json, mp_hf_config *out)
 {
     const char *name;

@@ -247,9 +247,9 @@ static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
     return MOEPAGE_OK;
 }
 
-/* A tensor under the experts' prefix that no slot uses means that config and checkpoint disagree,
- * or that the experts have parts unknown to this layout: serving the experts without those would be
- * wrong. Layers past the config's last (multi-token prediction) are not part of the model and stay
+/* Refuses a tensor under the experts' prefix that no slot uses: config and checkpoint disagree, or
+ * the experts have parts unknown to this layout, and serving them without those would be wrong.
+ * Layers past the config's last (multi-token prediction) are not part of the model and stay
  * dense. */
 static moepage_status refuse_strays(const binding *b)
 {
@@ -264,7 +264,7 @@ static moepage_status refuse_strays(const binding *b)
             const mp_tensor *tensor = checkpoint->tensors[i];
             if (!tensor->routed)
                 return mp_fail(MOEPAGE_E_FORMAT,
-                               "%.120s: tensor \"%.160s\" is no part of any routed "
+                               "%.120s: tensor \"%.160s\" is not part of any routed "
                                "expert that config.json describes: %u experts in %u of %u layers",
                                tensor->file->name, tensor->name, b->config->experts,
                                b->config->moe_layers, b->config->layers);

@@ -65,7 +65,7 @@ static inline uint64_t mp_pack_key(const struct moepage_model *model, uint32_t l
 
 /* ---- opening ---- */
 
-/* NULL is a no-op. */
+/* Closes the file and frees everything; NULL is a no-op. */
 void mp_pack_close(mp_pack *pack);
 
 /* Decode and check sections whose checksums have already been verified. Sentences of the first and

@@ -52,8 +52,8 @@ static moepage_status check_target(const char *path)
     if (stat(path, &target))
         return errno == ENOENT ? MOEPAGE_OK : mp_file_fail(path, "create");
     if (!S_ISREG(target.st_mode))
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%.300s is no regular file: a new one would replace it",
-                       path);
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "%.300s is not a regular file: a new one would replace it", path);
     return MOEPAGE_OK;
 }
 

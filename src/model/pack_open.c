@@ -36,7 +36,7 @@ static moepage_status open_file(const char *path, mp_pack *pack)
         return status;
     if (n_bytes < MP_PACK_PAGE)
         return mp_fail(MOEPAGE_E_FORMAT,
-                       "header: the file has %llu bytes, a .moepack has at least %d (of a "
+                       "header: the file has %llu bytes, a .moepack has at least %d (for a "
                        "checkpoint, name the directory)",
                        (unsigned long long)n_bytes, MP_PACK_PAGE);
     pack->map.n_bytes = n_bytes;
@@ -94,7 +94,7 @@ static moepage_status check_version(const unsigned char *header)
 {
     if (memcmp(header, MP_PACK_MAGIC, 8) != 0)
         return mp_fail(MOEPAGE_E_FORMAT,
-                       "header: it does not begin with \"%s\", so it is no .moepack (of a "
+                       "header: it does not begin with \"%s\", so it is not a .moepack (for a "
                        "checkpoint, name the directory)",
                        MP_PACK_MAGIC);
     uint32_t major = mp_get32(header + 8) & 0xffff;
@@ -130,7 +130,7 @@ static moepage_status check_header(opening *o, const unsigned char *header)
     o->n_sections = mp_get32(header + 32);
     if (mp_get64(header + 16) != o->pack->map.n_bytes || o->pack->map.n_bytes % MP_PACK_PAGE)
         return mp_fail(MOEPAGE_E_FORMAT,
-                       "header: it speaks of a file of %llu bytes, this one has %llu (a multiple "
+                       "header: it describes a file of %llu bytes, this one has %llu (a multiple "
                        "of %d)",
                        (unsigned long long)mp_get64(header + 16),
                        (unsigned long long)o->pack->map.n_bytes, MP_PACK_PAGE);
@@ -179,10 +179,11 @@ static moepage_status check_section(const opening *o, uint32_t i, uint64_t at)
                        MP_PACK_MAJOR, MP_PACK_MINOR, name, section->form);
     if (is_data(section->type) && section->xxh3)
         return mp_fail(MOEPAGE_E_FORMAT,
-                       "section table: section %s has a checksum, which its pieces have", name);
+                       "section table: section %s has a checksum, but its pieces have their own",
+                       name);
     for (uint32_t k = 0; k < i; k++)
         if (o->sections[k].type == section->type && o->sections[k].form == section->form)
-            return mp_fail(MOEPAGE_E_FORMAT, "section table: section %s is there twice", name);
+            return mp_fail(MOEPAGE_E_FORMAT, "section table: section %s occurs twice", name);
     return MOEPAGE_OK;
 }
 
@@ -354,8 +355,7 @@ static moepage_status read_sections(const opening *o)
         status = read_form(o, form);
     if (!status && !o->pack->forms[MOEPAGE_FORM_DENSE].present &&
         !o->pack->forms[MOEPAGE_FORM_EXPH].present)
-        status =
-            mp_fail(MOEPAGE_E_FORMAT, "section table: the experts are there in no lossless form");
+        status = mp_fail(MOEPAGE_E_FORMAT, "section table: the experts have no lossless form");
     return status;
 }
 

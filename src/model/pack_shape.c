@@ -106,7 +106,7 @@ static moepage_status decode_numbers(const unsigned char *in, struct moepage_mod
                                         .rows = mp_get32(in + AT_SCALE_ROWS),
                                         .columns = mp_get32(in + AT_SCALE_COLUMNS)};
     if (flags & ~MP_PACK_FLAG_SWIGLU || mp_get32(in + AT_RESERVED))
-        return mp_fail(MOEPAGE_E_FORMAT, "flags are %#x and reserved is %#x, known is only %#x",
+        return mp_fail(MOEPAGE_E_FORMAT, "flags are %#x and reserved is %#x, only %#x is known",
                        flags, mp_get32(in + AT_RESERVED), MP_PACK_FLAG_SWIGLU);
     return mp_shape_check_counts(&model->info, MOEPAGE_E_FORMAT);
 }

@@ -360,7 +360,7 @@ static moepage_status verify(writer *w)
     }
     if (!status)
         return MOEPAGE_OK;
-    mp_fail_within(status, "reading back what was written");
+    mp_fail_within(status, "reading back the written file");
     return mp_path_fail_within(status, w->file.path);
 }
 

@@ -48,7 +48,8 @@ static void add_tensor(struct moepage_model *model, uint32_t role, uint32_t dtyp
     model->n_pieces++;
 }
 
-/* FP8 weights have one scale per block; gate's rows and up's have separate blocks. */
+/* Adds an expert's tensors. FP8 weights have one scale per block; gate's rows and up's have
+ * separate blocks. */
 static void add_tensors(struct moepage_model *model, uint32_t dtype)
 {
     const uint64_t h = model->info.hidden, i = model->info.expert_intermediate;
@@ -89,7 +90,7 @@ static moepage_status lay_out(struct moepage_model *model, const mp_phantom_shap
     return MOEPAGE_OK;
 }
 
-/* The MoE layers are the last ones. */
+/* Lists the MoE layers, which are the last ones. */
 static moepage_status list_layers(struct moepage_model *model)
 {
     const uint32_t moe = model->info.moe_layers, dense = model->info.layers - moe;

@@ -35,7 +35,7 @@ typedef struct mp_phantom {
 /* Creates the model; ARGUMENT for an invalid shape. */
 moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepage_model **out);
 
-/* NULL is a no-op. */
+/* Frees a phantom; NULL is a no-op. */
 void mp_phantom_free(mp_phantom *phantom);
 
 /* Counterparts of the functions in model.h for a phantom, whose experts are all alike. */

@@ -5,7 +5,7 @@
 
 #include "model/dtype.h"
 
-/* Two-byte elements, the common case, in a separate loop that compilers vectorise. */
+/* Splits two-byte elements, the common case, in a separate loop that compilers vectorise. */
 static void split2(const unsigned char *in, uint64_t n, unsigned char *out)
 {
     for (uint64_t i = 0; i < n; i++) {

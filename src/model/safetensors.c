@@ -99,7 +99,7 @@ static moepage_status read_shape(const json_t *entry, mp_tensor *tensor)
     for (size_t i = 0; i < json_array_size(shape); i++) {
         const json_t *dim = json_array_get(shape, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return fail_tensor(tensor, "has a dimension that is no integer from 0 up");
+            return fail_tensor(tensor, "has a dimension that is not an integer of at least 0");
         uint64_t length = (uint64_t)json_integer_value(dim);
         if (__builtin_mul_overflow(bits, length, &bits))
             return fail_tensor(tensor, "has a shape whose size overflows 64 bits");
@@ -224,8 +224,9 @@ static moepage_status check_places(const reading *from, mp_tensor **sorted)
         filled += sorted[i]->bytes;
     }
     if (filled != from->data_bytes)
-        return mp_fail(MOEPAGE_E_FORMAT, "%.200s: %llu bytes after the last tensor belong to none",
-                       file->name, (unsigned long long)(from->data_bytes - filled));
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.200s: %llu bytes after the last tensor belong to no tensor", file->name,
+                       (unsigned long long)(from->data_bytes - filled));
     return MOEPAGE_OK;
 }
 

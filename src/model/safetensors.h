@@ -39,7 +39,7 @@ typedef struct mp_safetensors {
  * the file and the tensor. */
 moepage_status mp_safetensors_open(const char *path, mp_safetensors *out);
 
-/* Safe on a zero-filled struct. */
+/* Closes the file; safe on a zero-filled struct. */
 void mp_safetensors_close(mp_safetensors *file);
 
 #endif

@@ -86,7 +86,7 @@ moepage_status mp_shape_check_tensors(const moepage_expert_tensor *tensors, uint
         if (status)
             return status;
         if (seen & role_bit(tensors[i].role))
-            return mp_fail(refuse, "tensor %u has role %u, which another has too", i,
+            return mp_fail(refuse, "tensor %u has role %u, which another tensor has too", i,
                            tensors[i].role);
         seen |= role_bit(tensors[i].role);
     }

@@ -53,8 +53,8 @@ static int by_text(const void *a, const void *b)
 static moepage_status check_name(const char *tensor, const char *name)
 {
     if (!name)
-        return mp_fail(MOEPAGE_E_FORMAT, INDEX_NAME ": the file of tensor \"%.160s\" is no string",
-                       tensor);
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       INDEX_NAME ": the file of tensor \"%.160s\" is not a string", tensor);
     if (strchr(name, '/') || strstr(name, "..") || !has_suffix(name))
         return mp_fail(MOEPAGE_E_FORMAT,
                        INDEX_NAME ": tensor \"%.160s\" is placed in \"%.160s\": a "

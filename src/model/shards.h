@@ -20,7 +20,7 @@ moepage_status mp_shards_list(const char *dir, mp_shards *out);
 /* Checks that every tensor is in the file that the index names for it. */
 moepage_status mp_shards_check(const mp_shards *shards, const struct mp_checkpoint *checkpoint);
 
-/* Safe on a zero-filled struct. */
+/* Frees the lists; safe on a zero-filled struct. */
 void mp_shards_free(mp_shards *shards);
 
 #endif

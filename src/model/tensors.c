@@ -65,8 +65,8 @@ static moepage_status find_in_checkpoint(const struct moepage_model *model, cons
         return status;
     if (copied)
         mp_log_write(&model->log, MOEPAGE_LOG_INFO,
-                     "%.160s: tensor \"%.160s\" lies askew of its %s "
-                     "elements; %llu bytes were copied to align it",
+                     "%.160s: tensor \"%.160s\" is not aligned to its %s elements; %llu bytes were "
+                     "copied to align it",
                      tensor->file->name, tensor->name, tensor->type->name,
                      (unsigned long long)tensor->bytes);
     *out = (moepage_tensor_view){

@@ -15,7 +15,7 @@
 static moepage_status too_large(const struct moepage_model *model)
 {
     return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                   "%u layers of %u experts of %llu bytes are more addresses than there are",
+                   "%u layers of %u experts of %llu bytes exceed the address space",
                    model->info.moe_layers, model->info.experts,
                    (unsigned long long)model->info.expert_bytes);
 }
@@ -112,7 +112,7 @@ moepage_status mp_paged_sizes(const struct moepage_device *home, const struct mo
     layout own;
     if (!home->device->view_bytes)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "device %s cannot show its memory at a second address: use an expert pool",
+                       "device %s cannot map its memory at a second address: use an expert pool",
                        home->device->name);
     moepage_status status = choose_buffers(model, buffers, &buffers);
     if (!status)
@@ -450,7 +450,7 @@ static moepage_status check_acquirable(const mp_paged_layer *layer, uint32_t ind
     if (layer->acquired)
         return mp_fail(MOEPAGE_E_STATE, "layer %u is acquired already: release it first", index);
     if (!has_memory(layer) && !layer->failure)
-        return mp_fail(MOEPAGE_E_STATE, "layer %u is not there: materialise it first", index);
+        return mp_fail(MOEPAGE_E_STATE, "layer %u has no buffer: materialise it first", index);
     return MOEPAGE_OK;
 }
 

@@ -51,8 +51,8 @@ uint32_t mp_coactivation_add(const mp_coactivation *table, uint32_t layer, uint3
 /* Returns the uses, [layers * experts]. */
 const uint32_t *mp_coactivation_uses(const mp_coactivation *table);
 
-/* Save and load as in mp_predictor: all of `fired`, all of `uses`, then the pairs of every expert
- * that fired. */
+/* Save and load the table, as in mp_predictor: all of `fired`, all of `uses`, then the pairs of
+ * every expert that fired. */
 uint64_t mp_coactivation_save_bytes(const mp_coactivation *table);
 void mp_coactivation_save(const mp_coactivation *table, unsigned char *out);
 moepage_status mp_coactivation_load(mp_coactivation *table, const unsigned char *in,

@@ -172,7 +172,7 @@ static float beta_of(const cycle_state *s, uint32_t l)
     return beta < LEAST_BETA ? LEAST_BETA : beta > MOST_BETA ? MOST_BETA : beta;
 }
 
-/* 1 / (1 + e^-x), e^-x as (1 - x/256)^256. */
+/* Returns 1 / (1 + e^-x), with e^-x as (1 - x/256)^256. */
 static float logistic(float x)
 {
     x = x > 30 ? 30 : x < -30 ? -30 : x;

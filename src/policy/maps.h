@@ -116,8 +116,8 @@ uint32_t mp_maps_find(const mp_maps *maps, mp_maps_query *query, float *score);
 
 /* ---- Learning (maps_replace.c) ---- */
 
-/* The slot that the query's map makes most redundant, d/L * semantic + (L - d)/L * trajectory
- * similarity (FineMoE 4.4), of all that are in use; ties: the lower slot. */
+/* Returns the slot that the query's map makes most redundant, by d/L * semantic + (L - d)/L *
+ * trajectory similarity (FineMoE 4.4), among all in use; ties go to the lower slot. */
 uint32_t mp_maps_most_redundant(const mp_maps *maps, mp_maps_query *query);
 
 /* Puts the query's map into a free slot or, in a full store, into the most redundant one; returns

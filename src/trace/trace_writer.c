@@ -344,7 +344,8 @@ static moepage_status create_part(mp_trace_writer *writer)
     return mp_file_fail(writer->part, "create");
 }
 
-/* Closing renames a file over `path`, which must not replace a device or a pipe. */
+/* Checks the target: closing renames a file over `path`, which must not replace a device or a
+ * pipe. */
 static moepage_status check_target(const char *path)
 {
     struct stat target;

@@ -38,7 +38,7 @@ if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
 else
     check "without a driver, that is said" refuses "there is no NVIDIA driver" "$tool" $small
 fi
-check "a shape that there is not" refuses "--shape gpt-9: there is none" "$tool" --shape gpt-9
+check "a shape that there is not" refuses "--shape gpt-9: unknown shape" "$tool" --shape gpt-9
 check "more layers than there are" refuses "--layers 5: toy has 4 layers" \
     "$tool" --shape toy --layers 5
 check "budgets that are none" refuses "--budgets 50,0: expected" "$tool" --budgets 50,0

@@ -299,7 +299,7 @@ static const bad_case bad_cases[] = {
     {"moepage-pack", "--weights", LIST("--synthetic", "toy", "build/no", "--weights", "light")},
     {"moepage-pack", "nowhere: there is neither a directory nor a .moepack file",
      LIST("tests/data/nowhere", "build/no")},
-    {"moepage-pack", "moepage-pack: tests/data is no regular file", LIST(TINY, "tests/data")},
+    {"moepage-pack", "moepage-pack: tests/data is not a regular file", LIST(TINY, "tests/data")},
     {"moepage-inspect", "MODEL_DIR", LIST("--json")},
     {"moepage-inspect", "nowhere: there is neither a directory nor a .moepack file",
      LIST("tests/data/nowhere")},

@@ -213,7 +213,7 @@ static void test_sim_tool_refuses_what_cannot_be(void **state)
         {"unexpected argument", {"lru"}},
         {"no/such/thing", {"--trace", "no/such/thing", "--stats"}},
         {"needs --shape", {"--trace", "tests/data/gpt-oss-20b-20requests.u8", "--stats"}},
-        {"no whole number of tokens",
+        {"not a whole number of tokens",
          {"--trace", "tests/data/gpt-oss-20b-20requests.u8", "--shape", "25x32x4", "--stats"}},
         {"there are 31",
          {"--trace", "tests/data/gpt-oss-20b-20requests.u8", "--shape", "24x31x4", "--stats"}},

@@ -1,7 +1,7 @@
 /* Several sessions at once over a pool that is far too small: routes whose plans are read while
- * held, experts run by the library, hints, pins, failing reads, cancels, and a bystander who looks
- * everything up. No byte may be wrong, nobody may wait for ever, no slot may get lost, and what
- * the sessions counted must be what the pool counted. Every failure prints its seed. */
+ * held, experts run by the library, hints, pins, failing reads, cancels, and a thread that looks up
+ * every expert. No byte may be wrong, no thread may wait for ever, no slot may get lost, and the
+ * sessions' counts must equal the pool's. Every failure prints its seed. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>

@@ -1,8 +1,8 @@
-/* The split moves while sessions use what it moves: over random interleavings of routing, holding,
+/* The split moves while sessions use both sides: over random interleavings of routing, holding,
  * retiring, prefetching, pinning, of KV that is appended to, forked, freed and swapped, of moves,
  * compressions and what becomes of them, on a device that does everything late and in any order. At
- * every event bytes are within the budget, nobody touches bytes that are not its side's, and nothing
- * is written while it is in use; whatever a step reads is right, and nothing of KV is lost.
+ * every event bytes are within the budget, no operation touches bytes of the other side, and no
+ * byte is written while in use; every byte that a step reads is right, and no KV is lost.
  *
  * A run that fails is made smaller, action by action, before it is shown. MP_SPLIT_SEED=n runs the
  * world of that seed alone. */

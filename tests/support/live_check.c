@@ -1,6 +1,6 @@
-/* What must hold of a live world's expert pool between any two actions, whatever is under way: slots,
- * map, scopes, policy, window and free stack say the same, and a slot behind the fence is never
- * handed out. */
+/* What must hold of a live world's expert pool between any two actions, whatever is under way:
+ * slots, map, scopes, policy, window and free stack say the same, and a slot behind the fence is
+ * never handed out. */
 #include "live_inside.h"
 #include "policy/ring.h"
 
@@ -14,7 +14,7 @@ static bool is_one_of(const uint32_t *values, uint32_t n, uint32_t value)
     return false;
 }
 
-/* Who has a slot is who the map says, and is found only while it is one that may be used. */
+/* Checks that a slot's expert is the one in the map, and is found only while it may be used. */
 static bool check_slot(live_world *w, uint32_t slot, uint64_t word)
 {
     const moepage_expert_pool *pool = w->rig.pool;

@@ -1,14 +1,15 @@
-/* loose_device.h — a device in one thread on which everything is late, in an order that a seed
- * chooses, and which watches who touches what.
+/* loose_device.h — a single-threaded device that completes everything late, in an order chosen by a
+ * seed, and checks every access to memory.
  *
- * What is submitted waits in its stream. The device goes on one event at a time, when it is told to
- * or when somebody waits for it: an event begins an operation at the head of some stream, ends one,
- * or runs a task. So two operations of different streams overlap whenever nothing orders them.
+ * Submitted work waits in its stream. The device advances one event at a time, when told to or when
+ * a thread waits for it: an event begins an operation at the head of some stream, ends one, or runs
+ * a task. So two operations of different streams overlap whenever nothing orders them.
  *
  * At every event and every check:
- *   - both sides of the arena and the workspaces together are what the ledger says, within the budget;
+ *   - both sides of the arena and the workspaces together are what the ledger says, within the
+ *     budget;
  *   - an operation under way touches no byte of the arena that its side does not own;
- *   - nobody writes what another operation under way reads or writes.
+ *   - no operation writes bytes that another one in progress reads or writes.
  * A stream belongs to the side that `side` says when it is created. What is found wrong first stays
  * in `failure`. */
 #ifndef LOOSE_DEVICE_H
@@ -56,8 +57,8 @@ uint32_t loose_run(loose_device *loose, uint32_t n);
 /* Looks at the ledger and at what is under way now. */
 void loose_check(loose_device *loose);
 
-/* Submits caller's work that reads `bytes` at `at`, and must find `expected` there, at its beginning
- * and at its end; or that writes them. Of one side of the arena. */
+/* Submits caller's work that reads `bytes` at `at`, and must find `expected` there, at its
+ * beginning and at its end; or that writes them. Of one side of the arena. */
 void loose_read(mp_stream *stream, mp_side side, const void *at, const void *expected,
                 uint64_t bytes);
 void loose_write(mp_stream *stream, mp_side side, void *at, const void *data, uint64_t bytes);

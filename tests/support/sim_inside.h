@@ -2,7 +2,7 @@
  *
  *   sim_cuda.c     open, close, what is left; counting and failing calls; which context is current
  *   sim_device.c   GPUs and their contexts
- *   sim_memory.c   device and host memory: who may touch what
+ *   sim_memory.c   device and host memory: permitted accesses
  *   sim_virtual.c  virtual memory: reservations, handles, mappings
  *   sim_stream.c   streams as threads, events, holding and stepping
  *   sim_work.c     what streams run: copies, writes, launches; and the calls that submit them

@@ -75,7 +75,7 @@ typedef struct waiter {
 
 static waiter *waiters;
 
-/* Those that wait for what `stream` has done, and nobody else: whoever wakes needs the lock. */
+/* Wakes only the threads that wait for `stream`, since every thread that wakes needs the lock. */
 static void announce(mp_cu_stream stream)
 {
     for (mp_cu_stream s = sim.streams; s; s = s->next) {

@@ -1,5 +1,5 @@
-/* MATH_BF16_FAST over the simulated driver and a simulated cuBLAS: which experts are the library's,
- * that results are right whoever computes them, and what happens when it refuses or fails. */
+/* MATH_BF16_FAST over the simulated driver and a simulated cuBLAS: which experts cuBLAS computes,
+ * that results are right whichever side computes them, and its refusals and failures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What profilers are told of a CUDA device's work, over the simulated driver: ranges are counted at the
- * seam, so that neither a profiler nor NVIDIA's header is needed. */
+/* What profilers are told of a CUDA device's work, over the simulated driver: ranges are counted at
+ * the seam, so that neither a profiler nor NVIDIA's header is needed. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,7 +151,8 @@ static void test_cuda_ranges_name_loads_decodes_and_experts(void **state)
     }
 }
 
-/* Nobody who did not ask is told anything; who asks gets NVTX, or is told that there is none. */
+/* Without the request nothing is reported; with it the device uses NVTX, or reports that NVTX is
+ * missing. */
 static void test_cuda_ranges_are_nvtx_or_refused(void **state)
 {
     (void)state;

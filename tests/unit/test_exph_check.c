@@ -1,5 +1,5 @@
 /* Damaged and hostile exponent-Huffman streams: mp_exph_check finds them all, and decoders stay in
- * bounds and agree even when nobody asked it.
+ * bounds and agree even on unchecked streams.
  *
  * Streams lie at the end of a page, and so does what is decoded. */
 #include <setjmp.h>
@@ -209,7 +209,7 @@ static void test_exph_check_finds_lies_under_right_checksums(void **state)
     static const lie lies[] = {
         {7, 1, "reserved"},
         {27, 9, "escape has exponent 9"},
-        {12, 29, "one of its own"},
+        {12, 29, "unique"},
         {28, 0, "complete code"},
         {28, 0xff, "complete code"},
         {36, 2, "must begin at 48"},

@@ -28,7 +28,7 @@ static uint32_t load(mp_host_tier *tier, uint32_t key)
     return entry;
 }
 
-/* Nobody else's failure may be quoted. */
+/* The sentence must be this load's own, not that of another failure. */
 static void expect_failure(mp_host_tier *tier, uint32_t key, const char *sentence)
 {
     char text[512] = "";

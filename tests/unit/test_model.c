@@ -257,7 +257,7 @@ static void test_model_open_refuses_what_an_expert_has_beyond_its_layout(void **
     uint64_t shape[] = {8};
     maker_add(&maker.shard, "BF16", 1, shape, EXPERT "down_proj.bias");
     moe_maker_write(&maker);
-    moe_expect_refusal(&maker, MOEPAGE_E_FORMAT, EXPERT "down_proj.bias|no part of any");
+    moe_expect_refusal(&maker, MOEPAGE_E_FORMAT, EXPERT "down_proj.bias|not part of any");
     maker_remove(&maker.shard, EXPERT "down_proj.bias");
     maker_add(&maker.shard, "BF16", 1, shape, "model.layers.0.mlp.experts.4.up_proj.weight");
     moe_maker_write(&maker);

@@ -303,7 +303,7 @@ static void test_architecture_in_bf16_is_refused_with_stray_scales(void **state)
                               "\"n_routed_experts\": 3");
     add_separate(0, "BF16");
     ADD("F32", DIMS(1, 1), "model.layers.0.mlp.experts.1.up_proj.weight_scale_inv");
-    expect_refusal(MOEPAGE_E_FORMAT, "experts.1.up_proj.weight_scale_inv|no part of any");
+    expect_refusal(MOEPAGE_E_FORMAT, "experts.1.up_proj.weight_scale_inv|not part of any");
 }
 
 /* ---- Mixtral's names --------------------------------------------------------------------- */

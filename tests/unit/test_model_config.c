@@ -64,7 +64,7 @@ static const struct {
     {"sparse_step\": 1", "sparse_step\": 0", MOEPAGE_E_FORMAT, "decoder_sparse_step|is 0"},
     {"sparse_step\": 1", "sparse_step\": 3", MOEPAGE_E_FORMAT, "none of its 2 layers"},
     {"sparse_step\": 1", "sparse_step\": 2", MOEPAGE_E_FORMAT,
-     "model.layers.0.mlp.experts.|no part of any routed expert"},
+     "model.layers.0.mlp.experts.|not part of any routed expert"},
     {"layers\": []", "layers\": [0]", MOEPAGE_E_FORMAT, "model.layers.0.mlp.experts."},
     {"layers\": []", "layers\": [2]", MOEPAGE_E_FORMAT, "mlp_only_layers|is 2|from 0 to 1"},
     {"layers\": []", "layers\": [-1]", MOEPAGE_E_FORMAT, "mlp_only_layers|is -1"},

@@ -115,11 +115,11 @@ static void test_model_open_refuses_a_bad_index(void **state)
         const char *words;
     } bad[] = {
         {"", MOEPAGE_E_FORMAT, "not valid JSON"},
-        {"[]", MOEPAGE_E_FORMAT, "no object"},
+        {"[]", MOEPAGE_E_FORMAT, "not an object"},
         {"{}", MOEPAGE_E_FORMAT, "weight_map"},
         {"{\"weight_map\": []}", MOEPAGE_E_FORMAT, "weight_map"},
         {"{\"weight_map\": {}}", MOEPAGE_E_FORMAT, "weight_map"},
-        {"{\"weight_map\": {\"t\": 3}}", MOEPAGE_E_FORMAT, "\"t\"|no string"},
+        {"{\"weight_map\": {\"t\": 3}}", MOEPAGE_E_FORMAT, "\"t\"|not a string"},
         {"{\"weight_map\": {\"t\": \"a.safetensors\", \"t\": \"b.safetensors\"}}", MOEPAGE_E_FORMAT,
          "duplicate"},
         {"{\"weight_map\": {\"t\": \"../a.safetensors\"}}", MOEPAGE_E_FORMAT,

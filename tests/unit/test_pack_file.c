@@ -154,7 +154,7 @@ static void test_pack_file_that_cannot_have_its_name_is_refused_at_once(void **s
     snprintf(path, sizeof path, "%s/none/a", directory);
     expect_refused(MOEPAGE_E_NOT_FOUND, "none/a: cannot create: No such file");
     snprintf(path, sizeof path, "%s", directory);
-    expect_refused(MOEPAGE_E_ARGUMENT, "no regular file");
+    expect_refused(MOEPAGE_E_ARGUMENT, "not a regular file");
 }
 
 /* A path as long as the system takes, whose last name leaves no room for another behind it. */

@@ -308,10 +308,10 @@ static void test_pack_with_a_wrong_header_is_refused(void **state)
 {
     (void)state;
     static const damage list[] = {
-        {0, 0, 0, 1, 'm', "header|no .moepack|name the directory"},
+        {0, 0, 0, 1, 'm', "header|not a .moepack|name the directory"},
         {0, 0, 8, 2, 0, "header|version 0"},
         {0, 0, 12, 4, 256, "header: 256 bytes"},
-        {0, 0, 16, 8, 4096, "header: it speaks of a file of 4096 bytes"},
+        {0, 0, 16, 8, 4096, "header: it describes a file of 4096 bytes"},
         {0, 0, 24, 8, 256, "table at 256"},
         {0, 0, 32, 4, 125, "125 sections"},
         {0, 0, 36, 4, 1, "header: byte 36"},
@@ -331,12 +331,12 @@ static void test_pack_with_a_wrong_table_is_refused(void **state)
         {0, 0, 32, 4, 11, "section table"},
         {0, 0, entry, 4, 9, "section table|no section of type 9"},
         {0, 0, entry, 4, 0, "section table|no section of type 0"},
-        {0, 0, entry, 4, CONFIG, "section table: section CONFIG is there twice"},
+        {0, 0, entry, 4, CONFIG, "section table: section CONFIG occurs twice"},
         {0, 0, entry + 4, 4, 1, "section table"},
         {0, 0, entry + 8, 8, 8192, "section table: section SHAPE|at 8192"},
         {0, 0, entry + 16, 8, 5000, "section table: section CONFIG"},
         {0, 0, entry + 16, 8, UINT64_MAX - 4095, "section table: section SHAPE"},
-        {0, 0, second, 4, DIRECTORY, "section table: section DENSE DIRECTORY is there twice"},
+        {0, 0, second, 4, DIRECTORY, "section table: section DENSE DIRECTORY occurs twice"},
         {0, 0, 128 + 3 * 32 + 24, 8, 1, "section table: section DENSE DATA has a checksum"},
         {0, 0, 128 + 4 * 32 + 4, 4, INT2, "section table: there is no section EXPERT INDEX"},
         {0, 0, 128 + 4 * 32 + 4, 4, 6, "section table"},
@@ -575,7 +575,7 @@ static void test_pack_is_not_any_other_file(void **state)
     unsigned char *other = calloc(1, 8192);
     pack_expect_refusal(other, 0, MOEPAGE_E_FORMAT, "header|0 bytes|name the directory");
     pack_expect_refusal(other, 4095, MOEPAGE_E_FORMAT, "header|4095 bytes|name the directory");
-    pack_expect_refusal(other, 8192, MOEPAGE_E_FORMAT, "header|no .moepack|name the directory");
+    pack_expect_refusal(other, 8192, MOEPAGE_E_FORMAT, "header|not a .moepack|name the directory");
     free(other);
 }
 

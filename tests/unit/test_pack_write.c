@@ -267,7 +267,7 @@ static void test_pack_write_refuses_targets_that_are_no_files(void **state)
     char no_such[128];
     pack_source_open(&source);
     assert_int_equal(moepage_pack_write(source.model, directory, NULL, NULL), MOEPAGE_E_ARGUMENT);
-    expect_sentence("no regular file");
+    expect_sentence("not a regular file");
     snprintf(no_such, sizeof no_such, "%s/none/a.moepack", directory);
     assert_int_equal(moepage_pack_write(source.model, no_such, NULL, NULL), MOEPAGE_E_NOT_FOUND);
     expect_sentence("none/a.moepack");

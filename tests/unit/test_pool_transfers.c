@@ -162,7 +162,7 @@ static void test_pool_transfers_of_half_failed_prefetches_begin_anew(void **stat
 }
 
 /* The n-th submission (cold reads, copies, decodings) or transfer fails on the way through tiers:
- * whoever meets it is told DEVICE, and what is served is right. */
+ * the call that meets the failure returns DEVICE, and every expert served is right. */
 static void test_pool_transfers_fail_one_by_one_in_every_tier(void **state)
 {
     (void)state;

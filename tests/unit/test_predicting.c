@@ -1,5 +1,5 @@
-/* A session's predictor at work: what it names is fetched, most urgent first; what it cannot follow is
- * lost to it and to nobody else; and no output changes by it. */
+/* A session's predictor at work: the experts it names are fetched, most urgent first; a pass that
+ * it cannot follow is lost for its own learning only; no output changes. */
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -188,7 +188,8 @@ static void test_predicting_changes_no_bit(void **state)
     }
 }
 
-/* The task stands still: the session's thread does not, and the news beyond the queue are counted. */
+/* The task stands still: the session's thread does not, and the news beyond the queue are
+ * counted. */
 static void test_predicting_loses_the_oldest_news(void **state)
 {
     (void)state;
@@ -334,7 +335,7 @@ static void test_predicting_keeps_those_who_go_on(void **state)
     close_all(session);
 }
 
-/* What a session fetched and left behind is nobody's: not the next one's who is given its place. */
+/* Prefetches that a session left behind are not attributed to the next session in its place. */
 static void test_predicting_inherits_nothing(void **state)
 {
     (void)state;

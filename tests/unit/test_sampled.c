@@ -1,6 +1,6 @@
 /* Sampled reuse distances: at rate 1 those of the definition; below it what sampling may not get
- * wrong (who is sampled, how many, circles, averages). How near whole curves come to the exact ones
- * is in tests/property/test_miss_curve.c. */
+ * wrong (the choice and number of sampled keys, circles, averages). How near whole curves come to
+ * the exact ones is in tests/property/test_miss_curve.c. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -214,8 +214,8 @@ static void test_sampled_sets_may_be_larger_than_max_keys(void **state)
 
 /* ---- What is measured of a sample ---- */
 
-/* Everything between two uses of a key is used once: then the distance is what was used, whoever is
- * in the sample. */
+/* If every key between two uses of a key is used once, the distance is the units used, whatever the
+ * sample. */
 static void test_sampled_circles_are_measured_exactly(void **state)
 {
     (void)state;
@@ -240,8 +240,8 @@ static void test_sampled_circles_are_measured_exactly(void **state)
     }
 }
 
-/* In the first round the threshold falls again and again; uses by keys that were dropped then are no
- * longer the sample's in the second. */
+/* In the first round the threshold falls again and again; uses by keys that were dropped then are
+ * no longer the sample's in the second. */
 static void test_sampled_circles_are_measured_across_a_falling_threshold(void **state)
 {
     (void)state;

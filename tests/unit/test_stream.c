@@ -1,4 +1,5 @@
-/* The queues of a lane, without threads: who is next when, and what a waiting thread changes. */
+/* The queues of a lane, without threads: which job is next at what time, and the effect of a
+ * waiting thread. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

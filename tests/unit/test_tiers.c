@@ -1,5 +1,5 @@
-/* The tiers behind a pool's slots: who serves which load, what it costs on the bus, and what happens
- * when a tier is tiny, slow or damaged. */
+/* The tiers behind a pool's slots: which tier serves which load, its cost on the bus, and the
+ * behaviour of tiny, slow or damaged tiers. */
 #include <fcntl.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -172,7 +172,8 @@ static void test_tiers_over_a_checkpoint_and_a_callback(void **state)
     walk(shape, (pool_rig_config){.slots = 4, .host_experts = 7, .io_threads = 1});
 }
 
-/* Images that cannot be used where they are mapped pass through a few entries, and the pool says so. */
+/* Images that cannot be used where they are mapped pass through a few entries, and the pool says
+ * so. */
 static void test_tiers_unpack_through_entries_of_their_own(void **state)
 {
     (void)state;
@@ -258,8 +259,8 @@ static void test_tiers_a_demand_waits_for_an_entry_of_a_dropped_guess(void **sta
     close_world(session);
 }
 
-/* A prefetch that has been submitted whole, and that a plan now holds, keeps its entry only until it
- * lands: a demand for another expert waits for it. */
+/* A prefetch that has been submitted whole, and that a plan now holds, keeps its entry only until
+ * it lands: a demand for another expert waits for it. */
 static void test_tiers_a_demand_waits_for_an_entry_of_a_late_prefetch(void **state)
 {
     (void)state;
@@ -335,7 +336,7 @@ static void test_tiers_guesses_without_an_entry_evict_nobody(void **state)
     close_world(session);
 }
 
-/* Guesses have half of the I/O threads, those included that nobody wants any more. */
+/* Guesses, including outdated ones, occupy at most half of the I/O threads. */
 static void test_tiers_guesses_leave_threads_to_demands(void **state)
 {
     (void)state;

@@ -338,7 +338,7 @@ static void test_trace_sources_refuse_impossible_ids(void **state)
     assert_refused(p.path, &SHAPE, "token 4, layer 1: expert 7, there are 7");
     write_file(in(&p, "x.u8"), ids, sizeof ids);
     assert_refused(p.path, &(sim_trace_shape){0}, "--shape");
-    assert_refused(p.path, &(sim_trace_shape){5, EXPERTS, TOP_K}, "no whole number of tokens");
+    assert_refused(p.path, &(sim_trace_shape){5, EXPERTS, TOP_K}, "not a whole number of tokens");
     assert_refused(p.path, &(sim_trace_shape){LAYERS, 1, TOP_K}, "1 experts");
     write_text(in(&p, "x.txt"), "nothing");
     assert_refused(p.path, &SHAPE, ".csv or .u8");

@@ -1,5 +1,5 @@
-/* The low place of an expert that has become high: nobody gets it while a step is open that still
- * computes with it. */
+/* The low place of an expert that has become high is not reused while an open step still computes
+ * with it. */
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Two versions of every expert: who gets the high one and when, that every plan shows a whole version
- * that the file has, and that no step waits for one. */
+/* Two versions of every expert: which experts become high and when; every plan shows a complete
+ * version from the file, and no step waits for one. */
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,8 +118,8 @@ static void test_versions_one_at_a_time_gets_there_too(void **state)
     heat_and_shift(&(moepage_precision_config){.hi_experts = 3, .transitions = 1, .alpha = 0.9});
 }
 
-/* Of two experts in each layer, one that three tokens choose with little weight and one that a single
- * token chooses with much, the one that became high. */
+/* Of two experts in each layer, one that three tokens choose with little weight and one that a
+ * single token chooses with much, the one that became high. */
 static int32_t hotter_of_two(uint32_t hotness)
 {
     static const int32_t often = 2, heavily = 5;
