@@ -74,7 +74,7 @@ static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
 {
     struct moepage_controller *controller = of(watch);
     mp_reuse_watch *reuse = &controller->reuse;
-    if (n == 0) /* a layer may route to nobody */
+    if (n == 0) /* a layer may route to no expert */
         return;
     pthread_mutex_lock(&controller->lock);
     uint32_t stack = reuse->n_stacks == 1 ? 0 : keys[0] / controller->shape.experts;

@@ -38,7 +38,7 @@ static const mp_step_hooks recording_hooks = {.begin = begin,
                                               .ended = ended,
                                               .close = stop};
 
-/* Does the trace describe this session's model? */
+/* Checks that the trace describes this session's model, and that no other session records to it. */
 static moepage_status check_trace(const mp_step_view *step, const moepage_trace *trace,
                                   const moepage_trace *now)
 {

@@ -1,5 +1,5 @@
-/* kv.h — the door of the KV pool: block tables of sequences, the pool's part of the arena, and who reads
- * and watches it. Every function takes the pool's lock if it needs it. One that fails leaves the pool
+/* kv.h — the door of the KV pool: block tables of sequences, the pool's part of the arena, its readers
+ * and its watch. Every function takes the pool's lock if it needs it. One that fails leaves the pool
  * as it was. */
 #ifndef MP_KV_KV_H
 #define MP_KV_KV_H

@@ -1,5 +1,6 @@
 /* hints.h — what optional parts of a session ask of the expert pool: experts ahead of need, layers that
- * stream, and experts in two versions. pool.h says who calls these functions, and how. */
+ * stream, and experts in two versions. The rules of pool.h
+ * for threads and locks hold here too. */
 #ifndef MP_POOL_HINTS_H
 #define MP_POOL_HINTS_H
 

@@ -71,7 +71,7 @@ void mp_pool_set_reader(struct moepage_expert_pool *pool, const mp_client *clien
 void mp_pool_relieve(struct moepage_expert_pool *pool, const mp_client *client);
 /* Publishes the session's sums since its creation. Lock-free. */
 void mp_pool_publish_stats(mp_client *client, const moepage_session_stats *stats);
-/* Tells whoever watches the pool of a step that has ended. */
+/* Tells the pool's watch, if it has one, of a step that has ended. */
 void mp_pool_tell_step(struct moepage_expert_pool *pool, const struct mp_watch_step *step);
 
 /* ---- holding experts ---- */

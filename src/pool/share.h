@@ -1,5 +1,5 @@
 /* share.h — the expert pool's part of the arena, and of its slots: what it has, what it may be moved
- * to, who watches it, and slots that a session has for itself. Of pools on one device, but for the
+ * to, its watch, and slots that a session has for itself. Of pools on one device, but for the
  * watch. No lock is held when these functions are called. */
 #ifndef MP_POOL_SHARE_H
 #define MP_POOL_SHARE_H
@@ -41,7 +41,7 @@ bool mp_pool_is_watched(const struct moepage_expert_pool *pool);
 /* Where a pool with so many compressed experts per layer would have `slots` slots. */
 mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compressed,
                          uint32_t slots);
-/* Could it have that, what the KV side has of the arena apart? BUDGET, UNSUPPORTED. */
+/* Checks that the pool could have that if the KV side had nothing. BUDGET, UNSUPPORTED. */
 moepage_status mp_pool_check_move(struct moepage_expert_pool *pool, const mp_extent *to);
 /* Tries to bring the pool there. What goes has left the arena on OK; BUDGET if the arena has no
  * room. BUSY while what has to go is in use: with `once` that leaves everything as it was but for

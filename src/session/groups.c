@@ -19,13 +19,11 @@ typedef struct mp_limits {
 
 /* ---- collecting ---- */
 
-/* A stamp that no expert has. */
-static void begin_stamp(struct moepage_session *session)
+/* The stamps have come round: no expert has any, and 1 is the next. */
+static void restart_stamps(struct moepage_session *session)
 {
-    if (++session->stamp == 0) {
-        memset(session->local_stamp, 0, session->step.shape.experts * sizeof *session->local_stamp);
-        session->stamp = 1;
-    }
+    memset(session->local_stamp, 0, session->step.shape.experts * sizeof *session->local_stamp);
+    session->stamp = 1;
 }
 
 static moepage_status refuse_weight(const mp_flight *flight, const float *weights, uint32_t n_rows)
@@ -46,7 +44,8 @@ moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *fli
         finite &= isfinite(routing->weights[r]) != 0;
     if (!finite)
         return refuse_weight(flight, routing->weights, n_rows);
-    begin_stamp(session);
+    if (++session->stamp == 0)
+        restart_stamps(session);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t id = (uint32_t)routing->ids[r];
         if (id >= experts) {
@@ -109,22 +108,6 @@ static bool fits_on_all_devices(struct moepage_session *session, const mp_limits
     return true;
 }
 
-/* ---- rows ---- */
-
-/* Turns session->counts into flight->first_row for entries [first, first + n). */
-static void lay_out_rows(struct moepage_session *session, mp_flight *flight, uint32_t first,
-                         uint32_t n)
-{
-    uint32_t row = first == 0 ? 0 : flight->first_row[first];
-    for (uint32_t i = first; i < first + n; i++) {
-        uint32_t count = session->counts[i];
-        flight->first_row[i] = row;
-        session->counts[i] = row; /* from here on a cursor */
-        row += count;
-    }
-    flight->first_row[first + n] = row;
-}
-
 /* In a mixed batch an expert is a scan's only if no decoding token routes to it. */
 static void mark_scans(struct moepage_session *session, mp_flight *flight)
 {
@@ -182,27 +165,45 @@ static void cut_waves(struct moepage_session *session, mp_flight *flight, const 
     }
 }
 
-/* One entry for each distinct expert. */
+/* One entry for each distinct expert, with its rows in the tokens' order. */
 static void make_entries(struct moepage_session *session, mp_flight *flight)
 {
     const mp_step_view *step = &session->step;
     const uint32_t first_key = flight->layer * step->shape.experts, n = flight->n_distinct;
+    uint32_t row = 0;
     flight->n_entries = n;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t expert = session->distinct[i];
+        uint32_t expert = session->distinct[i], count = session->counts[i];
         flight->holds[i] = (mp_hold){.key = first_key + expert, .scan = step->any_scan};
         if (step->shape.n_devices > 1)
             flight->holds[i].shard = expert % step->shape.n_devices;
+        flight->first_row[i] = row;
+        session->counts[i] = row; /* from here on a cursor */
+        row += count;
     }
+    flight->first_row[n] = row;
     if (step->any_scan && !step->all_scan)
         mark_scans(session, flight);
-    lay_out_rows(session, flight, 0, n);
     for (uint32_t r = 0; r < flight->n_tokens * flight->top_k; r++)
         if (flight->ids[r] >= 0)
             flight->rows[session->counts[session->local[flight->ids[r]]]++] = r;
 }
 
 /* ---- groups of tokens ---- */
+
+/* Turns session->counts into flight->first_row for entries [first, first + n). */
+static void lay_out_rows(struct moepage_session *session, mp_flight *flight, uint32_t first,
+                         uint32_t n)
+{
+    uint32_t row = first == 0 ? 0 : flight->first_row[first];
+    for (uint32_t i = first; i < first + n; i++) {
+        uint32_t count = session->counts[i];
+        flight->first_row[i] = row;
+        session->counts[i] = row; /* from here on a cursor */
+        row += count;
+    }
+    flight->first_row[first + n] = row;
+}
 
 /* Adds a token's experts to the group that session->stamp marks, or nothing if they do not fit. */
 static bool add_token(struct moepage_session *session, mp_flight *flight, uint32_t token,
@@ -246,7 +247,8 @@ static void fill_token_group(struct moepage_session *session, mp_flight *flight,
     uint32_t used[MOEPAGE_MAX_DEVICES] = {0}, total = 0;
     mp_group *group = &flight->groups[flight->n_groups];
     *group = (mp_group){.first_entry = flight->n_entries, .first_token = *placed};
-    begin_stamp(session);
+    if (++session->stamp == 0)
+        restart_stamps(session);
     for (uint32_t t = 0; t < flight->n_tokens; t++) {
         if (session->token_placed[t] || !add_token(session, flight, t, limits, used, &total))
             continue;
@@ -287,18 +289,28 @@ static moepage_status form_token_groups(struct moepage_session *session, mp_flig
 
 /* ---- forming ---- */
 
-/* Sets aside what the flight will hold at most, for as long as it is open: later groups may be
- * bigger than the first. Also where there is a slot for every expert: the pool may shrink. */
-static void reserve(struct moepage_session *session, mp_flight *flight, const mp_limits *limits)
+/* All at once if they fit; else groups of tokens, for readers of plans who ask for them, or waves, of
+ * which one computes while the next one loads. */
+static moepage_status cut(struct moepage_session *session, mp_flight *flight, mp_limits limits)
 {
-    for (uint32_t d = 0; d < session->step.shape.n_devices; d++) {
-        uint32_t most = limits->device[d] < limits->total ? limits->device[d] : limits->total;
-        most = most < flight->n_entries ? most : flight->n_entries;
-        flight->reserved[d] = flight->n_groups == 1 ? 0 : most;
+    const mp_step_view *step = &session->step;
+    const uint32_t n = flight->n_distinct, n_devices = step->shape.n_devices;
+    bool fits = n_devices == 1 ? n <= limits.total && n <= limits.device[0]
+                               : fits_on_all_devices(session, &limits, n);
+    flight->overlap = false;
+    flight->by_tokens = !fits && flight->planned && step->config.grouping == MOEPAGE_GROUP_TOKENS;
+    if (flight->by_tokens)
+        return form_token_groups(session, flight, &limits);
+    if (fits) {
+        flight->n_groups = 1;
+        flight->groups[0] = (mp_group){.n_entries = n};
+    } else {
+        order_resident_first(session, flight);
+        flight->overlap = !flight->planned && halve(&limits, n_devices);
+        cut_waves(session, flight, &limits);
     }
-    for (uint32_t i = 0; i < flight->n_entries && flight->n_groups == 1; i++)
-        flight->reserved[flight->holds[i].shard]++;
-    mp_groups_reserve(session, flight);
+    make_entries(session, flight);
+    return MOEPAGE_OK;
 }
 
 void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening)
@@ -316,51 +328,36 @@ void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening
     mp_pool_reserve(session->step.client, reserved, session->step.shape.n_devices, widest);
 }
 
-/* All at once if they fit; else groups of tokens, for readers of plans who ask for them, or waves, of
- * which one computes while the next one loads. */
-static moepage_status form(struct moepage_session *session, mp_flight *flight)
+moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight)
 {
     const mp_step_view *step = &session->step;
-    const uint32_t n = flight->n_distinct, n_devices = step->shape.n_devices;
-    const uint32_t most = step->config.max_group_experts;
+    const uint32_t n_devices = step->shape.n_devices, most = step->config.max_group_experts;
     mp_limits limits = {.total = most ? most : UINT32_MAX};
+    moepage_status status = MOEPAGE_OK;
+    mp_pool_begin_routing(step->client);
     for (uint32_t d = 0; d < n_devices; d++) {
         limits.device[d] =
             mp_pool_quota(step->pool, step->client, flight->layer, d, step->all_scan);
         if (limits.device[d] == 0)
-            return mp_fail(MOEPAGE_E_BUSY,
-                           "layer %u: this session's share of the slots is in its "
-                           "open plans; retire a layer first",
-                           flight->layer);
+            status = mp_fail(MOEPAGE_E_BUSY,
+                             "layer %u: this session's share of the slots is in its "
+                             "open plans; retire a layer first",
+                             flight->layer);
     }
-    const mp_limits whole = limits;
-    bool fits = n_devices == 1 ? n <= limits.total && n <= limits.device[0]
-                               : fits_on_all_devices(session, &limits, n);
-    flight->overlap = false;
-    flight->by_tokens = !fits && flight->planned && step->config.grouping == MOEPAGE_GROUP_TOKENS;
-    if (fits) {
-        flight->n_groups = 1;
-        flight->groups[0] = (mp_group){.n_entries = n};
-    } else if (!flight->by_tokens) {
-        order_resident_first(session, flight);
-        flight->overlap = !flight->planned && halve(&limits, n_devices);
-        cut_waves(session, flight, &limits);
-    }
-    moepage_status status = MOEPAGE_OK;
-    if (flight->by_tokens)
-        status = form_token_groups(session, flight, &limits);
-    else
-        make_entries(session, flight);
     if (!status)
-        reserve(session, flight, &whole);
-    return status;
-}
+        status = cut(session, flight, limits);
 
-/* What the layer may hold, it reserves, and says so before another session can ask in vain. */
-moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight)
-{
-    mp_pool_begin_routing(session->step.client);
-    moepage_status status = form(session, flight);
-    mp_pool_end_routing(session->step.client);
+    /* What the flight will hold at most is set aside for as long as it is open: later groups may be
+     * bigger than the first. Also where there is a slot for every expert: the pool may shrink. */
+    for (uint32_t d = 0; d < n_devices && !status; d++) {
+        uint32_t at_once = limits.device[d] < limits.total ? limits.device[d] : limits.total;
+        at_once = at_once < flight->n_entries ? at_once : flight->n_entries;
+        flight->reserved[d] = flight->n_groups == 1 ? 0 : at_once;
+    }
+    for (uint32_t i = 0; i < flight->n_entries && flight->n_groups == 1 && !status; i++)
+        flight->reserved[flight->holds[i].shard]++;
+    if (!status)
+        mp_groups_reserve(session, flight);
+    mp_pool_end_routing(step->client); /* no other session has asked in vain meanwhile */
     return status;
 }

@@ -5,7 +5,7 @@
 
 /* ---- holding ---- */
 
-/* Does a feature hold the group? */
+/* Returns true if a feature holds the group. */
 static bool hold_by_feature(const struct moepage_session *session, mp_flight *flight,
                             const mp_group *group)
 {

@@ -112,8 +112,8 @@ static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *a
     return MOEPAGE_OK;
 }
 
-/* Can every device have experts computed in host memory, which nobody keeps as it is once a plan is
- * released? */
+/* Checks that every device can have experts computed in host memory, which may change once a plan is
+ * released. */
 static moepage_status check_miss(const struct moepage_expert_pool *pool,
                                  const moepage_session_config *config)
 {

@@ -3,7 +3,7 @@
  * The side that shrinks gives its bytes up before the other grows, so that bytes in use never pass the
  * budget. Nothing in use is taken away: a slot that an open plan holds, or a KV block that would have
  * to be copied while a step may read it, makes a move wait. Meanwhile what has to go is fenced:
- * slots beyond the new end take no more experts and lose those that nobody holds. */
+ * slots beyond the new end take no more experts and lose those that no plan holds. */
 #ifndef MP_SPLIT_SPLIT_H
 #define MP_SPLIT_SPLIT_H
 

@@ -1,0 +1,30 @@
+#!/bin/sh
+# How many functions, in how many files, one routed layer of 8 experts enters.
+#
+#   tests/walk/walk.sh            the counts: a layer that hits, one that misses, one that misses
+#                                 through the host tier
+#   tests/walk/walk.sh hit|miss|tier    the functions, one a line, with their files
+#
+# The library is built apart, in build/walk, at -O1 and with nothing inlined: small helpers count.
+set -eu
+cd "$(dirname "$0")/../.."
+out=build/walk
+model=examples/models/tiny-qwen3moe
+flags="-O1 -g -fno-inline -finstrument-functions -w"
+${MAKE:-make} -s BUILD="$out" LIB="$out" CFLAGS="$flags" "$out/libmoepage.a" >/dev/null
+${CC:-cc} -O1 -g -Iinclude tests/walk/walk.c "$out/libmoepage.a" \
+    $(pkg-config --libs jansson libxxhash libzstd) -ldl -lm -pthread -o "$out/walk"
+
+names() {
+    "$out/walk" "$model" "$1" | addr2line -f -s -e "$out/walk" | paste - - |
+        awk '{ sub(/:.*/, "", $2); print $2, $1 }' | sort -u
+}
+
+if [ $# -gt 0 ]; then
+    names "$1"
+    exit
+fi
+for what in hit miss tier; do
+    names "$what" | awk -v what="$what" '{ files[$1] = 1 }
+        END { for (f in files) n++; printf "%-5s %4d functions %3d files\n", what, NR, n }'
+done
