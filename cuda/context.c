@@ -54,9 +54,9 @@ static sentence describe(const mp_cuda_driver *driver, const char *device, mp_cu
 
 moepage_status mp_cuda_check_health(mp_cuda *cuda)
 {
-    if (!atomic_load_explicit(&cuda->poisoned, memory_order_acquire))
+    if (!atomic_load_explicit(&cuda->health.poisoned, memory_order_acquire))
         return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_DEVICE, "%s; the device has to be closed", cuda->poison_text);
+    return mp_fail(MOEPAGE_E_DEVICE, "%s; the device has to be closed", cuda->health.text);
 }
 
 /* The first reason is kept: failures that follow are its consequences. `poisoned` is set after the
@@ -64,13 +64,13 @@ moepage_status mp_cuda_check_health(mp_cuda *cuda)
  * is issued in between. */
 void mp_cuda_poison(mp_cuda *cuda, mp_cu_result result, const char *said)
 {
-    atomic_store(&cuda->failing, true);
+    atomic_store(&cuda->health.failing, true);
     if (is_sticky(result))
-        atomic_store(&cuda->lost, true);
-    if (atomic_flag_test_and_set(&cuda->poison_taken))
+        atomic_store(&cuda->health.lost, true);
+    if (atomic_flag_test_and_set(&cuda->health.is_taken))
         return;
-    snprintf(cuda->poison_text, sizeof cuda->poison_text, "%s", said);
-    atomic_store_explicit(&cuda->poisoned, result, memory_order_release);
+    snprintf(cuda->health.text, sizeof cuda->health.text, "%s", said);
+    atomic_store_explicit(&cuda->health.poisoned, result, memory_order_release);
     mp_log_write(&cuda->device.log, MOEPAGE_LOG_ERROR, "%s; the device has to be closed", said);
 }
 
@@ -87,7 +87,7 @@ moepage_status mp_cuda_check(mp_cuda *cuda, mp_cu_result result, const char *wha
     sentence said = describe(cuda->driver, cuda->name, result, what);
     if (is_sticky(result)) {
         mp_cuda_poison(cuda, result, said.text);
-        if (atomic_load_explicit(&cuda->poisoned, memory_order_acquire))
+        if (atomic_load_explicit(&cuda->health.poisoned, memory_order_acquire))
             return mp_cuda_check_health(cuda);
     }
     return mp_fail(result == MP_CU_OUT_OF_MEMORY ? MOEPAGE_E_NO_MEMORY : MOEPAGE_E_DEVICE, "%s",
@@ -96,7 +96,7 @@ moepage_status mp_cuda_check(mp_cuda *cuda, mp_cu_result result, const char *wha
 
 void mp_cuda_log_failure(mp_cuda *cuda, mp_cu_result result, const char *what)
 {
-    if (result == MP_CU_SUCCESS || (atomic_load(&cuda->poisoned) && !is_sticky(result)))
+    if (result == MP_CU_SUCCESS || (atomic_load(&cuda->health.poisoned) && !is_sticky(result)))
         return;
     sentence said = describe(cuda->driver, cuda->name, result, what);
     if (is_sticky(result))

@@ -22,6 +22,24 @@ typedef struct mp_cuda_arena mp_cuda_arena;   /* vmm.c */
 typedef struct mp_cuda_issuer mp_cuda_issuer; /* issue.c: threads that feed streams */
 typedef struct mp_cuda_stream mp_cuda_stream; /* issue.h; what an mp_stream * points to */
 
+/* Whether the device still works, and why not. Written by mp_cuda_poison alone. */
+typedef struct mp_cuda_health {
+    _Atomic bool failing; /* poisoned, or about to be: set before all else */
+    _Atomic bool lost;    /* after a sticky result: the GPU does nothing more for the context */
+    _Atomic int32_t
+        poisoned;         /* the first sticky mp_cu_result, or the negative status of a transfer;
+                                 0 = well; set after the text */
+    atomic_flag is_taken; /* by the first reason, which writes the text */
+    char text[256];
+} mp_cuda_health;
+
+/* cuBLAS's handle: fast.c. */
+typedef struct mp_cuda_fast {
+    pthread_mutex_t lock;  /* taken last of all */
+    mp_blas_handle handle; /* [lock] NULL until a session asks for it */
+    _Atomic bool is_ready; /* the handle is there, and has refused nothing */
+} mp_cuda_fast;
+
 typedef struct mp_cuda {
     mp_device device; /* first */
     const mp_cuda_driver *driver;
@@ -35,20 +53,13 @@ typedef struct mp_cuda {
     bool has_vmm;
     uint64_t pin_bytes;            /* see mp_cuda_pin_end */
     _Atomic uint64_t memory_calls; /* driver calls that took or gave memory */
-    _Atomic int32_t poisoned;      /* the first sticky mp_cu_result, or the negative
-                                      status of a transfer; 0 = well; set after the text */
-    _Atomic bool failing;          /* poisoned, or about to be: set before all else */
-    _Atomic bool lost; /* a sticky result was seen: the GPU does nothing more for the context */
-    atomic_flag poison_taken;
-    char poison_text[256];
+    mp_cuda_health health;
     mp_executor *executor; /* host threads: COLD streams and tasks */
     mp_cuda_arena *arena;
     mp_cuda_kernels kernels;
     mp_cuda_issuer *issuer;
     const mp_cuda_ranges *ranges; /* NULL: off */
-    pthread_mutex_t fast_lock;    /* fast.c; taken last of all */
-    mp_blas_handle fast_handle;   /* [fast_lock] NULL until it is asked for */
-    _Atomic bool fast_is_ready;   /* it is there, and has refused nothing */
+    mp_cuda_fast fast;
 } mp_cuda;
 
 static inline mp_cuda *mp_cuda_of(mp_device *device)

@@ -38,17 +38,17 @@ static moepage_status check(const mp_cuda *cuda, mp_blas_status result, const ch
 static moepage_status create_handle(mp_cuda *cuda)
 {
     moepage_status status = MOEPAGE_OK;
-    pthread_mutex_lock(&cuda->fast_lock);
-    if (!cuda->fast_handle) {
+    pthread_mutex_lock(&cuda->fast.lock);
+    if (!cuda->fast.handle) {
         mp_blas_handle handle = NULL;
         mp_cuda_count_memory_call(cuda);
         status = check(cuda, cuda->blas->create(&handle), "starting cuBLAS");
         if (!status) {
-            cuda->fast_handle = handle;
-            atomic_store(&cuda->fast_is_ready, true);
+            cuda->fast.handle = handle;
+            atomic_store(&cuda->fast.is_ready, true);
         }
     }
-    pthread_mutex_unlock(&cuda->fast_lock);
+    pthread_mutex_unlock(&cuda->fast.lock);
     return status;
 }
 
@@ -66,20 +66,20 @@ moepage_status mp_cuda_fast_open(mp_device *device, bool *is_there)
     status = create_handle(cuda);
     mp_cuda_leave(cuda);
     if (!status)
-        *is_there = atomic_load(&cuda->fast_is_ready);
+        *is_there = atomic_load(&cuda->fast.is_ready);
     return status;
 }
 
 void mp_cuda_fast_close(mp_cuda *cuda)
 {
-    if (!cuda->fast_handle)
+    if (!cuda->fast.handle)
         return;
-    mp_blas_status result = cuda->blas->destroy(cuda->fast_handle);
+    mp_blas_status result = cuda->blas->destroy(cuda->fast.handle);
     if (result)
         mp_log_write(&cuda->device.log, MOEPAGE_LOG_WARNING,
                      "%s: ending cuBLAS failed: %s (cuBLAS status %d)", cuda->name, name_of(result),
                      result);
-    cuda->fast_handle = NULL;
+    cuda->fast.handle = NULL;
 }
 
 /* ---- A batch ---------------------------------------------------------------------------- */
@@ -99,9 +99,9 @@ static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint3
                                const char *what)
 {
     const mp_cuda_blas *blas = b->cuda->blas;
-    const mp_blas_handle handle = b->cuda->fast_handle;
+    const mp_blas_handle handle = b->cuda->fast.handle;
     const float one = 1, zero = 0;
-    pthread_mutex_lock(&b->cuda->fast_lock);
+    pthread_mutex_lock(&b->cuda->fast.lock);
     mp_blas_status result = blas->set_stream(handle, b->stream);
     if (!result) /* setting a stream resets the workspace */
         result = blas->set_workspace(handle, b->library, MP_FAST_LIBRARY_BYTES);
@@ -111,7 +111,7 @@ static moepage_status multiply(const batch *b, uint32_t first, uint32_t n, uint3
                                     b->args.activations + first, MP_BLAS_R_16BF, (int)k, &zero,
                                     b->args.sums + first, MP_BLAS_R_32F, (int)m, (int)n,
                                     MP_BLAS_COMPUTE_32F, MP_BLAS_DEFAULT);
-    pthread_mutex_unlock(&b->cuda->fast_lock);
+    pthread_mutex_unlock(&b->cuda->fast.lock);
     return check(b->cuda, result, what);
 }
 
@@ -188,7 +188,7 @@ bool mp_cuda_fast_takes(mp_cuda *cuda, const mp_kernel_experts_args *host)
     if (host->math != MOEPAGE_MATH_BF16_FAST || host->dtype != MOEPAGE_DTYPE_BF16 ||
         !host->scratch || !mp_fast_serves(host->hidden, host->intermediate) ||
         !mp_fast_capacity(host->scratch_bytes, host->hidden, host->intermediate) ||
-        !atomic_load(&cuda->fast_is_ready))
+        !atomic_load(&cuda->fast.is_ready))
         return false;
     for (uint32_t e = 0; e < host->n_experts; e++) {
         const mp_ffn_expert *expert = &host->experts[e];
@@ -218,7 +218,7 @@ moepage_status mp_cuda_fast_launch(mp_cuda *cuda, mp_cu_stream stream,
     };
     cut(&b, gpu->scratch);
     moepage_status status = run_all(&b, host);
-    if (status == MOEPAGE_E_UNSUPPORTED && atomic_exchange(&cuda->fast_is_ready, false))
+    if (status == MOEPAGE_E_UNSUPPORTED && atomic_exchange(&cuda->fast.is_ready, false))
         mp_log_write(&cuda->device.log, MOEPAGE_LOG_WARNING,
                      "%s; MATH_BF16_FAST runs as MATH_BF16 from now on", moepage_last_error());
     return status;

@@ -27,7 +27,7 @@ static moepage_status get_info(mp_device *device, moepage_cuda_info *out)
 {
     mp_cuda *cuda = mp_cuda_of(device);
     *out = cuda->info;
-    out->poisoned = atomic_load(&cuda->poisoned) != 0;
+    out->poisoned = atomic_load(&cuda->health.poisoned) != 0;
     out->driver_calls = atomic_load(&cuda->memory_calls);
     return MOEPAGE_OK;
 }
@@ -248,8 +248,8 @@ static void init(mp_cuda *cuda, const mp_cuda_driver *driver, const mp_cuda_blas
     cuda->driver = driver;
     cuda->blas = blas;
     cuda->blas_missing = blas_missing;
-    atomic_flag_clear(&cuda->poison_taken);
-    pthread_mutex_init(&cuda->fast_lock, NULL);
+    atomic_flag_clear(&cuda->health.is_taken);
+    pthread_mutex_init(&cuda->fast.lock, NULL);
     cuda->info.struct_size = sizeof cuda->info;
     cuda->info.ordinal = ordinal;
     cuda->info.cublas_version = blas ? blas->loaded_version : 0;
@@ -292,7 +292,7 @@ static void stop(mp_cuda *cuda)
     if (cuda->context)
         mp_cuda_log_failure(cuda, cuda->driver->context_release(cuda->gpu),
                             "giving back the context");
-    pthread_mutex_destroy(&cuda->fast_lock);
+    pthread_mutex_destroy(&cuda->fast.lock);
     mp_free(cuda);
 }
 

@@ -32,7 +32,7 @@ void mp_cuda_fail_copy(mp_cuda *cuda, const mp_copy *copy, moepage_status status
 
 bool mp_cuda_is_poisoned(mp_cuda *cuda)
 {
-    if (atomic_load(&cuda->failing))
+    if (atomic_load(&cuda->health.failing))
         return true;
     /* COLD transfers run in the executor, which stores a status and no more (pump_cold): the device is
      * poisoned here, where work that may depend on them is about to be issued. */

@@ -196,7 +196,7 @@ static inline const char *mp_cuda_transfer_range(const mp_cuda_stream *stream)
 static inline bool mp_cuda_is_silent(const mp_cuda_stream *stream)
 {
     return !mp_cuda_is_cold(stream) &&
-           (atomic_load(&stream->cuda->lost) || atomic_load(&stream->broken));
+           (atomic_load(&stream->cuda->health.lost) || atomic_load(&stream->broken));
 }
 
 /* The last tick completed. A silent stream has run dry or will never run again, so that all that it has

@@ -31,7 +31,7 @@ static moepage_status begin(submission *s, mp_stream *handle)
     *s = (submission){.stream = stream};
     if (!mp_cuda_is_cold(stream)) {
         moepage_status status = mp_cuda_enter(cuda);
-        if (status && !atomic_load(&cuda->lost))
+        if (status && !atomic_load(&cuda->health.lost))
             return status;
         s->inside = !status;
     }

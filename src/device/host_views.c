@@ -49,8 +49,9 @@ moepage_status mp_host_view_map(int file, void *at, uint64_t offset, uint64_t by
     moepage_status status =
         mp_fail(MOEPAGE_E_NO_MEMORY, "host: a view of %llu bytes could not be mapped: %s",
                 (unsigned long long)bytes, mp_errno_text_of(errno).text);
-    (void)map_nothing(at, bytes); /* a mapping that fails late has taken the old one away: were the
-                                     addresses left free, they could become somebody else's */
+    /* A mapping that fails late has removed the reservation: without a new one, any other mapping of the
+     * process could take the addresses. */
+    (void)map_nothing(at, bytes);
     return status;
 }
 
