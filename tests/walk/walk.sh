@@ -13,7 +13,7 @@ model=examples/models/tiny-qwen3moe
 flags="-O1 -g -fno-inline -finstrument-functions -w"
 ${MAKE:-make} -s BUILD="$out" LIB="$out" CFLAGS="$flags" "$out/libmoepage.a" >/dev/null
 ${CC:-cc} -O1 -g -Iinclude tests/walk/walk.c "$out/libmoepage.a" \
-    $(pkg-config --libs jansson libxxhash libzstd) -ldl -lm -pthread -o "$out/walk"
+    $(pkg-config --libs jansson libxxhash libzstd) $(pkg-config --libs numa 2>/dev/null) -ldl -lm -pthread -o "$out/walk"
 
 names() {
     "$out/walk" "$model" "$1" | addr2line -f -s -e "$out/walk" | paste - - |
