@@ -1,5 +1,5 @@
 /* The simulated device's clock: which event is next, and what it brings with it. */
-#include "device/sim_run.h"
+#include "simulated/sim_run.h"
 
 #include <assert.h>
 #include <stdio.h>

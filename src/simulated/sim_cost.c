@@ -1,7 +1,7 @@
 /* What transfers and kernels take, from a machine's numbers. */
 #include <assert.h>
 
-#include "device/sim_run.h"
+#include "simulated/sim_run.h"
 
 #define PER_S 1000000000u
 

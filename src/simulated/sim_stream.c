@@ -1,5 +1,5 @@
 /* The simulated device's rings, and the one place a stream is in. */
-#include "device/sim_stream.h"
+#include "simulated/sim_stream.h"
 
 #include <assert.h>
 #include <string.h>

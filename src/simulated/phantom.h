@@ -4,12 +4,10 @@
  * weights are BF16: "mapped" at an address that nothing backs, and checked; or cold. Nobody reads an
  * image: a device without bytes has it moved for its size alone, whatever asks for its bytes is told
  * that there are none, and a pool on a device with bytes refuses the model. */
-#ifndef MP_MODEL_PHANTOM_H
-#define MP_MODEL_PHANTOM_H
+#ifndef MP_SIMULATED_PHANTOM_H
+#define MP_SIMULATED_PHANTOM_H
 
 #include "model/model.h"
-
-#define MP_PHANTOM_GROUP 64u /* weights per scale, of the integer forms */
 
 typedef struct mp_phantom_shape {
     const char *name;
@@ -24,23 +22,7 @@ typedef struct mp_phantom_shape {
     bool cold;         /* images are not in host memory: a host tier caches them */
 } mp_phantom_shape;
 
-typedef struct mp_phantom {
-    bool cold;
-    double exph_ratio;
-    unsigned char *nothing; /* what mapped images point to: addresses that fault */
-    uint64_t nothing_bytes;
-    char architecture[64];
-} mp_phantom;
-
 /* ARGUMENT for a shape that cannot be. */
 moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepage_model **out);
-
-/* NULL is a no-op. */
-void mp_phantom_free(mp_phantom *phantom);
-
-/* As the functions in model.h, of a model that is a phantom; every expert is alike. */
-bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form);
-uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form);
-void mp_phantom_find_parts(const struct moepage_model *model, uint32_t form, mp_image_part *parts);
 
 #endif

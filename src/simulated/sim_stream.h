@@ -7,8 +7,8 @@
  *
  * A unit takes what was submitted first, of what is urgent if there is any. Nothing here knows the
  * time; sim_run.c does. */
-#ifndef MP_DEVICE_SIM_STREAM_H
-#define MP_DEVICE_SIM_STREAM_H
+#ifndef MP_SIMULATED_SIM_STREAM_H
+#define MP_SIMULATED_SIM_STREAM_H
 
 #include "device/seam.h"
 #include "device/worker.h"

@@ -1,9 +1,9 @@
 /* sim_run.h — the simulated device from the inside: its units at work, and its clock. */
-#ifndef MP_DEVICE_SIM_RUN_H
-#define MP_DEVICE_SIM_RUN_H
+#ifndef MP_SIMULATED_SIM_RUN_H
+#define MP_SIMULATED_SIM_RUN_H
 
-#include "device/sim.h"
-#include "device/sim_stream.h"
+#include "simulated/sim.h"
+#include "simulated/sim_stream.h"
 
 #define MP_SIM_MOST_READS 64u
 
