@@ -205,7 +205,7 @@ static int report_curve(const sim_trace *trace, const sim_options *options,
     int code = sim_report_open_trace(options, trace, &report);
     if (!code)
         sim_report_curve(&report, curve);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_miss_curve_main(const sim_trace *trace, const sim_options *options)

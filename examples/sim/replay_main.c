@@ -77,7 +77,7 @@ static int report_rows(const sim_trace *trace, const sim_options *options,
     int code = sim_report_open_trace(options, trace, &report);
     if (!code)
         sim_report_replay(&report, rows, options->policies.n, options->capacities.n);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_replay_main(const sim_trace *trace, const sim_options *options)

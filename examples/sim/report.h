@@ -1,6 +1,7 @@
 /* report.h — what a run found as one page of page.h.
  *
- * Without --report, the report is closed from the start and every call does nothing. */
+ * Without --report, the report is closed from the start and every call does nothing; page_close ends
+ * it either way. */
 #ifndef SIM_REPORT_H
 #define SIM_REPORT_H
 
@@ -42,9 +43,5 @@ typedef struct sim_report_arm {
 /* Where time went, tokens/s over budgets, the split over time, and, of the last configured arm, miss
  * curves and marginal values: whatever there is. */
 void sim_report_arms(sim_report *report, const sim_report_arm *arms, uint32_t n);
-
-/* Writes the file if `code` is RUN_OK and frees everything: `code`, or RUN_FAILED after a line on
- * stderr. */
-int sim_report_close(sim_report *report, int code);
 
 #endif

@@ -322,7 +322,7 @@ static int write_report(const setting *s)
     }
     if (!code) {
         sim_report_arms(&report, arms, s->rows.n);
-        code = sim_report_close(&report, RUN_OK);
+        code = page_close(&report, RUN_OK);
     }
     free(arms);
     return code;

@@ -179,7 +179,7 @@ static int report_activation(const sim_synthetic *config, const sim_options *opt
     int code = sim_report_open(options, config->name, about, &report);
     if (!code)
         sim_report_activation(&report, config, activation);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_activation_main(const sim_synthetic *config, const sim_options *options)

@@ -144,7 +144,7 @@ static int report_stats(const sim_trace *trace, const sim_options *options,
     int code = sim_report_open_trace(options, trace, &report);
     if (!code)
         sim_report_stats(&report, stats);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_trace_stats_main(const sim_trace *trace, const sim_options *options)
