@@ -37,8 +37,6 @@ void sim_arm_run_free(sim_arm_run *run);
 bool sim_baseline_exists(const char *name);
 void sim_baseline_list(FILE *out);
 
-/* One split, served in full. */
-int sim_point_run(const sim_serve_config *config, const mp_split *split, sim_result *result);
 /* From a split on, or one nearby that respects the admission floor, with a controller of `mode`
  * (MOEPAGE_CONTROL_*) that moves it; what config->stack.controller says otherwise, holds. */
 int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32_t mode,

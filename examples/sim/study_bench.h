@@ -35,8 +35,6 @@ int sim_bench_run(const sim_serve_config *config, sim_pace *out);
 
 /* A batch in the midst of being decoded: `n` sequences, their contexts spread evenly up to `context`
  * tokens, each followed by others that begin short. */
-void sim_bench_pace(sim_pace *out);
-
 int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out);
 
 #endif

@@ -116,11 +116,7 @@ uint32_t mp_maps_find(const mp_maps *maps, mp_maps_query *query, float *score);
 
 /* ---- Learning (maps_replace.c) ---- */
 
-/* The slot that the query's map makes most redundant, d/L * semantic + (L - d)/L * trajectory
- * similarity (FineMoE 4.4), of all that are in use; ties: the lower slot. */
-uint32_t mp_maps_most_redundant(const mp_maps *maps, mp_maps_query *query);
-
-/* Puts the query's map into a free slot or that one; returns the slot. */
+/* Puts the query's map into a free slot, or into that of the map which it makes most redundant; returns the slot. */
 uint32_t mp_maps_learn(mp_maps *maps, mp_maps_query *query);
 
 /* ---- Packing (maps_pack.c) ---- */

@@ -55,9 +55,6 @@ void mp_sim_run_out(mp_sim *sim, const mp_stream *stream);
 
 /* ---- costs (sim_cost.c) ---- */
 
-/* Nanoseconds for `amount` at `per_s`, rounded up. */
-uint64_t mp_sim_ns(uint64_t amount, uint64_t per_s);
-
 /* What runs on the device: as long as its arithmetic or its memory takes. */
 uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes);
 
