@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/json_out.h"
 #include "sim/serve_rows.h"
 
 #define TABLE_STEPS 8u /* experts per layer between two lines of the iso-VRAM table, of 128 */
@@ -84,10 +85,7 @@ static json_t *table_json(const sim_serve_config *config, const sim_configured *
         failed = json_array_append_new(table,
                                        json_pack("{s:I, s:I}", "cap", (json_int_t)cap, "kv_tokens",
                                                  (json_int_t)tokens_beside(config, c, cap)));
-    if (!failed)
-        return table;
-    json_decref(table);
-    return NULL;
+    return put_or_null(failed, table);
 }
 
 json_t *sim_configured_json(const sim_serve_config *config, const sim_configured *c)

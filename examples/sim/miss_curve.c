@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
+#include "common/json_out.h"
 #include "control/curve.h"
 #include "control/reuse.h"
 #include "control/sampled.h"
-#include "sim/json_out.h"
 #include "sim/replay.h"
 #include "sim/report.h"
 
@@ -176,7 +176,7 @@ static int print_json(const sim_miss_curve *curve, const sim_options *options)
                   "first", (json_int_t)curve->first, "sample_keys", (int)curve->sample_keys,
                   "sample_rate", curve->sample_rate, "largest_error", sim_miss_curve_error(curve),
                   "capacities", capacities, "misses", misses, "sampled", sampled);
-    return sim_json_print(failed, root);
+    return put_print(stdout, failed, root);
 }
 
 static void print_table(const sim_miss_curve *curve, const sim_trace *trace,
