@@ -105,17 +105,15 @@ sim_capture_mode sim_thread_mode(void)
 
 mp_cu_result sim_do_capture_mode(int *mode)
 {
-    mp_cu_result result = sim_begin(SIM_capture_mode);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_capture_mode);
     sim_capture_mode old = sim_thread_mode();
     if (*mode < SIM_CAPTURE_GLOBAL || *mode > SIM_CAPTURE_RELAXED)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     pushed.mode = (sim_capture_mode)*mode;
     sim.modes -= old != SIM_CAPTURE_GLOBAL;
     sim.modes += pushed.mode != SIM_CAPTURE_GLOBAL;
     *mode = (int)old;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_context sim_current(void)
@@ -126,37 +124,33 @@ mp_cu_context sim_current(void)
 
 mp_cu_result sim_do_context_push(mp_cu_context context)
 {
-    mp_cu_result result = sim_begin(SIM_context_push);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_context_push);
     pushed_refresh();
     if (!context || !context->retained || pushed.n == MAX_PUSHED) {
         sim_misuse("push of a context that is not retained, or of too many");
-        return sim_end(MP_CU_INVALID_CONTEXT);
+        return MP_CU_INVALID_CONTEXT;
     }
     pushed.contexts[pushed.n++] = context;
     sim.pushed++;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_context_pop(mp_cu_context *out)
 {
-    mp_cu_result result = sim_begin(SIM_context_pop);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_context_pop);
     pushed_refresh();
     if (!pushed.n) {
         sim_misuse("pop where no context is pushed");
-        return sim_end(MP_CU_INVALID_CONTEXT);
+        return MP_CU_INVALID_CONTEXT;
     }
     mp_cu_context context = pushed.contexts[--pushed.n];
     if (out)
         *out = context;
     sim.pushed--;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
-/* ---- The beginning and the end of every call -------------------------------------------- */
+/* ---- The beginning of every call ------------------------------------------------------- */
 
 static bool sticks(mp_cu_result result)
 {
@@ -176,8 +170,9 @@ static mp_cu_result injected(sim_fault *fault)
     return fault->result;
 }
 
-static mp_cu_result check_call(sim_cuda_call call, unsigned which)
+mp_cu_result sim_check(sim_cuda_call call)
 {
+    const unsigned which = traits_of(call);
     if (!sim.open)
         return MP_CU_DEINITIALIZED;
     sim.stats.calls[call]++;
@@ -197,21 +192,6 @@ static mp_cu_result check_call(sim_cuda_call call, unsigned which)
     if (context->sticky)
         return context->sticky;
     return which & UNSAFE ? sim_capture_refuse() : MP_CU_SUCCESS;
-}
-
-mp_cu_result sim_begin(sim_cuda_call call)
-{
-    pthread_mutex_lock(&sim_lock);
-    mp_cu_result result = check_call(call, traits_of(call));
-    if (result)
-        pthread_mutex_unlock(&sim_lock);
-    return result;
-}
-
-mp_cu_result sim_end(mp_cu_result result)
-{
-    pthread_mutex_unlock(&sim_lock);
-    return result;
 }
 
 void sim_poison(mp_cu_context context, mp_cu_result result)
