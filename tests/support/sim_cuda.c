@@ -1,16 +1,14 @@
 /* The simulated machine: opening and closing it, counting and failing calls, GPUs and contexts. */
 #include "sim_cuda.h"
 
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "sim_inside.h"
+#include "testing.h"
 
 sim_machine sim;
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;

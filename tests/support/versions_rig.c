@@ -1,16 +1,12 @@
 /* A pool with two versions of every expert, and the look at its plans. */
 #include "versions_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
+#include "testing.h"
 
 #define WORKSPACE_BYTES (4u << 20)
 #define ALL_FORMS                                                                   \
