@@ -335,9 +335,8 @@ static void describe_left(char *text, size_t bytes)
 const char *sim_cuda_left(void)
 {
     static char text[512];
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     describe_left(text, sizeof text);
-    pthread_mutex_unlock(&sim_lock);
     return text;
 }
 
@@ -370,18 +369,16 @@ void sim_cuda_close(void)
 
 uint32_t sim_cuda_take_misuse(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     uint32_t misuse = sim.misuse;
     sim.misuse = 0;
-    pthread_mutex_unlock(&sim_lock);
     return misuse;
 }
 
 static void set_fault(uint32_t which, uint64_t nth, mp_cu_result result, bool for_ever)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.faults[which] = (sim_fault){nth, result, for_ever};
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_fail(sim_cuda_call call, uint64_t nth, mp_cu_result result, bool for_ever)
@@ -396,24 +393,21 @@ void sim_cuda_fail_any(uint64_t nth, mp_cu_result result, bool for_ever)
 
 void sim_cuda_fail_none(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     memset(sim.faults, 0, sizeof sim.faults);
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_break(uint32_t gpu, mp_cu_result result)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim_poison(&sim.contexts[gpu], result);
-    pthread_mutex_unlock(&sim_lock);
 }
 
 sim_cuda_stats sim_cuda_get_stats(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim_cuda_stats stats = sim.stats;
     for (int i = 0; i < SIM_MAX_GPUS; i++)
         stats.allocated += sim.used[i];
-    pthread_mutex_unlock(&sim_lock);
     return stats;
 }

@@ -97,10 +97,8 @@ sim_reach sim_reach_of(uint64_t at, uint64_t bytes)
 
 bool sim_cuda_accessible(const void *at, uint64_t bytes)
 {
-    pthread_mutex_lock(&sim_lock);
-    bool accessible = sim_reach_of((uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
-    pthread_mutex_unlock(&sim_lock);
-    return accessible;
+    SIM_LOCKED();
+    return sim_reach_of((uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
 }
 
 bool sim_page_is_there(uint64_t at)

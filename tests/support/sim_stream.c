@@ -202,10 +202,9 @@ static mp_cu_result wait_until(mp_cu_stream stream, uint64_t seq)
 uint32_t sim_cuda_waiting(void)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     for (const waiter *w = waiters; w; w = w->next)
         n += w->stream->done < w->seq;
-    pthread_mutex_unlock(&sim_lock);
     return n;
 }
 
@@ -408,12 +407,11 @@ mp_cu_result sim_do_stream_wait(mp_cu_stream handle, mp_cu_event of, unsigned fl
 
 static void set_held(mp_cu_stream handle, bool held)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     if (stream)
         stream->held = held;
     sim_wake_all();
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_hold(mp_cu_stream stream)
@@ -428,20 +426,18 @@ void sim_cuda_release(mp_cu_stream stream)
 
 void sim_cuda_hold_all(bool hold)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.hold_new = hold;
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         s->held = hold;
     sim_wake_all();
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_manual(bool on)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.manual = on;
     sim_wake_all();
-    pthread_mutex_unlock(&sim_lock);
 }
 
 static bool can_step(mp_cu_stream stream)
@@ -462,15 +458,13 @@ static bool step(mp_cu_stream stream)
 
 bool sim_cuda_step(mp_cu_stream handle)
 {
-    pthread_mutex_lock(&sim_lock);
-    bool stepped = step(sim_stream_any(handle));
-    pthread_mutex_unlock(&sim_lock);
-    return stepped;
+    SIM_LOCKED();
+    return step(sim_stream_any(handle));
 }
 
 bool sim_cuda_step_any(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream chosen = NULL;
     uint64_t n = 0;
     for (mp_cu_stream s = sim.streams; s; s = s->next) {
@@ -478,17 +472,15 @@ bool sim_cuda_step_any(void)
             chosen = s;
     }
     bool stepped = step(chosen);
-    pthread_mutex_unlock(&sim_lock);
     return stepped;
 }
 
 void sim_cuda_jitter(uint64_t seed)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.jitter = seed;
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         s->random ^= seed;
-    pthread_mutex_unlock(&sim_lock);
 }
 
 static bool is_listed(mp_cu_stream stream)
@@ -499,28 +491,25 @@ static bool is_listed(mp_cu_stream stream)
 uint32_t sim_cuda_streams(void)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         n += is_listed(s);
-    pthread_mutex_unlock(&sim_lock);
     return n;
 }
 
 mp_cu_stream sim_cuda_stream_at(uint32_t index)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim.streams;
     while (stream && (!is_listed(stream) || index--))
         stream = stream->next;
-    pthread_mutex_unlock(&sim_lock);
     return stream;
 }
 
 uint64_t sim_cuda_pending(mp_cu_stream handle)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     uint64_t pending = stream ? stream->submitted - stream->done : 0;
-    pthread_mutex_unlock(&sim_lock);
     return pending;
 }
