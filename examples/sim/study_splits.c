@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/order.h"
 #include "sim/arms.h"
 #include "sim/study.h"
 #include "sim/workloads.h"
@@ -84,12 +85,6 @@ static int compare_splits(const sim_serve_config *config, const char *name, outc
     return code;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void judge_splits(const outcome *o, uint32_t n, sim_findings *out)
 {
     double ratios[SIM_MOST_FINDINGS];
@@ -98,7 +93,7 @@ static void judge_splits(const outcome *o, uint32_t n, sim_findings *out)
         ratios[i] = o[i].mv_wsa;
         needless += o[i].failed_needlessly;
     }
-    qsort(ratios, n, sizeof *ratios, compare_doubles);
+    qsort(ratios, n, sizeof *ratios, order_doubles);
     double median = (ratios[(n - 1) / 2] + ratios[n / 2]) / 2;
     sim_claim_that(out, median <= 1.03,
                    "MV-WSA's median is %.4f of the oracle's latency, at most "

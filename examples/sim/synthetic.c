@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/order.h"
 #include "sim/random.h"
 
 #define MOST_EXPERTS 4096u
@@ -190,12 +191,6 @@ static void fill_columns(const float *weights, uint32_t n, column *columns, doub
     }
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Leaves the least likely out, and makes the rest add up to 1. `sorted` [experts] is scratch. */
 static void cut_weights(const sim_synthetic *c, const double *raw, double *sorted, float *weights)
 {
@@ -203,7 +198,7 @@ static void cut_weights(const sim_synthetic *c, const double *raw, double *sorte
     uint32_t used = most > c->top_k ? most : c->top_k;
     double sum = 0;
     memcpy(sorted, raw, c->experts * sizeof *sorted);
-    qsort(sorted, c->experts, sizeof *sorted, compare);
+    qsort(sorted, c->experts, sizeof *sorted, order_doubles);
     double least = sorted[c->experts - used];
     for (uint32_t e = c->experts - used; e < c->experts; e++)
         sum += sorted[e];
