@@ -7,67 +7,31 @@
 
 /* ---- Architectures ----------------------------------------------------------------------- */
 
-static const shape_family qwen3_moe = {.model_type = "qwen3_moe",
-                                       .class_name = "Qwen3MoeForCausalLM",
-                                       .experts_key = "num_experts",
-                                       .width_key = "moe_intermediate_size",
-                                       .router = "mlp.gate",
-                                       .runs = true,
-                                       .head_norm = true};
-static const shape_family qwen2_moe = {.model_type = "qwen2_moe",
-                                       .class_name = "Qwen2MoeForCausalLM",
-                                       .experts_key = "num_experts",
-                                       .width_key = "moe_intermediate_size",
-                                       .router = "mlp.gate",
-                                       .runs = true,
-                                       .qkv_bias = true};
-static const shape_family qwen3_next = {.model_type = "qwen3_next",
-                                        .class_name = "Qwen3NextForCausalLM",
-                                        .experts_key = "num_experts",
-                                        .width_key = "moe_intermediate_size",
-                                        .router = "mlp.gate"};
-static const shape_family mixtral = {.model_type = "mixtral",
-                                     .class_name = "MixtralForCausalLM",
-                                     .experts_key = "num_local_experts",
-                                     .width_key = "intermediate_size",
-                                     .router = "block_sparse_moe.gate",
-                                     .runs = true};
-static const shape_family olmoe = {.model_type = "olmoe",
-                                   .class_name = "OlmoeForCausalLM",
-                                   .experts_key = "num_experts",
-                                   .width_key = "intermediate_size",
-                                   .router = "mlp.gate",
-                                   .runs = true,
-                                   .width_norm = true};
-static const shape_family phimoe = {.model_type = "phimoe",
-                                    .class_name = "PhiMoEForCausalLM",
-                                    .experts_key = "num_local_experts",
-                                    .width_key = "intermediate_size",
-                                    .router = "block_sparse_moe.gate",
-                                    .runs = true,
-                                    .qkv_bias = true,
-                                    .output_bias = true,
-                                    .layer_norm = true};
-static const shape_family deepseek_v2 = {.model_type = "deepseek_v2",
-                                         .class_name = "DeepseekV2ForCausalLM",
-                                         .experts_key = "n_routed_experts",
-                                         .width_key = "moe_intermediate_size",
-                                         .router = "mlp.gate"};
-static const shape_family deepseek_v3 = {.model_type = "deepseek_v3",
-                                         .class_name = "DeepseekV3ForCausalLM",
-                                         .experts_key = "n_routed_experts",
-                                         .width_key = "moe_intermediate_size",
-                                         .router = "mlp.gate"};
-static const shape_family minimax_m2 = {.model_type = "minimax_m2",
-                                        .class_name = "MiniMaxM2ForCausalLM",
-                                        .experts_key = "num_local_experts",
-                                        .width_key = "intermediate_size",
-                                        .router = "block_sparse_moe.gate"};
-static const shape_family gpt_oss = {.model_type = "gpt_oss",
-                                     .class_name = "GptOssForCausalLM",
-                                     .experts_key = "num_local_experts",
-                                     .width_key = "intermediate_size",
-                                     .router = "mlp.router"};
+/* clang-format off */
+
+/* Model type, class, keys of config.json for the number of experts and for their width, router. */
+static const shape_family
+    qwen3_moe = {"qwen3_moe", "Qwen3MoeForCausalLM",
+        "num_experts", "moe_intermediate_size", "mlp.gate", .runs = true, .head_norm = true},
+    qwen2_moe = {"qwen2_moe", "Qwen2MoeForCausalLM",
+        "num_experts", "moe_intermediate_size", "mlp.gate", .runs = true, .qkv_bias = true},
+    qwen3_next = {"qwen3_next", "Qwen3NextForCausalLM",
+        "num_experts", "moe_intermediate_size", "mlp.gate", .runs = false},
+    mixtral = {"mixtral", "MixtralForCausalLM",
+        "num_local_experts", "intermediate_size", "block_sparse_moe.gate", .runs = true},
+    olmoe = {"olmoe", "OlmoeForCausalLM",
+        "num_experts", "intermediate_size", "mlp.gate", .runs = true, .width_norm = true},
+    phimoe = {"phimoe", "PhiMoEForCausalLM",
+        "num_local_experts", "intermediate_size", "block_sparse_moe.gate",
+        .runs = true, .qkv_bias = true, .output_bias = true, .layer_norm = true},
+    deepseek_v2 = {"deepseek_v2", "DeepseekV2ForCausalLM",
+        "n_routed_experts", "moe_intermediate_size", "mlp.gate", .runs = false},
+    deepseek_v3 = {"deepseek_v3", "DeepseekV3ForCausalLM",
+        "n_routed_experts", "moe_intermediate_size", "mlp.gate", .runs = false},
+    minimax_m2 = {"minimax_m2", "MiniMaxM2ForCausalLM",
+        "num_local_experts", "intermediate_size", "block_sparse_moe.gate", .runs = false},
+    gpt_oss = {"gpt_oss", "GptOssForCausalLM",
+        "num_local_experts", "intermediate_size", "mlp.router", .runs = false};
 
 /* ---- Models ------------------------------------------------------------------------------ */
 
@@ -89,8 +53,6 @@ static const shape_family gpt_oss = {.model_type = "gpt_oss",
 #define GPT_OSS_MORE                                                             \
     "\"rms_norm_eps\": 1e-05, \"rope_theta\": 150000, \"sliding_window\": 128, " \
     "\"swiglu_limit\": 7.0, \"attention_bias\": true, \"eos_token_id\": 200002"
-
-/* clang-format off */
 
 /* The numbers are those of config.json in the model repositories on huggingface.co that `source`
  * names; `toy` alone is nobody's. A model's name, source and family; its numbers, in the order of
