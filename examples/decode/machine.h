@@ -16,7 +16,6 @@ typedef struct machine_graph machine_graph;
 int machine_open(const char *device, machine **out);
 void machine_close(machine *m);
 
-bool machine_is_cuda(const machine *m);
 /* cudaStream_t of everything below; NULL on "host". */
 void *machine_stream(const machine *m);
 
