@@ -7,7 +7,7 @@
 #include "common/fail.h"
 #include "common/order.h"
 #include "sim/arms.h"
-#include "sim/study.h"
+#include "sim/study_evictions.h"
 #include "sim/workloads.h"
 
 #define BRIEF_WORKLOADS 1u /* the last one, which is short */
@@ -20,13 +20,11 @@ typedef struct traces {
 /* DIR/gpt-oss-20b and DIR/requests. */
 static int open_traces(const sim_findings *out, traces *t)
 {
-    char path[4096];
     if (!out->traces)
         return fail(RUN_REFUSED, "this study is of real traces: --trace says in which directory "
                                  "gpt-oss-20b and requests are");
-    snprintf(path, sizeof path, "%.4000s/gpt-oss-20b", out->traces);
     snprintf(t->requests, sizeof t->requests, "%.4000s/requests", out->traces);
-    t->routing = sim_trace_open(path);
+    t->routing = sim_study_open_trace(out);
     return t->routing ? RUN_OK : RUN_REFUSED;
 }
 
