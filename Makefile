@@ -49,7 +49,8 @@ BIN     := $(if $(SAN),$(OBJ)/bin,$(BUILD)/bin)
 ARCHIVE := $(if $(SAN),$(OBJ),$(LIB))/libmoepage.a
 SHARED  := $(if $(SAN),,$(LIB)/libmoepage.so.0)
 
-LIB_SRC      := $(sort $(wildcard src/*/*.c))
+SIMULATED_SRC := $(sort $(wildcard src/simulated/*.c))
+LIB_SRC      := $(filter-out $(SIMULATED_SRC),$(sort $(wildcard src/*/*.c)))
 TOOL_SRC     := $(sort $(wildcard examples/*.c))
 PLUGIN_SRC   := $(sort $(wildcard examples/cuda/*.c))
 SIM_SRC      := $(sort $(wildcard examples/sim/*.c))
@@ -180,15 +181,25 @@ $(LIB)/libmoepage.so.0: $(LIB_OBJ) lib/moepage.map
 	    -Wl,--version-script=lib/moepage.map -Wl,-z,now -Wl,-z,relro -Wl,-z,defs \
 	    $(LIB_OBJ) $(PKG_LIBS) -ldl -lm -o $@ && ln -sf libmoepage.so.0 $(LIB)/libmoepage.so
 
+# Simulated devices, and models without weights: not in the library that is shipped. The clients'
+# tests load a library that has them too.
+SIMULATED        := $(OBJ)/libmoepage-sim.a
+SIMULATED_SHARED := $(OBJ)/simulated/libmoepage.so.0
+$(SIMULATED): $(call objects,$(SIMULATED_SRC))
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
+$(SIMULATED_SHARED): $(call objects,$(SIMULATED_SRC)) $(LIB_OBJ) lib/moepage.map
+	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script=lib/moepage.map \
+	    -Wl,-z,defs $(filter %.o,$^) $(PKG_LIBS) -ldl -lm -o $@
+
 # Tools see the public header and the shared library alone, as any host program would; but for
-# moepage-sim, which runs the library's policies and controllers by themselves too.
+# moepage-sim, which simulates, and runs the library's policies and controllers by themselves too.
 $(OBJ)/examples/libparts.a: $(call objects,$(PART_SRC))
 $(OBJ)/examples/libsim.a: $(call objects,$(SIM_SRC))
 $(OBJ)/examples/libparts.a $(OBJ)/examples/libsim.a:
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
 $(filter-out $(BIN)/moepage-sim,$(TOOLS)): $(or $(SHARED),$(ARCHIVE))
-$(BIN)/moepage-sim: $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a $(ARCHIVE)
+$(BIN)/moepage-sim: $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a $(SIMULATED) $(ARCHIVE)
 $(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a
 	@echo "  LD    $@"
 	$(Q)mkdir -p $(@D) && $(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) \
@@ -245,7 +256,7 @@ $(BIN)/libmoepage-generate-cuda.so: $(PLUGIN_OBJ) $(OBJ)/examples/cuda/images.o 
 
 # ---- Tests ---------------------------------------------------------------------------------
 
-tests: $(TOOLS) $(TESTS) fuzzers $(if $(SAN),,sim gpu-benches)
+tests: $(TOOLS) $(TESTS) fuzzers $(if $(SAN),,sim gpu-benches $(SIMULATED_SHARED))
 $(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
@@ -261,7 +272,7 @@ $(OBJ)/tests/fault/test_host_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_
 $(OBJ)/tests/fault/test_numa: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,access mbind move_pages \
                                      numa_available numa_max_node numa_num_possible_cpus \
                                      numa_node_to_cpus numa_sched_getaffinity)
-$(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
+$(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(SIMULATED) $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(TEST_LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@
@@ -423,7 +434,7 @@ bench: all
 # ---- Style ---------------------------------------------------------------------------------
 
 .PHONY: format-check format tidy
-STYLED = $(LIB_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(SIM_SRC) $(PLUGIN_SRC) \
+STYLED = $(LIB_SRC) $(SIMULATED_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(SIM_SRC) $(PLUGIN_SRC) \
          $(TEST_SRC) $(SUPPORT_SRC) $(wildcard tests/bench/*.c tests/fuzz/*.c tests/gpu/*.c tests/sim/*.c) \
          $(wildcard src/*/*.h cuda/*.h cuda/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:

@@ -7,6 +7,7 @@
 
 #include "common/fail.h"
 #include "common/forms.h"
+#include "common/json_out.h"
 #include "common/open_model.h"
 #include "common/standard.h"
 #include "common/units.h"
@@ -127,15 +128,10 @@ static void print_table(const pack_options *opts, const moepage_model_info *info
            (double)stats->wall_ns / 1e9, rate(stats) / 1e6, stats->threads);
 }
 
-/* The *_new setters of jansson take ownership and refuse NULL, so one check of each result finds
- * every allocation that failed. */
 static int print_json(const pack_options *opts, const moepage_model_info *info,
                       const moepage_pack_stats *stats)
 {
-    const struct {
-        const char *key;
-        uint64_t value;
-    } integers[] = {
+    const put_count_row counts[] = {
         {"layers", info->layers},
         {"moe_layers", info->moe_layers},
         {"experts", info->experts},
@@ -152,24 +148,18 @@ static int print_json(const pack_options *opts, const moepage_model_info *info,
     int failed = 0;
     for (uint32_t form = MOEPAGE_FORM_DENSE; form <= LAST_FORM; form++)
         if (stats->form_bytes[form])
-            failed |= json_object_set_new(forms, form_name(form),
-                                          json_integer((json_int_t)stats->form_bytes[form]));
-    failed |= json_object_set_new(root, "path", json_string(opts->out));
-    failed |= json_object_set_new(root, "architecture", json_string(info->architecture));
-    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
-        failed |=
-            json_object_set_new(root, integers[i].key, json_integer((json_int_t)integers[i].value));
+            failed |= put_count(forms, form_name(form), stats->form_bytes[form]);
+    failed |= put_text(root, "path", opts->out);
+    failed |= put_text(root, "architecture", info->architecture);
+    failed |= PUT_COUNTS(root, counts);
     failed |= json_object_set_new(root, "form_bytes", forms);
     if (opts->cold_level)
-        failed |= json_object_set_new(root, "cold_level", json_integer(opts->cold_level));
+        failed |= put_count(root, "cold_level", opts->cold_level);
     if (opts->group_size)
-        failed |= json_object_set_new(root, "group_size", json_integer(opts->group_size));
+        failed |= put_count(root, "group_size", opts->group_size);
     failed |= json_object_set_new(root, "verified", json_boolean(opts->verify));
     failed |= json_object_set_new(root, "bytes_per_s", json_real(rate(stats)));
-    if (!failed)
-        failed = json_dumpf(root, stdout, JSON_COMPACT) || fputc('\n', stdout) == EOF;
-    json_decref(root);
-    return failed ? fail(RUN_FAILED, "cannot write the JSON output") : RUN_OK;
+    return put_print(stdout, failed, root);
 }
 
 static int run(const pack_options *opts, const source *from)

@@ -209,10 +209,10 @@ typedef struct moepage_device_info {
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
- * (docs/cuda.md), "sim:FILE" a simulation in virtual time of the machine that the file describes
- * (docs/format-machine.md), which has no bytes and computes nothing. Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
- * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, or
- * the driver or the GPU is too old; VERSION for a module of another build; BUDGET for a zero budget
+ * (docs/cuda.md). Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
+ * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, where
+ * the driver or the GPU is too old, and for "sim:FILE", a machine simulated in virtual time
+ * (docs/format-machine.md), which is a part of moepage-sim and not of this library; VERSION for a module of another build; BUDGET for a zero budget
  * or one smaller than its own workspace; ARGUMENT for too many threads, and for a bus throttle on
  * CUDA; NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_device_open(const char *name,

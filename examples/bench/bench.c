@@ -7,18 +7,13 @@
 #include "common/device_room.h"
 #include "common/expert_pair.h"
 #include "common/fail.h"
+#include "common/order.h"
 
 /* ---- numbers ---- */
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 spread bench_spread(double *values, size_t n)
 {
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, order_doubles);
     return (spread){.low = values[n / 10], .median = values[n / 2], .high = values[n - 1 - n / 10]};
 }
 

@@ -125,13 +125,49 @@ int flag_choice(const flag *self, const char *text, void *out)
     return flag_refuse(self, text, wanted);
 }
 
+static int read_real(const flag *self, const char *text, void *out, bool positive, double most,
+                     const char *wanted)
+{
+    double *value = flag_field(self, out);
+    const char *rest = text;
+    if (!flag_take_real(&rest, value) || *rest || (positive && *value <= 0) || *value > most)
+        return flag_refuse(self, text, wanted);
+    return RUN_OK;
+}
+
+int flag_real(const flag *self, const char *text, void *out)
+{
+    return read_real(self, text, out, false, INFINITY, "a number, 0 or more");
+}
+
+int flag_positive(const flag *self, const char *text, void *out)
+{
+    return read_real(self, text, out, true, INFINITY, "a number above 0");
+}
+
+int flag_share(const flag *self, const char *text, void *out)
+{
+    return read_real(self, text, out, true, 1, "a number above 0 and up to 1");
+}
+
 /* ---- The command line -------------------------------------------------------------------- */
 
-static const flag *find_flag(const flag *flags, size_t n_flags, const char *word, size_t length)
+/* Of a table that n rows or a row of zeros end; *out becomes the struct that the flag's fields are in. */
+static const flag *find_flag(const flag *flags, size_t n_flags, const char *word, size_t length,
+                             void **out)
 {
-    for (size_t i = 0; i < n_flags; i++)
-        if (strlen(flags[i].name) == length && !memcmp(flags[i].name, word, length))
+    for (size_t i = 0; i < n_flags && (flags[i].name || flags[i].part); i++) {
+        void *inner = flag_field(&flags[i], *out);
+        const flag *found =
+            flags[i].part ? find_flag(flags[i].part, SIZE_MAX, word, length, &inner) : NULL;
+        if (found) {
+            *out = inner;
+            return found;
+        }
+        if (flags[i].name && strlen(flags[i].name) == length &&
+            !memcmp(flags[i].name, word, length))
             return &flags[i];
+    }
     return NULL;
 }
 
@@ -161,9 +197,10 @@ int flags_read(const flag *flags, size_t n_flags, int argc, char **argv,
     for (int at = 1; at < argc && !code; at++) {
         const char *text = argv[at], *equals = strchr(text, '=');
         size_t length = equals ? (size_t)(equals - text) : strlen(text);
-        const flag *found = find_flag(flags, n_flags, text, length);
+        void *of = out;
+        const flag *found = find_flag(flags, n_flags, text, length, &of);
         if (found)
-            code = read_flag(found, argc, argv, &at, out);
+            code = read_flag(found, argc, argv, &at, of);
         else if (word && text[0] != '-')
             code = word(text, out);
         else

@@ -16,8 +16,10 @@ struct flag {
     size_t offset;                                              /* of the field in *out */
     uint64_t least, most;
     const char *choice[FLAG_CHOICES];
-    size_t note; /* 0, or the offset of a const char * that is set to `name` when the flag is given,
-                  * whatever its value */
+    size_t note; /* 0, or the offset of a const char * that is set to `name` when the flag is there,
+                    whatever its value */
+    const flag
+        *part; /* instead of a flag: those of the struct at `offset`; a row of zeros ends them */
 };
 
 /* Reads argv[1..argc): "--name value", "--name=value", switches. Words other than flags go to
@@ -26,12 +28,16 @@ int flags_read(const flag *flags, size_t n_flags, int argc, char **argv,
                int (*word)(const char *text, void *out), void *out);
 
 /* Readers of fields: text (borrowed), uint32_t and uint64_t between least and most, bytes with a
- * suffix K, M or G as uint64_t, and the position of a word in `choice` as uint32_t. */
+ * suffix K, M or G as uint64_t, the position of a word in `choice` as uint32_t, and doubles: from 0 on,
+ * above 0, and above 0 and up to 1. */
 int flag_text(const flag *self, const char *text, void *out);
 int flag_u32(const flag *self, const char *text, void *out);
 int flag_u64(const flag *self, const char *text, void *out);
 int flag_bytes(const flag *self, const char *text, void *out);
 int flag_choice(const flag *self, const char *text, void *out);
+int flag_real(const flag *self, const char *text, void *out);
+int flag_positive(const flag *self, const char *text, void *out);
+int flag_share(const flag *self, const char *text, void *out);
 
 /* Helpers for a program's own readers. */
 void *flag_field(const flag *self, void *out);

@@ -73,7 +73,7 @@ const char *options_usage(void)
 
 /* ---- Values of one flag each ------------------------------------------------------------- */
 
-int options_read_prefetch(const flag *self, const char *text, void *out)
+static int read_prefetch(const flag *self, const char *text, void *out)
 {
     static const char *const names[] = {"previous", "hit-count", "gate", "coactivation", "maps"};
     options *opts = out;
@@ -138,23 +138,6 @@ static int read_bus_form(const flag *self, const char *text, void *out)
     return RUN_OK;
 }
 
-static int read_temperature(const flag *self, const char *text, void *out)
-{
-    const char *rest = text;
-    if (!flag_take_real(&rest, &((options *)out)->temperature) || *rest)
-        return flag_refuse(self, text, "a number, 0 or more");
-    return RUN_OK;
-}
-
-static int read_top_p(const flag *self, const char *text, void *out)
-{
-    options *opts = out;
-    const char *rest = text;
-    if (!flag_take_real(&rest, &opts->top_p) || *rest || opts->top_p <= 0 || opts->top_p > 1)
-        return flag_refuse(self, text, "a number above 0 and up to 1");
-    return RUN_OK;
-}
-
 /* ---- Prompts ----------------------------------------------------------------------------- */
 
 static int add_prompt(options *out, prompt added)
@@ -202,42 +185,52 @@ static int read_tokens(const flag *self, const char *text, void *out)
 #define AT(member) .offset = offsetof(options, member)
 #define NOTE(member) .note = offsetof(options, member)
 
-static const flag flags[] = {
+const flag options_flags[] = {
     {"--model", flag_text, AT(model)},
-    {"--device", flag_text, AT(device)},
     {"--policy", flag_text, AT(policy)},
+    {"--host-tier", flag_bytes, AT(host_tier_bytes)},
+    {"--math", flag_choice, AT(math), .choice = {"fp32", "bf16"}},
+    {"--seed", flag_u64, AT(seed), .most = UINT64_MAX},
+    {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
+    {"--prefetch", read_prefetch, AT(prefetch)},
+    {"--prefetch-depth", flag_u32, AT(prefetch_depth), .most = UINT32_MAX, NOTE(for_prefetch)},
+    {"--predictor-load", flag_text, AT(predictor_load), NOTE(for_predictor)},
+    {"--predictor-save", flag_text, AT(predictor_save), NOTE(for_predictor)},
+    {"--bus", flag_bytes, AT(bus_bytes_per_s)},
+    {"--scope", flag_choice, AT(scope), .choice = {"global", "layer"}},
+    {"--regime", flag_choice, AT(regime), .choice = {"auto", "cache", "stream"}},
+    {0},
+};
+
+const flag options_answer_flags[] = {
+    {"--device", flag_text, AT(device)},
+    {"--bus-form", read_bus_form, AT(bus_form)},
+    {"--io-threads", flag_u32, AT(io_threads), .least = 1, .most = MAX_IO_THREADS,
+     NOTE(for_reading)},
+    {"--temperature", flag_real, AT(temperature)},
+    {"--top-p", flag_share, AT(top_p)},
+    {"--remap", flag_remap, AT(remap)},
+    {"--remap-resident", flag_resident, AT(remap.resident)},
+    {"--miss", flag_choice, AT(miss), .choice = {"wait", "low", "host"}},
+    {"--max-group-experts", flag_u32, AT(max_group_experts), .most = UINT32_MAX},
+    {"--scan-percent", flag_u32, AT(scan_percent), .most = 99},
+    {"--metrics", flag_text, AT(metrics)},
+    {0},
+};
+
+static const flag flags[] = {
+    {.part = options_flags},
+    {.part = options_answer_flags},
     {"--trace-out", flag_text, AT(trace_out)},
     {"--logits-out", flag_text, AT(logits_out)},
     {"--prompt", read_prompt, AT(prompts)},
     {"--tokens", read_tokens, AT(prompts)},
     {"--budget", options_read_budget, AT(budget_bytes)},
     {"--tiers", read_tiers, AT(slots_percent)},
-    {"--host-tier", flag_bytes, AT(host_tier_bytes)},
-    {"--bus-form", read_bus_form, AT(bus_form)},
-    {"--io-threads", flag_u32, AT(io_threads), .least = 1, .most = MAX_IO_THREADS,
-     NOTE(for_reading)},
     {"--max-tokens", flag_u32, AT(max_tokens), .least = 1, .most = MAX_GENERATED},
-    {"--math", flag_choice, AT(math), .choice = {"fp32", "bf16"}},
-    {"--temperature", read_temperature, AT(temperature)},
-    {"--top-p", read_top_p, AT(top_p)},
-    {"--seed", flag_u64, AT(seed), .most = UINT64_MAX},
-    {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
-    {"--prefetch", options_read_prefetch, AT(prefetch)},
-    {"--predictor-load", flag_text, AT(predictor_load), NOTE(for_predictor)},
-    {"--predictor-save", flag_text, AT(predictor_save), NOTE(for_predictor)},
     {"--precision", flag_precision, AT(precision)},
-    {"--remap", flag_remap, AT(remap)},
-    {"--remap-resident", flag_resident, AT(remap.resident)},
-    {"--miss", flag_choice, AT(miss), .choice = {"wait", "low", "host"}},
-    {"--bus", flag_bytes, AT(bus_bytes_per_s)},
     {"--cublas", flag_choice, AT(plain_products), .choice = {"on", "off"}, NOTE(for_cuda)},
-    {"--max-group-experts", flag_u32, AT(max_group_experts), .most = UINT32_MAX},
-    {"--scope", flag_choice, AT(scope), .choice = {"global", "layer"}},
-    {"--regime", flag_choice, AT(regime), .choice = {"auto", "cache", "stream"}},
-    {"--scan-percent", flag_u32, AT(scan_percent), .most = 99},
-    {"--prefetch-depth", flag_u32, AT(prefetch_depth), .most = UINT32_MAX, NOTE(for_prefetch)},
     {"--batch-prefill", flag_u32, AT(prefill_tokens), .least = 1, .most = MAX_STEP_TOKENS},
-    {"--metrics", flag_text, AT(metrics)},
     {"--json", NULL, AT(json)},
     {"--help", NULL, AT(help)},
 };
@@ -249,6 +242,15 @@ _Static_assert(MOEPAGE_REGIME_AUTO == 0 && MOEPAGE_REGIME_CACHE == 1 && MOEPAGE_
 
 _Static_assert(MOEPAGE_MISS_WAIT == 0 && MOEPAGE_MISS_LOW == 1 && MOEPAGE_MISS_HOST == 2,
                "--miss reads a position");
+
+int options_check_prefetch(const options *opts)
+{
+    if (opts->for_prefetch && !opts->prefetch && !opts->predictor)
+        return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", opts->for_prefetch);
+    if (opts->for_predictor && !opts->predictor)
+        return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", opts->for_predictor);
+    return RUN_OK;
+}
 
 int options_check_lossy(const options *opts)
 {
@@ -290,10 +292,8 @@ int options_parse(int argc, char **argv, options *out)
         return fail(RUN_REFUSED, "--model PATH is missing: see --help");
     if (!out->n_prompts)
         return fail(RUN_REFUSED, "no prompt: give --prompt TEXT or --tokens 1,2,3");
-    if (out->for_prefetch && !out->prefetch && !out->predictor)
-        return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", out->for_prefetch);
-    if (out->for_predictor && !out->predictor)
-        return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", out->for_predictor);
+    if ((code = options_check_prefetch(out)))
+        return code;
     if (out->json && out->metrics && !strcmp(out->metrics, "-"))
         return fail(RUN_REFUSED, "--json uses standard output: --metrics needs a file");
     code = options_check_lossy(out);

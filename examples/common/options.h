@@ -65,11 +65,14 @@ typedef struct options {
     const char *for_prefetch; /* a flag that needs --prefetch on, or NULL */
 } options;
 
-/* Readers of --budget and --prefetch into an options struct; `self` does not have to locate it. */
-int options_read_budget(const flag *self, const char *text, void *options);
-int options_read_prefetch(const flag *self, const char *text, void *options);
+/* Parts of other programs' command lines: of all that run a model, and of those that give answers. */
+extern const flag options_flags[], options_answer_flags[];
 
-/* Checks combinations of flags that several programs share. One line and RUN_REFUSED. */
+/* Reads --budget into an options struct. */
+int options_read_budget(const flag *self, const char *text, void *options);
+
+/* What goes with what, of flags that several programs have. One line and RUN_REFUSED. */
+int options_check_prefetch(const options *opts);
 int options_check_lossy(const options *opts);
 
 /* Reads the command line; on failure prints one line and returns RUN_REFUSED. *out is always safe

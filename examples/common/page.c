@@ -104,6 +104,13 @@ void page_cell_text(page *p, const char *text)
     fputs("</td>", p->out);
 }
 
+void page_cells(page *p, const double *values, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        page_cell(p, values[i]);
+    page_row_end(p);
+}
+
 void page_row_end(page *p)
 {
     fputs("</tr>\n", p->out);
@@ -112,6 +119,21 @@ void page_row_end(page *p)
 void page_table_end(page *p)
 {
     fputs("</tbody></table></div>\n", p->out);
+}
+
+void page_columns(page *p, const char *const *heads, const double *const *columns, uint32_t n,
+                  uint32_t length, uint32_t most)
+{
+    uint32_t rows = length < most ? length : most;
+    page_table(p, heads, n);
+    for (uint32_t i = 0; i < rows; i++) {
+        uint64_t at = page_spread(length - 1, i, rows);
+        page_row_number(p, columns[0][at]);
+        for (uint32_t k = 1; k < n; k++)
+            page_cell(p, columns[k][at]);
+        page_row_end(p);
+    }
+    page_table_end(p);
 }
 
 double *page_numbers(page *p, size_t n)

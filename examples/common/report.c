@@ -7,6 +7,7 @@
 
 #include "common/fail.h"
 #include "common/forms.h"
+#include "common/json_out.h"
 #include "common/tokenizer.h"
 #include "common/units.h"
 
@@ -236,8 +237,6 @@ static json_t *sequence_text(const sequence *q, const model_config *config, bool
     return json;
 }
 
-/* The *_new setters of jansson take ownership and refuse NULL, so one check of each result finds
- * every allocation that failed. */
 static json_t *sequence_json(const sequence *q, const model_config *config, bool bytes)
 {
     json_t *output = json_object(), *tokens = json_array();
@@ -246,33 +245,12 @@ static json_t *sequence_json(const sequence *q, const model_config *config, bool
         failed |= json_array_append_new(tokens, json_integer(q->tokens[i]));
     failed |= json_object_set_new(output, "tokens", tokens);
     failed |= json_object_set_new(output, "text", sequence_text(q, config, bytes));
-    if (!failed)
-        return output;
-    json_decref(output);
-    return NULL;
-}
-
-typedef struct integer_stat {
-    const char *key;
-    uint64_t value;
-} integer_stat;
-
-typedef struct real_stat {
-    const char *key;
-    double value;
-} real_stat;
-
-static int set_integers(json_t *stats, const integer_stat *list, size_t n)
-{
-    int failed = 0;
-    for (size_t i = 0; i < n; i++)
-        failed |= json_object_set_new(stats, list[i].key, json_integer((json_int_t)list[i].value));
-    return failed;
+    return put_or_null(failed, output);
 }
 
 static int set_run(json_t *stats, const host *h, const generation *g, const numbers *n)
 {
-    const integer_stat integers[] = {
+    const put_count_row counts[] = {
         {"prompt_tokens", n->prompt_tokens},
         {"generated_tokens", n->generated_tokens},
         {"steps", n->session.steps},
@@ -316,13 +294,13 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
         {"threads", n->device.threads},
         {"dense_device_bytes", g->decoder->dense->device_bytes},
     };
-    return set_integers(stats, integers, sizeof integers / sizeof *integers);
+    return PUT_COUNTS(stats, counts);
 }
 
 /* Sets figures of approximations, and of work done elsewhere. */
 static int set_lossy(json_t *stats, const numbers *n)
 {
-    const integer_stat integers[] = {
+    const put_count_row counts[] = {
         {"low_experts", n->session.low_experts},
         {"low_rows", n->session.low_rows},
         {"host_experts", n->session.host_experts},
@@ -338,24 +316,23 @@ static int set_lossy(json_t *stats, const numbers *n)
         {"demotions", n->experts.demotions},
         {"transition_bytes", n->experts.transition_bytes},
     };
-    return set_integers(stats, integers, sizeof integers / sizeof *integers);
+    return PUT_COUNTS(stats, counts);
 }
 
 /* Sets the run's settings, so that its numbers can be told from those of other runs. */
 static int set_request(json_t *stats, const options *opts, const generation *g,
                        const moepage_expert_pool_info *e)
 {
-    int failed = json_object_set_new(stats, "model", json_string(opts->model));
-    failed |= json_object_set_new(stats, "policy", json_string(opts->policy));
-    failed |= json_object_set_new(stats, "device", json_string(opts->device));
-    failed |= json_object_set_new(stats, "products", json_string(g->decoder->dense->products));
-    return failed | json_object_set_new(stats, "io_threads",
-                                        json_integer(e->host_tier_bytes ? opts->io_threads : 0));
+    int failed = put_text(stats, "model", opts->model);
+    failed |= put_text(stats, "policy", opts->policy);
+    failed |= put_text(stats, "device", opts->device);
+    failed |= put_text(stats, "products", g->decoder->dense->products);
+    return failed | put_count(stats, "io_threads", e->host_tier_bytes ? opts->io_threads : 0);
 }
 
 static int set_tiers(json_t *stats, const moepage_expert_pool_info *e)
 {
-    const integer_stat integers[] = {
+    const put_count_row counts[] = {
         {"compressed_experts", e->compressed_experts},
         {"compressed_bytes", e->compressed_bytes},
         {"staging_bytes", e->staging_bytes},
@@ -372,14 +349,14 @@ static int set_tiers(json_t *stats, const moepage_expert_pool_info *e)
         {"decode_bytes_per_s", e->decode_bytes_per_s},
         {"cold_bytes_per_s", e->cold_bytes_per_s},
     };
-    int failed = json_object_set_new(stats, "bus_form", json_string(form_name(e->bus_form)));
-    failed |= json_object_set_new(stats, "host_node", json_integer(e->host_node));
-    return failed | set_integers(stats, integers, sizeof integers / sizeof *integers);
+    int failed = put_text(stats, "bus_form", form_name(e->bus_form));
+    failed |= put_count(stats, "host_node", e->host_node);
+    return failed | PUT_COUNTS(stats, counts);
 }
 
 static json_t *stats_json(const options *opts, const host *h, const generation *g, const numbers *n)
 {
-    const real_stat reals[] = {
+    const put_real_row reals[] = {
         {"tok_s", n->tok_s},
         {"prefill_tok_s", n->prefill_tok_s},
         {"decode_tok_s", n->decode_tok_s},
@@ -390,12 +367,8 @@ static json_t *stats_json(const options *opts, const host *h, const generation *
     json_t *stats = json_object();
     int failed = set_request(stats, opts, g, &n->experts) | set_run(stats, h, g, n) |
                  set_tiers(stats, &n->experts) | set_lossy(stats, n);
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        failed |= json_object_set_new(stats, reals[i].key, json_real(reals[i].value));
-    if (!failed)
-        return stats;
-    json_decref(stats);
-    return NULL;
+    failed |= PUT_REALS(stats, reals);
+    return put_or_null(failed, stats);
 }
 
 int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes)
@@ -411,10 +384,7 @@ int report_json(FILE *out, const options *opts, const host *h, const generation 
                                         sequence_json(&g->sequences[i], g->decoder->config, bytes));
     failed |= json_object_set_new(root, "outputs", outputs);
     failed |= json_object_set_new(root, "stats", stats_json(opts, h, g, &n));
-    if (!failed)
-        failed = json_dumpf(root, out, JSON_COMPACT) || fputc('\n', out) == EOF;
-    json_decref(root);
-    return failed ? fail(RUN_FAILED, "cannot write the JSON output") : RUN_OK;
+    return put_print(out, failed, root);
 }
 
 int report_logits(FILE *out, const generation *g)

@@ -13,7 +13,7 @@ typedef enum decode_mode { DECODE_SESSION, DECODE_PATH, DECODE_GRAPH } decode_mo
 
 typedef struct decode_options {
     const char *device;
-    const char *shape_name, *model, *budget_text;
+    const char *shape_name, *model;
     const shape *shape; /* NULL with a model */
     uint32_t layers, distinct, batch, steps;
     uint32_t mode, math, prefetch; /* decode_mode; MOEPAGE_MATH_*; 0 or 1 */

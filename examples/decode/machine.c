@@ -123,11 +123,6 @@ void machine_close(machine *m)
     free(m);
 }
 
-bool machine_is_cuda(const machine *m)
-{
-    return m->cuda;
-}
-
 void *machine_stream(const machine *m)
 {
     return m->stream;

@@ -16,8 +16,7 @@ typedef struct machine_graph machine_graph;
 int machine_open(const char *device, machine **out);
 void machine_close(machine *m);
 
-bool machine_is_cuda(const machine *m);
-/* Returns the cudaStream_t for all functions below; NULL on "host". */
+/* cudaStream_t of everything below; NULL on "host". */
 void *machine_stream(const machine *m);
 
 /* Allocate device memory, and host memory that the device reaches at full speed. */

@@ -76,11 +76,6 @@ static int read_data(const flag *self, const char *text, void *out)
     return *text ? add_file(text, out) : flag_refuse(self, text, "a file");
 }
 
-static int read_prefetch(const flag *self, const char *text, void *out)
-{
-    return options_read_prefetch(self, text, &((eval_options *)out)->base);
-}
-
 static int read_budget(const flag *self, const char *text, void *out)
 {
     return options_read_budget(self, text, &((eval_options *)out)->base);
@@ -126,7 +121,7 @@ static int read_alpha(const flag *self, const char *text, void *out)
 #define NOTE(member) .note = offsetof(eval_options, member)
 
 static const flag flags[] = {
-    {"--model", flag_text, AT(base.model)},
+    {.part = options_flags, AT(base)},
     {"--data", read_data, AT(files)},
     {"--window", flag_u32, AT(window), .least = 2, .most = MAX_WINDOW},
     {"--windows", flag_u32, AT(windows), .most = UINT32_MAX},
@@ -144,7 +139,6 @@ static const flag flags[] = {
     {"--hotness", flag_choice, AT(base.hotness), .choice = {"choices", "weights"}},
     {"--hotness-alpha", read_alpha, AT(base.hotness_alpha)},
     {"--high-set", flag_choice, AT(asked.high_set), .choice = {"adapt", "hottest", "random"}},
-    {"--seed", flag_u64, AT(base.seed), .most = UINT64_MAX},
     {"--course", flag_u32, AT(course), .least = 1, .most = UINT32_MAX},
     {"--remap", flag_remap, AT(asked.remap)},
     {"--remap-resident", flag_resident, AT(asked.remap.resident)},
@@ -158,18 +152,6 @@ static const flag flags[] = {
     {"--group-size", flag_u32, AT(group_size), .least = 32, .most = 128},
     {"--scale-search", flag_choice, AT(scale_search), .choice = {"off", "on"}},
     {"--budget", read_budget, AT(base)},
-    {"--policy", flag_text, AT(base.policy)},
-    {"--scope", flag_choice, AT(base.scope), .choice = {"global", "layer"}},
-    {"--regime", flag_choice, AT(base.regime), .choice = {"auto", "cache", "stream"}},
-    {"--prefetch", read_prefetch, AT(base)},
-    {"--prefetch-depth", flag_u32, AT(base.prefetch_depth), .most = UINT32_MAX,
-     NOTE(base.for_prefetch)},
-    {"--predictor-load", flag_text, AT(base.predictor_load), NOTE(base.for_predictor)},
-    {"--predictor-save", flag_text, AT(base.predictor_save), NOTE(base.for_predictor)},
-    {"--math", flag_choice, AT(base.math), .choice = {"fp32", "bf16"}},
-    {"--threads", flag_u32, AT(base.threads), .most = 1024},
-    {"--host-tier", flag_bytes, AT(base.host_tier_bytes)},
-    {"--bus", flag_bytes, AT(base.bus_bytes_per_s)},
     {"--trace-out", flag_text, AT(base.trace_out)},
     {"--help", NULL, AT(help)},
 };
@@ -269,11 +251,8 @@ int eval_options_parse(int argc, char **argv, eval_options *out)
         return fail(RUN_REFUSED, "--model PATH is missing: see --help");
     if (!out->n_files)
         return fail(RUN_REFUSED, "no text: give --data FILE...");
-    if (out->base.for_prefetch && !out->base.prefetch && !out->base.predictor)
-        return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", out->base.for_prefetch);
-    if (out->base.for_predictor && !out->base.predictor)
-        return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME",
-                    out->base.for_predictor);
+    if ((code = options_check_prefetch(&out->base)))
+        return code;
     if (out->asked.miss == MOEPAGE_MISS_LOW && !out->asked.precision.hi_form)
         return fail(RUN_REFUSED, "--miss low goes with --precision HI/LO: LO is what a missing "
                                  "expert is computed with");

@@ -106,15 +106,13 @@ static void write_all(page *p, const findings *f)
         const outcome *o = &f->outcomes[i];
         const double loss = findings_loss(f, &o->all, exact ? &exact->all : &none);
         page_row(p, o->setting->name);
-        page_cell(p, mib(o->expert_bytes));
-        page_cell(p, measure_bits(&o->all));
-        page_cell(p, loss);
-        page_cell(p, exact ? 100 * loss / measure_bits(&exact->all) : NAN);
-        page_cell(p, measure_experts(&o->all));
-        page_cell(p, measure_experts_routed(&o->all));
-        page_cell(p, measure_low_percent(&o->all, f->info->top_k));
-        page_cell(p, mib(measure_moved(&o->all)));
-        page_row_end(p);
+        page_cells(p,
+                   (double[]){mib(o->expert_bytes), measure_bits(&o->all), loss,
+                              exact ? 100 * loss / measure_bits(&exact->all) : NAN,
+                              measure_experts(&o->all), measure_experts_routed(&o->all),
+                              measure_low_percent(&o->all, f->info->top_k),
+                              mib(measure_moved(&o->all))},
+                   8);
     }
     page_table_end(p);
 }

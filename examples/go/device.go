@@ -28,7 +28,7 @@ type Device struct {
 	steps sync.RWMutex   // held shared by every open step
 }
 
-// OpenDevice opens "host", "cuda:N" or "sim:FILE".
+// OpenDevice opens "host" or "cuda:N".
 func OpenDevice(name string, config DeviceConfig) (*Device, error) {
 	if err := whole("open device", name); err != nil {
 		return nil, err

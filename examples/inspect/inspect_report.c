@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "common/fail.h"
+#include "common/json_out.h"
 #include "common/units.h"
 
 static const char *role_name(uint32_t role)
@@ -179,13 +180,6 @@ void inspect_print(FILE *out, const inspection *i)
 
 /* ---- JSON -------------------------------------------------------------------------------- */
 
-/* The *_new setters of jansson take ownership and refuse NULL, so one check of each result finds
- * every allocation that failed. */
-static int set(json_t *object, const char *key, uint64_t value)
-{
-    return json_object_set_new(object, key, json_integer((json_int_t)value));
-}
-
 static int set_forms(json_t *root, const inspection *i)
 {
     json_t *forms = json_object();
@@ -196,10 +190,10 @@ static int set_forms(json_t *root, const inspection *i)
             continue;
         json_t *one = json_object();
         failed |= json_object_set_new(forms, form_name(form), one);
-        failed |= set(one, "image_bytes", f->image_bytes);
-        failed |= set(one, "most_bytes", f->most_bytes);
-        failed |= set(one, "stored_bytes", f->stored_bytes);
-        failed |= set(one, "group_size", f->group_size);
+        failed |= put_count(one, "image_bytes", f->image_bytes);
+        failed |= put_count(one, "most_bytes", f->most_bytes);
+        failed |= put_count(one, "stored_bytes", f->stored_bytes);
+        failed |= put_count(one, "group_size", f->group_size);
         failed |= json_object_set_new(one, "ratio", json_real(share_of_experts(i, f->image_bytes)));
     }
     return failed;
@@ -213,12 +207,12 @@ static int set_tensors(json_t *root, const inspection *i)
         const moepage_expert_tensor *e = &i->tensors[t];
         json_t *one = json_object(), *shape = json_array();
         failed |= json_array_append_new(tensors, one);
-        failed |= json_object_set_new(one, "role", json_string(role_name(e->role)));
-        failed |= json_object_set_new(one, "dtype", json_string(float_kind_of(e->dtype).name));
+        failed |= put_text(one, "role", role_name(e->role));
+        failed |= put_text(one, "dtype", float_kind_of(e->dtype).name);
         failed |= json_object_set_new(one, "shape", shape);
         for (uint32_t d = 0; d < e->rank; d++)
             failed |= json_array_append_new(shape, json_integer((json_int_t)e->shape[d]));
-        failed |= set(one, "bytes", e->bytes) | set(one, "offset", e->offset);
+        failed |= put_count(one, "bytes", e->bytes) | put_count(one, "offset", e->offset);
     }
     return failed;
 }
@@ -231,7 +225,7 @@ static int set_histogram(json_t *object, const exponent_census *c)
         char key[8];
         snprintf(key, sizeof key, "%" PRIu32, e);
         if (c->count[e])
-            failed |= set(histogram, key, c->count[e]);
+            failed |= put_count(histogram, key, c->count[e]);
     }
     return failed;
 }
@@ -239,13 +233,13 @@ static int set_histogram(json_t *object, const exponent_census *c)
 static int set_damaged(json_t *root, const census *c)
 {
     json_t *named = json_array();
-    int failed = set(root, "damaged_experts", c->damaged);
+    int failed = put_count(root, "damaged_experts", c->damaged);
     failed |= json_object_set_new(root, "damaged", named);
     for (uint64_t i = 0; i < c->damaged && i < CENSUS_DAMAGED && !failed; i++) {
         json_t *one = json_object();
         failed |= json_array_append_new(named, one);
-        failed |= set(one, "layer", c->first_damaged[i].layer);
-        failed |= set(one, "expert", c->first_damaged[i].expert);
+        failed |= put_count(one, "layer", c->first_damaged[i].layer);
+        failed |= put_count(one, "expert", c->first_damaged[i].expert);
     }
     return failed;
 }
@@ -254,8 +248,8 @@ static int set_census(json_t *root, const inspection *i)
 {
     json_t *exponents = json_object();
     int failed = json_object_set_new(root, "exponents", exponents);
-    failed |= set(root, "sampled_experts", i->census.sampled);
-    failed |= set(root, "population_experts", i->census.population);
+    failed |= put_count(root, "sampled_experts", i->census.sampled);
+    failed |= put_count(root, "population_experts", i->census.population);
     failed |= json_object_set_new(root, "layer",
                                   i->one_layer ? json_integer(i->census.first_layer) : json_null());
     failed |= set_damaged(root, &i->census);
@@ -265,7 +259,7 @@ static int set_census(json_t *root, const inspection *i)
             continue;
         json_t *one = json_object();
         failed |= json_object_set_new(exponents, float_kind_of(dtype).name, one);
-        failed |= set(one, "weights", c->weights);
+        failed |= put_count(one, "weights", c->weights);
         failed |= json_object_set_new(one, "entropy_bits", json_real(census_entropy(c)));
         failed |=
             json_object_set_new(one, "pooled_entropy_bits", json_real(census_pooled_entropy(c)));
@@ -282,19 +276,21 @@ static int set_census(json_t *root, const inspection *i)
 static int set_model(json_t *root, const inspection *i)
 {
     const moepage_model_info *m = &i->info;
-    int failed = json_object_set_new(root, "path", json_string(i->path));
-    failed |= json_object_set_new(root, "kind", json_string(i->pack ? "pack" : "checkpoint"));
-    failed |= json_object_set_new(root, "architecture", json_string(m->architecture));
-    failed |= set(root, "layers", m->layers) | set(root, "moe_layers", m->moe_layers);
-    failed |= set(root, "experts", m->experts) | set(root, "top_k", m->top_k);
-    failed |= set(root, "hidden", m->hidden);
-    failed |= set(root, "expert_intermediate", m->expert_intermediate);
-    failed |= set(root, "shared_experts", m->shared_experts);
-    failed |= set(root, "vocabulary", m->vocabulary);
+    int failed = put_text(root, "path", i->path);
+    failed |= put_text(root, "kind", i->pack ? "pack" : "checkpoint");
+    failed |= put_text(root, "architecture", m->architecture);
+    failed |= put_count(root, "layers", m->layers) | put_count(root, "moe_layers", m->moe_layers);
+    failed |= put_count(root, "experts", m->experts) | put_count(root, "top_k", m->top_k);
+    failed |= put_count(root, "hidden", m->hidden);
+    failed |= put_count(root, "expert_intermediate", m->expert_intermediate);
+    failed |= put_count(root, "shared_experts", m->shared_experts);
+    failed |= put_count(root, "vocabulary", m->vocabulary);
     failed |= json_object_set_new(root, "ffn_supported", json_boolean(m->ffn_supported));
-    failed |= set(root, "expert_bytes", m->expert_bytes) | set(root, "slot_bytes", m->slot_bytes);
-    failed |= set(root, "routed_bytes", m->routed_bytes);
-    failed |= set(root, "dense_bytes", m->dense_bytes) | set(root, "dense_tensors", i->n_dense);
+    failed |= put_count(root, "expert_bytes", m->expert_bytes) |
+              put_count(root, "slot_bytes", m->slot_bytes);
+    failed |= put_count(root, "routed_bytes", m->routed_bytes);
+    failed |= put_count(root, "dense_bytes", m->dense_bytes) |
+              put_count(root, "dense_tensors", i->n_dense);
     return failed;
 }
 
@@ -303,8 +299,5 @@ int inspect_print_json(FILE *out, const inspection *i)
     json_t *root = json_object();
     int failed =
         set_model(root, i) | set_forms(root, i) | set_tensors(root, i) | set_census(root, i);
-    if (!failed)
-        failed = json_dumpf(root, out, JSON_COMPACT) || fputc('\n', out) == EOF;
-    json_decref(root);
-    return failed ? fail(RUN_FAILED, "cannot write the JSON output") : RUN_OK;
+    return put_print(out, failed, root);
 }

@@ -5,15 +5,9 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/json_out.h"
 #include "common/tokenizer.h"
 #include "serve/serve_report.h"
-
-/* jansson's *_new setters take ownership and refuse NULL: one check of all results finds every
- * failed allocation. */
-static int set_integer(json_t *object, const char *key, uint64_t value)
-{
-    return json_object_set_new(object, key, json_integer((json_int_t)value));
-}
 
 static json_t *spread_json(const spread *s)
 {
@@ -23,10 +17,7 @@ static json_t *spread_json(const spread *s)
 
 static int set_counters(json_t *object, const server_result *r)
 {
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counters[] = {
+    const put_count_row counters[] = {
         {"requests", r->requests},
         {"arrived", r->arrived},
         {"done", r->done},
@@ -72,10 +63,7 @@ static int set_counters(json_t *object, const server_result *r)
         {"arena_bytes", r->device.arena_bytes},
         {"peak_bytes", r->device.peak_bytes},
     };
-    int failed = 0;
-    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
-        failed |= set_integer(object, counters[i].key, counters[i].value);
-    return failed;
+    return PUT_COUNTS(object, counters);
 }
 
 static json_t *samples_json(const server_result *r)
@@ -131,8 +119,7 @@ static json_t *arm_json(const serve_findings *f, uint32_t i)
     json_t *object = json_object();
     if (!object)
         return NULL;
-    int failed =
-        json_object_set_new(object, "split", json_string(f->setting->options->arms.arms[i].name));
+    int failed = put_text(object, "split", f->setting->options->arms.arms[i].name);
     failed |= json_object_set_new(object, "interrupted", json_boolean(r->interrupted));
     failed |= set_counters(object, r);
     failed |= json_object_set_new(object, "ttft_ms", spread_json(&r->times.ttft));
@@ -142,11 +129,8 @@ static json_t *arm_json(const serve_findings *f, uint32_t i)
     failed |= json_object_set_new(object, "samples", samples_json(r));
     failed |= json_object_set_new(object, "answers", answers_json(f, r));
     if (f->compared)
-        failed |= set_integer(object, "same_as_alone", f->compared[i]);
-    if (!failed)
-        return object;
-    json_decref(object);
-    return NULL;
+        failed |= put_count(object, "same_as_alone", f->compared[i]);
+    return put_or_null(failed, object);
 }
 
 /* Returns the path as given, except for bytes that are not valid UTF-8. */
@@ -183,23 +167,18 @@ static json_t *all_json(const serve_findings *f)
         if (f->results[i].ran)
             failed |= json_array_append_new(arms, arm_json(f, i));
     failed |= json_object_set_new(root, "model", path_json(o->base.model));
-    failed |= json_object_set_new(root, "policy", json_string(o->base.policy));
-    failed |=
-        json_object_set_new(root, "clock",
-                            json_string(o->clock == SERVE_CLOCK_VIRTUAL ? "virtual" : "real"));
-    failed |= set_integer(root, "requests", s->arrivals->n);
-    failed |= set_integer(root, "concurrency", o->concurrency);
-    failed |= set_integer(root, "step_tokens", o->step_tokens);
-    failed |= set_integer(root, "bytes", s->estate.bytes);
-    failed |= set_integer(root, "experts", s->estate.experts);
-    failed |= set_integer(root, "bus_bytes_per_s", o->base.bus_bytes_per_s);
+    failed |= put_text(root, "policy", o->base.policy);
+    failed |= put_text(root, "clock", o->clock == SERVE_CLOCK_VIRTUAL ? "virtual" : "real");
+    failed |= put_count(root, "requests", s->arrivals->n);
+    failed |= put_count(root, "concurrency", o->concurrency);
+    failed |= put_count(root, "step_tokens", o->step_tokens);
+    failed |= put_count(root, "bytes", s->estate.bytes);
+    failed |= put_count(root, "experts", s->estate.experts);
+    failed |= put_count(root, "bus_bytes_per_s", o->base.bus_bytes_per_s);
     failed |= json_object_set_new(root, "length_scale", json_real(s->arrivals->length_scale));
     failed |= json_object_set_new(root, "not_served", missing_json(f));
     failed |= json_object_set_new(root, "arms", arms);
-    if (!failed)
-        return root;
-    json_decref(root);
-    return NULL;
+    return put_or_null(failed, root);
 }
 
 int serve_json(const serve_findings *f)

@@ -63,11 +63,6 @@ const char *serve_options_usage(void)
 
 /* ---- Values of one flag each ------------------------------------------------------------- */
 
-static int read_prefetch(const flag *self, const char *text, void *out)
-{
-    return options_read_prefetch(self, text, &((serve_options *)out)->base);
-}
-
 static int read_budget(const flag *self, const char *text, void *out)
 {
     serve_options *opts = out;
@@ -83,62 +78,26 @@ static int read_budget(const flag *self, const char *text, void *out)
     return RUN_OK;
 }
 
-static int read_real(const flag *self, const char *text, void *out)
-{
-    const char *rest = text;
-    if (!flag_take_real(&rest, flag_field(self, out)) || *rest)
-        return flag_refuse(self, text, "a number, 0 or more");
-    return RUN_OK;
-}
-
-static int read_positive(const flag *self, const char *text, void *out)
-{
-    double *value = flag_field(self, out);
-    const char *rest = text;
-    if (!flag_take_real(&rest, value) || *rest || *value <= 0)
-        return flag_refuse(self, text, "a number above 0");
-    return RUN_OK;
-}
-
-static int read_top_p(const flag *self, const char *text, void *out)
-{
-    int code = read_positive(self, text, out);
-    if (!code && *(double *)flag_field(self, out) > 1)
-        return flag_refuse(self, text, "a number above 0 and up to 1");
-    return code;
-}
-
-static int read_bus_form(const flag *self, const char *text, void *out)
-{
-    if (strcmp(text, "dense") && strcmp(text, "exph"))
-        return flag_refuse(self, text, "dense or exph");
-    *(uint32_t *)flag_field(self, out) =
-        strcmp(text, "dense") ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE;
-    return RUN_OK;
-}
-
 /* ---- The command line -------------------------------------------------------------------- */
 
 #define AT(member) .offset = offsetof(serve_options, member)
 #define NOTE(member) .note = offsetof(serve_options, member)
 
 static const flag flags[] = {
+    {.part = options_flags, AT(base)},
+    {.part = options_answer_flags, AT(base)},
     {"--arrivals", flag_text, AT(arrivals)},
-    {"--poisson", read_positive, AT(poisson)},
+    {"--poisson", flag_positive, AT(poisson)},
     {"--requests", flag_u32, AT(requests), .least = 1, .most = 1u << 24},
     {"--skip", flag_u32, AT(skip), .most = UINT32_MAX, NOTE(for_file)},
-    {"--time-scale", read_real, AT(time_scale), NOTE(for_file)},
-    {"--length-scale", read_positive, AT(length_scale), NOTE(for_file)},
+    {"--time-scale", flag_real, AT(time_scale), NOTE(for_file)},
+    {"--length-scale", flag_positive, AT(length_scale), NOTE(for_file)},
     {"--max-context", flag_u32, AT(max_context), .least = 2, .most = 1u << 24},
     {"--prompt-tokens", flag_u32, AT(prompt_tokens), .least = 1, .most = 1u << 20,
      NOTE(for_poisson)},
     {"--output-tokens", flag_u32, AT(output_tokens), .least = 1, .most = 1u << 20,
      NOTE(for_poisson)},
     {"--text", flag_text, AT(text)},
-    {"--seed", flag_u64, AT(base.seed), .most = UINT64_MAX},
-    {"--temperature", read_real, AT(base.temperature)},
-    {"--top-p", read_top_p, AT(base.top_p)},
-    {"--model", flag_text, AT(base.model)},
     {"--budget", read_budget, AT(base.budget_bytes)},
     {"--split", arms_read, AT(arms)},
     {"--concurrency", flag_u32, AT(concurrency), .least = 1, .most = MAX_CONCURRENCY},
@@ -151,27 +110,6 @@ static const flag flags[] = {
     {"--dashboard", flag_choice, AT(dashboard), .choice = {"auto", "on", "off"}},
     {"--json", flag_text, AT(json)},
     {"--report", flag_text, AT(report)},
-    {"--metrics", flag_text, AT(base.metrics)},
-    {"--policy", flag_text, AT(base.policy)},
-    {"--prefetch", read_prefetch, AT(base.prefetch)},
-    {"--prefetch-depth", flag_u32, AT(base.prefetch_depth), .most = UINT32_MAX,
-     NOTE(base.for_prefetch)},
-    {"--predictor-load", flag_text, AT(base.predictor_load), NOTE(base.for_predictor)},
-    {"--predictor-save", flag_text, AT(base.predictor_save), NOTE(base.for_predictor)},
-    {"--math", flag_choice, AT(base.math), .choice = {"fp32", "bf16"}},
-    {"--threads", flag_u32, AT(base.threads), .most = 1024},
-    {"--device", flag_text, AT(base.device)},
-    {"--bus", flag_bytes, AT(base.bus_bytes_per_s)},
-    {"--host-tier", flag_bytes, AT(base.host_tier_bytes)},
-    {"--bus-form", read_bus_form, AT(base.bus_form)},
-    {"--io-threads", flag_u32, AT(base.io_threads), .least = 1, .most = 64, NOTE(base.for_reading)},
-    {"--scope", flag_choice, AT(base.scope), .choice = {"global", "layer"}},
-    {"--regime", flag_choice, AT(base.regime), .choice = {"auto", "cache", "stream"}},
-    {"--scan-percent", flag_u32, AT(base.scan_percent), .most = 99},
-    {"--max-group-experts", flag_u32, AT(base.max_group_experts), .most = UINT32_MAX},
-    {"--miss", flag_choice, AT(base.miss), .choice = {"wait", "low", "host"}},
-    {"--remap", flag_remap, AT(base.remap)},
-    {"--remap-resident", flag_resident, AT(base.remap.resident)},
     {"--help", NULL, AT(help)},
 };
 
@@ -201,10 +139,9 @@ static int check_serving(const serve_options *o)
     if (!strncmp(b->device, "sim:", 4))
         return fail(RUN_REFUSED, "--device %s computes nothing: moepage-sim serves on it",
                     b->device);
-    if (b->for_prefetch && !b->prefetch && !b->predictor)
-        return fail(RUN_REFUSED, "%s goes with --prefetch on or NAME", b->for_prefetch);
-    if (b->for_predictor && !b->predictor)
-        return fail(RUN_REFUSED, "%s goes with a predictor: --prefetch NAME", b->for_predictor);
+    int code = options_check_prefetch(b);
+    if (code)
+        return code;
     if (b->miss == MOEPAGE_MISS_LOW)
         return fail(RUN_REFUSED,
                     "--miss low: experts in two versions keep their part of the arena, "

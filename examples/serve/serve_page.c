@@ -136,32 +136,21 @@ static double preempted(const server_result *r, const server_sample *s)
     return s->preempted;
 }
 
-static void write_curve_table(page *p, const plot_series *lines, uint32_t n)
-{
-    const char *heads[] = {"s", lines[0].name, lines[1].name, lines[2].name};
-    uint32_t rows = lines->n < PAGE_TABLE_ROWS ? lines->n : PAGE_TABLE_ROWS;
-    page_table(p, heads, n + 1);
-    for (uint32_t i = 0; i < rows; i++) {
-        uint64_t at = page_spread(lines->n - 1, i, rows);
-        page_row_number(p, lines->x[at]);
-        for (uint32_t k = 0; k < n; k++)
-            page_cell(p, lines[k].y[at]);
-        page_row_end(p);
-    }
-    page_table_end(p);
-}
-
 static void write_curves(page *p, const char *title, const char *y_label, const server_result *r,
                          const curve curves[3])
 {
+    const char *heads[] = {"s", curves[0].name, curves[1].name, curves[2].name};
+    const double *columns[4];
     plot_series lines[3];
     double *numbers = r->n_samples ? page_numbers(p, 4 * (size_t)r->n_samples) : NULL;
     if (!numbers)
         return;
+    columns[0] = numbers;
     for (uint32_t i = 0; i < r->n_samples; i++)
         numbers[i] = (double)r->samples[i].ns / 1e9;
     for (uint32_t k = 0; k < 3; k++) {
         double *y = numbers + (k + 1) * (size_t)r->n_samples;
+        columns[k + 1] = y;
         for (uint32_t i = 0; i < r->n_samples; i++)
             y[i] = curves[k].value(r, &r->samples[i]);
         lines[k] = (plot_series){.name = curves[k].name, .n = r->n_samples, .x = numbers, .y = y};
@@ -173,7 +162,7 @@ static void write_curves(page *p, const char *title, const char *y_label, const 
                                     .n_series = 3,
                                     .series = lines,
                                     .stairs = true});
-    write_curve_table(p, lines, 3);
+    page_columns(p, heads, columns, 4, r->n_samples, PAGE_TABLE_ROWS);
     page_figure_end(p);
     free(numbers);
 }

@@ -4,11 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+#include "common/order.h"
 
 static double ranked(const double *values, size_t n, double part)
 {
@@ -21,7 +17,7 @@ spread spread_of(double *values, size_t n)
     spread s = {.n = n};
     if (!n)
         return s;
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, order_doubles);
     for (size_t i = 0; i < n; i++)
         s.mean += values[i] / (double)n;
     s.p50 = ranked(values, n, 0.5);

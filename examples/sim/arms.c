@@ -10,7 +10,8 @@
 
 /* ---- One split --------------------------------------------------------------------------- */
 
-int sim_point_run(const sim_serve_config *config, const mp_split *split, sim_result *result)
+/* One split, served in full. */
+static int run_point(const sim_serve_config *config, const mp_split *split, sim_result *result)
 {
     sim_serve_config own = *config;
     own.quiet = true;
@@ -20,7 +21,7 @@ int sim_point_run(const sim_serve_config *config, const mp_split *split, sim_res
 
 static int run_static(const sim_serve_config *config, sim_arm_run *out)
 {
-    return out->feasible ? sim_point_run(config, &out->split, &out->result) : RUN_OK;
+    return out->feasible ? run_point(config, &out->split, &out->result) : RUN_OK;
 }
 
 static int run_fixed(const sim_serve_config *config, double fraction, sim_arm_run *out)
@@ -120,7 +121,7 @@ static int try_point(const sim_serve_config *config, const mp_split *split, sim_
     for (uint32_t i = 0; i < out->n_points; i++)
         if (out->points[i].split.experts == split->experts)
             return RUN_OK;
-    int code = sim_point_run(config, split, result);
+    int code = run_point(config, split, result);
     if (code || !result->starts || result->refused)
         return code;
     uint32_t i = out->n_points++;

@@ -37,11 +37,8 @@ void sim_arm_run_free(sim_arm_run *run);
 bool sim_baseline_exists(const char *name);
 void sim_baseline_list(FILE *out);
 
-/* Serves the jobs under one fixed split. */
-int sim_point_run(const sim_serve_config *config, const mp_split *split, sim_result *result);
-/* Serves from a split, or a nearby one that respects the admission floor, with a controller of
- * `mode` (MOEPAGE_CONTROL_*) that moves it; settings in config->stack.controller take
- * precedence. */
+/* From a split on, or one nearby that respects the admission floor, with a controller of `mode`
+ * (MOEPAGE_CONTROL_*) that moves it; what config->stack.controller says otherwise, holds. */
 int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32_t mode,
                    sim_arm_run *out);
 /* Serves every split of a grid and returns the best in out->result: among those without admission

@@ -2,17 +2,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/json_out.h"
 #include "sim/serve_rows.h"
 
 #define TABLE_STEPS 8u /* experts per layer between two rows of the iso-VRAM table, of 128 */
 
-double sim_cap(const sim_serve_config *config, uint64_t expert_units)
+/* Experts of each layer that so many expert units are. */
+static double cap_of(const sim_serve_config *config, uint64_t expert_units)
 {
     bool layered = config->stack.scope == MOEPAGE_SCOPE_LAYER;
     return (double)expert_units / (layered ? 1 : config->stack.shape->moe_layers);
 }
 
-uint64_t sim_kv_tokens(const sim_serve_config *config, uint64_t kv_units)
+static uint64_t kv_tokens(const sim_serve_config *config, uint64_t kv_units)
 {
     return kv_units * config->stack.blocks_per_granule * config->stack.block_tokens;
 }
@@ -50,17 +52,17 @@ void sim_configured_table(const sim_serve_config *config, const sim_configured *
                " tokens.\n\n",
                longest);
     } else {
-        uint64_t tokens = sim_kv_tokens(config, c->split.kv);
+        uint64_t tokens = kv_tokens(config, c->split.kv);
         printf("experts   %" PRIu64 " slots, %.2f of %" PRIu32 " in each of %" PRIu32
                " layers: %.3f GB\n",
                config->stack.scope == MOEPAGE_SCOPE_LAYER ? c->split.experts * shape->moe_layers
                                                           : c->split.experts,
-               sim_cap(config, c->split.experts), shape->experts, shape->moe_layers,
+               cap_of(config, c->split.experts), shape->experts, shape->moe_layers,
                (double)(c->split.experts * c->bounds.expert_bytes) / 1e9);
         printf("KV        %" PRIu64 " tokens: %" PRIu64 " bytes\n", tokens,
                c->split.kv * c->bounds.kv_bytes);
         printf("floor     %" PRIu64 " tokens, for what ran at once\n",
-               sim_kv_tokens(config, c->bounds.kv_floor));
+               kv_tokens(config, c->bounds.kv_floor));
         printf("costs     %.3f ms an expert's miss, %.3f ms a KV block's, after %" PRIu32
                " passes\n\n",
                c->expert_miss_ns * 1e-6, c->kv_miss_ns * 1e-6 / config->stack.blocks_per_granule,
@@ -83,10 +85,7 @@ static json_t *table_json(const sim_serve_config *config, const sim_configured *
         failed = json_array_append_new(table,
                                        json_pack("{s:I, s:I}", "cap", (json_int_t)cap, "kv_tokens",
                                                  (json_int_t)tokens_beside(config, c, cap)));
-    if (!failed)
-        return table;
-    json_decref(table);
-    return NULL;
+    return put_or_null(failed, table);
 }
 
 json_t *sim_configured_json(const sim_serve_config *config, const sim_configured *c)
@@ -96,10 +95,10 @@ json_t *sim_configured_json(const sim_serve_config *config, const sim_configured
     return json_pack("{s:b, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f, s:I, s:{s:I, s:I}, s:o}",
                      "feasible", c->feasible, "budget_bytes", (json_int_t)config->stack.arena_bytes,
                      "expert_units", (json_int_t)c->split.experts, "cap",
-                     sim_cap(config, c->split.experts), "kv_bytes",
+                     cap_of(config, c->split.experts), "kv_bytes",
                      (json_int_t)(c->split.kv * c->bounds.kv_bytes), "kv_tokens",
-                     (json_int_t)sim_kv_tokens(config, c->split.kv), "floor_tokens",
-                     (json_int_t)sim_kv_tokens(config, c->bounds.kv_floor), "expert_miss_ns",
+                     (json_int_t)kv_tokens(config, c->split.kv), "floor_tokens",
+                     (json_int_t)kv_tokens(config, c->bounds.kv_floor), "expert_miss_ns",
                      c->expert_miss_ns, "kv_block_miss_ns",
                      c->kv_miss_ns / config->stack.blocks_per_granule, "passes",
                      (json_int_t)c->passes, "frees", "caps", (json_int_t)step, "kv_tokens",

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "moepage.h"
 #include "sim/sequences.h"
 
 typedef struct reading {
@@ -63,8 +62,9 @@ static int take_decoded(reading *r, const moepage_trace_step *step, uint32_t s, 
     return take_token(r, step, s, token, one->next_row++);
 }
 
-static int take_step(reading *r, const moepage_trace_step *step)
+static int take_step(void *user, const moepage_trace_step *step)
 {
+    reading *r = user;
     uint32_t token = 0;
     for (uint32_t s = 0; s < step->n_sequences; s++) {
         const moepage_step_sequence *q = &step->sequences[s];
@@ -80,8 +80,9 @@ static int take_step(reading *r, const moepage_trace_step *step)
     return RUN_OK;
 }
 
-static int take_shape(reading *r, const moepage_trace_info *info)
+static int take_shape(void *user, const moepage_trace_info *info)
 {
+    const reading *r = user;
     sim_iterations *out = r->out;
     if (!info->has_probabilities)
         return fail(RUN_REFUSED, "%s: the trace has no probabilities", r->path);
@@ -92,26 +93,6 @@ static int take_shape(reading *r, const moepage_trace_info *info)
     out->experts = info->experts;
     out->semantic_dim = info->semantic_dim;
     return RUN_OK;
-}
-
-static int read_all(reading *r)
-{
-    moepage_trace *file = NULL;
-    moepage_trace_info info = {.struct_size = sizeof info};
-    moepage_trace_step step = {.struct_size = sizeof step};
-    if (moepage_trace_open(r->path, &file) || moepage_trace_get_info(file, &info)) {
-        int code = fail_file(RUN_REFUSED, r->path);
-        moepage_trace_close(file);
-        return code;
-    }
-    int code = take_shape(r, &info);
-    moepage_status status = MOEPAGE_OK;
-    while (!code && !(status = moepage_trace_next(file, &step)))
-        code = take_step(r, &step);
-    if (!code && status != MOEPAGE_E_END)
-        code = fail_file(RUN_REFUSED, r->path);
-    moepage_trace_close(file);
-    return code;
 }
 
 static int reserve(reading *r)
@@ -142,11 +123,11 @@ int sim_iterations_open(const char *path, sim_iterations *out)
 {
     *out = (sim_iterations){0};
     reading r = {.path = path, .out = out};
-    int code = read_all(&r);
+    int code = sim_steps_read(path, take_shape, take_step, &r);
     if (!code)
         code = reserve(&r);
     if (!code)
-        code = read_all(&r);
+        code = sim_steps_read(path, take_shape, take_step, &r);
     sim_sequences_free(&r.sequences);
     if (code)
         sim_iterations_close(out);

@@ -108,6 +108,7 @@ int sim_machine_open(const sim_machine *machine, uint64_t arena_bytes, uint64_t 
                                     .budget_bytes = arena_bytes + workspace_bytes,
                                     .workspace_bytes = workspace_bytes,
                                     .log = fail_log};
+    mp_sim_register();
     return moepage_device_open(name, &config, out)
                ? fail_library(RUN_REFUSED, machine->profile.name)
                : RUN_OK;

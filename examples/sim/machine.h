@@ -5,8 +5,8 @@
 #include <limits.h>
 #include <stdio.h>
 
-#include "device/sim.h"
 #include "moepage.h"
+#include "simulated/sim.h"
 
 typedef struct sim_machine {
     char path[PATH_MAX];

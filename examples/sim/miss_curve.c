@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
+#include "common/json_out.h"
 #include "control/curve.h"
 #include "control/reuse.h"
 #include "control/sampled.h"
-#include "sim/json_out.h"
 #include "sim/replay.h"
 #include "sim/report.h"
 
@@ -176,7 +176,7 @@ static int print_json(const sim_miss_curve *curve, const sim_options *options)
                   "first", (json_int_t)curve->first, "sample_keys", (int)curve->sample_keys,
                   "sample_rate", curve->sample_rate, "largest_error", sim_miss_curve_error(curve),
                   "capacities", capacities, "misses", misses, "sampled", sampled);
-    return sim_json_print(failed, root);
+    return put_print(stdout, failed, root);
 }
 
 static void print_table(const sim_miss_curve *curve, const sim_trace *trace,
@@ -205,7 +205,7 @@ static int report_curve(const sim_trace *trace, const sim_options *options,
     int code = sim_report_open_trace(options, trace, &report);
     if (!code)
         sim_report_curve(&report, curve);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_miss_curve_main(const sim_trace *trace, const sim_options *options)

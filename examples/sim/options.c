@@ -236,17 +236,7 @@ static int read_shape(const flag *self, const char *text, void *out)
     return RUN_OK;
 }
 
-static int read_real(const flag *self, const char *text, void *out)
-{
-    const char *rest = text;
-    double value;
-    if (!flag_take_real(&rest, &value) || *rest)
-        return flag_refuse(self, text, "a number that is not negative");
-    *(double *)flag_field(self, out) = value;
-    return RUN_OK;
-}
-
-/* Reads a text that is one of the flag's choices. */
+/* Text that is one of the flag's choices. */
 static int read_choice(const flag *self, const char *text, void *out)
 {
     uint32_t index;
@@ -288,8 +278,8 @@ static const flag flags[] = {
     {"--split", read_splits, NOTE(for_serve)},
     {"--baseline", read_words, AT(baselines), NOTE(for_serve)},
     {"--arrivals", flag_text, AT(arrivals), NOTE(for_serve)},
-    {"--time-scale", read_real, AT(time_scale), NOTE(for_serve)},
-    {"--rate", read_real, AT(rate), NOTE(for_serve)},
+    {"--time-scale", flag_real, AT(time_scale), NOTE(for_serve)},
+    {"--rate", flag_real, AT(rate), NOTE(for_serve)},
     {"--prompt", read_numbers, AT(prompt_tokens), NOTE(for_serve)},
     {"--output", read_numbers, AT(output_tokens), NOTE(for_serve)},
     {"--jobs", flag_u32, AT(jobs), .least = 1, .most = UINT32_MAX, NOTE(for_serve)},

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/json_out.h"
 #include "policy/policy.h"
 #include "sim/belady.h"
-#include "sim/json_out.h"
 #include "sim/replay.h"
 #include "sim/report.h"
 
@@ -39,7 +39,7 @@ static int print_json(const sim_replay_row *rows, uint32_t n)
     int failed = !results;
     for (uint32_t i = 0; i < n; i++)
         failed |= json_array_append_new(results, row_json(&rows[i]));
-    return sim_json_print(failed, json_pack("{s:o}", "results", results));
+    return put_print(stdout, failed, json_pack("{s:o}", "results", results));
 }
 
 static void print_table(const sim_trace *trace, const sim_replay_row *rows, uint32_t n)
@@ -76,7 +76,7 @@ static int report_rows(const sim_trace *trace, const sim_options *options,
     int code = sim_report_open_trace(options, trace, &report);
     if (!code)
         sim_report_replay(&report, rows, options->policies.n, options->capacities.n);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_replay_main(const sim_trace *trace, const sim_options *options)

@@ -20,8 +20,3 @@ int sim_report_open_trace(const sim_options *options, const sim_trace *trace, si
              s->n_requests, trace->rows, s->layers, s->experts, s->top_k);
     return sim_report_open(options, s->name, about, report);
 }
-
-int sim_report_close(sim_report *report, int code)
-{
-    return page_close(report, code);
-}

@@ -1,6 +1,7 @@
 /* report.h — a run's results as one page of page.h.
  *
- * Without --report, the report is closed from the start and every call does nothing. */
+ * Without --report, the report is closed from the start and every call does nothing; page_close ends
+ * it either way. */
 #ifndef SIM_REPORT_H
 #define SIM_REPORT_H
 
@@ -43,9 +44,5 @@ typedef struct sim_report_arm {
 /* Plots the division of time, tokens/s over budgets, the split over time, and, for the last
  * configured arm, miss curves and marginal values, as far as they exist. */
 void sim_report_arms(sim_report *report, const sim_report_arm *arms, uint32_t n);
-
-/* Writes the file if `code` is RUN_OK and frees everything; returns `code`, or RUN_FAILED after a
- * line on stderr. */
-int sim_report_close(sim_report *report, int code);
 
 #endif

@@ -28,21 +28,6 @@ typedef struct replay_lines {
     plot_series series[MOST_LINES];
 } replay_lines;
 
-static void write_replay_table(sim_report *report, const replay_lines *lines)
-{
-    const char *columns[MOST_LINES + 1] = {"capacity"};
-    for (uint32_t p = 0; p < lines->policies; p++)
-        columns[p + 1] = lines->series[p].name;
-    page_table(report, columns, lines->policies + 1);
-    for (uint32_t i = 0; i < lines->capacities; i++) {
-        page_row_number(report, lines->numbers[i]);
-        for (uint32_t p = 0; p < lines->policies; p++)
-            page_cell(report, lines->series[p].y[i]);
-        page_row_end(report);
-    }
-    page_table_end(report);
-}
-
 static void write_replay(sim_report *report, const replay_lines *lines, bool hits)
 {
     line_plot plot = {.title = hits ? "Hit ratio" : "Misses",
@@ -51,9 +36,15 @@ static void write_replay(sim_report *report, const replay_lines *lines, bool hit
                       .n_series = lines->policies,
                       .series = lines->series,
                       .points = true};
+    const char *heads[MOST_LINES + 1] = {"capacity"};
+    const double *columns[MOST_LINES + 1] = {lines->numbers};
+    for (uint32_t p = 0; p < lines->policies; p++) {
+        heads[p + 1] = lines->series[p].name;
+        columns[p + 1] = lines->series[p].y;
+    }
     page_figure(report);
     plot_lines(report->out, &plot);
-    write_replay_table(report, lines);
+    page_columns(report, heads, columns, lines->policies + 1, lines->capacities, UINT32_MAX);
     page_figure_end(report);
 }
 
@@ -103,25 +94,11 @@ typedef struct curve_lines {
     double *capacity, *exact, *sampled, *value;
 } curve_lines;
 
-static void write_curve_table(sim_report *report, const curve_lines *l)
-{
-    static const char *const columns[] = {"capacity", "misses, %", "estimate, %",
-                                          "worth of one more, per 1000"};
-    page_table(report, columns, 4);
-    uint32_t rows = l->n < PAGE_TABLE_ROWS ? l->n : PAGE_TABLE_ROWS;
-    for (uint32_t i = 0; i < rows; i++) {
-        uint64_t at = page_spread(l->n - 1, i, rows);
-        page_row_number(report, l->capacity[at]);
-        page_cell(report, l->exact[at]);
-        page_cell(report, l->sampled[at]);
-        page_cell(report, l->value[at]);
-        page_row_end(report);
-    }
-    page_table_end(report);
-}
-
 static void write_curve(sim_report *report, const curve_lines *l)
 {
+    static const char *const heads[] = {"capacity", "misses, %", "estimate, %",
+                                        "worth of one more, per 1000"};
+    const double *const columns[] = {l->capacity, l->exact, l->sampled, l->value};
     plot_series misses[] = {
         {.name = "exact", .n = l->n, .x = l->capacity, .y = l->exact},
         {.name = "sampled", .n = l->n, .x = l->capacity, .y = l->sampled, .bound = true}};
@@ -139,7 +116,7 @@ static void write_curve(sim_report *report, const curve_lines *l)
                        .n_series = 1,
                        .series = &value};
     plot_lines(report->out, &plot);
-    write_curve_table(report, l);
+    page_columns(report, heads, columns, 4, l->n, PAGE_TABLE_ROWS);
     page_figure_end(report);
 }
 
@@ -175,11 +152,14 @@ void sim_report_curve(sim_report *report, const sim_miss_curve *curve)
 
 static void write_growth(sim_report *report, const sim_trace_stats *s)
 {
-    static const char *const columns[] = {"tokens", "requests", "footprint, %", "entropy, bits"};
-    double x[SIM_STATS_POINTS], y[SIM_STATS_POINTS];
+    static const char *const heads[] = {"tokens", "requests", "footprint, %", "entropy, bits"};
+    double x[SIM_STATS_POINTS], y[SIM_STATS_POINTS], requests[SIM_STATS_POINTS],
+        bits[SIM_STATS_POINTS];
     for (uint32_t i = 0; i < s->n_points; i++) {
         x[i] = (double)s->points[i].tokens;
         y[i] = 100 * s->points[i].footprint;
+        requests[i] = s->points[i].requests;
+        bits[i] = s->points[i].bits;
     }
     plot_series line = {.name = "footprint", .n = s->n_points, .x = x, .y = y};
     line_plot plot = {.title = "What a request has used",
@@ -192,15 +172,8 @@ static void write_growth(sim_report *report, const sim_trace_stats *s)
                       .y_top = 100};
     page_figure(report);
     plot_lines(report->out, &plot);
-    page_table(report, columns, 4);
-    for (uint32_t i = 0; i < s->n_points; i++) {
-        page_row_number(report, x[i]);
-        page_cell(report, s->points[i].requests);
-        page_cell(report, y[i]);
-        page_cell(report, s->points[i].bits);
-        page_row_end(report);
-    }
-    page_table_end(report);
+    page_columns(report, heads, (const double *const[]){x, requests, y, bits}, 4, s->n_points,
+                 SIM_STATS_POINTS);
     page_figure_end(report);
 }
 
@@ -230,11 +203,8 @@ static void write_layers(sim_report *report, const sim_trace_stats *s, double *n
             page_row_number(report, i);
         else
             page_row(report, "mean");
-        page_cell(report, 100 * l->carry_over);
-        page_cell(report, l->touched);
-        page_cell(report, l->gini);
-        page_cell(report, l->request_bits);
-        page_row_end(report);
+        page_cells(report, (double[]){100 * l->carry_over, l->touched, l->gini, l->request_bits},
+                   4);
     }
     page_table_end(report);
     page_figure_end(report);
@@ -263,7 +233,7 @@ void sim_report_stats(sim_report *report, const sim_trace_stats *stats)
 static void write_activation(sim_report *report, const char *title, const double *measured,
                              const double *published)
 {
-    static const char *const columns[] = {"batch", "generated, %", "published, %"};
+    static const char *const heads[] = {"batch", "generated, %", "published, %"};
     double x[SIM_TABLE_POINTS], y[SIM_TABLE_POINTS];
     for (uint32_t i = 0; i < SIM_TABLE_POINTS; i++) {
         x[i] = 1u << i;
@@ -282,15 +252,8 @@ static void write_activation(sim_report *report, const char *title, const double
                       .y_top = 100};
     page_figure(report);
     plot_lines(report->out, &plot);
-    page_table(report, columns, published ? 3 : 2);
-    for (uint32_t i = 0; i < SIM_TABLE_POINTS; i++) {
-        page_row_number(report, x[i]);
-        page_cell(report, y[i]);
-        if (published)
-            page_cell(report, published[i]);
-        page_row_end(report);
-    }
-    page_table_end(report);
+    page_columns(report, heads, (const double *const[]){x, y, published}, published ? 3 : 2,
+                 SIM_TABLE_POINTS, SIM_TABLE_POINTS);
     page_figure_end(report);
 }
 

@@ -259,8 +259,8 @@ static over_time read_samples(const sim_result *r, double *numbers)
 
 static void write_split(sim_report *report, const char *name, const over_time *t)
 {
-    static const char *const columns[] = {"time, s", "experts, GiB", "KV pool, GiB",
-                                          "KV used, GiB"};
+    static const char *const heads[] = {"time, s", "experts, GiB", "KV pool, GiB", "KV used, GiB"};
+    const double *const columns[] = {t->s, t->experts, t->kv, t->used};
     const plot_series lines[] = {{.name = "experts", .n = t->n, .x = t->s, .y = t->experts},
                                  {.name = "KV pool", .n = t->n, .x = t->s, .y = t->kv},
                                  {.name = "KV used", .n = t->n, .x = t->s, .y = t->used}};
@@ -272,17 +272,7 @@ static void write_split(sim_report *report, const char *name, const over_time *t
                       .stairs = true};
     page_figure(report);
     plot_lines(report->out, &plot);
-    page_table(report, columns, 4);
-    uint32_t rows = t->n < PAGE_TABLE_ROWS ? t->n : PAGE_TABLE_ROWS;
-    for (uint32_t i = 0; i < rows; i++) {
-        uint64_t at = page_spread(t->n - 1, i, rows);
-        page_row_number(report, t->s[at]);
-        page_cell(report, t->experts[at]);
-        page_cell(report, t->kv[at]);
-        page_cell(report, t->used[at]);
-        page_row_end(report);
-    }
-    page_table_end(report);
+    page_columns(report, heads, columns, 4, t->n, PAGE_TABLE_ROWS);
     page_figure_end(report);
 }
 
@@ -360,23 +350,6 @@ static curves read_curves(const sim_configured *c, double *numbers)
     return out;
 }
 
-static void write_curve_table(sim_report *report, const curves *l)
-{
-    static const char *const columns[] = {"experts, GiB", "expert misses, %", "KV misses, %",
-                                          "experts, ms/MiB", "KV, ms/MiB"};
-    page_table(report, columns, 5);
-    for (uint32_t i = 0; i < PAGE_TABLE_ROWS; i++) {
-        uint64_t at = page_spread(l->n - 1, i, PAGE_TABLE_ROWS);
-        page_row_number(report, l->bytes[at]);
-        page_cell(report, l->experts[at]);
-        page_cell(report, l->kv[at]);
-        page_cell(report, l->expert_value[at]);
-        page_cell(report, l->kv_value[at]);
-        page_row_end(report);
-    }
-    page_table_end(report);
-}
-
 static void write_curves(sim_report *report, const serving *s, uint32_t arm)
 {
     const sim_configured *c = &s->arms[arm].run->configured;
@@ -384,6 +357,9 @@ static void write_curves(sim_report *report, const serving *s, uint32_t arm)
     if (!numbers)
         return;
     curves l = read_curves(c, numbers);
+    static const char *const heads[] = {"experts, GiB", "expert misses, %", "KV misses, %",
+                                        "experts, ms/MiB", "KV, ms/MiB"};
+    const double *const columns[] = {l.bytes, l.experts, l.kv, l.expert_value, l.kv_value};
     const plot_series misses[] = {{.name = "experts", .n = l.n, .x = l.bytes, .y = l.experts},
                                   {.name = "KV", .n = l.n, .x = l.bytes, .y = l.kv}};
     const plot_series values[] = {{.name = "experts", .n = l.n, .x = l.bytes, .y = l.expert_value},
@@ -411,7 +387,7 @@ static void write_curves(sim_report *report, const serving *s, uint32_t arm)
     plot.series = values;
     plot.y_top = 0;
     plot_lines(report->out, &plot);
-    write_curve_table(report, &l);
+    page_columns(report, heads, columns, 5, l.n, PAGE_TABLE_ROWS);
     page_figure_end(report);
     free(numbers);
 }

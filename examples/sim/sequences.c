@@ -1,7 +1,9 @@
-/* A list searched from its end: steps mostly continue the latest sequences. */
+/* Reading steps; and a list that is searched from its end, for steps go on with the latest ones. */
 #include "sim/sequences.h"
 
 #include <stdlib.h>
+
+#include "common/fail.h"
 
 sim_sequence *sim_sequences_find(sim_sequences *sequences, uint64_t id)
 {
@@ -24,4 +26,25 @@ void sim_sequences_free(sim_sequences *sequences)
 {
     free(sequences->list);
     *sequences = (sim_sequences){0};
+}
+
+int sim_steps_read(const char *path, int (*begin)(void *user, const moepage_trace_info *info),
+                   int (*take)(void *user, const moepage_trace_step *step), void *user)
+{
+    moepage_trace *file = NULL;
+    moepage_trace_info info = {.struct_size = sizeof info};
+    moepage_trace_step step = {.struct_size = sizeof step};
+    if (moepage_trace_open(path, &file) || moepage_trace_get_info(file, &info)) {
+        int code = fail_file(RUN_REFUSED, path);
+        moepage_trace_close(file);
+        return code;
+    }
+    int code = begin(user, &info);
+    moepage_status status = MOEPAGE_OK;
+    while (!code && !(status = moepage_trace_next(file, &step)))
+        code = take(user, &step);
+    if (!code && status != MOEPAGE_E_END)
+        code = fail_file(RUN_REFUSED, path);
+    moepage_trace_close(file);
+    return code;
 }

@@ -1,8 +1,11 @@
-/* sequences.h — the sequences in a trace of steps, collected by id in order of appearance. */
+/* sequences.h — the steps of a trace file of the library, and the sequences that it has, gathered by
+ * their ids in the order in which they are met. */
 #ifndef SIM_SEQUENCES_H
 #define SIM_SEQUENCES_H
 
 #include <stdint.h>
+
+#include "moepage.h"
 
 typedef struct sim_sequence {
     uint64_t id; /* all tokens with id 0 (none) are one sequence */
@@ -20,5 +23,10 @@ typedef struct sim_sequences {
  * invalid after another is added. */
 sim_sequence *sim_sequences_find(sim_sequences *sequences, uint64_t id);
 void sim_sequences_free(sim_sequences *sequences);
+
+/* Reads the file: `begin` is told what it is, then `take` each step. RUN_OK, theirs, or a code after a
+ * line on stderr. */
+int sim_steps_read(const char *path, int (*begin)(void *user, const moepage_trace_info *info),
+                   int (*take)(void *user, const moepage_trace_step *step), void *user);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/order.h"
 #include "sim/serve_inside.h"
 
 #define FIRST_SAMPLE_EVERY 16u /* steps */
@@ -216,19 +217,13 @@ static int serve(sim_host *host)
 
 /* ---- Results ----------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Computes percentiles by nearest rank. */
+/* By nearest rank. */
 static sim_spread spread(double *values, uint32_t n)
 {
     sim_spread s = {0};
     if (!n)
         return s;
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, order_doubles);
     for (uint32_t i = 0; i < n; i++)
         s.mean += values[i] / n;
     s.p50 = values[(n - 1) / 2];

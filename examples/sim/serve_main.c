@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/json_out.h"
 #include "policy/predictor.h"
-#include "sim/json_out.h"
 #include "sim/report.h"
 #include "sim/serve_rows.h"
 #include "sim/synthetic.h"
@@ -322,7 +322,7 @@ static int write_report(const setting *s)
     }
     if (!code) {
         sim_report_arms(&report, arms, s->rows.n);
-        code = sim_report_close(&report, RUN_OK);
+        code = page_close(&report, RUN_OK);
     }
     free(arms);
     return code;
@@ -338,9 +338,9 @@ int sim_serve_main(const sim_options *options)
     if (!code)
         code = run_all(&s);
     if (!code && options->json && options->mode == SIM_CONFIGURE)
-        code = sim_json_print(0, json_pack("{s:O}", "configure", s.configured));
+        code = put_print(stdout, 0, json_pack("{s:O}", "configure", s.configured));
     else if (!code && options->json)
-        code = sim_json_print(0, sim_serve_json(&s.rows));
+        code = put_print(stdout, 0, sim_serve_json(&s.rows));
     else if (!code && options->mode != SIM_CONFIGURE)
         sim_serve_table(&s.rows);
     if (!code && options->report && options->mode == SIM_SERVE)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/json_out.h"
 #include "sim/serve_rows.h"
 
 static double per_s(uint64_t tokens, const sim_result *r)
@@ -54,28 +55,15 @@ void sim_serve_table(const sim_serve_rows *rows)
 
 /* ---- JSON -------------------------------------------------------------------------------- */
 
-static json_t *integer(uint64_t value)
-{
-    return json_integer((json_int_t)value);
-}
-
 static json_t *spread_json(const sim_spread *s)
 {
     return json_pack("{s:f, s:f, s:f, s:f}", "mean", s->mean, "p50", s->p50, "p90", s->p90, "p99",
                      s->p99);
 }
 
-static int set(json_t *object, const char *key, json_t *value)
-{
-    return json_object_set_new(object, key, value);
-}
-
 static int add_counts(json_t *o, const sim_result *r)
 {
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counts[] = {
+    const put_count_row counts[] = {
         {"jobs", r->jobs},
         {"refused", r->refused},
         {"blocked", r->blocked},
@@ -110,10 +98,7 @@ static int add_counts(json_t *o, const sim_result *r)
         {"swap_ns", r->swap_ns},
         {"again_ns", r->again_ns},
     };
-    int failed = 0;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        failed |= set(o, counts[i].key, integer(counts[i].value));
-    return failed;
+    return PUT_COUNTS(o, counts);
 }
 
 static json_t *samples_json(const sim_result *r)
@@ -130,10 +115,7 @@ static json_t *samples_json(const sim_result *r)
                                (json_int_t)s->output_tokens, "running", (json_int_t)s->running,
                                "compressed", (json_int_t)s->compressed));
     }
-    if (!failed)
-        return samples;
-    json_decref(samples);
-    return NULL;
+    return put_or_null(failed, samples);
 }
 
 static json_t *points_json(const sim_arm_run *run)
@@ -146,10 +128,7 @@ static json_t *points_json(const sim_arm_run *run)
                                                          "latency_ns", run->points[i].latency_ns,
                                                          "admission_failures",
                                                          (json_int_t)run->points[i].failures));
-    if (!failed)
-        return points;
-    json_decref(points);
-    return NULL;
+    return put_or_null(failed, points);
 }
 
 static json_t *row_json(const sim_serve_row *row)
@@ -162,20 +141,18 @@ static json_t *row_json(const sim_serve_row *row)
                   (json_int_t)row->output_tokens, "starts", row->run.feasible && r->starts);
     if (!o || !row->run.feasible || !r->starts)
         return o;
+    const put_real_row reals[] = {{"tokens_per_s", per_s(r->output_tokens, r)},
+                                  {"latency_ns", sim_result_latency_ns(r)},
+                                  {"miss_ratio", miss_ratio(r)}};
     int failed = add_counts(o, r);
-    failed |= set(o, "tokens_per_s", json_real(per_s(r->output_tokens, r)));
-    failed |= set(o, "latency_ns", json_real(sim_result_latency_ns(r)));
-    failed |= set(o, "miss_ratio", json_real(miss_ratio(r)));
-    failed |= set(o, "ttft_ns", spread_json(&r->ttft_ns));
-    failed |= set(o, "token_ns", spread_json(&r->token_ns));
-    failed |= set(o, "job_ns", spread_json(&r->job_ns));
-    failed |= set(o, "samples", samples_json(r));
+    failed |= PUT_REALS(o, reals);
+    failed |= json_object_set_new(o, "ttft_ns", spread_json(&r->ttft_ns));
+    failed |= json_object_set_new(o, "token_ns", spread_json(&r->token_ns));
+    failed |= json_object_set_new(o, "job_ns", spread_json(&r->job_ns));
+    failed |= json_object_set_new(o, "samples", samples_json(r));
     if (row->run.n_points)
-        failed |= set(o, "points", points_json(&row->run));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+        failed |= json_object_set_new(o, "points", points_json(&row->run));
+    return put_or_null(failed, o);
 }
 
 json_t *sim_serve_json(const sim_serve_rows *rows)

@@ -33,8 +33,4 @@ json_t *sim_serve_json(const sim_serve_rows *rows);
 void sim_configured_table(const sim_serve_config *config, const sim_configured *configured);
 json_t *sim_configured_json(const sim_serve_config *config, const sim_configured *configured);
 
-/* Convert expert units to experts per layer, and KV units to tokens. */
-double sim_cap(const sim_serve_config *config, uint64_t expert_units);
-uint64_t sim_kv_tokens(const sim_serve_config *config, uint64_t kv_units);
-
 #endif

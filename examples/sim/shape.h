@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/phantom.h"
+#include "simulated/phantom.h"
 
 /* All figures are those of one rank: with tensor parallelism each rank has a slice of every expert,
  * of the attention heads and of the dense layers, and all of an MLA cache, which has no heads to

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "sim/json_out.h"
+#include "common/json_out.h"
 
 static const sim_study studies[] = {
     {"wisp-table2", "WiSP table 2: paging against static offload at equal budgets, batch 1", false,
@@ -131,10 +131,7 @@ static json_t *pack_finding(const sim_finding *f)
         return json;
     int failed = json_object_set_new(json, "paper", json_real(f->paper)) ||
                  json_object_set_new(json, "ratio", json_real(f->ours / f->paper));
-    if (!failed)
-        return json;
-    json_decref(json);
-    return NULL;
+    return put_or_null(failed, json);
 }
 
 static int print_json(const sim_study *study, const sim_findings *found)
@@ -149,9 +146,9 @@ static int print_json(const sim_study *study, const sim_findings *found)
         failed |=
             json_array_append_new(claims, json_pack("{s:s, s:b}", "claim", found->claims[i].text,
                                                     "holds", found->claims[i].holds));
-    return sim_json_print(failed,
-                          json_pack("{s:s, s:o, s:o, s:o}", "study", study->name, "settings",
-                                    settings, "results", results, "claims", claims));
+    return put_print(stdout, failed,
+                     json_pack("{s:s, s:o, s:o, s:o}", "study", study->name, "settings", settings,
+                               "results", results, "claims", claims));
 }
 
 int sim_study_main(const sim_options *options)

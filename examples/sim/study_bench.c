@@ -40,7 +40,7 @@ sim_serve_config sim_bench_config(const sim_bench *bench)
                               .concurrency = 1};
 }
 
-void sim_bench_pace(sim_pace *out)
+static void find_pace(sim_pace *out)
 {
     const sim_result *r = &out->result;
     if (r->n_samples < 2)
@@ -60,7 +60,7 @@ int sim_bench_run(const sim_serve_config *config, sim_pace *out)
     int code = sim_serve(config, NULL, NULL, &out->result);
     if (code)
         return code;
-    sim_bench_pace(out);
+    find_pace(out);
     return RUN_OK;
 }
 

@@ -34,10 +34,8 @@ typedef struct sim_pace {
 /* Serves config's jobs. RUN_REFUSED after a line if the split does not start. */
 int sim_bench_run(const sim_serve_config *config, sim_pace *out);
 
-void sim_bench_pace(sim_pace *out);
-
-/* Makes a batch in the middle of decoding: `n` sequences, their contexts spread evenly up to
- * `context` tokens, each followed by others that begin short. */
+/* A batch in the midst of being decoded: `n` sequences, their contexts spread evenly up to `context`
+ * tokens, each followed by others that begin short. */
 int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out);
 
 #endif

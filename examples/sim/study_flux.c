@@ -48,8 +48,8 @@ static int plan_arm(const sim_serve_config *config, const sim_flux_arm *arm, sim
     return code;
 }
 
-int sim_flux_run(const sim_bench *bench, const sim_flux_arm *arm, const sim_flux_load *load,
-                 sim_pace *out)
+static int run_flux(const sim_bench *bench, const sim_flux_arm *arm, const sim_flux_load *load,
+                    sim_pace *out)
 {
     sim_jobs jobs = {0};
     sim_serve_config own;
@@ -116,7 +116,7 @@ static int run_exp1(const sim_bench *bench, bool brief, exp1_rates rates)
                                   .steps = brief ? exp1_arms[a].brief : exp1_arms[a].steps};
             sim_pace pace = {0};
             if (!left_out(brief, a, p))
-                code = sim_flux_run(bench, &exp1_arms[a], &load, &pace);
+                code = run_flux(bench, &exp1_arms[a], &load, &pace);
             rates[a][p] = pace.tokens_per_s;
         }
     return code;
@@ -217,7 +217,7 @@ int sim_study_flux_exp2(bool brief, uint64_t seed, sim_findings *out)
                                   .memory_used = a == OFFLOADED ? VLLM_O_MEMORY : 0,
                                   .steps = brief ? exp2_arms[a].brief : exp2_arms[a].steps};
             sim_pace pace;
-            code = sim_flux_run(&bench, &exp2_arms[a], &load, &pace);
+            code = run_flux(&bench, &exp2_arms[a], &load, &pace);
             r[a][c] = pace.tokens_per_s;
         }
     if (!code)

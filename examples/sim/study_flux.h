@@ -29,7 +29,5 @@ typedef struct sim_flux_load {
  * the budget. */
 sim_serve_config sim_flux_config(const sim_bench *bench, const sim_flux_load *load,
                                  const sim_jobs *jobs);
-int sim_flux_run(const sim_bench *bench, const sim_flux_arm *arm, const sim_flux_load *load,
-                 sim_pace *out);
 
 #endif

@@ -78,7 +78,7 @@ static int weigh(rig *r)
     moepage_status status = mp_model_open_phantom(&phantom, &model);
     if (status)
         return fail_library(RUN_FAILED, r->bench.shape.name);
-    r->lo_bytes = mp_phantom_image_bytes(model, r->precision.lo_form);
+    r->lo_bytes = mp_model_most_bytes(model, r->precision.lo_form);
     status = arena_with(r, model, 1, &one);
     if (!status)
         status = arena_with(r, model, 2, &two);

@@ -4,6 +4,7 @@
 
 #include "common/fail.h"
 #include "sim/study_bench.h"
+#include "sim/study_evictions.h"
 
 #define PROMPT_TOKENS 16u
 #define QWEN3 "qwen3-30b-a3b"
@@ -60,9 +61,7 @@ static int run_setting(const setting *s, bool brief, uint64_t seed, sim_findings
     sim_trace *trace = NULL;
     int code = sim_bench_open(s->machine, s->model, 1, s->model, seed, &bench);
     if (!code && s->model[0] == 'g' && out->traces) {
-        char path[4096];
-        snprintf(path, sizeof path, "%.4000s/gpt-oss-20b", out->traces);
-        trace = sim_trace_open(path);
+        trace = sim_study_open_trace(out);
         code = trace ? RUN_OK : RUN_REFUSED;
     }
     sim_source *generated = bench.source;

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/order.h"
 #include "sim/arms.h"
-#include "sim/study.h"
+#include "sim/study_evictions.h"
 #include "sim/workloads.h"
 
 #define BRIEF_WORKLOADS 1u /* the last one, which is short */
@@ -19,13 +20,11 @@ typedef struct traces {
 /* Opens DIR/gpt-oss-20b and DIR/requests. */
 static int open_traces(const sim_findings *out, traces *t)
 {
-    char path[4096];
     if (!out->traces)
-        return fail(RUN_REFUSED, "this study needs real traces: give the directory of gpt-oss-20b "
-                                 "and requests with --trace");
-    snprintf(path, sizeof path, "%.4000s/gpt-oss-20b", out->traces);
+        return fail(RUN_REFUSED, "this study is of real traces: --trace says in which directory "
+                                 "gpt-oss-20b and requests are");
     snprintf(t->requests, sizeof t->requests, "%.4000s/requests", out->traces);
-    t->routing = sim_trace_open(path);
+    t->routing = sim_study_open_trace(out);
     return t->routing ? RUN_OK : RUN_REFUSED;
 }
 
@@ -84,12 +83,6 @@ static int compare_splits(const sim_serve_config *config, const char *name, outc
     return code;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void judge_splits(const outcome *o, uint32_t n, sim_findings *out)
 {
     double ratios[SIM_MOST_FINDINGS];
@@ -98,7 +91,7 @@ static void judge_splits(const outcome *o, uint32_t n, sim_findings *out)
         ratios[i] = o[i].mv_wsa;
         needless += o[i].failed_needlessly;
     }
-    qsort(ratios, n, sizeof *ratios, compare_doubles);
+    qsort(ratios, n, sizeof *ratios, order_doubles);
     double median = (ratios[(n - 1) / 2] + ratios[n / 2]) / 2;
     sim_claim_that(out, median <= 1.03,
                    "MV-WSA's median is %.4f of the oracle's latency, at most "

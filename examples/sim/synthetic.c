@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/order.h"
 #include "sim/random.h"
 
 #define MOST_EXPERTS 4096u
@@ -191,21 +192,14 @@ static void fill_columns(const float *weights, uint32_t n, column *columns, doub
     }
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Drops the least likely experts, and scales the rest to a sum of 1. `sorted` [experts] is
- * scratch. */
+/* Leaves the least likely out, and makes the rest add up to 1. `sorted` [experts] is scratch. */
 static void cut_weights(const sim_synthetic *c, const double *raw, double *sorted, float *weights)
 {
     uint32_t most = (uint32_t)ceil(c->reach * c->experts);
     uint32_t used = most > c->top_k ? most : c->top_k;
     double sum = 0;
     memcpy(sorted, raw, c->experts * sizeof *sorted);
-    qsort(sorted, c->experts, sizeof *sorted, compare);
+    qsort(sorted, c->experts, sizeof *sorted, order_doubles);
     double least = sorted[c->experts - used];
     for (uint32_t e = c->experts - used; e < c->experts; e++)
         sum += sorted[e];

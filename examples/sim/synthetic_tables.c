@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "sim/json_out.h"
+#include "common/json_out.h"
 #include "sim/report.h"
 #include "sim/synthetic.h"
 
@@ -119,10 +119,7 @@ static json_t *points_json(const double *points, double unit)
     int failed = 0;
     for (uint32_t i = 0; points && i < SIM_TABLE_POINTS; i++)
         failed |= json_array_append_new(array, json_real(points[i] * unit));
-    if (!failed)
-        return array;
-    json_decref(array);
-    return NULL;
+    return put_or_null(failed, array);
 }
 
 static int print_json(const sim_synthetic *c, const sim_activation *a)
@@ -132,11 +129,11 @@ static int print_json(const sim_synthetic *c, const sim_activation *a)
     json_t *prefill = json_pack("{s:o, s:o}", "measured", points_json(a->prefill, 100), "published",
                                 points_json(c->prefill, 1));
     json_t *batches = json_pack("[i,i,i,i,i,i]", 1, 2, 4, 8, 16, 32);
-    return sim_json_print(0, json_pack("{s:{s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:o}}", "tables",
-                                       "source", c->name, "layers", (int)c->layers, "experts",
-                                       (int)c->experts, "top_k", (int)c->top_k, "prompt_tokens",
-                                       (int)c->prompt_tokens, "batch", batches, "decode", decode,
-                                       "prefill", prefill));
+    return put_print(stdout, 0,
+                     json_pack("{s:{s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:o}}", "tables", "source",
+                               c->name, "layers", (int)c->layers, "experts", (int)c->experts,
+                               "top_k", (int)c->top_k, "prompt_tokens", (int)c->prompt_tokens,
+                               "batch", batches, "decode", decode, "prefill", prefill));
 }
 
 static void print_points(const char *title, const double *measured, const double *published)
@@ -180,7 +177,7 @@ static int report_activation(const sim_synthetic *config, const sim_options *opt
     int code = sim_report_open(options, config->name, about, &report);
     if (!code)
         sim_report_activation(&report, config, activation);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_activation_main(const sim_synthetic *config, const sim_options *options)

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
-#include "moepage.h"
 #include "sim/sequences.h"
 #include "sim/trace.h"
 
@@ -39,8 +38,9 @@ static int take_token(reading *r, const moepage_trace_step *step, uint32_t token
     return RUN_OK;
 }
 
-static int take_step(reading *r, const moepage_trace_step *step)
+static int take_step(void *user, const moepage_trace_step *step)
 {
+    reading *r = user;
     uint32_t token = 0;
     for (uint32_t s = 0; s < step->n_sequences; s++) {
         const moepage_step_sequence *q = &step->sequences[s];
@@ -70,26 +70,13 @@ static int take_step(reading *r, const moepage_trace_step *step)
     return RUN_OK;
 }
 
-static int read_steps(reading *r)
+static int take_info(void *user, const moepage_trace_info *info)
 {
-    moepage_trace *file = NULL;
-    moepage_trace_step step = {.struct_size = sizeof step};
-    moepage_status status = MOEPAGE_OK;
-    r->info.struct_size = sizeof r->info;
-    if (moepage_trace_open(r->path, &file) || moepage_trace_get_info(file, &r->info)) {
-        int code = fail_file(RUN_REFUSED, r->path);
-        moepage_trace_close(file);
-        return code;
-    }
-    int code = RUN_OK;
-    if (r->trace && r->info.moe_layers != r->trace->source.layers)
-        code = fail(RUN_REFUSED, "%s: the file has changed while it was read", r->path);
-    while (!code && !(status = moepage_trace_next(file, &step)))
-        code = take_step(r, &step);
-    if (!code && status != MOEPAGE_E_END)
-        code = fail_file(RUN_REFUSED, r->path);
-    moepage_trace_close(file);
-    return code;
+    reading *r = user;
+    r->info = *info;
+    if (r->trace && info->moe_layers != r->trace->source.layers)
+        return fail(RUN_REFUSED, "%s: the file has changed while it was read", r->path);
+    return RUN_OK;
 }
 
 /* Makes requests of the sequences that decoded, each with contiguous rows. */
@@ -113,7 +100,7 @@ static int add_requests(reading *r, sim_trace *trace)
 int sim_trace_read_library(const char *path, sim_trace **out)
 {
     reading r = {.path = path};
-    int code = read_steps(&r);
+    int code = sim_steps_read(path, take_info, take_step, &r);
     if (!code && !r.rows)
         code = fail(RUN_REFUSED, "%s: no decoded token", path);
     sim_trace_shape shape = {r.info.moe_layers, r.info.experts, r.top_k};
@@ -125,7 +112,7 @@ int sim_trace_read_library(const char *path, sim_trace **out)
         code = add_requests(&r, *out);
     if (!code) {
         r.trace = *out;
-        code = read_steps(&r);
+        code = sim_steps_read(path, take_info, take_step, &r);
     }
     sim_sequences_free(&r.sequences);
     return code;

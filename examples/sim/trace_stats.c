@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
+#include "common/order.h"
 #include "sim/trace.h"
 
 #define SATURATED 0.9
@@ -178,13 +179,7 @@ static void take_request(measuring *m, const sim_request *request)
 
 /* ---- Means ----------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Computes the Gini coefficient of the layer's uses, and the share of its most used tenth. */
+/* Gini coefficient of the layer's uses, and the share of its most used tenth. */
 static void measure_skew(measuring *m, uint32_t layer)
 {
     sim_layer_stats *stats = &m->out->layers[layer];
@@ -192,7 +187,7 @@ static void measure_skew(measuring *m, uint32_t layer)
     double sum = 0, ranked = 0, top = 0;
     for (uint32_t e = 0; e < n; e++)
         m->sorted[e] = (double)m->uses[(size_t)layer * n + e];
-    qsort(m->sorted, n, sizeof *m->sorted, by_size);
+    qsort(m->sorted, n, sizeof *m->sorted, order_doubles);
     for (uint32_t i = 0; i < n; i++) {
         sum += m->sorted[i];
         ranked += m->sorted[i] * (2.0 * (i + 1) - n - 1);

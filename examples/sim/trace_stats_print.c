@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "common/fail.h"
-#include "sim/json_out.h"
+#include "common/json_out.h"
 #include "sim/machine.h"
 #include "sim/report.h"
 #include "sim/shape.h"
@@ -23,10 +23,7 @@ static json_t *layers_json(const sim_trace_stats *s)
     int failed = 0;
     for (uint32_t i = 0; i < s->n_layers; i++)
         failed |= json_array_append_new(layers, layer_json(&s->layers[i]));
-    if (!failed)
-        return layers;
-    json_decref(layers);
-    return NULL;
+    return put_or_null(failed, layers);
 }
 
 static json_t *points_json(const sim_trace_stats *s)
@@ -40,10 +37,7 @@ static json_t *points_json(const sim_trace_stats *s)
                                                           (int)p->requests, "footprint",
                                                           p->footprint, "bits", p->bits));
     }
-    if (!failed)
-        return points;
-    json_decref(points);
-    return NULL;
+    return put_or_null(failed, points);
 }
 
 static int print_json(const sim_trace *trace, const sim_trace_stats *s)
@@ -63,7 +57,7 @@ static int print_json(const sim_trace *trace, const sim_trace_stats *s)
                   "by_layer", layers_json(s), "burst", burst, "growth", points_json(s),
                   "saturation_tokens", s->saturation_tokens, "footprint", s->all_footprint, "bus",
                   bus);
-    return sim_json_print(0, root);
+    return put_print(stdout, 0, root);
 }
 
 static void print_layers(const sim_trace_stats *s)
@@ -144,7 +138,7 @@ static int report_stats(const sim_trace *trace, const sim_options *options,
     int code = sim_report_open_trace(options, trace, &report);
     if (!code)
         sim_report_stats(&report, stats);
-    return sim_report_close(&report, code);
+    return page_close(&report, code);
 }
 
 int sim_trace_stats_main(const sim_trace *trace, const sim_options *options)

@@ -1,81 +1,20 @@
-/* Converts the numbers of a byte or less that checkpoints hold to floats.
- *
- * Byte-sized numbers are built from bits rather than by arithmetic on denormals, which keeps them
- * right in threads that flush denormals. MXFP4 multiplies by its scales in double, where no operand
- * is denormal. */
-#include <string.h>
-
+/* FP8 numbers as floats, built from bits and not by arithmetic on denormals: right also in threads
+ * that flush those. */
 #include "base/floats.h"
 #include "codec/quant.h"
 
-/* Builds the number with `digits` mantissa bits below its exponent bits, whose smallest normal
- * value is 2^least. (For a float: 2^-126 and 23 digits.) */
-static float from_magnitude(uint32_t sign, uint32_t magnitude, uint32_t digits, int32_t least)
-{
-    if (magnitude >> digits == 0) { /* denormal: a whole number of 2^(least - digits) */
-        float unit = mp_float_of((uint32_t)(127 + least - (int32_t)digits) << 23);
-        return mp_float_of(sign | mp_bits_of((float)magnitude * unit));
-    }
-    const uint32_t bias = (uint32_t)(126 + least) << 23;
-    return mp_float_of(sign | (bias + (magnitude << (23 - digits))));
-}
+#define LEAST (-6) /* the least normal number is 2^LEAST; a float's is 2^-126 */
+#define DIGITS 3   /* of the mantissa; a float's are 23 */
 
 float mp_f8_e4m3_value(uint8_t bits)
 {
-    const uint32_t sign = (bits & 0x80u) << 24;
-    if ((bits & 0x7fu) == 0x7fu)
-        return mp_float_of(sign | 0x7fc00000u);
-    return from_magnitude(sign, bits & 0x7fu, 3, -6);
-}
-
-float mp_f8_e5m2_value(uint8_t bits)
-{
     const uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7fu;
-    if (magnitude > 0x7cu)
+    if (magnitude == 0x7fu)
         return mp_float_of(sign | 0x7fc00000u);
-    if (magnitude == 0x7cu)
-        return mp_float_of(sign | 0x7f800000u);
-    return from_magnitude(sign, magnitude, 2, -14);
-}
-
-float mp_f8_e8m0_value(uint8_t bits)
-{
-    if (bits == 0xff)
-        return mp_float_of(0x7fc00000u);
-    return mp_float_of(bits ? (uint32_t)bits << 23 : 0x00400000u);
-}
-
-#define MX_GROUP 32
-
-/* Returns 2^(bits - 127): always normal as a double, though not as a float. */
-static double scale_of(uint8_t bits)
-{
-    const uint64_t exponent = bits == 0xff ? 0x7ff : 1023 - 127 + bits;
-    const uint64_t pattern = exponent << 52 | (uint64_t)(bits == 0xff) << 51;
-    double scale;
-    memcpy(&scale, &pattern, sizeof scale);
-    return scale;
-}
-
-/* Converts x, exactly representable or overflowing to infinity, to float. The conversion
- * instruction may flush a float denormal, so those are built from bits, as multiples of 2^-149. */
-static float float_from(double x)
-{
-    const double magnitude = x < 0 ? -x : x;
-    if (magnitude == 0 || !(magnitude < 0x1p-126))
-        return (float)x;
-    return mp_float_of((x < 0 ? 0x80000000u : 0) | (uint32_t)(magnitude * 0x1p149));
-}
-
-void mp_mxfp4_decode(const uint8_t *blocks, const uint8_t *scales, uint64_t n, float *out)
-{
-    static const double values[16] = {0,    0.5,  1,  1.5,  2,  3,  4,  6,
-                                      -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
-    for (uint64_t g = 0; g < n / MX_GROUP; g++) {
-        const double scale = scale_of(scales[g]);
-        for (uint32_t i = 0; i < MX_GROUP / 2; i++, blocks++, out += 2) {
-            out[0] = float_from(values[*blocks & 15] * scale);
-            out[1] = float_from(values[*blocks >> 4] * scale);
-        }
+    if (magnitude >> DIGITS == 0) { /* denormal: a whole number of 2^(LEAST - DIGITS) */
+        float unit = mp_float_of((uint32_t)(127 + LEAST - DIGITS) << 23);
+        return mp_float_of(sign | mp_bits_of((float)magnitude * unit));
     }
+    const uint32_t bias = (uint32_t)(126 + LEAST) << 23;
+    return mp_float_of(sign | (bias + (magnitude << (23 - DIGITS))));
 }

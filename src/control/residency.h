@@ -32,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Experts of one layer by state, identical in every layer (except see mp_residency_layer). */
+/* Experts of one layer by state, the same in every layer. */
 typedef struct mp_residency_plan {
     uint32_t dense;      /* x */
     uint32_t compressed; /* y */
@@ -54,8 +54,6 @@ typedef struct mp_residency_config {
     double theta;       /* 0.9 */
     uint32_t min_alpha; /* fewest experts of a layer in device memory, as far as KV allows */
     bool no_dense;      /* the paper's prototype: x = 0 (ignored without a compressed form) */
-    bool by_layer;      /* study: changes layer after layer, not staggered (Exp#3,
-                         * "w/o I/O balance"); see mp_residency_layer */
 } mp_residency_config;
 
 /* Measured since the last interval. */
@@ -102,17 +100,10 @@ double mp_residency_load_ns(const mp_residency_machine *machine, const mp_reside
 /* Returns C_exp: a plan's device bytes. */
 uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_residency_plan *plan);
 
-/* Gives the experts of one layer under `plan`. Staggered: the plan itself. By layer: the same total
- * over all layers, but concentrated: dense experts in the first layers, compressed ones next, those
- * on the host in the last; a change of the plan by one expert then falls within one layer if layers
- * <= E, or else two adjacent ones. The planner assumes even layers either way. */
-void mp_residency_layer(const mp_residency_machine *machine, const mp_residency_plan *plan,
-                        bool by_layer, uint32_t layer, mp_residency_plan *out);
-
-/* Runs one interval. answer.next becomes the planner's plan; a caller that could not carry it out
- * calls mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the window fits:
- * then nothing else stays in device memory. Experts leave for KV's sake by being dropped, which
- * moves no bytes; dense ones first, since then the fewest have to go. */
+/* One interval. The planner has answer.next as its plan afterwards; a caller who could not carry it
+ * out says so with mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the
+ * window fits: then nothing else is left in device memory. What leaves for KV's sake leaves by
+ * being dropped, which moves no bytes; the dense first, for then the fewest have to go. */
 void mp_residency_step(mp_residency_planner *planner, const mp_residency_machine *machine,
                        const mp_residency_input *input, mp_residency_answer *out);
 void mp_residency_reject(mp_residency_planner *planner, const mp_residency_plan *actual);

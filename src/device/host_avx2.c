@@ -333,16 +333,6 @@ MP_AVX2 static void widen_f8(const void *in, float scale, float *out, uint64_t n
     mp_host_set_portable.widen_f8(from + i, scale, out + i, n - i);
 }
 
-const mp_host_kernel_set mp_host_set_avx2 = {
-    .name = "avx2",
-    .tile = {tile_f32, tile_f16, tile_bf16, tile_dot},
-    .reduce = reduce,
-    .swiglu = swiglu,
-    .axpy = axpy,
-    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
-    .widen_f8 = widen_f8,
-    .integers = &mp_integers_avx2,
-};
+const mp_host_kernel_set mp_host_set_avx2 = MP_HOST_KERNEL_SET("avx2", tile_dot, mp_integers_avx2);
 
 #endif

@@ -318,28 +318,10 @@ MP_AVX512 static void widen_f8(const void *in, float scale, float *out, uint64_t
     }
 }
 
-const mp_host_kernel_set mp_host_set_avx512 = {
-    .name = "avx512",
-    .tile = {tile_f32, tile_f16, tile_bf16, tile_pairs_fma},
-    .reduce = reduce,
-    .swiglu = swiglu,
-    .axpy = axpy,
-    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
-    .widen_f8 = widen_f8,
-    .integers = &mp_integers_avx512,
-};
+const mp_host_kernel_set mp_host_set_avx512 =
+    MP_HOST_KERNEL_SET("avx512", tile_pairs_fma, mp_integers_avx512);
 
-const mp_host_kernel_set mp_host_set_avx512_bf16 = {
-    .name = "avx512-bf16",
-    .tile = {tile_f32, tile_f16, tile_bf16, tile_pairs},
-    .reduce = reduce,
-    .swiglu = swiglu,
-    .axpy = axpy,
-    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
-    .widen_f8 = widen_f8,
-    .integers = &mp_integers_avx512_bf16,
-};
+const mp_host_kernel_set mp_host_set_avx512_bf16 =
+    MP_HOST_KERNEL_SET("avx512-bf16", tile_pairs, mp_integers_avx512_bf16);
 
 #endif

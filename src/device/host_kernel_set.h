@@ -182,4 +182,13 @@ static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_part
     return n / n_parts * part + n % n_parts * part / n_parts;
 }
 
+/* A set made of the functions that its file calls by the fields' names; what differs is said. */
+#define MP_HOST_KERNEL_SET(isa, dot, integer_set)                                             \
+    {                                                                                         \
+        .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,          \
+        .swiglu = swiglu, .axpy = axpy, .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16}, \
+        .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8,       \
+        .integers = &integer_set,                                                             \
+    }
+
 #endif

@@ -152,14 +152,5 @@ static void widen_f8(const void *in, float scale, float *out, uint64_t n)
         out[i] = mp_f8_e4m3_value(from[i]) * scale;
 }
 
-const mp_host_kernel_set mp_host_set_portable = {
-    .name = "portable",
-    .tile = {tile_f32, tile_f16, tile_bf16, tile_dot},
-    .reduce = reduce,
-    .swiglu = swiglu,
-    .axpy = axpy,
-    .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},
-    .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16},
-    .widen_f8 = widen_f8,
-    .integers = &mp_integers_portable,
-};
+const mp_host_kernel_set mp_host_set_portable =
+    MP_HOST_KERNEL_SET("portable", tile_dot, mp_integers_portable);

@@ -66,12 +66,11 @@ static bool program_is_static(void)
 
 /* A file beside the library that does not load is an error, not a reason to look elsewhere: what
  * would be found there belongs to another build. */
-static moepage_status load(const char *beside, const char *name, uint32_t ordinal, void **out,
-                           const char **path)
+static moepage_status load(const char *beside, uint32_t ordinal, void **out, const char **path)
 {
     const int mode = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
-    bool is_there = beside && access(beside, F_OK) == 0;
-    *path = is_there ? beside : name;
+    bool is_there = *beside && access(beside, F_OK) == 0;
+    *path = is_there ? beside : MP_CUDA_MODULE_FILE;
     *out = dlopen(*path, mode);
     if (*out)
         return MOEPAGE_OK;
@@ -81,7 +80,7 @@ static moepage_status load(const char *beside, const char *name, uint32_t ordina
     return mp_fail(MOEPAGE_E_UNSUPPORTED,
                    "cuda:%u: there is no CUDA module%s%s, nor does the dynamic linker find one "
                    "(%s): " HOW_TO_GET_IT,
-                   ordinal, beside ? " " : "", beside ? beside : "", load_error());
+                   ordinal, *beside ? " " : "", beside, load_error());
 }
 
 /* After an open that succeeded. The module has compared versions already; this is for one that does
@@ -103,9 +102,10 @@ static moepage_status check_device(mp_device *device, uint32_t ordinal, const ch
     return status;
 }
 
-moepage_status mp_module_open_at(const char *beside, const char *name, uint32_t ordinal,
-                                 const moepage_device_config *config, mp_device **out)
+moepage_status mp_module_open(uint32_t ordinal, const moepage_device_config *config,
+                              mp_device **out)
 {
+    char beside[PATH_MAX];
     void *module = NULL;
     const char *path = NULL;
     mp_device *device = NULL;
@@ -116,7 +116,8 @@ moepage_status mp_module_open_at(const char *beside, const char *name, uint32_t 
             "cuda:%u: this program is linked statically and cannot load the CUDA module: "
             "link the C library dynamically",
             ordinal);
-    moepage_status status = load(beside, name, ordinal, &module, &path);
+    path_beside_library(beside, sizeof beside);
+    moepage_status status = load(beside, ordinal, &module, &path);
     if (status)
         return status;
     void *symbol = dlsym(module, MP_CUDA_MODULE_SYMBOL);
@@ -133,12 +134,4 @@ moepage_status mp_module_open_at(const char *beside, const char *name, uint32_t 
         *out = device;
     dlclose(module); /* it stays: RTLD_NODELETE */
     return status;
-}
-
-moepage_status mp_module_open(uint32_t ordinal, const moepage_device_config *config,
-                              mp_device **out)
-{
-    char beside[PATH_MAX];
-    path_beside_library(beside, sizeof beside);
-    return mp_module_open_at(beside[0] ? beside : NULL, MP_CUDA_MODULE_FILE, ordinal, config, out);
 }

@@ -41,9 +41,4 @@ typedef moepage_status mp_module_open_fn(const mp_module_services *services, uin
 moepage_status mp_module_open(uint32_t ordinal, const moepage_device_config *config,
                               mp_device **out);
 
-/* The same with the module at `beside` (NULL = nowhere; used if there is such a file), or else
- * `name`. */
-moepage_status mp_module_open_at(const char *beside, const char *name, uint32_t ordinal,
-                                 const moepage_device_config *config, mp_device **out);
-
 #endif

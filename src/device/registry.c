@@ -1,4 +1,5 @@
 /* Devices by name: "<kind>" or "<kind>:<which>". */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,11 +7,17 @@
 #include "device/host.h"
 #include "device/module.h"
 #include "device/seam.h"
-#include "device/sim.h"
 
 /* `which` is what follows the colon, NULL without one. */
 typedef moepage_status (*open_fn)(const char *name, const char *which,
                                   const moepage_device_config *config, mp_device **out);
+
+static mp_simulation_fn *_Atomic simulation; /* NULL: this program or library has none */
+
+void mp_device_register_simulation(mp_simulation_fn *open)
+{
+    atomic_store(&simulation, open);
+}
 
 static moepage_status open_host(const char *name, const char *which,
                                 const moepage_device_config *config, mp_device **out)
@@ -43,9 +50,13 @@ static moepage_status open_sim(const char *name, const char *which,
                        "device \"%s\": a simulated one is called \"sim:\" and the path of its "
                        "machine's file",
                        name);
-    mp_sim_profile profile;
-    moepage_status status = mp_sim_profile_read(which, &profile);
-    return status ? status : mp_sim_open(&profile, config, out);
+    mp_simulation_fn *open = atomic_load(&simulation);
+    if (!open)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "device \"%s\": libmoepage has no simulated devices; moepage-sim has "
+                       "(docs/sim.md)",
+                       name);
+    return open(which, config, out);
 }
 
 static const struct {

@@ -204,4 +204,11 @@ struct mp_device_ops {
 moepage_status mp_device_open(const char *name, const moepage_device_config *config,
                               mp_device **out);
 
+/* Opens the machine that a file describes. */
+typedef moepage_status mp_simulation_fn(const char *path, const moepage_device_config *config,
+                                        mp_device **out);
+
+/* Makes "sim:PATH" the name of a device that `open` opens. The shipped library has none. */
+void mp_device_register_simulation(mp_simulation_fn *open);
+
 #endif

@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "model/bank_extras.h"
 #include "model/pack.h"
-#include "model/phantom.h"
 #include "model/slot.h"
 
 bool mp_model_has_form(const struct moepage_model *model, uint32_t form)
@@ -14,14 +13,14 @@ bool mp_model_has_form(const struct moepage_model *model, uint32_t form)
     if (form >= MP_FORMS)
         return false;
     if (model->phantom)
-        return mp_phantom_has_form(model, form);
+        return model->phantom->images[form].bytes;
     return model->pack ? model->pack->forms[form].present : form == MOEPAGE_FORM_DENSE;
 }
 
 uint32_t mp_model_group(const struct moepage_model *model, uint32_t form)
 {
     assert(mp_quant_bits_of(form) && mp_model_has_form(model, form));
-    return model->phantom ? MP_PHANTOM_GROUP : model->pack->forms[form].group;
+    return model->phantom ? model->phantom->group : model->pack->forms[form].group;
 }
 
 /* Returns true if the file holds images of this form byte for byte. */
@@ -33,7 +32,7 @@ static bool is_stored(const struct moepage_model *model, uint32_t form)
 uint64_t mp_model_image_room(const struct moepage_model *model, uint32_t form)
 {
     if (model->phantom)
-        return mp_phantom_image_bytes(model, form);
+        return model->phantom->images[form].bytes;
     return is_stored(model, form) ? model->pack->forms[form].room : model->info.slot_bytes;
 }
 
@@ -42,7 +41,7 @@ uint64_t mp_model_most_bytes(const struct moepage_model *model, uint32_t form)
     if (!mp_model_has_form(model, form))
         return 0;
     if (model->phantom)
-        return mp_phantom_image_bytes(model, form);
+        return model->phantom->images[form].bytes;
     return model->pack ? model->pack->forms[form].most_bytes : model->info.slot_bytes;
 }
 
@@ -51,8 +50,8 @@ void mp_model_find_image(const struct moepage_model *model, uint32_t layer, uint
 {
     *out = (mp_image){.bytes = model->info.slot_bytes};
     if (model->phantom)
-        *out = (mp_image){.mapped = model->phantom->nothing,
-                          .bytes = mp_phantom_image_bytes(model, form)};
+        *out = (mp_image){.mapped = model->phantom->mapped,
+                          .bytes = model->phantom->images[form].bytes};
     if (!is_stored(model, form))
         return;
     mp_pack_record record =
@@ -67,7 +66,8 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
 {
     assert(form != MOEPAGE_FORM_DENSE && mp_model_has_form(model, form));
     if (model->phantom) {
-        mp_phantom_find_parts(model, form, parts);
+        memcpy(parts, model->phantom->images[form].parts,
+               model->info.expert_tensors * sizeof *parts);
         return;
     }
     mp_pack_record record =

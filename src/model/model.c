@@ -7,7 +7,6 @@
 #include "model/checkpoint.h"
 #include "model/hf.h"
 #include "model/pack.h"
-#include "model/phantom.h"
 
 static void set_info(struct moepage_model *model, const mp_hf_config *config)
 {
@@ -78,7 +77,8 @@ void mp_model_free(struct moepage_model *model)
     mp_checkpoint_close(model->checkpoint);
     mp_pack_close(model->pack);
     mp_bank_extras_free(model->extras);
-    mp_phantom_free(model->phantom);
+    if (model->phantom)
+        model->phantom->free(model->phantom);
     mp_free((void *)model->sources);
     mp_free(model->layer_of_moe);
     mp_free(model);

@@ -61,6 +61,22 @@ typedef struct mp_image_read {
     bool buffered;  /* true unless every byte was read past the page cache */
 } mp_image_read;
 
+/* Images of a model without weights: every expert's are alike, and have a size alone. Such a model is
+ * for devices without bytes (MP_CAP_NO_BYTES), and is made by whatever simulates one. */
+typedef struct mp_phantom_image {
+    uint64_t bytes; /* 0 = no image of this form */
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+} mp_phantom_image;
+
+typedef struct mp_phantom {
+    mp_phantom_image images[MP_FORMS];
+    uint32_t group; /* weights per scale, of the integer forms */
+    void *mapped;   /* what images point to: addresses that fault; NULL = images are cold */
+    uint64_t mapped_bytes;
+    char architecture[64];
+    void (*free)(struct mp_phantom *phantom);
+} mp_phantom;
+
 struct moepage_model {
     mp_handle handle;
     _Atomic uint32_t users;  /* number of expert pools */
@@ -78,7 +94,7 @@ struct moepage_model {
     struct mp_checkpoint *checkpoint; /* mapped files, tensor directory, config text */
     struct mp_pack *pack;             /* a mapped .moepack */
     struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
-    struct mp_phantom *phantom;       /* a shape without bytes */
+    mp_phantom *phantom;              /* there is none */
 };
 
 /* Opens a checkpoint directory, as moepage_model_open does. */

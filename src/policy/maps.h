@@ -116,12 +116,7 @@ uint32_t mp_maps_find(const mp_maps *maps, mp_maps_query *query, float *score);
 
 /* ---- Learning (maps_replace.c) ---- */
 
-/* Returns the slot that the query's map makes most redundant, by d/L * semantic + (L - d)/L *
- * trajectory similarity (FineMoE 4.4), among all in use; ties go to the lower slot. */
-uint32_t mp_maps_most_redundant(const mp_maps *maps, mp_maps_query *query);
-
-/* Puts the query's map into a free slot or, in a full store, into the most redundant one; returns
- * the slot. */
+/* Puts the query's map into a free slot, or into that of the map which it makes most redundant; returns the slot. */
 uint32_t mp_maps_learn(mp_maps *maps, mp_maps_query *query);
 
 /* ---- Packing (maps_pack.c) ---- */

@@ -31,7 +31,9 @@ static float trajectory_score(const mp_maps *maps, mp_maps_query *query, uint32_
     return mp_maps_cosine(query->dots[slot], query->powers[slot], query->power);
 }
 
-uint32_t mp_maps_most_redundant(const mp_maps *maps, mp_maps_query *query)
+/* The slot that the query's map makes most redundant, d/L * semantic + (L - d)/L * trajectory
+ * similarity (FineMoE 4.4), of all that are in use; ties: the lower slot. */
+static uint32_t most_redundant(const mp_maps *maps, mp_maps_query *query)
 {
     const float semantic_part = (float)maps->shape.distance / (float)maps->shape.layers;
     uint32_t best = MP_MAPS_NONE;
@@ -51,7 +53,7 @@ uint32_t mp_maps_most_redundant(const mp_maps *maps, mp_maps_query *query)
 uint32_t mp_maps_learn(mp_maps *maps, mp_maps_query *query)
 {
     const uint32_t slot =
-        maps->used < maps->shape.capacity ? maps->used++ : mp_maps_most_redundant(maps, query);
+        maps->used < maps->shape.capacity ? maps->used++ : most_redundant(maps, query);
     for (uint32_t layer = 0; layer < maps->shape.layers; layer++)
         mp_maps_pack(maps, slot, layer, query->map + (uint64_t)layer * maps->shape.experts);
     mp_sketch_put(maps, slot, query->embedded ? query->turned : NULL);

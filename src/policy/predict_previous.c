@@ -1,13 +1,36 @@
-/* Predicts that a layer repeats its routing from the sequence's last iteration, in the same order;
- * if the layer was absent from that one, from the latest iteration that had it. Every named expert
- * has probability 1, as none is known.
+/* What each layer was routed to last time, and the predictor that expects it again.
  *
- * Context: the lines of previous.h. */
+ * The predictor names what a layer routed to in the sequence's last iteration, in the same order; a
+ * layer that was left out in that one, what it routed to before. It knows no probability: what it
+ * names has 1. Its context is the lines of previous.h. */
 #include <assert.h>
 #include <string.h>
 
 #include "policy/predictors.h"
 #include "policy/previous.h"
+
+uint64_t mp_previous_bytes(uint32_t layers, uint32_t experts)
+{
+    return (uint64_t)layers * (1 + (uint64_t)experts) * sizeof(uint32_t);
+}
+
+void mp_previous_note(uint32_t *lines, uint32_t experts, uint32_t layer, const uint32_t *ids,
+                      uint32_t n)
+{
+    uint32_t *line = lines + (uint64_t)layer * (1 + (uint64_t)experts);
+    line[0] = n;
+    memcpy(line + 1, ids, n * sizeof *ids);
+}
+
+const uint32_t *mp_previous_set(const uint32_t *lines, uint32_t experts, uint32_t layer,
+                                uint32_t *n)
+{
+    const uint32_t *line = lines + (uint64_t)layer * (1 + (uint64_t)experts);
+    *n = line[0];
+    return line + 1;
+}
+
+/* ---- the predictor ---- */
 
 typedef struct previous_state {
     uint32_t layers, experts;

@@ -34,6 +34,9 @@ __printf_chk vprintf puts putchar perror stdout stderr syslog signal sigaction'
 imports_none() { printf '%s\n' $forbidden | grep -xFf - "$work/imported" && return 1; return 0; }
 check "the library imports nothing that aborts, exits, prints or reads the environment" imports_none
 
+shipped_bare() { ! nm "$library" "${LIB:-lib}/libmoepage.a" | grep -e ' mp_sim_' -e mp_model_open_phantom; }
+check "neither library that is shipped has simulated devices" shipped_bare
+
 no_gap() {
     awk '$1 == "struct" { if (end != size) { print name " ends at " end " of " size; bad = 1 }
                           name = $2; size = $3; end = 0 }

@@ -13,9 +13,9 @@
 #include <time.h>
 
 #include "arena/home.h"
-#include "device/sim.h"
-#include "model/phantom.h"
 #include "moepage.h"
+#include "simulated/phantom.h"
+#include "simulated/sim.h"
 
 enum { LAYERS = 48, EXPERTS = 128, TOP_K = 8, HIDDEN = 2048 };
 
@@ -142,6 +142,7 @@ int main(int argc, char **argv)
     const uint32_t steps = argc > 1 ? (uint32_t)atoi(argv[1]) : 20000;
     const char *machine = argc > 2 ? argv[2] : "examples/machines/h100-pcie5.json";
     char name[512];
+    mp_sim_register();
     snprintf(name, sizeof name, "sim:%s", machine);
     trail from = draw_trail(4000);
 

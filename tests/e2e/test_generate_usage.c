@@ -83,6 +83,8 @@ static const bad_case bad_cases[] = {
      ARGUMENTS(RUN, "--prefetch", "off", "--prefetch-depth", "1")},
     {"io_threads_with_nothing_to_read", "--host-tier", ARGUMENTS(RUN, "--io-threads", "4")},
     {"unknown_prefetch", "--prefetch", ARGUMENTS(RUN, "--prefetch", "maybe")},
+    {"simulated_device", "libmoepage has no simulated devices",
+     ARGUMENTS(RUN, "--device", "sim:examples/machines/h200.json")},
     {"unknown_device", "tpu", ARGUMENTS(RUN, "--device", "tpu")},
     /* files */
     {"missing_model", "nowhere: there is neither a directory nor a .moepack file",

@@ -11,7 +11,7 @@
 
 #include "alloc_fault.h"
 #include "machine_rig.h"
-#include "model/phantom.h"
+#include "simulated/phantom.h"
 
 /* Calls `call(context)` with its 1st, 2nd ... allocation failed until it succeeds with none left to
  * fail; returns how many there were. */

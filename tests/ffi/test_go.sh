@@ -7,6 +7,8 @@ LC_ALL=C; export LC_ALL
 name="the Go package"
 absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 build=$(absolute "${BUILD:-build}") lib=$(absolute "${LIB:-lib}")
+# The same library, with simulated devices.
+simulated=$build/release/simulated
 model=$PWD/examples/models/tiny-qwen3moe
 headers=$(cat include/*.h | cksum)
 work=$(mktemp -d)
@@ -64,7 +66,8 @@ ended() { # ended STATUS
 # go_tests TITLE ARGUMENT...: one case for each test of `go test`, and one for its whole.
 go_tests() {
     title=$1; shift
-    go test -v -count=1 -timeout 200s "$@" >"$work/log" 2>&1
+    LD_LIBRARY_PATH=$simulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+        go test -v -count=1 -timeout 200s "$@" >"$work/log" 2>&1
     status=$?
     awk '/^--- [A-Z]+: / { sub(/:/, "", $2); reason = before; sub(/^ *[^ ]*: /, "", reason)
                            print $2, $3, reason }

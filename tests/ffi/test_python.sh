@@ -11,6 +11,7 @@ PYTHONDONTWRITEBYTECODE=1; export PYTHONDONTWRITEBYTECODE
 unset PYTHONPATH PYTHONHOME PYTHONOPTIMIZE
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+simulated=${BUILD:-build}/release/simulated/libmoepage.so.0
 
 name="the Python package"
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
@@ -48,8 +49,16 @@ run_tests() { # run_tests FLAGS MODULE...
 ended() {
     grep -q '^ok' "$work/tap" && { [ "$1" = 0 ] || grep -q '^not ok' "$work/tap"; }
 }
-run_tests "" $(cd tests/ffi/python && ls test_*.py | grep -v cuda | sed 's/\.py$//')
+run_tests "" $(cd tests/ffi/python && ls test_*.py | grep -v -e cuda -e simulated | sed 's/\.py$//')
 run_tests "-X dev" test_misuse
+if [ -e "$simulated" ]; then
+    shipped=$MOEPAGE_LIBRARY
+    MOEPAGE_LIBRARY=$(realpath "$simulated")
+    run_tests "" test_simulated
+    MOEPAGE_LIBRARY=$shipped
+else
+    skip "arrays of a simulated device" "no library with simulated devices: make tests"
+fi
 sim=${BUILD:-build}/release/sim
 if [ -e "$sim/libcuda.so.1" ]; then
     path=$(realpath "$sim")

@@ -8,6 +8,8 @@ PYTHONDONTWRITEBYTECODE=1; export PYTHONDONTWRITEBYTECODE
 name="the Rust crates"
 model=$PWD/examples/models/tiny-qwen3moe
 lib=${LIB:-lib} bin=${BUILD:-build}/bin
+# The same library, with simulated devices.
+simulated=$(realpath "${BUILD:-build}")/release/simulated
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -69,7 +71,8 @@ check "every unsafe block says why it is safe" explained
 
 check "it builds without a warning" rust test --locked --lib --tests --no-run
 ran() { # ran FLAG...: all tests pass
-    rust test --locked --no-fail-fast "$@" >>"$work/log" 2>&1
+    LD_LIBRARY_PATH=$simulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+        rust test --locked --no-fail-fast "$@" >>"$work/log" 2>&1
     status=$?
     [ "$status" = 0 ] || grep -v ' \.\.\. ok$' "$work/log" | tail -n 60
     return "$status"

@@ -12,9 +12,9 @@
 #include "arena/home.h"
 #include "late_device.h"
 #include "machine_rig.h"
-#include "model/phantom.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "simulated/phantom.h"
 
 #define LAYERS 2
 #define EXPERTS 12

@@ -2,14 +2,13 @@
 #include "checkpoint_maker.h"
 
 #include <dirent.h>
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 void maker_dir_create(char *path)
 {

@@ -1,15 +1,11 @@
 /* Streams as queues that the test drains, over plain memory. */
 #include "cold_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/status.h"
+#include "testing.h"
 
 #define QUEUE 64
 #define PAGE 4096u

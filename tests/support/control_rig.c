@@ -1,14 +1,10 @@
 /* A controller, its pools, and a session that uses them. */
 #include "control_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "device_rig.h"
+#include "testing.h"
 
 static void open_kv(control_rig *rig, const control_rig_config *config)
 {

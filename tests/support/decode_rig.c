@@ -1,17 +1,13 @@
 /* The launch's blocks and each block's threads are visited in random orders. */
 #include "decode_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "gpu_reach.h"
 #include "kernels/decode.h"
 #include "numbers.h"
+#include "testing.h"
 
 MP_CPU_ENTRY(decode, mp_gpu_decode_args, mp_gpu_decode_shared, mp_gpu_decode_thread)
 static const mp_cpu_kernel kernel =

@@ -1,17 +1,13 @@
 /* Opening the device under test, and moving bytes to and from it. */
 #include "device_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "gpu.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 static uint32_t n_simulated; /* devices open over the simulated driver */
 

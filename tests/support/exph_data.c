@@ -1,13 +1,10 @@
 /* Tensors to encode, and the decoders of this CPU. */
 #include "exph_data.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <string.h>
+
+#include "testing.h"
 
 const uint32_t exph_dtypes[4] = {MOEPAGE_DTYPE_BF16, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_F8_E4M3,
                                  MOEPAGE_DTYPE_F8_E5M2};

@@ -3,18 +3,14 @@
 #include "gpu_reach.h"
 
 #include <malloc.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "arena/home.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define HEAP_BYTES (128 << 20)
 #define REACH (MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICEMAP)

@@ -1,16 +1,12 @@
 /* Capture, instantiation and replay, by the driver that the device is on. */
 #include "graph_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "cuda_more.h"
 #include "device_rig.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 struct graph_rig {
     mp_cuda *cuda;

@@ -24,10 +24,7 @@ static const mp_cpu_kernel kernels[] = {MP_QUANT_ENTRIES(ROW) MP_ROWS_ENTRIES(RO
 
 #define REMEMBERED 16u
 
-static struct {
-    const char *name;
-    uint32_t n_threads;
-} launches[REMEMBERED];
+static uint32_t launch_threads[REMEMBERED]; /* by launch */
 static uint32_t n_launches, most_blocks;
 
 static void *garbage(uint64_t bytes)
@@ -63,12 +60,6 @@ static void run_block(const mp_cpu_kernel *kernel, const void *args, uint32_t sh
     free(order);
 }
 
-static void remember(const char *name, uint32_t n_threads)
-{
-    launches[n_launches % REMEMBERED].name = name;
-    launches[n_launches++ % REMEMBERED].n_threads = n_threads;
-}
-
 static mp_cu_result launch(mp_cu_function function, unsigned grid_x, unsigned grid_y,
                            unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
                            unsigned shared_bytes, mp_cu_stream stream, void **params, void **extra)
@@ -77,7 +68,7 @@ static mp_cu_result launch(mp_cu_function function, unsigned grid_x, unsigned gr
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || block_x % 32 ||
         shared_bytes < kernel->shared_bytes || stream || extra)
         return MP_CU_INVALID_VALUE;
-    remember(kernel->name, block_x);
+    launch_threads[n_launches++ % REMEMBERED] = block_x;
     void *args = malloc(kernel->args_bytes); /* by value, and no further */
     memcpy(args, params[0], kernel->args_bytes);
     const uint32_t n_blocks = grid_x < most_blocks ? grid_x : most_blocks;
@@ -99,12 +90,7 @@ static mp_cu_result launch_real(mp_cu_function function, unsigned grid_x, unsign
                                 unsigned block_z, unsigned shared_bytes, mp_cu_stream stream,
                                 void **params, void **extra)
 {
-    const mp_cuda_kernels *known = &gpu_reach_cuda()->kernels;
-    const char *name = "";
-    for (uint32_t i = 0; i < known->n_functions; i++)
-        if (known->functions[i].handle == function)
-            name = known->functions[i].name;
-    remember(name, block_x);
+    launch_threads[n_launches++ % REMEMBERED] = block_x;
     mp_cu_result result =
         real->launch(function, grid_x < most_blocks ? grid_x : most_blocks, grid_y, grid_z, block_x,
                      block_y, block_z, shared_bytes, stream, params, extra);
@@ -162,12 +148,7 @@ uint32_t kernel_rig_launches(void)
     return n_launches;
 }
 
-const char *kernel_rig_name(uint32_t back)
-{
-    return launches[(n_launches - 1 - back) % REMEMBERED].name;
-}
-
 uint32_t kernel_rig_threads(uint32_t back)
 {
-    return launches[(n_launches - 1 - back) % REMEMBERED].n_threads;
+    return launch_threads[(n_launches - 1 - back) % REMEMBERED];
 }

@@ -17,7 +17,6 @@ void kernel_rig_cut(uint32_t n_blocks);
 
 uint32_t kernel_rig_launches(void);
 /* Of the launch before, the last one is 0. */
-const char *kernel_rig_name(uint32_t back);
 uint32_t kernel_rig_threads(uint32_t back);
 
 #endif

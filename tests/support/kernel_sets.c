@@ -1,12 +1,7 @@
 /* The kernel sets of this CPU. */
 #include "kernel_sets.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "testing.h"
 
 const mp_host_kernel_set *kernel_sets[KERNEL_SETS_MAX];
 size_t n_kernel_sets;

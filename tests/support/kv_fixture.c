@@ -1,11 +1,7 @@
 /* The small KV pool. */
 #include "kv_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "testing.h"
 
 moepage_kv_pool_config kv_fixture_config(uint64_t blocks)
 {

@@ -12,7 +12,7 @@ static const mp_device_ops *host_ops;
 static bool late_settles;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t countdown, calls, failures, waits;
+static uint64_t countdown, failures, waits;
 static bool persistent;
 
 /* ---- failures ---- */
@@ -22,7 +22,7 @@ void late_fail(uint64_t nth, bool for_good)
     pthread_mutex_lock(&lock);
     countdown = nth;
     persistent = for_good;
-    calls = failures = waits = 0;
+    failures = waits = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -32,11 +32,6 @@ static uint64_t read_counter(const uint64_t *counter)
     uint64_t value = *counter;
     pthread_mutex_unlock(&lock);
     return value;
-}
-
-uint64_t late_calls(void)
-{
-    return read_counter(&calls);
 }
 
 uint64_t late_failures(void)
@@ -52,7 +47,6 @@ uint64_t late_waits(void)
 static moepage_status accept_call(moepage_status refusal, const char *what)
 {
     pthread_mutex_lock(&lock);
-    calls++;
     bool strikes = countdown && !--countdown;
     if (strikes) {
         countdown = persistent;

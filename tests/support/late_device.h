@@ -19,8 +19,7 @@ void late_home_close(struct moepage_device *home);
 /* The nth refusable call of the device from now on fails with DEVICE (views: NO_MEMORY), once or
  * for good; 0 = none. */
 void late_fail(uint64_t nth, bool for_good);
-uint64_t late_calls(void);    /* refusable calls since late_fail */
-uint64_t late_failures(void); /* of those, that failed */
+uint64_t late_failures(void); /* refusable calls since late_fail that failed */
 uint64_t late_waits(void);    /* calls of `wait` since late_fail */
 
 typedef struct late_caller {

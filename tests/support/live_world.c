@@ -1,13 +1,9 @@
 /* A live world's life, its moves, and what must hold when all is quiet. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "live_inside.h"
+#include "testing.h"
 
 #define SETTLING 4 /* attempts after which a move must be through once nothing is in use */
 

@@ -1,12 +1,7 @@
 /* Opening the machine of round numbers, and giving it something to do. */
 #include "machine_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "testing.h"
 
 mp_sim_profile machine_profile(void)
 {

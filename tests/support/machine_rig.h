@@ -5,7 +5,7 @@
 #ifndef MACHINE_RIG_H
 #define MACHINE_RIG_H
 
-#include "device/sim.h"
+#include "simulated/sim.h"
 
 mp_sim_profile machine_profile(void);
 

@@ -1,12 +1,10 @@
 /* A small checkpoint, and opening it. */
 #include "moe_maker.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 void moe_maker_init_empty(moe_maker *maker)
 {

@@ -1,11 +1,7 @@
 /* Lists, searched and shifted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 #include "naive_cache.h"
 

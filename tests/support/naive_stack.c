@@ -1,12 +1,9 @@
 /* Reuse distances from their definition: a list of keys by recency. */
 #include "naive_stack.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 static uint32_t place(const naive_stack *stack, uint64_t key)
 {

@@ -1,17 +1,13 @@
 /* Floating-point test data. */
 #include "numbers.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "moepage.h"
+#include "testing.h"
 
 static uint64_t random_state = 1;
 

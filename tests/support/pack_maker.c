@@ -1,19 +1,17 @@
 /* Small models and packs of them. */
 #include "pack_maker.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "bank_model.h"
+#include "testing.h"
 
 void pack_source_tensor(pack_source *source, uint32_t role, uint32_t dtype, uint32_t rank,
                         const uint64_t *shape)

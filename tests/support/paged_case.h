@@ -3,15 +3,10 @@
 #ifndef PAGED_CASE_H
 #define PAGED_CASE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "paged_rig.h"
+#include "testing.h"
 
 #define LAYERS 5
 #define EXPERTS 3

@@ -1,14 +1,9 @@
 /* A PagedTensor, its caller, and looks at its addresses. */
 #include "paged_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <sched.h>
 #include <unistd.h>
@@ -17,6 +12,7 @@
 #include "gpu.h"
 #include "paged/paged.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define WORKSPACE_BYTES (1u << 20)
 #define PAGE 4096u

@@ -1,17 +1,13 @@
 /* The path, its caller, and what a session makes of the same steps. */
 #include "path_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "device_rig.h"
 #include "gpu.h"
+#include "testing.h"
 
 #define IDS_BYTES (PATH_LAYERS * PATH_ROWS * sizeof(int32_t))
 #define X_BYTES (PATH_Y * sizeof(float))

@@ -1,12 +1,7 @@
 /* A plant under the online law, and what every answer of that has to be. */
 #include "plant_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "testing.h"
 
 uint64_t plant_distance(const mp_split *a, const mp_split *b)
 {

@@ -2,18 +2,14 @@
 #include "pool_rig.h"
 
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "codec/exph.h"
 #include "device_rig.h"
 #include "policy/ring.h"
 #include "pool_inside.h"
+#include "testing.h"
 
 #define WORKSPACE_BYTES (4u << 20)
 #define MAX_ROUTED 64

@@ -1,11 +1,7 @@
 /* A small checkpoint in a directory of its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 #include "predict_model.h"
 

@@ -1,13 +1,10 @@
 /* A predictor and one sequence. */
 #include "predict_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 enum { ALIGN = 64, MAX_EXPERTS = 1024 };
 

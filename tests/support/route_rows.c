@@ -1,13 +1,10 @@
 /* Reads recorded routes: a byte per expert. */
 #include "route_rows.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 static bool load(route_rows *rows, const char *path, uint32_t most)
 {

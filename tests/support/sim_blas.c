@@ -1,12 +1,6 @@
 /* A cuBLAS whose products are kernels of the simulated driver. */
 #include "sim_blas.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -17,6 +11,7 @@
 
 #include "kernels/scalar.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define WORKSPACE_ALIGN 256u
 #define OPERAND_ALIGN 16u

@@ -54,17 +54,15 @@ mp_cu_result sim_capture_check(mp_cu_stream stream)
 
 mp_cu_result sim_do_stream_capturing(mp_cu_stream handle, int *status)
 {
-    mp_cu_result result = sim_begin(SIM_stream_capturing);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_stream_capturing);
     mp_cu_stream stream = sim_stream_find(handle);
     if (!stream)
-        return sim_end(MP_CU_INVALID_HANDLE);
-    result = stream->legacy ? check_legacy(stream) : MP_CU_SUCCESS;
+        return MP_CU_INVALID_HANDLE;
+    mp_cu_result result = stream->legacy ? check_legacy(stream) : MP_CU_SUCCESS;
     *status = !stream->capture           ? MP_CU_CAPTURE_NONE
               : stream->capture->invalid ? MP_CU_CAPTURE_INVALIDATED
                                          : MP_CU_CAPTURE_ACTIVE;
-    return sim_end(result);
+    return result;
 }
 
 /* ---- Recording -------------------------------------------------------------------------- */
@@ -116,10 +114,10 @@ mp_cu_result sim_capture_wait(mp_cu_stream stream, mp_cu_event event)
 
 mp_cu_result sim_cuda_capture_begin(mp_cu_stream handle, sim_capture_mode mode)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     if (!stream || stream->legacy || stream->capture)
-        return sim_end(stream ? MP_CU_CAPTURE_UNSUPPORTED : MP_CU_INVALID_HANDLE);
+        return stream ? MP_CU_CAPTURE_UNSUPPORTED : MP_CU_INVALID_HANDLE;
     sim_capture *capture = sim_new(sizeof *capture);
     *capture = (sim_capture){.next = sim.captures,
                              .id = ++sim.n_captures,
@@ -128,7 +126,7 @@ mp_cu_result sim_cuda_capture_begin(mp_cu_stream handle, sim_capture_mode mode)
                              .origin = stream};
     sim.captures = capture;
     stream->capture = capture;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* Whether the stream at which a capture began depends on everything in it. */
@@ -180,12 +178,12 @@ void sim_captures_drop(void)
 
 mp_cu_result sim_cuda_capture_end(mp_cu_stream handle, sim_cuda_graph **out)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     sim_capture *capture = stream ? stream->capture : NULL;
     *out = NULL;
     if (!capture || capture->origin != stream)
-        return sim_end(SIM_CAPTURE_UNMATCHED);
+        return SIM_CAPTURE_UNMATCHED;
     mp_cu_result result = MP_CU_SUCCESS;
     if (capture->mode != SIM_CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
         result = SIM_CAPTURE_WRONG_THREAD;
@@ -202,7 +200,7 @@ mp_cu_result sim_cuda_capture_end(mp_cu_stream handle, sim_cuda_graph **out)
         *out = graph;
     }
     capture_forget(capture);
-    return sim_end(result);
+    return result;
 }
 
 /* ---- Graphs ----------------------------------------------------------------------------- */
@@ -214,7 +212,7 @@ uint32_t sim_cuda_graph_nodes(const sim_cuda_graph *graph)
 
 mp_cu_result sim_cuda_graph_launch(sim_cuda_graph *graph, mp_cu_stream handle)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     mp_cu_result result = stream ? stream->context->sticky : MP_CU_INVALID_HANDLE;
     if (!result)
@@ -225,7 +223,7 @@ mp_cu_result sim_cuda_graph_launch(sim_cuda_graph *graph, mp_cu_stream handle)
         graph->pending++;
         sim_stream_submit(stream, &(sim_work){.kind = SIM_WORK_GRAPH, .graph = graph});
     }
-    return sim_end(result);
+    return result;
 }
 
 void sim_cuda_graph_destroy(sim_cuda_graph *graph)

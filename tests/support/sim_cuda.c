@@ -1,16 +1,14 @@
 /* The simulated machine: opening and closing it, counting and failing calls, GPUs and contexts. */
 #include "sim_cuda.h"
 
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "sim_inside.h"
+#include "testing.h"
 
 sim_machine sim;
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -105,17 +103,15 @@ sim_capture_mode sim_thread_mode(void)
 
 mp_cu_result sim_do_capture_mode(int *mode)
 {
-    mp_cu_result result = sim_begin(SIM_capture_mode);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_capture_mode);
     sim_capture_mode old = sim_thread_mode();
     if (*mode < SIM_CAPTURE_GLOBAL || *mode > SIM_CAPTURE_RELAXED)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     pushed.mode = (sim_capture_mode)*mode;
     sim.modes -= old != SIM_CAPTURE_GLOBAL;
     sim.modes += pushed.mode != SIM_CAPTURE_GLOBAL;
     *mode = (int)old;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_context sim_current(void)
@@ -126,37 +122,33 @@ mp_cu_context sim_current(void)
 
 mp_cu_result sim_do_context_push(mp_cu_context context)
 {
-    mp_cu_result result = sim_begin(SIM_context_push);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_context_push);
     pushed_refresh();
     if (!context || !context->retained || pushed.n == MAX_PUSHED) {
         sim_misuse("push of a context that is not retained, or of too many");
-        return sim_end(MP_CU_INVALID_CONTEXT);
+        return MP_CU_INVALID_CONTEXT;
     }
     pushed.contexts[pushed.n++] = context;
     sim.pushed++;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_context_pop(mp_cu_context *out)
 {
-    mp_cu_result result = sim_begin(SIM_context_pop);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_context_pop);
     pushed_refresh();
     if (!pushed.n) {
         sim_misuse("pop where no context is pushed");
-        return sim_end(MP_CU_INVALID_CONTEXT);
+        return MP_CU_INVALID_CONTEXT;
     }
     mp_cu_context context = pushed.contexts[--pushed.n];
     if (out)
         *out = context;
     sim.pushed--;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
-/* ---- The beginning and the end of every call -------------------------------------------- */
+/* ---- The beginning of every call ------------------------------------------------------- */
 
 static bool sticks(mp_cu_result result)
 {
@@ -176,8 +168,9 @@ static mp_cu_result injected(sim_fault *fault)
     return fault->result;
 }
 
-static mp_cu_result check_call(sim_cuda_call call, unsigned which)
+mp_cu_result sim_check(sim_cuda_call call)
 {
+    const unsigned which = traits_of(call);
     if (!sim.open)
         return MP_CU_DEINITIALIZED;
     sim.stats.calls[call]++;
@@ -197,21 +190,6 @@ static mp_cu_result check_call(sim_cuda_call call, unsigned which)
     if (context->sticky)
         return context->sticky;
     return which & UNSAFE ? sim_capture_refuse() : MP_CU_SUCCESS;
-}
-
-mp_cu_result sim_begin(sim_cuda_call call)
-{
-    pthread_mutex_lock(&sim_lock);
-    mp_cu_result result = check_call(call, traits_of(call));
-    if (result)
-        pthread_mutex_unlock(&sim_lock);
-    return result;
-}
-
-mp_cu_result sim_end(mp_cu_result result)
-{
-    pthread_mutex_unlock(&sim_lock);
-    return result;
 }
 
 void sim_poison(mp_cu_context context, mp_cu_result result)
@@ -357,9 +335,8 @@ static void describe_left(char *text, size_t bytes)
 const char *sim_cuda_left(void)
 {
     static char text[512];
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     describe_left(text, sizeof text);
-    pthread_mutex_unlock(&sim_lock);
     return text;
 }
 
@@ -392,18 +369,16 @@ void sim_cuda_close(void)
 
 uint32_t sim_cuda_take_misuse(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     uint32_t misuse = sim.misuse;
     sim.misuse = 0;
-    pthread_mutex_unlock(&sim_lock);
     return misuse;
 }
 
 static void set_fault(uint32_t which, uint64_t nth, mp_cu_result result, bool for_ever)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.faults[which] = (sim_fault){nth, result, for_ever};
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_fail(sim_cuda_call call, uint64_t nth, mp_cu_result result, bool for_ever)
@@ -418,24 +393,21 @@ void sim_cuda_fail_any(uint64_t nth, mp_cu_result result, bool for_ever)
 
 void sim_cuda_fail_none(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     memset(sim.faults, 0, sizeof sim.faults);
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_break(uint32_t gpu, mp_cu_result result)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim_poison(&sim.contexts[gpu], result);
-    pthread_mutex_unlock(&sim_lock);
 }
 
 sim_cuda_stats sim_cuda_get_stats(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim_cuda_stats stats = sim.stats;
     for (int i = 0; i < SIM_MAX_GPUS; i++)
         stats.allocated += sim.used[i];
-    pthread_mutex_unlock(&sim_lock);
     return stats;
 }

@@ -8,24 +8,20 @@
 
 mp_cu_result sim_do_init(unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_init);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_init);
     if (flags)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     if (!sim.config.n_gpus)
-        return sim_end(MP_CU_NO_DEVICE);
+        return MP_CU_NO_DEVICE;
     sim.initialized = true;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_driver_version(int *version)
 {
-    mp_cu_result result = sim_begin(SIM_driver_version);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_driver_version);
     *version = sim.config.driver_version;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 static const struct {
@@ -57,15 +53,13 @@ static const struct {
 
 static mp_cu_result error_text(sim_cuda_call call, mp_cu_result error, const char **text)
 {
-    mp_cu_result result = sim_begin(call);
-    if (result)
-        return result;
+    SIM_BEGIN(call);
     *text = NULL;
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         if (errors[i].result == error)
             *text = call == SIM_error_name ? errors[i].name : errors[i].text;
     }
-    return sim_end(*text ? MP_CU_SUCCESS : MP_CU_INVALID_VALUE);
+    return *text ? MP_CU_SUCCESS : MP_CU_INVALID_VALUE;
 }
 
 mp_cu_result sim_do_error_name(mp_cu_result error, const char **text)
@@ -87,34 +81,28 @@ static const sim_cuda_gpu *gpu_of(mp_cu_device device)
 
 mp_cu_result sim_do_device_count(int *count)
 {
-    mp_cu_result result = sim_begin(SIM_device_count);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_device_count);
     *count = (int)sim.config.n_gpus;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_device_get(mp_cu_device *device, int ordinal)
 {
-    mp_cu_result result = sim_begin(SIM_device_get);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_device_get);
     if (!gpu_of(ordinal))
-        return sim_end(MP_CU_INVALID_DEVICE);
+        return MP_CU_INVALID_DEVICE;
     *device = ordinal;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_device_name(char *name, int capacity, mp_cu_device device)
 {
-    mp_cu_result result = sim_begin(SIM_device_name);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_device_name);
     const sim_cuda_gpu *gpu = gpu_of(device);
     if (!gpu || capacity < 1)
-        return sim_end(gpu ? MP_CU_INVALID_VALUE : MP_CU_INVALID_DEVICE);
+        return gpu ? MP_CU_INVALID_VALUE : MP_CU_INVALID_DEVICE;
     snprintf(name, (size_t)capacity, "%s", gpu->name);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 static bool attribute_of(const sim_cuda_gpu *gpu, int ordinal, int attribute, int *value)
@@ -139,60 +127,52 @@ static bool attribute_of(const sim_cuda_gpu *gpu, int ordinal, int attribute, in
 
 mp_cu_result sim_do_device_attribute(int *value, int attribute, mp_cu_device device)
 {
-    mp_cu_result result = sim_begin(SIM_device_attribute);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_device_attribute);
     const sim_cuda_gpu *gpu = gpu_of(device);
     if (!gpu)
-        return sim_end(MP_CU_INVALID_DEVICE);
+        return MP_CU_INVALID_DEVICE;
     bool known = attribute_of(gpu, device, attribute, value);
-    return sim_end(known ? MP_CU_SUCCESS : MP_CU_INVALID_VALUE);
+    return known ? MP_CU_SUCCESS : MP_CU_INVALID_VALUE;
 }
 
 mp_cu_result sim_do_device_bytes(size_t *bytes, mp_cu_device device)
 {
-    mp_cu_result result = sim_begin(SIM_device_bytes);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_device_bytes);
     const sim_cuda_gpu *gpu = gpu_of(device);
     if (!gpu)
-        return sim_end(MP_CU_INVALID_DEVICE);
+        return MP_CU_INVALID_DEVICE;
     *bytes = gpu->bytes;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* ---- Contexts --------------------------------------------------------------------------- */
 
 mp_cu_result sim_do_context_retain(mp_cu_context *out, mp_cu_device device)
 {
-    mp_cu_result result = sim_begin(SIM_context_retain);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_context_retain);
     if (!gpu_of(device))
-        return sim_end(MP_CU_INVALID_DEVICE);
+        return MP_CU_INVALID_DEVICE;
     mp_cu_context context = &sim.contexts[device];
     if (!context->retained++) {
         context->sticky = MP_CU_SUCCESS;
         context->legacy = sim_stream_new(context, true, true);
     }
     *out = context;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* The last release destroys a context and what it holds. After a sticky failure that is the only
  * way to give anything back; otherwise it is a leak, and stays to be found. */
 mp_cu_result sim_do_context_release(mp_cu_device device)
 {
-    mp_cu_result result = sim_begin(SIM_context_release);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_context_release);
     if (!gpu_of(device) || !sim.contexts[device].retained) {
         sim_misuse("release of a context that is not retained");
-        return sim_end(MP_CU_INVALID_CONTEXT);
+        return MP_CU_INVALID_CONTEXT;
     }
     mp_cu_context context = &sim.contexts[device];
     if (--context->retained)
-        return sim_end(MP_CU_SUCCESS);
+        return MP_CU_SUCCESS;
     context->legacy->destroyed = true;
     pthread_cond_broadcast(&context->legacy->wake);
     if (context->sticky) {
@@ -201,15 +181,13 @@ mp_cu_result sim_do_context_release(mp_cu_device device)
         sim_virtual_drop(device);
         sim_memory_drop(device);
     }
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_priority_range(int *least, int *greatest)
 {
-    mp_cu_result result = sim_begin(SIM_priority_range);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_priority_range);
     *least = 0;
     *greatest = -5;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }

@@ -9,7 +9,7 @@
  *   sim_capture.c  graphs
  *   sim_launch.c   modules and kernels
  *
- * A driver call begins with sim_begin, which takes the lock, and ends with sim_end. */
+ * A driver call begins with SIM_BEGIN, which takes the lock; it goes when the call returns. */
 #ifndef MP_TESTS_SIM_INSIDE_H
 #define MP_TESTS_SIM_INSIDE_H
 
@@ -205,9 +205,29 @@ MP_CU_FUNCTIONS(SIM_DECLARE)
 MP_CU_OPTIONAL(SIM_DECLARE)
 #undef SIM_DECLARE
 
-/* sim_cuda.c: SUCCESS with the lock held, or the result to return. */
-mp_cu_result sim_begin(sim_cuda_call call);
-mp_cu_result sim_end(mp_cu_result result);
+/* Holds the lock until the function returns in which this is declared. */
+static inline pthread_mutex_t *sim_take_lock(void)
+{
+    pthread_mutex_lock(&sim_lock);
+    return &sim_lock;
+}
+static inline void sim_give_lock(pthread_mutex_t *const *lock)
+{
+    pthread_mutex_unlock(*lock);
+}
+#define SIM_LOCKED()                                                                       \
+    __attribute__((cleanup(sim_give_lock), unused)) pthread_mutex_t *const sim_lock_held = \
+        sim_take_lock()
+
+/* Takes the lock, and returns from a call that fails or may not be made now. */
+#define SIM_BEGIN(call)                       \
+    SIM_LOCKED();                             \
+    mp_cu_result may_begin = sim_check(call); \
+    if (may_begin)                            \
+    return may_begin
+
+/* sim_cuda.c: what SIM_BEGIN asks. */
+mp_cu_result sim_check(sim_cuda_call call);
 mp_cu_context sim_current(void);        /* NULL: none */
 sim_capture_mode sim_thread_mode(void); /* of the calling thread */
 /* A failure that sticks to the context. */

@@ -44,11 +44,9 @@ void sim_modules_drop(int gpu)
 
 mp_cu_result sim_do_module_load(mp_cu_module *out, const void *image)
 {
-    mp_cu_result result = sim_begin(SIM_module_load);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_module_load);
     if (!image)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     const mp_cpu_kernel *kernels = image;
     mp_cu_module module = sim_new(sizeof *module);
     while (kernels[module->n_functions].name)
@@ -60,36 +58,32 @@ mp_cu_result sim_do_module_load(mp_cu_module *out, const void *image)
     module->next = sim.modules;
     sim.modules = module;
     *out = module;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_module_unload(mp_cu_module handle)
 {
-    mp_cu_result result = sim_begin(SIM_module_unload);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_module_unload);
     mp_cu_module module = module_find(handle);
     if (!module)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     module_free(module);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_module_function(mp_cu_function *out, mp_cu_module handle, const char *name)
 {
-    mp_cu_result result = sim_begin(SIM_module_function);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_module_function);
     mp_cu_module module = module_find(handle);
     if (!module)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     for (uint32_t i = 0; i < module->n_functions; i++) {
         if (!strcmp(module->functions[i].kernel->name, name)) {
             *out = &module->functions[i];
-            return sim_end(MP_CU_SUCCESS);
+            return MP_CU_SUCCESS;
         }
     }
-    return sim_end(MP_CU_NOT_FOUND);
+    return MP_CU_NOT_FOUND;
 }
 
 /* ---- Functions -------------------------------------------------------------------------- */
@@ -108,61 +102,53 @@ static mp_cu_function function_find(mp_cu_function handle)
 
 mp_cu_result sim_do_function_attribute(int *value, int attribute, mp_cu_function handle)
 {
-    mp_cu_result result = sim_begin(SIM_function_attribute);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_function_attribute);
     mp_cu_function function = function_find(handle);
     if (!function)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     switch (attribute) {
     case MP_CU_FUNC_LOCAL_BYTES: *value = 0; break;
     case MP_CU_FUNC_REGISTERS: *value = 32; break;
     case MP_CU_FUNC_MAX_DYNAMIC_SHARED: *value = (int)function->shared_limit; break;
-    default: result = MP_CU_INVALID_VALUE;
+    default: return MP_CU_INVALID_VALUE;
     }
-    return sim_end(result);
+    return MP_CU_SUCCESS;
 }
 
 /* All is there already. */
 mp_cu_result sim_do_function_load(mp_cu_function handle)
 {
-    mp_cu_result result = sim_begin(SIM_function_load);
-    if (result)
-        return result;
-    return sim_end(function_find(handle) ? MP_CU_SUCCESS : MP_CU_INVALID_HANDLE);
+    SIM_BEGIN(SIM_function_load);
+    return function_find(handle) ? MP_CU_SUCCESS : MP_CU_INVALID_HANDLE;
 }
 
 mp_cu_result sim_do_function_set_attribute(mp_cu_function handle, int attribute, int value)
 {
-    mp_cu_result result = sim_begin(SIM_function_set_attribute);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_function_set_attribute);
     mp_cu_function function = function_find(handle);
     if (!function)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     if (attribute != MP_CU_FUNC_MAX_DYNAMIC_SHARED || value < 0 ||
         value > sim.config.gpus[sim_current()->gpu].shared_optin)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     function->shared_limit = (uint32_t)value;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_occupancy(int *blocks, mp_cu_function handle, int threads, size_t shared_bytes)
 {
-    mp_cu_result result = sim_begin(SIM_occupancy);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_occupancy);
     mp_cu_function function = function_find(handle);
     if (!function)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     if (threads < 1 || threads > (int)MAX_THREADS)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     int by_threads = 2048 / threads;
     int by_shared = (int)(SHARED_OF_MULTIPROCESSOR / (shared_bytes + SHARED_RESERVED));
     *blocks = by_threads < by_shared ? by_threads : by_shared;
     if (shared_bytes > function->shared_limit)
         *blocks = 0;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* ---- Launching -------------------------------------------------------------------------- */
@@ -197,15 +183,13 @@ mp_cu_result sim_do_launch(mp_cu_function handle, unsigned grid_x, unsigned grid
                            unsigned shared_bytes, mp_cu_stream stream, void **params, void **extra)
 {
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-    mp_cu_result result = sim_begin(SIM_launch);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_launch);
     mp_cu_function function = function_find(handle);
     if (!function)
-        return sim_end(MP_CU_INVALID_HANDLE);
-    result = check_launch(function, grid, block, shared_bytes, params, extra);
+        return MP_CU_INVALID_HANDLE;
+    mp_cu_result result = check_launch(function, grid, block, shared_bytes, params, extra);
     if (result)
-        return sim_end(result);
+        return result;
     sim_work work = {
         .kind = SIM_WORK_LAUNCH,
         .kernel = function->kernel,
@@ -215,7 +199,7 @@ mp_cu_result sim_do_launch(mp_cu_function handle, unsigned grid_x, unsigned grid
         .own = sim_new(function->kernel->args_bytes),
     };
     memcpy(work.own, params[0], function->kernel->args_bytes);
-    return sim_end(sim_submit(sim_stream_find(stream), &work));
+    return sim_submit(sim_stream_find(stream), &work);
 }
 
 /* ---- Running ---------------------------------------------------------------------------- */

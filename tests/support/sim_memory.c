@@ -97,10 +97,8 @@ sim_reach sim_reach_of(uint64_t at, uint64_t bytes)
 
 bool sim_cuda_accessible(const void *at, uint64_t bytes)
 {
-    pthread_mutex_lock(&sim_lock);
-    bool accessible = sim_reach_of((uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
-    pthread_mutex_unlock(&sim_lock);
-    return accessible;
+    SIM_LOCKED();
+    return sim_reach_of((uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
 }
 
 bool sim_page_is_there(uint64_t at)
@@ -163,46 +161,42 @@ static sim_range *guarded(sim_range_kind kind, uint64_t bytes, uint64_t align)
 
 mp_cu_result sim_do_mem_info(size_t *free_bytes, size_t *total_bytes)
 {
-    mp_cu_result result = sim_begin(SIM_mem_info);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_mem_info);
     int gpu = sim_current()->gpu;
     *total_bytes = sim.config.gpus[gpu].bytes;
     *free_bytes = *total_bytes - sim.used[gpu];
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_mem_alloc(mp_cu_ptr *out, size_t bytes)
 {
-    mp_cu_result result = sim_begin(SIM_mem_alloc);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_mem_alloc);
     int gpu = sim_current()->gpu;
     if (!bytes)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     if (bytes > sim.config.gpus[gpu].bytes - sim.used[gpu])
-        return sim_end(MP_CU_OUT_OF_MEMORY);
+        return MP_CU_OUT_OF_MEMORY;
     sim_range *range = guarded(SIM_RANGE_DEVICE, bytes, ALIGN);
     if (!range)
-        return sim_end(MP_CU_OUT_OF_MEMORY);
+        return MP_CU_OUT_OF_MEMORY;
     sim.used[gpu] += bytes;
     *out = range->at;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_mem_free(mp_cu_ptr memory)
 {
-    mp_cu_result result = sim_begin(SIM_mem_free);
-    if (result || !memory)
-        return result ? result : sim_end(MP_CU_SUCCESS);
+    SIM_BEGIN(SIM_mem_free);
+    if (!memory)
+        return MP_CU_SUCCESS;
     sim_range *range = sim_range_find(SIM_RANGE_DEVICE, memory);
     if (!range) {
         sim_misuse("mem_free of %#llx, which is not allocated", memory);
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     }
     sim.used[range->gpu] -= range->bytes;
     range_retire(range);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* ---- Host memory ------------------------------------------------------------------------ */
@@ -215,32 +209,30 @@ static bool may_pin(uint64_t bytes)
 
 mp_cu_result sim_do_host_alloc(void **out, size_t bytes, unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_host_alloc);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_host_alloc);
     if (!bytes || flags & ~7u)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     sim_range *range = may_pin(bytes) ? guarded(SIM_RANGE_HOST, bytes, PAGE) : NULL;
     if (!range)
-        return sim_end(MP_CU_OUT_OF_MEMORY);
+        return MP_CU_OUT_OF_MEMORY;
     sim.stats.pinned += bytes;
     *out = (void *)range->at;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_host_free(void *memory)
 {
-    mp_cu_result result = sim_begin(SIM_host_free);
-    if (result || !memory)
-        return result ? result : sim_end(MP_CU_SUCCESS);
+    SIM_BEGIN(SIM_host_free);
+    if (!memory)
+        return MP_CU_SUCCESS;
     sim_range *range = sim_range_find(SIM_RANGE_HOST, (uintptr_t)memory);
     if (!range) {
         sim_misuse("host_free of %p, which is not allocated", memory);
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     }
     sim.stats.pinned -= range->bytes;
     range_retire(range);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 static bool all_there(uint64_t at, uint64_t bytes)
@@ -274,23 +266,21 @@ static mp_cu_result register_range(uint64_t at, uint64_t bytes, unsigned flags)
 
 mp_cu_result sim_do_host_register(void *memory, size_t bytes, unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_host_register);
-    return result ? result : sim_end(register_range((uintptr_t)memory, bytes, flags));
+    SIM_BEGIN(SIM_host_register);
+    return register_range((uintptr_t)memory, bytes, flags);
 }
 
 mp_cu_result sim_do_host_unregister(void *memory)
 {
-    mp_cu_result result = sim_begin(SIM_host_unregister);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_host_unregister);
     sim_range *range = sim_range_find(SIM_RANGE_REGISTERED, (uintptr_t)memory);
     if (!range) {
         sim_misuse("host_unregister of %p, which is not registered", memory);
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     }
     sim.stats.pinned -= range->bytes;
     sim_range_remove(range);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* The range of pinned memory that an address lies in; a device's too with `device`. */
@@ -307,25 +297,21 @@ static sim_range *range_around(uint64_t at, bool device)
 
 mp_cu_result sim_do_host_device_pointer(mp_cu_ptr *out, void *memory, unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_host_device_pointer);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_host_device_pointer);
     if (flags || !range_around((uintptr_t)memory, false))
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     *out = (uintptr_t)memory;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_pointer_attribute(void *value, int attribute, mp_cu_ptr memory)
 {
-    mp_cu_result result = sim_begin(SIM_pointer_attribute);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_pointer_attribute);
     sim_range *range = range_around(memory, true);
     bool reserved = range && range->kind == SIM_RANGE_RESERVED;
     if (attribute != MP_CU_POINTER_MEMORY_TYPE || !range || (reserved && !sim_mapped(memory, 1)))
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     bool device = range->kind == SIM_RANGE_DEVICE || reserved;
     *(unsigned *)value = device ? MP_CU_MEMORY_DEVICE : MP_CU_MEMORY_HOST;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }

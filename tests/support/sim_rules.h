@@ -2,14 +2,8 @@
 #ifndef MP_TESTS_SIM_RULES_H
 #define MP_TESTS_SIM_RULES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define OK(call) assert_int_equal((call), MP_CU_SUCCESS)
 #define IS(call, result) assert_int_equal((call), (result))

@@ -202,10 +202,9 @@ static mp_cu_result wait_until(mp_cu_stream stream, uint64_t seq)
 uint32_t sim_cuda_waiting(void)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     for (const waiter *w = waiters; w; w = w->next)
         n += w->stream->done < w->seq;
-    pthread_mutex_unlock(&sim_lock);
     return n;
 }
 
@@ -233,29 +232,25 @@ mp_cu_stream sim_stream_new(mp_cu_context context, bool legacy, bool blocking)
 
 mp_cu_result sim_do_stream_create(mp_cu_stream *out, unsigned flags, int priority)
 {
-    mp_cu_result result = sim_begin(SIM_stream_create);
+    SIM_BEGIN(SIM_stream_create);
     (void)priority; /* out of range is clamped */
-    if (result)
-        return result;
     if (flags & ~(unsigned)MP_CU_STREAM_NON_BLOCKING)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     *out = sim_stream_new(sim_current(), false, !(flags & MP_CU_STREAM_NON_BLOCKING));
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_stream_destroy(mp_cu_stream handle)
 {
-    mp_cu_result result = sim_begin(SIM_stream_destroy);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_stream_destroy);
     mp_cu_stream stream = sim_stream_find(handle);
     if (!stream || stream->legacy)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     if (stream->capture)
         sim_capture_invalidate(stream->capture, MP_CU_SUCCESS);
     stream->destroyed = true;
     pthread_cond_broadcast(&stream->wake);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 void sim_streams_drop(int gpu)
@@ -292,83 +287,73 @@ void sim_streams_free(void)
 
 mp_cu_result sim_do_stream_query(mp_cu_stream handle)
 {
-    mp_cu_result result = sim_begin(SIM_stream_query);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_stream_query);
     mp_cu_stream stream = sim_stream_find(handle);
     if (!stream)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     if (stream->capture)
-        return sim_end(sim_capture_invalidate(stream->capture, MP_CU_CAPTURE_UNSUPPORTED));
-    return sim_end(stream->done < stream->submitted ? MP_CU_NOT_READY : MP_CU_SUCCESS);
+        return sim_capture_invalidate(stream->capture, MP_CU_CAPTURE_UNSUPPORTED);
+    return stream->done < stream->submitted ? MP_CU_NOT_READY : MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_stream_sync(mp_cu_stream handle)
 {
-    mp_cu_result result = sim_begin(SIM_stream_sync);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_stream_sync);
     mp_cu_stream stream = sim_stream_find(handle);
     if (!stream)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     if (stream->capture)
-        return sim_end(sim_capture_invalidate(stream->capture, MP_CU_CAPTURE_UNSUPPORTED));
+        return sim_capture_invalidate(stream->capture, MP_CU_CAPTURE_UNSUPPORTED);
     wait_for_legacy(stream);
-    return sim_end(wait_until(stream, stream->submitted));
+    return wait_until(stream, stream->submitted);
 }
 
 /* ---- Events ----------------------------------------------------------------------------- */
 
 mp_cu_result sim_do_event_create(mp_cu_event *out, unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_event_create);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_event_create);
     if (flags & ~(unsigned)(MP_CU_EVENT_BLOCKING_SYNC | MP_CU_EVENT_DISABLE_TIMING))
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     mp_cu_event event = sim_new(sizeof *event);
     event->context = sim_current();
     event->next = sim.events;
     sim.events = event;
     *out = event;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_event_destroy(mp_cu_event handle)
 {
-    mp_cu_result result = sim_begin(SIM_event_destroy);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_event_destroy);
     mp_cu_event event = event_find(handle);
     if (!event)
-        return sim_end(MP_CU_INVALID_HANDLE);
+        return MP_CU_INVALID_HANDLE;
     mp_cu_event *link = &sim.events;
     while (*link != event)
         link = &(*link)->next;
     *link = event->next;
     free(event);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 mp_cu_result sim_do_event_record(mp_cu_event handle, mp_cu_stream on)
 {
-    mp_cu_result result = sim_begin(SIM_event_record);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_event_record);
     mp_cu_event event = event_find(handle);
     mp_cu_stream stream = event ? sim_stream_find(on) : NULL;
     if (!stream || stream->context != event->context)
-        return sim_end(MP_CU_INVALID_HANDLE);
-    result = sim_capture_check(stream);
+        return MP_CU_INVALID_HANDLE;
+    mp_cu_result result = sim_capture_check(stream);
     if (result)
-        return sim_end(result);
+        return result;
     if (!stream->capture)
         wait_for_legacy(stream);
     event->stream = stream;
     event->seq = stream->submitted;
     event->capture = stream->capture ? stream->capture->id : 0;
     event->front = stream->front;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* Of an event's last record; what was recorded into a capture happens at no time. */
@@ -383,57 +368,50 @@ static mp_cu_result event_check(mp_cu_event event)
 
 mp_cu_result sim_do_event_query(mp_cu_event handle)
 {
-    mp_cu_result result = sim_begin(SIM_event_query);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_event_query);
     mp_cu_event event = event_find(handle);
-    result = event_check(event);
+    mp_cu_result result = event_check(event);
     if (!result && event->stream && event->stream->done < event->seq)
         result = MP_CU_NOT_READY;
-    return sim_end(result);
+    return result;
 }
 
 mp_cu_result sim_do_event_sync(mp_cu_event handle)
 {
-    mp_cu_result result = sim_begin(SIM_event_sync);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_event_sync);
     mp_cu_event event = event_find(handle);
-    result = event_check(event);
+    mp_cu_result result = event_check(event);
     if (!result && event->stream)
         result = wait_until(event->stream, event->seq);
-    return sim_end(result);
+    return result;
 }
 
 mp_cu_result sim_do_stream_wait(mp_cu_stream handle, mp_cu_event of, unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_stream_wait);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_stream_wait);
     mp_cu_event event = event_find(of);
     mp_cu_stream stream = event ? sim_stream_find(handle) : NULL;
     if (!stream || flags)
-        return sim_end(stream ? MP_CU_INVALID_VALUE : MP_CU_INVALID_HANDLE);
-    result = sim_capture_check(stream);
+        return stream ? MP_CU_INVALID_VALUE : MP_CU_INVALID_HANDLE;
+    mp_cu_result result = sim_capture_check(stream);
     if (!result && (stream->capture || event->capture))
         result = sim_capture_wait(stream, event);
     else if (!result && event->stream && event->stream->done < event->seq) {
         wait_for_legacy(stream);
         wait_for(stream, event->stream, event->seq);
     }
-    return sim_end(result);
+    return result;
 }
 
 /* ---- Holding and stepping --------------------------------------------------------------- */
 
 static void set_held(mp_cu_stream handle, bool held)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     if (stream)
         stream->held = held;
     sim_wake_all();
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_hold(mp_cu_stream stream)
@@ -448,20 +426,18 @@ void sim_cuda_release(mp_cu_stream stream)
 
 void sim_cuda_hold_all(bool hold)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.hold_new = hold;
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         s->held = hold;
     sim_wake_all();
-    pthread_mutex_unlock(&sim_lock);
 }
 
 void sim_cuda_manual(bool on)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.manual = on;
     sim_wake_all();
-    pthread_mutex_unlock(&sim_lock);
 }
 
 static bool can_step(mp_cu_stream stream)
@@ -482,15 +458,13 @@ static bool step(mp_cu_stream stream)
 
 bool sim_cuda_step(mp_cu_stream handle)
 {
-    pthread_mutex_lock(&sim_lock);
-    bool stepped = step(sim_stream_any(handle));
-    pthread_mutex_unlock(&sim_lock);
-    return stepped;
+    SIM_LOCKED();
+    return step(sim_stream_any(handle));
 }
 
 bool sim_cuda_step_any(void)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream chosen = NULL;
     uint64_t n = 0;
     for (mp_cu_stream s = sim.streams; s; s = s->next) {
@@ -498,17 +472,15 @@ bool sim_cuda_step_any(void)
             chosen = s;
     }
     bool stepped = step(chosen);
-    pthread_mutex_unlock(&sim_lock);
     return stepped;
 }
 
 void sim_cuda_jitter(uint64_t seed)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     sim.jitter = seed;
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         s->random ^= seed;
-    pthread_mutex_unlock(&sim_lock);
 }
 
 static bool is_listed(mp_cu_stream stream)
@@ -519,28 +491,25 @@ static bool is_listed(mp_cu_stream stream)
 uint32_t sim_cuda_streams(void)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         n += is_listed(s);
-    pthread_mutex_unlock(&sim_lock);
     return n;
 }
 
 mp_cu_stream sim_cuda_stream_at(uint32_t index)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim.streams;
     while (stream && (!is_listed(stream) || index--))
         stream = stream->next;
-    pthread_mutex_unlock(&sim_lock);
     return stream;
 }
 
 uint64_t sim_cuda_pending(mp_cu_stream handle)
 {
-    pthread_mutex_lock(&sim_lock);
+    SIM_LOCKED();
     mp_cu_stream stream = sim_stream_any(handle);
     uint64_t pending = stream ? stream->submitted - stream->done : 0;
-    pthread_mutex_unlock(&sim_lock);
     return pending;
 }

@@ -25,15 +25,13 @@ static bool overlaps(uint64_t at, uint64_t bytes, uint64_t other, uint64_t other
 
 mp_cu_result sim_do_granularity(size_t *bytes, const mp_cu_mem_prop *prop, int option)
 {
-    mp_cu_result result = sim_begin(SIM_granularity);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_granularity);
     if (option != MP_CU_GRANULARITY_MINIMUM && option != MP_CU_GRANULARITY_RECOMMENDED)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     if (prop->type != MP_CU_ALLOCATION_PINNED || prop->location.type != MP_CU_LOCATION_DEVICE)
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     *bytes = SIM_GRANULARITY;
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 static void back_by_nothing(uint64_t at, uint64_t bytes)
@@ -66,28 +64,24 @@ static mp_cu_result reserve(uint64_t bytes, uint64_t alignment, mp_cu_ptr *out)
 mp_cu_result sim_do_address_reserve(mp_cu_ptr *out, size_t bytes, size_t alignment, mp_cu_ptr hint,
                                     unsigned long long flags)
 {
-    mp_cu_result result = sim_begin(SIM_address_reserve);
+    SIM_BEGIN(SIM_address_reserve);
     (void)hint;
-    if (result)
-        return result;
-    return sim_end(flags ? MP_CU_INVALID_VALUE : reserve(bytes, alignment, out));
+    return flags ? MP_CU_INVALID_VALUE : reserve(bytes, alignment, out);
 }
 
 mp_cu_result sim_do_address_free(mp_cu_ptr at, size_t bytes)
 {
-    mp_cu_result result = sim_begin(SIM_address_free);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_address_free);
     sim_range *range = sim_range_find(SIM_RANGE_RESERVED, at);
     bool free = range && range->bytes == bytes;
     for (sim_mapping *m = sim.mappings; m && free; m = m->next)
         free = !overlaps(m->at, m->bytes, at, bytes);
     if (!free) {
         sim_misuse("address_free of %#llx, %zu bytes: not a reservation, or mapped", at, bytes);
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     }
     sim_range_remove(range);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* ---- Handles ---------------------------------------------------------------------------- */
@@ -158,25 +152,21 @@ static mp_cu_result create(mp_cu_handle *out, uint64_t bytes, const mp_cu_mem_pr
 mp_cu_result sim_do_mem_create(mp_cu_handle *out, size_t bytes, const mp_cu_mem_prop *prop,
                                unsigned long long flags)
 {
-    mp_cu_result result = sim_begin(SIM_mem_create);
-    if (result)
-        return result;
-    return sim_end(flags ? MP_CU_INVALID_VALUE : create(out, bytes, prop));
+    SIM_BEGIN(SIM_mem_create);
+    return flags ? MP_CU_INVALID_VALUE : create(out, bytes, prop);
 }
 
 mp_cu_result sim_do_mem_release(mp_cu_handle id)
 {
-    mp_cu_result result = sim_begin(SIM_mem_release);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_mem_release);
     sim_handle *handle = handle_find(id);
     if (!handle) {
         sim_misuse("mem_release of a handle that is not held");
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     }
     handle->released = true;
     handle_settle(handle);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 /* ---- Mappings --------------------------------------------------------------------------- */
@@ -233,12 +223,10 @@ static mp_cu_result map(uint64_t at, uint64_t bytes, sim_handle *handle)
 mp_cu_result sim_do_mem_map(mp_cu_ptr at, size_t bytes, size_t offset, mp_cu_handle handle,
                             unsigned long long flags)
 {
-    mp_cu_result result = sim_begin(SIM_mem_map);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_mem_map);
     if (offset || flags)
-        return sim_end(MP_CU_INVALID_VALUE);
-    return sim_end(map(at, bytes, handle_find(handle)));
+        return MP_CU_INVALID_VALUE;
+    return map(at, bytes, handle_find(handle));
 }
 
 static void mapping_remove(sim_mapping *mapping)
@@ -255,16 +243,14 @@ static void mapping_remove(sim_mapping *mapping)
 
 mp_cu_result sim_do_mem_unmap(mp_cu_ptr at, size_t bytes)
 {
-    mp_cu_result result = sim_begin(SIM_mem_unmap);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_mem_unmap);
     sim_mapping *mapping = mapping_around(at);
     if (!mapping || mapping->at != at || mapping->bytes != bytes) {
         sim_misuse("mem_unmap of %#llx, %zu bytes: not as it was mapped", at, bytes);
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     }
     mapping_remove(mapping);
-    return sim_end(MP_CU_SUCCESS);
+    return MP_CU_SUCCESS;
 }
 
 static bool is_wholly_mapped(uint64_t at, uint64_t bytes)
@@ -299,10 +285,8 @@ static mp_cu_result set_access(uint64_t at, uint64_t bytes, const mp_cu_access *
 mp_cu_result sim_do_mem_set_access(mp_cu_ptr at, size_t bytes, const mp_cu_access *access,
                                    size_t count)
 {
-    mp_cu_result result = sim_begin(SIM_mem_set_access);
-    if (result)
-        return result;
-    return sim_end(count == 1 ? set_access(at, bytes, access) : MP_CU_INVALID_VALUE);
+    SIM_BEGIN(SIM_mem_set_access);
+    return count == 1 ? set_access(at, bytes, access) : MP_CU_INVALID_VALUE;
 }
 
 /* Reservations are ranges: sim_memory_drop takes them. */

@@ -122,8 +122,8 @@ static mp_cu_result submit_copy(mp_cu_stream stream, uint64_t dst, uint64_t src,
 
 mp_cu_result sim_do_copy(mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream)
 {
-    mp_cu_result result = sim_begin(SIM_copy);
-    return result ? result : sim_end(submit_copy(sim_stream_find(stream), dst, src, bytes));
+    SIM_BEGIN(SIM_copy);
+    return submit_copy(sim_stream_find(stream), dst, src, bytes);
 }
 
 /* Copies of one batch may run in any order among themselves. */
@@ -159,27 +159,23 @@ mp_cu_result sim_do_copy_batch(mp_cu_ptr *dsts, mp_cu_ptr *srcs, size_t *sizes, 
                                mp_cu_copy_attributes *attributes, size_t *attribute_index,
                                size_t n_attributes, size_t *failed, mp_cu_stream handle)
 {
-    mp_cu_result result = sim_begin(SIM_copy_batch);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_copy_batch);
     if (failed)
         *failed = SIZE_MAX;
     mp_cu_stream stream = sim_stream_find(handle);
     if (!stream || stream->legacy || !count ||
         !batch_is_described(attributes, attribute_index, n_attributes, count))
-        return sim_end(MP_CU_INVALID_VALUE);
+        return MP_CU_INVALID_VALUE;
     if (stream->capture)
-        return sim_end(sim_capture_invalidate(stream->capture, MP_CU_CAPTURE_UNSUPPORTED));
-    return sim_end(submit_batch(stream, dsts, srcs, sizes, count, failed));
+        return sim_capture_invalidate(stream->capture, MP_CU_CAPTURE_UNSUPPORTED);
+    return submit_batch(stream, dsts, srcs, sizes, count, failed);
 }
 
 mp_cu_result sim_do_set_bytes(mp_cu_ptr dst, unsigned char value, size_t bytes, mp_cu_stream stream)
 {
-    mp_cu_result result = sim_begin(SIM_set_bytes);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_set_bytes);
     sim_work work = {.kind = SIM_WORK_SET, .dst = dst, .bytes = bytes, .value = value};
-    return sim_end(sim_submit(sim_stream_find(stream), &work));
+    return sim_submit(sim_stream_find(stream), &work);
 }
 
 static mp_cu_result submit_write(mp_cu_stream stream, uint64_t at, uint64_t value, uint64_t bytes,
@@ -194,17 +190,15 @@ static mp_cu_result submit_write(mp_cu_stream stream, uint64_t at, uint64_t valu
 mp_cu_result sim_do_stream_write32(mp_cu_stream stream, mp_cu_ptr at, uint32_t value,
                                    unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_stream_write32);
-    return result ? result : sim_end(submit_write(sim_stream_find(stream), at, value, 4, flags));
+    SIM_BEGIN(SIM_stream_write32);
+    return submit_write(sim_stream_find(stream), at, value, 4, flags);
 }
 
 mp_cu_result sim_do_stream_write64(mp_cu_stream stream, mp_cu_ptr at, uint64_t value,
                                    unsigned flags)
 {
-    mp_cu_result result = sim_begin(SIM_stream_write64);
-    if (result)
-        return result;
+    SIM_BEGIN(SIM_stream_write64);
     if (sim.config.gpus[sim_current()->gpu].no_stream_mem_ops_64)
-        return sim_end(MP_CU_NOT_SUPPORTED);
-    return sim_end(submit_write(sim_stream_find(stream), at, value, 8, flags));
+        return MP_CU_NOT_SUPPORTED;
+    return submit_write(sim_stream_find(stream), at, value, 8, flags);
 }

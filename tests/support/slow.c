@@ -1,11 +1,7 @@
 /* Sanitized or not is known when this is compiled. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 #include "slow.h"
 

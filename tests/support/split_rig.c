@@ -1,14 +1,10 @@
 /* Streams of reuse distances, and what is within bounds, from the definitions. */
 #include "split_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
+
+#include "testing.h"
 
 typedef unsigned __int128 wide;
 

@@ -1,15 +1,10 @@
 /* Opening a stack over a simulated machine, and stepping it. */
 #include "stack_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 
 #include "arena/home.h"
+#include "testing.h"
 
 void stack_must(moepage_status status, const char *call)
 {

@@ -3,7 +3,7 @@
 #define STACK_RIG_H
 
 #include "machine_rig.h"
-#include "model/phantom.h"
+#include "simulated/phantom.h"
 
 /* A status that must be MOEPAGE_OK; shows the sentence if it is not. */
 #define MUST(call) stack_must((call), #call)

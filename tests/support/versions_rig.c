@@ -1,16 +1,13 @@
 /* A pool with two versions of every expert, and the look at its plans. */
 #include "versions_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
+#include "pool_rig.h"
+#include "testing.h"
 
 #define WORKSPACE_BYTES (4u << 20)
 #define ALL_FORMS                                                                   \
@@ -133,16 +130,8 @@ uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
 void versions_rig_layer(versions_rig *rig, moepage_session *session, uint32_t layer,
                         const int32_t *ids, uint32_t n, uint8_t *forms)
 {
-    float weights[64];
-    assert_true(n <= 64);
-    for (uint32_t i = 0; i < n; i++)
-        weights[i] = 1.0f / (float)n;
-    moepage_routing routing = {.struct_size = sizeof routing,
-                               .top_k = n,
-                               .ids = ids,
-                               .weights = weights};
     moepage_plan plan = {.struct_size = sizeof plan};
-    if (moepage_session_route(session, layer, &routing, &plan))
+    if (pool_rig_route(session, layer, ids, n, &plan))
         fail_msg("layer %u: %s", layer, moepage_last_error());
     assert_int_equal(plan.n_groups, 1);
     assert_int_equal(plan.n_experts, n);
@@ -165,9 +154,7 @@ moepage_session_stats versions_rig_step(versions_rig *rig, moepage_session *sess
                                         const int32_t *ids, uint32_t n)
 {
     moepage_session_stats stats = {.struct_size = sizeof stats};
-    moepage_step step = {.struct_size = sizeof step, .n_tokens = 1};
-    if (moepage_session_begin(session, &step))
-        fail_msg("no step: %s", moepage_last_error());
+    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     for (uint32_t l = 0; l < rig->pool->layers; l++)
         versions_rig_layer(rig, session, l, ids, n, NULL);
     assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);

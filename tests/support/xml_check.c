@@ -2,13 +2,10 @@
 #include "xml_check.h"
 
 #include <ctype.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "testing.h"
 
 #define MOST_DEPTH 64
 #define MOST_ATTRIBUTES 32

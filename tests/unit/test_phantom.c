@@ -12,7 +12,7 @@
 
 #include "arena/home.h"
 #include "machine_rig.h"
-#include "model/phantom.h"
+#include "simulated/phantom.h"
 
 static mp_phantom_shape small_shape(void)
 {

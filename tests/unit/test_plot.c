@@ -366,7 +366,7 @@ static void test_report_has_a_section_for_whatever_there_is(void **state)
                                        .run = &runs[i]};
         assert_int_equal(sim_report_open(&options, "a & b", "<c>", &report), 0);
         sim_report_arms(&report, arms, several ? ARMS : 1);
-        assert_int_equal(sim_report_close(&report, 0), 0);
+        assert_int_equal(page_close(&report, 0), 0);
         char *text = read_all(path);
         assert_drawing(text);
         assert_non_null(strstr(text, "--split &lt;&quot;&amp;&gt;"));
@@ -390,15 +390,15 @@ static void test_report_of_a_failed_run_is_not_written(void **state)
     sim_options options = {.report = path};
     sim_report report;
     assert_int_equal(sim_report_open(&options, "a", "b", &report), 0);
-    assert_int_equal(sim_report_close(&report, 1), 1);
+    assert_int_equal(page_close(&report, 1), 1);
     assert_int_equal(access(path, F_OK), -1);
     options.report = NULL; /* nobody asked for one */
     assert_int_equal(sim_report_open(&options, "a", "b", &report), 0);
     sim_report_arms(&report, NULL, 0);
-    assert_int_equal(sim_report_close(&report, 0), 0);
+    assert_int_equal(page_close(&report, 0), 0);
     options.report = "/no/such/directory/report.html";
     assert_int_equal(sim_report_open(&options, "a", "b", &report), 0);
-    assert_int_equal(sim_report_close(&report, 0), 1);
+    assert_int_equal(page_close(&report, 0), 1);
 }
 
 int main(void)

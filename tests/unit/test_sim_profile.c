@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "device/sim.h"
+#include "simulated/sim.h"
 
 /* Every number differs, so that no two can be mixed up. */
 static const char whole[] = "{\"name\": \"m\", \"comment\": \"c\", \"source\": \"s\","
@@ -244,6 +244,7 @@ static void test_sim_profile_opens_by_its_path(void **state)
     char name[64];
     moepage_device *device = NULL;
     mp_sim_profile out;
+    mp_sim_register();
     assert_int_equal(moepage_device_open("sim", &config, &device), MOEPAGE_E_NOT_FOUND);
     assert_int_equal(moepage_device_open("sim:", &config, &device), MOEPAGE_E_NOT_FOUND);
     assert_int_equal(moepage_device_open("sim:/nowhere.json", &config, &device),

@@ -35,7 +35,7 @@ def log_callback(log: Log) -> Any:
 
 
 class Device(Handle):
-    """Opens a device by name: "host", "cuda:N" or "sim:FILE".
+    """Opens a device by name: "host" or "cuda:N".
 
     `budget` is the hard limit of all its bytes, as a number or a text such as "2GiB"; `workspace`
     the part that is kept for sessions (0 = a sixteenth, at most 256 MiB). `threads` of the host's

@@ -9,8 +9,9 @@ of all fields, with which a test asks the compiler where it put them.
 """
 import argparse
 import sys
+import textwrap
 from pathlib import Path
-from typing import Iterator, List
+from typing import Iterable, Iterator, List
 
 import abi
 from abi import Array, Function, Named, Pointer, Struct, Type
@@ -115,15 +116,21 @@ def bindings(whole: abi.Abi) -> Iterator[str]:
     yield "extern \"C\" {\n%s}\n" % functions
 
 
+def filled(opening: str, names: Iterable[str]) -> str:
+    """A statement with a list of names, as many on a line as it holds."""
+    return textwrap.fill(opening + ", ".join(names) + ");", WIDTH, initial_indent="    ",
+                         subsequent_indent="        ") + "\n"
+
+
 def table(whole: abi.Abi) -> Iterator[str]:
     yield header("The names of all fields and constants, for the test beside it.")
     yield "use moepage_sys::*;\n"
-    structs = "".join(wrapped("fields!(tell, %s, " % each.name,
-                              [name_of(field.name) for field in each.fields], ");", "    ")
+    structs = "".join(filled("fields!(tell, %s, " % each.name,
+                             [name_of(field.name) for field in each.fields])
                       for each in whole.structs)
     yield "pub fn structs(tell: &mut dyn FnMut(String)) {\n%s}\n" % structs
-    constants = "".join("    tell(\"%s\", %s as i64);\n" % (name, name) for name in whole.constants)
-    yield "pub fn constants(tell: &mut dyn FnMut(&str, i64)) {\n%s}\n" % constants
+    yield ("pub fn constants(tell: &mut dyn FnMut(&str, i64)) {\n%s}\n"
+           % filled("constants!(tell, ", whole.constants))
 
 
 def main() -> int:

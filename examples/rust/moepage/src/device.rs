@@ -73,7 +73,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens `host`, `cuda:N`, or `sim:FILE`, and maps its whole arena.
+    /// Opens `host` or `cuda:N`, and maps its whole arena.
     pub fn open(name: &str, config: DeviceConfig) -> Result<Self> {
         let name: CString = c_text(name, "device")?;
         let log = Log::new(config.log);

@@ -23,6 +23,13 @@ macro_rules! fields {
     }};
 }
 
+/// Tells the name and the value of each constant.
+macro_rules! constants {
+    ($tell:ident, $($name:ident),* $(,)?) => {{
+        $($tell(stringify!($name), $name as i64);)*
+    }};
+}
+
 fn size_of_target<T>(_: *const T) -> usize {
     std::mem::size_of::<T>()
 }

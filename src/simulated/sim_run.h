@@ -1,9 +1,9 @@
 /* sim_run.h — the simulated device from the inside: its units at work, and its clock. */
-#ifndef MP_DEVICE_SIM_RUN_H
-#define MP_DEVICE_SIM_RUN_H
+#ifndef MP_SIMULATED_SIM_RUN_H
+#define MP_SIMULATED_SIM_RUN_H
 
-#include "device/sim.h"
-#include "device/sim_stream.h"
+#include "simulated/sim.h"
+#include "simulated/sim_stream.h"
 
 #define MP_SIM_MOST_READS 64u
 
@@ -56,7 +56,7 @@ void mp_sim_run_out(mp_sim *sim, const mp_stream *stream);
 
 /* ---- costs (sim_cost.c) ---- */
 
-/* The time of a kernel on the device: of its arithmetic or its memory traffic, whichever is longer. */
+/* What runs on the device: as long as its arithmetic or its memory takes. */
 uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes);
 
 /* A kernel as work; `args` as of its launch. */

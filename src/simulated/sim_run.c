@@ -1,5 +1,5 @@
-/* The simulated device's clock: which event is next, and what follows from it. */
-#include "device/sim_run.h"
+/* The simulated device's clock: which event is next, and what it brings with it. */
+#include "simulated/sim_run.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The simulated device's streams: their rings, and the one list that each is in. */
-#include "device/sim_stream.h"
+/* The simulated device's rings, and the one place a stream is in. */
+#include "simulated/sim_stream.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* How long transfers and kernels take on a machine. */
 #include <assert.h>
 
-#include "device/sim_run.h"
+#include "simulated/sim_run.h"
 
 #define PER_S 1000000000u
 
@@ -17,7 +17,7 @@ static uint64_t width_of(uint32_t dtype)
 }
 
 /* Nanoseconds for `amount` at `per_s`, rounded up. */
-static uint64_t time_of(uint64_t amount, uint64_t per_s)
+static uint64_t ns_of(uint64_t amount, uint64_t per_s)
 {
     if (amount <= (UINT64_MAX - per_s) / PER_S) /* 128-bit division is slow */
         return (amount * PER_S + per_s - 1) / per_s;
@@ -27,8 +27,8 @@ static uint64_t time_of(uint64_t amount, uint64_t per_s)
 
 uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes)
 {
-    uint64_t arithmetic = time_of(flops, profile->compute_flops);
-    uint64_t memory = time_of(bytes, profile->memory_bytes_per_s);
+    uint64_t arithmetic = ns_of(flops, profile->compute_flops);
+    uint64_t memory = ns_of(bytes, profile->memory_bytes_per_s);
     return arithmetic > memory ? arithmetic : memory;
 }
 
@@ -58,9 +58,9 @@ static uint64_t matrix_bytes(const mp_kernel_experts_args *args, uint64_t rows, 
 static uint64_t on_host(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes,
                         uint64_t moved)
 {
-    const uint64_t arithmetic = time_of(flops, profile->host_compute_flops);
-    const uint64_t memory = time_of(bytes, profile->host_memory_bytes_per_s);
-    return 2 * profile->bus_latency_ns + time_of(moved, profile->bus_bytes_per_s) +
+    const uint64_t arithmetic = ns_of(flops, profile->host_compute_flops);
+    const uint64_t memory = ns_of(bytes, profile->host_memory_bytes_per_s);
+    return 2 * profile->bus_latency_ns + ns_of(moved, profile->bus_bytes_per_s) +
            (arithmetic > memory ? arithmetic : memory);
 }
 
@@ -97,7 +97,7 @@ static mp_sim_entry decode_work(const mp_sim_profile *profile, const mp_kernel_d
     }
     return (mp_sim_entry){
         .unit = MP_SIM_DECODER,
-        .ns = profile->decode_latency_ns + time_of(bytes, profile->decode_bytes_per_s),
+        .ns = profile->decode_latency_ns + ns_of(bytes, profile->decode_bytes_per_s),
         .bytes = bytes,
         .skip = args->skip,
     };
@@ -122,7 +122,7 @@ mp_sim_entry mp_sim_copy_work(const mp_sim_profile *profile, mp_stream_class cls
     case MP_STREAM_DEMAND:
     case MP_STREAM_PREFETCH:
         entry.unit = MP_SIM_BUS;
-        entry.ns = profile->bus_latency_ns + time_of(bytes, profile->bus_bytes_per_s);
+        entry.ns = profile->bus_latency_ns + ns_of(bytes, profile->bus_bytes_per_s);
         break;
     case MP_STREAM_COLD: /* its bytes share the bandwidth with other reads */
         entry.unit = MP_SIM_COLD;

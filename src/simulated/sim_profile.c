@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "device/sim.h"
+#include "simulated/sim.h"
 
 #define MOST_FILE_BYTES (1u << 20)
 

@@ -18,8 +18,8 @@
  * transfers are called (they check and account), those of others are not.
  *
  * Threads: all calls from one thread, or under one lock of the caller's. */
-#ifndef MP_DEVICE_SIM_H
-#define MP_DEVICE_SIM_H
+#ifndef MP_SIMULATED_SIM_H
+#define MP_SIMULATED_SIM_H
 
 #include "device/seam.h"
 
@@ -44,7 +44,10 @@ typedef struct mp_sim_profile {
 /* Reads a profile file (JSON). NOT_FOUND, IO, FORMAT with a sentence that names file and field. */
 moepage_status mp_sim_profile_read(const char *path, mp_sim_profile *out);
 
-/* "sim:PATH" in the registry. config->bus_bytes_per_s, when given, replaces the profile's. */
+/* Makes "sim:PATH" a name that moepage_device_open knows. */
+void mp_sim_register(void);
+
+/* config->bus_bytes_per_s, when given, replaces the profile's. */
 moepage_status mp_sim_open(const mp_sim_profile *profile, const moepage_device_config *config,
                            mp_device **out);
 

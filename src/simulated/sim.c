@@ -1,5 +1,5 @@
 /* The simulated device: its memory, which is addresses alone, and the vtable over its clock. */
-#include "device/sim.h"
+#include "simulated/sim.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/errno_text.h"
 #include "base/status.h"
-#include "device/sim_run.h"
+#include "simulated/sim_run.h"
 
 #define DEFAULT_IO_THREADS 4u
 

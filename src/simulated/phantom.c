@@ -1,5 +1,5 @@
-/* Models without weights: derives a slot's layout and the sizes of images from a shape. */
-#include "model/phantom.h"
+/* Models without weights: a slot's layout and the sizes of images, from a shape. */
+#include "simulated/phantom.h"
 
 #include <errno.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 
 #define PART_ALIGN 16u
 #define SCALE_BLOCK 128u
+#define GROUP 64u /* weights per scale, of the integer forms */
 
 /* ---- the shape ---- */
 
@@ -104,12 +105,11 @@ static moepage_status list_layers(struct moepage_model *model)
 
 /* ---- images ---- */
 
-bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form)
+static bool has_form(const struct moepage_model *model, uint32_t form, double exph_ratio)
 {
     if (mp_quant_bits_of(form))
         return model->tensors[0].dtype == MOEPAGE_DTYPE_BF16;
-    return form == MOEPAGE_FORM_DENSE ||
-           (form == MOEPAGE_FORM_EXPH && model->phantom->exph_ratio > 0);
+    return form == MOEPAGE_FORM_DENSE || (form == MOEPAGE_FORM_EXPH && exph_ratio > 0);
 }
 
 /* Scales are not coded. */
@@ -118,69 +118,67 @@ static bool is_coded(const moepage_expert_tensor *tensor)
     return tensor->dtype != MOEPAGE_DTYPE_F32;
 }
 
-static uint64_t part_bytes(const struct moepage_model *model, uint32_t form,
-                           const moepage_expert_tensor *tensor)
+static uint64_t part_bytes(uint32_t form, double exph_ratio, const moepage_expert_tensor *tensor)
 {
     mp_quant_shape shape = {.rows = tensor->shape[0],
                             .columns = tensor->shape[1],
                             .bits = mp_quant_bits_of(form),
-                            .group = MP_PHANTOM_GROUP};
+                            .group = GROUP};
     mp_quant_layout layout;
     if (shape.bits && mp_quant_layout_of(&shape, &layout))
         return layout.bytes;
     uint64_t bytes = tensor->bytes;
     if (is_coded(tensor))
-        bytes = 1 + (uint64_t)((double)(tensor->bytes - 1) * model->phantom->exph_ratio);
+        bytes = 1 + (uint64_t)((double)(tensor->bytes - 1) * exph_ratio);
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
 }
 
-void mp_phantom_find_parts(const struct moepage_model *model, uint32_t form, mp_image_part *parts)
+static void size_image(const struct moepage_model *model, uint32_t form, double exph_ratio,
+                       mp_phantom_image *out)
 {
-    uint64_t offset = 0;
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
         const moepage_expert_tensor *tensor = &model->tensors[t];
-        parts[t] = (mp_image_part){
-            .offset = offset,
-            .bytes = part_bytes(model, form, tensor),
+        out->parts[t] = (mp_image_part){
+            .offset = out->bytes,
+            .bytes = part_bytes(form, exph_ratio, tensor),
             .form = is_coded(tensor) ? form : MOEPAGE_FORM_DENSE,
         };
-        offset += parts[t].bytes;
+        out->bytes += out->parts[t].bytes;
     }
 }
 
-uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form)
+static void size_images(const struct moepage_model *model, double exph_ratio, mp_phantom *out)
 {
-    uint64_t bytes = 0;
-    if (form == MOEPAGE_FORM_DENSE)
-        return model->info.slot_bytes;
-    for (uint32_t t = 0; t < model->info.expert_tensors; t++)
-        bytes += part_bytes(model, form, &model->tensors[t]);
-    return bytes;
+    out->group = GROUP;
+    out->images[MOEPAGE_FORM_DENSE].bytes = model->info.slot_bytes;
+    for (uint32_t form = MOEPAGE_FORM_DENSE + 1; form < MP_FORMS; form++)
+        if (has_form(model, form, exph_ratio))
+            size_image(model, form, exph_ratio, &out->images[form]);
 }
 
 /* ---- life ---- */
 
-/* Returns the size of the largest image of any form: EXPH images may be padded past the slot. */
-static uint64_t most_bytes(const struct moepage_model *model)
+/* One place for all images, as long as the largest (EXPH ones may be padded past their slot):
+ * addresses that fault. */
+static moepage_status map_nothing(mp_phantom *phantom)
 {
-    uint64_t most = model->info.slot_bytes;
-    for (uint32_t form = MOEPAGE_FORM_DENSE; form < MP_FORMS; form++) {
-        uint64_t bytes = mp_phantom_has_form(model, form) ? mp_phantom_image_bytes(model, form) : 0;
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-/* Maps one range for all images, whose contents never differ. */
-static moepage_status map_nothing(mp_phantom *phantom, uint64_t bytes)
-{
+    uint64_t bytes = 0;
+    for (uint32_t form = 0; form < MP_FORMS; form++)
+        bytes = phantom->images[form].bytes > bytes ? phantom->images[form].bytes : bytes;
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%llu bytes of address space for a shape: %s",
                        (unsigned long long)bytes, mp_errno_text_of(errno).text);
-    phantom->nothing = base;
-    phantom->nothing_bytes = bytes;
+    phantom->mapped = base;
+    phantom->mapped_bytes = bytes;
     return MOEPAGE_OK;
+}
+
+static void free_phantom(mp_phantom *phantom)
+{
+    if (phantom->mapped)
+        munmap(phantom->mapped, phantom->mapped_bytes);
+    mp_free(phantom);
 }
 
 static moepage_status build(struct moepage_model *model, const mp_phantom_shape *shape)
@@ -189,14 +187,15 @@ static moepage_status build(struct moepage_model *model, const mp_phantom_shape 
     if (!phantom)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a shape");
     model->phantom = phantom;
-    phantom->cold = shape->cold;
-    phantom->exph_ratio = shape->exph_ratio;
+    phantom->free = free_phantom;
     memcpy(phantom->architecture, shape->name, strlen(shape->name) + 1);
     moepage_status status = lay_out(model, shape);
     if (!status)
         status = list_layers(model);
+    if (!status)
+        size_images(model, shape->exph_ratio, phantom);
     if (!status && !shape->cold)
-        status = map_nothing(phantom, most_bytes(model));
+        status = map_nothing(phantom);
     model->info.architecture = phantom->architecture;
     return status;
 }
@@ -217,11 +216,4 @@ moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepa
     mp_handle_open(&model->handle, MP_KIND_MODEL);
     *out = model;
     return MOEPAGE_OK;
-}
-
-void mp_phantom_free(mp_phantom *phantom)
-{
-    if (phantom && phantom->nothing)
-        munmap(phantom->nothing, phantom->nothing_bytes);
-    mp_free(phantom);
 }

@@ -5,9 +5,10 @@
  * the stream whose tick its oldest entry waits for. Its oldest entry says which unit serves a stream:
  * one stream may compute and decode in turn.
  *
- * A unit takes urgent work first, and of that what was submitted first. Time is sim_run.c's matter. */
-#ifndef MP_DEVICE_SIM_STREAM_H
-#define MP_DEVICE_SIM_STREAM_H
+ * A unit takes what was submitted first, of what is urgent if there is any. Nothing here knows the
+ * time; sim_run.c does. */
+#ifndef MP_SIMULATED_SIM_STREAM_H
+#define MP_SIMULATED_SIM_STREAM_H
 
 #include "device/seam.h"
 #include "device/worker.h"
