@@ -85,42 +85,6 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         most_bytes,
         stored_bytes,
     );
-    fields!(tell, moepage_pack_config,
-        struct_size,
-        forms,
-        cold_level,
-        group_size,
-        threads,
-        verify,
-        scale_search,
-        reserved,
-        progress,
-        progress_user,
-    );
-    fields!(tell, moepage_pack_stats,
-        struct_size,
-        threads,
-        file_bytes,
-        dense_bytes,
-        routed_bytes,
-        form_bytes,
-        raw_parts,
-        wall_ns,
-    );
-    fields!(tell, moepage_precision_config,
-        struct_size,
-        serve,
-        hi_form,
-        lo_form,
-        lo_fetched,
-        hi_experts,
-        interval_us,
-        window_steps,
-        alpha,
-        margin,
-        transitions,
-        hotness,
-    );
     fields!(tell, moepage_expert_pool_config,
         struct_size,
         scope,
@@ -231,69 +195,6 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_kv_layer_view, struct_size, id_stride, base, block_bytes, granule_bytes);
     fields!(tell, moepage_kv_table, struct_size, swapped, blocks, n_blocks, n_tokens);
     fields!(tell, moepage_kv_admission, struct_size, fits, needed_blocks, free_blocks);
-    fields!(tell, moepage_controller_config,
-        struct_size,
-        mode,
-        burst_steps,
-        kv_miss,
-        context_tokens,
-        concurrency,
-        expert_percent,
-        decay_permille,
-        gate_permille,
-        rate_permille,
-        dead_zone,
-        headroom_permille,
-        theta_permille,
-        max_samples,
-        reserved,
-    );
-    fields!(tell, moepage_controller_report,
-        struct_size,
-        outcome,
-        expert_slots,
-        kv_blocks,
-        target_slots,
-        target_blocks,
-        compressed_experts,
-        target_compressed,
-    );
-    fields!(tell, moepage_controller_info,
-        struct_size,
-        mode,
-        steps,
-        bursts,
-        moves,
-        refused,
-        floor_blocks,
-        peak_blocks,
-        expert_accesses,
-        expert_first,
-        kv_accesses,
-        kv_first,
-        expert_miss_ns,
-        kv_miss_ns,
-        recompute_ns,
-        layer_compute_ns,
-        predicted_now_ns,
-        predicted_best_ns,
-        rho,
-        alpha,
-    );
-    fields!(tell, moepage_paged_config, struct_size, buffers);
-    fields!(tell, moepage_paged_tensor,
-        struct_size,
-        role,
-        dtype,
-        rank,
-        shape,
-        base,
-        expert_stride,
-        layer_stride,
-    );
-    fields!(tell, moepage_predictor_config, struct_size, distance, name, capacity, semantic_dim);
-    fields!(tell, moepage_predictor_info, struct_size, distance, name, bytes, iterations, asked);
-    fields!(tell, moepage_rightsize, struct_size, layers, coverage, experts, bytes, freed, unseen);
     fields!(tell, moepage_session_config,
         struct_size,
         max_tokens,
@@ -393,7 +294,16 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         stall_late_ns,
         stall_cold_ns,
     );
-    fields!(tell, moepage_remap_config, struct_size, gate, alpha, beta, alphas, betas, resident);
+    fields!(tell, moepage_stats_source,
+        struct_size,
+        reserved,
+        device,
+        experts,
+        kv,
+        controller,
+        predictor,
+        labels,
+    );
     fields!(tell, moepage_prefetch_info,
         struct_size,
         layer,
@@ -405,16 +315,106 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         guessed,
         right,
     );
-    fields!(tell, moepage_stats_source,
+    fields!(tell, moepage_predictor_config, struct_size, distance, name, capacity, semantic_dim);
+    fields!(tell, moepage_predictor_info, struct_size, distance, name, bytes, iterations, asked);
+    fields!(tell, moepage_controller_config,
         struct_size,
+        mode,
+        burst_steps,
+        kv_miss,
+        context_tokens,
+        concurrency,
+        expert_percent,
+        decay_permille,
+        gate_permille,
+        rate_permille,
+        dead_zone,
+        headroom_permille,
+        theta_permille,
+        max_samples,
         reserved,
-        device,
-        experts,
-        kv,
-        controller,
-        predictor,
-        labels,
     );
+    fields!(tell, moepage_controller_report,
+        struct_size,
+        outcome,
+        expert_slots,
+        kv_blocks,
+        target_slots,
+        target_blocks,
+        compressed_experts,
+        target_compressed,
+    );
+    fields!(tell, moepage_controller_info,
+        struct_size,
+        mode,
+        steps,
+        bursts,
+        moves,
+        refused,
+        floor_blocks,
+        peak_blocks,
+        expert_accesses,
+        expert_first,
+        kv_accesses,
+        kv_first,
+        expert_miss_ns,
+        kv_miss_ns,
+        recompute_ns,
+        layer_compute_ns,
+        predicted_now_ns,
+        predicted_best_ns,
+        rho,
+        alpha,
+    );
+    fields!(tell, moepage_paged_config, struct_size, buffers);
+    fields!(tell, moepage_paged_tensor,
+        struct_size,
+        role,
+        dtype,
+        rank,
+        shape,
+        base,
+        expert_stride,
+        layer_stride,
+    );
+    fields!(tell, moepage_pack_config,
+        struct_size,
+        forms,
+        cold_level,
+        group_size,
+        threads,
+        verify,
+        scale_search,
+        reserved,
+        progress,
+        progress_user,
+    );
+    fields!(tell, moepage_pack_stats,
+        struct_size,
+        threads,
+        file_bytes,
+        dense_bytes,
+        routed_bytes,
+        form_bytes,
+        raw_parts,
+        wall_ns,
+    );
+    fields!(tell, moepage_precision_config,
+        struct_size,
+        serve,
+        hi_form,
+        lo_form,
+        lo_fetched,
+        hi_experts,
+        interval_us,
+        window_steps,
+        alpha,
+        margin,
+        transitions,
+        hotness,
+    );
+    fields!(tell, moepage_remap_config, struct_size, gate, alpha, beta, alphas, betas, resident);
+    fields!(tell, moepage_rightsize, struct_size, layers, coverage, experts, bytes, freed, unseen);
     fields!(tell, moepage_trace_info,
         struct_size,
         moe_layers,
@@ -613,13 +613,26 @@ pub fn constants(tell: &mut dyn FnMut(&str, i64)) {
     tell("MOEPAGE_SCOPE_LAYER", MOEPAGE_SCOPE_LAYER as i64);
     tell("MOEPAGE_PLACEMENT_EXPLICIT", MOEPAGE_PLACEMENT_EXPLICIT as i64);
     tell("MOEPAGE_PLACEMENT_BANDWIDTH", MOEPAGE_PLACEMENT_BANDWIDTH as i64);
-    tell("MOEPAGE_SERVE_VERSIONS", MOEPAGE_SERVE_VERSIONS as i64);
-    tell("MOEPAGE_SERVE_CACHE", MOEPAGE_SERVE_CACHE as i64);
-    tell("MOEPAGE_HOTNESS_CHOICES", MOEPAGE_HOTNESS_CHOICES as i64);
-    tell("MOEPAGE_HOTNESS_WEIGHTS", MOEPAGE_HOTNESS_WEIGHTS as i64);
     tell("MOEPAGE_EXPERT_ABSENT", MOEPAGE_EXPERT_ABSENT as i64);
     tell("MOEPAGE_EXPERT_LOADING", MOEPAGE_EXPERT_LOADING as i64);
     tell("MOEPAGE_EXPERT_RESIDENT", MOEPAGE_EXPERT_RESIDENT as i64);
+    tell("MOEPAGE_MATH_FP32", MOEPAGE_MATH_FP32 as i64);
+    tell("MOEPAGE_MATH_BF16", MOEPAGE_MATH_BF16 as i64);
+    tell("MOEPAGE_MATH_BF16_FAST", MOEPAGE_MATH_BF16_FAST as i64);
+    tell("MOEPAGE_PREFETCH_OFF", MOEPAGE_PREFETCH_OFF as i64);
+    tell("MOEPAGE_PREFETCH_HINT", MOEPAGE_PREFETCH_HINT as i64);
+    tell("MOEPAGE_PREFETCH_PREVIOUS", MOEPAGE_PREFETCH_PREVIOUS as i64);
+    tell("MOEPAGE_PREFETCH_PREDICTOR", MOEPAGE_PREFETCH_PREDICTOR as i64);
+    tell("MOEPAGE_GROUP_EXPERTS", MOEPAGE_GROUP_EXPERTS as i64);
+    tell("MOEPAGE_GROUP_TOKENS", MOEPAGE_GROUP_TOKENS as i64);
+    tell("MOEPAGE_MISS_WAIT", MOEPAGE_MISS_WAIT as i64);
+    tell("MOEPAGE_MISS_LOW", MOEPAGE_MISS_LOW as i64);
+    tell("MOEPAGE_MISS_HOST", MOEPAGE_MISS_HOST as i64);
+    tell("MOEPAGE_REGIME_AUTO", MOEPAGE_REGIME_AUTO as i64);
+    tell("MOEPAGE_REGIME_CACHE", MOEPAGE_REGIME_CACHE as i64);
+    tell("MOEPAGE_REGIME_STREAM", MOEPAGE_REGIME_STREAM as i64);
+    tell("MOEPAGE_PHASE_DECODE", MOEPAGE_PHASE_DECODE as i64);
+    tell("MOEPAGE_PHASE_PREFILL", MOEPAGE_PHASE_PREFILL as i64);
     tell("MOEPAGE_CONTROL_MV_WSA", MOEPAGE_CONTROL_MV_WSA as i64);
     tell("MOEPAGE_CONTROL_DUAL_RESIZE", MOEPAGE_CONTROL_DUAL_RESIZE as i64);
     tell("MOEPAGE_CONTROL_PLANNER", MOEPAGE_CONTROL_PLANNER as i64);
@@ -638,23 +651,10 @@ pub fn constants(tell: &mut dyn FnMut(&str, i64)) {
     tell("MOEPAGE_PAGED_LOADING", MOEPAGE_PAGED_LOADING as i64);
     tell("MOEPAGE_PAGED_RESIDENT", MOEPAGE_PAGED_RESIDENT as i64);
     tell("MOEPAGE_PAGED_EVICTING", MOEPAGE_PAGED_EVICTING as i64);
-    tell("MOEPAGE_MATH_FP32", MOEPAGE_MATH_FP32 as i64);
-    tell("MOEPAGE_MATH_BF16", MOEPAGE_MATH_BF16 as i64);
-    tell("MOEPAGE_MATH_BF16_FAST", MOEPAGE_MATH_BF16_FAST as i64);
-    tell("MOEPAGE_PREFETCH_OFF", MOEPAGE_PREFETCH_OFF as i64);
-    tell("MOEPAGE_PREFETCH_HINT", MOEPAGE_PREFETCH_HINT as i64);
-    tell("MOEPAGE_PREFETCH_PREVIOUS", MOEPAGE_PREFETCH_PREVIOUS as i64);
-    tell("MOEPAGE_PREFETCH_PREDICTOR", MOEPAGE_PREFETCH_PREDICTOR as i64);
-    tell("MOEPAGE_GROUP_EXPERTS", MOEPAGE_GROUP_EXPERTS as i64);
-    tell("MOEPAGE_GROUP_TOKENS", MOEPAGE_GROUP_TOKENS as i64);
-    tell("MOEPAGE_MISS_WAIT", MOEPAGE_MISS_WAIT as i64);
-    tell("MOEPAGE_MISS_LOW", MOEPAGE_MISS_LOW as i64);
-    tell("MOEPAGE_MISS_HOST", MOEPAGE_MISS_HOST as i64);
-    tell("MOEPAGE_REGIME_AUTO", MOEPAGE_REGIME_AUTO as i64);
-    tell("MOEPAGE_REGIME_CACHE", MOEPAGE_REGIME_CACHE as i64);
-    tell("MOEPAGE_REGIME_STREAM", MOEPAGE_REGIME_STREAM as i64);
-    tell("MOEPAGE_PHASE_DECODE", MOEPAGE_PHASE_DECODE as i64);
-    tell("MOEPAGE_PHASE_PREFILL", MOEPAGE_PHASE_PREFILL as i64);
+    tell("MOEPAGE_SERVE_VERSIONS", MOEPAGE_SERVE_VERSIONS as i64);
+    tell("MOEPAGE_SERVE_CACHE", MOEPAGE_SERVE_CACHE as i64);
+    tell("MOEPAGE_HOTNESS_CHOICES", MOEPAGE_HOTNESS_CHOICES as i64);
+    tell("MOEPAGE_HOTNESS_WEIGHTS", MOEPAGE_HOTNESS_WEIGHTS as i64);
     tell("MOEPAGE_GATE_SOFTMAX", MOEPAGE_GATE_SOFTMAX as i64);
     tell("MOEPAGE_GATE_SIGMOID", MOEPAGE_GATE_SIGMOID as i64);
     tell("MOEPAGE_CUDA_ARENA_VMM", MOEPAGE_CUDA_ARENA_VMM as i64);
