@@ -2,7 +2,16 @@
  *
  * libmoepage lets an MoE model run on a device whose memory cannot hold it. Two working sets,
  * the routed expert weights and the KV cache, share one byte budget; the host application steps
- * the model itself and asks the library, layer by layer, where the routed experts are.
+ * the model itself and has the library run, layer by layer, the routed experts.
+ *
+ *   moepage_engine_open("qwen3.moepack", "budget=8G", NULL, &engine);
+ *   per step:   moepage_engine_begin(engine, n_tokens);
+ *     per layer:  moepage_engine_experts(engine, layer, top_k, ids, weights, x, y);
+ *               moepage_engine_end(engine, NULL);
+ *   moepage_engine_close(engine);
+ *
+ * An engine is a device, a model, an expert pool, perhaps a KV pool, and a session, opened together;
+ * a host that wants more control opens these itself, and may run experts with kernels of its own:
  *
  *   device_open -> model_open -> expert_pool_create -> kv_pool_create -> session_create
  *   per step:   session_begin
@@ -29,7 +38,7 @@
  *
  * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
  * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5;
- * metrics: 0.6; initialisers: 0.7. moepage_cuda.h has what is CUDA's alone. */
+ * metrics: 0.6; engines and initialisers: 0.7. moepage_cuda.h has what is CUDA's alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -48,7 +57,7 @@ extern "C" {
 
 /* ==== Core =============================================================================== */
 
-/* What a host needs to serve a model: five kinds of objects, and what they count. */
+/* What a host needs to serve a model: an engine, or the five objects it is made of. */
 
 /* ---- Version ---------------------------------------------------------------------------- */
 
@@ -166,6 +175,7 @@ enum {
 
 /* ---- Handles ---------------------------------------------------------------------------- */
 
+typedef struct moepage_engine moepage_engine;
 typedef struct moepage_device moepage_device;
 typedef struct moepage_model moepage_model;
 typedef struct moepage_expert_pool moepage_expert_pool;
@@ -178,6 +188,107 @@ typedef struct moepage_predictor moepage_predictor;
 /* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
  * none. */
 typedef uint64_t moepage_seq;
+
+/* ---- Engine ----------------------------------------------------------------------------- */
+
+/* Described with sessions. */
+struct moepage_session_stats;
+
+/* How an engine is opened. Whatever is left out has its default; the configs that are pointed to are
+ * read during the call only. Since 0.7. */
+typedef struct moepage_engine_config {
+    uint32_t struct_size;
+    uint32_t dtype; /* of x and y of moepage_engine_experts: MOEPAGE_DTYPE_F32, _F16 or _BF16;
+                              0 = F32 */
+    uint64_t
+        budget_bytes; /* all that the device may hold: workspaces, KV blocks and expert slots */
+    double
+        budget_percent; /* instead: so many percent of all experts have a slot, above 0 and at most
+                              100; workspaces and KV blocks come on top */
+    const char *device_name;                    /* as in moepage_device_open; NULL = "host" */
+    const struct moepage_device_config *device; /* budget_bytes and workspace_bytes must be 0 */
+    const struct moepage_expert_pool_config *experts; /* slots 0 = what budget_percent says, or all
+                                                         that budget_bytes leaves */
+    const struct moepage_kv_pool_config *kv; /* NULL = no KV pool; blocks 0, with `slots` and
+                                                    budget_bytes given = all that these leave */
+    const struct moepage_session_config *session;
+    const struct moepage_predictor_config
+        *predictor;       /* the engine makes one, for its session, which
+                                                         then prefetches by it; NULL = none */
+    moepage_model *model; /* instead of a path: stays the caller's, and must outlive the engine */
+    uint64_t extra_workspace_bytes; /* workspace kept for what the caller adds, such as a path */
+    uint64_t extra_arena_bytes;     /* arena that the pools do not take, for pools to grow into or a
+                                       PagedTensor of the caller's; with slots or a percentage */
+    uint32_t sessions; /* that will share the expert pool, 1 to 64: each finds workspace
+                                       for a config like the engine's own; 0 = 1 */
+    uint32_t reserved;
+    void *stream; /* CUDA: the stream that x comes from and y is read on; ignored by "host" */
+} moepage_engine_config;
+
+/* Opens everything that a model's experts are served with: the checkpoint or .moepack `path`, a
+ * device, an expert pool, a KV pool if its config is given, and one session. NULL for `path` if
+ * config->model is set. The budget is divided by the library: workspaces and staging get what the
+ * sizing functions say, KV its blocks, and experts the rest. Without a budget, slots must be given,
+ * and the budget is what all parts take together.
+ *
+ * `options` is the same as text, for command lines: "key=value" pairs separated by spaces, each key
+ * at most once. It may be NULL; it takes precedence over the config.
+ *
+ *   budget=8G | budget=25%        budget_bytes (suffix K, M, G or T) or budget_percent; slots=N
+ *   device=NAME                   "host", "cuda:0", ...; threads=N io_threads=N bus=BYTES
+ *   policy=NAME                   eviction; scope=global|layer scan_percent=N
+ *   host_tier=BYTES               bus_form=auto|dense|exph compressed=N staging=N
+ *   max_tokens=N                  max_sequences=N max_top_k=N math=fp32|bf16|bf16-fast
+ *   prefetch=off|hint|previous|predictor   prefetch_depth=N predictor=NAME
+ *   regime=auto|cache|stream      miss=wait|low|host
+ *   dtype=f32|f16|bf16            of x and y
+ *   workspace=BYTES               extra_workspace_bytes; sessions=N
+ *   kv_blocks=N                   kv_block_tokens=N; the rest of config->kv must be given
+ *
+ * Errors: ARGUMENT for an unknown key, a value that is none and for what contradicts itself; BUDGET
+ * for no budget and for one that is too small, which says how many bytes are needed; and those of
+ * the calls that open the parts. A failure leaves nothing open. Blocks for files and for mapping the
+ * arena. Since 0.7. [any] */
+MOEPAGE_API moepage_status moepage_engine_open(const char *path, const char *options,
+                                               const moepage_engine_config *config,
+                                               moepage_engine **out);
+
+/* Opens a step of n_tokens tokens of one sequence: as moepage_session_begin, which is for more than
+ * that. STATE if one is open. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_begin(moepage_engine *engine, uint32_t n_tokens);
+
+/* Runs MoE layer `layer` (counted over MoE layers from 0) of the open step: y[n_tokens][hidden] =
+ * sum over k of weights[t][k] * expert ids[t][k] of x[n_tokens][hidden]. ids and weights are host
+ * memory, [n_tokens][top_k]; x and y are of the engine's dtype, in device memory on CUDA. The same
+ * as moepage_session_route, moepage_session_ffn and moepage_session_retire, with their errors and
+ * what they say of streams; after a failure the layer is closed and the call may be repeated. Blocks
+ * until experts that are absent are loaded; on "host" until y is complete. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_experts(moepage_engine *engine, uint32_t layer,
+                                                  uint32_t top_k, const int32_t *ids,
+                                                  const float *weights, const void *x, void *y);
+
+/* Closes the step; `stats`, which may be NULL, then says what it did. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_end(moepage_engine *engine,
+                                              struct moepage_session_stats *stats);
+
+/* The model's MoE layers; 0 for what is no engine. Since 0.7. [any] */
+MOEPAGE_API uint32_t moepage_engine_layers(const moepage_engine *engine);
+
+/* The objects that the engine consists of, for everything that it has no function for: more
+ * sessions, statistics, hints, KV. They are the engine's: valid until it is closed, and not to be
+ * destroyed. NULL for what it does not have, and for what is no engine. Since 0.7. [any] */
+MOEPAGE_API moepage_device *moepage_engine_device(const moepage_engine *engine);
+MOEPAGE_API moepage_model *moepage_engine_model(const moepage_engine *engine);
+MOEPAGE_API moepage_expert_pool *moepage_engine_expert_pool(const moepage_engine *engine);
+MOEPAGE_API moepage_kv_pool *moepage_engine_kv_pool(const moepage_engine *engine);
+MOEPAGE_API moepage_predictor *moepage_engine_predictor(const moepage_engine *engine);
+MOEPAGE_API moepage_session *moepage_engine_session(const moepage_engine *engine);
+
+/* Closes the session, which cancels an open step, and then everything else in reverse. BUSY while
+ * something of the caller's, such as a second session, uses a part; STATE where the session cannot
+ * be cancelled. What has been closed by then stays closed: destroy what is in the way and call it
+ * again. NULL is a no-op. Since 0.7. [set-up] */
+MOEPAGE_API moepage_status moepage_engine_close(moepage_engine *engine);
 
 /* ---- Device ----------------------------------------------------------------------------- */
 
@@ -642,6 +753,11 @@ typedef struct moepage_kv_admission {
 MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   const moepage_kv_pool_config *config,
                                                   moepage_kv_pool **out);
+
+/* Bytes that a pool with this config takes of its device's arena, whole granules of config->blocks
+ * blocks, which must be given. Errors: as moepage_kv_pool_create for the config. Since 0.7. [any] */
+MOEPAGE_API moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config,
+                                                 uint64_t *arena_bytes);
 
 /* Destroys the pool and every sequence in it; the caller's kernels that use its blocks are done. BUSY
  * while a session or a controller uses it. NULL is a no-op. [set-up] */
@@ -1583,6 +1699,7 @@ inline moepage_ffn moepage_make_ffn(uint32_t dtype, const void *x, void *y)
 #define MOEPAGE_FFN(type, in, out) MOEPAGE_INIT(moepage_ffn, .dtype = (type), .x = (in), .y = (out))
 #endif
 
+#define MOEPAGE_ENGINE_CONFIG(...) MOEPAGE_INIT(moepage_engine_config, __VA_ARGS__)
 #define MOEPAGE_DEVICE_CONFIG(...) MOEPAGE_INIT(moepage_device_config, __VA_ARGS__)
 #define MOEPAGE_DEVICE_INFO(...) MOEPAGE_INIT(moepage_device_info, __VA_ARGS__)
 #define MOEPAGE_MODEL_CONFIG(...) MOEPAGE_INIT(moepage_model_config, __VA_ARGS__)

@@ -2,11 +2,11 @@
 #include <stddef.h>
 
 #include "base/config.h"
+#include "base/first_forms.h"
 #include "base/status.h"
 #include "pool/expert_pool.h"
 
-/* The structs as they were first published end before these. */
-#define CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
+/* The info as it was first published ends before this. */
 #define INFO_MIN_BYTES offsetof(moepage_expert_pool_info, bus_form)
 
 static moepage_status check_devices(moepage_device *const *devices, uint32_t n_devices)
@@ -37,7 +37,8 @@ moepage_status moepage_expert_pool_create(moepage_device *const *devices, uint32
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+        status =
+            mp_config_read(&own, sizeof own, MP_EXPERT_POOL_CONFIG_MIN_BYTES, config, "config");
     if (status)
         return status;
     return mp_pool_create(devices, n_devices, model, &own, out);
@@ -52,7 +53,8 @@ moepage_status moepage_expert_pool_sizes(const moepage_model *model,
     uint64_t workspace, arena;
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (!status)
-        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+        status =
+            mp_config_read(&own, sizeof own, MP_EXPERT_POOL_CONFIG_MIN_BYTES, config, "config");
     if (!status)
         status = mp_pool_sizes(model, &own, n_devices, &workspace, &arena);
     if (status)

@@ -1,13 +1,13 @@
 /* Entry points of sessions: handles and structs are checked here. */
 #include "base/config.h"
+#include "base/first_forms.h"
 #include "base/status.h"
 #include "features/predicting.h"
 #include "features/remapping.h"
 #include "features/shared_predictor.h"
 #include "session/session.h"
 
-/* The first published forms end before these. */
-#define SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
+/* The first published form ends before this. */
 #define ROUTING_MIN_BYTES offsetof(moepage_routing, logits)
 
 moepage_status moepage_session_workspace(const moepage_model *model,
@@ -16,7 +16,7 @@ moepage_status moepage_session_workspace(const moepage_model *model,
     moepage_session_config own;
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (!status)
-        status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
+        status = mp_config_read(&own, sizeof own, MP_SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && !bytes)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "bytes is NULL");
     return status ? status : mp_session_workspace(model, &own, bytes);
@@ -32,7 +32,7 @@ moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_p
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
+        status = mp_config_read(&own, sizeof own, MP_SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && own.predictor)
         status = mp_handle_check(own.predictor, MP_KIND_PREDICTOR);
     return status ? status : mp_session_create(experts, kv, &own, out);

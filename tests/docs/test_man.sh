@@ -122,8 +122,8 @@ check "what is said of a struct, a section or an object is on its functions' pag
 
 # A banner of the header marks what is behind it.
 parts() {
-    says moepage_session_route 'PART Core: What a host needs to serve a model' &&
-        says moepage_paged_create 'PART Advanced:' &&
+    says moepage_engine_open 'PART Core: What a host needs to serve a model' &&
+        says moepage_session_route 'PART Core:' && says moepage_paged_create 'PART Advanced:' &&
         says moepage_session_set_remap 'PART For study:' &&
         says moepage_cuda_path_create 'PART CUDA:' || return 1
     for page in $(grep -L '^\.so' "$pages"/*); do

@@ -142,6 +142,103 @@ class moepage_device_config(Structure):
     ]
 
 
+class moepage_precision_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("serve", c_uint32),
+        ("hi_form", c_uint32),
+        ("lo_form", c_uint32),
+        ("lo_fetched", c_uint32),
+        ("hi_experts", c_uint32),
+        ("interval_us", c_uint32),
+        ("window_steps", c_uint32),
+        ("alpha", c_double),
+        ("margin", c_double),
+        ("transitions", c_uint32),
+        ("hotness", c_uint32),
+    ]
+
+
+class moepage_expert_pool_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("scope", c_uint32),
+        ("slots", c_uint64),
+        ("policy", c_char_p),
+        ("scan_percent", c_uint32),
+        ("chunk_bytes", c_uint32),
+        ("tp_rank", c_uint32),
+        ("tp_size", c_uint32),
+        ("host_tier_bytes", c_uint64),
+        ("bus_form", c_uint32),
+        ("compressed_experts", c_uint32),
+        ("placement", c_uint32),
+        ("staging_experts", c_uint32),
+        ("precision", POINTER(moepage_precision_config)),
+    ]
+
+
+class moepage_kv_pool_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("block_tokens", c_uint32),
+        ("layers", c_uint32),
+        ("blocks_per_granule", c_uint32),
+        ("bytes_per_token", c_void_p),
+        ("blocks", c_uint64),
+        ("max_sequences", c_uint64),
+    ]
+
+
+class moepage_session_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("max_tokens", c_uint32),
+        ("max_sequences", c_uint32),
+        ("max_top_k", c_uint32),
+        ("math", c_uint32),
+        ("prefetch", c_uint32),
+        ("prefetch_depth", c_uint32),
+        ("grouping", c_uint32),
+        ("max_group_experts", c_uint32),
+        ("regime", c_uint32),
+        ("miss", c_uint32),
+        ("reserved", c_uint32),
+        ("predictor", c_void_p),
+    ]
+
+
+class moepage_predictor_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("distance", c_uint32),
+        ("name", c_char_p),
+        ("capacity", c_uint32),
+        ("semantic_dim", c_uint32),
+    ]
+
+
+class moepage_engine_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("dtype", c_uint32),
+        ("budget_bytes", c_uint64),
+        ("budget_percent", c_double),
+        ("device_name", c_char_p),
+        ("device", POINTER(moepage_device_config)),
+        ("experts", POINTER(moepage_expert_pool_config)),
+        ("kv", POINTER(moepage_kv_pool_config)),
+        ("session", POINTER(moepage_session_config)),
+        ("predictor", POINTER(moepage_predictor_config)),
+        ("model", c_void_p),
+        ("extra_workspace_bytes", c_uint64),
+        ("extra_arena_bytes", c_uint64),
+        ("sessions", c_uint32),
+        ("reserved", c_uint32),
+        ("stream", c_void_p),
+    ]
+
+
 class moepage_device_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -262,42 +359,6 @@ class moepage_form_info(Structure):
     ]
 
 
-class moepage_precision_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("serve", c_uint32),
-        ("hi_form", c_uint32),
-        ("lo_form", c_uint32),
-        ("lo_fetched", c_uint32),
-        ("hi_experts", c_uint32),
-        ("interval_us", c_uint32),
-        ("window_steps", c_uint32),
-        ("alpha", c_double),
-        ("margin", c_double),
-        ("transitions", c_uint32),
-        ("hotness", c_uint32),
-    ]
-
-
-class moepage_expert_pool_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("scope", c_uint32),
-        ("slots", c_uint64),
-        ("policy", c_char_p),
-        ("scan_percent", c_uint32),
-        ("chunk_bytes", c_uint32),
-        ("tp_rank", c_uint32),
-        ("tp_size", c_uint32),
-        ("host_tier_bytes", c_uint64),
-        ("bus_form", c_uint32),
-        ("compressed_experts", c_uint32),
-        ("placement", c_uint32),
-        ("staging_experts", c_uint32),
-        ("precision", POINTER(moepage_precision_config)),
-    ]
-
-
 class moepage_expert_pool_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -371,18 +432,6 @@ class moepage_residency(Structure):
     ]
 
 
-class moepage_kv_pool_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("block_tokens", c_uint32),
-        ("layers", c_uint32),
-        ("blocks_per_granule", c_uint32),
-        ("bytes_per_token", c_void_p),
-        ("blocks", c_uint64),
-        ("max_sequences", c_uint64),
-    ]
-
-
 class moepage_kv_pool_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -432,24 +481,6 @@ class moepage_kv_admission(Structure):
         ("fits", c_uint32),
         ("needed_blocks", c_uint64),
         ("free_blocks", c_uint64),
-    ]
-
-
-class moepage_session_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("max_tokens", c_uint32),
-        ("max_sequences", c_uint32),
-        ("max_top_k", c_uint32),
-        ("math", c_uint32),
-        ("prefetch", c_uint32),
-        ("prefetch_depth", c_uint32),
-        ("grouping", c_uint32),
-        ("max_group_experts", c_uint32),
-        ("regime", c_uint32),
-        ("miss", c_uint32),
-        ("reserved", c_uint32),
-        ("predictor", c_void_p),
     ]
 
 
@@ -594,16 +625,6 @@ class moepage_prefetch_info(Structure):
         ("wasted_bytes", c_uint64),
         ("guessed", c_uint64),
         ("right", c_uint64),
-    ]
-
-
-class moepage_predictor_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("distance", c_uint32),
-        ("name", c_char_p),
-        ("capacity", c_uint32),
-        ("semantic_dim", c_uint32),
     ]
 
 
@@ -987,6 +1008,21 @@ FUNCTIONS = {
         "device,info"),
     "moepage_device_open": (moepage_status, (c_char_p, POINTER(moepage_device_config), c_void_p),
         "name,config,out"),
+    "moepage_engine_begin": (moepage_status, (c_void_p, c_uint32), "engine,n_tokens"),
+    "moepage_engine_close": (moepage_status, (c_void_p,), "engine"),
+    "moepage_engine_device": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_end": (moepage_status, (c_void_p, POINTER(moepage_session_stats)),
+        "engine,stats"),
+    "moepage_engine_expert_pool": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_experts": (moepage_status, (c_void_p, c_uint32, c_uint32, c_void_p, c_void_p,
+        c_void_p, c_void_p), "engine,layer,top_k,ids,weights,x,y"),
+    "moepage_engine_kv_pool": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_layers": (c_uint32, (c_void_p,), "engine"),
+    "moepage_engine_model": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_open": (moepage_status, (c_char_p, c_char_p, POINTER(moepage_engine_config),
+        c_void_p), "path,options,config,out"),
+    "moepage_engine_predictor": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_session": (c_void_p, (c_void_p,), "engine"),
     "moepage_expert_pool_create": (moepage_status, (c_void_p, c_uint32, c_void_p,
         POINTER(moepage_expert_pool_config), c_void_p), "devices,n_devices,model,config,out"),
     "moepage_expert_pool_destroy": (moepage_status, (c_void_p,), "pool"),
@@ -1023,6 +1059,8 @@ FUNCTIONS = {
         "pool,info"),
     "moepage_kv_pool_get_layer": (moepage_status, (c_void_p, c_uint32,
         POINTER(moepage_kv_layer_view)), "pool,layer,view"),
+    "moepage_kv_pool_sizes": (moepage_status, (POINTER(moepage_kv_pool_config), c_void_p),
+        "config,arena_bytes"),
     "moepage_kv_swap_in": (moepage_status, (c_void_p, moepage_seq, c_void_p), "pool,seq,stream"),
     "moepage_kv_swap_out": (moepage_status, (c_void_p, moepage_seq, c_void_p), "pool,seq,stream"),
     "moepage_kv_truncate": (moepage_status, (c_void_p, moepage_seq, c_uint64), "pool,seq,n_tokens"),

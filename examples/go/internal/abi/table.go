@@ -12,6 +12,7 @@ import "reflect"
 var Types = map[string]reflect.Type{
 	"moepage_status":             reflect.TypeOf(C.moepage_status(0)),
 	"moepage_seq":                reflect.TypeOf(C.moepage_seq(0)),
+	"moepage_engine_config":      reflect.TypeOf(C.moepage_engine_config{}),
 	"moepage_device_config":      reflect.TypeOf(C.moepage_device_config{}),
 	"moepage_device_info":        reflect.TypeOf(C.moepage_device_info{}),
 	"moepage_model_config":       reflect.TypeOf(C.moepage_model_config{}),

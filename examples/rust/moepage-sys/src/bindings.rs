@@ -139,6 +139,12 @@ pub struct moepage_device {
 }
 
 #[repr(C)]
+pub struct moepage_engine {
+    _bytes: [u8; 0],
+    _marker: PhantomData<(*mut u8, PhantomPinned)>,
+}
+
+#[repr(C)]
 pub struct moepage_expert_pool {
     _bytes: [u8; 0],
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
@@ -201,6 +207,28 @@ pub type moepage_progress_fn = Option<unsafe extern "C" fn(
     done_bytes: u64,
     total_bytes: u64,
 ) -> i32>;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_engine_config {
+    pub struct_size: u32,
+    pub dtype: u32,
+    pub budget_bytes: u64,
+    pub budget_percent: f64,
+    pub device_name: *const c_char,
+    pub device: *const moepage_device_config,
+    pub experts: *const moepage_expert_pool_config,
+    pub kv: *const moepage_kv_pool_config,
+    pub session: *const moepage_session_config,
+    pub predictor: *const moepage_predictor_config,
+    pub model: *mut moepage_model,
+    pub extra_workspace_bytes: u64,
+    pub extra_arena_bytes: u64,
+    pub sessions: u32,
+    pub reserved: u32,
+    pub stream: *mut c_void,
+}
+plain!(moepage_engine_config, 112, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1169,6 +1197,34 @@ extern "C" {
         config: *const moepage_device_config,
         out: *mut *mut moepage_device,
     ) -> moepage_status;
+    pub fn moepage_engine_begin(engine: *mut moepage_engine, n_tokens: u32) -> moepage_status;
+    pub fn moepage_engine_close(engine: *mut moepage_engine) -> moepage_status;
+    pub fn moepage_engine_device(engine: *const moepage_engine) -> *mut moepage_device;
+    pub fn moepage_engine_end(
+        engine: *mut moepage_engine,
+        stats: *mut moepage_session_stats,
+    ) -> moepage_status;
+    pub fn moepage_engine_expert_pool(engine: *const moepage_engine) -> *mut moepage_expert_pool;
+    pub fn moepage_engine_experts(
+        engine: *mut moepage_engine,
+        layer: u32,
+        top_k: u32,
+        ids: *const i32,
+        weights: *const f32,
+        x: *const c_void,
+        y: *mut c_void,
+    ) -> moepage_status;
+    pub fn moepage_engine_kv_pool(engine: *const moepage_engine) -> *mut moepage_kv_pool;
+    pub fn moepage_engine_layers(engine: *const moepage_engine) -> u32;
+    pub fn moepage_engine_model(engine: *const moepage_engine) -> *mut moepage_model;
+    pub fn moepage_engine_open(
+        path: *const c_char,
+        options: *const c_char,
+        config: *const moepage_engine_config,
+        out: *mut *mut moepage_engine,
+    ) -> moepage_status;
+    pub fn moepage_engine_predictor(engine: *const moepage_engine) -> *mut moepage_predictor;
+    pub fn moepage_engine_session(engine: *const moepage_engine) -> *mut moepage_session;
     pub fn moepage_expert_pool_create(
         devices: *const *mut moepage_device,
         n_devices: u32,
@@ -1263,6 +1319,10 @@ extern "C" {
         pool: *mut moepage_kv_pool,
         layer: u32,
         view: *mut moepage_kv_layer_view,
+    ) -> moepage_status;
+    pub fn moepage_kv_pool_sizes(
+        config: *const moepage_kv_pool_config,
+        arena_bytes: *mut u64,
     ) -> moepage_status;
     pub fn moepage_kv_swap_in(
         pool: *mut moepage_kv_pool,

@@ -5,6 +5,24 @@
 use moepage_sys::*;
 
 pub fn structs(tell: &mut dyn FnMut(String)) {
+    fields!(tell, moepage_engine_config,
+        struct_size,
+        dtype,
+        budget_bytes,
+        budget_percent,
+        device_name,
+        device,
+        experts,
+        kv,
+        session,
+        predictor,
+        model,
+        extra_workspace_bytes,
+        extra_arena_bytes,
+        sessions,
+        reserved,
+        stream,
+    );
     fields!(tell, moepage_device_config,
         struct_size,
         threads,
