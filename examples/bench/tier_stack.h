@@ -1,4 +1,4 @@
-/* tier_stack.h — one device and pool for each tier that experts can be loaded from. */
+/* tier_stack.h — one engine for each tier that experts can be loaded from. */
 #ifndef EXAMPLE_TIER_STACK_H
 #define EXAMPLE_TIER_STACK_H
 
@@ -42,10 +42,10 @@ uint64_t tier_host_bytes(const tier_model *m);
 /* Does the model have the forms, and does memory suffice? */
 bool tier_can_run(const tier_model *m, const tier_case *which);
 
-/* Device with a layer's worth of slots, pool and session, and arrays for a layer's routing. */
+/* An engine with a layer's worth of slots, and arrays for a layer's routing. */
 typedef struct tier_stack {
-    moepage_device *device;
-    moepage_expert_pool *pool;
+    moepage_engine *engine;
+    moepage_expert_pool *pool; /* the engine's, as the session */
     moepage_session *session;
     uint32_t layers, experts, top_k;
     uint64_t expert_bytes;
