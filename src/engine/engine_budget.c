@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #define HOST_GRANULE 4096u
+#define LEAST_WORKSPACE 4096u  /* a device takes none at all for its own default */
 #define GPU_GRANULE (2u << 20) /* a GPU maps memory in these: what an arena has beyond is lost */
 
 typedef unsigned long long number; /* for %llu */
@@ -76,6 +77,8 @@ static moepage_status measure_workspace(const moepage_model *model, const mp_eng
         __builtin_add_overflow(scratch, staging, out) ||
         __builtin_add_overflow(*out, s->extra_workspace_bytes, out))
         return overflows();
+    if (!*out)
+        *out = LEAST_WORKSPACE;
     return MOEPAGE_OK;
 }
 

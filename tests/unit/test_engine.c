@@ -281,6 +281,28 @@ static void test_engine_budget_covers_workspaces_and_gives_the_rest_to_experts(v
     bank_model_close(&bank);
 }
 
+/* Experts that the library cannot run need no scratch; a device would take that for its default. */
+static void test_engine_without_scratch_keeps_no_workspace_to_speak_of(void **state)
+{
+    (void)state;
+    static const int8_t bytes[64];
+    const void *const data[2] = {bytes, bytes};
+    const moepage_expert_tensor tensor = {.role = MOEPAGE_ROLE_DOWN,
+                                          .dtype = MOEPAGE_DTYPE_I8,
+                                          .rank = 2,
+                                          .shape = {8, 8}};
+    const moepage_banks banks =
+        MOEPAGE_BANKS(.moe_layers = 1, .experts = 2, .top_k = 1, .hidden = 8,
+                      .expert_intermediate = 8, .n_tensors = 1, .tensors = &tensor, .data = data);
+    moepage_engine *engine = NULL;
+    moepage_engine_config config = MOEPAGE_ENGINE_CONFIG(.budget_percent = 100);
+    assert_int_equal(moepage_model_open_banks(&banks, NULL, &config.model), MOEPAGE_OK);
+    assert_int_equal(moepage_engine_open(NULL, NULL, &config, &engine), MOEPAGE_OK);
+    assert_int_equal(device_of(engine).workspace_bytes, 4096);
+    close_engine(engine);
+    assert_int_equal(moepage_model_close(config.model), MOEPAGE_OK);
+}
+
 static void test_engine_budget_too_small_names_what_is_needed(void **state)
 {
     (void)state;
@@ -616,6 +638,7 @@ int main(void)
         cmocka_unit_test(test_engine_opens_checkpoints_by_path),
         cmocka_unit_test(test_engine_takes_x_and_y_in_its_dtype),
         cmocka_unit_test(test_engine_budget_covers_workspaces_and_gives_the_rest_to_experts),
+        cmocka_unit_test(test_engine_without_scratch_keeps_no_workspace_to_speak_of),
         cmocka_unit_test(test_engine_budget_too_small_names_what_is_needed),
         cmocka_unit_test(test_engine_gives_kv_its_blocks_first),
         cmocka_unit_test(test_engine_kv_sizes_are_those_of_the_pool),
