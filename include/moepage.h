@@ -2,20 +2,32 @@
  *
  * libmoepage lets an MoE model run on a device whose memory cannot hold it. Two working sets,
  * the routed expert weights and the KV cache, share one byte budget; the host application steps
- * the model itself and asks the library, layer by layer, where the routed experts are.
+ * the model itself and has the library run, layer by layer, the routed experts.
+ *
+ *   moepage_engine_open("qwen3.moepack", "budget=8G", NULL, &engine);
+ *   per step:   moepage_engine_begin(engine, n_tokens);
+ *     per layer:  moepage_engine_experts(engine, layer, top_k, ids, weights, x, y);
+ *               moepage_engine_end(engine, NULL);
+ *   moepage_engine_close(engine);
+ *
+ * An engine is a device, a model, an expert pool, perhaps a KV pool, and a session, opened together;
+ * a host that wants more control opens these itself, and may run experts with kernels of its own:
  *
  *   device_open -> model_open -> expert_pool_create -> kv_pool_create -> session_create
  *   per step:   session_begin
  *     per layer:  session_route -> session_ffn (or the caller's own kernels) -> session_retire
  *               session_end
  *
+ * This header has three parts: "Core" is what serving takes, "Advanced" what a host may add to it,
+ * "For study" what experiments take. All of it is stable.
+ *
  * Conventions, which hold for every function unless its comment says otherwise:
  *   - A call returns MOEPAGE_OK (0) or a negative status; moepage_last_error() then holds one
  *     sentence of detail for the calling thread. A failed call changes nothing.
  *   - Structs begin with struct_size, which the caller sets to sizeof the struct it was compiled
- *     with. Zero in any other field of a config means "the default", and a NULL config all
- *     defaults, where these make sense. Fields are only ever
- *     appended. Reserved fields must be zero.
+ *     with: MOEPAGE_DEVICE_CONFIG() and its like, at the end of the header, do so. Zero in any other
+ *     field of a config means "the default", and a NULL config all defaults, where these make sense.
+ *     Fields are only ever appended. Reserved fields must be zero.
  *   - Pointers passed in are borrowed for the call only. Out-parameters are written on success
  *     only. Every object that a function returns through `**out` is owned by the caller and
  *     given back with the matching close/destroy call.
@@ -26,7 +38,7 @@
  *
  * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
  * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5;
- * metrics: 0.6. moepage_cuda.h has what is CUDA's alone. */
+ * metrics: 0.6; engines and initialisers: 0.7. moepage_cuda.h has what is CUDA's alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -43,10 +55,14 @@
 extern "C" {
 #endif
 
+/* ==== Core =============================================================================== */
+
+/* What a host needs to serve a model: an engine, or the five objects it is made of. */
+
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 6
+#define MOEPAGE_VERSION_MINOR 7
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -55,7 +71,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.6.0". Static storage. [any] */
+/* The same as text, "0.7.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -159,6 +175,7 @@ enum {
 
 /* ---- Handles ---------------------------------------------------------------------------- */
 
+typedef struct moepage_engine moepage_engine;
 typedef struct moepage_device moepage_device;
 typedef struct moepage_model moepage_model;
 typedef struct moepage_expert_pool moepage_expert_pool;
@@ -171,6 +188,107 @@ typedef struct moepage_predictor moepage_predictor;
 /* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
  * none. */
 typedef uint64_t moepage_seq;
+
+/* ---- Engine ----------------------------------------------------------------------------- */
+
+/* Described with sessions. */
+struct moepage_session_stats;
+
+/* How an engine is opened. Whatever is left out has its default; the configs that are pointed to are
+ * read during the call only. Since 0.7. */
+typedef struct moepage_engine_config {
+    uint32_t struct_size;
+    uint32_t dtype; /* of x and y of moepage_engine_experts: MOEPAGE_DTYPE_F32, _F16 or _BF16;
+                              0 = F32 */
+    uint64_t
+        budget_bytes; /* all that the device may hold: workspaces, KV blocks and expert slots */
+    double
+        budget_percent; /* instead: so many percent of all experts have a slot, above 0 and at most
+                              100; workspaces and KV blocks come on top */
+    const char *device_name;                    /* as in moepage_device_open; NULL = "host" */
+    const struct moepage_device_config *device; /* budget_bytes and workspace_bytes must be 0 */
+    const struct moepage_expert_pool_config *experts; /* slots 0 = what budget_percent says, or all
+                                                         that budget_bytes leaves */
+    const struct moepage_kv_pool_config *kv; /* NULL = no KV pool; blocks 0, with `slots` and
+                                                    budget_bytes given = all that these leave */
+    const struct moepage_session_config *session;
+    const struct moepage_predictor_config
+        *predictor;       /* the engine makes one, for its session, which
+                                                         then prefetches by it; NULL = none */
+    moepage_model *model; /* instead of a path: stays the caller's, and must outlive the engine */
+    uint64_t extra_workspace_bytes; /* workspace kept for what the caller adds, such as a path */
+    uint64_t extra_arena_bytes;     /* arena that the pools do not take, for pools to grow into or a
+                                       PagedTensor of the caller's; with slots or a percentage */
+    uint32_t sessions; /* that will share the expert pool, 1 to 64: each finds workspace
+                                       for a config like the engine's own; 0 = 1 */
+    uint32_t reserved;
+    void *stream; /* CUDA: the stream that x comes from and y is read on; ignored by "host" */
+} moepage_engine_config;
+
+/* Opens everything that a model's experts are served with: the checkpoint or .moepack `path`, a
+ * device, an expert pool, a KV pool if its config is given, and one session. NULL for `path` if
+ * config->model is set. The budget is divided by the library: workspaces and staging get what the
+ * sizing functions say, KV its blocks, and experts the rest. Without a budget, slots must be given,
+ * and the budget is what all parts take together.
+ *
+ * `options` is the same as text, for command lines: "key=value" pairs separated by spaces, each key
+ * at most once. It may be NULL; it takes precedence over the config.
+ *
+ *   budget=8G | budget=25%        budget_bytes (suffix K, M, G or T) or budget_percent; slots=N
+ *   device=NAME                   "host", "cuda:0", ...; threads=N io_threads=N bus=BYTES
+ *   policy=NAME                   eviction; scope=global|layer scan_percent=N
+ *   host_tier=BYTES               bus_form=auto|dense|exph compressed=N staging=N
+ *   max_tokens=N                  max_sequences=N max_top_k=N math=fp32|bf16|bf16-fast
+ *   prefetch=off|hint|previous|predictor   prefetch_depth=N predictor=NAME
+ *   regime=auto|cache|stream      miss=wait|low|host
+ *   dtype=f32|f16|bf16            of x and y
+ *   workspace=BYTES               extra_workspace_bytes; sessions=N
+ *   kv_blocks=N                   kv_block_tokens=N; the rest of config->kv must be given
+ *
+ * Errors: ARGUMENT for an unknown key, a value that is none and for what contradicts itself; BUDGET
+ * for no budget and for one that is too small, which says how many bytes are needed; and those of
+ * the calls that open the parts. A failure leaves nothing open. Blocks for files and for mapping the
+ * arena. Since 0.7. [any] */
+MOEPAGE_API moepage_status moepage_engine_open(const char *path, const char *options,
+                                               const moepage_engine_config *config,
+                                               moepage_engine **out);
+
+/* Opens a step of n_tokens tokens of one sequence: as moepage_session_begin, which is for more than
+ * that. STATE if one is open. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_begin(moepage_engine *engine, uint32_t n_tokens);
+
+/* Runs MoE layer `layer` (counted over MoE layers from 0) of the open step: y[n_tokens][hidden] =
+ * sum over k of weights[t][k] * expert ids[t][k] of x[n_tokens][hidden]. ids and weights are host
+ * memory, [n_tokens][top_k]; x and y are of the engine's dtype, in device memory on CUDA. The same
+ * as moepage_session_route, moepage_session_ffn and moepage_session_retire, with their errors and
+ * what they say of streams; after a failure the layer is closed and the call may be repeated. Blocks
+ * until experts that are absent are loaded; on "host" until y is complete. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_experts(moepage_engine *engine, uint32_t layer,
+                                                  uint32_t top_k, const int32_t *ids,
+                                                  const float *weights, const void *x, void *y);
+
+/* Closes the step; `stats`, which may be NULL, then says what it did. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_end(moepage_engine *engine,
+                                              struct moepage_session_stats *stats);
+
+/* The model's MoE layers; 0 for what is no engine. Since 0.7. [any] */
+MOEPAGE_API uint32_t moepage_engine_layers(const moepage_engine *engine);
+
+/* The objects that the engine consists of, for everything that it has no function for: more
+ * sessions, statistics, hints, KV. They are the engine's: valid until it is closed, and not to be
+ * destroyed. NULL for what it does not have, and for what is no engine. Since 0.7. [any] */
+MOEPAGE_API moepage_device *moepage_engine_device(const moepage_engine *engine);
+MOEPAGE_API moepage_model *moepage_engine_model(const moepage_engine *engine);
+MOEPAGE_API moepage_expert_pool *moepage_engine_expert_pool(const moepage_engine *engine);
+MOEPAGE_API moepage_kv_pool *moepage_engine_kv_pool(const moepage_engine *engine);
+MOEPAGE_API moepage_predictor *moepage_engine_predictor(const moepage_engine *engine);
+MOEPAGE_API moepage_session *moepage_engine_session(const moepage_engine *engine);
+
+/* Closes the session, which cancels an open step, and then everything else in reverse. BUSY while
+ * something of the caller's, such as a second session, uses a part; STATE where the session cannot
+ * be cancelled. What has been closed by then stays closed: destroy what is in the way and call it
+ * again. NULL is a no-op. Since 0.7. [set-up] */
+MOEPAGE_API moepage_status moepage_engine_close(moepage_engine *engine);
 
 /* ---- Device ----------------------------------------------------------------------------- */
 
@@ -212,9 +330,9 @@ typedef struct moepage_device_info {
  * (docs/cuda.md). Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
  * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, where
  * the driver or the GPU is too old, and for "sim:FILE", a machine simulated in virtual time
- * (docs/format-machine.md), which is a part of moepage-sim and not of this library; VERSION for a module of another build; BUDGET for a zero budget
- * or one smaller than its own workspace; ARGUMENT for too many threads, and for a bus throttle on
- * CUDA; NO_MEMORY. [any] */
+ * (docs/format-machine.md), which is a part of moepage-sim and not of this library; VERSION for a
+ * module of another build; BUDGET for a zero budget or one smaller than its own workspace; ARGUMENT
+ * for too many threads, and for a bus throttle on CUDA; NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_device_open(const char *name,
                                                const moepage_device_config *config,
                                                moepage_device **out);
@@ -390,70 +508,6 @@ MOEPAGE_API moepage_status moepage_model_read_expert(const moepage_model *model,
 MOEPAGE_API moepage_status moepage_model_get_tensor_name(const moepage_model *model, uint64_t index,
                                                          char *out, uint64_t capacity);
 
-/* ---- Packs ------------------------------------------------------------------------------ */
-
-/* Told now and then, on the calling thread, of the work done so far and in all: in bytes of tensors
- * that are never paged, and of experts once for each form and once more for each to be verified. A
- * non-zero return ends the call with MOEPAGE_E_CALLBACK. */
-typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
-
-typedef struct moepage_pack_config {
-    uint32_t struct_size;
-    uint32_t forms;     /* of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 =
-                            EXPH */
-    int32_t cold_level; /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
-    uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */
-    uint32_t threads;    /* that encode; 0 = one per online CPU */
-    uint32_t verify;     /* 1: reads the written file back and compares experts and tensors with the
-                            model's before it gets its name */
-    uint32_t scale_search; /* integer forms: 1 = scales of least squared error, 0 = of the group's
-                              largest magnitude */
-    uint32_t reserved;
-    moepage_progress_fn progress; /* NULL = none */
-    void *progress_user;
-} moepage_pack_config;
-
-typedef struct moepage_pack_stats {
-    uint32_t struct_size;
-    uint32_t threads;
-    uint64_t file_bytes;
-    uint64_t dense_bytes;   /* of tensors that are never paged */
-    uint64_t routed_bytes;  /* of the model's experts */
-    uint64_t form_bytes[8]; /* stored, by MOEPAGE_FORM_* */
-    uint64_t raw_parts;     /* tensors of experts whose EXPH coding did not pay: kept raw */
-    uint64_t wall_ns;
-} moepage_pack_stats;
-
-/* Writes a model, however it was opened, to a .moepack file. The file gets its name when it is
- * complete and on disk: an interrupted or failed call leaves what was under `path` as it was. A
- * symbolic link there is replaced, not followed. Errors: ARGUMENT for a config that contradicts
- * itself or a `path` that is no place for a file, UNSUPPORTED for an integer form of experts that
- * are not F32, F16 or BF16, FORMAT for a model that is damaged, IO (disk full, ...), CALLBACK,
- * NO_MEMORY. `config` and `stats` may be NULL. [any] */
-MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const char *path,
-                                              const moepage_pack_config *config,
-                                              moepage_pack_stats *stats);
-
-/* ---- Codec ------------------------------------------------------------------------------ */
-
-/* The exponent-Huffman codec on caller's memory (docs/format-exph.md). dtype is BF16, F16, F8_E4M3
- * or F8_E5M2. */
-
-/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any]
- * */
-MOEPAGE_API uint64_t moepage_exph_bound(uint32_t dtype, uint64_t n);
-
-/* Encodes in[0..n) to out; `capacity` at least moepage_exph_bound. [any] */
-MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, uint64_t n,
-                                               void *out, uint64_t capacity, uint64_t *out_bytes);
-
-/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one and
- * VERSION for one of another version, of which nothing is written. Neither pointer need be aligned.
- * `decoder` is NULL for the fastest or "portable", "avx2", "avx512"; NOT_FOUND for one that this
- * CPU cannot run. All give the same bits. [any] */
-MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
-                                               uint64_t bytes, void *out, uint64_t n);
-
 /* ---- Expert pool ------------------------------------------------------------------------ */
 
 enum {
@@ -467,41 +521,6 @@ enum {
                                        as the arena's room beside `slots` goes, which must then be
                                        given; compressed_experts must be 0 */
 };
-
-enum {
-    MOEPAGE_SERVE_VERSIONS = 0, /* DynaExq: each layer's hottest experts in the slots, of all others
-                                   the low version computes; no step ever waits for an expert */
-    MOEPAGE_SERVE_CACHE = 1     /* the slots are a cache as ever; the low versions are for sessions
-                                   with MOEPAGE_MISS_LOW */
-};
-
-/* What makes an expert hot. */
-enum {
-    MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
-    MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
-};
-
-/* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in
- * another part of the arena. What a session computes with is then an approximation, and its stats say
- * how much of it. For devices whose memory is the caller's (host, sim); pools on one device. */
-typedef struct moepage_precision_config {
-    uint32_t struct_size;
-    uint32_t serve;   /* MOEPAGE_SERVE_* */
-    uint32_t hi_form; /* that slots hold: MOEPAGE_FORM_DENSE, _INT8 or _INT4; 0 = DENSE. Below
-                             DENSE with SERVE_VERSIONS only */
-    uint32_t lo_form; /* MOEPAGE_FORM_INT8, _INT4 or _INT2, smaller than hi_form */
-    uint32_t
-        lo_fetched; /* 0: every expert's low version is always there. 1: only of experts without
-                             a high one; it is fetched before the high one goes */
-    uint32_t hi_experts; /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room
-                             for beside the low ones. The pool's `slots` must then be 0 */
-    uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
-    uint32_t window_steps; /* versions change between steps, after every so many; 0 = 1 */
-    double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
-    double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
-    uint32_t transitions;  /* most on their way at once, up to 1024; 0 = 4 */
-    uint32_t hotness;      /* MOEPAGE_HOTNESS_* */
-} moepage_precision_config;
 
 typedef struct moepage_expert_pool_config {
     uint32_t struct_size;
@@ -533,7 +552,8 @@ typedef struct moepage_expert_pool_config {
     uint32_t placement;          /* MOEPAGE_PLACEMENT_* */
     uint32_t staging_experts;    /* EXPH images on their way to the decoder at once, out of the
                                     workspace: 2 to 1024, 0 = 4 */
-    const moepage_precision_config *precision; /* a second version of every expert; NULL = none.
+    const struct moepage_precision_config
+        *precision; /* a second version of every expert; NULL = none.
                                                   Copied */
 } moepage_expert_pool_config;
 
@@ -735,6 +755,11 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   const moepage_kv_pool_config *config,
                                                   moepage_kv_pool **out);
 
+/* Bytes that a pool with this config takes of its device's arena, whole granules of config->blocks
+ * blocks, which must be given. Errors: as moepage_kv_pool_create for the config. Since 0.7. [any] */
+MOEPAGE_API moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config,
+                                                 uint64_t *arena_bytes);
+
 /* Destroys the pool and every sequence in it; the caller's kernels that use its blocks are done. BUSY
  * while a session or a controller uses it. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool);
@@ -787,6 +812,370 @@ MOEPAGE_API moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_s
  * max_sequences? Takes nothing. [any] */
 MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens,
                                             uint32_t n_sequences, moepage_kv_admission *out);
+
+/* ---- Session ---------------------------------------------------------------------------- */
+
+enum {
+    MOEPAGE_MATH_FP32 = 0,     /* weights as stored, arithmetic in FP32 */
+    MOEPAGE_MATH_BF16 = 1,     /* activations rounded to BF16, products accumulated in FP32 */
+    MOEPAGE_MATH_BF16_FAST = 2 /* the same operands and accumulators, but on CUDA experts of BF16
+                                  with many rows are cuBLAS's, whose order of a row's sums is its
+                                  own: bits may differ with batch, waves, GPU, and version of
+                                  cuBLAS. As BF16 where there is none, and elsewhere. */
+};
+
+enum {
+    MOEPAGE_PREFETCH_OFF = 0,
+    MOEPAGE_PREFETCH_HINT = 1,     /* only what moepage_session_hint names */
+    MOEPAGE_PREFETCH_PREVIOUS = 2, /* hints, and the set that the layer used in the last step */
+    MOEPAGE_PREFETCH_PREDICTOR = 3 /* hints, and what the session's predictor names, as long as that
+                                      pays: measured per layer, else it waits and tries again */
+};
+
+enum {
+    MOEPAGE_GROUP_EXPERTS = 0, /* waves of experts: each expert sees all its rows once */
+    MOEPAGE_GROUP_TOKENS = 1   /* groups of tokens whose experts fit together (WiSP 3.2) */
+};
+
+typedef struct moepage_session_config {
+    uint32_t struct_size;
+    uint32_t max_tokens;        /* most tokens in one step; 0 = 256 */
+    uint32_t max_sequences;     /* most sequences in one step; 0 = max_tokens */
+    uint32_t max_top_k;         /* most routed experts per token; 0 = the model's top-k */
+    uint32_t math;              /* MOEPAGE_MATH_* of moepage_session_ffn */
+    uint32_t prefetch;          /* MOEPAGE_PREFETCH_* */
+    uint32_t prefetch_depth;    /* layers ahead that the previous-set predictor looks; 0 = 1. With
+                                   MOEPAGE_PREFETCH_PREDICTOR at most the predictor's distance, and
+                                   0 = as many as loads take, measured */
+    uint32_t grouping;          /* MOEPAGE_GROUP_*, for callers that read plans */
+    uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
+                                  the pool allows */
+    uint32_t regime;            /* MOEPAGE_REGIME_* */
+    uint32_t miss;              /* MOEPAGE_MISS_* */
+    uint32_t reserved;
+    moepage_predictor *predictor; /* of MOEPAGE_PREFETCH_PREDICTOR; may be shared; outlives the
+                                     session */
+} moepage_session_config;
+
+/* What a session does about an expert that is not on the device. */
+enum {
+    MOEPAGE_MISS_WAIT = 0, /* loads it and waits: exact */
+    MOEPAGE_MISS_LOW = 1,  /* computes with its low version and fetches it for the next time. Lossy;
+                              needs a pool with MOEPAGE_SERVE_CACHE */
+    MOEPAGE_MISS_HOST = 2 /* computes it where it lies, in host memory, with the host's kernels, and
+                              fetches it for the next time. Exact to the host's arithmetic. Layers
+                              routed with a plan load and wait */
+};
+
+/* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
+ * missing, under any order of recency, just what comes next: then it is better to keep a part of
+ * every layer and to stream the rest through a window of two layers, each brought in while the one
+ * before it computes (FluxMoE 3.1). */
+enum {
+    MOEPAGE_REGIME_AUTO = 0,  /* each layer by what it does, measured, with hysteresis */
+    MOEPAGE_REGIME_CACHE = 1, /* cache and reuse, always */
+    MOEPAGE_REGIME_STREAM =
+        2 /* stream and evict, always, where the pool is smaller than the model */
+};
+
+enum { MOEPAGE_PHASE_DECODE = 0, MOEPAGE_PHASE_PREFILL = 1 };
+
+/* One sequence's share of a step; its tokens are consecutive in the batch. */
+typedef struct moepage_step_sequence {
+    moepage_seq seq; /* KV sequence, or 0 */
+    uint32_t n_tokens;
+    uint32_t phase; /* MOEPAGE_PHASE_* */
+} moepage_step_sequence;
+
+typedef struct moepage_step {
+    uint32_t struct_size;
+    uint32_t n_tokens;                      /* 1..max_tokens */
+    uint32_t n_sequences;                   /* 0: one anonymous sequence in `phase` */
+    uint32_t phase;                         /* used when n_sequences is 0 */
+    const moepage_step_sequence *sequences; /* [n_sequences]; their n_tokens add up */
+    const float *semantic;                  /* [n_sequences][semantic_dim] embedding of each
+                                               sequence, host memory, or NULL (FineMoE 4.1) */
+    uint32_t semantic_dim;
+    uint32_t reserved;
+} moepage_step;
+
+typedef struct moepage_routing {
+    uint32_t struct_size;
+    uint32_t top_k;             /* 1..max_top_k */
+    const int32_t *ids;         /* [n_tokens][top_k] host memory, each 0..experts-1 or
+                                   MOEPAGE_NO_EXPERT; a repeated id counts twice */
+    const float *weights;       /* [n_tokens][top_k] host memory, finite */
+    const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
+    void *stream;               /* of the caller's kernels that read the plan's slots: cudaStream_t
+                                   on CUDA; ignored by "host" */
+    const float *logits;        /* [n_tokens][experts] what the router's gate was applied to, host
+                                   memory: remapping needs it; or NULL */
+    const float *hidden;        /* [n_tokens][hidden] the router's input, host memory: the "gate"
+                                   predictor needs it; or NULL */
+} moepage_routing;
+
+typedef struct moepage_plan_expert {
+    uint32_t expert;    /* id within the layer */
+    int32_t slot;       /* slot index on its device; -1: its low version, which is in none */
+    uint32_t device;    /* index into the pool's devices */
+    uint32_t dtype;     /* numeric version: dtype of the weights, MOEPAGE_DTYPE_* */
+    uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
+    uint32_t n_rows;
+    const void *const *tensors; /* [expert_tensors] device pointers: weights, scales, biases */
+} moepage_plan_expert;
+
+/* One group of one layer of one step. Every pointer lives until the layer is retired or the next
+ * group is taken. */
+typedef struct moepage_plan {
+    uint32_t struct_size;
+    uint32_t layer;
+    uint32_t group; /* 0..n_groups-1 */
+    uint32_t n_groups;
+    uint32_t n_experts; /* in this group */
+    uint32_t n_rows;    /* in this group */
+    uint32_t n_tokens;  /* in this group */
+    uint32_t top_k;
+    const moepage_plan_expert *experts; /* [n_experts] */
+    const uint32_t *rows;               /* [n_rows] row = token * top_k + k, sorted by expert */
+    const uint32_t *tokens;             /* [n_tokens] tokens of this group, ascending; NULL = all */
+    const int32_t *ids;                 /* [step tokens][top_k] effective ids */
+    const float *weights;               /* [step tokens][top_k] effective weights */
+    const int32_t *expert_map;          /* [experts] slot of each expert of this group, else -1; of
+                                           low versions -1 too: experts[].tensors has those */
+    void *slot_base; /* with one device: expert in slot s is at base + s * stride */
+    uint64_t slot_stride_bytes;
+} moepage_plan;
+
+typedef struct moepage_ffn {
+    uint32_t struct_size;
+    uint32_t dtype;      /* of x and y: F32, F16 or BF16 */
+    const void *x;       /* [n_tokens][hidden], rows x_stride elements apart */
+    void *y;             /* [n_tokens][hidden]; y = sum over k of weight_k * expert_k(x) */
+    uint64_t x_stride;   /* in elements; 0 = hidden */
+    uint64_t y_stride;   /* in elements; 0 = hidden */
+    uint32_t accumulate; /* 1: add to what y holds */
+    uint32_t reserved;
+    void *stream; /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to
+                     it after the call, which waits for cold reads alone, and x must stay until
+                     then. Ignored by "host", where y is complete on return */
+} moepage_ffn;
+
+/* What one step did, or, from moepage_session_get_stats, all steps since creation. */
+typedef struct moepage_session_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t steps;
+    uint64_t tokens;
+    uint64_t layers;          /* layers routed */
+    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late +
+                                 low_experts + host_experts */
+    uint64_t hits;            /* resident when routed */
+    uint64_t misses;          /* absent when routed: loaded on demand */
+    uint64_t late;            /* a prefetch or another session's load was under way */
+    uint64_t groups;          /* waves of experts or groups of tokens run */
+    uint64_t demand_bytes;    /* moved because this session needed them */
+    uint64_t stall_ns;        /* because of absent experts: finding slots and submitting loads, and
+                               waiting for bytes with nothing to compute */
+    uint64_t compute_ns;      /* running expert kernels */
+    uint64_t wall_ns;         /* between begin and end */
+    uint64_t hint_experts;    /* absent experts that predictors or hints asked for */
+    uint64_t streamed_layers; /* of `layers`, those served by streaming */
+    uint64_t regime_changes;  /* layers that went over to the other regime */
+    /* what was not exact, or done elsewhere */
+    uint64_t low_experts;     /* of `routed`, computed in their low version */
+    uint64_t low_rows;        /* token choices that went to those */
+    uint64_t host_experts;    /* of `routed`, computed where they lie */
+    uint64_t remap_layers;    /* layers whose routing was up for remapping */
+    uint64_t remap_before;    /* distinct experts of those layers, as routed */
+    uint64_t remap_after;     /* and after remapping */
+    uint64_t remap_tokens;    /* tokens whose experts changed, per layer */
+    uint64_t remap_rows;      /* choices that changed */
+    uint64_t remap_ns;        /* spent on it */
+    uint64_t predict_refused; /* layers that the predictor had no time for: newer ones came */
+    /* stall_ns by cause: these add up to it */
+    uint64_t stall_slot_ns; /* finding slots and submitting loads */
+    uint64_t stall_load_ns; /* waiting for experts that were absent when routed */
+    uint64_t stall_late_ns; /* for experts whose load was under way when routed */
+    uint64_t stall_cold_ns; /* for either, where the cold tier had to be read */
+} moepage_session_stats;
+
+/* Device bytes of scratch that a session with this config takes from every device of a pool for
+ * this model: what moepage_device_config.workspace_bytes must hold, per session. With
+ * MATH_BF16_FAST that is for CUDA devices that have cuBLAS; elsewhere a session takes what
+ * MATH_BF16 does. [any] */
+MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
+                                                     const moepage_session_config *config,
+                                                     uint64_t *bytes);
+
+/* Creates a session over an expert pool and, unless NULL, a KV pool. Its scratch comes out of the
+ * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With n
+ * sessions on a pool, at most 64, each may hold 1/n of its slots in open plans; BUDGET when that
+ * would be less than one, BUSY for the 65th. ARGUMENT for a config that contradicts itself, the
+ * model or the predictor; UNSUPPORTED for what the pool or its devices cannot do (misses, versions,
+ * streaming). [set-up] */
+MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
+                                                  const moepage_session_config *config,
+                                                  moepage_session **out);
+
+/* Destroys a session; an open step is cancelled, and what that refuses refuses this; it waits for
+ * the kernels that were submitted. BUSY while a device-driven path (moepage_cuda.h) has it. NULL is
+ * a no-op. [one] */
+MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
+
+/* Opens a step. STATE if one is open, or while a device-driven path has the session; HANDLE for a
+ * sequence that does not live (one that is swapped out does). [one] */
+MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
+                                                 const moepage_step *step);
+
+/* Announces the routing of MoE layer `layer` (counted over MoE layers). With `plan` the call
+ * returns once the first group's experts are usable, and the plan describes them; with NULL the
+ * loads only start, for moepage_session_ffn to wait on as it goes. When every routed expert is
+ * resident this takes no lock, allocates nothing and makes no system call (unless hints are under
+ * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
+ * together, as far as the session's share of the slots goes round: a layer that takes several
+ * groups uses all of it. BUSY: no slot can be had, because all are pinned, in open plans, or held
+ * by plans whose loads failed. STATE: no step is open, the layer is, or 4 others are. With a plan also
+ * a failed load's own: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
+MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
+                                                 const moepage_routing *routing,
+                                                 moepage_plan *plan);
+
+/* Gives the current group's slots back and takes the next group. STATE after the last. After any
+ * other failure no group is held and the old plan's pointers are dead; the call may be repeated, or
+ * the layer retired. [one] */
+MOEPAGE_API moepage_status moepage_session_next_group(moepage_session *session, uint32_t layer,
+                                                      moepage_plan *plan);
+
+/* Runs the layer's routed experts (SwiGLU) over all groups: the result for a row has the same bits
+ * whatever is resident, however many waves it takes, however many rows come with it, on any number
+ * of threads. Needs the layer at its first group. After a failure no group is held; the call may be
+ * repeated, or the layer retired. [one] */
+MOEPAGE_API moepage_status moepage_session_ffn(moepage_session *session, uint32_t layer,
+                                               const moepage_ffn *ffn);
+
+/* Ends a layer: its slots may be evicted once submitted work has passed. Every kernel that reads
+ * the plan's slots must have been submitted before. [one] */
+MOEPAGE_API moepage_status moepage_session_retire(moepage_session *session, uint32_t layer);
+
+/* Closes the step. STATE while a layer is not retired. `stats` may be NULL. [one] */
+MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
+                                               moepage_session_stats *stats);
+
+/* Drops an open step after an error in the host's own code: retires every open layer. STATE, and it
+ * stays open, while the stream of an open plan is being captured into a graph. OK where none is open.
+ * [one] */
+MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
+
+/* Sums over all ended or cancelled steps. [one] */
+MOEPAGE_API moepage_status moepage_session_get_stats(moepage_session *session,
+                                                     moepage_session_stats *stats);
+
+/* Fills *stats with sums over the ended steps of all sessions that the pool has had. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_get_stats(moepage_expert_pool *pool,
+                                                         moepage_session_stats *stats);
+
+/* ---- Metrics ---------------------------------------------------------------------------- */
+
+/* What to report on; what is NULL is left out. */
+typedef struct moepage_stats_source {
+    uint32_t struct_size;
+    uint32_t reserved;
+    moepage_device *device;
+    moepage_expert_pool *experts; /* with its sessions, those that are no more included */
+    moepage_kv_pool *kv;
+    moepage_controller *controller;
+    moepage_predictor *predictor;
+    const char
+        *labels; /* put into every sample: "model=\"qwen3\",replica=\"0\""; at most 256 bytes;
+                           NULL = none */
+} moepage_stats_source;
+
+/* Always enough for moepage_stats_text. */
+#define MOEPAGE_STATS_TEXT_BYTES 65536
+
+/* Writes every counter and gauge, in the text format that Prometheus scrapes (version 0.0.4), to
+ * out[0..capacity) with a NUL, and the length without it to *length, which may be NULL. With `out` NULL
+ * and `capacity` 0 only the length is told; it may have grown by the next call. ARGUMENT for too
+ * little capacity and for labels that are none. docs/metrics.md lists the metrics. Takes the locks of
+ * what it reports on, one after the other: any thread may scrape while others serve. [any] */
+MOEPAGE_API moepage_status moepage_stats_text(const moepage_stats_source *source, char *out,
+                                              uint64_t capacity, uint64_t *length);
+
+/* ==== Advanced =========================================================================== */
+
+/* What a host may add to that: experts fetched ahead, memory that moves between experts and KV,
+ * stable addresses, packs. */
+
+/* ---- Hints and prefetching -------------------------------------------------------------- */
+
+/* Says which experts of `layer` will probably be routed next time that layer comes; the library
+ * fetches the absent ones in the background, first named first. A hint is dropped when the layer
+ * is routed. Ids out of range are an error; with MOEPAGE_PREFETCH_OFF it is a STATE error too, so
+ * that no hint is a silent no-op. [one] */
+MOEPAGE_API moepage_status moepage_session_hint(moepage_session *session, uint32_t layer,
+                                                const int32_t *experts, uint32_t n_experts);
+
+/* What prefetching for a layer has brought: in bytes of experts that the layer then used, that it
+ * used but had to wait for, and that left unused. */
+typedef struct moepage_prefetch_info {
+    uint32_t struct_size;
+    uint32_t layer;
+    uint32_t distance; /* layers ahead that it is prefetched now; 0 = it has backed off */
+    uint32_t backoffs; /* how often */
+    uint64_t useful_bytes;
+    uint64_t late_bytes;
+    uint64_t wasted_bytes;
+    uint64_t guessed; /* experts named for the layer, resident ones included */
+    uint64_t right;   /* of these, then routed */
+} moepage_prefetch_info;
+
+/* Of MOEPAGE_PREFETCH_PREDICTOR; STATE without it. [one] */
+MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t layer,
+                                                        moepage_prefetch_info *info);
+
+/* ---- Predictors ------------------------------------------------------------------------- */
+
+typedef struct moepage_predictor_config {
+    uint32_t struct_size;
+    uint32_t distance; /* d: layers ahead; 0 = 3, or all layers where there are fewer */
+    const char *name;  /* "none", "previous", "hit-count", "gate", "coactivation", "maps"; NULL =
+                          "maps" */
+    uint32_t capacity; /* of "maps": iterations kept; 0 = 1024 */
+    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring, below 2^20; 0 =
+                              none */
+} moepage_predictor_config;
+
+typedef struct moepage_predictor_info {
+    uint32_t struct_size;
+    uint32_t distance;
+    char name[32];
+    uint64_t bytes;      /* of memory */
+    uint64_t iterations; /* learnt from */
+    uint64_t asked;      /* predictions made */
+} moepage_predictor_info;
+
+/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; ARGUMENT for
+ * a config out of range; UNSUPPORTED where the model has not what it needs ("gate": its routers);
+ * NO_MEMORY. [any] */
+MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
+                                                    const moepage_predictor_config *config,
+                                                    moepage_predictor **out);
+
+/* Frees it; BUSY while a session uses it. NULL is a no-op. [any] */
+MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predictor);
+
+/* Fills *info. [any] */
+MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predictor,
+                                                      moepage_predictor_info *info);
+
+/* Writes what has been learnt to a file, which appears under `path` when it is whole; UNSUPPORTED
+ * for predictors that learn nothing between requests. [any] */
+MOEPAGE_API moepage_status moepage_predictor_save(moepage_predictor *predictor, const char *path);
+
+/* Takes over what a predictor of the same name for the same shape saved. FORMAT for a damaged file,
+ * VERSION for a newer one, ARGUMENT for another shape's or name's, UNSUPPORTED for predictors that
+ * keep nothing, NOT_FOUND, IO, NO_MEMORY; it then stays as it was. [any] */
+MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, const char *path);
 
 /* ---- The split -------------------------------------------------------------------------- */
 
@@ -1051,285 +1440,113 @@ MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t 
 MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer,
                                                    uint32_t *state);
 
-/* ---- Predictors ------------------------------------------------------------------------- */
+/* ---- Packs ------------------------------------------------------------------------------ */
 
-typedef struct moepage_predictor_config {
+/* Told now and then, on the calling thread, of the work done so far and in all: in bytes of tensors
+ * that are never paged, and of experts once for each form and once more for each to be verified. A
+ * non-zero return ends the call with MOEPAGE_E_CALLBACK. */
+typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
+
+typedef struct moepage_pack_config {
     uint32_t struct_size;
-    uint32_t distance; /* d: layers ahead; 0 = 3, or all layers where there are fewer */
-    const char *name;  /* "none", "previous", "hit-count", "gate", "coactivation", "maps"; NULL =
-                          "maps" */
-    uint32_t capacity; /* of "maps": iterations kept; 0 = 1024 */
-    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring, below 2^20; 0 =
-                              none */
-} moepage_predictor_config;
-
-typedef struct moepage_predictor_info {
-    uint32_t struct_size;
-    uint32_t distance;
-    char name[32];
-    uint64_t bytes;      /* of memory */
-    uint64_t iterations; /* learnt from */
-    uint64_t asked;      /* predictions made */
-} moepage_predictor_info;
-
-/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; ARGUMENT for
- * a config out of range; UNSUPPORTED where the model has not what it needs ("gate": its routers);
- * NO_MEMORY. [any] */
-MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
-                                                    const moepage_predictor_config *config,
-                                                    moepage_predictor **out);
-
-/* Frees it; BUSY while a session uses it. NULL is a no-op. [any] */
-MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predictor);
-
-/* Fills *info. [any] */
-MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predictor,
-                                                      moepage_predictor_info *info);
-
-/* Writes what has been learnt to a file, which appears under `path` when it is whole; UNSUPPORTED
- * for predictors that learn nothing between requests. [any] */
-MOEPAGE_API moepage_status moepage_predictor_save(moepage_predictor *predictor, const char *path);
-
-/* Takes over what a predictor of the same name for the same shape saved. FORMAT for a damaged file,
- * VERSION for a newer one, ARGUMENT for another shape's or name's, UNSUPPORTED for predictors that
- * keep nothing, NOT_FOUND, IO, NO_MEMORY; it then stays as it was. [any] */
-MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, const char *path);
-
-/* The working set that routing converges to, as a co-activation table knows it (WiSP 5.4). */
-typedef struct moepage_rightsize {
-    uint32_t struct_size;
-    uint32_t layers;
-    double coverage; /* in: part of the routed choices that the set must cover, below 1; 0 = 0.99 */
-    uint64_t experts; /* out: the smallest set over all layers that covers it, seen in estimate */
-    uint64_t bytes;   /* out: of slots for that many */
-    uint64_t freed;   /* out: of slots for all experts, less those: what KV can have */
-    double unseen;    /* out: estimated chance that a choice is of an expert never seen */
-} moepage_rightsize;
-
-/* "coactivation" only: UNSUPPORTED for others, STATE before anything was learnt. [any] */
-MOEPAGE_API moepage_status moepage_predictor_rightsize(moepage_predictor *predictor,
-                                                       moepage_rightsize *size);
-
-/* ---- Session ---------------------------------------------------------------------------- */
-
-enum {
-    MOEPAGE_MATH_FP32 = 0,     /* weights as stored, arithmetic in FP32 */
-    MOEPAGE_MATH_BF16 = 1,     /* activations rounded to BF16, products accumulated in FP32 */
-    MOEPAGE_MATH_BF16_FAST = 2 /* the same operands and accumulators, but on CUDA experts of BF16
-                                  with many rows are cuBLAS's, whose order of a row's sums is its
-                                  own: bits may differ with batch, waves, GPU, and version of
-                                  cuBLAS. As BF16 where there is none, and elsewhere. */
-};
-
-enum {
-    MOEPAGE_PREFETCH_OFF = 0,
-    MOEPAGE_PREFETCH_HINT = 1,     /* only what moepage_session_hint names */
-    MOEPAGE_PREFETCH_PREVIOUS = 2, /* hints, and the set that the layer used in the last step */
-    MOEPAGE_PREFETCH_PREDICTOR = 3 /* hints, and what the session's predictor names, as long as that
-                                      pays: measured per layer, else it waits and tries again */
-};
-
-enum {
-    MOEPAGE_GROUP_EXPERTS = 0, /* waves of experts: each expert sees all its rows once */
-    MOEPAGE_GROUP_TOKENS = 1   /* groups of tokens whose experts fit together (WiSP 3.2) */
-};
-
-typedef struct moepage_session_config {
-    uint32_t struct_size;
-    uint32_t max_tokens;        /* most tokens in one step; 0 = 256 */
-    uint32_t max_sequences;     /* most sequences in one step; 0 = max_tokens */
-    uint32_t max_top_k;         /* most routed experts per token; 0 = the model's top-k */
-    uint32_t math;              /* MOEPAGE_MATH_* of moepage_session_ffn */
-    uint32_t prefetch;          /* MOEPAGE_PREFETCH_* */
-    uint32_t prefetch_depth;    /* layers ahead that the previous-set predictor looks; 0 = 1. With
-                                   MOEPAGE_PREFETCH_PREDICTOR at most the predictor's distance, and
-                                   0 = as many as loads take, measured */
-    uint32_t grouping;          /* MOEPAGE_GROUP_*, for callers that read plans */
-    uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
-                                  the pool allows */
-    uint32_t regime;            /* MOEPAGE_REGIME_* */
-    uint32_t miss;              /* MOEPAGE_MISS_* */
+    uint32_t forms;     /* of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 =
+                            EXPH */
+    int32_t cold_level; /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
+    uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */
+    uint32_t threads;    /* that encode; 0 = one per online CPU */
+    uint32_t verify;     /* 1: reads the written file back and compares experts and tensors with the
+                            model's before it gets its name */
+    uint32_t scale_search; /* integer forms: 1 = scales of least squared error, 0 = of the group's
+                              largest magnitude */
     uint32_t reserved;
-    moepage_predictor *predictor; /* of MOEPAGE_PREFETCH_PREDICTOR; may be shared; outlives the
-                                     session */
-} moepage_session_config;
+    moepage_progress_fn progress; /* NULL = none */
+    void *progress_user;
+} moepage_pack_config;
 
-/* What a session does about an expert that is not on the device. */
+typedef struct moepage_pack_stats {
+    uint32_t struct_size;
+    uint32_t threads;
+    uint64_t file_bytes;
+    uint64_t dense_bytes;   /* of tensors that are never paged */
+    uint64_t routed_bytes;  /* of the model's experts */
+    uint64_t form_bytes[8]; /* stored, by MOEPAGE_FORM_* */
+    uint64_t raw_parts;     /* tensors of experts whose EXPH coding did not pay: kept raw */
+    uint64_t wall_ns;
+} moepage_pack_stats;
+
+/* Writes a model, however it was opened, to a .moepack file. The file gets its name when it is
+ * complete and on disk: an interrupted or failed call leaves what was under `path` as it was. A
+ * symbolic link there is replaced, not followed. Errors: ARGUMENT for a config that contradicts
+ * itself or a `path` that is no place for a file, UNSUPPORTED for an integer form of experts that
+ * are not F32, F16 or BF16, FORMAT for a model that is damaged, IO (disk full, ...), CALLBACK,
+ * NO_MEMORY. `config` and `stats` may be NULL. [any] */
+MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const char *path,
+                                              const moepage_pack_config *config,
+                                              moepage_pack_stats *stats);
+
+/* ---- Codec ------------------------------------------------------------------------------ */
+
+/* The exponent-Huffman codec on caller's memory (docs/format-exph.md). dtype is BF16, F16, F8_E4M3
+ * or F8_E5M2. */
+
+/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any]
+ * */
+MOEPAGE_API uint64_t moepage_exph_bound(uint32_t dtype, uint64_t n);
+
+/* Encodes in[0..n) to out; `capacity` at least moepage_exph_bound. [any] */
+MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, uint64_t n,
+                                               void *out, uint64_t capacity, uint64_t *out_bytes);
+
+/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one and
+ * VERSION for one of another version, of which nothing is written. Neither pointer need be aligned.
+ * `decoder` is NULL for the fastest or "portable", "avx2", "avx512"; NOT_FOUND for one that this
+ * CPU cannot run. All give the same bits. [any] */
+MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
+                                               uint64_t bytes, void *out, uint64_t n);
+
+/* ==== For study ========================================================================== */
+
+/* What serves experiments: outputs that are not exact, measurements, recordings. Kept as stable as the
+ * rest; not needed to serve. */
+
+/* ---- Two versions of an expert ---------------------------------------------------------- */
+
 enum {
-    MOEPAGE_MISS_WAIT = 0, /* loads it and waits: exact */
-    MOEPAGE_MISS_LOW = 1,  /* computes with its low version and fetches it for the next time. Lossy;
-                              needs a pool with MOEPAGE_SERVE_CACHE */
-    MOEPAGE_MISS_HOST = 2 /* computes it where it lies, in host memory, with the host's kernels, and
-                              fetches it for the next time. Exact to the host's arithmetic. Layers
-                              routed with a plan load and wait */
+    MOEPAGE_SERVE_VERSIONS = 0, /* DynaExq: each layer's hottest experts in the slots, of all others
+                                   the low version computes; no step ever waits for an expert */
+    MOEPAGE_SERVE_CACHE = 1     /* the slots are a cache as ever; the low versions are for sessions
+                                   with MOEPAGE_MISS_LOW */
 };
 
-/* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
- * missing, under any order of recency, just what comes next: then it is better to keep a part of
- * every layer and to stream the rest through a window of two layers, each brought in while the one
- * before it computes (FluxMoE 3.1). */
+/* What makes an expert hot. */
 enum {
-    MOEPAGE_REGIME_AUTO = 0,  /* each layer by what it does, measured, with hysteresis */
-    MOEPAGE_REGIME_CACHE = 1, /* cache and reuse, always */
-    MOEPAGE_REGIME_STREAM =
-        2 /* stream and evict, always, where the pool is smaller than the model */
+    MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
+    MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
 };
 
-enum { MOEPAGE_PHASE_DECODE = 0, MOEPAGE_PHASE_PREFILL = 1 };
-
-/* One sequence's share of a step; its tokens are consecutive in the batch. */
-typedef struct moepage_step_sequence {
-    moepage_seq seq; /* KV sequence, or 0 */
-    uint32_t n_tokens;
-    uint32_t phase; /* MOEPAGE_PHASE_* */
-} moepage_step_sequence;
-
-typedef struct moepage_step {
+/* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in
+ * another part of the arena. What a session computes with is then an approximation, and its stats say
+ * how much of it. For devices whose memory is the caller's (host, sim); pools on one device. */
+typedef struct moepage_precision_config {
     uint32_t struct_size;
-    uint32_t n_tokens;                      /* 1..max_tokens */
-    uint32_t n_sequences;                   /* 0: one anonymous sequence in `phase` */
-    uint32_t phase;                         /* used when n_sequences is 0 */
-    const moepage_step_sequence *sequences; /* [n_sequences]; their n_tokens add up */
-    const float *semantic;                  /* [n_sequences][semantic_dim] embedding of each
-                                               sequence, host memory, or NULL (FineMoE 4.1) */
-    uint32_t semantic_dim;
-    uint32_t reserved;
-} moepage_step;
+    uint32_t serve;   /* MOEPAGE_SERVE_* */
+    uint32_t hi_form; /* that slots hold: MOEPAGE_FORM_DENSE, _INT8 or _INT4; 0 = DENSE. Below
+                             DENSE with SERVE_VERSIONS only */
+    uint32_t lo_form; /* MOEPAGE_FORM_INT8, _INT4 or _INT2, smaller than hi_form */
+    uint32_t
+        lo_fetched; /* 0: every expert's low version is always there. 1: only of experts without
+                             a high one; it is fetched before the high one goes */
+    uint32_t hi_experts; /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room
+                             for beside the low ones. The pool's `slots` must then be 0 */
+    uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
+    uint32_t window_steps; /* versions change between steps, after every so many; 0 = 1 */
+    double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
+    double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
+    uint32_t transitions;  /* most on their way at once, up to 1024; 0 = 4 */
+    uint32_t hotness;      /* MOEPAGE_HOTNESS_* */
+} moepage_precision_config;
 
-typedef struct moepage_routing {
-    uint32_t struct_size;
-    uint32_t top_k;             /* 1..max_top_k */
-    const int32_t *ids;         /* [n_tokens][top_k] host memory, each 0..experts-1 or
-                                   MOEPAGE_NO_EXPERT; a repeated id counts twice */
-    const float *weights;       /* [n_tokens][top_k] host memory, finite */
-    const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
-    void *stream;               /* of the caller's kernels that read the plan's slots: cudaStream_t
-                                   on CUDA; ignored by "host" */
-    const float *logits;        /* [n_tokens][experts] what the router's gate was applied to, host
-                                   memory: remapping needs it; or NULL */
-    const float *hidden;        /* [n_tokens][hidden] the router's input, host memory: the "gate"
-                                   predictor needs it; or NULL */
-} moepage_routing;
-
-typedef struct moepage_plan_expert {
-    uint32_t expert;    /* id within the layer */
-    int32_t slot;       /* slot index on its device; -1: its low version, which is in none */
-    uint32_t device;    /* index into the pool's devices */
-    uint32_t dtype;     /* numeric version: dtype of the weights, MOEPAGE_DTYPE_* */
-    uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
-    uint32_t n_rows;
-    const void *const *tensors; /* [expert_tensors] device pointers: weights, scales, biases */
-} moepage_plan_expert;
-
-/* One group of one layer of one step. Every pointer lives until the layer is retired or the next
- * group is taken. */
-typedef struct moepage_plan {
-    uint32_t struct_size;
-    uint32_t layer;
-    uint32_t group; /* 0..n_groups-1 */
-    uint32_t n_groups;
-    uint32_t n_experts; /* in this group */
-    uint32_t n_rows;    /* in this group */
-    uint32_t n_tokens;  /* in this group */
-    uint32_t top_k;
-    const moepage_plan_expert *experts; /* [n_experts] */
-    const uint32_t *rows;               /* [n_rows] row = token * top_k + k, sorted by expert */
-    const uint32_t *tokens;             /* [n_tokens] tokens of this group, ascending; NULL = all */
-    const int32_t *ids;                 /* [step tokens][top_k] effective ids */
-    const float *weights;               /* [step tokens][top_k] effective weights */
-    const int32_t *expert_map;          /* [experts] slot of each expert of this group, else -1; of
-                                           low versions -1 too: experts[].tensors has those */
-    void *slot_base; /* with one device: expert in slot s is at base + s * stride */
-    uint64_t slot_stride_bytes;
-} moepage_plan;
-
-typedef struct moepage_ffn {
-    uint32_t struct_size;
-    uint32_t dtype;      /* of x and y: F32, F16 or BF16 */
-    const void *x;       /* [n_tokens][hidden], rows x_stride elements apart */
-    void *y;             /* [n_tokens][hidden]; y = sum over k of weight_k * expert_k(x) */
-    uint64_t x_stride;   /* in elements; 0 = hidden */
-    uint64_t y_stride;   /* in elements; 0 = hidden */
-    uint32_t accumulate; /* 1: add to what y holds */
-    uint32_t reserved;
-    void *stream; /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to
-                     it after the call, which waits for cold reads alone, and x must stay until
-                     then. Ignored by "host", where y is complete on return */
-} moepage_ffn;
-
-/* What one step did, or, from moepage_session_get_stats, all steps since creation. */
-typedef struct moepage_session_stats {
-    uint32_t struct_size;
-    uint32_t reserved;
-    uint64_t steps;
-    uint64_t tokens;
-    uint64_t layers;          /* layers routed */
-    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late +
-                                 low_experts + host_experts */
-    uint64_t hits;            /* resident when routed */
-    uint64_t misses;          /* absent when routed: loaded on demand */
-    uint64_t late;            /* a prefetch or another session's load was under way */
-    uint64_t groups;          /* waves of experts or groups of tokens run */
-    uint64_t demand_bytes;    /* moved because this session needed them */
-    uint64_t stall_ns;        /* because of absent experts: finding slots and submitting loads, and
-                               waiting for bytes with nothing to compute */
-    uint64_t compute_ns;      /* running expert kernels */
-    uint64_t wall_ns;         /* between begin and end */
-    uint64_t hint_experts;    /* absent experts that predictors or hints asked for */
-    uint64_t streamed_layers; /* of `layers`, those served by streaming */
-    uint64_t regime_changes;  /* layers that went over to the other regime */
-    /* what was not exact, or done elsewhere */
-    uint64_t low_experts;     /* of `routed`, computed in their low version */
-    uint64_t low_rows;        /* token choices that went to those */
-    uint64_t host_experts;    /* of `routed`, computed where they lie */
-    uint64_t remap_layers;    /* layers whose routing was up for remapping */
-    uint64_t remap_before;    /* distinct experts of those layers, as routed */
-    uint64_t remap_after;     /* and after remapping */
-    uint64_t remap_tokens;    /* tokens whose experts changed, per layer */
-    uint64_t remap_rows;      /* choices that changed */
-    uint64_t remap_ns;        /* spent on it */
-    uint64_t predict_refused; /* layers that the predictor had no time for: newer ones came */
-    /* stall_ns by cause: these add up to it */
-    uint64_t stall_slot_ns; /* finding slots and submitting loads */
-    uint64_t stall_load_ns; /* waiting for experts that were absent when routed */
-    uint64_t stall_late_ns; /* for experts whose load was under way when routed */
-    uint64_t stall_cold_ns; /* for either, where the cold tier had to be read */
-} moepage_session_stats;
-
-/* Device bytes of scratch that a session with this config takes from every device of a pool for
- * this model: what moepage_device_config.workspace_bytes must hold, per session. With
- * MATH_BF16_FAST that is for CUDA devices that have cuBLAS; elsewhere a session takes what
- * MATH_BF16 does. [any] */
-MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
-                                                     const moepage_session_config *config,
-                                                     uint64_t *bytes);
-
-/* Creates a session over an expert pool and, unless NULL, a KV pool. Its scratch comes out of the
- * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With n
- * sessions on a pool, at most 64, each may hold 1/n of its slots in open plans; BUDGET when that
- * would be less than one, BUSY for the 65th. ARGUMENT for a config that contradicts itself, the
- * model or the predictor; UNSUPPORTED for what the pool or its devices cannot do (misses, versions,
- * streaming). [set-up] */
-MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
-                                                  const moepage_session_config *config,
-                                                  moepage_session **out);
-
-/* Destroys a session; an open step is cancelled, and what that refuses refuses this; it waits for
- * the kernels that were submitted. BUSY while a device-driven path (moepage_cuda.h) has it. NULL is
- * a no-op. [one] */
-MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
-
-/* Opens a step. STATE if one is open, or while a device-driven path has the session; HANDLE for a
- * sequence that does not live (one that is swapped out does). [one] */
-MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
-                                                 const moepage_step *step);
-
-/* Says which experts of `layer` will probably be routed next time that layer comes; the library
- * fetches the absent ones in the background, first named first. A hint is dropped when the layer
- * is routed. Ids out of range are an error; with MOEPAGE_PREFETCH_OFF it is a STATE error too, so
- * that no hint is a silent no-op. [one] */
-MOEPAGE_API moepage_status moepage_session_hint(moepage_session *session, uint32_t layer,
-                                                const int32_t *experts, uint32_t n_experts);
+/* ---- Remapping -------------------------------------------------------------------------- */
 
 enum { MOEPAGE_GATE_SOFTMAX = 0, MOEPAGE_GATE_SIGMOID = 1 };
 
@@ -1352,97 +1569,22 @@ typedef struct moepage_remap_config {
 MOEPAGE_API moepage_status moepage_session_set_remap(moepage_session *session,
                                                      const moepage_remap_config *config);
 
-/* What prefetching for a layer has brought: in bytes of experts that the layer then used, that it
- * used but had to wait for, and that left unused. */
-typedef struct moepage_prefetch_info {
+/* ---- Right-sizing ----------------------------------------------------------------------- */
+
+/* The working set that routing converges to, as a co-activation table knows it (WiSP 5.4). */
+typedef struct moepage_rightsize {
     uint32_t struct_size;
-    uint32_t layer;
-    uint32_t distance; /* layers ahead that it is prefetched now; 0 = it has backed off */
-    uint32_t backoffs; /* how often */
-    uint64_t useful_bytes;
-    uint64_t late_bytes;
-    uint64_t wasted_bytes;
-    uint64_t guessed; /* experts named for the layer, resident ones included */
-    uint64_t right;   /* of these, then routed */
-} moepage_prefetch_info;
+    uint32_t layers;
+    double coverage; /* in: part of the routed choices that the set must cover, below 1; 0 = 0.99 */
+    uint64_t experts; /* out: the smallest set over all layers that covers it, seen in estimate */
+    uint64_t bytes;   /* out: of slots for that many */
+    uint64_t freed;   /* out: of slots for all experts, less those: what KV can have */
+    double unseen;    /* out: estimated chance that a choice is of an expert never seen */
+} moepage_rightsize;
 
-/* Of MOEPAGE_PREFETCH_PREDICTOR; STATE without it. [one] */
-MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t layer,
-                                                        moepage_prefetch_info *info);
-
-/* Announces the routing of MoE layer `layer` (counted over MoE layers). With `plan` the call
- * returns once the first group's experts are usable, and the plan describes them; with NULL the
- * loads only start, for moepage_session_ffn to wait on as it goes. When every routed expert is
- * resident this takes no lock, allocates nothing and makes no system call (unless hints are under
- * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
- * together, as far as the session's share of the slots goes round: a layer that takes several
- * groups uses all of it. BUSY: no slot can be had, because all are pinned, in open plans, or held
- * by plans whose loads failed. STATE: no step is open, the layer is, or 4 others are. With a plan also
- * a failed load's own: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
-MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
-                                                 const moepage_routing *routing,
-                                                 moepage_plan *plan);
-
-/* Gives the current group's slots back and takes the next group. STATE after the last. After any
- * other failure no group is held and the old plan's pointers are dead; the call may be repeated, or
- * the layer retired. [one] */
-MOEPAGE_API moepage_status moepage_session_next_group(moepage_session *session, uint32_t layer,
-                                                      moepage_plan *plan);
-
-/* Runs the layer's routed experts (SwiGLU) over all groups: the result for a row has the same bits
- * whatever is resident, however many waves it takes, however many rows come with it, on any number
- * of threads. Needs the layer at its first group. After a failure no group is held; the call may be
- * repeated, or the layer retired. [one] */
-MOEPAGE_API moepage_status moepage_session_ffn(moepage_session *session, uint32_t layer,
-                                               const moepage_ffn *ffn);
-
-/* Ends a layer: its slots may be evicted once submitted work has passed. Every kernel that reads
- * the plan's slots must have been submitted before. [one] */
-MOEPAGE_API moepage_status moepage_session_retire(moepage_session *session, uint32_t layer);
-
-/* Closes the step. STATE while a layer is not retired. `stats` may be NULL. [one] */
-MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
-                                               moepage_session_stats *stats);
-
-/* Drops an open step after an error in the host's own code: retires every open layer. STATE, and it
- * stays open, while the stream of an open plan is being captured into a graph. OK where none is open.
- * [one] */
-MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
-
-/* Sums over all ended or cancelled steps. [one] */
-MOEPAGE_API moepage_status moepage_session_get_stats(moepage_session *session,
-                                                     moepage_session_stats *stats);
-
-/* Fills *stats with sums over the ended steps of all sessions that the pool has had. [any] */
-MOEPAGE_API moepage_status moepage_expert_pool_get_stats(moepage_expert_pool *pool,
-                                                         moepage_session_stats *stats);
-
-/* ---- Metrics ---------------------------------------------------------------------------- */
-
-/* What to report on; what is NULL is left out. */
-typedef struct moepage_stats_source {
-    uint32_t struct_size;
-    uint32_t reserved;
-    moepage_device *device;
-    moepage_expert_pool *experts; /* with its sessions, those that are no more included */
-    moepage_kv_pool *kv;
-    moepage_controller *controller;
-    moepage_predictor *predictor;
-    const char
-        *labels; /* put into every sample: "model=\"qwen3\",replica=\"0\""; at most 256 bytes;
-                           NULL = none */
-} moepage_stats_source;
-
-/* Always enough for moepage_stats_text. */
-#define MOEPAGE_STATS_TEXT_BYTES 65536
-
-/* Writes every counter and gauge, in the text format that Prometheus scrapes (version 0.0.4), to
- * out[0..capacity) with a NUL, and the length without it to *length, which may be NULL. With `out` NULL
- * and `capacity` 0 only the length is told; it may have grown by the next call. ARGUMENT for too
- * little capacity and for labels that are none. docs/metrics.md lists the metrics. Takes the locks of
- * what it reports on, one after the other: any thread may scrape while others serve. [any] */
-MOEPAGE_API moepage_status moepage_stats_text(const moepage_stats_source *source, char *out,
-                                              uint64_t capacity, uint64_t *length);
+/* "coactivation" only: UNSUPPORTED for others, STATE before anything was learnt. [any] */
+MOEPAGE_API moepage_status moepage_predictor_rightsize(moepage_predictor *predictor,
+                                                       moepage_rightsize *size);
 
 /* ---- Traces ----------------------------------------------------------------------------- */
 
@@ -1499,5 +1641,99 @@ MOEPAGE_API moepage_status moepage_session_record(moepage_session *session, moep
 #ifdef __cplusplus
 }
 #endif
+
+/* ---- Initialisers ----------------------------------------------------------------------- */
+
+/* Every struct that has a struct_size, with that set and all else 0. In C the parentheses take
+ * designated fields; in C++ they stay empty, and fields are set afterwards:
+ *
+ *   moepage_plan plan = MOEPAGE_PLAN();
+ *   moepage_device_config config = MOEPAGE_DEVICE_CONFIG(.budget_bytes = 8ull << 30);     C
+ *
+ * Three take what they cannot be without: MOEPAGE_STEP(n_tokens), MOEPAGE_ROUTING(top_k, ids,
+ * weights), MOEPAGE_FFN(dtype, x, y). In C they are compound literals, for use in functions; calls
+ * may take their address: moepage_session_begin(session, &MOEPAGE_STEP(4)). Since 0.7. */
+#ifdef __cplusplus
+
+template <class T> inline T moepage_sized()
+{
+    T made = T();
+    made.struct_size = (uint32_t)sizeof(T);
+    return made;
+}
+
+inline moepage_step moepage_make_step(uint32_t n_tokens)
+{
+    moepage_step made = moepage_sized<moepage_step>();
+    made.n_tokens = n_tokens;
+    return made;
+}
+
+inline moepage_routing moepage_make_routing(uint32_t top_k, const int32_t *ids,
+                                            const float *weights)
+{
+    moepage_routing made = moepage_sized<moepage_routing>();
+    made.top_k = top_k;
+    made.ids = ids;
+    made.weights = weights;
+    return made;
+}
+
+inline moepage_ffn moepage_make_ffn(uint32_t dtype, const void *x, void *y)
+{
+    moepage_ffn made = moepage_sized<moepage_ffn>();
+    made.dtype = dtype;
+    made.x = x;
+    made.y = y;
+    return made;
+}
+
+#define MOEPAGE_INIT(type, ...) (moepage_sized<type>(__VA_ARGS__))
+#define MOEPAGE_STEP(tokens) (moepage_make_step(tokens))
+#define MOEPAGE_ROUTING(k, choices, shares) (moepage_make_routing(k, choices, shares))
+#define MOEPAGE_FFN(type, in, out) (moepage_make_ffn(type, in, out))
+#else
+#define MOEPAGE_INIT(type, ...) ((type){.struct_size = sizeof(type), __VA_ARGS__})
+#define MOEPAGE_STEP(tokens) MOEPAGE_INIT(moepage_step, .n_tokens = (tokens))
+#define MOEPAGE_ROUTING(k, choices, shares) \
+    MOEPAGE_INIT(moepage_routing, .top_k = (k), .ids = (choices), .weights = (shares))
+#define MOEPAGE_FFN(type, in, out) MOEPAGE_INIT(moepage_ffn, .dtype = (type), .x = (in), .y = (out))
+#endif
+
+#define MOEPAGE_ENGINE_CONFIG(...) MOEPAGE_INIT(moepage_engine_config, __VA_ARGS__)
+#define MOEPAGE_DEVICE_CONFIG(...) MOEPAGE_INIT(moepage_device_config, __VA_ARGS__)
+#define MOEPAGE_DEVICE_INFO(...) MOEPAGE_INIT(moepage_device_info, __VA_ARGS__)
+#define MOEPAGE_MODEL_CONFIG(...) MOEPAGE_INIT(moepage_model_config, __VA_ARGS__)
+#define MOEPAGE_MODEL_INFO(...) MOEPAGE_INIT(moepage_model_info, __VA_ARGS__)
+#define MOEPAGE_TENSOR_VIEW(...) MOEPAGE_INIT(moepage_tensor_view, __VA_ARGS__)
+#define MOEPAGE_BANKS(...) MOEPAGE_INIT(moepage_banks, __VA_ARGS__)
+#define MOEPAGE_FORM_INFO(...) MOEPAGE_INIT(moepage_form_info, __VA_ARGS__)
+#define MOEPAGE_EXPERT_POOL_CONFIG(...) MOEPAGE_INIT(moepage_expert_pool_config, __VA_ARGS__)
+#define MOEPAGE_EXPERT_POOL_INFO(...) MOEPAGE_INIT(moepage_expert_pool_info, __VA_ARGS__)
+#define MOEPAGE_RESIDENCY(...) MOEPAGE_INIT(moepage_residency, __VA_ARGS__)
+#define MOEPAGE_KV_POOL_CONFIG(...) MOEPAGE_INIT(moepage_kv_pool_config, __VA_ARGS__)
+#define MOEPAGE_KV_POOL_INFO(...) MOEPAGE_INIT(moepage_kv_pool_info, __VA_ARGS__)
+#define MOEPAGE_KV_LAYER_VIEW(...) MOEPAGE_INIT(moepage_kv_layer_view, __VA_ARGS__)
+#define MOEPAGE_KV_TABLE(...) MOEPAGE_INIT(moepage_kv_table, __VA_ARGS__)
+#define MOEPAGE_KV_ADMISSION(...) MOEPAGE_INIT(moepage_kv_admission, __VA_ARGS__)
+#define MOEPAGE_SESSION_CONFIG(...) MOEPAGE_INIT(moepage_session_config, __VA_ARGS__)
+#define MOEPAGE_PLAN(...) MOEPAGE_INIT(moepage_plan, __VA_ARGS__)
+#define MOEPAGE_SESSION_STATS(...) MOEPAGE_INIT(moepage_session_stats, __VA_ARGS__)
+#define MOEPAGE_STATS_SOURCE(...) MOEPAGE_INIT(moepage_stats_source, __VA_ARGS__)
+#define MOEPAGE_PREFETCH_INFO(...) MOEPAGE_INIT(moepage_prefetch_info, __VA_ARGS__)
+#define MOEPAGE_PREDICTOR_CONFIG(...) MOEPAGE_INIT(moepage_predictor_config, __VA_ARGS__)
+#define MOEPAGE_PREDICTOR_INFO(...) MOEPAGE_INIT(moepage_predictor_info, __VA_ARGS__)
+#define MOEPAGE_CONTROLLER_CONFIG(...) MOEPAGE_INIT(moepage_controller_config, __VA_ARGS__)
+#define MOEPAGE_CONTROLLER_REPORT(...) MOEPAGE_INIT(moepage_controller_report, __VA_ARGS__)
+#define MOEPAGE_CONTROLLER_INFO(...) MOEPAGE_INIT(moepage_controller_info, __VA_ARGS__)
+#define MOEPAGE_PAGED_CONFIG(...) MOEPAGE_INIT(moepage_paged_config, __VA_ARGS__)
+#define MOEPAGE_PAGED_TENSOR(...) MOEPAGE_INIT(moepage_paged_tensor, __VA_ARGS__)
+#define MOEPAGE_PACK_CONFIG(...) MOEPAGE_INIT(moepage_pack_config, __VA_ARGS__)
+#define MOEPAGE_PACK_STATS(...) MOEPAGE_INIT(moepage_pack_stats, __VA_ARGS__)
+#define MOEPAGE_PRECISION_CONFIG(...) MOEPAGE_INIT(moepage_precision_config, __VA_ARGS__)
+#define MOEPAGE_REMAP_CONFIG(...) MOEPAGE_INIT(moepage_remap_config, __VA_ARGS__)
+#define MOEPAGE_RIGHTSIZE(...) MOEPAGE_INIT(moepage_rightsize, __VA_ARGS__)
+#define MOEPAGE_TRACE_INFO(...) MOEPAGE_INIT(moepage_trace_info, __VA_ARGS__)
+#define MOEPAGE_TRACE_STEP(...) MOEPAGE_INIT(moepage_trace_step, __VA_ARGS__)
 
 #endif /* MOEPAGE_H */

@@ -19,6 +19,10 @@
 extern "C" {
 #endif
 
+/* ==== CUDA ================================================================================= */
+
+/* What only CUDA devices have. A host that runs its experts through sessions needs none of it. */
+
 /* ---- The device ------------------------------------------------------------------------- */
 
 /* How the arena's memory was had. */
@@ -322,5 +326,19 @@ MOEPAGE_API moepage_status moepage_cuda_path_check(moepage_cuda_path *path,
 #ifdef __cplusplus
 }
 #endif
+
+/* ---- Initialisers ----------------------------------------------------------------------- */
+
+/* As in moepage.h. Since 0.7. */
+#define MOEPAGE_CUDA_INFO(...) MOEPAGE_INIT(moepage_cuda_info, __VA_ARGS__)
+#define MOEPAGE_CUDA_DECODE(...) MOEPAGE_INIT(moepage_cuda_decode, __VA_ARGS__)
+#define MOEPAGE_CUDA_DEQUANT(...) MOEPAGE_INIT(moepage_cuda_dequant, __VA_ARGS__)
+#define MOEPAGE_CUDA_GEMV(...) MOEPAGE_INIT(moepage_cuda_gemv, __VA_ARGS__)
+#define MOEPAGE_CUDA_ROWS(...) MOEPAGE_INIT(moepage_cuda_rows, __VA_ARGS__)
+#define MOEPAGE_CUDA_TOPK(...) MOEPAGE_INIT(moepage_cuda_topk, __VA_ARGS__)
+#define MOEPAGE_CUDA_REMAP(...) MOEPAGE_INIT(moepage_cuda_remap, __VA_ARGS__)
+#define MOEPAGE_CUDA_PATH_CONFIG(...) MOEPAGE_INIT(moepage_cuda_path_config, __VA_ARGS__)
+#define MOEPAGE_CUDA_PATH_STATS(...) MOEPAGE_INIT(moepage_cuda_path_stats, __VA_ARGS__)
+#define MOEPAGE_CUDA_LAYER(...) MOEPAGE_INIT(moepage_cuda_layer, __VA_ARGS__)
 
 #endif /* MOEPAGE_CUDA_H */

@@ -10,6 +10,7 @@
 #   callback[name] its type; comment[name]
 #   handle[name], comment[name]
 #   section_name[1..sections]; prose[section]; about[header]
+#   part_name[1..parts]; part_of[section]; prose[part]
 
 FNR == 1 { if (NR > 1) parse(header, text); header = FILENAME; sub(/.*\//, "", header); text = "" }
 { text = text $0 "\n" }
@@ -34,7 +35,7 @@ function take(n,    part) {
 }
 
 function parse(name, all,    gap, blank, pending, first) {
-    header = name; rest = all; section = ""; pending = ""; first = 1
+    header = name; rest = all; section = part = ""; pending = ""; first = 1
     while (1) {
         match(rest, /^[ \t\n]*/); gap = take(RLENGTH); blank = gsub(/\n/, "", gap) > 1
         if (pending != "" && (blank || rest == "")) { free_standing(pending); pending = "" }
@@ -50,12 +51,17 @@ function parse(name, all,    gap, blank, pending, first) {
     }
 }
 
-# A comment; "" for one that begins a section.
+# A comment; "" for one that begins a part or a section.
 function comment_here(    raw) {
     raw = take(index(rest, "*/") + 1)
+    if (raw ~ /^\/\* ====/) {
+        sub(/^\/\* =+ /, "", raw); sub(/ =+ \*\/$/, "", raw)
+        part = section = raw; part_name[++parts] = raw
+        return ""
+    }
     if (raw !~ /^\/\* ----/) return clean(raw)
     sub(/^\/\* -+ /, "", raw); sub(/ -+ \*\/$/, "", raw)
-    section = raw; section_name[++sections] = raw; section_header[raw] = header
+    section = raw; section_name[++sections] = raw; section_header[raw] = header; part_of[raw] = part
     return ""
 }
 
@@ -69,11 +75,11 @@ function directive(    line) {
     return line
 }
 
-function macro(line, what,    part) {
-    if (split(line, part, " ") < 3 || part[1] != "#define" || part[2] !~ /^MOEPAGE_/ ||
-        part[2] ~ /^MOEPAGE_(VERSION|API)/) return
+function macro(line, what,    word) {
+    if (split(line, word, " ") < 3 || word[1] != "#define" || word[2] !~ /^MOEPAGE_/ ||
+        word[2] ~ /^MOEPAGE_(VERSION|API)|\(/) return
     enums++; comment["enum" enums] = what; constants[enums] = 1
-    constant_name[enums, 1] = part[2]; constant_value[enums, 1] = part[3]
+    constant_name[enums, 1] = word[2]; constant_value[enums, 1] = word[3]
     gsub(/[()]/, "", constant_value[enums, 1])
 }
 
@@ -98,7 +104,7 @@ function declaration(what,    raw) {
 function remember(name, what) { last = name; comment[name] = what; section_of[name] = section }
 
 function prototype_of(raw, what,    name) {
-    sub(/^MOEPAGE_API /, "", raw)
+    sub(/^MOEPAGE_API /, "", raw); gsub(/struct /, "", raw)
     match(raw, /moepage_[a-z0-9_]+\(/); name = substr(raw, RSTART, RLENGTH - 1)
     remember(name, what); function_name[++functions] = name; is_function[name] = 1
     prototype[name] = raw; header_of[name] = header
@@ -148,6 +154,7 @@ function member(kind, owner, declared, head, text,    i, name, part) {
     match(declared, /[a-z0-9_]+(\[[A-Z_0-9]+\])*$/)
     field_name[owner, i] = substr(declared, RSTART)
     field_type[owner, i] = one_line(substr(declared, 1, RSTART - 1))
+    sub(/struct /, "", field_type[owner, i])
     field_head[owner, i] = head; field_text[owner, i] = text
 }
 

@@ -102,10 +102,16 @@ function function_page(name,    i, names) {
     title(name, 3)
     out(".SH NAME"); out(names " \\- " text_of(brief_of(name)))
     out(".SH LIBRARY"); out("libmoepage (\\fI\\-lmoepage\\fP)")
+    part_line(part_of[section_of[name]])
     find_types(name); synopsis(name)
     out(".SH DESCRIPTION"); describe()
     structures(); enumerations()
     returns(name); threads(); related(name)
+}
+
+# The mark of a page: the part of the header that its functions are in.
+function part_line(part) {
+    out(".SH PART"); out("\\fB" part "\\fP:"); text_line(prose[part])
 }
 
 function synopsis(name,    i) {
@@ -304,22 +310,27 @@ function related(name,    i, other, list) {
 
 # ---- moepage(7) ----
 
-function overview(    i, f, e, h) {
-    title("moepage", 7)
-    out(".SH NAME"); out("moepage \\- paging for Mixture-of-Experts inference")
-    out(".SH LIBRARY"); out("libmoepage (\\fI\\-lmoepage\\fP)")
-    out(".SH DESCRIPTION"); paragraphs(without_title(about["moepage.h"]))
-    out(".SS moepage_cuda.h"); paragraphs(without_title(about["moepage_cuda.h"]))
-    out(".SH FUNCTIONS")
+# The sections of one part of the header, with their functions.
+function part_functions(part,    i, f, begun) {
+    out(".SH " toupper(part)); text_line(prose[part])
     for (i = 1; i <= sections; i++) {
         begun = 0
-        for (f = 1; f <= functions; f++) {
+        for (f = 1; f <= functions && part_of[section_name[i]] == part; f++) {
             if (section_of[function_name[f]] != section_name[i]) continue
             if (!begun) { out(".SS " quote(section_name[i])); begun = 1 }
             out(".TP"); out("\\fB" function_name[f] "\\fP(3)")
             out(text_of(brief_of(leader[function_name[f]])))
         }
     }
+}
+
+function overview(    i, h) {
+    title("moepage", 7)
+    out(".SH NAME"); out("moepage \\- paging for Mixture-of-Experts inference")
+    out(".SH LIBRARY"); out("libmoepage (\\fI\\-lmoepage\\fP)")
+    out(".SH DESCRIPTION"); paragraphs(without_title(about["moepage.h"]))
+    out(".SS moepage_cuda.h"); paragraphs(without_title(about["moepage_cuda.h"]))
+    for (i = 1; i <= parts; i++) part_functions(part_name[i])
     out(".SH HANDLES")
     for (h in handle) order[++n_handles] = h
     sort_handles()

@@ -1,10 +1,9 @@
-/* Common parts of the benchmarks: random models, a stack over them, order statistics. */
+/* What the benchmarks share: random models, engines over them, order statistics. */
 #include "bench/bench.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/device_room.h"
 #include "common/expert_pair.h"
 #include "common/fail.h"
 #include "common/order.h"
@@ -100,36 +99,11 @@ void bench_model_close(bench_model *m)
     *m = (bench_model){0};
 }
 
-/* ---- stacks ---- */
+/* ---- engines ---- */
 
-int bench_stack_open(const bench_model *m, const bench_stack_config *config, bench_stack *out)
+int bench_engine_open(const bench_model *m, const char *options, moepage_engine **out)
 {
-    moepage_model_info info = {.struct_size = sizeof info};
-    moepage_session_config session = {.struct_size = sizeof session,
-                                      .max_tokens = config->max_tokens,
-                                      .math = config->math};
-    moepage_device_config device = {.struct_size = sizeof device,
-                                    .threads = config->threads,
-                                    .bus_bytes_per_s = config->bus_bytes_per_s};
-    if (moepage_model_get_info(m->model, &info))
-        return fail_library(RUN_FAILED, "random model");
-    uint64_t all = (uint64_t)info.moe_layers * info.experts;
-    moepage_expert_pool_config pool = {.struct_size = sizeof pool,
-                                       .slots = config->slots ? config->slots : all};
-    int code = device_room(m->model, &pool, &session, 0, &device);
-    if (code)
-        return code;
-    if (moepage_device_open("host", &device, &out->device) ||
-        moepage_expert_pool_create(&out->device, 1, m->model, &pool, &out->pool) ||
-        moepage_session_create(out->pool, NULL, &session, &out->session))
-        return fail_library(RUN_FAILED, "stack");
-    return RUN_OK;
-}
-
-void bench_stack_close(bench_stack *s)
-{
-    moepage_session_destroy(s->session);
-    moepage_expert_pool_destroy(s->pool);
-    moepage_device_close(s->device);
-    *s = (bench_stack){0};
+    const moepage_engine_config config = MOEPAGE_ENGINE_CONFIG(.model = m->model);
+    return moepage_engine_open(NULL, options, &config, out) ? fail_library(RUN_FAILED, "engine")
+                                                            : RUN_OK;
 }

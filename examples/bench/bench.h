@@ -44,23 +44,8 @@ typedef struct bench_shape {
 int bench_model_open(const bench_shape *shape, uint32_t distinct, bench_model *out);
 void bench_model_close(bench_model *m);
 
-/* Device, pool with every expert resident if `slots` is 0, and session. */
-typedef struct bench_stack {
-    moepage_device *device;
-    moepage_expert_pool *pool;
-    moepage_session *session;
-} bench_stack;
-
-typedef struct bench_stack_config {
-    uint64_t slots;
-    uint64_t bus_bytes_per_s;
-    uint32_t threads;
-    uint32_t max_tokens;
-    uint32_t math;
-} bench_stack_config;
-
-int bench_stack_open(const bench_model *m, const bench_stack_config *config, bench_stack *out);
-void bench_stack_close(bench_stack *s);
+/* Opens an engine over the model, with options as moepage_engine_open takes them. */
+int bench_engine_open(const bench_model *m, const char *options, moepage_engine **out);
 
 /* Returns a random number (xorshift64*): reproducible, and random enough to choose experts. */
 uint64_t bench_random(uint64_t *state);

@@ -17,13 +17,10 @@ typedef struct ffn_shape {
 static int one_layer(moepage_session *session, uint32_t batch, uint32_t top_k, const int32_t *ids,
                      const float *weights, const float *x, float *y, double *ns)
 {
-    moepage_step step = {.struct_size = sizeof step, .n_tokens = batch};
-    moepage_routing routing = {.struct_size = sizeof routing,
-                               .top_k = top_k,
-                               .ids = ids,
-                               .weights = weights};
-    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
-    if (moepage_session_begin(session, &step) || moepage_session_route(session, 0, &routing, NULL))
+    const moepage_routing routing = MOEPAGE_ROUTING(top_k, ids, weights);
+    const moepage_ffn ffn = MOEPAGE_FFN(MOEPAGE_DTYPE_F32, x, y);
+    if (moepage_session_begin(session, &MOEPAGE_STEP(batch)) ||
+        moepage_session_route(session, 0, &routing, NULL))
         return fail_library(RUN_FAILED, "route");
     uint64_t began = clock_now_ns();
     if (moepage_session_ffn(session, 0, &ffn))
@@ -49,20 +46,23 @@ static int run_case(const ffn_shape *which, const bench_model *m, uint32_t batch
                     uint32_t threads)
 {
     const bench_shape *s = &which->shape;
-    bench_stack_config config = {.threads = threads, .max_tokens = batch, .math = math};
-    bench_stack stack = {0};
+    const char *const math_name = math == MOEPAGE_MATH_BF16 ? "bf16" : "fp32";
+    moepage_engine *engine = NULL;
+    char options[64];
     uint64_t state = 7;
     int32_t ids[MAX_BATCH * 8];
     float weights[MAX_BATCH * 8];
     float *x = calloc((size_t)batch * s->hidden, sizeof *x);
     float *y = malloc((size_t)batch * s->hidden * sizeof *y);
-    int code = x && y ? bench_stack_open(m, &config, &stack) : fail_memory();
+    snprintf(options, sizeof options, "budget=100%% threads=%u max_tokens=%u math=%s", threads,
+             batch, math_name);
+    int code = x && y ? bench_engine_open(m, options, &engine) : fail_memory();
     for (size_t i = 0; x && i < (size_t)batch * s->hidden; i++)
         x[i] = (float)(bench_random(&state) >> 40) / 8388608.0f - 1.0f;
     bench_random_routing(&state, batch, s->top_k, s->experts, ids, weights);
     double ns[REPETITIONS] = {0}, warm_up;
     for (int r = -2; r < REPETITIONS && !code; r++)
-        code = one_layer(stack.session, batch, s->top_k, ids, weights, x, y,
+        code = one_layer(moepage_engine_session(engine), batch, s->top_k, ids, weights, x, y,
                          r < 0 ? &warm_up : &ns[r]);
     if (!code) {
         spread t = bench_spread(ns, REPETITIONS);
@@ -70,10 +70,10 @@ static int run_case(const ffn_shape *which, const bench_model *m, uint32_t batch
         double bytes = expert_bytes * count_distinct(ids, batch * s->top_k, s->experts);
         double flops = 6.0 * s->hidden * s->intermediate * batch * s->top_k;
         printf("%-15s %5u  %-4s %7u  %9.1f %9.1f %9.1f  %8.1f %8.1f\n", which->name, batch,
-               math == MOEPAGE_MATH_BF16 ? "bf16" : "fp32", threads, t.low / 1e3, t.median / 1e3,
-               t.high / 1e3, bytes / t.median, flops / t.median);
+               math_name, threads, t.low / 1e3, t.median / 1e3, t.high / 1e3, bytes / t.median,
+               flops / t.median);
     }
-    bench_stack_close(&stack);
+    moepage_engine_close(engine);
     free(x);
     free(y);
     return code;

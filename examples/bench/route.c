@@ -9,7 +9,8 @@
 enum { LAYERS = 48, EXPERTS = 128, MAX_BATCH = 64, MAX_TOP_K = 8, WARM_UP = 20, STEPS = 200 };
 
 typedef struct route_case {
-    bench_stack stack;
+    moepage_engine *engine;
+    moepage_session *session; /* the engine's */
     uint32_t batch, top_k;
     bool plan;    /* request the plan, as callers with their own kernels do */
     int32_t *ids; /* [LAYERS][batch][top_k] */
@@ -33,7 +34,7 @@ static double clock_cost_ns(void)
 static int one_step(route_case *c, bool measure)
 {
     moepage_step step = {.struct_size = sizeof step, .n_tokens = c->batch};
-    if (moepage_session_begin(c->stack.session, &step))
+    if (moepage_session_begin(c->session, &step))
         return fail_library(RUN_FAILED, "begin");
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         size_t at = (size_t)layer * c->batch * c->top_k;
@@ -44,9 +45,9 @@ static int one_step(route_case *c, bool measure)
         moepage_plan plan = {.struct_size = sizeof plan};
         uint64_t t0 = clock_now_ns();
         moepage_status status =
-            moepage_session_route(c->stack.session, layer, &routing, c->plan ? &plan : NULL);
+            moepage_session_route(c->session, layer, &routing, c->plan ? &plan : NULL);
         uint64_t t1 = clock_now_ns();
-        status = status ? status : moepage_session_retire(c->stack.session, layer);
+        status = status ? status : moepage_session_retire(c->session, layer);
         uint64_t t2 = clock_now_ns();
         if (status)
             return fail_library(RUN_FAILED, "route");
@@ -55,7 +56,7 @@ static int one_step(route_case *c, bool measure)
             c->retire_ns[c->samples++] = (double)(t2 - t1);
         }
     }
-    if (moepage_session_end(c->stack.session, NULL))
+    if (moepage_session_end(c->session, NULL))
         return fail_library(RUN_FAILED, "end");
     return RUN_OK;
 }
@@ -89,31 +90,35 @@ static int fill(route_case *c)
     return RUN_OK;
 }
 
-static int run_case(const bench_model *m, uint32_t batch, uint32_t top_k, bool plan, uint64_t slots,
-                    double clock_ns)
+static int run_case(const bench_model *m, uint32_t batch, uint32_t top_k, bool plan,
+                    bool all_resident, double clock_ns)
 {
     route_case c = {.batch = batch, .top_k = top_k, .plan = plan};
-    bench_stack_config config = {.slots = slots, .threads = 1, .max_tokens = batch};
+    char options[64];
     size_t routed = (size_t)LAYERS * batch * top_k;
     c.ids = malloc(routed * sizeof *c.ids);
     c.weights = malloc(routed * sizeof *c.weights);
     c.route_ns = malloc((size_t)STEPS * LAYERS * sizeof *c.route_ns);
     c.retire_ns = malloc((size_t)STEPS * LAYERS * sizeof *c.retire_ns);
     int code = c.ids && c.weights && c.route_ns && c.retire_ns ? RUN_OK : fail_memory();
+    snprintf(options, sizeof options, "threads=1 max_tokens=%u budget=%s", batch,
+             all_resident ? "100%" : "50%");
     if (!code)
-        code = bench_stack_open(m, &config, &c.stack);
-    if (!code && !slots)
+        code = bench_engine_open(m, options, &c.engine);
+    if (!code)
+        c.session = moepage_engine_session(c.engine);
+    if (!code && all_resident)
         code = fill(&c);
     if (!code)
         code = run_steps(&c);
     if (!code) {
         spread route = bench_spread(c.route_ns, c.samples);
         spread retire = bench_spread(c.retire_ns, c.samples);
-        printf("%-9s %5u %5u  %-4s  %9.0f %9.0f %9.0f   %9.0f\n", slots ? "50%" : "100%", batch,
-               top_k, plan ? "yes" : "no", route.low - clock_ns, route.median - clock_ns,
+        printf("%-9s %5u %5u  %-4s  %9.0f %9.0f %9.0f   %9.0f\n", all_resident ? "100%" : "50%",
+               batch, top_k, plan ? "yes" : "no", route.low - clock_ns, route.median - clock_ns,
                route.high - clock_ns, retire.median - clock_ns);
     }
-    bench_stack_close(&c.stack);
+    moepage_engine_close(c.engine);
     free(c.ids);
     free(c.weights);
     free(c.route_ns);
@@ -139,11 +144,11 @@ int bench_route(int argc, char **argv)
     static const uint32_t top_ks[] = {2, 4, MAX_TOP_K};
     for (size_t b = 0; b < sizeof batches / sizeof *batches && !code; b++)
         for (size_t k = 0; k < sizeof top_ks / sizeof *top_ks && !code; k++)
-            code = run_case(&m, batches[b], top_ks[k], false, 0, clock_ns);
+            code = run_case(&m, batches[b], top_ks[k], false, true, clock_ns);
     if (!code)
-        code = run_case(&m, 1, MAX_TOP_K, true, 0, clock_ns);
-    if (!code) /* misses: the policy, the slots, and waiting for the copies */
-        code = run_case(&m, 1, MAX_TOP_K, true, LAYERS * EXPERTS / 2, clock_ns);
+        code = run_case(&m, 1, MAX_TOP_K, true, true, clock_ns);
+    if (!code) /* misses: the policy, the slots, and the copies, waited for */
+        code = run_case(&m, 1, MAX_TOP_K, true, false, clock_ns);
     bench_model_close(&m);
     return code;
 }

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "common/device_room.h"
 #include "common/fail.h"
 #include "common/open_model.h"
 
@@ -102,9 +101,12 @@ bool tier_can_run(const tier_model *m, const tier_case *which)
 int tier_stack_open(const tier_model *m, const tier_case *which, uint32_t threads, tier_stack *out)
 {
     uint32_t top_k = m->info.top_k, tokens = (m->info.experts + top_k - 1) / top_k;
-    moepage_session_config session = {.struct_size = sizeof session, .max_tokens = tokens};
-    moepage_expert_pool_config pool = pool_config(m, which);
-    moepage_device_config device = {.struct_size = sizeof device, .threads = threads};
+    const moepage_device_config device = MOEPAGE_DEVICE_CONFIG(.threads = threads);
+    const moepage_expert_pool_config pool = pool_config(m, which);
+    const moepage_session_config session = MOEPAGE_SESSION_CONFIG(.max_tokens = tokens);
+    const moepage_engine_config config =
+        MOEPAGE_ENGINE_CONFIG(.device = &device, .experts = &pool, .session = &session,
+                              .model = m->model);
     out->layers = m->layers;
     out->experts = m->info.experts;
     out->top_k = top_k;
@@ -113,21 +115,16 @@ int tier_stack_open(const tier_model *m, const tier_case *which, uint32_t thread
     out->weights = calloc((size_t)tokens * top_k, sizeof *out->weights);
     if (!out->ids || !out->weights)
         return fail_memory();
-    int code = device_room(m->model, &pool, &session, 0, &device);
-    if (code)
-        return code;
-    if (moepage_device_open("host", &device, &out->device) ||
-        moepage_expert_pool_create(&out->device, 1, m->model, &pool, &out->pool) ||
-        moepage_session_create(out->pool, NULL, &session, &out->session))
+    if (moepage_engine_open(NULL, NULL, &config, &out->engine))
         return fail_library(RUN_FAILED, which->name);
+    out->pool = moepage_engine_expert_pool(out->engine);
+    out->session = moepage_engine_session(out->engine);
     return RUN_OK;
 }
 
 void tier_stack_close(tier_stack *s)
 {
-    moepage_session_destroy(s->session);
-    moepage_expert_pool_destroy(s->pool);
-    moepage_device_close(s->device);
+    moepage_engine_close(s->engine);
     free(s->ids);
     free(s->weights);
 }

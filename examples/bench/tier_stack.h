@@ -1,4 +1,4 @@
-/* tier_stack.h — one device and pool for each tier from which experts can be loaded. */
+/* tier_stack.h — one engine for each tier that experts can be loaded from. */
 #ifndef EXAMPLE_TIER_STACK_H
 #define EXAMPLE_TIER_STACK_H
 
@@ -43,10 +43,10 @@ uint64_t tier_host_bytes(const tier_model *m);
 /* Returns true if the model has the forms, and memory suffices. */
 bool tier_can_run(const tier_model *m, const tier_case *which);
 
-/* A device with a layer's worth of slots, a pool, a session, and arrays for a layer's routing. */
+/* An engine with a layer's worth of slots, and arrays for a layer's routing. */
 typedef struct tier_stack {
-    moepage_device *device;
-    moepage_expert_pool *pool;
+    moepage_engine *engine;
+    moepage_expert_pool *pool; /* the engine's, as the session */
     moepage_session *session;
     uint32_t layers, experts, top_k;
     uint64_t expert_bytes;

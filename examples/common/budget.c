@@ -2,7 +2,6 @@
 #include "common/budget.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "common/attention.h"
 #include "common/fail.h"
@@ -32,38 +31,22 @@ static uint32_t plan_step(const options *opts, const uint32_t *prompt_tokens, ui
     return prefill > n_prompts ? prefill : n_prompts; /* decode: one token of each */
 }
 
-static int refuse_percent(const options *opts, uint64_t slots, uint64_t experts, uint64_t least)
-{
-    char given[64];
-    if (opts->tiers)
-        snprintf(given, sizeof given, "--tiers %.40s", opts->tiers);
-    else
-        snprintf(given, sizeof given, "--budget %g%%", opts->budget_percent);
-    return fail(RUN_REFUSED, "%s: %g%% is %llu of %llu experts, at least %llu slot(s) are needed%s",
-                given, opts->budget_percent, (number)slots, (number)experts, (number)least,
-                opts->scope == MOEPAGE_SCOPE_LAYER ? ": with --scope layer one for each MoE layer"
-                                                   : "");
-}
-
+/* Slots of --budget BYTES; those of a percentage are the engine's to count. */
 static int plan_slots(const options *opts, const moepage_model_info *model, budget *out)
 {
+    if (!opts->budget_bytes)
+        return RUN_OK;
     uint64_t experts = (uint64_t)model->moe_layers * model->experts;
     uint64_t least = opts->scope == MOEPAGE_SCOPE_LAYER ? model->moe_layers : 1;
-    if (opts->budget_bytes) {
-        uint64_t least_bytes = least * model->slot_bytes;
-        uint64_t wanted = out->kv_bytes + least_bytes;
-        if (opts->budget_bytes < wanted)
-            return fail(RUN_REFUSED,
-                        "--budget %llu: the KV of this run takes %llu bytes and %llu "
-                        "expert slot(s) %llu: at least %llu are needed",
-                        (number)opts->budget_bytes, (number)out->kv_bytes, (number)least,
-                        (number)least_bytes, (number)wanted);
-        out->slots = (opts->budget_bytes - out->kv_bytes) / model->slot_bytes;
-    } else {
-        out->slots = (uint64_t)(opts->budget_percent * (double)experts / 100);
-        if (out->slots < least)
-            return refuse_percent(opts, out->slots, experts, least);
-    }
+    uint64_t least_bytes = least * model->slot_bytes;
+    uint64_t wanted = out->kv_bytes + least_bytes;
+    if (opts->budget_bytes < wanted)
+        return fail(RUN_REFUSED,
+                    "--budget %llu: the KV of this run takes %llu bytes and %llu "
+                    "expert slot(s) %llu: at least %llu are needed",
+                    (number)opts->budget_bytes, (number)out->kv_bytes, (number)least,
+                    (number)least_bytes, (number)wanted);
+    out->slots = (opts->budget_bytes - out->kv_bytes) / model->slot_bytes;
     if (out->slots > experts)
         out->slots = experts;
     if (opts->scope == MOEPAGE_SCOPE_LAYER)

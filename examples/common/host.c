@@ -3,10 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/attention.h"
-#include "common/device_room.h"
 #include "common/fail.h"
 #include "common/open_model.h"
 
@@ -31,7 +29,7 @@ static uint32_t prefetch_of(const options *opts)
     return opts->prefetch ? MOEPAGE_PREFETCH_PREVIOUS : MOEPAGE_PREFETCH_OFF;
 }
 
-static moepage_session_config session_config(const options *opts, const budget *plan, const host *h)
+static moepage_session_config session_config(const options *opts, const budget *plan)
 {
     return (moepage_session_config){.struct_size = sizeof(moepage_session_config),
                                     .max_tokens = plan->step_tokens,
@@ -40,19 +38,21 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .prefetch_depth = opts->prefetch_depth,
                                     .max_group_experts = opts->max_group_experts,
                                     .regime = opts->regime,
-                                    .miss = opts->miss,
-                                    .predictor = h->predictor};
+                                    .miss = opts->miss};
 }
 
-/* Returns the pool's config. With two versions per expert the slots hold the high ones, unless
- * those are a cache. */
+/* With experts in two versions the high ones are the slots, unless those are a cache. */
+static bool has_versions(const options *opts, const host *h)
+{
+    return opts->precision.text && h->precision.serve == MOEPAGE_SERVE_VERSIONS;
+}
+
 static moepage_expert_pool_config pool_config(const options *opts, const budget *plan,
                                               const host *h)
 {
-    const bool versions = opts->precision.text && h->precision.serve == MOEPAGE_SERVE_VERSIONS;
     return (moepage_expert_pool_config){.struct_size = sizeof(moepage_expert_pool_config),
                                         .scope = opts->scope,
-                                        .slots = versions ? 0 : plan->slots,
+                                        .slots = has_versions(opts, h) ? 0 : plan->slots,
                                         .policy = opts->policy,
                                         .scan_percent = opts->scan_percent,
                                         .host_tier_bytes = opts->host_tier_bytes,
@@ -77,21 +77,6 @@ static int settle_precision(const options *opts, host *h)
                : RUN_OK;
 }
 
-static int open_predictor(const options *opts, host *h)
-{
-    const moepage_predictor_config config = {.struct_size = sizeof config,
-                                             .name = opts->predictor,
-                                             .semantic_dim = h->info.hidden,
-                                             .distance = opts->prefetch_depth};
-    if (!opts->predictor)
-        return RUN_OK;
-    if (moepage_predictor_create(h->model, &config, &h->predictor))
-        return fail_library(RUN_REFUSED, "predictor");
-    if (opts->predictor_load && moepage_predictor_load(h->predictor, opts->predictor_load))
-        return fail_library(RUN_REFUSED, "--predictor-load");
-    return RUN_OK;
-}
-
 int host_save_predictor(const options *opts, const host *h)
 {
     if (opts->predictor_save && moepage_predictor_save(h->predictor, opts->predictor_save))
@@ -99,47 +84,65 @@ int host_save_predictor(const options *opts, const host *h)
     return RUN_OK;
 }
 
-/* A GPU maps memory in granules; an arena's bytes beyond whole ones are lost. */
-#define GPU_GRANULE (2u << 20)
-
-static void round_arena(const options *opts, moepage_device_config *config)
+/* One block per granule: the pool then takes exactly the blocks of the plan. */
+static int plan_kv(const model_config *model, const budget *plan, moepage_kv_pool_config *out)
 {
-    const uint64_t granule = strcmp(opts->device, "host") ? GPU_GRANULE : 1;
-    const uint64_t arena = config->budget_bytes - config->workspace_bytes;
-    config->budget_bytes += (granule - arena % granule) % granule;
-}
-
-/* Opens a device with the bytes that --budget and --tiers cover, plus the session's scratch and
- * room for images waiting to be decoded. */
-static int open_device(const options *opts, const budget *plan, host *h)
-{
-    moepage_session_config session = session_config(opts, plan, h);
-    moepage_expert_pool_config pool = pool_config(opts, plan, h);
-    moepage_device_config config = {.struct_size = sizeof config,
-                                    .threads = opts->threads,
-                                    .bus_bytes_per_s = opts->bus_bytes_per_s,
-                                    .log = fail_log,
-                                    .io_threads = opts->io_threads};
-    moepage_device_info info = {.struct_size = sizeof info};
-    int code = device_room(h->model, &pool, &session, plan->kv_bytes, &config);
-    if (code)
-        return code;
-    round_arena(opts, &config);
-    if (moepage_device_open(opts->device, &config, &h->device) ||
-        moepage_device_get_info(h->device, &info))
-        return fail_library(RUN_REFUSED, "device");
-    h->threads = info.threads;
+    uint32_t *bytes_per_token = malloc(model->layers * sizeof *bytes_per_token);
+    if (!bytes_per_token)
+        return fail_memory();
+    for (uint32_t l = 0; l < model->layers; l++)
+        bytes_per_token[l] = attention_bytes_per_token(model->kv_heads, model->head_dim);
+    *out = MOEPAGE_KV_POOL_CONFIG(.block_tokens = KV_BLOCK_TOKENS, .layers = model->layers,
+                                  .blocks_per_granule = 1, .bytes_per_token = bytes_per_token,
+                                  .blocks = plan->kv_blocks, .max_sequences = plan->kv_blocks);
     return RUN_OK;
 }
 
-/* Opens the pool, then checks whether it reads from the file, which only the pool can tell: a pack
- * may need that without a host tier. */
-static int open_experts(const options *opts, const budget *plan, host *h)
+/* What --budget leaves beside whole KV blocks stays arena. */
+static uint64_t spare_bytes(const budget *plan, const moepage_kv_pool_config *kv)
 {
-    moepage_expert_pool_config config = pool_config(opts, plan, h);
-    moepage_expert_pool_info info = {.struct_size = sizeof info};
-    if (moepage_expert_pool_create(&h->device, 1, h->model, &config, &h->experts) ||
-        moepage_expert_pool_get_info(h->experts, &info))
+    uint64_t taken = 0;
+    return moepage_kv_pool_sizes(kv, &taken) || taken > plan->kv_bytes ? 0 : plan->kv_bytes - taken;
+}
+
+/* Names the flag, where it is one's fault. */
+static int refuse_engine(const options *opts, moepage_status status)
+{
+    char tiers[64];
+    snprintf(tiers, sizeof tiers, "--tiers %.40s", opts->tiers ? opts->tiers : "");
+    if (status != MOEPAGE_E_BUDGET)
+        return fail_library(RUN_REFUSED, "engine");
+    return fail_library(RUN_REFUSED, opts->tiers ? tiers : "--budget");
+}
+
+static int open_engine(const options *opts, const budget *plan, const moepage_kv_pool_config *kv,
+                       host *h)
+{
+    const moepage_device_config device =
+        MOEPAGE_DEVICE_CONFIG(.threads = opts->threads, .bus_bytes_per_s = opts->bus_bytes_per_s,
+                              .log = fail_log, .io_threads = opts->io_threads);
+    const moepage_expert_pool_config experts = pool_config(opts, plan, h);
+    const moepage_session_config session = session_config(opts, plan);
+    const moepage_predictor_config predictor =
+        MOEPAGE_PREDICTOR_CONFIG(.name = opts->predictor, .semantic_dim = h->info.hidden,
+                                 .distance = opts->prefetch_depth);
+    const moepage_engine_config config =
+        MOEPAGE_ENGINE_CONFIG(.budget_percent =
+                                  plan->slots || has_versions(opts, h) ? 0 : opts->budget_percent,
+                              .device_name = opts->device, .device = &device, .experts = &experts,
+                              .kv = kv, .session = &session,
+                              .predictor = opts->predictor ? &predictor : NULL, .model = h->model,
+                              .extra_arena_bytes = spare_bytes(plan, kv));
+    moepage_status status = moepage_engine_open(NULL, NULL, &config, &h->engine);
+    return status ? refuse_engine(opts, status) : RUN_OK;
+}
+
+/* Only the pool knows whether anything is read from the file: a pack can need it without a host
+ * tier. */
+static int check_reading(const options *opts, const host *h)
+{
+    moepage_expert_pool_info info = MOEPAGE_EXPERT_POOL_INFO();
+    if (moepage_expert_pool_get_info(h->experts, &info))
         return fail_library(RUN_REFUSED, "expert pool");
     if (opts->for_reading && !info.host_tier_bytes)
         return fail(RUN_REFUSED,
@@ -149,32 +152,22 @@ static int open_experts(const options *opts, const budget *plan, host *h)
     return RUN_OK;
 }
 
-static int open_kv(const model_config *model, const budget *plan, host *h)
+/* The engine's parts, and what it has no config for. */
+static int use_engine(const options *opts, host *h)
 {
-    uint32_t *bytes_per_token = malloc(model->layers * sizeof *bytes_per_token);
-    if (!bytes_per_token)
-        return fail_memory();
-    for (uint32_t l = 0; l < model->layers; l++)
-        bytes_per_token[l] = attention_bytes_per_token(model->kv_heads, model->head_dim);
-    /* One block per granule, so that the pool has exactly the plan's blocks. */
-    moepage_kv_pool_config config = {.struct_size = sizeof config,
-                                     .block_tokens = KV_BLOCK_TOKENS,
-                                     .layers = model->layers,
-                                     .blocks_per_granule = 1,
-                                     .bytes_per_token = bytes_per_token,
-                                     .blocks = plan->kv_blocks,
-                                     .max_sequences = plan->kv_blocks};
-    moepage_status status = moepage_kv_pool_create(h->device, &config, &h->kv);
-    free(bytes_per_token);
-    return status ? fail_library(RUN_REFUSED, "KV pool") : RUN_OK;
-}
-
-static int open_session(const options *opts, const budget *plan, host *h)
-{
-    moepage_session_config config = session_config(opts, plan, h);
-    if (moepage_session_create(h->experts, h->kv, &config, &h->session))
-        return fail_library(RUN_REFUSED, "session");
-    return remap_set(&opts->remap, h->session);
+    moepage_device_info info = MOEPAGE_DEVICE_INFO();
+    h->device = moepage_engine_device(h->engine);
+    h->experts = moepage_engine_expert_pool(h->engine);
+    h->kv = moepage_engine_kv_pool(h->engine);
+    h->session = moepage_engine_session(h->engine);
+    h->predictor = moepage_engine_predictor(h->engine);
+    if (moepage_device_get_info(h->device, &info))
+        return fail_library(RUN_REFUSED, "device");
+    h->threads = info.threads;
+    if (opts->predictor_load && moepage_predictor_load(h->predictor, opts->predictor_load))
+        return fail_library(RUN_REFUSED, "--predictor-load");
+    int code = check_reading(opts, h);
+    return code ? code : remap_set(&opts->remap, h->session);
 }
 
 static int start_trace(const options *opts, host *h)
@@ -196,12 +189,17 @@ static int start_trace(const options *opts, host *h)
 
 int host_open(const options *opts, const model_config *config, const budget *plan, host *h)
 {
-    int code;
-    if ((code = settle_precision(opts, h)) || (code = open_predictor(opts, h)) ||
-        (code = open_device(opts, plan, h)) || (code = open_experts(opts, plan, h)) ||
-        (code = open_kv(config, plan, h)) || (code = open_session(opts, plan, h)))
+    moepage_kv_pool_config kv;
+    int code = settle_precision(opts, h);
+    if (!code)
+        code = plan_kv(config, plan, &kv);
+    if (code)
         return code;
-    return start_trace(opts, h);
+    code = open_engine(opts, plan, &kv, h);
+    free((void *)kv.bytes_per_token);
+    if (!code)
+        code = use_engine(opts, h);
+    return code ? code : start_trace(opts, h);
 }
 
 int host_close(host *h)
@@ -209,13 +207,9 @@ int host_close(host *h)
     int code = RUN_OK;
     if (h->trace)
         moepage_session_record(h->session, NULL);
-    moepage_session_destroy(h->session);
     if (h->trace && moepage_trace_close(h->trace))
         code = fail_library(RUN_FAILED, "trace");
-    moepage_predictor_destroy(h->predictor);
-    moepage_kv_pool_destroy(h->kv);
-    moepage_expert_pool_destroy(h->experts);
-    moepage_device_close(h->device);
+    moepage_engine_close(h->engine);
     moepage_model_close(h->model);
     return code;
 }

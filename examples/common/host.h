@@ -1,4 +1,4 @@
-/* host.h — the library's objects of one run, opened in the order given in moepage.h. */
+/* host.h — the library's objects of one run. */
 #ifndef EXAMPLE_HOST_H
 #define EXAMPLE_HOST_H
 
@@ -11,7 +11,8 @@ typedef struct host {
     moepage_model *model;
     moepage_model_info info;
     moepage_form_info exph; /* the model's EXPH form, present or not */
-    moepage_device *device;
+    moepage_engine *engine;
+    moepage_device *device; /* the engine's, as what follows */
     moepage_expert_pool *experts;
     moepage_kv_pool *kv;
     moepage_session *session;
@@ -24,7 +25,7 @@ typedef struct host {
 /* Opens the model alone, which suffices to size the other objects. */
 int host_open_model(const options *opts, host *out);
 
-/* Opens device, pools and session, and starts the trace. */
+/* Opens the engine, and starts the trace. */
 int host_open(const options *opts, const model_config *config, const budget *plan, host *h);
 
 /* Saves a predictor's learnt state if the options ask for it. */

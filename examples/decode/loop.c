@@ -15,8 +15,8 @@ struct loop {
     machine *m;
     const loop_config *config;
     moepage_model_info model;
-    moepage_device *device;
-    moepage_expert_pool *pool;
+    moepage_engine *engine;
+    moepage_expert_pool *pool; /* the engine's, as the session */
     moepage_session *session;
     moepage_cuda_path *path;
     machine_graph *graph;
@@ -32,49 +32,40 @@ static uint64_t routing_bytes(const loop_routes *r)
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-static int open_device(loop *l, const moepage_expert_pool_config *pool,
-                       const moepage_session_config *session)
+static int open_engine(loop *l, const moepage_session_config *session, uint64_t path_bytes)
 {
-    moepage_device_config device = {.struct_size = sizeof device, .log = fail_log};
-    uint64_t staging = 0, arena = 0, scratch = 0, path = 0;
-    if (moepage_expert_pool_sizes(l->config->model, pool, 1, &staging, &arena))
-        return fail_library(RUN_REFUSED, "expert pool");
-    if (moepage_session_workspace(l->config->model, session, &scratch))
-        return fail_library(RUN_REFUSED, "session");
-    if (l->config->mode != DECODE_SESSION &&
-        moepage_cuda_path_workspace(l->config->model, session, NULL, &path))
-        return fail_library(RUN_REFUSED, "path");
-    device.workspace_bytes = staging + scratch + path + ROOM;
-    device.budget_bytes = arena + device.workspace_bytes + ROOM;
-    if (moepage_device_open(l->config->device, &device, &l->device))
-        return fail_library(RUN_REFUSED, "device");
+    const loop_config *c = l->config;
+    const uint64_t slots = (uint64_t)l->model.moe_layers * l->model.experts * c->percent / 100;
+    const moepage_expert_pool_config pool = MOEPAGE_EXPERT_POOL_CONFIG(.slots = slots ? slots : 1);
+    const moepage_device_config device = MOEPAGE_DEVICE_CONFIG(.log = fail_log);
+    const moepage_engine_config config =
+        MOEPAGE_ENGINE_CONFIG(.device_name = c->device, .device = &device, .experts = &pool,
+                              .session = session, .model = c->model,
+                              .extra_workspace_bytes = path_bytes + ROOM,
+                              .extra_arena_bytes = ROOM);
+    if (moepage_engine_open(NULL, NULL, &config, &l->engine))
+        return fail_library(RUN_REFUSED, "engine");
+    l->pool = moepage_engine_expert_pool(l->engine);
+    l->session = moepage_engine_session(l->engine);
     return RUN_OK;
 }
 
 static int open_library(loop *l)
 {
     const loop_config *c = l->config;
-    const uint64_t all = (uint64_t)l->model.moe_layers * l->model.experts;
-    moepage_expert_pool_config pool = {.struct_size = sizeof pool, .slots = all * c->percent / 100};
-    const moepage_session_config session = {
-        .struct_size = sizeof session,
-        .max_tokens = c->routes->batch,
-        .math = c->math,
-        .prefetch = c->prefetch ? MOEPAGE_PREFETCH_PREVIOUS : MOEPAGE_PREFETCH_OFF,
-    };
-    if (!pool.slots)
-        pool.slots = 1;
-    int code = open_device(l, &pool, &session);
-    if (code)
-        return code;
-    if (moepage_expert_pool_create(&l->device, 1, c->model, &pool, &l->pool))
-        return fail_library(RUN_REFUSED, "expert pool");
-    if (moepage_session_create(l->pool, NULL, &session, &l->session))
-        return fail_library(RUN_REFUSED, "session");
-    const moepage_cuda_path_config path = {.struct_size = sizeof path, .timeout_ms = TIMEOUT_MS};
-    if (c->mode != DECODE_SESSION && moepage_cuda_path_create(l->session, &path, &l->path))
+    const moepage_session_config session =
+        MOEPAGE_SESSION_CONFIG(.max_tokens = c->routes->batch, .math = c->math,
+                               .prefetch =
+                                   c->prefetch ? MOEPAGE_PREFETCH_PREVIOUS : MOEPAGE_PREFETCH_OFF);
+    const moepage_cuda_path_config path = MOEPAGE_CUDA_PATH_CONFIG(.timeout_ms = TIMEOUT_MS);
+    const bool by_path = c->mode != DECODE_SESSION;
+    uint64_t path_bytes = 0;
+    if (by_path && moepage_cuda_path_workspace(c->model, &session, NULL, &path_bytes))
         return fail_library(RUN_REFUSED, "path");
-    return RUN_OK;
+    int code = open_engine(l, &session, path_bytes);
+    if (!code && by_path && moepage_cuda_path_create(l->session, &path, &l->path))
+        code = fail_library(RUN_REFUSED, "path");
+    return code;
 }
 
 /* Fills x with numbers around 1, identical in every run. */
@@ -115,9 +106,7 @@ static void close_all(loop *l)
     machine_wait(l->m);
     machine_graph_free(l->m, l->graph);
     moepage_cuda_path_destroy(l->path);
-    moepage_session_destroy(l->session);
-    moepage_expert_pool_destroy(l->pool);
-    moepage_device_close(l->device);
+    moepage_engine_close(l->engine);
     machine_free(l->m, l->x);
     machine_free(l->m, l->y);
     machine_free(l->m, l->ids);
@@ -131,8 +120,7 @@ static int step_by_session(loop *l, const int32_t *ids)
 {
     const loop_routes *r = l->config->routes;
     const uint64_t per_layer = (uint64_t)r->batch * r->top_k;
-    const moepage_step step = {.struct_size = sizeof step, .n_tokens = r->batch};
-    if (moepage_session_begin(l->session, &step))
+    if (moepage_engine_begin(l->engine, r->batch))
         return fail_library(RUN_FAILED, "step");
     for (uint32_t i = 0; i < r->layers; i++) {
         const moepage_routing routing = {.struct_size = sizeof routing,
@@ -150,7 +138,7 @@ static int step_by_session(loop *l, const int32_t *ids)
             moepage_session_ffn(l->session, i, &ffn) || moepage_session_retire(l->session, i))
             return fail_library(RUN_FAILED, "layer");
     }
-    return moepage_session_end(l->session, NULL) ? fail_library(RUN_FAILED, "step") : RUN_OK;
+    return moepage_engine_end(l->engine, NULL) ? fail_library(RUN_FAILED, "step") : RUN_OK;
 }
 
 static int path_layers(loop *l)

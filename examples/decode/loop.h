@@ -1,5 +1,5 @@
-/* loop.h — decode steps over the routed experts of a model at one budget: a device, a pool, a
- * session or a path, and their memory. */
+/* loop.h — decode steps over the routed experts of a model: an engine or a path, and what
+ * they need, at one budget. */
 #ifndef EXAMPLE_LOOP_H
 #define EXAMPLE_LOOP_H
 

@@ -3,13 +3,13 @@
 
 #include "arena/home.h"
 #include "base/config.h"
+#include "base/first_forms.h"
 #include "base/status.h"
 
 #define WORKSPACE_SHARE 16u
 #define WORKSPACE_MAX_BYTES (256ull << 20)
 
 /* The first published form of each struct ends before this member. */
-#define CONFIG_MIN_BYTES offsetof(moepage_device_config, io_threads)
 #define INFO_MIN_BYTES offsetof(moepage_device_info, pageable_bytes)
 
 static moepage_status plan_workspace(moepage_device_config *config)
@@ -36,7 +36,8 @@ moepage_status moepage_device_open(const char *name, const moepage_device_config
     moepage_device_config own;
     if (!name || !out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name ? "out" : "the device's name");
-    moepage_status status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+    moepage_status status =
+        mp_config_read(&own, sizeof own, MP_DEVICE_CONFIG_MIN_BYTES, config, "config");
     if (!status && own.ranges > 1)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "config: ranges is %u, it must be 0 or 1", own.ranges);
     if (!status)

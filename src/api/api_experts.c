@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "base/config.h"
+#include "base/first_forms.h"
 #include "base/handle.h"
 #include "base/session_stats.h"
 #include "base/status.h"
@@ -9,7 +10,6 @@
 #include "pool/share.h"
 
 /* The first published form of each struct ends before this member. */
-#define CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
 #define INFO_MIN_BYTES offsetof(moepage_expert_pool_info, bus_form)
 
 static moepage_status check_devices(moepage_device *const *devices, uint32_t n_devices)
@@ -40,7 +40,8 @@ moepage_status moepage_expert_pool_create(moepage_device *const *devices, uint32
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+        status =
+            mp_config_read(&own, sizeof own, MP_EXPERT_POOL_CONFIG_MIN_BYTES, config, "config");
     if (status)
         return status;
     return mp_pool_create(devices, n_devices, model, &own, out);
@@ -55,7 +56,8 @@ moepage_status moepage_expert_pool_sizes(const moepage_model *model,
     uint64_t workspace, arena;
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (!status)
-        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
+        status =
+            mp_config_read(&own, sizeof own, MP_EXPERT_POOL_CONFIG_MIN_BYTES, config, "config");
     if (!status)
         status = mp_pool_sizes(model, &own, n_devices, &workspace, &arena);
     if (status)

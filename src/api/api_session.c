@@ -1,5 +1,6 @@
 /* Entry points of sessions: check handles and structs, call down. */
 #include "base/config.h"
+#include "base/first_forms.h"
 #include "base/handle.h"
 #include "base/session_stats.h"
 #include "base/status.h"
@@ -12,7 +13,6 @@
 #include "session/session.h"
 
 /* The first published form of each struct ends before this member. */
-#define SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
 #define ROUTING_MIN_BYTES offsetof(moepage_routing, logits)
 
 moepage_status moepage_session_workspace(const moepage_model *model,
@@ -21,7 +21,8 @@ moepage_status moepage_session_workspace(const moepage_model *model,
     moepage_session_config given, own;
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (!status)
-        status = mp_config_read(&given, sizeof given, SESSION_CONFIG_MIN_BYTES, config, "config");
+        status =
+            mp_config_read(&given, sizeof given, MP_SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && !bytes)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "bytes is NULL");
     if (!status)
@@ -74,7 +75,7 @@ moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_p
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = mp_config_read(&own, sizeof own, SESSION_CONFIG_MIN_BYTES, config, "config");
+        status = mp_config_read(&own, sizeof own, MP_SESSION_CONFIG_MIN_BYTES, config, "config");
     if (!status && own.predictor)
         status = mp_handle_check(own.predictor, MP_KIND_PREDICTOR);
     return status ? status : create(experts, kv, &own, out);

@@ -22,6 +22,7 @@ typedef enum mp_kind {
     MP_KIND_PATH = 0x4d504c31,
     MP_KIND_CONTROLLER = 0x4d504331,
     MP_KIND_PREDICTOR = 0x4d505231,
+    MP_KIND_ENGINE = 0x4d504e31,
     MP_KIND_DEAD = 0x4d500000
 } mp_kind;
 

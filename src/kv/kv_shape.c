@@ -9,8 +9,6 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-#define LAYER_ALIGN 64u
-
 /* A granule chosen here gives the largest layer a run of up to 256 KiB, enough for one transfer or
  * one kernel's reads to run at full speed, but never makes the pool coarser than 1/32: the
  * boundary to the experts moves by whole granules. */
@@ -29,7 +27,7 @@ static moepage_status measure_layers(mp_kv_shape *shape, const uint32_t *bytes_p
     *sizes = (kv_sizes){0};
     for (uint32_t layer = 0; layer < shape->layers; layer++) {
         uint64_t bytes = (uint64_t)shape->block_tokens * bytes_per_token[layer];
-        bytes = (bytes + LAYER_ALIGN - 1) / LAYER_ALIGN * LAYER_ALIGN;
+        bytes = (bytes + MP_KV_LAYER_ALIGN - 1) / MP_KV_LAYER_ALIGN * MP_KV_LAYER_ALIGN;
         shape->layer_bytes[layer] = bytes;
         if (__builtin_add_overflow(shape->block_bytes, bytes, &shape->block_bytes))
             return mp_fail(MOEPAGE_E_ARGUMENT, "the bytes of one block overflow at layer %u",

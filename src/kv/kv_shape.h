@@ -16,6 +16,8 @@
 
 #include "moepage.h"
 
+#define MP_KV_LAYER_ALIGN 64u
+
 typedef struct mp_kv_shape {
     uint32_t block_tokens;
     uint32_t layers;

@@ -28,7 +28,7 @@ trap 'rm -rf "$work"' EXIT
             printf "printf(\"constant %s %%lld\\n\", (long long)%s);\n", name, name }
         # The declared name is the last identifier in front of an array bound or the end.
         function field(type, text,    name, bounds) {
-            gsub(/ +/, " ", text); gsub(/^ | $/, "", text)
+            gsub(/ +/, " ", text); gsub(/^ | $/, "", text); sub(/struct /, "", text)
             match(text, / ?([[][^]]*[]] ?)*$/); bounds = substr(text, RSTART)
             name = text = substr(text, 1, RSTART - 1); sub(/.*[^A-Za-z0-9_]/, "", name)
             sub(/ ?[A-Za-z0-9_]+$/, "", text); text = text bounds

@@ -9,4 +9,4 @@ header=${1:-include}/moepage_cuda.h
 # With MOEPAGE_BUILD, the visibility attribute marks what is exported.
 "${CC:-cc}" -std=c11 -E -P -DMOEPAGE_BUILD "$header" | tr '\n' ' ' | tr ';' '\n' |
     sed -n 's/^.*__attribute__((visibility("default"))) *//p' |
-    sed -e 's/  */ /g' -e 's/\(.*[ *]\)\{0,1\}\(moepage_[a-z0-9_]*\)(\(.*\))$/\2	&/' | sort
+    sed -e 's/  */ /g' -e 's/struct //g' -e 's/\(.*[ *]\)\{0,1\}\(moepage_[a-z0-9_]*\)(\(.*\))$/\2	&/' | sort

@@ -120,6 +120,21 @@ borrowed() {
 }
 check "what is said of a struct, a section or an object is on its functions' pages" borrowed
 
+# A banner of the header marks what is behind it.
+parts() {
+    says moepage_engine_open 'PART Core: What a host needs to serve a model' &&
+        says moepage_session_route 'PART Core:' && says moepage_paged_create 'PART Advanced:' &&
+        says moepage_session_set_remap 'PART For study:' &&
+        says moepage_cuda_path_create 'PART CUDA:' || return 1
+    for page in $(grep -L '^\.so' "$pages"/*); do
+        grep -qE '^\\fB(Core|Advanced|For study|CUDA)\\fP:$' "$page" || echo "$page has no mark"
+    done | grep . && return 1
+    sed -n 's/^\.SH \(CORE\|ADVANCED\|FOR STUDY\|CUDA\)$/\1/p' "$work/man/man7/moepage.7" |
+        tr '\n' ' ' >"$work/order"
+    [ "$(cat "$work/order")" = 'CORE ADVANCED FOR STUDY CUDA ' ]
+}
+check "every page says which part of the header it is of, and moepage(7) lists core first" parts
+
 overview() {
     grep -c '^\\fBmoepage_[a-z_]*\\fP(3)$' "$work/man/man7/moepage.7" >"$work/count"
     [ "$(cat "$work/count")" = "$(wc -l <"$work/functions")" ] &&

@@ -17,7 +17,7 @@
 
 #include "arena/home.h"
 #include "bank_model.h"
-#include "device.h"
+#include "gpu.h"
 #include "device/numa.h"
 #include "pool_inside.h"
 #include "sim_cuda.h"

@@ -1,11 +1,10 @@
 """Paging for Mixture-of-Experts inference: libmoepage in Python.
 
-    device = moepage.Device("host", budget="2GiB")
-    model = moepage.Model("checkpoint")
-    experts = moepage.ExpertPool(device, model)
-    session = moepage.Session(experts)
-    with session.step(n_tokens) as step:
-        y = step.run(layer, ids, weights, x)
+    with moepage.Engine("checkpoint", budget="2GiB") as engine:
+        with engine.step(n_tokens) as step:
+            y = step.run(layer, ids, weights, x)
+
+An engine is a Device, a Model, an ExpertPool and a Session, which may also be opened one by one.
 
 Errors of the library are `moepage.Error`, one subclass per status; arguments that make no sense
 are TypeError and ValueError. Nothing is loaded before something is opened.
@@ -21,6 +20,7 @@ from .dtypes import (DType, bfloat16, dtype, float8_e4m3, float8_e5m2, float8_e8
                      float32, int8, int32, int64, uint8)
 from .enums import (Control, ExpertState, Form, Gate, Group, Hotness, KVMiss, LogLevel, Math, Miss,
                     Outcome, PagedState, Phase, Placement, Prefetch, Regime, Role, Scope, Serve)
+from .engine import Engine
 from .errors import (ArgumentError, BudgetError, Busy, CallbackError, Closed, ConcurrentUse,
                      DeviceError, End, Error, ExportsAlive, FormatError, HandleError, IOFailed,
                      LibraryNotFound, NoMemory, NotFound, StateError, Unsupported, VersionError,
@@ -40,6 +40,6 @@ from .tensors import Tensor, empty, tensor
 from .trace import Trace, TraceSequence, TraceStep
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in (
-    "codec", "controller", "device", "dlpack", "dtypes", "enums", "errors", "experts", "handles",
+    "codec", "controller", "device", "dlpack", "dtypes", "engine", "enums", "errors", "experts", "handles",
     "kv", "library", "model", "pack", "paged", "plan", "predictor", "session", "stats", "step",
     "structs", "tensors", "trace", "units")]

@@ -63,13 +63,26 @@ MOEPAGE_SCOPE_GLOBAL = 0
 MOEPAGE_SCOPE_LAYER = 1
 MOEPAGE_PLACEMENT_EXPLICIT = 0
 MOEPAGE_PLACEMENT_BANDWIDTH = 1
-MOEPAGE_SERVE_VERSIONS = 0
-MOEPAGE_SERVE_CACHE = 1
-MOEPAGE_HOTNESS_CHOICES = 0
-MOEPAGE_HOTNESS_WEIGHTS = 1
 MOEPAGE_EXPERT_ABSENT = 0
 MOEPAGE_EXPERT_LOADING = 1
 MOEPAGE_EXPERT_RESIDENT = 2
+MOEPAGE_MATH_FP32 = 0
+MOEPAGE_MATH_BF16 = 1
+MOEPAGE_MATH_BF16_FAST = 2
+MOEPAGE_PREFETCH_OFF = 0
+MOEPAGE_PREFETCH_HINT = 1
+MOEPAGE_PREFETCH_PREVIOUS = 2
+MOEPAGE_PREFETCH_PREDICTOR = 3
+MOEPAGE_GROUP_EXPERTS = 0
+MOEPAGE_GROUP_TOKENS = 1
+MOEPAGE_MISS_WAIT = 0
+MOEPAGE_MISS_LOW = 1
+MOEPAGE_MISS_HOST = 2
+MOEPAGE_REGIME_AUTO = 0
+MOEPAGE_REGIME_CACHE = 1
+MOEPAGE_REGIME_STREAM = 2
+MOEPAGE_PHASE_DECODE = 0
+MOEPAGE_PHASE_PREFILL = 1
 MOEPAGE_CONTROL_MV_WSA = 0
 MOEPAGE_CONTROL_DUAL_RESIZE = 1
 MOEPAGE_CONTROL_PLANNER = 2
@@ -88,23 +101,10 @@ MOEPAGE_PAGED_UNMAPPED = 0
 MOEPAGE_PAGED_LOADING = 1
 MOEPAGE_PAGED_RESIDENT = 2
 MOEPAGE_PAGED_EVICTING = 3
-MOEPAGE_MATH_FP32 = 0
-MOEPAGE_MATH_BF16 = 1
-MOEPAGE_MATH_BF16_FAST = 2
-MOEPAGE_PREFETCH_OFF = 0
-MOEPAGE_PREFETCH_HINT = 1
-MOEPAGE_PREFETCH_PREVIOUS = 2
-MOEPAGE_PREFETCH_PREDICTOR = 3
-MOEPAGE_GROUP_EXPERTS = 0
-MOEPAGE_GROUP_TOKENS = 1
-MOEPAGE_MISS_WAIT = 0
-MOEPAGE_MISS_LOW = 1
-MOEPAGE_MISS_HOST = 2
-MOEPAGE_REGIME_AUTO = 0
-MOEPAGE_REGIME_CACHE = 1
-MOEPAGE_REGIME_STREAM = 2
-MOEPAGE_PHASE_DECODE = 0
-MOEPAGE_PHASE_PREFILL = 1
+MOEPAGE_SERVE_VERSIONS = 0
+MOEPAGE_SERVE_CACHE = 1
+MOEPAGE_HOTNESS_CHOICES = 0
+MOEPAGE_HOTNESS_WEIGHTS = 1
 MOEPAGE_GATE_SOFTMAX = 0
 MOEPAGE_GATE_SIGMOID = 1
 MOEPAGE_CUDA_ARENA_VMM = 1
@@ -139,6 +139,103 @@ class moepage_device_config(Structure):
         ("log_user", c_void_p),
         ("io_threads", c_uint32),
         ("ranges", c_uint32),
+    ]
+
+
+class moepage_precision_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("serve", c_uint32),
+        ("hi_form", c_uint32),
+        ("lo_form", c_uint32),
+        ("lo_fetched", c_uint32),
+        ("hi_experts", c_uint32),
+        ("interval_us", c_uint32),
+        ("window_steps", c_uint32),
+        ("alpha", c_double),
+        ("margin", c_double),
+        ("transitions", c_uint32),
+        ("hotness", c_uint32),
+    ]
+
+
+class moepage_expert_pool_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("scope", c_uint32),
+        ("slots", c_uint64),
+        ("policy", c_char_p),
+        ("scan_percent", c_uint32),
+        ("chunk_bytes", c_uint32),
+        ("tp_rank", c_uint32),
+        ("tp_size", c_uint32),
+        ("host_tier_bytes", c_uint64),
+        ("bus_form", c_uint32),
+        ("compressed_experts", c_uint32),
+        ("placement", c_uint32),
+        ("staging_experts", c_uint32),
+        ("precision", POINTER(moepage_precision_config)),
+    ]
+
+
+class moepage_kv_pool_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("block_tokens", c_uint32),
+        ("layers", c_uint32),
+        ("blocks_per_granule", c_uint32),
+        ("bytes_per_token", c_void_p),
+        ("blocks", c_uint64),
+        ("max_sequences", c_uint64),
+    ]
+
+
+class moepage_session_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("max_tokens", c_uint32),
+        ("max_sequences", c_uint32),
+        ("max_top_k", c_uint32),
+        ("math", c_uint32),
+        ("prefetch", c_uint32),
+        ("prefetch_depth", c_uint32),
+        ("grouping", c_uint32),
+        ("max_group_experts", c_uint32),
+        ("regime", c_uint32),
+        ("miss", c_uint32),
+        ("reserved", c_uint32),
+        ("predictor", c_void_p),
+    ]
+
+
+class moepage_predictor_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("distance", c_uint32),
+        ("name", c_char_p),
+        ("capacity", c_uint32),
+        ("semantic_dim", c_uint32),
+    ]
+
+
+class moepage_engine_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("dtype", c_uint32),
+        ("budget_bytes", c_uint64),
+        ("budget_percent", c_double),
+        ("device_name", c_char_p),
+        ("device", POINTER(moepage_device_config)),
+        ("experts", POINTER(moepage_expert_pool_config)),
+        ("kv", POINTER(moepage_kv_pool_config)),
+        ("session", POINTER(moepage_session_config)),
+        ("predictor", POINTER(moepage_predictor_config)),
+        ("model", c_void_p),
+        ("extra_workspace_bytes", c_uint64),
+        ("extra_arena_bytes", c_uint64),
+        ("sessions", c_uint32),
+        ("reserved", c_uint32),
+        ("stream", c_void_p),
     ]
 
 
@@ -262,70 +359,6 @@ class moepage_form_info(Structure):
     ]
 
 
-class moepage_pack_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("forms", c_uint32),
-        ("cold_level", c_int32),
-        ("group_size", c_uint32),
-        ("threads", c_uint32),
-        ("verify", c_uint32),
-        ("scale_search", c_uint32),
-        ("reserved", c_uint32),
-        ("progress", moepage_progress_fn),
-        ("progress_user", c_void_p),
-    ]
-
-
-class moepage_pack_stats(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("threads", c_uint32),
-        ("file_bytes", c_uint64),
-        ("dense_bytes", c_uint64),
-        ("routed_bytes", c_uint64),
-        ("form_bytes", c_uint64 * 8),
-        ("raw_parts", c_uint64),
-        ("wall_ns", c_uint64),
-    ]
-
-
-class moepage_precision_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("serve", c_uint32),
-        ("hi_form", c_uint32),
-        ("lo_form", c_uint32),
-        ("lo_fetched", c_uint32),
-        ("hi_experts", c_uint32),
-        ("interval_us", c_uint32),
-        ("window_steps", c_uint32),
-        ("alpha", c_double),
-        ("margin", c_double),
-        ("transitions", c_uint32),
-        ("hotness", c_uint32),
-    ]
-
-
-class moepage_expert_pool_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("scope", c_uint32),
-        ("slots", c_uint64),
-        ("policy", c_char_p),
-        ("scan_percent", c_uint32),
-        ("chunk_bytes", c_uint32),
-        ("tp_rank", c_uint32),
-        ("tp_size", c_uint32),
-        ("host_tier_bytes", c_uint64),
-        ("bus_form", c_uint32),
-        ("compressed_experts", c_uint32),
-        ("placement", c_uint32),
-        ("staging_experts", c_uint32),
-        ("precision", POINTER(moepage_precision_config)),
-    ]
-
-
 class moepage_expert_pool_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -399,18 +432,6 @@ class moepage_residency(Structure):
     ]
 
 
-class moepage_kv_pool_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("block_tokens", c_uint32),
-        ("layers", c_uint32),
-        ("blocks_per_granule", c_uint32),
-        ("bytes_per_token", c_void_p),
-        ("blocks", c_uint64),
-        ("max_sequences", c_uint64),
-    ]
-
-
 class moepage_kv_pool_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -460,135 +481,6 @@ class moepage_kv_admission(Structure):
         ("fits", c_uint32),
         ("needed_blocks", c_uint64),
         ("free_blocks", c_uint64),
-    ]
-
-
-class moepage_controller_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("mode", c_uint32),
-        ("burst_steps", c_uint32),
-        ("kv_miss", c_uint32),
-        ("context_tokens", c_uint64),
-        ("concurrency", c_uint32),
-        ("expert_percent", c_uint32),
-        ("decay_permille", c_uint32),
-        ("gate_permille", c_uint32),
-        ("rate_permille", c_uint32),
-        ("dead_zone", c_uint32),
-        ("headroom_permille", c_uint32),
-        ("theta_permille", c_uint32),
-        ("max_samples", c_uint32),
-        ("reserved", c_uint32),
-    ]
-
-
-class moepage_controller_report(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("outcome", c_uint32),
-        ("expert_slots", c_uint64),
-        ("kv_blocks", c_uint64),
-        ("target_slots", c_uint64),
-        ("target_blocks", c_uint64),
-        ("compressed_experts", c_uint32),
-        ("target_compressed", c_uint32),
-    ]
-
-
-class moepage_controller_info(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("mode", c_uint32),
-        ("steps", c_uint64),
-        ("bursts", c_uint64),
-        ("moves", c_uint64),
-        ("refused", c_uint64),
-        ("floor_blocks", c_uint64),
-        ("peak_blocks", c_uint64),
-        ("expert_accesses", c_uint64),
-        ("expert_first", c_uint64),
-        ("kv_accesses", c_uint64),
-        ("kv_first", c_uint64),
-        ("expert_miss_ns", c_double),
-        ("kv_miss_ns", c_double),
-        ("recompute_ns", c_double),
-        ("layer_compute_ns", c_double),
-        ("predicted_now_ns", c_double),
-        ("predicted_best_ns", c_double),
-        ("rho", c_double),
-        ("alpha", c_double),
-    ]
-
-
-class moepage_paged_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("buffers", c_uint32),
-    ]
-
-
-class moepage_paged_tensor(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("role", c_uint32),
-        ("dtype", c_uint32),
-        ("rank", c_uint32),
-        ("shape", c_uint64 * 4),
-        ("base", c_void_p),
-        ("expert_stride", c_uint64),
-        ("layer_stride", c_uint64),
-    ]
-
-
-class moepage_predictor_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("distance", c_uint32),
-        ("name", c_char_p),
-        ("capacity", c_uint32),
-        ("semantic_dim", c_uint32),
-    ]
-
-
-class moepage_predictor_info(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("distance", c_uint32),
-        ("name", c_char * 32),
-        ("bytes", c_uint64),
-        ("iterations", c_uint64),
-        ("asked", c_uint64),
-    ]
-
-
-class moepage_rightsize(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("layers", c_uint32),
-        ("coverage", c_double),
-        ("experts", c_uint64),
-        ("bytes", c_uint64),
-        ("freed", c_uint64),
-        ("unseen", c_double),
-    ]
-
-
-class moepage_session_config(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("max_tokens", c_uint32),
-        ("max_sequences", c_uint32),
-        ("max_top_k", c_uint32),
-        ("math", c_uint32),
-        ("prefetch", c_uint32),
-        ("prefetch_depth", c_uint32),
-        ("grouping", c_uint32),
-        ("max_group_experts", c_uint32),
-        ("regime", c_uint32),
-        ("miss", c_uint32),
-        ("reserved", c_uint32),
-        ("predictor", c_void_p),
     ]
 
 
@@ -709,15 +601,16 @@ class moepage_session_stats(Structure):
     ]
 
 
-class moepage_remap_config(Structure):
+class moepage_stats_source(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
-        ("gate", c_uint32),
-        ("alpha", c_double),
-        ("beta", c_double),
-        ("alphas", c_void_p),
-        ("betas", c_void_p),
-        ("resident", c_double),
+        ("reserved", c_uint32),
+        ("device", c_void_p),
+        ("experts", c_void_p),
+        ("kv", c_void_p),
+        ("controller", c_void_p),
+        ("predictor", c_void_p),
+        ("labels", c_char_p),
     ]
 
 
@@ -735,16 +628,144 @@ class moepage_prefetch_info(Structure):
     ]
 
 
-class moepage_stats_source(Structure):
+class moepage_predictor_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
+        ("distance", c_uint32),
+        ("name", c_char * 32),
+        ("bytes", c_uint64),
+        ("iterations", c_uint64),
+        ("asked", c_uint64),
+    ]
+
+
+class moepage_controller_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("mode", c_uint32),
+        ("burst_steps", c_uint32),
+        ("kv_miss", c_uint32),
+        ("context_tokens", c_uint64),
+        ("concurrency", c_uint32),
+        ("expert_percent", c_uint32),
+        ("decay_permille", c_uint32),
+        ("gate_permille", c_uint32),
+        ("rate_permille", c_uint32),
+        ("dead_zone", c_uint32),
+        ("headroom_permille", c_uint32),
+        ("theta_permille", c_uint32),
+        ("max_samples", c_uint32),
         ("reserved", c_uint32),
-        ("device", c_void_p),
-        ("experts", c_void_p),
-        ("kv", c_void_p),
-        ("controller", c_void_p),
-        ("predictor", c_void_p),
-        ("labels", c_char_p),
+    ]
+
+
+class moepage_controller_report(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("outcome", c_uint32),
+        ("expert_slots", c_uint64),
+        ("kv_blocks", c_uint64),
+        ("target_slots", c_uint64),
+        ("target_blocks", c_uint64),
+        ("compressed_experts", c_uint32),
+        ("target_compressed", c_uint32),
+    ]
+
+
+class moepage_controller_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("mode", c_uint32),
+        ("steps", c_uint64),
+        ("bursts", c_uint64),
+        ("moves", c_uint64),
+        ("refused", c_uint64),
+        ("floor_blocks", c_uint64),
+        ("peak_blocks", c_uint64),
+        ("expert_accesses", c_uint64),
+        ("expert_first", c_uint64),
+        ("kv_accesses", c_uint64),
+        ("kv_first", c_uint64),
+        ("expert_miss_ns", c_double),
+        ("kv_miss_ns", c_double),
+        ("recompute_ns", c_double),
+        ("layer_compute_ns", c_double),
+        ("predicted_now_ns", c_double),
+        ("predicted_best_ns", c_double),
+        ("rho", c_double),
+        ("alpha", c_double),
+    ]
+
+
+class moepage_paged_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("buffers", c_uint32),
+    ]
+
+
+class moepage_paged_tensor(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("role", c_uint32),
+        ("dtype", c_uint32),
+        ("rank", c_uint32),
+        ("shape", c_uint64 * 4),
+        ("base", c_void_p),
+        ("expert_stride", c_uint64),
+        ("layer_stride", c_uint64),
+    ]
+
+
+class moepage_pack_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("forms", c_uint32),
+        ("cold_level", c_int32),
+        ("group_size", c_uint32),
+        ("threads", c_uint32),
+        ("verify", c_uint32),
+        ("scale_search", c_uint32),
+        ("reserved", c_uint32),
+        ("progress", moepage_progress_fn),
+        ("progress_user", c_void_p),
+    ]
+
+
+class moepage_pack_stats(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("threads", c_uint32),
+        ("file_bytes", c_uint64),
+        ("dense_bytes", c_uint64),
+        ("routed_bytes", c_uint64),
+        ("form_bytes", c_uint64 * 8),
+        ("raw_parts", c_uint64),
+        ("wall_ns", c_uint64),
+    ]
+
+
+class moepage_remap_config(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("gate", c_uint32),
+        ("alpha", c_double),
+        ("beta", c_double),
+        ("alphas", c_void_p),
+        ("betas", c_void_p),
+        ("resident", c_double),
+    ]
+
+
+class moepage_rightsize(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("layers", c_uint32),
+        ("coverage", c_double),
+        ("experts", c_uint64),
+        ("bytes", c_uint64),
+        ("freed", c_uint64),
+        ("unseen", c_double),
     ]
 
 
@@ -987,6 +1008,21 @@ FUNCTIONS = {
         "device,info"),
     "moepage_device_open": (moepage_status, (c_char_p, POINTER(moepage_device_config), c_void_p),
         "name,config,out"),
+    "moepage_engine_begin": (moepage_status, (c_void_p, c_uint32), "engine,n_tokens"),
+    "moepage_engine_close": (moepage_status, (c_void_p,), "engine"),
+    "moepage_engine_device": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_end": (moepage_status, (c_void_p, POINTER(moepage_session_stats)),
+        "engine,stats"),
+    "moepage_engine_expert_pool": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_experts": (moepage_status, (c_void_p, c_uint32, c_uint32, c_void_p, c_void_p,
+        c_void_p, c_void_p), "engine,layer,top_k,ids,weights,x,y"),
+    "moepage_engine_kv_pool": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_layers": (c_uint32, (c_void_p,), "engine"),
+    "moepage_engine_model": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_open": (moepage_status, (c_char_p, c_char_p, POINTER(moepage_engine_config),
+        c_void_p), "path,options,config,out"),
+    "moepage_engine_predictor": (c_void_p, (c_void_p,), "engine"),
+    "moepage_engine_session": (c_void_p, (c_void_p,), "engine"),
     "moepage_expert_pool_create": (moepage_status, (c_void_p, c_uint32, c_void_p,
         POINTER(moepage_expert_pool_config), c_void_p), "devices,n_devices,model,config,out"),
     "moepage_expert_pool_destroy": (moepage_status, (c_void_p,), "pool"),
@@ -1023,6 +1059,8 @@ FUNCTIONS = {
         "pool,info"),
     "moepage_kv_pool_get_layer": (moepage_status, (c_void_p, c_uint32,
         POINTER(moepage_kv_layer_view)), "pool,layer,view"),
+    "moepage_kv_pool_sizes": (moepage_status, (POINTER(moepage_kv_pool_config), c_void_p),
+        "config,arena_bytes"),
     "moepage_kv_swap_in": (moepage_status, (c_void_p, moepage_seq, c_void_p), "pool,seq,stream"),
     "moepage_kv_swap_out": (moepage_status, (c_void_p, moepage_seq, c_void_p), "pool,seq,stream"),
     "moepage_kv_truncate": (moepage_status, (c_void_p, moepage_seq, c_uint64), "pool,seq,n_tokens"),

@@ -88,21 +88,6 @@ class FormInfo(Info):
 
 
 @dataclass(frozen=True)
-class PackStats(Info):
-    """What moepage.h calls moepage_pack_stats."""
-
-    STRUCT = "moepage_pack_stats"
-
-    threads: int
-    file_bytes: int
-    dense_bytes: int
-    routed_bytes: int
-    form_bytes: Tuple[int, ...]
-    raw_parts: int
-    wall_ns: int
-
-
-@dataclass(frozen=True)
 class ExpertPoolInfo(Info):
     """What moepage.h calls moepage_expert_pool_info."""
 
@@ -214,75 +199,6 @@ class KVAdmission(Info):
 
 
 @dataclass(frozen=True)
-class ControllerReport(Info):
-    """What moepage.h calls moepage_controller_report."""
-
-    STRUCT = "moepage_controller_report"
-
-    outcome: int
-    expert_slots: int
-    kv_blocks: int
-    target_slots: int
-    target_blocks: int
-    compressed_experts: int
-    target_compressed: int
-
-
-@dataclass(frozen=True)
-class ControllerInfo(Info):
-    """What moepage.h calls moepage_controller_info."""
-
-    STRUCT = "moepage_controller_info"
-
-    mode: int
-    steps: int
-    bursts: int
-    moves: int
-    refused: int
-    floor_blocks: int
-    peak_blocks: int
-    expert_accesses: int
-    expert_first: int
-    kv_accesses: int
-    kv_first: int
-    expert_miss_ns: float
-    kv_miss_ns: float
-    recompute_ns: float
-    layer_compute_ns: float
-    predicted_now_ns: float
-    predicted_best_ns: float
-    rho: float
-    alpha: float
-
-
-@dataclass(frozen=True)
-class PredictorInfo(Info):
-    """What moepage.h calls moepage_predictor_info."""
-
-    STRUCT = "moepage_predictor_info"
-
-    distance: int
-    name: str
-    bytes: int
-    iterations: int
-    asked: int
-
-
-@dataclass(frozen=True)
-class Rightsize(Info):
-    """What moepage.h calls moepage_rightsize."""
-
-    STRUCT = "moepage_rightsize"
-
-    layers: int
-    coverage: float
-    experts: int
-    bytes: int
-    freed: int
-    unseen: float
-
-
-@dataclass(frozen=True)
 class SessionStats(Info):
     """What moepage.h calls moepage_session_stats."""
 
@@ -333,6 +249,90 @@ class PrefetchInfo(Info):
     wasted_bytes: int
     guessed: int
     right: int
+
+
+@dataclass(frozen=True)
+class PredictorInfo(Info):
+    """What moepage.h calls moepage_predictor_info."""
+
+    STRUCT = "moepage_predictor_info"
+
+    distance: int
+    name: str
+    bytes: int
+    iterations: int
+    asked: int
+
+
+@dataclass(frozen=True)
+class ControllerReport(Info):
+    """What moepage.h calls moepage_controller_report."""
+
+    STRUCT = "moepage_controller_report"
+
+    outcome: int
+    expert_slots: int
+    kv_blocks: int
+    target_slots: int
+    target_blocks: int
+    compressed_experts: int
+    target_compressed: int
+
+
+@dataclass(frozen=True)
+class ControllerInfo(Info):
+    """What moepage.h calls moepage_controller_info."""
+
+    STRUCT = "moepage_controller_info"
+
+    mode: int
+    steps: int
+    bursts: int
+    moves: int
+    refused: int
+    floor_blocks: int
+    peak_blocks: int
+    expert_accesses: int
+    expert_first: int
+    kv_accesses: int
+    kv_first: int
+    expert_miss_ns: float
+    kv_miss_ns: float
+    recompute_ns: float
+    layer_compute_ns: float
+    predicted_now_ns: float
+    predicted_best_ns: float
+    rho: float
+    alpha: float
+
+
+@dataclass(frozen=True)
+class PackStats(Info):
+    """What moepage.h calls moepage_pack_stats."""
+
+    STRUCT = "moepage_pack_stats"
+
+    threads: int
+    file_bytes: int
+    dense_bytes: int
+    routed_bytes: int
+    form_bytes: Tuple[int, ...]
+    raw_parts: int
+    wall_ns: int
+
+
+@dataclass(frozen=True)
+class Rightsize(Info):
+    """What moepage.h calls moepage_rightsize."""
+
+    STRUCT = "moepage_rightsize"
+
+    layers: int
+    coverage: float
+    experts: int
+    bytes: int
+    freed: int
+    unseen: float
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,13 @@ def log_callback(log: Log) -> Any:
     return _abi.moepage_log_fn(write)
 
 
+def device_config(*, threads: int = 0, io_threads: int = 0, bus_bytes_per_s: Union[int, str] = 0,
+                  ranges: bool = False) -> Any:
+    """moepage_device_config without what a budget is divided into."""
+    return make(_abi.moepage_device_config, threads=threads, io_threads=io_threads,
+                bus_bytes_per_s=size(bus_bytes_per_s, "bus_bytes_per_s"), ranges=int(ranges))
+
+
 class Device(Handle):
     """Opens a device by name: "host" or "cuda:N".
 
@@ -52,16 +59,19 @@ class Device(Handle):
                  log: Log = logger) -> None:
         lib = library.get()
         callback = log_callback(log)
-        config = make(_abi.moepage_device_config, threads=threads,
-                      budget_bytes=size(budget, "budget"),
-                      workspace_bytes=size(workspace, "workspace"), io_threads=io_threads,
-                      bus_bytes_per_s=size(bus_bytes_per_s, "bus_bytes_per_s"),
-                      ranges=int(ranges), log=callback)
+        config = device_config(threads=threads, io_threads=io_threads,
+                               bus_bytes_per_s=bus_bytes_per_s, ranges=ranges)
+        config.budget_bytes = size(budget, "budget")
+        config.workspace_bytes = size(workspace, "workspace")
+        config.log = callback
         raw = created(lib.moepage_device_open, lib.moepage_device_close, text(name, "name"),
                       ctypes.byref(config))
         state = State("device", lib, lib.moepage_device_close, raw, keep=(callback,))
         state.locks = (threading.RLock(),)
-        self._own(state)
+        self._opened(state, name)
+
+    def _opened(self, state: State, name: str, parents: Tuple[Handle, ...] = ()) -> None:
+        self._own(state, parents)
         self.name = name
         self._place: Tuple[int, int] = (dlpack.CPU, 0)
         if name.startswith("cuda:"):

@@ -48,7 +48,7 @@ class Place(NamedTuple):
     device: int
 
 
-def _config(*, slots: int = 0, policy: Optional[str] = None,
+def pool_config(*, slots: int = 0, policy: Optional[str] = None,
             scope: Union[Scope, str, int] = Scope.GLOBAL, scan_percent: int = 0,
             chunk: Union[int, str] = 0, host_tier: Union[int, str] = 0,
             bus_form: Union[None, Form, str, int] = None, compressed_experts: int = 0,
@@ -93,19 +93,22 @@ class ExpertPool(Handle):
             raise TypeError("a Device, or a sequence of them, is needed")
         if not isinstance(model, Model):
             raise TypeError("a Model is needed, not %s" % type(model).__name__)
-        struct = _config(**config)
+        struct = pool_config(**config)
         parents: Tuple[Handle, ...] = held + (model,)
         lib = library_of(*parents)
         states = [each._state for each in parents]
         state = State("expert pool", lib, lib.moepage_expert_pool_destroy, None, states)
-        self._own(state, parents)
+        self._opened(state, held, model)
         with setup(*states):
             refuse_open_steps(*(each._state for each in held))
             raws = (ctypes.c_void_p * len(held))(*(each.handle for each in held))
             with model._state as raw:
                 state.create(lib.moepage_expert_pool_create, raws, len(held), raw,
                              ctypes.byref(struct))
-        self.devices: Tuple[Device, ...] = held
+
+    def _opened(self, state: State, devices: Tuple[Device, ...], model: Model) -> None:
+        self._own(state, devices + (model,))
+        self.devices = devices
         self.model = model
 
     @staticmethod
@@ -113,7 +116,7 @@ class ExpertPool(Handle):
         """Bytes of workspace and of arena that a pool would take from each device."""
         lib = library_of(model)
         workspace, arena = ctypes.c_uint64(), ctypes.c_uint64()
-        struct = _config(**config)
+        struct = pool_config(**config)
         with model._state as raw:
             lib.moepage_expert_pool_sizes(raw, ctypes.byref(struct), n_devices,
                                           ctypes.byref(workspace), ctypes.byref(arena))

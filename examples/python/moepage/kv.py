@@ -3,7 +3,7 @@ import ctypes
 import operator
 from typing import Any, Iterable, NamedTuple, Optional, Sequence as Seq, Tuple
 
-from . import _abi, errors
+from . import _abi, errors, library
 from ._info import KVAdmission, KVPoolInfo
 from .device import Device
 from .dtypes import dtype as dtype_of, uint32
@@ -119,6 +119,19 @@ class Sequence(Handle):
         return True
 
 
+def kv_config(bytes_per_token: Iterable[int], *, block_tokens: int = 0, blocks: int = 0,
+              max_sequences: int = 0, blocks_per_granule: int = 0) -> Tuple[Any, Tuple[int, ...]]:
+    """moepage_kv_pool_config, and the bytes of each layer."""
+    sizes = tuple(uint(each, "bytes_per_token") for each in bytes_per_token)
+    held = (ctypes.c_uint32 * len(sizes))(*sizes)
+    struct = make(_abi.moepage_kv_pool_config, block_tokens=block_tokens, layers=len(sizes),
+                  blocks_per_granule=blocks_per_granule, blocks=blocks,
+                  max_sequences=max_sequences,
+                  bytes_per_token=ctypes.addressof(held) if sizes else None)
+    struct.held_sizes = held
+    return struct, sizes
+
+
 class KVPool(Handle):
     """Paged KV on a device's arena.
 
@@ -136,23 +149,31 @@ class KVPool(Handle):
                  blocks: int = 0, max_sequences: int = 0, blocks_per_granule: int = 0) -> None:
         if not isinstance(device, Device):
             raise TypeError("a Device is needed, not %s" % type(device).__name__)
-        sizes = [uint(each, "bytes_per_token") for each in bytes_per_token]
-        held = (ctypes.c_uint32 * len(sizes))(*sizes)
-        struct = make(_abi.moepage_kv_pool_config, block_tokens=block_tokens, layers=len(sizes),
-                      blocks_per_granule=blocks_per_granule, blocks=blocks,
-                      max_sequences=max_sequences,
-                      bytes_per_token=ctypes.addressof(held) if sizes else None)
+        struct, sizes = kv_config(bytes_per_token, block_tokens=block_tokens, blocks=blocks,
+                                  max_sequences=max_sequences,
+                                  blocks_per_granule=blocks_per_granule)
         lib = library_of(device)
         state = State("KV pool", lib, lib.moepage_kv_pool_destroy, None, (device._state,))
         self._own(state, (device,))
         with setup(device._state), device._state as raw:
             refuse_open_steps(device._state)
             state.create(lib.moepage_kv_pool_create, raw, ctypes.byref(struct))
+        self._opened(device, sizes)
+
+    def _opened(self, device: Device, sizes: Tuple[int, ...]) -> None:
         self.device = device
-        self.bytes_per_token: Tuple[int, ...] = tuple(sizes)
+        self.bytes_per_token = sizes
         self.block_tokens: int = self.info.block_tokens
         bare = None if device.has_bytes else "%s has no bytes to show" % device.name
-        self._scope = Scope("the KV pool", (state, device._state), bare)
+        self._scope = Scope("the KV pool", (self._state, device._state), bare)
+
+    @staticmethod
+    def sizes(bytes_per_token: Iterable[int], **config: Any) -> int:
+        """Bytes of arena that a pool of these `blocks` would take."""
+        struct, _ = kv_config(bytes_per_token, **config)
+        out = ctypes.c_uint64()
+        library.get().moepage_kv_pool_sizes(ctypes.byref(struct), ctypes.byref(out))
+        return out.value
 
     def _end(self) -> int:
         """Past the last byte that a block can have: ids number the whole arena."""

@@ -15,7 +15,7 @@ from .units import uint, whole
 
 SONAME = "libmoepage.so.0"
 #: The header that this package was made for: its structs are at least what the library must know.
-HEADER_VERSION = (0, 6)
+HEADER_VERSION = (0, 7)
 
 
 def _raise_if_failed(status: int, function: Any, arguments: tuple) -> int:
@@ -81,7 +81,7 @@ class Library:
         return call
 
     def version(self) -> str:
-        """The library's version, "0.6.0"."""
+        """The library's version, "0.7.0"."""
         return self.moepage_version_text().decode()
 
 
@@ -139,5 +139,5 @@ def _find() -> Library:
 
 
 def version() -> str:
-    """The library's version, "0.6.0"."""
+    """The library's version, "0.7.0"."""
     return get().version()

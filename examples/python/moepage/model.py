@@ -43,12 +43,12 @@ class Model(Handle):
         config = make(_abi.moepage_model_config, log=callback)
         raw = created(lib.moepage_model_open, lib.moepage_model_close, os.fsencode(path),
                       ctypes.byref(config))
-        self._opened(lib, raw, (callback,))
+        self._opened(State("model", lib, lib.moepage_model_close, raw, keep=(callback,)))
 
-    def _opened(self, lib: Any, raw: int, keep: Tuple[Any, ...]) -> None:
-        state = State("model", lib, lib.moepage_model_close, raw, keep=keep)
-        self._own(state)
-        with state:
+    def _opened(self, state: State, parents: Tuple[Handle, ...] = ()) -> None:
+        lib = state.library
+        self._own(state, parents)
+        with state as raw:
             self.info = report(lib.moepage_model_get_info, ModelInfo, raw)
             self.expert_tensors = self._expert_tensors(raw)
         self._scope = Scope("the model", (state,))
@@ -88,7 +88,7 @@ class Model(Handle):
         config = make(_abi.moepage_model_config, log=callback)
         raw = created(lib.moepage_model_open_banks, lib.moepage_model_close,
                       ctypes.byref(struct), ctypes.byref(config))
-        self._opened(lib, raw, keep + (callback,))
+        self._opened(State("model", lib, lib.moepage_model_close, raw, keep=keep + (callback,)))
         failures = next((each for each in keep if hasattr(each, "maxlen")), None)
         if failures is not None:
             self._state.failures = failures

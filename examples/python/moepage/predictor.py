@@ -1,7 +1,7 @@
 """`Predictor`: learns which experts come next."""
 import ctypes
 import os
-from typing import Union
+from typing import Any, Union
 
 from . import _abi
 from ._info import PredictorInfo, Rightsize
@@ -9,6 +9,13 @@ from .handles import Handle, State, created, library_of
 from .model import Model
 from .structs import make, report
 from .units import text
+
+
+def predictor_config(name: str = "maps", *, distance: int = 0, capacity: int = 0,
+                     semantic_dim: int = 0) -> Any:
+    """moepage_predictor_config."""
+    return make(_abi.moepage_predictor_config, name=text(name, "name"), distance=distance,
+                capacity=capacity, semantic_dim=semantic_dim)
 
 
 class Predictor(Handle):
@@ -22,8 +29,8 @@ class Predictor(Handle):
     def __init__(self, model: Model, name: str = "maps", *, distance: int = 0, capacity: int = 0,
                  semantic_dim: int = 0) -> None:
         lib = library_of(model)
-        config = make(_abi.moepage_predictor_config, name=text(name, "name"), distance=distance,
-                      capacity=capacity, semantic_dim=semantic_dim)
+        config = predictor_config(name, distance=distance, capacity=capacity,
+                                  semantic_dim=semantic_dim)
         with model._state as raw:
             made = created(lib.moepage_predictor_create, lib.moepage_predictor_destroy, raw,
                            ctypes.byref(config))

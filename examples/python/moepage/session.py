@@ -45,7 +45,7 @@ class Remap:
         return struct
 
 
-def _config(*, max_tokens: int = 0, max_sequences: int = 0, max_top_k: int = 0,
+def session_config(*, max_tokens: int = 0, max_sequences: int = 0, max_top_k: int = 0,
             math: Union[Math, str, int] = Math.FP32,
             prefetch: Union[Prefetch, str, int] = Prefetch.OFF, prefetch_depth: int = 0,
             grouping: Union[Group, str, int] = Group.EXPERTS, max_group_experts: int = 0,
@@ -88,18 +88,22 @@ class Session(Handle):
             raise TypeError("an ExpertPool is needed, not %s" % type(experts).__name__)
         if kv is not None and not isinstance(kv, KVPool):
             raise TypeError("a KVPool is needed, not %s" % type(kv).__name__)
-        struct = _config(**config)
+        struct = session_config(**config)
         parents = tuple(each for each in (experts, kv, predictor) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]
         state = State("session", lib, lib.moepage_session_destroy, None, states, exclusive=True)
-        self._own(state, parents)
+        self._opened(state, experts, kv, predictor)
         with setup(*states):
             refuse_open_steps(*states)
             with predictor._state if predictor is not None else nullcontext() as learner:
                 struct.predictor = learner
                 state.create(lib.moepage_session_create, experts.handle,
                              kv.handle if kv else None, ctypes.byref(struct))
+
+    def _opened(self, state: State, experts: ExpertPool, kv: Optional[KVPool],
+                predictor: Optional[Predictor]) -> None:
+        self._own(state, tuple(each for each in (experts, kv, predictor) if each is not None))
         self.experts, self.kv, self.predictor = experts, kv, predictor
         self._open: Optional[Step] = None
         self._trace: Optional[Trace] = None
@@ -109,7 +113,7 @@ class Session(Handle):
         """Bytes that a session takes of the workspace of every device of its pool."""
         lib = library_of(model)
         out = ctypes.c_uint64()
-        struct = _config(**config)
+        struct = session_config(**config)
         with model._state as raw:
             lib.moepage_session_workspace(raw, ctypes.byref(struct), ctypes.byref(out))
         return out.value

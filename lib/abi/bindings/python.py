@@ -97,8 +97,29 @@ def wrap(line: str, indent: str) -> str:
                                    break_on_hyphens=False))
 
 
+def named_in(of: abi.Type) -> str:
+    """The type at the bottom of pointers and arrays."""
+    while not isinstance(of, abi.Named):
+        of = of.to if isinstance(of, abi.Pointer) else of.of
+    return of.name
+
+
+def in_order(tables: abi.Abi):
+    """The structs, each behind those that its fields name: Python has no forward declarations."""
+    waiting = {struct.name: struct for struct in tables.structs}
+
+    def take(name):
+        struct = waiting.pop(name, None)
+        if struct is not None:
+            for field in struct.fields:
+                yield from take(named_in(field.type))
+            yield struct
+    for name in list(waiting):
+        yield from take(name)
+
+
 def structs(tables: abi.Abi):
-    for struct in tables.structs:
+    for struct in in_order(tables):
         yield "\n\nclass %s(Structure):" % struct.name
         yield "    _fields_ = ["
         for field in struct.fields:

@@ -245,3 +245,38 @@ void use_predictors(const char *folder)
     (void)folder;
 }
 #endif
+
+#if MOEPAGE_VERSION >= 600
+void use_stats(void)
+{
+    moepage_device *device = open_host();
+    moepage_model *model = open_banks();
+    moepage_expert_pool *experts = NULL;
+    moepage_session *session = NULL;
+    NEW(moepage_expert_pool_config, pool);
+    pool->slots = 6;
+    NEW(moepage_session_config, config);
+    config->max_tokens = 8;
+    OK(moepage_expert_pool_create(&device, 1, model, pool, &experts));
+    OK(moepage_session_create(experts, NULL, config, &session));
+    run_step(session, 0);
+    NEW(moepage_session_stats, did);
+    OK(moepage_expert_pool_get_stats(experts, did));
+    CHECK(did->steps == 1 && did->struct_size == sizeof *did);
+    NEW(moepage_stats_source, source);
+    source->device = device;
+    source->experts = experts;
+    char *text = guarded(MOEPAGE_STATS_TEXT_BYTES);
+    uint64_t *length = guarded(sizeof *length);
+    OK(moepage_stats_text(source, text, MOEPAGE_STATS_TEXT_BYTES, length));
+    CHECK(*length > 0 && text[*length] == '\0' && strlen(text) == *length);
+    OK(moepage_session_destroy(session));
+    OK(moepage_expert_pool_destroy(experts));
+    OK(moepage_model_close(model));
+    OK(moepage_device_close(device));
+}
+#else
+void use_stats(void)
+{
+}
+#endif

@@ -52,5 +52,6 @@ void use_codec(void);
 void use_paged(void);
 void use_controllers(void);
 void use_predictors(const char *folder);
+void use_stats(void);
 
 #endif

@@ -443,6 +443,7 @@ int main(int argc, char **argv)
     use_paged();
     use_controllers();
     use_predictors(argv[1]);
+    use_stats();
     printf("built against %d.%d, run on %s\n", MOEPAGE_VERSION_MAJOR, MOEPAGE_VERSION_MINOR,
            moepage_version_text());
     return 0;

@@ -64,13 +64,26 @@ pub const MOEPAGE_SCOPE_GLOBAL: u32 = 0;
 pub const MOEPAGE_SCOPE_LAYER: u32 = 1;
 pub const MOEPAGE_PLACEMENT_EXPLICIT: u32 = 0;
 pub const MOEPAGE_PLACEMENT_BANDWIDTH: u32 = 1;
-pub const MOEPAGE_SERVE_VERSIONS: u32 = 0;
-pub const MOEPAGE_SERVE_CACHE: u32 = 1;
-pub const MOEPAGE_HOTNESS_CHOICES: u32 = 0;
-pub const MOEPAGE_HOTNESS_WEIGHTS: u32 = 1;
 pub const MOEPAGE_EXPERT_ABSENT: u32 = 0;
 pub const MOEPAGE_EXPERT_LOADING: u32 = 1;
 pub const MOEPAGE_EXPERT_RESIDENT: u32 = 2;
+pub const MOEPAGE_MATH_FP32: u32 = 0;
+pub const MOEPAGE_MATH_BF16: u32 = 1;
+pub const MOEPAGE_MATH_BF16_FAST: u32 = 2;
+pub const MOEPAGE_PREFETCH_OFF: u32 = 0;
+pub const MOEPAGE_PREFETCH_HINT: u32 = 1;
+pub const MOEPAGE_PREFETCH_PREVIOUS: u32 = 2;
+pub const MOEPAGE_PREFETCH_PREDICTOR: u32 = 3;
+pub const MOEPAGE_GROUP_EXPERTS: u32 = 0;
+pub const MOEPAGE_GROUP_TOKENS: u32 = 1;
+pub const MOEPAGE_MISS_WAIT: u32 = 0;
+pub const MOEPAGE_MISS_LOW: u32 = 1;
+pub const MOEPAGE_MISS_HOST: u32 = 2;
+pub const MOEPAGE_REGIME_AUTO: u32 = 0;
+pub const MOEPAGE_REGIME_CACHE: u32 = 1;
+pub const MOEPAGE_REGIME_STREAM: u32 = 2;
+pub const MOEPAGE_PHASE_DECODE: u32 = 0;
+pub const MOEPAGE_PHASE_PREFILL: u32 = 1;
 pub const MOEPAGE_CONTROL_MV_WSA: u32 = 0;
 pub const MOEPAGE_CONTROL_DUAL_RESIZE: u32 = 1;
 pub const MOEPAGE_CONTROL_PLANNER: u32 = 2;
@@ -89,23 +102,10 @@ pub const MOEPAGE_PAGED_UNMAPPED: u32 = 0;
 pub const MOEPAGE_PAGED_LOADING: u32 = 1;
 pub const MOEPAGE_PAGED_RESIDENT: u32 = 2;
 pub const MOEPAGE_PAGED_EVICTING: u32 = 3;
-pub const MOEPAGE_MATH_FP32: u32 = 0;
-pub const MOEPAGE_MATH_BF16: u32 = 1;
-pub const MOEPAGE_MATH_BF16_FAST: u32 = 2;
-pub const MOEPAGE_PREFETCH_OFF: u32 = 0;
-pub const MOEPAGE_PREFETCH_HINT: u32 = 1;
-pub const MOEPAGE_PREFETCH_PREVIOUS: u32 = 2;
-pub const MOEPAGE_PREFETCH_PREDICTOR: u32 = 3;
-pub const MOEPAGE_GROUP_EXPERTS: u32 = 0;
-pub const MOEPAGE_GROUP_TOKENS: u32 = 1;
-pub const MOEPAGE_MISS_WAIT: u32 = 0;
-pub const MOEPAGE_MISS_LOW: u32 = 1;
-pub const MOEPAGE_MISS_HOST: u32 = 2;
-pub const MOEPAGE_REGIME_AUTO: u32 = 0;
-pub const MOEPAGE_REGIME_CACHE: u32 = 1;
-pub const MOEPAGE_REGIME_STREAM: u32 = 2;
-pub const MOEPAGE_PHASE_DECODE: u32 = 0;
-pub const MOEPAGE_PHASE_PREFILL: u32 = 1;
+pub const MOEPAGE_SERVE_VERSIONS: u32 = 0;
+pub const MOEPAGE_SERVE_CACHE: u32 = 1;
+pub const MOEPAGE_HOTNESS_CHOICES: u32 = 0;
+pub const MOEPAGE_HOTNESS_WEIGHTS: u32 = 1;
 pub const MOEPAGE_GATE_SOFTMAX: u32 = 0;
 pub const MOEPAGE_GATE_SIGMOID: u32 = 1;
 pub const MOEPAGE_CUDA_ARENA_VMM: u32 = 1;
@@ -134,6 +134,12 @@ pub struct moepage_cuda_path {
 
 #[repr(C)]
 pub struct moepage_device {
+    _bytes: [u8; 0],
+    _marker: PhantomData<(*mut u8, PhantomPinned)>,
+}
+
+#[repr(C)]
+pub struct moepage_engine {
     _bytes: [u8; 0],
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
@@ -201,6 +207,28 @@ pub type moepage_progress_fn = Option<unsafe extern "C" fn(
     done_bytes: u64,
     total_bytes: u64,
 ) -> i32>;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_engine_config {
+    pub struct_size: u32,
+    pub dtype: u32,
+    pub budget_bytes: u64,
+    pub budget_percent: f64,
+    pub device_name: *const c_char,
+    pub device: *const moepage_device_config,
+    pub experts: *const moepage_expert_pool_config,
+    pub kv: *const moepage_kv_pool_config,
+    pub session: *const moepage_session_config,
+    pub predictor: *const moepage_predictor_config,
+    pub model: *mut moepage_model,
+    pub extra_workspace_bytes: u64,
+    pub extra_arena_bytes: u64,
+    pub sessions: u32,
+    pub reserved: u32,
+    pub stream: *mut c_void,
+}
+plain!(moepage_engine_config, 112, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -344,54 +372,6 @@ pub struct moepage_form_info {
     pub stored_bytes: u64,
 }
 plain!(moepage_form_info, 40, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_pack_config {
-    pub struct_size: u32,
-    pub forms: u32,
-    pub cold_level: i32,
-    pub group_size: u32,
-    pub threads: u32,
-    pub verify: u32,
-    pub scale_search: u32,
-    pub reserved: u32,
-    pub progress: moepage_progress_fn,
-    pub progress_user: *mut c_void,
-}
-plain!(moepage_pack_config, 48, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_pack_stats {
-    pub struct_size: u32,
-    pub threads: u32,
-    pub file_bytes: u64,
-    pub dense_bytes: u64,
-    pub routed_bytes: u64,
-    pub form_bytes: [u64; 8],
-    pub raw_parts: u64,
-    pub wall_ns: u64,
-}
-plain!(moepage_pack_stats, 112, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_precision_config {
-    pub struct_size: u32,
-    pub serve: u32,
-    pub hi_form: u32,
-    pub lo_form: u32,
-    pub lo_fetched: u32,
-    pub hi_experts: u32,
-    pub interval_us: u32,
-    pub window_steps: u32,
-    pub alpha: f64,
-    pub margin: f64,
-    pub transitions: u32,
-    pub hotness: u32,
-}
-plain!(moepage_precision_config, 56, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -559,125 +539,6 @@ plain!(moepage_kv_admission, 24, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct moepage_controller_config {
-    pub struct_size: u32,
-    pub mode: u32,
-    pub burst_steps: u32,
-    pub kv_miss: u32,
-    pub context_tokens: u64,
-    pub concurrency: u32,
-    pub expert_percent: u32,
-    pub decay_permille: u32,
-    pub gate_permille: u32,
-    pub rate_permille: u32,
-    pub dead_zone: u32,
-    pub headroom_permille: u32,
-    pub theta_permille: u32,
-    pub max_samples: u32,
-    pub reserved: u32,
-}
-plain!(moepage_controller_config, 64, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_controller_report {
-    pub struct_size: u32,
-    pub outcome: u32,
-    pub expert_slots: u64,
-    pub kv_blocks: u64,
-    pub target_slots: u64,
-    pub target_blocks: u64,
-    pub compressed_experts: u32,
-    pub target_compressed: u32,
-}
-plain!(moepage_controller_report, 48, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_controller_info {
-    pub struct_size: u32,
-    pub mode: u32,
-    pub steps: u64,
-    pub bursts: u64,
-    pub moves: u64,
-    pub refused: u64,
-    pub floor_blocks: u64,
-    pub peak_blocks: u64,
-    pub expert_accesses: u64,
-    pub expert_first: u64,
-    pub kv_accesses: u64,
-    pub kv_first: u64,
-    pub expert_miss_ns: f64,
-    pub kv_miss_ns: f64,
-    pub recompute_ns: f64,
-    pub layer_compute_ns: f64,
-    pub predicted_now_ns: f64,
-    pub predicted_best_ns: f64,
-    pub rho: f64,
-    pub alpha: f64,
-}
-plain!(moepage_controller_info, 152, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_paged_config {
-    pub struct_size: u32,
-    pub buffers: u32,
-}
-plain!(moepage_paged_config, 8, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_paged_tensor {
-    pub struct_size: u32,
-    pub role: u32,
-    pub dtype: u32,
-    pub rank: u32,
-    pub shape: [u64; 4],
-    pub base: *mut c_void,
-    pub expert_stride: u64,
-    pub layer_stride: u64,
-}
-plain!(moepage_paged_tensor, 72, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_predictor_config {
-    pub struct_size: u32,
-    pub distance: u32,
-    pub name: *const c_char,
-    pub capacity: u32,
-    pub semantic_dim: u32,
-}
-plain!(moepage_predictor_config, 24, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_predictor_info {
-    pub struct_size: u32,
-    pub distance: u32,
-    pub name: [c_char; 32],
-    pub bytes: u64,
-    pub iterations: u64,
-    pub asked: u64,
-}
-plain!(moepage_predictor_info, 64, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct moepage_rightsize {
-    pub struct_size: u32,
-    pub layers: u32,
-    pub coverage: f64,
-    pub experts: u64,
-    pub bytes: u64,
-    pub freed: u64,
-    pub unseen: f64,
-}
-plain!(moepage_rightsize, 48, struct_size);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
 pub struct moepage_session_config {
     pub struct_size: u32,
     pub max_tokens: u32,
@@ -821,16 +682,17 @@ plain!(moepage_session_stats, 240, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct moepage_remap_config {
+pub struct moepage_stats_source {
     pub struct_size: u32,
-    pub gate: u32,
-    pub alpha: f64,
-    pub beta: f64,
-    pub alphas: *const f32,
-    pub betas: *const f32,
-    pub resident: f64,
+    pub reserved: u32,
+    pub device: *mut moepage_device,
+    pub experts: *mut moepage_expert_pool,
+    pub kv: *mut moepage_kv_pool,
+    pub controller: *mut moepage_controller,
+    pub predictor: *mut moepage_predictor,
+    pub labels: *const c_char,
 }
-plain!(moepage_remap_config, 48, struct_size);
+plain!(moepage_stats_source, 56, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -849,17 +711,183 @@ plain!(moepage_prefetch_info, 56, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct moepage_stats_source {
+pub struct moepage_predictor_config {
     pub struct_size: u32,
-    pub reserved: u32,
-    pub device: *mut moepage_device,
-    pub experts: *mut moepage_expert_pool,
-    pub kv: *mut moepage_kv_pool,
-    pub controller: *mut moepage_controller,
-    pub predictor: *mut moepage_predictor,
-    pub labels: *const c_char,
+    pub distance: u32,
+    pub name: *const c_char,
+    pub capacity: u32,
+    pub semantic_dim: u32,
 }
-plain!(moepage_stats_source, 56, struct_size);
+plain!(moepage_predictor_config, 24, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_predictor_info {
+    pub struct_size: u32,
+    pub distance: u32,
+    pub name: [c_char; 32],
+    pub bytes: u64,
+    pub iterations: u64,
+    pub asked: u64,
+}
+plain!(moepage_predictor_info, 64, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_controller_config {
+    pub struct_size: u32,
+    pub mode: u32,
+    pub burst_steps: u32,
+    pub kv_miss: u32,
+    pub context_tokens: u64,
+    pub concurrency: u32,
+    pub expert_percent: u32,
+    pub decay_permille: u32,
+    pub gate_permille: u32,
+    pub rate_permille: u32,
+    pub dead_zone: u32,
+    pub headroom_permille: u32,
+    pub theta_permille: u32,
+    pub max_samples: u32,
+    pub reserved: u32,
+}
+plain!(moepage_controller_config, 64, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_controller_report {
+    pub struct_size: u32,
+    pub outcome: u32,
+    pub expert_slots: u64,
+    pub kv_blocks: u64,
+    pub target_slots: u64,
+    pub target_blocks: u64,
+    pub compressed_experts: u32,
+    pub target_compressed: u32,
+}
+plain!(moepage_controller_report, 48, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_controller_info {
+    pub struct_size: u32,
+    pub mode: u32,
+    pub steps: u64,
+    pub bursts: u64,
+    pub moves: u64,
+    pub refused: u64,
+    pub floor_blocks: u64,
+    pub peak_blocks: u64,
+    pub expert_accesses: u64,
+    pub expert_first: u64,
+    pub kv_accesses: u64,
+    pub kv_first: u64,
+    pub expert_miss_ns: f64,
+    pub kv_miss_ns: f64,
+    pub recompute_ns: f64,
+    pub layer_compute_ns: f64,
+    pub predicted_now_ns: f64,
+    pub predicted_best_ns: f64,
+    pub rho: f64,
+    pub alpha: f64,
+}
+plain!(moepage_controller_info, 152, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_paged_config {
+    pub struct_size: u32,
+    pub buffers: u32,
+}
+plain!(moepage_paged_config, 8, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_paged_tensor {
+    pub struct_size: u32,
+    pub role: u32,
+    pub dtype: u32,
+    pub rank: u32,
+    pub shape: [u64; 4],
+    pub base: *mut c_void,
+    pub expert_stride: u64,
+    pub layer_stride: u64,
+}
+plain!(moepage_paged_tensor, 72, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_pack_config {
+    pub struct_size: u32,
+    pub forms: u32,
+    pub cold_level: i32,
+    pub group_size: u32,
+    pub threads: u32,
+    pub verify: u32,
+    pub scale_search: u32,
+    pub reserved: u32,
+    pub progress: moepage_progress_fn,
+    pub progress_user: *mut c_void,
+}
+plain!(moepage_pack_config, 48, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_pack_stats {
+    pub struct_size: u32,
+    pub threads: u32,
+    pub file_bytes: u64,
+    pub dense_bytes: u64,
+    pub routed_bytes: u64,
+    pub form_bytes: [u64; 8],
+    pub raw_parts: u64,
+    pub wall_ns: u64,
+}
+plain!(moepage_pack_stats, 112, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_precision_config {
+    pub struct_size: u32,
+    pub serve: u32,
+    pub hi_form: u32,
+    pub lo_form: u32,
+    pub lo_fetched: u32,
+    pub hi_experts: u32,
+    pub interval_us: u32,
+    pub window_steps: u32,
+    pub alpha: f64,
+    pub margin: f64,
+    pub transitions: u32,
+    pub hotness: u32,
+}
+plain!(moepage_precision_config, 56, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_remap_config {
+    pub struct_size: u32,
+    pub gate: u32,
+    pub alpha: f64,
+    pub beta: f64,
+    pub alphas: *const f32,
+    pub betas: *const f32,
+    pub resident: f64,
+}
+plain!(moepage_remap_config, 48, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_rightsize {
+    pub struct_size: u32,
+    pub layers: u32,
+    pub coverage: f64,
+    pub experts: u64,
+    pub bytes: u64,
+    pub freed: u64,
+    pub unseen: f64,
+}
+plain!(moepage_rightsize, 48, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1169,6 +1197,34 @@ extern "C" {
         config: *const moepage_device_config,
         out: *mut *mut moepage_device,
     ) -> moepage_status;
+    pub fn moepage_engine_begin(engine: *mut moepage_engine, n_tokens: u32) -> moepage_status;
+    pub fn moepage_engine_close(engine: *mut moepage_engine) -> moepage_status;
+    pub fn moepage_engine_device(engine: *const moepage_engine) -> *mut moepage_device;
+    pub fn moepage_engine_end(
+        engine: *mut moepage_engine,
+        stats: *mut moepage_session_stats,
+    ) -> moepage_status;
+    pub fn moepage_engine_expert_pool(engine: *const moepage_engine) -> *mut moepage_expert_pool;
+    pub fn moepage_engine_experts(
+        engine: *mut moepage_engine,
+        layer: u32,
+        top_k: u32,
+        ids: *const i32,
+        weights: *const f32,
+        x: *const c_void,
+        y: *mut c_void,
+    ) -> moepage_status;
+    pub fn moepage_engine_kv_pool(engine: *const moepage_engine) -> *mut moepage_kv_pool;
+    pub fn moepage_engine_layers(engine: *const moepage_engine) -> u32;
+    pub fn moepage_engine_model(engine: *const moepage_engine) -> *mut moepage_model;
+    pub fn moepage_engine_open(
+        path: *const c_char,
+        options: *const c_char,
+        config: *const moepage_engine_config,
+        out: *mut *mut moepage_engine,
+    ) -> moepage_status;
+    pub fn moepage_engine_predictor(engine: *const moepage_engine) -> *mut moepage_predictor;
+    pub fn moepage_engine_session(engine: *const moepage_engine) -> *mut moepage_session;
     pub fn moepage_expert_pool_create(
         devices: *const *mut moepage_device,
         n_devices: u32,
@@ -1263,6 +1319,10 @@ extern "C" {
         pool: *mut moepage_kv_pool,
         layer: u32,
         view: *mut moepage_kv_layer_view,
+    ) -> moepage_status;
+    pub fn moepage_kv_pool_sizes(
+        config: *const moepage_kv_pool_config,
+        arena_bytes: *mut u64,
     ) -> moepage_status;
     pub fn moepage_kv_swap_in(
         pool: *mut moepage_kv_pool,

@@ -1,0 +1,14 @@
+/* first_forms.h — how long the configs that have grown were when they were first published: the
+ * least struct_size that a program may bring (docs/abi.md). */
+#ifndef MP_BASE_FIRST_FORMS_H
+#define MP_BASE_FIRST_FORMS_H
+
+#include <stddef.h>
+
+#include "moepage.h"
+
+#define MP_DEVICE_CONFIG_MIN_BYTES offsetof(moepage_device_config, io_threads)
+#define MP_EXPERT_POOL_CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
+#define MP_SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
+
+#endif
