@@ -349,7 +349,7 @@ JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-long test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: check check-long check-layers test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
 # Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
@@ -385,6 +385,10 @@ asan ubsan tsan: setup
 
 abi: lib
 	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh)
+
+# The order of the rooms and the walls around them: tests/layers/layers.sh.
+check-layers: lib $(CUDA_DEVICE) $(call objects,$(CUDA_SRC))
+	$(Q)tests/layers/layers.sh $(OBJ)
 
 # Rewrites the baseline, and the bindings made from it: only after docs/abi.md has been read.
 abi-update:
@@ -449,7 +453,7 @@ bench: all
 
 .PHONY: format-check format tidy
 STYLED = $(LIB_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(SIM_SRC) $(PLUGIN_SRC) \
-         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard tests/bench/*.c tests/fuzz/*.c tests/gpu/*.c tests/sim/*.c tests/suite/*.c) \
+         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard $(foreach d,bench fuzz gpu sim suite,tests/$(d)/*.c)) \
          $(wildcard src/*/*.h cuda/*.h cuda/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
