@@ -79,6 +79,7 @@ struct moepage_model {
     struct mp_pack *pack;             /* a mapped .moepack */
     struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
     struct mp_phantom *phantom;       /* there is none */
+    void (*close)(struct moepage_model *model); /* frees that one; NULL before it is there */
 };
 
 /* Opens a checkpoint directory; what moepage_model_open does. */

@@ -65,9 +65,6 @@ static inline uint64_t mp_pack_key(const struct moepage_model *model, uint32_t l
 
 /* ---- opening ---- */
 
-/* NULL is a no-op. */
-void mp_pack_close(mp_pack *pack);
-
 /* The sections, whose checksums have been found right. Sentences of the first and the last do not
  * name the section. */
 moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes,

@@ -182,12 +182,21 @@ static moepage_status map_nothing(mp_phantom *phantom, uint64_t bytes)
     return MOEPAGE_OK;
 }
 
+static void close_phantom(struct moepage_model *model)
+{
+    mp_phantom *phantom = model->phantom;
+    if (phantom->nothing)
+        munmap(phantom->nothing, phantom->nothing_bytes);
+    mp_free(phantom);
+}
+
 static moepage_status build(struct moepage_model *model, const mp_phantom_shape *shape)
 {
     mp_phantom *phantom = mp_alloc(sizeof *phantom);
     if (!phantom)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a shape");
     model->phantom = phantom;
+    model->close = close_phantom;
     phantom->cold = shape->cold;
     phantom->exph_ratio = shape->exph_ratio;
     memcpy(phantom->architecture, shape->name, strlen(shape->name) + 1);
@@ -216,11 +225,4 @@ moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepa
     mp_handle_open(&model->handle, MP_KIND_MODEL);
     *out = model;
     return MOEPAGE_OK;
-}
-
-void mp_phantom_free(mp_phantom *phantom)
-{
-    if (phantom && phantom->nothing)
-        munmap(phantom->nothing, phantom->nothing_bytes);
-    mp_free(phantom);
 }

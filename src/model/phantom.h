@@ -35,9 +35,6 @@ typedef struct mp_phantom {
 /* ARGUMENT for a shape that cannot be. */
 moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepage_model **out);
 
-/* NULL is a no-op. */
-void mp_phantom_free(mp_phantom *phantom);
-
 /* As the functions in model.h, of a model that is a phantom; every expert is alike. */
 bool mp_phantom_has_form(const struct moepage_model *model, uint32_t form);
 uint64_t mp_phantom_image_bytes(const struct moepage_model *model, uint32_t form);

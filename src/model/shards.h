@@ -1,12 +1,9 @@
-/* shards.h — which files of a directory are the checkpoint, and whether they keep their index's
- * word. */
+/* shards.h — which files of a directory are the checkpoint. */
 #ifndef MP_MODEL_SHARDS_H
 #define MP_MODEL_SHARDS_H
 
 #include "base/json.h"
 #include "moepage.h"
-
-struct mp_checkpoint;
 
 typedef struct mp_shards {
     char **names; /* [n_names] sorted, distinct, owned; plain names within the directory */
@@ -17,9 +14,6 @@ typedef struct mp_shards {
 
 /* Names at least one file, or fails. */
 moepage_status mp_shards_list(const char *dir, mp_shards *out);
-
-/* Every tensor that the index places must be in the file where it places it. */
-moepage_status mp_shards_check(const mp_shards *shards, const struct mp_checkpoint *checkpoint);
 
 /* Safe on a zero-filled struct. */
 void mp_shards_free(mp_shards *shards);
