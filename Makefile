@@ -203,7 +203,7 @@ $(OBJ)/cuda/toolkit: FORCE
 $(CUDA_DEVICE): $(call objects,$(filter-out cuda/module.c,$(CUDA_SRC)))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
-cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)
+cuda: $(if $(NO_CUDA)$(SAN),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)
 FATBINS  := $(KERNEL_SRC:cuda/kernels/%.cu=$(BUILD)/cuda/%.fatbin)
 NEWEST    = $(lastword $(CUDA_ARCHS))
 GENCODE   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
@@ -277,11 +277,12 @@ $(SUITES:%=$(OBJ)/suites/%): $(OBJ)/suites/%: \
 	@echo "  LD    $@"
 	$(Q)mkdir -p $(@D) && $(LINK_SUITE)
 
-# The tests that T names, linked by themselves: they answer while others do not compile.
+# The tests that T names, linked by themselves: they answer while others do not compile. Scripts are about
+# the plain build.
 T      ?=
 CHOICE  = $(call once,CHOICE,tests/choose.sh '$(T)')
 CHOSEN  = $(foreach c,$(filter-out %.sh,$(CHOICE)),$(firstword $(subst :, ,$(c))))
-CHOSEN_SCRIPTS = $(filter %.sh,$(CHOICE))
+CHOSEN_SCRIPTS = $(if $(SAN),,$(filter %.sh,$(CHOICE)))
 chosen_items   = $(foreach c,$(filter-out %.sh,$(CHOICE)),'$(OBJ)/chosen/$(call \
                    suite_of,$(firstword $(subst :, ,$(c)))):$(notdir $(c))')
 $(SUITES:%=$(OBJ)/chosen/%): $(OBJ)/chosen/%: \
@@ -351,17 +352,33 @@ CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
 .PHONY: check check-long check-layers test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
+# check: each program in the build in which it says most for its time. Sanitized, with every assert, but
+# for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
+PLAIN  := conformance/% e2e/% gpu/% unit/test_route_cost unit/test_policy unit/test_replay \
+          unit/test_miss_counts unit/test_reuse unit/test_sampled unit/test_synthetic \
+          property/test_same_bits property/test_version_outputs property/test_miss_curve \
+          property/test_mvwsa property/test_residency
+# check-long alone: studies, and what follows a GPU's machine or its compiler.
+LATER  := e2e/test_eval e2e/test_predict_studies e2e/test_sim_studies e2e/test_split_study \
+          e2e/test_big_pack.sh cuda/test_gpu_scripts.sh cuda/test_sim_suites.sh cuda/test_ptxas.sh \
+          cuda/test_rounding.sh
+SANITIZED      := address,undefined
+NOW            := $(filter-out $(LATER),$(PROGRAMS))
+NOW_PLAIN      := $(filter $(PLAIN),$(NOW))
+NOW_SANITIZED  := $(filter-out $(PLAIN),$(NOW))
+NOW_SCRIPTS    := $(filter-out $(LATER:%=tests/%),$(TEST_SCRIPTS))
+now_items       = $(foreach p,$(2),$(BUILD)/$(1)/chosen/$(call suite_of,$(p)):$(notdir $(p)))
 # Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
-	$(SUBMAKE) all tests
-	$(SUBMAKE) tests SAN=address,undefined
-	$(Q)$(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) $(call programs,release) \
-	    $(call programs,address-undefined)
+	$(SUBMAKE) all sim chosen CHOICE='$(NOW_PLAIN)'
+	$(SUBMAKE) fuzzers chosen CHOICE='$(NOW_SANITIZED)' SAN=$(SANITIZED)
+	$(Q)$(RUN) $(CUDA_SKIP) $(NOW_SCRIPTS) $(call now_items,release,$(NOW_PLAIN)) \
+	    $(call now_items,address-undefined,$(NOW_SANITIZED)) $(call fuzzers,address-undefined)
 
-# MP_TEST_LONG=1 asks the property tests for many more rounds.
+# Every program in both builds, and the studies; MP_TEST_LONG=1 asks for many more rounds.
 check-long: setup
 	$(SUBMAKE) all tests
-	$(SUBMAKE) tests SAN=address,undefined
+	$(SUBMAKE) tests SAN=$(SANITIZED)
 	$(SUBMAKE) tests SAN=thread
 	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) \
 	    $(foreach c,release address-undefined thread,$(call programs,$(c)))
