@@ -56,7 +56,7 @@ PLUGIN_SRC   := $(sort $(wildcard examples/cuda/*.c))
 SIM_SRC      := $(sort $(wildcard examples/sim/*.c))
 PART_SRC     := $(filter-out $(PLUGIN_SRC) $(SIM_SRC),$(sort $(wildcard examples/*/*.c)))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
-SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu sim walk,tests/$(d)/%), \
+SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu sim suite walk,tests/$(d)/%), \
                              $(sort $(wildcard tests/*/*.c)))
 FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 GPU_BENCH_SRC := $(sort $(wildcard tests/gpu/bench_*.c))
@@ -67,10 +67,10 @@ KERNEL_SRC   := $(sort $(wildcard cuda/kernels/*.cu))
 objects   = $(patsubst %.c,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call objects,$(LIB_SRC))
 TOOLS    := $(TOOL_SRC:examples/%.c=$(BIN)/%)
-TESTS    := $(TEST_SRC:%.c=$(OBJ)/%)
 FUZZERS  := $(FUZZ_SRC:%.c=$(OBJ)/%)
 fuzzers   = $(FUZZ_SRC:%.c=$(BUILD)/$(1)/%)
-programs  = $(TEST_SRC:%.c=$(BUILD)/$(1)/%) $(fuzzers)
+items     = $(foreach p,$(2),$(BUILD)/$(1)/suites/$(call suite_of,$(p)):$(notdir $(p)))
+programs  = $(call items,$(1),$(PROGRAMS)) $(fuzzers)
 
 # Why the CUDA module is not built, in words; empty when it is.
 have_nvcc = $(shell command -v $(NVCC) 2>/dev/null)
@@ -124,6 +124,9 @@ else
 SAN_FLAGS := $(QUICK) -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 endif
 
+# What makes a test file's main() one program of its suite.
+AS_PROGRAM = -include tests/suite/program.h -DPROGRAM=$(*F)
+
 COMPILE = $(CC) $(BASE_FLAGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS)
 LINK    = $(CC) -pthread $(SAN_FLAGS) $(LDFLAGS) -Wl,--as-needed
 
@@ -164,12 +167,13 @@ $(BUILD)/setup.ok: .ci/setup
 
 # Objects are rebuilt when the compiler or its flags change.
 $(OBJ)/flags: FORCE | $(BUILD)/setup.ok
-	$(Q)mkdir -p $(@D); echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
+	$(Q)mkdir -p $(@D); echo '$(COMPILE) $(AS_PROGRAM)' | cmp -s - $@ || \
+	    echo '$(COMPILE) $(AS_PROGRAM)' >$@
 FORCE:
 
 $(OBJ)/%.o: %.c $(OBJ)/flags
 	@echo "  CC    $<"
-	$(Q)mkdir -p $(@D) && $(COMPILE) $(PART) -MMD -MP -c $< -o $@
+	$(Q)mkdir -p $(@D) && $(COMPILE) $(PROGRAM) $(PART) -MMD -MP -c $< -o $@
 
 $(ARCHIVE): $(LIB_OBJ)
 	@echo "  AR    $@$(if $(NO_NUMA), ($(NO_NUMA): host memory is bound to no NUMA node))"
@@ -216,7 +220,7 @@ $(OBJ)/cuda/toolkit: FORCE
 $(CUDA_DEVICE): $(call objects,$(filter-out cuda/entry.c cuda/services.c,$(CUDA_SRC)))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
-cuda: $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)
+cuda: $(if $(NO_CUDA)$(SAN),,$(LIB)/libmoepage-cuda.so $(BIN)/libmoepage-generate-cuda.so)
 FATBINS  := $(KERNEL_SRC:cuda/kernels/%.cu=$(BUILD)/cuda/%.fatbin)
 NEWEST    = $(lastword $(CUDA_ARCHS))
 GENCODE   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
@@ -256,35 +260,63 @@ $(BIN)/libmoepage-generate-cuda.so: $(PLUGIN_OBJ) $(OBJ)/examples/cuda/images.o 
 
 # ---- Tests ---------------------------------------------------------------------------------
 
-tests: $(TOOLS) $(TESTS) fuzzers $(if $(SAN),,sim gpu-benches $(SIMULATED_SHARED))
+tests: $(TOOLS) $(SUITES:%=$(OBJ)/suites/%) fuzzers $(if $(SAN),,sim gpu-benches $(SIMULATED_SHARED))
 $(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
-# Hundreds of links: with gold, where there is one, they take two thirds of the time.
-TEST_LINK = $(LINK) $(call once,GOLD,command -v ld.gold >/dev/null && echo -fuse-ld=gold)
-# Linked with the archive, so that internal functions are reachable. Fault tests put themselves
-# between the library and its allocator.
-$(OBJ)/tests/fault/%: WRAP = -Wl,--wrap=mp_alloc,--wrap=mp_realloc
-$(OBJ)/tests/fault/test_cuda_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_alloc mp_realloc \
-                                            mp_thread_start mp_host_memory_map mp_host_memory_unmap)
-$(OBJ)/tests/fault/test_host_device: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,mp_alloc mp_realloc \
-                                            mp_thread_start mmap munmap mprotect madvise)
-$(OBJ)/tests/fault/test_numa: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,access mbind move_pages \
-                                     numa_available numa_max_node numa_num_possible_cpus \
-                                     numa_node_to_cpus numa_sched_getaffinity)
-$(TESTS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(SIMULATED) $(ARCHIVE)
-	@echo "  LD    $@"
-	$(Q)$(TEST_LINK) $(WRAP) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
-	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@
+# The programs of a folder are linked into one suite, $(OBJ)/suites/<folder>, in which each keeps its name;
+# those that put themselves between the library and the system in a way of their own are a suite alone.
+PROGRAMS := $(TEST_SRC:tests/%.c=%)
+ALONE    := fault/test_cuda_device fault/test_host_device fault/test_numa unit/test_no_numa \
+            unit/test_pack_read unit/test_route_cost
+suite_of  = $(if $(filter $(ALONE),$(1)),$(subst /test_,-,$(1)),$(patsubst %/,%,$(dir $(1))))
+in_suite  = $(foreach p,$(2),$(if $(filter $(1),$(call suite_of,$(p))),$(p)))
+suites_of = $(sort $(foreach p,$(1),$(call suite_of,$(p))))
+SUITES   := $(call suites_of,$(PROGRAMS))
+TEST_OBJ := $(call objects,$(TEST_SRC))
+$(TEST_OBJ): PROGRAM = $(AS_PROGRAM)
 
-$(OBJ)/tests/unit/test_generate_kernels $(OBJ)/tests/e2e/test_split_generate: \
-    $(OBJ)/examples/libparts.a
-# Tests that include serve/*.h or sim/*.h test parts of serve_loop and of moepage-sim.
-SERVE_TESTS := $(basename $(shell grep -ls 'include "serve/' $(TEST_SRC)))
-$(SERVE_TESTS:%=$(OBJ)/%): $(OBJ)/examples/libparts.a
-SIM_TESTS := $(basename $(shell grep -ls 'include "sim/' $(TEST_SRC)))
-$(SIM_TESTS:%=$(OBJ)/%): $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a
-$(SIM_TESTS:%=$(OBJ)/%.o): PART += -Iexamples/common
+# With gold, where there is one, a link takes a third of the time.
+TEST_LINK = $(LINK) $(call once,GOLD,command -v ld.gold >/dev/null && echo -fuse-ld=gold)
+wrapped   = $(patsubst %,-Wl$(comma)--wrap=%,$(1))
+$(OBJ)/%/fault: WRAP = $(call wrapped,mp_alloc mp_realloc)
+$(OBJ)/%/fault-cuda_device: WRAP = $(call wrapped,mp_alloc mp_realloc mp_thread_start \
+                                     mp_host_memory_map mp_host_memory_unmap)
+$(OBJ)/%/fault-host_device: WRAP = $(call wrapped,mp_alloc mp_realloc mp_thread_start \
+                                     mmap munmap mprotect madvise)
+$(OBJ)/%/fault-numa: WRAP = $(call wrapped,access mbind move_pages numa_available numa_max_node \
+                              numa_num_possible_cpus numa_node_to_cpus numa_sched_getaffinity)
+
+# Linked with the archive, so that internal functions are reachable.
+.SECONDEXPANSION:
+SUITE_PARTS := $(OBJ)/tests/suite/suite.o $(OBJ)/tests/libsupport.a $(OBJ)/examples/libsim.a \
+               $(OBJ)/examples/libparts.a $(CUDA_DEVICE) $(SIMULATED) $(ARCHIVE)
+LINK_SUITE   = $(TEST_LINK) $(call wrapped,_cmocka_run_group_tests) $(WRAP) $(filter %.o,$^) \
+               -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(PKG_LIBS) -lcmocka -ldl -lm -o $@
+$(SUITES:%=$(OBJ)/suites/%): $(OBJ)/suites/%: \
+    $$(addsuffix .o,$$(addprefix $(OBJ)/tests/,$$(call in_suite,$$*,$(PROGRAMS)))) $(SUITE_PARTS)
+	@echo "  LD    $@"
+	$(Q)mkdir -p $(@D) && $(LINK_SUITE)
+
+# The tests that T names, linked by themselves: they answer while others do not compile. Scripts are about
+# the plain build.
+T      ?=
+CHOICE  = $(call once,CHOICE,tests/choose.sh '$(T)')
+CHOSEN  = $(foreach c,$(filter-out %.sh,$(CHOICE)),$(firstword $(subst :, ,$(c))))
+CHOSEN_SCRIPTS = $(if $(SAN),,$(filter %.sh,$(CHOICE)))
+chosen_items   = $(foreach c,$(filter-out %.sh,$(CHOICE)),'$(OBJ)/chosen/$(call \
+                   suite_of,$(firstword $(subst :, ,$(c)))):$(notdir $(c))')
+$(SUITES:%=$(OBJ)/chosen/%): $(OBJ)/chosen/%: \
+    $$(addsuffix .o,$$(addprefix $(OBJ)/tests/,$$(call in_suite,$$*,$$(CHOSEN)))) $(SUITE_PARTS) FORCE
+	@echo "  LD    $@"
+	$(Q)mkdir -p $(@D) && $(LINK_SUITE)
+.PHONY: chosen
+chosen: $$(addprefix $(OBJ)/chosen/,$$(call suites_of,$$(CHOSEN))) \
+    $$(if $$(CHOSEN_SCRIPTS),all tests) \
+    $$(if $$(filter e2e/%,$$(CHOSEN)),$(TOOLS) $(if $(SAN),,sim))
+
+# Tests that include sim/*.h test parts of moepage-sim.
+$(call objects,$(shell grep -ls 'include "sim/' $(TEST_SRC))): PART += -Iexamples/common
 
 # Each fuzz target is a program that replays files, or libFuzzer's where that is asked for.
 MAKE_CORPUS := $(OBJ)/tests/fuzz/make_corpus
@@ -339,22 +371,43 @@ JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-long asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: check check-long check-layers test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
+# check: each program in the build in which it says most for its time. Sanitized, with every assert, but
+# for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
+PLAIN  := conformance/% e2e/% gpu/% unit/test_route_cost unit/test_policy unit/test_replay \
+          unit/test_miss_counts unit/test_reuse unit/test_sampled unit/test_synthetic \
+          property/test_same_bits property/test_version_outputs property/test_miss_curve \
+          property/test_mvwsa property/test_residency
+# check-long alone: studies, and what follows a GPU's machine or its compiler.
+LATER  := e2e/test_eval e2e/test_predict_studies e2e/test_sim_studies e2e/test_split_study \
+          e2e/test_big_pack.sh cuda/test_gpu_scripts.sh cuda/test_sim_suites.sh cuda/test_ptxas.sh \
+          cuda/test_rounding.sh
+SANITIZED      := address,undefined
+NOW            := $(filter-out $(LATER),$(PROGRAMS))
+NOW_PLAIN      := $(filter $(PLAIN),$(NOW))
+NOW_SANITIZED  := $(filter-out $(PLAIN),$(NOW))
+NOW_SCRIPTS    := $(filter-out $(LATER:%=tests/%),$(TEST_SCRIPTS))
+now_items       = $(foreach p,$(2),$(BUILD)/$(1)/chosen/$(call suite_of,$(p)):$(notdir $(p)))
 # Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
-	$(SUBMAKE) all tests
-	$(SUBMAKE) tests SAN=address,undefined
-	$(Q)$(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) $(call programs,release) \
-	    $(call programs,address-undefined)
+	$(SUBMAKE) all sim chosen CHOICE='$(NOW_PLAIN)'
+	$(SUBMAKE) fuzzers chosen CHOICE='$(NOW_SANITIZED)' SAN=$(SANITIZED)
+	$(Q)$(RUN) $(CUDA_SKIP) $(NOW_SCRIPTS) $(call now_items,release,$(NOW_PLAIN)) \
+	    $(call now_items,address-undefined,$(NOW_SANITIZED)) $(call fuzzers,address-undefined)
 
-# MP_TEST_LONG=1 asks the property tests for many more rounds.
+# Every program in both builds, and the studies; MP_TEST_LONG=1 asks for many more rounds.
 check-long: setup
 	$(SUBMAKE) all tests
-	$(SUBMAKE) tests SAN=address,undefined
+	$(SUBMAKE) tests SAN=$(SANITIZED)
 	$(SUBMAKE) tests SAN=thread
 	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) \
 	    $(foreach c,release address-undefined thread,$(call programs,$(c)))
+
+# T=name: the tests of that name alone, in one build (SAN=address,undefined for the sanitized one).
+test: setup
+	$(SUBMAKE) chosen
+	$(Q)$(RUN) $(chosen_items) $(CHOSEN_SCRIPTS:%=tests/%)
 
 # Needs PyPI, for torch and transformers, or MOEPAGE_PYTHON: an interpreter that has them.
 check-python: setup
@@ -369,8 +422,11 @@ asan ubsan tsan: setup
 	$(Q)$(RUN) $(call programs,$(sanitizer))
 
 abi: lib
-	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh) $(filter $(OBJ)/tests/abi/%,$(TESTS))
-abi: $(filter $(OBJ)/tests/abi/%,$(TESTS))
+	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh)
+
+# The order of the rooms and the walls around them: tests/layers/layers.sh.
+check-layers: lib $(CUDA_DEVICE) $(call objects,$(CUDA_SRC))
+	$(Q)tests/layers/layers.sh $(OBJ)
 
 # Rewrites the baseline, and the bindings made from it: only after docs/abi.md has been read.
 abi-update:
@@ -435,7 +491,7 @@ bench: all
 
 .PHONY: format-check format tidy
 STYLED = $(LIB_SRC) $(SIMULATED_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(SIM_SRC) $(PLUGIN_SRC) \
-         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard tests/bench/*.c tests/fuzz/*.c tests/gpu/*.c tests/sim/*.c) \
+         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard $(foreach d,bench fuzz gpu sim suite walk,tests/$(d)/*.c)) \
          $(wildcard src/*/*.h cuda/*.h cuda/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)

@@ -1,24 +1,28 @@
 #!/bin/sh
 # Runs test programs, shows one line for each, and ends with the totals over all test cases.
 #
-#   run.sh -o LOG_DIR [-s 'SKIPPED PART (why)']... PROGRAM...
+#   run.sh -o LOG_DIR [-s 'SKIPPED PART (why)']... PROGRAM[:ARGUMENT]...
 #
-# A program reports its cases in TAP on standard output (cmocka does so when asked), or skips as a
-# whole by exit status 77. One that crashes, hangs, stops before its plan is done, exits non-zero
-# without a failed case, or has no case at all counts as one failure more and is named; so is every
-# skip. Exit status: 0 if nothing failed and something passed or was named as skipped.
+# SUITE:PROGRAM[:PATTERN] is one program of a suite, or those of its cases that match. A program
+# reports its cases in TAP on standard output (cmocka does so when asked), or skips as a whole by
+# exit status 77. One that crashes, hangs, stops before its plan is done, exits non-zero without a
+# failed case, or has no case at all counts as one failure more and is named; so is every skip. A
+# program of the unit suites that takes more than UNIT_SECONDS is named, without failing.
+# Exit status: 0 if nothing failed and something passed or was named as skipped.
 set -u
 export CMOCKA_MESSAGE_OUTPUT=TAP
 
 # Runs one program; leaves its output in LOG and its counts, failures and skips in LOG.result.
 run_one() {
-    log=$1/$(echo "$2" | tr / -).log
+    log=$1/$(echo "$2" | tr -c 'A-Za-z0-9._\n' -).log
     launch=''
     # TSan's shadow memory collides with high-entropy address layouts.
     case $2 in */thread/*) setarch -R true 2>/dev/null && launch='setarch -R' ;; esac
-    case $2 in /*) program=$2 ;; *) program=./$2 ;; esac
+    program=${2%%:*} argument=${2#*:}
+    [ "$program" != "$2" ] || argument=''
+    case $program in /*) ;; *) program=./$program ;; esac
     began=$(date +%s)
-    timeout "${TEST_TIMEOUT:-300}" $launch "$program" >"$log" 2>&1 </dev/null
+    timeout "${TEST_TIMEOUT:-300}" $launch "$program" ${argument:+"$argument"} >"$log" 2>&1 </dev/null
     awk -v rc=$? -v name="$2" '
         function bad(what) { failed++; print "fail " name ": " what }
         /^1\.\.[0-9]+/ { planned += substr($1, 4) }
@@ -69,13 +73,15 @@ shift $((OPTIND - 1))
 
 rm -rf "$logs" && mkdir -p "$logs" || exit 2
 if [ $# -gt 0 ]; then
-    printf '%s\n' "$@" | xargs -n 1 -P "$(nproc)" "$0" --one "$logs"
+    printf '%s\n' "$@" | xargs -d '\n' -n 1 -P "$(nproc)" "$0" --one "$logs"
 fi
 
 cat /dev/null "$logs"/*.result 2>/dev/null >"$logs/all"
 printf '%s' "$parts" | sed 's/^/skip /' >>"$logs/all"
 echo
 sed -n 's/^time \([0-9]*\) /\1 s: /p' "$logs/all" | sort -rn | head -n 5 | sed 's/^/slowest: /'
+awk -v budget="${UNIT_SECONDS:-5}" '/^time / && $2 > budget && $3 ~ /suites\/unit/ {
+    print "over budget: " $3 " took " $2 " s; a unit program has " budget " s" }' "$logs/all"
 sed -n 's/^skip /skipped: /p' "$logs/all"
 sed -n 's/^fail /failed: /p' "$logs/all"
 awk -v programs=$# '

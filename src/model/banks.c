@@ -81,6 +81,11 @@ static moepage_status list_layers(struct moepage_model *model, const int32_t *la
     return MOEPAGE_OK;
 }
 
+static void close_extras(struct moepage_model *model)
+{
+    mp_bank_extras_free(model->extras);
+}
+
 static moepage_status add_extras(struct moepage_model *model, const moepage_banks *banks)
 {
     if (!mp_bank_extras_needed(banks))
@@ -88,6 +93,7 @@ static moepage_status add_extras(struct moepage_model *model, const moepage_bank
     moepage_status status = mp_bank_extras_create(banks, &model->extras);
     if (status)
         return status;
+    model->close = close_extras;
     model->info.dense_bytes = model->extras->dense_bytes;
     if (model->extras->architecture)
         model->info.architecture = model->extras->architecture;

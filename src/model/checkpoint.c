@@ -75,6 +75,24 @@ static moepage_status build_directory(mp_checkpoint *checkpoint)
     return MOEPAGE_OK;
 }
 
+/* Every tensor that the index places must be in the file where it places it. */
+static moepage_status check_places(const mp_shards *shards, const mp_checkpoint *checkpoint)
+{
+    json_t *map = json_object_get(shards->index.root, "weight_map");
+    const char *name;
+    json_t *value;
+    json_object_foreach(map, name, value)
+    {
+        const mp_tensor *tensor = mp_checkpoint_find(checkpoint, name);
+        if (!tensor || strcmp(tensor->file->name, json_string_value(value)) != 0)
+            return mp_fail(tensor ? MOEPAGE_E_FORMAT : MOEPAGE_E_NOT_FOUND,
+                           "%s: tensor \"%.160s\" is placed in %.120s, it is %s%.120s",
+                           shards->index.what, name, json_string_value(value),
+                           tensor ? "in " : "in no file", tensor ? tensor->file->name : "");
+    }
+    return MOEPAGE_OK;
+}
+
 moepage_status mp_checkpoint_open(const char *dir, mp_checkpoint **out, mp_json *config)
 {
     mp_shards shards = {0};
@@ -95,7 +113,7 @@ moepage_status mp_checkpoint_open(const char *dir, mp_checkpoint **out, mp_json 
     status = build_directory(checkpoint);
     if (status)
         goto fail;
-    status = mp_shards_check(&shards, checkpoint);
+    status = check_places(&shards, checkpoint);
     if (status)
         goto fail;
     mp_shards_free(&shards);

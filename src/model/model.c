@@ -3,10 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "model/bank_extras.h"
 #include "model/checkpoint.h"
 #include "model/hf.h"
-#include "model/pack.h"
 
 static void set_info(struct moepage_model *model, const mp_hf_config *config)
 {
@@ -24,6 +22,11 @@ static void set_info(struct moepage_model *model, const mp_hf_config *config)
     };
 }
 
+static void close_checkpoint(struct moepage_model *model)
+{
+    mp_checkpoint_close(model->checkpoint);
+}
+
 static moepage_status read_checkpoint(const char *path, struct moepage_model *model)
 {
     mp_json json;
@@ -32,6 +35,7 @@ static moepage_status read_checkpoint(const char *path, struct moepage_model *mo
     moepage_status status = mp_checkpoint_open(path, &model->checkpoint, &json);
     if (status)
         return status;
+    model->close = close_checkpoint;
     status = mp_hf_config_read(&json, &config);
     if (!status)
         status = mp_hf_layout_find(&config, model->checkpoint, &layout);
@@ -74,11 +78,8 @@ void mp_model_free(struct moepage_model *model)
     if (!model)
         return;
     mp_handle_kill(&model->handle);
-    mp_checkpoint_close(model->checkpoint);
-    mp_pack_close(model->pack);
-    mp_bank_extras_free(model->extras);
-    if (model->phantom)
-        model->phantom->free(model->phantom);
+    if (model->close)
+        model->close(model);
     mp_free((void *)model->sources);
     mp_free(model->layer_of_moe);
     mp_free(model);

@@ -74,7 +74,6 @@ typedef struct mp_phantom {
     void *mapped;   /* what images point to: addresses that fault; NULL = images are cold */
     uint64_t mapped_bytes;
     char architecture[64];
-    void (*free)(struct mp_phantom *phantom);
 } mp_phantom;
 
 struct moepage_model {
@@ -95,6 +94,7 @@ struct moepage_model {
     struct mp_pack *pack;             /* a mapped .moepack */
     struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
     mp_phantom *phantom;              /* there is none */
+    void (*close)(struct moepage_model *model); /* frees that one; NULL before it is there */
 };
 
 /* Opens a checkpoint directory, as moepage_model_open does. */

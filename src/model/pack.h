@@ -65,9 +65,6 @@ static inline uint64_t mp_pack_key(const struct moepage_model *model, uint32_t l
 
 /* ---- opening ---- */
 
-/* Closes the file and frees everything; NULL is a no-op. */
-void mp_pack_close(mp_pack *pack);
-
 /* Decode and check sections whose checksums have already been verified. Sentences of the first and
  * the last function do not name the section. */
 moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes,

@@ -68,10 +68,9 @@ static void open_direct(const char *path, mp_pack *pack)
     atomic_init(&pack->direct, true);
 }
 
-void mp_pack_close(mp_pack *pack)
+static void close_pack(struct moepage_model *model)
 {
-    if (!pack)
-        return;
+    mp_pack *pack = model->pack;
     for (uint32_t form = 0; form < MP_FORMS; form++) {
         mp_free(pack->forms[form].index);
         mp_free((void *)pack->forms[form].checked);
@@ -370,6 +369,7 @@ moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct mo
     }
     pack->fd = pack->direct_fd = -1;
     model->pack = pack;
+    model->close = close_pack;
     model->log = *log;
     opening o = {.model = model, .pack = pack};
     moepage_status status = open_file(path, pack);

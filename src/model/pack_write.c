@@ -32,40 +32,6 @@ typedef struct writer {
     moepage_pack_stats *stats;
 } writer;
 
-/* ---- failures and progress ---- */
-
-void mp_pack_failure_keep(mp_pack_failure *failure, moepage_status status)
-{
-    if (atomic_exchange(&failure->claimed, 1))
-        return;
-    failure->status = status;
-    strncpy(failure->text, moepage_last_error(), sizeof failure->text - 1);
-}
-
-moepage_status mp_pack_failure_raise(const mp_pack_failure *failure)
-{
-    if (!mp_pack_failed(failure))
-        return MOEPAGE_OK;
-    return mp_fail(failure->status, "%s", failure->text);
-}
-
-moepage_status mp_pack_progress_add(mp_pack_progress *progress, uint64_t bytes)
-{
-    const mp_pack_options *options = progress->options;
-    progress->done_bytes += bytes;
-    int32_t stop =
-        options->progress
-            ? options->progress(options->progress_user, progress->done_bytes, progress->total_bytes)
-            : 0;
-    if (!stop)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_CALLBACK,
-                   "the progress callback ended the call with %d after %llu of "
-                   "%llu bytes",
-                   stop, (unsigned long long)progress->done_bytes,
-                   (unsigned long long)progress->total_bytes);
-}
-
 /* ---- sections ---- */
 
 static void add_section(writer *w, uint32_t type, uint32_t form, uint64_t bytes, uint64_t xxh3)

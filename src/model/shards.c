@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "model/checkpoint.h"
+#include "model/file.h"
 
 #define SINGLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
@@ -149,24 +149,6 @@ moepage_status mp_shards_list(const char *dir, mp_shards *out)
     if (status)
         mp_shards_free(out);
     return status;
-}
-
-moepage_status mp_shards_check(const mp_shards *shards, const struct mp_checkpoint *checkpoint)
-{
-    json_t *map = json_object_get(shards->index.root, "weight_map");
-    const char *name;
-    json_t *value;
-    json_object_foreach(map, name, value)
-    {
-        const mp_tensor *tensor = mp_checkpoint_find(checkpoint, name);
-        if (!tensor || strcmp(tensor->file->name, json_string_value(value)) != 0)
-            return mp_fail(tensor ? MOEPAGE_E_FORMAT : MOEPAGE_E_NOT_FOUND,
-                           INDEX_NAME ": tensor "
-                                      "\"%.160s\" is placed in %.120s, it is %s%.120s",
-                           name, json_string_value(value), tensor ? "in " : "in no file",
-                           tensor ? tensor->file->name : "");
-    }
-    return MOEPAGE_OK;
 }
 
 void mp_shards_free(mp_shards *shards)

@@ -5,8 +5,6 @@
 #include "base/json.h"
 #include "moepage.h"
 
-struct mp_checkpoint;
-
 typedef struct mp_shards {
     char **names; /* [n_names] sorted, distinct, owned; plain names within the directory */
     uint32_t n_names;
@@ -16,9 +14,6 @@ typedef struct mp_shards {
 
 /* Lists the files: at least one, or a failure. */
 moepage_status mp_shards_list(const char *dir, mp_shards *out);
-
-/* Checks that every tensor is in the file that the index names for it. */
-moepage_status mp_shards_check(const mp_shards *shards, const struct mp_checkpoint *checkpoint);
 
 /* Frees the lists; safe on a zero-filled struct. */
 void mp_shards_free(mp_shards *shards);

@@ -174,8 +174,9 @@ static moepage_status map_nothing(mp_phantom *phantom)
     return MOEPAGE_OK;
 }
 
-static void free_phantom(mp_phantom *phantom)
+static void close_phantom(struct moepage_model *model)
 {
+    mp_phantom *phantom = model->phantom;
     if (phantom->mapped)
         munmap(phantom->mapped, phantom->mapped_bytes);
     mp_free(phantom);
@@ -187,7 +188,7 @@ static moepage_status build(struct moepage_model *model, const mp_phantom_shape 
     if (!phantom)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a shape");
     model->phantom = phantom;
-    phantom->free = free_phantom;
+    model->close = close_phantom;
     memcpy(phantom->architecture, shape->name, strlen(shape->name) + 1);
     moepage_status status = lay_out(model, shape);
     if (!status)

@@ -178,7 +178,7 @@ static void test_generate_cuda_explains_a_missing_plugin(void **state)
     free(program);
 }
 
-/* The simulated driver is in BUILD/CONFIG/sim, this program in BUILD/CONFIG/tests/e2e. Sanitized
+/* The simulated driver is in BUILD/CONFIG/sim, this program in BUILD/CONFIG/suites. Sanitized
  * builds have none. */
 static bool find_sim(void)
 {
@@ -187,7 +187,7 @@ static bool find_sim(void)
     if (n <= 0)
         return false;
     sim[n] = '\0';
-    for (int up = 0; up < 3; up++)
+    for (int up = 0; up < 2; up++)
         *strrchr(sim, '/') = '\0';
     strcat(sim, "/sim");
     snprintf(driver, sizeof driver, "%s/libcuda.so.1", sim);

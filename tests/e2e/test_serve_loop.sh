@@ -62,12 +62,7 @@ dashboard() { # and a failure's line is not cleared with it
     grep -q 'preempted now' "$work/screen" && grep -q 'serve_loop: --metrics' "$work/screen" &&
         ! sed '1,/serve_loop: --metrics/d' "$work/screen" | grep -q "$escape"
 }
-name="a terminal that can has a dashboard"
-if command -v script >/dev/null; then
-    check "$name" dashboard
-else
-    skip "$name" "no script command"
-fi
+check_on_terminal "a terminal that can has a dashboard" dashboard
 
 # So many at once that prompts wait for room, and what grows drives the youngest out.
 under_pressure() {

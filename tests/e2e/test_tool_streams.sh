@@ -57,10 +57,6 @@ no_bar() {
         ! grep -q "$escape" "$work/shown" || return 1
     done
 }
-if command -v script >/dev/null; then
-    check "the progress bar stays on its line" bars
-    check "a terminal that cannot draw gets no escape codes" no_bar
-else
-    skip "the progress bar stays on its line" "no script(1)"
-fi
+check_on_terminal "the progress bar stays on its line" bars
+check_on_terminal "a terminal that cannot draw gets no escape codes" no_bar
 finish

@@ -7,33 +7,20 @@
 
 #include <cmocka.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "cold_rig.h"
 
 static uint32_t fail_alloc_in; /* countdown: 1 = the next one fails; 0 = none */
 static bool alloc_persistent;  /* and so do all later ones */
 
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
-
-static bool alloc_strikes(void)
+static bool alloc_strikes(size_t bytes)
 {
+    (void)bytes;
     if (!fail_alloc_in || --fail_alloc_in)
         return false;
     fail_alloc_in = alloc_persistent;
     return true;
-}
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return alloc_strikes() ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return alloc_strikes() ? NULL : __real_mp_realloc(block, bytes);
 }
 
 enum { ENTRIES = 4, LANES = 3 };
@@ -169,5 +156,6 @@ int main(void)
         cmocka_unit_test(test_host_tier_alloc_refused_submissions_cost_one_read_each),
         cmocka_unit_test(test_host_tier_alloc_failed_calls_cost_one_read_each),
     };
+    alloc_fault_strikes = alloc_strikes;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

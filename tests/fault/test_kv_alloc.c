@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "fake_device.h"
 #include "kv/kv_pool.h"
@@ -16,30 +17,16 @@
 
 static uint64_t fail_alloc_in; /* as in fake_faults */
 static bool alloc_persistent;
-static uint64_t alloc_faults;
+static uint64_t alloc_failures;
 
-static bool alloc_strikes(void)
+static bool alloc_strikes(size_t bytes)
 {
+    (void)bytes;
     if (!fail_alloc_in || --fail_alloc_in)
         return false;
     fail_alloc_in = alloc_persistent;
-    alloc_faults++;
+    alloc_failures++;
     return true;
-}
-
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return alloc_strikes() ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return alloc_strikes() ? NULL : __real_mp_realloc(block, bytes);
 }
 
 enum { LAYERS = 2, TOKENS = 70, SEQUENCES = 40 };
@@ -246,9 +233,9 @@ static void fail_each_both_ways(enum fault_kind kind, uint32_t at_least)
 static void test_kv_alloc_failures_change_nothing(void **state)
 {
     (void)state;
-    alloc_faults = 0;
+    alloc_failures = 0;
     fail_each_both_ways(FAULT_ALLOC, 10);
-    assert_true(alloc_faults >= 20);
+    assert_true(alloc_failures >= 20);
 }
 
 static void test_kv_device_allocation_failures_change_nothing(void **state)
@@ -284,5 +271,6 @@ int main(void)
         cmocka_unit_test(test_kv_refused_submissions_lose_no_token),
         cmocka_unit_test(test_kv_failed_transfers_lose_no_token),
     };
+    alloc_fault_strikes = alloc_strikes;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

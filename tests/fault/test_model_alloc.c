@@ -7,14 +7,10 @@
 
 #include <cmocka.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "model/model.h"
 #include "moe_maker.h"
-
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
 
 static struct {
     uint64_t calls;
@@ -29,16 +25,6 @@ static bool fails(size_t bytes)
     heap.largest = bytes > heap.largest ? bytes : heap.largest;
     return heap.fail_at &&
            (heap.persistent ? heap.calls >= heap.fail_at : heap.calls == heap.fail_at);
-}
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return fails(bytes) ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return fails(bytes) ? NULL : __real_mp_realloc(block, bytes);
 }
 
 static moe_maker maker;
@@ -191,5 +177,6 @@ int main(void)
         CASE(test_model_find_tensor_survives_a_failed_copy),
         CASE(test_banks_open_survives_every_failed_allocation),
     };
+    alloc_fault_strikes = fails;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,15 +10,11 @@
 #include <cmocka.h>
 #include <unistd.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "checkpoint_maker.h"
 #include "moe_maker.h"
 #include "pack_maker.h"
-
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
 
 static struct {
     uint64_t calls;
@@ -26,21 +22,12 @@ static struct {
     bool persistent;
 } heap;
 
-static bool fails(void)
+static bool fails(size_t bytes)
 {
+    (void)bytes;
     heap.calls++;
     return heap.fail_at &&
            (heap.persistent ? heap.calls >= heap.fail_at : heap.calls == heap.fail_at);
-}
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return fails() ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return fails() ? NULL : __real_mp_realloc(block, bytes);
 }
 
 static pack_source source;
@@ -198,5 +185,6 @@ int main(void)
         CASE(test_pack_write_survives_every_failed_allocation),
         CASE(test_banks_open_with_all_extras_survives_every_failed_allocation),
     };
+    alloc_fault_strikes = fails;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,21 +8,18 @@
 
 #include <cmocka.h>
 
+#include "alloc_fault.h"
 #include "base/alloc.h"
 #include "paged_rig.h"
-
-void *__real_mp_alloc(size_t bytes);
-void *__real_mp_realloc(void *block, size_t bytes);
-void *__wrap_mp_alloc(size_t bytes);
-void *__wrap_mp_realloc(void *block, size_t bytes);
 
 /* Of any thread: the background allocates nothing either. */
 static _Atomic uint64_t countdown; /* 1: the next one fails; 0: none */
 static _Atomic uint64_t failures;
 static bool for_good;
 
-static bool strikes(void)
+static bool strikes(size_t bytes)
 {
+    (void)bytes;
     uint64_t left = atomic_load(&countdown);
     while (left &&
            !atomic_compare_exchange_weak(&countdown, &left, left == 1 ? for_good : left - 1))
@@ -31,16 +28,6 @@ static bool strikes(void)
         return false;
     atomic_fetch_add(&failures, 1);
     return true;
-}
-
-void *__wrap_mp_alloc(size_t bytes)
-{
-    return strikes() ? NULL : __real_mp_alloc(bytes);
-}
-
-void *__wrap_mp_realloc(void *block, size_t bytes)
-{
-    return strikes() ? NULL : __real_mp_realloc(block, bytes);
 }
 
 static const bank_shape shapes[] = {
@@ -150,5 +137,6 @@ int main(void)
         cmocka_unit_test(test_paged_alloc_steps_need_no_memory),
         cmocka_unit_test(test_paged_alloc_unpacking_fails_for_its_layer),
     };
+    alloc_fault_strikes = strikes;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ run() {
     program=$logs/programs/$(echo "$name" | tr -cs 'a-zA-Z0-9\n' -)
     { echo '#!/bin/sh'; echo "exec $*"; } >"$program" && chmod +x "$program"
     TEST_TIMEOUT=$seconds tests/run.sh --one "$logs" "$program" >"$program.report" 2>&1
-    log=$logs/$(echo "$program" | tr / -).log
+    log=$logs/$(echo "$program" | tr -c 'A-Za-z0-9._\n' -).log
     set -- $(sed -n 's/^count //p' "$log.result")
     [ $# = 3 ] || set -- 0 1 0
     passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
@@ -51,17 +51,17 @@ run() {
     sed -n 's/^fail [^:]*: */    failed: /p' "$log.result"
     tail -n 40 "$log" | sed 's/^/    | /'
 }
-tests=$GPU_PROGRAMS/tests
+suites=$GPU_PROGRAMS/suites
 
 # ---- Kernels, then the device, then what is built on it ----
 for part in elementwise quant rows topk remap api experts decode; do
-    run "kernels: $part" 60 "$tests/unit/test_cuda_$part"
+    run "kernels: $part" 60 "$suites/unit" test_cuda_$part
 done
-run "kernels: decode, any stream" 60 "$tests/property/test_cuda_decode"
-run "device suite" 120 "$tests/conformance/test_cuda"
-run "fast mode, by cuBLAS where it is" 60 "$tests/gpu/test_gpu_fast"
-run "PagedTensor" 60 "$tests/gpu/test_gpu_paged"
-run "paths and graphs" 100 "$tests/property/test_cuda_path"
+run "kernels: decode, any stream" 60 "$suites/property" test_cuda_decode
+run "device suite" 120 "$suites/conformance" test_cuda
+run "fast mode, by cuBLAS where it is" 60 "$suites/gpu" test_gpu_fast
+run "PagedTensor" 60 "$suites/gpu" test_gpu_paged
+run "paths and graphs" 100 "$suites/property" test_cuda_path
 run "decode loop, session" 60 tests/gpu/run_tool.sh "$GPU_TOOLS/cuda_decode" --device cuda:0 \
     --shape toy --steps 8 --budgets 50,100 --check
 run "decode loop, graph" 60 tests/gpu/run_tool.sh "$GPU_TOOLS/cuda_decode" --device cuda:0 \
@@ -69,7 +69,7 @@ run "decode loop, graph" 60 tests/gpu/run_tool.sh "$GPU_TOOLS/cuda_decode" --dev
 if [ -n "$GPU_SIM" ] && [ "$GPU_SIM" != full ]; then
     skip "same bits, pool stress" "too long on the simulated driver"
 else
-    run "same bits, over tiers too" 150 "$tests/property/test_same_bits"
+    run "same bits, over tiers too" 150 "$suites/property" test_same_bits
 fi
 
 # ---- The same under compute-sanitizer ----
@@ -82,22 +82,22 @@ else
     for tool in memcheck racecheck; do
         for part in topk remap rows quant experts; do
             run "$tool: $part" 90 "$sanitizer" --tool $tool --error-exitcode 99 \
-                "$tests/unit/test_cuda_$part"
+                "$suites/unit" test_cuda_$part
         done
         run "$tool: decode" 90 "$sanitizer" --tool $tool --error-exitcode 99 \
-            "$tests/property/test_cuda_decode"
+            "$suites/property" test_cuda_decode
     done
     # Not paths: they need launches that overlap.
     run "memcheck: decode loop, session" 120 tests/gpu/run_tool.sh "$sanitizer" --tool memcheck \
         --error-exitcode 99 "$GPU_TOOLS/cuda_decode" --device cuda:0 --shape toy --steps 4 \
         --budgets 50 --check
     run "memcheck: PagedTensor" 120 "$sanitizer" --tool memcheck --error-exitcode 99 \
-        "$tests/gpu/test_gpu_paged"
+        "$suites/gpu" test_gpu_paged
 fi
 
 # ---- The longest last ----
 if [ -z "$GPU_SIM" ] || [ "$GPU_SIM" = full ]; then
-    run "pool stress, over tiers too" 180 "$tests/property/test_pool_stress"
+    run "pool stress, over tiers too" 180 "$suites/property" test_pool_stress
 fi
 
 echo

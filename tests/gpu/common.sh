@@ -1,6 +1,6 @@
 # Sourced by check.sh and bench.sh: where things are, and whether there is a GPU.
 #
-#   GPU_PROGRAMS   folder under which test programs lie as tests/*/*    default: here
+#   GPU_PROGRAMS   folder of suites/* and tests/gpu/bench_*              default: here
 #   GPU_TOOLS      the command-line tools                               default: bin
 #   GPU_LIB        libmoepage.so, libmoepage-cuda.so and what they need default: lib
 #   GPU_SIM        not empty: on the simulated driver, which lies in GPU_SIM_LIB (default: sim)

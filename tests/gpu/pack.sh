@@ -13,15 +13,11 @@ cd "$(dirname "$0")/../.."
 dir=${1:?usage: tests/gpu/pack.sh DIR}
 
 rm -rf "$dir"
-mkdir -p "$dir/bin" "$dir/lib" "$dir/sim" "$dir/tests/data"
-for program in unit/test_cuda_elementwise unit/test_cuda_quant unit/test_cuda_rows \
-    unit/test_cuda_topk unit/test_cuda_remap unit/test_cuda_api unit/test_cuda_experts \
-    unit/test_cuda_decode property/test_cuda_decode property/test_same_bits \
-    property/test_pool_stress property/test_cuda_path conformance/test_cuda gpu/test_gpu_paged gpu/test_gpu_fast \
-    gpu/bench_info gpu/bench_decoder gpu/bench_dequant gpu/bench_transfer gpu/bench_experts \
-    gpu/bench_residency gpu/bench_generation; do
-    mkdir -p "$dir/tests/${program%/*}"
-    strip -o "$dir/tests/$program" "$GPU_PROGRAMS/tests/$program"
+mkdir -p "$dir/bin" "$dir/lib" "$dir/sim" "$dir/suites" "$dir/tests/data" "$dir/tests/gpu"
+for program in suites/unit suites/property suites/conformance suites/gpu \
+    tests/gpu/bench_info tests/gpu/bench_decoder tests/gpu/bench_dequant tests/gpu/bench_transfer \
+    tests/gpu/bench_experts tests/gpu/bench_residency tests/gpu/bench_generation; do
+    strip -o "$dir/$program" "$GPU_PROGRAMS/$program"
 done
 for tool in "$GPU_TOOLS"/*; do
     strip -o "$dir/bin/${tool##*/}" "$tool"
@@ -37,7 +33,7 @@ for library in $(cd "$GPU_SIM_LIB" && find . -name '*.so*'); do
 done
 
 # What is needed at run time, and not a part of the C library.
-needed=$(find "$dir/bin" "$dir/tests" "$dir/lib" "$dir/sim" -type f -exec ldd {} + 2>/dev/null |
+needed=$(find "$dir/bin" "$dir/suites" "$dir/tests" "$dir/lib" "$dir/sim" -type f -exec ldd {} + 2>/dev/null |
     sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u)
 for library in $needed; do
     case ${library##*/} in

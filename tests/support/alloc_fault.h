@@ -6,6 +6,7 @@
 #define ALLOC_FAULT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct alloc_faults {
@@ -15,5 +16,9 @@ typedef struct alloc_faults {
 } alloc_faults;
 
 extern __thread alloc_faults alloc_fault;
+
+/* Whether an allocation of `bytes`, of any thread, fails. `alloc_fault` decides, unless a program puts a
+ * count of its own here. */
+extern bool (*alloc_fault_strikes)(size_t bytes);
 
 #endif

@@ -20,6 +20,17 @@ skip() {
     echo "ok $cases - $1 # SKIP $1 ($2)"
 }
 
+# check_on_terminal NAME COMMAND...: a check that needs script(1) and a pseudo-terminal of this machine.
+check_on_terminal() {
+    if ! command -v script >/dev/null; then
+        skip "$1" "no script command"
+    elif ! script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+        skip "$1" "no pseudo-terminal on this machine"
+    else
+        check "$@"
+    fi
+}
+
 # take FILE: the cases that another program reported, without numbers.
 take() {
     while IFS= read -r line; do

@@ -23,7 +23,7 @@ static bool is_program(const char *path)
     return access(path, X_OK) == 0;
 }
 
-/* This program is BUILD/CONFIG/tests/SUITE/test_x. Tools are in BUILD/CONFIG/bin, or, where that
+/* This program is BUILD/CONFIG/suites/SUITE. Tools are in BUILD/CONFIG/bin, or, where that
  * configuration has none, in BUILD/bin. */
 static void find_tool(const char *name, char *path, size_t room)
 {
@@ -36,7 +36,7 @@ static void find_tool(const char *name, char *path, size_t room)
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_in_range(n, 1, sizeof self - 1);
     self[n] = '\0';
-    for (int up = 0; up < 3; up++)
+    for (int up = 0; up < 2; up++)
         *strrchr(self, '/') = '\0';
     snprintf(path, room, "%s/bin/%s", self, name);
     if (!is_program(path))
