@@ -4,12 +4,14 @@
  * One group holds everything when it fits. Otherwise the experts come in waves (each expert once,
  * with all its rows; resident ones first, so that they compute while the others load), or, for
  * plan readers who ask for it, the tokens come in groups whose experts fit together (WiSP 3.2). */
-#include <math.h>
 #include <string.h>
 
 #include "base/floats.h"
 #include "base/status.h"
 #include "session/inside.h"
+
+/* All of its bits are set in infinities and NaNs. */
+#define FLOAT_EXPONENT 0x7f800000u
 
 /* What may be held at once, per device and in all. */
 typedef struct mp_limits {
@@ -38,14 +40,17 @@ moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *fli
 {
     const uint32_t experts = session->step.shape.experts, top_k = flight->top_k;
     const uint32_t n_rows = flight->n_tokens * top_k;
-    uint32_t n = 0;
-    bool finite = true;
-    for (uint32_t r = 0; r < n_rows; r++)
-        finite &= isfinite(routing->weights[r]) != 0;
-    if (!finite)
+    uint32_t n = 0, bad = 0;
+    for (uint32_t r = 0; r < n_rows; r++) { /* without a branch: this runs over whole batches */
+        uint32_t bits;
+        memcpy(&bits, &routing->weights[r], sizeof bits);
+        bad |= (bits & FLOAT_EXPONENT) == FLOAT_EXPONENT;
+    }
+    if (bad)
         return refuse_weight(flight, routing->weights, n_rows);
     if (++session->stamp == 0)
         restart_stamps(session);
+    const uint32_t stamp = session->stamp;
     for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t id = (uint32_t)routing->ids[r];
         if (id >= experts) {
@@ -56,8 +61,8 @@ moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *fli
                            "%u (or MOEPAGE_NO_EXPERT)",
                            flight->layer, r % top_k, r / top_k, (int)routing->ids[r], experts);
         }
-        if (session->local_stamp[id] != session->stamp) {
-            session->local_stamp[id] = session->stamp;
+        if (session->local_stamp[id] != stamp) {
+            session->local_stamp[id] = stamp;
             session->local[id] = n;
             session->distinct[n] = id;
             session->counts[n++] = 0;
@@ -184,7 +189,8 @@ static void make_entries(struct moepage_session *session, mp_flight *flight)
     flight->first_row[n] = row;
     if (step->any_scan && !step->all_scan)
         mark_scans(session, flight);
-    for (uint32_t r = 0; r < flight->n_tokens * flight->top_k; r++)
+    const uint32_t n_rows = flight->n_tokens * flight->top_k;
+    for (uint32_t r = 0; r < n_rows; r++)
         if (flight->ids[r] >= 0)
             flight->rows[session->counts[session->local[flight->ids[r]]]++] = r;
 }

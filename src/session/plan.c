@@ -146,31 +146,6 @@ static void describe_experts(const mp_step_view *step, mp_flight *flight, const 
     }
 }
 
-static moepage_plan describe(const mp_step_view *step, mp_flight *flight)
-{
-    const mp_group *group = &flight->groups[flight->group];
-    const uint32_t first_row = flight->first_row[group->first_entry];
-    describe_experts(step, flight, group);
-    return (moepage_plan){
-        .struct_size = sizeof(moepage_plan),
-        .layer = flight->layer,
-        .group = flight->group,
-        .n_groups = flight->n_groups,
-        .n_experts = group->n_entries,
-        .n_rows = flight->first_row[group->first_entry + group->n_entries] - first_row,
-        .n_tokens = flight->by_tokens ? group->n_tokens : flight->n_tokens,
-        .top_k = flight->top_k,
-        .experts = &flight->plan_experts[group->first_entry],
-        .rows = &flight->rows[first_row],
-        .tokens = flight->by_tokens ? &flight->tokens[group->first_token] : NULL,
-        .ids = flight->ids,
-        .weights = flight->weights,
-        .expert_map = flight->expert_map,
-        .slot_base = step->shape.slots,
-        .slot_stride_bytes = step->shape.slots ? step->shape.slot_bytes : 0,
-    };
-}
-
 /* ---- handing over ---- */
 
 /* Waits for what is not ready; the time goes to the stalls. */
@@ -195,6 +170,7 @@ static moepage_status wait_for_group(struct moepage_session *session, mp_hold *h
 moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *flight,
                                  moepage_plan *plan)
 {
+    const mp_step_view *step = &session->step;
     const mp_group *group = &flight->groups[flight->group];
     mp_hold *holds = &flight->holds[group->first_entry];
     bool ready = true;
@@ -210,7 +186,26 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *fli
     }
     if (status)
         return status;
-    moepage_plan own = describe(&session->step, flight);
+    const uint32_t first_row = flight->first_row[group->first_entry];
+    describe_experts(step, flight, group);
+    const moepage_plan own = {
+        .struct_size = sizeof own,
+        .layer = flight->layer,
+        .group = flight->group,
+        .n_groups = flight->n_groups,
+        .n_experts = group->n_entries,
+        .n_rows = flight->first_row[group->first_entry + group->n_entries] - first_row,
+        .n_tokens = flight->by_tokens ? group->n_tokens : flight->n_tokens,
+        .top_k = flight->top_k,
+        .experts = &flight->plan_experts[group->first_entry],
+        .rows = &flight->rows[first_row],
+        .tokens = flight->by_tokens ? &flight->tokens[group->first_token] : NULL,
+        .ids = flight->ids,
+        .weights = flight->weights,
+        .expert_map = flight->expert_map,
+        .slot_base = step->shape.slots,
+        .slot_stride_bytes = step->shape.slots ? step->shape.slot_bytes : 0,
+    };
     return MP_CONFIG_WRITE(plan, own);
 }
 

@@ -3,9 +3,11 @@
 #include "base/status.h"
 #include "session/inside.h"
 
-static moepage_status check_routing(const struct moepage_session *session, uint32_t layer,
-                                    const moepage_routing *routing)
+/* Checks the call, and finds a flight for the layer. */
+static moepage_status find_flight(struct moepage_session *session, uint32_t layer,
+                                  const moepage_routing *routing, mp_flight **out)
 {
+    mp_flight *free_flight = NULL;
     if (!session->step.open)
         return mp_fail(MOEPAGE_E_STATE, "no step is open: call moepage_session_begin first");
     if (layer >= session->step.shape.layers)
@@ -16,13 +18,6 @@ static moepage_status check_routing(const struct moepage_session *session, uint3
     if (routing->top_k < 1 || routing->top_k > session->step.config.max_top_k)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: top_k is %u, it must be 1 to max_top_k (%u)",
                        layer, routing->top_k, session->step.config.max_top_k);
-    return MOEPAGE_OK;
-}
-
-static moepage_status find_free_flight(struct moepage_session *session, uint32_t layer,
-                                       mp_flight **out)
-{
-    mp_flight *free_flight = NULL;
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
         mp_flight *flight = &session->flights[i];
         if (!flight->open)
@@ -41,9 +36,7 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
                                 const moepage_routing *routing, moepage_plan *plan)
 {
     mp_flight *flight = NULL;
-    moepage_status status = check_routing(session, layer, routing);
-    if (!status)
-        status = find_free_flight(session, layer, &flight);
+    moepage_status status = find_flight(session, layer, routing, &flight);
     if (status)
         return status;
     flight->layer = layer;
