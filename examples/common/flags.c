@@ -152,7 +152,8 @@ int flag_share(const flag *self, const char *text, void *out)
 
 /* ---- The command line -------------------------------------------------------------------- */
 
-/* Of a table that n rows or a row of zeros end; *out becomes the struct that the flag's fields are in. */
+/* Finds a flag by its name in a table that ends after n rows or with a row of zeros. *out becomes the
+ * struct that holds the flag's field. */
 static const flag *find_flag(const flag *flags, size_t n_flags, const char *word, size_t length,
                              void **out)
 {

@@ -1,7 +1,7 @@
 /* json_out.h — the JSON that programs print, put together with jansson.
  *
  * jansson's *_new setters take ownership and refuse NULL, so that one check of all their results finds
- * every allocation that failed. The setters here are such; what they return is not 0 on failure. */
+ * every allocation that failed. The setters here do too; they return a value other than 0 on failure. */
 #ifndef EXAMPLE_JSON_OUT_H
 #define EXAMPLE_JSON_OUT_H
 
@@ -25,11 +25,11 @@ int put_counts(json_t *object, const put_count_row *rows, size_t n);
 /* Leaves out what is not finite. */
 int put_reals(json_t *object, const put_real_row *rows, size_t n);
 
-/* The same of an array that is written down. */
+/* put_counts and put_reals of a whole array. */
 #define PUT_COUNTS(object, rows) put_counts((object), (rows), sizeof(rows) / sizeof *(rows))
 #define PUT_REALS(object, rows) put_reals((object), (rows), sizeof(rows) / sizeof *(rows))
 
-/* `json`; or NULL, and it is dropped, where making it failed. */
+/* Returns `json`; or drops it and returns NULL if making it failed. */
 json_t *put_or_null(int failed, json_t *json);
 
 /* Prints `root` on one line and drops it; RUN_FAILED after a line on stderr if that fails, or if making

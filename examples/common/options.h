@@ -65,7 +65,7 @@ typedef struct options {
     const char *for_prefetch; /* a flag that needs --prefetch on, or NULL */
 } options;
 
-/* Parts of other programs' command lines: of all that run a model, and of those that give answers. */
+/* Flags that other programs have too: those that run a model, and those that generate text. */
 extern const flag options_flags[], options_answer_flags[];
 
 /* Reads --budget into an options struct. */

@@ -46,13 +46,13 @@ void page_row(page *p, const char *heading);
 void page_row_number(page *p, double heading);
 void page_cell(page *p, double value); /* a dash for a value that is not finite */
 void page_cell_text(page *p, const char *text);
-/* Cells of numbers to the end of the row. */
+/* Writes n cells and ends the row. */
 void page_cells(page *p, const double *values, uint32_t n);
 void page_row_end(page *p);
 void page_table_end(page *p);
 
-/* A whole table of curves side by side: columns [n] of `length` numbers each, the first one the rows'
- * headings. Of more than `most` rows, as many spread evenly. */
+/* Writes a whole table of n columns, each of `length` numbers; the first column heads the rows. A table
+ * of more than `most` rows is cut to that many, spread evenly. */
 void page_columns(page *p, const char *const *heads, const double *const *columns, uint32_t n,
                   uint32_t length, uint32_t most);
 

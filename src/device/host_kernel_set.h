@@ -182,7 +182,7 @@ static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_part
     return n / n_parts * part + n % n_parts * part / n_parts;
 }
 
-/* A set made of the functions that its file calls by the fields' names; what differs is said. */
+/* Initialises a set with the functions of its file, which are named after the fields. */
 #define MP_HOST_KERNEL_SET(isa, dot, integer_set)                                             \
     {                                                                                         \
         .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,          \

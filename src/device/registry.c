@@ -12,7 +12,7 @@
 typedef moepage_status (*open_fn)(const char *name, const char *which,
                                   const moepage_device_config *config, mp_device **out);
 
-static mp_simulation_fn *_Atomic simulation; /* NULL: this program or library has none */
+static mp_simulation_fn *_Atomic simulation; /* NULL: none is registered */
 
 void mp_device_register_simulation(mp_simulation_fn *open)
 {

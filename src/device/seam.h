@@ -208,7 +208,7 @@ moepage_status mp_device_open(const char *name, const moepage_device_config *con
 typedef moepage_status mp_simulation_fn(const char *path, const moepage_device_config *config,
                                         mp_device **out);
 
-/* Makes "sim:PATH" the name of a device that `open` opens. The shipped library has none. */
+/* Registers `open` for devices named "sim:PATH". The shipped library registers nothing. */
 void mp_device_register_simulation(mp_simulation_fn *open);
 
 #endif

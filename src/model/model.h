@@ -62,7 +62,7 @@ typedef struct mp_image_read {
 } mp_image_read;
 
 /* Images of a model without weights: every expert's are alike, and have a size alone. Such a model is
- * for devices without bytes (MP_CAP_NO_BYTES), and is made by whatever simulates one. */
+ * for devices without bytes (MP_CAP_NO_BYTES); the simulation makes it. */
 typedef struct mp_phantom_image {
     uint64_t bytes; /* 0 = no image of this form */
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];

@@ -44,7 +44,7 @@ typedef struct mp_sim_profile {
 /* Reads a profile file (JSON). NOT_FOUND, IO, FORMAT with a sentence that names file and field. */
 moepage_status mp_sim_profile_read(const char *path, mp_sim_profile *out);
 
-/* Makes "sim:PATH" a name that moepage_device_open knows. */
+/* Registers the simulated device, so that moepage_device_open knows "sim:PATH". Idempotent. */
 void mp_sim_register(void);
 
 /* config->bus_bytes_per_s, when given, replaces the profile's. */

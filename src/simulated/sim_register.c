@@ -9,7 +9,7 @@ static moepage_status open_file(const char *path, const moepage_device_config *c
     return status ? status : mp_sim_open(&profile, config, out);
 }
 
-/* By itself where a shared object holds this file; a program linked with the archive has to call it. */
+/* Runs when a shared object that holds this file is loaded; a program that links the archive calls it. */
 __attribute__((constructor)) void mp_sim_register(void)
 {
     mp_device_register_simulation(open_file);
