@@ -28,11 +28,8 @@ type Device struct {
 	steps sync.RWMutex   // held shared by every open step
 }
 
-// OpenDevice opens "host" or "cuda:N".
-func OpenDevice(name string, config DeviceConfig) (*Device, error) {
-	if err := whole("open device", name); err != nil {
-		return nil, err
-	}
+// c is the config for the library; the log's box is to be freed.
+func (config *DeviceConfig) c() C.moepage_device_config {
 	c := C.moepage_device_config{
 		struct_size:     C.sizeof_moepage_device_config,
 		threads:         C.uint32_t(config.Threads),
@@ -43,6 +40,15 @@ func OpenDevice(name string, config DeviceConfig) (*Device, error) {
 		ranges:          flag(config.Ranges),
 	}
 	c.log, c.log_user = logBox(config.Log)
+	return c
+}
+
+// OpenDevice opens "host" or "cuda:N".
+func OpenDevice(name string, config DeviceConfig) (*Device, error) {
+	if err := whole("open device", name); err != nil {
+		return nil, err
+	}
+	c := config.c()
 	text := C.CString(name)
 	defer free(text)
 	d := &Device{box: c.log_user}
@@ -52,9 +58,14 @@ func OpenDevice(name string, config DeviceConfig) (*Device, error) {
 		return nil, err
 	}
 	born(d)
+	return opened(d, d.learn())
+}
+
+// learn asks for what never changes.
+func (d *Device) learn() error {
 	info, err := d.Info()
 	d.host = info.Name == "host"
-	return opened(d, err)
+	return err
 }
 
 // Close is ErrBusy while a pool or a PagedTensor lives on the device.

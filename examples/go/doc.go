@@ -4,11 +4,9 @@
 // whose memory cannot hold them. The program steps the model itself and asks, layer by layer, for
 // what the routed experts compute:
 //
-//	device, err := moepage.OpenDevice("host", moepage.DeviceConfig{BudgetBytes: 64 << 20})
-//	model, err := moepage.OpenModel("model-directory", moepage.ModelConfig{})
-//	experts, err := moepage.NewExpertPool([]*moepage.Device{device}, model, moepage.ExpertPoolConfig{})
-//	session, err := moepage.NewSession(experts, nil, moepage.SessionConfig{})
+//	engine, err := moepage.OpenEngine("model-directory", "budget=8G", moepage.EngineConfig{})
 //
+//	session := engine.Session
 //	err = session.Begin(moepage.Step{Tokens: n})
 //	for layer := range layers {
 //		err = session.Route(layer, moepage.Routing{IDs: ids, Weights: weights})
@@ -16,6 +14,10 @@
 //		err = session.Retire(layer)
 //	}
 //	stats, err := session.End()
+//
+// An engine is a device, a model, an expert pool, a session, and perhaps a KV pool and a predictor,
+// opened together; they may as well be opened one by one, by [OpenDevice], [OpenModel],
+// [NewExpertPool] and [NewSession].
 //
 // moepage.h, whose functions and structs the methods and configs here mirror name by name, is the
 // reference for what each of them means. What follows is what Go adds.
@@ -28,7 +30,7 @@
 //
 // # Lifetimes
 //
-// Every object has Close, which is to be called, children first: closing what others still use is
+// Every object has Close, which is to be called, children first; an engine's parts go with it. Closing what others still use is
 // ErrBusy and changes nothing. Closing twice, and using what is closed or a zero value, is ErrClosed. An object that
 // was dropped without Close is closed when the garbage collector finds it. Children keep their parents
 // from that; so does a callback that refers to the object that it was given to. Slices over the

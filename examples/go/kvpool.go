@@ -10,6 +10,13 @@ static moepage_status create_kv(moepage_device *device, moepage_kv_pool_config c
     config.bytes_per_token = bytes_per_token;
     return moepage_kv_pool_create(device, &config, out);
 }
+
+static moepage_status size_kv(moepage_kv_pool_config config, const uint32_t *bytes_per_token,
+                              uint64_t *bytes)
+{
+    config.bytes_per_token = bytes_per_token;
+    return moepage_kv_pool_sizes(&config, bytes);
+}
 */
 import "C"
 
@@ -52,13 +59,9 @@ func (v *KVLayerView) Offset(block uint32) uint64 {
 	return uint64(block/v.IDStride)*v.GranuleBytes + uint64(block%v.IDStride)*v.BlockBytes
 }
 
-// NewKVPool makes a KV cache of a device's arena.
-func NewKVPool(device *Device, config KVPoolConfig) (*KVPool, error) {
-	const op = "create KV pool"
-	if device == nil {
-		return nil, refuse(op, ErrArgument, "no device")
-	}
-	c := C.moepage_kv_pool_config{
+// c is the config for the library, without the array.
+func (config *KVPoolConfig) c() C.moepage_kv_pool_config {
+	return C.moepage_kv_pool_config{
 		struct_size:        C.sizeof_moepage_kv_pool_config,
 		block_tokens:       C.uint32_t(config.BlockTokens),
 		layers:             C.uint32_t(len(config.BytesPerToken)),
@@ -66,6 +69,24 @@ func NewKVPool(device *Device, config KVPoolConfig) (*KVPool, error) {
 		blocks:             C.uint64_t(config.Blocks),
 		max_sequences:      C.uint64_t(config.MaxSequences),
 	}
+}
+
+// KVPoolSizes is what a pool with this config, whose Blocks are given, takes of a device's arena.
+func KVPoolSizes(config KVPoolConfig) (uint64, error) {
+	var bytes C.uint64_t
+	err := call("KV pool sizes", func() C.moepage_status {
+		return C.size_kv(config.c(), (*C.uint32_t)(first(config.BytesPerToken)), &bytes)
+	})
+	return uint64(bytes), err
+}
+
+// NewKVPool makes a KV cache of a device's arena.
+func NewKVPool(device *Device, config KVPoolConfig) (*KVPool, error) {
+	const op = "create KV pool"
+	if device == nil {
+		return nil, refuse(op, ErrArgument, "no device")
+	}
+	c := config.c()
 	p := &KVPool{device: device, perToken: append([]uint32(nil), config.BytesPerToken...)}
 	err := whileIdle(op, []*Device{device}, func() error {
 		return device.any(op, func() C.moepage_status {

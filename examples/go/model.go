@@ -78,12 +78,16 @@ func openModel(op string, config ModelConfig, m *Model,
 	}
 	m.c = handle
 	born(m)
+	return opened(m, m.learn())
+}
+
+// learn asks for what never changes.
+func (m *Model) learn() (err error) {
 	info := C.moepage_model_info{struct_size: C.sizeof_moepage_model_info}
-	var err error
 	m.info, err = fetch(&m.object, "model info", &info, func() C.moepage_status {
 		return C.moepage_model_get_info(m.c, &info)
 	}, newModelInfo)
-	return opened(m, err)
+	return err
 }
 
 // explain is that of the model's reader, where there are either.

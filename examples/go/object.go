@@ -19,6 +19,8 @@ type object struct {
 	alone sync.Mutex
 	life  sync.RWMutex
 	open  bool // not of the zero value, whose handle the library could take for "none"
+	// Of an object that is an engine's: closing it is the engine's affair, which lives as long as any.
+	lender *lender
 }
 
 func (o *object) enter() error {
@@ -61,6 +63,9 @@ func (o *object) shut(op string, destroy func() C.moepage_status) error {
 	defer o.life.Unlock()
 	if !o.open {
 		return ErrClosed
+	}
+	if o.lender != nil {
+		return refuse(op, ErrState, "the object is an engine's: close the engine")
 	}
 	err := call(op, destroy)
 	o.open = err != nil

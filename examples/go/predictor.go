@@ -29,6 +29,17 @@ type Rightsize struct {
 	Unseen   float64
 }
 
+// c is the config for the library; the name is to be freed.
+func (config *PredictorConfig) c() C.moepage_predictor_config {
+	return C.moepage_predictor_config{
+		struct_size:  C.sizeof_moepage_predictor_config,
+		distance:     C.uint32_t(config.Distance),
+		name:         cstring(config.Name),
+		capacity:     C.uint32_t(config.Capacity),
+		semantic_dim: C.uint32_t(config.SemanticDim),
+	}
+}
+
 // NewPredictor makes a predictor for models of this shape, which it does not keep.
 func NewPredictor(model *Model, config PredictorConfig) (*Predictor, error) {
 	const op = "create predictor"
@@ -38,13 +49,7 @@ func NewPredictor(model *Model, config PredictorConfig) (*Predictor, error) {
 	if err := whole(op, config.Name); err != nil {
 		return nil, err
 	}
-	c := C.moepage_predictor_config{
-		struct_size:  C.sizeof_moepage_predictor_config,
-		distance:     C.uint32_t(config.Distance),
-		name:         cstring(config.Name),
-		capacity:     C.uint32_t(config.Capacity),
-		semantic_dim: C.uint32_t(config.SemanticDim),
-	}
+	c := config.c()
 	defer free(c.name)
 	p := &Predictor{}
 	err := model.any(op, func() C.moepage_status { return C.moepage_predictor_create(model.c, &c, &p.c) })

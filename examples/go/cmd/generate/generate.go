@@ -98,23 +98,6 @@ func (o *options) positions() int {
 	return longest + o.tokens - 1
 }
 
-// openDevice opens a device with exactly the room that the pools and the session take.
-func openDevice(model *moepage.Model, slots, kvBytes uint64, session moepage.SessionConfig) (*moepage.Device, error) {
-	const page = 4096
-	staging, arena, err := moepage.ExpertPoolSizes(model, moepage.ExpertPoolConfig{Slots: slots}, 1)
-	if err != nil {
-		return nil, err
-	}
-	scratch, err := moepage.SessionWorkspace(model, session)
-	if err != nil {
-		return nil, err
-	}
-	return moepage.OpenDevice("host", moepage.DeviceConfig{
-		WorkspaceBytes: staging + scratch,
-		BudgetBytes:    (arena+kvBytes+page-1)/page*page + staging + scratch,
-	})
-}
-
 // run generates for one prompt after the other, greedily. onToken, unless nil, is told every token.
 func run(o *options, onToken func(prompt, token int)) (out *result, err error) {
 	h := &host{}
@@ -157,11 +140,11 @@ func run(o *options, onToken func(prompt, token int)) (out *result, err error) {
 	if out.stats, err = d.session.Stats(); err != nil {
 		return nil, err
 	}
-	out.device, err = h.open[1].(*moepage.Device).Info()
+	out.device, err = h.open[1].(*moepage.Engine).Device.Info()
 	return out, err
 }
 
-// serve opens the pools and the session, and the decoder over them.
+// serve opens an engine, and the decoder over it.
 func (h *host) serve(model *moepage.Model, c *config, w *weights, positions int,
 	budget string) (*decoder, uint64, error) {
 	info, err := model.Info()
@@ -178,29 +161,17 @@ func (h *host) serve(model *moepage.Model, c *config, w *weights, positions int,
 	if err != nil {
 		return nil, 0, err
 	}
-	sessionConfig := moepage.SessionConfig{MaxTokens: stepTokens}
-	device, err := openDevice(model, slots, kvBytes, sessionConfig)
+	engine, err := moepage.NewEngine(model, "", moepage.EngineConfig{
+		Experts: moepage.ExpertPoolConfig{Slots: slots},
+		KV: &moepage.KVPoolConfig{BlockTokens: blockTokens, BlocksPerGranule: 1,
+			BytesPerToken: perToken, Blocks: blocks},
+		Session: moepage.SessionConfig{MaxTokens: stepTokens},
+	})
 	if err != nil {
 		return nil, 0, err
 	}
-	h.keep(device)
-	experts, err := moepage.NewExpertPool([]*moepage.Device{device}, model, moepage.ExpertPoolConfig{Slots: slots})
-	if err != nil {
-		return nil, 0, err
-	}
-	h.keep(experts)
-	kv, err := moepage.NewKVPool(device, moepage.KVPoolConfig{BlockTokens: blockTokens, BlocksPerGranule: 1,
-		BytesPerToken: perToken, Blocks: blocks})
-	if err != nil {
-		return nil, 0, err
-	}
-	h.keep(kv)
-	session, err := moepage.NewSession(experts, kv, sessionConfig)
-	if err != nil {
-		return nil, 0, err
-	}
-	h.keep(session)
-	return newDecoder(c, w, kv, session, stepTokens, positions), slots, nil
+	h.keep(engine)
+	return newDecoder(c, w, engine.KV, engine.Session, stepTokens, positions), slots, nil
 }
 
 // generate feeds a prompt, in steps of at most stepTokens, and then every token that comes out.

@@ -72,26 +72,35 @@ unsafe impl Send for Device {}
 // SAFETY: the same; what borrows a device and is set-up passes its gate.
 unsafe impl Sync for Device {}
 
+/// The config in C's words.
+pub(crate) fn raw_config(config: &DeviceConfig, log: &Log) -> sys::moepage_device_config {
+    sys::moepage_device_config {
+        threads: config.threads,
+        budget_bytes: config.budget_bytes,
+        workspace_bytes: config.workspace_bytes,
+        bus_bytes_per_s: config.bus_bytes_per_s,
+        log: log.function(),
+        log_user: log.user(),
+        io_threads: config.io_threads,
+        ranges: u32::from(config.ranges),
+        ..Default::default()
+    }
+}
+
 impl Device {
     /// Opens `host` or `cuda:N`, and maps its whole arena.
-    pub fn open(name: &str, config: DeviceConfig) -> Result<Self> {
+    pub fn open(name: &str, mut config: DeviceConfig) -> Result<Self> {
         let name: CString = c_text(name, "device")?;
-        let log = Log::new(config.log);
-        let raw = sys::moepage_device_config {
-            threads: config.threads,
-            budget_bytes: config.budget_bytes,
-            workspace_bytes: config.workspace_bytes,
-            bus_bytes_per_s: config.bus_bytes_per_s,
-            log: log.function(),
-            log_user: log.user(),
-            io_threads: config.io_threads,
-            ranges: u32::from(config.ranges),
-            ..Default::default()
-        };
+        let log = Log::new(config.log.take());
+        let raw = raw_config(&config, &log);
         let handle = Handle::create_keeping(log, |out| {
             // SAFETY: all pointers are valid for the call; the log lives in the handle.
             unsafe { sys::moepage_device_open(name.as_ptr(), &raw, out) }
         })?;
+        Device::new(handle)
+    }
+
+    pub(crate) fn new(handle: Handle<sys::moepage_device, Log>) -> Result<Self> {
         let mut device = Device { handle, gate: Arc::default(), is_host: false };
         device.is_host = device.info()?.name == "host";
         Ok(device)

@@ -152,7 +152,7 @@ pub struct ExpertPoolConfig {
 
 impl ExpertPoolConfig {
     /// Calls with the config in C's words.
-    fn with_raw<T>(
+    pub(crate) fn with_raw<T>(
         &self,
         call: impl FnOnce(&sys::moepage_expert_pool_config) -> Result<T>,
     ) -> Result<T> {
@@ -253,9 +253,17 @@ impl<'a> ExpertPool<'a> {
                 .map_err(|error| model.explain(error))
             })
         })?;
+        ExpertPool::new(handle, devices, model)
+    }
+
+    pub(crate) fn new(
+        handle: Handle<sys::moepage_expert_pool>,
+        devices: Vec<Ref<'a, Device>>,
+        model: Ref<'a, Model>,
+    ) -> Result<Self> {
         Ok(ExpertPool {
             handle,
-            gates,
+            gates: ordered(devices.iter().map(|device| Arc::clone(&device.gate)).collect()),
             tensors: model.expert_tensors()?,
             is_host: devices.iter().all(|device| device.is_host()),
             devices,

@@ -8,12 +8,15 @@ use std::sync::Arc;
 
 use moepage_sys as sys;
 
+use crate::engine::Lender;
 use crate::error::{check, Error, Result, Status};
 
 /// A type of objects that the library gives out and takes back.
 pub(crate) trait Object {
     /// The close or destroy function.
     const DESTROY: unsafe extern "C" fn(*mut Self) -> i32;
+    /// What is called instead for an object that an engine lends.
+    const LEAVE: Option<unsafe extern "C" fn(*mut Self) -> i32> = None;
 }
 
 macro_rules! objects {
@@ -29,11 +32,16 @@ objects! {
     moepage_model: moepage_model_close,
     moepage_expert_pool: moepage_expert_pool_destroy,
     moepage_kv_pool: moepage_kv_pool_destroy,
-    moepage_session: moepage_session_destroy,
+    moepage_engine: moepage_engine_close,
     moepage_trace: moepage_trace_close,
     moepage_controller: moepage_controller_destroy,
     moepage_predictor: moepage_predictor_destroy,
     moepage_paged: moepage_paged_destroy,
+}
+
+impl Object for sys::moepage_session {
+    const DESTROY: unsafe extern "C" fn(*mut Self) -> i32 = sys::moepage_session_destroy;
+    const LEAVE: Option<unsafe extern "C" fn(*mut Self) -> i32> = Some(sys::moepage_session_cancel);
 }
 
 thread_local! {
@@ -61,6 +69,8 @@ pub(crate) fn called_back<T>(callback: impl FnOnce() -> T) -> T {
 pub(crate) struct Handle<T: Object, K = ()> {
     raw: NonNull<T>,
     keep: ManuallyDrop<K>,
+    /// Of an object that is an engine's to destroy.
+    lender: Option<Arc<Lender>>,
 }
 
 impl<T: Object> Handle<T> {
@@ -75,7 +85,13 @@ impl<T: Object, K> Handle<T, K> {
         let mut raw = std::ptr::null_mut();
         check(create(&mut raw))?;
         let raw = NonNull::new(raw).expect("a call that succeeds gives an object");
-        Ok(Handle { raw, keep: ManuallyDrop::new(keep) })
+        Ok(Handle { raw, keep: ManuallyDrop::new(keep), lender: None })
+    }
+
+    /// An object that an engine lends, if it has one.
+    pub(crate) fn lent(raw: *mut T, keep: K, lender: &Arc<Lender>) -> Option<Self> {
+        let (keep, lender) = (ManuallyDrop::new(keep), Some(Arc::clone(lender)));
+        NonNull::new(raw).map(|raw| Handle { raw, keep, lender })
     }
 
     pub(crate) fn raw(&self) -> *mut T {
@@ -103,10 +119,14 @@ impl<T: Object, K> Handle<T, K> {
         if CALLED_BACK.try_with(Cell::get).unwrap_or(false) {
             return Err(Error::new(Status::Busy, "closed in a callback: it is leaked"));
         }
-        // SAFETY: the handle is live and this one owns it.
-        check(unsafe { T::DESTROY(self.raw.as_ptr()) })?;
+        let end = if self.lender.is_some() { T::LEAVE } else { Some(T::DESTROY) };
+        if let Some(end) = end {
+            // SAFETY: the handle is live, and this one owns it or was lent it.
+            check(unsafe { end(self.raw.as_ptr()) })?;
+        }
         // SAFETY: once, as the caller promises; the library uses it no more.
         unsafe { ManuallyDrop::drop(&mut self.keep) };
+        self.lender = None;
         Ok(())
     }
 }

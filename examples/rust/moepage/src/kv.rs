@@ -30,6 +30,21 @@ pub struct KvPoolConfig {
     pub max_sequences: u64,
 }
 
+impl KvPoolConfig {
+    /// In C's words, which point into it.
+    pub(crate) fn raw(&self) -> Result<sys::moepage_kv_pool_config> {
+        Ok(sys::moepage_kv_pool_config {
+            block_tokens: self.block_tokens,
+            layers: count(self.bytes_per_token.len(), "layers")?,
+            blocks_per_granule: self.blocks_per_granule,
+            bytes_per_token: self.bytes_per_token.as_ptr(),
+            blocks: self.blocks,
+            max_sequences: self.max_sequences,
+            ..Default::default()
+        })
+    }
+}
+
 /// The pool of KV blocks of one device. Any thread may use it at any time.
 pub struct KvPool<'a> {
     pub(crate) handle: Handle<sys::moepage_kv_pool>,
@@ -49,15 +64,7 @@ impl<'a> KvPool<'a> {
     /// A pool on the device's arena. [`crate::Status::Busy`] while a step is open on the device.
     pub fn create(device: impl Into<Ref<'a, Device>>, config: &KvPoolConfig) -> Result<Self> {
         let device = device.into();
-        let raw = sys::moepage_kv_pool_config {
-            block_tokens: config.block_tokens,
-            layers: count(config.bytes_per_token.len(), "layers")?,
-            blocks_per_granule: config.blocks_per_granule,
-            bytes_per_token: config.bytes_per_token.as_ptr(),
-            blocks: config.blocks,
-            max_sequences: config.max_sequences,
-            ..Default::default()
-        };
+        let raw = config.raw()?;
         let handle = set_up(std::slice::from_ref(&device.gate), || {
             Handle::create(|out| {
                 // SAFETY: the device is live and outlives the pool; nobody sets anything up or
@@ -65,7 +72,22 @@ impl<'a> KvPool<'a> {
                 unsafe { sys::moepage_kv_pool_create(device.raw(), &raw, out) }
             })
         })?;
-        let bytes_per_token = config.bytes_per_token.clone();
+        KvPool::new(handle, device, config.bytes_per_token.clone())
+    }
+
+    /// Bytes of arena that a pool with this config, whose `blocks` must be given, would take.
+    pub fn sizes(config: &KvPoolConfig) -> Result<u64> {
+        let mut bytes = 0;
+        // SAFETY: all pointers are valid for the call.
+        check(unsafe { sys::moepage_kv_pool_sizes(&config.raw()?, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn new(
+        handle: Handle<sys::moepage_kv_pool>,
+        device: Ref<'a, Device>,
+        bytes_per_token: Vec<u32>,
+    ) -> Result<Self> {
         let _parents = Outlived::default();
         let mut pool = KvPool { handle, device, bytes_per_token, block_tokens: 0, _parents };
         pool.block_tokens = pool.info()?.block_tokens;

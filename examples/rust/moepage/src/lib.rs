@@ -8,14 +8,13 @@
 //!
 //! # fn main() -> Result<()> {
 //! # let (ids, weights, x, mut y) = ([0, 3], [0.6, 0.4], [0f32; 128], [0f32; 128]);
-//! let config = DeviceConfig { budget_bytes: 64 << 20, ..Default::default() };
-//! let device = Device::open("host", config)?;
-//! let model = Model::open("examples/models/tiny-qwen3moe")?;
-//! let experts = ExpertPool::create(&device, &model, &ExpertPoolConfig::default())?;
-//! let mut session = Session::create(&experts, None, SessionConfig::default())?;
+//! let options = "budget=64M policy=lru";
+//! let mut engine =
+//!     Engine::open("examples/models/tiny-qwen3moe", options, EngineConfig::default())?;
 //!
-//! let step = session.begin(&StepInput::tokens(1, Phase::Decode))?;
-//! for layer in 0..model.info()?.moe_layers {
+//! let layers = engine.layers();
+//! let step = engine.begin(&StepInput::tokens(1, Phase::Decode))?;
+//! for layer in 0..layers {
 //!     // ... attention and the router, which are the application's ...
 //!     let mut layer = step.route(layer, &Routing::new(&ids, &weights))?;
 //!     layer.ffn(&x, &mut y)?;
@@ -26,6 +25,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! An [`Engine`] opens a [`Device`], a [`Model`], an [`ExpertPool`] and a [`Session`] together, with
+//! the budget divided among them; they may as well be opened one by one.
 //!
 //! This page says what Rust adds; everything else is as `moepage.h` and `docs/` describe it.
 //!
@@ -51,7 +53,7 @@
 //! | | `Send` | `Sync` |
 //! | --- | --- | --- |
 //! | [`Device`], [`Model`], [`ExpertPool`], [`KvPool`], [`Controller`], [`Predictor`] | yes | yes |
-//! | [`Session`], [`Step`], [`Sequence`], [`PagedTensors`] | yes | no |
+//! | [`Engine`], [`Session`], [`Step`], [`Sequence`], [`PagedTensors`] | yes | no |
 //! | [`TraceWriter`], [`TraceReader`] | yes | no |
 //! | [`Layer`], [`Plan`] | no | no |
 //!
@@ -219,6 +221,7 @@ mod banks;
 pub mod codec;
 mod controller;
 mod device;
+mod engine;
 mod error;
 mod experts;
 mod gate;
@@ -243,6 +246,7 @@ pub use controller::{
     CurveOf, KvMiss,
 };
 pub use device::{Device, DeviceConfig, DeviceInfo};
+pub use engine::{Engine, EngineConfig};
 pub use error::{Error, Result, Status};
 pub use experts::{
     DeviceBytes, ExpertPool, ExpertPoolConfig, ExpertPoolInfo, Hotness, PinnedExpert, Placement,

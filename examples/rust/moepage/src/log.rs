@@ -25,6 +25,7 @@ pub enum LogLevel {
 pub type Logger = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
 /// Where the library's pointer goes: an address that stays when this is moved.
+#[derive(Clone)]
 pub(crate) struct Log(Option<Arc<Logger>>);
 
 impl Log {

@@ -5,10 +5,12 @@ use std::ops::ControlFlow;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::Arc;
 
 use moepage_sys as sys;
 
 use crate::banks::{Banks, ExpertTensor, Lent, Panic, RawBanks};
+use crate::engine::Lender;
 use crate::error::{check, Error, Result, Status};
 use crate::handle::{called_back, closes, Handle};
 use crate::log::{Log, Logger};
@@ -106,6 +108,12 @@ impl Model {
             unsafe { sys::moepage_model_open(path.as_ptr(), &raw, out) }
         })?;
         Ok(Model { handle })
+    }
+
+    /// The model that an engine opened.
+    pub(crate) fn lent(raw: *mut sys::moepage_model, lender: &Arc<Lender>) -> Option<Self> {
+        let keep = (Log::new(None), Lent::default());
+        Handle::lent(raw, keep, lender).map(|handle| Model { handle })
     }
 
     /// Describes a model by its expert banks.

@@ -1,9 +1,11 @@
 //! Predictors of the experts that come next.
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use moepage_sys as sys;
 
+use crate::engine::Lender;
 use crate::error::{check, Result};
 use crate::handle::{closes, Handle};
 use crate::model::Model;
@@ -20,6 +22,23 @@ pub struct PredictorConfig {
     pub capacity: u32,
     /// `maps`: of the embeddings that steps will bring; 0 = none.
     pub semantic_dim: u32,
+}
+
+impl PredictorConfig {
+    /// Calls with the config in C's words.
+    pub(crate) fn with_raw<T>(
+        &self,
+        call: impl FnOnce(&sys::moepage_predictor_config) -> Result<T>,
+    ) -> Result<T> {
+        let name = self.name.as_ref().map(|name| c_text(name, "predictor")).transpose()?;
+        call(&sys::moepage_predictor_config {
+            distance: self.distance,
+            name: pointer_or_null(&name),
+            capacity: self.capacity,
+            semantic_dim: self.semantic_dim,
+            ..Default::default()
+        })
+    }
 }
 
 /// What a predictor is and has done.
@@ -68,19 +87,18 @@ unsafe impl Sync for Predictor {}
 impl Predictor {
     /// Makes one for models of this shape; nothing is learnt.
     pub fn create(model: &Model, config: &PredictorConfig) -> Result<Self> {
-        let name = config.name.as_ref().map(|name| c_text(name, "predictor")).transpose()?;
-        let raw = sys::moepage_predictor_config {
-            distance: config.distance,
-            name: pointer_or_null(&name),
-            capacity: config.capacity,
-            semantic_dim: config.semantic_dim,
-            ..Default::default()
-        };
-        let handle = Handle::create(|out| {
-            // SAFETY: all pointers are valid for the call, and nothing is kept of them.
-            unsafe { sys::moepage_predictor_create(model.raw(), &raw, out) }
-        })?;
-        Ok(Predictor { handle })
+        config.with_raw(|raw| {
+            let handle = Handle::create(|out| {
+                // SAFETY: all pointers are valid for the call, and nothing is kept of them.
+                unsafe { sys::moepage_predictor_create(model.raw(), raw, out) }
+            })?;
+            Ok(Predictor { handle })
+        })
+    }
+
+    /// The predictor that an engine made, if it did.
+    pub(crate) fn lent(raw: *mut sys::moepage_predictor, lender: &Arc<Lender>) -> Option<Self> {
+        Handle::lent(raw, (), lender).map(|handle| Predictor { handle })
     }
 
     /// What it is and has done.

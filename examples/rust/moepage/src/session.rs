@@ -120,7 +120,7 @@ pub struct SessionConfig<'p> {
 }
 
 impl SessionConfig<'_> {
-    fn raw(&self) -> sys::moepage_session_config {
+    pub(crate) fn raw(&self) -> sys::moepage_session_config {
         let predictor = self.predictor.as_ref();
         sys::moepage_session_config {
             max_tokens: self.max_tokens,
@@ -231,6 +231,12 @@ pub struct Session<'p> {
     _parents: Outlived<'p>,
 }
 
+fn gates_of(experts: &ExpertPool<'_>, kv: Option<&KvPool<'_>>) -> Gates {
+    let mut gates: Vec<_> = experts.gates.to_vec();
+    gates.extend(kv.map(gate_of));
+    ordered(gates)
+}
+
 impl<'p> Session<'p> {
     /// A session over an expert pool and a KV pool. [`Status::Busy`] while a step is open on their
     /// devices; [`Status::Budget`] if the workspace is too small ([`Session::workspace`]).
@@ -240,9 +246,7 @@ impl<'p> Session<'p> {
         config: SessionConfig<'p>,
     ) -> Result<Self> {
         let (experts, kv) = (experts.into(), kv.into());
-        let mut gates: Vec<_> = experts.gates.to_vec();
-        gates.extend(kv.iter().map(|kv| gate_of(kv)));
-        let gates = ordered(gates);
+        let gates = gates_of(&experts, kv.as_deref());
         let raw_kv = kv.as_ref().map_or(std::ptr::null_mut(), |kv| kv.raw());
         let handle = set_up(&gates, || {
             Handle::create_keeping(None, |out| {
@@ -252,6 +256,16 @@ impl<'p> Session<'p> {
                 unsafe { sys::moepage_session_create(experts.raw(), raw_kv, &raw, out) }
             })
         })?;
+        Session::new(handle, experts, kv, config.predictor)
+    }
+
+    pub(crate) fn new(
+        handle: Handle<sys::moepage_session, Option<OpenStep>>,
+        experts: Ref<'p, ExpertPool<'p>>,
+        kv: Option<Ref<'p, KvPool<'p>>>,
+        _predictor: Option<Ref<'p, Predictor>>,
+    ) -> Result<Self> {
+        let gates = gates_of(&experts, kv.as_deref());
         let info = experts.model().info()?;
         let dims = Dims {
             hidden: info.hidden as usize,
@@ -259,7 +273,7 @@ impl<'p> Session<'p> {
             moe_layers: info.moe_layers as usize,
         };
         let core = Core { handle, dims, raw_sequences: Vec::new() };
-        let (_predictor, _parents) = (config.predictor, Outlived::default());
+        let _parents = Outlived::default();
         Ok(Session { core, trace: None, _predictor, kv, experts, gates, _parents })
     }
 

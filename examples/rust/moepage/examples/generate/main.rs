@@ -10,11 +10,12 @@ mod options;
 mod weights;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use moepage::{
-    Device, DeviceConfig, ExpertPool, ExpertPoolConfig, KvPool, KvPoolConfig, Model, Sequence,
-    Session, SessionConfig, StatsSource, Stream,
+    DeviceConfig, Engine, EngineConfig, ExpertPoolConfig, KvPoolConfig, Model, Sequence, Session,
+    SessionConfig, StatsSource, Stream,
 };
 
 use config::Config;
@@ -26,8 +27,6 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Most prompt tokens in one step.
 const STEP_TOKENS: usize = 128;
 const BLOCK_TOKENS: u32 = 16;
-/// Of which arenas consist.
-const PAGE_BYTES: u64 = 4096;
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
@@ -47,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let model = Model::open(&options.model)?;
+    let model = Arc::new(Model::open(&options.model)?);
     let config = Config::read(&model)?;
     let longest = options.prompts.iter().map(Vec::len).max().unwrap_or(0);
     let positions = (longest + options.tokens - 1) as u64;
@@ -58,27 +57,36 @@ fn run(options: &Options) -> Result<()> {
     let info = model.info()?;
     let all = u64::from(info.moe_layers) * u64::from(info.experts);
     let slots = (options.budget_percent * all / 100).max(1); // 0 would be all of them
-    let pool_config = ExpertPoolConfig { slots, ..Default::default() };
-    let session_config =
-        SessionConfig { max_tokens: STEP_TOKENS as u32, max_sequences: 1, ..Default::default() };
-    let kv_config = KvPoolConfig {
-        bytes_per_token: vec![config.kv_bytes_per_token(); config.layers],
-        block_tokens: BLOCK_TOKENS,
-        blocks_per_granule: 1,
-        blocks: (positions + u64::from(BLOCK_TOKENS) - 1) / u64::from(BLOCK_TOKENS),
-        max_sequences: 1,
+    let engine_config = EngineConfig {
+        device: DeviceConfig {
+            log: Some(Box::new(|level, text| eprintln!("{level:?}: {text}"))),
+            ..Default::default()
+        },
+        experts: ExpertPoolConfig { slots, ..Default::default() },
+        kv: Some(KvPoolConfig {
+            bytes_per_token: vec![config.kv_bytes_per_token(); config.layers],
+            block_tokens: BLOCK_TOKENS,
+            blocks_per_granule: 1,
+            blocks: (positions + u64::from(BLOCK_TOKENS) - 1) / u64::from(BLOCK_TOKENS),
+            max_sequences: 1,
+        }),
+        session: SessionConfig {
+            max_tokens: STEP_TOKENS as u32,
+            max_sequences: 1,
+            ..Default::default()
+        },
+        ..Default::default()
     };
-    let device = open_device(&model, &config, &pool_config, &kv_config, &session_config)?;
-    let experts = ExpertPool::create(&device, &model, &pool_config)?;
-    let kv = KvPool::create(&device, &kv_config)?;
-    let mut session = Session::create(&experts, Some((&kv).into()), session_config)?;
+    let mut engine = Engine::over(Arc::clone(&model), "", engine_config)?;
+    let kv = Arc::clone(engine.kv().expect("the config has one"));
     let mut decoder = Decoder::open(&model, &config, &kv)?;
 
     let start = Instant::now();
     let mut outputs = Vec::new();
     for prompt in &options.prompts {
         let mut sequence = Sequence::create(&kv)?;
-        outputs.push(generate(&mut decoder, &mut session, &mut sequence, prompt, options.tokens)?);
+        let session = engine.session();
+        outputs.push(generate(&mut decoder, session, &mut sequence, prompt, options.tokens)?);
     }
     let seconds = start.elapsed().as_secs_f64();
 
@@ -89,7 +97,7 @@ fn run(options: &Options) -> Result<()> {
     for output in &outputs {
         println!("{}\n", String::from_utf8_lossy(&bytes_of(output)));
     }
-    let stats = session.stats()?;
+    let stats = engine.stats()?;
     println!("tok/s           {:.1}", stats.tokens as f64 / seconds);
     println!(
         "hit rate        {:.2}% ({} hits, {} misses, {} late)",
@@ -99,39 +107,17 @@ fn run(options: &Options) -> Result<()> {
         stats.late
     );
     println!("bytes moved     {:.1} MiB on demand", stats.demand_bytes as f64 / (1 << 20) as f64);
-    println!("arena, experts  {} slots of {all} experts", experts.info()?.slots);
+    println!("arena, experts  {} slots of {all} experts", engine.experts().info()?.slots);
     if options.metrics {
         let source = StatsSource {
-            device: Some(&device),
-            experts: Some(&experts),
+            device: Some(engine.device()),
+            experts: Some(engine.experts()),
             kv: Some(&kv),
             ..Default::default()
         };
         print!("\n{}", source.text()?);
     }
     Ok(())
-}
-
-/// A host device with exactly what the pools and the session take.
-fn open_device(
-    model: &Model,
-    config: &Config,
-    experts: &ExpertPoolConfig,
-    kv: &KvPoolConfig,
-    session: &SessionConfig<'_>,
-) -> Result<Device> {
-    let sizes = ExpertPool::sizes(model, experts, 1)?;
-    let workspace_bytes = sizes.workspace + Session::workspace(model, session)?;
-    let token_bytes = u64::from(config.kv_bytes_per_token()) * config.layers as u64;
-    let kv_bytes = kv.blocks * u64::from(BLOCK_TOKENS) * token_bytes;
-    let arena = sizes.arena + (kv_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    let config = DeviceConfig {
-        budget_bytes: arena + workspace_bytes,
-        workspace_bytes,
-        log: Some(Box::new(|level, text| eprintln!("{level:?}: {text}"))),
-        ..Default::default()
-    };
-    Ok(Device::open("host", config)?)
 }
 
 /// The most likely tokens after a prompt, up to the end of the text.

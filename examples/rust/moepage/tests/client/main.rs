@@ -1,5 +1,6 @@
 //! What the wrapper promises, against small models with known numbers.
 mod callbacks;
+mod engine;
 mod ffn;
 mod files;
 mod kv;
