@@ -5,7 +5,7 @@
  * even, clamped to the symmetric range: int8 -127..127, int4 -7..7, int2 -1..1. Its value is q * s.
  * A group of zeros has scale 0.
  *
- * Also here: the exact value of the FP8 numbers that checkpoints hold. Pure functions. */
+ * Also here: the exact value of the FP8 and MXFP4 numbers that checkpoints hold. Pure functions. */
 #ifndef MP_CODEC_QUANT_H
 #define MP_CODEC_QUANT_H
 
@@ -69,7 +69,14 @@ typedef struct mp_block_scale {
     uint32_t columns;
 } mp_block_scale;
 
-/* The exact value of an FP8 number; of the "fn" variant: no infinities, 0x7f and 0xff are NaN. */
+/* Exact values: E4M3 is the "fn" variant (no infinities, 0x7f and 0xff are NaN); E5M2 is IEEE-like;
+ * E8M0 is 2^(b - 127), 0xff is NaN. */
 float mp_f8_e4m3_value(uint8_t bits);
+float mp_f8_e5m2_value(uint8_t bits);
+float mp_f8_e8m0_value(uint8_t bits);
+
+/* MXFP4 as gpt-oss stores it: n (a multiple of 32) E2M1 values, 16 bytes per 32, low nibble first,
+ * one E8M0 scale per 32. Exact in float unless the product overflows (to infinity). */
+void mp_mxfp4_decode(const uint8_t *blocks, const uint8_t *scales, uint64_t n, float *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The median of a short window. */
+/* Median and median absolute deviation of a short window. */
 #include "control/rate.h"
 
 #include <math.h>
@@ -38,6 +38,18 @@ double mp_rate_ns(const mp_rate *rate, double fallback)
         return fallback;
     for (uint32_t i = 0; i < n; i++)
         values[i] = rate->samples[i];
+    return median(values, n);
+}
+
+double mp_rate_spread(const mp_rate *rate)
+{
+    double values[MP_RATE_WINDOW];
+    uint32_t n = held(rate);
+    if (n == 0)
+        return 0;
+    double middle = mp_rate_ns(rate, 0);
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = fabs(rate->samples[i] - middle);
     return median(values, n);
 }
 

@@ -463,3 +463,26 @@ void mp_residency_reject(mp_residency_planner *planner, const mp_residency_plan 
     planner->plan = *actual;
     planner->last_step = 0;
 }
+
+/* ---- Study: crowded into layers ---- */
+
+/* How many of the numbers first .. first + count - 1 are below `end`. */
+static uint32_t below(uint64_t first, uint32_t count, uint64_t end)
+{
+    if (end <= first)
+        return 0;
+    return end - first < count ? (uint32_t)(end - first) : count;
+}
+
+void mp_residency_layer(const mp_residency_machine *machine, const mp_residency_plan *plan,
+                        bool by_layer, uint32_t layer, mp_residency_plan *out)
+{
+    uint64_t first = (uint64_t)layer * machine->experts;
+    uint64_t dense = (uint64_t)plan->dense * machine->layers;
+    uint64_t resident = dense + (uint64_t)plan->compressed * machine->layers;
+    *out = *plan;
+    if (!by_layer)
+        return;
+    out->dense = below(first, machine->experts, dense);
+    out->compressed = below(first, machine->experts, resident) - out->dense;
+}

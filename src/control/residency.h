@@ -32,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Experts of one layer by state, the same in every layer. */
+/* Experts of one layer by state, the same in every layer (but see mp_residency_layer). */
 typedef struct mp_residency_plan {
     uint32_t dense;      /* x */
     uint32_t compressed; /* y */
@@ -54,6 +54,8 @@ typedef struct mp_residency_config {
     double theta;       /* 0.9 */
     uint32_t min_alpha; /* fewest experts of a layer in device memory, as far as KV allows */
     bool no_dense;      /* the paper's prototype: x = 0 (ignored without a compressed form) */
+    bool by_layer;      /* study: the same changes, but made in one layer after the other instead of
+                           staggered (Exp#3, "w/o I/O balance"): see mp_residency_layer */
 } mp_residency_config;
 
 /* Measured since the last interval. */
@@ -99,6 +101,13 @@ void mp_residency_init(mp_residency_planner *planner, const mp_residency_config 
 double mp_residency_load_ns(const mp_residency_machine *machine, const mp_residency_plan *plan);
 /* Returns C_exp: a plan's device bytes. */
 uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_residency_plan *plan);
+
+/* Experts of one layer under `plan`. Staggered, the plan itself. By layer, the same experts as in
+ * all layers of the plan together, but crowded: dense ones in the first layers, compressed ones
+ * next, those on the host in the last; a change of the plan by one expert is then made within one
+ * layer where layers <= E, or two that touch. The planner reckons with even layers either way. */
+void mp_residency_layer(const mp_residency_machine *machine, const mp_residency_plan *plan,
+                        bool by_layer, uint32_t layer, mp_residency_plan *out);
 
 /* One interval. The planner has answer.next as its plan afterwards; a caller who could not carry it
  * out says so with mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the

@@ -116,3 +116,12 @@ void mp_reuse_use(mp_reuse *reuse, const uint32_t *keys, uint32_t n, uint32_t *d
         take_slot(reuse, keys[i]);
     }
 }
+
+void mp_reuse_forget(mp_reuse *reuse, uint32_t key)
+{
+    assert(key < reuse->keys);
+    if (reuse->slot_of[key] == NO_SLOT)
+        return;
+    leave_slot(reuse, reuse->slot_of[key]);
+    reuse->slot_of[key] = NO_SLOT;
+}

@@ -26,4 +26,7 @@ mp_reuse *mp_reuse_init(void *state, uint32_t keys);
  * recent. */
 void mp_reuse_use(mp_reuse *reuse, const uint32_t *keys, uint32_t n, uint32_t *distances);
 
+/* The key leaves the stack, as if it had never been used. */
+void mp_reuse_forget(mp_reuse *reuse, uint32_t key);
+
 #endif

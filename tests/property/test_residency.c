@@ -295,6 +295,7 @@ static void random_machine(scene *s)
     s->config.theta = one_in(s, 2) ? 0.9 : 0.5 + 0.5 * unit(s);
     s->config.min_alpha = one_in(s, 3) ? draw(s, 0, m->experts) : 0;
     s->config.no_dense = one_in(s, 3);
+    s->config.by_layer = one_in(s, 2);
 }
 
 /* Computing takes about as long as loading some plan. */
@@ -503,6 +504,32 @@ static void test_residency_ends_balanced_where_nothing_keeps_up(void **state)
     }
 }
 
+/* ---- Layer by layer ---- */
+
+static void test_residency_by_layer_crowds_the_same_experts(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
+        scene s = {.seed = seed, .random = seed};
+        random_machine(&s);
+        plan_t plan = random_plan(&s), of;
+        uint64_t dense = 0, compressed = 0;
+        uint32_t mixed = 0, e = s.machine.experts;
+        for (uint32_t l = 0; l < s.machine.layers; l++) {
+            mp_residency_layer(&s.machine, &plan, true, l, &of);
+            assert_true(of.dense + of.compressed <= e);
+            dense += of.dense;
+            compressed += of.compressed;
+            mixed += of.dense != e && of.compressed != e && of.dense + of.compressed != 0;
+            mp_residency_layer(&s.machine, &plan, false, l, &of);
+            assert_memory_equal(&of, &plan, sizeof plan);
+        }
+        assert_int_equal(dense, plan.dense * s.machine.layers);
+        assert_int_equal(compressed, plan.compressed * s.machine.layers);
+        assert_true(mixed <= 2); /* where dense ones end, and where compressed ones do */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_residency_serves_kv_while_computing_is_unknown),
         cmocka_unit_test(test_residency_does_not_chase_noise),
         cmocka_unit_test(test_residency_ends_balanced_where_nothing_keeps_up),
+        cmocka_unit_test(test_residency_by_layer_crowds_the_same_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

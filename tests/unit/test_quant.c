@@ -1,4 +1,4 @@
-/* Group quantisation by example, byte for byte, and every FP8 number. */
+/* Group quantisation by example, byte for byte, and every FP8, E8M0 and MXFP4 number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -329,21 +329,66 @@ static void test_quant_e4m3_values_are_exact(void **state)
     assert_true(mp_f8_e4m3_value(0x01) == 0x1p-9f);
 }
 
+static void test_quant_e5m2_values_are_exact(void **state)
+{
+    (void)state;
+    for (unsigned bits = 0; bits < 256; bits++) {
+        double want = closed_form(bits, 2, 15);
+        if ((bits & 0x7f) == 0x7c)
+            want = bits & 0x80 ? -INFINITY : INFINITY;
+        expect_number(mp_f8_e5m2_value((uint8_t)bits), (bits & 0x7f) > 0x7c ? NAN : want);
+    }
+    assert_true(mp_f8_e5m2_value(0x7b) == 57344);
+    assert_true(mp_f8_e5m2_value(0x81) == -0x1p-16f);
+}
+
+static void test_quant_e8m0_values_are_powers_of_two(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 255; bits++)
+        expect_number(mp_f8_e8m0_value((uint8_t)bits), ldexp(1, bits - 127));
+    expect_number(mp_f8_e8m0_value(255), NAN);
+}
+
+static void test_quant_mxfp4_takes_the_low_nibble_first(void **state)
+{
+    static const double table[] = {0,    0.5,  1,  1.5,  2,  3,  4,  6,
+                                   -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
+    static const uint8_t scales[] = {127, 0, 1, 254, 255, 130};
+    enum { GROUPS = sizeof scales };
+    uint8_t blocks[GROUPS * 16];
+    float out[GROUPS * 32];
+    (void)state;
+    for (int i = 0; i < GROUPS * 16; i++)
+        blocks[i] = (uint8_t)((i * 7 + 3) % 16 | (i * 5 + 1) % 16 << 4);
+    mp_mxfp4_decode(blocks, scales, GROUPS * 32, out);
+    for (int i = 0; i < GROUPS * 32; i++) {
+        unsigned nibble = blocks[i / 2] >> (i % 2 * 4) & 15u;
+        double scale = scales[i / 32] == 255 ? NAN : ldexp(1, scales[i / 32] - 127);
+        double want = table[nibble] * scale;
+        expect_number(out[i], fabs(want) >= 0x1p128 ? copysign(INFINITY, want) : want);
+    }
+}
+
 #if defined(__SSE2__)
 
 /* As in a thread that has denormals flushed, in what it reads and in what it makes. */
-static void test_quant_e4m3_values_are_exact_where_denormals_are_flushed(void **state)
+static void test_quant_small_floats_are_exact_where_denormals_are_flushed(void **state)
 {
     (void)state;
-    float plain[256], flushed[256];
-    for (unsigned bits = 0; bits < 256; bits++)
-        plain[bits] = mp_f8_e4m3_value((uint8_t)bits);
+    static const uint8_t scales[] = {0, 1, 2};
+    uint8_t blocks[3 * 16];
+    float plain[3 * 32], flushed[3 * 32], e8m0;
+    memset(blocks, 0x19, sizeof blocks);
+    mp_mxfp4_decode(blocks, scales, 3 * 32, plain);
     const unsigned before = __builtin_ia32_stmxcsr();
     __builtin_ia32_ldmxcsr(before | 0x8040);
-    for (unsigned bits = 0; bits < 256; bits++)
-        flushed[bits] = mp_f8_e4m3_value((uint8_t)bits);
+    mp_mxfp4_decode(blocks, scales, 3 * 32, flushed);
+    e8m0 = mp_f8_e8m0_value(0);
     __builtin_ia32_ldmxcsr(before);
     assert_memory_equal(plain, flushed, sizeof plain);
+    assert_true(plain[0] == -0x1p-128f && plain[1] == 0x1p-128f);
+    assert_true(e8m0 == 0x1p-127f);
 }
 
 #endif
@@ -365,8 +410,11 @@ int main(void)
         cmocka_unit_test(test_quant_check_refuses_the_least_integer_anywhere),
         cmocka_unit_test(test_quant_check_refuses_padding_that_is_not_zero),
         cmocka_unit_test(test_quant_e4m3_values_are_exact),
+        cmocka_unit_test(test_quant_e5m2_values_are_exact),
+        cmocka_unit_test(test_quant_e8m0_values_are_powers_of_two),
+        cmocka_unit_test(test_quant_mxfp4_takes_the_low_nibble_first),
 #if defined(__SSE2__)
-        cmocka_unit_test(test_quant_e4m3_values_are_exact_where_denormals_are_flushed),
+        cmocka_unit_test(test_quant_small_floats_are_exact_where_denormals_are_flushed),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

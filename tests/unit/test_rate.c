@@ -37,6 +37,7 @@ static void test_rate_knows_nothing_before_the_first_sample(void **state)
     (void)state;
     mp_rate rate = {.count = 0};
     expect_near(mp_rate_ns(&rate, 12.5), 12.5);
+    assert_true(mp_rate_spread(&rate) == 0);
     assert_int_equal(mp_rate_per_s(&rate), 0);
     mp_rate_add(&rate, 0, 100);
     mp_rate_add(&rate, -4, 100);
@@ -63,6 +64,8 @@ static void test_rate_is_the_median_per_unit_by_hand(void **state)
     assert_int_equal(mp_rate_per_s(&rate), 20000000000);
     mp_rate_add(&rate, 10, 1); /* 0.1 */
     expect_near(mp_rate_ns(&rate, 1), 0.06);
+    /* |0.04 - 0.06|, 0, |0.1 - 0.06| */
+    expect_near(mp_rate_spread(&rate), 0.02);
     mp_rate slow = {.count = 0}, fast = {.count = 0};
     mp_rate_add(&slow, 3, 2e9); /* one and a half a second */
     assert_int_equal(mp_rate_per_s(&slow), 2);
@@ -82,7 +85,11 @@ static void test_rate_is_that_of_its_window_sorted(void **state)
         mp_rate_add(&rate, units, ns);
         uint32_t n = i + 1 < MP_RATE_WINDOW ? i + 1 : MP_RATE_WINDOW;
         const double *window = &ever[i + 1 - n];
-        expect_near(mp_rate_ns(&rate, 0), naive_median(window, n));
+        double middle = naive_median(window, n), apart[MP_RATE_WINDOW];
+        for (uint32_t k = 0; k < n; k++)
+            apart[k] = fabs(window[k] - middle);
+        expect_near(mp_rate_ns(&rate, 0), middle);
+        expect_near(mp_rate_spread(&rate), naive_median(apart, n));
         assert_int_equal(mp_rate_per_s(&rate), llround(1e9 / mp_rate_ns(&rate, 0)));
     }
 }
@@ -97,7 +104,8 @@ static void test_rate_is_not_moved_by_stalls(void **state)
         double ns = 99 + bank_below(&random, 3);
         mp_rate_add(&rate, 1, stalled ? ns * (2 + bank_below(&random, 999)) : ns);
         if (i > MP_RATE_WINDOW)
-            assert_true(mp_rate_ns(&rate, 0) >= 99 && mp_rate_ns(&rate, 0) <= 101);
+            assert_true(mp_rate_ns(&rate, 0) >= 99 && mp_rate_ns(&rate, 0) <= 101 &&
+                        mp_rate_spread(&rate) <= 2);
     }
 }
 

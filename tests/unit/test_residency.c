@@ -326,6 +326,30 @@ static void test_residency_goes_on_from_what_could_be_done(void **state)
     expect_step(&planner, &l40, &input, MP_RESIDENCY_LOWER, 0, 511);
 }
 
+/* ---- Exp#3 ---- */
+
+/* Seven intervals offload 48 experts each: one of every layer, or 336 of the last. */
+static void test_residency_by_layer_loads_one_layer_for_all(void **state)
+{
+    (void)state;
+    mp_residency_machine l40 = qwen3_next(), one = l40;
+    mp_residency_plan plan = {0, 505}, of;
+    double staggered = 0, crowded = 0;
+    one.layers = 1;
+    for (uint32_t l = 0; l < 48; l++) {
+        mp_residency_layer(&l40, &plan, false, l, &of);
+        assert_int_equal(of.compressed, 505);
+        staggered += mp_residency_load_ns(&one, &of);
+        mp_residency_layer(&l40, &plan, true, l, &of);
+        assert_int_equal(of.compressed, l < 47 ? 512 : 512 - 336);
+        assert_int_equal(of.dense, 0);
+        crowded += mp_residency_load_ns(&one, &of);
+    }
+    expect_ns(staggered, mp_residency_load_ns(&l40, &plan));
+    expect_ns(crowded, 47 * 512 * 6291456. / 175 + 336 * 6291456. / 25);
+    assert_true(crowded > staggered);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_residency_does_not_go_back_to_what_it_refused),
         cmocka_unit_test(test_residency_takes_back_what_kv_took),
         cmocka_unit_test(test_residency_goes_on_from_what_could_be_done),
+        cmocka_unit_test(test_residency_by_layer_loads_one_layer_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

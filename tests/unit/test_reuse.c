@@ -67,6 +67,11 @@ static void check_stream(uint64_t seed)
         }
         for (uint32_t i = 0; i < n; i++)
             naive_stack_use(&naive, set[i], 1);
+        if (bank_below(&random, 8) == 0) {
+            const uint32_t key = bank_below(&random, keys); /* used before, or not */
+            mp_reuse_forget(reuse, key);
+            naive_stack_forget(&naive, key);
+        }
     }
     free(reuse);
 }
@@ -98,6 +103,20 @@ static void test_reuse_measures_a_set_before_any_of_it_moves(void **state)
     free(reuse);
 }
 
+static void test_reuse_forgets_as_if_never_used(void **state)
+{
+    (void)state;
+    mp_reuse *reuse = reuse_open(3);
+    uint32_t d[3];
+    mp_reuse_use(reuse, (const uint32_t[]){0, 1, 2}, 3, d);
+    mp_reuse_forget(reuse, 1);
+    mp_reuse_forget(reuse, 1);
+    mp_reuse_use(reuse, (const uint32_t[]){0, 1}, 2, d);
+    assert_int_equal(d[0], 1);
+    assert_true(d[1] == MP_REUSE_FIRST);
+    free(reuse);
+}
+
 static void test_reuse_of_a_circle_is_all_the_others(void **state)
 {
     (void)state;
@@ -119,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reuse_distances_are_those_of_the_definition),
         cmocka_unit_test(test_reuse_measures_a_set_before_any_of_it_moves),
+        cmocka_unit_test(test_reuse_forgets_as_if_never_used),
         cmocka_unit_test(test_reuse_of_a_circle_is_all_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
