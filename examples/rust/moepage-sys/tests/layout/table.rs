@@ -5,50 +5,14 @@
 use moepage_sys::*;
 
 pub fn structs(tell: &mut dyn FnMut(String)) {
-    fields!(tell, moepage_engine_config,
-        struct_size,
-        dtype,
-        budget_bytes,
-        budget_percent,
-        device_name,
-        device,
-        experts,
-        kv,
-        session,
-        predictor,
-        model,
-        extra_workspace_bytes,
-        extra_arena_bytes,
-        sessions,
-        reserved,
-        stream,
-    );
-    fields!(tell, moepage_device_config,
-        struct_size,
-        threads,
-        budget_bytes,
-        workspace_bytes,
-        bus_bytes_per_s,
-        log,
-        log_user,
-        io_threads,
-        ranges,
-    );
-    fields!(tell, moepage_device_info,
-        struct_size,
-        threads,
-        budget_bytes,
-        arena_bytes,
-        workspace_bytes,
-        used_bytes,
-        peak_bytes,
-        arena_expert_bytes,
-        arena_kv_bytes,
-        bus_bytes_per_s,
-        name,
-        kernels,
-        pageable_bytes,
-    );
+    fields!(tell, moepage_engine_config, struct_size, dtype, budget_bytes, budget_percent,
+        device_name, device, experts, kv, session, predictor, model, extra_workspace_bytes,
+        extra_arena_bytes, sessions, reserved, stream);
+    fields!(tell, moepage_device_config, struct_size, threads, budget_bytes, workspace_bytes,
+        bus_bytes_per_s, log, log_user, io_threads, ranges);
+    fields!(tell, moepage_device_info, struct_size, threads, budget_bytes, arena_bytes,
+        workspace_bytes, used_bytes, peak_bytes, arena_expert_bytes, arena_kv_bytes,
+        bus_bytes_per_s, name, kernels, pageable_bytes);
     fields!(tell, moepage_model_config, struct_size, reserved, log, log_user);
     fields!(tell, moepage_expert_tensor, role, dtype, rank, reserved, shape, bytes, offset);
     fields!(tell, moepage_model_info, struct_size, layers, moe_layers, experts, top_k, hidden,
@@ -56,114 +20,25 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         routed_bytes, dense_bytes, architecture, ffn_supported, reserved);
     fields!(tell, moepage_tensor_view, struct_size, dtype, rank, reserved, shape, bytes, data);
     fields!(tell, moepage_dense_tensor, name, dtype, rank, shape, data);
-    fields!(tell, moepage_banks,
-        struct_size,
-        moe_layers,
-        experts,
-        top_k,
-        hidden,
-        expert_intermediate,
-        n_tensors,
-        reserved,
-        tensors,
-        data,
-        read,
-        read_user,
-        architecture,
-        config_json,
-        layer_index,
-        layers,
-        shared_experts,
-        vocabulary,
-        n_dense,
-        dense,
-    );
-    fields!(tell, moepage_form_info,
-        struct_size,
-        form,
-        present,
-        group_size,
-        image_bytes,
-        most_bytes,
-        stored_bytes,
-    );
-    fields!(tell, moepage_expert_pool_config,
-        struct_size,
-        scope,
-        slots,
-        policy,
-        scan_percent,
-        chunk_bytes,
-        tp_rank,
-        tp_size,
-        host_tier_bytes,
-        bus_form,
-        compressed_experts,
-        placement,
-        staging_experts,
-        precision,
-    );
-    fields!(tell, moepage_expert_pool_info,
-        struct_size,
-        devices,
-        slots,
-        resident,
-        loading,
-        pinned,
-        slot_bytes,
-        hits,
-        misses,
-        late,
-        evictions,
-        demand_bytes,
-        prefetch_bytes,
-        prefetch_useful,
-        prefetch_late,
-        prefetch_wasted,
-        prefetch_cancelled,
-        prefetch_refused,
-        failed_loads,
-        bus_form,
-        compressed_experts,
-        compressed_bytes,
-        staging_bytes,
-        host_tier_bytes,
-        host_tier_experts,
-        host_tier_resident,
-        host_page_bytes,
-        host_node,
-        host_hits,
-        cold_reads,
-        cold_bytes,
-        decodes,
-        compressed_loads,
-        bus_bytes_per_s,
-        decode_bytes_per_s,
-        cold_bytes_per_s,
-        live_bus_bytes_per_s,
-        live_decode_bytes_per_s,
-        live_cold_bytes_per_s,
-        hi_form,
-        lo_form,
-        hi_experts,
-        reserved,
-        hi_published,
-        lo_bytes,
-        promotions,
-        demotions,
-        transitions_refused,
-        transitions_failed,
-        transition_bytes,
-        decisions,
-        windows,
-        prefetch_useful_bytes,
-        prefetch_late_bytes,
-        prefetch_wasted_bytes,
-        resizes,
-        resizes_refused,
-        pins_refused,
-        cold_buffered_reads,
-    );
+    fields!(tell, moepage_banks, struct_size, moe_layers, experts, top_k, hidden,
+        expert_intermediate, n_tensors, reserved, tensors, data, read, read_user, architecture,
+        config_json, layer_index, layers, shared_experts, vocabulary, n_dense, dense);
+    fields!(tell, moepage_form_info, struct_size, form, present, group_size, image_bytes,
+        most_bytes, stored_bytes);
+    fields!(tell, moepage_expert_pool_config, struct_size, scope, slots, policy, scan_percent,
+        chunk_bytes, tp_rank, tp_size, host_tier_bytes, bus_form, compressed_experts, placement,
+        staging_experts, precision);
+    fields!(tell, moepage_expert_pool_info, struct_size, devices, slots, resident, loading, pinned,
+        slot_bytes, hits, misses, late, evictions, demand_bytes, prefetch_bytes, prefetch_useful,
+        prefetch_late, prefetch_wasted, prefetch_cancelled, prefetch_refused, failed_loads,
+        bus_form, compressed_experts, compressed_bytes, staging_bytes, host_tier_bytes,
+        host_tier_experts, host_tier_resident, host_page_bytes, host_node, host_hits, cold_reads,
+        cold_bytes, decodes, compressed_loads, bus_bytes_per_s, decode_bytes_per_s,
+        cold_bytes_per_s, live_bus_bytes_per_s, live_decode_bytes_per_s, live_cold_bytes_per_s,
+        hi_form, lo_form, hi_experts, reserved, hi_published, lo_bytes, promotions, demotions,
+        transitions_refused, transitions_failed, transition_bytes, decisions, windows,
+        prefetch_useful_bytes, prefetch_late_bytes, prefetch_wasted_bytes, resizes, resizes_refused,
+        pins_refused, cold_buffered_reads);
     fields!(tell, moepage_residency, struct_size, state, slot, device);
     fields!(tell, moepage_kv_pool_config, struct_size, block_tokens, layers, blocks_per_granule,
         bytes_per_token, blocks, max_sequences);
@@ -173,251 +48,56 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_kv_layer_view, struct_size, id_stride, base, block_bytes, granule_bytes);
     fields!(tell, moepage_kv_table, struct_size, swapped, blocks, n_blocks, n_tokens);
     fields!(tell, moepage_kv_admission, struct_size, fits, needed_blocks, free_blocks);
-    fields!(tell, moepage_session_config,
-        struct_size,
-        max_tokens,
-        max_sequences,
-        max_top_k,
-        math,
-        prefetch,
-        prefetch_depth,
-        grouping,
-        max_group_experts,
-        regime,
-        miss,
-        reserved,
-        predictor,
-    );
+    fields!(tell, moepage_session_config, struct_size, max_tokens, max_sequences, max_top_k, math,
+        prefetch, prefetch_depth, grouping, max_group_experts, regime, miss, reserved, predictor);
     fields!(tell, moepage_step_sequence, seq, n_tokens, phase);
     fields!(tell, moepage_step, struct_size, n_tokens, n_sequences, phase, sequences, semantic,
         semantic_dim, reserved);
     fields!(tell, moepage_routing, struct_size, top_k, ids, weights, probabilities, stream, logits,
         hidden);
     fields!(tell, moepage_plan_expert, expert, slot, device, dtype, first_row, n_rows, tensors);
-    fields!(tell, moepage_plan,
-        struct_size,
-        layer,
-        group,
-        n_groups,
-        n_experts,
-        n_rows,
-        n_tokens,
-        top_k,
-        experts,
-        rows,
-        tokens,
-        ids,
-        weights,
-        expert_map,
-        slot_base,
-        slot_stride_bytes,
-    );
-    fields!(tell, moepage_ffn,
-        struct_size,
-        dtype,
-        x,
-        y,
-        x_stride,
-        y_stride,
-        accumulate,
-        reserved,
-        stream,
-    );
-    fields!(tell, moepage_session_stats,
-        struct_size,
-        reserved,
-        steps,
-        tokens,
-        layers,
-        routed,
-        hits,
-        misses,
-        late,
-        groups,
-        demand_bytes,
-        stall_ns,
-        compute_ns,
-        wall_ns,
-        hint_experts,
-        streamed_layers,
-        regime_changes,
-        low_experts,
-        low_rows,
-        host_experts,
-        remap_layers,
-        remap_before,
-        remap_after,
-        remap_tokens,
-        remap_rows,
-        remap_ns,
-        predict_refused,
-        stall_slot_ns,
-        stall_load_ns,
-        stall_late_ns,
-        stall_cold_ns,
-    );
-    fields!(tell, moepage_stats_source,
-        struct_size,
-        reserved,
-        device,
-        experts,
-        kv,
-        controller,
-        predictor,
-        labels,
-    );
-    fields!(tell, moepage_prefetch_info,
-        struct_size,
-        layer,
-        distance,
-        backoffs,
-        useful_bytes,
-        late_bytes,
-        wasted_bytes,
-        guessed,
-        right,
-    );
+    fields!(tell, moepage_plan, struct_size, layer, group, n_groups, n_experts, n_rows, n_tokens,
+        top_k, experts, rows, tokens, ids, weights, expert_map, slot_base, slot_stride_bytes);
+    fields!(tell, moepage_ffn, struct_size, dtype, x, y, x_stride, y_stride, accumulate, reserved,
+        stream);
+    fields!(tell, moepage_session_stats, struct_size, reserved, steps, tokens, layers, routed, hits,
+        misses, late, groups, demand_bytes, stall_ns, compute_ns, wall_ns, hint_experts,
+        streamed_layers, regime_changes, low_experts, low_rows, host_experts, remap_layers,
+        remap_before, remap_after, remap_tokens, remap_rows, remap_ns, predict_refused,
+        stall_slot_ns, stall_load_ns, stall_late_ns, stall_cold_ns);
+    fields!(tell, moepage_stats_source, struct_size, reserved, device, experts, kv, controller,
+        predictor, labels);
+    fields!(tell, moepage_prefetch_info, struct_size, layer, distance, backoffs, useful_bytes,
+        late_bytes, wasted_bytes, guessed, right);
     fields!(tell, moepage_predictor_config, struct_size, distance, name, capacity, semantic_dim);
     fields!(tell, moepage_predictor_info, struct_size, distance, name, bytes, iterations, asked);
-    fields!(tell, moepage_controller_config,
-        struct_size,
-        mode,
-        burst_steps,
-        kv_miss,
-        context_tokens,
-        concurrency,
-        expert_percent,
-        decay_permille,
-        gate_permille,
-        rate_permille,
-        dead_zone,
-        headroom_permille,
-        theta_permille,
-        max_samples,
-        reserved,
-    );
-    fields!(tell, moepage_controller_report,
-        struct_size,
-        outcome,
-        expert_slots,
-        kv_blocks,
-        target_slots,
-        target_blocks,
-        compressed_experts,
-        target_compressed,
-    );
-    fields!(tell, moepage_controller_info,
-        struct_size,
-        mode,
-        steps,
-        bursts,
-        moves,
-        refused,
-        floor_blocks,
-        peak_blocks,
-        expert_accesses,
-        expert_first,
-        kv_accesses,
-        kv_first,
-        expert_miss_ns,
-        kv_miss_ns,
-        recompute_ns,
-        layer_compute_ns,
-        predicted_now_ns,
-        predicted_best_ns,
-        rho,
-        alpha,
-    );
+    fields!(tell, moepage_controller_config, struct_size, mode, burst_steps, kv_miss,
+        context_tokens, concurrency, expert_percent, decay_permille, gate_permille, rate_permille,
+        dead_zone, headroom_permille, theta_permille, max_samples, reserved);
+    fields!(tell, moepage_controller_report, struct_size, outcome, expert_slots, kv_blocks,
+        target_slots, target_blocks, compressed_experts, target_compressed);
+    fields!(tell, moepage_controller_info, struct_size, mode, steps, bursts, moves, refused,
+        floor_blocks, peak_blocks, expert_accesses, expert_first, kv_accesses, kv_first,
+        expert_miss_ns, kv_miss_ns, recompute_ns, layer_compute_ns, predicted_now_ns,
+        predicted_best_ns, rho, alpha);
     fields!(tell, moepage_paged_config, struct_size, buffers);
-    fields!(tell, moepage_paged_tensor,
-        struct_size,
-        role,
-        dtype,
-        rank,
-        shape,
-        base,
-        expert_stride,
-        layer_stride,
-    );
-    fields!(tell, moepage_pack_config,
-        struct_size,
-        forms,
-        cold_level,
-        group_size,
-        threads,
-        verify,
-        scale_search,
-        reserved,
-        progress,
-        progress_user,
-    );
-    fields!(tell, moepage_pack_stats,
-        struct_size,
-        threads,
-        file_bytes,
-        dense_bytes,
-        routed_bytes,
-        form_bytes,
-        raw_parts,
-        wall_ns,
-    );
-    fields!(tell, moepage_precision_config,
-        struct_size,
-        serve,
-        hi_form,
-        lo_form,
-        lo_fetched,
-        hi_experts,
-        interval_us,
-        window_steps,
-        alpha,
-        margin,
-        transitions,
-        hotness,
-    );
+    fields!(tell, moepage_paged_tensor, struct_size, role, dtype, rank, shape, base, expert_stride,
+        layer_stride);
+    fields!(tell, moepage_pack_config, struct_size, forms, cold_level, group_size, threads, verify,
+        scale_search, reserved, progress, progress_user);
+    fields!(tell, moepage_pack_stats, struct_size, threads, file_bytes, dense_bytes, routed_bytes,
+        form_bytes, raw_parts, wall_ns);
+    fields!(tell, moepage_precision_config, struct_size, serve, hi_form, lo_form, lo_fetched,
+        hi_experts, interval_us, window_steps, alpha, margin, transitions, hotness);
     fields!(tell, moepage_remap_config, struct_size, gate, alpha, beta, alphas, betas, resident);
     fields!(tell, moepage_rightsize, struct_size, layers, coverage, experts, bytes, freed, unseen);
-    fields!(tell, moepage_trace_info,
-        struct_size,
-        moe_layers,
-        experts,
-        max_top_k,
-        semantic_dim,
-        has_probabilities,
-        model,
-    );
-    fields!(tell, moepage_trace_step,
-        struct_size,
-        n_tokens,
-        n_sequences,
-        top_k,
-        step,
-        sequences,
-        layer_present,
-        ids,
-        weights,
-        probabilities,
-        semantic,
-    );
-    fields!(tell, moepage_cuda_info,
-        struct_size,
-        ordinal,
-        compute_major,
-        compute_minor,
-        multiprocessors,
-        driver_version,
-        toolkit_version,
-        cublas_version,
-        arena_kind,
-        copy_engines,
-        numa_node,
-        poisoned,
-        handle_bytes,
-        handle_ns,
-        device_bytes,
-        driver_calls,
-        name,
-    );
+    fields!(tell, moepage_trace_info, struct_size, moe_layers, experts, max_top_k, semantic_dim,
+        has_probabilities, model);
+    fields!(tell, moepage_trace_step, struct_size, n_tokens, n_sequences, top_k, step, sequences,
+        layer_present, ids, weights, probabilities, semantic);
+    fields!(tell, moepage_cuda_info, struct_size, ordinal, compute_major, compute_minor,
+        multiprocessors, driver_version, toolkit_version, cublas_version, arena_kind, copy_engines,
+        numa_node, poisoned, handle_bytes, handle_ns, device_bytes, driver_calls, name);
     fields!(tell, moepage_cuda_decode_job, src, src_bytes, dst, elements, form, dtype);
     fields!(tell, moepage_cuda_decode, struct_size, n_jobs, jobs, total_elements);
     fields!(tell, moepage_cuda_dequant, struct_size, form, group, src_dtype, dst_dtype, scale_dtype,
@@ -438,115 +118,35 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
 }
 
 pub fn constants(tell: &mut dyn FnMut(&str, i64)) {
-    tell("MOEPAGE_OK", MOEPAGE_OK as i64);
-    tell("MOEPAGE_E_ARGUMENT", MOEPAGE_E_ARGUMENT as i64);
-    tell("MOEPAGE_E_STATE", MOEPAGE_E_STATE as i64);
-    tell("MOEPAGE_E_HANDLE", MOEPAGE_E_HANDLE as i64);
-    tell("MOEPAGE_E_BUSY", MOEPAGE_E_BUSY as i64);
-    tell("MOEPAGE_E_NO_MEMORY", MOEPAGE_E_NO_MEMORY as i64);
-    tell("MOEPAGE_E_BUDGET", MOEPAGE_E_BUDGET as i64);
-    tell("MOEPAGE_E_WOULD_NOT_FIT", MOEPAGE_E_WOULD_NOT_FIT as i64);
-    tell("MOEPAGE_E_NOT_FOUND", MOEPAGE_E_NOT_FOUND as i64);
-    tell("MOEPAGE_E_IO", MOEPAGE_E_IO as i64);
-    tell("MOEPAGE_E_FORMAT", MOEPAGE_E_FORMAT as i64);
-    tell("MOEPAGE_E_UNSUPPORTED", MOEPAGE_E_UNSUPPORTED as i64);
-    tell("MOEPAGE_E_VERSION", MOEPAGE_E_VERSION as i64);
-    tell("MOEPAGE_E_CALLBACK", MOEPAGE_E_CALLBACK as i64);
-    tell("MOEPAGE_E_DEVICE", MOEPAGE_E_DEVICE as i64);
-    tell("MOEPAGE_E_END", MOEPAGE_E_END as i64);
-    tell("MOEPAGE_LOG_ERROR", MOEPAGE_LOG_ERROR as i64);
-    tell("MOEPAGE_LOG_WARNING", MOEPAGE_LOG_WARNING as i64);
-    tell("MOEPAGE_LOG_INFO", MOEPAGE_LOG_INFO as i64);
-    tell("MOEPAGE_DTYPE_NONE", MOEPAGE_DTYPE_NONE as i64);
-    tell("MOEPAGE_DTYPE_F32", MOEPAGE_DTYPE_F32 as i64);
-    tell("MOEPAGE_DTYPE_F16", MOEPAGE_DTYPE_F16 as i64);
-    tell("MOEPAGE_DTYPE_BF16", MOEPAGE_DTYPE_BF16 as i64);
-    tell("MOEPAGE_DTYPE_F8_E4M3", MOEPAGE_DTYPE_F8_E4M3 as i64);
-    tell("MOEPAGE_DTYPE_F8_E5M2", MOEPAGE_DTYPE_F8_E5M2 as i64);
-    tell("MOEPAGE_DTYPE_F8_E8M0", MOEPAGE_DTYPE_F8_E8M0 as i64);
-    tell("MOEPAGE_DTYPE_U8", MOEPAGE_DTYPE_U8 as i64);
-    tell("MOEPAGE_DTYPE_I8", MOEPAGE_DTYPE_I8 as i64);
-    tell("MOEPAGE_DTYPE_I32", MOEPAGE_DTYPE_I32 as i64);
-    tell("MOEPAGE_DTYPE_I64", MOEPAGE_DTYPE_I64 as i64);
-    tell("MOEPAGE_DTYPE_INT8", MOEPAGE_DTYPE_INT8 as i64);
-    tell("MOEPAGE_DTYPE_INT4", MOEPAGE_DTYPE_INT4 as i64);
-    tell("MOEPAGE_DTYPE_INT2", MOEPAGE_DTYPE_INT2 as i64);
-    tell("MOEPAGE_ROLE_NONE", MOEPAGE_ROLE_NONE as i64);
-    tell("MOEPAGE_ROLE_GATE_UP", MOEPAGE_ROLE_GATE_UP as i64);
-    tell("MOEPAGE_ROLE_GATE", MOEPAGE_ROLE_GATE as i64);
-    tell("MOEPAGE_ROLE_UP", MOEPAGE_ROLE_UP as i64);
-    tell("MOEPAGE_ROLE_DOWN", MOEPAGE_ROLE_DOWN as i64);
-    tell("MOEPAGE_ROLE_GATE_UP_SCALE", MOEPAGE_ROLE_GATE_UP_SCALE as i64);
-    tell("MOEPAGE_ROLE_GATE_SCALE", MOEPAGE_ROLE_GATE_SCALE as i64);
-    tell("MOEPAGE_ROLE_UP_SCALE", MOEPAGE_ROLE_UP_SCALE as i64);
-    tell("MOEPAGE_ROLE_DOWN_SCALE", MOEPAGE_ROLE_DOWN_SCALE as i64);
-    tell("MOEPAGE_ROLE_GATE_UP_BIAS", MOEPAGE_ROLE_GATE_UP_BIAS as i64);
-    tell("MOEPAGE_ROLE_GATE_BIAS", MOEPAGE_ROLE_GATE_BIAS as i64);
-    tell("MOEPAGE_ROLE_UP_BIAS", MOEPAGE_ROLE_UP_BIAS as i64);
-    tell("MOEPAGE_ROLE_DOWN_BIAS", MOEPAGE_ROLE_DOWN_BIAS as i64);
-    tell("MOEPAGE_FORM_NONE", MOEPAGE_FORM_NONE as i64);
-    tell("MOEPAGE_FORM_DENSE", MOEPAGE_FORM_DENSE as i64);
-    tell("MOEPAGE_FORM_EXPH", MOEPAGE_FORM_EXPH as i64);
-    tell("MOEPAGE_FORM_INT8", MOEPAGE_FORM_INT8 as i64);
-    tell("MOEPAGE_FORM_INT4", MOEPAGE_FORM_INT4 as i64);
-    tell("MOEPAGE_FORM_INT2", MOEPAGE_FORM_INT2 as i64);
-    tell("MOEPAGE_SCOPE_GLOBAL", MOEPAGE_SCOPE_GLOBAL as i64);
-    tell("MOEPAGE_SCOPE_LAYER", MOEPAGE_SCOPE_LAYER as i64);
-    tell("MOEPAGE_PLACEMENT_EXPLICIT", MOEPAGE_PLACEMENT_EXPLICIT as i64);
-    tell("MOEPAGE_PLACEMENT_BANDWIDTH", MOEPAGE_PLACEMENT_BANDWIDTH as i64);
-    tell("MOEPAGE_EXPERT_ABSENT", MOEPAGE_EXPERT_ABSENT as i64);
-    tell("MOEPAGE_EXPERT_LOADING", MOEPAGE_EXPERT_LOADING as i64);
-    tell("MOEPAGE_EXPERT_RESIDENT", MOEPAGE_EXPERT_RESIDENT as i64);
-    tell("MOEPAGE_MATH_FP32", MOEPAGE_MATH_FP32 as i64);
-    tell("MOEPAGE_MATH_BF16", MOEPAGE_MATH_BF16 as i64);
-    tell("MOEPAGE_MATH_BF16_FAST", MOEPAGE_MATH_BF16_FAST as i64);
-    tell("MOEPAGE_PREFETCH_OFF", MOEPAGE_PREFETCH_OFF as i64);
-    tell("MOEPAGE_PREFETCH_HINT", MOEPAGE_PREFETCH_HINT as i64);
-    tell("MOEPAGE_PREFETCH_PREVIOUS", MOEPAGE_PREFETCH_PREVIOUS as i64);
-    tell("MOEPAGE_PREFETCH_PREDICTOR", MOEPAGE_PREFETCH_PREDICTOR as i64);
-    tell("MOEPAGE_GROUP_EXPERTS", MOEPAGE_GROUP_EXPERTS as i64);
-    tell("MOEPAGE_GROUP_TOKENS", MOEPAGE_GROUP_TOKENS as i64);
-    tell("MOEPAGE_MISS_WAIT", MOEPAGE_MISS_WAIT as i64);
-    tell("MOEPAGE_MISS_LOW", MOEPAGE_MISS_LOW as i64);
-    tell("MOEPAGE_MISS_HOST", MOEPAGE_MISS_HOST as i64);
-    tell("MOEPAGE_REGIME_AUTO", MOEPAGE_REGIME_AUTO as i64);
-    tell("MOEPAGE_REGIME_CACHE", MOEPAGE_REGIME_CACHE as i64);
-    tell("MOEPAGE_REGIME_STREAM", MOEPAGE_REGIME_STREAM as i64);
-    tell("MOEPAGE_PHASE_DECODE", MOEPAGE_PHASE_DECODE as i64);
-    tell("MOEPAGE_PHASE_PREFILL", MOEPAGE_PHASE_PREFILL as i64);
-    tell("MOEPAGE_CONTROL_MV_WSA", MOEPAGE_CONTROL_MV_WSA as i64);
-    tell("MOEPAGE_CONTROL_DUAL_RESIZE", MOEPAGE_CONTROL_DUAL_RESIZE as i64);
-    tell("MOEPAGE_CONTROL_PLANNER", MOEPAGE_CONTROL_PLANNER as i64);
-    tell("MOEPAGE_CONTROL_OBSERVE", MOEPAGE_CONTROL_OBSERVE as i64);
-    tell("MOEPAGE_CONTROL_FIXED", MOEPAGE_CONTROL_FIXED as i64);
-    tell("MOEPAGE_CONTROL_FLUX", MOEPAGE_CONTROL_FLUX as i64);
-    tell("MOEPAGE_KV_MISS_SWAP", MOEPAGE_KV_MISS_SWAP as i64);
-    tell("MOEPAGE_KV_MISS_RECOMPUTE", MOEPAGE_KV_MISS_RECOMPUTE as i64);
-    tell("MOEPAGE_CONTROL_WAITS", MOEPAGE_CONTROL_WAITS as i64);
-    tell("MOEPAGE_CONTROL_STAYS", MOEPAGE_CONTROL_STAYS as i64);
-    tell("MOEPAGE_CONTROL_MOVED", MOEPAGE_CONTROL_MOVED as i64);
-    tell("MOEPAGE_CONTROL_DRAINING", MOEPAGE_CONTROL_DRAINING as i64);
-    tell("MOEPAGE_CONTROL_REFUSED", MOEPAGE_CONTROL_REFUSED as i64);
-    tell("MOEPAGE_CONTROL_INFEASIBLE", MOEPAGE_CONTROL_INFEASIBLE as i64);
-    tell("MOEPAGE_PAGED_UNMAPPED", MOEPAGE_PAGED_UNMAPPED as i64);
-    tell("MOEPAGE_PAGED_LOADING", MOEPAGE_PAGED_LOADING as i64);
-    tell("MOEPAGE_PAGED_RESIDENT", MOEPAGE_PAGED_RESIDENT as i64);
-    tell("MOEPAGE_PAGED_EVICTING", MOEPAGE_PAGED_EVICTING as i64);
-    tell("MOEPAGE_SERVE_VERSIONS", MOEPAGE_SERVE_VERSIONS as i64);
-    tell("MOEPAGE_SERVE_CACHE", MOEPAGE_SERVE_CACHE as i64);
-    tell("MOEPAGE_HOTNESS_CHOICES", MOEPAGE_HOTNESS_CHOICES as i64);
-    tell("MOEPAGE_HOTNESS_WEIGHTS", MOEPAGE_HOTNESS_WEIGHTS as i64);
-    tell("MOEPAGE_GATE_SOFTMAX", MOEPAGE_GATE_SOFTMAX as i64);
-    tell("MOEPAGE_GATE_SIGMOID", MOEPAGE_GATE_SIGMOID as i64);
-    tell("MOEPAGE_CUDA_ARENA_VMM", MOEPAGE_CUDA_ARENA_VMM as i64);
-    tell("MOEPAGE_CUDA_ARENA_MALLOC", MOEPAGE_CUDA_ARENA_MALLOC as i64);
-    tell("MOEPAGE_CUDA_GATE_SOFTMAX_ALL", MOEPAGE_CUDA_GATE_SOFTMAX_ALL as i64);
-    tell("MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM", MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM as i64);
-    tell("MOEPAGE_CUDA_GATE_SOFTMAX_TOP", MOEPAGE_CUDA_GATE_SOFTMAX_TOP as i64);
-    tell("MOEPAGE_CUDA_GATE_SIGMOID_NORM", MOEPAGE_CUDA_GATE_SIGMOID_NORM as i64);
-    tell("MOEPAGE_MAX_EXPERT_TENSORS", MOEPAGE_MAX_EXPERT_TENSORS as i64);
-    tell("MOEPAGE_MAX_RANK", MOEPAGE_MAX_RANK as i64);
-    tell("MOEPAGE_MAX_DEVICES", MOEPAGE_MAX_DEVICES as i64);
-    tell("MOEPAGE_NO_EXPERT", MOEPAGE_NO_EXPERT as i64);
-    tell("MOEPAGE_STATS_TEXT_BYTES", MOEPAGE_STATS_TEXT_BYTES as i64);
+    constants!(tell, MOEPAGE_OK, MOEPAGE_E_ARGUMENT, MOEPAGE_E_STATE, MOEPAGE_E_HANDLE,
+        MOEPAGE_E_BUSY, MOEPAGE_E_NO_MEMORY, MOEPAGE_E_BUDGET, MOEPAGE_E_WOULD_NOT_FIT,
+        MOEPAGE_E_NOT_FOUND, MOEPAGE_E_IO, MOEPAGE_E_FORMAT, MOEPAGE_E_UNSUPPORTED,
+        MOEPAGE_E_VERSION, MOEPAGE_E_CALLBACK, MOEPAGE_E_DEVICE, MOEPAGE_E_END, MOEPAGE_LOG_ERROR,
+        MOEPAGE_LOG_WARNING, MOEPAGE_LOG_INFO, MOEPAGE_DTYPE_NONE, MOEPAGE_DTYPE_F32,
+        MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16, MOEPAGE_DTYPE_F8_E4M3, MOEPAGE_DTYPE_F8_E5M2,
+        MOEPAGE_DTYPE_F8_E8M0, MOEPAGE_DTYPE_U8, MOEPAGE_DTYPE_I8, MOEPAGE_DTYPE_I32,
+        MOEPAGE_DTYPE_I64, MOEPAGE_DTYPE_INT8, MOEPAGE_DTYPE_INT4, MOEPAGE_DTYPE_INT2,
+        MOEPAGE_ROLE_NONE, MOEPAGE_ROLE_GATE_UP, MOEPAGE_ROLE_GATE, MOEPAGE_ROLE_UP,
+        MOEPAGE_ROLE_DOWN, MOEPAGE_ROLE_GATE_UP_SCALE, MOEPAGE_ROLE_GATE_SCALE,
+        MOEPAGE_ROLE_UP_SCALE, MOEPAGE_ROLE_DOWN_SCALE, MOEPAGE_ROLE_GATE_UP_BIAS,
+        MOEPAGE_ROLE_GATE_BIAS, MOEPAGE_ROLE_UP_BIAS, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_FORM_NONE,
+        MOEPAGE_FORM_DENSE, MOEPAGE_FORM_EXPH, MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4,
+        MOEPAGE_FORM_INT2, MOEPAGE_SCOPE_GLOBAL, MOEPAGE_SCOPE_LAYER, MOEPAGE_PLACEMENT_EXPLICIT,
+        MOEPAGE_PLACEMENT_BANDWIDTH, MOEPAGE_EXPERT_ABSENT, MOEPAGE_EXPERT_LOADING,
+        MOEPAGE_EXPERT_RESIDENT, MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16, MOEPAGE_MATH_BF16_FAST,
+        MOEPAGE_PREFETCH_OFF, MOEPAGE_PREFETCH_HINT, MOEPAGE_PREFETCH_PREVIOUS,
+        MOEPAGE_PREFETCH_PREDICTOR, MOEPAGE_GROUP_EXPERTS, MOEPAGE_GROUP_TOKENS, MOEPAGE_MISS_WAIT,
+        MOEPAGE_MISS_LOW, MOEPAGE_MISS_HOST, MOEPAGE_REGIME_AUTO, MOEPAGE_REGIME_CACHE,
+        MOEPAGE_REGIME_STREAM, MOEPAGE_PHASE_DECODE, MOEPAGE_PHASE_PREFILL, MOEPAGE_CONTROL_MV_WSA,
+        MOEPAGE_CONTROL_DUAL_RESIZE, MOEPAGE_CONTROL_PLANNER, MOEPAGE_CONTROL_OBSERVE,
+        MOEPAGE_CONTROL_FIXED, MOEPAGE_CONTROL_FLUX, MOEPAGE_KV_MISS_SWAP,
+        MOEPAGE_KV_MISS_RECOMPUTE, MOEPAGE_CONTROL_WAITS, MOEPAGE_CONTROL_STAYS,
+        MOEPAGE_CONTROL_MOVED, MOEPAGE_CONTROL_DRAINING, MOEPAGE_CONTROL_REFUSED,
+        MOEPAGE_CONTROL_INFEASIBLE, MOEPAGE_PAGED_UNMAPPED, MOEPAGE_PAGED_LOADING,
+        MOEPAGE_PAGED_RESIDENT, MOEPAGE_PAGED_EVICTING, MOEPAGE_SERVE_VERSIONS, MOEPAGE_SERVE_CACHE,
+        MOEPAGE_HOTNESS_CHOICES, MOEPAGE_HOTNESS_WEIGHTS, MOEPAGE_GATE_SOFTMAX,
+        MOEPAGE_GATE_SIGMOID, MOEPAGE_CUDA_ARENA_VMM, MOEPAGE_CUDA_ARENA_MALLOC,
+        MOEPAGE_CUDA_GATE_SOFTMAX_ALL, MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM,
+        MOEPAGE_CUDA_GATE_SOFTMAX_TOP, MOEPAGE_CUDA_GATE_SIGMOID_NORM, MOEPAGE_MAX_EXPERT_TENSORS,
+        MOEPAGE_MAX_RANK, MOEPAGE_MAX_DEVICES, MOEPAGE_NO_EXPERT, MOEPAGE_STATS_TEXT_BYTES);
 }
