@@ -63,4 +63,7 @@ void mp_kv_blocks_drop(mp_kv_blocks *blocks, uint32_t block);
 uint32_t mp_kv_blocks_move(mp_kv_blocks *blocks, uint32_t from);
 void mp_kv_blocks_move_back(mp_kv_blocks *blocks, uint32_t from);
 
+/* WOULD_NOT_FIT with its sentence if fewer than `needed` blocks are free. */
+moepage_status mp_kv_blocks_check_free(const mp_kv_blocks *blocks, uint64_t needed);
+
 #endif

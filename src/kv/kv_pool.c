@@ -154,11 +154,3 @@ moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *to
     pthread_mutex_unlock(&pool->lock);
     return MOEPAGE_OK;
 }
-
-moepage_status mp_kv_pool_check_free(const struct moepage_kv_pool *pool, uint64_t needed)
-{
-    if (needed <= pool->blocks.free)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_WOULD_NOT_FIT, "would not fit: needs %llu blocks, %u free",
-                   (unsigned long long)needed, pool->blocks.free);
-}

@@ -101,9 +101,6 @@ void mp_kv_sequence_drop_blocks(struct moepage_kv_pool *pool, mp_kv_sequence *se
 /* Gives up what a live sequence holds, and its slot. */
 void mp_kv_sequence_release(struct moepage_kv_pool *pool, mp_kv_sequence *sequence);
 
-/* WOULD_NOT_FIT with its sentence if fewer than `needed` blocks are free. */
-moepage_status mp_kv_pool_check_free(const struct moepage_kv_pool *pool, uint64_t needed);
-
 moepage_status mp_kv_sequence_swap_out(struct moepage_kv_pool *pool, moepage_seq id, void *native);
 moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq id, void *native);
 

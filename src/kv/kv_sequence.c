@@ -183,7 +183,7 @@ moepage_status mp_kv_sequence_append(struct moepage_kv_pool *pool, moepage_seq i
         return MOEPAGE_OK;
     uint64_t n_blocks = mp_kv_shape_blocks_for(&pool->shape, total);
     bool shared = ends_in_shared_block(pool, sequence);
-    status = mp_kv_pool_check_free(pool, n_blocks - sequence->n_blocks + shared);
+    status = mp_kv_blocks_check_free(&pool->blocks, n_blocks - sequence->n_blocks + shared);
     if (status)
         return status;
     status = reserve_ids(sequence, (uint32_t)n_blocks);

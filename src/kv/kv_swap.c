@@ -66,7 +66,7 @@ moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq 
     if (!sequence->swapped)
         return mp_fail(MOEPAGE_E_STATE, "sequence %#llx is not swapped out",
                        (unsigned long long)id);
-    status = mp_kv_pool_check_free(pool, sequence->n_blocks);
+    status = mp_kv_blocks_check_free(&pool->blocks, sequence->n_blocks);
     if (status)
         return status;
     /* The table kept its room, so nothing is allocated on the way back. */

@@ -3,6 +3,15 @@
 #include "base/status.h"
 #include "session/inside.h"
 
+mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer)
+{
+    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
+        if (session->flights[i].open && session->flights[i].layer == layer)
+            return &session->flights[i];
+    mp_error_set("layer %u is not open: route it first", layer);
+    return NULL;
+}
+
 /* ---- holding ---- */
 
 /* Returns true if a feature holds the group. */

@@ -7,15 +7,6 @@
 
 #include <string.h>
 
-mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer)
-{
-    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
-        if (session->flights[i].open && session->flights[i].layer == layer)
-            return &session->flights[i];
-    mp_error_set("layer %u is not open: route it first", layer);
-    return NULL;
-}
-
 /* ---- begin ---- */
 
 static moepage_status check_step(const struct moepage_session *session, const moepage_step *step)

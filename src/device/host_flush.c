@@ -1,0 +1,13 @@
+/* The floating-point mode of tiles that flush denormals. */
+#include "device/host_kernel_set.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+
+void mp_tile_under_flush(void (*run)(const mp_tile *tile), const mp_tile *tile)
+{
+    _mm_setcsr(MP_MODE_FLUSH);
+    run(tile);
+    _mm_setcsr(MP_MODE_DEFAULT);
+}
+#endif
