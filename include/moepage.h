@@ -200,9 +200,8 @@ struct moepage_session_stats;
  * are given, of which KV then has the rest. Since 0.7. */
 typedef struct moepage_engine_config {
     uint32_t struct_size;
-    uint32_t dtype; /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
-    uint64_t
-        budget_bytes; /* of the device: workspaces, KV blocks and expert slots; 0 = not given */
+    uint32_t dtype;        /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
+    uint64_t budget_bytes; /* of the device, with KV and workspaces; 0 = not given */
     double budget_percent; /* instead: of all experts have a slot, the rest on top; 0 < p <= 100 */
     const char *device_name; /* as in moepage_device_open; NULL = "host" */
     const struct moepage_device_config *device;
