@@ -195,32 +195,24 @@ typedef uint64_t moepage_seq;
 struct moepage_session_stats;
 
 /* How an engine is opened. Whatever is left out has its default; the configs that are pointed to are
- * read during the call only. Since 0.7. */
+ * read during the call only. The device's must leave budget_bytes and workspace_bytes 0: the engine
+ * sets them. The KV pool's must say how many blocks there are, unless `slots` and a budget in bytes
+ * are given, of which KV then has the rest. Since 0.7. */
 typedef struct moepage_engine_config {
     uint32_t struct_size;
-    uint32_t dtype; /* of x and y of moepage_engine_experts: MOEPAGE_DTYPE_F32, _F16 or _BF16;
-                              0 = F32 */
-    uint64_t
-        budget_bytes; /* all that the device may hold: workspaces, KV blocks and expert slots */
-    double
-        budget_percent; /* instead: so many percent of all experts have a slot, above 0 and at most
-                              100; workspaces and KV blocks come on top */
-    const char *device_name;                    /* as in moepage_device_open; NULL = "host" */
-    const struct moepage_device_config *device; /* budget_bytes and workspace_bytes must be 0 */
-    const struct moepage_expert_pool_config *experts; /* slots 0 = what budget_percent says, or all
-                                                         that budget_bytes leaves */
-    const struct moepage_kv_pool_config *kv; /* NULL = no KV pool; blocks 0, with `slots` and
-                                                    budget_bytes given = all that these leave */
+    uint32_t dtype;        /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
+    uint64_t budget_bytes; /* of the device, with KV and workspaces; 0 = not given */
+    double budget_percent; /* instead: of all experts have a slot, the rest on top; 0 < p <= 100 */
+    const char *device_name; /* as in moepage_device_open; NULL = "host" */
+    const struct moepage_device_config *device;
+    const struct moepage_expert_pool_config *experts; /* slots 0 = what the budget says */
+    const struct moepage_kv_pool_config *kv;          /* NULL = no KV pool */
     const struct moepage_session_config *session;
-    const struct moepage_predictor_config
-        *predictor;       /* the engine makes one, for its session, which
-                                                         then prefetches by it; NULL = none */
-    moepage_model *model; /* instead of a path: stays the caller's, and must outlive the engine */
-    uint64_t extra_workspace_bytes; /* workspace kept for what the caller adds, such as a path */
-    uint64_t extra_arena_bytes;     /* arena that the pools do not take, for pools to grow into or a
-                                       PagedTensor of the caller's; with slots or a percentage */
-    uint32_t sessions; /* that will share the expert pool, 1 to 64: each finds workspace
-                                       for a config like the engine's own; 0 = 1 */
+    const struct moepage_predictor_config *predictor; /* made for the session; NULL = none */
+    moepage_model *model;           /* instead of a path; the caller's, outlives the engine */
+    uint64_t extra_workspace_bytes; /* workspace for what the caller adds, such as a path */
+    uint64_t extra_arena_bytes;     /* arena that the pools leave; with slots or a percentage */
+    uint32_t sessions; /* like the engine's that will share the pool; 0 = 1, at most 64 */
     uint32_t reserved;
     void *stream; /* CUDA: the stream that x comes from and y is read on; ignored by "host" */
 } moepage_engine_config;

@@ -22,8 +22,8 @@ typedef enum option_kind {
 typedef struct option {
     const char *key;
     option_kind kind;
-    size_t offset;     /* of the setting */
     uint32_t first;    /* CHOICE: value of the first word */
+    size_t offset;     /* of the setting */
     const char *words; /* CHOICE: separated by '|' */
 } option;
 
@@ -31,32 +31,32 @@ typedef struct option {
 
 static const option options_known[] = {
     {"budget", OPTION_BUDGET, 0, 0, NULL},
-    {"device", OPTION_NAME, AT(device_name), 0, NULL},
-    {"policy", OPTION_NAME, AT(experts.policy), 0, NULL},
-    {"slots", OPTION_U64, AT(experts.slots), 0, NULL},
-    {"host_tier", OPTION_BYTES, AT(experts.host_tier_bytes), 0, NULL},
-    {"bus_form", OPTION_CHOICE, AT(experts.bus_form), 0, "auto|dense|exph"},
-    {"compressed", OPTION_U32, AT(experts.compressed_experts), 0, NULL},
-    {"staging", OPTION_U32, AT(experts.staging_experts), 0, NULL},
-    {"scope", OPTION_CHOICE, AT(experts.scope), 0, "global|layer"},
-    {"scan_percent", OPTION_U32, AT(experts.scan_percent), 0, NULL},
-    {"max_tokens", OPTION_U32, AT(session.max_tokens), 0, NULL},
-    {"max_sequences", OPTION_U32, AT(session.max_sequences), 0, NULL},
-    {"max_top_k", OPTION_U32, AT(session.max_top_k), 0, NULL},
-    {"math", OPTION_CHOICE, AT(session.math), 0, "fp32|bf16|bf16-fast"},
-    {"prefetch", OPTION_CHOICE, AT(session.prefetch), 0, "off|hint|previous|predictor"},
-    {"prefetch_depth", OPTION_U32, AT(session.prefetch_depth), 0, NULL},
-    {"predictor", OPTION_NAME, AT(predictor.name), 0, NULL},
-    {"regime", OPTION_CHOICE, AT(session.regime), 0, "auto|cache|stream"},
-    {"miss", OPTION_CHOICE, AT(session.miss), 0, "wait|low|host"},
-    {"dtype", OPTION_CHOICE, AT(dtype), MOEPAGE_DTYPE_F32, "f32|f16|bf16"},
-    {"threads", OPTION_U32, AT(device.threads), 0, NULL},
-    {"io_threads", OPTION_U32, AT(device.io_threads), 0, NULL},
-    {"bus", OPTION_BYTES, AT(device.bus_bytes_per_s), 0, NULL},
-    {"workspace", OPTION_BYTES, AT(extra_workspace_bytes), 0, NULL},
-    {"sessions", OPTION_U32, AT(sessions), 0, NULL},
-    {"kv_blocks", OPTION_U64, AT(kv.blocks), 0, NULL},
-    {"kv_block_tokens", OPTION_U32, AT(kv.block_tokens), 0, NULL},
+    {"device", OPTION_NAME, 0, AT(device_name), NULL},
+    {"policy", OPTION_NAME, 0, AT(experts.policy), NULL},
+    {"slots", OPTION_U64, 0, AT(experts.slots), NULL},
+    {"host_tier", OPTION_BYTES, 0, AT(experts.host_tier_bytes), NULL},
+    {"bus_form", OPTION_CHOICE, 0, AT(experts.bus_form), "auto|dense|exph"},
+    {"compressed", OPTION_U32, 0, AT(experts.compressed_experts), NULL},
+    {"staging", OPTION_U32, 0, AT(experts.staging_experts), NULL},
+    {"scope", OPTION_CHOICE, 0, AT(experts.scope), "global|layer"},
+    {"scan_percent", OPTION_U32, 0, AT(experts.scan_percent), NULL},
+    {"max_tokens", OPTION_U32, 0, AT(session.max_tokens), NULL},
+    {"max_sequences", OPTION_U32, 0, AT(session.max_sequences), NULL},
+    {"max_top_k", OPTION_U32, 0, AT(session.max_top_k), NULL},
+    {"math", OPTION_CHOICE, 0, AT(session.math), "fp32|bf16|bf16-fast"},
+    {"prefetch", OPTION_CHOICE, 0, AT(session.prefetch), "off|hint|previous|predictor"},
+    {"prefetch_depth", OPTION_U32, 0, AT(session.prefetch_depth), NULL},
+    {"predictor", OPTION_NAME, 0, AT(predictor.name), NULL},
+    {"regime", OPTION_CHOICE, 0, AT(session.regime), "auto|cache|stream"},
+    {"miss", OPTION_CHOICE, 0, AT(session.miss), "wait|low|host"},
+    {"dtype", OPTION_CHOICE, MOEPAGE_DTYPE_F32, AT(dtype), "f32|f16|bf16"},
+    {"threads", OPTION_U32, 0, AT(device.threads), NULL},
+    {"io_threads", OPTION_U32, 0, AT(device.io_threads), NULL},
+    {"bus", OPTION_BYTES, 0, AT(device.bus_bytes_per_s), NULL},
+    {"workspace", OPTION_BYTES, 0, AT(extra_workspace_bytes), NULL},
+    {"sessions", OPTION_U32, 0, AT(sessions), NULL},
+    {"kv_blocks", OPTION_U64, 0, AT(kv.blocks), NULL},
+    {"kv_block_tokens", OPTION_U32, 0, AT(kv.block_tokens), NULL},
 };
 
 #define N_OPTIONS (sizeof options_known / sizeof *options_known)

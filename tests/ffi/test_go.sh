@@ -121,11 +121,13 @@ refused() { # refused STATUS -eq|-gt LINES ARGUMENT...
 check "a missing model is an error of one line" refused 1 -eq 1 -model "$work/none" -prompt x
 check "a missing prompt is a matter of usage" refused 2 -gt 5 -model "$model"
 
-# Against an installed library, as programs outside of this tree are built.
+# Against an installed library, as programs outside of this tree are built. Go keeps what pkg-config
+# said with what it has compiled: the folder is the same in every run.
 installed() {
-    mkdir -p "$work/usr"
-    ln -s "$lib" "$work/usr/lib" && ln -s "$OLDPWD/include" "$work/usr/include" || return 1
-    sed -e "s|@PREFIX@|$work/usr|" -e 's|@VERSION@|0|' -e 's|@PKGS@||' \
+    usr=$build/go/usr
+    rm -rf "$usr" && mkdir -p "$usr" && ln -s "$lib" "$usr/lib" &&
+        ln -s "$OLDPWD/include" "$usr/include" || return 1
+    sed -e "s|@PREFIX@|$usr|" -e 's|@VERSION@|0|' -e 's|@PKGS@||' \
         "$OLDPWD"/pkgconfig/*.pc.in >"$work/moepage.pc"
     PKG_CONFIG_PATH=$work CGO_LDFLAGS= go build -tags pkgconfig -o "$work/generate" ./cmd/generate &&
         LD_LIBRARY_PATH=$lib "$work/generate" -model "$model" -prompt x -tokens 1
