@@ -32,6 +32,7 @@ TEST_TIMEOUT ?= 300
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
+.SECONDEXPANSION:
 MAKEFLAGS += --no-builtin-rules
 Q := $(if $(filter 0,$(V)),@)
 comma := ,
@@ -185,13 +186,19 @@ $(OBJ)/examples/libsim.a: $(call objects,$(SIM_SRC))
 $(OBJ)/examples/libparts.a $(OBJ)/examples/libsim.a:
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
-$(filter-out $(BIN)/moepage-sim,$(TOOLS)): $(or $(SHARED),$(ARCHIVE))
-$(BIN)/moepage-sim: $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a $(ARCHIVE)
-$(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a
+LINK_TOOL = $(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+            $(filter-out %.o %.a,$^) $(PKG_LIBS) $(BENCH_LIBS) -ldl -lm -o $@
+tool_needs = $(OBJ)/examples/$(1).o $(OBJ)/examples/libparts.a $(if $(filter moepage-sim,$(1)),\
+             $(OBJ)/examples/libsim.a $(ARCHIVE),$(or $(SHARED),$(ARCHIVE)))
+$(TOOLS): $(BIN)/%: $$(call tool_needs,$$*)
 	@echo "  LD    $@"
-	$(Q)mkdir -p $(@D) && $(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) \
-	    -Wl,--end-group $(filter-out %.o %.a,$^) -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) \
-	    $(BENCH_LIBS) -ldl -lm -o $@
+	$(Q)mkdir -p $(@D) && $(LINK_TOOL) -Wl,-rpath,$(abspath $(LIB))
+
+# As they are installed: they find the library beside the directory that they are in.
+INSTALLED := $(filter $(BIN)/moepage-%,$(TOOLS))
+INSTALLED := $(INSTALLED:$(BIN)/%=$(OBJ)/install/%)
+$(INSTALLED): $(OBJ)/install/%: $$(call tool_needs,$$*)
+	$(Q)mkdir -p $(@D) && $(LINK_TOOL) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # The CUDA module is C, built everywhere: the tests run it over a simulated driver. Only its
 # kernels, and so the shared object, need nvcc: machine code for CUDA_ARCHS, and the last one's PTX
@@ -242,7 +249,6 @@ $(BIN)/libmoepage-generate-cuda.so: $(PLUGIN_OBJ) $(OBJ)/examples/cuda/images.o 
 
 # ---- Tests ---------------------------------------------------------------------------------
 
-tests: $(TOOLS) $(SUITES:%=$(OBJ)/suites/%) fuzzers $(if $(SAN),,sim gpu-benches)
 $(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
@@ -267,7 +273,6 @@ $(OBJ)/%/fault-host_device: WRAP = $(call wrapped,mp_alloc mp_realloc mp_thread_
                                      mmap munmap mprotect madvise)
 
 # Linked with the archive, so that internal functions are reachable.
-.SECONDEXPANSION:
 SUITE_PARTS := $(OBJ)/tests/suite/suite.o $(OBJ)/tests/libsupport.a $(OBJ)/examples/libsim.a \
                $(OBJ)/examples/libparts.a $(CUDA_DEVICE) $(ARCHIVE)
 LINK_SUITE   = $(TEST_LINK) $(call wrapped,_cmocka_run_group_tests) $(WRAP) $(filter %.o,$^) \
@@ -276,6 +281,8 @@ $(SUITES:%=$(OBJ)/suites/%): $(OBJ)/suites/%: \
     $$(addsuffix .o,$$(addprefix $(OBJ)/tests/,$$(call in_suite,$$*,$(PROGRAMS)))) $(SUITE_PARTS)
 	@echo "  LD    $@"
 	$(Q)mkdir -p $(@D) && $(LINK_SUITE)
+
+tests: $(TOOLS) $(SUITES:%=$(OBJ)/suites/%) fuzzers $(if $(SAN),,sim gpu-benches)
 
 # The tests that T names, linked by themselves: they answer while others do not compile. Scripts are about
 # the plain build.
@@ -492,12 +499,14 @@ demo: setup
 	$(SUBMAKE) all
 	$(Q)examples/demo.sh $(BIN)
 
+bindir     := $(PREFIX)/bin
 libdir     := $(PREFIX)/lib
 includedir := $(PREFIX)/include
 docdir     := $(PREFIX)/share/doc/libmoepage
 mandir     := $(PREFIX)/share/man
 DOCS        = README.md LICENSE $(wildcard docs/*.md)
 HEADERS     = $(wildcard include/*.h)
+PLUGIN      = $(if $(NO_CUDA),,$(BIN)/libmoepage-generate-cuda.so)
 
 # A manual page for every function, from the headers' comments.
 .PHONY: man
@@ -506,12 +515,13 @@ $(BUILD)/man/done: $(HEADERS) $(wildcard docs/man/*)
 	@echo "  MAN   $(BUILD)/man"
 	$(Q)docs/man/man.sh $(@D) && touch $@
 
-install: lib cuda man
-	install -d $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir) \
+install: lib cuda man $(INSTALLED)
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir) \
 	    $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(BUILD)/man/man3/*.3 $(DESTDIR)$(mandir)/man3
 	install -m 644 $(BUILD)/man/man7/moepage.7 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(HEADERS) $(DESTDIR)$(includedir)
+	install -m 755 $(INSTALLED) $(PLUGIN) $(DESTDIR)$(bindir)
 	install -m 755 $(LIB)/libmoepage.so.0 $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so) \
 	    $(DESTDIR)$(libdir)
 	ln -sf libmoepage.so.0 $(DESTDIR)$(libdir)/libmoepage.so
@@ -522,6 +532,7 @@ install: lib cuda man
 	install -m 644 $(DOCS) $(DESTDIR)$(docdir)
 
 uninstall:
+	rm -f $(foreach f,$(notdir $(INSTALLED)) libmoepage-generate-cuda.so,$(DESTDIR)$(bindir)/$(f))
 	rm -f $(HEADERS:include/%=$(DESTDIR)$(includedir)/%)
 	rm -f $(foreach f,libmoepage.so.0 libmoepage.so libmoepage.a libmoepage-cuda.so \
 	    pkgconfig/moepage.pc,$(DESTDIR)$(libdir)/$(f))
