@@ -2,15 +2,19 @@
 #
 #   make               lib/libmoepage.so.0, lib/libmoepage.a, build/bin/*
 #   make demo          installs what is missing, builds, runs the demonstration
-#   make check         installs what is missing, runs every test, plain and under ASan + UBSan
-#   make check-long    the same with more property rounds, and under TSan
+#   make test T=name   the tests of that name: programs, scripts, single cases
+#   make check         installs what is missing, runs what an edit can break: tests/README.md
+#   make check-long    every program plain, sanitized and under TSan, with more rounds; the studies
+#   make check-layers  the order of the folders, and the headers that they show
 #   make asan | ubsan | tsan    the test programs under one sanitizer
+#   make coverage      lines run, room by room
 #   make check-python  the same of the Python package, with transformers, in an environment of its own
 #   make abi | docs    the tests of headers and exports, of documents
 #   make man           a manual page for every function
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
 #   make sim           a simulated GPU for programs and tools: docs/cuda.md
 #   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
+#   make compile_commands                       for editors
 #   make install | uninstall                    to $(DESTDIR)$(PREFIX)
 #
 # Variables: CC CXX NVCC CFLAGS LDFLAGS BUILD LIB PREFIX DESTDIR; CUDA=0 leaves the CUDA module out,
@@ -357,7 +361,7 @@ JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-long check-layers test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: check check-long check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
 # for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
@@ -373,7 +377,8 @@ SANITIZED      := address,undefined
 NOW            := $(filter-out $(LATER),$(PROGRAMS))
 NOW_PLAIN      := $(filter $(PLAIN),$(NOW))
 NOW_SANITIZED  := $(filter-out $(PLAIN),$(NOW))
-NOW_SCRIPTS    := $(filter-out $(LATER:%=tests/%),$(TEST_SCRIPTS))
+LATER_SCRIPTS  := $(filter $(LATER:%=tests/%),$(TEST_SCRIPTS))
+NOW_SCRIPTS    := $(filter-out $(LATER_SCRIPTS),$(TEST_SCRIPTS))
 now_items       = $(foreach p,$(2),$(BUILD)/$(1)/chosen/$(call suite_of,$(p)):$(notdir $(p)))
 # Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
@@ -382,18 +387,34 @@ check: setup
 	$(Q)$(RUN) $(CUDA_SKIP) $(NOW_SCRIPTS) $(call now_items,release,$(NOW_PLAIN)) \
 	    $(call now_items,address-undefined,$(NOW_SANITIZED)) $(call fuzzers,address-undefined)
 
-# Every program in both builds, and the studies; MP_TEST_LONG=1 asks for many more rounds.
+# check-long: every program in every build, and what check leaves out. Plain ones run many more rounds;
+# MP_TEST_LONG=1 asks that of all, which takes hours.
+MP_TEST_LONG ?= plain
+LONG_SCRIPTS  = $(sort $(LATER_SCRIPTS) $(shell grep -l MP_TEST_LONG $(TEST_SCRIPTS)))
+LONG_SANITIZED = $(if $(filter plain,$(MP_TEST_LONG)),$(filter-out $(NOW_SANITIZED),$(PROGRAMS)),$(PROGRAMS))
 check-long: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=$(SANITIZED)
 	$(SUBMAKE) tests SAN=thread
-	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) \
-	    $(foreach c,release address-undefined thread,$(call programs,$(c)))
+	$(Q)MP_TEST_LONG=$(MP_TEST_LONG) TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(LONG_SCRIPTS) \
+	    $(call programs,release) $(call items,address-undefined,$(LONG_SANITIZED)) \
+	    $(call programs,thread)
 
 # T=name: the tests of that name alone, in one build (SAN=address,undefined for the sanitized one).
 test: setup
 	$(SUBMAKE) chosen
 	$(Q)$(RUN) $(chosen_items) $(CHOSEN_SCRIPTS:%=tests/%)
+
+# Lines run by the programs of check, in a build directory of its own, which it leaves for gcov.
+COVERED  := $(filter unit/% property/% fault/% conformance/%,$(NOW))
+COVERAGE := $(BUILD)/coverage
+coverage: setup
+	$(Q)find $(COVERAGE) -name '*.gcda' -delete 2>/dev/null || true
+	$(SUBMAKE) chosen CHOICE='$(COVERED)' BUILD=$(COVERAGE) LIB=$(COVERAGE)/lib CFLAGS='-O1 -g --coverage' \
+	    LDFLAGS='$(LDFLAGS) --coverage'
+	$(Q)tests/run.sh -o $(COVERAGE)/logs $(foreach p,$(COVERED),$(COVERAGE)/release/chosen/$(call \
+	    suite_of,$(p)):$(notdir $(p)))
+	$(Q)tests/coverage.sh $(COVERAGE)/release
 
 # Needs PyPI, for torch and transformers, or MOEPAGE_PYTHON: an interpreter that has them.
 check-python: setup
@@ -488,6 +509,16 @@ tidy:
 	    $(PLUGIN_SRC) -- \
 	    $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc -Icuda -Iexamples -Iexamples/common \
 	    $(AVX512BF16)
+
+# How each file is compiled, for editors and tools, as the plain build does it.
+.PHONY: compile_commands
+compile_commands:
+	$(Q)$(MAKE) --no-print-directory --always-make --dry-run V=1 all tests | \
+	    awk -v directory='$(CURDIR)' 'match($$0, / -MMD -MP -c [^ ]+ -o /) { \
+	        split(substr($$0, RSTART), words, " "); sub(/^.* && /, ""); gsub(/["\\]/, "\\\\&"); \
+	        printf "%s{\"directory\": \"%s\", \"file\": \"%s\",\n  \"command\": \"%s\"}", \
+	            n++ ? ",\n " : "[", directory, words[4], $$0 } END { print "]" }' >compile_commands.json
+	@echo "compile_commands.json: $$(grep -c '"file"' compile_commands.json) files"
 
 # ---- Set-up, demonstration, installation ---------------------------------------------------
 
