@@ -432,7 +432,7 @@ abi: lib
 	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh)
 
 # The order of the rooms and the walls around them: tests/layers/layers.sh.
-check-layers: lib $(CUDA_DEVICE) $(call objects,$(CUDA_SRC))
+check-layers: $(call objects,$(sort $(wildcard src/*/*.c)) $(CUDA_SRC))
 	$(Q)tests/layers/layers.sh $(OBJ)
 
 # Rewrites the baseline, and the bindings made from it: only after docs/abi.md has been read.

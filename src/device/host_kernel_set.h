@@ -114,6 +114,10 @@ extern const mp_host_kernel_set mp_host_set_avx2;
 extern const mp_host_kernel_set mp_host_set_avx512;
 extern const mp_host_kernel_set mp_host_set_avx512_bf16;
 
+/* Of MXCSR. */
+#define MP_MODE_DEFAULT 0x1f80u /* nearest even, denormals kept, exceptions masked */
+#define MP_MODE_FLUSH 0x9fc0u   /* as MP_MODE_DEFAULT, with flush-to-zero and denormals-are-zero */
+
 /* Runs a tile with denormals taken as zero and flushed, as VDPBF16PS does by itself. In another
  * file than the tiles, so that none of their arithmetic can be moved out. */
 void mp_tile_under_flush(void (*run)(const mp_tile *tile), const mp_tile *tile);

@@ -117,25 +117,13 @@ static void dispatch(const mp_host_kernel_set *set, mp_kernel kernel, const mp_k
     }
 }
 
-#if defined(__x86_64__)
-#define MODE_DEFAULT 0x1f80u /* nearest even, denormals kept, exceptions masked */
-#define MODE_FLUSH 0x9fc0u   /* the same, with flush-to-zero and denormals-are-zero */
-
-void mp_tile_under_flush(void (*run)(const mp_tile *tile), const mp_tile *tile)
-{
-    _mm_setcsr(MODE_FLUSH);
-    run(tile);
-    _mm_setcsr(MODE_DEFAULT);
-}
-#endif
-
 /* Threads that run shares may have been left in different modes by their owners. */
 void mp_host_kernel_run(const mp_host_kernel_set *set, mp_kernel kernel, const mp_kernel_args *args,
                         uint32_t phase, uint32_t part, uint32_t n_parts)
 {
 #if defined(__x86_64__)
     unsigned mode = _mm_getcsr();
-    _mm_setcsr(MODE_DEFAULT);
+    _mm_setcsr(MP_MODE_DEFAULT);
     dispatch(set, kernel, args, phase, part, n_parts);
     _mm_setcsr(mode);
 #else

@@ -2,7 +2,8 @@
  *
  *   metrics_table.c    every metric: its name, its help, and the field it is read from
  *   metrics_labels.c   the labels that a host puts into every sample
- *   metrics.c          the text
+ *   metrics_text.c     text under way
+ *   metrics.c          the samples
  *
  * Pure: who has the structs filled in (src/api/api_stats.c) has taken what locks there are. Numbers are
  * written without floating point, so that no locale changes them. */
