@@ -2,15 +2,19 @@
 #
 #   make               lib/libmoepage.so.0, lib/libmoepage.a, build/bin/*
 #   make demo          installs what is missing, builds, runs the demonstration
-#   make check         installs what is missing, runs every test, plain and under ASan + UBSan
-#   make check-long    the same with more property rounds, and under TSan
+#   make test T=name   the tests of that name: programs, scripts, single cases
+#   make check         installs what is missing, runs what an edit can break: tests/README.md
+#   make check-long    every program plain, sanitized and under TSan, with more rounds; the studies
+#   make check-layers  the order of the folders, and the headers that they show
 #   make asan | ubsan | tsan    the test programs under one sanitizer
+#   make coverage      lines run, room by room
 #   make check-python  the same of the Python package, with transformers, in an environment of its own
 #   make abi | docs    the tests of headers and exports, of documents
 #   make man           a manual page for every function
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
 #   make sim           a simulated GPU for programs and tools: docs/cuda.md
 #   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
+#   make compile_commands                       for editors
 #   make install | uninstall                    to $(DESTDIR)$(PREFIX)
 #
 # Variables: CC CXX NVCC CFLAGS LDFLAGS BUILD LIB PREFIX DESTDIR; CUDA=0 leaves the CUDA module out,
@@ -33,6 +37,7 @@ TEST_TIMEOUT ?= 300
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
+.SECONDEXPANSION:
 MAKEFLAGS += --no-builtin-rules
 Q := $(if $(filter 0,$(V)),@)
 comma := ,
@@ -202,13 +207,19 @@ $(OBJ)/examples/libsim.a: $(call objects,$(SIM_SRC))
 $(OBJ)/examples/libparts.a $(OBJ)/examples/libsim.a:
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
-$(filter-out $(BIN)/moepage-sim,$(TOOLS)): $(or $(SHARED),$(ARCHIVE))
-$(BIN)/moepage-sim: $(OBJ)/examples/libsim.a $(OBJ)/examples/libparts.a $(SIMULATED) $(ARCHIVE)
-$(TOOLS): $(BIN)/%: $(OBJ)/examples/%.o $(OBJ)/examples/libparts.a
+LINK_TOOL = $(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+            $(filter-out %.o %.a,$^) $(PKG_LIBS) $(BENCH_LIBS) -ldl -lm -o $@
+tool_needs = $(OBJ)/examples/$(1).o $(OBJ)/examples/libparts.a $(if $(filter moepage-sim,$(1)),\
+             $(OBJ)/examples/libsim.a $(SIMULATED) $(ARCHIVE),$(or $(SHARED),$(ARCHIVE)))
+$(TOOLS): $(BIN)/%: $$(call tool_needs,$$*)
 	@echo "  LD    $@"
-	$(Q)mkdir -p $(@D) && $(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) \
-	    -Wl,--end-group $(filter-out %.o %.a,$^) -Wl,-rpath,$(abspath $(LIB)) $(PKG_LIBS) \
-	    $(BENCH_LIBS) -ldl -lm -o $@
+	$(Q)mkdir -p $(@D) && $(LINK_TOOL) -Wl,-rpath,$(abspath $(LIB))
+
+# As they are installed: they find the library beside the directory that they are in.
+INSTALLED := $(filter $(BIN)/moepage-%,$(TOOLS))
+INSTALLED := $(INSTALLED:$(BIN)/%=$(OBJ)/install/%)
+$(INSTALLED): $(OBJ)/install/%: $$(call tool_needs,$$*)
+	$(Q)mkdir -p $(@D) && $(LINK_TOOL) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # The CUDA module is C, built everywhere: the tests run it over a simulated driver. Only its
 # kernels, and so the shared object, need nvcc: machine code for CUDA_ARCHS, and the last one's PTX
@@ -260,7 +271,6 @@ $(BIN)/libmoepage-generate-cuda.so: $(PLUGIN_OBJ) $(OBJ)/examples/cuda/images.o 
 
 # ---- Tests ---------------------------------------------------------------------------------
 
-tests: $(TOOLS) $(SUITES:%=$(OBJ)/suites/%) fuzzers $(if $(SAN),,sim gpu-benches $(SIMULATED_SHARED))
 $(OBJ)/tests/libsupport.a: $(call objects,$(SUPPORT_SRC))
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcsD $@ $^
 
@@ -288,7 +298,6 @@ $(OBJ)/%/fault-numa: WRAP = $(call wrapped,access mbind move_pages numa_availabl
                               numa_num_possible_cpus numa_node_to_cpus numa_sched_getaffinity)
 
 # Linked with the archive, so that internal functions are reachable.
-.SECONDEXPANSION:
 SUITE_PARTS := $(OBJ)/tests/suite/suite.o $(OBJ)/tests/libsupport.a $(OBJ)/examples/libsim.a \
                $(OBJ)/examples/libparts.a $(CUDA_DEVICE) $(SIMULATED) $(ARCHIVE)
 LINK_SUITE   = $(TEST_LINK) $(call wrapped,_cmocka_run_group_tests) $(WRAP) $(filter %.o,$^) \
@@ -297,6 +306,8 @@ $(SUITES:%=$(OBJ)/suites/%): $(OBJ)/suites/%: \
     $$(addsuffix .o,$$(addprefix $(OBJ)/tests/,$$(call in_suite,$$*,$(PROGRAMS)))) $(SUITE_PARTS)
 	@echo "  LD    $@"
 	$(Q)mkdir -p $(@D) && $(LINK_SUITE)
+
+tests: $(TOOLS) $(SUITES:%=$(OBJ)/suites/%) fuzzers $(if $(SAN),,sim gpu-benches $(SIMULATED_SHARED))
 
 # The tests that T names, linked by themselves: they answer while others do not compile. Scripts are about
 # the plain build.
@@ -371,7 +382,7 @@ JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-long check-layers test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: check check-long check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
 # for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
@@ -387,7 +398,8 @@ SANITIZED      := address,undefined
 NOW            := $(filter-out $(LATER),$(PROGRAMS))
 NOW_PLAIN      := $(filter $(PLAIN),$(NOW))
 NOW_SANITIZED  := $(filter-out $(PLAIN),$(NOW))
-NOW_SCRIPTS    := $(filter-out $(LATER:%=tests/%),$(TEST_SCRIPTS))
+LATER_SCRIPTS  := $(filter $(LATER:%=tests/%),$(TEST_SCRIPTS))
+NOW_SCRIPTS    := $(filter-out $(LATER_SCRIPTS),$(TEST_SCRIPTS))
 now_items       = $(foreach p,$(2),$(BUILD)/$(1)/chosen/$(call suite_of,$(p)):$(notdir $(p)))
 # Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
@@ -396,18 +408,34 @@ check: setup
 	$(Q)$(RUN) $(CUDA_SKIP) $(NOW_SCRIPTS) $(call now_items,release,$(NOW_PLAIN)) \
 	    $(call now_items,address-undefined,$(NOW_SANITIZED)) $(call fuzzers,address-undefined)
 
-# Every program in both builds, and the studies; MP_TEST_LONG=1 asks for many more rounds.
+# check-long: every program in every build, and what check leaves out. Plain ones run many more rounds;
+# MP_TEST_LONG=1 asks that of all, which takes hours.
+MP_TEST_LONG ?= plain
+LONG_SCRIPTS  = $(sort $(LATER_SCRIPTS) $(shell grep -l MP_TEST_LONG $(TEST_SCRIPTS)))
+LONG_SANITIZED = $(if $(filter plain,$(MP_TEST_LONG)),$(filter-out $(NOW_SANITIZED),$(PROGRAMS)),$(PROGRAMS))
 check-long: setup
 	$(SUBMAKE) all tests
 	$(SUBMAKE) tests SAN=$(SANITIZED)
 	$(SUBMAKE) tests SAN=thread
-	$(Q)MP_TEST_LONG=1 TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(TEST_SCRIPTS) \
-	    $(foreach c,release address-undefined thread,$(call programs,$(c)))
+	$(Q)MP_TEST_LONG=$(MP_TEST_LONG) TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(LONG_SCRIPTS) \
+	    $(call programs,release) $(call items,address-undefined,$(LONG_SANITIZED)) \
+	    $(call programs,thread)
 
 # T=name: the tests of that name alone, in one build (SAN=address,undefined for the sanitized one).
 test: setup
 	$(SUBMAKE) chosen
 	$(Q)$(RUN) $(chosen_items) $(CHOSEN_SCRIPTS:%=tests/%)
+
+# Lines run by the programs of check, in a build directory of its own, which it leaves for gcov.
+COVERED  := $(filter unit/% property/% fault/% conformance/%,$(NOW))
+COVERAGE := $(BUILD)/coverage
+coverage: setup
+	$(Q)find $(COVERAGE) -name '*.gcda' -delete 2>/dev/null || true
+	$(SUBMAKE) chosen CHOICE='$(COVERED)' BUILD=$(COVERAGE) LIB=$(COVERAGE)/lib CFLAGS='-O1 -g --coverage' \
+	    LDFLAGS='$(LDFLAGS) --coverage'
+	$(Q)tests/run.sh -o $(COVERAGE)/logs $(foreach p,$(COVERED),$(COVERAGE)/release/chosen/$(call \
+	    suite_of,$(p)):$(notdir $(p)))
+	$(Q)tests/coverage.sh $(COVERAGE)/release
 
 # Needs PyPI, for torch and transformers, or MOEPAGE_PYTHON: an interpreter that has them.
 check-python: setup
@@ -425,7 +453,7 @@ abi: lib
 	$(Q)$(RUN) $(wildcard tests/abi/test_*.sh)
 
 # The order of the rooms and the walls around them: tests/layers/layers.sh.
-check-layers: lib $(CUDA_DEVICE) $(call objects,$(CUDA_SRC))
+check-layers: $(call objects,$(sort $(wildcard src/*/*.c)) $(CUDA_SRC))
 	$(Q)tests/layers/layers.sh $(OBJ)
 
 # Rewrites the baseline, and the bindings made from it: only after docs/abi.md has been read.
@@ -504,6 +532,16 @@ tidy:
 	    -Iexamples/common $(AVX512BF16)
 	$(Q)$(TIDY) $(CUDA_SRC) -- $(TIDY_FLAGS) -Icuda
 
+# How each file is compiled, for editors and tools, as the plain build does it.
+.PHONY: compile_commands
+compile_commands:
+	$(Q)$(MAKE) --no-print-directory --always-make --dry-run V=1 all tests | \
+	    awk -v directory='$(CURDIR)' 'match($$0, / -MMD -MP -c [^ ]+ -o /) { \
+	        split(substr($$0, RSTART), words, " "); sub(/^.* && /, ""); gsub(/["\\]/, "\\\\&"); \
+	        printf "%s{\"directory\": \"%s\", \"file\": \"%s\",\n  \"command\": \"%s\"}", \
+	            n++ ? ",\n " : "[", directory, words[4], $$0 } END { print "]" }' >compile_commands.json
+	@echo "compile_commands.json: $$(grep -c '"file"' compile_commands.json) files"
+
 # ---- Set-up, demonstration, installation ---------------------------------------------------
 
 .PHONY: demo install uninstall dist clean
@@ -514,12 +552,14 @@ demo: setup
 	$(SUBMAKE) all
 	$(Q)examples/demo.sh $(BIN)
 
+bindir     := $(PREFIX)/bin
 libdir     := $(PREFIX)/lib
 includedir := $(PREFIX)/include
 docdir     := $(PREFIX)/share/doc/libmoepage
 mandir     := $(PREFIX)/share/man
 DOCS        = README.md LICENSE $(wildcard docs/*.md)
 HEADERS     = $(wildcard include/*.h)
+PLUGIN      = $(if $(NO_CUDA),,$(BIN)/libmoepage-generate-cuda.so)
 
 # A manual page for every function, from the headers' comments.
 .PHONY: man
@@ -528,12 +568,13 @@ $(BUILD)/man/done: $(HEADERS) $(wildcard docs/man/*)
 	@echo "  MAN   $(BUILD)/man"
 	$(Q)docs/man/man.sh $(@D) && touch $@
 
-install: lib cuda man
-	install -d $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir) \
+install: lib cuda man $(INSTALLED)
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(includedir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(docdir) \
 	    $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(BUILD)/man/man3/*.3 $(DESTDIR)$(mandir)/man3
 	install -m 644 $(BUILD)/man/man7/moepage.7 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(HEADERS) $(DESTDIR)$(includedir)
+	install -m 755 $(INSTALLED) $(PLUGIN) $(DESTDIR)$(bindir)
 	install -m 755 $(LIB)/libmoepage.so.0 $(if $(NO_CUDA),,$(LIB)/libmoepage-cuda.so) \
 	    $(DESTDIR)$(libdir)
 	ln -sf libmoepage.so.0 $(DESTDIR)$(libdir)/libmoepage.so
@@ -544,6 +585,7 @@ install: lib cuda man
 	install -m 644 $(DOCS) $(DESTDIR)$(docdir)
 
 uninstall:
+	rm -f $(foreach f,$(notdir $(INSTALLED)) libmoepage-generate-cuda.so,$(DESTDIR)$(bindir)/$(f))
 	rm -f $(HEADERS:include/%=$(DESTDIR)$(includedir)/%)
 	rm -f $(foreach f,libmoepage.so.0 libmoepage.so libmoepage.a libmoepage-cuda.so \
 	    pkgconfig/moepage.pc,$(DESTDIR)$(libdir)/$(f))

@@ -21,6 +21,10 @@ run_one() {
     program=${2%%:*} argument=${2#*:}
     [ "$program" != "$2" ] || argument=''
     case $program in /*) ;; *) program=./$program ;; esac
+    # Many more rounds where they are quick.
+    if [ "${MP_TEST_LONG:-}" = plain ]; then
+        case $2 in */release/* | *.sh) MP_TEST_LONG=1 ;; *) unset MP_TEST_LONG ;; esac
+    fi
     began=$(date +%s)
     timeout "${TEST_TIMEOUT:-300}" $launch "$program" ${argument:+"$argument"} >"$log" 2>&1 </dev/null
     awk -v rc=$? -v name="$2" '

@@ -2,7 +2,8 @@
  *
  *   metrics_table.c    every metric: its name, its help, and the field it is read from
  *   metrics_labels.c   the labels that a host puts into every sample
- *   metrics.c          the text
+ *   metrics_text.c     text that is measured and written by the same calls
+ *   metrics.c          the samples
  *
  * Pure: the caller that fills in the structs (src/api/api_stats.c) takes the locks. Numbers are
  * formatted without floating point, so that the locale has no effect. */

@@ -4,8 +4,8 @@
 set -u
 . tests/support/tap.sh
 property=${BUILD:-build}/release/suites/property
-for program in test_same_bits test_pool_stress; do
-    check "$program holds on a CUDA device over the simulated driver" \
-        env MP_TEST_DEVICE=sim CMOCKA_MESSAGE_OUTPUT=STDOUT "$property" $program
+for suite in test_same_bits test_pool_stress; do
+    check "$suite holds on a CUDA device over the simulated driver" \
+        env MP_TEST_DEVICE=sim CMOCKA_MESSAGE_OUTPUT=STDOUT "$property" $suite
 done
 finish

@@ -48,6 +48,21 @@ check "a program outside the tree builds and runs with the shared library" outsi
 check "a program outside the tree builds and runs with the static library" \
     outside_program --static -static
 
+tools() { # each says what it is; one opens a model, from a directory without a library in sight
+    for tool in pack generate inspect eval bench sim; do
+        (cd "$outside" && env -u LD_LIBRARY_PATH "$prefix/bin/moepage-$tool" --help >said 2>&1 &&
+            grep -q "moepage-$tool" said) || { cat "$outside/said"; return 1; }
+    done
+    env -u LD_LIBRARY_PATH "$prefix/bin/moepage-inspect" examples/models/tiny-qwen3moe
+}
+check "the tools are installed, and run" tools
+beside() {
+    for tool in "$prefix"/bin/moepage-*; do
+        readelf -d "$tool" | grep -E 'R(UN)?PATH' | grep -qF '[$ORIGIN/../lib]' || { echo "$tool"; return 1; }
+    done
+}
+check "they look for the library beside themselves" beside
+
 variables() {
     export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
     number='s/^#define MOEPAGE_VERSION_[MP][AI][JNT][A-Z]* //p'
