@@ -40,9 +40,9 @@ static uint32_t excess_of(uint32_t all, uint32_t taken)
     return all > taken ? all - taken : 0;
 }
 
-uint32_t mp_cache_quota(const mp_cache *cache, const mp_client *client, uint32_t layer,
-                        uint32_t device, bool scan)
+uint32_t mp_client_quota(const mp_client *client, uint32_t layer, uint32_t device, bool scan)
 {
+    const mp_cache *cache = client->cache;
     const mp_scope *scope = &cache->shards[device].scopes[cache->n_scopes == 1 ? 0 : layer];
     uint32_t aim =
         atomic_load(&scope->aim); /* in order with `routing`: see the head of this file */
@@ -89,7 +89,7 @@ moepage_status mp_cache_check_share(const mp_cache *cache, uint32_t n_clients)
 static uint32_t share_of(const mp_cache *cache, const mp_client *client, uint32_t scope)
 {
     uint32_t members = cache->shards[0].scopes[scope].members;
-    uint32_t quota = mp_cache_quota(cache, client, scope, 0, false);
+    uint32_t quota = mp_client_quota(client, scope, 0, false);
     return quota < members ? quota : members;
 }
 

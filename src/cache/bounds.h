@@ -12,16 +12,6 @@ typedef struct mp_span {
 
 /* ---- sessions' shares (bounds.c) ---- */
 
-/* Around the opening of a layer, which asks for quotas and reserves what they allow. No lock. */
-void mp_client_begin_routing(mp_client *client);
-void mp_client_end_routing(mp_client *client);
-/* Most experts of a layer on one device that a client may hold at once, what it has reserved for other
- * layers set aside; UINT32_MAX if nothing can ever be evicted. No lock. */
-uint32_t mp_cache_quota(const mp_cache *cache, const mp_client *client, uint32_t layer,
-                        uint32_t device, bool scan);
-/* What the client's open layers hold or will hold: of all together, and of the widest. No lock. */
-void mp_client_reserve(mp_client *client, const uint32_t *reserved, uint32_t n_devices,
-                       uint32_t widest);
 /* BUDGET if `n_clients` could not have a slot each. */
 moepage_status mp_cache_check_share(const mp_cache *cache, uint32_t n_clients);
 /* Clients that divide the slots that are not pinned. No lock. */
@@ -70,10 +60,6 @@ bool mp_cache_is_draining(const mp_cache *cache, const mp_hold *hold);
 
 /* ---- layers that stream (window.c) ---- */
 
-/* A client streams a layer from now on, or no longer. Takes the lock. */
-void mp_cache_stream(mp_cache *cache, mp_client *client, uint32_t layer, bool on);
-bool mp_client_streams(const mp_client *client, uint32_t layer); /* its own thread */
-bool mp_client_streams_any(const mp_client *client);
 /* Returns true if layers share slots that are too few for all their experts. No lock. */
 bool mp_cache_may_stream(const mp_cache *cache);
 /* A layer's turn has come: what was brought ahead of it and is not used now was a wrong guess. No

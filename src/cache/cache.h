@@ -17,12 +17,12 @@
  * be given away, and finding everything resident takes no lock. Everything else, the policy's state
  * included, is under the owner's lock; hits reach the policy through touch rings.
  *
- * slots.h has what rooms above do with single slots, bounds.h how many slots each may have. The lock is
- * held in calls that say so. */
+ * client.h has what a client does for itself, slots.h what rooms above do with single slots, bounds.h how
+ * many slots each may have. The lock is held in calls that say so. */
 #ifndef MP_CACHE_CACHE_H
 #define MP_CACHE_CACHE_H
 
-#include "cache/hold.h"
+#include "cache/client.h"
 #include "policy/policy.h"
 #include "transfer/transfer.h"
 
@@ -33,7 +33,6 @@
 typedef struct mp_cache mp_cache; /* over all devices of a pool */
 typedef struct mp_shard
     mp_shard; /* its part on one device: the experts e with e % n_devices == it */
-typedef struct mp_client mp_client; /* a session */
 struct mp_watch;
 
 typedef struct mp_cache_setup {
@@ -88,19 +87,12 @@ struct mp_watch *mp_cache_watch(const mp_cache *cache);
 /* BUDGET if a client's share of the slots would be nothing; NO_MEMORY. */
 moepage_status mp_client_join(mp_cache *cache, mp_client **out);
 /* What the client wanted ahead of need has been dropped. */
-void mp_client_leave(mp_cache *cache, mp_client *client);
+void mp_client_leave(mp_client *client);
 uint32_t mp_client_index(const mp_client *client);
 uint32_t mp_cache_clients(const mp_cache *cache);
 
-/* ---- holding what is there (hits.c); the lock is not held ---- */
-
-/* Holds every one of `holds` that is resident; returns how many. If all are, the touch is recorded and
- * nothing else is to be done. Lock-free. */
-uint32_t mp_cache_hold_resident(mp_cache *cache, mp_client *client, mp_hold *holds, uint32_t n);
-/* Lets go of a hold that has a slot. */
+/* Lets go of a hold that has a slot (hits.c). */
 void mp_cache_release(mp_cache *cache, mp_hold *hold);
-/* Replays a client's hits if its ring is more than half full. */
-void mp_cache_relieve(mp_cache *cache, const mp_client *client);
 
 /* ---- a routed set that is not all there (hits.c); the lock is held ---- */
 

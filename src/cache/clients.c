@@ -12,11 +12,12 @@ static void free_client(mp_client *client)
     mp_free(client);
 }
 
-static mp_client *alloc_client(const mp_cache *cache, uint32_t ring_words)
+static mp_client *alloc_client(mp_cache *cache, uint32_t ring_words)
 {
     mp_client *client = mp_alloc(sizeof *client);
     if (!client)
         return NULL;
+    client->cache = cache;
     client->ring.words = mp_alloc_array(ring_words, sizeof *client->ring.words);
     client->ring.mask = ring_words - 1;
     client->streams = mp_alloc_array(cache->layers, sizeof *client->streams);
@@ -71,10 +72,11 @@ static void disown(mp_cache *cache, uint32_t client)
                 cache->shards[d].slots[s].client = MP_SHARED_WANT;
 }
 
-void mp_client_leave(mp_cache *cache, mp_client *client)
+void mp_client_leave(mp_client *client)
 {
+    mp_cache *cache = client->cache;
     for (uint32_t l = 0; l < cache->layers; l++)
-        mp_cache_stream(cache, client, l, false);
+        mp_client_stream(client, l, false);
     pthread_mutex_lock(cache->lock);
     mp_cache_drain_touches(cache);
     disown(cache, client->index);
@@ -124,8 +126,9 @@ uint32_t mp_cache_nearest(const mp_cache *cache, uint32_t layer)
 
 /* ---- tallies ---- */
 
-moepage_status mp_client_open_tally(mp_cache *cache, mp_client *client)
+moepage_status mp_client_open_tally(mp_client *client)
 {
+    mp_cache *cache = client->cache;
     mp_prefetch_tally *tally = mp_alloc_array(cache->layers, sizeof *tally);
     pthread_mutex_lock(cache->lock);
     client->tally = tally;
@@ -133,8 +136,9 @@ moepage_status mp_client_open_tally(mp_cache *cache, mp_client *client)
     return tally ? MOEPAGE_OK : MOEPAGE_E_NO_MEMORY;
 }
 
-void mp_client_close_tally(mp_cache *cache, mp_client *client)
+void mp_client_close_tally(mp_client *client)
 {
+    mp_cache *cache = client->cache;
     pthread_mutex_lock(cache->lock); /* slots that it had fetched count there */
     mp_prefetch_tally *tally = client->tally;
     client->tally = NULL;
@@ -142,8 +146,9 @@ void mp_client_close_tally(mp_cache *cache, mp_client *client)
     mp_free(tally);
 }
 
-mp_prefetch_tally mp_client_get_tally(mp_cache *cache, const mp_client *client, uint32_t layer)
+mp_prefetch_tally mp_client_get_tally(const mp_client *client, uint32_t layer)
 {
+    mp_cache *cache = client->cache;
     pthread_mutex_lock(cache->lock);
     mp_cache_drain_touches(cache);
     mp_prefetch_tally tally = client->tally[layer];

@@ -5,21 +5,30 @@
 
 #include <assert.h>
 
+/* A key's top bit marks a touch by prefill alone. */
+#define TOUCH_SCAN 0x80000000u
+
 /* ---- the fast path ---- */
 
+static uint32_t used_words(const mp_touch_ring *ring)
+{
+    return atomic_load_explicit(&ring->head, memory_order_acquire) -
+           atomic_load_explicit(&ring->tail, memory_order_acquire);
+}
+
 /* Appends one routed set to the client's ring; false if it has no room. */
-static bool record_touches(mp_cache *cache, mp_client *client, const mp_hold *holds, uint32_t n)
+static bool record_touches(mp_client *client, const mp_hold *holds, uint32_t n)
 {
     mp_touch_ring *ring = &client->ring;
-    if (!mp_touch_ring_fits(ring, n))
+    if (used_words(ring) + MP_TOUCH_HEADER + n > ring->mask + 1)
         return false;
-    uint64_t stamp = atomic_fetch_add_explicit(&cache->clock, 1, memory_order_relaxed);
+    uint64_t stamp = atomic_fetch_add_explicit(&client->cache->clock, 1, memory_order_relaxed);
     uint32_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
     ring->words[head++ & ring->mask] = (uint32_t)stamp;
     ring->words[head++ & ring->mask] = (uint32_t)(stamp >> 32);
     ring->words[head++ & ring->mask] = n;
     for (uint32_t i = 0; i < n; i++)
-        ring->words[head++ & ring->mask] = holds[i].key | (holds[i].scan ? MP_TOUCH_SCAN : 0);
+        ring->words[head++ & ring->mask] = holds[i].key | (holds[i].scan ? TOUCH_SCAN : 0);
     atomic_store_explicit(&ring->head, head, memory_order_release);
     return true;
 }
@@ -54,7 +63,7 @@ static void replay_now(mp_cache *cache)
     pthread_mutex_unlock(cache->lock);
 }
 
-uint32_t mp_cache_hold_resident(mp_cache *cache, mp_client *client, mp_hold *holds, uint32_t n)
+uint32_t mp_client_hold_resident(mp_client *client, mp_hold *holds, uint32_t n)
 {
     uint32_t held = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -63,11 +72,11 @@ uint32_t mp_cache_hold_resident(mp_cache *cache, mp_client *client, mp_hold *hol
         holds[i].may_run_in_place = false; /* until it is marked for this holding */
         holds[i].demanded = 0;
         holds[i].cold = false;
-        held += try_hold(cache, &holds[i]);
+        held += try_hold(client->cache, &holds[i]);
     }
-    if (held == n && !record_touches(cache, client, holds, n)) {
-        replay_now(cache);
-        bool fits = record_touches(cache, client, holds, n); /* a ring is longer than any record */
+    if (held == n && !record_touches(client, holds, n)) {
+        replay_now(client->cache);
+        bool fits = record_touches(client, holds, n); /* a ring is longer than any record */
         assert(fits);
         (void)fits;
     }
@@ -91,10 +100,10 @@ void mp_cache_release(mp_cache *cache, mp_hold *hold)
     hold->ready = false;
 }
 
-void mp_cache_relieve(mp_cache *cache, const mp_client *client)
+void mp_client_relieve(const mp_client *client)
 {
-    if (mp_touch_ring_used(&client->ring) > client->ring.mask / 2)
-        replay_now(cache);
+    if (used_words(&client->ring) > client->ring.mask / 2) /* room for a whole step is left */
+        replay_now(client->cache);
 }
 
 /* ---- the slow path; the lock is held ---- */
@@ -186,27 +195,32 @@ static void touch(mp_cache *cache, uint32_t key, bool scan, uint64_t stamp)
         mp_shard_rank(shard, index, key);
 }
 
+static uint32_t word_at(const mp_touch_ring *ring, uint32_t at)
+{
+    return ring->words[at & ring->mask];
+}
+
 static uint64_t oldest_stamp(const mp_touch_ring *ring)
 {
     uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    return mp_touch_ring_word(ring, tail) | (uint64_t)mp_touch_ring_word(ring, tail + 1) << 32;
+    return word_at(ring, tail) | (uint64_t)word_at(ring, tail + 1) << 32;
 }
 
 static void replay_record(mp_cache *cache, mp_touch_ring *ring)
 {
     uint64_t stamp = oldest_stamp(ring);
     uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    uint32_t n = mp_touch_ring_word(ring, tail + 2), routed = 0;
+    uint32_t n = word_at(ring, tail + 2), routed = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t word = mp_touch_ring_word(ring, tail + MP_TOUCH_HEADER + i);
-        collect_routed(cache, &routed, word & ~MP_TOUCH_SCAN, (word & MP_TOUCH_SCAN) != 0);
+        uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
+        collect_routed(cache, &routed, word & ~TOUCH_SCAN, (word & TOUCH_SCAN) != 0);
     }
     tell_routed(cache, routed);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t word = mp_touch_ring_word(ring, tail + MP_TOUCH_HEADER + i);
-        touch(cache, word & ~MP_TOUCH_SCAN, (word & MP_TOUCH_SCAN) != 0, stamp);
+        uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
+        touch(cache, word & ~TOUCH_SCAN, (word & TOUCH_SCAN) != 0, stamp);
         if (cache->watch)
-            cache->watch->keys[i] = word & ~MP_TOUCH_SCAN;
+            cache->watch->keys[i] = word & ~TOUCH_SCAN;
     }
     if (cache->watch)
         cache->watch->experts(cache->watch, cache->watch->keys, n);
@@ -224,7 +238,7 @@ void mp_cache_drain_touches(mp_cache *cache)
             if (!cache->clients[c])
                 continue;
             mp_touch_ring *ring = &cache->clients[c]->ring;
-            if (mp_touch_ring_used(ring) == 0)
+            if (used_words(ring) == 0)
                 continue;
             uint64_t stamp = oldest_stamp(ring);
             if (stamp < least) {

@@ -7,7 +7,6 @@
 #include "cache/bounds.h"
 #include "cache/published_stats.h"
 #include "cache/slots.h"
-#include "cache/touch_ring.h"
 #include "control/watch.h"
 
 /* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
@@ -70,7 +69,23 @@ struct mp_shard {
     struct mp_link *window; /* [max_slots + 2] window.c */
 };
 
+/* How a session reports hits without taking the pool's lock.
+ *
+ * One producer (the session's thread) appends a record per routed layer whose experts were all
+ * resident; one consumer at a time (the holder of the pool's lock) drains it. Every record carries a
+ * stamp from the pool's clock, so that the records of several sessions are replayed in the order in
+ * which they happened and recency is exact. */
+typedef struct mp_touch_ring {
+    uint32_t *words;
+    uint32_t mask;
+    _Atomic uint32_t head; /* next to write: the producer's */
+    _Atomic uint32_t tail; /* next to read: the consumer's */
+} mp_touch_ring;
+
+#define MP_TOUCH_HEADER 3u /* words before a record's keys: stamp low, stamp high, number of keys */
+
 struct mp_client {
+    mp_cache *cache;
     uint32_t index;
     mp_touch_ring ring;
     /* Slots that open layers hold or will hold at once, all together, and the one with most. The

@@ -19,9 +19,6 @@ typedef struct mp_published_stats {
     _Atomic uint64_t counters[2][MP_STATS_COUNTERS];
 } mp_published_stats;
 
-/* Publishes the session's sums since its creation, by its thread. Lock-free. */
-void mp_client_publish_stats(mp_client *client, const moepage_session_stats *stats);
-
 /* The client leaves: what it published becomes the cache's. The lock is held. */
 void mp_cache_keep_stats(mp_cache *cache, const mp_client *client);
 

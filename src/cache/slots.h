@@ -85,8 +85,6 @@ void mp_cache_expect(mp_cache *cache, uint32_t layer, const float *p);
  * there. */
 uint32_t mp_cache_layers_to(const mp_cache *cache, uint32_t client, uint32_t layer);
 uint32_t mp_cache_nearest(const mp_cache *cache, uint32_t layer);
-/* The layer that the client routed last. No lock. */
-void mp_client_reach_layer(mp_client *client, uint32_t layer);
 
 /* What has become of the experts of one layer that a session had fetched ahead. */
 typedef struct mp_prefetch_tally {
@@ -95,10 +93,8 @@ typedef struct mp_prefetch_tally {
     uint64_t wasted; /* left unused */
 } mp_prefetch_tally;
 
-/* Begins to count for a client: NO_MEMORY without a sentence. They take the lock. */
-moepage_status mp_client_open_tally(mp_cache *cache, mp_client *client);
-void mp_client_close_tally(mp_cache *cache, mp_client *client);
-mp_prefetch_tally mp_client_get_tally(mp_cache *cache, const mp_client *client, uint32_t layer);
+/* Of a client with an open tally. Takes the lock. */
+mp_prefetch_tally mp_client_get_tally(const mp_client *client, uint32_t layer);
 
 /* ---- the streaming window (window.c) ---- */
 

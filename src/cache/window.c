@@ -62,8 +62,9 @@ void mp_window_close(mp_shard *shard)
 
 /* ---- layers that stream ---- */
 
-void mp_cache_stream(mp_cache *cache, mp_client *client, uint32_t layer, bool on)
+void mp_client_stream(mp_client *client, uint32_t layer, bool on)
 {
+    mp_cache *cache = client->cache;
     if (client->streams[layer] == on)
         return;
     pthread_mutex_lock(cache->lock);

@@ -81,7 +81,7 @@ static bool alloc_session_side(mp_predicting *own, const mp_step_view *view)
 {
     own->sequence_tokens = mp_alloc_array(view->config.max_sequences, sizeof *own->sequence_tokens);
     own->seen_stamp = mp_alloc_array(view->shape.experts, sizeof *own->seen_stamp);
-    bool tallied = !mp_pool_tally_open(view->pool, view->client);
+    bool tallied = !mp_client_open_tally(view->client);
     own->draft = make_news(view, own->predictor);
     own->reading = make_news(view, own->predictor);
     bool ok = own->sequence_tokens && own->seen_stamp && tallied && own->draft && own->reading;
@@ -116,7 +116,7 @@ static void free_all(mp_predicting *own)
     mp_free(own->foresights);
     mp_free(own->sequence_tokens);
     mp_free(own->seen_stamp);
-    mp_pool_tally_close(view->pool, view->client);
+    mp_client_close_tally(view->client);
     mp_predictor_release(own->predictor);
     pthread_mutex_destroy(&own->lock);
     pthread_mutex_destroy(&own->facts);
@@ -221,7 +221,7 @@ static moepage_status check(void *state, const moepage_step *step)
  * dropped. */
 void mp_predicting_came(mp_predicting *own, uint32_t layer)
 {
-    mp_pool_reach_layer(own->view->client, layer);
+    mp_client_reach_layer(own->view->client, layer);
     uint64_t turn = own->step * own->view->shape.layers + layer;
     if (turn > atomic_load_explicit(&own->turn, memory_order_relaxed))
         atomic_store(&own->turn, turn); /* in order with what follows: predicting_work.c */

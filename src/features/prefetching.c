@@ -8,7 +8,7 @@
 /* The layer's turn has come: what is still wanted for it is stale. */
 static void settle(const mp_step_view *step, uint32_t layer)
 {
-    mp_pool_reach_layer(step->client, layer);
+    mp_client_reach_layer(step->client, layer);
     mp_pool_unwant(step->pool, step->client, layer);
 }
 

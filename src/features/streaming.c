@@ -27,7 +27,7 @@ typedef struct streaming {
 
 static bool is_served(const mp_step_view *step, uint32_t layer)
 {
-    return mp_pool_streams(step->client, layer) && !step->all_scan &&
+    return mp_client_streams(step->client, layer) && !step->all_scan &&
            mp_pool_may_stream(step->pool);
 }
 
@@ -40,7 +40,7 @@ static void taken(void *state, bool taken)
     const mp_step_view *step = own->step;
     bool on = !taken && step->config.regime == MOEPAGE_REGIME_STREAM;
     for (uint32_t l = 0; l < step->shape.layers; l++) {
-        mp_pool_stream(step->pool, step->client, l, on);
+        mp_client_stream(step->client, l, on);
         if (own->regimes)
             own->regimes[l] = (mp_regime_layer){0};
     }
@@ -122,7 +122,7 @@ static void routed(void *state, const mp_flight *flight, const moepage_routing *
     streaming *own = state;
     mp_step_view *step = own->step;
     const uint32_t prefetch = step->config.prefetch;
-    bool may = mp_pool_streams_any(step->client) && mp_pool_may_stream(step->pool);
+    bool may = mp_client_streams_any(step->client) && mp_pool_may_stream(step->pool);
     bool streams = may && is_served(step, flight->layer);
     (void)routing;
     if (streams || prefetch == MOEPAGE_PREFETCH_PREVIOUS)
@@ -172,7 +172,7 @@ static void choose_regime(streaming *own, const mp_flight *flight)
     mp_regime before = layer->now, now = mp_regime_update(layer, &own->regime, &turn);
     if (now == before)
         return;
-    mp_pool_stream(step->pool, step->client, flight->layer, now == MP_REGIME_STREAM);
+    mp_client_stream(step->client, flight->layer, now == MP_REGIME_STREAM);
     step->stats.regime_changes++;
 }
 
@@ -184,7 +184,7 @@ static void retired(void *state, const mp_flight *flight)
         return;
     if (own->regimes && !own->step->all_scan)
         choose_regime(own, flight);
-    if (mp_pool_streams_any(own->step->client))
+    if (mp_client_streams_any(own->step->client))
         want_next(own, flight);
 }
 

@@ -166,7 +166,7 @@ static moepage_status bring(moepage_cuda_path *path, uint32_t n)
     struct moepage_expert_pool *pool = path->pool;
     mp_hold *holds = path->missing;
     moepage_status status = MOEPAGE_OK;
-    if (mp_pool_hold_resident(pool, path->client, holds, n) < n)
+    if (mp_client_hold_resident(path->client, holds, n) < n)
         status = mp_pool_hold_rest(pool, holds, n);
     if (status) {
         note_failure(path, status);

@@ -67,7 +67,7 @@ moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out)
     else if (status)
         return status;
     if (status)
-        mp_client_leave(pool->cache, client);
+        mp_client_leave(client);
     else
         *out = client;
     return status;
@@ -80,7 +80,7 @@ void mp_client_close(struct moepage_expert_pool *pool, mp_client *client)
     mp_ahead_unwant(pool->ahead, client, UINT32_MAX);
     if (pool->serves_versions)
         mp_versions_leave(pool->versions, mp_client_index(client));
-    mp_client_leave(pool->cache, client);
+    mp_client_leave(client);
 }
 
 void mp_pool_set_reader(struct moepage_expert_pool *pool, const mp_client *client, uint32_t device,
@@ -96,38 +96,6 @@ void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *clien
 {
     if (hold->kind != MP_HOLD_NONE)
         mp_readers_until(pool->transfers[hold->shard], hold->slot, mp_client_index(client), tick);
-}
-
-void mp_pool_relieve(struct moepage_expert_pool *pool, const mp_client *client)
-{
-    mp_cache_relieve(pool->cache, client);
-}
-
-void mp_pool_publish_stats(mp_client *client, const moepage_session_stats *stats)
-{
-    mp_client_publish_stats(client, stats);
-}
-
-void mp_pool_begin_routing(mp_client *client)
-{
-    mp_client_begin_routing(client);
-}
-
-void mp_pool_end_routing(mp_client *client)
-{
-    mp_client_end_routing(client);
-}
-
-uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
-                       uint32_t layer, uint32_t device, bool scan)
-{
-    return mp_cache_quota(pool->cache, client, layer, device, scan);
-}
-
-void mp_pool_reserve(mp_client *client, const uint32_t *reserved, uint32_t n_devices,
-                     uint32_t widest)
-{
-    mp_client_reserve(client, reserved, n_devices, widest);
 }
 
 /* ---- prefetching ---- */
@@ -165,25 +133,10 @@ bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *
     return mp_ahead_any_absent(pool->ahead, keys, n);
 }
 
-void mp_pool_reach_layer(mp_client *client, uint32_t layer)
+void mp_pool_get_tally(const struct moepage_expert_pool *pool, const mp_client *client,
+                       uint32_t layer, moepage_prefetch_info *info)
 {
-    mp_client_reach_layer(client, layer);
-}
-
-moepage_status mp_pool_tally_open(struct moepage_expert_pool *pool, mp_client *client)
-{
-    return mp_client_open_tally(pool->cache, client);
-}
-
-void mp_pool_tally_close(struct moepage_expert_pool *pool, mp_client *client)
-{
-    mp_client_close_tally(pool->cache, client);
-}
-
-void mp_pool_get_tally(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer,
-                       moepage_prefetch_info *info)
-{
-    mp_prefetch_tally tally = mp_client_get_tally(pool->cache, client, layer);
+    mp_prefetch_tally tally = mp_client_get_tally(client, layer);
     info->useful_bytes = tally.useful * pool->slot_bytes;
     info->late_bytes = tally.late * pool->slot_bytes;
     info->wasted_bytes = tally.wasted * pool->slot_bytes;
@@ -207,21 +160,6 @@ void mp_pool_guard_task(struct moepage_expert_pool *pool, mp_task *task)
 bool mp_pool_may_stream(const struct moepage_expert_pool *pool)
 {
     return mp_cache_may_stream(pool->cache);
-}
-
-void mp_pool_stream(struct moepage_expert_pool *pool, mp_client *client, uint32_t layer, bool on)
-{
-    mp_cache_stream(pool->cache, client, layer, on);
-}
-
-bool mp_pool_streams(const mp_client *client, uint32_t layer)
-{
-    return mp_client_streams(client, layer);
-}
-
-bool mp_pool_streams_any(const mp_client *client)
-{
-    return mp_client_streams_any(client);
 }
 
 void mp_pool_begin_turn(struct moepage_expert_pool *pool, uint32_t layer)

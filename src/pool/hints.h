@@ -25,17 +25,9 @@ void mp_pool_unwant(struct moepage_expert_pool *pool, const mp_client *client, u
 /* Tells the policy, if it asks, how likely each expert of a layer to come is: p[experts] > 0. */
 void mp_pool_expect(struct moepage_expert_pool *pool, uint32_t layer, const float *p);
 bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *keys, uint32_t n);
-/* The layer that the session routed last: guesses for layers close behind it are the urgent ones.
- * Lock-free. */
-void mp_pool_reach_layer(mp_client *client, uint32_t layer);
-
-/* Begins to count, for each layer, what becomes of the experts that the client has fetched ahead.
- * NO_MEMORY without a sentence. */
-moepage_status mp_pool_tally_open(struct moepage_expert_pool *pool, mp_client *client);
-void mp_pool_tally_close(struct moepage_expert_pool *pool, mp_client *client);
-/* Fills in the bytes that were useful, late and wasted so far. */
-void mp_pool_get_tally(struct moepage_expert_pool *pool, const mp_client *client, uint32_t layer,
-                       moepage_prefetch_info *info);
+/* Fills in the bytes that were useful, late and wasted so far; the client's tally is open. */
+void mp_pool_get_tally(const struct moepage_expert_pool *pool, const mp_client *client,
+                       uint32_t layer, moepage_prefetch_info *info);
 
 /* Nanoseconds to bring one expert to the first device; 0 = nothing is known yet. */
 double mp_pool_load_ns(struct moepage_expert_pool *pool);
@@ -46,11 +38,6 @@ void mp_pool_guard_task(struct moepage_expert_pool *pool, mp_task *task);
 
 /* Returns true if layers share slots that are too few for all their experts. Lock-free. */
 bool mp_pool_may_stream(const struct moepage_expert_pool *pool);
-/* The client streams a layer from now on, or no longer. */
-void mp_pool_stream(struct moepage_expert_pool *pool, mp_client *client, uint32_t layer, bool on);
-/* Returns true if the client streams the layer, or any layer. */
-bool mp_pool_streams(const mp_client *client, uint32_t layer);
-bool mp_pool_streams_any(const mp_client *client);
 /* The layer's turn has come: what was brought ahead of it and is not used now was a wrong guess.
  * Lock-free. */
 void mp_pool_begin_turn(struct moepage_expert_pool *pool, uint32_t layer);

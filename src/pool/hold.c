@@ -1,16 +1,8 @@
-/* Holding experts: what a session does with the pool on every layer. The first half, for experts that are
- * resident, takes no lock; the second brings what is absent. */
+/* Holding experts that mp_client_hold_resident has not found: bringing them, waiting for them, and letting
+ * go. */
 #include "pool/inside.h"
 
 #include "base/status.h"
-
-/* ---- what is resident ---- */
-
-uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
-                               uint32_t n)
-{
-    return mp_cache_hold_resident(pool->cache, client, holds, n);
-}
 
 /* ---- what is absent; the lock is held ---- */
 
@@ -125,7 +117,7 @@ static void hold_any(struct moepage_expert_pool *pool, mp_hold *hold)
 void mp_pool_hold_any(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
                       uint32_t n)
 {
-    if (mp_cache_hold_resident(pool->cache, client, holds, n) == n)
+    if (mp_client_hold_resident(client, holds, n) == n)
         return;
     pthread_mutex_lock(&pool->lock);
     mp_cache_begin_set(pool->cache, holds, n);

@@ -1,18 +1,16 @@
-/* pool.h — the door of the expert pool: what it is, its clients, and holding experts. hints.h has what
- * may be asked of it ahead of need.
+/* pool.h — the door of the expert pool: what it is, its clients, and holding experts. cache/client.h, a
+ * part of this door, has what a client does for itself; hints.h what may be asked ahead of need.
  *
- * A client is a session, as the pool knows it; its functions are called by the session's thread. Every
- * function here takes the locks that it needs, and no lock is held when it is called. */
+ * Every function here takes the locks that it needs, and no lock is held when it is called. */
 #ifndef MP_POOL_POOL_H
 #define MP_POOL_POOL_H
 
-#include "cache/hold.h"
+#include "cache/client.h"
 #include "device/seam.h"
 
 struct moepage_model;
 struct mp_watch;
 struct mp_watch_step;
-typedef struct mp_client mp_client;
 
 /* What never changes about a pool. An expert's key is layer * experts + expert. */
 typedef struct mp_pool_shape {
@@ -67,30 +65,11 @@ void mp_client_close(struct moepage_expert_pool *pool, mp_client *client);
  * destruction (NULL), when all of that work is done. */
 void mp_pool_set_reader(struct moepage_expert_pool *pool, const mp_client *client, uint32_t device,
                         mp_stream *stream);
-/* Between steps: replays a session's hits before its ring fills up in the middle of a step. */
-void mp_pool_relieve(struct moepage_expert_pool *pool, const mp_client *client);
-/* Publishes the session's sums since its creation. Lock-free. */
-void mp_pool_publish_stats(mp_client *client, const moepage_session_stats *stats);
 /* Tells the pool's watch, if it has one, of a step that has ended. */
 void mp_pool_tell_step(struct moepage_expert_pool *pool, const struct mp_watch_step *step);
 
-/* ---- holding experts ---- */
+/* ---- holding experts, after mp_client_hold_resident ---- */
 
-/* Around the opening of a layer, which asks for quotas and reserves what they allow. */
-void mp_pool_begin_routing(mp_client *client);
-void mp_pool_end_routing(mp_client *client);
-/* Most experts of `layer` on one device that a client may hold at once, what it has reserved for other
- * layers set aside; UINT32_MAX if nothing can ever be evicted. `scan`: for prefill alone. */
-uint32_t mp_pool_quota(const struct moepage_expert_pool *pool, const mp_client *client,
-                       uint32_t layer, uint32_t device, bool scan);
-/* Slots that the client's open layers hold or will hold at once: `reserved` [n_devices] of all
- * together, `widest` of the layer with most. */
-void mp_pool_reserve(mp_client *client, const uint32_t *reserved, uint32_t n_devices,
-                     uint32_t widest);
-/* Holds every one of `holds` that is resident; returns how many of the n are now held. Lock-free. If
- * all are, nothing else is to be done. */
-uint32_t mp_pool_hold_resident(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
-                               uint32_t n);
 /* Marks those of the n that are not held and may be computed in place. `pieces`: the caller can run
  * experts that are in pieces. */
 void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,

@@ -331,7 +331,7 @@ void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening
             reserved[d] += of_it;
         }
     }
-    mp_pool_reserve(session->step.client, reserved, session->step.shape.n_devices, widest);
+    mp_client_reserve(session->step.client, reserved, session->step.shape.n_devices, widest);
 }
 
 moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight)
@@ -340,10 +340,9 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
     const uint32_t n_devices = step->shape.n_devices, most = step->config.max_group_experts;
     mp_limits limits = {.total = most ? most : UINT32_MAX};
     moepage_status status = MOEPAGE_OK;
-    mp_pool_begin_routing(step->client);
+    mp_client_begin_routing(step->client);
     for (uint32_t d = 0; d < n_devices; d++) {
-        limits.device[d] =
-            mp_pool_quota(step->pool, step->client, flight->layer, d, step->all_scan);
+        limits.device[d] = mp_client_quota(step->client, flight->layer, d, step->all_scan);
         if (limits.device[d] == 0)
             status = mp_fail(MOEPAGE_E_BUSY,
                              "layer %u: this session's share of the slots is in its "
@@ -364,6 +363,6 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
         flight->reserved[flight->holds[i].shard]++;
     if (!status)
         mp_groups_reserve(session, flight);
-    mp_pool_end_routing(step->client); /* no other session has asked in vain meanwhile */
+    mp_client_end_routing(step->client); /* no other session has asked in vain meanwhile */
     return status;
 }

@@ -47,7 +47,7 @@ moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, 
     mp_hold *holds = &flight->holds[group->first_entry];
     uint32_t n = group->n_entries;
     if (session->on[MP_ON_HOLD].n == 0 || !hold_by_feature(session, flight, group)) {
-        uint32_t held = mp_pool_hold_resident(session->step.pool, session->step.client, holds, n);
+        uint32_t held = mp_client_hold_resident(session->step.client, holds, n);
         moepage_status status = held < n ? hold_rest(session, flight, holds, n) : MOEPAGE_OK;
         if (status)
             return status;

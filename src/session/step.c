@@ -127,7 +127,7 @@ moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
     stats->hint_experts += mp_pool_want(session->step.pool, session->step.client, session->order, n,
                                         session->step.open && session->step.all_scan);
     if (!session->step.open)
-        mp_pool_publish_stats(session->step.client, &session->stats);
+        mp_client_publish_stats(session->step.client, &session->stats);
     return MOEPAGE_OK;
 }
 
@@ -181,11 +181,11 @@ static void close_step(struct moepage_session *session, bool whole)
         ended->at[i].hooks->ended(ended->at[i].state, whole);
     tell_watch(step);
     mp_stats_add(&session->stats, &step->stats);
-    mp_pool_publish_stats(step->client, &session->stats);
+    mp_client_publish_stats(step->client, &session->stats);
     step->open = false;
     if (session->kv)
         mp_kv_reader_end(session->kv, session->scratch[0].last);
-    mp_pool_relieve(step->pool, step->client);
+    mp_client_relieve(step->client);
 }
 
 moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats)

@@ -147,7 +147,7 @@ static void *publish(void *user)
     while (atomic_load(&publishing)) {
         for (size_t i = 0; i < MP_STATS_COUNTERS; i++)
             counters[i]++;
-        mp_pool_publish_stats(session->step.client, &all);
+        mp_client_publish_stats(session->step.client, &all);
     }
     return NULL;
 }

@@ -123,7 +123,7 @@ static void flip(schedule *s, uint32_t i)
     moepage_session *session = s->sessions[i];
     uint32_t layer = draw(s, s->layers);
     if (session->step.config.regime == MOEPAGE_REGIME_AUTO)
-        mp_pool_stream(session->step.pool, session->step.client, layer, draw(s, 2));
+        mp_client_stream(session->step.client, layer, draw(s, 2));
 }
 
 static void resize(schedule *s)

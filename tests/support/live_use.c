@@ -275,7 +275,7 @@ bool live_switch(live_world *w, live_session *s)
         return true;
     mp_client *client = s->session->step.client;
     uint32_t layer = live_below(w, w->bank->shape.layers);
-    mp_pool_stream(w->rig.pool, client, layer, !client->streams[layer]);
+    mp_client_stream(client, layer, !client->streams[layer]);
     w->counts.changes++;
     return true;
 }

@@ -453,7 +453,7 @@ static void test_stream_regime_lives_beside_the_other(void **state)
     open_rig(&s, NULL);
     moepage_session *session = open_session(MOEPAGE_REGIME_STREAM);
     for (uint32_t l = 4; l < 8; l++)
-        mp_pool_stream(rig.pool, session->step.client, l, false);
+        mp_client_stream(session->step.client, l, false);
     for (uint32_t step = 0; step < 12; step++) {
         pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
         for (uint32_t l = 0; l < 8; l++) /* from step 8 on, the others miss, and miss again */
