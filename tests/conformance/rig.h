@@ -3,15 +3,10 @@
 #ifndef MP_TESTS_RIG_H
 #define MP_TESTS_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <semaphore.h>
 
 #include "conformance.h"
+#include "testing.h"
 
 #define CONFORMANCE_TESTS(X)                                \
     X(test_stream_ticks_count_submissions)                  \

@@ -2,15 +2,12 @@
 #include "generation.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
+#include "testing.h"
 #include "tool.h"
 
 #define TINY "examples/models/tiny-qwen3moe/reference"

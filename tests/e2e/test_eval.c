@@ -1,19 +1,14 @@
 /* moepage-eval: its bits per byte against other programs' evaluations of the trained model, exact and
  * not, and the same in every way of cutting the work into steps. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
 #include "slow.h"
+#include "testing.h"
 #include "tool_runs.h"
 #include "xml_check.h"
 

@@ -2,18 +2,14 @@
  * same bits at every budget, policy, prefetch, thread count and grouping. tests/data/hf/README.md
  * describes the checkpoints. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "generation.h"
 #include "slow.h"
+#include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})

@@ -4,19 +4,15 @@
  * no simulation shows, a GPU's own arithmetic, is not tested here. */
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
 #include "generation.h"
+#include "testing.h"
 #include "tool.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,16 +1,11 @@
 /* moepage-generate --metrics: a whole text, of the run that has ended. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
 #include "prom_text.h"
+#include "testing.h"
 #include "tool.h"
 
 #define TINY "examples/models/tiny-qwen3moe"

@@ -1,17 +1,12 @@
 /* moepage-generate refuses what it cannot do: exit status 2, exactly one line on standard error
  * that names what was wrong, nothing on standard output, and no file left behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
+#include "testing.h"
 #include "tool.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

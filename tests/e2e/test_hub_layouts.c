@@ -2,17 +2,13 @@
  * with block scales, gpt-oss's MXFP4 with biases. They are described and paged, through two slots,
  * and every tensor that a plan points at is compared with the checksum that the fixture's maker
  * took of it. tests/data/hf/README.md describes the checkpoints. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "moepage.h"
+#include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define HF "tests/data/hf/"

@@ -1,18 +1,14 @@
 /* moepage-inspect: what it counts, of which experts, and what it says of damaged ones. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "checkpoint_maker.h"
 #include "moepage.h"
+#include "testing.h"
 #include "tool_runs.h"
 
 /* The exponents of all experts of one layer, counted here. */

@@ -2,21 +2,17 @@
  * bit for bit, wherever its experts are kept; what cannot be done is refused in one line and leaves
  * no file. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "checkpoint_maker.h"
 #include "generation.h"
 #include "moepage.h"
+#include "testing.h"
 #include "tool_runs.h"
 
 /* ---- Packing ----------------------------------------------------------------------------- */

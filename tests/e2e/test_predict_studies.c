@@ -1,18 +1,13 @@
 /* The studies of prediction in brief: on the excerpt of a real trace, in virtual time, and on routing
  * recorded from the trained model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "findings.h"
 #include "sim/study.h"
 #include "slow.h"
+#include "testing.h"
 #include "tool_runs.h"
 
 /* Counts of a deterministic trace: they move only when a predictor or a policy does. */

@@ -1,17 +1,13 @@
 /* moepage-sim --report and --tables: pages that need nothing else, with the numbers that --json has. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "checkpoint_maker.h"
+#include "testing.h"
 #include "tool_runs.h"
 #include "xml_check.h"
 

@@ -1,17 +1,12 @@
 /* The papers' experiments in short: their shapes, in virtual time. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "findings.h"
 #include "sim/study.h"
 #include "slow.h"
+#include "testing.h"
 
 /* Sanitized, a study of big batches takes minutes; what it runs is covered by tests/unit/test_serve. */
 static sim_findings *run(const char *name)

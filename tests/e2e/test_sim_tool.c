@@ -1,16 +1,11 @@
 /* moepage-sim from outside: what it prints for a recorded trace, and what it refuses. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "testing.h"
 #include "tool_runs.h"
 
 #define TOOL "moepage-sim"

@@ -2,21 +2,16 @@
  * against KV blocks and dense experts against compressed ones: every logit is the one that the same
  * prompts have where nothing moves, and no block is lost. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "common/attention.h"
 #include "common/generate.h"
 #include "common/weights.h"
 #include "split/split.h"
+#include "testing.h"
 
 #define TINY "examples/models/tiny-qwen3moe"
 #define ACTORS 2

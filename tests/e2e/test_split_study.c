@@ -1,15 +1,10 @@
 /* The study of splits on real traces, where they are here: its short form. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "sim/study.h"
+#include "testing.h"
 
 static void test_split_study_holds_on_real_traces(void **state)
 {

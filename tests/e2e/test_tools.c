@@ -1,15 +1,10 @@
 /* What the tools promise beside their work: help, one-line refusals, and synonyms in config.json.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
+#include "testing.h"
 #include "tool_runs.h"
 
 #define OLMOE "tests/data/hf/olmoe"

@@ -2,16 +2,12 @@
 #include "tool_runs.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
+#include "testing.h"
 
 void place_open(place *p)
 {

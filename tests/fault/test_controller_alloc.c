@@ -1,16 +1,11 @@
 /* A controller's creation when memory runs out: every allocation fails in turn, once and for good. It
  * then says NO_MEMORY, leaves nothing behind, and the pools go on as if nobody had asked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "control_rig.h"
+#include "testing.h"
 
 enum { EXPERTS = 8 };
 

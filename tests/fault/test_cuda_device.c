@@ -1,13 +1,8 @@
 /* The CUDA device when the driver, memory or threads fail at any one point of opening it and taking
  * memory: a status with a sentence, and nothing left behind (the simulated driver looks, and
  * AddressSanitizer does for the host's memory). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -16,6 +11,7 @@
 #include "device/thread.h"
 #include "gpu.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 /* ---- The host's memory and threads ---- */
 

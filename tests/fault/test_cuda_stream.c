@@ -1,14 +1,9 @@
 /* Streams of the CUDA device when any one call of the driver fails, for a passing reason or for
  * good: nothing hangs, every transfer either brings its bytes or says that it has not, ticks
  * complete, and all of it can be taken down. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,6 +13,7 @@
 #include "device/thread.h"
 #include "gpu.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 static uint32_t n_allocs, fail_alloc; /* 0 = none */
 

@@ -1,15 +1,10 @@
 /* Engines when memory runs out: every allocation of an opening fails in turn, once and for good. The
  * opening then says NO_MEMORY and leaves nothing, which the model's closing and sanitizers check. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "bank_model.h"
+#include "testing.h"
 
 static bank_model bank;
 

@@ -1,12 +1,7 @@
 /* The host device when memory, threads or pages run out: a status, and nothing left over (leaks of
  * allocations are AddressSanitizer's to find, those of mappings are counted here). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,6 +11,7 @@
 #include "base/status.h"
 #include "device/seam.h"
 #include "device/thread.h"
+#include "testing.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -1,15 +1,11 @@
 /* A host tier's creation with every allocation, mapping and stream failed in turn, and its life with
  * every submission refused in turn: the failing call says so and leaves nothing behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "cold_rig.h"
+#include "testing.h"
 
 static uint32_t fail_alloc_in; /* countdown: 1 = the next one fails; 0 = none */
 static bool alloc_persistent;  /* and so do all later ones */

@@ -1,19 +1,15 @@
 /* A KV pool's life with every allocation, device allocation, stream, submission and transfer failed
  * in turn, once and for good: the failing call says so, changes nothing, and succeeds when it is
  * made again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "fake_device.h"
 #include "kv/kv_pool.h"
 #include "kv_tokens.h"
+#include "testing.h"
 
 static uint64_t fail_alloc_in; /* as in fake_faults */
 static bool alloc_persistent;

@@ -1,16 +1,12 @@
 /* Opening a model while memory is short: every allocation failed in turn, once and from then on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "model/model.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 static struct {
     uint64_t calls;

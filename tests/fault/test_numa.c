@@ -1,13 +1,7 @@
 /* NUMA on a machine that stands in for this one: its nodes, what it grants, and what it is asked for.
  * Each device's host tier lies on that device's node, and one that does not says so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #ifdef MP_NUMA
 
@@ -17,10 +11,11 @@
 
 #include "arena/home.h"
 #include "bank_model.h"
-#include "gpu.h"
 #include "device/numa.h"
+#include "gpu.h"
 #include "pool_inside.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 /* ---- The machine ---- */
 

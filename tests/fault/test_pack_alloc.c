@@ -1,13 +1,9 @@
 /* Packs while memory is short: every allocation failed in turn, once and from then on, in opening,
  * reading and writing one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <unistd.h>
 
 #include "alloc_fault.h"
@@ -15,6 +11,7 @@
 #include "checkpoint_maker.h"
 #include "moe_maker.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 static struct {
     uint64_t calls;

@@ -1,16 +1,11 @@
 /* PagedTensor when memory runs out: every allocation of a creation fails in turn, once and for
  * good, and nothing is left behind; once it is created, it allocates no more. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "paged_rig.h"
+#include "testing.h"
 
 /* Of any thread: the background allocates nothing either. */
 static _Atomic uint64_t countdown; /* 1: the next one fails; 0: none */

@@ -1,17 +1,12 @@
 /* Device-driven paths when host memory runs out: every allocation of a creation fails in turn, once
  * and for good. The creation then says NO_MEMORY and leaves everything as it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "path_rig.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 static void fail_each(path_rig *r)
 {

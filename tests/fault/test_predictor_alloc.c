@@ -1,20 +1,15 @@
 /* Predictors when memory runs out: every allocation of a creation, a sequence's context, a save and a
  * load fails in turn, once and for good. They then say NO_MEMORY and leave everything as it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "features/shared_predictor.h"
 #include "predict_model.h"
+#include "testing.h"
 
 static predict_model made;
 

@@ -1,16 +1,11 @@
 /* Expert pools and sessions when memory runs out: every allocation of a creation fails in turn,
  * once and for good. The creation then says NO_MEMORY and leaves everything as it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 static bank_model bank;
 static pool_rig rig;

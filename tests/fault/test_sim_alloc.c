@@ -1,17 +1,13 @@
 /* The simulated device and models without weights, with every allocation failed in turn: the call
  * says so and has changed nothing, and succeeds when it is made again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc_fault.h"
 #include "machine_rig.h"
 #include "simulated/phantom.h"
+#include "testing.h"
 
 /* Calls `call(context)` with its 1st, 2nd ... allocation failed until it succeeds with none left to
  * fail; returns how many there were. */

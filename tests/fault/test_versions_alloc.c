@@ -1,15 +1,10 @@
 /* Pools with two versions of their experts when memory runs out: every allocation of a creation fails
  * in turn, and leaves everything as it was; steps, and what goes on behind them, need none. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "alloc_fault.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 static uint64_t used_bytes(const versions_rig *rig)

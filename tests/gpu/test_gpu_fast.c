@@ -1,13 +1,8 @@
 /* MATH_BF16_FAST on a CUDA device, over the simulated driver or that of MP_TEST_DEVICE: with
  * experts of enough rows for cuBLAS, where there is one, and of few, results are right. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "arena/home.h"
@@ -15,6 +10,7 @@
 #include "device_rig.h"
 #include "gpu.h"
 #include "kernels/fast_args.h"
+#include "testing.h"
 
 #define EXPERTS 4
 #define TOP_K 2

@@ -1,19 +1,14 @@
 /* PagedTensor on a CUDA device, over the simulated driver or that of MP_TEST_DEVICE: what a
  * caller's stream reads at a layer's addresses is the layer, round after round, with two buffers
  * and with more. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "bank_model.h"
 #include "device_rig.h"
 #include "gpu.h"
+#include "testing.h"
 
 #define ROUNDS 3
 

@@ -3,18 +3,13 @@
  * that move the split meanwhile. What plans show is right, no token is lost, and no bound is passed. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "kv_tokens.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define EXPERTS 8

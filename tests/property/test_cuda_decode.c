@@ -1,20 +1,15 @@
 /* Streams that no encoder makes, and damaged ones: the decoder's kernel, in its CPU form, makes of
  * them what the specification says, and touches nothing outside them and their places. Streams and
  * places end at inaccessible pages. Each failure names its seed. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "decode_rig.h"
 #include "exph_naive.h"
 #include "exph_streams.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define ROUNDS (getenv("MP_TEST_LONG") ? 10000u : 300u)
 

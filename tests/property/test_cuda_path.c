@@ -1,22 +1,17 @@
 /* Layers that the device runs by itself: the same bits as a session's, whatever room there is, in a
  * graph or not, while experts come and go, and while others use the pool. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "device_rig.h"
 #include "graph_rig.h"
 #include "path_rig.h"
 #include "sim_cuda.h"
 #include "split/split.h"
+#include "testing.h"
 
 static uint32_t rounds(void)
 {

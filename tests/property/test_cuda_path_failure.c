@@ -2,21 +2,16 @@
  * ones, the reason, and then all is well again. */
 #include <sched.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "cpu_clock.h"
 #include "device_rig.h"
 #include "path_rig.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 static uint32_t rounds(void)
 {

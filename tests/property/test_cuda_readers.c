@@ -3,15 +3,9 @@
  * submitted must read the experts that it was promised, when its turn comes. One thread acts, so
  * that a seed is a program; streams of the simulated driver run it with delays of their own. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "device_rig.h"
@@ -19,6 +13,7 @@
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 enum {
     LAYERS = 3,

@@ -1,17 +1,12 @@
 /* Random tensors through the exponent-Huffman codec: what goes in comes out of every decoder, chunk
  * by chunk in any order; what is damaged is found, and does no harm. A failure names its seed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "exph_data.h"
 #include "exph_naive.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define ROUNDS (getenv("MP_TEST_LONG") ? 100000u : 10000u)
 

@@ -1,19 +1,14 @@
 /* Legal streams that the encoder would never make, and damaged ones with the right checksums:
  * whatever they hold, all decoders make of them what the specification says. Each failure names its
  * seed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "exph_data.h"
 #include "exph_naive.h"
 #include "exph_streams.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define ROUNDS (getenv("MP_TEST_LONG") ? 20000u : 500u)
 

@@ -1,12 +1,7 @@
 /* FP8 checkpoints with block scales, from the file to the result: paged into few slots they give
  * the bits that they give when all experts are resident, and those agree with the dequantised
  * weights in double precision. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +10,7 @@
 #include "bank_model.h"
 #include "moe_maker.h"
 #include "reference.h"
+#include "testing.h"
 
 enum { LAYERS = 2, EXPERTS = 6, KEYS = LAYERS * EXPERTS, TOP_K = 2, TOKENS = 7, STEPS = 2 };
 

@@ -3,15 +3,11 @@
  * at once. Reads fail and are refused on the way. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "cold_rig.h"
+#include "testing.h"
 
 /* ---- The naive cache -------------------------------------------------------------------- */
 

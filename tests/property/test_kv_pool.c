@@ -2,18 +2,14 @@
  * array. Each token's bytes are written once, when it is appended; from then on they must be found
  * wherever forks, copies, swaps and moves of the boundary have taken them. Memory that the pool
  * does not own is overwritten all the time, as experts would. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "fake_device.h"
 #include "kv/kv_pool.h"
 #include "kv_tokens.h"
+#include "testing.h"
 
 enum { MAX_SEQUENCES = 24, MAX_TOKENS = 400, STALE = 8 };
 

@@ -1,15 +1,11 @@
 /* Many threads on one KV pool, each with sequences of its own: what one does never shows in
  * another's tokens. Meant for ThreadSanitizer as much as for its own assertions. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "kv_tokens.h"
+#include "testing.h"
 
 enum { THREADS = 4, ROUNDS = 150, TOKENS = 40 };
 

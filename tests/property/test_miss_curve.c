@@ -4,15 +4,9 @@
  * The cache is LRU behind the policies' vtable and serves a set at once, as the live pool does:
  * victims first, none of them a member, then touches and insertions in the set's order. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "control/curve.h"
@@ -21,6 +15,7 @@
 #include "policy/policy.h"
 #include "route_rows.h"
 #include "slow.h"
+#include "testing.h"
 
 #define MAX_KEYS 1024u
 #define MAX_SET 32u

@@ -1,11 +1,6 @@
 /* Sessions that compute absent experts where they lie: the same bits as sessions that wait for them,
  * loading nothing on demand where the bytes lie in host memory, and waiting where they do not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +10,7 @@
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "simulated/phantom.h"
+#include "testing.h"
 
 #define LAYERS 2
 #define EXPERTS 12

@@ -1,15 +1,11 @@
 /* FP8 experts with block scales, computed where they lie: the bits of waiting for them, with gate and
  * up fused or apart; where a scale lies at no address that a float may have, they are waited for. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bank_model.h"
+#include "testing.h"
 
 #define LAYERS 2
 #define EXPERTS 8

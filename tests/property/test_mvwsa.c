@@ -1,14 +1,10 @@
 /* The online law on plants whose reuse is known: where it settles, how soon, and that it stays. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "plant_rig.h"
+#include "testing.h"
 
 static plant the_plant;
 

@@ -2,19 +2,16 @@
  * that names its section and, in a record, its layer and expert; whatever is not refused is the
  * original, byte for byte. And packs whose structure is changed under checksums that are right: they
  * may be another model, but nothing outside them is read. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <unistd.h>
 
 #include "bank_model.h"
 #include "model/model.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 enum { EXPERTS = 2, MOST_SLOT = 1 << 16 };
 

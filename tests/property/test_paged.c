@@ -2,16 +2,11 @@
  * layers have memory, what their addresses show. The caller's reads run as late as it can get:
  * behind gates that stay shut while its buffers are asked for. Every byte that a released layer's
  * reader got must be the layer's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "paged_rig.h"
+#include "testing.h"
 
 #define MAX_LAYERS 7
 #define MAX_READS 64

@@ -5,18 +5,13 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "device_rig.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 4
 #define EXPERTS 10

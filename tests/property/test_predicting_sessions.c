@@ -4,20 +4,15 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "features/predicting_inside.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 enum { LAYERS = 4, EXPERTS = 12, HIDDEN = 8, TOKENS = 6, THREADS = 4, NONE = EXPERTS };
 

@@ -2,19 +2,14 @@
  * several sequences on one state, requests that begin anew, layers that are left out, passes that
  * never end, chunks. The models keep every pass as it was and count when asked, in double. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "bank_model.h"
 #include "policy/predictors.h"
 #include "predict_rig.h"
+#include "testing.h"
 
 enum { LAYERS = 6, EXPERTS = 10, SEQUENCES = 3, PASSES = 400, SPAN = LAYERS };
 

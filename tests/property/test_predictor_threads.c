@@ -1,18 +1,13 @@
 /* One predictor, many threads: sequences of their own on a shared state, while others look, save and
  * load what they saved. What was learnt is what all of them taught. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "features/shared_predictor.h"
 #include "moe_maker.h"
 #include "policy/predictors.h"
+#include "testing.h"
 
 enum { THREADS = 3, PASSES = 500 };
 

@@ -1,17 +1,13 @@
 /* Group quantisation of random matrices, against the definition in double precision: bytes are read
  * here as the header says, halves and BF16s as test numbers are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "codec/quant.h"
 #include "numbers.h"
+#include "testing.h"
 
 static uint32_t below(uint32_t n)
 {

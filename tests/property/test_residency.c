@@ -1,17 +1,13 @@
 /* The residency planner on random machines, from random starts, under random KV: what it settles on
  * against all plans that there are, and what must hold after every interval. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "bank_model.h"
 #include "control/placement.h"
 #include "control/residency.h"
+#include "testing.h"
 
 #define SLACK 1e-9       /* of floating point, on either side of an edge */
 #define SMALL_GAIN 0.025 /* for which a change of alpha need not be taken back */

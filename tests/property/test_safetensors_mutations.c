@@ -2,18 +2,14 @@
  * library must never crash or read outside the file (the sanitized build watches), and either
  * refuse with a sentence or yield tensors that lie within the file and are as large as their
  * shapes say. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
 #include "model/safetensors.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 static moe_maker maker;
 static unsigned char *whole; /* model.safetensors as written */

@@ -4,18 +4,13 @@
  * threads, waves, devices, sources, batch sizes), always through several steps, so that later
  * steps find a pool in the state that earlier ones left. Outputs must equal those of a first,
  * fully resident run bit for bit, and that run a naive reference within its rounding. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "device_rig.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define EXPERTS 16

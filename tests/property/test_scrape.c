@@ -1,19 +1,14 @@
 /* Scraping while sessions serve: what is read is whole, whoever writes meanwhile. Under TSan this also
  * shows that nothing is read that another thread writes. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "prom_text.h"
 #include "session/inside.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define EXPERTS 8

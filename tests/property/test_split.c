@@ -1,14 +1,10 @@
 /* The configurator against every split there is, on random reuse of all shapes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "split_rig.h"
+#include "testing.h"
 
 typedef unsigned __int128 wide;
 

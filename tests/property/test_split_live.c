@@ -6,19 +6,15 @@
  *
  * A run that fails is made smaller, action by action, before it is shown. MP_SPLIT_SEED=n runs the
  * world of that seed alone. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "live_world.h"
 #include "policy/policy.h"
+#include "testing.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)

@@ -3,15 +3,9 @@
  * no session is refused what it could have had, no token is lost. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kv/kv_pool.h"
 #include "kv_tokens.h"
@@ -19,6 +13,7 @@
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "split/split.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define EXPERTS 8

@@ -3,19 +3,14 @@
  * step.
  *
  * One thread steps all sessions, so that a seed says everything but when background loads land. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "device_rig.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "session/inside.h"
+#include "testing.h"
 
 #define SESSIONS 3
 #define MAX_EXPERTS 12

@@ -3,21 +3,17 @@
  *
  * Files are built here by hand from docs/format-trace.md, with checksums that are right, so that
  * the checks behind the checksums are reached too. No byte of a file is exempt. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zstd.h>
 
 #include "moepage.h"
+#include "testing.h"
 #include "trace/trace.h"
 
 static char directory[256], path[300]; /* for a file that the writer makes */

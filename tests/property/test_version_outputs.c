@@ -1,18 +1,14 @@
 /* What a session computes over a pool with two versions of its experts: bit for bit what the versions
  * that the step's plan shows say, decoded one weight at a time, in the library's order of sums. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/host_kernels.h"
 #include "model/model.h"
 #include "numbers.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define LAYERS 3

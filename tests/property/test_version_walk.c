@@ -2,12 +2,7 @@
  * whatever happens, what an open plan shows stays as it is, nothing that an open step sees is given
  * away, and no layer has more high versions than the budget has room for. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +10,7 @@
 #include "pack_maker.h"
 #include "pool_inside.h"
 #include "session/inside.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define SESSIONS 3

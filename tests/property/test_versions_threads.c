@@ -2,16 +2,12 @@
  * that keeps moving: every plan shows whole versions, no layer ever has more high ones than it may,
  * and when all is quiet the books are even. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "pool_inside.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define THREADS 3

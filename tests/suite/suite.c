@@ -7,20 +7,15 @@
  * A single program runs in this process, for debuggers. Exit status: that of the single program,
  * or 1 if one of several failed. */
 #include <fnmatch.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "program.h"
+#include "testing.h"
 
 /* The linker's names for the ends of the section. */
 extern const suite_program __start_suite_programs[], __stop_suite_programs[];

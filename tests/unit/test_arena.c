@@ -1,13 +1,9 @@
 /* The arena's two sides: numbering, refusal, accounting. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "arena/arena.h"
+#include "testing.h"
 
 typedef struct fixture {
     unsigned char memory[1000];

@@ -1,16 +1,12 @@
 /* How much memory there is, by trees of files as the system would have them. */
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
 #include <sys/stat.h>
 
 #include "device/available.h"
+#include "testing.h"
 
 static char root[64];
 

@@ -1,13 +1,9 @@
 /* Models of caller-held experts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "model/model.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 enum { LAYERS = 3, EXPERTS = 5, H = 16, I = 12, MAX = MOEPAGE_MAX_EXPERT_TENSORS };
 

@@ -1,13 +1,8 @@
 /* Banks of FP8 experts: what size of block the shapes of their scales mean, and which are refused
  * to the library's kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "model/model.h"
+#include "testing.h"
 
 #define F8 MOEPAGE_DTYPE_F8_E4M3
 #define F32 MOEPAGE_DTYPE_F32

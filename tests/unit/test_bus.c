@@ -1,13 +1,8 @@
 /* Bookings on the throttled bus, in numbers worked out by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "device/bus.h"
 #include "device/thread.h"
+#include "testing.h"
 
 static void test_bus_transfers_queue_behind_each_other(void **state)
 {

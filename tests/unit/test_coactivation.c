@@ -1,17 +1,12 @@
 /* The co-activation table and its predictor, by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/bytes.h"
 #include "policy/coactivation.h"
 #include "policy/predictors.h"
 #include "predict_rig.h"
+#include "testing.h"
 
 static const mp_predict_config small = {.layers = 3, .experts = 4, .top_k = 2, .distance = 2};
 

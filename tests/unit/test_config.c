@@ -1,13 +1,8 @@
 /* Structs that cross the ABI: old and new sizes, garbage, and what is left untouched. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/config.h"
+#include "testing.h"
 
 /* A struct as the library knows it, and as older and newer callers do. */
 typedef struct today {

@@ -1,14 +1,10 @@
 /* The controller on live pools: what it sees equals the definition, what it decides is carried out,
  * and what is in use is never taken away. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "control_rig.h"
+#include "testing.h"
 
 enum { LAYERS = 3, EXPERTS = 16, KEYS = LAYERS * EXPERTS, BLOCK_TOKENS = 4, MAX_USES = 4096 };
 

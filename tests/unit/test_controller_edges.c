@@ -1,14 +1,9 @@
 /* The controller where something is missing, shared, under way, or more than there is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "control_rig.h"
 #include "kv_tokens.h"
+#include "testing.h"
 
 enum { LAYERS = 3, EXPERTS = 16, KEYS = LAYERS * EXPERTS, BLOCK_TOKENS = 4 };
 

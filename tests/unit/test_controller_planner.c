@@ -1,13 +1,9 @@
 /* The residency planner on live pools: wherever experts are at the start it comes to a plan and stays,
  * never past the budget, with every slot's bytes those of its expert; and KV is served first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "control_rig.h"
+#include "testing.h"
 
 /* A bus so slow that a step of a host without kernels is nothing beside one expert's load. */
 enum { EXPERTS = 8, BLOCK_TOKENS = 4, BUS = 40u << 20, MOST_BURSTS = 400 };

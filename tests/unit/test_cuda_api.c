@@ -1,11 +1,6 @@
 /* Entry points of moepage_cuda.h: what they refuse, and, over the simulated driver or a real one,
  * that what they accept reaches the caller's stream, is captured into graphs and replayed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +14,7 @@
 #include "naive_router.h"
 #include "numbers.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define F32 MOEPAGE_DTYPE_F32
 #define BF16 MOEPAGE_DTYPE_BF16

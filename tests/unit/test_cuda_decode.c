@@ -1,13 +1,7 @@
 /* The decoder's kernel, in its CPU form: tensors come out as they were encoded, whatever the grid
  * and the order of threads; and what is launched for a list of jobs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "codec/exph_format.h"
 #include "decode_rig.h"
@@ -18,6 +12,7 @@
 #include "launch.h"
 #include "numbers.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define BF16 MOEPAGE_DTYPE_BF16
 #define CANARY 64u

@@ -1,12 +1,7 @@
 /* The CUDA device on a simulated driver: what it says of a GPU and why it refuses one, its errors,
  * its arena and views, and its other memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -15,6 +10,7 @@
 #include "base/status.h"
 #include "gpu.h"
 #include "sim_cuda.h"
+#include "testing.h"
 #include "vmm.h"
 
 #define MIB (1ull << 20)

@@ -1,11 +1,6 @@
 /* CONVERT and COMBINE as kernels, block by block on the CPU: to the bit what device/kernels.h says,
  * whatever the grid is, and nothing outside a row. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +10,7 @@
 #include "moepage.h"
 #include "numbers.h"
 #include "reference.h"
+#include "testing.h"
 
 #define ENTRY(name, args, shared, thread, threads, blocks) MP_CPU_ENTRY(name, args, shared, thread)
 #define ROW(name, args, shared, thread, threads, blocks) MP_CPU_ROW(name, args, shared, thread),

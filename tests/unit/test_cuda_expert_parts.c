@@ -1,11 +1,6 @@
 /* What the expert kernels are made of: the matrix instruction's fragments, operands of every type
  * of weights, and SwiGLU. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +9,7 @@
 #include "moepage.h"
 #include "numbers.h"
 #include "reference.h"
+#include "testing.h"
 
 #define F32 MOEPAGE_DTYPE_F32
 #define BF16 MOEPAGE_DTYPE_BF16

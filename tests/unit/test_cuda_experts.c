@@ -3,12 +3,7 @@
  *
  * Blocks run in a random order, one after another, on shared memory and registers full of garbage,
  * with their threads in a random order. Tensors end where readable memory does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,6 +14,7 @@
 #include "moepage.h"
 #include "numbers.h"
 #include "reference.h"
+#include "testing.h"
 
 #define F32 MOEPAGE_DTYPE_F32
 #define F16 MOEPAGE_DTYPE_F16

@@ -1,11 +1,6 @@
 /* MATH_BF16_FAST over the simulated driver and a simulated cuBLAS: which experts cuBLAS computes,
  * that results are right whichever side computes them, and its refusals and failures. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -19,6 +14,7 @@
 #include "reference.h"
 #include "sim_blas.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define MARK 0x5b /* where nothing was written */
 #define LEAST MP_FAST_LEAST_ROWS

@@ -1,11 +1,6 @@
 /* Sessions with MATH_BF16_FAST over the simulated driver and a simulated cuBLAS: what they take of
  * the workspace, and that their results are right with the library and without. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -18,6 +13,7 @@
 #include "pool_rig.h"
 #include "sim_blas.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define LEAST MP_FAST_LEAST_ROWS
 #define TOKENS 150u

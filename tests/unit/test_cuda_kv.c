@@ -1,17 +1,12 @@
 /* Copies on write on a device that does them later, when one of them goes wrong: the caller is
  * told, and its sequences are as they were. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "device_rig.h"
 #include "kv/kv_pool.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 enum { LAYERS = 2, TOKEN_BYTES = 64, BLOCK_TOKENS = 4, BLOCKS = 8 };
 

@@ -1,18 +1,13 @@
 /* The kernel that plans a layer on the device, in its CPU form, against a planner written from the
  * description in paths/path.h. The test is the host: whenever the kernel waits, it looks at
  * the mail and acts on it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "cpu_clock.h"
 #include "kernels/path.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define MAX_EXPERTS MP_PATH_EXPERTS

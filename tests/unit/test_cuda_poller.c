@@ -1,15 +1,11 @@
 /* Pollers: threads that look until they are stopped, and look less often when nothing happens. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "device/thread.h"
 #include "poller.h"
+#include "testing.h"
 
 static mp_device device = {.name = "cuda:0"};
 

@@ -1,10 +1,5 @@
 /* Dequantisation and products with quantised weights, against the formats' definitions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -13,6 +8,7 @@
 #include "codec/quant.h"
 #include "kernel_rig.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define F32 MOEPAGE_DTYPE_F32
 #define F16 MOEPAGE_DTYPE_F16

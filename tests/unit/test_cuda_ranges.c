@@ -1,21 +1,16 @@
 /* What profilers are told of a CUDA device's work, over the simulated driver: ranges are counted at
  * the seam, so that neither a profiler nor NVIDIA's header is needed. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "device_rig.h"
 #include "gpu.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define HIDDEN 16
 #define EXPERTS 6

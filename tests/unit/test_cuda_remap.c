@@ -1,10 +1,5 @@
 /* Remapping of a batch's experts, against the words of moepage_cuda.h step by step. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +7,7 @@
 #include "kernel_rig.h"
 #include "naive_router.h"
 #include "numbers.h"
+#include "testing.h"
 
 static uint64_t scratch_bytes(const moepage_cuda_remap *r)
 {

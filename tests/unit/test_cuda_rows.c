@@ -1,15 +1,11 @@
 /* Rows moved by index, byte for byte, at every alignment. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernel_rig.h"
 #include "numbers.h"
+#include "testing.h"
 
 typedef struct move {
     uint32_t n, limit, row_bytes;

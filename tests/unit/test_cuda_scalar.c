@@ -1,15 +1,11 @@
 /* Numbers in kernels: narrow types bit for bit, e^x and its sums to a bound. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "kernels/scalar.h"
 #include "moepage.h"
 #include "numbers.h"
+#include "testing.h"
 
 /* Sign, exponent and digits as the formats define them. */
 static double half_value(uint32_t bits)

@@ -2,14 +2,8 @@
  * alone. Over the simulated driver, whose streams can be held still. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "device_rig.h"
@@ -18,6 +12,7 @@
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "sim_cuda.h"
+#include "testing.h"
 
 #define LAYERS 2
 #define EXPERTS 6

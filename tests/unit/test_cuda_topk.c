@@ -1,10 +1,5 @@
 /* Routing from logits, against plain scans and arithmetic in double. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +7,7 @@
 #include "kernel_rig.h"
 #include "naive_router.h"
 #include "numbers.h"
+#include "testing.h"
 
 static const uint32_t dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16};
 

@@ -1,15 +1,10 @@
 /* Miss curves against closed forms: bins, interpolation, decay, first sights. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "control/curve.h"
+#include "testing.h"
 
 static mp_curve curve_open(uint64_t most, uint32_t max_bins)
 {

@@ -1,12 +1,8 @@
 /* Opening and closing devices through the public functions: the budget's arithmetic, refusals. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "arena/home.h"
+#include "testing.h"
 
 #define MIB (1ull << 20)
 

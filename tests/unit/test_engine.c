@@ -1,15 +1,10 @@
 /* Engines: the same bits as the objects opened one by one, a budget that covers everything, and each
  * refusal. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "bank_model.h"
+#include "testing.h"
 
 #define TINY "examples/models/tiny-qwen3moe"
 

@@ -1,19 +1,14 @@
 /* Eviction policies on recorded routing: what the study counts, and that the policy that knows the
  * layers does not miss more often than those that do not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "naive_cache.h"
 #include "route_rows.h"
 #include "sim/study_evictions.h"
 #include "sim/trace.h"
 #include "slow.h"
+#include "testing.h"
 
 enum { TRAIN_PERCENT = 60 };
 

@@ -1,15 +1,10 @@
 /* Expert pools: what creation refuses, pins, resizing, and loads whose source fails. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 4
 #define EXPERTS 8

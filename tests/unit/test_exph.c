@@ -1,18 +1,13 @@
 /* The exponent-Huffman codec: what goes in comes out, whatever it is, and the bytes between are
  * those that docs/format-exph.md specifies. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "exph_data.h"
 #include "exph_naive.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define BF16 MOEPAGE_DTYPE_BF16
 

@@ -2,18 +2,14 @@
  * bounds and agree even on unchecked streams.
  *
  * Streams lie at the end of a page, and so does what is decoded. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <xxhash.h>
 
 #include "exph_data.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define BF16 MOEPAGE_DTYPE_BF16
 

@@ -1,15 +1,10 @@
 /* Prefix codes of at most 8 bits: none is shorter, and each is canonical and complete. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "codec/exph_code.h"
 #include "exph_data.h"
 #include "exph_naive.h"
+#include "testing.h"
 
 static uint64_t cost(const uint64_t *counts, const uint8_t *lengths)
 {

@@ -1,19 +1,15 @@
 /* How small exponent-Huffman streams are: on a trained checkpoint, on Gaussian weights, and on what
  * cannot be made smaller. Sizes are compared with the entropy and with a count of the parts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "exph_data.h"
 #include "exph_naive.h"
 #include "model/model.h"
+#include "testing.h"
 
 #define BF16 MOEPAGE_DTYPE_BF16
 

@@ -1,15 +1,11 @@
 /* Files that the library writes, in a process that has closed its standard streams. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/file.h"
 #include "moepage.h"
+#include "testing.h"
 
 static void test_file_is_kept_apart_from_standard_streams(void **state)
 {

@@ -1,19 +1,15 @@
 /* The kernels of examples/cuda in their CPU form, threads and blocks in random orders, against what
  * moepage-generate computes on the host: the same bits where no sum is taken in another order. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/attention.h"
 #include "common/compute.h"
 #include "common/rope.h"
 #include "cuda/entries.h"
+#include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -1,12 +1,8 @@
 /* Workspace memory and the two ledgers it is charged to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "fake_device.h"
+#include "testing.h"
 
 static void test_home_charges_workspace_to_its_share_and_to_the_whole(void **state)
 {

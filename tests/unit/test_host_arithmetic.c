@@ -1,11 +1,6 @@
 /* What the host kernels are made of, on every instruction set that this CPU runs: BF16 pairs,
  * SwiGLU, conversions, and the CONVERT and COMBINE kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +9,7 @@
 #include "kernel_sets.h"
 #include "moepage.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define TOP_K 3
 

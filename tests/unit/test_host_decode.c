@@ -1,14 +1,10 @@
 /* How the host cuts DECODE: each byte is brought by exactly one part, and parts are about equal. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/host_decode.h"
+#include "testing.h"
 
 enum { BLANK = 0xb4 };
 

@@ -1,11 +1,6 @@
 /* What is particular to the host device: names, memory limits, which thread does what. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdbool.h>
@@ -14,6 +9,7 @@
 
 #include "device/seam.h"
 #include "device/worker.h"
+#include "testing.h"
 
 static mp_device *open_logged(uint32_t threads, moepage_log_fn log, void *user)
 {

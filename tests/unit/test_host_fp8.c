@@ -1,12 +1,7 @@
 /* EXPERTS with FP8 weights and block scales, on every instruction set that this CPU runs: the same
  * bits as with the F32 weights that they stand for, which test_host_kernels.c compares with naive
  * sums. Those weights are worked out here, one by one, from the definition. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +10,7 @@
 #include "kernel_sets.h"
 #include "moepage.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define F8 MOEPAGE_DTYPE_F8_E4M3
 #define F32 MOEPAGE_DTYPE_F32

@@ -1,12 +1,7 @@
 /* EXPERTS with weights in int8, int4 and int2, on every instruction set that this CPU runs: the same
  * bits as with the F32 weights that mp_quant_decode_row says they are, which test_host_kernels.c
  * compares with naive sums. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +10,7 @@
 #include "moepage.h"
 #include "numbers.h"
 #include "slow.h"
+#include "testing.h"
 
 #define F32 MOEPAGE_DTYPE_F32
 #define BF16 MOEPAGE_DTYPE_BF16

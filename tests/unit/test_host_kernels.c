@@ -1,11 +1,6 @@
 /* EXPERTS on the host, on every instruction set that this CPU runs: bit for bit against naive sums
  * in the documented order, whatever the rows, the shares and the floating-point mode. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +10,7 @@
 #include "kernel_sets.h"
 #include "moepage.h"
 #include "numbers.h"
+#include "testing.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>

@@ -1,11 +1,6 @@
 /* Host memory for a tier: what it says of its pages and its node is what the system says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <stdbool.h>
@@ -16,6 +11,7 @@
 #include <unistd.h>
 
 #include "device/seam.h"
+#include "testing.h"
 
 #define MIB (1u << 20)
 

@@ -1,14 +1,10 @@
 /* The host tier, one claim at a time, with reads that end when the test says so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "cold_rig.h"
+#include "testing.h"
 
 #define UNIT(rig) mp_model_image_room((rig)->bank.model, MOEPAGE_FORM_DENSE)
 

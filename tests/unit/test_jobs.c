@@ -1,9 +1,5 @@
 /* Requests to serve: what files say, what is refused, prefixes against a search through all pairs, and
  * clients worked out by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +7,7 @@
 
 #include "common/fail.h"
 #include "sim/jobs.h"
-
-#include <cmocka.h>
+#include "testing.h"
 
 #define AZURE "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 

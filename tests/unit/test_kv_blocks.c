@@ -1,13 +1,9 @@
 /* The free tree and reference counts against a plain array. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "kv/kv_blocks.h"
+#include "testing.h"
 
 static uint64_t random_state;
 

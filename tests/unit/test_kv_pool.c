@@ -1,13 +1,9 @@
 /* KV pools as a whole: creation, refusal, layer views, admission, destruction. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kv/kv_pool.h"
 #include "kv_fixture.h"
+#include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -1,13 +1,9 @@
 /* Moving the KV pool's boundary, with and without live blocks in the way. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kv/kv_pool.h"
 #include "kv_fixture.h"
+#include "testing.h"
 
 static void test_kv_resize_of_a_half_empty_pool_moves_no_block(void **state)
 {

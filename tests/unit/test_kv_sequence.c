@@ -1,13 +1,9 @@
 /* Sequences in a KV pool: growth, sharing, copy on write, swapping, stale ids. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kv/kv_pool.h"
 #include "kv_fixture.h"
+#include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

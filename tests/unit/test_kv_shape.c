@@ -1,13 +1,9 @@
 /* The geometry of KV pools against sizes worked out by hand, and against a map of every byte. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "kv/kv_shape.h"
+#include "testing.h"
 
 #define MIB (1ull << 20)
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,18 +1,13 @@
 /* Every eviction policy in a live pool: the same hits, misses and evictions, and the same experts
  * resident, as a model that knows nothing of slots. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "naive_cache.h"
 #include "policy/policy.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 enum { LAYERS = 4, EXPERTS = 12, TOP_K = 3, STEPS = 400 };
 

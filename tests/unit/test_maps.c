@@ -1,15 +1,11 @@
 /* The expert-map predictor against cases worked out by hand from FineMoE's equations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "policy/predictors.h"
+#include "testing.h"
 
 #define MAPS (&mp_predictor_maps)
 

@@ -1,11 +1,6 @@
 /* The store of expert maps: what is found and replaced in six bits per value against brute force in
  * double precision over the maps themselves, kernels against each other, sizes, files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +10,7 @@
 #include "policy/maps.h"
 #include "policy/maps_kernels.h"
 #include "policy/maps_sketch.h"
+#include "testing.h"
 
 #define CLOSE 0.01
 

@@ -1,19 +1,14 @@
 /* The metrics' text: its form, what its values mean, and that its table, its document and the public
  * structs say the same. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "metrics/metrics.h"
 #include "moepage_cuda.h"
 #include "prom_text.h"
+#include "testing.h"
 
 typedef struct all {
     moepage_device_info device;

@@ -3,18 +3,13 @@
  * The model is the definition: a routed set is known at once, so no member of it is a victim;
  * recency inside a set follows the set's order, whatever hit; LRU evicts the least recently used,
  * LFU the least often used since it came, equals by recency. Counts must agree exactly. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "pool_rig.h"
 #include "slow.h"
+#include "testing.h"
 
 #define MAX_KEYS 1024
 #define MAX_SET 64

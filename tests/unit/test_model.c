@@ -1,15 +1,11 @@
 /* An opened checkpoint: its slot, its experts, its dense tensors, every tensor refused by name. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 static moe_maker maker;
 

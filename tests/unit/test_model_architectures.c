@@ -1,15 +1,12 @@
 /* Every recognised architecture: its names, its shapes, its MoE layers, its slot. The tensor names
  * are spelled out here as checkpoints have them. */
-#include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 /* H = 64 and I = 32, so that MX groups of 32 and FP8 blocks of 16 x 24 divide or do not. */
 enum { H = 64, I = 32, E = 3 };

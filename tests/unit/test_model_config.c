@@ -1,15 +1,11 @@
 /* config.json: what it means, and every way in which it can be wrong. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 static moe_maker maker;
 

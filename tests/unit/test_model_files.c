@@ -1,14 +1,10 @@
 /* Which files of a directory are the checkpoint, and what an index may say. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 static moe_maker maker;
 

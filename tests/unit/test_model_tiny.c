@@ -1,14 +1,10 @@
 /* The checkpoint in examples/models: what opening it yields, against file offsets and FNV-1a sums
  * that another program worked out from the files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/model.h"
+#include "testing.h"
 
 #define DIR "examples/models/tiny-qwen3moe"
 #define FIRST DIR "/model-00001-of-00002.safetensors"

@@ -1,12 +1,7 @@
 /* Each constant of the online law by hand: what it lets pass and what not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "plant_rig.h"
+#include "testing.h"
 
 static plant the_plant;
 

@@ -1,11 +1,6 @@
 /* The library as it is built without libnuma: no CPU has a node, no memory is bound, and the pool
  * says so. What is compiled here takes the place of the archive's own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +10,7 @@
 
 #undef MP_NUMA
 #include "device/numa.c"
+#include "testing.h"
 
 static void test_no_numa_knows_no_node_and_binds_nothing(void **state)
 {

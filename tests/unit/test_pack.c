@@ -1,12 +1,8 @@
 /* Packs: what comes out is what went in, in every form and from every kind of model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -14,6 +10,7 @@
 #include "model/model.h"
 #include "moe_maker.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 static pack_source source;
 static char directory[64], path[80];

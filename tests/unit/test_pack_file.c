@@ -1,20 +1,16 @@
 /* A file that is written whole or not at all: nothing of it shows beside its path until it is
  * published, whether or not the file system has files without a name, and however long its name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint_maker.h"
 #include "model/pack_file.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 typedef moepage_status create(const char *path, mp_pack_file *out);
 static create *const ways[] = {mp_pack_file_create, mp_pack_file_create_named};

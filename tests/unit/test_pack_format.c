@@ -1,13 +1,9 @@
 /* The .moepack file against docs/format-moepack.md: a file put together by hand from that page has
  * the very bytes that the library writes, and one that breaks a rule of it, under checksums that are
  * right, is refused with a sentence that names the section. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <xxhash.h>
 #include <zstd.h>
 
@@ -15,6 +11,7 @@
 #include "codec/quant.h"
 #include "moe_maker.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 enum { SHAPE = 1, CONFIG = 2, DIRECTORY = 3, DENSE_DATA = 4, INDEX = 5, DATA = 6 };
 enum { DENSE = 1, EXPH = 2, INT8 = 3, INT4 = 4, INT2 = 5 };

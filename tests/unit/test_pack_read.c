@@ -1,15 +1,11 @@
 /* Reading a pack where files are not what they were when it was opened, file systems not what they
  * said, and records not what they seem. The system's calls to open and to read files are this
  * program's, which passes them on. */
-#include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -18,6 +14,7 @@
 
 #include "moe_maker.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 enum { INDEX = 5, DATA = 6, EXPERTS = 6, ENTRY = 24 };
 

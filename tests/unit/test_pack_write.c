@@ -1,13 +1,9 @@
 /* Writing packs: what the call says of itself is true, bad orders are refused, and a call that fails,
  * is stopped or killed leaves what was there before. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,6 +12,7 @@
 
 #include "moe_maker.h"
 #include "pack_maker.h"
+#include "testing.h"
 
 static const uint64_t TWO_BY_FOUR[] = {2, 4};
 static pack_source source;

@@ -1,17 +1,13 @@
 /* PagedTensor: layout, the protocol's states and its target layer, late readers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "paged/paged.h"
 #include "paged_case.h"
+#include "testing.h"
 
 /* ---- layout and creation ---- */
 

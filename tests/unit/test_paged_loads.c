@@ -1,17 +1,13 @@
 /* A PagedTensor's loads: where their bytes come from, and what happens when they fail. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "paged/paged.h"
 #include "paged_case.h"
+#include "testing.h"
 
 /* ---- holding a device up ---- */
 

@@ -1,14 +1,9 @@
 /* Does fetching ahead pay: the decision, in worlds whose costs are known. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "control/calibration.h"
 #include "control/payoff.h"
+#include "testing.h"
 
 /* A world in which a step takes `off` or `on` per routed expert. */
 typedef struct world {

@@ -1,10 +1,5 @@
 /* Models that are a shape alone: laid out as models with weights are, and never taken for one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +8,7 @@
 #include "arena/home.h"
 #include "machine_rig.h"
 #include "simulated/phantom.h"
+#include "testing.h"
 
 static mp_phantom_shape small_shape(void)
 {

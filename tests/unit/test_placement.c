@@ -1,13 +1,8 @@
 /* Placement against every possible allocation, the divided stream's finishing time, and examples
  * worked by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "control/placement.h"
+#include "testing.h"
 
 #define UNLIMITED UINT32_MAX
 

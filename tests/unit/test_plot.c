@@ -1,19 +1,14 @@
 /* Plots and reports: ticks are round, values are where they belong, and what is written is well-formed
  * whatever the data. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/plot.h"
 #include "sim/report.h"
+#include "testing.h"
 #include "xml_check.h"
 
 /* ---- Axes ---------------------------------------------------------------------------------- */

@@ -2,19 +2,14 @@
  *
  * `cache` drives a policy exactly as policy.h says a pool does. naive_cache.h is written from the
  * definitions alone. Both must evict the same keys in the same order. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "naive_cache.h"
 #include "policy/policy.h"
 #include "slow.h"
+#include "testing.h"
 
 #define MAX_KEYS 1024
 #define MAX_SET 64

@@ -1,15 +1,10 @@
 /* FineMoE's priority with predictions: against its definition, and by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "naive_cache.h"
 #include "policy/policies.h"
+#include "testing.h"
 
 #define LAYERS 4u
 #define EXPERTS 8u

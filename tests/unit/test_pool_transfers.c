@@ -1,16 +1,11 @@
 /* Expert loads on a device whose transfers and submissions fail in turn, once and for good: the
  * routing that needs them says so, nothing half-loaded is ever served, no slot is lost, and once
  * the device works again so does the pool. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "fake_device.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define EXPERTS 8
 #define SLOTS 3

@@ -1,16 +1,11 @@
 /* Which experts get the high precision: the paper's equations by hand, and the choice against a
  * definition that sorts everything. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "bank_model.h"
 #include "control/hotness.h"
+#include "testing.h"
 
 #define MOST 24u
 

@@ -3,17 +3,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "features/predicting_inside.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 4
 #define EXPERTS 12

@@ -1,19 +1,15 @@
 /* The public handle: its life, the routers it reads, and its file, byte by byte. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "bank_model.h"
 #include "features/shared_predictor.h"
 #include "numbers.h"
 #include "predict_model.h"
+#include "testing.h"
 
 static predict_model made;
 

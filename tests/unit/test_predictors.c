@@ -1,17 +1,12 @@
 /* The predictors that need no table of pairs, by hand. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/bytes.h"
 #include "policy/predictors.h"
 #include "predict_rig.h"
+#include "testing.h"
 
 static const mp_predict_config small = {.layers = 2, .experts = 5, .top_k = 2, .distance = 1};
 

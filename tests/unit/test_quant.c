@@ -1,15 +1,11 @@
 /* Group quantisation by example, byte for byte, and every FP8, E8M0 and MXFP4 number. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <string.h>
 
 #include "codec/quant.h"
 #include "numbers.h"
+#include "testing.h"
 
 #define F32 MOEPAGE_DTYPE_F32
 

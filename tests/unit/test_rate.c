@@ -1,15 +1,11 @@
 /* Rates against sorted windows, and against stalls and shifts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "bank_model.h"
 #include "control/rate.h"
+#include "testing.h"
 
 static int by_value(const void *a, const void *b)
 {

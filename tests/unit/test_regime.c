@@ -1,17 +1,13 @@
 /* The choice of regime against costs written from the definition, under steady loads, noise and
  * shifts, and in a closed loop with a cache. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bank_model.h"
 #include "control/regime.h"
+#include "testing.h"
 
 #define PER_MILLE(random, low, high) ((low) + bank_below(random, (high) - (low) + 1))
 

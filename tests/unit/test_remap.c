@@ -1,20 +1,15 @@
 /* Remapping of decode batches: cases worked out by hand from the equations, the definition written
  * out naively, the device's rule, and what must hold of any batch. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "base/floats.h"
 #include "naive_router.h"
 #include "policy/remap.h"
+#include "testing.h"
 
 #define MAX_TOKENS 48
 #define MAX_EXPERTS 130

@@ -1,20 +1,15 @@
 /* Remapping in sessions: when it is done and when not, that plans and the FFN have what a trace has
  * not, what is counted, and what is refused in which words. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "policy/remap.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 2
 #define EXPERTS 12

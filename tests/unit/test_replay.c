@@ -1,14 +1,8 @@
 /* Replays of traces: exact miss counts against naive_cache.h, an exhaustive search for the bound,
  * and counts made outside this project's code. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "naive_cache.h"
 #include "route_rows.h"
@@ -16,6 +10,7 @@
 #include "sim/replay.h"
 #include "sim/trace.h"
 #include "slow.h"
+#include "testing.h"
 
 static const char *const policies[] = {"lru",    "lfu",  "lfu-aged", "sieve",
                                        "s3fifo", "lirs", "cycle",    "belady"};

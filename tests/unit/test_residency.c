@@ -1,14 +1,10 @@
 /* The residency planner by hand: two models of the FluxMoE paper on an L40, a bus of 25 GB/s and a
  * decoder of seven times that. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "control/residency.h"
+#include "testing.h"
 
 #define MS 1e6
 #define ROOMY 1000000000000u

@@ -1,16 +1,11 @@
 /* Exact reuse distances against a list searched from its top, and against closed forms. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "control/reuse.h"
 #include "naive_stack.h"
+#include "testing.h"
 
 #define MAX_SET 64
 

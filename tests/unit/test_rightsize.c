@@ -1,15 +1,10 @@
 /* Sizing working sets: by hand, and against trying every size in exact arithmetic. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "bank_model.h"
 #include "control/rightsize.h"
+#include "testing.h"
 
 enum { MOST = 24, PARTS = 64 };
 

@@ -1,17 +1,13 @@
 /* One .safetensors file: what a good one yields, and that every bad one is refused by name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "checkpoint_maker.h"
 #include "model/safetensors.h"
 #include "moe_maker.h"
+#include "testing.h"
 
 static char dir[64];
 static maker_shard shard;

@@ -2,19 +2,14 @@
  * wrong (the choice and number of sampled keys, circles, averages). How near whole curves come to
  * the exact ones is in tests/property/test_miss_curve.c. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "bank_model.h"
 #include "control/reuse.h"
 #include "control/sampled.h"
 #include "naive_stack.h"
+#include "testing.h"
 
 #define MAX_SET 64
 

@@ -1,18 +1,13 @@
 /* A host that serves over the simulated machine: a step worked out by hand, everything that was asked
  * for is given and nothing is left behind, and what happens when KV does not fit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "sim/arms.h"
 #include "sim/uniform.h"
+#include "testing.h"
 
 /* Exit codes of common/fail.h, whose fail() is a macro of cmocka. */
 enum { DONE = 0 };

@@ -1,13 +1,8 @@
 /* Signals: the first of either is noted and breaks nothing off, the next ends the program. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "serve/interrupt.h"
-
-#include <cmocka.h>
+#include "testing.h"
 
 static struct sigaction action_of(int signal_number)
 {

@@ -1,9 +1,5 @@
 /* What serving measures and how requests are made to fit, against sums done another way. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +8,7 @@
 #include "serve/arms.h"
 #include "serve/arrivals.h"
 #include "serve/times.h"
-
-#include <cmocka.h>
+#include "testing.h"
 
 static uint64_t random_state = 7;
 

@@ -1,16 +1,11 @@
 /* Who is served next, driven through random lives against a pool of blocks that is one number: what
  * must hold is looked for from scratch at every turn. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "serve/schedule.h"
-
-#include <cmocka.h>
+#include "testing.h"
 
 enum { MOST = 40, BLOCK = 4 };
 

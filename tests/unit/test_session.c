@@ -1,17 +1,12 @@
 /* Sessions: what they refuse and in which words, what plans contain, how layers, sessions and
  * devices share slots, and what they count. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 6
 #define EXPERTS 12

@@ -1,13 +1,8 @@
 /* Model shapes: parameters as published, KV and tensor parallelism by hand, and what caps free. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "sim/configure.h"
+#include "testing.h"
 
 /* Exit codes of common/fail.h, whose fail() is a macro of cmocka. */
 enum { DONE = 0, REFUSED = 2 };

@@ -1,14 +1,10 @@
 /* The simulated device, in times worked out by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "machine_rig.h"
+#include "testing.h"
 
 /* ---- one thing at a time ---- */
 

@@ -1,15 +1,11 @@
 /* In which order things happen on the simulated device: tasks, ties, a naive schedule beside it, and the
  * same run twice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "machine_rig.h"
+#include "testing.h"
 
 /* ---- tasks ---- */
 

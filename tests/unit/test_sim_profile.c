@@ -1,10 +1,5 @@
 /* Machines' files: what they must say, what they may not, and the ones that come with the tool. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -14,6 +9,7 @@
 #include <unistd.h>
 
 #include "simulated/sim.h"
+#include "testing.h"
 
 /* Every number differs, so that no two can be mixed up. */
 static const char whole[] = "{\"name\": \"m\", \"comment\": \"c\", \"source\": \"s\","

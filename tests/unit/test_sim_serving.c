@@ -1,17 +1,13 @@
 /* Serving over a simulated machine: misses against a cache written from its definition, the same run
  * twice, and a model that no machine of ours could hold. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "bank_model.h"
 #include "stack_rig.h"
+#include "testing.h"
 
 /* ---- beside a naive cache ---- */
 

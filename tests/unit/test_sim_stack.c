@@ -1,16 +1,12 @@
 /* Pools, sessions and KV over a simulated machine, on shapes without weights: how long a step takes,
  * worked out by hand, whatever its experts come through. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <string.h>
 
 #include "arena/home.h"
 #include "bank_model.h"
 #include "stack_rig.h"
+#include "testing.h"
 
 /* ---- times by hand ---- */
 

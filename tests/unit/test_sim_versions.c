@@ -1,17 +1,13 @@
 /* Two versions of every expert on a simulated machine: in virtual time a step takes what its experts'
  * versions take, whatever else is on its way, and a set that moves is followed within a time that can
  * be worked out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arena/home.h"
 #include "stack_rig.h"
+#include "testing.h"
 
 #define EXPERTS 16u
 #define TOP_K 3u

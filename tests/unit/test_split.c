@@ -1,12 +1,7 @@
 /* The laws of splits by hand: floors, bounds, the closed form and the baselines. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "split_rig.h"
+#include "testing.h"
 
 #define HUGE_SIZE (UINT64_C(1) << 63)
 

@@ -1,21 +1,16 @@
 /* Moves of the split one claim at a time: what waits, what is promised, what is left as it was, and
  * experts that become compressed while others are served. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "kv/kv_pool.h"
 #include "kv_tokens.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "split/split.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define EXPERTS 8

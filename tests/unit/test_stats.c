@@ -1,16 +1,11 @@
 /* What a pool's sessions did, and why they waited: worked out by hand, in a simulated machine's time;
  * and the counters of what was fetched ahead, refused, resized and read through the page cache. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "arena/home.h"
 #include "pool_rig.h"
 #include "stack_rig.h"
+#include "testing.h"
 
 /* ---- a machine with times by hand ---- */
 

@@ -1,18 +1,13 @@
 /* The entry point of the metrics: capacities, handles, and what it reports of real objects. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "device_rig.h"
 #include "moepage_cuda.h"
 #include "pool_rig.h"
 #include "prom_text.h"
+#include "testing.h"
 
 #define MUST(call) assert_int_equal((call), MOEPAGE_OK)
 

@@ -1,12 +1,8 @@
 /* The queues of a lane, without threads: which job is next at what time, and the effect of a
  * waiting thread. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "device/stream.h"
+#include "testing.h"
 
 static mp_lane lane;
 

@@ -1,17 +1,12 @@
 /* Which regime a layer gets by itself, on a device whose clock the test moves and whose loads run when
  * the test says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "fake_device.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define MAX_EXPERTS 32
 #define LOAD_NS 1000

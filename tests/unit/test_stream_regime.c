@@ -4,18 +4,13 @@
  * where a caller would compute. What must then have been loaded follows from the definition: every
  * layer keeps the same number of experts, the largest for which two layers' worth of the others
  * (with up to three layers: one's) fits beside them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "session/inside.h"
+#include "testing.h"
 
 #define MAX_EXPERTS 32
 

@@ -1,17 +1,12 @@
 /* The study of two versions per expert in short: in virtual time steps wait for nothing, the rate is a
  * multiple of a cache's, and what is hot is followed. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "sim/study.h"
+#include "testing.h"
 
 #define MODEL "qwen3-30b-a3b"
 

@@ -1,18 +1,13 @@
 /* The study of right-sizing on the excerpt: what it counts of later sessions against a count of the
  * file's own bytes, and what a user's own sessions are worth. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "sim/study.h"
+#include "testing.h"
 
 enum { ROWS = 6026, LAYERS = 24, EXPERTS = 32, TOP_K = 4, REQUESTS = 20 };
 

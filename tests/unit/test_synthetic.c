@@ -1,18 +1,13 @@
 /* The generator of routing: what its presets are like, and that every number of a description does
  * what it says. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "sim/replay.h"
 #include "sim/synthetic.h"
+#include "testing.h"
 
 /* Exit codes of common/fail.h, whose fail() is a macro of cmocka. */
 enum { DONE = 0, REFUSED = 2 };

@@ -1,14 +1,10 @@
 /* The fork-join team: every part of every job once, all writes visible on return. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "device/team.h"
+#include "testing.h"
 
 enum { MAX_PARTS = 300 };
 

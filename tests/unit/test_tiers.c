@@ -2,19 +2,15 @@
  * behaviour of tiny, slow or damaged tiers. */
 #include <fcntl.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "control/placement.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
+#include "testing.h"
 
 #define LAYERS 3
 #define EXPERTS 12

@@ -1,14 +1,9 @@
 /* Traces: what was recorded is read back bit for bit, and what cannot be recorded is reported when
  * the trace is closed, never before, and leaves no file. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +15,7 @@
 
 #include "base/status.h"
 #include "moepage.h"
+#include "testing.h"
 #include "trace/trace.h"
 
 static char directory[256], path[300];

@@ -1,19 +1,14 @@
 /* Every form in which routing can be given holds the same trace, damage is refused in a sentence,
  * and streams hand out what was recorded. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "moepage.h"
 #include "sim/trace.h"
+#include "testing.h"
 #include "trace/trace.h"
 
 enum { LAYERS = 3, EXPERTS = 7, TOP_K = 2, WIDTH = LAYERS * TOP_K };

@@ -1,17 +1,12 @@
 /* What --stats says of a trace, against every measure's definition, worked out with sets. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "sim/trace.h"
 #include "sim/trace_stats.h"
+#include "testing.h"
 
 enum { LAYERS = 3, EXPERTS = 12, TOP_K = 3, KEYS = LAYERS * EXPERTS };
 

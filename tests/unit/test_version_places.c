@@ -1,15 +1,10 @@
 /* The low place of an expert that has become high is not reused while an open step still computes
  * with it. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "pool_inside.h"
 #include "session/inside.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define LAYERS 3

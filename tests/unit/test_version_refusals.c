@@ -1,13 +1,9 @@
 /* What a pool with two versions of every expert refuses, and in which words. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <string.h>
 
 #include "pack_maker.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define LAYERS 3

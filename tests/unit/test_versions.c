@@ -1,16 +1,12 @@
 /* Two versions of every expert: which experts become high and when; every plan shows a complete
  * version from the file, and no step waits for one. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "pack_maker.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define LAYERS 3

@@ -2,18 +2,14 @@
  * ordinary pools, one of the model's own weights and one of what the integers stand for, taken expert
  * by expert as the versions that the step saw say. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "codec/quant.h"
 #include "pack_maker.h"
 #include "pool_rig.h"
+#include "testing.h"
 #include "versions_rig.h"
 
 #define LAYERS 2
