@@ -1,8 +1,8 @@
 /* ahead.h — the door of the room that brings experts: on demand, when a slot and a source can be had;
  * and ahead of need, as guesses, hints and versions.
  *
- * Every load begins with a claim (claim.c), the one place that decides whether it may start. Wants queue
- * here, and a task of each device's fetches them while no demand waits for the bus (prefetch.c).
+ * Every load begins with a claim (mp_shard_claim), the one place that decides whether it may start. Wants
+ * queue here, and a task of each device's fetches them while no demand waits for the bus (prefetch.c).
  * versions.h is the room's second door. The owner's lock is held in calls that say so. */
 #ifndef MP_AHEAD_AHEAD_H
 #define MP_AHEAD_AHEAD_H
@@ -25,19 +25,8 @@ void mp_ahead_close(mp_ahead *ahead);
 /* Counts a load of a slot, attended to by this room, as ended: the cache calls it. */
 void mp_ahead_load_ended(void *ahead, uint32_t device, uint32_t slot);
 
-/* ---- claims (claim.c); the lock is held ---- */
+/* ---- claims that fail (claim.c); the lock is held ---- */
 
-typedef enum mp_claim {
-    MP_CLAIMED,
-    MP_CLAIM_LATER,     /* a prefetch has to wait for its turn */
-    MP_CLAIM_NO_SOURCE, /* every entry of the host tier is in use */
-    MP_CLAIM_NO_SLOT    /* no slot may be given away */
-} mp_claim;
-
-/* Gives an absent expert a slot, LOADING with `users` users, and its load a source; nothing is evicted
- * for a load that has no source. Its bytes are still to be advanced. */
-mp_claim mp_claim_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
-                       uint32_t users, uint32_t *slot);
 /* Ends one load that is in the way of a claim that failed, waiting for it if it must. *ended: there was
  * one, and the claim may be tried again. Waits for no load but that: others may be lined up behind work
  * of the caller's that is far from done. DEVICE if there is nothing to wait for any more. */

@@ -1,22 +1,5 @@
-/* Claims: the one place that decides whether a load may start, and what ends so that it can. The lock is
- * held throughout. */
+/* Claims that fail: what ends so that a load can start. The lock is held throughout. */
 #include "ahead/inside.h"
-
-mp_claim mp_claim_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
-                       uint32_t users, uint32_t *slot)
-{
-    mp_transfer *transfer = mp_shard_transfer(shard);
-    switch (mp_transfer_may_start(transfer, key, pipe)) {
-    case MP_START_LATER: return MP_CLAIM_LATER;
-    case MP_START_NEVER: return MP_CLAIM_NO_SOURCE;
-    case MP_START_NOW: break;
-    }
-    *slot = mp_shard_take_slot(shard, key, purpose, users);
-    if (*slot == MP_NO_SLOT)
-        return MP_CLAIM_NO_SLOT;
-    mp_passage_begin(transfer, *slot, key, mp_shard_address(shard, *slot), pipe);
-    return MP_CLAIMED;
-}
 
 static mp_prefetcher *prefetcher_of(mp_ahead *ahead, const mp_shard *shard)
 {

@@ -195,7 +195,8 @@ static uint32_t start_next(mp_prefetcher *prefetcher)
         uint32_t slot = MP_NO_SLOT;
         mp_claim claim = MP_CLAIM_NO_SLOT;
         if (absent)
-            claim = mp_claim_slot(prefetcher->shard, next.key, purpose, MP_PIPE_PREFETCH, 0, &slot);
+            claim =
+                mp_shard_claim(prefetcher->shard, next.key, purpose, MP_PIPE_PREFETCH, 0, &slot);
         if (claim == MP_CLAIM_LATER)
             break;
         mp_wants_pop(prefetcher);
@@ -355,7 +356,7 @@ uint32_t mp_ahead_bring(mp_ahead *ahead, uint32_t key)
     mp_prefetcher *prefetcher = &ahead->prefetchers[mp_ahead_device_of(ahead, key)];
     uint32_t slot;
     if (mp_cache_find(ahead->cache, key) != MP_NO_SLOT ||
-        mp_claim_slot(prefetcher->shard, key, MP_FOR_VERSION, MP_PIPE_PREFETCH, 0, &slot) !=
+        mp_shard_claim(prefetcher->shard, key, MP_FOR_VERSION, MP_PIPE_PREFETCH, 0, &slot) !=
             MP_CLAIMED)
         return MP_NO_SLOT;
     activate(prefetcher, slot, MP_SHARED_WANT);

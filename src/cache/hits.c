@@ -134,15 +134,8 @@ bool mp_cache_is_resident(mp_cache *cache, uint32_t key)
 
 /* ---- telling the policy, the tallies and the watch; the lock is held ---- */
 
-/* A guarded cache tells the policy nothing of scans. */
-static void collect_routed(mp_cache *cache, uint32_t *n, uint32_t key, bool scan)
-{
-    if (!scan || cache->scan_percent == 0)
-        cache->routed[(*n)++] = key;
-}
-
-/* The policy of every device learns of the whole set: what is on other devices says as much about what
- * comes next. */
+/* The policy of every device learns of the whole set, cache->routed[n], from which a guarded cache leaves
+ * out scans: what is on other devices says as much about what comes next. */
 static void tell_routed(mp_cache *cache, uint32_t n)
 {
     if (n == 0 || !cache->policy->route)
@@ -213,7 +206,8 @@ static void replay_record(mp_cache *cache, mp_touch_ring *ring)
     uint32_t n = word_at(ring, tail + 2), routed = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
-        collect_routed(cache, &routed, word & ~TOUCH_SCAN, (word & TOUCH_SCAN) != 0);
+        if (!(word & TOUCH_SCAN) || cache->scan_percent == 0)
+            cache->routed[routed++] = word & ~TOUCH_SCAN;
     }
     tell_routed(cache, routed);
     for (uint32_t i = 0; i < n; i++) {
@@ -273,8 +267,8 @@ void mp_cache_begin_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
     mp_cache_drain_touches(cache);
     atomic_fetch_add(&cache->clock, 1);
     for (uint32_t i = 0; i < n; i++)
-        if (!holds[i].pin)
-            collect_routed(cache, &routed, holds[i].key, holds[i].scan);
+        if (!holds[i].pin && (!holds[i].scan || cache->scan_percent == 0))
+            cache->routed[routed++] = holds[i].key;
     tell_routed(cache, routed);
 }
 
@@ -303,46 +297,34 @@ static void keep_pinned(mp_cache *cache, const mp_hold *hold)
         mp_shard_rank(shard, hold->slot, hold->key);
 }
 
-/* Counts one expert of a routed set. A pin is no routed use. */
-static void count(mp_cache *cache, const mp_hold *hold)
+void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool routed)
 {
-    if (hold->pin)
-        return;
-    cache->counters.hits += hold->kind == MP_HOLD_HIT;
-    cache->counters.misses += hold->kind == MP_HOLD_MISS || hold->kind == MP_HOLD_HOST;
-    if (hold->kind == MP_HOLD_LATE)
-        count_late(cache, hold);
-}
+    for (uint32_t i = 0; i < n; i++) {
+        const mp_hold *hold = &holds[i];
+        bool used = routed && !hold->pin; /* a pin is no routed use */
 
-/* Ranks what came, and makes recent what was routed. */
-static void refresh(mp_cache *cache, const mp_hold *hold, bool routed)
-{
-    if (hold->pin)
-        keep_pinned(cache, hold);
-    if (hold->kind == MP_HOLD_MISS)
-        mp_shard_rank(&cache->shards[hold->shard], hold->slot, hold->key);
-    else if (hold->kind != MP_HOLD_NONE && hold->kind != MP_HOLD_HOST && routed && !hold->pin)
-        touch(cache, hold->key, hold->scan, atomic_load(&cache->clock));
-}
+        /* What was found is counted. */
+        cache->counters.hits += used && hold->kind == MP_HOLD_HIT;
+        cache->counters.misses +=
+            used && (hold->kind == MP_HOLD_MISS || hold->kind == MP_HOLD_HOST);
+        if (used && hold->kind == MP_HOLD_LATE)
+            count_late(cache, hold);
 
-static void tell_watch(mp_cache *cache, const mp_hold *holds, uint32_t n)
-{
-    if (!cache->watch || (n == 1 && holds[0].pin))
+        /* What came is ranked, and what was routed becomes recent. */
+        if (hold->pin)
+            keep_pinned(cache, hold);
+        if (hold->kind == MP_HOLD_MISS)
+            mp_shard_rank(&cache->shards[hold->shard], hold->slot, hold->key);
+        else if (used && hold->kind != MP_HOLD_NONE && hold->kind != MP_HOLD_HOST)
+            touch(cache, hold->key, hold->scan, atomic_load(&cache->clock));
+    }
+
+    /* The watch learns of the set; one expert alone may be a pin. */
+    if (!routed || !cache->watch || (n == 1 && holds[0].pin))
         return;
     for (uint32_t i = 0; i < n; i++)
         cache->watch->keys[i] = holds[i].key;
     cache->watch->experts(cache->watch, cache->watch->keys, n);
-}
-
-void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool routed)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (routed)
-            count(cache, &holds[i]);
-        refresh(cache, &holds[i], routed);
-    }
-    if (routed)
-        tell_watch(cache, holds, n);
 }
 
 void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n)

@@ -1,4 +1,4 @@
-/* Slots: taking and giving them up, and what becomes of one when its load ends. The lock is held. */
+/* Slots: claiming and giving them up, and what becomes of one when its load ends. The lock is held. */
 #include "cache/inside.h"
 #include "transfer/tiers.h"
 
@@ -17,11 +17,6 @@ mp_slot_view mp_shard_view(const mp_shard *shard, uint32_t slot)
                           .users = MP_WORD_USERS(word),
                           .pins = shard->slots[slot].pins,
                           .attended = shard->slots[slot].attended};
-}
-
-unsigned char *mp_shard_address(const mp_shard *shard, uint32_t slot)
-{
-    return mp_shard_slot_address(shard, slot);
 }
 
 /* ---- giving up ---- */
@@ -124,11 +119,6 @@ void mp_shard_restack(mp_shard *shard)
 
 /* ---- taking ---- */
 
-static bool has_room(const mp_shard *shard, const mp_scope *scope)
-{
-    return scope->used < atomic_load(&scope->capacity) && shard->n_free > 0;
-}
-
 /* A scope that has more than it may have by now gives one up for another that has less. */
 static bool evict_surplus(mp_shard *shard, const mp_scope *scope)
 {
@@ -143,23 +133,36 @@ static bool evict_surplus(mp_shard *shard, const mp_scope *scope)
     return false;
 }
 
+/* Evicts until the scope may have one more slot and one is free: an evicted expert's slot may be outside
+ * of the fence. False if nothing may go. */
 static bool make_room(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
 {
-    if (!has_room(shard, scope) && atomic_load(&shard->orphans))
-        mp_shard_settle_all(shard); /* the policy may want to evict them */
-    while (!has_room(shard, scope)) /* an evicted expert's slot may be outside of the fence */
-        if (!evict_surplus(shard, scope) && !mp_shard_evict(shard, scope, purpose, transient))
+    for (bool first = true; scope->used >= atomic_load(&scope->capacity) || shard->n_free == 0;
+         first = false) {
+        if (first && atomic_load(&shard->orphans))
+            mp_shard_settle_all(shard); /* the policy may want to evict them */
+        else if (!evict_surplus(shard, scope) && !mp_shard_evict(shard, scope, purpose, transient))
             return false;
+    }
     return true;
 }
 
-uint32_t mp_shard_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users)
+mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
+                        uint32_t users, uint32_t *out)
 {
+    /* A source first: nothing is evicted for a load that has none. */
+    switch (mp_transfer_may_start(shard->transfer, key, pipe)) {
+    case MP_START_LATER: return MP_CLAIM_LATER;
+    case MP_START_NEVER: return MP_CLAIM_NO_SOURCE;
+    case MP_START_NOW: break;
+    }
+
+    /* The slot, and where it stands in its scope. */
     mp_cache *cache = shard->cache;
     mp_scope *scope = mp_shard_scope(shard, key);
     bool transient = purpose != MP_FOR_SCAN && mp_window_serves(cache, scope, key);
     if (!make_room(shard, scope, purpose, transient))
-        return MP_NO_SLOT;
+        return MP_CLAIM_NO_SLOT;
     uint32_t index = shard->free_slots[--shard->n_free];
     mp_slot *slot = &shard->slots[index];
     *slot = (mp_slot){.prefetched = purpose == MP_FOR_PREFETCH,
@@ -171,9 +174,13 @@ uint32_t mp_shard_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, u
     scope->used++;
     scope->scans += slot->scan;
     mp_window_enter(shard, scope, index, key, transient);
+
+    /* The word before the map, which leads to it; then the load. */
     atomic_store(&shard->words[index], MP_WORD(key, MP_SLOT_LOADING) + users);
     atomic_store(&cache->entry[key], index);
-    return index;
+    mp_passage_begin(shard->transfer, index, key, mp_shard_slot_address(shard, index), pipe);
+    *out = index;
+    return MP_CLAIMED;
 }
 
 void mp_shard_rank(mp_shard *shard, uint32_t index, uint32_t key)

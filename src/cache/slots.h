@@ -33,13 +33,21 @@ typedef struct mp_slot_view {
 /* The slot that the map names for a key, or MP_NO_SLOT. */
 uint32_t mp_cache_find(const mp_cache *cache, uint32_t key);
 mp_slot_view mp_shard_view(const mp_shard *shard, uint32_t slot);
-unsigned char *mp_shard_address(const mp_shard *shard, uint32_t slot);
 
 /* ---- taking and filling ---- */
 
-/* Takes a slot for an absent key, LOADING, with `users` users; evicts if it must. MP_NO_SLOT if nothing
- * may go. The policy does not know the key before it is ranked. */
-uint32_t mp_shard_take_slot(mp_shard *shard, uint32_t key, mp_purpose purpose, uint32_t users);
+typedef enum mp_claim {
+    MP_CLAIMED,
+    MP_CLAIM_LATER,     /* a prefetch has to wait for its turn */
+    MP_CLAIM_NO_SOURCE, /* every entry of the host tier is in use */
+    MP_CLAIM_NO_SLOT    /* no slot may be given away */
+} mp_claim;
+
+/* Gives an absent expert a slot, LOADING with `users` users, and its load a source: the one place that
+ * decides whether a load may start. Evicts if it must, but nothing for a load that has no source. The
+ * bytes are still to be advanced, and the policy does not know the key before it is ranked. */
+mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
+                        uint32_t users, uint32_t *slot);
 /* Tells the policy of a new key, or that a key ranked by another session was used. */
 void mp_shard_rank(mp_shard *shard, uint32_t slot, uint32_t key);
 /* Settles a LOADING slot if its bytes have all landed: RESIDENT, or FAILED and out of the map. */

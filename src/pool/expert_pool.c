@@ -154,6 +154,7 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
     setup.most = plan ? setup.first + setup.slots : most_slots(pool, device);
     pool->slots[device] = setup.base;
     status = mp_cache_add_device(pool->cache, &setup);
+    pool->shards[device] = mp_cache_shard(pool->cache, device);
     if (!status)
         status = mp_ahead_add_device(pool->ahead, home, setup.most);
     return status ? status : mp_transfer_fill(transfer);
@@ -164,9 +165,9 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
 /* Brings one high version to a slot that it keeps. The lock is held, and given up meanwhile. */
 static moepage_status fill_high(struct moepage_expert_pool *pool, uint32_t key)
 {
-    mp_shard *shard = mp_cache_shard(pool->cache, 0);
+    mp_shard *shard = pool->shards[0];
     mp_hold hold = {.key = key, .kind = MP_HOLD_MISS, .pin = true};
-    mp_claim claim = mp_claim_slot(shard, key, MP_FOR_DECODE, MP_PIPE_DEMAND, 1, &hold.slot);
+    mp_claim claim = mp_shard_claim(shard, key, MP_FOR_DECODE, MP_PIPE_DEMAND, 1, &hold.slot);
     if (claim != MP_CLAIMED) /* there is a slot for each, and loads come one by one */
         return mp_fail(MOEPAGE_E_BUSY, "no slot for the high version of expert %u", key);
     mp_passage_advance(pool->transfers[0], hold.slot, MP_PIPE_DEMAND, UINT64_MAX);
@@ -192,7 +193,7 @@ static void reset_counters(struct moepage_expert_pool *pool)
 static moepage_status fill_versions(struct moepage_expert_pool *pool)
 {
     mp_versions *versions = pool->versions;
-    mp_versions_connect(versions, pool->ahead, mp_cache_shard(pool->cache, 0), &pool->lock);
+    mp_versions_connect(versions, pool->ahead, pool->shards[0], &pool->lock);
     pthread_mutex_lock(&pool->lock);
     moepage_status status = mp_versions_fill_low(versions);
     for (uint32_t key = 0; key < pool->keys && !status; key++)
@@ -367,7 +368,7 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
         .pins_refused = pool->pins_refused,
     };
     for (uint32_t d = 0; d < pool->n_devices; d++) {
-        uint64_t below = mp_shard_slots(mp_cache_shard(pool->cache, d)).first;
+        uint64_t below = mp_shard_slots(pool->shards[d]).first;
         info->compressed_bytes += pool->versions ? 0 : below * pool->slot_bytes;
         mp_transfer_describe(pool->transfers[d], info);
     }

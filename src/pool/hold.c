@@ -1,63 +1,9 @@
 /* Holding experts that mp_client_hold_resident has not found: bringing them, waiting for them, and letting
  * go. */
+#include "base/status.h"
 #include "pool/inside.h"
 
-#include "base/status.h"
-
 /* ---- what is absent; the lock is held ---- */
-
-static void flush_all(struct moepage_expert_pool *pool)
-{
-    for (uint32_t d = 0; d < pool->n_devices; d++)
-        mp_transfer_flush(pool->transfers[d]);
-}
-
-/* Brings all of a held expert's bytes that are not under way yet. */
-static void demand(struct moepage_expert_pool *pool, mp_hold *hold)
-{
-    mp_transfer *transfer = pool->transfers[hold->shard];
-    hold->demanded = mp_passage_advance(transfer, hold->slot, MP_PIPE_DEMAND, UINT64_MAX);
-    hold->cold = mp_passage_waits_for_cold(transfer, hold->slot);
-}
-
-/* Gives an absent expert a slot and starts its load. */
-static mp_claim hold_absent(struct moepage_expert_pool *pool, mp_shard *shard, mp_hold *hold)
-{
-    mp_purpose purpose = hold->scan && pool->scan_percent ? MP_FOR_SCAN : MP_FOR_DECODE;
-    uint32_t slot;
-    mp_claim claim = mp_claim_slot(shard, hold->key, purpose, MP_PIPE_DEMAND, 1, &slot);
-    if (claim != MP_CLAIMED)
-        return claim;
-    mp_shard_hold(shard, slot, hold, MP_HOLD_MISS);
-    demand(pool, hold);
-    return MP_CLAIMED;
-}
-
-/* Holds an expert in a slot, resident or on its way; a load under way is hurried up. */
-static void hold_present(struct moepage_expert_pool *pool, mp_shard *shard, mp_hold *hold,
-                         uint32_t slot)
-{
-    bool resident = mp_shard_view(shard, slot).state == MP_SLOT_RESIDENT;
-    mp_shard_add_user(shard, slot);
-    mp_shard_hold(shard, slot, hold, resident ? MP_HOLD_HIT : MP_HOLD_LATE);
-    mp_ahead_keep(pool->ahead, shard, slot);
-    hold->ready = resident;
-    demand(pool, hold);
-}
-
-/* Holds the expert where it is, or where it can be brought. */
-static mp_claim hold_now(struct moepage_expert_pool *pool, mp_shard *shard, mp_hold *hold)
-{
-    uint32_t slot = mp_cache_find(pool->cache, hold->key);
-    if (slot != MP_NO_SLOT) {
-        mp_claim_look_at(pool->ahead, shard, slot);
-        slot = mp_cache_find(pool->cache, hold->key);
-    }
-    if (slot == MP_NO_SLOT)
-        return hold_absent(pool, shard, hold);
-    hold_present(pool, shard, hold, slot);
-    return MP_CLAIMED;
-}
 
 static moepage_status refuse(const struct moepage_expert_pool *pool, const mp_shard *shard,
                              const mp_hold *hold)
@@ -69,12 +15,42 @@ static moepage_status refuse(const struct moepage_expert_pool *pool, const mp_sh
                    hold->key % pool->experts, hold->key / pool->experts, slots.end - slots.first);
 }
 
+/* Holds the expert where it is, resident or on its way, or gives it a slot; and brings all of its bytes
+ * that are not under way yet. */
+static mp_claim hold_now(struct moepage_expert_pool *pool, mp_shard *shard, mp_hold *hold)
+{
+    /* Where is it? A load that has ended is settled first; one that has failed leaves the map. */
+    uint32_t slot = mp_cache_find(pool->cache, hold->key);
+    if (slot != MP_NO_SLOT) {
+        mp_claim_look_at(pool->ahead, shard, slot);
+        slot = mp_cache_find(pool->cache, hold->key);
+    }
+    if (slot != MP_NO_SLOT) {
+        /* In a slot. A load under way is a demand from now on, whatever was called off. */
+        hold->ready = mp_shard_view(shard, slot).state == MP_SLOT_RESIDENT;
+        mp_shard_add_user(shard, slot);
+        mp_shard_hold(shard, slot, hold, hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE);
+        mp_ahead_keep(pool->ahead, shard, slot);
+    } else {
+        /* Absent: its load begins here, with one user. */
+        mp_purpose purpose = hold->scan && pool->scan_percent ? MP_FOR_SCAN : MP_FOR_DECODE;
+        mp_claim claim = mp_shard_claim(shard, hold->key, purpose, MP_PIPE_DEMAND, 1, &slot);
+        if (claim != MP_CLAIMED)
+            return claim;
+        mp_shard_hold(shard, slot, hold, MP_HOLD_MISS);
+    }
+    mp_transfer *transfer = pool->transfers[hold->shard];
+    hold->demanded = mp_passage_advance(transfer, slot, MP_PIPE_DEMAND, UINT64_MAX);
+    hold->cold = mp_passage_waits_for_cold(transfer, slot);
+    return MP_CLAIMED;
+}
+
 /* Ends what is in the way of a claim, one thing at a time, until it succeeds or nothing is left to end:
  * loads; then reads of the cold tier, which hold entries of the host tier although no load waits for
  * them; then slots of failed loads that are free but for the book-keeping. */
 static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
 {
-    mp_shard *shard = mp_cache_shard(pool->cache, hold->shard);
+    mp_shard *shard = pool->shards[hold->shard];
     bool read = false, settled = false;
     for (;;) {
         bool ended = false;
@@ -99,7 +75,7 @@ static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
 /* Holds an expert of a pool with low versions beside its cache: if it is resident, there. */
 static void hold_any(struct moepage_expert_pool *pool, mp_hold *hold)
 {
-    mp_shard *shard = mp_cache_shard(pool->cache, hold->shard);
+    mp_shard *shard = pool->shards[hold->shard];
     if (mp_cache_is_resident(pool->cache, hold->key)) {
         uint32_t slot = mp_cache_find(pool->cache, hold->key);
         mp_shard_add_user(shard, slot);
@@ -137,11 +113,15 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
     mp_cache_begin_set(pool->cache, holds, n);
     /* Victims first: what hits is held already, what misses is held as soon as it has a slot, so that no
      * member of the set is ever a victim. Then recency, in the set's own order. */
-    for (uint32_t i = 0; i < n && !status; i++)
-        if (holds[i].kind == MP_HOLD_NONE && !mp_in_place_hold(pool, &holds[i]))
-            status = hold_one(pool, &holds[i]);
+    for (uint32_t i = 0; i < n && !status; i++) {
+        if (holds[i].kind != MP_HOLD_NONE ||
+            (holds[i].may_run_in_place && mp_in_place_hold(pool, &holds[i])))
+            continue;
+        status = hold_one(pool, &holds[i]);
+    }
     mp_cache_end_set(pool->cache, holds, n, !status);
-    flush_all(pool);
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_transfer_flush(pool->transfers[d]);
     pthread_mutex_unlock(&pool->lock);
     if (status)
         mp_pool_release(pool, holds, n);
@@ -150,7 +130,7 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
 
 bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold)
 {
-    const mp_shard *shard = mp_cache_shard(pool->cache, hold->shard);
+    const mp_shard *shard = pool->shards[hold->shard];
     return mp_shard_view(shard, hold->slot).state != MP_SLOT_LOADING ||
            mp_passage_has_landed(pool->transfers[hold->shard], hold->slot);
 }
@@ -165,36 +145,32 @@ static moepage_status load_failed(struct moepage_expert_pool *pool, const mp_hol
                    hold->key / pool->experts, why);
 }
 
-/* Settles a load whose transfers have been waited for, or has the reader wait for them: such a load can
- * fail no more but by the device. Takes the lock. */
-static moepage_status publish(struct moepage_expert_pool *pool, mp_hold *hold, mp_stream *reader)
-{
-    mp_transfer *transfer = pool->transfers[hold->shard];
-    mp_shard *shard = mp_cache_shard(pool->cache, hold->shard);
-    moepage_status status = MOEPAGE_OK;
-    pthread_mutex_lock(&pool->lock);
-    mp_shard_settle(shard, hold->slot);
-    uint32_t state = mp_shard_view(shard, hold->slot).state;
-    if (state == MP_SLOT_LOADING && reader)
-        status = mp_passage_result(transfer, hold->slot);
-    if (state == MP_SLOT_LOADING && reader && !status)
-        status = mp_passage_lead(transfer, hold->slot, reader);
-    pthread_mutex_unlock(&pool->lock);
-    hold->ready = state == MP_SLOT_RESIDENT || state == MP_SLOT_DRAINING ||
-                  (state == MP_SLOT_LOADING && reader && !status);
-    return hold->ready || status ? status : mp_passage_failure(transfer, hold->slot);
-}
-
 moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_stream *reader)
 {
     mp_transfer *transfer = pool->transfers[hold->shard];
+    mp_shard *shard = pool->shards[hold->shard];
     if (hold->ready)
         return MOEPAGE_OK;
+
+    /* The transfers, without the lock: to their end, or until the device alone can fail them. */
     moepage_status status =
         reader ? mp_passage_settle(transfer, hold->slot) : mp_passage_sync(transfer, hold->slot);
     if (status)
         return status;
-    status = publish(pool, hold, reader);
+
+    /* What has landed is published; for the rest the reader waits, in its stream. */
+    pthread_mutex_lock(&pool->lock);
+    mp_shard_settle(shard, hold->slot);
+    uint32_t state = mp_shard_view(shard, hold->slot).state;
+    bool leads = state == MP_SLOT_LOADING && reader;
+    if (leads)
+        status = mp_passage_result(transfer, hold->slot);
+    if (leads && !status)
+        status = mp_passage_lead(transfer, hold->slot, reader);
+    pthread_mutex_unlock(&pool->lock);
+    hold->ready = state == MP_SLOT_RESIDENT || state == MP_SLOT_DRAINING || (leads && !status);
+    if (!hold->ready && !status)
+        status = mp_passage_failure(transfer, hold->slot);
     return status ? load_failed(pool, hold, status) : MOEPAGE_OK;
 }
 

@@ -20,7 +20,7 @@ void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *hold
 bool mp_in_place_hold(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_transfer *transfer = pool->transfers[hold->shard];
-    if (!hold->may_run_in_place || mp_cache_is_resident(pool->cache, hold->key) ||
+    if (mp_cache_is_resident(pool->cache, hold->key) ||
         !mp_transfer_lend(transfer, hold->key, &hold->slot, &hold->address))
         return false;
     hold->kind = MP_HOLD_HOST;

@@ -24,6 +24,7 @@ struct moepage_expert_pool {
     uint64_t slot_bytes;
     struct moepage_device *homes[MOEPAGE_MAX_DEVICES];
     mp_transfer *transfers[MOEPAGE_MAX_DEVICES];
+    mp_shard *shards[MOEPAGE_MAX_DEVICES]; /* of the cache */
     mp_cache *cache;
     mp_ahead *ahead;
     mp_versions *versions; /* or NULL */

@@ -12,11 +12,6 @@
 #include "base/status.h"
 #include "pool/inside.h"
 
-static mp_shard *shard_of(const struct moepage_expert_pool *pool)
-{
-    return mp_cache_shard(pool->cache, 0);
-}
-
 /* ---- what there can be ---- */
 
 mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compressed,
@@ -34,7 +29,7 @@ static mp_span span_of(const mp_extent *extent)
 
 static mp_extent extent_now(const struct moepage_expert_pool *pool)
 {
-    mp_span slots = mp_shard_slots(shard_of(pool));
+    mp_span slots = mp_shard_slots(pool->shards[0]);
     return (mp_extent){.compressed = mp_images_rounds(pool->transfers[0]),
                        .first = slots.first,
                        .slots = slots.end - slots.first};
@@ -51,7 +46,7 @@ mp_extent mp_pool_get_extent(struct moepage_expert_pool *pool)
 /* The slots that are there before and after. */
 static mp_span kept_by(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    mp_span from = mp_shard_slots(shard_of(pool)), after = span_of(to);
+    mp_span from = mp_shard_slots(pool->shards[0]), after = span_of(to);
     return (mp_span){from.first > after.first ? from.first : after.first,
                      from.end < after.end ? from.end : after.end};
 }
@@ -77,7 +72,7 @@ static moepage_status check_images(const struct moepage_expert_pool *pool, const
 
 static moepage_status check_extent(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    const mp_shard *shard = shard_of(pool);
+    const mp_shard *shard = pool->shards[0];
     uint64_t room = mp_arena_side_max(&pool->homes[0]->arena, MP_SIDE_EXPERTS);
     uint64_t most = room > to->first ? room - to->first : 0;
     if (most > pool->keys)
@@ -126,7 +121,7 @@ static bool vacate(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t s
 /* Tries every slot, whatever becomes of the others. */
 static moepage_status vacate_outside(struct moepage_expert_pool *pool, mp_span kept)
 {
-    mp_shard *shard = shard_of(pool);
+    mp_shard *shard = pool->shards[0];
     mp_span all = mp_shard_slots(shard);
     uint32_t in_use = MP_NO_SLOT, read = MP_NO_SLOT;
     for (uint32_t s = all.first; s < all.end; s++) {
@@ -152,7 +147,7 @@ static moepage_status end_loads(struct moepage_expert_pool *pool)
     mp_ahead_abandon(pool->ahead, 0);
     moepage_status status = mp_transfer_sync(pool->transfers[0]);
     if (!status)
-        mp_shard_settle_all(shard_of(pool));
+        mp_shard_settle_all(pool->shards[0]);
     return status;
 }
 
@@ -160,7 +155,7 @@ static moepage_status end_loads(struct moepage_expert_pool *pool)
 static moepage_status wait_outside(struct moepage_expert_pool *pool, const mp_extent *to,
                                    mp_span kept)
 {
-    mp_span all = mp_shard_slots(shard_of(pool));
+    mp_span all = mp_shard_slots(pool->shards[0]);
     moepage_status status = end_loads(pool);
     if (!status)
         status = mp_images_settle(pool->transfers[0], to->compressed);
@@ -182,7 +177,7 @@ static moepage_status check_unused(const mp_shard *shard, mp_span kept)
 
 static bool is_fenced(const struct moepage_expert_pool *pool, const mp_extent *to, mp_span kept)
 {
-    mp_span open = mp_shard_open_slots(shard_of(pool));
+    mp_span open = mp_shard_open_slots(pool->shards[0]);
     return open.first == kept.first && open.end == kept.end &&
            mp_images_usable(pool->transfers[0]) <= to->compressed;
 }
@@ -191,7 +186,7 @@ static bool is_fenced(const struct moepage_expert_pool *pool, const mp_extent *t
 static moepage_status fence(struct moepage_expert_pool *pool, const mp_extent *to, mp_span kept,
                             bool once)
 {
-    mp_shard *shard = shard_of(pool);
+    mp_shard *shard = pool->shards[0];
     uint32_t capacity = mp_shard_capacity_in(shard, kept);
     pool->move = *to;
     mp_shard_set_aim(shard, capacity);
@@ -208,7 +203,7 @@ static moepage_status fence(struct moepage_expert_pool *pool, const mp_extent *t
 
 static moepage_status clear_out(struct moepage_expert_pool *pool, const mp_extent *to, bool once)
 {
-    mp_shard *shard = shard_of(pool);
+    mp_shard *shard = pool->shards[0];
     mp_span kept = kept_by(pool, to);
     moepage_status status = fence(pool, to, kept, once);
     if (!status && once)
@@ -230,7 +225,7 @@ static void open_all(struct moepage_expert_pool *pool, mp_span slots)
 {
     pool->move = (mp_extent){0};
     mp_images_limit(pool->transfers[0], mp_images_rounds(pool->transfers[0]));
-    mp_shard_set_slots(shard_of(pool), slots);
+    mp_shard_set_slots(pool->shards[0], slots);
     mp_ahead_start(pool->ahead, 0); /* images may be left to bring */
 }
 
@@ -257,7 +252,7 @@ static bool gives_up_anything(const struct moepage_expert_pool *pool, const mp_e
 static void stay(struct moepage_expert_pool *pool)
 {
     if (pool->move.slots)
-        open_all(pool, mp_shard_slots(shard_of(pool)));
+        open_all(pool, mp_shard_slots(pool->shards[0]));
 }
 
 void mp_pool_stay(struct moepage_expert_pool *pool)

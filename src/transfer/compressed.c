@@ -62,12 +62,6 @@ void mp_images_close(mp_transfer *transfer)
     mp_free(transfer->compressed.place_of);
 }
 
-bool mp_images_have(const mp_transfer *transfer, uint32_t key)
-{
-    const mp_compressed *compressed = &transfer->compressed;
-    return compressed->place_of && compressed->place_of[key] < compressed->usable;
-}
-
 const unsigned char *mp_images_find(const mp_transfer *transfer, uint32_t key)
 {
     return transfer->compressed.memory +

@@ -129,16 +129,6 @@ void mp_host_tier_destroy(mp_host_tier *tier)
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-static uint32_t layer_of(const mp_host_tier *tier, uint32_t key)
-{
-    return key / tier->model->info.experts;
-}
-
-static uint32_t expert_of(const mp_host_tier *tier, uint32_t key)
-{
-    return key % tier->model->info.experts;
-}
-
 static void note_failure(mp_host_tier *tier, uint32_t key, const char *sentence)
 {
     pthread_mutex_lock(&tier->failure_lock);
@@ -169,31 +159,9 @@ static uint64_t under_way(const mp_host_tier *tier, const mp_cold_lane *lane)
     return lane->last - tier->home->device->ops->completed(lane->stream);
 }
 
-static uint32_t idlest_lane(const mp_host_tier *tier)
-{
-    uint32_t best = 0;
-    uint64_t fewest = UINT64_MAX;
-    for (uint32_t i = 0; i < tier->n_lanes && fewest > 0; i++) {
-        uint64_t reads = under_way(tier, &tier->lanes[i]);
-        if (reads < fewest) {
-            fewest = reads;
-            best = i;
-        }
-    }
-    return best;
-}
-
-/* Reads share the storage: one of several at once moves as much as all of them do in its time. */
-static double bytes_meanwhile(const mp_host_tier *tier)
-{
-    uint64_t reads = 0;
-    for (uint32_t i = 0; i < tier->n_lanes; i++)
-        reads += under_way(tier, &tier->lanes[i]);
-    return (double)reads * (double)tier->model->info.slot_bytes;
-}
-
 static void submit_read(mp_host_tier *tier, uint32_t index)
 {
+    const uint32_t experts = tier->model->info.experts;
     mp_host_entry *entry = &tier->entries[index];
     mp_cold_lane *lane = &tier->lanes[entry->lane];
     mp_copy copy = {
@@ -201,7 +169,7 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
         .bytes = tier->unit,
         .fill = fill_entry,
         .fill_user = tier,
-        .fill_key = {layer_of(tier, entry->key), expert_of(tier, entry->key)},
+        .fill_key = {entry->key / experts, entry->key % experts},
         .result = &entry->result,
     };
     bool timed = tier->probe && mp_probe_begin(tier->probe, lane->stream, lane->last);
@@ -213,8 +181,15 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
     }
     lane->last = entry->tick;
     tier->reads++;
-    if (timed)
-        mp_probe_end(tier->probe, lane->stream, entry->tick, bytes_meanwhile(tier));
+    if (!timed)
+        return;
+
+    /* Reads share the storage: one of several at once moves as much as all of them do in its time. */
+    uint64_t reads = 0;
+    for (uint32_t i = 0; i < tier->n_lanes; i++)
+        reads += under_way(tier, &tier->lanes[i]);
+    mp_probe_end(tier->probe, lane->stream, entry->tick,
+                 (double)reads * (double)tier->model->info.slot_bytes);
 }
 
 bool mp_host_tier_landed(const mp_host_tier *tier, uint32_t index)
@@ -239,7 +214,7 @@ static void settle_failed(mp_host_tier *tier, uint32_t index, int32_t result)
         char sentence[sizeof tier->failure];
         snprintf(sentence, sizeof sentence,
                  "layer %u, expert %u was not read: the device had failed before",
-                 layer_of(tier, entry->key), expert_of(tier, entry->key));
+                 entry->key / tier->model->info.experts, entry->key % tier->model->info.experts);
         note_failure(tier, entry->key, sentence);
     }
     tier->entry_of[entry->key] = MP_NO_ENTRY;
@@ -254,7 +229,7 @@ void mp_host_tier_settle(mp_host_tier *tier, uint32_t index)
     if (entry->state != MP_ENTRY_READING || !mp_host_tier_landed(tier, index))
         return;
     list_remove(tier, &tier->lanes[entry->lane].reading, index);
-    mp_host_tier_demand(tier, index); /* whoever it was for, it holds up nobody any more */
+    mp_host_tier_demand(tier, index); /* whatever it was for, it holds up nothing any more */
     tier->cold_bytes += atomic_load_explicit(&entry->read_bytes, memory_order_relaxed);
     tier->buffered += atomic_load_explicit(&entry->buffered, memory_order_relaxed);
     int32_t result = atomic_load_explicit(&entry->result, memory_order_relaxed);
@@ -267,7 +242,7 @@ void mp_host_tier_settle(mp_host_tier *tier, uint32_t index)
     tier->n_valid++;
 }
 
-/* Reads that nobody waits for any more end too, and may then be evicted like others. */
+/* Reads that no load waits for any more end, too; their entries may then be evicted like others. */
 static void settle_landed(mp_host_tier *tier)
 {
     for (uint32_t i = 0; i < tier->n_lanes; i++) {
@@ -330,6 +305,8 @@ void mp_host_tier_demand(mp_host_tier *tier, uint32_t index)
 uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
 {
     assert(key < tier->n_keys && tier->entry_of[key] == MP_NO_ENTRY);
+
+    /* An empty entry; for want of one, that of a read that has failed, or of the oldest image. */
     if (tier->n_empty == 0)
         settle_landed(tier);
     if (tier->n_empty == 0)
@@ -341,7 +318,6 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
     assert(entry->state == MP_ENTRY_EMPTY && entry->users == 0);
     entry->key = key;
     entry->state = MP_ENTRY_READING;
-    entry->lane = idlest_lane(tier);
     entry->tick = 0;
     atomic_store_explicit(&entry->result, MOEPAGE_OK, memory_order_relaxed);
     atomic_store_explicit(&entry->read_bytes, 0, memory_order_relaxed);
@@ -349,6 +325,16 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
     tier->entry_of[key] = index;
     entry->guess = guess;
     tier->n_guesses += guess;
+
+    /* The lane with the fewest reads under way brings it. */
+    uint64_t fewest = UINT64_MAX;
+    for (uint32_t i = 0; i < tier->n_lanes && fewest > 0; i++) {
+        uint64_t reads = under_way(tier, &tier->lanes[i]);
+        if (reads < fewest) {
+            fewest = reads;
+            entry->lane = i;
+        }
+    }
     list_append(tier, &tier->lanes[entry->lane].reading, index);
     submit_read(tier, index);
     return index;
@@ -371,9 +357,9 @@ void mp_host_tier_let_go(mp_host_tier *tier, uint32_t index)
 
 const unsigned char *mp_host_tier_image(const mp_host_tier *tier, uint32_t index)
 {
-    uint32_t key = tier->entries[index].key;
+    uint32_t key = tier->entries[index].key, experts = tier->model->info.experts;
     mp_image image;
-    mp_model_find_image(tier->model, layer_of(tier, key), expert_of(tier, key), tier->form, &image);
+    mp_model_find_image(tier->model, key / experts, key % experts, tier->form, &image);
     return tier->memory.base + index * tier->unit + image.skew;
 }
 

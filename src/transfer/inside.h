@@ -148,14 +148,6 @@ moepage_status mp_transfer_measure(mp_transfer *transfer, uint64_t places);
 moepage_status mp_pipes_open(mp_transfer *transfer, bool decoders);
 /* Waits for what is under way. Safe when half open. */
 void mp_pipes_close(mp_transfer *transfer);
-/* Hands what is staged to the device, and what follows it. */
-void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind);
-/* Puts a copy for a passage on a pipe's stage. */
-void mp_pipe_stage(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage, const mp_copy *copy,
-                   bool last);
-/* Makes what a pipe's bus does from now on wait for a tick of another stream. */
-moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
-                            mp_tick tick);
 /* Describes the decoder's jobs for an expert whose EXPH image will be at `image`;
  * jobs[MOEPAGE_MAX_EXPERT_TENSORS]. */
 void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
@@ -171,6 +163,9 @@ moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, ui
 
 /* ---- passage.c ---- */
 
+/* Makes what a pipe's bus does from now on wait for a tick of another stream. */
+moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
+                            mp_tick tick);
 /* The next `bytes` from `offset` on of an image in mapped memory, which is checked before any of it is
  * used; the caller sets dst and result. */
 mp_copy mp_transfer_copy_mapped(const mp_transfer *transfer, uint32_t key, uint32_t form,
@@ -190,8 +185,7 @@ moepage_status mp_images_open(mp_transfer *transfer, uint64_t unit);
 void mp_images_close(mp_transfer *transfer);
 /* The expert that a place is for. */
 uint32_t mp_images_key(const mp_transfer *transfer, uint32_t place);
-/* Returns true if the expert's image is there to be decoded. */
-bool mp_images_have(const mp_transfer *transfer, uint32_t key);
+/* Where the expert's image is, which is there to be decoded. */
 const unsigned char *mp_images_find(const mp_transfer *transfer, uint32_t key);
 
 static inline mp_image mp_transfer_image(const mp_transfer *transfer, uint32_t key, uint32_t form)

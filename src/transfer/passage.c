@@ -1,8 +1,67 @@
-/* Passages: where an expert's bytes come from, by which pipe, and when they have landed. */
+/* Passages: where an expert's bytes come from, by which pipe, and when they have landed. Copies gather on a
+ * pipe's stage and go to the device together. */
 #include <assert.h>
 #include <string.h>
 
 #include "transfer/inside.h"
+
+/* ---- stages ---- */
+
+/* Hands what is staged on a pipe to the device, and what follows it. */
+static void flush(mp_transfer *transfer, mp_pipe_kind kind)
+{
+    const mp_device_ops *ops = transfer->ops;
+    mp_probe *probe = &transfer->probes[MP_PROBE_BUS];
+    mp_pipe *pipe = &transfer->pipes[kind];
+    mp_stage *stage = &pipe->stage;
+    uint32_t n = stage->n;
+    if (n == 0)
+        return;
+
+    /* A submission that finds the whole bus idle, and does not wait for a cold read, is timed: its
+     * duration is the bus's own. */
+    bool timed = kind != MP_PIPE_FETCH;
+    for (int k = 0; k < MP_PIPES && timed; k++)
+        timed = ops->completed(transfer->pipes[k].bus) >= transfer->pipes[k].last_bus;
+    timed = timed && mp_probe_begin(probe, pipe->bus, 0);
+    moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
+    if (timed && !status) {
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < n; i++)
+            bytes += stage->copies[i].bytes;
+        mp_probe_end(probe, pipe->bus, pipe->last_bus, (double)bytes);
+    }
+
+    /* Each load learns its tick. Those that are refused fail as if their source had. */
+    for (uint32_t i = 0; i < n; i++) {
+        if (status)
+            atomic_store(stage->copies[i].result, status);
+        transfer->passages[stage->passage[i]].bus[kind] =
+            status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
+    }
+
+    /* The stage is free from here on; whole images are decoded. */
+    stage->n = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (stage->last[i])
+            mp_pipe_decode(transfer, kind, stage->passage[i]);
+}
+
+void mp_transfer_flush(mp_transfer *transfer)
+{
+    for (int kind = 0; kind < MP_PIPES; kind++)
+        flush(transfer, (mp_pipe_kind)kind);
+}
+
+moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
+                            mp_tick tick)
+{
+    const mp_device_ops *ops = transfer->ops;
+    if (ops->completed(other) >= tick)
+        return MOEPAGE_OK;
+    flush(transfer, kind); /* what was staged before need not wait */
+    return ops->wait(transfer->pipes[kind].bus, other, tick);
+}
 
 /* ---- sources ---- */
 
@@ -34,6 +93,13 @@ static void fail(mp_passage *passage, moepage_status status)
     passage->submitted = true;
 }
 
+/* Returns true if the expert's image is in device memory, to be decoded from there. */
+static bool is_compressed(const mp_transfer *transfer, uint32_t key)
+{
+    const mp_compressed *compressed = &transfer->compressed;
+    return compressed->place_of && compressed->place_of[key] < compressed->usable;
+}
+
 /* Guesses take half of the cold tier's lanes at most: a demand then finds another one free. */
 static bool guesses_fill_their_lanes(const mp_host_tier *tier)
 {
@@ -43,7 +109,7 @@ static bool guesses_fill_their_lanes(const mp_host_tier *tier)
 mp_start mp_transfer_may_start(mp_transfer *transfer, uint32_t key, mp_pipe_kind pipe)
 {
     mp_host_tier *tier = transfer->tier;
-    if (mp_images_have(transfer, key))
+    if (is_compressed(transfer, key))
         return MP_START_NOW;
     if (tier && !mp_host_tier_has_room(tier, key))
         return MP_START_NEVER;
@@ -56,28 +122,23 @@ mp_start mp_transfer_may_start(mp_transfer *transfer, uint32_t key, mp_pipe_kind
     return mp_pipe_may_prefetch(transfer) ? MP_START_NOW : MP_START_LATER;
 }
 
-static uint32_t reserve_entry(mp_host_tier *tier, uint32_t key, mp_pipe_kind pipe)
-{
-    uint32_t entry = mp_host_tier_find(tier, key);
-    if (entry == MP_NO_ENTRY)
-        entry = mp_host_tier_fetch(tier, key, pipe == MP_PIPE_PREFETCH);
-    assert(entry != MP_NO_ENTRY); /* mp_transfer_may_start has looked */
-    mp_host_tier_use(tier, entry);
-    return entry;
-}
-
 void mp_passage_begin(mp_transfer *transfer, uint32_t index, uint32_t key, unsigned char *place,
                       mp_pipe_kind pipe)
 {
     mp_passage *passage = &transfer->passages[index];
+    mp_host_tier *tier = transfer->tier;
     *passage = (mp_passage){.key = key, .place = place};
-    if (mp_images_have(transfer, key)) {
+    if (is_compressed(transfer, key)) {
         passage->source = MP_FROM_DEVICE;
-    } else if (!transfer->tier) {
+    } else if (!tier) {
         passage->source = mp_model_keeps_images(transfer->model) ? MP_FROM_MAPPED : MP_FROM_PIECES;
     } else {
-        passage->entry = reserve_entry(transfer->tier, key, pipe);
         passage->source = MP_FROM_HOST_TIER;
+        passage->entry = mp_host_tier_find(tier, key);
+        if (passage->entry == MP_NO_ENTRY)
+            passage->entry = mp_host_tier_fetch(tier, key, pipe == MP_PIPE_PREFETCH);
+        assert(passage->entry != MP_NO_ENTRY); /* mp_transfer_may_start has looked */
+        mp_host_tier_use(tier, passage->entry);
     }
 }
 
@@ -107,29 +168,7 @@ static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_k
     return passage->behind_cold;
 }
 
-static bool is_coded(const mp_transfer *transfer, const mp_passage *passage)
-{
-    return passage->source == MP_FROM_DEVICE ||
-           (passage->source != MP_FROM_PIECES && transfer->bus_form == MOEPAGE_FORM_EXPH);
-}
-
 /* ---- copies ---- */
-
-static uint32_t count_pieces(const mp_transfer *transfer, const mp_passage *passage)
-{
-    switch (passage->source) {
-    case MP_FROM_PIECES: return transfer->model->n_pieces;
-    case MP_FROM_DEVICE: return 0;
-    default: return 1;
-    }
-}
-
-static uint64_t piece_bytes(const mp_transfer *transfer, const mp_passage *passage)
-{
-    if (passage->source == MP_FROM_PIECES)
-        return transfer->model->pieces[passage->piece].bytes;
-    return mp_transfer_image(transfer, passage->key, transfer->bus_form).bytes;
-}
 
 /* The next `bytes` of a tensor's piece, into the place. */
 static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
@@ -204,47 +243,45 @@ static void describe_jobs(mp_transfer *transfer, uint32_t index)
                        &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
 }
 
-/* Stages up to `limit` bytes of a load whose source and, if it needs one, staging are settled. */
+/* Stages up to `limit` bytes of a load whose source and, if it is coded, staging are settled. */
 static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
-                            uint64_t limit)
+                            uint64_t limit, bool coded)
 {
+    const struct moepage_model *model = transfer->model;
     mp_passage *passage = &transfer->passages[index];
-    uint32_t pieces = count_pieces(transfer, passage);
+    mp_stage *stage = &transfer->pipes[pipe].stage;
+    bool in_pieces = passage->source == MP_FROM_PIECES;
+    uint32_t pieces = in_pieces ? model->n_pieces : 1;
     uint64_t total = 0;
     while (passage->piece < pieces && total < limit) {
-        uint64_t left = piece_bytes(transfer, passage) - passage->offset;
+        /* As much of the piece, or of the whole image, as the limit allows. */
+        uint64_t size = in_pieces
+                            ? model->pieces[passage->piece].bytes
+                            : mp_transfer_image(transfer, passage->key, transfer->bus_form).bytes;
+        uint64_t left = size - passage->offset;
         uint64_t bytes = left < limit - total ? left : limit - total;
-        mp_copy copy = passage->source == MP_FROM_PIECES ? copy_piece(transfer, passage, bytes)
-                                                         : copy_image(transfer, passage, bytes);
+        mp_copy copy =
+            in_pieces ? copy_piece(transfer, passage, bytes) : copy_image(transfer, passage, bytes);
         total += bytes;
         passage->offset += bytes;
         if (bytes == left) {
             passage->piece++;
             passage->offset = 0;
         }
+
+        /* Behind the last copy of a coded image comes its decoding. */
         passage->submitted = passage->piece == pieces;
-        bool decode = passage->submitted && is_coded(transfer, passage);
+        bool decode = passage->submitted && coded;
         if (decode)
             describe_jobs(transfer, index);
-        mp_pipe_stage(transfer, pipe, index, &copy, decode);
+        if (stage->n == MP_STAGE_COPIES)
+            flush(transfer, pipe);
+        stage->passage[stage->n] = index;
+        stage->last[stage->n] = decode;
+        stage->copies[stage->n++] = copy;
+        passage->bus[pipe] = MP_STAGED;
     }
     return total;
-}
-
-/* Gives a coded load its staging, and has an uncoded one wait for the place's readers (a decoder
- * waits for them itself). False if it cannot go on now, or has failed. */
-static bool prepare_bus(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe)
-{
-    mp_passage *passage = &transfer->passages[index];
-    moepage_status status = MOEPAGE_OK;
-    bool coded = is_coded(transfer, passage);
-    if (coded && !passage->staging)
-        status = mp_pipe_take_staging(transfer, pipe, index);
-    else if (!coded)
-        status = mp_readers_before_bus(transfer, index, pipe);
-    if (status && !(coded && pipe == MP_PIPE_PREFETCH)) /* which tries again later */
-        fail(passage, status);
-    return !status;
 }
 
 uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
@@ -254,6 +291,8 @@ uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
     if (passage->submitted ||
         (passage->source == MP_FROM_HOST_TIER && !entry_is_ready(transfer, passage, &pipe)))
         return 0;
+
+    /* What is in device memory is decoded from there. */
     if (passage->source == MP_FROM_DEVICE) {
         describe_jobs(transfer, index);
         passage->submitted = true;
@@ -261,9 +300,21 @@ uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
         transfer->compressed.read[pipe] = transfer->pipes[pipe].last_decode;
         return 0;
     }
-    if (!prepare_bus(transfer, index, pipe))
+
+    /* A coded image crosses the bus to a staging buffer; any other to the place, once the place's readers
+     * are done (a decoder waits for them itself). */
+    bool coded = passage->source != MP_FROM_PIECES && transfer->bus_form == MOEPAGE_FORM_EXPH;
+    moepage_status status = MOEPAGE_OK;
+    if (coded && !passage->staging)
+        status = mp_pipe_take_staging(transfer, pipe, index);
+    else if (!coded && transfer->reads)
+        status = mp_readers_before_bus(transfer, index, pipe);
+    if (status && !(coded && pipe == MP_PIPE_PREFETCH)) /* which tries again later */
+        fail(passage, status);
+    if (status)
         return 0;
-    uint64_t total = stage_bytes(transfer, index, pipe, limit);
+
+    uint64_t total = stage_bytes(transfer, index, pipe, limit, coded);
     if (pipe == MP_PIPE_PREFETCH)
         transfer->counters.prefetch_bytes += total;
     else

@@ -1,4 +1,4 @@
-/* Pipes: submission of loads to the device's streams. */
+/* Pipes: their streams, and the decoder behind a bus with its staging buffers. */
 #include "model/dtype.h"
 #include "transfer/inside.h"
 
@@ -34,82 +34,6 @@ void mp_pipes_close(mp_transfer *transfer)
     for (int kind = 0; kind < MP_PIPES; kind++)
         if (transfer->pipes[kind].decode)
             ops->stream_destroy(transfer->pipes[kind].decode);
-}
-
-/* ---- staging of copies ---- */
-
-/* A submission that finds the whole bus idle, and does not wait for a cold read, is timed: its duration
- * is the bus's own. */
-static bool begin_timing(mp_transfer *transfer, mp_pipe_kind kind)
-{
-    const mp_device_ops *ops = transfer->ops;
-    if (kind == MP_PIPE_FETCH)
-        return false;
-    for (int k = 0; k < MP_PIPES; k++)
-        if (ops->completed(transfer->pipes[k].bus) < transfer->pipes[k].last_bus)
-            return false;
-    return mp_probe_begin(&transfer->probes[MP_PROBE_BUS], transfer->pipes[kind].bus, 0);
-}
-
-static double staged_bytes(const mp_stage *stage)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < stage->n; i++)
-        bytes += stage->copies[i].bytes;
-    return (double)bytes;
-}
-
-void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
-{
-    mp_pipe *pipe = &transfer->pipes[kind];
-    mp_stage *stage = &pipe->stage;
-    uint32_t n = stage->n;
-    if (n == 0)
-        return;
-    const mp_device_ops *ops = transfer->ops;
-    bool timed = begin_timing(transfer, kind);
-    moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
-    if (timed && !status)
-        mp_probe_end(&transfer->probes[MP_PROBE_BUS], pipe->bus, pipe->last_bus,
-                     staged_bytes(stage));
-    for (uint32_t i = 0; i < n; i++) {
-        if (status) /* refused: these loads fail as if their source had */
-            atomic_store(stage->copies[i].result, status);
-        transfer->passages[stage->passage[i]].bus[kind] =
-            status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
-    }
-    stage->n = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (stage->last[i])
-            mp_pipe_decode(transfer, kind, stage->passage[i]);
-}
-
-void mp_transfer_flush(mp_transfer *transfer)
-{
-    for (int kind = 0; kind < MP_PIPES; kind++)
-        mp_pipe_flush(transfer, (mp_pipe_kind)kind);
-}
-
-void mp_pipe_stage(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage, const mp_copy *copy,
-                   bool last)
-{
-    mp_stage *stage = &transfer->pipes[kind].stage;
-    if (stage->n == MP_STAGE_COPIES)
-        mp_pipe_flush(transfer, kind);
-    stage->passage[stage->n] = passage;
-    stage->last[stage->n] = last;
-    stage->copies[stage->n++] = *copy;
-    transfer->passages[passage].bus[kind] = MP_STAGED;
-}
-
-moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
-                            mp_tick tick)
-{
-    const mp_device_ops *ops = transfer->ops;
-    if (ops->completed(other) >= tick)
-        return MOEPAGE_OK;
-    mp_pipe_flush(transfer, kind); /* what was staged before need not wait */
-    return ops->wait(transfer->pipes[kind].bus, other, tick);
 }
 
 /* ---- decoding ---- */

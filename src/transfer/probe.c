@@ -1,24 +1,20 @@
 /* Timing one piece of work at a time. */
 #include "transfer/probe.h"
 
-static uint64_t now_ns(const mp_probe *probe)
-{
-    return probe->device->ops->now_ns(probe->device);
-}
-
 static void on_tick(mp_task *task)
 {
     mp_probe *probe = (mp_probe *)task;
+    const mp_device_ops *ops = probe->device->ops;
     pthread_mutex_lock(probe->lock);
     if (probe->waiting) {
-        const mp_device_ops *ops = probe->device->ops;
         probe->waiting = false;
-        probe->began_ns = now_ns(probe);
+        probe->began_ns = ops->now_ns(probe->device);
         probe->busy = ops->completed(probe->stream) < probe->tick;
         if (probe->busy) /* else this task came too late to see it begin */
             ops->post(probe->device, probe->stream, probe->tick, &probe->task);
     } else {
-        mp_rate_add(&probe->rate, probe->bytes, (double)(now_ns(probe) - probe->began_ns));
+        mp_rate_add(&probe->rate, probe->bytes,
+                    (double)(ops->now_ns(probe->device) - probe->began_ns));
         probe->busy = false;
     }
     pthread_mutex_unlock(probe->lock);
@@ -41,7 +37,7 @@ bool mp_probe_begin(mp_probe *probe, const mp_stream *stream, mp_tick last)
 {
     if (probe->device->ops->completed(stream) < last || !takes_this_one(probe))
         return false;
-    probe->began_ns = now_ns(probe);
+    probe->began_ns = probe->device->ops->now_ns(probe->device);
     return true;
 }
 
@@ -67,7 +63,7 @@ void mp_probe_behind(mp_probe *probe, mp_stream *first, mp_tick after, mp_stream
     if (bytes <= 0 || !takes_this_one(probe))
         return;
     watch(probe, stream, tick, bytes);
-    probe->began_ns = now_ns(probe);
+    probe->began_ns = probe->device->ops->now_ns(probe->device);
     probe->waiting = probe->device->ops->completed(first) < after;
     if (probe->waiting)
         probe->device->ops->post(probe->device, first, after, &probe->task);
