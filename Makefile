@@ -403,7 +403,7 @@ NOW_SCRIPTS    := $(filter-out $(LATER_SCRIPTS),$(TEST_SCRIPTS))
 now_items       = $(foreach p,$(2),$(BUILD)/$(1)/chosen/$(call suite_of,$(p)):$(notdir $(p)))
 # Scripts first: they take longest, and at the end one processor would wait for the other.
 check: setup
-	$(SUBMAKE) all sim chosen CHOICE='$(NOW_PLAIN)'
+	$(SUBMAKE) all sim $(SIMULATED_SHARED) chosen CHOICE='$(NOW_PLAIN)'
 	$(SUBMAKE) fuzzers chosen CHOICE='$(NOW_SANITIZED)' SAN=$(SANITIZED)
 	$(Q)$(RUN) $(CUDA_SKIP) $(NOW_SCRIPTS) $(call now_items,release,$(NOW_PLAIN)) \
 	    $(call now_items,address-undefined,$(NOW_SANITIZED)) $(call fuzzers,address-undefined)

@@ -25,7 +25,7 @@ void mp_ahead_close(mp_ahead *ahead);
 /* Counts a load of a slot, attended to by this room, as ended: the cache calls it. */
 void mp_ahead_load_ended(void *ahead, uint32_t device, uint32_t slot);
 
-/* ---- claims that fail (claim.c); the lock is held ---- */
+/* ---- claims that fail (obstacles.c); the lock is held ---- */
 
 /* Ends one load that is in the way of a claim that failed, waiting for it if it must. *ended: there was
  * one, and the claim may be tried again. Waits for no load but that: others may be lined up behind work

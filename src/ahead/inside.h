@@ -62,7 +62,7 @@ static inline uint32_t mp_ahead_device_of(const mp_ahead *ahead, uint32_t key)
     return ahead->n_devices == 1 ? 0 : key % ahead->experts % ahead->n_devices;
 }
 
-/* ---- wants.c; the lock is held ---- */
+/* ---- queue.c; the lock is held ---- */
 
 /* Moves the most urgent want to the front; of equals the oldest stays first. */
 void mp_wants_bring_forward(mp_prefetcher *prefetcher);

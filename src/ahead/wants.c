@@ -1,69 +1,7 @@
-/* Wants: the queue of experts asked for ahead of need, and how it is filled and emptied. A want whose
- * layer has come is dropped. */
+/* Wants: experts that sessions ask for ahead of need, and what they call off. */
 #include "ahead/inside.h"
 
-/* ---- the queue; the lock is held ---- */
-
-static void forget(mp_ahead *ahead, const mp_want *want)
-{
-    ahead->wanted[want->key] = false;
-    atomic_fetch_sub(&ahead->pending, 1);
-}
-
-/* p / (layers until its layer comes), for the nearest session that it may be for. */
-static float urgency(const mp_ahead *ahead, const mp_want *want)
-{
-    uint32_t layer = want->key / ahead->experts;
-    if (want->p >= MP_HINTED)
-        return want->p;
-    return want->p / (float)(want->client != MP_SHARED_WANT
-                                 ? mp_cache_layers_to(ahead->cache, want->client, layer)
-                                 : mp_cache_nearest(ahead->cache, layer));
-}
-
-void mp_wants_bring_forward(mp_prefetcher *prefetcher)
-{
-    uint32_t best = 0;
-    float most = -1;
-    for (uint32_t i = 0; i < prefetcher->count && most < MP_HINTED; i++) {
-        float urgent = urgency(prefetcher->ahead, mp_want_at(prefetcher, i));
-        if (urgent > most) {
-            most = urgent;
-            best = i;
-        }
-    }
-    mp_want want = *mp_want_at(prefetcher, best);
-    for (uint32_t i = best; i > 0; i--)
-        *mp_want_at(prefetcher, i) = *mp_want_at(prefetcher, i - 1);
-    *mp_want_at(prefetcher, 0) = want;
-}
-
-mp_want mp_wants_pop(mp_prefetcher *prefetcher)
-{
-    mp_want want = *mp_want_at(prefetcher, 0);
-    prefetcher->head = (prefetcher->head + 1) % prefetcher->capacity;
-    prefetcher->count--;
-    forget(prefetcher->ahead, &want);
-    return want;
-}
-
-void mp_wants_drop(mp_prefetcher *prefetcher, uint32_t client, uint32_t layer)
-{
-    mp_ahead *ahead = prefetcher->ahead;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < prefetcher->count; i++) {
-        mp_want want = *mp_want_at(prefetcher, i);
-        bool drop = (client == UINT32_MAX || want.client == client) &&
-                    (layer == UINT32_MAX || want.key / ahead->experts == layer);
-        if (!drop) {
-            *mp_want_at(prefetcher, kept++) = want;
-            continue;
-        }
-        forget(ahead, &want);
-        ahead->cancelled++;
-    }
-    prefetcher->count = kept;
-}
+/* ---- filling the queue; the lock is held ---- */
 
 /* A want of two sessions: neither may call it off for the other. */
 static void join_want(mp_prefetcher *prefetcher, uint32_t client, uint32_t key, float p)

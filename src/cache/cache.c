@@ -118,39 +118,6 @@ void mp_cache_close(mp_cache *cache)
     mp_free(cache);
 }
 
-/* ---- parts ---- */
-
-uint32_t mp_cache_members(const mp_cache *cache, uint32_t device)
-{
-    return (cache->experts - device + cache->n_shards - 1) / cache->n_shards;
-}
-
-uint32_t mp_cache_scope_members(const mp_cache *cache, uint32_t device)
-{
-    uint32_t per_layer = mp_cache_members(cache, device);
-    return cache->n_scopes == 1 ? per_layer * cache->layers : per_layer;
-}
-
-mp_shard *mp_cache_shard(const mp_cache *cache, uint32_t device)
-{
-    return &cache->shards[device];
-}
-
-mp_shard *mp_cache_shard_of(const mp_cache *cache, uint32_t key)
-{
-    return &cache->shards[mp_cache_shard_index(cache, key)];
-}
-
-mp_transfer *mp_shard_transfer(const mp_shard *shard)
-{
-    return shard->transfer;
-}
-
-uint32_t mp_shard_device(const mp_shard *shard)
-{
-    return shard->device;
-}
-
 /* ---- what it tells ---- */
 
 void mp_cache_lookup(const mp_cache *cache, uint32_t key, moepage_residency *out)

@@ -173,7 +173,7 @@ void mp_shard_set_state(mp_shard *shard, uint32_t slot, uint32_t state);
 /* Takes a RESIDENT slot's expert out of the map; those who hold it keep it until they let go. */
 void mp_shard_drain(mp_shard *shard, uint32_t slot, uint32_t key);
 
-/* ---- evict.c; the lock is held ---- */
+/* ---- claim.c; the lock is held ---- */
 
 /* Evicts one expert of the scope; false if nothing may go. `transient`: for a streaming layer. */
 bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient);

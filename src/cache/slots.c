@@ -1,4 +1,5 @@
-/* Slots: claiming and giving them up, and what becomes of one when its load ends. The lock is held. */
+/* Slots: giving them up, ranking what is in them, and what becomes of one when its load ends. The lock is
+ * held. */
 #include "cache/inside.h"
 #include "transfer/tiers.h"
 
@@ -117,71 +118,7 @@ void mp_shard_restack(mp_shard *shard)
             shard->free_slots[shard->n_free++] = s;
 }
 
-/* ---- taking ---- */
-
-/* A scope that has more than it may have by now gives one up for another that has less. */
-static bool evict_surplus(mp_shard *shard, const mp_scope *scope)
-{
-    if (scope->used >= atomic_load(&scope->capacity))
-        return false;
-    for (uint32_t i = 0; i < shard->cache->n_scopes; i++) {
-        mp_scope *other = &shard->scopes[i];
-        if (other->used > atomic_load(&other->capacity) &&
-            mp_shard_evict(shard, other, MP_FOR_DECODE, false))
-            return true;
-    }
-    return false;
-}
-
-/* Evicts until the scope may have one more slot and one is free: an evicted expert's slot may be outside
- * of the fence. False if nothing may go. */
-static bool make_room(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
-{
-    for (bool first = true; scope->used >= atomic_load(&scope->capacity) || shard->n_free == 0;
-         first = false) {
-        if (first && atomic_load(&shard->orphans))
-            mp_shard_settle_all(shard); /* the policy may want to evict them */
-        else if (!evict_surplus(shard, scope) && !mp_shard_evict(shard, scope, purpose, transient))
-            return false;
-    }
-    return true;
-}
-
-mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
-                        uint32_t users, uint32_t *out)
-{
-    /* A source first: nothing is evicted for a load that has none. */
-    switch (mp_transfer_may_start(shard->transfer, key, pipe)) {
-    case MP_START_LATER: return MP_CLAIM_LATER;
-    case MP_START_NEVER: return MP_CLAIM_NO_SOURCE;
-    case MP_START_NOW: break;
-    }
-
-    /* The slot, and where it stands in its scope. */
-    mp_cache *cache = shard->cache;
-    mp_scope *scope = mp_shard_scope(shard, key);
-    bool transient = purpose != MP_FOR_SCAN && mp_window_serves(cache, scope, key);
-    if (!make_room(shard, scope, purpose, transient))
-        return MP_CLAIM_NO_SLOT;
-    uint32_t index = shard->free_slots[--shard->n_free];
-    mp_slot *slot = &shard->slots[index];
-    *slot = (mp_slot){.prefetched = purpose == MP_FOR_PREFETCH,
-                      .used = purpose != MP_FOR_PREFETCH,
-                      .scan = purpose == MP_FOR_SCAN,
-                      .client = MP_SHARED_WANT,
-                      .taken = atomic_load(&cache->clock),
-                      .load = ++shard->n_loads};
-    scope->used++;
-    scope->scans += slot->scan;
-    mp_window_enter(shard, scope, index, key, transient);
-
-    /* The word before the map, which leads to it; then the load. */
-    atomic_store(&shard->words[index], MP_WORD(key, MP_SLOT_LOADING) + users);
-    atomic_store(&cache->entry[key], index);
-    mp_passage_begin(shard->transfer, index, key, mp_shard_slot_address(shard, index), pipe);
-    *out = index;
-    return MP_CLAIMED;
-}
+/* ---- ranking ---- */
 
 void mp_shard_rank(mp_shard *shard, uint32_t index, uint32_t key)
 {

@@ -161,8 +161,14 @@ bool mp_pipe_may_prefetch(const mp_transfer *transfer);
  * whose bus waits until it has been read. */
 moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage);
 
-/* ---- passage.c ---- */
-
+/* Hands what is staged on a pipe to the device, and what follows it. */
+void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind);
+/* Applies an operation of the seam to each tick that a passage has on the pipes, to the first failure. */
+moepage_status mp_pipes_each_tick(mp_transfer *transfer, uint32_t passage,
+                                  moepage_status (*act)(mp_stream *stream, mp_tick tick));
+/* Makes what a pipe's bus, or decoder, does from now on wait for the readers of a passage's place. */
+moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe);
+moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe);
 /* Makes what a pipe's bus does from now on wait for a tick of another stream. */
 moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
                             mp_tick tick);
@@ -174,9 +180,11 @@ mp_copy mp_transfer_copy_mapped(const mp_transfer *transfer, uint32_t key, uint3
 /* ---- readers.c ---- */
 
 moepage_status mp_readers_open(mp_transfer *transfer);
-/* Makes what a pipe's bus, or decoder, does from now on wait for the place's readers. */
-moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe);
-moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe);
+/* Calls `act` for every tick that the next writer of a passage's place must see completed. */
+moepage_status mp_readers_each(const mp_transfer *transfer, uint32_t passage,
+                               moepage_status (*act)(void *context, mp_stream *reader,
+                                                     mp_tick tick),
+                               void *context);
 
 /* ---- compressed.c ---- */
 

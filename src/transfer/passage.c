@@ -1,67 +1,8 @@
-/* Passages: where an expert's bytes come from, by which pipe, and when they have landed. Copies gather on a
- * pipe's stage and go to the device together. */
+/* Passages: where an expert's bytes come from, by which pipe, and when they have landed. */
 #include <assert.h>
 #include <string.h>
 
 #include "transfer/inside.h"
-
-/* ---- stages ---- */
-
-/* Hands what is staged on a pipe to the device, and what follows it. */
-static void flush(mp_transfer *transfer, mp_pipe_kind kind)
-{
-    const mp_device_ops *ops = transfer->ops;
-    mp_probe *probe = &transfer->probes[MP_PROBE_BUS];
-    mp_pipe *pipe = &transfer->pipes[kind];
-    mp_stage *stage = &pipe->stage;
-    uint32_t n = stage->n;
-    if (n == 0)
-        return;
-
-    /* A submission that finds the whole bus idle, and does not wait for a cold read, is timed: its
-     * duration is the bus's own. */
-    bool timed = kind != MP_PIPE_FETCH;
-    for (int k = 0; k < MP_PIPES && timed; k++)
-        timed = ops->completed(transfer->pipes[k].bus) >= transfer->pipes[k].last_bus;
-    timed = timed && mp_probe_begin(probe, pipe->bus, 0);
-    moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
-    if (timed && !status) {
-        uint64_t bytes = 0;
-        for (uint32_t i = 0; i < n; i++)
-            bytes += stage->copies[i].bytes;
-        mp_probe_end(probe, pipe->bus, pipe->last_bus, (double)bytes);
-    }
-
-    /* Each load learns its tick. Those that are refused fail as if their source had. */
-    for (uint32_t i = 0; i < n; i++) {
-        if (status)
-            atomic_store(stage->copies[i].result, status);
-        transfer->passages[stage->passage[i]].bus[kind] =
-            status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
-    }
-
-    /* The stage is free from here on; whole images are decoded. */
-    stage->n = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (stage->last[i])
-            mp_pipe_decode(transfer, kind, stage->passage[i]);
-}
-
-void mp_transfer_flush(mp_transfer *transfer)
-{
-    for (int kind = 0; kind < MP_PIPES; kind++)
-        flush(transfer, (mp_pipe_kind)kind);
-}
-
-moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
-                            mp_tick tick)
-{
-    const mp_device_ops *ops = transfer->ops;
-    if (ops->completed(other) >= tick)
-        return MOEPAGE_OK;
-    flush(transfer, kind); /* what was staged before need not wait */
-    return ops->wait(transfer->pipes[kind].bus, other, tick);
-}
 
 /* ---- sources ---- */
 
@@ -71,20 +12,6 @@ static int32_t fill_from_callback(const mp_copy *copy, void *out)
     int32_t code = model->read(model->read_user, copy->fill_key[0], copy->fill_key[1],
                                copy->fill_key[2], copy->fill_offset, copy->bytes, out);
     return code ? MOEPAGE_E_CALLBACK : MOEPAGE_OK;
-}
-
-/* The first transfer out of a mapped image checks all of it before it uses any of it. */
-static int32_t fill_from_mapped(const mp_copy *copy, void *out)
-{
-    const struct moepage_model *model = copy->fill_user;
-    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1], form = copy->fill_key[2];
-    moepage_status status = mp_model_check_mapped(model, layer, expert, form);
-    if (status)
-        return status;
-    mp_image image;
-    mp_model_find_image(model, layer, expert, form, &image);
-    memcpy(out, image.mapped + copy->fill_offset, copy->bytes);
-    return MOEPAGE_OK;
 }
 
 static void fail(mp_passage *passage, moepage_status status)
@@ -196,25 +123,6 @@ static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint
     return copy;
 }
 
-mp_copy mp_transfer_copy_mapped(const mp_transfer *transfer, uint32_t key, uint32_t form,
-                                uint64_t offset, uint64_t bytes)
-{
-    uint32_t layer = key / transfer->experts, expert = key % transfer->experts;
-    mp_image image = mp_transfer_image(transfer, key, form);
-    mp_copy copy = {.bytes = bytes};
-    if (mp_model_mapped_is_checked(transfer->model, layer, expert, form)) {
-        copy.src = image.mapped + offset;
-    } else {
-        copy.fill = fill_from_mapped;
-        copy.fill_user = transfer->model;
-        copy.fill_key[0] = layer;
-        copy.fill_key[1] = expert;
-        copy.fill_key[2] = form;
-        copy.fill_offset = offset;
-    }
-    return copy;
-}
-
 /* The next `bytes` of an image, into the place, or into staging if it has to be decoded. */
 static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
 {
@@ -275,7 +183,7 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
         if (decode)
             describe_jobs(transfer, index);
         if (stage->n == MP_STAGE_COPIES)
-            flush(transfer, pipe);
+            mp_pipe_flush(transfer, pipe);
         stage->passage[stage->n] = index;
         stage->last[stage->n] = decode;
         stage->copies[stage->n++] = copy;
@@ -451,29 +359,9 @@ bool mp_transfer_next_read(const mp_transfer *transfer, mp_event *out)
 
 /* ---- waiting ---- */
 
-/* Applies an operation of the seam to each tick that a passage has on the pipes. */
-static moepage_status for_each_tick(mp_transfer *transfer, const mp_passage *passage,
-                                    moepage_status (*act)(mp_stream *stream, mp_tick tick))
-{
-    moepage_status status = MOEPAGE_OK;
-    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
-        const mp_pipe *pipe = &transfer->pipes[kind];
-        if (passage->bus[kind])
-            status = act(pipe->bus, passage->bus[kind]);
-        if (!status && passage->decode[kind])
-            status = act(pipe->decode, passage->decode[kind]);
-    }
-    return status;
-}
-
-moepage_status mp_passage_sync(mp_transfer *transfer, uint32_t index)
-{
-    return for_each_tick(transfer, &transfer->passages[index], transfer->ops->sync);
-}
-
 moepage_status mp_passage_settle(mp_transfer *transfer, uint32_t index)
 {
-    return for_each_tick(transfer, &transfer->passages[index], transfer->ops->settle);
+    return mp_pipes_each_tick(transfer, index, transfer->ops->settle);
 }
 
 moepage_status mp_passage_lead(mp_transfer *transfer, uint32_t index, mp_stream *reader)

@@ -1,4 +1,7 @@
-/* Pipes: their streams, and the decoder behind a bus with its staging buffers. */
+/* Pipes: their streams; copies that gather on a stage and go to the device together; and the decoder behind
+ * a bus, with its staging buffers. */
+#include <string.h>
+
 #include "model/dtype.h"
 #include "transfer/inside.h"
 
@@ -34,6 +37,57 @@ void mp_pipes_close(mp_transfer *transfer)
     for (int kind = 0; kind < MP_PIPES; kind++)
         if (transfer->pipes[kind].decode)
             ops->stream_destroy(transfer->pipes[kind].decode);
+}
+
+/* ---- waiting ---- */
+
+moepage_status mp_pipes_each_tick(mp_transfer *transfer, uint32_t index,
+                                  moepage_status (*act)(mp_stream *stream, mp_tick tick))
+{
+    const mp_passage *passage = &transfer->passages[index];
+    moepage_status status = MOEPAGE_OK;
+    for (int kind = 0; kind < MP_PIPES && !status; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        if (passage->bus[kind])
+            status = act(pipe->bus, passage->bus[kind]);
+        if (!status && passage->decode[kind])
+            status = act(pipe->decode, passage->decode[kind]);
+    }
+    return status;
+}
+
+moepage_status mp_passage_sync(mp_transfer *transfer, uint32_t index)
+{
+    return mp_pipes_each_tick(transfer, index, transfer->ops->sync);
+}
+
+typedef struct writer {
+    mp_transfer *transfer;
+    mp_pipe_kind pipe;
+} writer;
+
+static moepage_status hold_bus(void *context, mp_stream *reader, mp_tick tick)
+{
+    const writer *w = context;
+    return mp_pipe_wait(w->transfer, w->pipe, reader, tick);
+}
+
+static moepage_status hold_decoder(void *context, mp_stream *reader, mp_tick tick)
+{
+    const writer *w = context;
+    return w->transfer->ops->wait(w->transfer->pipes[w->pipe].decode, reader, tick);
+}
+
+moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe)
+{
+    writer w = {.transfer = transfer, .pipe = pipe};
+    return mp_readers_each(transfer, passage, hold_bus, &w);
+}
+
+moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe)
+{
+    writer w = {.transfer = transfer, .pipe = pipe};
+    return mp_readers_each(transfer, passage, hold_decoder, &w);
 }
 
 /* ---- decoding ---- */
@@ -136,4 +190,96 @@ moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, ui
     ring->buffers[at].passage = passage;
     transfer->passages[passage].staging = at + 1;
     return MOEPAGE_OK;
+}
+
+/* ---- copies on a stage ---- */
+
+void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
+{
+    const mp_device_ops *ops = transfer->ops;
+    mp_probe *probe = &transfer->probes[MP_PROBE_BUS];
+    mp_pipe *pipe = &transfer->pipes[kind];
+    mp_stage *stage = &pipe->stage;
+    uint32_t n = stage->n;
+    if (n == 0)
+        return;
+
+    /* A submission that finds the whole bus idle, and does not wait for a cold read, is timed: its
+     * duration is the bus's own. */
+    bool timed = kind != MP_PIPE_FETCH;
+    for (int k = 0; k < MP_PIPES && timed; k++)
+        timed = ops->completed(transfer->pipes[k].bus) >= transfer->pipes[k].last_bus;
+    timed = timed && mp_probe_begin(probe, pipe->bus, 0);
+    moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
+    if (timed && !status) {
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < n; i++)
+            bytes += stage->copies[i].bytes;
+        mp_probe_end(probe, pipe->bus, pipe->last_bus, (double)bytes);
+    }
+
+    /* Each load learns its tick. Those that are refused fail as if their source had. */
+    for (uint32_t i = 0; i < n; i++) {
+        if (status)
+            atomic_store(stage->copies[i].result, status);
+        transfer->passages[stage->passage[i]].bus[kind] =
+            status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
+    }
+
+    /* The stage is free from here on; whole images are decoded. */
+    stage->n = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (stage->last[i])
+            mp_pipe_decode(transfer, kind, stage->passage[i]);
+}
+
+void mp_transfer_flush(mp_transfer *transfer)
+{
+    for (int kind = 0; kind < MP_PIPES; kind++)
+        mp_pipe_flush(transfer, (mp_pipe_kind)kind);
+}
+
+moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
+                            mp_tick tick)
+{
+    const mp_device_ops *ops = transfer->ops;
+    if (ops->completed(other) >= tick)
+        return MOEPAGE_OK;
+    mp_pipe_flush(transfer, kind); /* what was staged before need not wait */
+    return ops->wait(transfer->pipes[kind].bus, other, tick);
+}
+
+/* ---- copies out of mapped images ---- */
+
+/* The first transfer out of a mapped image checks all of it before it uses any of it. */
+static int32_t fill_from_mapped(const mp_copy *copy, void *out)
+{
+    const struct moepage_model *model = copy->fill_user;
+    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1], form = copy->fill_key[2];
+    moepage_status status = mp_model_check_mapped(model, layer, expert, form);
+    if (status)
+        return status;
+    mp_image image;
+    mp_model_find_image(model, layer, expert, form, &image);
+    memcpy(out, image.mapped + copy->fill_offset, copy->bytes);
+    return MOEPAGE_OK;
+}
+
+mp_copy mp_transfer_copy_mapped(const mp_transfer *transfer, uint32_t key, uint32_t form,
+                                uint64_t offset, uint64_t bytes)
+{
+    uint32_t layer = key / transfer->experts, expert = key % transfer->experts;
+    mp_image image = mp_transfer_image(transfer, key, form);
+    mp_copy copy = {.bytes = bytes};
+    if (mp_model_mapped_is_checked(transfer->model, layer, expert, form)) {
+        copy.src = image.mapped + offset;
+    } else {
+        copy.fill = fill_from_mapped;
+        copy.fill_user = transfer->model;
+        copy.fill_key[0] = layer;
+        copy.fill_key[1] = expert;
+        copy.fill_key[2] = form;
+        copy.fill_offset = offset;
+    }
+    return copy;
 }

@@ -41,11 +41,10 @@ void mp_readers_until(mp_transfer *transfer, uint32_t passage, uint32_t reader, 
                               memory_order_relaxed); /* releasing the place publishes it */
 }
 
-/* Calls `act` for every tick that the next writer of the place must see completed. */
-static moepage_status for_each_reader(const mp_transfer *transfer, uint32_t passage,
-                                      moepage_status (*act)(void *context, mp_stream *reader,
-                                                            mp_tick tick),
-                                      void *context)
+moepage_status mp_readers_each(const mp_transfer *transfer, uint32_t passage,
+                               moepage_status (*act)(void *context, mp_stream *reader,
+                                                     mp_tick tick),
+                               void *context)
 {
     const mp_device_ops *ops = transfer->ops;
     moepage_status status = MOEPAGE_OK;
@@ -58,44 +57,15 @@ static moepage_status for_each_reader(const mp_transfer *transfer, uint32_t pass
     return status;
 }
 
-typedef struct writer {
-    mp_transfer *transfer;
-    mp_pipe_kind pipe;
-} writer;
-
-static moepage_status hold_bus(void *context, mp_stream *reader, mp_tick tick)
-{
-    const writer *w = context;
-    return mp_pipe_wait(w->transfer, w->pipe, reader, tick);
-}
-
-static moepage_status hold_decoder(void *context, mp_stream *reader, mp_tick tick)
-{
-    const writer *w = context;
-    return w->transfer->ops->wait(w->transfer->pipes[w->pipe].decode, reader, tick);
-}
-
 static moepage_status wait_here(void *context, mp_stream *reader, mp_tick tick)
 {
     const mp_transfer *transfer = context;
     return transfer->ops->sync(reader, tick);
 }
 
-moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe)
-{
-    writer w = {.transfer = transfer, .pipe = pipe};
-    return for_each_reader(transfer, passage, hold_bus, &w);
-}
-
-moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe)
-{
-    writer w = {.transfer = transfer, .pipe = pipe};
-    return for_each_reader(transfer, passage, hold_decoder, &w);
-}
-
 moepage_status mp_readers_sync(mp_transfer *transfer, uint32_t passage)
 {
-    return for_each_reader(transfer, passage, wait_here, transfer);
+    return mp_readers_each(transfer, passage, wait_here, transfer);
 }
 
 static moepage_status refuse(void *context, mp_stream *reader, mp_tick tick)
@@ -106,5 +76,5 @@ static moepage_status refuse(void *context, mp_stream *reader, mp_tick tick)
 
 bool mp_readers_done(const mp_transfer *transfer, uint32_t passage)
 {
-    return !for_each_reader(transfer, passage, refuse, NULL);
+    return !mp_readers_each(transfer, passage, refuse, NULL);
 }
