@@ -36,15 +36,15 @@ static bool has_failed(mp_transfer *transfer, uint32_t slot)
 void mp_claim_look_at(mp_ahead *ahead, mp_shard *shard, uint32_t slot)
 {
     mp_transfer *transfer = mp_shard_transfer(shard);
-    mp_slot_view view = mp_shard_view(shard, slot);
-    if (view.state != MP_SLOT_LOADING)
+    bool attended = mp_shard_is_attended(shard, slot);
+    if (mp_shard_view(shard, slot).state != MP_SLOT_LOADING)
         return;
     if (has_failed(transfer, slot)) {
         mp_transfer_flush(transfer);
         (void)mp_passage_sync(transfer, slot); /* a lost device tells later */
     }
     mp_shard_settle(shard, slot);
-    if (view.attended && mp_passage_failure(transfer, slot) &&
+    if (attended && mp_passage_failure(transfer, slot) &&
         !mp_passage_is_submitted(transfer, slot) && mp_passage_has_landed(transfer, slot))
         mp_prefetcher_give_up(prefetcher_of(ahead, shard), slot);
 }

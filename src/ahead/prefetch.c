@@ -166,7 +166,7 @@ void mp_ahead_keep(mp_ahead *ahead, mp_shard *shard, uint32_t slot)
 void mp_ahead_call_off(mp_ahead *ahead, mp_shard *shard, uint32_t slot, bool held)
 {
     mp_prefetcher *prefetcher = &ahead->prefetchers[mp_shard_device(shard)];
-    if (!mp_shard_view(shard, slot).attended || mp_passage_is_submitted(prefetcher->transfer, slot))
+    if (!mp_shard_is_attended(shard, slot) || mp_passage_is_submitted(prefetcher->transfer, slot))
         return; /* it lands by itself */
     prefetcher->stale[slot] = !held;
     if (!held && mp_passage_has_landed(prefetcher->transfer, slot))

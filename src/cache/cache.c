@@ -142,7 +142,7 @@ static void count_slots(mp_shard *shard, moepage_expert_pool_info *info)
         mp_slot_view slot = mp_shard_view(shard, s);
         info->resident += slot.state == MP_SLOT_RESIDENT;
         info->loading += slot.state == MP_SLOT_LOADING;
-        info->pinned += slot.pins > 0;
+        info->pinned += shard->slots[s].pins > 0;
     }
 }
 

@@ -15,9 +15,7 @@ mp_slot_view mp_shard_view(const mp_shard *shard, uint32_t slot)
     uint64_t word = atomic_load(&shard->words[slot]);
     return (mp_slot_view){.key = MP_WORD_KEY(word),
                           .state = MP_WORD_STATE(word),
-                          .users = MP_WORD_USERS(word),
-                          .pins = shard->slots[slot].pins,
-                          .attended = shard->slots[slot].attended};
+                          .users = MP_WORD_USERS(word)};
 }
 
 /* ---- giving up ---- */
@@ -231,6 +229,11 @@ void mp_shard_attend(mp_shard *shard, uint32_t slot, uint32_t client)
 void mp_shard_stop_attending(mp_shard *shard, uint32_t slot)
 {
     shard->slots[slot].attended = false;
+}
+
+bool mp_shard_is_attended(const mp_shard *shard, uint32_t slot)
+{
+    return shard->slots[slot].attended;
 }
 
 uint32_t mp_shard_client(const mp_shard *shard, uint32_t slot)

@@ -24,8 +24,7 @@ typedef enum mp_purpose {
 } mp_purpose;
 
 typedef struct mp_slot_view {
-    uint32_t key, state, users, pins;
-    bool attended;
+    uint32_t key, state, users;
 } mp_slot_view;
 
 /* ---- looking; no lock, but the answer stays true only under it ---- */
@@ -80,6 +79,7 @@ uint32_t mp_shard_load_in_the_way(mp_shard *shard, uint32_t key, bool lacks_sour
  * is called for it. */
 void mp_shard_attend(mp_shard *shard, uint32_t slot, uint32_t client);
 void mp_shard_stop_attending(mp_shard *shard, uint32_t slot);
+bool mp_shard_is_attended(const mp_shard *shard, uint32_t slot);
 uint32_t mp_shard_client(const mp_shard *shard, uint32_t slot);
 /* Another client wants the expert, too. */
 void mp_shard_want_again(mp_shard *shard, uint32_t slot, uint32_t client);

@@ -171,8 +171,6 @@ static moepage_status open_tiers(mp_transfer *transfer, const moepage_expert_poo
     if (!status && bytes)
         status = mp_host_tier_create(transfer->home, transfer->model, transfer->bus_form, bytes,
                                      &transfer->tier);
-    if (!status && transfer->tier)
-        transfer->tier->probe = &transfer->probes[MP_PROBE_COLD];
     if (!status && staging)
         status = open_staging(transfer, staging);
     if (!status && (staging || transfer->tier))
@@ -211,6 +209,8 @@ moepage_status mp_transfer_open(const mp_transfer_setup *setup,
         mp_transfer_close(transfer);
         return status;
     }
+    if (transfer->tier) /* what was read until now was measured apart */
+        transfer->tier->probe = &transfer->probes[MP_PROBE_COLD];
     *out = transfer;
     return MOEPAGE_OK;
 }
