@@ -189,12 +189,13 @@ static void check_predictor(moepage_predictor *predictor, const char *folder)
     CHECK(size->layers == MODEL_LAYERS && size->experts <= MODEL_LAYERS * MODEL_EXPERTS);
 }
 
-/* Predictors hear of steps beside them, a little later. */
+/* Predictors hear of steps beside them, a little later, and of some not at all. */
 static bool has_learnt(moepage_predictor *predictor)
 {
-    NEW(moepage_predictor_info, info);
-    OK(moepage_predictor_get_info(predictor, info));
-    return info->iterations > 0;
+    NEW(moepage_rightsize, size);
+    moepage_status status = moepage_predictor_rightsize(predictor, size);
+    CHECK(status == MOEPAGE_OK || status == MOEPAGE_E_STATE);
+    return status == MOEPAGE_OK;
 }
 
 static void use_prefetch(moepage_session *session, moepage_predictor *predictor)
