@@ -4,6 +4,7 @@
 #   make demo          installs what is missing, builds, runs the demonstration
 #   make test T=name   the tests of that name: programs, scripts, single cases
 #   make check         installs what is missing, runs what an edit can break: tests/README.md
+#   make check-later   the studies, and what follows a GPU's machine or its compiler: what check leaves out
 #   make check-long    every program plain, sanitized and under TSan, with more rounds; the studies
 #   make check-layers  the order of the folders, and the headers that they show
 #   make asan | ubsan | tsan    the test programs under one sanitizer
@@ -382,7 +383,7 @@ JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-long check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: check check-later check-long check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
 # for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
@@ -407,6 +408,11 @@ check: setup
 	$(SUBMAKE) fuzzers chosen CHOICE='$(NOW_SANITIZED)' SAN=$(SANITIZED)
 	$(Q)$(RUN) $(CUDA_SKIP) $(NOW_SCRIPTS) $(call now_items,release,$(NOW_PLAIN)) \
 	    $(call now_items,address-undefined,$(NOW_SANITIZED)) $(call fuzzers,address-undefined)
+
+# What check leaves out, once, in the plain build.
+check-later: setup
+	$(SUBMAKE) all tests
+	$(Q)$(RUN) $(CUDA_SKIP) $(LATER_SCRIPTS) $(call items,release,$(filter $(LATER),$(PROGRAMS)))
 
 # check-long: every program in every build, and what check leaves out. Plain ones run many more rounds;
 # MP_TEST_LONG=1 asks that of all, which takes hours.
