@@ -1,6 +1,6 @@
 /* shared_predictor.h — a predictor that sessions share: what moepage_predictor points to.
  *
- *   predictor.c        its life; every question and answer, one at a time, under its lock
+ *   shared_predictor.c        its life; every question and answer, one at a time, under its lock
  *   shared_predictor_file.c   what it has learnt, kept in a file
  *
  * Its lock is the last: nothing else is locked, and nobody else called, while it is held. */
