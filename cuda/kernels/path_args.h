@@ -1,4 +1,4 @@
-/* path_args.h — what the kernel of a device-driven path is given. paths/path.h says how a path works,
+/* path_args.h — what the kernel of a device-driven path is given. device_paths/path.h says how a path works,
  * device/path_mail.h what it keeps in memory. */
 #ifndef MP_KERNELS_PATH_ARGS_H
 #define MP_KERNELS_PATH_ARGS_H

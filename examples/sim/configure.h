@@ -3,7 +3,7 @@
 #ifndef SIM_CONFIGURE_H
 #define SIM_CONFIGURE_H
 
-#include "control/split_choice.h"
+#include "planning/split_choice.h"
 #include "sim/serve.h"
 
 /* Sets the KV granule, which all splits of a study share. */

@@ -9,9 +9,9 @@
 
 #include "common/fail.h"
 #include "common/json_out.h"
-#include "control/curve.h"
-#include "control/reuse.h"
-#include "control/sampled.h"
+#include "planning/curve.h"
+#include "planning/reuse.h"
+#include "planning/sampled.h"
 #include "sim/replay.h"
 #include "sim/report.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "control/rightsize.h"
+#include "planning/rightsize.h"
 #include "policy/predictors.h"
 #include "sim/csv.h"
 #include "sim/predict_state.h"

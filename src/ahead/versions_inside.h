@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "ahead/versions.h"
-#include "control/hotness.h"
+#include "planning/hotness.h"
 #include "transfer/tiers.h"
 
 #define MP_VERSION_HIGH 0x80000000u

@@ -1,7 +1,7 @@
 /* Entry points of device-driven paths: check handles and structs, call down. */
 #include "base/config.h"
 #include "base/status.h"
-#include "paths/path.h"
+#include "device_paths/path.h"
 
 moepage_status moepage_cuda_path_workspace(const moepage_model *model,
                                            const moepage_session_config *session,

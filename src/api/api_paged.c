@@ -1,7 +1,7 @@
 /* Entry points of PagedTensor: check arguments, call down. */
 #include "base/config.h"
 #include "base/status.h"
-#include "paged/paged.h"
+#include "paged_tensor/paged.h"
 
 static moepage_status read_config(const moepage_device *device, const moepage_model *model,
                                   const moepage_paged_config *config, moepage_paged_config *own)

@@ -7,7 +7,7 @@
 #include "cache/bounds.h"
 #include "cache/published_stats.h"
 #include "cache/slots.h"
-#include "control/watch.h"
+#include "planning/watch.h"
 
 /* Slot word: users in bits 0-23, state in 24-31, key in 32-63. A free slot has key 0. */
 #define MP_WORD(key, state) (((uint64_t)(key) << 32) | ((uint64_t)(state) << 24))

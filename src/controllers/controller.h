@@ -5,19 +5,19 @@
  *   controller_watch.c   what it sees: reuse distances, steps
  *   controller_tick.c    what it does at a burst's end: numbers in, decision, move
  *
- * Deciding is src/control's, moving src/split's; here the one is fed and the other told. Locks: the
+ * Deciding is src/planning's, moving src/split's; here the one is fed and the other told. Locks: the
  * pools call the watch under theirs, so that the controller's own comes last and is never held while a
  * pool is called; the one that makes a tick a whole comes first. */
 #ifndef MP_CONTROLLERS_CONTROLLER_H
 #define MP_CONTROLLERS_CONTROLLER_H
 
 #include "base/handle.h"
-#include "control/curve.h"
-#include "control/mvwsa.h"
-#include "control/rate.h"
-#include "control/residency.h"
-#include "control/sampled.h"
-#include "control/watch.h"
+#include "planning/curve.h"
+#include "planning/mvwsa.h"
+#include "planning/rate.h"
+#include "planning/residency.h"
+#include "planning/sampled.h"
+#include "planning/watch.h"
 #include "kv/kv.h"
 #include "pool/share.h"
 

@@ -1,5 +1,5 @@
 /* path_mail.h — what the host and a device-driven path's kernel both read: the mailbox, the path's
- * state, where operands lie in a slot. paths/path.h says how they use it.
+ * state, where operands lie in a slot. device_paths/path.h says how they use it.
  *
  * Plain C with fields of fixed size: kernels include it too, also where a runtime compiler has no
  * <stdint.h> and kernels/phase.h stands in for it. */

@@ -6,7 +6,7 @@
  *
  * The step's path copies what was routed into the queue and goes on. Where the task falls behind,
  * the oldest layers in the queue are lost to it, and counted. Guesses are judged against what is
- * routed whether they were acted on or not; control/payoff.h decides from that and from measured
+ * routed whether they were acted on or not; planning/payoff.h decides from that and from measured
  * steps whether they are (WiSP section 4), per layer and for the session. */
 #ifndef MP_FEATURES_PREDICTING_H
 #define MP_FEATURES_PREDICTING_H

@@ -2,8 +2,8 @@
 #ifndef MP_FEATURES_PREDICTING_INSIDE_H
 #define MP_FEATURES_PREDICTING_INSIDE_H
 
-#include "control/calibration.h"
-#include "control/payoff.h"
+#include "planning/calibration.h"
+#include "planning/payoff.h"
 #include "features/predicting.h"
 #include "features/shared_predictor.h"
 #include "session/step_hooks.h"

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "control/rightsize.h"
+#include "planning/rightsize.h"
 #include "policy/predictors.h"
 
 #define DEFAULT_NAME "maps"

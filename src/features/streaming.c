@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "control/regime.h"
+#include "planning/regime.h"
 #include "policy/previous.h"
 
 #define NO_LAYER UINT32_MAX

@@ -1,7 +1,7 @@
 /* What rooms above the pool ask of the rooms beneath it. */
 #include "base/status.h"
 #include "cache/published_stats.h"
-#include "control/watch.h"
+#include "planning/watch.h"
 #include "pool/inside.h"
 
 /* ---- the pool ---- */

@@ -2,7 +2,7 @@
 #include "base/config.h"
 #include "base/session_stats.h"
 #include "base/status.h"
-#include "control/watch.h"
+#include "planning/watch.h"
 #include "session/inside.h"
 
 #include <string.h>

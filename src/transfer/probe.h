@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "control/rate.h"
+#include "planning/rate.h"
 #include "device/seam.h"
 
 typedef struct mp_probe {

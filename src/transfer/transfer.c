@@ -2,7 +2,7 @@
 #include "arena/scratch.h"
 #include "base/alloc.h"
 #include "base/status.h"
-#include "control/placement.h"
+#include "planning/placement.h"
 #include "transfer/inside.h"
 
 #define DEFAULT_STAGING 4u

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "control/reuse.h"
-#include "control/sampled.h"
+#include "planning/reuse.h"
+#include "planning/sampled.h"
 
 #define USES (1u << 20)
 #define ROUNDS 21

@@ -31,7 +31,7 @@ awk '{ sub(/#.*/, "") } NF {
         } while (grown)
         for (edge in below) print edge
         for (room in rooms) print room, room }' $laws/order.txt >"$work/allowed"
-sed -n 's/^\([a-z]*\):.*/\1/p' $laws/order.txt | sort >"$work/rooms"
+sed -n 's/^\([a-z_]*\):.*/\1/p' $laws/order.txt | sort >"$work/rooms"
 awk '$1 == $2 { n[$1]++ } n[$1] > 1' "$work/allowed" | sort -u | found 'order.txt has a circle'
 # "FILE SYMBOL TYPE" for what each file defines and needs; a file is named without its ending.
 find src cuda -name '*.c' | sed 's/\.c$//' | sort >"$work/sources"

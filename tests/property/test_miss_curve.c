@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "control/curve.h"
-#include "control/reuse.h"
-#include "control/sampled.h"
+#include "planning/curve.h"
+#include "planning/reuse.h"
+#include "planning/sampled.h"
 #include "policy/policy.h"
 #include "route_rows.h"
 #include "slow.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "bank_model.h"
-#include "control/placement.h"
-#include "control/residency.h"
+#include "planning/placement.h"
+#include "planning/residency.h"
 #include "testing.h"
 
 #define SLACK 1e-9       /* of floating point, on either side of an edge */

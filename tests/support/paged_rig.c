@@ -10,7 +10,7 @@
 
 #include "device_rig.h"
 #include "gpu.h"
-#include "paged/paged.h"
+#include "paged_tensor/paged.h"
 #include "sim_cuda.h"
 #include "testing.h"
 

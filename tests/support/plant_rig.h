@@ -3,7 +3,7 @@
 #ifndef PLANT_RIG_H
 #define PLANT_RIG_H
 
-#include "control/mvwsa.h"
+#include "planning/mvwsa.h"
 #include "split_rig.h"
 
 typedef struct plant {

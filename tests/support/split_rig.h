@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "control/split_choice.h"
+#include "planning/split_choice.h"
 
 #define RIG_MOST 16384u /* distances of a stream */
 

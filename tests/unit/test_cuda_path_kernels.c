@@ -1,5 +1,5 @@
 /* The kernel that plans a layer on the device, in its CPU form, against a planner written from the
- * description in paths/path.h. The test is the host: whenever the kernel waits, it looks at
+ * description in device_paths/path.h. The test is the host: whenever the kernel waits, it looks at
  * the mail and acts on it. */
 #include <stdlib.h>
 #include <string.h>

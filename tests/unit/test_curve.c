@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "bank_model.h"
-#include "control/curve.h"
+#include "planning/curve.h"
 #include "testing.h"
 
 static mp_curve curve_open(uint64_t most, uint32_t max_bins)

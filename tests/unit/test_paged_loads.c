@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paged/paged.h"
+#include "paged_tensor/paged.h"
 #include "paged_case.h"
 #include "testing.h"
 

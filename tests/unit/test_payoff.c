@@ -1,8 +1,8 @@
 /* Does fetching ahead pay: the decision, in worlds whose costs are known. */
 #include <math.h>
 
-#include "control/calibration.h"
-#include "control/payoff.h"
+#include "planning/calibration.h"
+#include "planning/payoff.h"
 #include "testing.h"
 
 /* A world in which a step takes `off` or `on` per routed expert. */

@@ -1,7 +1,7 @@
 /* Placement against every possible allocation, the divided stream's finishing time, and examples
  * worked by hand. */
 
-#include "control/placement.h"
+#include "planning/placement.h"
 #include "testing.h"
 
 #define UNLIMITED UINT32_MAX

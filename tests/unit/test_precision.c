@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "control/hotness.h"
+#include "planning/hotness.h"
 #include "testing.h"
 
 #define MOST 24u

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "bank_model.h"
-#include "control/rate.h"
+#include "planning/rate.h"
 #include "testing.h"
 
 static int by_value(const void *a, const void *b)

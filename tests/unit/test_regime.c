@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "control/regime.h"
+#include "planning/regime.h"
 #include "testing.h"
 
 #define PER_MILLE(random, low, high) ((low) + bank_below(random, (high) - (low) + 1))

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "control/residency.h"
+#include "planning/residency.h"
 #include "testing.h"
 
 #define MS 1e6

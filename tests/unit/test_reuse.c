@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "control/reuse.h"
+#include "planning/reuse.h"
 #include "naive_stack.h"
 #include "testing.h"
 

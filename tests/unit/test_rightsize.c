@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "control/rightsize.h"
+#include "planning/rightsize.h"
 #include "testing.h"
 
 enum { MOST = 24, PARTS = 64 };

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "control/reuse.h"
-#include "control/sampled.h"
+#include "planning/reuse.h"
+#include "planning/sampled.h"
 #include "naive_stack.h"
 #include "testing.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "control/placement.h"
+#include "planning/placement.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
 #include "testing.h"

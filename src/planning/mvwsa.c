@@ -1,5 +1,5 @@
 /* MV-WSA's online law: the predicted optimum, and whether and how far to move towards it now. */
-#include "control/mvwsa.h"
+#include "planning/mvwsa.h"
 
 /* A gain below this fraction of the cost is a rounding error. */
 #define ROUNDING 1e-9

@@ -1,6 +1,6 @@
 /* Deals whole experts in proportion to bandwidth: full backends first, the rest by largest
  * remainder. */
-#include "control/placement.h"
+#include "planning/placement.h"
 
 #include <assert.h>
 #include <stdbool.h>

@@ -23,12 +23,12 @@
  * Weights. With size / R for each use, the total would be off by the sample's excess or lack of
  * busy keys. Instead a use weighs size (1 / R + c m), with c such that all weights add up to the
  * units used: the difference goes to busy keys, which cause it. */
-#include "control/sampled.h"
+#include "planning/sampled.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "control/fenwick.h"
+#include "planning/fenwick.h"
 
 #define BLOCK_SLOTS 16u /* their sizes fill a cache line */
 #define NO_SLOT UINT32_MAX

@@ -1,5 +1,5 @@
 /* Cache and reuse against stream and evict: smoothed costs, a margin, and patience. */
-#include "control/regime.h"
+#include "planning/regime.h"
 
 #include <assert.h>
 #include <math.h>

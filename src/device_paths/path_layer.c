@@ -1,7 +1,7 @@
 /* A layer of a device-driven path: checks it and describes it to the device, whose kernels run on
  * the caller's stream. What they are told are values that no replay of a graph changes. */
 #include "base/status.h"
-#include "paths/path.h"
+#include "device_paths/path.h"
 
 static moepage_status check_layer(const moepage_cuda_path *path, const moepage_cuda_layer *layer)
 {

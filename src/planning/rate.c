@@ -1,5 +1,5 @@
 /* Median and median absolute deviation of a short window. */
-#include "control/rate.h"
+#include "planning/rate.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* The residency planner: a band of counts per backend, and one expert at a time towards it. */
-#include "control/residency.h"
+#include "planning/residency.h"
 
 #include <assert.h>
 #include <math.h>

@@ -10,7 +10,7 @@
 #ifndef MP_CONTROL_MVWSA_H
 #define MP_CONTROL_MVWSA_H
 
-#include "control/split_choice.h"
+#include "planning/split_choice.h"
 
 typedef struct mp_mvwsa_config {
     double decay;        /* lambda: weight of a burst's counts one burst later, 0..1 */

@@ -1,5 +1,5 @@
 /* Chooses the experts of a layer to keep in high precision. */
-#include "control/hotness.h"
+#include "planning/hotness.h"
 
 void mp_precision_age(const mp_precision_law *law, double *hotness, uint32_t *counts,
                       uint32_t experts)

@@ -1,5 +1,5 @@
 /* PagedTensor's life cycle, and the paper's protocol: materialise, acquire, release. */
-#include "paged/paged.h"
+#include "paged_tensor/paged.h"
 
 #include <assert.h>
 #include <string.h>

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "control/curve.h"
+#include "planning/curve.h"
 
 typedef struct mp_split {
     uint64_t experts; /* c, in expert units */

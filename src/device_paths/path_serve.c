@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
-#include "paths/path.h"
+#include "device_paths/path.h"
 
 static moepage_status write_map(moepage_cuda_path *path, uint32_t key, int32_t slot)
 {

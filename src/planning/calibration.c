@@ -1,5 +1,5 @@
 /* Bins of guesses by p. */
-#include "control/calibration.h"
+#include "planning/calibration.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Sizes a working set from counts of uses. */
-#include "control/rightsize.h"
+#include "planning/rightsize.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -6,13 +6,13 @@
  * Slots are bits, and the Fenwick tree is over words of 64 of them: its walks are six steps shorter
  * than over single slots. When the line is full, the slots in use move to its beginning in their
  * order: as there are twice as many slots as keys, that costs O(1) per use. */
-#include "control/reuse.h"
+#include "planning/reuse.h"
 
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "control/fenwick.h"
+#include "planning/fenwick.h"
 
 #define WORD_SLOTS 64u
 #define NO_SLOT UINT32_MAX

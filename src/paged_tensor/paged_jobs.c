@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
-#include "paged/paged.h"
+#include "paged_tensor/paged.h"
 
 /* ---- choosing the next job ---- */
 

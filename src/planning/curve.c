@@ -1,6 +1,6 @@
 /* Miss curves: sums over a decayed histogram of distances, taken from the far end, so that rounding
  * cannot make them increase with capacity. */
-#include "control/curve.h"
+#include "planning/curve.h"
 
 #include <assert.h>
 #include <float.h>

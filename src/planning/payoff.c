@@ -1,5 +1,5 @@
 /* Measures whether prefetching pays, in alternating turns of steps with and without it. */
-#include "control/payoff.h"
+#include "planning/payoff.h"
 
 #include <math.h>
 

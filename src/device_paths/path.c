@@ -1,5 +1,5 @@
 /* A device-driven path's life, and what it tells about itself. */
-#include "paths/path.h"
+#include "device_paths/path.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Splits of a budget: the bounds, the predicted cost, its minimum, the closed form, baselines. */
-#include "control/split_choice.h"
+#include "planning/split_choice.h"
 
 #include <assert.h>
 #include <math.h>

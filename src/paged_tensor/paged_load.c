@@ -15,7 +15,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "model/dtype.h"
-#include "paged/paged.h"
+#include "paged_tensor/paged.h"
 
 #define CHUNK_BYTES (2u << 20)
 #define STAGING_BYTES (4u << 20) /* half of a type's staging, unless one image's part is larger */
