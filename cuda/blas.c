@@ -1,5 +1,5 @@
-/* cuBLAS as a table of functions, looked for once. The device works without it: MATH_BF16_FAST is then
- * MATH_BF16. */
+/* cuBLAS as a table of functions, looked for once. The device works without it: MATH_BF16_FAST is
+ * then the same as MATH_BF16. */
 #include "blas.h"
 
 #include <dlfcn.h>

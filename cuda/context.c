@@ -1,4 +1,4 @@
-/* The driver's context: entering and leaving it, and what becomes of the driver's errors. */
+/* The driver's context: entering and leaving it, and turning the driver's errors into statuses. */
 #include "context.h"
 
 #include <assert.h>
@@ -59,9 +59,9 @@ moepage_status mp_cuda_check_health(mp_cuda *cuda)
     return mp_fail(MOEPAGE_E_DEVICE, "%s; the device has to be closed", cuda->health.text);
 }
 
-/* The first reason is kept: failures that follow are its consequences. `poisoned` is set after the
- * text, so that a reader that sees it may read the text; `failing` before all else, so that no work
- * is issued in between. */
+/* Keeps the first reason, because failures that follow are its consequences. `poisoned` is set
+ * after the text, so that a thread that sees it may read the text; `failing` is set before all
+ * else, so that no work is issued in between. */
 void mp_cuda_poison(mp_cuda *cuda, mp_cu_result result, const char *said)
 {
     atomic_store(&cuda->health.failing, true);
@@ -121,8 +121,8 @@ moepage_status mp_cuda_no_memory(mp_cuda *cuda, const char *what, uint64_t bytes
 
 /* ---- The context ------------------------------------------------------------------------ */
 
-/* Of this thread: how many times it has entered a context without leaving it, and the capture mode
- * that it had before. */
+/* How many times this thread has entered a context without leaving it, and the capture mode that
+ * it had before. */
 static _Thread_local struct {
     uint32_t depth;
     int mode;
@@ -159,7 +159,7 @@ void mp_cuda_leave(mp_cuda *cuda)
 
 /* ---- Events ----------------------------------------------------------------------------- */
 
-/* BLOCKING_SYNC: threads that wait for an event sleep, for they may wait for long. */
+/* BLOCKING_SYNC makes threads that wait for an event sleep, since they may wait for long. */
 moepage_status mp_cuda_event_create(mp_cuda *cuda, mp_cu_event *out)
 {
     const unsigned flags = MP_CU_EVENT_DISABLE_TIMING | MP_CU_EVENT_BLOCKING_SYNC;

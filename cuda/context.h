@@ -22,14 +22,14 @@ typedef struct mp_cuda_arena mp_cuda_arena;   /* vmm.c */
 typedef struct mp_cuda_issuer mp_cuda_issuer; /* issue.c: threads that feed streams */
 typedef struct mp_cuda_stream mp_cuda_stream; /* issue.h; what an mp_stream * points to */
 
-/* Whether the device still works, and why not. Written by mp_cuda_poison alone. */
+/* Tells whether the device still works, and if not, why. Written by mp_cuda_poison alone. */
 typedef struct mp_cuda_health {
     _Atomic bool failing; /* poisoned, or about to be: set before all else */
     _Atomic bool lost;    /* after a sticky result: the GPU does nothing more for the context */
-    _Atomic int32_t
-        poisoned;         /* the first sticky mp_cu_result, or the negative status of a transfer;
-                                 0 = well; set after the text */
-    atomic_flag is_taken; /* by the first reason, which writes the text */
+    /* The first sticky mp_cu_result, or the negative status of a transfer; 0 = well; set
+     * after the text. */
+    _Atomic int32_t poisoned;
+    atomic_flag is_taken; /* by the thread with the first reason, which writes the text */
     char text[256];
 } mp_cuda_health;
 
@@ -47,9 +47,10 @@ typedef struct mp_cuda {
     const char *blas_missing;
     mp_cu_device gpu;
     mp_cu_context context;
-    char name[16];          /* "cuda:0" */
-    char architecture[16];  /* "sm_90" */
-    moepage_cuda_info info; /* what does not change; the arena's part from its allocation on */
+    char name[16];         /* "cuda:0" */
+    char architecture[16]; /* "sm_90" */
+    /* The parts that do not change; those of the arena from its allocation on. */
+    moepage_cuda_info info;
     bool has_vmm;
     uint64_t pin_bytes;            /* see mp_cuda_pin_end */
     _Atomic uint64_t memory_calls; /* driver calls that took or gave memory */
@@ -67,9 +68,10 @@ static inline mp_cuda *mp_cuda_of(mp_device *device)
     return (mp_cuda *)(void *)device;
 }
 
-/* Makes the context current, and puts the caller's back. Cheap; they nest. In between, the thread
- * may make calls that are unsafe during a stream capture: a capture of the caller's involves none of
- * the library's streams, so that it neither forbids such a call nor is invalidated by one. */
+/* Make the context current, and put the caller's back. They are cheap, and they nest. In between,
+ * the thread may make calls that are unsafe during a stream capture: a capture of the caller's
+ * involves none of the library's streams, so that it neither forbids such a call nor is
+ * invalidated by one. */
 moepage_status mp_cuda_enter(mp_cuda *cuda);
 void mp_cuda_leave(mp_cuda *cuda);
 
@@ -98,9 +100,9 @@ moepage_status mp_cuda_check_health(mp_cuda *cuda);
 moepage_status mp_cuda_event_create(mp_cuda *cuda, mp_cu_event *out);
 void mp_cuda_event_destroy(mp_cuda *cuda, mp_cu_event *event);
 
-/* Host tiers are registered with the driver in pieces that end at multiples of this address, and no
- * transfer may reach from one registration into the next: where the piece around `at` ends. Memory
- * of the device, and what is pinned in one piece, may be cut there as well. */
+/* Host tiers are registered with the driver in pieces that end at multiples of this many bytes, and
+ * no transfer may reach from one registration into the next. The function returns where the piece
+ * around `at` ends. Device memory, and memory pinned in one piece, may be cut there as well. */
 #define MP_CUDA_PIN_BYTES (64ull << 30)
 static inline uint64_t mp_cuda_pin_end(const mp_cuda *cuda, uint64_t at)
 {

@@ -37,7 +37,7 @@ moepage_status mp_cuda_driver_check(const mp_cuda_driver *driver)
                    VERSION_PARTS(version), VERSION_PARTS(MP_CUDA_OLDEST_DRIVER));
 }
 
-/* The first function that the library lacks, or NULL. */
+/* Fills the table; returns the first function that the library lacks, or NULL. */
 static const char *take_functions(void *library, mp_cuda_driver *driver)
 {
     const char *missing = NULL;
@@ -49,8 +49,8 @@ static const char *take_functions(void *library, mp_cuda_driver *driver)
     return missing;
 }
 
-/* Asks for each function in the form that it has in version `since`: later drivers may have changed what
- * the plain name means. */
+/* Asks for each function in the form that it has in version `since`: the plain name may mean
+ * another form in later drivers. */
 static void take_optional(void *library, mp_cuda_driver *driver)
 {
     mp_cu_result (*find)(const char *, void **, int, uint64_t, int *) = NULL;

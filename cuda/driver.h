@@ -1,10 +1,10 @@
 /* driver.h — the part of the CUDA driver's interface that the device uses, as a table of functions.
  *
  * The types, constants and signatures are those of the driver's stable binary interface, declared
- * here so that nothing but the kernels needs a CUDA toolkit: the device builds, and its tests run,
- * on any machine. tests/cuda/check_abi.cpp compares this file with the toolkit's <cuda.h>
- * wherever there is one. mp_cuda_driver_load fills a table from libcuda.so.1; tests fill one from a
- * simulated driver. */
+ * here so that nothing but the kernels needs a CUDA toolkit: the device builds, and its tests
+ * run, on any machine. tests/cuda/check_abi.cpp compares this file with the toolkit's <cuda.h>
+ * wherever there is one. mp_cuda_driver_load fills a table from libcuda.so.1; tests fill one from
+ * a simulated driver. */
 #ifndef MP_CUDA_DRIVER_H
 #define MP_CUDA_DRIVER_H
 
@@ -213,7 +213,7 @@ enum {
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
        mp_cu_stream stream, void **params, void **extra))
 
-/* What newer drivers have; NULL otherwise. X(field, symbol, driver version, parameters). */
+/* Functions of newer drivers; NULL in older ones. X(field, symbol, driver version, parameters). */
 #define MP_CU_OPTIONAL(X)                                                                 \
     X(function_load, "cuFuncLoad", 12040, (mp_cu_function function))                      \
     X(copy_batch, "cuMemcpyBatchAsync", 12080,                                            \
@@ -231,19 +231,19 @@ typedef struct mp_cuda_driver {
     void *library; /* what dlopen gave; NULL for a table that was not loaded */
 } mp_cuda_driver;
 
-/* The address of a symbol to *function, a pointer to a function of its type; false, and NULL, when the
- * library has none. */
+/* Stores the address of a symbol in *function, a pointer to a function of its type; NULL, and
+ * returns false, if the library has no such symbol. */
 bool mp_cuda_take_symbol(void *library, const char *symbol, void *function);
 
 /* The oldest driver that the device works with: CUDA 12.0's. */
 #define MP_CUDA_OLDEST_DRIVER 12000
 
-/* UNSUPPORTED with a sentence when the driver is older than that. */
+/* Fails with UNSUPPORTED if the driver is older than that. */
 moepage_status mp_cuda_driver_check(const mp_cuda_driver *driver);
 
-/* Loads libcuda.so.1 and fills the table; loaded once per process and kept. NOT_FOUND (no driver),
- * UNSUPPORTED (too old, or a function missing), each with a sentence that says which and what to
- * install. */
+/* Loads libcuda.so.1 and fills the table; loaded once per process and kept. NOT_FOUND (no
+ * driver), UNSUPPORTED (too old, or a function missing), each with a sentence that says which and
+ * what to install. */
 moepage_status mp_cuda_driver_load(const mp_cuda_driver **out);
 
 #endif

@@ -1,9 +1,9 @@
-/* The host's part of transfers: fills, and bytes from or to memory that the GPU does not reach. They go
- * through a ring of pinned memory, in pieces.
+/* The host's part of transfers: fills, and bytes from or to memory that the GPU does not reach.
+ * They go through a ring of pinned memory, in pieces.
  *
  * There are two feeders, each a thread with a ring: one for COMPUTE and DEMAND streams, and one for
- * all others, which begins nothing while the first has work. Two rings, so that pieces of a prefetch
- * never take the room that a demand needs. */
+ * all others, which begins nothing while the first has work. There are two rings so that pieces of
+ * a prefetch never take the room that a demand needs. */
 #include <assert.h>
 #include <string.h>
 
@@ -37,8 +37,8 @@ struct mp_cuda_feeder {
 
 typedef enum place { PLACE_DEVICE, PLACE_PINNED, PLACE_PAGEABLE } place;
 
-/* Asks the driver what memory is. INVALID_VALUE means that it does not know the address: pageable
- * memory. */
+/* Asks the driver for the kind of memory. INVALID_VALUE means that it does not know the
+ * address: pageable memory. */
 static place place_of(mp_cuda *cuda, const void *memory)
 {
     unsigned kind = 0;
@@ -68,8 +68,8 @@ mp_cuda_op_kind mp_cuda_copy_kind(mp_cuda *cuda, const mp_copy *copy)
 
 /* ---- The ring (by the feeder's thread, with the context current) ------------------------- */
 
-/* Waits for the oldest piece. If that fails the GPU may still be using the piece, and what is written
- * to it next may be wrong: the device is poisoned. */
+/* Waits for the oldest piece. If that fails, the GPU may still be using the piece and read the next
+ * contents in place of it, so the device is poisoned. */
 static void give_oldest_back(mp_cuda_feeder *feeder)
 {
     mp_cuda *cuda = feeder->cuda;
@@ -104,7 +104,8 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
                            const void *src, uint64_t bytes)
 {
     mp_cuda *cuda = feeder->cuda;
-    /* `head` moves only when the copy is on the stream: room of a copy that failed is used again. */
+    /* `head` moves only once the copy is on the stream, so the room of a copy that failed
+     * is used again. */
     uint32_t last = (feeder->first + feeder->n) % PIECES;
     moepage_status status =
         mp_cuda_check(cuda,
@@ -117,7 +118,8 @@ static moepage_status send(mp_cuda_feeder *feeder, mp_cuda_stream *stream, void 
     status =
         mp_cuda_check(cuda, cuda->driver->event_record(feeder->pieces[last].event, stream->handle),
                       "marking a transfer");
-    if (status) { /* without an event, only the stream as a whole tells when the room is free */
+    /* Without an event, only the end of the whole stream shows that the room is free. */
+    if (status) {
         mp_cuda_poison_on(cuda, status);
         mp_cuda_log_failure(cuda, cuda->driver->stream_sync(stream->handle),
                             "waiting for a stream");
@@ -158,8 +160,8 @@ static moepage_status produce(const mp_copy *copy, void *out)
     return MOEPAGE_OK;
 }
 
-/* Fills a piece and sends it. The context is left while `fill` runs: it may block, and call into the
- * library. */
+/* Fills a piece and sends it. The context is left while `fill` runs: it may block, and call
+ * into the library. */
 static moepage_status upload(mp_cuda_feeder *feeder, mp_cuda_stream *stream, const mp_copy *part)
 {
     moepage_status status = enter(feeder);
@@ -213,7 +215,7 @@ static moepage_status work_in_place(mp_cuda_feeder *feeder, mp_cuda_stream *stre
     return status ? status : produce(copy, copy->dst);
 }
 
-/* Does a transfer piece by piece. Without any lock: fills may block for long. */
+/* Does a transfer piece by piece, without any lock, because fills may block for long. */
 static moepage_status transfer(mp_cuda_feeder *feeder, mp_cuda_stream *stream, mp_cuda_op_kind kind,
                                const mp_copy *copy)
 {
@@ -280,7 +282,7 @@ static void *run_feeder(void *arg)
             work_on(feeder, stream);
             pthread_mutex_lock(&issuer->lock);
             feeder->busy = false;
-            /* The less urgent feeder may go on; it looks at has_work itself. */
+            /* The less urgent feeder may go on; it calls has_work itself. */
             if (feeder->behind && !feeder->inbox.ready.first)
                 pthread_cond_signal(&feeder->behind->inbox.work);
         } else if (feeder->stop && !feeder->inbox.ready.first) { /* what was submitted is done */

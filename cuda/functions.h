@@ -1,4 +1,4 @@
-/* functions.h — the kernels on the host's side: images of machine code, and functions by name. */
+/* functions.h — the host's view of kernels: images of machine code, and functions by name. */
 #ifndef MP_CUDA_FUNCTIONS_H
 #define MP_CUDA_FUNCTIONS_H
 
@@ -72,8 +72,8 @@ struct mp_cuda;
 moepage_status mp_cuda_kernels_open(struct mp_cuda *cuda, const mp_cuda_image *images, uint32_t n);
 void mp_cuda_kernels_close(struct mp_cuda *cuda);
 
-/* Puts a kernel on a stream: `args` is its by-value struct. Does nothing for 0 blocks. Context
- * current. */
+/* Puts a kernel on a stream: `args` is its by-value struct. Does nothing for 0
+ * blocks. Context current. */
 moepage_status mp_cuda_launch(struct mp_cuda *cuda, mp_cu_stream stream, const char *name,
                               uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes,
                               const void *args);

@@ -1,10 +1,10 @@
-/* Ownership of streams: references, lists, and where a stream waits that cannot go on.
+/* Ownership of streams: references, lists, and the places where a stream waits that cannot go on.
  *
  * A stream whose oldest entry is not ready is left in a feeder's inbox or in a list of the stream
- * that it waits for; what takes it out owns it. The condition is checked again under the issuer's
- * lock: a tick is published before the list is searched under that lock, so that a stream either
- * sees the tick and goes on or is in the list in time. The GPU publishes without a lock; such
- * streams are watched, and the watcher looks again until the tick is there. */
+ * that it waits for; the thread that takes it out owns it. The condition is checked again under the
+ * issuer's lock. A tick is published before the list is searched under that lock, so a stream
+ * either sees the tick and goes on, or is in the list in time. The GPU publishes without a lock;
+ * such streams are watched, and the watcher looks again until the tick is there. */
 #include "base/alloc.h"
 #include "issue.h"
 
@@ -66,7 +66,7 @@ void mp_cuda_release(mp_cuda_stream *stream)
     mp_cuda_issuer *issuer = stream->cuda->issuer;
     if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) > 1)
         return;
-    /* The word goes back only now: a stream that still waits for this one reads it. */
+    /* The word is given back only now, since a stream that still waits for this one reads it. */
     pthread_mutex_lock(&issuer->lock);
     issuer->taken[stream->slot / 64] &= ~(1ull << stream->slot % 64);
     pthread_mutex_unlock(&issuer->lock);

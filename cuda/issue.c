@@ -1,4 +1,5 @@
-/* A stream's queue: what may go to the driver now, and publishing how far the driver has got. */
+/* A stream's queue: passing entries to the driver as soon as they may go, and publishing
+ * the driver's progress. */
 #include "issue.h"
 
 #include <assert.h>
@@ -34,7 +35,7 @@ bool mp_cuda_is_poisoned(mp_cuda *cuda)
 {
     if (atomic_load(&cuda->health.failing))
         return true;
-    /* COLD transfers run in the executor, which stores a status and no more (pump_cold): the device is
+    /* COLD transfers run in the executor, which only stores a status (pump_cold). The device is
      * poisoned here, where work that may depend on them is about to be issued. */
     int32_t failed = atomic_load(&cuda->issuer->cold_failed);
     if (!failed)
@@ -94,8 +95,8 @@ static mp_cu_result record_event(mp_cuda_stream *stream, mp_tick tick)
     return result;
 }
 
-/* Has the GPU write a tick behind the stream's work. A stream for which that fails is waited for until
- * it has run dry, and is silent from then on: what it has issued counts as completed. */
+/* Makes the GPU write a tick behind the stream's work. If that fails, the stream is waited for
+ * until it has run dry and is silent from then on: all that it has issued counts as completed. */
 static void write_tick(mp_cuda_stream *stream, mp_tick tick)
 {
     mp_cuda *cuda = stream->cuda;
@@ -133,7 +134,8 @@ static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_b
     return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
 }
 
-/* Returns true if two copies must not be in one batch, whose copies run in any order. */
+/* Returns true if two copies must not be in one batch, because a batch's copies run
+ * in any order. */
 static bool conflict(const mp_copy *a, const mp_copy *b)
 {
     return overlap(a->dst, a->bytes, b->dst, b->bytes) ||
@@ -334,8 +336,9 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
     mp_tick tick = mp_cuda_oldest(stream)->tick;
     mp_cuda_publish(stream, freed); /* work before the wait must not be held back by it */
     if (mp_cuda_completed(other) < tick) {
-        /* The GPU can wait for the GPU. Where one side is the host's, the queue waits in software until
-         * the tick has completed; where the tick is not issued yet, there is no event to wait for. */
+        /* The GPU can wait for the GPU. If one side is the host's, the queue waits in
+         * software until the tick has completed; if the tick is not issued yet, there is no
+         * event to wait for. */
         bool across = mp_cuda_is_cold(stream) || mp_cuda_is_cold(other);
         if (across ? mp_cuda_park_until_completed(stream, other, tick)
                    : mp_cuda_park_until_issued(stream, other, tick))

@@ -1,9 +1,9 @@
-/* launch.h — kernels of device/kernels.h and of moepage_cuda.h: from their arguments to grids
- * (launch_*.c).
+/* launch.h — kernels of device/kernels.h and of moepage_cuda.h: from their arguments
+ * to grids (launch_*.c).
  *
- * Called with the context current and the stream's turn come: they put launches on `stream`, no
- * more. `host` has its tables in host memory, to be read for sizes; `gpu` is the same struct with
- * its tables' device addresses. */
+ * Called with the context current, when it is the stream's turn: they only put launches on
+ * `stream`. `host` has its tables in host memory, to be read for sizes; `gpu` is the same struct
+ * with its tables' device addresses. */
 #ifndef MP_CUDA_LAUNCH_H
 #define MP_CUDA_LAUNCH_H
 
@@ -19,7 +19,8 @@ static inline uint32_t mp_cuda_grid(uint64_t n)
 
 moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_convert_args *gpu);
-/* UNSUPPORTED unless there are kernels for what the launch's experts are; any thread, at any time. */
+/* Fails with UNSUPPORTED unless there are kernels for the launch's experts. Any thread,
+ * at any time. */
 moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args);
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,

@@ -1,5 +1,5 @@
-/* DECODE: from a list of jobs to its grid. Blocks find their work in the list by themselves, so that
- * any grid is right; this file finds one that is large enough to fill the GPU. */
+/* DECODE: from a list of jobs to its grid. Blocks find their work in the list by themselves, so any
+ * grid is correct; this file finds one that is large enough to fill the GPU. */
 #include "base/status.h"
 #include "codec/exph_format.h"
 #include "kernels/decode.h"
@@ -69,8 +69,8 @@ moepage_status mp_cuda_launch_decode(mp_cuda *cuda, mp_cu_stream stream,
     return launch(cuda, stream, gpu->jobs, gpu->n_jobs, units);
 }
 
-/* The table is the device's: what its jobs are is seen by the kernel alone, which gives NaNs for a
- * stream that is not aligned. */
+/* Decodes from a table in device memory. Only the kernel sees its jobs; it writes NaNs for a stream
+ * that is not aligned. */
 moepage_status mp_cuda_call_decode(mp_cuda *cuda, mp_cu_stream stream,
                                    const moepage_cuda_decode *args)
 {

@@ -1,5 +1,6 @@
-/* One layer of a device-driven path: which experts, operands in, experts, results out. Every launch's
- * arguments are values that no replay of a graph changes, and no grid depends on what is routed. */
+/* One layer of a device-driven path: finding its experts, converting operands, running experts,
+ * combining results. Every launch's arguments are the same in all replays of a graph, and no grid
+ * depends on the routing. */
 #include "base/status.h"
 #include "kernels/path_args.h"
 #include "launch.h"
@@ -117,8 +118,8 @@ static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, ui
                           MP_EXPERTS_THREADS, mp_gpu_experts_shared(form), &args);
 }
 
-/* How many rows an expert has is not known here: where there is a choice of forms, each gets a
- * launch, and takes the experts that are its own. */
+/* The number of an expert's rows is not known here: if there are two kernels to choose from, both
+ * are launched, and each takes its own experts. */
 static moepage_status run_half(const run *r, uint32_t down)
 {
     const bool plain = r->path->math == MOEPAGE_MATH_FP32;

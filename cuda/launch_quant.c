@@ -40,7 +40,8 @@ static void describe_f8(const moepage_cuda_dequant *args, mp_gpu_dequant_args *o
     out->block_columns = args->group;
 }
 
-/* Rows that neither groups nor blocks tell apart are one long row. */
+/* Returns true if the rows can be treated as one long row, because neither groups nor
+ * blocks distinguish them. */
 static bool is_one_row(const moepage_cuda_dequant *args, const mp_gpu_dequant_args *described)
 {
     return described->bits ? args->columns % args->group == 0 : !described->scales;
@@ -79,7 +80,7 @@ moepage_status mp_cuda_call_dequant(mp_cuda *cuda, mp_cu_stream stream,
 
 /* ---- y = W x ---- */
 
-/* Small matrices are cut finer, so that every multiprocessor has some of it. */
+/* Small matrices are cut finer, so that every multiprocessor gets a part. */
 static uint32_t gemv_warps(const mp_cuda *cuda, uint64_t rows)
 {
     uint32_t warps = MP_GEMV_THREADS / MP_LANES;

@@ -1,6 +1,6 @@
-/* Threads that poll shared memory for a path. While a model decodes messages follow each other within
- * microseconds, so that a poller spins; between requests there are none, so that the longer the
- * silence, the longer it sleeps. */
+/* Threads that poll shared memory for a path. While a model decodes, messages follow each other
+ * within microseconds, so a poller spins. Between requests there are none: the longer the silence,
+ * the longer it sleeps. */
 #include "poller.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include "device/thread.h"
 
 #define SPIN_NS 50000u      /* of silence before the first sleep */
-#define SLEEP_MIN_NS 20000u /* of shorter sleeps most is the system's timer slack, 50 us */
+#define SLEEP_MIN_NS 20000u /* most of a shorter sleep would be the system's timer slack, 50 us */
 #define SLEEP_MAX_NS 200000u
 #define SLEEP_SHARE 8u      /* a sleep is this part of the silence so far */
 #define POLLS_PER_CLOCK 16u /* reading the clock costs as much as several polls */

@@ -1,6 +1,6 @@
-/* ranges.h — names for NVIDIA's profilers (NVTX): what a thread hands to the driver between push and
- * pop is shown under the name, there and on the GPU. Off, as it is by default, a range costs one
- * comparison with NULL. */
+/* ranges.h — names for NVIDIA's profilers (NVTX): work that a thread hands to the driver between
+ * push and pop is shown under the name, on the thread and on the GPU. When ranges are off, as by
+ * default, one costs a comparison with NULL. */
 #ifndef MP_CUDA_RANGES_H
 #define MP_CUDA_RANGES_H
 
@@ -17,7 +17,7 @@ typedef struct mp_cuda_ranges {
 #define MP_CUDA_RANGE_DECODE "decode"
 #define MP_CUDA_RANGE_EXPERTS "experts"
 
-/* NVTX's; NULL where the module was built without the toolkit's header. */
+/* Returns NVTX's functions; NULL if the module was built without the toolkit's header. */
 const mp_cuda_ranges *mp_cuda_ranges_find(void);
 
 static inline void mp_cuda_range_push(const mp_cuda_ranges *ranges, const char *name,

@@ -1,4 +1,4 @@
-/* services.h — what the module calls in libmoepage.so. */
+/* services.h — the functions that the module calls in libmoepage.so. */
 #ifndef MP_CUDA_SERVICES_H
 #define MP_CUDA_SERVICES_H
 

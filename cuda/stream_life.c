@@ -35,7 +35,7 @@ static moepage_status take_word(mp_cuda_stream *stream)
 static moepage_status create_handles(mp_cuda_stream *stream)
 {
     mp_cuda *cuda = stream->cuda;
-    /* What a step waits for goes before what is ahead of need, on the GPU and in the feeders. */
+    /* Work that a step waits for goes before work ahead of need, on the GPU and in the feeders. */
     bool urgent = stream->cls == MP_STREAM_COMPUTE || stream->cls == MP_STREAM_DEMAND;
     int priority = urgent ? cuda->issuer->greatest : cuda->issuer->least;
     moepage_status status =
@@ -141,8 +141,8 @@ moepage_status mp_cuda_stream_create(mp_device *device, mp_stream_class cls, mp_
 
 /* ---- Destroying ------------------------------------------------------------------------- */
 
-/* Drops waits that no work follows: nothing depends on them, and what they wait for may never come.
- * Only while the stream is parked; another owner is about to pass them. With the lock. */
+/* Drops waits that no work follows: nothing depends on them, and their ticks may never come. Only
+ * while the stream is parked; any other owner is about to pass them. Called with the lock. */
 static void drop_waits(mp_cuda_stream *stream)
 {
     mp_cuda_issuer *issuer = stream->cuda->issuer;

@@ -1,5 +1,5 @@
-/* The streams of the vtable: submitting to them, waiting for them. Their lives are in
- * stream_life.c. */
+/* The streams of the vtable: submitting to them, waiting for them. Their lives
+ * are in stream_life.c. */
 #include "submit.h"
 
 #include <assert.h>
@@ -213,7 +213,8 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     mp_cuda_stream *stream = s->stream;
     bool grown = false;
     for (;;) {
-        /* An entry first, tables second: to wait for an entry may take long, and gives the lock up. */
+        /* An entry first, tables second: waiting for an entry may take long, and
+         * releases the lock. */
         free_entry(s);
         const uint64_t size = stream->tables.pinned.bytes;
         if (!grown && bytes > size / MP_CUDA_TABLES_AHEAD) {
@@ -230,10 +231,10 @@ static moepage_status take_tables(submission *s, uint64_t bytes, mp_cuda_span *o
     }
 }
 
-/* Issues a launch on a stream whose queue is empty: a failure is still the caller's status. Its tables
- * and some of its kernels may be on the stream even so; as the caller gets no tick to wait for, they
- * are waited for here. The launch uses up a tick all the same, with which the tables' room is given
- * back. */
+/* Issues a launch on a stream whose queue is empty: a failure is still the caller's status. Its
+ * tables and some of its kernels may be on the stream even so; as the caller gets no tick to wait
+ * for, they are waited for here. The launch uses up a tick all the same, with which the tables'
+ * room is given back. */
 static moepage_status launch_now(submission *s, mp_kernel kernel, const mp_kernel_args *args,
                                  const mp_cuda_span *span)
 {
@@ -272,7 +273,8 @@ moepage_status mp_cuda_stream_launch(mp_stream *stream, mp_kernel kernel, const 
     if (status)
         goto done;
     mp_cuda_tables_fill(&s.stream->tables, &span, kernel, &own);
-    /* An empty queue: nothing has to be done before this launch, so that it can go out within the call. */
+    /* The queue is empty: nothing has to be done before this launch, so it can be issued
+     * within the call. */
     if (!s.stream->owned) {
         status = launch_now(&s, kernel, &own, &span);
     } else {

@@ -4,8 +4,8 @@
 
 #include "context.h"
 
-/* As the members of the same name in mp_device_ops. An mp_stream * of this device is an
- * mp_cuda_stream. */
+/* As the members of the same name in mp_device_ops. An mp_stream * of this device
+ * is an mp_cuda_stream. */
 moepage_status mp_cuda_stream_create(mp_device *device, mp_stream_class cls, mp_stream **out);
 void mp_cuda_stream_destroy(mp_stream *stream);
 moepage_status mp_cuda_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n,

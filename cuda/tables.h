@@ -45,8 +45,8 @@ mp_tick mp_cuda_tables_oldest(const mp_cuda_tables *tables);
 void mp_cuda_tables_fill(const mp_cuda_tables *tables, const mp_cuda_span *span, mp_kernel kernel,
                          mp_kernel_args *args);
 
-/* Puts the copy of the span to the mirror on `stream`, and returns the device's form of `args` in
- * `gpu`. */
+/* Puts the copy of the span to the mirror on `stream`, and returns the device's form of
+ * `args` in `gpu`. */
 moepage_status mp_cuda_tables_send(mp_cuda *cuda, const mp_cuda_tables *tables,
                                    const mp_cuda_span *span, mp_cu_stream stream, mp_kernel kernel,
                                    const mp_kernel_args *args, mp_kernel_args *gpu);

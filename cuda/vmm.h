@@ -21,8 +21,8 @@ uint64_t mp_cuda_handle_bytes(uint64_t granularity, uint64_t arena_bytes);
  * more than the budget. Context current. */
 uint64_t mp_cuda_arena_align(mp_cuda *cuda);
 
-/* As in mp_device_ops. ARGUMENT for ranges that are not whole handles of the arena, UNSUPPORTED without
- * VMM. */
+/* As in mp_device_ops. ARGUMENT for ranges that are not whole handles of the arena,
+ * UNSUPPORTED without VMM. */
 moepage_status mp_cuda_view_reserve(mp_device *device, uint64_t bytes, void **out);
 void mp_cuda_view_release(mp_device *device, void *base, uint64_t bytes);
 moepage_status mp_cuda_view_map(mp_device *device, void *at, uint64_t offset, uint64_t bytes);

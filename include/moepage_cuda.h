@@ -6,10 +6,10 @@
  * with the CPU. Those marked [capture] may be called while it is being captured into a graph, and
  * the graph replayed any number of times.
  *
- * Pointers to what GPUs read and write say so ("device memory"); structs themselves are the host's.
- * On a device that is not CUDA, functions that take a device or a session return UNSUPPORTED. All
- * else is as moepage.h says: statuses, struct_size, thread classes, ownership. Since version
- * 0.3. */
+ * Pointers to what GPUs read and write say so ("device memory"); structs themselves are the
+ * host's. On a device that is not CUDA, functions that take a device or a session return
+ * UNSUPPORTED. All else is as moepage.h says: statuses, struct_size, thread classes, ownership.
+ * Since version 0.3. */
 #ifndef MOEPAGE_CUDA_H
 #define MOEPAGE_CUDA_H
 
@@ -25,7 +25,7 @@ extern "C" {
 
 /* ---- The device ------------------------------------------------------------------------- */
 
-/* How the arena's memory was had. */
+/* How the arena's memory was allocated. */
 enum {
     MOEPAGE_CUDA_ARENA_VMM = 1,   /* handles of handle_bytes, mapped once: views are possible */
     MOEPAGE_CUDA_ARENA_MALLOC = 2 /* one cudaMalloc: the driver has no VMM, or refused it */
@@ -38,17 +38,17 @@ typedef struct moepage_cuda_info {
     uint32_t compute_minor;
     uint32_t multiprocessors;
     uint32_t driver_version;  /* 12040 = 12.4 */
-    uint32_t toolkit_version; /* that compiled the kernels, likewise; 0 = not known */
+    uint32_t toolkit_version; /* that compiled the kernels, in the same form; 0 = not known */
     uint32_t cublas_version;  /* as cublasGetVersion gives it, 130100 = 13.1.0; 0 = not loaded */
     uint32_t arena_kind;      /* MOEPAGE_CUDA_ARENA_* */
-    uint32_t copy_engines;    /* copies that the GPU has under way at once, kernels aside */
+    uint32_t copy_engines;    /* copies that the GPU can run at once, beside kernels */
     int32_t numa_node;        /* closest to the device; -1 = unknown */
     uint32_t poisoned;        /* 1: a sticky error; every call returns MOEPAGE_E_DEVICE */
     uint64_t handle_bytes;    /* of one VMM handle of the arena; 0 without VMM */
-    uint64_t handle_ns;       /* measured: to map one of them and give access to it, on average */
-    uint64_t device_bytes;    /* memory of the whole device */
-    uint64_t driver_calls;    /* that took or gave memory, since the device was opened */
-    char name[64];            /* the GPU's, NUL-terminated */
+    uint64_t handle_ns;    /* measured: the average time to map one handle and give access to it */
+    uint64_t device_bytes; /* memory of the whole device */
+    uint64_t driver_calls; /* calls that took or gave memory since the device was opened */
+    char name[64];         /* the GPU's, NUL-terminated */
 } moepage_cuda_info;
 
 /* Fills *info (its struct_size set by the caller); also of a poisoned device. [any] */
@@ -56,18 +56,19 @@ MOEPAGE_API moepage_status moepage_cuda_get_info(moepage_device *device, moepage
 
 /* ---- Kernels ---------------------------------------------------------------------------- */
 
-/* Each takes a struct, checks what the CPU can know of it (ARGUMENT, with a sentence), and puts its
- * work on `stream`; UNSUPPORTED on a device that is not CUDA. The struct is copied; what it points
- * to is device memory, which the work reads and writes when the stream comes to it: it must still
- * be there then, as it must for every replay of a graph. Arrays of numbers are aligned to their
- * elements, and to more where a field says so. Inputs and outputs do not overlap. Nothing to do (0
- * jobs, rows to move, or tokens) is MOEPAGE_OK, and nothing is submitted; pointers may then be
- * NULL. `reserved` fields are 0.
+/* Each function takes a struct, checks what the CPU can check of it (ARGUMENT, with a sentence),
+ * and submits its work to `stream`; UNSUPPORTED on a device that is not CUDA. The struct is copied.
+ * It points to device memory, which the work reads and writes when the stream comes to it: the
+ * memory must still be there then, and for every replay of a graph. Arrays of numbers are aligned
+ * to their elements, and to more where a field says so. Inputs and outputs must not overlap. If
+ * there is nothing to do (0 jobs, rows or tokens), nothing is submitted and the call returns
+ * MOEPAGE_OK; pointers may then be NULL. `reserved` fields are 0.
  *
- * Results do not depend on the GPU, nor on what else runs: sums are taken in an order that is fixed
+ * Results depend neither on the GPU nor on what else runs: sums are taken in an order that is fixed
  * by the sizes that each comment names. */
 
-/* One exph stream (docs/format-exph.md) to decode. The layout of the device's job tables. */
+/* One exph stream (docs/format-exph.md) to decode. This is the layout of the
+ * device's job tables. */
 typedef struct moepage_cuda_decode_job {
     const void *src; /* device memory, 64-byte aligned */
     uint64_t src_bytes;
@@ -84,12 +85,13 @@ typedef struct moepage_cuda_decode {
     uint64_t total_elements; /* of all jobs, or more: sizes the launch; 0 = fill the device */
 } moepage_cuda_decode;
 
-/* Decodes many tensors in one launch. Streams are trusted to be well-formed (moepage_exph_decode on
- * the host says so), never to be in range. [any] [capture] */
+/* Decodes many tensors in one launch. Streams are trusted to be well-formed, which
+ * moepage_exph_decode checks on the host; whatever they hold, nothing outside src and dst is
+ * touched. [any] [capture] */
 MOEPAGE_API moepage_status moepage_cuda_exph_decode(moepage_device *device,
                                                     const moepage_cuda_decode *args, void *stream);
 
-/* Weights to F32, F16 or BF16, rounded to nearest even.
+/* Converts weights to F32, F16 or BF16, rounded to nearest even.
  *
  * INT8, INT4, INT2: a matrix of group-quantised rows as docs/format-moepack.md lays a part out;
  * each value, its integer times its group's scale, is exact before it is rounded. DENSE of F8_E4M3
@@ -97,9 +99,9 @@ MOEPAGE_API moepage_status moepage_cuda_exph_decode(moepage_device *device,
  * rounded to FP32 first. A NaN stays a NaN, of no particular payload. */
 typedef struct moepage_cuda_dequant {
     uint32_t struct_size;
-    uint32_t form;        /* MOEPAGE_FORM_INT8, _INT4, _INT2; or _DENSE with src_dtype F8_E4M3 */
-    uint32_t group;       /* columns per scale: 32, 64 or 128; of DENSE with scales any from 1 on:
-                             columns of a block */
+    uint32_t form; /* MOEPAGE_FORM_INT8, _INT4, _INT2; or _DENSE with src_dtype F8_E4M3 */
+    /* Columns per scale: 32, 64 or 128; of DENSE with scales any from 1 on: columns of a block. */
+    uint32_t group;
     uint32_t src_dtype;   /* of DENSE: F8_E4M3; else 0 */
     uint32_t dst_dtype;   /* F32, F16 or BF16 */
     uint32_t scale_dtype; /* of DENSE: F32 or BF16; NONE = no scales; else 0 */
@@ -107,9 +109,9 @@ typedef struct moepage_cuda_dequant {
     uint64_t columns;     /* 1 .. 2^31 - 1 */
     uint64_t block_rows;  /* of DENSE with scales: rows of a scale's block, 1 .. 2^31 - 1; else 0 */
     const void *src;      /* device memory; integers: 16-byte aligned */
-    const void *scales;   /* of DENSE with scales: [ceil(rows / block_rows)][ceil(columns / group)];
-                             else NULL */
-    void *dst;            /* [rows][columns]; fastest when 16-byte aligned */
+    /* Of DENSE with scales: [ceil(rows / block_rows)][ceil(columns / group)]; else NULL. */
+    const void *scales;
+    void *dst; /* [rows][columns]; fastest when 16-byte aligned */
 } moepage_cuda_dequant;
 
 /* [any] [capture] */
@@ -138,9 +140,9 @@ typedef struct moepage_cuda_gemv {
 MOEPAGE_API moepage_status moepage_cuda_gemv_run(moepage_device *device,
                                                  const moepage_cuda_gemv *args, void *stream);
 
-/* Rows by index: GATHER out[i] = in[index[i]]; SCATTER out[index[i]] = in[i]. An index that is
- * negative, or not below `limit`, is skipped: its row of `out` is left as it is (GATHER), or
- * written nowhere (SCATTER). Where two rows are scattered to one place, it gets bytes of either. */
+/* Moves rows by index: GATHER out[i] = in[index[i]]; SCATTER out[index[i]] = in[i]. An index that
+ * is negative, or not below `limit`, is skipped: GATHER leaves its row of `out` as it is, SCATTER
+ * writes its row nowhere. If two rows are scattered to one place, it gets bytes of either. */
 typedef struct moepage_cuda_rows {
     uint32_t struct_size;
     uint32_t n;           /* rows to move; 0 = nothing to do */
@@ -159,14 +161,14 @@ MOEPAGE_API moepage_status moepage_cuda_gather(moepage_device *device,
 MOEPAGE_API moepage_status moepage_cuda_scatter(moepage_device *device,
                                                 const moepage_cuda_rows *args, void *stream);
 
-/* Router logits to routing. The order of choices: larger first, NaN last of all, equal ones by
- * lower id (so that ids are valid and distinct whatever the logits are). Weights by plain
- * arithmetic in FP32, in an order that depends on `experts` alone: a logit of minus infinity has
- * weight 0, and NaN and plus infinity make NaN of the sums that they are in. */
+/* Turns router logits into routing. The order of choices: larger logits first, NaN last, equal ones
+ * by lower id (so that ids are valid and distinct whatever the logits are). Weights are computed in
+ * FP32, in an order that depends on `experts` alone: a logit of minus infinity has weight 0, and
+ * NaN and plus infinity turn the sums that they are in into NaN. */
 enum {
     /* Softmax over all experts; the top k as they are. */
     MOEPAGE_CUDA_GATE_SOFTMAX_ALL = 0,
-    /* The same, the k weights scaled to sum to 1: which is SOFTMAX_TOP, to the bit. */
+    /* The same, with the k weights scaled to sum to 1: the same bits as SOFTMAX_TOP. */
     MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM = 1,
     /* The top k of the logits, softmax over these. */
     MOEPAGE_CUDA_GATE_SOFTMAX_TOP = 2,
@@ -214,28 +216,31 @@ MOEPAGE_API moepage_status moepage_cuda_topk_run(moepage_device *device,
  * kept. A batch of one token is left unchanged: it is moepage_cuda_topk_run's. */
 typedef struct moepage_cuda_remap {
     uint32_t struct_size;
-    uint32_t gate;      /* MOEPAGE_CUDA_GATE_* */
-    uint32_t dtype;     /* of logits: F32, F16 or BF16 */
-    uint32_t n_tokens;  /* at most 1024; 0 = nothing to do */
-    uint32_t experts;   /* 1..1024 */
-    uint32_t top_k;     /* 1..min(experts, 32) */
-    uint32_t keep;      /* most experts of the batch, at least top_k (first choices are kept even
-                                 past it); 0 = no limit */
-    float alpha;        /* > 0: bins are 1 / alpha wide */
-    float beta;         /* the last bin: a whole number, 1..63, at most 3 * alpha */
-    float base;         /* at least 1; 0 = n_tokens, as in the paper */
-    float bonus;        /* at least 0; 0 = `preferred` breaks ties of score alone */
-    float scale;        /* of the weights at the end, finite; 0 = 1 */
-    const void *logits; /* [n_tokens][experts] */
-    const float *bias;  /* [experts] of SIGMOID_NORM, or NULL */
+    uint32_t gate;     /* MOEPAGE_CUDA_GATE_* */
+    uint32_t dtype;    /* of logits: F32, F16 or BF16 */
+    uint32_t n_tokens; /* at most 1024; 0 = nothing to do */
+    uint32_t experts;  /* 1..1024 */
+    uint32_t top_k;    /* 1..min(experts, 32) */
+    /* Most experts of the batch, at least top_k (first choices are kept even past it); 0
+     * = no limit. */
+    uint32_t keep;
+    float alpha;              /* > 0: bins are 1 / alpha wide */
+    float beta;               /* the last bin: a whole number, 1..63, at most 3 * alpha */
+    float base;               /* at least 1; 0 = n_tokens, as in the paper */
+    float bonus;              /* at least 0; 0 = `preferred` breaks ties of score alone */
+    float scale;              /* of the weights at the end, finite; 0 = 1 */
+    const void *logits;       /* [n_tokens][experts] */
+    const float *bias;        /* [experts] of SIGMOID_NORM, or NULL */
     const uint8_t *preferred; /* [experts] not 0: on the device already, say; or NULL */
     int32_t *ids;             /* [n_tokens][top_k] */
     float *weights;           /* [n_tokens][top_k] */
-    void *scratch; /* moepage_cuda_remap_scratch bytes, 64-byte aligned, of this call alone
-                                 until its work is done */
+    /* moepage_cuda_remap_scratch bytes, 64-byte aligned, of this call alone until its
+     * work is done. */
+    void *scratch;
 } moepage_cuda_remap;
 
-/* Bytes of scratch; 0 for more than 1024 of either. [any] */
+/* Bytes of scratch that moepage_cuda_remap_run needs; 0 for more than 1024 tokens
+ * or experts. [any] */
 MOEPAGE_API uint64_t moepage_cuda_remap_scratch(uint32_t n_tokens, uint32_t experts);
 
 /* [any] [capture] */
@@ -245,26 +250,27 @@ MOEPAGE_API moepage_status moepage_cuda_remap_run(moepage_device *device,
 /* ---- Layers that the device runs by itself ------------------------------------------------ */
 
 /* A path: routed layers whose ids and weights never leave the device. A kernel looks the routed
- * experts up in a slot map on the device; if all are resident, the experts run, and the CPU has no
- * part in it. Otherwise the device leaves a message in a mailbox that a library thread reads, and
- * waits; the thread brings the missing experts and answers. All of it may be captured: a whole
- * decode step replays as one graph while experts come and go. */
+ * experts up in a slot map on the device; if all are resident, the experts run without any part of
+ * the CPU's. Otherwise the device leaves a message in a mailbox and waits; a library thread reads
+ * it, loads the missing experts and answers. All of it may be captured: a whole decode step replays
+ * as one graph while experts come and go. */
 typedef struct moepage_cuda_path moepage_cuda_path;
 
 typedef struct moepage_cuda_path_config {
     uint32_t struct_size;
     uint32_t max_tokens; /* per call, at most the session's; 0 = the session's */
-    uint32_t slots;      /* most experts that the map holds at once, at most the session's share of
-                            the pool; 0 = all of it. Other sessions divide the rest */
-    uint32_t timeout_ms; /* that the device waits for missing experts before it gives the layer up;
-                            0 = 10000 */
+    /* Most experts that the map holds at once, at most the session's share of the pool; 0 = all of
+     * it. Other sessions divide the rest. */
+    uint32_t slots;
+    /* How long the device waits for missing experts before it gives a layer up; 0 = 10000. */
+    uint32_t timeout_ms;
 } moepage_cuda_path_config;
 
 typedef struct moepage_cuda_path_stats {
     uint32_t struct_size;
     int32_t status; /* MOEPAGE_OK, or why a layer was given up; moepage_cuda_path_check says more */
     uint64_t layers;    /* run to their end */
-    uint64_t all_hit;   /* of these, that did not involve the CPU */
+    uint64_t all_hit;   /* of these, without involving the CPU */
     uint64_t routed;    /* distinct experts */
     uint64_t misses;    /* of these, not resident */
     uint64_t evictions; /* experts that gave up a slot for one of these */
@@ -292,20 +298,20 @@ MOEPAGE_API moepage_status moepage_cuda_path_workspace(const moepage_model *mode
                                                        const moepage_cuda_path_config *config,
                                                        uint64_t *bytes);
 
-/* Takes a session over for a path: until the path is destroyed the session opens no step, and
- * cannot be destroyed; hints go on working. `config` NULL = the defaults. Its pool lives on one
- * CUDA device. One stream of layers at a time: all calls of a path go to streams that the caller
- * orders. What other sessions of the pool submit must not have to wait for a layer of the path that
- * has yet to run. BUDGET when a layer's worst case, min(max_tokens * max_top_k, experts), does not
- * fit the slots, or the path's memory the workspace; STATE while a step is open, or another path
- * has the session; UNSUPPORTED for experts that the library cannot run, and for more than 1024 of
- * them per layer. [set-up] */
+/* Creates a path, which takes a session over: until the path is destroyed, the session opens no
+ * step and cannot be destroyed; hints go on working. `config` NULL = the defaults. The session's
+ * pool must be on one CUDA device. The layers of a path run one after the other: the caller orders
+ * the streams that they are submitted to. Work of the pool's other sessions must not have to wait
+ * for a layer of the path that has yet to run. BUDGET when a layer's worst case, min(max_tokens *
+ * max_top_k, experts), does not fit the slots, or the path's memory the workspace; STATE while a
+ * step is open, or another path has the session; UNSUPPORTED for experts that the library cannot
+ * run, and for more than 1024 of them per layer. [set-up] */
 MOEPAGE_API moepage_status moepage_cuda_path_create(moepage_session *session,
                                                     const moepage_cuda_path_config *config,
                                                     moepage_cuda_path **out);
 
-/* Its layers have completed, those of graphs included, and no graph with them is launched again.
- * Waits for loads under way. NULL is a no-op. [one] */
+/* Destroys a path after waiting for loads under way. Its layers must have completed, those in
+ * graphs included, and no graph with them may be launched again. NULL is a no-op. [one] */
 MOEPAGE_API moepage_status moepage_cuda_path_destroy(moepage_cuda_path *path);
 
 /* Runs a layer's routed experts: same bits as moepage_session_ffn (with MATH_BF16_FAST: those of
@@ -315,11 +321,11 @@ MOEPAGE_API moepage_status moepage_cuda_path_destroy(moepage_cuda_path *path);
 MOEPAGE_API moepage_status moepage_cuda_path_layer(moepage_cuda_path *path,
                                                    const moepage_cuda_layer *layer, void *stream);
 
-/* What has happened so far (`stats` may be NULL), and, if a layer was given up since the last call,
- * the status that it was given up with: that of its load; ARGUMENT for an id out of range; BUSY
- * when time ran out, or no slot could be had. Layers submitted from then on run again; after a
- * time-out the next one first waits for what the earlier one waited for, as long as that did. Waits
- * for nothing. [one] */
+/* Reports what has happened so far (`stats` may be NULL) and, if a layer was given up since the
+ * last call, returns the reason: the status of its load; ARGUMENT for an id out of range; BUSY if
+ * time ran out, or if there was no slot. Layers submitted from then on run again; after a timeout,
+ * the next one first waits for the experts that the earlier one waited for, no longer than that
+ * did. Waits for nothing itself. [one] */
 MOEPAGE_API moepage_status moepage_cuda_path_check(moepage_cuda_path *path,
                                                    moepage_cuda_path_stats *stats);
 

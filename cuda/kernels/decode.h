@@ -1,18 +1,18 @@
-/* decode.h — DECODE: exponent-Huffman streams, and tensors as they are, from a list of jobs into
- * place, many tensors in one launch and in one pass.
+/* decode.h — DECODE: a list of jobs, each of which decodes an exponent-Huffman stream or copies a
+ * plain tensor, in one launch and one pass for many tensors.
  *
- * The units of all jobs (chunks, or pieces of a copy) stand in one line, of which each block of a
- * persistent grid takes an equal stretch: it walks the list once to find where that begins, and
- * reads a tensor's code once. A chunk's four tiles are a warp's each, and a lane of a tile is a
- * thread's:
+ * The units of all jobs (chunks, or pieces of a copy) form one sequence, of which each block of a
+ * persistent grid takes an equal stretch: it walks the list once to find where its stretch begins,
+ * and reads a tensor's code once. Each of a chunk's four tiles belongs to a warp, and each lane of
+ * a tile to a thread:
  *
  *     open     one thread proves the chunk in range; at a new job others lay out its code
  *     stage    lanes find where they begin; the tile's bits go to shared memory; the table is filled
  *     decode   each lane its 32 runs: 8 bytes of rests in, 16 bytes of elements out
  *     escapes  what had no code is patched in
  *
- * Nothing depends on what was there before, and nothing is left behind: a captured launch
- * replays. */
+ * A launch depends on no earlier state and leaves none behind, so that a captured launch
+ * can be replayed. */
 #ifndef MP_KERNELS_DECODE_H
 #define MP_KERNELS_DECODE_H
 
@@ -42,7 +42,7 @@ MP_GPU void mp_decode_coded_thread(mp_gpu_decode_shared *shared, const mp_gpu_de
         mp_decode_lane(shared, tile, lane, MP_DECODE_FROM_STREAM, self->bit);
 }
 
-/* Chunks that are not coded: a phase's work. */
+/* Writes a chunk that is not coded, in one phase. */
 MP_GPU void mp_decode_plain_thread(mp_gpu_decode_shared *shared, uint32_t mode, uint32_t thread)
 {
     const mp_decode_chunk *chunk = &shared->chunk;
@@ -66,8 +66,8 @@ MP_GPU void mp_decode_copy_thread(const mp_gpu_decode_shared *shared, uint32_t u
                  MP_DECODE_THREADS);
 }
 
-/* What decides between phases is read from shared memory before the phase behind it begins, which
- * ends before any thread writes it again. */
+/* Values in shared memory that choose the next phase are read before that phase begins. No thread
+ * writes them again until it has ended, so all threads take the same way. */
 MP_GPU void mp_gpu_decode_block(MP_BLOCK_PARAMETERS(mp_gpu_decode_args, mp_gpu_decode_shared,
                                                     mp_gpu_decode_thread))
 {
@@ -88,7 +88,7 @@ MP_GPU void mp_gpu_decode_block(MP_BLOCK_PARAMETERS(mp_gpu_decode_args, mp_gpu_d
         const uint32_t units = mp_decode_units(&shared->job), first = unit;
         const uint32_t end = units - unit < left ? units : unit + left;
         const uint32_t coded = shared->job.form == MP_DECODE_EXPH;
-        uint32_t filled = 0; /* the table is this job's */
+        uint32_t filled = 0; /* 1: the table has been filled for this job */
         job = shared->job_index + 1;
         if (unit >= units) /* the list has changed since it was counted */
             return;

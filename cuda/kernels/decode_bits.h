@@ -1,11 +1,11 @@
-/* decode_bits.h — words, bytes and 16-byte vectors as the decoder moves them, in the GPU's single
- * instructions and in plain C. */
+/* decode_bits.h — how the decoder moves words, bytes and 16-byte vectors: as single instructions of
+ * the GPU, and in plain C. */
 #ifndef MP_KERNELS_DECODE_BITS_H
 #define MP_KERNELS_DECODE_BITS_H
 
 #include "phase.h"
 
-/* Arrays that must be registers: loops over them are unrolled whole. */
+/* For loops over arrays that must stay in registers: they are unrolled completely. */
 #if MP_ON_GPU
 #define MP_BITS_UNROLL _Pragma("unroll")
 #define MP_BITS_ROLLED _Pragma("unroll 1")
@@ -29,7 +29,7 @@ MP_GPU uint32_t mp_bits_aligned(const void *at, uint32_t to)
     return ((uint64_t)at & (to - 1)) == 0;
 }
 
-/* What a GPU faults on. */
+/* Accesses on which a GPU faults. */
 #if !MP_ON_GPU
 static inline const void *mp_bits_must_align(const void *at, uint32_t to)
 {
@@ -51,7 +51,7 @@ MP_GPU uint32_t mp_bits_funnel(uint32_t low, uint32_t high, uint32_t by)
 #endif
 }
 
-/* Four of the eight bytes of b:a, of which a nibble of `pick` names each. */
+/* Four of the eight bytes of b:a, each named by a nibble of `pick`. */
 MP_GPU uint32_t mp_bits_permute(uint32_t a, uint32_t b, uint32_t pick)
 {
 #if MP_ON_GPU
@@ -102,7 +102,7 @@ MP_GPU uint32_t mp_bits_reversed(uint32_t byte)
 #endif
 }
 
-/* ---- Global memory: what a launch only reads, and what it writes ---- */
+/* ---- Global memory: loads of data that the launch only reads, and stores ---- */
 
 MP_GPU uint32_t mp_bits_load8(const void *at)
 {
@@ -135,7 +135,7 @@ MP_GPU uint32_t mp_bits_load32(const void *at) /* 4-byte aligned */
 #endif
 }
 
-/* 8-byte aligned; read once, so that no cache need keep it. */
+/* 8-byte aligned; read once, so no cache needs to keep it. */
 MP_GPU mp_bits_pair mp_bits_load64(const void *at)
 {
     mp_bits_pair value;
@@ -189,7 +189,7 @@ MP_GPU void mp_bits_store128(void *at, mp_bits_vector value) /* 16-byte aligned 
 
 /* ---- Shared memory ---- */
 
-/* An address that loads take as it is. */
+/* An address in the form that load instructions take. */
 #if MP_ON_GPU
 typedef uint32_t mp_bits_place;
 #else
@@ -209,7 +209,7 @@ MP_GPU mp_bits_place mp_bits_place_of(const void *shared)
 MP_GPU uint32_t mp_bits_look_up(mp_bits_place table, uint32_t offset)
 {
 #if MP_ON_GPU
-    uint16_t entry; /* volatile: not before a barrier behind which it is written */
+    uint16_t entry; /* volatile: not moved before the barrier after which it is valid */
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(entry) : "r"(table | offset));
     return entry;
 #else
@@ -239,8 +239,9 @@ MP_GPU void mp_bits_advance(uint32_t moves, uint32_t *low, uint32_t *high, mp_bi
 #endif
 }
 
-/* Brings 16 bytes from global memory, both ends aligned: the first `bytes` from `from`, zeros
- * behind them. They are there when every thread has waited and the block has met. */
+/* Brings 16 bytes from global memory, both ends aligned: the first `bytes` from `from`,
+ * zeros behind them. They have arrived once every thread has waited and the block has
+ * passed a barrier. */
 MP_GPU void mp_bits_stage(void *to, const void *from, uint32_t bytes)
 {
 #if MP_ON_GPU
@@ -263,7 +264,7 @@ MP_GPU void mp_bits_stage_wait(void)
 #endif
 }
 
-/* ---- By a whole block: what is spread over `n` threads, of which this is `thread` ---- */
+/* ---- By a whole block: work spread over `n` threads, of which this is `thread` ---- */
 
 MP_GPU void mp_bits_copy(uint8_t *to, const uint8_t *from, uint64_t bytes, uint32_t thread,
                          uint32_t n)

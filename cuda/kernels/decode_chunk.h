@@ -1,10 +1,10 @@
 /* decode_chunk.h — exponent-Huffman streams as a block of threads reads them: jobs, chunks, the
  * code and its table, where lanes begin. docs/format-exph.md specifies the bytes;
- * src/codec/exph_plain.c and exph_decode.c are the reference, whose bits these are whatever the
- * bytes hold.
+ * src/codec/exph_plain.c and exph_decode.c are the reference: the output has the same bits,
+ * whatever the bytes of the stream.
  *
- * No number in a stream is trusted: an address that it leads to is checked to lie in the stream before
- * it is read. */
+ * No number in a stream is trusted: an address that it leads to is checked to lie in the stream
+ * before it is read. */
 #ifndef MP_KERNELS_DECODE_CHUNK_H
 #define MP_KERNELS_DECODE_CHUNK_H
 
@@ -21,11 +21,12 @@ enum {
     MP_DECODE_SYMBOLS = 16,
     MP_DECODE_ESCAPE = 15,
     MP_DECODE_WINDOWS = 256,
-    MP_DECODE_COPY_BYTES = 65536, /* of a job without a code, that are a unit of work */
+    MP_DECODE_COPY_BYTES = 65536, /* a unit of work of a job without a code */
     MP_DECODE_SLICES = 32,        /* of the list of jobs */
     /* Behind a lane's first byte: 256 codes of 8 bits, begun inside a byte, and the word after. */
     MP_DECODE_REACH = 256 + 8,
-    /* A tile of 4.2 bits per symbol; weights have 2.7. What is longer stays in global memory. */
+    /* Room for a tile of 4.2 bits per symbol; weights have 2.7. Longer tiles stay
+     * in global memory. */
     MP_DECODE_STAGE_BYTES = 4608
 };
 
@@ -47,7 +48,7 @@ enum {
 };
 #define MP_DECODE_MAX_ELEMENTS ((uint64_t)1 << 40)
 
-/* Modes of chunks, and what cannot be decoded. */
+/* Modes of chunks; BAD: cannot be decoded. */
 enum { MP_DECODE_CODED = 0, MP_DECODE_CONSTANT = 1, MP_DECODE_RAW = 2, MP_DECODE_BAD = 3 };
 
 /* mp_decode_job's and moepage_cuda_decode_job's layout. */
@@ -75,8 +76,8 @@ typedef struct mp_decode_chunk {
     uint32_t mode;
     uint32_t value; /* coded: escapes; constant: the exponent */
     uint32_t fast;  /* BF16, and whole runs can be moved at once */
-    uint32_t
-        disordered; /* escapes are not in order: set by every thread that finds two that are not */
+    /* Set by every thread that finds two escapes out of order. */
+    uint32_t disordered;
 } mp_decode_chunk;
 
 /* A block's units are consecutive: the first is unit `unit` of job `job`. */
@@ -90,9 +91,9 @@ typedef struct mp_gpu_decode_shared {
     uint32_t stage[MP_DECODE_TILES][MP_DECODE_STAGE_BYTES / 4];
     uint16_t table_room[2 * MP_DECODE_WINDOWS]; /* see mp_decode_table */
     uint16_t entry[MP_DECODE_SYMBOLS];          /* by symbol, as in the table; 0: it has no code */
-    uint16_t first[MP_DECODE_SYMBOLS]; /* of the 256 windows in the order of codes, its first */
+    uint16_t first[MP_DECODE_SYMBOLS]; /* by symbol: its first of the 256 windows, in code order */
     uint32_t code_valid;
-    uint32_t whole; /* the job's header, codebook and chunk table are there */
+    uint32_t whole; /* 1: the stream holds the job's header, codebook and chunk table */
     uint32_t units[MP_DECODE_SLICES];
     mp_decode_range range; /* written once */
     uint32_t job_index;
@@ -105,7 +106,7 @@ typedef struct mp_gpu_decode_thread {
     uint32_t staged; /* its tile's bits are in shared memory */
 } mp_gpu_decode_thread;
 
-/* How an element is split; `bytes` 0: not coded. */
+/* How an element is split. `bytes` is 0 for types that are not coded. */
 typedef struct mp_decode_type {
     uint32_t bytes, exponent_bits, mantissa_bits;
 } mp_decode_type;
@@ -121,7 +122,7 @@ MP_GPU mp_decode_type mp_decode_type_of(uint32_t dtype)
     return type;
 }
 
-/* Bytes of n elements' rests: a run's has as many as a rest has bits. */
+/* Bytes of the rests of n elements: a run has as many bytes of rests as a rest has bits. */
 MP_GPU uint32_t mp_decode_rest_bytes(mp_decode_type type, uint32_t n)
 {
     return ((n + MP_DECODE_RUN - 1) / MP_DECODE_RUN * (type.mantissa_bits + 1) + 15) & ~15u;
@@ -190,7 +191,7 @@ MP_GPU void mp_decode_find_range(const mp_gpu_decode_args *args, mp_gpu_decode_s
     shared->range.unit = unit;
 }
 
-/* Makes the first job from `job` on that has units the block's. */
+/* Makes the first job that has units, from `job` on, the block's current one. */
 MP_GPU void mp_decode_open_job(const mp_gpu_decode_args *args, mp_gpu_decode_shared *shared,
                                uint32_t job)
 {
@@ -208,8 +209,9 @@ MP_GPU void mp_decode_open_job(const mp_gpu_decode_args *args, mp_gpu_decode_sha
 
 /* ---- The code ---- */
 
-/* What symbol `s` needs to be found in the table: canonical codes are given out in order of length,
- * then of symbol, and a code of length l is 256 >> l windows, counted by their bits reversed. */
+/* Prepares symbol `s` for the table. Canonical codes are assigned in order of length,
+ * then of symbol; a code of length l covers 256 >> l windows, which are counted with
+ * their bits reversed. */
 MP_GPU void mp_decode_open_code(mp_gpu_decode_shared *shared, uint32_t s)
 {
     const uint8_t *src = shared->job.src;
@@ -234,8 +236,8 @@ MP_GPU void mp_decode_open_code(mp_gpu_decode_shared *shared, uint32_t s)
         shared->code_valid = legal && total == MP_DECODE_WINDOWS;
 }
 
-/* By the next 8 bits: exponent << 7 | length. Aligned to its size, so that an offset is put into
- * its address and need not be added. */
+/* The table: exponent << 7 | length, indexed by the next 8 bits. It is aligned to its size, so that
+ * an offset is inserted into its address instead of added. */
 MP_GPU uint16_t *mp_decode_table(mp_gpu_decode_shared *shared)
 {
     const uint32_t bytes = MP_DECODE_WINDOWS * 2;
@@ -243,7 +245,8 @@ MP_GPU uint16_t *mp_decode_table(mp_gpu_decode_shared *shared)
     return (uint16_t *)(void *)(room + (bytes - (uint64_t)room % bytes) % bytes);
 }
 
-/* A symbol has every window that begins with its code. Eight threads share a symbol's. */
+/* Fills the table: a symbol has every window that begins with its code, and eight threads share the
+ * windows of one symbol. */
 MP_GPU void mp_decode_fill_table(mp_gpu_decode_shared *shared, uint32_t thread)
 {
     const uint32_t s = thread % MP_DECODE_SYMBOLS, share = thread / MP_DECODE_SYMBOLS;
@@ -264,7 +267,8 @@ MP_GPU uint64_t mp_decode_chunk_begin(uint32_t low, uint32_t high)
     return (low | (uint64_t)(high & 0xff) << 32) * 16;
 }
 
-/* Returns the chunk's mode, after a check that the chunk holds what that mode needs. */
+/* Returns the chunk's mode, or MP_DECODE_BAD if the mode is unknown or the chunk lacks data
+ * that it needs. */
 MP_GPU uint32_t mp_decode_proved_mode(mp_decode_chunk *chunk, mp_decode_type type, uint32_t mode,
                                       uint64_t bytes)
 {
@@ -282,7 +286,7 @@ MP_GPU uint32_t mp_decode_proved_mode(mp_decode_chunk *chunk, mp_decode_type typ
     return mode;
 }
 
-/* Makes chunk `index` of the block's job the block's. */
+/* Makes chunk `index` of the block's job its current one. */
 MP_GPU void mp_decode_open_chunk(mp_gpu_decode_shared *shared, uint32_t index)
 {
     const mp_gpu_decode_job *job = &shared->job;
@@ -314,7 +318,7 @@ MP_GPU void mp_decode_open_chunk(mp_gpu_decode_shared *shared, uint32_t index)
 
 /* ---- Lanes ---- */
 
-/* Of 4 lengths in a word, those of lanes below `lane`, the word's first being lane `first`. */
+/* Of the 4 lengths in a word, those of lanes below `lane`; the word begins with lane `first`. */
 MP_GPU uint32_t mp_decode_lengths_below(uint32_t word, uint32_t first, uint32_t lane)
 {
     const uint32_t n = lane > first ? lane - first : 0;

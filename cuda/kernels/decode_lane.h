@@ -6,8 +6,8 @@
  * entries has them, and the two words always hold the 32 bits that four symbols may take.
  *
  * An entry is exponent << 7 | length. A shift by an entry, modulo 32, moves past its symbol; four
- * entries added to `before` move that past their symbols in its low 6 bits, above which it holds
- * nothing of use; and the exponent is where a BF16 number has it. */
+ * entries added to `before` move that past their symbols in its low 6 bits, and the bits above
+ * those are ignored; and the exponent stands where a BF16 number has it. */
 #ifndef MP_KERNELS_DECODE_LANE_H
 #define MP_KERNELS_DECODE_LANE_H
 
@@ -17,7 +17,7 @@
 enum {
     MP_DECODE_FROM_STAGE,
     MP_DECODE_FROM_STREAM, /* in global memory, with zeros behind its end */
-    MP_DECODE_FROM_NONE    /* a constant chunk's */
+    MP_DECODE_FROM_NONE    /* a constant chunk has none */
 };
 
 typedef struct mp_decode_window {
@@ -111,7 +111,7 @@ MP_GPU void mp_decode_put_bf16(mp_decode_quad a, mp_decode_quad b, mp_bits_pair 
     mp_bits_store128(out, run);
 }
 
-/* `bytes` of a run's, which are `whole` bytes. */
+/* Stores the first `bytes` bytes of a run, which has `whole`. */
 MP_GPU void mp_decode_store(uint8_t *out, mp_bits_vector run, uint32_t bytes, uint32_t whole)
 {
     if (bytes == whole && mp_bits_aligned(out, whole)) {
@@ -128,8 +128,8 @@ MP_GPU void mp_decode_store(uint8_t *out, mp_bits_vector run, uint32_t bytes, ui
     }
 }
 
-/* The first n elements of a run of any type. Its rests are taken off the low end of three
- * words. */
+/* Stores the first n elements of a run of any type, taking rests from the low end
+ * of three words. */
 MP_GPU void mp_decode_put_any(mp_decode_type type, mp_decode_quad a, mp_decode_quad b,
                               const uint8_t *rests, uint32_t n, uint8_t *out)
 {
@@ -184,8 +184,8 @@ MP_GPU void mp_decode_run_bf16(const mp_decode_chunk *chunk, const int from,
     mp_decode_put_bf16(a, b, rests, out);
 }
 
-/* The next `runs` runs, whole and of BF16. Rests are loaded as soon as there is a register for
- * them, more than a run ahead. */
+/* Decodes the next `runs` runs, whole and of BF16. Rests are loaded as soon as a register is free
+ * for them, more than a run ahead. */
 MP_GPU void mp_decode_runs_bf16(const mp_decode_chunk *chunk, const int from, uint32_t first,
                                 uint32_t runs, mp_decode_window *window)
 {
@@ -211,7 +211,7 @@ MP_GPU void mp_decode_runs_bf16(const mp_decode_chunk *chunk, const int from, ui
         mp_decode_run_bf16(chunk, from, window, even, out);
 }
 
-/* Runs [begin, end) of a lane of any type; the chunk's last may be short. */
+/* Decodes runs [begin, end) of a lane of any type; the chunk's last may be short. */
 MP_GPU void mp_decode_runs_any(const mp_gpu_decode_shared *shared, const int from, uint32_t first,
                                uint32_t begin, uint32_t end, mp_decode_window *window)
 {
@@ -229,7 +229,7 @@ MP_GPU void mp_decode_runs_any(const mp_gpu_decode_shared *shared, const int fro
     }
 }
 
-/* All of a lane, whose first bit is `bit`. */
+/* Decodes a whole lane, whose first bit is `bit`. */
 MP_GPU void mp_decode_lane(mp_gpu_decode_shared *shared, uint32_t tile, uint32_t lane,
                            const int from, uint32_t bit)
 {
@@ -265,7 +265,7 @@ MP_GPU const uint8_t *mp_decode_positions(const mp_decode_chunk *chunk)
     return chunk->base + mp_decode_index_bytes(chunk->n, 0);
 }
 
-/* Whether the list's positions ascend, so that none is there twice. */
+/* Notes whether the list's positions ascend, so that none occurs twice. */
 MP_GPU void mp_decode_check_escapes(mp_decode_chunk *chunk, uint32_t thread)
 {
     const uint8_t *positions = mp_decode_positions(chunk);
@@ -275,8 +275,8 @@ MP_GPU void mp_decode_check_escapes(mp_decode_chunk *chunk, uint32_t thread)
     }
 }
 
-/* Puts the list's exponents in their places. The last of several for one place counts: a list that
- * does not ascend is one thread's. */
+/* Puts the list's exponents in their places. If several are for one place, the last counts: a list
+ * that does not ascend is therefore left to one thread. */
 MP_GPU void mp_decode_patch_escapes(const mp_gpu_decode_shared *shared, uint32_t thread)
 {
     const mp_decode_chunk *chunk = &shared->chunk;

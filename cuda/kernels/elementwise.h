@@ -1,5 +1,5 @@
-/* elementwise.h — activations on their way in (convert) and out (combine): device/kernels.h says to
- * the bit what they do. */
+/* elementwise.h — activations on their way in (convert) and out (combine): device/kernels.h
+ * specifies them to the bit. */
 #ifndef MP_KERNELS_ELEMENTWISE_H
 #define MP_KERNELS_ELEMENTWISE_H
 
@@ -15,7 +15,7 @@ MP_GPU uint32_t mp_elementwise_pieces(uint32_t hidden)
     return hidden / MP_ELEMENTWISE_COLUMNS + (hidden % MP_ELEMENTWISE_COLUMNS != 0);
 }
 
-/* Loads before it stores: a row's elements may be under way together. */
+/* All loads come before the stores, so that a row's elements are in flight together. */
 MP_GPU void mp_gpu_convert_block(MP_BLOCK_PARAMETERS(mp_gpu_convert_args, mp_gpu_elementwise_shared,
                                                      mp_gpu_elementwise_thread))
 {

@@ -1,4 +1,4 @@
-/* elementwise_args.h — what the kernels of elementwise.h are given, and how they are launched. */
+/* elementwise_args.h — the arguments of the kernels in elementwise.h, and how they are launched. */
 #ifndef MP_KERNELS_ELEMENTWISE_ARGS_H
 #define MP_KERNELS_ELEMENTWISE_ARGS_H
 
@@ -15,12 +15,13 @@ typedef struct mp_gpu_convert_args {
 } mp_gpu_convert_args;
 
 typedef struct mp_gpu_combine_args {
-    const float *partial;     /* [n_tokens * top_k][hidden] */
-    const float *weights;     /* [n_tokens][top_k] device memory */
-    const int32_t *ids;       /* [n_tokens][top_k] device memory */
-    const uint32_t *given_up; /* device memory: when it holds anything but 0 there are no results,
-                                 and y is filled with NaN. May be NULL */
-    void *y;                  /* rows y_stride elements apart */
+    const float *partial; /* [n_tokens * top_k][hidden] */
+    const float *weights; /* [n_tokens][top_k] device memory */
+    const int32_t *ids;   /* [n_tokens][top_k] device memory */
+    /* Device memory: when it holds anything but 0 there are no results, and y is filled with NaN.
+     * May be NULL. */
+    const uint32_t *given_up;
+    void *y; /* rows y_stride elements apart */
     uint64_t y_stride;
     uint32_t y_dtype; /* MP_SCALAR_* */
     uint32_t n_tokens;
@@ -30,7 +31,8 @@ typedef struct mp_gpu_combine_args {
     uint32_t reserved; /* no padding: arguments are defined to the last byte */
 } mp_gpu_combine_args;
 
-/* A block takes so many columns of a token at a time, and more of them if the grid is small. */
+/* Columns of a token that a block takes at a time; it takes several such pieces if the
+ * grid is small. */
 #define MP_ELEMENTWISE_THREADS 256
 #define MP_ELEMENTWISE_COLUMNS 1024
 #define MP_ELEMENTWISE_EACH (MP_ELEMENTWISE_COLUMNS / MP_ELEMENTWISE_THREADS)

@@ -1,17 +1,18 @@
-/* experts_args.h — what the expert kernels are given: a table in device memory, and by value the
- * rest.
+/* experts_args.h — the arguments of the expert kernels: a table in device memory, and everything
+ * else by value.
  *
  * Two launches in order run a layer's experts: one with `down` 0 (gate, up and SwiGLU into `inner`)
- * and one with `down` 1 (into `partial`). They learn on the device how much work there is, from
- * the table: so the table may be written by a kernel before them on the stream, and any grid is right;
- * blocks take work until all is taken. A row's bits do not depend on any of this, nor on which of the
- * forms below runs it. */
+ * and one with `down` 1 (into `partial`). They learn from the table, on the device, how much work
+ * there is. An earlier kernel on the stream may therefore write the table, and any grid is correct:
+ * blocks take work until none is left. A row's bits do not depend on any of this, nor on which of
+ * the forms below runs it. */
 #ifndef MP_KERNELS_EXPERTS_ARGS_H
 #define MP_KERNELS_EXPERTS_ARGS_H
 
 #include "phase.h"
 
-/* An entry of the table, laid out as mp_ffn_expert of device/kernels.h, which says what is what. */
+/* An entry of the table, laid out as mp_ffn_expert of device/kernels.h, which
+ * explains the fields. */
 typedef struct mp_gpu_expert {
     const void *gate;
     const void *up;
@@ -27,14 +28,15 @@ typedef struct mp_gpu_expert {
 } mp_gpu_expert;
 
 typedef struct mp_gpu_experts_args {
-    const void *x;                /* [tokens][hidden]: float of FP32 math, BF16 of the other */
+    const void *x;                /* [tokens][hidden]: float with FP32 math, else BF16 */
     const mp_gpu_expert *experts; /* device memory */
     const uint32_t *rows;         /* device memory: token * top_k + k */
-    const uint32_t
-        *n_experts_at; /* device memory: how many entries the table has; NULL: n_experts */
-    void *inner;       /* [rows][intermediate] operands: row first_row + i of an expert
-                                     uses line first_row + i - inner_base */
-    float *partial;    /* [tokens * top_k][hidden] */
+    /* Device memory: how many entries the table has; NULL: n_experts. */
+    const uint32_t *n_experts_at;
+    /* [rows][intermediate] operands: row first_row + i of an expert uses line first_row +
+     * i - inner_base. */
+    void *inner;
+    float *partial; /* [tokens * top_k][hidden] */
     uint32_t n_experts;
     uint32_t inner_base;
     uint32_t top_k;
@@ -54,14 +56,15 @@ typedef struct mp_gpu_experts_args {
  * PLAIN: FP32 math. Any form takes any number of rows; BROAD is for aligned operands only. */
 enum { MP_EXPERTS_THIN, MP_EXPERTS_BROAD, MP_EXPERTS_PLAIN, MP_EXPERTS_FORMS };
 
-/* Threads of a block in every form; and blocks of a multiprocessor that run at once, for a grid. */
+/* Threads of a block in every form, and blocks that run at once on a multiprocessor, to
+ * size a grid. */
 #define MP_EXPERTS_THREADS 256
 #define MP_EXPERTS_BLOCKS_PER_SM 2
 
-/* Up to so many rows an expert is THIN's, where there is a choice. */
+/* Experts of up to this many rows go to THIN, where there is a choice. */
 #define MP_EXPERTS_THIN_ROWS 32u
 
-/* Activation rows that BROAD has to every weight it loads. */
+/* Activation rows that BROAD multiplies by every weight it loads. */
 #define MP_EXPERTS_BROAD_ROWS 64u
 
 /* Weights of F8 E4M3: MOEPAGE_DTYPE_F8_E4M3, besides scalar.h's. */
@@ -72,12 +75,12 @@ enum { MP_EXPERTS_THIN, MP_EXPERTS_BROAD, MP_EXPERTS_PLAIN, MP_EXPERTS_FORMS };
 #define MP_EXPERTS_BROAD_SHARED 65536u
 #define MP_EXPERTS_PLAIN_SHARED 16896u
 
-/* ---- The host's side, which a runtime compiler does not have ---- */
+/* ---- The host's side, hidden from runtime compilers ---- */
 #if !defined(__CUDACC_RTC__)
 
-/* Whether rows may be read 16 bytes at a time, if they and the activations start at multiples of
- * 16: the rows of a half are of `length` weights, hidden of the first and intermediate of the
- * second. */
+/* Returns whether rows may be read 16 bytes at a time, if they and the activations start
+ * at multiples of 16. Rows have `length` weights: hidden in the first launch, intermediate
+ * in the second. */
 static inline uint32_t mp_gpu_experts_aligned(uint32_t length, uint32_t dtype, uint32_t scale_dtype,
                                               uint32_t scale_columns)
 {

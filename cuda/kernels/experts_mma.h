@@ -1,15 +1,15 @@
 /* experts_mma.h — BF16 math: forms THIN and BROAD of the expert kernels.
  *
- * Weight rows are the rows of A, as they lie; activation rows are the columns of B. Of 32 elements
+ * Weight rows, as stored, are the rows of A; activation rows are the columns of B. Of 32 elements
  * of a row, a unit, lane 4 r + t of the instruction's layout takes 8 t .. 8 t + 7: 16 bytes, for
  * two instructions. So k is not in the order in which the instruction counts it, but it is in the
  * same order in A and B, which is all that a sum needs.
  *
- * What a sum is: the units of a row are cut into 8 slices; a slice is accumulated from zero, unit
- * by unit, and the slices' sums are added in order to zero. All of that follows from the length
- * alone. THIN gives each of a block's 8 warps a slice, of 16 rows of two matrices, so that even one
- * row of activations keeps the memory busy; BROAD gives each warp all slices, of rows of its own,
- * with 64 activation rows to every weight that it loads. */
+ * The definition of a sum: the units of a row are cut into 8 slices; a slice is accumulated from
+ * zero, unit by unit, and the slices' sums are added in order, starting from zero. All of that
+ * follows from the length alone. THIN gives each of a block's 8 warps a slice, of 16 rows of two
+ * matrices, so that even one row of activations keeps the memory busy; BROAD gives each warp all
+ * slices, of rows of its own, with 64 activation rows to every weight that it loads. */
 #ifndef MP_KERNELS_EXPERTS_MMA_H
 #define MP_KERNELS_EXPERTS_MMA_H
 
@@ -24,7 +24,7 @@
 #define MP_EXPERTS_THIN_GROUPS 2u
 #define MP_EXPERTS_BROAD_GROUPS (MP_EXPERTS_BROAD_ROWS / MP_EXPERTS_GROUP)
 
-/* Blocks of a multiprocessor at once. */
+/* Blocks that run at once on a multiprocessor. */
 #define MP_EXPERTS_THIN_BLOCKS 2
 #define MP_EXPERTS_BROAD_BLOCKS 1
 
@@ -43,7 +43,7 @@ typedef struct mp_experts_thin_shared {
     float sums[MP_EXPERTS_WARPS][2][MP_EXPERTS_THIN_GROUPS][32][4];
 } mp_experts_thin_shared;
 
-/* The sums of whole slices, of each thread: its registers are full. */
+/* Each thread's sums of whole slices, in shared memory because its registers are full. */
 typedef struct mp_experts_broad_shared {
     float totals[8 * MP_EXPERTS_BROAD_GROUPS][MP_EXPERTS_THREADS];
 } mp_experts_broad_shared;
@@ -53,7 +53,7 @@ MP_GPU uint32_t mp_experts_slice_begin(uint32_t length, uint32_t slice)
     return slice * mp_experts_up(length, MP_EXPERTS_UNIT) / MP_EXPERTS_SLICES;
 }
 
-/* Where the slice ends that has units from `begin` on. Slices without any would add zero to a
+/* Returns the end of the slice whose units begin at `begin`. Slices without any would add zero to a
  * total, which is never minus zero: they change nothing. */
 MP_GPU uint32_t mp_experts_slice_end(uint32_t length, uint32_t begin)
 {
@@ -79,8 +79,8 @@ MP_GPU void mp_experts_aim(MP_LANES_PARAMETERS(mp_experts_thread), const mp_gpu_
     MP_EACH_LANE_END
 }
 
-/* Sends for a unit's weights and, of `x_groups` groups, for its activations; those from `limit` on
- * are zeros. */
+/* Starts to load a unit's weights and the activations of `x_groups` groups; elements from `limit`
+ * on are zeros. */
 MP_GPU void mp_experts_send(mp_experts_thread *own, uint32_t lane, const uint32_t dtype,
                             const uint32_t aligned, const uint32_t x_groups,
                             const mp_gpu_experts_args *args, uint32_t length, uint32_t limit,
@@ -108,15 +108,15 @@ MP_GPU void mp_experts_send_x(mp_experts_thread *own, uint32_t lane, const uint3
                                length, own->x_ahead[j]);
 }
 
-/* One unit into acc, of the first `live` groups and, of BROAD, perhaps of some more: 4 at a time,
- * so that many products are under way. */
+/* Accumulates one unit into acc for the first `live` groups. BROAD may do a few more: it takes 4 at
+ * a time, so that many products are in flight. */
 MP_GPU void mp_experts_step(MP_LANES_PARAMETERS(mp_experts_thread), const uint32_t dtype,
                             const uint32_t aligned, const uint32_t groups, uint32_t live,
                             const uint32_t place, const uint32_t x_place)
 {
     const uint32_t together = groups > 2 ? groups / 2 : 1;
     if (!aligned || dtype == MP_EXPERTS_F8)
-        MP_LANES_MEET(); /* these are sent for with branches */
+        MP_LANES_MEET(); /* the loads of these have branches */
     MP_EACH_LANE(mp_experts_thread)
         MP_SCALAR_UNROLL
         for (uint32_t i = 0; i < 4; i++)
@@ -139,7 +139,7 @@ MP_GPU void mp_experts_step(MP_LANES_PARAMETERS(mp_experts_thread), const uint32
     }
 }
 
-/* A slice is done: acc to the thread's totals. */
+/* Ends a slice: adds acc to the thread's totals. */
 MP_GPU void mp_experts_fold(mp_experts_thread *own, mp_experts_broad_shared *totals,
                             uint32_t thread)
 {
@@ -149,7 +149,7 @@ MP_GPU void mp_experts_fold(mp_experts_thread *own, mp_experts_broad_shared *tot
         totals->totals[i][thread] = mp_scalar_add(totals->totals[i][thread], *acc);
         *acc = 0;
         if (i % 8 == 7)
-            MP_LANES_MEET(); /* lest all totals are loaded, to registers, before any is added */
+            MP_LANES_MEET(); /* keeps compilers from loading all totals before adding any */
     }
 }
 
@@ -240,7 +240,8 @@ MP_GPU void mp_experts_thin_warp(MP_LANES_PARAMETERS(mp_experts_thread), const u
     MP_EACH_LANE_END
 }
 
-/* Slices to sums: each thread one weight row of both matrices with one activation row. */
+/* Adds the slices' sums: each thread takes one weight row of both matrices and
+ * one activation row. */
 MP_GPU void mp_experts_thin_finish(const mp_gpu_experts_args *args, const mp_experts_work *work,
                                    const uint32_t dtype, uint32_t piece, uint32_t thread,
                                    const mp_experts_thin_shared *shared)
@@ -306,8 +307,8 @@ MP_GPU void mp_experts_broad_warp(MP_LANES_PARAMETERS(mp_experts_thread), const 
     MP_EACH_LANE_END
 }
 
-/* Items are a block's width of pieces times 64 activation rows; an expert's stand together, those
- * with the same weights next to each other. */
+/* An item is a block's width of pieces times 64 activation rows. An expert's items are consecutive,
+ * and those with the same weights are adjacent. */
 MP_GPU void mp_experts_broad(const uint32_t dtype, const uint32_t aligned,
                              MP_BLOCK_PARAMETERS(mp_gpu_experts_args, mp_experts_broad_shared,
                                                  mp_experts_thread))

@@ -1,16 +1,16 @@
 /* experts_operands.h — eight weights of a row at a time: from memory, as floats, as BF16 operands.
  *
- * Weights are fetched raw, so that many loads are under way before the first is looked at, and
- * converted when they are used. What is constant in a kernel (dtype, alignment) is a parameter that
- * compilers see the value of. */
+ * Weights are fetched raw, so that many loads are in flight before the first result is needed, and
+ * converted when they are used. Constants of a kernel (dtype, alignment) are parameters whose
+ * values the compiler sees. */
 #ifndef MP_KERNELS_EXPERTS_OPERANDS_H
 #define MP_KERNELS_EXPERTS_OPERANDS_H
 
 #include "experts_args.h"
 #include "scalar.h"
 
-/* Eight weights as they lie: 2 words of F8 with its scale, 4 of BF16 and F16, 8 of F32. Where they
- * are not aligned, floats already. */
+/* Eight weights as stored: 2 words of F8 with its scale, 4 of BF16 and F16, 8 of F32. Weights that
+ * are not aligned are floats already. */
 typedef struct mp_experts_raw {
     uint32_t w[8];
     float scale;
@@ -25,7 +25,7 @@ typedef struct mp_experts_row {
 #if MP_ON_GPU
 
 /* Words from memory if `wanted`, else zeros; without a branch, so that a warp stays together.
- * STREAM: read once by the whole device, so they pass by the first-level cache. */
+ * STREAM: read once by the whole device, so they bypass the first-level cache. */
 #define MP_EXPERTS_STREAM "ld.global.nc.L1::no_allocate.L2::128B"
 #define MP_EXPERTS_LOAD "ld.global.nc"
 #define MP_EXPERTS_WORDS4(load, wanted, at, w)                          \

@@ -21,7 +21,8 @@ typedef struct mp_experts_plain_thread {
 } mp_experts_plain_thread;
 
 typedef struct mp_experts_plain_shared {
-    float sums[MP_EXPERTS_PLAIN_STRIP][MP_EXPERTS_PLAIN_GROUP][2][33]; /* 33: off the banks */
+    /* 33: avoids bank conflicts. */
+    float sums[MP_EXPERTS_PLAIN_STRIP][MP_EXPERTS_PLAIN_GROUP][2][33];
 } mp_experts_plain_shared;
 
 /* Eight floats of an activation row, from its element k at `at` on; zeros beyond its end. */

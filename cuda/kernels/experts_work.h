@@ -1,5 +1,5 @@
-/* experts_work.h — what the forms of the expert kernels share: a piece of work, and where its sums
- * go.
+/* experts_work.h — code shared by all forms of the expert kernels: pieces of work, and where
+ * their sums go.
  *
  * All forms multiply two matrices with the same activations: gate and up, or two strips of down. */
 #ifndef MP_KERNELS_EXPERTS_WORK_H
@@ -25,7 +25,7 @@ MP_GPU uint32_t mp_experts_count(const mp_gpu_experts_args *args)
     return args->n_experts_at ? *args->n_experts_at : args->n_experts;
 }
 
-/* An expert's rows if they are this launch's, else 0. */
+/* The number of an expert's rows if this launch takes them, else 0. */
 MP_GPU uint32_t mp_experts_rows(const mp_gpu_experts_args *args, const mp_gpu_expert *expert)
 {
     const uint32_t n = expert->n_rows;
@@ -129,7 +129,7 @@ MP_GPU void mp_experts_emit(const mp_gpu_experts_args *args, const mp_experts_wo
         out[at + strip] = mp_experts_biased(dtype, expert->down_bias, at + strip, sum1);
 }
 
-/* Pieces of work that an expert's weight rows make. */
+/* The number of pieces of work in an expert's weight rows. */
 MP_GPU uint32_t mp_experts_pieces(const mp_gpu_experts_args *args, uint32_t strip)
 {
     return args->down ? mp_experts_up(args->hidden, 2 * strip)

@@ -1,5 +1,5 @@
-/* fast_args.h — experts of many rows by a library's matrix products: what its kernels are told.
- * device/fast_scratch.h says what scratch all of it takes.
+/* fast_args.h — experts of many rows, computed by cuBLAS's matrix products: the arguments of the
+ * kernels around those. device/fast_scratch.h says how much scratch they take.
  *
  * An expert's rows are cut into chunks of MP_FAST_ROWS, the last one filled up with zeros, so that
  * all chunks of all experts are products of one shape, in which only the pointers differ. A batch

@@ -1,14 +1,15 @@
-/* lanes.h — a warp that works as one: statements for each of its 32 lanes, and what they combine.
+/* lanes.h — a warp that works as one: statements for each of its 32 lanes, and ways to
+ * combine their results.
  *
  *     MP_EACH_LANE(mp_x_thread, warp) { own->sum = own->value[lane]; }
  *     MP_EACH_LANE_END
  *     MP_LANES_SUM(warp, sum);          now every lane's own->sum is the sum of all
  *
- * On a GPU the statements run once, as the thread that the lane is, and combining is a shuffle; on
- * the CPU they are a loop over the warp's 32 entries of the block's array of threads, and combining
- * is a loop that adds in the very order of the shuffles. Between two statements for each lane,
- * lanes do not see what others wrote to memory, only what was combined. Control flow around these
- * macros is the same for all lanes of a warp. */
+ * On a GPU each lane is a thread that runs the statements once, and combining is a shuffle; on the
+ * CPU they are a loop over the warp's 32 entries of the block's array of threads, and combining is
+ * a loop that adds in the very order of the shuffles. Between two statements for each lane, lanes
+ * do not see what others wrote to memory, only what was combined. Control flow around these macros
+ * is the same for all lanes of a warp. */
 #ifndef MP_KERNELS_LANES_H
 #define MP_KERNELS_LANES_H
 
@@ -27,7 +28,7 @@
 
 #if MP_ON_GPU
 
-/* A function over a warp takes these, of its family's thread type. */
+/* The parameters of a function over a warp, with its family's thread type. */
 #define MP_LANES_PARAMETERS(thread_type) thread_type *const mp_own, const uint32_t mp_lane
 #define MP_LANES_PASS mp_own, mp_lane
 
@@ -61,7 +62,7 @@
 
 #else
 
-/* `mp_skew` says in which order the lanes are visited: it must not matter. */
+/* `mp_skew` chooses the order in which lanes are visited, which must not matter. */
 #define MP_LANES_PARAMETERS(thread_type) thread_type *const mp_own, const uint32_t mp_skew
 #define MP_LANES_PASS mp_own, mp_skew
 

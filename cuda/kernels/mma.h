@@ -1,13 +1,13 @@
 /* mma.h — a warp's matrix product: D[16][8] += A[16][16] B[16][8] of BF16s, accumulated in FP32.
  *
- * The instruction is mma.sync.m16n8k16; which lane holds what is the PTX ISA's: with
- * group = lane / 4 and pair = 2 * (lane % 4), a lane's
+ * The instruction is mma.sync.m16n8k16; which lane holds what is the PTX ISA's: with group = lane /
+ * 4 and pair = 2 * (lane % 4), a lane's
  *     A0 = A[group][pair, pair + 1]         A2 = A[group][pair + 8, pair + 9]
  *     A1 = A[group + 8][pair, pair + 1]     A3 = A[group + 8][pair + 8, pair + 9]
  *     B0 = B[pair, pair + 1][group]         B1 = B[pair + 8, pair + 9][group]
  *     D[0], D[1] = D[group][pair, pair + 1]    D[2], D[3] = D[group + 8][pair, pair + 1]
- * with the first of two BF16s in the lower half of a word. In which order the hardware adds an
- * element's 16 products is its own affair, but it is the same for every element, wherever it stands
+ * with the first of two BF16s in the lower half of a word. The order in which the hardware adds an
+ * element's 16 products is not specified, but it is the same for every element, wherever it stands
  * and whatever its neighbours are. The CPU adds them one after another. */
 #ifndef MP_KERNELS_MMA_H
 #define MP_KERNELS_MMA_H
@@ -16,8 +16,8 @@
 
 #if MP_ON_GPU
 
-/* A warp's lanes are to be at the same instruction when it multiplies: called after code in which
- * they may have gone different ways. */
+/* Brings a warp's lanes together: they must be at the same instruction when it multiplies. Used
+ * after code in which they may have diverged. */
 #define MP_LANES_MEET() __syncwarp()
 
 MP_GPU void mp_mma_run(float *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,

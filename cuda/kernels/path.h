@@ -1,8 +1,9 @@
 /* path.h — the kernel that plans a layer on the device: which experts its ids name, where they are,
  * and, where some are absent, the message to the host and the wait for its answer.
  *
- * One block. Every step is a few words per expert or row, so that a layer whose experts are all
- * there costs some barriers and no memory of the host but the counters of progress. */
+ * One block. Every step handles a few words per expert or row, so that a layer whose
+ * experts are all resident costs a few barriers, and no access to host memory except the
+ * counters of progress. */
 #ifndef MP_KERNELS_PATH_H
 #define MP_KERNELS_PATH_H
 
@@ -94,7 +95,7 @@ MP_GPU void mp_path_show(uint64_t *at, uint64_t value)
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
 }
 
-#define MP_PATH_FENCE() (void)0 /* what is behind it is released all the same */
+#define MP_PATH_FENCE() (void)0 /* the store after it releases anyway */
 
 /* On the CPU, supplied by the program that runs the kernel there. */
 uint64_t mp_cpu_clock_ns(void);
@@ -170,7 +171,7 @@ MP_GPU uint32_t mp_path_open(const mp_gpu_path_plan_args *args)
     return 1;
 }
 
-/* The rest of the message is there. */
+/* Asks the host: the rest of the message has been written. */
 MP_GPU uint32_t mp_path_ask(const mp_gpu_path_plan_args *args, uint32_t n)
 {
     mp_path_state *state = args->state;

@@ -1,5 +1,5 @@
-/* path_args.h — what the kernel of a device-driven path is given. device_paths/path.h says how a path works,
- * device/path_mail.h what it keeps in memory. */
+/* path_args.h — the arguments of a device-driven path's kernel. device_paths/path.h explains how a
+ * path works, device/path_mail.h its layout in memory. */
 #ifndef MP_KERNELS_PATH_ARGS_H
 #define MP_KERNELS_PATH_ARGS_H
 
@@ -16,9 +16,9 @@ typedef struct mp_gpu_path_plan_args {
     mp_path_state *state;
     mp_path_mail *mail;
     uint32_t *mail_stamps; /* [n_keys] of the message */
-    const int32_t
-        *map;         /* [n_keys] slot of an expert, or -1: written by the host while it answers */
-    uint32_t *stamps; /* [n_keys] when an expert was last needed */
+    /* [n_keys] slot of an expert, or -1: written by the host while it answers. */
+    const int32_t *map;
+    uint32_t *stamps;     /* [n_keys] when an expert was last needed */
     mp_gpu_expert *table; /* [experts] out */
     uint32_t *rows;       /* [n_rows] out: sorted by expert */
     const unsigned char *slots;

@@ -86,7 +86,8 @@ typedef struct mp_cpu_block {
         (void)self;
 #define MP_PHASE_END }
 
-/* What the simulated driver calls for a kernel: defined by MP_CPU_ENTRY in a test-support file. */
+/* The function that the simulated driver calls for a kernel, defined with MP_CPU_ENTRY in
+ * a test-support file. */
 #define MP_CPU_ENTRY(name, args_type, shared_type, thread_type)                                   \
     static void mp_cpu_##name(const void *by_value, void *shared_bytes, void *thread_bytes,       \
                               uint32_t block, uint32_t n_blocks, const mp_cpu_block *cpu)         \

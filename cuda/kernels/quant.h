@@ -4,8 +4,9 @@
  * exact in FP32. FP8: E4M3 bytes, times the scale of their block, that product rounded once to
  * FP32. CPU reference: mp_quant_decode_row, and src/codec/float8.c.
  *
- * Field i of 16 bits becomes a float without a conversion: put in place into the digits of 2^23 it
- * counts steps of 2^(bits i), and one fused multiply-add takes the rest away, exactly. */
+ * Field i of 16 bits becomes a float without a conversion: inserted into the mantissa of 2^23, in
+ * its own place, it counts steps of 2^(bits i), and one fused multiply-add removes the offset and
+ * the factor exactly. */
 #ifndef MP_KERNELS_QUANT_H
 #define MP_KERNELS_QUANT_H
 
@@ -53,8 +54,9 @@ MP_GPU float mp_quant_e4m3(uint32_t byte)
 
 /* ---- Dequantisation ---- */
 
-/* A thread's work is pieces of 8 columns: as many bytes as an integer has bits, and 16 or 32 bytes
- * of output, so that reads and the much larger writes of a warp are each one run of memory. */
+/* A thread works on pieces of 8 columns: as many bytes of input as an integer has bits, and 16 or
+ * 32 bytes of output. The reads of a warp are thus one contiguous run of memory, and so are its
+ * much larger writes. */
 #define MP_DEQUANT_THREADS 256
 #define MP_DEQUANT_PIECE 8u
 #define MP_DEQUANT_PIECES 4u /* of one thread at a time, whose loads are in flight together */
@@ -71,7 +73,7 @@ typedef struct mp_gpu_dequant_args {
     uint64_t columns;
     uint64_t row_bytes;
     uint64_t row_scales;    /* per row, or per row of blocks */
-    uint32_t rows;          /* 1 where all rows are as if they were one */
+    uint32_t rows;          /* 1 if all rows can be treated as one */
     uint32_t row_pieces;    /* rows * row_pieces < 2^32 */
     uint32_t block_rows;    /* of FP8 */
     uint32_t block_columns; /* of FP8 */
@@ -271,10 +273,10 @@ MP_GPU void mp_gpu_dequant_block(MP_BLOCK_PARAMETERS(mp_gpu_dequant_args, mp_gpu
 
 /* A warp has MP_GEMV_ROWS rows, and walks along them in tiles: of each row, each lane has one chunk
  * of consecutive columns, 16 bytes of INT8 and INT4 and 8 of INT2. A tile of x is in shared memory,
- * turned so that lanes read it without conflict. The next tile's weights are under way while one is
- * worked on. A lane sums its columns in ascending order by fused multiply-adds from zero, tile
- * after tile; then lanes are added in ascending order. The order of every sum so depends on form
- * and columns alone. */
+ * turned so that lanes read it without conflict. The next tile's weights are loaded while one is
+ * computed. A lane sums its columns in ascending order by fused multiply-adds from zero, tile after
+ * tile; then lanes are added in ascending order. The order of every sum therefore depends only on
+ * the form and the number of columns. */
 #define MP_GEMV_THREADS 128 /* at most; any multiple of 32 */
 #define MP_GEMV_ROWS 4u
 #define MP_GEMV_CHUNK(bits) ((bits) == 8 ? 16u : 32u) /* columns: never more than a group */
@@ -429,7 +431,8 @@ MP_GPU void mp_gemv_multiply(const uint32_t bits, const uint32_t tokens, const u
     }
 }
 
-/* The columns of the chunk's `word`th words, which are in now[][0]; then the next come there. */
+/* Multiplies the columns of word `word` of each row's chunk, which is in now[][0]; then moves the
+ * next word there. */
 MP_GPU void mp_gemv_word(const uint32_t bits, const uint32_t tokens, uint32_t word, uint32_t lane,
                          const float *shared, mp_gpu_gemv_thread *own)
 {
@@ -445,7 +448,8 @@ MP_GPU void mp_gemv_word(const uint32_t bits, const uint32_t tokens, uint32_t wo
     }
 }
 
-/* Written out for one token; a loop for more, where it would be a lot of code and registers. */
+/* Unrolled for one token; a loop for more, where unrolling would take much code
+ * and many registers. */
 MP_GPU void mp_gemv_chunk(const uint32_t bits, const uint32_t tokens, uint32_t lane,
                           const float *shared, mp_gpu_gemv_thread *own)
 {

@@ -1,7 +1,7 @@
 /* remap.h — batch-level remapping of routed experts (LYNX section 3, appendix A).
  *
- * Four steps, a kernel each, for in between the whole batch must be known; one kernel of one block
- * does all four for a small batch. moepage_cuda.h says what they compute.
+ * Four steps, each a kernel, because each needs the previous step's results for the whole batch;
+ * for a small batch, one kernel of one block does all four. moepage_cuda.h specifies the result.
  *
  *   bin     per token: bins of its own top k, and which of them comes first
  *   score   per expert: base^bin summed over the batch, token after token
@@ -248,7 +248,7 @@ MP_GPU void mp_gpu_remap_apply_block(MP_BLOCK_PARAMETERS(mp_gpu_remap_args, mp_g
 
 /* ---- All ---- */
 
-/* One block, whatever the grid. */
+/* Runs in one block, whatever the grid. */
 MP_GPU void mp_gpu_remap_block(MP_BLOCK_PARAMETERS(mp_gpu_remap_args, mp_gpu_remap_shared,
                                                    mp_topk_thread))
 {

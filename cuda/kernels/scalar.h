@@ -1,9 +1,9 @@
 /* scalar.h — numbers in kernels: loads and stores of F32, F16 and BF16, and arithmetic that gives
  * the same bits on a GPU and on the CPU.
  *
- * A compiler for GPUs fuses a product and a sum as it likes, and its expf is of its own making. So
- * sums and products that could meet are written with the functions below, which round exactly once
- * each, and e^x is a polynomial in them. */
+ * A compiler for GPUs may fuse a product and a sum, and has its own expf. Sums and products that
+ * could be fused are therefore written with the functions below, each of which rounds exactly once,
+ * and e^x is a polynomial in them. */
 #ifndef MP_KERNELS_SCALAR_H
 #define MP_KERNELS_SCALAR_H
 
@@ -169,9 +169,9 @@ MP_GPU void mp_scalar_store(uint32_t dtype, void *array, uint64_t i, float value
 /* ---- e^x ---- */
 
 /* e^x for x <= 0, within 2 units in the last place while it is a normal number, then within 2 of
- * the smallest denormals; 0 below -104. NaN for NaN and for x > 0 no promise. With n the integer
- * nearest to x / ln 2, e^x = e^(x - n ln 2) 2^n: ln 2 in two parts, the series to degree 7, and 2^n
- * as two factors, for it need not be a normal float. */
+ * the smallest denormals; 0 below -104. NaN for NaN; nothing is promised for x > 0. With n the
+ * integer nearest to x / ln 2, e^x = e^(x - n ln 2) 2^n: ln 2 in two parts, the series to degree 7,
+ * and 2^n as two factors, for it need not be a normal float. */
 MP_GPU float mp_scalar_exp(float x)
 {
     const float round = 0x1.8p+23f;

@@ -83,7 +83,8 @@ MP_GPU float mp_topk_logit(const mp_topk_gate *gate, uint64_t token, uint32_t ex
     return mp_scalar_load(gate->dtype, gate->logits, token * gate->experts + expert);
 }
 
-/* What an expert is chosen by. Sigmoids without a bias are in the order of their logits. */
+/* The number by which an expert is chosen. Sigmoids without a bias have the order
+ * of their logits. */
 MP_GPU float mp_topk_choice(const mp_topk_gate *gate, uint64_t token, uint32_t expert)
 {
     const float logit = mp_topk_logit(gate, token, expert);
@@ -194,8 +195,8 @@ MP_GPU void mp_topk_terms(MP_LANES_PARAMETERS(mp_topk_thread), const mp_topk_gat
     MP_LANES_SUM(sum);
 }
 
-/* Writes the choices and their weights. A sum of sigmoids may be 0: it is kept from that by an
- * addition that vanishes in others. */
+/* Writes the choices and their weights. A sum of sigmoids may be 0: the tiny number added to it
+ * prevents a division by 0, and vanishes in every other sum. */
 MP_GPU void mp_topk_write(MP_LANES_PARAMETERS(mp_topk_thread), const mp_topk_gate *gate,
                           uint64_t token, int32_t *ids, float *weights)
 {

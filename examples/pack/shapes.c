@@ -54,9 +54,10 @@ static const shape_family
     "\"rms_norm_eps\": 1e-05, \"rope_theta\": 150000, \"sliding_window\": 128, " \
     "\"swiglu_limit\": 7.0, \"attention_bias\": true, \"eos_token_id\": 200002"
 
-/* The numbers are those of config.json in the model repositories on huggingface.co that `source`
- * names; `toy` alone is nobody's. A model's name, source and family; its numbers, in the order of
- * `shape`; the rest of its config.json, and what its experts are published in. */
+/* The numbers are those of config.json in the model repositories on huggingface.co that
+ * `source` names; only `toy` is invented. A row has a model's name, source and family; its
+ * numbers, in the order of `shape`; the rest of its config.json; and the type in which its
+ * experts are published. */
 static const shape shapes[] = {
     /*layers dense hidden heads   KV  dim  inner experts top  width shared  width   vocab  length */
     {"toy", "no published model: a few MB, for trials", &qwen3_moe,

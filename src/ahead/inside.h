@@ -1,4 +1,5 @@
-/* inside.h — what the files of this room share about prefetching. */
+/* inside.h — the ahead room's private header for prefetching: wants, and each device's prefetcher.
+ * (versions_inside.h is the one for versions.) */
 #ifndef MP_AHEAD_INSIDE_H
 #define MP_AHEAD_INSIDE_H
 
@@ -9,17 +10,17 @@
 
 typedef struct mp_want {
     uint32_t key;
-    uint32_t client; /* whose, or MP_SHARED_WANT */
-    float p;         /* how likely it is to be routed; or one of the following */
+    uint32_t client; /* that wants it, or MP_SHARED_WANT */
+    float p;         /* how likely it is to be routed, or one of the values below */
 } mp_want;
 
-/* Hints of the host go before guesses, in the order in which they were given. */
+/* A hint of the host. Hints go before guesses, in the order in which they were given. */
 #define MP_HINTED 2.0f
-/* Routed already, but computed without its slot: takes one as a demand does. */
+/* An expert that was routed already, and computed without a slot: it takes one as a demand does. */
 #define MP_MISSED 3.0f
 
-/* One device's experts that were asked for ahead of need, oldest first, and the task that fetches them:
- * hints in their order, then guesses by p / (layers still to go) (FineMoE 4.5). */
+/* The experts that are wanted ahead of need on one device, oldest first, and the task that fetches
+ * them: hints in their order, then guesses by p / (layers still to go) (FineMoE 4.5). */
 typedef struct mp_prefetcher {
     mp_task task; /* first: the task is found from its address */
     mp_ahead *ahead;
@@ -31,9 +32,9 @@ typedef struct mp_prefetcher {
     uint32_t capacity, head, count;
     uint32_t *active; /* slots whose prefetch is under way, oldest first */
     uint32_t n_active;
-    bool *stale;         /* [slots] of those, no longer wanted */
+    bool *stale;         /* [slots] under way but no longer wanted */
     mp_tick batch[2];    /* the last two submissions: at most two are in flight */
-    bool images_counted; /* compressed images to come are among what is pending */
+    bool images_counted; /* `pending` counts this device's compressed images to come */
     bool posted;
     bool stopping;
 } mp_prefetcher;
@@ -64,7 +65,7 @@ static inline uint32_t mp_ahead_device_of(const mp_ahead *ahead, uint32_t key)
 
 /* ---- queue.c; the lock is held ---- */
 
-/* Moves the most urgent want to the front; of equals the oldest stays first. */
+/* Moves the most urgent want to the front; among equals, the oldest. */
 void mp_wants_bring_forward(mp_prefetcher *prefetcher);
 /* Takes the first want off the queue. */
 mp_want mp_wants_pop(mp_prefetcher *prefetcher);
@@ -73,8 +74,8 @@ void mp_wants_drop(mp_prefetcher *prefetcher, uint32_t client, uint32_t layer);
 
 /* ---- prefetch.c; the lock is held ---- */
 
-/* Takes a prefetch that no plan holds and that will not be finished off its slot; nothing of it is in
- * flight. */
+/* Gives up an unfinished prefetch, of which nothing is in flight, and frees its slot; does nothing
+ * if a plan holds it. */
 void mp_prefetcher_give_up(mp_prefetcher *prefetcher, uint32_t slot);
 
 #endif

@@ -1,5 +1,5 @@
-/* The queue of wants: hints in their order, then guesses by urgency (FineMoE 4.5). A want whose layer has
- * come is dropped. The lock is held. */
+/* The queue of wants: hints in their order, then guesses by urgency (FineMoE 4.5). A want is
+ * dropped when its layer's turn has come. The lock is held. */
 #include "ahead/inside.h"
 
 static void forget(mp_ahead *ahead, const mp_want *want)
@@ -8,7 +8,7 @@ static void forget(mp_ahead *ahead, const mp_want *want)
     atomic_fetch_sub(&ahead->pending, 1);
 }
 
-/* p / (layers until its layer comes), for the nearest session that it may be for. */
+/* Returns p / (layers until its turn), for the nearest session that may have wanted it. */
 static float urgency(const mp_ahead *ahead, const mp_want *want)
 {
     uint32_t layer = want->key / ahead->experts;

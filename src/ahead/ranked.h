@@ -1,4 +1,5 @@
-/* ranked.h — a guess at what will be routed, as the prefetch queue takes it. */
+/* ranked.h — a guess at an expert that will be routed, in the form that the
+ * prefetch queue takes. */
 #ifndef MP_AHEAD_RANKED_H
 #define MP_AHEAD_RANKED_H
 

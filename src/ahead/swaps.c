@@ -1,12 +1,12 @@
-/* Swaps of versions: deciding on them, and their way from one state to the next. Nothing here waits.
- * The pool's lock is held throughout. */
+/* Swaps of versions: deciding on them, and moving each from state to state. Nothing here waits. The
+ * pool's lock is held throughout. */
 #include "ahead/versions_inside.h"
 
 #include <string.h>
 
 /* ---- what sessions see ---- */
 
-/* Is no step open that began before this window? */
+/* Returns true if no open step began before this window. */
 static bool is_past(const mp_versions *versions, uint64_t window)
 {
     for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
@@ -17,7 +17,8 @@ static bool is_past(const mp_versions *versions, uint64_t window)
     return true;
 }
 
-/* Makes what has been waiting for a step to begin part of the next window. */
+/* Begins the next window if any swap waits to publish. The lock is held, so no session copies
+ * `published` half changed. */
 static void publish(mp_versions *versions)
 {
     uint64_t next = atomic_load(&versions->window) + 1;
@@ -55,8 +56,8 @@ static void fail_swap(mp_versions *versions, mp_swap *swap)
     swap->state = MP_SWAP_NONE;
 }
 
-/* The low version of `out` does not come: it stays high, and has to cool down again before another
- * try, so that it is not in everybody's way. */
+/* The low version of `out` could not be fetched: `out` stays high. It gets the hotness of `in`, so
+ * that it has to cool down before it is chosen again, instead of failing at every decision. */
 static void fail_fetch(mp_versions *versions, mp_swap *swap)
 {
     versions->free_places[versions->n_free++] = swap->place;
@@ -65,7 +66,7 @@ static void fail_fetch(mp_versions *versions, mp_swap *swap)
     fail_swap(versions, swap);
 }
 
-/* The high version of `in` does not come: it stays low, and has to become hot again. */
+/* The high version of `in` could not be loaded: `in` stays low, and has to become hot again. */
 static void fail_load(mp_versions *versions, mp_swap *swap)
 {
     versions->hotness[swap->in] = 0;
@@ -107,7 +108,7 @@ static void look_at_load(mp_versions *versions, mp_swap *swap)
     swap->state = MP_SWAP_PUBLISH;
 }
 
-/* The slot of `out` becomes free once nobody can see its high version. */
+/* Frees the slot of `out` once no step can see its high version. */
 static void leave(mp_versions *versions, mp_swap *swap)
 {
     if (!is_past(versions, swap->window) ||
@@ -125,7 +126,7 @@ static void release(mp_versions *versions, mp_swap *swap)
     swap->state = MP_SWAP_NONE;
 }
 
-/* A cold tier may have no turn for it now: then the next step asks again. */
+/* Begins to load `in`. If the cold tier has no turn for it now, the next step tries again. */
 static void load(mp_versions *versions, mp_swap *swap)
 {
     if (swap->slot == MP_NO_SLOT)
@@ -134,7 +135,8 @@ static void load(mp_versions *versions, mp_swap *swap)
 
 /* ---- beginning swaps ---- */
 
-/* Takes what the swap needs; false if there is no place for it now. */
+/* Begins a swap; returns false if a low version would have to be fetched and there is no place
+ * for it now. */
 static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t out)
 {
     bool fetched = versions->config.lo_fetched && out != MP_NO_EXPERT_KEY;
@@ -143,7 +145,7 @@ static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t ou
     swap->in = in;
     swap->out = out;
     swap->slot = MP_NO_SLOT;
-    swap->place = out; /* where every expert has a low version, it is at its key */
+    swap->place = out; /* if every expert has a low version, places are numbered by key */
     swap->state = out == MP_NO_EXPERT_KEY ? MP_SWAP_LOAD : MP_SWAP_UNPUBLISH;
     versions->high[in] = true;
     if (out != MP_NO_EXPERT_KEY)
@@ -159,7 +161,7 @@ static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t ou
     return true;
 }
 
-/* The next swap that the last decision asked for. */
+/* Takes the next swap that the last decision asked for; returns false if there is none left. */
 static bool next_of_queue(mp_versions *versions, uint32_t *in, uint32_t *out)
 {
     mp_swap_queue *queue = &versions->queue;
@@ -181,7 +183,7 @@ static bool next_of_queue(mp_versions *versions, uint32_t *in, uint32_t *out)
     return false;
 }
 
-/* Between its decision and its turn an expert may have come or gone by another swap. */
+/* Returns true if no other swap has moved either expert since the decision. */
 static bool still_makes_sense(const mp_versions *versions, uint32_t in, uint32_t out)
 {
     if (versions->high[in] || (versions->published[in] & MP_VERSION_HIGH))
@@ -217,7 +219,7 @@ void mp_swaps_advance(mp_versions *versions, bool boundary)
     }
     if (boundary)
         publish(versions);
-    for (uint32_t i = 0; i < n; i++) { /* what goes, before what comes */
+    for (uint32_t i = 0; i < n; i++) { /* free slots and places before others are taken */
         if (versions->swaps[i].state == MP_SWAP_LEAVE)
             leave(versions, &versions->swaps[i]);
         else if (versions->swaps[i].state == MP_SWAP_RELEASE)

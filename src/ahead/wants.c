@@ -1,9 +1,10 @@
-/* Wants: experts that sessions ask for ahead of need, and what they call off. */
+/* Wants: sessions ask for experts ahead of need, and call them off. */
 #include "ahead/inside.h"
 
 /* ---- filling the queue; the lock is held ---- */
 
-/* A want of two sessions: neither may call it off for the other. */
+/* Merges a want with the queued one. If two sessions want the expert, neither may call it off
+ * for the other. */
 static void join_want(mp_prefetcher *prefetcher, uint32_t client, uint32_t key, float p)
 {
     for (uint32_t i = 0; i < prefetcher->count; i++) {
@@ -16,14 +17,15 @@ static void join_want(mp_prefetcher *prefetcher, uint32_t client, uint32_t key, 
     }
 }
 
-/* Returns true if the expert was queued, false if it is there, on its way or queued already, or if the
- * queue is full. */
+/* Returns true if the expert was queued; false if it is resident, on its way or queued already, or
+ * if the queue is full. */
 static bool enqueue(mp_ahead *ahead, uint32_t client, uint32_t key, float p)
 {
     mp_prefetcher *prefetcher = &ahead->prefetchers[mp_ahead_device_of(ahead, key)];
     uint32_t slot = mp_cache_find(ahead->cache, key);
     if (slot != MP_NO_SLOT) {
-        prefetcher->stale[slot] = false; /* wanted again before it was given up */
+        /* Wanted again, if it was called off and not given up yet. */
+        prefetcher->stale[slot] = false;
         mp_shard_want_again(prefetcher->shard, slot, client);
         return false;
     }
@@ -48,7 +50,8 @@ void mp_ahead_want_missed(mp_ahead *ahead, uint32_t key)
 
 /* ---- what sessions call ---- */
 
-/* A guarded cache refuses prefetches for prefill: nothing tells how much of its share prefill has left. */
+/* Returns true if the wants are refused: a cache guarded against scans takes no prefetches for
+ * prefill, since nothing tells how much of its share prefill has left. */
 static bool refuse(mp_ahead *ahead, uint32_t n, bool scan)
 {
     if (!scan || !ahead->scan_percent)
@@ -106,7 +109,8 @@ bool mp_ahead_any_absent(const mp_ahead *ahead, const uint32_t *keys, uint32_t n
     return false;
 }
 
-/* First what may stay, so that it does not make room; then what is absent, as far as there is room. */
+/* First marks the experts that are there as wanted, so that they are not evicted for the others;
+ * then queues absent ones as far as there is room. */
 static uint32_t enqueue_turn(mp_ahead *ahead, uint32_t client, const uint32_t *keys, uint32_t n)
 {
     uint32_t room[MOEPAGE_MAX_DEVICES], queued = 0;
@@ -138,7 +142,7 @@ uint32_t mp_ahead_want_turn(mp_ahead *ahead, const mp_client *client, const uint
     return queued;
 }
 
-/* Marks prefetches of the client for the layer as stale, but for those that are held or submitted. */
+/* Marks the client's prefetches for the layer as stale, except those that are held or submitted. */
 static void call_off(mp_prefetcher *prefetcher, uint32_t client, uint32_t layer)
 {
     for (uint32_t i = 0; i < prefetcher->n_active; i++) {
@@ -154,7 +158,8 @@ static void call_off(mp_prefetcher *prefetcher, uint32_t client, uint32_t layer)
 
 void mp_ahead_unwant(mp_ahead *ahead, const mp_client *client, uint32_t layer)
 {
-    if (atomic_load(&ahead->pending) == 0) /* in order with the turn that has come: predicting.c */
+    /* In sequentially consistent order with the turn that has come: see features/predicting.c. */
+    if (atomic_load(&ahead->pending) == 0)
         return;
     pthread_mutex_lock(ahead->lock);
     for (uint32_t d = 0; d < ahead->n_devices; d++) {

@@ -17,7 +17,7 @@
 #define MAX_GEMV_TOKENS 16u
 #define MAX_BETA 63
 
-/* For arguments without defaults as a whole: NULL is an error. */
+/* For arguments without defaults: NULL is an error. */
 #define MP_ARGS_READ(own, args) \
     ((args) ? MP_CONFIG_READ(own, args) : mp_fail(MOEPAGE_E_ARGUMENT, "args is NULL"))
 

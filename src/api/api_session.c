@@ -59,7 +59,7 @@ static moepage_status create(moepage_expert_pool *experts, moepage_kv_pool *kv,
         return status;
     status = attach_features(session);
     if (status)
-        (void)mp_session_destroy(session); /* it has no step to cancel */
+        (void)mp_session_destroy(session); /* cannot fail: no step is open */
     else
         *out = session;
     return status;

@@ -36,8 +36,8 @@ typedef struct mp_arena {
 void mp_arena_init(mp_arena *arena, void *base, uint64_t bytes, mp_ledger *ledger);
 void mp_arena_fini(mp_arena *arena);
 
-/* Takes a side for a pool whose unit is `unit` bytes (> 0); BUSY if another pool has it. Claims no
- * bytes. */
+/* Takes a side for a pool whose unit is `unit` bytes (> 0); BUSY if another pool has it.
+ * Claims no bytes. */
 moepage_status mp_arena_attach(mp_arena *arena, mp_side side, uint64_t unit);
 /* Gives the side up, its claimed bytes included. */
 void mp_arena_detach(mp_arena *arena, mp_side side);
@@ -48,8 +48,8 @@ moepage_status mp_arena_resize(mp_arena *arena, mp_side side, uint64_t units);
 /* Returns how many units the side could own while the other side stays as it is. */
 uint64_t mp_arena_room(mp_arena *arena, mp_side side);
 
-/* Return the fixed base of a side's numbering, and its number of units if it owned the whole
- * arena. */
+/* Return the fixed base of a side's numbering, and its number of units if it owned
+ * the whole arena. */
 unsigned char *mp_arena_side_base(const mp_arena *arena, mp_side side);
 uint64_t mp_arena_side_max(const mp_arena *arena, mp_side side);
 

@@ -1,5 +1,5 @@
-/* first_forms.h — how long the configs that have grown were when they were first published: the
- * least struct_size that a program may bring (docs/abi.md). */
+/* first_forms.h — the sizes that configs which have grown since had when they were first published:
+ * the smallest struct_size that a program may set (docs/abi.md). */
 #ifndef MP_BASE_FIRST_FORMS_H
 #define MP_BASE_FIRST_FORMS_H
 

@@ -26,8 +26,8 @@ static inline float mp_from_bf16(uint16_t value)
     return mp_float_of((uint32_t)value << 16);
 }
 
-/* Rounds to nearest even; keeps denormals; makes NaNs quiet and keeps their sign and upper
- * payload. */
+/* Rounds to nearest even; keeps denormals; makes NaNs quiet and keeps their sign
+ * and upper payload. */
 static inline uint16_t mp_to_bf16(float value)
 {
     uint32_t bits = mp_bits_of(value);

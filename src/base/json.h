@@ -1,5 +1,5 @@
-/* json.h — typed reading of a JSON object; errors name the file, the key, the value and the
- * range. */
+/* json.h — typed reading of a JSON object; errors name the file, the key, the value
+ * and the range. */
 #ifndef MP_BASE_JSON_H
 #define MP_BASE_JSON_H
 
@@ -14,8 +14,8 @@ typedef struct mp_json {
     json_t *root;
 } mp_json;
 
-/* Parses text that must be one JSON object without repeated keys. The caller frees out->root with
- * json_decref. */
+/* Parses text that must be one JSON object without repeated keys. The caller frees
+ * out->root with json_decref. */
 moepage_status mp_json_parse(const char *what, const char *text, size_t n_bytes, mp_json *out);
 
 /* Reads `value`, which must be an integer within min..max. */
@@ -30,8 +30,8 @@ moepage_status mp_json_get_uint(const mp_json *json, const char *key, uint32_t m
 moepage_status mp_json_get_uint_or(const mp_json *json, const char *key, uint32_t min, uint32_t max,
                                    uint32_t fallback, uint32_t *out);
 
-/* Reads a string, borrowed from the object; gives `fallback` (which may be NULL) if it is absent or
- * null. */
+/* Reads a string, borrowed from the object; gives `fallback` (which may be NULL) if it is
+ * absent or null. */
 moepage_status mp_json_get_text_or(const mp_json *json, const char *key, const char *fallback,
                                    const char **out);
 

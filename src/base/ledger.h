@@ -1,7 +1,7 @@
 /* The byte budget: every device byte is reserved here before it is used.
  *
- * used <= limit holds at every instant, and the recorded peak proves it. Lock-free, from any
- * thread. */
+ * used <= limit holds at every instant, and the recorded peak proves it. Lock-free,
+ * from any thread. */
 #ifndef MP_BASE_LEDGER_H
 #define MP_BASE_LEDGER_H
 

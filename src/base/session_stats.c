@@ -1,4 +1,4 @@
-/* Adding up what sessions have done. */
+/* Sums of sessions' counters. */
 #include "base/session_stats.h"
 
 #include <string.h>

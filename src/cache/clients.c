@@ -3,7 +3,7 @@
 #include "base/status.h"
 #include "cache/inside.h"
 
-#define MAX_RING_WORDS (1u << 20) /* the longest record, of 65536 experts, fits many times */
+#define MAX_RING_WORDS (1u << 20) /* the longest record, 65536 experts, fits many times */
 
 static void free_client(mp_client *client)
 {
@@ -63,7 +63,8 @@ moepage_status mp_client_join(mp_cache *cache, mp_client **out)
     return status;
 }
 
-/* Experts that a client fetched ahead belong to no one when it has left: its index will be another's. */
+/* Experts fetched ahead for a client belong to no client once it has left: its index
+ * will be reused. */
 static void disown(mp_cache *cache, uint32_t client)
 {
     for (uint32_t d = 0; d < cache->n_shards; d++)
@@ -139,7 +140,7 @@ moepage_status mp_client_open_tally(mp_client *client)
 void mp_client_close_tally(mp_client *client)
 {
     mp_cache *cache = client->cache;
-    pthread_mutex_lock(cache->lock); /* slots that it had fetched count there */
+    pthread_mutex_lock(cache->lock); /* holders of the lock count its prefetches there */
     mp_prefetch_tally *tally = client->tally;
     client->tally = NULL;
     pthread_mutex_unlock(cache->lock);

@@ -1,8 +1,9 @@
-/* Publishing and summing what sessions have done. */
+/* Publishing and summing the sessions' counters. */
 #include "cache/inside.h"
 
-/* A reader of one of these counters sees the turn before them, too, and so knows that its own turn, whose
- * place this is, is over. */
+/* The counters are stored with release order, as the turn is: a slow reader of this place that
+ * meets one of them is then bound to see that the turn it started from is over, and discards what
+ * it read. */
 void mp_client_publish_stats(mp_client *client, const moepage_session_stats *stats)
 {
     mp_published_stats *out = &client->published_stats;
@@ -13,7 +14,7 @@ void mp_client_publish_stats(mp_client *client, const moepage_session_stats *sta
     atomic_store_explicit(&out->turn, turn, memory_order_release);
 }
 
-/* False: the place may have been written to meanwhile, for a step ended. */
+/* Returns false if a step has ended meanwhile: the place read from may then be half overwritten. */
 static bool try_read(const mp_published_stats *from, mp_stats_counters *out)
 {
     uint32_t turn = atomic_load_explicit(&from->turn, memory_order_acquire);

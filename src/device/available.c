@@ -19,7 +19,8 @@ static const cgroup_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in
                                        "memory.usage_in_bytes", "total_inactive_file ",
                                        "total_active_file "};
 
-/* The number after `key` at the start of a line of directory/name; `otherwise` without one. */
+/* Returns the number after `key` at the start of a line of directory/name; `otherwise` if
+ * there is none. */
 static uint64_t number_in(const char *directory, const char *name, const char *key,
                           uint64_t otherwise)
 {
@@ -44,8 +45,8 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What one group's own limit leaves. Page cache counts as used in a group, but is dropped when the group
- * runs out: a checkpoint that was read earlier must not count as memory in use. */
+/* Returns what one group's own limit leaves. Page cache counts as used in a group, but is dropped
+ * when the group runs short: a checkpoint that was read earlier must not count as memory in use. */
 static uint64_t left_in_group(const cgroup_files *files, const char *directory)
 {
     uint64_t limit = number_in(directory, files->limit, "", UINT64_MAX); /* "max" is no number */
@@ -57,8 +58,8 @@ static uint64_t left_in_group(const cgroup_files *files, const char *directory)
     return less(limit, used);
 }
 
-/* The least over a group and those above it. In a container the path may be the host's: only its
- * upper end is then found here. */
+/* Returns the least over a group and those above it. In a container the path may be the host's;
+ * then only its upper end exists here. */
 static uint64_t left_in_chain(const char *root, const cgroup_files *files, const char *group)
 {
     char directory[PATH_MAX];
@@ -77,7 +78,8 @@ static uint64_t left_in_chain(const char *root, const cgroup_files *files, const
     }
 }
 
-/* By one line of /proc/self/cgroup, "ID:CONTROLLERS:GROUP": version 2 has no controllers there. */
+/* Evaluates one line of /proc/self/cgroup, "ID:CONTROLLERS:GROUP"; version 2 has
+ * no controllers there. */
 static uint64_t left_by_line(const char *root, char *line)
 {
     line[strcspn(line, "\n")] = 0;

@@ -4,9 +4,10 @@
 
 #include <stdint.h>
 
-/* Bytes that the system and every control group of this process can still give, including page cache
- * that they would drop, without swap. Beyond that the system does not refuse pages but kills processes.
- * UINT64_MAX if unknown. `root` is a prefix for every path that is read: "" but in tests. */
+/* Returns the bytes that the system and every control group of this process can still give,
+ * including page cache that they would drop, without swap; UINT64_MAX if unknown. Beyond that the
+ * system does not refuse pages but kills processes. `root` is a prefix for every path that is read:
+ * "" except in tests. */
 uint64_t mp_available_bytes(const char *root);
 
 #endif

@@ -3,8 +3,9 @@
 
 #include "device/thread.h"
 
-/* A thread can lose its CPU for some milliseconds. A delay of up to this much is made up for by the
- * transfers behind it; beyond, the copy itself is slower than the bus, and the bus stays occupied. */
+/* A thread can lose its CPU for some milliseconds. The transfers behind it make up for a
+ * delay of up to this much; beyond it, the copy itself is slower than the bus, and the
+ * bus stays occupied. */
 #define CATCH_UP_NS 5000000u
 
 /* Rounded up, so that no transfer is faster than the bus. */

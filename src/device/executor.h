@@ -31,7 +31,7 @@ typedef struct mp_executor_config {
 /* NO_MEMORY. */
 moepage_status mp_executor_create(const mp_executor_config *config, mp_executor **out);
 
-/* Waits for tasks; streams have been destroyed. */
+/* Waits for tasks. All streams have been destroyed. */
 void mp_executor_destroy(mp_executor *executor);
 
 /* As the functions of the same name in mp_device_ops. Creating a COLD stream may have to start
@@ -47,9 +47,9 @@ mp_tick mp_stream_completed(const mp_stream *stream);
 moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick);
 void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task);
 
-/* Has `progress` called with every tick of the stream, right before it counts as completed. The
- * executor's lock is held during the call: `progress` must not call the executor. To be set before
- * the first submission. */
+/* Sets a function that is called with every tick of the stream, right before it counts as
+ * completed. The executor's lock is held during the call, so `progress` must not call the executor.
+ * Set before the first submission. */
 void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_tick tick),
                            void *user);
 

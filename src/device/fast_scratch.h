@@ -1,5 +1,5 @@
-/* fast_scratch.h — what MATH_BF16_FAST takes besides: scratch for cuBLAS's products of experts of
- * many rows (mp_kernel_experts_args.scratch). A session's workspace counts it before any device is
+/* fast_scratch.h — the scratch that MATH_BF16_FAST needs for cuBLAS's products of experts with many
+ * rows (mp_kernel_experts_args.scratch). A session's workspace includes it before any device is
  * open, so that the figures are the same on every CUDA device.
  *
  * Plain C, included by kernels too: a runtime compiler gets the constants alone. */
@@ -18,7 +18,7 @@
  * the other kernels takes at once. */
 #define MP_FAST_LEAST_ROWS 65u
 
-#define MP_FAST_CHUNKS 128u /* most of a batch */
+#define MP_FAST_CHUNKS 128u /* the most in a batch */
 
 #if !defined(__CUDACC_RTC__)
 
@@ -30,8 +30,8 @@
 /* Most scratch of a batch, unless a single chunk takes more: enough chunks to fill a GPU. */
 #define MP_FAST_BATCH_BYTES (64u << 20)
 
-/* Whether experts of BF16 weights can be the library's: their rows may be read 16 bytes at a
- * time. */
+/* Returns 1 if cuBLAS can run experts of BF16 weights: it may read their rows 16 bytes
+ * at a time. */
 static inline uint32_t mp_fast_serves(uint64_t hidden, uint64_t intermediate)
 {
     const uint64_t most = 1u << 30; /* sizes are ints to the library */
@@ -39,7 +39,7 @@ static inline uint32_t mp_fast_serves(uint64_t hidden, uint64_t intermediate)
            intermediate <= most;
 }
 
-/* Of a chunk: its pointers, operands and results. A multiple of MP_FAST_ALIGN. */
+/* Returns the bytes of a chunk's pointers, operands and results, a multiple of MP_FAST_ALIGN. */
 static inline uint64_t mp_fast_chunk_bytes(uint64_t hidden, uint64_t intermediate)
 {
     const uint64_t operands = hidden > intermediate ? hidden : intermediate;

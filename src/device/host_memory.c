@@ -1,6 +1,6 @@
-/* Host memory in bulk. Three wishes, none of which the system has to grant: huge pages, one NUMA
- * node, and pages that are there before anybody needs them. Only the last one is insisted on; what
- * came of the other two is looked up afterwards. */
+/* Large ranges of host memory. The system need not grant any of three things: huge pages, one NUMA
+ * node, and pages that are present before they are used. Only the last one is required; whether the
+ * other two were granted is looked up afterwards. */
 #include "device/host_memory.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@
 
 #define HUGE_PAGE_BYTES (2ull << 20)
 
-/* Of what was asked for, so much is as good as all of it: nine tenths. */
+/* Returns true for at least nine tenths, which is as good as all. */
 static bool is_nearly_all(uint64_t part, uint64_t whole)
 {
     return part >= whole - whole / 10;
@@ -41,8 +41,8 @@ typedef struct touch_job {
     _Atomic int error; /* errno of a part that failed */
 } touch_job;
 
-/* A kernel without MADV_POPULATE_WRITE. A first write to a page of a file, or to a huge page out of
- * the system's stock, ends the program when there is none left; anonymous memory can be written. */
+/* For kernels without MADV_POPULATE_WRITE. The first write to a page of a file, or to a huge page
+ * from the system's stock, ends the program if none is left; anonymous memory can be written. */
 static int touch_by_hand(const mp_pages *pages, uint64_t first, uint64_t end)
 {
     if (pages->file >= 0)
@@ -112,8 +112,8 @@ static void describe(const mp_pages *pages, uint64_t page_bytes, int32_t node, m
     };
 }
 
-/* Out of the stock of huge pages that the administrator has set aside. The system promises them
- * when it maps them, so that they are not part of what mp_available_bytes counts. */
+/* Maps from the stock of huge pages that the administrator has set aside. The system reserves them
+ * at the mapping, so they are not part of what mp_available_bytes counts. */
 static bool map_from_stock(mp_executor *executor, uint32_t n_parts, int32_t node, uint64_t bytes,
                            mp_host_memory *out)
 {
@@ -166,7 +166,7 @@ static moepage_status map_inside(mp_executor *executor, uint32_t n_parts, int32_
     return MOEPAGE_OK;
 }
 
-/* Memory of the ordinary kind, in transparent huge pages where the system gives them. */
+/* Maps ordinary memory, in transparent huge pages if the system gives them. */
 static moepage_status map_anonymous(mp_executor *executor, uint32_t n_parts, int32_t node,
                                     uint64_t bytes, mp_host_memory *out)
 {

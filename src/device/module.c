@@ -1,9 +1,9 @@
 /* Finds and loads the module of CUDA devices.
  *
- * It is looked for next to the library that this code is in, so that several installed builds do
- * not take each other's. Only a place that the dynamic linker itself has found is believed: what it
- * says of the program, where a static archive has put this code, is whatever the program's caller
- * said. */
+ * The module is looked for next to the library that contains this code, so that several installed
+ * builds do not load each other's. Only a directory that the dynamic linker has found by itself is
+ * trusted: if a static archive has put this code into the program, its path is whatever the
+ * program's caller made it. */
 #include "device/module.h"
 
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ static const mp_module_services services = {
     .last_error = moepage_last_error,
 };
 
-/* dlerror's words; it may have none. */
+/* Returns dlerror's text, or a substitute. */
 static const char *load_error(void)
 {
     const char *text = dlerror();
@@ -64,8 +64,8 @@ static bool program_is_static(void)
     return header != NULL;
 }
 
-/* A file beside the library that does not load is an error, not a reason to look elsewhere: what
- * would be found there belongs to another build. */
+/* Loads the module. A file beside the library that does not load is an error, not a reason to look
+ * elsewhere: a module found elsewhere would belong to another build. */
 static moepage_status load(const char *beside, uint32_t ordinal, void **out, const char **path)
 {
     const int mode = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
@@ -83,8 +83,8 @@ static moepage_status load(const char *beside, uint32_t ordinal, void **out, con
                    ordinal, *beside ? " " : "", beside, load_error());
 }
 
-/* After an open that succeeded. The module has compared versions already; this is for one that does
- * not know how. */
+/* Checks a device that was opened. A module compares versions itself; this is for one too old or
+ * too new to do so. */
 static moepage_status check_device(mp_device *device, uint32_t ordinal, const char *path)
 {
     if (!device || !device->ops)
@@ -122,7 +122,7 @@ moepage_status mp_module_open(uint32_t ordinal, const moepage_device_config *con
         return status;
     void *symbol = dlsym(module, MP_CUDA_MODULE_SYMBOL);
     memcpy(&open, &symbol, sizeof open); /* ISO C has no cast from data to function */
-    /* The sentence stands if the module has none, for it does not know these services. */
+    /* This sentence stays if the module sets none: it may not know these services. */
     status = mp_fail(MOEPAGE_E_VERSION,
                      "cuda:%u: %s is not the module of libmoepage %s: install both from one build",
                      ordinal, path, services.library);

@@ -1,4 +1,5 @@
-/* module.h — between libmoepage.so and libmoepage-cuda.so: one exported function, and who calls it.
+/* module.h — the interface between libmoepage.so and libmoepage-cuda.so: one exported function, and
+ * the loader that calls it.
  *
  * The module is built from sources of its own (cuda/) and from those of src/ that it shares
  * (allocation, host threads, COLD streams); what must exist once per process, the last error of
@@ -14,7 +15,7 @@
 #define MP_MODULE_QUOTE(x) #x
 #define MP_MODULE_DOTTED(major, minor, patch) \
     MP_MODULE_QUOTE(major) "." MP_MODULE_QUOTE(minor) "." MP_MODULE_QUOTE(patch)
-/* moepage_version_text() of whoever includes this. */
+/* The version text of the build that includes this. */
 #define MP_MODULE_BUILD \
     MP_MODULE_DOTTED(MOEPAGE_VERSION_MAJOR, MOEPAGE_VERSION_MINOR, MOEPAGE_VERSION_PATCH)
 

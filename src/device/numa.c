@@ -1,10 +1,10 @@
-/* What is asked of libnuma: which CPUs a node has, to take memory from a node, and whether it came
- * from there.
+/* The uses of libnuma: finding a node's CPUs, taking memory from a node, and checking that it
+ * came from there.
  *
  * Much of libnuma prints, and its allocators end the program when memory runs out. So masks are on
- * the stack, memory is bound by the system call's own function, and the CPUs of a node are asked
- * for only where the answer is there to be read. What libnuma still allocates is a mask per node,
- * once, when the first device is opened. */
+ * the stack, memory is bound with the function of the system call, and a node's CPUs are asked for
+ * only if the system's file of them can be read. libnuma still allocates one mask per node, once,
+ * when the first device is opened. */
 #include "device/numa.h"
 
 #ifdef MP_NUMA
@@ -62,7 +62,7 @@ bool mp_numa_lies_on(void *base, uint64_t bytes, int32_t node)
     uint32_t elsewhere = 0;
     for (uint32_t i = 0; i < SAMPLES; i++)
         pages[i] = (unsigned char *)base + bytes / SAMPLES * i;
-    if (move_pages(0, SAMPLES, pages, NULL, nodes, 0)) /* moves nothing: it is told no nodes */
+    if (move_pages(0, SAMPLES, pages, NULL, nodes, 0)) /* moves nothing, because `nodes` is NULL */
         return true;
     for (uint32_t i = 0; i < SAMPLES; i++)
         elsewhere += nodes[i] != node;

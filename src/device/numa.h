@@ -7,19 +7,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MP_NUMA_NODES 64 /* that memory can be bound to, counted from 0 */
+#define MP_NUMA_NODES 64 /* nodes that memory can be bound to, numbered from 0 */
 
-/* The node of all CPUs that the calling thread may run on; -1 when they are of several, or nothing
- * says. */
+/* Returns the node of all CPUs that the calling thread may run on; -1 if they belong to several, or
+ * if it is not known. */
 int32_t mp_numa_node(void);
 
-/* Asks for the pages of a range, none of which is present yet, to be taken from `node`. Preferred,
- * not enforced: memory of another node is slower, none at all ends the program. False when the
- * system refuses, and for -1. */
+/* Asks for the pages of a range, none of which is present yet, to be taken from `node`. The node is
+ * preferred, not enforced: memory of another node is slower, but no memory at all ends the program.
+ * Returns false if the system refuses, and for -1. */
 bool mp_numa_prefer(void *base, uint64_t bytes, int32_t node);
 
-/* Returns true if the pages of a range, all of them present, lie on `node`, by a sample. Where the
- * system does not say, it is believed. */
+/* Returns true if the pages of a range, all of them present, lie on `node`, judged by a sample. If
+ * the system does not tell, they are assumed to. */
 bool mp_numa_lies_on(void *base, uint64_t bytes, int32_t node);
 
 #endif

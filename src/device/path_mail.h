@@ -1,8 +1,8 @@
 /* path_mail.h — what the host and a device-driven path's kernel both read: the mailbox, the path's
- * state, where operands lie in a slot. device_paths/path.h says how they use it.
+ * state, and the places of operands in a slot. device_paths/path.h explains their use.
  *
- * Plain C with fields of fixed size: kernels include it too, also where a runtime compiler has no
- * <stdint.h> and kernels/phase.h stands in for it. */
+ * Plain C with fields of fixed size, because kernels include it, too; for runtime compilers without
+ * <stdint.h>, kernels/phase.h stands in for that header. */
 #ifndef MP_DEVICE_PATH_MAIL_H
 #define MP_DEVICE_PATH_MAIL_H
 
@@ -19,21 +19,20 @@
 /* How a layer ends. */
 enum {
     MP_PATH_OK,
-    MP_PATH_REFUSED, /* the host could not bring an expert; it knows why */
+    MP_PATH_REFUSED, /* the host could not load an expert, and knows the reason */
     MP_PATH_LATE,    /* no answer in time */
     MP_PATH_BAD_ID,  /* `detail` is an id that the layer does not have */
     MP_PATH_LOST,    /* the map lacks an expert that the host said was there */
     MP_PATH_STILL    /* the report of an earlier layer has not been acknowledged: nothing new */
 };
 
-/* In device memory, zeroed by the host before the first layer. Afterwards all but the answer is the
- * kernel's alone, from one layer to the next. `apart` keeps what the two sides write on cache lines of
- * their own. */
+/* In device memory; the host zeroes it before the first layer. From then on all but the answer
+ * belongs to the kernel. `apart` puts what the two sides write on different cache lines. */
 typedef struct mp_path_state {
     uint32_t answer; /* the host's, in the order of its stream: MP_PATH_ANSWER */
     uint32_t apart[31];
     uint32_t sequence;  /* of the last message */
-    uint32_t owed;      /* 1: its answer has not been seen, because time ran out */
+    uint32_t owed;      /* 1: its answer has not been seen yet, because time ran out */
     uint32_t gave_up;   /* counts the reports of layers given up */
     uint32_t error;     /* the report in force: no layer runs before it has been acknowledged */
     uint32_t failed;    /* 1: the layer whose launches are next has no result */
@@ -43,8 +42,8 @@ typedef struct mp_path_state {
     uint64_t layers, all_hit, routed, misses;
 } mp_path_state;
 
-/* In memory that both sides reach; [keys] stamps follow it. The lines before `acknowledged` are
- * written by the device. */
+/* In memory that both sides reach; [keys] stamps follow it. The device writes the
+ * lines before `acknowledged`. */
 typedef struct mp_path_mail {
     /* The message. `sequence` is written last; the rest stays as it is until the next one. */
     uint32_t sequence;
@@ -58,7 +57,7 @@ typedef struct mp_path_mail {
     uint32_t in_layer;
     int32_t detail;
     uint32_t apart_report[28];
-    /* How far it has come. */
+    /* Progress and counts. */
     uint64_t layers, all_hit, routed, misses;
     uint64_t apart_progress[12];
     uint32_t acknowledged; /* the host's: the last report that the caller has seen */
@@ -66,7 +65,7 @@ typedef struct mp_path_mail {
     uint32_t experts[MP_PATH_EXPERTS]; /* of the message */
 } mp_path_mail;
 
-/* Where an expert's operands lie in its slot; UINT64_MAX: nowhere. */
+/* The offsets of an expert's operands in its slot; UINT64_MAX if there is none. */
 typedef struct mp_path_layout {
     uint64_t gate, up, down;
     uint64_t gate_bias, up_bias, down_bias;

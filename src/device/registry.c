@@ -8,7 +8,7 @@
 #include "device/module.h"
 #include "device/seam.h"
 
-/* `which` is what follows the colon, NULL without one. */
+/* `which` is the text behind the colon, or NULL without one. */
 typedef moepage_status (*open_fn)(const char *name, const char *which,
                                   const moepage_device_config *config, mp_device **out);
 
@@ -62,7 +62,7 @@ static moepage_status open_sim(const char *name, const char *which,
 static const struct {
     const char *kind;
     open_fn open;
-    bool ranges; /* a profiler can be told of what runs there */
+    bool ranges; /* a profiler can be told what runs there */
 } kinds[] = {
     {"host", open_host, false},
     {"cuda", open_cuda, true},

@@ -1,17 +1,16 @@
 /* seam.h — the seam between the library and a machine: what every device must do.
  *
  * A device is memory with a budget, in-order streams that move bytes and run kernels
- * asynchronously, tasks, and a clock. `host` implements this vtable, as other devices will; the
- * suite in tests/conformance is its definition in code.
+ * asynchronously, tasks, and a clock. Every device implements this vtable; the suite in
+ * tests/conformance defines it in code.
  *
- * Time on a stream is a count: every submission gets the next tick (1, 2, 3 ...), and a stream
- * has completed tick t when that submission and all before it have finished and their writes are
- * visible to every thread that has observed the completion. There are no event objects: a (stream, tick) pair is
- * the event. Publishing an expert after its copy means comparing two integers.
+ * Time on a stream is a count: every submission gets the next tick (1, 2, 3 ...), and a stream has
+ * completed tick t when that submission and all before it have finished and their writes are
+ * visible to every thread that has observed the completion. There are no event objects: a (stream,
+ * tick) pair is the event. Publishing an expert after its copy means comparing two integers.
  *
- * Threads: every function may be called from any thread unless its comment says otherwise. No
- * other part of the library creates a thread or reads a clock. No callback runs inside a
- * submission. */
+ * Threads: every function may be called from any thread unless its comment says otherwise. No other
+ * part of the library creates a thread or reads a clock. No callback runs inside a submission. */
 #ifndef MP_DEVICE_SEAM_H
 #define MP_DEVICE_SEAM_H
 
@@ -43,14 +42,14 @@ typedef struct mp_device {
 } mp_device;
 
 enum {
-    MP_CAP_SYNC_CALLER = 1u << 0, /* caller's memory is the device's memory: a plan's pointers may
-                                    be read by the calling thread, and x and y of an FFN too. The
-                                    caller has no streams of its own: enter and follow do nothing.
-                                    Without it, streams order the caller's work and ours, and no
-                                    step waits for the device. */
-    MP_CAP_NO_BYTES = 1u << 1,    /* a simulation: no bytes back device memory, nor host memory from
-                                  the device, and neither is read or written. */
-    MP_CAP_ON_HOST = 1u << 2      /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
+    /* caller's memory is the device's memory: a plan's pointers may be read by the calling thread,
+     * and x and y of an FFN too. The caller has no streams of its own: enter and follow do nothing.
+     * Without it, streams order the caller's work and ours, and no step waits for the device. */
+    MP_CAP_SYNC_CALLER = 1u << 0,
+    /* A simulation: no bytes back device memory, nor host memory from the device, and neither is
+     * read or written. */
+    MP_CAP_NO_BYTES = 1u << 1,
+    MP_CAP_ON_HOST = 1u << 2 /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
 };
 
 typedef struct mp_stream mp_stream;
@@ -76,7 +75,7 @@ typedef struct mp_host_memory {
     unsigned char *base; /* page-aligned */
     uint64_t bytes;      /* at least what was asked for */
     uint32_t page_bytes; /* of the pages behind it: huge ones where the system has them */
-    int32_t node;        /* it is bound to, and lies on; -1 = to none */
+    int32_t node;        /* that it is bound to and lies on; -1 = none */
     bool pageable;       /* the device pins such memory, and could not */
 } mp_host_memory;
 
@@ -97,8 +96,9 @@ struct mp_copy {
     moepage_status (*fill)(const mp_copy *copy, void *out);
     const void *fill_user; /* for `fill` */
     uint32_t fill_key[3];  /* for `fill`: layer, expert, tensor */
-    uint64_t fill_offset;  /* for `fill`: in bytes. Unless the stream is COLD, a device may have the
-                              transfer filled in parts, each with its own dst, bytes and offset */
+    /* For `fill`: in bytes. Unless the stream is COLD, a device may have the transfer filled in
+     * parts, each with its own dst, bytes and offset. */
+    uint64_t fill_offset;
     /* Set (and only set) to the failure's status if this transfer fails; NULL = poison the
      * device. Outlives the transfer. Visible once the tick has completed. */
     _Atomic int32_t *result;
@@ -111,8 +111,8 @@ struct mp_task {
     void (*run)(mp_task *task);
     mp_task *next; /* the device's */
     mp_tick due;   /* the device's */
-    /* That `run` takes; NULL = none. Where tasks run on the thread that waits for something else, one
-     * whose lock that thread holds is put off. */
+    /* The lock that `run` takes, or NULL. If tasks run on a thread that waits for something else, a
+     * task whose lock that thread holds is put off. */
     pthread_mutex_t *lock;
 };
 
@@ -172,9 +172,9 @@ struct mp_device_ops {
      * fills run with the transfers it is `sync`. */
     moepage_status (*settle)(mp_stream *stream, mp_tick tick);
 
-    /* Blocks until `tick`, which has been submitted, has completed; the waiting thread may be put
-     * to work. DEVICE when the device is poisoned: work is then skipped, but ticks still complete.
-     */
+    /* Blocks until `tick`, which has been submitted, has completed; the waiting thread
+     * may be put to work. DEVICE when the device is poisoned: work is then skipped, but
+     * ticks still complete. */
     moepage_status (*sync)(mp_stream *stream, mp_tick tick);
 
     /* Runs `task` once on a device thread, after `stream` (NULL: as soon as possible) has

@@ -1,4 +1,4 @@
-/* thread.h — what the host device asks of the operating system: threads and a clock. */
+/* thread.h — the host device's threads and clock, from the operating system. */
 #ifndef MP_DEVICE_THREAD_H
 #define MP_DEVICE_THREAD_H
 
@@ -7,10 +7,10 @@
 #include "moepage.h"
 
 /* Starts a thread that leaves every signal to the host program's own threads. `name`, at most 15
- * characters, is what debuggers and top show. NO_MEMORY when the system has no thread to give. */
+ * characters, is shown by debuggers and top. NO_MEMORY if the system refuses a thread. */
 moepage_status mp_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *arg);
 
-/* CPUs that are online; at least 1. */
+/* Returns the number of CPUs that are online; at least 1. */
 uint32_t mp_thread_cpus(void);
 
 /* CLOCK_MONOTONIC in nanoseconds. Never blocks. */

@@ -8,7 +8,7 @@
 void mp_task_insert(mp_task_list *list, mp_task *task)
 {
     mp_task *before =
-        list->last; /* ticks are posted in ascending order mostly: the end comes first */
+        list->last; /* ticks are mostly posted in ascending order: search from the end */
     if (before && before->due > task->due) {
         before = NULL;
         for (mp_task *i = list->first; i->due <= task->due; i = i->next)
@@ -39,8 +39,8 @@ static void *run_tasks(void *arg)
     for (;;) {
         mp_task *task = mp_task_take(&worker->due);
         if (task) {
-            /* `run` may free the task or post it again: it is not touched afterwards. Without the lock,
-             * for a task submits and posts. */
+            /* `run` may free the task or post it again, so the task is not touched afterwards. The
+             * lock is released, because a task submits and posts. */
             pthread_mutex_unlock(worker->lock);
             task->run(task);
             pthread_mutex_lock(worker->lock);
@@ -96,7 +96,7 @@ void mp_worker_add(mp_worker *worker, mp_task *task)
 void mp_worker_settle(mp_worker *worker)
 {
     assert(!pthread_equal(pthread_self(), worker->thread)); /* a task would wait for itself */
-    /* Counts, not an empty list: the last task is off the list while it still runs. */
+    /* By counts rather than an empty list: the last task is off the list while it still runs. */
     uint64_t goal = worker->n_due;
     worker->watchers++;
     while (worker->n_run < goal)

@@ -30,7 +30,7 @@ void mp_task_insert(mp_task_list *list, mp_task *task);
 /* Takes the first task off the list; NULL if it is empty. */
 mp_task *mp_task_take(mp_task_list *list);
 
-/* `worker` is zeroed memory. NO_MEMORY, with nothing to stop. */
+/* Starts the thread; `worker` is zeroed memory. After NO_MEMORY there is nothing to stop. */
 moepage_status mp_worker_start(mp_worker *worker, pthread_mutex_t *lock);
 
 /* Runs all due tasks, and those that they post, then ends the thread. Without the lock. */
@@ -38,8 +38,8 @@ void mp_worker_stop(mp_worker *worker);
 
 void mp_worker_add(mp_worker *worker, mp_task *task);
 
-/* Waits until every task that is due by now has run; gives the lock up meanwhile. Not from a
- * task. */
+/* Waits until every task that is due by now has run; releases the lock meanwhile. Not callable
+ * from a task. */
 void mp_worker_settle(mp_worker *worker);
 
 #endif

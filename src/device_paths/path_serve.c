@@ -1,5 +1,5 @@
-/* The host's half of a device-driven path: a thread of the device reads messages, makes room,
- * brings what is missing, and answers. */
+/* The host's half of a device-driven path: a thread of the device reads messages, makes room, loads
+ * the missing experts, and answers. */
 #include <stdio.h>
 
 #include "base/status.h"
@@ -14,7 +14,7 @@ static moepage_status write_map(moepage_cuda_path *path, uint32_t key, int32_t s
 
 /* ---- room ---- */
 
-/* A heap of the oldest so far, the youngest of them on top. */
+/* A heap of the oldest experts found so far, with the youngest of them on top. */
 typedef struct oldest {
     moepage_cuda_path *path;
     uint32_t *keys;
@@ -22,7 +22,7 @@ typedef struct oldest {
     uint32_t most;
 } oldest;
 
-/* Layers ago; the clock may wrap around. */
+/* Returns how many layers ago an expert was needed; the clock may wrap around. */
 static uint32_t age_of(const moepage_cuda_path *path, uint32_t key)
 {
     return path->mail->now - path->mail_stamps[key];
@@ -68,11 +68,11 @@ static void offer(oldest *heap, uint32_t key)
     }
 }
 
-/* Takes an expert off the map and lets go of it. */
+/* Takes an expert off the map and releases it. */
 static moepage_status take_off(moepage_cuda_path *path, uint32_t key)
 {
     moepage_status status = write_map(path, key, -1);
-    if (status) /* the device may look for it there: it stays held */
+    if (status) /* the device may still find it on the map, so it stays held */
         return status;
     mp_pool_release(path->pool, &path->published[key], 1);
     path->n_published--;
@@ -80,9 +80,9 @@ static moepage_status take_off(moepage_cuda_path *path, uint32_t key)
     return MOEPAGE_OK;
 }
 
-/* Takes the `most` least recently needed of keys [first, first + n) off the map. None is of the
- * message: the device has just stamped those, and there are enough others, for a layer's worst case
- * fits. What has been taken off may be overwritten at once: see path.h. */
+/* Takes the `most` least recently needed of keys [first, first + n) off the map. None of them
+ * belongs to the message: the device has just stamped the message's experts, and there are enough
+ * others, because a layer's worst case fits. Their slots may be overwritten at once: see path.h. */
 static moepage_status evict(moepage_cuda_path *path, uint32_t first, uint32_t n, uint32_t most)
 {
     oldest heap = {.path = path, .keys = path->victims, .most = most};
@@ -95,7 +95,8 @@ static moepage_status evict(moepage_cuda_path *path, uint32_t first, uint32_t n,
     return status;
 }
 
-/* What lies in slots that the pool wants back goes as soon as it may. */
+/* Gives up experts in slots that the pool wants back, except the message's own, which the device
+ * has just stamped. */
 static moepage_status leave_drained(moepage_cuda_path *path)
 {
     if (!mp_pool_any_draining(path->pool))
@@ -117,7 +118,7 @@ static uint32_t excess(uint32_t held, uint32_t wanted, uint32_t limit)
     return held + wanted > limit ? held + wanted - limit : 0;
 }
 
-/* Sees that `wanted` more experts of the message's layer fit the path's share. */
+/* Makes room for `wanted` more experts of the message's layer in the path's share. */
 static moepage_status make_room(moepage_cuda_path *path, uint32_t wanted)
 {
     const mp_pool_shape *shape = &path->shape;
@@ -159,8 +160,8 @@ static void note_failure(moepage_cuda_path *path, moepage_status status)
     pthread_mutex_unlock(&failure->lock);
 }
 
-/* Brings n experts that are not on the map. Those that can be had are published whatever becomes of
- * the others. */
+/* Loads n experts that are not on the map. Those that can be loaded are published even
+ * if others fail. */
 static moepage_status bring(moepage_cuda_path *path, uint32_t n)
 {
     struct moepage_expert_pool *pool = path->pool;
@@ -182,7 +183,8 @@ static moepage_status bring(moepage_cuda_path *path, uint32_t n)
 
 /* ---- messages ---- */
 
-/* Which experts of the message are not on the map, as path->missing; says how many. */
+/* Collects in path->missing the experts of the message that are not on the map;
+ * returns their number. */
 static uint32_t read_message(moepage_cuda_path *path)
 {
     const mp_path_mail *mail = path->mail;
@@ -206,7 +208,8 @@ static moepage_status serve(moepage_cuda_path *path)
     return n ? bring(path, n) : MOEPAGE_OK;
 }
 
-/* Other sessions' plans may hold slots that will be free again before the device gives up. */
+/* Returns true if the load may succeed before the device gives up: other sessions' plans
+ * may release slots. */
 static bool worth_another_try(const moepage_cuda_path *path, moepage_status status)
 {
     uint64_t passed_ns = path->device->ops->now_ns(path->device) - path->seen_ns;
@@ -226,7 +229,7 @@ bool mp_path_poll(void *user)
     if (worth_another_try(path, status))
         return true;
     path->served = sequence;
-    /* Where this is refused, the device's patience ends. */
+    /* If the device refuses this, its timeout ends the layer. */
     (void)path->device->ops->cuda->write32(path->answers,
                                            (uint64_t)(uintptr_t)&path->memory.state->answer,
                                            MP_PATH_ANSWER(sequence, status ? 1u : 0u));

@@ -1,5 +1,5 @@
-/* An engine's life: everything is opened together, stepped through one session, and closed in
- * reverse. */
+/* An engine's life: everything is opened together, stepped through one session, and
+ * closed in reverse. */
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static moepage_status open_model(const char *path, const mp_engine_settings *s,
     return s->model ? MOEPAGE_OK : moepage_model_open(path, &config, &engine->model);
 }
 
-/* Whichever pool has its size given comes first: the other one takes what is left. */
+/* Opens the pools: first the one whose size is given, so that the other one takes the rest. */
 static moepage_status open_pools(const mp_engine_settings *s, moepage_engine *engine)
 {
     const bool kv_first = s->has_kv && s->kv.blocks, kv_last = s->has_kv && !kv_first;
@@ -66,7 +66,7 @@ static moepage_status open_parts(const char *path, mp_engine_settings *s, moepag
     return status;
 }
 
-/* Closes what is open, the session first; what is gone is NULL. Stops at the first refusal. */
+/* Closes what is open, the session first; closed parts are NULL. Stops at the first refusal. */
 static moepage_status close_parts(moepage_engine *engine)
 {
     moepage_status status = moepage_session_destroy(engine->session);
@@ -100,7 +100,7 @@ static moepage_status open_engine(const char *path, mp_engine_settings *settings
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for an engine");
     moepage_status status = open_parts(path, settings, engine);
     if (status) {
-        close_parts(engine); /* nothing else knows of these objects: it cannot be refused */
+        close_parts(engine); /* cannot be refused: nothing else uses these objects */
         mp_free(engine);
         return status;
     }
@@ -153,7 +153,7 @@ moepage_status moepage_engine_begin(moepage_engine *engine, uint32_t n_tokens)
     return status ? status : moepage_session_begin(engine->session, &step);
 }
 
-/* Closes a layer whose experts could not be run; the sentence stays that of the failure. */
+/* Closes a layer whose experts could not be run; keeps the failure's sentence. */
 static moepage_status give_up_layer(moepage_engine *engine, uint32_t layer, moepage_status status)
 {
     char kept[512];

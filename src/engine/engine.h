@@ -1,7 +1,7 @@
 /* engine.h — the easy door: one object that opens a model, a device, pools and a session together.
  *
- * It stands on the library's public functions alone, so that whatever it does a program can do by
- * itself. The parts: engine_settings.c reads the config struct, engine_options.c the options text,
+ * It uses the library's public functions alone, so that a program can do all of it by itself. The
+ * parts: engine_settings.c reads the config struct, engine_options.c the options text,
  * engine_budget.c divides the budget, engine.c opens, steps and closes. */
 #ifndef MP_ENGINE_ENGINE_H
 #define MP_ENGINE_ENGINE_H

@@ -7,12 +7,12 @@
 #include "engine/engine.h"
 
 #define HOST_GRANULE 4096u
-#define LEAST_WORKSPACE 4096u  /* a device takes none at all for its own default */
-#define GPU_GRANULE (2u << 20) /* a GPU maps memory in these: what an arena has beyond is lost */
+#define LEAST_WORKSPACE 4096u  /* 0 would mean the device's default */
+#define GPU_GRANULE (2u << 20) /* a GPU maps memory in these; the rest of an arena is lost */
 
 typedef unsigned long long number; /* for %llu */
 
-/* What the parts take, in bytes. */
+/* The bytes that the parts take. */
 typedef struct parts {
     uint64_t workspace; /* of all sessions, staging, and what the caller has asked for beside */
     uint64_t kv;
@@ -31,7 +31,8 @@ static moepage_status overflows(void)
 
 /* ---- Slots --------------------------------------------------------------------------------- */
 
-/* The pool that needs least: with a scope of layers one slot for each, for every session its own. */
+/* Returns the fewest slots that a pool can have: one for each session, in every layer if layers
+ * have slots of their own. */
 static uint64_t least_slots(const moepage_model_info *model, const mp_engine_settings *s)
 {
     return s->sessions *
@@ -98,7 +99,7 @@ static moepage_status measure(const moepage_model *model, const moepage_model_in
 
 /* ---- The budget ---------------------------------------------------------------------------- */
 
-/* Budget of an arena with this room for experts, and of everything beside it. */
+/* Adds up the budget: an arena with this room for experts, and everything besides. */
 static moepage_status add_up(const mp_engine_settings *s, const parts *p, uint64_t experts,
                              uint64_t *out)
 {
@@ -128,7 +129,8 @@ static moepage_status check_budget(const mp_engine_settings *s, const parts *p)
                    s->experts.slots ? "the" : "the fewest", (number)p->experts, (number)needed);
 }
 
-/* A device maps all of its arena: what no expert and no KV block will ever use is not asked for. */
+/* Caps the budget at what experts and KV blocks can ever use, since a device maps all
+ * of its arena. */
 static moepage_status cap(const moepage_model *model, const moepage_model_info *info,
                           const parts *p, mp_engine_settings *s)
 {

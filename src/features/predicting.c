@@ -1,4 +1,5 @@
-/* The session's side of prediction: its life, the queue, and the decision whether it pays. */
+/* The session's side of prediction: its life, the queue of news, and the decision
+ * whether prediction pays. */
 #include "features/predicting_inside.h"
 
 #include <string.h>
@@ -156,7 +157,7 @@ static moepage_status open_predicting(mp_step_view *view, mp_predicting **out)
     return status;
 }
 
-/* Waits for the task. */
+/* Destroying the stream waits for the task, which then leaves the queue alone. */
 static void close_predicting(void *state)
 {
     mp_predicting *own = state;
@@ -169,7 +170,8 @@ static void close_predicting(void *state)
 
 /* ---- the queue ---- */
 
-/* Makes room by losing the oldest layer, or, of beginnings and ends alone, the oldest. */
+/* Drops the oldest layer from the queue, or, if it holds beginnings and ends alone, the oldest of
+ * these. Without its beginning a whole iteration would be lost to the task, so layers go first. */
 static void lose_oldest(mp_predicting *own)
 {
     uint32_t at = 0;
@@ -185,7 +187,8 @@ static void lose_oldest(mp_predicting *own)
     own->view->stats.predict_refused++;
 }
 
-/* The draft goes into the queue; another takes its place. */
+/* Puts the draft into the queue in exchange for the spare news at its place there: nothing is
+ * copied while the lock is held. */
 static void publish(mp_predicting *own)
 {
     pthread_mutex_lock(&own->lock);
@@ -203,7 +206,7 @@ static void publish(mp_predicting *own)
         own->device->ops->post(own->device, own->stream, 0, &own->task);
 }
 
-/* ---- what is told ---- */
+/* ---- the step's events ---- */
 
 /* Refuses embeddings of another length than the predictor's. */
 static moepage_status check(void *state, const moepage_step *step)
@@ -217,14 +220,14 @@ static moepage_status check(void *state, const moepage_step *step)
     return MOEPAGE_OK;
 }
 
-/* The layer's turn has come: nothing is fetched for it any more. Before what is wanted for it is
- * dropped. */
+/* Notes that a layer's turn has come, so that the task fetches nothing for it any more. Called
+ * before the wants for it are dropped. */
 void mp_predicting_came(mp_predicting *own, uint32_t layer)
 {
     mp_client_reach_layer(own->view->client, layer);
     uint64_t turn = own->step * own->view->shape.layers + layer;
     if (turn > atomic_load_explicit(&own->turn, memory_order_relaxed))
-        atomic_store(&own->turn, turn); /* in order with what follows: predicting_work.c */
+        atomic_store(&own->turn, turn); /* before the wants are dropped: see look_ahead */
 }
 
 static void begin(void *state, const moepage_step *step)
@@ -252,13 +255,14 @@ static void begin(void *state, const moepage_step *step)
     own->listening = begins || mp_payoff_listens(&own->payoff, &own->payoff_config, own->step);
     if (own->listening && news->has_semantic)
         memcpy(news->semantic, step->semantic, (size_t)own->n_sequences * dim * sizeof(float));
-    mp_predicting_came(own, own->view->shape.layers - 1); /* of the step before */
+    /* Nothing is fetched for the step before any more. */
+    mp_predicting_came(own, own->view->shape.layers - 1);
     own->step++;
     if (own->listening)
         publish(own);
 }
 
-/* A sequence's distinct experts, in the order in which they are named. */
+/* Collects a sequence's distinct experts, in the order in which its tokens name them. */
 static uint32_t collect(mp_predicting *own, const mp_flight *flight, uint32_t first_token,
                         uint32_t n_tokens, uint32_t *out)
 {
@@ -287,7 +291,7 @@ static void mean_of_rows(const float *rows, uint32_t n, uint32_t columns, float 
         out[c] /= (float)n;
 }
 
-/* What was routed goes to the task. */
+/* Sends a layer's routing to the task. */
 static void tell_layer(mp_predicting *own, const mp_flight *flight, const moepage_routing *routing)
 {
     const mp_predict_config *config = &own->predictor->config;
@@ -324,7 +328,7 @@ static void routed(void *state, const mp_flight *flight, const moepage_routing *
         tell_layer(own, flight, routing);
 }
 
-/* ---- does it pay? ---- */
+/* ---- deciding whether it pays ---- */
 
 static void decide(mp_predicting *own)
 {
@@ -352,7 +356,7 @@ static void ended(void *state, bool whole)
 {
     mp_predicting *own = state;
     if (!whole)
-        return; /* nothing is learnt from half an iteration */
+        return; /* half an iteration teaches nothing */
     own->draft->kind = MP_NEWS_END;
     own->draft->step = own->step;
     own->draft->n_sequences = own->n_sequences;

@@ -1,4 +1,4 @@
-/* Recording at work: the events of a step, told to a trace's writer. */
+/* Recording at work: passes the events of a step on to a trace's writer. */
 #include "features/recording.h"
 
 #include "base/status.h"

@@ -1,4 +1,4 @@
-/* A shared predictor's life, and everything that is asked of it. */
+/* A shared predictor's life, its questions and its answers. */
 #include "features/shared_predictor.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #define MOST_SEMANTIC_DIM (1u << 20) /* exclusive */
 #define STATE_ALIGN 64u
 
-/* Zero-filled and aligned; *block is what is to be freed. NULL: no memory. */
+/* Returns zero-filled, aligned memory, or NULL; *block is the address to free. */
 static void *alloc_aligned(uint64_t bytes, void **block)
 {
     *block = bytes <= SIZE_MAX - STATE_ALIGN ? mp_alloc(bytes + STATE_ALIGN) : NULL;
@@ -229,7 +229,7 @@ moepage_status mp_predictor_rightsize(struct moepage_predictor *predictor, moepa
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "predictor \"%s\" cannot size a working set, \"coactivation\" can",
                        predictor->kind->name);
-    /* Not a comparison that NaN would pass. */
+    /* Negated, so that NaN is refused, too. */
     if (!(size->coverage >= 0 && size->coverage < 1))
         return mp_fail(MOEPAGE_E_ARGUMENT, "coverage is %g, it must be at least 0 and below 1",
                        size->coverage);

@@ -1,9 +1,11 @@
-/* shared_predictor.h — a predictor that sessions share: what moepage_predictor points to.
+/* shared_predictor.h — a predictor that sessions share, the object behind a
+ * moepage_predictor handle.
  *
  *   shared_predictor.c        its life; every question and answer, one at a time, under its lock
  *   shared_predictor_file.c   what it has learnt, kept in a file
  *
- * Its lock is the last: nothing else is locked, and nobody else called, while it is held. */
+ * Its lock is the last in the order of locks: while it is held, no other lock is taken and no other
+ * room is called. */
 #ifndef MP_FEATURES_SHARED_PREDICTOR_H
 #define MP_FEATURES_SHARED_PREDICTOR_H
 
@@ -20,44 +22,45 @@ struct moepage_predictor {
     _Atomic uint32_t users; /* sessions */
     const mp_predictor *kind;
     mp_predict_config config; /* defaults filled in */
-    mp_gates gates;           /* of kinds that need the hidden state */
+    mp_gates gates;           /* for predictors that need the hidden state */
     uint64_t slot_bytes;      /* of the model */
     uint64_t bytes;           /* of memory */
-    void *state_block;        /* what `state`, aligned, lies in */
+    void *state_block;        /* the allocation that holds the aligned `state` */
 
-    pthread_mutex_t lock; /* of the rest, and of all contexts */
+    pthread_mutex_t lock; /* protects the fields below and all contexts */
     void *state;
     uint64_t iterations; /* learnt from */
     uint64_t asked;
 };
 
-/* What one sequence of one session needs. Zero-filled is a request that has not begun. */
+/* The predictor's memory of one sequence of one session. Zero-filled, it is a request that
+ * has not begun. */
 typedef struct mp_predict_context {
-    void *block; /* what `memory`, aligned, lies in */
+    void *block; /* the allocation that holds the aligned `memory` */
     void *memory;
 } mp_predict_context;
 
 moepage_status mp_predictor_create(const struct moepage_model *model,
                                    const moepage_predictor_config *config,
                                    struct moepage_predictor **out);
-/* It has no users. NULL is a no-op. */
+/* Frees a predictor without users. NULL is a no-op. */
 void mp_predictor_free(struct moepage_predictor *predictor);
 void mp_predictor_info(struct moepage_predictor *predictor, moepage_predictor_info *info);
 moepage_status mp_predictor_rightsize(struct moepage_predictor *predictor, moepage_rightsize *size);
 
-/* A session begins and ends to use it. ARGUMENT where the model's shape is not the predictor's;
- * nothing is then to be released. */
+/* Begin and end a session's use. Holding fails with ARGUMENT if the model's shape is not the
+ * predictor's; nothing is to be released then. */
 moepage_status mp_predictor_hold(struct moepage_predictor *predictor,
                                  const moepage_model_info *model);
 void mp_predictor_release(struct moepage_predictor *predictor);
 
-/* NO_MEMORY. Freeing is safe on a zero-filled struct. */
+/* Opening may fail with NO_MEMORY. Closing is safe on a zero-filled struct. */
 moepage_status mp_predictor_context_open(const struct moepage_predictor *predictor,
                                          mp_predict_context *out);
 void mp_predictor_context_close(mp_predict_context *context);
 
-/* What policy/predictor.h says of the functions of these names, from any thread; a context is one
- * thread's at a time. */
+/* As the functions of the same names in policy/predictor.h, callable from any thread; each context
+ * by one thread at a time. */
 void mp_predictor_request(struct moepage_predictor *predictor, mp_predict_context *context);
 void mp_predictor_begin(struct moepage_predictor *predictor, mp_predict_context *context,
                         const float *semantic);

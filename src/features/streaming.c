@@ -1,9 +1,9 @@
 /* Streaming at work.
  *
- * When a layer has been routed, the next streaming one is known, and with it what it will need: the
- * set of its last turn, and all of its experts where this layer, and so this batch, uses nearly all
- * of its own. What of that is absent loads behind this layer's computing, as far as the window has
- * room; what found none then is asked for again when this layer is retired and has left room. */
+ * When a layer has been routed, the experts of the next streaming layer are wanted: the set of its
+ * last turn or, if the batch uses nearly all experts of this layer, all of the next one's. Absent
+ * ones are loaded while this layer computes, as far as the window has room; the rest are asked for
+ * again when this layer is retired and has left room. */
 #include "features/streaming.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@
 
 typedef struct streaming {
     mp_step_view *step;
-    uint32_t *lines;          /* of policy/previous.h, whichever sequences they were of */
+    uint32_t *lines;          /* of policy/previous.h, for all sequences together */
     uint32_t *keys;           /* [experts] scratch */
     bool *is_there;           /* [experts] scratch */
     mp_regime_config regime;  /* of MOEPAGE_REGIME_AUTO */
@@ -33,7 +33,8 @@ static bool is_served(const mp_step_view *step, uint32_t layer)
 
 /* ---- life ---- */
 
-/* Streams nothing from now on; or again what the config says. */
+/* Stops streaming when a path takes the session over, and returns to the config's regime when it
+ * is given back. */
 static void taken(void *state, bool taken)
 {
     streaming *own = state;
@@ -46,7 +47,7 @@ static void taken(void *state, bool taken)
     }
 }
 
-/* The pool forgets the rest when the session leaves it. */
+/* The pool itself ends the streaming of a session that leaves it. */
 static void close_streaming(void *state)
 {
     streaming *own = state;
@@ -86,7 +87,7 @@ static uint32_t previous_keys(streaming *own, uint32_t layer)
     return n;
 }
 
-/* Puts all other experts of the layer behind the n keys. */
+/* Appends all other experts of the layer to the n keys. */
 static void add_the_others(streaming *own, uint32_t layer, uint32_t n)
 {
     uint32_t experts = own->step->shape.experts, first = layer * experts;
@@ -108,7 +109,7 @@ static void want_next(streaming *own, const mp_flight *flight)
         return;
     uint32_t n = previous_keys(own, next);
     if (n > 0 && !mp_pool_any_absent(step->pool, own->keys, n))
-        return; /* it misses nothing */
+        return; /* its last set is resident: nothing is expected to miss */
     if (dense) {
         add_the_others(own, next, n);
         n = experts;
@@ -116,7 +117,8 @@ static void want_next(streaming *own, const mp_flight *flight)
     step->stats.hint_experts += mp_pool_want_turn(step->pool, step->client, own->keys, n);
 }
 
-/* The layer's first group is held. */
+/* Called when the layer's first group is held: begins its turn, and wants the
+ * next layer's experts. */
 static void routed(void *state, const mp_flight *flight, const moepage_routing *routing)
 {
     streaming *own = state;
@@ -131,23 +133,24 @@ static void routed(void *state, const mp_flight *flight, const moepage_routing *
     if (streams) {
         step->stats.streamed_layers++;
         mp_pool_begin_turn(step->pool, flight->layer);
-        if (prefetch == MOEPAGE_PREFETCH_OFF) /* else it has been done */
+        if (prefetch == MOEPAGE_PREFETCH_OFF) /* otherwise prefetching has done it */
             mp_pool_unwant(step->pool, step->client, flight->layer);
     }
-    /* A layer that comes in waves needs all the window for itself. */
+    /* A layer that runs in waves needs the whole window for itself. */
     if (may && flight->n_groups == 1)
         want_next(own, flight);
 }
 
 /* ---- the regime ---- */
 
-/* What the layer took but for waiting for experts, what its caller did before it included. */
+/* Returns the time that the layer took, with the caller's work before it, but without
+ * waiting for experts. */
 static double compute_ns(streaming *own, const mp_flight *flight)
 {
     uint64_t now_ns = mp_step_now_ns(own->step), stall_ns = own->step->stats.stall_ns;
     double compute = (double)(now_ns - own->mark_ns);
     compute -= (double)(stall_ns - own->mark_stall_ns);
-    if (own->step->async) /* the device waited, in the caller's time */
+    if (own->step->async) /* the device did the waiting, which the caller's time includes */
         compute -= (double)flight->missed * own->load_ns;
     own->mark_ns = now_ns;
     own->mark_stall_ns = stall_ns;

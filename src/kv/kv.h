@@ -1,6 +1,6 @@
-/* kv.h — the door of the KV pool: block tables of sequences, the pool's part of the arena, its readers
- * and its watch. Every function takes the pool's lock if it needs it. One that fails leaves the pool
- * as it was. */
+/* kv.h — the door of the KV pool: sequences' block tables, the pool's part of the arena, its
+ * readers and its watch. Functions take the pool's lock themselves where they need it. A function
+ * that fails leaves the pool as it was. */
 #ifndef MP_KV_KV_H
 #define MP_KV_KV_H
 
@@ -11,13 +11,13 @@
 
 /* ---- the pool ---- */
 
-/* `config` has its defaults filled in, blocks and blocks_per_granule excepted. */
+/* The defaults of `config` are filled in, except for blocks and blocks_per_granule. */
 moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_pool_config *config,
                                  struct moepage_kv_pool **out);
-/* Buries the handle; the pool has no readers and no watch. */
+/* Destroys a pool without readers and without a watch, and buries its handle. */
 void mp_kv_pool_destroy(struct moepage_kv_pool *pool);
 
-/* What never changes about a pool. */
+/* Properties of a pool that never change. */
 struct moepage_device *mp_kv_pool_home(const struct moepage_kv_pool *pool);
 const mp_kv_shape *mp_kv_pool_shape(const struct moepage_kv_pool *pool);
 uint32_t mp_kv_pool_max_sequences(const struct moepage_kv_pool *pool);
@@ -29,7 +29,7 @@ void mp_kv_pool_layer(const struct moepage_kv_pool *pool, uint32_t layer,
 moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *tokens,
                                 uint32_t n_sequences, moepage_kv_admission *out);
 
-/* ---- sequences; HANDLE for a stale id ---- */
+/* ---- sequences; a stale id fails with HANDLE ---- */
 
 /* `native` is the stream of the caller's kernels. */
 moepage_status mp_kv_create(struct moepage_kv_pool *pool, moepage_seq *out);
@@ -45,7 +45,7 @@ moepage_status mp_kv_get_table(struct moepage_kv_pool *pool, moepage_seq seq,
 
 /* ---- the boundary ---- */
 
-/* What a pool is at one moment, in blocks. */
+/* The state of a pool at one moment, in blocks. */
 typedef struct mp_kv_survey {
     uint64_t blocks;
     uint64_t used;
@@ -55,35 +55,38 @@ typedef struct mp_kv_survey {
 mp_kv_survey mp_kv_pool_look(struct moepage_kv_pool *pool);
 void mp_kv_pool_begin_burst(struct moepage_kv_pool *pool);
 
-/* Checks that live blocks would still fit if the pool had `blocks` (> 0) blocks; *bytes is what it
- * would then own of the arena. Whether the other side is in the way is not asked: in a split it is
- * about to move. BUDGET, ARGUMENT. */
+/* Checks that live blocks would still fit if the pool had `blocks` blocks; *bytes: the bytes of the
+ * arena that it would then own. The other side of the arena is not looked at: in a split it is
+ * about to move. May fail with BUDGET or ARGUMENT. */
 moepage_status mp_kv_pool_check_resize(struct moepage_kv_pool *pool, uint64_t blocks,
                                        uint64_t *bytes);
-/* Makes the pool own `blocks` > 0 blocks, rounded up to whole granules. Live blocks in granules
- * that go are copied elsewhere, and every table follows them, before any granule is given up.
- * Borrowed tables end if so. Allocates nothing. BUDGET: live blocks or the other side need the
- * room. BUSY: blocks would have to be copied while a session's step may read them. A shrinking
- * pool waits for what ended steps, and `native`, the stream of the caller's kernels, have
- * submitted. */
+/* Makes the pool own `blocks` > 0 blocks, rounded up to whole granules. Before granules are given
+ * up, the live blocks in them are copied elsewhere and all tables updated; tables that callers have
+ * borrowed are then invalid. Allocates nothing. Fails with BUDGET if live blocks or the other side
+ * need the room, and with BUSY if blocks would have to be copied while a session's step may read
+ * them. A pool that shrinks waits for work submitted by steps that have ended, and on `native`, the
+ * stream of the caller's kernels. */
 moepage_status mp_kv_pool_resize(struct moepage_kv_pool *pool, uint64_t blocks, void *native);
 
 /* ---- readers ---- */
 
-/* A session, as the pool knows it: from the beginning of a step to its end it may read any block,
- * and where work outlasts the calls that submit it, until a tick of its stream. */
+/* What the pool knows of a session. From the beginning of a step to its end, the session
+ * may read any block; on a device whose work outlasts the calls that submit it, until a
+ * tick of its stream. */
 typedef struct mp_kv_reader mp_kv_reader;
 
-/* `stream` is of the pool's device; NULL: nothing of the session's outlasts its calls. NO_MEMORY. */
+/* `stream` is one of the pool's device, or NULL if no work of the session outlasts its calls. May
+ * fail with NO_MEMORY. */
 moepage_status mp_kv_reader_open(struct moepage_kv_pool *pool, uint32_t max_sequences,
                                  mp_stream *stream, mp_kv_reader **out);
 /* NULL is a no-op. */
 void mp_kv_reader_close(mp_kv_reader *reader);
 uint32_t mp_kv_pool_readers(const struct moepage_kv_pool *pool);
 
-/* A step is about to open, and no table changes until it ends. HANDLE if it names a stale sequence. */
+/* Announces a step: until it ends, no table changes. Fails with HANDLE if it names
+ * a stale sequence. */
 moepage_status mp_kv_reader_begin(mp_kv_reader *reader, const moepage_step *step);
-/* The step has ended; what it has submitted reads blocks until `tick`. */
+/* Announces the step's end; its submitted work reads blocks until `tick`. */
 void mp_kv_reader_end(mp_kv_reader *reader, mp_tick tick);
 
 /* ---- the watch ---- */
@@ -96,14 +99,15 @@ typedef struct mp_kv_use {
 /* Both functions are called under the pool's lock. */
 typedef struct mp_kv_watch mp_kv_watch;
 struct mp_kv_watch {
-    /* The sequences that a step names, one at least, and the blocks of each now; `used_blocks` of all
-     * of the pool's. `again`: the session has named just these lately, so that nothing has come back. */
+    /* Reports the sequences that a step names, at least one, with their blocks; `used_blocks` are
+     * those of the whole pool. `again`: the session's last step named the same ones, so none of
+     * them has come back. */
     void (*used)(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64_t used_blocks,
                  bool again);
     void (*freed)(mp_kv_watch *watch, moepage_seq seq);
 };
 
-/* Sets the pool's only watch, or takes it away (NULL); no step is open. */
+/* Sets the pool's one watch, or removes it (NULL). No step is open. */
 void mp_kv_pool_set_watch(struct moepage_kv_pool *pool, mp_kv_watch *watch);
 bool mp_kv_pool_is_watched(const struct moepage_kv_pool *pool);
 

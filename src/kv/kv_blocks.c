@@ -44,7 +44,7 @@ static bool is_free(const mp_kv_blocks *blocks, uint32_t block)
     return blocks->tree[0][block / 64] >> (block % 64) & 1;
 }
 
-/* Upwards until a word was non-empty already. */
+/* Sets bits upwards until a word was non-empty already. */
 static void mark_free(mp_kv_blocks *blocks, uint32_t block)
 {
     assert(!is_free(blocks, block));
@@ -59,7 +59,7 @@ static void mark_free(mp_kv_blocks *blocks, uint32_t block)
     blocks->free++;
 }
 
-/* Upwards until a word keeps another bit. */
+/* Clears bits upwards until a word keeps another bit. */
 static void mark_held(mp_kv_blocks *blocks, uint32_t block)
 {
     assert(is_free(blocks, block));

@@ -16,7 +16,8 @@ void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream 
     copy->entered = pool->home->device->ops->enter(stream, native);
 }
 
-/* On the host a block's layers lie one after the other. */
+/* Returns the address of a block's share in a layer. On the host, a block's layers lie one
+ * after the other. */
 static unsigned char *place_address(const struct moepage_kv_pool *pool, mp_kv_place place,
                                     uint32_t layer, uint64_t host_offset)
 {
@@ -47,14 +48,14 @@ moepage_status mp_kv_copy_add(mp_kv_copy *copy, mp_kv_place to, mp_kv_place from
     return pool->home->device->ops->copy(copy->stream, pool->copies, n, &copy->tick);
 }
 
-/* `status` is the adds' verdict. Even after a refused add the submitted copies are waited for:
- * their blocks may be given up next. */
+/* `status` is the first failure of the adds. Copies submitted before a refused add are waited for
+ * all the same, since their blocks may be freed next. */
 moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status)
 {
     const mp_device_ops *ops = copy->pool->home->device->ops;
     if (!status)
         status = copy->entered;
-    if (!status && outlasts_calls(copy->pool)) /* the caller's kernels are done too, then */
+    if (!status && outlasts_calls(copy->pool)) /* a tick behind the caller's kernels, too */
         status = ops->mark(copy->stream, &copy->tick);
     moepage_status synced = ops->sync(copy->stream, copy->tick);
     moepage_status result = atomic_load(&copy->pool->copy_result);
@@ -67,8 +68,8 @@ moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status)
     return MOEPAGE_OK;
 }
 
-/* A copy that the device refuses is known once it has been settled, as `follow` does. Whatever went
- * wrong, nothing is under way afterwards. */
+/* `follow` returns once the copies are settled, so a copy that the device refused is known here.
+ * After any failure nothing is under way. */
 moepage_status mp_kv_copy_hand_over(mp_kv_copy *copy, moepage_status status)
 {
     struct moepage_kv_pool *pool = copy->pool;

@@ -1,4 +1,5 @@
-/* The KV pool's door: takes the lock, does one thing, counts what did not fit. */
+/* The KV pool's door: each call takes the lock, does one thing, and counts a request that
+ * did not fit. */
 #include "kv/kv_pool.h"
 
 static moepage_status leave(struct moepage_kv_pool *pool, moepage_status status)

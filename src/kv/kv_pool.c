@@ -1,4 +1,4 @@
-/* The KV pool as a whole: creation on the arena's high side, destruction, and what can be asked. */
+/* The KV pool as a whole: creation on the arena's high side, destruction, and queries. */
 #include "kv/kv_pool.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@ static moepage_status create_streams(struct moepage_kv_pool *pool)
     return device->ops->stream_create(device, MP_STREAM_DEMAND, &pool->bus);
 }
 
-/* Everything that a pool owns beside its side of the arena. */
+/* Creates everything that a pool owns besides its side of the arena. */
 static moepage_status create_parts(struct moepage_kv_pool *pool, uint32_t total_blocks)
 {
     pool->copies = mp_alloc_array(pool->shape.layers, sizeof *pool->copies);
@@ -26,7 +26,7 @@ static moepage_status create_parts(struct moepage_kv_pool *pool, uint32_t total_
     return create_streams(pool);
 }
 
-/* Safe on half-built pools. Leaves the struct itself. */
+/* Destroys the parts, of half-built pools too, but not the struct itself. */
 static void destroy_parts(struct moepage_kv_pool *pool)
 {
     mp_device *device = pool->home->device;

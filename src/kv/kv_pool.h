@@ -1,13 +1,14 @@
-/* kv_pool.h — the inside of the KV pool: sequences, their block tables, and the granules of the arena
- * that the blocks live in. Rooms above include kv.h.
+/* kv_pool.h — the kv room's private header: sequences, their block tables, and the granules of the
+ * arena that blocks are in. Rooms above include kv.h.
  *
  *   kv_shape     geometry: granules, layers, ids        kv_sequence  create, append, fork, ...
  *   kv_blocks    free blocks and reference counts       kv_swap      to host memory and back
  *   kv_copy      moves whole blocks                     kv_resize    the boundary, relocation
- *   kv_reader    sessions that read blocks              kv_door      what rooms above call
+ *   kv_reader    sessions that read blocks              kv_door      the calls of rooms above
  *
- * Every function declared here is called with the pool's lock held. The lock is taken before the arena's and may be held
- * while block copies run. A function that fails leaves the pool as it was. */
+ * Every function declared here is called with the pool's lock held. The lock is taken before
+ * the arena's and may be held while block copies run. A function that fails leaves the pool
+ * as it was. */
 #ifndef MP_KV_KV_POOL_H
 #define MP_KV_KV_POOL_H
 
@@ -16,8 +17,9 @@
 #include "kv/kv.h"
 #include "kv/kv_blocks.h"
 
-/* A sequence id: a number from the device's count of sequences above, its slot's index + 1 below.
- * Slots are reused, ids are not, nor does another pool of the device give the same ones. */
+/* A sequence id has the device's running count of sequences in its upper bits, and its slot's index
+ * + 1 in its lower bits. Slots are reused, but no id is ever given twice, not even by another pool
+ * of the device. */
 #define MP_KV_INDEX_BITS 24
 #define MP_KV_INDEX_MASK ((1u << MP_KV_INDEX_BITS) - 1)
 
@@ -27,11 +29,11 @@ typedef struct mp_kv_sequence {
     uint32_t next_free; /* in a free slot: index + 1 of the next one, 0 ends the list */
     bool live;
     bool swapped;
-    uint32_t n_blocks; /* whether on the device or swapped */
+    uint32_t n_blocks; /* on the device or swapped out */
     uint32_t capacity; /* of `ids` */
     uint64_t n_tokens;
-    uint32_t *ids; /* [n_blocks] block ids; room without meaning while swapped */
-    void *host;    /* swapped: [n_blocks][block_bytes], layer after layer in a block */
+    uint32_t *ids; /* [n_blocks] block ids; while swapped, only reserved room */
+    void *host;    /* if swapped: [n_blocks][block_bytes], a block's layers one after the other */
     uint64_t host_bytes;
 } mp_kv_sequence;
 
@@ -53,7 +55,7 @@ struct mp_kv_reader {
     bool step_open;
     mp_kv_use *uses; /* [max_sequences] of the last step */
     uint32_t n_uses;
-    uint32_t same_steps; /* since they were counted as uses */
+    uint32_t same_steps; /* steps with the same sequences since these were last counted */
 };
 
 struct moepage_kv_pool {
@@ -73,8 +75,8 @@ struct moepage_kv_pool {
     uint32_t live;
     uint32_t swapped;
 
-    mp_stream *inner; /* copies inside the device: they do not cross the bus */
-    mp_stream *bus;   /* copies to and from the host: a step waits for them */
+    mp_stream *inner; /* copies inside the device, which do not cross the bus */
+    mp_stream *bus;   /* copies to and from the host; a step waits for them */
     mp_kv_reader *readers;
     mp_copy *copies; /* [layers] of the block under way */
     _Atomic int32_t copy_result;
@@ -82,7 +84,7 @@ struct moepage_kv_pool {
     mp_kv_watch *watch; /* or NULL */
 };
 
-/* The sequence behind an id; HANDLE for a stale one. Valid until the lock is released. */
+/* Finds the sequence of an id; HANDLE for a stale one. Valid until the lock is released. */
 moepage_status mp_kv_sequence_find(struct moepage_kv_pool *pool, moepage_seq id,
                                    mp_kv_sequence **out);
 moepage_status mp_kv_sequence_create(struct moepage_kv_pool *pool, moepage_seq *out);
@@ -95,27 +97,27 @@ moepage_status mp_kv_sequence_fork(struct moepage_kv_pool *pool, moepage_seq par
 moepage_status mp_kv_sequence_free(struct moepage_kv_pool *pool, moepage_seq id);
 moepage_status mp_kv_sequence_table(struct moepage_kv_pool *pool, moepage_seq id,
                                     moepage_kv_table *table);
-/* Gives up the blocks that the table holds from index `first` on; the table itself stays. */
+/* Drops the blocks that the table holds from index `first` on; the table itself stays. */
 void mp_kv_sequence_drop_blocks(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
                                 uint32_t first);
-/* Gives up what a live sequence holds, and its slot. */
+/* Frees all that a live sequence holds, and its slot. */
 void mp_kv_sequence_release(struct moepage_kv_pool *pool, mp_kv_sequence *sequence);
 
 moepage_status mp_kv_sequence_swap_out(struct moepage_kv_pool *pool, moepage_seq id, void *native);
 moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq id, void *native);
 
-/* A run of block copies on one stream, after what the caller's stream, `native`, holds now: begin, any number
- * of adds, finish. The adds only submit; finish waits, whatever the adds returned, for them and the
- * caller's kernels, and says whether everything arrived. */
+/* A run of block copies on one stream, behind the work that the caller's stream, `native`, has now:
+ * begin, any number of adds, finish. The adds only submit. Whatever they returned, finish waits for
+ * the copies and the caller's kernels, and returns whether everything has arrived. */
 typedef struct mp_kv_copy {
     struct moepage_kv_pool *pool;
     mp_stream *stream;
     void *native;
     mp_tick tick;
-    moepage_status entered; /* behind the caller's kernels */
+    moepage_status entered; /* status of entering behind the caller's kernels */
 } mp_kv_copy;
 
-/* One end of a block copy: host memory of block_bytes, or with `host` NULL a block of the pool. */
+/* One end of a block copy: block_bytes of host memory, or a block of the pool if `host` is NULL. */
 typedef struct mp_kv_place {
     void *host;
     uint32_t block;
@@ -125,8 +127,8 @@ void mp_kv_copy_begin(mp_kv_copy *copy, struct moepage_kv_pool *pool, mp_stream 
                       void *native);
 moepage_status mp_kv_copy_add(mp_kv_copy *copy, mp_kv_place to, mp_kv_place from);
 moepage_status mp_kv_copy_finish(mp_kv_copy *copy, moepage_status status);
-/* Instead of finish, where only the caller's stream needs the copies: it waits, this thread does
- * not. The blocks stay in the pool. */
+/* Called instead of finish if only the caller's stream needs the copies: the stream waits, this
+ * thread does not. None of the blocks may leave the pool's part of the arena before that. */
 moepage_status mp_kv_copy_hand_over(mp_kv_copy *copy, moepage_status status);
 
 #endif

@@ -1,9 +1,10 @@
-/* Sessions that read a KV pool: when they may, and what their steps use. */
+/* Readers: sessions that read a KV pool's blocks, from a step's begin to its end, and the sequences
+ * that steps use. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "kv/kv_pool.h"
 
-/* Sequences that go on together, step after step, are one use in so many. */
+/* Steps that name the same sequences again count as one use in SAME_STEPS. */
 #define SAME_STEPS 64u
 
 moepage_status mp_kv_reader_open(struct moepage_kv_pool *pool, uint32_t max_sequences,
@@ -37,7 +38,7 @@ void mp_kv_reader_close(mp_kv_reader *reader)
         at = &(*at)->next;
     *at = reader->next;
     pthread_mutex_unlock(&pool->lock);
-    atomic_fetch_sub(&pool->n_readers, 1); /* last: the pool may be destroyed now */
+    atomic_fetch_sub(&pool->n_readers, 1); /* last access: the pool may be destroyed now */
     mp_free(reader->uses);
     mp_free(reader);
 }
@@ -62,7 +63,7 @@ static bool is_same(const mp_kv_reader *reader, const moepage_step *step)
     return n == reader->n_uses;
 }
 
-/* The step's sequences are all live. */
+/* Tells the watch which sequences a step uses; all of them are live. */
 static void tell_watch(mp_kv_reader *reader, const moepage_step *step)
 {
     struct moepage_kv_pool *pool = reader->pool;
@@ -82,7 +83,7 @@ static void tell_watch(mp_kv_reader *reader, const moepage_step *step)
         watch->used(watch, reader->uses, reader->n_uses, mp_kv_blocks_used(&pool->blocks), again);
 }
 
-/* A stale sequence is noticed here, before its KV is read. */
+/* Stale sequences are refused here, before their KV is read. */
 moepage_status mp_kv_reader_begin(mp_kv_reader *reader, const moepage_step *step)
 {
     struct moepage_kv_pool *pool = reader->pool;

@@ -2,7 +2,7 @@
 #include "base/status.h"
 #include "kv/kv_pool.h"
 
-/* What the pool would be: granules owned, and the lowest block of the lowest one. */
+/* The pool's part after a resize: granules owned, and the lowest block of the lowest one. */
 typedef struct resize_target {
     uint64_t granules;
     uint32_t first;
@@ -42,8 +42,9 @@ moepage_status mp_kv_pool_check_resize(struct moepage_kv_pool *pool, uint64_t bl
     return status;
 }
 
-/* Copies every live block below `first` above it. Until the boundary is raised the old places
- * stay intact, and each refs entry below `first` forwards to the new one. */
+/* Copies every live block below `first` to a free block above it. Until the boundary is raised, the
+ * old blocks stay intact, so that a failure can be undone; each refs entry below `first` forwards
+ * to the new block. */
 static moepage_status move_blocks(struct moepage_kv_pool *pool, uint32_t first, uint32_t *moved,
                                   void *native)
 {
@@ -92,8 +93,9 @@ static uint32_t count_live(const mp_kv_blocks *blocks, uint32_t first)
     return n;
 }
 
-/* Tables that a step goes by must not change before it ends. What ended steps still read on the
- * device is waited for: the granules will be somebody else's. */
+/* Fails with BUSY if blocks must move while a step is open, since the step's tables must not
+ * change. Waits for work of ended steps that still reads blocks, since the granules are about
+ * to change hands. */
 static moepage_status settle_readers(const struct moepage_kv_pool *pool, uint32_t first)
 {
     const mp_device_ops *ops = pool->home->device->ops;

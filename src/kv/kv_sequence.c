@@ -55,7 +55,8 @@ static moepage_status grow_slots(struct moepage_kv_pool *pool)
     return MOEPAGE_OK;
 }
 
-/* Makes sure that take_slot succeeds. May move the slots: pointers to sequences end. */
+/* Makes sure that take_slot succeeds. May move the slots, which invalidates
+ * pointers to sequences. */
 static moepage_status reserve_slot(struct moepage_kv_pool *pool)
 {
     if (pool->free_slot || pool->n_slots < pool->slot_capacity)
@@ -137,7 +138,7 @@ static moepage_status reserve_ids(mp_kv_sequence *sequence, uint32_t n_blocks)
     return MOEPAGE_OK;
 }
 
-/* True if the next token would be written into a block that another table holds too. */
+/* Returns true if the next token would be written into a block that another table holds, too. */
 static bool ends_in_shared_block(const struct moepage_kv_pool *pool, const mp_kv_sequence *sequence)
 {
     if (sequence->n_tokens % pool->shape.block_tokens == 0)
@@ -146,7 +147,8 @@ static bool ends_in_shared_block(const struct moepage_kv_pool *pool, const mp_kv
     return pool->blocks.refs[mp_kv_shape_block(&pool->shape, last)] > 1;
 }
 
-/* Gives the sequence its own copy of its last block. A block is free for it. */
+/* Gives the sequence its own copy of its last block. The caller has checked that a
+ * block is free. */
 static moepage_status copy_last_block(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
                                       void *native)
 {
@@ -181,6 +183,7 @@ moepage_status mp_kv_sequence_append(struct moepage_kv_pool *pool, moepage_seq i
                        (unsigned long long)n_tokens, (unsigned long long)sequence->n_tokens);
     if (n_tokens == 0)
         return MOEPAGE_OK;
+    /* Everything that can fail comes before the first change to the sequence. */
     uint64_t n_blocks = mp_kv_shape_blocks_for(&pool->shape, total);
     bool shared = ends_in_shared_block(pool, sequence);
     status = mp_kv_blocks_check_free(&pool->blocks, n_blocks - sequence->n_blocks + shared);
@@ -236,7 +239,7 @@ moepage_status mp_kv_sequence_fork(struct moepage_kv_pool *pool, moepage_seq par
     if (n_blocks)
         memcpy(ids, from->ids, n_blocks * sizeof *ids);
     uint64_t n_tokens = from->n_tokens;
-    status = reserve_slot(pool);
+    status = reserve_slot(pool); /* may move the sequences: `from` is invalid from here on */
     if (status) {
         mp_free(ids);
         return status;

@@ -1,4 +1,4 @@
-/* Derives a KV pool's geometry from its config and the arena it is to live in. */
+/* Derives a KV pool's geometry from its config and its arena. */
 #include <assert.h>
 
 #include "kv/kv_shape.h"
@@ -9,9 +9,9 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-/* A granule chosen here gives the largest layer a run of up to 256 KiB, enough for one transfer or
- * one kernel's reads to run at full speed, but never makes the pool coarser than 1/32: the
- * boundary to the experts moves by whole granules. */
+/* A granule chosen here gives the largest layer a run of up to 256 KiB, enough for a transfer or a
+ * kernel's reads to run at full speed. But a pool never has fewer than 32 granules if it can be
+ * helped, because the boundary to the experts moves by whole granules. */
 #define RUN_BYTES (256ull << 10)
 #define POOL_GRANULES 32u
 
@@ -48,8 +48,8 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
     return value / unit * unit + (value % unit ? unit : 0);
 }
 
-/* A power of two, the largest that respects both limits and does not round `wanted` blocks up to
- * more than `most`. */
+/* Chooses blocks per granule: the largest power of two that respects both limits and does not round
+ * `wanted` blocks up to more than `most`. */
 static uint32_t choose_run(uint64_t largest, uint64_t wanted, uint64_t most)
 {
     assert(largest > 0);
@@ -87,8 +87,8 @@ static moepage_status size_granule(mp_kv_shape *shape, const kv_sizes *sizes, ui
     return MOEPAGE_OK;
 }
 
-/* How many granules the pool is to own; the room is in bytes here because padding a pool to whole
- * granules can take it over the edge that its blocks alone respect. */
+/* Computes how many granules the pool is to own. The room is compared in bytes because the blocks
+ * alone may fit where whole granules do not. */
 static moepage_status size_claim(mp_kv_shape *shape, uint64_t blocks, uint64_t room_bytes,
                                  uint64_t *granules)
 {

@@ -1,9 +1,9 @@
-/* Swapping: a sequence's blocks move to host memory and back. The side that is left is given up
- * only after every byte has arrived on the other. */
+/* Swapping: a sequence's blocks move to host memory and back. The memory on one side is freed only
+ * after every byte has arrived on the other. */
 #include "base/status.h"
 #include "kv/kv_pool.h"
 
-/* All blocks of a swap, in table order, between the host copy and the blocks in `ids`. */
+/* Copies all blocks of a swap, in table order, between the host copy and the blocks in `ids`. */
 static moepage_status copy_blocks(struct moepage_kv_pool *pool, const mp_kv_sequence *sequence,
                                   unsigned char *host, bool to_host, void *native)
 {
@@ -69,7 +69,7 @@ moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq 
     status = mp_kv_blocks_check_free(&pool->blocks, sequence->n_blocks);
     if (status)
         return status;
-    /* The table kept its room, so nothing is allocated on the way back. */
+    /* The table has kept its room, so nothing has to be allocated. */
     for (uint32_t i = 0; i < sequence->n_blocks; i++)
         sequence->ids[i] = mp_kv_shape_id(&pool->shape, mp_kv_blocks_take(&pool->blocks));
     if (sequence->n_blocks)

@@ -2,11 +2,11 @@
  *
  *   metrics_table.c    every metric: its name, its help, and the field it is read from
  *   metrics_labels.c   the labels that a host puts into every sample
- *   metrics_text.c     text that is measured and written by the same calls
+ *   metrics_text.c     text, measured and written by the same calls
  *   metrics.c          the samples
  *
- * Pure: the caller that fills in the structs (src/api/api_stats.c) takes the locks. Numbers are
- * formatted without floating point, so that the locale has no effect. */
+ * No locks are taken here: the caller that fills in the structs (src/api/api_stats.c) has taken
+ * them. Numbers are formatted without floating point, so that the locale has no effect. */
 #ifndef MP_METRICS_METRICS_H
 #define MP_METRICS_METRICS_H
 
@@ -74,8 +74,8 @@ void mp_text_label(mp_text *text, const char *name, const char *value);
  * name that the metrics use themselves. ARGUMENT with a sentence otherwise. */
 moepage_status mp_metrics_check_labels(const char *labels);
 
-/* Writes the text and a NUL, truncated if they exceed out[capacity); returns the text's full
- * length. */
+/* Writes the text and a NUL, truncated if they exceed out[capacity); returns the
+ * text's full length. */
 uint64_t mp_metrics_render(const mp_metrics *metrics, char *out, uint64_t capacity);
 
 #endif

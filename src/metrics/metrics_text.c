@@ -1,4 +1,5 @@
-/* Text that is measured and written by the same calls: what does not fit is only counted. */
+/* Text under construction, measured and written by the same calls: characters that do not fit
+ * are only counted. */
 #include <string.h>
 
 #include "metrics/metrics.h"

@@ -52,8 +52,8 @@ static double sum_from(const mp_curve *curve, uint32_t from)
     return sum;
 }
 
-/* Decays a bin, but never to a subnormal number: those of an idle curve would slow every sum
- * down. */
+/* Decays a bin, but never to a subnormal number: those of an idle curve would slow
+ * every sum down. */
 static double decayed(double value, double factor)
 {
     const double left = value * factor;

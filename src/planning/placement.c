@@ -1,5 +1,5 @@
-/* Deals whole experts in proportion to bandwidth: full backends first, the rest by largest
- * remainder. */
+/* Deals whole experts in proportion to bandwidth: full backends first, the rest
+ * by largest remainder. */
 #include "planning/placement.h"
 
 #include <assert.h>

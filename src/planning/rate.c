@@ -8,8 +8,8 @@ static uint32_t held(const mp_rate *rate)
     return rate->count < MP_RATE_WINDOW ? (uint32_t)rate->count : MP_RATE_WINDOW;
 }
 
-/* Returns the median of n > 0 values, which it reorders; the mean of the middle two if n is
- * even. */
+/* Returns the median of n > 0 values, which it reorders; the mean of the middle two if
+ * n is even. */
 static double median(double *values, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++) {

@@ -82,8 +82,8 @@ static uint32_t decoded_count(const field *f, const mp_residency_plan *plan)
     return plan->compressed + (f->coded ? host_count(f, plan) : 0);
 }
 
-/* Returns the time for `count` experts; zero experts take none, even on a backend without
- * bandwidth. */
+/* Returns the time for `count` experts; zero experts take none, even on a
+ * backend without bandwidth. */
 static double count_ns(uint32_t count, double each_ns)
 {
     return count ? count * each_ns : 0;
@@ -119,8 +119,8 @@ uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_reside
                                                       plan->compressed * machine->compressed_bytes);
 }
 
-/* Returns the largest count on the host that `least` allows, or as many more as the room
- * requires. */
+/* Returns the largest count on the host that `least` allows, or as many more as
+ * the room requires. */
 static uint32_t host_bound(const field *f)
 {
     uint64_t each = f->compresses ? f->compressed_bytes : f->dense_bytes;
@@ -183,8 +183,8 @@ static uint32_t most_within(double limit_ns, double each_ns, uint32_t cap)
     return most;
 }
 
-/* Returns the fewest experts that occupy a backend for all of comp_ns; `high` if not even that many
- * do. */
+/* Returns the fewest experts that occupy a backend for all of comp_ns; `high` if not even
+ * that many do. */
 static uint32_t fewest_filling(double comp_ns, double each_ns, uint32_t high)
 {
     uint32_t most = most_within(comp_ns, each_ns, high);
@@ -231,8 +231,8 @@ static bool compressed_span(const field *f, const goal *g, uint32_t host, span *
     return out->low <= out->high;
 }
 
-/* Finds the plans with theta <= rho <= 1, as far as whole experts allow. Returns false if none
- * fits. */
+/* Finds the plans with theta <= rho <= 1, as far as whole experts allow. Returns false
+ * if none fits. */
 static bool find_band(const field *f, mp_residency_planner *planner, double comp_ns, goal *g)
 {
     double theta = planner->config.theta;
@@ -292,9 +292,9 @@ static uint32_t distance(const field *f, const mp_residency_plan *a, const mp_re
            2;
 }
 
-/* Finds the goal's nearest plan with `host` experts on the host; among several, the leanest. Every
- * compressed count between keeping the compressed ones and keeping the dense ones is equally
- * near. */
+/* Finds the goal's nearest plan with `host` experts on the host; among several, the
+ * leanest. Every compressed count between keeping the compressed ones and keeping the dense
+ * ones is equally near. */
 static bool nearest_with_host(const field *f, const goal *g, const mp_residency_plan *from,
                               uint32_t host, mp_residency_plan *out)
 {
@@ -466,7 +466,7 @@ void mp_residency_reject(mp_residency_planner *planner, const mp_residency_plan 
 
 /* ---- Study: crowded into layers ---- */
 
-/* How many of the numbers first .. first + count - 1 are below `end`. */
+/* Returns how many of the numbers first .. first + count - 1 are below `end`. */
 static uint32_t below(uint64_t first, uint32_t count, uint64_t end)
 {
     if (end <= first)

@@ -60,8 +60,8 @@ void mp_rightsize(const uint32_t *uses, uint64_t n, double coverage, mp_working_
     const uint64_t not_seen = n - out->seen, lost = not_seen ? out->singletons : 0;
     const double choices = (double)out->choices, kept = (double)(out->choices - lost);
     out->unseen = (double)lost / choices;
-    /* kept / choices * uses / choices >= coverage, without a quotient that rounds before the final
-     * one */
+    /* kept / choices * uses / choices >= coverage, without a quotient that rounds before
+     * the final one */
     double wanted = kept > 0 ? ceil(coverage * choices * choices / kept) : INFINITY;
     if (wanted <= choices) {
         out->experts = most_used(uses, n, (uint64_t)wanted);

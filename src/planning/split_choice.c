@@ -143,11 +143,11 @@ static candidate consider(search *s, uint64_t experts)
     return c;
 }
 
-/* Searches between two candidates. Misses never grow with capacity, so no candidate between `few`
- * and `many` experts costs less on the experts' side than `many`, or less on KV's than `few`: if
- * the sum of these two bounds is no better than the best so far, nothing in between is. That holds
- * for curves of any shape, so no gap between two modes of the distances hides the optimum (app.
- * B). */
+/* Searches between two candidates. Misses never grow with capacity, so no candidate between
+ * `few` and `many` experts costs less on the experts' side than `many`, or less on KV's than
+ * `few`: if the sum of these two bounds is no better than the best so far, nothing in between
+ * is. That holds for curves of any shape, so no gap between two modes of the distances hides the
+ * optimum (app. B). */
 static void search_between(search *s, const candidate *few, const candidate *many)
 {
     const uint64_t stretch = many->split.experts - few->split.experts;

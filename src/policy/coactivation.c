@@ -111,8 +111,8 @@ void mp_coactivation_pair(mp_coactivation *table, uint32_t layer, uint32_t dista
     for (uint32_t i = 0; i < n_from; i++) {
         uint64_t key = key_of(table, layer, from[i]);
         uint16_t fired = fired_of(table)[key], *row = row_of(table, key, distance);
-        /* When two sequences' passes overlap, one may have halved the counts after the other
-         * fired. */
+        /* When two sequences' passes overlap, one may have halved the counts after
+         * the other fired. */
         for (uint32_t j = 0; j < n_to; j++)
             row[to[j]] = (uint16_t)(row[to[j]] + (row[to[j]] < fired));
     }

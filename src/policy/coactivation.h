@@ -12,9 +12,9 @@
  * all its pairs are halved, so that the table forgets with a half-life of some 2^15 uses of that
  * expert. A pair's count never exceeds its expert's. Uses have 32 bits and saturate.
  *
- * Memory: layers * experts * (6 + 2 * span * experts) bytes; 12.6 MB for 48 layers of 128 experts.
- * Rows without counts are never written, so that systems that allocate pages on first write use
- * fewer. */
+ * Memory: layers * experts * (6 + 2 * span * experts) bytes; 12.6 MB for 48 layers of 128
+ * experts. Rows without counts are never written, so that systems that allocate pages on first
+ * write use fewer. */
 #ifndef MP_POLICY_COACTIVATION_H
 #define MP_POLICY_COACTIVATION_H
 
@@ -33,8 +33,8 @@ uint32_t mp_coactivation_span(uint32_t layers, uint32_t experts);
 uint64_t mp_coactivation_bytes(uint32_t layers, uint32_t experts);
 void mp_coactivation_init(mp_coactivation *table, uint32_t layers, uint32_t experts);
 
-/* Counts a use of each of the distinct experts of `layer`; with `fired`, also a firing in one
- * pass. */
+/* Counts a use of each of the distinct experts of `layer`; with `fired`, also a firing
+ * in one pass. */
 void mp_coactivation_use(mp_coactivation *table, uint32_t layer, const uint16_t *experts,
                          uint32_t n, bool fired);
 

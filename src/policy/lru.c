@@ -4,9 +4,9 @@
  *
  *   sentinel <-> oldest <-> ... <-> newest <-> (sentinel)
  *
- * insert and touch put the key at the newest end; the victim is the first key from the oldest end
- * that may be evicted. All operations are O(1), apart from the keys that `may_evict` refuses on the
- * way. */
+ * insert and touch put the key at the newest end; the victim is the first key from the oldest
+ * end that may be evicted. All operations are O(1), apart from the keys that `may_evict` refuses
+ * on the way. */
 #include <assert.h>
 #include <stddef.h>
 

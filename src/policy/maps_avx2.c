@@ -71,8 +71,8 @@ MP_AVX2 static void tile(const uint8_t *codes, const int16_t *weights, uint32_t 
         memcpy(&any, weights, sizeof any);
         if (!any)
             continue;
-        /* Experts with weight 0 are skipped, which breaks the stream that the hardware prefetcher
-         * needs. */
+        /* Experts with weight 0 are skipped, which breaks the stream that the
+         * hardware prefetcher needs. */
         for (uint32_t line = 0; line < 3; line++)
             __builtin_prefetch(codes + ahead + line * MP_MAPS_TILE);
         add_quad(low, codes, weights);

@@ -95,8 +95,8 @@ static bool row_is_sound(const mp_maps *maps, const unsigned char *in)
     return peak <= PEAK_OF_ONE && most == (peak ? MP_MAPS_TOP_CODE : 0);
 }
 
-/* Returns true if the gain fits the codes: gain * |values| is 1 / cosine of the embedding and its
- * sketch. */
+/* Returns true if the gain fits the codes: gain * |values| is 1 / cosine of the embedding
+ * and its sketch. */
 static bool sketch_is_sound(const mp_maps *maps, const unsigned char *in)
 {
     const float gain = mp_float_of(mp_get32(in));

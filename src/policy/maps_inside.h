@@ -4,8 +4,8 @@
 
 #include "policy/maps.h"
 
-/* Converts clean probabilities [experts] to integers; returns the unit that mp_maps_product
- * expects. */
+/* Converts clean probabilities [experts] to integers; returns the unit that
+ * mp_maps_product expects. */
 float mp_maps_weigh(const mp_maps *maps, const float *probabilities, int16_t *weights);
 
 /* Returns the inner product of a layer's probabilities with those of codes with that peak, from the

@@ -13,9 +13,9 @@ typedef struct mp_maps_kernels {
      * negative, and their sum times MP_MAPS_TOP_LEVEL fits an int32. */
     void (*tile)(const uint8_t *codes, const int16_t *weights, uint32_t quads,
                  int32_t dots[MP_MAPS_TILE]);
-    /* dots[i] = sum over `coords` coordinates, a multiple of 64, of query * code; for n sketches
-     * `stride` bytes apart. Of each 32 bytes the low nibbles come first. |query| <= 127, coords <
-     * 2^20. */
+    /* dots[i] = sum over `coords` coordinates, a multiple of 64, of query * code; for n
+     * sketches `stride` bytes apart. Of each 32 bytes the low nibbles come first. |query| <=
+     * 127, coords < 2^20. */
     void (*sketch)(const uint8_t *codes, uint64_t stride, uint32_t n, const int8_t *query,
                    uint32_t coords, int32_t *dots);
 } mp_maps_kernels;

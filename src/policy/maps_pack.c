@@ -1,5 +1,5 @@
-/* Probabilities as six-bit codes: packing into a slot of the store and unpacking. maps.h has the
- * layout. */
+/* Probabilities as six-bit codes: packing into a slot of the store and unpacking. maps.h
+ * has the layout. */
 #include <math.h>
 
 #include "base/floats.h"

@@ -73,8 +73,8 @@ float mp_maps_cosine(double dot, double power, double query_power)
     return cosine < 1 ? (float)cosine : 1;
 }
 
-/* Finds the slot of the largest cosine. Cosines are ordered like dot^2 / power, since none is
- * negative. */
+/* Finds the slot of the largest cosine. Cosines are ordered like dot^2 / power, since
+ * none is negative. */
 static uint32_t find_trajectory(const mp_maps *maps, const mp_maps_query *query, float *score)
 {
     uint32_t best = MP_MAPS_NONE;

@@ -1,5 +1,5 @@
-/* Embeddings in four bits per coordinate: rotation, storage, and semantic search (FineMoE eq.
- * 4). */
+/* Embeddings in four bits per coordinate: rotation, storage, and semantic search
+ * (FineMoE eq. 4). */
 #include "policy/maps_sketch.h"
 
 #include <math.h>
@@ -188,8 +188,8 @@ static void estimate_all(const mp_maps *maps, mp_maps_query *query, uint32_t cou
     }
 }
 
-/* Chooses as many slots as there is room for, from the top bucket down; the lower slots of the last
- * one. */
+/* Chooses as many slots as there is room for, from the top bucket down; the lower slots of
+ * the last one. */
 static uint32_t choose_finalists(const mp_maps *maps, mp_maps_query *query, uint32_t *slots)
 {
     uint32_t counts[BUCKETS], bucket = BUCKETS - 1, room = MP_SKETCH_FINALISTS, n = 0;

@@ -20,8 +20,8 @@ enum {
     MP_SKETCH_FINALISTS = 1024
 };
 
-/* Returns the coordinates of a sketch for embeddings of that size: a multiple of
- * MP_SKETCH_GROUP. */
+/* Returns the coordinates of a sketch for embeddings of that size: a multiple
+ * of MP_SKETCH_GROUP. */
 uint32_t mp_sketch_coords(uint32_t semantic_dim);
 
 /* Rotates an embedding [semantic_dim] into out[mp_sketch_coords]. Returns false if it is zero or

@@ -73,10 +73,10 @@ typedef struct mp_predictor {
      * guess; 1 for predictors without such a measure. */
     uint32_t (*predict)(void *state, void *context, uint32_t layer, mp_guess *out, float *score);
     void (*end)(void *state, void *context); /* the iteration is complete: learn from it */
-    /* Saving and loading what was learnt; NULL for predictors that learn nothing. `load` takes the
-     * output of `save` under the same layers, experts and semantic_dim: FORMAT for anything else,
-     * which leaves an initialised state unchanged. The bytes are little-endian and checked in
-     * full. */
+    /* Saving and loading what was learnt; NULL for predictors that learn nothing. `load` takes
+     * the output of `save` under the same layers, experts and semantic_dim: FORMAT for anything
+     * else, which leaves an initialised state unchanged. The bytes are little-endian and
+     * checked in full. */
     uint64_t (*save_bytes)(const void *state);
     void (*save)(const void *state, unsigned char *out);
     moepage_status (*load)(void *state, const unsigned char *in, uint64_t bytes);

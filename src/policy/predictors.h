@@ -5,7 +5,7 @@
 
 #include "policy/predictor.h"
 
-extern const mp_predictor mp_predictor_none;      /* nothing */
+extern const mp_predictor mp_predictor_none;      /* predicts nothing */
 extern const mp_predictor mp_predictor_previous;  /* what the layer used in the last iteration */
 extern const mp_predictor mp_predictor_hit_count; /* the request's counts so far (MoE-Infinity) */
 extern const mp_predictor mp_predictor_gate;      /* upcoming routers on this hidden state */

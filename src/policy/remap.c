@@ -220,9 +220,9 @@ static void prune(const mp_remap_batch *batch, remap_scratch *s)
 
 /* ---- remap ---- */
 
-/* Computes the gate's weights at `ids` over z, scaled to the sum of `given`. The softmax's other
- * terms cancel. Sigmoids that might underflow are replaced by exponentials, to which they are equal
- * there. */
+/* Computes the gate's weights at `ids` over z, scaled to the sum of `given`. The softmax's
+ * other terms cancel. Sigmoids that might underflow are replaced by exponentials, to which they
+ * are equal there. */
 static void weigh(uint32_t gate, const float *z, const int32_t *ids, const float *given,
                   uint32_t top_k, float *weights)
 {

@@ -1,8 +1,8 @@
 /* ring.h — a circular doubly-linked list in an array of indices.
  *
- * The links of all keys and of the list's sentinel are in one array of fixed size: moving a key
- * allocates nothing. Indices are half the size of pointers, and a key's two links share a cache
- * line. */
+ * The links of all keys and of the list's sentinel are in one array of fixed size: moving a
+ * key allocates nothing. Indices are half the size of pointers, and a key's two links share
+ * a cache line. */
 #ifndef MP_POLICY_RING_H
 #define MP_POLICY_RING_H
 

@@ -1,7 +1,8 @@
-/* flight.h — an open layer, from its routing to its retiring. Sessions write it, features read it.
+/* flight.h — a flight: an open layer, from routing to retiring. Sessions write it,
+ * features read it.
  *
- * An entry is one expert of one group. Grouped by tokens, an expert can have an entry in several
- * groups. */
+ * An entry is one expert of one group. If groups are of tokens, an expert can have entries
+ * in several groups. */
 #ifndef MP_SESSION_FLIGHT_H
 #define MP_SESSION_FLIGHT_H
 
@@ -22,8 +23,8 @@ typedef struct mp_flight {
     bool overlap;   /* two groups may be held at once: one computes, the next loads */
     bool by_tokens; /* groups are of tokens, not of experts */
     bool planned;   /* the caller's own kernels read its slots */
-    bool in_place;  /* what is not in a slot may be computed where it is in host memory */
-    bool dropped;   /* an error let go of the current group */
+    bool in_place;  /* experts without a slot may be computed in host memory */
+    bool dropped;   /* after an error the current group was released */
     void *native;   /* the stream that the caller's kernels run on */
     uint32_t layer;
     uint32_t n_tokens;
@@ -32,9 +33,9 @@ typedef struct mp_flight {
     uint32_t n_groups;
     uint32_t n_distinct;                    /* experts routed to */
     const uint32_t *distinct;               /* their ids, until the next layer is routed */
-    uint32_t missed;                        /* loaded on demand, or late */
+    uint32_t missed;                        /* experts loaded on demand, or late */
     uint32_t group;                         /* current */
-    uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* most slots that it holds at once */
+    uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* the most slots that it holds at once */
     mp_hold *holds;                         /* [entries] */
     uint32_t *first_row;                    /* [entries + 1] into rows */
     uint32_t *rows;                         /* [max_rows] token * top_k + k, by entry */

@@ -1,4 +1,4 @@
-/* What is attached to a session: one list of all, and one for each event. */
+/* The features attached to a session: one list of all, and one for each event. */
 #include <assert.h>
 
 #include "session/inside.h"

@@ -12,17 +12,17 @@ struct moepage_kv_pool;
 
 /* ---- life (session.c) ---- */
 
-/* Checks a config and fills in what it leaves to the library. */
+/* Checks a config and fills in its defaults. */
 moepage_status mp_session_fill_defaults(const struct moepage_model *model,
                                         const moepage_session_config *given,
                                         moepage_session_config *config);
-/* `config` is as mp_session_fill_defaults left it. */
+/* `config` has been through mp_session_fill_defaults. */
 uint64_t mp_session_workspace(const struct moepage_model *model,
                               const moepage_session_config *config);
 moepage_status mp_session_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                                  const moepage_session_config *config,
                                  struct moepage_session **out);
-/* Cancels an open step, closes what is attached. */
+/* Cancels an open step and closes all attached features. */
 moepage_status mp_session_destroy(struct moepage_session *session);
 
 /* Since creation. */
@@ -35,7 +35,8 @@ moepage_status mp_session_hint(struct moepage_session *session, uint32_t layer,
                                const int32_t *experts, uint32_t n);
 moepage_status mp_session_retire(struct moepage_session *session, uint32_t layer);
 moepage_status mp_session_end(struct moepage_session *session, moepage_session_stats *stats);
-/* STATE, and the step stays open, while the stream of an open plan is being captured. */
+/* Fails with STATE, and leaves the step open, while the stream of an open plan
+ * is being captured. */
 moepage_status mp_session_cancel(struct moepage_session *session);
 
 /* ---- layers (route.c, plan.c, ffn.c) ---- */
@@ -57,8 +58,8 @@ typedef struct mp_session_scratch {
     uint32_t math;  /* of launches: MOEPAGE_MATH_* */
 } mp_session_scratch;
 
-/* Gives the scratch to `by`, when the session's own work on it is done: until it is given back no step
- * begins. No step is open. */
+/* Gives the scratch to `by` once the session's own work on it is done. No step is open, and none
+ * can begin until the scratch is given back. */
 moepage_status mp_session_take(struct moepage_session *session, const void *by,
                                mp_session_scratch *out);
 void mp_session_give_back(struct moepage_session *session);
@@ -66,7 +67,7 @@ bool mp_session_is_taken(const struct moepage_session *session);
 /* Returns true if a feature may change what layers are routed to. */
 bool mp_session_is_rerouted(const struct moepage_session *session);
 
-/* What a part of a session's block of workspace takes there. */
+/* Returns the aligned size of a part of a session's block of workspace. */
 static inline uint64_t mp_session_align(uint64_t bytes)
 {
     return (bytes + 63) & ~(uint64_t)63;

@@ -1,9 +1,9 @@
 /* phantom.h — a model known only by its shape, for devices without bytes.
  *
- * It has DENSE images, EXPH ones where it is told how small they are, and integer ones where its
- * weights are BF16: "mapped" at an address that nothing backs, and checked; or cold. Nobody reads an
- * image: a device without bytes has it moved for its size alone, whatever asks for its bytes is told
- * that there are none, and a pool on a device with bytes refuses the model. */
+ * It has DENSE images, EXPH ones if it is told how small they are, and integer ones if its weights
+ * are BF16: either "mapped" at an address that nothing backs, and marked as checked; or cold. No
+ * image is ever read: a device without bytes moves it for its size alone, a request for its bytes
+ * is refused, and so is the model by a pool on a device with bytes. */
 #ifndef MP_SIMULATED_PHANTOM_H
 #define MP_SIMULATED_PHANTOM_H
 
@@ -22,7 +22,7 @@ typedef struct mp_phantom_shape {
     bool cold;         /* images are outside host memory: a host tier caches them */
 } mp_phantom_shape;
 
-/* ARGUMENT for a shape that cannot be. */
+/* Opens a model of that shape. Fails with ARGUMENT for an impossible one. */
 moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepage_model **out);
 
 #endif

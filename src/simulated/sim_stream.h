@@ -1,11 +1,11 @@
 /* sim_stream.h — streams of the simulated device, and the units that serve them: what may run next.
  *
  * A stream is a ring of entries: work and marks, which have ticks, and waits, which have none. Only
- * its oldest entry can be ready, so a stream is idle, in one unit's queue, running, or parked behind
- * the stream whose tick its oldest entry waits for. Its oldest entry says which unit serves a stream:
- * one stream may compute and decode in turn.
+ * its oldest entry can be ready, so a stream is idle, in one unit's queue, running, or parked
+ * behind the stream whose tick its oldest entry waits for. Its oldest entry says which unit serves
+ * a stream: one stream may compute and decode in turn.
  *
- * A unit takes what was submitted first, of what is urgent if there is any. Nothing here knows the
+ * A unit serves urgent work first, and otherwise in the order of submission. Nothing here knows the
  * time; sim_run.c does. */
 #ifndef MP_SIMULATED_SIM_STREAM_H
 #define MP_SIMULATED_SIM_STREAM_H
@@ -46,10 +46,10 @@ struct mp_stream {
     uint32_t references; /* its owner, and waits of other streams */
     bool idle;
     mp_tick submitted, completed;
-    uint32_t head, tail,
-        room; /* free-running positions in `entries`, whose length is a power of 2 */
+    /* Free-running positions in `entries`, whose length, `room`, is a power of 2. */
+    uint32_t head, tail, room;
     mp_sim_entry *entries;
-    mp_copy *copies; /* of COLD streams, beside `entries`: what is to be filled */
+    mp_copy *copies; /* of COLD streams, parallel to `entries`: the transfers */
     mp_stream *next; /* in the list that it is in */
     mp_stream *parked_behind;
     mp_stream *parked;  /* behind this one, in no order */
@@ -73,15 +73,15 @@ mp_stream *mp_sim_stream_new(mp_sim_queues *queues, mp_stream_class cls);
 /* Gives up one reference; frees the stream with the last. */
 void mp_sim_stream_release(mp_stream *stream);
 
-/* Room for `n` more entries; NO_MEMORY. */
+/* Makes room for `n` more entries; may fail with NO_MEMORY. */
 moepage_status mp_sim_stream_reserve(mp_stream *stream, uint32_t n);
 
-/* There is room. `copy`: of COLD streams. Returns the tick. */
+/* Submits work to a stream that has room, and returns its tick. `copy`: for COLD streams. */
 mp_tick mp_sim_stream_work(mp_stream *stream, const mp_sim_entry *entry, const mp_copy *copy);
 mp_tick mp_sim_stream_mark(mp_stream *stream);
 void mp_sim_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
 
-/* A task for when the tick has completed. */
+/* Posts a task behind a tick. */
 void mp_sim_stream_post(mp_stream *stream, mp_tick tick, mp_task *task);
 void mp_sim_task_due(mp_sim_queues *queues, mp_task *task);
 

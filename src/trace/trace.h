@@ -1,4 +1,4 @@
-/* trace.h — a trace file that a session writes or that is read back.
+/* trace.h — a trace file, open for a session to write or for a program to read.
  *
  * Recording never makes a step fail: the step_* calls return nothing; the first failure (disk full,
  * no memory, a step beyond the format's limits) discards the file and is kept for

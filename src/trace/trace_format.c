@@ -67,8 +67,8 @@ moepage_status mp_trace_header_decode(const unsigned char header[MP_TRACE_HEADER
     if (memcmp(header, MP_TRACE_MAGIC, 8) != 0)
         return mp_fail(MOEPAGE_E_FORMAT, "not a trace file: it must begin with " MP_TRACE_MAGIC);
     uint16_t major = mp_trace_get16(header + AT_MAJOR), minor = mp_trace_get16(header + AT_MINOR);
-    if (major != MP_TRACE_MAJOR) /* before the checksum, whose place may differ in another
-                                  * version */
+    /* Before the checksum, which may be elsewhere in another version. */
+    if (major != MP_TRACE_MAJOR)
         return mp_fail(MOEPAGE_E_VERSION,
                        "the trace has format version %u.%u, this library reads "
                        "%u.x",

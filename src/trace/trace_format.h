@@ -91,8 +91,8 @@ void mp_trace_header_encode(const moepage_trace_info *info,
 moepage_status mp_trace_header_decode(const unsigned char header[MP_TRACE_HEADER_BYTES],
                                       moepage_trace_info *info);
 
-/* Folds a frame's checksum into the checksum of the file so far; the header's checksum is the
- * first. */
+/* Folds a frame's checksum into the checksum of the file so far; the header's checksum
+ * is the first. */
 uint64_t mp_trace_chain(uint64_t chain, uint64_t checksum);
 
 /* Returns the bytes of a step's arrays in memory, padded to `top_k` in every layer; cannot overflow

@@ -259,8 +259,8 @@ static bool ids_in_range(const layer_part *part, uint64_t n, uint32_t experts)
     return good;
 }
 
-/* Checks all layers once: no layer missing, surplus, out of range or repeated. Fills
- * layer_present. */
+/* Checks all layers once: no layer missing, surplus, out of range or
+ * repeated. Fills layer_present. */
 static moepage_status check_layers(mp_trace_reader *reader, record *rec, cursor in)
 {
     moepage_status status = reserve(&reader->arrays.layer_present, reader->info.moe_layers);

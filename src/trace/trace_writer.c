@@ -74,8 +74,8 @@ keep_failure(mp_trace_writer *writer, moepage_status status, const char *format,
 
 /* ---- Recording --------------------------------------------------------------------------- */
 
-/* Extends the batch by `bytes`; returns their address, valid until the next call, or NULL after a
- * failure. */
+/* Extends the batch by `bytes`; returns their address, valid until the next call, or NULL
+ * after a failure. */
 static unsigned char *extend(mp_trace_writer *writer, uint64_t bytes)
 {
     uint64_t needed = writer->batch_bytes + bytes;
@@ -324,8 +324,8 @@ static void writer_free(mp_trace_writer *writer)
     mp_free(writer);
 }
 
-/* Creates the file beside `path` under an unused name: a writer that was killed may have left one
- * behind. */
+/* Creates the file beside `path` under an unused name: a writer that was killed may have
+ * left one behind. */
 static moepage_status create_part(mp_trace_writer *writer)
 {
     size_t bytes = strlen(writer->path) + sizeof ".part00";
@@ -344,8 +344,8 @@ static moepage_status create_part(mp_trace_writer *writer)
     return mp_file_fail(writer->part, "create");
 }
 
-/* Checks the target: closing renames a file over `path`, which must not replace a device or a
- * pipe. */
+/* Checks the target: closing renames a file over `path`, which must not replace a device
+ * or a pipe. */
 static moepage_status check_target(const char *path)
 {
     struct stat target;

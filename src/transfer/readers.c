@@ -1,9 +1,9 @@
 /* Readers: work that goes on reading a place after its owner has given it to another expert.
  *
  * On a device whose work outlasts the call that submits it, a released place may be given away at
- * once, but its bytes may not change before every kernel that was submitted for it has passed. So each
- * reader says up to which tick of its stream a place is read, before the place is released; and the
- * next write to the place waits for these ticks, on the device. */
+ * once, but its bytes must not change before every kernel submitted to read them has finished. So
+ * before a reader releases a place, it states up to which tick of its stream the place is read, and
+ * the next write to the place waits for these ticks, on the device. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "transfer/inside.h"
@@ -37,8 +37,8 @@ void mp_readers_set(mp_transfer *transfer, uint32_t reader, mp_stream *stream)
 void mp_readers_until(mp_transfer *transfer, uint32_t passage, uint32_t reader, mp_tick tick)
 {
     if (transfer->reads)
-        atomic_store_explicit(&reads_of(transfer, passage)[reader], tick,
-                              memory_order_relaxed); /* releasing the place publishes it */
+        /* Relaxed: the release of the place, which follows, publishes the tick to the next writer. */
+        atomic_store_explicit(&reads_of(transfer, passage)[reader], tick, memory_order_relaxed);
 }
 
 moepage_status mp_readers_each(const mp_transfer *transfer, uint32_t passage,

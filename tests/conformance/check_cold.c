@@ -1,4 +1,4 @@
-/* COLD streams: their fills may block, run side by side, and hold up nobody but themselves. */
+/* COLD streams: their fills may block, run side by side, and hold up no other stream. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

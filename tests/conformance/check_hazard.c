@@ -30,8 +30,8 @@ typedef struct program {
     mp_stream *streams[STREAMS];
     float *cells[CELLS]; /* FLOATS each */
     float model[CELLS][FLOATS];
-    mark written[CELLS];          /* by whom last */
-    mp_tick read[CELLS][STREAMS]; /* since then, by each stream */
+    mark written[CELLS];          /* by the last write */
+    mp_tick read[CELLS][STREAMS]; /* the last read since then, by stream */
 } program;
 
 static bool computes(uint32_t stream)
@@ -44,7 +44,7 @@ static bool is_cold(uint32_t stream)
     return classes[stream] == MP_STREAM_COLD;
 }
 
-/* Makes `stream` wait for whoever last wrote the cell, and before a write for all who read it. */
+/* Makes `stream` wait for the last write of the cell and, before a write, for all reads of it. */
 static void wait_for_cell(program *p, uint32_t stream, uint32_t cell, bool to_write)
 {
     const mp_device_ops *ops = p->r.ops;
@@ -65,7 +65,7 @@ static void note_done(program *p, uint32_t stream, uint32_t from, uint32_t to, m
     p->written[to] = (mark){.stream = stream, .tick = tick};
 }
 
-/* What fills write: the same for the same key. */
+/* The value that a fill writes: the same for the same key. */
 static float fill_value(const uint32_t key[3], uint32_t i)
 {
     return (float)((key[0] * 31 + i * 7) % 1000);

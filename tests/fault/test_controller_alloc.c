@@ -1,5 +1,6 @@
-/* A controller's creation when memory runs out: every allocation fails in turn, once and for good. It
- * then says NO_MEMORY, leaves nothing behind, and the pools go on as if nobody had asked. */
+/* A controller's creation when memory runs out: every allocation fails in turn, once and for
+ * good. It then says NO_MEMORY, leaves nothing behind, and the pools go on as if the call had
+ * not been made. */
 #include <string.h>
 
 #include "alloc_fault.h"

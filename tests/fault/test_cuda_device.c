@@ -171,7 +171,7 @@ static moepage_status round_trip(void)
 
 /* ---- The tests ---- */
 
-/* Calls that give back: nobody could do better than to log their failure. */
+/* Calls that give something back: all that can be done about their failure is to log it. */
 static bool gives_back(sim_cuda_call call)
 {
     return call == SIM_context_pop || call == SIM_context_release || call == SIM_capture_mode;

@@ -63,7 +63,7 @@ static void test_exph_streams_of_any_encoder_decode(void **state)
     }
 }
 
-/* The numbers behind the checksums are anybody's: lanes that lead outside, codes that are none. */
+/* Valid checksums prove nothing about the numbers: lanes may lead outside, codes may be invalid. */
 static void test_exph_streams_damaged_behind_their_checksums_decode_as_specified(void **state)
 {
     uint32_t checked = 0;

@@ -1,5 +1,5 @@
-/* Scraping while sessions serve: what is read is whole, whoever writes meanwhile. Under TSan this also
- * shows that nothing is read that another thread writes. */
+/* Scraping while sessions serve: all values are read whole, whatever is written meanwhile. Under
+ * TSan this also shows that no read races with a write of another thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -118,7 +118,7 @@ mp_cu_result cuGraphDestroy(sim_cuda_graph *graph)
     return MP_CU_SUCCESS;
 }
 
-/* The simulation has no time: every measurement is a millisecond, for whoever divides by it. */
+/* The simulation has no time: every measurement is a millisecond, since callers divide by it. */
 mp_cu_result cuEventElapsedTime(float *ms, mp_cu_event start, mp_cu_event end)
 {
     (void)start;

@@ -1,5 +1,5 @@
 /* cpu_clock.h — time and pauses of kernels that wait, in their CPU form (cuda/kernels/path.h). A
- * test may be the clock itself, and the one who is waited for. */
+ * test may act as the clock itself, and as the other side that a kernel waits for. */
 #ifndef CPU_CLOCK_H
 #define CPU_CLOCK_H
 

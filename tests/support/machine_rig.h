@@ -15,7 +15,7 @@ mp_stream *machine_stream(mp_device *device, mp_stream_class cls);
 uint64_t machine_now_ns(mp_device *device);
 mp_sim_usage machine_usage(const mp_device *device);
 
-/* Submissions of one thing. A transfer between places that nobody looks at. */
+/* Each submits one operation. This one is a transfer between places that are never examined. */
 mp_tick machine_copy(mp_device *device, mp_stream *stream, uint64_t bytes);
 /* A kernel of 10 ns and 2 per element: it reads 4 bytes and writes 4. */
 mp_tick machine_convert(mp_device *device, mp_stream *stream, uint32_t elements);

@@ -36,7 +36,7 @@ void moe_maker_free(moe_maker *maker);
  * sentence of a failure. */
 void moe_expect_refusal(const moe_maker *maker, moepage_status status, const char *words);
 moepage_model *moe_expect_open(const moe_maker *maker);
-/* An expert's sources must be the maker's bytes, gate before up before down. */
+/* An expert's pieces must be the maker's bytes, gate before up before down. */
 void moe_expect_expert(const struct moepage_model *model, uint32_t layer, uint32_t expert);
 /* Opens the directory, in which every expert must be. */
 void moe_expect_whole(const moe_maker *maker);

@@ -100,8 +100,8 @@ static uint32_t worth_least(naive_cache *c)
 
 /* ---- LFU with ageing ------------------------------------------------------------------------- */
 
-/* Behind all others that were not used more often; then, when everybody has had two uses on
- * average, all counts are halved. */
+/* Behind all others that were not used more often; then, when keys have had two uses on average,
+ * all counts are halved. */
 static void rank(naive_cache *c, uint32_t key)
 {
     naive_list *list = &c->lists[0];

@@ -1,5 +1,5 @@
 /* naive_cache.h — caches written from the definitions alone: lists that are searched from end to
- * end, in nobody's favour. What the policies, the replay and the bounds are compared with.
+ * end. The policies, the replay and the bounds are compared with them.
  *
  * All rank the keys 0..keys-1 of one scope. A victim is the first by the definition among those
  * that are not refused. */

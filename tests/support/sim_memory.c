@@ -52,7 +52,7 @@ static sim_range *oldest_freed(void)
     return oldest;
 }
 
-/* Nobody may touch it from now on, and for a while nobody gets its addresses. */
+/* From now on every access faults, and for a while the addresses are not given out again. */
 static void range_retire(sim_range *range)
 {
     mmap((void *)range->outer, range->outer_bytes, PROT_NONE,

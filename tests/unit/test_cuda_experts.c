@@ -514,8 +514,9 @@ static void test_experts_bits_depend_on_a_row_and_its_weights_alone(void **state
 
 /* ---- Infinities and NaN ---- */
 
-/* One token's x has an infinity in its last element, another's a NaN: they reach all of these
- * tokens' results and none of their neighbours', and what lies behind a row reaches nobody. */
+/* One token's x has an infinity in its last element, another's a NaN: they reach all of
+ * these tokens' results and none of their neighbours', and memory past the end of a row
+ * reaches no result. */
 static void test_experts_carry_infinity_and_nan_where_arithmetic_does(void **state)
 {
     (void)state;

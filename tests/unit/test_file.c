@@ -29,7 +29,7 @@ static void test_file_is_kept_apart_from_standard_streams(void **state)
     assert_int_equal(errno, ENOENT);
 }
 
-/* The arena is a file in memory: whoever prints must not print into it. */
+/* The arena is a file in memory: a program's prints must not land in it. */
 static void test_file_of_an_arena_is_no_standard_stream(void **state)
 {
     (void)state;

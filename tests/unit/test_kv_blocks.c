@@ -13,7 +13,7 @@ static uint32_t draw(uint32_t below)
     return (uint32_t)((random_state >> 32) % below);
 }
 
-/* Highest block that is the pool's and held by nobody; total if there is none. */
+/* The pool's highest block without a reference; total if there is none. */
 static uint32_t naive_highest_free(const uint32_t *refs, uint32_t first, uint32_t total)
 {
     for (uint32_t block = total; block-- > first;) {

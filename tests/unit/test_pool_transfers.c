@@ -120,7 +120,7 @@ static void test_pool_transfers_are_refused(void **state)
             fail_nth(n, true, persistent);
 }
 
-/* A failing prefetch is nobody's failure: demand loads the expert itself. */
+/* A failing prefetch is reported to no call: demand loads the expert itself. */
 static void test_pool_transfers_of_prefetches_fail_quietly(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void test_pool_transfers_of_prefetches_fail_quietly(void **state)
             }
 }
 
-/* A prefetch whose first half has failed is nobody's failure either: the demand begins anew. */
+/* Neither is a prefetch whose first half has failed: the demand begins anew. */
 static void test_pool_transfers_of_half_failed_prefetches_begin_anew(void **state)
 {
     (void)state;

@@ -118,7 +118,8 @@ static void use_loop(rig *r, const sim_closed_loop *loop)
     assert_int_equal(sim_jobs_bind(&r->jobs, UINT32_MAX, NULL, 0), DONE);
 }
 
-/* All time is somebody's; all tokens came, each prompt's were computed, found or computed again. */
+/* All time is attributed; all tokens came; those of each prompt were computed, found
+ * or computed again. */
 static void expect_all_served(const rig *r)
 {
     const sim_result *s = &r->result;

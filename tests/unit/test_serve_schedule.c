@@ -98,7 +98,7 @@ static void check_places(const world *w)
     assert_int_equal(schedule_finished(s), done + refused == w->n);
 }
 
-/* The highest-ranked that has come and does not run, or nobody. */
+/* The candidate is the highest-ranked request that has arrived and does not run, or none. */
 static void check_candidate(const world *w)
 {
     uint32_t expected = SCHEDULE_NONE, in = w->s.n_running + w->s.n_preempted;
@@ -221,7 +221,7 @@ static uint32_t make_room(world *w, schedule_share *shares, uint32_t n)
 static void run_step(world *w, const schedule_share *shares, uint32_t n)
 {
     uint32_t first = top(w);
-    assert_int_equal(shares[0].request, first); /* who is first always goes on */
+    assert_int_equal(shares[0].request, first); /* the first request always goes on */
     w->steps_at_top[first]++;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t r = shares[i].request;
