@@ -1,8 +1,8 @@
 /* moepage.h — paging for Mixture-of-Experts inference: the one public header.
  *
- * libmoepage lets an MoE model run on a device whose memory cannot hold it. Two working sets,
- * the routed expert weights and the KV cache, share one byte budget; the host application steps
- * the model itself and has the library run, layer by layer, the routed experts.
+ * libmoepage lets an MoE model run on a device whose memory cannot hold it. Two working sets, the
+ * routed expert weights and the KV cache, share one byte budget. The host application steps the
+ * model itself and lets the library run the routed experts, layer by layer.
  *
  *   moepage_engine_open("qwen3.moepack", "budget=8G", NULL, &engine);
  *   per step:   moepage_engine_begin(engine, n_tokens);
@@ -10,16 +10,17 @@
  *               moepage_engine_end(engine, NULL);
  *   moepage_engine_close(engine);
  *
- * An engine is a device, a model, an expert pool, perhaps a KV pool, and a session, opened together;
- * a host that wants more control opens these itself, and may run experts with kernels of its own:
+ * An engine is a device, a model, an expert pool, perhaps a KV pool, and a session, opened
+ * together; a host that wants more control opens these itself, and may run experts with kernels
+ * of its own:
  *
  *   device_open -> model_open -> expert_pool_create -> kv_pool_create -> session_create
  *   per step:   session_begin
  *     per layer:  session_route -> session_ffn (or the caller's own kernels) -> session_retire
  *               session_end
  *
- * This header has three parts: "Core" is what serving takes, "Advanced" what a host may add to it,
- * "For study" what experiments take. All of it is stable.
+ * This header has three parts: "Core" is for serving, "Advanced" for what a host may add to it, and
+ * "For study" for experiments. All of it is stable.
  *
  * Conventions, which hold for every function unless its comment says otherwise:
  *   - A call returns MOEPAGE_OK (0) or a negative status; moepage_last_error() then holds one
@@ -36,9 +37,11 @@
  *     the object. docs/threading.md has the whole contract.
  *   - The library never aborts, exits, prints, or reads the environment.
  *
- * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
- * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5;
- * metrics: 0.6; engines and initialisers: 0.7. moepage_cuda.h has what is CUDA's alone. */
+ * The API exists since version 0.1, except for forms, packs, the codec and the tiers of expert
+ * pools (0.2), PagedTensor (0.3), working sets and regimes (0.4), predictors, precision and
+ * remapping (0.5), metrics (0.6), engines and initialisers (0.7), layers of different types,
+ * slots of any form and metadata (0.8). moepage_cuda.h has the functions
+ * of CUDA devices alone. */
 #ifndef MOEPAGE_H
 #define MOEPAGE_H
 
@@ -62,7 +65,7 @@ extern "C" {
 /* ---- Version ---------------------------------------------------------------------------- */
 
 #define MOEPAGE_VERSION_MAJOR 0
-#define MOEPAGE_VERSION_MINOR 7
+#define MOEPAGE_VERSION_MINOR 8
 #define MOEPAGE_VERSION_PATCH 0
 #define MOEPAGE_VERSION \
     (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
@@ -71,7 +74,7 @@ extern "C" {
  * detect a header/library mismatch. [any] */
 MOEPAGE_API uint32_t moepage_version(void);
 
-/* The same as text, "0.7.0". Static storage. [any] */
+/* The same as text, "0.8.0". Static storage. [any] */
 MOEPAGE_API const char *moepage_version_text(void);
 
 /* ---- Status ----------------------------------------------------------------------------- */
@@ -110,9 +113,9 @@ MOEPAGE_API const char *moepage_last_error(void);
 
 enum { MOEPAGE_LOG_ERROR = 1, MOEPAGE_LOG_WARNING = 2, MOEPAGE_LOG_INFO = 3 };
 
-/* Receives messages worth an operator's eye: fallbacks taken, a device poisoned. `text` is
- * borrowed for the call. May be called from library threads, never while a library lock that the
- * step path takes is held; it must not call back into the library. */
+/* Receives messages worth an operator's attention: fallbacks taken, a device poisoned. `text` is
+ * borrowed for the call. May be called from library threads, but never while a library lock that
+ * the step path takes is held; it must not call back into the library. */
 typedef void (*moepage_log_fn)(void *user, int32_t level, const char *text);
 
 /* ---- Data types ------------------------------------------------------------------------- */
@@ -134,14 +137,32 @@ enum {
      * docs/format-moepack.md lays them out */
     MOEPAGE_DTYPE_INT8 = 11,
     MOEPAGE_DTYPE_INT4 = 12,
-    MOEPAGE_DTYPE_INT2 = 13
+    MOEPAGE_DTYPE_INT2 = 13,
+    /* block formats of GGUF files, since 0.8: weights in blocks that carry their scales. Blocks
+     * lie along the last dimension, which is a multiple of a block's weights;
+     * docs/format-blocks.md lays them out */
+    MOEPAGE_DTYPE_Q4_0 = 16,
+    MOEPAGE_DTYPE_Q4_1 = 17,
+    MOEPAGE_DTYPE_Q5_0 = 18,
+    MOEPAGE_DTYPE_Q5_1 = 19,
+    MOEPAGE_DTYPE_Q8_0 = 20,
+    MOEPAGE_DTYPE_Q2_K = 21,
+    MOEPAGE_DTYPE_Q3_K = 22,
+    MOEPAGE_DTYPE_Q4_K = 23,
+    MOEPAGE_DTYPE_Q5_K = 24,
+    MOEPAGE_DTYPE_Q6_K = 25,
+    MOEPAGE_DTYPE_IQ4_NL = 26,
+    MOEPAGE_DTYPE_IQ4_XS = 27,
+    MOEPAGE_DTYPE_MXFP4 = 28,
+    MOEPAGE_DTYPE_NVFP4 = 29
 };
 
-/* What an expert's tensor is for. H = hidden size, I = expert intermediate size. */
+/* The role of a tensor in an expert. H = hidden size, I = expert intermediate size. */
 enum {
     MOEPAGE_ROLE_NONE = 0,
-    MOEPAGE_ROLE_GATE_UP = 1,       /* fused [2I, H]: I gate rows, then I up rows (gpt_oss keeps its
-                                       checkpoint's order: gate and up interleaved) */
+    /* Fused [2I, H]: I gate rows, then I up rows (gpt_oss keeps its checkpoint's order: gate
+     * and up interleaved). */
+    MOEPAGE_ROLE_GATE_UP = 1,
     MOEPAGE_ROLE_GATE = 2,          /* [I, H] */
     MOEPAGE_ROLE_UP = 3,            /* [I, H] */
     MOEPAGE_ROLE_DOWN = 4,          /* [H, I] */
@@ -185,8 +206,8 @@ typedef struct moepage_trace moepage_trace;
 typedef struct moepage_controller moepage_controller;
 typedef struct moepage_predictor moepage_predictor;
 
-/* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
- * none. */
+/* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0
+ * means no sequence. */
 typedef uint64_t moepage_seq;
 
 /* ---- Engine ----------------------------------------------------------------------------- */
@@ -194,30 +215,31 @@ typedef uint64_t moepage_seq;
 /* Described with sessions. */
 struct moepage_session_stats;
 
-/* How an engine is opened. Whatever is left out has its default; the configs that are pointed to are
- * read during the call only. The device's must leave budget_bytes and workspace_bytes 0: the engine
- * sets them. The KV pool's must say how many blocks there are, unless `slots` and a budget in bytes
- * are given, of which KV then has the rest. Since 0.7. */
+/* How an engine is opened. Fields left 0 have their defaults; the configs that are pointed to are
+ * read during the call only. The device's config must leave budget_bytes and workspace_bytes 0,
+ * because the engine sets them. The KV pool's must give the number of blocks, unless `slots` and a
+ * budget in bytes are given: KV then gets the rest. Since 0.7. */
 typedef struct moepage_engine_config {
     uint32_t struct_size;
     uint32_t dtype;        /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
     uint64_t budget_bytes; /* of the device, with KV and workspaces; 0 = not given */
-    double budget_percent; /* instead: of all experts have a slot, the rest on top; 0 < p <= 100 */
+    /* Instead: this part of all experts has slots, everything else on top; 0 < p <= 100. */
+    double budget_percent;
     const char *device_name; /* as in moepage_device_open; NULL = "host" */
     const struct moepage_device_config *device;
-    const struct moepage_expert_pool_config *experts; /* slots 0 = what the budget says */
+    const struct moepage_expert_pool_config *experts; /* slots 0 = as many as the budget allows */
     const struct moepage_kv_pool_config *kv;          /* NULL = no KV pool */
     const struct moepage_session_config *session;
     const struct moepage_predictor_config *predictor; /* made for the session; NULL = none */
     moepage_model *model;           /* instead of a path; the caller's, outlives the engine */
     uint64_t extra_workspace_bytes; /* workspace for what the caller adds, such as a path */
-    uint64_t extra_arena_bytes;     /* arena that the pools leave; with slots or a percentage */
-    uint32_t sessions; /* like the engine's that will share the pool; 0 = 1, at most 64 */
+    uint64_t extra_arena_bytes; /* arena that the pools leave free; with slots or a percentage */
+    uint32_t sessions; /* sessions like the engine's that will share the pool; 0 = 1, at most 64 */
     uint32_t reserved;
-    void *stream; /* CUDA: the stream that x comes from and y is read on; ignored by "host" */
+    void *stream; /* CUDA: the stream on which x is produced and y is read; ignored by "host" */
 } moepage_engine_config;
 
-/* Opens everything that a model's experts are served with: the checkpoint or .moepack `path`, a
+/* Opens everything that is needed to serve a model's experts: the checkpoint or .moepack `path`, a
  * device, an expert pool, a KV pool if its config is given, and one session. NULL for `path` if
  * config->model is set. The budget is divided by the library: workspaces and staging get what the
  * sizing functions say, KV its blocks, and experts the rest. Without a budget, slots must be given,
@@ -230,6 +252,7 @@ typedef struct moepage_engine_config {
  *   device=NAME                   "host", "cuda:0", ...; threads=N io_threads=N bus=BYTES
  *   policy=NAME                   eviction; scope=global|layer scan_percent=N
  *   host_tier=BYTES               bus_form=auto|dense|exph compressed=N staging=N
+ *   slot_form=auto|dense|exph|int8|int4|int2
  *   max_tokens=N                  max_sequences=N max_top_k=N math=fp32|bf16|bf16-fast
  *   prefetch=off|hint|previous|predictor   prefetch_depth=N predictor=NAME
  *   regime=auto|cache|stream      miss=wait|low|host
@@ -237,38 +260,40 @@ typedef struct moepage_engine_config {
  *   workspace=BYTES               extra_workspace_bytes; sessions=N
  *   kv_blocks=N                   kv_block_tokens=N; the rest of config->kv must be given
  *
- * Errors: ARGUMENT for an unknown key, a value that is none and for what contradicts itself; BUDGET
- * for no budget and for one that is too small, which says how many bytes are needed; and those of
- * the calls that open the parts. A failure leaves nothing open. Blocks for files and for mapping the
- * arena. Since 0.7. [any] */
+ * Errors: ARGUMENT for an unknown key, an invalid value, or settings that contradict each other;
+ * BUDGET for a missing or too small budget (the sentence says how many bytes are needed); and the
+ * errors of the calls that open the parts. A failure leaves nothing open. Blocks for files and for
+ * mapping the arena. Since 0.7. [any] */
 MOEPAGE_API moepage_status moepage_engine_open(const char *path, const char *options,
                                                const moepage_engine_config *config,
                                                moepage_engine **out);
 
-/* Opens a step of n_tokens tokens of one sequence: as moepage_session_begin, which is for more than
- * that. STATE if one is open. Since 0.7. [one] */
+/* Opens a step of n_tokens tokens of one sequence; moepage_session_begin can open others. STATE if
+ * one is open. Since 0.7. [one] */
 MOEPAGE_API moepage_status moepage_engine_begin(moepage_engine *engine, uint32_t n_tokens);
 
-/* Runs MoE layer `layer` (counted over MoE layers from 0) of the open step: y[n_tokens][hidden] =
- * sum over k of weights[t][k] * expert ids[t][k] of x[n_tokens][hidden]. ids and weights are host
- * memory, [n_tokens][top_k]; x and y are of the engine's dtype, in device memory on CUDA. The same
- * as moepage_session_route, moepage_session_ffn and moepage_session_retire, with their errors and
- * what they say of streams; after a failure the layer is closed and the call may be repeated. Blocks
- * until experts that are absent are loaded; on "host" until y is complete. Since 0.7. [one] */
+/* Runs MoE layer `layer` (counted over MoE layers from 0) of the open step: y[n_tokens][hidden]
+ * = sum over k of weights[t][k] * expert ids[t][k] of x[n_tokens][hidden]. ids and weights are
+ * host memory, [n_tokens][top_k]; x and y are of the engine's dtype, in device memory on CUDA.
+ * The same as moepage_session_route, moepage_session_ffn and moepage_session_retire together,
+ * with their errors and their rules for streams; after a failure the layer is closed and the
+ * call may be repeated. Blocks until absent experts are loaded; on "host" until y is complete.
+ * Since 0.7. [one] */
 MOEPAGE_API moepage_status moepage_engine_experts(moepage_engine *engine, uint32_t layer,
                                                   uint32_t top_k, const int32_t *ids,
                                                   const float *weights, const void *x, void *y);
 
-/* Closes the step; `stats`, which may be NULL, then says what it did. Since 0.7. [one] */
+/* Closes the step and reports what it did in `stats`, which may be NULL. Since 0.7. [one] */
 MOEPAGE_API moepage_status moepage_engine_end(moepage_engine *engine,
                                               struct moepage_session_stats *stats);
 
-/* The model's MoE layers; 0 for what is no engine. Since 0.7. [any] */
+/* The number of the model's MoE layers; 0 for an invalid handle. Since 0.7. [any] */
 MOEPAGE_API uint32_t moepage_engine_layers(const moepage_engine *engine);
 
-/* The objects that the engine consists of, for everything that it has no function for: more
- * sessions, statistics, hints, KV. They are the engine's: valid until it is closed, and not to be
- * destroyed. NULL for what it does not have, and for what is no engine. Since 0.7. [any] */
+/* The objects that the engine consists of, for whatever the engine itself has no function for: more
+ * sessions, statistics, hints, KV. They belong to the engine: they are valid until it is closed,
+ * and must not be destroyed. NULL for a part that it does not have, and for an invalid handle.
+ * Since 0.7. [any] */
 MOEPAGE_API moepage_device *moepage_engine_device(const moepage_engine *engine);
 MOEPAGE_API moepage_model *moepage_engine_model(const moepage_engine *engine);
 MOEPAGE_API moepage_expert_pool *moepage_engine_expert_pool(const moepage_engine *engine);
@@ -276,10 +301,10 @@ MOEPAGE_API moepage_kv_pool *moepage_engine_kv_pool(const moepage_engine *engine
 MOEPAGE_API moepage_predictor *moepage_engine_predictor(const moepage_engine *engine);
 MOEPAGE_API moepage_session *moepage_engine_session(const moepage_engine *engine);
 
-/* Closes the session, which cancels an open step, and then everything else in reverse. BUSY while
- * something of the caller's, such as a second session, uses a part; STATE where the session cannot
- * be cancelled. What has been closed by then stays closed: destroy what is in the way and call it
- * again. NULL is a no-op. Since 0.7. [set-up] */
+/* Closes the session, which cancels an open step, and then everything else in reverse order. BUSY
+ * while an object of the caller's, such as a second session, uses a part; STATE if the open step
+ * cannot be cancelled. Parts that were closed before the failure stay closed: destroy the object in
+ * the way and call again. NULL is a no-op. Since 0.7. [set-up] */
 MOEPAGE_API moepage_status moepage_engine_close(moepage_engine *engine);
 
 /* ---- Device ----------------------------------------------------------------------------- */
@@ -287,16 +312,19 @@ MOEPAGE_API moepage_status moepage_engine_close(moepage_engine *engine);
 typedef struct moepage_device_config {
     uint32_t struct_size;
     uint32_t threads; /* host: threads a kernel may use, at most 1024; 0 = one per online CPU */
-    uint64_t budget_bytes;    /* hard limit of device bytes, all uses together; required */
-    uint64_t workspace_bytes; /* part of the budget kept for sessions' scratch; 0 = budget/16,
-                                 at most 256 MiB. The rest is the arena for experts and KV. */
-    uint64_t bus_bytes_per_s; /* host: throttle of copies between memory and the arena, so that
-                                 transfer-bound behaviour can be studied anywhere; 0 = off */
-    moepage_log_fn log;       /* NULL = none */
+    uint64_t budget_bytes; /* hard limit of device bytes, all uses together; required */
+    /* Part of the budget kept for sessions' scratch; 0 = budget/16, at most 256 MiB. The rest is
+     * the arena for experts and KV. */
+    uint64_t workspace_bytes;
+    /* Host: throttle of copies between memory and the arena, so that transfer-bound behaviour can
+     * be studied anywhere; 0 = off. */
+    uint64_t bus_bytes_per_s;
+    moepage_log_fn log; /* NULL = none */
     void *log_user;
-    uint32_t io_threads; /* that read the cold tier; 0 = 4, at most 64 */
-    uint32_t ranges;     /* 1: names loads, decodes and expert kernels to NVIDIA's profilers (NVTX);
-                            "cuda:N" only: UNSUPPORTED elsewhere, and in a module built without */
+    uint32_t io_threads; /* threads that read the cold tier; 0 = 4, at most 64 */
+    /* 1: names loads, decodes and expert kernels to NVIDIA's profilers (NVTX); "cuda:N" only:
+     * UNSUPPORTED elsewhere, and in a module that was built without NVTX. */
+    uint32_t ranges;
 } moepage_device_config;
 
 typedef struct moepage_device_info {
@@ -307,24 +335,24 @@ typedef struct moepage_device_info {
     uint64_t workspace_bytes;
     uint64_t used_bytes; /* held now by expert slots, KV blocks and workspaces */
     uint64_t peak_bytes; /* the most ever held; never above budget_bytes */
-    uint64_t
-        arena_expert_bytes;  /* side of the arena given to expert slots and compressed experts */
+    /* Side of the arena given to expert slots and compressed experts. */
+    uint64_t arena_expert_bytes;
     uint64_t arena_kv_bytes; /* side of the arena given to KV blocks */
     uint64_t bus_bytes_per_s;
     const char *name;    /* "host"; lives as long as the device */
     const char *kernels; /* instruction set that kernels use, e.g. "avx512" */
-    uint64_t
-        pageable_bytes; /* host memory that copies to the device come from and that could not be
-                                pinned: they are slower, and not asynchronous; 0 on "host" */
+    /* Host memory that could not be pinned: copies from it to the device are slower, and not
+     * asynchronous; 0 on "host". */
+    uint64_t pageable_bytes;
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
  * (docs/cuda.md). Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
- * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, where
- * the driver or the GPU is too old, and for "sim:FILE", a machine simulated in virtual time
- * (docs/format-machine.md), which is a part of moepage-sim and not of this library; VERSION for a
- * module of another build; BUDGET for a zero budget or one smaller than its own workspace; ARGUMENT
- * for too many threads, and for a bus throttle on CUDA; NO_MEMORY. [any] */
+ * for a missing GPU or driver; UNSUPPORTED if libmoepage-cuda.so is missing, if the driver or the
+ * GPU is too old, and for "sim:FILE", a machine simulated in virtual time (docs/format-machine.md),
+ * which is a part of moepage-sim and not of this library; VERSION for a module of another build;
+ * BUDGET for a zero budget or one smaller than its own workspace; ARGUMENT for too many threads,
+ * and for a bus throttle on CUDA; NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_device_open(const char *name,
                                                const moepage_device_config *config,
                                                moepage_device **out);
@@ -345,7 +373,8 @@ typedef struct moepage_model_config {
     void *log_user;
 } moepage_model_config;
 
-/* One tensor of every expert of a model: all experts have the same tensors. */
+/* One tensor of every expert of a model: all experts have the same tensors in the same shapes. From
+ * layer to layer their types may differ. */
 typedef struct moepage_expert_tensor {
     uint32_t role;  /* MOEPAGE_ROLE_* */
     uint32_t dtype; /* MOEPAGE_DTYPE_* */
@@ -367,13 +396,13 @@ typedef struct moepage_model_info {
     uint32_t shared_experts;      /* always-active experts; resident, never paged */
     uint32_t expert_tensors;      /* 1..MOEPAGE_MAX_EXPERT_TENSORS */
     uint32_t vocabulary;          /* 0 when not known (banks) */
-    uint64_t expert_bytes;        /* bytes of one expert's tensors */
-    uint64_t slot_bytes;          /* distance between two slots: expert_bytes and padding */
-    uint64_t routed_bytes;        /* moe_layers * experts * expert_bytes */
+    uint64_t expert_bytes;        /* bytes of one expert's tensors, in the layer that needs most */
+    uint64_t slot_bytes;          /* what a slot for it takes: expert_bytes and padding */
+    uint64_t routed_bytes;        /* bytes of all experts' tensors, of all layers */
     uint64_t dense_bytes;         /* everything else in the checkpoint */
     const char *architecture;     /* "qwen3_moe", ...; "banks" for caller-held experts */
-    uint32_t ffn_supported;       /* 1 when moepage_session_ffn can run these experts */
-    uint32_t reserved;
+    uint32_t ffn_supported;       /* 1 when moepage_session_ffn can run these experts on "host" */
+    uint32_t layouts;             /* different types of experts among the layers; since 0.8 */
 } moepage_model_info;
 
 /* A tensor of the checkpoint that is never paged. `data` is host memory owned by the model. */
@@ -388,11 +417,14 @@ typedef struct moepage_tensor_view {
 } moepage_tensor_view;
 
 /* Opens a Hugging Face checkpoint directory: config.json and one or many .safetensors files, with
- * or without an index. Files are mapped; of weights only routers are read now. Recognised:
- * qwen3_moe, qwen2_moe, mixtral, olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. Or,
- * where `path` is a file, a .moepack (docs/format-moepack.md), of which everything but the experts
- * is checked now and each expert when it is first loaded. Errors name the file and the tensor or
- * section: NOT_FOUND, IO, FORMAT, UNSUPPORTED, VERSION for a pack of a newer major. [any] */
+ * or without an index. Files stay open, and are read when their bytes are needed; of the weights, only
+ * routers are read now. Once a file has been truncated or changed, whatever reads it fails with IO;
+ * renaming another file over it is safe. Recognised:
+ * qwen3_moe, qwen2_moe, mixtral, olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. If
+ * `path` is a file, it is a .gguf (docs/gguf.md), read like a checkpoint, or a .moepack
+ * (docs/format-moepack.md), of which everything but the experts is checked now, and each expert when it
+ * is first loaded. Errors name the file and the tensor or section: NOT_FOUND, IO, FORMAT, UNSUPPORTED,
+ * VERSION for a pack of a newer major. [any] */
 MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_model_config *config,
                                               moepage_model **out);
 
@@ -400,7 +432,7 @@ MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_mo
  * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads: one
  * call at a time per device, but several at a time when the pool has a host tier; and from
  * moepage_pack_write's threads and moepage_model_read_expert's caller. It may block for I/O, and
- * must not call into the library. Returns 0, or anything else for failure: the load then fails with
+ * must not call into the library. Returns 0 for success; after any other value the load fails with
  * MOEPAGE_E_CALLBACK and no slot is published. */
 typedef int32_t (*moepage_read_fn)(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
                                    uint64_t offset, uint64_t bytes, void *out);
@@ -414,7 +446,8 @@ typedef struct moepage_dense_tensor {
     const void *data; /* aligned for its dtype; must outlive the model */
 } moepage_dense_tensor;
 
-/* Experts that the caller holds: no checkpoint. Exactly one of `data` and `read` is set. */
+/* Experts that the caller holds, instead of a checkpoint. Exactly one of `data` and
+ * `read` is set. */
 typedef struct moepage_banks {
     uint32_t struct_size;
     uint32_t moe_layers;
@@ -425,11 +458,12 @@ typedef struct moepage_banks {
     uint32_t n_tensors; /* 1..MOEPAGE_MAX_EXPERT_TENSORS */
     uint32_t reserved;
     const moepage_expert_tensor *tensors; /* [n_tensors]; copied */
-    const void *const *data; /* [moe_layers][experts][n_tensors] host pointers; the array is
-                                copied, the bytes behind it must outlive the model */
+    /* [moe_layers][experts][n_tensors] host pointers; the array is copied, the bytes behind it must
+     * outlive the model. */
+    const void *const *data;
     moepage_read_fn read;
     void *read_user;
-    /* What else a whole model is, so that it can be packed and served like a checkpoint; all of it
+    /* The rest of a whole model, so that it can be packed and served like a checkpoint; all of it
      * may be left out. */
     const char *architecture;   /* "qwen3_moe"; NULL = "banks". Copied, at most 63 characters */
     const char *config_json;    /* copied */
@@ -439,11 +473,14 @@ typedef struct moepage_banks {
     uint32_t vocabulary;
     uint32_t n_dense;
     const moepage_dense_tensor *dense; /* [n_dense], names distinct; copied */
+    /* [moe_layers][n_tensors] in place of `tensors`, where types differ from layer to layer; roles and
+     * shapes must not. Copied. Since 0.8. */
+    const moepage_expert_tensor *layer_tensors;
 } moepage_banks;
 
 /* Describes a model by its expert banks. Any shapes and dtypes can be paged; moepage_session_ffn
- * needs GATE_UP (or GATE and UP) and DOWN of one of F32, F16, BF16, or of F8_E4M3 with block scales
- * (docs/checkpoints.md). [any] */
+ * needs GATE_UP (or GATE and UP) and DOWN, each of F32, F16, BF16 or a block format, or all of F8_E4M3
+ * with block scales (docs/checkpoints.md); on CUDA all of one type, biases too, and not in blocks. [any] */
 MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
                                                     const moepage_model_config *config,
                                                     moepage_model **out);
@@ -455,37 +492,76 @@ MOEPAGE_API moepage_status moepage_model_close(moepage_model *model);
 MOEPAGE_API moepage_status moepage_model_get_info(const moepage_model *model,
                                                   moepage_model_info *info);
 
-/* Copies the layout of an expert's tensors to out[0..expert_tensors). `capacity` is the length of
- * `out` and must be at least moepage_model_info.expert_tensors. [any] */
+/* Copies the tensors of an expert of the first MoE layer to out[0..expert_tensors). `capacity` is the
+ * length of `out` and must be at least moepage_model_info.expert_tensors. [any] */
 MOEPAGE_API moepage_status moepage_model_get_expert_tensors(const moepage_model *model,
                                                             moepage_expert_tensor *out,
                                                             uint32_t capacity);
 
+/* The same of MoE layer `layer` (from 0): other types where moepage_model_info.layouts is more than 1, and
+ * so other sizes and offsets. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_model_get_layer_tensors(const moepage_model *model,
+                                                           uint32_t layer,
+                                                           moepage_expert_tensor *out,
+                                                           uint32_t capacity);
+
 /* Finds a tensor by its checkpoint name. NOT_FOUND if there is none; UNSUPPORTED for a dtype or a
- * rank that moepage_tensor_view cannot express; NO_MEMORY when a tensor that lies unaligned in its
- * file could not be copied. [any] */
+ * rank that moepage_tensor_view cannot express. The first call for a tensor of a file reads it to memory
+ * that the model keeps until it is closed, at a multiple of 64: NO_MEMORY; IO if the file has changed
+ * since it was opened; FORMAT if the bytes of a pack do not match their checksum. Threads that ask for
+ * tensors at the same time wait for each other's reads. [any] */
 MOEPAGE_API moepage_status moepage_model_find_tensor(const moepage_model *model, const char *name,
                                                      moepage_tensor_view *out);
 
-/* The model's config.json, NUL-terminated, owned by the model; NULL where there is none. [any] */
+/* The model's config.json, NUL-terminated, owned by the model; NULL if it has none. [any] */
 MOEPAGE_API const char *moepage_model_config_json(const moepage_model *model);
 
-/* The transformer layer that MoE layer `moe_layer` is; -1 when out of range. [any] */
+/* Types of values in a model's metadata. Values never change. Since 0.8. */
+enum {
+    MOEPAGE_METADATA_INTEGER = 1,
+    MOEPAGE_METADATA_REAL = 2,
+    MOEPAGE_METADATA_TRUTH = 3,
+    MOEPAGE_METADATA_TEXT = 4
+};
+
+/* One value of a model's metadata, or one element of an array there. Fields of other types than
+ * `type` are 0. Since 0.8. */
+typedef struct moepage_metadata {
+    uint32_t type;       /* MOEPAGE_METADATA_* */
+    uint32_t is_array;   /* 1: an element of an array */
+    int64_t integer;     /* INTEGER; TRUTH: 0 or 1 */
+    double real;         /* REAL; may be infinite or NaN */
+    const char *text;    /* TEXT: any bytes without a NUL behind them; owned by the model */
+    uint64_t text_bytes; /* TEXT */
+} moepage_metadata;
+
+/* Gives what a GGUF file's metadata has under `key`: elements `first` and on, at most `capacity` of
+ * them, to `out`, and to *count how many there are in all: 1 for a value that is no array. Arrays
+ * are read from the file on each call, texts from its first one on: ask for all of an array at once.
+ * `out` may be NULL if `capacity` is 0. Every other model has no keys: its settings are in
+ * moepage_model_config_json. Errors: NOT_FOUND for a key that is not there, ARGUMENT for a `first`
+ * past *count, UNSUPPORTED for an integer past 2^63 - 1. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_model_get_metadata(const moepage_model *model, const char *key,
+                                                      uint64_t first, moepage_metadata *out,
+                                                      uint64_t capacity, uint64_t *count);
+
+/* The index of MoE layer `moe_layer` among all transformer layers; -1 if out of range. [any] */
 MOEPAGE_API int32_t moepage_model_layer_index(const moepage_model *model, uint32_t moe_layer);
 
 /* How a model stores its experts in one form. */
 typedef struct moepage_form_info {
     uint32_t struct_size;
-    uint32_t form;         /* MOEPAGE_FORM_* */
-    uint32_t present;      /* 1: every expert is stored in this form */
-    uint32_t group_size;   /* weights per scale, of the integer forms */
-    uint64_t image_bytes;  /* of all experts' images: what is kept in memory and crosses a bus */
-    uint64_t most_bytes;   /* the largest image */
-    uint64_t stored_bytes; /* in the file: less than image_bytes where zstd frames hold them */
+    uint32_t form;        /* MOEPAGE_FORM_* */
+    uint32_t present;     /* 1: every expert is stored in this form */
+    uint32_t group_size;  /* weights per scale, of the integer forms */
+    uint64_t image_bytes; /* of all experts' images, as kept in memory and moved over a bus */
+    uint64_t most_bytes;  /* the largest image */
+    /* In the file: less than image_bytes if they are stored as zstd frames. */
+    uint64_t stored_bytes;
 } moepage_form_info;
 
-/* Whether and how big the model's experts are in `form` (MOEPAGE_FORM_DENSE to _INT2). A checkpoint
- * has the DENSE form only. [any] */
+/* Tells whether the model's experts are stored in `form` (MOEPAGE_FORM_DENSE to _INT2), and how big
+ * they are. A checkpoint has the DENSE form only. [any] */
 MOEPAGE_API moepage_status moepage_model_get_form(const moepage_model *model, uint32_t form,
                                                   moepage_form_info *info);
 
@@ -509,54 +585,61 @@ enum {
 
 enum {
     MOEPAGE_PLACEMENT_EXPLICIT = 0, /* compressed_experts as given */
-    MOEPAGE_PLACEMENT_BANDWIDTH = 1 /* in proportion to measured bandwidths (FluxMoE eq. 8), as far
-                                       as the arena's room beside `slots` goes, which must then be
-                                       given; compressed_experts must be 0 */
+    /* In proportion to measured bandwidths (FluxMoE eq. 8), as far as the arena has room beside
+     * `slots`, which must then be given; compressed_experts must be 0. */
+    MOEPAGE_PLACEMENT_BANDWIDTH = 1
 };
 
 typedef struct moepage_expert_pool_config {
     uint32_t struct_size;
-    uint32_t scope;           /* MOEPAGE_SCOPE_* */
-    uint64_t slots;           /* experts resident at once, over all devices; 0 = all that the arenas
-                              still have, at most every expert. With MOEPAGE_SCOPE_LAYER it is
-                              rounded down to a multiple of the MoE layers. */
-    const char *policy;       /* eviction: "lru" (NULL), "lfu", "lfu-aged", "sieve", "s3fifo",
-                              "lirs", "finemoe" (1/(p freq), p from sessions' predictors), "cycle"
-                              (learns from what is routed) */
-    uint32_t scan_percent;    /* protection against scans: the percentage of slots that prefill may
-                              take from what decode uses, 1..99; 0 = off (misses then count
-                              exactly as the policy defines) */
-    uint32_t chunk_bytes;     /* a prefetch is copied in pieces of this size; 0 = 2 MiB */
-    uint32_t tp_rank;         /* reserved for tensor-parallel slices: 0 */
-    uint32_t tp_size;         /* reserved: 0 or 1 */
-    uint64_t host_tier_bytes; /* host memory that caches experts of the cold tier (the model's file
-                                 or read callback), divided among the devices; more than all experts
-                                 take is not taken; 0 = none: experts
-                                 are loaded from the model's own memory, such as mapped files, and
-                                 where those do not hold them as they cross the bus, through a few
-                                 entries (the info says how many bytes) */
-    uint32_t bus_form;        /* form in which experts are kept in the host tier and cross the bus:
-                                 MOEPAGE_FORM_DENSE, or _EXPH, which the device decodes; 0 = EXPH
-                                 where the model has it */
-    uint32_t compressed_experts; /* experts per layer whose EXPH image is kept in device memory, out
-                                    of the arena, and decoded into a slot on a miss (FluxMoE's
-                                    compressed backend) */
-    uint32_t placement;          /* MOEPAGE_PLACEMENT_* */
-    uint32_t staging_experts;    /* EXPH images on their way to the decoder at once, out of the
-                                    workspace: 2 to 1024, 0 = 4 */
-    const struct moepage_precision_config
-        *precision; /* a second version of every expert; NULL = none.
-                                                  Copied */
+    uint32_t scope; /* MOEPAGE_SCOPE_* */
+    /* Experts resident at once, over all devices; 0 = as many as the arenas still have room for.
+     * With MOEPAGE_SCOPE_LAYER it is rounded down to a multiple of the number of MoE layers; where
+     * layers' experts differ in size, up to a multiple of slot_step (moepage_expert_pool_info) if the
+     * arena has room, else down. */
+    uint64_t slots;
+    /* Eviction: "lru" (NULL), "lfu", "lfu-aged", "sieve", "s3fifo", "lirs", "finemoe" (1/(p freq),
+     * p from sessions' predictors), "cycle" (learns from the routing). */
+    const char *policy;
+    /* Protection against scans: the percentage of slots that prefill may take from decode, 1..99; 0
+     * = off (the policy then decides alone). */
+    uint32_t scan_percent;
+    uint32_t chunk_bytes; /* a prefetch is copied in pieces of this size; 0 = 2 MiB */
+    uint32_t tp_rank;     /* reserved for tensor-parallel slices: 0 */
+    uint32_t tp_size;     /* reserved: 0 or 1 */
+    /* Host memory that caches experts of the cold tier (the model's file or read callback), divided
+     * among the devices, and never more than all experts take. 0 = none: experts are loaded from
+     * the model's files through the page cache, or from the caller's memory, or through a few entries
+     * if neither holds them in the form that crosses the bus (the info says how many bytes). */
+    uint64_t host_tier_bytes;
+    /* Form in which experts are kept in the host tier and cross the bus: MOEPAGE_FORM_DENSE, or
+     * _EXPH, which the device decodes; 0 = EXPH if the model has it. */
+    uint32_t bus_form;
+    /* Experts per layer whose EXPH image is kept in the arena and decoded into a slot on a miss
+     * (FluxMoE's compressed backend). */
+    uint32_t compressed_experts;
+    uint32_t placement; /* MOEPAGE_PLACEMENT_* */
+    /* EXPH images that may be on their way to the decoder at once, in the workspace: 2 to 1024,
+     * 0 = 4. */
+    uint32_t staging_experts;
+    /* A second version of every expert; NULL = none. Copied. */
+    const struct moepage_precision_config *precision;
+    /* Form of the experts in slots: DENSE (0), as they are in the checkpoint, or _INT8, _INT4 or _INT2
+     * if the pack has it: more experts fit, and outputs are those of these integers, an approximation.
+     * It is also the form that crosses the bus. Not together with compressed experts or `precision`.
+     * Since 0.8. */
+    uint32_t slot_form;
+    uint32_t reserved; /* 0 */
 } moepage_expert_pool_config;
 
 typedef struct moepage_expert_pool_info {
     uint32_t struct_size;
     uint32_t devices;
-    uint64_t slots;    /* over all devices */
-    uint64_t resident; /* experts complete in a slot */
-    uint64_t loading;  /* experts on their way */
-    uint64_t pinned;   /* experts pinned by moepage_expert_pool_pin */
-    uint64_t slot_bytes;
+    uint64_t slots;      /* over all devices */
+    uint64_t resident;   /* experts complete in a slot */
+    uint64_t loading;    /* experts on their way */
+    uint64_t pinned;     /* experts pinned by moepage_expert_pool_pin */
+    uint64_t slot_bytes; /* of the largest slots */
     /* counters since creation */
     uint64_t hits;   /* routed experts found resident */
     uint64_t misses; /* routed experts that had to be loaded on demand */
@@ -565,29 +648,30 @@ typedef struct moepage_expert_pool_info {
     uint64_t demand_bytes;       /* copied because a step needed them */
     uint64_t prefetch_bytes;     /* copied ahead of need; transition_bytes are not among them */
     uint64_t prefetch_useful;    /* prefetched experts that were then routed, in time or late */
-    uint64_t prefetch_late;      /* of those, still loading when routed */
+    uint64_t prefetch_late;      /* of these, still loading when routed */
     uint64_t prefetch_wasted;    /* prefetched experts evicted before any use */
     uint64_t prefetch_cancelled; /* hints dropped, or given up half way */
-    uint64_t prefetch_refused;   /* hints dropped because no slot could be had */
+    uint64_t prefetch_refused;   /* hints dropped because no slot was available */
     uint64_t failed_loads;       /* loads whose source failed */
     /* tiers */
-    uint32_t bus_form;           /* MOEPAGE_FORM_* that crosses the bus */
-    uint32_t compressed_experts; /* per layer, resident as EXPH in device memory; those that are on
-                                    their way there do not count */
-    uint64_t compressed_bytes;   /* device memory that is theirs: whole slots */
-    uint64_t staging_bytes;      /* device memory for images on their way */
-    uint64_t host_tier_bytes;    /* host memory of the tier; 0 = none */
-    uint64_t host_tier_experts;  /* that fit in it */
+    uint32_t bus_form; /* MOEPAGE_FORM_* that crosses the bus */
+    /* Per layer, resident as EXPH in device memory; experts on their way there are not counted. */
+    uint32_t compressed_experts;
+    uint64_t compressed_bytes;  /* the device memory that they take, in whole slots */
+    uint64_t staging_bytes;     /* device memory for images on their way */
+    uint64_t host_tier_bytes;   /* host memory of the tier; 0 = none */
+    uint64_t host_tier_experts; /* experts that fit in it */
     uint64_t host_tier_resident;
-    uint32_t host_page_bytes;  /* pages behind the tier; the system's smallest where huge pages
-                                    were not to be had */
-    int32_t host_node;         /* NUMA node it is bound to, with several devices the first one's;
-                                    -1 = the tier of some device is not bound */
+    /* Size of the pages behind the tier; the system's smallest if there were no huge pages. */
+    uint32_t host_page_bytes;
+    /* NUMA node that it is bound to, with several devices the first one's; -1 = some device's tier
+     * is not bound. */
+    int32_t host_node;
     uint64_t host_hits;        /* loads that found their expert in the host tier */
     uint64_t cold_reads;       /* experts read from the cold tier */
     uint64_t cold_bytes;       /* read for them */
     uint64_t decodes;          /* experts decoded on the device */
-    uint64_t compressed_loads; /* of those, from device memory */
+    uint64_t compressed_loads; /* of these, from device memory */
     /* measured when the pool was created; 0 = no such tier. Bytes of dense experts per second */
     uint64_t bus_bytes_per_s;    /* host memory to slot, decoding not counted */
     uint64_t decode_bytes_per_s; /* image in device memory to slot */
@@ -599,26 +683,30 @@ typedef struct moepage_expert_pool_info {
     /* precision; 0 without it */
     uint32_t hi_form; /* MOEPAGE_FORM_* */
     uint32_t lo_form;
-    uint32_t hi_experts; /* per layer, at most */
-    uint32_t reserved;
+    uint32_t hi_experts;          /* per layer, at most */
+    uint32_t slot_form;           /* MOEPAGE_FORM_* of the experts in slots; since 0.8 */
     uint64_t hi_published;        /* experts that compute in the high version */
     uint64_t lo_bytes;            /* device memory of the low versions */
     uint64_t promotions;          /* published */
     uint64_t demotions;           /* published */
-    uint64_t transitions_refused; /* put off because no place could be had */
-    uint64_t transitions_failed;  /* whose source failed: the version before it stays in use */
-    uint64_t transition_bytes;    /* moved for them */
+    uint64_t transitions_refused; /* put off because no place was free */
+    uint64_t transitions_failed;  /* whose source failed: the earlier version stays in use */
+    uint64_t transition_bytes;    /* moved for transitions */
     uint64_t decisions;           /* intervals that have passed */
-    uint64_t windows;             /* in which something was published */
-    /* of prefetch_bytes, those of experts of which it is known what they were good for */
-    uint64_t prefetch_useful_bytes; /* there in time */
+    uint64_t windows;             /* windows in which a version was published */
+    /* of prefetch_bytes, those of experts whose outcome is known */
+    uint64_t prefetch_useful_bytes; /* resident when routed */
     uint64_t prefetch_late_bytes;   /* routed while still loading; the rest came on demand */
     uint64_t prefetch_wasted_bytes; /* evicted before any use */
-    uint64_t resizes;               /* moves of the split that ended, as wanted */
-    uint64_t resizes_refused;       /* and that were refused */
+    uint64_t resizes;               /* moves of the split that were made */
+    uint64_t resizes_refused;       /* moves that were refused */
     uint64_t pins_refused;
-    uint64_t cold_buffered_reads; /* of cold_reads, through the page cache: the file's system has no
-                                     direct I/O, or a model's own memory or callback was read */
+    /* Of cold_reads, those through the page cache (the file system has no direct I/O) or out of a
+     * model's own memory or callback. */
+    uint64_t cold_buffered_reads;
+    /* Slots come and go by so many: 1; one for each MoE layer with MOEPAGE_SCOPE_LAYER; or, if layers'
+     * experts differ in size, as many as give every layer the same share. Since 0.8. */
+    uint64_t slot_step;
 } moepage_expert_pool_info;
 
 enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
@@ -626,27 +714,27 @@ enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RES
 typedef struct moepage_residency {
     uint32_t struct_size;
     uint32_t state;  /* MOEPAGE_EXPERT_* */
-    int32_t slot;    /* on its device; -1 when absent */
+    int32_t slot;    /* on its device, as in plans; -1 when absent */
     uint32_t device; /* index into the pool's devices */
 } moepage_residency;
 
 /* Creates the pool of expert slots on one or several devices (expert e lives on device e mod
- * n_devices). A device holds one expert pool at a time. Errors: BUDGET when a device's arena cannot
- * hold the slots or the workspace the staging (moepage_expert_pool_sizes says how much), or when
- * fewer slots than one would result; NOT_FOUND for the policy; BUSY; ARGUMENT; UNSUPPORTED for a
- * form that the model lacks; NO_MEMORY. The devices and the model must outlive the pool. [set-up]
- * */
+ * n_devices). A device holds one expert pool at a time. Errors: BUDGET if a device's arena
+ * cannot hold the slots, or its workspace the staging (moepage_expert_pool_sizes says how much),
+ * or if there would be no slot at all; NOT_FOUND for an unknown policy; BUSY; ARGUMENT;
+ * UNSUPPORTED for a form that the model lacks; NO_MEMORY. The devices and the model must outlive
+ * the pool. [set-up] */
 MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *devices,
                                                       uint32_t n_devices, moepage_model *model,
                                                       const moepage_expert_pool_config *config,
                                                       moepage_expert_pool **out);
 
-/* Device bytes that a pool with this config takes from each of n_devices: *workspace_bytes of its
- * workspace (staging; the sessions' scratch comes on top, see moepage_session_workspace), and
- * *arena_bytes of its arena for config->slots slots and for the compressed experts, which take whole
- * slots too, as low versions do, rounded up to pages of 4096 bytes, of which an arena consists. What
- * MOEPAGE_PLACEMENT_BANDWIDTH would add is not known before, nor how many high versions hi_experts 0
- * would give: none are counted. `config` may be NULL, and either pointer. Errors: as
+/* Device bytes that a pool with this config takes from each of n_devices devices.
+ * *workspace_bytes: of its workspace, for staging; the sessions' scratch comes on top
+ * (moepage_session_workspace). *arena_bytes: of its arena, for config->slots slots and for the
+ * whole slots that compressed experts or low versions take, rounded up to an arena's pages of 4096
+ * bytes. Experts that MOEPAGE_PLACEMENT_BANDWIDTH or hi_experts 0 would add are not counted, since
+ * they are known only later. `config` and either pointer may be NULL. Errors: as
  * moepage_expert_pool_create for the config. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
                                                      const moepage_expert_pool_config *config,
@@ -661,14 +749,14 @@ MOEPAGE_API moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool
 MOEPAGE_API moepage_status moepage_expert_pool_get_info(moepage_expert_pool *pool,
                                                         moepage_expert_pool_info *info);
 
-/* Where an expert is now; a snapshot that may be stale on return. [any] */
+/* Tells where an expert is now: a snapshot, which may be stale on return. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool, uint32_t layer,
                                                       uint32_t expert, moepage_residency *out);
 
-/* Loads an expert if it is absent and keeps it resident until unpinned; blocks for the load. Pins
- * count. BUDGET when the pin would leave fewer than top-k slots evictable in its scope, BUSY when
- * open plans hold them all, UNSUPPORTED with SERVE_VERSIONS. A pin during a step can make that
- * step's route, next_group or ffn BUSY. [any] */
+/* Loads an expert if it is absent and keeps it resident until it is unpinned as often as it was
+ * pinned; blocks for the load. BUDGET if the pin would leave fewer than top-k evictable slots in
+ * its scope, BUSY if open plans hold them all, UNSUPPORTED with SERVE_VERSIONS. A pin during a step
+ * can make that step's route, next_group or ffn fail with BUSY. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_pin(moepage_expert_pool *pool, uint32_t layer,
                                                    uint32_t expert);
 /* STATE when the expert has no pin. [any] */
@@ -682,12 +770,12 @@ typedef struct moepage_kv_pool_config {
     uint32_t block_tokens;       /* tokens per block; 0 = 16 */
     uint32_t layers;             /* length of bytes_per_token; required */
     uint32_t blocks_per_granule; /* layer-major run inside a granule; 0 = chosen from the arena */
-    const uint32_t *bytes_per_token; /* [layers] bytes one token takes in one layer: keys and
-                                        values together, laid out by the caller inside a block;
-                                        0 for a layer that keeps no KV */
-    uint64_t blocks;                 /* size of the pool, rounded up to whole granules; 0 = all that
-                                        the arena still has */
-    uint64_t max_sequences;          /* live at once; 0 = 4096 */
+    /* [layers] bytes one token takes in one layer: keys and values together, laid out by the caller
+     * inside a block; 0 for a layer that keeps no KV. */
+    const uint32_t *bytes_per_token;
+    /* Size of the pool, rounded up to whole granules; 0 = all that the arena still has. */
+    uint64_t blocks;
+    uint64_t max_sequences; /* live at once; 0 = 4096 */
 } moepage_kv_pool_config;
 
 typedef struct moepage_kv_pool_info {
@@ -695,7 +783,7 @@ typedef struct moepage_kv_pool_info {
     uint32_t block_tokens;
     uint64_t blocks; /* capacity */
     uint64_t free_blocks;
-    uint64_t peak_blocks; /* most ever in use at once */
+    uint64_t peak_blocks; /* the most ever in use at once */
     uint64_t block_bytes; /* one block over all layers (s_k) */
     uint64_t granule_bytes;
     uint32_t blocks_per_granule;
@@ -707,7 +795,7 @@ typedef struct moepage_kv_pool_info {
     uint64_t relocated_blocks;
     uint64_t swapped_out_blocks;
     uint64_t swapped_in_blocks;
-    uint64_t refused; /* appends, creations, forks and swap-ins that WOULD_NOT_FIT */
+    uint64_t refused; /* appends, creations, forks and swap-ins that failed with WOULD_NOT_FIT */
     uint64_t resizes; /* changes of `blocks` */
 } moepage_kv_pool_info;
 
@@ -725,10 +813,11 @@ typedef struct moepage_kv_layer_view {
 
 typedef struct moepage_kv_table {
     uint32_t struct_size;
-    uint32_t swapped;       /* 1: on the host; blocks is then NULL */
-    const uint32_t *blocks; /* [n_blocks] ids, borrowed until the next call that changes this
-                                   sequence or, while no session's step is open on the pool, one
-                                   that resizes it: get them inside a step where others may */
+    uint32_t swapped; /* 1: on the host; blocks is then NULL */
+    /* [n_blocks] ids, borrowed until the next call that changes this sequence or, while no
+     * session's step is open on the pool, one that resizes it: get them inside a step
+     * where others may. */
+    const uint32_t *blocks;
     uint64_t n_blocks;
     uint64_t n_tokens;
 } moepage_kv_table;
@@ -747,24 +836,25 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   const moepage_kv_pool_config *config,
                                                   moepage_kv_pool **out);
 
-/* Bytes that a pool with this config takes of its device's arena, whole granules of config->blocks
- * blocks, which must be given. Errors: as moepage_kv_pool_create for the config. Since 0.7. [any] */
+/* Bytes that a pool with this config takes of its device's arena: whole granules for
+ * config->blocks, which must be given. Errors: as moepage_kv_pool_create for the config.
+ * Since 0.7. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config,
                                                  uint64_t *arena_bytes);
 
-/* Destroys the pool and every sequence in it; the caller's kernels that use its blocks are done. BUSY
- * while a session or a controller uses it. NULL is a no-op. [set-up] */
+/* Destroys the pool and every sequence in it. The caller's kernels that use its blocks must be
+ * done. BUSY while a session or a controller uses it. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool);
 
 /* Fills *info. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_get_info(moepage_kv_pool *pool,
                                                     moepage_kv_pool_info *info);
 
-/* How to address `layer`'s blocks; the same for the pool's whole life. [any] */
+/* Tells how to address `layer`'s blocks; the answer is the same for the pool's whole life. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,
                                                      moepage_kv_layer_view *view);
 
-/* New empty sequence. WOULD_NOT_FIT when max_sequences are live. [any] */
+/* Creates an empty sequence. WOULD_NOT_FIT if max_sequences are live. [any] */
 MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out);
 
 /* Makes room for `n_tokens` more tokens: takes blocks, and copies a shared last block first. All
@@ -774,13 +864,14 @@ MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq 
 MOEPAGE_API moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq,
                                              uint64_t n_tokens, void *stream);
 
-/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. ARGUMENT if there are
- * fewer. [any], one call at a time per sequence, as for all calls below that name one. */
+/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. ARGUMENT if
+ * the sequence has fewer. [any], one call at a time per sequence, as for all calls below
+ * that name one. */
 MOEPAGE_API moepage_status moepage_kv_truncate(moepage_kv_pool *pool, moepage_seq seq,
                                                uint64_t n_tokens);
 
-/* A second sequence with the same tokens; blocks are shared until one side writes. STATE if the
- * parent is swapped out, WOULD_NOT_FIT when max_sequences are live. */
+/* Creates a second sequence with the same tokens; blocks are shared until one side writes. STATE if
+ * the parent is swapped out, WOULD_NOT_FIT if max_sequences are live. */
 MOEPAGE_API moepage_status moepage_kv_fork(moepage_kv_pool *pool, moepage_seq parent,
                                            moepage_seq *out);
 
@@ -792,36 +883,37 @@ MOEPAGE_API moepage_status moepage_kv_free(moepage_kv_pool *pool, moepage_seq se
 MOEPAGE_API moepage_status moepage_kv_swap_out(moepage_kv_pool *pool, moepage_seq seq,
                                                void *stream);
 
-/* Brings it back into fresh blocks of its own: what it shared before it shares no more.
- * WOULD_NOT_FIT leaves it swapped and whole. Blocks. */
+/* Copies a sequence back into fresh blocks of its own; it shares none any more. WOULD_NOT_FIT
+ * leaves it swapped and whole. Blocks. */
 MOEPAGE_API moepage_status moepage_kv_swap_in(moepage_kv_pool *pool, moepage_seq seq, void *stream);
 
 /* The sequence's blocks and tokens; see moepage_kv_table for how long they are valid. */
 MOEPAGE_API moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_seq seq,
                                                 moepage_kv_table *table);
 
-/* Would `n_sequences` new sequences of tokens[i] tokens each fit right now, in blocks and in
- * max_sequences? Takes nothing. [any] */
+/* Tells whether `n_sequences` new sequences of tokens[i] tokens each would fit right now, in blocks
+ * and in max_sequences. Takes nothing. [any] */
 MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens,
                                             uint32_t n_sequences, moepage_kv_admission *out);
 
 /* ---- Session ---------------------------------------------------------------------------- */
 
 enum {
-    MOEPAGE_MATH_FP32 = 0,     /* weights as stored, arithmetic in FP32 */
-    MOEPAGE_MATH_BF16 = 1,     /* activations rounded to BF16, products accumulated in FP32 */
-    MOEPAGE_MATH_BF16_FAST = 2 /* the same operands and accumulators, but on CUDA experts of BF16
-                                  with many rows are cuBLAS's, whose order of a row's sums is its
-                                  own: bits may differ with batch, waves, GPU, and version of
-                                  cuBLAS. As BF16 where there is none, and elsewhere. */
+    MOEPAGE_MATH_FP32 = 0, /* weights as stored, arithmetic in FP32 */
+    MOEPAGE_MATH_BF16 = 1, /* activations rounded to BF16, products accumulated in FP32 */
+    /* The same operands and accumulators, but on CUDA cuBLAS runs BF16 experts with many rows, and
+     * sums each row in an order of its own: bits may differ with the batch, waves, GPU and version
+     * of cuBLAS. The same as BF16 without cuBLAS, and on other devices. */
+    MOEPAGE_MATH_BF16_FAST = 2
 };
 
 enum {
     MOEPAGE_PREFETCH_OFF = 0,
     MOEPAGE_PREFETCH_HINT = 1,     /* only what moepage_session_hint names */
     MOEPAGE_PREFETCH_PREVIOUS = 2, /* hints, and the set that the layer used in the last step */
-    MOEPAGE_PREFETCH_PREDICTOR = 3 /* hints, and what the session's predictor names, as long as that
-                                      pays: measured per layer, else it waits and tries again */
+    /* Hints, and what the session's predictor names, as long as that pays, which is measured per
+     * layer; otherwise it pauses and tries again later. */
+    MOEPAGE_PREFETCH_PREDICTOR = 3
 };
 
 enum {
@@ -831,43 +923,45 @@ enum {
 
 typedef struct moepage_session_config {
     uint32_t struct_size;
-    uint32_t max_tokens;        /* most tokens in one step; 0 = 256 */
-    uint32_t max_sequences;     /* most sequences in one step; 0 = max_tokens */
-    uint32_t max_top_k;         /* most routed experts per token; 0 = the model's top-k */
-    uint32_t math;              /* MOEPAGE_MATH_* of moepage_session_ffn */
-    uint32_t prefetch;          /* MOEPAGE_PREFETCH_* */
-    uint32_t prefetch_depth;    /* layers ahead that the previous-set predictor looks; 0 = 1. With
-                                   MOEPAGE_PREFETCH_PREDICTOR at most the predictor's distance, and
-                                   0 = as many as loads take, measured */
-    uint32_t grouping;          /* MOEPAGE_GROUP_*, for callers that read plans */
-    uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
-                                  the pool allows */
-    uint32_t regime;            /* MOEPAGE_REGIME_* */
-    uint32_t miss;              /* MOEPAGE_MISS_* */
+    uint32_t max_tokens;    /* most tokens in one step; 0 = 256 */
+    uint32_t max_sequences; /* most sequences in one step; 0 = max_tokens */
+    uint32_t max_top_k;     /* most routed experts per token; 0 = the model's top-k */
+    uint32_t math;          /* MOEPAGE_MATH_* of moepage_session_ffn */
+    uint32_t prefetch;      /* MOEPAGE_PREFETCH_* */
+    /* How many layers ahead the previous-set predictor looks; 0 = 1. With
+     * MOEPAGE_PREFETCH_PREDICTOR: at most the predictor's distance; 0 = as many as loads are
+     * measured to need. */
+    uint32_t prefetch_depth;
+    uint32_t grouping; /* MOEPAGE_GROUP_*, for callers that read plans */
+    /* Study switch: experts held at once for one layer; 0 = as many as the pool allows. */
+    uint32_t max_group_experts;
+    uint32_t regime; /* MOEPAGE_REGIME_* */
+    uint32_t miss;   /* MOEPAGE_MISS_* */
     uint32_t reserved;
-    moepage_predictor *predictor; /* of MOEPAGE_PREFETCH_PREDICTOR; may be shared; outlives the
-                                     session */
+    /* Of MOEPAGE_PREFETCH_PREDICTOR; may be shared; outlives the session. */
+    moepage_predictor *predictor;
 } moepage_session_config;
 
-/* What a session does about an expert that is not on the device. */
+/* How a session serves an expert that is not on the device. */
 enum {
     MOEPAGE_MISS_WAIT = 0, /* loads it and waits: exact */
-    MOEPAGE_MISS_LOW = 1,  /* computes with its low version and fetches it for the next time. Lossy;
-                              needs a pool with MOEPAGE_SERVE_CACHE */
-    MOEPAGE_MISS_HOST = 2 /* computes it where it lies, in host memory, with the host's kernels, and
-                              fetches it for the next time. Exact to the host's arithmetic. Layers
-                              routed with a plan load and wait */
+    /* Computes with its low version and fetches it for the next time. Lossy; needs a
+     * pool with MOEPAGE_SERVE_CACHE. */
+    MOEPAGE_MISS_LOW = 1,
+    /* Computes it in host memory with the host's kernels, and fetches it for the next time. Exact
+     * in the host's arithmetic. Layers routed with a plan load and wait. */
+    MOEPAGE_MISS_HOST = 2
 };
 
-/* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
- * missing, under any order of recency, just what comes next: then it is better to keep a part of
- * every layer and to stream the rest through a window of two layers, each brought in while the one
- * before it computes (FluxMoE 3.1). */
+/* How a layer's experts are served. If a dense batch uses more experts than fit, a cache in any
+ * order of recency has always just evicted the experts needed next. Then it is better to keep a
+ * part of every layer and to stream the rest through a window of two layers, each loaded while the
+ * one before it computes (FluxMoE 3.1). */
 enum {
-    MOEPAGE_REGIME_AUTO = 0,  /* each layer by what it does, measured, with hysteresis */
+    MOEPAGE_REGIME_AUTO = 0,  /* chosen for each layer from measurements, with hysteresis */
     MOEPAGE_REGIME_CACHE = 1, /* cache and reuse, always */
-    MOEPAGE_REGIME_STREAM =
-        2 /* stream and evict, always, where the pool is smaller than the model */
+    /* Stream and evict, always, if the pool is smaller than the model. */
+    MOEPAGE_REGIME_STREAM = 2
 };
 
 enum { MOEPAGE_PHASE_DECODE = 0, MOEPAGE_PHASE_PREFILL = 1 };
@@ -885,30 +979,35 @@ typedef struct moepage_step {
     uint32_t n_sequences;                   /* 0: one anonymous sequence in `phase` */
     uint32_t phase;                         /* used when n_sequences is 0 */
     const moepage_step_sequence *sequences; /* [n_sequences]; their n_tokens add up */
-    const float *semantic;                  /* [n_sequences][semantic_dim] embedding of each
-                                               sequence, host memory, or NULL (FineMoE 4.1) */
+    /* [n_sequences][semantic_dim] embedding of each sequence, host memory, or
+     * NULL (FineMoE 4.1). */
+    const float *semantic;
     uint32_t semantic_dim;
     uint32_t reserved;
 } moepage_step;
 
 typedef struct moepage_routing {
     uint32_t struct_size;
-    uint32_t top_k;             /* 1..max_top_k */
-    const int32_t *ids;         /* [n_tokens][top_k] host memory, each 0..experts-1 or
-                                   MOEPAGE_NO_EXPERT; a repeated id counts twice */
+    uint32_t top_k; /* 1..max_top_k */
+    /* [n_tokens][top_k] host memory, each 0..experts-1 or MOEPAGE_NO_EXPERT; a repeated
+     * id counts twice. */
+    const int32_t *ids;
     const float *weights;       /* [n_tokens][top_k] host memory, finite */
     const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
-    void *stream;               /* of the caller's kernels that read the plan's slots: cudaStream_t
-                                   on CUDA; ignored by "host" */
-    const float *logits;        /* [n_tokens][experts] what the router's gate was applied to, host
-                                   memory: remapping needs it; or NULL */
-    const float *hidden;        /* [n_tokens][hidden] the router's input, host memory: the "gate"
-                                   predictor needs it; or NULL */
+    /* Of the caller's kernels that read the plan's slots: cudaStream_t on CUDA;
+     * ignored by "host". */
+    void *stream;
+    /* [n_tokens][experts] what the router's gate was applied to, host memory: remapping needs
+     * it; or NULL. */
+    const float *logits;
+    /* [n_tokens][hidden] the router's input, host memory: the "gate" predictor needs
+     * it; or NULL. */
+    const float *hidden;
 } moepage_routing;
 
 typedef struct moepage_plan_expert {
     uint32_t expert;    /* id within the layer */
-    int32_t slot;       /* slot index on its device; -1: its low version, which is in none */
+    int32_t slot;       /* slot index on its device; -1: its low version, which has no slot */
     uint32_t device;    /* index into the pool's devices */
     uint32_t dtype;     /* numeric version: dtype of the weights, MOEPAGE_DTYPE_* */
     uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
@@ -932,9 +1031,12 @@ typedef struct moepage_plan {
     const uint32_t *tokens;             /* [n_tokens] tokens of this group, ascending; NULL = all */
     const int32_t *ids;                 /* [step tokens][top_k] effective ids */
     const float *weights;               /* [step tokens][top_k] effective weights */
-    const int32_t *expert_map;          /* [experts] slot of each expert of this group, else -1; of
-                                           low versions -1 too: experts[].tensors has those */
-    void *slot_base; /* with one device: expert in slot s is at base + s * stride */
+    /* [experts] slot of each expert of this group, else -1; of low versions -1 too:
+     * experts[].tensors has those. */
+    const int32_t *expert_map;
+    /* With one device, the expert in slot s is at base + s * stride. The stride is slot_bytes if all slots
+     * have that size, else the alignment of slots, and then not every number names a slot. */
+    void *slot_base;
     uint64_t slot_stride_bytes;
 } moepage_plan;
 
@@ -947,54 +1049,56 @@ typedef struct moepage_ffn {
     uint64_t y_stride;   /* in elements; 0 = hidden */
     uint32_t accumulate; /* 1: add to what y holds */
     uint32_t reserved;
-    void *stream; /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to
-                     it after the call, which waits for cold reads alone, and x must stay until
-                     then. Ignored by "host", where y is complete on return */
+    /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to it after the
+     * call, which waits for cold reads alone, and x must stay until then. Ignored by "host", where
+     * y is complete on return. */
+    void *stream;
 } moepage_ffn;
 
-/* What one step did, or, from moepage_session_get_stats, all steps since creation. */
+/* Counters of one step or, from moepage_session_get_stats, of all steps since creation. */
 typedef struct moepage_session_stats {
     uint32_t struct_size;
     uint32_t reserved;
     uint64_t steps;
     uint64_t tokens;
-    uint64_t layers;          /* layers routed */
-    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late +
-                                 low_experts + host_experts */
-    uint64_t hits;            /* resident when routed */
-    uint64_t misses;          /* absent when routed: loaded on demand */
-    uint64_t late;            /* a prefetch or another session's load was under way */
-    uint64_t groups;          /* waves of experts or groups of tokens run */
-    uint64_t demand_bytes;    /* moved because this session needed them */
-    uint64_t stall_ns;        /* because of absent experts: finding slots and submitting loads, and
-                               waiting for bytes with nothing to compute */
+    uint64_t layers; /* layers routed */
+    /* Distinct experts per group, summed: hits + misses + late + low_experts + host_experts. */
+    uint64_t routed;
+    uint64_t hits;         /* resident when routed */
+    uint64_t misses;       /* absent when routed: loaded on demand */
+    uint64_t late;         /* a prefetch or another session's load was under way */
+    uint64_t groups;       /* waves of experts or groups of tokens run */
+    uint64_t demand_bytes; /* moved because this session needed them */
+    /* Because of absent experts: finding slots and submitting loads, and waiting for bytes with
+     * nothing to compute. */
+    uint64_t stall_ns;
     uint64_t compute_ns;      /* running expert kernels */
     uint64_t wall_ns;         /* between begin and end */
     uint64_t hint_experts;    /* absent experts that predictors or hints asked for */
     uint64_t streamed_layers; /* of `layers`, those served by streaming */
-    uint64_t regime_changes;  /* layers that went over to the other regime */
-    /* what was not exact, or done elsewhere */
+    uint64_t regime_changes;  /* layers that changed to the other regime */
+    /* computed inexactly, or elsewhere */
     uint64_t low_experts;     /* of `routed`, computed in their low version */
-    uint64_t low_rows;        /* token choices that went to those */
-    uint64_t host_experts;    /* of `routed`, computed where they lie */
-    uint64_t remap_layers;    /* layers whose routing was up for remapping */
+    uint64_t low_rows;        /* token choices that used these */
+    uint64_t host_experts;    /* of `routed`, computed in host memory */
+    uint64_t remap_layers;    /* layers whose routing was considered for remapping */
     uint64_t remap_before;    /* distinct experts of those layers, as routed */
     uint64_t remap_after;     /* and after remapping */
     uint64_t remap_tokens;    /* tokens whose experts changed, per layer */
     uint64_t remap_rows;      /* choices that changed */
-    uint64_t remap_ns;        /* spent on it */
-    uint64_t predict_refused; /* layers that the predictor had no time for: newer ones came */
+    uint64_t remap_ns;        /* spent on remapping */
+    uint64_t predict_refused; /* layers that the predictor had no time for before newer ones came */
     /* stall_ns by cause: these add up to it */
     uint64_t stall_slot_ns; /* finding slots and submitting loads */
     uint64_t stall_load_ns; /* waiting for experts that were absent when routed */
-    uint64_t stall_late_ns; /* for experts whose load was under way when routed */
-    uint64_t stall_cold_ns; /* for either, where the cold tier had to be read */
+    uint64_t stall_late_ns; /* waiting for experts whose load was under way when routed */
+    uint64_t stall_cold_ns; /* waiting for either, if the cold tier had to be read */
 } moepage_session_stats;
 
 /* Device bytes of scratch that a session with this config takes from every device of a pool for
- * this model: what moepage_device_config.workspace_bytes must hold, per session. With
- * MATH_BF16_FAST that is for CUDA devices that have cuBLAS; elsewhere a session takes what
- * MATH_BF16 does. [any] */
+ * this model; moepage_device_config.workspace_bytes must hold this much per session. With
+ * MATH_BF16_FAST the figure is that of CUDA devices with cuBLAS; elsewhere a session takes as much
+ * as with MATH_BF16. [any] */
 MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
                                                      const moepage_session_config *config,
                                                      uint64_t *bytes);
@@ -1009,13 +1113,13 @@ MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, 
                                                   const moepage_session_config *config,
                                                   moepage_session **out);
 
-/* Destroys a session; an open step is cancelled, and what that refuses refuses this; it waits for
- * the kernels that were submitted. BUSY while a device-driven path (moepage_cuda.h) has it. NULL is
- * a no-op. [one] */
+/* Destroys a session after cancelling an open step and waiting for the kernels that were submitted.
+ * Fails as moepage_session_cancel does, and with BUSY while a device-driven path (moepage_cuda.h)
+ * has the session. NULL is a no-op. [one] */
 MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
 
 /* Opens a step. STATE if one is open, or while a device-driven path has the session; HANDLE for a
- * sequence that does not live (one that is swapped out does). [one] */
+ * sequence that is not live (one that is swapped out is live). [one] */
 MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
                                                  const moepage_step *step);
 
@@ -1024,10 +1128,10 @@ MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
  * loads only start, for moepage_session_ffn to wait on as it goes. When every routed expert is
  * resident this takes no lock, allocates nothing and makes no system call (unless hints are under
  * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
- * together, as far as the session's share of the slots goes round: a layer that takes several
- * groups uses all of it. BUSY: no slot can be had, because all are pinned, in open plans, or held
- * by plans whose loads failed. STATE: no step is open, the layer is, or 4 others are. With a plan also
- * a failed load's own: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
+ * together, as far as the session's share of the slots suffices: a layer that takes several groups
+ * uses all of it. BUSY: there is no slot, because all are pinned, in open plans (of other sessions
+ * too, if these were opened before this session came), or held by plans whose loads failed. STATE: no step is open, the layer is already open, or 4 others are. With a
+ * plan also a failed load's own status: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
 MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
                                                  const moepage_routing *routing,
                                                  moepage_plan *plan);
@@ -1053,9 +1157,9 @@ MOEPAGE_API moepage_status moepage_session_retire(moepage_session *session, uint
 MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
                                                moepage_session_stats *stats);
 
-/* Drops an open step after an error in the host's own code: retires every open layer. STATE, and it
- * stays open, while the stream of an open plan is being captured into a graph. OK where none is open.
- * [one] */
+/* Drops an open step after an error in the host's own code: retires every open layer. While the
+ * stream of an open plan is being captured into a graph, it fails with STATE and the step stays
+ * open. OK if no step is open. [one] */
 MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
 
 /* Sums over all ended or cancelled steps. [one] */
@@ -1068,60 +1172,60 @@ MOEPAGE_API moepage_status moepage_expert_pool_get_stats(moepage_expert_pool *po
 
 /* ---- Metrics ---------------------------------------------------------------------------- */
 
-/* What to report on; what is NULL is left out. */
+/* The objects to report on; NULL ones are left out. */
 typedef struct moepage_stats_source {
     uint32_t struct_size;
     uint32_t reserved;
     moepage_device *device;
-    moepage_expert_pool *experts; /* with its sessions, those that are no more included */
+    moepage_expert_pool *experts; /* with its sessions, including those destroyed since */
     moepage_kv_pool *kv;
     moepage_controller *controller;
     moepage_predictor *predictor;
-    const char
-        *labels; /* put into every sample: "model=\"qwen3\",replica=\"0\""; at most 256 bytes;
-                           NULL = none */
+    /* Put into every sample: "model=\"qwen3\",replica=\"0\""; at most 256 bytes; NULL = none. */
+    const char *labels;
 } moepage_stats_source;
 
 /* Always enough for moepage_stats_text. */
 #define MOEPAGE_STATS_TEXT_BYTES 65536
 
 /* Writes every counter and gauge, in the text format that Prometheus scrapes (version 0.0.4), to
- * out[0..capacity) with a NUL, and the length without it to *length, which may be NULL. With `out` NULL
- * and `capacity` 0 only the length is told; it may have grown by the next call. ARGUMENT for too
- * little capacity and for labels that are none. docs/metrics.md lists the metrics. Takes the locks of
- * what it reports on, one after the other: any thread may scrape while others serve. [any] */
+ * out[0..capacity) with a NUL, and the length without it to *length, which may be NULL. With `out`
+ * NULL and `capacity` 0, only the length is returned; it may have grown by the next call. ARGUMENT
+ * if `capacity` is too small or `labels` is malformed. docs/metrics.md lists the metrics. Takes the
+ * locks of the objects, one after the other, so any thread may scrape while others serve. [any] */
 MOEPAGE_API moepage_status moepage_stats_text(const moepage_stats_source *source, char *out,
                                               uint64_t capacity, uint64_t *length);
 
 /* ==== Advanced =========================================================================== */
 
-/* What a host may add to that: experts fetched ahead, memory that moves between experts and KV,
+/* What a host may add: experts fetched ahead, memory that moves between experts and KV,
  * stable addresses, packs. */
 
 /* ---- Hints and prefetching -------------------------------------------------------------- */
 
-/* Says which experts of `layer` will probably be routed next time that layer comes; the library
- * fetches the absent ones in the background, first named first. A hint is dropped when the layer
- * is routed. Ids out of range are an error; with MOEPAGE_PREFETCH_OFF it is a STATE error too, so
- * that no hint is a silent no-op. [one] */
+/* Names experts of `layer` that will probably be routed at that layer's next turn. The library
+ * fetches the absent ones in the background, in the order given. A hint is dropped when the layer
+ * is routed. ARGUMENT for ids out of range; STATE with MOEPAGE_PREFETCH_OFF, so that no hint is
+ * silently ignored. [one] */
 MOEPAGE_API moepage_status moepage_session_hint(moepage_session *session, uint32_t layer,
                                                 const int32_t *experts, uint32_t n_experts);
 
-/* What prefetching for a layer has brought: in bytes of experts that the layer then used, that it
- * used but had to wait for, and that left unused. */
+/* The outcome of prefetching for a layer, in bytes of experts: used in time, used but waited for,
+ * and evicted unused. */
 typedef struct moepage_prefetch_info {
     uint32_t struct_size;
     uint32_t layer;
-    uint32_t distance; /* layers ahead that it is prefetched now; 0 = it has backed off */
-    uint32_t backoffs; /* how often */
+    /* How many layers ahead it is prefetched now; 0 = prefetching has backed off. */
+    uint32_t distance;
+    uint32_t backoffs; /* how often it has backed off */
     uint64_t useful_bytes;
     uint64_t late_bytes;
     uint64_t wasted_bytes;
     uint64_t guessed; /* experts named for the layer, resident ones included */
-    uint64_t right;   /* of these, then routed */
+    uint64_t right;   /* of these, those routed */
 } moepage_prefetch_info;
 
-/* Of MOEPAGE_PREFETCH_PREDICTOR; STATE without it. [one] */
+/* Fills *info for a layer; STATE without MOEPAGE_PREFETCH_PREDICTOR. [one] */
 MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t layer,
                                                         moepage_prefetch_info *info);
 
@@ -1129,12 +1233,12 @@ MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session
 
 typedef struct moepage_predictor_config {
     uint32_t struct_size;
-    uint32_t distance; /* d: layers ahead; 0 = 3, or all layers where there are fewer */
-    const char *name;  /* "none", "previous", "hit-count", "gate", "coactivation", "maps"; NULL =
-                          "maps" */
+    uint32_t distance; /* d: layers ahead; 0 = 3, or all layers if there are fewer */
+    /* "none", "previous", "hit-count", "gate", "coactivation", "maps"; NULL = "maps". */
+    const char *name;
     uint32_t capacity; /* of "maps": iterations kept; 0 = 1024 */
-    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring, below 2^20; 0 =
-                              none */
+    /* Of "maps": of the embeddings that steps will bring, below 2^20; 0 = none. */
+    uint32_t semantic_dim;
 } moepage_predictor_config;
 
 typedef struct moepage_predictor_info {
@@ -1146,9 +1250,9 @@ typedef struct moepage_predictor_info {
     uint64_t asked;      /* predictions made */
 } moepage_predictor_info;
 
-/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; ARGUMENT for
- * a config out of range; UNSUPPORTED where the model has not what it needs ("gate": its routers);
- * NO_MEMORY. [any] */
+/* Creates a predictor, which has learnt nothing yet, for models of this shape. NOT_FOUND for an
+ * unknown name; ARGUMENT for a config out of range; UNSUPPORTED if the model lacks what the
+ * predictor needs ("gate": its routers); NO_MEMORY. [any] */
 MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
                                                     const moepage_predictor_config *config,
                                                     moepage_predictor **out);
@@ -1160,13 +1264,13 @@ MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predicto
 MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predictor,
                                                       moepage_predictor_info *info);
 
-/* Writes what has been learnt to a file, which appears under `path` when it is whole; UNSUPPORTED
- * for predictors that learn nothing between requests. [any] */
+/* Writes what the predictor has learnt to a file, which appears under `path` once it is complete.
+ * UNSUPPORTED for predictors that learn nothing between requests. [any] */
 MOEPAGE_API moepage_status moepage_predictor_save(moepage_predictor *predictor, const char *path);
 
-/* Takes over what a predictor of the same name for the same shape saved. FORMAT for a damaged file,
- * VERSION for a newer one, ARGUMENT for another shape's or name's, UNSUPPORTED for predictors that
- * keep nothing, NOT_FOUND, IO, NO_MEMORY; it then stays as it was. [any] */
+/* Loads what a predictor of the same name and shape has saved. FORMAT for a damaged file, VERSION
+ * for a newer one, ARGUMENT for another shape or name, UNSUPPORTED for predictors that keep
+ * nothing, NOT_FOUND, IO, NO_MEMORY; after a failure the predictor is as it was. [any] */
 MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, const char *path);
 
 /* ---- The split -------------------------------------------------------------------------- */
@@ -1174,33 +1278,34 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
 /* Moves the boundary between experts and KV: afterwards the pools, which share one device, have
  * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
  * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
- * relocated; experts in the way are dropped. BUDGET: the two do not fit together, or live blocks
- * need more, or slots that MOEPAGE_SCOPE_LAYER cannot share out evenly; BUSY: a slot in the way is
- * pinned or in an open plan, open layers count on more slots than there would be, or live KV blocks
- * would have to be copied while a step of a session with that KV pool is open; UNSUPPORTED: an
- * expert pool over several devices, or of two versions; ARGUMENT: no pool, or on different devices.
- * A refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open, but what
- * the caller itself reads of KV outside them is its own to keep from changing (block tables may).
- * [any], one call at a time */
+ * relocated; experts in the way are dropped. BUDGET: the two do not fit together, live blocks need
+ * more, or MOEPAGE_SCOPE_LAYER cannot divide the slots evenly; BUSY: a slot in the way is pinned or
+ * in an open plan, open layers count on more slots than there would be, or live KV blocks would
+ * have to be copied while a step of a session with that KV pool is open; UNSUPPORTED: an expert
+ * pool over several devices, or of two versions; ARGUMENT: no pool, or on different devices. A
+ * refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open. A caller
+ * that reads KV outside of steps must see to it that nothing moves meanwhile (block tables may
+ * change). [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
 
 /* ---- Working sets ----------------------------------------------------------------------- */
 
-/* A controller watches what a pair of pools is used for, and moves the split between them, or the
- * experts between their states, while they serve. docs/working-sets.md explains what it does.
+/* A controller watches how a pair of pools is used, and moves the split between them, or the
+ * experts between their states, while they serve. docs/working-sets.md explains how.
  *
  *   moepage_controller_create(experts, kv, &config, &controller);
  *   between steps:  moepage_controller_tick(controller, stream, &report);
  *
  * It measures reuse distances of routed experts and of KV sequences (sampled, in fixed memory), the
- * bandwidth of every tier, and what misses cost; there is no constant to calibrate. */
+ * bandwidth of every tier, and the cost of misses; there is no constant to calibrate. */
 enum {
     MOEPAGE_CONTROL_MV_WSA = 0, /* both sides buy the same latency per byte (WiSP 3.4, app. B) */
     MOEPAGE_CONTROL_DUAL_RESIZE = 1, /* KV's peak and headroom, the rest to experts (WiSP app. D) */
-    MOEPAGE_CONTROL_PLANNER = 2, /* the residency planner (FluxMoE 4.3): how many experts of each
-                                        layer are dense, compressed, or on the host */
+    /* The residency planner (FluxMoE 4.3): how many experts of each layer are dense, compressed, or
+     * on the host. */
+    MOEPAGE_CONTROL_PLANNER = 2,
     MOEPAGE_CONTROL_OBSERVE = 3, /* measures and predicts, moves nothing */
     MOEPAGE_CONTROL_FIXED = 4,   /* baselines: expert_percent of the arena for experts, once */
     MOEPAGE_CONTROL_FLUX = 5     /* the experts' working set first, KV-blind (WiSP's Flux-prop) */
@@ -1213,36 +1318,38 @@ enum {
 
 typedef struct moepage_controller_config {
     uint32_t struct_size;
-    uint32_t mode;           /* MOEPAGE_CONTROL_* */
-    uint32_t burst_steps;    /* steps after which it may act; 0 = 64 */
-    uint32_t kv_miss;        /* MOEPAGE_KV_MISS_*: what the host does */
-    uint64_t context_tokens; /* of the longest sequence: with `concurrency` the admission floor,
-                                  below which KV never falls, nor below what one step of the last
-                                  burst had; 0 = what has been seen so far */
+    uint32_t mode;        /* MOEPAGE_CONTROL_* */
+    uint32_t burst_steps; /* steps after which it may act; 0 = 64 */
+    uint32_t kv_miss;     /* MOEPAGE_KV_MISS_*: what the host does */
+    /* Of the longest sequence, 0 = the longest seen so far. With `concurrency` it gives the
+     * admission floor: KV never falls below that, nor below what one step of the last burst had. */
+    uint64_t context_tokens;
     uint32_t concurrency;    /* sequences served at once; 0 = 1 */
     uint32_t expert_percent; /* FIXED: 1..99 */
-    uint32_t decay_permille; /* MV_WSA: what a burst counts a burst later, up to 1000; 0 = 700 */
+    uint32_t decay_permille; /* MV_WSA: weight of a burst one burst later, up to 1000; 0 = 700 */
     uint32_t gate_permille;  /* MV_WSA: least predicted gain; 0 = 20 */
-    uint32_t rate_permille;  /* MV_WSA: most of the experts' side moved at once; 0 = 250 */
-    uint32_t dead_zone;      /* MV_WSA, DUAL_RESIZE: experts per layer, less is not moved; 0 = 1 */
-    uint32_t
-        headroom_permille;   /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100 */
+    /* MV_WSA: the largest part of the experts' side moved at once; 0 = 250. */
+    uint32_t rate_permille;
+    /* MV_WSA, DUAL_RESIZE: experts per layer; smaller moves are not made; 0 = 1. */
+    uint32_t dead_zone;
+    /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100. */
+    uint32_t headroom_permille;
     uint32_t theta_permille; /* PLANNER: at most 1000; 0 = 900 */
     uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
     uint32_t reserved;
 } moepage_controller_config;
 
-/* Why a controller did what it did. */
+/* The outcome of a controller's tick. */
 enum {
     MOEPAGE_CONTROL_WAITS = 0, /* the burst is not over, or too little has been seen */
-    MOEPAGE_CONTROL_STAYS = 1, /* what there is is best, or nearly */
+    MOEPAGE_CONTROL_STAYS = 1, /* the present split is the best, or nearly */
     MOEPAGE_CONTROL_MOVED = 2,
-    MOEPAGE_CONTROL_DRAINING = 3, /* a move waits for slots or blocks in use; the next ticks go on.
-                                     Where more than target_blocks are used, the host frees or
-                                     swaps out what no running sequence needs */
-    MOEPAGE_CONTROL_REFUSED =
-        4, /* a move could not be made, or, the planner's, not to its end: what
-                                    expert_slots and kv_blocks say is in use */
+    /* A move waits for slots or blocks in use; the next ticks go on with it. If more than
+     * target_blocks are used, the host should free or swap out what no running sequence needs. */
+    MOEPAGE_CONTROL_DRAINING = 3,
+    /* A move could not be made, or, with PLANNER, not completed: the split in use is that of
+     * expert_slots and kv_blocks. */
+    MOEPAGE_CONTROL_REFUSED = 4,
     MOEPAGE_CONTROL_INFEASIBLE = 5 /* no split has room for one layer's experts and KV's floor */
 };
 
@@ -1251,13 +1358,13 @@ typedef struct moepage_controller_report {
     uint32_t outcome;      /* MOEPAGE_CONTROL_WAITS ... */
     uint64_t expert_slots; /* the split now */
     uint64_t kv_blocks;
-    uint64_t target_slots; /* what is predicted to be best */
+    uint64_t target_slots; /* predicted to be best */
     uint64_t target_blocks;
     uint32_t compressed_experts; /* per layer */
     uint32_t target_compressed;
 } moepage_controller_report;
 
-/* What it has measured. Times in ns; 0 = not seen yet. */
+/* What a controller has measured. Times in ns; 0 = not seen yet. */
 typedef struct moepage_controller_info {
     uint32_t struct_size;
     uint32_t mode;
@@ -1265,52 +1372,54 @@ typedef struct moepage_controller_info {
     uint64_t bursts;
     uint64_t moves;
     uint64_t refused;
-    uint64_t floor_blocks;    /* KV never falls below */
+    uint64_t floor_blocks;    /* KV never falls below this */
     uint64_t peak_blocks;     /* most used in the last burst */
     uint64_t expert_accesses; /* decayed, as the miss curve holds them */
-    uint64_t expert_first;    /* first sights, kept apart */
+    uint64_t expert_first;    /* first uses, counted separately */
     uint64_t kv_accesses;     /* in blocks */
     uint64_t kv_first;
-    double expert_miss_ns;   /* what one miss costs a step */
-    double kv_miss_ns;       /* what one block costs to bring back */
+    double expert_miss_ns;   /* cost of one miss to a step */
+    double kv_miss_ns;       /* cost of bringing one block back */
     double recompute_ns;     /* per token of prefill */
-    double layer_compute_ns; /* of one layer of a decode step, stalls apart */
-    double predicted_now_ns; /* cost of a burst's misses at the split now, and at the target */
+    double layer_compute_ns; /* of one layer of a decode step, without stalls */
+    /* Predicted cost of a burst's misses at the present split, and at the target. */
+    double predicted_now_ns;
     double predicted_best_ns;
     double rho;   /* PLANNER: compute to load */
     double alpha; /* PLANNER: share of experts in device memory */
 } moepage_controller_info;
 
-/* Watches both pools, on one device, until it is destroyed; `kv` may be NULL (then no split moves).
- * One controller per pool: BUSY. UNSUPPORTED for an expert pool over several devices, and for
- * PLANNER without an EXPH form when there is nothing else to plan. [set-up] */
+/* Creates a controller that watches both pools, on one device, until it is destroyed. `kv` may
+ * be NULL; then no split moves. BUSY if either pool has a controller. UNSUPPORTED for an
+ * expert pool over several devices, and for PLANNER without an EXPH form if there is nothing
+ * else to plan. [set-up] */
 MOEPAGE_API moepage_status moepage_controller_create(moepage_expert_pool *experts,
                                                      moepage_kv_pool *kv,
                                                      const moepage_controller_config *config,
                                                      moepage_controller **out);
 
-/* Before its pools. NULL is a no-op. [set-up] */
+/* Destroys a controller, before its pools. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_controller_destroy(moepage_controller *controller);
 
-/* Between steps: counts what has been since the last tick, and at a burst's end decides and acts; a
- * move that had to wait for slots or blocks in use goes on. Never waits for them. `stream`: of the
- * caller's kernels, as in moepage_split_set. A failure of the device aside, the split that was
- * is in use after any error. `report` may be NULL. [one] */
+/* Lets a controller act between steps: at the end of a burst it decides and moves, and a move that
+ * had to wait for slots or blocks in use goes on. Never waits for them. `stream`: of the caller's
+ * kernels, as in moepage_split_set. After any error but a failure of the device, the previous split
+ * is in use. `report` may be NULL. [one] */
 MOEPAGE_API moepage_status moepage_controller_tick(moepage_controller *controller, void *stream,
                                                    moepage_controller_report *report);
 
-/* A host that keeps prefixes under names of its own, which outlive their sequences, says which it
- * used: `key` names one, of `tokens` tokens. Without this the KV sequences that steps name are
- * counted; from the first call on they are not. STATE without a KV pool. [any] */
+/* Tells a controller that a prefix was used: `key` is the host's own name for it, and `tokens` its
+ * length. For hosts that keep prefixes longer than their sequences. From the first call on, the KV
+ * sequences that steps name are no longer counted. STATE without a KV pool. [any] */
 MOEPAGE_API moepage_status moepage_controller_kv_use(moepage_controller *controller, uint64_t key,
                                                      uint64_t tokens);
 
-/* [any] */
+/* Fills *info. [any] */
 MOEPAGE_API moepage_status moepage_controller_get_info(moepage_controller *controller,
                                                        moepage_controller_info *info);
 
-/* The predicted warm misses of one burst at each of `n` sizes: of experts (`kv` 0) at sizes[i] slots,
- * or of KV (`kv` 1) at sizes[i] blocks, in blocks; STATE without a KV pool. [any] */
+/* Predicts the warm misses of one burst at each of `n` sizes: of experts (`kv` 0) at sizes[i]
+ * slots, or of KV (`kv` 1) at sizes[i] blocks, in blocks. STATE for KV without a KV pool. [any] */
 MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *controller, uint32_t kv,
                                                         const uint64_t *sizes, uint32_t n,
                                                         double *misses);
@@ -1324,10 +1433,10 @@ MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *cont
  *   base + i * layer_stride + j * expert_stride                                    (equation 4)
  *
  * with expert_stride the tensor's own size, and layer_stride `experts` times that, rounded up to
- * the device's mapping granularity: what is mapped is a layer's tensor as a whole. (Tensors for
- * which that is less than the granularity, as biases may be, share one such range: their layers are
- * then further apart.) Memory stands behind few layers at a time: buffers in the device's arena,
- * each of them shown at the addresses of the layer that it belongs to.
+ * the device's mapping granularity, since a layer's tensor is mapped as a whole. (Tensors smaller
+ * than the granularity, as biases may be, share one such range: their layers are then further
+ * apart.) Only a few layers have memory at a time: buffers in the device's arena, each mapped at
+ * the addresses of the layer that it belongs to.
  *
  *   moepage_paged_materialise(p, 0); moepage_paged_materialise(p, 1);
  *   per layer i, again and again:
@@ -1336,11 +1445,11 @@ MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *cont
  *     moepage_paged_release(p, i, stream);         its buffer may go once these kernels are done
  *     moepage_paged_materialise(p, (i + 2) % n);   takes layer i's buffer over
  *
- * A layer is UNMAPPED; LOADING from its materialisation until its bytes have landed; then RESIDENT;
- * and EVICTING from when another layer takes its buffer over until its readers are done and its
- * addresses are empty again. Buffers change hands in the order in which layers were materialised
- * last: with two of them, layer i's comes from layer i - 2, over the end of a step as well
- * (algorithm 1), and the first two layers wait for nobody. What always holds:
+ * A layer is UNMAPPED at first; LOADING from its materialisation until its bytes have landed; then
+ * RESIDENT; and EVICTING from the moment when another layer takes its buffer over until its readers
+ * are done and its addresses are empty again. Buffers change hands in the order in which layers
+ * were last materialised: with two of them, layer i's comes from layer i - 2, across the end of a
+ * step as well (algorithm 1), and the first two layers wait for no other. It always holds that
  *
  *   - addresses never change;
  *   - a layer has at most one buffer, a buffer belongs to at most one layer;
@@ -1365,11 +1474,12 @@ enum {
 
 typedef struct moepage_paged_config {
     uint32_t struct_size;
-    uint32_t buffers; /* layers that have memory at once: at least 2 (1 in a model of one layer), at
-                         most all; 0 = 2, the paper's 2L blocks per tensor type */
+    /* Layers that have memory at once: at least 2 (1 in a model of one layer), at most all; 0 = 2,
+     * the paper's 2L blocks per tensor type. */
+    uint32_t buffers;
 } moepage_paged_config;
 
-/* Where one tensor of all experts of all layers lies. */
+/* The addresses of one tensor, for all experts of all layers. */
 typedef struct moepage_paged_tensor {
     uint32_t struct_size;
     uint32_t role;  /* MOEPAGE_ROLE_* */
@@ -1381,75 +1491,77 @@ typedef struct moepage_paged_tensor {
     uint64_t layer_stride;
 } moepage_paged_tensor;
 
-/* What moepage_paged_create would take: all buffers' bytes of the arena, and workspace for a model
- * whose images are decoded on the device (EXPH). Either pointer may be NULL. `config` NULL = the
- * defaults. [any] */
+/* Bytes that moepage_paged_create would take: of the arena for all buffers, and of the workspace
+ * for a model whose images are decoded on the device (EXPH). Either pointer may be NULL. `config`
+ * NULL = the defaults. [any] */
 MOEPAGE_API moepage_status moepage_paged_sizes(moepage_device *device, const moepage_model *model,
                                                const moepage_paged_config *config,
                                                uint64_t *workspace_bytes, uint64_t *arena_bytes);
 
-/* Takes the experts' side of the device's arena, for good: BUSY if an expert pool or another
- * PagedTensor has it. Borrows device and model until it is destroyed. BUDGET when the arena or the
- * workspace are too small; UNSUPPORTED on a device that cannot show memory at a second address, and
- * for a pack without a lossless form. [set-up] */
+/* Creates a PagedTensor, which has the experts' side of the device's arena until it is destroyed:
+ * BUSY if an expert pool or another PagedTensor has it. The device and the model must outlive it.
+ * BUDGET if the arena or the workspace is too small; UNSUPPORTED on a device that cannot map memory
+ * at a second address, and for a pack without a lossless form. [set-up] */
 MOEPAGE_API moepage_status moepage_paged_create(moepage_device *device, moepage_model *model,
                                                 const moepage_paged_config *config,
                                                 moepage_paged **out);
 
-/* Waits for loads under way. The caller's kernels have completed. BUSY while a layer is acquired.
- * NULL is a no-op. [set-up] */
+/* Destroys a PagedTensor after waiting for loads under way. The caller's kernels must have
+ * completed. BUSY while a layer is acquired. NULL is a no-op. [set-up] */
 MOEPAGE_API moepage_status moepage_paged_destroy(moepage_paged *paged);
 
-/* `tensor` indexes the model's expert tensors. Constant for the object's life. [any] */
+/* Fills *out for one of the model's expert tensors, by index. The answer is the same for the
+ * object's whole life. [any] */
 MOEPAGE_API moepage_status moepage_paged_get_tensor(const moepage_paged *paged, uint32_t tensor,
                                                     moepage_paged_tensor *out);
 
-/* Begins to bring a layer, into a free buffer or that of the layer materialised longest ago.
- * Returns at once. A layer that is LOADING or RESIDENT is only promised anew: it goes to the end of
- * the order, and stays until it has been acquired (again) and released. BUSY, and nothing has
- * changed, when the buffer's layer is acquired, or has not been acquired since it was materialised:
- * who does not want it any more acquires and releases it; and for a moment after a failed load,
- * until what was under way has landed (an acquire of the failed layer waits for that). [one] */
+/* Begins to load a layer into a free buffer, or into that of the layer materialised longest ago.
+ * Returns at once. A layer that is LOADING or RESIDENT just goes to the end of the order, and stays
+ * until it has been acquired (again) and released. BUSY, and nothing has changed, if the buffer's
+ * layer is acquired, or has not been acquired since it was materialised (to give up such a layer,
+ * acquire and release it); and for a moment after a failed load, until its transfers under way have
+ * landed (an acquire of the failed layer waits for that). [one] */
 MOEPAGE_API moepage_status moepage_paged_materialise(moepage_paged *paged, uint32_t layer);
 
-/* Work submitted to `stream` from now on finds the layer's bytes there. Waits until its addresses
- * are mapped and nothing but the device itself can fail its load any more; on "host", until the
- * bytes are there. It waits for kernels only where a layer comes back whose own last readers are
- * still at work. STATE if the layer was not materialised or is acquired. A load's own failure
- * (CALLBACK, FORMAT, IO, NO_MEMORY, DEVICE) is returned here, with a sentence, until the layer is
- * materialised again; the layer is then UNMAPPED, and all others are as they were. After any other
- * failure nothing has changed. [one] */
+/* Makes a layer readable by work that is submitted to `stream` from now on. Waits until its
+ * addresses are mapped and nothing but a failure of the device can still fail its load; on "host",
+ * until the bytes are there. It waits for kernels only if the layer comes back while its own last
+ * readers are still at work. STATE if the layer was not materialised or is acquired. A load's own
+ * failure (CALLBACK, FORMAT, IO, NO_MEMORY, DEVICE) is returned here, with a sentence, until the
+ * layer is materialised again; the layer is then UNMAPPED, and all others are as they were. After
+ * any other failure nothing has changed. [one] */
 MOEPAGE_API moepage_status moepage_paged_acquire(moepage_paged *paged, uint32_t layer,
                                                  void *stream);
 
-/* What was submitted to `stream` so far was the last to read the layer. It may be acquired again as
- * long as no other has taken its buffer over. STATE if it is not acquired; after a failure it still
- * is. [one] */
+/* Ends the reading of a layer: work submitted to `stream` so far is the last to read it. The layer
+ * may be acquired again as long as no other has taken its buffer over. STATE if it is not acquired;
+ * after a failure it still is. [one] */
 MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t layer,
                                                  void *stream);
 
-/* MOEPAGE_PAGED_* of a layer. [any] */
+/* Gives a layer's state, MOEPAGE_PAGED_*. [any] */
 MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer,
                                                    uint32_t *state);
 
 /* ---- Packs ------------------------------------------------------------------------------ */
 
-/* Told now and then, on the calling thread, of the work done so far and in all: in bytes of tensors
- * that are never paged, and of experts once for each form and once more for each to be verified. A
- * non-zero return ends the call with MOEPAGE_E_CALLBACK. */
+/* Reports progress now and then, on the calling thread: the work done so far and in all, in bytes
+ * of tensors that are never paged, and of experts once for each form and once more for each to be
+ * verified. A non-zero return ends the call with MOEPAGE_E_CALLBACK. */
 typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct moepage_pack_config {
     uint32_t struct_size;
-    uint32_t forms;     /* of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 =
-                            EXPH */
-    int32_t cold_level; /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
+    /* Of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 = EXPH. */
+    uint32_t forms;
+    int32_t cold_level;  /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
     uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */
-    uint32_t threads;    /* that encode; 0 = one per online CPU */
-    uint32_t verify;     /* 1: reads the written file back and compares experts and tensors with the
-                            model's before it gets its name */
-    uint32_t scale_search; /* integer forms: 1 = scales of least squared error, 0 = of the group's
-                              largest magnitude */
+    uint32_t threads;    /* threads that encode; 0 = one per online CPU */
+    /* 1: reads the written file back and compares experts and tensors with the model's before it
+     * gets its name. */
+    uint32_t verify;
+    /* Integer forms: 1 = scales of least squared error, 0 = of the group's largest magnitude. */
+    uint32_t scale_search;
     uint32_t reserved;
     moepage_progress_fn progress; /* NULL = none */
     void *progress_user;
@@ -1462,119 +1574,131 @@ typedef struct moepage_pack_stats {
     uint64_t dense_bytes;   /* of tensors that are never paged */
     uint64_t routed_bytes;  /* of the model's experts */
     uint64_t form_bytes[8]; /* stored, by MOEPAGE_FORM_* */
-    uint64_t raw_parts;     /* tensors of experts whose EXPH coding did not pay: kept raw */
+    uint64_t raw_parts;     /* experts' tensors that EXPH would not have made smaller: kept raw */
     uint64_t wall_ns;
 } moepage_pack_stats;
 
 /* Writes a model, however it was opened, to a .moepack file. The file gets its name when it is
- * complete and on disk: an interrupted or failed call leaves what was under `path` as it was. A
+ * complete and on disk: an interrupted or failed call leaves an earlier file at `path` as it was. A
  * symbolic link there is replaced, not followed. Errors: ARGUMENT for a config that contradicts
- * itself or a `path` that is no place for a file, UNSUPPORTED for an integer form of experts that
- * are not F32, F16 or BF16, FORMAT for a model that is damaged, IO (disk full, ...), CALLBACK,
- * NO_MEMORY. `config` and `stats` may be NULL. [any] */
+ * itself or a `path` where no file can be, UNSUPPORTED for an integer form of experts that are not
+ * F32, F16 or BF16, FORMAT for a model that is damaged, IO (disk full, ...), CALLBACK, NO_MEMORY.
+ * `config` and `stats` may be NULL. [any] */
 MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const char *path,
                                               const moepage_pack_config *config,
                                               moepage_pack_stats *stats);
 
 /* ---- Codec ------------------------------------------------------------------------------ */
 
-/* The exponent-Huffman codec on caller's memory (docs/format-exph.md). dtype is BF16, F16, F8_E4M3
- * or F8_E5M2. */
+/* The exponent-Huffman codec, in the caller's memory (docs/format-exph.md). dtype is BF16, F16,
+ * F8_E4M3 or F8_E5M2. */
 
-/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any]
- * */
+/* The most bytes that a stream of n elements can take; 0 for another dtype or an n
+ * past 2^40. [any] */
 MOEPAGE_API uint64_t moepage_exph_bound(uint32_t dtype, uint64_t n);
 
 /* Encodes in[0..n) to out; `capacity` at least moepage_exph_bound. [any] */
 MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, uint64_t n,
                                                void *out, uint64_t capacity, uint64_t *out_bytes);
 
-/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one and
- * VERSION for one of another version, of which nothing is written. Neither pointer need be aligned.
+/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged stream
+ * and VERSION for one of another version; nothing is written then. Neither pointer need be aligned.
  * `decoder` is NULL for the fastest or "portable", "avx2", "avx512"; NOT_FOUND for one that this
  * CPU cannot run. All give the same bits. [any] */
 MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
                                                uint64_t bytes, void *out, uint64_t n);
 
+/* Decodes n weights of a block format (MOEPAGE_DTYPE_Q4_0 to _NVFP4) from the blocks in
+ * in[0..bytes), which may lie at any address, to out: the values of docs/format-blocks.md. n is a
+ * multiple of a block's weights, and `bytes` what n weights take; ARGUMENT for anything else.
+ * Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_blocks_decode(uint32_t dtype, const void *in, uint64_t bytes,
+                                                 float *out, uint64_t n);
+
 /* ==== For study ========================================================================== */
 
-/* What serves experiments: outputs that are not exact, measurements, recordings. Kept as stable as the
- * rest; not needed to serve. */
+/* For experiments: outputs that are not exact, measurements, recordings. As stable as the rest, but
+ * not needed for serving. */
 
 /* ---- Two versions of an expert ---------------------------------------------------------- */
 
 enum {
-    MOEPAGE_SERVE_VERSIONS = 0, /* DynaExq: each layer's hottest experts in the slots, of all others
-                                   the low version computes; no step ever waits for an expert */
-    MOEPAGE_SERVE_CACHE = 1     /* the slots are a cache as ever; the low versions are for sessions
-                                   with MOEPAGE_MISS_LOW */
+    /* DynaExq: slots hold each layer's hottest experts, and all others compute in their low
+     * versions; no step ever waits for an expert. */
+    MOEPAGE_SERVE_VERSIONS = 0,
+    /* The slots are a cache as usual; the low versions are for sessions with MOEPAGE_MISS_LOW. */
+    MOEPAGE_SERVE_CACHE = 1
 };
 
-/* What makes an expert hot. */
+/* How an expert's hotness is measured. */
 enum {
     MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
     MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
 };
 
-/* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in
- * another part of the arena. What a session computes with is then an approximation, and its stats say
- * how much of it. For devices whose memory is the caller's (host, sim); pools on one device. */
+/* Experts in two versions (DynaExq section 3): a high one in slots, and a low one, of fewer bits,
+ * in another part of the arena. Sessions then compute approximations, and their stats say how many.
+ * For pools on one device whose memory the caller can address (host, sim). */
 typedef struct moepage_precision_config {
     uint32_t struct_size;
-    uint32_t serve;   /* MOEPAGE_SERVE_* */
-    uint32_t hi_form; /* that slots hold: MOEPAGE_FORM_DENSE, _INT8 or _INT4; 0 = DENSE. Below
-                             DENSE with SERVE_VERSIONS only */
+    uint32_t serve; /* MOEPAGE_SERVE_* */
+    /* That slots hold: MOEPAGE_FORM_DENSE, _INT8 or _INT4; 0 = DENSE. Below DENSE
+     * with SERVE_VERSIONS only. */
+    uint32_t hi_form;
     uint32_t lo_form; /* MOEPAGE_FORM_INT8, _INT4 or _INT2, smaller than hi_form */
-    uint32_t
-        lo_fetched; /* 0: every expert's low version is always there. 1: only of experts without
-                             a high one; it is fetched before the high one goes */
-    uint32_t hi_experts; /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room
-                             for beside the low ones. The pool's `slots` must then be 0 */
+    /* 0: every expert's low version is always resident. 1: only those of experts without a high
+     * one; a low version is fetched before the high one is given up. */
+    uint32_t lo_fetched;
+    /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room for beside the low
+     * ones. The pool's `slots` must then be 0. */
+    uint32_t hi_experts;
     uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
-    uint32_t window_steps; /* versions change between steps, after every so many; 0 = 1 */
+    uint32_t window_steps; /* versions change between steps, once in this many; 0 = 1 */
     double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
-    double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
-    uint32_t transitions;  /* most on their way at once, up to 1024; 0 = 4 */
-    uint32_t hotness;      /* MOEPAGE_HOTNESS_* */
+    double margin;        /* hysteresis: how much hotter, as a fraction; 0 = 0.1; negative = none */
+    uint32_t transitions; /* most under way at once, up to 1024; 0 = 4 */
+    uint32_t hotness;     /* MOEPAGE_HOTNESS_* */
 } moepage_precision_config;
 
 /* ---- Remapping -------------------------------------------------------------------------- */
 
 enum { MOEPAGE_GATE_SOFTMAX = 0, MOEPAGE_GATE_SIGMOID = 1 };
 
-/* Remapping of decode batches (LYNX 3, app. A): experts that few tokens care about are done without.
- * Changes outputs, so nothing turns it on but this. docs/quality.md says what it costs. */
+/* Remapping of decode batches (LYNX 3, app. A) avoids experts that matter to few tokens. It changes
+ * outputs, so nothing else turns it on. docs/quality.md says what it costs. */
 typedef struct moepage_remap_config {
     uint32_t struct_size;
-    uint32_t gate;       /* MOEPAGE_GATE_*: what turns the router's logits into weights */
-    double alpha;        /* bins per e-fold of probability, > 0 */
-    double beta;         /* the last bin, > 0; beta / alpha <= 3 */
-    const float *alphas; /* [moe_layers] instead, and `betas`; 0 = that layer is left alone; copied;
-                            NULL = the same everywhere */
+    uint32_t gate; /* MOEPAGE_GATE_*: how the router's logits become weights */
+    double alpha;  /* bins per e-fold of probability, > 0 */
+    double beta;   /* the last bin, > 0; beta / alpha <= 3 */
+    /* [moe_layers] instead, and `betas`; 0 = that layer is left alone; copied; NULL =
+     * the same everywhere. */
+    const float *alphas;
     const float *betas;
-    double resident; /* how many logits an expert on the device is preferred by; 0 = not */
+    double resident; /* logits by which experts on the device are preferred; 0 = not at all */
 } moepage_remap_config;
 
-/* From the next step on; NULL turns it off. Steps with any prefill tokens are left alone, and batches
- * of one; layers must then be routed with `logits`, or with `probabilities` of a softmax gate:
- * ARGUMENT otherwise. STATE while a step is open. [one] */
+/* Turns remapping on from the next step on; NULL turns it off. Steps with any prefill tokens and
+ * batches of one are left alone. While it is on, layers must be routed with `logits`, or with
+ * `probabilities` of a softmax gate: ARGUMENT otherwise. STATE while a step is open. [one] */
 MOEPAGE_API moepage_status moepage_session_set_remap(moepage_session *session,
                                                      const moepage_remap_config *config);
 
 /* ---- Right-sizing ----------------------------------------------------------------------- */
 
-/* The working set that routing converges to, as a co-activation table knows it (WiSP 5.4). */
+/* The working set that routing converges to, estimated from a co-activation table (WiSP 5.4). */
 typedef struct moepage_rightsize {
     uint32_t struct_size;
     uint32_t layers;
     double coverage; /* in: part of the routed choices that the set must cover, below 1; 0 = 0.99 */
-    uint64_t experts; /* out: the smallest set over all layers that covers it, seen in estimate */
-    uint64_t bytes;   /* out: of slots for that many */
-    uint64_t freed;   /* out: of slots for all experts, less those: what KV can have */
+    uint64_t experts; /* out: the smallest set over all layers estimated to cover it */
+    uint64_t bytes;   /* out: bytes of slots for that many */
+    uint64_t freed;   /* out: bytes of slots for all experts, less `bytes`: what KV can have */
     double unseen;    /* out: estimated chance that a choice is of an expert never seen */
 } moepage_rightsize;
 
-/* "coactivation" only: UNSUPPORTED for others, STATE before anything was learnt. [any] */
+/* Estimates a model's working set. UNSUPPORTED for predictors other than "coactivation", STATE
+ * before anything was learnt. [any] */
 MOEPAGE_API moepage_status moepage_predictor_rightsize(moepage_predictor *predictor,
                                                        moepage_rightsize *size);
 
@@ -1621,13 +1745,13 @@ MOEPAGE_API moepage_status moepage_trace_get_info(const moepage_trace *trace,
 /* Reads the next step; MOEPAGE_E_END after the last. [one] */
 MOEPAGE_API moepage_status moepage_trace_next(moepage_trace *trace, moepage_trace_step *step);
 
-/* Ends a trace and frees it, whatever it returns, BUSY and HANDLE excepted. For a writer this
- * finishes the file; a failure (disk full, a recording that failed on the way) is reported here
- * and leaves no file. BUSY while a session records to it. NULL is a no-op. [one] */
+/* Ends a trace and frees it, whatever it returns, except for BUSY and HANDLE. For a writer this
+ * finishes the file; a failure (disk full, or one while recording) is reported here and leaves no
+ * file. BUSY while a session records to it. NULL is a no-op. [one] */
 MOEPAGE_API moepage_status moepage_trace_close(moepage_trace *trace);
 
-/* Records every step of the session from now on; NULL stops. STATE while a step is open, ARGUMENT
- * if the trace's shape is not the model's. The trace must outlive the recording. [one] */
+/* Records every step of the session from now on; NULL stops recording. STATE while a step is open,
+ * ARGUMENT if the trace's shape is not the model's. The trace must outlive the recording. [one] */
 MOEPAGE_API moepage_status moepage_session_record(moepage_session *session, moepage_trace *trace);
 
 #ifdef __cplusplus
@@ -1636,13 +1760,13 @@ MOEPAGE_API moepage_status moepage_session_record(moepage_session *session, moep
 
 /* ---- Initialisers ----------------------------------------------------------------------- */
 
-/* Every struct that has a struct_size, with that set and all else 0. In C the parentheses take
- * designated fields; in C++ they stay empty, and fields are set afterwards:
+/* Initialisers for every struct with a struct_size, which they set; all other fields are 0. In C
+ * the parentheses take designated fields; in C++ they stay empty, and fields are set afterwards:
  *
  *   moepage_plan plan = MOEPAGE_PLAN();
  *   moepage_device_config config = MOEPAGE_DEVICE_CONFIG(.budget_bytes = 8ull << 30);     C
  *
- * Three take what they cannot be without: MOEPAGE_STEP(n_tokens), MOEPAGE_ROUTING(top_k, ids,
+ * Three take required fields as arguments: MOEPAGE_STEP(n_tokens), MOEPAGE_ROUTING(top_k, ids,
  * weights), MOEPAGE_FFN(dtype, x, y). In C they are compound literals, for use in functions; calls
  * may take their address: moepage_session_begin(session, &MOEPAGE_STEP(4)). Since 0.7. */
 #ifdef __cplusplus

@@ -281,3 +281,44 @@ void use_stats(void)
 {
 }
 #endif
+
+#if MOEPAGE_VERSION >= 700
+void use_engine(const char *checkpoint)
+{
+    moepage_engine *engine = NULL;
+    NEW(moepage_engine_config, config);
+    config->budget_percent = 50;
+    OK(moepage_engine_open(checkpoint, "max_tokens=2 policy=lfu", config, &engine));
+    CHECK(moepage_engine_device(engine) && moepage_engine_expert_pool(engine));
+    CHECK(moepage_engine_session(engine) && !moepage_engine_kv_pool(engine));
+    CHECK(!moepage_engine_predictor(engine));
+    NEW(moepage_model_info, info);
+    OK(moepage_model_get_info(moepage_engine_model(engine), info));
+    CHECK(moepage_engine_layers(engine) == info->moe_layers);
+    float *x = guarded(info->hidden * sizeof *x), *y = guarded(info->hidden * sizeof *y);
+    int32_t *ids = guarded(sizeof *ids);
+    float *weights = guarded(sizeof *weights);
+    weights[0] = 1;
+    OK(moepage_engine_begin(engine, 1));
+    OK(moepage_engine_experts(engine, 0, 1, ids, weights, x, y));
+    NEW(moepage_session_stats, did);
+    OK(moepage_engine_end(engine, did));
+    CHECK(did->routed == 1);
+    NEW(moepage_kv_pool_config, kv);
+    uint32_t *bytes_per_token = guarded(sizeof *bytes_per_token);
+    *bytes_per_token = 64;
+    kv->layers = 1;
+    kv->blocks = 3;
+    kv->block_tokens = 16;
+    kv->bytes_per_token = bytes_per_token;
+    uint64_t *arena_bytes = guarded(sizeof *arena_bytes);
+    OK(moepage_kv_pool_sizes(kv, arena_bytes));
+    CHECK(*arena_bytes >= 3 * 16 * 64);
+    OK(moepage_engine_close(engine));
+}
+#else
+void use_engine(const char *checkpoint)
+{
+    (void)checkpoint;
+}
+#endif

@@ -53,5 +53,6 @@ void use_paged(void);
 void use_controllers(void);
 void use_predictors(const char *folder);
 void use_stats(void);
+void use_engine(const char *checkpoint);
 
 #endif

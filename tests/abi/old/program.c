@@ -444,6 +444,7 @@ int main(int argc, char **argv)
     use_controllers();
     use_predictors(argv[1]);
     use_stats();
+    use_engine(argv[2]);
     printf("built against %d.%d, run on %s\n", MOEPAGE_VERSION_MAJOR, MOEPAGE_VERSION_MINOR,
            moepage_version_text());
     return 0;

@@ -1,0 +1,1731 @@
+/* moepage.h — paging for Mixture-of-Experts inference: the one public header.
+ *
+ * libmoepage lets an MoE model run on a device whose memory cannot hold it. Two working sets,
+ * the routed expert weights and the KV cache, share one byte budget; the host application steps
+ * the model itself and has the library run, layer by layer, the routed experts.
+ *
+ *   moepage_engine_open("qwen3.moepack", "budget=8G", NULL, &engine);
+ *   per step:   moepage_engine_begin(engine, n_tokens);
+ *     per layer:  moepage_engine_experts(engine, layer, top_k, ids, weights, x, y);
+ *               moepage_engine_end(engine, NULL);
+ *   moepage_engine_close(engine);
+ *
+ * An engine is a device, a model, an expert pool, perhaps a KV pool, and a session, opened together;
+ * a host that wants more control opens these itself, and may run experts with kernels of its own:
+ *
+ *   device_open -> model_open -> expert_pool_create -> kv_pool_create -> session_create
+ *   per step:   session_begin
+ *     per layer:  session_route -> session_ffn (or the caller's own kernels) -> session_retire
+ *               session_end
+ *
+ * This header has three parts: "Core" is what serving takes, "Advanced" what a host may add to it,
+ * "For study" what experiments take. All of it is stable.
+ *
+ * Conventions, which hold for every function unless its comment says otherwise:
+ *   - A call returns MOEPAGE_OK (0) or a negative status; moepage_last_error() then holds one
+ *     sentence of detail for the calling thread. A failed call changes nothing.
+ *   - Structs begin with struct_size, which the caller sets to sizeof the struct it was compiled
+ *     with: MOEPAGE_DEVICE_CONFIG() and its like, at the end of the header, do so. Zero in any other
+ *     field of a config means "the default", and a NULL config all defaults, where these make sense.
+ *     Fields are only ever appended. Reserved fields must be zero.
+ *   - Pointers passed in are borrowed for the call only. Out-parameters are written on success
+ *     only. Every object that a function returns through `**out` is owned by the caller and
+ *     given back with the matching close/destroy call.
+ *   - Thread classes: [any] may be called from any thread at any time; [one] by one thread at a
+ *     time per object; [set-up] like [one], and not while a step is open on a session that uses
+ *     the object. docs/threading.md has the whole contract.
+ *   - The library never aborts, exits, prints, or reads the environment.
+ *
+ * All of this API exists since version 0.1, but for forms, packs, the codec, and the tiers of expert
+ * pools: 0.2; PagedTensor: 0.3; working sets and regimes: 0.4; predictors, precision, remapping: 0.5;
+ * metrics: 0.6; engines and initialisers: 0.7. moepage_cuda.h has what is CUDA's alone. */
+#ifndef MOEPAGE_H
+#define MOEPAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) && defined(MOEPAGE_BUILD)
+#define MOEPAGE_API __attribute__((visibility("default")))
+#else
+#define MOEPAGE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ==== Core =============================================================================== */
+
+/* What a host needs to serve a model: an engine, or the five objects it is made of. */
+
+/* ---- Version ---------------------------------------------------------------------------- */
+
+#define MOEPAGE_VERSION_MAJOR 0
+#define MOEPAGE_VERSION_MINOR 7
+#define MOEPAGE_VERSION_PATCH 0
+#define MOEPAGE_VERSION \
+    (MOEPAGE_VERSION_MAJOR * 10000 + MOEPAGE_VERSION_MINOR * 100 + MOEPAGE_VERSION_PATCH)
+
+/* The version of the library that is linked, as MOEPAGE_VERSION; compare it with the macro to
+ * detect a header/library mismatch. [any] */
+MOEPAGE_API uint32_t moepage_version(void);
+
+/* The same as text, "0.7.0". Static storage. [any] */
+MOEPAGE_API const char *moepage_version_text(void);
+
+/* ---- Status ----------------------------------------------------------------------------- */
+
+/* Zero or a negative code. Codes never change their number or meaning. docs/errors.md says for
+ * each what a caller can do. */
+typedef int32_t moepage_status;
+
+enum {
+    MOEPAGE_OK = 0,
+    MOEPAGE_E_ARGUMENT = -1,      /* an argument is out of its documented range */
+    MOEPAGE_E_STATE = -2,         /* the call is out of order for this object */
+    MOEPAGE_E_HANDLE = -3,        /* a stale, foreign or wrong-type handle or sequence id */
+    MOEPAGE_E_BUSY = -4,          /* other objects or open plans still depend on this one */
+    MOEPAGE_E_NO_MEMORY = -5,     /* host memory could not be allocated */
+    MOEPAGE_E_BUDGET = -6,        /* the device budget cannot hold what was asked for */
+    MOEPAGE_E_WOULD_NOT_FIT = -7, /* the KV pool has too few free blocks; nothing was taken */
+    MOEPAGE_E_NOT_FOUND = -8,     /* no such file, tensor, device, policy or decoder */
+    MOEPAGE_E_IO = -9,            /* the operating system failed a read, write or map */
+    MOEPAGE_E_FORMAT = -10,       /* a file is malformed, truncated or contradicts itself */
+    MOEPAGE_E_UNSUPPORTED = -11,  /* well-formed, but not something this build can do */
+    MOEPAGE_E_VERSION = -12,      /* a file or struct is from an incompatible version */
+    MOEPAGE_E_CALLBACK = -13,     /* a caller's read callback reported failure */
+    MOEPAGE_E_DEVICE = -14,       /* the device failed; its handle is poisoned */
+    MOEPAGE_E_END = -15           /* no more records in a trace */
+};
+
+/* Static text for a status, never NULL ("unknown status" for anything else). [any] */
+MOEPAGE_API const char *moepage_status_text(moepage_status status);
+
+/* One sentence on the last failure in this thread; "" before any failure. The text lives until
+ * the thread's next failing call. [any] */
+MOEPAGE_API const char *moepage_last_error(void);
+
+/* ---- Logging ---------------------------------------------------------------------------- */
+
+enum { MOEPAGE_LOG_ERROR = 1, MOEPAGE_LOG_WARNING = 2, MOEPAGE_LOG_INFO = 3 };
+
+/* Receives messages worth an operator's eye: fallbacks taken, a device poisoned. `text` is
+ * borrowed for the call. May be called from library threads, never while a library lock that the
+ * step path takes is held; it must not call back into the library. */
+typedef void (*moepage_log_fn)(void *user, int32_t level, const char *text);
+
+/* ---- Data types ------------------------------------------------------------------------- */
+
+/* Element types of tensors. Values never change. */
+enum {
+    MOEPAGE_DTYPE_NONE = 0,
+    MOEPAGE_DTYPE_F32 = 1,
+    MOEPAGE_DTYPE_F16 = 2,
+    MOEPAGE_DTYPE_BF16 = 3,
+    MOEPAGE_DTYPE_F8_E4M3 = 4,
+    MOEPAGE_DTYPE_F8_E5M2 = 5,
+    MOEPAGE_DTYPE_F8_E8M0 = 6, /* power-of-two scales of MX formats */
+    MOEPAGE_DTYPE_U8 = 7,      /* packed sub-byte weights, e.g. MXFP4 pairs */
+    MOEPAGE_DTYPE_I8 = 8,
+    MOEPAGE_DTYPE_I32 = 9,
+    MOEPAGE_DTYPE_I64 = 10,
+    /* versions of experts: a matrix's packed integers with their scales behind them, as
+     * docs/format-moepack.md lays them out */
+    MOEPAGE_DTYPE_INT8 = 11,
+    MOEPAGE_DTYPE_INT4 = 12,
+    MOEPAGE_DTYPE_INT2 = 13
+};
+
+/* What an expert's tensor is for. H = hidden size, I = expert intermediate size. */
+enum {
+    MOEPAGE_ROLE_NONE = 0,
+    MOEPAGE_ROLE_GATE_UP = 1,       /* fused [2I, H]: I gate rows, then I up rows (gpt_oss keeps its
+                                       checkpoint's order: gate and up interleaved) */
+    MOEPAGE_ROLE_GATE = 2,          /* [I, H] */
+    MOEPAGE_ROLE_UP = 3,            /* [I, H] */
+    MOEPAGE_ROLE_DOWN = 4,          /* [H, I] */
+    MOEPAGE_ROLE_GATE_UP_SCALE = 5, /* scales belong to the weight of the same name */
+    MOEPAGE_ROLE_GATE_SCALE = 6,
+    MOEPAGE_ROLE_UP_SCALE = 7,
+    MOEPAGE_ROLE_DOWN_SCALE = 8,
+    MOEPAGE_ROLE_GATE_UP_BIAS = 9, /* [2I] */
+    MOEPAGE_ROLE_GATE_BIAS = 10,   /* [I] */
+    MOEPAGE_ROLE_UP_BIAS = 11,     /* [I] */
+    MOEPAGE_ROLE_DOWN_BIAS = 12    /* [H] */
+};
+
+#define MOEPAGE_MAX_EXPERT_TENSORS 8
+#define MOEPAGE_MAX_RANK 4
+#define MOEPAGE_MAX_DEVICES 16
+
+/* A form in which an expert's weights are stored. Values never change. DENSE and EXPH are lossless:
+ * both give the checkpoint's bits. The others are its group-quantised versions. */
+enum {
+    MOEPAGE_FORM_NONE = 0,
+    MOEPAGE_FORM_DENSE = 1, /* the checkpoint's own numbers, laid out as in a slot */
+    MOEPAGE_FORM_EXPH = 2,  /* exponents Huffman-coded: docs/format-exph.md */
+    MOEPAGE_FORM_INT8 = 3,  /* symmetric integers with one FP16 scale per group of a row */
+    MOEPAGE_FORM_INT4 = 4,
+    MOEPAGE_FORM_INT2 = 5
+};
+
+/* A routed id that names no expert: the slot of a token's top-k is skipped. */
+#define MOEPAGE_NO_EXPERT (-1)
+
+/* ---- Handles ---------------------------------------------------------------------------- */
+
+typedef struct moepage_engine moepage_engine;
+typedef struct moepage_device moepage_device;
+typedef struct moepage_model moepage_model;
+typedef struct moepage_expert_pool moepage_expert_pool;
+typedef struct moepage_kv_pool moepage_kv_pool;
+typedef struct moepage_session moepage_session;
+typedef struct moepage_trace moepage_trace;
+typedef struct moepage_controller moepage_controller;
+typedef struct moepage_predictor moepage_predictor;
+
+/* A sequence in a KV pool. Ids are not used twice: those of freed sequences are refused. 0 is
+ * none. */
+typedef uint64_t moepage_seq;
+
+/* ---- Engine ----------------------------------------------------------------------------- */
+
+/* Described with sessions. */
+struct moepage_session_stats;
+
+/* How an engine is opened. Whatever is left out has its default; the configs that are pointed to are
+ * read during the call only. The device's must leave budget_bytes and workspace_bytes 0: the engine
+ * sets them. The KV pool's must say how many blocks there are, unless `slots` and a budget in bytes
+ * are given, of which KV then has the rest. Since 0.7. */
+typedef struct moepage_engine_config {
+    uint32_t struct_size;
+    uint32_t dtype;        /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
+    uint64_t budget_bytes; /* of the device, with KV and workspaces; 0 = not given */
+    double budget_percent; /* instead: of all experts have a slot, the rest on top; 0 < p <= 100 */
+    const char *device_name; /* as in moepage_device_open; NULL = "host" */
+    const struct moepage_device_config *device;
+    const struct moepage_expert_pool_config *experts; /* slots 0 = what the budget says */
+    const struct moepage_kv_pool_config *kv;          /* NULL = no KV pool */
+    const struct moepage_session_config *session;
+    const struct moepage_predictor_config *predictor; /* made for the session; NULL = none */
+    moepage_model *model;           /* instead of a path; the caller's, outlives the engine */
+    uint64_t extra_workspace_bytes; /* workspace for what the caller adds, such as a path */
+    uint64_t extra_arena_bytes;     /* arena that the pools leave; with slots or a percentage */
+    uint32_t sessions; /* like the engine's that will share the pool; 0 = 1, at most 64 */
+    uint32_t reserved;
+    void *stream; /* CUDA: the stream that x comes from and y is read on; ignored by "host" */
+} moepage_engine_config;
+
+/* Opens everything that a model's experts are served with: the checkpoint or .moepack `path`, a
+ * device, an expert pool, a KV pool if its config is given, and one session. NULL for `path` if
+ * config->model is set. The budget is divided by the library: workspaces and staging get what the
+ * sizing functions say, KV its blocks, and experts the rest. Without a budget, slots must be given,
+ * and the budget is what all parts take together.
+ *
+ * `options` is the same as text, for command lines: "key=value" pairs separated by spaces, each key
+ * at most once. It may be NULL; it takes precedence over the config.
+ *
+ *   budget=8G | budget=25%        budget_bytes (suffix K, M, G or T) or budget_percent; slots=N
+ *   device=NAME                   "host", "cuda:0", ...; threads=N io_threads=N bus=BYTES
+ *   policy=NAME                   eviction; scope=global|layer scan_percent=N
+ *   host_tier=BYTES               bus_form=auto|dense|exph compressed=N staging=N
+ *   max_tokens=N                  max_sequences=N max_top_k=N math=fp32|bf16|bf16-fast
+ *   prefetch=off|hint|previous|predictor   prefetch_depth=N predictor=NAME
+ *   regime=auto|cache|stream      miss=wait|low|host
+ *   dtype=f32|f16|bf16            of x and y
+ *   workspace=BYTES               extra_workspace_bytes; sessions=N
+ *   kv_blocks=N                   kv_block_tokens=N; the rest of config->kv must be given
+ *
+ * Errors: ARGUMENT for an unknown key, a value that is none and for what contradicts itself; BUDGET
+ * for no budget and for one that is too small, which says how many bytes are needed; and those of
+ * the calls that open the parts. A failure leaves nothing open. Blocks for files and for mapping the
+ * arena. Since 0.7. [any] */
+MOEPAGE_API moepage_status moepage_engine_open(const char *path, const char *options,
+                                               const moepage_engine_config *config,
+                                               moepage_engine **out);
+
+/* Opens a step of n_tokens tokens of one sequence: as moepage_session_begin, which is for more than
+ * that. STATE if one is open. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_begin(moepage_engine *engine, uint32_t n_tokens);
+
+/* Runs MoE layer `layer` (counted over MoE layers from 0) of the open step: y[n_tokens][hidden] =
+ * sum over k of weights[t][k] * expert ids[t][k] of x[n_tokens][hidden]. ids and weights are host
+ * memory, [n_tokens][top_k]; x and y are of the engine's dtype, in device memory on CUDA. The same
+ * as moepage_session_route, moepage_session_ffn and moepage_session_retire, with their errors and
+ * what they say of streams; after a failure the layer is closed and the call may be repeated. Blocks
+ * until experts that are absent are loaded; on "host" until y is complete. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_experts(moepage_engine *engine, uint32_t layer,
+                                                  uint32_t top_k, const int32_t *ids,
+                                                  const float *weights, const void *x, void *y);
+
+/* Closes the step; `stats`, which may be NULL, then says what it did. Since 0.7. [one] */
+MOEPAGE_API moepage_status moepage_engine_end(moepage_engine *engine,
+                                              struct moepage_session_stats *stats);
+
+/* The model's MoE layers; 0 for what is no engine. Since 0.7. [any] */
+MOEPAGE_API uint32_t moepage_engine_layers(const moepage_engine *engine);
+
+/* The objects that the engine consists of, for everything that it has no function for: more
+ * sessions, statistics, hints, KV. They are the engine's: valid until it is closed, and not to be
+ * destroyed. NULL for what it does not have, and for what is no engine. Since 0.7. [any] */
+MOEPAGE_API moepage_device *moepage_engine_device(const moepage_engine *engine);
+MOEPAGE_API moepage_model *moepage_engine_model(const moepage_engine *engine);
+MOEPAGE_API moepage_expert_pool *moepage_engine_expert_pool(const moepage_engine *engine);
+MOEPAGE_API moepage_kv_pool *moepage_engine_kv_pool(const moepage_engine *engine);
+MOEPAGE_API moepage_predictor *moepage_engine_predictor(const moepage_engine *engine);
+MOEPAGE_API moepage_session *moepage_engine_session(const moepage_engine *engine);
+
+/* Closes the session, which cancels an open step, and then everything else in reverse. BUSY while
+ * something of the caller's, such as a second session, uses a part; STATE where the session cannot
+ * be cancelled. What has been closed by then stays closed: destroy what is in the way and call it
+ * again. NULL is a no-op. Since 0.7. [set-up] */
+MOEPAGE_API moepage_status moepage_engine_close(moepage_engine *engine);
+
+/* ---- Device ----------------------------------------------------------------------------- */
+
+typedef struct moepage_device_config {
+    uint32_t struct_size;
+    uint32_t threads; /* host: threads a kernel may use, at most 1024; 0 = one per online CPU */
+    uint64_t budget_bytes;    /* hard limit of device bytes, all uses together; required */
+    uint64_t workspace_bytes; /* part of the budget kept for sessions' scratch; 0 = budget/16,
+                                 at most 256 MiB. The rest is the arena for experts and KV. */
+    uint64_t bus_bytes_per_s; /* host: throttle of copies between memory and the arena, so that
+                                 transfer-bound behaviour can be studied anywhere; 0 = off */
+    moepage_log_fn log;       /* NULL = none */
+    void *log_user;
+    uint32_t io_threads; /* that read the cold tier; 0 = 4, at most 64 */
+    uint32_t ranges;     /* 1: names loads, decodes and expert kernels to NVIDIA's profilers (NVTX);
+                            "cuda:N" only: UNSUPPORTED elsewhere, and in a module built without */
+} moepage_device_config;
+
+typedef struct moepage_device_info {
+    uint32_t struct_size;
+    uint32_t threads; /* threads that kernels use */
+    uint64_t budget_bytes;
+    uint64_t arena_bytes; /* experts and KV blocks are cut from this */
+    uint64_t workspace_bytes;
+    uint64_t used_bytes; /* held now by expert slots, KV blocks and workspaces */
+    uint64_t peak_bytes; /* the most ever held; never above budget_bytes */
+    uint64_t
+        arena_expert_bytes;  /* side of the arena given to expert slots and compressed experts */
+    uint64_t arena_kv_bytes; /* side of the arena given to KV blocks */
+    uint64_t bus_bytes_per_s;
+    const char *name;    /* "host"; lives as long as the device */
+    const char *kernels; /* instruction set that kernels use, e.g. "avx512" */
+    uint64_t
+        pageable_bytes; /* host memory that copies to the device come from and that could not be
+                                pinned: they are slower, and not asynchronous; 0 on "host" */
+} moepage_device_info;
+
+/* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
+ * (docs/cuda.md). Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
+ * for a GPU or its driver that is not there; UNSUPPORTED where libmoepage-cuda.so is missing, where
+ * the driver or the GPU is too old, and for "sim:FILE", a machine simulated in virtual time
+ * (docs/format-machine.md), which is a part of moepage-sim and not of this library; VERSION for a
+ * module of another build; BUDGET for a zero budget or one smaller than its own workspace; ARGUMENT
+ * for too many threads, and for a bus throttle on CUDA; NO_MEMORY. [any] */
+MOEPAGE_API moepage_status moepage_device_open(const char *name,
+                                               const moepage_device_config *config,
+                                               moepage_device **out);
+
+/* Closes a device. BUSY while a pool or a PagedTensor lives on it. NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_device_close(moepage_device *device);
+
+/* Fills *info (its struct_size set by the caller). [any] */
+MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
+                                                   moepage_device_info *info);
+
+/* ---- Model ------------------------------------------------------------------------------ */
+
+typedef struct moepage_model_config {
+    uint32_t struct_size;
+    uint32_t reserved;
+    moepage_log_fn log; /* NULL = none */
+    void *log_user;
+} moepage_model_config;
+
+/* One tensor of every expert of a model: all experts have the same tensors. */
+typedef struct moepage_expert_tensor {
+    uint32_t role;  /* MOEPAGE_ROLE_* */
+    uint32_t dtype; /* MOEPAGE_DTYPE_* */
+    uint32_t rank;  /* 1..MOEPAGE_MAX_RANK */
+    uint32_t reserved;
+    uint64_t shape[MOEPAGE_MAX_RANK]; /* row-major; unused entries 0 */
+    uint64_t bytes;                   /* in: ignored; out: size of the tensor */
+    uint64_t offset;                  /* in: ignored; out: place inside an expert's slot */
+} moepage_expert_tensor;
+
+typedef struct moepage_model_info {
+    uint32_t struct_size;
+    uint32_t layers;              /* transformer layers, dense ones included */
+    uint32_t moe_layers;          /* layers with routed experts */
+    uint32_t experts;             /* routed experts per MoE layer */
+    uint32_t top_k;               /* experts per token that the model's router chooses */
+    uint32_t hidden;              /* H */
+    uint32_t expert_intermediate; /* I */
+    uint32_t shared_experts;      /* always-active experts; resident, never paged */
+    uint32_t expert_tensors;      /* 1..MOEPAGE_MAX_EXPERT_TENSORS */
+    uint32_t vocabulary;          /* 0 when not known (banks) */
+    uint64_t expert_bytes;        /* bytes of one expert's tensors */
+    uint64_t slot_bytes;          /* distance between two slots: expert_bytes and padding */
+    uint64_t routed_bytes;        /* moe_layers * experts * expert_bytes */
+    uint64_t dense_bytes;         /* everything else in the checkpoint */
+    const char *architecture;     /* "qwen3_moe", ...; "banks" for caller-held experts */
+    uint32_t ffn_supported;       /* 1 when moepage_session_ffn can run these experts */
+    uint32_t reserved;
+} moepage_model_info;
+
+/* A tensor of the checkpoint that is never paged. `data` is host memory owned by the model. */
+typedef struct moepage_tensor_view {
+    uint32_t struct_size;
+    uint32_t dtype;
+    uint32_t rank;
+    uint32_t reserved;
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    uint64_t bytes;
+    const void *data;
+} moepage_tensor_view;
+
+/* Opens a Hugging Face checkpoint directory: config.json and one or many .safetensors files, with
+ * or without an index. Files are mapped; of weights only routers are read now. Recognised:
+ * qwen3_moe, qwen2_moe, mixtral, olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. Or,
+ * where `path` is a file, a .moepack (docs/format-moepack.md), of which everything but the experts
+ * is checked now and each expert when it is first loaded. Errors name the file and the tensor or
+ * section: NOT_FOUND, IO, FORMAT, UNSUPPORTED, VERSION for a pack of a newer major. [any] */
+MOEPAGE_API moepage_status moepage_model_open(const char *path, const moepage_model_config *config,
+                                              moepage_model **out);
+
+/* Reads `bytes` bytes, from `offset`, of one expert's tensor into `out` (host memory). `tensor`
+ * indexes moepage_banks.tensors; `layer` counts MoE layers from 0. Called from library threads: one
+ * call at a time per device, but several at a time when the pool has a host tier; and from
+ * moepage_pack_write's threads and moepage_model_read_expert's caller. It may block for I/O, and
+ * must not call into the library. Returns 0, or anything else for failure: the load then fails with
+ * MOEPAGE_E_CALLBACK and no slot is published. */
+typedef int32_t (*moepage_read_fn)(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
+                                   uint64_t offset, uint64_t bytes, void *out);
+
+/* A tensor that is never paged, of a model that the caller holds. */
+typedef struct moepage_dense_tensor {
+    const char *name; /* copied */
+    uint32_t dtype;
+    uint32_t rank;
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    const void *data; /* aligned for its dtype; must outlive the model */
+} moepage_dense_tensor;
+
+/* Experts that the caller holds: no checkpoint. Exactly one of `data` and `read` is set. */
+typedef struct moepage_banks {
+    uint32_t struct_size;
+    uint32_t moe_layers;
+    uint32_t experts; /* per layer */
+    uint32_t top_k;
+    uint32_t hidden;
+    uint32_t expert_intermediate;
+    uint32_t n_tensors; /* 1..MOEPAGE_MAX_EXPERT_TENSORS */
+    uint32_t reserved;
+    const moepage_expert_tensor *tensors; /* [n_tensors]; copied */
+    const void *const *data; /* [moe_layers][experts][n_tensors] host pointers; the array is
+                                copied, the bytes behind it must outlive the model */
+    moepage_read_fn read;
+    void *read_user;
+    /* What else a whole model is, so that it can be packed and served like a checkpoint; all of it
+     * may be left out. */
+    const char *architecture;   /* "qwen3_moe"; NULL = "banks". Copied, at most 63 characters */
+    const char *config_json;    /* copied */
+    const int32_t *layer_index; /* [moe_layers] ascending; copied; NULL = 0, 1, 2 ... */
+    uint32_t layers;            /* 0 = moe_layers */
+    uint32_t shared_experts;
+    uint32_t vocabulary;
+    uint32_t n_dense;
+    const moepage_dense_tensor *dense; /* [n_dense], names distinct; copied */
+} moepage_banks;
+
+/* Describes a model by its expert banks. Any shapes and dtypes can be paged; moepage_session_ffn
+ * needs GATE_UP (or GATE and UP) and DOWN of one of F32, F16, BF16, or of F8_E4M3 with block scales
+ * (docs/checkpoints.md). [any] */
+MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
+                                                    const moepage_model_config *config,
+                                                    moepage_model **out);
+
+/* Closes a model. BUSY while an expert pool or a PagedTensor uses it. NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_model_close(moepage_model *model);
+
+/* Fills *info. [any] */
+MOEPAGE_API moepage_status moepage_model_get_info(const moepage_model *model,
+                                                  moepage_model_info *info);
+
+/* Copies the layout of an expert's tensors to out[0..expert_tensors). `capacity` is the length of
+ * `out` and must be at least moepage_model_info.expert_tensors. [any] */
+MOEPAGE_API moepage_status moepage_model_get_expert_tensors(const moepage_model *model,
+                                                            moepage_expert_tensor *out,
+                                                            uint32_t capacity);
+
+/* Finds a tensor by its checkpoint name. NOT_FOUND if there is none; UNSUPPORTED for a dtype or a
+ * rank that moepage_tensor_view cannot express; NO_MEMORY when a tensor that lies unaligned in its
+ * file could not be copied. [any] */
+MOEPAGE_API moepage_status moepage_model_find_tensor(const moepage_model *model, const char *name,
+                                                     moepage_tensor_view *out);
+
+/* The model's config.json, NUL-terminated, owned by the model; NULL where there is none. [any] */
+MOEPAGE_API const char *moepage_model_config_json(const moepage_model *model);
+
+/* The transformer layer that MoE layer `moe_layer` is; -1 when out of range. [any] */
+MOEPAGE_API int32_t moepage_model_layer_index(const moepage_model *model, uint32_t moe_layer);
+
+/* How a model stores its experts in one form. */
+typedef struct moepage_form_info {
+    uint32_t struct_size;
+    uint32_t form;         /* MOEPAGE_FORM_* */
+    uint32_t present;      /* 1: every expert is stored in this form */
+    uint32_t group_size;   /* weights per scale, of the integer forms */
+    uint64_t image_bytes;  /* of all experts' images: what is kept in memory and crosses a bus */
+    uint64_t most_bytes;   /* the largest image */
+    uint64_t stored_bytes; /* in the file: less than image_bytes where zstd frames hold them */
+} moepage_form_info;
+
+/* Whether and how big the model's experts are in `form` (MOEPAGE_FORM_DENSE to _INT2). A checkpoint
+ * has the DENSE form only. [any] */
+MOEPAGE_API moepage_status moepage_model_get_form(const moepage_model *model, uint32_t form,
+                                                  moepage_form_info *info);
+
+/* Reads one expert's weights, from whichever lossless form they are stored in, into `out` (host
+ * memory, at least moepage_model_info.slot_bytes long), laid out as in a slot. Checks what it
+ * reads: FORMAT for a damaged expert; IO, CALLBACK, NO_MEMORY. Blocks for the file. [any] */
+MOEPAGE_API moepage_status moepage_model_read_expert(const moepage_model *model, uint32_t layer,
+                                                     uint32_t expert, void *out, uint64_t capacity);
+
+/* The name, in out[0..capacity) with a NUL, of the index-th tensor that is never paged; NOT_FOUND
+ * past the last, ARGUMENT when it is too long. [any] */
+MOEPAGE_API moepage_status moepage_model_get_tensor_name(const moepage_model *model, uint64_t index,
+                                                         char *out, uint64_t capacity);
+
+/* ---- Expert pool ------------------------------------------------------------------------ */
+
+enum {
+    MOEPAGE_SCOPE_GLOBAL = 0, /* all layers compete for all slots */
+    MOEPAGE_SCOPE_LAYER = 1   /* every MoE layer has an equal share of its own */
+};
+
+enum {
+    MOEPAGE_PLACEMENT_EXPLICIT = 0, /* compressed_experts as given */
+    MOEPAGE_PLACEMENT_BANDWIDTH = 1 /* in proportion to measured bandwidths (FluxMoE eq. 8), as far
+                                       as the arena's room beside `slots` goes, which must then be
+                                       given; compressed_experts must be 0 */
+};
+
+typedef struct moepage_expert_pool_config {
+    uint32_t struct_size;
+    uint32_t scope;           /* MOEPAGE_SCOPE_* */
+    uint64_t slots;           /* experts resident at once, over all devices; 0 = all that the arenas
+                              still have, at most every expert. With MOEPAGE_SCOPE_LAYER it is
+                              rounded down to a multiple of the MoE layers. */
+    const char *policy;       /* eviction: "lru" (NULL), "lfu", "lfu-aged", "sieve", "s3fifo",
+                              "lirs", "finemoe" (1/(p freq), p from sessions' predictors), "cycle"
+                              (learns from what is routed) */
+    uint32_t scan_percent;    /* protection against scans: the percentage of slots that prefill may
+                              take from what decode uses, 1..99; 0 = off (misses then count
+                              exactly as the policy defines) */
+    uint32_t chunk_bytes;     /* a prefetch is copied in pieces of this size; 0 = 2 MiB */
+    uint32_t tp_rank;         /* reserved for tensor-parallel slices: 0 */
+    uint32_t tp_size;         /* reserved: 0 or 1 */
+    uint64_t host_tier_bytes; /* host memory that caches experts of the cold tier (the model's file
+                                 or read callback), divided among the devices; more than all experts
+                                 take is not taken; 0 = none: experts
+                                 are loaded from the model's own memory, such as mapped files, and
+                                 where those do not hold them as they cross the bus, through a few
+                                 entries (the info says how many bytes) */
+    uint32_t bus_form;        /* form in which experts are kept in the host tier and cross the bus:
+                                 MOEPAGE_FORM_DENSE, or _EXPH, which the device decodes; 0 = EXPH
+                                 where the model has it */
+    uint32_t compressed_experts; /* experts per layer whose EXPH image is kept in device memory, out
+                                    of the arena, and decoded into a slot on a miss (FluxMoE's
+                                    compressed backend) */
+    uint32_t placement;          /* MOEPAGE_PLACEMENT_* */
+    uint32_t staging_experts;    /* EXPH images on their way to the decoder at once, out of the
+                                    workspace: 2 to 1024, 0 = 4 */
+    const struct moepage_precision_config
+        *precision; /* a second version of every expert; NULL = none.
+                                                  Copied */
+} moepage_expert_pool_config;
+
+typedef struct moepage_expert_pool_info {
+    uint32_t struct_size;
+    uint32_t devices;
+    uint64_t slots;    /* over all devices */
+    uint64_t resident; /* experts complete in a slot */
+    uint64_t loading;  /* experts on their way */
+    uint64_t pinned;   /* experts pinned by moepage_expert_pool_pin */
+    uint64_t slot_bytes;
+    /* counters since creation */
+    uint64_t hits;   /* routed experts found resident */
+    uint64_t misses; /* routed experts that had to be loaded on demand */
+    uint64_t late;   /* routed experts whose load was under way already */
+    uint64_t evictions;
+    uint64_t demand_bytes;       /* copied because a step needed them */
+    uint64_t prefetch_bytes;     /* copied ahead of need; transition_bytes are not among them */
+    uint64_t prefetch_useful;    /* prefetched experts that were then routed, in time or late */
+    uint64_t prefetch_late;      /* of those, still loading when routed */
+    uint64_t prefetch_wasted;    /* prefetched experts evicted before any use */
+    uint64_t prefetch_cancelled; /* hints dropped, or given up half way */
+    uint64_t prefetch_refused;   /* hints dropped because no slot could be had */
+    uint64_t failed_loads;       /* loads whose source failed */
+    /* tiers */
+    uint32_t bus_form;           /* MOEPAGE_FORM_* that crosses the bus */
+    uint32_t compressed_experts; /* per layer, resident as EXPH in device memory; those that are on
+                                    their way there do not count */
+    uint64_t compressed_bytes;   /* device memory that is theirs: whole slots */
+    uint64_t staging_bytes;      /* device memory for images on their way */
+    uint64_t host_tier_bytes;    /* host memory of the tier; 0 = none */
+    uint64_t host_tier_experts;  /* that fit in it */
+    uint64_t host_tier_resident;
+    uint32_t host_page_bytes;  /* pages behind the tier; the system's smallest where huge pages
+                                    were not to be had */
+    int32_t host_node;         /* NUMA node it is bound to, with several devices the first one's;
+                                    -1 = the tier of some device is not bound */
+    uint64_t host_hits;        /* loads that found their expert in the host tier */
+    uint64_t cold_reads;       /* experts read from the cold tier */
+    uint64_t cold_bytes;       /* read for them */
+    uint64_t decodes;          /* experts decoded on the device */
+    uint64_t compressed_loads; /* of those, from device memory */
+    /* measured when the pool was created; 0 = no such tier. Bytes of dense experts per second */
+    uint64_t bus_bytes_per_s;    /* host memory to slot, decoding not counted */
+    uint64_t decode_bytes_per_s; /* image in device memory to slot */
+    uint64_t cold_bytes_per_s;   /* cold tier to host memory */
+    /* the same, measured while serving: medians of the latest loads; 0 = none seen yet */
+    uint64_t live_bus_bytes_per_s;
+    uint64_t live_decode_bytes_per_s;
+    uint64_t live_cold_bytes_per_s;
+    /* precision; 0 without it */
+    uint32_t hi_form; /* MOEPAGE_FORM_* */
+    uint32_t lo_form;
+    uint32_t hi_experts; /* per layer, at most */
+    uint32_t reserved;
+    uint64_t hi_published;        /* experts that compute in the high version */
+    uint64_t lo_bytes;            /* device memory of the low versions */
+    uint64_t promotions;          /* published */
+    uint64_t demotions;           /* published */
+    uint64_t transitions_refused; /* put off because no place could be had */
+    uint64_t transitions_failed;  /* whose source failed: the version before it stays in use */
+    uint64_t transition_bytes;    /* moved for them */
+    uint64_t decisions;           /* intervals that have passed */
+    uint64_t windows;             /* in which something was published */
+    /* of prefetch_bytes, those of experts of which it is known what they were good for */
+    uint64_t prefetch_useful_bytes; /* there in time */
+    uint64_t prefetch_late_bytes;   /* routed while still loading; the rest came on demand */
+    uint64_t prefetch_wasted_bytes; /* evicted before any use */
+    uint64_t resizes;               /* moves of the split that ended, as wanted */
+    uint64_t resizes_refused;       /* and that were refused */
+    uint64_t pins_refused;
+    uint64_t cold_buffered_reads; /* of cold_reads, through the page cache: the file's system has no
+                                     direct I/O, or a model's own memory or callback was read */
+} moepage_expert_pool_info;
+
+enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
+
+typedef struct moepage_residency {
+    uint32_t struct_size;
+    uint32_t state;  /* MOEPAGE_EXPERT_* */
+    int32_t slot;    /* on its device; -1 when absent */
+    uint32_t device; /* index into the pool's devices */
+} moepage_residency;
+
+/* Creates the pool of expert slots on one or several devices (expert e lives on device e mod
+ * n_devices). A device holds one expert pool at a time. Errors: BUDGET when a device's arena cannot
+ * hold the slots or the workspace the staging (moepage_expert_pool_sizes says how much), or when
+ * fewer slots than one would result; NOT_FOUND for the policy; BUSY; ARGUMENT; UNSUPPORTED for a
+ * form that the model lacks; NO_MEMORY. The devices and the model must outlive the pool. [set-up]
+ * */
+MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *devices,
+                                                      uint32_t n_devices, moepage_model *model,
+                                                      const moepage_expert_pool_config *config,
+                                                      moepage_expert_pool **out);
+
+/* Device bytes that a pool with this config takes from each of n_devices: *workspace_bytes of its
+ * workspace (staging; the sessions' scratch comes on top, see moepage_session_workspace), and
+ * *arena_bytes of its arena for config->slots slots and for the compressed experts, which take whole
+ * slots too, as low versions do, rounded up to pages of 4096 bytes, of which an arena consists. What
+ * MOEPAGE_PLACEMENT_BANDWIDTH would add is not known before, nor how many high versions hi_experts 0
+ * would give: none are counted. `config` may be NULL, and either pointer. Errors: as
+ * moepage_expert_pool_create for the config. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_sizes(const moepage_model *model,
+                                                     const moepage_expert_pool_config *config,
+                                                     uint32_t n_devices, uint64_t *workspace_bytes,
+                                                     uint64_t *arena_bytes);
+
+/* Destroys the pool; BUSY while a session or a controller uses it. Waits for copies under way. NULL is
+ * a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_expert_pool_destroy(moepage_expert_pool *pool);
+
+/* Fills *info; takes the pool's lock. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_get_info(moepage_expert_pool *pool,
+                                                        moepage_expert_pool_info *info);
+
+/* Where an expert is now; a snapshot that may be stale on return. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool, uint32_t layer,
+                                                      uint32_t expert, moepage_residency *out);
+
+/* Loads an expert if it is absent and keeps it resident until unpinned; blocks for the load. Pins
+ * count. BUDGET when the pin would leave fewer than top-k slots evictable in its scope, BUSY when
+ * open plans hold them all, UNSUPPORTED with SERVE_VERSIONS. A pin during a step can make that
+ * step's route, next_group or ffn BUSY. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_pin(moepage_expert_pool *pool, uint32_t layer,
+                                                   uint32_t expert);
+/* STATE when the expert has no pin. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_unpin(moepage_expert_pool *pool, uint32_t layer,
+                                                     uint32_t expert);
+
+/* ---- KV pool ---------------------------------------------------------------------------- */
+
+typedef struct moepage_kv_pool_config {
+    uint32_t struct_size;
+    uint32_t block_tokens;       /* tokens per block; 0 = 16 */
+    uint32_t layers;             /* length of bytes_per_token; required */
+    uint32_t blocks_per_granule; /* layer-major run inside a granule; 0 = chosen from the arena */
+    const uint32_t *bytes_per_token; /* [layers] bytes one token takes in one layer: keys and
+                                        values together, laid out by the caller inside a block;
+                                        0 for a layer that keeps no KV */
+    uint64_t blocks;                 /* size of the pool, rounded up to whole granules; 0 = all that
+                                        the arena still has */
+    uint64_t max_sequences;          /* live at once; 0 = 4096 */
+} moepage_kv_pool_config;
+
+typedef struct moepage_kv_pool_info {
+    uint32_t struct_size;
+    uint32_t block_tokens;
+    uint64_t blocks; /* capacity */
+    uint64_t free_blocks;
+    uint64_t peak_blocks; /* most ever in use at once */
+    uint64_t block_bytes; /* one block over all layers (s_k) */
+    uint64_t granule_bytes;
+    uint32_t blocks_per_granule;
+    uint32_t sequences; /* live, swapped ones included */
+    uint32_t swapped;   /* sequences swapped out */
+    uint32_t reserved;
+    uint64_t swap_bytes; /* host memory that swapped sequences hold */
+    uint64_t copies_on_write;
+    uint64_t relocated_blocks;
+    uint64_t swapped_out_blocks;
+    uint64_t swapped_in_blocks;
+    uint64_t refused; /* appends, creations, forks and swap-ins that WOULD_NOT_FIT */
+    uint64_t resizes; /* changes of `blocks` */
+} moepage_kv_pool_info;
+
+/* How to address one layer's blocks. The bytes of block b, one id from a block table, start at
+ *   base + (b / id_stride) * granule_bytes + (b % id_stride) * block_bytes
+ * and when every layer has the same bytes_per_token this equals base + b * block_bytes, so that
+ * paged-attention kernels can index with the block table directly. */
+typedef struct moepage_kv_layer_view {
+    uint32_t struct_size;
+    uint32_t id_stride;
+    void *base;           /* device memory; NULL for a layer that keeps no KV */
+    uint64_t block_bytes; /* distance between blocks inside a granule */
+    uint64_t granule_bytes;
+} moepage_kv_layer_view;
+
+typedef struct moepage_kv_table {
+    uint32_t struct_size;
+    uint32_t swapped;       /* 1: on the host; blocks is then NULL */
+    const uint32_t *blocks; /* [n_blocks] ids, borrowed until the next call that changes this
+                                   sequence or, while no session's step is open on the pool, one
+                                   that resizes it: get them inside a step where others may */
+    uint64_t n_blocks;
+    uint64_t n_tokens;
+} moepage_kv_table;
+
+/* Answer of the admission check. */
+typedef struct moepage_kv_admission {
+    uint32_t struct_size;
+    uint32_t fits; /* 1 when needed_blocks <= free_blocks and max_sequences allows it */
+    uint64_t needed_blocks;
+    uint64_t free_blocks;
+} moepage_kv_admission;
+
+/* Creates the pool on a device's arena. A device holds one KV pool at a time. Errors: BUDGET when
+ * the arena cannot hold the blocks. The device must outlive the pool. [set-up] */
+MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
+                                                  const moepage_kv_pool_config *config,
+                                                  moepage_kv_pool **out);
+
+/* Bytes that a pool with this config takes of its device's arena, whole granules of config->blocks
+ * blocks, which must be given. Errors: as moepage_kv_pool_create for the config. Since 0.7. [any] */
+MOEPAGE_API moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config,
+                                                 uint64_t *arena_bytes);
+
+/* Destroys the pool and every sequence in it; the caller's kernels that use its blocks are done. BUSY
+ * while a session or a controller uses it. NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool);
+
+/* Fills *info. [any] */
+MOEPAGE_API moepage_status moepage_kv_pool_get_info(moepage_kv_pool *pool,
+                                                    moepage_kv_pool_info *info);
+
+/* How to address `layer`'s blocks; the same for the pool's whole life. [any] */
+MOEPAGE_API moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint32_t layer,
+                                                     moepage_kv_layer_view *view);
+
+/* New empty sequence. WOULD_NOT_FIT when max_sequences are live. [any] */
+MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out);
+
+/* Makes room for `n_tokens` more tokens: takes blocks, and copies a shared last block first. All
+ * or nothing: WOULD_NOT_FIT takes none, and its sentence says how many are needed and free.
+ * `stream`: the device stream the caller's kernels run on, ignored by "host". [any], but one call
+ * at a time per sequence. */
+MOEPAGE_API moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq,
+                                             uint64_t n_tokens, void *stream);
+
+/* Drops tokens from the end, down to `n_tokens`, and gives whole blocks back. ARGUMENT if there are
+ * fewer. [any], one call at a time per sequence, as for all calls below that name one. */
+MOEPAGE_API moepage_status moepage_kv_truncate(moepage_kv_pool *pool, moepage_seq seq,
+                                               uint64_t n_tokens);
+
+/* A second sequence with the same tokens; blocks are shared until one side writes. STATE if the
+ * parent is swapped out, WOULD_NOT_FIT when max_sequences are live. */
+MOEPAGE_API moepage_status moepage_kv_fork(moepage_kv_pool *pool, moepage_seq parent,
+                                           moepage_seq *out);
+
+/* Frees a sequence, swapped or not. */
+MOEPAGE_API moepage_status moepage_kv_free(moepage_kv_pool *pool, moepage_seq seq);
+
+/* Copies a sequence's blocks to host memory and frees them on the device. STATE if it is swapped
+ * already. Blocks. */
+MOEPAGE_API moepage_status moepage_kv_swap_out(moepage_kv_pool *pool, moepage_seq seq,
+                                               void *stream);
+
+/* Brings it back into fresh blocks of its own: what it shared before it shares no more.
+ * WOULD_NOT_FIT leaves it swapped and whole. Blocks. */
+MOEPAGE_API moepage_status moepage_kv_swap_in(moepage_kv_pool *pool, moepage_seq seq, void *stream);
+
+/* The sequence's blocks and tokens; see moepage_kv_table for how long they are valid. */
+MOEPAGE_API moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_seq seq,
+                                                moepage_kv_table *table);
+
+/* Would `n_sequences` new sequences of tokens[i] tokens each fit right now, in blocks and in
+ * max_sequences? Takes nothing. [any] */
+MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens,
+                                            uint32_t n_sequences, moepage_kv_admission *out);
+
+/* ---- Session ---------------------------------------------------------------------------- */
+
+enum {
+    MOEPAGE_MATH_FP32 = 0,     /* weights as stored, arithmetic in FP32 */
+    MOEPAGE_MATH_BF16 = 1,     /* activations rounded to BF16, products accumulated in FP32 */
+    MOEPAGE_MATH_BF16_FAST = 2 /* the same operands and accumulators, but on CUDA experts of BF16
+                                  with many rows are cuBLAS's, whose order of a row's sums is its
+                                  own: bits may differ with batch, waves, GPU, and version of
+                                  cuBLAS. As BF16 where there is none, and elsewhere. */
+};
+
+enum {
+    MOEPAGE_PREFETCH_OFF = 0,
+    MOEPAGE_PREFETCH_HINT = 1,     /* only what moepage_session_hint names */
+    MOEPAGE_PREFETCH_PREVIOUS = 2, /* hints, and the set that the layer used in the last step */
+    MOEPAGE_PREFETCH_PREDICTOR = 3 /* hints, and what the session's predictor names, as long as that
+                                      pays: measured per layer, else it waits and tries again */
+};
+
+enum {
+    MOEPAGE_GROUP_EXPERTS = 0, /* waves of experts: each expert sees all its rows once */
+    MOEPAGE_GROUP_TOKENS = 1   /* groups of tokens whose experts fit together (WiSP 3.2) */
+};
+
+typedef struct moepage_session_config {
+    uint32_t struct_size;
+    uint32_t max_tokens;        /* most tokens in one step; 0 = 256 */
+    uint32_t max_sequences;     /* most sequences in one step; 0 = max_tokens */
+    uint32_t max_top_k;         /* most routed experts per token; 0 = the model's top-k */
+    uint32_t math;              /* MOEPAGE_MATH_* of moepage_session_ffn */
+    uint32_t prefetch;          /* MOEPAGE_PREFETCH_* */
+    uint32_t prefetch_depth;    /* layers ahead that the previous-set predictor looks; 0 = 1. With
+                                   MOEPAGE_PREFETCH_PREDICTOR at most the predictor's distance, and
+                                   0 = as many as loads take, measured */
+    uint32_t grouping;          /* MOEPAGE_GROUP_*, for callers that read plans */
+    uint32_t max_group_experts; /* study switch: experts held at once for one layer; 0 = as many as
+                                  the pool allows */
+    uint32_t regime;            /* MOEPAGE_REGIME_* */
+    uint32_t miss;              /* MOEPAGE_MISS_* */
+    uint32_t reserved;
+    moepage_predictor *predictor; /* of MOEPAGE_PREFETCH_PREDICTOR; may be shared; outlives the
+                                     session */
+} moepage_session_config;
+
+/* What a session does about an expert that is not on the device. */
+enum {
+    MOEPAGE_MISS_WAIT = 0, /* loads it and waits: exact */
+    MOEPAGE_MISS_LOW = 1,  /* computes with its low version and fetches it for the next time. Lossy;
+                              needs a pool with MOEPAGE_SERVE_CACHE */
+    MOEPAGE_MISS_HOST = 2 /* computes it where it lies, in host memory, with the host's kernels, and
+                              fetches it for the next time. Exact to the host's arithmetic. Layers
+                              routed with a plan load and wait */
+};
+
+/* How a layer's experts are served. A cache that is smaller than what a dense batch uses finds
+ * missing, under any order of recency, just what comes next: then it is better to keep a part of
+ * every layer and to stream the rest through a window of two layers, each brought in while the one
+ * before it computes (FluxMoE 3.1). */
+enum {
+    MOEPAGE_REGIME_AUTO = 0,  /* each layer by what it does, measured, with hysteresis */
+    MOEPAGE_REGIME_CACHE = 1, /* cache and reuse, always */
+    MOEPAGE_REGIME_STREAM =
+        2 /* stream and evict, always, where the pool is smaller than the model */
+};
+
+enum { MOEPAGE_PHASE_DECODE = 0, MOEPAGE_PHASE_PREFILL = 1 };
+
+/* One sequence's share of a step; its tokens are consecutive in the batch. */
+typedef struct moepage_step_sequence {
+    moepage_seq seq; /* KV sequence, or 0 */
+    uint32_t n_tokens;
+    uint32_t phase; /* MOEPAGE_PHASE_* */
+} moepage_step_sequence;
+
+typedef struct moepage_step {
+    uint32_t struct_size;
+    uint32_t n_tokens;                      /* 1..max_tokens */
+    uint32_t n_sequences;                   /* 0: one anonymous sequence in `phase` */
+    uint32_t phase;                         /* used when n_sequences is 0 */
+    const moepage_step_sequence *sequences; /* [n_sequences]; their n_tokens add up */
+    const float *semantic;                  /* [n_sequences][semantic_dim] embedding of each
+                                               sequence, host memory, or NULL (FineMoE 4.1) */
+    uint32_t semantic_dim;
+    uint32_t reserved;
+} moepage_step;
+
+typedef struct moepage_routing {
+    uint32_t struct_size;
+    uint32_t top_k;             /* 1..max_top_k */
+    const int32_t *ids;         /* [n_tokens][top_k] host memory, each 0..experts-1 or
+                                   MOEPAGE_NO_EXPERT; a repeated id counts twice */
+    const float *weights;       /* [n_tokens][top_k] host memory, finite */
+    const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
+    void *stream;               /* of the caller's kernels that read the plan's slots: cudaStream_t
+                                   on CUDA; ignored by "host" */
+    const float *logits;        /* [n_tokens][experts] what the router's gate was applied to, host
+                                   memory: remapping needs it; or NULL */
+    const float *hidden;        /* [n_tokens][hidden] the router's input, host memory: the "gate"
+                                   predictor needs it; or NULL */
+} moepage_routing;
+
+typedef struct moepage_plan_expert {
+    uint32_t expert;    /* id within the layer */
+    int32_t slot;       /* slot index on its device; -1: its low version, which is in none */
+    uint32_t device;    /* index into the pool's devices */
+    uint32_t dtype;     /* numeric version: dtype of the weights, MOEPAGE_DTYPE_* */
+    uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
+    uint32_t n_rows;
+    const void *const *tensors; /* [expert_tensors] device pointers: weights, scales, biases */
+} moepage_plan_expert;
+
+/* One group of one layer of one step. Every pointer lives until the layer is retired or the next
+ * group is taken. */
+typedef struct moepage_plan {
+    uint32_t struct_size;
+    uint32_t layer;
+    uint32_t group; /* 0..n_groups-1 */
+    uint32_t n_groups;
+    uint32_t n_experts; /* in this group */
+    uint32_t n_rows;    /* in this group */
+    uint32_t n_tokens;  /* in this group */
+    uint32_t top_k;
+    const moepage_plan_expert *experts; /* [n_experts] */
+    const uint32_t *rows;               /* [n_rows] row = token * top_k + k, sorted by expert */
+    const uint32_t *tokens;             /* [n_tokens] tokens of this group, ascending; NULL = all */
+    const int32_t *ids;                 /* [step tokens][top_k] effective ids */
+    const float *weights;               /* [step tokens][top_k] effective weights */
+    const int32_t *expert_map;          /* [experts] slot of each expert of this group, else -1; of
+                                           low versions -1 too: experts[].tensors has those */
+    void *slot_base; /* with one device: expert in slot s is at base + s * stride */
+    uint64_t slot_stride_bytes;
+} moepage_plan;
+
+typedef struct moepage_ffn {
+    uint32_t struct_size;
+    uint32_t dtype;      /* of x and y: F32, F16 or BF16 */
+    const void *x;       /* [n_tokens][hidden], rows x_stride elements apart */
+    void *y;             /* [n_tokens][hidden]; y = sum over k of weight_k * expert_k(x) */
+    uint64_t x_stride;   /* in elements; 0 = hidden */
+    uint64_t y_stride;   /* in elements; 0 = hidden */
+    uint32_t accumulate; /* 1: add to what y holds */
+    uint32_t reserved;
+    void *stream; /* CUDA: cudaStream_t that x comes from; y is complete for what is submitted to
+                     it after the call, which waits for cold reads alone, and x must stay until
+                     then. Ignored by "host", where y is complete on return */
+} moepage_ffn;
+
+/* What one step did, or, from moepage_session_get_stats, all steps since creation. */
+typedef struct moepage_session_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t steps;
+    uint64_t tokens;
+    uint64_t layers;          /* layers routed */
+    uint64_t routed;          /* distinct experts per group, summed: hits + misses + late +
+                                 low_experts + host_experts */
+    uint64_t hits;            /* resident when routed */
+    uint64_t misses;          /* absent when routed: loaded on demand */
+    uint64_t late;            /* a prefetch or another session's load was under way */
+    uint64_t groups;          /* waves of experts or groups of tokens run */
+    uint64_t demand_bytes;    /* moved because this session needed them */
+    uint64_t stall_ns;        /* because of absent experts: finding slots and submitting loads, and
+                               waiting for bytes with nothing to compute */
+    uint64_t compute_ns;      /* running expert kernels */
+    uint64_t wall_ns;         /* between begin and end */
+    uint64_t hint_experts;    /* absent experts that predictors or hints asked for */
+    uint64_t streamed_layers; /* of `layers`, those served by streaming */
+    uint64_t regime_changes;  /* layers that went over to the other regime */
+    /* what was not exact, or done elsewhere */
+    uint64_t low_experts;     /* of `routed`, computed in their low version */
+    uint64_t low_rows;        /* token choices that went to those */
+    uint64_t host_experts;    /* of `routed`, computed where they lie */
+    uint64_t remap_layers;    /* layers whose routing was up for remapping */
+    uint64_t remap_before;    /* distinct experts of those layers, as routed */
+    uint64_t remap_after;     /* and after remapping */
+    uint64_t remap_tokens;    /* tokens whose experts changed, per layer */
+    uint64_t remap_rows;      /* choices that changed */
+    uint64_t remap_ns;        /* spent on it */
+    uint64_t predict_refused; /* layers that the predictor had no time for: newer ones came */
+    /* stall_ns by cause: these add up to it */
+    uint64_t stall_slot_ns; /* finding slots and submitting loads */
+    uint64_t stall_load_ns; /* waiting for experts that were absent when routed */
+    uint64_t stall_late_ns; /* for experts whose load was under way when routed */
+    uint64_t stall_cold_ns; /* for either, where the cold tier had to be read */
+} moepage_session_stats;
+
+/* Device bytes of scratch that a session with this config takes from every device of a pool for
+ * this model: what moepage_device_config.workspace_bytes must hold, per session. With
+ * MATH_BF16_FAST that is for CUDA devices that have cuBLAS; elsewhere a session takes what
+ * MATH_BF16 does. [any] */
+MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
+                                                     const moepage_session_config *config,
+                                                     uint64_t *bytes);
+
+/* Creates a session over an expert pool and, unless NULL, a KV pool. Its scratch comes out of the
+ * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With n
+ * sessions on a pool, at most 64, each may hold 1/n of its slots in open plans; BUDGET when that
+ * would be less than one, BUSY for the 65th. ARGUMENT for a config that contradicts itself, the
+ * model or the predictor; UNSUPPORTED for what the pool or its devices cannot do (misses, versions,
+ * streaming). [set-up] */
+MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
+                                                  const moepage_session_config *config,
+                                                  moepage_session **out);
+
+/* Destroys a session; an open step is cancelled, and what that refuses refuses this; it waits for
+ * the kernels that were submitted. BUSY while a device-driven path (moepage_cuda.h) has it. NULL is
+ * a no-op. [one] */
+MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
+
+/* Opens a step. STATE if one is open, or while a device-driven path has the session; HANDLE for a
+ * sequence that does not live (one that is swapped out does). [one] */
+MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
+                                                 const moepage_step *step);
+
+/* Announces the routing of MoE layer `layer` (counted over MoE layers). With `plan` the call
+ * returns once the first group's experts are usable, and the plan describes them; with NULL the
+ * loads only start, for moepage_session_ffn to wait on as it goes. When every routed expert is
+ * resident this takes no lock, allocates nothing and makes no system call (unless hints are under
+ * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
+ * together, as far as the session's share of the slots goes round: a layer that takes several
+ * groups uses all of it. BUSY: no slot can be had, because all are pinned, in open plans, or held
+ * by plans whose loads failed. STATE: no step is open, the layer is, or 4 others are. With a plan also
+ * a failed load's own: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
+MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
+                                                 const moepage_routing *routing,
+                                                 moepage_plan *plan);
+
+/* Gives the current group's slots back and takes the next group. STATE after the last. After any
+ * other failure no group is held and the old plan's pointers are dead; the call may be repeated, or
+ * the layer retired. [one] */
+MOEPAGE_API moepage_status moepage_session_next_group(moepage_session *session, uint32_t layer,
+                                                      moepage_plan *plan);
+
+/* Runs the layer's routed experts (SwiGLU) over all groups: the result for a row has the same bits
+ * whatever is resident, however many waves it takes, however many rows come with it, on any number
+ * of threads. Needs the layer at its first group. After a failure no group is held; the call may be
+ * repeated, or the layer retired. [one] */
+MOEPAGE_API moepage_status moepage_session_ffn(moepage_session *session, uint32_t layer,
+                                               const moepage_ffn *ffn);
+
+/* Ends a layer: its slots may be evicted once submitted work has passed. Every kernel that reads
+ * the plan's slots must have been submitted before. [one] */
+MOEPAGE_API moepage_status moepage_session_retire(moepage_session *session, uint32_t layer);
+
+/* Closes the step. STATE while a layer is not retired. `stats` may be NULL. [one] */
+MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
+                                               moepage_session_stats *stats);
+
+/* Drops an open step after an error in the host's own code: retires every open layer. STATE, and it
+ * stays open, while the stream of an open plan is being captured into a graph. OK where none is open.
+ * [one] */
+MOEPAGE_API moepage_status moepage_session_cancel(moepage_session *session);
+
+/* Sums over all ended or cancelled steps. [one] */
+MOEPAGE_API moepage_status moepage_session_get_stats(moepage_session *session,
+                                                     moepage_session_stats *stats);
+
+/* Fills *stats with sums over the ended steps of all sessions that the pool has had. [any] */
+MOEPAGE_API moepage_status moepage_expert_pool_get_stats(moepage_expert_pool *pool,
+                                                         moepage_session_stats *stats);
+
+/* ---- Metrics ---------------------------------------------------------------------------- */
+
+/* What to report on; what is NULL is left out. */
+typedef struct moepage_stats_source {
+    uint32_t struct_size;
+    uint32_t reserved;
+    moepage_device *device;
+    moepage_expert_pool *experts; /* with its sessions, those that are no more included */
+    moepage_kv_pool *kv;
+    moepage_controller *controller;
+    moepage_predictor *predictor;
+    const char
+        *labels; /* put into every sample: "model=\"qwen3\",replica=\"0\""; at most 256 bytes;
+                           NULL = none */
+} moepage_stats_source;
+
+/* Always enough for moepage_stats_text. */
+#define MOEPAGE_STATS_TEXT_BYTES 65536
+
+/* Writes every counter and gauge, in the text format that Prometheus scrapes (version 0.0.4), to
+ * out[0..capacity) with a NUL, and the length without it to *length, which may be NULL. With `out` NULL
+ * and `capacity` 0 only the length is told; it may have grown by the next call. ARGUMENT for too
+ * little capacity and for labels that are none. docs/metrics.md lists the metrics. Takes the locks of
+ * what it reports on, one after the other: any thread may scrape while others serve. [any] */
+MOEPAGE_API moepage_status moepage_stats_text(const moepage_stats_source *source, char *out,
+                                              uint64_t capacity, uint64_t *length);
+
+/* ==== Advanced =========================================================================== */
+
+/* What a host may add to that: experts fetched ahead, memory that moves between experts and KV,
+ * stable addresses, packs. */
+
+/* ---- Hints and prefetching -------------------------------------------------------------- */
+
+/* Says which experts of `layer` will probably be routed next time that layer comes; the library
+ * fetches the absent ones in the background, first named first. A hint is dropped when the layer
+ * is routed. Ids out of range are an error; with MOEPAGE_PREFETCH_OFF it is a STATE error too, so
+ * that no hint is a silent no-op. [one] */
+MOEPAGE_API moepage_status moepage_session_hint(moepage_session *session, uint32_t layer,
+                                                const int32_t *experts, uint32_t n_experts);
+
+/* What prefetching for a layer has brought: in bytes of experts that the layer then used, that it
+ * used but had to wait for, and that left unused. */
+typedef struct moepage_prefetch_info {
+    uint32_t struct_size;
+    uint32_t layer;
+    uint32_t distance; /* layers ahead that it is prefetched now; 0 = it has backed off */
+    uint32_t backoffs; /* how often */
+    uint64_t useful_bytes;
+    uint64_t late_bytes;
+    uint64_t wasted_bytes;
+    uint64_t guessed; /* experts named for the layer, resident ones included */
+    uint64_t right;   /* of these, then routed */
+} moepage_prefetch_info;
+
+/* Of MOEPAGE_PREFETCH_PREDICTOR; STATE without it. [one] */
+MOEPAGE_API moepage_status moepage_session_get_prefetch(moepage_session *session, uint32_t layer,
+                                                        moepage_prefetch_info *info);
+
+/* ---- Predictors ------------------------------------------------------------------------- */
+
+typedef struct moepage_predictor_config {
+    uint32_t struct_size;
+    uint32_t distance; /* d: layers ahead; 0 = 3, or all layers where there are fewer */
+    const char *name;  /* "none", "previous", "hit-count", "gate", "coactivation", "maps"; NULL =
+                          "maps" */
+    uint32_t capacity; /* of "maps": iterations kept; 0 = 1024 */
+    uint32_t semantic_dim; /* of "maps": of the embeddings that steps will bring, below 2^20; 0 =
+                              none */
+} moepage_predictor_config;
+
+typedef struct moepage_predictor_info {
+    uint32_t struct_size;
+    uint32_t distance;
+    char name[32];
+    uint64_t bytes;      /* of memory */
+    uint64_t iterations; /* learnt from */
+    uint64_t asked;      /* predictions made */
+} moepage_predictor_info;
+
+/* Makes a predictor for models of this shape; nothing is learnt. NOT_FOUND for the name; ARGUMENT for
+ * a config out of range; UNSUPPORTED where the model has not what it needs ("gate": its routers);
+ * NO_MEMORY. [any] */
+MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
+                                                    const moepage_predictor_config *config,
+                                                    moepage_predictor **out);
+
+/* Frees it; BUSY while a session uses it. NULL is a no-op. [any] */
+MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predictor);
+
+/* Fills *info. [any] */
+MOEPAGE_API moepage_status moepage_predictor_get_info(moepage_predictor *predictor,
+                                                      moepage_predictor_info *info);
+
+/* Writes what has been learnt to a file, which appears under `path` when it is whole; UNSUPPORTED
+ * for predictors that learn nothing between requests. [any] */
+MOEPAGE_API moepage_status moepage_predictor_save(moepage_predictor *predictor, const char *path);
+
+/* Takes over what a predictor of the same name for the same shape saved. FORMAT for a damaged file,
+ * VERSION for a newer one, ARGUMENT for another shape's or name's, UNSUPPORTED for predictors that
+ * keep nothing, NOT_FOUND, IO, NO_MEMORY; it then stays as it was. [any] */
+MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, const char *path);
+
+/* ---- The split -------------------------------------------------------------------------- */
+
+/* Moves the boundary between experts and KV: afterwards the pools, which share one device, have
+ * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
+ * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
+ * relocated; experts in the way are dropped. BUDGET: the two do not fit together, or live blocks
+ * need more, or slots that MOEPAGE_SCOPE_LAYER cannot share out evenly; BUSY: a slot in the way is
+ * pinned or in an open plan, open layers count on more slots than there would be, or live KV blocks
+ * would have to be copied while a step of a session with that KV pool is open; UNSUPPORTED: an
+ * expert pool over several devices, or of two versions; ARGUMENT: no pool, or on different devices.
+ * A refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open, but what
+ * the caller itself reads of KV outside them is its own to keep from changing (block tables may).
+ * [any], one call at a time */
+MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
+                                             uint64_t expert_slots, uint64_t kv_blocks,
+                                             void *stream);
+
+/* ---- Working sets ----------------------------------------------------------------------- */
+
+/* A controller watches what a pair of pools is used for, and moves the split between them, or the
+ * experts between their states, while they serve. docs/working-sets.md explains what it does.
+ *
+ *   moepage_controller_create(experts, kv, &config, &controller);
+ *   between steps:  moepage_controller_tick(controller, stream, &report);
+ *
+ * It measures reuse distances of routed experts and of KV sequences (sampled, in fixed memory), the
+ * bandwidth of every tier, and what misses cost; there is no constant to calibrate. */
+enum {
+    MOEPAGE_CONTROL_MV_WSA = 0, /* both sides buy the same latency per byte (WiSP 3.4, app. B) */
+    MOEPAGE_CONTROL_DUAL_RESIZE = 1, /* KV's peak and headroom, the rest to experts (WiSP app. D) */
+    MOEPAGE_CONTROL_PLANNER = 2, /* the residency planner (FluxMoE 4.3): how many experts of each
+                                        layer are dense, compressed, or on the host */
+    MOEPAGE_CONTROL_OBSERVE = 3, /* measures and predicts, moves nothing */
+    MOEPAGE_CONTROL_FIXED = 4,   /* baselines: expert_percent of the arena for experts, once */
+    MOEPAGE_CONTROL_FLUX = 5     /* the experts' working set first, KV-blind (WiSP's Flux-prop) */
+};
+
+enum {
+    MOEPAGE_KV_MISS_SWAP = 0,     /* KV that is not on the device is swapped in over the bus */
+    MOEPAGE_KV_MISS_RECOMPUTE = 1 /* or computed again by the host */
+};
+
+typedef struct moepage_controller_config {
+    uint32_t struct_size;
+    uint32_t mode;           /* MOEPAGE_CONTROL_* */
+    uint32_t burst_steps;    /* steps after which it may act; 0 = 64 */
+    uint32_t kv_miss;        /* MOEPAGE_KV_MISS_*: what the host does */
+    uint64_t context_tokens; /* of the longest sequence: with `concurrency` the admission floor,
+                                  below which KV never falls, nor below what one step of the last
+                                  burst had; 0 = what has been seen so far */
+    uint32_t concurrency;    /* sequences served at once; 0 = 1 */
+    uint32_t expert_percent; /* FIXED: 1..99 */
+    uint32_t decay_permille; /* MV_WSA: what a burst counts a burst later, up to 1000; 0 = 700 */
+    uint32_t gate_permille;  /* MV_WSA: least predicted gain; 0 = 20 */
+    uint32_t rate_permille;  /* MV_WSA: most of the experts' side moved at once; 0 = 250 */
+    uint32_t dead_zone;      /* MV_WSA, DUAL_RESIZE: experts per layer, less is not moved; 0 = 1 */
+    uint32_t
+        headroom_permille;   /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100 */
+    uint32_t theta_permille; /* PLANNER: at most 1000; 0 = 900 */
+    uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
+    uint32_t reserved;
+} moepage_controller_config;
+
+/* Why a controller did what it did. */
+enum {
+    MOEPAGE_CONTROL_WAITS = 0, /* the burst is not over, or too little has been seen */
+    MOEPAGE_CONTROL_STAYS = 1, /* what there is is best, or nearly */
+    MOEPAGE_CONTROL_MOVED = 2,
+    MOEPAGE_CONTROL_DRAINING = 3, /* a move waits for slots or blocks in use; the next ticks go on.
+                                     Where more than target_blocks are used, the host frees or
+                                     swaps out what no running sequence needs */
+    MOEPAGE_CONTROL_REFUSED =
+        4, /* a move could not be made, or, the planner's, not to its end: what
+                                    expert_slots and kv_blocks say is in use */
+    MOEPAGE_CONTROL_INFEASIBLE = 5 /* no split has room for one layer's experts and KV's floor */
+};
+
+typedef struct moepage_controller_report {
+    uint32_t struct_size;
+    uint32_t outcome;      /* MOEPAGE_CONTROL_WAITS ... */
+    uint64_t expert_slots; /* the split now */
+    uint64_t kv_blocks;
+    uint64_t target_slots; /* what is predicted to be best */
+    uint64_t target_blocks;
+    uint32_t compressed_experts; /* per layer */
+    uint32_t target_compressed;
+} moepage_controller_report;
+
+/* What it has measured. Times in ns; 0 = not seen yet. */
+typedef struct moepage_controller_info {
+    uint32_t struct_size;
+    uint32_t mode;
+    uint64_t steps; /* seen */
+    uint64_t bursts;
+    uint64_t moves;
+    uint64_t refused;
+    uint64_t floor_blocks;    /* KV never falls below */
+    uint64_t peak_blocks;     /* most used in the last burst */
+    uint64_t expert_accesses; /* decayed, as the miss curve holds them */
+    uint64_t expert_first;    /* first sights, kept apart */
+    uint64_t kv_accesses;     /* in blocks */
+    uint64_t kv_first;
+    double expert_miss_ns;   /* what one miss costs a step */
+    double kv_miss_ns;       /* what one block costs to bring back */
+    double recompute_ns;     /* per token of prefill */
+    double layer_compute_ns; /* of one layer of a decode step, stalls apart */
+    double predicted_now_ns; /* cost of a burst's misses at the split now, and at the target */
+    double predicted_best_ns;
+    double rho;   /* PLANNER: compute to load */
+    double alpha; /* PLANNER: share of experts in device memory */
+} moepage_controller_info;
+
+/* Watches both pools, on one device, until it is destroyed; `kv` may be NULL (then no split moves).
+ * One controller per pool: BUSY. UNSUPPORTED for an expert pool over several devices, and for
+ * PLANNER without an EXPH form when there is nothing else to plan. [set-up] */
+MOEPAGE_API moepage_status moepage_controller_create(moepage_expert_pool *experts,
+                                                     moepage_kv_pool *kv,
+                                                     const moepage_controller_config *config,
+                                                     moepage_controller **out);
+
+/* Before its pools. NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_controller_destroy(moepage_controller *controller);
+
+/* Between steps: counts what has been since the last tick, and at a burst's end decides and acts; a
+ * move that had to wait for slots or blocks in use goes on. Never waits for them. `stream`: of the
+ * caller's kernels, as in moepage_split_set. A failure of the device aside, the split that was
+ * is in use after any error. `report` may be NULL. [one] */
+MOEPAGE_API moepage_status moepage_controller_tick(moepage_controller *controller, void *stream,
+                                                   moepage_controller_report *report);
+
+/* A host that keeps prefixes under names of its own, which outlive their sequences, says which it
+ * used: `key` names one, of `tokens` tokens. Without this the KV sequences that steps name are
+ * counted; from the first call on they are not. STATE without a KV pool. [any] */
+MOEPAGE_API moepage_status moepage_controller_kv_use(moepage_controller *controller, uint64_t key,
+                                                     uint64_t tokens);
+
+/* [any] */
+MOEPAGE_API moepage_status moepage_controller_get_info(moepage_controller *controller,
+                                                       moepage_controller_info *info);
+
+/* The predicted warm misses of one burst at each of `n` sizes: of experts (`kv` 0) at sizes[i] slots,
+ * or of KV (`kv` 1) at sizes[i] blocks, in blocks; STATE without a KV pool. [any] */
+MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *controller, uint32_t kv,
+                                                        const uint64_t *sizes, uint32_t n,
+                                                        double *misses);
+
+/* ---- PagedTensor ------------------------------------------------------------------------ */
+
+/* Expert weights at addresses that never change (FluxMoE 4.1), for callers whose kernels take a
+ * layer's experts as one dense tensor and know nothing of paging. For each expert tensor there is a
+ * range of addresses in which layer i, expert j lies at
+ *
+ *   base + i * layer_stride + j * expert_stride                                    (equation 4)
+ *
+ * with expert_stride the tensor's own size, and layer_stride `experts` times that, rounded up to
+ * the device's mapping granularity: what is mapped is a layer's tensor as a whole. (Tensors for
+ * which that is less than the granularity, as biases may be, share one such range: their layers are
+ * then further apart.) Memory stands behind few layers at a time: buffers in the device's arena,
+ * each of them shown at the addresses of the layer that it belongs to.
+ *
+ *   moepage_paged_materialise(p, 0); moepage_paged_materialise(p, 1);
+ *   per layer i, again and again:
+ *     moepage_paged_acquire(p, i, stream);         reads on `stream` wait for the layer's bytes
+ *     ... the caller's kernels read layer i ...
+ *     moepage_paged_release(p, i, stream);         its buffer may go once these kernels are done
+ *     moepage_paged_materialise(p, (i + 2) % n);   takes layer i's buffer over
+ *
+ * A layer is UNMAPPED; LOADING from its materialisation until its bytes have landed; then RESIDENT;
+ * and EVICTING from when another layer takes its buffer over until its readers are done and its
+ * addresses are empty again. Buffers change hands in the order in which layers were materialised
+ * last: with two of them, layer i's comes from layer i - 2, over the end of a step as well
+ * (algorithm 1), and the first two layers wait for nobody. What always holds:
+ *
+ *   - addresses never change;
+ *   - a layer has at most one buffer, a buffer belongs to at most one layer;
+ *   - no buffer is overwritten, and no address emptied, before the work that was submitted for the
+ *     layer up to its release is done; no reader behind an acquire starts before its bytes are
+ *     there;
+ *   - the number of buffers is fixed; nothing is allocated after creation.
+ *
+ * Addresses of a layer that is not acquired must not be read: UNMAPPED ones fault, and those of an
+ * EVICTING layer already belong to another layer's bytes. On "host" they cannot be written.
+ *
+ * Loads, mapping and unmapping happen in the background. While a stream is being captured into a
+ * CUDA graph, call nothing here. */
+typedef struct moepage_paged moepage_paged;
+
+enum {
+    MOEPAGE_PAGED_UNMAPPED = 0,
+    MOEPAGE_PAGED_LOADING = 1,
+    MOEPAGE_PAGED_RESIDENT = 2,
+    MOEPAGE_PAGED_EVICTING = 3
+};
+
+typedef struct moepage_paged_config {
+    uint32_t struct_size;
+    uint32_t buffers; /* layers that have memory at once: at least 2 (1 in a model of one layer), at
+                         most all; 0 = 2, the paper's 2L blocks per tensor type */
+} moepage_paged_config;
+
+/* Where one tensor of all experts of all layers lies. */
+typedef struct moepage_paged_tensor {
+    uint32_t struct_size;
+    uint32_t role;  /* MOEPAGE_ROLE_* */
+    uint32_t dtype; /* MOEPAGE_DTYPE_* */
+    uint32_t rank;  /* of one expert's tensor */
+    uint64_t shape[MOEPAGE_MAX_RANK];
+    void *base;             /* device address of layer 0, expert 0 */
+    uint64_t expert_stride; /* bytes: a layer is a dense [experts, shape...] tensor */
+    uint64_t layer_stride;
+} moepage_paged_tensor;
+
+/* What moepage_paged_create would take: all buffers' bytes of the arena, and workspace for a model
+ * whose images are decoded on the device (EXPH). Either pointer may be NULL. `config` NULL = the
+ * defaults. [any] */
+MOEPAGE_API moepage_status moepage_paged_sizes(moepage_device *device, const moepage_model *model,
+                                               const moepage_paged_config *config,
+                                               uint64_t *workspace_bytes, uint64_t *arena_bytes);
+
+/* Takes the experts' side of the device's arena, for good: BUSY if an expert pool or another
+ * PagedTensor has it. Borrows device and model until it is destroyed. BUDGET when the arena or the
+ * workspace are too small; UNSUPPORTED on a device that cannot show memory at a second address, and
+ * for a pack without a lossless form. [set-up] */
+MOEPAGE_API moepage_status moepage_paged_create(moepage_device *device, moepage_model *model,
+                                                const moepage_paged_config *config,
+                                                moepage_paged **out);
+
+/* Waits for loads under way. The caller's kernels have completed. BUSY while a layer is acquired.
+ * NULL is a no-op. [set-up] */
+MOEPAGE_API moepage_status moepage_paged_destroy(moepage_paged *paged);
+
+/* `tensor` indexes the model's expert tensors. Constant for the object's life. [any] */
+MOEPAGE_API moepage_status moepage_paged_get_tensor(const moepage_paged *paged, uint32_t tensor,
+                                                    moepage_paged_tensor *out);
+
+/* Begins to bring a layer, into a free buffer or that of the layer materialised longest ago.
+ * Returns at once. A layer that is LOADING or RESIDENT is only promised anew: it goes to the end of
+ * the order, and stays until it has been acquired (again) and released. BUSY, and nothing has
+ * changed, when the buffer's layer is acquired, or has not been acquired since it was materialised:
+ * who does not want it any more acquires and releases it; and for a moment after a failed load,
+ * until what was under way has landed (an acquire of the failed layer waits for that). [one] */
+MOEPAGE_API moepage_status moepage_paged_materialise(moepage_paged *paged, uint32_t layer);
+
+/* Work submitted to `stream` from now on finds the layer's bytes there. Waits until its addresses
+ * are mapped and nothing but the device itself can fail its load any more; on "host", until the
+ * bytes are there. It waits for kernels only where a layer comes back whose own last readers are
+ * still at work. STATE if the layer was not materialised or is acquired. A load's own failure
+ * (CALLBACK, FORMAT, IO, NO_MEMORY, DEVICE) is returned here, with a sentence, until the layer is
+ * materialised again; the layer is then UNMAPPED, and all others are as they were. After any other
+ * failure nothing has changed. [one] */
+MOEPAGE_API moepage_status moepage_paged_acquire(moepage_paged *paged, uint32_t layer,
+                                                 void *stream);
+
+/* What was submitted to `stream` so far was the last to read the layer. It may be acquired again as
+ * long as no other has taken its buffer over. STATE if it is not acquired; after a failure it still
+ * is. [one] */
+MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t layer,
+                                                 void *stream);
+
+/* MOEPAGE_PAGED_* of a layer. [any] */
+MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer,
+                                                   uint32_t *state);
+
+/* ---- Packs ------------------------------------------------------------------------------ */
+
+/* Told now and then, on the calling thread, of the work done so far and in all: in bytes of tensors
+ * that are never paged, and of experts once for each form and once more for each to be verified. A
+ * non-zero return ends the call with MOEPAGE_E_CALLBACK. */
+typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
+
+typedef struct moepage_pack_config {
+    uint32_t struct_size;
+    uint32_t forms;     /* of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 =
+                            EXPH */
+    int32_t cold_level; /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
+    uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */
+    uint32_t threads;    /* that encode; 0 = one per online CPU */
+    uint32_t verify;     /* 1: reads the written file back and compares experts and tensors with the
+                            model's before it gets its name */
+    uint32_t scale_search; /* integer forms: 1 = scales of least squared error, 0 = of the group's
+                              largest magnitude */
+    uint32_t reserved;
+    moepage_progress_fn progress; /* NULL = none */
+    void *progress_user;
+} moepage_pack_config;
+
+typedef struct moepage_pack_stats {
+    uint32_t struct_size;
+    uint32_t threads;
+    uint64_t file_bytes;
+    uint64_t dense_bytes;   /* of tensors that are never paged */
+    uint64_t routed_bytes;  /* of the model's experts */
+    uint64_t form_bytes[8]; /* stored, by MOEPAGE_FORM_* */
+    uint64_t raw_parts;     /* tensors of experts whose EXPH coding did not pay: kept raw */
+    uint64_t wall_ns;
+} moepage_pack_stats;
+
+/* Writes a model, however it was opened, to a .moepack file. The file gets its name when it is
+ * complete and on disk: an interrupted or failed call leaves what was under `path` as it was. A
+ * symbolic link there is replaced, not followed. Errors: ARGUMENT for a config that contradicts
+ * itself or a `path` that is no place for a file, UNSUPPORTED for an integer form of experts that
+ * are not F32, F16 or BF16, FORMAT for a model that is damaged, IO (disk full, ...), CALLBACK,
+ * NO_MEMORY. `config` and `stats` may be NULL. [any] */
+MOEPAGE_API moepage_status moepage_pack_write(const moepage_model *model, const char *path,
+                                              const moepage_pack_config *config,
+                                              moepage_pack_stats *stats);
+
+/* ---- Codec ------------------------------------------------------------------------------ */
+
+/* The exponent-Huffman codec on caller's memory (docs/format-exph.md). dtype is BF16, F16, F8_E4M3
+ * or F8_E5M2. */
+
+/* The most bytes that a stream of n elements can take; 0 for another dtype or an n past 2^40. [any]
+ * */
+MOEPAGE_API uint64_t moepage_exph_bound(uint32_t dtype, uint64_t n);
+
+/* Encodes in[0..n) to out; `capacity` at least moepage_exph_bound. [any] */
+MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, uint64_t n,
+                                               void *out, uint64_t capacity, uint64_t *out_bytes);
+
+/* Decodes a stream of n elements of `dtype` to out, after checking it: FORMAT for a damaged one and
+ * VERSION for one of another version, of which nothing is written. Neither pointer need be aligned.
+ * `decoder` is NULL for the fastest or "portable", "avx2", "avx512"; NOT_FOUND for one that this
+ * CPU cannot run. All give the same bits. [any] */
+MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
+                                               uint64_t bytes, void *out, uint64_t n);
+
+/* ==== For study ========================================================================== */
+
+/* What serves experiments: outputs that are not exact, measurements, recordings. Kept as stable as the
+ * rest; not needed to serve. */
+
+/* ---- Two versions of an expert ---------------------------------------------------------- */
+
+enum {
+    MOEPAGE_SERVE_VERSIONS = 0, /* DynaExq: each layer's hottest experts in the slots, of all others
+                                   the low version computes; no step ever waits for an expert */
+    MOEPAGE_SERVE_CACHE = 1     /* the slots are a cache as ever; the low versions are for sessions
+                                   with MOEPAGE_MISS_LOW */
+};
+
+/* What makes an expert hot. */
+enum {
+    MOEPAGE_HOTNESS_CHOICES = 0, /* how often it is chosen */
+    MOEPAGE_HOTNESS_WEIGHTS = 1  /* the sum of the weights it is chosen with */
+};
+
+/* Experts in two versions (DynaExq section 3): a high one in slots, a low one, of fewer bits, in
+ * another part of the arena. What a session computes with is then an approximation, and its stats say
+ * how much of it. For devices whose memory is the caller's (host, sim); pools on one device. */
+typedef struct moepage_precision_config {
+    uint32_t struct_size;
+    uint32_t serve;   /* MOEPAGE_SERVE_* */
+    uint32_t hi_form; /* that slots hold: MOEPAGE_FORM_DENSE, _INT8 or _INT4; 0 = DENSE. Below
+                             DENSE with SERVE_VERSIONS only */
+    uint32_t lo_form; /* MOEPAGE_FORM_INT8, _INT4 or _INT2, smaller than hi_form */
+    uint32_t
+        lo_fetched; /* 0: every expert's low version is always there. 1: only of experts without
+                             a high one; it is fetched before the high one goes */
+    uint32_t hi_experts; /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room
+                             for beside the low ones. The pool's `slots` must then be 0 */
+    uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
+    uint32_t window_steps; /* versions change between steps, after every so many; 0 = 1 */
+    double alpha;          /* of the moving average of hotness, 0 <= alpha < 1; 0 = 0.5 */
+    double margin;         /* hysteresis: hotter by this part; 0 = 0.1; negative = none */
+    uint32_t transitions;  /* most on their way at once, up to 1024; 0 = 4 */
+    uint32_t hotness;      /* MOEPAGE_HOTNESS_* */
+} moepage_precision_config;
+
+/* ---- Remapping -------------------------------------------------------------------------- */
+
+enum { MOEPAGE_GATE_SOFTMAX = 0, MOEPAGE_GATE_SIGMOID = 1 };
+
+/* Remapping of decode batches (LYNX 3, app. A): experts that few tokens care about are done without.
+ * Changes outputs, so nothing turns it on but this. docs/quality.md says what it costs. */
+typedef struct moepage_remap_config {
+    uint32_t struct_size;
+    uint32_t gate;       /* MOEPAGE_GATE_*: what turns the router's logits into weights */
+    double alpha;        /* bins per e-fold of probability, > 0 */
+    double beta;         /* the last bin, > 0; beta / alpha <= 3 */
+    const float *alphas; /* [moe_layers] instead, and `betas`; 0 = that layer is left alone; copied;
+                            NULL = the same everywhere */
+    const float *betas;
+    double resident; /* how many logits an expert on the device is preferred by; 0 = not */
+} moepage_remap_config;
+
+/* From the next step on; NULL turns it off. Steps with any prefill tokens are left alone, and batches
+ * of one; layers must then be routed with `logits`, or with `probabilities` of a softmax gate:
+ * ARGUMENT otherwise. STATE while a step is open. [one] */
+MOEPAGE_API moepage_status moepage_session_set_remap(moepage_session *session,
+                                                     const moepage_remap_config *config);
+
+/* ---- Right-sizing ----------------------------------------------------------------------- */
+
+/* The working set that routing converges to, as a co-activation table knows it (WiSP 5.4). */
+typedef struct moepage_rightsize {
+    uint32_t struct_size;
+    uint32_t layers;
+    double coverage; /* in: part of the routed choices that the set must cover, below 1; 0 = 0.99 */
+    uint64_t experts; /* out: the smallest set over all layers that covers it, seen in estimate */
+    uint64_t bytes;   /* out: of slots for that many */
+    uint64_t freed;   /* out: of slots for all experts, less those: what KV can have */
+    double unseen;    /* out: estimated chance that a choice is of an expert never seen */
+} moepage_rightsize;
+
+/* "coactivation" only: UNSUPPORTED for others, STATE before anything was learnt. [any] */
+MOEPAGE_API moepage_status moepage_predictor_rightsize(moepage_predictor *predictor,
+                                                       moepage_rightsize *size);
+
+/* ---- Traces ----------------------------------------------------------------------------- */
+
+/* The shape of a recorded model, at most 4096 layers of 65535 experts; docs/format-trace.md
+ * specifies the file. */
+typedef struct moepage_trace_info {
+    uint32_t struct_size;
+    uint32_t moe_layers;
+    uint32_t experts;
+    uint32_t max_top_k;
+    uint32_t semantic_dim;      /* 0 = none recorded */
+    uint32_t has_probabilities; /* 1: full router output recorded */
+    char model[64];             /* architecture name, NUL-terminated */
+} moepage_trace_info;
+
+/* One step as read back. Arrays are owned by the reader and live until the next call on it. */
+typedef struct moepage_trace_step {
+    uint32_t struct_size;
+    uint32_t n_tokens;
+    uint32_t n_sequences;
+    uint32_t top_k;
+    uint64_t step;                          /* counts from 0 */
+    const moepage_step_sequence *sequences; /* [n_sequences] */
+    const uint8_t *layer_present;           /* [moe_layers] 1 where the layer was routed */
+    const int32_t *ids;                     /* [moe_layers][n_tokens][top_k] */
+    const float *weights;                   /* [moe_layers][n_tokens][top_k] */
+    const float *probabilities;             /* [moe_layers][n_tokens][experts] or NULL */
+    const float *semantic;                  /* [n_sequences][semantic_dim] or NULL */
+} moepage_trace_step;
+
+/* Creates a trace file; it appears under `path` when it is closed. [any] */
+MOEPAGE_API moepage_status moepage_trace_create(const char *path, const moepage_trace_info *info,
+                                                moepage_trace **out);
+
+/* Opens a trace file for reading. FORMAT for a damaged one, VERSION for a newer major. [any] */
+MOEPAGE_API moepage_status moepage_trace_open(const char *path, moepage_trace **out);
+
+/* The recorded model's shape. [any] */
+MOEPAGE_API moepage_status moepage_trace_get_info(const moepage_trace *trace,
+                                                  moepage_trace_info *info);
+
+/* Reads the next step; MOEPAGE_E_END after the last. [one] */
+MOEPAGE_API moepage_status moepage_trace_next(moepage_trace *trace, moepage_trace_step *step);
+
+/* Ends a trace and frees it, whatever it returns, BUSY and HANDLE excepted. For a writer this
+ * finishes the file; a failure (disk full, a recording that failed on the way) is reported here
+ * and leaves no file. BUSY while a session records to it. NULL is a no-op. [one] */
+MOEPAGE_API moepage_status moepage_trace_close(moepage_trace *trace);
+
+/* Records every step of the session from now on; NULL stops. STATE while a step is open, ARGUMENT
+ * if the trace's shape is not the model's. The trace must outlive the recording. [one] */
+MOEPAGE_API moepage_status moepage_session_record(moepage_session *session, moepage_trace *trace);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- Initialisers ----------------------------------------------------------------------- */
+
+/* Every struct that has a struct_size, with that set and all else 0. In C the parentheses take
+ * designated fields; in C++ they stay empty, and fields are set afterwards:
+ *
+ *   moepage_plan plan = MOEPAGE_PLAN();
+ *   moepage_device_config config = MOEPAGE_DEVICE_CONFIG(.budget_bytes = 8ull << 30);     C
+ *
+ * Three take what they cannot be without: MOEPAGE_STEP(n_tokens), MOEPAGE_ROUTING(top_k, ids,
+ * weights), MOEPAGE_FFN(dtype, x, y). In C they are compound literals, for use in functions; calls
+ * may take their address: moepage_session_begin(session, &MOEPAGE_STEP(4)). Since 0.7. */
+#ifdef __cplusplus
+
+template <class T> inline T moepage_sized()
+{
+    T made = T();
+    made.struct_size = (uint32_t)sizeof(T);
+    return made;
+}
+
+inline moepage_step moepage_make_step(uint32_t n_tokens)
+{
+    moepage_step made = moepage_sized<moepage_step>();
+    made.n_tokens = n_tokens;
+    return made;
+}
+
+inline moepage_routing moepage_make_routing(uint32_t top_k, const int32_t *ids,
+                                            const float *weights)
+{
+    moepage_routing made = moepage_sized<moepage_routing>();
+    made.top_k = top_k;
+    made.ids = ids;
+    made.weights = weights;
+    return made;
+}
+
+inline moepage_ffn moepage_make_ffn(uint32_t dtype, const void *x, void *y)
+{
+    moepage_ffn made = moepage_sized<moepage_ffn>();
+    made.dtype = dtype;
+    made.x = x;
+    made.y = y;
+    return made;
+}
+
+#define MOEPAGE_INIT(type, ...) (moepage_sized<type>(__VA_ARGS__))
+#define MOEPAGE_STEP(tokens) (moepage_make_step(tokens))
+#define MOEPAGE_ROUTING(k, choices, shares) (moepage_make_routing(k, choices, shares))
+#define MOEPAGE_FFN(type, in, out) (moepage_make_ffn(type, in, out))
+#else
+#define MOEPAGE_INIT(type, ...) ((type){.struct_size = sizeof(type), __VA_ARGS__})
+#define MOEPAGE_STEP(tokens) MOEPAGE_INIT(moepage_step, .n_tokens = (tokens))
+#define MOEPAGE_ROUTING(k, choices, shares) \
+    MOEPAGE_INIT(moepage_routing, .top_k = (k), .ids = (choices), .weights = (shares))
+#define MOEPAGE_FFN(type, in, out) MOEPAGE_INIT(moepage_ffn, .dtype = (type), .x = (in), .y = (out))
+#endif
+
+#define MOEPAGE_ENGINE_CONFIG(...) MOEPAGE_INIT(moepage_engine_config, __VA_ARGS__)
+#define MOEPAGE_DEVICE_CONFIG(...) MOEPAGE_INIT(moepage_device_config, __VA_ARGS__)
+#define MOEPAGE_DEVICE_INFO(...) MOEPAGE_INIT(moepage_device_info, __VA_ARGS__)
+#define MOEPAGE_MODEL_CONFIG(...) MOEPAGE_INIT(moepage_model_config, __VA_ARGS__)
+#define MOEPAGE_MODEL_INFO(...) MOEPAGE_INIT(moepage_model_info, __VA_ARGS__)
+#define MOEPAGE_TENSOR_VIEW(...) MOEPAGE_INIT(moepage_tensor_view, __VA_ARGS__)
+#define MOEPAGE_BANKS(...) MOEPAGE_INIT(moepage_banks, __VA_ARGS__)
+#define MOEPAGE_FORM_INFO(...) MOEPAGE_INIT(moepage_form_info, __VA_ARGS__)
+#define MOEPAGE_EXPERT_POOL_CONFIG(...) MOEPAGE_INIT(moepage_expert_pool_config, __VA_ARGS__)
+#define MOEPAGE_EXPERT_POOL_INFO(...) MOEPAGE_INIT(moepage_expert_pool_info, __VA_ARGS__)
+#define MOEPAGE_RESIDENCY(...) MOEPAGE_INIT(moepage_residency, __VA_ARGS__)
+#define MOEPAGE_KV_POOL_CONFIG(...) MOEPAGE_INIT(moepage_kv_pool_config, __VA_ARGS__)
+#define MOEPAGE_KV_POOL_INFO(...) MOEPAGE_INIT(moepage_kv_pool_info, __VA_ARGS__)
+#define MOEPAGE_KV_LAYER_VIEW(...) MOEPAGE_INIT(moepage_kv_layer_view, __VA_ARGS__)
+#define MOEPAGE_KV_TABLE(...) MOEPAGE_INIT(moepage_kv_table, __VA_ARGS__)
+#define MOEPAGE_KV_ADMISSION(...) MOEPAGE_INIT(moepage_kv_admission, __VA_ARGS__)
+#define MOEPAGE_SESSION_CONFIG(...) MOEPAGE_INIT(moepage_session_config, __VA_ARGS__)
+#define MOEPAGE_PLAN(...) MOEPAGE_INIT(moepage_plan, __VA_ARGS__)
+#define MOEPAGE_SESSION_STATS(...) MOEPAGE_INIT(moepage_session_stats, __VA_ARGS__)
+#define MOEPAGE_STATS_SOURCE(...) MOEPAGE_INIT(moepage_stats_source, __VA_ARGS__)
+#define MOEPAGE_PREFETCH_INFO(...) MOEPAGE_INIT(moepage_prefetch_info, __VA_ARGS__)
+#define MOEPAGE_PREDICTOR_CONFIG(...) MOEPAGE_INIT(moepage_predictor_config, __VA_ARGS__)
+#define MOEPAGE_PREDICTOR_INFO(...) MOEPAGE_INIT(moepage_predictor_info, __VA_ARGS__)
+#define MOEPAGE_CONTROLLER_CONFIG(...) MOEPAGE_INIT(moepage_controller_config, __VA_ARGS__)
+#define MOEPAGE_CONTROLLER_REPORT(...) MOEPAGE_INIT(moepage_controller_report, __VA_ARGS__)
+#define MOEPAGE_CONTROLLER_INFO(...) MOEPAGE_INIT(moepage_controller_info, __VA_ARGS__)
+#define MOEPAGE_PAGED_CONFIG(...) MOEPAGE_INIT(moepage_paged_config, __VA_ARGS__)
+#define MOEPAGE_PAGED_TENSOR(...) MOEPAGE_INIT(moepage_paged_tensor, __VA_ARGS__)
+#define MOEPAGE_PACK_CONFIG(...) MOEPAGE_INIT(moepage_pack_config, __VA_ARGS__)
+#define MOEPAGE_PACK_STATS(...) MOEPAGE_INIT(moepage_pack_stats, __VA_ARGS__)
+#define MOEPAGE_PRECISION_CONFIG(...) MOEPAGE_INIT(moepage_precision_config, __VA_ARGS__)
+#define MOEPAGE_REMAP_CONFIG(...) MOEPAGE_INIT(moepage_remap_config, __VA_ARGS__)
+#define MOEPAGE_RIGHTSIZE(...) MOEPAGE_INIT(moepage_rightsize, __VA_ARGS__)
+#define MOEPAGE_TRACE_INFO(...) MOEPAGE_INIT(moepage_trace_info, __VA_ARGS__)
+#define MOEPAGE_TRACE_STEP(...) MOEPAGE_INIT(moepage_trace_step, __VA_ARGS__)
+
+#endif /* MOEPAGE_H */
