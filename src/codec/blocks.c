@@ -1,0 +1,41 @@
+/* The table of block formats. */
+#include "codec/blocks.h"
+
+#include <stddef.h>
+
+#include "codec/blocks_inside.h"
+
+static const mp_block_format formats[] = {
+    {"Q4_0", MOEPAGE_DTYPE_Q4_0, 32, 18, 2, mp_blocks_q4_0},
+    {"Q4_1", MOEPAGE_DTYPE_Q4_1, 32, 20, 3, mp_blocks_q4_1},
+    {"Q5_0", MOEPAGE_DTYPE_Q5_0, 32, 22, 6, mp_blocks_q5_0},
+    {"Q5_1", MOEPAGE_DTYPE_Q5_1, 32, 24, 7, mp_blocks_q5_1},
+    {"Q8_0", MOEPAGE_DTYPE_Q8_0, 32, 34, 8, mp_blocks_q8_0},
+    {"Q2_K", MOEPAGE_DTYPE_Q2_K, 256, 84, 10, mp_blocks_q2_k},
+    {"Q3_K", MOEPAGE_DTYPE_Q3_K, 256, 110, 11, mp_blocks_q3_k},
+    {"Q4_K", MOEPAGE_DTYPE_Q4_K, 256, 144, 12, mp_blocks_q4_k},
+    {"Q5_K", MOEPAGE_DTYPE_Q5_K, 256, 176, 13, mp_blocks_q5_k},
+    {"Q6_K", MOEPAGE_DTYPE_Q6_K, 256, 210, 14, mp_blocks_q6_k},
+    {"IQ4_NL", MOEPAGE_DTYPE_IQ4_NL, 32, 18, 20, mp_blocks_iq4_nl},
+    {"IQ4_XS", MOEPAGE_DTYPE_IQ4_XS, 256, 136, 23, mp_blocks_iq4_xs},
+    {"MXFP4", MOEPAGE_DTYPE_MXFP4, 32, 17, 39, mp_blocks_mxfp4},
+    {"NVFP4", MOEPAGE_DTYPE_NVFP4, 64, 36, 40, mp_blocks_nvfp4},
+};
+
+#define N_FORMATS (sizeof formats / sizeof *formats)
+
+const mp_block_format *mp_block_format_of(uint32_t dtype)
+{
+    for (size_t i = 0; i < N_FORMATS; i++)
+        if (formats[i].dtype == dtype)
+            return &formats[i];
+    return NULL;
+}
+
+const mp_block_format *mp_block_format_of_ggml(uint32_t ggml_type)
+{
+    for (size_t i = 0; i < N_FORMATS; i++)
+        if (formats[i].ggml_type == ggml_type)
+            return &formats[i];
+    return NULL;
+}

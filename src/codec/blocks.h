@@ -1,0 +1,41 @@
+/* blocks.h — block formats: weights in blocks that carry their scales, as GGUF files hold them.
+ *
+ * A block is a fixed number of consecutive weights of a row in a fixed number of bytes.
+ * docs/format-blocks.md has every layout and every value's formula. What a decoder writes:
+ *
+ * - A product of scales and integers, d * q or d * scale * q, is exact in float: 24 bits hold it.
+ *   So the order of its factors is free, as long as each is a float: a product of integers has
+ *   lost the sign of a zero.
+ * - A format with a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K) rounds once, in its only sum: the
+ *   product plus or minus the minimum. A fused multiply-add therefore gives the same bits.
+ * - Zeros have the sign that IEEE arithmetic gives them: -d * 0 is -0, x - x is +0.
+ * - Half scales may be infinite or NaN. They count as such; the bits of a NaN are unspecified.
+ * - MXFP4 has values among the denormal floats, and infinities past the largest (its formula's
+ *   overflow); a scale byte of 255 is 2^128, no NaN. NVFP4's scale byte 127 is 0.
+ *
+ * Expects threads that keep denormals and round to nearest, which is how threads start. A kernel
+ * that decodes blocks in another way must give these values. Pure functions. */
+#ifndef MP_CODEC_BLOCKS_H
+#define MP_CODEC_BLOCKS_H
+
+#include <stdint.h>
+
+#include "moepage.h"
+
+typedef struct mp_block_format {
+    const char *name;   /* as GGUF names it: "Q4_K" */
+    uint32_t dtype;     /* MOEPAGE_DTYPE_* */
+    uint32_t weights;   /* of a block */
+    uint32_t bytes;     /* of a block */
+    uint32_t ggml_type; /* its number in GGUF files */
+    /* Decodes n_blocks consecutive blocks, at any address, to n_blocks * weights floats. */
+    void (*decode)(const void *blocks, uint64_t n_blocks, float *out);
+} mp_block_format;
+
+/* Returns the format of a MOEPAGE_DTYPE_*; NULL if that is none of blocks. */
+const mp_block_format *mp_block_format_of(uint32_t dtype);
+
+/* Returns the format of that number in GGUF files; NULL if it is none of these. */
+const mp_block_format *mp_block_format_of_ggml(uint32_t ggml_type);
+
+#endif

@@ -1,0 +1,51 @@
+/* Decoders of blocks of E2M1 numbers with scales of one byte: MXFP4, NVFP4.
+ *
+ *   MXFP4   e   16 bytes of 32 weights                       2^(e - 127) * v
+ *   NVFP4   4 scales   4 x 8 bytes of 16 weights each        s * v
+ *
+ * v is 0, 0.5, 1, 1.5, 2, 3, 4, 6 or one of these negated; s an E4M3 number of which the sign is
+ * ignored. The low halves of a group's bytes are its first weights, the high halves its last. The
+ * tables hold 2 v, and scales count half: as 2^(e - 128) is a float, 2^(e - 127) may be none. */
+#include "codec/blocks_inside.h"
+
+static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+static void decode_group(const uint8_t *bytes, uint32_t weights, float scale, float *out)
+{
+    for (uint32_t i = 0; i < weights / 2; i++) {
+        out[i] = scale * (float)doubled[bytes[i] & 15];
+        out[i + weights / 2] = scale * (float)doubled[bytes[i] >> 4];
+    }
+}
+
+/* 2^(e - 128); for 0 and 1 a denormal. */
+static float half_of_e8m0(uint8_t e)
+{
+    return mp_float_of(e < 2 ? 0x00200000u << e : (e - 1u) << 23);
+}
+
+void mp_blocks_mxfp4(const void *blocks, uint64_t n, float *out)
+{
+    const uint8_t *at = blocks;
+    for (; n > 0; n--, at += 17, out += 32)
+        decode_group(at + 1, 32, half_of_e8m0(at[0]), out);
+}
+
+/* Half of the E4M3 number. 0x7f is 0; with the ignored sign set it is the 480 that its bits say. */
+static float half_of_e4m3(uint8_t bits)
+{
+    const uint32_t exponent = bits >> 3 & 15u, mantissa = bits & 7u;
+    if (bits == 0x7f)
+        return 0;
+    if (exponent == 0)
+        return (float)mantissa * 0x1p-10f;
+    return mp_float_of((exponent + 119) << 23 | mantissa << 20);
+}
+
+void mp_blocks_nvfp4(const void *blocks, uint64_t n, float *out)
+{
+    const uint8_t *at = blocks;
+    for (; n > 0; n--, at += 36)
+        for (uint32_t g = 0; g < 4; g++, out += 16)
+            decode_group(at + 4 + 8 * g, 16, half_of_e4m3(at[g]), out);
+}
