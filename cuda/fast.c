@@ -185,7 +185,7 @@ bool mp_cuda_fast_takes(mp_cuda *cuda, const mp_kernel_experts_args *host)
 {
     uintptr_t bits = (uintptr_t)host->x | (uintptr_t)host->partial;
     bool any = false;
-    if (host->math != MOEPAGE_MATH_BF16_FAST || host->dtype != MOEPAGE_DTYPE_BF16 ||
+    if (host->math != MOEPAGE_MATH_BF16_FAST || mp_experts_dtype(host) != MOEPAGE_DTYPE_BF16 ||
         !host->scratch || !mp_fast_serves(host->hidden, host->intermediate) ||
         !mp_fast_capacity(host->scratch_bytes, host->hidden, host->intermediate) ||
         !atomic_load(&cuda->fast.is_ready))

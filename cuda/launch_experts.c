@@ -1,6 +1,6 @@
 /* The kernels of a step, CONVERT, EXPERTS and COMBINE: from their arguments to grids.
  *
- * BF16_FAST is BF16 but for experts of many rows, which fast.c takes where it can. */
+ * BF16_FAST is the same as BF16, except that fast.c runs experts of many rows where it can. */
 #include "launch.h"
 
 #include "base/status.h"
@@ -79,7 +79,7 @@ moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
 
 /* ---- EXPERTS ---- */
 
-/* What the host can learn from the table. */
+/* What the host learns from the table. */
 typedef struct table_facts {
     uint32_t limit;     /* experts with more rows have been run */
     uint32_t most_rows; /* of the others */
@@ -177,6 +177,17 @@ moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_expert
                        "%s: experts' weights are in int%u, and only the host's kernels run "
                        "integers: this device's must be F32, F16, BF16 or F8_E4M3",
                        cuda->name, mp_quant_bits_of(args->form));
+    if (!mp_gpu_experts_name(MP_EXPERTS_THIN, mp_experts_dtype(args), 0))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts' gate, up and down have dtypes %u, %u and %u; this device's "
+                       "kernels need one for all: F32, F16, BF16 or F8_E4M3",
+                       cuda->name, args->dtypes[MP_GATE], args->dtypes[MP_UP],
+                       args->dtypes[MP_DOWN]);
+    if (args->bias_dtype && args->bias_dtype != mp_experts_dtype(args))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts' biases have dtype %u and their weights %u; this device's "
+                       "kernels need one for both",
+                       cuda->name, args->bias_dtype, mp_experts_dtype(args));
     if (args->on_host)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%s: experts in host memory cannot be launched on this device", cuda->name);
@@ -203,17 +214,13 @@ moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
         .top_k = host->top_k,
         .hidden = host->hidden,
         .intermediate = host->intermediate,
-        .dtype = host->dtype,
+        .dtype = mp_experts_dtype(host),
         .scale_dtype = host->scale.dtype,
         .scale_rows = host->scale.rows,
         .scale_columns = host->scale.columns,
     };
     if (facts.most_rows == 0 || host->hidden == 0 || host->intermediate == 0)
         return MOEPAGE_OK;
-    if (!mp_gpu_experts_name(MP_EXPERTS_THIN, host->dtype, 0))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "experts' weights have dtype %u, it must be F32, F16, BF16 or F8_E4M3",
-                       host->dtype);
     status = launch_half(cuda, stream, host, &facts, &args);
     if (status)
         return status;

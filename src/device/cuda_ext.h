@@ -22,7 +22,7 @@ typedef enum mp_cuda_call {
     MP_CUDA_CALL_REMAP
 } mp_cuda_call;
 
-/* Where remapping has its tables in the caller's scratch. */
+/* The places of remapping's tables in the caller's scratch. */
 typedef struct mp_cuda_remap_layout {
     uint64_t score; /* from the start; the bins are there */
     uint64_t first;
@@ -49,10 +49,10 @@ typedef struct mp_cuda_shared {
     uint64_t bytes;
 } mp_cuda_shared;
 
-/* A thread of the device that looks at shared memory for the caller: `poll` is called again and
- * again, often while something happens and more rarely when nothing has for a while; it returns
- * whether it found work. It may submit work, post tasks, and wait for streams whose work does not
- * wait for it. */
+/* A thread of the device that looks at shared memory for the caller. It calls `poll` again and
+ * again: often while something happens, more rarely when nothing has happened for a while. `poll`
+ * returns whether it found work. It may submit work, post tasks, and wait for streams whose work
+ * does not wait for it. */
 typedef struct mp_cuda_poller mp_cuda_poller;
 typedef bool (*mp_cuda_poll_fn)(void *user);
 
@@ -81,8 +81,8 @@ typedef struct mp_cuda_path_layer {
     uint32_t dtype;        /* of weights and biases */
     mp_block_scale scale;
     uint32_t math;
-    void *
-        x; /* scratch, as mp_kernel_experts_args has it: operands, SwiGLU products, rows' results */
+    /* Scratch, as in mp_kernel_experts_args: operands, SwiGLU products, rows' results. */
+    void *x;
     void *inner;
     float *partial;
 } mp_cuda_path_layer;
@@ -90,7 +90,7 @@ typedef struct mp_cuda_path_layer {
 typedef struct mp_cuda_ext {
     moepage_status (*get_info)(mp_device *device, moepage_cuda_info *out);
 
-    /* Checked arguments; on the caller's stream. */
+    /* Runs a kernel on the caller's stream; the arguments have been checked. */
     moepage_status (*call)(mp_device *device, mp_cuda_call call, const void *args, void *native);
 
     /* Submits the kernels of one layer of a path to the caller's stream. The description is read
@@ -106,11 +106,11 @@ typedef struct mp_cuda_ext {
 
     moepage_status (*poller_start)(mp_device *device, mp_cuda_poll_fn poll, void *user,
                                    mp_cuda_poller **out);
-    /* Returns after the last poll has. */
+    /* Returns after the last poll has returned. */
     void (*poller_stop)(mp_cuda_poller *poller);
 
-    /* Makes ready for EXPERTS with MATH_BF16_FAST; not on a step's path. *is_there: whether cuBLAS
-     * is, so that mp_kernel_experts_args.scratch is of use. */
+    /* Prepares for EXPERTS with MATH_BF16_FAST; never called on a step's path. *is_there: whether
+     * there is cuBLAS, so that mp_kernel_experts_args.scratch is of use. */
     moepage_status (*fast_open)(mp_device *device, bool *is_there);
 } mp_cuda_ext;
 

@@ -1,8 +1,8 @@
 /* The threads of the host device, and what they and their callers do with the lock held.
  *
  * One lock guards all bookkeeping. It is not held while bytes move, a kernel runs or a callback is
- * called; on_progress alone is called with it. The bus lane and the compute lane are one operation
- * wide: a thread that runs an operation is alone in its lane. */
+ * called, except for on_progress. The bus lane and the compute lane are one operation wide: a
+ * thread that runs an operation is alone in its lane. */
 #include "device/executor.h"
 
 #include <assert.h>
@@ -16,17 +16,18 @@
 #include "device/stream.h"
 #include "device/thread.h"
 
-/* The least work (see mp_host_kernel_work and mp_host_decode_work) that is worth a part of its own:
- * about 10 us of one AVX-512 core, which is what waking a sleeping thread costs in a virtual
- * machine. */
+/* The least work (see mp_host_kernel_work and mp_host_decode_work) that is worth a part of
+ * its own: about 10 us of one AVX-512 core, which is what waking a sleeping thread costs in
+ * a virtual machine. */
 static const uint64_t work_per_part[MP_KERNEL_COUNT] = {
     [MP_KERNEL_CONVERT] = 100000,
     [MP_KERNEL_EXPERTS] = 2000000,
     [MP_KERNEL_COMBINE] = 100000,
-    [MP_KERNEL_DECODE] = 65536, /* one chunk: there is nothing smaller to hand out */
+    [MP_KERNEL_DECODE] = 65536, /* one chunk: nothing smaller can be handed out */
 };
 
-/* More parts than threads: what a late or slow thread does not claim is left to the others. */
+/* There are more parts than threads, so that other threads claim what a late or slow
+ * one does not. */
 #define PARTS_PER_THREAD 4u
 
 typedef enum mp_lane_kind { MP_LANE_BUS, MP_LANE_COMPUTE, MP_LANE_COLD, MP_LANES } mp_lane_kind;
@@ -72,7 +73,8 @@ static void poison(mp_executor *executor, const mp_copy *copy, moepage_status st
 {
     pthread_mutex_lock(&executor->lock);
     bool first = !atomic_load(&executor->poisoned);
-    /* The text before the flag: mp_stream_sync reads it without the lock, and it never changes again. */
+    /* The text is written before the flag, since mp_stream_sync reads it without the lock. It
+     * never changes again. */
     if (first) {
         snprintf(
             executor->poison_text, sizeof executor->poison_text,
@@ -87,37 +89,31 @@ static void poison(mp_executor *executor, const mp_copy *copy, moepage_status st
         mp_log_write(&executor->log, MOEPAGE_LOG_ERROR, "host: %s", executor->poison_text);
 }
 
-static void move_bytes(mp_executor *executor, const mp_copy *copy)
-{
-    if (!copy->fill) {
-        memcpy(copy->dst, copy->src, copy->bytes);
-        return;
-    }
-    moepage_status status = copy->fill(copy, copy->dst);
-    if (!status)
-        return;
-    /* A failure that the submitter will look for is the transfer's alone; any other would go unnoticed,
-     * and work that depends on these bytes would run on garbage. */
-    if (copy->result)
-        atomic_store(copy->result, status);
-    else
-        poison(executor, copy, status);
-}
-
 static void run_copy(mp_executor *executor, const mp_op *op)
 {
     const mp_copy *copy = &op->copy;
-    if (atomic_load(&executor->poisoned)) { /* skipped, but its tick completes: waits must end */
+    moepage_status status = MOEPAGE_OK;
+    uint64_t end_ns = 0;
+    if (atomic_load(&executor->poisoned)) { /* skipped, but its tick completes, so that waits end */
         if (copy->result)
             atomic_store(copy->result, MOEPAGE_E_DEVICE);
-    } else if (op->ready_ns) {
-        /* Booked before the copy, which takes its part of the virtual time, and settled after it. */
-        uint64_t end_ns = mp_bus_book(&executor->bus, op->ready_ns, copy->bytes);
-        move_bytes(executor, copy);
-        mp_bus_settle(&executor->bus, end_ns);
-    } else {
-        move_bytes(executor, copy);
+        return;
     }
+    /* Booked before the copy, whose time is a part of the virtual transfer's, and settled after it. */
+    if (op->ready_ns)
+        end_ns = mp_bus_book(&executor->bus, op->ready_ns, copy->bytes);
+    if (copy->fill)
+        status = copy->fill(copy, copy->dst);
+    else
+        memcpy(copy->dst, copy->src, copy->bytes);
+    /* If the submitter will look for the failure, it is the transfer's alone. Any other failure
+     * would go unnoticed, and work that depends on these bytes would run on garbage. */
+    if (status && copy->result)
+        atomic_store(copy->result, status);
+    else if (status)
+        poison(executor, copy, status);
+    if (op->ready_ns)
+        mp_bus_settle(&executor->bus, end_ns);
 }
 
 typedef struct kernel_phase {
@@ -160,8 +156,17 @@ static void run_kernel(mp_executor *executor, const mp_op *op)
         mp_team_run(executor->team, run_kernel_part, &job, n_parts);
 }
 
-static void run_op(mp_executor *executor, const mp_op *op)
+/* ---- Lanes (with the lock) -------------------------------------------------------------- */
+
+/* Runs the next operation of a lane, which has one. Releases the lock meanwhile: the
+ * stream is then in no queue, and the operation stays in the ring, so that no other thread
+ * runs or overwrites it. */
+static void run_next(mp_executor *executor, mp_lane *lane)
 {
+    mp_stream *stream = mp_lane_take(lane);
+    const mp_op *op = mp_stream_oldest(stream);
+    lane->running++;
+    pthread_mutex_unlock(&executor->lock);
     switch (op->kind) {
     case MP_OP_COPY: run_copy(executor, op); break;
     case MP_OP_KERNEL: run_kernel(executor, op); break;
@@ -171,32 +176,9 @@ static void run_op(mp_executor *executor, const mp_op *op)
     case MP_OP_MARK: break;
     case MP_OP_WAIT: assert(!"waits are not run"); break;
     }
-}
-
-/* ---- Lanes (with the lock) -------------------------------------------------------------- */
-
-/* Runs the next operation of a lane, which has one. Gives the lock up meanwhile: the stream is in no
- * queue then, and the operation stays in the ring, so that no other thread runs or overwrites it. */
-static void run_next(mp_executor *executor, mp_lane *lane)
-{
-    mp_stream *stream = mp_lane_take(lane);
-    lane->running++;
-    pthread_mutex_unlock(&executor->lock);
-    run_op(executor, mp_stream_oldest(stream));
     pthread_mutex_lock(&executor->lock);
     mp_stream_finish(stream);
     lane->running--;
-}
-
-/* Sleeps until there may be something to do. `waiting` and `woken` tell mp_lane_wake how many threads
- * sleep that no signal is on its way to, so that it signals no more often than needed. */
-static void await_work(mp_executor *executor, mp_lane *lane)
-{
-    lane->waiting++;
-    pthread_cond_wait(&lane->work, &executor->lock);
-    lane->waiting--;
-    if (lane->woken > 0) /* 0 after a spurious wake-up */
-        lane->woken--;
 }
 
 static void *run_lane(void *arg)
@@ -206,20 +188,27 @@ static void *run_lane(void *arg)
     mp_lane *lane = self->lane;
     pthread_mutex_lock(&executor->lock);
     for (;;) {
-        if (mp_lane_next(lane))
+        if (mp_lane_next(lane)) {
             run_next(executor, lane);
-        else if (executor->stop) /* only when nothing is ready: submitted work is run to the end */
+            continue;
+        }
+        if (executor->stop) /* only if nothing is ready: submitted work is run to the end */
             break;
-        else
-            await_work(executor, lane);
+        /* From `waiting` and `woken`, mp_lane_wake computes how many sleeping threads have not been
+         * signalled yet, so that it signals no more often than needed. */
+        lane->waiting++;
+        pthread_cond_wait(&lane->work, &executor->lock);
+        lane->waiting--;
+        if (lane->woken > 0) /* 0 after a spurious wake-up */
+            lane->woken--;
     }
     pthread_mutex_unlock(&executor->lock);
     return NULL;
 }
 
-/* The lane that the stream's progress depends on, if a waiting thread can run that lane's next
- * operation itself: the lane is free, and the operation calls no fill callback, which runs on the
- * executor's own threads only. NULL otherwise. */
+/* Returns the lane that the stream's progress depends on, if a waiting thread can run that lane's
+ * next operation itself: the lane must be free, and the operation must not call a fill callback,
+ * which runs on the executor's own threads only. NULL otherwise. */
 static mp_lane *lane_to_help(mp_stream *stream)
 {
     while (stream->parked_behind)
@@ -232,34 +221,34 @@ static mp_lane *lane_to_help(mp_stream *stream)
     return op->kind == MP_OP_COPY && op->copy.fill ? NULL : lane;
 }
 
-static bool has_completed(const mp_stream *stream, mp_tick tick)
+mp_tick mp_stream_completed(const mp_stream *stream)
 {
-    return atomic_load_explicit(&stream->completed, memory_order_acquire) >= tick;
+    return atomic_load_explicit(&stream->completed, memory_order_acquire);
 }
 
-/* Waits for a tick of the stream. Where it can, the waiting thread runs the operation that the stream's
- * progress depends on: to wake the lane's thread for it, and to be woken by that thread afterwards,
- * would cost two switches between threads, as much as a small kernel. With the lock. */
+/* Waits for a tick of the stream. Called with the lock. If it can, the waiting thread itself runs
+ * the operation that the stream's progress depends on: waking the lane's thread, and being woken by
+ * it afterwards, would cost two switches between threads, as much as a small kernel. */
 static void wait_for(mp_stream *stream, mp_tick tick)
 {
     mp_executor *executor = stream->executor;
     mp_lane *helped = NULL;
-    /* Without this, a stream of new kernels could delay background work that a thread waits for without
-     * end. On the bus, what a thread waits for is a demand, which comes first in any case. */
+    /* Without this, new kernels could forever delay background work that a thread waits for. On the
+     * bus a thread waits only for demands, which come first in any case. */
     bool lends = stream->lane == &executor->lanes[MP_LANE_COMPUTE];
     assert(tick <= stream->submitted);
     if (lends)
         mp_stream_lend(stream);
-    while (!has_completed(stream, tick)) {
+    while (mp_stream_completed(stream) < tick) {
         mp_lane *lane = lane_to_help(stream);
-        /* While this thread helped, the lane's own thread was not woken for new operations. */
+        /* While this thread was helping, the lane's own thread was not woken for new operations. */
         if (helped && helped != lane)
             mp_lane_wake(helped);
         helped = lane;
         if (lane) {
             run_next(executor, lane);
         } else {
-            /* The lowest tick that any thread waits for: no broadcast before it is reached. */
+            /* Keep the lowest tick that any thread waits for: nothing is broadcast before it. */
             if (tick < stream->wake_tick)
                 stream->wake_tick = tick;
             pthread_cond_wait(&stream->progress, &executor->lock);
@@ -267,7 +256,7 @@ static void wait_for(mp_stream *stream, mp_tick tick)
     }
     if (lends)
         mp_stream_unlend(stream);
-    if (helped) /* what was submitted meanwhile is the lane's own thread's now */
+    if (helped) /* the lane's own thread takes over what was submitted meanwhile */
         mp_lane_wake(helped);
 }
 
@@ -283,8 +272,8 @@ static moepage_status start_thread(mp_executor *executor, mp_lane_kind lane, con
     return status;
 }
 
-/* Starts the threads for I/O with the first COLD stream. With the lock. After a failure the threads
- * that did start stay, and a later call starts the rest. */
+/* Starts the threads for I/O, with the first COLD stream. Called with the lock. After a failure the
+ * threads that did start stay, and a later call starts the rest. */
 static moepage_status start_io_threads(mp_executor *executor)
 {
     const uint32_t others = MP_LANE_COLD;
@@ -321,13 +310,13 @@ void mp_stream_destroy(mp_stream *stream)
     mp_executor *executor = stream->executor;
     pthread_mutex_lock(&executor->lock);
     uint64_t tasks_due;
-    do { /* a task may submit and post more: until neither work nor tasks came meanwhile */
+    do { /* repeated because a task may submit work and post tasks */
         wait_for(stream, stream->submitted);
         tasks_due = stream->tasks_due;
         mp_worker_settle(&executor->worker);
-    } while (!has_completed(stream, stream->submitted) || stream->tasks_due != tasks_due);
-    /* Waits may be left that no operation follows. What they wait for may never come, and nothing
-     * depends on it. */
+    } while (mp_stream_completed(stream) < stream->submitted || stream->tasks_due != tasks_due);
+    /* Waits may be left that no operation follows. Their ticks may never come, and nothing
+     * depends on them. */
     mp_stream_drop_waits(stream);
     assert(!stream->tasks.first);
     executor->n_streams--;
@@ -335,28 +324,17 @@ void mp_stream_destroy(mp_stream *stream)
     pthread_mutex_unlock(&executor->lock);
 }
 
-/* Waits until the stream has room. This thread does not help meanwhile: no callback may run inside a
- * submission. */
-static void make_room(mp_stream *stream)
-{
-    while (mp_stream_full(stream)) {
-        stream->want_room++;
-        pthread_cond_wait(&stream->room, &stream->executor->lock);
-        stream->want_room--;
-    }
-}
-
 moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t n, mp_tick *out)
 {
     mp_executor *executor = stream->executor;
-    /* On the throttled bus the virtual transfer begins when it is submitted, however late its thread. */
+    /* On the throttled bus the virtual transfer begins when it is submitted, however late
+     * its thread is. */
     bool throttled = executor->bus.bytes_per_s && stream->lane == &executor->lanes[MP_LANE_BUS];
     uint64_t ready_ns = throttled ? mp_clock_ns() : 0;
     pthread_mutex_lock(&executor->lock);
     mp_tick tick = stream->submitted;
     for (uint32_t i = 0; i < n; i++) {
-        make_room(stream);
-        mp_op *op = mp_stream_slot(stream);
+        mp_op *op = mp_stream_slot(stream, &executor->lock);
         op->kind = MP_OP_COPY;
         op->ready_ns = ready_ns;
         op->copy = copies[i];
@@ -375,8 +353,7 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
         return mp_fail(MOEPAGE_E_ARGUMENT, "host: a kernel was launched on a stream for transfers; "
                                            "it needs a compute or background stream");
     pthread_mutex_lock(&executor->lock);
-    make_room(stream);
-    mp_op *op = mp_stream_slot(stream);
+    mp_op *op = mp_stream_slot(stream, &executor->lock);
     op->kind = MP_OP_KERNEL;
     op->kernel = kernel;
     mp_kernel_args_copy(&op->args, kernel, args);
@@ -388,11 +365,13 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
 moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
 {
     /* Without the lock: a tick that has completed stays completed. */
-    if (stream == other || has_completed(other, tick))
+    if (stream == other || mp_stream_completed(other) >= tick)
         return MOEPAGE_OK;
     pthread_mutex_lock(&stream->executor->lock);
-    make_room(stream);
-    mp_stream_push_wait(stream, other, tick);
+    assert(tick <= other->submitted);
+    *mp_stream_slot(stream, &stream->executor->lock) =
+        (mp_op){.kind = MP_OP_WAIT, .tick = tick, .other = other};
+    mp_stream_push(stream);
     pthread_mutex_unlock(&stream->executor->lock);
     return MOEPAGE_OK;
 }
@@ -400,16 +379,10 @@ moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
 moepage_status mp_stream_mark(mp_stream *stream, mp_tick *out)
 {
     pthread_mutex_lock(&stream->executor->lock);
-    make_room(stream);
-    mp_stream_slot(stream)->kind = MP_OP_MARK;
+    mp_stream_slot(stream, &stream->executor->lock)->kind = MP_OP_MARK;
     *out = mp_stream_push(stream);
     pthread_mutex_unlock(&stream->executor->lock);
     return MOEPAGE_OK;
-}
-
-mp_tick mp_stream_completed(const mp_stream *stream)
-{
-    return atomic_load_explicit(&stream->completed, memory_order_acquire);
 }
 
 void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_tick tick),
@@ -424,7 +397,7 @@ void mp_stream_on_progress(mp_stream *stream, void (*progress)(void *user, mp_ti
 moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick)
 {
     mp_executor *executor = stream->executor;
-    if (!has_completed(stream, tick)) {
+    if (mp_stream_completed(stream) < tick) {
         pthread_mutex_lock(&executor->lock);
         wait_for(stream, tick);
         pthread_mutex_unlock(&executor->lock);
@@ -437,23 +410,29 @@ moepage_status mp_stream_sync(mp_stream *stream, mp_tick tick)
 void mp_executor_post(mp_executor *executor, mp_stream *stream, mp_tick tick, mp_task *task)
 {
     pthread_mutex_lock(&executor->lock);
-    if (stream)
-        mp_stream_post(stream, tick, task);
-    else
+    assert(!stream || tick <= stream->submitted);
+    if (stream && mp_stream_completed(stream) < tick) {
+        task->due = tick; /* mp_stream_finish hands it over */
+        mp_task_insert(&stream->tasks, task);
+    } else {
+        if (stream)
+            stream->tasks_due++;
         mp_worker_add(&executor->worker, task);
+    }
     pthread_mutex_unlock(&executor->lock);
 }
 
 moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *context,
                                 uint32_t n_parts)
 {
-    /* A stream of its own, so that the job takes its turn with kernels; destroying it waits for it. */
+    /* The job has a stream of its own, so that it takes its turn with kernels. Destroying the
+     * stream waits for the job. */
     mp_stream *stream;
     moepage_status status = mp_stream_create(executor, MP_STREAM_COMPUTE, &stream);
     if (status)
         return status;
     pthread_mutex_lock(&executor->lock);
-    mp_op *op = mp_stream_slot(stream);
+    mp_op *op = mp_stream_slot(stream, &executor->lock);
     op->kind = MP_OP_CALL;
     op->call = (mp_call){.fn = fn, .context = context, .n_parts = n_parts};
     mp_stream_push(stream);
@@ -523,7 +502,8 @@ fail:
 void mp_executor_destroy(mp_executor *executor)
 {
     assert(executor->n_streams == 0);
-    mp_worker_stop(&executor->worker); /* first: a last task may still submit to the lanes */
+    /* First, because a last task may still submit to the lanes. */
+    mp_worker_stop(&executor->worker);
     stop_lanes(executor);
     free_parts(executor);
 }

@@ -333,6 +333,7 @@ MP_AVX2 static void widen_f8(const void *in, float scale, float *out, uint64_t n
     mp_host_set_portable.widen_f8(from + i, scale, out + i, n - i);
 }
 
-const mp_host_kernel_set mp_host_set_avx2 = MP_HOST_KERNEL_SET("avx2", tile_dot, mp_integers_avx2);
+const mp_host_kernel_set mp_host_set_avx2 =
+    MP_HOST_KERNEL_SET("avx2", tile_dot, mp_integers_avx2, mp_blocks_avx2);
 
 #endif

@@ -2,13 +2,15 @@
  *
  * A phase is a list of units, MP_UNIT weight rows of one expert each, dealt to the shares in
  * order. A share runs its weight rows of an expert in panels; a panel meets the expert's rows in
- * groups of MP_TILE_ROWS; and a (panel, group) runs tile after tile over one piece of the length
- * before the next. So weights come from memory once and stay in the second-level cache while all
- * groups pass. None of this is visible in the results: a dot product's lanes go through `acc`
- * unchanged from piece to piece. */
+ * groups; and a (panel, group) runs tile after tile over one piece of the length before the next. So
+ * weights come from memory once and stay in the second-level cache while all groups pass. A group is
+ * the rows of a tile; where weights are converted first, of several tiles, which share the work. None
+ * of this is visible in the results: a dot product's lanes go through `acc` unchanged from piece to
+ * piece. */
 #include <assert.h>
 #include <string.h>
 
+#include "codec/blocks.h"
 #include "device/host_kernel_set.h"
 
 #define MP_UNIT 16
@@ -16,10 +18,14 @@
  * gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
 #define MP_PANEL 32
 #define MP_PANEL_BYTES (256u << 10)
+/* Most rows of a group whose weights are converted, and most sums of a group with a panel. */
+#define MP_GROUP_ROWS (4 * MP_TILE_ROWS)
+#define MP_SUMS (MP_PANEL * MP_TILE_ROWS)
 /* Bytes of a row of x per piece. Shorter ones lose more to reloading lanes than they gain in the
  * first-level cache. */
 #define MP_PIECE_BYTES 4096
-/* Elements converted at a time, of weight rows that tiles cannot read in place. */
+/* Elements converted at a time, of weight rows that tiles cannot read in place. All groups of
+ * integers and all blocks end there. */
 #define MP_CONVERTED 1024
 
 /* Dot products of activation rows with the rows of a weight matrix. */
@@ -27,17 +33,19 @@ typedef struct mp_dots {
     const mp_host_kernel_set *set;
     mp_tile_kind kind;
     uint32_t weight_dtype;
-    mp_block_scale scale;        /* of the weights */
-    uint32_t bits, group;        /* of weights that are integers; 0 = they are not */
-    mp_run_tile *direct;         /* reads integers as they lie; or NULL, */
-    mp_value_integers *integers; /* and this makes operands of them */
+    mp_block_scale scale;          /* of the weights */
+    uint32_t bits, group;          /* of weights that are integers; 0 = they are not */
+    const mp_block_format *blocks; /* of weights in blocks, or NULL */
+    mp_run_tile *direct;           /* reads integers or blocks as they lie; or NULL, */
+    mp_value_integers *integers;   /* and this makes operands of integers, */
+    mp_value_blocks *decode;       /* or this floats of blocks */
     bool convert;       /* weights, to the operand type: tiles cannot read them as they lie */
-    bool lone;          /* one group only */
+    bool lone;          /* one tile's rows only */
     uint32_t k;         /* length of every row */
     uint32_t piece;     /* elements of it at a time */
-    uint32_t panel;     /* weight rows at a time */
+    uint32_t panel;     /* most weight rows at a time */
     uint64_t x_element; /* bytes */
-    uint64_t w_element; /* of `weight_dtype` */
+    uint64_t w_element; /* of `weight_dtype`, unless its weights are in blocks */
     uint64_t row_bytes; /* of weights */
 } mp_dots;
 
@@ -47,34 +55,38 @@ typedef struct mp_matrix {
     const char *scales; /* of blocks or groups, or NULL */
 } mp_matrix;
 
-/* Up to MP_TILE_ROWS rows of an expert. */
+/* Rows of an expert. */
 typedef struct mp_group {
-    const void *x[MP_TILE_ROWS];
+    const void *x[MP_GROUP_ROWS];
     uint32_t n_rows;
 } mp_group;
 
-/* Sums of a group with a panel of one matrix. */
-typedef float mp_sums[MP_TILE_ROWS][MP_PANEL];
+/* Sums of a group with a panel of one matrix: a slice's panel to each row. */
+typedef float mp_sums[MP_SUMS];
 
 /* A share of one expert's weight rows. */
 typedef struct mp_slice {
     const mp_ffn_expert *expert;
     uint32_t begin;
     uint32_t end;
+    uint32_t panel;      /* weight rows at a time, of each matrix */
+    uint32_t group_rows; /* most rows at a time */
 } mp_slice;
 
-/* The tiles that read weights of the launch's dtype, or their converted form. */
-static void choose_tiles(mp_dots *dots, const mp_kernel_experts_args *args)
+/* The tiles that read weights of the matrix's dtype, or their converted form. */
+static void choose_tiles(mp_dots *dots, uint32_t math)
 {
-    if (args->math == MOEPAGE_MATH_BF16) {
+    const uint32_t dtype = dots->weight_dtype;
+    dots->w_element = mp_element_bytes(dtype);
+    if (math == MOEPAGE_MATH_BF16) {
         dots->kind = MP_TILE_DOT;
-        dots->convert = args->dtype != MOEPAGE_DTYPE_BF16;
+        dots->convert = dtype != MOEPAGE_DTYPE_BF16;
         dots->x_element = 2;
     } else {
-        dots->kind = args->dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
-                     : args->dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
-                                                        : MP_TILE_F32;
-        dots->convert = args->dtype == MOEPAGE_DTYPE_F8_E4M3;
+        dots->kind = dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
+                     : dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
+                                                  : MP_TILE_F32;
+        dots->convert = dtype == MOEPAGE_DTYPE_F8_E4M3;
         dots->x_element = 4;
     }
     dots->row_bytes = dots->k * dots->w_element;
@@ -96,19 +108,38 @@ static void choose_integers(mp_dots *dots, const mp_kernel_experts_args *args)
     dots->row_bytes = ((uint64_t)dots->k * dots->bits + 7) / 8;
 }
 
-static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
-                       uint32_t k, uint32_t n_rows)
+/* Tiles that read blocks, which are for few rows, or tiles of the operands that blocks are decoded
+ * to. */
+static void choose_blocks(mp_dots *dots, uint32_t math, uint32_t n_rows)
 {
-    mp_dots dots = {.set = set, .weight_dtype = args->dtype, .scale = args->scale, .k = k};
-    dots.w_element = mp_element_bytes(args->dtype);
+    const mp_block_set *blocks = dots->set->blocks;
+    const uint32_t which = dots->weight_dtype - MOEPAGE_DTYPE_Q4_0;
+    const bool narrow = math == MOEPAGE_MATH_BF16;
+    dots->kind = narrow ? MP_TILE_DOT : MP_TILE_F32;
+    dots->x_element = narrow ? 2 : 4;
+    if (n_rows <= blocks->tile_rows)
+        dots->direct = narrow ? blocks->tile_dot[which] : blocks->tile_f32[which];
+    dots->decode = blocks->as_f32[which];
+    dots->convert = !dots->direct;
+    dots->row_bytes = dots->k / dots->blocks->weights * dots->blocks->bytes;
+}
+
+static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
+                       uint32_t which, uint32_t n_rows)
+{
+    mp_dots dots = {.set = set, .weight_dtype = args->dtypes[which], .scale = args->scale};
+    dots.k = which == MP_DOWN ? args->intermediate : args->hidden;
+    dots.blocks = mp_block_format_of(dots.weight_dtype);
     if (mp_quant_bits_of(args->form))
         choose_integers(&dots, args);
+    else if (dots.blocks)
+        choose_blocks(&dots, args->math, n_rows);
     else
-        choose_tiles(&dots, args);
+        choose_tiles(&dots, args->math);
     /* A single group reads each weight once: without reuse, the whole length in one piece is best. */
     dots.lone = n_rows <= MP_TILE_ROWS;
     dots.piece = dots.convert ? MP_CONVERTED
-                 : dots.lone  ? k
+                 : dots.lone  ? dots.k
                               : MP_PIECE_BYTES / (uint32_t)dots.x_element;
     const uint64_t fit = MP_PANEL_BYTES / dots.row_bytes & ~(MP_TILE_WEIGHTS - 1ull);
     dots.panel = MP_PANEL;
@@ -149,20 +180,40 @@ static void widen_scaled(const mp_dots *dots, const mp_matrix *matrix, uint32_t 
     }
 }
 
+/* Weights [from, from + n) of a row, as they lie; integers and blocks are cut between bytes. */
+static const char *weights_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
+                              uint32_t from)
+{
+    const uint64_t at = dots->bits     ? from * dots->bits / 8
+                        : dots->blocks ? from / dots->blocks->weights * dots->blocks->bytes
+                                       : from * dots->w_element;
+    return matrix->weights + row * dots->row_bytes + at;
+}
+
+static void decode_blocks(const mp_dots *dots, const char *weights, uint32_t n,
+                          uint64_t ahead_bytes, float *out)
+{
+    const mp_blocks in = {.blocks = (const uint8_t *)weights,
+                          .dtype = dots->weight_dtype,
+                          .n = n,
+                          .ahead_bytes = ahead_bytes};
+    dots->decode(&in, out);
+}
+
 /* Weights [from, from + n) of a row to the tiles' operand type: `out` is 4 bytes per weight. */
 static void convert_weights(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
-                            uint32_t from, uint32_t n, float *out)
+                            uint32_t from, uint32_t n, uint64_t ahead_bytes, float *out)
 {
     const bool narrow = dots->kind == MP_TILE_DOT;
     float wide[MP_CONVERTED];
     float *to = narrow ? wide : out;
     assert(n <= MP_CONVERTED);
-    if (dots->weight_dtype == MOEPAGE_DTYPE_F8_E4M3)
+    if (dots->blocks)
+        decode_blocks(dots, weights_at(dots, matrix, row, from), n, ahead_bytes, to);
+    else if (dots->weight_dtype == MOEPAGE_DTYPE_F8_E4M3)
         widen_scaled(dots, matrix, row, from, n, to);
     else
-        dots->set->widen[dots->weight_dtype](matrix->weights +
-                                                 ((uint64_t)row * dots->k + from) * dots->w_element,
-                                             to, n);
+        dots->set->widen[dots->weight_dtype](weights_at(dots, matrix, row, from), to, n);
     if (narrow)
         dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
 }
@@ -179,14 +230,6 @@ static void convert_integers(const mp_dots *dots, const void *weights, const voi
     dots->integers(&in, out);
 }
 
-/* Weights [from, from + n) of a row, as they lie. */
-static const char *weights_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
-                              uint32_t from)
-{
-    const uint64_t at = dots->bits ? from * dots->bits / 8 : from * dots->w_element;
-    return matrix->weights + row * dots->row_bytes + at;
-}
-
 static const char *scales_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
                              uint32_t from)
 {
@@ -194,49 +237,73 @@ static const char *scales_at(const mp_dots *dots, const mp_matrix *matrix, uint3
     return matrix->scales + (row * groups + from / dots->group) * sizeof(uint16_t);
 }
 
-/* One tile over the piece that starts at element `from`, with weight rows [first, first +
- * n_weights), of which it takes four at most. */
-static void run_tile(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                     uint32_t first, uint32_t n_weights, uint32_t from, uint64_t ahead_bytes,
-                     float *acc)
+/* Points a tile at four weight rows from `first` on, of which n_weights exist, from element `from` on;
+ * or at `converted`, where it puts what they become. */
+static void take_weights(const mp_dots *dots, const mp_matrix *matrix, uint32_t first,
+                         uint32_t n_weights, uint32_t from, uint64_t ahead_bytes, mp_tile *tile,
+                         float (*converted)[MP_CONVERTED])
 {
-    float converted[MP_TILE_WEIGHTS][MP_CONVERTED];
-    mp_tile tile = {.n_rows = group->n_rows, .resume = from > 0, .acc = acc};
-    tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
-    tile.group = dots->group;
-    for (uint32_t r = 0; r < group->n_rows; r++)
-        tile.x[r] = (const char *)group->x[r] + from * dots->x_element;
+    tile->group = dots->group;
+    tile->ahead_bytes = dots->convert ? 0 : ahead_bytes;
     for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
         const uint32_t row = c < n_weights ? first + c : first;
-        tile.w[c] =
+        tile->w[c] =
             dots->convert ? (const void *)converted[c] : weights_at(dots, matrix, row, from);
-        tile.scales[c] = dots->bits ? scales_at(dots, matrix, row, from) : NULL;
+        tile->scales[c] = dots->bits ? scales_at(dots, matrix, row, from) : NULL;
         if (dots->convert && dots->bits)
-            convert_integers(dots, weights_at(dots, matrix, row, from), tile.scales[c], tile.k,
+            convert_integers(dots, weights_at(dots, matrix, row, from), tile->scales[c], tile->k,
                              ahead_bytes, converted[c]);
         else if (dots->convert)
-            convert_weights(dots, matrix, row, from, tile.k, converted[c]);
+            convert_weights(dots, matrix, row, from, tile->k, ahead_bytes, converted[c]);
     }
-    tile.ahead_bytes = dots->convert ? 0 : ahead_bytes;
-    if (dots->direct)
-        dots->direct(&tile);
-    else
-        dots->set->tile[dots->kind](&tile);
 }
 
-/* out[r][c] = row r of the group times weight row first + c, c < n <= MP_PANEL. */
-static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                      uint32_t first, uint32_t n, uint64_t ahead_bytes, mp_sums out)
+/* Deals rows to groups, or to tiles, evenly, because one of few rows is inefficient. */
+static uint32_t group_size(uint32_t n_rows, uint32_t done, uint32_t most)
 {
-    _Alignas(64) float acc[MP_PANEL * MP_TILE_ROWS * MP_LANES];
-    float sums[MP_PANEL * MP_TILE_ROWS];
+    uint32_t left = n_rows - done;
+    uint32_t groups = (left + most - 1) / most;
+    return (left + groups - 1) / groups;
+}
+
+/* A group's tiles over the piece that starts at element `from`, with weight rows [first, first +
+ * n_weights), of which they take four at most. */
+static void run_tiles(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                      uint32_t first, uint32_t n_weights, uint32_t from, uint64_t ahead_bytes,
+                      float *acc)
+{
+    float converted[MP_TILE_WEIGHTS][MP_CONVERTED];
+    mp_tile tile = {.resume = from > 0};
+    tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
+    take_weights(dots, matrix, first, n_weights, from, ahead_bytes, &tile, converted);
+    for (uint32_t begin = 0; begin < group->n_rows; begin += tile.n_rows) {
+        tile.n_rows = group_size(group->n_rows, begin, MP_TILE_ROWS);
+        tile.acc = acc + begin * MP_TILE_WEIGHTS * MP_LANES;
+        for (uint32_t r = 0; r < tile.n_rows; r++)
+            tile.x[r] = (const char *)group->x[begin + r] + from * dots->x_element;
+        if (dots->direct)
+            dots->direct(&tile);
+        else
+            dots->set->tile[dots->kind](&tile);
+        tile.ahead_bytes = 0;
+    }
+}
+
+/* out[r * stride + c] = row r of the group times weight row first + c, c < n <= stride. */
+static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                      uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
+                      mp_sums out)
+{
+    _Alignas(64) float acc[MP_SUMS * MP_LANES];
+    mp_sums sums;
     const uint32_t tile_sums = group->n_rows * MP_TILE_WEIGHTS;
     const uint32_t n_tiles = (n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
+    assert(stride * group->n_rows <= MP_SUMS);
     for (uint32_t from = 0;; from += dots->piece) {
         for (uint32_t t = 0; t < n_tiles; t++) {
             const uint32_t c = t * MP_TILE_WEIGHTS;
-            run_tile(dots, group, matrix, first + c, n - c, from, ahead_bytes,
-                     acc + t * tile_sums * MP_LANES);
+            run_tiles(dots, group, matrix, first + c, n - c, from, ahead_bytes,
+                      acc + t * tile_sums * MP_LANES);
         }
         if (dots->k - from <= dots->piece)
             break;
@@ -244,8 +311,8 @@ static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matri
     dots->set->reduce(acc, sums, n_tiles * tile_sums);
     for (uint32_t t = 0; t < n_tiles; t++) {
         for (uint32_t r = 0; r < group->n_rows; r++)
-            memcpy(&out[r][t * MP_TILE_WEIGHTS], sums + t * tile_sums + r * MP_TILE_WEIGHTS,
-                   MP_TILE_WEIGHTS * sizeof(float));
+            memcpy(&out[r * stride + t * MP_TILE_WEIGHTS],
+                   sums + t * tile_sums + r * MP_TILE_WEIGHTS, MP_TILE_WEIGHTS * sizeof(float));
     }
 }
 
@@ -254,34 +321,27 @@ static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matri
 static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t panel,
                          uint32_t group_row)
 {
-    uint64_t distance = dots->lone ? MP_TILE_WEIGHTS : dots->panel;
-    bool exists = panel + dots->panel + distance <= slice->end;
+    uint64_t distance = dots->lone ? MP_TILE_WEIGHTS : slice->panel;
+    bool exists = panel + slice->panel + distance <= slice->end;
     return exists && group_row == 0 ? distance * dots->row_bytes : 0;
 }
 
-/* Deals rows to groups evenly, because a group of few rows is inefficient. */
-static uint32_t group_size(uint32_t n_rows, uint32_t done)
-{
-    uint32_t left = n_rows - done;
-    uint32_t groups = (left + MP_TILE_ROWS - 1) / MP_TILE_ROWS;
-    return (left + groups - 1) / groups;
-}
-
 /* Adds a bias's elements [first, first + n) to each of the rows of sums. */
-static void add_bias(const mp_dots *dots, const void *bias, uint32_t first, uint32_t n,
-                     mp_sums rows, uint32_t n_rows)
+static void add_bias(const mp_host_kernel_set *set, uint32_t dtype, const void *bias,
+                     uint32_t first, uint32_t n, uint32_t stride, mp_sums rows, uint32_t n_rows)
 {
     float wide[MP_PANEL];
     if (!bias)
         return;
-    dots->set->widen[dots->weight_dtype]((const char *)bias + first * dots->w_element, wide, n);
+    set->widen[dtype]((const char *)bias + first * mp_element_bytes(dtype), wide, n);
     for (uint32_t r = 0; r < n_rows; r++) {
         for (uint32_t c = 0; c < n; c++)
-            rows[r][c] += wide[c];
+            rows[r * stride + c] += wide[c];
     }
 }
 
-/* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. */
+/* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. `dots` are of
+ * all matrices. */
 static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *args,
                           const mp_slice *slice, uint32_t panel, uint32_t n, uint32_t i,
                           uint32_t n_rows)
@@ -289,25 +349,29 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
     const mp_ffn_expert *expert = slice->expert;
     const mp_matrix gate_matrix = {expert->gate, expert->gate_scale};
     const mp_matrix up_matrix = {expert->up, expert->up_scale};
-    const uint64_t ahead = ahead_of(dots, slice, panel, i);
-    mp_sums gate = {{0}}, up = {{0}}; /* SwiGLU reads whole vectors */
+    const mp_host_kernel_set *set = dots->set;
+    const uint32_t stride = slice->panel;
+    mp_sums gate = {0}, up = {0}; /* SwiGLU reads whole vectors */
     mp_group group = {.n_rows = n_rows};
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
-        group.x[r] = (const char *)args->x + token * dots->k * dots->x_element;
+        group.x[r] = (const char *)args->x + token * args->hidden * dots->x_element;
     }
-    run_panel(dots, &group, &gate_matrix, panel, n, ahead, gate);
-    run_panel(dots, &group, &up_matrix, panel, n, ahead, up);
-    add_bias(dots, expert->gate_bias, panel, n, gate, n_rows);
-    add_bias(dots, expert->up_bias, panel, n, up, n_rows);
-    dots->set->swiglu(gate[0], up[0], gate[0], n_rows * MP_PANEL);
+    const mp_dots *gate_dots = &dots[MP_GATE], *up_dots = &dots[MP_UP];
+    run_panel(gate_dots, &group, &gate_matrix, panel, n, stride,
+              ahead_of(gate_dots, slice, panel, i), gate);
+    run_panel(up_dots, &group, &up_matrix, panel, n, stride, ahead_of(up_dots, slice, panel, i),
+              up);
+    add_bias(set, args->bias_dtype, expert->gate_bias, panel, n, stride, gate, n_rows);
+    add_bias(set, args->bias_dtype, expert->up_bias, panel, n, stride, up, n_rows);
+    set->swiglu(gate, up, gate, (n_rows * stride + MP_LANES - 1) / MP_LANES * MP_LANES);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t line = expert->first_row + i + r - args->inner_base;
         uint64_t at = line * args->intermediate + panel;
         if (args->math == MOEPAGE_MATH_BF16)
-            dots->set->narrow[MOEPAGE_DTYPE_BF16](gate[r], (uint16_t *)args->inner + at, n);
+            set->narrow[MOEPAGE_DTYPE_BF16](gate + r * stride, (uint16_t *)args->inner + at, n);
         else
-            memcpy((float *)args->inner + at, gate[r], n * sizeof(float));
+            memcpy((float *)args->inner + at, gate + r * stride, n * sizeof(float));
     }
 }
 
@@ -317,33 +381,46 @@ static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
                        uint32_t n_rows)
 {
     const mp_ffn_expert *expert = slice->expert;
+    const mp_dots *down = &dots[MP_DOWN];
     const mp_matrix matrix = {expert->down, expert->down_scale};
     const uint64_t line = expert->first_row + i - args->inner_base;
     mp_sums sums;
     mp_group group = {.n_rows = n_rows};
     for (uint32_t r = 0; r < n_rows; r++)
-        group.x[r] = (const char *)args->inner + (line + r) * dots->k * dots->x_element;
-    run_panel(dots, &group, &matrix, panel, n, ahead_of(dots, slice, panel, i), sums);
-    add_bias(dots, expert->down_bias, panel, n, sums, n_rows);
+        group.x[r] = (const char *)args->inner + (line + r) * down->k * down->x_element;
+    run_panel(down, &group, &matrix, panel, n, slice->panel, ahead_of(down, slice, panel, i), sums);
+    add_bias(down->set, args->bias_dtype, expert->down_bias, panel, n, slice->panel, sums, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t row = args->rows[expert->first_row + i + r];
-        memcpy(args->partial + row * args->hidden + panel, sums[r], n * sizeof(float));
+        memcpy(args->partial + row * args->hidden + panel, sums + r * slice->panel,
+               n * sizeof(float));
     }
 }
 
 static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
-                      uint32_t phase, const mp_slice *slice)
+                      uint32_t phase, mp_slice *slice)
 {
     const uint32_t n_rows = slice->expert->n_rows;
-    const mp_dots dots = dots_of(set, args, phase == 0 ? args->hidden : args->intermediate, n_rows);
-    for (uint32_t panel = slice->begin; panel < slice->end; panel += dots.panel) {
-        uint32_t n = slice->end - panel < dots.panel ? slice->end - panel : dots.panel;
+    const uint32_t first = phase == 0 ? MP_GATE : MP_DOWN, last = phase == 0 ? MP_UP : MP_DOWN;
+    mp_dots dots[MP_MATRICES];
+    slice->panel = MP_PANEL;
+    slice->group_rows = MP_TILE_ROWS;
+    for (uint32_t m = first; m <= last; m++) {
+        dots[m] = dots_of(set, args, m, n_rows);
+        slice->panel = dots[m].panel < slice->panel ? dots[m].panel : slice->panel;
+        if (dots[m].convert && !dots[m].lone)
+            slice->group_rows = MP_GROUP_ROWS;
+    }
+    if (slice->panel > MP_SUMS / slice->group_rows)
+        slice->panel = MP_SUMS / slice->group_rows;
+    for (uint32_t panel = slice->begin; panel < slice->end; panel += slice->panel) {
+        uint32_t n = slice->end - panel < slice->panel ? slice->end - panel : slice->panel;
         for (uint32_t i = 0, size; i < n_rows; i += size) {
-            size = group_size(n_rows, i);
+            size = group_size(n_rows, i, slice->group_rows);
             if (phase == 0)
-                gate_up_group(&dots, args, slice, panel, n, i, size);
+                gate_up_group(dots, args, slice, panel, n, i, size);
             else
-                down_group(&dots, args, slice, panel, n, i, size);
+                down_group(dots, args, slice, panel, n, i, size);
         }
     }
 }
@@ -374,7 +451,9 @@ void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args
             continue;
         uint32_t first = first_unit(begin, start, cost, n_units);
         uint32_t last = first_unit(end, start, cost, n_units);
-        mp_slice slice = {&args->experts[e], first * MP_UNIT, last * MP_UNIT};
+        mp_slice slice = {.expert = &args->experts[e],
+                          .begin = first * MP_UNIT,
+                          .end = last * MP_UNIT};
         if (slice.end > n_weights)
             slice.end = n_weights;
         if (first < last)

@@ -73,6 +73,35 @@ typedef struct mp_integer_set {
     mp_run_tile *tile_dot[MP_INTEGER_FORMS];      /* as MP_TILE_DOT with those */
 } mp_integer_set;
 
+/* Whole blocks of one row of weights: codec/blocks.h. */
+typedef struct mp_blocks {
+    const uint8_t *blocks;
+    uint32_t dtype;
+    uint32_t n;           /* weights */
+    uint64_t ahead_bytes; /* prefetch this far past what is read; 0 = nothing to prefetch */
+} mp_blocks;
+
+typedef void mp_value_blocks(const mp_blocks *in, float *out);
+
+/* Indexed by dtype, from MOEPAGE_DTYPE_Q4_0 on. Tiles that read blocks themselves are for rows of x that
+ * meet each weight once, up to tile_rows of them; other tiles, and sets without them (NULL), take the
+ * values. */
+#define MP_BLOCK_FORMATS (MOEPAGE_DTYPE_NVFP4 - MOEPAGE_DTYPE_Q4_0 + 1)
+typedef struct mp_block_set {
+    mp_value_blocks *as_f32[MP_BLOCK_FORMATS]; /* as the format's decoder has them */
+    uint32_t tile_rows;
+    mp_run_tile *tile_f32[MP_BLOCK_FORMATS]; /* as MP_TILE_F32 with those, w being blocks */
+    mp_run_tile *tile_dot[MP_BLOCK_FORMATS]; /* as MP_TILE_DOT with those rounded */
+} mp_block_set;
+
+/* Initialises a table with the functions of a file that are named after the formats. */
+#define MP_BLOCK_FUNCTIONS(what)                                                                   \
+    {                                                                                              \
+        q4_0_##what, q4_1_##what, q5_0_##what, q5_1_##what, q8_0_##what, q2_k_##what, q3_k_##what, \
+            q4_k_##what, q5_k_##what, q6_k_##what, iq4_nl_##what, iq4_xs_##what, mxfp4_##what,     \
+            nvfp4_##what                                                                           \
+    }
+
 struct mp_host_kernel_set {
     const char *name;
 
@@ -97,6 +126,7 @@ struct mp_host_kernel_set {
     void (*widen_f8)(const void *in, float scale, float *out, uint64_t n);
 
     const mp_integer_set *integers;
+    const mp_block_set *blocks;
 };
 
 /* A value is 0 or between 2^-24 and 127 * 65504 as long as scales are finite: neither denormal nor
@@ -106,6 +136,13 @@ extern const mp_integer_set mp_integers_portable;
 extern const mp_integer_set mp_integers_avx2;
 extern const mp_integer_set mp_integers_avx512;
 extern const mp_integer_set mp_integers_avx512_bf16;
+#endif
+
+extern const mp_block_set mp_blocks_portable;
+#if defined(__x86_64__)
+extern const mp_block_set mp_blocks_avx2;
+extern const mp_block_set mp_blocks_avx512;
+extern const mp_block_set mp_blocks_avx512_bf16;
 #endif
 
 extern const mp_host_kernel_set mp_host_set_portable;
@@ -188,12 +225,12 @@ static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_part
 }
 
 /* Initialises a set with the functions of its file, which are named after the fields. */
-#define MP_HOST_KERNEL_SET(isa, dot, integer_set)                                             \
+#define MP_HOST_KERNEL_SET(isa, dot, integer_set, block_set)                                  \
     {                                                                                         \
         .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,          \
         .swiglu = swiglu, .axpy = axpy, .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16}, \
         .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8,       \
-        .integers = &integer_set,                                                             \
+        .integers = &integer_set, .blocks = &block_set,                                       \
     }
 
 #endif

@@ -7,6 +7,7 @@
 #define MP_DEVICE_KERNELS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "codec/quant.h"
@@ -31,13 +32,16 @@ typedef struct mp_kernel_convert_args {
     void *out; /* [n_tokens][hidden] dense */
 } mp_kernel_convert_args;
 
-/* One expert's share of a launch. Weights are row-major in `dtype` of the launch, or integers in its
- * `form`, packed row by row. */
+/* The matrices of an expert. */
+enum { MP_GATE, MP_UP, MP_DOWN, MP_MATRICES };
+
+/* One expert's share of a launch. Weights are row-major in the launch's dtype of their matrix, or
+ * integers in its `form`, packed row by row. */
 typedef struct mp_ffn_expert {
     const void *gate;      /* [I, H] */
     const void *up;        /* [I, H] */
     const void *down;      /* [H, I] */
-    const void *gate_bias; /* [I], [I], [H] in the launch's dtype, or NULL */
+    const void *gate_bias; /* [I], [I], [H] in the launch's bias_dtype, or NULL */
     const void *up_bias;
     const void *down_bias;
     const void
@@ -51,9 +55,9 @@ typedef struct mp_ffn_expert {
 
 /* SwiGLU experts: for each row r of expert e, with t = rows[r] / top_k,
  *   partial[rows[r]] = down_e( silu(gate_e x_t + b) * (up_e x_t + b) ) + b.
- * Math FP32: weights widened exactly, every dot product accumulated in FP32.
+ * Math FP32: weights widened exactly, blocks decoded, every dot product accumulated in FP32.
  * Math BF16: x and the SwiGLU product are BF16 operands, products accumulated in FP32. Weights
- * that are not BF16 are rounded to BF16, integers' values too.
+ * that are not BF16 are rounded to BF16, integers' and blocks' values too.
  * Math BF16_FAST: the same operands and accumulators. In which order a row's sums are taken may depend
  * on how many rows its expert has in this launch, and on the device's libraries. Devices that know no
  * faster way, CUDA's without `scratch` among them, run BF16. */
@@ -69,11 +73,13 @@ typedef struct mp_kernel_experts_args {
     uint32_t top_k;
     uint32_t hidden;
     uint32_t intermediate;
-    uint32_t dtype; /* of weights and biases: F32, F16 or BF16; or F8_E4M3, without biases */
+    uint32_t dtypes[MP_MATRICES]; /* of weights: F32, F16, BF16, F8_E4M3, or blocks
+                                     (codec/blocks.h), rows being whole ones */
+    uint32_t bias_dtype;          /* F32, F16 or BF16; experts of F8_E4M3 have no biases */
     uint32_t math;
     mp_block_scale scale;
     uint32_t form;    /* of the matrices of all its experts: MOEPAGE_FORM_INT8, _INT4 or _INT2, each
-                       weight its integer times its group's scale, exactly; else they are `dtype` */
+                       weight its integer times its group's scale, exactly; else they are `dtypes` */
     uint32_t group;   /* of integers: weights per scale, 32, 64 or 128 */
     uint32_t on_host; /* 1: the experts lie in host memory, and its processor computes them. With
                          MP_CAP_ON_HOST only */
@@ -81,6 +87,17 @@ typedef struct mp_kernel_experts_args {
                       device/fast_scratch.h says how much is of use */
     uint64_t scratch_bytes;
 } mp_kernel_experts_args;
+
+/* Initialises dtypes and bias_dtype for experts of one dtype. */
+#define MP_ONE_DTYPE(dtype) .dtypes = {(dtype), (dtype), (dtype)}, .bias_dtype = (dtype)
+
+/* Returns the one dtype of all matrices; NONE if they differ. */
+static inline uint32_t mp_experts_dtype(const mp_kernel_experts_args *args)
+{
+    const uint32_t *dtypes = args->dtypes;
+    const bool same = dtypes[MP_GATE] == dtypes[MP_UP] && dtypes[MP_UP] == dtypes[MP_DOWN];
+    return same ? dtypes[MP_GATE] : MOEPAGE_DTYPE_NONE;
+}
 
 /* Results leave: y[t] = (accumulate ? y[t] : 0) + sum over k of weights[t][k] * partial[t][k],
  * summed in that order in FP32 by fused multiply-adds from zero; slots whose id is negative are

@@ -27,7 +27,7 @@ static mp_stream *list_take(mp_stream_list *list)
     return stream;
 }
 
-/* Linear in the list. Only ends of waits and of streams come here. */
+/* Linear in the length of the list. Called only when waits and streams end. */
 static void list_remove(mp_stream_list *list, const mp_stream *stream)
 {
     mp_stream_list rest = {0};
@@ -57,7 +57,7 @@ mp_stream *mp_stream_new(mp_executor *executor, mp_lane *lane, uint32_t urgency,
     return stream;
 }
 
-/* A plain count: references are taken and given up under the executor's lock. */
+/* Drops a reference. The count is not atomic, because the executor's lock is held. */
 void mp_stream_release(mp_stream *stream)
 {
     if (--stream->references)
@@ -87,8 +87,8 @@ void mp_stream_lend(mp_stream *stream)
     mp_lane *lane = stream->lane;
     if (stream->lenders++ > 0 || stream->urgency == 0)
         return;
-    /* A stream in the background queue moves over; one that runs or is parked is queued as urgent when
-     * it is placed next. */
+    /* A stream in the background queue moves to the urgent one; one that runs or is parked is
+     * queued as urgent when it is placed next. */
     bool ready = list_has(&lane->ready[stream->urgency], stream);
     if (ready)
         list_remove(&lane->ready[stream->urgency], stream);
@@ -100,7 +100,7 @@ void mp_stream_lend(mp_stream *stream)
 void mp_stream_unlend(mp_stream *stream)
 {
     if (--stream->lenders == 0)
-        stream->urgency = stream->own_urgency; /* from when it is queued next */
+        stream->urgency = stream->own_urgency; /* takes effect when it is queued next */
 }
 
 mp_stream *mp_lane_take(mp_lane *lane)
@@ -118,24 +118,34 @@ void mp_lane_wake(mp_lane *lane)
     pthread_cond_signal(&lane->work);
 }
 
+/* ---- The ring ---- */
+
+mp_op *mp_stream_oldest(mp_stream *stream)
+{
+    return &stream->entries[stream->tail % MP_STREAM_ENTRIES];
+}
+
+/* The waiting thread runs no operations meanwhile: no callback may run inside a submission. */
+mp_op *mp_stream_slot(mp_stream *stream, pthread_mutex_t *lock)
+{
+    while (stream->head - stream->tail == MP_STREAM_ENTRIES) {
+        stream->want_room++;
+        pthread_cond_wait(&stream->room, lock);
+        stream->want_room--;
+    }
+    return &stream->entries[stream->head % MP_STREAM_ENTRIES];
+}
+
+/* Drops the oldest entry: an operation that has run, or a wait that is over. */
 static void pop_entry(mp_stream *stream)
 {
+    const mp_op *op = mp_stream_oldest(stream);
     stream->tail++;
-    /* Half of the ring, so that submitters are not woken for every single entry. */
+    /* Only at half of the ring, so that submitters are not woken for every single entry. */
     if (stream->want_room && stream->head - stream->tail <= MP_STREAM_ENTRIES / 2)
         pthread_cond_broadcast(&stream->room);
-}
-
-static void pop_wait(mp_stream *stream)
-{
-    mp_stream *other = mp_stream_oldest(stream)->other;
-    pop_entry(stream);
-    mp_stream_release(other);
-}
-
-static bool wait_is_over(const mp_op *wait)
-{
-    return atomic_load_explicit(&wait->other->completed, memory_order_relaxed) >= wait->tick;
+    if (op->kind == MP_OP_WAIT)
+        mp_stream_release(op->other);
 }
 
 /* Puts a stream that is in no list where its oldest entry belongs. Returns true if it is ready. */
@@ -149,79 +159,50 @@ static bool place(mp_stream *stream)
             list_append(&stream->lane->ready[stream->urgency], stream);
             return true;
         }
-        if (!wait_is_over(op)) { /* mp_stream_finish of the other stream comes back to it */
-            stream->parked_behind = op->other;
+        if (atomic_load_explicit(&op->other->completed, memory_order_relaxed) < op->tick) {
+            stream->parked_behind =
+                op->other; /* mp_stream_finish of that stream comes back to it */
             list_append(&op->other->parked, stream);
             return false;
         }
-        pop_wait(stream);
+        pop_entry(stream);
     }
     stream->idle = true;
     return false;
 }
 
-/* Places a parked stream anew; its oldest wait is over. */
-static void unpark(mp_stream *stream)
-{
-    if (!place(stream))
-        return;
-    mp_op *op = mp_stream_oldest(stream);
-    /* On the throttled bus a transfer is ready when its wait ends, not when it was submitted. */
-    if (op->kind == MP_OP_COPY && op->ready_ns)
-        op->ready_ns = mp_clock_ns();
-    mp_lane_wake(stream->lane);
-}
-
 mp_tick mp_stream_push(mp_stream *stream)
 {
-    assert(!mp_stream_full(stream));
-    mp_tick tick = ++stream->submitted;
-    mp_stream_slot(stream)->tick = tick;
+    assert(stream->head - stream->tail < MP_STREAM_ENTRIES);
+    mp_op *op = &stream->entries[stream->head % MP_STREAM_ENTRIES];
     stream->head++;
-    /* Behind older entries nothing changes: they say where the stream is. */
+    if (op->kind == MP_OP_WAIT)
+        op->other->references++; /* the other stream may be destroyed before this wait is over */
+    else
+        op->tick = ++stream->submitted;
+    /* Behind older entries nothing changes: the oldest decides where the stream is. */
     if (stream->idle && place(stream))
         mp_lane_wake(stream->lane);
-    return tick;
+    return stream->submitted;
 }
 
-void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
-{
-    assert(!mp_stream_full(stream) && tick <= other->submitted);
-    *mp_stream_slot(stream) = (mp_op){.kind = MP_OP_WAIT, .tick = tick, .other = other};
-    other->references++; /* the other stream may be destroyed before this wait is over */
-    stream->head++;
-    if (stream->idle)
-        place(stream);
-}
+/* ---- The end of an operation ---- */
 
+/* Places the streams anew that wait for this one. Those that wait for a later tick park here again. */
 static void release_parked(mp_stream *stream)
 {
-    /* A released stream may park behind this one again, for a later tick. */
     mp_stream_list parked = stream->parked;
     stream->parked = (mp_stream_list){0};
     mp_stream *other;
     while ((other = list_take(&parked))) {
-        if (wait_is_over(mp_stream_oldest(other)))
-            unpark(other);
-        else
-            list_append(&stream->parked, other);
+        if (!place(other))
+            continue;
+        mp_op *op = mp_stream_oldest(other);
+        /* On the throttled bus a transfer is ready when its wait ends, not when it was submitted. */
+        if (op->kind == MP_OP_COPY && op->ready_ns)
+            op->ready_ns = mp_clock_ns();
+        mp_lane_wake(other->lane);
     }
-}
-
-static void hand_over(mp_stream *stream, mp_task *task)
-{
-    stream->tasks_due++;
-    mp_worker_add(stream->worker, task);
-}
-
-void mp_stream_post(mp_stream *stream, mp_tick tick, mp_task *task)
-{
-    assert(tick <= stream->submitted);
-    task->due = tick;
-    if (atomic_load_explicit(&stream->completed, memory_order_relaxed) >= tick)
-        hand_over(stream, task);
-    else
-        mp_task_insert(&stream->tasks, task);
 }
 
 void mp_stream_finish(mp_stream *stream)
@@ -233,8 +214,10 @@ void mp_stream_finish(mp_stream *stream)
     atomic_store_explicit(&stream->completed, tick, memory_order_release);
     pop_entry(stream);
     release_parked(stream);
-    while (stream->tasks.first && stream->tasks.first->due <= tick)
-        hand_over(stream, mp_task_take(&stream->tasks));
+    while (stream->tasks.first && stream->tasks.first->due <= tick) {
+        stream->tasks_due++;
+        mp_worker_add(stream->worker, mp_task_take(&stream->tasks));
+    }
     if (tick >= stream->wake_tick) { /* threads that wait for a later tick set it again */
         stream->wake_tick = UINT64_MAX;
         pthread_cond_broadcast(&stream->progress);
@@ -247,7 +230,7 @@ void mp_stream_drop_waits(mp_stream *stream)
     if (stream->parked_behind)
         list_remove(&stream->parked_behind->parked, stream);
     while (stream->tail != stream->head)
-        pop_wait(stream);
+        pop_entry(stream);
     stream->parked_behind = NULL;
     stream->idle = true;
 }

@@ -46,7 +46,7 @@ typedef struct mp_call {
 typedef struct mp_op {
     mp_op_kind kind;
     mp_kernel kernel;  /* of MP_OP_KERNEL */
-    mp_tick tick;      /* its own; of MP_OP_WAIT the one waited for */
+    mp_tick tick;      /* its own, or the one that MP_OP_WAIT waits for */
     uint64_t ready_ns; /* of MP_OP_COPY on a throttled bus: not before this */
     union {
         mp_copy copy;
@@ -78,7 +78,7 @@ struct mp_stream {
     mp_lane *lane;
     uint32_t urgency; /* index into lane->ready; 0 while a thread waits for the stream */
     uint32_t own_urgency;
-    uint32_t lenders;    /* threads that do */
+    uint32_t lenders;    /* threads that wait for it */
     uint32_t references; /* its owner, and waits of other streams */
     mp_tick submitted;
     _Atomic mp_tick completed;
@@ -86,7 +86,7 @@ struct mp_stream {
     void *progress_user;
     uint32_t head, tail; /* free-running positions in `entries`: next in, oldest */
     bool idle;
-    mp_stream *next;          /* in the list that it is in */
+    mp_stream *next;          /* in the list that it is in, if any */
     mp_stream *parked_behind; /* NULL unless parked */
     mp_stream_list parked;    /* behind this stream */
     mp_task_list tasks;       /* posted after ticks still to come, in order of their ticks */
@@ -120,35 +120,20 @@ mp_stream *mp_lane_take(mp_lane *lane);
  * woken for another. */
 void mp_lane_wake(mp_lane *lane);
 
-static inline bool mp_stream_full(const mp_stream *stream)
-{
-    return stream->head - stream->tail == MP_STREAM_ENTRIES;
-}
-
 /* The oldest entry; there is one. */
-static inline mp_op *mp_stream_oldest(mp_stream *stream)
-{
-    return &stream->entries[stream->tail % MP_STREAM_ENTRIES];
-}
+mp_op *mp_stream_oldest(mp_stream *stream);
 
-/* The entry to fill for mp_stream_push or mp_stream_push_wait; the stream is not full. */
-static inline mp_op *mp_stream_slot(mp_stream *stream)
-{
-    return &stream->entries[stream->head % MP_STREAM_ENTRIES];
-}
+/* The next free entry, to be filled for mp_stream_push; waits for one, and gives `lock`, the executor's, up
+ * meanwhile. */
+mp_op *mp_stream_slot(mp_stream *stream, pthread_mutex_t *lock);
 
-/* Submits the operation in mp_stream_slot(stream); returns its tick. */
+/* Submits the entry in mp_stream_slot. An operation gets the next tick; a wait holds back what comes after
+ * it, until a tick that has been submitted. Returns the stream's last tick. */
 mp_tick mp_stream_push(mp_stream *stream);
-
-/* Makes what comes next on the stream wait for `tick` of `other`, which has been submitted. */
-void mp_stream_push_wait(mp_stream *stream, mp_stream *other, mp_tick tick);
 
 /* Ends the running operation: publishes its tick, and releases streams, tasks and threads that wait for
  * it. Wakes no thread for the stream's own next operation: the caller looks at the lane next. */
 void mp_stream_finish(mp_stream *stream);
-
-/* Hands the task to the worker, now or when the tick has completed. */
-void mp_stream_post(mp_stream *stream, mp_tick tick, mp_task *task);
 
 /* Drops waits that no operation follows; all operations have completed. */
 void mp_stream_drop_waits(mp_stream *stream);

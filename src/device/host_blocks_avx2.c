@@ -1,0 +1,173 @@
+/* The values of blocks with AVX2. */
+#include "device/host_kernel_set.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "device/host_blocks_x86.h"
+
+#define MP_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define MP_INLINE MP_AVX2 static inline __attribute__((always_inline))
+
+#define MP_HALF_LANES (MP_LANES / 2)
+
+/* The block being decoded, and where its scales are. */
+typedef struct block_at {
+    const uint8_t *block;
+    const mp_block_scales *scales;
+    uint32_t row, number;
+} block_at;
+
+/* Values [8 * quarter, 8 * quarter + 8) of a step: scale * byte - minimum. */
+MP_INLINE __m256 eight_values(uint32_t dtype, __m256i bytes, uint32_t quarter, __m256 scale,
+                              __m256 minimum)
+{
+    __m128i some = quarter / 2 ? _mm256_extracti128_si256(bytes, 1) : _mm256_castsi256_si128(bytes);
+    if (quarter % 2)
+        some = _mm_unpackhi_epi64(some, some);
+    const __m256 value = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(some));
+    return mp_block_has_minimum(dtype) ? _mm256_fmsub_ps(value, scale, minimum)
+                                       : _mm256_mul_ps(value, scale);
+}
+
+/* Weights [32 * step, 32 * step + 32) of a block. */
+MP_INLINE void values(uint32_t dtype, const block_at *at, uint32_t step, __m256 *out)
+{
+    const mp_block_scales *scales = at->scales;
+    const __m256i bytes = mp_block_bytes_at(dtype, at->block, step);
+    MP_EACH (quarter, 4) {
+        const uint32_t group = mp_block_group(dtype, step, quarter / 2);
+        const uint32_t i = mp_scale_index(dtype, at->row, at->number, group);
+        const __m256 scale = _mm256_broadcast_ss(&scales->scale[i]);
+        const __m256 minimum = mp_block_has_minimum(dtype)
+                                   ? _mm256_broadcast_ss(&scales->minimum[i])
+                                   : _mm256_setzero_ps();
+        out[quarter] = eight_values(dtype, bytes, quarter, scale, minimum);
+    }
+}
+
+/* ---- Rows ---- */
+
+MP_INLINE void decode_row(uint32_t dtype, const mp_blocks *in, float *out)
+{
+    const uint32_t weights = mp_block_weights(dtype), bytes = mp_block_bytes(dtype);
+    const bool plain = mp_block_is_plain(dtype);
+    mp_block_scales scales[2];
+    const uint8_t *block = in->blocks, *ahead = block;
+    for (uint32_t i = 0, turn = 0, n = 0; i < in->n + MP_BLOCK_RUN; i += MP_BLOCK_RUN, turn ^= 1) {
+        const uint32_t next = i < in->n ? mp_run_blocks(dtype, i, in->n) : 0;
+        if (next)
+            mp_scales_of_row(dtype, ahead, next, &scales[turn]);
+        ahead += next * bytes;
+        if (n && in->ahead_bytes)
+            mp_prefetch_run(dtype, block, in->ahead_bytes);
+        for (uint32_t b = 0; b < n; b++, block += bytes)
+            MP_EACH (step, weights / MP_BLOCK_STEP) {
+                const block_at at = {block, &scales[turn ^ 1], plain ? b % 4 : 0,
+                                     plain ? b / 4 : b};
+                __m256 some[4];
+                values(dtype, &at, step, some);
+                MP_EACH (quarter, 4)
+                    _mm256_storeu_ps(out + MP_HALF_LANES * quarter, some[quarter]);
+                out += MP_BLOCK_STEP;
+            }
+        n = next;
+    }
+}
+
+/* ---- One row of x, four rows of weights ---- */
+
+typedef __m256 row_sums[MP_TILE_WEIGHTS][2];
+
+/* A run of four rows. */
+MP_INLINE void tile_run(uint32_t dtype, const float *x, uint32_t n_blocks, const uint8_t **block,
+                        const mp_block_scales *scales, row_sums acc)
+{
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        MP_EACH (step, mp_block_weights(dtype) / MP_BLOCK_STEP) {
+            MP_EACH (c, MP_TILE_WEIGHTS) {
+                const block_at at = {block[c], scales, c, b};
+                __m256 some[4];
+                values(dtype, &at, step, some);
+                MP_EACH (quarter, 4)
+                    acc[c][quarter % 2] =
+                        _mm256_fmadd_ps(_mm256_loadu_ps(x + quarter * MP_HALF_LANES), some[quarter],
+                                        acc[c][quarter % 2]);
+            }
+            x += MP_BLOCK_STEP;
+        }
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            block[c] += mp_block_bytes(dtype);
+    }
+}
+
+MP_INLINE void tile_row(uint32_t dtype, const mp_tile *tile)
+{
+    const uint32_t weights = mp_block_weights(dtype), k = tile->k;
+    const uint32_t run_bytes = MP_BLOCK_RUN / weights * mp_block_bytes(dtype);
+    const float *x = tile->x[0];
+    const uint64_t ahead_bytes = tile->ahead_bytes;
+    mp_block_scales scales[2];
+    row_sums acc;
+    const uint8_t *block[MP_TILE_WEIGHTS], *ahead[MP_TILE_WEIGHTS];
+    MP_EACH (c, MP_TILE_WEIGHTS) {
+        const float *lanes = tile->acc + c * MP_LANES;
+        block[c] = ahead[c] = tile->w[c];
+        MP_EACH (half, 2)
+            acc[c][half] =
+                tile->resume ? _mm256_load_ps(lanes + half * MP_HALF_LANES) : _mm256_setzero_ps();
+    }
+    for (uint32_t i = 0, turn = 0; i < k + MP_BLOCK_RUN; i += MP_BLOCK_RUN, turn ^= 1) {
+        if (i < k)
+            mp_scales_of_rows(dtype, ahead, mp_run_blocks(dtype, i, k), &scales[turn]);
+        MP_EACH (c, MP_TILE_WEIGHTS)
+            ahead[c] += run_bytes;
+        if (i == 0)
+            continue;
+        if (ahead_bytes)
+            MP_EACH (c, MP_TILE_WEIGHTS)
+                mp_prefetch_run(dtype, block[c], ahead_bytes);
+        tile_run(dtype, x + i - MP_BLOCK_RUN, mp_run_blocks(dtype, i - MP_BLOCK_RUN, k), block,
+                 &scales[turn ^ 1], acc);
+    }
+    MP_EACH (c, MP_TILE_WEIGHTS) {
+        MP_EACH (half, 2)
+            _mm256_store_ps(tile->acc + c * MP_LANES + half * MP_HALF_LANES, acc[c][half]);
+    }
+}
+
+/* ---- Every format ---- */
+
+#define MP_FORMAT(name, dtype)                                      \
+    MP_AVX2 static void name##_f32(const mp_blocks *in, float *out) \
+    {                                                               \
+        decode_row(dtype, in, out);                                 \
+    }                                                               \
+    MP_AVX2 static void name##_tile_f32(const mp_tile *tile)        \
+    {                                                               \
+        tile_row(dtype, tile);                                      \
+    }
+
+MP_FORMAT(q4_0, MOEPAGE_DTYPE_Q4_0)
+MP_FORMAT(q4_1, MOEPAGE_DTYPE_Q4_1)
+MP_FORMAT(q5_0, MOEPAGE_DTYPE_Q5_0)
+MP_FORMAT(q5_1, MOEPAGE_DTYPE_Q5_1)
+MP_FORMAT(q8_0, MOEPAGE_DTYPE_Q8_0)
+MP_FORMAT(q2_k, MOEPAGE_DTYPE_Q2_K)
+MP_FORMAT(q3_k, MOEPAGE_DTYPE_Q3_K)
+MP_FORMAT(q4_k, MOEPAGE_DTYPE_Q4_K)
+MP_FORMAT(q5_k, MOEPAGE_DTYPE_Q5_K)
+MP_FORMAT(q6_k, MOEPAGE_DTYPE_Q6_K)
+MP_FORMAT(iq4_nl, MOEPAGE_DTYPE_IQ4_NL)
+MP_FORMAT(iq4_xs, MOEPAGE_DTYPE_IQ4_XS)
+MP_FORMAT(mxfp4, MOEPAGE_DTYPE_MXFP4)
+MP_FORMAT(nvfp4, MOEPAGE_DTYPE_NVFP4)
+
+const mp_block_set mp_blocks_avx2 = {
+    .as_f32 = MP_BLOCK_FUNCTIONS(f32),
+    .tile_rows = 1,
+    .tile_f32 = MP_BLOCK_FUNCTIONS(tile_f32),
+};
+
+#endif
