@@ -34,12 +34,13 @@ static moepage_status check_dense(uint32_t i, const moepage_dense_tensor *tensor
     if (!tensor->name || !*tensor->name)
         return mp_fail(MOEPAGE_E_ARGUMENT, "dense tensor %u has %s name", i,
                        tensor->name ? "an empty" : "no");
-    uint32_t element = mp_dtype_bytes(tensor->dtype);
-    if (!element)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "dense tensor %u has dtype %u, it must be a MOEPAGE_DTYPE_* from %d to %d",
-                       i, tensor->dtype, MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_I64);
-    moepage_status status = check_dims(i, tensor);
+    moepage_status status =
+        mp_shape_check_dtype("dense tensor", i, tensor->dtype, MOEPAGE_E_ARGUMENT);
+    if (!status)
+        status = check_dims(i, tensor);
+    if (!status)
+        status = mp_shape_check_blocks("dense tensor", i, tensor->dtype, tensor->rank,
+                                       tensor->shape, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
     if (!mp_shape_bytes(tensor->dtype, tensor->rank, tensor->shape, bytes))
@@ -47,11 +48,12 @@ static moepage_status check_dense(uint32_t i, const moepage_dense_tensor *tensor
     if (*bytes && !tensor->data)
         return mp_fail(MOEPAGE_E_ARGUMENT, "dense tensor %u has %llu bytes, but data is NULL", i,
                        (unsigned long long)*bytes);
-    if ((uintptr_t)tensor->data % element)
+    uint32_t align = mp_dtype_align(tensor->dtype);
+    if ((uintptr_t)tensor->data % align)
         return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "dense tensor %u: data is at %p, it must be at a multiple of the %u bytes "
-                       "of its elements",
-                       i, tensor->data, element);
+                       "dense tensor %u: data is at %p, it must be at a multiple of %u, as %s is "
+                       "read",
+                       i, tensor->data, align, mp_dtype_name(tensor->dtype));
     return MOEPAGE_OK;
 }
 

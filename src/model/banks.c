@@ -25,6 +25,32 @@ static moepage_model_info info_of(const moepage_banks *banks)
     };
 }
 
+static moepage_status check_layer(const moepage_banks *banks, uint32_t layer)
+{
+    const moepage_expert_tensor *first = banks->layer_tensors;
+    const moepage_expert_tensor *tensors = first + (uint64_t)layer * banks->n_tensors;
+    moepage_status status = mp_shape_check_tensors(tensors, banks->n_tensors, MOEPAGE_E_ARGUMENT);
+    for (uint32_t i = 0; i < banks->n_tensors && !status; i++)
+        if (tensors[i].role != first[i].role || tensors[i].rank != first[i].rank ||
+            memcmp(tensors[i].shape, first[i].shape, sizeof first[i].shape) != 0)
+            status =
+                mp_fail(MOEPAGE_E_ARGUMENT,
+                        "tensor %u has another role or shape than in the first MoE layer: only "
+                        "types may differ",
+                        i);
+    return status ? mp_fail_within(status, "MoE layer %u", layer) : MOEPAGE_OK;
+}
+
+static moepage_status check_tensors(const moepage_banks *banks)
+{
+    moepage_status status = MOEPAGE_OK;
+    if (banks->tensors)
+        return mp_shape_check_tensors(banks->tensors, banks->n_tensors, MOEPAGE_E_ARGUMENT);
+    for (uint32_t layer = 0; layer < banks->moe_layers && !status; layer++)
+        status = check_layer(banks, layer);
+    return status;
+}
+
 static moepage_status check(const moepage_banks *banks)
 {
     moepage_model_info info = info_of(banks);
@@ -33,24 +59,31 @@ static moepage_status check(const moepage_banks *banks)
         return status;
     if (banks->reserved)
         return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", banks->reserved);
-    if (!banks->tensors)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "tensors is NULL");
+    if (!banks->tensors == !banks->layer_tensors)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "%s of tensors and layer_tensors is set, exactly one must be",
+                       banks->tensors ? "each" : "neither");
     if (!banks->data == !banks->read)
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s of data and read is set, exactly one must be",
                        banks->data ? "each" : "neither");
-    status = mp_shape_check_tensors(banks->tensors, banks->n_tensors, MOEPAGE_E_ARGUMENT);
+    status = check_tensors(banks);
     if (!status && banks->layer_index)
         status = mp_shape_check_layers(&info, banks->layer_index, MOEPAGE_E_ARGUMENT);
     return status;
 }
 
-static void set_shape(struct moepage_model *model, const moepage_banks *banks)
+static moepage_status set_shape(struct moepage_model *model, const moepage_banks *banks)
 {
+    moepage_status status = MOEPAGE_OK;
     model->info = info_of(banks);
-    memcpy(model->tensors, banks->tensors, banks->n_tensors * sizeof *banks->tensors);
-    model->n_pieces = banks->n_tensors;
-    for (uint32_t i = 0; i < banks->n_tensors; i++)
-        model->pieces[i] = (mp_piece){.tensor = i};
+    if (banks->tensors)
+        memcpy(model->layouts[0].tensors, banks->tensors,
+               banks->n_tensors * sizeof *banks->tensors);
+    for (uint32_t layer = 0; layer < banks->moe_layers && banks->layer_tensors && !status; layer++)
+        status = mp_slot_choose_layout(model, layer,
+                                       banks->layer_tensors + (uint64_t)layer * banks->n_tensors);
+    mp_slot_whole_pieces(model);
+    return status;
 }
 
 static moepage_status copy_sources(struct moepage_model *model, const moepage_banks *banks)
@@ -102,12 +135,11 @@ static moepage_status add_extras(struct moepage_model *model, const moepage_bank
 
 static moepage_status build(struct moepage_model *model, const moepage_banks *banks)
 {
-    set_shape(model, banks);
-    moepage_status status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
+    moepage_status status = set_shape(model, banks);
+    if (!status)
+        status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
-    for (uint32_t i = 0; i < model->n_pieces; i++)
-        model->pieces[i].bytes = model->tensors[i].bytes;
     mp_slot_find_ffn(model, true);
     status = list_layers(model, banks->layer_index);
     if (!status && banks->data)
@@ -125,7 +157,7 @@ moepage_status mp_model_open_banks(const moepage_banks *banks, const mp_log *log
     moepage_status status = check(banks);
     if (status)
         return mp_fail_within(status, "banks");
-    struct moepage_model *model = mp_alloc(sizeof *model);
+    struct moepage_model *model = mp_model_alloc();
     if (!model)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a model");
     status = build(model, banks);

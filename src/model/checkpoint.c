@@ -70,7 +70,7 @@ static moepage_status build_directory(mp_checkpoint *checkpoint)
         const mp_tensor *a = checkpoint->tensors[i - 1], *b = checkpoint->tensors[i];
         if (strcmp(a->name, b->name) == 0)
             return mp_fail(MOEPAGE_E_FORMAT, "tensor \"%.160s\" is in two files, %.120s and %.120s",
-                           a->name, a->file->name, b->file->name);
+                           a->name, a->file->file.name, b->file->file.name);
     }
     return MOEPAGE_OK;
 }
@@ -84,11 +84,11 @@ static moepage_status check_places(const mp_shards *shards, const mp_checkpoint 
     json_object_foreach(map, name, value)
     {
         const mp_tensor *tensor = mp_checkpoint_find(checkpoint, name);
-        if (!tensor || strcmp(tensor->file->name, json_string_value(value)) != 0)
+        if (!tensor || strcmp(tensor->file->file.name, json_string_value(value)) != 0)
             return mp_fail(tensor ? MOEPAGE_E_FORMAT : MOEPAGE_E_NOT_FOUND,
                            "%s: tensor \"%.160s\" is placed in %.120s, it is %s%.120s",
                            shards->index.what, name, json_string_value(value),
-                           tensor ? "in " : "in no file", tensor ? tensor->file->name : "");
+                           tensor ? "in " : "in no file", tensor ? tensor->file->file.name : "");
     }
     return MOEPAGE_OK;
 }
@@ -100,7 +100,6 @@ moepage_status mp_checkpoint_open(const char *dir, mp_checkpoint **out, mp_json 
     mp_checkpoint *checkpoint = mp_alloc(sizeof *checkpoint);
     if (!checkpoint)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a checkpoint");
-    pthread_mutex_init(&checkpoint->lock, NULL);
     moepage_status status = read_config(dir, checkpoint, config);
     if (status)
         goto fail;
@@ -138,7 +137,6 @@ void mp_checkpoint_close(mp_checkpoint *checkpoint)
     mp_free(checkpoint->tensors);
     mp_free(checkpoint->dense);
     mp_free(checkpoint->config_text);
-    pthread_mutex_destroy(&checkpoint->lock);
     mp_free(checkpoint);
 }
 
@@ -188,29 +186,5 @@ moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint)
     for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
         if (!checkpoint->tensors[i]->routed)
             checkpoint->dense[checkpoint->n_dense++] = checkpoint->tensors[i];
-    return MOEPAGE_OK;
-}
-
-moepage_status mp_checkpoint_align(mp_checkpoint *checkpoint, mp_tensor *tensor, const void **out,
-                                   bool *copied)
-{
-    *copied = false;
-    uint32_t element = tensor->type->bits / 8;
-    if (element < 2 || (uintptr_t)tensor->data % element == 0) {
-        *out = tensor->data;
-        return MOEPAGE_OK;
-    }
-    pthread_mutex_lock(&checkpoint->lock);
-    if (!tensor->aligned && (tensor->aligned = mp_alloc(tensor->bytes))) {
-        memcpy(tensor->aligned, tensor->data, tensor->bytes);
-        *copied = true;
-    }
-    *out = tensor->aligned;
-    pthread_mutex_unlock(&checkpoint->lock);
-    if (!*out)
-        return mp_fail(MOEPAGE_E_NO_MEMORY,
-                       "%.200s: no memory for an aligned copy of tensor "
-                       "\"%.160s\", %llu bytes",
-                       tensor->file->name, tensor->name, (unsigned long long)tensor->bytes);
     return MOEPAGE_OK;
 }

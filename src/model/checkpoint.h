@@ -5,7 +5,6 @@
 #ifndef MP_MODEL_CHECKPOINT_H
 #define MP_MODEL_CHECKPOINT_H
 
-#include <pthread.h>
 #include <stdbool.h>
 
 #include "base/json.h"
@@ -21,7 +20,6 @@ typedef struct mp_checkpoint {
     uint64_t tensor_bytes; /* total size of the tensors */
     mp_tensor **dense;     /* [n_dense] all but the routed experts', once listed */
     uint64_t n_dense;
-    pthread_mutex_t lock; /* guards mp_tensor.aligned */
 } mp_checkpoint;
 
 /* Opens all files in `dir`; the parsed config goes to *config, whose root the caller releases with
@@ -43,10 +41,5 @@ uint64_t mp_checkpoint_lower_bound(const mp_checkpoint *checkpoint, const char *
 
 /* Fills `dense`; call it once the routed tensors are marked. */
 moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint);
-
-/* Gives the tensor's data at its dtype's alignment: an address in the mapping or, if the file has
- * it misaligned, a copy made at the first call and owned by the checkpoint; *copied says which. */
-moepage_status mp_checkpoint_align(mp_checkpoint *checkpoint, mp_tensor *tensor, const void **out,
-                                   bool *copied);
 
 #endif

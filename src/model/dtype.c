@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "codec/blocks.h"
+
 static const mp_stored_dtype stored[] = {
     {"F32", 32, MOEPAGE_DTYPE_F32},
     {"F16", 16, MOEPAGE_DTYPE_F16},
@@ -50,8 +52,30 @@ uint32_t mp_dtype_bytes(uint32_t dtype)
     return type ? type->bits / 8 : 0;
 }
 
+bool mp_dtype_is_stored(uint32_t dtype)
+{
+    return of_dtype(dtype) || mp_block_format_of(dtype);
+}
+
+uint64_t mp_dtype_weights(uint32_t dtype, uint64_t bytes)
+{
+    const mp_block_format *blocks = mp_block_format_of(dtype);
+    if (blocks)
+        return bytes / blocks->bytes * blocks->weights;
+    return of_dtype(dtype) ? bytes / mp_dtype_bytes(dtype) : 0;
+}
+
+uint32_t mp_dtype_align(uint32_t dtype)
+{
+    const mp_block_format *blocks = mp_block_format_of(dtype);
+    if (blocks)
+        return blocks->bytes % 2 ? 1 : 2;
+    return of_dtype(dtype) ? mp_dtype_bytes(dtype) : 1;
+}
+
 const char *mp_dtype_name(uint32_t dtype)
 {
     const mp_stored_dtype *type = of_dtype(dtype);
-    return type ? type->name : "no dtype";
+    const mp_block_format *blocks = mp_block_format_of(dtype);
+    return type ? type->name : blocks ? blocks->name : "no dtype";
 }

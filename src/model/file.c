@@ -1,47 +1,128 @@
-/* Mapping and reading a model's files. */
+/* Reading a model's files, and noticing that they have changed. */
 #include "model/file.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/status.h"
 
-/* No madvise: experts are read whole, megabytes in a row, which suits the kernel's default
- * read-ahead. MADV_RANDOM would make every page a separate disk read, and MADV_WILLNEED would read
- * in a checkpoint that may be larger than memory. */
-moepage_status mp_file_map_open(const char *path, mp_file_map *out)
+bool mp_file_print_take(int fd, mp_file_print *out)
 {
-    int fd;
-    uint64_t n_bytes;
-    moepage_status status = mp_file_open(path, mp_path_name(path), &fd, &n_bytes);
-    if (status)
-        return status;
-    if (n_bytes == 0) {
-        close(fd);
-        return mp_fail(MOEPAGE_E_FORMAT, "%.200s is empty", mp_path_name(path));
-    }
-    void *bytes = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (bytes == MAP_FAILED)
-        status = mp_file_fail(mp_path_name(path), "map");
-    close(fd);
-    if (status)
-        return status;
-    out->bytes = bytes;
-    out->n_bytes = n_bytes;
-    return MOEPAGE_OK;
+    struct stat found;
+    if (fstat(fd, &found))
+        return false;
+    *out = (mp_file_print){
+        .device = found.st_dev,
+        .inode = found.st_ino,
+        .bytes = (uint64_t)found.st_size,
+        .changed = {found.st_mtim.tv_sec, found.st_mtim.tv_nsec},
+        .described = {found.st_ctim.tv_sec, found.st_ctim.tv_nsec},
+        .links = found.st_nlink,
+        .mode = found.st_mode,
+        .user = found.st_uid,
+        .group = found.st_gid,
+    };
+    return true;
 }
 
-void mp_file_map_close(mp_file_map *map)
+/* Returns true if the contents are the same. The time of the last change of any kind catches a
+ * writer that has set the time of the contents back; it says nothing once the file has lost or got
+ * a name, an owner or a mode, which leave the contents alone. */
+static bool is_same(const mp_file_print *a, const mp_file_print *b)
 {
-    if (map->bytes)
-        munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
-    map->bytes = NULL;
-    map->n_bytes = 0;
+    if (a->device != b->device || a->inode != b->inode || a->bytes != b->bytes ||
+        a->changed[0] != b->changed[0] || a->changed[1] != b->changed[1])
+        return false;
+    const bool redescribed =
+        a->links != b->links || a->mode != b->mode || a->user != b->user || a->group != b->group;
+    return redescribed ||
+           (a->described[0] == b->described[0] && a->described[1] == b->described[1]);
+}
+
+moepage_status mp_model_file_check(const mp_model_file *file)
+{
+    mp_file_print now;
+    if (!mp_file_print_take(file->fd, &now))
+        return mp_file_fail(file->name, "examine");
+    if (is_same(&file->print, &now))
+        return MOEPAGE_OK;
+    if (now.bytes < file->bytes)
+        return mp_fail(MOEPAGE_E_IO,
+                       "%.200s was truncated since it was opened: it had %llu bytes, it has %llu",
+                       file->name, (unsigned long long)file->bytes, (unsigned long long)now.bytes);
+    return mp_fail(MOEPAGE_E_IO, "%.200s was changed since it was opened: open the model again",
+                   file->name);
+}
+
+moepage_status mp_model_file_open(const char *path, mp_model_file *out)
+{
+    const char *name = mp_path_name(path);
+    mp_model_file file;
+    moepage_status status = mp_file_open(path, name, &file.fd, &file.bytes);
+    if (status)
+        return status;
+    file.name = mp_strdup(name);
+    if (!file.name) {
+        close(file.fd);
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a file name");
+    }
+    if (!mp_file_print_take(file.fd, &file.print))
+        status = mp_file_fail(name, "examine");
+    file.bytes = file.print.bytes;
+    if (status)
+        mp_model_file_close(&file);
+    else
+        *out = file;
+    return status;
+}
+
+void mp_model_file_close(mp_model_file *file)
+{
+    if (file->name)
+        close(file->fd);
+    mp_free(file->name);
+    file->name = NULL;
+}
+
+moepage_status mp_model_file_read(const mp_model_file *file, uint64_t offset, uint64_t bytes,
+                                  void *out)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t n =
+            pread(file->fd, (unsigned char *)out + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return mp_file_fail(file->name, "read");
+        if (n == 0)
+            return mp_fail(MOEPAGE_E_IO,
+                           "%.200s was truncated since it was opened: it had %llu bytes, it ends "
+                           "at or before %llu",
+                           file->name, (unsigned long long)file->bytes,
+                           (unsigned long long)(offset + done));
+        done += (uint64_t)n;
+    }
+    return mp_model_file_check(file);
+}
+
+moepage_status mp_model_file_load(const mp_model_file *file, uint64_t offset, uint64_t bytes,
+                                  unsigned char **out)
+{
+    *out = mp_realloc(NULL, bytes);
+    if (!*out)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "%.200s: no memory to read %llu of its bytes",
+                       file->name, (unsigned long long)bytes);
+    moepage_status status = mp_model_file_read(file, offset, bytes, *out);
+    if (status) {
+        mp_free(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 static moepage_status read_all(const char *path, int fd, char *text, size_t n_bytes)

@@ -1,24 +1,58 @@
-/* file.h — a model's files: mapped whole for tensors, read whole for JSON. Read-only throughout.
+/* file.h — a model's files: read by position for tensors, read whole for JSON. Read-only throughout.
+ *
+ * Nothing is mapped: a mapping shows every later change of the file, and reading one that has become
+ * shorter ends the process. What has been read is private, and what is read later must come from the
+ * file as it was when it was opened.
  *
  * Errors name the file by its last path component; the caller that knows the directory adds it. */
 #ifndef MP_MODEL_FILE_H
 #define MP_MODEL_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "moepage.h"
 
-typedef struct mp_file_map {
-    const unsigned char *bytes; /* page-aligned */
-    uint64_t n_bytes;
-} mp_file_map;
+/* What the system records when a file changes. */
+typedef struct mp_file_print {
+    uint64_t device, inode, bytes;
+    int64_t changed[2];   /* contents: seconds, nanoseconds */
+    int64_t described[2]; /* the same of contents, names, owner and mode */
+    uint64_t links, mode, user, group;
+} mp_file_print;
 
-/* Maps a regular, non-empty file. NOT_FOUND, IO, or FORMAT for an empty file or anything but a
- * regular file. Reading faults (SIGBUS) if another process truncates the file later. */
-moepage_status mp_file_map_open(const char *path, mp_file_map *out);
+typedef struct mp_model_file {
+    char *name; /* last component of the path; NULL = not open */
+    int fd;
+    uint64_t bytes;
+    mp_file_print print; /* when it was opened */
+} mp_model_file;
 
-/* Unmaps the file; safe on a zero-filled struct. */
-void mp_file_map_close(mp_file_map *map);
+/* Opens a regular file, and keeps one descriptor. NOT_FOUND, IO, or FORMAT for anything but a regular
+ * file. */
+moepage_status mp_model_file_open(const char *path, mp_model_file *out);
+
+/* Closes the file; safe on a zero-filled struct. */
+void mp_model_file_close(mp_model_file *file);
+
+/* Reads bytes that were in the file when it was opened. IO, with a sentence, if the file has been
+ * truncated or changed since then, even while it was read: the bytes are then worth nothing. Blocks;
+ * any thread. */
+moepage_status mp_model_file_read(const mp_model_file *file, uint64_t offset, uint64_t bytes,
+                                  void *out);
+
+/* Reads a range to memory of its own, which the caller frees. NO_MEMORY, IO. */
+moepage_status mp_model_file_load(const mp_model_file *file, uint64_t offset, uint64_t bytes,
+                                  unsigned char **out);
+
+/* Says whether the file's contents are still those that were opened: OK or IO. One call of the
+ * system. Replacing the file by renaming another one, and deleting it, leave the opened one as it
+ * is. After a read, never before: a change of the contents is recorded before the first of its
+ * bytes can be read. */
+moepage_status mp_model_file_check(const mp_model_file *file);
+
+/* Takes the fingerprint of an open file; false with errno. */
+bool mp_file_print_take(int fd, mp_file_print *out);
 
 /* Reads the whole file and appends a NUL; the caller frees the text. FORMAT beyond max_bytes. */
 moepage_status mp_file_read_text(const char *path, size_t max_bytes, char **out, size_t *out_bytes);

@@ -93,8 +93,8 @@ moepage_status mp_hf_shape_check(const mp_tensor *tensor, const uint64_t *shape,
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_FORMAT,
                    "%.120s: tensor \"%.160s\" has shape %s, config.json makes it %s",
-                   tensor->file->name, tensor->name, show_shape(tensor->shape, tensor->rank).text,
-                   show_shape(shape, rank).text);
+                   tensor->file->file.name, tensor->name,
+                   show_shape(tensor->shape, tensor->rank).text, show_shape(shape, rank).text);
 }
 
 moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint *checkpoint,
@@ -149,9 +149,9 @@ static moepage_status add_part(binding *b, const mp_hf_part *part)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%.200s: tensor \"%.160s\" is %s, which experts of %s "
                        "stored this way cannot be",
-                       first->file->name, first->name, first->type->name, info->architecture);
+                       first->file->file.name, first->name, first->type->name, info->architecture);
 
-    moepage_expert_tensor *tensor = &b->model->tensors[info->expert_tensors];
+    moepage_expert_tensor *tensor = &b->model->layouts[0].tensors[info->expert_tensors];
     tensor->role = part->role;
     tensor->dtype = first->type->dtype;
     for (; tensor->rank < MOEPAGE_MAX_RANK && part->dims[tensor->rank]; tensor->rank++)
@@ -163,7 +163,7 @@ static moepage_status add_part(binding *b, const mp_hf_part *part)
 
     for (uint32_t i = 0; i < n_names; i++) {
         b->names[b->model->n_pieces] = (piece_name){part, part->names[i]};
-        b->model->pieces[b->model->n_pieces++] = (mp_piece){
+        b->model->layouts[0].pieces[b->model->n_pieces++] = (mp_piece){
             .tensor = info->expert_tensors,
             .tensor_offset = i * piece_bytes,
             .bytes = piece_bytes,
@@ -177,7 +177,7 @@ static moepage_status add_parts(binding *b)
 {
     for (uint32_t i = 0; i < b->layout->n_parts; i++) {
         const mp_hf_part *part = &b->layout->parts[i];
-        if (part->when == MP_WHEN_FP8 && !is_fp8(b->model->tensors[0].dtype))
+        if (part->when == MP_WHEN_FP8 && !is_fp8(b->model->layouts[0].tensors[0].dtype))
             continue;
         moepage_status status = add_part(b, part);
         if (status)
@@ -200,12 +200,13 @@ static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t laye
     status = mp_hf_shape_check(*out, shape, named_shape(b, part, shape));
     if (status)
         return status;
-    uint32_t dtype = b->model->tensors[b->model->pieces[piece].tensor].dtype;
+    uint32_t dtype = b->model->layouts[0].tensors[b->model->layouts[0].pieces[piece].tensor].dtype;
     if ((*out)->type->dtype != dtype)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "%.200s: tensor \"%.160s\" is %s, the first expert's is %s: "
                        "all experts must be alike",
-                       (*out)->file->name, (*out)->name, (*out)->type->name, mp_dtype_name(dtype));
+                       (*out)->file->file.name, (*out)->name, (*out)->type->name,
+                       mp_dtype_name(dtype));
     (*out)->routed = 1;
     return MOEPAGE_OK;
 }
@@ -229,19 +230,19 @@ static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
     struct moepage_model *model = b->model;
     uint32_t layer = (uint32_t)b->config->layer_of_moe[moe_layer];
     for (uint32_t expert = 0; expert < model->info.experts; expert++) {
-        const void **sources = model->sources + mp_model_source_index(model, moe_layer, expert);
+        mp_file_span *spans = model->spans + mp_model_source_index(model, moe_layer, expert);
         for (uint32_t p = 0; p < model->n_pieces; p++) {
-            const mp_piece *piece = &model->pieces[p];
+            const mp_piece *piece = &model->layouts[0].pieces[p];
             if (b->layout->stacked && expert > 0) {
-                const unsigned char *before = sources[(int64_t)p - (int64_t)model->n_pieces];
-                sources[p] = before + piece->bytes;
+                const mp_file_span *before = &spans[(int64_t)p - (int64_t)model->n_pieces];
+                spans[p] = (mp_file_span){before->file, before->offset + piece->bytes};
                 continue;
             }
             mp_tensor *tensor;
             moepage_status status = find_piece(b, p, layer, expert, &tensor);
             if (status)
                 return status;
-            sources[p] = tensor->data;
+            spans[p] = (mp_file_span){&tensor->file->file, tensor->offset};
         }
     }
     return MOEPAGE_OK;
@@ -266,7 +267,7 @@ static moepage_status refuse_strays(const binding *b)
                 return mp_fail(MOEPAGE_E_FORMAT,
                                "%.120s: tensor \"%.160s\" is not part of any routed "
                                "expert that config.json describes: %u experts in %u of %u layers",
-                               tensor->file->name, tensor->name, b->config->experts,
+                               tensor->file->file.name, tensor->name, b->config->experts,
                                b->config->moe_layers, b->config->layers);
         }
     }
@@ -277,10 +278,10 @@ static moepage_status refuse_strays(const binding *b)
  * rows of both gate and up. */
 static bool state_blocks(const binding *b)
 {
-    if (!is_fp8(b->model->tensors[0].dtype))
+    if (!is_fp8(b->model->layouts[0].tensors[0].dtype))
         return true;
-    b->model->ffn.scale.rows = b->config->block_rows;
-    b->model->ffn.scale.columns = b->config->block_columns;
+    b->model->layouts[0].ffn.scale.rows = b->config->block_rows;
+    b->model->layouts[0].ffn.scale.columns = b->config->block_columns;
     return !b->layout->stacked || b->config->intermediate % b->config->block_rows == 0;
 }
 
@@ -302,7 +303,7 @@ moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout
     if (!status)
         status = check_last(&b);
     if (!status)
-        status = mp_slot_alloc_sources(model);
+        status = mp_slot_alloc_spans(model);
     for (uint32_t layer = 0; !status && layer < config->moe_layers; layer++)
         status = bind_layer(&b, layer);
     if (!status)

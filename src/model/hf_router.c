@@ -1,42 +1,39 @@
 /* Refuses routers with invalid weights. */
-#include <string.h>
-
+#include "base/alloc.h"
 #include "base/status.h"
+#include "model/finite.h"
 #include "model/hf.h"
 
-/* Returns the bits that are all ones in an infinity or NaN, in the element's own width; 0 for types
- * that are not checked. */
-static uint32_t exponent_mask(uint32_t dtype)
+static moepage_status check_bytes(const mp_tensor *tensor, const unsigned char *data,
+                                  uint64_t row_length)
 {
-    switch (dtype) {
-    case MOEPAGE_DTYPE_F32: return 0x7f800000u;
-    case MOEPAGE_DTYPE_F16: return 0x7c00u;
-    case MOEPAGE_DTYPE_BF16: return 0x7f80u;
-    default: return 0;
-    }
+    uint64_t at;
+    const uint32_t bytes = tensor->type->bits / 8;
+    mp_finite found = mp_finite_find(tensor->type->dtype, data, tensor->bytes / bytes, &at);
+    if (found == MP_FINITE)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "%.120s: router tensor \"%.160s\" has %s at row %llu, column %llu: every "
+                   "element must be finite",
+                   tensor->file->file.name, tensor->name, found == MP_NAN ? "NaN" : "an infinity",
+                   (unsigned long long)(at / row_length), (unsigned long long)(at % row_length));
 }
 
 static moepage_status check_finite(const mp_tensor *tensor, uint64_t row_length)
 {
-    uint32_t bytes = tensor->type->bits / 8, exponent = exponent_mask(tensor->type->dtype);
-    uint32_t fraction = bytes == 4 ? 0x7fffffffu ^ exponent : 0x7fffu ^ exponent;
-    if (!exponent)
+    if (!mp_finite_is_checked(tensor->type->dtype))
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%.200s: router tensor \"%.160s\" is %s, it must be F32, "
                        "F16 or BF16",
-                       tensor->file->name, tensor->name, tensor->type->name);
-    for (uint64_t i = 0; i < tensor->bytes / bytes; i++) {
-        uint32_t bits = 0;
-        memcpy(&bits, tensor->data + i * bytes, bytes);
-        if ((bits & exponent) == exponent)
-            return mp_fail(
-                MOEPAGE_E_FORMAT,
-                "%.120s: router tensor \"%.160s\" has %s at row %llu, column %llu: every "
-                "element must be finite",
-                tensor->file->name, tensor->name, bits & fraction ? "NaN" : "an infinity",
-                (unsigned long long)(i / row_length), (unsigned long long)(i % row_length));
-    }
-    return MOEPAGE_OK;
+                       tensor->file->file.name, tensor->name, tensor->type->name);
+    unsigned char *data;
+    moepage_status status =
+        mp_model_file_load(&tensor->file->file, tensor->offset, tensor->bytes, &data);
+    if (status)
+        return status;
+    status = check_bytes(tensor, data, row_length);
+    mp_free(data);
+    return status;
 }
 
 /* Checks one of a router's tensors in one layer. */

@@ -1,10 +1,10 @@
-/* Experts' images of any model: gathered from a checkpoint's mapping, from the caller's memory or
+/* Experts' images of any model: gathered from a checkpoint's files, from the caller's memory or
  * through the caller's read callback, or read from a pack. */
 #include <assert.h>
 #include <string.h>
 
 #include "base/status.h"
-#include "model/bank_extras.h"
+#include "model/file.h"
 #include "model/pack.h"
 #include "model/slot.h"
 
@@ -45,18 +45,25 @@ uint64_t mp_model_most_bytes(const struct moepage_model *model, uint32_t form)
     return model->pack ? model->pack->forms[form].most_bytes : model->info.slot_bytes;
 }
 
+uint64_t mp_model_slot_bytes(const struct moepage_model *model, uint32_t form)
+{
+    uint64_t bytes = mp_model_most_bytes(model, form);
+    return form == MOEPAGE_FORM_DENSE ? model->info.slot_bytes
+                                      : (bytes + MP_SLOT_ALIGN - 1) / MP_SLOT_ALIGN * MP_SLOT_ALIGN;
+}
+
 void mp_model_find_image(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                          uint32_t form, mp_image *out)
 {
-    *out = (mp_image){.bytes = model->info.slot_bytes};
+    *out = (mp_image){.bytes = mp_model_layout(model, layer)->slot_bytes};
     if (model->phantom)
-        *out = (mp_image){.mapped = model->phantom->mapped,
+        *out = (mp_image){.address = model->phantom->mapped,
                           .bytes = model->phantom->images[form].bytes};
     if (!is_stored(model, form))
         return;
     mp_pack_record record =
         mp_pack_record_of(&model->pack->forms[form], mp_pack_key(model, layer, expert));
-    out->mapped = model->pack->map.bytes + record.offset;
+    out->stored = true;
     out->bytes = record.bytes;
     out->skew = record.offset % MP_PACK_PAGE;
 }
@@ -78,10 +85,10 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
 /* ---- gathering ---- */
 
 static moepage_status call_read(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                                const mp_piece *piece, unsigned char *out)
+                                const mp_piece *piece, uint64_t offset, uint64_t bytes, void *out)
 {
     int32_t failure = model->read(model->read_user, layer, expert, piece->tensor,
-                                  piece->tensor_offset, piece->bytes, out);
+                                  piece->tensor_offset + offset, bytes, out);
     if (!failure)
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_CALLBACK,
@@ -89,29 +96,57 @@ static moepage_status call_read(const struct moepage_model *model, uint32_t laye
                    layer, expert, piece->tensor);
 }
 
+moepage_status mp_model_read_piece(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t piece, uint64_t offset, uint64_t bytes,
+                                   void *out)
+{
+    const uint64_t index = mp_model_source_index(model, layer, expert) + piece;
+    if (model->read)
+        return call_read(model, layer, expert, &mp_model_layout(model, layer)->pieces[piece],
+                         offset, bytes, out);
+    if (model->sources) {
+        memcpy(out, (const unsigned char *)model->sources[index] + offset, bytes);
+        return MOEPAGE_OK;
+    }
+    const mp_file_span *span = &model->spans[index];
+    moepage_status status = mp_model_file_read(span->file, span->offset + offset, bytes, out);
+    return status ? mp_fail_within(status, "layer %u, expert %u", layer, expert) : MOEPAGE_OK;
+}
+
 /* Copies all pieces to their places; the gaps between them become 0. */
 static moepage_status gather(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                              unsigned char *slot)
 {
-    const void **sources =
-        model->sources ? model->sources + mp_model_source_index(model, layer, expert) : NULL;
+    const mp_layout *layout = mp_model_layout(model, layer);
     for (uint32_t i = 0; i < model->n_pieces; i++) {
-        const mp_piece *piece = &model->pieces[i];
-        moepage_status status = MOEPAGE_OK;
-        if (sources)
-            memcpy(slot + piece->slot_offset, sources[i], piece->bytes);
-        else
-            status = call_read(model, layer, expert, piece, slot + piece->slot_offset);
+        const mp_piece *piece = &layout->pieces[i];
+        moepage_status status = mp_model_read_piece(model, layer, expert, i, 0, piece->bytes,
+                                                    slot + piece->slot_offset);
         if (status)
             return status;
     }
-    mp_slot_clear_padding(model, slot);
+    mp_slot_clear_padding(layout, model->info.expert_tensors, slot);
     return MOEPAGE_OK;
 }
 
 moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
-                                  uint32_t expert, uint32_t form, void *buffer, uint64_t room,
-                                  mp_image_read *read)
+                                  uint32_t expert, uint32_t form, void *buffer, mp_image_read *read)
+{
+    if (model->phantom)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the model is a shape without weights: its experts cannot be read");
+    if (model->pack)
+        return mp_pack_read_image(model, layer, expert, form, buffer, read);
+    moepage_status status = gather(model, layer, expert, buffer);
+    if (!status)
+        *read =
+            (mp_image_read){.bytes = mp_model_layout(model, layer)->expert_bytes, .buffered = true};
+    return status;
+}
+
+moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t form, void *buffer, uint64_t room,
+                                   uint64_t *read_bytes)
 {
     bool lossless = form == MOEPAGE_FORM_DENSE;
     if (!lossless && !mp_model_has_form(model, form))
@@ -120,47 +155,60 @@ moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t la
         return mp_fail(MOEPAGE_E_ARGUMENT, "an image of form %u needs %llu bytes, not %llu", form,
                        (unsigned long long)mp_model_image_room(model, form),
                        (unsigned long long)room);
-    if (model->phantom)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "the model is a shape without weights: its experts cannot be read");
-    if (model->pack)
-        return mp_pack_read_image(model, layer, expert, form, buffer, read);
-    moepage_status status = gather(model, layer, expert, buffer);
-    if (!status)
-        *read = (mp_image_read){.bytes = model->info.expert_bytes, .buffered = true};
-    return status;
-}
-
-moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
-                                   uint32_t expert, uint32_t form, void *buffer, uint64_t room,
-                                   uint64_t *read_bytes)
-{
     mp_image_read read;
-    moepage_status status = mp_model_read_cold(model, layer, expert, form, buffer, room, &read);
+    moepage_status status = mp_model_read_cold(model, layer, expert, form, buffer, &read);
     if (!status)
         *read_bytes = read.bytes;
     return status;
 }
 
-/* ---- mapped images ---- */
+/* ---- stored images ---- */
 
-bool mp_model_mapped_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                                uint32_t form)
+moepage_status mp_model_prepare_stored(const struct moepage_model *model)
 {
-    if (!model->pack)
-        return true;
-    const mp_pack_form *of = &model->pack->forms[form];
-    uint64_t key = mp_pack_key(model, layer, expert);
-    return of->present &&
-           atomic_load_explicit(&of->checked[key / 32], memory_order_acquire) >> key % 32 & 1;
+    return model->pack ? mp_pack_prepare(model->pack) : MOEPAGE_OK;
 }
 
-moepage_status mp_model_check_mapped(const struct moepage_model *model, uint32_t layer,
-                                     uint32_t expert, uint32_t form)
+moepage_status mp_model_read_stored(const struct moepage_model *model, uint32_t layer,
+                                    uint32_t expert, uint32_t form, uint64_t offset, uint64_t bytes,
+                                    void *out)
 {
-    if (mp_model_mapped_is_checked(model, layer, expert, form))
+    assert(is_stored(model, form));
+    return mp_pack_read_stored(model, layer, expert, form, offset, bytes, out);
+}
+
+bool mp_model_image_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                               uint32_t form)
+{
+    return !model->pack ||
+           mp_pack_is_checked(&model->pack->forms[form], mp_pack_key(model, layer, expert));
+}
+
+static moepage_status check_pieces(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert)
+{
+    const mp_file_span *spans =
+        model->spans ? model->spans + mp_model_source_index(model, layer, expert) : NULL;
+    for (uint32_t i = 0; spans && i < model->n_pieces; i++) {
+        moepage_status status = mp_model_file_check(spans[i].file);
+        if (status)
+            return mp_fail_within(status, "layer %u, expert %u", layer, expert);
+    }
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_model_check_image(const struct moepage_model *model, uint32_t layer,
+                                    uint32_t expert, uint32_t form)
+{
+    if (!model->pack)
+        return check_pieces(model, layer, expert);
+    moepage_status status = mp_model_file_check(&model->pack->file);
+    if (status)
+        return mp_fail_within(status, "layer %u, expert %u", layer, expert);
+    if (mp_model_image_is_checked(model, layer, expert, form))
         return MOEPAGE_OK;
     if (!is_stored(model, form))
-        return mp_fail(MOEPAGE_E_STATE, "the model's file has no images of form %u to map", form);
-    return mp_pack_check_mapped(model, layer, expert, form);
+        return mp_fail(MOEPAGE_E_STATE,
+                       "the model's file does not store images of form %u as they are", form);
+    return mp_pack_check_stored(model, layer, expert, form);
 }

@@ -6,6 +6,16 @@
 #include "model/checkpoint.h"
 #include "model/hf.h"
 
+struct moepage_model *mp_model_alloc(void)
+{
+    struct moepage_model *model = mp_alloc(sizeof *model);
+    if (!model)
+        return NULL;
+    model->n_layouts = 1;
+    pthread_mutex_init(&model->held_lock, NULL);
+    return model;
+}
+
 static void set_info(struct moepage_model *model, const mp_hf_config *config)
 {
     model->info = (moepage_model_info){
@@ -59,7 +69,7 @@ static moepage_status read_checkpoint(const char *path, struct moepage_model *mo
 moepage_status mp_model_open_checkpoint(const char *path, const mp_log *log,
                                         struct moepage_model **out)
 {
-    struct moepage_model *model = mp_alloc(sizeof *model);
+    struct moepage_model *model = mp_model_alloc();
     if (!model)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a model");
     moepage_status status = read_checkpoint(path, model);
@@ -81,6 +91,9 @@ void mp_model_free(struct moepage_model *model)
     if (model->close)
         model->close(model);
     mp_free((void *)model->sources);
+    mp_free(model->spans);
     mp_free(model->layer_of_moe);
+    mp_free(model->layout_of);
+    pthread_mutex_destroy(&model->held_lock);
     mp_free(model);
 }

@@ -1,13 +1,17 @@
-/* model.h — a checkpoint as the rest of the library sees it: a shape, an expert layout, and the
- * location of each expert's bytes.
+/* model.h — a checkpoint as the rest of the library sees it: a shape, the layouts of its experts, and
+ * the location of each expert's bytes.
  *
  * An expert's slot holds its tensors at fixed offsets. Its bytes come in pieces: a fused tensor in
  * the slot may be two tensors in the file (gate_proj and up_proj), and every piece is one
- * contiguous range of memory or of the caller's read callback. Experts are never copied on the
- * host: pieces point into the mapped files. */
+ * contiguous range of a file, of the caller's memory or of the caller's read callback. Files are
+ * read, never mapped: model/file.h says why.
+ *
+ * All experts have the same tensors in the same shapes, but from layer to layer their element types
+ * may differ, and so their sizes and offsets: a layer has one of the model's layouts. */
 #ifndef MP_MODEL_MODEL_H
 #define MP_MODEL_MODEL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -18,9 +22,9 @@
 
 #define MP_MAX_PIECES 16
 
-/* One contiguous range of an expert's slot; identical for all experts. */
+/* One contiguous range of an expert's slot; identical for all experts of a layout. */
 typedef struct mp_piece {
-    uint32_t tensor; /* index into moepage_model.tensors */
+    uint32_t tensor; /* index into mp_layout.tensors */
     uint32_t reserved;
     uint64_t tensor_offset; /* within the tensor, for the read callback */
     uint64_t slot_offset;
@@ -31,17 +35,37 @@ typedef struct mp_piece {
 typedef struct mp_ffn_layout {
     uint32_t supported; /* 1: MP_KERNEL_EXPERTS can run these experts */
     uint32_t swiglu;    /* 1: the experts compute silu(gate) * up, with rows in GATE_UP's order */
-    uint32_t dtype;
+    uint32_t gate_dtype, up_dtype, down_dtype;
+    uint32_t bias_dtype; /* of all biases; NONE without any */
     uint64_t gate, up, down;
     uint64_t gate_bias, up_bias, down_bias;
     uint64_t gate_scale, up_scale, down_scale; /* UINT64_MAX when absent */
     mp_block_scale scale;
 } mp_ffn_layout;
 
+/* Where an expert's tensors lie in its slot, and the pieces that they come in. */
+typedef struct mp_layout {
+    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    mp_piece pieces[MP_MAX_PIECES];
+    mp_ffn_layout ffn;
+    uint64_t expert_bytes; /* of the tensors */
+    uint64_t slot_bytes;   /* and of the gaps between and behind them */
+} mp_layout;
+
+/* Files that mix types choose among a handful of them. */
+#define MP_MAX_LAYOUTS 32
+
+/* The one dtype of all matrices; NONE if they differ. */
+static inline uint32_t mp_ffn_dtype(const mp_ffn_layout *ffn)
+{
+    bool alike = ffn->gate_dtype == ffn->down_dtype && ffn->up_dtype == ffn->down_dtype;
+    return alike ? ffn->down_dtype : MOEPAGE_DTYPE_NONE;
+}
+
 #define MP_FORMS 6 /* MOEPAGE_FORM_NONE to _INT2 */
 
 /* An image is one expert in one form, as kept in host memory and moved over a bus: DENSE is the
- * slot itself, slot_bytes long; the other forms are one part per tensor, back to back. */
+ * slot itself, its layout's slot_bytes long; the other forms are one part per tensor, back to back. */
 typedef struct mp_image_part {
     uint64_t offset; /* within the image; a multiple of 16 */
     uint64_t bytes;
@@ -50,7 +74,8 @@ typedef struct mp_image_part {
 } mp_image_part;
 
 typedef struct mp_image {
-    const unsigned char *mapped; /* the whole image in readable memory, or NULL */
+    const unsigned char *address; /* of the whole image, for a device without bytes; or NULL */
+    bool stored; /* a pack has these bytes: ranges of them can be read (mp_model_read_stored) */
     uint64_t bytes;
     uint64_t skew; /* offset at which mp_model_read_image puts the image in its buffer */
 } mp_image;
@@ -76,22 +101,33 @@ typedef struct mp_phantom {
     char architecture[64];
 } mp_phantom;
 
+/* A range of a checkpoint's file. */
+typedef struct mp_file_span {
+    const struct mp_model_file *file;
+    uint64_t offset;
+} mp_file_span;
+
 struct moepage_model {
     mp_handle handle;
     _Atomic uint32_t users;  /* number of expert pools */
     moepage_model_info info; /* struct_size set; architecture lives as long as the model */
-    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
-    mp_ffn_layout ffn;
-    mp_piece pieces[MP_MAX_PIECES];
-    uint32_t n_pieces;
-    const void **sources; /* [moe_layers][experts][n_pieces]; NULL with a read callback or a pack */
-    moepage_read_fn read; /* or NULL */
+    mp_layout layouts[MP_MAX_LAYOUTS];
+    uint32_t n_layouts; /* 1 or more; mp_model_alloc sets 1 */
+    uint8_t *layout_of; /* [moe_layers] index into layouts; NULL = the first one, for all */
+    uint32_t n_pieces;  /* of an expert, in any layout */
+    /* Where pieces come from, [moe_layers][experts][n_pieces]: memory that the caller holds, or files.
+     * At most one of the two and `read` is set; none with a pack. */
+    const void **sources;
+    mp_file_span *spans;
+    moepage_read_fn read;
     void *read_user;
     int32_t *layer_of_moe; /* [moe_layers] */
     mp_log log;
-    /* The model's source: at most one of these four is set. */
-    struct mp_checkpoint *checkpoint; /* mapped files, tensor directory, config text */
-    struct mp_pack *pack;             /* a mapped .moepack */
+    pthread_mutex_t held_lock; /* guards what mp_dense_tensor.held points to */
+    /* The model's source: at most one of these five is set. */
+    struct mp_checkpoint *checkpoint; /* files, tensor directory, config text */
+    struct mp_gguf *gguf;             /* files, tensor directory, metadata */
+    struct mp_pack *pack;             /* a .moepack */
     struct mp_bank_extras *extras;    /* config text and dense tensors that the caller holds */
     mp_phantom *phantom;              /* there is none */
     void (*close)(struct moepage_model *model); /* frees that one; NULL before it is there */
@@ -101,6 +137,12 @@ struct moepage_model {
 moepage_status mp_model_open_checkpoint(const char *path, const mp_log *log,
                                         struct moepage_model **out);
 
+/* Returns true if the file begins as a GGUF file does. */
+bool mp_model_is_gguf(const char *path);
+
+/* Opens a .gguf file, or all parts of a split one by its first. */
+moepage_status mp_model_open_gguf(const char *path, const mp_log *log, struct moepage_model **out);
+
 /* Opens a .moepack file. */
 moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct moepage_model **out);
 
@@ -108,6 +150,9 @@ moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct mo
  * version. */
 moepage_status mp_model_open_banks(const moepage_banks *banks, const mp_log *log,
                                    struct moepage_model **out);
+
+/* A model with one layout, for its source to fill in; NULL for want of memory. */
+struct moepage_model *mp_model_alloc(void);
 
 /* Frees a model, half-built or whole. NULL is a no-op. */
 void mp_model_free(struct moepage_model *model);
@@ -119,18 +164,42 @@ typedef struct mp_dense_tensor {
     uint32_t rank;
     uint64_t shape[MOEPAGE_MAX_RANK];
     uint64_t bytes;
-    const unsigned char *data; /* at any alignment */
+    const unsigned char *data; /* that the caller holds, at any alignment; NULL: it is in `file` */
+    const struct mp_model_file *file;
+    uint64_t offset; /* within the file */
+    bool has_sum;    /* the file states the bytes' checksum */
+    uint64_t xxh3;
+    void **held; /* its bytes in private memory from the first view on, until the model closes */
 } mp_dense_tensor;
+
+/* Copies the tensor's bytes to `out`; checks those of a file. IO, or FORMAT for a wrong checksum. */
+moepage_status mp_dense_read(const mp_dense_tensor *tensor, void *out);
+
+/* Reads the bytes of a tensor in a file to memory at *tensor->held, a multiple of 64. NO_MEMORY, IO,
+ * FORMAT. */
+moepage_status mp_dense_hold(const mp_dense_tensor *tensor);
+
+/* Frees what mp_dense_tensor.held points to; NULL is a no-op. */
+void mp_dense_free(void *held);
 
 /* Gives the dense tensor at `index` in the order of names; returns false past the last. */
 bool mp_model_dense_at(const struct moepage_model *model, uint64_t index, mp_dense_tensor *out);
 
-/* Finds the tensor of that name; its view is aligned for its dtype. */
+/* Finds the tensor of that name, dense or, in a checkpoint, of an expert, if a view can express it. */
+moepage_status mp_model_locate_tensor(const struct moepage_model *model, const char *name,
+                                      mp_dense_tensor *out);
+
+/* Finds the tensor of that name; its view is aligned for its dtype. The first view of a tensor in a
+ * file reads it to memory that the model keeps. */
 moepage_status mp_model_find_tensor(const struct moepage_model *model, const char *name,
                                     moepage_tensor_view *out);
 
 /* Returns config.json, or NULL for a model without one. */
 const char *mp_model_config_text(const struct moepage_model *model);
+
+/* Returns a GGUF model's keys and values (model/gguf_values.h), which live as long as the model; NULL
+ * for a model of any other source. */
+const struct mp_gguf_metadata *mp_model_metadata(const struct moepage_model *model);
 
 /* ---- images (image.c) ---- */
 
@@ -150,6 +219,10 @@ uint64_t mp_model_image_room(const struct moepage_model *model, uint32_t form);
  * form. */
 uint64_t mp_model_most_bytes(const struct moepage_model *model, uint32_t form);
 
+/* Returns the size of a slot that any expert fits in, in a form that the model has: DENSE slots as they
+ * are laid out, an image of any other form rounded up to MP_SLOT_ALIGN; 0 for a form that it lacks. */
+uint64_t mp_model_slot_bytes(const struct moepage_model *model, uint32_t form);
+
 /* Locates an expert's image. Cheap: reads no weights. */
 void mp_model_find_image(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                          uint32_t form, mp_image *out);
@@ -160,31 +233,57 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
                          uint32_t form, mp_image_part *parts);
 
 /* Reads an image into buffer[skew ..), checks it against its checksum and, for EXPH, that decoding
- * cannot fail. Uses direct I/O if the file system allows. Blocks; any thread. *read is written on
- * success. IO, FORMAT (the sentence names file, section, layer and expert), CALLBACK; the sentence
- * becomes the calling thread's last error. */
+ * cannot fail. The model has the form, or it is DENSE, and the buffer has mp_model_image_room. Uses direct
+ * I/O if the file system allows. Blocks; any thread. *read is written on success. IO, FORMAT (the sentence
+ * names file, section, layer and expert), CALLBACK; the sentence becomes the calling thread's last error. */
 moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
-                                  uint32_t expert, uint32_t form, void *buffer, uint64_t room,
+                                  uint32_t expert, uint32_t form, void *buffer,
                                   mp_image_read *read);
-/* Reads an image as mp_model_read_cold does, and reports only the bytes read. */
+/* Checks that there is such an image and enough room for it, NOT_FOUND and ARGUMENT, reads it as
+ * mp_model_read_cold does, and reports only the bytes read. */
 moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,
                                    uint32_t expert, uint32_t form, void *buffer, uint64_t room,
                                    uint64_t *read_bytes);
 
-/* Checks a mapped image as reading does, once per expert and form: later calls cost one atomic
- * load. */
-moepage_status mp_model_check_mapped(const struct moepage_model *model, uint32_t layer,
-                                     uint32_t expert, uint32_t form);
-bool mp_model_mapped_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                                uint32_t form);
+/* Gets the memory that the following needs, so that later calls need none; kept until the model closes. */
+moepage_status mp_model_prepare_stored(const struct moepage_model *model);
 
-/* Returns true if experts are kept as images, mapped or to be read, rather than as pieces. */
+/* Reads `bytes` of a stored image from `offset` on, through the page cache. The first call for an
+ * expert and form checks the whole image as mp_model_read_cold does; later ones check that the file
+ * is still the same. */
+moepage_status mp_model_read_stored(const struct moepage_model *model, uint32_t layer,
+                                    uint32_t expert, uint32_t form, uint64_t offset, uint64_t bytes,
+                                    void *out);
+
+/* Reads `bytes` of an expert's piece from `offset` on: of a file, of the caller's memory, or through the
+ * caller's callback. IO, CALLBACK. */
+moepage_status mp_model_read_piece(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t piece, uint64_t offset, uint64_t bytes,
+                                   void *out);
+
+/* Says why an expert's image of this form cannot be had, or OK if nothing is found: that the file has
+ * changed, or that the image is damaged. Reads a stored image unless it has been checked. STATE for
+ * a form that the pack does not store byte for byte. */
+moepage_status mp_model_check_image(const struct moepage_model *model, uint32_t layer,
+                                    uint32_t expert, uint32_t form);
+
+/* Returns true if a stored image has been read and found whole. */
+bool mp_model_image_is_checked(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                               uint32_t form);
+
+/* Returns true if experts are kept as images rather than as pieces. */
 static inline bool mp_model_keeps_images(const struct moepage_model *model)
 {
     return model->pack || model->phantom;
 }
 
-/* Returns the index of (layer, expert, piece 0) in `sources`. */
+/* The layout of a MoE layer's experts. */
+static inline const mp_layout *mp_model_layout(const struct moepage_model *model, uint32_t layer)
+{
+    return &model->layouts[model->layout_of ? model->layout_of[layer] : 0];
+}
+
+/* Returns the index of (layer, expert, piece 0) in `sources` and `spans`. */
 static inline uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer,
                                              uint32_t expert)
 {

@@ -1,12 +1,13 @@
-/* pack.h — an open .moepack file: mapped whole, checked except for the experts, with a second
- * descriptor for direct reads of experts.
+/* pack.h — an open .moepack file: checked except for the experts, with a second descriptor for
+ * direct reads of experts.
  *
- * The mapping serves dense tensors and, on request, plain images. The sections that locate bytes
- * (shape, directory, indexes) are copied to memory before they are checked, so that a file modified
- * later cannot lead outside itself. */
+ * The sections that locate bytes (shape, directory, indexes) are copied to memory before they are
+ * checked, so that a file modified later cannot lead outside itself. Dense tensors and experts are
+ * read, and checked, when they are asked for. */
 #ifndef MP_MODEL_PACK_H
 #define MP_MODEL_PACK_H
 
+#include "model/bounce.h"
 #include "model/file.h"
 #include "model/model.h"
 #include "model/pack_format.h"
@@ -14,30 +15,33 @@
 /* The experts in one form. */
 typedef struct mp_pack_form {
     bool present;
-    bool zstd;                 /* records are zstd frames of byte planes */
-    uint32_t group;            /* weights per scale, of the integer forms */
-    uint32_t n_parts;          /* per image: 0 for DENSE */
-    uint32_t entry_bytes;      /* of an index entry */
-    unsigned char *index;      /* the index section */
-    uint64_t image_bytes;      /* total over all images */
-    uint64_t most_bytes;       /* of the largest image */
-    uint64_t stored_bytes;     /* total over all records, without padding */
-    uint64_t room;             /* enough for the pages around any record */
-    _Atomic uint32_t *checked; /* one bit per expert: the mapped record has been checked */
+    bool zstd;             /* records are zstd frames of byte planes */
+    uint32_t group;        /* weights per scale, of the integer forms */
+    uint32_t n_parts;      /* per image: 0 for DENSE */
+    uint32_t entry_bytes;  /* of an index entry */
+    unsigned char *index;  /* the index section */
+    uint64_t image_bytes;  /* total over all images */
+    uint64_t most_bytes;   /* of the largest image */
+    uint64_t stored_bytes; /* total over all records, without padding */
+    uint64_t room;         /* enough for the pages around any record */
+    /* One bit per expert: the record has been read and found whole. Good as long as the file is
+     * what it was, which every read looks at anew. */
+    _Atomic uint32_t *checked;
 } mp_pack_form;
 
 typedef struct mp_pack {
-    char *name; /* last component of the path */
-    int fd;
+    mp_model_file file;
     int direct_fd;       /* opened for direct I/O, or -1 */
     _Atomic bool direct; /* cleared once the file system refuses a direct read */
-    mp_file_map map;
     char architecture[MP_PACK_NAME_BYTES];
     char *config_text;        /* or NULL */
     unsigned char *directory; /* the section with the dense tensors' directory */
     uint64_t n_dense;
-    const unsigned char *dense_data;
+    uint64_t dense_data; /* offset of the section with their bytes */
+    void **held;         /* [n_dense] the bytes of those that a view has been asked for */
     mp_pack_form forms[MP_FORMS];
+    mp_bounce desk; /* room for any record while it is checked; kept once it is there */
+    pthread_mutex_t desk_lock;
 } mp_pack;
 
 /* The location of a record, and its expected contents. */
@@ -55,6 +59,13 @@ static inline mp_pack_record mp_pack_record_of(const mp_pack_form *form, uint64_
                             .bytes = mp_get64(entry + 8),
                             .xxh3 = mp_get64(entry + 16),
                             .parts = entry + MP_PACK_RECORD_BYTES};
+}
+
+/* Returns true if the stored record has been read and found whole. */
+static inline bool mp_pack_is_checked(const mp_pack_form *form, uint64_t key)
+{
+    return form->present &&
+           atomic_load_explicit(&form->checked[key / 32], memory_order_acquire) >> key % 32 & 1;
 }
 
 static inline uint64_t mp_pack_key(const struct moepage_model *model, uint32_t layer,
@@ -79,6 +90,9 @@ moepage_status mp_pack_index_check(struct moepage_model *model, uint32_t form, u
 
 void mp_pack_dense_at(const mp_pack *pack, uint64_t index, mp_dense_tensor *out);
 
+/* Frees the tensors' bytes in memory. */
+void mp_pack_dense_free(mp_pack *pack);
+
 /* ---- images ---- */
 
 /* Returns true if integer forms quantise a tensor of this role: a matrix of weights. */
@@ -96,12 +110,20 @@ uint64_t mp_pack_elements(const moepage_expert_tensor *tensor);
 void mp_pack_parts_of(const struct moepage_model *model, uint32_t form,
                       const mp_pack_record *record, mp_image_part *parts);
 
-/* Reads and checks an image for mp_model_read_cold and mp_model_check_mapped, from a pack that has
- * the form, or decodes it to DENSE; the buffer is page-aligned and large enough. */
+/* Reads and checks an image for mp_model_read_cold, from a pack that has the form, or decodes it to
+ * DENSE; the buffer is page-aligned and large enough. */
 moepage_status mp_pack_read_image(const struct moepage_model *model, uint32_t layer,
                                   uint32_t expert, uint32_t form, void *buffer,
                                   mp_image_read *read);
-moepage_status mp_pack_check_mapped(const struct moepage_model *model, uint32_t layer,
+
+/* Gets the memory in which mp_pack_read_stored checks images. NO_MEMORY. */
+moepage_status mp_pack_prepare(mp_pack *pack);
+
+/* The same for mp_model_read_stored and mp_model_check_image. */
+moepage_status mp_pack_read_stored(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t form, uint64_t offset, uint64_t bytes,
+                                   void *out);
+moepage_status mp_pack_check_stored(const struct moepage_model *model, uint32_t layer,
                                     uint32_t expert, uint32_t form);
 
 /* Decodes a checked EXPH image into a slot, padding included. */

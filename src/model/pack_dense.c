@@ -2,10 +2,13 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 #include "model/pack.h"
 #include "model/pack_sections.h"
 #include "model/shape.h"
+
+#define PIECE_BYTES ((uint64_t)1 << 20)
 
 /* Offsets of a directory entry's numbers. */
 enum {
@@ -30,14 +33,17 @@ static const char *names_of(const mp_pack *pack)
     return (const char *)entry_of(pack, pack->n_dense);
 }
 
-/* Decodes everything but the location of the bytes, which is still unchecked. */
 static void decode(const mp_pack *pack, uint64_t index, mp_dense_tensor *out)
 {
     const unsigned char *entry = entry_of(pack, index);
     *out = (mp_dense_tensor){.name = names_of(pack) + mp_get64(entry + AT_NAME),
                              .dtype = mp_get32(entry + AT_DTYPE),
                              .rank = mp_get32(entry + AT_RANK),
-                             .bytes = mp_get64(entry + AT_BYTES)};
+                             .bytes = mp_get64(entry + AT_BYTES),
+                             .file = &pack->file,
+                             .offset = pack->dense_data + mp_get64(entry + AT_OFFSET),
+                             .has_sum = true,
+                             .xxh3 = mp_get64(entry + AT_XXH3)};
     for (uint32_t d = 0; d < MOEPAGE_MAX_RANK; d++)
         out->shape[d] = mp_get64(entry + AT_SHAPE + 8 * d);
 }
@@ -45,11 +51,18 @@ static void decode(const mp_pack *pack, uint64_t index, mp_dense_tensor *out)
 void mp_pack_dense_at(const mp_pack *pack, uint64_t index, mp_dense_tensor *out)
 {
     decode(pack, index, out);
-    out->data = pack->dense_data + mp_get64(entry_of(pack, index) + AT_OFFSET);
+    out->held = &pack->held[index];
 }
 
-void mp_pack_dense_encode(const mp_dense_tensor *tensor, uint64_t name_at, uint64_t offset,
-                          unsigned char *out)
+void mp_pack_dense_free(mp_pack *pack)
+{
+    for (uint64_t i = 0; pack->held && i < pack->n_dense; i++)
+        mp_dense_free(pack->held[i]);
+    mp_free(pack->held);
+}
+
+void mp_pack_dense_encode(const mp_dense_tensor *tensor, const void *bytes, uint64_t name_at,
+                          uint64_t offset, unsigned char *out)
 {
     memset(out, 0, MP_PACK_DENSE_TENSOR_BYTES);
     mp_put64(out + AT_NAME, name_at);
@@ -60,7 +73,7 @@ void mp_pack_dense_encode(const mp_dense_tensor *tensor, uint64_t name_at, uint6
         mp_put64(out + AT_SHAPE + 8 * d, tensor->shape[d]);
     mp_put64(out + AT_OFFSET, offset);
     mp_put64(out + AT_BYTES, tensor->bytes);
-    mp_put64(out + AT_XXH3, XXH3_64bits(tensor->data, tensor->bytes));
+    mp_put64(out + AT_XXH3, XXH3_64bits(bytes, tensor->bytes));
 }
 
 /* Checks the names: back to back in the order of the entries, each ended by a NUL, ascending. */
@@ -120,16 +133,40 @@ static moepage_status check_place(const mp_dense_tensor *tensor, uint64_t offset
                    (unsigned long long)place, (unsigned long long)data_bytes);
 }
 
-/* Checks the tensor's bytes, and the gap between `end` and the tensor. */
-static moepage_status check_bytes(const mp_pack *pack, const mp_dense_tensor *tensor, uint64_t end,
-                                  uint64_t xxh3)
+/* Reads the section from its beginning to its end, once, a piece at a time. */
+typedef struct reading {
+    const mp_pack *pack;
+    unsigned char *piece;
+    XXH3_state_t *sum;
+} reading;
+
+/* Checks the gap between `end` and the tensor: at most MP_PACK_DENSE_ALIGN bytes. */
+static moepage_status check_gap(const reading *from, const mp_dense_tensor *tensor, uint64_t end)
 {
-    for (const unsigned char *at = pack->dense_data + end; at < tensor->data; at++)
-        if (*at)
-            return mp_fail(MOEPAGE_E_FORMAT,
-                           "section DENSE DATA: byte %llu, before tensor \"%.160s\", is not 0",
-                           (unsigned long long)(at - pack->dense_data), tensor->name);
-    if (XXH3_64bits(tensor->data, tensor->bytes) != xxh3)
+    uint64_t n = tensor->offset - from->pack->dense_data - end;
+    moepage_status status =
+        mp_model_file_read(&from->pack->file, from->pack->dense_data + end, n, from->piece);
+    for (uint64_t i = 0; !status && i < n; i++)
+        if (from->piece[i])
+            status = mp_fail(MOEPAGE_E_FORMAT,
+                             "section DENSE DATA: byte %llu, before tensor \"%.160s\", is not 0",
+                             (unsigned long long)(end + i), tensor->name);
+    return status;
+}
+
+static moepage_status check_bytes(const reading *from, const mp_dense_tensor *tensor)
+{
+    XXH3_64bits_reset(from->sum);
+    for (uint64_t done = 0; done < tensor->bytes;) {
+        uint64_t n = tensor->bytes - done < PIECE_BYTES ? tensor->bytes - done : PIECE_BYTES;
+        moepage_status status =
+            mp_model_file_read(&from->pack->file, tensor->offset + done, n, from->piece);
+        if (status)
+            return status;
+        XXH3_64bits_update(from->sum, from->piece, n);
+        done += n;
+    }
+    if (XXH3_64bits_digest(from->sum) != tensor->xxh3)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "section DENSE DATA: tensor \"%.160s\": its bytes do not match their "
                        "checksum",
@@ -154,32 +191,55 @@ static moepage_status check_counts(mp_pack *pack, uint64_t directory_bytes)
                    (unsigned long long)names);
 }
 
-moepage_status mp_pack_dense_check(mp_pack *pack, uint64_t directory_bytes, uint64_t data_bytes,
-                                   uint64_t *dense_bytes)
+/* Checks all tensors in the order of the directory, which is that of their bytes. A failure of the
+ * bytes names its section itself: *named. */
+static moepage_status check_tensors(const reading *from, uint64_t data_bytes, uint64_t *dense_bytes,
+                                    bool *named)
 {
-    moepage_status status = check_counts(pack, directory_bytes);
+    const mp_pack *pack = from->pack;
     uint64_t end = 0;
-    *dense_bytes = 0;
-    for (uint64_t i = 0; !status && i < pack->n_dense; i++) {
+    for (uint64_t i = 0; i < pack->n_dense; i++) {
         const unsigned char *entry = entry_of(pack, i);
         uint64_t offset = mp_get64(entry + AT_OFFSET);
         mp_dense_tensor tensor;
         decode(pack, i, &tensor);
-        status = check_shape(&tensor, mp_get32(entry + AT_RESERVED));
+        moepage_status status = check_shape(&tensor, mp_get32(entry + AT_RESERVED));
         if (!status)
             status = check_place(&tensor, offset, data_bytes, end);
-        if (status)
-            break;
-        tensor.data = pack->dense_data + offset;
-        status = check_bytes(pack, &tensor, end, mp_get64(entry + AT_XXH3));
+        *named = !status;
+        if (!status)
+            status = check_gap(from, &tensor, end);
+        if (!status)
+            status = check_bytes(from, &tensor);
         if (status)
             return status;
         end = offset + tensor.bytes;
         *dense_bytes += tensor.bytes;
     }
-    if (!status && end != data_bytes)
-        status = mp_fail(MOEPAGE_E_FORMAT,
-                         "its tensors end at %llu of the %llu bytes of section DENSE DATA",
-                         (unsigned long long)end, (unsigned long long)data_bytes);
-    return status ? mp_fail_within(status, "section DENSE DIRECTORY") : MOEPAGE_OK;
+    *named = false;
+    if (end != data_bytes)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "its tensors end at %llu of the %llu bytes of section DENSE DATA",
+                       (unsigned long long)end, (unsigned long long)data_bytes);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_pack_dense_check(mp_pack *pack, uint64_t directory_bytes, uint64_t data_bytes,
+                                   uint64_t *dense_bytes)
+{
+    bool named = false;
+    *dense_bytes = 0;
+    moepage_status status = check_counts(pack, directory_bytes);
+    if (status)
+        return mp_fail_within(status, "section DENSE DIRECTORY");
+    reading from = {pack, mp_alloc(PIECE_BYTES), XXH3_createState()};
+    pack->held = mp_alloc_array(pack->n_dense, sizeof *pack->held);
+    if (!from.piece || !from.sum || !pack->held)
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to check %llu tensors",
+                         (unsigned long long)pack->n_dense);
+    else
+        status = check_tensors(&from, data_bytes, dense_bytes, &named);
+    mp_free(from.piece);
+    XXH3_freeState(from.sum);
+    return status && !named ? mp_fail_within(status, "section DENSE DIRECTORY") : status;
 }

@@ -36,7 +36,7 @@ static moepage_status bound_parts(const struct moepage_model *model, mp_pack_enc
 {
     const mp_pack_storage *storage = &encoder->storage;
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->tensors[i];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
         uint64_t bound = part_bound(tensor, storage->form, storage->group);
         if (!bound)
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
@@ -132,7 +132,7 @@ static moepage_status encode_parts(const mp_pack_encoder *encoder, mp_pack_encod
     const mp_pack_storage *storage = &encoder->storage;
     item->bytes = item->n_raw = 0;
     for (uint32_t i = 0; i < storage->n_parts; i++) {
-        const moepage_expert_tensor *tensor = &encoder->model->tensors[i];
+        const moepage_expert_tensor *tensor = &encoder->model->layouts[0].tensors[i];
         const unsigned char *in = item->slot + tensor->offset;
         unsigned char *out = item->out + item->bytes;
         mp_quant_shape shape;

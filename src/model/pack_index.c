@@ -70,7 +70,7 @@ bool mp_pack_quant_shape(const moepage_expert_tensor *tensor, uint32_t form, uin
 
 uint64_t mp_pack_elements(const moepage_expert_tensor *tensor)
 {
-    return tensor->bytes / mp_dtype_bytes(tensor->dtype);
+    return mp_dtype_weights(tensor->dtype, tensor->bytes);
 }
 
 void mp_pack_parts_of(const struct moepage_model *model, uint32_t form,
@@ -82,7 +82,7 @@ void mp_pack_parts_of(const struct moepage_model *model, uint32_t form,
         uint64_t bytes = (uint64_t)(size & MP_PACK_PART_UNITS) * MP_PACK_PART_ALIGN;
         bool raw = size & MP_PACK_PART_RAW;
         parts[i] = (mp_image_part){.offset = offset,
-                                   .bytes = raw ? model->tensors[i].bytes : bytes,
+                                   .bytes = raw ? model->layouts[0].tensors[i].bytes : bytes,
                                    .form = raw ? MOEPAGE_FORM_DENSE : form};
         offset += bytes;
     }
@@ -139,7 +139,7 @@ static moepage_status check_parts(const struct moepage_model *model, uint32_t fo
     uint64_t total = 0;
     for (uint32_t i = 0; i < of->n_parts; i++) {
         uint32_t size = mp_get32(record->parts + 4 * i);
-        if (!part_fits(&model->tensors[i], form, of->group, size))
+        if (!part_fits(&model->layouts[0].tensors[i], form, of->group, size))
             return mp_fail(MOEPAGE_E_FORMAT, "part %u of size %#x cannot hold the tensor", i, size);
         total += (uint64_t)(size & MP_PACK_PART_UNITS) * MP_PACK_PART_ALIGN;
     }

@@ -1,17 +1,12 @@
 /* Opens a .moepack file and checks all of it but the experts' records. Afterwards every location in
  * the file is known to lie inside it, and every byte outside the records to be as written. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "base/alloc.h"
-#include "base/errno_text.h"
-#include "base/file.h"
 #include "base/status.h"
 #include "model/pack.h"
 
@@ -27,40 +22,26 @@ typedef struct opening {
 
 static moepage_status open_file(const char *path, mp_pack *pack)
 {
-    uint64_t n_bytes;
-    pack->name = mp_strdup(mp_path_name(path));
-    if (!pack->name)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a path");
-    moepage_status status = mp_file_open(path, pack->name, &pack->fd, &n_bytes);
+    moepage_status status = mp_model_file_open(path, &pack->file);
     if (status)
         return status;
-    if (n_bytes < MP_PACK_PAGE)
+    if (pack->file.bytes < MP_PACK_PAGE)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "header: the file has %llu bytes, a .moepack has at least %d (for a "
                        "checkpoint, name the directory)",
-                       (unsigned long long)n_bytes, MP_PACK_PAGE);
-    pack->map.n_bytes = n_bytes;
-    return MOEPAGE_OK;
-}
-
-static moepage_status map_file(mp_pack *pack)
-{
-    void *bytes = mmap(NULL, pack->map.n_bytes, PROT_READ, MAP_SHARED, pack->fd, 0);
-    if (bytes == MAP_FAILED)
-        return mp_file_fail(pack->name, "map");
-    pack->map.bytes = bytes;
+                       (unsigned long long)pack->file.bytes, MP_PACK_PAGE);
     return MOEPAGE_OK;
 }
 
 /* Opens a second description of the file, for reads that bypass the page cache. */
 static void open_direct(const char *path, mp_pack *pack)
 {
-    struct stat mapped, opened;
+    mp_file_print opened;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
     if (fd < 0)
         return;
-    if (fstat(pack->fd, &mapped) || fstat(fd, &opened) || mapped.st_dev != opened.st_dev ||
-        mapped.st_ino != opened.st_ino) {
+    if (!mp_file_print_take(fd, &opened) || opened.device != pack->file.print.device ||
+        opened.inode != pack->file.print.inode) {
         close(fd); /* another file has taken the name in the meantime */
         return;
     }
@@ -75,14 +56,14 @@ static void close_pack(struct moepage_model *model)
         mp_free(pack->forms[form].index);
         mp_free((void *)pack->forms[form].checked);
     }
+    mp_pack_dense_free(pack);
+    mp_bounce_free(&pack->desk);
+    pthread_mutex_destroy(&pack->desk_lock);
     mp_free(pack->directory);
     mp_free(pack->config_text);
-    mp_file_map_close(&pack->map);
     if (pack->direct_fd >= 0)
         close(pack->direct_fd);
-    if (pack->fd >= 0)
-        close(pack->fd);
-    mp_free(pack->name);
+    mp_model_file_close(&pack->file);
     mp_free(pack);
 }
 
@@ -107,15 +88,16 @@ static moepage_status check_version(const unsigned char *header)
     return MOEPAGE_OK;
 }
 
+/* Checks that bytes[from .. to) are 0; bytes[0] is at `at` of what `where` names. */
 static moepage_status check_zeros(const unsigned char *bytes, uint64_t from, uint64_t to,
-                                  const char *where)
+                                  uint64_t at, const char *where)
 {
     if (from == to || (bytes[from] == 0 && !memcmp(bytes + from, bytes + from + 1, to - from - 1)))
         return MOEPAGE_OK;
     while (from < to - 1 && !bytes[from])
         from++;
     return mp_fail(MOEPAGE_E_FORMAT, "%s: byte %llu is %#x, it must be 0", where,
-                   (unsigned long long)from, bytes[from]);
+                   (unsigned long long)(at + from), bytes[from]);
 }
 
 static moepage_status check_header(opening *o, const unsigned char *header)
@@ -127,12 +109,12 @@ static moepage_status check_header(opening *o, const unsigned char *header)
         return mp_fail(MOEPAGE_E_FORMAT, "header: its bytes do not match their checksum");
     o->minor = mp_get32(header + 8) >> 16;
     o->n_sections = mp_get32(header + 32);
-    if (mp_get64(header + 16) != o->pack->map.n_bytes || o->pack->map.n_bytes % MP_PACK_PAGE)
+    if (mp_get64(header + 16) != o->pack->file.bytes || o->pack->file.bytes % MP_PACK_PAGE)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "header: it describes a file of %llu bytes, this one has %llu (a multiple "
                        "of %d)",
                        (unsigned long long)mp_get64(header + 16),
-                       (unsigned long long)o->pack->map.n_bytes, MP_PACK_PAGE);
+                       (unsigned long long)o->pack->file.bytes, MP_PACK_PAGE);
     if (mp_get32(header + 12) != MP_PACK_HEADER_BYTES ||
         mp_get64(header + 24) != MP_PACK_HEADER_BYTES || o->n_sections > MP_PACK_MAX_SECTIONS)
         return mp_fail(MOEPAGE_E_FORMAT,
@@ -143,8 +125,8 @@ static moepage_status check_header(opening *o, const unsigned char *header)
                        MP_PACK_MAX_SECTIONS, MP_PACK_HEADER_BYTES);
     if (o->minor > MP_PACK_MINOR)
         return MOEPAGE_OK; /* a later minor version may use the reserved bytes */
-    status = check_zeros(header, 36, 40, "header");
-    return status ? status : check_zeros(header, 48, 120, "header");
+    status = check_zeros(header, 36, 40, 0, "header");
+    return status ? status : check_zeros(header, 48, 120, 0, "header");
 }
 
 static bool is_data(uint32_t type)
@@ -165,7 +147,7 @@ static moepage_status check_section(const opening *o, uint32_t i, uint64_t at)
     const mp_pack_section *section = &o->sections[i];
     mp_pack_section_text text = mp_pack_section_name(section->type, section->form);
     const char *name = text.text;
-    uint64_t end = o->pack->map.n_bytes;
+    uint64_t end = o->pack->file.bytes;
     if (section->offset != at || section->bytes > end - at)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "section table: section %s has %llu bytes at %llu: it must start at %llu "
@@ -186,22 +168,10 @@ static moepage_status check_section(const opening *o, uint32_t i, uint64_t at)
     return MOEPAGE_OK;
 }
 
-static moepage_status read_first_page(const mp_pack *pack, unsigned char *out)
-{
-    ssize_t got;
-    do
-        got = pread(pack->fd, out, MP_PACK_PAGE, 0);
-    while (got < 0 && errno == EINTR);
-    if (got == MP_PACK_PAGE)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_IO, "header: reading it failed: %s",
-                   got < 0 ? mp_errno_text_of(errno).text : "too few bytes");
-}
-
 static moepage_status read_table(opening *o)
 {
     unsigned char table[MP_PACK_PAGE];
-    moepage_status status = read_first_page(o->pack, table);
+    moepage_status status = mp_model_file_read(&o->pack->file, 0, MP_PACK_PAGE, table);
     if (!status)
         status = check_header(o, table);
     if (status)
@@ -210,36 +180,62 @@ static moepage_status read_table(opening *o)
     const unsigned char *entries = table + MP_PACK_HEADER_BYTES;
     if (XXH3_64bits(entries, n_bytes) != mp_get64(table + 40))
         return mp_fail(MOEPAGE_E_FORMAT, "section table: its bytes do not match their checksum");
-    status = check_zeros(table, MP_PACK_HEADER_BYTES + n_bytes, MP_PACK_PAGE, "section table");
+    status = check_zeros(table, MP_PACK_HEADER_BYTES + n_bytes, MP_PACK_PAGE, 0, "section table");
     uint64_t at = MP_PACK_PAGE;
     for (uint32_t i = 0; !status && i < o->n_sections; i++) {
         mp_pack_section_decode(entries + (uint64_t)i * MP_PACK_ENTRY_BYTES, &o->sections[i]);
         status = check_section(o, i, at);
         at = mp_pack_round_up(at + o->sections[i].bytes, MP_PACK_PAGE);
     }
-    if (!status && at != o->pack->map.n_bytes)
+    if (!status && at != o->pack->file.bytes)
         status =
             mp_fail(MOEPAGE_E_FORMAT, "section table: its sections end at %llu, the file at %llu",
-                    (unsigned long long)at, (unsigned long long)o->pack->map.n_bytes);
+                    (unsigned long long)at, (unsigned long long)o->pack->file.bytes);
     return status;
 }
 
 /* ---- sections ---- */
 
-/* Checks a section's bytes and the padding behind it. Sections of a newer minor version may be
- * unknown here; they are checked too. */
-static moepage_status check_section_bytes(const opening *o, const mp_pack_section *section)
+/* Copies a section to memory, appends a NUL, and checks the copy against its checksum. */
+static moepage_status read_section(const opening *o, const mp_pack_section *section,
+                                   unsigned char **out)
 {
+    mp_pack_section_text name = mp_pack_section_name(section->type, section->form);
+    *out = mp_alloc(section->bytes + 1);
+    if (!*out)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "section %s: no memory for its %llu bytes", name.text,
+                       (unsigned long long)section->bytes);
+    moepage_status status =
+        mp_model_file_read(&o->pack->file, section->offset, section->bytes, *out);
+    if (status)
+        return status;
+    if (XXH3_64bits(*out, section->bytes) != section->xxh3)
+        return mp_fail(MOEPAGE_E_FORMAT, "section %s: its bytes do not match their checksum",
+                       name.text);
+    return MOEPAGE_OK;
+}
+
+/* Checks that only zeros follow a section, up to the end of its page. */
+static moepage_status check_padding(const opening *o, const mp_pack_section *section)
+{
+    unsigned char page[MP_PACK_PAGE];
     mp_pack_section_text name = mp_pack_section_name(section->type, section->form);
     char where[64];
     snprintf(where, sizeof where, "padding after section %s", name.text);
-    uint64_t end = section->offset + section->bytes;
-    moepage_status status =
-        check_zeros(o->pack->map.bytes, end, mp_pack_round_up(end, MP_PACK_PAGE), where);
-    if (!status && !is_known(section) && !is_data(section->type) &&
-        XXH3_64bits(o->pack->map.bytes + section->offset, section->bytes) != section->xxh3)
-        status = mp_fail(MOEPAGE_E_FORMAT, "section %s: its bytes do not match their checksum",
-                         name.text);
+    uint64_t end = section->offset + section->bytes, from = end % MP_PACK_PAGE;
+    uint64_t to = from ? MP_PACK_PAGE : 0;
+    moepage_status status = mp_model_file_read(&o->pack->file, end, to - from, page + from);
+    return status ? status : check_zeros(page, from, to, end - from, where);
+}
+
+/* Checks a section's padding and, if it is of a newer minor version and unknown here, its bytes. */
+static moepage_status check_section_bytes(const opening *o, const mp_pack_section *section)
+{
+    unsigned char *bytes = NULL;
+    moepage_status status = check_padding(o, section);
+    if (!status && !is_known(section) && !is_data(section->type))
+        status = read_section(o, section, &bytes);
+    mp_free(bytes);
     return status;
 }
 
@@ -259,22 +255,6 @@ static moepage_status require_section(const opening *o, uint32_t type, uint32_t 
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_FORMAT, "section table: there is no section %s",
                    mp_pack_section_name(type, form).text);
-}
-
-/* Copies a section to memory, appends a NUL, and checks the copy against its checksum. */
-static moepage_status read_section(const opening *o, const mp_pack_section *section,
-                                   unsigned char **out)
-{
-    mp_pack_section_text name = mp_pack_section_name(section->type, section->form);
-    *out = mp_alloc(section->bytes + 1);
-    if (!*out)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "section %s: no memory for its %llu bytes", name.text,
-                       (unsigned long long)section->bytes);
-    memcpy(*out, o->pack->map.bytes + section->offset, section->bytes);
-    if (XXH3_64bits(*out, section->bytes) != section->xxh3)
-        return mp_fail(MOEPAGE_E_FORMAT, "section %s: its bytes do not match their checksum",
-                       name.text);
-    return MOEPAGE_OK;
 }
 
 static moepage_status read_shape(const opening *o)
@@ -315,7 +295,7 @@ static moepage_status read_dense(const opening *o)
         status = read_section(o, directory, &o->pack->directory);
     if (status)
         return status;
-    o->pack->dense_data = o->pack->map.bytes + data->offset;
+    o->pack->dense_data = data->offset;
     return mp_pack_dense_check(o->pack, directory->bytes, data->bytes, &o->model->info.dense_bytes);
 }
 
@@ -360,14 +340,15 @@ static moepage_status read_sections(const opening *o)
 
 moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct moepage_model **out)
 {
-    struct moepage_model *model = mp_alloc(sizeof *model);
+    struct moepage_model *model = mp_model_alloc();
     mp_pack *pack = mp_alloc(sizeof *pack);
     if (!model || !pack) {
         mp_free(pack);
         mp_free(model);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a model");
     }
-    pack->fd = pack->direct_fd = -1;
+    pack->direct_fd = -1;
+    pthread_mutex_init(&pack->desk_lock, NULL);
     model->pack = pack;
     model->close = close_pack;
     model->log = *log;
@@ -375,8 +356,6 @@ moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct mo
     moepage_status status = open_file(path, pack);
     if (!status)
         status = read_table(&o);
-    if (!status)
-        status = map_file(pack);
     if (!status)
         status = read_sections(&o);
     if (status) {

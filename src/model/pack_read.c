@@ -19,7 +19,7 @@
 static moepage_status fail_in_record(moepage_status status, const struct moepage_model *model,
                                      uint32_t form, uint64_t key)
 {
-    return mp_fail_within(status, "%.160s: section %s: layer %u, expert %u", model->pack->name,
+    return mp_fail_within(status, "%.160s: section %s: layer %u, expert %u", model->pack->file.name,
                           mp_pack_section_name(MP_PACK_EXPERT_DATA, form).text,
                           (uint32_t)(key / model->info.experts),
                           (uint32_t)(key % model->info.experts));
@@ -37,14 +37,14 @@ static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset
     return done;
 }
 
-/* Direct reads need an aligned buffer, offset and size, which all calls here have. A file system
- * may still refuse them; then, and after a short read, which can end anywhere, the page cache
+/* Direct reads need an aligned buffer, offset and size, which all calls with `direct` have. A file
+ * system may still refuse them; then, and after a short read, which can end anywhere, the page cache
  * serves. */
-static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, unsigned char *out,
-                                 bool *buffered)
+static moepage_status read_pages(mp_pack *pack, bool direct, uint64_t offset, uint64_t n,
+                                 unsigned char *out, bool *buffered)
 {
     uint64_t done = 0;
-    if (atomic_load_explicit(&pack->direct, memory_order_relaxed)) {
+    if (direct && atomic_load_explicit(&pack->direct, memory_order_relaxed)) {
         ssize_t got = read_some(pack->direct_fd, out, n, offset);
         if (got < 0 && errno == EINVAL)
             atomic_store_explicit(&pack->direct, false, memory_order_relaxed);
@@ -56,20 +56,7 @@ static moepage_status read_pages(mp_pack *pack, uint64_t offset, uint64_t n, uns
             done = (uint64_t)got;
     }
     *buffered = done < n;
-    while (done < n) {
-        ssize_t got = read_some(pack->fd, out + done, n - done, offset + done);
-        if (got < 0)
-            return mp_fail(MOEPAGE_E_IO, "reading %llu bytes at %llu failed: %s",
-                           (unsigned long long)(n - done), (unsigned long long)(offset + done),
-                           mp_errno_text_of(errno).text);
-        if (got == 0)
-            return mp_fail(MOEPAGE_E_IO,
-                           "the file has nothing at %llu any more, it had %llu bytes when opened",
-                           (unsigned long long)(offset + done),
-                           (unsigned long long)pack->map.n_bytes);
-        done += (uint64_t)got;
-    }
-    return MOEPAGE_OK;
+    return mp_model_file_read(&pack->file, offset + done, n - done, out + done);
 }
 
 /* ---- checks ---- */
@@ -80,7 +67,7 @@ static moepage_status check_parts(const struct moepage_model *model, uint32_t fo
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_pack_parts_of(model, form, record, parts);
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->tensors[i];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
         const unsigned char *part = image + parts[i].offset;
         moepage_status status = MOEPAGE_OK;
         mp_quant_shape shape;
@@ -104,32 +91,20 @@ static moepage_status check_record(const struct moepage_model *model, uint32_t f
     return form == MOEPAGE_FORM_DENSE ? MOEPAGE_OK : check_parts(model, form, record, bytes);
 }
 
-moepage_status mp_pack_check_mapped(const struct moepage_model *model, uint32_t layer,
-                                    uint32_t expert, uint32_t form)
-{
-    mp_pack_form *of = &model->pack->forms[form];
-    uint64_t key = mp_pack_key(model, layer, expert);
-    mp_pack_record record = mp_pack_record_of(of, key);
-    moepage_status status =
-        check_record(model, form, &record, model->pack->map.bytes + record.offset);
-    if (status)
-        return fail_in_record(status, model, form, key);
-    atomic_fetch_or_explicit(&of->checked[key / 32], 1u << key % 32, memory_order_release);
-    return MOEPAGE_OK;
-}
-
 /* ---- images ---- */
 
-/* Reads the pages around a record and checks it; its bytes are at out[offset % page) afterwards. */
-static moepage_status read_record(const struct moepage_model *model, uint32_t form, uint64_t key,
-                                  unsigned char *out, mp_image_read *read)
+/* Reads the pages around a record and checks it; its bytes are at out[offset % page) afterwards. A
+ * changed file is reported as such, rather than as the damage that it may have caused. */
+static moepage_status read_record(const struct moepage_model *model, bool direct, uint32_t form,
+                                  uint64_t key, unsigned char *out, mp_image_read *read)
 {
     mp_pack_record record = mp_pack_record_of(&model->pack->forms[form], key);
     uint64_t skew = record.offset % MP_PACK_PAGE;
     assert((uintptr_t)out % MP_PACK_PAGE == 0);
     uint64_t n = mp_pack_round_up(skew + record.bytes, MP_PACK_PAGE);
     bool buffered;
-    moepage_status status = read_pages(model->pack, record.offset - skew, n, out, &buffered);
+    moepage_status status =
+        read_pages(model->pack, direct, record.offset - skew, n, out, &buffered);
     if (!status)
         status = check_record(model, form, &record, out + skew);
     if (status)
@@ -166,7 +141,7 @@ static moepage_status read_zstd(const struct moepage_model *model, uint64_t key,
                          (unsigned long long)model->info.expert_bytes);
         goto done;
     }
-    status = read_record(model, MOEPAGE_FORM_DENSE, key, frame.bytes, read);
+    status = read_record(model, true, MOEPAGE_FORM_DENSE, key, frame.bytes, read);
     if (status)
         goto done;
     status = expand(model, &record, frame.bytes + record.offset % MP_PACK_PAGE, planes.bytes);
@@ -175,7 +150,7 @@ static moepage_status read_zstd(const struct moepage_model *model, uint64_t key,
         goto done;
     }
     mp_planes_merge(model, planes.bytes, slot);
-    mp_slot_clear_padding(model, slot);
+    mp_slot_clear_padding(&model->layouts[0], model->info.expert_tensors, slot);
 done:
     mp_bounce_free(&frame);
     mp_bounce_free(&planes);
@@ -187,7 +162,7 @@ void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part 
 {
     const mp_exph_decoder *decoder = mp_exph_decoder_best();
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->tensors[i];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
         const unsigned char *part = image + parts[i].offset;
         uint64_t n = mp_pack_elements(tensor);
         if (parts[i].form == MOEPAGE_FORM_EXPH)
@@ -196,7 +171,7 @@ void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part 
         else
             memcpy(slot + tensor->offset, part, tensor->bytes);
     }
-    mp_slot_clear_padding(model, slot);
+    mp_slot_clear_padding(&model->layouts[0], model->info.expert_tensors, slot);
 }
 
 static moepage_status read_decoded(const struct moepage_model *model, uint64_t key,
@@ -209,7 +184,7 @@ static moepage_status read_decoded(const struct moepage_model *model, uint64_t k
     if (!mp_bounce_alloc(of->room, &image))
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to decode an expert of %llu bytes",
                        (unsigned long long)model->info.expert_bytes);
-    moepage_status status = read_record(model, MOEPAGE_FORM_EXPH, key, image.bytes, read);
+    moepage_status status = read_record(model, true, MOEPAGE_FORM_EXPH, key, image.bytes, read);
     if (!status) {
         mp_pack_parts_of(model, MOEPAGE_FORM_EXPH, &record, parts);
         mp_pack_decode_exph(model, parts, image.bytes + record.offset % MP_PACK_PAGE, slot);
@@ -226,5 +201,67 @@ moepage_status mp_pack_read_image(const struct moepage_model *model, uint32_t la
     if (!of->present)
         return read_decoded(model, key, buffer, read);
     return of->zstd ? read_zstd(model, key, buffer, read)
-                    : read_record(model, form, key, buffer, read);
+                    : read_record(model, true, form, key, buffer, read);
+}
+
+/* ---- stored images, in ranges ---- */
+
+static moepage_status open_desk(mp_pack *pack)
+{
+    uint64_t room = 0;
+    for (uint32_t form = 0; form < MP_FORMS; form++)
+        if (pack->forms[form].room > room)
+            room = pack->forms[form].room;
+    if (pack->desk.bytes || mp_bounce_alloc(room, &pack->desk))
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to check an image of %llu bytes",
+                   (unsigned long long)room);
+}
+
+moepage_status mp_pack_prepare(mp_pack *pack)
+{
+    pthread_mutex_lock(&pack->desk_lock);
+    moepage_status status = open_desk(pack);
+    pthread_mutex_unlock(&pack->desk_lock);
+    return status;
+}
+
+/* Reads a whole record to the desk, of which the lock is held, and marks it as checked. Through the
+ * page cache: ranges of it will be read from there. */
+static moepage_status check_whole(const struct moepage_model *model, uint32_t form, uint64_t key)
+{
+    mp_pack_form *of = &model->pack->forms[form];
+    mp_image_read read;
+    moepage_status status = open_desk(model->pack);
+    if (!status)
+        status = read_record(model, false, form, key, model->pack->desk.bytes, &read);
+    if (!status)
+        atomic_fetch_or_explicit(&of->checked[key / 32], 1u << key % 32, memory_order_release);
+    return status;
+}
+
+moepage_status mp_pack_check_stored(const struct moepage_model *model, uint32_t layer,
+                                    uint32_t expert, uint32_t form)
+{
+    return mp_pack_read_stored(model, layer, expert, form, 0, 0, NULL);
+}
+
+moepage_status mp_pack_read_stored(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t form, uint64_t offset, uint64_t bytes,
+                                   void *out)
+{
+    mp_pack *pack = model->pack;
+    uint64_t key = mp_pack_key(model, layer, expert);
+    mp_pack_record record = mp_pack_record_of(&pack->forms[form], key);
+    moepage_status status;
+    if (mp_pack_is_checked(&pack->forms[form], key)) {
+        status = mp_model_file_read(&pack->file, record.offset + offset, bytes, out);
+        return status ? fail_in_record(status, model, form, key) : MOEPAGE_OK;
+    }
+    pthread_mutex_lock(&pack->desk_lock);
+    status = check_whole(model, form, key);
+    if (!status && bytes)
+        memcpy(out, pack->desk.bytes + record.offset % MP_PACK_PAGE + offset, bytes);
+    pthread_mutex_unlock(&pack->desk_lock);
+    return status;
 }

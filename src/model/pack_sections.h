@@ -8,10 +8,10 @@
 uint64_t mp_pack_shape_bytes(const struct moepage_model *model);
 void mp_pack_shape_encode(const struct moepage_model *model, unsigned char *out);
 
-/* Writes an entry of the dense directory: the name is at `name_at` of the names; the bytes, hashed
- * here, are at `offset` of DENSE DATA. */
-void mp_pack_dense_encode(const mp_dense_tensor *tensor, uint64_t name_at, uint64_t offset,
-                          unsigned char *out);
+/* Writes an entry of the dense directory: the name is at `name_at` of the names; the tensor's bytes,
+ * hashed here, are at `offset` of DENSE DATA. */
+void mp_pack_dense_encode(const mp_dense_tensor *tensor, const void *bytes, uint64_t name_at,
+                          uint64_t offset, unsigned char *out);
 
 /* The storage of experts in one form. */
 typedef struct mp_pack_storage {

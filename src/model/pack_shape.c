@@ -59,14 +59,14 @@ void mp_pack_shape_encode(const struct moepage_model *model, unsigned char *out)
     mp_put32(out + AT_SHARED, info->shared_experts);
     mp_put32(out + AT_VOCABULARY, info->vocabulary);
     mp_put32(out + AT_TENSORS, info->expert_tensors);
-    mp_put32(out + AT_FLAGS, model->ffn.swiglu ? MP_PACK_FLAG_SWIGLU : 0);
-    mp_put32(out + AT_SCALE_DTYPE, model->ffn.scale.dtype);
-    mp_put32(out + AT_SCALE_ROWS, model->ffn.scale.rows);
-    mp_put32(out + AT_SCALE_COLUMNS, model->ffn.scale.columns);
+    mp_put32(out + AT_FLAGS, model->layouts[0].ffn.swiglu ? MP_PACK_FLAG_SWIGLU : 0);
+    mp_put32(out + AT_SCALE_DTYPE, model->layouts[0].ffn.scale.dtype);
+    mp_put32(out + AT_SCALE_ROWS, model->layouts[0].ffn.scale.rows);
+    mp_put32(out + AT_SCALE_COLUMNS, model->layouts[0].ffn.scale.columns);
     mp_put64(out + AT_SLOT_BYTES, info->slot_bytes);
     unsigned char *at = out + MP_PACK_SHAPE_BYTES;
     for (uint32_t i = 0; i < info->expert_tensors; i++, at += MP_PACK_SHAPE_TENSOR_BYTES)
-        encode_tensor(&model->tensors[i], at);
+        encode_tensor(&model->layouts[0].tensors[i], at);
     for (uint32_t i = 0; i < info->moe_layers; i++, at += 4)
         mp_put32(at, (uint32_t)model->layer_of_moe[i]);
 }
@@ -101,10 +101,10 @@ static moepage_status decode_numbers(const unsigned char *in, struct moepage_mod
         .expert_tensors = mp_get32(in + AT_TENSORS),
         .architecture = model->pack->architecture,
     };
-    model->ffn.swiglu = flags & MP_PACK_FLAG_SWIGLU;
-    model->ffn.scale = (mp_block_scale){.dtype = mp_get32(in + AT_SCALE_DTYPE),
-                                        .rows = mp_get32(in + AT_SCALE_ROWS),
-                                        .columns = mp_get32(in + AT_SCALE_COLUMNS)};
+    model->layouts[0].ffn.swiglu = flags & MP_PACK_FLAG_SWIGLU;
+    model->layouts[0].ffn.scale = (mp_block_scale){.dtype = mp_get32(in + AT_SCALE_DTYPE),
+                                                   .rows = mp_get32(in + AT_SCALE_ROWS),
+                                                   .columns = mp_get32(in + AT_SCALE_COLUMNS)};
     if (flags & ~MP_PACK_FLAG_SWIGLU || mp_get32(in + AT_RESERVED))
         return mp_fail(MOEPAGE_E_FORMAT, "flags are %#x and reserved is %#x, only %#x is known",
                        flags, mp_get32(in + AT_RESERVED), MP_PACK_FLAG_SWIGLU);
@@ -128,7 +128,7 @@ static moepage_status decode_tensors(const unsigned char *in, struct moepage_mod
     uint32_t n = model->info.expert_tensors;
     for (uint32_t i = 0; i < n; i++) {
         const unsigned char *at = in + (uint64_t)i * MP_PACK_SHAPE_TENSOR_BYTES;
-        moepage_expert_tensor *tensor = &model->tensors[i];
+        moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
         *tensor = (moepage_expert_tensor){.role = mp_get32(at),
                                           .dtype = mp_get32(at + 4),
                                           .rank = mp_get32(at + 8),
@@ -136,32 +136,29 @@ static moepage_status decode_tensors(const unsigned char *in, struct moepage_mod
         for (uint32_t d = 0; d < MOEPAGE_MAX_RANK; d++)
             tensor->shape[d] = mp_get64(at + 16 + 8 * d);
     }
-    return mp_shape_check_tensors(model->tensors, n, MOEPAGE_E_FORMAT);
+    return mp_shape_check_tensors(model->layouts[0].tensors, n, MOEPAGE_E_FORMAT);
 }
 
 /* Checks sizes and offsets against those that follow from the shapes: a writer that disagrees laid
  * out its images differently. */
 static moepage_status check_layout(const unsigned char *in, struct moepage_model *model)
 {
-    model->n_pieces = model->info.expert_tensors;
-    for (uint32_t i = 0; i < model->n_pieces; i++)
-        model->pieces[i] = (mp_piece){.tensor = i};
+    mp_slot_whole_pieces(model);
     moepage_status status = mp_slot_layout(model, MOEPAGE_E_FORMAT);
     if (status)
         return status;
     for (uint32_t i = 0; i < model->n_pieces; i++) {
         const unsigned char *at =
             in + MP_PACK_SHAPE_BYTES + (uint64_t)i * MP_PACK_SHAPE_TENSOR_BYTES;
-        model->pieces[i].bytes = model->tensors[i].bytes;
-        if (mp_get64(at + 48) != model->tensors[i].bytes ||
-            mp_get64(at + 56) != model->tensors[i].offset)
+        if (mp_get64(at + 48) != model->layouts[0].tensors[i].bytes ||
+            mp_get64(at + 56) != model->layouts[0].tensors[i].offset)
             return mp_fail(MOEPAGE_E_FORMAT,
                            "tensor %u has %llu bytes at %llu of the slot, its shape makes it %llu "
                            "at %llu",
                            i, (unsigned long long)mp_get64(at + 48),
                            (unsigned long long)mp_get64(at + 56),
-                           (unsigned long long)model->tensors[i].bytes,
-                           (unsigned long long)model->tensors[i].offset);
+                           (unsigned long long)model->layouts[0].tensors[i].bytes,
+                           (unsigned long long)model->layouts[0].tensors[i].offset);
     }
     if (mp_get64(in + AT_SLOT_BYTES) != model->info.slot_bytes)
         return mp_fail(MOEPAGE_E_FORMAT, "a slot has %llu bytes, its tensors make it %llu",
@@ -195,7 +192,7 @@ moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes
                          (unsigned long long)bytes, model->info.expert_tensors,
                          model->info.moe_layers, (unsigned long long)mp_pack_shape_bytes(model));
     if (!status)
-        status = check_scale(&model->ffn.scale);
+        status = check_scale(&model->layouts[0].ffn.scale);
     if (!status)
         status = decode_tensors(section + MP_PACK_SHAPE_BYTES, model);
     if (!status)
@@ -206,6 +203,6 @@ moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes
                               (uint64_t)model->info.expert_tensors * MP_PACK_SHAPE_TENSOR_BYTES,
                           model);
     if (!status)
-        mp_slot_find_ffn(model, model->ffn.swiglu);
+        mp_slot_find_ffn(model, model->layouts[0].ffn.swiglu);
     return status;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 #include "model/bounce.h"
 #include "model/pack.h"
@@ -119,22 +120,44 @@ static moepage_status verify_form(const struct moepage_model *model,
     return status;
 }
 
-static bool same_tensor(const mp_dense_tensor *a, const mp_dense_tensor *b)
+static bool same_shape(const mp_dense_tensor *a, const mp_dense_tensor *b)
 {
     return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->rank == b->rank &&
-           memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0 && a->bytes == b->bytes &&
-           (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
+           memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0 && a->bytes == b->bytes;
+}
+
+/* Reads both and compares them. */
+static moepage_status compare_tensors(const mp_dense_tensor *a, const mp_dense_tensor *b)
+{
+    void *mine = mp_realloc(NULL, a->bytes), *written = mp_realloc(NULL, b->bytes);
+    moepage_status status = MOEPAGE_OK;
+    if (!mine || !written)
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to compare tensor \"%.160s\"", a->name);
+    if (!status)
+        status = mp_dense_read(a, mine);
+    if (!status)
+        status = mp_dense_read(b, written);
+    if (!status && memcmp(mine, written, a->bytes) != 0)
+        status = mp_fail(MOEPAGE_E_IO, "section DENSE DATA: tensor \"%.160s\" is not the model's",
+                         a->name);
+    mp_free(mine);
+    mp_free(written);
+    return status;
 }
 
 static moepage_status verify_dense(const struct moepage_model *model,
                                    const struct moepage_model *written)
 {
     mp_dense_tensor a, b;
-    for (uint64_t i = 0; mp_model_dense_at(model, i, &a); i++)
-        if (!mp_model_dense_at(written, i, &b) || !same_tensor(&a, &b))
-            return mp_fail(MOEPAGE_E_IO, "section DENSE DATA: tensor \"%.160s\" is not the model's",
-                           a.name);
-    return MOEPAGE_OK;
+    moepage_status status = MOEPAGE_OK;
+    for (uint64_t i = 0; !status && mp_model_dense_at(model, i, &a); i++) {
+        if (!mp_model_dense_at(written, i, &b) || !same_shape(&a, &b))
+            status = mp_fail(MOEPAGE_E_IO,
+                             "section DENSE DATA: tensor \"%.160s\" is not the model's", a.name);
+        else
+            status = compare_tensors(&a, &b);
+    }
+    return status;
 }
 
 moepage_status mp_pack_verify(const struct moepage_model *model,

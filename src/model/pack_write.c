@@ -79,6 +79,23 @@ static uint64_t directory_bytes(const writer *w, uint64_t *n_tensors, uint64_t *
     return MP_PACK_DENSE_HEAD_BYTES + *n_tensors * MP_PACK_DENSE_TENSOR_BYTES + *name_bytes;
 }
 
+/* Writes a tensor's bytes and its entry. */
+static moepage_status write_tensor(writer *w, const mp_dense_tensor *tensor, uint64_t name_at,
+                                   uint64_t data_at, uint64_t offset, unsigned char *entry)
+{
+    void *bytes = mp_realloc(NULL, tensor->bytes);
+    if (!bytes)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the %llu bytes of tensor \"%.160s\"",
+                       (unsigned long long)tensor->bytes, tensor->name);
+    moepage_status status = mp_dense_read(tensor, bytes);
+    if (!status) {
+        mp_pack_dense_encode(tensor, bytes, name_at, offset, entry);
+        status = mp_pack_file_write(&w->file, bytes, tensor->bytes, data_at + offset);
+    }
+    mp_free(bytes);
+    return status;
+}
+
 static moepage_status write_tensors(writer *w, unsigned char *directory, uint64_t n_tensors,
                                     uint64_t data_at, uint64_t *data_bytes)
 {
@@ -90,9 +107,8 @@ static moepage_status write_tensors(writer *w, unsigned char *directory, uint64_
         mp_dense_tensor tensor;
         mp_model_dense_at(w->model, i, &tensor);
         uint64_t offset = mp_pack_round_up(*data_bytes, MP_PACK_DENSE_ALIGN);
-        mp_pack_dense_encode(&tensor, (uint64_t)(name - names), offset, entry);
+        status = write_tensor(w, &tensor, (uint64_t)(name - names), data_at, offset, entry);
         name = (unsigned char *)stpcpy((char *)name, tensor.name) + 1;
-        status = mp_pack_file_write(&w->file, tensor.data, tensor.bytes, data_at + offset);
         if (!status)
             status = mp_pack_progress_add(&w->progress, tensor.bytes);
         *data_bytes = offset + tensor.bytes;
@@ -363,6 +379,12 @@ static moepage_status check_forms(const struct moepage_model *model, const mp_pa
 moepage_status mp_pack_write(const struct moepage_model *model, const char *path,
                              const mp_pack_options *options, moepage_pack_stats *stats)
 {
+    if (model->n_layouts > 1)
+        return mp_fail(
+            MOEPAGE_E_UNSUPPORTED,
+            "the experts of this %s model differ in type from layer to layer: a pack holds "
+            "experts that are alike",
+            model->info.architecture);
     moepage_status status = check_forms(model, options);
     if (status)
         return status;

@@ -22,13 +22,20 @@ static void merge2(const unsigned char *in, uint64_t n, unsigned char *out)
     }
 }
 
+/* Blocks are bytes: their scales and packed weights have no planes in common. */
+static uint64_t width_of(const moepage_expert_tensor *tensor)
+{
+    uint64_t width = mp_dtype_bytes(tensor->dtype);
+    return width ? width : 1;
+}
+
 void mp_planes_split(const struct moepage_model *model, const unsigned char *slot,
                      unsigned char *planes)
 {
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->tensors[t];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[t];
         const unsigned char *in = slot + tensor->offset;
-        uint64_t width = mp_dtype_bytes(tensor->dtype), n = tensor->bytes / width;
+        uint64_t width = width_of(tensor), n = tensor->bytes / width;
         if (width == 1)
             memcpy(planes, in, n);
         else if (width == 2)
@@ -45,9 +52,9 @@ void mp_planes_merge(const struct moepage_model *model, const unsigned char *pla
                      unsigned char *slot)
 {
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->tensors[t];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[t];
         unsigned char *out = slot + tensor->offset;
-        uint64_t width = mp_dtype_bytes(tensor->dtype), n = tensor->bytes / width;
+        uint64_t width = width_of(tensor), n = tensor->bytes / width;
         if (width == 1)
             memcpy(out, planes, n);
         else if (width == 2)

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/model.h"
 
 #define PREFIX_BYTES 8u
 #define METADATA_KEY "__metadata__"
@@ -14,47 +16,69 @@
 /* The data section and its owner while the header is being read. */
 typedef struct reading {
     mp_safetensors *file;
-    const unsigned char *data;
+    uint64_t data; /* offset within the file */
     uint64_t data_bytes;
+    char *text; /* the header, which the parsed one points into */
     mp_json header;
 } reading;
 
 static moepage_status fail_tensor(const mp_tensor *tensor, const char *what)
 {
-    return mp_fail(MOEPAGE_E_FORMAT, "%.200s: tensor \"%.160s\" %s", tensor->file->name,
+    return mp_fail(MOEPAGE_E_FORMAT, "%.200s: tensor \"%.160s\" %s", tensor->file->file.name,
                    tensor->name, what);
+}
+
+/* Reads the length of the header, and checks that it can be one. */
+static moepage_status read_prefix(const mp_safetensors *file, uint64_t *header_bytes)
+{
+    const char *name = file->file.name;
+    uint64_t n_bytes = file->file.bytes;
+    unsigned char prefix[PREFIX_BYTES];
+    if (n_bytes == 0)
+        return mp_fail(MOEPAGE_E_FORMAT, "%.200s is empty", name);
+    if (n_bytes < PREFIX_BYTES)
+        return mp_fail(MOEPAGE_E_FORMAT, "%.200s: %llu bytes are too few for a .safetensors file",
+                       name, (unsigned long long)n_bytes);
+    moepage_status status = mp_model_file_read(&file->file, 0, PREFIX_BYTES, prefix);
+    if (status)
+        return status;
+    *header_bytes = mp_get64(prefix);
+    if (*header_bytes > n_bytes - PREFIX_BYTES)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.200s: the header claims %llu bytes where %llu remain: "
+                       "truncated, or not a .safetensors file",
+                       name, (unsigned long long)*header_bytes,
+                       (unsigned long long)(n_bytes - PREFIX_BYTES));
+    if (*header_bytes > MP_SAFETENSORS_MAX_HEADER)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.200s: the header claims %llu bytes, the format allows %u", name,
+                       (unsigned long long)*header_bytes, MP_SAFETENSORS_MAX_HEADER);
+    return MOEPAGE_OK;
 }
 
 static moepage_status read_header(mp_safetensors *file, reading *out)
 {
-    const unsigned char *bytes = file->map.bytes;
-    uint64_t n_bytes = file->map.n_bytes;
-    if (n_bytes < PREFIX_BYTES)
-        return mp_fail(MOEPAGE_E_FORMAT, "%.200s: %llu bytes are too few for a .safetensors file",
-                       file->name, (unsigned long long)n_bytes);
-    uint64_t header_bytes = 0;
-    for (unsigned i = 0; i < PREFIX_BYTES; i++)
-        header_bytes |= (uint64_t)bytes[i] << (8 * i);
-    if (header_bytes > n_bytes - PREFIX_BYTES)
-        return mp_fail(MOEPAGE_E_FORMAT,
-                       "%.200s: the header claims %llu bytes where %llu remain: "
-                       "truncated, or not a .safetensors file",
-                       file->name, (unsigned long long)header_bytes,
-                       (unsigned long long)(n_bytes - PREFIX_BYTES));
-    if (header_bytes > MP_SAFETENSORS_MAX_HEADER)
-        return mp_fail(MOEPAGE_E_FORMAT,
-                       "%.200s: the header claims %llu bytes, the format allows %u", file->name,
-                       (unsigned long long)header_bytes, MP_SAFETENSORS_MAX_HEADER);
-    const char *text = (const char *)bytes + PREFIX_BYTES;
-    if (header_bytes == 0 || *text != '{')
+    const char *name = file->file.name;
+    uint64_t header_bytes;
+    out->file = file;
+    moepage_status status = read_prefix(file, &header_bytes);
+    if (status)
+        return status;
+    out->text = mp_alloc(header_bytes + 1);
+    if (!out->text)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "%.200s: no memory for a header of %llu bytes", name,
+                       (unsigned long long)header_bytes);
+    status = mp_model_file_read(&file->file, PREFIX_BYTES, header_bytes, out->text);
+    if (status)
+        return status;
+    if (*out->text != '{')
         return mp_fail(MOEPAGE_E_FORMAT,
                        "%.200s: the header does not start with '{': not a "
                        ".safetensors file",
-                       file->name);
-    out->file = file;
-    out->data = bytes + PREFIX_BYTES + header_bytes;
-    out->data_bytes = n_bytes - PREFIX_BYTES - header_bytes;
-    return mp_json_parse(file->name, text, header_bytes, &out->header);
+                       name);
+    out->data = PREFIX_BYTES + header_bytes;
+    out->data_bytes = file->file.bytes - out->data;
+    return mp_json_parse(name, out->text, header_bytes, &out->header);
 }
 
 /* Checks the metadata: free text for people, but its JSON shape is part of the format. */
@@ -63,14 +87,14 @@ static moepage_status check_metadata(const reading *from)
     json_t *metadata = json_object_get(from->header.root, METADATA_KEY);
     if (metadata && !json_is_object(metadata))
         return mp_fail(MOEPAGE_E_FORMAT, "%.200s: " METADATA_KEY " must be an object of strings",
-                       from->file->name);
+                       from->file->file.name);
     const char *key;
     json_t *value;
     json_object_foreach(metadata, key, value)
     {
         if (!json_is_string(value))
             return mp_fail(MOEPAGE_E_FORMAT, "%.200s: " METADATA_KEY ".%.100s must be a string",
-                           from->file->name, key);
+                           from->file->file.name, key);
     }
     return MOEPAGE_OK;
 }
@@ -85,7 +109,7 @@ static moepage_status read_dtype(const json_t *entry, mp_tensor *tensor)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%.200s: tensor \"%.160s\" has the unknown dtype "
                        "\"%.40s\"",
-                       tensor->file->name, tensor->name, name);
+                       tensor->file->file.name, tensor->name, name);
     return MOEPAGE_OK;
 }
 
@@ -125,15 +149,15 @@ static moepage_status read_span(const reading *from, const json_t *entry, mp_ten
         return mp_fail(MOEPAGE_E_FORMAT,
                        "%.200s: tensor \"%.160s\" ends at byte %llu of a data "
                        "section of %llu: the file is truncated or damaged",
-                       tensor->file->name, tensor->name, (unsigned long long)end,
+                       tensor->file->file.name, tensor->name, (unsigned long long)end,
                        (unsigned long long)from->data_bytes);
     if (end - begin != tensor->bytes)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "%.200s: tensor \"%.160s\" has data_offsets of %llu bytes, "
                        "its shape and dtype need %llu",
-                       tensor->file->name, tensor->name, (unsigned long long)(end - begin),
+                       tensor->file->file.name, tensor->name, (unsigned long long)(end - begin),
                        (unsigned long long)tensor->bytes);
-    tensor->data = from->data + begin;
+    tensor->offset = from->data + begin;
     return MOEPAGE_OK;
 }
 
@@ -167,7 +191,7 @@ static moepage_status reserve(const reading *from)
     file->tensors = mp_alloc_array(n, sizeof *file->tensors);
     if (!file->names || !file->tensors)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%.200s: no memory for the names of %zu tensors",
-                       file->name, n);
+                       file->file.name, n);
     return MOEPAGE_OK;
 }
 
@@ -196,8 +220,8 @@ static moepage_status read_tensors(const reading *from)
 static int by_place(const void *a, const void *b)
 {
     const mp_tensor *x = *(mp_tensor *const *)a, *y = *(mp_tensor *const *)b;
-    if (x->data != y->data)
-        return x->data < y->data ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
@@ -212,21 +236,21 @@ static moepage_status check_places(const reading *from, mp_tensor **sorted)
         qsort(sorted, file->n_tensors, sizeof *sorted, by_place);
     uint64_t filled = 0;
     for (uint64_t i = 0; i < file->n_tensors; i++) {
-        uint64_t begin = (uint64_t)(sorted[i]->data - from->data);
+        uint64_t begin = sorted[i]->offset - from->data;
         if (begin < filled)
             return mp_fail(MOEPAGE_E_FORMAT, "%.100s: tensors \"%.150s\" and \"%.150s\" overlap",
-                           file->name, sorted[i - 1]->name, sorted[i]->name);
+                           file->file.name, sorted[i - 1]->name, sorted[i]->name);
         if (begin > filled)
             return mp_fail(MOEPAGE_E_FORMAT,
                            "%.200s: %llu bytes before tensor \"%.160s\" belong to "
                            "no tensor",
-                           file->name, (unsigned long long)(begin - filled), sorted[i]->name);
+                           file->file.name, (unsigned long long)(begin - filled), sorted[i]->name);
         filled += sorted[i]->bytes;
     }
     if (filled != from->data_bytes)
         return mp_fail(MOEPAGE_E_FORMAT,
-                       "%.200s: %llu bytes after the last tensor belong to no tensor", file->name,
-                       (unsigned long long)(from->data_bytes - filled));
+                       "%.200s: %llu bytes after the last tensor belong to no tensor",
+                       file->file.name, (unsigned long long)(from->data_bytes - filled));
     return MOEPAGE_OK;
 }
 
@@ -235,7 +259,7 @@ static moepage_status sort_and_check_places(const reading *from)
     mp_tensor **sorted = mp_alloc_array(from->file->n_tensors, sizeof *sorted);
     if (!sorted)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "%.200s: no memory to sort %llu tensors",
-                       from->file->name, (unsigned long long)from->file->n_tensors);
+                       from->file->file.name, (unsigned long long)from->file->n_tensors);
     moepage_status status = check_places(from, sorted);
     mp_free(sorted);
     return status;
@@ -245,12 +269,7 @@ moepage_status mp_safetensors_open(const char *path, mp_safetensors *out)
 {
     memset(out, 0, sizeof *out);
     reading from = {0};
-    moepage_status status = MOEPAGE_OK;
-    out->name = mp_strdup(mp_path_name(path));
-    if (!out->name)
-        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a file name");
-    if (!status)
-        status = mp_file_map_open(path, &out->map);
+    moepage_status status = mp_model_file_open(path, &out->file);
     if (!status)
         status = read_header(out, &from);
     if (!status)
@@ -262,6 +281,7 @@ moepage_status mp_safetensors_open(const char *path, mp_safetensors *out)
     if (!status)
         status = sort_and_check_places(&from);
     json_decref(from.header.root);
+    mp_free(from.text);
     if (status)
         mp_safetensors_close(out);
     return status;
@@ -270,10 +290,9 @@ moepage_status mp_safetensors_open(const char *path, mp_safetensors *out)
 void mp_safetensors_close(mp_safetensors *file)
 {
     for (uint64_t i = 0; i < file->n_tensors; i++)
-        mp_free(file->tensors[i].aligned);
+        mp_dense_free(file->tensors[i].held);
     mp_free(file->tensors);
     mp_free(file->names);
-    mp_free(file->name);
-    mp_file_map_close(&file->map);
+    mp_model_file_close(&file->file);
     memset(file, 0, sizeof *file);
 }

@@ -1,8 +1,8 @@
-/* safetensors.h — one .safetensors file: mapped, its header validated, its tensors located.
+/* safetensors.h — one .safetensors file: open, its header validated, its tensors located.
  *
  * The file is a u64 little-endian header length, that many bytes of JSON, then the data section,
  * which the tensors fill without gaps or overlaps. Nothing in the header is trusted: after a
- * successful open every tensor lies inside the mapping and its size is shape x dtype. */
+ * successful open every tensor lies inside the file and its size is shape x dtype. */
 #ifndef MP_MODEL_SAFETENSORS_H
 #define MP_MODEL_SAFETENSORS_H
 
@@ -18,18 +18,17 @@ struct mp_safetensors;
 typedef struct mp_tensor {
     const char *name; /* owned by the file */
     const mp_stored_dtype *type;
-    const struct mp_safetensors *file; /* its file, for errors */
-    const unsigned char *data;         /* in the mapping, at any alignment */
+    const struct mp_safetensors *file;
+    uint64_t offset; /* within the file, at any alignment */
     uint64_t bytes;
     uint64_t shape[MOEPAGE_MAX_RANK]; /* only the first dimensions if the rank is higher */
     uint32_t rank;
     uint32_t routed; /* 1 once it is known to belong to a routed expert */
-    void *aligned;   /* aligned copy for a view, under the checkpoint's lock */
+    void *held;      /* its bytes once a view has been asked for; see mp_dense_tensor */
 } mp_tensor;
 
 typedef struct mp_safetensors {
-    char *name; /* last component of the path */
-    mp_file_map map;
+    mp_model_file file;
     mp_tensor *tensors; /* [n_tensors] in the order of the header */
     uint64_t n_tensors;
     char *names; /* the tensors' names, back to back */

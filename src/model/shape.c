@@ -2,6 +2,7 @@
 #include "model/shape.h"
 
 #include "base/status.h"
+#include "codec/blocks.h"
 #include "model/dtype.h"
 
 /* With this bound products of counts fit 64 bits. */
@@ -53,18 +54,48 @@ static moepage_status check_dims(uint32_t i, const moepage_expert_tensor *tensor
     return MOEPAGE_OK;
 }
 
+moepage_status mp_shape_check_dtype(const char *kind, uint32_t i, uint32_t dtype,
+                                    moepage_status refuse)
+{
+    if (mp_dtype_is_stored(dtype))
+        return MOEPAGE_OK;
+    return mp_fail(refuse,
+                   "%s %u has dtype %u, it must be a MOEPAGE_DTYPE_* from %d to %d, or from %d to "
+                   "%d for blocks",
+                   kind, i, dtype, MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_I64, MOEPAGE_DTYPE_Q4_0,
+                   MOEPAGE_DTYPE_NVFP4);
+}
+
+moepage_status mp_shape_check_blocks(const char *kind, uint32_t i, uint32_t dtype, uint32_t rank,
+                                     const uint64_t *shape, moepage_status refuse)
+{
+    const mp_block_format *blocks = mp_block_format_of(dtype);
+    if (blocks && !rank)
+        return mp_fail(refuse, "%s %u has rank 0, but blocks of %s lie along a dimension", kind, i,
+                       blocks->name);
+    if (blocks && shape[rank - 1] % blocks->weights)
+        return mp_fail(refuse,
+                       "%s %u is %s and its last dimension %llu: it must be a multiple of the %u "
+                       "weights of a block",
+                       kind, i, blocks->name, (unsigned long long)shape[rank - 1], blocks->weights);
+    return MOEPAGE_OK;
+}
+
 static moepage_status check_tensor(uint32_t i, const moepage_expert_tensor *tensor,
                                    moepage_status refuse)
 {
     if (tensor->role < MOEPAGE_ROLE_GATE_UP || tensor->role > MOEPAGE_ROLE_DOWN_BIAS)
         return mp_fail(refuse, "tensor %u has role %u, it must be a MOEPAGE_ROLE_* from %d to %d",
                        i, tensor->role, MOEPAGE_ROLE_GATE_UP, MOEPAGE_ROLE_DOWN_BIAS);
-    if (!mp_dtype_bytes(tensor->dtype))
-        return mp_fail(refuse, "tensor %u has dtype %u, it must be a MOEPAGE_DTYPE_* from %d to %d",
-                       i, tensor->dtype, MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_I64);
+    moepage_status status = mp_shape_check_dtype("tensor", i, tensor->dtype, refuse);
+    if (status)
+        return status;
     if (tensor->reserved)
         return mp_fail(refuse, "tensor %u has reserved = %u, it must be 0", i, tensor->reserved);
-    return check_dims(i, tensor, refuse);
+    status = check_dims(i, tensor, refuse);
+    return status ? status
+                  : mp_shape_check_blocks("tensor", i, tensor->dtype, tensor->rank, tensor->shape,
+                                          refuse);
 }
 
 static uint32_t role_bit(uint32_t role)
@@ -114,11 +145,13 @@ moepage_status mp_shape_check_layers(const moepage_model_info *info, const int32
 
 bool mp_shape_bytes(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *out)
 {
-    uint64_t bytes = mp_dtype_bytes(dtype);
-    if (!bytes)
+    const mp_block_format *blocks = mp_block_format_of(dtype);
+    const uint64_t weights = blocks ? blocks->weights : 1;
+    uint64_t bytes = blocks ? blocks->bytes : mp_dtype_bytes(dtype);
+    if (!bytes || (blocks && (!rank || shape[rank - 1] % weights)))
         return false;
     for (uint32_t i = 0; i < rank; i++)
-        if (__builtin_mul_overflow(bytes, shape[i], &bytes))
+        if (__builtin_mul_overflow(bytes, i + 1 < rank ? shape[i] : shape[i] / weights, &bytes))
             return false;
     *out = bytes;
     return true;

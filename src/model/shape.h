@@ -19,8 +19,16 @@ moepage_status mp_shape_check_tensors(const moepage_expert_tensor *tensors, uint
 moepage_status mp_shape_check_layers(const moepage_model_info *info, const int32_t *layer_of_moe,
                                      moepage_status refuse);
 
-/* Computes the bytes of a tensor; a rank of 0 has one element. Returns false for an unknown dtype
- * or on overflow. */
+/* Checks the dtype of a tensor; `kind` and `i` name the tensor. */
+moepage_status mp_shape_check_dtype(const char *kind, uint32_t i, uint32_t dtype,
+                                    moepage_status refuse);
+
+/* Checks that a tensor of a block format has whole blocks along its last dimension. */
+moepage_status mp_shape_check_blocks(const char *kind, uint32_t i, uint32_t dtype, uint32_t rank,
+                                     const uint64_t *shape, moepage_status refuse);
+
+/* Computes the bytes of a tensor; a rank of 0 has one element. Returns false for an unknown dtype,
+ * for a last dimension that is cut into no whole blocks, or on overflow. */
 bool mp_shape_bytes(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *out);
 
 #endif

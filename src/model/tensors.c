@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "model/bank_extras.h"
 #include "model/checkpoint.h"
+#include "model/gguf.h"
 #include "model/model.h"
 #include "model/pack.h"
 
@@ -13,9 +14,13 @@ static bool is_viewable(const mp_tensor *tensor)
     return tensor->type->dtype != MOEPAGE_DTYPE_NONE && tensor->rank <= MOEPAGE_MAX_RANK;
 }
 
-static void describe(const mp_tensor *tensor, mp_dense_tensor *out)
+static void describe(mp_tensor *tensor, mp_dense_tensor *out)
 {
-    *out = (mp_dense_tensor){.name = tensor->name, .bytes = tensor->bytes, .data = tensor->data};
+    *out = (mp_dense_tensor){.name = tensor->name,
+                             .bytes = tensor->bytes,
+                             .file = &tensor->file->file,
+                             .offset = tensor->offset,
+                             .held = &tensor->held};
     if (!is_viewable(tensor))
         return;
     out->dtype = tensor->type->dtype;
@@ -23,10 +28,28 @@ static void describe(const mp_tensor *tensor, mp_dense_tensor *out)
     memcpy(out->shape, tensor->shape, sizeof out->shape);
 }
 
+/* Turns the dimensions around: rows come first here, last in the file. */
+static void describe_gguf(mp_gguf_tensor *tensor, mp_dense_tensor *out)
+{
+    *out = (mp_dense_tensor){.name = tensor->name,
+                             .bytes = tensor->bytes,
+                             .file = &tensor->file->file,
+                             .offset = tensor->offset,
+                             .held = &tensor->held};
+    if (tensor->dtype == MOEPAGE_DTYPE_NONE)
+        return;
+    out->dtype = tensor->dtype;
+    out->rank = tensor->rank;
+    for (uint32_t i = 0; i < tensor->rank; i++)
+        out->shape[i] = tensor->shape[tensor->rank - 1 - i];
+}
+
 static uint64_t dense_count(const struct moepage_model *model)
 {
     if (model->checkpoint)
         return model->checkpoint->n_dense;
+    if (model->gguf)
+        return model->gguf->n_dense;
     if (model->pack)
         return model->pack->n_dense;
     return model->extras ? model->extras->n_dense : 0;
@@ -38,6 +61,8 @@ bool mp_model_dense_at(const struct moepage_model *model, uint64_t index, mp_den
         return false;
     if (model->checkpoint)
         describe(model->checkpoint->dense[index], out);
+    else if (model->gguf)
+        describe_gguf(model->gguf->dense[index], out);
     else if (model->pack)
         mp_pack_dense_at(model->pack, index, out);
     else
@@ -45,8 +70,10 @@ bool mp_model_dense_at(const struct moepage_model *model, uint64_t index, mp_den
     return true;
 }
 
-static moepage_status find_in_checkpoint(const struct moepage_model *model, const char *name,
-                                         moepage_tensor_view *out)
+/* ---- names ---- */
+
+static moepage_status locate_in_checkpoint(const struct moepage_model *model, const char *name,
+                                           mp_dense_tensor *out)
 {
     mp_tensor *tensor;
     moepage_status status = mp_checkpoint_require(model->checkpoint, name, &tensor);
@@ -56,27 +83,25 @@ static moepage_status find_in_checkpoint(const struct moepage_model *model, cons
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%.160s: tensor \"%.160s\" is %s of rank %u, a view can "
                        "be of MOEPAGE_DTYPE_* and at most %d dimensions",
-                       tensor->file->name, tensor->name, tensor->type->name, tensor->rank,
+                       tensor->file->file.name, tensor->name, tensor->type->name, tensor->rank,
                        MOEPAGE_MAX_RANK);
-    bool copied;
-    const void *data;
-    status = mp_checkpoint_align(model->checkpoint, tensor, &data, &copied);
+    describe(tensor, out);
+    return MOEPAGE_OK;
+}
+
+static moepage_status locate_in_gguf(const struct moepage_model *model, const char *name,
+                                     mp_dense_tensor *out)
+{
+    mp_gguf_tensor *tensor;
+    moepage_status status = mp_gguf_require(model->gguf, name, &tensor);
     if (status)
         return status;
-    if (copied)
-        mp_log_write(&model->log, MOEPAGE_LOG_INFO,
-                     "%.160s: tensor \"%.160s\" is not aligned to its %s elements; %llu bytes were "
-                     "copied to align it",
-                     tensor->file->name, tensor->name, tensor->type->name,
-                     (unsigned long long)tensor->bytes);
-    *out = (moepage_tensor_view){
-        .struct_size = sizeof *out,
-        .dtype = tensor->type->dtype,
-        .rank = tensor->rank,
-        .bytes = tensor->bytes,
-        .data = data,
-    };
-    memcpy(out->shape, tensor->shape, sizeof out->shape);
+    if (tensor->dtype == MOEPAGE_DTYPE_NONE)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%.160s: tensor \"%.160s\" is of ggml type %u, a view can be of "
+                       "MOEPAGE_DTYPE_*",
+                       tensor->file->file.name, tensor->name, tensor->ggml_type);
+    describe_gguf(tensor, out);
     return MOEPAGE_OK;
 }
 
@@ -98,26 +123,57 @@ static bool find_dense(const struct moepage_model *model, const char *name, mp_d
     return false;
 }
 
-moepage_status mp_model_find_tensor(const struct moepage_model *model, const char *name,
-                                    moepage_tensor_view *out)
+moepage_status mp_model_locate_tensor(const struct moepage_model *model, const char *name,
+                                      mp_dense_tensor *out)
 {
     if (model->checkpoint)
-        return find_in_checkpoint(model, name, out);
-    mp_dense_tensor tensor;
-    if (!find_dense(model, name, &tensor))
+        return locate_in_checkpoint(model, name, out);
+    if (model->gguf)
+        return locate_in_gguf(model, name, out);
+    if (!find_dense(model, name, out))
         return mp_fail(MOEPAGE_E_NOT_FOUND,
                        "no tensor \"%.200s\" among the model's %llu dense ones", name,
                        (unsigned long long)dense_count(model));
-    if (tensor.dtype == MOEPAGE_DTYPE_NONE)
+    if (out->dtype == MOEPAGE_DTYPE_NONE)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%.160s: tensor \"%.160s\" is of a type or a rank that no view can express",
-                       model->pack->name, name);
+                       model->pack->file.name, name);
+    return MOEPAGE_OK;
+}
+
+/* ---- views ---- */
+
+/* Gives the tensor's bytes in memory. One thread reads at a time, so that none reads in vain. */
+static moepage_status hold(const struct moepage_model *model, const mp_dense_tensor *tensor,
+                           const void **out)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&model->held_lock;
+    *out = tensor->data;
+    if (!tensor->file)
+        return MOEPAGE_OK;
+    pthread_mutex_lock(lock);
+    moepage_status status = *tensor->held ? MOEPAGE_OK : mp_dense_hold(tensor);
+    *out = *tensor->held;
+    pthread_mutex_unlock(lock);
+    return status;
+}
+
+moepage_status mp_model_find_tensor(const struct moepage_model *model, const char *name,
+                                    moepage_tensor_view *out)
+{
+    mp_dense_tensor tensor;
+    const void *data;
+    moepage_status status = mp_model_locate_tensor(model, name, &tensor);
+    if (!status)
+        status = hold(model, &tensor, &data);
+    if (status)
+        return status;
     *out = (moepage_tensor_view){
         .struct_size = sizeof *out,
         .dtype = tensor.dtype,
         .rank = tensor.rank,
         .bytes = tensor.bytes,
-        .data = tensor.data,
+        .data = data,
     };
     memcpy(out->shape, tensor.shape, sizeof out->shape);
     return MOEPAGE_OK;
@@ -130,4 +186,9 @@ const char *mp_model_config_text(const struct moepage_model *model)
     if (model->pack)
         return model->pack->config_text;
     return model->extras ? model->extras->config_text : NULL;
+}
+
+const mp_gguf_metadata *mp_model_metadata(const struct moepage_model *model)
+{
+    return model->gguf ? mp_gguf_metadata_of(model->gguf) : NULL;
 }
