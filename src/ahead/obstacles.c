@@ -1,4 +1,4 @@
-/* Claims that fail: what ends so that a load can start. The lock is held throughout. */
+/* Obstacles: ending loads that stand in the way of a claim. The lock is held throughout. */
 #include "ahead/inside.h"
 
 static mp_prefetcher *prefetcher_of(mp_ahead *ahead, const mp_shard *shard)
@@ -15,18 +15,18 @@ moepage_status mp_claim_make_room(mp_ahead *ahead, mp_shard *shard, uint32_t key
     uint32_t slot = mp_shard_load_in_the_way(shard, key, why == MP_CLAIM_NO_SOURCE);
     if (slot == MP_NO_SLOT)
         return MOEPAGE_OK;
-    moepage_status status = mp_passage_sync(transfer, slot);
+    moepage_status status = mp_passage_wait(transfer, slot, MP_UNTIL_LANDED);
     if (status)
         return status;
     if (mp_passage_is_submitted(transfer, slot))
         mp_shard_settle(shard, slot);
-    else /* a prefetch, which is not waited for any longer than that */
+    else /* an unfinished prefetch: it is given up rather than waited for */
         mp_prefetcher_give_up(prefetcher_of(ahead, shard), slot);
     *ended = mp_shard_view(shard, slot).state != MP_SLOT_LOADING;
     return MOEPAGE_OK;
 }
 
-/* Returns true if the load is known to have failed; parts of it may be on their way even so. */
+/* Returns true if the load is known to have failed; parts of it may still be on their way. */
 static bool has_failed(mp_transfer *transfer, uint32_t slot)
 {
     return mp_passage_is_submitted(transfer, slot) ? mp_passage_result(transfer, slot)
@@ -41,7 +41,8 @@ void mp_claim_look_at(mp_ahead *ahead, mp_shard *shard, uint32_t slot)
         return;
     if (has_failed(transfer, slot)) {
         mp_transfer_flush(transfer);
-        (void)mp_passage_sync(transfer, slot); /* a lost device tells later */
+        /* A failed device is reported by the next wait. */
+        (void)mp_passage_wait(transfer, slot, MP_UNTIL_LANDED);
     }
     mp_shard_settle(shard, slot);
     if (attended && mp_passage_failure(transfer, slot) &&

@@ -1,9 +1,10 @@
-/* Prefetching: a task per device that loads wanted experts in small pieces while no demand waits for the
- * bus.
+/* Prefetching: a task per device that loads wanted experts in small pieces while no demand waits
+ * for the bus.
  *
- * The task submits at most `chunk_bytes` at a time and keeps two such batches on the bus, so that it does
- * not idle between them and a demand never queues behind more. A load takes a slot only when it can
- * start. A prefetch that is half way when its layer has come without it is given up. */
+ * The task submits at most `chunk_bytes` at a time and keeps two such batches on the bus: enough
+ * that the bus does not idle between them, and a demand never queues behind more. A load takes a
+ * slot only when it can start. A prefetch that is half way when its layer is routed without it
+ * is given up. */
 #include <string.h>
 
 #include "ahead/inside.h"
@@ -12,8 +13,8 @@
 
 /* ---- life ---- */
 
-moepage_status mp_ahead_open(mp_cache *cache, const mp_cache_setup *setup, uint32_t chunk_bytes,
-                             mp_ahead **out)
+moepage_status mp_ahead_open(mp_cache *cache, const mp_cache_setup *setup, uint64_t slot_bytes,
+                             uint32_t chunk_bytes, mp_ahead **out)
 {
     mp_ahead *ahead = mp_alloc(sizeof *ahead);
     if (!ahead)
@@ -24,7 +25,7 @@ moepage_status mp_ahead_open(mp_cache *cache, const mp_cache_setup *setup, uint3
     ahead->experts = setup->experts;
     ahead->keys = setup->layers * setup->experts;
     ahead->scan_percent = setup->scan_percent;
-    ahead->slot_bytes = setup->slot_bytes;
+    ahead->slot_bytes = slot_bytes;
     ahead->chunk_bytes = chunk_bytes;
     ahead->wanted = mp_alloc_array(ahead->keys, sizeof *ahead->wanted);
     ahead->prefetchers = mp_alloc_array(setup->n_devices, sizeof *ahead->prefetchers);
@@ -121,13 +122,13 @@ void mp_ahead_load_ended(void *ahead, uint32_t device, uint32_t slot)
 void mp_prefetcher_give_up(mp_prefetcher *prefetcher, uint32_t slot)
 {
     if (!mp_shard_call_off(prefetcher->shard, slot))
-        return; /* it is held: its holder will find what has become of it */
+        return; /* a plan holds it, and will see what becomes of it */
     mp_passage_end(prefetcher->transfer, slot);
     deactivate(prefetcher, slot);
     prefetcher->ahead->cancelled++;
 }
 
-/* Publishes what has landed and gives up what is stale. */
+/* Publishes loads that have landed and gives up stale ones. */
 static void sweep_active(mp_prefetcher *prefetcher)
 {
     for (uint32_t i = prefetcher->n_active; i-- > 0;) {
@@ -148,9 +149,9 @@ void mp_ahead_abandon(mp_ahead *ahead, uint32_t device)
         uint32_t slot = prefetcher->active[i];
         if (mp_shard_view(prefetcher->shard, slot).users > 0)
             continue;
-        /* On all pipes: a session may have hurried it up and let it go again. */
-        if (mp_passage_sync(prefetcher->transfer, slot))
-            return; /* poisoned: the next call that needs a slot reports it */
+        /* On all pipes: a session may have advanced it on a demand's pipe and released it since. */
+        if (mp_passage_wait(prefetcher->transfer, slot, MP_UNTIL_LANDED))
+            return; /* a poisoned device: the next call that needs a slot reports it */
         if (mp_passage_is_submitted(prefetcher->transfer, slot))
             mp_shard_settle(prefetcher->shard, slot);
         else
@@ -182,8 +183,8 @@ static void post(mp_prefetcher *prefetcher, mp_event event)
                                    &prefetcher->task);
 }
 
-/* Gives the next want that still makes sense a slot; MP_NO_SLOT when there is none, or none that
- * could start now. */
+/* Gives the next want that still makes sense a slot and returns it; MP_NO_SLOT if there is no want,
+ * or none that could start now. */
 static uint32_t start_next(mp_prefetcher *prefetcher)
 {
     mp_ahead *ahead = prefetcher->ahead;
@@ -211,7 +212,9 @@ static uint32_t start_next(mp_prefetcher *prefetcher)
     return MP_NO_SLOT;
 }
 
-/* Goes on with a load; returns how much of the batch's room that took. */
+/* Goes on with a load and returns how much of the batch's room it took. A load that only
+ * decodes crosses no bus, but is counted as a whole expert, so that a batch remains a bounded
+ * amount of work. */
 static uint64_t advance(mp_prefetcher *prefetcher, uint32_t slot, uint64_t room)
 {
     uint64_t bytes = mp_passage_advance(prefetcher->transfer, slot, MP_PIPE_PREFETCH, room);
@@ -221,17 +224,19 @@ static uint64_t advance(mp_prefetcher *prefetcher, uint32_t slot, uint64_t room)
     return work < room ? work : room;
 }
 
-/* Of each batch, while images of compressed experts are being brought. */
+/* One part in IMAGES_SHARE of each batch is for images of compressed experts, while there are
+ * any to copy. */
 #define IMAGES_SHARE 4
 
-/* Submits one batch: the rest of what is under way, then new wants. False if there was nothing. */
+/* Submits one batch: first the rest of loads under way, then new wants. Returns false if there was
+ * nothing to submit. */
 static bool submit_batch(mp_prefetcher *prefetcher)
 {
     mp_transfer *transfer = prefetcher->transfer;
     mp_tick before = mp_transfer_last(transfer, MP_PIPE_PREFETCH).tick;
     uint64_t room = prefetcher->ahead->chunk_bytes;
-    mp_cache_drain_touches(
-        prefetcher->ahead->cache); /* victims are chosen by what was used until now */
+    /* So that victims are chosen by all uses until now. */
+    mp_cache_drain_touches(prefetcher->ahead->cache);
     room -= mp_images_advance(transfer, (room + IMAGES_SHARE - 1) / IMAGES_SHARE);
     for (uint32_t i = 0; i < prefetcher->n_active && room > 0; i++) {
         uint32_t slot = prefetcher->active[i];
@@ -239,7 +244,7 @@ static bool submit_batch(mp_prefetcher *prefetcher)
             !mp_passage_failure(transfer, slot))
             room -= advance(prefetcher, slot, room);
     }
-    /* Taking a slot may settle what is under way: the list above is another after it. */
+    /* Not in the loop above: taking a slot may settle loads under way, which changes that list. */
     while (room > 0) {
         uint32_t slot = start_next(prefetcher);
         if (slot == MP_NO_SLOT)
@@ -265,21 +270,22 @@ static bool demand_waits(const mp_prefetcher *prefetcher)
     return !has_passed(prefetcher, mp_transfer_last(prefetcher->transfer, MP_PIPE_DEMAND));
 }
 
-/* The event behind which the next load or the next want can go on; at once if all have passed. */
+/* Returns the event behind which the next load or want can go on, or one that has passed. */
 static mp_event next_event(const mp_prefetcher *prefetcher)
 {
     mp_event event;
     for (uint32_t i = 0; i < prefetcher->n_active; i++)
         if (mp_passage_next_event(prefetcher->transfer, prefetcher->active[i], &event))
             return event;
-    if (mp_transfer_next_read(prefetcher->transfer, &event)) /* a dropped guess is still read */
+    /* Even of a guess that was dropped: its lane is taken until then. */
+    if (mp_transfer_next_read(prefetcher->transfer, &event))
         return event;
     event = mp_transfer_last(prefetcher->transfer, MP_PIPE_PREFETCH);
     event.tick = 0;
     return event;
 }
 
-/* Counts images of compressed experts that are to come among what is pending. */
+/* Lets `pending` count, as one, the compressed images that are still to come. */
 static void count_images(mp_prefetcher *prefetcher)
 {
     bool pending = mp_images_pending(prefetcher->transfer);
@@ -293,7 +299,8 @@ static bool has_work(const mp_prefetcher *prefetcher)
     return prefetcher->count + prefetcher->n_active > 0 || mp_images_pending(prefetcher->transfer);
 }
 
-/* Submits what may be on the bus now, and posts the task for the time when more may be. */
+/* Submits what may be on the bus now, and posts the task for the moment when more may follow. A
+ * third batch waits for the older of the two on the bus. */
 static void go_on(mp_prefetcher *prefetcher)
 {
     mp_event batch[2];
@@ -320,7 +327,7 @@ static void pump(mp_task *task)
     mp_prefetcher *prefetcher = (mp_prefetcher *)task;
     pthread_mutex_lock(prefetcher->ahead->lock);
     prefetcher->posted = false;
-    if (!prefetcher->stopping) { /* else the streams may be gone already */
+    if (!prefetcher->stopping) { /* else the streams may be destroyed already */
         sweep_active(prefetcher);
         mp_images_sweep(prefetcher->transfer);
         go_on(prefetcher);
@@ -330,7 +337,8 @@ static void pump(mp_task *task)
 
 /* ---- starting it ---- */
 
-/* Posts the task at once, or behind the demands before it, so that it is not woken only to wait. */
+/* Posts the task, behind demands on the bus if there are any, so that it does not wake only to
+ * wait for them. */
 static void wake(mp_prefetcher *prefetcher)
 {
     if (prefetcher->posted)

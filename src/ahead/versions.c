@@ -1,4 +1,4 @@
-/* Versions: where they are, bringing low ones, and what a step sees. */
+/* Versions: where they are, filling low ones, and what a step sees. */
 #include <string.h>
 
 #include "ahead/versions_inside.h"
@@ -7,16 +7,6 @@
 #include "base/status.h"
 
 /* ---- opening ---- */
-
-moepage_status mp_versions_plan_for(const struct moepage_model *model,
-                                    const moepage_expert_pool_config *config, uint32_t n_devices,
-                                    mp_versions_plan *out)
-{
-    moepage_status status = mp_versions_read_config(model, config, n_devices, &out->config);
-    if (!status)
-        out->slot_bytes = mp_version_slot_bytes(model, &out->config);
-    return status;
-}
 
 static bool serves_versions(const mp_versions *versions)
 {
@@ -43,7 +33,8 @@ static bool alloc_tables(mp_versions *versions)
            versions->queue.n;
 }
 
-/* Chooses the number of high versions per layer: those asked for, or all that the arena has room for. */
+/* Chooses the number of high versions per layer: as many as asked for, or as the arena
+ * has room for. */
 static moepage_status choose_high(mp_versions *versions, uint64_t room)
 {
     const moepage_precision_config *config = &versions->config;
@@ -90,23 +81,23 @@ static moepage_status divide(mp_versions *versions)
     return MOEPAGE_OK;
 }
 
-moepage_status mp_versions_open(const mp_versions_plan *plan, const struct moepage_model *model,
-                                struct moepage_device *home, uint32_t *first, uint64_t *slots,
-                                mp_versions **out)
+moepage_status mp_versions_open(const moepage_precision_config *config,
+                                const struct moepage_model *model, struct moepage_device *home,
+                                uint32_t *first, uint64_t *slots, mp_versions **out)
 {
     mp_versions *versions = mp_alloc(sizeof *versions);
     if (!versions)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for versions of experts");
-    versions->config = plan->config;
-    versions->law = (mp_precision_law){.alpha = plan->config.alpha, .margin = plan->config.margin};
+    versions->config = *config;
+    versions->law = (mp_precision_law){.alpha = config->alpha, .margin = config->margin};
     versions->model = model;
     versions->home = home;
     versions->layers = model->info.moe_layers;
     versions->experts = model->info.experts;
     versions->keys = versions->layers * versions->experts;
-    versions->slot_bytes = plan->slot_bytes;
+    versions->slot_bytes = mp_model_slot_bytes(model, config->hi_form);
     versions->memory = home->arena.base;
-    versions->unit = mp_version_unit(model, plan->config.lo_form);
+    versions->unit = mp_model_slot_bytes(model, config->lo_form);
     moepage_status status = divide(versions);
     if (!status && !alloc_tables(versions))
         status =
@@ -156,20 +147,20 @@ const moepage_precision_config *mp_versions_config(const mp_versions *versions)
 
 #define FILL_BATCH 64u
 
-/* Why a low version cannot be had. */
+/* Writes the sentence that explains why a low version cannot be read. */
 static moepage_status explain(const mp_versions *versions, uint32_t key, moepage_status status)
 {
     uint32_t layer = key / versions->experts, expert = key % versions->experts;
     moepage_status why = MOEPAGE_OK;
     if (mp_is_image_fault(status))
-        why = mp_model_check_mapped(versions->model, layer, expert, versions->config.lo_form);
+        why = mp_model_check_image(versions->model, layer, expert, versions->config.lo_form);
     if (!why)
         return mp_fail(status, "the low version of expert %u of layer %u cannot be brought", expert,
                        layer);
     return mp_fail_within(why, "the low version of expert %u of layer %u", expert, layer);
 }
 
-/* Brings the low versions of keys[0..n) to their places, n at most FILL_BATCH. */
+/* Copies the low versions of keys[0..n) to their places; n is at most FILL_BATCH. */
 static moepage_status fill_batch(mp_versions *versions, const uint32_t *keys,
                                  const uint32_t *places, uint32_t n)
 {
@@ -192,8 +183,8 @@ static moepage_status fill_batch(mp_versions *versions, const uint32_t *keys,
     return status;
 }
 
-/* Where low versions are fetched there is no place for all of them: the first of each layer begin high,
- * nothing being known of any. */
+/* If low versions are fetched, there are not places for all of them: the first experts of each
+ * layer begin high, since nothing is known yet of any. */
 bool mp_versions_begins_high(const mp_versions *versions, uint32_t key)
 {
     return versions->config.lo_fetched && key % versions->experts < versions->n_high;
@@ -245,8 +236,9 @@ void mp_versions_start(mp_versions *versions)
 
 moepage_status mp_versions_join(mp_versions *versions, uint32_t index)
 {
+    /* `window` is 0 since the end of the last step; publishing reads it at any time. */
     mp_version_reader *reader = &versions->readers[index];
-    *reader = (mp_version_reader){0};
+    reader->copied = 0;
     reader->published = mp_alloc_array(versions->keys, sizeof *reader->published);
     if (!reader->published)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the versions of %u experts",
@@ -260,8 +252,10 @@ void mp_versions_leave(mp_versions *versions, uint32_t index)
     versions->readers[index].published = NULL;
 }
 
-/* Says which window the reader's copy is of, if that is the one that begins now. The window is looked at
- * once more after it has been said: publishing the next one looks at the readers after that. */
+/* Enters the current window without the lock, if the reader's copy is of that window. The reader
+ * first states its window, then checks that it is still the current one; a new window is stored
+ * before the readers' windows are looked at. So either this check fails, or the swap sees this
+ * reader and waits. */
 static bool enter_quickly(const mp_versions *versions, mp_version_reader *reader)
 {
     uint64_t window = atomic_load(&versions->window);
@@ -280,7 +274,7 @@ void mp_versions_enter_step(mp_versions *versions, uint32_t index)
         enter_quickly(versions, reader))
         return;
     pthread_mutex_lock(versions->lock);
-    atomic_store(&reader->window, 0);
+    atomic_store(&reader->window, 0); /* a quick entry that failed has left an old window there */
     if (boundary)
         mp_swaps_advance(versions, true);
     uint64_t window = atomic_load(&versions->window);
@@ -297,10 +291,11 @@ void mp_versions_leave_step(mp_versions *versions, uint32_t index)
     atomic_store(&versions->readers[index].window, 0);
     uint64_t now = device->ops->now_ns(device);
     bool due = now >= atomic_load_explicit(&versions->next_ns, memory_order_relaxed);
+    /* A stale `busy` costs nothing: a later step will see it and advance the swaps. */
     if (!due && !atomic_load_explicit(&versions->busy, memory_order_relaxed))
         return;
     pthread_mutex_lock(versions->lock);
-    if (now >= atomic_load(&versions->next_ns)) { /* no other session has decided meanwhile */
+    if (now >= atomic_load(&versions->next_ns)) { /* unless another session has decided meanwhile */
         atomic_store(&versions->next_ns, now + interval_ns(versions));
         mp_swaps_decide(versions);
     }
@@ -335,7 +330,8 @@ void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold 
             continue;
         }
         uint32_t slot = version & ~MP_VERSION_HIGH;
-        mp_shard_add_user(versions->shard, slot); /* what is published is RESIDENT, and stays */
+        /* A published version is RESIDENT while a step sees it. */
+        mp_shard_add_user(versions->shard, slot);
         mp_shard_hold(versions->shard, slot, hold, MP_HOLD_HIT);
         hold->demanded = 0;
         hold->ready = true;
@@ -361,7 +357,7 @@ void mp_versions_describe(const mp_versions *versions, moepage_expert_pool_info 
     info->transitions_refused = counters->refused;
     info->transitions_failed = counters->failed;
     info->transition_bytes = counters->bytes;
-    if (serves_versions(versions)) /* nothing else comes, and what did has been counted there */
+    if (serves_versions(versions)) /* all prefetches are transitions, and counted as such */
         info->prefetch_bytes = 0;
     info->decisions = counters->decisions;
     info->windows = counters->windows;

@@ -3,7 +3,6 @@
 #include "base/config.h"
 #include "base/status.h"
 
-#define PLACE_ALIGN 256u
 #define DEFAULT_INTERVAL_US 1000000u
 #define DEFAULT_TRANSITIONS 4u
 #define MAX_TRANSITIONS 1024u
@@ -44,7 +43,7 @@ static moepage_status check_values(const moepage_precision_config *config)
     return MOEPAGE_OK;
 }
 
-/* What only makes sense while sessions compute with published versions. */
+/* Checks the fields that only SERVE_VERSIONS can use. */
 static moepage_status check_serve(const moepage_precision_config *config, uint64_t slots,
                                   uint32_t experts)
 {
@@ -111,6 +110,12 @@ moepage_status mp_versions_read_config(const struct moepage_model *model,
     if (!out->hi_form)
         out->hi_form = MOEPAGE_FORM_DENSE;
     status = check_values(out);
+    if (!status && model->n_layouts > 1)
+        status =
+            mp_fail(MOEPAGE_E_UNSUPPORTED,
+                    "the experts of this %s model differ in type from layer to layer: a pool has "
+                    "two versions of experts that are alike",
+                    model->info.architecture);
     if (!status)
         status = check_serve(out, config->slots, model->info.experts);
     if (!status)
@@ -129,20 +134,7 @@ moepage_status mp_versions_read_config(const struct moepage_model *model,
 
 /* ---- sizes ---- */
 
-uint64_t mp_version_unit(const struct moepage_model *model, uint32_t form)
-{
-    uint64_t bytes = mp_model_most_bytes(model, form);
-    return (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
-}
-
-uint64_t mp_version_slot_bytes(const struct moepage_model *model,
-                               const moepage_precision_config *precision)
-{
-    return precision->hi_form == MOEPAGE_FORM_DENSE ? model->info.slot_bytes
-                                                    : mp_version_unit(model, precision->hi_form);
-}
-
-/* Of low versions, when so many of each layer are high. */
+/* Returns the places of low versions if n_high experts of each layer are high. */
 uint64_t mp_version_places(const struct moepage_model *model,
                            const moepage_precision_config *precision, uint32_t n_high)
 {
@@ -155,20 +147,20 @@ uint64_t mp_version_places(const struct moepage_model *model,
 uint64_t mp_version_slots(const struct moepage_model *model,
                           const moepage_precision_config *precision, uint64_t places)
 {
-    uint64_t slot_bytes = mp_version_slot_bytes(model, precision);
-    return (places * mp_version_unit(model, precision->lo_form) + slot_bytes - 1) / slot_bytes;
+    uint64_t slot_bytes = mp_model_slot_bytes(model, precision->hi_form);
+    return (places * mp_model_slot_bytes(model, precision->lo_form) + slot_bytes - 1) / slot_bytes;
 }
 
 moepage_status mp_versions_sizes(const struct moepage_model *model,
                                  const moepage_expert_pool_config *config, uint32_t n_devices,
-                                 uint64_t *slot_bytes, uint64_t *low_slots, uint64_t *slots)
+                                 uint32_t *slot_form, uint64_t *low_slots, uint64_t *slots)
 {
     moepage_precision_config precision;
     moepage_status status = mp_versions_read_config(model, config, n_devices, &precision);
     if (status)
         return status;
     uint64_t places = mp_version_places(model, &precision, precision.hi_experts);
-    *slot_bytes = mp_version_slot_bytes(model, &precision);
+    *slot_form = precision.hi_form;
     *low_slots = mp_version_slots(model, &precision, places);
     if (precision.serve == MOEPAGE_SERVE_VERSIONS)
         *slots = (uint64_t)precision.hi_experts * model->info.moe_layers;

@@ -1,4 +1,5 @@
-/* versions_inside.h — what versions_config.c, versions.c and swaps.c share. */
+/* versions_inside.h — the private header of versions_config.c, versions.c and swaps.c: a pool's
+ * versions, and the swaps between them. */
 #ifndef MP_AHEAD_VERSIONS_INSIDE_H
 #define MP_AHEAD_VERSIONS_INSIDE_H
 
@@ -24,20 +25,21 @@ typedef enum mp_swap_state {
 typedef struct mp_swap {
     mp_swap_state state;
     uint32_t in, out; /* keys; out may be MP_NO_EXPERT_KEY */
-    uint32_t place;   /* FETCH, UNPUBLISH: that out's low version gets; RELEASE: to be freed */
-    uint32_t slot;    /* LEAVE: out's; LOAD: in's, MP_NO_SLOT: it has none yet */
-    uint64_t window;  /* LEAVE, RELEASE: steps of earlier ones may see what is to go */
-    mp_tick tick;     /* FETCH: of the copy */
+    uint32_t place;   /* FETCH, UNPUBLISH: of out's low version; RELEASE: to be freed */
+    uint32_t slot;    /* LEAVE: out's; LOAD: in's, or MP_NO_SLOT before it has one */
+    /* LEAVE, RELEASE: steps of earlier windows may see the version that is to be freed. */
+    uint64_t window;
+    mp_tick tick;           /* FETCH: of the copy */
     _Atomic int32_t result; /* FETCH: a moepage_status once the copy has failed */
 } mp_swap;
 
-/* What the last decision asked for and has not begun: each layer's best first, then each layer's
- * second ... */
+/* Swaps that the last decision asked for and that have not begun: each layer's best, then each
+ * layer's second best, and so on. */
 typedef struct mp_swap_queue {
     mp_precision_swap *swaps; /* [layers][experts] */
     uint32_t *n;              /* [layers] */
     uint32_t rank, turn;      /* the next one: the rank-th of the turn-th layer from `first` on */
-    uint32_t first;           /* another layer every time */
+    uint32_t first;           /* a different layer for each decision */
     uint32_t left;
 } mp_swap_queue;
 
@@ -47,8 +49,8 @@ typedef struct mp_version_counters {
 
 /* What one client's open step sees. */
 typedef struct mp_version_reader {
-    _Atomic uint64_t window; /* that its step sees the versions of; 0 = no step is open */
-    uint64_t copied;         /* the window of `published`; its own thread only */
+    _Atomic uint64_t window; /* whose versions its step sees; 0 = no step is open */
+    uint64_t copied;         /* the window of `published` below; used by its own thread alone */
     uint32_t *published;     /* [keys] */
 } mp_version_reader;
 
@@ -71,16 +73,16 @@ struct mp_versions {
     uint32_t n_places;
     uint32_t *free_places; /* stack; of fetched ones */
     uint32_t n_free;
-    /* SERVE_VERSIONS; under the lock but for what is atomic */
+    /* SERVE_VERSIONS; under the lock, except atomics */
     mp_version_reader readers[MP_MAX_CLIENTS];
     uint32_t *published;      /* [keys] */
-    _Atomic uint64_t window;  /* which one begins with the next step; 1 is the first */
+    _Atomic uint64_t window;  /* the window that the next step enters; the first is 1 */
     _Atomic uint64_t begun;   /* steps */
     _Atomic bool busy;        /* there are swaps under way, or to begin */
     _Atomic uint32_t *counts; /* [keys] selections in this interval, or their weight */
     _Atomic uint64_t next_ns; /* when the next decision is due */
     double *hotness;          /* [keys] */
-    bool *high;               /* [keys] is to be high: published so, or on its way there */
+    bool *high;               /* [keys] published high, or on its way there */
     uint32_t *layer_counts;   /* [experts] scratch */
     uint32_t *order;          /* [experts] scratch */
     mp_swap *swaps;           /* [config.transitions] */
@@ -93,21 +95,14 @@ static inline unsigned char *mp_versions_address(const mp_versions *versions, ui
     return versions->memory + (uint64_t)place * versions->unit;
 }
 
-/* Places of fetched low versions beyond those of experts without a high one. */
+/* Places per layer for fetched low versions beyond those of experts that are low: a swap fetches
+ * one before it frees one. */
 #define MP_SPARE_PER_LAYER 1u
 
 /* ---- versions_config.c ---- */
 
-/* Reads the precision config of a pool, checks it against the rest and the model, and fills in what it
- * leaves to the library. */
-moepage_status mp_versions_read_config(const struct moepage_model *model,
-                                       const moepage_expert_pool_config *config, uint32_t n_devices,
-                                       moepage_precision_config *out);
-/* Bytes of any expert's place in a form; of a slot. */
-uint64_t mp_version_unit(const struct moepage_model *model, uint32_t form);
-uint64_t mp_version_slot_bytes(const struct moepage_model *model,
-                               const moepage_precision_config *precision);
-/* Places of low versions when so many of each layer are high; slots that places take. */
+/* Return the places of low versions if n_high experts of each layer are high, and the slots that so
+ * many places take. */
 uint64_t mp_version_places(const struct moepage_model *model,
                            const moepage_precision_config *precision, uint32_t n_high);
 uint64_t mp_version_slots(const struct moepage_model *model,
@@ -115,10 +110,10 @@ uint64_t mp_version_slots(const struct moepage_model *model,
 
 /* ---- swaps.c; the lock is held ---- */
 
-/* Goes on with all swaps as far as they can now; `boundary`: a step is about to begin, and sees what is
- * published here. */
+/* Moves all swaps as far as they can go now. `boundary`: a step is about to begin, and sees the
+ * versions published here. */
 void mp_swaps_advance(mp_versions *versions, bool boundary);
-/* An interval is over: decides what should be high. */
+/* Decides, at the end of an interval, which experts should be high. */
 void mp_swaps_decide(mp_versions *versions);
 
 #endif

@@ -29,13 +29,6 @@ moepage_status mp_home_open(mp_device *device, const moepage_device_config *conf
 /* Closes the context and its device. No pool may be left on it. */
 void mp_home_close(struct moepage_device *home);
 
-/* Returns true if addresses of the device, and of the host memory that it allocates, are backed by
- * real bytes. */
-static inline bool mp_home_has_bytes(const struct moepage_device *home)
-{
-    return !(home->device->caps & MP_CAP_NO_BYTES);
-}
-
 /* Allocates device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
 moepage_status mp_home_workspace_alloc(struct moepage_device *home, uint64_t bytes, void **out);
 void mp_home_workspace_free(struct moepage_device *home, void *memory, uint64_t bytes);

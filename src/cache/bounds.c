@@ -1,8 +1,9 @@
-/* Bounds: how many slots each client may hold, which slots are pinned, and which leave or come.
+/* Bounds: how many slots each client may hold, which slots are pinned, and which come and go.
  *
- * A client shows that it is about to open a layer before it asks what it may count on, and a shrinking
- * shard tells its aim before it looks at the clients: so either the client sees the new aim, or the
- * shard sees the client. */
+ * A client sets `routing` before it reads how many slots it may count on, and a shrinking shard
+ * stores its aim before it looks at the clients, both in sequentially consistent order. So either
+ * the client sees the new aim, or the shard sees that the client is routing, and the move is
+ * tried again later. */
 #include "base/status.h"
 #include "cache/inside.h"
 
@@ -13,21 +14,19 @@ void mp_client_begin_routing(mp_client *client)
     atomic_store(&client->routing, true);
 }
 
-void mp_client_end_routing(mp_client *client)
+void mp_client_reserve(mp_client *client, const uint32_t *reserved, uint32_t widest)
 {
+    const uint32_t n_classes = client->cache->setup.bundle->n_classes;
+    for (uint32_t d = 0; d < client->cache->n_shards; d++)
+        for (uint32_t c = 0; c < n_classes; c++)
+            atomic_store_explicit(&client->reserved[d][c], reserved[d * n_classes + c],
+                                  memory_order_release);
+    atomic_store_explicit(&client->widest, widest, memory_order_release);
     atomic_store_explicit(&client->routing, false, memory_order_release);
 }
 
-void mp_client_reserve(mp_client *client, const uint32_t *reserved, uint32_t n_devices,
-                       uint32_t widest)
-{
-    for (uint32_t d = 0; d < n_devices; d++)
-        atomic_store_explicit(&client->reserved[d], reserved[d], memory_order_release);
-    atomic_store_explicit(&client->widest, widest, memory_order_release);
-}
-
-/* Clients with slots set aside do not divide the rest. Without the lock the answer may be wrong by
- * clients that are just coming or going. */
+/* Clients with slots set aside have no part in the rest. Without the lock, the answer may be off by
+ * clients that are just joining or leaving. */
 uint32_t mp_cache_sharers(const mp_cache *cache)
 {
     uint32_t clients = atomic_load_explicit(&cache->n_clients, memory_order_relaxed);
@@ -43,7 +42,8 @@ static uint32_t excess_of(uint32_t all, uint32_t taken)
 uint32_t mp_client_quota(const mp_client *client, uint32_t layer, uint32_t device, bool scan)
 {
     const mp_cache *cache = client->cache;
-    const mp_scope *scope = &cache->shards[device].scopes[cache->n_scopes == 1 ? 0 : layer];
+    const mp_scope *scope =
+        &cache->shards[device].scopes[cache->n_scopes == 1 ? 0 : cache->scope_of_layer[layer]];
     uint32_t aim =
         atomic_load(&scope->aim); /* in order with `routing`: see the head of this file */
     if (cache->setup.fixed || aim >= scope->members)
@@ -57,13 +57,15 @@ uint32_t mp_client_quota(const mp_client *client, uint32_t layer, uint32_t devic
         share = limit < 1 ? 1 : limit < share ? limit : share;
     }
     uint32_t reserved = 0;
-    if (cache->n_scopes == 1)
-        reserved = atomic_load_explicit(&client->reserved[device], memory_order_relaxed);
+    if (!cache->setup.per_layer)
+        reserved =
+            atomic_load_explicit(&client->reserved[device][scope->class], memory_order_relaxed);
     uint32_t capacity = atomic_load_explicit(&scope->capacity, memory_order_relaxed);
     if (share > reserved || aim >= capacity)
         return excess_of(share, reserved);
-    /* The shard is about to shrink, and the client holds what it will have or more: if it could hold
-     * something before it still can, but no more than one, so that it becomes less. */
+    /* The shard is about to shrink, and the client already holds all of its future share or more.
+     * If the old share still allows it, it may hold one at a time, so that it makes progress while
+     * its holds decrease. */
     return excess_of(excess_of(capacity, pinned) / clients, reserved) > 0;
 }
 
@@ -77,14 +79,14 @@ moepage_status mp_cache_check_share(const mp_cache *cache, uint32_t n_clients)
             if (capacity < scope->members && capacity - pinned < n_clients)
                 return mp_fail(MOEPAGE_E_BUDGET,
                                "%u sessions cannot share %u slots on device %u, %u "
-                               "of them pinned: each needs one at least",
+                               "of them pinned: each needs at least one",
                                n_clients, capacity, d, pinned);
         }
     }
     return MOEPAGE_OK;
 }
 
-/* ---- slots set aside: as if pinned, for the other clients ---- */
+/* ---- slots set aside: to the other clients they look pinned ---- */
 
 static uint32_t share_of(const mp_cache *cache, const mp_client *client, uint32_t scope)
 {
@@ -116,9 +118,8 @@ moepage_status mp_cache_set_aside(mp_cache *cache, const mp_client *client, uint
                        most);
     if (per_scope < least)
         return mp_fail(MOEPAGE_E_BUDGET,
-                       "a layer may need %u experts at once, and no more than %u slots are "
-                       "there for one: give the pool or the path more slots, or the path fewer "
-                       "tokens",
+                       "a layer may need %u experts at once, but can have no more than %u slots: "
+                       "give the pool or the path more slots, or the path fewer tokens",
                        least, per_scope);
     set_apart(cache, per_scope, true);
     *out = slots;
@@ -212,41 +213,49 @@ mp_span mp_shard_open_slots(const mp_shard *shard)
     return shard->open;
 }
 
-uint32_t mp_shard_capacity_in(const mp_shard *shard, mp_span slots)
+uint32_t mp_scope_capacity_in(const mp_shard *shard, const mp_scope *scope, mp_span slots)
 {
-    return slots.end > slots.first ? (slots.end - slots.first) / shard->cache->n_scopes : 0;
+    const mp_bundle *bundle = shard->cache->setup.bundle;
+    const mp_slot_class *class = &bundle->classes[scope->class];
+    uint32_t sharers = shard->cache->setup.per_layer ? class->layers : 1;
+    if (slots.end <= slots.first)
+        return 0;
+    return (slots.end - slots.first) / bundle->n_slots * class->slots / sharers;
 }
 
-moepage_status mp_shard_check_capacity(const mp_shard *shard, uint32_t capacity, uint32_t asked)
+moepage_status mp_shard_check_capacity(const mp_shard *shard, mp_span slots, uint32_t asked)
 {
     uint32_t clients = mp_cache_sharers(shard->cache), n_scopes = shard->cache->n_scopes;
     for (uint32_t i = 0; i < n_scopes; i++) {
         uint32_t pinned = atomic_load(&shard->scopes[i].pinned);
+        uint32_t capacity = mp_scope_capacity_in(shard, &shard->scopes[i], slots);
         if (capacity < shard->scopes[i].members && capacity < clients + pinned)
             return mp_fail(MOEPAGE_E_BUDGET,
                            "%u slots are too few for %u sessions and %u pins (%u of them are there "
                            "before and after: a smaller step leaves more)",
-                           asked, clients, pinned, capacity * n_scopes);
+                           asked, clients, pinned,
+                           slots.end > slots.first ? slots.end - slots.first : 0);
     }
     return MOEPAGE_OK;
 }
 
-void mp_shard_set_aim(mp_shard *shard, uint32_t capacity)
+void mp_shard_set_aim(mp_shard *shard, mp_span slots)
 {
     for (uint32_t i = 0; i < shard->cache->n_scopes; i++)
-        atomic_store(&shard->scopes[i].aim, capacity);
+        atomic_store(&shard->scopes[i].aim, mp_scope_capacity_in(shard, &shard->scopes[i], slots));
 }
 
-static void set_capacity(mp_shard *shard, uint32_t capacity)
+static void set_capacity(mp_shard *shard, mp_span slots)
 {
     for (uint32_t i = 0; i < shard->cache->n_scopes; i++)
-        atomic_store(&shard->scopes[i].capacity, capacity);
+        atomic_store(&shard->scopes[i].capacity,
+                     mp_scope_capacity_in(shard, &shard->scopes[i], slots));
 }
 
-/* Finds the most slots of one scope that a client's open layers count on: all together where there is
- * only one scope; else a client has no layer twice, and its widest may be any. False if that cannot be
+/* Finds the most slots of one scope that a client's open layers count on: all together where layers share
+ * their slots; else a client has no layer twice, and its widest may be any. False if that cannot be
  * known now. */
-static bool find_widest(const mp_cache *cache, uint32_t *out)
+static bool find_widest(const mp_cache *cache, const mp_scope *scope, uint32_t *out)
 {
     *out = 0;
     for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++) {
@@ -255,29 +264,30 @@ static bool find_widest(const mp_cache *cache, uint32_t *out)
             continue;
         if (atomic_load(&client->routing))
             return false;
-        uint32_t reserved =
-            cache->n_scopes == 1 ? atomic_load(&client->reserved[0]) : atomic_load(&client->widest);
+        uint32_t reserved = cache->setup.per_layer
+                                ? atomic_load(&client->widest)
+                                : atomic_load(&client->reserved[0][scope->class]);
         *out = reserved > *out ? reserved : *out;
     }
     return true;
 }
 
-moepage_status mp_shard_check_promises(const mp_shard *shard, uint32_t capacity)
+moepage_status mp_shard_check_promises(const mp_shard *shard, mp_span slots)
 {
     const mp_cache *cache = shard->cache;
     uint32_t clients = mp_cache_sharers(cache), widest;
-    bool known = find_widest(cache, &widest);
     for (uint32_t i = 0; i < cache->n_scopes; i++) {
         const mp_scope *scope = &shard->scopes[i];
+        uint32_t capacity = mp_scope_capacity_in(shard, scope, slots);
         if (capacity >= scope->members || clients == 0)
             continue;
-        if (!known)
+        if (!find_widest(cache, scope, &widest))
             return mp_fail(MOEPAGE_E_BUSY, "a session is just opening a layer");
         uint32_t share = (capacity - atomic_load(&scope->pinned)) / clients;
         if (widest > share)
             return mp_fail(MOEPAGE_E_BUSY,
-                           "a session counts on %u slots for layers in open plans, its share of %u "
-                           "will be %u",
+                           "a session counts on %u slots for layers in open plans, but its share "
+                           "of %u slots will be %u",
                            widest, capacity, share);
     }
     return MOEPAGE_OK;
@@ -286,7 +296,7 @@ moepage_status mp_shard_check_promises(const mp_shard *shard, uint32_t capacity)
 void mp_shard_fence(mp_shard *shard, mp_span open)
 {
     shard->open = open;
-    set_capacity(shard, mp_shard_capacity_in(shard, open));
+    set_capacity(shard, open);
     mp_shard_restack(shard);
 }
 
@@ -302,14 +312,14 @@ moepage_status mp_shard_shrink_scopes(mp_shard *shard)
     }
     if (over == MP_NO_SLOT)
         return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_BUSY, "layer %u has more than its share of experts on their way",
+    return mp_fail(MOEPAGE_E_BUSY, "layer %u has more experts loading than its share of slots",
                    over);
 }
 
 void mp_shard_set_slots(mp_shard *shard, mp_span slots)
 {
     shard->all = slots;
-    mp_shard_set_aim(shard, mp_shard_capacity_in(shard, slots));
+    mp_shard_set_aim(shard, slots);
     mp_shard_fence(shard, slots);
 }
 

@@ -1,4 +1,4 @@
-/* The life of a cache: its tables, its part on each device, and what it tells about itself. */
+/* The life of a cache: its tables, its part on each device, and what it reports. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "cache/inside.h"
@@ -16,21 +16,26 @@ moepage_status mp_cache_open(const mp_cache_setup *setup, mp_cache **out)
     cache->layers = setup->layers;
     cache->experts = setup->experts;
     cache->keys = setup->layers * setup->experts;
-    cache->n_scopes = setup->n_scopes;
+    cache->n_scopes = setup->per_layer ? setup->layers : setup->bundle->n_classes;
     cache->scan_percent = setup->scan_percent;
     cache->n_shards = setup->n_devices;
     cache->entry = mp_alloc_array(cache->keys, sizeof *cache->entry);
     cache->routed = mp_alloc_array(cache->experts, sizeof *cache->routed);
     cache->streams = mp_alloc_array(cache->layers, sizeof *cache->streams);
     cache->turns = mp_alloc_array(cache->layers, sizeof *cache->turns);
+    cache->scope_of_layer = mp_alloc_array(cache->layers, sizeof *cache->scope_of_layer);
     cache->shards = mp_alloc_array(cache->n_shards, sizeof *cache->shards);
-    if (!cache->entry || !cache->routed || !cache->streams || !cache->turns || !cache->shards) {
+    if (!cache->entry || !cache->routed || !cache->streams || !cache->turns ||
+        !cache->scope_of_layer || !cache->shards) {
         uint32_t keys = cache->keys;
         mp_cache_close(cache);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the map of %u experts", keys);
     }
     for (uint32_t key = 0; key < cache->keys; key++)
         atomic_init(&cache->entry[key], MP_NO_SLOT);
+    for (uint32_t layer = 0; layer < cache->layers; layer++)
+        cache->scope_of_layer[layer] =
+            setup->per_layer ? layer : setup->bundle->class_of_layer[layer];
     *out = cache;
     return MOEPAGE_OK;
 }
@@ -43,16 +48,20 @@ void mp_cache_set_owner(mp_cache *cache, void *owner)
 static moepage_status open_scopes(mp_shard *shard)
 {
     const mp_cache *cache = shard->cache;
-    uint32_t policy_keys = cache->n_scopes == 1 ? cache->keys : cache->experts;
+    const mp_bundle *bundle = cache->setup.bundle;
+    const bool per_layer = cache->setup.per_layer;
+    uint32_t policy_keys = per_layer ? cache->experts : cache->keys;
     shard->scopes = mp_alloc_array(cache->n_scopes, sizeof *shard->scopes);
     if (!shard->scopes)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u scopes", cache->n_scopes);
     for (uint32_t i = 0; i < cache->n_scopes; i++) {
         mp_scope *scope = &shard->scopes[i];
-        scope->first_key = cache->n_scopes == 1 ? 0 : i * cache->experts;
-        scope->members = mp_cache_scope_members(cache, shard->device);
-        atomic_init(&scope->capacity, mp_shard_capacity_in(shard, shard->all));
-        atomic_init(&scope->aim, mp_shard_capacity_in(shard, shard->all));
+        scope->first_key = per_layer ? i * cache->experts : 0;
+        scope->class = per_layer ? bundle->class_of_layer[i] : i;
+        scope->layers = per_layer ? 1 : bundle->classes[i].layers;
+        scope->members = scope->layers * mp_cache_members(cache, shard->device);
+        atomic_init(&scope->capacity, mp_scope_capacity_in(shard, scope, shard->all));
+        atomic_init(&scope->aim, mp_scope_capacity_in(shard, scope, shard->all));
         scope->policy_state = mp_alloc(cache->policy->state_bytes(policy_keys, cache->experts));
         if (!scope->policy_state)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the state of policy %s",
@@ -62,13 +71,22 @@ static moepage_status open_scopes(mp_shard *shard)
     return MOEPAGE_OK;
 }
 
-static moepage_status open_slots(mp_shard *shard)
+static moepage_status open_slots(mp_shard *shard, unsigned char *base)
 {
+    const mp_bundle *bundle = shard->cache->setup.bundle;
+    bool complete = true;
+    for (uint32_t c = 0; c < bundle->n_classes; c++) {
+        uint32_t most = shard->max_slots / bundle->n_slots * bundle->classes[c].slots;
+        shard->free[c].slots = mp_alloc_array(most, sizeof *shard->free[c].slots);
+        complete = complete && shard->free[c].slots;
+    }
+    shard->address = mp_alloc_array(shard->max_slots, sizeof *shard->address);
     shard->words = mp_alloc_array(shard->max_slots, sizeof *shard->words);
     shard->slots = mp_alloc_array(shard->max_slots, sizeof *shard->slots);
-    shard->free_slots = mp_alloc_array(shard->max_slots, sizeof *shard->free_slots);
-    if (!shard->words || !shard->slots || !shard->free_slots)
+    if (!complete || !shard->address || !shard->words || !shard->slots)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a table of %u slots", shard->max_slots);
+    for (uint32_t s = 0; s < shard->max_slots; s++)
+        shard->address[s] = base + mp_bundle_offset(bundle, s);
     mp_shard_restack(shard);
     return mp_window_open(shard);
 }
@@ -82,12 +100,11 @@ moepage_status mp_cache_add_device(mp_cache *cache, const mp_shard_setup *setup)
     shard->cache = cache;
     shard->device = device;
     shard->transfer = setup->transfer;
-    shard->base = setup->base;
     shard->all = shard->open = (mp_span){setup->first, setup->first + setup->slots};
     shard->max_slots = setup->most;
     moepage_status status = open_scopes(shard);
     if (!status)
-        status = open_slots(shard);
+        status = open_slots(shard, setup->base);
     return status ? status : mp_transfer_set_passages(shard->transfer, shard->max_slots);
 }
 
@@ -98,9 +115,11 @@ static void close_shard(mp_shard *shard)
     for (uint32_t i = 0; shard->scopes && i < shard->cache->n_scopes; i++)
         mp_free(shard->scopes[i].policy_state);
     mp_free(shard->scopes);
+    mp_free(shard->address);
     mp_free(shard->words);
     mp_free(shard->slots);
-    mp_free(shard->free_slots);
+    for (uint32_t c = 0; c < MP_MAX_LAYOUTS; c++)
+        mp_free(shard->free[c].slots);
     mp_window_close(shard);
 }
 
@@ -115,10 +134,11 @@ void mp_cache_close(mp_cache *cache)
     mp_free(cache->routed);
     mp_free(cache->streams);
     mp_free(cache->turns);
+    mp_free(cache->scope_of_layer);
     mp_free(cache);
 }
 
-/* ---- what it tells ---- */
+/* ---- what it reports ---- */
 
 void mp_cache_lookup(const mp_cache *cache, uint32_t key, moepage_residency *out)
 {
@@ -130,14 +150,14 @@ void mp_cache_lookup(const mp_cache *cache, uint32_t key, moepage_residency *out
     mp_slot_view slot = mp_shard_view(&cache->shards[device], index);
     if (slot.key != key || (slot.state != MP_SLOT_LOADING && slot.state != MP_SLOT_RESIDENT))
         return;
-    out->slot = (int32_t)index;
+    out->slot = mp_bundle_number(cache->setup.bundle, index);
     out->state = slot.state == MP_SLOT_RESIDENT ? MOEPAGE_EXPERT_RESIDENT : MOEPAGE_EXPERT_LOADING;
 }
 
 static void count_slots(mp_shard *shard, moepage_expert_pool_info *info)
 {
     info->slots += shard->all.end - shard->all.first;
-    mp_shard_settle_all(shard); /* loads without a plan that waits for them */
+    mp_shard_settle_all(shard); /* loads that no plan waits for */
     for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
         mp_slot_view slot = mp_shard_view(shard, s);
         info->resident += slot.state == MP_SLOT_RESIDENT;
@@ -154,7 +174,7 @@ void mp_cache_describe(mp_cache *cache, moepage_expert_pool_info *info)
     info->misses += counters->misses;
     info->late += counters->late;
     info->evictions += counters->evictions;
-    info->failed_loads += counters->failed_loads; /* before loads are settled for the slots' sake */
+    info->failed_loads += counters->failed_loads; /* before count_slots settles more loads */
     info->prefetch_useful += counters->prefetch_useful;
     info->prefetch_late += counters->prefetch_late;
     info->prefetch_wasted += counters->prefetch_wasted;

@@ -1,7 +1,7 @@
 /* cache.h — the door of the cache room: experts in slots, and the clients that hold them.
  *
- * An expert's key is layer * experts + expert. A map names its slot, and each slot has one 64-bit word
- * {key, state, users} that decides every race:
+ * An expert's key is layer * experts + expert. A map names its slot, and each slot has one 64-bit
+ * word {key, state, users} that decides every race:
  *
  *        take             last byte landed           users == 0
  *   FREE -----> LOADING ------------------> RESIDENT -----------> FREE
@@ -12,16 +12,25 @@
  *
  * FAILED and DRAINING slots are in no map, and FREE when their last user lets go.
  *
- * A client holds an expert by exchanging the word of the slot that the map names, {key, RESIDENT, n},
- * for {key, RESIDENT, n + 1}; an evictor exchanges {key, RESIDENT, 0} for FREE. So a slot in use cannot
- * be given away, and finding everything resident takes no lock. Everything else, the policy's state
- * included, is under the owner's lock; hits reach the policy through touch rings.
+ * A client holds an expert by exchanging the word of the slot that the map names, {key, RESIDENT,
+ * n}, for {key, RESIDENT, n + 1}; an evictor exchanges {key, RESIDENT, 0} for FREE. So a slot in
+ * use cannot be given away, and finding everything resident takes no lock. Everything else, the
+ * policy's state included, is under the owner's lock; hits reach the policy through touch rings.
  *
- * client.h has what a client does for itself, slots.h what rooms above do with single slots, bounds.h how
- * many slots each may have. The lock is held in calls that say so. */
+ * The room has six doors, by caller and subject:
+ *
+ *   cache.h            the cache as a whole: its life, its clients, sets that miss
+ *   client.h           a session's own calls; they take the lock themselves if they need it
+ *   hold.h             one held expert: plain data, which rooms above pass around
+ *   slots.h            single slots: claiming, filling, emptying
+ *   bounds.h           how many slots each client or device may have
+ *   published_stats.h  what sessions have done, for readers on any thread
+ *
+ * The lock is held only in calls that say so. */
 #ifndef MP_CACHE_CACHE_H
 #define MP_CACHE_CACHE_H
 
+#include "cache/bundle.h"
 #include "cache/client.h"
 #include "policy/policy.h"
 #include "transfer/transfer.h"
@@ -31,27 +40,28 @@
 #define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
 
 typedef struct mp_cache mp_cache; /* over all devices of a pool */
-typedef struct mp_shard
-    mp_shard; /* its part on one device: the experts e with e % n_devices == it */
+/* The cache's part on one device: the experts e with e % n_devices == device. */
+typedef struct mp_shard mp_shard;
 struct mp_watch;
 
 typedef struct mp_cache_setup {
     pthread_mutex_t *lock;
     const mp_policy *policy;
     uint32_t layers, experts, n_devices;
-    uint32_t n_scopes; /* sets of slots that do not compete with each other: 1, or one per layer */
-    uint32_t scan_percent; /* slots that prefill may take, 0 = as many as decode */
-    uint32_t slot_form;    /* MOEPAGE_FORM_* of what slots hold */
-    uint64_t slot_bytes;
+    bool per_layer;          /* a layer's share of the slots is its own */
+    const mp_bundle *bundle; /* outlives the cache */
+    uint32_t scan_percent;   /* slots that prefill may take, 0 = as many as decode */
+    uint32_t slot_form;      /* MOEPAGE_FORM_* of what slots hold */
     bool fixed; /* no slot is taken for a session: what slots hold is decided elsewhere */
     /* Called when an attended load ends, before its slot changes state; the lock is held. */
     void (*load_ended)(void *owner, uint32_t device, uint32_t slot);
 } mp_cache_setup;
 
-/* Slots of one device: `first` of them belong to others, `slots` follow; never more than `most`. */
+/* Slots of one device: `first` of them belong to others, `slots` follow; never more than `most`. All are
+ * whole bundles. */
 typedef struct mp_shard_setup {
     mp_transfer *transfer;
-    unsigned char *base; /* slot s is at base + s * slot_bytes */
+    unsigned char *base; /* of slot 0 */
     uint32_t first, slots, most;
 } mp_shard_setup;
 
@@ -59,48 +69,48 @@ typedef struct mp_shard_setup {
 
 moepage_status mp_cache_open(const mp_cache_setup *setup, mp_cache **out);
 moepage_status mp_cache_add_device(mp_cache *cache, const mp_shard_setup *setup);
-/* Says whom load_ended is called for; before the first load. */
+/* Sets the owner that load_ended is called with. Called before the first load. */
 void mp_cache_set_owner(mp_cache *cache, void *owner);
 /* NULL is a no-op. */
 void mp_cache_close(mp_cache *cache);
-/* Experts of a layer on a device; of a scope on a device. */
+/* Experts of a layer on a device. */
 uint32_t mp_cache_members(const mp_cache *cache, uint32_t device);
-uint32_t mp_cache_scope_members(const mp_cache *cache, uint32_t device);
 
 mp_shard *mp_cache_shard(const mp_cache *cache, uint32_t device);
 mp_shard *mp_cache_shard_of(const mp_cache *cache, uint32_t key);
 mp_transfer *mp_shard_transfer(const mp_shard *shard);
 uint32_t mp_shard_device(const mp_shard *shard);
 
-/* Adds counters and slots; replays hits first. The lock is held. */
+/* Replays hits, then adds the cache's counters and slots to *info. The lock is held. */
 void mp_cache_describe(mp_cache *cache, moepage_expert_pool_info *info);
-/* Lock-free. */
+/* Tells where an expert is. Lock-free. */
 void mp_cache_lookup(const mp_cache *cache, uint32_t key, moepage_residency *out);
-/* Forgets what has been counted so far. The lock is held. */
+/* Sets all counters to 0. The lock is held. */
 void mp_cache_reset_counters(mp_cache *cache);
-/* Sets the only watch, or takes it away (NULL). The lock is held. */
+/* Sets the cache's one watch, or removes it (NULL). The lock is held. */
 void mp_cache_set_watch(mp_cache *cache, struct mp_watch *watch);
 struct mp_watch *mp_cache_watch(const mp_cache *cache);
 
 /* ---- clients (clients.c); the lock is not held ---- */
 
-/* BUDGET if a client's share of the slots would be nothing; NO_MEMORY. */
+/* Adds a client. Fails with BUDGET if a client's share of the slots would be nothing,
+ * and with NO_MEMORY. */
 moepage_status mp_client_join(mp_cache *cache, mp_client **out);
-/* What the client wanted ahead of need has been dropped. */
+/* Removes a client; the room above has already dropped what it wanted ahead of need. */
 void mp_client_leave(mp_client *client);
 uint32_t mp_client_index(const mp_client *client);
 uint32_t mp_cache_clients(const mp_cache *cache);
 
-/* Lets go of a hold that has a slot (hits.c). */
+/* Releases a hold that has a slot (hits.c). */
 void mp_cache_release(mp_cache *cache, mp_hold *hold);
 
 /* ---- a routed set that is not all there (hits.c); the lock is held ---- */
 
 /* Replays all clients' hits into the policy. */
 void mp_cache_drain_touches(mp_cache *cache);
-/* Begins a set: replays hits, tells the policy what is routed, before victims are asked for. */
+/* Begins a set: replays hits and tells the policy what is routed, before victims are chosen. */
 void mp_cache_begin_set(mp_cache *cache, const mp_hold *holds, uint32_t n);
-/* Ends it: counts, and makes the set recent, in its own order. A set that is refused was not routed. */
+/* Ends a set: counts it, and makes it recent in its own order. !`routed`: it was refused. */
 void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool routed);
 /* Ends a set that may have been served in low versions. */
 void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n);

@@ -1,23 +1,24 @@
-/* Claims: which expert must go for another, and giving an absent one a slot and a source. The lock is held
- * throughout. */
+/* Claims: choosing the expert that gives way to another, and giving an absent one a slot and a
+ * source. The lock is held throughout. */
 #include "cache/inside.h"
 
-/* Among what the policy ranks: what streaming layers have beyond what they keep; that, and what
- * layers have that do not stream; or anything. */
+/* How far an eviction may reach among the experts that the policy ranks: those that streaming
+ * layers have in excess of what they keep; these, and all of layers that do not stream; or all. */
 typedef enum mp_reach { MP_REACH_EXCESS, MP_REACH_LOOSE, MP_REACH_ANY } mp_reach;
 
 typedef struct mp_victim_filter {
     const mp_shard *shard;
     const mp_scope *scope;
     mp_reach reach;
-    uint32_t keep; /* of a streaming layer */
-    bool streams;  /* any layer does */
+    uint32_t keep; /* experts that a streaming layer keeps */
+    bool streams;  /* any layer streams */
     bool scans_only;
     bool prefetch;
 } mp_victim_filter;
 
-/* Prefetch may not evict what another prefetch brought and no one has used, nor what any session's
- * last pass over the layers used: the layers come round again, and a guess is not worth a hit. */
+/* A prefetch may not evict what another prefetch brought and nothing has used yet, nor what any
+ * session used in its last pass over the layers: the layers come round again, and a guess is not
+ * worth a hit. */
 static bool spared_from_prefetch(const mp_cache *cache, const mp_slot *slot)
 {
     uint64_t clock = atomic_load_explicit(&cache->clock, memory_order_relaxed);
@@ -52,7 +53,7 @@ static bool may_evict(void *ctx, uint32_t policy_key)
     return !(filter->prefetch && spared_from_prefetch(cache, slot));
 }
 
-/* Evicts the policy's choice among what the filter lets go. */
+/* Evicts the policy's choice among the experts that the filter admits. */
 static bool evict_ranked(mp_shard *shard, mp_scope *scope, mp_victim_filter *filter)
 {
     mp_cache *cache = shard->cache;
@@ -61,7 +62,8 @@ static bool evict_ranked(mp_shard *shard, mp_scope *scope, mp_victim_filter *fil
         if (victim == MP_NO_KEY)
             return false;
         uint32_t key = victim + scope->first_key;
-        /* A session may take hold of the victim between the filter and the exchange: ask again. */
+        /* A session may take hold of the victim between the filter and the exchange;
+         * then ask again. */
         if (mp_shard_drop(shard, atomic_load(&cache->entry[key]), key, MP_SLOT_RESIDENT)) {
             cache->counters.evictions++;
             return true;
@@ -72,7 +74,7 @@ static bool evict_ranked(mp_shard *shard, mp_scope *scope, mp_victim_filter *fil
 static bool evict_from_window(mp_shard *shard, mp_scope *scope, bool to_come)
 {
     for (;;) {
-        uint32_t slot = scope->transients ? mp_window_victim(shard, to_come) : MP_NO_SLOT;
+        uint32_t slot = scope->transients ? mp_window_victim(shard, scope, to_come) : MP_NO_SLOT;
         if (slot == MP_NO_SLOT)
             return false;
         if (mp_shard_drop(shard, slot, mp_shard_key_in(shard, slot), MP_SLOT_RESIDENT)) {
@@ -89,10 +91,10 @@ static bool scans_are_many(const mp_shard *shard, const mp_scope *scope)
            scope->scans >= atomic_load(&scope->capacity) * percent / 100;
 }
 
-/* In this order: of scans alone, for a scan when there are many; what is past in the window, for it
- * or when it has more than its slots; what streaming layers have too much; what others have, but
- * for a window that has its slots. A prefetch ends here. Else, progress first: the rest of the
- * window; anything. */
+/* Tries in this order: scans, if this is one and there are many; the window's past slots, for a
+ * load of the window or when the window has more than its part; the excess of streaming layers;
+ * other layers' experts, unless the load is for a window that has its part. A prefetch gives up
+ * here. A demand must make progress: it takes the rest of the window, then anything. */
 bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
 {
     bool streams = atomic_load(&shard->cache->n_streamers) > 0;
@@ -108,11 +110,12 @@ bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool t
     filter.scans_only = purpose == MP_FOR_SCAN && scans_are_many(shard, scope);
     if (filter.scans_only && evict_ranked(shard, scope, &filter))
         return true;
-    filter.scans_only = false; /* others hold them */
+    filter.scans_only = false; /* none left to evict: sessions hold them */
     if ((transient || full) && evict_from_window(shard, scope, false))
         return true;
     filter.reach = MP_REACH_EXCESS;
-    if (transient && mp_window_has_excess(shard, plan.keep) && evict_ranked(shard, scope, &filter))
+    if (transient && mp_window_has_excess(shard, scope, plan.keep) &&
+        evict_ranked(shard, scope, &filter))
         return true;
     filter.reach = MP_REACH_LOOSE;
     filter.prefetch = prefetch;
@@ -128,32 +131,34 @@ bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool t
 
 /* ---- claiming ---- */
 
-/* A scope that has more than it may have by now gives one up for another that has less. */
+/* A scope that has more than it may have by now gives one up for another of its class that has less. */
 static bool evict_surplus(mp_shard *shard, const mp_scope *scope)
 {
     if (scope->used >= atomic_load(&scope->capacity))
         return false;
     for (uint32_t i = 0; i < shard->cache->n_scopes; i++) {
         mp_scope *other = &shard->scopes[i];
-        if (other->used > atomic_load(&other->capacity) &&
+        if (other->class == scope->class && other->used > atomic_load(&other->capacity) &&
             mp_shard_evict(shard, other, MP_FOR_DECODE, false))
             return true;
     }
     return false;
 }
 
-/* Evicts until the scope may have one more slot and one is free: an evicted expert's slot may be outside
- * of the fence. False if nothing may go. */
-static bool make_room(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
+/* Evicts until the scope may have one more slot and one of its class is free. One eviction may not do:
+ * the slot that it frees may be behind the fence. Returns the free slots; NULL if nothing may go. */
+static mp_free_slots *make_room(mp_shard *shard, mp_scope *scope, mp_purpose purpose,
+                                bool transient)
 {
-    for (bool first = true; scope->used >= atomic_load(&scope->capacity) || shard->n_free == 0;
+    mp_free_slots *free = &shard->free[scope->class];
+    for (bool first = true; scope->used >= atomic_load(&scope->capacity) || free->n == 0;
          first = false) {
         if (first && atomic_load(&shard->orphans))
-            mp_shard_settle_all(shard); /* the policy may want to evict them */
+            mp_shard_settle_all(shard); /* once landed, they may be evicted */
         else if (!evict_surplus(shard, scope) && !mp_shard_evict(shard, scope, purpose, transient))
-            return false;
+            return NULL;
     }
-    return true;
+    return free;
 }
 
 mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pipe_kind pipe,
@@ -166,13 +171,14 @@ mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pi
     case MP_START_NOW: break;
     }
 
-    /* The slot, and where it stands in its scope. */
+    /* Then a slot, and its place in its scope. */
     mp_cache *cache = shard->cache;
     mp_scope *scope = mp_shard_scope(shard, key);
     bool transient = purpose != MP_FOR_SCAN && mp_window_serves(cache, scope, key);
-    if (!make_room(shard, scope, purpose, transient))
+    mp_free_slots *free = make_room(shard, scope, purpose, transient);
+    if (!free)
         return MP_CLAIM_NO_SLOT;
-    uint32_t index = shard->free_slots[--shard->n_free];
+    uint32_t index = free->slots[--free->n];
     mp_slot *slot = &shard->slots[index];
     *slot = (mp_slot){.prefetched = purpose == MP_FOR_PREFETCH,
                       .used = purpose != MP_FOR_PREFETCH,
@@ -184,10 +190,11 @@ mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pi
     scope->scans += slot->scan;
     mp_window_enter(shard, scope, index, key, transient);
 
-    /* The word before the map, which leads to it; then the load. */
+    /* The word is stored before the map entry that leads lock-free readers to it; then
+     * the load begins. */
     atomic_store(&shard->words[index], MP_WORD(key, MP_SLOT_LOADING) + users);
     atomic_store(&cache->entry[key], index);
-    mp_passage_begin(shard->transfer, index, key, mp_shard_slot_address(shard, index), pipe);
+    mp_passage_begin(shard->transfer, index, key, shard->address[index], pipe);
     *out = index;
     return MP_CLAIMED;
 }

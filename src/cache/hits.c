@@ -1,6 +1,6 @@
-/* Hits: holding experts that are resident, without the lock, and how the policy hears of it. Clients
- * record their hits in rings; the next holder of the lock replays those of all clients in the order in
- * which they happened, so that recency is exact at every decision. */
+/* Hits: holding resident experts without the lock, and telling the policy of it later. Clients
+ * record their hits in rings; the next holder of the lock replays the rings of all clients in the
+ * order in which the hits happened, so that recency is exact at every decision. */
 #include "cache/inside.h"
 
 #include <assert.h>
@@ -33,8 +33,9 @@ static bool record_touches(mp_client *client, const mp_hold *holds, uint32_t n)
     return true;
 }
 
-/* Adds a user to the slot that the map names, if the key is there and RESIDENT. The word is compared
- * whole, so that a stale look at the map never touches another expert's count. */
+/* Adds a user to the slot that the map names if the key is there and RESIDENT. The word is
+ * compared whole: if the map entry was stale, the exchange fails rather than count a user
+ * of another expert. */
 static bool try_hold(const mp_cache *cache, mp_hold *hold)
 {
     const mp_shard *shard = &cache->shards[hold->shard];
@@ -51,7 +52,7 @@ static bool try_hold(const mp_cache *cache, mp_hold *hold)
     hold->slot = index;
     hold->kind = MP_HOLD_HIT;
     hold->form = cache->setup.slot_form;
-    hold->address = mp_shard_slot_address(shard, index);
+    hold->address = shard->address[index];
     hold->ready = true;
     return true;
 }
@@ -69,7 +70,7 @@ uint32_t mp_client_hold_resident(mp_client *client, mp_hold *holds, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         holds[i].kind = MP_HOLD_NONE;
         holds[i].ready = false;
-        holds[i].may_run_in_place = false; /* until it is marked for this holding */
+        holds[i].may_run_in_place = false; /* until the caller allows it for this holding */
         holds[i].demanded = 0;
         holds[i].cold = false;
         held += try_hold(client->cache, &holds[i]);
@@ -89,7 +90,7 @@ void mp_cache_release(mp_cache *cache, mp_hold *hold)
     mp_shard *shard = &cache->shards[hold->shard];
     uint64_t before = atomic_fetch_sub_explicit(&shard->words[hold->slot], 1, memory_order_acq_rel);
     uint32_t state = MP_WORD_STATE(before);
-    if (state == MP_SLOT_LOADING) /* there may be no other plan that waits for its bytes */
+    if (state == MP_SLOT_LOADING) /* perhaps no other plan waits for its bytes */
         atomic_store(&shard->orphans, true);
     if ((state == MP_SLOT_FAILED || state == MP_SLOT_DRAINING) && MP_WORD_USERS(before) == 1) {
         pthread_mutex_lock(cache->lock);
@@ -113,7 +114,7 @@ void mp_shard_hold(mp_shard *shard, uint32_t index, mp_hold *hold, uint8_t kind)
     hold->slot = index;
     hold->kind = kind;
     hold->form = shard->cache->setup.slot_form;
-    hold->address = mp_shard_slot_address(shard, index);
+    hold->address = shard->address[index];
 }
 
 void mp_shard_add_user(mp_shard *shard, uint32_t index)
@@ -134,13 +135,13 @@ bool mp_cache_is_resident(mp_cache *cache, uint32_t key)
 
 /* ---- telling the policy, the tallies and the watch; the lock is held ---- */
 
-/* The policy of every device learns of the whole set, cache->routed[n], from which a guarded cache leaves
- * out scans: what is on other devices says as much about what comes next. */
+/* Tells the policy of every device the whole set, cache->routed[n], without scans if the cache is
+ * guarded against them: experts on other devices say as much about what comes next. */
 static void tell_routed(mp_cache *cache, uint32_t n)
 {
     if (n == 0 || !cache->policy->route)
         return;
-    uint32_t scope = cache->n_scopes == 1 ? 0 : cache->routed[0] / cache->experts;
+    uint32_t scope = cache->scope_of_layer[cache->routed[0] / cache->experts];
     uint32_t first_key = cache->shards[0].scopes[scope].first_key;
     for (uint32_t i = 0; i < n; i++)
         cache->routed[i] -= first_key;
@@ -167,7 +168,7 @@ static void touch(mp_cache *cache, uint32_t key, bool scan, uint64_t stamp)
         return; /* evicted, or its load failed, since the touch was recorded */
     mp_slot *slot = &shard->slots[index];
     if (stamp < slot->taken)
-        return; /* evicted since, and here again */
+        return; /* evicted since, and loaded again */
     if (slot->prefetched && !slot->used)
         count_useful(cache, slot, key);
     slot->used = true;
@@ -184,7 +185,7 @@ static void touch(mp_cache *cache, uint32_t key, bool scan, uint64_t stamp)
     }
     if (slot->ranked)
         cache->policy->touch(scope->policy_state, key - scope->first_key);
-    else /* another session is still collecting the set that it came with */
+    else /* the session that loaded it has not ended its set yet */
         mp_shard_rank(shard, index, key);
 }
 
@@ -250,7 +251,7 @@ void mp_cache_expect(mp_cache *cache, uint32_t layer, const float *p)
 {
     if (!cache->policy->expect)
         return;
-    uint32_t scope = cache->n_scopes == 1 ? 0 : layer, key = layer * cache->experts;
+    uint32_t scope = cache->scope_of_layer[layer], key = layer * cache->experts;
     pthread_mutex_lock(cache->lock);
     for (uint32_t d = 0; d < cache->n_shards; d++) {
         const mp_scope *of = &cache->shards[d].scopes[scope];
@@ -259,7 +260,7 @@ void mp_cache_expect(mp_cache *cache, uint32_t layer, const float *p)
     pthread_mutex_unlock(cache->lock);
 }
 
-/* ---- a set that is not all there; the lock is held ---- */
+/* ---- a set that is not all resident; the lock is held ---- */
 
 void mp_cache_begin_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
 {
@@ -272,7 +273,8 @@ void mp_cache_begin_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
     tell_routed(cache, routed);
 }
 
-/* A load that has failed while the rest of the set found slots was of no use, late or not. */
+/* Counts a routed expert that was still loading. A load that failed while the rest of the set found
+ * slots is no prefetch of use, late or not. */
 static void count_late(mp_cache *cache, const mp_hold *hold)
 {
     const mp_slot *slot = &cache->shards[hold->shard].slots[hold->slot];
@@ -286,7 +288,7 @@ static void count_late(mp_cache *cache, const mp_hold *hold)
         tally->late++;
 }
 
-/* A pinned expert does not pass through the window. */
+/* Moves a pinned expert out of the window, where slots are given away in turn. */
 static void keep_pinned(mp_cache *cache, const mp_hold *hold)
 {
     mp_shard *shard = &cache->shards[hold->shard];
@@ -303,14 +305,14 @@ void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool ro
         const mp_hold *hold = &holds[i];
         bool used = routed && !hold->pin; /* a pin is no routed use */
 
-        /* What was found is counted. */
+        /* Count how it was found. */
         cache->counters.hits += used && hold->kind == MP_HOLD_HIT;
         cache->counters.misses +=
             used && (hold->kind == MP_HOLD_MISS || hold->kind == MP_HOLD_HOST);
         if (used && hold->kind == MP_HOLD_LATE)
             count_late(cache, hold);
 
-        /* What came is ranked, and what was routed becomes recent. */
+        /* Rank it if it was loaded; make it recent if it was routed. */
         if (hold->pin)
             keep_pinned(cache, hold);
         if (hold->kind == MP_HOLD_MISS)
@@ -319,7 +321,7 @@ void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool ro
             touch(cache, hold->key, hold->scan, atomic_load(&cache->clock));
     }
 
-    /* The watch learns of the set; one expert alone may be a pin. */
+    /* Tell the watch of the set, unless it is a single pin. */
     if (!routed || !cache->watch || (n == 1 && holds[0].pin))
         return;
     for (uint32_t i = 0; i < n; i++)

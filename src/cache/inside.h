@@ -1,4 +1,5 @@
-/* inside.h — what the files of the cache room share. */
+/* inside.h — the cache room's private header: slot words, shards, scopes, touch
+ * rings, the window. */
 #ifndef MP_CACHE_INSIDE_H
 #define MP_CACHE_INSIDE_H
 
@@ -17,7 +18,7 @@
 #define MP_WORD_IDENTITY(word) ((word) & ~(uint64_t)0xffffffu)
 
 /* Where a slot's expert stands: among those that its layer keeps, which the policy ranks; or in the
- * window (window.c), waiting for its layer's turn or past it. */
+ * window (window.c), waiting for its layer's turn or past it. The window's two are not ranked. */
 enum { MP_PLACE_KEPT = 0, MP_PLACE_AHEAD = 1, MP_PLACE_PAST = 2 };
 
 /* What the lock protects about a slot. Clocks are the cache's. */
@@ -26,9 +27,9 @@ typedef struct mp_slot {
     uint64_t touched;     /* when it was last routed */
     uint64_t promised;    /* in the window: when it was last wanted for a turn to come */
     uint64_t load;        /* which of the shard's loads brings it */
-    uint64_t ahead_bytes; /* of it that crossed the bus ahead of need */
+    uint64_t ahead_bytes; /* its bytes that crossed the bus ahead of need */
     uint32_t pins;
-    uint32_t client; /* for which it was fetched, if ahead of need */
+    uint32_t client; /* that it was fetched for ahead of need, or MP_SHARED_WANT */
     bool prefetched; /* fetched as a guess */
     bool used;       /* routed since it came */
     bool scan;       /* came with prefill, and decode has not used it */
@@ -37,11 +38,13 @@ typedef struct mp_slot {
     uint8_t place;   /* MP_PLACE_* */
 } mp_slot;
 
-/* Slots that compete with each other: all of a shard's, or one layer's share. */
+/* Slots that compete with each other: all of a class, or one layer's share of it. */
 typedef struct mp_scope {
     void *policy_state;
     uint32_t first_key;        /* policy key = key - first_key */
-    uint32_t members;          /* experts that compete here */
+    uint32_t class;            /* of its slots, in a bundle */
+    uint32_t layers;           /* whose experts compete here */
+    uint32_t members;          /* these experts */
     _Atomic uint32_t capacity; /* slots they may have */
     _Atomic uint32_t aim;      /* slots that sessions may count on: fewer while the shard shrinks */
     _Atomic uint32_t pinned;
@@ -50,19 +53,24 @@ typedef struct mp_scope {
     uint32_t transients; /* of those, in the window */
 } mp_scope;
 
+/* A stack. */
+typedef struct mp_free_slots {
+    uint32_t *slots;
+    uint32_t n;
+} mp_free_slots;
+
 struct mp_shard {
     mp_cache *cache;
     mp_transfer *transfer;
     uint32_t device;
-    unsigned char *base; /* slot s is at base + s * slot_bytes */
-    mp_span all;         /* the device's slots */
-    mp_span open;        /* those that take experts: all, but for a fence */
-    uint32_t max_slots;  /* length of the arrays */
+    unsigned char **address; /* [max_slots] */
+    mp_span all;             /* the device's slots */
+    mp_span open;            /* the slots that take experts: all, except behind a fence */
+    uint32_t max_slots;      /* length of the arrays */
     _Atomic uint64_t *words;
     mp_slot *slots;
-    uint32_t *free_slots; /* stack */
-    uint32_t n_free;
-    uint64_t n_loads;     /* ever begun */
+    mp_free_slots free[MP_MAX_LAYOUTS]; /* of each class */
+    uint64_t n_loads;                   /* ever begun */
     _Atomic bool orphans; /* loads may be under way, or have landed, that no plan waits for */
     mp_scope *scopes;
     uint32_t *kept;         /* [layers] slots whose experts are not in the window */
@@ -88,14 +96,14 @@ struct mp_client {
     mp_cache *cache;
     uint32_t index;
     mp_touch_ring ring;
-    /* Slots that open layers hold or will hold at once, all together, and the one with most. The
-     * session's thread writes them. */
-    _Atomic uint32_t reserved[MOEPAGE_MAX_DEVICES];
+    /* Slots that the open layers hold or will hold at once: all layers together, and the layer with
+     * the most. The session's thread writes them. */
+    _Atomic uint32_t reserved[MOEPAGE_MAX_DEVICES][MP_MAX_LAYOUTS]; /* of each class */
     _Atomic uint32_t widest;
     _Atomic bool routing;     /* a layer is being opened: what it reserves cannot be seen yet */
     _Atomic uint32_t layer;   /* routed last */
     mp_prefetch_tally *tally; /* [layers] under the lock, or NULL */
-    bool *streams;            /* [layers] that it streams; its own thread */
+    bool *streams;            /* [layers] which ones it streams; used by its own thread alone */
     uint32_t n_streams;
     mp_published_stats published_stats;
 };
@@ -114,18 +122,19 @@ struct mp_cache {
     const mp_policy *policy;
     uint32_t layers, experts, keys;
     uint32_t n_shards;
-    uint32_t n_scopes; /* per shard */
+    uint32_t n_scopes;        /* per shard: one per class, or per layer */
+    uint32_t *scope_of_layer; /* [layers] */
     uint32_t scan_percent;
     mp_shard *shards;
     _Atomic uint32_t *entry;            /* [keys] slot on the key's shard, or MP_NO_SLOT */
-    uint32_t *routed;                   /* [experts] the set that the policy is being told of */
+    uint32_t *routed;                   /* [experts] the set that is being passed to the policy */
     _Atomic uint64_t clock;             /* routed groups so far */
     mp_client *clients[MP_MAX_CLIENTS]; /* by index, NULL where free */
     _Atomic uint32_t n_clients;
     _Atomic uint32_t n_apart;     /* of these, with slots set aside */
     _Atomic uint32_t n_draining;  /* slots */
-    uint32_t *streams;            /* [layers] clients that stream it */
-    _Atomic uint32_t n_streamers; /* clients that stream any */
+    uint32_t *streams;            /* [layers] number of clients that stream the layer */
+    _Atomic uint32_t n_streamers; /* clients that stream any layer */
     _Atomic uint64_t *turns;      /* [layers] the clock when a streaming client last routed it */
     struct mp_watch *watch;       /* or NULL */
     mp_cache_counters counters;
@@ -140,18 +149,13 @@ static inline uint32_t mp_cache_shard_index(const mp_cache *cache, uint32_t key)
 static inline mp_scope *mp_shard_scope(const mp_shard *shard, uint32_t key)
 {
     const mp_cache *cache = shard->cache;
-    return &shard->scopes[cache->n_scopes == 1 ? 0 : key / cache->experts];
+    return &shard->scopes[cache->n_scopes == 1 ? 0 : cache->scope_of_layer[key / cache->experts]];
 }
 
 /* The expert in a slot that is not free; it stays while the lock is held. */
 static inline uint32_t mp_shard_key_in(const mp_shard *shard, uint32_t slot)
 {
     return MP_WORD_KEY(atomic_load_explicit(&shard->words[slot], memory_order_relaxed));
-}
-
-static inline unsigned char *mp_shard_slot_address(const mp_shard *shard, uint32_t slot)
-{
-    return shard->base + (uint64_t)slot * shard->cache->setup.slot_bytes;
 }
 
 /* The tally that a slot's prefetch counts in, or NULL. */
@@ -166,16 +170,23 @@ static inline mp_prefetch_tally *mp_cache_tally(const mp_cache *cache, const mp_
 
 /* ---- slots.c; the lock is held ---- */
 
-/* Stacks the free ones of the open slots so that the lowest come off first. */
+/* Stacks the open slots that are free, so that the lowest come off first. */
 void mp_shard_restack(mp_shard *shard);
-/* Gives the slot's word another state, whatever its users do meanwhile. */
+/* Changes the state in the slot's word and keeps its users, which may come and go meanwhile. */
 void mp_shard_set_state(mp_shard *shard, uint32_t slot, uint32_t state);
-/* Takes a RESIDENT slot's expert out of the map; those who hold it keep it until they let go. */
+/* Takes a RESIDENT slot's expert out of the map. Open plans that hold it keep it until
+ * they release it. */
 void mp_shard_drain(mp_shard *shard, uint32_t slot, uint32_t key);
+
+/* ---- bounds.c ---- */
+
+/* A scope's slots if `slots`, whole bundles, were all. No lock. */
+uint32_t mp_scope_capacity_in(const mp_shard *shard, const mp_scope *scope, mp_span slots);
 
 /* ---- claim.c; the lock is held ---- */
 
-/* Evicts one expert of the scope; false if nothing may go. `transient`: for a streaming layer. */
+/* Evicts one expert of the scope; returns false if none may go. `transient`: for
+ * a streaming layer. */
 bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient);
 
 /* ---- window.c ---- */
@@ -183,29 +194,30 @@ bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool t
 /* How a scope's slots are divided when layers stream. */
 typedef struct mp_window_plan {
     uint32_t keep;  /* experts of a layer that stay */
-    uint32_t slots; /* for all others, of all layers: the window */
+    uint32_t slots; /* for the other experts of all layers: the window */
 } mp_window_plan;
 
 moepage_status mp_window_open(mp_shard *shard);
 void mp_window_close(mp_shard *shard);
-/* The division for as many sessions as stream now, one at least. No lock. */
+/* Returns the division for the number of sessions that stream now, but at least one. No lock. */
 mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope);
-/* Returns true if a key's layer is streamed, and may be. */
+/* Returns true if a key's layer is streamed and its scope allows streaming. */
 bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key);
-/* Puts a slot just taken where its key belongs; takes one that is given up away. */
+/* Enter a slot just taken into the window or among those kept; take out one that is given up. */
 void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key, bool transient);
 void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
-/* A slot in the window was routed: it is kept if its layer keeps too few (true: the policy is to rank
- * it), else past. */
+/* Notes that a slot in the window was routed. If its layer keeps too few, the slot is kept and the
+ * policy has to rank it: returns true. Otherwise it is PAST. */
 bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
-/* Keeps a slot, whatever its layer has. */
+/* Keeps a slot, however many its layer keeps. */
 void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
-/* Marks a slot of the window as wanted for a turn to come: not to be given away before. */
+/* Marks a slot of the window as wanted for a coming turn: it is not to be given
+ * away before then. */
 void mp_window_promise(mp_shard *shard, uint32_t slot);
-/* The best of the window's slots to give away, MP_NO_SLOT if none may be: of wrong guesses and of those
- * that are past, or also of those to come. */
-uint32_t mp_window_victim(const mp_shard *shard, bool to_come);
-/* Returns true if any streaming layer keeps more than `keep`. */
-bool mp_window_has_excess(const mp_shard *shard, uint32_t keep);
+/* The best of the window's slots of a scope to give away, MP_NO_SLOT if none may be: of wrong guesses and
+ * of those that are past, or also of those to come. */
+uint32_t mp_window_victim(const mp_shard *shard, const mp_scope *scope, bool to_come);
+/* Returns true if any streaming layer of the scope keeps more than `keep`. */
+bool mp_window_has_excess(const mp_shard *shard, const mp_scope *scope, uint32_t keep);
 
 #endif

@@ -1,15 +1,9 @@
-/* The parts of a cache: which experts and which slots are whose. */
+/* The parts of a cache: which shard and scope an expert belongs to. */
 #include "cache/inside.h"
 
 uint32_t mp_cache_members(const mp_cache *cache, uint32_t device)
 {
     return (cache->experts - device + cache->n_shards - 1) / cache->n_shards;
-}
-
-uint32_t mp_cache_scope_members(const mp_cache *cache, uint32_t device)
-{
-    uint32_t per_layer = mp_cache_members(cache, device);
-    return cache->n_scopes == 1 ? per_layer * cache->layers : per_layer;
 }
 
 mp_shard *mp_cache_shard(const mp_cache *cache, uint32_t device)

@@ -1,5 +1,5 @@
-/* Slots: giving them up, ranking what is in them, and what becomes of one when its load ends. The lock is
- * held. */
+/* Slots: giving them up, ranking their experts, and settling loads that have ended. The
+ * lock is held. */
 #include "cache/inside.h"
 #include "transfer/tiers.h"
 
@@ -45,6 +45,12 @@ static void count_wasted(mp_cache *cache, const mp_slot *slot, uint32_t key)
         tally->wasted++;
 }
 
+static void free_slot(mp_shard *shard, uint32_t index)
+{
+    mp_free_slots *free = &shard->free[mp_bundle_class_of(shard->cache->setup.bundle, index)];
+    free->slots[free->n++] = index;
+}
+
 bool mp_shard_drop(mp_shard *shard, uint32_t index, uint32_t key, uint32_t state)
 {
     mp_cache *cache = shard->cache;
@@ -61,7 +67,7 @@ bool mp_shard_drop(mp_shard *shard, uint32_t index, uint32_t key, uint32_t state
             count_wasted(cache, slot, key);
     }
     if (index >= shard->open.first && index < shard->open.end) /* else the slot leaves the cache */
-        shard->free_slots[shard->n_free++] = index;
+        free_slot(shard, index);
     return true;
 }
 
@@ -78,7 +84,7 @@ void mp_shard_drain(mp_shard *shard, uint32_t index, uint32_t key)
 {
     mp_cache *cache = shard->cache;
     forget(shard, index, key);
-    mp_shard_scope(shard, key)->used++; /* as long as it has the slot */
+    mp_shard_scope(shard, key)->used++; /* until the slot is free */
     cache->counters.evictions++;
     cache->n_draining++;
     mp_shard_set_state(shard, index, MP_SLOT_DRAINING);
@@ -101,7 +107,7 @@ bool mp_shard_call_off(mp_shard *shard, uint32_t index)
 {
     mp_slot *slot = &shard->slots[index];
     bool guess = slot->prefetched;
-    slot->prefetched = false; /* so that it does not count as wasted */
+    slot->prefetched = false; /* so that mp_shard_drop does not count it as wasted */
     if (mp_shard_drop(shard, index, mp_shard_key_in(shard, index), MP_SLOT_LOADING))
         return true;
     slot->prefetched = guess;
@@ -110,10 +116,11 @@ bool mp_shard_call_off(mp_shard *shard, uint32_t index)
 
 void mp_shard_restack(mp_shard *shard)
 {
-    shard->n_free = 0;
+    for (uint32_t c = 0; c < shard->cache->setup.bundle->n_classes; c++)
+        shard->free[c].n = 0;
     for (uint32_t s = shard->open.end; s-- > shard->open.first;)
         if (MP_WORD_STATE(atomic_load(&shard->words[s])) == MP_SLOT_FREE)
-            shard->free_slots[shard->n_free++] = s;
+            free_slot(shard, s);
 }
 
 /* ---- ranking ---- */
@@ -139,36 +146,35 @@ void mp_shard_rank(mp_shard *shard, uint32_t index, uint32_t key)
 
 /* ---- landing ---- */
 
-void mp_shard_settle(mp_shard *shard, uint32_t index)
+uint32_t mp_shard_settle(mp_shard *shard, uint32_t index)
 {
     mp_cache *cache = shard->cache;
     uint64_t word = atomic_load(&shard->words[index]);
     if (MP_WORD_STATE(word) != MP_SLOT_LOADING ||
         !mp_passage_is_submitted(shard->transfer, index) ||
         !mp_passage_has_landed(shard->transfer, index))
-        return; /* what is published must be whole */
+        return MP_WORD_STATE(word); /* what is published must be whole */
     if (shard->slots[index].attended)
         cache->setup.load_ended(cache->owner, shard->device, index);
     moepage_status result = mp_passage_result(shard->transfer, index);
     mp_passage_end(shard->transfer, index);
     if (result == MOEPAGE_OK) {
         mp_shard_set_state(shard, index, MP_SLOT_RESIDENT);
-        return;
+        return MP_SLOT_RESIDENT;
     }
     uint32_t key = MP_WORD_KEY(word);
     forget(shard, index, key);
     cache->counters.failed_loads++;
     mp_shard_set_state(shard, index, MP_SLOT_FAILED);
-    mp_shard_drop(shard, index, key, MP_SLOT_FAILED); /* stays FAILED while it has users */
+    bool freed = mp_shard_drop(shard, index, key, MP_SLOT_FAILED); /* unless it has users */
+    return freed ? MP_SLOT_FREE : MP_SLOT_FAILED;
 }
 
 void mp_shard_settle_all(mp_shard *shard)
 {
-    atomic_store(&shard->orphans, false); /* before looking: one that comes meanwhile sets it */
+    atomic_store(&shard->orphans, false); /* before looking: a release meanwhile sets it again */
     for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
         uint64_t word = atomic_load(&shard->words[s]);
-        if (MP_WORD_STATE(word) == MP_SLOT_FAILED) /* its last user is about to take the lock */
-            mp_shard_drop(shard, s, MP_WORD_KEY(word), MP_SLOT_FAILED);
         if (MP_WORD_STATE(word) != MP_SLOT_LOADING)
             continue;
         mp_shard_settle(shard, s);
@@ -177,6 +183,19 @@ void mp_shard_settle_all(mp_shard *shard)
             !shard->slots[s].attended)
             atomic_store(&shard->orphans, true);
     }
+}
+
+/* The last user of such a slot frees it when it has the lock, and finds another word after this. */
+bool mp_shard_reclaim(mp_shard *shard)
+{
+    bool any = false;
+    for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
+        uint64_t word = atomic_load(&shard->words[s]);
+        uint32_t state = MP_WORD_STATE(word);
+        if (state == MP_SLOT_FAILED || state == MP_SLOT_DRAINING)
+            any = mp_shard_drop(shard, s, MP_WORD_KEY(word), state) || any;
+    }
+    return any;
 }
 
 /* Returns true if the end of the slot's load would help an expert of `scope`: to a slot, or, for want of
@@ -190,10 +209,12 @@ static bool is_in_the_way(const mp_shard *shard, uint32_t index, const mp_scope 
     if (lacks_source)
         return mp_passage_uses_host_tier(shard->transfer, index);
     const mp_scope *its = mp_shard_scope(shard, MP_WORD_KEY(word));
-    return MP_WORD_USERS(word) == 0 && (its == scope || its->used > atomic_load(&its->capacity));
+    return MP_WORD_USERS(word) == 0 && its->class == scope->class &&
+           (its == scope || its->used > atomic_load(&its->capacity));
 }
 
-/* What a load waits for: nothing; the bus; or the slot's readers, which may be the caller's to end. */
+/* Orders loads by what they wait for: 0 nothing; 1 the bus; 2 the slot's last readers, which may
+ * end only after the caller has gone on. */
 static int delay_of(const mp_shard *shard, uint32_t index)
 {
     if (mp_passage_has_landed(shard->transfer, index))

@@ -1,27 +1,29 @@
 /* The window: how a cache serves layers that stream (FluxMoE 3.1).
  *
- * A layer that is used nearly whole, in turn with others, gains nothing from recency: a cache smaller
- * than all of them has always just given away what comes next. So a streaming layer keeps a fixed
- * number of its experts, the same for every layer, so that each leaves as much to be loaded behind
- * the computing of the one before; and its other experts pass through the slots that are left:
+ * Layers that are used nearly whole, one after the other, gain nothing from recency: a cache
+ * smaller than all of them has always just evicted what comes next. So a streaming layer keeps a
+ * fixed number of its experts. The number is the same for every layer, so that each leaves as much
+ * to be loaded while the one before it computes. Its other experts pass through the slots that are
+ * left, the window:
  *
  *             wanted for a turn to come        routed
  *   absent ----------------------------> AHEAD -------> PAST -----> absent
  *                                                 \
  *                                                  +-> kept, while its layer keeps too few
  *
- * What is kept is the policy's, as in layers that do not stream. What is in the window is not: the
- * slots that are ahead, and those that are past, are two rings, oldest first. A load for a streaming
- * layer reuses the oldest past slot: that of the layer routed longest ago, which comes again last. What
- * a layer keeps within its number goes only to a demand that would otherwise find nothing. Whatever the number of sessions, what a layer does not keep fits a session's part of the
- * window, so that waves need not think of it.
+ * The policy ranks what is kept, as in layers that do not stream. It does not know what is in the
+ * window: AHEAD and PAST slots form two rings, oldest first. A load for a streaming layer reuses
+ * the oldest PAST slot: that of the layer routed longest ago, which will be needed again last.
+ * Experts within a layer's number give way only to a demand that would otherwise find no slot.
+ * Whatever the number of sessions, the experts that a layer does not keep fit a session's part of
+ * the window, so that waves need no rule of their own.
  *
- * Whether a layer streams is a question of the moment: when its last streaming session stops, what
- * it has in the window goes first, or is kept when it is used.
+ * A layer may start and stop streaming at any time: when its last streaming session stops, its
+ * experts in the window are the first to be evicted, and one that is used before is kept.
  *
  * Only layers that share their slots stream. One with slots of its own, too few for its experts, is
- * run in waves that take first what is there: it finds as many experts as it has slots, every time,
- * which nothing can better. */
+ * run in waves that take resident experts first: it finds as many experts as it has slots, every
+ * time, and no other order can find more. */
 #include <assert.h>
 
 #include "base/alloc.h"
@@ -93,7 +95,7 @@ void mp_cache_begin_turn(mp_cache *cache, uint32_t layer)
     atomic_store_explicit(&cache->turns[layer], clock, memory_order_relaxed);
 }
 
-/* What the scope has, or is about to have less. */
+/* Returns the scope's capacity, or its aim if it is about to shrink. */
 static uint32_t slots_of(const mp_scope *scope)
 {
     uint32_t capacity = atomic_load_explicit(&scope->capacity, memory_order_relaxed);
@@ -101,17 +103,18 @@ static uint32_t slots_of(const mp_scope *scope)
     return aim < capacity ? aim : capacity;
 }
 
-/* Returns true if layers share the scope, and too few slots. */
+/* Returns true if layers share the scope and its slots are too few for all their experts. */
 static bool may_stream(const mp_cache *cache, const mp_scope *scope)
 {
-    return cache->n_scopes == 1 && cache->layers > 1 && slots_of(scope) < scope->members;
+    return !cache->setup.per_layer && scope->layers > 1 && slots_of(scope) < scope->members;
 }
 
 bool mp_cache_may_stream(const mp_cache *cache)
 {
     for (uint32_t d = 0; d < cache->n_shards; d++)
-        if (may_stream(cache, &cache->shards[d].scopes[0]))
-            return true;
+        for (uint32_t i = 0; i < cache->n_scopes; i++)
+            if (may_stream(cache, &cache->shards[d].scopes[i]))
+                return true;
     return false;
 }
 
@@ -122,10 +125,11 @@ bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key
 
 /* ---- the division ---- */
 
-/* Each streaming session has room for two layers' worth of what is not kept: one computes while the
- * next one loads. With no more than three layers a second one's worth would be so much of the whole
- * that keeping it saves more than it could hide. So keep * layers + (experts - keep) * at_once is
- * what there is, or nothing is kept. */
+/* Each streaming session has room for the experts of two layers that are not kept: one layer
+ * computes while the next one loads. With three layers or fewer, the second layer's room
+ * would be so large a part of the whole that keeping experts there saves more than the
+ * overlap could hide. So `keep` is the largest number for which keep * layers + (experts -
+ * keep) * at_once slots suffice. */
 mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
 {
     const mp_cache *cache = shard->cache;
@@ -133,7 +137,7 @@ mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
     uint32_t capacity = slots_of(scope);
     uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
     uint64_t experts = mp_cache_members(cache, shard->device);
-    uint64_t layers = cache->layers, keep = 0;
+    uint64_t layers = scope->layers, keep = 0;
     uint64_t slots = capacity > pinned ? capacity - pinned : 0;
     sessions = sessions ? sessions : 1;
     uint64_t at_once = layers > 3 * sessions ? 2 * sessions : sessions;
@@ -143,19 +147,31 @@ mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
     return (mp_window_plan){.keep = (uint32_t)keep, .slots = (uint32_t)(slots - keep * layers)};
 }
 
+/* The fewest that a layer keeps on a device. */
+static uint32_t fewest_kept(const mp_shard *shard)
+{
+    uint32_t fewest = UINT32_MAX;
+    for (uint32_t i = 0; i < shard->cache->n_scopes; i++) {
+        uint32_t keep = mp_window_divide(shard, &shard->scopes[i]).keep;
+        fewest = keep < fewest ? keep : fewest;
+    }
+    return fewest;
+}
+
 uint32_t mp_cache_keeps(const mp_cache *cache)
 {
     uint32_t sum = 0;
     for (uint32_t d = 0; d < cache->n_shards; d++)
-        sum += mp_window_divide(&cache->shards[d], &cache->shards[d].scopes[0]).keep;
+        sum += fewest_kept(&cache->shards[d]);
     return sum;
 }
 
 bool mp_cache_is_full(const mp_cache *cache)
 {
     for (uint32_t d = 0; d < cache->n_shards; d++)
-        if (cache->shards[d].scopes[0].used < slots_of(&cache->shards[d].scopes[0]))
-            return false;
+        for (uint32_t i = 0; i < cache->n_scopes; i++)
+            if (cache->shards[d].scopes[i].used < slots_of(&cache->shards[d].scopes[i]))
+                return false;
     return true;
 }
 
@@ -221,15 +237,21 @@ void mp_window_promise(mp_shard *shard, uint32_t slot)
 
 /* ---- victims ---- */
 
-/* Returns true if the slot's expert is resident and has no users. */
-static bool may_go(const mp_shard *shard, uint32_t slot)
+static bool is_layer_of(const mp_shard *shard, uint32_t layer, const mp_scope *scope)
 {
-    uint64_t word = atomic_load_explicit(&shard->words[slot], memory_order_relaxed);
-    return MP_WORD_STATE(word) == MP_SLOT_RESIDENT && MP_WORD_USERS(word) == 0;
+    return &shard->scopes[shard->cache->scope_of_layer[layer]] == scope;
 }
 
-/* Returns true if the expert's turn has come since it was promised, and passed without it; or if no turn
- * is to come. */
+/* Returns true if the slot's expert is of the scope, resident, and has no users. */
+static bool may_go(const mp_shard *shard, const mp_scope *scope, uint32_t slot)
+{
+    uint64_t word = atomic_load_explicit(&shard->words[slot], memory_order_relaxed);
+    return MP_WORD_STATE(word) == MP_SLOT_RESIDENT && MP_WORD_USERS(word) == 0 &&
+           is_layer_of(shard, MP_WORD_KEY(word) / shard->cache->experts, scope);
+}
+
+/* Returns true if a turn of the expert's layer has begun since it was promised, and did not use it;
+ * or if no session streams the layer any more. */
 static bool was_wrong(const mp_shard *shard, uint32_t slot)
 {
     const mp_cache *cache = shard->cache;
@@ -239,31 +261,31 @@ static bool was_wrong(const mp_shard *shard, uint32_t slot)
                atomic_load_explicit(&cache->turns[layer], memory_order_relaxed);
 }
 
-bool mp_window_has_excess(const mp_shard *shard, uint32_t keep)
+bool mp_window_has_excess(const mp_shard *shard, const mp_scope *scope, uint32_t keep)
 {
     const mp_cache *cache = shard->cache;
     for (uint32_t l = 0; l < cache->layers; l++)
-        if (cache->streams[l] > 0 && shard->kept[l] > keep)
+        if (is_layer_of(shard, l, scope) && cache->streams[l] > 0 && shard->kept[l] > keep)
             return true;
     return false;
 }
 
-uint32_t mp_window_victim(const mp_shard *shard, bool to_come)
+uint32_t mp_window_victim(const mp_shard *shard, const mp_scope *scope, bool to_come)
 {
     const mp_link *links = shard->window;
     uint32_t past = past_of(shard), ahead = ahead_of(shard);
     for (uint32_t slot = links[ahead].next; slot != ahead; slot = links[slot].next) {
-        if (!may_go(shard, slot))
+        if (!may_go(shard, scope, slot))
             continue;
         if (was_wrong(shard, slot))
             return slot;
         break; /* later ones were promised later */
     }
     for (uint32_t slot = links[past].next; slot != past; slot = links[slot].next)
-        if (may_go(shard, slot))
+        if (may_go(shard, scope, slot))
             return slot;
     for (uint32_t slot = links[ahead].prev; to_come && slot != ahead; slot = links[slot].prev)
-        if (may_go(shard, slot))
+        if (may_go(shard, scope, slot))
             return slot; /* what comes last */
     return MP_NO_SLOT;
 }
@@ -276,9 +298,10 @@ uint32_t mp_shard_window_room(const mp_shard *shard, uint32_t key, uint32_t most
     uint32_t window = mp_window_divide(shard, scope).slots;
     uint32_t unused = capacity > scope->used ? capacity - scope->used : 0;
     uint64_t room = unused;
-    if (scope->transients + unused < window) /* others have more than their part */
+    /* the rest belongs to the window, but others have it */
+    if (scope->transients + unused < window)
         room += window - scope->transients - unused;
     for (uint32_t slot = links[past].next; slot != past && room < most; slot = links[slot].next)
-        room += may_go(shard, slot);
+        room += may_go(shard, scope, slot);
     return room < most ? (uint32_t)room : most;
 }

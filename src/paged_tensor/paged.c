@@ -54,7 +54,7 @@ static bool place_types(const struct moepage_model *model, uint64_t view_bytes, 
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
         uint64_t bytes;
         mp_paged_type *type = &out->types[t];
-        type->expert_stride = model->tensors[t].bytes;
+        type->expert_stride = model->layouts[0].tensors[t].bytes;
         if (__builtin_mul_overflow(type->expert_stride, (uint64_t)model->info.experts, &bytes))
             return false;
         if (bytes >= view_bytes)
@@ -364,8 +364,8 @@ static bool is_settled(const mp_paged_layer *layer)
                              : layer->state == MOEPAGE_PAGED_UNMAPPED;
 }
 
-/* Waits for the work that keeps a layer from leaving: readers of its last stay, or its own failed
- * load. */
+/* Waits for the work that keeps a layer from leaving: readers of its last stay, or its
+ * own failed load. */
 static moepage_status wait_for_holder(struct moepage_paged *paged, const mp_paged_layer *layer)
 {
     mp_stream *stream = paged->compute;

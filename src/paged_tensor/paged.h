@@ -17,8 +17,8 @@
  *
  * One lock guards all members after `lock`; it is not held while bytes are submitted or views
  * mapped, and `working` restricts jobs to one thread at a time. */
-#ifndef MP_PAGED_PAGED_H
-#define MP_PAGED_PAGED_H
+#ifndef MP_PAGED_TENSOR_PAGED_H
+#define MP_PAGED_TENSOR_PAGED_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -33,8 +33,8 @@
 /* Where an expert's bytes come from. */
 typedef enum mp_paged_source {
     MP_PAGED_PIECES, /* the model's pieces, or its read callback */
-    MP_PAGED_MAPPED, /* DENSE images in a mapped pack */
-    MP_PAGED_CODED,  /* EXPH images in a mapped pack, decoded on the device */
+    MP_PAGED_STORED, /* DENSE images in a pack */
+    MP_PAGED_CODED,  /* EXPH images in a pack, decoded on the device */
     MP_PAGED_READ    /* images to read or unpack first, on COLD streams */
 } mp_paged_source;
 
@@ -185,8 +185,8 @@ void mp_paged_hide(struct moepage_paged *paged, uint32_t layer);
 moepage_status mp_paged_choose(const struct moepage_model *model, mp_paged_source *out);
 /* Returns the workspace bytes that loads need. */
 uint64_t mp_paged_workspace(const struct moepage_model *model, mp_paged_source source);
-/* Opens streams, staging and readers. After a failure mp_paged_close_loads closes what was
- * opened. */
+/* Opens streams, staging and readers. After a failure mp_paged_close_loads closes
+ * what was opened. */
 moepage_status mp_paged_open_loads(struct moepage_paged *paged);
 /* Destroys the streams, which waits for their work and their tasks; then frees the rest. */
 void mp_paged_close_loads(struct moepage_paged *paged);

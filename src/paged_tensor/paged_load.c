@@ -1,6 +1,6 @@
 /* Moves a layer's bytes into its buffer, one load stream per expert tensor.
  *
- *   pieces, mapped   load stream: source --bus--> place
+ *   pieces, stored   load stream: source --bus--> place
  *   coded            load stream: part --bus--> staging; decode stream: staging --kernel--> place
  *   read             COLD streams: file --> host memory; load stream: host memory --bus--> place
  *
@@ -29,21 +29,21 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-static bool is_mapped(const struct moepage_model *model, uint32_t form)
+static bool is_stored(const struct moepage_model *model, uint32_t form)
 {
     mp_image image;
     if (!mp_model_has_form(model, form))
         return false;
     mp_model_find_image(model, 0, 0, form, &image);
-    return image.mapped != NULL;
+    return image.stored;
 }
 
-/* Experts are packed at their own size, so that not every place has the alignment that decoders
- * need. */
+/* Experts are packed at their own size, so that not every place has the alignment
+ * that decoders need. */
 static bool can_decode(const struct moepage_model *model)
 {
     for (uint32_t t = 0; t < model->info.expert_tensors; t++)
-        if (model->tensors[t].bytes % DECODE_ALIGN)
+        if (model->layouts[0].tensors[t].bytes % DECODE_ALIGN)
             return false;
     return true;
 }
@@ -54,12 +54,18 @@ moepage_status mp_paged_choose(const struct moepage_model *model, mp_paged_sourc
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the model \"%s\" is a shape without weights: there is nothing to page",
                        model->info.architecture);
+    if (model->n_layouts > 1)
+        return mp_fail(
+            MOEPAGE_E_UNSUPPORTED,
+            "the experts of this %s model differ in type from layer to layer: one tensor "
+            "cannot hold them",
+            model->info.architecture);
     if (!model->pack)
         *out = MP_PAGED_PIECES;
-    else if (is_mapped(model, MOEPAGE_FORM_EXPH) && can_decode(model))
+    else if (is_stored(model, MOEPAGE_FORM_EXPH) && can_decode(model))
         *out = MP_PAGED_CODED;
-    else if (is_mapped(model, MOEPAGE_FORM_DENSE))
-        *out = MP_PAGED_MAPPED;
+    else if (is_stored(model, MOEPAGE_FORM_DENSE))
+        *out = MP_PAGED_STORED;
     else if (mp_model_has_form(model, MOEPAGE_FORM_DENSE) ||
              mp_model_has_form(model, MOEPAGE_FORM_EXPH))
         *out = MP_PAGED_READ;
@@ -167,6 +173,8 @@ moepage_status mp_paged_open_loads(struct moepage_paged *paged)
             status = device->ops->stream_create(device, MP_STREAM_BACKGROUND,
                                                 &paged->streams[decoder_of(t)]);
     }
+    if (!status && (paged->source == MP_PAGED_CODED || paged->source == MP_PAGED_STORED))
+        status = mp_model_prepare_stored(paged->model);
     if (!status && paged->source == MP_PAGED_CODED)
         status = open_staging(paged);
     uint32_t readers = paged->source == MP_PAGED_READ ? choose_readers(paged) : 0;
@@ -206,39 +214,25 @@ static const struct moepage_model *model_of(const mp_copy *copy)
     return buffer->paged->model;
 }
 
-static moepage_status fill_from_callback(const mp_copy *copy, void *out)
+static moepage_status fill_from_piece(const mp_copy *copy, void *out)
 {
-    const struct moepage_model *model = model_of(copy);
-    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1], tensor = copy->fill_key[2];
-    int32_t code =
-        model->read(model->read_user, layer, expert, tensor, copy->fill_offset, copy->bytes, out);
-    if (!code)
-        return MOEPAGE_OK;
-    return note_failure(copy, mp_fail(MOEPAGE_E_CALLBACK,
-                                      "the read callback failed with %d for layer %u, expert %u, "
-                                      "tensor %u",
-                                      code, layer, expert, tensor));
+    return note_failure(copy, mp_model_read_piece(model_of(copy), copy->fill_key[0],
+                                                  copy->fill_key[1], copy->fill_key[2],
+                                                  copy->fill_offset, copy->bytes, out));
 }
 
-static uint32_t mapped_form(const struct moepage_paged *paged)
+static uint32_t stored_form(const struct moepage_paged *paged)
 {
     return paged->source == MP_PAGED_CODED ? MOEPAGE_FORM_EXPH : MOEPAGE_FORM_DENSE;
 }
 
-/* Checks the whole image before any of it is used. */
-static moepage_status fill_from_mapped(const mp_copy *copy, void *out)
+/* The first one of an image checks all of it before any of it is used. */
+static moepage_status fill_from_stored(const mp_copy *copy, void *out)
 {
     const mp_paged_buffer *buffer = copy->fill_user;
-    const struct moepage_model *model = model_of(copy);
-    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1];
-    uint32_t form = mapped_form(buffer->paged);
-    moepage_status status = mp_model_check_mapped(model, layer, expert, form);
-    if (status)
-        return note_failure(copy, status);
-    mp_image image;
-    mp_model_find_image(model, layer, expert, form, &image);
-    memcpy(out, image.mapped + copy->fill_offset, copy->bytes);
-    return MOEPAGE_OK;
+    return note_failure(copy, mp_model_read_stored(model_of(copy), copy->fill_key[0],
+                                                   copy->fill_key[1], stored_form(buffer->paged),
+                                                   copy->fill_offset, copy->bytes, out));
 }
 
 static moepage_status fill_by_reading(const mp_copy *copy, void *out)
@@ -289,8 +283,8 @@ static moepage_status stage(const load *l, uint32_t type, mp_copy copy)
     return MOEPAGE_OK;
 }
 
-/* Returns the place of one expert's tensor: the buffer's own address, mapped into the view or
- * not. */
+/* Returns the place of one expert's tensor: the buffer's own address, mapped into the
+ * view or not. */
 static unsigned char *place_of(const load *l, uint32_t type, uint32_t expert)
 {
     const struct moepage_paged *paged = l->paged;
@@ -305,15 +299,14 @@ static moepage_status load_pieces(const load *l, uint32_t type, uint32_t expert)
     const struct moepage_model *model = l->paged->model;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = 0; i < model->n_pieces && !status; i++) {
-        const mp_piece *piece = &model->pieces[i];
+        const mp_piece *piece = &model->layouts[0].pieces[i];
         if (piece->tensor != type)
             continue;
         mp_copy copy = {.dst = place_of(l, type, expert) + piece->tensor_offset,
                         .bytes = piece->bytes,
-                        .fill_key = {l->layer, expert, type},
-                        .fill_offset = piece->tensor_offset};
-        if (model->read)
-            copy.fill = fill_from_callback;
+                        .fill_key = {l->layer, expert, i}};
+        if (!model->sources)
+            copy.fill = fill_from_piece;
         else
             copy.src = model->sources[mp_model_source_index(model, l->layer, expert) + i];
         status = stage(l, type, copy);
@@ -321,29 +314,22 @@ static moepage_status load_pieces(const load *l, uint32_t type, uint32_t expert)
     return status;
 }
 
-/* Stages a range of an expert's mapped image. */
-static moepage_status stage_mapped(const load *l, uint32_t type, uint32_t expert, uint64_t offset,
+/* Stages a range of an expert's stored image. */
+static moepage_status stage_stored(const load *l, uint32_t type, uint32_t expert, uint64_t offset,
                                    uint64_t bytes, void *dst)
 {
-    const struct moepage_model *model = l->paged->model;
-    uint32_t form = mapped_form(l->paged);
-    mp_copy copy = {.dst = dst,
-                    .bytes = bytes,
-                    .fill_key = {l->layer, expert, type},
-                    .fill_offset = offset};
-    mp_image image;
-    mp_model_find_image(model, l->layer, expert, form, &image);
-    if (mp_model_mapped_is_checked(model, l->layer, expert, form))
-        copy.src = image.mapped + offset;
-    else
-        copy.fill = fill_from_mapped;
-    return stage(l, type, copy);
+    return stage(l, type,
+                 (mp_copy){.dst = dst,
+                           .bytes = bytes,
+                           .fill = fill_from_stored,
+                           .fill_key = {l->layer, expert, type},
+                           .fill_offset = offset});
 }
 
-static moepage_status load_mapped(const load *l, uint32_t type, uint32_t expert)
+static moepage_status load_stored(const load *l, uint32_t type, uint32_t expert)
 {
-    const moepage_expert_tensor *tensor = &l->paged->model->tensors[type];
-    return stage_mapped(l, type, expert, tensor->offset, tensor->bytes, place_of(l, type, expert));
+    const moepage_expert_tensor *tensor = &l->paged->model->layouts[0].tensors[type];
+    return stage_stored(l, type, expert, tensor->offset, tensor->bytes, place_of(l, type, expert));
 }
 
 /* ---- coded images ---- */
@@ -398,14 +384,14 @@ static moepage_status take_staging(const load *l, uint32_t type, uint64_t bytes,
 static moepage_status load_coded(const load *l, uint32_t type, uint32_t expert)
 {
     const struct moepage_model *model = l->paged->model;
-    const moepage_expert_tensor *tensor = &model->tensors[type];
+    const moepage_expert_tensor *tensor = &model->layouts[0].tensors[type];
     mp_paged_staging *staging = &l->paged->types[type].staging;
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_model_find_parts(model, l->layer, expert, MOEPAGE_FORM_EXPH, parts);
     const mp_image_part *part = &parts[type];
     unsigned char *place = place_of(l, type, expert), *staged;
     if (part->form == MOEPAGE_FORM_DENSE)
-        return stage_mapped(l, type, expert, part->offset, tensor->bytes, place);
+        return stage_stored(l, type, expert, part->offset, tensor->bytes, place);
     moepage_status status = take_staging(l, type, part->bytes, &staged);
     if (status)
         return status;
@@ -413,10 +399,10 @@ static moepage_status load_coded(const load *l, uint32_t type, uint32_t expert)
         (mp_decode_job){.src = staged,
                         .src_bytes = part->bytes,
                         .dst = place,
-                        .elements = tensor->bytes / mp_dtype_bytes(tensor->dtype),
+                        .elements = mp_dtype_weights(tensor->dtype, tensor->bytes),
                         .form = part->form,
                         .dtype = tensor->dtype};
-    return stage_mapped(l, type, expert, part->offset, part->bytes, staged);
+    return stage_stored(l, type, expert, part->offset, part->bytes, staged);
 }
 
 /* ---- images that are read first ---- */
@@ -443,7 +429,7 @@ static moepage_status read_image(const load *l, uint32_t expert)
 static moepage_status load_read(const load *l, uint32_t type, uint32_t expert)
 {
     struct moepage_paged *paged = l->paged;
-    const moepage_expert_tensor *tensor = &paged->model->tensors[type];
+    const moepage_expert_tensor *tensor = &paged->model->layouts[0].tensors[type];
     uint32_t index = expert % paged->n_readers, number = stream_of_reader(index);
     mp_paged_reader *reader = &paged->readers[index];
     moepage_status status =
@@ -466,7 +452,7 @@ static moepage_status load_expert(const load *l, uint32_t type, uint32_t expert)
 {
     switch (l->paged->source) {
     case MP_PAGED_PIECES: return load_pieces(l, type, expert);
-    case MP_PAGED_MAPPED: return load_mapped(l, type, expert);
+    case MP_PAGED_STORED: return load_stored(l, type, expert);
     case MP_PAGED_CODED: return load_coded(l, type, expert);
     case MP_PAGED_READ: return load_read(l, type, expert);
     }

@@ -3,8 +3,8 @@
  * Router probabilities, counts and conditionals are not chances of being routed, but they rank. So
  * guesses are sorted into bins of p, half an octave each, and each bin keeps the fraction of its
  * guesses that came true, older ones fading. Pure. */
-#ifndef MP_CONTROL_CALIBRATION_H
-#define MP_CONTROL_CALIBRATION_H
+#ifndef MP_PLANNING_CALIBRATION_H
+#define MP_PLANNING_CALIBRATION_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,8 +6,8 @@
  * curve is exact, otherwise it is linear inside a bin.
  *
  * Pure functions of numbers in the caller's memory. */
-#ifndef MP_CONTROL_CURVE_H
-#define MP_CONTROL_CURVE_H
+#ifndef MP_PLANNING_CURVE_H
+#define MP_PLANNING_CURVE_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  *
  * tree[i] holds the sum of the values that end at i and go back by the lowest bit of i + 1. Values
  * are taken modulo 2^64, so that adding the negative of a value removes it. */
-#ifndef MP_CONTROL_FENWICK_H
-#define MP_CONTROL_FENWICK_H
+#ifndef MP_PLANNING_FENWICK_H
+#define MP_PLANNING_FENWICK_H
 
 #include <stdint.h>
 

@@ -5,8 +5,8 @@
  * outside the current set replaces one inside only if it is hotter by the margin; promotion and
  * demotion are decided together, so that the set never grows past n_hi. Pure: numbers in, a
  * decision out. */
-#ifndef MP_CONTROL_HOTNESS_H
-#define MP_CONTROL_HOTNESS_H
+#ifndef MP_PLANNING_HOTNESS_H
+#define MP_PLANNING_HOTNESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,9 +26,9 @@ typedef struct mp_precision_swap {
     uint32_t out; /* to be demoted in exchange; UINT32_MAX: none, the set is not full */
 } mp_precision_swap;
 
-/* Selects the changes of one layer's set, largest gain first; returns their number, at most n_hi.
- * `high[e]`: e is in the set, or on its way into it. Ties go to the lower id. `order` is [experts]
- * scratch. */
+/* Selects the changes of one layer's set, largest gain first; returns their number, at most
+ * n_hi. `high[e]`: e is in the set, or on its way into it. Ties go to the lower id. `order`
+ * is [experts] scratch. */
 uint32_t mp_precision_select(const mp_precision_law *law, const double *hotness, const bool *high,
                              uint32_t experts, uint32_t n_hi, uint32_t *order,
                              mp_precision_swap *out);

@@ -7,8 +7,8 @@
  * limit, and not towards a target within the dead zone.
  *
  * Pure: the state is numbers; the caller supplies the curves and acts on the answer. */
-#ifndef MP_CONTROL_MVWSA_H
-#define MP_CONTROL_MVWSA_H
+#ifndef MP_PLANNING_MVWSA_H
+#define MP_PLANNING_MVWSA_H
 
 #include "planning/split_choice.h"
 
@@ -17,10 +17,11 @@ typedef struct mp_mvwsa_config {
     double gate;         /* least predicted gain, as a fraction of the cost now */
     double min_samples;  /* warm expert accesses that the curve needs before any move */
     uint64_t rate_limit; /* most expert units per move, >= 1 */
-    uint64_t dead_zone;  /* expert units: nearer targets are not worth a move; at most rate_limit,
-                          * or no move would ever reach its target */
-    uint32_t grid;       /* candidates */
-    uint32_t patience;   /* consecutive bursts that must ask for the same direction, >= 1 */
+    /* Expert units: nearer targets are not worth a move; at most rate_limit, or no move would ever
+     * reach its target. */
+    uint64_t dead_zone;
+    uint32_t grid;     /* candidates */
+    uint32_t patience; /* consecutive bursts that must ask for the same direction, >= 1 */
 } mp_mvwsa_config;
 
 typedef enum mp_mvwsa_why {

@@ -14,8 +14,8 @@
  *
  * The measure is the median time of a step per routed expert, so that neither changing batch sizes
  * nor a single odd step decide it. Pure: a few numbers per session. */
-#ifndef MP_CONTROL_PAYOFF_H
-#define MP_CONTROL_PAYOFF_H
+#ifndef MP_PLANNING_PAYOFF_H
+#define MP_PLANNING_PAYOFF_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  *
  * A layer's experts stream from all backends at once; the backends finish together, and the layer
  * loads fastest, if backend k has the share x_k = B_k / sum of B_l. A pure function of numbers. */
-#ifndef MP_CONTROL_PLACEMENT_H
-#define MP_CONTROL_PLACEMENT_H
+#ifndef MP_PLANNING_PLACEMENT_H
+#define MP_PLANNING_PLACEMENT_H
 
 #include <stdint.h>
 

@@ -6,8 +6,8 @@
  * half of the window is new.
  *
  * Pure: numbers in, numbers out. */
-#ifndef MP_CONTROL_RATE_H
-#define MP_CONTROL_RATE_H
+#ifndef MP_PLANNING_RATE_H
+#define MP_PLANNING_RATE_H
 
 #include <stdint.h>
 

@@ -13,8 +13,8 @@
  * (hysteresis), so that neither noise nor one odd step flips it.
  *
  * Pure: a few numbers per layer. */
-#ifndef MP_CONTROL_REGIME_H
-#define MP_CONTROL_REGIME_H
+#ifndef MP_PLANNING_REGIME_H
+#define MP_PLANNING_REGIME_H
 
 #include <stdbool.h>
 #include <stdint.h>

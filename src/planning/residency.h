@@ -26,8 +26,8 @@
  * a change of alpha is not reverted for 2.5 % of load time or less.
  *
  * Pure: numbers in, a plan out. */
-#ifndef MP_CONTROL_RESIDENCY_H
-#define MP_CONTROL_RESIDENCY_H
+#ifndef MP_PLANNING_RESIDENCY_H
+#define MP_PLANNING_RESIDENCY_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,14 +54,16 @@ typedef struct mp_residency_config {
     double theta;       /* 0.9 */
     uint32_t min_alpha; /* fewest experts of a layer in device memory, as far as KV allows */
     bool no_dense;      /* the paper's prototype: x = 0 (ignored without a compressed form) */
-    bool by_layer;      /* study: the same changes, but made in one layer after the other instead of
-                           staggered (Exp#3, "w/o I/O balance"): see mp_residency_layer */
+    /* Study: the same changes, but made in one layer after the other instead of staggered (Exp#3,
+     * "w/o I/O balance"): see mp_residency_layer. */
+    bool by_layer;
 } mp_residency_config;
 
 /* Measured since the last interval. */
 typedef struct mp_residency_input {
-    double comp_ns;     /* tau_comp(theory): an iteration with all weights resident;
-                         * 0 = unknown: only KV's needs are met */
+    /* tau_comp(theory): an iteration with all weights resident; 0 = unknown: only KV's
+     * needs are met. */
+    double comp_ns;
     uint64_t gpu_bytes; /* C_gpu: bytes shared by experts and KV */
     uint64_t kv_bytes;  /* C_kv in use, including the host's headroom */
 } mp_residency_input;
@@ -96,23 +98,24 @@ typedef struct mp_residency_planner {
 void mp_residency_init(mp_residency_planner *planner, const mp_residency_config *config,
                        const mp_residency_plan *start);
 
-/* Returns tau_load of one iteration in ns (eq. 9, 10); INFINITY if some experts cannot be
- * loaded. */
+/* Returns tau_load of one iteration in ns (eq. 9, 10); INFINITY if some experts
+ * cannot be loaded. */
 double mp_residency_load_ns(const mp_residency_machine *machine, const mp_residency_plan *plan);
 /* Returns C_exp: a plan's device bytes. */
 uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_residency_plan *plan);
 
-/* Experts of one layer under `plan`. Staggered, the plan itself. By layer, the same experts as in
- * all layers of the plan together, but crowded: dense ones in the first layers, compressed ones
- * next, those on the host in the last; a change of the plan by one expert is then made within one
- * layer where layers <= E, or two that touch. The planner reckons with even layers either way. */
+/* Computes the experts of one layer under `plan`. Staggered: the plan itself. By layer: as many
+ * experts as all layers of the plan have together, but crowded, with dense ones in the first
+ * layers, compressed ones next, and those on the host in the last. A change of the plan by one
+ * expert then concerns one layer if layers <= E, or two adjacent ones. The planner assumes equal
+ * layers either way. */
 void mp_residency_layer(const mp_residency_machine *machine, const mp_residency_plan *plan,
                         bool by_layer, uint32_t layer, mp_residency_plan *out);
 
-/* One interval. The planner has answer.next as its plan afterwards; a caller who could not carry it
- * out says so with mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the
- * window fits: then nothing else is left in device memory. What leaves for KV's sake leaves by
- * being dropped, which moves no bytes; the dense first, for then the fewest have to go. */
+/* Plans one interval. Afterwards answer.next is the planner's plan; a caller that could not carry
+ * it out calls mp_residency_reject. C_exp(next) <= C_gpu - C_kv always, unless not even the window
+ * fits: then nothing else is left in device memory. Experts that leave to make room for KV are
+ * dropped, which moves no bytes; dense ones go first, so that the fewest have to leave. */
 void mp_residency_step(mp_residency_planner *planner, const mp_residency_machine *machine,
                        const mp_residency_input *input, mp_residency_answer *out);
 void mp_residency_reject(mp_residency_planner *planner, const mp_residency_plan *actual);

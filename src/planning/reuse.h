@@ -9,8 +9,8 @@
  * last one is the most recent. A stream without sets consists of sets of one.
  *
  * Keys are 0..keys-1. O(log keys) per access. A pure function of numbers in the caller's memory. */
-#ifndef MP_CONTROL_REUSE_H
-#define MP_CONTROL_REUSE_H
+#ifndef MP_PLANNING_REUSE_H
+#define MP_PLANNING_REUSE_H
 
 #include <stdint.h>
 
@@ -22,8 +22,8 @@ typedef struct mp_reuse mp_reuse;
 uint64_t mp_reuse_bytes(uint32_t keys);
 mp_reuse *mp_reuse_init(void *state, uint32_t keys);
 
-/* Measures distances[i] for each of the n distinct keys of a set, then makes the set the most
- * recent. */
+/* Measures distances[i] for each of the n distinct keys of a set, then makes the set
+ * the most recent. */
 void mp_reuse_use(mp_reuse *reuse, const uint32_t *keys, uint32_t n, uint32_t *distances);
 
 /* The key leaves the stack, as if it had never been used. */

@@ -14,8 +14,8 @@
  *
  * For one cap over all layers, give all layers' uses at once; for a cap per layer, one layer's.
  * Pure: functions of counts. */
-#ifndef MP_CONTROL_RIGHTSIZE_H
-#define MP_CONTROL_RIGHTSIZE_H
+#ifndef MP_PLANNING_RIGHTSIZE_H
+#define MP_PLANNING_RIGHTSIZE_H
 
 #include <stdint.h>
 
@@ -34,14 +34,14 @@ void mp_rightsize(const uint32_t *uses, uint64_t n, double coverage, mp_working_
 uint64_t mp_rightsize_per_layer(const uint32_t *uses, uint32_t layers, uint32_t experts,
                                 double coverage);
 
-/* Returns the fraction of the `choices` of another sample that fall on this sample's `cap` most
- * used experts, equals by lower index: the hits of a cap so chosen and filled. 0 without
- * choices. */
+/* Returns the fraction of the `choices` of another sample that fall on this sample's
+ * `cap` most used experts, equals by lower index: the hits of a cap so chosen and filled.
+ * 0 without choices. */
 double mp_rightsize_covered(const uint32_t *uses, const uint32_t *choices, uint64_t n,
                             uint64_t cap);
 
-/* Next-expert precision: the fraction of predicted experts that were then routed. Zero-filled to
- * begin. */
+/* Next-expert precision: the fraction of predicted experts that were then routed.
+ * Zero-filled to begin. */
 typedef struct mp_next_expert {
     uint64_t predicted, routed; /* experts; `routed` counts the predicted ones that were routed */
 } mp_next_expert;

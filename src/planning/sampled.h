@@ -17,8 +17,8 @@
  *
  * Uses come in sets as in reuse.h. At most 100 ns per use on average when sampling, O(log max_keys)
  * for a sampled one. A pure function of numbers in the caller's memory. */
-#ifndef MP_CONTROL_SAMPLED_H
-#define MP_CONTROL_SAMPLED_H
+#ifndef MP_PLANNING_SAMPLED_H
+#define MP_PLANNING_SAMPLED_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,8 +28,9 @@ typedef struct mp_sampled mp_sampled;
 /* A sample of one use, for a histogram. */
 typedef struct mp_sample {
     uint64_t distance; /* in units, scaled up; UINT64_MAX = first access */
-    double weight;     /* in units: how many units' uses this sample represents: size / rate,
-                        * corrected so that all samples together weigh as much as all uses */
+    /* In units: how many units' uses this sample represents: size / rate, corrected so that all
+     * samples together weigh as much as all uses. */
+    double weight;
 } mp_sample;
 
 typedef struct mp_sampled_use {

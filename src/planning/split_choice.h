@@ -13,8 +13,8 @@
  * byte buys the same on either side (eq. 5).
  *
  * Pure functions: numbers in, a split out. */
-#ifndef MP_CONTROL_SPLIT_CHOICE_H
-#define MP_CONTROL_SPLIT_CHOICE_H
+#ifndef MP_PLANNING_SPLIT_CHOICE_H
+#define MP_PLANNING_SPLIT_CHOICE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,8 +42,9 @@ typedef struct mp_split_costs {
     const mp_curve *kv;      /* over KV units; NULL: KV reuse is unknown and costs 0 */
     double expert_miss_ns;   /* per access that misses */
     double kv_miss_ns;       /* per KV unit that is swapped in or recomputed */
-    double kv_headroom;      /* relative growth of a sequence until it returns: an LRU
-                              * slightly too small for a cycle misses all of it */
+    /* Relative growth of a sequence until it returns: an LRU slightly too small for a cycle misses
+     * all of it. */
+    double kv_headroom;
 } mp_split_costs;
 
 /* Returns the admission floor (eq. 6) in KV units of `unit_blocks` blocks: `concurrency` sequences

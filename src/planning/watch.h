@@ -1,17 +1,17 @@
-/* watch.h — what an expert pool tells its watch: which experts were used, in order, and what steps were.
+/* watch.h — what an expert pool reports to its watch: the experts used, in order, and the steps.
  *
- * A pool has one watch at most, set while no step is open. */
-#ifndef MP_CONTROL_WATCH_H
-#define MP_CONTROL_WATCH_H
+ * A pool has at most one watch, which is set while no step is open. */
+#ifndef MP_PLANNING_WATCH_H
+#define MP_PLANNING_WATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What one step of a session was. */
+/* One step of a session. */
 typedef struct mp_watch_step {
     uint32_t tokens;
     uint32_t layers; /* routed */
-    bool prefill;    /* nothing but */
+    bool prefill;    /* prefill alone */
     uint64_t wall_ns;
     uint64_t stall_ns;   /* for absent experts */
     uint64_t compute_ns; /* of experts' kernels; 0 where the caller runs them */
@@ -20,10 +20,10 @@ typedef struct mp_watch_step {
 
 typedef struct mp_watch mp_watch;
 struct mp_watch {
-    /* A routed set, keys distinct, in the order in which they were routed; sets in the order of their
-     * routing. Under the expert pool's lock. */
+    /* Reports a routed set: distinct keys, in the order in which they were routed. Sets come in the
+     * order of their routing. Called under the expert pool's lock. */
     void (*experts)(mp_watch *watch, const uint32_t *keys, uint32_t n);
-    /* A step has ended. No lock is held; sessions' threads. */
+    /* Reports a step that has ended. Called by sessions' threads, without a lock. */
     void (*step)(mp_watch *watch, const mp_watch_step *step);
     uint32_t *keys; /* [experts of a layer] scratch of the expert pool */
 };

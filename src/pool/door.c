@@ -1,4 +1,4 @@
-/* What rooms above the pool ask of the rooms beneath it. */
+/* Calls of rooms above the pool that are passed on to the rooms below it. */
 #include "base/status.h"
 #include "cache/published_stats.h"
 #include "planning/watch.h"
@@ -14,12 +14,15 @@ mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
         .experts = pool->experts,
         .keys = pool->keys,
         .n_devices = pool->n_devices,
-        .n_scopes = pool->n_scopes,
+        .n_scopes = pool->per_layer ? pool->layers : 1,
+        .step_slots = pool->step_slots,
         .scan_percent = pool->scan_percent,
         .bus_form = pool->bus_form,
         .slot_form = pool->slot_form,
+        .bundle = &pool->bundle,
         .slot_bytes = pool->slot_bytes,
         .slots = pool->n_devices == 1 ? pool->slots[0] : NULL,
+        .slot_stride = mp_bundle_stride(&pool->bundle),
         .image_bytes = mp_images_bytes(pool->transfers[0]),
         .decodes = mp_transfer_decodes(pool->transfers[0]),
         .precision = pool->versions ? mp_versions_config(pool->versions) : NULL,
@@ -136,10 +139,12 @@ bool mp_pool_any_absent(const struct moepage_expert_pool *pool, const uint32_t *
 void mp_pool_get_tally(const struct moepage_expert_pool *pool, const mp_client *client,
                        uint32_t layer, moepage_prefetch_info *info)
 {
+    const mp_bundle *bundle = &pool->bundle;
+    const uint64_t slot_bytes = bundle->classes[bundle->class_of_layer[layer]].slot_bytes;
     mp_prefetch_tally tally = mp_client_get_tally(client, layer);
-    info->useful_bytes = tally.useful * pool->slot_bytes;
-    info->late_bytes = tally.late * pool->slot_bytes;
-    info->wasted_bytes = tally.wasted * pool->slot_bytes;
+    info->useful_bytes = tally.useful * slot_bytes;
+    info->late_bytes = tally.late * slot_bytes;
+    info->wasted_bytes = tally.wasted * slot_bytes;
 }
 
 double mp_pool_load_ns(struct moepage_expert_pool *pool)

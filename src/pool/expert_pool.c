@@ -1,5 +1,5 @@
-/* The expert pool's life: the rooms beneath are opened over its devices, joined, and closed; and what it
- * tells about itself. */
+/* The expert pool's life: opens the rooms below over its devices, connects them, and closes them;
+ * and what the pool reports. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "pool/inside.h"
@@ -25,6 +25,8 @@ static moepage_status check_config(const moepage_expert_pool_config *config, uin
                        "tensor-parallel slices (tp_rank %u, tp_size %u) are "
                        "reserved: leave both 0",
                        config->tp_rank, config->tp_size);
+    if (config->reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", config->reserved);
     if (!mp_policy_find(config->policy))
         return mp_fail(MOEPAGE_E_NOT_FOUND,
                        "there is no eviction policy \"%s\": use \"lru\", \"lfu\", "
@@ -37,7 +39,7 @@ static moepage_status check_bytes(struct moepage_device *const *devices, uint32_
                                   const struct moepage_model *model)
 {
     for (uint32_t d = 0; d < n_devices && model->phantom; d++)
-        if (mp_home_has_bytes(devices[d]))
+        if (!(devices[d]->device->caps & MP_CAP_NO_BYTES))
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
                            "the model \"%s\" is a shape without weights, and device %u (%s) holds "
                            "bytes: open a simulated device for it",
@@ -61,22 +63,29 @@ static moepage_status check_model(const struct moepage_model *model, uint32_t n_
     return MOEPAGE_OK;
 }
 
+/* Of a pool without versions. */
+static uint32_t form_of_slots(const moepage_expert_pool_config *config)
+{
+    return config->slot_form ? config->slot_form : MOEPAGE_FORM_DENSE;
+}
+
 /* ---- one device ---- */
 
-/* A device's part of what is divided among all. */
+/* Returns a device's part of an amount divided among all devices. */
 static uint64_t share_of(const struct moepage_expert_pool *pool, uint32_t device, uint64_t total)
 {
     return total / pool->n_devices + (device < total % pool->n_devices);
 }
 
-/* Chooses how many slots a device gets, above `first` for its compressed experts or low versions: an
- * explicit share, or what the arena has; and claims them. */
+/* Chooses how many slots a device gets above the `first` that its compressed experts or
+ * low versions take (its share of the slots asked for, or all that the arena has room
+ * for), and claims them. */
 static moepage_status claim_slots(struct moepage_expert_pool *pool, uint32_t device, uint64_t asked,
                                   mp_shard_setup *setup)
 {
     mp_arena *arena = &pool->homes[device]->arena;
-    uint64_t members = (uint64_t)mp_cache_scope_members(pool->cache, device) * pool->n_scopes;
-    uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
+    uint64_t members = (uint64_t)mp_cache_members(pool->cache, device) * pool->layers;
+    uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS) * pool->bundle.n_slots;
     if (setup->first > room)
         return mp_fail(MOEPAGE_E_BUDGET,
                        "device %u: %u compressed experts per layer take %u slots, the arena has "
@@ -84,28 +93,37 @@ static moepage_status claim_slots(struct moepage_expert_pool *pool, uint32_t dev
                        device, mp_images_rounds(pool->transfers[device]), setup->first,
                        (unsigned long long)room);
     uint64_t slots = asked ? share_of(pool, device, asked) : room - setup->first;
+    if (!pool->per_layer && slots % pool->step_slots && slots < room)
+        slots += pool->step_slots - slots % pool->step_slots; /* room is whole bundles */
     if (slots > members)
         slots = members;
-    slots -= slots % pool->n_scopes;
+    slots -= slots % pool->step_slots;
+    if (pool->bundle.n_slots > 1 &&
+        mp_bundle_bytes(&pool->bundle, room) / MP_SLOT_ALIGN > INT32_MAX)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "device %u: plans cannot number slots of several sizes in an arena of "
+                       "%llu bytes",
+                       device, (unsigned long long)mp_bundle_bytes(&pool->bundle, room));
     if (slots == 0)
         return mp_fail(MOEPAGE_E_BUDGET,
                        "device %u: no expert would be resident: the arena has "
                        "room for %llu slots of %llu bytes and at least %u are needed",
                        device, (unsigned long long)(room - setup->first),
-                       (unsigned long long)pool->slot_bytes, pool->n_scopes);
+                       (unsigned long long)pool->slot_bytes, pool->step_slots);
     setup->slots = (uint32_t)slots;
-    return mp_arena_resize(arena, MP_SIDE_EXPERTS, setup->first + slots);
+    return mp_arena_resize(arena, MP_SIDE_EXPERTS, (setup->first + slots) / pool->bundle.n_slots);
 }
 
-/* The most slots that a move can ever give a device, in one place or another. */
+/* Returns a bound on the slot numbers of a device, wherever moves may put its slots. */
 static uint32_t most_slots(const struct moepage_expert_pool *pool, uint32_t device)
 {
     const mp_transfer *transfer = pool->transfers[device];
-    uint64_t members = (uint64_t)mp_cache_scope_members(pool->cache, device) * pool->n_scopes;
+    uint64_t members = (uint64_t)mp_cache_members(pool->cache, device) * pool->layers;
     uint64_t images = mp_images_possible(transfer)
                           ? mp_images_places(transfer, mp_cache_members(pool->cache, device))
                           : 0;
-    uint64_t most = mp_arena_side_max(&pool->homes[device]->arena, MP_SIDE_EXPERTS);
+    uint64_t most =
+        mp_arena_side_max(&pool->homes[device]->arena, MP_SIDE_EXPERTS) * pool->bundle.n_slots;
     return (uint32_t)(most < members + images ? most : members + images);
 }
 
@@ -113,7 +131,7 @@ static moepage_status open_transfer(struct moepage_expert_pool *pool, uint32_t d
                                     struct moepage_device *home,
                                     const moepage_expert_pool_config *config)
 {
-    moepage_status status = mp_arena_attach(&home->arena, MP_SIDE_EXPERTS, pool->slot_bytes);
+    moepage_status status = mp_arena_attach(&home->arena, MP_SIDE_EXPERTS, pool->bundle.bytes);
     if (status)
         return status;
     pool->homes[device] = home;
@@ -122,10 +140,12 @@ static moepage_status open_transfer(struct moepage_expert_pool *pool, uint32_t d
         .home = home,
         .model = pool->model,
         .lock = &pool->lock,
-        .place_bytes = pool->slot_bytes,
+        .place_bytes = pool->bundle.bytes,
+        .slot_bytes = pool->bundle.classes[pool->bundle.class_of_layer[0]].slot_bytes,
         .part = device,
         .parts = pool->n_devices,
         .bus_form = pool->bus_form,
+        .slot_form = pool->slot_form,
     };
     return mp_transfer_open(&setup, config, &pool->transfers[device]);
 }
@@ -133,7 +153,7 @@ static moepage_status open_transfer(struct moepage_expert_pool *pool, uint32_t d
 static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t device,
                                   struct moepage_device *home,
                                   const moepage_expert_pool_config *config,
-                                  const mp_versions_plan *plan)
+                                  const moepage_precision_config *precision)
 {
     uint64_t asked = config->slots;
     moepage_status status = open_transfer(pool, device, home, config);
@@ -145,13 +165,14 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
         .base = mp_arena_side_base(&home->arena, MP_SIDE_EXPERTS),
         .first = mp_images_places(transfer, mp_images_rounds(transfer)),
     };
-    if (plan)
-        status = mp_versions_open(plan, pool->model, home, &setup.first, &asked, &pool->versions);
+    if (precision)
+        status =
+            mp_versions_open(precision, pool->model, home, &setup.first, &asked, &pool->versions);
     if (!status)
         status = claim_slots(pool, device, asked, &setup);
     if (status)
         return status;
-    setup.most = plan ? setup.first + setup.slots : most_slots(pool, device);
+    setup.most = precision ? setup.first + setup.slots : most_slots(pool, device);
     pool->slots[device] = setup.base;
     status = mp_cache_add_device(pool->cache, &setup);
     pool->shards[device] = mp_cache_shard(pool->cache, device);
@@ -162,13 +183,14 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
 
 /* ---- versions ---- */
 
-/* Brings one high version to a slot that it keeps. The lock is held, and given up meanwhile. */
+/* Loads one high version into a slot that it keeps. The lock is held, but
+ * released while waiting. */
 static moepage_status fill_high(struct moepage_expert_pool *pool, uint32_t key)
 {
     mp_shard *shard = pool->shards[0];
     mp_hold hold = {.key = key, .kind = MP_HOLD_MISS, .pin = true};
     mp_claim claim = mp_shard_claim(shard, key, MP_FOR_DECODE, MP_PIPE_DEMAND, 1, &hold.slot);
-    if (claim != MP_CLAIMED) /* there is a slot for each, and loads come one by one */
+    if (claim != MP_CLAIMED) /* cannot be: there is a slot for each, and one load at a time */
         return mp_fail(MOEPAGE_E_BUSY, "no slot for the high version of expert %u", key);
     mp_passage_advance(pool->transfers[0], hold.slot, MP_PIPE_DEMAND, UINT64_MAX);
     mp_transfer_flush(pool->transfers[0]);
@@ -182,7 +204,7 @@ static moepage_status fill_high(struct moepage_expert_pool *pool, uint32_t key)
     return status;
 }
 
-/* What is counted from here on is what is done while the pool serves. */
+/* Resets the counters, so that they count only what is done while the pool serves. */
 static void reset_counters(struct moepage_expert_pool *pool)
 {
     mp_cache_reset_counters(pool->cache);
@@ -219,6 +241,7 @@ static void free_parts(struct moepage_expert_pool *pool)
         atomic_fetch_sub(&pool->homes[d]->residents, 1);
     }
     mp_versions_close(pool->versions);
+    mp_bundle_close(&pool->bundle);
     pthread_mutex_destroy(&pool->lock);
     atomic_fetch_sub(&pool->model->users, 1);
 }
@@ -232,12 +255,19 @@ static void describe(struct moepage_expert_pool *pool, struct moepage_model *mod
     pool->layers = info->moe_layers;
     pool->keys = info->experts * info->moe_layers;
     pool->n_devices = n_devices;
-    pool->n_scopes = config->scope == MOEPAGE_SCOPE_LAYER ? info->moe_layers : 1;
+    pool->per_layer = config->scope == MOEPAGE_SCOPE_LAYER;
     pool->scan_percent = config->scan_percent;
-    pool->slot_bytes = info->slot_bytes;
-    pool->slot_form = MOEPAGE_FORM_DENSE;
+    pool->slot_form = form_of_slots(config);
     pthread_mutex_init(&pool->lock, NULL);
     atomic_fetch_add(&model->users, 1);
+}
+
+static moepage_status open_bundle(struct moepage_expert_pool *pool)
+{
+    moepage_status status = mp_bundle_open(pool->model, pool->slot_form, &pool->bundle);
+    pool->slot_bytes = mp_model_slot_bytes(pool->model, pool->slot_form);
+    pool->step_slots = pool->per_layer ? pool->layers : pool->bundle.n_slots;
+    return status;
 }
 
 static moepage_status open_cache(struct moepage_expert_pool *pool,
@@ -249,17 +279,17 @@ static moepage_status open_cache(struct moepage_expert_pool *pool,
         .layers = pool->layers,
         .experts = pool->experts,
         .n_devices = pool->n_devices,
-        .n_scopes = pool->n_scopes,
+        .per_layer = pool->per_layer,
+        .bundle = &pool->bundle,
         .scan_percent = pool->scan_percent,
         .slot_form = pool->slot_form,
-        .slot_bytes = pool->slot_bytes,
         .fixed = pool->serves_versions,
         .load_ended = mp_ahead_load_ended,
     };
     uint32_t chunk_bytes = config->chunk_bytes ? config->chunk_bytes : DEFAULT_CHUNK_BYTES;
     moepage_status status = mp_cache_open(&setup, &pool->cache);
     if (!status)
-        status = mp_ahead_open(pool->cache, &setup, chunk_bytes, &pool->ahead);
+        status = mp_ahead_open(pool->cache, &setup, pool->slot_bytes, chunk_bytes, &pool->ahead);
     if (!status)
         mp_cache_set_owner(pool->cache, pool->ahead);
     return status;
@@ -269,19 +299,20 @@ static moepage_status open_parts(struct moepage_expert_pool *pool,
                                  struct moepage_device *const *devices,
                                  const moepage_expert_pool_config *config)
 {
-    mp_versions_plan plan;
+    moepage_precision_config precision;
     moepage_status status = mp_transfer_check(pool->model, config, &pool->bus_form);
     if (!status && config->precision)
-        status = mp_versions_plan_for(pool->model, config, pool->n_devices, &plan);
+        status = mp_versions_read_config(pool->model, config, pool->n_devices, &precision);
     if (!status && config->precision) {
-        pool->slot_form = pool->bus_form = plan.config.hi_form;
-        pool->slot_bytes = plan.slot_bytes;
-        pool->serves_versions = plan.config.serve == MOEPAGE_SERVE_VERSIONS;
+        pool->slot_form = pool->bus_form = precision.hi_form;
+        pool->serves_versions = precision.serve == MOEPAGE_SERVE_VERSIONS;
     }
+    if (!status)
+        status = open_bundle(pool);
     if (!status)
         status = open_cache(pool, config);
     for (uint32_t d = 0; d < pool->n_devices && !status; d++)
-        status = open_device(pool, d, devices[d], config, config->precision ? &plan : NULL);
+        status = open_device(pool, d, devices[d], config, config->precision ? &precision : NULL);
     return status || !pool->versions ? status : fill_versions(pool);
 }
 
@@ -330,25 +361,33 @@ moepage_status mp_pool_sizes(const struct moepage_model *model,
         status = mp_transfer_check(model, config, &bus_form);
     if (status)
         return status;
+    mp_bundle bundle;
+    uint32_t form = form_of_slots(config);
     uint64_t slots = (config->slots + n_devices - 1) / n_devices, images;
-    uint64_t slot_bytes = model->info.slot_bytes;
     if (config->precision) /* nothing is decoded beside it */
         bus_form = MOEPAGE_FORM_DENSE;
     mp_transfer_sizes(model, config, bus_form, n_devices, workspace_bytes, &images);
     if (config->precision)
-        status = mp_versions_sizes(model, config, n_devices, &slot_bytes, &images, &slots);
+        status = mp_versions_sizes(model, config, n_devices, &form, &images, &slots);
     if (status)
         return status;
-    if (__builtin_add_overflow(slots, images, &slots) ||
-        __builtin_mul_overflow(slots, slot_bytes, arena_bytes) ||
+    status = mp_bundle_open(model, form, &bundle);
+    uint64_t unit_slots = bundle.n_slots, unit_bytes = bundle.bytes;
+    mp_bundle_close(&bundle);
+    if (status)
+        return status;
+    if (__builtin_add_overflow(slots, images + unit_slots - 1, &slots) ||
+        __builtin_mul_overflow(slots / unit_slots, unit_bytes, arena_bytes) ||
         __builtin_add_overflow(*arena_bytes, ARENA_PAGE - 1, arena_bytes))
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%llu slots of %llu bytes: the total overflows 64 bits",
-                       (unsigned long long)slots, (unsigned long long)slot_bytes);
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "%llu slots, %llu to every %llu bytes: the total overflows 64 bits",
+                       (unsigned long long)slots, (unsigned long long)unit_slots,
+                       (unsigned long long)unit_bytes);
     *arena_bytes -= *arena_bytes % ARENA_PAGE;
     return MOEPAGE_OK;
 }
 
-/* ---- what it tells ---- */
+/* ---- what it reports ---- */
 
 void mp_pool_lookup(struct moepage_expert_pool *pool, uint32_t key, moepage_residency *out)
 {
@@ -362,18 +401,20 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
         .devices = pool->n_devices,
         .slot_bytes = pool->slot_bytes,
         .bus_form = pool->bus_form,
+        .slot_form = pool->slot_form,
+        .slot_step = pool->step_slots,
         .host_node = -1,
         .resizes = pool->resizes,
         .resizes_refused = pool->resizes_refused,
         .pins_refused = pool->pins_refused,
     };
+    mp_ahead_describe(pool->ahead, info);
+    mp_cache_describe(pool->cache, info); /* settles loads, whose reads the transfers then count */
     for (uint32_t d = 0; d < pool->n_devices; d++) {
         uint64_t below = mp_shard_slots(pool->shards[d]).first;
-        info->compressed_bytes += pool->versions ? 0 : below * pool->slot_bytes;
+        info->compressed_bytes += pool->versions ? 0 : mp_bundle_bytes(&pool->bundle, below);
         mp_transfer_describe(pool->transfers[d], info);
     }
-    mp_ahead_describe(pool->ahead, info);
-    mp_cache_describe(pool->cache, info);
     if (pool->versions)
         mp_versions_describe(pool->versions, info);
     pthread_mutex_unlock(&pool->lock);

@@ -1,5 +1,5 @@
-/* Holding experts that mp_client_hold_resident has not found: bringing them, waiting for them, and letting
- * go. */
+/* Holding experts that mp_client_hold_resident has not found: loading them, waiting for them,
+ * and releasing them. */
 #include "base/status.h"
 #include "pool/inside.h"
 
@@ -15,24 +15,24 @@ static moepage_status refuse(const struct moepage_expert_pool *pool, const mp_sh
                    hold->key % pool->experts, hold->key / pool->experts, slots.end - slots.first);
 }
 
-/* Holds the expert where it is, resident or on its way, or gives it a slot; and brings all of its bytes
- * that are not under way yet. */
+/* Holds the expert where it is, resident or on its way, or gives it a slot; then submits all of its
+ * bytes that are not under way yet. */
 static mp_claim hold_now(struct moepage_expert_pool *pool, mp_shard *shard, mp_hold *hold)
 {
-    /* Where is it? A load that has ended is settled first; one that has failed leaves the map. */
+    /* Look for it, and settle its load if that has ended: one that has failed leaves the map. */
     uint32_t slot = mp_cache_find(pool->cache, hold->key);
     if (slot != MP_NO_SLOT) {
         mp_claim_look_at(pool->ahead, shard, slot);
         slot = mp_cache_find(pool->cache, hold->key);
     }
     if (slot != MP_NO_SLOT) {
-        /* In a slot. A load under way is a demand from now on, whatever was called off. */
+        /* It has a slot. A load under way is a demand from now on, even if it was called off. */
         hold->ready = mp_shard_view(shard, slot).state == MP_SLOT_RESIDENT;
         mp_shard_add_user(shard, slot);
         mp_shard_hold(shard, slot, hold, hold->ready ? MP_HOLD_HIT : MP_HOLD_LATE);
         mp_ahead_keep(pool->ahead, shard, slot);
     } else {
-        /* Absent: its load begins here, with one user. */
+        /* It is absent: its load begins here, with one user. */
         mp_purpose purpose = hold->scan && pool->scan_percent ? MP_FOR_SCAN : MP_FOR_DECODE;
         mp_claim claim = mp_shard_claim(shard, hold->key, purpose, MP_PIPE_DEMAND, 1, &slot);
         if (claim != MP_CLAIMED)
@@ -47,12 +47,11 @@ static mp_claim hold_now(struct moepage_expert_pool *pool, mp_shard *shard, mp_h
 
 /* Ends what is in the way of a claim, one thing at a time, until it succeeds or nothing is left to end:
  * loads; then reads of the cold tier, which hold entries of the host tier although no load waits for
- * them; then slots of failed loads that are free but for the book-keeping. */
+ * them; then slots of failed loads, and of a move, that are free but for the book-keeping. */
 static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_shard *shard = pool->shards[hold->shard];
-    bool read = false, settled = false;
-    for (;;) {
+    for (bool read = false;;) {
         bool ended = false;
         mp_claim claim = hold_now(pool, shard, hold);
         if (claim == MP_CLAIMED)
@@ -61,18 +60,16 @@ static moepage_status hold_one(struct moepage_expert_pool *pool, mp_hold *hold)
         if (!status && !ended && claim == MP_CLAIM_NO_SOURCE && !read) {
             status = mp_transfer_sync_reads(pool->transfers[hold->shard]);
             read = true;
-        } else if (!status && !ended) {
-            if (settled)
-                return refuse(pool, shard, hold);
-            mp_shard_settle_all(shard);
-            settled = true;
+        } else if (!status && !ended && !mp_shard_reclaim(shard)) {
+            return refuse(pool, shard, hold);
         }
         if (status)
             return status;
     }
 }
 
-/* Holds an expert of a pool with low versions beside its cache: if it is resident, there. */
+/* Holds an expert of a pool with low versions beside its cache: in its slot if it is resident,
+ * otherwise in its low version. */
 static void hold_any(struct moepage_expert_pool *pool, mp_hold *hold)
 {
     mp_shard *shard = pool->shards[hold->shard];
@@ -84,7 +81,7 @@ static void hold_any(struct moepage_expert_pool *pool, mp_hold *hold)
         return;
     }
     mp_versions_hold_low(pool->versions, hold);
-    if (!(hold->scan && pool->scan_percent)) /* prefill alone does not push out what decode uses */
+    if (!(hold->scan && pool->scan_percent)) /* prefill alone must not evict what decode uses */
         mp_ahead_want_missed(pool->ahead, hold->key);
 }
 
@@ -111,8 +108,8 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
     moepage_status status = MOEPAGE_OK;
     pthread_mutex_lock(&pool->lock);
     mp_cache_begin_set(pool->cache, holds, n);
-    /* Victims first: what hits is held already, what misses is held as soon as it has a slot, so that no
-     * member of the set is ever a victim. Then recency, in the set's own order. */
+    /* No member of the set must become a victim of another: hits are held already, and a miss is
+     * held as soon as it has a slot. Recency changes only afterwards, in the set's own order. */
     for (uint32_t i = 0; i < n && !status; i++) {
         if (holds[i].kind != MP_HOLD_NONE ||
             (holds[i].may_run_in_place && mp_in_place_hold(pool, &holds[i])))
@@ -123,6 +120,9 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
     for (uint32_t d = 0; d < pool->n_devices; d++)
         mp_transfer_flush(pool->transfers[d]);
     pthread_mutex_unlock(&pool->lock);
+    for (uint32_t i = 0; i < n; i++)
+        if (holds[i].kind == MP_HOLD_NONE && holds[i].may_run_in_place)
+            mp_in_place_drop(&holds[i]);
     if (status)
         mp_pool_release(pool, holds, n);
     return status;
@@ -152,16 +152,16 @@ moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_
     if (hold->ready)
         return MOEPAGE_OK;
 
-    /* The transfers, without the lock: to their end, or until the device alone can fail them. */
+    /* Wait for the transfers without the lock: for their end, or until the device alone
+     * can fail them. */
     moepage_status status =
-        reader ? mp_passage_settle(transfer, hold->slot) : mp_passage_sync(transfer, hold->slot);
+        mp_passage_wait(transfer, hold->slot, reader ? MP_UNTIL_SETTLED : MP_UNTIL_LANDED);
     if (status)
         return status;
 
-    /* What has landed is published; for the rest the reader waits, in its stream. */
+    /* Publish the load if it has landed; if not, the reader's stream waits for it. */
     pthread_mutex_lock(&pool->lock);
-    mp_shard_settle(shard, hold->slot);
-    uint32_t state = mp_shard_view(shard, hold->slot).state;
+    uint32_t state = mp_shard_settle(shard, hold->slot);
     bool leads = state == MP_SLOT_LOADING && reader;
     if (leads)
         status = mp_passage_result(transfer, hold->slot);

@@ -1,4 +1,4 @@
-/* Pins: experts that stay in their slots, whatever the policy thinks of them. */
+/* Pins: experts that stay in their slots, whatever the policy decides. */
 #include "base/status.h"
 #include "pool/inside.h"
 
@@ -13,7 +13,8 @@ static moepage_status reserve(struct moepage_expert_pool *pool, uint32_t key, bo
     return status;
 }
 
-/* Holds the expert and pins it there; false if its slot is about to leave: then it is nowhere. */
+/* Holds the expert and pins it in its slot. *pinned is false if that slot is about to leave the
+ * pool: the expert then has no slot any more, and the caller tries again. */
 static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t key, bool *pinned,
                                    bool *again)
 {
@@ -35,8 +36,8 @@ static moepage_status pin(struct moepage_expert_pool *pool, uint32_t key)
     bool again, pinned = false;
     if (pool->serves_versions)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "expert %u of layer %u cannot be pinned: what is hot chooses the high "
-                       "versions of this pool",
+                       "expert %u of layer %u cannot be pinned: hotness decides which of this "
+                       "pool's experts are high",
                        key % pool->experts, key / pool->experts);
     moepage_status status = reserve(pool, key, &again);
     if (status || again)
@@ -48,7 +49,8 @@ static moepage_status pin(struct moepage_expert_pool *pool, uint32_t key)
     return status;
 }
 
-/* A load that fails is its source's doing, and counts there. */
+/* Returns true if a failure counts as a refused pin. A load that fails is its source's failure, and
+ * is counted there. */
 static bool is_refusal(moepage_status status)
 {
     return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY ||

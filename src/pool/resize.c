@@ -1,18 +1,17 @@
-/* Moving the ends of the experts' side while it serves.
+/* Moving the ends of the experts' side while it serves. Slots that a pool gives up are drained,
+ * never seized, in three phases:
  *
- * What a pool gives up is drained, never taken away. In order:
- *
- *   aim     sessions are told what they may count on from now on: layers opened later reserve no more.
- *           Nothing else changes until the open ones count on no more either, for each must find the
- *           slots it was promised.
- *   fence   slots that go take no more experts. Those in them are dropped, or, where a plan uses them,
- *           taken out of the map, so that their next use brings them to another slot.
- *   take    once every such slot is free and its bytes have no readers: the arena gets them, and what
- *           grows grows. */
+ *   aim     Sessions are told how many slots they may count on from now on; layers opened later
+ *           reserve no more. The next phase begins when open layers count on no more either, since
+ *           each must find the slots that it was promised.
+ *   fence   Slots that are to go take no more experts. Their experts are dropped or, if a plan uses
+ *           them, taken out of the map, so that their next use loads them into another slot.
+ *   take    When every such slot is free and its bytes have no readers, the arena takes them back,
+ *           and the side that grows gets them. */
 #include "base/status.h"
 #include "pool/inside.h"
 
-/* ---- what there can be ---- */
+/* ---- possible extents ---- */
 
 mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compressed,
                          uint32_t slots)
@@ -43,7 +42,7 @@ mp_extent mp_pool_get_extent(struct moepage_expert_pool *pool)
     return extent;
 }
 
-/* The slots that are there before and after. */
+/* Returns the slots that the pool has before the move and after it. */
 static mp_span kept_by(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
     mp_span from = mp_shard_slots(pool->shards[0]), after = span_of(to);
@@ -73,16 +72,16 @@ static moepage_status check_images(const struct moepage_expert_pool *pool, const
 static moepage_status check_extent(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
     const mp_shard *shard = pool->shards[0];
-    uint64_t room = mp_arena_side_max(&pool->homes[0]->arena, MP_SIDE_EXPERTS);
+    uint64_t bundles = mp_arena_side_max(&pool->homes[0]->arena, MP_SIDE_EXPERTS);
+    uint64_t room = bundles * pool->bundle.n_slots;
     uint64_t most = room > to->first ? room - to->first : 0;
     if (most > pool->keys)
         most = pool->keys;
-    if (to->slots < 1 || to->slots > most || to->slots % pool->n_scopes != 0)
+    if (to->slots < 1 || to->slots > most || to->slots % pool->step_slots != 0)
         return mp_fail(MOEPAGE_E_BUDGET,
                        "%u slots: the pool can have 1 to %llu, in multiples of %u", to->slots,
-                       (unsigned long long)most, pool->n_scopes);
-    uint32_t capacity = mp_shard_capacity_in(shard, kept_by(pool, to));
-    return mp_shard_check_capacity(shard, capacity, to->slots);
+                       (unsigned long long)most, pool->step_slots);
+    return mp_shard_check_capacity(shard, kept_by(pool, to), to->slots);
 }
 
 static moepage_status check_move(const struct moepage_expert_pool *pool, const mp_extent *to)
@@ -107,7 +106,7 @@ moepage_status mp_pool_check_move(struct moepage_expert_pool *pool, const mp_ext
 
 /* ---- fence ---- */
 
-/* Empties a slot that takes no more experts, if it is not in use. Returns true if it is free. */
+/* Empties a slot behind the fence if it is not in use. Returns true if it is free now. */
 static bool vacate(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t slot)
 {
     mp_slot_view view = mp_shard_view(shard, slot);
@@ -118,7 +117,8 @@ static bool vacate(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t s
     return mp_shard_view(shard, slot).state == MP_SLOT_FREE;
 }
 
-/* Tries every slot, whatever becomes of the others. */
+/* Empties every slot outside of `kept` that can be emptied now. Fails with BUSY if
+ * any could not. */
 static moepage_status vacate_outside(struct moepage_expert_pool *pool, mp_span kept)
 {
     mp_shard *shard = pool->shards[0];
@@ -136,11 +136,12 @@ static moepage_status vacate_outside(struct moepage_expert_pool *pool, mp_span k
         return mp_fail(MOEPAGE_E_BUSY,
                        "slot %u is pinned, in an open plan, or its expert is on its way", in_use);
     if (read != MP_NO_SLOT)
-        return mp_fail(MOEPAGE_E_BUSY, "slot %u is read by what a step has submitted", read);
+        return mp_fail(MOEPAGE_E_BUSY, "slot %u is still read by work that a step has submitted",
+                       read);
     return MOEPAGE_OK;
 }
 
-/* Ends every load; of prefetches that no plan holds, what is on the bus. */
+/* Waits for all loads that are submitted, and gives up unfinished prefetches that no plan holds. */
 static moepage_status end_loads(struct moepage_expert_pool *pool)
 {
     mp_transfer_flush(pool->transfers[0]);
@@ -151,7 +152,7 @@ static moepage_status end_loads(struct moepage_expert_pool *pool)
     return status;
 }
 
-/* For a move that is tried once: what only waits for the device is waited for. */
+/* For a move that is tried once: waits for everything that only the device delays. */
 static moepage_status wait_outside(struct moepage_expert_pool *pool, const mp_extent *to,
                                    mp_span kept)
 {
@@ -165,7 +166,7 @@ static moepage_status wait_outside(struct moepage_expert_pool *pool, const mp_ex
     return status;
 }
 
-/* A move that is tried once leaves all slots alone if any of those that go is in use. */
+/* A move that is tried once does nothing if any slot that is to go is in use. */
 static moepage_status check_unused(const mp_shard *shard, mp_span kept)
 {
     mp_span all = mp_shard_slots(shard);
@@ -182,18 +183,18 @@ static bool is_fenced(const struct moepage_expert_pool *pool, const mp_extent *t
            mp_images_usable(pool->transfers[0]) <= to->compressed;
 }
 
-/* Up to the fence: from there on, promises are kept by themselves. */
+/* Aims, and fences if no open layer counts on more. Behind a fence promises need no more checks:
+ * sessions have been told the lower number since the aim. */
 static moepage_status fence(struct moepage_expert_pool *pool, const mp_extent *to, mp_span kept,
                             bool once)
 {
     mp_shard *shard = pool->shards[0];
-    uint32_t capacity = mp_shard_capacity_in(shard, kept);
     pool->move = *to;
-    mp_shard_set_aim(shard, capacity);
+    mp_shard_set_aim(shard, kept);
     moepage_status status = once ? check_unused(shard, kept) : MOEPAGE_OK;
     if (status || is_fenced(pool, to, kept))
         return status;
-    status = mp_shard_check_promises(shard, capacity);
+    status = mp_shard_check_promises(shard, kept);
     if (status)
         return status;
     mp_images_limit(pool->transfers[0], to->compressed);
@@ -210,7 +211,8 @@ static moepage_status clear_out(struct moepage_expert_pool *pool, const mp_exten
         status = wait_outside(pool, to, kept);
     if (status)
         return status;
-    mp_shard_settle_all(shard); /* what has landed may go, on either side of the fence */
+    /* So that loads that have landed can be evicted, on both sides of the fence. */
+    mp_shard_settle_all(shard);
     moepage_status outside = vacate_outside(pool, kept), scopes = mp_shard_shrink_scopes(shard);
     if (outside || scopes)
         return outside ? outside : scopes;
@@ -226,13 +228,14 @@ static void open_all(struct moepage_expert_pool *pool, mp_span slots)
     pool->move = (mp_extent){0};
     mp_images_limit(pool->transfers[0], mp_images_rounds(pool->transfers[0]));
     mp_shard_set_slots(pool->shards[0], slots);
-    mp_ahead_start(pool->ahead, 0); /* images may be left to bring */
+    mp_ahead_start(pool->ahead, 0); /* images may be left to copy */
 }
 
 static moepage_status take(struct moepage_expert_pool *pool, const mp_extent *to)
 {
     mp_span slots = span_of(to);
-    moepage_status status = mp_arena_resize(&pool->homes[0]->arena, MP_SIDE_EXPERTS, slots.end);
+    moepage_status status =
+        mp_arena_resize(&pool->homes[0]->arena, MP_SIDE_EXPERTS, slots.end / pool->bundle.n_slots);
     if (status)
         return status;
     if (mp_images_possible(pool->transfers[0]))
@@ -248,7 +251,7 @@ static bool gives_up_anything(const struct moepage_expert_pool *pool, const mp_e
            to->compressed < now.compressed;
 }
 
-/* Ends a move that is under way: takes its fence away. */
+/* Ends a move under way: removes its fence. */
 static void stay(struct moepage_expert_pool *pool)
 {
     if (pool->move.slots)
@@ -281,7 +284,7 @@ moepage_status mp_pool_move(struct moepage_expert_pool *pool, const mp_extent *t
     mp_cache_drain_touches(pool->cache);
     moepage_status status = check_move(pool, to);
     if (!status && !is_same(&pool->move, to))
-        stay(pool); /* another move was begun: its fence stands elsewhere */
+        stay(pool); /* a different move was begun, with its fence elsewhere */
     if (!status && gives_up_anything(pool, to))
         status = clear_out(pool, to, once);
     if (!status)

@@ -1,11 +1,11 @@
-/* Moving the boundary between experts and KV: the side that shrinks first, the other behind it. */
+/* Moving the boundary between experts and KV: first the side that shrinks, then the other. */
 #include "split/split.h"
 
 #include "base/status.h"
 
 /* ---- planning ---- */
 
-/* What each side has now and is to have, in bytes; a pool that is not to move is NULL. */
+/* What each side has now and is to have. A pool that does not move is NULL. */
 typedef struct split_move {
     struct moepage_expert_pool *experts;
     struct moepage_kv_pool *kv;
@@ -28,10 +28,11 @@ static moepage_status plan_experts(split_move *move, uint64_t slots)
         return mp_fail(MOEPAGE_E_BUDGET, "%llu slots are more than any pool can have",
                        (unsigned long long)slots);
     mp_extent now = mp_pool_get_extent(pool);
+    mp_pool_shape shape = mp_pool_get_shape(pool);
     move->old_extent = mp_pool_extent(pool, now.compressed, now.slots);
     move->extent = mp_pool_extent(pool, move->old_extent.compressed, (uint32_t)slots);
     move->to[MP_SIDE_EXPERTS] =
-        ((uint64_t)move->extent.first + move->extent.slots) * mp_pool_get_shape(pool).slot_bytes;
+        mp_pool_slots_bytes(&shape, (uint64_t)move->extent.first + move->extent.slots);
     return mp_pool_check_move(pool, &move->extent);
 }
 
@@ -81,7 +82,7 @@ static moepage_status move_side(const split_move *move, mp_side side)
     return move->kv ? mp_kv_pool_resize(move->kv, move->blocks, move->stream) : MOEPAGE_OK;
 }
 
-/* Nothing is in the way of a side that gets back what it has just given. */
+/* Undoes a side's move. It gets back what it has just given up, so nothing can be in the way. */
 static void move_back(const split_move *move, mp_side side)
 {
     if (side == MP_SIDE_EXPERTS && move->experts)
@@ -90,9 +91,9 @@ static void move_back(const split_move *move, mp_side side)
         (void)mp_kv_pool_resize(move->kv, move->old_blocks, move->stream);
 }
 
-/* Whoever shrinks goes first, so that the two never need more than the arena together. Growing can
- * then be refused only if somebody else has moved meanwhile; when both shrink, also because KV is
- * in use. */
+/* The side that shrinks goes first, so that the two together never need more than the arena. The
+ * second move can then fail only if another thread has moved a side meanwhile; or, if both shrink,
+ * because KV is in use. */
 static moepage_status carry_out(const split_move *move)
 {
     mp_side first =
@@ -113,12 +114,14 @@ moepage_status mp_split_move(struct moepage_expert_pool *experts, struct moepage
     split_move move = {.experts = experts, .kv = kv, .stream = stream};
     moepage_status status = plan(&move, slots, blocks);
     bool shrinks = !status && move.to[MP_SIDE_EXPERTS] < move.from[MP_SIDE_EXPERTS];
-    if (experts && is_on_one_device(experts) && !shrinks) /* an attempt before may have fenced */
+    /* An earlier attempt may have left a fence. */
+    if (experts && is_on_one_device(experts) && !shrinks)
         mp_pool_stay(experts);
     return status ? status : carry_out(&move);
 }
 
-/* A call that could never be, or a device that fails, says nothing about what is in use. */
+/* Returns true if a failure counts as a refused move. An invalid call or a failed
+ * device does not. */
 static bool is_refusal(moepage_status status)
 {
     return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY;
@@ -129,7 +132,7 @@ moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_
 {
     split_move move = {.experts = experts, .kv = kv, .stream = stream, .once = true};
     moepage_status status = plan(&move, slots, blocks);
-    if (experts && is_on_one_device(experts)) /* an attempt at another move may have fenced */
+    if (experts && is_on_one_device(experts)) /* an attempt at another move may have left a fence */
         mp_pool_stay(experts);
     if (!status)
         status = carry_out(&move);
@@ -147,7 +150,8 @@ void mp_split_abandon(struct moepage_expert_pool *experts)
 
 static moepage_status check_room(struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    uint64_t room = mp_arena_room(&mp_pool_home(pool, 0)->arena, MP_SIDE_EXPERTS);
+    uint64_t bundles = mp_arena_room(&mp_pool_home(pool, 0)->arena, MP_SIDE_EXPERTS);
+    uint64_t room = bundles * mp_pool_get_shape(pool).bundle->n_slots;
     if ((uint64_t)to->first + to->slots <= room)
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_BUDGET,

@@ -1,20 +1,11 @@
-/* Compressed experts: the place of each, copying images there, and giving places up. */
+/* Compressed experts: each one's place, copying images there, and giving places up. */
 #include "arena/scratch.h"
 #include "base/alloc.h"
+#include "base/divisor.h"
 #include "base/status.h"
 #include "transfer/inside.h"
 
 /* ---- places ---- */
-
-static uint32_t divisor_of(uint32_t a, uint32_t b)
-{
-    while (b) {
-        uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
 
 /* Near the golden section of n and prime to it: the first k multiples, modulo n, lie nearly evenly
  * for every k, and no two of the first n are the same. */
@@ -23,7 +14,7 @@ static uint32_t stride_of(uint32_t n)
     uint32_t stride = (uint32_t)((uint64_t)n * 618 / 1000);
     if (stride == 0)
         stride = 1;
-    while (divisor_of(stride, n) != 1)
+    while (mp_common_divisor(stride, n) != 1)
         stride++;
     return stride;
 }
@@ -105,7 +96,8 @@ void mp_images_limit(mp_transfer *transfer, uint32_t rounds)
     compressed->usable = places;
 }
 
-/* When the last copy to a place beyond `places` ends. Images come in the order of their places. */
+/* Returns the tick of the last copy to a place beyond `places`, or 0. Images are copied in the
+ * order of their places, so the last fill is the one to look at. */
 static mp_tick last_fill(const mp_transfer *transfer, uint32_t places)
 {
     const mp_compressed *compressed = &transfer->compressed;
@@ -164,7 +156,7 @@ void mp_images_set(mp_transfer *transfer, uint32_t rounds)
 {
     mp_compressed *compressed = &transfer->compressed;
     uint32_t places = rounds * transfer->layers;
-    mp_images_sweep(transfer); /* what has landed of those that stay is not copied again */
+    mp_images_sweep(transfer); /* so that images that have landed and stay are not copied again */
     if (places < compressed->n)
         forget_from(transfer, places);
     compressed->n = compressed->usable = places;
@@ -180,7 +172,7 @@ bool mp_images_pending(const mp_transfer *transfer)
     return compressed->n_fills && compressed->fills[compressed->first_fill].whole;
 }
 
-/* The image that is being copied: one begun before, or the next one. */
+/* Returns the image to go on copying: one begun before, or the next one. */
 static mp_fill *current_fill(mp_transfer *transfer)
 {
     mp_compressed *compressed = &transfer->compressed;
@@ -196,7 +188,7 @@ static mp_fill *current_fill(mp_transfer *transfer)
     return fill;
 }
 
-/* Goes on with one image; what has failed is not copied to its end. */
+/* Goes on copying one image; one that has failed is not copied to its end. */
 static uint64_t advance_fill(mp_transfer *transfer, mp_fill *fill, uint64_t room)
 {
     mp_compressed *compressed = &transfer->compressed;
@@ -205,7 +197,7 @@ static uint64_t advance_fill(mp_transfer *transfer, mp_fill *fill, uint64_t room
     mp_image image = mp_transfer_image(transfer, key, MOEPAGE_FORM_EXPH);
     uint64_t left = image.bytes - compressed->offset, bytes = left < room ? left : room;
     mp_copy copy =
-        mp_transfer_copy_mapped(transfer, key, MOEPAGE_FORM_EXPH, compressed->offset, bytes);
+        mp_transfer_copy_stored(transfer, key, MOEPAGE_FORM_EXPH, compressed->offset, bytes);
     copy.dst = compressed->memory + fill->place * compressed->unit + compressed->offset;
     copy.result = &fill->result;
     moepage_status status = transfer->ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
@@ -235,7 +227,8 @@ uint64_t mp_images_advance(mp_transfer *transfer, uint64_t room)
     return total;
 }
 
-/* An expert whose image cannot be had is not kept compressed: its next load reports why. */
+/* Makes an image that has landed usable. An expert whose image cannot be read is not kept
+ * compressed: its next load reports why. */
 static void land(mp_transfer *transfer, const mp_fill *fill)
 {
     mp_compressed *compressed = &transfer->compressed;

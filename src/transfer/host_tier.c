@@ -1,7 +1,7 @@
-/* The cold tier's cache: entries, who is in them, and the reads that fill them.
+/* The cold tier's cache: its entries, the experts in them, and the reads that fill them.
  *
- * A read's result and byte count are written on an I/O thread and looked at only after its tick has
- * been seen completed, which is what orders the two; so they need no order of their own. */
+ * A read's result and byte count are written on an I/O thread and read only after its tick has been
+ * seen completed. That orders the two, so the accesses themselves are relaxed. */
 #include "transfer/host_tier.h"
 
 #include <assert.h>
@@ -9,33 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-
-/* ---- Lists ------------------------------------------------------------------------------ */
-
-static void list_append(mp_host_tier *tier, mp_entry_list *list, uint32_t index)
-{
-    mp_host_entry *entry = &tier->entries[index];
-    entry->newer = MP_NO_ENTRY;
-    entry->older = list->newest;
-    if (list->newest != MP_NO_ENTRY)
-        tier->entries[list->newest].newer = index;
-    else
-        list->oldest = index;
-    list->newest = index;
-}
-
-static void list_remove(mp_host_tier *tier, mp_entry_list *list, uint32_t index)
-{
-    const mp_host_entry *entry = &tier->entries[index];
-    if (entry->newer != MP_NO_ENTRY)
-        tier->entries[entry->newer].older = entry->older;
-    else
-        list->newest = entry->older;
-    if (entry->older != MP_NO_ENTRY)
-        tier->entries[entry->older].newer = entry->newer;
-    else
-        list->oldest = entry->newer;
-}
 
 /* ---- Life ------------------------------------------------------------------------------- */
 
@@ -47,6 +20,7 @@ static void init_arrays(mp_host_tier *tier)
         tier->empty[tier->n_empty] = tier->n_entries - 1 - tier->n_empty;
         tier->n_empty++;
     }
+    mp_ring_reset(tier->links, tier->valid);
 }
 
 static moepage_status open_lanes(mp_host_tier *tier)
@@ -57,7 +31,8 @@ static moepage_status open_lanes(mp_host_tier *tier)
     moepage_status status;
     do {
         mp_cold_lane *lane = &tier->lanes[tier->n_lanes];
-        lane->reading = (mp_entry_list){MP_NO_ENTRY, MP_NO_ENTRY};
+        lane->reading = tier->valid + 1 + tier->n_lanes;
+        mp_ring_reset(tier->links, lane->reading);
         status = device->ops->stream_create(device, MP_STREAM_COLD, &lane->stream);
         if (!status)
             tier->n_lanes++;
@@ -71,7 +46,9 @@ static moepage_status build(mp_host_tier *tier)
     tier->entries = mp_alloc_array(tier->n_entries, sizeof *tier->entries);
     tier->entry_of = mp_alloc_array(tier->n_keys, sizeof *tier->entry_of);
     tier->empty = mp_alloc_array(tier->n_entries, sizeof *tier->empty);
-    if (!tier->entries || !tier->entry_of || !tier->empty)
+    tier->links =
+        mp_alloc_array((uint64_t)tier->n_entries + 1 + MP_MAX_COLD_LANES, sizeof *tier->links);
+    if (!tier->entries || !tier->entry_of || !tier->empty || !tier->links)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a host tier of %u experts",
                        tier->n_entries);
     init_arrays(tier);
@@ -100,7 +77,7 @@ moepage_status mp_host_tier_create(struct moepage_device *home, const struct moe
     tier->unit = unit;
     tier->n_entries = (uint32_t)fit;
     tier->n_keys = (uint32_t)keys;
-    tier->valid = (mp_entry_list){MP_NO_ENTRY, MP_NO_ENTRY};
+    tier->valid = tier->n_entries;
     pthread_mutex_init(&tier->failure_lock, NULL);
     moepage_status status = build(tier);
     if (status) {
@@ -121,6 +98,7 @@ void mp_host_tier_destroy(mp_host_tier *tier)
     if (tier->memory.base)
         device->ops->host_unmap(device, &tier->memory);
     pthread_mutex_destroy(&tier->failure_lock);
+    mp_free(tier->links);
     mp_free(tier->empty);
     mp_free(tier->entry_of);
     mp_free(tier->entries);
@@ -137,16 +115,17 @@ static void note_failure(mp_host_tier *tier, uint32_t key, const char *sentence)
     pthread_mutex_unlock(&tier->failure_lock);
 }
 
-/* Runs on an I/O thread, without the pool's lock. The entry stays this read's until the tick. */
+/* Reads one image. Runs on an I/O thread, without the pool's lock: a READING entry is not given
+ * away before its tick. */
 static moepage_status fill_entry(const mp_copy *copy, void *out)
 {
     mp_host_tier *tier = (mp_host_tier *)(uintptr_t)copy->fill_user;
     uint64_t index = (uint64_t)((unsigned char *)copy->dst - tier->memory.base) / tier->unit;
     mp_image_read read = {.bytes = copy->bytes};
     moepage_status status = MOEPAGE_OK;
-    if (mp_home_has_bytes(tier->home))
+    if (!(tier->home->device->caps & MP_CAP_NO_BYTES))
         status = mp_model_read_cold(tier->model, copy->fill_key[0], copy->fill_key[1], tier->form,
-                                    out, copy->bytes, &read);
+                                    out, &read);
     atomic_store_explicit(&tier->entries[index].read_bytes, read.bytes, memory_order_relaxed);
     atomic_store_explicit(&tier->entries[index].buffered, read.buffered, memory_order_relaxed);
     if (status)
@@ -184,12 +163,14 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
     if (!timed)
         return;
 
-    /* Reads share the storage: one of several at once moves as much as all of them do in its time. */
+    /* Reads at the same time share the storage: while one of n takes place, about n
+     * images are read. */
     uint64_t reads = 0;
     for (uint32_t i = 0; i < tier->n_lanes; i++)
         reads += under_way(tier, &tier->lanes[i]);
-    mp_probe_end(tier->probe, lane->stream, entry->tick,
-                 (double)reads * (double)tier->model->info.slot_bytes);
+    uint64_t each = mp_quant_bits_of(tier->form) ? mp_model_most_bytes(tier->model, tier->form)
+                                                 : tier->model->info.slot_bytes;
+    mp_probe_end(tier->probe, NULL, 0, lane->stream, entry->tick, (double)reads * (double)each);
 }
 
 bool mp_host_tier_landed(const mp_host_tier *tier, uint32_t index)
@@ -210,7 +191,8 @@ static void empty_entry(mp_host_tier *tier, uint32_t index)
 static void settle_failed(mp_host_tier *tier, uint32_t index, int32_t result)
 {
     mp_host_entry *entry = &tier->entries[index];
-    if (result == MOEPAGE_E_DEVICE && entry->tick > 0) { /* skipped: `fill` said nothing */
+    /* Skipped by the device: `fill` wrote no sentence. */
+    if (result == MOEPAGE_E_DEVICE && entry->tick > 0) {
         char sentence[sizeof tier->failure];
         snprintf(sentence, sizeof sentence,
                  "layer %u, expert %u was not read: the device had failed before",
@@ -228,8 +210,8 @@ void mp_host_tier_settle(mp_host_tier *tier, uint32_t index)
     mp_host_entry *entry = &tier->entries[index];
     if (entry->state != MP_ENTRY_READING || !mp_host_tier_landed(tier, index))
         return;
-    list_remove(tier, &tier->lanes[entry->lane].reading, index);
-    mp_host_tier_demand(tier, index); /* whatever it was for, it holds up nothing any more */
+    mp_ring_unlink(tier->links, index);
+    mp_host_tier_demand(tier, index); /* a read that has ended takes no lane from demands */
     tier->cold_bytes += atomic_load_explicit(&entry->read_bytes, memory_order_relaxed);
     tier->buffered += atomic_load_explicit(&entry->buffered, memory_order_relaxed);
     int32_t result = atomic_load_explicit(&entry->result, memory_order_relaxed);
@@ -238,27 +220,28 @@ void mp_host_tier_settle(mp_host_tier *tier, uint32_t index)
         return;
     }
     entry->state = MP_ENTRY_VALID;
-    list_append(tier, &tier->valid, index);
+    mp_ring_append(tier->links, tier->valid, index);
     tier->n_valid++;
 }
 
-/* Reads that no load waits for any more end, too; their entries may then be evicted like others. */
+/* Settles all reads that have ended. No load may be waiting for some of them any more, and only
+ * settled entries can be evicted. */
 static void settle_landed(mp_host_tier *tier)
 {
     for (uint32_t i = 0; i < tier->n_lanes; i++) {
-        const mp_entry_list *reading = &tier->lanes[i].reading;
-        while (reading->oldest != MP_NO_ENTRY && mp_host_tier_landed(tier, reading->oldest))
-            mp_host_tier_settle(tier, reading->oldest);
+        const mp_link *reading = &tier->links[tier->lanes[i].reading];
+        while (reading->next != tier->lanes[i].reading && mp_host_tier_landed(tier, reading->next))
+            mp_host_tier_settle(tier, reading->next);
     }
 }
 
-/* The entry that would be evicted next, or MP_NO_ENTRY. */
+/* Returns the entry that would be evicted next, or MP_NO_ENTRY. */
 static uint32_t victim(const mp_host_tier *tier)
 {
-    uint32_t index = tier->valid.oldest;
-    while (index != MP_NO_ENTRY && tier->entries[index].users > 0)
-        index = tier->entries[index].newer;
-    return index;
+    uint32_t index = tier->links[tier->valid].next;
+    while (index != tier->valid && tier->entries[index].users > 0)
+        index = tier->links[index].next;
+    return index == tier->valid ? MP_NO_ENTRY : index;
 }
 
 static void evict_one(mp_host_tier *tier)
@@ -266,7 +249,7 @@ static void evict_one(mp_host_tier *tier)
     uint32_t index = victim(tier);
     if (index == MP_NO_ENTRY)
         return;
-    list_remove(tier, &tier->valid, index);
+    mp_ring_unlink(tier->links, index);
     tier->n_valid--;
     tier->entry_of[tier->entries[index].key] = MP_NO_ENTRY;
     empty_entry(tier, index);
@@ -279,11 +262,11 @@ uint32_t mp_host_tier_find(mp_host_tier *tier, uint32_t key)
         return MP_NO_ENTRY;
     mp_host_tier_settle(tier, tier->entry_of[key]);
     uint32_t index = tier->entry_of[key];
-    if (index == MP_NO_ENTRY) /* its read had failed */
+    if (index == MP_NO_ENTRY) /* its read has failed */
         return MP_NO_ENTRY;
     if (tier->entries[index].state == MP_ENTRY_VALID) {
-        list_remove(tier, &tier->valid, index);
-        list_append(tier, &tier->valid, index);
+        mp_ring_unlink(tier->links, index);
+        mp_ring_append(tier->links, tier->valid, index);
     }
     tier->hits++;
     return index;
@@ -306,7 +289,7 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
 {
     assert(key < tier->n_keys && tier->entry_of[key] == MP_NO_ENTRY);
 
-    /* An empty entry; for want of one, that of a read that has failed, or of the oldest image. */
+    /* Take an empty entry; if there is none, that of a failed read, or of the oldest image. */
     if (tier->n_empty == 0)
         settle_landed(tier);
     if (tier->n_empty == 0)
@@ -326,7 +309,7 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
     entry->guess = guess;
     tier->n_guesses += guess;
 
-    /* The lane with the fewest reads under way brings it. */
+    /* The lane with the fewest reads under way reads it. */
     uint64_t fewest = UINT64_MAX;
     for (uint32_t i = 0; i < tier->n_lanes && fewest > 0; i++) {
         uint64_t reads = under_way(tier, &tier->lanes[i]);
@@ -335,7 +318,7 @@ uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess)
             entry->lane = i;
         }
     }
-    list_append(tier, &tier->lanes[entry->lane].reading, index);
+    mp_ring_append(tier->links, tier->lanes[entry->lane].reading, index);
     submit_read(tier, index);
     return index;
 }

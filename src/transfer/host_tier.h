@@ -6,11 +6,12 @@
  *
  *   EMPTY -> READING -> VALID -> (evicted, least recently found first) -> EMPTY
  *               |  the read failed
- *               +-----> FAILED, found by nobody, EMPTY when its last user lets go
+ *               +-----> FAILED: cannot be found; EMPTY when its last user has let go
  *
- * An entry with users is never given away: a slot's load uses its entry from the moment it finds or
- * fetches it until the copy out of it has completed. Everything here is under the owning pool's
- * lock; only the fill callback runs elsewhere, on an I/O thread. */
+ * An entry with users is never given away: a load uses its entry from the moment it finds or
+ * fetches it until the copy out of it has completed. Every call is made under the owning
+ * pool's lock, except those marked "any thread"; only the fill callback runs outside of it, on
+ * an I/O thread. */
 #ifndef MP_TRANSFER_HOST_TIER_H
 #define MP_TRANSFER_HOST_TIER_H
 
@@ -20,6 +21,7 @@
 
 #include "arena/home.h"
 #include "model/model.h"
+#include "policy/ring.h"
 #include "transfer/probe.h"
 
 #define MP_NO_ENTRY UINT32_MAX
@@ -35,26 +37,20 @@ typedef struct mp_host_entry {
     uint32_t key;
     mp_entry_state state;
     uint32_t users;
-    uint32_t newer, older;  /* neighbours in the entry's list; MP_NO_ENTRY at the ends */
-    uint32_t lane;          /* that reads it */
-    mp_tick tick;           /* when it will have; 0 = the lane refused to */
+    uint32_t lane;          /* that the read was submitted to */
+    mp_tick tick;           /* of the read; 0 = the lane refused it */
     bool guess;             /* READING for a prefetch that no demand has joined */
     _Atomic int32_t result; /* of the read */
     _Atomic uint64_t read_bytes;
-    _Atomic bool buffered; /* and not all of it past the page cache */
+    _Atomic bool buffered; /* some of the read went through the page cache, or came out of memory */
 } mp_host_entry;
-
-/* VALID entries in order of use, or one lane's READING ones in order of submission. */
-typedef struct mp_entry_list {
-    uint32_t newest, oldest; /* MP_NO_ENTRY when there is none */
-} mp_entry_list;
 
 #define MP_MAX_COLD_LANES 64
 
 typedef struct mp_cold_lane {
     mp_stream *stream;
-    mp_tick last; /* submitted */
-    mp_entry_list reading;
+    mp_tick last;     /* submitted */
+    uint32_t reading; /* the ring of its READING entries, in order of submission */
 } mp_cold_lane;
 
 typedef struct mp_host_tier {
@@ -67,64 +63,66 @@ typedef struct mp_host_tier {
     uint32_t n_keys;
     mp_host_entry *entries;
     uint32_t *entry_of; /* [n_keys] READING or VALID entry of an expert, or MP_NO_ENTRY */
-    mp_entry_list valid;
+    mp_link *links;     /* [n_entries + 1 + MP_MAX_COLD_LANES] the rings' sentinels come last */
+    uint32_t valid;     /* the ring of VALID entries, in order of use */
     uint32_t n_valid;
     uint32_t n_guesses; /* entries with `guess` set */
     uint32_t *empty;    /* stack */
     uint32_t n_empty;
     mp_cold_lane lanes[MP_MAX_COLD_LANES];
     uint32_t n_lanes;
-    uint64_t hits;       /* finds that found */
+    uint64_t hits;       /* calls of find that found the expert */
     uint64_t reads;      /* begun */
     uint64_t cold_bytes; /* of reads that have ended */
-    uint64_t buffered;   /* of these, through the page cache, or out of memory */
-    mp_probe *probe;     /* of reads, in bytes of dense experts; the owner's, or NULL */
+    /* Reads among these that went through the page cache, or came out of memory. */
+    uint64_t buffered;
+    mp_probe *probe; /* of reads, in bytes of dense experts; the owner's, or NULL */
     pthread_mutex_t failure_lock;
     uint32_t failure_key; /* the last failed read's expert, and its sentence */
     char failure[512];
 } mp_host_tier;
 
-/* A tier of `bytes` (rounded down to whole entries) for experts [0, n_keys) of the model in `form`;
- * expert of key k is layer k / experts, expert k % experts. BUDGET when not even one entry fits,
- * NO_MEMORY. */
+/* Opens a tier of `bytes` (rounded down to whole entries) for all experts of the model in `form`;
+ * key k is expert k % experts of layer k / experts. Fails with BUDGET if not even one entry fits,
+ * and with NO_MEMORY. */
 moepage_status mp_host_tier_create(struct moepage_device *home, const struct moepage_model *model,
                                    uint32_t form, uint64_t bytes, mp_host_tier **out);
 
 /* Waits for reads under way. NULL is a no-op. */
 void mp_host_tier_destroy(mp_host_tier *tier);
 
-/* The entry of an expert, READING or VALID, or MP_NO_ENTRY; settled first. Counts a hit if it is
- * there; a VALID one becomes the newest. */
+/* Settles the entry of an expert and returns it, READING or VALID, or MP_NO_ENTRY. Counts a hit if
+ * there is one; a VALID entry becomes the newest. */
 uint32_t mp_host_tier_find(mp_host_tier *tier, uint32_t key);
 
-/* Starts reading an expert that find did not find. When no entry is empty it settles the reads that
- * have ended, lane by lane, and then, if it must, evicts. MP_NO_ENTRY while every entry is in use or
- * READING; a refused submission shows as the entry's result. The entry has no user yet. May wait for
- * room in a cold stream's queue. `guess`: for a prefetch. */
+/* Starts reading an expert that has no entry. If no entry is empty, it settles the reads that have
+ * ended, lane by lane, and then evicts if it must. Returns MP_NO_ENTRY while every entry is in use
+ * or READING. A refused submission becomes the entry's result. The entry has no user yet. May wait
+ * for room in a cold stream's queue. `guess`: for a prefetch. */
 uint32_t mp_host_tier_fetch(mp_host_tier *tier, uint32_t key, bool guess);
 
-/* Would find or fetch give an entry now? Settles reads that have ended. */
+/* Returns true if find or fetch would give an entry now. Settles reads that have ended. */
 bool mp_host_tier_has_room(mp_host_tier *tier, uint32_t key);
 
-/* A demand depends on the entry: if it was read for a guess, it is one no more. */
+/* Notes that a demand depends on the entry, which is then no longer counted as a guess. */
 void mp_host_tier_demand(mp_host_tier *tier, uint32_t entry);
 
-/* A load begins to depend on an entry, READING or VALID, or ends to. The last user of a FAILED entry
- * empties it. */
+/* Begin and end a load's use of an entry, which is READING or VALID when it begins. The last user
+ * of a FAILED entry empties it. */
 void mp_host_tier_use(mp_host_tier *tier, uint32_t entry);
 void mp_host_tier_let_go(mp_host_tier *tier, uint32_t entry);
 
-/* Moves an entry on whose read has ended: READING to VALID, the newest, or to FAILED, which is EMPTY
- * at once where it has no user. Nothing happens to any other. */
+/* If the entry's read has ended, moves it from READING to VALID, as the newest, or to FAILED, which
+ * becomes EMPTY at once if it has no user. Otherwise does nothing. */
 void mp_host_tier_settle(mp_host_tier *tier, uint32_t entry);
 
-/* Has the read of an entry in use ended? One atomic load; any thread. */
+/* Returns true if the read of an entry in use has ended: one atomic load. Any thread. */
 bool mp_host_tier_landed(const mp_host_tier *tier, uint32_t entry);
 
-/* Where the image of an entry is, or will be. */
+/* Returns the address at which the image of an entry is, or will be. */
 const unsigned char *mp_host_tier_image(const mp_host_tier *tier, uint32_t entry);
 
-/* Copies the sentence of the last failed read if that was this expert's, else ""; any thread. */
+/* Copies the sentence of the last failed read if it was this expert's, otherwise "". Any thread. */
 void mp_host_tier_failure(mp_host_tier *tier, uint32_t key, char *out, size_t capacity);
 
 /* Blocks until every read under way has ended. */

@@ -4,8 +4,8 @@
 #include "arena/scratch.h"
 #include "transfer/inside.h"
 
-/* Enough distinct bytes that no cache holds them, unless the model has fewer; and no longer than
- * this on a slow bus. */
+/* Enough distinct bytes that no cache holds them, unless the model has fewer; and a limit of time
+ * for a slow bus. */
 #define MOST_BUS_BYTES (64u << 20)
 #define MOST_BUS_COPIES 512u
 #define MOST_BUS_NS 50000000u
@@ -23,13 +23,13 @@ static unsigned char *place_at(const mp_transfer *transfer, uint64_t index)
     return transfer->home->arena.base + index * transfer->place_bytes;
 }
 
-/* Places that are claimed for the time being. */
+/* Returns the number of places that are claimed while measuring. */
 static uint64_t count_places(const mp_transfer *transfer)
 {
     return mp_arena_claimed(&transfer->home->arena, MP_SIDE_EXPERTS) / transfer->place_bytes;
 }
 
-/* Copies n images from here on to places of their own, as far as these go round. */
+/* Times n copies from consecutive addresses to places in turn. */
 static moepage_status time_copies(mp_transfer *transfer, const unsigned char *from, uint64_t bytes,
                                   uint32_t n, uint64_t *ns)
 {
@@ -49,7 +49,7 @@ static moepage_status time_copies(mp_transfer *transfer, const unsigned char *fr
     return status;
 }
 
-/* One image to see how long it takes, then as many others as are worth it. */
+/* Times one image to see how long it takes, then as many as fit the limits above. */
 static moepage_status measure_bus(mp_transfer *transfer)
 {
     uint64_t bytes = mp_transfer_image(transfer, 0, transfer->bus_form).bytes;
@@ -60,19 +60,21 @@ static moepage_status measure_bus(mp_transfer *transfer)
     moepage_status status = mp_scratch_open(transfer->home, n * bytes, &scratch);
     if (status)
         return status;
-    if (mp_home_has_bytes(transfer->home))
-        memset(scratch.aligned, 1, scratch.room); /* real pages, not the one of zeros */
+    if (!(transfer->home->device->caps & MP_CAP_NO_BYTES))
+        /* Touches pages, which else all are the kernel's one page of zeros. */
+        memset(scratch.aligned, 1, scratch.room);
     status = time_copies(transfer, scratch.aligned, bytes, 1, &ns);
     uint64_t rest = MOST_BUS_NS / (ns ? ns : 1);
     rest = rest < 1 ? 1 : rest < n - 1 ? rest : n - 1;
     if (!status)
         status = time_copies(transfer, scratch.aligned + bytes, bytes, (uint32_t)rest, &ns);
-    transfer->rates.bus = rate_of(rest * transfer->place_bytes, ns);
+    transfer->rates.bus = rate_of(rest * transfer->slot_bytes, ns);
     mp_scratch_close(transfer->home, &scratch);
     return status;
 }
 
-/* Decodes an expert's image from a staging buffer, which it fills, into a place. */
+/* Times the decoding of an expert's image into a place, from a staging buffer that
+ * it fills first. */
 static moepage_status time_decode(mp_transfer *transfer, uint32_t key, const unsigned char *image,
                                   uint64_t bytes, uint64_t *ns)
 {
@@ -98,8 +100,8 @@ static moepage_status time_decode(mp_transfer *transfer, uint32_t key, const uns
     return status;
 }
 
-/* A few experts; one whose image cannot be had fails its own load alone, unless there is no other.
- * The first one's time counts only if it stays the only one: it finds everything asleep. */
+/* Times a few experts. One whose image cannot be read is left out: its own loads will fail. The
+ * first expert's time counts only if there is no other, since it finds caches and threads cold. */
 static moepage_status measure_decode(mp_transfer *transfer)
 {
     const struct moepage_model *model = transfer->model;
@@ -116,7 +118,7 @@ static moepage_status measure_decode(mp_transfer *transfer)
         mp_image image;
         mp_model_find_image(model, layer, expert, MOEPAGE_FORM_EXPH, &image);
         status = MOEPAGE_OK;
-        if (mp_home_has_bytes(transfer->home))
+        if (!(transfer->home->device->caps & MP_CAP_NO_BYTES))
             status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_EXPH, scratch.aligned,
                                          scratch.room, &read_bytes);
         if (!status)
@@ -128,11 +130,11 @@ static moepage_status measure_decode(mp_transfer *transfer)
     }
     mp_scratch_close(transfer->home, &scratch);
     uint64_t counted = n > 1 ? n - 1 : n;
-    transfer->rates.decode = n ? rate_of(counted * transfer->place_bytes, sum_ns) : 0;
+    transfer->rates.decode = n ? rate_of(counted * transfer->slot_bytes, sum_ns) : 0;
     return n && mp_is_image_fault(status) ? MOEPAGE_OK : status;
 }
 
-/* The device's first experts are read, one per lane, and stay. */
+/* Reads the device's first experts, one per lane; they stay in the tier. */
 static moepage_status measure_cold(mp_transfer *transfer)
 {
     mp_host_tier *tier = transfer->tier;
@@ -147,7 +149,7 @@ static moepage_status measure_cold(mp_transfer *transfer)
         mp_host_tier_settle(tier, entries[i]);
         valid += tier->entries[entries[i]].state == MP_ENTRY_VALID;
     }
-    transfer->rates.cold = valid ? rate_of(valid * transfer->place_bytes, ns) : 0;
+    transfer->rates.cold = valid ? rate_of(valid * transfer->slot_bytes, ns) : 0;
     return status;
 }
 
@@ -156,7 +158,7 @@ moepage_status mp_transfer_measure(mp_transfer *transfer, uint64_t places)
     mp_arena *arena = &transfer->home->arena;
     uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
     if (room == 0)
-        return MOEPAGE_OK; /* the pool will say so itself */
+        return MOEPAGE_OK; /* the pool reports that by itself */
     moepage_status status =
         mp_arena_resize(arena, MP_SIDE_EXPERTS, places && places < room ? places : room);
     if (!status)

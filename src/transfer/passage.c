@@ -6,12 +6,11 @@
 
 /* ---- sources ---- */
 
-static int32_t fill_from_callback(const mp_copy *copy, void *out)
+/* Runs on a device's thread. */
+static moepage_status fill_from_piece(const mp_copy *copy, void *out)
 {
-    const struct moepage_model *model = copy->fill_user;
-    int32_t code = model->read(model->read_user, copy->fill_key[0], copy->fill_key[1],
+    return mp_model_read_piece(copy->fill_user, copy->fill_key[0], copy->fill_key[1],
                                copy->fill_key[2], copy->fill_offset, copy->bytes, out);
-    return code ? MOEPAGE_E_CALLBACK : MOEPAGE_OK;
 }
 
 static void fail(mp_passage *passage, moepage_status status)
@@ -27,7 +26,8 @@ static bool is_compressed(const mp_transfer *transfer, uint32_t key)
     return compressed->place_of && compressed->place_of[key] < compressed->usable;
 }
 
-/* Guesses take half of the cold tier's lanes at most: a demand then finds another one free. */
+/* Returns true if guesses take half of the cold tier's lanes, the most they may: a demand then
+ * finds another lane free. */
 static bool guesses_fill_their_lanes(const mp_host_tier *tier)
 {
     return tier->n_guesses > 0 && tier->n_guesses >= tier->n_lanes / 2;
@@ -58,18 +58,19 @@ void mp_passage_begin(mp_transfer *transfer, uint32_t index, uint32_t key, unsig
     if (is_compressed(transfer, key)) {
         passage->source = MP_FROM_DEVICE;
     } else if (!tier) {
-        passage->source = mp_model_keeps_images(transfer->model) ? MP_FROM_MAPPED : MP_FROM_PIECES;
+        passage->source = mp_model_keeps_images(transfer->model) ? MP_FROM_STORED : MP_FROM_PIECES;
     } else {
         passage->source = MP_FROM_HOST_TIER;
         passage->entry = mp_host_tier_find(tier, key);
         if (passage->entry == MP_NO_ENTRY)
             passage->entry = mp_host_tier_fetch(tier, key, pipe == MP_PIPE_PREFETCH);
-        assert(passage->entry != MP_NO_ENTRY); /* mp_transfer_may_start has looked */
+        assert(passage->entry != MP_NO_ENTRY); /* mp_transfer_may_start has checked */
         mp_host_tier_use(tier, passage->entry);
     }
 }
 
-/* Returns true if the host tier's entry is there, or the pipe can be made to wait for it. */
+/* Returns true if the host tier's entry has its image, or the bus now waits for it. A demand
+ * changes to the FETCH pipe; a prefetch waits for nothing and comes back later. */
 static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_kind *pipe)
 {
     mp_host_tier *tier = transfer->tier;
@@ -97,24 +98,24 @@ static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_k
 
 /* ---- copies ---- */
 
-/* The next `bytes` of a tensor's piece, into the place. */
+/* Describes the copy of the next `bytes` of a tensor's piece to the place. */
 static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
 {
     const struct moepage_model *model = transfer->model;
-    const mp_piece *piece = &model->pieces[passage->piece];
     uint32_t layer = passage->key / transfer->experts, expert = passage->key % transfer->experts;
+    const mp_piece *piece = &mp_model_layout(model, layer)->pieces[passage->piece];
     mp_copy copy = {
         .dst = passage->place + piece->slot_offset + passage->offset,
         .bytes = bytes,
         .result = &passage->result,
     };
-    if (model->read) {
-        copy.fill = fill_from_callback;
+    if (!model->sources) {
+        copy.fill = fill_from_piece;
         copy.fill_user = model;
         copy.fill_key[0] = layer;
         copy.fill_key[1] = expert;
-        copy.fill_key[2] = piece->tensor;
-        copy.fill_offset = piece->tensor_offset + passage->offset;
+        copy.fill_key[2] = passage->piece;
+        copy.fill_offset = passage->offset;
     } else {
         const unsigned char *source =
             model->sources[mp_model_source_index(model, layer, expert) + passage->piece];
@@ -123,7 +124,8 @@ static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint
     return copy;
 }
 
-/* The next `bytes` of an image, into the place, or into staging if it has to be decoded. */
+/* Describes the copy of the next `bytes` of an image to the place, or to staging if it has
+ * to be decoded. */
 static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
 {
     unsigned char *dst =
@@ -132,14 +134,14 @@ static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, uint64_t b
     if (passage->source == MP_FROM_HOST_TIER)
         copy.src = mp_host_tier_image(transfer->tier, passage->entry) + passage->offset;
     else
-        copy = mp_transfer_copy_mapped(transfer, passage->key, transfer->bus_form, passage->offset,
+        copy = mp_transfer_copy_stored(transfer, passage->key, transfer->bus_form, passage->offset,
                                        bytes);
     copy.dst = dst + passage->offset;
     copy.result = &passage->result;
     return copy;
 }
 
-/* The decoder's jobs: the image's parts, from where they will be. */
+/* Describes the decoder's jobs: the image's parts, at the addresses where they will be. */
 static void describe_jobs(mp_transfer *transfer, uint32_t index)
 {
     const mp_passage *passage = &transfer->passages[index];
@@ -151,20 +153,22 @@ static void describe_jobs(mp_transfer *transfer, uint32_t index)
                        &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
 }
 
-/* Stages up to `limit` bytes of a load whose source and, if it is coded, staging are settled. */
+/* Stages up to `limit` bytes of a load that has its source and, if it is coded,
+ * its staging buffer. */
 static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
                             uint64_t limit, bool coded)
 {
     const struct moepage_model *model = transfer->model;
     mp_passage *passage = &transfer->passages[index];
     mp_stage *stage = &transfer->pipes[pipe].stage;
+    const mp_layout *layout = mp_model_layout(model, passage->key / transfer->experts);
     bool in_pieces = passage->source == MP_FROM_PIECES;
     uint32_t pieces = in_pieces ? model->n_pieces : 1;
     uint64_t total = 0;
     while (passage->piece < pieces && total < limit) {
-        /* As much of the piece, or of the whole image, as the limit allows. */
+        /* Take as much of the piece, or of the whole image, as the limit allows. */
         uint64_t size = in_pieces
-                            ? model->pieces[passage->piece].bytes
+                            ? layout->pieces[passage->piece].bytes
                             : mp_transfer_image(transfer, passage->key, transfer->bus_form).bytes;
         uint64_t left = size - passage->offset;
         uint64_t bytes = left < limit - total ? left : limit - total;
@@ -177,7 +181,8 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
             passage->offset = 0;
         }
 
-        /* Behind the last copy of a coded image comes its decoding. */
+        /* The last copy of a coded image is followed by its decoding. Until the stage is flushed,
+         * MP_STAGED keeps the passage from appearing to have landed. */
         passage->submitted = passage->piece == pieces;
         bool decode = passage->submitted && coded;
         if (decode)
@@ -200,7 +205,7 @@ uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
         (passage->source == MP_FROM_HOST_TIER && !entry_is_ready(transfer, passage, &pipe)))
         return 0;
 
-    /* What is in device memory is decoded from there. */
+    /* An image in device memory is decoded from where it is. */
     if (passage->source == MP_FROM_DEVICE) {
         describe_jobs(transfer, index);
         passage->submitted = true;
@@ -209,15 +214,16 @@ uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
         return 0;
     }
 
-    /* A coded image crosses the bus to a staging buffer; any other to the place, once the place's readers
-     * are done (a decoder waits for them itself). */
+    /* A coded image crosses the bus to a staging buffer; its decoder will wait for the readers of
+     * the place. Any other image crosses to the place itself, so the bus has to wait for them. */
     bool coded = passage->source != MP_FROM_PIECES && transfer->bus_form == MOEPAGE_FORM_EXPH;
     moepage_status status = MOEPAGE_OK;
     if (coded && !passage->staging)
         status = mp_pipe_take_staging(transfer, pipe, index);
     else if (!coded && transfer->reads)
         status = mp_readers_before_bus(transfer, index, pipe);
-    if (status && !(coded && pipe == MP_PIPE_PREFETCH)) /* which tries again later */
+    /* A prefetch without staging tries again later. */
+    if (status && !(coded && pipe == MP_PIPE_PREFETCH))
         fail(passage, status);
     if (status)
         return 0;
@@ -235,10 +241,10 @@ moepage_status mp_transfer_copy_image(mp_transfer *transfer, uint32_t key, uint3
 {
     mp_pipe *pipe = &transfer->pipes[MP_PIPE_PREFETCH];
     mp_image image = mp_transfer_image(transfer, key, form);
-    mp_copy copy = mp_transfer_copy_mapped(transfer, key, form, 0, image.bytes);
+    mp_copy copy = mp_transfer_copy_stored(transfer, key, form, 0, image.bytes);
     copy.dst = place;
     copy.result = result;
-    if (!image.mapped) /* a shape without weights: nothing is read */
+    if (!image.stored && !image.address) /* a model of shapes alone: there is nothing to read */
         copy.src = copy.dst;
     atomic_store(result, MOEPAGE_OK);
     moepage_status status = transfer->ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
@@ -272,7 +278,8 @@ moepage_status mp_passage_failure(const mp_transfer *transfer, uint32_t index)
     return atomic_load(&transfer->passages[index].result);
 }
 
-/* A load out of an entry whose read has failed has copied nonsense: the read's failure is its own. */
+/* A load that copied out of an entry whose read failed has copied nonsense, so it takes over
+ * the read's failure. */
 moepage_status mp_passage_result(mp_transfer *transfer, uint32_t index)
 {
     mp_passage *passage = &transfer->passages[index];
@@ -358,11 +365,6 @@ bool mp_transfer_next_read(const mp_transfer *transfer, mp_event *out)
 }
 
 /* ---- waiting ---- */
-
-moepage_status mp_passage_settle(mp_transfer *transfer, uint32_t index)
-{
-    return mp_pipes_each_tick(transfer, index, transfer->ops->settle);
-}
 
 moepage_status mp_passage_lead(mp_transfer *transfer, uint32_t index, mp_stream *reader)
 {

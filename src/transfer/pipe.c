@@ -1,5 +1,5 @@
-/* Pipes: their streams; copies that gather on a stage and go to the device together; and the decoder behind
- * a bus, with its staging buffers. */
+/* Pipes: their streams, the stage on which copies gather to go to the device together, and the
+ * decoder behind a bus with its staging buffers. */
 #include <string.h>
 
 #include "model/dtype.h"
@@ -41,24 +41,21 @@ void mp_pipes_close(mp_transfer *transfer)
 
 /* ---- waiting ---- */
 
-moepage_status mp_pipes_each_tick(mp_transfer *transfer, uint32_t index,
-                                  moepage_status (*act)(mp_stream *stream, mp_tick tick))
+moepage_status mp_passage_wait(mp_transfer *transfer, uint32_t index, mp_until until)
 {
+    const mp_device_ops *ops = transfer->ops;
+    moepage_status (*wait)(mp_stream *, mp_tick) =
+        until == MP_UNTIL_SETTLED ? ops->settle : ops->sync;
     const mp_passage *passage = &transfer->passages[index];
     moepage_status status = MOEPAGE_OK;
     for (int kind = 0; kind < MP_PIPES && !status; kind++) {
         const mp_pipe *pipe = &transfer->pipes[kind];
         if (passage->bus[kind])
-            status = act(pipe->bus, passage->bus[kind]);
+            status = wait(pipe->bus, passage->bus[kind]);
         if (!status && passage->decode[kind])
-            status = act(pipe->decode, passage->decode[kind]);
+            status = wait(pipe->decode, passage->decode[kind]);
     }
     return status;
-}
-
-moepage_status mp_passage_sync(mp_transfer *transfer, uint32_t index)
-{
-    return mp_pipes_each_tick(transfer, index, transfer->ops->sync);
 }
 
 typedef struct writer {
@@ -98,12 +95,12 @@ void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint3
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_model_find_parts(model, layer, expert, MOEPAGE_FORM_EXPH, parts);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->tensors[t];
+        const moepage_expert_tensor *tensor = &mp_model_layout(model, layer)->tensors[t];
         jobs[t] = (mp_decode_job){
             .src = image + parts[t].offset,
             .src_bytes = parts[t].form == MOEPAGE_FORM_DENSE ? tensor->bytes : parts[t].bytes,
             .dst = place + tensor->offset,
-            .elements = tensor->bytes / mp_dtype_bytes(tensor->dtype),
+            .elements = mp_dtype_weights(tensor->dtype, tensor->bytes),
             .form = parts[t].form,
             .dtype = tensor->dtype,
         };
@@ -115,7 +112,8 @@ static moepage_status submit_decode(mp_transfer *transfer, mp_pipe *pipe, uint32
     const mp_device_ops *ops = transfer->ops;
     mp_passage *passage = &transfer->passages[index];
     moepage_status status = MOEPAGE_OK;
-    for (int k = 0; k < MP_PIPES && !status; k++) /* a demand may finish what a prefetch began */
+    /* On all pipes: a demand may finish what a prefetch began. */
+    for (int k = 0; k < MP_PIPES && !status; k++)
         status = ops->wait(pipe->decode, transfer->pipes[k].bus, passage->bus[k]);
     if (!status)
         status = mp_readers_before_decode(transfer, index, (mp_pipe_kind)(pipe - transfer->pipes));
@@ -133,12 +131,15 @@ bool mp_pipe_decode(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index)
     mp_pipe *pipe = &transfer->pipes[kind];
     bool idle = transfer->ops->completed(pipe->decode) == pipe->last_decode;
     moepage_status status = submit_decode(transfer, pipe, index);
-    if (!status && idle) /* it begins when its image is there */
-        mp_probe_behind(&transfer->probes[MP_PROBE_DECODE], pipe->bus, passage->bus[kind],
-                        pipe->decode, pipe->last_decode, (double)transfer->place_bytes);
+    mp_probe *probe = &transfer->probes[MP_PROBE_DECODE];
+    if (!status && idle && mp_probe_begin(probe, pipe->decode, 0))
+        /* The decode begins when its image has crossed the bus. */
+        mp_probe_end(probe, pipe->bus, passage->bus[kind], pipe->decode, pipe->last_decode,
+                     (double)transfer->slot_bytes);
     if (status) {
-        /* Its copies may still be on their way into the buffer that the next load gets. */
-        (void)mp_passage_sync(transfer, index);
+        /* The buffer goes to another load: wait for the copies that are still on their
+         * way into it. */
+        (void)mp_passage_wait(transfer, index, MP_UNTIL_LANDED);
         atomic_store(&passage->result, status);
     } else {
         passage->decode[kind] = pipe->last_decode;
@@ -179,8 +180,8 @@ moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, ui
         at = ring->next;
         ring->next = (ring->next + 1) % (ring->n - 1);
         mp_staging *staging = &ring->buffers[at];
-        if (staging->passage !=
-            MP_NO_PASSAGE) /* its last copy is on a stage: submit its decoding */
+        /* A buffer still being filled has its last copy on a stage: flushing submits the decode. */
+        if (staging->passage != MP_NO_PASSAGE)
             mp_transfer_flush(transfer);
         mp_stream *reader = transfer->pipes[staging->pipe].decode;
         moepage_status status = mp_pipe_wait(transfer, kind, reader, staging->tick);
@@ -204,8 +205,8 @@ void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
     if (n == 0)
         return;
 
-    /* A submission that finds the whole bus idle, and does not wait for a cold read, is timed: its
-     * duration is the bus's own. */
+    /* A submission is timed if it finds the whole bus idle and waits for no cold read: its duration
+     * is then the bus's alone. */
     bool timed = kind != MP_PIPE_FETCH;
     for (int k = 0; k < MP_PIPES && timed; k++)
         timed = ops->completed(transfer->pipes[k].bus) >= transfer->pipes[k].last_bus;
@@ -215,10 +216,11 @@ void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
         uint64_t bytes = 0;
         for (uint32_t i = 0; i < n; i++)
             bytes += stage->copies[i].bytes;
-        mp_probe_end(probe, pipe->bus, pipe->last_bus, (double)bytes);
+        mp_probe_end(probe, NULL, 0, pipe->bus, pipe->last_bus, (double)bytes);
     }
 
-    /* Each load learns its tick. Those that are refused fail as if their source had. */
+    /* Each load gets its tick. Refused loads fail as if their source had; they keep the last tick,
+     * because earlier copies of theirs may still be under way. */
     for (uint32_t i = 0; i < n; i++) {
         if (status)
             atomic_store(stage->copies[i].result, status);
@@ -226,7 +228,7 @@ void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
             status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
     }
 
-    /* The stage is free from here on; whole images are decoded. */
+    /* The stage is free again; the images that are whole now are decoded. */
     stage->n = 0;
     for (uint32_t i = 0; i < n; i++)
         if (stage->last[i])
@@ -245,41 +247,30 @@ moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream 
     const mp_device_ops *ops = transfer->ops;
     if (ops->completed(other) >= tick)
         return MOEPAGE_OK;
-    mp_pipe_flush(transfer, kind); /* what was staged before need not wait */
+    mp_pipe_flush(transfer, kind); /* copies staged before this need not wait */
     return ops->wait(transfer->pipes[kind].bus, other, tick);
 }
 
-/* ---- copies out of mapped images ---- */
+/* ---- copies out of stored images ---- */
 
-/* The first transfer out of a mapped image checks all of it before it uses any of it. */
-static int32_t fill_from_mapped(const mp_copy *copy, void *out)
+/* Runs on a device's thread. The first one of an image checks all of it before it uses any of it. */
+static moepage_status fill_from_stored(const mp_copy *copy, void *out)
 {
-    const struct moepage_model *model = copy->fill_user;
-    uint32_t layer = copy->fill_key[0], expert = copy->fill_key[1], form = copy->fill_key[2];
-    moepage_status status = mp_model_check_mapped(model, layer, expert, form);
-    if (status)
-        return status;
-    mp_image image;
-    mp_model_find_image(model, layer, expert, form, &image);
-    memcpy(out, image.mapped + copy->fill_offset, copy->bytes);
-    return MOEPAGE_OK;
+    return mp_model_read_stored(copy->fill_user, copy->fill_key[0], copy->fill_key[1],
+                                copy->fill_key[2], copy->fill_offset, copy->bytes, out);
 }
 
-mp_copy mp_transfer_copy_mapped(const mp_transfer *transfer, uint32_t key, uint32_t form,
+mp_copy mp_transfer_copy_stored(const mp_transfer *transfer, uint32_t key, uint32_t form,
                                 uint64_t offset, uint64_t bytes)
 {
-    uint32_t layer = key / transfer->experts, expert = key % transfer->experts;
     mp_image image = mp_transfer_image(transfer, key, form);
-    mp_copy copy = {.bytes = bytes};
-    if (mp_model_mapped_is_checked(transfer->model, layer, expert, form)) {
-        copy.src = image.mapped + offset;
-    } else {
-        copy.fill = fill_from_mapped;
-        copy.fill_user = transfer->model;
-        copy.fill_key[0] = layer;
-        copy.fill_key[1] = expert;
-        copy.fill_key[2] = form;
-        copy.fill_offset = offset;
-    }
-    return copy;
+    if (!image.stored)
+        return (mp_copy){.src = image.address + offset, .bytes = bytes};
+    return (mp_copy){
+        .bytes = bytes,
+        .fill = fill_from_stored,
+        .fill_user = transfer->model,
+        .fill_key = {key / transfer->experts, key % transfer->experts, form},
+        .fill_offset = offset,
+    };
 }

@@ -1,62 +1,91 @@
-/* What stands behind a device's places, as told to others: images lent out of host memory, why one
- * cannot be had, bandwidths, and sums for moepage_expert_pool_info. */
+/* What other rooms ask about a device's tiers: images lent out of host memory, why one cannot be
+ * read, bandwidths, and sums for moepage_expert_pool_info. */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 #include "model/dtype.h"
 #include "transfer/inside.h"
 
+#define OWN_ALIGN 256u
+
 /* ---- images in host memory ---- */
 
-/* Kernels need the alignment of an element; a checkpoint's mapping promises nothing. */
+/* Kernels need the alignment of an element; a caller's banks promise nothing. */
 static bool has_aligned_pieces(const struct moepage_model *model, uint32_t layer, uint32_t expert)
 {
     if (!model->sources)
         return false;
+    const mp_layout *layout = mp_model_layout(model, layer);
     const void **sources = model->sources + mp_model_source_index(model, layer, expert);
     for (uint32_t p = 0; p < model->n_pieces; p++) {
-        const moepage_expert_tensor *tensor = &model->tensors[model->pieces[p].tensor];
-        if ((uintptr_t)sources[p] % mp_dtype_bytes(tensor->dtype))
+        const moepage_expert_tensor *tensor = &layout->tensors[layout->pieces[p].tensor];
+        if ((uintptr_t)sources[p] % mp_dtype_align(tensor->dtype))
             return false;
     }
     return true;
 }
 
-/* A damaged image is not computed with: its load, which must fail, says what is wrong. */
-static const unsigned char *sound_image(const mp_transfer *transfer, uint32_t layer,
-                                        uint32_t expert)
+/* Reads an expert's image to private memory, with the memory's own address before it. Returns NULL if
+ * it cannot be read, or is damaged: its load, which must fail, reports why. */
+static const unsigned char *read_own(const mp_transfer *transfer, uint32_t layer, uint32_t expert)
 {
-    mp_image image;
-    mp_model_find_image(transfer->model, layer, expert, MOEPAGE_FORM_DENSE, &image);
-    if (image.mapped && mp_home_has_bytes(transfer->home) &&
-        mp_model_check_mapped(transfer->model, layer, expert, MOEPAGE_FORM_DENSE))
+    const struct moepage_model *model = transfer->model;
+    mp_image_read read;
+    mp_image found;
+    mp_model_find_image(model, layer, expert, transfer->slot_form, &found);
+    unsigned char *block = mp_realloc(NULL, found.bytes + 2 * OWN_ALIGN);
+    if (!block)
         return NULL;
-    return image.mapped;
+    unsigned char *image = block + 2 * OWN_ALIGN - (uintptr_t)block % OWN_ALIGN;
+    moepage_status status =
+        found.stored
+            ? mp_model_read_stored(model, layer, expert, transfer->slot_form, 0, found.bytes, image)
+            : mp_model_read_cold(model, layer, expert, transfer->slot_form, image, &read);
+    memcpy(image - sizeof block, &block, sizeof block);
+    if (!status)
+        return image;
+    mp_free(block);
+    return NULL;
+}
+
+void mp_transfer_free_image(const unsigned char *image)
+{
+    void *block;
+    memcpy(&block, image - sizeof block, sizeof block);
+    mp_free(block);
 }
 
 bool mp_transfer_may_lend(const mp_transfer *transfer, uint32_t layer, uint32_t expert,
-                          bool in_pieces, const unsigned char **mapped)
+                          bool in_pieces, const unsigned char **image, bool *owned)
 {
-    *mapped = NULL;
+    const struct moepage_model *model = transfer->model;
+    *image = NULL;
+    *owned = false;
     if (transfer->tier)
-        return transfer->tier->form == MOEPAGE_FORM_DENSE;
-    if (!mp_model_keeps_images(transfer->model))
-        return in_pieces && has_aligned_pieces(transfer->model, layer, expert);
-    *mapped = sound_image(transfer, layer, expert);
-    return *mapped != NULL;
+        return transfer->tier->form == transfer->slot_form;
+    if (model->sources)
+        return in_pieces && has_aligned_pieces(model, layer, expert);
+    mp_image found;
+    mp_model_find_image(model, layer, expert, transfer->slot_form, &found);
+    *owned = found.stored || model->spans;
+    *image = *owned ? read_own(transfer, layer, expert) : found.address;
+    *owned = *owned && *image;
+    return *image != NULL;
 }
 
-/* Returns true if an entry is left for others, besides those in use and this one. A load lets go of its
- * entry when it ends; an entry that is computed from stays until its plan ends, which may itself need
- * another. */
+/* Returns true if an entry is left for others, besides this one and those in use. A load lets go of
+ * its entry when it ends. An entry that is computed from is kept until its plan ends, and that plan
+ * may itself need another entry: lending out the last one would be a deadlock. */
 static bool leaves_room(const mp_host_tier *tier, uint32_t index)
 {
-    uint32_t other = tier->valid.oldest;
+    uint32_t other = tier->links[tier->valid].next;
     if (tier->n_empty > 0)
         return true;
-    while (other != MP_NO_ENTRY && (other == index || tier->entries[other].users > 0))
-        other = tier->entries[other].newer;
-    return other != MP_NO_ENTRY;
+    while (other != tier->valid && (other == index || tier->entries[other].users > 0))
+        other = tier->links[other].next;
+    return other != tier->valid;
 }
 
 bool mp_transfer_lend(mp_transfer *transfer, uint32_t key, uint32_t *out,
@@ -87,13 +116,18 @@ const char *mp_transfer_explain(mp_transfer *transfer, uint32_t key, moepage_sta
     const struct moepage_model *model = transfer->model;
     *out = '\0';
     if (status == MOEPAGE_E_BUSY || status == MOEPAGE_E_DEVICE)
-        return moepage_status_text(status); /* not the image's fault */
+        return moepage_status_text(status); /* the image is not at fault */
     if (transfer->tier)
         mp_host_tier_failure(transfer->tier, key, out, capacity);
-    else if (model->pack && mp_model_check_mapped(model, key / transfer->experts,
-                                                  key % transfer->experts, transfer->bus_form))
-        snprintf(out, capacity, "%s", moepage_last_error());
-    return *out ? out : moepage_status_text(status);
+    if (*out)
+        return out;
+
+    /* The tier keeps the sentence of its last failure alone, and nothing else keeps any. */
+    if (mp_model_check_image(model, key / transfer->experts, key % transfer->experts,
+                             transfer->bus_form) != status)
+        return moepage_status_text(status);
+    snprintf(out, capacity, "%s", moepage_last_error());
+    return out;
 }
 
 /* ---- rates ---- */
@@ -108,10 +142,10 @@ static uint64_t bytes_on_bus(const mp_transfer *transfer)
     return mp_transfer_image(transfer, 0, transfer->bus_form).bytes;
 }
 
-/* Dense bytes per byte on the bus. */
+/* Returns the dense bytes that one byte on the bus stands for. */
 static double gain(const mp_transfer *transfer)
 {
-    return (double)transfer->place_bytes / (double)bytes_on_bus(transfer);
+    return (double)transfer->slot_bytes / (double)bytes_on_bus(transfer);
 }
 
 mp_rates mp_transfer_measured_rates(const mp_transfer *transfer)
@@ -142,7 +176,7 @@ double mp_transfer_load_ns(const mp_transfer *transfer)
 
 /* ---- sums ---- */
 
-/* The smaller of two figures; 0 is not known. */
+/* Returns the smaller of two figures, of which 0 means not known. */
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
     return !a || (b && b < a) ? b : a;
@@ -153,7 +187,7 @@ mp_transfer_counters *mp_transfer_get_counters(mp_transfer *transfer)
     return &transfer->counters;
 }
 
-/* Adds to sums over devices; of rates, page sizes and nodes keeps the worst. */
+/* Adds to the sums over devices; for rates, page sizes and nodes it keeps the worst. */
 void mp_transfer_describe(const mp_transfer *transfer, moepage_expert_pool_info *info)
 {
     const mp_transfer_counters *counters = &transfer->counters;

@@ -7,7 +7,6 @@
 
 #define DEFAULT_STAGING 4u
 #define MAX_STAGING 1024u
-#define IMAGE_ALIGN 256u
 
 /* ---- choosing ---- */
 
@@ -50,12 +49,46 @@ static moepage_status check_compressed(const struct moepage_model *model,
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "experts cannot be kept compressed: the model does not store them as EXPH; "
                        "pack it with that form");
+    if ((config->compressed_experts || by_bandwidth) && model->n_layouts > 1)
+        return mp_fail(
+            MOEPAGE_E_UNSUPPORTED,
+            "experts cannot be kept compressed: they differ in type from layer to layer");
+    return MOEPAGE_OK;
+}
+
+/* An integer form is the same in slots, on the bus and in host memory, and all that there is of it. */
+static moepage_status check_integers(const struct moepage_model *model,
+                                     const moepage_expert_pool_config *config)
+{
+    if (!mp_quant_bits_of(config->slot_form))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "slot_form is %u, it must be 0, MOEPAGE_FORM_DENSE, _INT8, _INT4 or _INT2",
+                       config->slot_form);
+    if (!mp_model_has_form(model, config->slot_form))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "slot_form is %u, but the model's experts are not stored so: pack it with "
+                       "that form",
+                       config->slot_form);
+    if (config->bus_form && config->bus_form != config->slot_form)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "bus_form is %u: beside slot_form %u it must be 0 or the same",
+                       config->bus_form, config->slot_form);
+    if (config->precision || config->compressed_experts ||
+        config->placement != MOEPAGE_PLACEMENT_EXPLICIT)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "slot_form is %u: experts in this form are neither compressed nor in two "
+                       "versions",
+                       config->slot_form);
     return MOEPAGE_OK;
 }
 
 moepage_status mp_transfer_check(const struct moepage_model *model,
                                  const moepage_expert_pool_config *config, uint32_t *bus_form)
 {
+    bool integers = config->slot_form && config->slot_form != MOEPAGE_FORM_DENSE;
+    *bus_form = integers ? config->slot_form : MOEPAGE_FORM_NONE;
+    if (integers)
+        return check_integers(model, config);
     moepage_status status = check_form(model, config->bus_form);
     if (!status)
         status = check_compressed(model, config);
@@ -73,11 +106,10 @@ moepage_status mp_transfer_check(const struct moepage_model *model,
 
 /* ---- sizes ---- */
 
-/* One place for any expert's EXPH image, in staging or for good. */
+/* Returns the bytes of a place that any expert's EXPH image fits in, in staging or in the arena. */
 static uint64_t image_unit(const struct moepage_model *model)
 {
-    uint64_t bytes = mp_model_most_bytes(model, MOEPAGE_FORM_EXPH);
-    return (bytes + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+    return mp_model_slot_bytes(model, MOEPAGE_FORM_EXPH);
 }
 
 static bool keeps_compressed(const moepage_expert_pool_config *config)
@@ -104,14 +136,14 @@ void mp_transfer_sizes(const struct moepage_model *model, const moepage_expert_p
 
 /* ---- opening ---- */
 
-/* The device's part of what is divided among all. */
+/* Returns the device's part of an amount divided among all devices. */
 static uint64_t share_of(const mp_transfer *transfer, uint64_t total)
 {
     return total / transfer->parts + (transfer->part < total % transfer->parts);
 }
 
-/* Images can be used where they are mapped, unless they have to be unpacked or decoded
- * first: then a few entries of host memory are needed for them to pass through. */
+/* Returns the bytes of the host tier. Images are read from the pack to their places, unless they have to
+ * be unpacked or decoded first; these need a few entries of host memory to pass through. */
 static uint64_t tier_bytes(const mp_transfer *transfer, const moepage_expert_pool_config *config)
 {
     uint64_t room = mp_model_image_room(transfer->model, transfer->bus_form);
@@ -119,7 +151,8 @@ static uint64_t tier_bytes(const mp_transfer *transfer, const moepage_expert_poo
     uint64_t bytes = share_of(transfer, config->host_tier_bytes);
     mp_image image;
     mp_model_find_image(transfer->model, 0, 0, transfer->bus_form, &image);
-    if (config->host_tier_bytes || !mp_model_keeps_images(transfer->model) || image.mapped)
+    if (config->host_tier_bytes || !mp_model_keeps_images(transfer->model) || image.stored ||
+        image.address)
         return bytes < most ? bytes : most;
     uint64_t few = 2 * transfer->home->device->io_threads * room;
     return few < most ? few : most;
@@ -143,7 +176,7 @@ static moepage_status open_staging(mp_transfer *transfer, uint32_t n)
     return MOEPAGE_OK;
 }
 
-/* How many of the device's experts per layer stay compressed. */
+/* Chooses how many of the device's experts per layer stay compressed. */
 static uint32_t choose_compressed(const mp_transfer *transfer,
                                   const moepage_expert_pool_config *config)
 {
@@ -168,6 +201,8 @@ static moepage_status open_tiers(mp_transfer *transfer, const moepage_expert_poo
     uint32_t staging = staging_buffers(config, transfer->bus_form);
     uint64_t bytes = tier_bytes(transfer, config);
     moepage_status status = mp_pipes_open(transfer, staging > 0);
+    if (!status && !bytes)
+        status = mp_model_prepare_stored(transfer->model);
     if (!status && bytes)
         status = mp_host_tier_create(transfer->home, transfer->model, transfer->bus_form, bytes,
                                      &transfer->tier);
@@ -175,7 +210,8 @@ static moepage_status open_tiers(mp_transfer *transfer, const moepage_expert_poo
         status = open_staging(transfer, staging);
     if (!status && (staging || transfer->tier))
         status = mp_transfer_measure(transfer, share_of(transfer, config->slots));
-    if (status || !staging || !mp_model_has_form(transfer->model, MOEPAGE_FORM_EXPH))
+    if (status || !staging || !mp_model_has_form(transfer->model, MOEPAGE_FORM_EXPH) ||
+        transfer->model->n_layouts > 1)
         return status;
     status = mp_images_open(transfer, image_unit(transfer->model));
     if (!status && keeps_compressed(config))
@@ -195,9 +231,11 @@ moepage_status mp_transfer_open(const mp_transfer_setup *setup,
     transfer->model = setup->model;
     transfer->lock = setup->lock;
     transfer->place_bytes = setup->place_bytes;
+    transfer->slot_bytes = setup->slot_bytes;
     transfer->part = setup->part;
     transfer->parts = setup->parts;
     transfer->bus_form = setup->bus_form;
+    transfer->slot_form = setup->slot_form;
     transfer->layers = info->moe_layers;
     transfer->experts = info->experts;
     transfer->keys = info->experts * info->moe_layers;
@@ -209,7 +247,7 @@ moepage_status mp_transfer_open(const mp_transfer_setup *setup,
         mp_transfer_close(transfer);
         return status;
     }
-    if (transfer->tier) /* what was read until now was measured apart */
+    if (transfer->tier) /* reads before this were measured separately */
         transfer->tier->probe = &transfer->probes[MP_PROBE_COLD];
     *out = transfer;
     return MOEPAGE_OK;
@@ -229,7 +267,8 @@ moepage_status mp_transfer_set_passages(mp_transfer *transfer, uint32_t n)
     return mp_readers_open(transfer);
 }
 
-/* An expert whose image cannot be had is not kept compressed: its next load reports why. */
+/* Logs that an expert is not kept compressed because its image cannot be read; its next
+ * load reports why. */
 static void warn_of_missing(mp_transfer *transfer)
 {
     uint32_t missing = transfer->compressed.n - transfer->compressed.landed;
@@ -238,8 +277,8 @@ static void warn_of_missing(mp_transfer *transfer)
         if (transfer->compressed.place_of[key] == place)
             continue;
         missing--;
-        if (mp_model_check_mapped(transfer->model, key / transfer->experts, key % transfer->experts,
-                                  MOEPAGE_FORM_EXPH))
+        if (mp_model_check_image(transfer->model, key / transfer->experts, key % transfer->experts,
+                                 MOEPAGE_FORM_EXPH))
             mp_log_write(&transfer->home->device->log, MOEPAGE_LOG_WARNING,
                          "an expert is not kept compressed in device memory: %s",
                          moepage_last_error());
