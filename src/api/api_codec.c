@@ -1,5 +1,6 @@
-/* Entry points of the exponent-Huffman codec. */
+/* Entry points of the exponent-Huffman codec, and of block formats. */
 #include "base/status.h"
+#include "codec/blocks.h"
 #include "codec/exph.h"
 
 static moepage_status check_tensor(uint32_t dtype, const void *memory, const char *name, uint64_t n)
@@ -54,5 +55,28 @@ moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const vo
     if (status)
         return status;
     mp_exph_decode(found, in, bytes, dtype, n, 0, mp_exph_chunks(n), out);
+    return MOEPAGE_OK;
+}
+
+moepage_status moepage_blocks_decode(uint32_t dtype, const void *in, uint64_t bytes, float *out,
+                                     uint64_t n)
+{
+    const mp_block_format *format = mp_block_format_of(dtype);
+    if (!format)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "dtype is %u, it must be one of a block format: %d (Q4_0) to %d (NVFP4)",
+                       dtype, MOEPAGE_DTYPE_Q4_0, MOEPAGE_DTYPE_NVFP4);
+    if (n % format->weights)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "n is %llu, it must be a multiple of %u for %s",
+                       (unsigned long long)n, format->weights, format->name);
+    const uint64_t blocks = n / format->weights;
+    if (bytes % format->bytes || bytes / format->bytes != blocks)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "bytes is %llu, but %llu blocks of %s have %u each",
+                       (unsigned long long)bytes, (unsigned long long)blocks, format->name,
+                       format->bytes);
+    if (n && (!in || !out))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", in ? "out" : "in");
+    if (n)
+        format->decode(in, blocks, out);
     return MOEPAGE_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "model/gguf_values.h"
 #include "model/model.h"
 
 static moepage_status read_config(const moepage_model_config *config, mp_log *log)
@@ -22,9 +23,10 @@ moepage_status moepage_model_open(const char *path, const moepage_model_config *
                                   moepage_model **out)
 {
     if (!path || !*path)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "path is %s, it must name a checkpoint's directory or a .moepack file",
-                       path ? "empty" : "NULL");
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "path is %s, it must name a checkpoint's directory, a .gguf or a .moepack file",
+            path ? "empty" : "NULL");
     if (!out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     mp_log log;
@@ -33,7 +35,8 @@ moepage_status moepage_model_open(const char *path, const moepage_model_config *
         return status;
     struct stat found;
     if (!stat(path, &found) && S_ISREG(found.st_mode))
-        return mp_model_open_pack(path, &log, out);
+        return mp_model_is_gguf(path) ? mp_model_open_gguf(path, &log, out)
+                                      : mp_model_open_pack(path, &log, out);
     return mp_model_open_checkpoint(path, &log, out);
 }
 
@@ -80,16 +83,25 @@ moepage_status moepage_model_get_info(const moepage_model *model, moepage_model_
 moepage_status moepage_model_get_expert_tensors(const moepage_model *model,
                                                 moepage_expert_tensor *out, uint32_t capacity)
 {
+    return moepage_model_get_layer_tensors(model, 0, out, capacity);
+}
+
+moepage_status moepage_model_get_layer_tensors(const moepage_model *model, uint32_t layer,
+                                               moepage_expert_tensor *out, uint32_t capacity)
+{
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
     if (status)
         return status;
+    if (layer >= model->info.moe_layers)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer,
+                       model->info.moe_layers);
     if (!out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (capacity < model->info.expert_tensors)
         return mp_fail(MOEPAGE_E_ARGUMENT, "capacity is %u, the model's experts have %u tensors",
                        capacity, model->info.expert_tensors);
     for (uint32_t i = 0; i < model->info.expert_tensors; i++)
-        out[i] = model->tensors[i];
+        out[i] = mp_model_layout(model, layer)->tensors[i];
     return MOEPAGE_OK;
 }
 
@@ -111,6 +123,72 @@ const char *moepage_model_config_json(const moepage_model *model)
     if (mp_handle_check(model, MP_KIND_MODEL))
         return NULL;
     return mp_model_config_text(model);
+}
+
+/* Gives element `i`; texts are taken one after the other, from *at on. */
+static moepage_status give_element(const mp_gguf_value *value, uint64_t i, const unsigned char **at,
+                                   moepage_metadata *out)
+{
+    mp_gguf_text text;
+    bool truth;
+    *out = (moepage_metadata){.is_array = value->type == MP_GGUF_ARRAY};
+    if (mp_gguf_value_text(value, at, &text)) {
+        out->type = MOEPAGE_METADATA_TEXT;
+        out->text = text.bytes;
+        out->text_bytes = text.n_bytes;
+    } else if (mp_gguf_value_bool(value, i, &truth)) {
+        out->type = MOEPAGE_METADATA_TRUTH;
+        out->integer = truth;
+    } else if (mp_gguf_value_int(value, i, &out->integer)) {
+        out->type = MOEPAGE_METADATA_INTEGER;
+    } else if (mp_gguf_value_real(value, i, &out->real)) {
+        out->type = MOEPAGE_METADATA_REAL;
+    } else {
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "metadata key \"%.160s\" has an integer past 2^63 - 1", value->key);
+    }
+    return MOEPAGE_OK;
+}
+
+/* Checks all elements before any is written: a failed call changes nothing. */
+static moepage_status give_elements(const mp_gguf_value *value, uint64_t first, uint64_t n,
+                                    moepage_metadata *out)
+{
+    const unsigned char *at = NULL;
+    moepage_metadata element;
+    mp_gguf_text text;
+    moepage_status status = MOEPAGE_OK;
+    for (uint64_t i = 0; i < n && !status && value->element == MP_GGUF_U64; i++)
+        status = give_element(value, first + i, &at, &element);
+    for (uint64_t i = 0; i < first && value->element == MP_GGUF_TEXT; i++)
+        mp_gguf_value_text(value, &at, &text);
+    for (uint64_t i = 0; i < n && !status; i++)
+        status = give_element(value, first + i, &at, &out[i]);
+    return status;
+}
+
+moepage_status moepage_model_get_metadata(const moepage_model *model, const char *key,
+                                          uint64_t first, moepage_metadata *out, uint64_t capacity,
+                                          uint64_t *count)
+{
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    if (status)
+        return status;
+    if (!key || !count || (!out && capacity))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", !key ? "key" : !count ? "count" : "out");
+    const mp_gguf_metadata *metadata = mp_model_metadata(model);
+    const mp_gguf_value *value = metadata ? mp_gguf_metadata_find(metadata, key) : NULL;
+    if (!value)
+        return mp_fail(MOEPAGE_E_NOT_FOUND, "no metadata key \"%.160s\"%s", key,
+                       metadata ? "" : ": only GGUF files have metadata");
+    if (first > value->n)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "first is %llu, but \"%.160s\" has %llu elements",
+                       (unsigned long long)first, key, (unsigned long long)value->n);
+    status =
+        give_elements(value, first, capacity < value->n - first ? capacity : value->n - first, out);
+    if (!status)
+        *count = value->n;
+    return status;
 }
 
 int32_t moepage_model_layer_index(const moepage_model *model, uint32_t moe_layer)

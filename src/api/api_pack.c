@@ -87,7 +87,7 @@ moepage_status moepage_model_read_expert(const moepage_model *model, uint32_t la
     status = mp_model_read_image(model, layer, expert, MOEPAGE_FORM_DENSE, bounce.bytes, room,
                                  &read_bytes);
     if (!status)
-        memcpy(out, bounce.bytes + image.skew, model->info.slot_bytes);
+        memcpy(out, bounce.bytes + image.skew, mp_model_layout(model, layer)->slot_bytes);
     mp_bounce_free(&bounce);
     return status;
 }

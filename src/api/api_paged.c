@@ -59,7 +59,7 @@ moepage_status moepage_paged_get_tensor(const moepage_paged *paged, uint32_t ten
     if (tensor >= paged->n_types)
         return mp_fail(MOEPAGE_E_ARGUMENT, "tensor is %u, the model's experts have %u", tensor,
                        paged->n_types);
-    const moepage_expert_tensor *of = &paged->model->tensors[tensor];
+    const moepage_expert_tensor *of = &paged->model->layouts[0].tensors[tensor];
     const mp_paged_type *type = &paged->types[tensor];
     const mp_paged_range *range = &paged->ranges[type->range];
     moepage_paged_tensor own = {

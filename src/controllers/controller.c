@@ -1,4 +1,4 @@
-/* A controller's life, and what it tells about itself. */
+/* A controller's life, and what it reports. */
 #include "controllers/controller.h"
 
 #include <math.h>
@@ -73,7 +73,9 @@ static moepage_status check_pools(struct moepage_expert_pool *experts, struct mo
 static void set_up_laws(struct moepage_controller *controller, uint64_t units)
 {
     const moepage_controller_config *config = &controller->config;
-    uint64_t per_expert = controller->shape.n_scopes == 1 ? controller->shape.layers : 1;
+    const mp_pool_shape *shape = &controller->shape;
+    uint64_t per_expert =
+        shape->n_scopes == 1 ? shape->layers / mp_controller_unit_experts(controller) : 1;
     mp_mvwsa_config law;
     mp_mvwsa_defaults(units, &law);
     law.decay = config->decay_permille / 1000.0;
@@ -91,9 +93,10 @@ static moepage_status open_watches(struct moepage_controller *controller)
     const mp_pool_shape *shape = &controller->shape;
     struct moepage_kv_pool *kv = controller->kv;
     uint32_t max_samples = controller->config.max_samples;
-    uint32_t units = shape->n_scopes == 1 ? shape->keys : shape->experts;
+    uint32_t keys = shape->n_scopes == 1 ? shape->keys : shape->experts;
+    uint32_t units = keys / mp_controller_unit_experts(controller);
     set_up_laws(controller, units);
-    moepage_status status = mp_reuse_watch_open(&controller->reuse, shape->n_scopes, units,
+    moepage_status status = mp_reuse_watch_open(&controller->reuse, shape->n_scopes, keys,
                                                 max_samples, shape->experts, units);
     if (!status)
         controller->watch.keys = mp_alloc_array(shape->experts, sizeof *controller->watch.keys);
@@ -137,7 +140,7 @@ moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct 
     controller->kv_shape = kv ? mp_kv_pool_shape(kv) : NULL;
     controller->home = mp_pool_home(experts, 0);
     controller->config = config;
-    controller->unit_slots = controller->shape.n_scopes == 1 ? 1 : controller->shape.layers;
+    controller->unit_slots = controller->shape.step_slots;
     controller->unit_blocks = kv ? controller->kv_shape->blocks_per_granule : 1;
     status = open_watches(controller);
     if (status) {
@@ -163,7 +166,7 @@ void mp_controller_destroy(struct moepage_controller *controller)
     mp_graveyard_bury(graveyard, controller);
 }
 
-/* ---- what it tells ---- */
+/* ---- what it reports ---- */
 
 static uint64_t rounded(double value)
 {

@@ -1,36 +1,36 @@
-/* controller.h — what watches a pair of pools and moves bytes between them while they serve. This is
- * what moepage_controller points to.
+/* controller.h — a controller watches a pair of pools, and moves bytes between them while they
+ * serve. This is the object behind a moepage_controller handle.
  *
- *   controller.c         life, and what it tells about itself
- *   controller_watch.c   what it sees: reuse distances, steps
- *   controller_tick.c    what it does at a burst's end: numbers in, decision, move
+ *   controller.c         its life, and what it reports
+ *   controller_watch.c   observing: reuse distances, steps
+ *   controller_tick.c    acting at a burst's end: numbers in, decision, move
  *
- * Deciding is src/planning's, moving src/split's; here the one is fed and the other told. Locks: the
- * pools call the watch under theirs, so that the controller's own comes last and is never held while a
- * pool is called; the one that makes a tick a whole comes first. */
+ * src/planning decides and src/split moves; the controller feeds the one and calls the other.
+ * Locks: the pools call the watch under their own locks, so the controller's `lock` comes last, and
+ * is never held while a pool is called. `ticking`, which keeps ticks apart, comes first. */
 #ifndef MP_CONTROLLERS_CONTROLLER_H
 #define MP_CONTROLLERS_CONTROLLER_H
 
 #include "base/handle.h"
+#include "kv/kv.h"
 #include "planning/curve.h"
 #include "planning/mvwsa.h"
 #include "planning/rate.h"
 #include "planning/residency.h"
 #include "planning/sampled.h"
 #include "planning/watch.h"
-#include "kv/kv.h"
 #include "pool/share.h"
 
-/* Reuse of one kind of things, and its miss curve. */
+/* The reuse of experts, or of sequences, and its miss curve. */
 typedef struct mp_reuse_watch {
-    uint32_t n_stacks;    /* that do not compete with each other: layers, or 1 */
-    mp_sampled **stacks;  /* [n_stacks] */
+    uint32_t n_stacks;   /* sets of keys that do not compete with each other: one per layer, or 1 */
+    mp_sampled **stacks; /* [n_stacks] */
     mp_sampled_use *uses; /* scratch */
     mp_sample *samples;   /* scratch */
     mp_curve curve;       /* over units */
 } mp_reuse_watch;
 
-/* Where a split is to go. */
+/* The goal of a move. */
 typedef struct mp_move {
     uint64_t slots;
     uint64_t blocks;
@@ -47,34 +47,34 @@ struct moepage_controller {
     const mp_kv_shape *kv_shape;      /* or NULL */
     struct moepage_device *home;      /* of both */
     moepage_controller_config config; /* defaults filled in */
-    uint32_t unit_slots;              /* slots of an expert unit: 1, or one per layer */
+    uint32_t unit_slots;              /* slots of an expert unit: those that come and go together */
     uint32_t unit_blocks;             /* blocks of a KV unit: a granule's */
 
-    pthread_mutex_t lock; /* of what is seen */
+    pthread_mutex_t lock; /* protects what is observed, below */
     mp_reuse_watch reuse;
     mp_reuse_watch kv_reuse;
     bool kv_named;           /* the host names its prefixes */
     uint64_t longest_blocks; /* the longest sequence seen */
-    uint64_t running_blocks; /* most that one step's sequences had, this burst */
+    uint64_t running_blocks; /* the most that one step's sequences had in this burst */
     uint64_t steps;
     mp_rate miss_ns;         /* stall per miss, by step */
-    uint32_t prefill_tokens; /* of the longest prefill steps lately */
+    uint32_t prefill_tokens; /* of the longest recent prefill steps */
     mp_rate recompute_ns;    /* per token of long prefill steps */
     mp_rate layer_ns;        /* compute per layer of a decode step */
     mp_rate step_ns;         /* whole decode steps, stalls taken out */
 
-    pthread_mutex_t ticking; /* of the rest; before all other locks */
+    pthread_mutex_t ticking; /* protects the rest; taken before all other locks */
     uint64_t burst_began;    /* in steps */
     uint64_t bursts, moves, refused;
     uint64_t peak_blocks;
-    uint32_t attempts; /* at the move under way; 0 = none is */
+    uint32_t attempts; /* at the move under way; 0 = no move is */
     mp_move target;
     mp_mvwsa mvwsa;
     mp_residency_planner planner;
     mp_mvwsa_answer answer;
     mp_residency_answer plan;
     bool placed;  /* FIXED has moved */
-    bool planned; /* the planner's plan is what the pools are, or are becoming */
+    bool planned; /* the planner's plan is the pools' present state, or the goal of their move */
 };
 
 moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
@@ -83,19 +83,25 @@ moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct 
 void mp_controller_destroy(struct moepage_controller *controller);
 void mp_controller_info(struct moepage_controller *controller, moepage_controller_info *info);
 /* Predicted warm misses at `size` slots, or blocks, per burst; blocks' in blocks. */
+/* Experts that one more unit brings, of those that compete with each other. */
+static inline uint32_t mp_controller_unit_experts(const struct moepage_controller *controller)
+{
+    return controller->shape.n_scopes == 1 ? controller->shape.step_slots : 1;
+}
+
 double mp_controller_misses(struct moepage_controller *controller, bool kv, uint64_t size);
 
 /* ---- controller_watch.c ---- */
 moepage_status mp_reuse_watch_open(mp_reuse_watch *watch, uint32_t n_stacks, uint32_t keys,
                                    uint32_t max_samples, uint32_t set, uint64_t units);
 void mp_reuse_watch_close(mp_reuse_watch *watch);
-/* Makes the pools tell this controller. */
+/* Makes the pools report to this controller. */
 void mp_controller_watch(struct moepage_controller *controller);
 void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, uint64_t tokens);
 
 /* ---- controller_tick.c ---- */
 
-/* What misses cost now, in ns: of one routed expert, and of one KV unit. The lock is held. */
+/* The present cost of misses in ns: of one routed expert, and of one KV unit. */
 typedef struct mp_miss_costs {
     double expert_ns;
     double kv_ns;
@@ -103,7 +109,7 @@ typedef struct mp_miss_costs {
 mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
                                   double bus_ns);
 
-/* The admission floor in KV units. The lock is held. */
+/* Returns the admission floor in KV units. The lock is held. */
 uint64_t mp_controller_floor(const struct moepage_controller *controller);
 /* The same in blocks; UINT64_MAX if it is more. */
 uint64_t mp_controller_floor_blocks(const struct moepage_controller *controller);

@@ -1,5 +1,5 @@
-/* What a controller does at a burst's end: gathers what the pools are and what was seen, lets the
- * mode's law decide, and moves. */
+/* A controller at a burst's end: gathers the pools' state and the observations, lets the mode's law
+ * decide, and moves. */
 #include <math.h>
 
 #include "base/config.h"
@@ -8,12 +8,12 @@
 #include "model/model.h"
 #include "split/split.h"
 
-/* Ticks after which a move that waits for what is in use is given up. */
+/* Attempts after which a move that waits for something in use is given up. */
 #define MOST_ATTEMPTS 256u
-/* Of all warm accesses, what the working set may leave out. */
+/* The fraction of warm accesses that may miss a working set. */
 #define WORKING_SET_MISSES 0.02
 
-/* What the pools are at a tick. */
+/* The state of the pools at a tick. */
 typedef struct mp_scene {
     mp_split_bounds bounds;
     mp_split now; /* in units */
@@ -34,27 +34,28 @@ typedef struct mp_scene {
 static void look_at_experts(struct moepage_controller *controller, mp_scene *scene)
 {
     const mp_pool_shape *shape = &controller->shape;
-    const mp_pool_survey pool = mp_pool_look(controller->experts); /* what hit counts too */
+    /* Replays hits first, so that they count. */
+    const mp_pool_survey pool = mp_pool_look(controller->experts);
     uint32_t top_k = shape->model->info.top_k;
     scene->here.slots = pool.extent.slots;
     scene->here.compressed = pool.extent.compressed;
-    scene->image_bytes = pool.extent.first * shape->slot_bytes;
+    scene->image_bytes = mp_pool_slots_bytes(shape, pool.extent.first);
     scene->load_ns = pool.load_ns;
     scene->bus_ns = pool.bus_ns;
     scene->bus_bytes_per_s = pool.bus_bytes_per_s;
     scene->decode_bytes_per_s = pool.decode_bytes_per_s;
     scene->coded_bus = shape->bus_form == MOEPAGE_FORM_EXPH;
-    /* Every session has a layer's top-k left, or one slot. */
+    /* There must be a slot for every session, and slots for one layer's top-k. */
     scene->bounds.min_experts = (pool.sessions > top_k ? pool.sessions : top_k) + pool.pinned;
-    scene->bounds.expert_bytes = controller->unit_slots * shape->slot_bytes;
-    scene->bounds.max_experts = shape->n_scopes == 1 ? shape->keys : shape->experts;
+    scene->bounds.expert_bytes = mp_pool_slots_bytes(shape, controller->unit_slots);
+    scene->bounds.max_experts = shape->keys / controller->unit_slots;
     scene->now.experts = scene->here.slots / controller->unit_slots;
 }
 
 static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
 {
     if (!controller->kv)
-        return; /* of units of no bytes, none fit */
+        return; /* units of no bytes: no split is feasible */
     const mp_kv_survey kv = mp_kv_pool_look(controller->kv);
     scene->here.blocks = kv.blocks;
     scene->used_blocks = kv.used;
@@ -119,8 +120,8 @@ mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, d
         return costs;
     const mp_kv_shape *shape = controller->kv_shape;
     double block_ns = bus_ns * (double)shape->block_bytes;
-    if (controller->config.kv_miss ==
-        MOEPAGE_KV_MISS_RECOMPUTE) /* or, before it was seen, a step */
+    /* Before any long prefill was seen, a decode step stands for recomputing a token. */
+    if (controller->config.kv_miss == MOEPAGE_KV_MISS_RECOMPUTE)
         block_ns = mp_rate_ns(&controller->recompute_ns, mp_rate_ns(&controller->step_ns, 0)) *
                    shape->block_tokens;
     costs.kv_ns = block_ns * controller->unit_blocks;
@@ -137,7 +138,7 @@ static mp_move in_slots(const struct moepage_controller *controller, const mp_sc
                      .compressed = scene->here.compressed};
 }
 
-/* Where the curve has flattened out. The lock is held. */
+/* Returns the size at which the curve has flattened out. The lock is held. */
 static uint64_t working_set(const struct moepage_controller *controller, uint64_t most)
 {
     const mp_curve *curve = &controller->reuse.curve;
@@ -152,7 +153,7 @@ static uint64_t working_set(const struct moepage_controller *controller, uint64_
     return low;
 }
 
-/* All that the experts' working set wants, but for the one unit that a KV pool always has. */
+/* Gives experts their whole working set, except for the one unit that a KV pool always has. */
 static void choose_flux(const struct moepage_controller *controller, const mp_scene *scene,
                         mp_split *split)
 {
@@ -163,7 +164,7 @@ static void choose_flux(const struct moepage_controller *controller, const mp_sc
     split->kv += unit > 0;
 }
 
-/* The lock is held: the curves stand still. */
+/* The lock is held, so that the curves do not change. */
 static mp_split choose_split(struct moepage_controller *controller, const mp_scene *scene)
 {
     mp_miss_costs miss = mp_controller_costs(controller, scene->load_ns, scene->bus_ns);
@@ -201,8 +202,8 @@ static uint64_t least_slots(const struct moepage_controller *controller, const m
     return scene->bounds.min_experts * controller->unit_slots;
 }
 
-/* What KV is to have of the arena: its peak and headroom, or the floor, as far as there is room beside
- * the fewest slots. */
+/* Returns the bytes that KV is to have: its peak with headroom, or the floor, as far as the fewest
+ * slots leave room. */
 static uint64_t wanted_by_kv(const struct moepage_controller *controller, const mp_scene *scene)
 {
     if (!controller->kv)
@@ -212,10 +213,16 @@ static uint64_t wanted_by_kv(const struct moepage_controller *controller, const 
     uint64_t peak = (uint64_t)ceil((double)controller->peak_blocks * headroom);
     uint64_t floor = mp_controller_floor_blocks(controller), bytes;
     uint64_t granules = mp_kv_shape_granules(shape, peak > floor ? peak : floor);
-    uint64_t slots = least_slots(controller, scene) * controller->shape.slot_bytes;
+    uint64_t slots = mp_pool_slots_bytes(&controller->shape, least_slots(controller, scene));
     uint64_t most = slots < scene->arena_bytes ? scene->arena_bytes - slots : 0;
     bool fits = !__builtin_mul_overflow(granules, shape->granule_bytes, &bytes);
     return fits && bytes < most ? bytes : most;
+}
+
+/* Slots that so many bytes are enough for. */
+static uint64_t slots_in(const mp_pool_shape *shape, uint64_t bytes)
+{
+    return bytes / shape->bundle->bytes * shape->bundle->n_slots;
 }
 
 /* Slots beside the plan: those of the two-layer window, but no more than half of the arena nor than
@@ -225,11 +232,11 @@ static uint64_t window_slots(const struct moepage_controller *controller, const 
 {
     const mp_pool_shape *shape = &controller->shape;
     uint64_t least = least_slots(controller, scene);
-    uint64_t half = scene->arena_bytes / shape->slot_bytes / 2;
-    uint64_t left = (scene->arena_bytes - kv_bytes) / shape->slot_bytes;
+    uint64_t half = slots_in(shape, scene->arena_bytes) / 2;
+    uint64_t left = slots_in(shape, scene->arena_bytes - kv_bytes);
     uint64_t window = 2ull * shape->experts < half ? 2ull * shape->experts : half;
     window = window < left ? window : left;
-    window -= window % shape->n_scopes;
+    window -= window % shape->step_slots;
     return window > least ? window : least;
 }
 
@@ -243,7 +250,7 @@ static mp_residency_machine describe_machine(const struct moepage_controller *co
         .layers = shape->layers,
         .dense_bytes = shape->slot_bytes,
         .compressed_bytes = shape->image_bytes,
-        .window_bytes = window * shape->slot_bytes,
+        .window_bytes = mp_pool_slots_bytes(shape, window),
         .coded_bus = scene->coded_bus,
         .bus_bytes_per_s =
             (uint64_t)((double)scene->bus_bytes_per_s * image / (double)shape->slot_bytes),
@@ -252,8 +259,9 @@ static mp_residency_machine describe_machine(const struct moepage_controller *co
     };
 }
 
-/* What the pools become under a plan: what experts leave is KV's. The last slot that images take need
- * not be full, and then the window has one less, for KV is to have what it wants. */
+/* Translates a plan to slots and blocks: KV gets all that experts leave. The last slot that
+ * images take may not be full; then the window has one slot fewer, so that KV still gets the
+ * bytes it is to have. */
 static mp_move to_slots(const struct moepage_controller *controller, const mp_scene *scene,
                         const mp_residency_plan *plan, uint64_t window, uint64_t kv_bytes)
 {
@@ -264,10 +272,10 @@ static mp_move to_slots(const struct moepage_controller *controller, const mp_sc
     move.slots = move.slots < shape->keys ? move.slots : shape->keys;
     uint64_t first =
         mp_pool_extent(controller->experts, plan->compressed, (uint32_t)move.slots).first;
-    while ((first + move.slots) * shape->slot_bytes > scene->arena_bytes - kv_bytes &&
-           move.slots >= least + shape->n_scopes)
-        move.slots -= shape->n_scopes;
-    uint64_t bytes = (first + move.slots) * shape->slot_bytes;
+    while (mp_pool_slots_bytes(shape, first + move.slots) > scene->arena_bytes - kv_bytes &&
+           move.slots >= least + shape->step_slots)
+        move.slots -= shape->step_slots;
+    uint64_t bytes = mp_pool_slots_bytes(shape, first + move.slots);
     uint64_t rest = bytes < scene->arena_bytes ? scene->arena_bytes - bytes : 0;
     if (controller->kv)
         move.blocks = rest / controller->kv_shape->granule_bytes * controller->unit_blocks;
@@ -291,8 +299,9 @@ static mp_move choose_residency(struct moepage_controller *controller, const mp_
 
 /* ---- moving ---- */
 
-/* Images take slots at the experts' low end, or give them back, while the high end stays where it is
- * (or already is to be): so that most slots are there before and after. */
+/* Returns the slots between the two moves of a change of images. These take slots at the experts'
+ * low end, or give them back, while the high end stays (or has moved already), so that most slots
+ * are there both before and after. */
 static uint64_t slots_between(const struct moepage_controller *controller, const mp_move *here,
                               const mp_move *to)
 {
@@ -304,7 +313,7 @@ static uint64_t slots_between(const struct moepage_controller *controller, const
     uint64_t between = more ? (uint64_t)next.first + next.slots - from.first
                             : (uint64_t)from.first + from.slots - next.first;
     between = between < shape->keys ? between : shape->keys;
-    return between - between % shape->n_scopes;
+    return between - between % shape->step_slots;
 }
 
 static moepage_status carry_out(struct moepage_controller *controller, const mp_move *here,
@@ -317,7 +326,7 @@ static moepage_status carry_out(struct moepage_controller *controller, const mp_
     if (to->compressed < here->compressed) {
         status = mp_split_compress(experts, to->compressed, between);
     } else if (to->compressed > here->compressed) {
-        /* Not again once it is so: that would take the fence of what follows away. */
+        /* Not repeated once it is done: that would remove the fence of the second move. */
         if (here->slots != between || here->blocks != to->blocks)
             status = mp_split_move(experts, kv, between, to->blocks, stream);
         return status ? status : mp_split_compress(experts, to->compressed, to->slots);
@@ -342,7 +351,8 @@ static moepage_status attempt(struct moepage_controller *controller, const mp_sc
     const mp_move *to = &controller->target;
     moepage_status status = MOEPAGE_E_BUSY;
     controller->attempts++;
-    if (!controller->kv || scene->used_blocks <= to->blocks) /* else the host has to make room */
+    /* Otherwise the host has to free blocks first. */
+    if (!controller->kv || scene->used_blocks <= to->blocks)
         status = carry_out(controller, &scene->here, to, stream);
     if (!status) {
         controller->attempts = 0;
@@ -368,8 +378,8 @@ static bool is_here(const mp_move *here, const mp_move *to)
            to->compressed == here->compressed;
 }
 
-/* After a refused move, and at the start: the planner's plan becomes what the pools are. The lock is
- * held. */
+/* Sets the planner's plan to the pools' present state, at the start and after a refused move. The
+ * lock is held. */
 static void correct_planner(struct moepage_controller *controller, const mp_scene *scene)
 {
     uint64_t window = window_slots(controller, scene, wanted_by_kv(controller, scene));
@@ -379,7 +389,8 @@ static void correct_planner(struct moepage_controller *controller, const mp_scen
     mp_residency_reject(&controller->planner, &actual);
 }
 
-/* The planner may give up images too. */
+/* Returns true if some split is feasible; the planner's bounds include the images, which it
+ * may give up. */
 static bool is_feasible(const struct moepage_controller *controller, const mp_scene *scene)
 {
     mp_split_bounds bounds = scene->bounds;
@@ -404,7 +415,8 @@ static mp_move choose(struct moepage_controller *controller, const mp_scene *sce
 static uint32_t decide(struct moepage_controller *controller, const mp_scene *scene)
 {
     uint32_t mode = controller->config.mode;
-    bool planner = mode == MOEPAGE_CONTROL_PLANNER; /* which gives KV what it can */
+    /* Acts even if KV's floor does not fit, and gives KV what it can. */
+    bool planner = mode == MOEPAGE_CONTROL_PLANNER;
     controller->peak_blocks = scene->peak_blocks;
     pthread_mutex_lock(&controller->lock);
     bool feasible = is_feasible(controller, scene);
@@ -421,7 +433,8 @@ static uint32_t decide(struct moepage_controller *controller, const mp_scene *sc
     return here || !moves ? MOEPAGE_CONTROL_STAYS : MOEPAGE_CONTROL_DRAINING;
 }
 
-/* A move is under way, and a burst over: KV may need by now what the planner meant to take. */
+/* Decides again when a burst ends during a move: by now KV may need the bytes that the planner
+ * meant to take. */
 static uint32_t decide_anew(struct moepage_controller *controller, const mp_scene *scene)
 {
     mp_move before = controller->target;
@@ -442,7 +455,7 @@ static bool burst_is_over(struct moepage_controller *controller)
     return over;
 }
 
-/* The locked part of a tick; `scene` is what the pools are afterwards. */
+/* The locked part of a tick; `scene` is the pools' state afterwards. */
 static moepage_status tick(struct moepage_controller *controller, void *stream, mp_scene *scene,
                            uint32_t *outcome)
 {

@@ -1,5 +1,5 @@
-/* What a controller sees: every routed set and every step's KV sequences, as reuse distances in miss
- * curves; and what steps cost. */
+/* What a controller observes: every routed set and every step's KV sequences, as reuse distances in
+ * miss curves; and the costs of steps. */
 #include <stddef.h>
 
 #include "base/alloc.h"
@@ -74,6 +74,7 @@ static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
 {
     struct moepage_controller *controller = of(watch);
     mp_reuse_watch *reuse = &controller->reuse;
+    const uint32_t per_unit = mp_controller_unit_experts(controller);
     if (n == 0) /* a layer may route to no expert */
         return;
     pthread_mutex_lock(&controller->lock);
@@ -86,15 +87,16 @@ static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
         if (sample->distance == UINT64_MAX)
             mp_curve_add_first(&reuse->curve, sample->weight);
         else
-            mp_curve_add(&reuse->curve, sample->distance, sample->weight);
+            mp_curve_add(&reuse->curve, (sample->distance + per_unit - 1) / per_unit,
+                         sample->weight);
     }
     pthread_mutex_unlock(&controller->lock);
 }
 
 /* ---- KV ---- */
 
-/* A sequence is back as a whole or not at all: it is there if the pool holds what came after it and
- * itself. The lock is held. */
+/* Counts a use of a sequence, which is in the pool as a whole or not at all: it hits if the pool
+ * has room for itself and all that was used since. The lock is held. */
 static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t blocks)
 {
     mp_reuse_watch *reuse = &controller->kv_reuse;
@@ -112,7 +114,8 @@ static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t
         mp_curve_add(&reuse->curve, (sample->distance + size - 1) / controller->unit_blocks, units);
 }
 
-/* Sequences may share blocks: together they have no more than all that are used. */
+/* Observes a step's sequences. They may share blocks, so their sum is limited to the blocks that
+ * are in use. */
 static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64_t used, bool again)
 {
     struct moepage_controller *controller = of_kv(watch);
@@ -151,8 +154,9 @@ void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, u
 
 /* ---- steps ---- */
 
-/* KV is computed again in steps as long as the host makes them, not in the short ends of prompts,
- * whose tokens cost many times as much. The lock is held. */
+/* Returns true for prefill steps about as long as the host makes them. KV is recomputed in
+ * such steps, not in the short ends of prompts, whose tokens cost many times as much. The
+ * lock is held. */
 static bool is_long_prefill(struct moepage_controller *controller, uint32_t tokens)
 {
     controller->prefill_tokens -= controller->prefill_tokens / 16;

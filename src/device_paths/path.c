@@ -1,4 +1,4 @@
-/* A device-driven path's life, and what it tells about itself. */
+/* A device-driven path's life, and what it reports. */
 #include "device_paths/path.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 /* ---- sizes ---- */
 
-/* What must have a value when the path begins, at the front of its block. */
+/* Returns the bytes at the front of the block that must be initialised when the path begins. */
 static uint64_t first_bytes(uint64_t keys)
 {
     return mp_session_align(sizeof(mp_path_state)) + 2 * mp_session_align(keys * sizeof(int32_t));
@@ -64,6 +64,27 @@ moepage_status mp_path_workspace(const struct moepage_model *model,
 
 /* ---- creation ---- */
 
+/* The kernels of paths read weights and biases of one type, as checkpoints have them. */
+static moepage_status check_experts(const mp_pool_shape *shape)
+{
+    const struct moepage_model *model = shape->model;
+    bool plain = shape->slot_form == MOEPAGE_FORM_DENSE;
+    for (uint32_t l = 0; l < model->n_layouts; l++) {
+        const mp_ffn_layout *ffn = &model->layouts[l].ffn;
+        const uint32_t dtype = mp_ffn_dtype(ffn);
+        plain = plain &&
+                (dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 ||
+                 dtype == MOEPAGE_DTYPE_BF16 || dtype == MOEPAGE_DTYPE_F8_E4M3) &&
+                (!ffn->bias_dtype || ffn->bias_dtype == dtype);
+    }
+    if (plain)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                   "the experts of this %s model, or the form that slots hold them in, are not of "
+                   "one type among F32, F16, BF16 and F8_E4M3: a path runs no others",
+                   model->info.architecture);
+}
+
 static moepage_status check_session(moepage_session *session)
 {
     const mp_step_view *view = mp_session_view(session);
@@ -79,14 +100,22 @@ static moepage_status check_session(moepage_session *session)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model cannot be run by the library",
                        shape->model->info.architecture);
+    if (shape->bundle->n_slots > 1)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the experts of this %s model differ in size from layer to layer: a path "
+                       "needs slots of one size",
+                       shape->model->info.architecture);
+    moepage_status status = check_experts(shape);
+    if (status)
+        return status;
     if (shape->experts > MP_PATH_EXPERTS)
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "a layer has %u experts, a path can tell %u apart",
                        shape->experts, MP_PATH_EXPERTS);
     if (mp_session_is_taken(session))
         return mp_fail(MOEPAGE_E_STATE, "the session has been taken over by another path");
     if (mp_session_is_rerouted(session))
-        return mp_fail(MOEPAGE_E_STATE, "remapping is on in the session: turn it off, what a path "
-                                        "routes is remapped by moepage_cuda_remap_run");
+        return mp_fail(MOEPAGE_E_STATE, "remapping is on in the session: turn it off, and remap a "
+                                        "path's routing with moepage_cuda_remap_run");
     if (view->open)
         return mp_fail(MOEPAGE_E_STATE, "a step is open: end or cancel it first");
     return MOEPAGE_OK;
@@ -103,7 +132,7 @@ static moepage_status alloc_tables(moepage_cuda_path *path)
     return MOEPAGE_OK;
 }
 
-/* Gives the map, the stamps and the state of the device their first values. */
+/* Initialises the map, the stamps and the device's state. */
 static moepage_status write_first(moepage_cuda_path *path)
 {
     const mp_device_ops *ops = path->device->ops;
@@ -227,7 +256,7 @@ void mp_path_destroy(moepage_cuda_path *path)
     mp_graveyard_bury(graveyard, path);
 }
 
-/* ---- what it tells ---- */
+/* ---- what it reports ---- */
 
 static moepage_status check_health(moepage_cuda_path *path)
 {
@@ -239,7 +268,7 @@ static moepage_status check_health(moepage_cuda_path *path)
     return status;
 }
 
-/* Why the layer of the report in the mail was given up. */
+/* Writes the sentence that explains why the layer reported in the mail was given up. */
 static moepage_status explain(moepage_cuda_path *path)
 {
     const mp_path_mail *mail = path->mail;
@@ -258,12 +287,12 @@ static moepage_status explain(moepage_cuda_path *path)
                        mail->in_layer, (int)mail->detail, path->shape.experts);
     case MP_PATH_LATE:
         return mp_fail(MOEPAGE_E_BUSY,
-                       "layer %u was given up: its experts were not there after %u ms (timeout_ms "
-                       "is how long the device waits)",
+                       "layer %u was given up: its experts had not arrived after %u ms, the path's "
+                       "timeout_ms",
                        mail->in_layer, path->timeout_ms);
     default:
         return mp_fail(MOEPAGE_E_DEVICE,
-                       "layer %u was given up: the device's map lacks an expert that was put there",
+                       "layer %u was given up: the device's map lacks an expert that was put on it",
                        mail->in_layer);
     }
 }
@@ -286,7 +315,7 @@ moepage_status mp_path_check(moepage_cuda_path *path, moepage_cuda_path_stats *s
     if (stats) {
         moepage_status status = MP_CONFIG_WRITE(stats, own);
         if (status)
-            return status; /* nobody was told: the report stands */
+            return status; /* the report was not delivered, so it stands */
     }
     path->reported = gave_up;
     __atomic_store_n(&mail->acknowledged, gave_up, __ATOMIC_RELEASE);

@@ -17,46 +17,47 @@
  *
  * One message at a time. A layer that posts one does not end before the answer is there, and the
  * layers of a path run one after the other; so one mailbox will do, and the poller may read it at
- * leisure. (After a timeout the device owes itself the answer: see below.)
+ * leisure. (For the time after a timeout, see below.)
  *
- * Why slots may be overwritten at once. A published expert is one that the path holds in the pool
- * (pool/pool.h), as a session holds what its open plan uses: the pool gives its slot to
- * nobody. The poller lets go of one only while it handles a message. Then the device stands in the
- * first kernel of some layer: the kernels of earlier layers have completed, for they are before it
- * on the stream, and later ones have not begun. This kernel looks at the map, not at slots. So
- * nobody reads a slot of this path, and whoever gets it from the pool, this path, a session, a
- * prefetch, may write to it at once; only kernels of other sessions may still read it, and for
- * those the pool has the writer wait (readers.c). When the device goes on, it does so
- * behind the answer, which is behind every change of the map on the same stream; and the map is
- * read past caches after it. An expert is on the map only once its load has completed, for the
- * answer stream waits for that; and it is held from before until it is off the map.
+ * Why slots may be overwritten at once. The path holds every published expert in the pool
+ * (pool/pool.h), as a session holds the experts of its open plan, so the pool does not give its
+ * slot away. The poller lets go of one only while it handles a message. The device is then waiting
+ * in the first kernel of some layer: the kernels of earlier layers have completed, since they are
+ * before it on the stream, and later ones have not begun. This kernel reads the map, not slots. So
+ * no kernel of this path reads a slot, and the next load into it may write at once, whether for
+ * this path, a session or a prefetch; only kernels of other sessions may still be reading it, and
+ * for those the pool makes the writer wait (readers.c). The device goes on only behind the answer,
+ * which is behind every change of the map on the same stream, and then reads the map past caches.
+ * An expert is on the map only once its load has completed, because the answer stream waits for
+ * that; it is held from before that until it is off the map.
  *
- * Failure. A load that fails, ids out of range, an answer that does not come in time: the layer is
- * given up. Its table is empty, its y NaN, and so is that of every layer after it, until the caller
- * has asked for the reason (moepage_cuda_path_check), which acknowledges that report. After a
- * timeout the poller may still be at work on that message, and may take away slots that the device
- * no longer waits to see replaced. So the next layer first waits for the answer owed, and is given
- * up as well if that takes too long. A late answer can be mistaken for no other: it carries its
- * number.
+ * Failure. A layer is given up if a load fails, if ids are out of range, or if an answer does not
+ * come in time. Its table is then empty and its y NaN, and so is every later layer's until the
+ * caller has asked for the reason (moepage_cuda_path_check), which acknowledges the report. After a
+ * timeout the poller may still be at work on that message, and may take experts off the map while
+ * the device no longer waits for their replacement. So the next layer first waits for the late
+ * answer, and is given up as well if that takes too long. A late answer cannot be mistaken for
+ * another, because it carries its number.
  *
- * The path's share. Its slots are set aside in the pool for as long as it lives: other sessions
- * divide what is left, as if its slots were pinned, and its own session does not count.
+ * The path's share. Its slots are set aside in the pool for as long as it lives: other
+ * sessions divide the rest, as if the path's slots were pinned, and its own session is not
+ * counted among them.
  *
- * What must not happen: work of other sessions on the same pool that waits for a layer of this path
- * which has yet to run, such as a step submitted behind it on the same stream. The slot that the
- * layer waits for could be the one that this work was last to read. The timeout ends it.
+ * What must not happen: work of another session on the same pool waits for a layer of this path
+ * that has yet to run, such as a step submitted behind it on the same stream. The layer might need
+ * the very slot that this work is the last to read. Only the timeout would end such a wait.
  *
- * Files: path.c life; path_serve.c the poller; path_layer.c what the device is told of a layer, which
- * cuda/launch_path.c launches. */
-#ifndef MP_PATHS_PATH_H
-#define MP_PATHS_PATH_H
+ * Files: path.c has the path's life, path_serve.c the poller, and path_layer.c the description of a
+ * layer, which cuda/launch_path.c launches. */
+#ifndef MP_DEVICE_PATHS_PATH_H
+#define MP_DEVICE_PATHS_PATH_H
 
 #include "arena/home.h"
 #include "device/cuda_ext.h"
 #include "pool/share.h"
 #include "session/session.h"
 
-/* What a layer was given up for, as the poller knows it. */
+/* Why a layer was given up, as far as the poller knows. */
 typedef struct mp_path_failure {
     pthread_mutex_t lock;
     moepage_status status;
@@ -68,7 +69,7 @@ struct moepage_cuda_path {
     moepage_session *session;
     struct moepage_expert_pool *pool;
     mp_pool_shape shape; /* of the pool */
-    mp_client *client;   /* as which the pool knows the session */
+    mp_client *client;   /* the session, as the pool knows it */
     mp_session_scratch scratch;
     bool taken;         /* the session, and its scratch */
     uint32_t max_top_k; /* the session's */
@@ -76,7 +77,7 @@ struct moepage_cuda_path {
     mp_device *device;
     uint32_t max_tokens;
     uint32_t timeout_ms;
-    mp_set_aside share; /* most that it holds; 0 slots: not set aside yet */
+    mp_set_aside share; /* the most that it holds; 0 slots: not set aside yet */
     void *block;        /* device memory, cut into `memory` */
     uint64_t block_bytes;
     mp_path_memory memory;
@@ -85,7 +86,7 @@ struct moepage_cuda_path {
     const uint32_t *mail_stamps;
     mp_stream *answers;
     mp_cuda_poller *poller;
-    uint32_t reported; /* the last report that the caller was told */
+    uint32_t reported; /* the last report that the caller has received */
     mp_path_failure failure;
     _Atomic uint64_t evictions;
 
@@ -94,8 +95,8 @@ struct moepage_cuda_path {
     uint32_t n_published;
     mp_hold *missing;  /* [experts] */
     uint32_t *victims; /* [share.slots] */
-    uint32_t served;   /* the last message that was answered */
-    uint32_t seen;     /* the last one that was seen, and when */
+    uint32_t served;   /* the last message answered */
+    uint32_t seen;     /* the last message seen, and when */
     uint64_t seen_ns;
 };
 
@@ -109,7 +110,8 @@ void mp_path_destroy(moepage_cuda_path *path);
 moepage_status mp_path_check(moepage_cuda_path *path, moepage_cuda_path_stats *stats);
 
 /* ---- path_serve.c ---- */
-/* Handles a message if there is a new one; says whether there was. On the poller's thread. */
+/* Handles a message if there is a new one; returns true if there was. Called on
+ * the poller's thread. */
 bool mp_path_poll(void *path);
 
 /* ---- path_layer.c ---- */

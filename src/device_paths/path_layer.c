@@ -1,5 +1,5 @@
 /* A layer of a device-driven path: checks it and describes it to the device, whose kernels run on
- * the caller's stream. What they are told are values that no replay of a graph changes. */
+ * the caller's stream. Their arguments are the same in every replay of a graph. */
 #include "base/status.h"
 #include "device_paths/path.h"
 
@@ -53,6 +53,7 @@ moepage_status mp_path_layer(moepage_cuda_path *path, const moepage_cuda_layer *
     moepage_status status = check_layer(path, layer);
     if (status)
         return status;
+    const mp_ffn_layout *ffn = &mp_model_layout(model, layer->layer)->ffn;
     const mp_cuda_path_layer described = {
         .layer = layer,
         .memory = path->memory,
@@ -64,9 +65,9 @@ moepage_status mp_path_layer(moepage_cuda_path *path, const moepage_cuda_layer *
         .intermediate = model->info.expert_intermediate,
         .slots = shape->slots,
         .slot_bytes = shape->slot_bytes,
-        .layout = layout_of(&model->ffn),
-        .dtype = model->ffn.dtype,
-        .scale = model->ffn.scale,
+        .layout = layout_of(ffn),
+        .dtype = mp_ffn_dtype(ffn),
+        .scale = ffn->scale,
         .math = path->scratch.math,
         .x = path->scratch.x,
         .inner = path->scratch.inner,

@@ -36,6 +36,7 @@ static const option options_known[] = {
     {"slots", OPTION_U64, 0, AT(experts.slots), NULL},
     {"host_tier", OPTION_BYTES, 0, AT(experts.host_tier_bytes), NULL},
     {"bus_form", OPTION_CHOICE, 0, AT(experts.bus_form), "auto|dense|exph"},
+    {"slot_form", OPTION_CHOICE, 0, AT(experts.slot_form), "auto|dense|exph|int8|int4|int2"},
     {"compressed", OPTION_U32, 0, AT(experts.compressed_experts), NULL},
     {"staging", OPTION_U32, 0, AT(experts.staging_experts), NULL},
     {"scope", OPTION_CHOICE, 0, AT(experts.scope), "global|layer"},
@@ -187,10 +188,11 @@ static moepage_status read_pair(char *pair, uint64_t *seen, mp_engine_settings *
 {
     char *value = strchr(pair, '=');
     if (!value)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "options: \"%.64s\" is no key=value, such as budget=8G: pairs are separated "
-                       "by spaces",
-                       pair);
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "options: \"%.64s\" is not key=value, such as budget=8G: pairs are separated "
+            "by spaces",
+            pair);
     *value++ = '\0';
     size_t i = 0;
     while (i < N_OPTIONS && strcmp(options_known[i].key, pair) != 0)

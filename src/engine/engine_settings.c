@@ -108,7 +108,7 @@ static moepage_status check_rest(const mp_engine_settings *s)
     if (s->dtype != MOEPAGE_DTYPE_F32 && s->dtype != MOEPAGE_DTYPE_F16 &&
         s->dtype != MOEPAGE_DTYPE_BF16)
         return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "config: dtype is %u, it is that of x and y: F32 (1), F16 (2) or BF16 (3)",
+                       "config: dtype of x and y is %u, it must be F32 (1), F16 (2) or BF16 (3)",
                        s->dtype);
     if (s->sessions > MP_ENGINE_MAX_SESSIONS)
         return mp_fail(MOEPAGE_E_ARGUMENT, "sessions is %u, a pool has at most %u", s->sessions,

@@ -36,13 +36,13 @@ moepage_status mp_precision_check(const mp_pool_shape *shape, moepage_session_co
     if (config->prefetch != MOEPAGE_PREFETCH_OFF && serves_versions(shape))
         return mp_fail(
             MOEPAGE_E_UNSUPPORTED,
-            "prefetch is %u: with MOEPAGE_SERVE_VERSIONS what is hot decides what comes, "
+            "prefetch is %u: with MOEPAGE_SERVE_VERSIONS hotness decides what is loaded, "
             "leave it off",
             config->prefetch);
     return MOEPAGE_OK;
 }
 
-/* A group's low versions go to the stats. */
+/* Counts a group's low versions in the stats. */
 static void count_low(mp_step_view *step, const mp_flight *flight, uint32_t first, uint32_t n)
 {
     for (uint32_t i = first; i < first + n; i++) {
@@ -53,7 +53,7 @@ static void count_low(mp_step_view *step, const mp_flight *flight, uint32_t firs
     }
 }
 
-/* ---- MOEPAGE_SERVE_VERSIONS: steps see what was published when they began ---- */
+/* ---- MOEPAGE_SERVE_VERSIONS: steps see the versions published when they began ---- */
 
 static void begin(void *state, const moepage_step *given)
 {
@@ -77,10 +77,12 @@ static bool hold_version(void *state, mp_flight *flight, uint32_t first, uint32_
     return true;
 }
 
-/* Weight is counted in integers. An interval has room for 4 million tokens of weight 1. */
+/* Weight is counted in integers. A counter has room for 4 million tokens of weight 1
+ * in an interval. */
 #define WEIGHT_UNITS 1024
 
-/* The weights of an entry's rows; what is negative or beyond any gate's counts as 0 or as 64. */
+/* Sums the weights of an entry's rows. Negative weights count as 0, and those larger than any gate
+ * gives as 64. */
 static uint32_t weigh(const mp_flight *flight, uint32_t entry)
 {
     double sum = 0;
@@ -92,7 +94,7 @@ static uint32_t weigh(const mp_flight *flight, uint32_t entry)
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }
 
-/* The layer's choices count. */
+/* Counts the layer's choices as heat. */
 static void routed(void *state, const mp_flight *flight, const moepage_routing *routing)
 {
     mp_step_view *step = state;
@@ -109,7 +111,7 @@ static const mp_step_hooks versions_hooks = {.begin = begin,
                                              .routed = routed,
                                              .ended = ended};
 
-/* ---- MOEPAGE_MISS_LOW: what is absent is computed in its low version ---- */
+/* ---- MOEPAGE_MISS_LOW: absent experts are computed in their low versions ---- */
 
 static bool hold_any(void *state, mp_flight *flight, uint32_t first, uint32_t n)
 {

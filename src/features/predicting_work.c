@@ -1,21 +1,23 @@
-/* The task's side of prediction: it tells the predictor the news, asks it about the layers to come,
- * judges what it said about those that came, and passes on what is worth fetching. */
+/* The task's side of prediction: it passes the news on to the predictor, asks it about the
+ * layers to come, compares its guesses with the layers that were routed, and queues the experts
+ * that are worth fetching. */
 #include "features/predicting_inside.h"
 
 #include <string.h>
 
-/* What a transfer in vain costs, in parts of what a useful one saves: it waits for every demand, but
- * takes a slot from an expert that may come back. */
+/* The cost of a useless transfer, as a fraction of what a useful one saves: it delays no demand,
+ * but takes a slot from an expert that may be needed again. */
 #define VAIN_COST 0.5
 
-/* The chance of an expert that nobody names, in parts of a uniform router's. */
+/* The chance of an expert that no guess names, as a fraction of a uniform router's. */
 #define NEVER 0.5f
 
 /* ---- sequences ---- */
 
-#define NOBODY UINT32_MAX
+#define NO_FOLLOWER UINT32_MAX
 
-/* Where a sequence's context is: where it was in the last step, mostly. NOBODY if it is new. */
+/* Finds a sequence's context, which is mostly at the same index as in the last step. Returns
+ * NO_FOLLOWER if the sequence is new. */
 static uint32_t find_follower(const mp_predicting *own, moepage_seq seq, uint32_t s, uint64_t step)
 {
     const mp_follower *there = &own->followers[s];
@@ -25,32 +27,33 @@ static uint32_t find_follower(const mp_predicting *own, moepage_seq seq, uint32_
         if (own->followers[f].seq == seq && own->followers[f].step &&
             own->followers[f].step != step)
             return f;
-    return NOBODY;
+    return NO_FOLLOWER;
 }
 
-/* A new sequence gets the place that has been idle longest. */
+/* Gives a new sequence the context that has been idle longest. */
 static uint32_t replace_follower(mp_predicting *own, moepage_seq seq, uint64_t step)
 {
-    uint32_t oldest = NOBODY;
+    uint32_t oldest = NO_FOLLOWER;
     for (uint32_t f = 0; f < own->view->config.max_sequences; f++)
         if (own->followers[f].step != step &&
-            (oldest == NOBODY || own->followers[f].step < own->followers[oldest].step))
+            (oldest == NO_FOLLOWER || own->followers[f].step < own->followers[oldest].step))
             oldest = f;
     own->followers[oldest].seq = seq;
     mp_predictor_request(own->predictor, &own->followers[oldest].context);
     return oldest;
 }
 
-/* First those who go on, so that nobody new takes the place of one of them. */
+/* Finds the contexts of all sequences: first of those that go on, so that a new sequence cannot
+ * take one of theirs. */
 static void find_all(mp_predicting *own, const mp_news *news)
 {
     for (uint32_t s = 0; s < news->n_sequences; s++) {
         uint32_t f = own->follower_of[s] = find_follower(own, news->seq[s], s, news->step);
-        if (f != NOBODY)
+        if (f != NO_FOLLOWER)
             own->followers[f].step = news->step;
     }
     for (uint32_t s = 0; s < news->n_sequences; s++) {
-        if (own->follower_of[s] != NOBODY)
+        if (own->follower_of[s] != NO_FOLLOWER)
             continue;
         uint32_t f = own->follower_of[s] = replace_follower(own, news->seq[s], news->step);
         own->followers[f].step = news->step;
@@ -72,15 +75,16 @@ static void follow(mp_predicting *own, const mp_news *news)
 
 /* ---- guesses ---- */
 
-/* What the step will need of a layer: named[e], whether anybody's guess has it, and chance[e], that at
- * least one sequence routes to it. The first sequence's guesses are kept as they are. */
+/* Computes what the step will need of a layer: named[e], whether any sequence's guesses have
+ * it, and chance[e], that at least one sequence routes to it. Keeps the first sequence's
+ * guesses for calibration. */
 static void ask_all(mp_predicting *own, const mp_news *news, uint32_t layer,
                     mp_foresight *foresight)
 {
     uint32_t experts = own->predictor->config.experts;
     for (uint32_t e = 0; e < experts; e++) {
         own->named[e] = false;
-        own->chance[e] = 1; /* that nobody does, until the end */
+        own->chance[e] = 1; /* until the last loop, the chance that no sequence does */
     }
     for (uint32_t s = 0; s < news->n_sequences; s++) {
         mp_predict_context *context = &own->followers[own->follower_of[s]].context;
@@ -99,8 +103,9 @@ static void ask_all(mp_predicting *own, const mp_news *news, uint32_t layer,
     }
 }
 
-/* Notes the guesses, so that they can be judged, and collects those worth fetching. What has come
- * since it was named for this turn before counts as absent all the same. */
+/* Notes the guesses, so that they can be judged, and collects those worth fetching. An expert
+ * that was named for this turn before and has arrived since still counts as absent: it came
+ * because of the guess. */
 static uint32_t note(mp_predicting *own, mp_foresight *foresight, uint32_t layer, uint64_t turn)
 {
     const uint32_t experts = own->view->shape.experts;
@@ -124,7 +129,7 @@ static uint32_t note(mp_predicting *own, mp_foresight *foresight, uint32_t layer
     return n_wants;
 }
 
-/* Asks about the layer of one turn, and has fetched what is worth it. */
+/* Asks about the layer of one turn, and queues the experts that are worth fetching. */
 static void look_ahead(mp_predicting *own, const mp_news *news, uint64_t turn)
 {
     const mp_step_view *view = own->view;
@@ -142,12 +147,14 @@ static void look_ahead(mp_predicting *own, const mp_news *news, uint64_t turn)
     if (!fetch || !n || atomic_load(&own->turn) >= turn)
         return;
     mp_pool_want_ranked(view->pool, view->client, own->wants, n, news->scan);
-    /* If it came meanwhile, there may have been nothing to drop yet. */
+    /* If the turn has come meanwhile, the session's thread may have dropped its wants before these
+     * were queued. It stores the turn before it drops, and this loads the turn after queueing: one
+     * of the two drops them. */
     if (atomic_load(&own->turn) >= turn)
         mp_pool_unwant(view->pool, view->client, layer);
 }
 
-/* Asks about every layer up to `distance` behind the one just heard of, once. */
+/* Asks, once, about every layer up to `distance` behind that of `turn`. */
 static void look_ahead_from(mp_predicting *own, const mp_news *news, uint64_t turn)
 {
     uint64_t until = turn + atomic_load(&own->distance);
@@ -158,7 +165,7 @@ static void look_ahead_from(mp_predicting *own, const mp_news *news, uint64_t tu
 
 /* ---- judging ---- */
 
-/* What the first sequence's guesses were worth. */
+/* Teaches the calibration whether the first sequence's guesses came true. */
 static void calibrate(mp_predicting *own, const mp_news *news, const mp_foresight *foresight)
 {
     for (uint32_t i = 0; i < foresight->n_first; i++) {
@@ -169,7 +176,7 @@ static void calibrate(mp_predicting *own, const mp_news *news, const mp_foresigh
     }
 }
 
-/* `layer` has come: which of the experts named for it were routed? */
+/* Judges the guesses for a layer that has been routed. */
 static void judge(mp_predicting *own, const mp_news *news)
 {
     mp_foresight *foresight = &own->foresights[news->layer];
@@ -204,7 +211,8 @@ static void hear_begin(mp_predicting *own, const mp_news *news)
     uint64_t turn = news->step * own->view->shape.layers;
     own->lost = false;
     follow(own, news);
-    own->asked_until = turn - 1; /* what could not be said at the end of the last step */
+    /* Also what was asked at the end of the last step, if there is more to go by now. */
+    own->asked_until = turn - 1;
     look_ahead_from(own, news, turn - 1);
 }
 
@@ -214,7 +222,7 @@ static void hear_layer(mp_predicting *own, const mp_news *news)
     uint64_t turn = news->step * own->view->shape.layers + news->layer;
     judge(own, news);
     if (turn <= own->heard)
-        return; /* predictors know an iteration's layers in their order, and each once */
+        return; /* predictors observe an iteration's layers in order, each once */
     own->heard = turn;
     for (uint32_t s = 0; s < news->n_sequences; s++) {
         mp_seen seen = {
@@ -238,7 +246,7 @@ static void hear(mp_predicting *own, const mp_news *news)
     if (news->kind == MP_NEWS_BEGIN)
         hear_begin(own, news);
     else if (own->lost || own->followers[own->follower_of[0]].step != news->step)
-        own->lost = true; /* the beginning of this iteration was lost on the way */
+        own->lost = true; /* the beginning of this iteration was dropped from the queue */
     else if (news->kind == MP_NEWS_LAYER)
         hear_layer(own, news);
     else
@@ -265,6 +273,6 @@ void mp_predicting_work(mp_task *task)
     bool more = own->count > 0 && !own->stopping;
     own->posted = more;
     pthread_mutex_unlock(&own->lock);
-    if (more) /* one at a time: others' tasks have their turn */
+    if (more) /* one news per run, so that other tasks have their turn */
         own->device->ops->post(own->device, own->stream, 0, &own->task);
 }

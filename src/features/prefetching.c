@@ -1,11 +1,11 @@
-/* Prefetching without a predictor. */
+/* Prefetching without a predictor: hints of the host, and what layers used last time. */
 #include "features/prefetching.h"
 
 #include "base/alloc.h"
 #include "base/status.h"
 #include "policy/previous.h"
 
-/* The layer's turn has come: what is still wanted for it is stale. */
+/* Drops what is still wanted for a layer whose turn has come. */
 static void settle(const mp_step_view *step, uint32_t layer)
 {
     mp_client_reach_layer(step->client, layer);
@@ -24,7 +24,7 @@ static const mp_step_hooks hints_hooks = {.routed = routed_with_hints};
 
 typedef struct previous {
     mp_step_view *step;
-    uint32_t *lines; /* of policy/previous.h, whichever sequences they were of */
+    uint32_t *lines; /* of policy/previous.h, for all sequences together */
     uint32_t *keys;  /* [experts] scratch */
 } previous;
 
@@ -67,7 +67,8 @@ static moepage_status attach_previous(struct moepage_session *session, mp_step_v
     own->keys = mp_alloc_array(step->shape.experts, sizeof *own->keys);
     if (!own->lines || !own->keys) {
         close_previous(own);
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for what %u layers use", step->shape.layers);
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the sets of %u layers",
+                       step->shape.layers);
     }
     mp_session_attach(session, &previous_hooks, own);
     return MOEPAGE_OK;

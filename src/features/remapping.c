@@ -1,4 +1,5 @@
-/* Remapping of a session's decode batches: policy/remap.h with what a session knows. */
+/* Remapping of a session's decode batches: applies policy/remap.h to the session's routing and
+ * the pool's residency. */
 #include "features/remapping.h"
 
 #include <float.h>
@@ -11,28 +12,29 @@
 #include "policy/remap.h"
 #include "session/session.h"
 
-/* The logarithm of a probability of 0: below that of the smallest float, and its exponential is 0. */
+/* Stands for the logarithm of a probability of 0: it is below the smallest float's, and its
+ * exponential rounds to 0. */
 #define LOG_OF_ZERO (-200.0f)
 
-/* Bins are quotients of floats: beta / alpha may be off by their rounding. */
+/* alpha and beta are floats, so their quotient may be off by rounding. */
 #define MOST_BETA (3.0 * (1 + 1e-6))
 
 typedef struct remapping {
     mp_step_view *step;
-    mp_remap_law *laws; /* [layers]; alpha 0 = left alone */
+    mp_remap_law *laws; /* [layers]; alpha 0: the layer is left alone */
     void *scratch;
     float *logits;     /* [max_tokens][experts] of probabilities */
     int32_t *ids;      /* [max_rows] */
     float *weights;    /* [max_rows] */
     uint8_t *resident; /* [experts] */
-    bool applied;      /* to the layer being routed: what came of it follows */
+    bool applied;      /* to the layer being routed, whose result is still to be counted */
     mp_remap_result result;
     uint64_t ns;
 } remapping;
 
 /* ---- laws and scratch ---- */
 
-/* As a law has it, in floats. */
+/* Returns true if a value is above 0 as the float that a law stores. */
 static bool is_above_zero(double value)
 {
     return value >= FLT_MIN && value <= FLT_MAX;
@@ -128,7 +130,8 @@ static moepage_status refuse_value(const remapping *own, uint32_t layer, const c
                    (uint32_t)(at % experts), (uint32_t)(at / experts), (double)values[at], must);
 }
 
-/* Logits, as given or as the logarithms of what a softmax made of them. */
+/* Finds the logits: as given, or as logarithms of a softmax gate's probabilities, which differ from
+ * them by a constant per token. */
 static moepage_status find_logits(remapping *own, uint32_t layer, const moepage_routing *routing,
                                   const float **out)
 {
@@ -143,7 +146,8 @@ static moepage_status find_logits(remapping *own, uint32_t layer, const moepage_
     if (!p || own->laws[layer].gate != MOEPAGE_GATE_SOFTMAX)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "layer %u: remapping is on and needs the router's logits%s", layer,
-                       p ? ": a sigmoid gate's probabilities are none" : ", or its probabilities");
+                       p ? ": a sigmoid gate's probabilities cannot replace them"
+                         : ", or its probabilities");
     for (uint64_t i = 0; i < n; i++) {
         if (!(p[i] >= 0) || isinf(p[i]))
             return refuse_value(own, layer, "the probability", "0 or more, and finite", p, i);
@@ -153,7 +157,8 @@ static moepage_status find_logits(remapping *own, uint32_t layer, const moepage_
     return MOEPAGE_OK;
 }
 
-/* Without the lock: what comes or goes meanwhile is preferred, or not, by chance. */
+/* Marks the layer's resident experts, without the lock: an expert that comes or goes meanwhile may
+ * or may not be preferred. */
 static const uint8_t *mark_resident(remapping *own, uint32_t layer)
 {
     const mp_step_view *step = own->step;
@@ -165,7 +170,8 @@ static const uint8_t *mark_resident(remapping *own, uint32_t layer)
     return own->resident;
 }
 
-/* Decode batches of a layer that has a law and a choice. */
+/* Returns true if the step is to be remapped in this layer: several tokens, decode alone, a law,
+ * and more experts than top-k. */
 static bool is_asked(const remapping *own, uint32_t layer, uint32_t top_k)
 {
     return own->step->decode && own->step->n_tokens > 1 && own->laws[layer].alpha > 0 &&
@@ -209,7 +215,7 @@ static moepage_status before_route(void *state, uint32_t layer, moepage_routing 
     return MOEPAGE_OK;
 }
 
-/* Counts what was done about the layer. */
+/* Counts the remapping of the layer. */
 static void routed(void *state, const mp_flight *flight, const moepage_routing *routing)
 {
     const remapping *own = state;
@@ -238,7 +244,7 @@ moepage_status mp_remapping_set(struct moepage_session *session, const moepage_r
     if (step->open)
         return mp_fail(MOEPAGE_E_STATE, "a step is open: remapping changes between steps");
     if (mp_session_is_taken(session))
-        return mp_fail(MOEPAGE_E_STATE, "a path has taken the session over: what it routes is "
+        return mp_fail(MOEPAGE_E_STATE, "a path has taken the session over: its routing is "
                                         "remapped by moepage_cuda_remap_run");
     if (!config) {
         mp_session_detach(session, &remapping_hooks);

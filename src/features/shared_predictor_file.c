@@ -114,7 +114,7 @@ moepage_status mp_predictor_save(struct moepage_predictor *predictor, const char
 
 /* ---- Loading ----------------------------------------------------------------------------- */
 
-/* Is it a head of ours? */
+/* Checks that this is the head of such a file. */
 static moepage_status check_head(const unsigned char *head, uint64_t file_bytes)
 {
     if (memcmp(head, MAGIC, 8) != 0)
@@ -132,7 +132,7 @@ static moepage_status check_head(const unsigned char *head, uint64_t file_bytes)
     return MOEPAGE_OK;
 }
 
-/* Is it this predictor's? */
+/* Checks that the file was saved by a predictor of the same kind and shape. */
 static moepage_status check_subject(const struct moepage_predictor *predictor,
                                     const unsigned char *head)
 {
@@ -170,7 +170,7 @@ static moepage_status read_exactly(int fd, unsigned char *out, uint64_t n)
     return MOEPAGE_OK;
 }
 
-/* Reads the file behind its head, which has been checked, and takes it over. */
+/* Reads the file behind its checked head, and adopts its contents. */
 static moepage_status take_over(struct moepage_predictor *predictor, int fd,
                                 const unsigned char *head)
 {
@@ -181,7 +181,7 @@ static moepage_status take_over(struct moepage_predictor *predictor, int fd,
                        (unsigned long long)bytes);
     moepage_status status = read_exactly(fd, learnt, bytes);
     if (!status && XXH3_64bits(learnt, bytes) != mp_get64(head + AT_XXH3))
-        status = mp_fail(MOEPAGE_E_FORMAT, "what follows its head does not match its checksum");
+        status = mp_fail(MOEPAGE_E_FORMAT, "the bytes behind its head do not match their checksum");
     pthread_mutex_lock(&predictor->lock);
     if (!status)
         status = predictor->kind->load(predictor->state, learnt, bytes);
@@ -192,7 +192,8 @@ static moepage_status take_over(struct moepage_predictor *predictor, int fd,
     return status;
 }
 
-/* What is kept is about as large as what is in memory; far more than that is not worth reading. */
+/* Returns a limit on the file's size. What a predictor saves is about as large as its memory; a far
+ * larger file is not worth reading. */
 static uint64_t most_bytes(const struct moepage_predictor *predictor)
 {
     return 4 * predictor->kind->state_bytes(&predictor->config) + (1u << 20);

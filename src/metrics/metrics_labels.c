@@ -1,5 +1,5 @@
-/* Checks the labels that a host puts into every sample: only what the text format allows, and
- * nothing that would change the meaning of a sample. */
+/* Checks the labels that a host puts into every sample: the text format must allow them, and none
+ * may change the meaning of a sample. */
 #include <string.h>
 
 #include "base/status.h"
@@ -9,9 +9,9 @@
 
 /* Label names that the metrics use themselves. */
 static const char *const taken[] = {
-    "arena",   "cublas",   "gpu",      "bus_form", "cause", "cold_engine", "high_form",
-    "kernels", "low_form", "measured", "mode",     "name",  "of",          "outcome",
-    "side",    "split",    "tier",     "version",  "when",
+    "arena",     "cublas",  "gpu",      "bus_form", "cause",   "cold_engine", "high_form",
+    "slot_form", "kernels", "low_form", "measured", "mode",    "name",        "of",
+    "outcome",   "side",    "split",    "tier",     "version", "when",
 };
 
 /* One name="value" pair of the labels; the lengths exclude the quotes. */

@@ -18,19 +18,20 @@ typedef struct mp_run {
     struct moepage_session *session;
     mp_flight *flight;
     const moepage_ffn *ffn;
+    const mp_layout_operands *operands; /* of the layer's experts */
     const void *x;     /* operands, when the caller's x can be used as it is; else NULL */
     uint64_t clock_ns; /* where the time since here has not been accounted for */
 } mp_run;
 
-/* Charges the time since the last call to one of the two. */
+/* Charges the time since the last call to a counter. */
 static void charge(mp_run *run, uint64_t *counter)
 {
-    uint64_t now = mp_session_now_ns(run->session);
+    uint64_t now = mp_step_now_ns(&run->session->step);
     *counter += now - run->clock_ns;
     run->clock_ns = now;
 }
 
-/* The same where it went to waiting for an expert. */
+/* Charges it to the stalls, by what the expert waited for. */
 static void charge_stall(mp_run *run, const mp_hold *hold)
 {
     moepage_session_stats *stats = &run->session->step.stats;
@@ -47,7 +48,7 @@ static moepage_status launch(struct moepage_session *session, uint32_t shard, mp
     return ops->launch(scratch->compute, kernel, args, &scratch->last);
 }
 
-/* Waits until every device has run what was launched. */
+/* Waits until every device has run all launches. */
 static moepage_status drain_compute(mp_run *run)
 {
     struct moepage_session *session = run->session;
@@ -61,7 +62,7 @@ static moepage_status drain_compute(mp_run *run)
     return status;
 }
 
-/* Where this thread has to wait for what was launched. */
+/* Waits for the launches, unless the device's work outlasts the call. */
 static moepage_status finish_compute(mp_run *run)
 {
     if (!run->session->step.async)
@@ -70,7 +71,7 @@ static moepage_status finish_compute(mp_run *run)
     return MOEPAGE_OK;
 }
 
-/* What is launched from now on comes after what the caller has submitted. */
+/* Orders later launches behind the work that the caller has submitted. */
 static moepage_status enter(mp_run *run)
 {
     struct moepage_session *session = run->session;
@@ -117,7 +118,7 @@ static mp_ffn_expert describe_expert(const mp_run *run, uint32_t entry)
     const uint32_t first = run->flight->first_row[entry];
     mp_ffn_expert expert = {.first_row = first,
                             .n_rows = run->flight->first_row[entry + 1] - first};
-    mp_operands_of(&session->operands, &session->step.shape, &run->flight->holds[entry], &expert);
+    mp_operands_of(run->operands, &session->step.shape, &run->flight->holds[entry], &expert);
     return expert;
 }
 
@@ -126,7 +127,7 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *
 {
     struct moepage_session *session = run->session;
     const struct moepage_model *model = session->step.shape.model;
-    const mp_image_layout *layout = &session->operands.images[lot->form];
+    const mp_image_layout *layout = &run->operands->images[lot->form];
     mp_device_scratch *scratch = &session->scratch[shard];
     if (scratch->n_experts == first)
         return MOEPAGE_OK;
@@ -140,9 +141,10 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *
         .top_k = run->flight->top_k,
         .hidden = model->info.hidden,
         .intermediate = model->info.expert_intermediate,
-        .dtype = model->ffn.dtype,
+        .dtypes = {layout->ffn.gate_dtype, layout->ffn.up_dtype, layout->ffn.down_dtype},
+        .bias_dtype = layout->ffn.bias_dtype,
         .math = session->math,
-        .scale = model->ffn.scale,
+        .scale = layout->ffn.scale,
         .form = layout->form,
         .group = layout->group,
         .on_host = lot->on_host,
@@ -186,7 +188,7 @@ static moepage_status launch_ready(mp_run *run, const mp_group *group)
     return status;
 }
 
-/* Takes whatever else of the group has landed by now. */
+/* Marks other experts of the group that have landed by now. */
 static moepage_status take_landed(mp_run *run, const mp_group *group, uint32_t from)
 {
     struct moepage_expert_pool *pool = run->session->step.pool;
@@ -199,8 +201,8 @@ static moepage_status take_landed(mp_run *run, const mp_group *group, uint32_t f
     return status;
 }
 
-/* Runs a group: what is ready first, then each load as it lands, together with whatever else has
- * landed by then. */
+/* Runs a group: first the experts that are ready, then each load as it lands, together with others
+ * that have landed by then. */
 static moepage_status run_group(mp_run *run, const mp_group *group)
 {
     struct moepage_session *session = run->session;
@@ -225,12 +227,12 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
     return status ? status : finished;
 }
 
-/* Holding accounts for its own time. */
+/* Holds a group; holding charges its own time, so the clock restarts behind it. */
 static moepage_status hold_group(mp_run *run, uint32_t group)
 {
     charge(run, &run->session->step.stats.compute_ns);
     moepage_status status = mp_plan_hold(run->session, run->flight, group);
-    run->clock_ns = mp_session_now_ns(run->session);
+    run->clock_ns = mp_step_now_ns(&run->session->step);
     return status;
 }
 
@@ -323,14 +325,16 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
     if (!flight)
         return MOEPAGE_E_STATE;
     moepage_status status = check_ffn(session, flight, ffn);
-    if (!status) /* a plan's readers may be on another stream than this call's */
+    if (!status) /* readers of a plan may run on another stream than this call */
         status = mp_plan_mark(session, flight);
     if (status)
         return status;
     mp_run run = {.session = session,
                   .flight = flight,
                   .ffn = ffn,
-                  .clock_ns = mp_session_now_ns(session)};
+                  .operands =
+                      mp_operands_of_layer(&session->operands, session->step.shape.model, layer),
+                  .clock_ns = mp_step_now_ns(&session->step)};
     for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
         session->scratch[d].n_experts = 0;
     for (uint32_t i = 0; i < flight->n_entries; i++)
@@ -347,7 +351,7 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
     if (!status)
         status = combine(&run);
     if (status) {
-        drain_compute(&run); /* nothing may read the caller's x or a slot once we return */
+        drain_compute(&run); /* nothing may read the caller's x or a slot after the return */
         mp_plan_drop(session, flight);
     }
     return status;

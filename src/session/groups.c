@@ -1,9 +1,10 @@
-/* From the router's top-k to groups: which distinct experts a layer needs, in which order, in how
- * many turns, and which rows each of them sees.
+/* From the router's top-k to groups: finds a layer's distinct experts and their rows, and divides
+ * them into groups that can be held.
  *
- * One group holds everything when it fits. Otherwise the experts come in waves (each expert once,
- * with all its rows; resident ones first, so that they compute while the others load), or, for
- * plan readers who ask for it, the tokens come in groups whose experts fit together (WiSP 3.2). */
+ * One group holds everything if it fits. Otherwise the experts come in waves: each expert
+ * once, with all its rows, and resident ones first, so that they compute while the others
+ * load. For plan readers with MOEPAGE_GROUP_TOKENS, the tokens come in groups whose experts
+ * fit together (WiSP 3.2). */
 #include <string.h>
 
 #include "base/floats.h"
@@ -21,7 +22,7 @@ typedef struct mp_limits {
 
 /* ---- collecting ---- */
 
-/* The stamps have come round: no expert has any, and 1 is the next. */
+/* Clears all stamps after the counter has wrapped around, and continues at 1. */
 static void restart_stamps(struct moepage_session *session)
 {
     memset(session->local_stamp, 0, session->step.shape.experts * sizeof *session->local_stamp);
@@ -41,7 +42,8 @@ moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *fli
     const uint32_t experts = session->step.shape.experts, top_k = flight->top_k;
     const uint32_t n_rows = flight->n_tokens * top_k;
     uint32_t n = 0, bad = 0;
-    for (uint32_t r = 0; r < n_rows; r++) { /* without a branch: this runs over whole batches */
+    /* Without branches, since this runs over whole batches. */
+    for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t bits;
         memcpy(&bits, &routing->weights[r], sizeof bits);
         bad |= (bits & FLOAT_EXPONENT) == FLOAT_EXPONENT;
@@ -113,7 +115,8 @@ static bool fits_on_all_devices(struct moepage_session *session, const mp_limits
     return true;
 }
 
-/* In a mixed batch an expert is a scan's only if no decoding token routes to it. */
+/* Marks the experts that prefill alone needs: in a mixed batch, those to which no
+ * decoding token routes. */
 static void mark_scans(struct moepage_session *session, mp_flight *flight)
 {
     for (uint32_t r = 0; r < flight->n_tokens * flight->top_k; r++)
@@ -137,7 +140,8 @@ static void order_resident_first(struct moepage_session *session, const mp_fligh
 {
     const uint32_t first_key = flight->layer * session->step.shape.experts, n = flight->n_distinct;
     uint32_t *order = session->order, *counts = session->order_counts, front = 0, back = n;
-    for (uint32_t i = 0; i < n; i++) { /* each is asked once: the answer may change at any time */
+    /* Each is looked up once, since the answer may change at any time. */
+    for (uint32_t i = 0; i < n; i++) {
         bool has = mp_pool_has(session->step.pool, first_key + session->distinct[i]);
         uint32_t at = has ? front++ : --back;
         counts[at] = session->counts[i];
@@ -170,7 +174,7 @@ static void cut_waves(struct moepage_session *session, mp_flight *flight, const 
     }
 }
 
-/* One entry for each distinct expert, with its rows in the tokens' order. */
+/* Makes one entry for each distinct expert, with its rows in the tokens' order. */
 static void make_entries(struct moepage_session *session, mp_flight *flight)
 {
     const mp_step_view *step = &session->step;
@@ -211,7 +215,8 @@ static void lay_out_rows(struct moepage_session *session, mp_flight *flight, uin
     flight->first_row[first + n] = row;
 }
 
-/* Adds a token's experts to the group that session->stamp marks, or nothing if they do not fit. */
+/* Adds a token's experts to the group marked by session->stamp, or none of them if they do
+ * not all fit. */
 static bool add_token(struct moepage_session *session, mp_flight *flight, uint32_t token,
                       const mp_limits *limits, uint32_t used[MOEPAGE_MAX_DEVICES], uint32_t *total)
 {
@@ -295,8 +300,8 @@ static moepage_status form_token_groups(struct moepage_session *session, mp_flig
 
 /* ---- forming ---- */
 
-/* All at once if they fit; else groups of tokens, for readers of plans who ask for them, or waves, of
- * which one computes while the next one loads. */
+/* Cuts the flight: one group if everything fits; otherwise groups of tokens, if a plan's reader
+ * asked for them, or waves, of which one computes while the next one loads. */
 static moepage_status cut(struct moepage_session *session, mp_flight *flight, mp_limits limits)
 {
     const mp_step_view *step = &session->step;
@@ -321,17 +326,20 @@ static moepage_status cut(struct moepage_session *session, mp_flight *flight, mp
 
 void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening)
 {
-    uint32_t reserved[MOEPAGE_MAX_DEVICES], widest = 0;
-    for (uint32_t d = 0; d < session->step.shape.n_devices; d++) {
-        reserved[d] = 0;
-        for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
-            const mp_flight *flight = &session->flights[i];
-            uint32_t of_it = flight->open || flight == opening ? flight->reserved[d] : 0;
-            widest = of_it > widest ? of_it : widest;
-            reserved[d] += of_it;
+    const mp_bundle *bundle = session->step.shape.bundle;
+    uint32_t reserved[MOEPAGE_MAX_DEVICES * MP_MAX_LAYOUTS], widest = 0;
+    memset(reserved, 0, session->step.shape.n_devices * bundle->n_classes * sizeof *reserved);
+    for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++) {
+        const mp_flight *flight = &session->flights[i];
+        if (!flight->open && flight != opening)
+            continue;
+        uint32_t *of_class = &reserved[bundle->class_of_layer[flight->layer]];
+        for (uint32_t d = 0; d < session->step.shape.n_devices; d++) {
+            widest = flight->reserved[d] > widest ? flight->reserved[d] : widest;
+            of_class[d * bundle->n_classes] += flight->reserved[d];
         }
     }
-    mp_client_reserve(session->step.client, reserved, session->step.shape.n_devices, widest);
+    mp_client_reserve(session->step.client, reserved, widest);
 }
 
 moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight)
@@ -345,15 +353,15 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
         limits.device[d] = mp_client_quota(step->client, flight->layer, d, step->all_scan);
         if (limits.device[d] == 0)
             status = mp_fail(MOEPAGE_E_BUSY,
-                             "layer %u: this session's share of the slots is in its "
-                             "open plans; retire a layer first",
+                             "layer %u: the session's open plans use all of its share of the "
+                             "slots; retire a layer first",
                              flight->layer);
     }
     if (!status)
         status = cut(session, flight, limits);
 
-    /* What the flight will hold at most is set aside for as long as it is open: later groups may be
-     * bigger than the first. Also where there is a slot for every expert: the pool may shrink. */
+    /* Reserve the most that the flight will hold while it is open, since later groups may be bigger
+     * than the first. Even if there is a slot for every expert: the pool may shrink. */
     for (uint32_t d = 0; d < n_devices && !status; d++) {
         uint32_t at_once = limits.device[d] < limits.total ? limits.device[d] : limits.total;
         at_once = at_once < flight->n_entries ? at_once : flight->n_entries;
@@ -361,8 +369,7 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
     }
     for (uint32_t i = 0; i < flight->n_entries && flight->n_groups == 1 && !status; i++)
         flight->reserved[flight->holds[i].shard]++;
-    if (!status)
-        mp_groups_reserve(session, flight);
-    mp_client_end_routing(step->client); /* no other session has asked in vain meanwhile */
+    /* A shrinking pool can count on the reservation from here on. */
+    mp_groups_reserve(session, status ? NULL : flight);
     return status;
 }

@@ -1,9 +1,11 @@
-/* inside.h — a session's own state, for the files of this room.
+/* inside.h — the session room's private header: a session's state, and the steps of
+ * running a layer.
  *
- * Routing turns the caller's top-k into a list of distinct experts with their rows, cuts it into groups
- * that fit what the session may hold at once (groups.c), and holds the first group's experts. Plans
- * (plan.c) show a group to callers with kernels of their own; ffn.c runs all groups itself. Flights
- * and their arrays are allocated with the session, so that a step allocates nothing. */
+ * Routing turns the caller's top-k into a list of distinct experts with their rows, cuts it
+ * into groups that fit what the session may hold at once (groups.c), and holds the first
+ * group's experts. Plans (plan.c) show a group to callers with kernels of their own; ffn.c
+ * runs all groups itself. Flights and their arrays are allocated with the session, so that a
+ * step allocates nothing. */
 #ifndef MP_SESSION_INSIDE_H
 #define MP_SESSION_INSIDE_H
 
@@ -27,7 +29,7 @@ typedef struct mp_device_scratch {
     float *partial;         /* [max_rows][hidden], first device only */
     void *fast;             /* [session's fast_bytes] of launches with MATH_BF16_FAST */
     mp_ffn_expert *experts; /* [entries] host memory: arguments of launches */
-    uint32_t n_experts;     /* of them in use by launches of the current group */
+    uint32_t n_experts;     /* of these, used by launches of the current group */
     mp_tick last;           /* last launch */
 } mp_device_scratch;
 
@@ -56,13 +58,13 @@ typedef struct mp_feature_list {
 struct moepage_session {
     mp_handle handle;
     mp_step_view step;
-    mp_kv_reader *kv;                   /* of its KV pool, or NULL */
+    mp_kv_reader *kv;                   /* the session, as its KV pool knows it; or NULL */
     const void *taken_by;               /* the engine that runs its layers, or NULL */
     mp_feature_list features;           /* all, in the order of attaching */
     mp_feature_list on[MP_STEP_EVENTS]; /* those with a function for an event */
-    uint32_t math;        /* of launches: MOEPAGE_MATH_* as the devices tell them apart */
+    uint32_t math;        /* of launches: MOEPAGE_MATH_*, as far as the devices distinguish them */
     uint64_t fast_bytes;  /* of scratch for math BF16_FAST; 0 = none */
-    mp_operands operands; /* where launches find them */
+    mp_operands operands; /* where experts' operands are */
     uint32_t max_entries;
     uint8_t *scan_token;         /* [max_tokens] 1 for tokens of prefill */
     moepage_session_stats stats; /* since creation */
@@ -79,7 +81,7 @@ struct moepage_session {
     bool *launched;         /* [max_entries] during moepage_session_ffn */
 };
 
-/* Which cause the time goes to that a session waits for an expert. */
+/* Returns the counter for the time that a session waits for this expert. */
 static inline uint64_t *mp_session_stall_cause(moepage_session_stats *stats, const mp_hold *hold)
 {
     if (hold->cold)
@@ -87,14 +89,8 @@ static inline uint64_t *mp_session_stall_cause(moepage_session_stats *stats, con
     return hold->kind == MP_HOLD_LATE ? &stats->stall_late_ns : &stats->stall_load_ns;
 }
 
-/* The clock of a session's stalls and steps. */
-static inline uint64_t mp_session_now_ns(const struct moepage_session *session)
-{
-    return mp_step_now_ns(&session->step);
-}
-
-/* The stream that a session's work on a device runs on, when loads are ordered before it there;
- * NULL when the caller itself waits for them. */
+/* Returns the stream of a session's work on a device, if loads are ordered before it on the device;
+ * NULL if this thread waits for them. */
 static inline mp_stream *mp_session_reader(const struct moepage_session *session, uint32_t device)
 {
     return session->step.async ? session->scratch[device].compute : NULL;
@@ -102,32 +98,32 @@ static inline mp_stream *mp_session_reader(const struct moepage_session *session
 
 /* ---- step.c ---- */
 
-/* The open flight of a layer, or NULL with a sentence. */
+/* Returns the open flight of a layer, or NULL with a sentence. */
 mp_flight *mp_session_flight(struct moepage_session *session, uint32_t layer);
 
 /* ---- groups.c ---- */
 
-/* Collects the flight's distinct experts into session->distinct and session->counts; checks ids and
- * weights. */
+/* Collects the flight's distinct experts into session->distinct and session->counts; checks
+ * ids and weights. */
 moepage_status mp_groups_collect(struct moepage_session *session, mp_flight *flight,
                                  const moepage_routing *routing);
 /* Cuts the collected experts into groups, sorts the rows, and reserves what the flight will hold. */
 moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight);
-/* Tells the pool what the open flights reserve, and `opening` (NULL: none). */
+/* Reports to the pool what the open flights reserve, and `opening` (or NULL). */
 void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening);
 
 /* ---- plan.c ---- */
 
 /* Holds a group's experts: the resident ones at once, the others as loads under way. */
 moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t group);
-/* Lets go of a group. On asynchronous devices its slots stay as they are until what was launched so
- * far has passed; where callers' kernels read them, mp_plan_mark comes first. */
+/* Releases a group. On asynchronous devices its slots are not overwritten before the launches so
+ * far have run; if the caller's kernels read them, mp_plan_mark has to be called first. */
 void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t group);
-/* Notes where the caller's stream is: its kernels up to here read the flight's slots. */
+/* Marks the present end of the caller's stream: kernels up to there read the flight's slots. */
 moepage_status mp_plan_mark(struct moepage_session *session, const mp_flight *flight);
-/* After an error: lets go of everything, so that the layer can be run again from its start. */
+/* After an error: releases all groups, so that the layer can be run again from its start. */
 void mp_plan_drop(struct moepage_session *session, mp_flight *flight);
-/* Makes the current group's experts usable, at once or by what the caller submits to the flight's
+/* Makes the current group's experts usable, at once or for work that is submitted to the flight's
  * stream from now on, and describes them. */
 moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *flight,
                                  moepage_plan *plan);

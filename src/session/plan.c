@@ -25,16 +25,20 @@ static bool hold_by_feature(const struct moepage_session *session, mp_flight *fl
     return false;
 }
 
-/* Holds what is not resident; the time goes to the stalls, for it waits only for slots. */
+/* Holds the experts that are not resident. Its time counts as a stall: it waits for
+ * nothing but slots. */
 static moepage_status hold_rest(struct moepage_session *session, const mp_flight *flight,
                                 mp_hold *holds, uint32_t n)
 {
     moepage_session_stats *stats = &session->step.stats;
-    uint64_t began_ns = mp_session_now_ns(session);
-    if (flight->in_place)
-        mp_pool_mark_in_place(session->step.pool, holds, n, session->operands.pieces.supported);
+    uint64_t began_ns = mp_step_now_ns(&session->step);
+    if (flight->in_place) {
+        const mp_layout_operands *operands =
+            mp_operands_of_layer(&session->operands, session->step.shape.model, flight->layer);
+        mp_pool_mark_in_place(session->step.pool, holds, n, operands->pieces.supported);
+    }
     moepage_status status = mp_pool_hold_rest(session->step.pool, holds, n);
-    uint64_t took_ns = mp_session_now_ns(session) - began_ns;
+    uint64_t took_ns = mp_step_now_ns(&session->step) - began_ns;
     stats->stall_ns += took_ns;
     stats->stall_slot_ns += took_ns;
     return status;
@@ -109,7 +113,7 @@ void mp_plan_drop(struct moepage_session *session, mp_flight *flight)
 
 /* ---- describing ---- */
 
-/* Where an expert's tensors are in an image that is not dense. */
+/* Finds an expert's tensors in an image that is not dense; returns their dtype. */
 static uint32_t find_parts(const mp_step_view *step, const mp_hold *hold, uint32_t layer,
                            const void **tensors)
 {
@@ -122,7 +126,7 @@ static uint32_t find_parts(const mp_step_view *step, const mp_hold *hold, uint32
     case MOEPAGE_FORM_INT8: return MOEPAGE_DTYPE_INT8;
     case MOEPAGE_FORM_INT4: return MOEPAGE_DTYPE_INT4;
     case MOEPAGE_FORM_INT2: return MOEPAGE_DTYPE_INT2;
-    default: return model->tensors[0].dtype;
+    default: return step->layouts[layer]->tensors[0].dtype;
     }
 }
 
@@ -130,18 +134,22 @@ static uint32_t find_parts(const mp_step_view *step, const mp_hold *hold, uint32
 static void describe_experts(const mp_step_view *step, mp_flight *flight, const mp_group *group)
 {
     const struct moepage_model *model = step->shape.model;
+    const mp_layout *layout = step->layouts[flight->layer];
+    const bool alike = step->shape.bundle->n_slots == 1; /* slots are numbered one by one */
     const uint32_t n_tensors = model->info.expert_tensors;
     const uint32_t group_row = flight->first_row[group->first_entry];
     for (uint32_t e = group->first_entry; e < group->first_entry + group->n_entries; e++) {
         const mp_hold *hold = &flight->holds[e];
         const void **tensors = &flight->plan_tensors[(uint64_t)e * n_tensors];
         uint32_t expert = hold->key - flight->layer * step->shape.experts;
-        uint32_t dtype = model->tensors[0].dtype;
-        int32_t slot = hold->kind == MP_HOLD_LOW ? -1 : (int32_t)hold->slot;
+        uint32_t dtype = layout->tensors[0].dtype;
+        int32_t slot = hold->kind == MP_HOLD_LOW ? -1
+                       : alike                   ? (int32_t)hold->slot
+                                                 : mp_bundle_number(step->shape.bundle, hold->slot);
         if (hold->form != MOEPAGE_FORM_DENSE)
             dtype = find_parts(step, hold, flight->layer, tensors);
         for (uint32_t t = 0; t < n_tensors && hold->form == MOEPAGE_FORM_DENSE; t++)
-            tensors[t] = hold->address + model->tensors[t].offset;
+            tensors[t] = hold->address + layout->tensors[t].offset;
         flight->plan_experts[e] = (moepage_plan_expert){
             .expert = expert,
             .slot = slot,
@@ -157,18 +165,18 @@ static void describe_experts(const mp_step_view *step, mp_flight *flight, const 
 
 /* ---- handing over ---- */
 
-/* Waits for what is not ready; the time goes to the stalls. */
+/* Waits for the experts that are not ready; its time counts as a stall. */
 static moepage_status wait_for_group(struct moepage_session *session, mp_hold *holds, uint32_t n)
 {
     moepage_session_stats *stats = &session->step.stats;
-    uint64_t since_ns = mp_session_now_ns(session);
+    uint64_t since_ns = mp_step_now_ns(&session->step);
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = 0; i < n && !status; i++) {
         mp_hold *hold = &holds[i];
         if (hold->ready)
             continue;
         status = mp_pool_wait(session->step.pool, hold, mp_session_reader(session, hold->shard));
-        uint64_t now_ns = mp_session_now_ns(session);
+        uint64_t now_ns = mp_step_now_ns(&session->step);
         stats->stall_ns += now_ns - since_ns;
         *mp_session_stall_cause(stats, hold) += now_ns - since_ns;
         since_ns = now_ns;
@@ -213,7 +221,7 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *fli
         .weights = flight->weights,
         .expert_map = flight->expert_map,
         .slot_base = step->shape.slots,
-        .slot_stride_bytes = step->shape.slots ? step->shape.slot_bytes : 0,
+        .slot_stride_bytes = step->shape.slots ? step->shape.slot_stride : 0,
     };
     return MP_CONFIG_WRITE(plan, own);
 }

@@ -53,11 +53,14 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
     return MOEPAGE_OK;
 }
 
-/* Scratch that BF16_FAST is of use with; 0 where it is no more than BF16. */
+/* Returns the scratch that BF16_FAST needs to be useful; 0 where it is no faster than BF16. */
 static uint64_t count_fast(const struct moepage_model *model, const moepage_session_config *config)
 {
     const moepage_model_info *info = &model->info;
-    if (config->math != MOEPAGE_MATH_BF16_FAST || model->ffn.dtype != MOEPAGE_DTYPE_BF16)
+    bool any = false;
+    for (uint32_t l = 0; l < model->n_layouts; l++)
+        any = any || mp_ffn_dtype(&model->layouts[l].ffn) == MOEPAGE_DTYPE_BF16;
+    if (config->math != MOEPAGE_MATH_BF16_FAST || !any)
         return 0;
     return mp_session_align(
         mp_fast_scratch_bytes(info->hidden, info->expert_intermediate,
@@ -96,7 +99,7 @@ uint64_t mp_session_workspace(const struct moepage_model *model,
 
 /* ---- creation ---- */
 
-/* One kind of device: a layer's partial results meet on the first. */
+/* Checks that the devices are of one kind: a layer's partial results are summed on the first. */
 static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *async)
 {
     uint32_t n_devices = mp_pool_get_shape(pool).n_devices;
@@ -105,15 +108,15 @@ static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *a
         const mp_device *device = mp_pool_home(pool, d)->device;
         if (*async || !(device->caps & MP_CAP_SYNC_CALLER))
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                           "sessions cannot step over %u devices one of which is %s: give each "
+                           "sessions cannot step over %u devices if one of them is %s: give each "
                            "device that is not the host a pool of its own",
                            n_devices, device->name);
     }
     return MOEPAGE_OK;
 }
 
-/* Checks that every device can have experts computed in host memory, which may change once a plan is
- * released. */
+/* Checks that every device can compute experts in host memory, where they may change once a
+ * plan is released. */
 static moepage_status check_miss(const struct moepage_expert_pool *pool,
                                  const moepage_session_config *config)
 {
@@ -131,7 +134,7 @@ static moepage_status check_miss(const struct moepage_expert_pool *pool,
     return MOEPAGE_OK;
 }
 
-/* BF16_FAST where there is more to it than BF16. */
+/* Chooses BF16_FAST if the device has more to offer for it than BF16. */
 static moepage_status choose_math(struct moepage_session *session)
 {
     const struct moepage_model *model = session->step.shape.model;
@@ -182,7 +185,8 @@ static void close_scratch(struct moepage_session *session, uint32_t d)
     mp_device_scratch *scratch = &session->scratch[d];
     struct moepage_device *home = scratch->home;
     if (scratch->compute) {
-        (void)home->device->ops->sync(scratch->compute, scratch->last); /* poisoned: nothing runs */
+        /* On a poisoned device nothing runs any more. */
+        (void)home->device->ops->sync(scratch->compute, scratch->last);
         mp_pool_set_reader(session->step.pool, session->step.client, d, NULL);
         home->device->ops->stream_destroy(scratch->compute);
     }
@@ -241,9 +245,13 @@ static moepage_status alloc_tables(struct moepage_session *session)
     session->launched = mp_alloc_array(session->max_entries, sizeof *session->launched);
     session->token_placed = mp_alloc_array(tokens, sizeof *session->token_placed);
     session->scan_token = mp_alloc_array(tokens, sizeof *session->scan_token);
-    bool ok = session->local && session->local_stamp && session->distinct && session->order &&
-              session->order_counts && session->counts && session->launched &&
-              session->token_placed && session->scan_token;
+    session->step.layouts =
+        mp_alloc_array(session->step.shape.layers, sizeof *session->step.layouts);
+    bool ok = session->step.layouts && session->local && session->local_stamp &&
+              session->distinct && session->order && session->order_counts && session->counts &&
+              session->launched && session->token_placed && session->scan_token;
+    for (uint32_t l = 0; l < session->step.shape.layers && ok; l++)
+        session->step.layouts[l] = mp_model_layout(session->step.shape.model, l);
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS && ok; i++)
         ok = alloc_flight(session, &session->flights[i]);
     return ok ? MOEPAGE_OK
@@ -258,6 +266,8 @@ static void free_parts(struct moepage_session *session)
     mp_client_close(session->step.pool, session->step.client);
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
         free_flight(&session->flights[i]);
+    mp_operands_close(&session->operands);
+    mp_free((void *)session->step.layouts);
     mp_free(session->local);
     mp_free(session->local_stamp);
     mp_free(session->distinct);
@@ -273,6 +283,9 @@ static moepage_status open_parts(struct moepage_session *session, struct moepage
 {
     mp_step_view *step = &session->step;
     moepage_status status = alloc_tables(session);
+    if (!status)
+        status = mp_operands_open(&step->shape, step->config.miss == MOEPAGE_MISS_HOST,
+                                  &session->operands);
     if (!status)
         status = mp_client_open(step->pool, &step->client);
     if (!status)
@@ -310,7 +323,6 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
         session->scratch[d].home = mp_pool_home(pool, d);
         session->scratch[d].device = session->scratch[d].home->device;
     }
-    mp_operands_find(shape, config->miss == MOEPAGE_MISS_HOST, &session->operands);
     session->max_entries = session->step.max_rows;
     if (config->grouping == MOEPAGE_GROUP_EXPERTS && session->max_entries > shape->experts)
         session->max_entries = shape->experts;

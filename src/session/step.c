@@ -49,7 +49,7 @@ static moepage_status check_step(const struct moepage_session *session, const mo
     return MOEPAGE_OK;
 }
 
-/* Which tokens are prefill's; asked only where the pool protects itself against scans. */
+/* Marks the tokens of prefill; called only if the pool protects itself against scans. */
 static void mark_scan_tokens(struct moepage_session *session, const moepage_step *step)
 {
     session->step.any_scan = session->step.all_scan = false;
@@ -86,7 +86,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
     moepage_status status = check_step(session, step);
     for (uint32_t i = 0; i < checks->n && !status; i++)
         status = checks->at[i].hooks->check(checks->at[i].state, step);
-    if (!status && session->kv) /* the last thing that can fail */
+    if (!status && session->kv) /* last, because nothing behind it can fail */
         status = mp_kv_reader_begin(session->kv, step);
     if (status)
         return status;
@@ -97,7 +97,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
                                           .steps = 1,
                                           .tokens = step->n_tokens};
     open->open = true;
-    open->began_ns = mp_session_now_ns(session);
+    open->began_ns = mp_step_now_ns(&session->step);
     for (uint32_t i = 0; i < begins->n; i++)
         begins->at[i].hooks->begin(begins->at[i].state, step);
     return MOEPAGE_OK;
@@ -171,12 +171,12 @@ static void tell_watch(const mp_step_view *step)
     mp_pool_tell_step(step->pool, &ended);
 }
 
-/* `whole`: every layer came to its end. */
+/* Closes the step. `whole`: every layer was retired. */
 static void close_step(struct moepage_session *session, bool whole)
 {
     const mp_feature_list *ended = &session->on[MP_ON_ENDED];
     mp_step_view *step = &session->step;
-    step->stats.wall_ns = mp_session_now_ns(session) - step->began_ns;
+    step->stats.wall_ns = mp_step_now_ns(&session->step) - step->began_ns;
     for (uint32_t i = 0; i < ended->n; i++)
         ended->at[i].hooks->ended(ended->at[i].state, whole);
     tell_watch(step);
@@ -211,9 +211,10 @@ moepage_status mp_session_cancel(struct moepage_session *session)
         if (!session->flights[i].open)
             continue;
         moepage_status status = mp_plan_mark(session, &session->flights[i]);
-        if (status == MOEPAGE_E_STATE) /* how long its slots are read cannot be noted */
+        if (status == MOEPAGE_E_STATE) /* the end of its readers cannot be marked */
             return status;
-        close_flight(session, &session->flights[i]); /* on a failed device nothing runs any more */
+        /* Whatever the status: on a failed device nothing runs any more. */
+        close_flight(session, &session->flights[i]);
     }
     mp_pool_unwant(session->step.pool, session->step.client, UINT32_MAX);
     if (session->step.open)

@@ -43,10 +43,8 @@ static void add_tensor(struct moepage_model *model, uint32_t role, uint32_t dtyp
                        uint64_t columns)
 {
     uint32_t t = model->info.expert_tensors++;
-    model->tensors[t] =
+    model->layouts[0].tensors[t] =
         (moepage_expert_tensor){.role = role, .dtype = dtype, .rank = 2, .shape = {rows, columns}};
-    model->pieces[t] = (mp_piece){.tensor = t};
-    model->n_pieces++;
 }
 
 /* Adds an expert's tensors. FP8 weights have one scale per block; gate's rows and up's have
@@ -65,7 +63,7 @@ static void add_tensors(struct moepage_model *model, uint32_t dtype)
     add_tensor(model, MOEPAGE_ROLE_GATE_SCALE, MOEPAGE_DTYPE_F32, blocks(i), blocks(h));
     add_tensor(model, MOEPAGE_ROLE_UP_SCALE, MOEPAGE_DTYPE_F32, blocks(i), blocks(h));
     add_tensor(model, MOEPAGE_ROLE_DOWN_SCALE, MOEPAGE_DTYPE_F32, blocks(h), blocks(i));
-    model->ffn.scale.rows = model->ffn.scale.columns = SCALE_BLOCK;
+    model->layouts[0].ffn.scale.rows = model->layouts[0].ffn.scale.columns = SCALE_BLOCK;
 }
 
 static moepage_status lay_out(struct moepage_model *model, const mp_phantom_shape *shape)
@@ -80,13 +78,12 @@ static moepage_status lay_out(struct moepage_model *model, const mp_phantom_shap
         .expert_intermediate = shape->expert_intermediate,
     };
     add_tensors(model, shape->dtype);
+    mp_slot_whole_pieces(model);
     moepage_status status = mp_shape_check_counts(&model->info, MOEPAGE_E_ARGUMENT);
     if (!status)
         status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
-    for (uint32_t t = 0; t < model->n_pieces; t++)
-        model->pieces[t].bytes = model->tensors[t].bytes;
     mp_slot_find_ffn(model, true);
     return MOEPAGE_OK;
 }
@@ -108,7 +105,7 @@ static moepage_status list_layers(struct moepage_model *model)
 static bool has_form(const struct moepage_model *model, uint32_t form, double exph_ratio)
 {
     if (mp_quant_bits_of(form))
-        return model->tensors[0].dtype == MOEPAGE_DTYPE_BF16;
+        return model->layouts[0].tensors[0].dtype == MOEPAGE_DTYPE_BF16;
     return form == MOEPAGE_FORM_DENSE || (form == MOEPAGE_FORM_EXPH && exph_ratio > 0);
 }
 
@@ -137,7 +134,7 @@ static void size_image(const struct moepage_model *model, uint32_t form, double 
                        mp_phantom_image *out)
 {
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->tensors[t];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[t];
         out->parts[t] = (mp_image_part){
             .offset = out->bytes,
             .bytes = part_bytes(form, exph_ratio, tensor),
@@ -158,8 +155,8 @@ static void size_images(const struct moepage_model *model, double exph_ratio, mp
 
 /* ---- life ---- */
 
-/* One place for all images, as long as the largest (EXPH ones may be padded past their slot):
- * addresses that fault. */
+/* Reserves addresses that fault: one place for all images, as long as the largest (EXPH images may
+ * be padded past their slot). */
 static moepage_status map_nothing(mp_phantom *phantom)
 {
     uint64_t bytes = 0;
@@ -206,7 +203,7 @@ moepage_status mp_model_open_phantom(const mp_phantom_shape *shape, struct moepa
     moepage_status status = check(shape);
     if (status)
         return status;
-    struct moepage_model *model = mp_alloc(sizeof *model);
+    struct moepage_model *model = mp_model_alloc();
     if (!model)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a model");
     status = build(model, shape);

@@ -1,11 +1,12 @@
-/* How long transfers and kernels take on a machine. */
+/* The durations of transfers and kernels on a machine. */
 #include <assert.h>
 
+#include "codec/blocks.h"
 #include "simulated/sim_run.h"
 
 #define PER_S 1000000000u
 
-/* Of an element that kernels read or write. */
+/* Returns the bytes of an element that kernels read or write. */
 static uint64_t width_of(uint32_t dtype)
 {
     switch (dtype) {
@@ -45,13 +46,17 @@ static uint64_t convert_ns(const mp_sim_profile *profile, const mp_kernel_conver
 }
 
 /* Of a matrix as kernels read it. */
-static uint64_t matrix_bytes(const mp_kernel_experts_args *args, uint64_t rows, uint64_t columns)
+static uint64_t matrix_bytes(const mp_kernel_experts_args *args, uint32_t which, uint64_t rows,
+                             uint64_t columns)
 {
     const mp_quant_shape shape = {rows, columns, mp_quant_bits_of(args->form), args->group};
     mp_quant_layout layout;
     if (shape.bits && mp_quant_layout_of(&shape, &layout))
         return layout.bytes;
-    return rows * columns * width_of(args->dtype);
+    const mp_block_format *blocks = mp_block_format_of(args->dtypes[which]);
+    if (blocks)
+        return rows * (columns / blocks->weights * blocks->bytes);
+    return rows * columns * width_of(args->dtypes[which]);
 }
 
 /* Rows of x go to the host and their results come back. */
@@ -64,13 +69,14 @@ static uint64_t on_host(const mp_sim_profile *profile, uint64_t flops, uint64_t 
            (arithmetic > memory ? arithmetic : memory);
 }
 
-/* Three matrices per expert. A row is read once, its product written and read again, its result
- * written. */
+/* Three matrices per expert. A row is read once, its product written and read again,
+ * its result written. */
 static uint64_t experts_ns(const mp_sim_profile *profile, const mp_kernel_experts_args *args)
 {
     const uint64_t operand = args->math == MOEPAGE_MATH_FP32 ? 4 : 2;
     const uint64_t h = args->hidden, i = args->intermediate;
-    const uint64_t weights = 2 * matrix_bytes(args, i, h) + matrix_bytes(args, h, i);
+    const uint64_t weights = matrix_bytes(args, MP_GATE, i, h) + matrix_bytes(args, MP_UP, i, h) +
+                             matrix_bytes(args, MP_DOWN, h, i);
     uint64_t rows = 0;
     for (uint32_t e = 0; e < args->n_experts; e++)
         rows += args->experts[e].n_rows;

@@ -67,7 +67,7 @@ static moepage_status read_text(const char *path, char **out, size_t *out_bytes)
         if (n < 0)
             status = mp_file_fail(path, "read");
         else if (n == 0)
-            bytes = got; /* it has become shorter */
+            bytes = got; /* the file has become shorter */
         else
             got += (uint64_t)n;
     }
@@ -100,7 +100,7 @@ static moepage_status check_keys(const mp_json *json)
     json_object_foreach(json->root, key, value)
     {
         if (!is_known(key))
-            return mp_fail(MOEPAGE_E_FORMAT, "%.300s: \"%.100s\" is no field of a machine",
+            return mp_fail(MOEPAGE_E_FORMAT, "%.300s: \"%.100s\" is not a field of a machine",
                            json->what, key);
     }
     return MOEPAGE_OK;

@@ -1,4 +1,4 @@
-/* The simulated device's clock: which event is next, and what it brings with it. */
+/* The simulated device's clock: the next event, and its consequences. */
 #include "simulated/sim_run.h"
 
 #include <assert.h>
@@ -7,8 +7,8 @@
 #define NEVER UINT64_MAX
 #define PARTS 1000000000u /* of a byte */
 
-/* Tasks may post each other again at the same moment, to check a condition again: at most so many
- * times before time passes. */
+/* Tasks may post each other at the same moment, to check a condition again: at most this often
+ * before time passes. */
 #define MOST_TURNS 16u
 
 /* ---- cold storage ---- */
@@ -204,9 +204,9 @@ static mp_sim_unit_kind find_next(const mp_sim *sim, uint64_t *out_ns)
     return next;
 }
 
-/* Runs the next event, unless it comes after `limit_ns`. New work starts only after all that ends at
- * the present moment has ended, and not at the limit itself: what the caller submits then may be more
- * urgent. */
+/* Runs the next event, unless it comes after `limit_ns`. New work starts only when everything that
+ * ends at the present moment has ended, and not at the limit itself, because the caller may submit
+ * more urgent work then. */
 static bool step(mp_sim *sim, uint64_t limit_ns)
 {
     uint64_t ns;
@@ -240,7 +240,7 @@ static bool may_run(const mp_task *task)
 }
 
 /* Runs the tasks that are due, but not those that they post. A task that is put off holds up those
- * behind it: they keep their order. */
+ * behind it, so that they keep their order. */
 static bool run_due(mp_sim *sim)
 {
     mp_task_list *due = &sim->queues.due;
@@ -271,7 +271,7 @@ void mp_sim_run_to_tick(mp_sim *sim, const mp_stream *stream, mp_tick tick)
     run_tasks(sim);
     while (stream->completed < tick) {
         if (!step(sim, NEVER)) {
-            assert(!"a tick waits for what was not submitted");
+            assert(!"a tick waits for work that was not submitted");
             return;
         }
         run_tasks(sim);
