@@ -155,9 +155,11 @@ $(OBJ)/src/device/%_avx2.o:       ISA = $(AVX2)
 $(OBJ)/src/device/%_avx512.o:     ISA = $(AVX512)
 AVX512BF16 := $(AVX512) -mavx512bf16
 $(OBJ)/src/device/%_avx512bf16.o: ISA = $(AVX512BF16)
-# One function for each width, math and number of rows, all inlined: sanitizers and optimizers together
-# take minutes for it.
+# One function for each format or width, math and number of rows, all inlined: sanitizers and optimizers
+# together take minutes for them. Of the largest only its memory is checked.
 $(OBJ)/src/device/host_integers_avx512.o: ISA = $(AVX512) $(if $(SAN),-O0)
+$(OBJ)/src/device/host_blocks_avx512.o:   ISA = $(AVX512) $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined)
+$(OBJ)/src/device/host_blocks_avx2.o:     ISA = $(AVX2) $(if $(SAN),-O0)
 endif
 
 # ---- Library and tools ---------------------------------------------------------------------

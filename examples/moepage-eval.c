@@ -47,7 +47,7 @@ static int list_settings(app *a)
 static int open_corpus(app *a)
 {
     const eval_options *o = &a->opts;
-    const bool bytes = tokenizer_is_bytes(a->model, a->config.vocabulary) && !o->token_ids;
+    const bool bytes = tokenizer_is_bytes(a->model, &a->config) && !o->token_ids;
     if (!bytes && !o->token_ids)
         return fail(RUN_REFUSED,
                     "%s has a vocabulary of its own: give its texts as 32-bit token ids, with "

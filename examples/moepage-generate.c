@@ -28,19 +28,31 @@ typedef struct app {
     sequence *sequences;
     FILE *logits;
     FILE *metrics;
-    bool bytes; /* a byte-level model: tokens have text */
+    tokenizer tokens;
 } app;
+
+/* Turns a prompt's text into tokens. */
+static int read_text(const app *a, const char *text, uint32_t *out, size_t *n)
+{
+    if (!tokenizer_has_text(&a->tokens))
+        return fail(RUN_REFUSED,
+                    "--prompt needs a byte-level model, or a GGUF file with a tokenizer of qwen2's "
+                    "kind; %s has a vocabulary of its own: use --tokens",
+                    a->opts.model);
+    return tokenizer_encode(&a->tokens, text, out, n);
+}
 
 static int read_prompt(app *a, uint32_t index)
 {
     const prompt *given = &a->opts.prompts[index];
     sequence *s = &a->sequences[index];
-    if (given->text && !a->bytes)
-        return fail(RUN_REFUSED,
-                    "--prompt needs a byte-level model; %s has a vocabulary of its "
-                    "own: use --tokens",
-                    a->opts.model);
     size_t n = given->text ? strlen(given->text) : given->n_tokens;
+    s->tokens = calloc(n + a->opts.max_tokens, sizeof *s->tokens);
+    if (!s->tokens)
+        return fail_memory();
+    int code = given->text ? read_text(a, given->text, s->tokens, &n) : RUN_OK;
+    if (code)
+        return code;
     uint64_t longest = a->config.max_positions < a->config.rope.max_positions
                            ? a->config.max_positions
                            : a->config.rope.max_positions;
@@ -50,11 +62,9 @@ static int read_prompt(app *a, uint32_t index)
                     "positions, the model has %llu",
                     index + 1, n, a->opts.max_tokens, n + a->opts.max_tokens - 1,
                     (unsigned long long)longest);
-    s->tokens = calloc(n + a->opts.max_tokens, sizeof *s->tokens);
-    if (!s->tokens)
-        return fail_memory();
     for (size_t i = 0; i < n; i++) {
-        s->tokens[i] = given->text ? (unsigned char)given->text[i] : given->tokens[i];
+        if (!given->text)
+            s->tokens[i] = given->tokens[i];
         if (s->tokens[i] >= a->config.vocabulary)
             return fail(RUN_REFUSED, "prompt %u: token %u is outside the vocabulary of %u",
                         index + 1, s->tokens[i], a->config.vocabulary);
@@ -69,8 +79,7 @@ static int read_prompts(app *a)
     a->sequences = calloc(a->opts.n_prompts, sizeof *a->sequences);
     if (!a->sequences)
         return fail_memory();
-    a->bytes = tokenizer_is_bytes(a->opts.model, a->config.vocabulary);
-    int code = RUN_OK;
+    int code = tokenizer_open(a->opts.model, a->host.model, &a->config, &a->tokens);
     for (uint32_t i = 0; i < a->opts.n_prompts && !code; i++)
         code = read_prompt(a, i);
     return code;
@@ -83,8 +92,7 @@ static int plan(app *a)
         return fail_memory();
     for (uint32_t i = 0; i < a->opts.n_prompts; i++)
         lengths[i] = a->sequences[i].n_prompt;
-    int code = budget_plan(&a->opts, &a->host.info, &a->host.exph, &a->config, lengths,
-                           a->opts.n_prompts, &a->plan);
+    int code = budget_plan(&a->opts, &a->host, &a->config, lengths, a->opts.n_prompts, &a->plan);
     free(lengths);
     return code;
 }
@@ -146,7 +154,7 @@ static int set_up(app *a)
 
 static int run(app *a)
 {
-    streamer stream = {.out = stdout, .bytes = a->bytes};
+    streamer stream = {.out = stdout, .tokens = &a->tokens};
     generation g = {.decoder = &a->decoder,
                     .sampler = &a->sampler,
                     .sequences = a->sequences,
@@ -162,7 +170,7 @@ static int run(app *a)
     if (!code)
         code = host_save_predictor(&a->opts, &a->host);
     if (!code)
-        code = a->opts.json ? report_json(stdout, &a->opts, &a->host, &g, a->bytes)
+        code = a->opts.json ? report_json(stdout, &a->opts, &a->host, &g, &a->tokens)
                             : report_table(stdout, &a->host, &g);
     if (!code && a->opts.metrics)
         code = report_metrics(a->metrics ? a->metrics : stdout, &a->host, NULL, NULL);
@@ -175,6 +183,7 @@ static int tear_down(app *a, int code)
     decoder_close(&a->decoder);
     sampler_close(&a->sampler);
     weights_close(&a->weights);
+    tokenizer_close(&a->tokens);
     int closed = host_close(&a->host);
     if (a->logits && fclose(a->logits) && !closed)
         closed = fail(RUN_FAILED, "%s: %s", a->opts.logits_out, strerror(errno));

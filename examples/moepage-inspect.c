@@ -2,6 +2,7 @@
  * are. */
 #include <inttypes.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "common/fail.h"
@@ -23,7 +24,7 @@ typedef struct inspect_options {
 } inspect_options;
 
 static const char usage[] =
-    "usage: moepage-inspect MODEL_DIR|X.moepack [flags]\n"
+    "usage: moepage-inspect MODEL_DIR|X.gguf|X.moepack [flags]\n"
     "\n"
     "Shape, sizes, forms and the tensors of an expert; then what exponents its weights have, and\n"
     "how small an exponent code could make them and does.\n"
@@ -55,15 +56,14 @@ static int parse(int argc, char **argv, inspect_options *out)
     *out = (inspect_options){0};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, set_path, out);
     if (!code && !out->help && !out->path)
-        code = fail(RUN_REFUSED, "MODEL_DIR or X.moepack is missing: see --help");
+        code = fail(RUN_REFUSED, "MODEL_DIR, X.gguf or X.moepack is missing: see --help");
     return code;
 }
 
 static int describe(const moepage_model *model, inspection *out)
 {
     out->info.struct_size = sizeof out->info;
-    if (moepage_model_get_info(model, &out->info) ||
-        moepage_model_get_expert_tensors(model, out->tensors, MOEPAGE_MAX_EXPERT_TENSORS))
+    if (moepage_model_get_info(model, &out->info))
         return fail_library(RUN_FAILED, "model");
     for (uint32_t form = MOEPAGE_FORM_DENSE; form <= LAST_FORM; form++) {
         out->forms[form].struct_size = sizeof out->forms[form];
@@ -93,20 +93,35 @@ static int sample(const moepage_model *model, const inspect_options *opts, inspe
         out->census.n_layers = 1;
         out->one_layer = true;
     }
+    if (moepage_model_get_layer_tensors(model, out->census.first_layer, out->tensors,
+                                        MOEPAGE_MAX_EXPERT_TENSORS))
+        return fail_library(RUN_FAILED, "model");
     return census_take(model, opts->path, opts->sample ? opts->sample : most,
                        out->forms[MOEPAGE_FORM_EXPH].present, &out->census);
+}
+
+static const char *kind_of(const char *path)
+{
+    struct stat found;
+    char first[4] = "";
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
+        return "checkpoint";
+    FILE *file = fopen(path, "rb");
+    const bool gguf = file && fread(first, 1, 4, file) == 4 && memcmp(first, "GGUF", 4) == 0;
+    if (file)
+        fclose(file);
+    return gguf ? "gguf" : "pack";
 }
 
 static int run(const inspect_options *opts)
 {
     static inspection i;
-    struct stat file;
     moepage_model *model = NULL;
     int code = open_model(opts->path, &model);
     if (code)
         return code;
     i.path = opts->path;
-    i.pack = stat(opts->path, &file) == 0 && !S_ISDIR(file.st_mode);
+    i.kind = kind_of(opts->path);
     code = describe(model, &i);
     if (!code)
         code = sample(model, opts, &i);

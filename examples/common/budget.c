@@ -5,6 +5,7 @@
 
 #include "common/attention.h"
 #include "common/fail.h"
+#include "common/host.h"
 
 typedef unsigned long long number; /* for %llu */
 
@@ -32,13 +33,14 @@ static uint32_t plan_step(const options *opts, const uint32_t *prompt_tokens, ui
 }
 
 /* Slots of --budget BYTES; those of a percentage are the engine's to count. */
-static int plan_slots(const options *opts, const moepage_model_info *model, budget *out)
+static int plan_slots(const options *opts, const moepage_model_info *model, uint64_t slot_bytes,
+                      budget *out)
 {
     if (!opts->budget_bytes)
         return RUN_OK;
     uint64_t experts = (uint64_t)model->moe_layers * model->experts;
     uint64_t least = opts->scope == MOEPAGE_SCOPE_LAYER ? model->moe_layers : 1;
-    uint64_t least_bytes = least * model->slot_bytes;
+    uint64_t least_bytes = least * slot_bytes;
     uint64_t wanted = out->kv_bytes + least_bytes;
     if (opts->budget_bytes < wanted)
         return fail(RUN_REFUSED,
@@ -46,7 +48,7 @@ static int plan_slots(const options *opts, const moepage_model_info *model, budg
                     "expert slot(s) %llu: at least %llu are needed",
                     (number)opts->budget_bytes, (number)out->kv_bytes, (number)least,
                     (number)least_bytes, (number)wanted);
-    out->slots = (opts->budget_bytes - out->kv_bytes) / model->slot_bytes;
+    out->slots = (opts->budget_bytes - out->kv_bytes) / slot_bytes;
     if (out->slots > experts)
         out->slots = experts;
     if (opts->scope == MOEPAGE_SCOPE_LAYER)
@@ -65,14 +67,17 @@ static int plan_tiers(const options *opts, const moepage_model_info *model,
     return RUN_OK;
 }
 
-int budget_plan(const options *opts, const moepage_model_info *model, const moepage_form_info *exph,
-                const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
-                budget *out)
+int budget_plan(const options *opts, const struct host *h, const model_config *config,
+                const uint32_t *prompt_tokens, uint32_t n_prompts, budget *out)
 {
+    const moepage_model_info *model = &h->info;
+    uint64_t slot_bytes = model->slot_bytes;
     *out = (budget){.step_tokens = plan_step(opts, prompt_tokens, n_prompts)};
     plan_kv(config, prompt_tokens, n_prompts, opts->max_tokens, out);
-    int code = plan_slots(opts, model, out);
+    int code = precision_slot_bytes(&opts->precision, h->model, &slot_bytes);
     if (!code)
-        code = plan_tiers(opts, model, exph, out);
+        code = plan_slots(opts, model, slot_bytes, out);
+    if (!code)
+        code = plan_tiers(opts, model, &h->exph, out);
     return code;
 }

@@ -7,6 +7,8 @@
 
 #define KV_BLOCK_TOKENS 16
 
+struct host;
+
 typedef struct budget {
     uint64_t slots;              /* experts resident at once; 0 = the percentage of --budget */
     uint32_t compressed_experts; /* per layer, in device memory as EXPH images */
@@ -19,9 +21,8 @@ typedef struct budget {
 /* Sizes a run whose prompts have prompt_tokens[i] tokens. The KV of sequence i takes whole blocks
  * for prompt_tokens[i] + max_tokens - 1 tokens: the last token is never fed. With a percentage the
  * KV comes on top of the slots; with bytes the KV is taken first and the slots get the rest. One
- * line and RUN_REFUSED when bytes leave no slot. `exph` is the model's EXPH form, present or not. */
-int budget_plan(const options *opts, const moepage_model_info *model, const moepage_form_info *exph,
-                const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
-                budget *out);
+ * line and RUN_REFUSED when bytes leave no slot. Of the host, the model alone is open. */
+int budget_plan(const options *opts, const struct host *h, const model_config *config,
+                const uint32_t *prompt_tokens, uint32_t n_prompts, budget *out);
 
 #endif

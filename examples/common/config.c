@@ -1,15 +1,17 @@
-/* Reads the config.json of five architectures into one struct. */
+/* Reads the config.json of five architectures, and the metadata of one, into one struct. */
 #include "common/config.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/fail.h"
+#include "common/gguf_config.h"
 
 /* An architecture's properties that config.json does not override: its defaults for absent keys,
  * and fixed choices. */
 typedef struct family {
     const char *name;
+    const char *gguf; /* its name in GGUF files; NULL = these are not run */
     double norm_eps;
     double rope_theta;
     const char *bias_key; /* biases of q, k and v */
@@ -24,6 +26,7 @@ typedef struct family {
 
 static const family families[] = {
     {.name = "qwen3_moe",
+     .gguf = "qwen3moe",
      .norm_eps = 1e-6,
      .rope_theta = 1e4,
      .bias_key = "attention_bias",
@@ -51,11 +54,13 @@ static const family families[] = {
      .router = ROUTER_SPARSEMIXER},
 };
 
-static const family *find_family(const char *architecture)
+static const family *find_family(const char *architecture, bool gguf)
 {
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (!strcmp(families[i].name, architecture))
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *name = gguf ? families[i].gguf : families[i].name;
+        if (name && !strcmp(name, architecture))
             return &families[i];
+    }
     return NULL;
 }
 
@@ -98,15 +103,12 @@ static int read_attention(const json_t *json, model_config *out)
         (code = read_count(json, "max_position_embeddings", UINT32_MAX, &out->max_positions)))
         return code;
     if (out->heads % out->kv_heads)
-        return fail(RUN_REFUSED,
-                    "config.json: %u attention heads are not a multiple of %u key-value "
-                    "heads",
-                    out->heads, out->kv_heads);
+        return fail(RUN_REFUSED, "%s: %u attention heads are not a multiple of %u key-value heads",
+                    out->source, out->heads, out->kv_heads);
     if (out->head_dim % 2 || (uint64_t)out->heads * out->head_dim > 1u << 24)
         return fail(RUN_REFUSED,
-                    "config.json: %u heads of %u: head_dim must be even and the "
-                    "product at most 2^24",
-                    out->heads, out->head_dim);
+                    "%s: %u heads of %u: head_dim must be even and the product at most 2^24",
+                    out->source, out->heads, out->head_dim);
     return RUN_OK;
 }
 
@@ -187,29 +189,25 @@ static int read_router(const json_t *json, const family *kin, model_config *out)
 }
 
 static int read_fields(const moepage_model *model, const moepage_model_info *info,
-                       const json_t *json, model_config *out)
+                       const family *kin, const json_t *json, model_config *out)
 {
-    const family *kin = find_family(info->architecture);
-    if (!kin || !info->ffn_supported)
-        return fail(RUN_REFUSED, "%s of %s is not supported by this example",
-                    kin ? "the expert format" : "attention", info->architecture);
     const char *activation = json_string_value(json_object_get(json, "hidden_act"));
     /* "swish" is an older name of silu. */
     if (activation && strcmp(activation, "silu") && strcmp(activation, "swish"))
         return fail(RUN_REFUSED, "config.json: hidden_act '%s' is not supported by this example",
                     activation);
-    *out = (model_config){.layers = info->layers,
-                          .hidden = info->hidden,
-                          .experts = info->experts,
-                          .top_k = info->top_k,
-                          .vocabulary = info->vocabulary,
-                          .qk_norm = kin->qk_norm,
-                          .layer_norm = kin->layer_norm,
-                          .norm_eps = read_float(json, "rms_norm_eps", kin->norm_eps),
-                          .clip_qkv = read_float(json, "clip_qkv", 0),
-                          .qkv_bias = read_bool(json, kin->bias_key, kin->bias_default),
-                          .head_bias = read_bool(json, "lm_head_bias", false),
-                          .tied_embeddings = read_bool(json, "tie_word_embeddings", false)};
+    out->layers = info->layers;
+    out->hidden = info->hidden;
+    out->experts = info->experts;
+    out->top_k = info->top_k;
+    out->vocabulary = info->vocabulary;
+    out->qk_norm = kin->qk_norm;
+    out->layer_norm = kin->layer_norm;
+    out->norm_eps = read_float(json, "rms_norm_eps", kin->norm_eps);
+    out->clip_qkv = read_float(json, "clip_qkv", 0);
+    out->qkv_bias = read_bool(json, kin->bias_key, kin->bias_default);
+    out->head_bias = read_bool(json, "lm_head_bias", false);
+    out->tied_embeddings = read_bool(json, "tie_word_embeddings", false);
     out->output_bias = kin->output_bias && out->qkv_bias;
     int code;
     if ((code = read_attention(json, out)) || (code = read_router(json, kin, out)) ||
@@ -218,17 +216,37 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
     return rope_read(json, out->head_dim, kin->rope_theta, &out->rope);
 }
 
+static int read_json(const moepage_model *model, const moepage_model_info *info, json_t **out)
+{
+    json_error_t error;
+    const char *text = moepage_model_config_json(model);
+    if (!text)
+        return fail(RUN_REFUSED,
+                    "the model (%s) has no config.json, which says what its attention is",
+                    info->architecture);
+    *out = json_loads(text, 0, &error);
+    return *out ? RUN_OK : fail(RUN_REFUSED, "config.json: %s", error.text);
+}
+
 int config_read(const moepage_model *model, model_config *out)
 {
-    *out = (model_config){0};
+    const bool gguf = gguf_is(model);
+    *out = (model_config){.source = gguf ? "the metadata" : "config.json", .gguf = gguf};
     moepage_model_info info = {.struct_size = sizeof info};
     if (moepage_model_get_info(model, &info))
         return fail_library(RUN_FAILED, "model");
-    json_error_t error;
-    json_t *json = json_loads(moepage_model_config_json(model), 0, &error);
-    if (!json)
-        return fail(RUN_REFUSED, "config.json: %s", error.text);
-    int code = read_fields(model, &info, json, out);
+    json_t *json = NULL;
+    int code = gguf ? RUN_OK : read_json(model, &info, &json);
+    const family *kin = find_family(info.architecture, gguf);
+    if (!code && (!kin || !info.ffn_supported))
+        code = fail(RUN_REFUSED, "%s of %s%s is not supported by this example",
+                    kin ? "the expert format" : "attention", info.architecture,
+                    gguf ? " in GGUF files" : "");
+    if (!code && gguf)
+        code = gguf_config_read(model, &info, &json);
+    if (!code)
+        code = read_fields(model, &info, kin, json, out);
+    out->has_tokens = gguf && gguf_has_tokens(model);
     json_decref(json);
     return code;
 }

@@ -1,4 +1,5 @@
-/* config.h — config.json of every architecture that the examples can run, as one struct. */
+/* config.h — config.json of every architecture that the examples can run, or the metadata of a GGUF
+ * file, as one struct. */
 #ifndef EXAMPLE_CONFIG_H
 #define EXAMPLE_CONFIG_H
 
@@ -22,6 +23,9 @@ typedef enum router_kind {
 } router_kind;
 
 typedef struct model_config {
+    const char *source; /* "config.json" or "the metadata" */
+    bool gguf;          /* a GGUF file: tensors have its names */
+    bool has_tokens;    /* the file has a tokenizer */
     uint32_t layers;
     uint32_t hidden;
     uint32_t heads;

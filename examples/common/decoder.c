@@ -121,7 +121,7 @@ int decoder_open(const decoder_config *config, decoder *out)
                      .reserved = config->reserved,
                      .before_layer = config->before_layer,
                      .before_user = config->before_user,
-                     .embedding = &config->weights->embedding,
+                     .stored = config->weights,
                      .choose = config->choose ? config->choose : router_choose,
                      .choose_user = config->choose_user};
     out->workers = workers_start(config->threads, dense_host_scratch(model, config->max_positions));
@@ -394,7 +394,7 @@ static int run_layer(decoder *d, uint32_t layer, uint32_t n)
 /* Computes the embedding of a sequence's part of the step: the mean of its tokens' embeddings. */
 static void embed_mean(const decoder *d, const decoder_input *input, float *out)
 {
-    const matrix *e = d->embedding;
+    const matrix *e = &d->stored->embedding;
     const kernels *k = kernels_choose();
     const float share = 1.0f / (float)input->n_tokens;
     float row[EMBEDDED_AT_ONCE];

@@ -79,7 +79,7 @@ typedef struct decoder_config {
 
 typedef struct decoder {
     const model_config *config;
-    const matrix *embedding; /* in memory that the CPU reads */
+    const model_weights *stored; /* in memory that the CPU reads */
     router_fn *choose;
     const void *choose_user;
     moepage_session *session;

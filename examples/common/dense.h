@@ -110,7 +110,7 @@ int dense_host_open(const dense_config *config, dense **out);
 #define DENSE_CUDA_SYMBOL "dense_cuda_plugin"
 
 /* The build of tool and plug-in; a plug-in with a different one is refused. */
-#define DENSE_CUDA_BUILD "moepage-generate dense 1"
+#define DENSE_CUDA_BUILD "moepage-generate dense 2"
 
 typedef struct dense_plugin {
     const char *build; /* DENSE_CUDA_BUILD */

@@ -41,24 +41,31 @@ static moepage_session_config session_config(const options *opts, const budget *
                                     .miss = opts->miss};
 }
 
-/* With experts in two versions the high ones are the slots, unless those are a cache. */
+static bool is_in_two_versions(const options *opts)
+{
+    return opts->precision.text && !precision_is_uniform(&opts->precision);
+}
+
+/* The high versions are the slots, unless those are a cache. */
 static bool has_versions(const options *opts, const host *h)
 {
-    return opts->precision.text && h->precision.serve == MOEPAGE_SERVE_VERSIONS;
+    return is_in_two_versions(opts) && h->precision.serve == MOEPAGE_SERVE_VERSIONS;
 }
 
 static moepage_expert_pool_config pool_config(const options *opts, const budget *plan,
                                               const host *h)
 {
-    return (moepage_expert_pool_config){.struct_size = sizeof(moepage_expert_pool_config),
-                                        .scope = opts->scope,
-                                        .slots = has_versions(opts, h) ? 0 : plan->slots,
-                                        .policy = opts->policy,
-                                        .scan_percent = opts->scan_percent,
-                                        .host_tier_bytes = opts->host_tier_bytes,
-                                        .bus_form = opts->bus_form,
-                                        .compressed_experts = plan->compressed_experts,
-                                        .precision = opts->precision.text ? &h->precision : NULL};
+    return (moepage_expert_pool_config){
+        .struct_size = sizeof(moepage_expert_pool_config),
+        .scope = opts->scope,
+        .slots = has_versions(opts, h) ? 0 : plan->slots,
+        .policy = opts->policy,
+        .scan_percent = opts->scan_percent,
+        .host_tier_bytes = opts->host_tier_bytes,
+        .bus_form = opts->bus_form,
+        .compressed_experts = plan->compressed_experts,
+        .precision = is_in_two_versions(opts) ? &h->precision : NULL,
+        .slot_form = precision_is_uniform(&opts->precision) ? opts->precision.lo_form : 0};
 }
 
 static int settle_precision(const options *opts, host *h)
@@ -72,7 +79,7 @@ static int settle_precision(const options *opts, host *h)
                                             .alpha = opts->hotness_alpha,
                                             .margin = opts->hotness_margin,
                                             .hotness = opts->hotness};
-    return opts->precision.text
+    return is_in_two_versions(opts)
                ? precision_settle(&opts->precision, h->model, &given, &h->precision)
                : RUN_OK;
 }

@@ -7,6 +7,8 @@
 #include "common/fail.h"
 #include "common/forms.h"
 
+#define SLOT_ALIGN 256u /* of the library's slots */
+
 /* ---- --precision ------------------------------------------------------------------------- */
 
 /* Reads the form that `text` begins with, up to one of `ends`; *text advances to its end. */
@@ -109,14 +111,14 @@ static int fill_bytes(const precision_spec *spec, const moepage_model *model, ui
                       spec->text, (unsigned long long)room, (unsigned long long)needed);
 }
 
-/* Asks for all low versions and no high one; only the first decision, which never comes, would
- * change that. */
-static moepage_precision_config settle_uniform(const moepage_precision_config *config)
+int precision_slot_bytes(const precision_spec *spec, const moepage_model *model,
+                         uint64_t *slot_bytes)
 {
-    moepage_precision_config uniform = *config;
-    uniform.hi_experts = 1;
-    uniform.interval_us = UINT32_MAX;
-    return uniform;
+    moepage_form_info form;
+    int code = precision_is_uniform(spec) ? check_form(model, spec->lo_form, &form) : RUN_OK;
+    if (!code && precision_is_uniform(spec))
+        *slot_bytes = (form.most_bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+    return code;
 }
 
 int precision_settle(const precision_spec *spec, const moepage_model *model,
@@ -131,14 +133,10 @@ int precision_settle(const precision_spec *spec, const moepage_model *model,
     if (moepage_model_get_info(model, &info))
         return fail_library(RUN_FAILED, "model");
     int code = check_form(model, spec->lo_form, &form);
-    if (!code && spec->hi_form)
+    if (!code)
         code = check_form(model, spec->hi_form, &form);
     if (code || out->serve == MOEPAGE_SERVE_CACHE)
         return code;
-    if (!spec->hi_form) {
-        *out = settle_uniform(out);
-        return RUN_OK;
-    }
     if (spec->percent <= 0)
         return fill_bytes(spec, model, info.experts, out);
     out->hi_experts = (uint32_t)floor(spec->percent * info.experts / 100 + 1e-9);

@@ -26,8 +26,19 @@ bool precision_parse(const char *text, precision_spec *out);
 /* Returns the forms that the model must have, as a set of 1u << MOEPAGE_FORM_*. */
 uint32_t precision_forms(const precision_spec *spec);
 
-/* Computes the pool's precision settings. One line and RUN_REFUSED if the model lacks a form, or
- * the memory does not hold the low versions. `given` has the remaining settings: serve,
+/* Returns true if all experts are in one form other than the model's: the pool's slot_form, lo_form. */
+static inline bool precision_is_uniform(const precision_spec *spec)
+{
+    return spec->text && !spec->hi_form;
+}
+
+/* Sets *slot_bytes for experts in one form; leaves it alone for others. RUN_REFUSED if the model lacks the
+ * form. */
+int precision_slot_bytes(const precision_spec *spec, const moepage_model *model,
+                         uint64_t *slot_bytes);
+
+/* Computes the settings of a pool with two versions. One line and RUN_REFUSED if the model lacks a form,
+ * or the memory does not hold the low versions. `given` has the remaining settings: serve,
  * interval. */
 int precision_settle(const precision_spec *spec, const moepage_model *model,
                      const moepage_precision_config *given, moepage_precision_config *out);

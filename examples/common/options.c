@@ -20,8 +20,10 @@ const char *options_usage(void)
 {
     return "usage: moepage-generate --model PATH (--prompt TEXT | --tokens 1,2,3)... [flags]\n"
            "\n"
-           "  --model PATH          checkpoint directory, or .moepack file\n"
-           "  --prompt TEXT         a prompt for a byte-level model; repeatable\n"
+           "  --model PATH          checkpoint directory, .moepack or .gguf file\n"
+           "  --prompt TEXT         a prompt for a byte-level model, or for a GGUF file with a "
+           "tokenizer\n"
+           "                        of Qwen2's kind; repeatable\n"
            "  --tokens 1,2,3        a prompt as token ids; repeatable\n"
            "  --max-tokens N        tokens to generate for each prompt (default 64)\n"
            "  --budget BYTES|P%     BYTES: experts and KV together; P%: that share of the routed\n"
@@ -30,16 +32,16 @@ const char *options_usage(void)
            "slots,\n"
            "                        compressed in device memory, and elsewhere\n"
            "  --host-tier BYTES     host memory that caches what is read from the model's file\n"
-           "                        (default 0 = the file is mapped)\n"
+           "                        (default 0 = the page cache does)\n"
            "  --bus-form dense|exph how experts cross the bus (default exph if the model has it)\n"
-           "  --io-threads N        that read the model's file (default 4)\n"
+           "  --io-threads N        threads that read the model's file (default 4)\n"
            "  --policy NAME         which expert to evict: lru, lfu, lfu-aged, sieve, s3fifo, "
            "lirs,\n"
            "                        finemoe or cycle (default lru)\n"
            "  --prefetch on|off|NAME  load likely experts ahead (default off); NAME is a "
            "predictor:\n"
            "                        previous, hit-count, gate, coactivation or maps\n"
-           "  --predictor-load FILE, --predictor-save FILE  what it has learnt\n"
+           "  --predictor-load FILE, --predictor-save FILE  what the predictor has learnt\n"
            "  --math fp32|bf16      arithmetic (default fp32)\n"
            "  --temperature T       0 = greedy (default 0)\n"
            "  --top-p P             nucleus of that probability, 0 < P <= 1 (default 1)\n"
@@ -50,11 +52,11 @@ const char *options_usage(void)
            "  --bus BYTES/S         throttle copies to the device (default 0 = off)\n"
            "  --trace-out FILE      record the routing\n"
            "  --logits-out FILE     write float32 logits, prompt by prompt\n"
-           "  --metrics FILE        write what the library counted (docs/metrics.md), - = standard "
+           "  --metrics FILE        write the library's counters (docs/metrics.md), - = standard "
            "output\n"
            "  --json                print one JSON object instead of text\n"
            "\n"
-           "changing what comes out (docs/quality.md; off by default):\n"
+           "changing the output (docs/quality.md; off by default):\n"
            "  --precision HI/LO:P%  the hottest P% of each layer's experts in HI, the rest in LO:\n"
            "                        dense, int8, int4, int2; also HI/LO@BYTES, HI/LO@FORM-bytes\n"
            "  --remap A,B           decode batches do without experts that few tokens care about\n"
@@ -266,9 +268,12 @@ int options_check_lossy(const options *opts)
 static int settle_budget(options *out)
 {
     bool given = out->budget_bytes || out->budget_percent > 0;
-    if (out->precision.text && out->miss != MOEPAGE_MISS_LOW && (given || out->tiers))
-        return fail(RUN_REFUSED, "--precision determines device memory: --budget and --tiers "
+    if (out->precision.hi_form && out->miss != MOEPAGE_MISS_LOW && (given || out->tiers))
+        return fail(RUN_REFUSED, "--precision HI/LO determines device memory: --budget and --tiers "
                                  "must not be given with it");
+    if (precision_is_uniform(&out->precision) && out->compressed_percent > 0)
+        return fail(RUN_REFUSED, "--tiers: experts in %s are not compressed besides",
+                    out->precision.text);
     if (given && out->tiers)
         return fail(RUN_REFUSED, "--tiers says how many experts get a slot: --budget must not be "
                                  "given with it");

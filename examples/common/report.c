@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/fail.h"
 #include "common/forms.h"
@@ -15,10 +16,12 @@
 
 static void print_token(const streamer *s, const model_config *config, uint32_t token)
 {
-    if (!s->bytes)
+    size_t n;
+    const unsigned char *text = tokenizer_text(s->tokens, token, &n);
+    if (!tokenizer_has_text(s->tokens))
         fprintf(s->out, "%s%" PRIu32, s->shown ? " " : "", token);
-    else if (!config_is_eos(config, token) && tokenizer_byte(token) >= 0)
-        fputc(tokenizer_byte(token), s->out);
+    else if (n && !config_is_eos(config, token))
+        fwrite(text, 1, n, s->out);
 }
 
 void report_stream(void *self, const generation *g)
@@ -161,6 +164,8 @@ static void print_tiers(FILE *out, const numbers *n)
 static void print_lossy(FILE *out, const numbers *n)
 {
     const moepage_session_stats *s = &n->session;
+    if (n->experts.slot_form >= MOEPAGE_FORM_INT8)
+        fprintf(out, "low precision   all experts are %s\n", form_name(n->experts.slot_form));
     if (s->low_experts)
         fprintf(out,
                 "low precision   %.2f%% of the experts that were routed, %" PRIu64 " choices\n",
@@ -208,6 +213,11 @@ int report_table(FILE *out, const host *h, const generation *g)
             ms(g->wall_ns), ms(n.session.stall_ns), ms(n.session.compute_ns), ms(n.dense_ns),
             100 * n.accounted);
     print_arena(out, h, &n);
+    fprintf(out, "dense weights   %.1f MiB of host memory", mib(g->decoder->stored->bytes));
+    if (g->decoder->stored->decoded_bytes)
+        fprintf(out, ", of which %.1f MiB were decoded from blocks",
+                mib(g->decoder->stored->decoded_bytes));
+    fprintf(out, "\n");
     if (g->decoder->dense->device_bytes)
         fprintf(out, "dense parts     %.1f MiB of device memory beside the budget; products: %s\n",
                 mib(g->decoder->dense->device_bytes), g->decoder->dense->products);
@@ -218,18 +228,31 @@ int report_table(FILE *out, const host *h, const generation *g)
 
 /* ---- JSON -------------------------------------------------------------------------------- */
 
-static json_t *sequence_text(const sequence *q, const model_config *config, bool bytes)
+/* Appends the text of a sequence's generated tokens to `out`, if that is not NULL; returns its
+ * length. */
+static size_t gather_text(const sequence *q, const model_config *config, const tokenizer *tokens,
+                          unsigned char *out)
 {
-    uint32_t n = q->n_tokens - q->n_prompt, length = 0;
-    unsigned char *raw = malloc(n + 1u);
-    char *text = malloc(3 * (size_t)n + 1);
+    size_t length = 0, n;
+    for (uint32_t i = q->n_prompt; i < q->n_tokens; i++) {
+        const unsigned char *text = tokenizer_text(tokens, q->tokens[i], &n);
+        if (!n || config_is_eos(config, q->tokens[i]))
+            continue;
+        if (out)
+            memcpy(out + length, text, n);
+        length += n;
+    }
+    return length;
+}
+
+static json_t *sequence_text(const sequence *q, const model_config *config, const tokenizer *tokens)
+{
+    const size_t length = gather_text(q, config, tokens, NULL);
+    unsigned char *raw = malloc(length + 1);
+    char *text = malloc(3 * length + 1);
     json_t *json = NULL;
     if (raw && text) {
-        for (uint32_t i = 0; bytes && i < n; i++) {
-            uint32_t token = q->tokens[q->n_prompt + i];
-            if (!config_is_eos(config, token) && tokenizer_byte(token) >= 0)
-                raw[length++] = (unsigned char)tokenizer_byte(token);
-        }
+        gather_text(q, config, tokens, raw);
         json = json_stringn(text, tokenizer_to_utf8(raw, length, text));
     }
     free(raw);
@@ -237,14 +260,14 @@ static json_t *sequence_text(const sequence *q, const model_config *config, bool
     return json;
 }
 
-static json_t *sequence_json(const sequence *q, const model_config *config, bool bytes)
+static json_t *sequence_json(const sequence *q, const model_config *config, const tokenizer *tokens)
 {
-    json_t *output = json_object(), *tokens = json_array();
+    json_t *output = json_object(), *ids = json_array();
     int failed = 0;
     for (uint32_t i = q->n_prompt; i < q->n_tokens; i++)
-        failed |= json_array_append_new(tokens, json_integer(q->tokens[i]));
-    failed |= json_object_set_new(output, "tokens", tokens);
-    failed |= json_object_set_new(output, "text", sequence_text(q, config, bytes));
+        failed |= json_array_append_new(ids, json_integer(q->tokens[i]));
+    failed |= json_object_set_new(output, "tokens", ids);
+    failed |= json_object_set_new(output, "text", sequence_text(q, config, tokens));
     return put_or_null(failed, output);
 }
 
@@ -293,6 +316,8 @@ static int set_run(json_t *stats, const host *h, const generation *g, const numb
         {"peak_bytes", n->device.peak_bytes},
         {"threads", n->device.threads},
         {"dense_device_bytes", g->decoder->dense->device_bytes},
+        {"dense_bytes", g->decoder->stored->bytes},
+        {"dense_decoded_bytes", g->decoder->stored->decoded_bytes},
     };
     return PUT_COUNTS(stats, counts);
 }
@@ -311,6 +336,7 @@ static int set_lossy(json_t *stats, const numbers *n)
         {"remap_rows", n->session.remap_rows},
         {"remap_ns", n->session.remap_ns},
         {"hi_experts", n->experts.hi_experts},
+        {"slot_form", n->experts.slot_form},
         {"lo_bytes", n->experts.lo_bytes},
         {"promotions", n->experts.promotions},
         {"demotions", n->experts.demotions},
@@ -371,7 +397,8 @@ static json_t *stats_json(const options *opts, const host *h, const generation *
     return put_or_null(failed, stats);
 }
 
-int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes)
+int report_json(FILE *out, const options *opts, const host *h, const generation *g,
+                const tokenizer *tokens)
 {
     numbers n;
     int code = collect(h, g, &n);
@@ -380,8 +407,8 @@ int report_json(FILE *out, const options *opts, const host *h, const generation 
     json_t *root = json_object(), *outputs = json_array();
     int failed = 0;
     for (uint32_t i = 0; i < g->n_sequences; i++)
-        failed |= json_array_append_new(outputs,
-                                        sequence_json(&g->sequences[i], g->decoder->config, bytes));
+        failed |= json_array_append_new(outputs, sequence_json(&g->sequences[i], g->decoder->config,
+                                                               tokens));
     failed |= json_object_set_new(root, "outputs", outputs);
     failed |= json_object_set_new(root, "stats", stats_json(opts, h, g, &n));
     return put_print(out, failed, root);

@@ -7,12 +7,13 @@
 
 #include "common/generate.h"
 #include "common/host.h"
+#include "common/tokenizer.h"
 
 /* Prints the sequences in order: the first unfinished one as its tokens come, then the next one
  * from its start. Several sequences are numbered. */
 typedef struct streamer {
     FILE *out;
-    bool bytes; /* tokens are bytes; otherwise ids are printed */
+    const tokenizer *tokens; /* those without text are printed as ids */
     uint32_t current;
     uint32_t shown; /* generated tokens of `current` printed so far */
 } streamer;
@@ -22,7 +23,8 @@ void report_stream(void *self, const generation *g);
 
 /* Prints the table, or the JSON object that docs/generate.md describes. */
 int report_table(FILE *out, const host *h, const generation *g);
-int report_json(FILE *out, const options *opts, const host *h, const generation *g, bool bytes);
+int report_json(FILE *out, const options *opts, const host *h, const generation *g,
+                const tokenizer *tokens);
 
 /* Writes the counters of the library's objects as docs/metrics.md describes; with a controller and
  * extra labels, or NULL. */

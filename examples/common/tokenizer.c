@@ -1,27 +1,59 @@
-/* Byte-level text. */
+/* Byte-level text, and the choice between it and a file's tokenizer. */
 #include "common/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-bool tokenizer_is_bytes(const char *directory, uint32_t vocabulary)
+bool tokenizer_is_bytes(const char *path, const model_config *config)
 {
+    const uint32_t vocabulary = config->vocabulary;
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
-    if (vocabulary < 256 || vocabulary > 256 + TOKENIZER_MAX_SPECIAL)
+    if (config->has_tokens || vocabulary < 256 || vocabulary > 256 + TOKENIZER_MAX_SPECIAL)
         return false;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char path[4096];
-        int length = snprintf(path, sizeof path, "%s/%s", directory, files[i]);
-        if (length < 0 || (size_t)length >= sizeof path || access(path, F_OK) == 0)
+        char file[4096];
+        int length = snprintf(file, sizeof file, "%s/%s", path, files[i]);
+        if (length < 0 || (size_t)length >= sizeof file || access(file, F_OK) == 0)
             return false;
     }
     return true;
 }
 
-int tokenizer_byte(uint32_t token)
+int tokenizer_open(const char *path, const moepage_model *model, const model_config *config,
+                   tokenizer *out)
 {
-    return token < 256 ? (int)token : -1;
+    *out = (tokenizer){.bytes = tokenizer_is_bytes(path, config)};
+    for (uint32_t b = 0; b < 256; b++)
+        out->byte[b] = (unsigned char)b;
+    return config->has_tokens ? bpe_open(model, &out->bpe) : 0;
+}
+
+void tokenizer_close(tokenizer *t)
+{
+    bpe_close(t->bpe);
+}
+
+bool tokenizer_has_text(const tokenizer *t)
+{
+    return t->bytes || t->bpe;
+}
+
+int tokenizer_encode(const tokenizer *t, const char *text, uint32_t *out, size_t *n)
+{
+    if (t->bpe)
+        return bpe_encode(t->bpe, text, out, n);
+    for (*n = 0; text[*n]; ++*n)
+        out[*n] = (unsigned char)text[*n];
+    return 0;
+}
+
+const unsigned char *tokenizer_text(const tokenizer *t, uint32_t token, size_t *n)
+{
+    if (t->bpe)
+        return bpe_text(t->bpe, token, n);
+    *n = t->bytes && token < 256;
+    return *n ? &t->byte[token] : NULL;
 }
 
 /* Returns the length of a well-formed sequence that starts with `lead`, and the range of its second

@@ -1,6 +1,7 @@
-/* tokenizer.h — text and tokens of byte-level models: token = byte value, larger ids are special.
+/* tokenizer.h — text and tokens of byte-level models: token = byte value, larger ids are special; and
+ * of GGUF files, by the tokenizer that they carry.
  *
- * Models with a real vocabulary are run with token ids; their tokens have no text here. */
+ * Models with another vocabulary are run with token ids; their tokens have no text here. */
 #ifndef EXAMPLE_TOKENIZER_H
 #define EXAMPLE_TOKENIZER_H
 
@@ -8,14 +9,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/bpe.h"
+#include "common/config.h"
+
 /* A vocabulary of the 256 bytes and at most this many special tokens is byte-level. */
 #define TOKENIZER_MAX_SPECIAL 64
 
-/* Returns true if the model in `directory` is byte-level, false if it comes with a tokenizer. */
-bool tokenizer_is_bytes(const char *directory, uint32_t vocabulary);
+/* Returns true if the model at `path` is byte-level, false if it comes with a tokenizer: in its
+ * directory, or in the file itself. */
+bool tokenizer_is_bytes(const char *path, const model_config *config);
 
-/* Returns the byte that a token stands for, or -1. */
-int tokenizer_byte(uint32_t token);
+/* At most one of `bytes` and `bpe` is set. */
+typedef struct tokenizer {
+    bool bytes;
+    bpe *bpe;
+    unsigned char byte[256]; /* each byte at its own index */
+} tokenizer;
+
+/* Opens the tokenizer of the model at `path`, if it has one that can be read. */
+int tokenizer_open(const char *path, const moepage_model *model, const model_config *config,
+                   tokenizer *out);
+void tokenizer_close(tokenizer *t);
+
+/* Returns true if tokens have text. */
+bool tokenizer_has_text(const tokenizer *t);
+
+/* Writes the tokens of a text to `out`, which has room for one per byte. */
+int tokenizer_encode(const tokenizer *t, const char *text, uint32_t *out, size_t *n);
+
+/* Gives the bytes of a token, `n` of them; 0 for special ones, and where tokens have no text. */
+const unsigned char *tokenizer_text(const tokenizer *t, uint32_t token, size_t *n);
 
 /* Turns bytes into valid UTF-8 in `out` (room for 3 * n bytes): every maximal ill-formed part
  * becomes one U+FFFD, as the Unicode standard recommends (chapter 3.9). Returns the length. */

@@ -1,18 +1,22 @@
-/* Tensor names of the architectures, and checks of shapes against config.json. */
+/* Tensor names of the architectures, and checks of shapes against the config. */
 #include "common/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/fail.h"
 #include "common/kernels.h"
 
-#define MAX_VECTORS_PER_LAYER 12
+/* Vectors, and matrices that are decoded. */
+#define MAX_OWNED_PER_LAYER 32
+#define MAX_OWNED_BESIDE 8
 
 /* The state of a search; after the first failure later calls do nothing. */
 typedef struct finder {
     const moepage_model *model;
     const kernels *kernels;
+    const model_config *config;
     model_weights *out;
     int code;
 } finder;
@@ -20,6 +24,37 @@ typedef struct finder {
 static bool is_float(uint32_t dtype)
 {
     return dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16;
+}
+
+static bool is_blocks(uint32_t dtype)
+{
+    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_NVFP4;
+}
+
+/* Allocates n floats that live as long as the weights. */
+static float *own(finder *f, uint64_t n)
+{
+    float *owned = malloc(n * sizeof *owned);
+    if (!owned)
+        f->code = fail_memory();
+    else
+        f->out->owned[f->out->n_owned++] = owned;
+    return owned;
+}
+
+/* Turns a matrix in blocks into floats: the value of every weight, exactly. */
+static matrix decode_matrix(finder *f, const char *name, const moepage_tensor_view *view,
+                            uint32_t rows, uint32_t columns)
+{
+    const uint64_t n = (uint64_t)rows * columns;
+    float *decoded = own(f, n);
+    if (!decoded)
+        return (matrix){0};
+    if (moepage_blocks_decode(view->dtype, view->data, view->bytes, decoded, n))
+        f->code = fail_library(RUN_REFUSED, name);
+    f->out->bytes += n * sizeof *decoded;
+    f->out->decoded_bytes += n * sizeof *decoded;
+    return (matrix){decoded, MOEPAGE_DTYPE_F32, rows, columns};
 }
 
 /* Finds a matrix or, with rows == 1, also a vector of `columns`. */
@@ -37,10 +72,14 @@ static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t c
     if (!fits)
         f->code = fail(RUN_REFUSED,
                        "checkpoint: %s does not have the shape [%u, %u] that "
-                       "config.json implies",
-                       name, rows, columns);
+                       "%s implies",
+                       name, rows, columns, f->config->source);
+    else if (is_blocks(view.dtype))
+        return decode_matrix(f, name, &view, rows, columns);
     else if (!is_float(view.dtype))
-        f->code = fail(RUN_REFUSED, "checkpoint: %s is neither F32, F16 nor BF16", name);
+        f->code = fail(RUN_REFUSED, "checkpoint: %s is neither F32, F16 nor BF16%s", name,
+                       f->config->gguf ? ", nor in blocks" : "");
+    f->out->bytes += view.bytes;
     return (matrix){view.data, view.dtype, rows, columns};
 }
 
@@ -49,13 +88,9 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
     matrix stored = find_matrix(f, name, 1, n);
     if (f->code)
         return NULL;
-    float *vector = malloc(n * sizeof *vector);
-    if (!vector) {
-        f->code = fail_memory();
-        return NULL;
-    }
-    f->kernels->widen(vector, stored.data, stored.dtype, n);
-    f->out->vectors[f->out->n_vectors++] = vector;
+    float *vector = own(f, n);
+    if (vector)
+        f->kernels->widen(vector, stored.data, stored.dtype, n);
     return vector;
 }
 
@@ -63,9 +98,46 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
 
 #define MAX_NAME 128
 
-static const char *layer_name(char *out, uint32_t layer, const char *part, const char *suffix)
+/* What GGUF files call the parts that checkpoints have under the names on the left. */
+static const char *const gguf_names[][2] = {
+    {"input_layernorm", "attn_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},
+    {"lm_head", "output"},
+};
+
+/* Returns a name of the files that the model is in; `part` has no suffix. */
+static const char *name_in(const finder *f, const char *part)
 {
-    snprintf(out, MAX_NAME, "model.layers.%u.%s%s", layer, part, suffix);
+    for (size_t i = 0; i < sizeof gguf_names / sizeof *gguf_names && f->config->gguf; i++)
+        if (!strcmp(gguf_names[i][0], part))
+            return gguf_names[i][1];
+    return part;
+}
+
+static const char *layer_name(const finder *f, char *out, uint32_t layer, const char *part,
+                              const char *suffix)
+{
+    snprintf(out, MAX_NAME, f->config->gguf ? "blk.%u.%s%s" : "model.layers.%u.%s%s", layer,
+             name_in(f, part), suffix);
+    return out;
+}
+
+/* The name of a tensor outside the layers. */
+static const char *whole_name(const finder *f, char *out, const char *part, const char *suffix)
+{
+    snprintf(out, MAX_NAME, "%s%s", name_in(f, part), suffix);
     return out;
 }
 
@@ -73,14 +145,14 @@ static matrix layer_matrix(finder *f, uint32_t layer, const char *part, const ch
                            uint32_t rows, uint32_t columns)
 {
     char name[MAX_NAME];
-    return find_matrix(f, layer_name(name, layer, part, suffix), rows, columns);
+    return find_matrix(f, layer_name(f, name, layer, part, suffix), rows, columns);
 }
 
 static const float *layer_vector(finder *f, uint32_t layer, const char *part, const char *suffix,
                                  uint32_t n)
 {
     char name[MAX_NAME];
-    return find_vector(f, layer_name(name, layer, part, suffix), n);
+    return find_vector(f, layer_name(f, name, layer, part, suffix), n);
 }
 
 static norm_weights layer_norm(finder *f, uint32_t layer, const char *part, uint32_t n, bool shift)
@@ -97,21 +169,27 @@ static matrix find_router(finder *f, uint32_t layer, const model_config *config)
     static const char *const names[] = {"mlp.gate", "block_sparse_moe.gate", "mlp.router",
                                         "block_sparse_moe.router"};
     char name[MAX_NAME];
-    size_t last = sizeof names / sizeof *names - 1, i = 0;
+    size_t last = f->config->gguf ? 0 : sizeof names / sizeof *names - 1, i = 0;
     moepage_tensor_view view = {.struct_size = sizeof view};
-    while (i < last &&
-           moepage_model_find_tensor(f->model, layer_name(name, layer, names[i], ".weight"), &view))
+    while (
+        i < last &&
+        moepage_model_find_tensor(f->model, layer_name(f, name, layer, names[i], ".weight"), &view))
         i++;
     return layer_matrix(f, layer, names[i], ".weight", config->experts, config->hidden);
 }
 
+/* Finds a dense layer's MLP, or with `part` "mlp.shared_expert" an expert for every token. */
 static mlp_weights find_mlp(finder *f, uint32_t layer, const char *part, uint32_t intermediate,
                             uint32_t hidden)
 {
     mlp_weights found;
-    found.gate = layer_matrix(f, layer, part, ".gate_proj.weight", intermediate, hidden);
-    found.up = layer_matrix(f, layer, part, ".up_proj.weight", intermediate, hidden);
-    found.down = layer_matrix(f, layer, part, ".down_proj.weight", hidden, intermediate);
+    char gate[MAX_NAME], up[MAX_NAME], down[MAX_NAME];
+    snprintf(gate, sizeof gate, "%s.gate_proj", part);
+    snprintf(up, sizeof up, "%s.up_proj", part);
+    snprintf(down, sizeof down, "%s.down_proj", part);
+    found.gate = layer_matrix(f, layer, gate, ".weight", intermediate, hidden);
+    found.up = layer_matrix(f, layer, up, ".weight", intermediate, hidden);
+    found.down = layer_matrix(f, layer, down, ".weight", hidden, intermediate);
     return found;
 }
 
@@ -154,33 +232,78 @@ static void find_layer(finder *f, uint32_t l, const model_config *c, layer_weigh
     }
 }
 
+/* Finds what lies before the first layer and behind the last one. */
+static void find_ends(finder *f, const model_config *c, model_weights *out)
+{
+    char name[MAX_NAME];
+    out->embedding = find_matrix(f, whole_name(f, name, "model.embed_tokens", ".weight"),
+                                 c->vocabulary, c->hidden);
+    out->head = c->tied_embeddings ? out->embedding
+                                   : find_matrix(f, whole_name(f, name, "lm_head", ".weight"),
+                                                 c->vocabulary, c->hidden);
+    if (c->head_bias)
+        out->head_bias = find_vector(f, whole_name(f, name, "lm_head", ".bias"), c->vocabulary);
+    out->final_norm.scale = find_vector(f, whole_name(f, name, "model.norm", ".weight"), c->hidden);
+    if (c->layer_norm)
+        out->final_norm.shift =
+            find_vector(f, whole_name(f, name, "model.norm", ".bias"), c->hidden);
+}
+
+/* Returns true if the name is of a tensor that is found above, or of a layer behind the last. */
+static bool is_used(const char *name, uint32_t layers)
+{
+    unsigned layer = 0;
+    int prefix = 0;
+    if (sscanf(name, "blk.%u.%n", &layer, &prefix) == 1 && prefix)
+        name += prefix;
+    if (layer >= layers)
+        return true;
+    for (size_t i = 0; i < sizeof gguf_names / sizeof *gguf_names; i++) {
+        size_t length = strlen(gguf_names[i][1]);
+        if (!strncmp(name, gguf_names[i][1], length) && !strcmp(name + length, ".weight"))
+            return true;
+    }
+    return false;
+}
+
+/* Refuses a tensor that nothing above reads, such as a bias: the model would be another without
+ * it. Checkpoints say in config.json that there is one. */
+static void check_names(finder *f)
+{
+    char name[MAX_NAME];
+    for (uint64_t i = 0; !f->code; i++) {
+        moepage_status status = moepage_model_get_tensor_name(f->model, i, name, sizeof name);
+        if (status == MOEPAGE_E_NOT_FOUND)
+            return;
+        if (status)
+            f->code = fail_library(RUN_REFUSED, "checkpoint");
+        else if (!is_used(name, f->config->layers))
+            f->code =
+                fail(RUN_REFUSED, "checkpoint: tensor %s is not supported by this example", name);
+    }
+}
+
 int weights_open(const moepage_model *model, const model_config *config, model_weights *out)
 {
     *out = (model_weights){0};
     out->layers = calloc(config->layers, sizeof *out->layers);
-    out->vectors = calloc((size_t)config->layers * MAX_VECTORS_PER_LAYER + 3, sizeof *out->vectors);
-    if (!out->layers || !out->vectors)
+    out->owned =
+        calloc((size_t)config->layers * MAX_OWNED_PER_LAYER + MAX_OWNED_BESIDE, sizeof *out->owned);
+    if (!out->layers || !out->owned)
         return fail_memory();
-    finder f = {.model = model, .kernels = kernels_choose(), .out = out};
-    out->embedding =
-        find_matrix(&f, "model.embed_tokens.weight", config->vocabulary, config->hidden);
-    out->head = config->tied_embeddings
-                    ? out->embedding
-                    : find_matrix(&f, "lm_head.weight", config->vocabulary, config->hidden);
-    if (config->head_bias)
-        out->head_bias = find_vector(&f, "lm_head.bias", config->vocabulary);
-    out->final_norm.scale = find_vector(&f, "model.norm.weight", config->hidden);
-    if (config->layer_norm)
-        out->final_norm.shift = find_vector(&f, "model.norm.bias", config->hidden);
+    finder f = {.model = model, .kernels = kernels_choose(), .config = config, .out = out};
+    find_ends(&f, config, out);
     for (uint32_t l = 0; l < config->layers && !f.code; l++)
         find_layer(&f, l, config, &out->layers[l]);
+    if (config->gguf && !f.code)
+        check_names(&f);
     return f.code;
 }
 
 void weights_close(model_weights *w)
 {
-    for (size_t i = 0; i < w->n_vectors; i++)
-        free(w->vectors[i]);
-    free(w->vectors);
+    for (size_t i = 0; i < w->n_owned; i++)
+        free(w->owned[i]);
+    free(w->owned);
     free(w->layers);
 }

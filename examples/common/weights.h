@@ -1,10 +1,11 @@
-/* weights.h — the checkpoint's dense tensors, located once and read in place. */
+/* weights.h — the checkpoint's dense tensors, located once and read in place; what a GGUF file has in
+ * blocks is decoded once. */
 #ifndef EXAMPLE_WEIGHTS_H
 #define EXAMPLE_WEIGHTS_H
 
 #include "common/config.h"
 
-/* A row-major matrix inside the mapped checkpoint. data NULL = absent from this model. */
+/* A row-major matrix inside the mapped checkpoint, or decoded. data NULL = absent from this model. */
 typedef struct matrix {
     const void *data;
     uint32_t dtype; /* F32, F16 or BF16 */
@@ -43,12 +44,14 @@ typedef struct model_weights {
     matrix head;
     const float *head_bias;
     norm_weights final_norm;
-    float **vectors; /* owned: storage behind the float pointers above */
-    size_t n_vectors;
+    float **owned; /* storage behind the float pointers above, and behind decoded matrices */
+    size_t n_owned;
+    uint64_t bytes;         /* of all of it, as products read it */
+    uint64_t decoded_bytes; /* of these, matrices that the file has in blocks; F32 */
 } model_weights;
 
 /* Finds every tensor that `config` requires and checks its shape. The matrices point into the
- * model, which must stay open. *out is always safe to close. */
+ * model, which must stay open, unless they were in blocks. *out is always safe to close. */
 int weights_open(const moepage_model *model, const model_config *config, model_weights *out);
 void weights_close(model_weights *w);
 

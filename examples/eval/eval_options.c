@@ -33,14 +33,15 @@ const char *eval_options_usage(void)
            "  --json                print one JSON object instead of text\n"
            "  --report FILE         write plots and tables as one HTML page\n"
            "\n"
-           "changing what comes out (docs/quality.md):\n"
+           "changing the output (docs/quality.md):\n"
            "  --precision SPEC      int8, int4, int2: every expert; HI/LO:P%, HI/LO@BYTES,\n"
            "                        HI/LO@FORM-bytes: the hottest in HI, the rest in LO\n"
            "  --interval-us N       between decisions about versions (default 100000)\n"
            "  --window-steps N      steps between changes of versions (default 0 = 1)\n"
            "  --hotness choices|weights  what makes an expert hot (default choices)\n"
            "  --hotness-alpha A     of its moving average, per interval (default 0.5)\n"
-           "  --high-set adapt|hottest|random  who is high: as served; the hottest of --warm's\n"
+           "  --high-set adapt|hottest|random  high experts: as served; the hottest of "
+           "--warm's\n"
            "                        windows, or any (--seed N), for good (default adapt)\n"
            "  --remap A,B           decode batches do without experts that few tokens care about\n"
            "  --remap-resident X    with it: prefer experts on the device by X logits\n"
@@ -226,11 +227,12 @@ static int check_versions(const eval_options *o)
 static int check_budget(const eval_options *o)
 {
     bool given = o->base.budget_bytes || o->base.budget_percent > 0;
-    bool versions = (o->asked.precision.text && o->asked.miss != MOEPAGE_MISS_LOW) ||
+    bool versions = (o->asked.precision.hi_form && o->asked.miss != MOEPAGE_MISS_LOW) ||
                     o->sweep == SWEEP_PRECISION || o->sweep == SWEEP_DEMOTION;
     if (given && versions)
-        return fail(RUN_REFUSED, "--precision determines device memory: --budget must not be given "
-                                 "with it, but with --miss low");
+        return fail(RUN_REFUSED,
+                    "--precision HI/LO determines device memory: --budget must not be given "
+                    "with it, but with --miss low");
     return RUN_OK;
 }
 

@@ -13,6 +13,10 @@ int counters_read(const host *h, counters *out)
     moepage_expert_pool_info e = {.struct_size = sizeof e};
     if (moepage_session_get_stats(h->session, &s) || moepage_expert_pool_get_info(h->experts, &e))
         return fail_library(RUN_FAILED, "statistics");
+    if (e.slot_form >= MOEPAGE_FORM_INT8) { /* no row of any expert is exact */
+        s.low_experts = s.routed;
+        s.low_rows = s.tokens * h->info.moe_layers * h->info.top_k;
+    }
     *out = (counters){.steps = s.steps,
                       .tokens = s.tokens,
                       .layers = s.layers,

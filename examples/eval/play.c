@@ -49,8 +49,7 @@ static int plan(player *p, budget *out)
         return fail_memory();
     for (uint32_t i = 0; i < p->width; i++)
         lengths[i] = c->window;
-    int code = budget_plan(&p->opts, &p->host.info, &p->host.exph, p->config->config, lengths,
-                           p->width, out);
+    int code = budget_plan(&p->opts, &p->host, p->config->config, lengths, p->width, out);
     free(lengths);
     return code;
 }
@@ -75,15 +74,14 @@ static int open_decoder(player *p, const budget *plan)
     return decoder_open(&config, &p->decoder);
 }
 
-/* Computes the device memory of experts; with one form for all, the slots stay empty. */
+/* Computes the device memory of experts. */
 static int count_bytes(player *p)
 {
     moepage_expert_pool_info e = {.struct_size = sizeof e};
     if (moepage_expert_pool_get_info(p->host.experts, &e))
         return fail_library(RUN_FAILED, "expert pool");
-    const bool uniform = p->setting->precision.text && !p->setting->precision.hi_form;
-    p->out->expert_bytes = (uniform ? 0 : e.slots * e.slot_bytes) + e.lo_bytes + e.compressed_bytes;
-    p->out->hi_experts = uniform ? 0 : e.hi_experts;
+    p->out->expert_bytes = e.slots * e.slot_bytes + e.lo_bytes + e.compressed_bytes;
+    p->out->hi_experts = e.hi_experts;
     return RUN_OK;
 }
 
@@ -324,16 +322,6 @@ static int read_all(player *p)
     return code;
 }
 
-/* Fails if experts in another form were computed: the figures must be those of one form. */
-static int check_uniform(const outcome *o)
-{
-    const precision_spec *spec = &o->setting->precision;
-    if (spec->text && !spec->hi_form && o->all.counted.promotions)
-        return fail(RUN_FAILED, "--precision %s: the run took so long that experts were promoted",
-                    spec->text);
-    return RUN_OK;
-}
-
 /* ---- Fixed high versions ---------------------------------------------------------------- */
 
 /* Finds the hottest experts of the windows that are not scored. */
@@ -382,8 +370,6 @@ static int play_adapting(const play_config *config, const setting *s, outcome *o
     int code = open_player(config, &config->opts->base, s, out, &p);
     if (!code)
         code = read_all(&p);
-    if (!code)
-        code = check_uniform(out);
     return close_player(&p, code);
 }
 

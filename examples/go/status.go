@@ -91,5 +91,5 @@ const HeaderVersion = C.MOEPAGE_VERSION
 // Version is that of the library that is linked, counted likewise.
 func Version() int { return int(C.moepage_version()) }
 
-// VersionText is the same in words: "0.7.0".
+// VersionText is the same in words: "0.8.0".
 func VersionText() string { return C.GoString(C.moepage_version_text()) }

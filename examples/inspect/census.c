@@ -7,6 +7,17 @@
 
 #include "common/fail.h"
 
+/* Blocks are bytes here: they have no exponents that could be counted. */
+static const char *block_name(uint32_t dtype)
+{
+    static const char *const names[] = {"q4_0",   "q4_1",   "q5_0",  "q5_1", "q8_0",
+                                        "q2_k",   "q3_k",   "q4_k",  "q5_k", "q6_k",
+                                        "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"};
+    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_NVFP4
+               ? names[dtype - MOEPAGE_DTYPE_Q4_0]
+               : "unknown";
+}
+
 float_kind float_kind_of(uint32_t dtype)
 {
     switch (dtype) {
@@ -20,7 +31,7 @@ float_kind float_kind_of(uint32_t dtype)
     case MOEPAGE_DTYPE_I8: return (float_kind){.name = "i8", .bits = 8};
     case MOEPAGE_DTYPE_I32: return (float_kind){.name = "i32", .bits = 32};
     case MOEPAGE_DTYPE_I64: return (float_kind){.name = "i64", .bits = 64};
-    default: return (float_kind){.name = "unknown", .bits = 8};
+    default: return (float_kind){.name = block_name(dtype), .bits = 8};
     }
 }
 
@@ -114,14 +125,16 @@ static void add_damaged(const char *path, uint32_t layer, uint32_t expert, censu
 }
 
 static int add_expert(const moepage_model *model, const char *path, uint32_t layer, uint32_t expert,
-                      const moepage_expert_tensor *tensors, uint32_t n_tensors, const rooms *r,
-                      census *out)
+                      uint32_t n_tensors, const rooms *r, census *out)
 {
+    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     moepage_status status = moepage_model_read_expert(model, layer, expert, r->slot, r->slot_bytes);
     if (status == MOEPAGE_E_FORMAT || status == MOEPAGE_E_IO) {
         add_damaged(path, layer, expert, out);
         return RUN_OK;
     }
+    if (!status)
+        status = moepage_model_get_layer_tensors(model, layer, tensors, MOEPAGE_MAX_EXPERT_TENSORS);
     if (status)
         return fail_file(RUN_FAILED, path);
     int code = RUN_OK;
@@ -137,17 +150,31 @@ static int add_expert(const moepage_model *model, const char *path, uint32_t lay
     return code;
 }
 
-static int open_rooms(const moepage_model_info *info, const moepage_expert_tensor *tensors,
-                      bool encode, rooms *out)
+/* Makes the room for a stream as large as any tensor of any layer needs. */
+static int find_stream_bytes(const moepage_model *model, const moepage_model_info *info, rooms *out)
 {
-    out->slot_bytes = info->slot_bytes;
-    out->slot = malloc(info->slot_bytes);
-    if (encode) {
+    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    for (uint32_t layer = 0; layer < info->moe_layers; layer++) {
+        if (moepage_model_get_layer_tensors(model, layer, tensors, MOEPAGE_MAX_EXPERT_TENSORS))
+            return fail_library(RUN_FAILED, "model");
         for (uint32_t i = 0; i < info->expert_tensors; i++) {
             uint64_t n = tensors[i].bytes * 8 / float_kind_of(tensors[i].dtype).bits;
             uint64_t bound = moepage_exph_bound(tensors[i].dtype, n);
             out->stream_bytes = bound > out->stream_bytes ? bound : out->stream_bytes;
         }
+    }
+    return RUN_OK;
+}
+
+static int open_rooms(const moepage_model *model, const moepage_model_info *info, bool encode,
+                      rooms *out)
+{
+    out->slot_bytes = info->slot_bytes;
+    out->slot = malloc(info->slot_bytes);
+    if (encode) {
+        int code = find_stream_bytes(model, info, out);
+        if (code)
+            return code;
         out->stream = malloc(out->stream_bytes + 1);
     }
     return out->slot && (out->stream || !encode) ? RUN_OK : fail_memory();
@@ -157,19 +184,17 @@ int census_take(const moepage_model *model, const char *path, uint64_t most, boo
                 census *out)
 {
     moepage_model_info info = {.struct_size = sizeof info};
-    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     rooms r = {0};
-    if (moepage_model_get_info(model, &info) ||
-        moepage_model_get_expert_tensors(model, tensors, MOEPAGE_MAX_EXPERT_TENSORS))
+    if (moepage_model_get_info(model, &info))
         return fail_library(RUN_FAILED, "model");
     out->population = (uint64_t)out->n_layers * info.experts;
     out->sampled = most < out->population ? most : out->population;
     bool all = out->sampled == (uint64_t)info.moe_layers * info.experts;
-    int code = open_rooms(&info, tensors, !stored || !all, &r);
+    int code = open_rooms(model, &info, !stored || !all, &r);
     for (uint64_t i = 0; i < out->sampled && !code; i++) {
         uint64_t at = i * out->population / out->sampled;
         code = add_expert(model, path, out->first_layer + (uint32_t)(at / info.experts),
-                          (uint32_t)(at % info.experts), tensors, info.expert_tensors, &r, out);
+                          (uint32_t)(at % info.experts), info.expert_tensors, &r, out);
     }
     free(r.slot);
     free(r.stream);

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <string.h>
 
 #include "common/fail.h"
 #include "common/json_out.h"
@@ -59,7 +60,8 @@ static double expert_floor(const inspection *i)
 static void print_model(FILE *out, const inspection *i)
 {
     const moepage_model_info *m = &i->info;
-    fprintf(out, "%s: %s, %s\n", i->path, m->architecture, i->pack ? "a pack" : "a checkpoint");
+    fprintf(out, "%s: %s, a %s\n", i->path, m->architecture,
+            strcmp(i->kind, "gguf") == 0 ? "GGUF file" : i->kind);
     fprintf(out,
             "layers          %" PRIu32 ", %" PRIu32 " of them with %" PRIu32
             " experts (top-%" PRIu32 ", %" PRIu32 " shared); hidden %" PRIu32
@@ -94,6 +96,9 @@ static void print_forms(FILE *out, const inspection *i)
 
 static void print_tensors(FILE *out, const inspection *i)
 {
+    if (i->info.layouts > 1)
+        fprintf(out, "%" PRIu32 " mixtures of types among the layers; MoE layer %" PRIu32 " has\n",
+                i->info.layouts, i->census.first_layer);
     fprintf(out, "tensor of an expert  type     shape                 bytes      offset\n");
     for (uint32_t t = 0; t < i->info.expert_tensors; t++) {
         const moepage_expert_tensor *e = &i->tensors[t];
@@ -277,7 +282,7 @@ static int set_model(json_t *root, const inspection *i)
 {
     const moepage_model_info *m = &i->info;
     int failed = put_text(root, "path", i->path);
-    failed |= put_text(root, "kind", i->pack ? "pack" : "checkpoint");
+    failed |= put_text(root, "kind", i->kind);
     failed |= put_text(root, "architecture", m->architecture);
     failed |= put_count(root, "layers", m->layers) | put_count(root, "moe_layers", m->moe_layers);
     failed |= put_count(root, "experts", m->experts) | put_count(root, "top_k", m->top_k);

@@ -10,12 +10,13 @@
 /* Everything known about a model. */
 typedef struct inspection {
     const char *path;
-    bool pack;
-    bool one_layer; /* the census covers only the experts of its first layer */
+    const char *kind; /* "checkpoint", "pack" or "gguf" */
+    bool one_layer;   /* the census covers only the experts of its first layer */
     moepage_model_info info;
     moepage_form_info forms[LAST_FORM + 1];
-    moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
-    uint64_t n_dense; /* tensors that are never paged */
+    moepage_expert_tensor
+        tensors[MOEPAGE_MAX_EXPERT_TENSORS]; /* of the first layer that is looked at */
+    uint64_t n_dense;                        /* tensors that are never paged */
     census census;
 } inspection;
 

@@ -28,7 +28,7 @@ const char *pack_options_usage(void)
            "  --group-size N        weights per scale of the integer forms: 32, 64 or 128\n"
            "                        (default 64)\n"
            "  --scale-search        scales of least squared error, more slowly\n"
-           "  --threads T           that encode; 0 = one per CPU (default 0)\n"
+           "  --threads T           threads that encode; 0 = one per CPU (default 0)\n"
            "  --verify              read the file back and compare before it gets its name\n"
            "  --json                print one JSON object instead of text\n"
            "\n"

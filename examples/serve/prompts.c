@@ -103,7 +103,7 @@ static int fill(const serve_options *opts, const model_config *model, const text
 
 int prompts_fill(const serve_options *opts, const model_config *model, arrivals *a)
 {
-    const bool bytes = tokenizer_is_bytes(opts->base.model, model->vocabulary);
+    const bool bytes = tokenizer_is_bytes(opts->base.model, model);
     texts from = {.n = 0};
     int code = RUN_OK;
     if (opts->text && !bytes)

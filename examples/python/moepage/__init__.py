@@ -13,13 +13,14 @@ from ._abi import MOEPAGE_NO_EXPERT as NO_EXPERT
 from ._info import (ControllerInfo, ControllerReport, CudaInfo, DeviceInfo, ExpertPoolInfo,
                     FormInfo, KVAdmission, KVPoolInfo, ModelInfo, PackStats, PredictorInfo,
                     PrefetchInfo, Rightsize, SessionStats, TraceInfo)
-from .codec import exph_decode, exph_encode
+from .codec import blocks_decode, exph_decode, exph_encode
 from .controller import Controller, set_split
 from .device import Device
 from .dtypes import (DType, bfloat16, dtype, float8_e4m3, float8_e5m2, float8_e8m0, float16,
                      float32, int8, int32, int64, uint8)
-from .enums import (Control, ExpertState, Form, Gate, Group, Hotness, KVMiss, LogLevel, Math, Miss,
-                    Outcome, PagedState, Phase, Placement, Prefetch, Regime, Role, Scope, Serve)
+from .enums import (Control, ExpertState, Form, Gate, Group, Hotness, KVMiss, LogLevel, Math,
+                    MetadataType, Miss, Outcome, PagedState, Phase, Placement, Prefetch, Regime, Role,
+                    Scope, Serve)
 from .engine import Engine
 from .errors import (ArgumentError, BudgetError, Busy, CallbackError, Closed, ConcurrentUse,
                      DeviceError, End, Error, ExportsAlive, FormatError, HandleError, IOFailed,

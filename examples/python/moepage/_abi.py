@@ -40,6 +40,20 @@ MOEPAGE_DTYPE_I64 = 10
 MOEPAGE_DTYPE_INT8 = 11
 MOEPAGE_DTYPE_INT4 = 12
 MOEPAGE_DTYPE_INT2 = 13
+MOEPAGE_DTYPE_Q4_0 = 16
+MOEPAGE_DTYPE_Q4_1 = 17
+MOEPAGE_DTYPE_Q5_0 = 18
+MOEPAGE_DTYPE_Q5_1 = 19
+MOEPAGE_DTYPE_Q8_0 = 20
+MOEPAGE_DTYPE_Q2_K = 21
+MOEPAGE_DTYPE_Q3_K = 22
+MOEPAGE_DTYPE_Q4_K = 23
+MOEPAGE_DTYPE_Q5_K = 24
+MOEPAGE_DTYPE_Q6_K = 25
+MOEPAGE_DTYPE_IQ4_NL = 26
+MOEPAGE_DTYPE_IQ4_XS = 27
+MOEPAGE_DTYPE_MXFP4 = 28
+MOEPAGE_DTYPE_NVFP4 = 29
 MOEPAGE_ROLE_NONE = 0
 MOEPAGE_ROLE_GATE_UP = 1
 MOEPAGE_ROLE_GATE = 2
@@ -59,6 +73,10 @@ MOEPAGE_FORM_EXPH = 2
 MOEPAGE_FORM_INT8 = 3
 MOEPAGE_FORM_INT4 = 4
 MOEPAGE_FORM_INT2 = 5
+MOEPAGE_METADATA_INTEGER = 1
+MOEPAGE_METADATA_REAL = 2
+MOEPAGE_METADATA_TRUTH = 3
+MOEPAGE_METADATA_TEXT = 4
 MOEPAGE_SCOPE_GLOBAL = 0
 MOEPAGE_SCOPE_LAYER = 1
 MOEPAGE_PLACEMENT_EXPLICIT = 0
@@ -175,6 +193,8 @@ class moepage_expert_pool_config(Structure):
         ("placement", c_uint32),
         ("staging_experts", c_uint32),
         ("precision", POINTER(moepage_precision_config)),
+        ("slot_form", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -296,7 +316,7 @@ class moepage_model_info(Structure):
         ("dense_bytes", c_uint64),
         ("architecture", c_char_p),
         ("ffn_supported", c_uint32),
-        ("reserved", c_uint32),
+        ("layouts", c_uint32),
     ]
 
 
@@ -344,6 +364,18 @@ class moepage_banks(Structure):
         ("vocabulary", c_uint32),
         ("n_dense", c_uint32),
         ("dense", POINTER(moepage_dense_tensor)),
+        ("layer_tensors", POINTER(moepage_expert_tensor)),
+    ]
+
+
+class moepage_metadata(Structure):
+    _fields_ = [
+        ("type", c_uint32),
+        ("is_array", c_uint32),
+        ("integer", c_int64),
+        ("real", c_double),
+        ("text", c_char_p),
+        ("text_bytes", c_uint64),
     ]
 
 
@@ -403,7 +435,7 @@ class moepage_expert_pool_info(Structure):
         ("hi_form", c_uint32),
         ("lo_form", c_uint32),
         ("hi_experts", c_uint32),
-        ("reserved", c_uint32),
+        ("slot_form", c_uint32),
         ("hi_published", c_uint64),
         ("lo_bytes", c_uint64),
         ("promotions", c_uint64),
@@ -420,6 +452,7 @@ class moepage_expert_pool_info(Structure):
         ("resizes_refused", c_uint64),
         ("pins_refused", c_uint64),
         ("cold_buffered_reads", c_uint64),
+        ("slot_step", c_uint64),
     ]
 
 
@@ -966,6 +999,8 @@ class moepage_cuda_layer(Structure):
 
 # name: (result, (types of parameters), names of parameters)
 FUNCTIONS = {
+    "moepage_blocks_decode": (moepage_status, (c_uint32, c_void_p, c_uint64, c_void_p, c_uint64),
+        "dtype,in,bytes,out,n"),
     "moepage_controller_create": (moepage_status, (c_void_p, c_void_p,
         POINTER(moepage_controller_config), c_void_p), "experts,kv,config,out"),
     "moepage_controller_destroy": (moepage_status, (c_void_p,), "controller"),
@@ -1075,6 +1110,10 @@ FUNCTIONS = {
         "model,form,info"),
     "moepage_model_get_info": (moepage_status, (c_void_p, POINTER(moepage_model_info)),
         "model,info"),
+    "moepage_model_get_layer_tensors": (moepage_status, (c_void_p, c_uint32,
+        POINTER(moepage_expert_tensor), c_uint32), "model,layer,out,capacity"),
+    "moepage_model_get_metadata": (moepage_status, (c_void_p, c_char_p, c_uint64,
+        POINTER(moepage_metadata), c_uint64, c_void_p), "model,key,first,out,capacity,count"),
     "moepage_model_get_tensor_name": (moepage_status, (c_void_p, c_uint64, c_void_p, c_uint64),
         "model,index,out,capacity"),
     "moepage_model_layer_index": (c_int32, (c_void_p, c_uint32), "model,moe_layer"),

@@ -71,6 +71,7 @@ class ModelInfo(Info):
     dense_bytes: int
     architecture: str
     ffn_supported: int
+    layouts: int
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class ExpertPoolInfo(Info):
     hi_form: int
     lo_form: int
     hi_experts: int
+    slot_form: int
     hi_published: int
     lo_bytes: int
     promotions: int
@@ -150,6 +152,7 @@ class ExpertPoolInfo(Info):
     resizes_refused: int
     pins_refused: int
     cold_buffered_reads: int
+    slot_step: int
 
 
 @dataclass(frozen=True)

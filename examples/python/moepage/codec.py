@@ -1,8 +1,9 @@
-"""The exponent-Huffman codec on arrays (docs/format-exph.md)."""
+"""The exponent-Huffman codec on arrays (docs/format-exph.md), and weights out of blocks
+(docs/format-blocks.md)."""
 import ctypes
 from typing import Any, Optional, Sequence as Seq, Union
 
-from . import library
+from . import _abi, library
 from .dtypes import bfloat16, dtype as dtype_of, float16, float8_e4m3, float8_e5m2, uint8, uint16
 from .tensors import CPU, Tensor, array, check_array, empty, same_strides
 from .units import text
@@ -43,4 +44,19 @@ def exph_decode(stream: Any, dtype: Any, shape: Union[int, Seq[int]], *,
     check_array(array(out), "the output", _DTYPES, CPU)
     library.get().moepage_exph_decode(text(decoder, "decoder") if decoder else None, out.dtype.code,
                                       found.address, found.shape[0], out.address, out.size)
+    return out
+
+
+def blocks_decode(blocks: Any, format: str, shape: Union[int, Seq[int]]) -> Tensor:
+    """Decodes weights of a block format of GGUF files ("Q4_K", ...) to a float32 tensor."""
+    found = array(blocks)
+    if found.dtype.itemsize != 1 or len(found.shape) != 1 or found.device != CPU:
+        raise TypeError("blocks are a row of bytes")
+    if found.strides is not None and not same_strides(found.shape, found.strides):
+        raise ValueError("the blocks are not contiguous")
+    code = getattr(_abi, "MOEPAGE_DTYPE_" + format.upper(), 0)
+    out = empty(shape, "f32")
+    library.get().moepage_blocks_decode(code, found.address, found.shape[0],
+                                        ctypes.cast(out.address, ctypes.POINTER(ctypes.c_float)),
+                                        out.size)
     return out

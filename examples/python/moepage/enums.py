@@ -24,6 +24,14 @@ class Role(IntEnum):
     DOWN_BIAS = _abi.MOEPAGE_ROLE_DOWN_BIAS
 
 
+class MetadataType(IntEnum):
+    """What a value of a GGUF file's metadata is."""
+    INTEGER = _abi.MOEPAGE_METADATA_INTEGER
+    REAL = _abi.MOEPAGE_METADATA_REAL
+    TRUTH = _abi.MOEPAGE_METADATA_TRUTH
+    TEXT = _abi.MOEPAGE_METADATA_TEXT
+
+
 class Form(IntEnum):
     """How an expert's weights are stored; DENSE and EXPH are lossless."""
     DENSE = _abi.MOEPAGE_FORM_DENSE

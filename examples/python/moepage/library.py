@@ -81,7 +81,7 @@ class Library:
         return call
 
     def version(self) -> str:
-        """The library's version, "0.7.0"."""
+        """The library's version, "0.8.0"."""
         return self.moepage_version_text().decode()
 
 
@@ -139,5 +139,5 @@ def _find() -> Library:
 
 
 def version() -> str:
-    """The library's version, "0.7.0"."""
+    """The library's version, "0.8.0"."""
     return get().version()

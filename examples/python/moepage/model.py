@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 from . import _abi, errors, library
 from ._info import FormInfo, ModelInfo
 from .device import Log, log_callback, logger
-from .dtypes import DType, dtype
-from .enums import Form, Role, choose
+from .dtypes import BLOCKS, DType, dtype, uint8
+from .enums import Form, MetadataType, Role, choose
 from .handles import Handle, State, created
 from .structs import make, report
 from .tensors import Scope, Tensor, empty
@@ -27,6 +27,22 @@ class ExpertTensor:
     shape: Tuple[int, ...]
     bytes: int = 0
     offset: int = 0
+
+
+def _shown(shape: Any, kind: DType, n_bytes: int) -> Tuple[Any, DType]:
+    return ((n_bytes,), uint8) if kind in BLOCKS else (shape, kind)
+
+
+def _value(found: Any) -> Any:
+    if found.type == MetadataType.REAL:
+        return found.real
+    if found.type != MetadataType.TEXT:
+        return bool(found.integer) if found.type == MetadataType.TRUTH else found.integer
+    raw = ctypes.string_at(found.text, found.text_bytes)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 class Model(Handle):
@@ -94,10 +110,19 @@ class Model(Handle):
             self._state.failures = failures
         return self
 
-    def _expert_tensors(self, raw: int) -> Tuple[ExpertTensor, ...]:
+    def layer_tensors(self, layer: int) -> Tuple[ExpertTensor, ...]:
+        """The tensors of an expert of MoE layer `layer`: their types, and so their sizes, may differ
+        from layer to layer."""
+        with self._state as raw:
+            return self._expert_tensors(raw, layer)
+
+    def _expert_tensors(self, raw: int, layer: int = 0) -> Tuple[ExpertTensor, ...]:
         n = self.info.expert_tensors
         out = (_abi.moepage_expert_tensor * n)()
-        self._state.library.moepage_model_get_expert_tensors(raw, out, n)
+        if layer:
+            self._state.library.moepage_model_get_layer_tensors(raw, layer, out, n)
+        else:
+            self._state.library.moepage_model_get_expert_tensors(raw, out, n)
         return tuple(ExpertTensor(Role(each.role), dtype(each.dtype),
                                   tuple(each.shape[:each.rank]), each.bytes, each.offset)
                      for each in out)
@@ -108,6 +133,18 @@ class Model(Handle):
         with self._state as raw:
             text = self._state.library.moepage_model_config_json(raw)
         return None if text is None else json.loads(text)
+
+    def metadata(self, key: str) -> Any:
+        """What a GGUF file's metadata has under a key: an int, a float, a bool or a text (bytes where
+        it is not UTF-8), or a list of such. NotFound where there is none."""
+        get = self._state.library.moepage_model_get_metadata
+        count = ctypes.c_uint64()
+        with self._state as raw:
+            get(raw, text(key, "key"), 0, None, 0, ctypes.byref(count))
+            out = (_abi.moepage_metadata * max(count.value, 1))()
+            get(raw, text(key, "key"), 0, out, len(out), ctypes.byref(count))
+            values = [_value(each) for each in out[:count.value]]
+        return values[0] if count.value == 1 and not out[0].is_array else values
 
     def layer_index(self, moe_layer: int) -> int:
         """The transformer layer that a MoE layer is."""
@@ -125,13 +162,14 @@ class Model(Handle):
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the checkpoint that is never paged, where it lies; KeyError's kin NotFound
-        where there is none."""
+        where there is none. One in blocks is a row of bytes, for blocks_decode."""
         view = make(_abi.moepage_tensor_view)
         with self._state as raw:
             self._state.library.moepage_model_find_tensor(raw, text(name, "name"),
                                                          ctypes.byref(view))
-        return Tensor(view.data, view.shape[:view.rank], dtype(view.dtype), readonly=True,
-                      faults=True, scope=self._scope, keep=self)
+        shape, kind = _shown(view.shape[:view.rank], dtype(view.dtype), view.bytes)
+        return Tensor(view.data, shape, kind, readonly=True, faults=True, scope=self._scope,
+                      keep=self)
 
     def tensor_names(self) -> Iterator[str]:
         """The names of the tensors that are never paged."""
@@ -147,10 +185,12 @@ class Model(Handle):
             index += 1
 
     def read_expert(self, layer: int, expert: int) -> List[Tensor]:
-        """A copy of one expert's tensors, read and checked; in the order of `expert_tensors`."""
+        """A copy of one expert's tensors, read and checked; in the order of `expert_tensors`. Those in
+        blocks are rows of bytes."""
         slot = empty((self.info.slot_bytes,), "u8")
         with self._state as raw:
             self._state.library.moepage_model_read_expert(raw, layer, expert, slot.address,
                                                           slot.nbytes)
-        return [Tensor(slot.address + each.offset, each.shape, each.dtype, keep=slot)
-                for each in self.expert_tensors]
+        return [Tensor(slot.address + each.offset, *_shown(each.shape, each.dtype, each.bytes),
+                       keep=slot)
+                for each in self.layer_tensors(layer)]

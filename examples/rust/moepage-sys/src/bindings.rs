@@ -41,6 +41,20 @@ pub const MOEPAGE_DTYPE_I64: u32 = 10;
 pub const MOEPAGE_DTYPE_INT8: u32 = 11;
 pub const MOEPAGE_DTYPE_INT4: u32 = 12;
 pub const MOEPAGE_DTYPE_INT2: u32 = 13;
+pub const MOEPAGE_DTYPE_Q4_0: u32 = 16;
+pub const MOEPAGE_DTYPE_Q4_1: u32 = 17;
+pub const MOEPAGE_DTYPE_Q5_0: u32 = 18;
+pub const MOEPAGE_DTYPE_Q5_1: u32 = 19;
+pub const MOEPAGE_DTYPE_Q8_0: u32 = 20;
+pub const MOEPAGE_DTYPE_Q2_K: u32 = 21;
+pub const MOEPAGE_DTYPE_Q3_K: u32 = 22;
+pub const MOEPAGE_DTYPE_Q4_K: u32 = 23;
+pub const MOEPAGE_DTYPE_Q5_K: u32 = 24;
+pub const MOEPAGE_DTYPE_Q6_K: u32 = 25;
+pub const MOEPAGE_DTYPE_IQ4_NL: u32 = 26;
+pub const MOEPAGE_DTYPE_IQ4_XS: u32 = 27;
+pub const MOEPAGE_DTYPE_MXFP4: u32 = 28;
+pub const MOEPAGE_DTYPE_NVFP4: u32 = 29;
 pub const MOEPAGE_ROLE_NONE: u32 = 0;
 pub const MOEPAGE_ROLE_GATE_UP: u32 = 1;
 pub const MOEPAGE_ROLE_GATE: u32 = 2;
@@ -60,6 +74,10 @@ pub const MOEPAGE_FORM_EXPH: u32 = 2;
 pub const MOEPAGE_FORM_INT8: u32 = 3;
 pub const MOEPAGE_FORM_INT4: u32 = 4;
 pub const MOEPAGE_FORM_INT2: u32 = 5;
+pub const MOEPAGE_METADATA_INTEGER: u32 = 1;
+pub const MOEPAGE_METADATA_REAL: u32 = 2;
+pub const MOEPAGE_METADATA_TRUTH: u32 = 3;
+pub const MOEPAGE_METADATA_TEXT: u32 = 4;
 pub const MOEPAGE_SCOPE_GLOBAL: u32 = 0;
 pub const MOEPAGE_SCOPE_LAYER: u32 = 1;
 pub const MOEPAGE_PLACEMENT_EXPLICIT: u32 = 0;
@@ -306,7 +324,7 @@ pub struct moepage_model_info {
     pub dense_bytes: u64,
     pub architecture: *const c_char,
     pub ffn_supported: u32,
-    pub reserved: u32,
+    pub layouts: u32,
 }
 plain!(moepage_model_info, 88, struct_size);
 
@@ -357,8 +375,21 @@ pub struct moepage_banks {
     pub vocabulary: u32,
     pub n_dense: u32,
     pub dense: *const moepage_dense_tensor,
+    pub layer_tensors: *const moepage_expert_tensor,
 }
-plain!(moepage_banks, 112, struct_size);
+plain!(moepage_banks, 120, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_metadata {
+    pub type_: u32,
+    pub is_array: u32,
+    pub integer: i64,
+    pub real: f64,
+    pub text: *const c_char,
+    pub text_bytes: u64,
+}
+plain!(moepage_metadata, 40);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -390,8 +421,10 @@ pub struct moepage_expert_pool_config {
     pub placement: u32,
     pub staging_experts: u32,
     pub precision: *const moepage_precision_config,
+    pub slot_form: u32,
+    pub reserved: u32,
 }
-plain!(moepage_expert_pool_config, 72, struct_size);
+plain!(moepage_expert_pool_config, 80, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -438,7 +471,7 @@ pub struct moepage_expert_pool_info {
     pub hi_form: u32,
     pub lo_form: u32,
     pub hi_experts: u32,
-    pub reserved: u32,
+    pub slot_form: u32,
     pub hi_published: u64,
     pub lo_bytes: u64,
     pub promotions: u64,
@@ -455,8 +488,9 @@ pub struct moepage_expert_pool_info {
     pub resizes_refused: u64,
     pub pins_refused: u64,
     pub cold_buffered_reads: u64,
+    pub slot_step: u64,
 }
-plain!(moepage_expert_pool_info, 432, struct_size);
+plain!(moepage_expert_pool_info, 440, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1098,6 +1132,13 @@ pub struct moepage_cuda_layer {
 plain!(moepage_cuda_layer, 72, struct_size);
 
 extern "C" {
+    pub fn moepage_blocks_decode(
+        dtype: u32,
+        in_: *const c_void,
+        bytes: u64,
+        out: *mut f32,
+        n: u64,
+    ) -> moepage_status;
     pub fn moepage_controller_create(
         experts: *mut moepage_expert_pool,
         kv: *mut moepage_kv_pool,
@@ -1360,6 +1401,20 @@ extern "C" {
     pub fn moepage_model_get_info(
         model: *const moepage_model,
         info: *mut moepage_model_info,
+    ) -> moepage_status;
+    pub fn moepage_model_get_layer_tensors(
+        model: *const moepage_model,
+        layer: u32,
+        out: *mut moepage_expert_tensor,
+        capacity: u32,
+    ) -> moepage_status;
+    pub fn moepage_model_get_metadata(
+        model: *const moepage_model,
+        key: *const c_char,
+        first: u64,
+        out: *mut moepage_metadata,
+        capacity: u64,
+        count: *mut u64,
     ) -> moepage_status;
     pub fn moepage_model_get_tensor_name(
         model: *const moepage_model,

@@ -17,17 +17,19 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_expert_tensor, role, dtype, rank, reserved, shape, bytes, offset);
     fields!(tell, moepage_model_info, struct_size, layers, moe_layers, experts, top_k, hidden,
         expert_intermediate, shared_experts, expert_tensors, vocabulary, expert_bytes, slot_bytes,
-        routed_bytes, dense_bytes, architecture, ffn_supported, reserved);
+        routed_bytes, dense_bytes, architecture, ffn_supported, layouts);
     fields!(tell, moepage_tensor_view, struct_size, dtype, rank, reserved, shape, bytes, data);
     fields!(tell, moepage_dense_tensor, name, dtype, rank, shape, data);
     fields!(tell, moepage_banks, struct_size, moe_layers, experts, top_k, hidden,
         expert_intermediate, n_tensors, reserved, tensors, data, read, read_user, architecture,
-        config_json, layer_index, layers, shared_experts, vocabulary, n_dense, dense);
+        config_json, layer_index, layers, shared_experts, vocabulary, n_dense, dense,
+        layer_tensors);
+    fields!(tell, moepage_metadata, type_, is_array, integer, real, text, text_bytes);
     fields!(tell, moepage_form_info, struct_size, form, present, group_size, image_bytes,
         most_bytes, stored_bytes);
     fields!(tell, moepage_expert_pool_config, struct_size, scope, slots, policy, scan_percent,
         chunk_bytes, tp_rank, tp_size, host_tier_bytes, bus_form, compressed_experts, placement,
-        staging_experts, precision);
+        staging_experts, precision, slot_form, reserved);
     fields!(tell, moepage_expert_pool_info, struct_size, devices, slots, resident, loading, pinned,
         slot_bytes, hits, misses, late, evictions, demand_bytes, prefetch_bytes, prefetch_useful,
         prefetch_late, prefetch_wasted, prefetch_cancelled, prefetch_refused, failed_loads,
@@ -35,10 +37,10 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         host_tier_experts, host_tier_resident, host_page_bytes, host_node, host_hits, cold_reads,
         cold_bytes, decodes, compressed_loads, bus_bytes_per_s, decode_bytes_per_s,
         cold_bytes_per_s, live_bus_bytes_per_s, live_decode_bytes_per_s, live_cold_bytes_per_s,
-        hi_form, lo_form, hi_experts, reserved, hi_published, lo_bytes, promotions, demotions,
+        hi_form, lo_form, hi_experts, slot_form, hi_published, lo_bytes, promotions, demotions,
         transitions_refused, transitions_failed, transition_bytes, decisions, windows,
         prefetch_useful_bytes, prefetch_late_bytes, prefetch_wasted_bytes, resizes, resizes_refused,
-        pins_refused, cold_buffered_reads);
+        pins_refused, cold_buffered_reads, slot_step);
     fields!(tell, moepage_residency, struct_size, state, slot, device);
     fields!(tell, moepage_kv_pool_config, struct_size, block_tokens, layers, blocks_per_granule,
         bytes_per_token, blocks, max_sequences);
@@ -126,24 +128,29 @@ pub fn constants(tell: &mut dyn FnMut(&str, i64)) {
         MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16, MOEPAGE_DTYPE_F8_E4M3, MOEPAGE_DTYPE_F8_E5M2,
         MOEPAGE_DTYPE_F8_E8M0, MOEPAGE_DTYPE_U8, MOEPAGE_DTYPE_I8, MOEPAGE_DTYPE_I32,
         MOEPAGE_DTYPE_I64, MOEPAGE_DTYPE_INT8, MOEPAGE_DTYPE_INT4, MOEPAGE_DTYPE_INT2,
-        MOEPAGE_ROLE_NONE, MOEPAGE_ROLE_GATE_UP, MOEPAGE_ROLE_GATE, MOEPAGE_ROLE_UP,
-        MOEPAGE_ROLE_DOWN, MOEPAGE_ROLE_GATE_UP_SCALE, MOEPAGE_ROLE_GATE_SCALE,
-        MOEPAGE_ROLE_UP_SCALE, MOEPAGE_ROLE_DOWN_SCALE, MOEPAGE_ROLE_GATE_UP_BIAS,
-        MOEPAGE_ROLE_GATE_BIAS, MOEPAGE_ROLE_UP_BIAS, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_FORM_NONE,
-        MOEPAGE_FORM_DENSE, MOEPAGE_FORM_EXPH, MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4,
-        MOEPAGE_FORM_INT2, MOEPAGE_SCOPE_GLOBAL, MOEPAGE_SCOPE_LAYER, MOEPAGE_PLACEMENT_EXPLICIT,
-        MOEPAGE_PLACEMENT_BANDWIDTH, MOEPAGE_EXPERT_ABSENT, MOEPAGE_EXPERT_LOADING,
-        MOEPAGE_EXPERT_RESIDENT, MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16, MOEPAGE_MATH_BF16_FAST,
-        MOEPAGE_PREFETCH_OFF, MOEPAGE_PREFETCH_HINT, MOEPAGE_PREFETCH_PREVIOUS,
-        MOEPAGE_PREFETCH_PREDICTOR, MOEPAGE_GROUP_EXPERTS, MOEPAGE_GROUP_TOKENS, MOEPAGE_MISS_WAIT,
-        MOEPAGE_MISS_LOW, MOEPAGE_MISS_HOST, MOEPAGE_REGIME_AUTO, MOEPAGE_REGIME_CACHE,
-        MOEPAGE_REGIME_STREAM, MOEPAGE_PHASE_DECODE, MOEPAGE_PHASE_PREFILL, MOEPAGE_CONTROL_MV_WSA,
-        MOEPAGE_CONTROL_DUAL_RESIZE, MOEPAGE_CONTROL_PLANNER, MOEPAGE_CONTROL_OBSERVE,
-        MOEPAGE_CONTROL_FIXED, MOEPAGE_CONTROL_FLUX, MOEPAGE_KV_MISS_SWAP,
-        MOEPAGE_KV_MISS_RECOMPUTE, MOEPAGE_CONTROL_WAITS, MOEPAGE_CONTROL_STAYS,
-        MOEPAGE_CONTROL_MOVED, MOEPAGE_CONTROL_DRAINING, MOEPAGE_CONTROL_REFUSED,
-        MOEPAGE_CONTROL_INFEASIBLE, MOEPAGE_PAGED_UNMAPPED, MOEPAGE_PAGED_LOADING,
-        MOEPAGE_PAGED_RESIDENT, MOEPAGE_PAGED_EVICTING, MOEPAGE_SERVE_VERSIONS, MOEPAGE_SERVE_CACHE,
+        MOEPAGE_DTYPE_Q4_0, MOEPAGE_DTYPE_Q4_1, MOEPAGE_DTYPE_Q5_0, MOEPAGE_DTYPE_Q5_1,
+        MOEPAGE_DTYPE_Q8_0, MOEPAGE_DTYPE_Q2_K, MOEPAGE_DTYPE_Q3_K, MOEPAGE_DTYPE_Q4_K,
+        MOEPAGE_DTYPE_Q5_K, MOEPAGE_DTYPE_Q6_K, MOEPAGE_DTYPE_IQ4_NL, MOEPAGE_DTYPE_IQ4_XS,
+        MOEPAGE_DTYPE_MXFP4, MOEPAGE_DTYPE_NVFP4, MOEPAGE_ROLE_NONE, MOEPAGE_ROLE_GATE_UP,
+        MOEPAGE_ROLE_GATE, MOEPAGE_ROLE_UP, MOEPAGE_ROLE_DOWN, MOEPAGE_ROLE_GATE_UP_SCALE,
+        MOEPAGE_ROLE_GATE_SCALE, MOEPAGE_ROLE_UP_SCALE, MOEPAGE_ROLE_DOWN_SCALE,
+        MOEPAGE_ROLE_GATE_UP_BIAS, MOEPAGE_ROLE_GATE_BIAS, MOEPAGE_ROLE_UP_BIAS,
+        MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_FORM_NONE, MOEPAGE_FORM_DENSE, MOEPAGE_FORM_EXPH,
+        MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2, MOEPAGE_METADATA_INTEGER,
+        MOEPAGE_METADATA_REAL, MOEPAGE_METADATA_TRUTH, MOEPAGE_METADATA_TEXT, MOEPAGE_SCOPE_GLOBAL,
+        MOEPAGE_SCOPE_LAYER, MOEPAGE_PLACEMENT_EXPLICIT, MOEPAGE_PLACEMENT_BANDWIDTH,
+        MOEPAGE_EXPERT_ABSENT, MOEPAGE_EXPERT_LOADING, MOEPAGE_EXPERT_RESIDENT, MOEPAGE_MATH_FP32,
+        MOEPAGE_MATH_BF16, MOEPAGE_MATH_BF16_FAST, MOEPAGE_PREFETCH_OFF, MOEPAGE_PREFETCH_HINT,
+        MOEPAGE_PREFETCH_PREVIOUS, MOEPAGE_PREFETCH_PREDICTOR, MOEPAGE_GROUP_EXPERTS,
+        MOEPAGE_GROUP_TOKENS, MOEPAGE_MISS_WAIT, MOEPAGE_MISS_LOW, MOEPAGE_MISS_HOST,
+        MOEPAGE_REGIME_AUTO, MOEPAGE_REGIME_CACHE, MOEPAGE_REGIME_STREAM, MOEPAGE_PHASE_DECODE,
+        MOEPAGE_PHASE_PREFILL, MOEPAGE_CONTROL_MV_WSA, MOEPAGE_CONTROL_DUAL_RESIZE,
+        MOEPAGE_CONTROL_PLANNER, MOEPAGE_CONTROL_OBSERVE, MOEPAGE_CONTROL_FIXED,
+        MOEPAGE_CONTROL_FLUX, MOEPAGE_KV_MISS_SWAP, MOEPAGE_KV_MISS_RECOMPUTE,
+        MOEPAGE_CONTROL_WAITS, MOEPAGE_CONTROL_STAYS, MOEPAGE_CONTROL_MOVED,
+        MOEPAGE_CONTROL_DRAINING, MOEPAGE_CONTROL_REFUSED, MOEPAGE_CONTROL_INFEASIBLE,
+        MOEPAGE_PAGED_UNMAPPED, MOEPAGE_PAGED_LOADING, MOEPAGE_PAGED_RESIDENT,
+        MOEPAGE_PAGED_EVICTING, MOEPAGE_SERVE_VERSIONS, MOEPAGE_SERVE_CACHE,
         MOEPAGE_HOTNESS_CHOICES, MOEPAGE_HOTNESS_WEIGHTS, MOEPAGE_GATE_SOFTMAX,
         MOEPAGE_GATE_SIGMOID, MOEPAGE_CUDA_ARENA_VMM, MOEPAGE_CUDA_ARENA_MALLOC,
         MOEPAGE_CUDA_GATE_SOFTMAX_ALL, MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM,

@@ -164,6 +164,6 @@ fn of_metrics_count_what_was_done() {
     assert_eq!(bad.count(), 0);
     let wrong = StatsSource { labels: Some("no label"), ..source };
     assert_eq!(status(wrong.text()), Status::Argument);
-    assert_eq!(version(), 700);
-    assert_eq!(version_text(), "0.7.0");
+    assert_eq!(version(), 800);
+    assert_eq!(version_text(), "0.8.0");
 }
