@@ -123,7 +123,7 @@ static void run_one(bench *b, const mp_host_kernel_set *set, uint32_t e)
                                        .top_k = 1,
                                        .hidden = b->hidden,
                                        .intermediate = b->intermediate,
-                                       .dtype = MOEPAGE_DTYPE_BF16,
+                                       MP_ONE_DTYPE(MOEPAGE_DTYPE_BF16),
                                        .math = b->math,
                                        .form = b->form,
                                        .group = GROUP}};

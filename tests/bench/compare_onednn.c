@@ -123,7 +123,7 @@ static void run_ours(bench *b, const mp_host_kernel_set *set, uint32_t e)
                                        .top_k = 1,
                                        .hidden = b->shape.hidden,
                                        .intermediate = b->shape.intermediate,
-                                       .dtype = b->dtype,
+                                       MP_ONE_DTYPE(b->dtype),
                                        .math = b->math}};
     mp_host_kernel_run(set, MP_KERNEL_EXPERTS, &args, 0, 0, 1);
     mp_host_kernel_run(set, MP_KERNEL_EXPERTS, &args, 1, 0, 1);

@@ -424,7 +424,7 @@ static mp_tick launch_rows(placed *p, uint32_t from, uint32_t to)
         .top_k = l->s.top_k,
         .hidden = l->s.hidden,
         .intermediate = l->s.intermediate,
-        .dtype = l->dtype,
+        MP_ONE_DTYPE(l->dtype),
         .math = l->math,
         .scale = l->scale,
     };

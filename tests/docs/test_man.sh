@@ -115,7 +115,7 @@ check "callbacks are declared and described" callbacks
 
 borrowed() {
     says moepage_cuda_dequantise 'A NaN stays a NaN, of no particular payload.' &&
-        says moepage_exph_bound 'The exponent-Huffman codec on caller' &&
+        says moepage_exph_bound 'The exponent-Huffman codec, in the caller' &&
         says moepage_paged_create 'addresses never change;'
 }
 check "what is said of a struct, a section or an object is on its functions' pages" borrowed

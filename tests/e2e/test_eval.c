@@ -106,7 +106,7 @@ static void test_eval_of_ranks_agrees_with_transformers(void **state)
     check_excerpt("without rank 1", LIST("--deny-rank", "1", "--exact", "off"), 1e-4);
 }
 
-/* The whole texts, as whoever trained the model evaluated them. */
+/* The whole texts, evaluated as they were when the model was trained. */
 static void check_whole(const char *model)
 {
     char path[4200], texts[8][4200];
@@ -204,6 +204,17 @@ static void test_eval_counts_low_versions(void **state)
     assert_true(real(json_object_get(low, "all"), "low_percent") == 100);
     assert_int_equal(integer(json_object_get(low, "all"), "low_rows"), 255 * 8 * 8);
     assert_true(integer(low, "expert_bytes") * 3 < integer(exact, "expert_bytes"));
+    /* a quarter of the slots misses, and says the same */
+    json_t *few =
+        run_json(TOOL, LIST("--model", TINY, TEXT("c"), "--windows", "1", "--batch", "1",
+                            "--precision", "int4", "--exact", "off", "--budget", "25%", "--json"));
+    const json_t *part = setting_of(few, 0);
+    assert_true(real(json_object_get(part, "all"), "bits_per_byte") ==
+                real(json_object_get(low, "all"), "bits_per_byte"));
+    assert_true(real(json_object_get(part, "all"), "low_percent") == 100);
+    assert_true(real(json_object_get(part, "all"), "hit_percent") < 90);
+    assert_true(integer(part, "expert_bytes") * 4 == integer(low, "expert_bytes"));
+    json_decref(few);
     json_decref(root);
 }
 
@@ -383,7 +394,7 @@ static void test_eval_refuses_what_cannot_be(void **state)
         {"--precision dense/int2",
          {"--model", TINY, "--data", TEXT("c"), "--precision", "dense/int2"}},
         {"--budget must not",
-         {"--model", TINY, TEXT("c"), "--precision", "int4", "--budget", "9%"}},
+         {"--model", TINY, TEXT("c"), "--precision", "dense/int4:9%", "--budget", "9%"}},
         {"--remap 1", {"--model", TINY, "--data", TEXT("c"), "--remap", "1"}},
         {"beta", {"--model", TINY, TEXT("c"), "--batch", "2", "--remap", "1,4", "--exact", "off"}},
         {"--remap acts on decode steps", {"--model", TINY, "--data", TEXT("c"), "--remap", "1,2"}},

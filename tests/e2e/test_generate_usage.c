@@ -82,10 +82,12 @@ static const bad_case bad_cases[] = {
      ARGUMENTS(RUN, "--device", "sim:examples/machines/h200.json")},
     {"unknown_device", "tpu", ARGUMENTS(RUN, "--device", "tpu")},
     /* files */
-    {"missing_model", "nowhere: there is neither a directory nor a .moepack file",
+    {"missing_model", "nowhere: there is neither a directory nor a .gguf or .moepack file",
      ARGUMENTS("--model", "tests/data/nowhere", "--tokens", "1")},
     {"directory_without_a_model", "config.json",
      ARGUMENTS("--model", "tests/data", "--tokens", "1")},
+    {"gguf_file_it_cannot_run", "attention of deepseek2 in GGUF files",
+     ARGUMENTS("--model", "tests/data/gguf/whole.gguf", "--tokens", "1")},
     {"architecture_it_cannot_run", "deepseek_v3",
      ARGUMENTS("--model", "tests/data/hf/deepseek_v3", "--tokens", "1")},
     {"experts_it_cannot_run", "gpt_oss",

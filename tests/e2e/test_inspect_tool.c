@@ -228,6 +228,30 @@ static void test_inspect_says_whether_the_library_runs_the_experts(void **state)
     tool_result_free(&text);
 }
 
+/* Blocks have names, and each layer the types of its own. */
+static void test_inspect_tells_the_types_of_a_gguf_file(void **state)
+{
+    (void)state;
+    static const char *const down[] = {"q5_1", "mxfp4"};
+    for (size_t layer = 0; layer < 2; layer++) {
+        const char *path = "tests/data/gguf/whole.gguf", *number = layer ? "1" : "0";
+        json_t *json = run_json("moepage-inspect", LIST(path, "--layer", number, "--json"));
+        const json_t *tensors = json_object_get(json, "tensors");
+        assert_string_equal(json_string_value(json_object_get(json, "kind")), "gguf");
+        assert_int_equal(json_array_size(tensors), 3);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(tensors, 0), "dtype")),
+                            "q4_0");
+        assert_string_equal(json_string_value(json_object_get(json_array_get(tensors, 2), "dtype")),
+                            down[layer]);
+        json_decref(json);
+        tool_result text;
+        run_well("moepage-inspect", LIST(path, "--layer", number), &text);
+        assert_non_null(strstr(text.out, "deepseek2, a GGUF file"));
+        assert_non_null(strstr(text.out, "2 mixtures of types among the layers"));
+        tool_result_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_inspect_compares_a_sample_with_itself),
         cmocka_unit_test(test_inspect_goes_on_past_damaged_experts),
         cmocka_unit_test(test_inspect_says_whether_the_library_runs_the_experts),
+        cmocka_unit_test(test_inspect_tells_the_types_of_a_gguf_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include "alloc_fault.h"
 #include "base/alloc.h"
+#include "gguf_moe.h"
 #include "model/model.h"
 #include "moe_maker.h"
 #include "testing.h"
@@ -134,6 +135,59 @@ static void test_model_find_tensor_survives_a_failed_copy(void **state)
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
+static const char *gguf_name;
+
+static moepage_status open_gguf(moepage_model **out)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", maker.dir, gguf_name);
+    return moepage_model_open(path, NULL, out);
+}
+
+static void test_gguf_open_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    static gguf_writer w;
+    gguf_moe usual = gguf_moe_usual();
+    gguf_init(&w);
+    gguf_moe_make(&w, &usual);
+    gguf_write(&w, maker.dir, gguf_name = "m.gguf");
+    uint64_t once = fail_each(open_gguf, false);
+    assert_in_range(once, 12, 40);
+    assert_int_equal(fail_each(open_gguf, true), once);
+
+    gguf_u16(&w, "split.no", 0);
+    gguf_u16(&w, "split.count", 2);
+    gguf_u32(&w, "split.tensors.count", w.n_tensors);
+    gguf_write(&w, maker.dir, gguf_name = "m-00001-of-00002.gguf");
+    gguf_free(&w);
+    gguf_u16(&w, "split.no", 1);
+    gguf_u16(&w, "split.count", 2);
+    gguf_u32(&w, "split.tensors.count", 17);
+    gguf_write(&w, maker.dir, "m-00002-of-00002.gguf");
+    gguf_free(&w);
+    assert_in_range(fail_each(open_gguf, false), once + 5, once + 20);
+}
+
+/* A count of experts or layers that no tensor bears out is refused before room is made for it. */
+static void test_gguf_open_takes_no_memory_for_experts_that_are_not_there(void **state)
+{
+    (void)state;
+    static gguf_writer w;
+    gguf_moe usual = gguf_moe_usual();
+    moepage_model *model = NULL;
+    gguf_init(&w);
+    gguf_moe_make(&w, &usual);
+    gguf_clear_values(&w);
+    gguf_moe_values(&w, &usual, "expert_count");
+    gguf_u32(&w, "qwen3moe.expert_count", 65536);
+    gguf_write(&w, maker.dir, gguf_name = "m.gguf");
+    gguf_free(&w);
+    assert_int_equal(open_gguf(&model), MOEPAGE_E_FORMAT);
+    expect_sentence("blk.0.ffn_gate_inp.weight");
+    assert_in_range(heap.largest, 1, 1 << 16);
+}
+
 static moepage_status open_banks(moepage_model **out)
 {
     static const unsigned char bytes[4];
@@ -171,6 +225,8 @@ int main(void)
         CASE(test_model_open_takes_no_memory_for_experts_that_are_not_there),
         CASE(test_model_open_of_indexed_and_loose_files_survives_too),
         CASE(test_model_find_tensor_survives_a_failed_copy),
+        CASE(test_gguf_open_survives_every_failed_allocation),
+        CASE(test_gguf_open_takes_no_memory_for_experts_that_are_not_there),
         CASE(test_banks_open_survives_every_failed_allocation),
     };
     alloc_fault_strikes = fails;

@@ -64,7 +64,8 @@ static void check_placement(const mp_checkpoint *checkpoint, const uint8_t *data
     json_object_foreach(json_object_get(index, "weight_map"), tensor, place)
     {
         const mp_safetensors *file = file_of(checkpoint, tensor);
-        FUZZ_CHECK(file && strcmp(file->name, json_string_value(place)) == 0, "tensor %s", tensor);
+        FUZZ_CHECK(file && strcmp(file->file.name, json_string_value(place)) == 0, "tensor %s",
+                   tensor);
     }
     json_decref(index);
 }

@@ -37,7 +37,7 @@ static void check_parts(const moepage_model *model, uint32_t layer, uint32_t exp
     mp_model_find_parts(model, layer, expert, form, parts);
     uint64_t end = 0;
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->tensors[i];
+        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
         FUZZ_CHECK(parts[i].offset >= end && parts[i].offset % 16 == 0);
         end = parts[i].offset + parts[i].bytes;
         FUZZ_CHECK(end <= image->bytes && parts[i].bytes);
@@ -62,16 +62,22 @@ static void check_image(const moepage_model *model, uint32_t layer, uint32_t exp
     if (status == MOEPAGE_OK) {
         const unsigned char *bytes = buffer.bytes + image.skew;
         FUZZ_CHECK(read_bytes > 0);
-        FUZZ_CHECK(!image.mapped || memcmp(image.mapped, bytes, image.bytes) == 0);
+        for (int again = 0; image.stored && again < 2; again++) {
+            fuzz_fence range = fuzz_fence_make(image.bytes);
+            FUZZ_CHECK(
+                !mp_model_read_stored(model, layer, expert, form, 0, image.bytes, range.bytes));
+            FUZZ_CHECK(memcmp(range.bytes, bytes, image.bytes) == 0);
+            fuzz_fence_free(&range);
+        }
         if (form != MOEPAGE_FORM_DENSE)
             check_parts(model, layer, expert, form, &image, bytes);
     } else {
         fuzz_check_refusal(status);
     }
-    if (image.mapped)
-        FUZZ_CHECK(mp_model_check_mapped(model, layer, expert, form) == status);
-    FUZZ_CHECK(!image.mapped ||
-               mp_model_mapped_is_checked(model, layer, expert, form) == (status == MOEPAGE_OK));
+    if (image.stored)
+        FUZZ_CHECK(mp_model_check_image(model, layer, expert, form) == status);
+    FUZZ_CHECK(!image.stored ||
+               mp_model_image_is_checked(model, layer, expert, form) == (status == MOEPAGE_OK));
     fuzz_fence_free(&buffer);
 }
 

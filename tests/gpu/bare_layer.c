@@ -94,7 +94,7 @@ static void make_arguments(bare_layer *l)
                                        .top_k = s->top_k,
                                        .hidden = s->hidden,
                                        .intermediate = s->intermediate,
-                                       .dtype = MOEPAGE_DTYPE_BF16,
+                                       MP_ONE_DTYPE(MOEPAGE_DTYPE_BF16),
                                        .math = s->math,
                                        .scratch = l->memory[MEM_FAST],
                                        .scratch_bytes = l->fast_bytes};

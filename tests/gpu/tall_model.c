@@ -1,5 +1,5 @@
-/* The small pack is written, opened, copied to pinned memory, and its index unrolled over all
- * layers: a surgery on the library's own structures that nothing but a measurement should do. */
+/* The small pack is written, opened, and its index unrolled over all layers; its bytes are in pinned
+ * memory, too, for measurements that copy them without the library: a surgery on the library's own structures that nothing but a measurement should do. */
 #include "tall_model.h"
 
 #include <stdlib.h>
@@ -12,7 +12,6 @@
 static const uint32_t forms[FORMS] = {MOEPAGE_FORM_DENSE, MOEPAGE_FORM_EXPH};
 
 struct tall_hidden {
-    mp_file_map map;
     unsigned char *pinned;
     int32_t *layer_of_moe;
     unsigned char *index[FORMS];
@@ -106,11 +105,10 @@ static void stretch(gpu_bench *b, tall_model *m)
     const uint64_t keys = (uint64_t)m->shape.layers * m->shape.experts;
     m->hidden = kept;
     kept->info = model->info;
-    kept->map = model->pack->map;
     kept->layer_of_moe = model->layer_of_moe;
-    kept->pinned = gpu_pinned_memory(b, kept->map.n_bytes);
-    memcpy(kept->pinned, kept->map.bytes, kept->map.n_bytes);
-    model->pack->map.bytes = kept->pinned;
+    kept->pinned = gpu_pinned_memory(b, model->pack->file.bytes);
+    gpu_must(mp_model_file_read(&model->pack->file, 0, model->pack->file.bytes, kept->pinned),
+             "the pack");
     for (uint32_t f = 0; f < FORMS; f++)
         unroll(kept, f, &model->pack->forms[forms[f]], keys, m->distinct);
     model->layer_of_moe = new_bytes(m->shape.layers * sizeof *model->layer_of_moe);
@@ -151,7 +149,6 @@ void tall_close(gpu_bench *b, tall_model *m)
     }
     free(model->layer_of_moe);
     model->layer_of_moe = kept->layer_of_moe;
-    model->pack->map = kept->map;
     model->info = kept->info;
     gpu_free_pinned(b, kept->pinned);
     free(kept);

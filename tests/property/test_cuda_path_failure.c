@@ -281,6 +281,38 @@ static void test_cuda_path_is_of_cuda_devices_alone(void **state)
     setenv("MP_TEST_DEVICE", "sim", 1);
 }
 
+static void expect_no_path(const bank_shape *shape, uint32_t slot_form, const char *words)
+{
+    bank_model bank;
+    pool_rig pool;
+    moepage_cuda_path *path = NULL;
+    bank_model_open(&bank, shape);
+    pool_rig_open(&pool, &bank, &(pool_rig_config){.slot_form = slot_form});
+    moepage_session *session = pool_rig_session(&pool, NULL);
+    assert_int_equal(moepage_cuda_path_create(session, NULL, &path), MOEPAGE_E_UNSUPPORTED);
+    assert_non_null(strstr(moepage_last_error(), words));
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    pool_rig_close(&pool);
+    bank_model_close(&bank);
+}
+
+/* A path's kernels would read integers, or another layer's type, as if they were its own. */
+static void test_cuda_path_refuses_experts_of_other_forms_and_types(void **state)
+{
+    (void)state;
+    bank_shape shape = {.layers = 2,
+                        .experts = 4,
+                        .top_k = 1,
+                        .hidden = 32,
+                        .intermediate = 32,
+                        .dtype = MOEPAGE_DTYPE_BF16,
+                        .pack_forms = 1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT4};
+    expect_no_path(&shape, MOEPAGE_FORM_INT4, "the form that slots hold");
+    shape.pack_forms = 0;
+    shape.odd_dtype = MOEPAGE_DTYPE_F32;
+    expect_no_path(&shape, 0, "differ in size");
+}
+
 /* Whatever of the device cannot be had; then it is as if nothing had been asked for. */
 static void test_cuda_path_that_cannot_be_created_leaves_nothing_behind(void **state)
 {
@@ -342,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_cuda_path_has_the_session_to_itself),
         cmocka_unit_test(test_cuda_path_refuses_what_it_cannot_do),
         cmocka_unit_test(test_cuda_path_is_of_cuda_devices_alone),
+        cmocka_unit_test(test_cuda_path_refuses_experts_of_other_forms_and_types),
         cmocka_unit_test(test_cuda_path_that_cannot_be_created_leaves_nothing_behind),
         cmocka_unit_test(test_cuda_path_says_that_its_gpu_is_lost),
     };

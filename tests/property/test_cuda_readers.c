@@ -117,7 +117,7 @@ static void read_plan(actor *a, const moepage_plan *plan)
         w.n_promises++;
         for (uint32_t t = 0; t < w.bank.n_tensors; t++)
             copy_on(a->native, p->seen + w.bank.tensor_at[t], plan->experts[e].tensors[t],
-                    model->tensors[t].bytes);
+                    model->layouts[0].tensors[t].bytes);
     }
     mp_cuda_leave(gpu());
 }
@@ -242,15 +242,17 @@ static void act(actor *a)
     }
 }
 
-/* What the pool gives up is somebody else's from then on. */
+/* Memory that the pool gives up belongs to another owner from then on. */
 static void resize(void)
 {
     uint32_t slots = 4 + below(w.most - 3);
     const mp_shard *shard = &w.rig.pool->cache->shards[0];
-    unsigned char *from = mp_shard_slot_address(shard, shard->all.first + slots);
+    unsigned char *from =
+        w.rig.pool->slots[0] + (shard->all.first + slots) * w.rig.pool->slot_bytes;
     if (slots > w.slots) { /* nothing has come after the pool had given it up */
-        for (unsigned char *i = mp_shard_slot_address(shard, shard->all.first + w.slots); i < from;
-             i++)
+        for (unsigned char *i =
+                 w.rig.pool->slots[0] + (shard->all.first + w.slots) * w.rig.pool->slot_bytes;
+             i < from; i++)
             must(*i == STRANGER);
     }
     moepage_status status = moepage_split_set(w.rig.pool, NULL, slots, 0, NULL);
@@ -278,7 +280,8 @@ static void check_promise(const promise *p)
     const struct moepage_model *model = w.rig.pool->model;
     for (uint32_t t = 0; t < w.bank.n_tensors; t++)
         must(!memcmp(p->seen + w.bank.tensor_at[t],
-                     bank_model_tensor(&w.bank, p->layer, p->expert, t), model->tensors[t].bytes));
+                     bank_model_tensor(&w.bank, p->layer, p->expert, t),
+                     model->layouts[0].tensors[t].bytes));
 }
 
 static void check_all(void)

@@ -131,7 +131,7 @@ static void check_item(const history *h, const item *at)
 
 static void check(const history *h)
 {
-    uint32_t valid = h->tier->valid.oldest, n_valid = 0;
+    uint32_t valid = h->tier->links[h->tier->valid].next, n_valid = 0;
     for (uint32_t i = 0; i < h->cache.n; i++) {
         const item *at = &h->cache.items[i];
         check_item(h, at);
@@ -139,11 +139,11 @@ static void check(const history *h)
             assert_int_not_equal(at->entry, h->cache.items[j].entry);
         if (at->state == ITEM_VALID) {
             assert_int_equal(valid, at->entry);
-            valid = h->tier->entries[valid].newer;
+            valid = h->tier->links[valid].next;
             n_valid++;
         }
     }
-    assert_int_equal(valid, MP_NO_ENTRY);
+    assert_int_equal(valid, h->tier->valid);
     assert_int_equal(h->tier->n_valid, n_valid);
     assert_int_equal(h->tier->n_empty, h->cache.capacity - h->cache.n);
     assert_int_equal(h->tier->hits, h->cache.hits);

@@ -24,9 +24,11 @@ typedef struct scenario {
     pool_rig_config pool;
     uint32_t sessions;
     bool failures, pins, callback;
-    bool slow;   /* reads give way to everything else, so that loads are under way for long */
-    bool packed; /* BF16 experts in a pack, through tiers that the seed chooses */
-    bool tier;   /* a host tier of a size that the seed chooses */
+    bool slow;     /* reads give way to everything else, so that loads are under way for long */
+    bool packed;   /* BF16 experts in a pack, through tiers that the seed chooses */
+    bool tier;     /* a host tier of a size that the seed chooses */
+    bool mixed;    /* layers differ in type, and slots in size */
+    bool integers; /* of the pack, in slots; with a tier of a size that the seed chooses */
 } scenario;
 
 typedef struct world {
@@ -118,7 +120,7 @@ static moepage_status run_layer(actor *a, uint32_t layer, const moepage_routing 
     moepage_status status = moepage_session_route(a->session, layer, routing, NULL);
     if (!status)
         status = run_experts(a, layer, x, y);
-    if (status)
+    if (status || a->world->how->integers) /* read_plan sees whose they are */
         return status;
     bank_model_reference(&a->world->bank, layer, n, TOP_K, routing->ids, routing->weights, x,
                          MOEPAGE_MATH_FP32, expected, bound);
@@ -232,6 +234,8 @@ static void give_way(bank_model *bank, uint32_t layer, uint32_t expert, uint32_t
 static const uint32_t pack_forms[] = {1u << MOEPAGE_FORM_EXPH, 1u << MOEPAGE_FORM_DENSE,
                                       1u << MOEPAGE_FORM_EXPH | 1u << MOEPAGE_FORM_DENSE};
 
+#define INTEGER_FORMS (1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4)
+
 static void open_world(world *w, const scenario *how, uint64_t seed)
 {
     bank_shape shape = {.layers = LAYERS,
@@ -241,8 +245,12 @@ static void open_world(world *w, const scenario *how, uint64_t seed)
                         .intermediate = 4,
                         .bias = true,
                         .callback = how->callback,
-                        .dtype = how->packed ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
-                        .pack_forms = how->packed ? pack_forms[seed % 3] : 0,
+                        .dtype =
+                            how->packed || how->integers ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
+                        .odd_dtype = how->mixed ? MOEPAGE_DTYPE_F16 : 0,
+                        .pack_forms = how->packed     ? pack_forms[seed % 3]
+                                      : how->integers ? INTEGER_FORMS
+                                                      : 0,
                         .seed = seed};
     /* Where bytes are looked at through streams, each look takes its time. */
     uint32_t steps = device_rig_is_cuda() ? 12 : 40;
@@ -316,6 +324,9 @@ static void run_seeds(scenario how)
             how.pool.bus_form = seed % 7 == 0 ? MOEPAGE_FORM_DENSE : 0;
             how.pool.staging = seed % 2 ? 2 : 0;
             how.pool.io_threads = 1 + (uint32_t)(seed % 3);
+        } else if (how.integers) {
+            how.pool.slot_form = seed % 2 ? MOEPAGE_FORM_INT8 : MOEPAGE_FORM_INT4;
+            how.pool.host_experts = (uint32_t)(seed % 4 * 3);
         } else if (how.tier) {
             how.pool.host_experts = 1 + (uint32_t)(seed % 9);
             how.pool.io_threads = 1 + (uint32_t)(seed % 3);
@@ -334,6 +345,21 @@ static void test_pool_stress_survives_failing_reads(void **state)
 {
     (void)state;
     run_seeds((scenario){.callback = true, .failures = true});
+}
+
+static void test_pool_stress_with_slots_of_two_sizes(void **state)
+{
+    (void)state;
+    run_seeds((scenario){.mixed = true});
+    run_seeds((scenario){.mixed = true, .pins = true, .callback = true, .failures = true});
+    run_seeds((scenario){.mixed = true, .tier = true, .callback = true, .slow = true});
+}
+
+static void test_pool_stress_with_integers_in_slots(void **state)
+{
+    (void)state;
+    run_seeds((scenario){.integers = true});
+    run_seeds((scenario){.integers = true, .pins = true});
 }
 
 static void test_pool_stress_while_loads_are_slow(void **state)
@@ -445,6 +471,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_stress_serves_the_right_bytes),
         cmocka_unit_test(test_pool_stress_survives_failing_reads),
+        cmocka_unit_test(test_pool_stress_with_slots_of_two_sizes),
+        cmocka_unit_test(test_pool_stress_with_integers_in_slots),
         cmocka_unit_test(test_pool_stress_while_loads_are_slow),
         cmocka_unit_test(test_pool_stress_over_tiers),
         cmocka_unit_test(test_pool_stress_in_a_crowded_pool),

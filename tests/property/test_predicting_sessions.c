@@ -172,8 +172,12 @@ static void run_step(worker *w, moepage_session *session)
         moepage_status status = route(w, session, l, &cases[l]);
         if (open < LAYERS)
             compute(w, session, open, &cases[open]);
-        if (status == MOEPAGE_E_BUSY && open < LAYERS) /* that one had its share of the slots */
+        /* Its own open layer had its share of the slots; or another session's has more than its share,
+         * for it was opened before this session came. */
+        for (uint32_t again = 0; status == MOEPAGE_E_BUSY && again < 100000; again++) {
+            sched_yield();
             status = route(w, session, l, &cases[l]);
+        }
         w->wrong += status != MOEPAGE_OK;
         let_it_hear(w, session);
         open = pick(w, 3) ? LAYERS : l;

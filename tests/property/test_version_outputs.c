@@ -137,7 +137,7 @@ static void add_expert(const versions_rig *rig, const moepage_plan_expert *shown
                                              .top_k = TOP_K,
                                              .hidden = HIDDEN,
                                              .intermediate = INTERMEDIATE,
-                                             .dtype = MOEPAGE_DTYPE_F32,
+                                             MP_ONE_DTYPE(MOEPAGE_DTYPE_F32),
                                              .math = math}};
     run_portable(MP_KERNEL_EXPERTS, &args);
     close_plain(&plain);

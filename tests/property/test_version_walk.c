@@ -62,7 +62,8 @@ static bool is_free(const mp_versions *versions, uint32_t place)
     return false;
 }
 
-/* What a session with an open step may read: whole, its own, and nobody's to write. */
+/* The versions that a session with an open step may read are whole, belong to their experts, and
+ * are not being written. */
 static void check_seen(const walk *w, const mp_client *client)
 {
     const struct moepage_expert_pool *pool = w->rig.pool;
@@ -96,7 +97,7 @@ static void check_books(walk *w)
         }
         assert_true(slots <= n_high && high <= n_high);
     }
-    assert_true(shard->n_free <= pool_slots(shard));
+    assert_true(shard->free[0].n <= pool_slots(shard));
     assert_int_equal(pool_slots(shard), n_high * pool->layers);
     for (uint32_t i = 0; i < SESSIONS; i++)
         if (w->seats[i].step_open)

@@ -17,9 +17,18 @@
 typedef struct worker {
     versions_rig *rig;
     moepage_session *session;
+    moepage_session_config config;
     uint64_t random;
     uint32_t steps;
 } worker;
+
+/* Others come and go, and their steps go on. */
+static void join_anew(worker *w)
+{
+    assert_int_equal(moepage_session_destroy(w->session), MOEPAGE_OK);
+    assert_int_equal(moepage_session_create(w->rig->pool, NULL, &w->config, &w->session),
+                     MOEPAGE_OK);
+}
 
 /* Both layers may be open at once, and a step may be called off half-way. */
 static void one_step(worker *w)
@@ -46,6 +55,8 @@ static void *work(void *user)
     worker *w = user;
     uint32_t steps = getenv("MP_TEST_LONG") ? 20000 : 1000;
     for (w->steps = 0; w->steps < steps; w->steps++) {
+        if (w->steps % 50 == 49)
+            join_anew(w);
         one_step(w);
         for (uint32_t l = 0; l < LAYERS && w->steps % 8 == 0; l++)
             assert_true(versions_rig_count_high(w->rig, l) <= w->rig->n_high);
@@ -53,8 +64,15 @@ static void *work(void *user)
     return NULL;
 }
 
-/* Nothing is open: every expert has one version, no place and no slot is used twice, and what nobody
- * uses is free. */
+static void start(worker *w, pthread_t *thread)
+{
+    assert_int_equal(moepage_session_create(w->rig->pool, NULL, &w->config, &w->session),
+                     MOEPAGE_OK);
+    assert_int_equal(pthread_create(thread, NULL, work, w), 0);
+}
+
+/* Nothing is open: every expert has one version, no place and no slot is used twice, and everything
+ * that is not used is free. */
 static void check_books(versions_rig *rig)
 {
     struct moepage_expert_pool *pool = rig->pool;
@@ -111,9 +129,12 @@ static void run(uint32_t lo_fetched, uint32_t window_steps)
     worker workers[THREADS];
     pthread_t threads[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
-        workers[i] =
-            (worker){.rig = &rig, .session = versions_rig_session(&rig, 1), .random = 100 + i};
-        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+        workers[i] = (worker){.rig = &rig,
+                              .config = {.struct_size = sizeof workers[i].config,
+                                         .max_tokens = 1,
+                                         .max_top_k = EXPERTS},
+                              .random = 100 + i};
+        start(&workers[i], &threads[i]);
     }
     for (uint32_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
@@ -163,14 +184,13 @@ static void test_versions_threads_share_a_cache_with_substitutes(void **state)
     worker workers[THREADS];
     pthread_t threads[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
-        moepage_session_config config = {.struct_size = sizeof config,
+        workers[i] = (worker){.rig = &rig,
+                              .config = {.struct_size = sizeof workers[i].config,
                                          .max_tokens = 1,
                                          .max_top_k = 3,
-                                         .miss = i > 0 ? MOEPAGE_MISS_LOW : MOEPAGE_MISS_WAIT};
-        workers[i] = (worker){.rig = &rig, .random = 7 + i};
-        assert_int_equal(moepage_session_create(rig.pool, NULL, &config, &workers[i].session),
-                         MOEPAGE_OK);
-        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+                                         .miss = i > 0 ? MOEPAGE_MISS_LOW : MOEPAGE_MISS_WAIT},
+                              .random = 7 + i};
+        start(&workers[i], &threads[i]);
     }
     for (uint32_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);

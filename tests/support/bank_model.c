@@ -61,15 +61,48 @@ static double load(uint32_t dtype, const unsigned char *in)
     return value;
 }
 
+static bool is_odd(const bank_model *bank, uint32_t layer)
+{
+    return bank->shape.odd_dtype && layer % 2;
+}
+
+static uint32_t dtype_of(const bank_model *bank, uint32_t layer)
+{
+    return is_odd(bank, layer) ? bank->shape.odd_dtype : bank->shape.dtype;
+}
+
+uint64_t bank_model_expert_bytes(const bank_model *bank, uint32_t layer)
+{
+    return is_odd(bank, layer) ? bank->odd_bytes : bank->expert_bytes;
+}
+
+static uint64_t tensor_at(const bank_model *bank, uint32_t layer, uint32_t tensor)
+{
+    return is_odd(bank, layer) ? bank->odd_tensor_at[tensor] : bank->tensor_at[tensor];
+}
+
+uint64_t bank_model_tensor_bytes(const bank_model *bank, uint32_t layer, uint32_t tensor)
+{
+    uint64_t end = tensor + 1 < bank->n_tensors ? tensor_at(bank, layer, tensor + 1)
+                                                : bank_model_expert_bytes(bank, layer);
+    return end - tensor_at(bank, layer, tensor);
+}
+
 static void add_tensor(bank_model *bank, uint32_t role, uint64_t rows, uint64_t columns)
 {
     uint32_t t = bank->n_tensors++;
+    uint64_t elements = rows * (columns ? columns : 1);
     bank->tensors[t] = (moepage_expert_tensor){.role = role,
                                                .dtype = bank->shape.dtype,
                                                .rank = columns ? 2 : 1,
                                                .shape = {rows, columns}};
+    bank->odd_tensors[t] = bank->tensors[t];
+    bank->odd_tensors[t].dtype = dtype_of(bank, 1);
     bank->tensor_at[t] = bank->expert_bytes;
-    bank->expert_bytes += rows * (columns ? columns : 1) * dtype_bytes(bank->shape.dtype);
+    bank->odd_tensor_at[t] = bank->odd_bytes;
+    bank->expert_bytes += elements * dtype_bytes(bank->shape.dtype);
+    bank->odd_bytes += elements * dtype_bytes(dtype_of(bank, 1));
+    bank->stride = bank->odd_bytes > bank->expert_bytes ? bank->odd_bytes : bank->expert_bytes;
 }
 
 static void add_tensors(bank_model *bank)
@@ -96,13 +129,13 @@ static void add_tensors(bank_model *bank)
 
 static unsigned char *expert_at(const bank_model *bank, uint32_t layer, uint32_t expert)
 {
-    return bank->bytes + ((uint64_t)layer * bank->shape.experts + expert) * bank->expert_bytes;
+    return bank->bytes + ((uint64_t)layer * bank->shape.experts + expert) * bank->stride;
 }
 
 const void *bank_model_tensor(const bank_model *bank, uint32_t layer, uint32_t expert,
                               uint32_t tensor)
 {
-    return expert_at(bank, layer, expert) + bank->tensor_at[tensor];
+    return expert_at(bank, layer, expert) + tensor_at(bank, layer, tensor);
 }
 
 /* ---- the callback ---- */
@@ -134,12 +167,13 @@ static int32_t read_bytes(void *user, uint32_t layer, uint32_t expert, uint32_t 
 static void fill_weights(bank_model *bank)
 {
     uint64_t random = bank->shape.seed;
-    uint32_t element = dtype_bytes(bank->shape.dtype);
     uint64_t n = (uint64_t)bank->shape.layers * bank->shape.experts;
     for (uint64_t e = 0; e < n; e++) {
-        unsigned char *expert = bank->bytes + e * bank->expert_bytes;
-        for (uint64_t at = 0; at < bank->expert_bytes; at += element)
-            store(bank->shape.dtype, ((int)bank_below(&random, 127) - 63) / 64.0f, expert + at);
+        uint32_t layer = (uint32_t)(e / bank->shape.experts), dtype = dtype_of(bank, layer);
+        uint64_t bytes = bank_model_expert_bytes(bank, layer);
+        for (uint64_t at = 0; at < bytes; at += dtype_bytes(dtype))
+            store(dtype, ((int)bank_below(&random, 127) - 63) / 64.0f,
+                  bank->bytes + e * bank->stride + at);
     }
 }
 
@@ -162,6 +196,16 @@ static void serve_from_pack(bank_model *bank)
     assert_int_equal(unlink(path), 0);
 }
 
+static moepage_expert_tensor *list_layers(const bank_model *bank)
+{
+    moepage_expert_tensor *list = calloc(bank->shape.layers, bank->n_tensors * sizeof *list);
+    assert_non_null(list);
+    for (uint32_t l = 0; l < bank->shape.layers; l++)
+        memcpy(list + (uint64_t)l * bank->n_tensors,
+               is_odd(bank, l) ? bank->odd_tensors : bank->tensors, bank->n_tensors * sizeof *list);
+    return list;
+}
+
 void bank_model_open(bank_model *bank, const bank_shape *shape)
 {
     *bank = (bank_model){.shape = *shape};
@@ -170,7 +214,7 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
     atomic_init(&bank->fail_key, UINT32_MAX);
     add_tensors(bank);
     uint64_t experts = (uint64_t)shape->layers * shape->experts;
-    bank->bytes = malloc(experts * bank->expert_bytes);
+    bank->bytes = malloc(experts * bank->stride);
     bank->data = calloc(experts * bank->n_tensors, sizeof *bank->data);
     bank->loads = calloc(experts, sizeof *bank->loads);
     assert_true(bank->bytes && bank->data && bank->loads);
@@ -181,6 +225,7 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
             bank_model_tensor(bank, (uint32_t)(expert / shape->experts),
                               (uint32_t)(expert % shape->experts), (uint32_t)(i % bank->n_tensors));
     }
+    moepage_expert_tensor *layers = shape->odd_dtype ? list_layers(bank) : NULL;
     moepage_banks banks = {
         .struct_size = sizeof banks,
         .moe_layers = shape->layers,
@@ -189,12 +234,14 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
         .hidden = shape->hidden,
         .expert_intermediate = shape->intermediate,
         .n_tensors = bank->n_tensors,
-        .tensors = bank->tensors,
+        .tensors = layers ? NULL : bank->tensors,
+        .layer_tensors = layers,
         .data = shape->callback ? NULL : bank->data,
         .read = shape->callback ? read_bytes : NULL,
         .read_user = bank,
     };
     assert_int_equal(moepage_model_open_banks(&banks, NULL, &bank->model), MOEPAGE_OK);
+    free(layers);
     if (shape->pack_forms)
         serve_from_pack(bank);
 }
@@ -210,11 +257,10 @@ void bank_model_close(bank_model *bank)
 bool bank_model_matches(const bank_model *bank, uint32_t layer, uint32_t expert,
                         const void *const *tensors)
 {
-    for (uint32_t t = 0; t < bank->n_tensors; t++) {
-        uint64_t end = t + 1 < bank->n_tensors ? bank->tensor_at[t + 1] : bank->expert_bytes;
-        if (memcmp(tensors[t], bank_model_tensor(bank, layer, expert, t), end - bank->tensor_at[t]))
+    for (uint32_t t = 0; t < bank->n_tensors; t++)
+        if (memcmp(tensors[t], bank_model_tensor(bank, layer, expert, t),
+                   bank_model_tensor_bytes(bank, layer, t)))
             return false;
-    }
     return true;
 }
 
@@ -241,8 +287,8 @@ static double weight_of(const expert_view *view, uint32_t role, uint64_t row, ui
         if (bank->tensors[t].role == role) {
             uint64_t columns = bank->tensors[t].rank == 2 ? bank->tensors[t].shape[1] : 1;
             const unsigned char *tensor = bank_model_tensor(bank, view->layer, view->expert, t);
-            return load(bank->shape.dtype,
-                        tensor + (row * columns + column) * dtype_bytes(bank->shape.dtype));
+            uint32_t dtype = dtype_of(bank, view->layer);
+            return load(dtype, tensor + (row * columns + column) * dtype_bytes(dtype));
         }
     return 0; /* an absent bias */
 }

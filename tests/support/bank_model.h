@@ -16,7 +16,8 @@
 typedef struct bank_shape {
     uint32_t layers, experts, top_k, hidden, intermediate;
     uint32_t dtype;
-    bool split; /* GATE and UP tensors of their own */
+    uint32_t odd_dtype; /* of odd MoE layers; 0 = the same */
+    bool split;         /* GATE and UP tensors of their own */
     bool bias;
     bool callback;       /* the library reads through a callback, else from pointers */
     uint32_t pack_forms; /* not 0: served from a pack with these forms (1u << MOEPAGE_FORM_*) */
@@ -32,7 +33,12 @@ struct bank_model {
     moepage_expert_tensor tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     uint64_t tensor_at[MOEPAGE_MAX_EXPERT_TENSORS]; /* in an expert's bytes */
     uint64_t expert_bytes;
-    unsigned char *bytes; /* [layers][experts][expert_bytes] */
+    /* The same of odd layers. */
+    moepage_expert_tensor odd_tensors[MOEPAGE_MAX_EXPERT_TENSORS];
+    uint64_t odd_tensor_at[MOEPAGE_MAX_EXPERT_TENSORS];
+    uint64_t odd_bytes;
+    uint64_t stride;      /* the larger of the two */
+    unsigned char *bytes; /* [layers][experts][stride] */
     const void **data;    /* [layers][experts][n_tensors] */
 
     /* The callback: `before` (may block) is called first; then it fails if told to. */
@@ -47,6 +53,10 @@ struct bank_model {
 
 void bank_model_open(bank_model *bank, const bank_shape *shape);
 void bank_model_close(bank_model *bank);
+
+/* Bytes of an expert, and of one of its tensors. */
+uint64_t bank_model_expert_bytes(const bank_model *bank, uint32_t layer);
+uint64_t bank_model_tensor_bytes(const bank_model *bank, uint32_t layer, uint32_t tensor);
 
 const void *bank_model_tensor(const bank_model *bank, uint32_t layer, uint32_t expert,
                               uint32_t tensor);

@@ -165,6 +165,6 @@ bool cold_rig_matches(const bank_model *bank, uint32_t key, const unsigned char 
 {
     const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     for (uint32_t t = 0; t < bank->n_tensors; t++)
-        tensors[t] = image + bank->model->tensors[t].offset;
+        tensors[t] = image + bank->model->layouts[0].tensors[t].offset;
     return bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors);
 }

@@ -19,3 +19,10 @@ int kernel_sets_find(void **state)
     }
     return n_kernel_sets > 0 ? 0 : -1;
 }
+
+void experts_set_dtype(mp_kernel_experts_args *args, uint32_t dtype)
+{
+    for (uint32_t m = 0; m < MP_MATRICES; m++)
+        args->dtypes[m] = dtype;
+    args->bias_dtype = dtype;
+}

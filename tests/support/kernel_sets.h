@@ -15,4 +15,7 @@ extern size_t n_kernel_sets;
 /* A cmocka group setup: fills the above, and names the sets that cannot run here. */
 int kernel_sets_find(void **state);
 
+/* Makes `dtype` that of every matrix and bias. */
+void experts_set_dtype(mp_kernel_experts_args *args, uint32_t dtype);
+
 #endif

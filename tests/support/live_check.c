@@ -52,14 +52,20 @@ static bool check_fenced(live_world *w, uint32_t slot, uint64_t word)
 
 static bool check_free(live_world *w, uint32_t n_free)
 {
+    const mp_bundle *bundle = &w->rig.pool->bundle;
     const mp_shard *shard = &w->rig.pool->cache->shards[0];
-    MUST(w, shard->n_free == n_free);
-    for (uint32_t i = 0; i < n_free; i++) {
-        uint32_t slot = shard->free_slots[i];
-        MUST(w, slot >= shard->open.first && slot < shard->open.end &&
-                    atomic_load(&shard->words[slot]) == 0);
-        MUST(w, !is_one_of(shard->free_slots, i, slot));
+    uint32_t found = 0;
+    for (uint32_t c = 0; c < bundle->n_classes; c++) {
+        const mp_free_slots *free = &shard->free[c];
+        for (uint32_t i = 0; i < free->n; i++) {
+            uint32_t slot = free->slots[i];
+            MUST(w, slot >= shard->open.first && slot < shard->open.end &&
+                        atomic_load(&shard->words[slot]) == 0);
+            MUST(w, !is_one_of(free->slots, i, slot) && mp_bundle_class_of(bundle, slot) == c);
+        }
+        found += free->n;
     }
+    MUST(w, found == n_free);
     return true;
 }
 
@@ -77,7 +83,7 @@ static void count_slot(const live_world *w, uint32_t slot, uint64_t word, tally 
     const mp_shard *shard = &pool->cache->shards[0];
     const mp_slot *of = &shard->slots[slot];
     uint32_t state = MP_WORD_STATE(word), layer = MP_WORD_KEY(word) / pool->experts;
-    uint32_t scope = pool->n_scopes == 1 ? 0 : layer;
+    uint32_t scope = pool->cache->scope_of_layer[layer];
     bool there = state == MP_SLOT_LOADING || state == MP_SLOT_RESIDENT;
     sum->n_free += word == 0 && slot >= shard->open.first && slot < shard->open.end;
     sum->draining += state == MP_SLOT_DRAINING;
@@ -92,16 +98,24 @@ static void count_slot(const live_world *w, uint32_t slot, uint64_t word, tally 
     sum->transients[scope] += of->place != MP_PLACE_KEPT;
 }
 
+uint32_t live_capacity(const moepage_expert_pool *pool, const mp_scope *scope, mp_span slots)
+{
+    uint32_t n = 0;
+    for (uint32_t s = slots.first; s < slots.end; s++)
+        n += mp_bundle_class_of(&pool->bundle, s) == scope->class;
+    return pool->per_layer ? n / pool->bundle.classes[scope->class].layers : n;
+}
+
 static bool check_scopes(live_world *w, const tally *sum)
 {
     const moepage_expert_pool *pool = w->rig.pool;
     const mp_shard *shard = &pool->cache->shards[0];
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
+    for (uint32_t i = 0; i < pool->cache->n_scopes; i++) {
         const mp_scope *scope = &shard->scopes[i];
         uint32_t aim = atomic_load(&scope->aim), capacity = atomic_load(&scope->capacity);
         MUST(w, scope->used == sum->used[i] && scope->scans == sum->scans[i]);
         MUST(w, scope->transients == sum->transients[i]);
-        MUST(w, capacity == (shard->open.end - shard->open.first) / pool->n_scopes);
+        MUST(w, capacity == live_capacity(pool, scope, shard->open));
         MUST(w, aim <= capacity && (pool->move.slots || aim == capacity));
         MUST(w, aim >= scope->members || atomic_load(&scope->pinned) <= aim);
     }
@@ -130,7 +144,7 @@ static bool check_map(live_world *w, const tally *sum)
     for (uint32_t key = 0; key < pool->keys; key++)
         mapped += atomic_load(&pool->cache->entry[key]) != MP_NO_SLOT;
     MUST(w, mapped == sum->mapped && atomic_load(&pool->cache->n_draining) == sum->draining);
-    for (uint32_t i = 0; i < pool->n_scopes; i++)
+    for (uint32_t i = 0; i < pool->cache->n_scopes; i++)
         pinned += atomic_load(&pool->cache->shards[0].scopes[i].pinned) - apart;
     MUST(w, pinned == sum->pinned);
     MUST(w, atomic_load(&pool->cache->n_apart) == w->path.on);

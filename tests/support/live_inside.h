@@ -128,4 +128,7 @@ bool live_check(live_world *w);
 /* What is known of a sequence is what its table says. */
 bool live_get_table(live_world *w, const live_sequence *q, moepage_kv_table *table);
 
+/* A scope's slots if `slots` were all: a layer's share of those of its size, or all of these. */
+uint32_t live_capacity(const moepage_expert_pool *pool, const mp_scope *scope, mp_span slots);
+
 #endif

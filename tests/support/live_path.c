@@ -8,7 +8,7 @@ static moepage_session *session_of(const live_world *w)
     return w->sessions[w->path.owner].session;
 }
 
-/* All that the device was told to do with it ends before somebody else writes there. */
+/* All work that the device was told to do with the expert ends before its slot is written again. */
 static void take_off(live_world *w, uint32_t key)
 {
     live_path *path = &w->path;
@@ -81,15 +81,13 @@ static void read_held(live_world *w, uint32_t key)
     const moepage_expert_pool *pool = w->rig.pool;
     if (w->path.held[key].kind == MP_HOLD_NONE)
         return;
-    const unsigned char *slot =
-        mp_shard_slot_address(&pool->cache->shards[0], w->path.held[key].slot);
-    for (uint32_t t = 0; t < bank->n_tensors; t++) {
-        uint64_t end = t + 1 < bank->n_tensors ? bank->tensor_at[t + 1] : bank->expert_bytes;
+    const unsigned char *slot = pool->cache->shards[0].address[w->path.held[key].slot];
+    const uint32_t layer = key / pool->experts;
+    for (uint32_t t = 0; t < bank->n_tensors; t++)
         loose_read(session_of(w)->scratch[0].compute, MP_SIDE_EXPERTS,
-                   slot + pool->model->tensors[t].offset,
-                   bank_model_tensor(bank, key / pool->experts, key % pool->experts, t),
-                   end - bank->tensor_at[t]);
-    }
+                   slot + mp_model_layout(pool->model, layer)->tensors[t].offset,
+                   bank_model_tensor(bank, layer, key % pool->experts, t),
+                   bank_model_tensor_bytes(bank, layer, t));
 }
 
 /* A message: some experts of a layer, as many as its share has room for at once. */
@@ -106,7 +104,7 @@ static bool ask(live_world *w)
         absent += path->held[key].kind == MP_HOLD_NONE;
     }
     live_path_leave_drained(w);
-    if (w->rig.pool->n_scopes > 1)
+    if (w->rig.pool->cache->n_scopes > 1)
         evict(w, first, experts,
               excess(count_held(w, first, experts), absent, path->aside.per_scope));
     evict(w, 0, layers * experts,
@@ -142,7 +140,7 @@ bool live_path_act(live_world *w, uint32_t owner)
     }
     if (w->path.on)
         return ask(w);
-    if (!s->session || s->step || live_below(w, 4) > 0)
+    if (!s->session || s->step || live_below(w, 4) > 0 || w->rig.pool->bundle.n_slots > 1)
         return true;
     mp_set_aside aside;
     moepage_status status =

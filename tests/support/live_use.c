@@ -147,12 +147,10 @@ static void read_plan(live_world *w, live_session *s, const moepage_plan *plan)
 {
     const bank_model *bank = w->bank;
     for (uint32_t e = 0; e < plan->n_experts; e++)
-        for (uint32_t t = 0; t < bank->n_tensors; t++) {
-            uint64_t end = t + 1 < bank->n_tensors ? bank->tensor_at[t + 1] : bank->expert_bytes;
+        for (uint32_t t = 0; t < bank->n_tensors; t++)
             loose_read(s->native, MP_SIDE_EXPERTS, plan->experts[e].tensors[t],
                        bank_model_tensor(bank, plan->layer, plan->experts[e].expert, t),
-                       end - bank->tensor_at[t]);
-        }
+                       bank_model_tensor_bytes(bank, plan->layer, t));
     w->counts.routed += plan->n_experts;
 }
 

@@ -145,10 +145,11 @@ static bool check_split(live_world *w, uint64_t slots, uint64_t blocks, uint32_t
     MUST(w, !slots || pool_slots(shard) == slots);
     MUST(w, !blocks || mp_kv_blocks_capacity(kv) == (blocks + 2) / 3 * 3);
     MUST(w, shard->transfer->compressed.n == per_layer * w->bank->shape.layers);
-    MUST(w, shard->all.first * w->rig.pool->slot_bytes >=
+    const mp_bundle *bundle = &w->rig.pool->bundle;
+    MUST(w, mp_bundle_bytes(bundle, shard->all.first) >=
                 shard->transfer->compressed.n * shard->transfer->compressed.unit);
-    MUST(w, w->loose.home->arena.claimed[MP_SIDE_EXPERTS] ==
-                (uint64_t)(shard->all.end) * w->rig.pool->slot_bytes);
+    MUST(w,
+         w->loose.home->arena.claimed[MP_SIDE_EXPERTS] == mp_bundle_bytes(bundle, shard->all.end));
     MUST(w, w->loose.home->arena.claimed[MP_SIDE_KV] ==
                 mp_kv_blocks_capacity(kv) / 3 * w->kv->shape.granule_bytes);
     return true;
@@ -161,7 +162,7 @@ static bool is_unfenced(const live_world *w)
            shard->open.end == shard->all.end;
 }
 
-/* Does the move ask for more than there is, or leave less than somebody needs? */
+/* Does the move ask for more than there is, or leave either side less than it needs? */
 static bool is_infeasible(const live_world *w)
 {
     const live_move *m = &w->move;
@@ -174,19 +175,22 @@ static bool is_infeasible(const live_world *w)
     uint64_t slots = m->slots || m->compress ? m->slots : pool_slots(shard);
     uint64_t kv = mp_kv_blocks_capacity(&w->kv->blocks);
     kv = m->blocks && !m->compress ? (m->blocks + 2) / 3 * 3 : kv;
-    if ((first + slots) * pool->slot_bytes + kv / 3 * w->kv->shape.granule_bytes > ARENA_BYTES)
-        return true;
-    if (slots < 1 || slots > keys || slots % pool->n_scopes ||
+    if (slots < 1 || slots > keys || slots % pool->step_slots ||
         mp_kv_blocks_used(&w->kv->blocks) > kv)
+        return true;
+    if (mp_bundle_bytes(&pool->bundle, first + slots) + kv / 3 * w->kv->shape.granule_bytes >
+        ARENA_BYTES)
         return true;
     uint64_t from = first > shard->all.first ? first : shard->all.first;
     uint64_t end = shard->all.end;
     end = first + slots < end ? first + slots : end;
-    uint64_t kept = end > from ? (end - from) / pool->n_scopes : 0;
-    for (uint32_t i = 0; i < pool->n_scopes; i++)
-        if (kept < keys / pool->n_scopes &&
-            kept < live_sessions(w) - w->path.on + atomic_load(&shard->scopes[i].pinned))
+    for (uint32_t i = 0; i < pool->cache->n_scopes; i++) {
+        const mp_scope *scope = &shard->scopes[i];
+        uint32_t kept = live_capacity(pool, scope, (mp_span){(uint32_t)from, (uint32_t)end});
+        if (kept < scope->members &&
+            kept < live_sessions(w) - w->path.on + atomic_load(&scope->pinned))
             return true;
+    }
     return false;
 }
 
@@ -233,7 +237,7 @@ static bool move(live_world *w, live_session *s, bool compress)
 {
     live_move *m = &w->move;
     const mp_shard *shard = &w->rig.pool->cache->shards[0];
-    uint32_t scopes = w->rig.pool->n_scopes, layers = w->bank->shape.layers;
+    uint32_t step = w->rig.pool->step_slots, layers = w->bank->shape.layers;
     if (m->waits && live_below(w, 8) == 0) {
         mp_split_abandon(w->rig.pool);
         w->counts.abandoned++;
@@ -244,7 +248,7 @@ static bool move(live_world *w, live_session *s, bool compress)
     bool once = live_below(w, 12) == 0;
     if (!m->waits || once || live_below(w, 12) == 0) {
         uint32_t least = live_below(w, 8) ? w->config.sessions : 1;
-        m->slots = live_below(w, 16) ? (least + live_below(w, 20 / scopes - least)) * scopes : 0;
+        m->slots = live_below(w, 16) ? (least + live_below(w, 20 / step - least)) * step : 0;
         uint32_t used = live_below(w, 8) ? mp_kv_blocks_used(&w->kv->blocks) : 0;
         m->blocks = live_below(w, 3) ? 1 + used + live_below(w, 24) : 0;
         m->per_layer = live_below(w, w->bank->shape.experts + 1);
@@ -269,7 +273,7 @@ static bool come_or_go(live_world *w, live_session *s)
         return true;
     uint32_t dividing = live_sessions(w) + 1 - w->path.on;
     bool fits = true;
-    for (uint32_t i = 0; i < pool->n_scopes; i++) {
+    for (uint32_t i = 0; i < pool->cache->n_scopes; i++) {
         const mp_scope *scope = &pool->cache->shards[0].scopes[i];
         uint32_t aim = atomic_load(&scope->aim);
         fits = fits && (aim >= scope->members || aim >= dividing + atomic_load(&scope->pinned));

@@ -100,16 +100,18 @@ moepage_model *moe_expect_open(const moe_maker *maker)
 void moe_expect_expert(const struct moepage_model *model, uint32_t layer, uint32_t expert)
 {
     static const char *const parts[] = {"gate", "up", "down"};
-    const void **sources = model->sources + mp_model_source_index(model, layer, expert);
     const uint64_t matrix = MOE_INTERMEDIATE * MOE_HIDDEN * 2;
+    unsigned char bytes[MOE_INTERMEDIATE * MOE_HIDDEN * 2];
     assert_int_equal(model->n_pieces, 3);
     for (uint32_t p = 0; p < 3; p++) {
         char name[128];
         snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight", layer, expert,
                  parts[p]);
-        assert_int_equal(model->pieces[p].bytes, matrix);
+        assert_int_equal(model->layouts[0].pieces[p].bytes, matrix);
+        assert_int_equal(mp_model_read_piece(model, layer, expert, p, 0, matrix, bytes),
+                         MOEPAGE_OK);
         for (uint64_t i = 0; i < matrix; i++)
-            assert_int_equal(((const unsigned char *)sources[p])[i], maker_byte(name, i));
+            assert_int_equal(bytes[i], maker_byte(name, i));
     }
 }
 

@@ -6,11 +6,14 @@
 #include <string.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "bank_model.h"
+#include "codec/blocks.h"
+#include "model/pack.h"
 #include "testing.h"
 
 void pack_source_tensor(pack_source *source, uint32_t role, uint32_t dtype, uint32_t rank,
@@ -25,6 +28,16 @@ static uint64_t element_bytes(uint32_t dtype)
 {
     static const uint64_t bytes[] = {0, 4, 2, 2, 1, 1, 1, 1, 1, 4, 8};
     return bytes[dtype];
+}
+
+/* Of a tensor; a block counts as one element of its last dimension. */
+static uint64_t tensor_bytes(uint32_t dtype, uint32_t rank, const uint64_t *shape)
+{
+    const mp_block_format *blocks = mp_block_format_of(dtype);
+    uint64_t bytes = blocks ? blocks->bytes : element_bytes(dtype);
+    for (uint32_t d = 0; d < rank; d++)
+        bytes *= blocks && d + 1 == rank ? shape[d] / blocks->weights : shape[d];
+    return bytes;
 }
 
 /* Bell-shaped, so that few exponents carry almost all elements. */
@@ -52,15 +65,15 @@ static void fill(uint32_t dtype, uint64_t n_bytes, uint64_t *random, unsigned ch
     }
 }
 
-static void add_dense(pack_source *source, const char *name, uint32_t dtype, uint32_t rank,
-                      const uint64_t *shape)
+void pack_source_dense(pack_source *source, const char *name, uint32_t dtype, uint32_t rank,
+                       const uint64_t *shape)
 {
     uint32_t i = source->banks.n_dense++;
-    uint64_t bytes = element_bytes(dtype), random = 77 + i;
+    uint64_t bytes = tensor_bytes(dtype, rank, shape), random = 77 + i;
     moepage_dense_tensor *tensor = &source->dense[i];
     *tensor = (moepage_dense_tensor){.name = name, .dtype = dtype, .rank = rank};
     for (uint32_t d = 0; d < rank; d++)
-        bytes *= tensor->shape[d] = shape[d];
+        tensor->shape[d] = shape[d];
     source->dense_bytes[i] = malloc(bytes + 1);
     assert_non_null(source->dense_bytes[i]);
     fill(dtype, bytes, &random, source->dense_bytes[i]);
@@ -90,9 +103,9 @@ void pack_source_init(pack_source *source)
     pack_source_tensor(source, MOEPAGE_ROLE_GATE_UP, MOEPAGE_DTYPE_BF16, 2, (uint64_t[]){48, 64});
     pack_source_tensor(source, MOEPAGE_ROLE_DOWN, MOEPAGE_DTYPE_BF16, 2, (uint64_t[]){64, 24});
     /* Not in the order of their names. */
-    add_dense(source, "norm.weight", MOEPAGE_DTYPE_F32, 1, (uint64_t[]){5});
-    add_dense(source, "embed.weight", MOEPAGE_DTYPE_BF16, 2, (uint64_t[]){11, 13});
-    add_dense(source, "layers.0.scale", MOEPAGE_DTYPE_F32, 0, NULL);
+    pack_source_dense(source, "norm.weight", MOEPAGE_DTYPE_F32, 1, (uint64_t[]){5});
+    pack_source_dense(source, "embed.weight", MOEPAGE_DTYPE_BF16, 2, (uint64_t[]){11, 13});
+    pack_source_dense(source, "layers.0.scale", MOEPAGE_DTYPE_F32, 0, NULL);
 }
 
 static int32_t read_made(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
@@ -112,9 +125,7 @@ void pack_source_open(pack_source *source)
     for (uint64_t i = 0; i < n; i++) {
         uint32_t t = (uint32_t)(i % banks->n_tensors);
         const moepage_expert_tensor *tensor = &source->tensors[t];
-        uint64_t bytes = element_bytes(tensor->dtype);
-        for (uint32_t d = 0; d < tensor->rank; d++)
-            bytes *= tensor->shape[d];
+        uint64_t bytes = tensor_bytes(tensor->dtype, tensor->rank, tensor->shape);
         source->tensor_bytes[t] = bytes;
         source->bytes[i] = malloc(bytes);
         assert_non_null(source->bytes[i]);
@@ -218,6 +229,28 @@ const char *pack_memory_file(const void *bytes, uint64_t n_bytes)
     assert_int_equal(ftruncate(fd, (off_t)n_bytes), 0);
     assert_int_equal(pwrite(fd, bytes, n_bytes, 0), n_bytes);
     return path;
+}
+
+uint64_t pack_record_offset(const moepage_model *model, uint32_t layer, uint32_t expert,
+                            uint32_t form)
+{
+    return mp_pack_record_of(&model->pack->forms[form], mp_pack_key(model, layer, expert)).offset;
+}
+
+/* The file may have no name any more. That its times stay is made so by taking them anew. */
+void pack_rot(moepage_model *model, uint32_t layer, uint32_t expert, uint32_t form, uint64_t at)
+{
+    char path[64];
+    unsigned char byte;
+    off_t where = (off_t)(pack_record_offset(model, layer, expert, form) + at);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", model->pack->file.fd);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(pread(file, &byte, 1, where), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(file, &byte, 1, where), 1);
+    close(file);
+    assert_true(mp_file_print_take(model->pack->file.fd, &model->pack->file.print));
 }
 
 moepage_model *pack_open(const char *path)

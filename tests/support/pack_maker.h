@@ -28,6 +28,9 @@ typedef struct pack_source {
 void pack_source_init(pack_source *source);
 void pack_source_tensor(pack_source *source, uint32_t role, uint32_t dtype, uint32_t rank,
                         const uint64_t *shape);
+/* The same for a dense tensor, which is filled at once; at most PACK_MAX_DENSE. */
+void pack_source_dense(pack_source *source, const char *name, uint32_t dtype, uint32_t rank,
+                       const uint64_t *shape);
 /* The library is to read the experts through a callback. */
 void pack_source_read_by_callback(pack_source *source);
 /* Fills the experts: floats get numbers as trained weights have them, other types bytes. */
@@ -53,6 +56,14 @@ const char *pack_memory_file(const void *bytes, uint64_t n_bytes);
 
 /* Opens and expects success. */
 moepage_model *pack_open(const char *path);
+
+/* Changes a byte of a stored image in the open pack's file, as a disk that rots does: the file's times
+ * stay as they are. `at` counts from the record's beginning. */
+void pack_rot(moepage_model *model, uint32_t layer, uint32_t expert, uint32_t form, uint64_t at);
+
+/* The offset in the file of a stored image. */
+uint64_t pack_record_offset(const moepage_model *model, uint32_t layer, uint32_t expert,
+                            uint32_t form);
 
 /* Both have the same shape, config, dense tensors and, bit for bit, experts. */
 void pack_expect_same(const moepage_model *a, const moepage_model *b);

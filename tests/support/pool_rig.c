@@ -68,6 +68,8 @@ void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *confi
         .bus_form = config->bus_form,
         .compressed_experts = config->compressed,
         .staging_experts = config->staging,
+        .slot_form = config->slot_form,
+        .precision = config->precision,
     };
     assert_int_equal(moepage_expert_pool_create(rig->devices, rig->n_devices, bank->model, &pool,
                                                 &rig->pool),
@@ -98,16 +100,43 @@ void pool_rig_wait(pool_rig *rig)
         sched_yield();
 }
 
+/* Is that the expert's image in an integer form, as the model's file has it? */
+static bool integers_match(const pool_rig *rig, uint32_t key, uint32_t form,
+                           const unsigned char *image)
+{
+    const moepage_model *model = rig->pool->model;
+    uint32_t layer = key / model->info.experts, expert = key % model->info.experts;
+    uint64_t room = mp_model_image_room(model, form), read_bytes;
+    unsigned char *read = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+    assert_non_null(read);
+    mp_image found;
+    mp_model_find_image(model, layer, expert, form, &found);
+    assert_int_equal(mp_model_read_image(model, layer, expert, form, read, room, &read_bytes),
+                     MOEPAGE_OK);
+    bool matches = !memcmp(read + found.skew, image, found.bytes);
+    free(read);
+    return matches;
+}
+
 static bool slot_matches(const pool_rig *rig, moepage_device *device, uint32_t key,
                          const unsigned char *slot)
 {
+    if (mp_quant_bits_of(rig->pool->slot_form)) {
+        unsigned char *image = malloc(rig->pool->slot_bytes);
+        assert_non_null(image);
+        device_rig_read(device, slot, image, rig->pool->slot_bytes);
+        bool same = integers_match(rig, key, rig->pool->slot_form, image);
+        free(image);
+        return same;
+    }
     const bank_model *bank = rig->bank;
     const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
-    unsigned char *bytes = malloc(rig->pool->slot_bytes);
+    const mp_layout *layout = mp_model_layout(rig->pool->model, key / bank->shape.experts);
+    unsigned char *bytes = malloc(layout->slot_bytes);
     assert_non_null(bytes);
-    device_rig_read(device, slot, bytes, rig->pool->slot_bytes);
+    device_rig_read(device, slot, bytes, layout->slot_bytes);
     for (uint32_t t = 0; t < bank->n_tensors; t++)
-        tensors[t] = bytes + rig->pool->model->tensors[t].offset;
+        tensors[t] = bytes + layout->tensors[t].offset;
     bool matches =
         bank_model_matches(bank, key / bank->shape.experts, key % bank->shape.experts, tensors);
     free(bytes);
@@ -119,7 +148,7 @@ bool pool_rig_holds(const pool_rig *rig, uint32_t layer, const moepage_plan_expe
     const unsigned char *slot = expert->tensors[0];
     return slot_matches(rig, rig->devices[expert->device],
                         layer * rig->bank->shape.experts + expert->expert,
-                        slot - rig->pool->model->tensors[0].offset);
+                        slot - mp_model_layout(rig->pool->model, layer)->tensors[0].offset);
 }
 
 static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64_t word)
@@ -127,25 +156,27 @@ static void check_resident(pool_rig *rig, mp_shard *shard, uint32_t slot, uint64
     uint32_t key = MP_WORD_KEY(word);
     assert_int_equal(atomic_load(&rig->pool->cache->entry[key]), slot);
     assert_int_equal(MP_WORD_USERS(word), shard->slots[slot].pins > 0);
-    assert_true(slot_matches(rig, shard->transfer->home, key, mp_shard_slot_address(shard, slot)));
+    assert_true(slot_matches(rig, shard->transfer->home, key, shard->address[slot]));
 }
 
 /* Is this image, in that form, the expert? */
 static bool image_matches(const pool_rig *rig, uint32_t key, uint32_t form,
                           const unsigned char *image)
 {
+    if (mp_quant_bits_of(form))
+        return integers_match(rig, key, form, image);
     const struct moepage_model *model = rig->pool->model;
     uint32_t layer = key / rig->pool->experts, expert = key % rig->pool->experts;
     const void *tensors[MOEPAGE_MAX_EXPERT_TENSORS];
     unsigned char *slot = calloc(1, model->info.slot_bytes);
     assert_non_null(slot);
     if (form == MOEPAGE_FORM_DENSE)
-        memcpy(slot, image, model->info.slot_bytes);
+        memcpy(slot, image, mp_model_layout(model, layer)->slot_bytes);
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
     if (form == MOEPAGE_FORM_EXPH)
         mp_decode_describe(model, layer, expert, image, slot, jobs);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        tensors[t] = slot + model->tensors[t].offset;
+        tensors[t] = slot + mp_model_layout(model, layer)->tensors[t].offset;
         if (form == MOEPAGE_FORM_EXPH && jobs[t].form == MOEPAGE_FORM_EXPH)
             mp_exph_decode(mp_exph_decoder_best(), jobs[t].src, jobs[t].src_bytes, jobs[t].dtype,
                            jobs[t].elements, 0, mp_exph_chunks(jobs[t].elements), jobs[t].dst);
@@ -208,7 +239,7 @@ static void check_window(pool_rig *rig, const mp_shard *shard)
         }
         assert_int_equal(shard->kept[l], kept);
     }
-    for (uint32_t i = 0; i < rig->pool->n_scopes; i++)
+    for (uint32_t i = 0; i < rig->pool->cache->n_scopes; i++)
         transients += shard->scopes[i].transients;
     assert_int_equal(transients, places[MP_PLACE_AHEAD] + places[MP_PLACE_PAST]);
     assert_int_equal(ring_length(shard, shard->max_slots), places[MP_PLACE_AHEAD]);
@@ -218,13 +249,15 @@ static void check_window(pool_rig *rig, const mp_shard *shard)
 void pool_rig_check(pool_rig *rig)
 {
     pool_rig_wait(rig);
-    uint64_t bank_bytes = rig->bank->expert_bytes;
+    const bank_model *bank = rig->bank; /* its smallest experts */
+    uint64_t bank_bytes =
+        bank->odd_bytes < bank->expert_bytes ? bank->odd_bytes : bank->expert_bytes;
     uint32_t mapped = 0, resident = 0;
     for (uint32_t key = 0; key < rig->pool->keys; key++)
         mapped += atomic_load(&rig->pool->cache->entry[key]) != MP_NO_SLOT;
     for (uint32_t d = 0; d < rig->n_devices; d++) {
         mp_shard *shard = &rig->pool->cache->shards[d];
-        uint32_t free_slots = 0, used = 0;
+        uint32_t free_slots = 0, stacked = 0, used = 0;
         for (uint32_t s = shard->all.first; s < shard->all.end; s++) {
             uint64_t word = atomic_load(&shard->words[s]);
             free_slots += word == 0;
@@ -234,15 +267,18 @@ void pool_rig_check(pool_rig *rig)
             check_resident(rig, shard, s, word);
             resident++;
         }
-        assert_int_equal(shard->n_free, free_slots);
-        for (uint32_t i = 0; i < rig->pool->n_scopes; i++) {
+        for (uint32_t c = 0; c < rig->pool->bundle.n_classes; c++)
+            stacked += shard->free[c].n;
+        assert_int_equal(stacked, free_slots);
+        for (uint32_t i = 0; i < rig->pool->cache->n_scopes; i++) {
             assert_true(shard->scopes[i].used <= atomic_load(&shard->scopes[i].capacity));
             used += shard->scopes[i].used;
         }
         assert_int_equal(used + free_slots, pool_slots(shard));
         moepage_device_info device = {.struct_size = sizeof device};
         assert_int_equal(moepage_device_get_info(rig->devices[d], &device), MOEPAGE_OK);
-        assert_int_equal(device.arena_expert_bytes, (shard->all.end) * rig->pool->slot_bytes);
+        assert_int_equal(device.arena_expert_bytes,
+                         mp_bundle_bytes(&rig->pool->bundle, shard->all.end));
         assert_true(shard->transfer->compressed.n * shard->transfer->compressed.unit <=
                     shard->all.first * rig->pool->slot_bytes);
         check_tier(rig, shard);
@@ -256,7 +292,8 @@ void pool_rig_check(pool_rig *rig)
     assert_true(info.prefetch_useful_bytes + info.prefetch_late_bytes +
                     info.prefetch_wasted_bytes <=
                 info.prefetch_bytes);
-    if (rig->pool->bus_form == MOEPAGE_FORM_DENSE && !info.compressed_experts)
+    if (rig->pool->slot_form == MOEPAGE_FORM_DENSE && rig->pool->bus_form == MOEPAGE_FORM_DENSE &&
+        !info.compressed_experts)
         assert_true(info.evictions * bank_bytes <= info.demand_bytes + info.prefetch_bytes);
 }
 

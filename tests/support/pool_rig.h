@@ -23,6 +23,8 @@ typedef struct pool_rig_config {
     uint32_t compressed; /* experts per layer */
     uint32_t staging;
     uint32_t io_threads;
+    uint32_t slot_form;
+    const moepage_precision_config *precision;
 } pool_rig_config;
 
 typedef struct pool_rig {
@@ -40,8 +42,7 @@ void pool_rig_close(pool_rig *rig);
 /* Waits until nothing is queued or under way. */
 void pool_rig_wait(pool_rig *rig);
 
-/* Does the plan's slot hold its expert, byte for byte, for whoever reads it on the plan's stream
- * (NULL)? */
+/* Does the plan's slot hold its expert, byte for byte, as read on the plan's stream (NULL)? */
 bool pool_rig_holds(const pool_rig *rig, uint32_t layer, const moepage_plan_expert *expert);
 
 /* No plan is open: waits for loads under way, then every slot is free or holds, byte for byte, the

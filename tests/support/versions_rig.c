@@ -117,8 +117,8 @@ uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
         mp_model_find_parts(model, layer, expert->expert, form, parts);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
         bool dense = form == MOEPAGE_FORM_DENSE;
-        uint64_t offset = dense ? model->tensors[t].offset : parts[t].offset;
-        uint64_t bytes = dense ? model->tensors[t].bytes : parts[t].bytes;
+        uint64_t offset = dense ? model->layouts[0].tensors[t].offset : parts[t].offset;
+        uint64_t bytes = dense ? model->layouts[0].tensors[t].bytes : parts[t].bytes;
         if (memcmp(expert->tensors[t], image + where.skew + offset, bytes) != 0)
             fail_msg("tensor %u of expert %u of layer %u is not what the file has in form %u", t,
                      expert->expert, layer, form);

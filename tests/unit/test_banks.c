@@ -99,14 +99,14 @@ static void test_banks_describe_what_was_given(void **state)
         assert_int_equal(out[i].role, tensors[i].role);
         assert_int_equal(out[i].bytes, 384);
         assert_int_equal(out[i].offset, i * 512);
-        assert_int_equal(model->pieces[i].tensor, i);
-        assert_int_equal(model->pieces[i].tensor_offset, 0);
-        assert_int_equal(model->pieces[i].bytes, 384);
-        assert_int_equal(model->pieces[i].slot_offset, i * 512);
+        assert_int_equal(model->layouts[0].pieces[i].tensor, i);
+        assert_int_equal(model->layouts[0].pieces[i].tensor_offset, 0);
+        assert_int_equal(model->layouts[0].pieces[i].bytes, 384);
+        assert_int_equal(model->layouts[0].pieces[i].slot_offset, i * 512);
     }
-    assert_int_equal(model->ffn.gate, 0);
-    assert_int_equal(model->ffn.down, 512);
-    assert_int_equal(model->ffn.up, 1024);
+    assert_int_equal(model->layouts[0].ffn.gate, 0);
+    assert_int_equal(model->layouts[0].ffn.down, 512);
+    assert_int_equal(model->layouts[0].ffn.up, 1024);
     assert_int_equal(info.ffn_supported, 1);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
@@ -141,7 +141,7 @@ static void expect_ffn(uint32_t supported)
 {
     moepage_model *model = open_banks();
     assert_int_equal(model->info.ffn_supported, supported);
-    assert_int_equal(model->ffn.supported, supported);
+    assert_int_equal(model->layouts[0].ffn.supported, supported);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
@@ -154,21 +154,21 @@ static void test_banks_ffn_takes_fused_rows_and_biases(void **state)
     set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F32, H, 0);
     banks.n_tensors = 4;
     moepage_model *model = open_banks();
-    assert_int_equal(model->ffn.supported, 1);
-    assert_int_equal(model->ffn.dtype, MOEPAGE_DTYPE_F32);
-    assert_int_equal(model->ffn.gate, 0);
-    assert_int_equal(model->ffn.up, I * H * 4);
-    assert_int_equal(model->ffn.down, 1536);
-    assert_int_equal(model->ffn.gate_bias, 1536 + 768);
-    assert_int_equal(model->ffn.up_bias, 1536 + 768 + I * 4);
-    assert_int_equal(model->ffn.down_bias, 1536 + 768 + 256);
+    assert_int_equal(model->layouts[0].ffn.supported, 1);
+    assert_int_equal(mp_ffn_dtype(&model->layouts[0].ffn), MOEPAGE_DTYPE_F32);
+    assert_int_equal(model->layouts[0].ffn.gate, 0);
+    assert_int_equal(model->layouts[0].ffn.up, I * H * 4);
+    assert_int_equal(model->layouts[0].ffn.down, 1536);
+    assert_int_equal(model->layouts[0].ffn.gate_bias, 1536 + 768);
+    assert_int_equal(model->layouts[0].ffn.up_bias, 1536 + 768 + I * 4);
+    assert_int_equal(model->layouts[0].ffn.down_bias, 1536 + 768 + 256);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 
     set_tensor(2, MOEPAGE_ROLE_UP_BIAS, MOEPAGE_DTYPE_F32, I, 0);
     model = open_banks();
-    assert_int_equal(model->ffn.supported, 1);
-    assert_true(model->ffn.gate_bias == UINT64_MAX);
-    assert_int_equal(model->ffn.up_bias, 1536 + 768);
+    assert_int_equal(model->layouts[0].ffn.supported, 1);
+    assert_true(model->layouts[0].ffn.gate_bias == UINT64_MAX);
+    assert_int_equal(model->layouts[0].ffn.up_bias, 1536 + 768);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
@@ -176,7 +176,11 @@ static void test_banks_ffn_is_not_offered_for_what_kernels_cannot_read(void **st
 {
     (void)state;
     expect_ffn(1);
-    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_BF16, I, H); /* mixed types */
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_BF16, I, H); /* each matrix in its own type */
+    expect_ffn(1);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_I8, I, H);
+    expect_ffn(0);
+    set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F8_E4M3, I, H); /* without scales */
     expect_ffn(0);
     set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F16, H, I); /* transposed */
     expect_ffn(0);
@@ -185,9 +189,17 @@ static void test_banks_ffn_is_not_offered_for_what_kernels_cannot_read(void **st
     set_tensor(2, MOEPAGE_ROLE_UP_SCALE, MOEPAGE_DTYPE_F16, I, H); /* no up */
     expect_ffn(0);
     set_tensor(2, MOEPAGE_ROLE_UP, MOEPAGE_DTYPE_F16, I, H);
-    set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F32, H, 0); /* bias of another type */
+    set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F32, H, 0); /* a type of its own, too */
     banks.n_tensors = 4;
+    expect_ffn(1);
+    set_tensor(4, MOEPAGE_ROLE_UP_BIAS, MOEPAGE_DTYPE_F16, I, 0); /* but one for all biases */
+    banks.n_tensors = 5;
+    banks.data = NULL;
+    banks.read = read_nothing;
     expect_ffn(0);
+    set_tensor(4, MOEPAGE_ROLE_UP_BIAS, MOEPAGE_DTYPE_F32, I, 0);
+    expect_ffn(1);
+    banks.n_tensors = 4;
     set_tensor(3, MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_DTYPE_F16, H + 1, 0);
     expect_ffn(0);
     set_tensor(3, MOEPAGE_ROLE_DOWN_SCALE, MOEPAGE_DTYPE_F16, H, 0);
@@ -247,6 +259,11 @@ static void test_banks_refuse_bad_tensors(void **state)
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 0");
     tensors[2].dtype = MOEPAGE_DTYPE_I64 + 1;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 11");
+    tensors[2].dtype = MOEPAGE_DTYPE_NVFP4 + 1;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 30|from 1 to 10|from 16 to 29");
+    tensors[2].dtype = MOEPAGE_DTYPE_Q6_K;
+    tensors[2].shape[1] = 255;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 is Q6_K|last dimension 255|256 weights");
     make(NULL);
     tensors[0].rank = 0;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has rank 0");
@@ -260,7 +277,67 @@ static void test_banks_refuse_bad_tensors(void **state)
     tensors[0].reserved = 9;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 0 has reserved = 9");
     banks.tensors = NULL;
-    expect_refusal(MOEPAGE_E_ARGUMENT, "tensors is NULL");
+    expect_refusal(MOEPAGE_E_ARGUMENT, "neither of tensors and layer_tensors");
+}
+
+/* ---- layers of different types ---- */
+
+static moepage_expert_tensor mixed[LAYERS][3];
+
+/* The last layer's down is F32, all else what it was. */
+static void make_mixed(void)
+{
+    make(NULL);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        memcpy(mixed[l], tensors, sizeof mixed[l]);
+    mixed[LAYERS - 1][1].dtype = MOEPAGE_DTYPE_F32;
+    banks.tensors = NULL;
+    banks.layer_tensors = mixed[0];
+}
+
+static void test_banks_of_layers_that_differ_in_type(void **state)
+{
+    (void)state;
+    moepage_model *model;
+    moepage_model_info info = {.struct_size = sizeof info};
+    moepage_expert_tensor out[3];
+    make_mixed();
+    const uint64_t matrix = I * H * 2;
+    assert_int_equal(moepage_model_open_banks(&banks, NULL, &model), MOEPAGE_OK);
+    assert_int_equal(moepage_model_get_info(model, &info), MOEPAGE_OK);
+    assert_int_equal(info.layouts, 2);
+    assert_int_equal(info.expert_bytes, 4 * matrix);
+    assert_int_equal(info.slot_bytes, 512 + 768 + 512);
+    assert_int_equal(info.routed_bytes, EXPERTS * (LAYERS * 3 + 1) * matrix);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        bool last = l == LAYERS - 1;
+        assert_int_equal(moepage_model_get_layer_tensors(model, l, out, 3), MOEPAGE_OK);
+        assert_int_equal(out[1].dtype, last ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_F16);
+        assert_int_equal(out[1].bytes, last ? 2 * matrix : matrix);
+        assert_int_equal(out[1].offset, 512);
+        assert_int_equal(out[2].offset, last ? 512 + 768 : 1024);
+        assert_int_equal(out[2].dtype, MOEPAGE_DTYPE_F16);
+    }
+    assert_int_equal(moepage_model_get_layer_tensors(model, LAYERS, out, 3), MOEPAGE_E_ARGUMENT);
+    expect_sentence("layer is|the model has");
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void test_banks_refuse_layers_of_different_shapes(void **state)
+{
+    (void)state;
+    make_mixed();
+    mixed[1][2].shape[0]++;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "MoE layer 1|tensor 2 has another role or shape");
+    make_mixed();
+    mixed[1][0].role = MOEPAGE_ROLE_GATE_BIAS;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "MoE layer 1|tensor 0 has another role or shape");
+    make_mixed();
+    mixed[0][0].dtype = 0;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "MoE layer 0|tensor 0 has dtype 0");
+    make_mixed();
+    banks.tensors = tensors;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "each of tensors and layer_tensors");
 }
 
 static void test_banks_refuse_sizes_that_overflow(void **state)
@@ -387,6 +464,17 @@ static void test_banks_refuse_bad_extras(void **state)
     EXPECT_REFUSED(dense[1].name = "s", "two dense tensors have the name \"s\"");
     EXPECT_REFUSED(dense[2].dtype = 0, "dense tensor 2 has dtype 0");
     EXPECT_REFUSED(dense[2].dtype = 11, "dense tensor 2 has dtype 11");
+    EXPECT_REFUSED((dense[0].dtype = MOEPAGE_DTYPE_MXFP4, dense[0].rank = 0,
+                    memset(dense[0].shape, 0, sizeof dense[0].shape)),
+                   "dense tensor 0 has rank 0|MXFP4");
+    EXPECT_REFUSED((dense[0].dtype = MOEPAGE_DTYPE_MXFP4, dense[0].shape[1] = 33),
+                   "dense tensor 0 is MXFP4|last dimension 33|32 weights");
+    EXPECT_REFUSED((dense[0].dtype = MOEPAGE_DTYPE_Q4_0, dense[0].shape[0] = UINT64_MAX / 8,
+                    dense[0].shape[1] = 32),
+                   "dense tensor 0|overflows");
+    EXPECT_REFUSED((dense[0].dtype = MOEPAGE_DTYPE_Q4_0, dense[0].shape[1] = 32,
+                    dense[0].data = (const char *)numbers + 1),
+                   "dense tensor 0: data is at|multiple of 2");
     EXPECT_REFUSED(dense[0].rank = 5, "dense tensor 0 has rank 5");
     EXPECT_REFUSED(dense[0].rank = 1, "dense tensor 0 has rank 1 and shape[1] = 3");
     EXPECT_REFUSED(dense[0].shape[0] = UINT64_MAX, "dense tensor 0|overflows");
@@ -408,6 +496,8 @@ int main(void)
         CASE(test_banks_ffn_is_not_offered_for_what_kernels_cannot_read),
         CASE(test_banks_refuse_bad_counts),
         CASE(test_banks_refuse_bad_tensors),
+        CASE(test_banks_of_layers_that_differ_in_type),
+        CASE(test_banks_refuse_layers_of_different_shapes),
         CASE(test_banks_refuse_sizes_that_overflow),
         CASE(test_banks_refuse_unclear_or_missing_sources),
         CASE(test_banks_bring_the_rest_of_a_model),

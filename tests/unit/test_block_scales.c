@@ -76,10 +76,10 @@ static void expect_block(bank b, uint32_t dtype, uint32_t rows, uint32_t columns
 {
     moepage_model *model = open_bank(&b);
     assert_int_equal(model->info.ffn_supported, 1);
-    assert_int_equal(model->ffn.dtype, F8);
-    assert_int_equal(model->ffn.scale.dtype, dtype);
-    assert_int_equal(model->ffn.scale.rows, rows);
-    assert_int_equal(model->ffn.scale.columns, columns);
+    assert_int_equal(mp_ffn_dtype(&model->layouts[0].ffn), F8);
+    assert_int_equal(model->layouts[0].ffn.scale.dtype, dtype);
+    assert_int_equal(model->layouts[0].ffn.scale.rows, rows);
+    assert_int_equal(model->layouts[0].ffn.scale.columns, columns);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
@@ -118,15 +118,16 @@ static void test_block_scales_lie_where_their_tensors_do(void **state)
     (void)state;
     bank b = split_bank(256, 128, 1, 2, 2, 1, F32);
     moepage_model *model = open_bank(&b);
-    assert_int_equal(model->ffn.up_scale, model->tensors[3].offset);
-    assert_int_equal(model->ffn.gate_scale, model->tensors[4].offset);
-    assert_int_equal(model->ffn.down_scale, model->tensors[5].offset);
+    assert_int_equal(model->layouts[0].ffn.up_scale, model->layouts[0].tensors[3].offset);
+    assert_int_equal(model->layouts[0].ffn.gate_scale, model->layouts[0].tensors[4].offset);
+    assert_int_equal(model->layouts[0].ffn.down_scale, model->layouts[0].tensors[5].offset);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
     bank fused = fused_bank(256, 128, 2, 2, 2, 1);
     model = open_bank(&fused);
-    assert_int_equal(model->ffn.gate_scale, model->tensors[1].offset);
-    assert_int_equal(model->ffn.up_scale, model->tensors[1].offset + 2 * sizeof(float));
-    assert_int_equal(model->ffn.down_scale, model->tensors[3].offset);
+    assert_int_equal(model->layouts[0].ffn.gate_scale, model->layouts[0].tensors[1].offset);
+    assert_int_equal(model->layouts[0].ffn.up_scale,
+                     model->layouts[0].tensors[1].offset + 2 * sizeof(float));
+    assert_int_equal(model->layouts[0].ffn.down_scale, model->layouts[0].tensors[3].offset);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
@@ -185,8 +186,8 @@ static void test_block_scales_belong_to_e4m3_without_biases(void **state)
             b.tensors[t].dtype = others[i];
         moepage_model *model = open_bank(&b);
         assert_int_equal(model->info.ffn_supported, 0);
-        assert_int_equal(model->ffn.scale.dtype, MOEPAGE_DTYPE_NONE);
-        assert_int_equal(model->ffn.scale.rows, 0);
+        assert_int_equal(model->layouts[0].ffn.scale.dtype, MOEPAGE_DTYPE_NONE);
+        assert_int_equal(model->layouts[0].ffn.scale.rows, 0);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
     }
 }

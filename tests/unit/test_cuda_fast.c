@@ -146,7 +146,8 @@ static void fill_expert(layer *l, mp_ffn_expert *expert, uint32_t biases)
     expert->down_bias = biases & 4 ? bias(l, h) : NULL;
 }
 
-/* Expert e has slot e of some of the tokens, in no order. Rows that nobody has are between them. */
+/* Expert e has slot e of some of the tokens, in no order. Between them are rows that belong
+ * to no expert. */
 static void route(layer *l)
 {
     for (uint32_t e = 0; e < l->experts; e++)
@@ -222,7 +223,7 @@ static moepage_status try_layer(layer *l, uint32_t math)
         .top_k = l->experts,
         .hidden = l->hidden,
         .intermediate = l->intermediate,
-        .dtype = l->dtype,
+        MP_ONE_DTYPE(l->dtype),
         .math = math,
         .scale = {.dtype = MOEPAGE_DTYPE_NONE, .rows = 1, .columns = 1},
         .scratch = l->scratch,

@@ -77,7 +77,7 @@ static moepage_status route_on(mp_cu_stream stream, uint32_t layer, const int32_
 
 static uint64_t tensor_bytes(void)
 {
-    return rig.pool->model->tensors[0].bytes;
+    return rig.pool->model->layouts[0].tensors[0].bytes;
 }
 
 /* The expert's first tensor, as the caller's stream reads it. */
@@ -198,8 +198,8 @@ static void test_cuda_session_refuses_streams_that_are_captured(void **state)
     close_all();
 }
 
-/* How long the slots of an open plan are read cannot be noted while its stream is captured: nobody
- * may have them before it can. */
+/* How long the slots of an open plan are read cannot be noted while its stream is captured: no
+ * other expert may have them until it can. */
 static void test_cuda_session_keeps_plans_whose_stream_is_captured(void **state)
 {
     (void)state;

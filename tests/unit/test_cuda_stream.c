@@ -394,7 +394,8 @@ static void test_cuda_stream_copies_between_host_memories_in_order(void **state)
     rig_close(&r);
 }
 
-/* A fill that has begun holds up nobody of the other kind; none begins while a demand's runs. */
+/* A fill that has begun holds up no fill of the other kind; no prefetch's fill begins while
+ * a demand's runs. */
 static void test_cuda_stream_prefetch_never_holds_a_demand_up(void **state)
 {
     (void)state;
@@ -660,7 +661,7 @@ static void test_cuda_stream_refuses_a_stream_that_is_captured(void **state)
 }
 
 /* Where there are no kernels for an expert's weights nothing is submitted, and the device lives. */
-static void test_cuda_stream_refuses_experts_of_integers(void **state)
+static void test_cuda_stream_refuses_experts_that_it_has_no_kernels_for(void **state)
 {
     static const uint32_t forms[] = {MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2};
     static const char *const names[] = {"int8", "int4", "int2"};
@@ -677,7 +678,7 @@ static void test_cuda_stream_refuses_experts_of_integers(void **state)
                                        .top_k = 1,
                                        .hidden = 32,
                                        .intermediate = 32,
-                                       .dtype = MOEPAGE_DTYPE_BF16,
+                                       MP_ONE_DTYPE(MOEPAGE_DTYPE_BF16),
                                        .group = 32};
         mp_tick tick = 77;
         for (size_t f = 0; f < 3; f++) {
@@ -687,6 +688,21 @@ static void test_cuda_stream_refuses_experts_of_integers(void **state)
             assert_non_null(strstr(moepage_last_error(), names[f]));
         }
         args.form = MOEPAGE_FORM_DENSE;
+        args.dtypes[MP_DOWN] = MOEPAGE_DTYPE_F16; /* not as gate's and up's */
+        assert_int_equal(r.ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick),
+                         MOEPAGE_E_UNSUPPORTED);
+        assert_non_null(strstr(moepage_last_error(), "dtypes 3, 3 and 2"));
+        for (uint32_t m = 0; m < MP_MATRICES; m++)
+            args.dtypes[m] = MOEPAGE_DTYPE_Q4_K;
+        assert_int_equal(r.ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick),
+                         MOEPAGE_E_UNSUPPORTED);
+        for (uint32_t m = 0; m < MP_MATRICES; m++)
+            args.dtypes[m] = MOEPAGE_DTYPE_BF16;
+        args.bias_dtype = MOEPAGE_DTYPE_F32; /* kernels read biases as they read weights */
+        assert_int_equal(r.ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick),
+                         MOEPAGE_E_UNSUPPORTED);
+        assert_non_null(strstr(moepage_last_error(), "biases have dtype 1"));
+        args.bias_dtype = MOEPAGE_DTYPE_NONE;
         args.on_host = 1;
         assert_int_equal(r.ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick),
                          MOEPAGE_E_UNSUPPORTED);
@@ -954,7 +970,7 @@ int main(void)
         cmocka_unit_test(test_cuda_stream_enters_and_follows_the_callers),
         cmocka_unit_test(test_cuda_stream_enters_more_than_it_can_queue),
         cmocka_unit_test(test_cuda_stream_refuses_a_stream_that_is_captured),
-        cmocka_unit_test(test_cuda_stream_refuses_experts_of_integers),
+        cmocka_unit_test(test_cuda_stream_refuses_experts_that_it_has_no_kernels_for),
         cmocka_unit_test(test_cuda_stream_writes_words_in_order),
         cmocka_unit_test(test_cuda_stream_is_destroyed_after_the_words_that_it_writes),
         cmocka_unit_test(test_cuda_stream_copies_across_pieces_of_a_host_tier),

@@ -512,7 +512,7 @@ static void test_engine_options_are_read_strictly(void **state)
         const char *text, *word;
     } cases[] = {
         {"budget=50% polcy=lru", "there is no \"polcy\"; there are: budget device policy"},
-        {"budget", "\"budget\" is no key=value"},
+        {"budget", "\"budget\" is not key=value"},
         {"=5", "there is no \"\""},
         {"budget=", "budget=: expected a value"},
         {"budget=8X", "budget=8X: expected bytes, such as 8G, or a percentage"},
@@ -567,8 +567,8 @@ static void test_engine_configs_that_contradict_themselves_are_refused(void **st
         {MOEPAGE_ENGINE_CONFIG(.budget_percent = 0.0 / 0.0), "nan", MOEPAGE_E_ARGUMENT},
         {MOEPAGE_ENGINE_CONFIG(.budget_bytes = 1 << 20, .device = &sized), "config->device",
          MOEPAGE_E_ARGUMENT},
-        {MOEPAGE_ENGINE_CONFIG(.budget_percent = 50, .dtype = MOEPAGE_DTYPE_I8), "dtype is 8",
-         MOEPAGE_E_ARGUMENT},
+        {MOEPAGE_ENGINE_CONFIG(.budget_percent = 50, .dtype = MOEPAGE_DTYPE_I8),
+         "dtype of x and y is 8", MOEPAGE_E_ARGUMENT},
         {MOEPAGE_ENGINE_CONFIG(.budget_bytes = 1 << 20, .extra_arena_bytes = 1),
          "extra_arena_bytes is 1", MOEPAGE_E_ARGUMENT},
         {MOEPAGE_ENGINE_CONFIG(.budget_percent = 50, .reserved = 1), "reserved",

@@ -498,6 +498,57 @@ static void test_expert_pool_loses_no_slot_to_a_passing_reader(void **state)
     close_rig();
 }
 
+/* Holds an expert and waits for it. */
+static moepage_status hold_expert(mp_hold *hold, uint32_t key)
+{
+    *hold = (mp_hold){.key = key};
+    moepage_status status = mp_pool_hold_rest(rig.pool, hold, 1);
+    return status ? status : mp_pool_wait(rig.pool, hold, NULL);
+}
+
+/* A user that has let go of a slot and has not freed it yet, as it waits for the lock. */
+static void let_go_of(const mp_hold *hold)
+{
+    atomic_fetch_sub(&rig.pool->cache->shards[0].words[hold->slot], 1);
+}
+
+/* A slot without users is there for the next expert, whether or not its last user has had the lock. */
+static void test_expert_pool_waits_for_no_last_user(void **state)
+{
+    (void)state;
+    open_bank(true);
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 3});
+    mp_shard *shard = &rig.pool->cache->shards[0];
+    mp_hold holds[5];
+
+    /* The only slot that is not held is of a load that has failed. */
+    assert_int_equal(hold_expert(&holds[0], 0), MOEPAGE_OK);
+    assert_int_equal(hold_expert(&holds[1], 1), MOEPAGE_OK);
+    atomic_store(&bank.fail_call, 1);
+    expect_refusal(hold_expert(&holds[2], 2), MOEPAGE_E_CALLBACK, "expert 2");
+    expect_refusal(hold_expert(&holds[3], 3), MOEPAGE_E_BUSY, "no slot for expert 3");
+    let_go_of(&holds[2]);
+    assert_int_equal(hold_expert(&holds[3], 3), MOEPAGE_OK);
+    assert_int_equal(holds[3].slot, holds[2].slot);
+    assert_false(mp_shard_drop(shard, holds[2].slot, 2, MP_SLOT_FAILED)); /* it comes too late */
+
+    /* The only room is that of a slot that has to go. */
+    mp_extent less = mp_pool_extent(rig.pool, 0, 2);
+    assert_int_equal(mp_pool_move(rig.pool, &less, false), MOEPAGE_E_BUSY);
+    mp_pool_release(rig.pool, &holds[0], 1);
+    expect_refusal(hold_expert(&holds[4], 4), MOEPAGE_E_BUSY, "no slot for expert 4");
+    let_go_of(&holds[3]);
+    assert_int_equal(hold_expert(&holds[4], 4), MOEPAGE_OK);
+    assert_int_equal(holds[4].slot, 0);
+    assert_false(mp_shard_drop(shard, holds[3].slot, 3, MP_SLOT_DRAINING));
+    assert_false(mp_pool_any_draining(rig.pool));
+    assert_int_equal(mp_pool_move(rig.pool, &less, false), MOEPAGE_OK);
+    mp_pool_release(rig.pool, &holds[1], 1);
+    mp_pool_release(rig.pool, &holds[4], 1);
+    assert_int_equal(pool_rig_info(&rig).resident, 2);
+    close_rig();
+}
+
 /* Loads that nobody waits for, of layers that were never run: destroying copes. */
 static void test_expert_pool_destroy_waits_for_loads(void **state)
 {
@@ -541,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_expert_pool_recovers_from_a_failed_read),
         cmocka_unit_test(test_expert_pool_pin_fails_with_its_read),
         cmocka_unit_test(test_expert_pool_loses_no_slot_to_a_passing_reader),
+        cmocka_unit_test(test_expert_pool_waits_for_no_last_user),
         cmocka_unit_test(test_expert_pool_destroy_waits_for_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,13 +62,15 @@ static void is_small(const char *what, const total *sum, double of_raw, double o
 }
 
 /* gate_up is two pieces, gate and up, that lie apart in the file. */
-static void gather_tensor(const moepage_model *model, const void **sources, uint32_t tensor,
-                          uint8_t *out)
+static void gather_tensor(const moepage_model *model, uint32_t key, uint32_t tensor, uint8_t *out)
 {
+    const uint32_t experts = model->info.experts;
     for (uint32_t p = 0; p < model->n_pieces; p++) {
-        const mp_piece *piece = &model->pieces[p];
+        const mp_piece *piece = &model->layouts[0].pieces[p];
         if (piece->tensor == tensor)
-            memcpy(out + piece->tensor_offset, sources[p], piece->bytes);
+            assert_int_equal(mp_model_read_piece(model, key / experts, key % experts, p, 0,
+                                                 piece->bytes, out + piece->tensor_offset),
+                             MOEPAGE_OK);
     }
 }
 
@@ -82,13 +84,12 @@ static void test_exph_size_of_a_trained_model_is_near_the_entropy(void **state)
     const uint32_t n_experts = model->info.moe_layers * model->info.experts;
     const uint32_t every = getenv("MP_TEST_LONG") ? 1 : 5; /* all layers come up */
     for (uint32_t e = 0; e < n_experts; e += every) {
-        const void **sources = &model->sources[(uint64_t)e * model->n_pieces];
         for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-            assert_int_equal(model->tensors[t].dtype, BF16);
-            uint8_t *tensor = malloc(model->tensors[t].bytes);
+            assert_int_equal(model->layouts[0].tensors[t].dtype, BF16);
+            uint8_t *tensor = malloc(model->layouts[0].tensors[t].bytes);
             assert_non_null(tensor);
-            gather_tensor(model, sources, t, tensor);
-            add_tensor((const uint16_t *)tensor, model->tensors[t].bytes / 2, &sum);
+            gather_tensor(model, e, t, tensor);
+            add_tensor((const uint16_t *)tensor, model->layouts[0].tensors[t].bytes / 2, &sum);
             free(tensor);
         }
     }

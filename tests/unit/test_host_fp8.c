@@ -173,7 +173,7 @@ static void run(const mp_host_kernel_set *set, launch *l, uint32_t n_parts, floa
 static void run_plain(launch *l)
 {
     l->args.experts.experts = l->plain;
-    l->args.experts.dtype = F32;
+    experts_set_dtype(&l->args.experts, F32);
     l->args.experts.scale = (mp_block_scale){0};
     run(kernel_sets[0], l, 1, l->want);
 }
@@ -181,7 +181,7 @@ static void run_plain(launch *l)
 static void run_fp8(const mp_host_kernel_set *set, launch *l, uint32_t n_parts)
 {
     l->args.experts.experts = l->fp8;
-    l->args.experts.dtype = F8;
+    experts_set_dtype(&l->args.experts, F8);
     l->args.experts.scale = l->scale;
     run(set, l, n_parts, l->partial);
 }

@@ -214,7 +214,7 @@ static void run_plain(launch *l)
 {
     clear(l, l->want);
     l->args.experts.experts = l->plain;
-    l->args.experts.dtype = F32;
+    experts_set_dtype(&l->args.experts, F32);
     l->args.experts.form = MOEPAGE_FORM_DENSE;
     run(kernel_sets[0], l, 1);
 }
@@ -223,7 +223,7 @@ static void take_packed(launch *l)
 {
     clear(l, l->partial);
     l->args.experts.experts = l->packed;
-    l->args.experts.dtype = BF16;
+    experts_set_dtype(&l->args.experts, BF16);
     l->args.experts.form = l->form;
     l->args.experts.group = l->group;
 }

@@ -24,7 +24,8 @@
 typedef struct launch {
     mp_kernel_args args;
     mp_ffn_expert experts[N_EXPERTS];
-    uint32_t dtype;
+    uint32_t dtypes[MP_MATRICES];
+    uint32_t bias_dtype;
     uint32_t operand; /* type of x and inner */
     uint32_t hidden;
     uint32_t intermediate;
@@ -46,11 +47,13 @@ static void poison(launch *l)
     memset(l->partial, POISON, (uint64_t)l->n_tokens * TOP_K * l->hidden * 4);
 }
 
-static void open_launch(launch *l, uint32_t dtype, uint32_t math, uint32_t hidden,
-                        uint32_t intermediate, const uint32_t *counts, int with_bias)
+static void open_mixed(launch *l, const uint32_t *dtypes, uint32_t bias_dtype, uint32_t math,
+                       uint32_t hidden, uint32_t intermediate, const uint32_t *counts,
+                       int with_bias)
 {
     memset(l, 0, sizeof *l);
-    l->dtype = dtype;
+    memcpy(l->dtypes, dtypes, sizeof l->dtypes);
+    l->bias_dtype = bias_dtype;
     l->operand = math == MOEPAGE_MATH_BF16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32;
     l->hidden = hidden;
     l->intermediate = intermediate;
@@ -58,15 +61,15 @@ static void open_launch(launch *l, uint32_t dtype, uint32_t math, uint32_t hidde
     for (uint32_t e = 0; e < N_EXPERTS; e++) {
         const uint64_t n = (uint64_t)hidden * intermediate;
         mp_ffn_expert *expert = &l->experts[e];
-        *expert = (mp_ffn_expert){.gate = num_array(dtype, n),
-                                  .up = num_array(dtype, n),
-                                  .down = num_array(dtype, n),
+        *expert = (mp_ffn_expert){.gate = num_array(dtypes[MP_GATE], n),
+                                  .up = num_array(dtypes[MP_UP], n),
+                                  .down = num_array(dtypes[MP_DOWN], n),
                                   .first_row = INNER_BASE + l->n_rows,
                                   .n_rows = counts[e]};
         if (with_bias) {
-            expert->gate_bias = num_array(dtype, intermediate);
-            expert->up_bias = num_array(dtype, intermediate);
-            expert->down_bias = num_array(dtype, hidden);
+            expert->gate_bias = num_array(bias_dtype, intermediate);
+            expert->up_bias = num_array(bias_dtype, intermediate);
+            expert->down_bias = num_array(bias_dtype, hidden);
         }
         l->n_rows += counts[e];
     }
@@ -87,20 +90,28 @@ static void open_launch(launch *l, uint32_t dtype, uint32_t math, uint32_t hidde
                                                .top_k = TOP_K,
                                                .hidden = hidden,
                                                .intermediate = intermediate,
-                                               .dtype = dtype,
+                                               .bias_dtype = bias_dtype,
                                                .math = math};
+    memcpy(l->args.experts.dtypes, dtypes, sizeof l->dtypes);
     poison(l);
+}
+
+static void open_launch(launch *l, uint32_t dtype, uint32_t math, uint32_t hidden,
+                        uint32_t intermediate, const uint32_t *counts, int with_bias)
+{
+    const uint32_t same[MP_MATRICES] = {dtype, dtype, dtype};
+    open_mixed(l, same, dtype, math, hidden, intermediate, counts, with_bias);
 }
 
 static void close_launch(launch *l)
 {
     for (uint32_t e = 0; e < N_EXPERTS; e++) {
-        const uint64_t element_size = num_bytes(l->dtype);
-        const uint64_t bytes = (uint64_t)l->hidden * l->intermediate * element_size;
+        const uint64_t element_size = num_bytes(l->bias_dtype);
+        const uint64_t n = (uint64_t)l->hidden * l->intermediate;
         mp_ffn_expert *expert = &l->experts[e];
-        guarded_free((void *)(uintptr_t)expert->gate, bytes);
-        guarded_free((void *)(uintptr_t)expert->up, bytes);
-        guarded_free((void *)(uintptr_t)expert->down, bytes);
+        guarded_free((void *)(uintptr_t)expert->gate, n * num_bytes(l->dtypes[MP_GATE]));
+        guarded_free((void *)(uintptr_t)expert->up, n * num_bytes(l->dtypes[MP_UP]));
+        guarded_free((void *)(uintptr_t)expert->down, n * num_bytes(l->dtypes[MP_DOWN]));
         guarded_free((void *)(uintptr_t)expert->gate_bias, l->intermediate * element_size);
         guarded_free((void *)(uintptr_t)expert->up_bias, l->intermediate * element_size);
         guarded_free((void *)(uintptr_t)expert->down_bias, l->hidden * element_size);
@@ -148,21 +159,21 @@ static float naive_dot(uint32_t math, const float *x, const float *w, uint32_t n
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-static float naive_product(const launch *l, const void *x, uint64_t x_row, const void *w,
-                           uint64_t w_row, const void *bias, uint32_t n)
+static float naive_product(const launch *l, const void *x, uint64_t x_row, uint32_t dtype,
+                           const void *w, uint64_t w_row, const void *bias, uint32_t n)
 {
     const uint32_t math = l->args.experts.math;
     float *a = malloc(2 * n * sizeof *a), *b = a + n;
     assert_non_null(a);
     for (uint32_t i = 0; i < n; i++) {
         a[i] = num_get(l->operand, x, x_row * n + i);
-        b[i] = num_get(l->dtype, w, w_row * n + i);
+        b[i] = num_get(dtype, w, w_row * n + i);
         if (math == MOEPAGE_MATH_BF16)
             b[i] = (float)num_rounded(MOEPAGE_DTYPE_BF16, b[i]);
     }
     float sum = naive_dot(math, a, b, n);
     free(a);
-    return bias ? sum + num_get(l->dtype, bias, w_row) : sum;
+    return bias ? sum + num_get(l->bias_dtype, bias, w_row) : sum;
 }
 
 /* inner and partial as they must come out. SwiGLU has its own test; here it is the portable one,
@@ -175,17 +186,18 @@ static void naive_launch(launch *l)
             const uint64_t line = i - INNER_BASE, token = l->rows[i] / TOP_K;
             for (uint32_t n = 0; n < l->intermediate; n++) {
                 float gate[16] = {0}, up[16] = {0};
-                gate[0] =
-                    naive_product(l, l->x, token, expert->gate, n, expert->gate_bias, l->hidden);
-                up[0] = naive_product(l, l->x, token, expert->up, n, expert->up_bias, l->hidden);
+                gate[0] = naive_product(l, l->x, token, l->dtypes[MP_GATE], expert->gate, n,
+                                        expert->gate_bias, l->hidden);
+                up[0] = naive_product(l, l->x, token, l->dtypes[MP_UP], expert->up, n,
+                                      expert->up_bias, l->hidden);
                 mp_host_set_portable.swiglu(gate, up, gate, 16);
                 num_put(l->operand, l->inner, line * l->intermediate + n,
                         num_rounded(l->operand, gate[0]));
             }
             for (uint32_t n = 0; n < l->hidden; n++)
                 l->partial[(uint64_t)l->rows[i] * l->hidden + n] =
-                    naive_product(l, l->inner, line, expert->down, n, expert->down_bias,
-                                  l->intermediate);
+                    naive_product(l, l->inner, line, l->dtypes[MP_DOWN], expert->down, n,
+                                  expert->down_bias, l->intermediate);
         }
     }
 }
@@ -227,21 +239,26 @@ static void drop_result(result *r)
 static const uint32_t dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16};
 static const uint32_t maths[] = {MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16};
 
+static void compare_with_naive(launch *l)
+{
+    naive_launch(l);
+    result want = take_result(l);
+    for (size_t s = 0; s < n_kernel_sets; s++) {
+        poison(l);
+        run_launch(kernel_sets[s], l, 1);
+        expect_result(l, &want);
+    }
+    drop_result(&want);
+    close_launch(l);
+}
+
 static void expect_naive_sums(uint32_t hidden, uint32_t intermediate, const uint32_t *counts)
 {
     for (size_t d = 0; d < 3; d++) {
         for (size_t m = 0; m < 2; m++) {
             launch l;
             open_launch(&l, dtypes[d], maths[m], hidden, intermediate, counts, d != m);
-            naive_launch(&l);
-            result want = take_result(&l);
-            for (size_t s = 0; s < n_kernel_sets; s++) {
-                poison(&l);
-                run_launch(kernel_sets[s], &l, 1);
-                expect_result(&l, &want);
-            }
-            drop_result(&want);
-            close_launch(&l);
+            compare_with_naive(&l);
         }
     }
 }
@@ -270,6 +287,24 @@ static void test_host_kernels_sum_very_long_rows_in_the_documented_order(void **
     static const uint32_t counts[] = {1, 7, 0, 0};
     (void)state;
     expect_naive_sums(40003, 6, counts);
+}
+
+/* Rows of gate and up so long that their panels differ in height. */
+static void test_host_kernels_each_matrix_has_its_own_dtype(void **state)
+{
+    static const uint32_t counts[] = {1, 0, 7, 4}, many[] = {7, 0, 0, 0};
+    (void)state;
+    for (size_t m = 0; m < 2; m++)
+        for (size_t d = 0; d < 27; d++) {
+            const uint32_t mixed[] = {dtypes[d % 3], dtypes[d / 3 % 3], dtypes[d / 9]};
+            launch l;
+            open_mixed(&l, mixed, dtypes[d % 2], maths[m], 33, 47, counts, 1);
+            compare_with_naive(&l);
+            if (d == 2 || d == 6) {
+                open_mixed(&l, mixed, dtypes[d % 2], maths[m], 5003, 35, many, 1);
+                compare_with_naive(&l);
+            }
+        }
 }
 
 static void test_host_kernels_have_the_same_bits_in_any_number_of_parts(void **state)
@@ -463,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_host_kernels_sum_in_the_documented_order),
         cmocka_unit_test(test_host_kernels_sum_long_rows_in_the_documented_order),
         cmocka_unit_test(test_host_kernels_sum_very_long_rows_in_the_documented_order),
+        cmocka_unit_test(test_host_kernels_each_matrix_has_its_own_dtype),
         cmocka_unit_test(test_host_kernels_have_the_same_bits_in_any_number_of_parts),
         cmocka_unit_test(test_host_kernels_have_the_same_bits_for_a_row_in_any_company),
         cmocka_unit_test(test_host_kernels_parts_are_disjoint_complete_and_even),

@@ -13,7 +13,7 @@ static mp_entry_state state_of(const mp_host_tier *tier, uint32_t entry)
     return tier->entries[entry].state;
 }
 
-/* Brings an expert in and lets nobody use it. */
+/* Brings an expert in, without any use of it. */
 static uint32_t load(mp_host_tier *tier, uint32_t key)
 {
     uint32_t entry = mp_host_tier_fetch(tier, key, false);
@@ -194,7 +194,7 @@ static void check_images(cold_rig *rig, const moepage_model *model, uint32_t for
         assert_int_equal(tier->cold_bytes - before, read_bytes);
         assert_true(image.skew + image.bytes <= room);
         const unsigned char *at = mp_host_tier_image(tier, entry);
-        if (image.mapped) /* stored as it is: may be read with direct I/O */
+        if (image.stored) /* stored as it is: may be read with direct I/O */
             assert_int_equal((uintptr_t)(at - image.skew) % 4096, 0);
         if (form != MOEPAGE_FORM_DENSE)
             assert_memory_equal(at, buffer + image.skew, image.bytes);

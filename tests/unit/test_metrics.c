@@ -66,8 +66,10 @@ static void test_metrics_text_is_what_the_format_says(void **state)
     assert_true(prom_has(&text, "moepage_predictor_info{name=\"maps\"}"));
     assert_true(prom_has(&text, "moepage_cuda_info{gpu=\"\",arena=\"malloc\",cublas=\"none\"}"));
     assert_true(prom_has(&text, "moepage_controller_info{mode=\"mv-wsa\"}"));
-    assert_true(prom_has(&text, "moepage_expert_pool_info{bus_form=\"none\",high_form=\"none\","
-                                "low_form=\"none\",cold_engine=\"none\"}"));
+    assert_true(
+        prom_has(&text,
+                 "moepage_expert_pool_info{bus_form=\"none\",slot_form=\"none\",high_form=\"none\","
+                 "low_form=\"none\",cold_engine=\"none\"}"));
 }
 
 static void test_metrics_leave_out_what_is_not_reported_on(void **state)
@@ -96,6 +98,7 @@ static void test_metrics_values_are_exact(void **state)
     a.experts.prefetch_useful = 9;
     a.experts.prefetch_late = 4;
     a.experts.bus_form = MOEPAGE_FORM_EXPH;
+    a.experts.slot_form = MOEPAGE_FORM_DENSE;
     a.experts.hi_form = MOEPAGE_FORM_INT8;
     a.experts.lo_form = MOEPAGE_FORM_INT2;
     a.experts.host_tier_bytes = 1;
@@ -122,7 +125,8 @@ static void test_metrics_values_are_exact(void **state)
         {"moepage_host_tier_numa_node", "-1"},
         {"moepage_prefetch_experts_total{outcome=\"useful\"}", "5"},
         {"moepage_prefetch_experts_total{outcome=\"late\"}", "4"},
-        {"moepage_expert_pool_info{bus_form=\"exph\",high_form=\"int8\",low_form=\"int2\","
+        {"moepage_expert_pool_info{bus_form=\"exph\",slot_form=\"dense\",high_form=\"int8\",low_"
+         "form=\"int2\","
          "cold_engine=\"pread\"}",
          "1"},
         {"moepage_controller_miss_seconds{side=\"experts\"}", "0.002500000"},
@@ -328,6 +332,8 @@ static const struct {
     {"moepage_expert_pool_info.misses", "likewise"},
     {"moepage_expert_pool_info.late", "likewise"},
     {"moepage_expert_pool_info.bus_form", "a label"},
+    {"moepage_expert_pool_info.slot_form", "a label"},
+    {"moepage_expert_pool_info.slot_step", "the same as long as the pool lives"},
     {"moepage_expert_pool_info.hi_form", "a label"},
     {"moepage_expert_pool_info.lo_form", "a label"},
     {"moepage_session_stats.routed", "the sum of moepage_experts_routed_total"},

@@ -66,15 +66,16 @@ static void test_model_open_describes_the_slot_and_every_expert(void **state)
     assert_int_equal(t[1].bytes, 64);
     assert_int_equal(t[1].offset, 256);
 
-    assert_int_equal(model->pieces[0].slot_offset, 0);
-    assert_int_equal(model->pieces[1].slot_offset, 64);
-    assert_int_equal(model->pieces[1].tensor_offset, 64);
-    assert_int_equal(model->pieces[2].slot_offset, 256);
-    assert_int_equal(model->ffn.gate, 0);
-    assert_int_equal(model->ffn.up, 64);
-    assert_int_equal(model->ffn.down, 256);
-    assert_true(model->ffn.gate_bias == UINT64_MAX && model->ffn.up_bias == UINT64_MAX &&
-                model->ffn.down_bias == UINT64_MAX);
+    assert_int_equal(model->layouts[0].pieces[0].slot_offset, 0);
+    assert_int_equal(model->layouts[0].pieces[1].slot_offset, 64);
+    assert_int_equal(model->layouts[0].pieces[1].tensor_offset, 64);
+    assert_int_equal(model->layouts[0].pieces[2].slot_offset, 256);
+    assert_int_equal(model->layouts[0].ffn.gate, 0);
+    assert_int_equal(model->layouts[0].ffn.up, 64);
+    assert_int_equal(model->layouts[0].ffn.down, 256);
+    assert_true(model->layouts[0].ffn.gate_bias == UINT64_MAX &&
+                model->layouts[0].ffn.up_bias == UINT64_MAX &&
+                model->layouts[0].ffn.down_bias == UINT64_MAX);
     for (uint32_t l = 0; l < MOE_LAYERS; l++)
         for (uint32_t e = 0; e < MOE_EXPERTS; e++)
             moe_expect_expert(model, l, e);
@@ -122,6 +123,7 @@ static void count_log(void *user, int32_t level, const char *text)
     ++*(int *)user;
 }
 
+/* Nothing is worth a line of the log here: every view is a copy. */
 static void test_model_find_tensor_aligns_what_the_file_has_askew(void **state)
 {
     (void)state;
@@ -141,7 +143,7 @@ static void test_model_find_tensor_aligns_what_the_file_has_askew(void **state)
         assert_memory_equal(view.data, made->data, made->bytes);
         assert_int_equal(moepage_model_find_tensor(model, made->name, &again), MOEPAGE_OK);
         assert_ptr_equal(again.data, view.data);
-        assert_int_equal(logged, padding % 4 ? 1 : 0);
+        assert_int_equal(logged, 0);
         moe_expect_expert(model, 1, 3);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
     }

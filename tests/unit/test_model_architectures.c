@@ -99,11 +99,13 @@ static void load(uint32_t moe_layer, uint32_t expert)
 {
     assert_in_range(model->info.slot_bytes, 1, sizeof slot);
     memset(slot, 0xee, sizeof slot);
-    const void **sources = model->sources + mp_model_source_index(model, moe_layer, expert);
     uint64_t moved = 0;
     for (uint32_t p = 0; p < model->n_pieces; p++) {
-        memcpy(slot + model->pieces[p].slot_offset, sources[p], model->pieces[p].bytes);
-        moved += model->pieces[p].bytes;
+        const mp_piece *piece = &model->layouts[0].pieces[p];
+        assert_int_equal(mp_model_read_piece(model, moe_layer, expert, p, 0, piece->bytes,
+                                             slot + piece->slot_offset),
+                         MOEPAGE_OK);
+        moved += piece->bytes;
     }
     assert_int_equal(moved, model->info.expert_bytes);
 }
@@ -250,16 +252,16 @@ static void add_fp8(void)
 static void expect_fp8_ffn(uint32_t rows, uint32_t columns)
 {
     assert_int_equal(model->info.ffn_supported, 1);
-    assert_int_equal(model->ffn.dtype, MOEPAGE_DTYPE_F8_E4M3);
-    assert_int_equal(model->ffn.scale.dtype, MOEPAGE_DTYPE_F32);
-    assert_int_equal(model->ffn.scale.rows, rows);
-    assert_int_equal(model->ffn.scale.columns, columns);
-    assert_int_equal(model->ffn.gate, tensors[0].offset);
-    assert_int_equal(model->ffn.up, tensors[0].offset + I * H);
-    assert_int_equal(model->ffn.down, tensors[1].offset);
-    assert_int_equal(model->ffn.gate_scale, tensors[2].offset);
-    assert_int_equal(model->ffn.up_scale, tensors[2].offset + tensors[2].bytes / 2);
-    assert_int_equal(model->ffn.down_scale, tensors[3].offset);
+    assert_int_equal(mp_ffn_dtype(&model->layouts[0].ffn), MOEPAGE_DTYPE_F8_E4M3);
+    assert_int_equal(model->layouts[0].ffn.scale.dtype, MOEPAGE_DTYPE_F32);
+    assert_int_equal(model->layouts[0].ffn.scale.rows, rows);
+    assert_int_equal(model->layouts[0].ffn.scale.columns, columns);
+    assert_int_equal(model->layouts[0].ffn.gate, tensors[0].offset);
+    assert_int_equal(model->layouts[0].ffn.up, tensors[0].offset + I * H);
+    assert_int_equal(model->layouts[0].ffn.down, tensors[1].offset);
+    assert_int_equal(model->layouts[0].ffn.gate_scale, tensors[2].offset);
+    assert_int_equal(model->layouts[0].ffn.up_scale, tensors[2].offset + tensors[2].bytes / 2);
+    assert_int_equal(model->layouts[0].ffn.down_scale, tensors[3].offset);
 }
 
 static void test_architecture_deepseek_v3_in_fp8_brings_block_scales(void **state)

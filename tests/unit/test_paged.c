@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paged_tensor/paged.h"
 #include "paged_case.h"
+#include "paged_tensor/paged.h"
 #include "testing.h"
 
 /* ---- layout and creation ---- */
@@ -212,7 +212,7 @@ static void test_paged_forward_passes_read_every_layer_right(void **state)
     }
 }
 
-/* Only the first two layers' loads wait for nobody. */
+/* Only the loads of the first two layers wait for nothing. */
 static void test_paged_cold_start_waits_for_nobody(void **state)
 {
     (void)state;

@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "paged_tensor/paged.h"
+#include "pack_maker.h"
 #include "paged_case.h"
+#include "paged_tensor/paged.h"
 #include "testing.h"
 
 /* ---- holding a device up ---- */
@@ -249,7 +249,7 @@ static void test_paged_loads_bytes_come_from_every_kind_of_model(void **state)
     shape.pack_forms |= 1u << MOEPAGE_FORM_DENSE;
     assert_int_equal(source_of(&shape), MP_PAGED_CODED);
     shape.pack_forms = 1u << MOEPAGE_FORM_DENSE;
-    assert_int_equal(source_of(&shape), MP_PAGED_MAPPED);
+    assert_int_equal(source_of(&shape), MP_PAGED_STORED);
     shape.cold_level = 1;
     assert_int_equal(source_of(&shape), MP_PAGED_READ);
     shape.pack_forms = 0;
@@ -266,7 +266,7 @@ static void test_paged_loads_coded_experts_of_odd_sizes_are_decoded_elsewhere(vo
     shape.intermediate = 61;
     assert_int_equal(source_of(&shape), MP_PAGED_READ);
     shape.pack_forms |= 1u << MOEPAGE_FORM_DENSE;
-    assert_int_equal(source_of(&shape), MP_PAGED_MAPPED);
+    assert_int_equal(source_of(&shape), MP_PAGED_STORED);
 }
 
 /* Half of the staging takes one of these layers: with the decoder held up, three of them would be
@@ -296,14 +296,7 @@ static void test_paged_loads_damaged_images_are_never_shown(void **state)
         paged_rig_open(&rig, &shape, &(paged_rig_config){0});
         mp_image image;
         mp_model_find_image(rig.bank.model, 1, 2, forms[f], &image);
-        uintptr_t at = (uintptr_t)image.mapped + image.bytes / 2;
-        /* A page of the mapping as if the disk had rotted: a private copy with one bit changed. */
-        unsigned char *page = (unsigned char *)(at & ~(uintptr_t)4095), copy[4096];
-        memcpy(copy, page, sizeof copy);
-        copy[at % 4096] ^= 1;
-        assert_true(mmap(page, 4096, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
-        memcpy(page, copy, sizeof copy);
+        pack_rot(rig.bank.model, 1, 2, forms[f], image.bytes / 2);
         OK(materialise(0));
         visit(0);
         OK(materialise(1));

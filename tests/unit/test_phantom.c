@@ -158,14 +158,14 @@ static void test_phantom_images_have_the_sizes_it_was_told(void **state)
     mp_model_find_image(model, 2, 7, MOEPAGE_FORM_EXPH, &coded);
     mp_model_find_parts(model, 2, 7, MOEPAGE_FORM_EXPH, parts);
     assert_int_equal(dense.bytes, model->info.slot_bytes);
-    assert_non_null(dense.mapped);
-    assert_non_null(coded.mapped);
+    assert_non_null(dense.address);
+    assert_non_null(coded.address);
     assert_true(mp_model_keeps_images(model));
-    assert_true(mp_model_mapped_is_checked(model, 1, 3, MOEPAGE_FORM_DENSE));
-    assert_int_equal(mp_model_check_mapped(model, 1, 3, MOEPAGE_FORM_EXPH), MOEPAGE_OK);
+    assert_true(mp_model_image_is_checked(model, 1, 3, MOEPAGE_FORM_DENSE));
+    assert_int_equal(mp_model_check_image(model, 1, 3, MOEPAGE_FORM_EXPH), MOEPAGE_OK);
     uint64_t end = 0;
     for (uint32_t t = 0; t < 2; t++) {
-        double exact = 0.7 * (double)model->tensors[t].bytes;
+        double exact = 0.7 * (double)model->layouts[0].tensors[t].bytes;
         assert_int_equal(parts[t].offset, end);
         assert_int_equal(parts[t].offset % 16, 0);
         assert_int_equal(parts[t].form, MOEPAGE_FORM_EXPH);
@@ -196,7 +196,7 @@ static void test_phantom_images_have_the_sizes_it_was_told(void **state)
     model = open_shape(&shape);
     assert_false(mp_model_has_form(model, MOEPAGE_FORM_EXPH));
     mp_model_find_image(model, 0, 0, MOEPAGE_FORM_DENSE, &dense);
-    assert_null(dense.mapped);
+    assert_null(dense.address);
     assert_int_equal(dense.bytes, model->info.slot_bytes);
     close_model(model);
     shape.exph_ratio = 1e-300; /* nothing is smaller than something */

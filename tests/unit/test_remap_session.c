@@ -510,7 +510,7 @@ static void test_remap_session_refuses_routings_it_cannot_remap(void **state)
     pool_rig_begin(session, TOKENS, MOEPAGE_PHASE_DECODE);
     routing.logits = NULL;
     expect_refusal(moepage_session_route(session, 0, &routing, NULL), MOEPAGE_E_ARGUMENT,
-                   "sigmoid gate's probabilities are none");
+                   "sigmoid gate's probabilities cannot replace them");
     routing.logits = logits;
     run_layer(0, &routing, TOKENS, out_ids, out_weights);
     assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);

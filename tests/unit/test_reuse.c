@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "bank_model.h"
-#include "planning/reuse.h"
 #include "naive_stack.h"
+#include "planning/reuse.h"
 #include "testing.h"
 
 #define MAX_SET 64

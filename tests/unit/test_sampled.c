@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "bank_model.h"
+#include "naive_stack.h"
 #include "planning/reuse.h"
 #include "planning/sampled.h"
-#include "naive_stack.h"
 #include "testing.h"
 
 #define MAX_SET 64
@@ -161,7 +161,7 @@ static void test_sampled_rate_falls_so_that_max_keys_fit(void **state)
             rate = mp_sampled_rate(sampled);
             assert_true(key >= max_keys || rate == 1);
         }
-        /* A second round sees who is tracked. */
+        /* A second round shows which keys are tracked. */
         uint32_t tracked = 0;
         for (uint32_t key = 0; key < keys; key++)
             tracked += use_one(sampled, key, &sample) && sample.distance != UINT64_MAX;

@@ -57,7 +57,7 @@ static void test_sim_device_kernels_take_arithmetic_or_memory(void **state)
                                    .n_experts = 2,
                                    .hidden = 10,
                                    .intermediate = 4,
-                                   .dtype = MOEPAGE_DTYPE_BF16,
+                                   MP_ONE_DTYPE(MOEPAGE_DTYPE_BF16),
                                    .math = MOEPAGE_MATH_BF16};
     mp_tick tick = 0;
     assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
@@ -67,7 +67,10 @@ static void test_sim_device_kernels_take_arithmetic_or_memory(void **state)
     assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
     assert_int_equal(machine_time(device, stream, tick), 10 + 240 / 4); /* its weights alone */
     experts[0].n_rows = 1;
-    args.dtype = MOEPAGE_DTYPE_F8_E4M3;
+    args = (mp_kernel_experts_args){.experts = experts,
+                                    .n_experts = 1,
+                                    MP_ONE_DTYPE(MOEPAGE_DTYPE_F8_E4M3),
+                                    .math = MOEPAGE_MATH_BF16};
     args.hidden = 1;
     args.intermediate = 100; /* 300 bytes of weights; 6 + 400 of the row; 600 operations */
     assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
@@ -78,13 +81,23 @@ static void test_sim_device_kernels_take_arithmetic_or_memory(void **state)
     experts[0].n_rows = 0;
     args.hidden = 64;
     args.intermediate = 32;
-    args.dtype = MOEPAGE_DTYPE_BF16;
     args.group = 32;
     for (uint32_t f = 0; f < 3; f++) {
         args.form = forms[f];
         assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
         assert_int_equal(machine_time(device, stream, tick), 10 + 3 * ((2048 >> f) + 128) / 4);
     }
+
+    /* Of blocks, a format for each matrix: 32 rows of 256 weights twice, 256 rows of 32. */
+    args = (mp_kernel_experts_args){
+        .experts = experts,
+        .n_experts = 1,
+        .hidden = 256,
+        .intermediate = 32,
+        .dtypes = {MOEPAGE_DTYPE_Q4_K, MOEPAGE_DTYPE_Q6_K, MOEPAGE_DTYPE_Q8_0},
+    };
+    assert_int_equal(device->ops->launch(stream, MP_KERNEL_EXPERTS, &args, &tick), MOEPAGE_OK);
+    assert_int_equal(machine_time(device, stream, tick), 10 + (32 * (144 + 210) + 256 * 34) / 4);
 
     /* Partial sums of 4 bytes are read, y is written, and read if it is added to. */
     mp_kernel_combine_args combine = {.n_tokens = 3,

@@ -489,6 +489,33 @@ static void test_stats_count_reads_out_of_memory_as_buffered(void **state)
     bank_model_close(&bank);
 }
 
+/* A load that has landed is settled by the question about it: the read behind it counts in the same
+ * answer, every read as many bytes as any other. */
+static void test_stats_count_a_read_whose_load_was_not_waited_for(void **state)
+{
+    (void)state;
+    stack s;
+    open_stack(&s, 3, 16);
+    moepage_expert_pool_info before = info_of(s.pool);
+    const int32_t ids[3] = {12, 12, 12};
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = 3,
+                               .ids = ids,
+                               .weights = s.weights};
+    assert_true(before.cold_reads > 0); /* to measure the tier */
+    stack_begin(&s, 1);
+    MUST(moepage_session_route(s.session, 1, &routing, NULL));
+    work(&s, READ + LOAD);
+    moepage_expert_pool_info info = info_of(s.pool);
+    assert_int_equal(info.loading, 0);
+    assert_int_equal(info.resident, 1);
+    assert_int_equal(info.cold_reads, before.cold_reads + 1);
+    assert_int_equal(info.host_tier_resident, before.host_tier_resident + 1);
+    assert_int_equal(info.cold_bytes * before.cold_reads, before.cold_bytes * info.cold_reads);
+    MUST(moepage_session_cancel(s.session));
+    stack_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_stats_count_no_impossible_moves),
         cmocka_unit_test(test_stats_count_kv_refusals_and_resizes),
         cmocka_unit_test(test_stats_count_reads_out_of_memory_as_buffered),
+        cmocka_unit_test(test_stats_count_a_read_whose_load_was_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,8 +117,9 @@ static void test_stats_text_shows_fallbacks(void **state)
     assert_int_equal(atoi(prom_value(&text, "moepage_host_tier_numa_node")), info.host_node);
     assert_int_equal(prom_count(&text, "moepage_expert_cold_buffered_reads_total"),
                      info.cold_reads);
-    assert_true(prom_has(&text, "moepage_expert_pool_info{bus_form=\"dense\",high_form=\"none\","
-                                "low_form=\"none\",cold_engine=\"pread\"}"));
+    assert_true(prom_has(
+        &text, "moepage_expert_pool_info{bus_form=\"dense\",slot_form=\"dense\",high_form=\"none\","
+               "low_form=\"none\",cold_engine=\"pread\"}"));
 }
 
 /* Over the simulated driver. */

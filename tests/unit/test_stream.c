@@ -16,7 +16,7 @@ static mp_stream *open_stream(uint32_t urgency)
 static void push(mp_stream *stream, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        mp_stream_slot(stream)->kind = MP_OP_CALL;
+        mp_stream_slot(stream, NULL)->kind = MP_OP_CALL;
         mp_stream_push(stream);
     }
 }

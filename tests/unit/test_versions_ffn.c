@@ -92,7 +92,7 @@ static void dequantise(const struct moepage_model *packed, uint32_t form, bank_m
         mp_model_find_image(packed, layer, expert, form, &where);
         mp_model_find_parts(packed, layer, expert, form, parts);
         for (uint32_t t = 0; t < packed->info.expert_tensors; t++) {
-            const moepage_expert_tensor *tensor = &packed->tensors[t];
+            const moepage_expert_tensor *tensor = &packed->layouts[0].tensors[t];
             const mp_quant_shape matrix = {tensor->shape[0], tensor->shape[1],
                                            form == MOEPAGE_FORM_INT4 ? 4 : 2, 64};
             float *to =

@@ -346,6 +346,34 @@ class Memory(unittest.TestCase):
         with self.assertRaises(TypeError):
             moepage.exph_encode(moepage.empty((3,), "f32"))
 
+    def test_blocks_are_decoded(self):
+        block = bytes([0x00, 0x38]) + bytes(i % 256 for i in range(-16, 16))  # 0.5 and 32 integers
+        values = moepage.blocks_decode(block * 2, "Q8_0", (2, 32))
+        self.assertEqual(values.tolist(), [[0.5 * i for i in range(-16, 16)]] * 2)
+        with self.assertRaises(moepage.ArgumentError):
+            moepage.blocks_decode(block, "Q8_0", 64)
+        with self.assertRaises(moepage.ArgumentError):
+            moepage.blocks_decode(block, "none such", 32)
+
+    def test_a_gguf_file_has_metadata(self):
+        source = os.environ["MOEPAGE_SOURCE"]
+        with moepage.Model(os.path.join(source, "tests/data/gguf/whole.gguf")) as model:
+            self.assertEqual(model.metadata("general.architecture"), "deepseek2")
+            self.assertEqual(model.metadata("deepseek2.rope.freq_base"), 10000.5)
+            self.assertEqual(model.metadata("deepseek2.expert_shared_count"), 1)
+            self.assertIs(model.metadata("tokenizer.ggml.add_bos_token"), True)
+            self.assertEqual(model.metadata("tokenizer.ggml.tokens"),
+                             ["<s>", "\u0120the", "", b"\xff\xfe", "\u65e5"])
+            self.assertEqual(model.metadata("tokenizer.ggml.token_type"), [3, 1, 1, 6, -1])
+            with self.assertRaises(moepage.NotFound):
+                model.metadata("none such")
+            layers = [model.layer_tensors(i) for i in range(model.info.moe_layers)]
+            self.assertEqual(layers[0], model.expert_tensors)
+            self.assertEqual({len(each) for each in layers}, {model.info.expert_tensors})
+            for layer, tensors in enumerate(layers):
+                found = model.read_expert(layer, 1)
+                self.assertEqual([each.nbytes for each in found], [each.bytes for each in tensors])
+
     @needs_torch
     def test_the_codec_takes_torch_tensors(self):
         import torch

@@ -1,0 +1,175 @@
+/* How fast the host kernels run experts of every block format beside ggml's CPU backend: the same bytes,
+ * shapes and rows, taking turns. Not part of any suite; compare_ggml.sh builds and runs it.
+ *
+ *   compare_ggml [set=NAME] [format=NAME] [math=fp32|bf16] [shape=HxI]
+ *
+ * ggml's side is three matrix products and SwiGLU of one expert, weights in the file's layout. It rounds
+ * activations to 8 bits per block first, so results agree roughly: by how much is printed. */
+#include <math.h>
+#include <stdio.h>
+
+#include "cold_experts.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+
+#define TURNS 7
+#define TURN_SECONDS 0.08
+#define N_COUNTS 4
+
+static const uint32_t counts[N_COUNTS] = {1, 4, 8, 64};
+
+/* ---- ggml's side ---- */
+
+/* The products of one expert; the weights' addresses are set for each. */
+typedef struct peer {
+    struct ggml_context *context;
+    struct ggml_cgraph *graph;
+    struct ggml_cplan plan;
+    struct ggml_threadpool *threads;
+    struct ggml_tensor *gate, *up, *down;
+    void *memory[4];
+    float *out;
+} peer;
+
+static struct ggml_tensor *placed(struct ggml_tensor *tensor, void **memory)
+{
+    *memory = cold_memory(ggml_nbytes(tensor));
+    tensor->data = *memory;
+    return tensor;
+}
+
+static void open_peer(peer *p, const cold_experts *c, uint32_t n_rows)
+{
+    const struct ggml_init_params settings = {.mem_size = 1 << 20, .no_alloc = true};
+    const enum ggml_type type = (enum ggml_type)mp_block_format_of(c->dtype)->ggml_type;
+    struct ggml_threadpool_params threads = ggml_threadpool_params_default((int)c->n_threads);
+    *p = (peer){.context = ggml_init(settings)};
+    p->gate = ggml_new_tensor_2d(p->context, type, c->hidden, c->intermediate);
+    p->up = ggml_new_tensor_2d(p->context, type, c->hidden, c->intermediate);
+    p->down = ggml_new_tensor_2d(p->context, type, c->intermediate, c->hidden);
+    struct ggml_tensor *x = ggml_new_tensor_2d(p->context, GGML_TYPE_F32, c->hidden, n_rows);
+    x->data = c->x;
+    struct ggml_tensor *g = placed(ggml_mul_mat(p->context, p->gate, x), &p->memory[0]);
+    struct ggml_tensor *u = placed(ggml_mul_mat(p->context, p->up, x), &p->memory[1]);
+    struct ggml_tensor *inner = placed(ggml_swiglu_split(p->context, g, u), &p->memory[2]);
+    struct ggml_tensor *out = placed(ggml_mul_mat(p->context, p->down, inner), &p->memory[3]);
+    p->out = out->data;
+    p->graph = ggml_new_graph(p->context);
+    ggml_build_forward_expand(p->graph, out);
+    p->threads = ggml_threadpool_new(&threads);
+    p->plan = ggml_graph_plan(p->graph, (int)c->n_threads, p->threads);
+    p->plan.work_data = cold_memory(p->plan.work_size + 64);
+}
+
+static void close_peer(peer *p)
+{
+    for (size_t i = 0; i < 4; i++)
+        free(p->memory[i]);
+    free(p->plan.work_data);
+    ggml_threadpool_free(p->threads);
+    ggml_free(p->context);
+}
+
+static void run_peer(peer *p, const cold_experts *c, uint32_t e)
+{
+    uint8_t *at = c->weights + e * c->expert_bytes;
+    p->gate->data = at;
+    p->up->data = at + c->matrix_bytes;
+    p->down->data = at + 2 * c->matrix_bytes;
+    if (ggml_graph_compute(p->graph, &p->plan) != GGML_STATUS_SUCCESS)
+        exit(1);
+}
+
+/* ---- Turns ---- */
+
+static void run_ours(cold_experts *c, uint32_t e)
+{
+    cold_run(c, e, 0, 0);
+    cold_run(c, e, 1, 0);
+}
+
+/* Seconds per expert; of ours without `p`. */
+static double one_turn(cold_experts *c, peer *p)
+{
+    static uint32_t next;
+    uint32_t n = 0;
+    const double begin = cold_seconds(c->n_threads);
+    double end;
+    do {
+        next = (next + 1) % c->n_experts;
+        if (p)
+            run_peer(p, c, next);
+        else
+            run_ours(c, next);
+        n++;
+        end = cold_seconds(c->n_threads);
+    } while (end - begin < TURN_SECONDS);
+    return (end - begin) / n;
+}
+
+/* Root mean square of the difference over that of ggml's results. */
+static double difference(const cold_experts *c, const peer *p)
+{
+    double error = 0, size = 0;
+    for (uint64_t i = 0; i < (uint64_t)c->n_rows * c->hidden; i++) {
+        const double d = (double)c->out[i] - (double)p->out[i];
+        error += d * d;
+        size += (double)p->out[i] * (double)p->out[i];
+    }
+    return sqrt(error / size);
+}
+
+static void compare(cold_experts *c)
+{
+    const double bytes = (double)c->expert_bytes * 1e-9;
+    double most = 0;
+    printf("%-7s", c->name);
+    for (uint32_t i = 0; i < N_COUNTS; i++) {
+        double ours = 1e9, theirs = 1e9;
+        peer p;
+        c->n_rows = counts[i];
+        open_peer(&p, c, c->n_rows);
+        for (uint32_t turn = 0; turn < TURNS; turn++) {
+            const double a = one_turn(c, NULL), b = one_turn(c, &p);
+            ours = a < ours ? a : ours;
+            theirs = b < theirs ? b : theirs;
+        }
+        const double off = difference(c, &p);
+        most = off > most ? off : most;
+        printf("  %6.1f %6.1f %5.2f", bytes / ours, bytes / theirs, theirs / ours);
+        fflush(stdout);
+        close_peer(&p);
+    }
+    printf("  %.4f\n", most);
+}
+
+int main(int argc, char **argv)
+{
+    const char *set = cold_option(argc, argv, "set"), *math = cold_option(argc, argv, "math");
+    const char *only = cold_option(argc, argv, "format");
+    const char *shape = cold_option(argc, argv, "shape");
+    cold_experts c = {.hidden = 2048, .intermediate = 768, .n_threads = 1};
+    c.math = math && strcmp(math, "bf16") == 0 ? MOEPAGE_MATH_BF16 : MOEPAGE_MATH_FP32;
+    c.set = set ? mp_host_kernels_find(set) : mp_host_kernels_best();
+    if (!c.set || (shape && sscanf(shape, "%ux%u", &c.hidden, &c.intermediate) != 2)) {
+        fprintf(stderr,
+                "usage: %s [set=portable|avx2|avx512|avx512-bf16] [format=Q4_K] "
+                "[math=fp32|bf16] [shape=2048x768]\n",
+                argv[0]);
+        return 1;
+    }
+    ggml_cpu_init();
+    printf("%s, H %u, I %u, math %s, 1 thread, ggml %s: at 1, 4, 8 and 64 rows GB/s of weights, "
+           "ours and ggml's, and how many times as fast; the greatest difference\n",
+           mp_host_kernels_name(c.set), c.hidden, c.intermediate,
+           c.math == MOEPAGE_MATH_FP32 ? "FP32" : "BF16", ggml_version());
+    for (c.dtype = MOEPAGE_DTYPE_Q4_0; c.dtype <= MOEPAGE_DTYPE_NVFP4; c.dtype++) {
+        c.name = mp_block_format_of(c.dtype)->name;
+        if (only && strcmp(only, c.name) != 0)
+            continue;
+        cold_open(&c);
+        compare(&c);
+        cold_close(&c);
+    }
+    return 0;
+}

@@ -1,0 +1,398 @@
+/* moepage-generate on GGUF files: the bits of a checkpoint with the same values, at every budget, and
+ * refusals of what a file lacks. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint_maker.h"
+#include "generation.h"
+#include "gguf_moe.h"
+#include "slow.h"
+#include "testing.h"
+#include "tool_runs.h"
+#include "twin_model.h"
+
+#define SHAPE(...) ((const uint64_t[]){__VA_ARGS__})
+
+/* As the checkpoint has them. */
+static const twin_types stored = {{GGML_BF16, GGML_BF16},
+                                  {GGML_BF16, GGML_BF16},
+                                  GGML_BF16,
+                                  GGML_BF16};
+/* Even layers mix types, and so have smaller experts than odd ones. */
+static const twin_types in_blocks = {{GGML_Q4_0, GGML_Q8_0},
+                                     {GGML_Q8_0, GGML_Q8_0},
+                                     GGML_BF16,
+                                     GGML_BF16};
+static const twin_types all_in_blocks = {{GGML_Q8_0, GGML_Q4_0},
+                                         {GGML_Q8_0, GGML_Q4_0},
+                                         GGML_Q8_0,
+                                         GGML_Q4_0};
+
+static gguf_writer writer;
+static char dir[64], file[96];
+static reference ref;
+
+static int make(void **state)
+{
+    (void)state;
+    maker_dir_create(dir);
+    snprintf(file, sizeof file, "%s/m.gguf", dir);
+    gguf_init(&writer);
+    reference_load_tiny(&ref);
+    return 0;
+}
+
+static int unmake(void **state)
+{
+    (void)state;
+    maker_dir_remove(dir);
+    gguf_free(&writer);
+    reference_free(&ref);
+    return 0;
+}
+
+static void write_file(const twin_types *types)
+{
+    twin_make(&writer, types);
+    gguf_write(&writer, dir, "m.gguf");
+}
+
+static generation_part some(void)
+{
+    return (generation_part){.n = slow_here() ? 1 : 3, .n_tokens = 24, .max_tokens = 12};
+}
+
+/* Both models must give the same bits. */
+static void compare(const char *checkpoint, const char *math)
+{
+    const generation_part part = some();
+    generation expected, found;
+    generation_run(checkpoint, &ref, &part, LIST("--math", math), &expected);
+    generation_run(file, &ref, &part, LIST("--math", math), &found);
+    generation_assert_same(&expected, &found, math);
+    generation_free(&expected);
+    generation_free(&found);
+}
+
+static void test_generate_gguf_gives_the_bits_of_its_checkpoint(void **state)
+{
+    (void)state;
+    write_file(&stored);
+    compare(TWIN_MODEL, "fp32");
+    compare(TWIN_MODEL, "bf16");
+}
+
+/* The values of blocks are computed here, not by the library. */
+static void compare_twins(const twin_types *types)
+{
+    char checkpoint[64];
+    write_file(types);
+    maker_dir_create(checkpoint);
+    twin_write_checkpoint(&writer, checkpoint);
+    compare(checkpoint, "fp32");
+    compare(checkpoint, "bf16");
+    maker_dir_remove(checkpoint);
+}
+
+static void test_generate_gguf_in_blocks_gives_the_bits_of_its_values(void **state)
+{
+    (void)state;
+    compare_twins(&in_blocks);
+}
+
+static void test_generate_gguf_decodes_dense_blocks_exactly(void **state)
+{
+    (void)state;
+    compare_twins(&all_in_blocks);
+}
+
+/* The settings must do what they say, or identical bits prove nothing. */
+static void check_effect(const generation *g, const char *budget, const char *tier)
+{
+    const uint64_t slots = generation_stat(g, "slots"), experts = generation_stat(g, "experts");
+    uint64_t routed = 0;
+    for (uint32_t i = 0; i < writer.n_tensors; i++)
+        routed += strstr(writer.tensors[i].name, "_exps") ? writer.tensors[i].bytes : 0;
+    assert_int_equal(generation_stat(g, "routed_bytes"), routed);
+    assert_int_equal(experts, TWIN_LAYERS * TWIN_EXPERTS);
+    assert_true((double)generation_stat(g, "arena_expert_bytes") <=
+                atof(budget) / 100 * (double)(experts * generation_stat(g, "slot_bytes")));
+    if (atof(budget) < 30)
+        assert_true(generation_stat(g, "evictions") > 0 && slots < experts);
+    assert_int_equal(generation_stat(g, "cold_reads") > 0, strcmp(tier, "0") != 0);
+}
+
+static void test_generate_gguf_bits_do_not_depend_on_settings(void **state)
+{
+    static const char *const budgets[] = {"100%", "50%", "25%", "12.5%"};
+    static const char *const tiers[] = {"0", "1M"}, *const threads[] = {"1", "2"};
+    const generation_part part = some();
+    generation expected, found;
+    (void)state;
+    write_file(&in_blocks);
+    generation_run(file, &ref, &part, LIST("--threads", "1"), &expected);
+    for (size_t i = 0; i < COUNT(budgets); i++)
+        for (size_t j = 0; j < 4; j++) {
+            const char *tier = tiers[j / 2], *n = threads[j % 2];
+            char what[96];
+            snprintf(what, sizeof what, "budget %s, host tier %s, %s thread(s)", budgets[i], tier,
+                     n);
+            generation_run(file, &ref, &part,
+                           LIST("--budget", budgets[i], "--host-tier", tier, "--threads", n,
+                                "--prefetch", i % 2 ? "on" : "off"),
+                           &found);
+            generation_assert_same(&expected, &found, what);
+            check_effect(&found, budgets[i], tier);
+            generation_free(&found);
+        }
+    generation_free(&expected);
+}
+
+/* Bytes of the model's dense tensors with those in blocks as floats, and of these alone. */
+static uint64_t dense_bytes(uint64_t *decoded)
+{
+    uint64_t all = *decoded = 0;
+    for (uint32_t i = 0; i < writer.n_tensors; i++) {
+        const gguf_made *made = &writer.tensors[i];
+        const bool blocks = made->type == GGML_Q8_0 || made->type == GGML_Q4_0;
+        if (strstr(made->name, "_exps"))
+            continue;
+        const uint64_t floats = 4 * made->shape[0] * (made->rank > 1 ? made->shape[1] : 1);
+        all += blocks ? floats : made->bytes;
+        *decoded += blocks ? floats : 0;
+    }
+    return all;
+}
+
+static void test_generate_gguf_reports_what_dense_weights_take(void **state)
+{
+    const twin_types *const kinds[] = {&stored, &all_in_blocks};
+    const generation_part part = {.n = 1, .n_tokens = 2, .max_tokens = 1};
+    (void)state;
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        generation g;
+        uint64_t decoded;
+        write_file(kinds[i]);
+        const uint64_t all = dense_bytes(&decoded);
+        generation_run(file, &ref, &part, LIST("--threads", "1"), &g);
+        assert_int_equal(generation_stat(&g, "dense_bytes"), all);
+        assert_int_equal(generation_stat(&g, "dense_decoded_bytes"), decoded);
+        assert_int_equal(decoded > 0, i);
+        generation_free(&g);
+        gguf_free(&writer);
+    }
+}
+
+static void test_generate_gguf_ties_the_head_where_there_is_none(void **state)
+{
+    const generation_part part = {.n = 1, .n_tokens = 8, .max_tokens = 4};
+    generation tied, same;
+    (void)state;
+    twin_make(&writer, &stored);
+    const gguf_made *from = gguf_made_of(&writer, "token_embd.weight");
+    gguf_made *head = gguf_made_of(&writer, "output.weight");
+    memcpy(head->data, from->data, from->bytes);
+    gguf_write(&writer, dir, "m.gguf");
+    generation_run(file, &ref, &part, LIST("--threads", "1"), &same);
+    gguf_remove(&writer, "output.weight");
+    gguf_write(&writer, dir, "m.gguf");
+    generation_run(file, &ref, &part, LIST("--threads", "1"), &tied);
+    generation_assert_same(&same, &tied, "a head that is tied");
+    generation_free(&same);
+    generation_free(&tied);
+}
+
+/* ---- Refusals ---- */
+
+static void expect_refused(const char *named)
+{
+    gguf_write(&writer, dir, "m.gguf");
+    assert_refused("moepage-generate",
+                   LIST("--model", file, "--tokens", "1,2", "--max-tokens", "2"), named);
+}
+
+static void test_generate_gguf_refuses_dense_tensors_that_are_wrong(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t rows;
+    } wrong[] = {{"blk.3.attn_k.weight", 96},
+                 {"blk.7.attn_output.weight", 64},
+                 {"token_embd.weight", 259},
+                 {"blk.0.ffn_norm.weight", 2}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        twin_make(&writer, &stored);
+        gguf_reshape(gguf_made_of(&writer, wrong[i].name), GGML_BF16, 2,
+                     SHAPE(TWIN_HIDDEN, wrong[i].rows));
+        expect_refused(wrong[i].name);
+        gguf_remove(&writer, wrong[i].name);
+        expect_refused(wrong[i].name);
+        gguf_free(&writer);
+    }
+}
+
+static void test_generate_gguf_refuses_tensors_that_it_would_leave_out(void **state)
+{
+    (void)state;
+    twin_make(&writer, &stored);
+    gguf_tensor(&writer, GGML_F32, 1, SHAPE(128), "blk.2.attn_q.bias");
+    expect_refused("blk.2.attn_q.bias");
+    gguf_remove(&writer, "blk.2.attn_q.bias");
+    gguf_tensor(&writer, GGML_F32, 1, SHAPE(16), "rope_freqs.weight");
+    expect_refused("rope_freqs.weight");
+    gguf_remove(&writer, "rope_freqs.weight");
+    gguf_reshape(gguf_made_of(&writer, "blk.1.attn_v.weight"), GGML_I8, 2, SHAPE(TWIN_HIDDEN, 64));
+    expect_refused("blk.1.attn_v.weight");
+}
+
+/* Appends one more value to the model's metadata and forgets it afterwards. */
+static void refused_with(void (*add)(const char *key), const char *key, const char *named)
+{
+    const size_t n = writer.values.n;
+    const uint64_t n_values = writer.n_values;
+    add(key);
+    expect_refused(named);
+    writer.values.n = n;
+    writer.n_values = n_values;
+}
+
+static void add_yarn(const char *key)
+{
+    gguf_text(&writer, key, "yarn");
+}
+static void add_seven(const char *key)
+{
+    gguf_u32(&writer, key, 7);
+}
+static void add_half(const char *key)
+{
+    gguf_f32(&writer, key, 0.5f);
+}
+static void add_list(const char *key)
+{
+    gguf_array(&writer, key, W_U32, 1);
+    gguf_append_uint(&writer.values, 7, 4);
+}
+
+static void test_generate_gguf_refuses_settings_that_it_does_not_compute(void **state)
+{
+    (void)state;
+    twin_make(&writer, &stored);
+    refused_with(add_yarn, "qwen3moe.rope.scaling.type", "yarn");
+    refused_with(add_seven, "qwen3moe.rope.scaling.type", "must be a text");
+    refused_with(add_seven, "qwen3moe.rope.dimension_count", "only 32");
+    refused_with(add_seven, "qwen3moe.attention.sliding_window", "sliding_window is 7");
+    refused_with(add_seven, "qwen3moe.expert_gating_func", "expert_gating_func is 7");
+    refused_with(add_half, "qwen3moe.expert_weights_scale", "expert_weights_scale is 0.5");
+    refused_with(add_list, "qwen3moe.rope.dimension_count", "from layer to layer");
+    refused_with(add_seven, "qwen3moe.expert_weights_norm", "a truth value");
+}
+
+static void test_generate_gguf_refuses_metadata_that_is_missing(void **state)
+{
+    static const char *const keys[] = {"qwen3moe.attention.head_count",
+                                       "qwen3moe.attention.layer_norm_rms_epsilon"};
+    (void)state;
+    twin_make(&writer, &stored);
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        size_t at = 0;
+        while (at < writer.values.n && memcmp(writer.values.at + at, keys[i], strlen(keys[i])))
+            at++;
+        assert_true(at < writer.values.n);
+        writer.values.at[at + strlen(keys[i]) - 1] ^= 1; /* it is another key now */
+        expect_refused(keys[i]);
+        writer.values.at[at + strlen(keys[i]) - 1] ^= 1;
+    }
+}
+
+static void test_generate_gguf_refuses_other_architectures_by_name(void **state)
+{
+    static const char *const others[][2] = {{"olmoe", "feed_forward_length"},
+                                            {"llama", "feed_forward_length"},
+                                            {"qwen2moe", "expert_feed_forward_length"},
+                                            {"deepseek2", "expert_feed_forward_length"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(others); i++) {
+        gguf_moe model = gguf_moe_usual();
+        char named[64];
+        model.architecture = others[i][0];
+        model.width_key = others[i][1];
+        gguf_moe_make(&writer, &model);
+        snprintf(named, sizeof named, "attention of %s in GGUF files", model.architecture);
+        expect_refused(named);
+        gguf_free(&writer);
+    }
+}
+
+/* Metadata of a tokenizer whose tokens are the bytes, each at its own value. */
+static void add_tokenizer(const char *kind)
+{
+    uint32_t others = 256;
+    gguf_text(&writer, "tokenizer.ggml.model", kind);
+    gguf_text(&writer, "tokenizer.ggml.pre", "qwen2");
+    gguf_array(&writer, "tokenizer.ggml.tokens", W_TEXT, TWIN_TOKENS);
+    for (uint32_t i = 0; i < TWIN_TOKENS; i++) {
+        const bool plain = (i > 32 && i < 127) || (i > 160 && i < 256 && i != 173);
+        const uint32_t c = plain ? i : others++;
+        const char wide[] = {(char)(0xc0 | c >> 6), (char)(0x80 | (c & 63)), 0};
+        gguf_append_text(&writer.values, c < 128 ? (const char[]){(char)c, 0} : wide);
+    }
+    gguf_array(&writer, "tokenizer.ggml.token_type", W_I32, TWIN_TOKENS);
+    for (uint32_t i = 0; i < TWIN_TOKENS; i++)
+        gguf_append_uint(&writer.values, i < 256 ? 1 : 3, 4);
+}
+
+/* Text is the bytes where the file has no tokens, and where its tokens are the bytes. */
+static void test_generate_gguf_takes_text(void **state)
+{
+    const char *const words[] = {"--model",      file, "--prompt", "int main(\t\n\xc3\xa9",
+                                 "--max-tokens", "9",  "--json",   NULL};
+    (void)state;
+    json_t *right = run_json("moepage-generate", LIST("--model", TWIN_MODEL, words[2], words[3],
+                                                      words[4], words[5], words[6]));
+    for (int with = 0; with < 2; with++) {
+        twin_make(&writer, &stored);
+        if (with)
+            add_tokenizer("gpt2");
+        gguf_write(&writer, dir, "m.gguf");
+        json_t *found = run_json("moepage-generate", words);
+        assert_true(
+            json_equal(json_object_get(found, "outputs"), json_object_get(right, "outputs")));
+        json_decref(found);
+        gguf_free(&writer);
+    }
+    json_decref(right);
+}
+
+static void test_generate_gguf_refuses_text_for_other_tokenizers(void **state)
+{
+    (void)state;
+    twin_make(&writer, &stored);
+    add_tokenizer("llama");
+    gguf_write(&writer, dir, "m.gguf");
+    assert_refused("moepage-generate", LIST("--model", file, "--prompt", "x"), "use --tokens");
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, make, unmake)
+    const struct CMUnitTest tests[] = {
+        CASE(test_generate_gguf_gives_the_bits_of_its_checkpoint),
+        CASE(test_generate_gguf_in_blocks_gives_the_bits_of_its_values),
+        CASE(test_generate_gguf_decodes_dense_blocks_exactly),
+        CASE(test_generate_gguf_bits_do_not_depend_on_settings),
+        CASE(test_generate_gguf_reports_what_dense_weights_take),
+        CASE(test_generate_gguf_ties_the_head_where_there_is_none),
+        CASE(test_generate_gguf_refuses_dense_tensors_that_are_wrong),
+        CASE(test_generate_gguf_refuses_tensors_that_it_would_leave_out),
+        CASE(test_generate_gguf_refuses_settings_that_it_does_not_compute),
+        CASE(test_generate_gguf_refuses_metadata_that_is_missing),
+        CASE(test_generate_gguf_refuses_other_architectures_by_name),
+        CASE(test_generate_gguf_takes_text),
+        CASE(test_generate_gguf_refuses_text_for_other_tokenizers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

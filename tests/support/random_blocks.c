@@ -1,0 +1,77 @@
+/* Random bytes, and halves where a format has them. */
+#include "random_blocks.h"
+
+#include <string.h>
+
+#include "codec/blocks.h"
+#include "numbers.h"
+
+/* Where a block's halves are, and the exponents that they get: 2^low to 2^(low + 3). */
+static const struct {
+    uint32_t dtype, n_halves, at[2];
+    int low;
+} formats[] = {
+    {MOEPAGE_DTYPE_Q4_0, 1, {0}, -6},     {MOEPAGE_DTYPE_Q4_1, 2, {0, 2}, -6},
+    {MOEPAGE_DTYPE_Q5_0, 1, {0}, -6},     {MOEPAGE_DTYPE_Q5_1, 2, {0, 2}, -6},
+    {MOEPAGE_DTYPE_Q8_0, 1, {0}, -8},     {MOEPAGE_DTYPE_Q2_K, 2, {80, 82}, -6},
+    {MOEPAGE_DTYPE_Q3_K, 1, {108}, -9},   {MOEPAGE_DTYPE_Q4_K, 2, {0, 2}, -11},
+    {MOEPAGE_DTYPE_Q5_K, 2, {0, 2}, -12}, {MOEPAGE_DTYPE_Q6_K, 1, {208}, -14},
+    {MOEPAGE_DTYPE_IQ4_NL, 1, {0}, -9},   {MOEPAGE_DTYPE_IQ4_XS, 1, {0}, -14},
+    {MOEPAGE_DTYPE_MXFP4, 0, {0}, 0},     {MOEPAGE_DTYPE_NVFP4, 0, {0}, 0},
+};
+
+static uint32_t random_below(uint32_t n)
+{
+    return (num_random_bits() >> 8) % n;
+}
+
+static void random_bytes(uint8_t *out, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = (uint8_t)(num_random_bits() >> 13);
+}
+
+/* A normal half of either sign. */
+static void put_half(uint8_t *at, int low)
+{
+    const uint32_t exponent = (uint32_t)(low + 15) + random_below(4);
+    const uint16_t half = (uint16_t)(random_below(2) << 15 | exponent << 10 | random_below(1024));
+    memcpy(at, &half, sizeof half);
+}
+
+static void tame(size_t f, uint8_t *block)
+{
+    if (formats[f].dtype == MOEPAGE_DTYPE_MXFP4)
+        block[0] = (uint8_t)(121 + random_below(4));
+    if (formats[f].dtype == MOEPAGE_DTYPE_NVFP4)
+        for (uint32_t g = 0; g < 4; g++)
+            block[g] = (uint8_t)((random_below(4) + 2) << 3 | random_below(8));
+    for (uint32_t h = 0; h < formats[f].n_halves; h++)
+        put_half(block + formats[f].at[h], formats[f].low);
+}
+
+void random_blocks(uint32_t dtype, uint64_t n_blocks, void *out)
+{
+    const uint32_t bytes = mp_block_format_of(dtype)->bytes;
+    size_t f = 0;
+    while (formats[f].dtype != dtype)
+        f++;
+    random_bytes(out, n_blocks * bytes);
+    for (uint64_t b = 0; b < n_blocks; b++)
+        tame(f, (uint8_t *)out + b * bytes);
+}
+
+void random_blocks_wild(uint32_t dtype, uint64_t n_blocks, void *out)
+{
+    static const uint16_t odd_ones[] = {0, 0x8000, 1, 0x83ff, 0x7bff, 0x7c00, 0xfc00, 0x7e00};
+    const uint32_t bytes = mp_block_format_of(dtype)->bytes;
+    size_t f = 0;
+    while (formats[f].dtype != dtype)
+        f++;
+    random_bytes(out, n_blocks * bytes);
+    for (uint64_t b = 0; b < n_blocks; b++)
+        for (uint32_t h = 0; h < formats[f].n_halves; h++)
+            if (random_below(4) == 0)
+                memcpy((uint8_t *)out + b * bytes + formats[f].at[h], &odd_ones[random_below(8)],
+                       2);
+}

@@ -1,0 +1,473 @@
+/* EXPERTS with weights in GGUF's block formats, on every instruction set that this CPU runs: the same
+ * bits as with the F32 weights that the formats' decoders say they are, which test_host_kernels.c
+ * compares with naive sums; and sums in double precision of those weights. */
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codec/blocks.h"
+#include "device/host_kernel_set.h"
+#include "kernel_sets.h"
+#include "moepage.h"
+#include "numbers.h"
+#include "random_blocks.h"
+#include "reference.h"
+#include "slow.h"
+#include "testing.h"
+
+#define F32 MOEPAGE_DTYPE_F32
+#define BF16 MOEPAGE_DTYPE_BF16
+#define FIRST MOEPAGE_DTYPE_Q4_0
+#define N_FORMATS (MOEPAGE_DTYPE_NVFP4 - MOEPAGE_DTYPE_Q4_0 + 1)
+
+static const uint32_t maths[] = {MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16};
+
+/* ---- A matrix, and what it stands for ---- */
+
+typedef struct matrix {
+    uint8_t *blocks; /* end where readable memory does */
+    uint64_t bytes;
+    float *values;
+} matrix;
+
+static void open_matrix(matrix *m, uint32_t rows, uint32_t columns, uint32_t dtype)
+{
+    const mp_block_format *format = mp_block_format_of(dtype);
+    const uint64_t n = (uint64_t)rows * columns, n_blocks = n / format->weights;
+    assert_int_equal(columns % format->weights, 0);
+    m->bytes = n_blocks * format->bytes;
+    m->blocks = guarded_alloc(m->bytes);
+    m->values = malloc(n * sizeof *m->values);
+    assert_non_null(m->values);
+    random_blocks(dtype, n_blocks, m->blocks);
+    format->decode(m->blocks, n_blocks, m->values);
+}
+
+static void close_matrix(matrix *m)
+{
+    guarded_free(m->blocks, m->bytes);
+    free(m->values);
+}
+
+/* ---- A launch ---- */
+
+#define N_EXPERTS 3
+#define TOP_K 2
+#define INNER_BASE 3
+
+typedef struct launch {
+    uint32_t dtypes[MP_MATRICES], math, hidden, intermediate, operand;
+    uint32_t n_rows, n_tokens;
+    matrix matrices[N_EXPERTS][MP_MATRICES];
+    uint16_t *bias[MP_MATRICES];
+    float *wide_bias[MP_MATRICES];
+    mp_ffn_expert blocks[N_EXPERTS], plain[N_EXPERTS];
+    mp_kernel_args args;
+    void *x, *inner;
+    uint32_t *rows;
+    float *partial, *want;
+} launch;
+
+static uint64_t partial_bytes(const launch *l)
+{
+    return (uint64_t)l->n_tokens * TOP_K * l->hidden * sizeof(float);
+}
+
+static uint32_t rows_of(const launch *l, uint32_t which)
+{
+    return which == MP_DOWN ? l->hidden : l->intermediate;
+}
+
+static void open_expert(launch *l, uint32_t e, uint32_t n_rows)
+{
+    matrix *m = l->matrices[e];
+    for (uint32_t w = 0; w < MP_MATRICES; w++)
+        open_matrix(&m[w], rows_of(l, w), w == MP_DOWN ? l->intermediate : l->hidden, l->dtypes[w]);
+    const uint32_t first = l->n_rows + INNER_BASE;
+    l->blocks[e] = (mp_ffn_expert){.gate = m[MP_GATE].blocks,
+                                   .up = m[MP_UP].blocks,
+                                   .down = m[MP_DOWN].blocks,
+                                   .first_row = first,
+                                   .n_rows = n_rows};
+    l->plain[e] = (mp_ffn_expert){.gate = m[MP_GATE].values,
+                                  .up = m[MP_UP].values,
+                                  .down = m[MP_DOWN].values,
+                                  .first_row = first,
+                                  .n_rows = n_rows};
+    l->n_rows += n_rows;
+}
+
+/* Biases are BF16; those of the launch to compare with F32. */
+static void add_biases(launch *l)
+{
+    for (uint32_t w = 0; w < MP_MATRICES; w++) {
+        l->bias[w] = num_array(BF16, rows_of(l, w));
+        l->wide_bias[w] = malloc(rows_of(l, w) * sizeof(float));
+        assert_non_null(l->wide_bias[w]);
+        for (uint32_t i = 0; i < rows_of(l, w); i++)
+            l->wide_bias[w][i] = num_get(BF16, l->bias[w], i);
+    }
+    for (uint32_t e = 1; e < N_EXPERTS; e++) { /* the first has none */
+        l->blocks[e].gate_bias = l->bias[MP_GATE];
+        l->blocks[e].up_bias = l->bias[MP_UP];
+        l->blocks[e].down_bias = l->bias[MP_DOWN];
+        l->plain[e].gate_bias = l->wide_bias[MP_GATE];
+        l->plain[e].up_bias = l->wide_bias[MP_UP];
+        l->plain[e].down_bias = l->wide_bias[MP_DOWN];
+    }
+}
+
+static void open_launch(launch *l, uint32_t hidden, uint32_t intermediate, const uint32_t *dtypes,
+                        uint32_t math, const uint32_t *counts)
+{
+    *l = (launch){.math = math, .hidden = hidden, .intermediate = intermediate};
+    memcpy(l->dtypes, dtypes, sizeof l->dtypes);
+    l->operand = math == MOEPAGE_MATH_BF16 ? BF16 : F32;
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        open_expert(l, e, counts[e]);
+    add_biases(l);
+    l->n_tokens = l->n_rows / TOP_K + 1;
+    l->x = num_array(l->operand, (uint64_t)l->n_tokens * hidden);
+    l->inner = malloc((uint64_t)l->n_rows * intermediate * num_bytes(l->operand));
+    l->rows = malloc((l->n_rows + INNER_BASE) * sizeof *l->rows);
+    l->partial = malloc(partial_bytes(l));
+    l->want = malloc(partial_bytes(l));
+    assert_true(l->inner && l->rows && l->partial && l->want);
+    for (uint32_t i = 0; i < l->n_rows; i++)
+        l->rows[INNER_BASE + i] = l->n_rows - 1 - i;
+    l->args.experts = (mp_kernel_experts_args){.x = l->x,
+                                               .rows = l->rows,
+                                               .inner = l->inner,
+                                               .inner_base = INNER_BASE,
+                                               .n_experts = N_EXPERTS,
+                                               .top_k = TOP_K,
+                                               .hidden = hidden,
+                                               .intermediate = intermediate,
+                                               .math = math};
+}
+
+static void close_launch(launch *l)
+{
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        for (uint32_t w = 0; w < MP_MATRICES; w++)
+            close_matrix(&l->matrices[e][w]);
+    for (uint32_t w = 0; w < MP_MATRICES; w++) {
+        guarded_free(l->bias[w], rows_of(l, w) * 2);
+        free(l->wide_bias[w]);
+    }
+    guarded_free(l->x, (uint64_t)l->n_tokens * l->hidden * num_bytes(l->operand));
+    free(l->inner);
+    free(l->rows);
+    free(l->partial);
+    free(l->want);
+}
+
+static void clear(launch *l, float *partial)
+{
+    memset(partial, 0xa5, partial_bytes(l));
+    memset(l->inner, 0xa5, (uint64_t)l->n_rows * l->intermediate * num_bytes(l->operand));
+    l->args.experts.partial = partial;
+}
+
+static void run(const mp_host_kernel_set *set, launch *l, uint32_t n_parts)
+{
+    for (uint32_t phase = 0; phase < 2; phase++)
+        for (uint32_t part = n_parts; part-- > 0;)
+            mp_host_kernel_run(set, MP_KERNEL_EXPERTS, &l->args, phase, part, n_parts);
+}
+
+static void run_plain(launch *l)
+{
+    clear(l, l->want);
+    l->args.experts.experts = l->plain;
+    experts_set_dtype(&l->args.experts, F32);
+    run(kernel_sets[0], l, 1);
+}
+
+static void take_blocks(launch *l)
+{
+    clear(l, l->partial);
+    l->args.experts.experts = l->blocks;
+    memcpy(l->args.experts.dtypes, l->dtypes, sizeof l->dtypes);
+    l->args.experts.bias_dtype = BF16;
+}
+
+static void expect_same(const launch *l, const mp_host_kernel_set *set)
+{
+    if (memcmp(l->partial, l->want, partial_bytes(l)) == 0)
+        return;
+    fail_msg("%s: dtypes %u, %u, %u, math %u, H %u, I %u, rows %u, %u, %u",
+             mp_host_kernels_name(set), l->dtypes[0], l->dtypes[1], l->dtypes[2], l->math,
+             l->hidden, l->intermediate, l->blocks[0].n_rows, l->blocks[1].n_rows,
+             l->blocks[2].n_rows);
+}
+
+/* In one share and in several, in one launch and in one per expert. */
+static void try_set(launch *l, const mp_host_kernel_set *set)
+{
+    static const uint32_t n_parts[] = {1, 3};
+    for (size_t p = 0; p < 2; p++) {
+        take_blocks(l);
+        run(set, l, n_parts[p]);
+        expect_same(l, set);
+    }
+    take_blocks(l);
+    for (uint32_t e = N_EXPERTS; e-- > 0;) {
+        l->args.experts.experts = &l->blocks[e];
+        l->args.experts.n_experts = 1;
+        run(set, l, 2);
+    }
+    l->args.experts.n_experts = N_EXPERTS;
+    expect_same(l, set);
+}
+
+static void expect_mixed_bits(uint32_t hidden, uint32_t intermediate, const uint32_t *dtypes,
+                              uint32_t math, const uint32_t *counts)
+{
+    launch l;
+    open_launch(&l, hidden, intermediate, dtypes, math, counts);
+    run_plain(&l);
+    for (size_t s = 0; s < n_kernel_sets; s++)
+        try_set(&l, kernel_sets[s]);
+    close_launch(&l);
+}
+
+static uint32_t weights_of(uint32_t dtype)
+{
+    return mp_block_format_of(dtype)->weights;
+}
+
+/* Rows of gate and up that are `n` blocks of the format; down is of short blocks. */
+static void expect_bits_of_gate_and_up(uint32_t dtype, uint32_t n, uint32_t math,
+                                       const uint32_t *counts)
+{
+    const uint32_t dtypes[MP_MATRICES] = {dtype, dtype, MOEPAGE_DTYPE_Q4_1};
+    expect_mixed_bits(n * weights_of(dtype), 32, dtypes, math, counts);
+}
+
+/* The same of down. */
+static void expect_bits_of_down(uint32_t dtype, uint32_t n, uint32_t math, const uint32_t *counts)
+{
+    const uint32_t dtypes[MP_MATRICES] = {MOEPAGE_DTYPE_Q4_0, MOEPAGE_DTYPE_MXFP4, dtype};
+    expect_mixed_bits(32, n * weights_of(dtype), dtypes, math, counts);
+}
+
+/* ---- Tests ---- */
+
+static void test_host_blocks_sum_as_the_decoded_weights_do(void **state)
+{
+    static const uint32_t counts[] = {1, 7, 0};
+    (void)state;
+    for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
+        for (size_t m = 0; m < 2; m++)
+            for (uint32_t n = 1; n <= 3; n++) {
+                expect_bits_of_gate_and_up(dtype, n, maths[m], counts);
+                expect_bits_of_down(dtype, n, maths[m], counts);
+            }
+}
+
+static void test_host_blocks_any_number_of_rows_gives_the_same(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 1; rows <= 60; rows += rows < 14 ? 1 : 23) {
+        const uint32_t counts[] = {rows, 0, 61 - rows};
+        for (uint32_t dtype = FIRST + rows % 3; dtype < FIRST + N_FORMATS; dtype += 3)
+            expect_bits_of_gate_and_up(dtype, 1, maths[rows / 2 % 2], counts);
+    }
+}
+
+/* Rows longer than a piece, for one group of rows and for several. */
+static void test_host_blocks_long_rows_go_on_between_pieces(void **state)
+{
+    static const uint32_t counts[] = {1, 9, 0}, others[] = {2, 0, 25};
+    (void)state;
+    for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
+        for (size_t m = 0; m < 2; m++) {
+            const uint32_t n = 2048 / weights_of(dtype) + 1;
+            expect_bits_of_gate_and_up(dtype, n, maths[m], m ? others : counts);
+            expect_bits_of_down(dtype, n, maths[m], m ? counts : others);
+        }
+}
+
+static uint32_t any_dtype(void)
+{
+    const uint32_t random = (num_random_bits() >> 8) % (N_FORMATS + 2);
+    return FIRST + random % N_FORMATS;
+}
+
+static void test_host_blocks_random_mixtures(void **state)
+{
+    const int rounds = getenv("MP_TEST_LONG") ? 1000 : slow_here() ? 4 : 12;
+    (void)state;
+    for (int i = 0; i < rounds; i++) {
+        const uint32_t random = num_random_bits() >> 8, more = num_random_bits() >> 8;
+        const uint32_t counts[] = {random % 3, more % 15, 1 + more % 3};
+        const uint32_t dtypes[] = {any_dtype(), any_dtype(), any_dtype()};
+        const uint32_t a = weights_of(dtypes[MP_GATE]), b = weights_of(dtypes[MP_UP]);
+        expect_mixed_bits((1 + random % 2) * (a > b ? a : b),
+                          (1 + more / 3 % 2) * weights_of(dtypes[MP_DOWN]), dtypes,
+                          maths[random / 5 % 2], counts);
+    }
+}
+
+/* The naive evaluation in double precision, with the bound of the devices' conformance. */
+static void test_host_blocks_agree_with_double_precision(void **state)
+{
+    static const uint32_t counts[] = {2, 1, 9};
+    (void)state;
+    for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
+        for (size_t m = 0; m < 2; m++) {
+            const uint32_t same[MP_MATRICES] = {dtype, dtype, dtype}, h = weights_of(dtype);
+            double want[256], bound[256];
+            launch l;
+            open_launch(&l, h, weights_of(dtype), same, maths[m], counts);
+            take_blocks(&l);
+            run(mp_host_kernels_best(), &l, 1);
+            for (uint32_t e = 0; e < N_EXPERTS; e++) {
+                const mp_ffn_expert *expert = &l.plain[e];
+                const uint32_t row = l.rows[expert->first_row];
+                const char *x = (char *)l.x + (uint64_t)row / TOP_K * h * num_bytes(l.operand);
+                reference_expert_row(expert, x, h, l.intermediate, F32, maths[m], want, bound);
+                for (uint32_t i = 0; i < h; i++)
+                    if (!(fabs(l.partial[row * h + i] - want[i]) <= bound[i]))
+                        fail_msg("dtype %u, math %u, element %u: %.9g, it must be %.9g +- %.2g",
+                                 dtype, maths[m], i, (double)l.partial[row * h + i], want[i],
+                                 bound[i]);
+            }
+            close_launch(&l);
+        }
+}
+
+static void expect_values(const mp_host_kernel_set *set, const mp_block_format *format,
+                          uint32_t n_blocks, const uint8_t *blocks, const float *want, float *got)
+{
+    const uint32_t n = n_blocks * format->weights;
+    const mp_blocks in = {.blocks = blocks, .dtype = format->dtype, .n = n};
+    memset(got, 0xa5, n * sizeof *got);
+    set->blocks->as_f32[format->dtype - FIRST](&in, got);
+    for (uint32_t i = 0; i < n; i++)
+        if (!num_same(got[i], want[i]))
+            fail_msg("%s: %s: weight %u of %u is %a, it must be %a", mp_host_kernels_name(set),
+                     format->name, i, n, (double)got[i], (double)want[i]);
+}
+
+/* Blocks one and several at a time, up to the end of their memory, and nothing behind theirs is
+ * written. */
+static void test_host_blocks_have_the_values_that_their_decoders_say(void **state)
+{
+    enum { MOST = 9 };
+    (void)state;
+    for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
+        for (uint32_t round = 0; round < 200; round++) {
+            const mp_block_format *format = mp_block_format_of(dtype);
+            const uint32_t n = 1 + round % MOST, bytes = n * format->bytes;
+            const uint32_t out_bytes = n * format->weights * (uint32_t)sizeof(float);
+            uint8_t *blocks = guarded_alloc(bytes);
+            float *want = guarded_alloc(out_bytes), *got = guarded_alloc(out_bytes);
+            random_blocks_wild(dtype, n, blocks);
+            if (dtype == MOEPAGE_DTYPE_MXFP4)
+                blocks[0] = (uint8_t)(round < 100 ? round : 355 - round);
+            format->decode(blocks, n, want);
+            for (size_t s = 0; s < n_kernel_sets; s++)
+                expect_values(kernel_sets[s], format, n, blocks, want, got);
+            guarded_free(blocks, bytes);
+            guarded_free(want, out_bytes);
+            guarded_free(got, out_bytes);
+        }
+}
+
+/* Four rows of blocks with scales of any kind, and what they stand for as an operand. */
+typedef struct operands {
+    uint8_t *blocks[MP_TILE_WEIGHTS];
+    void *values[MP_TILE_WEIGHTS];
+    uint64_t block_bytes, value_bytes;
+} operands;
+
+static void open_operands(operands *o, uint32_t dtype, uint32_t operand, uint32_t n)
+{
+    const mp_block_format *format = mp_block_format_of(dtype);
+    const uint32_t n_blocks = n / format->weights;
+    float wide[512];
+    o->block_bytes = n_blocks * format->bytes;
+    o->value_bytes = n * num_bytes(operand);
+    for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
+        o->blocks[c] = guarded_alloc(o->block_bytes);
+        o->values[c] = guarded_alloc(o->value_bytes);
+        if (c % 2)
+            random_blocks_wild(dtype, n_blocks, o->blocks[c]);
+        else
+            random_blocks(dtype, n_blocks, o->blocks[c]);
+        format->decode(o->blocks[c], n_blocks, wide);
+        mp_host_set_portable.narrow[operand](wide, o->values[c], n);
+    }
+}
+
+static void close_operands(operands *o)
+{
+    for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
+        guarded_free(o->blocks[c], o->block_bytes);
+        guarded_free(o->values[c], o->value_bytes);
+    }
+}
+
+/* A tile in two pieces, of which the second goes on from the first, by what reads blocks itself and by
+ * the portable set on the values. */
+static void try_tile(const mp_host_kernel_set *set, uint32_t dtype, bool pairs, uint32_t n_rows)
+{
+    enum { N = 512 };
+    const mp_block_set *blocks = set->blocks;
+    mp_run_tile *run_it = (pairs ? blocks->tile_dot : blocks->tile_f32)[dtype - FIRST];
+    const uint32_t operand = pairs ? BF16 : F32;
+    _Alignas(64) float got[MP_TILE_ROWS * 64], want[MP_TILE_ROWS * 64];
+    operands o;
+    if (!run_it || n_rows > blocks->tile_rows)
+        return;
+    open_operands(&o, dtype, operand, N);
+    mp_tile tile = {.n_rows = n_rows, .acc = got}, plain = {.n_rows = n_rows, .acc = want};
+    char *x = num_array(operand, MP_TILE_ROWS * N);
+    for (uint32_t piece = 0; piece < 2; piece++) {
+        const uint32_t from = piece * 256;
+        tile.resume = plain.resume = piece > 0;
+        tile.k = plain.k = 256;
+        for (uint32_t r = 0; r < n_rows; r++)
+            tile.x[r] = plain.x[r] = x + (r * N + from) * num_bytes(operand);
+        for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
+            tile.w[c] = o.blocks[c] + piece * o.block_bytes / 2;
+            plain.w[c] = (char *)o.values[c] + from * num_bytes(operand);
+        }
+        run_it(&tile);
+        mp_host_set_portable.tile[pairs ? MP_TILE_DOT : MP_TILE_F32](&plain);
+    }
+    for (uint32_t i = 0; i < n_rows * 64; i++)
+        if (!num_same(got[i], want[i]))
+            fail_msg("%s: dtype %u, %u rows: lane %u is %a, it must be %a",
+                     mp_host_kernels_name(set), dtype, n_rows, i, (double)got[i], (double)want[i]);
+    guarded_free(x, MP_TILE_ROWS * N * num_bytes(operand));
+    close_operands(&o);
+}
+
+static void test_host_blocks_tiles_sum_as_the_values_do(void **state)
+{
+    (void)state;
+    for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
+        for (size_t s = 0; s < n_kernel_sets; s++)
+            for (uint32_t n_rows = 1; n_rows <= MP_TILE_ROWS; n_rows++) {
+                try_tile(kernel_sets[s], dtype, false, n_rows);
+                try_tile(kernel_sets[s], dtype, true, n_rows);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_blocks_sum_as_the_decoded_weights_do),
+        cmocka_unit_test(test_host_blocks_any_number_of_rows_gives_the_same),
+        cmocka_unit_test(test_host_blocks_long_rows_go_on_between_pieces),
+        cmocka_unit_test(test_host_blocks_random_mixtures),
+        cmocka_unit_test(test_host_blocks_agree_with_double_precision),
+        cmocka_unit_test(test_host_blocks_have_the_values_that_their_decoders_say),
+        cmocka_unit_test(test_host_blocks_tiles_sum_as_the_values_do),
+    };
+    return cmocka_run_group_tests(tests, kernel_sets_find, NULL);
+}
