@@ -145,11 +145,14 @@ function comment_text(raw) { return one_line(clean(raw)) }
 
 function member(kind, owner, declared, head, text,    i, name, part) {
     if (kind == "enum") {
+        if (text == "" && head !~ /^[a-z]/) { text = head; head = "" }
         i = ++constants[owner]; split(declared, part, / *= */)
         constant_name[owner, i] = part[1]; constant_value[owner, i] = part[2]
         constant_head[owner, i] = head; constant_text[owner, i] = text
         return
     }
+    # A sentence in front of a field without a comment is that field's; words are a heading.
+    if (text == "" && head !~ /^[a-z]/) { text = head; head = "" }
     i = ++fields[owner]
     match(declared, /[a-z0-9_]+(\[[A-Z_0-9]+\])*$/)
     field_name[owner, i] = substr(declared, RSTART)
