@@ -1,18 +1,26 @@
-/* finite.h — whether every number of a tensor is one. */
+/* finite.h — refuses routers with weights that are infinite or NaN. */
 #ifndef MP_MODEL_FINITE_H
 #define MP_MODEL_FINITE_H
 
 #include <stdbool.h>
 
+#include "model/file.h"
 #include "moepage.h"
 
-typedef enum mp_finite { MP_FINITE, MP_INFINITE, MP_NAN } mp_finite;
+/* A router's tensor in its file: rows of row_length weights. */
+typedef struct mp_router_tensor {
+    const mp_model_file *file;
+    const char *name;
+    uint64_t offset, bytes;
+    uint32_t dtype;
+    uint64_t row_length;
+} mp_router_tensor;
 
 /* Returns true for F32, F16 and BF16. */
 bool mp_finite_is_checked(uint32_t dtype);
 
-/* Looks through n elements of such a dtype, at any alignment. *at is the index of the first that is
- * not finite. */
-mp_finite mp_finite_find(uint32_t dtype, const unsigned char *data, uint64_t n, uint64_t *at);
+/* Reads a tensor of such a dtype and looks through it. FORMAT names the first weight that is not
+ * finite; IO, NO_MEMORY. */
+moepage_status mp_finite_check_router(const mp_router_tensor *router);
 
 #endif

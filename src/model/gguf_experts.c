@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "model/dtype.h"
 #include "model/gguf_model.h"
+#include "model/shape.h"
 #include "model/slot.h"
 
 /* A length in terms of the config; NONE: the part has no such dimension. */
@@ -50,21 +51,6 @@ mp_gguf_name mp_gguf_name_of(uint32_t layer, const char *rest)
 
 /* ---- Shapes ---- */
 
-typedef struct shape_text {
-    char text[96];
-} shape_text;
-
-static shape_text show_shape(const uint64_t *shape, uint32_t rank)
-{
-    shape_text out;
-    size_t n = (size_t)snprintf(out.text, sizeof out.text, "[");
-    for (uint32_t i = 0; i < rank; i++)
-        n += (size_t)snprintf(out.text + n, sizeof out.text - n, "%s%llu", i ? ", " : "",
-                              (unsigned long long)shape[i]);
-    snprintf(out.text + n, sizeof out.text - n, "]");
-    return out;
-}
-
 moepage_status mp_gguf_shape_check(const mp_gguf_tensor *tensor, const uint64_t *shape,
                                    uint32_t rank)
 {
@@ -73,7 +59,8 @@ moepage_status mp_gguf_shape_check(const mp_gguf_tensor *tensor, const uint64_t 
     return mp_fail(MOEPAGE_E_FORMAT,
                    "%.120s: tensor \"%.120s\" has dimensions %s, the metadata makes them %s",
                    tensor->file->file.name, tensor->name,
-                   show_shape(tensor->shape, tensor->rank).text, show_shape(shape, rank).text);
+                   mp_shape_show(tensor->shape, tensor->rank).text,
+                   mp_shape_show(shape, rank).text);
 }
 
 static uint64_t length_of(const mp_gguf_config *config, length of)

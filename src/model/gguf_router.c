@@ -1,36 +1,19 @@
 /* Refuses routers of GGUF models with invalid weights. */
-#include "base/alloc.h"
-#include "model/dtype.h"
 #include "model/finite.h"
 #include "model/gguf_model.h"
-
-static moepage_status check_bytes(const mp_gguf_tensor *tensor, const unsigned char *data)
-{
-    uint64_t at;
-    mp_finite found =
-        mp_finite_find(tensor->dtype, data, tensor->bytes / mp_dtype_bytes(tensor->dtype), &at);
-    if (found == MP_FINITE)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_FORMAT,
-                   "%.120s: router tensor \"%.160s\" has %s at row %llu, column %llu: every "
-                   "element must be finite",
-                   tensor->file->file.name, tensor->name, found == MP_NAN ? "NaN" : "an infinity",
-                   (unsigned long long)(at / tensor->shape[0]),
-                   (unsigned long long)(at % tensor->shape[0]));
-}
 
 static moepage_status check_finite(const mp_gguf_tensor *tensor)
 {
     if (!mp_finite_is_checked(tensor->dtype))
         return MOEPAGE_OK;
-    unsigned char *data;
-    moepage_status status =
-        mp_model_file_load(&tensor->file->file, tensor->offset, tensor->bytes, &data);
-    if (status)
-        return status;
-    status = check_bytes(tensor, data);
-    mp_free(data);
-    return status;
+    return mp_finite_check_router(&(const mp_router_tensor){
+        .file = &tensor->file->file,
+        .name = tensor->name,
+        .offset = tensor->offset,
+        .bytes = tensor->bytes,
+        .dtype = tensor->dtype,
+        .row_length = tensor->shape[0],
+    });
 }
 
 static moepage_status check_bias(const mp_gguf_config *config, const mp_gguf *gguf, uint32_t layer,

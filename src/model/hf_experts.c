@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "model/hf.h"
+#include "model/shape.h"
 #include "model/slot.h"
 
 /* Where a piece gets its bytes: a part, and the index of one of its names. */
@@ -67,23 +68,6 @@ mp_hf_name mp_hf_name_of(const char *pattern, uint32_t layer, uint32_t expert)
     return name;
 }
 
-typedef struct shape_text {
-    char text[96];
-} shape_text;
-
-static shape_text show_shape(const uint64_t *shape, uint32_t rank)
-{
-    shape_text out;
-    size_t n = (size_t)snprintf(out.text, sizeof out.text, "[");
-    uint32_t shown = rank < MOEPAGE_MAX_RANK ? rank : MOEPAGE_MAX_RANK;
-    for (uint32_t i = 0; i < shown && n < sizeof out.text; i++)
-        n += (size_t)snprintf(out.text + n, sizeof out.text - n, "%s%llu", i ? ", " : "",
-                              (unsigned long long)shape[i]);
-    if (n < sizeof out.text)
-        snprintf(out.text + n, sizeof out.text - n, shown < rank ? ", ...]" : "]");
-    return out;
-}
-
 moepage_status mp_hf_shape_check(const mp_tensor *tensor, const uint64_t *shape, uint32_t rank)
 {
     bool same = tensor->rank == rank;
@@ -94,7 +78,8 @@ moepage_status mp_hf_shape_check(const mp_tensor *tensor, const uint64_t *shape,
     return mp_fail(MOEPAGE_E_FORMAT,
                    "%.120s: tensor \"%.160s\" has shape %s, config.json makes it %s",
                    tensor->file->file.name, tensor->name,
-                   show_shape(tensor->shape, tensor->rank).text, show_shape(shape, rank).text);
+                   mp_shape_show(tensor->shape, tensor->rank).text,
+                   mp_shape_show(shape, rank).text);
 }
 
 moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint *checkpoint,

@@ -1,23 +1,7 @@
 /* Refuses routers with invalid weights. */
-#include "base/alloc.h"
 #include "base/status.h"
 #include "model/finite.h"
 #include "model/hf.h"
-
-static moepage_status check_bytes(const mp_tensor *tensor, const unsigned char *data,
-                                  uint64_t row_length)
-{
-    uint64_t at;
-    const uint32_t bytes = tensor->type->bits / 8;
-    mp_finite found = mp_finite_find(tensor->type->dtype, data, tensor->bytes / bytes, &at);
-    if (found == MP_FINITE)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_FORMAT,
-                   "%.120s: router tensor \"%.160s\" has %s at row %llu, column %llu: every "
-                   "element must be finite",
-                   tensor->file->file.name, tensor->name, found == MP_NAN ? "NaN" : "an infinity",
-                   (unsigned long long)(at / row_length), (unsigned long long)(at % row_length));
-}
 
 static moepage_status check_finite(const mp_tensor *tensor, uint64_t row_length)
 {
@@ -26,14 +10,14 @@ static moepage_status check_finite(const mp_tensor *tensor, uint64_t row_length)
                        "%.200s: router tensor \"%.160s\" is %s, it must be F32, "
                        "F16 or BF16",
                        tensor->file->file.name, tensor->name, tensor->type->name);
-    unsigned char *data;
-    moepage_status status =
-        mp_model_file_load(&tensor->file->file, tensor->offset, tensor->bytes, &data);
-    if (status)
-        return status;
-    status = check_bytes(tensor, data, row_length);
-    mp_free(data);
-    return status;
+    return mp_finite_check_router(&(const mp_router_tensor){
+        .file = &tensor->file->file,
+        .name = tensor->name,
+        .offset = tensor->offset,
+        .bytes = tensor->bytes,
+        .dtype = tensor->type->dtype,
+        .row_length = row_length,
+    });
 }
 
 /* Checks one of a router's tensors in one layer. */

@@ -1,6 +1,8 @@
 /* Bounds and rules for a model's numbers. */
 #include "model/shape.h"
 
+#include <stdio.h>
+
 #include "base/status.h"
 #include "codec/blocks.h"
 #include "model/dtype.h"
@@ -155,4 +157,16 @@ bool mp_shape_bytes(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64
             return false;
     *out = bytes;
     return true;
+}
+
+mp_shape_text mp_shape_show(const uint64_t *shape, uint32_t rank)
+{
+    mp_shape_text out;
+    const uint32_t shown = rank < MOEPAGE_MAX_RANK ? rank : MOEPAGE_MAX_RANK;
+    size_t n = (size_t)snprintf(out.text, sizeof out.text, "[");
+    for (uint32_t i = 0; i < shown; i++)
+        n += (size_t)snprintf(out.text + n, sizeof out.text - n, "%s%llu", i ? ", " : "",
+                              (unsigned long long)shape[i]);
+    snprintf(out.text + n, sizeof out.text - n, shown < rank ? ", ...]" : "]");
+    return out;
 }

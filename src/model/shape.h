@@ -31,4 +31,11 @@ moepage_status mp_shape_check_blocks(const char *kind, uint32_t i, uint32_t dtyp
  * for a last dimension that is cut into no whole blocks, or on overflow. */
 bool mp_shape_bytes(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *out);
 
+/* A shape as text: "[768, 2048]"; "..." stands for dimensions past MOEPAGE_MAX_RANK. */
+typedef struct mp_shape_text {
+    char text[96];
+} mp_shape_text;
+
+mp_shape_text mp_shape_show(const uint64_t *shape, uint32_t rank);
+
 #endif
