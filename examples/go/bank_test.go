@@ -81,8 +81,9 @@ func (b *bank) banks(dtype moepage.DType) moepage.Banks {
 }
 
 // swiglu is what an expert computes of a row, term by term in float64.
-func (b *bank) swiglu(layer int, expert int32, x []float32) []float64 {
-	gateUp, down := b.gateUp[layer*experts+int(expert)], b.down[layer*experts+int(expert)]
+func swiglu(gateUp, down, x []float32) []float64 {
+	hidden := len(x)
+	intermediate := len(down) / hidden
 	inner := make([]float64, intermediate)
 	for i := range inner {
 		var gate, up float64
@@ -109,7 +110,8 @@ func (b *bank) routed(layer int, x []float32, ids []int32, weights []float32) []
 			continue
 		}
 		row := i / topK * hidden
-		for j, v := range b.swiglu(layer, id, x[row:row+hidden]) {
+		e := layer*experts + int(id)
+		for j, v := range swiglu(b.gateUp[e], b.down[e], x[row:row+hidden]) {
 			out[row+j] += float64(weights[i]) * v
 		}
 	}

@@ -6,12 +6,14 @@ package moepage
 
 // The arrays come by themselves: a struct in Go's memory must not hold Go's pointers.
 static moepage_status open_banks(moepage_banks banks, const moepage_expert_tensor *tensors,
+                                 const moepage_expert_tensor *layer_tensors,
                                  const void *const *data, const int32_t *layer_index,
                                  const moepage_dense_tensor *dense,
                                  const moepage_model_config *config, moepage_model **out)
 {
     banks.struct_size = sizeof banks;
     banks.tensors = tensors;
+    banks.layer_tensors = layer_tensors;
     banks.data = data;
     banks.layer_index = layer_index;
     banks.dense = dense;
@@ -42,8 +44,12 @@ type Banks struct {
 	ExpertIntermediate uint32
 	Tensors            []ExpertTensor
 
-	// Data has MoELayers * Experts * len(Tensors) entries: the tensors of layer 0's expert 0, then
-	// those of its expert 1, and so on. They are copied to memory that Go does not manage.
+	// LayerTensors has an expert's tensors for each MoE layer, in place of Tensors, where types differ
+	// from layer to layer. Roles and shapes must not.
+	LayerTensors [][]ExpertTensor
+
+	// Data has MoELayers * Experts entries for each of an expert's tensors: those of layer 0's expert 0,
+	// then those of its expert 1, and so on. They are copied to memory that Go does not manage.
 	Data [][]byte
 	Read ReadFunc
 
@@ -95,8 +101,6 @@ func (m *bankMemory) text(s string) *C.char {
 	return text
 }
 
-func (t *ExpertTensor) elements() uint64 { return elements(t.Shape) }
-
 // elements of a shape whose dimensions are above 0; what no memory could hold is not told apart.
 func elements(shape []int) uint64 {
 	const most = 1 << 56
@@ -109,6 +113,22 @@ func elements(shape []int) uint64 {
 		}
 	}
 	return n
+}
+
+// bytesOf is how many bytes a tensor of a shape has.
+func bytesOf(op string, dtype DType, shape []int) (uint64, error) {
+	if size := uint64(dtype.Size()); size != 0 {
+		return elements(shape) * size, nil
+	}
+	weights, bytes := dtype.Block()
+	if weights == 0 {
+		return 0, refuse(op, ErrArgument, "a tensor of %v: banks have numbers, or blocks of GGUF files", dtype)
+	}
+	if len(shape) == 0 || shape[len(shape)-1]%weights != 0 {
+		return 0, refuse(op, ErrArgument, "shape %v of %v: the last dimension is a multiple of the %d weights of a block",
+			shape, dtype, weights)
+	}
+	return elements(shape) / uint64(weights) * uint64(bytes), nil
 }
 
 func setShape(op string, shape []int, rank *C.uint32_t, out *[C.MOEPAGE_MAX_RANK]C.uint64_t) error {
@@ -127,13 +147,74 @@ func setShape(op string, shape []int, rank *C.uint32_t, out *[C.MOEPAGE_MAX_RANK
 
 const openBanks = "open banks"
 
-func (b *Banks) tensors() ([]C.moepage_expert_tensor, error) {
-	out := make([]C.moepage_expert_tensor, len(b.Tensors))
-	for i, t := range b.Tensors {
+// nTensors is how many tensors an expert has.
+func (b *Banks) nTensors() int { return len(b.layer(0)) }
+
+// layer is the tensors of an expert of a layer.
+func (b *Banks) layer(i int) []ExpertTensor {
+	if len(b.LayerTensors) > 0 {
+		return b.LayerTensors[i]
+	}
+	return b.Tensors
+}
+
+// check refuses lists of tensors that do not say how long each other list is.
+func (b *Banks) check() error {
+	if b.LayerIndex != nil && len(b.LayerIndex) != int(b.MoELayers) {
+		return refuse(openBanks, ErrArgument, "%d entries of LayerIndex for %d MoE layers",
+			len(b.LayerIndex), b.MoELayers)
+	}
+	if b.LayerTensors == nil {
+		return nil
+	}
+	if b.Tensors != nil {
+		return refuse(openBanks, ErrArgument, "each of Tensors and LayerTensors is set, exactly one must be")
+	}
+	if len(b.LayerTensors) != int(b.MoELayers) {
+		return refuse(openBanks, ErrArgument, "%d entries of LayerTensors for %d MoE layers",
+			len(b.LayerTensors), b.MoELayers)
+	}
+	for i, tensors := range b.LayerTensors {
+		if len(tensors) != b.nTensors() {
+			return refuse(openBanks, ErrArgument, "%d tensors in layer %d, and %d in layer 0", len(tensors), i, b.nTensors())
+		}
+	}
+	return nil
+}
+
+func rawTensors(tensors []ExpertTensor) ([]C.moepage_expert_tensor, error) {
+	out := make([]C.moepage_expert_tensor, len(tensors))
+	for i, t := range tensors {
 		out[i].role, out[i].dtype = C.uint32_t(t.Role), C.uint32_t(t.DType)
 		if err := setShape(openBanks, t.Shape, &out[i].rank, &out[i].shape); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+// layerTensors is those of all layers in a row; nil where all layers have the same.
+func (b *Banks) layerTensors() (out []C.moepage_expert_tensor, err error) {
+	for _, tensors := range b.LayerTensors {
+		raw, err := rawTensors(tensors)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, raw...)
+	}
+	return out, nil
+}
+
+// sizes is the bytes of each of a layer's tensors.
+func (b *Banks) sizes(layer int) ([]uint64, error) {
+	tensors := b.layer(layer)
+	out := make([]uint64, len(tensors))
+	for i, t := range tensors {
+		size, err := bytesOf(openBanks, t.DType, t.Shape)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = size
 	}
 	return out, nil
 }
@@ -143,18 +224,26 @@ func (b *Banks) data(memory *bankMemory) ([]unsafe.Pointer, error) {
 	if b.Data == nil {
 		return nil, nil
 	}
-	n := uint64(b.MoELayers) * uint64(b.Experts) * uint64(len(b.Tensors))
+	each := b.nTensors()
+	n := uint64(b.MoELayers) * uint64(b.Experts) * uint64(each)
 	if uint64(len(b.Data)) != n {
 		return nil, refuse(openBanks, ErrArgument, "%d entries of Data for %d layers of %d experts of %d tensors",
-			len(b.Data), b.MoELayers, b.Experts, len(b.Tensors))
+			len(b.Data), b.MoELayers, b.Experts, each)
 	}
 	out := make([]unsafe.Pointer, n)
+	var sizes []uint64
 	for i, data := range b.Data {
-		tensor := &b.Tensors[i%len(b.Tensors)]
-		size := uint64(tensor.DType.Size())
-		if size == 0 || uint64(len(data)) != tensor.elements()*size {
+		layer, tensor := i/each/int(b.Experts), i%each
+		if i%(each*int(b.Experts)) == 0 {
+			var err error
+			if sizes, err = b.sizes(layer); err != nil {
+				return nil, err
+			}
+		}
+		if uint64(len(data)) != sizes[tensor] {
+			t := &b.layer(layer)[tensor]
 			return nil, refuse(openBanks, ErrArgument, "Data[%d] has %d bytes, not those of shape %v of %v",
-				i, len(data), tensor.Shape, tensor.DType)
+				i, len(data), t.Shape, t.DType)
 		}
 		if out[i] = memory.keep(data); out[i] == nil {
 			return nil, refuse(openBanks, ErrNoMemory, "no memory for a copy of the experts")
@@ -170,8 +259,11 @@ func (b *Banks) dense(memory *bankMemory) ([]C.moepage_dense_tensor, error) {
 		if err := setShape(openBanks, t.Shape, &out[i].rank, &out[i].shape); err != nil {
 			return nil, err
 		}
-		size := uint64(t.DType.Size())
-		if size == 0 || uint64(len(t.Data)) != elements(t.Shape)*size {
+		size, err := bytesOf(openBanks, t.DType, t.Shape)
+		if err != nil {
+			return nil, err
+		}
+		if uint64(len(t.Data)) != size {
 			return nil, refuse(openBanks, ErrArgument, "dense tensor %q has %d bytes, not those of shape %v of %v",
 				t.Name, len(t.Data), t.Shape, t.DType)
 		}
@@ -197,7 +289,7 @@ func (b *Banks) header(memory *bankMemory) C.moepage_banks {
 		top_k:               C.uint32_t(b.TopK),
 		hidden:              C.uint32_t(b.Hidden),
 		expert_intermediate: C.uint32_t(b.ExpertIntermediate),
-		n_tensors:           C.uint32_t(len(b.Tensors)),
+		n_tensors:           C.uint32_t(b.nTensors()),
 		architecture:        memory.text(b.Architecture),
 		config_json:         memory.text(b.ConfigJSON),
 		layers:              C.uint32_t(b.Layers),
@@ -210,14 +302,17 @@ func (b *Banks) header(memory *bankMemory) C.moepage_banks {
 // OpenBanks opens a model by its expert banks.
 func OpenBanks(banks Banks, config ModelConfig) (*Model, error) {
 	m := &Model{banks: &bankMemory{}}
-	if banks.LayerIndex != nil && len(banks.LayerIndex) != int(banks.MoELayers) {
-		return nil, refuse(openBanks, ErrArgument, "%d entries of LayerIndex for %d MoE layers",
-			len(banks.LayerIndex), banks.MoELayers)
+	if err := banks.check(); err != nil {
+		return nil, err
 	}
 	if err := whole(openBanks, banks.texts()...); err != nil {
 		return nil, err
 	}
-	tensors, err := banks.tensors()
+	tensors, err := rawTensors(banks.Tensors)
+	if err != nil {
+		return nil, err
+	}
+	layerTensors, err := banks.layerTensors()
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +333,7 @@ func OpenBanks(banks Banks, config ModelConfig) (*Model, error) {
 		c.read, c.read_user = goRead, m.banks.box
 	}
 	return openModel(openBanks, config, m, func(config *C.moepage_model_config, out **C.moepage_model) C.moepage_status {
-		return C.open_banks(c, first(tensors), first(data), (*C.int32_t)(first(banks.LayerIndex)),
-			first(dense), config, out)
+		return C.open_banks(c, first(tensors), first(layerTensors), first(data),
+			(*C.int32_t)(first(banks.LayerIndex)), first(dense), config, out)
 	})
 }

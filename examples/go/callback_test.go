@@ -140,40 +140,44 @@ func TestProgressIsToldAndCanEndAPack(t *testing.T) {
 	}
 }
 
-// askew is a copy of the trained model whose tensors lie at odd places in their file: the library
-// copies those that are asked for, and logs that.
-func askew(t *testing.T) string {
-	const model = "../models/tiny-qwen3moe"
-	dir := t.TempDir()
-	for _, name := range []string{"config.json", "model.safetensors.index.json",
-		"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} {
-		file := must(os.ReadFile(filepath.Join(model, name)))(t)
-		if strings.HasSuffix(name, ".safetensors") {
-			header := binary.LittleEndian.Uint64(file)
-			longer := binary.LittleEndian.AppendUint64(nil, header+1)
-			longer = append(append(longer, file[8:8+header]...), ' ')
-			file = append(longer, file[8+header:]...)
-		}
-		ok(t, os.WriteFile(filepath.Join(dir, name), file, 0o666))
+// damaged is a pack of which the first expert's coded image is not what its checksum says: a pool that
+// is to keep it in device memory logs that it does not.
+func damaged(t *testing.T) string {
+	const header, entry, expertData = 128, 32, 6 // docs/format-moepack.md
+	model := must(moepage.OpenBanks(newBank(13).banks(moepage.DTypeBF16), moepage.ModelConfig{}))(t)
+	defer model.Close()
+	path := filepath.Join(t.TempDir(), "a.moepack")
+	must(moepage.WritePack(model, path, moepage.PackConfig{Forms: []moepage.Form{moepage.FormExph}}))(t)
+	pack := must(os.ReadFile(path))(t)
+	sections := pack[header:][:entry*binary.LittleEndian.Uint32(pack[32:])]
+	for ; binary.LittleEndian.Uint32(sections) != expertData; sections = sections[entry:] {
 	}
-	return dir
+	pack[binary.LittleEndian.Uint64(sections[8:])] ^= 1
+	ok(t, os.WriteFile(path, pack, 0o666))
+	return path
 }
 
 // A log that does not return is no reason to stop.
 func TestLogMessagesArriveAndEndHere(t *testing.T) {
-	dir := askew(t)
+	model := must(moepage.OpenModel(damaged(t), moepage.ModelConfig{}))(t)
+	defer model.Close()
 	for name, end := range map[string]func(){"return": func() {}, "panic": func() { panic("log") }, "exit": runtime.Goexit} {
 		var told []string
-		model := must(moepage.OpenModel(dir, moepage.ModelConfig{Log: func(level moepage.LogLevel, text string) {
-			if level == moepage.LogInfo {
-				told = append(told, text)
-			}
-			end()
-		}}))(t)
-		must(model.FindTensor("model.norm.weight"))(t)
-		if len(told) != 1 || !strings.Contains(told[0], "model.norm.weight") {
+		device := must(moepage.OpenDevice("host", moepage.DeviceConfig{Threads: 1, BudgetBytes: 8 << 20,
+			WorkspaceBytes: 1 << 20, Log: func(level moepage.LogLevel, text string) {
+				if level == moepage.LogWarning {
+					told = append(told, text)
+				}
+				end()
+			}}))(t)
+		pool := must(moepage.NewExpertPool([]*moepage.Device{device}, model,
+			moepage.ExpertPoolConfig{Slots: 8, CompressedExperts: experts}))(t)
+		if len(told) != 1 || !strings.Contains(told[0], "not kept compressed") || !strings.Contains(told[0], "expert 0") {
 			t.Errorf("%s: %q", name, told)
 		}
-		ok(t, model.Close())
+		ok(t, pool.Pin(0, 1))
+		fails(t, pool.Pin(0, 0), moepage.ErrFormat)
+		ok(t, pool.Close())
+		ok(t, device.Close())
 	}
 }

@@ -16,6 +16,12 @@ static moepage_status decode(const char *decoder, uint32_t dtype, const char *in
 {
     return moepage_exph_decode(decoder, dtype, in, bytes, out, n);
 }
+
+static moepage_status decode_blocks(uint32_t dtype, const char *in, uint64_t bytes, float *out,
+                                    uint64_t n)
+{
+    return moepage_blocks_decode(dtype, in, bytes, out, n);
+}
 */
 import "C"
 
@@ -75,4 +81,25 @@ func ExphDecode(decoder string, dtype DType, in, out []byte) error {
 		return C.decode(name, C.uint32_t(dtype), characters(in), C.uint64_t(len(in)), characters(out),
 			C.uint64_t(n))
 	})
+}
+
+// BlocksDecode is the weights of whole blocks of a block format: docs/format-blocks.md has their values.
+func BlocksDecode(dtype DType, in []byte) ([]float32, error) {
+	const op = "decode blocks"
+	weights, bytes := dtype.Block()
+	if weights == 0 {
+		return nil, refuse(op, ErrArgument, "%v is no block format", dtype)
+	}
+	if len(in)%bytes != 0 {
+		return nil, refuse(op, ErrArgument, "%d bytes are no whole blocks of %v, of %d each", len(in), dtype, bytes)
+	}
+	out := make([]float32, len(in)/bytes*weights)
+	err := call(op, func() C.moepage_status {
+		return C.decode_blocks(C.uint32_t(dtype), characters(in), C.uint64_t(len(in)), (*C.float)(first(out)),
+			C.uint64_t(len(out)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }

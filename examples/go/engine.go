@@ -68,7 +68,7 @@ type lender struct {
 	model *Model         // the caller's, or nil
 }
 
-// OpenEngine opens a checkpoint directory or a .moepack file with everything that it is served with.
+// OpenEngine opens what OpenModel opens, with everything that it is served with.
 // `options` is text for command lines, "budget=8G policy=cycle", as moepage_engine_open reads it; it
 // takes precedence over the config, and may be empty.
 func OpenEngine(path, options string, config EngineConfig) (*Engine, error) {

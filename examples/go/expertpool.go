@@ -85,6 +85,7 @@ type ExpertPoolConfig struct {
 	Placement         Placement
 	StagingExperts    uint32
 	Precision         *PrecisionConfig
+	SlotForm          Form
 }
 
 // ExpertState is where an expert is.
@@ -118,6 +119,7 @@ func (config *ExpertPoolConfig) c() (c C.moepage_expert_pool_config, precision *
 		compressed_experts: C.uint32_t(config.CompressedExperts),
 		placement:          C.uint32_t(config.Placement),
 		staging_experts:    C.uint32_t(config.StagingExperts),
+		slot_form:          C.uint32_t(config.SlotForm),
 	}
 	if p := config.Precision; p != nil {
 		precision = &C.moepage_precision_config{

@@ -51,8 +51,8 @@ const (
 	FormInt2  Form = C.MOEPAGE_FORM_INT2
 )
 
-// OpenModel opens a checkpoint directory or a .moepack file, which must not be rewritten in place
-// while it is open.
+// OpenModel opens a checkpoint directory, a .gguf file or a .moepack file. Once a file has been
+// truncated or changed, what reads it fails with ErrIO; renaming another over it is safe.
 func OpenModel(path string, config ModelConfig) (*Model, error) {
 	if err := whole("open model", path); err != nil {
 		return nil, err
@@ -124,13 +124,24 @@ func (m *Model) Info() (ModelInfo, error) {
 	return m.info, nil
 }
 
-// ExpertTensors is the layout of an expert.
+// ExpertTensors is the layout of an expert of the first MoE layer.
 func (m *Model) ExpertTensors() ([]ExpertTensor, error) {
-	var c [C.MOEPAGE_MAX_EXPERT_TENSORS]C.moepage_expert_tensor
-	err := m.any("expert tensors", func() C.moepage_status {
-		return C.moepage_model_get_expert_tensors(m.c, &c[0], C.MOEPAGE_MAX_EXPERT_TENSORS)
+	return m.expertTensors("expert tensors", func(out *C.moepage_expert_tensor) C.moepage_status {
+		return C.moepage_model_get_expert_tensors(m.c, out, C.MOEPAGE_MAX_EXPERT_TENSORS)
 	})
-	if err != nil {
+}
+
+// LayerTensors is the layout of an expert of an MoE layer: where ModelInfo.Layouts is more than 1, types
+// differ from layer to layer, and so do sizes and offsets.
+func (m *Model) LayerTensors(layer int) ([]ExpertTensor, error) {
+	return m.expertTensors("layer tensors", func(out *C.moepage_expert_tensor) C.moepage_status {
+		return C.moepage_model_get_layer_tensors(m.c, u32(layer), out, C.MOEPAGE_MAX_EXPERT_TENSORS)
+	})
+}
+
+func (m *Model) expertTensors(op string, get func(*C.moepage_expert_tensor) C.moepage_status) ([]ExpertTensor, error) {
+	var c [C.MOEPAGE_MAX_EXPERT_TENSORS]C.moepage_expert_tensor
+	if err := m.any(op, func() C.moepage_status { return get(&c[0]) }); err != nil {
 		return nil, err
 	}
 	tensors := make([]ExpertTensor, m.info.ExpertTensors)

@@ -237,7 +237,7 @@ func (p *Plan) Weights(i, tensor int) ([]byte, error) {
 		return nil, refuse(op, ErrUnsupported,
 			"a version of %v, laid out as docs/format-moepack.md says: Pointer has the address", dtype)
 	}
-	tensors, err := s.experts.model.ExpertTensors()
+	tensors, err := s.experts.model.LayerTensors(p.Layer)
 	if err != nil {
 		return nil, err
 	}

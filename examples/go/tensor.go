@@ -27,19 +27,59 @@ const (
 	DTypeInt8   DType = C.MOEPAGE_DTYPE_INT8
 	DTypeInt4   DType = C.MOEPAGE_DTYPE_INT4
 	DTypeInt2   DType = C.MOEPAGE_DTYPE_INT2
+	DTypeQ4_0   DType = C.MOEPAGE_DTYPE_Q4_0
+	DTypeQ4_1   DType = C.MOEPAGE_DTYPE_Q4_1
+	DTypeQ5_0   DType = C.MOEPAGE_DTYPE_Q5_0
+	DTypeQ5_1   DType = C.MOEPAGE_DTYPE_Q5_1
+	DTypeQ8_0   DType = C.MOEPAGE_DTYPE_Q8_0
+	DTypeQ2_K   DType = C.MOEPAGE_DTYPE_Q2_K
+	DTypeQ3_K   DType = C.MOEPAGE_DTYPE_Q3_K
+	DTypeQ4_K   DType = C.MOEPAGE_DTYPE_Q4_K
+	DTypeQ5_K   DType = C.MOEPAGE_DTYPE_Q5_K
+	DTypeQ6_K   DType = C.MOEPAGE_DTYPE_Q6_K
+	DTypeIQ4_NL DType = C.MOEPAGE_DTYPE_IQ4_NL
+	DTypeIQ4_XS DType = C.MOEPAGE_DTYPE_IQ4_XS
+	DTypeMXFP4  DType = C.MOEPAGE_DTYPE_MXFP4
+	DTypeNVFP4  DType = C.MOEPAGE_DTYPE_NVFP4
 )
 
 var dtypeNames = [...]string{"none", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0", "u8",
 	"i8", "i32", "i64", "int8", "int4", "int2"}
 
+// block is a block format of GGUF files: so many weights in so many bytes.
+type block struct {
+	name           string
+	weights, bytes int
+}
+
+var blocks = map[DType]block{
+	DTypeQ4_0:   {"Q4_0", 32, 18},
+	DTypeQ4_1:   {"Q4_1", 32, 20},
+	DTypeQ5_0:   {"Q5_0", 32, 22},
+	DTypeQ5_1:   {"Q5_1", 32, 24},
+	DTypeQ8_0:   {"Q8_0", 32, 34},
+	DTypeQ2_K:   {"Q2_K", 256, 84},
+	DTypeQ3_K:   {"Q3_K", 256, 110},
+	DTypeQ4_K:   {"Q4_K", 256, 144},
+	DTypeQ5_K:   {"Q5_K", 256, 176},
+	DTypeQ6_K:   {"Q6_K", 256, 210},
+	DTypeIQ4_NL: {"IQ4_NL", 32, 18},
+	DTypeIQ4_XS: {"IQ4_XS", 256, 136},
+	DTypeMXFP4:  {"MXFP4", 32, 17},
+	DTypeNVFP4:  {"NVFP4", 64, 36},
+}
+
 func (d DType) String() string {
 	if int(d) < len(dtypeNames) {
 		return dtypeNames[d]
 	}
+	if b, ok := blocks[d]; ok {
+		return b.name
+	}
 	return fmt.Sprintf("dtype(%d)", uint32(d))
 }
 
-// Size is the bytes of an element; 0 for what is packed.
+// Size is the bytes of an element; 0 for what is packed or in blocks.
 func (d DType) Size() int {
 	switch d {
 	case DTypeF32, DTypeI32:
@@ -52,6 +92,13 @@ func (d DType) Size() int {
 		return 1
 	}
 	return 0
+}
+
+// Block is how many weights a block of d has, and how many bytes; 0 and 0 for what is not in blocks.
+// Blocks lie along a tensor's last dimension.
+func (d DType) Block() (weights, bytes int) {
+	b := blocks[d]
+	return b.weights, b.bytes
 }
 
 // Role is what an expert's tensor is for.
@@ -126,7 +173,7 @@ func (t *Tensor) Bytes() ([]byte, error) {
 	return t.data, nil
 }
 
-// Float32s is a copy of a tensor of F32, F16 or BF16.
+// Float32s is a copy of a tensor of F32, F16, BF16 or a block format.
 func (t *Tensor) Float32s() ([]float32, error) {
 	if err := t.model.enter(); err != nil {
 		return nil, err
@@ -136,8 +183,12 @@ func (t *Tensor) Float32s() ([]float32, error) {
 }
 
 func widen(dtype DType, data []byte) ([]float32, error) {
+	if _, ok := blocks[dtype]; ok {
+		return BlocksDecode(dtype, data)
+	}
 	if dtype != DTypeF32 && dtype != DTypeF16 && dtype != DTypeBF16 {
-		return nil, refuse("float32s", ErrUnsupported, "a tensor of %v; f32, f16 and bf16 can be widened", dtype)
+		return nil, refuse("float32s", ErrUnsupported,
+			"a tensor of %v; f32, f16, bf16 and block formats can be widened", dtype)
 	}
 	out := make([]float32, len(data)/dtype.Size())
 	for i := range out {

@@ -1,12 +1,13 @@
 """Describes experts that the caller holds: moepage_banks from arrays, or from a reader."""
 import collections
 import ctypes
+import itertools
 import json
 from typing import Any, Callable, Deque, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _abi
 from .device import Log, logger
-from .dtypes import DType, dtype
+from .dtypes import BLOCKS, DType, dtype
 from .enums import Role, choose
 from .handles import calling_back
 from .structs import make
@@ -17,25 +18,29 @@ _Spec = Tuple[int, DType, Tuple[int, ...]]  # role, dtype, shape of one expert's
 MAX_RANK, MAX_TENSORS = _abi.MOEPAGE_MAX_RANK, _abi.MOEPAGE_MAX_EXPERT_TENSORS
 
 
-def describe(specs: Sequence[_Spec], moe_layers: int, experts: int, top_k: int, keep: List[Any], *,
+def describe(specs: Sequence[Sequence[_Spec]], moe_layers: int, experts: int, top_k: int,
+             keep: List[Any], *,
              hidden: int = 0, expert_intermediate: int = 0, architecture: Optional[str] = None,
              config: Any = None, layer_index: Optional[Sequence[int]] = None, layers: int = 0,
              shared_experts: int = 0, vocabulary: int = 0,
              dense: Optional[Mapping[str, Any]] = None) -> Any:
-    """The struct, without where the experts are.
+    """The struct, without where the experts are. `specs` has an expert's tensors, once or for
+    each MoE layer.
 
     `hidden` and `expert_intermediate` default to the shape of "down". The rest is for models that
     are to be packed and served like checkpoints: `architecture` ("qwen3_moe"), `config` (the
     config.json: text or a dict), `layer_index` (the transformer layer of each MoE layer) of
     `layers` in all, `shared_experts`, `vocabulary`, and `dense`, every other tensor by name.
     """
-    for role, _, shape in specs:
+    if all(each == specs[0] for each in specs):
+        specs = specs[:1]
+    for role, _, shape in specs[0]:
         if role == Role.DOWN and len(shape) >= 2:
             hidden, expert_intermediate = hidden or shape[-2], expert_intermediate or shape[-1]
     if config is not None and not isinstance(config, (str, bytes)):
         config = json.dumps(config)
-    tensors = (_abi.moepage_expert_tensor * len(specs))()
-    for each, (role, kind, shape) in zip(tensors, specs):
+    tensors = (_abi.moepage_expert_tensor * sum(map(len, specs)))()
+    for each, (role, kind, shape) in zip(tensors, itertools.chain(*specs)):
         each.role, each.dtype, each.rank = role, kind.code, len(shape)
         each.shape[:len(shape)] = [uint(n, "a shape", 64) for n in shape]
     if layer_index is not None and len(layer_index) != moe_layers:
@@ -46,8 +51,9 @@ def describe(specs: Sequence[_Spec], moe_layers: int, experts: int, top_k: int, 
     held = _dense(dense or {}, keep)
     keep += [tensors, index, held]
     return make(_abi.moepage_banks, moe_layers=moe_layers, experts=experts, top_k=top_k,
-                hidden=hidden, expert_intermediate=expert_intermediate, n_tensors=len(specs),
-                tensors=tensors,
+                hidden=hidden, expert_intermediate=expert_intermediate, n_tensors=len(specs[0]),
+                tensors=tensors if len(specs) == 1 else None,
+                layer_tensors=tensors if len(specs) > 1 else None,
                 architecture=text(architecture, "architecture") if architecture else None,
                 config_json=config.encode() if isinstance(config, str) else config,
                 layer_index=ctypes.addressof(index) if index is not None else None, layers=layers,
@@ -91,20 +97,20 @@ def of_arrays(layers: Sequence[Mapping[Any, Any]], *, top_k: int, log: Log = log
     roles = [choose(Role, role, "a role") for role in layers[0]]
     if not 1 <= len(roles) <= MAX_TENSORS:
         raise ValueError("an expert has 1 to %d tensors, and not %d" % (MAX_TENSORS, len(roles)))
-    specs: List[_Spec] = []
+    specs: List[List[_Spec]] = []
     columns: List[List[int]] = []  # one per layer and tensor: an address per expert
     for i, layer in enumerate(layers):
         named = {choose(Role, role, "a role"): of for role, of in layer.items()}
         if sorted(named) != sorted(roles):
             raise ValueError("layer %d has other tensors than layer 0" % i)
+        specs.append([])
         for j, role in enumerate(roles):
             what = "%s of layer %d" % (Role(role).name.lower(), i)
             kind, shape, column = _column(named[role], what, keep)
-            if i == 0:
-                specs.append((role, kind, shape))
-            elif (role, kind, shape) != specs[j]:
-                raise ValueError("%s is %s %s, and that of layer 0 is %s %s"
-                                 % (what, kind, list(shape), specs[j][1], list(specs[j][2])))
+            specs[i].append((role, kind, shape))
+            if shape != specs[0][j][2]:
+                raise ValueError("%s is %s, and that of layer 0 is %s"
+                                 % (what, list(shape), list(specs[0][j][2])))
             columns.append(column)
     experts = len(columns[0])
     if any(len(column) != experts for column in columns):
@@ -156,20 +162,36 @@ def _count(shape: Iterable[int]) -> int:
 
 # ---- A reader --------------------------------------------------------------------------------
 
-def of_reader(read: Callable[..., Any], tensors: Iterable[Any], *, moe_layers: int, experts: int,
+def of_reader(read: Callable[..., Any], tensors: Optional[Iterable[Any]],
+              layer_tensors: Optional[Iterable[Iterable[Any]]], *, moe_layers: int, experts: int,
               top_k: int, log: Log = logger,
               **about: Any) -> Tuple[Any, Tuple[Any, ...], Log]:
     """The struct for experts that a function reads, and what must live as long as the model."""
     if not callable(read):
         raise TypeError("read is a function, not %s" % type(read).__name__)
-    specs = [(choose(Role, role, "a role"), dtype(kind), tuple(shape))
-             for role, kind, shape in tensors]
+    if (tensors is None) == (layer_tensors is None):
+        raise TypeError("exactly one of tensors and layer_tensors is given")
+    given = [tensors] if tensors is not None else list(layer_tensors or ())
+    specs = [[(choose(Role, role, "a role"), _stored(kind), tuple(shape))
+              for role, kind, shape in each] for each in given]
+    if layer_tensors is not None and len(specs) != moe_layers:
+        raise ValueError("layer_tensors has %d lists for %d MoE layers" % (len(specs), moe_layers))
+    if not specs:
+        raise ValueError("a model has at least one MoE layer")
+    if any(len(each) != len(specs[0]) for each in specs):
+        raise ValueError("layers have different numbers of tensors")
     failures: Deque[BaseException] = collections.deque(maxlen=16)
     callback = _read_callback(read, failures)
     keep: List[Any] = []
     struct = describe(specs, moe_layers, experts, top_k, keep, **about)
     struct.read = callback
     return struct, (keep, failures, callback), log
+
+
+def _stored(kind: Any) -> DType:
+    """A dtype, or a block format by its name."""
+    name = kind.lower() if isinstance(kind, str) else None
+    return next((each for each in BLOCKS if each.name == name), None) or dtype(kind)
 
 
 def _read_callback(read: Callable[..., Any], failures: Deque[BaseException]) -> Any:

@@ -68,6 +68,11 @@ _BY_NAME.update(f32=float32, f16=float16, bf16=bfloat16, f8_e4m3=float8_e4m3, f8
                 float=float32)
 
 
+def shown(shape: Tuple[int, ...], kind: DType, n_bytes: int) -> Tuple[Tuple[int, ...], DType]:
+    """What an array of a tensor is like: one in blocks is a row of bytes."""
+    return ((n_bytes,), uint8) if kind in BLOCKS else (shape, kind)
+
+
 def dtype(of: Any) -> DType:
     """The DType that a name ("bf16", "bfloat16"), a code of the library, or a dtype of NumPy or
     torch stands for."""

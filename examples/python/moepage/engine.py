@@ -52,11 +52,10 @@ def _split(config: Dict[str, Any]) -> Dict[str, Any]:
 class Engine(Handle):
     """Opens everything that a model's experts are served with.
 
-    `model` is a checkpoint folder, a .moepack file, or a Model, which stays the caller's. `budget`
-    is all that the device may hold, "2GiB" or a number, or so much of the experts, "25%", with
-    workspace and KV on top; None if `slots` or `options` say it. `options` is text for command
-    lines, "budget=8G policy=cycle", as moepage_engine_open reads it; it takes precedence over the
-    keywords.
+    `model` is what Model opens, or a Model, which stays the caller's. `budget` is all that the
+    device may hold, "2GiB" or a number, or so much of the experts, "25%", with workspace and KV on
+    top; None if `slots` or `options` say it. `options` is text for command lines, "budget=8G
+    policy=cycle", as moepage_engine_open reads it; it takes precedence over the keywords.
 
     device             "host", "cuda:N", "sim:FILE"
     kv                 what KVPool takes, as a mapping; None = no KV

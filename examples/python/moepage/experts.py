@@ -53,7 +53,8 @@ def pool_config(*, slots: int = 0, policy: Optional[str] = None,
             chunk: Union[int, str] = 0, host_tier: Union[int, str] = 0,
             bus_form: Union[None, Form, str, int] = None, compressed_experts: int = 0,
             placement: Union[Placement, str, int] = Placement.EXPLICIT, staging_experts: int = 0,
-            precision: Optional[Precision] = None) -> Any:
+            precision: Optional[Precision] = None,
+            slot_form: Union[None, Form, str, int] = None) -> Any:
     struct = make(_abi.moepage_expert_pool_config, slots=slots,
                   policy=text(policy, "policy") if policy else None,
                   scope=choose(Scope, scope, "scope"), scan_percent=scan_percent,
@@ -61,7 +62,8 @@ def pool_config(*, slots: int = 0, policy: Optional[str] = None,
                   bus_form=choose(Form, bus_form, "bus_form") if bus_form is not None else 0,
                   compressed_experts=compressed_experts,
                   placement=choose(Placement, placement, "placement"),
-                  staging_experts=staging_experts)
+                  staging_experts=staging_experts,
+                  slot_form=choose(Form, slot_form, "slot_form") if slot_form is not None else 0)
     if precision is not None:
         struct.precision = ctypes.pointer(precision._struct())
     return struct
@@ -81,6 +83,8 @@ class ExpertPool(Handle):
     placement           "explicit", or "bandwidth", which finds compressed_experts
     staging_experts     on their way to the decoder at once; 0 = 4
     precision           a Precision; None = none
+    slot_form           of the experts in slots: "int8", "int4" or "int2", approximations that a
+                        pack may have; None = "dense", as they are in the checkpoint
 
     Any thread may use a pool. Creating it needs that no step is open on the device; closing it is
     Busy while sessions or controllers use it.

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 from . import _abi, errors, library
 from ._info import FormInfo, ModelInfo
 from .device import Log, log_callback, logger
-from .dtypes import BLOCKS, DType, dtype, uint8
+from .dtypes import DType, dtype, shown
 from .enums import Form, MetadataType, Role, choose
 from .handles import Handle, State, created
 from .structs import make, report
@@ -29,10 +29,6 @@ class ExpertTensor:
     offset: int = 0
 
 
-def _shown(shape: Any, kind: DType, n_bytes: int) -> Tuple[Any, DType]:
-    return ((n_bytes,), uint8) if kind in BLOCKS else (shape, kind)
-
-
 def _value(found: Any) -> Any:
     if found.type == MetadataType.REAL:
         return found.real
@@ -46,7 +42,8 @@ def _value(found: Any) -> Any:
 
 
 class Model(Handle):
-    """Opens a Hugging Face checkpoint folder or a .moepack file.
+    """Opens a Hugging Face checkpoint folder, a .gguf file or a .moepack file. Once a file has been
+    truncated or changed, what reads it raises IOFailed; renaming another over it is safe.
 
     `Model.from_banks` takes experts that lie in memory, `Model.from_reader` a function that reads
     them. Any thread may use a model. Closing it is Busy while pools, or arrays of its tensors,
@@ -67,11 +64,13 @@ class Model(Handle):
         with state as raw:
             self.info = report(lib.moepage_model_get_info, ModelInfo, raw)
             self.expert_tensors = self._expert_tensors(raw)
+        self._layers = {0: self.expert_tensors}
         self._scope = Scope("the model", (state,))
 
     @classmethod
     def from_banks(cls, layers: Any, *, top_k: int, **about: Any) -> "Model":
-        """A model of experts in the caller's memory, which is paged from where it lies.
+        """A model of experts in the caller's memory, which is paged from where it lies. Dtypes may
+        differ from layer to layer.
 
         `layers` has one mapping per MoE layer, from a role ("gate_up", "gate", "up", "down",
         "gate_up_bias", ...) to an array [experts, ...], or a sequence of `experts` arrays. Arrays
@@ -82,19 +81,23 @@ class Model(Handle):
         return cls._from_banks(*banks.of_arrays(layers, top_k=top_k, **about))
 
     @classmethod
-    def from_reader(cls, read: Callable[..., Any], *, tensors: Any, moe_layers: int, experts: int,
-                    top_k: int, **about: Any) -> "Model":
+    def from_reader(cls, read: Callable[..., Any], *, tensors: Any = None,
+                    layer_tensors: Any = None, moe_layers: int, experts: int, top_k: int,
+                    **about: Any) -> "Model":
         """A model of experts that `read(layer, expert, tensor, offset, out)` brings.
 
         It returns an array or buffer of `len(out)` bytes, a tensor's from byte `offset` on: one of
         its own, or `out`, a writable memoryview, which it has filled. It runs on the library's
         threads, at times on several at once, and must not call the library. What it raises becomes
         the cause of a CallbackError.
-        `tensors` lists (role, dtype, shape) of an expert's tensors, which `tensor` indexes.
+        `tensors` lists (role, dtype, shape) of an expert's tensors, which `tensor` indexes; the
+        dtype may be a block format of GGUF files, "Q4_K". `layer_tensors` has such a list for each
+        MoE layer, in place of `tensors`, where dtypes differ from layer to layer.
         """
         from . import banks
-        return cls._from_banks(*banks.of_reader(read, tensors, moe_layers=moe_layers,
-                                                experts=experts, top_k=top_k, **about))
+        return cls._from_banks(*banks.of_reader(read, tensors, layer_tensors,
+                                                moe_layers=moe_layers, experts=experts,
+                                                top_k=top_k, **about))
 
     @classmethod
     def _from_banks(cls, struct: Any, keep: Tuple[Any, ...], log: Log) -> "Model":
@@ -111,10 +114,12 @@ class Model(Handle):
         return self
 
     def layer_tensors(self, layer: int) -> Tuple[ExpertTensor, ...]:
-        """The tensors of an expert of MoE layer `layer`: their types, and so their sizes, may differ
-        from layer to layer."""
+        """The tensors of an expert of MoE layer `layer`: their types, and so their sizes, may
+        differ from layer to layer."""
         with self._state as raw:
-            return self._expert_tensors(raw, layer)
+            if layer not in self._layers:
+                self._layers[layer] = self._expert_tensors(raw, layer)
+            return self._layers[layer]
 
     def _expert_tensors(self, raw: int, layer: int = 0) -> Tuple[ExpertTensor, ...]:
         n = self.info.expert_tensors
@@ -135,8 +140,8 @@ class Model(Handle):
         return None if text is None else json.loads(text)
 
     def metadata(self, key: str) -> Any:
-        """What a GGUF file's metadata has under a key: an int, a float, a bool or a text (bytes where
-        it is not UTF-8), or a list of such. NotFound where there is none."""
+        """What a GGUF file's metadata has under a key: an int, a float, a bool or a text (bytes
+        where it is not UTF-8), or a list of such. NotFound where there is none."""
         get = self._state.library.moepage_model_get_metadata
         count = ctypes.c_uint64()
         with self._state as raw:
@@ -167,7 +172,7 @@ class Model(Handle):
         with self._state as raw:
             self._state.library.moepage_model_find_tensor(raw, text(name, "name"),
                                                          ctypes.byref(view))
-        shape, kind = _shown(view.shape[:view.rank], dtype(view.dtype), view.bytes)
+        shape, kind = shown(tuple(view.shape[:view.rank]), dtype(view.dtype), view.bytes)
         return Tensor(view.data, shape, kind, readonly=True, faults=True, scope=self._scope,
                       keep=self)
 
@@ -185,12 +190,12 @@ class Model(Handle):
             index += 1
 
     def read_expert(self, layer: int, expert: int) -> List[Tensor]:
-        """A copy of one expert's tensors, read and checked; in the order of `expert_tensors`. Those in
-        blocks are rows of bytes."""
+        """A copy of one expert's tensors, read and checked; in the order of `layer_tensors`. Those
+        in blocks are rows of bytes."""
         slot = empty((self.info.slot_bytes,), "u8")
         with self._state as raw:
             self._state.library.moepage_model_read_expert(raw, layer, expert, slot.address,
                                                           slot.nbytes)
-        return [Tensor(slot.address + each.offset, *_shown(each.shape, each.dtype, each.bytes),
+        return [Tensor(slot.address + each.offset, *shown(each.shape, each.dtype, each.bytes),
                        keep=slot)
                 for each in self.layer_tensors(layer)]

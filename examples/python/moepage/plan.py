@@ -3,7 +3,7 @@ import ctypes
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import _abi, dlpack
-from .dtypes import float32, int32, uint32
+from .dtypes import float32, int32, shown, uint32
 from .enums import Role
 from .errors import Unsupported
 from .tensors import Scope, Tensor, copy_of
@@ -30,7 +30,7 @@ class PlanExpert:
 
     @property
     def addresses(self) -> Tuple[int, ...]:
-        """Device addresses of its tensors, in the order of the model's `expert_tensors`."""
+        """Device addresses of its tensors, in the order of the model's `layer_tensors`."""
         self._plan._scope.check_alive()
         n = len(self._plan._model.expert_tensors)
         return tuple((ctypes.c_void_p * n).from_address(self._tensors))
@@ -38,23 +38,19 @@ class PlanExpert:
     @property
     def tensors(self) -> Dict[str, Tensor]:
         """Its tensors by role ("gate_up", "down", ...), where they lie: read-only, and good until
-        the plan ends, which has to wait for arrays made of them. Unsupported for low versions,
-        whose packed numbers only `addresses` shows."""
-        model = self._plan._model
-        if self.slot < 0 or self.dtype_code != self._weights_code():
+        the plan ends, which has to wait for arrays made of them. Those in blocks are rows of
+        bytes. Unsupported for low versions and integer forms, whose packed numbers only
+        `addresses` shows."""
+        tensors = self._plan._model.layer_tensors(self._plan.layer)
+        if self.slot < 0 or self.dtype_code != tensors[0].dtype.code:
             raise Unsupported("expert %d is there in another version: use its addresses"
                               % self.expert)
         place = self._plan._devices[self.device]._place
         return {Role(each.role).name.lower():
-                Tensor(address, each.shape, each.dtype, device=place, readonly=True,
-                       scope=self._plan._scope, keep=self._plan, stream=self._plan.stream)
-                for each, address in zip(model.expert_tensors, self.addresses)}
-
-    def _weights_code(self) -> int:
-        """The dtype of its weights as the model has them."""
-        weights = (Role.GATE_UP, Role.GATE, Role.UP, Role.DOWN)
-        tensors = self._plan._model.expert_tensors
-        return next((each for each in tensors if each.role in weights), tensors[0]).dtype.code
+                Tensor(address, *shown(each.shape, each.dtype, each.bytes), device=place,
+                       readonly=True, scope=self._plan._scope, keep=self._plan,
+                       stream=self._plan.stream)
+                for each, address in zip(tensors, self.addresses)}
 
     def __repr__(self) -> str:
         return "<moepage.PlanExpert %d in slot %d, %d rows>" % (self.expert, self.slot,

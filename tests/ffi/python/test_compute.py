@@ -1,9 +1,28 @@
 """Experts of banks give what plain arithmetic gives, whoever runs them."""
+import math
+import random
+import struct
 import unittest
 
 import moepage
 from support import (EXPERTS, HIDDEN, INNER, LAYERS, TOP_K, Numbers, World, close_to, host,
                      needs_numpy, needs_torch)
+
+
+def high_half(value):
+    """The bits of a number as bfloat16, which has it exactly."""
+    return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+
+
+def bfloat16s(values):
+    """Experts' matrices as an array."""
+    out = moepage.empty((len(values), len(values[0]), len(values[0][0])), "bf16")
+    bits = out.bits().memoryview()
+    for i, matrix in enumerate(values):
+        for j, row in enumerate(matrix):
+            for k, value in enumerate(row):
+                bits[i, j, k] = high_half(value)
+    return out
 
 
 class Compute(unittest.TestCase):
@@ -70,6 +89,71 @@ class Compute(unittest.TestCase):
                     y = step.run(layer, *numbers.routing(), moepage.tensor(numbers.x))
                     close_to(self, y.tolist(), numbers.moe(layer))
         self.assertTrue({0, 1} <= {layer for layer, _, _ in asked})
+
+    def test_layers_may_have_other_dtypes(self):
+        numbers = Numbers()
+        banks = numbers.banks()
+        banks[1] = {"gate_up": bfloat16s(numbers.gate_up[1]), "down": bfloat16s(numbers.down[1])}
+        model = moepage.Model.from_banks(banks, top_k=TOP_K)
+        self.assertEqual(model.info.layouts, 2)
+        with World(model=model, numbers=numbers) as world, world.step() as step:
+            for layer, kind in enumerate([moepage.float32, moepage.bfloat16]):
+                self.assertEqual([each.dtype for each in model.layer_tensors(layer)], [kind] * 2)
+                for plan in step.groups(layer, *numbers.routing()):
+                    for expert in plan.experts:
+                        down = expert.tensors["down"]
+                        want = numbers.down[layer][expert.expert]
+                        self.assertEqual(down.bits().tolist() if layer else down.tolist(),
+                                         [[high_half(value) for value in row] for row in want]
+                                         if layer else want)
+                y = step.run(layer, *numbers.routing(), moepage.tensor(numbers.x))
+                close_to(self, y.tolist(), numbers.moe(layer))
+
+    def test_a_reader_may_bring_blocks(self):
+        rng, width = random.Random(11), 32
+        eighths = {(layer, expert, tensor): [[rng.randrange(-8, 9) for _ in range(width)]
+                                             for _ in range((2 * width, width)[tensor])]
+                   for layer in range(2) for expert in range(2) for tensor in range(2)}
+
+        def stored(layer, expert, tensor):
+            return b"".join(struct.pack("<e32b", 0.125, *row) if layer else
+                            struct.pack("<32f", *(value / 8 for value in row))
+                            for row in eighths[layer, expert, tensor])
+        kinds = ["f32", "Q8_0"]
+        model = moepage.Model.from_reader(
+            lambda layer, expert, tensor, offset, out:
+            stored(layer, expert, tensor)[offset:offset + len(out)],
+            layer_tensors=[[("gate_up", kind, (2 * width, width)), ("down", kind, (width, width))]
+                           for kind in kinds],
+            moe_layers=2, experts=2, top_k=1)
+        x = [rng.randrange(-8, 9) / 8 for _ in range(width)]
+        routing = moepage.tensor([[1]], "i32"), moepage.tensor([[1.0]])
+        with World(model=model) as world, world.session.step(1) as step:
+            for layer, kind in enumerate(["float32", "q8_0"]):
+                down = model.layer_tensors(layer)[1]
+                self.assertEqual((str(down.dtype), down.bytes), (kind, len(stored(layer, 1, 1))))
+                for plan in step.groups(layer, *routing):
+                    view = plan.experts[0].tensors["down"].memoryview()
+                    self.assertEqual(bytes(view), stored(layer, 1, 1))
+                    del view
+                y = step.run(layer, *routing, moepage.tensor([x]))
+                both = [sum(w / 8 * v for w, v in zip(row, x)) for row in eighths[layer, 1, 0]]
+                inner = [g / (1 + math.exp(-g)) * u for g, u in zip(both[:width], both[width:])]
+                want = [sum(w / 8 * v for w, v in zip(row, inner)) for row in eighths[layer, 1, 1]]
+                close_to(self, y.tolist(), [want])
+
+    def test_layers_that_contradict_themselves_are_refused(self):
+        down = ("down", "f32", (4, 4))
+        about = dict(moe_layers=2, experts=1, top_k=1)
+        for wrong in (dict(), dict(tensors=[down], layer_tensors=[[down]] * 2)):
+            with self.assertRaises(TypeError):
+                moepage.Model.from_reader(print, **wrong, **about)
+        for layers in ([], [[down]], [[down], []]):
+            with self.assertRaises(ValueError):
+                moepage.Model.from_reader(print, layer_tensors=layers, **about)
+        with self.assertRaises(moepage.ArgumentError):
+            moepage.Model.from_reader(print, layer_tensors=[[down], [("down", "Q8_0", (4, 4))]],
+                                      **about)
 
     @needs_numpy
     def test_numpy_banks_and_activations_are_used_where_they_lie(self):

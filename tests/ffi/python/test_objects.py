@@ -328,6 +328,26 @@ class Memory(unittest.TestCase):
                 session.close()
                 pool.close()
 
+    def test_slots_may_hold_a_smaller_form(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, numbers = os.path.join(folder, "m.moepack"), Numbers()
+            moepage.write_pack(moepage.Model.from_banks(numbers.banks(), top_k=TOP_K), path,
+                               forms=["dense", "int8"])
+            with host() as device, moepage.Model(path) as model:
+                with self.assertRaises(moepage.Unsupported):
+                    moepage.ExpertPool(device, model, slots=4, slot_form="int4")
+                with moepage.ExpertPool(device, model, slots=4, slot_form="int8") as pool:
+                    self.assertEqual(pool.info.slot_form, moepage.Form.INT8)
+                    self.assertGreaterEqual(pool.info.slot_bytes, model.form("int8").most_bytes)
+                    with moepage.Session(pool, max_tokens=8) as session, \
+                            session.step(numbers.tokens) as step:
+                        y = step.run(1, *numbers.routing(), moepage.tensor(numbers.x))
+            want = numbers.moe(1)
+            most = max(abs(value) for row in want for value in row)
+            off = max(abs(a - b) for row, wanted in zip(y.tolist(), want)
+                      for a, b in zip(row, wanted))
+            self.assertTrue(1e-4 * most < off < 0.02 * most, (off, most))
+
     def test_the_codec_is_lossless(self):
         values = moepage.empty((3, 1000), "bf16")
         bits = values.bits().memoryview()

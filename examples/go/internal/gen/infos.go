@@ -26,7 +26,7 @@ var filled = []struct{ c, name, doc string }{
 
 // Fields that have a Go type of their own, by struct and field or by field alone.
 var typed = map[string]string{
-	"form": "Form", "bus_form": "Form", "hi_form": "Form", "lo_form": "Form",
+	"form": "Form", "bus_form": "Form", "hi_form": "Form", "lo_form": "Form", "slot_form": "Form",
 	"mode": "ControlMode", "outcome": "ControlOutcome",
 	"moepage_residency.state": "ExpertState",
 	"ffn_supported":           "bool", "present": "bool", "fits": "bool",

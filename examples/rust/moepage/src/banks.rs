@@ -75,12 +75,20 @@ impl std::fmt::Debug for ExpertTensor {
 }
 
 fn needed_bytes(dtype: Option<Dtype>, shape: &[u64]) -> Result<usize> {
-    let size = dtype.and_then(Dtype::size).ok_or_else(|| {
+    let block = dtype.and_then(|dtype| dtype.size().map(|size| (1, size)).or(dtype.block()));
+    let (weights, bytes) = block.ok_or_else(|| {
         Error::new(Status::Unsupported, format!("tensors of banks cannot be of {dtype:?}"))
     })?;
+    let cut = shape.last().map_or(weights > 1, |extent| extent % weights != 0);
+    if cut {
+        return Err(Error::argument(format!(
+            "a tensor of shape {shape:?} does not consist of blocks of {weights} weights"
+        )));
+    }
     shape
         .iter()
-        .try_fold(size, |bytes, &extent| bytes.checked_mul(extent))
+        .try_fold(1u64, |n, &extent| n.checked_mul(extent))
+        .and_then(|n| (n / weights).checked_mul(bytes))
         .and_then(|bytes| usize::try_from(bytes).ok())
         .ok_or_else(|| Error::argument(format!("a tensor of shape {shape:?} has no size")))
 }
@@ -162,7 +170,7 @@ pub struct ExpertPart {
     pub layer: u32,
     /// Expert of that layer.
     pub expert: u32,
-    /// Index into [`Banks::tensors`].
+    /// Index into [`Banks::tensors`], or into a layer's of [`Banks::layer_tensors`].
     pub tensor: u32,
     /// Where in the tensor to begin.
     pub offset: u64,
@@ -226,6 +234,9 @@ pub struct Banks {
     pub expert_intermediate: u32,
     /// What every expert consists of.
     pub tensors: Vec<ExpertTensor>,
+    /// The same for each MoE layer, in place of `tensors`, where types differ from layer to layer;
+    /// roles and shapes must not.
+    pub layer_tensors: Vec<Vec<ExpertTensor>>,
     /// Its numbers.
     pub source: Experts,
     /// Such as `qwen3_moe`.
@@ -336,6 +347,7 @@ pub(crate) struct RawBanks {
     pub(crate) raw: sys::moepage_banks,
     pub(crate) lent: Lent,
     _tensors: Vec<sys::moepage_expert_tensor>,
+    _layer_tensors: Vec<sys::moepage_expert_tensor>,
     _data: Vec<*const c_void>,
     _texts: Vec<Option<CString>>,
     _layer_index: Vec<i32>,
@@ -348,7 +360,11 @@ fn optional_text(text: &Option<String>, what: &str) -> Result<Option<CString>> {
 
 impl RawBanks {
     pub(crate) fn new(banks: Banks) -> Result<Self> {
+        check_layers(&banks)?;
+        let n_tensors = banks.layer(0).len();
         let tensors: Vec<_> = banks.tensors.iter().map(|tensor| tensor.0).collect();
+        let layer_tensors: Vec<_> =
+            banks.layer_tensors.iter().flatten().map(|tensor| tensor.0).collect();
         let (bytes, reader) = match banks.source {
             Experts::Memory(ref bytes) => (check_memory(&banks, bytes)?, None),
             Experts::Read(read) => {
@@ -376,18 +392,15 @@ impl RawBanks {
             top_k: banks.top_k,
             hidden: banks.hidden,
             expert_intermediate: banks.expert_intermediate,
-            n_tensors: count(tensors.len(), "tensors")?,
-            tensors: tensors.as_ptr(),
-            data: if data.is_empty() { std::ptr::null() } else { data.as_ptr() },
+            n_tensors: count(n_tensors, "tensors")?,
+            tensors: list_or_null(&tensors),
+            layer_tensors: list_or_null(&layer_tensors),
+            data: list_or_null(&data),
             read: reader.as_ref().map(|_| read_part as _),
             read_user: user as *mut c_void,
             architecture: pointer_or_null(&texts[0]),
             config_json: pointer_or_null(&texts[1]),
-            layer_index: if layer_index.is_empty() {
-                std::ptr::null()
-            } else {
-                layer_index.as_ptr()
-            },
+            layer_index: list_or_null(&layer_index),
             layers: banks.layers,
             shared_experts: banks.shared_experts,
             vocabulary: banks.vocabulary,
@@ -401,6 +414,7 @@ impl RawBanks {
             raw,
             lent: Lent { _bytes: kept, reader },
             _tensors: tensors,
+            _layer_tensors: layer_tensors,
             _data: data,
             _texts: texts,
             _layer_index: layer_index,
@@ -409,24 +423,61 @@ impl RawBanks {
     }
 }
 
+impl Banks {
+    /// What a layer's experts consist of.
+    fn layer(&self, i: usize) -> &[ExpertTensor] {
+        self.layer_tensors.get(i).unwrap_or(&self.tensors)
+    }
+}
+
+fn list_or_null<T>(list: &[T]) -> *const T {
+    if list.is_empty() {
+        std::ptr::null()
+    } else {
+        list.as_ptr()
+    }
+}
+
+/// There is one list for all layers, or one for each, of as many tensors.
+fn check_layers(banks: &Banks) -> Result<()> {
+    let (layers, n) = (&banks.layer_tensors, banks.moe_layers as usize);
+    if layers.is_empty() {
+        return Ok(());
+    }
+    if !banks.tensors.is_empty() {
+        return Err(Error::argument("tensors and layer_tensors are given, exactly one must be"));
+    }
+    if layers.len() != n || layers.iter().any(|tensors| tensors.len() != layers[0].len()) {
+        let given: Vec<_> = layers.iter().map(Vec::len).collect();
+        return Err(Error::argument(format!(
+            "layer_tensors has lists of {given:?} tensors, not {n} of as many each"
+        )));
+    }
+    Ok(())
+}
+
 /// C trusts its caller that every pointer has enough behind it.
 fn check_memory(banks: &Banks, bytes: &[Bytes]) -> Result<Vec<Bytes>> {
-    let needed =
-        banks.tensors.iter().map(ExpertTensor::needed_bytes).collect::<Result<Vec<_>>>()?;
-    let n = u128::from(banks.moe_layers) * u128::from(banks.experts) * needed.len() as u128;
+    let n_tensors = banks.layer(0).len();
+    let n = u128::from(banks.moe_layers) * u128::from(banks.experts) * n_tensors as u128;
     if bytes.len() as u128 != n {
         let given = bytes.len();
         return Err(Error::argument(format!(
             "{given} tensors of experts are given, layers * experts * tensors are {n}"
         )));
     }
-    for (i, (given, needed)) in bytes.iter().zip(needed.iter().cycle()).enumerate() {
-        if given.len != *needed {
-            let (tensor, given) = (i % banks.tensors.len(), given.len);
-            return Err(Error::argument(format!(
-                "tensor {tensor} of expert {} of all has {given} bytes, its shape takes {needed}",
-                i / banks.tensors.len()
-            )));
+    let of_layer = n_tensors * banks.experts as usize;
+    for (layer, bytes) in bytes.chunks(of_layer.max(1)).enumerate() {
+        let needed = banks.layer(layer).iter().map(ExpertTensor::needed_bytes);
+        let needed = needed.collect::<Result<Vec<_>>>()?;
+        for (i, (given, needed)) in bytes.iter().zip(needed.iter().cycle()).enumerate() {
+            if given.len != *needed {
+                let (tensor, expert, given) = (i % n_tensors, i / n_tensors, given.len);
+                return Err(Error::argument(format!(
+                    "tensor {tensor} of expert {expert} of layer {layer} has {given} bytes, its \
+                     shape takes {needed}"
+                )));
+            }
         }
     }
     Ok(bytes.to_vec())

@@ -1,4 +1,4 @@
-//! The exponent-Huffman codec on the caller's memory.
+//! The exponent-Huffman codec, and block formats, on the caller's memory.
 use moepage_sys as sys;
 
 use crate::error::{check, Error, Result};
@@ -76,4 +76,23 @@ pub fn decode_with(
             (out.len() / size) as u64,
         )
     })
+}
+
+/// The weights of whole blocks of a block format: `docs/format-blocks.md` has their values.
+pub fn decode_blocks(dtype: Dtype, blocks: &[u8]) -> Result<Vec<f32>> {
+    let (weights, bytes) =
+        dtype.block().ok_or_else(|| Error::argument(format!("{dtype:?} is no block format")))?;
+    let len = blocks.len() as u64;
+    if len % bytes != 0 {
+        return Err(Error::argument(format!(
+            "{len} bytes are no whole blocks of {dtype:?}, of {bytes} each"
+        )));
+    }
+    let n = len / bytes * weights;
+    let mut out = vec![0f32; n as usize];
+    // SAFETY: the blocks' length is said; `out` has room for their weights.
+    check(unsafe {
+        sys::moepage_blocks_decode(dtype.code(), blocks.as_ptr().cast(), len, out.as_mut_ptr(), n)
+    })?;
+    Ok(out)
 }

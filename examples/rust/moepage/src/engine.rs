@@ -74,8 +74,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens a checkpoint directory or a .moepack file ([`Model::open`] says what is asked of
-    /// files). `options` is text for command lines, `budget=8G policy=cycle`, which takes
+    /// Opens what [`Model::open`] opens. `options` is text for command lines, `budget=8G policy=cycle`, which takes
     /// precedence over the config; it may be empty.
     pub fn open(path: impl AsRef<Path>, options: &str, config: EngineConfig) -> Result<Self> {
         let path = c_path(path.as_ref())?;

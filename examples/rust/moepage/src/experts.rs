@@ -148,6 +148,9 @@ pub struct ExpertPoolConfig {
     pub staging_experts: u32,
     /// A second version of every expert.
     pub precision: Option<PrecisionConfig>,
+    /// Form of the experts in slots, and on the bus, if a pack has it: an integer form is an
+    /// approximation of which more fit. `None` = [`Form::Dense`].
+    pub slot_form: Option<Form>,
 }
 
 impl ExpertPoolConfig {
@@ -170,6 +173,7 @@ impl ExpertPoolConfig {
             placement: self.placement.code(),
             staging_experts: self.staging_experts,
             precision: precision.as_ref().map_or(std::ptr::null(), |precision| precision),
+            slot_form: self.slot_form.map_or(0, Form::code),
             ..Default::default()
         })
     }
@@ -209,7 +213,7 @@ pub enum Residency {
 pub struct ExpertPool<'a> {
     pub(crate) handle: Handle<sys::moepage_expert_pool>,
     pub(crate) gates: Gates,
-    pub(crate) tensors: Vec<ExpertTensor>,
+    pub(crate) tensors: Vec<Vec<ExpertTensor>>, // by layer
     pub(crate) is_host: bool,
     pub(crate) devices: Vec<Ref<'a, Device>>,
     pub(crate) model: Ref<'a, Model>,
@@ -264,7 +268,7 @@ impl<'a> ExpertPool<'a> {
         Ok(ExpertPool {
             handle,
             gates: ordered(devices.iter().map(|device| Arc::clone(&device.gate)).collect()),
-            tensors: model.expert_tensors()?,
+            tensors: model.all_tensors()?,
             is_host: devices.iter().all(|device| device.is_host()),
             devices,
             model,

@@ -257,7 +257,7 @@ pub use kv::{
     set_split, KvAdmission, KvLayer, KvPool, KvPoolConfig, KvPoolInfo, Sequence, SequenceInfo,
 };
 pub use log::{LogLevel, Logger};
-pub use model::{FormInfo, Model, ModelConfig, ModelInfo, PackConfig, PackStats};
+pub use model::{FormInfo, Metadata, Model, ModelConfig, ModelInfo, PackConfig, PackStats};
 pub use moepage_sys as sys;
 pub use paged::{AcquiredLayer, PagedAddress, PagedConfig, PagedState, PagedTensors};
 pub use plan::{Plan, PlanExpert};

@@ -50,7 +50,7 @@ pub struct ModelInfo<'m> {
     pub expert_tensors: u32,
     /// 0 when not known.
     pub vocabulary: u32,
-    /// Bytes of one expert.
+    /// Bytes of one expert, in the layer that needs most.
     pub expert_bytes: u64,
     /// Distance between two slots.
     pub slot_bytes: u64,
@@ -60,6 +60,8 @@ pub struct ModelInfo<'m> {
     pub dense_bytes: u64,
     /// Whether [`crate::Layer::ffn`] can run these experts.
     pub ffn_supported: bool,
+    /// Different types of experts among the layers: [`Model::layer_tensors`] has each layer's.
+    pub layouts: u32,
 }
 
 /// An open model. Any thread may use it at any time.
@@ -81,19 +83,13 @@ fn raw_config(log: &Log) -> sys::moepage_model_config {
 }
 
 impl Model {
-    /// Opens a Hugging Face checkpoint directory, or a .moepack file.
+    /// Opens a Hugging Face checkpoint directory, a .gguf file, or a .moepack file.
     ///
     /// # Files that change
-    /// The files are mapped: nobody may truncate or rewrite them while the model is open. Replacing
-    /// one by renaming another over it is safe. A truncated one ends the process with SIGBUS, a
-    /// rewritten one has the model compute with other weights, and slices from
-    /// [`Model::find_tensor`] show other bytes.
-    ///
-    /// Crates that only map files have that `unsafe` for this reason. Here it is safe, as the
-    /// standard library's functions on files are, with which a process can be made to overwrite its own
-    /// memory too: what other processes do to a file, and the operating system to memory through
-    /// one, no caller could promise by writing `unsafe`. It is what is asked of whoever installs
-    /// programs and shared libraries, whose files are mapped likewise.
+    /// Files stay open, and are read when their bytes are needed; nothing is mapped. Once one has
+    /// been truncated or changed, whatever reads it fails with [`Status::Io`]. Replacing one by
+    /// renaming another over it is safe. Slices from [`Model::find_tensor`] are of memory, and stay as
+    /// they are.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Model::open_with(path, ModelConfig::default())
     }
@@ -152,10 +148,11 @@ impl Model {
             routed_bytes: raw.routed_bytes,
             dense_bytes: raw.dense_bytes,
             ffn_supported: raw.ffn_supported != 0,
+            layouts: raw.layouts,
         })
     }
 
-    /// What every expert consists of, and where in a slot it lies.
+    /// What an expert of the first MoE layer consists of, and where in a slot it lies.
     pub fn expert_tensors(&self) -> Result<Vec<ExpertTensor>> {
         let n = self.info()?.expert_tensors;
         let mut raw = vec![sys::moepage_expert_tensor::default(); n as usize];
@@ -163,6 +160,51 @@ impl Model {
         // SAFETY: `out` has room for `n`.
         check(unsafe { sys::moepage_model_get_expert_tensors(self.raw(), out, n) })?;
         Ok(raw.into_iter().map(ExpertTensor).collect())
+    }
+
+    /// The same of any MoE layer: types, and so sizes and places, differ where
+    /// [`ModelInfo::layouts`] is more than 1.
+    pub fn layer_tensors(&self, layer: u32) -> Result<Vec<ExpertTensor>> {
+        let n = self.info()?.expert_tensors;
+        let mut raw = vec![sys::moepage_expert_tensor::default(); n as usize];
+        let out = raw.as_mut_ptr();
+        // SAFETY: `out` has room for `n`.
+        check(unsafe { sys::moepage_model_get_layer_tensors(self.raw(), layer, out, n) })?;
+        Ok(raw.into_iter().map(ExpertTensor).collect())
+    }
+
+    /// That of every layer.
+    pub(crate) fn all_tensors(&self) -> Result<Vec<Vec<ExpertTensor>>> {
+        (0..self.info()?.moe_layers).map(|layer| self.layer_tensors(layer)).collect()
+    }
+
+    /// What a GGUF file's metadata has under a key. [`Status::NotFound`] where there is no such key:
+    /// models that are no GGUF files have none.
+    pub fn metadata(&self, key: &str) -> Result<Metadata<'_>> {
+        let key = c_text(key, "the key")?;
+        let mut count = 0;
+        let null = std::ptr::null_mut();
+        // SAFETY: the handle and the key are live; nothing is written but the count.
+        check(unsafe {
+            sys::moepage_model_get_metadata(self.raw(), key.as_ptr(), 0, null, 0, &mut count)
+        })?;
+        let mut raw = vec![sys::moepage_metadata::default(); count as usize];
+        let out = raw.as_mut_ptr();
+        // SAFETY: the same, and `out` has room for `count`.
+        check(unsafe {
+            sys::moepage_model_get_metadata(self.raw(), key.as_ptr(), 0, out, count, &mut count)
+        })?;
+        let is_one = matches!(&raw[..], [one] if one.is_array == 0);
+        // SAFETY: texts are the model's, and never change.
+        let values = raw.iter().map(|raw| unsafe { Metadata::of(raw) });
+        let mut values = values.collect::<Result<Vec<_>>>()?;
+        match values.pop() {
+            Some(value) if is_one => Ok(value),
+            last => {
+                values.extend(last);
+                Ok(Metadata::Array(values))
+            }
+        }
     }
 
     /// A tensor that is never paged, by its name in the checkpoint.
@@ -300,6 +342,43 @@ closes!(Model);
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Model").field(&self.info()).finish()
+    }
+}
+
+/// A value of a model's metadata.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Metadata<'m> {
+    /// A whole number.
+    Integer(i64),
+    /// May be infinite, or not a number.
+    Real(f64),
+    /// True or false.
+    Truth(bool),
+    /// Any bytes: files are not held to UTF-8.
+    Text(&'m [u8]),
+    /// All of one type.
+    Array(Vec<Metadata<'m>>),
+}
+
+impl<'m> Metadata<'m> {
+    /// # Safety
+    /// What `raw` points to stays as it is as long as `'m`.
+    unsafe fn of(raw: &sys::moepage_metadata) -> Result<Self> {
+        match raw.type_ {
+            sys::MOEPAGE_METADATA_INTEGER => Ok(Metadata::Integer(raw.integer)),
+            sys::MOEPAGE_METADATA_REAL => Ok(Metadata::Real(raw.real)),
+            sys::MOEPAGE_METADATA_TRUTH => Ok(Metadata::Truth(raw.integer != 0)),
+            sys::MOEPAGE_METADATA_TEXT => {
+                // SAFETY: as the caller promises.
+                let text = unsafe { slice_at(raw.text.cast::<u8>(), raw.text_bytes as usize) };
+                Ok(Metadata::Text(text))
+            }
+            other => {
+                let text = format!("a value of type {other}, which this crate does not know");
+                Err(Error::new(Status::Unsupported, text))
+            }
+        }
     }
 }
 

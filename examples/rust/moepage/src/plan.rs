@@ -88,6 +88,11 @@ impl<'l> Plan<'l> {
         unsafe { slice_at(self.raw.expert_map, self.experts) }
     }
 
+    /// What each of its layer's experts consists of.
+    fn tensors(&self) -> &'l [ExpertTensor] {
+        &self.pool.tensors[self.layer() as usize]
+    }
+
     /// With one device: the expert in slot s lies at base + s * stride of device memory.
     pub fn slots(&self) -> (*mut c_void, u64) {
         (self.raw.slot_base, self.raw.slot_stride_bytes)
@@ -137,14 +142,14 @@ impl<'l> PlanExpert<'l> {
     /// The device address of one of its tensors.
     pub fn address(&self, tensor: usize) -> Option<*const c_void> {
         // SAFETY: one pointer for each of the model's expert tensors.
-        let tensors = unsafe { slice_at(self.raw.tensors, self.plan.pool.tensors.len()) };
+        let tensors = unsafe { slice_at(self.raw.tensors, self.plan.tensors().len()) };
         tensors.get(tensor).copied()
     }
 
     /// One of its tensors, on a host device, in the checkpoint's own numbers.
     pub fn tensor(&self, tensor: usize) -> Result<TensorRef<'l>> {
         self.plan.pool.need_host("a tensor's slice")?;
-        let tensors = &self.plan.pool.tensors;
+        let tensors = self.plan.tensors();
         let (of, address) = match (tensors.get(tensor), self.address(tensor)) {
             (Some(of), Some(address)) => (of, address),
             _ => {

@@ -73,18 +73,68 @@ numbered! {
         Int4 = MOEPAGE_DTYPE_INT4,
         /// The same of 2 bits.
         Int2 = MOEPAGE_DTYPE_INT2,
+        /// Blocks of 32 weights in 18 bytes.
+        Q4_0 = MOEPAGE_DTYPE_Q4_0,
+        /// Blocks of 32 weights in 20 bytes.
+        Q4_1 = MOEPAGE_DTYPE_Q4_1,
+        /// Blocks of 32 weights in 22 bytes.
+        Q5_0 = MOEPAGE_DTYPE_Q5_0,
+        /// Blocks of 32 weights in 24 bytes.
+        Q5_1 = MOEPAGE_DTYPE_Q5_1,
+        /// Blocks of 32 weights in 34 bytes.
+        Q8_0 = MOEPAGE_DTYPE_Q8_0,
+        /// Blocks of 256 weights in 84 bytes.
+        Q2K = MOEPAGE_DTYPE_Q2_K,
+        /// Blocks of 256 weights in 110 bytes.
+        Q3K = MOEPAGE_DTYPE_Q3_K,
+        /// Blocks of 256 weights in 144 bytes.
+        Q4K = MOEPAGE_DTYPE_Q4_K,
+        /// Blocks of 256 weights in 176 bytes.
+        Q5K = MOEPAGE_DTYPE_Q5_K,
+        /// Blocks of 256 weights in 210 bytes.
+        Q6K = MOEPAGE_DTYPE_Q6_K,
+        /// Blocks of 32 weights in 18 bytes.
+        Iq4Nl = MOEPAGE_DTYPE_IQ4_NL,
+        /// Blocks of 256 weights in 136 bytes.
+        Iq4Xs = MOEPAGE_DTYPE_IQ4_XS,
+        /// Blocks of 32 weights in 17 bytes.
+        Mxfp4 = MOEPAGE_DTYPE_MXFP4,
+        /// Blocks of 64 weights in 36 bytes.
+        Nvfp4 = MOEPAGE_DTYPE_NVFP4,
     }
 }
 
 impl Dtype {
-    /// Bytes of one element; `None` for the packed versions of experts.
+    /// Bytes of one element; `None` for the packed versions of experts, and for block formats.
     pub fn size(self) -> Option<u64> {
         match self {
             Dtype::F32 | Dtype::I32 => Some(4),
             Dtype::F16 | Dtype::Bf16 => Some(2),
             Dtype::I64 => Some(8),
-            Dtype::Int8 | Dtype::Int4 | Dtype::Int2 => None,
-            _ => Some(1),
+            Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 | Dtype::U8 | Dtype::I8 => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Weights and bytes of a block, of the block formats of GGUF files. Blocks lie along a tensor's
+    /// last dimension; [`crate::codec::decode_blocks`] has their weights.
+    pub fn block(self) -> Option<(u64, u64)> {
+        match self {
+            Dtype::Q4_0 => Some((32, 18)),
+            Dtype::Q4_1 => Some((32, 20)),
+            Dtype::Q5_0 => Some((32, 22)),
+            Dtype::Q5_1 => Some((32, 24)),
+            Dtype::Q8_0 => Some((32, 34)),
+            Dtype::Q2K => Some((256, 84)),
+            Dtype::Q3K => Some((256, 110)),
+            Dtype::Q4K => Some((256, 144)),
+            Dtype::Q5K => Some((256, 176)),
+            Dtype::Q6K => Some((256, 210)),
+            Dtype::Iq4Nl => Some((32, 18)),
+            Dtype::Iq4Xs => Some((256, 136)),
+            Dtype::Mxfp4 => Some((32, 17)),
+            Dtype::Nvfp4 => Some((64, 36)),
+            _ => None,
         }
     }
 }

@@ -10,7 +10,7 @@ fn matrix_times(w: &[f32], x: &[f64]) -> Vec<f64> {
 }
 
 /// `down(silu(gate x) * up x)` in doubles.
-fn swiglu(gate_up: &[f32], down: &[f32], x: &[f64]) -> Vec<f64> {
+pub fn swiglu(gate_up: &[f32], down: &[f32], x: &[f64]) -> Vec<f64> {
     let both = matrix_times(gate_up, x);
     let (gate, up) = both.split_at(INNER);
     let inner: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
@@ -34,7 +34,7 @@ fn expected(weights: &Weights, layer: usize, x: &[f32], ids: &[i32], top: &[f32]
 }
 
 /// Of the largest number there is.
-fn assert_close(ours: &[f32], theirs: &[f64], tolerance: f64) {
+pub fn assert_close(ours: &[f32], theirs: &[f64], tolerance: f64) {
     let most = theirs.iter().fold(0f64, |most, v| most.max(v.abs()));
     assert!(most > 1.0 && ours.len() == theirs.len());
     for (a, b) in ours.iter().zip(theirs) {

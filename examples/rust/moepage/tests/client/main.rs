@@ -1,4 +1,5 @@
 //! What the wrapper promises, against small models with known numbers.
+mod blocks;
 mod callbacks;
 mod engine;
 mod ffn;
