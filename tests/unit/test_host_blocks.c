@@ -41,7 +41,7 @@ static void open_matrix(matrix *m, uint32_t rows, uint32_t columns, uint32_t dty
     m->values = malloc(n * sizeof *m->values);
     assert_non_null(m->values);
     random_blocks(dtype, n_blocks, m->blocks);
-    format->decode(m->blocks, n_blocks, m->values);
+    mp_block_decode(format, m->blocks, n_blocks, m->values);
 }
 
 static void close_matrix(matrix *m)
@@ -368,7 +368,7 @@ static void test_host_blocks_have_the_values_that_their_decoders_say(void **stat
             random_blocks_wild(dtype, n, blocks);
             if (dtype == MOEPAGE_DTYPE_MXFP4)
                 blocks[0] = (uint8_t)(round < 100 ? round : 355 - round);
-            format->decode(blocks, n, want);
+            mp_block_decode(format, blocks, n, want);
             for (size_t s = 0; s < n_kernel_sets; s++)
                 expect_values(kernel_sets[s], format, n, blocks, want, got);
             guarded_free(blocks, bytes);
@@ -398,7 +398,7 @@ static void open_operands(operands *o, uint32_t dtype, uint32_t operand, uint32_
             random_blocks_wild(dtype, n_blocks, o->blocks[c]);
         else
             random_blocks(dtype, n_blocks, o->blocks[c]);
-        format->decode(o->blocks[c], n_blocks, wide);
+        mp_block_decode(format, o->blocks[c], n_blocks, wide);
         mp_host_set_portable.narrow[operand](wide, o->values[c], n);
     }
 }
