@@ -253,7 +253,7 @@ typedef struct moepage_engine_config {
  *   policy=NAME                   eviction; scope=global|layer scan_percent=N
  *   host_tier=BYTES               bus_form=auto|dense|exph compressed=N staging=N
  *   slot_form=auto|dense|exph|int8|int4|int2
- *   max_tokens=N                  max_sequences=N max_top_k=N math=fp32|bf16|bf16-fast
+ *   max_tokens=N                  max_sequences=N max_top_k=N math=fp32|bf16|bf16-fast|int8
  *   prefetch=off|hint|previous|predictor   prefetch_depth=N predictor=NAME
  *   regime=auto|cache|stream      miss=wait|low|host
  *   dtype=f32|f16|bf16            of x and y
@@ -904,7 +904,13 @@ enum {
     /* The same operands and accumulators, but on CUDA cuBLAS runs BF16 experts with many rows, and
      * sums each row in an order of its own: bits may differ with the batch, waves, GPU and version
      * of cuBLAS. The same as BF16 without cuBLAS, and on other devices. */
-    MOEPAGE_MATH_BF16_FAST = 2
+    MOEPAGE_MATH_BF16_FAST = 2,
+    /* Weights in blocks meet activations that are rounded to 8 bits, 32 consecutive ones by one
+     * scale: products are integers, sums over groups FP32. Several times as fast as exact arithmetic,
+     * and as much less precise as 8 bits are; docs/host-kernels.md has it to the bit, and bits depend
+     * on nothing else. Other weights are computed as with BF16; so are all on devices other than the
+     * host. */
+    MOEPAGE_MATH_INT8 = 3
 };
 
 enum {
@@ -1098,7 +1104,7 @@ typedef struct moepage_session_stats {
 /* Device bytes of scratch that a session with this config takes from every device of a pool for
  * this model; moepage_device_config.workspace_bytes must hold this much per session. With
  * MATH_BF16_FAST the figure is that of CUDA devices with cuBLAS; elsewhere a session takes as much
- * as with MATH_BF16. [any] */
+ * as with MATH_BF16. With MATH_INT8 it is as with MATH_FP32. [any] */
 MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
                                                      const moepage_session_config *config,
                                                      uint64_t *bytes);

@@ -86,7 +86,7 @@ void compute_swiglu(float *gate, const float *up, size_t n)
 
 void compute_round(const compute *c, float *x, size_t n)
 {
-    if (c->math != MOEPAGE_MATH_BF16)
+    if (c->math != MOEPAGE_MATH_BF16 && c->math != MOEPAGE_MATH_BF16_FAST)
         return;
     const size_t most = 1u << 30; /* the kernel counts in 32 bits */
     for (; n > most; x += most, n -= most)

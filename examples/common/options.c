@@ -42,7 +42,8 @@ const char *options_usage(void)
            "predictor:\n"
            "                        previous, hit-count, gate, coactivation or maps\n"
            "  --predictor-load FILE, --predictor-save FILE  what the predictor has learnt\n"
-           "  --math fp32|bf16      arithmetic (default fp32)\n"
+           "  --math fp32|bf16|bf16-fast|int8  arithmetic (default fp32); int8: of experts in "
+           "blocks\n"
            "  --temperature T       0 = greedy (default 0)\n"
            "  --top-p P             nucleus of that probability, 0 < P <= 1 (default 1)\n"
            "  --seed S              seed of the sampler (default 0)\n"
@@ -191,7 +192,7 @@ const flag options_flags[] = {
     {"--model", flag_text, AT(model)},
     {"--policy", flag_text, AT(policy)},
     {"--host-tier", flag_bytes, AT(host_tier_bytes)},
-    {"--math", flag_choice, AT(math), .choice = {"fp32", "bf16"}},
+    {"--math", flag_choice, AT(math), .choice = {"fp32", "bf16", "bf16-fast", "int8"}},
     {"--seed", flag_u64, AT(seed), .most = UINT64_MAX},
     {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
     {"--prefetch", read_prefetch, AT(prefetch)},
@@ -237,7 +238,9 @@ static const flag flags[] = {
     {"--help", NULL, AT(help)},
 };
 
-_Static_assert(MOEPAGE_MATH_FP32 == 0 && MOEPAGE_MATH_BF16 == 1, "--math reads a position");
+_Static_assert(MOEPAGE_MATH_FP32 == 0 && MOEPAGE_MATH_BF16 == 1 && MOEPAGE_MATH_BF16_FAST == 2 &&
+                   MOEPAGE_MATH_INT8 == 3,
+               "--math reads a position");
 _Static_assert(MOEPAGE_SCOPE_GLOBAL == 0 && MOEPAGE_SCOPE_LAYER == 1, "--scope reads a position");
 _Static_assert(MOEPAGE_REGIME_AUTO == 0 && MOEPAGE_REGIME_CACHE == 1 && MOEPAGE_REGIME_STREAM == 2,
                "--regime reads a position");

@@ -35,6 +35,7 @@ const (
 	MathFP32     Math = C.MOEPAGE_MATH_FP32
 	MathBF16     Math = C.MOEPAGE_MATH_BF16
 	MathBF16Fast Math = C.MOEPAGE_MATH_BF16_FAST
+	MathINT8     Math = C.MOEPAGE_MATH_INT8
 )
 
 // Prefetch is what a session loads ahead of need.

@@ -77,6 +77,6 @@ moepage_status moepage_blocks_decode(uint32_t dtype, const void *in, uint64_t by
     if (n && (!in || !out))
         return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", in ? "out" : "in");
     if (n)
-        format->decode(in, blocks, out);
+        mp_block_decode(format, in, blocks, out);
     return MOEPAGE_OK;
 }

@@ -1,4 +1,4 @@
-/* The table of block formats. */
+/* The table of block formats, and their values. */
 #include "codec/blocks.h"
 
 #include <stddef.h>
@@ -6,20 +6,20 @@
 #include "codec/blocks_inside.h"
 
 static const mp_block_format formats[] = {
-    {"Q4_0", MOEPAGE_DTYPE_Q4_0, 32, 18, 2, mp_blocks_q4_0},
-    {"Q4_1", MOEPAGE_DTYPE_Q4_1, 32, 20, 3, mp_blocks_q4_1},
-    {"Q5_0", MOEPAGE_DTYPE_Q5_0, 32, 22, 6, mp_blocks_q5_0},
-    {"Q5_1", MOEPAGE_DTYPE_Q5_1, 32, 24, 7, mp_blocks_q5_1},
-    {"Q8_0", MOEPAGE_DTYPE_Q8_0, 32, 34, 8, mp_blocks_q8_0},
-    {"Q2_K", MOEPAGE_DTYPE_Q2_K, 256, 84, 10, mp_blocks_q2_k},
-    {"Q3_K", MOEPAGE_DTYPE_Q3_K, 256, 110, 11, mp_blocks_q3_k},
-    {"Q4_K", MOEPAGE_DTYPE_Q4_K, 256, 144, 12, mp_blocks_q4_k},
-    {"Q5_K", MOEPAGE_DTYPE_Q5_K, 256, 176, 13, mp_blocks_q5_k},
-    {"Q6_K", MOEPAGE_DTYPE_Q6_K, 256, 210, 14, mp_blocks_q6_k},
-    {"IQ4_NL", MOEPAGE_DTYPE_IQ4_NL, 32, 18, 20, mp_blocks_iq4_nl},
-    {"IQ4_XS", MOEPAGE_DTYPE_IQ4_XS, 256, 136, 23, mp_blocks_iq4_xs},
-    {"MXFP4", MOEPAGE_DTYPE_MXFP4, 32, 17, 39, mp_blocks_mxfp4},
-    {"NVFP4", MOEPAGE_DTYPE_NVFP4, 64, 36, 40, mp_blocks_nvfp4},
+    {"Q4_0", MOEPAGE_DTYPE_Q4_0, 32, 18, 2, 32, false, mp_unpack_q4_0},
+    {"Q4_1", MOEPAGE_DTYPE_Q4_1, 32, 20, 3, 32, true, mp_unpack_q4_1},
+    {"Q5_0", MOEPAGE_DTYPE_Q5_0, 32, 22, 6, 32, false, mp_unpack_q5_0},
+    {"Q5_1", MOEPAGE_DTYPE_Q5_1, 32, 24, 7, 32, true, mp_unpack_q5_1},
+    {"Q8_0", MOEPAGE_DTYPE_Q8_0, 32, 34, 8, 32, false, mp_unpack_q8_0},
+    {"Q2_K", MOEPAGE_DTYPE_Q2_K, 256, 84, 10, 16, true, mp_unpack_q2_k},
+    {"Q3_K", MOEPAGE_DTYPE_Q3_K, 256, 110, 11, 16, false, mp_unpack_q3_k},
+    {"Q4_K", MOEPAGE_DTYPE_Q4_K, 256, 144, 12, 32, true, mp_unpack_q4_k},
+    {"Q5_K", MOEPAGE_DTYPE_Q5_K, 256, 176, 13, 32, true, mp_unpack_q5_k},
+    {"Q6_K", MOEPAGE_DTYPE_Q6_K, 256, 210, 14, 16, false, mp_unpack_q6_k},
+    {"IQ4_NL", MOEPAGE_DTYPE_IQ4_NL, 32, 18, 20, 32, false, mp_unpack_iq4_nl},
+    {"IQ4_XS", MOEPAGE_DTYPE_IQ4_XS, 256, 136, 23, 32, false, mp_unpack_iq4_xs},
+    {"MXFP4", MOEPAGE_DTYPE_MXFP4, 32, 17, 39, 32, false, mp_unpack_mxfp4},
+    {"NVFP4", MOEPAGE_DTYPE_NVFP4, 64, 36, 40, 16, false, mp_unpack_nvfp4},
 };
 
 #define N_FORMATS (sizeof formats / sizeof *formats)
@@ -38,4 +38,24 @@ const mp_block_format *mp_block_format_of_ggml(uint32_t ggml_type)
         if (formats[i].ggml_type == ggml_type)
             return &formats[i];
     return NULL;
+}
+
+static void decode(const mp_block_format *format, const mp_block_integers *in, float *out)
+{
+    for (uint32_t i = 0; i < format->weights; i++) {
+        const uint32_t g = i / format->group;
+        const float product = in->scale[g] * (float)in->q[i];
+        out[i] = format->has_minimum ? product - in->minimum[g] : product;
+    }
+}
+
+void mp_block_decode(const mp_block_format *format, const void *blocks, uint64_t n_blocks,
+                     float *out)
+{
+    const uint8_t *at = blocks;
+    mp_block_integers integers;
+    for (; n_blocks > 0; n_blocks--, at += format->bytes, out += format->weights) {
+        format->unpack(at, &integers);
+        decode(format, &integers, out);
+    }
 }

@@ -18,9 +18,18 @@
 #ifndef MP_CODEC_BLOCKS_H
 #define MP_CODEC_BLOCKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "moepage.h"
+
+/* A block taken apart: weight i is scale[g] * q[i] - minimum[g] with g = i / group. */
+#define MP_BLOCK_MOST 256
+typedef struct mp_block_integers {
+    int8_t q[MP_BLOCK_MOST];
+    float scale[16];
+    float minimum[16]; /* of formats that have minimums */
+} mp_block_integers;
 
 typedef struct mp_block_format {
     const char *name;   /* as GGUF names it: "Q4_K" */
@@ -28,9 +37,14 @@ typedef struct mp_block_format {
     uint32_t weights;   /* of a block */
     uint32_t bytes;     /* of a block */
     uint32_t ggml_type; /* its number in GGUF files */
-    /* Decodes n_blocks consecutive blocks, at any address, to n_blocks * weights floats. */
-    void (*decode)(const void *blocks, uint64_t n_blocks, float *out);
+    uint32_t group;     /* weights per scale: 16 or 32 */
+    bool has_minimum;
+    void (*unpack)(const uint8_t *block, mp_block_integers *out); /* one block, at any address */
 } mp_block_format;
+
+/* Decodes n_blocks consecutive blocks, at any address, to n_blocks * weights floats. */
+void mp_block_decode(const mp_block_format *format, const void *blocks, uint64_t n_blocks,
+                     float *out);
 
 /* Returns the format of a MOEPAGE_DTYPE_*; NULL if that is none of blocks. */
 const mp_block_format *mp_block_format_of(uint32_t dtype);

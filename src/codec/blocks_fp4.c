@@ -1,4 +1,4 @@
-/* Decoders of blocks of E2M1 numbers with scales of one byte: MXFP4, NVFP4.
+/* Blocks of E2M1 numbers with scales of one byte, taken apart: MXFP4, NVFP4.
  *
  *   MXFP4   e   16 bytes of 32 weights                       2^(e - 127) * v
  *   NVFP4   4 scales   4 x 8 bytes of 16 weights each        s * v
@@ -10,11 +10,11 @@
 
 static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-static void decode_group(const uint8_t *bytes, uint32_t weights, float scale, float *out)
+static void look_up(const uint8_t *bytes, uint32_t weights, int8_t *out)
 {
     for (uint32_t i = 0; i < weights / 2; i++) {
-        out[i] = scale * (float)doubled[bytes[i] & 15];
-        out[i + weights / 2] = scale * (float)doubled[bytes[i] >> 4];
+        out[i] = doubled[bytes[i] & 15];
+        out[i + weights / 2] = doubled[bytes[i] >> 4];
     }
 }
 
@@ -24,11 +24,10 @@ static float half_of_e8m0(uint8_t e)
     return mp_float_of(e < 2 ? 0x00200000u << e : (e - 1u) << 23);
 }
 
-void mp_blocks_mxfp4(const void *blocks, uint64_t n, float *out)
+void mp_unpack_mxfp4(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 17, out += 32)
-        decode_group(at + 1, 32, half_of_e8m0(at[0]), out);
+    out->scale[0] = half_of_e8m0(at[0]);
+    look_up(at + 1, 32, out->q);
 }
 
 /* Half of the E4M3 number. 0x7f is 0; with the ignored sign set it is the 480 that its bits say. */
@@ -42,10 +41,10 @@ static float half_of_e4m3(uint8_t bits)
     return mp_float_of((exponent + 119) << 23 | mantissa << 20);
 }
 
-void mp_blocks_nvfp4(const void *blocks, uint64_t n, float *out)
+void mp_unpack_nvfp4(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 36)
-        for (uint32_t g = 0; g < 4; g++, out += 16)
-            decode_group(at + 4 + 8 * g, 16, half_of_e4m3(at[g]), out);
+    for (uint32_t g = 0; g < 4; g++) {
+        out->scale[g] = half_of_e4m3(at[g]);
+        look_up(at + 4 + 8 * g, 16, out->q + 16 * g);
+    }
 }

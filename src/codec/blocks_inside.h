@@ -1,26 +1,27 @@
-/* blocks_inside.h — the decoders of block formats, and what they share. */
+/* blocks_inside.h — what takes blocks of each format apart, and what that shares. */
 #ifndef MP_CODEC_BLOCKS_INSIDE_H
 #define MP_CODEC_BLOCKS_INSIDE_H
 
 #include <stdint.h>
 
 #include "base/floats.h"
+#include "codec/blocks.h"
 
-/* Each decodes n consecutive blocks of the format in its name: see blocks.h. */
-void mp_blocks_q4_0(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q4_1(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q5_0(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q5_1(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q8_0(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q2_k(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q3_k(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q4_k(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q5_k(const void *blocks, uint64_t n, float *out);
-void mp_blocks_q6_k(const void *blocks, uint64_t n, float *out);
-void mp_blocks_iq4_nl(const void *blocks, uint64_t n, float *out);
-void mp_blocks_iq4_xs(const void *blocks, uint64_t n, float *out);
-void mp_blocks_mxfp4(const void *blocks, uint64_t n, float *out);
-void mp_blocks_nvfp4(const void *blocks, uint64_t n, float *out);
+/* Each takes apart a block of the format in its name: see blocks.h. */
+void mp_unpack_q4_0(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q4_1(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q5_0(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q5_1(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q8_0(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q2_k(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q3_k(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q4_k(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q5_k(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_q6_k(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_iq4_nl(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_iq4_xs(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_mxfp4(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_nvfp4(const uint8_t *at, mp_block_integers *out);
 
 /* Reads a number of a block, which may be at an odd address. */
 static inline uint32_t mp_block_u16(const uint8_t *at)

@@ -1,4 +1,4 @@
-/* Decoders of blocks of 32 weights with one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
+/* Blocks of 32 weights with one scale, taken apart: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
  *
  *   Q4_0   d  16 bytes of low bits          d * (q - 8)
  *   Q4_1   d  m  16 bytes of low bits       d * q + m
@@ -7,7 +7,7 @@
  *   Q8_0   d  32 signed bytes               d * q
  *
  * d and m are halves. The low halves of the bytes are weights 0 to 15, the high halves 16 to 31.
- * Products are exact; the sums with m round. */
+ * m is a minimum negated. */
 #include "codec/blocks_inside.h"
 
 #define WEIGHTS 32
@@ -24,52 +24,39 @@ static uint32_t fifth(const uint8_t *bits, uint32_t i)
     return (bits[i / 8] >> i % 8 & 1u) << 4;
 }
 
-void mp_blocks_q4_0(const void *blocks, uint64_t n, float *out)
+void mp_unpack_q4_0(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 18, out += WEIGHTS) {
-        const float d = mp_block_half(at);
-        for (uint32_t i = 0; i < WEIGHTS; i++)
-            out[i] = d * (float)((int32_t)nibble(at + 2, i) - 8);
-    }
+    out->scale[0] = mp_block_half(at);
+    for (uint32_t i = 0; i < WEIGHTS; i++)
+        out->q[i] = (int8_t)((int32_t)nibble(at + 2, i) - 8);
 }
 
-void mp_blocks_q4_1(const void *blocks, uint64_t n, float *out)
+void mp_unpack_q4_1(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 20, out += WEIGHTS) {
-        const float d = mp_block_half(at), m = mp_block_half(at + 2);
-        for (uint32_t i = 0; i < WEIGHTS; i++)
-            out[i] = d * (float)nibble(at + 4, i) + m;
-    }
+    out->scale[0] = mp_block_half(at);
+    out->minimum[0] = -mp_block_half(at + 2);
+    for (uint32_t i = 0; i < WEIGHTS; i++)
+        out->q[i] = (int8_t)nibble(at + 4, i);
 }
 
-void mp_blocks_q5_0(const void *blocks, uint64_t n, float *out)
+void mp_unpack_q5_0(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 22, out += WEIGHTS) {
-        const float d = mp_block_half(at);
-        for (uint32_t i = 0; i < WEIGHTS; i++)
-            out[i] = d * (float)((int32_t)(nibble(at + 6, i) | fifth(at + 2, i)) - 16);
-    }
+    out->scale[0] = mp_block_half(at);
+    for (uint32_t i = 0; i < WEIGHTS; i++)
+        out->q[i] = (int8_t)((int32_t)(nibble(at + 6, i) | fifth(at + 2, i)) - 16);
 }
 
-void mp_blocks_q5_1(const void *blocks, uint64_t n, float *out)
+void mp_unpack_q5_1(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 24, out += WEIGHTS) {
-        const float d = mp_block_half(at), m = mp_block_half(at + 2);
-        for (uint32_t i = 0; i < WEIGHTS; i++)
-            out[i] = d * (float)(nibble(at + 8, i) | fifth(at + 4, i)) + m;
-    }
+    out->scale[0] = mp_block_half(at);
+    out->minimum[0] = -mp_block_half(at + 2);
+    for (uint32_t i = 0; i < WEIGHTS; i++)
+        out->q[i] = (int8_t)(nibble(at + 8, i) | fifth(at + 4, i));
 }
 
-void mp_blocks_q8_0(const void *blocks, uint64_t n, float *out)
+void mp_unpack_q8_0(const uint8_t *at, mp_block_integers *out)
 {
-    const uint8_t *at = blocks;
-    for (; n > 0; n--, at += 34, out += WEIGHTS) {
-        const float d = mp_block_half(at);
-        for (uint32_t i = 0; i < WEIGHTS; i++)
-            out[i] = d * (float)(int8_t)at[2 + i];
-    }
+    out->scale[0] = mp_block_half(at);
+    for (uint32_t i = 0; i < WEIGHTS; i++)
+        out->q[i] = (int8_t)at[2 + i];
 }

@@ -282,7 +282,7 @@ moepage_status mp_host_open(const moepage_device_config *config, mp_device **out
     host->node = mp_numa_node();
     host->device = (mp_device){
         .ops = &host_ops,
-        .caps = MP_CAP_SYNC_CALLER | MP_CAP_ON_HOST,
+        .caps = MP_CAP_SYNC_CALLER | MP_CAP_ON_HOST | MP_CAP_INT8,
         .arena_align = 4096,
         .name = "host",
         .kernels = mp_host_kernels_name(kernels),

@@ -5,7 +5,7 @@
 static void decode(const mp_blocks *in, float *out)
 {
     const mp_block_format *format = mp_block_format_of(in->dtype);
-    format->decode(in->blocks, in->n / format->weights, out);
+    mp_block_decode(format, in->blocks, in->n / format->weights, out);
 }
 
 const mp_block_set mp_blocks_portable = {

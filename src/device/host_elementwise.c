@@ -26,10 +26,40 @@ static mp_block block_at(uint64_t unit, uint32_t hidden)
     return block;
 }
 
+static void put_block(const mp_host_kernel_set *set, uint32_t dtype, const void *in, uint32_t to,
+                      void *out, uint32_t n)
+{
+    float wide[MP_BLOCK];
+    if (dtype == to) {
+        memcpy(out, in, n * mp_element_bytes(to));
+    } else if (to == MOEPAGE_DTYPE_F32) {
+        set->widen[dtype](in, out, n);
+    } else {
+        set->widen[dtype](in, wide, n);
+        set->narrow[to](wide, out, n);
+    }
+}
+
+/* Both parts of a row of MATH_INT8. */
+static void round_block(const mp_host_kernel_set *set, const mp_kernel_convert_args *args,
+                        const mp_block *block, const void *in)
+{
+    char *row = (char *)args->out + block->token * mp_int8_row_bytes(args->hidden);
+    float wide[MP_BLOCK];
+    put_block(set, args->x_dtype, in, MOEPAGE_DTYPE_BF16, row + block->first * sizeof(uint16_t),
+              block->n);
+    if (args->hidden % MP_INT8_GROUP)
+        return;
+    set->widen[args->x_dtype](in, wide, block->n);
+    set->int8->quantise(wide, block->n / MP_INT8_GROUP,
+                        mp_int8_row_from(mp_int8_row_at(row, args->hidden),
+                                         block->first / MP_INT8_GROUP));
+}
+
 void mp_host_convert(const mp_host_kernel_set *set, const mp_kernel_convert_args *args,
                      uint32_t part, uint32_t n_parts)
 {
-    const uint32_t to = args->math == MOEPAGE_MATH_BF16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32;
+    const uint32_t to = args->math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
     const uint64_t in_bytes = mp_element_bytes(args->x_dtype);
     const uint64_t out_bytes = mp_element_bytes(to);
     const uint64_t n = blocks_of(args->n_tokens, args->hidden);
@@ -39,15 +69,10 @@ void mp_host_convert(const mp_host_kernel_set *set, const mp_kernel_convert_args
         const char *in =
             (const char *)args->x + (block.token * args->x_stride + block.first) * in_bytes;
         char *out = (char *)args->out + (block.token * args->hidden + block.first) * out_bytes;
-        float wide[MP_BLOCK];
-        if (args->x_dtype == to) {
-            memcpy(out, in, block.n * out_bytes);
-        } else if (to == MOEPAGE_DTYPE_F32) {
-            set->widen[args->x_dtype](in, (float *)(void *)out, block.n);
-        } else {
-            set->widen[args->x_dtype](in, wide, block.n);
-            set->narrow[to](wide, out, block.n);
-        }
+        if (args->math == MOEPAGE_MATH_INT8)
+            round_block(set, args, &block, in);
+        else
+            put_block(set, args->x_dtype, in, to, out, block.n);
     }
 }
 

@@ -1,6 +1,6 @@
 /* EXPERTS on the host: which dot products are computed when, and in which share.
  *
- * A phase is a list of units, MP_UNIT weight rows of one expert each, dealt to the shares in
+ * A phase is a list of units, 16 or 32 weight rows of one expert each, dealt to the shares in
  * order. A share runs its weight rows of an expert in panels; a panel meets the expert's rows in
  * groups; and a (panel, group) runs tile after tile over one piece of the length before the next. So
  * weights come from memory once and stay in the second-level cache while all groups pass. A group is
@@ -14,6 +14,7 @@
 #include "device/host_kernel_set.h"
 
 #define MP_UNIT 16
+#define MP_UNIT_ROUNDED MP_INT8_GROUP /* of rows whose results are rounded to 8 bits in groups */
 /* Most weight rows of one matrix in a panel, and most bytes unless that leaves no whole tile:
  * gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
 #define MP_PANEL 32
@@ -21,6 +22,8 @@
 /* Most rows of a group whose weights are converted, and most sums of a group with a panel. */
 #define MP_GROUP_ROWS (4 * MP_TILE_ROWS)
 #define MP_SUMS (MP_PANEL * MP_TILE_ROWS)
+/* The same of a group whose products are in integers. */
+#define MP_INT8_SUMS (MP_PANEL * MP_INT8_ROWS)
 /* Bytes of a row of x per piece. Shorter ones lose more to reloading lanes than they gain in the
  * first-level cache. */
 #define MP_PIECE_BYTES 4096
@@ -39,12 +42,14 @@ typedef struct mp_dots {
     mp_run_tile *direct;           /* reads integers or blocks as they lie; or NULL, */
     mp_value_integers *integers;   /* and this makes operands of integers, */
     mp_value_blocks *decode;       /* or this floats of blocks */
+    bool in_integers;   /* blocks meet rows of x in 8 bits: host_int8.h; nothing of the above */
     bool convert;       /* weights, to the operand type: tiles cannot read them as they lie */
     bool lone;          /* one tile's rows only */
     uint32_t k;         /* length of every row */
     uint32_t piece;     /* elements of it at a time */
     uint32_t panel;     /* most weight rows at a time */
     uint64_t x_element; /* bytes */
+    uint64_t x_bytes;   /* of a row */
     uint64_t w_element; /* of `weight_dtype`, unless its weights are in blocks */
     uint64_t row_bytes; /* of weights */
 } mp_dots;
@@ -57,12 +62,12 @@ typedef struct mp_matrix {
 
 /* Rows of an expert. */
 typedef struct mp_group {
-    const void *x[MP_GROUP_ROWS];
+    const void *x[MP_INT8_ROWS];
     uint32_t n_rows;
 } mp_group;
 
 /* Sums of a group with a panel of one matrix: a slice's panel to each row. */
-typedef float mp_sums[MP_SUMS];
+typedef float mp_sums[MP_INT8_SUMS];
 
 /* A share of one expert's weight rows. */
 typedef struct mp_slice {
@@ -93,11 +98,11 @@ static void choose_tiles(mp_dots *dots, uint32_t math)
 }
 
 /* Tiles that read integers, or tiles of the operands that integers are converted to. */
-static void choose_integers(mp_dots *dots, const mp_kernel_experts_args *args)
+static void choose_integers(mp_dots *dots, const mp_kernel_experts_args *args, uint32_t math)
 {
     const mp_integer_set *integers = dots->set->integers;
     const uint32_t which = args->form - MOEPAGE_FORM_INT8;
-    const bool narrow = args->math == MOEPAGE_MATH_BF16;
+    const bool narrow = math == MOEPAGE_MATH_BF16;
     dots->kind = narrow ? MP_TILE_DOT : MP_TILE_F32;
     dots->x_element = narrow ? 2 : 4;
     dots->direct = narrow ? integers->tile_dot[which] : integers->tile_f32[which];
@@ -124,20 +129,31 @@ static void choose_blocks(mp_dots *dots, uint32_t math, uint32_t n_rows)
     dots->row_bytes = dots->k / dots->blocks->weights * dots->blocks->bytes;
 }
 
+/* Returns true if the matrix meets rows of x in 8 bits. */
+static bool is_in_integers(const mp_kernel_experts_args *args, uint32_t which)
+{
+    return args->math == MOEPAGE_MATH_INT8 && !mp_quant_bits_of(args->form) &&
+           mp_block_format_of(args->dtypes[which]);
+}
+
 static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
                        uint32_t which, uint32_t n_rows)
 {
+    const uint32_t math = args->math == MOEPAGE_MATH_INT8 ? MOEPAGE_MATH_BF16 : args->math;
     mp_dots dots = {.set = set, .weight_dtype = args->dtypes[which], .scale = args->scale};
     dots.k = which == MP_DOWN ? args->intermediate : args->hidden;
     dots.blocks = mp_block_format_of(dots.weight_dtype);
+    dots.in_integers = is_in_integers(args, which);
     if (mp_quant_bits_of(args->form))
-        choose_integers(&dots, args);
+        choose_integers(&dots, args, math);
     else if (dots.blocks)
-        choose_blocks(&dots, args->math, n_rows);
+        choose_blocks(&dots, math, n_rows);
     else
-        choose_tiles(&dots, args->math);
+        choose_tiles(&dots, math);
+    dots.x_bytes =
+        args->math == MOEPAGE_MATH_INT8 ? mp_int8_row_bytes(dots.k) : dots.k * dots.x_element;
     /* A single group reads each weight once: without reuse, the whole length in one piece is best. */
-    dots.lone = n_rows <= MP_TILE_ROWS;
+    dots.lone = n_rows <= (dots.in_integers ? 1 : MP_TILE_ROWS);
     dots.piece = dots.convert ? MP_CONVERTED
                  : dots.lone  ? dots.k
                               : MP_PIECE_BYTES / (uint32_t)dots.x_element;
@@ -289,13 +305,31 @@ static void run_tiles(const mp_dots *dots, const mp_group *group, const mp_matri
     }
 }
 
-/* out[r * stride + c] = row r of the group times weight row first + c, c < n <= stride. */
-static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                      uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
-                      mp_sums out)
+static void run_integers(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                         uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
+                         mp_sums out)
+{
+    const mp_int8_product product = {.weights =
+                                         (const uint8_t *)matrix->weights + first * dots->row_bytes,
+                                     .row_bytes = dots->row_bytes,
+                                     .dtype = dots->weight_dtype,
+                                     .k = dots->k,
+                                     .n_weights = n,
+                                     .n_rows = group->n_rows,
+                                     .x = group->x,
+                                     .ahead_bytes = ahead_bytes,
+                                     .out = out,
+                                     .stride = stride};
+    assert(stride * group->n_rows <= MP_INT8_SUMS);
+    dots->set->int8->multiply(&product);
+}
+
+static void run_tiles_of_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                               uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
+                               mp_sums out)
 {
     _Alignas(64) float acc[MP_SUMS * MP_LANES];
-    mp_sums sums;
+    float sums[MP_SUMS];
     const uint32_t tile_sums = group->n_rows * MP_TILE_WEIGHTS;
     const uint32_t n_tiles = (n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
     assert(stride * group->n_rows <= MP_SUMS);
@@ -314,6 +348,17 @@ static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matri
             memcpy(&out[r * stride + t * MP_TILE_WEIGHTS],
                    sums + t * tile_sums + r * MP_TILE_WEIGHTS, MP_TILE_WEIGHTS * sizeof(float));
     }
+}
+
+/* out[r * stride + c] = row r of the group times weight row first + c, c < n <= stride. */
+static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
+                      uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
+                      mp_sums out)
+{
+    if (dots->in_integers)
+        run_integers(dots, group, matrix, first, n, stride, ahead_bytes, out);
+    else
+        run_tiles_of_panel(dots, group, matrix, first, n, stride, ahead_bytes, out);
 }
 
 /* How far ahead of a panel's weights to prefetch: a single group's tile fetches the next tile; of
@@ -340,6 +385,22 @@ static void add_bias(const mp_host_kernel_set *set, uint32_t dtype, const void *
     }
 }
 
+/* Elements [panel, panel + n) of a line of `inner`, as what down's products take. */
+static void put_inner(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
+                      uint64_t line, uint32_t panel, uint32_t n, const float *values)
+{
+    const uint64_t bytes = args->intermediate * (args->math == MOEPAGE_MATH_BF16 ? 2ull : 4ull);
+    char *row = (char *)args->inner + line * bytes;
+    if (is_in_integers(args, MP_DOWN))
+        set->int8->quantise(values, n / MP_INT8_GROUP,
+                            mp_int8_row_from(mp_int8_row_at(row, args->intermediate),
+                                             panel / MP_INT8_GROUP));
+    else if (args->math == MOEPAGE_MATH_FP32)
+        memcpy(row + panel * sizeof(float), values, n * sizeof(float));
+    else
+        set->narrow[MOEPAGE_DTYPE_BF16](values, row + panel * sizeof(uint16_t), n);
+}
+
 /* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. `dots` are of
  * all matrices. */
 static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *args,
@@ -351,11 +412,15 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
     const mp_matrix up_matrix = {expert->up, expert->up_scale};
     const mp_host_kernel_set *set = dots->set;
     const uint32_t stride = slice->panel;
-    mp_sums gate = {0}, up = {0}; /* SwiGLU reads whole vectors */
-    mp_group group = {.n_rows = n_rows};
+    const uint32_t n_sums = (n_rows * stride + MP_LANES - 1) / MP_LANES * MP_LANES;
+    mp_sums gate, up;
+    mp_group group;
+    group.n_rows = n_rows;
+    memset(gate, 0, n_sums * sizeof *gate); /* SwiGLU reads whole vectors */
+    memset(up, 0, n_sums * sizeof *up);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
-        group.x[r] = (const char *)args->x + token * args->hidden * dots->x_element;
+        group.x[r] = (const char *)args->x + token * dots[MP_GATE].x_bytes;
     }
     const mp_dots *gate_dots = &dots[MP_GATE], *up_dots = &dots[MP_UP];
     run_panel(gate_dots, &group, &gate_matrix, panel, n, stride,
@@ -364,15 +429,10 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
               up);
     add_bias(set, args->bias_dtype, expert->gate_bias, panel, n, stride, gate, n_rows);
     add_bias(set, args->bias_dtype, expert->up_bias, panel, n, stride, up, n_rows);
-    set->swiglu(gate, up, gate, (n_rows * stride + MP_LANES - 1) / MP_LANES * MP_LANES);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        uint64_t line = expert->first_row + i + r - args->inner_base;
-        uint64_t at = line * args->intermediate + panel;
-        if (args->math == MOEPAGE_MATH_BF16)
-            set->narrow[MOEPAGE_DTYPE_BF16](gate + r * stride, (uint16_t *)args->inner + at, n);
-        else
-            memcpy((float *)args->inner + at, gate + r * stride, n * sizeof(float));
-    }
+    set->swiglu(gate, up, gate, n_sums);
+    for (uint32_t r = 0; r < n_rows; r++)
+        put_inner(set, args, expert->first_row + i + r - args->inner_base, panel, n,
+                  gate + r * stride);
 }
 
 /* Weight rows [panel, panel + n) of down, for the group that starts at row i. */
@@ -385,9 +445,10 @@ static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
     const mp_matrix matrix = {expert->down, expert->down_scale};
     const uint64_t line = expert->first_row + i - args->inner_base;
     mp_sums sums;
-    mp_group group = {.n_rows = n_rows};
+    mp_group group;
+    group.n_rows = n_rows;
     for (uint32_t r = 0; r < n_rows; r++)
-        group.x[r] = (const char *)args->inner + (line + r) * down->k * down->x_element;
+        group.x[r] = (const char *)args->inner + (line + r) * down->x_bytes;
     run_panel(down, &group, &matrix, panel, n, slice->panel, ahead_of(down, slice, panel, i), sums);
     add_bias(down->set, args->bias_dtype, expert->down_bias, panel, n, slice->panel, sums, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -397,22 +458,37 @@ static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
     }
 }
 
+/* The size of a slice's panels and groups, which suits the matrices [first, last]. A panel that is
+ * rounded to 8 bits has whole groups. */
+static void size_slice(const mp_kernel_experts_args *args, const mp_dots *dots, uint32_t first,
+                       uint32_t last, mp_slice *slice)
+{
+    const bool rounds = first == MP_GATE && is_in_integers(args, MP_DOWN);
+    bool in_integers = true;
+    slice->panel = MP_PANEL;
+    slice->group_rows = MP_TILE_ROWS;
+    for (uint32_t m = first; m <= last; m++) {
+        in_integers = in_integers && dots[m].in_integers;
+        if (dots[m].panel < slice->panel && !rounds)
+            slice->panel = dots[m].panel;
+        if (dots[m].convert && !dots[m].lone && !rounds)
+            slice->group_rows = MP_GROUP_ROWS;
+    }
+    if (in_integers)
+        slice->group_rows = MP_INT8_ROWS;
+    else if (slice->panel > MP_SUMS / slice->group_rows)
+        slice->panel = MP_SUMS / slice->group_rows;
+}
+
 static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
                       uint32_t phase, mp_slice *slice)
 {
     const uint32_t n_rows = slice->expert->n_rows;
     const uint32_t first = phase == 0 ? MP_GATE : MP_DOWN, last = phase == 0 ? MP_UP : MP_DOWN;
     mp_dots dots[MP_MATRICES];
-    slice->panel = MP_PANEL;
-    slice->group_rows = MP_TILE_ROWS;
-    for (uint32_t m = first; m <= last; m++) {
+    for (uint32_t m = first; m <= last; m++)
         dots[m] = dots_of(set, args, m, n_rows);
-        slice->panel = dots[m].panel < slice->panel ? dots[m].panel : slice->panel;
-        if (dots[m].convert && !dots[m].lone)
-            slice->group_rows = MP_GROUP_ROWS;
-    }
-    if (slice->panel > MP_SUMS / slice->group_rows)
-        slice->panel = MP_SUMS / slice->group_rows;
+    size_slice(args, dots, first, last, slice);
     for (uint32_t panel = slice->begin; panel < slice->end; panel += slice->panel) {
         uint32_t n = slice->end - panel < slice->panel ? slice->end - panel : slice->panel;
         for (uint32_t i = 0, size; i < n_rows; i += size) {
@@ -438,7 +514,8 @@ void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args
                      uint32_t phase, uint32_t part, uint32_t n_parts)
 {
     const uint32_t n_weights = phase == 0 ? args->intermediate : args->hidden;
-    const uint32_t n_units = (n_weights + MP_UNIT - 1) / MP_UNIT;
+    const uint32_t unit = phase == 0 && is_in_integers(args, MP_DOWN) ? MP_UNIT_ROUNDED : MP_UNIT;
+    const uint32_t n_units = (n_weights + unit - 1) / unit;
     uint64_t total = 0;
     for (uint32_t e = 0; e < args->n_experts; e++)
         total += mp_host_rows_cost(args->experts[e].n_rows) * n_units;
@@ -451,9 +528,7 @@ void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args
             continue;
         uint32_t first = first_unit(begin, start, cost, n_units);
         uint32_t last = first_unit(end, start, cost, n_units);
-        mp_slice slice = {.expert = &args->experts[e],
-                          .begin = first * MP_UNIT,
-                          .end = last * MP_UNIT};
+        mp_slice slice = {.expert = &args->experts[e], .begin = first * unit, .end = last * unit};
         if (slice.end > n_weights)
             slice.end = n_weights;
         if (first < last)

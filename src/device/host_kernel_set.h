@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "device/host_int8.h"
 #include "device/host_kernels.h"
 #include "moepage.h"
 
@@ -127,6 +128,7 @@ struct mp_host_kernel_set {
 
     const mp_integer_set *integers;
     const mp_block_set *blocks;
+    const mp_int8_set *int8;
 };
 
 /* A value is 0 or between 2^-24 and 127 * 65504 as long as scales are finite: neither denormal nor
@@ -225,12 +227,12 @@ static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_part
 }
 
 /* Initialises a set with the functions of its file, which are named after the fields. */
-#define MP_HOST_KERNEL_SET(isa, dot, integer_set, block_set)                                  \
+#define MP_HOST_KERNEL_SET(isa, dot, integer_set, block_set, int8_set)                        \
     {                                                                                         \
         .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,          \
         .swiglu = swiglu, .axpy = axpy, .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16}, \
         .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8,       \
-        .integers = &integer_set, .blocks = &block_set,                                       \
+        .integers = &integer_set, .blocks = &block_set, .int8 = &int8_set,                    \
     }
 
 #endif

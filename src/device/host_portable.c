@@ -153,4 +153,5 @@ static void widen_f8(const void *in, float scale, float *out, uint64_t n)
 }
 
 const mp_host_kernel_set mp_host_set_portable =
-    MP_HOST_KERNEL_SET("portable", tile_dot, mp_integers_portable, mp_blocks_portable);
+    MP_HOST_KERNEL_SET("portable", tile_dot, mp_integers_portable, mp_blocks_portable,
+                       mp_int8_portable);

@@ -26,7 +26,8 @@ typedef struct mp_kernel_convert_args {
     const void *x; /* [n_tokens][hidden], rows x_stride elements apart */
     uint64_t x_stride;
     uint32_t x_dtype; /* MOEPAGE_DTYPE_F32, _F16 or _BF16 */
-    uint32_t math;    /* MOEPAGE_MATH_*: FP32 writes float, the others BF16 */
+    uint32_t math;    /* MOEPAGE_MATH_*: FP32 writes float, the others BF16; INT8 rows of
+                      device/host_int8.h */
     uint32_t n_tokens;
     uint32_t hidden;
     void *out; /* [n_tokens][hidden] dense */
@@ -60,7 +61,9 @@ typedef struct mp_ffn_expert {
  * that are not BF16 are rounded to BF16, integers' and blocks' values too.
  * Math BF16_FAST: the same operands and accumulators. In which order a row's sums are taken may depend
  * on how many rows its expert has in this launch, and on the device's libraries. Devices that know no
- * faster way, CUDA's without `scratch` among them, run BF16. */
+ * faster way, CUDA's without `scratch` among them, run BF16.
+ * Math INT8, with MP_CAP_INT8 only: matrices in blocks meet x and the SwiGLU product in 8 bits, as
+ * docs/host-kernels.md says; the others are those of BF16. */
 typedef struct mp_kernel_experts_args {
     const void *x;                /* [tokens][H] from MP_KERNEL_CONVERT */
     const mp_ffn_expert *experts; /* [host] [n_experts] */

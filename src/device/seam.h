@@ -49,7 +49,8 @@ enum {
     /* A simulation: no bytes back device memory, nor host memory from the device, and neither is
      * read or written. */
     MP_CAP_NO_BYTES = 1u << 1,
-    MP_CAP_ON_HOST = 1u << 2 /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
+    MP_CAP_ON_HOST = 1u << 2, /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
+    MP_CAP_INT8 = 1u << 3     /* knows MATH_INT8 */
 };
 
 typedef struct mp_stream mp_stream;

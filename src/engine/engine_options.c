@@ -44,7 +44,7 @@ static const option options_known[] = {
     {"max_tokens", OPTION_U32, 0, AT(session.max_tokens), NULL},
     {"max_sequences", OPTION_U32, 0, AT(session.max_sequences), NULL},
     {"max_top_k", OPTION_U32, 0, AT(session.max_top_k), NULL},
-    {"math", OPTION_CHOICE, 0, AT(session.math), "fp32|bf16|bf16-fast"},
+    {"math", OPTION_CHOICE, 0, AT(session.math), "fp32|bf16|bf16-fast|int8"},
     {"prefetch", OPTION_CHOICE, 0, AT(session.prefetch), "off|hint|previous|predictor"},
     {"prefetch_depth", OPTION_U32, 0, AT(session.prefetch_depth), NULL},
     {"predictor", OPTION_NAME, 0, AT(predictor.name), NULL},

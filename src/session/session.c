@@ -29,7 +29,7 @@ moepage_status mp_session_fill_defaults(const struct moepage_model *model,
     if (config->max_top_k > info->experts)
         return mp_fail(MOEPAGE_E_ARGUMENT, "max_top_k is %u, a layer has only %u experts",
                        config->max_top_k, info->experts);
-    if (config->math > MOEPAGE_MATH_BF16_FAST || config->prefetch > MOEPAGE_PREFETCH_PREDICTOR ||
+    if (config->math > MOEPAGE_MATH_INT8 || config->prefetch > MOEPAGE_PREFETCH_PREDICTOR ||
         config->grouping > MOEPAGE_GROUP_TOKENS)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "math %u, prefetch %u or grouping %u is none of the "
@@ -71,7 +71,8 @@ static uint64_t count_fast(const struct moepage_model *model, const moepage_sess
 static uint64_t carve_scratch(mp_device_scratch *scratch, const struct moepage_model *model,
                               const moepage_session_config *config, uint64_t fast_bytes, bool first)
 {
-    uint64_t operand = config->math == MOEPAGE_MATH_FP32 ? 4 : 2;
+    const bool wide = config->math == MOEPAGE_MATH_FP32 || config->math == MOEPAGE_MATH_INT8;
+    uint64_t operand = wide ? 4 : 2;
     uint64_t rows = (uint64_t)config->max_tokens * config->max_top_k;
     uint64_t x_bytes =
         mp_session_align((uint64_t)config->max_tokens * model->info.hidden * operand);
@@ -134,7 +135,7 @@ static moepage_status check_miss(const struct moepage_expert_pool *pool,
     return MOEPAGE_OK;
 }
 
-/* Chooses BF16_FAST if the device has more to offer for it than BF16. */
+/* Chooses BF16_FAST or INT8 if the device has more to offer for it than BF16. */
 static moepage_status choose_math(struct moepage_session *session)
 {
     const struct moepage_model *model = session->step.shape.model;
@@ -142,6 +143,8 @@ static moepage_status choose_math(struct moepage_session *session)
     uint64_t fast_bytes = count_fast(model, &session->step.config);
     bool is_there = false;
     session->math = session->step.config.math;
+    if (session->math == MOEPAGE_MATH_INT8 && !(device->caps & MP_CAP_INT8))
+        session->math = MOEPAGE_MATH_BF16;
     if (session->math != MOEPAGE_MATH_BF16_FAST)
         return MOEPAGE_OK;
     session->math = MOEPAGE_MATH_BF16;

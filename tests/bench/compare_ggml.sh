@@ -24,7 +24,8 @@ build_ggml() {
     ggml=$dir/sources/vendor/llama.cpp/ggml
     [ -f "$ggml/ggml.pc.in" ] || : >"$ggml/ggml.pc.in"
     cmake -S "$ggml" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-        -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DCMAKE_INSTALL_PREFIX="$dir/installed" &&
+        -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_BUILD_TESTS=OFF \
+        -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_INSTALL_PREFIX="$dir/installed" &&
         cmake --build "$dir/build" -j2 && cmake --install "$dir/build"
 }
 if ! [ -f "$dir/installed/include/ggml.h" ]; then

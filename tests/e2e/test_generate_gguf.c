@@ -102,6 +102,26 @@ static void test_generate_gguf_in_blocks_gives_the_bits_of_its_values(void **sta
     compare_twins(&in_blocks);
 }
 
+/* The same bits with a part of the experts in memory, and with another number of threads; and other bits
+ * than without rounding. */
+static void test_generate_gguf_in_integers_depends_on_nothing_else(void **state)
+{
+    const generation_part part = some();
+    generation expected, found, exact;
+    (void)state;
+    write_file(&in_blocks);
+    generation_run(file, &ref, &part, LIST("--math", "int8", "--threads", "1"), &expected);
+    generation_run(file, &ref, &part, LIST("--math", "int8", "--threads", "2", "--budget", "40%"),
+                   &found);
+    generation_assert_same(&expected, &found, "int8");
+    generation_run(file, &ref, &part, LIST("--math", "fp32"), &exact);
+    assert_int_equal(expected.n_logits, exact.n_logits);
+    assert_true(memcmp(expected.logits, exact.logits, exact.n_logits * sizeof(float)) != 0);
+    generation_free(&expected);
+    generation_free(&found);
+    generation_free(&exact);
+}
+
 static void test_generate_gguf_decodes_dense_blocks_exactly(void **state)
 {
     (void)state;
@@ -382,6 +402,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_generate_gguf_gives_the_bits_of_its_checkpoint),
         CASE(test_generate_gguf_in_blocks_gives_the_bits_of_its_values),
+        CASE(test_generate_gguf_in_integers_depends_on_nothing_else),
         CASE(test_generate_gguf_decodes_dense_blocks_exactly),
         CASE(test_generate_gguf_bits_do_not_depend_on_settings),
         CASE(test_generate_gguf_reports_what_dense_weights_take),

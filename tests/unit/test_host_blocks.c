@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "codec/blocks.h"
+#include "coded_launch.h"
 #include "device/host_kernel_set.h"
 #include "kernel_sets.h"
 #include "moepage.h"
@@ -25,212 +26,42 @@ static const uint32_t maths[] = {MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16};
 
 /* ---- A matrix, and what it stands for ---- */
 
-typedef struct matrix {
-    uint8_t *blocks; /* end where readable memory does */
-    uint64_t bytes;
-    float *values;
-} matrix;
-
-static void open_matrix(matrix *m, uint32_t rows, uint32_t columns, uint32_t dtype)
+static void open_matrix(const coded_launch *l, uint32_t which, uint32_t rows, uint32_t columns,
+                        coded_matrix *m)
 {
-    const mp_block_format *format = mp_block_format_of(dtype);
+    const mp_block_format *format = mp_block_format_of(l->dtypes[which]);
     const uint64_t n = (uint64_t)rows * columns, n_blocks = n / format->weights;
     assert_int_equal(columns % format->weights, 0);
-    m->bytes = n_blocks * format->bytes;
-    m->blocks = guarded_alloc(m->bytes);
+    m->coded_bytes = n_blocks * format->bytes;
+    m->coded = guarded_alloc(m->coded_bytes);
     m->values = malloc(n * sizeof *m->values);
     assert_non_null(m->values);
-    random_blocks(dtype, n_blocks, m->blocks);
-    format->decode(m->blocks, n_blocks, m->values);
-}
-
-static void close_matrix(matrix *m)
-{
-    guarded_free(m->blocks, m->bytes);
-    free(m->values);
+    random_blocks(format->dtype, n_blocks, m->coded);
+    mp_block_decode(format, m->coded, n_blocks, m->values);
 }
 
 /* ---- A launch ---- */
 
-#define N_EXPERTS 3
-#define TOP_K 2
-#define INNER_BASE 3
-
-typedef struct launch {
-    uint32_t dtypes[MP_MATRICES], math, hidden, intermediate, operand;
-    uint32_t n_rows, n_tokens;
-    matrix matrices[N_EXPERTS][MP_MATRICES];
-    uint16_t *bias[MP_MATRICES];
-    float *wide_bias[MP_MATRICES];
-    mp_ffn_expert blocks[N_EXPERTS], plain[N_EXPERTS];
-    mp_kernel_args args;
-    void *x, *inner;
-    uint32_t *rows;
-    float *partial, *want;
-} launch;
-
-static uint64_t partial_bytes(const launch *l)
+static coded_launch launch_of(uint32_t hidden, uint32_t intermediate, const uint32_t *dtypes,
+                              uint32_t math)
 {
-    return (uint64_t)l->n_tokens * TOP_K * l->hidden * sizeof(float);
-}
-
-static uint32_t rows_of(const launch *l, uint32_t which)
-{
-    return which == MP_DOWN ? l->hidden : l->intermediate;
-}
-
-static void open_expert(launch *l, uint32_t e, uint32_t n_rows)
-{
-    matrix *m = l->matrices[e];
-    for (uint32_t w = 0; w < MP_MATRICES; w++)
-        open_matrix(&m[w], rows_of(l, w), w == MP_DOWN ? l->intermediate : l->hidden, l->dtypes[w]);
-    const uint32_t first = l->n_rows + INNER_BASE;
-    l->blocks[e] = (mp_ffn_expert){.gate = m[MP_GATE].blocks,
-                                   .up = m[MP_UP].blocks,
-                                   .down = m[MP_DOWN].blocks,
-                                   .first_row = first,
-                                   .n_rows = n_rows};
-    l->plain[e] = (mp_ffn_expert){.gate = m[MP_GATE].values,
-                                  .up = m[MP_UP].values,
-                                  .down = m[MP_DOWN].values,
-                                  .first_row = first,
-                                  .n_rows = n_rows};
-    l->n_rows += n_rows;
-}
-
-/* Biases are BF16; those of the launch to compare with F32. */
-static void add_biases(launch *l)
-{
-    for (uint32_t w = 0; w < MP_MATRICES; w++) {
-        l->bias[w] = num_array(BF16, rows_of(l, w));
-        l->wide_bias[w] = malloc(rows_of(l, w) * sizeof(float));
-        assert_non_null(l->wide_bias[w]);
-        for (uint32_t i = 0; i < rows_of(l, w); i++)
-            l->wide_bias[w][i] = num_get(BF16, l->bias[w], i);
-    }
-    for (uint32_t e = 1; e < N_EXPERTS; e++) { /* the first has none */
-        l->blocks[e].gate_bias = l->bias[MP_GATE];
-        l->blocks[e].up_bias = l->bias[MP_UP];
-        l->blocks[e].down_bias = l->bias[MP_DOWN];
-        l->plain[e].gate_bias = l->wide_bias[MP_GATE];
-        l->plain[e].up_bias = l->wide_bias[MP_UP];
-        l->plain[e].down_bias = l->wide_bias[MP_DOWN];
-    }
-}
-
-static void open_launch(launch *l, uint32_t hidden, uint32_t intermediate, const uint32_t *dtypes,
-                        uint32_t math, const uint32_t *counts)
-{
-    *l = (launch){.math = math, .hidden = hidden, .intermediate = intermediate};
-    memcpy(l->dtypes, dtypes, sizeof l->dtypes);
-    l->operand = math == MOEPAGE_MATH_BF16 ? BF16 : F32;
-    for (uint32_t e = 0; e < N_EXPERTS; e++)
-        open_expert(l, e, counts[e]);
-    add_biases(l);
-    l->n_tokens = l->n_rows / TOP_K + 1;
-    l->x = num_array(l->operand, (uint64_t)l->n_tokens * hidden);
-    l->inner = malloc((uint64_t)l->n_rows * intermediate * num_bytes(l->operand));
-    l->rows = malloc((l->n_rows + INNER_BASE) * sizeof *l->rows);
-    l->partial = malloc(partial_bytes(l));
-    l->want = malloc(partial_bytes(l));
-    assert_true(l->inner && l->rows && l->partial && l->want);
-    for (uint32_t i = 0; i < l->n_rows; i++)
-        l->rows[INNER_BASE + i] = l->n_rows - 1 - i;
-    l->args.experts = (mp_kernel_experts_args){.x = l->x,
-                                               .rows = l->rows,
-                                               .inner = l->inner,
-                                               .inner_base = INNER_BASE,
-                                               .n_experts = N_EXPERTS,
-                                               .top_k = TOP_K,
-                                               .hidden = hidden,
-                                               .intermediate = intermediate,
-                                               .math = math};
-}
-
-static void close_launch(launch *l)
-{
-    for (uint32_t e = 0; e < N_EXPERTS; e++)
-        for (uint32_t w = 0; w < MP_MATRICES; w++)
-            close_matrix(&l->matrices[e][w]);
-    for (uint32_t w = 0; w < MP_MATRICES; w++) {
-        guarded_free(l->bias[w], rows_of(l, w) * 2);
-        free(l->wide_bias[w]);
-    }
-    guarded_free(l->x, (uint64_t)l->n_tokens * l->hidden * num_bytes(l->operand));
-    free(l->inner);
-    free(l->rows);
-    free(l->partial);
-    free(l->want);
-}
-
-static void clear(launch *l, float *partial)
-{
-    memset(partial, 0xa5, partial_bytes(l));
-    memset(l->inner, 0xa5, (uint64_t)l->n_rows * l->intermediate * num_bytes(l->operand));
-    l->args.experts.partial = partial;
-}
-
-static void run(const mp_host_kernel_set *set, launch *l, uint32_t n_parts)
-{
-    for (uint32_t phase = 0; phase < 2; phase++)
-        for (uint32_t part = n_parts; part-- > 0;)
-            mp_host_kernel_run(set, MP_KERNEL_EXPERTS, &l->args, phase, part, n_parts);
-}
-
-static void run_plain(launch *l)
-{
-    clear(l, l->want);
-    l->args.experts.experts = l->plain;
-    experts_set_dtype(&l->args.experts, F32);
-    run(kernel_sets[0], l, 1);
-}
-
-static void take_blocks(launch *l)
-{
-    clear(l, l->partial);
-    l->args.experts.experts = l->blocks;
-    memcpy(l->args.experts.dtypes, l->dtypes, sizeof l->dtypes);
-    l->args.experts.bias_dtype = BF16;
-}
-
-static void expect_same(const launch *l, const mp_host_kernel_set *set)
-{
-    if (memcmp(l->partial, l->want, partial_bytes(l)) == 0)
-        return;
-    fail_msg("%s: dtypes %u, %u, %u, math %u, H %u, I %u, rows %u, %u, %u",
-             mp_host_kernels_name(set), l->dtypes[0], l->dtypes[1], l->dtypes[2], l->math,
-             l->hidden, l->intermediate, l->blocks[0].n_rows, l->blocks[1].n_rows,
-             l->blocks[2].n_rows);
-}
-
-/* In one share and in several, in one launch and in one per expert. */
-static void try_set(launch *l, const mp_host_kernel_set *set)
-{
-    static const uint32_t n_parts[] = {1, 3};
-    for (size_t p = 0; p < 2; p++) {
-        take_blocks(l);
-        run(set, l, n_parts[p]);
-        expect_same(l, set);
-    }
-    take_blocks(l);
-    for (uint32_t e = N_EXPERTS; e-- > 0;) {
-        l->args.experts.experts = &l->blocks[e];
-        l->args.experts.n_experts = 1;
-        run(set, l, 2);
-    }
-    l->args.experts.n_experts = N_EXPERTS;
-    expect_same(l, set);
+    coded_launch l = {.math = math,
+                      .hidden = hidden,
+                      .intermediate = intermediate,
+                      .open_matrix = open_matrix};
+    memcpy(l.dtypes, dtypes, sizeof l.dtypes);
+    return l;
 }
 
 static void expect_mixed_bits(uint32_t hidden, uint32_t intermediate, const uint32_t *dtypes,
                               uint32_t math, const uint32_t *counts)
 {
-    launch l;
-    open_launch(&l, hidden, intermediate, dtypes, math, counts);
-    run_plain(&l);
+    coded_launch l = launch_of(hidden, intermediate, dtypes, math);
+    coded_launch_open(&l, counts);
+    coded_launch_run_plain(&l);
     for (size_t s = 0; s < n_kernel_sets; s++)
-        try_set(&l, kernel_sets[s]);
-    close_launch(&l);
+        coded_launch_try(&l, kernel_sets[s]);
+    coded_launch_close(&l);
 }
 
 static uint32_t weights_of(uint32_t dtype)
@@ -320,14 +151,13 @@ static void test_host_blocks_agree_with_double_precision(void **state)
         for (size_t m = 0; m < 2; m++) {
             const uint32_t same[MP_MATRICES] = {dtype, dtype, dtype}, h = weights_of(dtype);
             double want[256], bound[256];
-            launch l;
-            open_launch(&l, h, weights_of(dtype), same, maths[m], counts);
-            take_blocks(&l);
-            run(mp_host_kernels_best(), &l, 1);
-            for (uint32_t e = 0; e < N_EXPERTS; e++) {
+            coded_launch l = launch_of(h, weights_of(dtype), same, maths[m]);
+            coded_launch_open(&l, counts);
+            coded_launch_run(&l, mp_host_kernels_best(), 1);
+            for (uint32_t e = 0; e < CODED_EXPERTS; e++) {
                 const mp_ffn_expert *expert = &l.plain[e];
                 const uint32_t row = l.rows[expert->first_row];
-                const char *x = (char *)l.x + (uint64_t)row / TOP_K * h * num_bytes(l.operand);
+                const char *x = (char *)l.x + (uint64_t)row / CODED_TOP_K * h * l.operand_bytes;
                 reference_expert_row(expert, x, h, l.intermediate, F32, maths[m], want, bound);
                 for (uint32_t i = 0; i < h; i++)
                     if (!(fabs(l.partial[row * h + i] - want[i]) <= bound[i]))
@@ -335,7 +165,7 @@ static void test_host_blocks_agree_with_double_precision(void **state)
                                  dtype, maths[m], i, (double)l.partial[row * h + i], want[i],
                                  bound[i]);
             }
-            close_launch(&l);
+            coded_launch_close(&l);
         }
 }
 
@@ -368,7 +198,7 @@ static void test_host_blocks_have_the_values_that_their_decoders_say(void **stat
             random_blocks_wild(dtype, n, blocks);
             if (dtype == MOEPAGE_DTYPE_MXFP4)
                 blocks[0] = (uint8_t)(round < 100 ? round : 355 - round);
-            format->decode(blocks, n, want);
+            mp_block_decode(format, blocks, n, want);
             for (size_t s = 0; s < n_kernel_sets; s++)
                 expect_values(kernel_sets[s], format, n, blocks, want, got);
             guarded_free(blocks, bytes);
@@ -398,7 +228,7 @@ static void open_operands(operands *o, uint32_t dtype, uint32_t operand, uint32_
             random_blocks_wild(dtype, n_blocks, o->blocks[c]);
         else
             random_blocks(dtype, n_blocks, o->blocks[c]);
-        format->decode(o->blocks[c], n_blocks, wide);
+        mp_block_decode(format, o->blocks[c], n_blocks, wide);
         mp_host_set_portable.narrow[operand](wide, o->values[c], n);
     }
 }

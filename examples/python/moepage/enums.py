@@ -111,6 +111,7 @@ class Math(IntEnum):
     FP32 = _abi.MOEPAGE_MATH_FP32
     BF16 = _abi.MOEPAGE_MATH_BF16
     BF16_FAST = _abi.MOEPAGE_MATH_BF16_FAST
+    INT8 = _abi.MOEPAGE_MATH_INT8
 
 
 class Prefetch(IntEnum):

@@ -64,7 +64,7 @@ class Session(Handle):
     max_tokens         most in one step; 0 = 256
     max_sequences      most in one step; 0 = max_tokens
     max_top_k          experts per token; 0 = the model's
-    math               of Step.ffn: "fp32", "bf16", "bf16_fast"
+    math               of Step.ffn: "fp32", "bf16", "bf16_fast", "int8"
     prefetch           "off", "hint", "previous", "predictor"
     prefetch_depth     layers ahead; 0 = the library's choice
     grouping           of plans: "experts", "tokens"

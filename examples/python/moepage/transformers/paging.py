@@ -34,7 +34,7 @@ def page_experts(model: nn.Module, budget: Union[str, int] = "25%", device: Opti
                   the slots; "auto": the library's where it can
     prefetch      "off", or "previous": the experts that a layer used in the last step
     max_tokens    of one step; longer forwards are paged in chunks of equal size
-    math          of "library": "fp32", "bf16" or "bf16_fast"
+    math          of "library": "fp32", "bf16", "bf16_fast" or "int8"
     threads       of the library's kernels; 0 = one per CPU
     skip_padding  True: tokens that the attention mask hides get no experts, and with that other
                   (unread) values than without

@@ -88,6 +88,7 @@ pub const MOEPAGE_EXPERT_RESIDENT: u32 = 2;
 pub const MOEPAGE_MATH_FP32: u32 = 0;
 pub const MOEPAGE_MATH_BF16: u32 = 1;
 pub const MOEPAGE_MATH_BF16_FAST: u32 = 2;
+pub const MOEPAGE_MATH_INT8: u32 = 3;
 pub const MOEPAGE_PREFETCH_OFF: u32 = 0;
 pub const MOEPAGE_PREFETCH_HINT: u32 = 1;
 pub const MOEPAGE_PREFETCH_PREVIOUS: u32 = 2;

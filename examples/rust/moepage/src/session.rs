@@ -26,6 +26,8 @@ numbered! {
         Bf16 = MOEPAGE_MATH_BF16,
         /// On CUDA by cuBLAS, where bits may differ with the batch.
         Bf16Fast = MOEPAGE_MATH_BF16_FAST,
+        /// On hosts, blocks meet activations rounded to 8 bits; otherwise as `Bf16`.
+        Int8 = MOEPAGE_MATH_INT8,
     }
 }
 
