@@ -340,6 +340,17 @@ static void add_bias(const mp_host_kernel_set *set, uint32_t dtype, const void *
     }
 }
 
+/* gate = the activation's value of n sums of gate and up; whole vectors are read and written. */
+static void activate(const mp_host_kernel_set *set, const mp_activation *how, const mp_sums up,
+                     uint32_t n, mp_sums gate)
+{
+    n = (n + MP_LANES - 1) / MP_LANES * MP_LANES;
+    if (how->kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED)
+        set->swiglu_clamped(gate, up, how->alpha, how->limit, gate, n);
+    else
+        set->swiglu(gate, up, gate, n);
+}
+
 /* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. `dots` are of
  * all matrices. */
 static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *args,
@@ -351,7 +362,7 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
     const mp_matrix up_matrix = {expert->up, expert->up_scale};
     const mp_host_kernel_set *set = dots->set;
     const uint32_t stride = slice->panel;
-    mp_sums gate = {0}, up = {0}; /* SwiGLU reads whole vectors */
+    mp_sums gate = {0}, up = {0}; /* the activation reads whole vectors */
     mp_group group = {.n_rows = n_rows};
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
@@ -364,7 +375,7 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
               up);
     add_bias(set, args->bias_dtype, expert->gate_bias, panel, n, stride, gate, n_rows);
     add_bias(set, args->bias_dtype, expert->up_bias, panel, n, stride, up, n_rows);
-    set->swiglu(gate, up, gate, (n_rows * stride + MP_LANES - 1) / MP_LANES * MP_LANES);
+    activate(set, &args->activation, up, n_rows * stride, gate);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t line = expert->first_row + i + r - args->inner_base;
         uint64_t at = line * args->intermediate + panel;

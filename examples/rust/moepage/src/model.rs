@@ -14,7 +14,7 @@ use crate::engine::Lender;
 use crate::error::{check, Error, Result, Status};
 use crate::handle::{called_back, closes, Handle};
 use crate::log::{Log, Logger};
-use crate::types::{c_path, c_text, slice_at, text_at, Dtype, Form, TensorRef};
+use crate::types::{c_path, c_text, slice_at, text_at, Dtype, ExpertActivation, Form, TensorRef};
 
 pub use sys::moepage_form_info as FormInfo;
 pub use sys::moepage_pack_stats as PackStats;
@@ -60,6 +60,12 @@ pub struct ModelInfo<'m> {
     pub dense_bytes: u64,
     /// Whether [`crate::Layer::ffn`] can run these experts.
     pub ffn_supported: bool,
+    /// What experts compute between their projections.
+    pub activation: ExpertActivation,
+    /// Of [`ExpertActivation::SwigluClamped`], else 0.
+    pub activation_alpha: f32,
+    /// Of the same.
+    pub activation_limit: f32,
 }
 
 /// An open model. Any thread may use it at any time.
@@ -152,6 +158,10 @@ impl Model {
             routed_bytes: raw.routed_bytes,
             dense_bytes: raw.dense_bytes,
             ffn_supported: raw.ffn_supported != 0,
+            activation: ExpertActivation::from_code(raw.activation)
+                .unwrap_or(ExpertActivation::Other),
+            activation_alpha: raw.activation_alpha,
+            activation_limit: raw.activation_limit,
         })
     }
 
