@@ -188,6 +188,11 @@ moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_expert
                        "%s: experts' biases have dtype %u and their weights %u; this device's "
                        "kernels need one for both",
                        cuda->name, args->bias_dtype, mp_experts_dtype(args));
+    if (args->activation.kind != MOEPAGE_ACTIVATION_SWIGLU)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts have activation %u, and this device's kernels compute SwiGLU "
+                       "alone: the host's also compute the clamped one of gpt-oss",
+                       cuda->name, args->activation.kind);
     if (args->on_host)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%s: experts in host memory cannot be launched on this device", cuda->name);

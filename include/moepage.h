@@ -176,6 +176,16 @@ enum {
     MOEPAGE_ROLE_DOWN_BIAS = 12    /* [H] */
 };
 
+/* What an expert computes of its gate and up projections; down projects that. Values never change.
+ * Since 0.8. */
+enum {
+    MOEPAGE_ACTIVATION_SWIGLU = 0, /* gate * sigmoid(gate) * up */
+    /* gpt-oss: g * sigmoid(alpha * g) * (u + 1), where g = min(gate, limit) and u = up, bounded by
+     * -limit and limit. "host" computes it, CUDA devices refuse it. */
+    MOEPAGE_ACTIVATION_SWIGLU_CLAMPED = 1,
+    MOEPAGE_ACTIVATION_OTHER = 2 /* none that the library computes; experts are paged */
+};
+
 #define MOEPAGE_MAX_EXPERT_TENSORS 8
 #define MOEPAGE_MAX_RANK 4
 #define MOEPAGE_MAX_DEVICES 16
@@ -403,6 +413,10 @@ typedef struct moepage_model_info {
     const char *architecture;     /* "qwen3_moe", ...; "banks" for caller-held experts */
     uint32_t ffn_supported;       /* 1 when moepage_session_ffn can run these experts on "host" */
     uint32_t layouts;             /* different types of experts among the layers; since 0.8 */
+    uint32_t activation;          /* MOEPAGE_ACTIVATION_*; since 0.8, as the rest */
+    float activation_alpha;       /* of SWIGLU_CLAMPED, else 0 */
+    float activation_limit;
+    uint32_t reserved;
 } moepage_model_info;
 
 /* A tensor of the checkpoint that is never paged. `data` is host memory owned by the model. */
@@ -476,11 +490,16 @@ typedef struct moepage_banks {
     /* [moe_layers][n_tensors] in place of `tensors`, where types differ from layer to layer; roles and
      * shapes must not. Copied. Since 0.8. */
     const moepage_expert_tensor *layer_tensors;
+    uint32_t activation;    /* MOEPAGE_ACTIVATION_*; 0 = SWIGLU. Since 0.8, as the rest */
+    float activation_alpha; /* of SWIGLU_CLAMPED, 2^-10 to 2^10; 0 = 1.702 */
+    float activation_limit; /* of SWIGLU_CLAMPED, above 0, finite; 0 = 7 */
+    uint32_t reserved_activation;
 } moepage_banks;
 
 /* Describes a model by its expert banks. Any shapes and dtypes can be paged; moepage_session_ffn
  * needs GATE_UP (or GATE and UP) and DOWN, each of F32, F16, BF16 or a block format, or all of F8_E4M3
- * with block scales (docs/checkpoints.md); on CUDA all of one type, biases too, and not in blocks. [any] */
+ * with block scales (docs/checkpoints.md), and an activation other than OTHER; on CUDA all of one type,
+ * biases too, and not in blocks, and SWIGLU. [any] */
 MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
                                                     const moepage_model_config *config,
                                                     moepage_model **out);

@@ -61,6 +61,10 @@ type Banks struct {
 	SharedExperts uint32
 	Vocabulary    uint32
 	Dense         []DenseTensor
+
+	Activation      Activation
+	ActivationAlpha float32 // of ActivationSwiGLUClamped; 0 = 1.702
+	ActivationLimit float32 // of the same; 0 = 7
 }
 
 // bankMemory is what the library borrows until the model is closed: in C's memory, for it keeps the
@@ -296,6 +300,9 @@ func (b *Banks) header(memory *bankMemory) C.moepage_banks {
 		shared_experts:      C.uint32_t(b.SharedExperts),
 		vocabulary:          C.uint32_t(b.Vocabulary),
 		n_dense:             C.uint32_t(len(b.Dense)),
+		activation:          C.uint32_t(b.Activation),
+		activation_alpha:    C.float(b.ActivationAlpha),
+		activation_limit:    C.float(b.ActivationLimit),
 	}
 }
 

@@ -61,6 +61,9 @@ type ModelInfo struct {
 	Architecture       string
 	FFNSupported       bool
 	Layouts            uint32
+	Activation         Activation
+	ActivationAlpha    float32
+	ActivationLimit    float32
 }
 
 func newModelInfo(c *C.moepage_model_info) ModelInfo {
@@ -81,6 +84,9 @@ func newModelInfo(c *C.moepage_model_info) ModelInfo {
 		Architecture:       C.GoString(c.architecture),
 		FFNSupported:       c.ffn_supported != 0,
 		Layouts:            uint32(c.layouts),
+		Activation:         Activation(c.activation),
+		ActivationAlpha:    float32(c.activation_alpha),
+		ActivationLimit:    float32(c.activation_limit),
 	}
 }
 

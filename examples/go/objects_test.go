@@ -24,7 +24,14 @@ func TestModelTellsItsShapeAndTensors(t *testing.T) {
 	m := must(moepage.OpenBanks(banks, moepage.ModelConfig{}))(t)
 	defer m.Close()
 	if info := must(m.Info())(t); info.Architecture != "mine" || info.MoELayers != layers || info.Hidden != hidden ||
-		info.TopK != topK || info.Layers != 5 || !info.FFNSupported {
+		info.TopK != topK || info.Layers != 5 || !info.FFNSupported || info.Activation != moepage.ActivationSwiGLU {
+		t.Errorf("%+v", info)
+	}
+	banks.Activation, banks.ActivationLimit = moepage.ActivationSwiGLUClamped, 5
+	clamped := must(moepage.OpenBanks(banks, moepage.ModelConfig{}))(t)
+	defer clamped.Close()
+	if info := must(clamped.Info())(t); info.Activation != moepage.ActivationSwiGLUClamped ||
+		info.ActivationAlpha != 1.702 || info.ActivationLimit != 5 {
 		t.Errorf("%+v", info)
 	}
 	if text := must(m.ConfigJSON())(t); string(text) != `{"a": 1}` {

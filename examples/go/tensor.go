@@ -120,6 +120,15 @@ const (
 	RoleDownBias    Role = C.MOEPAGE_ROLE_DOWN_BIAS
 )
 
+// Activation is what an expert computes of its gate and up projections.
+type Activation uint32
+
+const (
+	ActivationSwiGLU        Activation = C.MOEPAGE_ACTIVATION_SWIGLU
+	ActivationSwiGLUClamped Activation = C.MOEPAGE_ACTIVATION_SWIGLU_CLAMPED // gpt-oss's
+	ActivationOther         Activation = C.MOEPAGE_ACTIVATION_OTHER          // none that the library computes
+)
+
 const (
 	MaxExpertTensors = C.MOEPAGE_MAX_EXPERT_TENSORS
 	MaxRank          = C.MOEPAGE_MAX_RANK

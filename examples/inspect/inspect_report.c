@@ -57,6 +57,13 @@ static double expert_floor(const inspection *i)
 
 /* ---- Text -------------------------------------------------------------------------------- */
 
+static const char *activation_name(uint32_t activation)
+{
+    return activation == MOEPAGE_ACTIVATION_SWIGLU           ? "swiglu"
+           : activation == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED ? "swiglu-clamped"
+                                                             : "other";
+}
+
 static void print_model(FILE *out, const inspection *i)
 {
     const moepage_model_info *m = &i->info;
@@ -291,6 +298,7 @@ static int set_model(json_t *root, const inspection *i)
     failed |= put_count(root, "shared_experts", m->shared_experts);
     failed |= put_count(root, "vocabulary", m->vocabulary);
     failed |= json_object_set_new(root, "ffn_supported", json_boolean(m->ffn_supported));
+    failed |= put_text(root, "activation", activation_name(m->activation));
     failed |= put_count(root, "expert_bytes", m->expert_bytes) |
               put_count(root, "slot_bytes", m->slot_bytes);
     failed |= put_count(root, "routed_bytes", m->routed_bytes);

@@ -74,10 +74,13 @@ moepage_status moepage_model_close(moepage_model *model)
     return MOEPAGE_OK;
 }
 
+#define INFO_MIN_BYTES 88 /* moepage_model_info as first published */
+
 moepage_status moepage_model_get_info(const moepage_model *model, moepage_model_info *info)
 {
     moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
-    return status ? status : MP_CONFIG_WRITE(info, model->info);
+    return status ? status
+                  : mp_config_write(info, &model->info, sizeof model->info, INFO_MIN_BYTES, "info");
 }
 
 moepage_status moepage_model_get_expert_tensors(const moepage_model *model,

@@ -217,39 +217,60 @@ MP_AVX2 static void reduce(const float *acc, float *sums, uint32_t n)
 
 /* ---- Element by element ---- */
 
-/* mp_swiglu of host_math.h. Of max's operands the second is the one whose NaN comes through. */
-MP_AVX2 static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
+/* mp_times_sigmoid of host_math.h. Of max's operands the second is the one whose NaN comes through. */
+MP_INLINE __m256 times_sigmoid(__m256 factor, __m256 z)
 {
-    const __m256 least = _mm256_set1_ps(MP_EXP_MIN);
     const __m256 round = _mm256_set1_ps(MP_EXP_ROUND);
     const __m256 one = _mm256_set1_ps(1.0f);
     const __m256i bias = _mm256_set1_epi32(127);
+    __m256 x = _mm256_max_ps(_mm256_set1_ps(MP_EXP_MIN), _mm256_or_ps(z, _mm256_set1_ps(-0.0f)));
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(MP_EXP_LOG2E), round);
+    __m256 whole = _mm256_sub_ps(t, round);
+    __m256 r = _mm256_fmadd_ps(whole, _mm256_set1_ps(-MP_EXP_LN2_HIGH), x);
+    r = _mm256_fmadd_ps(whole, _mm256_set1_ps(-MP_EXP_LN2_LOW), r);
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(MP_EXP_C7), r, _mm256_set1_ps(MP_EXP_C6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C5));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C4));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C3));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C2));
+    p = _mm256_fmadd_ps(p, r, one);
+    p = _mm256_fmadd_ps(p, r, one);
+    __m256i exponent = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(round));
+    __m256i half = _mm256_srai_epi32(exponent, 1);
+    __m256i rest = _mm256_sub_epi32(exponent, half);
+    __m256 scale_a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+    __m256 scale_b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+    __m256 pa = _mm256_mul_ps(p, scale_a);
+    __m256 scaled = _mm256_mul_ps(_mm256_mul_ps(factor, pa), scale_b);
+    __m256 negative = _mm256_cmp_ps(z, _mm256_setzero_ps(), _CMP_LT_OQ);
+    __m256 numerator = _mm256_blendv_ps(factor, scaled, negative);
+    return _mm256_div_ps(numerator, _mm256_fmadd_ps(pa, scale_b, one));
+}
+
+/* mp_swiglu of host_math.h. */
+MP_AVX2 static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
+{
     for (uint32_t i = 0; i < n; i += 8) {
         __m256 g = _mm256_loadu_ps(gate + i);
-        __m256 bounded = _mm256_max_ps(least, g);
-        __m256 x = _mm256_max_ps(least, _mm256_or_ps(g, _mm256_set1_ps(-0.0f)));
-        __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(MP_EXP_LOG2E), round);
-        __m256 whole = _mm256_sub_ps(t, round);
-        __m256 r = _mm256_fmadd_ps(whole, _mm256_set1_ps(-MP_EXP_LN2_HIGH), x);
-        r = _mm256_fmadd_ps(whole, _mm256_set1_ps(-MP_EXP_LN2_LOW), r);
-        __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(MP_EXP_C7), r, _mm256_set1_ps(MP_EXP_C6));
-        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C5));
-        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C4));
-        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C3));
-        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MP_EXP_C2));
-        p = _mm256_fmadd_ps(p, r, one);
-        p = _mm256_fmadd_ps(p, r, one);
-        __m256i exponent = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(round));
-        __m256i half = _mm256_srai_epi32(exponent, 1);
-        __m256i rest = _mm256_sub_epi32(exponent, half);
-        __m256 scale_a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
-        __m256 scale_b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
-        __m256 pa = _mm256_mul_ps(p, scale_a);
-        __m256 scaled = _mm256_mul_ps(_mm256_mul_ps(bounded, pa), scale_b);
-        __m256 negative = _mm256_cmp_ps(g, _mm256_setzero_ps(), _CMP_LT_OQ);
-        __m256 numerator = _mm256_blendv_ps(bounded, scaled, negative);
-        __m256 silu = _mm256_div_ps(numerator, _mm256_fmadd_ps(pa, scale_b, one));
+        __m256 bounded = _mm256_max_ps(_mm256_set1_ps(MP_EXP_MIN), g);
+        __m256 silu = times_sigmoid(bounded, g);
         _mm256_storeu_ps(out + i, _mm256_mul_ps(silu, _mm256_loadu_ps(up + i)));
+    }
+}
+
+/* mp_swiglu_clamped of host_math.h. Of min's operands, too, the second's NaN comes through. */
+MP_AVX2 static void swiglu_clamped(const float *gate, const float *up, float alpha, float limit,
+                                   float *out, uint32_t n)
+{
+    const __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 g = _mm256_min_ps(most, _mm256_loadu_ps(gate + i));
+        __m256 u = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(up + i)));
+        __m256 z = _mm256_mul_ps(_mm256_set1_ps(alpha), g);
+        __m256 gone = _mm256_cmp_ps(z, _mm256_set1_ps(MP_EXP_MIN), _CMP_LT_OQ);
+        __m256 factor = _mm256_blendv_ps(g, _mm256_set1_ps(-0.0f), gone);
+        __m256 more = _mm256_add_ps(u, _mm256_set1_ps(1.0f));
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(times_sigmoid(factor, z), more));
     }
 }
 

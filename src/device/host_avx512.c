@@ -203,39 +203,59 @@ MP_AVX512 static void reduce(const float *acc, float *sums, uint32_t n)
 
 /* ---- Element by element ---- */
 
-/* mp_swiglu of host_math.h. Of max's operands the second is the one whose NaN comes through. */
-MP_AVX512 static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
+/* mp_times_sigmoid of host_math.h. Of max's operands the second is the one whose NaN comes through. */
+MP_INLINE __m512 times_sigmoid(__m512 factor, __m512 z)
 {
-    const __m512 least = _mm512_set1_ps(MP_EXP_MIN);
     const __m512 round = _mm512_set1_ps(MP_EXP_ROUND);
     const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 x = _mm512_max_ps(_mm512_set1_ps(MP_EXP_MIN), _mm512_or_ps(z, _mm512_set1_ps(-0.0f)));
+    __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(MP_EXP_LOG2E), round);
+    __m512 whole = _mm512_sub_ps(t, round);
+    __m512 r = _mm512_fmadd_ps(whole, _mm512_set1_ps(-MP_EXP_LN2_HIGH), x);
+    r = _mm512_fmadd_ps(whole, _mm512_set1_ps(-MP_EXP_LN2_LOW), r);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(MP_EXP_C7), r, _mm512_set1_ps(MP_EXP_C6));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C5));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C4));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C2));
+    p = _mm512_fmadd_ps(p, r, one);
+    p = _mm512_fmadd_ps(p, r, one);
+    __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(round));
+    __m512i half = _mm512_srai_epi32(exponent, 1);
+    __m512i bias = _mm512_set1_epi32(127);
+    __m512i a = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+    __m512i b = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
+    __m512 pa = _mm512_mul_ps(p, _mm512_castsi512_ps(a));
+    __m512 scale_b = _mm512_castsi512_ps(b);
+    __mmask16 negative = _mm512_cmp_ps_mask(z, _mm512_setzero_ps(), _CMP_LT_OQ);
+    __m512 numerator = _mm512_mask_mul_ps(factor, negative, _mm512_mul_ps(factor, pa), scale_b);
+    return _mm512_div_ps(numerator, _mm512_fmadd_ps(pa, scale_b, one));
+}
+
+/* mp_swiglu of host_math.h. */
+MP_AVX512 static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
+{
     for (uint32_t i = 0; i < n; i += MP_LANES) {
         __m512 g = _mm512_loadu_ps(gate + i);
-        __m512 bounded = _mm512_max_ps(least, g);
-        __m512 x = _mm512_max_ps(least, _mm512_or_ps(g, _mm512_set1_ps(-0.0f)));
-        __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(MP_EXP_LOG2E), round);
-        __m512 whole = _mm512_sub_ps(t, round);
-        __m512 r = _mm512_fmadd_ps(whole, _mm512_set1_ps(-MP_EXP_LN2_HIGH), x);
-        r = _mm512_fmadd_ps(whole, _mm512_set1_ps(-MP_EXP_LN2_LOW), r);
-        __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(MP_EXP_C7), r, _mm512_set1_ps(MP_EXP_C6));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C5));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C4));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C3));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MP_EXP_C2));
-        p = _mm512_fmadd_ps(p, r, one);
-        p = _mm512_fmadd_ps(p, r, one);
-        __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(round));
-        __m512i half = _mm512_srai_epi32(exponent, 1);
-        __m512i bias = _mm512_set1_epi32(127);
-        __m512i a = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-        __m512i b = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
-        __m512 pa = _mm512_mul_ps(p, _mm512_castsi512_ps(a));
-        __m512 scale_b = _mm512_castsi512_ps(b);
-        __mmask16 negative = _mm512_cmp_ps_mask(g, _mm512_setzero_ps(), _CMP_LT_OQ);
-        __m512 numerator =
-            _mm512_mask_mul_ps(bounded, negative, _mm512_mul_ps(bounded, pa), scale_b);
-        __m512 silu = _mm512_div_ps(numerator, _mm512_fmadd_ps(pa, scale_b, one));
+        __m512 bounded = _mm512_max_ps(_mm512_set1_ps(MP_EXP_MIN), g);
+        __m512 silu = times_sigmoid(bounded, g);
         _mm512_storeu_ps(out + i, _mm512_mul_ps(silu, _mm512_loadu_ps(up + i)));
+    }
+}
+
+/* mp_swiglu_clamped of host_math.h. Of min's operands, too, the second's NaN comes through. */
+MP_AVX512 static void swiglu_clamped(const float *gate, const float *up, float alpha, float limit,
+                                     float *out, uint32_t n)
+{
+    const __m512 most = _mm512_set1_ps(limit), least = _mm512_set1_ps(-limit);
+    for (uint32_t i = 0; i < n; i += MP_LANES) {
+        __m512 g = _mm512_min_ps(most, _mm512_loadu_ps(gate + i));
+        __m512 u = _mm512_max_ps(least, _mm512_min_ps(most, _mm512_loadu_ps(up + i)));
+        __m512 z = _mm512_mul_ps(_mm512_set1_ps(alpha), g);
+        __mmask16 gone = _mm512_cmp_ps_mask(z, _mm512_set1_ps(MP_EXP_MIN), _CMP_LT_OQ);
+        __m512 factor = _mm512_mask_mov_ps(g, gone, _mm512_set1_ps(-0.0f));
+        __m512 more = _mm512_add_ps(u, _mm512_set1_ps(1.0f));
+        _mm512_storeu_ps(out + i, _mm512_mul_ps(times_sigmoid(factor, z), more));
     }
 }
 

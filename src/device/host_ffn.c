@@ -401,6 +401,16 @@ static void put_inner(const mp_host_kernel_set *set, const mp_kernel_experts_arg
         set->narrow[MOEPAGE_DTYPE_BF16](values, row + panel * sizeof(uint16_t), n);
 }
 
+/* gate = the activation's value of n sums of gate and up, a whole number of vectors. */
+static void activate(const mp_host_kernel_set *set, const mp_activation *how, const mp_sums up,
+                     uint32_t n, mp_sums gate)
+{
+    if (how->kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED)
+        set->swiglu_clamped(gate, up, how->alpha, how->limit, gate, n);
+    else
+        set->swiglu(gate, up, gate, n);
+}
+
 /* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. `dots` are of
  * all matrices. */
 static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *args,
@@ -416,7 +426,7 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
     mp_sums gate, up;
     mp_group group;
     group.n_rows = n_rows;
-    memset(gate, 0, n_sums * sizeof *gate); /* SwiGLU reads whole vectors */
+    memset(gate, 0, n_sums * sizeof *gate); /* the activation reads whole vectors */
     memset(up, 0, n_sums * sizeof *up);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
@@ -429,7 +439,7 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
               up);
     add_bias(set, args->bias_dtype, expert->gate_bias, panel, n, stride, gate, n_rows);
     add_bias(set, args->bias_dtype, expert->up_bias, panel, n, stride, up, n_rows);
-    set->swiglu(gate, up, gate, n_sums);
+    activate(set, &args->activation, up, n_sums, gate);
     for (uint32_t r = 0; r < n_rows; r++)
         put_inner(set, args, expert->first_row + i + r - args->inner_base, panel, n,
                   gate + r * stride);

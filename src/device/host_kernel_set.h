@@ -114,6 +114,9 @@ struct mp_host_kernel_set {
 
     /* out[i] = silu(gate[i]) * up[i]; `n` is a multiple of MP_LANES. */
     void (*swiglu)(const float *gate, const float *up, float *out, uint32_t n);
+    /* out[i] = mp_swiglu_clamped(gate[i], up[i], alpha, limit); likewise. */
+    void (*swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, float *out,
+                           uint32_t n);
 
     /* out[i] = fma(scale, in[i], out[i]) */
     void (*axpy)(float scale, const float *in, float *out, uint64_t n);
@@ -227,12 +230,13 @@ static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_part
 }
 
 /* Initialises a set with the functions of its file, which are named after the fields. */
-#define MP_HOST_KERNEL_SET(isa, dot, integer_set, block_set, int8_set)                        \
-    {                                                                                         \
-        .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,          \
-        .swiglu = swiglu, .axpy = axpy, .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16}, \
-        .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8,       \
-        .integers = &integer_set, .blocks = &block_set, .int8 = &int8_set,                    \
+#define MP_HOST_KERNEL_SET(isa, dot, integer_set, block_set, int8_set)                  \
+    {                                                                                   \
+        .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,    \
+        .swiglu = swiglu, .swiglu_clamped = swiglu_clamped, .axpy = axpy,               \
+        .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},                           \
+        .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8, \
+        .integers = &integer_set, .blocks = &block_set, .int8 = &int8_set,              \
     }
 
 #endif

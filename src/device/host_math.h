@@ -11,7 +11,7 @@
 
 #include "base/floats.h"
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU and its clamped form ---- */
 
 /* e^x for x in [-128, 0] as p * 2^a * 2^b: two factors because the sum of their exponents leaves
  * the range of normal floats. The polynomial is the Taylor series to degree 7 on +-ln2/2, where
@@ -28,12 +28,11 @@
 #define MP_EXP_C3 0x1.555556p-3f
 #define MP_EXP_C2 0x1.000000p-1f
 
-/* silu(g) * u with silu(g) = g / (1 + e^-g). Uses e^-|g| <= 1, which cannot overflow:
- * g < 0 gives g * e / (1 + e). Below -128 silu is zero in FP32; so is its limit. */
-static inline float mp_swiglu(float gate, float up)
+/* factor * sigmoid(z) with sigmoid(z) = 1 / (1 + e^-z). Uses e^-|z| <= 1, which cannot overflow:
+ * z < 0 gives factor * e / (1 + e). Below -128 it is as at -128. */
+static inline float mp_times_sigmoid(float factor, float z)
 {
-    float bounded = gate < MP_EXP_MIN ? MP_EXP_MIN : gate;
-    float x = -fabsf(gate);
+    float x = -fabsf(z);
     x = x < MP_EXP_MIN ? MP_EXP_MIN : x;
     float t = fmaf(x, MP_EXP_LOG2E, MP_EXP_ROUND);
     float n = t - MP_EXP_ROUND;
@@ -51,8 +50,27 @@ static inline float mp_swiglu(float gate, float up)
     float scale_a = mp_float_of((uint32_t)(half + 127) << 23);
     float scale_b = mp_float_of((uint32_t)(exponent - half + 127) << 23);
     float pa = p * scale_a;
-    float numerator = gate < 0.0f ? bounded * pa * scale_b : bounded;
-    return numerator / fmaf(pa, scale_b, 1.0f) * up;
+    float numerator = z < 0.0f ? factor * pa * scale_b : factor;
+    return numerator / fmaf(pa, scale_b, 1.0f);
+}
+
+/* silu(g) * u with silu(g) = g * sigmoid(g). Below -128 silu is zero in FP32; so is its limit. */
+static inline float mp_swiglu(float gate, float up)
+{
+    float bounded = gate < MP_EXP_MIN ? MP_EXP_MIN : gate;
+    return mp_times_sigmoid(bounded, gate) * up;
+}
+
+/* g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = up within +-limit. The product in
+ * the sigmoid is rounded, which moves a result of alpha * g < 0 by |alpha * g| * 2^-24 of itself: of g by
+ * less than 2^-25. Below -128 the first product is zero in FP32, for MP_LEAST_ALPHA too; so is its limit. */
+static inline float mp_swiglu_clamped(float gate, float up, float alpha, float limit)
+{
+    float g = gate > limit ? limit : gate;
+    float u = up > limit ? limit : up;
+    u = u < -limit ? -limit : u;
+    float z = alpha * g;
+    return mp_times_sigmoid(z < MP_EXP_MIN ? -0.0f : g, z) * (u + 1.0f);
 }
 
 #endif

@@ -101,6 +101,13 @@ static void swiglu(const float *gate, const float *up, float *out, uint32_t n)
         out[i] = mp_swiglu(gate[i], up[i]);
 }
 
+static void swiglu_clamped(const float *gate, const float *up, float alpha, float limit, float *out,
+                           uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = mp_swiglu_clamped(gate[i], up[i], alpha, limit);
+}
+
 static void axpy(float scale, const float *in, float *out, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)

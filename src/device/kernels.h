@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/activation.h"
 #include "codec/quant.h"
 
 typedef enum mp_kernel {
@@ -54,10 +55,10 @@ typedef struct mp_ffn_expert {
     uint32_t n_rows;
 } mp_ffn_expert;
 
-/* SwiGLU experts: for each row r of expert e, with t = rows[r] / top_k,
- *   partial[rows[r]] = down_e( silu(gate_e x_t + b) * (up_e x_t + b) ) + b.
+/* Experts: for each row r of expert e, with t = rows[r] / top_k and the launch's activation f,
+ *   partial[rows[r]] = down_e( f(gate_e x_t + b, up_e x_t + b) ) + b.
  * Math FP32: weights widened exactly, blocks decoded, every dot product accumulated in FP32.
- * Math BF16: x and the SwiGLU product are BF16 operands, products accumulated in FP32. Weights
+ * Math BF16: x and the values of f are BF16 operands, products accumulated in FP32. Weights
  * that are not BF16 are rounded to BF16, integers' and blocks' values too.
  * Math BF16_FAST: the same operands and accumulators. In which order a row's sums are taken may depend
  * on how many rows its expert has in this launch, and on the device's libraries. Devices that know no
@@ -81,6 +82,7 @@ typedef struct mp_kernel_experts_args {
     uint32_t bias_dtype;          /* F32, F16 or BF16; experts of F8_E4M3 have no biases */
     uint32_t math;
     mp_block_scale scale;
+    mp_activation activation; /* its kind is not OTHER; CUDA devices run SWIGLU alone */
     uint32_t form;    /* of the matrices of all its experts: MOEPAGE_FORM_INT8, _INT4 or _INT2, each
                        weight its integer times its group's scale, exactly; else they are `dtypes` */
     uint32_t group;   /* of integers: weights per scale, 32, 64 or 128 */

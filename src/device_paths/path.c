@@ -100,6 +100,11 @@ static moepage_status check_session(moepage_session *session)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model cannot be run by the library",
                        shape->model->info.architecture);
+    if (shape->model->info.activation != MOEPAGE_ACTIVATION_SWIGLU)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the experts of this %s model have another activation than SwiGLU, which is "
+                       "the only one that paths compute",
+                       shape->model->info.architecture);
     if (shape->bundle->n_slots > 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model differ in size from layer to layer: a path "

@@ -25,6 +25,31 @@ static moepage_model_info info_of(const moepage_banks *banks)
     };
 }
 
+/* With the defaults filled in. */
+static mp_activation activation_of(const moepage_banks *banks)
+{
+    mp_activation of = {banks->activation, banks->activation_alpha, banks->activation_limit};
+    if (of.kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED) {
+        of.alpha = of.alpha == 0 ? MP_CLAMPED_ALPHA : of.alpha;
+        of.limit = of.limit == 0 ? MP_CLAMPED_LIMIT : of.limit;
+    }
+    return of;
+}
+
+static moepage_status check_activation(const moepage_banks *banks)
+{
+    const mp_activation of = activation_of(banks);
+    if (of.kind > MOEPAGE_ACTIVATION_OTHER)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "activation is %u, the last one is %d", of.kind,
+                       MOEPAGE_ACTIVATION_OTHER);
+    if (mp_activation_is_sound(&of))
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_ARGUMENT,
+                   "activation_alpha is %g and activation_limit %g: with SWIGLU_CLAMPED they must "
+                   "be 2^-10 to 2^10 and above 0, else both 0",
+                   (double)of.alpha, (double)of.limit);
+}
+
 static moepage_status check_layer(const moepage_banks *banks, uint32_t layer)
 {
     const moepage_expert_tensor *first = banks->layer_tensors;
@@ -57,8 +82,12 @@ static moepage_status check(const moepage_banks *banks)
     moepage_status status = mp_shape_check_counts(&info, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
-    if (banks->reserved)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", banks->reserved);
+    if (banks->reserved || banks->reserved_activation)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0",
+                       banks->reserved ? banks->reserved : banks->reserved_activation);
+    status = check_activation(banks);
+    if (status)
+        return status;
     if (!banks->tensors == !banks->layer_tensors)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "%s of tensors and layer_tensors is set, exactly one must be",
@@ -140,7 +169,8 @@ static moepage_status build(struct moepage_model *model, const moepage_banks *ba
         status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
-    mp_slot_find_ffn(model, true);
+    const mp_activation activation = activation_of(banks);
+    mp_slot_find_ffn(model, &activation, true);
     status = list_layers(model, banks->layer_index);
     if (!status && banks->data)
         status = copy_sources(model, banks);

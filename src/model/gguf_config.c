@@ -12,12 +12,22 @@
 #define EXPERT_WIDTH "expert_feed_forward_length"
 #define WIDTH "feed_forward_length"
 
+#define CLAMPED                                                               \
+    {                                                                         \
+        MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, MP_CLAMPED_ALPHA, MP_CLAMPED_LIMIT \
+    }
+
+/* Files say nothing of the activation: it is the architecture's. */
 static const mp_gguf_architecture architectures[] = {
-    {"qwen3moe", EXPERT_WIDTH, true}, {"qwen2moe", EXPERT_WIDTH, true},
-    {"olmoe", WIDTH, true},           {"llama", WIDTH, true},
-    {"phimoe", WIDTH, true},          {"deepseek2", EXPERT_WIDTH, true},
-    {"glm4moe", EXPERT_WIDTH, true},  {"minimax-m2", EXPERT_WIDTH, true},
-    {"gpt-oss", EXPERT_WIDTH, false},
+    {"qwen3moe", EXPERT_WIDTH, {0}},
+    {"qwen2moe", EXPERT_WIDTH, {0}},
+    {"olmoe", WIDTH, {0}},
+    {"llama", WIDTH, {0}},
+    {"phimoe", WIDTH, {0}},
+    {"deepseek2", EXPERT_WIDTH, {0}},
+    {"glm4moe", EXPERT_WIDTH, {0}},
+    {"minimax-m2", EXPERT_WIDTH, {0}},
+    {"gpt-oss", EXPERT_WIDTH, CLAMPED},
 };
 
 #define N_ARCHITECTURES (sizeof architectures / sizeof *architectures)

@@ -280,7 +280,7 @@ static moepage_status bind(binding *b)
     if (status)
         return status;
     fill_spans(b);
-    mp_slot_find_ffn(model, b->config->architecture->swiglu);
+    mp_slot_find_ffn(model, &b->config->architecture->activation, true);
     model->info.dense_bytes = b->gguf->tensor_bytes - model->info.routed_bytes;
     return MOEPAGE_OK;
 }

@@ -14,7 +14,7 @@
 typedef struct mp_gguf_architecture {
     const char *name;      /* as general.architecture has it */
     const char *width_key; /* the experts' intermediate size, after the name and a dot */
-    bool swiglu;           /* the experts compute silu(gate) * up */
+    mp_activation activation;
 } mp_gguf_architecture;
 
 /* The metadata as the library uses it. */

@@ -49,6 +49,7 @@ typedef struct mp_hf_layout {
     const char *router_bias; /* [E], or NULL; checked if present */
     const char *prefix;      /* every tensor with this prefix belongs to a routed expert */
     bool stacked;            /* a named tensor holds all experts along a first dimension E */
+    bool interleaved;        /* fused tensors are not in GATE_UP's order */
     uint32_t n_parts;
     mp_hf_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
 } mp_hf_layout;
@@ -70,7 +71,7 @@ typedef struct mp_hf_architecture {
     const char *shared_key;  /* NULL: no shared experts */
     uint32_t shared_default; /* default if the config has no value */
     bool shared_is_width;    /* shared_key is a width: one shared expert unless it is 0 */
-    bool plain_swiglu;       /* silu(gate) * up, with rows in GATE_UP's order */
+    bool clamped;            /* silu in the config means SWIGLU_CLAMPED, with swiglu_limit */
     /* The first layout whose first tensor exists is used. */
     const mp_hf_layout *layouts[MP_HF_MAX_LAYOUTS];
 } mp_hf_architecture;
@@ -92,7 +93,7 @@ typedef struct mp_hf_config {
     uint32_t vocabulary;
     uint32_t block_rows; /* of FP8 block scales */
     uint32_t block_columns;
-    bool silu;
+    mp_activation activation;
 } mp_hf_config;
 
 /* Reads and checks config.json. Call mp_hf_config_free after success and after failure. */

@@ -94,12 +94,13 @@ static const mp_hf_layout numbered_minimax = {
 };
 
 /* gpt-oss interleaves the fused rows: gate at even, up at odd indices. The tensors are identified
- * by role, but the order inside is the architecture's own, so plain_swiglu is false. */
+ * by role, but the order inside is the architecture's own. */
 static const mp_hf_layout gpt_oss_mxfp4 = {
     .router = LAYER "mlp.router.weight",
     .router_bias = LAYER "mlp.router.bias",
     .prefix = EXPERTS,
     .stacked = true,
+    .interleaved = true,
     .n_parts = 6,
     .parts = {
         PART(GATE_UP, U8, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS, MP_DIM_MXFP4_BYTES),
@@ -121,6 +122,7 @@ static const mp_hf_layout gpt_oss_dense = {
     .router_bias = LAYER "mlp.router.bias",
     .prefix = EXPERTS,
     .stacked = true,
+    .interleaved = true,
     .n_parts = 4,
     .parts = {
         PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_2I), NAMES(EXPERTS "gate_up_proj")),
@@ -138,7 +140,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .rule = MP_RULE_SPARSE_STEP,
         .experts_keys = {"num_experts", "num_local_experts"},
         .intermediate_key = "moe_intermediate_size",
-        .plain_swiglu = true,
         .layouts = {&separate, &stacked},
     },
     {
@@ -149,7 +150,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .shared_key = "shared_expert_intermediate_size",
         .shared_default = 1,
         .shared_is_width = true,
-        .plain_swiglu = true,
         .layouts = {&separate, &stacked},
     },
     {
@@ -157,7 +157,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .rule = MP_RULE_EVERY_LAYER,
         .experts_keys = {"num_local_experts", "num_experts"},
         .intermediate_key = "intermediate_size",
-        .plain_swiglu = true,
         .layouts = {&numbered, &stacked},
     },
     {
@@ -165,7 +164,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .rule = MP_RULE_EVERY_LAYER,
         .experts_keys = {"num_experts", "num_local_experts"},
         .intermediate_key = "intermediate_size",
-        .plain_swiglu = true,
         .layouts = {&separate, &stacked},
     },
     {
@@ -173,7 +171,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .rule = MP_RULE_EVERY_LAYER,
         .experts_keys = {"num_local_experts", "num_experts"},
         .intermediate_key = "intermediate_size",
-        .plain_swiglu = true,
         .layouts = {&numbered, &stacked_phimoe},
     },
     {
@@ -183,7 +180,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .experts_keys = {"n_routed_experts", "num_local_experts"},
         .intermediate_key = "moe_intermediate_size",
         .shared_key = "n_shared_experts",
-        .plain_swiglu = true,
         .layouts = {&separate, &stacked},
     },
     {
@@ -193,7 +189,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .experts_keys = {"n_routed_experts", "num_local_experts"},
         .intermediate_key = "moe_intermediate_size",
         .shared_key = "n_shared_experts",
-        .plain_swiglu = true,
         .layouts = {&separate, &stacked},
     },
     {
@@ -201,7 +196,6 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .rule = MP_RULE_EVERY_LAYER,
         .experts_keys = {"num_local_experts", "num_experts"},
         .intermediate_key = "intermediate_size",
-        .plain_swiglu = true,
         .layouts = {&numbered_minimax, &stacked_minimax},
     },
     {
@@ -209,6 +203,7 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .rule = MP_RULE_EVERY_LAYER,
         .experts_keys = {"num_local_experts", "num_experts"},
         .intermediate_key = "intermediate_size",
+        .clamped = true,
         .layouts = {&gpt_oss_mxfp4, &gpt_oss_dense},
     },
     {.model_type = NULL},

@@ -80,6 +80,20 @@ static moepage_status read_sizes(const mp_json *json, mp_hf_config *out)
     return status;
 }
 
+static moepage_status read_limit(const mp_json *json, mp_activation *out)
+{
+    const char *key = "swiglu_limit";
+    const json_t *limit = json_object_get(json->root, key);
+    *out = (mp_activation){MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, MP_CLAMPED_ALPHA, MP_CLAMPED_LIMIT};
+    if (!limit || json_is_null(limit))
+        return MOEPAGE_OK;
+    out->limit = json_is_number(limit) ? (float)json_number_value(limit) : 0;
+    if (mp_activation_is_sound(out))
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT, "%s: \"%s\" must be a number above 0 that a float can hold",
+                   json->what, key);
+}
+
 /* Reads the activation; "swish" is an older name of silu. */
 static moepage_status read_activation(const mp_json *json, mp_hf_config *out)
 {
@@ -87,8 +101,9 @@ static moepage_status read_activation(const mp_json *json, mp_hf_config *out)
     moepage_status status = mp_json_get_text_or(json, "hidden_act", "silu", &name);
     if (status)
         return status;
-    out->silu = strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0;
-    return MOEPAGE_OK;
+    const bool silu = strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0;
+    out->activation.kind = silu ? MOEPAGE_ACTIVATION_SWIGLU : MOEPAGE_ACTIVATION_OTHER;
+    return silu && out->architecture->clamped ? read_limit(json, &out->activation) : MOEPAGE_OK;
 }
 
 static moepage_status read_block(const json_t *quantization, mp_hf_config *out)

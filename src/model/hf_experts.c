@@ -295,8 +295,8 @@ moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout
         status = refuse_strays(&b);
     if (status)
         return status;
-    const bool in_order = state_blocks(&b);
-    mp_slot_find_ffn(model, in_order && config->architecture->plain_swiglu && config->silu);
+    const bool in_order = state_blocks(&b) && !layout->interleaved;
+    mp_slot_find_ffn(model, &config->activation, in_order);
     count_dense(checkpoint, &model->info);
     return MOEPAGE_OK;
 }

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/activation.h"
 #include "base/handle.h"
 #include "base/log.h"
 #include "codec/quant.h"
@@ -31,10 +32,10 @@ typedef struct mp_piece {
     uint64_t bytes;
 } mp_piece;
 
-/* Offsets of the SwiGLU operands inside a slot. UINT64_MAX marks an absent bias. */
+/* Offsets of the kernels' operands inside a slot. UINT64_MAX marks an absent bias. */
 typedef struct mp_ffn_layout {
     uint32_t supported; /* 1: MP_KERNEL_EXPERTS can run these experts */
-    uint32_t swiglu;    /* 1: the experts compute silu(gate) * up, with rows in GATE_UP's order */
+    uint32_t in_order;  /* 1: a fused tensor has gate's rows and block scales first, then up's */
     uint32_t gate_dtype, up_dtype, down_dtype;
     uint32_t bias_dtype; /* of all biases; NONE without any */
     uint64_t gate, up, down;
@@ -275,6 +276,13 @@ bool mp_model_image_is_checked(const struct moepage_model *model, uint32_t layer
 static inline bool mp_model_keeps_images(const struct moepage_model *model)
 {
     return model->pack || model->phantom;
+}
+
+/* What the experts compute between their projections. */
+static inline mp_activation mp_model_activation(const struct moepage_model *model)
+{
+    const moepage_model_info *info = &model->info;
+    return (mp_activation){info->activation, info->activation_alpha, info->activation_limit};
 }
 
 /* The layout of a MoE layer's experts. */

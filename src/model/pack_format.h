@@ -19,6 +19,7 @@ enum {
     MP_PACK_MAX_SECTIONS = (MP_PACK_PAGE - MP_PACK_HEADER_BYTES) / MP_PACK_ENTRY_BYTES,
     MP_PACK_SHAPE_BYTES = 128,       /* before the section's tensors */
     MP_PACK_SHAPE_TENSOR_BYTES = 64, /* each; the layers follow them */
+    MP_PACK_CLAMPED_BYTES = 8,       /* alpha and limit, two floats */
     MP_PACK_NAME_BYTES = 64,         /* of the architecture, NUL included */
     MP_PACK_DENSE_HEAD_BYTES = 16,   /* of the directory */
     MP_PACK_DENSE_TENSOR_BYTES = 80, /* each; the names follow them */
@@ -31,7 +32,12 @@ enum {
     MP_PACK_STORED_ZSTD = 1          /* as one zstd frame of their byte planes */
 };
 
-#define MP_PACK_FLAG_SWIGLU 1u       /* of SHAPE */
+/* Of SHAPE. Without one of the first two the activation is OTHER. */
+#define MP_PACK_FLAG_SWIGLU 1u      /* and fused tensors are in order */
+#define MP_PACK_FLAG_CLAMPED 2u     /* SWIGLU_CLAMPED: its numbers end the section */
+#define MP_PACK_FLAG_INTERLEAVED 4u /* with CLAMPED: fused tensors are not in order */
+#define MP_PACK_FLAGS (MP_PACK_FLAG_SWIGLU | MP_PACK_FLAG_CLAMPED | MP_PACK_FLAG_INTERLEAVED)
+
 #define MP_PACK_PART_RAW 0x80000000u /* in a part's size */
 #define MP_PACK_PART_UNITS 0x7fffffffu
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/floats.h"
 #include "base/status.h"
 #include "model/pack.h"
 #include "model/pack_sections.h"
@@ -31,7 +32,19 @@ enum {
 uint64_t mp_pack_shape_bytes(const struct moepage_model *model)
 {
     return MP_PACK_SHAPE_BYTES + (uint64_t)model->info.expert_tensors * MP_PACK_SHAPE_TENSOR_BYTES +
-           (uint64_t)model->info.moe_layers * 4;
+           (uint64_t)model->info.moe_layers * 4 +
+           (model->info.activation == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED ? MP_PACK_CLAMPED_BYTES
+                                                                        : 0);
+}
+
+/* Other experts are paged only, whatever the reader. */
+static uint32_t encode_flags(const struct moepage_model *model)
+{
+    const bool in_order = model->layouts[0].ffn.in_order;
+    if (model->info.activation == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED)
+        return MP_PACK_FLAG_CLAMPED | (in_order ? 0 : MP_PACK_FLAG_INTERLEAVED);
+    return model->info.activation == MOEPAGE_ACTIVATION_SWIGLU && in_order ? MP_PACK_FLAG_SWIGLU
+                                                                           : 0;
 }
 
 static void encode_tensor(const moepage_expert_tensor *tensor, unsigned char *out)
@@ -59,7 +72,7 @@ void mp_pack_shape_encode(const struct moepage_model *model, unsigned char *out)
     mp_put32(out + AT_SHARED, info->shared_experts);
     mp_put32(out + AT_VOCABULARY, info->vocabulary);
     mp_put32(out + AT_TENSORS, info->expert_tensors);
-    mp_put32(out + AT_FLAGS, model->layouts[0].ffn.swiglu ? MP_PACK_FLAG_SWIGLU : 0);
+    mp_put32(out + AT_FLAGS, encode_flags(model));
     mp_put32(out + AT_SCALE_DTYPE, model->layouts[0].ffn.scale.dtype);
     mp_put32(out + AT_SCALE_ROWS, model->layouts[0].ffn.scale.rows);
     mp_put32(out + AT_SCALE_COLUMNS, model->layouts[0].ffn.scale.columns);
@@ -69,6 +82,10 @@ void mp_pack_shape_encode(const struct moepage_model *model, unsigned char *out)
         encode_tensor(&model->layouts[0].tensors[i], at);
     for (uint32_t i = 0; i < info->moe_layers; i++, at += 4)
         mp_put32(at, (uint32_t)model->layer_of_moe[i]);
+    if (info->activation == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED) {
+        mp_put32(at, mp_bits_of(info->activation_alpha));
+        mp_put32(at + 4, mp_bits_of(info->activation_limit));
+    }
 }
 
 static moepage_status decode_name(const unsigned char *in, char *out)
@@ -85,9 +102,38 @@ static moepage_status decode_name(const unsigned char *in, char *out)
     return MOEPAGE_OK;
 }
 
+static moepage_status decode_flags(uint32_t flags, struct moepage_model *model)
+{
+    const bool clamped = flags & MP_PACK_FLAG_CLAMPED, swiglu = flags & MP_PACK_FLAG_SWIGLU;
+    const bool interleaved = flags & MP_PACK_FLAG_INTERLEAVED;
+    if (flags & ~MP_PACK_FLAGS || (clamped && swiglu) || (interleaved && !clamped))
+        return mp_fail(MOEPAGE_E_FORMAT, "flags are %#x: 0, %#x, %#x and %#x are known", flags,
+                       MP_PACK_FLAG_SWIGLU, MP_PACK_FLAG_CLAMPED,
+                       MP_PACK_FLAG_CLAMPED | MP_PACK_FLAG_INTERLEAVED);
+    model->info.activation = clamped  ? MOEPAGE_ACTIVATION_SWIGLU_CLAMPED
+                             : swiglu ? MOEPAGE_ACTIVATION_SWIGLU
+                                      : MOEPAGE_ACTIVATION_OTHER;
+    model->layouts[0].ffn.in_order = !interleaved;
+    return MOEPAGE_OK;
+}
+
+/* Finds the operands, of the activation whose numbers end the section. */
+static moepage_status decode_activation(const unsigned char *end, struct moepage_model *model)
+{
+    mp_activation of = {.kind = model->info.activation};
+    if (of.kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED) {
+        of.alpha = mp_float_of(mp_get32(end - 8));
+        of.limit = mp_float_of(mp_get32(end - 4));
+    }
+    if (!mp_activation_is_sound(&of))
+        return mp_fail(MOEPAGE_E_FORMAT, "the activation has alpha %g and limit %g",
+                       (double)of.alpha, (double)of.limit);
+    mp_slot_find_ffn(model, &of, model->layouts[0].ffn.in_order);
+    return MOEPAGE_OK;
+}
+
 static moepage_status decode_numbers(const unsigned char *in, struct moepage_model *model)
 {
-    uint32_t flags = mp_get32(in + AT_FLAGS);
     model->info = (moepage_model_info){
         .struct_size = sizeof model->info,
         .layers = mp_get32(in + AT_LAYERS),
@@ -101,13 +147,15 @@ static moepage_status decode_numbers(const unsigned char *in, struct moepage_mod
         .expert_tensors = mp_get32(in + AT_TENSORS),
         .architecture = model->pack->architecture,
     };
-    model->layouts[0].ffn.swiglu = flags & MP_PACK_FLAG_SWIGLU;
     model->layouts[0].ffn.scale = (mp_block_scale){.dtype = mp_get32(in + AT_SCALE_DTYPE),
                                                    .rows = mp_get32(in + AT_SCALE_ROWS),
                                                    .columns = mp_get32(in + AT_SCALE_COLUMNS)};
-    if (flags & ~MP_PACK_FLAG_SWIGLU || mp_get32(in + AT_RESERVED))
-        return mp_fail(MOEPAGE_E_FORMAT, "flags are %#x and reserved is %#x, only %#x is known",
-                       flags, mp_get32(in + AT_RESERVED), MP_PACK_FLAG_SWIGLU);
+    moepage_status status = decode_flags(mp_get32(in + AT_FLAGS), model);
+    if (status)
+        return status;
+    if (mp_get32(in + AT_RESERVED))
+        return mp_fail(MOEPAGE_E_FORMAT, "reserved is %#x, it must be 0",
+                       mp_get32(in + AT_RESERVED));
     return mp_shape_check_counts(&model->info, MOEPAGE_E_FORMAT);
 }
 
@@ -202,7 +250,5 @@ moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes
             decode_layers(section + MP_PACK_SHAPE_BYTES +
                               (uint64_t)model->info.expert_tensors * MP_PACK_SHAPE_TENSOR_BYTES,
                           model);
-    if (!status)
-        mp_slot_find_ffn(model, model->layouts[0].ffn.swiglu);
-    return status;
+    return status ? status : decode_activation(section + bytes, model);
 }

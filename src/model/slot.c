@@ -1,4 +1,4 @@
-/* Computes offsets inside a slot, and locates the SwiGLU operands among them. */
+/* Computes offsets inside a slot, and locates the kernels' operands among them. */
 #include "model/slot.h"
 
 #include <string.h>
@@ -351,25 +351,28 @@ static bool find_biases(const laid_out *experts, mp_ffn_layout *ffn, bool *any)
     return readable;
 }
 
-static void find_ffn(const laid_out *experts, bool swiglu)
+static void find_ffn(const laid_out *experts, bool in_order)
 {
     mp_ffn_layout *ffn = &experts->layout->ffn;
     bool shaped, biased;
-    ffn->swiglu = swiglu;
+    ffn->in_order = in_order;
     const bool plain = find_weights(experts, ffn, &shaped);
     const bool right_biases = find_biases(experts, ffn, &biased);
     const bool scaled = find_scales(experts, ffn);
     const bool complete =
         ffn->gate != UINT64_MAX && ffn->up != UINT64_MAX && ffn->down != UINT64_MAX;
-    ffn->supported = swiglu && shaped && complete && right_biases &&
-                     (plain ? !has_scales(experts) : scaled && !biased);
+    ffn->supported = in_order && experts->info->activation != MOEPAGE_ACTIVATION_OTHER && shaped &&
+                     complete && right_biases && (plain ? !has_scales(experts) : scaled && !biased);
 }
 
-void mp_slot_find_ffn(struct moepage_model *model, bool swiglu)
+void mp_slot_find_ffn(struct moepage_model *model, const mp_activation *activation, bool in_order)
 {
+    model->info.activation = activation->kind;
+    model->info.activation_alpha = activation->alpha;
+    model->info.activation_limit = activation->limit;
     model->info.ffn_supported = 1;
     for (uint32_t l = 0; l < model->n_layouts; l++) {
-        find_ffn(&(laid_out){&model->info, &model->layouts[l]}, swiglu);
+        find_ffn(&(laid_out){&model->info, &model->layouts[l]}, in_order);
         model->info.ffn_supported &= model->layouts[l].ffn.supported;
     }
 }

@@ -28,11 +28,11 @@ void mp_slot_whole_pieces(struct moepage_model *model);
 moepage_status mp_slot_alloc_sources(struct moepage_model *model);
 moepage_status mp_slot_alloc_spans(struct moepage_model *model);
 
-/* Fills the layouts' ffn, and info.ffn_supported: 1 if every layout is. `swiglu`: the experts compute silu(gate) * up, and a
- * fused tensor has gate's rows and block scales first, then up's. Before the call ffn.scale.rows
- * and .columns hold the FP8 block size if the model's source states it, else 0: it is then deduced
- * from the shapes. */
-void mp_slot_find_ffn(struct moepage_model *model, bool swiglu);
+/* Fills the layouts' ffn, and the activation and ffn_supported of info: 1 if every layout is.
+ * `in_order`: a fused tensor has gate's rows and block scales first, then up's. Before the call
+ * ffn.scale.rows and .columns hold the FP8 block size if the model's source states it, else 0: it is
+ * then deduced from the shapes. */
+void mp_slot_find_ffn(struct moepage_model *model, const mp_activation *activation, bool in_order);
 
 /* Zeroes the gap behind each tensor of a slot, up to the next tensor. */
 void mp_slot_clear_padding(const mp_layout *layout, uint32_t n_tensors, unsigned char *slot);

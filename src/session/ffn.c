@@ -145,6 +145,7 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *
         .bias_dtype = layout->ffn.bias_dtype,
         .math = session->math,
         .scale = layout->ffn.scale,
+        .activation = mp_model_activation(model),
         .form = layout->form,
         .group = layout->group,
         .on_host = lot->on_host,

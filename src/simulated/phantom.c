@@ -84,7 +84,7 @@ static moepage_status lay_out(struct moepage_model *model, const mp_phantom_shap
         status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
-    mp_slot_find_ffn(model, true);
+    mp_slot_find_ffn(model, &(mp_activation){0}, true);
     return MOEPAGE_OK;
 }
 

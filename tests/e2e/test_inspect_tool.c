@@ -220,6 +220,9 @@ static void test_inspect_says_whether_the_library_runs_the_experts(void **state)
     json_t *does_not = run_json("moepage-inspect", LIST("tests/data/hf/gpt_oss", "--json"));
     assert_true(json_is_true(json_object_get(runs, "ffn_supported")));
     assert_true(json_is_false(json_object_get(does_not, "ffn_supported")));
+    assert_string_equal(json_string_value(json_object_get(runs, "activation")), "swiglu");
+    assert_string_equal(json_string_value(json_object_get(does_not, "activation")),
+                        "swiglu-clamped");
     json_decref(runs);
     json_decref(does_not);
     tool_result text;

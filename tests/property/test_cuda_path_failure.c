@@ -311,6 +311,9 @@ static void test_cuda_path_refuses_experts_of_other_forms_and_types(void **state
     shape.pack_forms = 0;
     shape.odd_dtype = MOEPAGE_DTYPE_F32;
     expect_no_path(&shape, 0, "differ in size");
+    shape.odd_dtype = 0;
+    shape.clamped = true;
+    expect_no_path(&shape, 0, "another activation than SwiGLU");
 }
 
 /* Whatever of the device cannot be had; then it is as if nothing had been asked for. */

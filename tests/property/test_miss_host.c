@@ -103,7 +103,10 @@ static void test_miss_host_gives_the_bits_of_waiting_and_loads_nothing(void **st
     static const uint32_t dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_BF16, MOEPAGE_DTYPE_F16};
     for (uint32_t i = 0; i < 12; i++) {
         bank_model bank;
-        open_bank(&bank, (bank_shape){.dtype = dtypes[i % 3], .split = i & 1, .bias = i & 2});
+        open_bank(&bank, (bank_shape){.dtype = dtypes[i % 3],
+                                      .split = i & 1,
+                                      .bias = i & 2,
+                                      .clamped = i & 4});
         const pool_rig_config config = {.slots = i < 6 ? 9 : 24,
                                         .threads = 1 + i % 2,
                                         .n_devices = 1 + i / 3 % 2};

@@ -319,6 +319,32 @@ static void test_same_bits_over_devices_and_scopes(void **state)
     bank_model_close(&load.bank);
 }
 
+/* gpt-oss's activation, from every source; the reference computes it too. */
+static void test_same_bits_of_a_clamped_activation(void **state)
+{
+    (void)state;
+    static const uint32_t forms[] = {0, 0, 1u << MOEPAGE_FORM_DENSE, 1u << MOEPAGE_FORM_EXPH};
+    static const uint64_t slots[] = {KEYS, KEYS / 4, LAYERS};
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t math = i / 4 ? MOEPAGE_MATH_BF16 : MOEPAGE_MATH_FP32;
+        reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16,
+                                    .clamped = true,
+                                    .bias = true,
+                                    .split = i & 1,
+                                    .callback = i % 4 == 1,
+                                    .pack_forms = forms[i % 4],
+                                    .seed = 71},
+                      math);
+        for (uint32_t k = 0; k < 6; k++)
+            expect_same(&load,
+                        &(variant){.pool = {.slots = slots[k % 3], .threads = 1 + k % 2},
+                                   .math = math,
+                                   .prefetch = k % 3},
+                        &reference);
+        bank_model_close(&load.bank);
+    }
+}
+
 /* Slots of two sizes, two layers to one. */
 static void test_same_bits_over_layers_of_different_types(void **state)
 {
@@ -521,6 +547,7 @@ int main(void)
         cmocka_unit_test(test_same_bits_over_regimes),
         cmocka_unit_test(test_same_bits_over_threads_waves_and_chunks),
         cmocka_unit_test(test_same_bits_over_devices_and_scopes),
+        cmocka_unit_test(test_same_bits_of_a_clamped_activation),
         cmocka_unit_test(test_same_bits_over_layers_of_different_types),
         cmocka_unit_test(test_same_bits_over_open_layers_and_plans),
         cmocka_unit_test(test_same_bits_from_callback_as_from_pointers),

@@ -8,6 +8,8 @@
 
 #include "testing.h"
 
+#define CLAMPED_LIMIT 1.5f
+
 uint64_t bank_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -239,6 +241,9 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
         .data = shape->callback ? NULL : bank->data,
         .read = shape->callback ? read_bytes : NULL,
         .read_user = bank,
+        .activation =
+            shape->clamped ? MOEPAGE_ACTIVATION_SWIGLU_CLAMPED : MOEPAGE_ACTIVATION_SWIGLU,
+        .activation_limit = shape->clamped ? CLAMPED_LIMIT : 0,
     };
     assert_int_equal(moepage_model_open_banks(&banks, NULL, &bank->model), MOEPAGE_OK);
     free(layers);
@@ -317,6 +322,23 @@ static approximate swiglu(approximate gate, approximate up, double operand_round
     return (approximate){value, error + operand_rounding * (fabs(value) + error)};
 }
 
+static double bounded(double value, double least)
+{
+    return fmin(fmax(value, least), CLAMPED_LIMIT);
+}
+
+/* The slope is silu's, and bounds pass errors on as they are. The rounded product in the sigmoid moves
+ * the result by at most its own size. */
+static approximate swiglu_clamped(approximate gate, approximate up, double operand_rounding)
+{
+    const double alpha = 1.702f, g = bounded(gate.value, -INFINITY);
+    const double more = bounded(up.value, -CLAMPED_LIMIT) + 1, silu = g / (1 + exp(-alpha * g));
+    double value = silu * more;
+    double error = SILU_SLOPE * gate.error * (fabs(more) + up.error) + fabs(silu) * up.error;
+    error += (16 + alpha * fabs(g)) * U_FP32 * (fabs(value) + error);
+    return (approximate){value, error + operand_rounding * (fabs(value) + error)};
+}
+
 static void run_expert(const expert_view *view, const approximate *x, uint32_t math,
                        approximate *out)
 {
@@ -332,8 +354,9 @@ static void run_expert(const expert_view *view, const approximate *x, uint32_t m
     assert_non_null(inner);
     for (uint32_t i = 0; i < n; i++)
         inner[i] =
-            swiglu(dot(view, gate, gate_bias, i, x, h), dot(view, up, up_bias, up_row + i, x, h),
-                   math == MOEPAGE_MATH_BF16 ? U_BF16 : 0);
+            (shape->clamped ? swiglu_clamped : swiglu)(dot(view, gate, gate_bias, i, x, h),
+                                                       dot(view, up, up_bias, up_row + i, x, h),
+                                                       math == MOEPAGE_MATH_BF16 ? U_BF16 : 0);
     for (uint32_t i = 0; i < h; i++)
         out[i] = dot(view, MOEPAGE_ROLE_DOWN, MOEPAGE_ROLE_DOWN_BIAS, i, inner, n);
     free(inner);

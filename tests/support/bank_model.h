@@ -19,6 +19,7 @@ typedef struct bank_shape {
     uint32_t odd_dtype; /* of odd MoE layers; 0 = the same */
     bool split;         /* GATE and UP tensors of their own */
     bool bias;
+    bool clamped;        /* gpt-oss's activation, with a limit that the sums reach */
     bool callback;       /* the library reads through a callback, else from pointers */
     uint32_t pack_forms; /* not 0: served from a pack with these forms (1u << MOEPAGE_FORM_*) */
     int32_t cold_level;  /* zstd level of its DENSE form */

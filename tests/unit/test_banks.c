@@ -1,4 +1,5 @@
 /* Models of caller-held experts. */
+#include <math.h>
 #include <string.h>
 
 #include "model/model.h"
@@ -170,6 +171,56 @@ static void test_banks_ffn_takes_fused_rows_and_biases(void **state)
     assert_true(model->layouts[0].ffn.gate_bias == UINT64_MAX);
     assert_int_equal(model->layouts[0].ffn.up_bias, 1536 + 768);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void expect_activation(uint32_t kind, float alpha, float limit, uint32_t supported)
+{
+    moepage_model *model = open_banks();
+    moepage_model_info info = MOEPAGE_MODEL_INFO();
+    assert_int_equal(moepage_model_get_info(model, &info), MOEPAGE_OK);
+    assert_int_equal(info.activation, kind);
+    assert_true(info.activation_alpha == alpha && info.activation_limit == limit);
+    assert_int_equal(info.ffn_supported, supported);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
+static void test_banks_have_an_activation(void **state)
+{
+    (void)state;
+    expect_activation(MOEPAGE_ACTIVATION_SWIGLU, 0, 0, 1);
+    banks.activation = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED;
+    expect_activation(MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, 1.702f, 7, 1);
+    banks.activation_alpha = 0x1p10f;
+    banks.activation_limit = 3.4e38f;
+    expect_activation(MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, 0x1p10f, 3.4e38f, 1);
+    banks.activation = MOEPAGE_ACTIVATION_OTHER;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "activation_alpha is 1024 and activation_limit 3.4e+38");
+    banks.activation_alpha = banks.activation_limit = 0;
+    expect_activation(MOEPAGE_ACTIVATION_OTHER, 0, 0, 0);
+}
+
+static void test_banks_with_a_wrong_activation_are_refused(void **state)
+{
+    (void)state;
+    static const float numbers[][2] = {{-1.702f, 7},   {0x1p-11f, 7}, {0x1p11f, 7},
+                                       {NAN, 7},       {1, -7},       {1, INFINITY},
+                                       {1, -INFINITY}, {1, NAN},      {INFINITY, 7}};
+    banks.activation = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        banks.activation_alpha = numbers[i][0];
+        banks.activation_limit = numbers[i][1];
+        expect_refusal(MOEPAGE_E_ARGUMENT, "banks|activation_alpha|activation_limit");
+    }
+    banks.activation = MOEPAGE_ACTIVATION_SWIGLU;
+    banks.activation_alpha = 0;
+    banks.activation_limit = 7; /* SwiGLU has none */
+    expect_refusal(MOEPAGE_E_ARGUMENT, "activation_limit 7");
+    banks.activation_limit = 0;
+    banks.activation = 3;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "activation is 3");
+    banks.activation = 0;
+    banks.reserved_activation = 5;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "reserved is 5");
 }
 
 static void test_banks_ffn_is_not_offered_for_what_kernels_cannot_read(void **state)
@@ -493,6 +544,8 @@ int main(void)
         CASE(test_banks_copy_the_pointers_not_the_bytes),
         CASE(test_banks_with_a_callback_have_no_pointers),
         CASE(test_banks_ffn_takes_fused_rows_and_biases),
+        CASE(test_banks_have_an_activation),
+        CASE(test_banks_with_a_wrong_activation_are_refused),
         CASE(test_banks_ffn_is_not_offered_for_what_kernels_cannot_read),
         CASE(test_banks_refuse_bad_counts),
         CASE(test_banks_refuse_bad_tensors),

@@ -153,7 +153,7 @@ static void test_gguf_model_has_every_expert_as_it_was_written(void **state)
         assert_int_equal(info->expert_tensors, 3);
         assert_int_equal(model->n_layouts, 1);
         assert_int_equal(model->layouts[0].tensors[2].dtype, types[i].dtype);
-        assert_true(model->layouts[0].ffn.swiglu);
+        assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_SWIGLU);
         uint64_t bytes = 3 * gguf_type_bytes(types[i].type, GM_HIDDEN * GM_WIDTH);
         assert_int_equal(info->expert_bytes, bytes);
         assert_int_equal(info->routed_bytes, GM_LAYERS * GM_EXPERTS * bytes);
@@ -251,8 +251,9 @@ static void test_gguf_model_reads_biases(void **state)
         moepage_model *model = write_and_open();
         assert_int_equal(model->info.expert_tensors, fused ? 4 : 6);
         assert_int_equal(model->layouts[0].tensors[0].dtype, MOEPAGE_DTYPE_MXFP4);
-        assert_false(model->layouts[0].ffn.swiglu);
-        assert_int_equal(model->info.ffn_supported, 0);
+        assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_SWIGLU_CLAMPED);
+        assert_true(model->info.activation_alpha == 1.702f && model->info.activation_limit == 7.0f);
+        assert_int_equal(model->info.ffn_supported, 1);
         expect_experts(model);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
     }
@@ -263,17 +264,17 @@ static void test_gguf_model_of_every_architecture_opens(void **state)
     (void)state;
     static const struct {
         const char *name, *width_key;
-        uint32_t swiglu;
+        uint32_t activation;
     } known[] = {
-        {"qwen3moe", "expert_feed_forward_length", 1},
-        {"qwen2moe", "expert_feed_forward_length", 1},
-        {"olmoe", "feed_forward_length", 1},
-        {"llama", "feed_forward_length", 1},
-        {"phimoe", "feed_forward_length", 1},
-        {"deepseek2", "expert_feed_forward_length", 1},
-        {"glm4moe", "expert_feed_forward_length", 1},
-        {"minimax-m2", "expert_feed_forward_length", 1},
-        {"gpt-oss", "expert_feed_forward_length", 0},
+        {"qwen3moe", "expert_feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"qwen2moe", "expert_feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"olmoe", "feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"llama", "feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"phimoe", "feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"deepseek2", "expert_feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"glm4moe", "expert_feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"minimax-m2", "expert_feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU},
+        {"gpt-oss", "expert_feed_forward_length", MOEPAGE_ACTIVATION_SWIGLU_CLAMPED},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         gguf_free(&writer);
@@ -283,8 +284,8 @@ static void test_gguf_model_of_every_architecture_opens(void **state)
         gguf_moe_make(&writer, &usual);
         moepage_model *model = write_and_open();
         assert_string_equal(model->info.architecture, known[i].name);
-        assert_int_equal(model->layouts[0].ffn.swiglu, known[i].swiglu);
-        assert_int_equal(model->info.ffn_supported, known[i].swiglu);
+        assert_int_equal(model->info.activation, known[i].activation);
+        assert_int_equal(model->info.ffn_supported, 1);
         expect_experts(model);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
     }

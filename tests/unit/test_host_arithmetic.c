@@ -121,6 +121,72 @@ static void test_host_arithmetic_swiglu_is_accurate_everywhere(void **state)
     }
 }
 
+/* Seven times 2^-24 and, for the product in the sigmoid, |alpha * gate| times it where that is
+ * negative; and where a factor or the result is denormal, a last place of each. */
+static void check_clamped(const float *gate, const float *up, uint32_t n, float alpha, float limit)
+{
+    float out[64], first[64];
+    for (size_t s = 0; s < n_kernel_sets; s++) {
+        kernel_sets[s]->swiglu_clamped(gate, up, alpha, limit, s ? out : first, n);
+        for (uint32_t i = 0; s && i < n; i++)
+            assert_true(num_same(out[i], first[i]));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const double a = alpha, most = limit;
+        double g = gate[i] > most ? most : gate[i];
+        double u = up[i] > most ? most : up[i] < -most ? -most : up[i];
+        double z = a * g, factor = z < -1000 ? 0 : g / (1 + exp(-z));
+        double want = factor * (u + 1), lost = z < 0 ? fmin(-z, 1000) : 0;
+        if (isnan(g) || isnan(u))
+            assert_true(isnan(first[i]));
+        else if (fabs(want) > 0x1.ffffffp127)
+            assert_true(isinf(first[i]));
+        else if (!(fabs((double)first[i] - want) <=
+                   fabs(want) * (7 + lost) * 0x1p-24 + 0x1p-149 * (2 + fabs(u))))
+            fail_msg("gate %a, up %a, alpha %a, limit %a: %a, not %a", (double)gate[i],
+                     (double)up[i], a, most, (double)first[i], want);
+    }
+}
+
+static void test_host_arithmetic_clamped_swiglu_is_accurate_everywhere(void **state)
+{
+    static const float alphas[] = {1.702f, 1, 0x1p-10f, 0x1p10f, 1.702f};
+    static const float limits[] = {7, 1000, 3.4e38f, 0.5f, 1e-20f};
+    (void)state;
+    for (uint32_t high = 0; high < 0x10000; high += 16) {
+        float gate[64], up[64];
+        for (uint32_t i = 0; i < 64; i++) {
+            gate[i] = num_of_bits((high + i / 4) << 16 | (num_random_bits() & 0xffffu));
+            up[i] = i % 4 == 0   ? num_of_bits(num_random_bits())
+                    : i % 4 == 1 ? -1 + num_random() / 1024
+                                 : 10 * num_random();
+        }
+        for (size_t k = 0; k < sizeof limits / sizeof *limits; k++) {
+            check_clamped(gate, up, 64, alphas[k], limits[k]);
+            check_clamped(up, gate, 64, alphas[k], limits[k]);
+        }
+    }
+}
+
+static void test_host_arithmetic_clamped_swiglu_has_the_values_of_its_formula(void **state)
+{
+    static const float gates[16] = {7, 8, INFINITY, -INFINITY, NAN, 0,  -0.0f,  1,
+                                    1, 1, 1,        -100,      -20, -5, 1e-40f, 7};
+    static const float ups[16] = {0, 0, 0, 1, 1, 3, 3, 7, 9, -7, -INFINITY, 1, 2, 0, 0, NAN};
+    float out[16];
+    (void)state;
+    check_clamped(gates, ups, 16, 1.702f, 7);
+    for (size_t s = 0; s < n_kernel_sets; s++) {
+        kernel_sets[s]->swiglu_clamped(gates, ups, 1.702f, 7, out, 16);
+        assert_true(out[0] > 6.9999f && out[1] == out[0] && out[2] == out[0]);
+        assert_true(out[3] == 0 && signbit(out[3]));
+        assert_true(isnan(out[4]) && isnan(out[15]));
+        assert_true(out[5] == 0 && out[6] == 0 && signbit(out[6]));
+        assert_true(out[7] == out[8] && fabsf(out[7] - 8 * 0.84579575f) < 1e-5f);
+        assert_true(out[9] == out[10] && fabsf(out[9] + 6 * 0.84579575f) < 1e-5f);
+    }
+}
+
 static void test_host_arithmetic_swiglu_reaches_its_limits(void **state)
 {
     static const float gates[16] = {INFINITY, -INFINITY, NAN,    0.0f,   -0.0f, -104.0f,
@@ -289,6 +355,8 @@ int main(void)
         cmocka_unit_test(test_host_arithmetic_bf16_pairs_agree_on_all_sets_over_the_whole_range),
         cmocka_unit_test(test_host_arithmetic_swiglu_is_accurate_everywhere),
         cmocka_unit_test(test_host_arithmetic_swiglu_reaches_its_limits),
+        cmocka_unit_test(test_host_arithmetic_clamped_swiglu_is_accurate_everywhere),
+        cmocka_unit_test(test_host_arithmetic_clamped_swiglu_has_the_values_of_its_formula),
         cmocka_unit_test(test_host_arithmetic_widen_exactly),
         cmocka_unit_test(test_host_arithmetic_narrow_to_nearest_even),
         cmocka_unit_test(test_host_arithmetic_convert_brings_strided_rows_to_the_operand_type),

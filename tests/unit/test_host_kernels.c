@@ -93,6 +93,9 @@ static void open_mixed(launch *l, const uint32_t *dtypes, uint32_t bias_dtype, u
                                                .bias_dtype = bias_dtype,
                                                .math = math};
     memcpy(l->args.experts.dtypes, dtypes, sizeof l->dtypes);
+    if (num_random_bits() & 1)
+        l->args.experts.activation =
+            (mp_activation){MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, 1.702f, 0.75f};
     poison(l);
 }
 
@@ -176,10 +179,11 @@ static float naive_product(const launch *l, const void *x, uint64_t x_row, uint3
     return bias ? sum + num_get(l->bias_dtype, bias, w_row) : sum;
 }
 
-/* inner and partial as they must come out. SwiGLU has its own test; here it is the portable one,
- * given sums that are not the kernels'. */
+/* inner and partial as they must come out. Activations have their own tests; here they are the portable
+ * ones, given sums that are not the kernels'. */
 static void naive_launch(launch *l)
 {
+    const mp_activation *how = &l->args.experts.activation;
     for (uint32_t e = 0; e < N_EXPERTS; e++) {
         const mp_ffn_expert *expert = &l->experts[e];
         for (uint32_t i = expert->first_row; i < expert->first_row + expert->n_rows; i++) {
@@ -190,7 +194,10 @@ static void naive_launch(launch *l)
                                         expert->gate_bias, l->hidden);
                 up[0] = naive_product(l, l->x, token, l->dtypes[MP_UP], expert->up, n,
                                       expert->up_bias, l->hidden);
-                mp_host_set_portable.swiglu(gate, up, gate, 16);
+                if (how->kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED)
+                    mp_host_set_portable.swiglu_clamped(gate, up, how->alpha, how->limit, gate, 16);
+                else
+                    mp_host_set_portable.swiglu(gate, up, gate, 16);
                 num_put(l->operand, l->inner, line * l->intermediate + n,
                         num_rounded(l->operand, gate[0]));
             }
@@ -452,6 +459,7 @@ static void test_host_kernels_pass_infinities_and_nans_on(void **state)
         for (size_t m = 0; m < 2; m++) {
             launch l;
             open_launch(&l, MOEPAGE_DTYPE_F32, maths[m], 20, 4, counts, 0);
+            l.args.experts.activation = (mp_activation){0}; /* the other one bounds infinities */
             const uint64_t first = l.rows[INNER_BASE], second = l.rows[INNER_BASE + 1];
             assert_true(first / TOP_K == second / TOP_K);
             num_put(l.operand, l.x, first / TOP_K * 20 + 19, NAN);

@@ -520,7 +520,9 @@ static void test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases(void
     add_gpt_oss(true);
     reopen();
     assert_int_equal(model->info.expert_tensors, 6);
-    assert_int_equal(model->info.ffn_supported, 0);
+    assert_int_equal(model->info.ffn_supported, 0); /* interleaved */
+    assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_SWIGLU_CLAMPED);
+    assert_true(model->info.activation_alpha == 1.702f && model->info.activation_limit == 7.0f);
     EXPECT_TENSOR(0, GATE_UP, U8, DIMS(2 * I, H / 32, 16));
     EXPECT_TENSOR(1, DOWN, U8, DIMS(H, I / 32, 16));
     EXPECT_TENSOR(2, GATE_UP_SCALE, U8, DIMS(2 * I, H / 32));
@@ -543,13 +545,46 @@ static void test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run(void **s
     add_gpt_oss(false);
     reopen();
     assert_int_equal(model->info.expert_tensors, 4);
-    assert_int_equal(model->info.ffn_supported, 0);
+    assert_int_equal(model->info.ffn_supported, 0); /* interleaved */
+    assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_SWIGLU_CLAMPED);
+    assert_true(model->info.activation_alpha == 1.702f && model->info.activation_limit == 7.0f);
     EXPECT_TENSOR(0, GATE_UP, BF16, DIMS(H, 2 * I));
     EXPECT_TENSOR(1, DOWN, BF16, DIMS(I, H));
     EXPECT_TENSOR(2, GATE_UP_BIAS, BF16, DIMS(2 * I));
     EXPECT_TENSOR(3, DOWN_BIAS, BF16, DIMS(H));
     load(0, 2);
     expect_bytes(tensors[1].offset, I * H * 2, 2 * I * H * 2, X "down_proj");
+}
+
+static void expect_limit(const char *text, float limit)
+{
+    char more[160];
+    add_gpt_oss(false);
+    snprintf(more, sizeof more,
+             "\"num_hidden_layers\": 1, \"intermediate_size\": 32, \"num_local_experts\": 3, "
+             "\"swiglu_limit\": %s",
+             text);
+    set_config("gpt_oss", more);
+    if (limit == 0) {
+        expect_refusal(MOEPAGE_E_FORMAT, "swiglu_limit|above 0");
+    } else {
+        reopen();
+        assert_true(model->info.activation_limit == limit);
+    }
+    maker_shard_free(&maker.shard);
+}
+
+static void test_architecture_gpt_oss_reads_its_limit(void **state)
+{
+    (void)state;
+    expect_limit("null", 7);
+    expect_limit("5", 5);
+    expect_limit("6.5", 6.5f);
+    expect_limit("0", 0);
+    expect_limit("-7.0", 0);
+    expect_limit("1e39", 0);
+    expect_limit("\"7\"", 0);
+    add_gpt_oss(false);
 }
 
 static void test_architecture_gpt_oss_is_refused_without_a_part(void **state)
@@ -597,6 +632,7 @@ int main(void)
         CASE(test_architecture_minimax_m2_has_fp8_experts_in_every_layer),
         CASE(test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases),
         CASE(test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run),
+        CASE(test_architecture_gpt_oss_reads_its_limit),
         CASE(test_architecture_gpt_oss_is_refused_without_a_part),
         CASE(test_architecture_without_its_experts_says_which_names_it_sought),
     };

@@ -134,6 +134,7 @@ static void test_model_with_another_activation_is_paged_but_not_run(void **state
     moe_maker_write(&maker);
     moepage_model *model = moe_expect_open(&maker);
     assert_int_equal(model->info.ffn_supported, 0);
+    assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_OTHER);
     assert_int_equal(model->layouts[0].ffn.supported, 0);
     moe_expect_expert(model, 0, 0);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);

@@ -89,6 +89,68 @@ static void test_pack_of_a_read_callback_is_the_same_model(void **state)
         expect_round_trip(source.model, kinds[i].forms, kinds[i].cold_level);
 }
 
+/* And what is packed of the pack again. */
+static void test_pack_keeps_the_activation(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t kind;
+        float alpha, limit;
+    } all[] = {{MOEPAGE_ACTIVATION_SWIGLU, 0, 0},
+               {MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, 1.25f, 0x1.234568p3f},
+               {MOEPAGE_ACTIVATION_OTHER, 0, 0}};
+    char again[96];
+    snprintf(again, sizeof again, "%s/b.moepack", directory);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        source.banks.activation = all[i].kind;
+        source.banks.activation_alpha = all[i].alpha;
+        source.banks.activation_limit = all[i].limit;
+        pack_source_open(&source);
+        expect_round_trip(source.model, kinds[0].forms, kinds[0].cold_level);
+        moepage_model *pack = pack_open(path);
+        assert_int_equal(pack->info.activation, all[i].kind);
+        assert_true(pack->info.activation_alpha == all[i].alpha);
+        assert_true(pack->info.activation_limit == all[i].limit);
+        assert_int_equal(pack->info.ffn_supported, all[i].kind != MOEPAGE_ACTIVATION_OTHER);
+        moepage_pack_config config = pack_config(kinds[0].forms, kinds[0].cold_level);
+        assert_int_equal(moepage_pack_write(pack, again, &config, NULL), MOEPAGE_OK);
+        moepage_model *second = pack_open(again);
+        pack_expect_same(pack, second);
+        assert_int_equal(moepage_model_close(second), MOEPAGE_OK);
+        assert_int_equal(moepage_model_close(pack), MOEPAGE_OK);
+        assert_int_equal(unlink(again), 0);
+        assert_int_equal(moepage_model_close(source.model), MOEPAGE_OK);
+        source.model = NULL;
+    }
+}
+
+/* The section's last eight bytes; a reader that does not know flag 2 refuses it. */
+static void test_pack_checks_the_activation_s_numbers(void **state)
+{
+    (void)state;
+    static const uint32_t wrong[][2] = {{0, 0x40e00000},          {0x7fc00000, 0x40e00000},
+                                        {0xbfd9db23, 0x40e00000}, {0x3fd9db23, 0},
+                                        {0x3fd9db23, 0x7f800000}, {0x3fd9db23, 0x7fc00000},
+                                        {0x3fd9db23, 0xc0e00000}, {0x3a7fffff, 0x40e00000},
+                                        {0x44800001, 0x40e00000}};
+    uint64_t n;
+    source.banks.activation = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED;
+    pack_source_open(&source);
+    unsigned char *file = pack_make(source.model, PACK_FORM(DENSE), 0, &n);
+    const pack_section shape = pack_find_section(file, 1, 0);
+    unsigned char *end = file + shape.offset + shape.bytes;
+    assert_int_equal(pack_number(file + shape.offset + 100, 4), 2);
+    assert_int_equal(pack_number(end - 8, 4), 0x3fd9db23); /* 1.702 */
+    assert_int_equal(pack_number(end - 4, 4), 0x40e00000); /* 7 */
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        pack_set_number(end - 8, wrong[i][0], 4);
+        pack_set_number(end - 4, wrong[i][1], 4);
+        pack_seal(file, n);
+        pack_expect_refusal(file, n, MOEPAGE_E_FORMAT, "section SHAPE|the activation has alpha");
+    }
+    free(file);
+}
+
 /* Every dtype, ranks 1 to 4, sizes that fill no unit of any kind. */
 static void test_pack_holds_tensors_of_every_kind(void **state)
 {
@@ -544,6 +606,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_pack_of_banks_is_the_same_model),
         CASE(test_pack_of_a_read_callback_is_the_same_model),
+        CASE(test_pack_keeps_the_activation),
+        CASE(test_pack_checks_the_activation_s_numbers),
         CASE(test_pack_holds_tensors_of_every_kind),
         CASE(test_pack_holds_tensors_of_blocks),
         CASE(test_pack_of_bare_banks_has_no_config_and_no_tensors),

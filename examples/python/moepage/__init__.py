@@ -18,9 +18,9 @@ from .controller import Controller, set_split
 from .device import Device
 from .dtypes import (DType, bfloat16, dtype, float8_e4m3, float8_e5m2, float8_e8m0, float16,
                      float32, int8, int32, int64, uint8)
-from .enums import (Control, ExpertState, Form, Gate, Group, Hotness, KVMiss, LogLevel, Math,
-                    MetadataType, Miss, Outcome, PagedState, Phase, Placement, Prefetch, Regime, Role,
-                    Scope, Serve)
+from .enums import (Activation, Control, ExpertState, Form, Gate, Group, Hotness, KVMiss, LogLevel,
+                    Math, MetadataType, Miss, Outcome, PagedState, Phase, Placement, Prefetch,
+                    Regime, Role, Scope, Serve)
 from .engine import Engine
 from .errors import (ArgumentError, BudgetError, Busy, CallbackError, Closed, ConcurrentUse,
                      DeviceError, End, Error, ExportsAlive, FormatError, HandleError, IOFailed,

@@ -67,6 +67,9 @@ MOEPAGE_ROLE_GATE_UP_BIAS = 9
 MOEPAGE_ROLE_GATE_BIAS = 10
 MOEPAGE_ROLE_UP_BIAS = 11
 MOEPAGE_ROLE_DOWN_BIAS = 12
+MOEPAGE_ACTIVATION_SWIGLU = 0
+MOEPAGE_ACTIVATION_SWIGLU_CLAMPED = 1
+MOEPAGE_ACTIVATION_OTHER = 2
 MOEPAGE_FORM_NONE = 0
 MOEPAGE_FORM_DENSE = 1
 MOEPAGE_FORM_EXPH = 2
@@ -318,6 +321,10 @@ class moepage_model_info(Structure):
         ("architecture", c_char_p),
         ("ffn_supported", c_uint32),
         ("layouts", c_uint32),
+        ("activation", c_uint32),
+        ("activation_alpha", c_float),
+        ("activation_limit", c_float),
+        ("reserved", c_uint32),
     ]
 
 
@@ -366,6 +373,10 @@ class moepage_banks(Structure):
         ("n_dense", c_uint32),
         ("dense", POINTER(moepage_dense_tensor)),
         ("layer_tensors", POINTER(moepage_expert_tensor)),
+        ("activation", c_uint32),
+        ("activation_alpha", c_float),
+        ("activation_limit", c_float),
+        ("reserved_activation", c_uint32),
     ]
 
 

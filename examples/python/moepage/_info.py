@@ -72,6 +72,9 @@ class ModelInfo(Info):
     architecture: str
     ffn_supported: int
     layouts: int
+    activation: int
+    activation_alpha: float
+    activation_limit: float
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Callable, Deque, Iterable, List, Mapping, Optional, Sequ
 from . import _abi
 from .device import Log, logger
 from .dtypes import BLOCKS, DType, dtype
-from .enums import Role, choose
+from .enums import Activation, Role, choose
 from .handles import calling_back
 from .structs import make
 from .tensors import CPU, array, check_array, same_strides
@@ -23,14 +23,16 @@ def describe(specs: Sequence[Sequence[_Spec]], moe_layers: int, experts: int, to
              hidden: int = 0, expert_intermediate: int = 0, architecture: Optional[str] = None,
              config: Any = None, layer_index: Optional[Sequence[int]] = None, layers: int = 0,
              shared_experts: int = 0, vocabulary: int = 0,
-             dense: Optional[Mapping[str, Any]] = None) -> Any:
+             dense: Optional[Mapping[str, Any]] = None, activation: Any = Activation.SWIGLU,
+             activation_alpha: float = 0, activation_limit: float = 0) -> Any:
     """The struct, without where the experts are. `specs` has an expert's tensors, once or for
     each MoE layer.
 
     `hidden` and `expert_intermediate` default to the shape of "down". The rest is for models that
     are to be packed and served like checkpoints: `architecture` ("qwen3_moe"), `config` (the
     config.json: text or a dict), `layer_index` (the transformer layer of each MoE layer) of
-    `layers` in all, `shared_experts`, `vocabulary`, and `dense`, every other tensor by name.
+    `layers` in all, `shared_experts`, `vocabulary`, and `dense`, every other tensor by name. With
+    `activation` "swiglu_clamped", 0 for the numbers are gpt-oss's.
     """
     if all(each == specs[0] for each in specs):
         specs = specs[:1]
@@ -58,7 +60,8 @@ def describe(specs: Sequence[Sequence[_Spec]], moe_layers: int, experts: int, to
                 config_json=config.encode() if isinstance(config, str) else config,
                 layer_index=ctypes.addressof(index) if index is not None else None, layers=layers,
                 shared_experts=shared_experts, vocabulary=vocabulary, n_dense=len(held),
-                dense=held)
+                dense=held, activation=choose(Activation, activation, "an activation"),
+                activation_alpha=activation_alpha, activation_limit=activation_limit)
 
 
 def _dense(dense: Mapping[str, Any], keep: List[Any]) -> Any:

@@ -24,6 +24,13 @@ class Role(IntEnum):
     DOWN_BIAS = _abi.MOEPAGE_ROLE_DOWN_BIAS
 
 
+class Activation(IntEnum):
+    """What an expert computes of its gate and up projections."""
+    SWIGLU = _abi.MOEPAGE_ACTIVATION_SWIGLU
+    SWIGLU_CLAMPED = _abi.MOEPAGE_ACTIVATION_SWIGLU_CLAMPED
+    OTHER = _abi.MOEPAGE_ACTIVATION_OTHER
+
+
 class MetadataType(IntEnum):
     """What a value of a GGUF file's metadata is."""
     INTEGER = _abi.MOEPAGE_METADATA_INTEGER

@@ -28,8 +28,8 @@ var filled = []struct{ c, name, doc string }{
 var typed = map[string]string{
 	"form": "Form", "bus_form": "Form", "hi_form": "Form", "lo_form": "Form", "slot_form": "Form",
 	"mode": "ControlMode", "outcome": "ControlOutcome",
-	"moepage_residency.state": "ExpertState",
-	"ffn_supported":           "bool", "present": "bool", "fits": "bool",
+	"moepage_residency.state": "ExpertState", "activation": "Activation",
+	"ffn_supported": "bool", "present": "bool", "fits": "bool",
 }
 
 // Words of C names that Go spells otherwise.
@@ -67,6 +67,8 @@ func member(of string, f field) (name, goType, value string, err error) {
 		return goName(f.name), "string", "C.GoString(&" + from + "[0])", nil
 	case f.ctype == "uint64_t[8]":
 		return goName(f.name), "[8]uint64", "*(*[8]uint64)(unsafe.Pointer(&" + from + "))", nil
+	case f.ctype == "float":
+		return goName(f.name), "float32", "float32(" + from + ")", nil
 	case f.ctype == "double":
 		return goName(f.name), "float64", "float64(" + from + ")", nil
 	case f.ctype == "uint32_t" || f.ctype == "uint64_t" || f.ctype == "int32_t":

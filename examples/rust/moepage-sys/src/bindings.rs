@@ -68,6 +68,9 @@ pub const MOEPAGE_ROLE_GATE_UP_BIAS: u32 = 9;
 pub const MOEPAGE_ROLE_GATE_BIAS: u32 = 10;
 pub const MOEPAGE_ROLE_UP_BIAS: u32 = 11;
 pub const MOEPAGE_ROLE_DOWN_BIAS: u32 = 12;
+pub const MOEPAGE_ACTIVATION_SWIGLU: u32 = 0;
+pub const MOEPAGE_ACTIVATION_SWIGLU_CLAMPED: u32 = 1;
+pub const MOEPAGE_ACTIVATION_OTHER: u32 = 2;
 pub const MOEPAGE_FORM_NONE: u32 = 0;
 pub const MOEPAGE_FORM_DENSE: u32 = 1;
 pub const MOEPAGE_FORM_EXPH: u32 = 2;
@@ -326,8 +329,12 @@ pub struct moepage_model_info {
     pub architecture: *const c_char,
     pub ffn_supported: u32,
     pub layouts: u32,
+    pub activation: u32,
+    pub activation_alpha: f32,
+    pub activation_limit: f32,
+    pub reserved: u32,
 }
-plain!(moepage_model_info, 88, struct_size);
+plain!(moepage_model_info, 104, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -377,8 +384,12 @@ pub struct moepage_banks {
     pub n_dense: u32,
     pub dense: *const moepage_dense_tensor,
     pub layer_tensors: *const moepage_expert_tensor,
+    pub activation: u32,
+    pub activation_alpha: f32,
+    pub activation_limit: f32,
+    pub reserved_activation: u32,
 }
-plain!(moepage_banks, 120, struct_size);
+plain!(moepage_banks, 136, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

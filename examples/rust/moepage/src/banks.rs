@@ -11,7 +11,9 @@ use moepage_sys as sys;
 use crate::error::{Error, Result, Status};
 use crate::gate::lock;
 use crate::handle::called_back;
-use crate::types::{c_text, count, pointer_or_null, slice_at, Dtype, Element, Role};
+use crate::types::{
+    c_text, count, pointer_or_null, slice_at, Dtype, Element, ExpertActivation, Role,
+};
 
 /// One tensor that every expert has.
 #[derive(Clone, Copy)]
@@ -253,6 +255,12 @@ pub struct Banks {
     pub vocabulary: u32,
     /// Tensors that are never paged.
     pub dense: Vec<DenseTensor>,
+    /// Between the projections.
+    pub activation: ExpertActivation,
+    /// Of [`ExpertActivation::SwigluClamped`]; 0 = 1.702.
+    pub activation_alpha: f32,
+    /// Of the same; 0 = 7.
+    pub activation_limit: f32,
 }
 
 impl Default for Experts {
@@ -406,6 +414,9 @@ impl RawBanks {
             vocabulary: banks.vocabulary,
             n_dense: count(dense.len(), "dense tensors")?,
             dense: dense.as_ptr(),
+            activation: banks.activation.code(),
+            activation_alpha: banks.activation_alpha,
+            activation_limit: banks.activation_limit,
             ..Default::default()
         };
         let mut kept = bytes;

@@ -269,7 +269,9 @@ pub use session::{
 pub use stats::StatsSource;
 pub use step::{FfnOptions, KvTable, Layer, Routing, Step, StepInput, StepSequence};
 pub use trace::{TraceInfo, TraceReader, TraceSequence, TraceStep, TraceWriter};
-pub use types::{Activation, Bf16, Dtype, Element, Form, Phase, Role, Stream, TensorRef, F16};
+pub use types::{
+    Activation, Bf16, Dtype, Element, ExpertActivation, Form, Phase, Role, Stream, TensorRef, F16,
+};
 
 /// A routed id that names no expert.
 pub const NO_EXPERT: i32 = sys::MOEPAGE_NO_EXPERT;

@@ -14,7 +14,7 @@ use crate::engine::Lender;
 use crate::error::{check, Error, Result, Status};
 use crate::handle::{called_back, closes, Handle};
 use crate::log::{Log, Logger};
-use crate::types::{c_path, c_text, slice_at, text_at, Dtype, Form, TensorRef};
+use crate::types::{c_path, c_text, slice_at, text_at, Dtype, ExpertActivation, Form, TensorRef};
 
 pub use sys::moepage_form_info as FormInfo;
 pub use sys::moepage_pack_stats as PackStats;
@@ -62,6 +62,12 @@ pub struct ModelInfo<'m> {
     pub ffn_supported: bool,
     /// Different types of experts among the layers: [`Model::layer_tensors`] has each layer's.
     pub layouts: u32,
+    /// What experts compute between their projections.
+    pub activation: ExpertActivation,
+    /// Of [`ExpertActivation::SwigluClamped`], else 0.
+    pub activation_alpha: f32,
+    /// Of the same.
+    pub activation_limit: f32,
 }
 
 /// An open model. Any thread may use it at any time.
@@ -149,6 +155,10 @@ impl Model {
             dense_bytes: raw.dense_bytes,
             ffn_supported: raw.ffn_supported != 0,
             layouts: raw.layouts,
+            activation: ExpertActivation::from_code(raw.activation)
+                .unwrap_or(ExpertActivation::Other),
+            activation_alpha: raw.activation_alpha,
+            activation_limit: raw.activation_limit,
         })
     }
 

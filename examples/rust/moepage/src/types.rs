@@ -170,6 +170,19 @@ numbered! {
 }
 
 numbered! {
+    default Swiglu;
+    /// What an expert computes of its gate and up projections.
+    ExpertActivation {
+        /// `gate * sigmoid(gate) * up`.
+        Swiglu = MOEPAGE_ACTIVATION_SWIGLU,
+        /// gpt-oss's, with an alpha and a limit.
+        SwigluClamped = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
+        /// None that the library computes.
+        Other = MOEPAGE_ACTIVATION_OTHER,
+    }
+}
+
+numbered! {
     /// A form in which an expert's weights are stored.
     Form {
         /// The checkpoint's own numbers, laid out as in a slot.

@@ -17,13 +17,14 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_expert_tensor, role, dtype, rank, reserved, shape, bytes, offset);
     fields!(tell, moepage_model_info, struct_size, layers, moe_layers, experts, top_k, hidden,
         expert_intermediate, shared_experts, expert_tensors, vocabulary, expert_bytes, slot_bytes,
-        routed_bytes, dense_bytes, architecture, ffn_supported, layouts);
+        routed_bytes, dense_bytes, architecture, ffn_supported, layouts, activation,
+        activation_alpha, activation_limit, reserved);
     fields!(tell, moepage_tensor_view, struct_size, dtype, rank, reserved, shape, bytes, data);
     fields!(tell, moepage_dense_tensor, name, dtype, rank, shape, data);
     fields!(tell, moepage_banks, struct_size, moe_layers, experts, top_k, hidden,
         expert_intermediate, n_tensors, reserved, tensors, data, read, read_user, architecture,
-        config_json, layer_index, layers, shared_experts, vocabulary, n_dense, dense,
-        layer_tensors);
+        config_json, layer_index, layers, shared_experts, vocabulary, n_dense, dense, layer_tensors,
+        activation, activation_alpha, activation_limit, reserved_activation);
     fields!(tell, moepage_metadata, type_, is_array, integer, real, text, text_bytes);
     fields!(tell, moepage_form_info, struct_size, form, present, group_size, image_bytes,
         most_bytes, stored_bytes);
@@ -135,7 +136,8 @@ pub fn constants(tell: &mut dyn FnMut(&str, i64)) {
         MOEPAGE_ROLE_GATE, MOEPAGE_ROLE_UP, MOEPAGE_ROLE_DOWN, MOEPAGE_ROLE_GATE_UP_SCALE,
         MOEPAGE_ROLE_GATE_SCALE, MOEPAGE_ROLE_UP_SCALE, MOEPAGE_ROLE_DOWN_SCALE,
         MOEPAGE_ROLE_GATE_UP_BIAS, MOEPAGE_ROLE_GATE_BIAS, MOEPAGE_ROLE_UP_BIAS,
-        MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_FORM_NONE, MOEPAGE_FORM_DENSE, MOEPAGE_FORM_EXPH,
+        MOEPAGE_ROLE_DOWN_BIAS, MOEPAGE_ACTIVATION_SWIGLU, MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
+        MOEPAGE_ACTIVATION_OTHER, MOEPAGE_FORM_NONE, MOEPAGE_FORM_DENSE, MOEPAGE_FORM_EXPH,
         MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2, MOEPAGE_METADATA_INTEGER,
         MOEPAGE_METADATA_REAL, MOEPAGE_METADATA_TRUTH, MOEPAGE_METADATA_TEXT, MOEPAGE_SCOPE_GLOBAL,
         MOEPAGE_SCOPE_LAYER, MOEPAGE_PLACEMENT_EXPLICIT, MOEPAGE_PLACEMENT_BANDWIDTH,

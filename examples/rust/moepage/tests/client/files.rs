@@ -23,6 +23,8 @@ fn of_packs_hold_the_same_experts() {
     let mut banks = weights.banks(Dtype::Bf16);
     banks.architecture = Some("mixtral".into());
     banks.vocabulary = 10;
+    banks.activation = ExpertActivation::SwigluClamped;
+    banks.activation_limit = 5.0;
     let model = Model::from_banks(banks, ModelConfig::default()).unwrap();
     let file = File::new("pack");
     let config =
@@ -33,6 +35,8 @@ fn of_packs_hold_the_same_experts() {
     let packed = Model::open(&file.0).unwrap();
     let info = packed.info().unwrap();
     assert_eq!((info.architecture, info.vocabulary, info.experts), ("mixtral", 10, EXPERTS));
+    assert_eq!(info.activation, ExpertActivation::SwigluClamped);
+    assert_eq!((info.activation_alpha, info.activation_limit), (1.702, 5.0));
     assert_eq!(packed.form(Form::Exph).unwrap().present, 1);
     assert_eq!(packed.form(Form::Int4).unwrap().present, 0);
     assert_eq!((packed.layer_index(1), packed.layer_index(2)), (Some(1), None));
