@@ -289,14 +289,26 @@ static void test_generate_kernels_turn_heads_as_the_host_does(void **state)
 
 /* ---- Products ---------------------------------------------------------------------------- */
 
+static void multiply_on_host(const moepage_linear *linear)
+{
+    moepage_device *device = NULL;
+    assert_int_equal(
+        moepage_device_open("host", &MOEPAGE_DEVICE_CONFIG(.threads = 1, .budget_bytes = 2u << 20),
+                            &device),
+        MOEPAGE_OK);
+    assert_int_equal(moepage_device_linear(device, linear), MOEPAGE_OK);
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+}
+
 static void check_linear(uint32_t dtype, uint32_t n, uint32_t rows, uint32_t columns, bool biased)
 {
-    compute c = plain_compute();
     float *x = draw_stored(GPU_F32, (size_t)n * columns), *bias = draw_floats(rows);
     void *stored = draw_stored(dtype, (size_t)rows * columns);
     float *right = draw_floats((size_t)n * rows), *found = draw_floats((size_t)n * rows);
     float *alone = draw_floats(rows);
-    matrix w = {stored, dtype, rows, columns};
+    const moepage_linear linear =
+        MOEPAGE_LINEAR(.n_rows = n, .n_in = columns, .n_out = rows, .w_dtype = dtype, .x = x,
+                       .w = stored, .bias = biased ? bias : NULL, .out = right);
     gpu_linear_args args = {.x = x,
                             .w = stored,
                             .bias = biased ? bias : NULL,
@@ -306,7 +318,7 @@ static void check_linear(uint32_t dtype, uint32_t n, uint32_t rows, uint32_t col
                             .columns = columns,
                             .dtype = dtype};
     run_linear(&args, (uint32_t)gpu_linear_blocks(n, rows));
-    compute_linear(&c, x, n, &w, args.bias, right);
+    multiply_on_host(&linear);
     assert_close(found, right, (size_t)n * rows, 1e-6 * columns);
     /* The last row by itself. */
     args.x = copy_of(x + (size_t)(n - 1) * columns, columns * sizeof *x);
@@ -321,7 +333,6 @@ static void check_linear(uint32_t dtype, uint32_t n, uint32_t rows, uint32_t col
     free(right);
     free(found);
     free(alone);
-    workers_stop(c.workers);
 }
 
 static void test_generate_kernels_multiply_as_the_host_does_alone_or_together(void **state)
