@@ -48,13 +48,5 @@ void compute_round(const compute *c, float *x, size_t n)
 
 void compute_softmax(float *x, uint32_t n)
 {
-    float most = x[0], sum = 0;
-    for (uint32_t i = 1; i < n; i++)
-        most = x[i] > most ? x[i] : most;
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = expf(x[i] - most);
-        sum += x[i];
-    }
-    for (uint32_t i = 0; i < n; i++)
-        x[i] /= sum;
+    kernels_choose()->softmax(x, n, 1);
 }

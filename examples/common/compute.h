@@ -31,7 +31,7 @@ void compute_swiglu(float *gate, const float *up, size_t n);
 /* Rounds to BF16 in BF16 math; does nothing otherwise. */
 void compute_round(const compute *c, float *x, size_t n);
 
-/* Turns scores into probabilities in place; the sum runs from the first to the last. */
+/* Turns scores into probabilities in place. */
 void compute_softmax(float *x, uint32_t n);
 
 #endif

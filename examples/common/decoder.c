@@ -91,11 +91,9 @@ static uint64_t largest_fetch(const decoder_config *config)
     return rows > logits ? rows : logits;
 }
 
-static int open_dense(const decoder_config *config, workers *pool, dense **out)
+static int open_dense(const decoder_config *config, const moepage_kv_pool_info *kv, workers *pool,
+                      dense **out)
 {
-    moepage_kv_pool_info info = {.struct_size = sizeof info};
-    if (moepage_kv_pool_get_info(config->kv, &info))
-        return fail_library(RUN_FAILED, "KV pool");
     dense_config how = {.device = config->device,
                         .model = config->model,
                         .weights = config->weights,
@@ -103,8 +101,8 @@ static int open_dense(const decoder_config *config, workers *pool, dense **out)
                         .workers = pool,
                         .max_tokens = config->max_tokens,
                         .max_positions = config->max_positions,
-                        .max_blocks = config->max_blocks ? config->max_blocks : info.blocks,
-                        .block_tokens = info.block_tokens,
+                        .max_blocks = config->max_blocks ? config->max_blocks : kv->blocks,
+                        .block_tokens = kv->block_tokens,
                         .max_fetch = largest_fetch(config),
                         .ordinal = config->ordinal,
                         .cublas = config->cublas,
@@ -125,11 +123,15 @@ int decoder_open(const decoder_config *config, decoder *out)
                      .stored = config->weights,
                      .choose = config->choose ? config->choose : router_choose,
                      .choose_user = config->choose_user};
-    out->workers = workers_start(config->threads, dense_host_scratch(config->max_positions));
+    moepage_kv_pool_info kv = {.struct_size = sizeof kv};
+    if (moepage_kv_pool_get_info(config->kv, &kv))
+        return fail_library(RUN_FAILED, "KV pool");
+    out->workers =
+        workers_start(config->threads, dense_host_scratch(config->max_positions, kv.block_tokens));
     out->views = calloc(model->layers, sizeof *out->views);
     if (!out->workers || !out->views || !allocate_rows(config, &out->rows))
         return fail(RUN_FAILED, "no memory or no threads (%u) for the decoder", config->threads);
-    int code = open_dense(config, out->workers, &out->dense);
+    int code = open_dense(config, &kv, out->workers, &out->dense);
     if (!code && !take_buffers(out->dense, model, config->max_tokens, &out->buffers))
         code = RUN_FAILED;
     return code;

@@ -102,7 +102,7 @@ typedef struct dense_config {
 } dense_config;
 
 /* Opens the operations on this machine's CPU. One line and RUN_FAILED on failure. */
-size_t dense_host_scratch(uint64_t max_positions);
+size_t dense_host_scratch(uint64_t max_positions, uint32_t block_tokens);
 int dense_host_open(const dense_config *config, dense **out);
 
 /* ---- The plug-in for CUDA --------------------------------------------------------------- */

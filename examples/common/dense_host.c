@@ -208,9 +208,9 @@ static uint32_t widest(const model_config *c)
     return most;
 }
 
-size_t dense_host_scratch(uint64_t max_positions)
+size_t dense_host_scratch(uint64_t max_positions, uint32_t block_tokens)
 {
-    return attention_scratch_floats(max_positions);
+    return attention_scratch_floats(max_positions, block_tokens);
 }
 
 int dense_host_open(const dense_config *config, dense **out)
