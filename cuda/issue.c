@@ -262,6 +262,7 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
         return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine, NULL);
     case MP_KERNEL_DECODE:
         return mp_cuda_launch_decode(cuda, stream->handle, &host->decode, &gpu->decode);
+    case MP_KERNEL_LINEAR:
     case MP_KERNEL_COUNT: break;
     }
     return mp_fail(MOEPAGE_E_ARGUMENT, "%s: there is no kernel %d", cuda->name, (int)kernel);

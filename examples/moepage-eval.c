@@ -86,7 +86,7 @@ static int set_up(app *a)
     if ((code = list_settings(a)) ||
         (code = packing_open(&a->opts, &a->settings, &a->packing, &a->host)) ||
         (code = config_read(a->host.model, &a->config)) || (code = open_corpus(a)) ||
-        (code = check(a)) || (code = weights_open(a->host.model, &a->config, &a->weights)))
+        (code = check(a)) || (code = weights_open(a->host.model, &a->config, false, &a->weights)))
         return code;
     a->outcomes = calloc(a->settings.n, sizeof *a->outcomes);
     a->measures = calloc((size_t)a->settings.n * a->corpus.n_domains, sizeof *a->measures);

@@ -119,7 +119,8 @@ static int find_plugin(app *a)
 
 static int open_decoder(app *a)
 {
-    const decoder_config config = {.model = &a->config,
+    const decoder_config config = {.device = a->host.device,
+                                   .model = &a->config,
                                    .weights = &a->weights,
                                    .session = a->host.session,
                                    .kv = a->host.kv,
@@ -143,7 +144,8 @@ static int set_up(app *a)
     int code;
     if ((code = find_plugin(a)) || (code = host_open_model(&a->opts, &a->host)) ||
         (code = config_read(a->host.model, &a->config)) || (code = read_prompts(a)) ||
-        (code = plan(a)) || (code = weights_open(a->host.model, &a->config, &a->weights)) ||
+        (code = plan(a)) ||
+        (code = weights_open(a->host.model, &a->config, a->cuda != NULL, &a->weights)) ||
         (code = host_open(&a->opts, &a->config, &a->plan, &a->host)) ||
         (code =
              sampler_open(a->opts.temperature, a->opts.top_p, a->config.vocabulary, &a->sampler)) ||

@@ -374,6 +374,37 @@ MOEPAGE_API moepage_status moepage_device_close(moepage_device *device);
 MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
                                                    moepage_device_info *info);
 
+/* A product of rows with a dense weight matrix, such as a host's projections of attention, routers
+ * and heads: out[r] = w x[r] + bias. Rows are contiguous, unless x_stride says otherwise. Since 0.8. */
+typedef struct moepage_linear {
+    uint32_t struct_size;
+    uint32_t math;       /* MOEPAGE_MATH_*, as in moepage_session_config; BF16_FAST is BF16 */
+    uint32_t n_rows;     /* of x and out; 0 does nothing */
+    uint32_t n_in;       /* elements of a row of x and of w; whole blocks of w */
+    uint32_t n_out;      /* rows of w, elements of a row of out */
+    uint32_t x_dtype;    /* MOEPAGE_DTYPE_F32 or _BF16; 0 = F32 */
+    uint32_t w_dtype;    /* _F32, _F16, _BF16, or a block format: _Q4_0 to _NVFP4 */
+    uint32_t bias_dtype; /* _F32, _F16 or _BF16; 0 = F32 */
+    const void *x;       /* [n_rows][n_in] */
+    uint64_t x_stride;   /* elements from one row of x to the next; 0 = n_in */
+    const void *w;       /* [n_out][n_in] */
+    const void *bias;    /* [n_out], or NULL */
+    float *out;          /* [n_rows][n_out] */
+} moepage_linear;
+
+/* Computes a product on a host device, with its threads and in turn with its experts; out is complete
+ * on return. It may overlap none of the operands, which are read during the call only and need no
+ * more than the alignment of their elements. Every element of out is one sum in the order of
+ * docs/host-kernels.md, the same as an expert's: its bits depend on its row and weights alone, not on
+ * other rows, threads or instruction set. x is read in place if its rows are contiguous and of the
+ * math's operand type, F32 for MATH_FP32 and BF16 for the others; otherwise the call takes workspace
+ * for n_rows * n_in operands. Errors: ARGUMENT for a dtype or math that is none of these, a NULL
+ * pointer, a size of 0, an n_in of no whole blocks or an x_stride below n_in; UNSUPPORTED on a device
+ * that is not "host"; BUDGET if the workspace is taken; NO_MEMORY; DEVICE if the device has failed.
+ * [any] */
+MOEPAGE_API moepage_status moepage_device_linear(moepage_device *device,
+                                                 const moepage_linear *linear);
+
 /* ---- Model ------------------------------------------------------------------------------ */
 
 typedef struct moepage_model_config {
@@ -1844,6 +1875,7 @@ inline moepage_ffn moepage_make_ffn(uint32_t dtype, const void *x, void *y)
 #define MOEPAGE_ENGINE_CONFIG(...) MOEPAGE_INIT(moepage_engine_config, __VA_ARGS__)
 #define MOEPAGE_DEVICE_CONFIG(...) MOEPAGE_INIT(moepage_device_config, __VA_ARGS__)
 #define MOEPAGE_DEVICE_INFO(...) MOEPAGE_INIT(moepage_device_info, __VA_ARGS__)
+#define MOEPAGE_LINEAR(...) MOEPAGE_INIT(moepage_linear, __VA_ARGS__)
 #define MOEPAGE_MODEL_CONFIG(...) MOEPAGE_INIT(moepage_model_config, __VA_ARGS__)
 #define MOEPAGE_MODEL_INFO(...) MOEPAGE_INIT(moepage_model_info, __VA_ARGS__)
 #define MOEPAGE_TENSOR_VIEW(...) MOEPAGE_INIT(moepage_tensor_view, __VA_ARGS__)

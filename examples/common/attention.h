@@ -1,9 +1,11 @@
 /* attention.h — grouped-query attention over the paged KV cache.
  *
- * A block of one layer holds `block_tokens` keys, then as many values:
- *   [K: block_tokens x kv_heads x head_dim floats][V: the same]
- * Positions are summed in order, so a row's result depends neither on where its blocks lie nor on
- * how the prompt was cut into steps. */
+ * A block of one layer holds `block_tokens` keys, then as many values, each KV head's together; keys lie
+ * across, so that the same element of all of them is one row:
+ *   [K: kv_heads x head_dim x block_tokens floats][V: kv_heads x block_tokens x head_dim]
+ * A score is summed in the order of the head's elements, a value in the order of positions, so a row's
+ * result depends neither on where its blocks lie nor on how the prompt was cut into steps, nor on the
+ * rows and heads that are computed together. */
 #ifndef EXAMPLE_ATTENTION_H
 #define EXAMPLE_ATTENTION_H
 
@@ -28,7 +30,7 @@ typedef struct attention {
 uint32_t attention_bytes_per_token(uint32_t kv_heads, uint32_t head_dim);
 
 /* Returns the scratch, in floats, that a worker needs for contexts up to `positions`. */
-size_t attention_scratch_floats(uint64_t positions);
+size_t attention_scratch_floats(uint64_t positions, uint32_t block_tokens);
 
 /* Writes the rows' keys and values [n][kv_heads][head_dim] to their blocks. */
 void attention_store(const attention *a, const moepage_kv_layer_view *view,

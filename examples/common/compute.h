@@ -1,11 +1,11 @@
-/* compute.h — dense linear algebra of a decoder: matrix products against weights read in place,
- * norms and activations.
+/* compute.h — the small functions of a decoder around its matrix products, which are the library's:
+ * norms, activations, softmax.
  *
  * A row's result depends on that row and the weights alone: identical bits in any batch and on any
  * number of threads.
  *
- * Math FP32: weights widened exactly, FP32 throughout. Math BF16: operands of products are BF16,
- * sums FP32; callers round activations with compute_round before a product. */
+ * Math FP32: FP32 throughout. Math BF16: operands of products are BF16, sums FP32; callers round
+ * activations with compute_round before a product. */
 #ifndef EXAMPLE_COMPUTE_H
 #define EXAMPLE_COMPUTE_H
 
@@ -19,14 +19,6 @@ typedef struct compute {
     uint32_t math; /* MOEPAGE_MATH_* */
 } compute;
 
-/* Returns the scratch, in floats, that a worker needs for products with up to `columns` columns. */
-size_t compute_scratch_floats(uint32_t columns);
-
-/* Computes y[r] = w x[r] + bias for `n` rows: x [n][w->columns], y [n][w->rows]; bias may be
- * NULL. */
-void compute_linear(const compute *c, const float *x, uint32_t n, const matrix *w,
-                    const float *bias, float *y);
-
 /* Compute out[r] = norm(x[r]) for `n` rows of `width`; in place when out == x. */
 void compute_rms_norm(const compute *c, const float *x, uint32_t n, uint32_t width,
                       const float *scale, float eps, float *out);
@@ -39,7 +31,7 @@ void compute_swiglu(float *gate, const float *up, size_t n);
 /* Rounds to BF16 in BF16 math; does nothing otherwise. */
 void compute_round(const compute *c, float *x, size_t n);
 
-/* Turns scores into probabilities in place; the sum runs from the first to the last. */
+/* Turns scores into probabilities in place. */
 void compute_softmax(float *x, uint32_t n);
 
 #endif

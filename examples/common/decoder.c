@@ -11,7 +11,7 @@
 #include "common/router.h"
 
 #define HINTS_PER_TOKEN 2
-#define EMBEDDED_AT_ONCE 256u /* values */
+#define EMBEDDED_AT_ONCE 256u /* values; whole blocks of any format */
 
 /* ---- Set-up ------------------------------------------------------------------------------ */
 
@@ -91,19 +91,18 @@ static uint64_t largest_fetch(const decoder_config *config)
     return rows > logits ? rows : logits;
 }
 
-static int open_dense(const decoder_config *config, workers *pool, dense **out)
+static int open_dense(const decoder_config *config, const moepage_kv_pool_info *kv, workers *pool,
+                      dense **out)
 {
-    moepage_kv_pool_info info = {.struct_size = sizeof info};
-    if (moepage_kv_pool_get_info(config->kv, &info))
-        return fail_library(RUN_FAILED, "KV pool");
-    dense_config how = {.model = config->model,
+    dense_config how = {.device = config->device,
+                        .model = config->model,
                         .weights = config->weights,
                         .math = config->math,
                         .workers = pool,
                         .max_tokens = config->max_tokens,
                         .max_positions = config->max_positions,
-                        .max_blocks = config->max_blocks ? config->max_blocks : info.blocks,
-                        .block_tokens = info.block_tokens,
+                        .max_blocks = config->max_blocks ? config->max_blocks : kv->blocks,
+                        .block_tokens = kv->block_tokens,
                         .max_fetch = largest_fetch(config),
                         .ordinal = config->ordinal,
                         .cublas = config->cublas,
@@ -124,11 +123,15 @@ int decoder_open(const decoder_config *config, decoder *out)
                      .stored = config->weights,
                      .choose = config->choose ? config->choose : router_choose,
                      .choose_user = config->choose_user};
-    out->workers = workers_start(config->threads, dense_host_scratch(model, config->max_positions));
+    moepage_kv_pool_info kv = {.struct_size = sizeof kv};
+    if (moepage_kv_pool_get_info(config->kv, &kv))
+        return fail_library(RUN_FAILED, "KV pool");
+    out->workers =
+        workers_start(config->threads, dense_host_scratch(config->max_positions, kv.block_tokens));
     out->views = calloc(model->layers, sizeof *out->views);
     if (!out->workers || !out->views || !allocate_rows(config, &out->rows))
         return fail(RUN_FAILED, "no memory or no threads (%u) for the decoder", config->threads);
-    int code = open_dense(config, out->workers, &out->dense);
+    int code = open_dense(config, &kv, out->workers, &out->dense);
     if (!code && !take_buffers(out->dense, model, config->max_tokens, &out->buffers))
         code = RUN_FAILED;
     return code;
@@ -399,16 +402,12 @@ static void embed_mean(const decoder *d, const decoder_input *input, float *out)
     const float share = 1.0f / (float)input->n_tokens;
     float row[EMBEDDED_AT_ONCE];
     memset(out, 0, e->columns * sizeof *out);
-    for (uint32_t t = 0; t < input->n_tokens; t++) {
-        const unsigned char *at =
-            (const unsigned char *)e->data + input->tokens[t] * matrix_row_bytes(e);
-        const size_t width = matrix_row_bytes(e) / e->columns;
+    for (uint32_t t = 0; t < input->n_tokens; t++)
         for (uint32_t c = 0, n; c < e->columns; c += n) {
             n = e->columns - c < EMBEDDED_AT_ONCE ? e->columns - c : EMBEDDED_AT_ONCE;
-            k->widen(row, at + c * width, e->dtype, n);
+            weights_read_row(e, input->tokens[t], c, n, row);
             k->add_scaled(out + c, row, share, n);
         }
-    }
 }
 
 static void embed_inputs(decoder *d, const decoder_input *inputs, uint32_t n_inputs,

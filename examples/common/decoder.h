@@ -54,8 +54,9 @@ typedef struct decoder_rows {
 } decoder_rows;
 
 typedef struct decoder_config {
+    moepage_device *device; /* that the session steps on */
     const model_config *model;
-    const model_weights *weights;
+    const model_weights *weights; /* decoded, if `cuda` is set */
     moepage_session *session;
     moepage_kv_pool *kv;
     uint32_t math;      /* MOEPAGE_MATH_* */

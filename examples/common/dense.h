@@ -86,6 +86,7 @@ struct dense {
 typedef int dense_fail_fn(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct dense_config {
+    moepage_device *device; /* host: runs the products; borrowed */
     const model_config *model;
     const model_weights *weights;
     uint32_t math;          /* MOEPAGE_MATH_* */
@@ -101,7 +102,7 @@ typedef struct dense_config {
 } dense_config;
 
 /* Opens the operations on this machine's CPU. One line and RUN_FAILED on failure. */
-size_t dense_host_scratch(const model_config *model, uint64_t max_positions);
+size_t dense_host_scratch(uint64_t max_positions, uint32_t block_tokens);
 int dense_host_open(const dense_config *config, dense **out);
 
 /* ---- The plug-in for CUDA --------------------------------------------------------------- */
@@ -110,7 +111,7 @@ int dense_host_open(const dense_config *config, dense **out);
 #define DENSE_CUDA_SYMBOL "dense_cuda_plugin"
 
 /* The build of tool and plug-in; a plug-in with a different one is refused. */
-#define DENSE_CUDA_BUILD "moepage-generate dense 2"
+#define DENSE_CUDA_BUILD "moepage-generate dense 3"
 
 typedef struct dense_plugin {
     const char *build; /* DENSE_CUDA_BUILD */

@@ -1,6 +1,8 @@
-/* Dense operations on the CPU: those of compute.h and attention.h, on ordinary memory. */
+/* Dense operations on the CPU, on ordinary memory: products by the library, and those of compute.h and
+ * attention.h. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/attention.h"
 #include "common/compute.h"
@@ -16,7 +18,10 @@ typedef struct host_dense {
     const dense_step *step;
     compute compute;
     attention attention;
+    moepage_device *device;
     attention_row *rows; /* [max_tokens] */
+    uint16_t *operands;  /* BF16 math: a product's rows */
+    int code;            /* the first failure */
     void *taken[MAX_TAKEN];
     uint32_t n_taken;
 } host_dense;
@@ -48,13 +53,14 @@ static void host_close(dense *d)
     for (uint32_t i = 0; i < h->n_taken; i++)
         free(h->taken[i]);
     free(h->rows);
+    free(h->operands);
     free(h);
 }
 
 static float *host_fetch(dense *d, float *x, size_t n)
 {
-    (void)d, (void)n;
-    return x;
+    (void)n;
+    return host_of(d)->code ? NULL : x;
 }
 
 /* ---- The step ---------------------------------------------------------------------------- */
@@ -63,18 +69,16 @@ static int host_begin(dense *d, const dense_step *step, float *hidden)
 {
     host_dense *h = host_of(d);
     const matrix *table = &d->weights->embedding;
-    const unsigned char *first = table->data;
     attention_row *row = h->rows;
     h->step = step;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         const dense_sequence *s = &step->sequences[i];
         for (uint32_t t = 0; t < s->n_tokens; t++, hidden += table->columns) {
             *row++ = (attention_row){s->blocks, s->position + t};
-            h->compute.kernels->widen(hidden, first + s->tokens[t] * matrix_row_bytes(table),
-                                      table->dtype, table->columns);
+            weights_read_row(table, s->tokens[t], 0, table->columns, hidden);
         }
     }
-    return RUN_OK;
+    return h->code;
 }
 
 static void host_turn(dense *d, float *x, uint32_t heads)
@@ -111,10 +115,31 @@ static void host_norm(dense *d, const float *x, uint32_t n, uint32_t width,
         compute_rms_norm(&h->compute, x, n, width, norm->scale, h->config->norm_eps, out);
 }
 
+/* Returns rows as the operands of BF16 products: callers have rounded them, so that the upper halves are
+ * all of them. */
+static const uint16_t *narrow(host_dense *h, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        h->operands[i] = (uint16_t)(bits >> 16);
+    }
+    return h->operands;
+}
+
 static void host_linear(dense *d, const float *x, uint32_t n, const matrix *w, const float *bias,
                         float *y)
 {
-    compute_linear(&host_of(d)->compute, x, n, w, bias, y);
+    host_dense *h = host_of(d);
+    const bool bf16 = h->compute.math == MOEPAGE_MATH_BF16;
+    const moepage_linear linear =
+        MOEPAGE_LINEAR(.math = h->compute.math, .n_rows = n, .n_in = w->columns, .n_out = w->rows,
+                       .x_dtype = bf16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
+                       .w_dtype = w->dtype,
+                       .x = bf16 ? (const void *)narrow(h, x, (size_t)n * w->columns) : x,
+                       .w = w->data, .bias = bias, .out = y);
+    if (!h->code && moepage_device_linear(h->device, &linear))
+        h->code = fail_library(RUN_FAILED, "dense product");
 }
 
 static void host_round(dense *d, float *x, size_t n)
@@ -172,16 +197,20 @@ static const dense_ops host_ops = {
 
 /* ---- Set-up ------------------------------------------------------------------------------ */
 
-size_t dense_host_scratch(const model_config *c, uint64_t max_positions)
+/* The longest row of a product. */
+static uint32_t widest(const model_config *c)
 {
-    uint32_t widths[] = {c->hidden, c->heads * c->head_dim, c->dense_intermediate,
-                         c->shared_intermediate};
-    uint32_t widest = 0;
+    const uint32_t widths[] = {c->hidden, c->heads * c->head_dim, c->dense_intermediate,
+                               c->shared_intermediate};
+    uint32_t most = 0;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        widest = widths[i] > widest ? widths[i] : widest;
-    size_t linear = compute_scratch_floats(widest);
-    size_t scores = attention_scratch_floats(max_positions);
-    return linear > scores ? linear : scores;
+        most = widths[i] > most ? widths[i] : most;
+    return most;
+}
+
+size_t dense_host_scratch(uint64_t max_positions, uint32_t block_tokens)
+{
+    return attention_scratch_floats(max_positions, block_tokens);
 }
 
 int dense_host_open(const dense_config *config, dense **out)
@@ -194,11 +223,13 @@ int dense_host_open(const dense_config *config, dense **out)
         .base = {.ops = &host_ops, .weights = config->weights, .products = "host"},
         .config = c,
         .compute = {config->workers, kernels_choose(), config->math},
+        .device = config->device,
         .rows = calloc(config->max_tokens, sizeof *h->rows),
+        .operands = malloc((size_t)config->max_tokens * widest(c) * sizeof *h->operands),
     };
     h->attention =
         (attention){&h->compute, c->heads, c->kv_heads, c->head_dim, config->block_tokens};
-    if (!h->rows) {
+    if (!h->rows || !h->operands) {
         host_close(&h->base);
         return fail_memory();
     }

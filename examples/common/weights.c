@@ -15,8 +15,8 @@
 /* The state of a search; after the first failure later calls do nothing. */
 typedef struct finder {
     const moepage_model *model;
-    const kernels *kernels;
     const model_config *config;
+    bool decode; /* what is in blocks */
     model_weights *out;
     int code;
 } finder;
@@ -54,7 +54,7 @@ static matrix decode_matrix(finder *f, const char *name, const moepage_tensor_vi
         f->code = fail_library(RUN_REFUSED, name);
     f->out->bytes += n * sizeof *decoded;
     f->out->decoded_bytes += n * sizeof *decoded;
-    return (matrix){decoded, MOEPAGE_DTYPE_F32, rows, columns};
+    return (matrix){decoded, MOEPAGE_DTYPE_F32, rows, columns, 0};
 }
 
 /* Finds a matrix or, with rows == 1, also a vector of `columns`. */
@@ -74,13 +74,14 @@ static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t c
                        "checkpoint: %s does not have the shape [%u, %u] that "
                        "%s implies",
                        name, rows, columns, f->config->source);
-    else if (is_blocks(view.dtype))
+    else if (is_blocks(view.dtype) && f->decode)
         return decode_matrix(f, name, &view, rows, columns);
-    else if (!is_float(view.dtype))
+    else if (!is_float(view.dtype) && !is_blocks(view.dtype))
         f->code = fail(RUN_REFUSED, "checkpoint: %s is neither F32, F16 nor BF16%s", name,
                        f->config->gguf ? ", nor in blocks" : "");
     f->out->bytes += view.bytes;
-    return (matrix){view.data, view.dtype, rows, columns};
+    return (matrix){view.data, view.dtype, rows, columns,
+                    is_blocks(view.dtype) ? view.bytes / rows : 0};
 }
 
 static const float *find_vector(finder *f, const char *name, uint32_t n)
@@ -90,7 +91,7 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
         return NULL;
     float *vector = own(f, n);
     if (vector)
-        f->kernels->widen(vector, stored.data, stored.dtype, n);
+        weights_read_row(&stored, 0, 0, n, vector);
     return vector;
 }
 
@@ -283,7 +284,8 @@ static void check_names(finder *f)
     }
 }
 
-int weights_open(const moepage_model *model, const model_config *config, model_weights *out)
+int weights_open(const moepage_model *model, const model_config *config, bool decode,
+                 model_weights *out)
 {
     *out = (model_weights){0};
     out->layers = calloc(config->layers, sizeof *out->layers);
@@ -291,7 +293,7 @@ int weights_open(const moepage_model *model, const model_config *config, model_w
         calloc((size_t)config->layers * MAX_OWNED_PER_LAYER + MAX_OWNED_BESIDE, sizeof *out->owned);
     if (!out->layers || !out->owned)
         return fail_memory();
-    finder f = {.model = model, .kernels = kernels_choose(), .config = config, .out = out};
+    finder f = {.model = model, .config = config, .decode = decode, .out = out};
     find_ends(&f, config, out);
     for (uint32_t l = 0; l < config->layers && !f.code; l++)
         find_layer(&f, l, config, &out->layers[l]);
@@ -306,4 +308,15 @@ void weights_close(model_weights *w)
         free(w->owned[i]);
     free(w->owned);
     free(w->layers);
+}
+
+void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out)
+{
+    const unsigned char *start = (const unsigned char *)m->data + row * matrix_row_bytes(m);
+    const size_t offset = matrix_row_bytes(m) * first / m->columns;
+    if (!m->blocks)
+        kernels_choose()->widen(out, start + offset, m->dtype, n);
+    else
+        (void)moepage_blocks_decode(m->dtype, start + offset, matrix_row_bytes(m) * n / m->columns,
+                                    out, n); /* cannot fail: the shape was checked */
 }

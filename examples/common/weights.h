@@ -1,5 +1,4 @@
-/* weights.h — the checkpoint's dense tensors, located once and read in place; what a GGUF file has in
- * blocks is decoded once. */
+/* weights.h — the checkpoint's dense tensors, located once and read in place. */
 #ifndef EXAMPLE_WEIGHTS_H
 #define EXAMPLE_WEIGHTS_H
 
@@ -8,14 +7,15 @@
 /* A row-major matrix inside the mapped checkpoint, or decoded. data NULL = absent from this model. */
 typedef struct matrix {
     const void *data;
-    uint32_t dtype; /* F32, F16 or BF16 */
+    uint32_t dtype; /* F32, F16, BF16, or the blocks of a GGUF file */
     uint32_t rows;
     uint32_t columns;
+    size_t blocks; /* bytes of a row in blocks; 0 = in floats */
 } matrix;
 
 static inline size_t matrix_row_bytes(const matrix *m)
 {
-    return (size_t)m->columns * (m->dtype == MOEPAGE_DTYPE_F32 ? 4 : 2);
+    return m->blocks ? m->blocks : (size_t)m->columns * (m->dtype == MOEPAGE_DTYPE_F32 ? 4 : 2);
 }
 
 /* A gated MLP: down(silu(gate x) * up x). */
@@ -51,8 +51,13 @@ typedef struct model_weights {
 } model_weights;
 
 /* Finds every tensor that `config` requires and checks its shape. The matrices point into the
- * model, which must stay open, unless they were in blocks. *out is always safe to close. */
-int weights_open(const moepage_model *model, const model_config *config, model_weights *out);
+ * model, which must stay open; with `decode`, those in blocks are decoded instead. *out is always
+ * safe to close. */
+int weights_open(const moepage_model *model, const model_config *config, bool decode,
+                 model_weights *out);
 void weights_close(model_weights *w);
+
+/* Writes n values of a row, from column `first` on; both are of whole blocks. */
+void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out);
 
 #endif

@@ -106,6 +106,11 @@ void workers_stop(workers *pool)
     free(pool);
 }
 
+uint32_t workers_count(const workers *pool)
+{
+    return pool->n_members;
+}
+
 void workers_run(workers *pool, uint32_t n_items, uint64_t work, workers_fn fn, void *arg)
 {
     if (pool->n_members == 1 || n_items < 2 || work < WORTH_WAKING) {

@@ -18,6 +18,9 @@ typedef void (*workers_fn)(void *arg, uint32_t item, float *scratch);
 workers *workers_start(uint32_t threads, size_t scratch_floats);
 void workers_stop(workers *pool);
 
+/* Returns the number of workers. */
+uint32_t workers_count(const workers *pool);
+
 /* Runs items 0..n_items-1 and returns when all are done. `work` estimates the total in
  * multiply-adds: the caller runs small jobs alone. One caller at a time. */
 void workers_run(workers *pool, uint32_t n_items, uint64_t work, workers_fn fn, void *arg);

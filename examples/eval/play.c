@@ -57,7 +57,8 @@ static int plan(player *p, budget *out)
 static int open_decoder(player *p, const budget *plan)
 {
     const bool ablates = p->ranks.keep || p->ranks.deny;
-    const decoder_config config = {.model = p->config->config,
+    const decoder_config config = {.device = p->host.device,
+                                   .model = p->config->config,
                                    .weights = p->config->weights,
                                    .session = p->host.session,
                                    .kv = p->host.kv,

@@ -12,7 +12,8 @@ uint64_t engine_block_bytes(const model_config *model)
 
 static int open_decoder(const engine_config *config, engine *e)
 {
-    decoder_config how = {.model = config->model,
+    decoder_config how = {.device = e->host.device,
+                          .model = config->model,
                           .weights = &e->weights,
                           .session = e->host.session,
                           .kv = e->host.kv,
@@ -47,10 +48,12 @@ static int open_controller(const engine_config *config, engine *e)
 int engine_open(const engine_config *config, engine *out)
 {
     const options *o = config->options;
+    uint32_t ordinal;
+    const bool on_gpu = dense_is_cuda(o->device, &ordinal);
     int code;
     *out = (engine){0};
     if ((code = host_open_model(o, &out->host)) ||
-        (code = weights_open(out->host.model, config->model, &out->weights)) ||
+        (code = weights_open(out->host.model, config->model, on_gpu, &out->weights)) ||
         (code = host_open(o, config->model, &config->plan, &out->host)) ||
         (code = sampler_open(o->temperature, o->top_p, config->model->vocabulary, &out->sampler)) ||
         (code = open_decoder(config, out)))

@@ -46,6 +46,7 @@ moepage_status mp_home_open(mp_device *device, const moepage_device_config *conf
      * recognised as foreign. */
     atomic_init(&home->next_sequence, ((uint64_t)(uintptr_t)home * 0x9e3779b97f4a7c15u) >> 24);
     atomic_init(&home->residents, 0);
+    pthread_mutex_init(&home->compute_lock, NULL);
     mp_handle_open(&home->handle, MP_KIND_DEVICE);
     *out = home;
     return MOEPAGE_OK;
@@ -56,6 +57,9 @@ void mp_home_close(struct moepage_device *home)
     assert(!atomic_load(&home->residents));
     assert(!atomic_load(&home->ledger.used) && !atomic_load(&home->workspace.used));
     mp_handle_kill(&home->handle);
+    if (home->compute)
+        home->device->ops->stream_destroy(home->compute);
+    pthread_mutex_destroy(&home->compute_lock);
     home->device->ops->free(home->device, MP_MEMORY_ARENA, home->arena.base, home->arena.bytes);
     home->device->ops->close(home->device);
     mp_arena_fini(&home->arena);
@@ -99,4 +103,15 @@ void mp_home_workspace_free(struct moepage_device *home, void *memory, uint64_t 
     home->device->ops->free(home->device, MP_MEMORY_WORKSPACE, memory, bytes);
     mp_ledger_release(&home->ledger, bytes);
     mp_ledger_release(&home->workspace, bytes);
+}
+
+moepage_status mp_home_compute(struct moepage_device *home, mp_stream **out)
+{
+    moepage_status status = MOEPAGE_OK;
+    pthread_mutex_lock(&home->compute_lock);
+    if (!home->compute)
+        status = home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &home->compute);
+    *out = home->compute;
+    pthread_mutex_unlock(&home->compute_lock);
+    return status;
 }

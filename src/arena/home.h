@@ -1,8 +1,9 @@
-/* home.h — a device's memory context: the machine behind the seam, its budget, its arena and a
- * count of the pools on it. moepage_device points to this. */
+/* home.h — a device's memory context: the machine behind the seam, its budget, its arena, a count
+ * of the pools on it, and the stream of calls that belong to no pool. moepage_device points to this. */
 #ifndef MP_ARENA_HOME_H
 #define MP_ARENA_HOME_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "arena/arena.h"
@@ -18,6 +19,8 @@ struct moepage_device {
     mp_arena arena;
     _Atomic uint32_t residents;     /* live pools on this device */
     _Atomic uint64_t next_sequence; /* next KV sequence id; no id is used twice */
+    pthread_mutex_t compute_lock;
+    mp_stream *compute; /* NULL until the first call; under compute_lock */
     mp_graveyard graveyard;
 };
 
@@ -32,5 +35,9 @@ void mp_home_close(struct moepage_device *home);
 /* Allocates device memory for scratch, charged to the workspace share; BUDGET with a sentence. */
 moepage_status mp_home_workspace_alloc(struct moepage_device *home, uint64_t bytes, void **out);
 void mp_home_workspace_free(struct moepage_device *home, void *memory, uint64_t bytes);
+
+/* The COMPUTE stream of calls that compute and wait, made for the first one; the device's own.
+ * NO_MEMORY. */
+moepage_status mp_home_compute(struct moepage_device *home, mp_stream **out);
 
 #endif

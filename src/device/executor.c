@@ -19,11 +19,12 @@
 /* The least work (see mp_host_kernel_work and mp_host_decode_work) that is worth a part of
  * its own: about 10 us of one AVX-512 core, which is what waking a sleeping thread costs in
  * a virtual machine. */
-static const uint64_t work_per_part[MP_KERNEL_COUNT] = {
-    [MP_KERNEL_CONVERT] = 100000,
-    [MP_KERNEL_EXPERTS] = 2000000,
-    [MP_KERNEL_COMBINE] = 100000,
-    [MP_KERNEL_DECODE] = 65536, /* one chunk: nothing smaller can be handed out */
+static const uint64_t
+    work_per_part[MP_KERNEL_COUNT] =
+        {
+            [MP_KERNEL_CONVERT] = 100000, [MP_KERNEL_EXPERTS] = 2000000,
+            [MP_KERNEL_COMBINE] = 100000, [MP_KERNEL_LINEAR] = 2000000,
+            [MP_KERNEL_DECODE] = 65536, /* one chunk: nothing smaller can be handed out */
 };
 
 /* There are more parts than threads, so that other threads claim what a late or slow

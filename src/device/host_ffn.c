@@ -1,4 +1,4 @@
-/* EXPERTS on the host: which dot products are computed when, and in which share.
+/* EXPERTS and LINEAR on the host: which dot products are computed when, and in which share.
  *
  * A phase is a list of units, 16 or 32 weight rows of one expert each, dealt to the shares in
  * order. A share runs its weight rows of an expert in panels; a panel meets the expert's rows in
@@ -6,7 +6,7 @@
  * weights come from memory once and stay in the second-level cache while all groups pass. A group is
  * the rows of a tile; where weights are converted first, of several tiles, which share the work. None
  * of this is visible in the results: a dot product's lanes go through `acc` unchanged from piece to
- * piece. */
+ * piece. A dense product is the second phase of one expert. */
 #include <assert.h>
 #include <string.h>
 
@@ -462,7 +462,7 @@ static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
     run_panel(down, &group, &matrix, panel, n, slice->panel, ahead_of(down, slice, panel, i), sums);
     add_bias(down->set, args->bias_dtype, expert->down_bias, panel, n, slice->panel, sums, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
-        uint64_t row = args->rows[expert->first_row + i + r];
+        const uint64_t row = args->rows ? args->rows[expert->first_row + i + r] : line + r;
         memcpy(args->partial + row * args->hidden + panel, sums + r * slice->panel,
                n * sizeof(float));
     }
@@ -545,4 +545,30 @@ void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args
             run_slice(set, args, phase, &slice);
         start += cost * n_units;
     }
+}
+
+/* The product as an expert's down matrix: the phase that reads rows and writes sums. */
+static mp_kernel_experts_args down_alone(const mp_kernel_linear_args *args,
+                                         const mp_ffn_expert *expert)
+{
+    return (mp_kernel_experts_args){
+        .experts = expert,
+        .inner = (void *)args->x,
+        .partial = args->out,
+        .n_experts = 1,
+        .top_k = 1,
+        .hidden = args->n_out,
+        .intermediate = args->n_in,
+        .dtypes[MP_DOWN] = args->dtype,
+        .bias_dtype = args->bias_dtype,
+        .math = args->math,
+    };
+}
+
+void mp_host_linear(const mp_host_kernel_set *set, const mp_kernel_linear_args *args, uint32_t part,
+                    uint32_t n_parts)
+{
+    const mp_ffn_expert expert = {.down = args->w, .down_bias = args->bias, .n_rows = args->n_rows};
+    const mp_kernel_experts_args down = down_alone(args, &expert);
+    mp_host_experts(set, &down, 1, part, n_parts);
 }

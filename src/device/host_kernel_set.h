@@ -210,6 +210,8 @@ void mp_host_combine(const mp_host_kernel_set *set, const mp_kernel_combine_args
                      uint32_t part, uint32_t n_parts);
 void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
                      uint32_t phase, uint32_t part, uint32_t n_parts);
+void mp_host_linear(const mp_host_kernel_set *set, const mp_kernel_linear_args *args, uint32_t part,
+                    uint32_t n_parts);
 
 static inline uint64_t mp_element_bytes(uint32_t dtype)
 {

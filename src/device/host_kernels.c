@@ -100,6 +100,8 @@ uint64_t mp_host_kernel_work(mp_kernel kernel, const mp_kernel_args *args)
     switch (kernel) {
     case MP_KERNEL_CONVERT: return (uint64_t)args->convert.n_tokens * args->convert.hidden;
     case MP_KERNEL_EXPERTS: return experts_work(&args->experts);
+    case MP_KERNEL_LINEAR:
+        return mp_host_rows_cost(args->linear.n_rows) * args->linear.n_in * args->linear.n_out;
     case MP_KERNEL_COMBINE:
         return (uint64_t)args->combine.n_tokens * args->combine.top_k * args->combine.hidden;
     default: return 0;
@@ -113,6 +115,7 @@ static void dispatch(const mp_host_kernel_set *set, mp_kernel kernel, const mp_k
     case MP_KERNEL_CONVERT: mp_host_convert(set, &args->convert, part, n_parts); break;
     case MP_KERNEL_EXPERTS: mp_host_experts(set, &args->experts, phase, part, n_parts); break;
     case MP_KERNEL_COMBINE: mp_host_combine(set, &args->combine, part, n_parts); break;
+    case MP_KERNEL_LINEAR: mp_host_linear(set, &args->linear, part, n_parts); break;
     default: break;
     }
 }

@@ -1,4 +1,4 @@
-/* host_kernels.h — the host device's compute kernels: CONVERT, EXPERTS and COMBINE on a CPU.
+/* host_kernels.h — the host device's compute kernels: CONVERT, EXPERTS, COMBINE and LINEAR on a CPU.
  *
  * A kernel runs as a few phases; a phase is cut into `n_parts` disjoint shares that any threads
  * may run in any order. The caller puts a barrier between phases. How many parts there are, and
@@ -30,8 +30,8 @@ const char *mp_host_kernels_name(const mp_host_kernel_set *set);
 uint32_t mp_host_kernel_phases(mp_kernel kernel);
 
 /* A kernel's size, for choosing how many threads are worth waking: multiply-adds of EXPERTS, both
- * phases together; elements touched by the others. A launch that reads cold weights for few rows
- * is bound by memory and counts as 8 rows per expert, as many as its bytes are worth. */
+ * phases together, and of LINEAR; elements touched by the others. A launch that reads cold weights for few rows
+ * is bound by memory and counts as 8 rows per matrix, as many as its bytes are worth. */
 uint64_t mp_host_kernel_work(mp_kernel kernel, const mp_kernel_args *args);
 
 /* Runs share `part` of `n_parts` (part < n_parts) of one phase. Shares may be empty. */

@@ -18,6 +18,7 @@ typedef enum mp_kernel {
     MP_KERNEL_EXPERTS,
     MP_KERNEL_COMBINE,
     MP_KERNEL_DECODE,
+    MP_KERNEL_LINEAR, /* with MP_CAP_ON_HOST only */
     MP_KERNEL_COUNT
 } mp_kernel;
 
@@ -141,12 +142,28 @@ typedef struct mp_kernel_decode_args {
     uint32_t n_jobs;
 } mp_kernel_decode_args;
 
+/* A dense product: out[r] = w x[r] + bias. Its operands and the order of its sums are those of one
+ * matrix of EXPERTS. Math FP32 or BF16. */
+typedef struct mp_kernel_linear_args {
+    const void *x;    /* [n_rows][n_in] operand type of the math */
+    const void *w;    /* [n_out][n_in] */
+    const void *bias; /* [n_out], or NULL */
+    float *out;       /* [n_rows][n_out] */
+    uint32_t n_rows;
+    uint32_t n_in;
+    uint32_t n_out;
+    uint32_t dtype;      /* of w: F32, F16, BF16, or blocks, rows being whole ones */
+    uint32_t bias_dtype; /* F32, F16 or BF16 */
+    uint32_t math;       /* FP32 or BF16 */
+} mp_kernel_linear_args;
+
 /* The biggest argument struct: queues hold kernels by value. */
 typedef union mp_kernel_args {
     mp_kernel_convert_args convert;
     mp_kernel_experts_args experts;
     mp_kernel_combine_args combine;
     mp_kernel_decode_args decode;
+    mp_kernel_linear_args linear;
 } mp_kernel_args;
 
 static inline void mp_kernel_args_copy(mp_kernel_args *to, mp_kernel kernel, const void *args)
@@ -156,6 +173,7 @@ static inline void mp_kernel_args_copy(mp_kernel_args *to, mp_kernel kernel, con
     case MP_KERNEL_EXPERTS: to->experts = *(const mp_kernel_experts_args *)args; break;
     case MP_KERNEL_COMBINE: to->combine = *(const mp_kernel_combine_args *)args; break;
     case MP_KERNEL_DECODE: to->decode = *(const mp_kernel_decode_args *)args; break;
+    case MP_KERNEL_LINEAR: to->linear = *(const mp_kernel_linear_args *)args; break;
     case MP_KERNEL_COUNT: break;
     }
 }

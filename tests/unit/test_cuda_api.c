@@ -540,6 +540,22 @@ static void test_cuda_api_hands_on_what_a_launch_fails_with(void **state)
     close_gpu(&g);
 }
 
+/* Dense products are the host's: a GPU has libraries for them. */
+static void test_cuda_api_leaves_dense_products_to_the_callers_library(void **state)
+{
+    static const float x[4], w[8];
+    float out[2] = {7, 7};
+    (void)state;
+    moepage_device *device = device_rig_open(&small);
+    const moepage_linear linear = MOEPAGE_LINEAR(.n_rows = 1, .n_in = 4, .n_out = 2, .w_dtype = F32,
+                                                 .x = x, .w = w, .out = out);
+    assert_int_equal(moepage_device_linear(device, &linear), MOEPAGE_E_UNSUPPORTED);
+    assert_string_equal(moepage_last_error(), "cuda:0: dense products run on host devices only: "
+                                              "use a library of the GPU's");
+    assert_true(out[0] == 7 && out[1] == 7);
+    device_rig_close(device);
+}
+
 int main(void)
 {
     setenv("MP_TEST_DEVICE", "sim", 0);
@@ -559,6 +575,7 @@ int main(void)
         cmocka_unit_test(test_cuda_api_dequantises_and_multiplies),
         cmocka_unit_test(test_cuda_api_submits_nothing_when_there_is_nothing_to_do),
         cmocka_unit_test(test_cuda_api_hands_on_what_a_launch_fails_with),
+        cmocka_unit_test(test_cuda_api_leaves_dense_products_to_the_callers_library),
     };
     return cmocka_run_group_tests(arguments, open_host, close_host) +
            cmocka_run_group_tests(simulated, NULL, NULL);

@@ -289,14 +289,26 @@ static void test_generate_kernels_turn_heads_as_the_host_does(void **state)
 
 /* ---- Products ---------------------------------------------------------------------------- */
 
+static void multiply_on_host(const moepage_linear *linear)
+{
+    moepage_device *device = NULL;
+    assert_int_equal(
+        moepage_device_open("host", &MOEPAGE_DEVICE_CONFIG(.threads = 1, .budget_bytes = 2u << 20),
+                            &device),
+        MOEPAGE_OK);
+    assert_int_equal(moepage_device_linear(device, linear), MOEPAGE_OK);
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+}
+
 static void check_linear(uint32_t dtype, uint32_t n, uint32_t rows, uint32_t columns, bool biased)
 {
-    compute c = plain_compute();
     float *x = draw_stored(GPU_F32, (size_t)n * columns), *bias = draw_floats(rows);
     void *stored = draw_stored(dtype, (size_t)rows * columns);
     float *right = draw_floats((size_t)n * rows), *found = draw_floats((size_t)n * rows);
     float *alone = draw_floats(rows);
-    matrix w = {stored, dtype, rows, columns};
+    const moepage_linear linear =
+        MOEPAGE_LINEAR(.n_rows = n, .n_in = columns, .n_out = rows, .w_dtype = dtype, .x = x,
+                       .w = stored, .bias = biased ? bias : NULL, .out = right);
     gpu_linear_args args = {.x = x,
                             .w = stored,
                             .bias = biased ? bias : NULL,
@@ -306,7 +318,7 @@ static void check_linear(uint32_t dtype, uint32_t n, uint32_t rows, uint32_t col
                             .columns = columns,
                             .dtype = dtype};
     run_linear(&args, (uint32_t)gpu_linear_blocks(n, rows));
-    compute_linear(&c, x, n, &w, args.bias, right);
+    multiply_on_host(&linear);
     assert_close(found, right, (size_t)n * rows, 1e-6 * columns);
     /* The last row by itself. */
     args.x = copy_of(x + (size_t)(n - 1) * columns, columns * sizeof *x);
@@ -321,7 +333,6 @@ static void check_linear(uint32_t dtype, uint32_t n, uint32_t rows, uint32_t col
     free(right);
     free(found);
     free(alone);
-    workers_stop(c.workers);
 }
 
 static void test_generate_kernels_multiply_as_the_host_does_alone_or_together(void **state)
@@ -341,8 +352,7 @@ typedef struct kv_cache {
     attention host;
     gpu_kv kv;
     moepage_kv_layer_view view;
-    float *memory;
-    size_t bytes;
+    float *memory, *gpu_memory; /* the same keys and values, each in its own order */
 } kv_cache;
 
 /* `blocks` of 8 tokens, three to a granule that holds other layers' too. */
@@ -351,11 +361,11 @@ static kv_cache cache_open(const compute *c, uint32_t heads, uint32_t kv_heads, 
 {
     const uint64_t block = 8ull * attention_bytes_per_token(kv_heads, head_dim);
     kv_cache out = {.host = {c, heads, kv_heads, head_dim, 8},
-                    .view = {.id_stride = 3, .block_bytes = block, .granule_bytes = 7 * block},
-                    .bytes = (blocks / 3 + 1) * 7 * block};
-    out.memory = draw_floats(out.bytes / sizeof(float));
+                    .view = {.id_stride = 3, .block_bytes = block, .granule_bytes = 7 * block}};
+    out.memory = draw_floats((blocks / 3 + 1) * 7 * block / sizeof(float));
+    out.gpu_memory = draw_floats((blocks / 3 + 1) * 7 * block / sizeof(float));
     out.view.base = out.memory;
-    out.kv = (gpu_kv){out.memory, block, 7 * block, 3, 8, kv_heads, head_dim};
+    out.kv = (gpu_kv){out.gpu_memory, block, 7 * block, 3, 8, kv_heads, head_dim};
     return out;
 }
 
@@ -377,6 +387,23 @@ static void place(placement *p, uint64_t first, uint64_t second)
     }
 }
 
+/* Gives all positions before the rows' keys and values. */
+static void fill_cache(kv_cache *cache, const placement *p)
+{
+    const size_t width = (size_t)cache->host.kv_heads * cache->host.head_dim;
+    for (uint32_t r = 0; r < 8; r += 4)
+        for (uint64_t position = 0; position < p->positions[r]; position++) {
+            float *k = draw_floats(width), *v = draw_floats(width);
+            const attention_row row = {p->rows[r].blocks, position};
+            const gpu_places at = {&position, &p->tables[r], p->blocks};
+            gpu_store_args store = {cache->kv, at, k, v};
+            run_store(&store, 1);
+            attention_store(&cache->host, &cache->view, &row, 1, k, v);
+            free(k);
+            free(v);
+        }
+}
+
 static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t window,
                             uint64_t first, uint64_t second)
 {
@@ -386,16 +413,14 @@ static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim
     const size_t width = (size_t)heads * head_dim, kv_width = (size_t)kv_heads * head_dim;
     float *q = draw_floats(8 * width), *k = draw_floats(8 * kv_width);
     float *v = draw_floats(8 * kv_width), *found = draw_floats(8 * width);
-    float *right = draw_floats(8 * width), *before = copy_of(cache.memory, cache.bytes);
+    float *right = draw_floats(8 * width);
     place(&p, first, second);
+    fill_cache(&cache, &p);
     const gpu_places at = {p.positions, p.tables, p.blocks};
 
     gpu_store_args store = {cache.kv, at, k, v};
     run_store(&store, 8);
-    float *stored = copy_of(cache.memory, cache.bytes);
-    memcpy(cache.memory, before, cache.bytes);
     attention_store(&cache.host, &cache.view, p.rows, 8, k, v);
-    assert_memory_equal(stored, cache.memory, cache.bytes);
 
     gpu_attend_args attend = {.kv = cache.kv,
                               .at = at,
@@ -408,7 +433,7 @@ static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim
     attention_run(&cache.host, &cache.view, p.rows, 8, window, q, right);
     assert_close(found, right, 8 * width, 2e-6);
 
-    float *owned[] = {q, k, v, found, right, before, stored, cache.memory};
+    float *owned[] = {q, k, v, found, right, cache.memory, cache.gpu_memory};
     for (size_t i = 0; i < COUNT(owned); i++)
         free(owned[i]);
     workers_stop(c.workers);

@@ -281,6 +281,24 @@ class moepage_device_info(Structure):
     ]
 
 
+class moepage_linear(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("math", c_uint32),
+        ("n_rows", c_uint32),
+        ("n_in", c_uint32),
+        ("n_out", c_uint32),
+        ("x_dtype", c_uint32),
+        ("w_dtype", c_uint32),
+        ("bias_dtype", c_uint32),
+        ("x", c_void_p),
+        ("x_stride", c_uint64),
+        ("w", c_void_p),
+        ("bias", c_void_p),
+        ("out", c_void_p),
+    ]
+
+
 class moepage_model_config(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1053,6 +1071,7 @@ FUNCTIONS = {
     "moepage_device_close": (moepage_status, (c_void_p,), "device"),
     "moepage_device_get_info": (moepage_status, (c_void_p, POINTER(moepage_device_info)),
         "device,info"),
+    "moepage_device_linear": (moepage_status, (c_void_p, POINTER(moepage_linear)), "device,linear"),
     "moepage_device_open": (moepage_status, (c_char_p, POINTER(moepage_device_config), c_void_p),
         "name,config,out"),
     "moepage_engine_begin": (moepage_status, (c_void_p, c_uint32), "engine,n_tokens"),

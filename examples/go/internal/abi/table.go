@@ -15,6 +15,7 @@ var Types = map[string]reflect.Type{
 	"moepage_engine_config":      reflect.TypeOf(C.moepage_engine_config{}),
 	"moepage_device_config":      reflect.TypeOf(C.moepage_device_config{}),
 	"moepage_device_info":        reflect.TypeOf(C.moepage_device_info{}),
+	"moepage_linear":             reflect.TypeOf(C.moepage_linear{}),
 	"moepage_model_config":       reflect.TypeOf(C.moepage_model_config{}),
 	"moepage_expert_tensor":      reflect.TypeOf(C.moepage_expert_tensor{}),
 	"moepage_model_info":         reflect.TypeOf(C.moepage_model_info{}),

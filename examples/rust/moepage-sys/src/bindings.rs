@@ -288,6 +288,25 @@ plain!(moepage_device_info, 96, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct moepage_linear {
+    pub struct_size: u32,
+    pub math: u32,
+    pub n_rows: u32,
+    pub n_in: u32,
+    pub n_out: u32,
+    pub x_dtype: u32,
+    pub w_dtype: u32,
+    pub bias_dtype: u32,
+    pub x: *const c_void,
+    pub x_stride: u64,
+    pub w: *const c_void,
+    pub bias: *const c_void,
+    pub out: *mut f32,
+}
+plain!(moepage_linear, 72, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct moepage_model_config {
     pub struct_size: u32,
     pub reserved: u32,
@@ -1244,6 +1263,10 @@ extern "C" {
     pub fn moepage_device_get_info(
         device: *mut moepage_device,
         info: *mut moepage_device_info,
+    ) -> moepage_status;
+    pub fn moepage_device_linear(
+        device: *mut moepage_device,
+        linear: *const moepage_linear,
     ) -> moepage_status;
     pub fn moepage_device_open(
         name: *const c_char,

@@ -1,0 +1,135 @@
+/* Entry point of dense products. */
+#include "arena/home.h"
+#include "base/config.h"
+#include "base/status.h"
+#include "codec/blocks.h"
+
+static bool is_float(uint32_t dtype)
+{
+    return dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16;
+}
+
+static moepage_status check_types(const moepage_linear *l)
+{
+    const mp_block_format *format = mp_block_format_of(l->w_dtype);
+    if (l->math > MOEPAGE_MATH_BF16_FAST)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: math is %u, it must be a MOEPAGE_MATH_*",
+                       l->math);
+    if (l->x_dtype != MOEPAGE_DTYPE_F32 && l->x_dtype != MOEPAGE_DTYPE_BF16)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: x_dtype is %u, it must be F32 or BF16",
+                       l->x_dtype);
+    if (!is_float(l->w_dtype) && !format)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "linear: w_dtype is %u, it must be F32, F16, BF16 or a block format",
+                       l->w_dtype);
+    if (!is_float(l->bias_dtype))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: bias_dtype is %u, it must be F32, F16 or BF16",
+                       l->bias_dtype);
+    if (format && l->n_in % format->weights)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "linear: n_in is %u, it must be a multiple of %u for weights of %s", l->n_in,
+                       format->weights, format->name);
+    return MOEPAGE_OK;
+}
+
+static moepage_status check_shape(const moepage_linear *l)
+{
+    if (!l->n_in || !l->n_out)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: %s is 0", l->n_in ? "n_out" : "n_in");
+    if (l->x_stride < l->n_in)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: x_stride is %llu, below n_in of %u",
+                       (unsigned long long)l->x_stride, l->n_in);
+    if (l->n_rows && (!l->x || !l->w || !l->out))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: %s is NULL", !l->x ? "x" : !l->w ? "w" : "out");
+    return MOEPAGE_OK;
+}
+
+/* Reads the caller's struct, fills in what is left 0, and checks it. */
+static moepage_status read_linear(const moepage_linear *linear, moepage_linear *own)
+{
+    if (!linear)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear is NULL");
+    moepage_status status = MP_CONFIG_READ(*own, linear);
+    if (status)
+        return status;
+    own->x_dtype = own->x_dtype ? own->x_dtype : MOEPAGE_DTYPE_F32;
+    own->bias_dtype = own->bias_dtype ? own->bias_dtype : MOEPAGE_DTYPE_F32;
+    own->x_stride = own->x_stride ? own->x_stride : own->n_in;
+    status = check_types(own);
+    if (own->math == MOEPAGE_MATH_BF16_FAST) /* which knows no faster way here */
+        own->math = MOEPAGE_MATH_BF16;
+    return status ? status : check_shape(own);
+}
+
+/* Brings x to rows of operands in workspace. */
+static moepage_status convert(mp_device *device, mp_stream *stream, const moepage_linear *l,
+                              void *operands)
+{
+    const mp_kernel_convert_args args = {.x = l->x,
+                                         .x_stride = l->x_stride,
+                                         .x_dtype = l->x_dtype,
+                                         .math = l->math,
+                                         .n_tokens = l->n_rows,
+                                         .hidden = l->n_in,
+                                         .out = operands};
+    mp_tick tick;
+    return device->ops->launch(stream, MP_KERNEL_CONVERT, &args, &tick);
+}
+
+static moepage_status multiply(mp_device *device, mp_stream *stream, const moepage_linear *l,
+                               const void *operands)
+{
+    const mp_kernel_linear_args args = {.x = operands,
+                                        .w = l->w,
+                                        .bias = l->bias,
+                                        .out = l->out,
+                                        .n_rows = l->n_rows,
+                                        .n_in = l->n_in,
+                                        .n_out = l->n_out,
+                                        .dtype = l->w_dtype,
+                                        .bias_dtype = l->bias_dtype,
+                                        .math = l->math};
+    mp_tick tick;
+    moepage_status status = device->ops->launch(stream, MP_KERNEL_LINEAR, &args, &tick);
+    return status ? status : device->ops->sync(stream, tick);
+}
+
+static moepage_status multiply_converted(moepage_device *home, mp_stream *stream,
+                                         const moepage_linear *l, uint64_t bytes)
+{
+    void *operands;
+    moepage_status status = mp_home_workspace_alloc(home, bytes, &operands);
+    if (status)
+        return status;
+    status = convert(home->device, stream, l, operands);
+    if (!status)
+        status = multiply(home->device, stream, l, operands);
+    mp_home_workspace_free(home, operands, bytes);
+    return status;
+}
+
+moepage_status moepage_device_linear(moepage_device *device, const moepage_linear *linear)
+{
+    moepage_linear own;
+    mp_stream *stream;
+    moepage_status status = mp_handle_check(device, MP_KIND_DEVICE);
+    if (!status)
+        status = read_linear(linear, &own);
+    if (status)
+        return status;
+    if ((device->device->caps & (MP_CAP_ON_HOST | MP_CAP_NO_BYTES)) != MP_CAP_ON_HOST)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: dense products run on host devices only: use a library of the GPU's",
+                       device->device->name);
+    if (!own.n_rows)
+        return MOEPAGE_OK;
+    status = mp_home_compute(device, &stream);
+    if (status)
+        return status;
+    const bool wide = own.math == MOEPAGE_MATH_FP32;
+    const uint32_t operand = wide ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
+    if (own.x_dtype == operand && own.x_stride == own.n_in)
+        return multiply(device->device, stream, &own, own.x);
+    return multiply_converted(device, stream, &own,
+                              (uint64_t)own.n_rows * own.n_in * (wide ? 4 : 2));
+}

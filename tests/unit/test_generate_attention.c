@@ -1,0 +1,259 @@
+/* The loops of moepage-generate's attention, on every instruction set that this machine runs, bit for bit
+ * against naive loops in the order that their headers state; and attention itself: a row's bits are its
+ * own, whatever is computed beside it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/attention.h"
+#include "common/compute.h"
+#include "numbers.h"
+#include "testing.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static float *draw(size_t n)
+{
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = num_random();
+    return x;
+}
+
+static void expect_bits(const char *who, const float *found, const float *right, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!num_same(found[i], right[i]))
+            fail_msg("%s: value %zu is %.9g, not %.9g", who, i, (double)found[i], (double)right[i]);
+}
+
+/* ---- Weighted sums of rows ---- */
+
+static void check_sums(const kernels *k, uint32_t n_sums, uint32_t n_rows, uint32_t n, bool resume)
+{
+    enum { SPARE = 3 };
+    const size_t stride = n + SPARE;
+    float *rows = draw(n_rows * stride), *weights = draw((size_t)n_sums * n_rows);
+    float *found = draw((size_t)n_sums * n), *right = malloc((size_t)n_sums * n * sizeof *right);
+    float *out[64];
+    const float *of[64];
+    assert_non_null(right);
+    for (uint32_t q = 0; q < n_sums; q++) {
+        out[q] = found + (size_t)q * n;
+        of[q] = weights + (size_t)q * n_rows;
+        for (uint32_t i = 0; i < n; i++) {
+            float sum = resume ? out[q][i] : 0;
+            for (uint32_t r = 0; r < n_rows; r++)
+                sum = fmaf(of[q][r], rows[r * stride + i], sum);
+            right[(size_t)q * n + i] = sum;
+        }
+    }
+    const weighted_sums sums = {.out = out,
+                                .weights = of,
+                                .rows = rows,
+                                .stride = stride,
+                                .n_sums = n_sums,
+                                .n_rows = n_rows,
+                                .n = n,
+                                .resume = resume};
+    k->sum_rows(&sums);
+    expect_bits(k->name, found, right, (size_t)n_sums * n);
+    free(rows);
+    free(weights);
+    free(found);
+    free(right);
+}
+
+static void test_generate_attention_sums_rows_in_their_order(void **state)
+{
+    static const uint32_t widths[] = {1, 8, 16, 17, 64, 80, 128, 131};
+    (void)state;
+    for (uint32_t t = 0; kernels_at(t); t++)
+        for (uint32_t n_sums = 1; n_sums < 34; n_sums += 4)
+            for (size_t w = 0; w < COUNT(widths); w++)
+                check_sums(kernels_at(t), n_sums, 1 + n_sums * 5 % 37, widths[w], w % 2);
+}
+
+/* ---- Softmax ---- */
+
+static void check_softmax(uint32_t n, float spread)
+{
+    float *x = draw(n), *right = malloc(n * sizeof *x), *found = malloc(n * sizeof *x);
+    const float scale = 0.088388346f;
+    assert_true(right && found);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] *= spread;
+    memcpy(right, x, n * sizeof *x);
+    kernels_at(0)->softmax(right, n, scale);
+    double most = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = fmax(most, (double)(x[i] * scale));
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)(x[i] * scale) - most);
+    for (uint32_t i = 0; i < n; i++) {
+        /* Differences from `most` are rounded at their own size; n sums; a quotient. */
+        const double is = exp((double)(x[i] * scale) - most) / sum;
+        const double bar = is * (88 + 4 + n / 16.0 + 8) * 0x1p-24 + 1e-37;
+        if (!(fabs((double)right[i] - is) <= bar))
+            fail_msg("%u of %u: %.9g, not %.9g", i, n, (double)right[i], is);
+    }
+    for (uint32_t t = 1; kernels_at(t); t++) {
+        memcpy(found, x, n * sizeof *x);
+        kernels_at(t)->softmax(found, n, scale);
+        expect_bits(kernels_at(t)->name, found, right, n);
+    }
+    free(x);
+    free(right);
+    free(found);
+}
+
+static void test_generate_attention_softmax_is_close_and_the_same_everywhere(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n < 70; n++) {
+        check_softmax(n, 1);
+        check_softmax(n, 400);
+    }
+    check_softmax(4097, 30);
+    for (uint32_t t = 0; kernels_at(t); t++) {
+        float broken[3] = {1, NAN, 2}, far[2] = {0, -1e30f};
+        kernels_at(t)->softmax(broken, 3, 1);
+        assert_true(isnan(broken[0]) && isnan(broken[1]) && isnan(broken[2]));
+        kernels_at(t)->softmax(far, 2, 1);
+        assert_true(far[0] == 1 && far[1] == 0);
+    }
+}
+
+/* ---- Attention ---- */
+
+enum { BLOCK = 16, BLOCKS = 24, LONGEST = BLOCK * (BLOCKS / 2) };
+
+typedef struct shape {
+    uint32_t heads, kv_heads, head_dim, window;
+} shape;
+
+typedef struct cache {
+    compute compute;
+    attention attention;
+    moepage_kv_layer_view view;
+    uint32_t tables[2][BLOCKS / 2]; /* of two sequences, whose blocks alternate backwards */
+    float *memory, *k, *v;          /* [2][LONGEST][kv_heads][head_dim] */
+} cache;
+
+static void open_cache(cache *c, const shape *s, uint32_t threads)
+{
+    const size_t width = (size_t)s->kv_heads * s->head_dim;
+    const uint64_t block = (uint64_t)BLOCK * attention_bytes_per_token(s->kv_heads, s->head_dim);
+    *c = (cache){.view = {.id_stride = 1, .block_bytes = block, .granule_bytes = block}};
+    c->compute = (compute){workers_start(threads, attention_scratch_floats(LONGEST, BLOCK)),
+                           kernels_choose(), MOEPAGE_MATH_FP32};
+    assert_non_null(c->compute.workers);
+    c->attention = (attention){&c->compute, s->heads, s->kv_heads, s->head_dim, BLOCK};
+    c->memory = malloc(BLOCKS * block);
+    assert_non_null(c->memory);
+    memset(c->memory, 0xff, BLOCKS * block); /* NaN: what nobody wrote counts for nobody */
+    c->view.base = c->memory;
+    c->k = draw(2 * LONGEST * width);
+    c->v = draw(2 * LONGEST * width);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        c->tables[i % 2][i / 2] = BLOCKS - 1 - i;
+}
+
+static void close_cache(cache *c)
+{
+    workers_stop(c->compute.workers);
+    free(c->memory);
+    free(c->k);
+    free(c->v);
+}
+
+static void store(cache *c, uint32_t sequence, uint64_t first, uint32_t n)
+{
+    const size_t width = (size_t)c->attention.kv_heads * c->attention.head_dim;
+    for (uint32_t i = 0; i < n; i++) {
+        const attention_row row = {c->tables[sequence], first + i};
+        const size_t at = (sequence * (size_t)LONGEST + first + i) * width;
+        attention_store(&c->attention, &c->view, &row, 1, c->k + at, c->v + at);
+    }
+}
+
+/* One head of one row, in the order that attention.h states. */
+static void naive_head(const cache *c, const shape *s, uint32_t sequence, uint64_t position,
+                       uint32_t head, const float *q, float *out)
+{
+    const size_t width = (size_t)s->kv_heads * s->head_dim;
+    const uint64_t start = position + 1 > s->window ? position + 1 - s->window : 0;
+    const size_t base =
+        sequence * (size_t)LONGEST * width + head / (s->heads / s->kv_heads) * s->head_dim;
+    float weights[LONGEST];
+    for (uint64_t p = start; p <= position; p++) {
+        float sum = 0;
+        for (uint32_t i = 0; i < s->head_dim; i++)
+            sum = fmaf(q[i], c->k[base + p * width + i], sum);
+        weights[p - start] = sum;
+    }
+    kernels_at(0)->softmax(weights, (uint32_t)(position + 1 - start),
+                           1.0f / sqrtf((float)s->head_dim));
+    for (uint32_t i = 0; i < s->head_dim; i++) {
+        out[i] = 0;
+        for (uint64_t p = start; p <= position; p++)
+            out[i] = fmaf(weights[p - start], c->v[base + p * width + i], out[i]);
+    }
+}
+
+/* A prompt's rows and a row of another sequence, together and one by one. */
+static void check_attention(const shape *s, uint32_t threads, uint64_t first, uint32_t n)
+{
+    enum { OTHER = 77 };
+    const size_t width = (size_t)s->heads * s->head_dim;
+    cache c;
+    open_cache(&c, s, threads);
+    attention_row *rows = malloc((n + 1) * sizeof *rows);
+    float *q = draw((n + 1) * width), *right = malloc((n + 1) * width * sizeof *right);
+    float *found = malloc((n + 1) * width * sizeof *found);
+    assert_true(rows && right && found);
+    store(&c, 0, 0, (uint32_t)first + n);
+    store(&c, 1, 0, OTHER + 1);
+    for (uint32_t r = 0; r <= n; r++) {
+        const uint32_t sequence = r == n;
+        rows[r] = (attention_row){c.tables[sequence], sequence ? OTHER : first + r};
+        for (uint32_t h = 0; h < s->heads; h++)
+            naive_head(&c, s, sequence, rows[r].position, h, q + r * width + h * s->head_dim,
+                       right + r * width + h * s->head_dim);
+    }
+    attention_run(&c.attention, &c.view, rows, n + 1, s->window, q, found);
+    expect_bits("together", found, right, (n + 1) * width);
+    for (uint32_t r = 0; r <= n; r++) {
+        attention_run(&c.attention, &c.view, rows + r, 1, s->window, q + r * width, found);
+        expect_bits("alone", found, right + r * width, width);
+    }
+    free(rows);
+    free(q);
+    free(right);
+    free(found);
+    close_cache(&c);
+}
+
+static void test_generate_attention_rows_have_their_own_bits(void **state)
+{
+    static const shape shapes[] = {{8, 2, 64, UINT32_MAX}, {4, 4, 24, UINT32_MAX},
+                                   {32, 4, 128, 40},       {6, 1, 80, 16},
+                                   {7, 7, 33, 1},          {40, 1, 16, 100}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            check_attention(&shapes[i], threads, 0, 37);
+            check_attention(&shapes[i], threads, 121, 9 + threads);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_generate_attention_sums_rows_in_their_order),
+        cmocka_unit_test(test_generate_attention_softmax_is_close_and_the_same_everywhere),
+        cmocka_unit_test(test_generate_attention_rows_have_their_own_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
