@@ -585,10 +585,10 @@ typedef struct moepage_metadata {
     uint64_t text_bytes; /* TEXT */
 } moepage_metadata;
 
-/* Gives what a GGUF file's metadata has under `key`: elements `first` and on, at most `capacity` of
- * them, to `out`, and to *count how many there are in all: 1 for a value that is no array. Arrays
- * are read from the file on each call, texts from its first one on: ask for all of an array at once.
- * `out` may be NULL if `capacity` is 0. Every other model has no keys: its settings are in
+/* Gives what the metadata of a GGUF file, or of a pack of one, has under `key`: elements `first` and on, at
+ * most `capacity` of them, to `out`, and to *count how many there are in all: 1 for a value that is no array.
+ * Arrays are read from the file's bytes on each call, texts from its first one on: ask for all of an array at
+ * once. `out` may be NULL if `capacity` is 0. Every other model has no keys: its settings are in
  * moepage_model_config_json. Errors: NOT_FOUND for a key that is not there, ARGUMENT for a `first`
  * past *count, UNSUPPORTED for an integer past 2^63 - 1. Since 0.8. [any] */
 MOEPAGE_API moepage_status moepage_model_get_metadata(const moepage_model *model, const char *key,
@@ -1608,7 +1608,8 @@ typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t
 
 typedef struct moepage_pack_config {
     uint32_t struct_size;
-    /* Of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 = EXPH. */
+    /* Of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 = EXPH, or DENSE where EXPH
+     * would code none of their weights (docs/format-exph.md lists the types). */
     uint32_t forms;
     int32_t cold_level;  /* zstd level at which DENSE images are stored, 1..19; 0 = stored plain */
     uint32_t group_size; /* of the integer forms: 32, 64 or 128; 0 = 64 */

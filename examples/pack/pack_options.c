@@ -16,14 +16,15 @@
 
 const char *pack_options_usage(void)
 {
-    return "usage: moepage-pack MODEL_DIR OUT.moepack [flags]\n"
+    return "usage: moepage-pack MODEL_DIR|X.gguf OUT.moepack [flags]\n"
            "       moepage-pack --synthetic SHAPE OUT.moepack [flags]\n"
            "\n"
-           "Writes a checkpoint, with its experts in the forms asked for, to one file.\n"
+           "Writes a model, with its experts in the forms asked for, to one file.\n"
            "\n"
            "  --expert-versions LIST  of dense, exph, int8, int4, int2, with commas between;\n"
-           "                        dense or exph must be there (default exph). bf16 or fp16:\n"
-           "                        dense, of experts that have this type\n"
+           "                        dense or exph must be there (default exph; dense for types\n"
+           "                        that exph does not code). bf16 or fp16: dense, of experts\n"
+           "                        that have this type\n"
            "  --cold-level N        compress dense images with zstd, 1 to 19 (default: plain)\n"
            "  --group-size N        weights per scale of the integer forms: 32, 64 or 128\n"
            "                        (default 64)\n"

@@ -183,7 +183,7 @@ moepage_status moepage_model_get_metadata(const moepage_model *model, const char
     const mp_gguf_value *value = metadata ? mp_gguf_metadata_find(metadata, key) : NULL;
     if (!value)
         return mp_fail(MOEPAGE_E_NOT_FOUND, "no metadata key \"%.160s\"%s", key,
-                       metadata ? "" : ": only GGUF files have metadata");
+                       metadata ? "" : ": only GGUF files and packs of them have metadata");
     if (first > value->n)
         return mp_fail(MOEPAGE_E_ARGUMENT, "first is %llu, but \"%.160s\" has %llu elements",
                        (unsigned long long)first, key, (unsigned long long)value->n);

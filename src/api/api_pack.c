@@ -201,7 +201,7 @@ moepage_status moepage_pack_write(const moepage_model *model, const char *path,
     if (status)
         return status;
     if (!own.forms)
-        own.forms = 1u << MOEPAGE_FORM_EXPH;
+        own.forms = 1u << mp_pack_default_form(model);
     status = check_config(&own);
     if (!own.group_size)
         own.group_size = 64;

@@ -178,6 +178,7 @@ moepage_status mp_gguf_metadata_read(mp_gguf_cursor *from, uint64_t n_values, mp
                        "the header claims %llu metadata keys, for which the remaining %llu bytes "
                        "have no room",
                        (unsigned long long)n_values, (unsigned long long)from->left);
+    out->stored = from->at;
     uint32_t *key_bytes = mp_alloc_array(n_values, sizeof *key_bytes);
     out->values = mp_alloc_array(n_values, sizeof *out->values);
     moepage_status status;
@@ -186,6 +187,7 @@ moepage_status mp_gguf_metadata_read(mp_gguf_cursor *from, uint64_t n_values, mp
                          (unsigned long long)n_values);
     else
         status = read_pairs(from, n_values, out, key_bytes);
+    out->stored_bytes = (uint64_t)(from->at - out->stored);
     mp_free(key_bytes);
     return status;
 }

@@ -39,7 +39,9 @@ typedef struct mp_gguf_value {
 typedef struct mp_gguf_metadata {
     mp_gguf_value *values; /* [n_values] sorted by key */
     uint64_t n_values;
-    char *keys; /* back to back */
+    char *keys;                  /* back to back */
+    const unsigned char *stored; /* all keys and values as they were read, in their own order */
+    uint64_t stored_bytes;
 } mp_gguf_metadata;
 
 /* A text in the header, without a NUL; any bytes. */

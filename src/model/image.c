@@ -79,7 +79,7 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
     }
     mp_pack_record record =
         mp_pack_record_of(&model->pack->forms[form], mp_pack_key(model, layer, expert));
-    mp_pack_parts_of(model, form, &record, parts);
+    mp_pack_parts_of(model, layer, form, &record, parts);
 }
 
 /* ---- gathering ---- */

@@ -198,8 +198,8 @@ moepage_status mp_model_find_tensor(const struct moepage_model *model, const cha
 /* Returns config.json, or NULL for a model without one. */
 const char *mp_model_config_text(const struct moepage_model *model);
 
-/* Returns a GGUF model's keys and values (model/gguf_values.h), which live as long as the model; NULL
- * for a model of any other source. */
+/* Returns the keys and values (model/gguf_values.h) of a GGUF model or of a pack of one, which live as
+ * long as the model; NULL for any other model. */
 const struct mp_gguf_metadata *mp_model_metadata(const struct moepage_model *model);
 
 /* ---- images (image.c) ---- */

@@ -9,6 +9,7 @@
 
 #include "model/bounce.h"
 #include "model/file.h"
+#include "model/gguf_values.h"
 #include "model/model.h"
 #include "model/pack_format.h"
 
@@ -34,8 +35,10 @@ typedef struct mp_pack {
     int direct_fd;       /* opened for direct I/O, or -1 */
     _Atomic bool direct; /* cleared once the file system refuses a direct read */
     char architecture[MP_PACK_NAME_BYTES];
-    char *config_text;        /* or NULL */
-    unsigned char *directory; /* the section with the dense tensors' directory */
+    char *config_text;               /* or NULL */
+    unsigned char *metadata_section; /* or NULL */
+    mp_gguf_metadata metadata;       /* points into the section */
+    unsigned char *directory;        /* the section with the dense tensors' directory */
     uint64_t n_dense;
     uint64_t dense_data; /* offset of the section with their bytes */
     void **held;         /* [n_dense] the bytes of those that a view has been asked for */
@@ -76,10 +79,13 @@ static inline uint64_t mp_pack_key(const struct moepage_model *model, uint32_t l
 
 /* ---- opening ---- */
 
-/* Decode and check sections whose checksums have already been verified. Sentences of the first and
- * the last function do not name the section. */
-moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes,
+/* Decode and check sections whose checksums have already been verified. Sentences of all functions but
+ * the third do not name the section. */
+moepage_status mp_pack_shape_decode(const unsigned char *section, uint64_t bytes, uint32_t major,
                                     struct moepage_model *model);
+/* *out is zero-filled before the call, and points into the section afterwards. */
+moepage_status mp_pack_metadata_decode(const unsigned char *section, uint64_t bytes,
+                                       mp_gguf_metadata *out);
 moepage_status mp_pack_dense_check(mp_pack *pack, uint64_t directory_bytes, uint64_t data_bytes,
                                    uint64_t *dense_bytes);
 /* Checks the form's index, already in memory; `data` is the section that it describes. */
@@ -107,7 +113,7 @@ bool mp_pack_quant_shape(const moepage_expert_tensor *tensor, uint32_t form, uin
 uint64_t mp_pack_elements(const moepage_expert_tensor *tensor);
 
 /* Locates the parts of an image in any form but DENSE. */
-void mp_pack_parts_of(const struct moepage_model *model, uint32_t form,
+void mp_pack_parts_of(const struct moepage_model *model, uint32_t layer, uint32_t form,
                       const mp_pack_record *record, mp_image_part *parts);
 
 /* Reads and checks an image for mp_model_read_cold, from a pack that has the form, or decodes it to
@@ -126,8 +132,9 @@ moepage_status mp_pack_read_stored(const struct moepage_model *model, uint32_t l
 moepage_status mp_pack_check_stored(const struct moepage_model *model, uint32_t layer,
                                     uint32_t expert, uint32_t form);
 
-/* Decodes a checked EXPH image into a slot, padding included. */
-void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part *parts,
-                         const unsigned char *image, unsigned char *slot);
+/* Decodes a checked EXPH image of an expert of this layer into a slot, padding included. */
+void mp_pack_decode_exph(const struct moepage_model *model, uint32_t layer,
+                         const mp_image_part *parts, const unsigned char *image,
+                         unsigned char *slot);
 
 #endif

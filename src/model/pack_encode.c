@@ -32,11 +32,13 @@ static uint64_t part_bound(const moepage_expert_tensor *tensor, uint32_t form, u
     return mp_pack_is_weight(tensor->role) ? 0 : raw;
 }
 
-static moepage_status bound_parts(const struct moepage_model *model, mp_pack_encoder *encoder)
+/* Adds up the room for the parts of an expert of this layout. */
+static moepage_status bound_parts(const mp_layout *layout, const mp_pack_storage *storage,
+                                  uint64_t *bytes)
 {
-    const mp_pack_storage *storage = &encoder->storage;
-    for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
+    *bytes = 0;
+    for (uint32_t i = 0; i < storage->n_parts; i++) {
+        const moepage_expert_tensor *tensor = &layout->tensors[i];
         uint64_t bound = part_bound(tensor, storage->form, storage->group);
         if (!bound)
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
@@ -48,9 +50,22 @@ static moepage_status bound_parts(const struct moepage_model *model, mp_pack_enc
                            "expert tensor %u can take %llu bytes, a part of an image at most %llu",
                            i, (unsigned long long)bound,
                            (unsigned long long)MP_PACK_PART_UNITS * MP_PACK_PART_ALIGN);
-        encoder->out_bytes += bound;
+        *bytes += bound;
     }
     return MOEPAGE_OK;
+}
+
+/* Gives room for the parts of any expert. */
+static moepage_status bound_images(mp_pack_encoder *encoder)
+{
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t l = 0; !status && l < encoder->model->n_layouts; l++) {
+        uint64_t bytes;
+        status = bound_parts(&encoder->model->layouts[l], &encoder->storage, &bytes);
+        if (!status && bytes > encoder->out_bytes)
+            encoder->out_bytes = bytes;
+    }
+    return status;
 }
 
 moepage_status mp_pack_encoder_init(const struct moepage_model *model,
@@ -74,7 +89,7 @@ moepage_status mp_pack_encoder_init(const struct moepage_model *model,
         out->out_bytes = ZSTD_compressBound(model->info.expert_bytes);
         out->scratch_bytes = model->info.expert_bytes;
     }
-    moepage_status status = dense ? MOEPAGE_OK : bound_parts(model, out);
+    moepage_status status = dense ? MOEPAGE_OK : bound_images(out);
     if (out->out_bytes)
         out->out_bytes = mp_pack_round_up(out->out_bytes, MP_PACK_RECORD_ALIGN);
     return status;
@@ -86,22 +101,33 @@ moepage_status mp_pack_encode_read(const struct moepage_model *model, uint32_t l
     mp_image image;
     uint64_t read_bytes;
     mp_model_find_image(model, layer, expert, MOEPAGE_FORM_DENSE, &image);
+    item->layout = mp_model_layout(model, layer);
     item->slot = item->source + image.skew;
     return mp_model_read_image(model, layer, expert, MOEPAGE_FORM_DENSE, item->source, source_bytes,
                                &read_bytes);
 }
 
+uint32_t mp_pack_default_form(const struct moepage_model *model)
+{
+    for (uint32_t l = 0; l < model->n_layouts; l++)
+        for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
+            const moepage_expert_tensor *tensor = &model->layouts[l].tensors[i];
+            if (mp_pack_is_weight(tensor->role) && mp_exph_bound(tensor->dtype, 1))
+                return MOEPAGE_FORM_EXPH;
+        }
+    return MOEPAGE_FORM_DENSE;
+}
+
 static moepage_status encode_zstd(const mp_pack_encoder *encoder, mp_pack_encoded *item)
 {
-    mp_planes_split(encoder->model, item->slot, item->scratch);
-    size_t n = ZSTD_compress(item->out, encoder->out_bytes, item->scratch,
-                             encoder->model->info.expert_bytes, encoder->level);
+    const uint64_t bytes = item->layout->expert_bytes;
+    mp_planes_split(item->layout, encoder->model->info.expert_tensors, item->slot, item->scratch);
+    size_t n = ZSTD_compress(item->out, encoder->out_bytes, item->scratch, bytes, encoder->level);
     if (ZSTD_isError(n))
         return mp_fail(ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation ? MOEPAGE_E_NO_MEMORY
                                                                             : MOEPAGE_E_STATE,
-                       "zstd cannot compress %llu bytes at level %d: %s",
-                       (unsigned long long)encoder->model->info.expert_bytes, encoder->level,
-                       ZSTD_getErrorName(n));
+                       "zstd cannot compress %llu bytes at level %d: %s", (unsigned long long)bytes,
+                       encoder->level, ZSTD_getErrorName(n));
     item->bytes = n;
     return MOEPAGE_OK;
 }
@@ -132,7 +158,7 @@ static moepage_status encode_parts(const mp_pack_encoder *encoder, mp_pack_encod
     const mp_pack_storage *storage = &encoder->storage;
     item->bytes = item->n_raw = 0;
     for (uint32_t i = 0; i < storage->n_parts; i++) {
-        const moepage_expert_tensor *tensor = &encoder->model->layouts[0].tensors[i];
+        const moepage_expert_tensor *tensor = &item->layout->tensors[i];
         const unsigned char *in = item->slot + tensor->offset;
         unsigned char *out = item->out + item->bytes;
         mp_quant_shape shape;
@@ -170,7 +196,7 @@ moepage_status mp_pack_encode(const mp_pack_encoder *encoder, mp_pack_encoded *i
         status = encode_zstd(encoder, item);
     } else {
         item->record = item->slot;
-        item->bytes = encoder->model->info.slot_bytes;
+        item->bytes = item->layout->slot_bytes;
     }
     if (status)
         return status;

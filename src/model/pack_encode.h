@@ -25,7 +25,8 @@ moepage_status mp_pack_encoder_init(const struct moepage_model *model,
 /* One expert's memory, of the encoder's sizes, and its result. */
 typedef struct mp_pack_encoded {
     unsigned char *source, *out, *scratch;
-    const unsigned char *slot;   /* the expert, in `source` */
+    const mp_layout *layout;     /* of the expert that was read last */
+    const unsigned char *slot;   /* it, in `source` */
     const unsigned char *record; /* zero-padded to a multiple of MP_PACK_RECORD_ALIGN */
     uint64_t bytes;
     uint64_t xxh3;   /* of the record and its padding */

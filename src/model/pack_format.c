@@ -13,14 +13,14 @@ static const char *form_name(uint32_t form)
 
 mp_pack_section_text mp_pack_section_name(uint32_t type, uint32_t form)
 {
-    static const char *const names[] = {NULL,         "SHAPE",
-                                        "CONFIG",     "DENSE DIRECTORY",
-                                        "DENSE DATA", "EXPERT INDEX",
-                                        "EXPERT DATA"};
+    static const char *const names[] = {NULL,          "SHAPE",
+                                        "CONFIG",      "DENSE DIRECTORY",
+                                        "DENSE DATA",  "EXPERT INDEX",
+                                        "EXPERT DATA", "METADATA"};
     mp_pack_section_text name;
-    if (type == 0 || type > MP_PACK_EXPERT_DATA)
+    if (type == 0 || type > MP_PACK_METADATA)
         snprintf(name.text, sizeof name.text, "of type %u", type);
-    else if (type < MP_PACK_EXPERT_INDEX)
+    else if (type != MP_PACK_EXPERT_INDEX && type != MP_PACK_EXPERT_DATA)
         snprintf(name.text, sizeof name.text, "%s", names[type]);
     else
         snprintf(name.text, sizeof name.text, "%s (%s)", names[type], form_name(form));
@@ -45,12 +45,33 @@ void mp_pack_section_decode(const unsigned char *in, mp_pack_section *out)
     out->xxh3 = mp_get64(in + 24);
 }
 
-void mp_pack_header_encode(uint64_t file_bytes, uint32_t n_sections, uint64_t table_xxh3,
-                           unsigned char *out)
+mp_pack_version mp_pack_version_of(bool mixed, bool metadata)
+{
+    if (mixed)
+        return (mp_pack_version){MP_PACK_MIXED, 0};
+    return (mp_pack_version){MP_PACK_ALIKE, metadata ? MP_PACK_METADATA_MINOR : 0};
+}
+
+uint32_t mp_pack_newest_minor(uint32_t major)
+{
+    return major == MP_PACK_ALIKE ? MP_PACK_METADATA_MINOR : 0;
+}
+
+bool mp_pack_section_is_known(const mp_pack_section *section, mp_pack_version version)
+{
+    if (section->type == MP_PACK_EXPERT_INDEX || section->type == MP_PACK_EXPERT_DATA)
+        return section->form >= MOEPAGE_FORM_DENSE && section->form <= MOEPAGE_FORM_INT2;
+    bool metadata = version.major > MP_PACK_ALIKE || version.minor >= MP_PACK_METADATA_MINOR;
+    uint32_t last = metadata ? MP_PACK_METADATA : MP_PACK_DENSE_DATA;
+    return section->type >= MP_PACK_SHAPE && section->type <= last && section->form == 0;
+}
+
+void mp_pack_header_encode(mp_pack_version version, uint64_t file_bytes, uint32_t n_sections,
+                           uint64_t table_xxh3, unsigned char *out)
 {
     memset(out, 0, MP_PACK_HEADER_BYTES);
     memcpy(out, MP_PACK_MAGIC, 8);
-    mp_put32(out + 8, MP_PACK_MAJOR | (uint32_t)MP_PACK_MINOR << 16);
+    mp_put32(out + 8, version.major | version.minor << 16);
     mp_put32(out + 12, MP_PACK_HEADER_BYTES);
     mp_put64(out + 16, file_bytes);
     mp_put64(out + 24, MP_PACK_HEADER_BYTES);

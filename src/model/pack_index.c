@@ -73,16 +73,17 @@ uint64_t mp_pack_elements(const moepage_expert_tensor *tensor)
     return mp_dtype_weights(tensor->dtype, tensor->bytes);
 }
 
-void mp_pack_parts_of(const struct moepage_model *model, uint32_t form,
+void mp_pack_parts_of(const struct moepage_model *model, uint32_t layer, uint32_t form,
                       const mp_pack_record *record, mp_image_part *parts)
 {
+    const moepage_expert_tensor *tensors = mp_model_layout(model, layer)->tensors;
     uint64_t offset = 0;
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
         uint32_t size = mp_get32(record->parts + 4 * i);
         uint64_t bytes = (uint64_t)(size & MP_PACK_PART_UNITS) * MP_PACK_PART_ALIGN;
         bool raw = size & MP_PACK_PART_RAW;
         parts[i] = (mp_image_part){.offset = offset,
-                                   .bytes = raw ? model->layouts[0].tensors[i].bytes : bytes,
+                                   .bytes = raw ? tensors[i].bytes : bytes,
                                    .form = raw ? MOEPAGE_FORM_DENSE : form};
         offset += bytes;
     }
@@ -132,14 +133,15 @@ static bool part_fits(const moepage_expert_tensor *tensor, uint32_t form, uint32
     return quantised && mp_quant_layout_of(&shape, &layout) && bytes == layout.bytes;
 }
 
-static moepage_status check_parts(const struct moepage_model *model, uint32_t form,
+static moepage_status check_parts(const struct moepage_model *model, uint32_t layer, uint32_t form,
                                   const mp_pack_record *record)
 {
     const mp_pack_form *of = &model->pack->forms[form];
+    const moepage_expert_tensor *tensors = mp_model_layout(model, layer)->tensors;
     uint64_t total = 0;
     for (uint32_t i = 0; i < of->n_parts; i++) {
         uint32_t size = mp_get32(record->parts + 4 * i);
-        if (!part_fits(&model->layouts[0].tensors[i], form, of->group, size))
+        if (!part_fits(&tensors[i], form, of->group, size))
             return mp_fail(MOEPAGE_E_FORMAT, "part %u of size %#x cannot hold the tensor", i, size);
         total += (uint64_t)(size & MP_PACK_PART_UNITS) * MP_PACK_PART_ALIGN;
     }
@@ -153,10 +155,11 @@ static moepage_status check_parts(const struct moepage_model *model, uint32_t fo
 }
 
 /* Checks that a record starts where the preceding one ended, and ends within its section. */
-static moepage_status check_record(const struct moepage_model *model, uint32_t form,
+static moepage_status check_record(const struct moepage_model *model, uint32_t layer, uint32_t form,
                                    const mp_pack_record *record, uint64_t at, uint64_t end)
 {
     const mp_pack_form *of = &model->pack->forms[form];
+    const uint64_t slot_bytes = mp_model_layout(model, layer)->slot_bytes;
     if (record->offset != at || !record->bytes || record->bytes > end - at ||
         mp_pack_round_up(record->bytes, MP_PACK_RECORD_ALIGN) > end - at)
         return mp_fail(MOEPAGE_E_FORMAT,
@@ -164,18 +167,17 @@ static moepage_status check_record(const struct moepage_model *model, uint32_t f
                        (unsigned long long)record->bytes, (unsigned long long)record->offset,
                        (unsigned long long)at, (unsigned long long)end);
     if (form != MOEPAGE_FORM_DENSE)
-        return check_parts(model, form, record);
-    if (!of->zstd && record->bytes != model->info.slot_bytes)
+        return check_parts(model, layer, form, record);
+    if (!of->zstd && record->bytes != slot_bytes)
         return mp_fail(MOEPAGE_E_FORMAT, "its record has %llu bytes, a slot has %llu",
-                       (unsigned long long)record->bytes,
-                       (unsigned long long)model->info.slot_bytes);
+                       (unsigned long long)record->bytes, (unsigned long long)slot_bytes);
     return MOEPAGE_OK;
 }
 
-static void count_record(const struct moepage_model *model, mp_pack_form *of,
+static void count_record(const struct moepage_model *model, uint32_t layer, mp_pack_form *of,
                          const mp_pack_record *record)
 {
-    uint64_t image = of->zstd ? model->info.slot_bytes : record->bytes;
+    uint64_t image = of->zstd ? mp_model_layout(model, layer)->slot_bytes : record->bytes;
     uint64_t first = record->offset - record->offset % MP_PACK_PAGE;
     uint64_t end = mp_pack_round_up(record->offset + record->bytes, MP_PACK_PAGE);
     of->stored_bytes += record->bytes;
@@ -193,13 +195,13 @@ static moepage_status check_records(struct moepage_model *model, uint32_t form,
     uint64_t n = (uint64_t)model->info.moe_layers * model->info.experts;
     uint64_t at = data->offset, end = data->offset + data->bytes;
     for (uint64_t key = 0; key < n; key++) {
+        uint32_t layer = (uint32_t)(key / model->info.experts);
         mp_pack_record record = mp_pack_record_of(of, key);
-        moepage_status status = check_record(model, form, &record, at, end);
+        moepage_status status = check_record(model, layer, form, &record, at, end);
         if (status)
-            return mp_fail_within(status, "layer %u, expert %u",
-                                  (uint32_t)(key / model->info.experts),
+            return mp_fail_within(status, "layer %u, expert %u", layer,
                                   (uint32_t)(key % model->info.experts));
-        count_record(model, of, &record);
+        count_record(model, layer, of, &record);
         at = mp_pack_round_up(at + record.bytes, MP_PACK_RECORD_ALIGN);
     }
     if (at != end)

@@ -13,7 +13,7 @@
 typedef struct opening {
     struct moepage_model *model;
     mp_pack *pack;
-    uint32_t minor;
+    mp_pack_version version;
     uint32_t n_sections;
     mp_pack_section sections[MP_PACK_MAX_SECTIONS];
 } opening;
@@ -61,6 +61,8 @@ static void close_pack(struct moepage_model *model)
     pthread_mutex_destroy(&pack->desk_lock);
     mp_free(pack->directory);
     mp_free(pack->config_text);
+    mp_gguf_metadata_free(&pack->metadata);
+    mp_free(pack->metadata_section);
     if (pack->direct_fd >= 0)
         close(pack->direct_fd);
     mp_model_file_close(&pack->file);
@@ -78,12 +80,12 @@ static moepage_status check_version(const unsigned char *header)
                        "checkpoint, name the directory)",
                        MP_PACK_MAGIC);
     uint32_t major = mp_get32(header + 8) & 0xffff;
-    if (major > MP_PACK_MAJOR)
+    if (major > MP_PACK_MIXED)
         return mp_fail(MOEPAGE_E_VERSION,
-                       "header: the file is of format version %u, this library (%s) reads version "
-                       "%d: update it, or pack the model again",
-                       major, moepage_version_text(), MP_PACK_MAJOR);
-    if (major < MP_PACK_MAJOR)
+                       "header: the file is of format version %u, this library (%s) reads versions "
+                       "%d and %d: update it, or pack the model again",
+                       major, moepage_version_text(), MP_PACK_ALIKE, MP_PACK_MIXED);
+    if (major < MP_PACK_ALIKE)
         return mp_fail(MOEPAGE_E_FORMAT, "header: there is no format version %u", major);
     return MOEPAGE_OK;
 }
@@ -100,6 +102,11 @@ static moepage_status check_zeros(const unsigned char *bytes, uint64_t from, uin
                    (unsigned long long)(at + from), bytes[from]);
 }
 
+static bool is_newer(const opening *o)
+{
+    return o->version.minor > mp_pack_newest_minor(o->version.major);
+}
+
 static moepage_status check_header(opening *o, const unsigned char *header)
 {
     moepage_status status = check_version(header);
@@ -107,7 +114,7 @@ static moepage_status check_header(opening *o, const unsigned char *header)
         return status;
     if (mp_get64(header + 120) != XXH3_64bits(header, 120))
         return mp_fail(MOEPAGE_E_FORMAT, "header: its bytes do not match their checksum");
-    o->minor = mp_get32(header + 8) >> 16;
+    o->version = (mp_pack_version){mp_get32(header + 8) & 0xffff, mp_get32(header + 8) >> 16};
     o->n_sections = mp_get32(header + 32);
     if (mp_get64(header + 16) != o->pack->file.bytes || o->pack->file.bytes % MP_PACK_PAGE)
         return mp_fail(MOEPAGE_E_FORMAT,
@@ -123,7 +130,7 @@ static moepage_status check_header(opening *o, const unsigned char *header)
                        mp_get32(header + 12), o->n_sections,
                        (unsigned long long)mp_get64(header + 24), MP_PACK_HEADER_BYTES,
                        MP_PACK_MAX_SECTIONS, MP_PACK_HEADER_BYTES);
-    if (o->minor > MP_PACK_MINOR)
+    if (is_newer(o))
         return MOEPAGE_OK; /* a later minor version may use the reserved bytes */
     status = check_zeros(header, 36, 40, 0, "header");
     return status ? status : check_zeros(header, 48, 120, 0, "header");
@@ -132,13 +139,6 @@ static moepage_status check_header(opening *o, const unsigned char *header)
 static bool is_data(uint32_t type)
 {
     return type == MP_PACK_DENSE_DATA || type == MP_PACK_EXPERT_DATA;
-}
-
-static bool is_known(const mp_pack_section *section)
-{
-    bool experts = section->type == MP_PACK_EXPERT_INDEX || section->type == MP_PACK_EXPERT_DATA;
-    return section->type >= MP_PACK_SHAPE && section->type <= MP_PACK_EXPERT_DATA &&
-           (experts ? section->form > 0 && section->form < MP_FORMS : section->form == 0);
 }
 
 /* Checks a section entry: sections lie back to back at page boundaries, each type and form once. */
@@ -155,9 +155,9 @@ static moepage_status check_section(const opening *o, uint32_t i, uint64_t at)
                        name, (unsigned long long)section->bytes,
                        (unsigned long long)section->offset, (unsigned long long)at,
                        (unsigned long long)end);
-    if (!is_known(section) && o->minor <= MP_PACK_MINOR)
-        return mp_fail(MOEPAGE_E_FORMAT, "section table: version %d.%d has no section %s, form %u",
-                       MP_PACK_MAJOR, MP_PACK_MINOR, name, section->form);
+    if (!mp_pack_section_is_known(section, o->version) && !is_newer(o))
+        return mp_fail(MOEPAGE_E_FORMAT, "section table: version %u.%u has no section %s, form %u",
+                       o->version.major, o->version.minor, name, section->form);
     if (is_data(section->type) && section->xxh3)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "section table: section %s has a checksum, but its pieces have their own",
@@ -233,7 +233,7 @@ static moepage_status check_section_bytes(const opening *o, const mp_pack_sectio
 {
     unsigned char *bytes = NULL;
     moepage_status status = check_padding(o, section);
-    if (!status && !is_known(section) && !is_data(section->type))
+    if (!status && !mp_pack_section_is_known(section, o->version) && !is_data(section->type))
         status = read_section(o, section, &bytes);
     mp_free(bytes);
     return status;
@@ -265,7 +265,7 @@ static moepage_status read_shape(const opening *o)
     if (!status)
         status = read_section(o, section, &bytes);
     if (!status) {
-        status = mp_pack_shape_decode(bytes, section->bytes, o->model);
+        status = mp_pack_shape_decode(bytes, section->bytes, o->version.major, o->model);
         if (status)
             mp_fail_within(status, "section SHAPE");
     }
@@ -283,6 +283,18 @@ static moepage_status read_config(const opening *o)
         status = mp_fail(MOEPAGE_E_FORMAT, "section CONFIG: its text has a NUL at byte %zu",
                          strlen(o->pack->config_text));
     return status;
+}
+
+static moepage_status read_metadata(const opening *o)
+{
+    const mp_pack_section *section = find_section(o, MP_PACK_METADATA, 0);
+    if (!section)
+        return MOEPAGE_OK;
+    moepage_status status = read_section(o, section, &o->pack->metadata_section);
+    if (status)
+        return status;
+    status = mp_pack_metadata_decode(o->pack->metadata_section, section->bytes, &o->pack->metadata);
+    return status ? mp_fail_within(status, "section METADATA") : MOEPAGE_OK;
 }
 
 static moepage_status read_dense(const opening *o)
@@ -328,6 +340,8 @@ static moepage_status read_sections(const opening *o)
         status = read_shape(o);
     if (!status)
         status = read_config(o);
+    if (!status)
+        status = read_metadata(o);
     if (!status)
         status = read_dense(o);
     for (uint32_t form = MOEPAGE_FORM_DENSE; !status && form < MP_FORMS; form++)

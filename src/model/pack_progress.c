@@ -35,3 +35,11 @@ moepage_status mp_pack_progress_add(mp_pack_progress *progress, uint64_t bytes)
                    stop, (unsigned long long)progress->done_bytes,
                    (unsigned long long)progress->total_bytes);
 }
+
+uint64_t mp_pack_experts_bytes(const struct moepage_model *model, uint64_t first, uint64_t n)
+{
+    uint64_t bytes = 0;
+    for (uint64_t key = first; key < first + n; key++)
+        bytes += mp_model_layout(model, (uint32_t)(key / model->info.experts))->expert_bytes;
+    return bytes;
+}

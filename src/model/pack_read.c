@@ -15,14 +15,18 @@
 #include "model/planes.h"
 #include "model/slot.h"
 
+static uint32_t layer_of(const struct moepage_model *model, uint64_t key)
+{
+    return (uint32_t)(key / model->info.experts);
+}
+
 /* Adds the record's name to a failure's sentence. */
 static moepage_status fail_in_record(moepage_status status, const struct moepage_model *model,
                                      uint32_t form, uint64_t key)
 {
     return mp_fail_within(status, "%.160s: section %s: layer %u, expert %u", model->pack->file.name,
                           mp_pack_section_name(MP_PACK_EXPERT_DATA, form).text,
-                          (uint32_t)(key / model->info.experts),
-                          (uint32_t)(key % model->info.experts));
+                          layer_of(model, key), (uint32_t)(key % model->info.experts));
 }
 
 /* ---- pages ---- */
@@ -61,13 +65,13 @@ static moepage_status read_pages(mp_pack *pack, bool direct, uint64_t offset, ui
 
 /* ---- checks ---- */
 
-static moepage_status check_parts(const struct moepage_model *model, uint32_t form,
+static moepage_status check_parts(const struct moepage_model *model, uint32_t layer, uint32_t form,
                                   const mp_pack_record *record, const unsigned char *image)
 {
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
-    mp_pack_parts_of(model, form, record, parts);
+    mp_pack_parts_of(model, layer, form, record, parts);
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
+        const moepage_expert_tensor *tensor = &mp_model_layout(model, layer)->tensors[i];
         const unsigned char *part = image + parts[i].offset;
         moepage_status status = MOEPAGE_OK;
         mp_quant_shape shape;
@@ -82,13 +86,13 @@ static moepage_status check_parts(const struct moepage_model *model, uint32_t fo
 }
 
 /* Checks a record's bytes and padding against the index, and everything that decoders rely on. */
-static moepage_status check_record(const struct moepage_model *model, uint32_t form,
+static moepage_status check_record(const struct moepage_model *model, uint32_t layer, uint32_t form,
                                    const mp_pack_record *record, const unsigned char *bytes)
 {
     uint64_t n = mp_pack_round_up(record->bytes, MP_PACK_RECORD_ALIGN);
     if (XXH3_64bits(bytes, n) != record->xxh3)
         return mp_fail(MOEPAGE_E_FORMAT, "its bytes do not match their checksum");
-    return form == MOEPAGE_FORM_DENSE ? MOEPAGE_OK : check_parts(model, form, record, bytes);
+    return form == MOEPAGE_FORM_DENSE ? MOEPAGE_OK : check_parts(model, layer, form, record, bytes);
 }
 
 /* ---- images ---- */
@@ -106,18 +110,17 @@ static moepage_status read_record(const struct moepage_model *model, bool direct
     moepage_status status =
         read_pages(model->pack, direct, record.offset - skew, n, out, &buffered);
     if (!status)
-        status = check_record(model, form, &record, out + skew);
+        status = check_record(model, layer_of(model, key), form, &record, out + skew);
     if (status)
         return fail_in_record(status, model, form, key);
     *read = (mp_image_read){.bytes = n, .buffered = buffered};
     return MOEPAGE_OK;
 }
 
-/* Expands one frame to exactly one expert's bytes, whatever size the frame claims. */
-static moepage_status expand(const struct moepage_model *model, const mp_pack_record *record,
-                             const unsigned char *frame, unsigned char *planes)
+/* Expands one frame to exactly the n bytes of an expert, whatever size the frame claims. */
+static moepage_status expand(uint64_t n, const mp_pack_record *record, const unsigned char *frame,
+                             unsigned char *planes)
 {
-    uint64_t n = model->info.expert_bytes;
     if (ZSTD_getFrameContentSize(frame, record->bytes) != n ||
         ZSTD_findFrameCompressedSize(frame, record->bytes) != record->bytes)
         return mp_fail(MOEPAGE_E_FORMAT, "its record is not one zstd frame of %llu bytes",
@@ -133,36 +136,40 @@ static moepage_status read_zstd(const struct moepage_model *model, uint64_t key,
                                 unsigned char *slot, mp_image_read *read)
 {
     const mp_pack_form *of = &model->pack->forms[MOEPAGE_FORM_DENSE];
+    const mp_layout *layout = mp_model_layout(model, layer_of(model, key));
     mp_pack_record record = mp_pack_record_of(of, key);
     mp_bounce frame = {0}, planes = {0};
     moepage_status status;
-    if (!mp_bounce_alloc(of->room, &frame) || !mp_bounce_alloc(model->info.expert_bytes, &planes)) {
+    if (!mp_bounce_alloc(of->room, &frame) || !mp_bounce_alloc(layout->expert_bytes, &planes)) {
         status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to decode an expert of %llu bytes",
-                         (unsigned long long)model->info.expert_bytes);
+                         (unsigned long long)layout->expert_bytes);
         goto done;
     }
     status = read_record(model, true, MOEPAGE_FORM_DENSE, key, frame.bytes, read);
     if (status)
         goto done;
-    status = expand(model, &record, frame.bytes + record.offset % MP_PACK_PAGE, planes.bytes);
+    status = expand(layout->expert_bytes, &record, frame.bytes + record.offset % MP_PACK_PAGE,
+                    planes.bytes);
     if (status) {
         fail_in_record(status, model, MOEPAGE_FORM_DENSE, key);
         goto done;
     }
-    mp_planes_merge(model, planes.bytes, slot);
-    mp_slot_clear_padding(&model->layouts[0], model->info.expert_tensors, slot);
+    mp_planes_merge(layout, model->info.expert_tensors, planes.bytes, slot);
+    mp_slot_clear_padding(layout, model->info.expert_tensors, slot);
 done:
     mp_bounce_free(&frame);
     mp_bounce_free(&planes);
     return status;
 }
 
-void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part *parts,
-                         const unsigned char *image, unsigned char *slot)
+void mp_pack_decode_exph(const struct moepage_model *model, uint32_t layer,
+                         const mp_image_part *parts, const unsigned char *image,
+                         unsigned char *slot)
 {
+    const mp_layout *layout = mp_model_layout(model, layer);
     const mp_exph_decoder *decoder = mp_exph_decoder_best();
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
+        const moepage_expert_tensor *tensor = &layout->tensors[i];
         const unsigned char *part = image + parts[i].offset;
         uint64_t n = mp_pack_elements(tensor);
         if (parts[i].form == MOEPAGE_FORM_EXPH)
@@ -171,7 +178,7 @@ void mp_pack_decode_exph(const struct moepage_model *model, const mp_image_part 
         else
             memcpy(slot + tensor->offset, part, tensor->bytes);
     }
-    mp_slot_clear_padding(&model->layouts[0], model->info.expert_tensors, slot);
+    mp_slot_clear_padding(layout, model->info.expert_tensors, slot);
 }
 
 static moepage_status read_decoded(const struct moepage_model *model, uint64_t key,
@@ -186,8 +193,9 @@ static moepage_status read_decoded(const struct moepage_model *model, uint64_t k
                        (unsigned long long)model->info.expert_bytes);
     moepage_status status = read_record(model, true, MOEPAGE_FORM_EXPH, key, image.bytes, read);
     if (!status) {
-        mp_pack_parts_of(model, MOEPAGE_FORM_EXPH, &record, parts);
-        mp_pack_decode_exph(model, parts, image.bytes + record.offset % MP_PACK_PAGE, slot);
+        uint32_t layer = layer_of(model, key);
+        mp_pack_parts_of(model, layer, MOEPAGE_FORM_EXPH, &record, parts);
+        mp_pack_decode_exph(model, layer, parts, image.bytes + record.offset % MP_PACK_PAGE, slot);
     }
     mp_bounce_free(&image);
     return status;

@@ -2,11 +2,16 @@
 #ifndef MP_MODEL_PACK_SECTIONS_H
 #define MP_MODEL_PACK_SECTIONS_H
 
+#include "model/gguf_values.h"
 #include "model/model.h"
 #include "model/pack_format.h"
 
 uint64_t mp_pack_shape_bytes(const struct moepage_model *model);
 void mp_pack_shape_encode(const struct moepage_model *model, unsigned char *out);
+
+/* Of METADATA; the model has metadata. */
+uint64_t mp_pack_metadata_bytes(const mp_gguf_metadata *metadata);
+void mp_pack_metadata_encode(const mp_gguf_metadata *metadata, unsigned char *out);
 
 /* Writes an entry of the dense directory: the name is at `name_at` of the names; the tensor's bytes,
  * hashed here, are at `offset` of DENSE DATA. */

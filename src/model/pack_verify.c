@@ -53,7 +53,7 @@ static moepage_status compare(const verification *v, uint32_t layer, uint32_t ex
     const struct moepage_model *written = v->written;
     mp_image image;
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
-    uint64_t read_bytes, n = v->model->info.slot_bytes;
+    uint64_t read_bytes, n = mp_model_layout(v->model, layer)->slot_bytes;
     moepage_status status =
         mp_pack_encode_read(v->model, layer, expert, v->encoder.source_bytes, &d->encoded);
     if (!status)
@@ -65,7 +65,7 @@ static moepage_status compare(const verification *v, uint32_t layer, uint32_t ex
     const unsigned char *got = d->image.bytes + image.skew, *right = d->encoded.slot;
     if (v->form == MOEPAGE_FORM_EXPH) {
         mp_model_find_parts(written, layer, expert, v->form, parts);
-        mp_pack_decode_exph(written, parts, got, d->slot.bytes);
+        mp_pack_decode_exph(written, layer, parts, got, d->slot.bytes);
         got = d->slot.bytes;
     } else if (v->form != MOEPAGE_FORM_DENSE) {
         status = mp_pack_encode(&v->encoder, &d->encoded);
@@ -115,7 +115,7 @@ static moepage_status verify_form(const struct moepage_model *model,
         options->run(options->run_user, verify_expert, &v, parts);
         status = mp_pack_failure_raise(&v.failure);
         if (!status)
-            status = mp_pack_progress_add(progress, parts * model->info.expert_bytes);
+            status = mp_pack_progress_add(progress, mp_pack_experts_bytes(model, v.first, parts));
     }
     return status;
 }
@@ -160,11 +160,23 @@ static moepage_status verify_dense(const struct moepage_model *model,
     return status;
 }
 
+static moepage_status verify_metadata(const struct moepage_model *model,
+                                      const struct moepage_model *written)
+{
+    const mp_gguf_metadata *a = mp_model_metadata(model), *b = mp_model_metadata(written);
+    if (!a == !b && (!a || (a->stored_bytes == b->stored_bytes &&
+                            memcmp(a->stored, b->stored, a->stored_bytes) == 0)))
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_IO, "section METADATA is not the model's");
+}
+
 moepage_status mp_pack_verify(const struct moepage_model *model,
                               const struct moepage_model *written, const mp_pack_options *options,
                               mp_pack_progress *progress)
 {
-    moepage_status status = verify_dense(model, written);
+    moepage_status status = verify_metadata(model, written);
+    if (!status)
+        status = verify_dense(model, written);
     for (uint32_t form = MOEPAGE_FORM_DENSE; !status && form < MP_FORMS; form++)
         if (options->forms & 1u << form)
             status = verify_form(model, written, options, form, progress);

@@ -67,6 +67,22 @@ static moepage_status write_config(writer *w)
     return text ? write_section(w, MP_PACK_CONFIG, 0, text, strlen(text)) : MOEPAGE_OK;
 }
 
+static moepage_status write_metadata(writer *w)
+{
+    const mp_gguf_metadata *metadata = mp_model_metadata(w->model);
+    if (!metadata)
+        return MOEPAGE_OK;
+    uint64_t n = mp_pack_metadata_bytes(metadata);
+    unsigned char *bytes = mp_alloc(n);
+    if (!bytes)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %llu bytes of metadata",
+                       (unsigned long long)n);
+    mp_pack_metadata_encode(metadata, bytes);
+    moepage_status status = write_section(w, MP_PACK_METADATA, 0, bytes, n);
+    mp_free(bytes);
+    return status;
+}
+
 /* ---- dense tensors ---- */
 
 /* Returns the bytes of the directory, and of its names. */
@@ -266,7 +282,8 @@ static moepage_status run_batch(pass *p)
     p->writing = p->encoding;
     p->encoding = written;
     return mp_pack_progress_add(&p->writer->progress,
-                                p->writing->n * p->writer->model->info.expert_bytes);
+                                mp_pack_experts_bytes(p->writer->model, p->writing->first,
+                                                      p->writing->n));
 }
 
 static moepage_status run_pass(pass *p)
@@ -325,7 +342,9 @@ static moepage_status write_head(writer *w)
     for (uint32_t i = 0; i < w->n_sections; i++)
         mp_pack_section_encode(&w->sections[i], table + (uint64_t)i * MP_PACK_ENTRY_BYTES);
     uint64_t table_xxh3 = XXH3_64bits(table, (uint64_t)w->n_sections * MP_PACK_ENTRY_BYTES);
-    mp_pack_header_encode(w->at, w->n_sections, table_xxh3, head);
+    mp_pack_version version =
+        mp_pack_version_of(w->model->n_layouts > 1, mp_model_metadata(w->model));
+    mp_pack_header_encode(version, w->at, w->n_sections, table_xxh3, head);
     moepage_status status = mp_pack_file_write(&w->file, head, sizeof head, 0);
     return status ? status : mp_pack_file_sync(&w->file, w->at);
 }
@@ -351,6 +370,8 @@ static moepage_status write_all(writer *w)
     moepage_status status = write_shape(w);
     if (!status)
         status = write_config(w);
+    if (!status)
+        status = write_metadata(w);
     if (!status)
         status = write_dense(w);
     for (uint32_t form = MOEPAGE_FORM_DENSE; !status && form < MP_FORMS; form++)
@@ -379,12 +400,6 @@ static moepage_status check_forms(const struct moepage_model *model, const mp_pa
 moepage_status mp_pack_write(const struct moepage_model *model, const char *path,
                              const mp_pack_options *options, moepage_pack_stats *stats)
 {
-    if (model->n_layouts > 1)
-        return mp_fail(
-            MOEPAGE_E_UNSUPPORTED,
-            "the experts of this %s model differ in type from layer to layer: a pack holds "
-            "experts that are alike",
-            model->info.architecture);
     moepage_status status = check_forms(model, options);
     if (status)
         return status;

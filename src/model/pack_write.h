@@ -28,6 +28,10 @@ typedef struct mp_pack_options {
 moepage_status mp_pack_write(const struct moepage_model *model, const char *path,
                              const mp_pack_options *options, moepage_pack_stats *stats);
 
+/* Returns the form that a pack has if none is asked for: EXPH, or DENSE where it codes no weights of any
+ * expert. */
+uint32_t mp_pack_default_form(const struct moepage_model *model);
+
 /* ---- between the writer's files ---- */
 
 /* The first failure of a job's parts with its sentence, which is otherwise thread-local. */
@@ -55,6 +59,9 @@ typedef struct mp_pack_progress {
 
 /* Adds to the progress; CALLBACK if the caller's callback asks to stop. */
 moepage_status mp_pack_progress_add(mp_pack_progress *progress, uint64_t bytes);
+
+/* Returns the bytes of the tensors of n experts, from the one of key `first` on. */
+uint64_t mp_pack_experts_bytes(const struct moepage_model *model, uint64_t first, uint64_t n);
 
 /* Compares the written model with its source, in every form. */
 moepage_status mp_pack_verify(const struct moepage_model *model,

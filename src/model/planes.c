@@ -29,11 +29,11 @@ static uint64_t width_of(const moepage_expert_tensor *tensor)
     return width ? width : 1;
 }
 
-void mp_planes_split(const struct moepage_model *model, const unsigned char *slot,
+void mp_planes_split(const mp_layout *layout, uint32_t n_tensors, const unsigned char *slot,
                      unsigned char *planes)
 {
-    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[t];
+    for (uint32_t t = 0; t < n_tensors; t++) {
+        const moepage_expert_tensor *tensor = &layout->tensors[t];
         const unsigned char *in = slot + tensor->offset;
         uint64_t width = width_of(tensor), n = tensor->bytes / width;
         if (width == 1)
@@ -48,11 +48,11 @@ void mp_planes_split(const struct moepage_model *model, const unsigned char *slo
     }
 }
 
-void mp_planes_merge(const struct moepage_model *model, const unsigned char *planes,
+void mp_planes_merge(const mp_layout *layout, uint32_t n_tensors, const unsigned char *planes,
                      unsigned char *slot)
 {
-    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[t];
+    for (uint32_t t = 0; t < n_tensors; t++) {
+        const moepage_expert_tensor *tensor = &layout->tensors[t];
         unsigned char *out = slot + tensor->offset;
         uint64_t width = width_of(tensor), n = tensor->bytes / width;
         if (width == 1)

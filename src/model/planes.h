@@ -6,12 +6,12 @@
 
 #include "model/model.h"
 
-/* Splits a slot (slot_bytes) into planes (expert_bytes). */
-void mp_planes_split(const struct moepage_model *model, const unsigned char *slot,
+/* Splits a slot (the layout's slot_bytes) into planes (its expert_bytes). */
+void mp_planes_split(const mp_layout *layout, uint32_t n_tensors, const unsigned char *slot,
                      unsigned char *planes);
 
 /* Merges planes into a slot; writes the tensors and leaves the padding as it is. */
-void mp_planes_merge(const struct moepage_model *model, const unsigned char *planes,
+void mp_planes_merge(const mp_layout *layout, uint32_t n_tensors, const unsigned char *planes,
                      unsigned char *slot);
 
 #endif

@@ -190,5 +190,7 @@ const char *mp_model_config_text(const struct moepage_model *model)
 
 const mp_gguf_metadata *mp_model_metadata(const struct moepage_model *model)
 {
-    return model->gguf ? mp_gguf_metadata_of(model->gguf) : NULL;
+    if (model->gguf)
+        return mp_gguf_metadata_of(model->gguf);
+    return model->pack && model->pack->metadata_section ? &model->pack->metadata : NULL;
 }

@@ -31,7 +31,7 @@ static const twin_types all_in_blocks = {{GGML_Q8_0, GGML_Q4_0},
                                          GGML_Q4_0};
 
 static gguf_writer writer;
-static char dir[64], file[96];
+static char dir[64], file[96], packed[96];
 static reference ref;
 
 static int make(void **state)
@@ -39,6 +39,7 @@ static int make(void **state)
     (void)state;
     maker_dir_create(dir);
     snprintf(file, sizeof file, "%s/m.gguf", dir);
+    snprintf(packed, sizeof packed, "%s/m.moepack", dir);
     gguf_init(&writer);
     reference_load_tiny(&ref);
     return 0;
@@ -168,6 +169,57 @@ static void test_generate_gguf_bits_do_not_depend_on_settings(void **state)
             generation_free(&found);
         }
     generation_free(&expected);
+}
+
+/* Packs the file as the tool does, with `words`, to m.moepack beside it. */
+static void pack_file(const char *const *words)
+{
+    const char *line[16] = {file, packed};
+    size_t n = 2;
+    for (; *words; words++)
+        line[n++] = *words;
+    line[n] = NULL;
+    tool_result result;
+    run_well("moepage-pack", line, &result);
+    tool_result_free(&result);
+}
+
+/* A pack is the file: the same bits from every form, at every budget, through every tier. */
+static void test_generate_gguf_packed_gives_the_bits_of_the_file(void **state)
+{
+    static const twin_types with_floats = {{GGML_Q8_0, GGML_BF16},
+                                           {GGML_Q4_0, GGML_Q8_0},
+                                           GGML_Q8_0,
+                                           GGML_Q4_0};
+    static const char *const forms[][5] = {
+        {"--verify", NULL},
+        {"--expert-versions", "dense", "--cold-level", "3", NULL},
+        {"--expert-versions", "dense,exph", NULL},
+    };
+    static const twin_types *const kinds[] = {&all_in_blocks, &in_blocks, &with_floats};
+    const generation_part part = some();
+    (void)state;
+    for (size_t k = 0; k < COUNT(kinds); k++) {
+        generation expected, found;
+        write_file(kinds[k]);
+        generation_run(file, &ref, &part, LIST("--threads", "1"), &expected);
+        for (size_t f = 0; f < COUNT(forms); f++) {
+            pack_file(forms[f]);
+            for (int tight = 0; tight < 2; tight++) {
+                generation_run(packed, &ref, &part,
+                               LIST("--budget", tight ? "25%" : "100%", "--host-tier",
+                                    tight ? "1M" : "0", "--prefetch", tight ? "on" : "off"),
+                               &found);
+                generation_assert_same(&expected, &found, forms[f][0]);
+                assert_int_equal(generation_stat(&found, "evictions") > 0, tight);
+                assert_int_equal(generation_stat(&found, "routed_bytes"),
+                                 generation_stat(&expected, "routed_bytes"));
+                generation_free(&found);
+            }
+        }
+        generation_free(&expected);
+        gguf_free(&writer);
+    }
 }
 
 /* Bytes of the model's dense tensors; *blocks of these are in blocks. */
@@ -366,8 +418,8 @@ static void add_tokenizer(const char *kind)
 /* Text is the bytes where the file has no tokens, and where its tokens are the bytes. */
 static void test_generate_gguf_takes_text(void **state)
 {
-    const char *const words[] = {"--model",      file, "--prompt", "int main(\t\n\xc3\xa9",
-                                 "--max-tokens", "9",  "--json",   NULL};
+    const char *words[] = {"--model",      file, "--prompt", "int main(\t\n\xc3\xa9",
+                           "--max-tokens", "9",  "--json",   NULL};
     (void)state;
     json_t *right = run_json("moepage-generate", LIST("--model", TWIN_MODEL, words[2], words[3],
                                                       words[4], words[5], words[6]));
@@ -376,10 +428,14 @@ static void test_generate_gguf_takes_text(void **state)
         if (with)
             add_tokenizer("gpt2");
         gguf_write(&writer, dir, "m.gguf");
-        json_t *found = run_json("moepage-generate", words);
-        assert_true(
-            json_equal(json_object_get(found, "outputs"), json_object_get(right, "outputs")));
-        json_decref(found);
+        pack_file(LIST("--verify"));
+        for (int whole = 0; whole < 2; whole++) {
+            words[1] = whole ? file : packed;
+            json_t *found = run_json("moepage-generate", words);
+            assert_true(
+                json_equal(json_object_get(found, "outputs"), json_object_get(right, "outputs")));
+            json_decref(found);
+        }
         gguf_free(&writer);
     }
     json_decref(right);
@@ -403,6 +459,7 @@ int main(void)
         CASE(test_generate_gguf_in_integers_depends_on_nothing_else),
         CASE(test_generate_gguf_decodes_dense_blocks_exactly),
         CASE(test_generate_gguf_bits_do_not_depend_on_settings),
+        CASE(test_generate_gguf_packed_gives_the_bits_of_the_file),
         CASE(test_generate_gguf_keeps_dense_weights_in_their_blocks),
         CASE(test_generate_gguf_ties_the_head_where_there_is_none),
         CASE(test_generate_gguf_refuses_dense_tensors_that_are_wrong),

@@ -9,6 +9,7 @@
 #include "alloc_fault.h"
 #include "base/alloc.h"
 #include "checkpoint_maker.h"
+#include "gguf_moe.h"
 #include "moe_maker.h"
 #include "pack_maker.h"
 #include "testing.h"
@@ -90,6 +91,29 @@ static void test_pack_open_survives_every_failed_allocation(void **state)
     (void)state;
     file =
         pack_make(source.model, PACK_FORM(DENSE) | PACK_FORM(EXPH) | PACK_FORM(INT4), 1, &n_bytes);
+    const char *memory = pack_memory_file(file, n_bytes);
+    uint64_t once = fail_each(open_and_close, (void *)memory, false);
+    assert_in_range(once, 10, 40);
+    assert_int_equal(fail_each(open_and_close, (void *)memory, true), once);
+}
+
+/* Layers of two layouts, and metadata. */
+static void test_pack_open_mixed_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    static gguf_writer writer;
+    const gguf_moe of = gguf_moe_usual();
+    char gguf[80];
+    gguf_init(&writer);
+    gguf_moe_make(&writer, &of);
+    gguf_moe_retype(&writer, 1, "down", GGML_Q4_0);
+    gguf_write(&writer, directory, "m.gguf");
+    snprintf(gguf, sizeof gguf, "%s/m.gguf", directory);
+    moepage_model *model = pack_open(gguf);
+    file = pack_make(model, PACK_FORM(DENSE) | PACK_FORM(EXPH), 0, &n_bytes);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    assert_int_equal(unlink(gguf), 0);
+    gguf_free(&writer);
     const char *memory = pack_memory_file(file, n_bytes);
     uint64_t once = fail_each(open_and_close, (void *)memory, false);
     assert_in_range(once, 10, 40);
@@ -178,6 +202,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make, unmake)
     const struct CMUnitTest tests[] = {
         CASE(test_pack_open_survives_every_failed_allocation),
+        CASE(test_pack_open_mixed_survives_every_failed_allocation),
         CASE(test_pack_read_expert_survives_every_failed_allocation),
         CASE(test_pack_write_survives_every_failed_allocation),
         CASE(test_banks_open_with_all_extras_survives_every_failed_allocation),

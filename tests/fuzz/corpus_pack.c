@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "corpus.h"
+#include "gguf_moe.h"
 #include "moepage.h"
 #include "seal.h"
 
@@ -66,19 +67,17 @@ static pack read_back(const char *path)
     return out;
 }
 
-static pack write_model(const moepage_banks *banks, const recipe *of)
+static pack write_model(moepage_model *model, const recipe *of)
 {
     char path[] = "/tmp/moepage-corpus-XXXXXX";
     int fd = mkstemp(path);
-    moepage_model *model;
     moepage_pack_config config = {.struct_size = sizeof config,
                                   .forms = of->forms,
                                   .cold_level = of->level,
                                   .group_size = of->group,
                                   .threads = 1,
                                   .verify = 1};
-    if (fd < 0 || moepage_model_open_banks(banks, NULL, &model) ||
-        moepage_pack_write(model, path, &config, NULL) || moepage_model_close(model))
+    if (fd < 0 || moepage_pack_write(model, path, &config, NULL) || moepage_model_close(model))
         give_up(path);
     close(fd);
     return read_back(path);
@@ -122,8 +121,45 @@ static pack make_pack(const recipe *of)
         banks.n_dense = 2;
         banks.dense = dense;
     }
-    pack out = write_model(&banks, of);
+    moepage_model *model;
+    if (moepage_model_open_banks(&banks, NULL, &model))
+        give_up("banks");
+    pack out = write_model(model, of);
     free(weights);
+    return out;
+}
+
+/* A GGUF file of two layers of two experts; in the second layer some are other blocks and some floats.
+ * `equal`: all bytes are. */
+static pack make_mixed(uint32_t forms, int32_t level, bool equal)
+{
+    static gguf_writer w;
+    char dir[] = "/tmp/moepage-corpus-XXXXXX", path[64];
+    const recipe of = {.forms = forms, .level = level};
+    gguf_moe model_of = gguf_moe_usual();
+    moepage_model *model;
+    if (!mkdtemp(dir))
+        give_up(dir);
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    model_of.layers = model_of.experts = 2;
+    model_of.width = 32;
+    gguf_init(&w);
+    gguf_moe_make(&w, &model_of);
+    gguf_moe_retype(&w, 1, "gate", GGML_Q4_0);
+    gguf_moe_retype(&w, 1, "down", GGML_BF16);
+    gguf_made *down = gguf_made_of(&w, "blk.1.ffn_down_exps.weight");
+    uint8_t *weights = corpus_weights(CORPUS_BF16, down->bytes / 2, 40);
+    memcpy(down->data, weights, down->bytes);
+    free(weights);
+    for (uint32_t i = 0; equal && i < w.n_tensors; i++)
+        memset(w.tensors[i].data, 0x3c, w.tensors[i].bytes);
+    gguf_write(&w, dir, "m.gguf");
+    gguf_free(&w);
+    if (moepage_model_open(path, NULL, &model))
+        give_up(path);
+    pack out = write_model(model, &of);
+    unlink(path);
+    rmdir(dir);
     return out;
 }
 
@@ -186,7 +222,7 @@ static void make_good(void)
 /* ---- Lies -------------------------------------------------------------------------------- */
 
 /* Sections as the format numbers them; TABLE + n is the n-th entry of the section table. */
-enum { HEADER, SHAPE, CONFIG, DIRECTORY, DENSE, INDEX, DATA, TABLE = 100 };
+enum { HEADER, SHAPE, CONFIG, DIRECTORY, DENSE, INDEX, DATA, METADATA, TABLE = 100 };
 
 typedef struct lie {
     const char *name;
@@ -202,6 +238,7 @@ static const lie frame_lies[] = {
     {"magic", HEADER, 6, 1, 'C', 0},
     {"major-0", HEADER, 8, 2, 0, 0},
     {"major-2", HEADER, 8, 2, 2, 0},
+    {"major-3", HEADER, 8, 2, 3, 0},
     {"minor-9", HEADER, 10, 2, 9, 0},
     {"header-bytes", HEADER, 12, 4, 64, 0},
     {"file-bytes-0", HEADER, 16, 8, 0, SEAL_LEAVE_SIZE},
@@ -326,6 +363,40 @@ static const lie image_lies[] = {
     {"raw-bits", DATA, 460, 1, 0x55, 0},
 };
 
+/* Of two layers of two layouts, with three tensors each, and metadata. */
+enum { LAYOUT_OF = 128 + 3 * 64 + 2 * 4, SECOND = LAYOUT_OF + 2 * 4 };
+static const lie mixed_lies[] = {
+    {"mixed-major-1", HEADER, 8, 4, 1, 0},
+    {"mixed-major-1-1", HEADER, 8, 4, 0x10001, 0},
+    {"mixed-layouts-0", SHAPE, 116, 4, 0, 0},
+    {"mixed-layouts-1", SHAPE, 116, 4, 1, 0},
+    {"mixed-layouts-33", SHAPE, 116, 4, 33, 0},
+    {"mixed-layouts-2-32", SHAPE, 116, 4, UINT32_MAX, 0},
+    {"mixed-layout-of-1", SHAPE, LAYOUT_OF, 4, 1, 0},
+    {"mixed-layout-of-2", SHAPE, LAYOUT_OF + 4, 4, 2, 0},
+    {"mixed-layout-of-256", SHAPE, LAYOUT_OF + 4, 4, 256, 0},
+    {"mixed-layout-unused", SHAPE, LAYOUT_OF + 4, 4, 0, 0},
+    {"mixed-scale-dtype", SHAPE, SECOND, 4, 7, 0},
+    {"mixed-scale-rows", SHAPE, SECOND + 4, 4, 9, 0},
+    {"mixed-reserved", SHAPE, SECOND + 12, 4, 1, 0},
+    {"mixed-slot-bytes", SHAPE, SECOND + 16, 8, MUCH, 0},
+    {"mixed-role", SHAPE, SECOND + 24, 4, MOEPAGE_ROLE_DOWN, 0},
+    {"mixed-dtype", SHAPE, SECOND + 28, 4, MOEPAGE_DTYPE_Q8_0, 0},
+    {"mixed-dtype-f16", SHAPE, SECOND + 24 + 2 * 64 + 4, 4, MOEPAGE_DTYPE_F16, 0},
+    {"mixed-rank", SHAPE, SECOND + 32, 4, 1, 0},
+    {"mixed-dim", SHAPE, SECOND + 40, 8, 64, 0},
+    {"mixed-bytes", SHAPE, SECOND + 72, 8, 64, 0},
+    {"metadata-count-0", METADATA, 0, 8, 0, 0},
+    {"metadata-count-less", METADATA, 0, 8, 1, 0},
+    {"metadata-count-2-60", METADATA, 0, 8, MUCH, 0},
+    {"metadata-key-bytes", METADATA, 8, 8, MUCH, 0},
+    {"metadata-key-empty", METADATA, 8, 8, 0, 0},
+    {"metadata-key-nul", METADATA, 16, 1, 0, 0},
+    {"metadata-type", METADATA, 36, 4, 99, 0},
+    {"metadata-array", METADATA, 36, 4, 9, 0},
+    {"metadata-text-bytes", METADATA, 40, 8, UINT64_MAX, 0},
+};
+
 static uint64_t get(const uint8_t *at)
 {
     uint64_t value;
@@ -384,5 +455,12 @@ void corpus_make_packs(void)
     of = make_pack(&images);
     write_sealed(&of, 0, "images");
     tell(&of, image_lies, sizeof image_lies / sizeof *image_lies);
+    free(of.bytes);
+    of = make_mixed(FORM(DENSE) | FORM(EXPH), 0, false);
+    write_sealed(&of, 0, "mixed");
+    free(of.bytes);
+    of = make_mixed(FORM(DENSE), 19, true);
+    write_sealed(&of, 0, "mixed-zstd");
+    tell(&of, mixed_lies, sizeof mixed_lies / sizeof *mixed_lies);
     free(of.bytes);
 }

@@ -16,6 +16,7 @@
 
 #include "codec/exph.h"
 #include "fuzz.h"
+#include "model/gguf_values.h"
 #include "model/model.h"
 #include "seal.h"
 
@@ -37,7 +38,7 @@ static void check_parts(const moepage_model *model, uint32_t layer, uint32_t exp
     mp_model_find_parts(model, layer, expert, form, parts);
     uint64_t end = 0;
     for (uint32_t i = 0; i < model->info.expert_tensors; i++) {
-        const moepage_expert_tensor *tensor = &model->layouts[0].tensors[i];
+        const moepage_expert_tensor *tensor = &mp_model_layout(model, layer)->tensors[i];
         FUZZ_CHECK(parts[i].offset >= end && parts[i].offset % 16 == 0);
         end = parts[i].offset + parts[i].bytes;
         FUZZ_CHECK(end <= image->bytes && parts[i].bytes);
@@ -153,6 +154,20 @@ static void check_tensors(const moepage_model *model)
     FUZZ_CHECK(status == MOEPAGE_E_NOT_FOUND && bytes <= model->info.dense_bytes);
 }
 
+/* Every value lies within the section. */
+static void check_metadata(const moepage_model *model)
+{
+    const mp_gguf_metadata *metadata = mp_model_metadata(model);
+    for (uint64_t i = 0; metadata && i < metadata->n_values; i++) {
+        const mp_gguf_value *value = &metadata->values[i];
+        const uint64_t at = (uint64_t)(value->at - metadata->stored);
+        FUZZ_CHECK(value->at >= metadata->stored && at <= metadata->stored_bytes);
+        FUZZ_CHECK(value->n_bytes <= metadata->stored_bytes - at);
+        fuzz_touch(value->at, value->n_bytes);
+        FUZZ_CHECK(mp_gguf_metadata_find(metadata, value->key) == value);
+    }
+}
+
 static void check_pack(const char *path)
 {
     moepage_model *model = fuzz_open(path);
@@ -161,6 +176,7 @@ static void check_pack(const char *path)
     fuzz_check_model(model);
     check_forms(model);
     check_tensors(model);
+    check_metadata(model);
     if (moepage_model_config_json(model))
         fuzz_touch(moepage_model_config_json(model), strlen(moepage_model_config_json(model)));
     if (model->info.slot_bytes <= MOST_SLOT_BYTES)

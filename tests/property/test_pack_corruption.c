@@ -9,18 +9,25 @@
 #include <unistd.h>
 
 #include "bank_model.h"
+#include "checkpoint_maker.h"
+#include "gguf_moe.h"
 #include "model/model.h"
 #include "pack_maker.h"
 #include "testing.h"
 
-enum { EXPERTS = 2, MOST_SLOT = 1 << 16 };
+enum { EXPERTS = 2, LAYERS = 2, MOST_SLOT = 1 << 16 };
 
 static pack_source source;
+static char dir[64], gguf[96];
+static gguf_writer writer;
+static const moepage_model
+    *truth; /* what is packed: the source's model, or that of the GGUF file */
+static moepage_model *mixed;
 static unsigned char *file;
 static uint64_t n_bytes;
 static unsigned char *buffer; /* page-aligned */
-static unsigned char *images[MP_FORMS][EXPERTS];
-static uint64_t image_bytes[MP_FORMS][EXPERTS];
+static unsigned char *images[MP_FORMS][LAYERS * EXPERTS];
+static uint64_t image_bytes[MP_FORMS][LAYERS * EXPERTS];
 
 /* One layer of two experts, just big enough for exponents to be worth coding. */
 static void make_source(void)
@@ -36,22 +43,51 @@ static void make_source(void)
     pack_source_open(&source);
 }
 
+/* Two layers of two experts in blocks, of two types: smaller in the second, where some are floats. */
+static void make_mixed(void)
+{
+    static const gguf_moe of = {.architecture = "qwen3moe",
+                                .width_key = "expert_feed_forward_length",
+                                .layers = LAYERS,
+                                .type = GGML_Q8_0,
+                                .hidden = 32,
+                                .width = 32,
+                                .experts = EXPERTS};
+    maker_dir_create(dir);
+    snprintf(gguf, sizeof gguf, "%s/m.gguf", dir);
+    gguf_init(&writer);
+    gguf_moe_make(&writer, &of);
+    gguf_moe_retype(&writer, 1, "gate", GGML_Q4_0);
+    gguf_moe_retype(&writer, 1, "down", GGML_BF16);
+    gguf_made *down = gguf_made_of(&writer, "blk.1.ffn_down_exps.weight");
+    for (uint64_t i = 1; i < down->bytes; i += 2)
+        down->data[i] = (unsigned char)(0x3c | (down->data[i - 1] & 0x80));
+    gguf_write(&writer, dir, "m.gguf");
+    mixed = pack_open(gguf);
+}
+
+static uint32_t n_images(void)
+{
+    return truth->info.moe_layers * EXPERTS;
+}
+
 static void remember_images(void)
 {
     moepage_model *model = pack_open(pack_memory_file(file, n_bytes));
     for (uint32_t form = MOEPAGE_FORM_DENSE; form < MP_FORMS; form++)
-        for (uint32_t e = 0; e < EXPERTS; e++) {
+        for (uint32_t key = 0; key < n_images(); key++) {
             uint64_t read_bytes;
             mp_image image;
-            images[form][e] = NULL;
+            images[form][key] = NULL;
             if (form != MOEPAGE_FORM_DENSE && !mp_model_has_form(model, form))
                 continue;
-            mp_model_find_image(model, 0, e, form, &image);
-            assert_int_equal(mp_model_read_image(model, 0, e, form, buffer, MOST_SLOT, &read_bytes),
+            mp_model_find_image(model, key / EXPERTS, key % EXPERTS, form, &image);
+            assert_int_equal(mp_model_read_image(model, key / EXPERTS, key % EXPERTS, form, buffer,
+                                                 MOST_SLOT, &read_bytes),
                              MOEPAGE_OK);
-            image_bytes[form][e] = image.bytes;
-            images[form][e] = malloc(image.bytes);
-            memcpy(images[form][e], buffer + image.skew, image.bytes);
+            image_bytes[form][key] = image.bytes;
+            images[form][key] = malloc(image.bytes);
+            memcpy(images[form][key], buffer + image.skew, image.bytes);
         }
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
@@ -61,6 +97,7 @@ static int make(void **state)
     (void)state;
     buffer = aligned_alloc(4096, MOST_SLOT);
     make_source();
+    make_mixed();
     return buffer ? 0 : -1;
 }
 
@@ -69,20 +106,24 @@ static int unmake(void **state)
     (void)state;
     free(buffer);
     pack_source_close(&source);
+    assert_int_equal(moepage_model_close(mixed), MOEPAGE_OK);
+    gguf_free(&writer);
+    maker_dir_remove(dir);
     return 0;
 }
 
-static void begin(uint32_t forms, int32_t cold_level)
+static void begin(const moepage_model *model, uint32_t forms, int32_t cold_level)
 {
-    file = pack_make(source.model, forms, cold_level, &n_bytes);
+    truth = model;
+    file = pack_make(model, forms, cold_level, &n_bytes);
     remember_images();
 }
 
 static void end(void)
 {
     for (uint32_t form = 0; form < MP_FORMS; form++)
-        for (uint32_t e = 0; e < EXPERTS; e++)
-            free(images[form][e]);
+        for (uint32_t key = 0; key < LAYERS * EXPERTS; key++)
+            free(images[form][key]);
     memset(images, 0, sizeof images);
     free(file);
 }
@@ -90,24 +131,27 @@ static void end(void)
 /* ---- Reading a damaged pack -------------------------------------------------------------- */
 
 /* One image in one way: refused, or the original. */
-static moepage_status read_one(const moepage_model *model, uint32_t e, uint32_t form)
+static moepage_status read_one(const moepage_model *model, uint32_t key, uint32_t form)
 {
+    const uint32_t layer = key / EXPERTS, e = key % EXPERTS;
     uint64_t read_bytes;
     mp_image image;
-    mp_model_find_image(model, 0, e, form, &image);
-    moepage_status status = mp_model_read_image(model, 0, e, form, buffer, MOST_SLOT, &read_bytes);
+    mp_model_find_image(model, layer, e, form, &image);
+    moepage_status status =
+        mp_model_read_image(model, layer, e, form, buffer, MOST_SLOT, &read_bytes);
     if (!status) {
-        assert_int_equal(image.bytes, image_bytes[form][e]);
-        assert_memory_equal(buffer + image.skew, images[form][e], image.bytes);
+        assert_int_equal(image.bytes, image_bytes[form][key]);
+        assert_memory_equal(buffer + image.skew, images[form][key], image.bytes);
     }
     if (!image.stored)
         return status;
     for (int again = 0; again < 2; again++) { /* not yet checked, then as that has left it */
         memset(buffer, 0xee, image.bytes);
-        assert_int_equal(mp_model_read_stored(model, 0, e, form, 0, image.bytes, buffer), status);
+        assert_int_equal(mp_model_read_stored(model, layer, e, form, 0, image.bytes, buffer),
+                         status);
         if (!status)
-            assert_memory_equal(buffer, images[form][e], image.bytes);
-        assert_int_equal(mp_model_check_image(model, 0, e, form), status);
+            assert_memory_equal(buffer, images[form][key], image.bytes);
+        assert_int_equal(mp_model_check_image(model, layer, e, form), status);
     }
     return status;
 }
@@ -118,18 +162,11 @@ static moepage_status read_all(const char *path)
     moepage_status status = moepage_model_open(path, NULL, &model);
     if (status)
         return status;
-    for (uint32_t i = 0; i < source.banks.n_dense; i++) {
-        const moepage_dense_tensor *right = &source.dense[i];
-        moepage_tensor_view view = {.struct_size = sizeof view};
-        assert_int_equal(moepage_model_find_tensor(model, right->name, &view), MOEPAGE_OK);
-        assert_int_equal(view.dtype, right->dtype);
-        assert_memory_equal(view.data, right->data, view.bytes);
-    }
-    assert_string_equal(moepage_model_config_json(model), source.banks.config_json);
+    pack_expect_same_rest(truth, model);
     for (uint32_t form = MOEPAGE_FORM_DENSE; form < MP_FORMS; form++)
-        for (uint32_t e = 0; e < EXPERTS; e++)
-            if (images[form][e]) {
-                moepage_status one = read_one(model, e, form);
+        for (uint32_t key = 0; key < n_images(); key++)
+            if (images[form][key]) {
+                moepage_status one = read_one(model, key, form);
                 status = status ? status : one;
             }
     /* The last sentence is to be the failure's, and closing sets none. */
@@ -147,7 +184,8 @@ static void name_section(uint32_t type, uint32_t form, char *out, size_t room)
                                         "section DENSE DIRECTORY",
                                         "section DENSE DATA",
                                         "section EXPERT INDEX",
-                                        "section EXPERT DATA"};
+                                        "section EXPERT DATA",
+                                        "section METADATA"};
     static const char *const forms[] = {"", " (dense)", " (exph)", " (int8)", " (int4)", " (int2)"};
     snprintf(out, room, "%s%s", names[type], forms[form]);
 }
@@ -169,8 +207,11 @@ static void name_place(uint64_t at, char *out, size_t room)
         if (type != 6 || at >= from + bytes)
             return;
         const unsigned char *index = file + pack_find_section(file, 5, form).offset;
-        uint64_t second = pack_number(index + 32 + 24 + 8 * (form != MOEPAGE_FORM_DENSE), 8);
-        snprintf(out, room, "%s: layer 0, expert %d", name, at >= second);
+        uint64_t entry_bytes = (24 + 4 * pack_number(index + 12, 4) + 7) / 8 * 8;
+        uint32_t key = 0;
+        while (key + 1 < n_images() && at >= pack_number(index + 32 + (key + 1) * entry_bytes, 8))
+            key++;
+        snprintf(out, room, "%s: layer %u, expert %u", name, key / EXPERTS, key % EXPERTS);
         return;
     }
 }
@@ -185,11 +226,13 @@ static bool is_padding(uint64_t at)
 /* ---- Claims ------------------------------------------------------------------------------ */
 
 static const struct {
+    moepage_model **model;
     uint32_t forms;
     int32_t cold_level;
 } kinds[] = {
-    {PACK_FORM(DENSE), 0},
-    {PACK_FORM(DENSE) | PACK_FORM(EXPH) | PACK_FORM(INT4), 3},
+    {&source.model, PACK_FORM(DENSE), 0},
+    {&source.model, PACK_FORM(DENSE) | PACK_FORM(EXPH) | PACK_FORM(INT4), 3},
+    {&mixed, PACK_FORM(DENSE) | PACK_FORM(EXPH), 0},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -216,7 +259,7 @@ static void test_pack_with_any_byte_changed_is_found(void **state)
     uint64_t random = 5;
     for (int k = 0; k < N_KINDS; k++) {
         int fd;
-        begin(kinds[k].forms, kinds[k].cold_level);
+        begin(*kinds[k].model, kinds[k].forms, kinds[k].cold_level);
         const char *path = pack_memory_file(file, n_bytes);
         assert_int_equal(sscanf(path, "/proc/self/fd/%d", &fd), 1);
         assert_int_equal(read_all(path), MOEPAGE_OK);
@@ -237,7 +280,7 @@ static void test_pack_cut_anywhere_is_found(void **state)
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
         int fd;
-        begin(kinds[k].forms, kinds[k].cold_level);
+        begin(*kinds[k].model, kinds[k].forms, kinds[k].cold_level);
         const char *path = pack_memory_file(file, n_bytes);
         assert_int_equal(sscanf(path, "/proc/self/fd/%d", &fd), 1);
         for (uint64_t n = n_bytes; n-- > 0;) {
@@ -252,7 +295,7 @@ static void test_pack_cut_anywhere_is_found(void **state)
 static void test_pack_with_bytes_behind_its_end_is_found(void **state)
 {
     (void)state;
-    begin(PACK_FORM(DENSE), 0);
+    begin(source.model, PACK_FORM(DENSE), 0);
     unsigned char *longer = calloc(1, n_bytes + 4096);
     memcpy(longer, file, n_bytes);
     pack_expect_refusal(longer, n_bytes + 1, MOEPAGE_E_FORMAT, "header");
@@ -289,24 +332,22 @@ static void touch_all(moepage_model *model)
 }
 
 /* One to three bytes or numbers of the structure changed, and the checksums made right again. */
-static void test_pack_with_lies_under_right_checksums_leads_nowhere(void **state)
+static void tell_lies(const moepage_model *of, uint32_t forms, const uint32_t *structure,
+                      uint32_t n_structure)
 {
-    (void)state;
-    static const uint32_t structure[] = {0, 1, 3, 5};
     static const uint64_t lies[] = {0, 1, 64, 4096, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX};
     uint32_t rounds = getenv("MP_TEST_LONG") ? 100000 : 5000, opened = 0;
     uint64_t random = 11;
-    begin(PACK_FORM(DENSE) | PACK_FORM(EXPH) | PACK_FORM(INT4), 1);
+    begin(of, forms, 1);
     unsigned char *copy = malloc(n_bytes);
     for (uint32_t round = 0; round < rounds; round++) {
         memcpy(copy, file, n_bytes);
         for (uint32_t changes = 1 + bank_below(&random, 3); changes; changes--) {
-            uint32_t type = structure[bank_below(&random, 4)];
+            uint32_t type = structure[bank_below(&random, n_structure)];
+            uint32_t form = (uint32_t[]){1, 2, 4}[bank_below(&random, forms & 1u << 4 ? 3 : 2)];
             pack_section at = {.bytes = 128 + 32 * pack_number(file + 32, 4)};
             if (type)
-                at = pack_find_section(file, type,
-                                       type == 5 ? (uint32_t[]){1, 2, 4}[bank_below(&random, 3)]
-                                                 : 0);
+                at = pack_find_section(file, type, type == 5 ? form : 0);
             unsigned char *byte = copy + at.offset + bank_below(&random, (uint32_t)at.bytes - 8);
             if (bank_below(&random, 2))
                 *byte ^= (unsigned char)(1u << bank_below(&random, 8));
@@ -325,6 +366,14 @@ static void test_pack_with_lies_under_right_checksums_leads_nowhere(void **state
     assert_in_range(opened, rounds / 1000, rounds - rounds / 4); /* the lies are of both kinds */
     free(copy);
     end();
+}
+
+static void test_pack_with_lies_under_right_checksums_leads_nowhere(void **state)
+{
+    (void)state;
+    static const uint32_t structure[] = {0, 1, 3, 5}, with_metadata[] = {0, 1, 1, 3, 5, 7};
+    tell_lies(source.model, PACK_FORM(DENSE) | PACK_FORM(EXPH) | PACK_FORM(INT4), structure, 4);
+    tell_lies(mixed, PACK_FORM(DENSE) | PACK_FORM(EXPH), with_metadata, 6);
 }
 
 int main(void)

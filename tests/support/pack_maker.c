@@ -298,10 +298,35 @@ static void expect_same_shape(const moepage_model *a, const moepage_model *b)
     assert_memory_equal(s, t, x.expert_tensors * sizeof *s);
     for (uint32_t layer = 0; layer <= x.moe_layers; layer++)
         assert_int_equal(moepage_model_layer_index(a, layer), moepage_model_layer_index(b, layer));
+    for (uint32_t layer = 0; layer < x.moe_layers; layer++) {
+        assert_int_equal(moepage_model_get_layer_tensors(a, layer, s, MOEPAGE_MAX_EXPERT_TENSORS),
+                         0);
+        assert_int_equal(moepage_model_get_layer_tensors(b, layer, t, MOEPAGE_MAX_EXPERT_TENSORS),
+                         0);
+        assert_memory_equal(s, t, x.expert_tensors * sizeof *s);
+    }
     const char *config = moepage_model_config_json(a), *other = moepage_model_config_json(b);
     assert_int_equal(!config, !other);
     if (config)
         assert_string_equal(config, other);
+}
+
+/* Every key, and the bytes of its value. */
+static void expect_same_metadata(const moepage_model *a, const moepage_model *b)
+{
+    const mp_gguf_metadata *x = mp_model_metadata(a), *y = mp_model_metadata(b);
+    assert_int_equal(!x, !y);
+    if (!x)
+        return;
+    assert_int_equal(x->n_values, y->n_values);
+    for (uint64_t i = 0; i < x->n_values; i++) {
+        assert_string_equal(x->values[i].key, y->values[i].key);
+        assert_int_equal(x->values[i].type, y->values[i].type);
+        assert_int_equal(x->values[i].element, y->values[i].element);
+        assert_int_equal(x->values[i].n, y->values[i].n);
+        assert_int_equal(x->values[i].n_bytes, y->values[i].n_bytes);
+        assert_memory_equal(x->values[i].at, y->values[i].at, x->values[i].n_bytes);
+    }
 }
 
 static void expect_same_dense(const moepage_model *a, const moepage_model *b)
@@ -331,11 +356,17 @@ static void expect_same_dense(const moepage_model *a, const moepage_model *b)
     }
 }
 
+void pack_expect_same_rest(const moepage_model *a, const moepage_model *b)
+{
+    expect_same_shape(a, b);
+    expect_same_metadata(a, b);
+    expect_same_dense(a, b);
+}
+
 void pack_expect_same(const moepage_model *a, const moepage_model *b)
 {
     moepage_model_info info = {.struct_size = sizeof info};
-    expect_same_shape(a, b);
-    expect_same_dense(a, b);
+    pack_expect_same_rest(a, b);
     assert_int_equal(moepage_model_get_info(a, &info), MOEPAGE_OK);
     unsigned char *x = malloc(info.slot_bytes), *y = malloc(info.slot_bytes);
     assert_true(x && y);
@@ -346,7 +377,7 @@ void pack_expect_same(const moepage_model *a, const moepage_model *b)
             if (moepage_model_read_expert(a, layer, expert, x, info.slot_bytes) ||
                 moepage_model_read_expert(b, layer, expert, y, info.slot_bytes))
                 fail_msg("layer %u, expert %u: %s", layer, expert, moepage_last_error());
-            assert_memory_equal(x, y, info.slot_bytes);
+            assert_memory_equal(x, y, mp_model_layout(a, layer)->slot_bytes);
         }
     free(x);
     free(y);

@@ -65,7 +65,10 @@ void pack_rot(moepage_model *model, uint32_t layer, uint32_t expert, uint32_t fo
 uint64_t pack_record_offset(const moepage_model *model, uint32_t layer, uint32_t expert,
                             uint32_t form);
 
-/* Both have the same shape, config, dense tensors and, bit for bit, experts. */
+/* Both have the same shape, layouts, config, metadata and dense tensors. */
+void pack_expect_same_rest(const moepage_model *a, const moepage_model *b);
+
+/* And, bit for bit, the same experts. */
 void pack_expect_same(const moepage_model *a, const moepage_model *b);
 
 /* Expects a failure whose sentence holds every one of `words`, separated by '|'. */

@@ -61,7 +61,7 @@ static void read_weights(product *p)
         p->w_bytes = n / format->weights * format->bytes;
         p->w = guarded_alloc(p->w_bytes);
         random_blocks(p->w_dtype, n / format->weights, p->w);
-        format->decode(p->w, n / format->weights, p->values);
+        mp_block_decode(format, p->w, n / format->weights, p->values);
     } else {
         p->w_bytes = n * num_bytes(p->w_dtype);
         p->w = num_array(p->w_dtype, n);

@@ -367,7 +367,7 @@ static void test_pack_with_a_wrong_shape_is_refused(void **state)
         {SHAPE, 0, 100, 4, 8, "section SHAPE: flags are 0x8"},
         {SHAPE, 0, 104, 4, 1, "section SHAPE: block scales"},
         {SHAPE, 0, 108, 4, 1, "section SHAPE: block scales"},
-        {SHAPE, 0, 116, 4, 1, "section SHAPE: reserved is 0x1"},
+        {SHAPE, 0, 116, 4, 1, "section SHAPE: the number of layouts is 1|must be 0"},
         {SHAPE, 0, 120, 8, SLOT + 256, "section SHAPE: a slot has 9472"},
         {SHAPE, 0, 128, 4, 0, "section SHAPE: tensor 0 has role 0"},
         {SHAPE, 0, 128, 4, 4, "section SHAPE: tensor 1 has role 4, which another"},
@@ -545,9 +545,10 @@ static void test_pack_of_a_newer_major_is_refused_before_anything_else(void **st
     (void)state;
     unsigned char *copy = malloc(good_bytes);
     memcpy(copy, good, good_bytes);
-    copy[8] = 2;
+    copy[8] = 3;
     memset(copy + 10, 0xee, 4086); /* even its header may be another */
-    pack_expect_refusal(copy, good_bytes, MOEPAGE_E_VERSION, "format version 2|reads version 1");
+    pack_expect_refusal(copy, good_bytes, MOEPAGE_E_VERSION,
+                        "format version 3|reads versions 1 and 2");
     free(copy);
 }
 
@@ -567,7 +568,7 @@ static void test_pack_of_a_newer_minor_is_read(void **state)
     pack_set_number(copy + 16, n, 8);
     pack_seal(copy, n);
     pack_expect_refusal(copy, n, MOEPAGE_E_FORMAT, "no section of type 99");
-    copy[10] = 1;
+    copy[10] = 2;
     copy[60] = 1;
     pack_seal(copy, n);
     moepage_model *model = pack_open(pack_memory_file(copy, n));
