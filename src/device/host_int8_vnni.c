@@ -345,6 +345,7 @@ MP_INLINE __m128 multiply_four(uint32_t dtype, const mp_int8_product *p, const m
     mp_block_scales scales[2];
     const uint8_t *run[MP_FEW], *ahead[MP_FEW];
     __m512 lanes = _mm512_setzero_ps();
+    const uint8_t *next = rows[0] + p->ahead_bytes; /* four rows lie next to each other */
     MP_EACH (c, MP_FEW)
         run[c] = ahead[c] = rows[c];
     for (uint32_t i = 0, turn = 0; i < k + MP_BLOCK_RUN; i += MP_BLOCK_RUN, turn ^= 1) {
@@ -356,8 +357,9 @@ MP_INLINE __m128 multiply_four(uint32_t dtype, const mp_int8_product *p, const m
             continue;
         const uint32_t from = i - MP_BLOCK_RUN;
         if (p->ahead_bytes)
-            MP_EACH (c, MP_FEW)
-                mp_prefetch_run(dtype, run[c], p->ahead_bytes);
+            for (uint32_t line = 0; line < MP_FEW * run_bytes; line += 64)
+                _mm_prefetch((const char *)next + line, _MM_HINT_T1);
+        next += MP_FEW * run_bytes;
         if (mp_block_weights(dtype) == MP_BLOCK_RUN || k - from >= MP_BLOCK_RUN)
             lanes = add_run(dtype, x, from / group, run, &scales[turn ^ 1], lanes);
         else
@@ -606,11 +608,6 @@ MP_VNNI static void multiply(const mp_int8_product *product)
         multiply_packed(&format, product, x, first);
 }
 
-static void quantise(const float *in, uint32_t n_groups, mp_int8_row row)
-{
-    mp_int8_portable.quantise(in, n_groups, row);
-}
-
-const mp_int8_set mp_int8_vnni = {.quantise = quantise, .multiply = multiply};
+const mp_int8_set mp_int8_vnni = {.quantise = mp_int8_quantise_avx2, .multiply = multiply};
 
 #endif
