@@ -160,6 +160,8 @@ $(OBJ)/src/device/%_avx512bf16.o: ISA = $(AVX512BF16)
 $(OBJ)/src/device/host_integers_avx512.o: ISA = $(AVX512) $(if $(SAN),-O0)
 $(OBJ)/src/device/host_blocks_avx512.o:   ISA = $(AVX512) $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined)
 $(OBJ)/src/device/host_blocks_avx2.o:     ISA = $(AVX2) $(if $(SAN),-O0)
+$(OBJ)/src/device/host_int8_avx2.o:       ISA = $(AVX2) $(if $(SAN),-O0)
+$(OBJ)/src/device/host_int8_vnni.o:       ISA = $(AVX512) -mavx512vnni $(if $(SAN),-O0)
 endif
 
 # ---- Library and tools ---------------------------------------------------------------------

@@ -355,6 +355,6 @@ MP_AVX2 static void widen_f8(const void *in, float scale, float *out, uint64_t n
 }
 
 const mp_host_kernel_set mp_host_set_avx2 =
-    MP_HOST_KERNEL_SET("avx2", tile_dot, mp_integers_avx2, mp_blocks_avx2, mp_int8_portable);
+    MP_HOST_KERNEL_SET("avx2", tile_dot, mp_integers_avx2, mp_blocks_avx2, mp_int8_avx2);
 
 #endif

@@ -340,10 +340,14 @@ MP_AVX512 static void widen_f8(const void *in, float scale, float *out, uint64_t
 
 const mp_host_kernel_set mp_host_set_avx512 =
     MP_HOST_KERNEL_SET("avx512", tile_pairs_fma, mp_integers_avx512, mp_blocks_avx512,
-                       mp_int8_portable);
+                       mp_int8_avx2);
+
+const mp_host_kernel_set mp_host_set_avx512_vnni =
+    MP_HOST_KERNEL_SET("avx512-vnni", tile_pairs_fma, mp_integers_avx512, mp_blocks_avx512,
+                       mp_int8_vnni);
 
 const mp_host_kernel_set mp_host_set_avx512_bf16 =
     MP_HOST_KERNEL_SET("avx512-bf16", tile_pairs, mp_integers_avx512_bf16, mp_blocks_avx512_bf16,
-                       mp_int8_portable);
+                       mp_int8_vnni);
 
 #endif

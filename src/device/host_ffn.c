@@ -19,6 +19,8 @@
  * gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
 #define MP_PANEL 32
 #define MP_PANEL_BYTES (256u << 10)
+/* Bytes that lone rows in integers fetch ahead at least: they are faster than memory's latency. */
+#define MP_AHEAD_BYTES (16u << 10)
 /* Most rows of a group whose weights are converted, and most sums of a group with a panel. */
 #define MP_GROUP_ROWS (4 * MP_TILE_ROWS)
 #define MP_SUMS (MP_PANEL * MP_TILE_ROWS)
@@ -48,6 +50,7 @@ typedef struct mp_dots {
     uint32_t k;         /* length of every row */
     uint32_t piece;     /* elements of it at a time */
     uint32_t panel;     /* most weight rows at a time */
+    uint32_t ahead;     /* rows that a lone group fetches ahead */
     uint64_t x_element; /* bytes */
     uint64_t x_bytes;   /* of a row */
     uint64_t w_element; /* of `weight_dtype`, unless its weights are in blocks */
@@ -157,6 +160,10 @@ static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_ar
     dots.piece = dots.convert ? MP_CONVERTED
                  : dots.lone  ? dots.k
                               : MP_PIECE_BYTES / (uint32_t)dots.x_element;
+    dots.ahead = MP_TILE_WEIGHTS;
+    while (dots.in_integers && dots.ahead < MP_PANEL &&
+           dots.ahead * dots.row_bytes < MP_AHEAD_BYTES)
+        dots.ahead += MP_TILE_WEIGHTS;
     const uint64_t fit = MP_PANEL_BYTES / dots.row_bytes & ~(MP_TILE_WEIGHTS - 1ull);
     dots.panel = MP_PANEL;
     if (!dots.lone && fit < MP_PANEL)
@@ -366,7 +373,7 @@ static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matri
 static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t panel,
                          uint32_t group_row)
 {
-    uint64_t distance = dots->lone ? MP_TILE_WEIGHTS : slice->panel;
+    uint64_t distance = dots->lone ? dots->ahead : slice->panel;
     bool exists = panel + slice->panel + distance <= slice->end;
     return exists && group_row == 0 ? distance * dots->row_bytes : 0;
 }

@@ -78,6 +78,9 @@ extern const mp_int8_set mp_int8_portable;
 #if defined(__x86_64__)
 extern const mp_int8_set mp_int8_avx2;
 extern const mp_int8_set mp_int8_vnni;
+
+/* For every vector set. */
+void mp_int8_quantise_avx2(const float *in, uint32_t n_groups, mp_int8_row row);
 #endif
 
 #endif

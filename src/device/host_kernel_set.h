@@ -154,6 +154,7 @@ extern const mp_host_kernel_set mp_host_set_portable;
 #if defined(__x86_64__)
 extern const mp_host_kernel_set mp_host_set_avx2;
 extern const mp_host_kernel_set mp_host_set_avx512;
+extern const mp_host_kernel_set mp_host_set_avx512_vnni;
 extern const mp_host_kernel_set mp_host_set_avx512_bf16;
 
 /* Words of MXCSR: nearest even, denormals kept, exceptions masked; and with flush-to-zero and

@@ -36,11 +36,18 @@ static bool runs_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+static bool runs_avx512_vnni(void)
+{
+    const unsigned avx512_vnni = 1u << 11;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return runs_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & avx512_vnni);
+}
+
 static bool runs_avx512_bf16(void)
 {
     const unsigned avx512_bf16 = 1u << 5;
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return runs_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16);
+    return runs_avx512_vnni() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16);
 }
 
 #endif
@@ -51,9 +58,8 @@ static const struct {
     bool (*runs_here)(void);
 } choices[] = {
 #if defined(__x86_64__)
-    {&mp_host_set_avx512_bf16, runs_avx512_bf16},
-    {&mp_host_set_avx512, runs_avx512},
-    {&mp_host_set_avx2, runs_avx2},
+    {&mp_host_set_avx512_bf16, runs_avx512_bf16}, {&mp_host_set_avx512_vnni, runs_avx512_vnni},
+    {&mp_host_set_avx512, runs_avx512},           {&mp_host_set_avx2, runs_avx2},
 #endif
     {&mp_host_set_portable, runs_anywhere},
 };

@@ -2,7 +2,7 @@
  * reading of the same memory. Not part of any suite; docs/host-kernels.md has the command and what came
  * out.
  *
- *   bench_blocks [set=NAME] [format=NAME] [math=fp32|bf16] [threads=1|2] [shape=HxI] [rows=N]
+ *   bench_blocks [set=NAME] [format=NAME] [math=fp32|bf16|int8] [threads=1|2] [shape=HxI] [rows=N]
  *
  * Experts are taken in turn from a set larger than the last-level cache, as paging finds them. Reading
  * and each number of rows take turns; each figure is its best turn. One thread is timed by the process's
@@ -47,12 +47,14 @@ typedef struct helper {
     atomic_bool stop;
 } helper;
 
-enum { READ = 2 };
+enum { READ = 2, CONVERT = 3 };
 
 static void do_share(const cold_experts *b, uint32_t expert, uint32_t phase, uint32_t part)
 {
     if (phase == READ)
         read_share(b, expert, part);
+    else if (phase == CONVERT)
+        cold_convert(b, part);
     else
         cold_run(b, expert, phase, part);
 }
@@ -92,6 +94,8 @@ static double one_turn(cold_experts *b, helper *h, uint32_t n_rows)
     static uint32_t next;
     uint32_t n = 0;
     b->n_rows = n_rows;
+    if (n_rows)
+        do_phase(h, 0, CONVERT);
     const double begin = cold_seconds(b->n_threads);
     double end;
     do {
@@ -143,7 +147,10 @@ static void measure_formats(cold_experts b, const char *only, uint32_t only_rows
     printf("%s, H %u, I %u, math %s, %u threads: GB/s of reading; at 1, 4, 8 and 64 rows GB/s of "
            "weights and GFLOP/s; one row's share of reading\n",
            mp_host_kernels_name(b.set), b.hidden, b.intermediate,
-           b.math == MOEPAGE_MATH_FP32 ? "FP32" : "BF16", b.n_threads);
+           b.math == MOEPAGE_MATH_FP32   ? "FP32"
+           : b.math == MOEPAGE_MATH_BF16 ? "BF16"
+                                         : "INT8",
+           b.n_threads);
     for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0 - 1; dtype <= MOEPAGE_DTYPE_NVFP4; dtype++) {
         const mp_block_format *format = mp_block_format_of(dtype);
         b.dtype = format ? dtype : MOEPAGE_DTYPE_BF16;
@@ -162,21 +169,21 @@ int main(int argc, char **argv)
     const char *threads = cold_option(argc, argv, "threads"),
                *shape = cold_option(argc, argv, "shape");
     const char *rows = cold_option(argc, argv, "rows");
+    static const uint32_t maths[] = {MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16, MOEPAGE_MATH_INT8};
     cold_experts b = {.hidden = 2048, .intermediate = 768};
     b.set = set ? mp_host_kernels_find(set) : mp_host_kernels_best();
     if (!b.set || (shape && sscanf(shape, "%ux%u", &b.hidden, &b.intermediate) != 2)) {
         fprintf(stderr,
                 "usage: %s [set=portable|avx2|avx512|avx512-bf16] [format=Q4_K] "
-                "[math=fp32|bf16] [threads=1|2] [shape=2048x768] [rows=1|4|8|64]\n",
+                "[math=fp32|bf16|int8] [threads=1|2] [shape=2048x768] [rows=1|4|8|64]\n",
                 argv[0]);
         return 1;
     }
     for (uint32_t t = 1; t <= 2; t++)
-        for (uint32_t m = 0; m < 2; m++) {
+        for (uint32_t m = 0; m < 3; m++) {
             b.n_threads = t;
-            b.math = m ? MOEPAGE_MATH_BF16 : MOEPAGE_MATH_FP32;
-            if ((threads && (uint32_t)atoi(threads) != t) ||
-                (math && (strcmp(math, "bf16") == 0) != (m == 1)))
+            b.math = maths[m];
+            if ((threads && (uint32_t)atoi(threads) != t) || (math && cold_math(math) != b.math))
                 continue;
             measure_formats(b, cold_option(argc, argv, "format"), rows ? (uint32_t)atoi(rows) : 0);
         }

@@ -13,7 +13,7 @@
 #include "moepage.h"
 #include "random_blocks.h"
 
-#define MAX_ROWS 64
+#define MAX_ROWS 512
 #ifndef COLD_BYTES
 #define COLD_BYTES (256ull << 20)
 #endif
@@ -25,6 +25,7 @@ typedef struct cold_experts {
     uint32_t n_experts;
     uint8_t *weights; /* gate, up and down of each in turn */
     uint64_t matrix_bytes, expert_bytes;
+    float *from; /* x before conversion */
     void *x, *inner;
     float *out;
     uint32_t *rows;
@@ -77,11 +78,12 @@ static inline void cold_open(cold_experts *c)
     c->n_experts = (uint32_t)(COLD_BYTES / c->expert_bytes) + 1;
     c->weights = cold_memory(c->n_experts * c->expert_bytes);
     cold_fill_weights(c, format);
+    c->from = cold_memory((uint64_t)MAX_ROWS * c->hidden * 4);
     c->x = cold_memory((uint64_t)MAX_ROWS * c->hidden * 4);
     c->inner = cold_memory((uint64_t)MAX_ROWS * c->intermediate * 4);
     c->out = cold_memory((uint64_t)MAX_ROWS * c->hidden * 4);
     c->rows = cold_memory(MAX_ROWS * sizeof *c->rows);
-    cold_fill(c->x, (uint64_t)MAX_ROWS * c->hidden * 4);
+    cold_fill(c->from, (uint64_t)MAX_ROWS * c->hidden * 4);
     for (uint32_t r = 0; r < MAX_ROWS; r++)
         c->rows[r] = r;
 }
@@ -89,10 +91,32 @@ static inline void cold_open(cold_experts *c)
 static inline void cold_close(cold_experts *c)
 {
     free(c->weights);
+    free(c->from);
     free(c->x);
     free(c->inner);
     free(c->out);
     free(c->rows);
+}
+
+/* Converts a thread's share of x. */
+static inline void cold_convert(const cold_experts *c, uint32_t part)
+{
+    const mp_kernel_args args = {.convert = {.x = c->from,
+                                             .x_stride = c->hidden,
+                                             .x_dtype = MOEPAGE_DTYPE_F32,
+                                             .math = c->math,
+                                             .n_tokens = c->n_rows,
+                                             .hidden = c->hidden,
+                                             .out = c->x}};
+    mp_host_kernel_run(c->set, MP_KERNEL_CONVERT, &args, 0, part, c->n_threads);
+}
+
+/* The arithmetic of that name, or FP32. */
+static inline uint32_t cold_math(const char *name)
+{
+    return name && strcmp(name, "bf16") == 0   ? MOEPAGE_MATH_BF16
+           : name && strcmp(name, "int8") == 0 ? MOEPAGE_MATH_INT8
+                                               : MOEPAGE_MATH_FP32;
 }
 
 /* Runs a thread's share of one phase of expert e. */

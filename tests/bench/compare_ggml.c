@@ -1,11 +1,15 @@
 /* How fast the host kernels run experts of every block format beside ggml's CPU backend: the same bytes,
  * shapes and rows, taking turns. Not part of any suite; compare_ggml.sh builds and runs it.
  *
- *   compare_ggml [set=NAME] [format=NAME] [math=fp32|bf16] [shape=HxI]
+ *   compare_ggml [set=NAME] [format=NAME] [math=fp32|bf16|int8] [shape=HxI] [threads=1|2]
  *
  * ggml's side is three matrix products and SwiGLU of one expert, weights in the file's layout. It rounds
- * activations to 8 bits per block first, so results agree roughly: by how much is printed. */
+ * activations to 8 bits per block first, so results agree roughly: by how much is printed. Shapes that are
+ * no whole blocks of a format leave it out. */
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "cold_experts.h"
@@ -14,9 +18,9 @@
 
 #define TURNS 7
 #define TURN_SECONDS 0.08
-#define N_COUNTS 4
+#define N_COUNTS 5
 
-static const uint32_t counts[N_COUNTS] = {1, 4, 8, 64};
+static const uint32_t counts[N_COUNTS] = {1, 4, 8, 64, 512};
 
 /* ---- ggml's side ---- */
 
@@ -48,7 +52,7 @@ static void open_peer(peer *p, const cold_experts *c, uint32_t n_rows)
     p->up = ggml_new_tensor_2d(p->context, type, c->hidden, c->intermediate);
     p->down = ggml_new_tensor_2d(p->context, type, c->intermediate, c->hidden);
     struct ggml_tensor *x = ggml_new_tensor_2d(p->context, GGML_TYPE_F32, c->hidden, n_rows);
-    x->data = c->x;
+    x->data = c->from;
     struct ggml_tensor *g = placed(ggml_mul_mat(p->context, p->gate, x), &p->memory[0]);
     struct ggml_tensor *u = placed(ggml_mul_mat(p->context, p->up, x), &p->memory[1]);
     struct ggml_tensor *inner = placed(ggml_swiglu_split(p->context, g, u), &p->memory[2]);
@@ -82,14 +86,63 @@ static void run_peer(peer *p, const cold_experts *c, uint32_t e)
 
 /* ---- Turns ---- */
 
-static void run_ours(cold_experts *c, uint32_t e)
+/* Of two threads the second takes part in whatever the counter says has begun. */
+typedef struct helper {
+    pthread_t thread;
+    const cold_experts *c;
+    uint32_t expert, phase;
+    atomic_uint begun, ended;
+    atomic_bool stop;
+} helper;
+
+enum { CONVERT = 2 };
+
+static void do_share(const cold_experts *c, uint32_t expert, uint32_t phase, uint32_t part)
 {
-    cold_run(c, e, 0, 0);
-    cold_run(c, e, 1, 0);
+    if (phase == CONVERT)
+        cold_convert(c, part);
+    else
+        cold_run(c, expert, phase, part);
+}
+
+static void *help(void *argument)
+{
+    helper *h = argument;
+    for (unsigned seen = 0;; seen++) {
+        while (atomic_load(&h->begun) == seen && !atomic_load(&h->stop))
+            sched_yield();
+        if (atomic_load(&h->stop))
+            return NULL;
+        do_share(h->c, h->expert, h->phase, 1);
+        atomic_fetch_add(&h->ended, 1);
+    }
+}
+
+static void do_phase(helper *h, uint32_t expert, uint32_t phase)
+{
+    if (h->c->n_threads == 1) {
+        do_share(h->c, expert, phase, 0);
+        return;
+    }
+    h->expert = expert;
+    h->phase = phase;
+    const unsigned turn = atomic_fetch_add(&h->begun, 1) + 1;
+    do_share(h->c, expert, phase, 0);
+    while (atomic_load(&h->ended) != turn)
+        sched_yield();
+}
+
+/* Activations are converted for every expert, as ggml does. */
+static void run_ours(helper *h, uint32_t e)
+{
+    if (h->c->math != MOEPAGE_MATH_FP32)
+        do_phase(h, e, CONVERT);
+    do_phase(h, e, 0);
+    do_phase(h, e, 1);
 }
 
 /* Seconds per expert; of ours without `p`. */
-static double one_turn(cold_experts *c, peer *p)
+static double one_turn(cold_experts *c, helper *h, peer *p)
 {
     static uint32_t next;
     uint32_t n = 0;
@@ -100,7 +153,7 @@ static double one_turn(cold_experts *c, peer *p)
         if (p)
             run_peer(p, c, next);
         else
-            run_ours(c, next);
+            run_ours(h, next);
         n++;
         end = cold_seconds(c->n_threads);
     } while (end - begin < TURN_SECONDS);
@@ -127,12 +180,21 @@ static void compare(cold_experts *c)
     for (uint32_t i = 0; i < N_COUNTS; i++) {
         double ours = 1e9, theirs = 1e9;
         peer p;
+        helper h = {.c = c};
         c->n_rows = counts[i];
+        if (c->math == MOEPAGE_MATH_FP32)
+            cold_convert(c, 0);
+        if (c->n_threads > 1 && pthread_create(&h.thread, NULL, help, &h))
+            exit(1);
         open_peer(&p, c, c->n_rows);
         for (uint32_t turn = 0; turn < TURNS; turn++) {
-            const double a = one_turn(c, NULL), b = one_turn(c, &p);
+            const double a = one_turn(c, &h, NULL), b = one_turn(c, &h, &p);
             ours = a < ours ? a : ours;
             theirs = b < theirs ? b : theirs;
+        }
+        if (c->n_threads > 1) {
+            atomic_store(&h.stop, true);
+            pthread_join(h.thread, NULL);
         }
         const double off = difference(c, &p);
         most = off > most ? off : most;
@@ -147,25 +209,31 @@ int main(int argc, char **argv)
 {
     const char *set = cold_option(argc, argv, "set"), *math = cold_option(argc, argv, "math");
     const char *only = cold_option(argc, argv, "format");
-    const char *shape = cold_option(argc, argv, "shape");
+    const char *shape = cold_option(argc, argv, "shape"),
+               *threads = cold_option(argc, argv, "threads");
     cold_experts c = {.hidden = 2048, .intermediate = 768, .n_threads = 1};
-    c.math = math && strcmp(math, "bf16") == 0 ? MOEPAGE_MATH_BF16 : MOEPAGE_MATH_FP32;
+    c.math = cold_math(math);
+    c.n_threads = threads ? (uint32_t)atoi(threads) : 1;
     c.set = set ? mp_host_kernels_find(set) : mp_host_kernels_best();
-    if (!c.set || (shape && sscanf(shape, "%ux%u", &c.hidden, &c.intermediate) != 2)) {
+    if (!c.set || c.n_threads > 2 ||
+        (shape && sscanf(shape, "%ux%u", &c.hidden, &c.intermediate) != 2)) {
         fprintf(stderr,
                 "usage: %s [set=portable|avx2|avx512|avx512-bf16] [format=Q4_K] "
-                "[math=fp32|bf16] [shape=2048x768]\n",
+                "[math=fp32|bf16|int8] [shape=2048x768] [threads=1|2]\n",
                 argv[0]);
         return 1;
     }
     ggml_cpu_init();
-    printf("%s, H %u, I %u, math %s, 1 thread, ggml %s: at 1, 4, 8 and 64 rows GB/s of weights, "
+    printf("%s, H %u, I %u, math %s, %u threads, ggml %s: at 1, 4, 8, 64 and 512 rows GB/s of "
+           "weights, "
            "ours and ggml's, and how many times as fast; the greatest difference\n",
-           mp_host_kernels_name(c.set), c.hidden, c.intermediate,
-           c.math == MOEPAGE_MATH_FP32 ? "FP32" : "BF16", ggml_version());
+           mp_host_kernels_name(c.set), c.hidden, c.intermediate, math ? math : "fp32", c.n_threads,
+           ggml_version());
     for (c.dtype = MOEPAGE_DTYPE_Q4_0; c.dtype <= MOEPAGE_DTYPE_NVFP4; c.dtype++) {
         c.name = mp_block_format_of(c.dtype)->name;
-        if (only && strcmp(only, c.name) != 0)
+        if ((only && strcmp(only, c.name) != 0) ||
+            c.hidden % mp_block_format_of(c.dtype)->weights ||
+            c.intermediate % mp_block_format_of(c.dtype)->weights)
             continue;
         cold_open(&c);
         compare(&c);

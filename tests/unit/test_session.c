@@ -60,7 +60,7 @@ static void test_session_create_refuses_bad_configs(void **state)
                    "max_top_k is 13");
     config = (moepage_session_config){.struct_size = sizeof config, .math = 4};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
-                   "math 3");
+                   "math 4");
     config = (moepage_session_config){.struct_size = sizeof config, .prefetch = 4};
     expect_refusal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_E_ARGUMENT,
                    "prefetch 4");
