@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""moepage-generate beside llama.cpp on the same GGUF files, everything resident: runs in turn, medians, and the
+ratio of each pair of neighbours. compare_llama.sh prepares what it needs.
+
+Ours prefills a resident model only from a second prompt on: the time of its prompt is the difference between runs
+with two prompts and with one.
+"""
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VOCABULARY = 151936
+
+
+def run(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout.decode("utf-8", "replace").splitlines()[-1])
+
+
+def llama(model, args):
+    return run([sys.executable, os.path.join(HERE, "run_llama.py"), model, "--threads", str(args.threads),
+                "--prompt", str(args.prompt), "--tokens", str(args.tokens)])
+
+
+def ours(model, math, args):
+    draw = random.Random(2)
+    prompts = [",".join(str(draw.randrange(VOCABULARY)) for _ in range(args.prompt)) for _ in range(2)]
+    common = [args.tool, "--model", model, "--budget", "100%", "--json", "--threads", str(args.threads),
+              "--batch-prefill", str(args.prompt), "--math", math]
+    one = run(common + ["--tokens", prompts[0], "--max-tokens", str(args.tokens + 1)])["stats"]
+    two = run(common + ["--tokens", prompts[0], "--tokens", prompts[1], "--max-tokens", "1"])["stats"]
+    return {"prefill_tok_s": args.prompt / (two["prefill_ns"] - one["prefill_ns"]) * 1e9,
+            "decode_tok_s": one["decode_tok_s"]}
+
+
+def spread(values):
+    return "%8.2f [%.2f to %.2f]" % (statistics.median(values), min(values), max(values))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tool")
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--math", default="fp32,bf16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    for model in args.models:
+        maths = args.math.split(",")
+        peers, mine = [], {math: [] for math in maths}
+        for _ in range(args.rounds):
+            peers.append(llama(model, args))
+            for math in maths:
+                mine[math].append(ours(model, math, args))
+        print("%s, %d threads, %d rounds" % (os.path.basename(model), args.threads, args.rounds))
+        for what in ("prefill_tok_s", "decode_tok_s"):
+            print("  %-13s llama.cpp %s" % (what, spread([p[what] for p in peers])))
+            for math in maths:
+                print("  %-13s %-9s %s, over llama.cpp's %s"
+                      % (what, math, spread([m[what] for m in mine[math]]),
+                         spread([m[what] / p[what] for m, p in zip(mine[math], peers)])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
