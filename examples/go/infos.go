@@ -60,6 +60,7 @@ type ModelInfo struct {
 	DenseBytes         uint64
 	Architecture       string
 	FFNSupported       bool
+	Layouts            uint32
 }
 
 func newModelInfo(c *C.moepage_model_info) ModelInfo {
@@ -79,6 +80,7 @@ func newModelInfo(c *C.moepage_model_info) ModelInfo {
 		DenseBytes:         uint64(c.dense_bytes),
 		Architecture:       C.GoString(c.architecture),
 		FFNSupported:       c.ffn_supported != 0,
+		Layouts:            uint32(c.layouts),
 	}
 }
 
@@ -169,6 +171,7 @@ type ExpertPoolInfo struct {
 	HiForm              Form
 	LoForm              Form
 	HiExperts           uint32
+	SlotForm            uint32
 	HiPublished         uint64
 	LoBytes             uint64
 	Promotions          uint64
@@ -185,6 +188,7 @@ type ExpertPoolInfo struct {
 	ResizesRefused      uint64
 	PinsRefused         uint64
 	ColdBufferedReads   uint64
+	SlotStep            uint64
 }
 
 func newExpertPoolInfo(c *C.moepage_expert_pool_info) ExpertPoolInfo {
@@ -230,6 +234,7 @@ func newExpertPoolInfo(c *C.moepage_expert_pool_info) ExpertPoolInfo {
 		HiForm:              Form(c.hi_form),
 		LoForm:              Form(c.lo_form),
 		HiExperts:           uint32(c.hi_experts),
+		SlotForm:            uint32(c.slot_form),
 		HiPublished:         uint64(c.hi_published),
 		LoBytes:             uint64(c.lo_bytes),
 		Promotions:          uint64(c.promotions),
@@ -246,6 +251,7 @@ func newExpertPoolInfo(c *C.moepage_expert_pool_info) ExpertPoolInfo {
 		ResizesRefused:      uint64(c.resizes_refused),
 		PinsRefused:         uint64(c.pins_refused),
 		ColdBufferedReads:   uint64(c.cold_buffered_reads),
+		SlotStep:            uint64(c.slot_step),
 	}
 }
 
