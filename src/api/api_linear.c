@@ -12,7 +12,7 @@ static bool is_float(uint32_t dtype)
 static moepage_status check_types(const moepage_linear *l)
 {
     const mp_block_format *format = mp_block_format_of(l->w_dtype);
-    if (l->math > MOEPAGE_MATH_BF16_FAST)
+    if (l->math > MOEPAGE_MATH_INT8)
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: math is %u, it must be a MOEPAGE_MATH_*",
                        l->math);
     if (l->x_dtype != MOEPAGE_DTYPE_F32 && l->x_dtype != MOEPAGE_DTYPE_BF16)
@@ -56,7 +56,8 @@ static moepage_status read_linear(const moepage_linear *linear, moepage_linear *
     own->bias_dtype = own->bias_dtype ? own->bias_dtype : MOEPAGE_DTYPE_F32;
     own->x_stride = own->x_stride ? own->x_stride : own->n_in;
     status = check_types(own);
-    if (own->math == MOEPAGE_MATH_BF16_FAST) /* which knows no faster way here */
+    if (own->math == MOEPAGE_MATH_BF16_FAST || /* which knows no faster way here */
+        (own->math == MOEPAGE_MATH_INT8 && !mp_block_format_of(own->w_dtype)))
         own->math = MOEPAGE_MATH_BF16;
     return status ? status : check_shape(own);
 }
@@ -126,10 +127,10 @@ moepage_status moepage_device_linear(moepage_device *device, const moepage_linea
     status = mp_home_compute(device, &stream);
     if (status)
         return status;
-    const bool wide = own.math == MOEPAGE_MATH_FP32;
+    const bool wide = own.math == MOEPAGE_MATH_FP32, rounded = own.math == MOEPAGE_MATH_INT8;
     const uint32_t operand = wide ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
-    if (own.x_dtype == operand && own.x_stride == own.n_in)
+    if (own.x_dtype == operand && own.x_stride == own.n_in && !rounded)
         return multiply(device->device, stream, &own, own.x);
     return multiply_converted(device, stream, &own,
-                              (uint64_t)own.n_rows * own.n_in * (wide ? 4 : 2));
+                              (uint64_t)own.n_rows * own.n_in * (wide || rounded ? 4 : 2));
 }
