@@ -397,8 +397,8 @@ typedef struct moepage_linear {
  * more than the alignment of their elements. Every element of out is one sum in the order of
  * docs/host-kernels.md, the same as an expert's: its bits depend on its row and weights alone, not on
  * other rows, threads or instruction set. x is read in place if its rows are contiguous and of the
- * math's operand type, F32 for MATH_FP32 and BF16 for the others; otherwise the call takes workspace
- * for n_rows * n_in operands. Errors: ARGUMENT for a dtype or math that is none of these, a NULL
+ * math's operand type, F32 for MATH_FP32 and BF16 for MATH_BF16; otherwise, and in MATH_INT8 over blocks,
+ * the call takes workspace for n_rows * n_in operands, of up to 4 bytes. Errors: ARGUMENT for a dtype or math that is none of these, a NULL
  * pointer, a size of 0, an n_in of no whole blocks or an x_stride below n_in; UNSUPPORTED on a device
  * that is not "host"; BUDGET if the workspace is taken; NO_MEMORY; DEVICE if the device has failed.
  * [any] */

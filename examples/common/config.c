@@ -265,3 +265,13 @@ bool config_is_eos(const model_config *config, uint32_t token)
             return true;
     return false;
 }
+
+uint32_t config_widest(const model_config *config)
+{
+    const uint32_t widths[] = {config->hidden, config->heads * config->head_dim,
+                               config->dense_intermediate, config->shared_intermediate};
+    uint32_t most = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        most = widths[i] > most ? widths[i] : most;
+    return most;
+}

@@ -60,6 +60,9 @@ typedef struct model_config {
 int config_read(const moepage_model *model, model_config *out);
 void config_free(model_config *config);
 
+/* Returns the elements of the longest row that a dense product takes. */
+uint32_t config_widest(const model_config *config);
+
 /* Returns true if `token` ends a sequence. */
 bool config_is_eos(const model_config *config, uint32_t token);
 

@@ -197,17 +197,6 @@ static const dense_ops host_ops = {
 
 /* ---- Set-up ------------------------------------------------------------------------------ */
 
-/* The longest row of a product. */
-static uint32_t widest(const model_config *c)
-{
-    const uint32_t widths[] = {c->hidden, c->heads * c->head_dim, c->dense_intermediate,
-                               c->shared_intermediate};
-    uint32_t most = 0;
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        most = widths[i] > most ? widths[i] : most;
-    return most;
-}
-
 size_t dense_host_scratch(uint64_t max_positions, uint32_t block_tokens)
 {
     return attention_scratch_floats(max_positions, block_tokens);
@@ -225,7 +214,7 @@ int dense_host_open(const dense_config *config, dense **out)
         .compute = {config->workers, kernels_choose(), config->math},
         .device = config->device,
         .rows = calloc(config->max_tokens, sizeof *h->rows),
-        .operands = malloc((size_t)config->max_tokens * widest(c) * sizeof *h->operands),
+        .operands = malloc((size_t)config->max_tokens * config_widest(c) * sizeof *h->operands),
     };
     h->attention =
         (attention){&h->compute, c->heads, c->kv_heads, c->head_dim, config->block_tokens};

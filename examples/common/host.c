@@ -122,8 +122,15 @@ static int refuse_engine(const options *opts, moepage_status status)
     return fail_library(RUN_REFUSED, opts->tiers ? tiers : "--budget");
 }
 
-static int open_engine(const options *opts, const budget *plan, const moepage_kv_pool_config *kv,
-                       host *h)
+/* Of dense products in MATH_INT8, which round their rows there. */
+static uint64_t rounded_bytes(const options *opts, const model_config *model, uint32_t max_tokens)
+{
+    const bool rounds = opts->math == MOEPAGE_MATH_INT8;
+    return rounds ? (uint64_t)max_tokens * config_widest(model) * sizeof(float) : 0;
+}
+
+static int open_engine(const options *opts, const model_config *model, const budget *plan,
+                       const moepage_kv_pool_config *kv, host *h)
 {
     const moepage_device_config device =
         MOEPAGE_DEVICE_CONFIG(.threads = opts->threads, .bus_bytes_per_s = opts->bus_bytes_per_s,
@@ -139,6 +146,8 @@ static int open_engine(const options *opts, const budget *plan, const moepage_kv
                               .device_name = opts->device, .device = &device, .experts = &experts,
                               .kv = kv, .session = &session,
                               .predictor = opts->predictor ? &predictor : NULL, .model = h->model,
+                              .extra_workspace_bytes =
+                                  rounded_bytes(opts, model, session.max_tokens),
                               .extra_arena_bytes = spare_bytes(plan, kv));
     moepage_status status = moepage_engine_open(NULL, NULL, &config, &h->engine);
     return status ? refuse_engine(opts, status) : RUN_OK;
@@ -202,7 +211,7 @@ int host_open(const options *opts, const model_config *config, const budget *pla
         code = plan_kv(config, plan, &kv);
     if (code)
         return code;
-    code = open_engine(opts, plan, &kv, h);
+    code = open_engine(opts, config, plan, &kv, h);
     free((void *)kv.bytes_per_token);
     if (!code)
         code = use_engine(opts, h);

@@ -179,7 +179,8 @@ static void open_actor(stage *s, uint32_t index, actor *a)
                                       .prefetch = index ? MOEPAGE_PREFETCH_PREVIOUS
                                                         : MOEPAGE_PREFETCH_HINT};
     assert_int_equal(moepage_session_create(s->experts, s->kv, &session, &a->session), MOEPAGE_OK);
-    decoder_config config = {.model = &s->config,
+    decoder_config config = {.device = s->device,
+                             .model = &s->config,
                              .weights = &s->weights,
                              .session = a->session,
                              .kv = s->kv,

@@ -13,6 +13,7 @@
 #include "device/host_math.h"
 #include "kernel_sets.h"
 #include "moepage.h"
+#include "naive_int8.h"
 #include "numbers.h"
 #include "random_blocks.h"
 #include "slow.h"
@@ -23,46 +24,6 @@
 #define FIRST MOEPAGE_DTYPE_Q4_0
 #define N_FORMATS (MOEPAGE_DTYPE_NVFP4 - MOEPAGE_DTYPE_Q4_0 + 1)
 #define INT8 MOEPAGE_MATH_INT8
-
-/* ---- Naive ---- */
-
-/* 32 elements of x. */
-static void naive_round(const float *in, int *q, float *scale)
-{
-    float most = 0;
-    bool finite = true;
-    for (int i = 0; i < 32; i++) {
-        finite = finite && isfinite(in[i]);
-        most = fmaxf(most, fabsf(in[i]));
-    }
-    const float inverse = 127.0f / most;
-    *scale = !finite ? NAN : most < 0x1p-100f ? 0 : most / 127.0f;
-    for (int i = 0; i < 32; i++)
-        q[i] = finite && most >= 0x1p-100f ? (int)nearbyint((double)(in[i] * inverse)) : 0;
-}
-
-static float naive_dot(uint32_t dtype, const uint8_t *weights, const float *x, uint32_t k)
-{
-    const mp_block_format *format = mp_block_format_of(dtype);
-    const uint32_t group = format->group;
-    float lanes[4] = {0};
-    for (uint32_t i = 0; i < k; i += group) {
-        mp_block_integers block;
-        int q[32], sum = 0, dot = 0;
-        float scale;
-        naive_round(x + i / 32 * 32, q, &scale);
-        format->unpack(weights + i / format->weights * format->bytes, &block);
-        const uint32_t g = i % format->weights / group, lane = i / group % 4;
-        for (uint32_t j = 0; j < group; j++) {
-            sum += q[i % 32 + j];
-            dot += q[i % 32 + j] * block.q[g * group + j];
-        }
-        lanes[lane] = fmaf(block.scale[g] * scale, (float)dot, lanes[lane]);
-        if (format->has_minimum)
-            lanes[lane] = fmaf(-block.minimum[g], scale * (float)sum, lanes[lane]);
-    }
-    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
-}
 
 /* ---- Rounding ---- */
 
@@ -76,7 +37,7 @@ static void expect_rounded(const float *in, uint32_t n_groups)
         for (uint32_t g = 0; g < n_groups; g++) {
             int q[32], sums[2] = {0};
             float scale;
-            naive_round(in + g * 32, q, &scale);
+            naive_int8_round(in + g * 32, q, &scale);
             assert_true(num_same(row.scale[g], scale));
             for (uint32_t i = 0; i < 32; i++) {
                 assert_int_equal(row.q[g * 32 + i], q[i]);
@@ -153,7 +114,8 @@ static void try_product(uint32_t dtype, uint32_t k, uint32_t n_weights, uint32_t
             o.from[r * k + r % k] = r % 4 == 1 ? NAN : 0;
         mp_int8_portable.quantise(o.from + r * k, k / 32, mp_int8_row_at(o.x[r], k));
         for (uint32_t c = 0; c < n_weights; c++)
-            o.want[r * stride + c] = naive_dot(dtype, o.weights + c * row_bytes, o.from + r * k, k);
+            o.want[r * stride + c] =
+                naive_int8_dot(dtype, o.weights + c * row_bytes, o.from + r * k, k);
     }
     for (size_t s = 0; s < n_kernel_sets; s++) {
         const mp_int8_product product = {.weights = o.weights,
@@ -231,7 +193,7 @@ static void test_host_int8_the_greatest_products_do_not_saturate(void **state)
                 const void *const at[] = {rows[0], rows[1]};
                 for (uint32_t r = 0; r < n_rows; r++)
                     mp_int8_portable.quantise(x, k / 32, mp_int8_row_at(rows[r], k));
-                want = naive_dot(dtype, block, x, k);
+                want = naive_int8_dot(dtype, block, x, k);
                 for (size_t s = 0; s < n_kernel_sets; s++) {
                     const mp_int8_product product = {.weights = block,
                                                      .row_bytes = format->bytes,
@@ -304,7 +266,7 @@ static float dot_of(const coded_launch *l, uint32_t e, uint32_t which, uint32_t 
     const uint32_t k = which == MP_DOWN ? l->intermediate : l->hidden;
     const uint8_t *weights = m->coded + row * (m->coded_bytes / rows);
     const float sum = mp_block_format_of(l->dtypes[which])
-                          ? naive_dot(l->dtypes[which], weights, x, k)
+                          ? naive_int8_dot(l->dtypes[which], weights, x, k)
                           : dot_of_pairs((const uint16_t *)(const void *)weights, x, k);
     return e > 0 ? sum + l->wide_bias[which][row] : sum;
 }

@@ -7,6 +7,7 @@
 
 #include "codec/blocks.h"
 #include "kernel_sets.h"
+#include "naive_int8.h"
 #include "numbers.h"
 #include "random_blocks.h"
 #include "testing.h"
@@ -295,6 +296,38 @@ static void test_linear_takes_rows_that_lie_apart(void **state)
     assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
 }
 
+/* Weights in blocks meet rows of 8 bits; others are as in BF16 math. */
+static void test_linear_multiplies_in_integers(void **state)
+{
+    static const uint32_t shapes[][3] = {{1, 256, 37}, {7, 1280, 5}, {60, 256, 2}};
+    (void)state;
+    for (uint32_t threads = 1; threads <= 3; threads += 2) {
+        moepage_device *device = open_device(threads);
+        for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0; dtype <= MOEPAGE_DTYPE_NVFP4; dtype++)
+            for (size_t i = 0; i < COUNT(shapes); i++) {
+                product p;
+                open_product(&p, shapes[i][0], shapes[i][1], shapes[i][2], dtype, MOEPAGE_MATH_INT8,
+                             i == 1 ? F16 : 0);
+                for (uint64_t at = 0; at < (uint64_t)p.n_rows * p.n_out; at++) {
+                    const uint64_t row = at / p.n_out, o = at % p.n_out;
+                    const uint8_t *w = (const uint8_t *)p.w + o * (p.w_bytes / p.n_out);
+                    const float sum = naive_int8_dot(dtype, w, p.x + row * p.n_in, p.n_in);
+                    p.want[at] = p.bias ? sum + num_get(F16, p.bias, o) : sum;
+                }
+                call(device, &p, F32);
+                call(device, &p, BF16);
+                close_product(&p);
+            }
+        product p;
+        open_product(&p, 5, 96, 11, BF16, MOEPAGE_MATH_BF16, 0);
+        p.math = MOEPAGE_MATH_INT8;
+        call(device, &p, F32);
+        close_product(&p);
+        expect_no_workspace(device);
+        assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+    }
+}
+
 typedef struct caller {
     moepage_device *device;
     product product;
@@ -353,7 +386,7 @@ static void test_linear_refuses_bad_arguments(void **state)
         expect_refusal(device, &bad, MOEPAGE_E_ARGUMENT, "linear: " sentence); \
     } while (0)
     expect_refusal(device, NULL, MOEPAGE_E_ARGUMENT, "linear is NULL");
-    REFUSED("math is 3, it must be a MOEPAGE_MATH_*", bad.math = 3);
+    REFUSED("math is 4, it must be a MOEPAGE_MATH_*", bad.math = 4);
     REFUSED("x_dtype is 2, it must be F32 or BF16", bad.x_dtype = F16);
     REFUSED("w_dtype is 0, it must be F32, F16, BF16 or a block format", bad.w_dtype = 0);
     REFUSED("w_dtype is 4, it must be F32, F16, BF16 or a block format", bad.w_dtype = 4);
@@ -406,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_linear_has_the_same_bits_on_any_number_of_threads),
         cmocka_unit_test(test_linear_rounds_rows_as_the_math_says),
         cmocka_unit_test(test_linear_takes_rows_that_lie_apart),
+        cmocka_unit_test(test_linear_multiplies_in_integers),
         cmocka_unit_test(test_linear_may_be_called_by_several_threads),
         cmocka_unit_test(test_linear_refuses_bad_arguments),
         cmocka_unit_test(test_linear_says_when_the_workspace_is_too_small),
