@@ -12,13 +12,6 @@
 
 #define MP_HALF_LANES (MP_LANES / 2)
 
-/* The block being decoded, and where its scales are. */
-typedef struct block_at {
-    const uint8_t *block;
-    const mp_block_scales *scales;
-    uint32_t row, number;
-} block_at;
-
 /* Values [8 * quarter, 8 * quarter + 8) of a step: scale * byte - minimum. */
 MP_INLINE __m256 eight_values(uint32_t dtype, __m256i bytes, uint32_t quarter, __m256 scale,
                               __m256 minimum)
@@ -32,7 +25,7 @@ MP_INLINE __m256 eight_values(uint32_t dtype, __m256i bytes, uint32_t quarter, _
 }
 
 /* Weights [32 * step, 32 * step + 32) of a block. */
-MP_INLINE void values(uint32_t dtype, const block_at *at, uint32_t step, __m256 *out)
+MP_INLINE void values(uint32_t dtype, const mp_block_at *at, uint32_t step, __m256 *out)
 {
     const mp_block_scales *scales = at->scales;
     const __m256i bytes = mp_block_bytes_at(dtype, at->block, step);
@@ -49,32 +42,15 @@ MP_INLINE void values(uint32_t dtype, const block_at *at, uint32_t step, __m256 
 
 /* ---- Rows ---- */
 
-MP_INLINE void decode_row(uint32_t dtype, const mp_blocks *in, float *out)
+MP_INLINE void put_values(uint32_t dtype, const mp_block_at *at, uint32_t step, float *out)
 {
-    const uint32_t weights = mp_block_weights(dtype), bytes = mp_block_bytes(dtype);
-    const bool plain = mp_block_is_plain(dtype);
-    mp_block_scales scales[2];
-    const uint8_t *block = in->blocks, *ahead = block;
-    for (uint32_t i = 0, turn = 0, n = 0; i < in->n + MP_BLOCK_RUN; i += MP_BLOCK_RUN, turn ^= 1) {
-        const uint32_t next = i < in->n ? mp_run_blocks(dtype, i, in->n) : 0;
-        if (next)
-            mp_scales_of_row(dtype, ahead, next, &scales[turn]);
-        ahead += next * bytes;
-        if (n && in->ahead_bytes)
-            mp_prefetch_run(dtype, block, in->ahead_bytes);
-        for (uint32_t b = 0; b < n; b++, block += bytes)
-            MP_EACH (step, weights / MP_BLOCK_STEP) {
-                const block_at at = {block, &scales[turn ^ 1], plain ? b % 4 : 0,
-                                     plain ? b / 4 : b};
-                __m256 some[4];
-                values(dtype, &at, step, some);
-                MP_EACH (quarter, 4)
-                    _mm256_storeu_ps(out + MP_HALF_LANES * quarter, some[quarter]);
-                out += MP_BLOCK_STEP;
-            }
-        n = next;
-    }
+    __m256 some[4];
+    values(dtype, at, step, some);
+    MP_EACH (quarter, 4)
+        _mm256_storeu_ps(out + MP_HALF_LANES * quarter, some[quarter]);
 }
+
+MP_DECODE_ROW(MP_INLINE)
 
 /* ---- One row of x, four rows of weights ---- */
 
@@ -87,7 +63,7 @@ MP_INLINE void tile_run(uint32_t dtype, const float *x, uint32_t n_blocks, const
     for (uint32_t b = 0; b < n_blocks; b++) {
         MP_EACH (step, mp_block_weights(dtype) / MP_BLOCK_STEP) {
             MP_EACH (c, MP_TILE_WEIGHTS) {
-                const block_at at = {block[c], scales, c, b};
+                const mp_block_at at = {block[c], scales, c, b};
                 __m256 some[4];
                 values(dtype, &at, step, some);
                 MP_EACH (quarter, 4)

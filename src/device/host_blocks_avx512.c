@@ -12,13 +12,6 @@
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 #define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
 
-/* The block being decoded, and where its scales are. */
-typedef struct block_at {
-    const uint8_t *block;
-    const mp_block_scales *scales;
-    uint32_t row, number;
-} block_at;
-
 /* A number from memory in all places. As an integer: of Zen 4's two instructions for this, floats' takes
  * a shuffle's time and integers' none. */
 MP_INLINE __m512 everywhere(const float *from)
@@ -29,7 +22,7 @@ MP_INLINE __m512 everywhere(const float *from)
 }
 
 /* scale * value - minimum. */
-MP_INLINE __m512 scaled(uint32_t dtype, const block_at *at, uint32_t group, __m512 value)
+MP_INLINE __m512 scaled(uint32_t dtype, const mp_block_at *at, uint32_t group, __m512 value)
 {
     const uint32_t i = mp_scale_index(dtype, at->row, at->number, group);
     const __m512 scale = everywhere(&at->scales->scale[i]);
@@ -75,15 +68,15 @@ MP_INLINE __m512 levels_of(uint32_t dtype, bool fifth)
 }
 
 /* By the lowest four bits of each place of `indices`, in a group's table. */
-MP_INLINE __m512 look_up(uint32_t dtype, const block_at *at, uint32_t group, __m512i indices)
+MP_INLINE __m512 look_up(uint32_t dtype, const mp_block_at *at, uint32_t group, __m512i indices)
 {
     const __m512 table = scaled(dtype, at, group, levels_of(dtype, false));
     return _mm512_permutexvar_ps(indices, table);
 }
 
 /* As above, with a fifth bit of each place in a mask. */
-MP_INLINE __m512 look_up_five(uint32_t dtype, const block_at *at, uint32_t group, __m512i indices,
-                              __mmask16 fifth)
+MP_INLINE __m512 look_up_five(uint32_t dtype, const mp_block_at *at, uint32_t group,
+                              __m512i indices, __mmask16 fifth)
 {
     const __m512 table = scaled(dtype, at, group, levels_of(dtype, true));
     return _mm512_mask_permutexvar_ps(look_up(dtype, at, group, indices), fifth, indices, table);
@@ -98,7 +91,7 @@ MP_INLINE __m512i indices_nvfp4(const uint8_t *from)
 }
 
 /* Formats of 32 weights: of 16 bytes first the low halves and then the high ones. */
-MP_INLINE void values_plain(uint32_t dtype, const block_at *at, __m512 *out)
+MP_INLINE void values_plain(uint32_t dtype, const mp_block_at *at, __m512 *out)
 {
     const __m512i bits = widened(at->block + mp_block_low_bits(dtype));
     const bool five = dtype == MOEPAGE_DTYPE_Q5_0 || dtype == MOEPAGE_DTYPE_Q5_1;
@@ -111,7 +104,7 @@ MP_INLINE void values_plain(uint32_t dtype, const block_at *at, __m512 *out)
 }
 
 /* Q4_K and Q5_K: of 32 bytes first the low halves and then the high ones. */
-MP_INLINE void values_k(uint32_t dtype, const block_at *at, uint32_t step, __m512 *out)
+MP_INLINE void values_k(uint32_t dtype, const mp_block_at *at, uint32_t step, __m512 *out)
 {
     const uint8_t *low = at->block + mp_block_low_bits(dtype) + step / 2 * 32;
     const uint8_t *high = at->block + mp_block_high_bits(dtype);
@@ -130,7 +123,7 @@ MP_INLINE void values_k(uint32_t dtype, const block_at *at, uint32_t step, __m51
 
 /* ---- Converted ---- */
 
-MP_INLINE void convert(uint32_t dtype, const block_at *at, uint32_t step, __m512 *out)
+MP_INLINE void convert(uint32_t dtype, const mp_block_at *at, uint32_t step, __m512 *out)
 {
     const __m256i bytes = mp_block_bytes_at(dtype, at->block, step);
     MP_EACH (half, 2) {
@@ -141,7 +134,7 @@ MP_INLINE void convert(uint32_t dtype, const block_at *at, uint32_t step, __m512
     }
 }
 
-MP_INLINE void values_q8_0(const block_at *at, __m512 *out)
+MP_INLINE void values_q8_0(const mp_block_at *at, __m512 *out)
 {
     MP_EACH (half, 2) {
         const __m128i some = _mm_loadu_si128((const void *)(at->block + 2 + 16 * half));
@@ -153,7 +146,7 @@ MP_INLINE void values_q8_0(const block_at *at, __m512 *out)
 /* ---- All formats ---- */
 
 /* Weights [32 * step, 32 * step + 32) of a block. */
-MP_INLINE void values(uint32_t dtype, const block_at *at, uint32_t step, __m512 *out)
+MP_INLINE void values(uint32_t dtype, const mp_block_at *at, uint32_t step, __m512 *out)
 {
     const uint8_t *low = at->block + mp_block_low_bits(dtype);
     switch (dtype) {
@@ -184,122 +177,65 @@ MP_INLINE void values(uint32_t dtype, const block_at *at, uint32_t step, __m512 
 
 /* ---- Rows ---- */
 
-MP_INLINE void decode_row(uint32_t dtype, const mp_blocks *in, float *out)
+MP_INLINE void put_values(uint32_t dtype, const mp_block_at *at, uint32_t step, float *out)
 {
-    const uint32_t weights = mp_block_weights(dtype), bytes = mp_block_bytes(dtype);
-    const bool plain = mp_block_is_plain(dtype);
-    mp_block_scales scales[2];
-    const uint8_t *block = in->blocks, *ahead = block;
-    for (uint32_t i = 0, turn = 0, n = 0; i < in->n + MP_BLOCK_RUN; i += MP_BLOCK_RUN, turn ^= 1) {
-        const uint32_t next = i < in->n ? mp_run_blocks(dtype, i, in->n) : 0;
-        if (next)
-            mp_scales_of_row(dtype, ahead, next, &scales[turn]);
-        ahead += next * bytes;
-        if (n && in->ahead_bytes)
-            mp_prefetch_run(dtype, block, in->ahead_bytes);
-        for (uint32_t b = 0; b < n; b++, block += bytes)
-            MP_EACH (step, weights / MP_BLOCK_STEP) {
-                const block_at at = {block, &scales[turn ^ 1], plain ? b % 4 : 0,
-                                     plain ? b / 4 : b};
-                __m512 some[2];
-                values(dtype, &at, step, some);
-                _mm512_storeu_ps(out, some[0]);
-                _mm512_storeu_ps(out + MP_LANES, some[1]);
-                out += MP_BLOCK_STEP;
-            }
-        n = next;
-    }
+    __m512 some[2];
+    values(dtype, at, step, some);
+    _mm512_storeu_ps(out, some[0]);
+    _mm512_storeu_ps(out + MP_LANES, some[1]);
 }
 
-/* ---- Tiles ---- */
+MP_DECODE_ROW(MP_INLINE)
 
-typedef __m512 tile_sums[MP_TILE_ROWS][MP_TILE_WEIGHTS];
+/* ---- One row of x, four rows of weights ---- */
 
-/* The values of a step, as they are multiplied: of pairs one register for each row of weights. */
-typedef __m512 step_values[MP_TILE_WEIGHTS][2];
+typedef __m512 row_sums[MP_TILE_WEIGHTS];
 
-/* Adds the products of a row of x, from element i on, with a step's values; of one row of weights, `only`,
- * or of all. */
-MP_INLINE void multiply(bool pairs, __m512 *acc, const void *x, uint32_t i, step_values values_of,
-                        uint32_t only)
-{
-    const bool all = only == MP_TILE_WEIGHTS;
-    if (pairs) {
-        const __m512i row = _mm512_loadu_si512((const uint16_t *)x + i);
-        MP_EACH (c, MP_TILE_WEIGHTS) {
-            if (all || c == only)
-                acc[c] = _mm512_dpbf16_ps(acc[c], (__m512bh)row,
-                                          (__m512bh)_mm512_castps_si512(values_of[c][0]));
-        }
-        return;
-    }
-    const __m512 first = _mm512_loadu_ps((const float *)x + i);
-    const __m512 second = _mm512_loadu_ps((const float *)x + i + MP_LANES);
-    MP_EACH (c, MP_TILE_WEIGHTS) {
-        if (all || c == only) {
-            acc[c] = _mm512_fmadd_ps(first, values_of[c][0], acc[c]);
-            acc[c] = _mm512_fmadd_ps(second, values_of[c][1], acc[c]);
-        }
-    }
-}
-
-MP_INLINE void tile_step(uint32_t dtype, bool pairs, uint32_t rows, tile_sums acc,
-                         const void *const *x, uint32_t i, const uint8_t *const *block,
-                         const mp_block_scales *scales, uint32_t number, uint32_t step)
-{
-    step_values all;
-    MP_EACH (c, MP_TILE_WEIGHTS) {
-        const block_at at = {block[c], scales, c, number};
-        values(dtype, &at, step, all[c]);
-        if (pairs)
-            all[c][0] = _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(all[c][1], all[c][0]));
-        if (rows == 1)
-            multiply(pairs, acc[0], x[0], i, all, c);
-    }
-    if (rows > 1)
-        MP_EACH (r, rows)
-            multiply(pairs, acc[r], x[r], i, all, MP_TILE_WEIGHTS);
-}
-
-/* A run of four rows of weights, from element i of x on. One row of x is bound by the decoding, whose
+/* Adds the products of a step of four rows with elements of x from i on. It is bound by the decoding, whose
  * shifts are the better for being constants. */
-MP_INLINE void tile_run(uint32_t dtype, bool pairs, uint32_t rows, tile_sums acc,
-                        const void *const *x, uint32_t i, uint32_t n_blocks, const uint8_t **block,
-                        const mp_block_scales *scales)
+MP_INLINE void tile_step(uint32_t dtype, bool pairs, row_sums acc, const void *x, uint32_t i,
+                         const uint8_t *const *block, const mp_block_scales *scales,
+                         uint32_t number, uint32_t step)
 {
-    const uint32_t steps = mp_block_weights(dtype) / MP_BLOCK_STEP;
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        if (rows == 1) {
-            MP_EACH (step, steps)
-                tile_step(dtype, pairs, rows, acc, x, i + step * MP_BLOCK_STEP, block, scales, b,
-                          step);
-            i += mp_block_weights(dtype);
+    MP_EACH (c, MP_TILE_WEIGHTS) {
+        const mp_block_at at = {block[c], scales, c, number};
+        __m512 some[2];
+        values(dtype, &at, step, some);
+        if (pairs) {
+            const __m512i row = _mm512_loadu_si512((const uint16_t *)x + i);
+            acc[c] = _mm512_dpbf16_ps(acc[c], (__m512bh)row, _mm512_cvtne2ps_pbh(some[1], some[0]));
         } else {
-            for (uint32_t step = 0; step < steps; step++, i += MP_BLOCK_STEP)
-                tile_step(dtype, pairs, rows, acc, x, i, block, scales, b, step);
+            const float *row = (const float *)x + i;
+            acc[c] = _mm512_fmadd_ps(_mm512_loadu_ps(row), some[0], acc[c]);
+            acc[c] = _mm512_fmadd_ps(_mm512_loadu_ps(row + MP_LANES), some[1], acc[c]);
         }
+    }
+}
+
+/* A run of four rows, from element i of x on. */
+MP_INLINE void tile_run(uint32_t dtype, bool pairs, row_sums acc, const void *x, uint32_t i,
+                        uint32_t n_blocks, const uint8_t **block, const mp_block_scales *scales)
+{
+    for (uint32_t b = 0; b < n_blocks; b++, i += mp_block_weights(dtype)) {
+        MP_EACH (step, mp_block_weights(dtype) / MP_BLOCK_STEP)
+            tile_step(dtype, pairs, acc, x, i + step * MP_BLOCK_STEP, block, scales, b, step);
         MP_EACH (c, MP_TILE_WEIGHTS)
             block[c] += mp_block_bytes(dtype);
     }
 }
 
-MP_INLINE void tile_rows(uint32_t dtype, bool pairs, uint32_t rows, const mp_tile *tile)
+MP_INLINE void tile_row(uint32_t dtype, bool pairs, const mp_tile *tile)
 {
     const uint32_t k = tile->k;
     const uint32_t run_bytes = MP_BLOCK_RUN / mp_block_weights(dtype) * mp_block_bytes(dtype);
+    const void *x = tile->x[0];
     mp_block_scales scales[2];
-    tile_sums acc;
-    const void *x[MP_TILE_ROWS];
+    row_sums acc;
     const uint8_t *block[MP_TILE_WEIGHTS], *ahead[MP_TILE_WEIGHTS];
     const uint64_t ahead_bytes = tile->ahead_bytes;
-    MP_EACH (c, MP_TILE_WEIGHTS)
+    MP_EACH (c, MP_TILE_WEIGHTS) {
         block[c] = ahead[c] = tile->w[c];
-    MP_EACH (r, rows) {
-        x[r] = tile->x[r];
-        MP_EACH (c, MP_TILE_WEIGHTS)
-            acc[r][c] = tile->resume
-                            ? _mm512_load_ps(tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES)
-                            : _mm512_setzero_ps();
+        acc[c] = tile->resume ? _mm512_load_ps(tile->acc + c * MP_LANES) : _mm512_setzero_ps();
     }
     for (uint32_t i = 0, turn = 0; i < k + MP_BLOCK_RUN; i += MP_BLOCK_RUN, turn ^= 1) {
         if (i < k)
@@ -311,13 +247,11 @@ MP_INLINE void tile_rows(uint32_t dtype, bool pairs, uint32_t rows, const mp_til
         if (ahead_bytes)
             MP_EACH (c, MP_TILE_WEIGHTS)
                 mp_prefetch_run(dtype, block[c], ahead_bytes);
-        tile_run(dtype, pairs, rows, acc, x, i - MP_BLOCK_RUN,
-                 mp_run_blocks(dtype, i - MP_BLOCK_RUN, k), block, &scales[turn ^ 1]);
+        tile_run(dtype, pairs, acc, x, i - MP_BLOCK_RUN, mp_run_blocks(dtype, i - MP_BLOCK_RUN, k),
+                 block, &scales[turn ^ 1]);
     }
-    MP_EACH (r, rows) {
-        MP_EACH (c, MP_TILE_WEIGHTS)
-            _mm512_store_ps(tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES, acc[r][c]);
-    }
+    MP_EACH (c, MP_TILE_WEIGHTS)
+        _mm512_store_ps(tile->acc + c * MP_LANES, acc[c]);
 }
 
 /* ---- Every format ---- */
@@ -327,8 +261,14 @@ MP_INLINE void tile_rows(uint32_t dtype, bool pairs, uint32_t rows, const mp_til
     {                                                                 \
         decode_row(dtype, in, out);                                   \
     }                                                                 \
-    MP_TILE_FUNCTION(MP_AVX512, name##_tile_f32, dtype, false)        \
-    MP_TILE_FUNCTION(MP_AVX512, name##_tile_dot, dtype, true)
+    MP_AVX512 static void name##_tile_f32(const mp_tile *tile)        \
+    {                                                                 \
+        tile_row(dtype, false, tile);                                 \
+    }                                                                 \
+    MP_AVX512 static void name##_tile_dot(const mp_tile *tile)        \
+    {                                                                 \
+        tile_row(dtype, true, tile);                                  \
+    }
 
 MP_FORMAT(q4_0, MOEPAGE_DTYPE_Q4_0)
 MP_FORMAT(q4_1, MOEPAGE_DTYPE_Q4_1)
@@ -347,13 +287,13 @@ MP_FORMAT(nvfp4, MOEPAGE_DTYPE_NVFP4)
 
 const mp_block_set mp_blocks_avx512 = {
     .as_f32 = MP_BLOCK_FUNCTIONS(f32),
-    .tile_rows = MP_TILE_ROWS,
+    .tile_rows = 1,
     .tile_f32 = MP_BLOCK_FUNCTIONS(tile_f32),
 };
 
 const mp_block_set mp_blocks_avx512_bf16 = {
     .as_f32 = MP_BLOCK_FUNCTIONS(f32),
-    .tile_rows = MP_TILE_ROWS,
+    .tile_rows = 1,
     .tile_f32 = MP_BLOCK_FUNCTIONS(tile_f32),
     .tile_dot = MP_BLOCK_FUNCTIONS(tile_dot),
 };

@@ -345,6 +345,43 @@ MP_BLOCKS_INLINE void mp_prefetch_run(uint32_t dtype, const uint8_t *run, uint64
         _mm_prefetch(ahead + line, _MM_HINT_T1);
 }
 
+/* ---- Rows ---- */
+
+/* The block being decoded, and where its scales are. */
+typedef struct mp_block_at {
+    const uint8_t *block;
+    const mp_block_scales *scales;
+    uint32_t row, number;
+} mp_block_at;
+
+/* Defines decode_row(dtype, in, out), which writes the values of a row of blocks:
+ * `put_values(dtype, at, step, out)`, which writes those of a step, is the file's. */
+#define MP_DECODE_ROW(target_inline)                                                     \
+    target_inline void decode_row(uint32_t dtype, const mp_blocks *in, float *out)       \
+    {                                                                                    \
+        const uint32_t weights = mp_block_weights(dtype), bytes = mp_block_bytes(dtype); \
+        const bool plain = mp_block_is_plain(dtype);                                     \
+        mp_block_scales scales[2];                                                       \
+        const uint8_t *block = in->blocks, *ahead = block;                               \
+        for (uint32_t i = 0, turn = 0, n = 0; i < in->n + MP_BLOCK_RUN;                  \
+             i += MP_BLOCK_RUN, turn ^= 1) {                                             \
+            const uint32_t next = i < in->n ? mp_run_blocks(dtype, i, in->n) : 0;        \
+            if (next)                                                                    \
+                mp_scales_of_row(dtype, ahead, next, &scales[turn]);                     \
+            ahead += next * bytes;                                                       \
+            if (n && in->ahead_bytes)                                                    \
+                mp_prefetch_run(dtype, block, in->ahead_bytes);                          \
+            for (uint32_t b = 0; b < n; b++, block += bytes)                             \
+                MP_EACH (step, weights / MP_BLOCK_STEP) {                                \
+                    const mp_block_at at = {block, &scales[turn ^ 1], plain ? b % 4 : 0, \
+                                            plain ? b / 4 : b};                          \
+                    put_values(dtype, &at, step, out);                                   \
+                    out += MP_BLOCK_STEP;                                                \
+                }                                                                        \
+            n = next;                                                                    \
+        }                                                                                \
+    }
+
 /* ---- Bytes ---- */
 
 /* Low and then high halves of 16 bytes. */

@@ -5,7 +5,7 @@
  * which rows are computed together, never changes a bit of the result: docs/host-kernels.md has the one
  * order in which a dot product is summed.
  *
- * Nothing here allocates, locks, fails or keeps state. A call uses less than 48 KiB of stack. The
+ * Nothing here allocates, locks, fails or keeps state. A call uses less than 64 KiB of stack. The
  * caller's floating-point mode (rounding, flush-to-zero) neither matters nor is changed.
  * Arguments have been validated before: sizes above zero, dtypes and math among those named in
  * device/kernels.h. Weights, biases, x and y need only the alignment of their element. */
