@@ -20,8 +20,8 @@ def write_pack(model: Model, path: "Union[str, os.PathLike[str]]", *,
                scale_search: bool = False, progress: Optional[Progress] = None) -> PackStats:
     """Writes a model to a pack; an interrupted call leaves what was under `path` as it was.
 
-    `forms` of the experts, at least one lossless; () = EXPH, or DENSE for types that EXPH does not code. `cold_level` is the zstd level of
-    DENSE images (0 = plain), `group_size` that of the integer forms (0 = 64), whose scales
+    `forms` of the experts, at least one lossless; () = EXPH, or DENSE for types that
+    EXPH does not code. `cold_level` is the zstd level of DENSE images (0 = plain), `group_size` that of the integer forms (0 = 64), whose scales
     `scale_search` finds by least squares. `progress(done, total)` is told bytes; what it raises
     ends the call, and is raised here. It must not call the library.
     """
