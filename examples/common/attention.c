@@ -9,6 +9,7 @@ typedef struct attention_job {
     const moepage_kv_layer_view *view;
     const attention_row *rows;
     uint32_t window;
+    const float *sinks;
     const float *q;
     float *out;
 } attention_job;
@@ -20,7 +21,7 @@ uint32_t attention_bytes_per_token(uint32_t kv_heads, uint32_t head_dim)
 
 size_t attention_scratch_floats(uint64_t positions)
 {
-    return positions;
+    return positions + 1; /* and the sink */
 }
 
 /* Returns the key of `position` for KV head 0; its value is value_offset floats further on. */
@@ -50,6 +51,14 @@ void attention_store(const attention *a, const moepage_kv_layer_view *view,
     }
 }
 
+/* Turns scores into probabilities; scores[n], behind them, is the sink's while that takes its share. */
+static void softmax(float *scores, uint32_t n, const float *sink)
+{
+    if (sink)
+        scores[n] = *sink;
+    compute_softmax(scores, n + (sink != NULL));
+}
+
 static void attend(void *arg, uint32_t item, float *scores)
 {
     const attention_job *job = arg;
@@ -67,7 +76,7 @@ static void attend(void *arg, uint32_t item, float *scores)
     for (uint64_t p = start; p < end; p++)
         scores[p - start] =
             ops->dot(q, key_at(a, job->view, row->blocks, p) + in_token, a->head_dim) * scale;
-    compute_softmax(scores, (uint32_t)(end - start));
+    softmax(scores, (uint32_t)(end - start), job->sinks ? job->sinks + item % a->heads : NULL);
     memset(out, 0, a->head_dim * sizeof *out);
     for (uint64_t p = start; p < end; p++) {
         const float *value = key_at(a, job->view, row->blocks, p) + value_offset(a) + in_token;
@@ -76,9 +85,9 @@ static void attend(void *arg, uint32_t item, float *scores)
 }
 
 void attention_run(const attention *a, const moepage_kv_layer_view *view, const attention_row *rows,
-                   uint32_t n, uint32_t window, const float *q, float *out)
+                   uint32_t n, uint32_t window, const float *sinks, const float *q, float *out)
 {
-    attention_job job = {a, view, rows, window, q, out};
+    attention_job job = {a, view, rows, window, sinks, q, out};
     uint64_t work = 0;
     for (uint32_t r = 0; r < n; r++)
         work += 2 * (rows[r].position + 1) * a->heads * a->head_dim;

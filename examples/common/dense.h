@@ -35,7 +35,8 @@ typedef struct dense_step {
 /* Heads of one layer's attention. */
 typedef struct dense_attention {
     const moepage_kv_layer_view *view;
-    uint32_t window; /* positions that a row sees, itself included */
+    uint32_t window;    /* positions that a row sees, itself included */
+    const float *sinks; /* [heads] scores of a position without value; NULL = none. Host only */
 } dense_attention;
 
 typedef struct dense_ops {
@@ -110,7 +111,7 @@ int dense_host_open(const dense_config *config, dense **out);
 #define DENSE_CUDA_SYMBOL "dense_cuda_plugin"
 
 /* The build of tool and plug-in; a plug-in with a different one is refused. */
-#define DENSE_CUDA_BUILD "moepage-generate dense 2"
+#define DENSE_CUDA_BUILD "moepage-generate dense 3"
 
 typedef struct dense_plugin {
     const char *build; /* DENSE_CUDA_BUILD */
