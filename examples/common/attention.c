@@ -13,6 +13,7 @@ typedef struct attention_job {
     const attention_row *rows;
     uint32_t n;
     uint32_t window;
+    const float *sinks;
     const float *q;
     float *out;
     uint32_t group;      /* heads of a KV head */
@@ -30,6 +31,7 @@ typedef struct queries {
     const float *q[QUERIES]; /* [n_rows][heads] */
     float *out[QUERIES];
     float *scores[QUERIES]; /* of positions from the first block's first on */
+    const float *sinks;     /* [heads], or NULL */
 } queries;
 
 uint32_t attention_bytes_per_token(uint32_t kv_heads, uint32_t head_dim)
@@ -135,6 +137,19 @@ static void value_block(const attention_job *job, const queries *s, uint64_t blo
     }
 }
 
+/* Turns n scores into probabilities. A sink takes its share of them, as scores[n] meanwhile. */
+static void softmax(const kernels *ops, float *scores, uint32_t n, float scale, const float *sink)
+{
+    if (!sink) {
+        ops->softmax(scores, n, scale);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        scores[i] *= scale;
+    scores[n] = *sink;
+    ops->softmax(scores, n + 1, 1);
+}
+
 static void attend(const attention_job *job, const queries *s)
 {
     const attention *a = job->a;
@@ -146,8 +161,9 @@ static void attend(const attention_job *job, const queries *s)
     for (uint32_t i = 0; i < s->n_rows * s->heads; i++) {
         const attention_row *row = &s->rows[i / s->heads];
         const uint64_t start = start_of(job, row);
-        a->compute->kernels->softmax(s->scores[i] + (start - first * a->block_tokens),
-                                     (uint32_t)(row->position + 1 - start), scale);
+        softmax(a->compute->kernels, s->scores[i] + (start - first * a->block_tokens),
+                (uint32_t)(row->position + 1 - start), scale,
+                s->sinks ? s->sinks + i % s->heads : NULL);
         memset(s->out[i], 0, a->head_dim * sizeof *s->out[i]);
     }
     for (uint64_t b = first; b < end; b++)
@@ -178,7 +194,8 @@ static void run_item(void *arg, uint32_t item, float *scratch)
         queries s = {.rows = &job->rows[r],
                      .n_rows = n,
                      .heads = job->item_heads,
-                     .kv_head = head / job->group};
+                     .kv_head = head / job->group,
+                     .sinks = job->sinks ? job->sinks + head : NULL};
         for (uint32_t i = 0; i < n * s.heads; i++) {
             const size_t at = (size_t)(r + i / s.heads) * a->heads + head + i % s.heads;
             s.q[i] = job->q + at * a->head_dim;
@@ -204,13 +221,14 @@ static uint32_t heads_per_item(const attention_job *job)
 }
 
 void attention_run(const attention *a, const moepage_kv_layer_view *view, const attention_row *rows,
-                   uint32_t n, uint32_t window, const float *q, float *out)
+                   uint32_t n, uint32_t window, const float *sinks, const float *q, float *out)
 {
     attention_job job = {.a = a,
                          .view = view,
                          .rows = rows,
                          .n = n,
                          .window = window,
+                         .sinks = sinks,
                          .q = q,
                          .out = out,
                          .group = a->heads / a->kv_heads};

@@ -37,8 +37,8 @@ void attention_store(const attention *a, const moepage_kv_layer_view *view,
                      const attention_row *rows, uint32_t n, const float *k, const float *v);
 
 /* Computes out[n][heads][head_dim]: each row attends to itself and the `window` - 1 positions
- * before it. */
+ * before it, and where there are sinks [heads], to one more of that score and no value. */
 void attention_run(const attention *a, const moepage_kv_layer_view *view, const attention_row *rows,
-                   uint32_t n, uint32_t window, const float *q, float *out);
+                   uint32_t n, uint32_t window, const float *sinks, const float *q, float *out);
 
 #endif

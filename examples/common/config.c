@@ -1,4 +1,4 @@
-/* Reads the config.json of five architectures, and the metadata of one, into one struct. */
+/* Reads the config.json of six architectures, and the metadata of two, into one struct. */
 #include "common/config.h"
 
 #include <stdlib.h>
@@ -20,6 +20,10 @@ typedef struct family {
     bool norm_top_k_fixed; /* always normalised, regardless of norm_topk_prob */
     bool layer_norm;
     bool shared_expert;
+    bool router_bias;
+    bool sinks;
+    uint32_t activation;   /* of the experts: MOEPAGE_ACTIVATION_* */
+    const char *post_norm; /* NULL = "ffn_norm" */
     qk_norm qk_norm;
     router_kind router;
 } family;
@@ -52,6 +56,18 @@ static const family families[] = {
      .output_bias = true,
      .layer_norm = true,
      .router = ROUTER_SPARSEMIXER},
+    {.name = "gpt_oss", /* a softmax over the chosen logits is that over all, normalised */
+     .gguf = "gpt-oss",
+     .norm_eps = 1e-5,
+     .rope_theta = 1.5e5,
+     .bias_key = "attention_bias",
+     .bias_default = true,
+     .output_bias = true,
+     .norm_top_k_fixed = true,
+     .router_bias = true,
+     .sinks = true,
+     .activation = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
+     .post_norm = "post_attention_norm"},
 };
 
 static const family *find_family(const char *architecture, bool gguf)
@@ -209,6 +225,9 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
     out->head_bias = read_bool(json, "lm_head_bias", false);
     out->tied_embeddings = read_bool(json, "tie_word_embeddings", false);
     out->output_bias = kin->output_bias && out->qkv_bias;
+    out->router_bias = kin->router_bias;
+    out->sinks = kin->sinks;
+    out->post_norm = kin->post_norm ? kin->post_norm : "ffn_norm";
     int code;
     if ((code = read_attention(json, out)) || (code = read_router(json, kin, out)) ||
         (code = read_eos(json, out)) || (code = read_layers(model, json, info->moe_layers, out)))
@@ -238,7 +257,7 @@ int config_read(const moepage_model *model, model_config *out)
     json_t *json = NULL;
     int code = gguf ? RUN_OK : read_json(model, &info, &json);
     const family *kin = find_family(info.architecture, gguf);
-    if (!code && (!kin || !info.ffn_supported))
+    if (!code && (!kin || !info.ffn_supported || info.activation != kin->activation))
         code = fail(RUN_REFUSED, "%s of %s%s is not supported by this example",
                     kin ? "the expert format" : "attention", info.architecture,
                     gguf ? " in GGUF files" : "");

@@ -49,6 +49,9 @@ typedef struct model_config {
     bool qkv_bias;
     bool output_bias;
     bool head_bias;
+    bool router_bias;
+    bool sinks;            /* attention has a score per head that no position has */
+    const char *post_norm; /* what GGUF files call the norm behind the attention */
     bool tied_embeddings;
     uint32_t eos[MAX_EOS];
     uint32_t n_eos;

@@ -107,6 +107,8 @@ static int open_dense(const decoder_config *config, const moepage_kv_pool_info *
                         .ordinal = config->ordinal,
                         .cublas = config->cublas,
                         .fail = fail};
+    if (config->cuda && config->model->sinks)
+        return fail(RUN_REFUSED, "attention with sinks is computed on the host only");
     return config->cuda ? config->cuda->open(&how, out) : dense_host_open(&how, out);
 }
 
@@ -187,7 +189,7 @@ static void run_attention(decoder *d, uint32_t layer, uint32_t n)
     const model_config *c = d->config;
     const layer_weights *w = layer_of(d, layer);
     const dense_ops *ops = d->dense->ops;
-    const dense_attention how = {&d->views[layer], c->window[layer]};
+    const dense_attention how = {&d->views[layer], c->window[layer], w->sinks};
     decoder_buffers *b = &d->buffers;
     const size_t kv_width = (size_t)c->kv_heads * c->head_dim;
     normalize(d, b->hidden, n, &w->input_norm, b->normed);
@@ -230,10 +232,10 @@ static void run_shared_expert(decoder *d, const layer_weights *w, uint32_t n)
 
 /* Returns router logits of `x` in memory where the CPU can turn them into probabilities; NULL on
  * failure. */
-static float *fetch_scores(decoder *d, const float *x, const matrix *router, uint32_t n)
+static float *fetch_scores(decoder *d, const float *x, const layer_weights *w, uint32_t n)
 {
     decoder_buffers *b = &d->buffers;
-    d->dense->ops->linear(d->dense, x, n, router, NULL, b->scores);
+    d->dense->ops->linear(d->dense, x, n, &w->router, w->router_bias, b->scores);
     return d->dense->ops->fetch(d->dense, b->scores, (size_t)n * d->config->experts);
 }
 
@@ -272,7 +274,7 @@ static int run_router(decoder *d, const layer_weights *w, uint32_t n, float **pr
     const model_config *c = d->config;
     if (!keep_hidden(d, n))
         return RUN_FAILED;
-    routing_job job = {d, fetch_scores(d, d->buffers.normed, &w->router, n)};
+    routing_job job = {d, fetch_scores(d, d->buffers.normed, w, n)};
     if (!job.scores)
         return RUN_FAILED;
     workers_run(d->workers, n, (uint64_t)n * c->experts * (c->top_k + 16), route_row, &job);
@@ -301,7 +303,7 @@ static int hint_next(decoder *d, uint32_t layer, uint32_t n)
         return RUN_OK;
     uint64_t start = clock_now_ns();
     normalize(d, d->buffers.hidden, n, &layer_of(d, next)->post_norm, d->buffers.added);
-    float *scores = fetch_scores(d, d->buffers.added, &layer_of(d, next)->router, n);
+    float *scores = fetch_scores(d, d->buffers.added, layer_of(d, next), n);
     if (!scores)
         return RUN_FAILED;
     memset(r->hinted, 0, c->experts * sizeof *r->hinted);

@@ -35,7 +35,8 @@ typedef struct dense_step {
 /* Heads of one layer's attention. */
 typedef struct dense_attention {
     const moepage_kv_layer_view *view;
-    uint32_t window; /* positions that a row sees, itself included */
+    uint32_t window;    /* positions that a row sees, itself included */
+    const float *sinks; /* [heads] scores of a position without value; NULL = none. Host only */
 } dense_attention;
 
 typedef struct dense_ops {

@@ -100,7 +100,7 @@ static void host_store(dense *d, const dense_attention *a, const float *k, const
 static void host_attend(dense *d, const dense_attention *a, const float *q, float *out)
 {
     const host_dense *h = host_of(d);
-    attention_run(&h->attention, a->view, h->rows, h->step->n_rows, a->window, q, out);
+    attention_run(&h->attention, a->view, h->rows, h->step->n_rows, a->window, a->sinks, q, out);
 }
 
 /* ---- Rows -------------------------------------------------------------------------------- */

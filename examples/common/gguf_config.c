@@ -1,4 +1,4 @@
-/* Reads the metadata of qwen3moe files, and writes it as their config.json has it. */
+/* Reads the metadata of qwen3moe and gpt-oss files, and writes it as their config.json has it. */
 #include "common/gguf_config.h"
 
 #include <inttypes.h>
@@ -117,7 +117,24 @@ static void expect_count(reader *r, const char *rest, int64_t expected)
                        key.text, value.integer, expected);
 }
 
+static bool is_gpt_oss(const reader *r)
+{
+    return !strcmp(r->info->architecture, "gpt-oss");
+}
+
 /* ---- Parts ------------------------------------------------------------------------------- */
+
+/* The first of two layers, and so on, sees only a window; files do not say which. */
+static void read_alternating_window(reader *r)
+{
+    json_t *types = json_array();
+    put(r, "sliding_window", json_integer(read_count(r, "attention.sliding_window", 0)));
+    for (uint32_t l = 0; l < r->info->layers; l++)
+        if (json_array_append_new(types,
+                                  json_string(l % 2 ? "full_attention" : "sliding_attention")))
+            r->code = fail_memory();
+    put(r, "layer_types", types);
+}
 
 static void read_attention(reader *r)
 {
@@ -127,13 +144,44 @@ static void read_attention(reader *r)
     const uint32_t head_dim = read_count(r, "attention.key_length", own ? own : 1);
     expect_count(r, "attention.value_length", head_dim);
     expect_count(r, "rope.dimension_count", head_dim);
-    expect_count(r, "attention.sliding_window", 0);
+    if (is_gpt_oss(r))
+        read_alternating_window(r);
+    else
+        expect_count(r, "attention.sliding_window", 0);
     put(r, "num_attention_heads", json_integer(heads));
     put(r, "num_key_value_heads", json_integer(kv_heads));
     put(r, "head_dim", json_integer(head_dim));
     put(r, "rms_norm_eps", json_real(read_positive(r, "attention.layer_norm_rms_epsilon", 0)));
     const uint32_t context = read_count(r, "context_length", 1 << 30);
     put(r, "max_position_embeddings", json_integer(context));
+}
+
+/* Further numbers of a scaling: files have them where a model departs from its method. */
+static void expect_no_departures(reader *r)
+{
+    static const char *const keys[] = {"rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
+                                       "rope.scaling.yarn_attn_factor"};
+    moepage_metadata value;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const key_text key = key_of(r, keys[i]);
+        if (find(r, key.text, MOEPAGE_METADATA_REAL, &value) && value.real != 1)
+            r->code = fail(RUN_REFUSED, "metadata: %s is %g, only 1 is supported by this example",
+                           key.text, value.real);
+    }
+}
+
+/* YaRN as gpt-oss was trained with it: the range between fast and slow is not rounded. */
+static void read_yarn(reader *r)
+{
+    expect_no_departures(r);
+    const double factor = read_positive(r, "rope.scaling.factor", 0);
+    const uint32_t trained = read_count(r, "rope.scaling.original_context_length", 0);
+    const double fast = read_positive(r, "rope.scaling.yarn_beta_fast", 32);
+    const double slow = read_positive(r, "rope.scaling.yarn_beta_slow", 1);
+    put(r, "rope_scaling",
+        json_pack("{s:s, s:f, s:i, s:f, s:f, s:b}", "type", "yarn", "factor", factor,
+                  "original_max_position_embeddings", (int)trained, "beta_fast", fast, "beta_slow",
+                  slow, "truncate", 0));
 }
 
 static void read_rope(reader *r)
@@ -145,9 +193,14 @@ static void read_rope(reader *r)
         return;
     if (type.text_bytes == 4 && !memcmp(type.text, "none", 4))
         return;
+    if (is_gpt_oss(r) && type.text_bytes == 4 && !memcmp(type.text, "yarn", 4)) {
+        read_yarn(r);
+        return;
+    }
     if (type.text_bytes != 6 || memcmp(type.text, "linear", 6)) {
         r->code = fail(RUN_REFUSED,
-                       "metadata: %s is '%.*s', none and linear are supported by this example",
+                       "metadata: %s is '%.*s', none and linear are supported by this example "
+                       "(yarn of gpt-oss alone)",
                        key.text, (int)(type.text_bytes < 40 ? type.text_bytes : 40), type.text);
         return;
     }
@@ -160,7 +213,7 @@ static void read_rope(reader *r)
  * keys. */
 static void read_routing(reader *r)
 {
-    enum { SOFTMAX = 1 };
+    enum { SOFTMAX = 1, SOFTMAX_OF_CHOSEN = 3 };
     const key_text norm = key_of(r, "expert_weights_norm"),
                    scale = key_of(r, "expert_weights_scale");
     moepage_metadata value;
@@ -168,7 +221,7 @@ static void read_routing(reader *r)
     if (find(r, norm.text, MOEPAGE_METADATA_TRUTH, &value))
         normalised = value.integer;
     put(r, "norm_topk_prob", json_boolean(normalised));
-    expect_count(r, "expert_gating_func", SOFTMAX);
+    expect_count(r, "expert_gating_func", is_gpt_oss(r) ? SOFTMAX_OF_CHOSEN : SOFTMAX);
     if (find(r, scale.text, MOEPAGE_METADATA_REAL, &value) && value.real != 1 && value.real != 0)
         r->code = fail(RUN_REFUSED, "metadata: %s is %g, only 1 is supported by this example",
                        scale.text, value.real);

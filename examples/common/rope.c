@@ -43,6 +43,44 @@ static int apply_linear(const json_t *scaling, rope *out)
     return RUN_OK;
 }
 
+/* Returns the pair of a head that turns `turns` times within the trained length. */
+static double yarn_pair(const rope *r, double trained, double theta, double turns)
+{
+    const double circle = 6.283185307179586;
+    return r->head_dim * log(trained / (turns * circle)) / (2 * log(theta));
+}
+
+/* Applies YaRN (arXiv:2309.00071): pairs that turn often keep their frequency, slow ones are
+ * interpolated, and those between are mixed. */
+static int apply_yarn(const json_t *scaling, const json_t *config, double theta, rope *out)
+{
+    const double factor = number(scaling, NULL, "factor", 0);
+    const double trained = number(scaling, config, "original_max_position_embeddings", 0);
+    const double fast = number(scaling, NULL, "beta_fast", 32);
+    const double slow = number(scaling, NULL, "beta_slow", 1);
+    if (!(factor >= 1) || !(trained >= 2) || !(fast > slow) || !(slow > 0) || !(theta > 1))
+        return fail(RUN_REFUSED, "config.json: yarn needs a factor of at least 1, "
+                                 "original_max_position_embeddings, and beta_fast above beta_slow");
+    if (json_object_get(scaling, "mscale") || json_object_get(scaling, "mscale_all_dim"))
+        return fail(RUN_REFUSED, "config.json: yarn with mscale is not supported by this example");
+    double first = yarn_pair(out, trained, theta, fast),
+           last = yarn_pair(out, trained, theta, slow);
+    if (!json_is_false(json_object_get(scaling, "truncate"))) {
+        first = floor(first);
+        last = ceil(last);
+    }
+    first = fmax(first, 0);
+    last = fmin(last, out->head_dim - 1.0);
+    const double width = last == first ? 0.001 : last - first;
+    for (uint32_t i = 0; i < out->head_dim / 2; i++) {
+        const double kept = 1 - fmin(fmax((i - first) / width, 0), 1);
+        const double frequency = 1 / pow(theta, 2.0 * i / out->head_dim);
+        out->inverse_frequency[i] = (float)(frequency * (kept + (1 - kept) / factor));
+    }
+    out->amplitude = (float)number(scaling, NULL, "attention_factor", 0.1 * log(factor) + 1);
+    return RUN_OK;
+}
+
 /* Applies LongRoPE. It has two sets of factors, for contexts within the length the model was first
  * trained on and for longer ones. Cached keys of one set cannot serve the other, so only the first
  * is offered. */
@@ -90,11 +128,13 @@ int rope_read(const json_t *config, uint32_t head_dim, double default_theta, rop
         return RUN_OK;
     if (!strcmp(type, "linear"))
         return apply_linear(scaling, out);
+    if (!strcmp(type, "yarn"))
+        return apply_yarn(scaling, config, theta, out);
     if (!strcmp(type, "longrope") || !strcmp(type, "su"))
         return apply_longrope(scaling, config, out);
     return fail(RUN_REFUSED,
                 "config.json: rope scaling '%s' is not supported by this example: "
-                "default, linear and longrope are",
+                "default, linear, yarn and longrope are",
                 type);
 }
 

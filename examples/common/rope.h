@@ -9,12 +9,12 @@
 typedef struct rope {
     uint32_t head_dim;
     uint32_t max_positions;   /* limit of the frequencies below; UINT32_MAX = no limit */
-    float amplitude;          /* multiplies sine and cosine (LongRoPE's mscale) */
+    float amplitude;          /* multiplies sine and cosine (YaRN, LongRoPE's mscale) */
     float *inverse_frequency; /* [head_dim / 2] */
 } rope;
 
 /* Reads rope_parameters, or rope_theta with rope_scaling, from a config.json. Scalings: none,
- * linear, and LongRoPE up to the length of its short factors. RUN_REFUSED with a line otherwise. */
+ * linear, YaRN, and LongRoPE up to the length of its short factors. RUN_REFUSED with a line otherwise. */
 int rope_read(const json_t *config, uint32_t head_dim, double default_theta, rope *out);
 void rope_free(rope *r);
 

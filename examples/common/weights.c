@@ -102,13 +102,13 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
 /* What GGUF files call the parts that checkpoints have under the names on the left. */
 static const char *const gguf_names[][2] = {
     {"input_layernorm", "attn_norm"},
-    {"post_attention_layernorm", "ffn_norm"},
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
     {"self_attn.v_proj", "attn_v"},
     {"self_attn.o_proj", "attn_output"},
     {"self_attn.q_norm", "attn_q_norm"},
     {"self_attn.k_norm", "attn_k_norm"},
+    {"self_attn.sinks", "attn_sinks"},
     {"mlp.gate", "ffn_gate_inp"},
     {"mlp.gate_proj", "ffn_gate"},
     {"mlp.up_proj", "ffn_up"},
@@ -121,6 +121,8 @@ static const char *const gguf_names[][2] = {
 /* Returns a name of the files that the model is in; `part` has no suffix. */
 static const char *name_in(const finder *f, const char *part)
 {
+    if (f->config->gguf && !strcmp(part, "post_attention_layernorm"))
+        return f->config->post_norm;
     for (size_t i = 0; i < sizeof gguf_names / sizeof *gguf_names && f->config->gguf; i++)
         if (!strcmp(gguf_names[i][0], part))
             return gguf_names[i][1];
@@ -210,6 +212,8 @@ static void find_attention(finder *f, uint32_t l, const model_config *c, layer_w
     }
     if (c->output_bias)
         out->o_bias = layer_vector(f, l, "self_attn.o_proj", ".bias", c->hidden);
+    if (c->sinks)
+        out->sinks = layer_vector(f, l, "self_attn.sinks", c->gguf ? ".weight" : "", c->heads);
     if (c->qk_norm != QK_NORM_NONE) {
         bool head = c->qk_norm == QK_NORM_HEAD;
         out->q_norm = layer_norm(f, l, "self_attn.q_norm", head ? c->head_dim : q_width, false);
@@ -227,6 +231,9 @@ static void find_layer(finder *f, uint32_t l, const model_config *c, layer_weigh
         return;
     }
     out->router = find_router(f, l, c);
+    if (c->router_bias)
+        out->router_bias =
+            layer_vector(f, l, c->gguf ? "mlp.gate" : "mlp.router", ".bias", c->experts);
     if (c->shared_intermediate) {
         out->mlp = find_mlp(f, l, "mlp.shared_expert", c->shared_intermediate, c->hidden);
         out->shared_gate = layer_matrix(f, l, "mlp.shared_expert_gate", ".weight", 1, c->hidden);
@@ -250,19 +257,37 @@ static void find_ends(finder *f, const model_config *c, model_weights *out)
             find_vector(f, whole_name(f, name, "model.norm", ".bias"), c->hidden);
 }
 
+/* Returns true if `part` has a bias that is found above. */
+static bool has_bias(const model_config *c, const char *part)
+{
+    if (!strcmp(part, "attn_q") || !strcmp(part, "attn_k") || !strcmp(part, "attn_v"))
+        return c->qkv_bias;
+    return (c->output_bias && !strcmp(part, "attn_output")) ||
+           (c->router_bias && !strcmp(part, "ffn_gate_inp"));
+}
+
+/* Returns true if the name, which begins with that of `part`, is of a tensor that is found above. */
+static bool is_tensor_of(const char *name, const char *part, const model_config *c)
+{
+    const char *suffix = name + strlen(part);
+    return !strcmp(suffix, ".weight") || (!strcmp(suffix, ".bias") && has_bias(c, part));
+}
+
 /* Returns true if the name is of a tensor that is found above, or of a layer behind the last. */
-static bool is_used(const char *name, uint32_t layers)
+static bool is_used(const char *name, const model_config *c)
 {
     unsigned layer = 0;
     int prefix = 0;
     if (sscanf(name, "blk.%u.%n", &layer, &prefix) == 1 && prefix)
         name += prefix;
-    if (layer >= layers)
+    if (layer >= c->layers)
         return true;
+    if (!strncmp(name, c->post_norm, strlen(c->post_norm)))
+        return is_tensor_of(name, c->post_norm, c);
     for (size_t i = 0; i < sizeof gguf_names / sizeof *gguf_names; i++) {
-        size_t length = strlen(gguf_names[i][1]);
-        if (!strncmp(name, gguf_names[i][1], length) && !strcmp(name + length, ".weight"))
-            return true;
+        const char *part = gguf_names[i][1];
+        if (!strncmp(name, part, strlen(part)) && is_tensor_of(name, part, c))
+            return c->sinks || strcmp(part, "attn_sinks") != 0;
     }
     return false;
 }
@@ -278,7 +303,7 @@ static void check_names(finder *f)
             return;
         if (status)
             f->code = fail_library(RUN_REFUSED, "checkpoint");
-        else if (!is_used(name, f->config->layers))
+        else if (!is_used(name, f->config))
             f->code =
                 fail(RUN_REFUSED, "checkpoint: tensor %s is not supported by this example", name);
     }

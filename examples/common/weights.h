@@ -33,7 +33,9 @@ typedef struct layer_weights {
     norm_weights input_norm, post_norm, q_norm, k_norm;
     matrix q, k, v, o;
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
+    const float *sinks;                             /* [heads]; NULL = none */
     matrix router;                                  /* MoE layers */
+    const float *router_bias;                       /* NULL = none */
     mlp_weights mlp;    /* the shared expert of an MoE layer, or a dense layer's MLP */
     matrix shared_gate; /* [1, hidden] */
 } layer_weights;

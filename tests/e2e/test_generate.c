@@ -23,6 +23,7 @@
 #define BF16_MEAN_FACTOR 1.25
 
 #define HF "tests/data/hf/"
+#define GPT_OSS "tests/data/gguf/gpt-oss"
 #define TINY "examples/models/tiny-qwen3moe"
 
 typedef struct model_case {
@@ -38,6 +39,7 @@ static const model_case models[] = {
     {"mixtral_in_files_without_index", HF "mixtral", HF "mixtral"},
     {"olmoe", HF "olmoe", HF "olmoe"},
     {"phimoe", HF "phimoe", HF "phimoe"},
+    {"gpt_oss_in_gguf", GPT_OSS "/gpt-oss.gguf", GPT_OSS},
     {"tiny_qwen3moe", TINY, NULL},
 };
 

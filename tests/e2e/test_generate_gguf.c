@@ -397,6 +397,52 @@ static void test_generate_gguf_refuses_other_architectures_by_name(void **state)
     }
 }
 
+/* Writes tests/data/gguf/gpt-oss with each `from` turned into `to`, of the same length. */
+static void write_gpt_oss(const char *from, const char *to)
+{
+    size_t n, found = 0;
+    unsigned char *bytes = maker_read("tests/data/gguf/gpt-oss", "gpt-oss.gguf", &n);
+    const size_t length = strlen(from);
+    assert_int_equal(strlen(to), length);
+    for (size_t i = 0; i + length <= n; i++)
+        if (!memcmp(bytes + i, from, length)) {
+            memcpy(bytes + i, to, length);
+            found++;
+        }
+    assert_true(found > 0);
+    FILE *out = fopen(file, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(bytes, 1, n, out), n);
+    assert_int_equal(fclose(out), 0);
+    free(bytes);
+}
+
+static void test_generate_gguf_refuses_gpt_oss_without_a_part(void **state)
+{
+    static const char *const parts[][3] = {
+        {"blk.1.attn_sinks.weight", "blk.1.attn_sinkz.weight", "blk.1.attn_sinks.weight"},
+        {"blk.2.ffn_gate_inp.bias", "blk.2.ffn_gate_inp.bios", "blk.2.ffn_gate_inp.bias"},
+        {"blk.0.attn_output.bias", "blk.0.attn_output.bios", "blk.0.attn_output.bias"},
+        {"blk.0.post_attention_norm.weight", "blk.0.post_attention_norm.weighx",
+         "blk.0.post_attention_norm.weight"},
+        {"gpt-oss.attention.sliding_window", "gpt-oss.attention.sliding_widows",
+         "sliding_window is missing"},
+        {"scaling.original_context_length", "scaling.original_contest_length",
+         "original_context_length is missing"},
+        {"yarn", "yawn", "'yawn'"},
+    };
+    (void)state;
+    write_gpt_oss("yarn", "yarn");
+    json_t *whole = run_json("moepage-generate", LIST("--model", file, "--tokens", "1,2",
+                                                      "--max-tokens", "2", "--json"));
+    json_decref(whole);
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        write_gpt_oss(parts[i][0], parts[i][1]);
+        assert_refused("moepage-generate",
+                       LIST("--model", file, "--tokens", "1,2", "--max-tokens", "2"), parts[i][2]);
+    }
+}
+
 /* Metadata of a tokenizer whose tokens are the bytes, each at its own value. */
 static void add_tokenizer(const char *kind)
 {
@@ -467,6 +513,7 @@ int main(void)
         CASE(test_generate_gguf_refuses_settings_that_it_does_not_compute),
         CASE(test_generate_gguf_refuses_metadata_that_is_missing),
         CASE(test_generate_gguf_refuses_other_architectures_by_name),
+        CASE(test_generate_gguf_refuses_gpt_oss_without_a_part),
         CASE(test_generate_gguf_takes_text),
         CASE(test_generate_gguf_refuses_text_for_other_tokenizers),
     };

@@ -180,21 +180,23 @@ static void store(cache *c, uint32_t sequence, uint64_t first, uint32_t n)
 
 /* One head of one row, in the order that attention.h states. */
 static void naive_head(const cache *c, const shape *s, uint32_t sequence, uint64_t position,
-                       uint32_t head, const float *q, float *out)
+                       uint32_t head, const float *sinks, const float *q, float *out)
 {
     const size_t width = (size_t)s->kv_heads * s->head_dim;
     const uint64_t start = position + 1 > s->window ? position + 1 - s->window : 0;
     const size_t base =
         sequence * (size_t)LONGEST * width + head / (s->heads / s->kv_heads) * s->head_dim;
-    float weights[LONGEST];
+    const uint32_t n = (uint32_t)(position + 1 - start);
+    const float scale = 1.0f / sqrtf((float)s->head_dim);
+    float weights[LONGEST + 1];
     for (uint64_t p = start; p <= position; p++) {
         float sum = 0;
         for (uint32_t i = 0; i < s->head_dim; i++)
             sum = fmaf(q[i], c->k[base + p * width + i], sum);
-        weights[p - start] = sum;
+        weights[p - start] = sinks ? sum * scale : sum;
     }
-    kernels_at(0)->softmax(weights, (uint32_t)(position + 1 - start),
-                           1.0f / sqrtf((float)s->head_dim));
+    weights[n] = sinks ? sinks[head] : 0;
+    kernels_at(0)->softmax(weights, sinks ? n + 1 : n, sinks ? 1 : scale);
     for (uint32_t i = 0; i < s->head_dim; i++) {
         out[i] = 0;
         for (uint64_t p = start; p <= position; p++)
@@ -203,7 +205,8 @@ static void naive_head(const cache *c, const shape *s, uint32_t sequence, uint64
 }
 
 /* A prompt's rows and a row of another sequence, together and one by one. */
-static void check_attention(const shape *s, uint32_t threads, uint64_t first, uint32_t n)
+static void check_attention(const shape *s, uint32_t threads, uint64_t first, uint32_t n,
+                            const float *sinks)
 {
     enum { OTHER = 77 };
     const size_t width = (size_t)s->heads * s->head_dim;
@@ -219,13 +222,13 @@ static void check_attention(const shape *s, uint32_t threads, uint64_t first, ui
         const uint32_t sequence = r == n;
         rows[r] = (attention_row){c.tables[sequence], sequence ? OTHER : first + r};
         for (uint32_t h = 0; h < s->heads; h++)
-            naive_head(&c, s, sequence, rows[r].position, h, q + r * width + h * s->head_dim,
+            naive_head(&c, s, sequence, rows[r].position, h, sinks, q + r * width + h * s->head_dim,
                        right + r * width + h * s->head_dim);
     }
-    attention_run(&c.attention, &c.view, rows, n + 1, s->window, q, found);
+    attention_run(&c.attention, &c.view, rows, n + 1, s->window, sinks, q, found);
     expect_bits("together", found, right, (n + 1) * width);
     for (uint32_t r = 0; r <= n; r++) {
-        attention_run(&c.attention, &c.view, rows + r, 1, s->window, q + r * width, found);
+        attention_run(&c.attention, &c.view, rows + r, 1, s->window, sinks, q + r * width, found);
         expect_bits("alone", found, right + r * width, width);
     }
     free(rows);
@@ -243,8 +246,12 @@ static void test_generate_attention_rows_have_their_own_bits(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (uint32_t threads = 1; threads <= 3; threads++) {
-            check_attention(&shapes[i], threads, 0, 37);
-            check_attention(&shapes[i], threads, 121, 9 + threads);
+            float *sinks = draw(shapes[i].heads);
+            check_attention(&shapes[i], threads, 0, 37, NULL);
+            check_attention(&shapes[i], threads, 121, 9 + threads, NULL);
+            check_attention(&shapes[i], threads, 121, 9 + threads, sinks);
+            check_attention(&shapes[i], threads, LONGEST - 20, 20, sinks);
+            free(sinks);
         }
 }
 

@@ -430,7 +430,7 @@ static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim
                               .window = window,
                               .scale = 1.0f / sqrtf((float)head_dim)};
     run_attend(&attend, 8 * heads);
-    attention_run(&cache.host, &cache.view, p.rows, 8, window, q, right);
+    attention_run(&cache.host, &cache.view, p.rows, 8, window, NULL, q, right);
     assert_close(found, right, 8 * width, 2e-6);
 
     float *owned[] = {q, k, v, found, right, cache.memory, cache.gpu_memory};

@@ -570,6 +570,8 @@ static void expect_limit(const char *text, float limit)
     } else {
         reopen();
         assert_true(model->info.activation_limit == limit);
+        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+        model = NULL;
     }
     maker_shard_free(&maker.shard);
 }
