@@ -956,10 +956,9 @@ enum {
      * of cuBLAS. The same as BF16 without cuBLAS, and on other devices. */
     MOEPAGE_MATH_BF16_FAST = 2,
     /* Weights in blocks meet activations that are rounded to 8 bits, 32 consecutive ones by one
-     * scale: products are integers, sums over groups FP32. Several times as fast as exact arithmetic,
-     * and as much less precise as 8 bits are; docs/host-kernels.md has it to the bit, and bits depend
-     * on nothing else. Other weights are computed as with BF16; so are all on devices other than the
-     * host. */
+     * scale: products are integers, sums over groups FP32. Faster than exact arithmetic, and as much
+     * less precise as 8 bits are; docs/host-kernels.md has it to the bit, and bits depend on nothing
+     * else. Other weights are computed as with BF16; so are all on devices other than the host. */
     MOEPAGE_MATH_INT8 = 3
 };
 

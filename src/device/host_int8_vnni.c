@@ -312,12 +312,10 @@ MP_INLINE __m512 add_short_run(uint32_t dtype, const mp_int8_row *x, uint32_t g,
     order_scales(dtype, scales->scale, scale);
     if (mp_block_has_minimum(dtype))
         order_scales(dtype, scales->minimum, minimum);
-    MP_EACH (i, MP_BLOCK_RUN / group / 4) {
+    for (uint32_t i = 0; i * 4 * group < n; i++) {
         const uint32_t from = i * 4 * group; /* in weights */
-        const uint32_t left = from < n ? n - from : 0;
+        const uint32_t left = n - from;
         const int8_t *q = x->q + g * group + from;
-        if (left == 0)
-            return lanes;
         const uint32_t here = left < 4 * group ? left : 4 * group;
         const uint64_t first = here >= 64 ? ~0ull : 0xffffffffull;
         const uint64_t rest = here >= 128 ? ~0ull : here > 64 ? 0xffffffffull : 0;
