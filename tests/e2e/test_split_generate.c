@@ -154,7 +154,7 @@ static void open_stage(stage *s, uint64_t seed)
     s->model = open_packed();
     assert_int_equal(moepage_model_get_info(s->model, &s->info), MOEPAGE_OK);
     assert_int_equal(config_read(s->model, &s->config), 0);
-    assert_int_equal(weights_open(s->model, &s->config, &s->weights), 0);
+    assert_int_equal(weights_open(s->model, &s->config, false, &s->weights), 0);
     open_pools(s);
 }
 
@@ -179,7 +179,8 @@ static void open_actor(stage *s, uint32_t index, actor *a)
                                       .prefetch = index ? MOEPAGE_PREFETCH_PREVIOUS
                                                         : MOEPAGE_PREFETCH_HINT};
     assert_int_equal(moepage_session_create(s->experts, s->kv, &session, &a->session), MOEPAGE_OK);
-    decoder_config config = {.model = &s->config,
+    decoder_config config = {.device = s->device,
+                             .model = &s->config,
                              .weights = &s->weights,
                              .session = a->session,
                              .kv = s->kv,
