@@ -1,6 +1,20 @@
 package moepage
 
-// #include "moepage.h"
+/*
+#include "moepage.h"
+
+// Arrays come by themselves, and as characters: see session.go.
+static moepage_status linear(moepage_device *device, moepage_linear linear, const char *x,
+                             const char *w, const char *bias, float *out)
+{
+    linear.struct_size = sizeof linear;
+    linear.x = x;
+    linear.w = w;
+    linear.bias = bias;
+    linear.out = out;
+    return moepage_device_linear(device, &linear);
+}
+*/
 import "C"
 
 import (
@@ -85,4 +99,47 @@ func (d *Device) Info() (DeviceInfo, error) {
 	return fetch(&d.object, "device info", &c, func() C.moepage_status {
 		return C.moepage_device_get_info(d.c, &c)
 	}, newDeviceInfo)
+}
+
+// Linear is a dense product: Out[r] = W X[r] + Bias, of rows of In elements, with W [n_out][In] and Out
+// [rows][n_out].
+type Linear struct {
+	Math Math
+	In   int
+	X    Array // float32 or bfloat16
+	W    Array // float32, float16 or bfloat16
+	Bias Array // [n_out], or none
+	Out  []float32
+}
+
+// shape is the rows and n_out, where all arrays have the elements of one.
+func (l *Linear) shape() (rows, out int, err error) {
+	const op = "linear"
+	if l.In <= 0 || l.X.n < l.In || l.X.n%l.In != 0 {
+		return 0, 0, refuse(op, ErrArgument, "X has %d elements, no rows of %d", l.X.n, l.In)
+	}
+	rows = l.X.n / l.In
+	if len(l.Out) == 0 || len(l.Out)%rows != 0 {
+		return 0, 0, refuse(op, ErrArgument, "Out has %d elements, X has %d rows", len(l.Out), rows)
+	}
+	out = len(l.Out) / rows
+	if l.W.n/l.In != out || l.W.n%l.In != 0 || (l.Bias.n != 0 && l.Bias.n != out) {
+		return 0, 0, refuse(op, ErrArgument, "W has %d and Bias %d elements, those of %d rows of %d are needed",
+			l.W.n, l.Bias.n, out, l.In)
+	}
+	return rows, out, nil
+}
+
+// Linear multiplies on a host device. The bits of a row depend on it and the weights alone.
+func (d *Device) Linear(l Linear) error {
+	rows, out, err := l.shape()
+	if err != nil {
+		return err
+	}
+	c := C.moepage_linear{math: C.uint32_t(l.Math), n_rows: u32(rows), n_in: u32(l.In), n_out: u32(out),
+		x_dtype: C.uint32_t(l.X.dtype), w_dtype: C.uint32_t(l.W.dtype), bias_dtype: C.uint32_t(l.Bias.dtype)}
+	return d.any("linear", func() C.moepage_status {
+		return C.linear(d.c, c, (*C.char)(l.X.data), (*C.char)(l.W.data), (*C.char)(l.Bias.data),
+			(*C.float)(first(l.Out)))
+	})
 }

@@ -1,6 +1,7 @@
 package moepage_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand"
@@ -148,4 +149,21 @@ func TestPlanShowsTheRoutedWeights(t *testing.T) {
 	_, err := p.Weights(0, 0)
 	fails(t, err, moepage.ErrState)
 	must(r.session.End())(t)
+}
+
+func TestDevicesMultiplyByDenseWeights(t *testing.T) {
+	device := openDevice(t)
+	x, w := []float32{1, 2, 3, -1, 0.5, 4}, []float32{1, 0, -2, 0.25, 8, 1}
+	out := make([]float32, 4)
+	l := moepage.Linear{In: 3, X: moepage.Float32s(x), W: moepage.Float32s(w),
+		Bias: moepage.Float32s([]float32{0, 0.5}), Out: out}
+	for _, l.Math = range []moepage.Math{moepage.MathFP32, moepage.MathBF16} {
+		ok(t, device.Linear(l))
+		near(t, "out", out, []float64{-5, 19.75, -9, 8.25}, 0)
+	}
+	l.W = moepage.Float32s(w[1:])
+	if err := device.Linear(l); !errors.Is(err, moepage.ErrArgument) {
+		t.Errorf("a short matrix: %v", err)
+	}
+	ok(t, device.Close())
 }

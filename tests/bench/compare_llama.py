@@ -3,7 +3,8 @@
 ratio of each pair of neighbours. compare_llama.sh prepares what it needs.
 
 Ours prefills a resident model only from a second prompt on: the time of its prompt is the difference between runs
-with two prompts and with one.
+with two prompts and with one. With --cpu, for machines that others use too, the clock is the processes' own time, in
+user mode for ours, whose loads cancel out in the same way; it goes with --threads 1.
 """
 import argparse
 import json
@@ -18,24 +19,36 @@ VOCABULARY = 151936
 
 
 def run(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout.decode("utf-8", "replace").splitlines()[-1])
+    """The line of JSON that a command prints, and its time in user mode."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit("%s ended with %d" % (command[0], process.returncode))
+    return json.loads(text.decode("utf-8", "replace").splitlines()[-1]), usage.ru_utime
 
 
 def llama(model, args):
     return run([sys.executable, os.path.join(HERE, "run_llama.py"), model, "--threads", str(args.threads),
-                "--prompt", str(args.prompt), "--tokens", str(args.tokens)])
+                "--prompt", str(args.prompt), "--tokens", str(args.tokens)] + ["--cpu"] * args.cpu)[0]
 
 
 def ours(model, math, args):
     draw = random.Random(2)
     prompts = [",".join(str(draw.randrange(VOCABULARY)) for _ in range(args.prompt)) for _ in range(2)]
-    common = [args.tool, "--model", model, "--budget", "100%", "--json", "--threads", str(args.threads),
-              "--batch-prefill", str(args.prompt), "--math", math]
-    one = run(common + ["--tokens", prompts[0], "--max-tokens", str(args.tokens + 1)])["stats"]
-    two = run(common + ["--tokens", prompts[0], "--tokens", prompts[1], "--max-tokens", "1"])["stats"]
-    return {"prefill_tok_s": args.prompt / (two["prefill_ns"] - one["prefill_ns"]) * 1e9,
-            "decode_tok_s": one["decode_tok_s"]}
+
+    def once(n_prompts, n_tokens):
+        out, user = run([args.tool, "--model", model, "--budget", "100%", "--json", "--math", math,
+                         "--threads", str(args.threads), "--batch-prefill", str(args.prompt),
+                         "--max-tokens", str(n_tokens)] + [x for p in prompts[:n_prompts]
+                                                           for x in ("--tokens", p)])
+        return (user, user) if args.cpu else (out["stats"]["prefill_ns"] / 1e9,
+                                              out["stats"]["decode_ns"] / 1e9)
+
+    one, two, more = once(1, 1), once(2, 1), once(1, args.tokens + 1)
+    return {"prefill_tok_s": args.prompt / (two[0] - one[0]),
+            "decode_tok_s": args.tokens / (more[1] - one[1])}
 
 
 def spread(values):
@@ -51,6 +64,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
     for model in args.models:
         maths = args.math.split(",")
@@ -59,7 +73,8 @@ def main():
             peers.append(llama(model, args))
             for math in maths:
                 mine[math].append(ours(model, math, args))
-        print("%s, %d threads, %d rounds" % (os.path.basename(model), args.threads, args.rounds))
+        print("%s, %d threads, %d rounds, %s" % (os.path.basename(model), args.threads, args.rounds,
+                                                 "processor time" if args.cpu else "wall-clock time"))
         for what in ("prefill_tok_s", "decode_tok_s"):
             print("  %-13s llama.cpp %s" % (what, spread([p[what] for p in peers])))
             for math in maths:

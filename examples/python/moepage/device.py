@@ -2,13 +2,16 @@
 import ctypes
 import logging
 import threading
-from typing import Any, Callable, Tuple, Union
+import math as arithmetic
+from typing import Any, Callable, Optional, Tuple, Union
 
 from . import _abi, dlpack, library
 from ._info import CudaInfo, DeviceInfo
-from .enums import LogLevel
+from .dtypes import bfloat16, float16, float32, uint8
+from .enums import LogLevel, Math, choose
 from .handles import Handle, State, calling_back, created
 from .structs import make, report
+from .tensors import CPU, Tensor, array, check_array, empty, same_strides
 from .units import size, text, uint
 
 Log = Union[None, logging.Logger, Callable[[LogLevel, str], Any]]
@@ -17,6 +20,12 @@ logger = logging.getLogger("moepage")
 logger.addHandler(logging.NullHandler())
 _LEVELS = {LogLevel.ERROR: logging.ERROR, LogLevel.WARNING: logging.WARNING,
            LogLevel.INFO: logging.INFO}
+
+# weights and bytes of a block of each format: docs/format-blocks.md
+_BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24),
+           "Q8_0": (32, 34), "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144),
+           "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136),
+           "MXFP4": (32, 17), "NVFP4": (64, 36)}
 
 
 def log_callback(log: Log) -> Any:
@@ -93,3 +102,55 @@ class Device(Handle):
     def has_bytes(self) -> bool:
         """Whether its memory can be read: that of "sim:" devices is an idea."""
         return not self.name.startswith("sim:")
+
+    def linear(self, x: Any, w: Any, bias: Any = None, *, format: Optional[str] = None,
+               math: Union[Math, str, int] = Math.FP32) -> Tensor:
+        """x times a dense weight matrix, plus bias: float32 [..., n_out], by a host device's threads.
+
+        `x` is [..., n_in] of float32 or bfloat16, `w` [n_out, n_in] of float32, float16 or bfloat16,
+        or with a `format` ("Q4_K", ...) the bytes of n_out rows of blocks; `bias` [n_out] of floats.
+        The bits of a row depend on it and the weights alone (docs/host-kernels.md)."""
+        found = _dense(x, "x", (float32, bfloat16))
+        weights = _dense(w, "w", (uint8,) if format else (float32, float16, bfloat16))
+        if not found.shape or not found.shape[-1]:
+            raise ValueError("x has no rows")
+        n_in = found.shape[-1]
+        code, n_out = _weight_rows(weights, format, n_in)
+        shift = None if bias is None else _dense(bias, "bias", (float32, float16, bfloat16))
+        if shift is not None and shift.shape != (n_out,):
+            raise ValueError("bias has the shape %s, and not (%d,)" % (shift.shape, n_out))
+        out = empty(found.shape[:-1] + (n_out,), "f32")
+        struct = make(_abi.moepage_linear, math=choose(Math, math, "math"),
+                      n_rows=uint(arithmetic.prod(found.shape[:-1]), "rows"), n_in=n_in, n_out=n_out,
+                      x_dtype=found.dtype.code, w_dtype=code,
+                      bias_dtype=shift.dtype.code if shift is not None else 0, x=found.address,
+                      w=weights.address, bias=shift.address if shift is not None else None,
+                      out=out.address)
+        with self._state as raw:
+            self._state.library.moepage_device_linear(raw, ctypes.byref(struct))
+        return out
+
+
+def _dense(of: Any, what: str, dtypes: Tuple[Any, ...]) -> dlpack.Imported:
+    """An array in host memory without gaps."""
+    found = array(of)
+    check_array(found, what, dtypes, CPU)
+    if found.strides is not None and not same_strides(found.shape, found.strides):
+        raise ValueError("%s is not contiguous" % what)
+    return found
+
+
+def _weight_rows(weights: dlpack.Imported, format: Optional[str], n_in: int) -> Tuple[int, int]:
+    """The code of the weights' type, and how many rows of n_in they are."""
+    if format is None:
+        if len(weights.shape) != 2 or weights.shape[1] != n_in:
+            raise ValueError("w has the shape %s, and x rows of %d" % (weights.shape, n_in))
+        return weights.dtype.code, weights.shape[0]
+    if format.upper() not in _BLOCKS:
+        raise ValueError("there is no block format %r" % format)
+    per_block, size_of_block = _BLOCKS[format.upper()]
+    row = n_in // per_block * size_of_block
+    n = arithmetic.prod(weights.shape)
+    if n_in % per_block or n % row:
+        raise ValueError("%d bytes of %s are no rows of %d weights" % (n, format, n_in))
+    return getattr(_abi, "MOEPAGE_DTYPE_" + format.upper()), n // row

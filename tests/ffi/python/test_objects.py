@@ -1,4 +1,5 @@
 """Every object of the API does its work, and every function of the header is reachable."""
+import array
 import os
 import tempfile
 import unittest
@@ -16,6 +17,10 @@ def needs(name):
         return lambda test: test
     except moepage.LibraryNotFound:
         return unittest.skip("the library has no %s" % name)
+
+
+def floats(values, shape):
+    return memoryview(array.array("f", values)).cast("B").cast("f", shape)
 
 
 class Whole(unittest.TestCase):
@@ -374,6 +379,25 @@ class Memory(unittest.TestCase):
             moepage.blocks_decode(block, "Q8_0", 64)
         with self.assertRaises(moepage.ArgumentError):
             moepage.blocks_decode(block, "none such", 32)
+
+    def test_a_device_multiplies_by_dense_weights(self):
+        with moepage.Device(budget="2M", threads=2) as device:
+            rows = floats([1, 2, 3, 4] * 16, (2, 32))
+            w = floats([i - 1 for i in range(3) for _ in range(32)], (3, 32))
+            bias = floats([0, 0, 0.5], (3,))
+            for math in ("fp32", "bf16"):
+                out = device.linear(rows, w, bias, math=math)
+                self.assertEqual(out.tolist(), [[-80.0, 0.0, 80.5]] * 2)
+            block = bytes([0x00, 0x38]) + bytes([2] * 32)  # 0.5 and 32 integers
+            self.assertEqual(device.linear(rows, block * 5, format="q8_0").tolist(), [[80.0] * 5] * 2)
+            with self.assertRaises(ValueError):
+                device.linear(rows, block[:-1], format="q8_0")
+            with self.assertRaises(ValueError):
+                device.linear(rows, w, w)
+            with self.assertRaises(ValueError):
+                device.linear(rows, floats([0] * 32, (32,)))
+            with self.assertRaises(TypeError):
+                device.linear(bytes(32), w)
 
     def test_a_gguf_file_has_metadata(self):
         source = os.environ["MOEPAGE_SOURCE"]

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use moepage_sys as sys;
 
+use crate::error::Error;
 use crate::error::{check, Result};
 use crate::gate::Gate;
 use crate::handle::{closes, Handle};
 use crate::log::{Log, Logger};
-use crate::types::{c_text, text_at};
+use crate::types::{c_text, text_at, Activation};
+use crate::Math;
 
 /// How a device is opened. Zero is the default of everything but `budget_bytes`.
 #[derive(Default)]
@@ -127,6 +129,55 @@ impl Device {
             bus_bytes_per_s: raw.bus_bytes_per_s,
             pageable_bytes: raw.pageable_bytes,
         })
+    }
+
+    /// Dense products on a host device: `out[r] = w x[r] + bias`, of rows of `n_in` elements, with
+    /// `w` `[n_out][n_in]` and `out` `[rows][n_out]`; `n_out` is `out.len()` over the rows. The bits of
+    /// a row depend on it and the weights alone. For blocks there is [`Device::linear_raw`].
+    pub fn linear<X: Activation, W: Activation>(
+        &self,
+        math: Math,
+        n_in: usize,
+        x: &[X],
+        w: &[W],
+        bias: Option<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let rows = x.len().checked_div(n_in).unwrap_or(0);
+        let n_out = out.len().checked_div(rows).unwrap_or(0);
+        let fits = rows > 0
+            && x.len() == rows * n_in
+            && out.len() == rows * n_out
+            && n_out.checked_mul(n_in) == Some(w.len())
+            && bias.map_or(true, |bias| bias.len() == n_out)
+            && [rows, n_in, n_out].iter().all(|&n| u32::try_from(n).is_ok());
+        if !fits {
+            return Err(Error::argument("linear: x, w, bias and out are of no common shape"));
+        }
+        let raw = sys::moepage_linear {
+            math: math.code(),
+            n_rows: rows as u32,
+            n_in: n_in as u32,
+            n_out: n_out as u32,
+            x_dtype: X::DTYPE.code(),
+            w_dtype: W::DTYPE.code(),
+            x: x.as_ptr().cast(),
+            w: w.as_ptr().cast(),
+            bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().cast()),
+            out: out.as_mut_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the slices have what the shape says, and the call is done with them when it returns.
+        unsafe { self.linear_raw(&raw) }
+    }
+
+    /// The same for weights in blocks, and rows that lie apart.
+    ///
+    /// # Safety
+    /// The pointers are as `moepage_linear` in `moepage.h` wants them.
+    pub unsafe fn linear_raw(&self, linear: &sys::moepage_linear) -> Result<()> {
+        // SAFETY: the handle is live; the rest is the caller's promise.
+        check(unsafe { sys::moepage_device_linear(self.raw(), linear) })
     }
 
     /// Whether its memory is the CPU's, so that this crate can show it as slices.

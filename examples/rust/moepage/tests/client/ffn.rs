@@ -190,3 +190,18 @@ fn skips_slots_without_an_expert() {
     layer.ffn(&x, &mut y).unwrap();
     assert_eq!(y, [0.0; HIDDEN]);
 }
+
+#[test]
+fn devices_multiply_by_dense_weights() {
+    let device = device();
+    let x = [1.0f32, 2.0, 3.0, -1.0, 0.5, 4.0];
+    let w = [1.0f32, 0.0, -2.0, 0.25, 8.0, 1.0];
+    let mut out = [0f32; 4];
+    for math in [Math::Fp32, Math::Bf16] {
+        device.linear(math, 3, &x, &w, Some(&[0.0, 0.5]), &mut out).unwrap();
+        assert_eq!(out, [-5.0, 19.75, -9.0, 8.25]);
+    }
+    let refused = device.linear(Math::Fp32, 3, &x, &w[1..], None, &mut out);
+    assert_eq!(refused.unwrap_err().status(), Status::Argument);
+    assert_eq!(out, [-5.0, 19.75, -9.0, 8.25]);
+}
