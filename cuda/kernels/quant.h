@@ -1,7 +1,7 @@
 /* quant.h — weights out of their quantised forms: dequantisation, and products with a few tokens.
  *
- * Integers: packed rows and FP16 scales as src/codec/quant.h lays them out; a weight is q * s,
- * exact in FP32. FP8: E4M3 bytes, times the scale of their block, that product rounded once to
+ * Integers: packed rows and FP16 scales as src/codec/quant.h lays them out; a weight is q * s, or
+ * (q + 1/2) * s in groups of four levels, exact in FP32. FP8: E4M3 bytes, times the scale of their block, that product rounded once to
  * FP32. CPU reference: mp_quant_decode_row, and src/codec/float8.c.
  *
  * Field i of 16 bits becomes a float without a conversion: inserted into the mantissa of 2^23, in
@@ -29,6 +29,17 @@ MP_GPU float mp_quant_element(const uint32_t *words, const uint32_t bits, const 
 {
     const uint32_t half = i * bits / 16, word = words[half / 2];
     return mp_quant_integer(half % 2 ? word >> 16 : word, bits, i % (16 / bits));
+}
+
+/* The weight of an integer under its group's scale. A negative scale says that the group, of two bits,
+ * has four levels: (q + 1/2) times the scale's magnitude. */
+MP_GPU float mp_quant_weight(float integer, const uint32_t bits, float scale)
+{
+    if (bits != 2)
+        return mp_scalar_mul(integer, scale);
+    const float offset = scale < 0 ? 0.5f : 0.0f;
+    return mp_scalar_mul(mp_scalar_add(integer, offset),
+                         mp_scalar_of_bits(mp_scalar_bits(scale) & 0x7fffffffu));
 }
 
 /* Bytes `at` to at + 3 of `n` bytes; zeros past their end. */
@@ -191,7 +202,7 @@ MP_GPU void mp_dequant_integers(const mp_gpu_dequant_args *args, const uint32_t 
     float values[MP_DEQUANT_PIECE];
     MP_SCALAR_UNROLL
     for (uint32_t i = 0; i < MP_DEQUANT_PIECE; i++)
-        values[i] = mp_scalar_mul(mp_quant_element(words, bits, i), scale);
+        values[i] = mp_quant_weight(mp_quant_element(words, bits, i), bits, scale);
     mp_dequant_write(args, at, values);
 }
 
@@ -417,7 +428,8 @@ MP_GPU void mp_gemv_multiply(const uint32_t bits, const uint32_t tokens, const u
     for (uint32_t r = 0; r < MP_GEMV_ROWS; r++) {
         MP_SCALAR_UNROLL
         for (uint32_t i = 0; i < 4; i++)
-            w[r][i] = mp_scalar_mul(mp_quant_element(own->now[r], bits, first + i), own->scale[r]);
+            w[r][i] = mp_quant_weight(mp_quant_element(own->now[r], bits, first + i), bits,
+                                      own->scale[r]);
     }
     MP_SCALAR_UNROLL
     for (uint32_t t = 0; t < tokens; t++) {

@@ -1,5 +1,8 @@
 /* Group quantisation to integers of 8, 4 and 2 bits, and back.
  *
+ * A weight counts as (q + offset) * s. The offset is 0 on symmetric levels and 1/2 on the four levels
+ * that a group of int2 may have instead, which the sign of its stored scale says.
+ *
  * Without a search, a group's scale is the smallest half that covers its largest weight: nothing is
  * clamped, and no weight is off by more than half a scale. The search trades accuracy of the
  * largest weights for that of the others: it tries smaller scales and takes the best one only if
@@ -18,6 +21,7 @@
 #define MAX_BYTES (1ull << 48)
 #define ALIGN 16u
 #define HALF_INFINITY 0x7c00u
+#define FOUR_LEVELS 0x8000u /* in a stored scale */
 
 /* ---- Shape ---- */
 
@@ -65,36 +69,51 @@ int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out)
 
 /* ---- One group ---- */
 
+typedef struct levels {
+    int32_t least, most;
+    float offset;
+    int32_t reach; /* weights up to reach * s are off by no more than s / 2 */
+} levels;
+
+static levels symmetric_levels(uint32_t bits)
+{
+    const int32_t top = top_of(bits);
+    return (levels){-top, top, 0, top};
+}
+
+static const levels four_levels = {-2, 1, 0.5f, 2};
+
 /* Rounds to an integer, ties to even; |x| must be far below 2^51. */
 static double to_integer(double x)
 {
     return (x + 0x1.8p52) - 0x1.8p52;
 }
 
-/* The double quotient of a float by a half is a tie only if the exact one is: they have too few
- * digits for a near miss. */
-static int32_t quantised(float weight, float scale, int32_t top)
+/* The double quotient of a float by a half is a tie, or a whole number, only if the exact one is: they
+ * have too few digits for a near miss. */
+static int32_t quantised(float weight, float scale, const levels *to)
 {
-    double q = to_integer((double)weight / scale);
-    return q > top ? top : q < -top ? -top : (int32_t)q;
+    const double ratio = (double)weight / scale;
+    const double q = to->offset != 0 ? floor(ratio) : to_integer(ratio);
+    return q > to->most ? to->most : q < to->least ? to->least : (int32_t)q;
 }
 
-static double squared_error(const float *weights, uint32_t n, float scale, int32_t top)
+static double squared_error(const float *weights, uint32_t n, float scale, const levels *to)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        double error = weights[i] - (double)quantised(weights[i], scale, top) * scale;
+        double error = weights[i] - ((double)quantised(weights[i], scale, to) + to->offset) * scale;
         sum += error * error;
     }
     return sum;
 }
 
-/* Returns the bits of the smallest half s with s * top >= largest; infinity's if there is no such
+/* Returns the bits of the smallest half s with s * reach >= largest; infinity's if there is no such
  * half. */
-static uint16_t covering_scale(float largest, int32_t top)
+static uint16_t covering_scale(float largest, int32_t reach)
 {
-    uint16_t bits = mp_to_f16(largest / (float)top);
-    while (bits < HALF_INFINITY && (double)mp_from_f16(bits) * top < largest)
+    uint16_t bits = mp_to_f16(largest / (float)reach);
+    while (bits < HALF_INFINITY && (double)mp_from_f16(bits) * reach < largest)
         bits++;
     return bits;
 }
@@ -111,44 +130,48 @@ typedef int32_t integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 typedef struct magnitudes {
     vector of[MAX_GROUP / LANES];
     uint32_t n; /* number of vectors */
-    float top;
+    uint32_t n_padding;
+    float most, offset; /* of the levels */
 } magnitudes;
 
 /* Returns a group's squared error under `ratio` times the covering scale. */
 static float error_at(const magnitudes *m, float ratio)
 {
-    const vector zero = {0}, top = zero + m->top;
+    const vector zero = {0}, most = zero + m->most, offset = zero + m->offset;
     const float inverse = 1 / ratio;
     vector error = zero;
     for (uint32_t i = 0; i < m->n; i++) {
         vector w = m->of[i];
-        vector q = (w * inverse + 0x1.8p23f) - 0x1.8p23f; /* to the nearest integer */
-        integers above = q > top;
-        q = (vector)(((integers)top & above) | ((integers)q & ~above));
-        vector e = w - q * ratio;
+        vector q = (w * inverse - offset + 0x1.8p23f) - 0x1.8p23f; /* to the nearest integer */
+        integers above = q > most;
+        q = (vector)(((integers)most & above) | ((integers)q & ~above));
+        vector e = w - (q + offset) * ratio;
         error += e * e;
     }
-    float sum = 0;
+    const float of_zero = m->offset * ratio;
+    float sum = -(float)m->n_padding * of_zero * of_zero;
     for (uint32_t l = 0; l < LANES; l++)
         sum += error[l];
     return sum;
 }
 
-/* The search tries ratios from 1 downwards in fixed steps. Clamping pays more the fewer the
- * integers. */
+/* The search tries ratios downwards in fixed steps: from 1, or, on four levels, from 4/3, at which the
+ * outer level is the largest magnitude. Clamping pays more the fewer the levels. */
 #define CANDIDATES 56
 
-static float step_of(float top)
+static float step_of(const magnitudes *m)
 {
-    return top == 1 ? 1 / 57.0f : top == 7 ? 1 / 96.0f : 1 / 384.0f;
+    if (m->offset != 0)
+        return 1 / 60.0f;
+    return m->most == 1 ? 1 / 57.0f : m->most == 7 ? 1 / 96.0f : 1 / 384.0f;
 }
 
 static float best_ratio(const magnitudes *m)
 {
-    const float step = step_of(m->top);
+    const float first = m->offset != 0 ? 4 / 3.0f : 1, step = step_of(m);
     float best = 1, least = error_at(m, best);
-    for (uint32_t i = 1; i < CANDIDATES; i++) {
-        float ratio = 1 - (float)i * step;
+    for (uint32_t i = 0; i < CANDIDATES; i++) {
+        float ratio = first - (float)i * step;
         float error = error_at(m, ratio);
         if (error < least) {
             least = error;
@@ -158,17 +181,19 @@ static float best_ratio(const magnitudes *m)
     return best;
 }
 
-static uint16_t searched_scale(const float *weights, uint32_t n, uint16_t covering, int32_t top)
+static uint16_t searched_scale(const float *weights, uint32_t n, uint16_t covering,
+                               const levels *to)
 {
     const float unit = mp_from_f16(covering);
-    magnitudes m = {.n = (n + LANES - 1) / LANES, .top = (float)top};
+    magnitudes m = {.n = (n + LANES - 1) / LANES, .most = (float)to->most, .offset = to->offset};
+    m.n_padding = m.n * LANES - n;
     for (uint32_t i = 0; i < n; i++)
         m.of[i / LANES][i % LANES] = fabsf(weights[i]) / unit;
     uint16_t bits = mp_to_f16(best_ratio(&m) * unit);
-    if (bits == 0 || bits >= covering)
+    if (bits == 0 || bits == covering || bits >= HALF_INFINITY)
         return covering;
-    double found = squared_error(weights, n, mp_from_f16(bits), top);
-    return found < squared_error(weights, n, unit, top) ? bits : covering;
+    double found = squared_error(weights, n, mp_from_f16(bits), to);
+    return found < squared_error(weights, n, unit, to) ? bits : covering;
 }
 
 /* ---- Encoding ---- */
@@ -191,11 +216,9 @@ typedef struct place {
     uint64_t column;
 } place;
 
-static moepage_status choose_scale(const mp_quant_shape *shape, const float *weights, uint32_t n,
-                                   place at, int search, uint16_t *scale)
+static moepage_status find_largest(const float *weights, uint32_t n, place at, float *largest)
 {
-    const int32_t top = top_of(shape->bits);
-    float largest = 0;
+    *largest = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (!isfinite(weights[i]))
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
@@ -203,28 +226,53 @@ static moepage_status choose_scale(const mp_quant_shape *shape, const float *wei
                            "quantised",
                            (unsigned long long)at.row, (unsigned long long)at.column + i,
                            isnan(weights[i]) ? "NaN" : "infinite");
-        largest = fmaxf(largest, fabsf(weights[i]));
+        *largest = fmaxf(*largest, fabsf(weights[i]));
     }
-    *scale = covering_scale(largest, top);
+    return MOEPAGE_OK;
+}
+
+static uint16_t scale_for(const float *weights, uint32_t n, float largest, int search,
+                          const levels *to)
+{
+    const uint16_t covering = covering_scale(largest, to->reach);
+    const bool usable = covering > 0 && covering < HALF_INFINITY;
+    return search && usable ? searched_scale(weights, n, covering, to) : covering;
+}
+
+/* Chooses a group's levels and scale, as it is stored. */
+static moepage_status choose_scale(const mp_quant_shape *shape, const float *weights, uint32_t n,
+                                   place at, int search, levels *to, uint16_t *scale)
+{
+    float largest;
+    moepage_status status = find_largest(weights, n, at, &largest);
+    if (status)
+        return status;
+    *to = symmetric_levels(shape->bits);
+    *scale = scale_for(weights, n, largest, search, to);
     if (*scale >= HALF_INFINITY)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "row %llu has a weight of magnitude %g in the group at column %llu: with "
                        "FP16 scales int%u goes to %g",
                        (unsigned long long)at.row, (double)largest, (unsigned long long)at.column,
-                       shape->bits, 65504.0 * top);
-    if (search && *scale)
-        *scale = searched_scale(weights, n, *scale, top);
+                       shape->bits, 65504.0 * top_of(shape->bits));
+    if (shape->bits != 2 || *scale == 0)
+        return MOEPAGE_OK;
+    const uint16_t four = scale_for(weights, n, largest, search, &four_levels);
+    if (squared_error(weights, n, mp_from_f16(four), &four_levels) <
+        squared_error(weights, n, mp_from_f16(*scale), to)) {
+        *to = four_levels;
+        *scale = four | FOUR_LEVELS;
+    }
     return MOEPAGE_OK;
 }
 
 /* Packs integers into zeroed bytes. A group starts at a whole byte. */
 static void pack_group(const mp_quant_shape *shape, const float *weights, uint32_t n, float scale,
-                       uint8_t *out)
+                       const levels *to, uint8_t *out)
 {
     const uint32_t per_byte = 8 / shape->bits, mask = (1u << shape->bits) - 1;
-    const int32_t top = top_of(shape->bits);
     for (uint32_t i = 0; i < n && scale > 0; i++) {
-        uint32_t q = (uint32_t)quantised(weights[i], scale, top) & mask;
+        uint32_t q = (uint32_t)quantised(weights[i], scale, to) & mask;
         out[i / per_byte] |= (uint8_t)(q << (i % per_byte * shape->bits));
     }
 }
@@ -236,13 +284,16 @@ static moepage_status encode_row(const mp_quant_shape *shape, uint32_t dtype, co
         const uint64_t left = shape->columns - column;
         const uint32_t n = left < shape->group ? (uint32_t)left : shape->group;
         float group[MAX_GROUP];
+        levels to;
         uint16_t scale;
         for (uint32_t i = 0; i < n; i++)
             group[i] = load_weight(dtype, weights, row * shape->columns + column + i);
-        moepage_status status = choose_scale(shape, group, n, (place){row, column}, search, &scale);
+        moepage_status status =
+            choose_scale(shape, group, n, (place){row, column}, search, &to, &scale);
         if (status)
             return status;
-        pack_group(shape, group, n, mp_from_f16(scale), packed + column * shape->bits / 8);
+        pack_group(shape, group, n, fabsf(mp_from_f16(scale)), &to,
+                   packed + column * shape->bits / 8);
         memcpy(scales + column / shape->group * sizeof scale, &scale, sizeof scale);
     }
     return MOEPAGE_OK;
@@ -301,11 +352,14 @@ void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t r
     const char *scales = (const char *)in + layout.scale_offset + row * layout.row_groups * 2;
     for (uint64_t column = first; column < first + n;) {
         const uint64_t group = column / shape->group;
-        const float scale = mp_from_f16(load_scale(scales, group));
+        const float stored = mp_from_f16(load_scale(scales, group));
+        const bool four = shape->bits == 2 && stored < 0;
+        const float scale = four ? -stored : stored, offset = four ? four_levels.offset : 0;
         const uint64_t next = (group + 1) * shape->group;
         const uint64_t end = next < first + n ? next : first + n;
         for (; column < end; column++)
-            out[column - first] = (float)load_integer(packed, column, shape->bits) * scale;
+            out[column - first] =
+                ((float)load_integer(packed, column, shape->bits) + offset) * scale;
     }
 }
 
@@ -339,12 +393,29 @@ static bool holds_least(const uint8_t *packed, uint64_t n, uint32_t bits)
     return (found[0] | found[1]) != 0;
 }
 
+/* Returns true if a group with symmetric levels has the smallest integer. */
+static bool row_holds_least(const mp_quant_shape *shape, const mp_quant_layout *layout,
+                            const uint8_t *packed, const char *scales)
+{
+    if (shape->bits != 2)
+        return holds_least(packed, layout->row_bytes, shape->bits);
+    const uint64_t group_bytes = shape->group * shape->bits / 8;
+    for (uint64_t i = 0; i < layout->row_groups; i++) {
+        const uint64_t first = i * group_bytes, left = layout->row_bytes - first;
+        if (!(load_scale(scales, i) & FOUR_LEVELS) &&
+            holds_least(packed + first, left < group_bytes ? left : group_bytes, shape->bits))
+            return true;
+    }
+    return false;
+}
+
 static moepage_status check_integers(const mp_quant_shape *shape, const mp_quant_layout *layout,
-                                     const uint8_t *packed)
+                                     const uint8_t *packed, const char *scales)
 {
     const uint32_t used = (uint32_t)(shape->columns % (8 / shape->bits)) * shape->bits;
-    for (uint64_t row = 0; row < shape->rows; row++, packed += layout->row_bytes) {
-        if (holds_least(packed, layout->row_bytes, shape->bits))
+    for (uint64_t row = 0; row < shape->rows;
+         row++, packed += layout->row_bytes, scales += layout->row_groups * sizeof(uint16_t)) {
+        if (row_holds_least(shape, layout, packed, scales))
             return mp_fail(MOEPAGE_E_FORMAT,
                            "row %llu has the integer %d: int%u goes from -%d to %d",
                            (unsigned long long)row, -top_of(shape->bits) - 1, shape->bits,
@@ -357,16 +428,23 @@ static moepage_status check_integers(const mp_quant_shape *shape, const mp_quant
 }
 
 /* As bits, anything above the largest finite half is infinite, NaN or negative. */
+static bool is_scale(uint32_t bits, uint16_t scale)
+{
+    const uint16_t magnitude = scale & ~FOUR_LEVELS;
+    const bool four = scale & FOUR_LEVELS;
+    return magnitude < HALF_INFINITY && (!four || (bits == 2 && magnitude > 0));
+}
+
 static moepage_status check_scales(const mp_quant_shape *shape, const mp_quant_layout *layout,
                                    const char *scales)
 {
     for (uint64_t i = 0; i < shape->rows * layout->row_groups; i++) {
-        if (load_scale(scales, i) >= HALF_INFINITY)
+        if (!is_scale(shape->bits, load_scale(scales, i)))
             return mp_fail(MOEPAGE_E_FORMAT,
-                           "the scale of row %llu, group %llu is 0x%04x: it must be finite and not "
-                           "negative",
+                           "the scale of row %llu, group %llu is 0x%04x: it must be finite%s",
                            (unsigned long long)(i / layout->row_groups),
-                           (unsigned long long)(i % layout->row_groups), load_scale(scales, i));
+                           (unsigned long long)(i % layout->row_groups), load_scale(scales, i),
+                           shape->bits == 2 ? " and not minus zero" : " and not negative");
     }
     return MOEPAGE_OK;
 }
@@ -389,9 +467,10 @@ moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint6
             (unsigned long long)shape->columns, shape->bits, shape->group);
     const uint64_t scales_end =
         layout.scale_offset + shape->rows * layout.row_groups * sizeof(uint16_t);
-    moepage_status status = check_integers(shape, &layout, in);
+    const char *scales = (const char *)in + layout.scale_offset;
+    moepage_status status = check_integers(shape, &layout, in, scales);
     if (!status)
-        status = check_scales(shape, &layout, (const char *)in + layout.scale_offset);
+        status = check_scales(shape, &layout, scales);
     if (!status && (!all_zero(in, shape->rows * layout.row_bytes, layout.scale_offset) ||
                     !all_zero(in, scales_end, layout.bytes)))
         status = mp_fail(MOEPAGE_E_FORMAT, "its integers or its scales are not padded by zeros");

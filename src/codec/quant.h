@@ -5,6 +5,10 @@
  * even, clamped to the symmetric range: int8 -127..127, int4 -7..7, int2 -1..1. Its value is q * s.
  * A group of zeros has scale 0.
  *
+ * A group of int2 may instead have four levels: its scale is stored negative, its integers are
+ * q = floor(w / s) clamped to -2..1, and their values (q + 1/2) * s, of the scale's magnitude s.
+ * Such a group has no zero, and no code that is never used.
+ *
  * Also here: the exact value of the FP8 and MXFP4 numbers that checkpoints hold. Pure functions. */
 #ifndef MP_CODEC_QUANT_H
 #define MP_CODEC_QUANT_H
@@ -43,21 +47,22 @@ static inline uint32_t mp_quant_bits_of(uint32_t form)
 /* Computes the sizes; returns false if they exceed 2^48 or the shape is not one of the above. */
 int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out);
 
-/* Quantises `weights`, row-major in dtype (F32, F16, BF16), rounding to nearest. A group's scale is
- * the smallest half that covers its largest magnitude, so that |w - q * s| <= s / 2. With `search`:
- * the scale of least squared error among those tried, never one with a greater error than the
- * covering scale's. Writes the same bytes on every machine. UNSUPPORTED for another dtype, for
- * weights that are not finite, and for weights that no half can cover: above 65504 * 127, * 7 or *
- * 1. */
+/* Quantises `weights`, row-major in dtype (F32, F16, BF16), to the nearest value. A group's scale is
+ * the smallest half that covers its largest magnitude, so that no weight is off by more than s / 2.
+ * With `search`: the scale of least squared error among those tried, never one with a greater error
+ * than the covering scale's. A group of int2 has the kind of levels with the lower squared error.
+ * Writes the same bytes on every machine. UNSUPPORTED for another dtype, for weights that are not
+ * finite, and for weights that no half can cover: above 65504 * 127, * 7 or * 1. */
 moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
                                int search, void *out);
 
-/* Decodes columns [first, first + n) of one row to float (exact: q * s in FP32). */
+/* Decodes columns [first, first + n) of one row to float: exact in FP32. */
 void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t row, uint64_t first,
                          uint64_t n, float *out);
 
-/* Checks that `bytes` is the layout's size, every integer in the symmetric range, every scale
- * finite and not negative (nor minus zero), and all padding zero: FORMAT otherwise. */
+/* Checks that `bytes` is the layout's size, every integer in its group's range, every scale finite
+ * and not negative unless its group has four levels (and never minus zero), and all padding zero:
+ * FORMAT otherwise. */
 moepage_status mp_quant_check(const mp_quant_shape *shape, const void *in, uint64_t bytes);
 
 /* Scales of FP8 weights: the weight in row r, column c of a matrix counts as its FP8 value times

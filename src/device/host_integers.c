@@ -17,16 +17,23 @@ static inline int32_t integer_at(const uint8_t *packed, uint32_t i, uint32_t bit
     return (int8_t)(uint8_t)(packed[i / per_byte] << above) >> (8 - bits);
 }
 
+/* A negative scale says that its group, of two bits, has four levels. */
+static inline float value_at(const mp_integers *in, uint32_t i, uint32_t bits)
+{
+    const float scale = scale_at(in, i / in->group), q = (float)integer_at(in->packed, i, bits);
+    return bits == 2 && scale < 0 ? (q + 0.5f) * -scale : q * scale;
+}
+
 static inline void to_f32(const mp_integers *in, uint32_t bits, float *out)
 {
     for (uint32_t i = 0; i < in->n; i++)
-        out[i] = (float)integer_at(in->packed, i, bits) * scale_at(in, i / in->group);
+        out[i] = value_at(in, i, bits);
 }
 
 static inline void to_bf16(const mp_integers *in, uint32_t bits, uint16_t *out)
 {
     for (uint32_t i = 0; i < in->n; i++)
-        out[i] = mp_to_bf16((float)integer_at(in->packed, i, bits) * scale_at(in, i / in->group));
+        out[i] = mp_to_bf16(value_at(in, i, bits));
 }
 
 static void int8_f32(const mp_integers *in, void *out)

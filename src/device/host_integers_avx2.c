@@ -10,11 +10,22 @@
 #define MP_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define MP_INLINE MP_AVX2 static inline __attribute__((always_inline))
 
-MP_INLINE __m256 scale_of(const mp_integers *in, uint32_t group)
+/* What makes values of a group's integers: q * scale, or (q + offset) * scale of two bits. The offset
+ * is not 0 on four levels, which a negative scale says. */
+typedef struct group_scale {
+    __m256 scale, offset;
+} group_scale;
+
+MP_INLINE group_scale scale_of(uint32_t bits_each, const mp_integers *in, uint32_t group)
 {
     uint16_t bits;
     memcpy(&bits, (const char *)in->scales + (uint64_t)group * sizeof bits, sizeof bits);
-    return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+    const __m256 stored = _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+    if (bits_each != 2)
+        return (group_scale){stored, _mm256_setzero_ps()};
+    const __m256 negative = _mm256_cmp_ps(stored, _mm256_setzero_ps(), _CMP_LT_OQ);
+    return (group_scale){_mm256_andnot_ps(_mm256_set1_ps(-0.0f), stored),
+                         _mm256_and_ps(negative, _mm256_set1_ps(0.5f))};
 }
 
 /* ---- 32 integers as bytes ---- */
@@ -50,10 +61,13 @@ MP_INLINE __m128i signed_of(uint32_t bits)
                      : _mm_setr_epi8(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
 }
 
-/* The first eight of 16 signed bytes, times the scale. */
-MP_INLINE __m256 times(__m128i bytes, __m256 scale)
+/* The values of the first eight of 16 signed bytes. */
+MP_INLINE __m256 values_of(uint32_t bits, __m128i bytes, const group_scale *by)
 {
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), scale);
+    __m256 q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    if (bits == 2)
+        q = _mm256_add_ps(q, by->offset);
+    return _mm256_mul_ps(q, by->scale);
 }
 
 /* mp_to_bf16 of values that are not NaN, zero-extended. */
@@ -66,16 +80,16 @@ MP_INLINE __m256i to_bf16(__m256 value)
 }
 
 /* 16 signed bytes as bfloat16 values. */
-MP_INLINE __m256i sixteen_bf16(__m128i bytes, __m256 scale)
+MP_INLINE __m256i sixteen_bf16(uint32_t bits, __m128i bytes, const group_scale *by)
 {
-    const __m256i low = to_bf16(times(bytes, scale));
-    const __m256i high = to_bf16(times(_mm_srli_si128(bytes, 8), scale));
+    const __m256i low = to_bf16(values_of(bits, bytes, by));
+    const __m256i high = to_bf16(values_of(bits, _mm_srli_si128(bytes, 8), by));
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
 }
 
 /* ---- Steps of 32 ---- */
 
-MP_INLINE void step_f32(uint32_t bits, const uint8_t *packed, __m256 scale, float *out)
+MP_INLINE void step_f32(uint32_t bits, const uint8_t *packed, const group_scale *by, float *out)
 {
     __m256i bytes = bytes_of(bits, packed);
     if (bits != 8)
@@ -83,8 +97,8 @@ MP_INLINE void step_f32(uint32_t bits, const uint8_t *packed, __m256 scale, floa
     MP_EACH (half, 2) {
         const __m128i some =
             half ? _mm256_extracti128_si256(bytes, 1) : _mm256_castsi256_si128(bytes);
-        _mm256_storeu_ps(out + half * 16, times(some, scale));
-        _mm256_storeu_ps(out + half * 16 + 8, times(_mm_srli_si128(some, 8), scale));
+        _mm256_storeu_ps(out + half * 16, values_of(bits, some, by));
+        _mm256_storeu_ps(out + half * 16 + 8, values_of(bits, _mm_srli_si128(some, 8), by));
     }
 }
 
@@ -93,9 +107,9 @@ typedef struct byte_tables {
     __m256i low, high;
 } byte_tables;
 
-MP_INLINE byte_tables tables_of(uint32_t bits, __m256 scale)
+MP_INLINE byte_tables tables_of(uint32_t bits, const group_scale *by)
 {
-    const __m256i values = sixteen_bf16(signed_of(bits), scale);
+    const __m256i values = sixteen_bf16(bits, signed_of(bits), by);
     const __m256i low = _mm256_and_si256(values, _mm256_set1_epi16(0xff));
     const __m256i high = _mm256_srli_epi16(values, 8);
     const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8);
@@ -103,14 +117,14 @@ MP_INLINE byte_tables tables_of(uint32_t bits, __m256 scale)
                          _mm256_permute2x128_si256(both, both, 0x11)};
 }
 
-MP_INLINE void step_bf16(uint32_t bits, const uint8_t *packed, __m256 scale,
+MP_INLINE void step_bf16(uint32_t bits, const uint8_t *packed, const group_scale *by,
                          const byte_tables *tables, uint16_t *out)
 {
     const __m256i bytes = bytes_of(bits, packed);
     __m256i first, second;
     if (bits == 8) {
-        first = sixteen_bf16(_mm256_castsi256_si128(bytes), scale);
-        second = sixteen_bf16(_mm256_extracti128_si256(bytes, 1), scale);
+        first = sixteen_bf16(bits, _mm256_castsi256_si128(bytes), by);
+        second = sixteen_bf16(bits, _mm256_extracti128_si256(bytes, 1), by);
     } else {
         const __m256i low = _mm256_shuffle_epi8(tables->low, bytes);
         const __m256i high = _mm256_shuffle_epi8(tables->high, bytes);
@@ -132,13 +146,13 @@ MP_INLINE void prefetch_group(const mp_integers *in, uint64_t at, uint32_t bytes
         _mm_prefetch((const char *)in->packed + in->ahead_bytes + at + line, _MM_HINT_T1);
 }
 
-MP_INLINE void step(bool narrow, uint32_t bits, const uint8_t *packed, __m256 scale,
+MP_INLINE void step(bool narrow, uint32_t bits, const uint8_t *packed, const group_scale *by,
                     const byte_tables *tables, void *out, uint32_t i)
 {
     if (narrow)
-        step_bf16(bits, packed, scale, tables, (uint16_t *)out + i);
+        step_bf16(bits, packed, by, tables, (uint16_t *)out + i);
     else
-        step_f32(bits, packed, scale, (float *)out + i);
+        step_f32(bits, packed, by, (float *)out + i);
 }
 
 /* The last step may have fewer bytes than a whole one. */
@@ -147,18 +161,18 @@ MP_INLINE void row(bool narrow, uint32_t bits, const mp_integers *in, void *out)
     const uint32_t step_bytes = MP_TILE_STEP * bits / 8;
     byte_tables tables = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (uint32_t i = 0; i < in->n;) {
-        const __m256 scale = scale_of(in, i / in->group);
+        const group_scale by = scale_of(bits, in, i / in->group);
         if (narrow && bits != 8)
-            tables = tables_of(bits, scale);
+            tables = tables_of(bits, &by);
         const uint32_t end = i + in->group < in->n ? i + in->group : in->n;
         const uint8_t *packed = in->packed + (uint64_t)i * bits / 8;
         prefetch_group(in, (uint64_t)i * bits / 8, in->group * bits / 8);
         for (; i + MP_TILE_STEP <= end; i += MP_TILE_STEP, packed += step_bytes)
-            step(narrow, bits, packed, scale, &tables, out, i);
+            step(narrow, bits, packed, &by, &tables, out, i);
         if (i < end) {
             uint8_t last[MP_TILE_STEP] = {0};
             memcpy(last, packed, ((end - i) * bits + 7) / 8);
-            step(narrow, bits, last, scale, &tables, out, i);
+            step(narrow, bits, last, &by, &tables, out, i);
             i = end;
         }
     }

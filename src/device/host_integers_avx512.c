@@ -83,9 +83,15 @@ MP_INLINE group_table table_of(uint32_t bits, bool narrow, round_method method, 
 {
     const __m512 four = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     const __m512 two = _mm512_setr_ps(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
-    group_table table = {scale_at(scales, group), _mm512_setzero_si512()};
-    if (bits != 8)
-        table.f32 = _mm512_mul_ps(bits == 4 ? four : two, table.f32);
+    const __m512 scale = scale_at(scales, group);
+    group_table table = {scale, _mm512_setzero_si512()};
+    if (bits == 4)
+        table.f32 = _mm512_mul_ps(four, scale);
+    if (bits == 2) { /* a negative scale says that the group has four levels */
+        const __mmask16 negative = _mm512_cmp_ps_mask(scale, _mm512_setzero_ps(), _CMP_LT_OQ);
+        const __m512 levels = _mm512_mask_add_ps(two, negative, two, _mm512_set1_ps(0.5f));
+        table.f32 = _mm512_mul_ps(levels, _mm512_abs_ps(scale));
+    }
     if (bits != 8 && narrow)
         table.bf16 = _mm512_broadcast_i64x4(to_bf16(method, table.f32));
     return table;

@@ -2,7 +2,7 @@
  * large for any scale; else each integer is the nearest to its weight under the group's scale, that
  * scale is the smallest that covers the group, and one that was searched for is no worse. And any
  * bytes as a quantised matrix: the check refuses what no encoder makes (integers out of range, scales
- * that are negative or not finite, padding that is not zero), no more.
+ * that are not finite, or negative without four levels, padding that is not zero), no more.
  *
  *   u8 shape: bits (low 2), group (next 2), dtype (next 2); u8 rows; u16 columns; bytes
  *
@@ -75,9 +75,8 @@ static int top_of(const matrix *m)
 }
 
 /* No smaller half would do; the largest weight of the group is `largest`. */
-static void check_covers(const matrix *m, double scale, double largest)
+static void check_covers(double scale, double largest, int top)
 {
-    int top = top_of(m);
     FUZZ_CHECK(scale * top >= largest, "scale %g, largest %g", scale, largest);
     if (scale > 0) {
         double step = scale < 0x1p-14 ? 0x1p-24 : ldexp(1, ilogb(scale) - 10);
@@ -87,25 +86,38 @@ static void check_covers(const matrix *m, double scale, double largest)
     }
 }
 
+static bool has_four_levels(const matrix *m, double scale)
+{
+    return m->shape.bits == 2 && scale < 0;
+}
+
+static double value_of(const matrix *m, int q, double scale)
+{
+    return has_four_levels(m, scale) ? (q + 0.5) * -scale : q * scale;
+}
+
 /* The squared error of a group, each integer of which must be the nearest. */
 static double check_group(const matrix *m, const uint8_t *image, uint64_t row, uint64_t group,
                           bool searched)
 {
     uint64_t first = group * m->shape.group, end = first + m->shape.group;
     double scale = scale_at(m, image, row, group), largest = 0, sum = 0;
-    FUZZ_CHECK(isfinite(scale) && scale >= 0);
+    const bool four = has_four_levels(m, scale);
+    FUZZ_CHECK(isfinite(scale) && (four || !signbit(scale)));
     for (uint64_t c = first; c < end && c < m->shape.columns; c++) {
         double weight = weight_at(m, row * m->shape.columns + c);
         int q = integer_at(m, image, row, c), top = top_of(m);
         double exact = scale > 0 ? nearbyint(weight / scale) : 0;
         exact = fmin(fmax(exact, -top), top);
+        if (four)
+            exact = fmin(fmax(floor(weight / -scale), -2), 1);
         FUZZ_CHECK(q == (int)exact, "row %llu, column %llu: weight %a, scale %a, integer %d",
                    (unsigned long long)row, (unsigned long long)c, weight, scale, q);
         largest = fmax(largest, fabs(weight));
-        sum += (weight - q * scale) * (weight - q * scale);
+        sum += pow(weight - value_of(m, q, scale), 2);
     }
     if (!searched)
-        check_covers(m, scale, largest);
+        check_covers(fabs(scale), largest, four ? 2 : top_of(m));
     return sum;
 }
 
@@ -119,8 +131,8 @@ static void check_decode(const matrix *m, const uint8_t *image, const fuzz_fence
         mp_quant_decode_row(&m->shape, in->bytes, row, first, columns - first, (float *)out.bytes);
         for (uint64_t c = first; c < columns; c++) {
             float value = ((float *)out.bytes)[c - first];
-            double exact =
-                integer_at(m, image, row, c) * scale_at(m, image, row, c / m->shape.group);
+            double exact = value_of(m, integer_at(m, image, row, c),
+                                    scale_at(m, image, row, c / m->shape.group));
             FUZZ_CHECK(value == exact || (isnan(value) && isnan(exact)), "%a is not %a",
                        (double)value, exact);
         }
@@ -182,10 +194,12 @@ static void check_image(const matrix *m)
         for (uint64_t g = 0; g < m->layout.row_groups; g++) {
             const double scale = scale_at(m, image.bytes, row, g);
             finite = finite && isfinite(scale);
-            sound = sound && isfinite(scale) && !signbit(scale);
+            sound = sound && isfinite(scale) && (!signbit(scale) || has_four_levels(m, scale));
         }
         for (uint64_t c = 0; c < m->shape.columns; c++)
-            sound = sound && integer_at(m, image.bytes, row, c) >= -top_of(m);
+            sound =
+                sound && (has_four_levels(m, scale_at(m, image.bytes, row, c / m->shape.group)) ||
+                          integer_at(m, image.bytes, row, c) >= -top_of(m));
     }
     moepage_status status = mp_quant_check(&m->shape, image.bytes, image.n_bytes);
     FUZZ_CHECK(status == (sound ? MOEPAGE_OK : MOEPAGE_E_FORMAT), "status %d", status);

@@ -2,6 +2,7 @@
  * here as the header says, halves and BF16s as test numbers are. */
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,9 +121,26 @@ static uint64_t group_of(const matrix *m, uint64_t row, uint64_t column)
     return row * m->layout.row_groups + column / m->shape.group;
 }
 
-static double scale_of(const matrix *m, uint64_t row, uint64_t column)
+/* Negative in a group of four levels. */
+static double stored_scale_of(const matrix *m, uint64_t row, uint64_t column)
 {
     return num_get(MOEPAGE_DTYPE_F16, m->coded + m->layout.scale_offset, group_of(m, row, column));
+}
+
+static bool has_four_levels(const matrix *m, uint64_t row, uint64_t column)
+{
+    return m->shape.bits == 2 && stored_scale_of(m, row, column) < 0;
+}
+
+static double scale_of(const matrix *m, uint64_t row, uint64_t column)
+{
+    return fabs(stored_scale_of(m, row, column));
+}
+
+static double value_of(const matrix *m, uint64_t row, uint64_t column)
+{
+    const double offset = has_four_levels(m, row, column) ? 0.5 : 0;
+    return (integer_of(m, row, column) + offset) * scale_of(m, row, column);
 }
 
 /* ---- Plain ---- */
@@ -133,13 +151,22 @@ static int quantised(double weight, double scale, int top)
     return (int)fmax(-top, fmin(top, q));
 }
 
+static int quantised_to_four(double weight, double scale)
+{
+    return (int)fmax(-2, fmin(1, floor(weight / scale)));
+}
+
 static void check_integers(const matrix *m)
 {
     for (uint64_t row = 0; row < m->shape.rows; row++)
-        for (uint64_t c = 0; c < m->shape.columns; c++)
+        for (uint64_t c = 0; c < m->shape.columns; c++) {
+            const double weight = weight_of(m, row, c), scale = scale_of(m, row, c);
+            assert_true(stored_scale_of(m, row, c) >= 0 || has_four_levels(m, row, c));
             assert_int_equal(integer_of(m, row, c),
-                             quantised(weight_of(m, row, c), scale_of(m, row, c),
-                                       top_of(m->shape.bits)));
+                             has_four_levels(m, row, c)
+                                 ? quantised_to_four(weight, scale)
+                                 : quantised(weight, scale, top_of(m->shape.bits)));
+        }
 }
 
 /* The smallest half that covers the group, found among all halves. */
@@ -156,14 +183,30 @@ static double covering_scale(double largest, int top)
     return num_get(MOEPAGE_DTYPE_F16, &low, 0);
 }
 
-static void check_scales(const matrix *m)
+/* The covering scale; of a group of two bits, that of the levels with the lower squared error. */
+static void check_scales(const matrix *m, uint32_t *n_four)
 {
     for (uint64_t row = 0; row < m->shape.rows; row++)
         for (uint64_t first = 0; first < m->shape.columns; first += m->shape.group) {
+            const uint64_t end = first + m->shape.group;
             double largest = 0;
-            for (uint64_t c = first; c < first + m->shape.group && c < m->shape.columns; c++)
+            for (uint64_t c = first; c < end && c < m->shape.columns; c++)
                 largest = fmax(largest, fabs(weight_of(m, row, c)));
-            assert_true(scale_of(m, row, first) == covering_scale(largest, top_of(m->shape.bits)));
+            const int top = top_of(m->shape.bits);
+            const double three = covering_scale(largest, top), four = covering_scale(largest, 2);
+            double three_error = 0, four_error = 0;
+            for (uint64_t c = first; c < end && c < m->shape.columns; c++) {
+                const double w = weight_of(m, row, c);
+                three_error += pow(w - quantised(w, three, top) * three, 2);
+                four_error += four > 0 ? pow(w - (quantised_to_four(w, four) + 0.5) * four, 2) : 0;
+            }
+            const bool has_four = has_four_levels(m, row, first);
+            assert_true(scale_of(m, row, first) == (has_four ? four : three));
+            if (m->shape.bits == 2 && has_four)
+                assert_true(four_error <= three_error);
+            else if (m->shape.bits == 2)
+                assert_true(three_error <= four_error || largest == 0);
+            *n_four += has_four;
         }
 }
 
@@ -191,35 +234,37 @@ static void check_decoding(const matrix *m)
     float *out = guarded_alloc(n * sizeof *out);
     mp_quant_decode_row(&m->shape, m->coded, row, first, n, out);
     for (uint64_t i = 0; i < n; i++)
-        assert_true(out[i] == integer_of(m, row, first + i) * scale_of(m, row, first + i));
+        assert_true(out[i] == value_of(m, row, first + i));
     guarded_free(out, n * sizeof *out);
 }
 
-/* |w - q * s| <= s / 2: nothing is clamped, as the scale is rounded upwards. */
+/* No weight is off by more than s / 2: nothing is clamped, as the scale is rounded upwards. */
 static void check_bound(const matrix *m)
 {
     for (uint64_t row = 0; row < m->shape.rows; row++)
         for (uint64_t c = 0; c < m->shape.columns; c++) {
             double s = scale_of(m, row, c);
-            assert_true(fabs(weight_of(m, row, c) - integer_of(m, row, c) * s) <= s / 2);
+            assert_true(fabs(weight_of(m, row, c) - value_of(m, row, c)) <= s / 2);
         }
 }
 
 static void test_quant_is_the_definition(void **state)
 {
     const int rounds = getenv("MP_TEST_LONG") ? 20000 : 400;
+    uint32_t n_four = 0;
     (void)state;
     for (int i = 0; i < rounds; i++) {
         matrix m;
         open_matrix(&m);
         encode(&m, 0);
-        check_scales(&m);
+        check_scales(&m, &n_four);
         check_integers(&m);
         check_bound(&m);
         check_padding(&m);
         check_decoding(&m);
         close_matrix(&m);
     }
+    assert_true(n_four > (uint32_t)rounds / 4); /* a third of the matrices have two bits */
 }
 
 /* ---- Search ---- */
@@ -228,7 +273,7 @@ static void add_errors(const matrix *m, double *errors)
 {
     for (uint64_t row = 0; row < m->shape.rows; row++)
         for (uint64_t c = 0; c < m->shape.columns; c++) {
-            double e = weight_of(m, row, c) - integer_of(m, row, c) * scale_of(m, row, c);
+            double e = weight_of(m, row, c) - value_of(m, row, c);
             errors[group_of(m, row, c)] += e * e;
         }
 }
@@ -263,21 +308,23 @@ static void test_quant_search_never_has_a_larger_error(void **state)
 }
 
 /* The least squared error that any half as a scale gives. */
-static double least_error(const float *weights, uint32_t n, int top)
+static double least_error(const float *weights, uint32_t n, uint32_t bits)
 {
+    const int top = top_of(bits);
     float largest = 0;
     for (uint32_t i = 0; i < n; i++)
         largest = fmaxf(largest, fabsf(weights[i]));
     double least = INFINITY;
-    for (uint16_t bits = 1; bits < 0x7c00; bits++) {
-        double scale = num_get(MOEPAGE_DTYPE_F16, &bits, 0), error = 0;
+    for (uint16_t half = 1; half < 0x7c00; half++) {
+        double scale = num_get(MOEPAGE_DTYPE_F16, &half, 0), error = 0, four_error = 0;
         if (scale < largest / 20 / top || scale > 1.5 * largest)
             continue;
-        for (uint32_t i = 0; i < n && error < least; i++) {
-            double e = weights[i] - quantised(weights[i], scale, top) * scale;
-            error += e * e;
+        for (uint32_t i = 0; i < n && fmin(error, four_error) < least; i++) {
+            const double w = weights[i];
+            error += pow(w - quantised(w, scale, top) * scale, 2);
+            four_error += pow(w - (quantised_to_four(w, scale) + 0.5) * scale, 2);
         }
-        least = fmin(least, error);
+        least = fmin(least, bits == 2 ? fmin(error, four_error) : error);
     }
     return least;
 }
@@ -300,7 +347,7 @@ static void test_quant_search_comes_close_to_the_best_scale(void **state)
         add_errors(&m, errors);
         for (int g = 0; g < GROUPS; g++) {
             found += errors[g];
-            best += least_error((const float *)m.weights + g * N, N, top_of(bits));
+            best += least_error((const float *)m.weights + g * N, N, bits);
         }
         assert_true(found >= best * (1 - 1e-12));
         assert_true(found <= best * 1.01);

@@ -32,6 +32,7 @@ static uint32_t form_of(const matrix *m)
     return m->bits == 8 ? MOEPAGE_FORM_INT8 : m->bits == 4 ? MOEPAGE_FORM_INT4 : MOEPAGE_FORM_INT2;
 }
 
+/* Of the magnitude. */
 static double half_value(uint32_t bits)
 {
     const int exponent = (int)(bits >> 10 & 31);
@@ -52,7 +53,8 @@ static double value_at(const matrix *m, uint64_t row, uint64_t column)
     int q = m->memory[row * m->row_bytes + bit / 8] >> bit % 8 & ((1 << m->bits) - 1);
     if (q >> (m->bits - 1))
         q -= 1 << m->bits;
-    return q * half_value(scale_bits(m, row, column));
+    const uint32_t scale = scale_bits(m, row, column);
+    return (scale >> 15 ? q + 0.5 : q) * half_value(scale);
 }
 
 /* Random integers, the least of each width too, and padding that is not zero: both may be read, but
@@ -69,8 +71,9 @@ static matrix matrix_make(uint32_t bits, uint32_t group, uint64_t rows, uint64_t
     for (uint64_t i = 0; i < m.bytes; i++)
         m.memory[i] = (unsigned char)num_random_bits();
     for (uint64_t i = 0; i < rows * m.row_groups; i++) {
-        const uint32_t half =
-            plain ? (13 + num_random_bits() % 5) << 10 : num_random_bits() % 0x7c00;
+        uint32_t half = plain ? (13 + num_random_bits() % 5) << 10 : num_random_bits() % 0x7c00;
+        if (bits == 2 && half && num_random_bits() % 2)
+            half |= 0x8000; /* four levels */
         m.memory[m.scales_at + 2 * i] = (unsigned char)half;
         m.memory[m.scales_at + 2 * i + 1] = (unsigned char)(half >> 8);
     }

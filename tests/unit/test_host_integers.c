@@ -2,6 +2,7 @@
  * bits as with the F32 weights that mp_quant_decode_row says they are, which test_host_kernels.c
  * compares with naive sums. */
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,24 +27,37 @@ static uint64_t scale_bytes(const mp_quant_shape *shape, const mp_quant_layout *
     return shape->rows * layout->row_groups * 2;
 }
 
-/* Any integers in range; scales of all sizes, zeros and denormals among them. */
+/* Scales of all sizes, zeros and denormals among them; half of those of two bits stand for four
+ * levels. */
+static uint16_t random_scale(uint32_t bits)
+{
+    static const uint16_t odd_ones[] = {0, 1, 0x3ff, 0x400, 0x7bff};
+    const uint32_t random = num_random_bits() >> 8;
+    const uint16_t half =
+        random % 64 < 5 ? odd_ones[random % 5] : (uint16_t)(0x1800 + random % 0x1400);
+    return bits == 2 && half && random >> 20 & 1 ? half | 0x8000 : half;
+}
+
+static int32_t random_integer(uint32_t bits, bool four)
+{
+    const uint32_t top = (1u << (bits - 1)) - 1, random = num_random_bits() >> 8;
+    return four ? (int32_t)(random % 4) - 2 : (int32_t)(random % (2 * top + 1)) - (int32_t)top;
+}
+
 static void fill_image(const mp_quant_shape *shape, const mp_quant_layout *layout, uint8_t *image)
 {
     const uint32_t bits = shape->bits;
-    const int32_t top = (1 << (bits - 1)) - 1;
     for (uint64_t r = 0; r < shape->rows; r++)
-        for (uint64_t c = 0; c < shape->columns; c++) {
-            const int32_t q = (int32_t)((num_random_bits() >> 8) % (2 * (uint32_t)top + 1)) - top;
-            const uint32_t field = (uint32_t)q & ((1u << bits) - 1);
-            image[r * layout->row_bytes + c * bits / 8] |= (uint8_t)(field << c * bits % 8);
+        for (uint64_t g = 0; g < layout->row_groups; g++) {
+            const uint16_t scale = random_scale(bits);
+            const uint64_t first = g * shape->group, end = first + shape->group;
+            memcpy(image + layout->scale_offset + 2 * (r * layout->row_groups + g), &scale, 2);
+            for (uint64_t c = first; c < end && c < shape->columns; c++) {
+                const uint32_t field = (uint32_t)random_integer(bits, scale >> 15);
+                image[r * layout->row_bytes + c * bits / 8] |=
+                    (uint8_t)((field & ((1u << bits) - 1)) << c * bits % 8);
+            }
         }
-    for (uint64_t i = 0; i < scale_bytes(shape, layout) / 2; i++) {
-        static const uint16_t odd_ones[] = {0, 1, 0x3ff, 0x400, 0x7bff};
-        const uint32_t random = num_random_bits() >> 8;
-        const uint16_t half =
-            random % 64 < 5 ? odd_ones[random % 5] : (uint16_t)(0x1800 + random % 0x1400);
-        memcpy(image + layout->scale_offset + 2 * i, &half, sizeof half);
-    }
 }
 
 static void open_matrix(const coded_launch *l, uint32_t which, uint32_t rows, uint32_t columns,

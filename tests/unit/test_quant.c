@@ -103,6 +103,29 @@ static void test_quant_packs_low_bits_first_and_rows_apart(void **state)
                  "\x00\x3c\x00\x44\0\0\0\0\0\0\0\0\0\0\0\0"); /* scales 1 and 4 */
 }
 
+/* Three levels, and then four, of scale 2 with a search: 3 is (1 + 1/2) * 2, and -1 (-1 + 1/2) * 2. */
+static void test_quant_of_two_bits_has_the_better_levels(void **state)
+{
+    (void)state;
+    const mp_quant_shape shape = shape_of(2, 7, 2, 32);
+    static const float weights[] = {2, 0, -2, 0, 0, 2, 0, /**/ 3, 1, -1, -3, 1, 3, -1};
+    static const char plain[] = "\x31\x04\xb1\x34\0\0\0\0\0\0\0\0\0\0\0\0"
+                                "\x00\x40\x00\xbe\0\0\0\0\0\0\0\0\0\0\0\0"; /* 2 and 3/2 */
+    unsigned char out[32];
+    float back[7];
+    assert_int_equal(mp_quant_encode(&shape, F32, weights, 0, out), MOEPAGE_OK);
+    assert_memory_equal(out, plain, 32);
+    mp_quant_decode_row(&shape, out, 1, 0, 7, back);
+    for (int i = 0; i < 7; i++)
+        assert_true(back[i] == 0.75f * weights[7 + i]);
+    assert_int_equal(mp_quant_encode(&shape, F32, weights, 1, out), MOEPAGE_OK);
+    assert_memory_equal(out, plain, 18);
+    assert_memory_equal(out + 18, "\x00\xc0", 2);
+    mp_quant_decode_row(&shape, out, 1, 0, 7, back);
+    assert_memory_equal(back, weights + 7, sizeof back);
+    assert_int_equal(mp_quant_check(&shape, out, 32), MOEPAGE_OK);
+}
+
 /* 37 weights: a group of 32 and a short one, which ends amid a byte. */
 static void test_quant_gives_a_short_last_group_its_own_scale(void **state)
 {
@@ -244,6 +267,34 @@ static void test_quant_check_refuses_scales_that_are_not_finite_or_negative(void
     assert_int_equal(mp_quant_check(&shape, in, 112), MOEPAGE_E_FORMAT);
     const mp_quant_shape bad_shape = shape_of(2, 40, 7, 32);
     assert_int_equal(mp_quant_check(&bad_shape, in, 96), MOEPAGE_E_FORMAT);
+}
+
+/* Of two bits, negative scales stand for four levels; the least integer belongs to those alone. */
+static void test_quant_check_knows_groups_of_four_levels(void **state)
+{
+    static const uint16_t good[] = {0x8001, 0xbc00, 0xfbff},
+                          bad[] = {0x8000, 0xfc00, 0xfc01, 0xffff};
+    const mp_quant_shape shape = shape_of(2, 40, 2, 32);
+    mp_quant_layout layout;
+    unsigned char in[48] = {0};
+    (void)state;
+    assert_true(mp_quant_layout_of(&shape, &layout) && layout.bytes <= sizeof in);
+    for (uint64_t group = 0; group < 4; group++) {
+        unsigned char *scale = in + layout.scale_offset + 2 * group;
+        unsigned char *integers = in + group / 2 * layout.row_bytes + group % 2 * 8;
+        integers[1] = 0x80; /* -2 and zeros */
+        assert_int_equal(mp_quant_check(&shape, in, layout.bytes), MOEPAGE_E_FORMAT);
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+            memcpy(scale, &good[i], 2);
+            assert_int_equal(mp_quant_check(&shape, in, layout.bytes), MOEPAGE_OK);
+        }
+        integers[1] = 0;
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            memcpy(scale, &bad[i], 2);
+            assert_int_equal(mp_quant_check(&shape, in, layout.bytes), MOEPAGE_E_FORMAT);
+        }
+        memset(scale, 0, 2);
+    }
 }
 
 /* Every field of every byte: the least integer of two's complement is refused, all others are not. */
@@ -395,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_quant_layout_puts_scales_after_whole_rows),
         cmocka_unit_test(test_quant_layout_refuses_other_shapes),
         cmocka_unit_test(test_quant_packs_low_bits_first_and_rows_apart),
+        cmocka_unit_test(test_quant_of_two_bits_has_the_better_levels),
         cmocka_unit_test(test_quant_gives_a_short_last_group_its_own_scale),
         cmocka_unit_test(test_quant_rounds_ties_to_even),
         cmocka_unit_test(test_quant_of_zeros_has_no_scale),
@@ -403,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_quant_refuses_what_is_not_finite),
         cmocka_unit_test(test_quant_refuses_other_types_and_shapes),
         cmocka_unit_test(test_quant_check_refuses_scales_that_are_not_finite_or_negative),
+        cmocka_unit_test(test_quant_check_knows_groups_of_four_levels),
         cmocka_unit_test(test_quant_check_refuses_the_least_integer_anywhere),
         cmocka_unit_test(test_quant_check_refuses_padding_that_is_not_zero),
         cmocka_unit_test(test_quant_e4m3_values_are_exact),

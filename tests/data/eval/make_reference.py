@@ -26,17 +26,28 @@ def matrices(model):
             yield parameter
 
 
+def covering_scale(groups, reach):
+    """The smallest half that covers each group's largest magnitude."""
+    largest = groups.abs().amax(dim=-1, keepdim=True).double()
+    half = (largest / reach).to(torch.float16)
+    above = (half.view(torch.int16) + 1).view(torch.float16)
+    return torch.where(half.double() * reach < largest, above, half).float()
+
+
 def round_to_integers(weights, bits):
-    """The scale is the smallest half that covers a group's largest magnitude."""
+    """Of two bits, a group has three levels or four: those with the lower squared error."""
     most = 2 ** (bits - 1) - 1
     groups = weights.reshape(*weights.shape[:-1], -1, GROUP)
-    largest = groups.abs().amax(dim=-1, keepdim=True).double()
-    half = (largest / most).to(torch.float16)
-    above = (half.view(torch.int16) + 1).view(torch.float16)
-    scale = torch.where(half.double() * most < largest, above, half).float()
+    scale = covering_scale(groups, most)
     divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
-    integers = torch.clamp(torch.round(groups / divisor), -most, most)
-    return (integers * scale).reshape(weights.shape)
+    values = torch.clamp(torch.round(groups / divisor), -most, most) * scale
+    if bits == 2:
+        scale = covering_scale(groups, 2)
+        divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
+        four = (torch.clamp(torch.floor(groups / divisor), -2, 1) + 0.5) * scale
+        errors = [((v - groups).double() ** 2).sum(dim=-1, keepdim=True) for v in (values, four)]
+        values = torch.where(errors[1] < errors[0], four, values)
+    return values.reshape(weights.shape)
 
 
 def bits_per_byte(model, text):
