@@ -282,13 +282,13 @@ MP_INLINE __m512 add_groups(uint32_t dtype, const mp_int8_row *x, uint32_t g, __
 MP_INLINE __m512 add_run(uint32_t dtype, const mp_int8_row *x, uint32_t g,
                          const uint8_t *const *run, const mp_block_scales *scales, __m512 lanes)
 {
-    const uint32_t group = group_of(dtype);
+    const uint32_t group = group_of(dtype), n = MP_BLOCK_RUN / group / 4;
     const int8_t *q = x->q + g * group;
     __m512 scale[4], minimum[4] = {_mm512_setzero_ps()};
     order_scales(dtype, scales->scale, scale);
     if (mp_block_has_minimum(dtype))
         order_scales(dtype, scales->minimum, minimum);
-    MP_EACH (i, MP_BLOCK_RUN / group / 4) {
+    MP_EACH (i, n) {
         __m512i dots;
         if (group == 16)
             dots = multiply_step(dtype, run, i, true, _mm512_loadu_si512(q + i * MP_STEP));
