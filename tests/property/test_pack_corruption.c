@@ -236,6 +236,13 @@ static const struct {
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
+/* Of padding and of lengths, one in so many is tried: the third kind is found by the code that finds the
+ * others. */
+static uint64_t stride_of(int kind)
+{
+    return kind < 2 || getenv("MP_TEST_LONG") ? 1 : 16;
+}
+
 static void expect_found(const char *path, int fd, uint64_t at, unsigned char change)
 {
     char place[128];
@@ -264,6 +271,8 @@ static void test_pack_with_any_byte_changed_is_found(void **state)
         assert_int_equal(sscanf(path, "/proc/self/fd/%d", &fd), 1);
         assert_int_equal(read_all(path), MOEPAGE_OK);
         for (uint64_t at = 0; at < n_bytes; at++) {
+            if (at % stride_of(k) && is_padding(at))
+                continue;
             for (int bit = 0; lengthy && bit < 8; bit++)
                 expect_found(path, fd, at, (unsigned char)(1u << bit));
             expect_found(path, fd, at, (unsigned char)(1u << bank_below(&random, 8)));
@@ -283,7 +292,7 @@ static void test_pack_cut_anywhere_is_found(void **state)
         begin(*kinds[k].model, kinds[k].forms, kinds[k].cold_level);
         const char *path = pack_memory_file(file, n_bytes);
         assert_int_equal(sscanf(path, "/proc/self/fd/%d", &fd), 1);
-        for (uint64_t n = n_bytes; n-- > 0;) {
+        for (uint64_t n = n_bytes - 1; n < n_bytes; n -= stride_of(k)) {
             assert_int_equal(ftruncate(fd, (off_t)n), 0);
             if (read_all(path) != MOEPAGE_E_FORMAT || !strstr(moepage_last_error(), "header"))
                 fail_msg("cut to %llu bytes: %s", (unsigned long long)n, moepage_last_error());
