@@ -398,10 +398,10 @@ typedef struct moepage_linear {
  * docs/host-kernels.md, the same as an expert's: its bits depend on its row and weights alone, not on
  * other rows, threads or instruction set. x is read in place if its rows are contiguous and of the
  * math's operand type, F32 for MATH_FP32 and BF16 for MATH_BF16; otherwise, and in MATH_INT8 over blocks,
- * the call takes workspace for n_rows * n_in operands, of up to 4 bytes. Errors: ARGUMENT for a dtype or math that is none of these, a NULL
- * pointer, a size of 0, an n_in of no whole blocks or an x_stride below n_in; UNSUPPORTED on a device
- * that is not "host"; BUDGET if the workspace is taken; NO_MEMORY; DEVICE if the device has failed.
- * [any] */
+ * the call takes workspace for n_rows * n_in operands, of up to 4 bytes. Errors: ARGUMENT for a dtype or
+ * math that is none of these, a NULL pointer, a size of 0 or above 2^31 - 1, an n_in of no whole blocks or
+ * an x_stride below n_in; UNSUPPORTED on a device that is not "host"; BUDGET if the workspace is taken;
+ * NO_MEMORY; DEVICE if the device has failed. [any] */
 MOEPAGE_API moepage_status moepage_device_linear(moepage_device *device,
                                                  const moepage_linear *linear);
 

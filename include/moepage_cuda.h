@@ -94,7 +94,8 @@ MOEPAGE_API moepage_status moepage_cuda_exph_decode(moepage_device *device,
 /* Converts weights to F32, F16 or BF16, rounded to nearest even.
  *
  * INT8, INT4, INT2: a matrix of group-quantised rows as docs/format-moepack.md lays a part out;
- * each value, its integer times its group's scale, is exact before it is rounded. DENSE of F8_E4M3
+ * each value, its integer times its group's scale (on the four levels of INT2 its integer plus 1/2 times
+ * the scale's magnitude), is exact before it is rounded. DENSE of F8_E4M3
  * (the variant without infinities): the value times scales[r / block_rows][c / group], that product
  * rounded to FP32 first. A NaN stays a NaN, of no particular payload. */
 typedef struct moepage_cuda_dequant {

@@ -32,8 +32,24 @@ static moepage_status check_types(const moepage_linear *l)
     return MOEPAGE_OK;
 }
 
+/* Kernels round sizes up in 32 bits. */
+static moepage_status check_most(const char *name, uint32_t value)
+{
+    if (value > INT32_MAX)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: %s is %u, it must be at most %d", name, value,
+                       INT32_MAX);
+    return MOEPAGE_OK;
+}
+
 static moepage_status check_shape(const moepage_linear *l)
 {
+    moepage_status status = check_most("n_rows", l->n_rows);
+    if (!status)
+        status = check_most("n_in", l->n_in);
+    if (!status)
+        status = check_most("n_out", l->n_out);
+    if (status)
+        return status;
     if (!l->n_in || !l->n_out)
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: %s is 0", l->n_in ? "n_out" : "n_in");
     if (l->x_stride < l->n_in)

@@ -85,7 +85,7 @@ typedef struct mp_kernel_experts_args {
     mp_block_scale scale;
     mp_activation activation; /* its kind is not OTHER; CUDA devices run SWIGLU alone */
     uint32_t form;    /* of the matrices of all its experts: MOEPAGE_FORM_INT8, _INT4 or _INT2, each
-                       weight its integer times its group's scale, exactly; else they are `dtypes` */
+                       weight its value by codec/quant.h, exactly; else they are `dtypes` */
     uint32_t group;   /* of integers: weights per scale, 32, 64 or 128 */
     uint32_t on_host; /* 1: the experts lie in host memory, and its processor computes them. With
                          MP_CAP_ON_HOST only */
@@ -143,7 +143,8 @@ typedef struct mp_kernel_decode_args {
 } mp_kernel_decode_args;
 
 /* A dense product: out[r] = w x[r] + bias. Its operands and the order of its sums are those of one
- * matrix of EXPERTS. Math FP32 or BF16. */
+ * matrix of EXPERTS. Math FP32 or BF16; INT8 where w is in blocks. n_rows, n_in and n_out are at most
+ * 2^31 - 1. */
 typedef struct mp_kernel_linear_args {
     const void *x;    /* [n_rows][n_in] operand type of the math */
     const void *w;    /* [n_out][n_in] */
@@ -154,7 +155,7 @@ typedef struct mp_kernel_linear_args {
     uint32_t n_out;
     uint32_t dtype;      /* of w: F32, F16, BF16, or blocks, rows being whole ones */
     uint32_t bias_dtype; /* F32, F16 or BF16 */
-    uint32_t math;       /* FP32 or BF16 */
+    uint32_t math;
 } mp_kernel_linear_args;
 
 /* The biggest argument struct: queues hold kernels by value. */

@@ -396,6 +396,9 @@ static void test_linear_refuses_bad_arguments(void **state)
     REFUSED("n_in is 0", bad.n_in = 0);
     REFUSED("n_out is 0", bad.n_out = 0);
     REFUSED("x_stride is 63, below n_in of 64", bad.x_stride = 63);
+    REFUSED("n_out is 4294967295, it must be at most 2147483647", bad.n_out = UINT32_MAX);
+    REFUSED("n_in is 4294967264, it must be at most 2147483647", bad.n_in = UINT32_MAX - 31);
+    REFUSED("n_rows is 2147483648, it must be at most 2147483647", bad.n_rows = 1u << 31);
     REFUSED("x is NULL", bad.x = NULL);
     REFUSED("w is NULL", bad.w = NULL);
     REFUSED("out is NULL", bad.out = NULL);
