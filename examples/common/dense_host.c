@@ -131,7 +131,8 @@ static void host_linear(dense *d, const float *x, uint32_t n, const matrix *w, c
                         float *y)
 {
     host_dense *h = host_of(d);
-    const bool bf16 = h->compute.math == MOEPAGE_MATH_BF16;
+    const bool bf16 =
+        h->compute.math == MOEPAGE_MATH_BF16 || h->compute.math == MOEPAGE_MATH_BF16_FAST;
     const moepage_linear linear =
         MOEPAGE_LINEAR(.math = h->compute.math, .n_rows = n, .n_in = w->columns, .n_out = w->rows,
                        .x_dtype = bf16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,

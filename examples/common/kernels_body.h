@@ -1,5 +1,6 @@
 /* kernels_body.h — the loops of kernels.h once per instruction set: kernels.c includes this with
- * NAME(x), TARGET and the sizes of tiles set, and NAME(add_product) defined: *sum = a * b + *sum, rounded once. Not an ordinary header, hence no include guard.
+ * NAME(x), TARGET and the sizes of tiles set, and NAME(add_product) defined: *sum = a * b + *sum,
+ * rounded once. Not an ordinary header, hence no include guard.
  *
  * Inlining a common body into functions of other targets would not work: compilers split wide
  * vectors for the body's own target first. */

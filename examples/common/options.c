@@ -42,7 +42,7 @@ const char *options_usage(void)
            "predictor:\n"
            "                        previous, hit-count, gate, coactivation or maps\n"
            "  --predictor-load FILE, --predictor-save FILE  what the predictor has learnt\n"
-           "  --math fp32|bf16|bf16-fast|int8  arithmetic (default fp32); int8: of experts in "
+           "  --math fp32|bf16|bf16-fast|int8  arithmetic (default fp32); int8: of matrices in "
            "blocks\n"
            "  --temperature T       0 = greedy (default 0)\n"
            "  --top-p P             nucleus of that probability, 0 < P <= 1 (default 1)\n"

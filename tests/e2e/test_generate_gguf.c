@@ -123,6 +123,20 @@ static void test_generate_gguf_in_integers_depends_on_nothing_else(void **state)
     generation_free(&exact);
 }
 
+/* The host has no faster way. */
+static void test_generate_gguf_in_bf16_fast_gives_the_bits_of_bf16(void **state)
+{
+    const generation_part part = some();
+    generation expected, found;
+    (void)state;
+    write_file(&all_in_blocks);
+    generation_run(file, &ref, &part, LIST("--math", "bf16"), &expected);
+    generation_run(file, &ref, &part, LIST("--math", "bf16-fast"), &found);
+    generation_assert_same(&expected, &found, "bf16-fast");
+    generation_free(&expected);
+    generation_free(&found);
+}
+
 static void test_generate_gguf_decodes_dense_blocks_exactly(void **state)
 {
     (void)state;
@@ -503,6 +517,7 @@ int main(void)
         CASE(test_generate_gguf_gives_the_bits_of_its_checkpoint),
         CASE(test_generate_gguf_in_blocks_gives_the_bits_of_its_values),
         CASE(test_generate_gguf_in_integers_depends_on_nothing_else),
+        CASE(test_generate_gguf_in_bf16_fast_gives_the_bits_of_bf16),
         CASE(test_generate_gguf_decodes_dense_blocks_exactly),
         CASE(test_generate_gguf_bits_do_not_depend_on_settings),
         CASE(test_generate_gguf_packed_gives_the_bits_of_the_file),
