@@ -127,14 +127,22 @@ static const uint16_t *narrow(host_dense *h, const float *x, size_t n)
     return h->operands;
 }
 
+/* In 8 bits a matrix of floats, such as a router, is multiplied as it is stored: rounding x for it
+ * would gain nothing. */
+static uint32_t math_of(const host_dense *h, const matrix *w)
+{
+    const bool floats = w->dtype < MOEPAGE_DTYPE_Q4_0;
+    return h->compute.math == MOEPAGE_MATH_INT8 && floats ? MOEPAGE_MATH_FP32 : h->compute.math;
+}
+
 static void host_linear(dense *d, const float *x, uint32_t n, const matrix *w, const float *bias,
                         float *y)
 {
     host_dense *h = host_of(d);
-    const bool bf16 =
-        h->compute.math == MOEPAGE_MATH_BF16 || h->compute.math == MOEPAGE_MATH_BF16_FAST;
+    const uint32_t math = math_of(h, w);
+    const bool bf16 = math == MOEPAGE_MATH_BF16 || math == MOEPAGE_MATH_BF16_FAST;
     const moepage_linear linear =
-        MOEPAGE_LINEAR(.math = h->compute.math, .n_rows = n, .n_in = w->columns, .n_out = w->rows,
+        MOEPAGE_LINEAR(.math = math, .n_rows = n, .n_in = w->columns, .n_out = w->rows,
                        .x_dtype = bf16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
                        .w_dtype = w->dtype,
                        .x = bf16 ? (const void *)narrow(h, x, (size_t)n * w->columns) : x,
