@@ -568,20 +568,7 @@ MP_VNNI static void multiply_packed(const packed_format *f, const mp_int8_produc
         pack(dtype, rows, n, ahead, out);                                                   \
     }
 
-MP_FORMAT(q4_0, MOEPAGE_DTYPE_Q4_0)
-MP_FORMAT(q4_1, MOEPAGE_DTYPE_Q4_1)
-MP_FORMAT(q5_0, MOEPAGE_DTYPE_Q5_0)
-MP_FORMAT(q5_1, MOEPAGE_DTYPE_Q5_1)
-MP_FORMAT(q8_0, MOEPAGE_DTYPE_Q8_0)
-MP_FORMAT(q2_k, MOEPAGE_DTYPE_Q2_K)
-MP_FORMAT(q3_k, MOEPAGE_DTYPE_Q3_K)
-MP_FORMAT(q4_k, MOEPAGE_DTYPE_Q4_K)
-MP_FORMAT(q5_k, MOEPAGE_DTYPE_Q5_K)
-MP_FORMAT(q6_k, MOEPAGE_DTYPE_Q6_K)
-MP_FORMAT(iq4_nl, MOEPAGE_DTYPE_IQ4_NL)
-MP_FORMAT(iq4_xs, MOEPAGE_DTYPE_IQ4_XS)
-MP_FORMAT(mxfp4, MOEPAGE_DTYPE_MXFP4)
-MP_FORMAT(nvfp4, MOEPAGE_DTYPE_NVFP4)
+MP_EVERY_BLOCK_FORMAT(MP_FORMAT)
 
 MP_VNNI static void multiply(const mp_int8_product *product)
 {

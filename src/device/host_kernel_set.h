@@ -95,6 +95,23 @@ typedef struct mp_block_set {
     mp_run_tile *tile_dot[MP_BLOCK_FORMATS]; /* as MP_TILE_DOT with those rounded */
 } mp_block_set;
 
+/* X(name, dtype) for every block format, in the order of the dtypes. */
+#define MP_EVERY_BLOCK_FORMAT(X)    \
+    X(q4_0, MOEPAGE_DTYPE_Q4_0)     \
+    X(q4_1, MOEPAGE_DTYPE_Q4_1)     \
+    X(q5_0, MOEPAGE_DTYPE_Q5_0)     \
+    X(q5_1, MOEPAGE_DTYPE_Q5_1)     \
+    X(q8_0, MOEPAGE_DTYPE_Q8_0)     \
+    X(q2_k, MOEPAGE_DTYPE_Q2_K)     \
+    X(q3_k, MOEPAGE_DTYPE_Q3_K)     \
+    X(q4_k, MOEPAGE_DTYPE_Q4_K)     \
+    X(q5_k, MOEPAGE_DTYPE_Q5_K)     \
+    X(q6_k, MOEPAGE_DTYPE_Q6_K)     \
+    X(iq4_nl, MOEPAGE_DTYPE_IQ4_NL) \
+    X(iq4_xs, MOEPAGE_DTYPE_IQ4_XS) \
+    X(mxfp4, MOEPAGE_DTYPE_MXFP4)   \
+    X(nvfp4, MOEPAGE_DTYPE_NVFP4)
+
 /* Initialises a table with the functions of a file that are named after the formats. */
 #define MP_BLOCK_FUNCTIONS(what)                                                                   \
     {                                                                                              \
