@@ -1185,8 +1185,9 @@ MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
  * way, which it must call off). A layer is routed once at a time; up to 4 layers may be open
  * together, as far as the session's share of the slots suffices: a layer that takes several groups
  * uses all of it. BUSY: there is no slot, because all are pinned, in open plans (of other sessions
- * too, if these were opened before this session came), or held by plans whose loads failed. STATE: no step is open, the layer is already open, or 4 others are. With a
- * plan also a failed load's own status: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
+ * too, if these were opened before this session came), or held by plans whose loads failed. STATE:
+ * no step is open, the layer is already open, or 4 others are. With a plan also a failed load's own
+ * status: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
 MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
                                                  const moepage_routing *routing,
                                                  moepage_plan *plan);

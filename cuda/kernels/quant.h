@@ -1,8 +1,9 @@
 /* quant.h — weights out of their quantised forms: dequantisation, and products with a few tokens.
  *
  * Integers: packed rows and FP16 scales as src/codec/quant.h lays them out; a weight is q * s, or
- * (q + 1/2) * s in groups of four levels, exact in FP32. FP8: E4M3 bytes, times the scale of their block, that product rounded once to
- * FP32. CPU reference: mp_quant_decode_row, and src/codec/float8.c.
+ * (q + 1/2) * s in groups of four levels, exact in FP32. FP8: E4M3 bytes, times the scale of their
+ * block, that product rounded once to FP32. CPU reference: mp_quant_decode_row, and
+ * src/codec/float8.c.
  *
  * Field i of 16 bits becomes a float without a conversion: inserted into the mantissa of 2^23, in
  * its own place, it counts steps of 2^(bits i), and one fused multiply-add removes the offset and
