@@ -10,9 +10,11 @@
 #   make asan | ubsan | tsan    the test programs under one sanitizer
 #   make coverage      lines run, room by room
 #   make check-python  the same of the Python package, with transformers, in an environment of its own
+#   make check-llama   the plug-in for llama.cpp, with the llama.cpp of PyPI, which it builds outside the tree
 #   make abi | docs    the tests of headers and exports, of documents
 #   make man           a manual page for every function
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
+#   make llama GGML=DIR         lib/libggml-moepage.so, for llama.cpp: docs/llama.md
 #   make sim           a simulated GPU for programs and tools: docs/cuda.md
 #   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
 #   make compile_commands                       for editors
@@ -60,7 +62,8 @@ LIB_SRC      := $(filter-out $(SIMULATED_SRC),$(sort $(wildcard src/*/*.c)))
 TOOL_SRC     := $(sort $(wildcard examples/*.c))
 PLUGIN_SRC   := $(sort $(wildcard examples/cuda/*.c))
 SIM_SRC      := $(sort $(wildcard examples/sim/*.c))
-PART_SRC     := $(filter-out $(PLUGIN_SRC) $(SIM_SRC),$(sort $(wildcard examples/*/*.c)))
+LLAMA_SRC    := $(sort $(wildcard examples/llama/*.c))
+PART_SRC     := $(filter-out $(PLUGIN_SRC) $(SIM_SRC) $(LLAMA_SRC),$(sort $(wildcard examples/*/*.c)))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
 SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu sim suite walk,tests/$(d)/%), \
                              $(sort $(wildcard tests/*/*.c)))
@@ -153,15 +156,14 @@ AVX2       := -mavx2 -mfma -mf16c
 AVX512     := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 $(OBJ)/src/device/%_avx2.o:       ISA = $(AVX2)
 $(OBJ)/src/device/%_avx512.o:     ISA = $(AVX512)
-AVX512BF16 := $(AVX512) -mavx512bf16
-$(OBJ)/src/device/%_avx512bf16.o: ISA = $(AVX512BF16)
 # One function for each format or width, math and number of rows, all inlined: sanitizers and optimizers
 # together take minutes for them. Of the largest only its memory is checked.
 $(OBJ)/src/device/host_integers_avx512.o: ISA = $(AVX512) $(if $(SAN),-O0)
 $(OBJ)/src/device/host_blocks_avx512.o:   ISA = $(AVX512) $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined)
 $(OBJ)/src/device/host_blocks_avx2.o:     ISA = $(AVX2) $(if $(SAN),-O0)
 $(OBJ)/src/device/host_int8_avx2.o:       ISA = $(AVX2) $(if $(SAN),-O0)
-$(OBJ)/src/device/host_int8_vnni.o:       ISA = $(AVX512) -mavx512vnni $(if $(SAN),-O0)
+$(OBJ)/src/device/host_int8_vnni.o $(OBJ)/src/device/host_int8_vnni_row.o: \
+                                          ISA = $(AVX512) -mavx512vnni $(if $(SAN),-O0)
 endif
 
 # ---- Library and tools ---------------------------------------------------------------------
@@ -258,6 +260,20 @@ $(LIB)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(OBJ)/cuda/images.o $(AR
 	@echo "  LD    $@"
 	$(Q)mkdir -p $(@D) && $(LINK) -shared -Wl,--version-script=cuda/entry.map -Wl,-z,now \
 	    -Wl,-z,relro -Wl,-z,defs $(filter %.o,$^) $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
+
+# The plug-in for llama.cpp, against the headers of the one that will load it: GGML is the folder `ggml` of its
+# sources. What it calls of ggml it finds in the process that loads it.
+.PHONY: llama
+$(call objects,$(LLAMA_SRC)): PART = -Iinclude -Iexamples/llama -isystem $(GGML)/include \
+    -isystem $(GGML)/src -fvisibility=hidden
+llama: $(LIB)/libggml-moepage.so
+$(LIB)/libggml-moepage.so: $(call objects,$(LLAMA_SRC)) $(ARCHIVE)
+	@echo "  LD    $@"
+	$(Q)$(LINK) -shared -Wl,--exclude-libs,ALL $(filter %.o,$^) $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
+ifneq ($(filter llama,$(MAKECMDGOALS)),)
+$(if $(wildcard $(GGML)/src/ggml-backend-impl.h),,$(error make llama GGML=DIR: DIR is the folder ggml of \
+    llama.cpp's sources, and has src/ggml-backend-impl.h))
+endif
 
 # What moepage-generate loads to run a whole model on a GPU: C, and kernels of its own.
 PLUGIN_OBJ := $(call objects,$(PLUGIN_SRC))
@@ -388,7 +404,8 @@ SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
 .PHONY: check check-later check-long check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
-.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python
+.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python \
+        check-llama
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
 # for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
 PLAIN  := conformance/% e2e/% gpu/% unit/test_route_cost unit/test_policy unit/test_replay \
@@ -451,6 +468,11 @@ coverage: setup
 check-python: setup
 	$(SUBMAKE) all
 	$(Q)TEST_TIMEOUT=3600 tests/run.sh -o $(BUILD)/logs-python tests/ffi/check_python.sh
+
+# Needs PyPI, for llama.cpp.
+check-llama: setup
+	$(SUBMAKE) lib
+	$(Q)TEST_TIMEOUT=1800 tests/run.sh -o $(BUILD)/logs-llama tests/hosts/llama.sh
 
 asan: sanitizer = address
 ubsan: sanitizer = undefined
@@ -529,7 +551,7 @@ bench: all
 
 .PHONY: format-check format tidy
 STYLED = $(LIB_SRC) $(SIMULATED_SRC) $(CUDA_SRC) $(KERNEL_SRC) $(TOOL_SRC) $(PART_SRC) $(SIM_SRC) $(PLUGIN_SRC) \
-         $(TEST_SRC) $(SUPPORT_SRC) $(wildcard $(foreach d,bench fuzz gpu sim suite walk,tests/$(d)/*.c)) \
+         $(LLAMA_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(wildcard $(foreach d,bench fuzz gpu sim suite walk,tests/$(d)/*.c)) \
          $(wildcard src/*/*.h cuda/*.h cuda/*/*.h include/*.h examples/*/*.h tests/*/*.h)
 format-check:
 	$(Q)clang-format --dry-run --Werror $(STYLED)
@@ -539,7 +561,7 @@ TIDY       = clang-tidy --quiet --warnings-as-errors='*'
 TIDY_FLAGS = $(BASE_FLAGS) -UNDEBUG -DMOEPAGE_BUILD -Iinclude -Isrc
 tidy:
 	$(Q)$(TIDY) $(LIB_SRC) $(TOOL_SRC) $(PART_SRC) $(PLUGIN_SRC) -- $(TIDY_FLAGS) -Iexamples \
-	    -Iexamples/common $(AVX512BF16)
+	    -Iexamples/common $(AVX512)
 	$(Q)$(TIDY) $(CUDA_SRC) -- $(TIDY_FLAGS) -Icuda
 
 # How each file is compiled, for editors and tools, as the plain build does it.

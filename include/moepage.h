@@ -154,7 +154,17 @@ enum {
     MOEPAGE_DTYPE_IQ4_NL = 26,
     MOEPAGE_DTYPE_IQ4_XS = 27,
     MOEPAGE_DTYPE_MXFP4 = 28,
-    MOEPAGE_DTYPE_NVFP4 = 29
+    MOEPAGE_DTYPE_NVFP4 = 29,
+    /* W4A16 weights, since 0.8: blocks of one group of 32, 64 or 128 four-bit integers along the last
+     * dimension, with its scale, of which type is the last word of the name, and its zero-point. What
+     * GPTQ, AWQ and compressed-tensors directories store is served in these; docs/format-blocks.md lays
+     * them out */
+    MOEPAGE_DTYPE_W4G32_F16 = 30,
+    MOEPAGE_DTYPE_W4G64_F16 = 31,
+    MOEPAGE_DTYPE_W4G128_F16 = 32,
+    MOEPAGE_DTYPE_W4G32_BF16 = 33,
+    MOEPAGE_DTYPE_W4G64_BF16 = 34,
+    MOEPAGE_DTYPE_W4G128_BF16 = 35
 };
 
 /* The role of a tensor in an expert. H = hidden size, I = expert intermediate size. */
@@ -383,7 +393,7 @@ typedef struct moepage_linear {
     uint32_t n_in;       /* elements of a row of x and of w; whole blocks of w */
     uint32_t n_out;      /* rows of w, elements of a row of out */
     uint32_t x_dtype;    /* MOEPAGE_DTYPE_F32 or _BF16; 0 = F32 */
-    uint32_t w_dtype;    /* _F32, _F16, _BF16, or a block format: _Q4_0 to _NVFP4 */
+    uint32_t w_dtype;    /* _F32, _F16, _BF16, or a block format: _Q4_0 to _W4G128_BF16 */
     uint32_t bias_dtype; /* _F32, _F16 or _BF16; 0 = F32 */
     const void *x;       /* [n_rows][n_in] */
     uint64_t x_stride;   /* elements from one row of x to the next; 0 = n_in */
@@ -465,8 +475,8 @@ typedef struct moepage_tensor_view {
  * or without an index. Files stay open, and are read when their bytes are needed; of the weights, only
  * routers are read now. Once a file has been truncated or changed, whatever reads it fails with IO;
  * renaming another file over it is safe. Recognised:
- * qwen3_moe, qwen2_moe, mixtral, olmoe, phimoe, deepseek_v2, deepseek_v3, minimax_m2, gpt_oss. If
- * `path` is a file, it is a .gguf (docs/gguf.md), read like a checkpoint, or a .moepack
+ * qwen3_moe, qwen2_moe, mixtral, olmoe, phimoe, deepseek_v2, deepseek_v3, glm4_moe, minimax_m2, gpt_oss.
+ * If `path` is a file, it is a .gguf (docs/gguf.md), read like a checkpoint, or a .moepack
  * (docs/format-moepack.md), of which everything but the experts is checked now, and each expert when it
  * is first loaded. Errors name the file and the tensor or section: NOT_FOUND, IO, FORMAT, UNSUPPORTED,
  * VERSION for a pack of a newer major. [any] */
@@ -491,8 +501,15 @@ typedef struct moepage_dense_tensor {
     const void *data; /* aligned for its dtype; must outlive the model */
 } moepage_dense_tensor;
 
-/* Experts that the caller holds, instead of a checkpoint. Exactly one of `data` and
- * `read` is set. */
+/* Where a tensor of an expert begins in a file. Since 0.8. */
+typedef struct moepage_file_place {
+    uint32_t file; /* index into moepage_banks.files */
+    uint32_t reserved;
+    uint64_t offset; /* in bytes */
+} moepage_file_place;
+
+/* Experts that the caller holds, instead of a checkpoint. Exactly one of `data`, `read` and
+ * `places` is set. */
 typedef struct moepage_banks {
     uint32_t struct_size;
     uint32_t moe_layers;
@@ -524,13 +541,21 @@ typedef struct moepage_banks {
     uint32_t activation;    /* MOEPAGE_ACTIVATION_*; 0 = SWIGLU. Since 0.8, as the rest */
     float activation_alpha; /* of SWIGLU_CLAMPED, 2^-10 to 2^10; 0 = 1.702 */
     float activation_limit; /* of SWIGLU_CLAMPED, above 0, finite; 0 = 7 */
-    uint32_t reserved_activation;
+    uint32_t n_files;       /* of `files`; 0 without `places` */
+    /* Experts in files of any format, whose tensors' bytes are as a slot holds them: [n_files] paths, each
+     * opened once and kept open until the model is closed. A file that changes afterwards is an error of the
+     * load that meets it, IO; renaming another file over it is safe. Copied. Since 0.8. */
+    const char *const *files;
+    /* [moe_layers][experts][n_tensors] where each tensor begins: at any offset, and tensors may share bytes.
+     * Copied. Since 0.8. */
+    const moepage_file_place *places;
 } moepage_banks;
 
 /* Describes a model by its expert banks. Any shapes and dtypes can be paged; moepage_session_ffn
  * needs GATE_UP (or GATE and UP) and DOWN, each of F32, F16, BF16 or a block format, or all of F8_E4M3
  * with block scales (docs/checkpoints.md), and an activation other than OTHER; on CUDA all of one type,
- * biases too, and not in blocks, and SWIGLU. [any] */
+ * biases too, and not in blocks, and SWIGLU. With `places` also NOT_FOUND and IO for a file that cannot
+ * be opened, and FORMAT for one that is not a regular file or ends before its last tensor does. [any] */
 MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
                                                     const moepage_model_config *config,
                                                     moepage_model **out);
@@ -562,6 +587,15 @@ MOEPAGE_API moepage_status moepage_model_get_layer_tensors(const moepage_model *
  * tensors at the same time wait for each other's reads. [any] */
 MOEPAGE_API moepage_status moepage_model_find_tensor(const moepage_model *model, const char *name,
                                                      moepage_tensor_view *out);
+
+/* Copies `bytes` bytes, from byte `offset` of its data on, of a tensor that is never paged to `out` (host
+ * memory): the model keeps nothing of them. For tables of which a step needs a few rows, such as
+ * embeddings. *view, unless it is NULL, gets what moepage_model_find_tensor gives but the data, which is
+ * NULL: with `bytes` 0 and `out` NULL that is all. A file is read on each call, through the page cache.
+ * ARGUMENT for bytes past the tensor's end; otherwise as moepage_model_find_tensor fails. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_model_read_tensor(const moepage_model *model, const char *name,
+                                                     uint64_t offset, uint64_t bytes, void *out,
+                                                     moepage_tensor_view *view);
 
 /* The model's config.json, NUL-terminated, owned by the model; NULL if it has none. [any] */
 MOEPAGE_API const char *moepage_model_config_json(const moepage_model *model);
@@ -1047,7 +1081,10 @@ typedef struct moepage_routing {
     /* [n_tokens][top_k] host memory, each 0..experts-1 or MOEPAGE_NO_EXPERT; a repeated
      * id counts twice. */
     const int32_t *ids;
-    const float *weights;       /* [n_tokens][top_k] host memory, finite */
+    /* [n_tokens][top_k] host memory, finite. With a plan it may be NULL (since 0.8), where the caller's
+     * kernels need none: it is then taken for weights of 1, in plans, moepage_session_ffn, remapping and
+     * traces alike. */
+    const float *weights;
     const float *probabilities; /* [n_tokens][experts] the router's full output, or NULL */
     /* Of the caller's kernels that read the plan's slots: cudaStream_t on CUDA;
      * ignored by "host". */
@@ -1085,7 +1122,7 @@ typedef struct moepage_plan {
     const uint32_t *rows;               /* [n_rows] row = token * top_k + k, sorted by expert */
     const uint32_t *tokens;             /* [n_tokens] tokens of this group, ascending; NULL = all */
     const int32_t *ids;                 /* [step tokens][top_k] effective ids */
-    const float *weights;               /* [step tokens][top_k] effective weights */
+    const float *weights;               /* [step tokens][top_k] effective weights; 1 by default */
     /* [experts] slot of each expert of this group, else -1; of low versions -1 too:
      * experts[].tensors has those. */
     const int32_t *expert_map;
@@ -1606,6 +1643,16 @@ MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_
  * verified. A non-zero return ends the call with MOEPAGE_E_CALLBACK. */
 typedef int32_t (*moepage_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
+/* Gives the second moments of what one matrix of an expert is multiplied with: the sum of x x' over inputs
+ * x, times any positive number, in `out`, [columns][columns] of zeros. Its upper triangle, with the diagonal,
+ * is what counts. `tensor` indexes the expert's tensors, `columns` is the matrix's last dimension, and `slot`
+ * has the tensors where moepage_model_get_layer_tensors says. Called from moepage_pack_write's threads,
+ * several at a time; of the library it may call moepage_model_get_layer_tensors and
+ * moepage_model_read_expert. Returns 0 for success; after any other value the call fails with
+ * MOEPAGE_E_CALLBACK. Since 0.8. */
+typedef int32_t (*moepage_moments_fn)(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
+                                      const void *slot, uint64_t columns, float *out);
+
 typedef struct moepage_pack_config {
     uint32_t struct_size;
     /* Of the experts, a set of 1u << MOEPAGE_FORM_*; at least one lossless; 0 = EXPH, or DENSE where EXPH
@@ -1622,6 +1669,11 @@ typedef struct moepage_pack_config {
     uint32_t reserved;
     moepage_progress_fn progress; /* NULL = none */
     void *progress_user;
+    /* Integer forms: rounds each matrix for the least error of its products with inputs of these moments
+     * (GPTQ) instead of that of each weight by itself; NULL = the latter. Asked for once for each matrix and
+     * integer form, and again with `verify`. Each thread takes 4 * columns^2 bytes. Since 0.8. */
+    moepage_moments_fn moments;
+    void *moments_user;
 } moepage_pack_config;
 
 typedef struct moepage_pack_stats {
@@ -1665,7 +1717,7 @@ MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, u
 MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
                                                uint64_t bytes, void *out, uint64_t n);
 
-/* Decodes n weights of a block format (MOEPAGE_DTYPE_Q4_0 to _NVFP4) from the blocks in
+/* Decodes n weights of a block format (MOEPAGE_DTYPE_Q4_0 to _W4G128_BF16) from the blocks in
  * in[0..bytes), which may lie at any address, to out: the values of docs/format-blocks.md. n is a
  * multiple of a block's weights, and `bytes` what n weights take; ARGUMENT for anything else.
  * Since 0.8. [any] */

@@ -10,10 +10,12 @@
 /* Blocks are bytes here: they have no exponents that could be counted. */
 static const char *block_name(uint32_t dtype)
 {
-    static const char *const names[] = {"q4_0",   "q4_1",   "q5_0",  "q5_1", "q8_0",
-                                        "q2_k",   "q3_k",   "q4_k",  "q5_k", "q6_k",
-                                        "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"};
-    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_NVFP4
+    static const char *const names[] = {"q4_0",       "q4_1",       "q5_0",       "q5_1",
+                                        "q8_0",       "q2_k",       "q3_k",       "q4_k",
+                                        "q5_k",       "q6_k",       "iq4_nl",     "iq4_xs",
+                                        "mxfp4",      "nvfp4",      "w4g32_f16",  "w4g64_f16",
+                                        "w4g128_f16", "w4g32_bf16", "w4g64_bf16", "w4g128_bf16"};
+    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_W4G128_BF16
                ? names[dtype - MOEPAGE_DTYPE_Q4_0]
                : "unknown";
 }

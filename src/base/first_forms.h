@@ -9,6 +9,7 @@
 
 #define MP_DEVICE_CONFIG_MIN_BYTES offsetof(moepage_device_config, io_threads)
 #define MP_EXPERT_POOL_CONFIG_MIN_BYTES offsetof(moepage_expert_pool_config, host_tier_bytes)
+#define MP_PACK_CONFIG_MIN_BYTES offsetof(moepage_pack_config, moments)
 #define MP_SESSION_CONFIG_MIN_BYTES offsetof(moepage_session_config, miss)
 
 #endif

@@ -1,4 +1,5 @@
-/* blocks.h — block formats: weights in blocks that carry their scales, as GGUF files hold them.
+/* blocks.h — block formats: weights in blocks that carry their scales, as GGUF files hold them, and
+ * those in which W4A16 weights of other files are served.
  *
  * A block is a fixed number of consecutive weights of a row in a fixed number of bytes.
  * docs/format-blocks.md has every layout and every value's formula. What a decoder writes:
@@ -8,6 +9,8 @@
  *   lost the sign of a zero.
  * - A format with a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K) rounds once, in its only sum: the
  *   product plus or minus the minimum. A fused multiply-add therefore gives the same bits.
+ * - A format with a zero-point (W4) rounds its product to the type of its scale, as the decoders of
+ *   those files do.
  * - Zeros have the sign that IEEE arithmetic gives them: -d * 0 is -0, x - x is +0.
  * - Half scales may be infinite or NaN. They count as such; the bits of a NaN are unspecified.
  * - MXFP4 has values among the denormal floats, and infinities past the largest (its formula's
@@ -23,22 +26,26 @@
 
 #include "moepage.h"
 
-/* A block taken apart: weight i is scale[g] * q[i] - minimum[g] with g = i / group. */
+/* A block taken apart: weight i is scale[g] * q[i] - minimum[g] with g = i / group. Where there is a
+ * zero-point, minimum[g] is scale[g] * zero, and a value is scale[g] * (q[i] - zero), rounded. */
 #define MP_BLOCK_MOST 256
 typedef struct mp_block_integers {
     int8_t q[MP_BLOCK_MOST];
     float scale[16];
     float minimum[16]; /* of formats that have minimums */
+    int32_t zero;      /* of formats with a zero-point */
 } mp_block_integers;
 
+#define MP_NO_GGML_TYPE UINT32_MAX
 typedef struct mp_block_format {
     const char *name;   /* as GGUF names it: "Q4_K" */
     uint32_t dtype;     /* MOEPAGE_DTYPE_* */
     uint32_t weights;   /* of a block */
     uint32_t bytes;     /* of a block */
-    uint32_t ggml_type; /* its number in GGUF files */
-    uint32_t group;     /* weights per scale: 16 or 32 */
+    uint32_t ggml_type; /* its number in GGUF files, or MP_NO_GGML_TYPE */
+    uint32_t group;     /* weights per scale: 16 or 32; groups of W4 are several of these */
     bool has_minimum;
+    uint32_t scale_dtype; /* of a format with a zero-point, and of its values; else NONE */
     void (*unpack)(const uint8_t *block, mp_block_integers *out); /* one block, at any address */
 } mp_block_format;
 

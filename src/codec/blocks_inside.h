@@ -22,6 +22,12 @@ void mp_unpack_iq4_nl(const uint8_t *at, mp_block_integers *out);
 void mp_unpack_iq4_xs(const uint8_t *at, mp_block_integers *out);
 void mp_unpack_mxfp4(const uint8_t *at, mp_block_integers *out);
 void mp_unpack_nvfp4(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_w4g32_f16(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_w4g64_f16(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_w4g128_f16(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_w4g32_bf16(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_w4g64_bf16(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_w4g128_bf16(const uint8_t *at, mp_block_integers *out);
 
 /* Reads a number of a block, which may be at an odd address. */
 static inline uint32_t mp_block_u16(const uint8_t *at)

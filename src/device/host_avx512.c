@@ -6,12 +6,11 @@
 
 #include <immintrin.h>
 
+#include "device/host_bf16_x86.h"
 #include "device/host_math.h"
 
-/* Per function, so that the file needs no flags of its own. One target serves both sets: no
- * compiler emits VDPBF16PS unless asked by name. */
-#define MP_AVX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+/* Per function, so that the file needs no flags of its own. One target serves all sets. */
+#define MP_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")))
 #define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
 
 /* ---- Tiles ---- */
@@ -92,7 +91,7 @@ MP_INLINE void turn_pairs(uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS], const v
     MP_EACH (r, rows) {
         __m512i row = load_pairs(x[r], i, live);
         MP_EACH (c, MP_TILE_WEIGHTS)
-            acc[r][c] = _mm512_dpbf16_ps(acc[r][c], (__m512bh)row, (__m512bh)weights[c]);
+            acc[r][c] = mp_dot_pairs(acc[r][c], row, weights[c]);
     }
 }
 

@@ -24,10 +24,71 @@ MP_INLINE __m256 eight_values(uint32_t dtype, __m256i bytes, uint32_t quarter, _
                                        : _mm256_mul_ps(value, scale);
 }
 
+/* The 16 values of a block of W4, numbers of 16 bits of which the bytes are apart, in both halves. */
+typedef struct w4_table {
+    __m256i low, high;
+} w4_table;
+
+/* Eight rounded products. NaNs stay NaNs: those of BF16 scales end in zeros. */
+MP_INLINE __m128i w4_levels(uint32_t dtype, __m256 level, __m256 scale)
+{
+    const __m256 value = _mm256_mul_ps(level, scale);
+    if (!mp_block_is_bf16(dtype))
+        return _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i bits = _mm256_castps_si256(value);
+    const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7fff))),
+                          16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
+}
+
+MP_INLINE w4_table w4_table_of(uint32_t dtype, const mp_block_at *at)
+{
+    const uint32_t i = mp_scale_index(dtype, at->row, at->number, 0);
+    const __m256 scale = _mm256_broadcast_ss(&at->scales->scale[i]);
+    const __m256 zero = _mm256_broadcast_ss(&at->scales->zero[i]);
+    const __m256 first = _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256 second = _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15);
+    const __m128i a = w4_levels(dtype, _mm256_sub_ps(first, zero), scale);
+    const __m128i b = w4_levels(dtype, _mm256_sub_ps(second, zero), scale);
+    const __m128i mask = _mm_set1_epi16(255);
+    return (w4_table){
+        .low = _mm256_broadcastsi128_si256(
+            _mm_packus_epi16(_mm_and_si128(a, mask), _mm_and_si128(b, mask))),
+        .high = _mm256_broadcastsi128_si256(
+            _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8))),
+    };
+}
+
+MP_INLINE __m256 eight_w4(uint32_t dtype, __m128i bits)
+{
+    return mp_block_is_bf16(dtype)
+               ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))
+               : _mm256_cvtph_ps(bits);
+}
+
+MP_INLINE void values_w4(uint32_t dtype, const mp_block_at *at, uint32_t step, __m256 *out)
+{
+    const w4_table table = w4_table_of(dtype, at);
+    const __m256i indices = mp_block_bytes_at(dtype, at->block, step);
+    const __m256i low = _mm256_shuffle_epi8(table.low, indices);
+    const __m256i high = _mm256_shuffle_epi8(table.high, indices);
+    const __m256i a = _mm256_unpacklo_epi8(low, high), b = _mm256_unpackhi_epi8(low, high);
+    out[0] = eight_w4(dtype, _mm256_castsi256_si128(a));
+    out[1] = eight_w4(dtype, _mm256_castsi256_si128(b));
+    out[2] = eight_w4(dtype, _mm256_extracti128_si256(a, 1));
+    out[3] = eight_w4(dtype, _mm256_extracti128_si256(b, 1));
+}
+
 /* Weights [32 * step, 32 * step + 32) of a block. */
 MP_INLINE void values(uint32_t dtype, const mp_block_at *at, uint32_t step, __m256 *out)
 {
     const mp_block_scales *scales = at->scales;
+    if (mp_block_has_zero(dtype)) {
+        values_w4(dtype, at, step, out);
+        return;
+    }
     const __m256i bytes = mp_block_bytes_at(dtype, at->block, step);
     MP_EACH (quarter, 4) {
         const uint32_t group = mp_block_group(dtype, step, quarter / 2);

@@ -6,10 +6,10 @@
 
 #include <immintrin.h>
 
+#include "device/host_bf16_x86.h"
 #include "device/host_blocks_x86.h"
 
-#define MP_AVX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#define MP_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")))
 #define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
 
 /* A number from memory in all places. As an integer: of Zen 4's two instructions for this, floats' takes
@@ -103,6 +103,30 @@ MP_INLINE void values_plain(uint32_t dtype, const mp_block_at *at, __m512 *out)
     }
 }
 
+/* Numbers in the place of BF16 ones, rounded to them. NaNs stay NaNs: those of BF16 scales end in zeros. */
+MP_INLINE __m512 rounded_to_bf16(__m512 value)
+{
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
+    return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* W4: of 16 bytes first the low halves and then the high ones, in a table of rounded products. */
+MP_INLINE void values_w4(uint32_t dtype, const mp_block_at *at, uint32_t step, __m512 *out)
+{
+    const uint32_t i = mp_scale_index(dtype, at->row, at->number, 0);
+    const __m512 q = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512 level = _mm512_sub_ps(q, everywhere(&at->scales->zero[i]));
+    const __m512 value = _mm512_mul_ps(level, everywhere(&at->scales->scale[i]));
+    const __m512 table = mp_block_is_bf16(dtype)
+                             ? rounded_to_bf16(value)
+                             : _mm512_cvtph_ps(_mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+    const __m512i bits = widened(at->block + mp_block_low_bits(dtype) + 16 * step);
+    out[0] = _mm512_permutexvar_ps(bits, table);
+    out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(bits, 4), table);
+}
+
 /* Q4_K and Q5_K: of 32 bytes first the low halves and then the high ones. */
 MP_INLINE void values_k(uint32_t dtype, const mp_block_at *at, uint32_t step, __m512 *out)
 {
@@ -149,6 +173,10 @@ MP_INLINE void values_q8_0(const mp_block_at *at, __m512 *out)
 MP_INLINE void values(uint32_t dtype, const mp_block_at *at, uint32_t step, __m512 *out)
 {
     const uint8_t *low = at->block + mp_block_low_bits(dtype);
+    if (mp_block_has_zero(dtype)) {
+        values_w4(dtype, at, step, out);
+        return;
+    }
     switch (dtype) {
     case MOEPAGE_DTYPE_Q8_0: values_q8_0(at, out); break;
     case MOEPAGE_DTYPE_Q4_K:
@@ -203,7 +231,7 @@ MP_INLINE void tile_step(uint32_t dtype, bool pairs, row_sums acc, const void *x
         values(dtype, &at, step, some);
         if (pairs) {
             const __m512i row = _mm512_loadu_si512((const uint16_t *)x + i);
-            acc[c] = _mm512_dpbf16_ps(acc[c], (__m512bh)row, _mm512_cvtne2ps_pbh(some[1], some[0]));
+            acc[c] = mp_dot_pairs(acc[c], row, mp_round_pairs(some[1], some[0]));
         } else {
             const float *row = (const float *)x + i;
             acc[c] = _mm512_fmadd_ps(_mm512_loadu_ps(row), some[0], acc[c]);

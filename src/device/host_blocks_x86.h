@@ -32,7 +32,11 @@ static inline __attribute__((always_inline)) uint32_t mp_block_weights(uint32_t 
     case MOEPAGE_DTYPE_Q5_K:
     case MOEPAGE_DTYPE_Q6_K:
     case MOEPAGE_DTYPE_IQ4_XS: return 256;
-    case MOEPAGE_DTYPE_NVFP4: return 64;
+    case MOEPAGE_DTYPE_W4G128_F16:
+    case MOEPAGE_DTYPE_W4G128_BF16: return 128;
+    case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_W4G64_F16:
+    case MOEPAGE_DTYPE_W4G64_BF16: return 64;
     default: return 32;
     }
 }
@@ -52,6 +56,12 @@ static inline __attribute__((always_inline)) uint32_t mp_block_bytes(uint32_t dt
     case MOEPAGE_DTYPE_IQ4_XS: return 136;
     case MOEPAGE_DTYPE_MXFP4: return 17;
     case MOEPAGE_DTYPE_NVFP4: return 36;
+    case MOEPAGE_DTYPE_W4G32_F16:
+    case MOEPAGE_DTYPE_W4G32_BF16: return 20;
+    case MOEPAGE_DTYPE_W4G64_F16:
+    case MOEPAGE_DTYPE_W4G64_BF16: return 36;
+    case MOEPAGE_DTYPE_W4G128_F16:
+    case MOEPAGE_DTYPE_W4G128_BF16: return 68;
     default: return 18; /* Q4_0, IQ4_NL */
     }
 }
@@ -70,7 +80,13 @@ static inline __attribute__((always_inline)) uint32_t mp_block_low_bits(uint32_t
     case MOEPAGE_DTYPE_Q6_K: return 0;
     case MOEPAGE_DTYPE_IQ4_XS: return 8;
     case MOEPAGE_DTYPE_MXFP4: return 1;
-    case MOEPAGE_DTYPE_NVFP4: return 4;
+    case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_W4G32_F16:
+    case MOEPAGE_DTYPE_W4G64_F16:
+    case MOEPAGE_DTYPE_W4G128_F16:
+    case MOEPAGE_DTYPE_W4G32_BF16:
+    case MOEPAGE_DTYPE_W4G64_BF16:
+    case MOEPAGE_DTYPE_W4G128_BF16: return 4;
     default: return 2; /* Q4_0, Q8_0, IQ4_NL */
     }
 }
@@ -93,9 +109,21 @@ static inline __attribute__((always_inline)) bool mp_block_is_plain(uint32_t dty
     return mp_block_weights(dtype) == 32;
 }
 
+/* Returns true if a block has a zero-point, and values are rounded to the type of its scale. */
+static inline __attribute__((always_inline)) bool mp_block_has_zero(uint32_t dtype)
+{
+    return dtype >= MOEPAGE_DTYPE_W4G32_F16 && dtype <= MOEPAGE_DTYPE_W4G128_BF16;
+}
+
+/* Of those: returns true if it is BF16. */
+static inline __attribute__((always_inline)) bool mp_block_is_bf16(uint32_t dtype)
+{
+    return dtype >= MOEPAGE_DTYPE_W4G32_BF16;
+}
+
 static inline __attribute__((always_inline)) bool mp_block_has_minimum(uint32_t dtype)
 {
-    return dtype == MOEPAGE_DTYPE_Q4_1 || dtype == MOEPAGE_DTYPE_Q5_1 ||
+    return mp_block_has_zero(dtype) || dtype == MOEPAGE_DTYPE_Q4_1 || dtype == MOEPAGE_DTYPE_Q5_1 ||
            dtype == MOEPAGE_DTYPE_Q2_K || dtype == MOEPAGE_DTYPE_Q4_K ||
            dtype == MOEPAGE_DTYPE_Q5_K;
 }
@@ -135,6 +163,7 @@ MP_BLOCKS_INLINE __m128i mp_block_table(uint32_t dtype)
 typedef struct mp_block_scales {
     _Alignas(64) float scale[4 * 16];
     _Alignas(64) float minimum[4 * 16];
+    _Alignas(64) float zero[4 * 16]; /* zero-points; minima are these times the scales */
 } mp_block_scales;
 
 /* Where the scale of a group is, in block `number` of a row's run. Blocks with one scale have the four
@@ -142,7 +171,10 @@ typedef struct mp_block_scales {
 static inline __attribute__((always_inline)) uint32_t
 mp_scale_index(uint32_t dtype, uint32_t row, uint32_t number, uint32_t group)
 {
-    return mp_block_is_plain(dtype) ? number * 4 + row : row * 16 + number * 4 + group;
+    const uint32_t group_weights = mp_block_group(dtype, 1, 1) == 3 ? 16 : 32;
+    return mp_block_is_plain(dtype)
+               ? number * 4 + row
+               : row * 16 + number * (mp_block_weights(dtype) / group_weights) + group;
 }
 
 MP_BLOCKS_INLINE uint32_t mp_load_u32(const uint8_t *from)
@@ -187,6 +219,37 @@ MP_BLOCKS_INLINE __m128 mp_load_e8m0(const uint8_t *const *block)
     const __m128i normal = _mm_sub_epi32(_mm_slli_epi32(e, 23), _mm_set1_epi32(1 << 23));
     const __m128i denormal = _mm_add_epi32(_mm_slli_epi32(e, 21), _mm_set1_epi32(1 << 21));
     return _mm_castsi128_ps(_mm_max_epi32(normal, denormal));
+}
+
+/* From number `at` on, scales and zero-points of four blocks of W4, of which each lane has the first 32
+ * bits. Of longer blocks all lanes are one, a scale of each 32 weights; what is too many is written over. */
+MP_BLOCKS_INLINE void mp_scales_w4(uint32_t dtype, __m128i heads, uint32_t at, mp_block_scales *out)
+{
+    const __m128i halves =
+        _mm_shuffle_epi8(heads, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 0, 1, 4, 5, 8, 9, 12, 13));
+    const __m128 s = mp_block_is_bf16(dtype) ? _mm_castsi128_ps(_mm_slli_epi32(heads, 16))
+                                             : _mm_cvtph_ps(halves);
+    const __m128 z = _mm_cvtepi32_ps(_mm_and_si128(_mm_srli_epi32(heads, 16), _mm_set1_epi32(15)));
+    _mm_storeu_ps(out->scale + at, s);
+    _mm_storeu_ps(out->minimum + at, _mm_mul_ps(s, z));
+    _mm_storeu_ps(out->zero + at, z);
+}
+
+MP_BLOCKS_INLINE __m128i mp_heads(const uint8_t *const *block)
+{
+    return _mm_setr_epi32((int)mp_load_u32(block[0]), (int)mp_load_u32(block[1]),
+                          (int)mp_load_u32(block[2]), (int)mp_load_u32(block[3]));
+}
+
+/* Of block `number` of four rows. */
+MP_BLOCKS_INLINE void mp_scales_of_w4(uint32_t dtype, const uint8_t *const *block, uint32_t number,
+                                      mp_block_scales *out)
+{
+    if (mp_block_is_plain(dtype))
+        mp_scales_w4(dtype, mp_heads(block), 4 * number, out);
+    for (uint32_t r = 0; r < 4 && !mp_block_is_plain(dtype); r++)
+        mp_scales_w4(dtype, _mm_set1_epi32((int)mp_load_u32(block[r])),
+                     mp_scale_index(dtype, r, number, 0), out);
 }
 
 /* Of four blocks with one scale. */
@@ -301,6 +364,10 @@ MP_BLOCKS_INLINE void mp_scales_of_rows(uint32_t dtype, const uint8_t *const *ro
         const uint8_t *block[] = {rows[0] + b * bytes, rows[1] + b * bytes, rows[2] + b * bytes,
                                   rows[3] + b * bytes};
         const uint32_t at = mp_scale_index(dtype, 0, b, 0);
+        if (mp_block_has_zero(dtype)) {
+            mp_scales_of_w4(dtype, block, b, out);
+            continue;
+        }
         if (mp_block_is_plain(dtype))
             mp_scales_plain(dtype, block, out->scale + at, out->minimum + at);
         for (uint32_t r = 0; r < 4 && !mp_block_is_plain(dtype); r++)
@@ -318,10 +385,15 @@ MP_BLOCKS_INLINE void mp_scales_of_row(uint32_t dtype, const uint8_t *row, uint3
         const uint8_t *block[4];
         MP_EACH (r, 4)
             block[r] = row + (b + r < n ? b + r : n - 1) * bytes;
-        mp_scales_plain(dtype, block, out->scale + b, out->minimum + b);
+        if (mp_block_has_zero(dtype))
+            mp_scales_w4(dtype, mp_heads(block), b, out);
+        else
+            mp_scales_plain(dtype, block, out->scale + b, out->minimum + b);
     }
     for (uint32_t b = 0; b < n && !mp_block_is_plain(dtype); b++) {
         const uint32_t at = mp_scale_index(dtype, 0, b, 0);
+        if (mp_block_has_zero(dtype))
+            mp_scales_w4(dtype, _mm_set1_epi32((int)mp_load_u32(row + b * bytes)), at, out);
         mp_scales_groups(dtype, row + b * bytes, out->scale + at, out->minimum + at);
     }
     __asm__("" : "+m"(*out));
@@ -438,6 +510,12 @@ MP_BLOCKS_INLINE __m256i mp_block_bytes_at(uint32_t dtype, const uint8_t *block,
     switch (dtype) {
     case MOEPAGE_DTYPE_Q4_0: return _mm256_sub_epi8(mp_nibbles(low), _mm256_set1_epi8(8));
     case MOEPAGE_DTYPE_Q4_1: return mp_nibbles(low);
+    case MOEPAGE_DTYPE_W4G32_F16:
+    case MOEPAGE_DTYPE_W4G64_F16:
+    case MOEPAGE_DTYPE_W4G128_F16:
+    case MOEPAGE_DTYPE_W4G32_BF16:
+    case MOEPAGE_DTYPE_W4G64_BF16:
+    case MOEPAGE_DTYPE_W4G128_BF16: return mp_nibbles(low + 16 * step);
     case MOEPAGE_DTYPE_Q5_0:
         return _mm256_sub_epi8(_mm256_or_si256(mp_nibbles(low), mp_fifth_bits(high)),
                                _mm256_set1_epi8(16));

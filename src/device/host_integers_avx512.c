@@ -7,8 +7,9 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define MP_AVX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#include "device/host_bf16_x86.h"
+
+#define MP_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")))
 #define MP_INLINE MP_AVX512 static inline __attribute__((always_inline))
 
 /* How 16 values become bfloat16. */
@@ -32,7 +33,7 @@ MP_INLINE __m512i rounded_up(__m512 value)
 MP_INLINE __m256i to_bf16(round_method method, __m512 value)
 {
     if (method == ROUND_BY_INSTRUCTION)
-        return (__m256i)_mm512_cvtneps_pbh(value);
+        return mp_round_16(value);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_up(value), 16));
 }
 
@@ -111,8 +112,8 @@ MP_INLINE __m512i values_bf16(round_method method, uint32_t bits, const uint8_t 
     if (bits != 8)
         return _mm512_permutexvar_epi16(indexes_16(bits, packed), table->bf16);
     if (method == ROUND_BY_INSTRUCTION)
-        return (__m512i)_mm512_cvtne2ps_pbh(eight_bits(packed + MP_LANES, table->f32),
-                                            eight_bits(packed, table->f32));
+        return mp_round_pairs(eight_bits(packed + MP_LANES, table->f32),
+                              eight_bits(packed, table->f32));
     const __m512i pairs = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)packed));
     const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(pairs, 24), 24);
     const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 24);
@@ -173,7 +174,7 @@ MP_INLINE void step_pairs(tile_method how, uint32_t bits, uint32_t rows, tile_su
         MP_EACH (r, rows) {
             const __m512i row = _mm512_maskz_loadu_epi16(live, (const uint16_t *)x[r] + i);
             if (how == TILE_PAIRS_BY_INSTRUCTION) {
-                acc[r][c] = _mm512_dpbf16_ps(acc[r][c], (__m512bh)row, (__m512bh)values);
+                acc[r][c] = mp_dot_pairs(acc[r][c], row, values);
             } else {
                 acc[r][c] = _mm512_fmadd_ps(half_of_pairs(row, true), half_of_pairs(values, true),
                                             acc[r][c]);

@@ -20,22 +20,6 @@
 
 static const uint32_t counts[N_COUNTS] = {1, 4, 8, 64};
 
-/* ---- Work, in shares ---- */
-
-__attribute__((target("avx2"))) static void read_share(const cold_experts *b, uint32_t e,
-                                                       uint32_t part)
-{
-    const uint64_t bytes = b->expert_bytes / b->n_threads & ~255ull;
-    const uint8_t *from = b->weights + e * b->expert_bytes + part * bytes;
-    __m256i sum[4] = {_mm256_setzero_si256()};
-    for (uint64_t i = 0; i < bytes; i += 128)
-        for (uint32_t j = 0; j < 4; j++)
-            sum[j] =
-                _mm256_xor_si256(sum[j], _mm256_loadu_si256((const void *)(from + i + 32 * j)));
-    sum[0] = _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
-    __asm__ volatile("" ::"x"(sum[0]));
-}
-
 /* ---- Two threads ---- */
 
 /* The second thread takes part in whatever the counter says has begun. */
@@ -52,7 +36,7 @@ enum { READ = 2, CONVERT = 3 };
 static void do_share(const cold_experts *b, uint32_t expert, uint32_t phase, uint32_t part)
 {
     if (phase == READ)
-        read_share(b, expert, part);
+        cold_read(b, expert, part);
     else if (phase == CONVERT)
         cold_convert(b, part);
     else
@@ -151,7 +135,7 @@ static void measure_formats(cold_experts b, const char *only, uint32_t only_rows
            : b.math == MOEPAGE_MATH_BF16 ? "BF16"
                                          : "INT8",
            b.n_threads);
-    for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0 - 1; dtype <= MOEPAGE_DTYPE_NVFP4; dtype++) {
+    for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0 - 1; dtype <= MOEPAGE_DTYPE_W4G128_BF16; dtype++) {
         const mp_block_format *format = mp_block_format_of(dtype);
         b.dtype = format ? dtype : MOEPAGE_DTYPE_BF16;
         b.name = format ? format->name : "BF16";

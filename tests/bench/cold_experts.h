@@ -1,11 +1,13 @@
-/* cold_experts.h — experts of one block format, or of BF16, more of them than the last-level cache holds,
+/* cold_experts.h — experts of one block format, or of floats, more of them than the last-level cache holds,
  * for programs that time kernels on them as paging finds them: each in its turn. */
 #ifndef COLD_EXPERTS_H
 #define COLD_EXPERTS_H
 
+#include <immintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "codec/blocks.h"
@@ -39,11 +41,14 @@ static inline double cold_seconds(uint32_t n_threads)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* In huge pages where the system has them, as the library's own. */
 static inline void *cold_memory(uint64_t bytes)
 {
-    void *memory = aligned_alloc(4096, (bytes + 4095) & ~4095ull);
+    const uint64_t page = 2ull << 20, whole = (bytes + page - 1) / page * page;
+    void *memory = aligned_alloc(page, whole);
     if (!memory)
         exit(1);
+    (void)madvise(memory, whole, MADV_HUGEPAGE);
     return memory;
 }
 
@@ -73,7 +78,9 @@ static inline void cold_open(cold_experts *c)
 {
     const mp_block_format *format = mp_block_format_of(c->dtype);
     const uint64_t n = (uint64_t)c->hidden * c->intermediate;
-    c->matrix_bytes = format ? n / format->weights * format->bytes : n * 2;
+    c->matrix_bytes = format                          ? n / format->weights * format->bytes
+                      : c->dtype == MOEPAGE_DTYPE_F32 ? n * 4
+                                                      : n * 2;
     c->expert_bytes = 3 * c->matrix_bytes;
     c->n_experts = (uint32_t)(COLD_BYTES / c->expert_bytes) + 1;
     c->weights = cold_memory(c->n_experts * c->expert_bytes);
@@ -117,6 +124,21 @@ static inline uint32_t cold_math(const char *name)
     return name && strcmp(name, "bf16") == 0   ? MOEPAGE_MATH_BF16
            : name && strcmp(name, "int8") == 0 ? MOEPAGE_MATH_INT8
                                                : MOEPAGE_MATH_FP32;
+}
+
+/* Reads a thread's share of expert e, and nothing else. */
+__attribute__((target("avx2"))) static inline void cold_read(const cold_experts *c, uint32_t e,
+                                                             uint32_t part)
+{
+    const uint64_t bytes = c->expert_bytes / c->n_threads & ~255ull;
+    const uint8_t *from = c->weights + e * c->expert_bytes + part * bytes;
+    __m256i sum[4] = {_mm256_setzero_si256()};
+    for (uint64_t i = 0; i < bytes; i += 128)
+        for (uint32_t j = 0; j < 4; j++)
+            sum[j] =
+                _mm256_xor_si256(sum[j], _mm256_loadu_si256((const void *)(from + i + 32 * j)));
+    sum[0] = _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
+    __asm__ volatile("" ::"x"(sum[0]));
 }
 
 /* Runs a thread's share of one phase of expert e. */

@@ -1,7 +1,7 @@
-/* How fast the host kernels run experts of every block format beside ggml's CPU backend: the same bytes,
- * shapes and rows, taking turns. Not part of any suite; compare_ggml.sh builds and runs it.
+/* How fast the host kernels run experts of every block format, and of floats, beside ggml's CPU backend and
+ * beside plain reading: the same bytes, shapes and rows, taking turns. Not part of any suite; compare_ggml.sh builds and runs it.
  *
- *   compare_ggml [set=NAME] [format=NAME] [math=fp32|bf16|int8] [shape=HxI] [threads=1|2]
+ *   compare_ggml [set=NAME] [format=NAME] [math=fp32|bf16|int8] [shape=HxI] [threads=1|2] [rows=N]
  *
  * ggml's side is three matrix products and SwiGLU of one expert, weights in the file's layout. It rounds
  * activations to 8 bits per block first, so results agree roughly: by how much is printed. Shapes that are
@@ -35,6 +35,15 @@ typedef struct peer {
     float *out;
 } peer;
 
+static enum ggml_type peer_type(uint32_t dtype)
+{
+    const mp_block_format *format = mp_block_format_of(dtype);
+    return format                       ? (enum ggml_type)format->ggml_type
+           : dtype == MOEPAGE_DTYPE_F32 ? GGML_TYPE_F32
+           : dtype == MOEPAGE_DTYPE_F16 ? GGML_TYPE_F16
+                                        : GGML_TYPE_BF16;
+}
+
 static struct ggml_tensor *placed(struct ggml_tensor *tensor, void **memory)
 {
     *memory = cold_memory(ggml_nbytes(tensor));
@@ -45,7 +54,7 @@ static struct ggml_tensor *placed(struct ggml_tensor *tensor, void **memory)
 static void open_peer(peer *p, const cold_experts *c, uint32_t n_rows)
 {
     const struct ggml_init_params settings = {.mem_size = 1 << 20, .no_alloc = true};
-    const enum ggml_type type = (enum ggml_type)mp_block_format_of(c->dtype)->ggml_type;
+    const enum ggml_type type = peer_type(c->dtype);
     struct ggml_threadpool_params threads = ggml_threadpool_params_default((int)c->n_threads);
     *p = (peer){.context = ggml_init(settings)};
     p->gate = ggml_new_tensor_2d(p->context, type, c->hidden, c->intermediate);
@@ -95,12 +104,14 @@ typedef struct helper {
     atomic_bool stop;
 } helper;
 
-enum { CONVERT = 2 };
+enum { CONVERT = 2, READ = 3 };
 
 static void do_share(const cold_experts *c, uint32_t expert, uint32_t phase, uint32_t part)
 {
     if (phase == CONVERT)
         cold_convert(c, part);
+    else if (phase == READ)
+        cold_read(c, expert, part);
     else
         cold_run(c, expert, phase, part);
 }
@@ -141,8 +152,17 @@ static void run_ours(helper *h, uint32_t e)
     do_phase(h, e, 1);
 }
 
-/* Seconds per expert; of ours without `p`. */
-static double one_turn(cold_experts *c, helper *h, peer *p)
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whose turn it is. */
+typedef enum { OURS, PEERS, READING, N_KINDS } turn_kind;
+
+/* Seconds per expert. */
+static double one_turn(turn_kind kind, cold_experts *c, helper *h, peer *p)
 {
     static uint32_t next;
     uint32_t n = 0;
@@ -150,14 +170,29 @@ static double one_turn(cold_experts *c, helper *h, peer *p)
     double end;
     do {
         next = (next + 1) % c->n_experts;
-        if (p)
+        if (kind == OURS)
+            run_ours(h, next);
+        else if (kind == PEERS)
             run_peer(p, c, next);
         else
-            run_ours(h, next);
+            do_phase(h, next, READ);
         n++;
         end = cold_seconds(c->n_threads);
     } while (end - begin < TURN_SECONDS);
     return (end - begin) / n;
+}
+
+/* Their medians. */
+static void take_turns(cold_experts *c, helper *h, peer *p, double *seconds)
+{
+    double all[N_KINDS][TURNS];
+    for (uint32_t turn = 0; turn < TURNS; turn++)
+        for (turn_kind kind = OURS; kind < N_KINDS; kind++)
+            all[kind][turn] = one_turn(kind, c, h, p);
+    for (turn_kind kind = OURS; kind < N_KINDS; kind++) {
+        qsort(all[kind], TURNS, sizeof(double), by_size);
+        seconds[kind] = all[kind][TURNS / 2];
+    }
 }
 
 /* Root mean square of the difference over that of ggml's results. */
@@ -172,37 +207,59 @@ static double difference(const cold_experts *c, const peer *p)
     return sqrt(error / size);
 }
 
-static void compare(cold_experts *c)
+static void compare(cold_experts *c, uint32_t only_rows)
 {
     const double bytes = (double)c->expert_bytes * 1e-9;
     double most = 0;
     printf("%-7s", c->name);
     for (uint32_t i = 0; i < N_COUNTS; i++) {
-        double ours = 1e9, theirs = 1e9;
+        double seconds[N_KINDS];
         peer p;
         helper h = {.c = c};
         c->n_rows = counts[i];
-        if (c->math == MOEPAGE_MATH_FP32)
-            cold_convert(c, 0);
+        if (only_rows && c->n_rows != only_rows)
+            continue;
+        for (uint32_t part = 0; part < c->n_threads && c->math == MOEPAGE_MATH_FP32; part++)
+            cold_convert(c, part);
         if (c->n_threads > 1 && pthread_create(&h.thread, NULL, help, &h))
             exit(1);
         open_peer(&p, c, c->n_rows);
-        for (uint32_t turn = 0; turn < TURNS; turn++) {
-            const double a = one_turn(c, &h, NULL), b = one_turn(c, &h, &p);
-            ours = a < ours ? a : ours;
-            theirs = b < theirs ? b : theirs;
-        }
+        take_turns(c, &h, &p, seconds);
         if (c->n_threads > 1) {
             atomic_store(&h.stop, true);
             pthread_join(h.thread, NULL);
         }
+        run_peer(&p, c, 0);
         const double off = difference(c, &p);
         most = off > most ? off : most;
-        printf("  %6.1f %6.1f %5.2f", bytes / ours, bytes / theirs, theirs / ours);
+        if (c->n_rows == 1)
+            printf("  %6.1f %4.2f", bytes / seconds[READING], seconds[READING] / seconds[OURS]);
+        printf("  %6.1f %6.1f %5.2f", bytes / seconds[OURS], bytes / seconds[PEERS],
+               seconds[PEERS] / seconds[OURS]);
         fflush(stdout);
         close_peer(&p);
     }
     printf("  %.4f\n", most);
+}
+
+/* Floats first. */
+static void compare_all(cold_experts *c, const char *only, uint32_t only_rows)
+{
+    static const char *const floats[] = {"F32", "F16", "BF16"};
+    static const uint32_t dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16};
+    const uint32_t n_blocks = MOEPAGE_DTYPE_NVFP4 - MOEPAGE_DTYPE_Q4_0 + 1;
+    for (uint32_t i = 0; i < 3 + n_blocks; i++) {
+        c->dtype = i < 3 ? dtypes[i] : MOEPAGE_DTYPE_Q4_0 + i - 3;
+        const mp_block_format *format = mp_block_format_of(c->dtype);
+        const uint32_t weights = format ? format->weights : 1;
+        c->name = format ? format->name : floats[i];
+        if ((only && strcmp(only, c->name) != 0) || c->hidden % weights ||
+            c->intermediate % weights)
+            continue;
+        cold_open(c);
+        compare(c, only_rows);
+        cold_close(c);
+    }
 }
 
 int main(int argc, char **argv)
@@ -210,7 +267,8 @@ int main(int argc, char **argv)
     const char *set = cold_option(argc, argv, "set"), *math = cold_option(argc, argv, "math");
     const char *only = cold_option(argc, argv, "format");
     const char *shape = cold_option(argc, argv, "shape"),
-               *threads = cold_option(argc, argv, "threads");
+               *threads = cold_option(argc, argv, "threads"),
+               *rows = cold_option(argc, argv, "rows");
     cold_experts c = {.hidden = 2048, .intermediate = 768, .n_threads = 1};
     c.math = cold_math(math);
     c.n_threads = threads ? (uint32_t)atoi(threads) : 1;
@@ -219,25 +277,18 @@ int main(int argc, char **argv)
         (shape && sscanf(shape, "%ux%u", &c.hidden, &c.intermediate) != 2)) {
         fprintf(stderr,
                 "usage: %s [set=portable|avx2|avx512|avx512-bf16] [format=Q4_K] "
-                "[math=fp32|bf16|int8] [shape=2048x768] [threads=1|2]\n",
+                "[math=fp32|bf16|int8] [shape=2048x768] [threads=1|2] "
+                "[rows=1|4|8|64|512]\n",
                 argv[0]);
         return 1;
     }
     ggml_cpu_init();
     printf("%s, H %u, I %u, math %s, %u threads, ggml %s: at 1, 4, 8, 64 and 512 rows GB/s of "
            "weights, "
-           "ours and ggml's, and how many times as fast; the greatest difference\n",
+           "ours and ggml's, and how many times as fast, before those of 1 row GB/s of reading and "
+           "our share of it; the greatest difference\n",
            mp_host_kernels_name(c.set), c.hidden, c.intermediate, math ? math : "fp32", c.n_threads,
            ggml_version());
-    for (c.dtype = MOEPAGE_DTYPE_Q4_0; c.dtype <= MOEPAGE_DTYPE_NVFP4; c.dtype++) {
-        c.name = mp_block_format_of(c.dtype)->name;
-        if ((only && strcmp(only, c.name) != 0) ||
-            c.hidden % mp_block_format_of(c.dtype)->weights ||
-            c.intermediate % mp_block_format_of(c.dtype)->weights)
-            continue;
-        cold_open(&c);
-        compare(&c);
-        cold_close(&c);
-    }
+    compare_all(&c, only, rows ? (uint32_t)atoi(rows) : 0);
     return 0;
 }

@@ -11,13 +11,16 @@ static const struct {
     uint32_t dtype, n_halves, at[2];
     int low;
 } formats[] = {
-    {MOEPAGE_DTYPE_Q4_0, 1, {0}, -6},     {MOEPAGE_DTYPE_Q4_1, 2, {0, 2}, -6},
-    {MOEPAGE_DTYPE_Q5_0, 1, {0}, -6},     {MOEPAGE_DTYPE_Q5_1, 2, {0, 2}, -6},
-    {MOEPAGE_DTYPE_Q8_0, 1, {0}, -8},     {MOEPAGE_DTYPE_Q2_K, 2, {80, 82}, -6},
-    {MOEPAGE_DTYPE_Q3_K, 1, {108}, -9},   {MOEPAGE_DTYPE_Q4_K, 2, {0, 2}, -11},
-    {MOEPAGE_DTYPE_Q5_K, 2, {0, 2}, -12}, {MOEPAGE_DTYPE_Q6_K, 1, {208}, -14},
-    {MOEPAGE_DTYPE_IQ4_NL, 1, {0}, -9},   {MOEPAGE_DTYPE_IQ4_XS, 1, {0}, -14},
-    {MOEPAGE_DTYPE_MXFP4, 0, {0}, 0},     {MOEPAGE_DTYPE_NVFP4, 0, {0}, 0},
+    {MOEPAGE_DTYPE_Q4_0, 1, {0}, -6},       {MOEPAGE_DTYPE_Q4_1, 2, {0, 2}, -6},
+    {MOEPAGE_DTYPE_Q5_0, 1, {0}, -6},       {MOEPAGE_DTYPE_Q5_1, 2, {0, 2}, -6},
+    {MOEPAGE_DTYPE_Q8_0, 1, {0}, -8},       {MOEPAGE_DTYPE_Q2_K, 2, {80, 82}, -6},
+    {MOEPAGE_DTYPE_Q3_K, 1, {108}, -9},     {MOEPAGE_DTYPE_Q4_K, 2, {0, 2}, -11},
+    {MOEPAGE_DTYPE_Q5_K, 2, {0, 2}, -12},   {MOEPAGE_DTYPE_Q6_K, 1, {208}, -14},
+    {MOEPAGE_DTYPE_IQ4_NL, 1, {0}, -9},     {MOEPAGE_DTYPE_IQ4_XS, 1, {0}, -14},
+    {MOEPAGE_DTYPE_MXFP4, 0, {0}, 0},       {MOEPAGE_DTYPE_NVFP4, 0, {0}, 0},
+    {MOEPAGE_DTYPE_W4G32_F16, 1, {0}, -6},  {MOEPAGE_DTYPE_W4G64_F16, 1, {0}, -6},
+    {MOEPAGE_DTYPE_W4G128_F16, 1, {0}, -6}, {MOEPAGE_DTYPE_W4G32_BF16, 1, {0}, -6},
+    {MOEPAGE_DTYPE_W4G64_BF16, 1, {0}, -6}, {MOEPAGE_DTYPE_W4G128_BF16, 1, {0}, -6},
 };
 
 static uint32_t random_below(uint32_t n)
@@ -31,11 +34,13 @@ static void random_bytes(uint8_t *out, uint64_t n)
         out[i] = (uint8_t)(num_random_bits() >> 13);
 }
 
-/* A normal half of either sign. */
-static void put_half(uint8_t *at, int low)
+/* A normal half of either sign, or BF16 number. */
+static void put_half(uint8_t *at, int low, bool is_bf16)
 {
-    const uint32_t exponent = (uint32_t)(low + 15) + random_below(4);
-    const uint16_t half = (uint16_t)(random_below(2) << 15 | exponent << 10 | random_below(1024));
+    const uint32_t exponent = (uint32_t)(low + (is_bf16 ? 127 : 15)) + random_below(4);
+    const uint32_t bits =
+        is_bf16 ? exponent << 7 | random_below(128) : exponent << 10 | random_below(1024);
+    const uint16_t half = (uint16_t)(random_below(2) << 15 | bits);
     memcpy(at, &half, sizeof half);
 }
 
@@ -47,7 +52,8 @@ static void tame(size_t f, uint8_t *block)
         for (uint32_t g = 0; g < 4; g++)
             block[g] = (uint8_t)((random_below(4) + 2) << 3 | random_below(8));
     for (uint32_t h = 0; h < formats[f].n_halves; h++)
-        put_half(block + formats[f].at[h], formats[f].low);
+        put_half(block + formats[f].at[h], formats[f].low,
+                 mp_block_format_of(formats[f].dtype)->scale_dtype == MOEPAGE_DTYPE_BF16);
 }
 
 void random_blocks(uint32_t dtype, uint64_t n_blocks, void *out)
@@ -63,7 +69,8 @@ void random_blocks(uint32_t dtype, uint64_t n_blocks, void *out)
 
 void random_blocks_wild(uint32_t dtype, uint64_t n_blocks, void *out)
 {
-    static const uint16_t odd_ones[] = {0, 0x8000, 1, 0x83ff, 0x7bff, 0x7c00, 0xfc00, 0x7e00};
+    static const uint16_t odd_ones[] = {0,      0x8000, 1,      0x83ff, 0x7bff, 0x7c00,
+                                        0xfc00, 0x7e00, 0x7f7f, 0x7f80, 0xff80, 0x7fff};
     const uint32_t bytes = mp_block_format_of(dtype)->bytes;
     size_t f = 0;
     while (formats[f].dtype != dtype)
@@ -72,6 +79,6 @@ void random_blocks_wild(uint32_t dtype, uint64_t n_blocks, void *out)
     for (uint64_t b = 0; b < n_blocks; b++)
         for (uint32_t h = 0; h < formats[f].n_halves; h++)
             if (random_below(4) == 0)
-                memcpy((uint8_t *)out + b * bytes + formats[f].at[h], &odd_ones[random_below(8)],
+                memcpy((uint8_t *)out + b * bytes + formats[f].at[h], &odd_ones[random_below(12)],
                        2);
 }

@@ -10,7 +10,8 @@
 #include "numbers.h"
 #include "testing.h"
 
-/* As GGUF's specification numbers and sizes them. */
+/* As GGUF's specification numbers and sizes them, and docs/format-blocks.md those that it has not. */
+#define NO_TYPE UINT32_MAX
 static const struct {
     const char *name;
     uint32_t dtype, ggml_type, weights, bytes;
@@ -29,6 +30,12 @@ static const struct {
     {"IQ4_XS", 27, 23, 256, 2 + 2 + 4 + 128},
     {"MXFP4", 28, 39, 32, 1 + 16},
     {"NVFP4", 29, 40, 64, 4 + 32},
+    {"W4G32_F16", 30, NO_TYPE, 32, 4 + 16},
+    {"W4G64_F16", 31, NO_TYPE, 64, 4 + 32},
+    {"W4G128_F16", 32, NO_TYPE, 128, 4 + 64},
+    {"W4G32_BF16", 33, NO_TYPE, 32, 4 + 16},
+    {"W4G64_BF16", 34, NO_TYPE, 64, 4 + 32},
+    {"W4G128_BF16", 35, NO_TYPE, 128, 4 + 64},
 };
 enum { N_FORMATS = sizeof published / sizeof *published, MAX_WEIGHTS = 256, MAX_BYTES = 210 };
 
@@ -38,7 +45,8 @@ static void test_blocks_have_their_published_sizes(void **state)
     for (size_t i = 0; i < N_FORMATS; i++) {
         const mp_block_format *format = mp_block_format_of(published[i].dtype);
         assert_non_null(format);
-        assert_ptr_equal(format, mp_block_format_of_ggml(published[i].ggml_type));
+        assert_ptr_equal(mp_block_format_of_ggml(published[i].ggml_type),
+                         published[i].ggml_type == NO_TYPE ? NULL : format);
         assert_string_equal(format->name, published[i].name);
         assert_int_equal(format->dtype, published[i].dtype);
         assert_int_equal(format->ggml_type, published[i].ggml_type);
@@ -51,7 +59,7 @@ static void test_blocks_of_other_types_are_unknown(void **state)
 {
     (void)state;
     for (uint32_t dtype = 0; dtype < 70; dtype++)
-        assert_true((mp_block_format_of(dtype) != NULL) == (dtype >= 16 && dtype <= 29));
+        assert_true((mp_block_format_of(dtype) != NULL) == (dtype >= 16 && dtype <= 35));
     static const uint32_t others[] = {0, 1, 4, 5, 9, 15, 16, 24, 30, 34, 38, 41, UINT32_MAX};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_null(mp_block_format_of_ggml(others[i]));
@@ -281,16 +289,51 @@ static double nvfp4(const uint8_t *b, int i)
     return (b[i / 16] == 127 ? 0 : scale) * e2m1(nibbles(b + 4 + i / 16 * 8, 8, i % 16));
 }
 
+/* The type that a product is rounded to is not the float's: half, and of BF16 the upper half of one. */
+static double to_half(double value)
+{
+    const double least = ldexp(1, -24),
+                 step = fabs(value) < ldexp(1, -14) ? least : ldexp(1, ilogb(value) - 10);
+    const double near = nearbyint(value / step) * step;
+    return fabs(near) > 65504 ? copysign(INFINITY, value) : near;
+}
+
+static double to_bf16(double value)
+{
+    const double step = fabs(value) < ldexp(1, -126) ? ldexp(1, -133) : ldexp(1, ilogb(value) - 7);
+    return nearbyint(value / step) * step;
+}
+
+static double bf16(const uint8_t *b)
+{
+    const int bits = b[0] + 256 * b[1], exponent = bits / 128 % 256, mantissa = bits % 128;
+    const double value = exponent ? ldexp(128 + mantissa, exponent - 134) : ldexp(mantissa, -133);
+    return bits & 0x8000 ? -value : value;
+}
+
+static double w4_f16(const uint8_t *b, int i)
+{
+    return to_half(half(b) * (nibbles(b + 4, 16, i) - b[2] % 16));
+}
+
+static double w4_bf16(const uint8_t *b, int i)
+{
+    return to_bf16(bf16(b) * (nibbles(b + 4, 16, i) - b[2] % 16));
+}
+
 static const struct {
     uint32_t dtype;
     double (*value)(const uint8_t *block, int i);
     int halves[3]; /* where they are; -1: no more */
 } naive[] = {
-    {MOEPAGE_DTYPE_Q4_1, q4_1, {0, 2, -1}},   {MOEPAGE_DTYPE_Q5_0, q5_0, {0, -1}},
-    {MOEPAGE_DTYPE_Q2_K, q2_k, {80, 82, -1}}, {MOEPAGE_DTYPE_Q3_K, q3_k, {108, -1}},
-    {MOEPAGE_DTYPE_Q4_K, q4_k, {0, 2, -1}},   {MOEPAGE_DTYPE_Q5_K, q5_k, {0, 2, -1}},
-    {MOEPAGE_DTYPE_Q6_K, q6_k, {208, -1}},    {MOEPAGE_DTYPE_IQ4_XS, iq4_xs, {0, -1}},
-    {MOEPAGE_DTYPE_MXFP4, mxfp4, {-1}},       {MOEPAGE_DTYPE_NVFP4, nvfp4, {-1}},
+    {MOEPAGE_DTYPE_Q4_1, q4_1, {0, 2, -1}},       {MOEPAGE_DTYPE_Q5_0, q5_0, {0, -1}},
+    {MOEPAGE_DTYPE_Q2_K, q2_k, {80, 82, -1}},     {MOEPAGE_DTYPE_Q3_K, q3_k, {108, -1}},
+    {MOEPAGE_DTYPE_Q4_K, q4_k, {0, 2, -1}},       {MOEPAGE_DTYPE_Q5_K, q5_k, {0, 2, -1}},
+    {MOEPAGE_DTYPE_Q6_K, q6_k, {208, -1}},        {MOEPAGE_DTYPE_IQ4_XS, iq4_xs, {0, -1}},
+    {MOEPAGE_DTYPE_MXFP4, mxfp4, {-1}},           {MOEPAGE_DTYPE_NVFP4, nvfp4, {-1}},
+    {MOEPAGE_DTYPE_W4G32_F16, w4_f16, {0, -1}},   {MOEPAGE_DTYPE_W4G64_F16, w4_f16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G128_F16, w4_f16, {0, -1}},  {MOEPAGE_DTYPE_W4G32_BF16, w4_bf16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G64_BF16, w4_bf16, {0, -1}}, {MOEPAGE_DTYPE_W4G128_BF16, w4_bf16, {0, -1}},
 };
 
 /* Random bytes; infinite and NaN halves are made finite. */
@@ -379,7 +422,7 @@ static void test_blocks_refuse_tensors_that_they_do_not_fill(void **state)
 static void test_blocks_leave_other_dtypes_as_they_were(void **state)
 {
     (void)state;
-    static const uint32_t none[] = {0, 11, 12, 13, 14, 15, 30, 31, UINT32_MAX};
+    static const uint32_t none[] = {0, 11, 12, 13, 14, 15, 36, 37, UINT32_MAX};
     uint64_t bytes;
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         assert_false(bytes_of(none[i], 1, 256, 0, 0, &bytes));
