@@ -21,12 +21,25 @@ typedef struct mp_file_print {
     uint64_t links, mode, user, group;
 } mp_file_print;
 
+/* A second description, for reads that bypass the page cache: direct.h. */
+typedef struct mp_direct {
+    int fd;
+    _Atomic bool works; /* cleared once the file system refuses such a read */
+} mp_direct;
+
 typedef struct mp_model_file {
     char *name; /* last component of the path; NULL = not open */
     int fd;
     uint64_t bytes;
     mp_file_print print; /* when it was opened */
+    mp_direct *direct;   /* or NULL */
 } mp_model_file;
+
+/* A range of a file. */
+typedef struct mp_file_span {
+    const mp_model_file *file;
+    uint64_t offset;
+} mp_file_span;
 
 /* Opens a regular file, and keeps one descriptor. NOT_FOUND, IO, or FORMAT for anything but a regular
  * file. */
@@ -40,6 +53,10 @@ void mp_model_file_close(mp_model_file *file);
  * any thread. */
 moepage_status mp_model_file_read(const mp_model_file *file, uint64_t offset, uint64_t bytes,
                                   void *out);
+
+/* Reads n ranges of `bytes` each, `stride` apart, back to back to `out`, as mp_model_file_read does. */
+moepage_status mp_model_file_read_strided(const mp_model_file *file, uint64_t offset,
+                                          uint64_t stride, uint64_t bytes, uint64_t n, void *out);
 
 /* Reads a range to memory of its own, which the caller frees. NO_MEMORY, IO. */
 moepage_status mp_model_file_load(const mp_model_file *file, uint64_t offset, uint64_t bytes,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "model/direct.h"
 #include "model/ggml_type.h"
 #include "model/model.h"
 
@@ -348,6 +349,8 @@ moepage_status mp_gguf_file_open(const char *path, mp_gguf_file *out)
         status = mp_fail(MOEPAGE_E_FORMAT, "%.200s is empty", out->file.name);
     if (!status)
         status = read_file(out);
+    if (!status)
+        status = mp_direct_open(path, &out->file);
     if (status)
         mp_gguf_file_close(out);
     return status;

@@ -40,12 +40,6 @@ static bool read_integer(const mp_gguf_value *value, uint64_t i, uint64_t *out, 
     return true;
 }
 
-bool mp_gguf_value_uint(const mp_gguf_value *value, uint64_t i, uint64_t *out)
-{
-    bool negative;
-    return read_integer(value, i, out, &negative) && !negative;
-}
-
 bool mp_gguf_value_int(const mp_gguf_value *value, uint64_t i, int64_t *out)
 {
     bool negative;

@@ -63,9 +63,6 @@ const mp_gguf_value *mp_gguf_metadata_find(const mp_gguf_metadata *metadata, con
 
 /* ---- Elements: `i` is below value->n, 0 for a value that is no array ---- */
 
-/* Gives an integer of at least 0; returns false for other types and for negative numbers. */
-bool mp_gguf_value_uint(const mp_gguf_value *value, uint64_t i, uint64_t *out);
-
 /* Gives an integer that 64 bits with a sign can hold; returns false for any other. */
 bool mp_gguf_value_int(const mp_gguf_value *value, uint64_t i, int64_t *out);
 

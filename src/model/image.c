@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "model/direct.h"
 #include "model/file.h"
 #include "model/pack.h"
 #include "model/slot.h"
@@ -100,33 +101,56 @@ moepage_status mp_model_read_piece(const struct moepage_model *model, uint32_t l
                                    uint32_t expert, uint32_t piece, uint64_t offset, uint64_t bytes,
                                    void *out)
 {
-    const uint64_t index = mp_model_source_index(model, layer, expert) + piece;
+    const mp_piece *of = &mp_model_layout(model, layer)->pieces[piece];
     if (model->read)
-        return call_read(model, layer, expert, &mp_model_layout(model, layer)->pieces[piece],
-                         offset, bytes, out);
+        return call_read(model, layer, expert, of, offset, bytes, out);
     if (model->sources) {
-        memcpy(out, (const unsigned char *)model->sources[index] + offset, bytes);
+        const void *source = model->sources[mp_model_source_index(model, layer, expert) + piece];
+        memcpy(out, (const unsigned char *)source + offset, bytes);
         return MOEPAGE_OK;
     }
-    const mp_file_span *span = &model->spans[index];
-    moepage_status status = mp_model_file_read(span->file, span->offset + offset, bytes, out);
+    const mp_file_span *span = mp_model_spans(model, layer, expert) + of->span;
+    moepage_status status = of->how.kind
+                                ? mp_repack_read(&of->how, span, model->rooms, offset, bytes, out)
+                                : mp_model_file_read(span->file, span->offset + offset, bytes, out);
+    return status ? mp_fail_within(status, "layer %u, expert %u", layer, expert) : MOEPAGE_OK;
+}
+
+/* Reads a whole piece: past the page cache if it is one range of a file that has such reads. */
+static moepage_status gather_piece(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, uint32_t i, const mp_direct_desk *desk,
+                                   unsigned char *slot, bool *buffered)
+{
+    const mp_piece *piece = &mp_model_layout(model, layer)->pieces[i];
+    unsigned char *out = slot + piece->slot_offset;
+    *buffered = true;
+    if (!desk->block || piece->how.kind)
+        return mp_model_read_piece(model, layer, expert, i, 0, piece->bytes, out);
+    const mp_file_span *span = mp_model_spans(model, layer, expert) + piece->span;
+    moepage_status status =
+        mp_direct_read(span->file, span->offset, piece->bytes, desk, out, buffered);
     return status ? mp_fail_within(status, "layer %u, expert %u", layer, expert) : MOEPAGE_OK;
 }
 
 /* Copies all pieces to their places; the gaps between them become 0. */
 static moepage_status gather(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                             unsigned char *slot)
+                             unsigned char *slot, bool *buffered)
 {
-    const mp_layout *layout = mp_model_layout(model, layer);
-    for (uint32_t i = 0; i < model->n_pieces; i++) {
-        const mp_piece *piece = &layout->pieces[i];
-        moepage_status status = mp_model_read_piece(model, layer, expert, i, 0, piece->bytes,
-                                                    slot + piece->slot_offset);
-        if (status)
-            return status;
+    mp_direct_desk desk = {0};
+    moepage_status status = MOEPAGE_OK;
+    *buffered = false;
+    if (model->spans && !mp_direct_desk_open(&desk))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "layer %u, expert %u: no memory to read it", layer,
+                       expert);
+    for (uint32_t i = 0; i < model->n_pieces && !status; i++) {
+        bool cached;
+        status = gather_piece(model, layer, expert, i, &desk, slot, &cached);
+        *buffered |= cached;
     }
-    mp_slot_clear_padding(layout, model->info.expert_tensors, slot);
-    return MOEPAGE_OK;
+    mp_direct_desk_close(&desk);
+    if (!status)
+        mp_slot_clear_padding(mp_model_layout(model, layer), model->info.expert_tensors, slot);
+    return status;
 }
 
 moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
@@ -137,10 +161,11 @@ moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t la
                        "the model is a shape without weights: its experts cannot be read");
     if (model->pack)
         return mp_pack_read_image(model, layer, expert, form, buffer, read);
-    moepage_status status = gather(model, layer, expert, buffer);
+    bool buffered;
+    moepage_status status = gather(model, layer, expert, buffer, &buffered);
     if (!status)
-        *read =
-            (mp_image_read){.bytes = mp_model_layout(model, layer)->expert_bytes, .buffered = true};
+        *read = (mp_image_read){.bytes = mp_model_layout(model, layer)->expert_bytes,
+                                .buffered = buffered};
     return status;
 }
 
@@ -184,13 +209,16 @@ bool mp_model_image_is_checked(const struct moepage_model *model, uint32_t layer
            mp_pack_is_checked(&model->pack->forms[form], mp_pack_key(model, layer, expert));
 }
 
+/* Looks for a change of the files, and for stored values that a slot cannot hold. */
 static moepage_status check_pieces(const struct moepage_model *model, uint32_t layer,
                                    uint32_t expert)
 {
-    const mp_file_span *spans =
-        model->spans ? model->spans + mp_model_source_index(model, layer, expert) : NULL;
-    for (uint32_t i = 0; spans && i < model->n_pieces; i++) {
-        moepage_status status = mp_model_file_check(spans[i].file);
+    const mp_layout *layout = mp_model_layout(model, layer);
+    for (uint32_t i = 0; model->spans && i < model->n_pieces; i++) {
+        const mp_piece *piece = &layout->pieces[i];
+        const mp_file_span *span = mp_model_spans(model, layer, expert) + piece->span;
+        moepage_status status = piece->how.kind ? mp_repack_check(&piece->how, span, model->rooms)
+                                                : mp_model_file_check(span->file);
         if (status)
             return mp_fail_within(status, "layer %u, expert %u", layer, expert);
     }

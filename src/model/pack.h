@@ -32,8 +32,6 @@ typedef struct mp_pack_form {
 
 typedef struct mp_pack {
     mp_model_file file;
-    int direct_fd;       /* opened for direct I/O, or -1 */
-    _Atomic bool direct; /* cleared once the file system refuses a direct read */
     char architecture[MP_PACK_NAME_BYTES];
     char *config_text;               /* or NULL */
     unsigned char *metadata_section; /* or NULL */

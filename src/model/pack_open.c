@@ -1,13 +1,12 @@
 /* Opens a .moepack file and checks all of it but the experts' records. Afterwards every location in
  * the file is known to lie inside it, and every byte outside the records to be as written. */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "model/direct.h"
 #include "model/pack.h"
 
 typedef struct opening {
@@ -33,22 +32,6 @@ static moepage_status open_file(const char *path, mp_pack *pack)
     return MOEPAGE_OK;
 }
 
-/* Opens a second description of the file, for reads that bypass the page cache. */
-static void open_direct(const char *path, mp_pack *pack)
-{
-    mp_file_print opened;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
-    if (fd < 0)
-        return;
-    if (!mp_file_print_take(fd, &opened) || opened.device != pack->file.print.device ||
-        opened.inode != pack->file.print.inode) {
-        close(fd); /* another file has taken the name in the meantime */
-        return;
-    }
-    pack->direct_fd = fd;
-    atomic_init(&pack->direct, true);
-}
-
 static void close_pack(struct moepage_model *model)
 {
     mp_pack *pack = model->pack;
@@ -63,8 +46,6 @@ static void close_pack(struct moepage_model *model)
     mp_free(pack->config_text);
     mp_gguf_metadata_free(&pack->metadata);
     mp_free(pack->metadata_section);
-    if (pack->direct_fd >= 0)
-        close(pack->direct_fd);
     mp_model_file_close(&pack->file);
     mp_free(pack);
 }
@@ -361,7 +342,6 @@ moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct mo
         mp_free(model);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a model");
     }
-    pack->direct_fd = -1;
     pthread_mutex_init(&pack->desk_lock, NULL);
     model->pack = pack;
     model->close = close_pack;
@@ -372,11 +352,12 @@ moepage_status mp_model_open_pack(const char *path, const mp_log *log, struct mo
         status = read_table(&o);
     if (!status)
         status = read_sections(&o);
+    if (!status)
+        status = mp_direct_open(path, &pack->file);
     if (status) {
         mp_model_free(model);
         return mp_path_fail_within(status, path);
     }
-    open_direct(path, pack);
     mp_handle_open(&model->handle, MP_KIND_MODEL);
     *out = model;
     return MOEPAGE_OK;

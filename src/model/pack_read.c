@@ -1,16 +1,14 @@
 /* Reads experts' images from a .moepack file: whole pages around a record, past the page cache if
  * the file system allows, checked before use. */
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 #include <zstd.h>
 
-#include "base/errno_text.h"
 #include "base/status.h"
 #include "codec/exph.h"
 #include "model/bounce.h"
+#include "model/direct.h"
 #include "model/pack.h"
 #include "model/planes.h"
 #include "model/slot.h"
@@ -27,40 +25,6 @@ static moepage_status fail_in_record(moepage_status status, const struct moepage
     return mp_fail_within(status, "%.160s: section %s: layer %u, expert %u", model->pack->file.name,
                           mp_pack_section_name(MP_PACK_EXPERT_DATA, form).text,
                           layer_of(model, key), (uint32_t)(key % model->info.experts));
-}
-
-/* ---- pages ---- */
-
-/* Reads once with progress, or fails with errno. */
-static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset)
-{
-    ssize_t done;
-    do
-        done = pread(fd, out, n, (off_t)offset);
-    while (done < 0 && errno == EINTR);
-    return done;
-}
-
-/* Direct reads need an aligned buffer, offset and size, which all calls with `direct` have. A file
- * system may still refuse them; then, and after a short read, which can end anywhere, the page cache
- * serves. */
-static moepage_status read_pages(mp_pack *pack, bool direct, uint64_t offset, uint64_t n,
-                                 unsigned char *out, bool *buffered)
-{
-    uint64_t done = 0;
-    if (direct && atomic_load_explicit(&pack->direct, memory_order_relaxed)) {
-        ssize_t got = read_some(pack->direct_fd, out, n, offset);
-        if (got < 0 && errno == EINVAL)
-            atomic_store_explicit(&pack->direct, false, memory_order_relaxed);
-        else if (got < 0)
-            return mp_fail(MOEPAGE_E_IO, "reading %llu bytes at %llu failed: %s",
-                           (unsigned long long)n, (unsigned long long)offset,
-                           mp_errno_text_of(errno).text);
-        else
-            done = (uint64_t)got;
-    }
-    *buffered = done < n;
-    return mp_model_file_read(&pack->file, offset + done, n - done, out + done);
 }
 
 /* ---- checks ---- */
@@ -106,9 +70,11 @@ static moepage_status read_record(const struct moepage_model *model, bool direct
     uint64_t skew = record.offset % MP_PACK_PAGE;
     assert((uintptr_t)out % MP_PACK_PAGE == 0);
     uint64_t n = mp_pack_round_up(skew + record.bytes, MP_PACK_PAGE);
-    bool buffered;
+    bool buffered = true;
+    const mp_model_file *file = &model->pack->file;
     moepage_status status =
-        read_pages(model->pack, direct, record.offset - skew, n, out, &buffered);
+        direct ? mp_direct_read_pages(file, record.offset - skew, n, out, &buffered)
+               : mp_model_file_read(file, record.offset - skew, n, out);
     if (!status)
         status = check_record(model, layer_of(model, key), form, &record, out + skew);
     if (status)

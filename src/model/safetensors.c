@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/direct.h"
 #include "model/model.h"
 
 #define PREFIX_BYTES 8u
@@ -282,6 +283,8 @@ moepage_status mp_safetensors_open(const char *path, mp_safetensors *out)
         status = sort_and_check_places(&from);
     json_decref(from.header.root);
     mp_free(from.text);
+    if (!status)
+        status = mp_direct_open(path, &out->file);
     if (status)
         mp_safetensors_close(out);
     return status;

@@ -8,6 +8,7 @@
 
 #include "model/dtype.h"
 #include "model/file.h"
+#include "model/repack.h"
 #include "moepage.h"
 
 /* The format's own limit on the header. */
@@ -23,8 +24,10 @@ typedef struct mp_tensor {
     uint64_t bytes;
     uint64_t shape[MOEPAGE_MAX_RANK]; /* only the first dimensions if the rank is higher */
     uint32_t rank;
-    uint32_t routed; /* 1 once it is known to belong to a routed expert */
-    void *held;      /* its bytes once a view has been asked for; see mp_dense_tensor */
+    uint32_t routed;             /* 1 once it is known to belong to a routed expert */
+    uint32_t is_part;            /* 1 once it is known that another tensor is computed from it */
+    const mp_computed *computed; /* how its bytes are computed; NULL: they are in the file */
+    void *held;                  /* its bytes once a view has been asked for; see mp_dense_tensor */
 } mp_tensor;
 
 typedef struct mp_safetensors {

@@ -30,23 +30,24 @@ static const char *check_texts(const mp_gguf_value *value, uint64_t *sum)
     return n == value->n && at == end ? NULL : "a value has not as many texts as it says";
 }
 
-/* Reads every element in every way; exactly the ways of its type may give something. */
+/* Returns true for a number without a sign that none with one in 64 bits is. */
+static bool is_too_large(const mp_gguf_value *value, uint64_t i)
+{
+    return value->element == MP_GGUF_U64 && value->at[8 * i + 7] & 0x80;
+}
+
+/* Reads every element in every way; only that of its type may give something. */
 static const char *check_elements(const mp_gguf_value *value, uint64_t *sum)
 {
     for (uint64_t i = 0; i < value->n; i++) {
-        uint64_t bits = 0;
         int64_t number = 0;
         double real = 0;
         bool truth = false;
-        const bool is_uint = mp_gguf_value_uint(value, i, &bits);
-        const bool is_int = mp_gguf_value_int(value, i, &number);
-        if (is_uint && is_int && bits != (uint64_t)number)
-            return "an integer is two numbers";
-        const bool integer = is_uint || is_int;
-        if (integer + mp_gguf_value_real(value, i, &real) + mp_gguf_value_bool(value, i, &truth) !=
-            1)
+        const int ways = mp_gguf_value_int(value, i, &number) +
+                         mp_gguf_value_real(value, i, &real) + mp_gguf_value_bool(value, i, &truth);
+        if (ways != !is_too_large(value, i))
             return "an element is of no type or of two";
-        *sum += bits + truth + (real > 0);
+        *sum += (uint64_t)number + truth + (real > 0);
     }
     return NULL;
 }
