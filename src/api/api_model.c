@@ -121,6 +121,20 @@ moepage_status moepage_model_find_tensor(const moepage_model *model, const char 
     return status ? status : MP_CONFIG_WRITE(out, view);
 }
 
+moepage_status moepage_model_read_tensor(const moepage_model *model, const char *name,
+                                         uint64_t offset, uint64_t bytes, void *out,
+                                         moepage_tensor_view *view)
+{
+    moepage_status status = mp_handle_check(model, MP_KIND_MODEL);
+    if (status)
+        return status;
+    if (!name || (bytes && !out))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", name ? "out" : "name");
+    moepage_tensor_view found;
+    status = mp_model_read_tensor(model, name, offset, bytes, out, &found);
+    return status || !view ? status : MP_CONFIG_WRITE(view, found);
+}
+
 const char *moepage_model_config_json(const moepage_model *model)
 {
     if (mp_handle_check(model, MP_KIND_MODEL))

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "model/bank_extras.h"
+#include "model/bank_files.h"
 #include "model/model.h"
 #include "model/shape.h"
 #include "model/slot.h"
@@ -76,15 +77,26 @@ static moepage_status check_tensors(const moepage_banks *banks)
     return status;
 }
 
+static moepage_status check_source(const moepage_banks *banks)
+{
+    const int n = !!banks->data + !!banks->read + !!banks->places;
+    if (n != 1)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "%s of data, read and places is set, exactly one must be",
+                       n ? "more than one" : "none");
+    if (!banks->places == !banks->files && !banks->places == !banks->n_files)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_ARGUMENT, "places, files and n_files must be set together");
+}
+
 static moepage_status check(const moepage_banks *banks)
 {
     moepage_model_info info = info_of(banks);
     moepage_status status = mp_shape_check_counts(&info, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
-    if (banks->reserved || banks->reserved_activation)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0",
-                       banks->reserved ? banks->reserved : banks->reserved_activation);
+    if (banks->reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", banks->reserved);
     status = check_activation(banks);
     if (status)
         return status;
@@ -92,10 +104,9 @@ static moepage_status check(const moepage_banks *banks)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "%s of tensors and layer_tensors is set, exactly one must be",
                        banks->tensors ? "each" : "neither");
-    if (!banks->data == !banks->read)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%s of data and read is set, exactly one must be",
-                       banks->data ? "each" : "neither");
-    status = check_tensors(banks);
+    status = check_source(banks);
+    if (!status)
+        status = check_tensors(banks);
     if (!status && banks->layer_index)
         status = mp_shape_check_layers(&info, banks->layer_index, MOEPAGE_E_ARGUMENT);
     return status;
@@ -143,9 +154,10 @@ static moepage_status list_layers(struct moepage_model *model, const int32_t *la
     return MOEPAGE_OK;
 }
 
-static void close_extras(struct moepage_model *model)
+static void close_held(struct moepage_model *model)
 {
     mp_bank_extras_free(model->extras);
+    mp_bank_files_close(model->bank_files);
 }
 
 static moepage_status add_extras(struct moepage_model *model, const moepage_banks *banks)
@@ -155,7 +167,6 @@ static moepage_status add_extras(struct moepage_model *model, const moepage_bank
     moepage_status status = mp_bank_extras_create(banks, &model->extras);
     if (status)
         return status;
-    model->close = close_extras;
     model->info.dense_bytes = model->extras->dense_bytes;
     if (model->extras->architecture)
         model->info.architecture = model->extras->architecture;
@@ -169,11 +180,14 @@ static moepage_status build(struct moepage_model *model, const moepage_banks *ba
         status = mp_slot_layout(model, MOEPAGE_E_ARGUMENT);
     if (status)
         return status;
+    model->close = close_held;
     const mp_activation activation = activation_of(banks);
     mp_slot_find_ffn(model, &activation, true);
     status = list_layers(model, banks->layer_index);
     if (!status && banks->data)
         status = copy_sources(model, banks);
+    if (!status && banks->places)
+        status = mp_bank_files_open(model, banks);
     if (!status)
         status = add_extras(model, banks);
     model->read = banks->read;

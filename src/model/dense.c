@@ -16,10 +16,26 @@ moepage_status mp_dense_read(const mp_dense_tensor *tensor, void *out)
             memcpy(out, tensor->data, tensor->bytes);
         return MOEPAGE_OK;
     }
-    moepage_status status = mp_model_file_read(tensor->file, tensor->offset, tensor->bytes, out);
+    moepage_status status =
+        tensor->computed ? mp_computed_read(tensor->computed, 0, tensor->bytes, out)
+                         : mp_model_file_read(tensor->file, tensor->offset, tensor->bytes, out);
     if (!status && tensor->has_sum && XXH3_64bits(out, tensor->bytes) != tensor->xxh3)
         status = mp_fail(MOEPAGE_E_FORMAT, "%.160s: its bytes do not match their checksum",
                          tensor->file->name);
+    return status ? mp_fail_within(status, "tensor \"%.160s\"", tensor->name) : MOEPAGE_OK;
+}
+
+/* A pack's tensors were checked whole when it was opened, and the file is still the one that was opened. */
+moepage_status mp_dense_read_part(const mp_dense_tensor *tensor, uint64_t offset, uint64_t bytes,
+                                  void *out)
+{
+    if (!tensor->file) {
+        memcpy(out, (const char *)tensor->data + offset, bytes);
+        return MOEPAGE_OK;
+    }
+    moepage_status status =
+        tensor->computed ? mp_computed_read(tensor->computed, offset, bytes, out)
+                         : mp_model_file_read(tensor->file, tensor->offset + offset, bytes, out);
     return status ? mp_fail_within(status, "tensor \"%.160s\"", tensor->name) : MOEPAGE_OK;
 }
 

@@ -48,6 +48,8 @@ static moepage_status read_checkpoint(const char *path, struct moepage_model *mo
     model->close = close_checkpoint;
     status = mp_hf_config_read(&json, &config);
     if (!status)
+        status = mp_hf_w4_complete(&config.w4, model->checkpoint);
+    if (!status)
         status = mp_hf_layout_find(&config, model->checkpoint, &layout);
     if (!status)
         status = mp_hf_routers_check(&config, layout, model->checkpoint);
@@ -92,6 +94,7 @@ void mp_model_free(struct moepage_model *model)
         model->close(model);
     mp_free((void *)model->sources);
     mp_free(model->spans);
+    mp_repack_rooms_free(model->rooms);
     mp_free(model->layer_of_moe);
     mp_free(model->layout_of);
     pthread_mutex_destroy(&model->held_lock);

@@ -2,9 +2,9 @@
  * the location of each expert's bytes.
  *
  * An expert's slot holds its tensors at fixed offsets. Its bytes come in pieces: a fused tensor in
- * the slot may be two tensors in the file (gate_proj and up_proj), and every piece is one
- * contiguous range of a file, of the caller's memory or of the caller's read callback. Files are
- * read, never mapped: model/file.h says why.
+ * the slot may be two tensors in the file (gate_proj and up_proj). A piece is one contiguous range of a
+ * file, of the caller's memory or of the caller's read callback, or is computed from ranges of files
+ * (model/repack.h). Files are read, never mapped: model/file.h says why.
  *
  * All experts have the same tensors in the same shapes, but from layer to layer their element types
  * may differ, and so their sizes and offsets: a layer has one of the model's layouts. */
@@ -19,17 +19,19 @@
 #include "base/handle.h"
 #include "base/log.h"
 #include "codec/quant.h"
+#include "model/repack.h"
 #include "moepage.h"
 
 #define MP_MAX_PIECES 16
 
 /* One contiguous range of an expert's slot; identical for all experts of a layout. */
 typedef struct mp_piece {
-    uint32_t tensor; /* index into mp_layout.tensors */
-    uint32_t reserved;
+    uint32_t tensor;        /* index into mp_layout.tensors */
+    uint32_t span;          /* in files: the first of its spans among the expert's */
     uint64_t tensor_offset; /* within the tensor, for the read callback */
     uint64_t slot_offset;
     uint64_t bytes;
+    mp_repack how; /* it is computed from how.n_sources spans; how.kind NULL: it is one span */
 } mp_piece;
 
 /* Offsets of the kernels' operands inside a slot. UINT64_MAX marks an absent bias. */
@@ -102,12 +104,6 @@ typedef struct mp_phantom {
     char architecture[64];
 } mp_phantom;
 
-/* A range of a checkpoint's file. */
-typedef struct mp_file_span {
-    const struct mp_model_file *file;
-    uint64_t offset;
-} mp_file_span;
-
 struct moepage_model {
     mp_handle handle;
     _Atomic uint32_t users;  /* number of expert pools */
@@ -116,15 +112,19 @@ struct moepage_model {
     uint32_t n_layouts; /* 1 or more; mp_model_alloc sets 1 */
     uint8_t *layout_of; /* [moe_layers] index into layouts; NULL = the first one, for all */
     uint32_t n_pieces;  /* of an expert, in any layout */
-    /* Where pieces come from, [moe_layers][experts][n_pieces]: memory that the caller holds, or files.
-     * At most one of the two and `read` is set; none with a pack. */
+    /* Where pieces come from: memory that the caller holds, [moe_layers][experts][n_pieces], or files,
+     * [moe_layers][experts][n_spans]. At most one of the two and `read` is set; none with a pack. */
     const void **sources;
     mp_file_span *spans;
+    uint32_t n_spans;       /* of an expert; set by mp_slot_alloc_spans */
+    mp_repack_rooms *rooms; /* of pieces that are computed; NULL without any */
     moepage_read_fn read;
     void *read_user;
     int32_t *layer_of_moe; /* [moe_layers] */
     mp_log log;
     pthread_mutex_t held_lock; /* guards what mp_dense_tensor.held points to */
+    struct mp_bank_files
+        *bank_files; /* what `spans` are ranges of, where the caller has named the files */
     /* The model's source: at most one of these five is set. */
     struct mp_checkpoint *checkpoint; /* files, tensor directory, config text */
     struct mp_gguf *gguf;             /* files, tensor directory, metadata */
@@ -167,14 +167,19 @@ typedef struct mp_dense_tensor {
     uint64_t bytes;
     const unsigned char *data; /* that the caller holds, at any alignment; NULL: it is in `file` */
     const struct mp_model_file *file;
-    uint64_t offset; /* within the file */
-    bool has_sum;    /* the file states the bytes' checksum */
+    uint64_t offset;             /* within the file */
+    const mp_computed *computed; /* NULL, or how its bytes are computed from others in files */
+    bool has_sum;                /* the file states the bytes' checksum */
     uint64_t xxh3;
     void **held; /* its bytes in private memory from the first view on, until the model closes */
 } mp_dense_tensor;
 
 /* Copies the tensor's bytes to `out`; checks those of a file. IO, or FORMAT for a wrong checksum. */
 moepage_status mp_dense_read(const mp_dense_tensor *tensor, void *out);
+
+/* Copies bytes from `offset` of the tensor's on, all of them its own. IO. */
+moepage_status mp_dense_read_part(const mp_dense_tensor *tensor, uint64_t offset, uint64_t bytes,
+                                  void *out);
 
 /* Reads the bytes of a tensor in a file to memory at *tensor->held, a multiple of 64. NO_MEMORY, IO,
  * FORMAT. */
@@ -189,6 +194,11 @@ bool mp_model_dense_at(const struct moepage_model *model, uint64_t index, mp_den
 /* Finds the tensor of that name, dense or, in a checkpoint, of an expert, if a view can express it. */
 moepage_status mp_model_locate_tensor(const struct moepage_model *model, const char *name,
                                       mp_dense_tensor *out);
+
+/* Copies a part of the tensor of that name, and describes it without data. ARGUMENT for bytes past its end. */
+moepage_status mp_model_read_tensor(const struct moepage_model *model, const char *name,
+                                    uint64_t offset, uint64_t bytes, void *out,
+                                    moepage_tensor_view *view);
 
 /* Finds the tensor of that name; its view is aligned for its dtype. The first view of a tensor in a
  * file reads it to memory that the model keeps. */
@@ -256,8 +266,8 @@ moepage_status mp_model_read_stored(const struct moepage_model *model, uint32_t 
                                     uint32_t expert, uint32_t form, uint64_t offset, uint64_t bytes,
                                     void *out);
 
-/* Reads `bytes` of an expert's piece from `offset` on: of a file, of the caller's memory, or through the
- * caller's callback. IO, CALLBACK. */
+/* Reads `bytes` of an expert's piece from `offset` on: of a file, computed from files, of the caller's
+ * memory, or through the caller's callback. IO, CALLBACK; NO_MEMORY and FORMAT where it is computed. */
 moepage_status mp_model_read_piece(const struct moepage_model *model, uint32_t layer,
                                    uint32_t expert, uint32_t piece, uint64_t offset, uint64_t bytes,
                                    void *out);
@@ -291,11 +301,18 @@ static inline const mp_layout *mp_model_layout(const struct moepage_model *model
     return &model->layouts[model->layout_of ? model->layout_of[layer] : 0];
 }
 
-/* Returns the index of (layer, expert, piece 0) in `sources` and `spans`. */
+/* Returns the index of (layer, expert, piece 0) in `sources`. */
 static inline uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer,
                                              uint32_t expert)
 {
     return ((uint64_t)layer * model->info.experts + expert) * model->n_pieces;
+}
+
+/* Returns an expert's spans. */
+static inline mp_file_span *mp_model_spans(const struct moepage_model *model, uint32_t layer,
+                                           uint32_t expert)
+{
+    return model->spans + ((uint64_t)layer * model->info.experts + expert) * model->n_spans;
 }
 
 #endif

@@ -20,6 +20,7 @@ static void describe(mp_tensor *tensor, mp_dense_tensor *out)
                              .bytes = tensor->bytes,
                              .file = &tensor->file->file,
                              .offset = tensor->offset,
+                             .computed = tensor->computed,
                              .held = &tensor->held};
     if (!is_viewable(tensor))
         return;
@@ -158,6 +159,17 @@ static moepage_status hold(const struct moepage_model *model, const mp_dense_ten
     return status;
 }
 
+static moepage_tensor_view view_of(const mp_dense_tensor *tensor, const void *data)
+{
+    moepage_tensor_view view = {.struct_size = sizeof view,
+                                .dtype = tensor->dtype,
+                                .rank = tensor->rank,
+                                .bytes = tensor->bytes,
+                                .data = data};
+    memcpy(view.shape, tensor->shape, sizeof view.shape);
+    return view;
+}
+
 moepage_status mp_model_find_tensor(const struct moepage_model *model, const char *name,
                                     moepage_tensor_view *out)
 {
@@ -166,17 +178,29 @@ moepage_status mp_model_find_tensor(const struct moepage_model *model, const cha
     moepage_status status = mp_model_locate_tensor(model, name, &tensor);
     if (!status)
         status = hold(model, &tensor, &data);
+    if (!status)
+        *out = view_of(&tensor, data);
+    return status;
+}
+
+moepage_status mp_model_read_tensor(const struct moepage_model *model, const char *name,
+                                    uint64_t offset, uint64_t bytes, void *out,
+                                    moepage_tensor_view *view)
+{
+    mp_dense_tensor tensor;
+    moepage_status status = mp_model_locate_tensor(model, name, &tensor);
     if (status)
         return status;
-    *out = (moepage_tensor_view){
-        .struct_size = sizeof *out,
-        .dtype = tensor.dtype,
-        .rank = tensor.rank,
-        .bytes = tensor.bytes,
-        .data = data,
-    };
-    memcpy(out->shape, tensor.shape, sizeof out->shape);
-    return MOEPAGE_OK;
+    if (offset > tensor.bytes || bytes > tensor.bytes - offset)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "tensor \"%.160s\" has %llu bytes: %llu at %llu are not all of it",
+                       tensor.name, (unsigned long long)tensor.bytes, (unsigned long long)bytes,
+                       (unsigned long long)offset);
+    if (bytes)
+        status = mp_dense_read_part(&tensor, offset, bytes, out);
+    if (!status)
+        *view = view_of(&tensor, NULL);
+    return status;
 }
 
 const char *mp_model_config_text(const struct moepage_model *model)

@@ -1,4 +1,4 @@
-/* Experts in memory, and their arithmetic without any cleverness. */
+/* Experts in memory and in files, and their arithmetic without any cleverness. */
 #include "bank_model.h"
 
 #include <math.h>
@@ -164,6 +164,53 @@ static int32_t read_bytes(void *user, uint32_t layer, uint32_t expert, uint32_t 
     return 0;
 }
 
+/* ---- files ---- */
+
+#define BANK_FILES 2
+
+typedef struct bank_files {
+    char paths[BANK_FILES][32];
+    const char *list[BANK_FILES];
+    moepage_file_place *places; /* [layers][experts][n_tensors] */
+} bank_files;
+
+/* Writes the tensors from the last to the first, now to the one file and now to the other, with a gap
+ * before each. */
+static void write_files(const bank_model *bank, bank_files *files)
+{
+    int file[BANK_FILES];
+    uint64_t end[BANK_FILES] = {0}, random = bank->shape.seed ^ 0xf11e5;
+    uint64_t n = (uint64_t)bank->shape.layers * bank->shape.experts * bank->n_tensors;
+    files->places = calloc(n, sizeof *files->places);
+    assert_non_null(files->places);
+    for (uint32_t f = 0; f < BANK_FILES; f++) {
+        strcpy(files->paths[f], "/tmp/moepage-bank-XXXXXX");
+        files->list[f] = files->paths[f];
+        file[f] = mkstemp(files->paths[f]);
+        assert_true(file[f] >= 0);
+    }
+    for (uint64_t i = n; i-- > 0;) {
+        uint32_t f = bank_below(&random, BANK_FILES);
+        uint32_t layer = (uint32_t)(i / bank->n_tensors / bank->shape.experts);
+        uint64_t bytes = bank_model_tensor_bytes(bank, layer, (uint32_t)(i % bank->n_tensors));
+        end[f] += bank_below(&random, 8);
+        files->places[i] = (moepage_file_place){.file = f, .offset = end[f]};
+        assert_int_equal(pwrite(file[f], bank->data[i], bytes, (off_t)end[f]), bytes);
+        end[f] += bytes;
+    }
+    for (uint32_t f = 0; f < BANK_FILES; f++)
+        close(file[f]);
+}
+
+/* An open model needs neither the files' names nor the description. */
+static void drop_files(bank_files *files)
+{
+    for (uint32_t f = 0; f < BANK_FILES; f++)
+        assert_int_equal(unlink(files->paths[f]), 0);
+    free(files->places);
+    memset(files, 0, sizeof *files);
+}
+
 /* ---- life ---- */
 
 static void fill_weights(bank_model *bank)
@@ -228,6 +275,9 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
                               (uint32_t)(expert % shape->experts), (uint32_t)(i % bank->n_tensors));
     }
     moepage_expert_tensor *layers = shape->odd_dtype ? list_layers(bank) : NULL;
+    bank_files files = {0};
+    if (shape->files)
+        write_files(bank, &files);
     moepage_banks banks = {
         .struct_size = sizeof banks,
         .moe_layers = shape->layers,
@@ -238,15 +288,20 @@ void bank_model_open(bank_model *bank, const bank_shape *shape)
         .n_tensors = bank->n_tensors,
         .tensors = layers ? NULL : bank->tensors,
         .layer_tensors = layers,
-        .data = shape->callback ? NULL : bank->data,
+        .data = shape->callback || shape->files ? NULL : bank->data,
         .read = shape->callback ? read_bytes : NULL,
         .read_user = bank,
         .activation =
             shape->clamped ? MOEPAGE_ACTIVATION_SWIGLU_CLAMPED : MOEPAGE_ACTIVATION_SWIGLU,
         .activation_limit = shape->clamped ? CLAMPED_LIMIT : 0,
+        .n_files = shape->files ? BANK_FILES : 0,
+        .files = shape->files ? files.list : NULL,
+        .places = files.places,
     };
     assert_int_equal(moepage_model_open_banks(&banks, NULL, &bank->model), MOEPAGE_OK);
     free(layers);
+    if (shape->files)
+        drop_files(&files);
     if (shape->pack_forms)
         serve_from_pack(bank);
 }

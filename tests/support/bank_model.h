@@ -1,5 +1,5 @@
-/* bank_model.h — a model of experts in memory: seeded weights, a read callback that can fail, and
- * the experts' arithmetic done naively in double precision.
+/* bank_model.h — a model of experts in memory or files: seeded weights, a read callback that can fail,
+ * and the experts' arithmetic done naively in double precision.
  *
  * Weights are k/64 for whole k, exact in every dense dtype, so that the reference knows what the
  * library computes with whatever the dtype. No two experts have the same bytes. */
@@ -21,6 +21,7 @@ typedef struct bank_shape {
     bool bias;
     bool clamped;        /* gpt-oss's activation, with a limit that the sums reach */
     bool callback;       /* the library reads through a callback, else from pointers */
+    bool files;          /* neither, but from two files, of which it knows the tensors' places */
     uint32_t pack_forms; /* not 0: served from a pack with these forms (1u << MOEPAGE_FORM_*) */
     int32_t cold_level;  /* zstd level of its DENSE form */
     uint64_t seed;

@@ -219,8 +219,8 @@ static void test_banks_with_a_wrong_activation_are_refused(void **state)
     banks.activation = 3;
     expect_refusal(MOEPAGE_E_ARGUMENT, "activation is 3");
     banks.activation = 0;
-    banks.reserved_activation = 5;
-    expect_refusal(MOEPAGE_E_ARGUMENT, "reserved is 5");
+    banks.n_files = 5;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "n_files must be set together");
 }
 
 static void test_banks_ffn_is_not_offered_for_what_kernels_cannot_read(void **state)
@@ -310,8 +310,8 @@ static void test_banks_refuse_bad_tensors(void **state)
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 0");
     tensors[2].dtype = MOEPAGE_DTYPE_I64 + 1;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 11");
-    tensors[2].dtype = MOEPAGE_DTYPE_NVFP4 + 1;
-    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 30|from 1 to 10|from 16 to 29");
+    tensors[2].dtype = MOEPAGE_DTYPE_W4G128_BF16 + 1;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 36|from 1 to 10|from 16 to 35");
     tensors[2].dtype = MOEPAGE_DTYPE_Q6_K;
     tensors[2].shape[1] = 255;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 is Q6_K|last dimension 255|256 weights");
@@ -408,10 +408,10 @@ static void test_banks_refuse_unclear_or_missing_sources(void **state)
 {
     (void)state;
     banks.read = read_nothing;
-    expect_refusal(MOEPAGE_E_ARGUMENT, "each of data and read");
+    expect_refusal(MOEPAGE_E_ARGUMENT, "more than one of data, read and places");
     banks.data = NULL;
     banks.read = NULL;
-    expect_refusal(MOEPAGE_E_ARGUMENT, "neither of data and read");
+    expect_refusal(MOEPAGE_E_ARGUMENT, "none of data, read and places");
     banks.data = data;
     data[(2 * EXPERTS + 3) * 3 + 1] = NULL;
     expect_refusal(MOEPAGE_E_ARGUMENT, "layer 2, expert 3, tensor 1 is NULL");
@@ -468,6 +468,11 @@ static void test_banks_bring_the_rest_of_a_model(void **state)
     assert_int_equal(view.shape[1], 3);
     assert_int_equal(view.bytes, 24);
     assert_ptr_equal(view.data, numbers);
+    float part[2];
+    assert_int_equal(moepage_model_read_tensor(model, "w.b", 4, 8, part, &view), MOEPAGE_OK);
+    assert_memory_equal(part, (const char *)numbers + 4, 8);
+    assert_int_equal(view.bytes, 24);
+    assert_null(view.data);
     assert_int_equal(moepage_model_find_tensor(model, "w.c", &view), MOEPAGE_E_NOT_FOUND);
     expect_sentence("w.c|3 dense ones");
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);

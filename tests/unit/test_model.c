@@ -116,6 +116,43 @@ static void test_model_find_tensor_gives_dtype_shape_and_bytes(void **state)
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
+static void test_model_read_tensor_copies_any_part(void **state)
+{
+    (void)state;
+    moe_maker_write(&maker);
+    moepage_model *model = moe_expect_open(&maker);
+    const maker_tensor *made = maker_find(&maker.shard, "model.norm.weight");
+    const uint64_t n = made->bytes;
+    unsigned char out[4096];
+    moepage_tensor_view view = {.struct_size = sizeof view}, whole = view;
+    assert_in_range(n, 2, sizeof out - 1);
+    for (uint64_t first = 0; first <= n; first++)
+        for (uint64_t bytes = 0; bytes <= n - first; bytes++) {
+            memset(out, 0xa5, sizeof out);
+            assert_int_equal(moepage_model_read_tensor(model, made->name, first, bytes, out, &view),
+                             MOEPAGE_OK);
+            assert_memory_equal(out, (const unsigned char *)made->data + first, bytes);
+            assert_int_equal(out[bytes], 0xa5);
+        }
+    assert_int_equal(moepage_model_find_tensor(model, made->name, &whole), MOEPAGE_OK);
+    assert_non_null(whole.data);
+    whole.data = NULL;
+    assert_memory_equal(&whole, &view, sizeof view);
+    assert_int_equal(moepage_model_read_tensor(model, made->name, 0, n + 1, out, NULL),
+                     MOEPAGE_E_ARGUMENT);
+    expect_sentence("model.norm.weight|at 0 are not all of it");
+    assert_int_equal(moepage_model_read_tensor(model, made->name, n + 1, 0, out, NULL),
+                     MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_model_read_tensor(model, made->name, 1, UINT64_MAX, out, NULL),
+                     MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_model_read_tensor(model, made->name, 0, 1, NULL, NULL),
+                     MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_model_read_tensor(model, NULL, 0, 1, out, NULL), MOEPAGE_E_ARGUMENT);
+    assert_int_equal(moepage_model_read_tensor(model, "nope", 0, 1, out, NULL),
+                     MOEPAGE_E_NOT_FOUND);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
 static void count_log(void *user, int32_t level, const char *text)
 {
     assert_int_equal(level, MOEPAGE_LOG_INFO);
@@ -387,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_model_open_describes_the_slot_and_every_expert),
         CASE(test_model_find_tensor_gives_dtype_shape_and_bytes),
+        CASE(test_model_read_tensor_copies_any_part),
         CASE(test_model_find_tensor_aligns_what_the_file_has_askew),
         CASE(test_model_find_tensor_makes_one_copy_for_all_threads),
         CASE(test_model_config_json_is_the_file),
