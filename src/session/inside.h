@@ -77,6 +77,7 @@ struct moepage_session {
     uint32_t *order;        /* [experts] scratch: ids reordered, hinted keys */
     uint32_t *order_counts; /* [experts] scratch */
     uint32_t *counts;       /* [max_entries] rows per entry while sorting */
+    float *ones;            /* [max_rows] the weights of routing that has none */
     bool *token_placed;     /* [max_tokens] while grouping by tokens */
     bool *launched;         /* [max_entries] during moepage_session_ffn */
 };

@@ -5,7 +5,7 @@
 
 /* Checks the call, and finds a flight for the layer. */
 static moepage_status find_flight(struct moepage_session *session, uint32_t layer,
-                                  const moepage_routing *routing, mp_flight **out)
+                                  const moepage_routing *routing, bool planned, mp_flight **out)
 {
     mp_flight *free_flight = NULL;
     if (!session->step.open)
@@ -13,8 +13,10 @@ static moepage_status find_flight(struct moepage_session *session, uint32_t laye
     if (layer >= session->step.shape.layers)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer is %u, the model has %u MoE layers", layer,
                        session->step.shape.layers);
-    if (!routing->ids || !routing->weights)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: routing ids or weights are NULL", layer);
+    if (!routing->ids || (!routing->weights && !planned))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: routing %s", layer,
+                       routing->ids ? "weights are NULL, and no plan is asked for"
+                                    : "ids are NULL");
     if (routing->top_k < 1 || routing->top_k > session->step.config.max_top_k)
         return mp_fail(MOEPAGE_E_ARGUMENT, "layer %u: top_k is %u, it must be 1 to max_top_k (%u)",
                        layer, routing->top_k, session->step.config.max_top_k);
@@ -36,7 +38,7 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
                                 const moepage_routing *routing, moepage_plan *plan)
 {
     mp_flight *flight = NULL;
-    moepage_status status = find_flight(session, layer, routing, &flight);
+    moepage_status status = find_flight(session, layer, routing, plan, &flight);
     if (status)
         return status;
     flight->layer = layer;
@@ -49,7 +51,10 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
     flight->in_place = !plan && session->step.config.miss == MOEPAGE_MISS_HOST;
     flight->native = routing->stream;
 
-    moepage_routing effective = *routing;
+    moepage_routing asked = *routing;
+    if (!asked.weights)
+        asked.weights = session->ones;
+    moepage_routing effective = asked;
     const mp_feature_list *before = &session->on[MP_ON_BEFORE_ROUTE];
     for (uint32_t i = 0; i < before->n && !status; i++)
         status = before->at[i].hooks->before_route(before->at[i].state, layer, &effective);
@@ -76,6 +81,6 @@ moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
 
     const mp_feature_list *routed = &session->on[MP_ON_ROUTED];
     for (uint32_t i = 0; i < routed->n; i++)
-        routed->at[i].hooks->routed(routed->at[i].state, flight, routing);
+        routed->at[i].hooks->routed(routed->at[i].state, flight, &asked);
     return MOEPAGE_OK;
 }

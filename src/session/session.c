@@ -241,6 +241,7 @@ static moepage_status alloc_tables(struct moepage_session *session)
     uint32_t experts = session->step.shape.experts, tokens = session->step.config.max_tokens;
     session->local = mp_alloc_array(experts, sizeof *session->local);
     session->local_stamp = mp_alloc_array(experts, sizeof *session->local_stamp);
+    session->ones = mp_alloc_array(session->step.max_rows, sizeof *session->ones);
     session->distinct = mp_alloc_array(experts, sizeof *session->distinct);
     session->order = mp_alloc_array(experts, sizeof *session->order);
     session->order_counts = mp_alloc_array(experts, sizeof *session->order_counts);
@@ -250,9 +251,11 @@ static moepage_status alloc_tables(struct moepage_session *session)
     session->scan_token = mp_alloc_array(tokens, sizeof *session->scan_token);
     session->step.layouts =
         mp_alloc_array(session->step.shape.layers, sizeof *session->step.layouts);
-    bool ok = session->step.layouts && session->local && session->local_stamp &&
+    bool ok = session->step.layouts && session->local && session->local_stamp && session->ones &&
               session->distinct && session->order && session->order_counts && session->counts &&
               session->launched && session->token_placed && session->scan_token;
+    for (uint32_t r = 0; r < session->step.max_rows && ok; r++)
+        session->ones[r] = 1;
     for (uint32_t l = 0; l < session->step.shape.layers && ok; l++)
         session->step.layouts[l] = mp_model_layout(session->step.shape.model, l);
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS && ok; i++)
@@ -273,6 +276,7 @@ static void free_parts(struct moepage_session *session)
     mp_free((void *)session->step.layouts);
     mp_free(session->local);
     mp_free(session->local_stamp);
+    mp_free(session->ones);
     mp_free(session->distinct);
     mp_free(session->order);
     mp_free(session->order_counts);

@@ -424,6 +424,48 @@ static void test_remap_session_records_what_the_router_chose(void **state)
 
 /* ---- refusals ---- */
 
+/* Remapping and recording see weights of 1, and so does the plan where nothing was remapped. */
+static void test_remap_session_without_weights_counts_every_row_as_1(void **state)
+{
+    int32_t out_ids[ROWS], want_ids[ROWS];
+    float out_weights[ROWS], want_weights[ROWS], ones[ROWS];
+    char path[64];
+    moepage_trace *trace;
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/moepage-ones-%d.trace", (int)getpid());
+    for (uint32_t r = 0; r < ROWS; r++)
+        ones[r] = 1;
+    open_rig_slots(4);
+    memcpy(weights, ones, sizeof ones); /* for the law */
+    (void)expect_of(&coarse, TOKENS, want_ids, want_weights);
+    assert_memory_not_equal(want_weights, ones, sizeof ones);
+    memset(weights, 0xff, sizeof weights);
+    const moepage_trace_info info =
+        MOEPAGE_TRACE_INFO(.moe_layers = LAYERS, .experts = EXPERTS, .max_top_k = TOP_K);
+    assert_int_equal(moepage_trace_create(path, &info, &trace), MOEPAGE_OK);
+    assert_int_equal(moepage_session_record(session, trace), MOEPAGE_OK);
+    moepage_routing routing = routing_of(TOP_K);
+    routing.weights = NULL;
+    for (uint32_t pass = 0; pass < 4; pass++) {
+        set_remap(pass % 2 ? NULL : &coarse);
+        (void)decode(TOKENS, &routing, out_ids, out_weights);
+        assert_memory_equal(out_ids, pass % 2 ? ids : want_ids, sizeof out_ids);
+        assert_memory_equal(out_weights, pass % 2 ? ones : want_weights, sizeof out_weights);
+    }
+    assert_int_equal(moepage_session_record(session, NULL), MOEPAGE_OK);
+    assert_int_equal(moepage_trace_close(trace), MOEPAGE_OK);
+    moepage_trace_step step = MOEPAGE_TRACE_STEP();
+    assert_int_equal(moepage_trace_open(path, &trace), MOEPAGE_OK);
+    for (uint32_t pass = 0; pass < 4; pass++) {
+        assert_int_equal(moepage_trace_next(trace, &step), MOEPAGE_OK);
+        assert_memory_equal(step.ids, ids, sizeof ids);
+        assert_memory_equal(step.weights, ones, sizeof ones);
+    }
+    assert_int_equal(moepage_trace_close(trace), MOEPAGE_OK);
+    assert_int_equal(unlink(path), 0);
+    close_rig();
+}
+
 static void expect_config_refusal(moepage_remap_config config, const char *word)
 {
     config.struct_size = sizeof config;
@@ -530,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_remap_session_prefers_what_is_on_the_device),
         cmocka_unit_test(test_remap_session_computes_what_it_plans),
         cmocka_unit_test(test_remap_session_records_what_the_router_chose),
+        cmocka_unit_test(test_remap_session_without_weights_counts_every_row_as_1),
         cmocka_unit_test(test_remap_session_refuses_bad_configs),
         cmocka_unit_test(test_remap_session_refuses_routings_it_cannot_remap),
     };

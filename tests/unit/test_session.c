@@ -246,8 +246,12 @@ static void test_session_route_refuses_bad_routing_and_changes_nothing(void **st
     expect_refusal(route_raw(session, 0, 4, good, fine, &plan), MOEPAGE_E_ARGUMENT, "top_k is 4");
     expect_refusal(route_raw(session, LAYERS, TOP_K, good, fine, &plan), MOEPAGE_E_ARGUMENT,
                    "layer is 6");
-    expect_refusal(route_raw(session, 0, TOP_K, NULL, fine, &plan), MOEPAGE_E_ARGUMENT, "NULL");
-    expect_refusal(route_raw(session, 0, TOP_K, good, NULL, &plan), MOEPAGE_E_ARGUMENT, "NULL");
+    expect_refusal(route_raw(session, 0, TOP_K, NULL, fine, &plan), MOEPAGE_E_ARGUMENT,
+                   "routing ids are NULL");
+    expect_refusal(route_raw(session, 0, TOP_K, NULL, NULL, NULL), MOEPAGE_E_ARGUMENT,
+                   "routing ids are NULL");
+    expect_refusal(route_raw(session, 0, TOP_K, good, NULL, NULL), MOEPAGE_E_ARGUMENT,
+                   "layer 0: routing weights are NULL, and no plan is asked for");
     moepage_plan small = {.struct_size = 8};
     moepage_expert_pool_info info = pool_rig_info(&rig);
     assert_int_equal(info.hits + info.misses + info.late + info.resident, 0);
@@ -412,7 +416,8 @@ static void check_group(const moepage_plan *plan, uint32_t step_tokens, coverage
     }
 }
 
-/* Routes a layer, looks at all groups, and retires it; returns the number of groups. */
+/* Routes a layer, looks at all groups, and retires it; returns the number of groups. Without weights the
+ * plan's are 1. */
 static uint32_t check_layer(moepage_session *session, uint32_t layer, uint32_t n_tokens,
                             uint32_t top_k, const int32_t *ids, const float *weights)
 {
@@ -432,7 +437,8 @@ static uint32_t check_layer(moepage_session *session, uint32_t layer, uint32_t n
     for (uint32_t t = 0; t < n_tokens && by_tokens; t++)
         assert_int_equal(seen.tokens[t], 1);
     assert_memory_equal(plan.ids, ids, n_tokens * top_k * sizeof *ids);
-    assert_memory_equal(plan.weights, weights, n_tokens * top_k * sizeof *weights);
+    for (uint32_t r = 0; r < n_tokens * top_k; r++)
+        assert_true(plan.weights[r] == (weights ? weights[r] : 1));
     assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
     return seen.groups;
 }
@@ -460,7 +466,8 @@ static uint32_t check_plans(const pool_rig_config *pool, const moepage_session_c
             bank_model_route(&bank, &random, n_tokens, top_k, true, ids, weights);
             if (s % 3 == 0) /* the same expert twice in a token counts twice */
                 ids[top_k - 1] = ids[0];
-            uint32_t n = check_layer(session, l, n_tokens, top_k, ids, weights);
+            uint32_t n =
+                check_layer(session, l, n_tokens, top_k, ids, (s + l) % 4 ? weights : NULL);
             groups += n;
             most = n > most ? n : most;
         }
@@ -550,6 +557,52 @@ static void test_session_routes_tokens_without_experts(void **state)
         destroy(session);
         close_rig();
     }
+}
+
+/* All but the weights is the same, and the layer can be computed. */
+static void test_session_routes_without_weights_for_a_plan(void **state)
+{
+    (void)state;
+    enum { TOKENS = 3, ROWS = TOKENS * TOP_K, HIDDEN = 8 };
+    const float ones[ROWS] = {1, 1, 1, 1, 1, 1, 1, 1, 1}, bad[ROWS] = {1, NAN};
+    const int32_t ids[ROWS] = {3, 1, MOEPAGE_NO_EXPERT, 7, 3, 3, 0, 11, 2};
+    float weights[ROWS], x[TOKENS * HIDDEN], y[TOKENS * HIDDEN];
+    double expected[TOKENS * HIDDEN], bound[TOKENS * HIDDEN];
+    int32_t map[EXPERTS];
+    uint32_t rows[ROWS];
+    moepage_plan plan = MOEPAGE_PLAN();
+    moepage_ffn ffn = MOEPAGE_FFN(MOEPAGE_DTYPE_F32, x, y);
+    for (uint32_t r = 0; r < ROWS; r++)
+        weights[r] = 0.25f * (float)r;
+    for (uint32_t i = 0; i < TOKENS * HIDDEN; i++)
+        x[i] = (float)(i % 7) - 3;
+    open_rig(&(pool_rig_config){0});
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.max_tokens = TOKENS});
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        pool_rig_begin(session, TOKENS, MOEPAGE_PHASE_DECODE);
+        assert_int_equal(route_raw(session, 2, TOP_K, ids, weights, &plan), MOEPAGE_OK);
+        assert_int_equal(plan.n_rows, ROWS - 1);
+        memcpy(map, plan.expert_map, sizeof map);
+        memcpy(rows, plan.rows, (ROWS - 1) * sizeof *rows);
+        assert_int_equal(moepage_session_retire(session, 2), MOEPAGE_OK);
+        assert_int_equal(route_raw(session, 2, TOP_K, ids, NULL, &plan), MOEPAGE_OK);
+        assert_memory_equal(plan.expert_map, map, sizeof map);
+        assert_int_equal(plan.n_rows, ROWS - 1);
+        assert_memory_equal(plan.rows, rows, (ROWS - 1) * sizeof *rows);
+        assert_memory_equal(plan.ids, ids, sizeof ids);
+        assert_memory_equal(plan.weights, ones, sizeof ones);
+        bank_model_reference(&bank, 2, TOKENS, TOP_K, ids, ones, x, MOEPAGE_MATH_FP32, expected,
+                             bound);
+        assert_int_equal(moepage_session_ffn(session, 2, &ffn), MOEPAGE_OK);
+        for (uint32_t i = 0; i < TOKENS * HIDDEN; i++)
+            assert_true(fabs(y[i] - expected[i]) <= bound[i]);
+        assert_int_equal(moepage_session_retire(session, 2), MOEPAGE_OK);
+        expect_refusal(route_raw(session, 2, TOP_K, ids, bad, &plan), MOEPAGE_E_ARGUMENT, "finite");
+        assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    }
+    destroy(session);
+    close_rig();
 }
 
 /* ---- sharing slots ---- */
@@ -877,6 +930,7 @@ int main(void)
         cmocka_unit_test(test_session_plans_name_the_device),
         cmocka_unit_test(test_session_refuses_a_token_too_big_for_its_group),
         cmocka_unit_test(test_session_routes_tokens_without_experts),
+        cmocka_unit_test(test_session_routes_without_weights_for_a_plan),
         cmocka_unit_test(test_session_open_layers_share_its_slots),
         cmocka_unit_test(test_session_open_layers_share_uneven_groups),
         cmocka_unit_test(test_session_several_share_a_pool),
