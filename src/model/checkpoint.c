@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "model/model.h"
 #include "model/shards.h"
 
 #define CONFIG_NAME "config.json"
@@ -52,6 +53,26 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(mp_tensor *const *)a)->name, (*(mp_tensor *const *)b)->name);
 }
 
+static moepage_status sort_directory(mp_checkpoint *checkpoint)
+{
+    const uint64_t n = checkpoint->n_tensors;
+    if (n)
+        qsort(checkpoint->tensors, n, sizeof *checkpoint->tensors, by_name);
+    for (uint64_t i = 1; i < n; i++) {
+        const mp_tensor *a = checkpoint->tensors[i - 1], *b = checkpoint->tensors[i];
+        if (strcmp(a->name, b->name) != 0)
+            continue;
+        if (a->computed || b->computed)
+            return mp_fail(MOEPAGE_E_FORMAT,
+                           "%.120s: tensor \"%.160s\" is stored, and so are parts from which it is "
+                           "computed",
+                           (a->computed ? b : a)->file->file.name, a->name);
+        return mp_fail(MOEPAGE_E_FORMAT, "tensor \"%.160s\" is in two files, %.120s and %.120s",
+                       a->name, a->file->file.name, b->file->file.name);
+    }
+    return MOEPAGE_OK;
+}
+
 static moepage_status build_directory(mp_checkpoint *checkpoint)
 {
     checkpoint->tensors = mp_alloc_array(checkpoint->n_tensors, sizeof *checkpoint->tensors);
@@ -60,21 +81,24 @@ static moepage_status build_directory(mp_checkpoint *checkpoint)
                        (unsigned long long)checkpoint->n_tensors);
     uint64_t n = 0;
     for (uint32_t f = 0; f < checkpoint->n_files; f++)
-        for (uint64_t i = 0; i < checkpoint->files[f].n_tensors; i++) {
-            checkpoint->tensors[n] = &checkpoint->files[f].tensors[i];
-            checkpoint->tensor_bytes += checkpoint->tensors[n++]->bytes;
-        }
-    if (n)
-        qsort(checkpoint->tensors, n, sizeof *checkpoint->tensors, by_name);
-    for (uint64_t i = 1; i < n; i++) {
-        const mp_tensor *a = checkpoint->tensors[i - 1], *b = checkpoint->tensors[i];
-        if (strcmp(a->name, b->name) == 0)
-            return mp_fail(MOEPAGE_E_FORMAT, "tensor \"%.160s\" is in two files, %.120s and %.120s",
-                           a->name, a->file->file.name, b->file->file.name);
-    }
-    return MOEPAGE_OK;
+        for (uint64_t i = 0; i < checkpoint->files[f].n_tensors; i++)
+            checkpoint->tensors[n++] = &checkpoint->files[f].tensors[i];
+    return sort_directory(checkpoint);
 }
 
+moepage_status mp_checkpoint_add_computed(mp_checkpoint *checkpoint)
+{
+    const mp_computed_tensors *computed = &checkpoint->computed;
+    const uint64_t n = checkpoint->n_tensors + computed->n;
+    mp_tensor **all = mp_realloc(checkpoint->tensors, n * sizeof *all);
+    if (!all)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a directory of %llu tensors",
+                       (unsigned long long)n);
+    for (uint64_t i = 0; i < computed->n; i++)
+        all[checkpoint->n_tensors++] = &computed->tensors[i];
+    checkpoint->tensors = all;
+    return sort_directory(checkpoint);
+}
 /* Every tensor that the index places must be in the file where it places it. */
 static moepage_status check_places(const mp_shards *shards, const mp_checkpoint *checkpoint)
 {
@@ -133,6 +157,11 @@ void mp_checkpoint_close(mp_checkpoint *checkpoint)
         return;
     for (uint32_t i = 0; i < checkpoint->n_files; i++)
         mp_safetensors_close(&checkpoint->files[i]);
+    for (uint64_t i = 0; i < checkpoint->computed.n; i++)
+        mp_dense_free(checkpoint->computed.tensors[i].held);
+    mp_free(checkpoint->computed.tensors);
+    mp_free(checkpoint->computed.computed);
+    mp_free(checkpoint->computed.names);
     mp_free(checkpoint->files);
     mp_free(checkpoint->tensors);
     mp_free(checkpoint->dense);
@@ -174,17 +203,22 @@ moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char
     return MOEPAGE_OK;
 }
 
+bool mp_checkpoint_is_dense(const mp_tensor *tensor)
+{
+    return !tensor->routed && !tensor->is_part;
+}
+
 moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint)
 {
     uint64_t n = 0;
     for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
-        n += !checkpoint->tensors[i]->routed;
+        n += mp_checkpoint_is_dense(checkpoint->tensors[i]);
     checkpoint->dense = mp_alloc_array(n, sizeof *checkpoint->dense);
     if (!checkpoint->dense)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %llu tensors",
                        (unsigned long long)n);
     for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
-        if (!checkpoint->tensors[i]->routed)
+        if (mp_checkpoint_is_dense(checkpoint->tensors[i]))
             checkpoint->dense[checkpoint->n_dense++] = checkpoint->tensors[i];
     return MOEPAGE_OK;
 }

@@ -11,14 +11,22 @@
 #include "model/safetensors.h"
 #include "moepage.h"
 
+/* Tensors that the files do not have, computed from others that they have. */
+typedef struct mp_computed_tensors {
+    mp_tensor *tensors;    /* [n] */
+    mp_computed *computed; /* [n] what they point to */
+    char *names;           /* theirs, back to back */
+    uint64_t n, name_bytes;
+} mp_computed_tensors;
+
 typedef struct mp_checkpoint {
     char *config_text;     /* config.json, NUL-terminated */
     mp_safetensors *files; /* [n_files] */
     uint32_t n_files;
-    mp_tensor **tensors; /* [n_tensors] of all files, sorted by name */
+    mp_tensor **tensors; /* [n_tensors] of all files, and computed ones, sorted by name */
     uint64_t n_tensors;
-    uint64_t tensor_bytes; /* total size of the tensors */
-    mp_tensor **dense;     /* [n_dense] all but the routed experts', once listed */
+    mp_computed_tensors computed;
+    mp_tensor **dense; /* [n_dense] all but the routed experts' and parts of others, once listed */
     uint64_t n_dense;
 } mp_checkpoint;
 
@@ -38,6 +46,12 @@ moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char
 
 /* Returns the index in `tensors` of the first name that is not less than `name`. */
 uint64_t mp_checkpoint_lower_bound(const mp_checkpoint *checkpoint, const char *name);
+
+/* Adds the computed tensors to the directory. FORMAT if a file has one of such a name. */
+moepage_status mp_checkpoint_add_computed(mp_checkpoint *checkpoint);
+
+/* Returns true if a tensor is neither a routed expert's nor part of another. */
+bool mp_checkpoint_is_dense(const mp_tensor *tensor);
 
 /* Fills `dense`; call it once the routed tensors are marked. */
 moepage_status mp_checkpoint_list_dense(mp_checkpoint *checkpoint);

@@ -228,7 +228,7 @@ static void fill_spans(const binding *b)
     struct moepage_model *model = b->model;
     for (uint32_t i = 0; i < model->info.moe_layers; i++)
         for (uint32_t e = 0; e < model->info.experts; e++) {
-            mp_file_span *spans = model->spans + mp_model_source_index(model, i, e);
+            mp_file_span *spans = mp_model_spans(model, i, e);
             for (uint32_t p = 0; p < b->n_parts; p++) {
                 const mp_gguf_tensor *tensor = b->found[(uint64_t)i * b->n_parts + p];
                 uint64_t bytes = mp_model_layout(model, i)->tensors[p].bytes;

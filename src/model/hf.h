@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "model/checkpoint.h"
+#include "model/hf_w4.h"
 #include "model/model.h"
 
 /* A dimension in terms of the config. Block scales cover block_rows x block_columns weights. */
@@ -33,14 +34,32 @@ typedef enum mp_hf_when {
     MP_WHEN_FP8 /* block scales: exactly if the first part's weights are FP8 */
 } mp_hf_when;
 
+/* A tensor from which a piece of the slot is computed. */
+typedef struct mp_hf_stored {
+    const char *suffix;               /* its name goes on with this */
+    uint32_t dtype;                   /* required type; NONE = the first expert's type */
+    mp_hf_dim dims[MOEPAGE_MAX_RANK]; /* without the stack's dimension */
+} mp_hf_stored;
+
+/* How pieces are computed (model/repack.h). */
+typedef struct mp_hf_repack {
+    const mp_repack_kind *kind;
+    bool interleaved; /* gate's and up's rows take turns */
+    uint32_t n_stored;
+    mp_hf_stored stored[MP_REPACK_SOURCES];
+} mp_hf_repack;
+
 /* One tensor of an expert's slot, made of one named tensor of the checkpoint or of two, the second
  * after the first along the first dimension. In a name, {L} is the layer and {E} the expert. */
 typedef struct mp_hf_part {
     uint32_t role;
-    uint32_t dtype; /* required type; NONE = the first expert's type */
+    uint32_t
+        dtype; /* required type, or that which is computed; NONE = that of the first expert's first
+                     * stored tensor */
     mp_hf_when when;
     mp_hf_dim dims[MOEPAGE_MAX_RANK]; /* of each named tensor, without the stack's dimension */
     const char *names[2];
+    const mp_hf_repack *repack; /* NULL: a named tensor is a piece as it is */
 } mp_hf_part;
 
 /* One way in which a checkpoint stores an architecture's experts. */
@@ -49,7 +68,6 @@ typedef struct mp_hf_layout {
     const char *router_bias; /* [E], or NULL; checked if present */
     const char *prefix;      /* every tensor with this prefix belongs to a routed expert */
     bool stacked;            /* a named tensor holds all experts along a first dimension E */
-    bool interleaved;        /* fused tensors are not in GATE_UP's order */
     uint32_t n_parts;
     mp_hf_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
 } mp_hf_layout;
@@ -93,6 +111,7 @@ typedef struct mp_hf_config {
     uint32_t vocabulary;
     uint32_t block_rows; /* of FP8 block scales */
     uint32_t block_columns;
+    mp_hf_w4 w4; /* of W4A16 weights */
     mp_activation activation;
 } mp_hf_config;
 

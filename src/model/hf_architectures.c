@@ -16,14 +16,18 @@
     {               \
         __VA_ARGS__ \
     }
-#define PART(role, dtype, when, dims, names)                                    \
-    {                                                                           \
-        MOEPAGE_ROLE_##role, MOEPAGE_DTYPE_##dtype, MP_WHEN_##when, dims, names \
+#define PART(role, dtype, when, dims, names)                                          \
+    {                                                                                 \
+        MOEPAGE_ROLE_##role, MOEPAGE_DTYPE_##dtype, MP_WHEN_##when, dims, names, NULL \
+    }
+#define COMPUTED(role, dtype, dims, names, repack)                                      \
+    {                                                                                   \
+        MOEPAGE_ROLE_##role, MOEPAGE_DTYPE_##dtype, MP_WHEN_ALWAYS, dims, names, repack \
     }
 
 /* clang-format off */
 
-/* One tensor per expert and projection: Qwen, OLMoE and DeepSeek. */
+/* One tensor per expert and projection: Qwen, OLMoE, DeepSeek and GLM. */
 static const mp_hf_layout separate = {
     .router = LAYER "mlp.gate.weight",
     .router_bias = LAYER "mlp.gate.e_score_correction_bias",
@@ -93,41 +97,57 @@ static const mp_hf_layout numbered_minimax = {
     NUMBERED_PARTS,
 };
 
-/* gpt-oss interleaves the fused rows: gate at even, up at odd indices. The tensors are identified
- * by role, but the order inside is the architecture's own. */
+/* gpt-oss's fused rows take turns: gate at even, up at odd indices. */
+#define GPT_OSS                                                                                    \
+    .router = LAYER "mlp.router.weight", .router_bias = LAYER "mlp.router.bias",                   \
+    .prefix = EXPERTS, .stacked = true, .n_parts = 4
+
+#define TAKE_TURNS true
+#define IN_ORDER false
+
+static const mp_hf_repack biases = {
+    &mp_repack_reordered, TAKE_TURNS, 1, {{"_bias", MOEPAGE_DTYPE_NONE, DIMS(MP_DIM_2I)}},
+};
+
+static const mp_hf_repack mxfp4_gate_up = {
+    &mp_repack_mxfp4, TAKE_TURNS, 2,
+    {{"_blocks", MOEPAGE_DTYPE_U8, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS, MP_DIM_MXFP4_BYTES)},
+     {"_scales", MOEPAGE_DTYPE_U8, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS)}},
+};
+
+static const mp_hf_repack mxfp4_down = {
+    &mp_repack_mxfp4, IN_ORDER, 2,
+    {{"_blocks", MOEPAGE_DTYPE_U8, DIMS(MP_DIM_H, MP_DIM_I_MX_GROUPS, MP_DIM_MXFP4_BYTES)},
+     {"_scales", MOEPAGE_DTYPE_U8, DIMS(MP_DIM_H, MP_DIM_I_MX_GROUPS)}},
+};
+
 static const mp_hf_layout gpt_oss_mxfp4 = {
-    .router = LAYER "mlp.router.weight",
-    .router_bias = LAYER "mlp.router.bias",
-    .prefix = EXPERTS,
-    .stacked = true,
-    .interleaved = true,
-    .n_parts = 6,
+    GPT_OSS,
     .parts = {
-        PART(GATE_UP, U8, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS, MP_DIM_MXFP4_BYTES),
-             NAMES(EXPERTS "gate_up_proj_blocks")),
-        PART(DOWN, U8, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I_MX_GROUPS, MP_DIM_MXFP4_BYTES),
-             NAMES(EXPERTS "down_proj_blocks")),
-        PART(GATE_UP_SCALE, NONE, ALWAYS, DIMS(MP_DIM_2I, MP_DIM_H_MX_GROUPS),
-             NAMES(EXPERTS "gate_up_proj_scales")),
-        PART(DOWN_SCALE, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_I_MX_GROUPS),
-             NAMES(EXPERTS "down_proj_scales")),
-        PART(GATE_UP_BIAS, NONE, ALWAYS, DIMS(MP_DIM_2I), NAMES(EXPERTS "gate_up_proj_bias")),
+        COMPUTED(GATE_UP, MXFP4, DIMS(MP_DIM_2I, MP_DIM_H), NAMES(EXPERTS "gate_up_proj"),
+                 &mxfp4_gate_up),
+        COMPUTED(DOWN, MXFP4, DIMS(MP_DIM_H, MP_DIM_I), NAMES(EXPERTS "down_proj"), &mxfp4_down),
+        COMPUTED(GATE_UP_BIAS, NONE, DIMS(MP_DIM_2I), NAMES(EXPERTS "gate_up_proj"), &biases),
         PART(DOWN_BIAS, NONE, ALWAYS, DIMS(MP_DIM_H), NAMES(EXPERTS "down_proj_bias")),
     },
 };
 
-/* gpt-oss dequantised: the input dimension first, the fused columns interleaved. */
+/* gpt-oss in floats: the input dimension first, the fused columns take turns. */
+static const mp_hf_repack turned_gate_up = {
+    &mp_repack_transposed, TAKE_TURNS, 1, {{"", MOEPAGE_DTYPE_NONE, DIMS(MP_DIM_H, MP_DIM_2I)}},
+};
+
+static const mp_hf_repack turned_down = {
+    &mp_repack_transposed, IN_ORDER, 1, {{"", MOEPAGE_DTYPE_NONE, DIMS(MP_DIM_I, MP_DIM_H)}},
+};
+
 static const mp_hf_layout gpt_oss_dense = {
-    .router = LAYER "mlp.router.weight",
-    .router_bias = LAYER "mlp.router.bias",
-    .prefix = EXPERTS,
-    .stacked = true,
-    .interleaved = true,
-    .n_parts = 4,
+    GPT_OSS,
     .parts = {
-        PART(GATE_UP, NONE, ALWAYS, DIMS(MP_DIM_H, MP_DIM_2I), NAMES(EXPERTS "gate_up_proj")),
-        PART(DOWN, NONE, ALWAYS, DIMS(MP_DIM_I, MP_DIM_H), NAMES(EXPERTS "down_proj")),
-        PART(GATE_UP_BIAS, NONE, ALWAYS, DIMS(MP_DIM_2I), NAMES(EXPERTS "gate_up_proj_bias")),
+        COMPUTED(GATE_UP, NONE, DIMS(MP_DIM_2I, MP_DIM_H), NAMES(EXPERTS "gate_up_proj"),
+                 &turned_gate_up),
+        COMPUTED(DOWN, NONE, DIMS(MP_DIM_H, MP_DIM_I), NAMES(EXPERTS "down_proj"), &turned_down),
+        COMPUTED(GATE_UP_BIAS, NONE, DIMS(MP_DIM_2I), NAMES(EXPERTS "gate_up_proj"), &biases),
         PART(DOWN_BIAS, NONE, ALWAYS, DIMS(MP_DIM_H), NAMES(EXPERTS "down_proj_bias")),
     },
 };
@@ -189,6 +209,16 @@ const mp_hf_architecture mp_hf_architectures[] = {
         .experts_keys = {"n_routed_experts", "num_local_experts"},
         .intermediate_key = "moe_intermediate_size",
         .shared_key = "n_shared_experts",
+        .layouts = {&separate, &stacked},
+    },
+    {
+        .model_type = "glm4_moe",
+        .rule = MP_RULE_FIRST_DENSE,
+        .first_dense = 1,
+        .experts_keys = {"n_routed_experts", "num_local_experts"},
+        .intermediate_key = "moe_intermediate_size",
+        .shared_key = "n_shared_experts",
+        .shared_default = 1,
         .layouts = {&separate, &stacked},
     },
     {

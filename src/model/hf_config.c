@@ -145,10 +145,8 @@ static moepage_status read_quantization(const mp_json *json, mp_hf_config *out)
         return MOEPAGE_OK;
     if (strcmp(method, "fp8") == 0)
         return read_block(quantization, out);
-    return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                   "%s: quant_method \"%.60s\" is not read; fp8 (block scales) "
-                   "and mxfp4 are",
-                   json->what, method);
+    const mp_json object = {"config.json: quantization_config", quantization};
+    return mp_hf_w4_read(&object, method, &out->w4);
 }
 
 /* Clears moe[layer] for the layers that mlp_only_layers names. */

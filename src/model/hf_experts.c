@@ -9,18 +9,19 @@
 #include "model/shape.h"
 #include "model/slot.h"
 
-/* Where a piece gets its bytes: a part, and the index of one of its names. */
-typedef struct piece_name {
+/* What a piece is made of: a part, one of its names, and the types of the first expert's tensors. */
+typedef struct piece_parts {
     const mp_hf_part *part;
     const char *pattern;
-} piece_name;
+    const mp_stored_dtype *types[MP_REPACK_SOURCES];
+} piece_parts;
 
 typedef struct binding {
     const mp_hf_config *config;
     const mp_hf_layout *layout;
     mp_checkpoint *checkpoint;
     struct moepage_model *model;
-    piece_name names[MP_MAX_PIECES];
+    piece_parts pieces[MP_MAX_PIECES];
 } binding;
 
 static uint64_t divide_up(uint64_t value, uint64_t by)
@@ -82,6 +83,31 @@ moepage_status mp_hf_shape_check(const mp_tensor *tensor, const uint64_t *shape,
                    mp_shape_show(shape, rank).text);
 }
 
+/* ---- stored tensors ---- */
+
+static uint32_t n_stored(const mp_hf_part *part)
+{
+    return part->repack ? part->repack->n_stored : 1;
+}
+
+/* Returns stored tensor `i` of a part: without a repacking, the named one itself. */
+static mp_hf_stored stored_of(const mp_hf_part *part, uint32_t i)
+{
+    if (part->repack)
+        return part->repack->stored[i];
+    mp_hf_stored named = {"", part->dtype, {0}};
+    memcpy(named.dims, part->dims, sizeof named.dims);
+    return named;
+}
+
+static mp_hf_name stored_name(const mp_hf_part *part, const char *pattern, uint32_t i,
+                              uint32_t layer, uint32_t expert)
+{
+    char full[sizeof(mp_hf_name)];
+    snprintf(full, sizeof full, "%s%s", pattern, stored_of(part, i).suffix);
+    return mp_hf_name_of(full, layer, expert);
+}
+
 moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint *checkpoint,
                                  const mp_hf_layout **out)
 {
@@ -90,7 +116,8 @@ moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint
     char tried[400] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < MP_HF_MAX_LAYOUTS && layouts[i]; i++) {
-        mp_hf_name name = mp_hf_name_of(layouts[i]->parts[0].names[0], layer, 0);
+        const mp_hf_part *part = &layouts[i]->parts[0];
+        mp_hf_name name = stored_name(part, part->names[0], 0, layer, 0);
         if (mp_checkpoint_find(checkpoint, name.text)) {
             *out = layouts[i];
             return MOEPAGE_OK;
@@ -103,57 +130,132 @@ moepage_status mp_hf_layout_find(const mp_hf_config *config, const mp_checkpoint
                    config->architecture->model_type, layer);
 }
 
-/* Computes the shape of one named tensor, preceded by the stack's dimension if there is one. */
-static uint32_t named_shape(const binding *b, const mp_hf_part *part, uint64_t *shape)
+/* Finds stored tensor `i` of a part under one of its names. */
+static moepage_status find_stored(const binding *b, const mp_hf_part *part, const char *pattern,
+                                  uint32_t i, uint32_t layer, uint32_t expert, mp_tensor **out)
+{
+    const mp_hf_name name = stored_name(part, pattern, i, layer, expert);
+    return mp_checkpoint_require(b->checkpoint, name.text, out);
+}
+
+/* Computes the lengths of dimensions; returns how many there are. */
+static uint32_t shape_of(const mp_hf_config *config, const mp_hf_dim *dims, uint64_t *shape)
 {
     uint32_t rank = 0;
-    if (b->layout->stacked)
-        shape[rank++] = b->config->experts;
-    for (uint32_t i = 0; rank < MOEPAGE_MAX_RANK && part->dims[i]; i++)
-        shape[rank++] = dim_length(b->config, part->dims[i]);
+    for (; rank < MOEPAGE_MAX_RANK && dims[rank]; rank++)
+        shape[rank] = dim_length(config, dims[rank]);
     return rank;
 }
+
+/* The same of a stored tensor, preceded by the stack's dimension if there is one. */
+static uint32_t stored_shape(const binding *b, const mp_hf_stored *stored, uint64_t *shape)
+{
+    uint64_t own[MOEPAGE_MAX_RANK];
+    const uint32_t rank = shape_of(b->config, stored->dims, own), skip = b->layout->stacked;
+    assert(rank + skip <= MOEPAGE_MAX_RANK);
+    shape[0] = b->config->experts;
+    memcpy(shape + skip, own, rank * sizeof *own);
+    return rank + skip;
+}
+
+/* ---- parts ---- */
 
 static bool is_fp8(uint32_t dtype)
 {
     return dtype == MOEPAGE_DTYPE_F8_E4M3 || dtype == MOEPAGE_DTYPE_F8_E5M2;
 }
 
+/* Finds the types of the first expert's tensors. */
+static moepage_status find_types(const binding *b, const mp_hf_part *part,
+                                 const mp_stored_dtype **types)
+{
+    const uint32_t layer = (uint32_t)b->config->layer_of_moe[0];
+    for (uint32_t i = 0; i < n_stored(part); i++) {
+        const uint32_t required = stored_of(part, i).dtype;
+        mp_tensor *first;
+        moepage_status status = find_stored(b, part, part->names[0], i, layer, 0, &first);
+        if (status)
+            return status;
+        if (first->type->dtype == MOEPAGE_DTYPE_NONE ||
+            (required && first->type->dtype != required))
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "%.200s: tensor \"%.160s\" is %s, which experts of %s "
+                           "stored this way cannot be",
+                           first->file->file.name, first->name, first->type->name,
+                           b->model->info.architecture);
+        types[i] = first->type;
+    }
+    return MOEPAGE_OK;
+}
+
+/* Describes how a piece of the slot is computed. */
+static void describe_repack(const binding *b, const mp_hf_repack *from,
+                            const mp_stored_dtype *const *types, uint64_t rows,
+                            uint64_t piece_bytes, mp_repack *out)
+{
+    *out = (mp_repack){.kind = from->kind,
+                       .rows = rows,
+                       .row_bytes = piece_bytes / rows,
+                       .interleaved = from->interleaved,
+                       .n_sources = from->n_stored};
+    for (uint32_t i = 0; i < from->n_stored; i++) {
+        uint64_t shape[MOEPAGE_MAX_RANK];
+        const uint32_t rank = shape_of(b->config, from->stored[i].dims, shape);
+        out->sources[i] = (mp_repack_source){shape[0], types[i]->bits / 8};
+        for (uint32_t d = 1; d < rank; d++)
+            out->sources[i].row_bytes *= shape[d];
+    }
+}
+
+/* Takes over how the first expert's tensor is computed, if it is. */
+static moepage_status take_computed(const binding *b, const mp_hf_part *part, uint32_t name,
+                                    mp_repack *out)
+{
+    const uint32_t layer = (uint32_t)b->config->layer_of_moe[0];
+    mp_tensor *first;
+    moepage_status status = find_stored(b, part, part->names[name], 0, layer, 0, &first);
+    if (!status && first->computed)
+        *out = first->computed->how;
+    return status;
+}
+
 /* Adds a part to the slot, with the first expert's dtype. */
 static moepage_status add_part(binding *b, const mp_hf_part *part)
 {
     moepage_model_info *info = &b->model->info;
-    uint32_t layer = (uint32_t)b->config->layer_of_moe[0], n_names = part->names[1] ? 2 : 1;
-    mp_tensor *first;
-    mp_hf_name name = mp_hf_name_of(part->names[0], layer, 0);
-    moepage_status status = mp_checkpoint_require(b->checkpoint, name.text, &first);
+    const uint32_t n_names = part->names[1] ? 2 : 1;
+    piece_parts parts = {.part = part};
+    moepage_status status = find_types(b, part, parts.types);
     if (status)
         return status;
-    if (first->type->dtype == MOEPAGE_DTYPE_NONE ||
-        (part->dtype && first->type->dtype != part->dtype))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%.200s: tensor \"%.160s\" is %s, which experts of %s "
-                       "stored this way cannot be",
-                       first->file->file.name, first->name, first->type->name, info->architecture);
-
     moepage_expert_tensor *tensor = &b->model->layouts[0].tensors[info->expert_tensors];
     tensor->role = part->role;
-    tensor->dtype = first->type->dtype;
-    for (; tensor->rank < MOEPAGE_MAX_RANK && part->dims[tensor->rank]; tensor->rank++)
-        tensor->shape[tensor->rank] = dim_length(b->config, part->dims[tensor->rank]);
-    uint64_t piece_bytes = mp_dtype_bytes(tensor->dtype);
-    for (uint32_t i = 0; i < tensor->rank; i++)
-        piece_bytes *= tensor->shape[i];
-    tensor->shape[0] *= n_names;
-
+    tensor->dtype = part->dtype ? part->dtype : parts.types[0]->dtype;
+    tensor->rank = shape_of(b->config, part->dims, tensor->shape);
+    uint64_t piece_bytes;
+    if (!mp_shape_bytes(tensor->dtype, tensor->rank, tensor->shape, &piece_bytes))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "experts' rows of %llu weights are no whole blocks of %s",
+                       (unsigned long long)tensor->shape[tensor->rank - 1],
+                       mp_dtype_name(tensor->dtype));
     for (uint32_t i = 0; i < n_names; i++) {
-        b->names[b->model->n_pieces] = (piece_name){part, part->names[i]};
-        b->model->layouts[0].pieces[b->model->n_pieces++] = (mp_piece){
+        mp_piece piece = {
             .tensor = info->expert_tensors,
             .tensor_offset = i * piece_bytes,
             .bytes = piece_bytes,
         };
+        if (part->repack)
+            describe_repack(b, part->repack, parts.types, tensor->shape[0], piece_bytes,
+                            &piece.how);
+        else
+            status = take_computed(b, part, i, &piece.how);
+        if (status)
+            return status;
+        parts.pattern = part->names[i];
+        b->pieces[b->model->n_pieces] = parts;
+        b->model->layouts[0].pieces[b->model->n_pieces++] = piece;
     }
+    tensor->shape[0] *= n_names;
     info->expert_tensors++;
     return MOEPAGE_OK;
 }
@@ -171,27 +273,35 @@ static moepage_status add_parts(binding *b)
     return MOEPAGE_OK;
 }
 
-/* Finds the named tensor of a piece and checks that it matches the first expert's in every
+/* ---- spans ---- */
+
+/* Finds stored tensor `i` of a piece and checks that it matches the first expert's in every
  * respect. */
-static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t layer, uint32_t expert,
-                                 mp_tensor **out)
+static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t i, uint32_t layer,
+                                 uint32_t expert, mp_tensor **out)
 {
-    const mp_hf_part *part = b->names[piece].part;
-    mp_hf_name name = mp_hf_name_of(b->names[piece].pattern, layer, expert);
-    moepage_status status = mp_checkpoint_require(b->checkpoint, name.text, out);
+    const piece_parts *parts = &b->pieces[piece];
+    moepage_status status = find_stored(b, parts->part, parts->pattern, i, layer, expert, out);
     if (status)
         return status;
     uint64_t shape[MOEPAGE_MAX_RANK];
-    status = mp_hf_shape_check(*out, shape, named_shape(b, part, shape));
+    const mp_hf_stored stored = stored_of(parts->part, i);
+    status = mp_hf_shape_check(*out, shape, stored_shape(b, &stored, shape));
     if (status)
         return status;
-    uint32_t dtype = b->model->layouts[0].tensors[b->model->layouts[0].pieces[piece].tensor].dtype;
-    if ((*out)->type->dtype != dtype)
+    if ((*out)->type != parts->types[i])
         return mp_fail(MOEPAGE_E_FORMAT,
                        "%.200s: tensor \"%.160s\" is %s, the first expert's is %s: "
                        "all experts must be alike",
                        (*out)->file->file.name, (*out)->name, (*out)->type->name,
-                       mp_dtype_name(dtype));
+                       parts->types[i]->name);
+    const mp_repack *how = &b->model->layouts[0].pieces[piece].how;
+    if ((*out)->computed ? !mp_repack_is_same(&(*out)->computed->how, how)
+                         : how->kind && !parts->part->repack)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.200s: the parts of tensor \"%.160s\" have other shapes than the first "
+                       "expert's: all experts must be alike",
+                       (*out)->file->file.name, (*out)->name);
     (*out)->routed = 1;
     return MOEPAGE_OK;
 }
@@ -203,33 +313,68 @@ static moepage_status check_last(const binding *b)
     uint32_t layer = (uint32_t)b->config->layer_of_moe[b->config->moe_layers - 1];
     moepage_status status = MOEPAGE_OK;
     for (uint32_t p = 0; !status && p < b->model->n_pieces; p++) {
+        const piece_parts *parts = &b->pieces[p];
         mp_tensor *tensor;
-        mp_hf_name name = mp_hf_name_of(b->names[p].pattern, layer, b->config->experts - 1);
-        status = mp_checkpoint_require(b->checkpoint, name.text, &tensor);
+        for (uint32_t i = 0; !status && i < n_stored(parts->part); i++)
+            status = find_stored(b, parts->part, parts->pattern, i, layer, b->config->experts - 1,
+                                 &tensor);
     }
     return status;
 }
 
-static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
+/* Locates the stored tensors of one piece of an expert. */
+static moepage_status bind_piece(const binding *b, uint32_t piece, uint32_t moe_layer,
+                                 uint32_t expert)
 {
     struct moepage_model *model = b->model;
-    uint32_t layer = (uint32_t)b->config->layer_of_moe[moe_layer];
-    for (uint32_t expert = 0; expert < model->info.experts; expert++) {
-        mp_file_span *spans = model->spans + mp_model_source_index(model, moe_layer, expert);
-        for (uint32_t p = 0; p < model->n_pieces; p++) {
-            const mp_piece *piece = &model->layouts[0].pieces[p];
-            if (b->layout->stacked && expert > 0) {
-                const mp_file_span *before = &spans[(int64_t)p - (int64_t)model->n_pieces];
-                spans[p] = (mp_file_span){before->file, before->offset + piece->bytes};
-                continue;
-            }
-            mp_tensor *tensor;
-            moepage_status status = find_piece(b, p, layer, expert, &tensor);
-            if (status)
-                return status;
-            spans[p] = (mp_file_span){&tensor->file->file, tensor->offset};
+    mp_file_span *spans =
+        mp_model_spans(model, moe_layer, expert) + model->layouts[0].pieces[piece].span;
+    const mp_hf_part *part = b->pieces[piece].part;
+    for (uint32_t i = 0; i < n_stored(part); i++) {
+        mp_tensor *tensor;
+        moepage_status status =
+            find_piece(b, piece, i, (uint32_t)b->config->layer_of_moe[moe_layer], expert, &tensor);
+        if (status)
+            return status;
+        if (tensor->computed)
+            memcpy(spans, tensor->computed->stored,
+                   sizeof tensor->computed->stored[0] * tensor->computed->how.n_sources);
+        else
+            spans[i] = (mp_file_span){&tensor->file->file, tensor->offset};
+    }
+    return MOEPAGE_OK;
+}
+
+/* Locates all experts of a layer in tensors that were found for the first of them. */
+static void bind_stack(const binding *b, uint32_t moe_layer)
+{
+    struct moepage_model *model = b->model;
+    const mp_file_span *first = mp_model_spans(model, moe_layer, 0);
+    for (uint32_t p = 0; p < model->n_pieces; p++) {
+        const mp_piece *piece = &model->layouts[0].pieces[p];
+        for (uint32_t i = 0; i < n_stored(b->pieces[p].part); i++) {
+            const mp_repack_source *source = &piece->how.sources[i];
+            const uint64_t bytes =
+                piece->how.kind ? source->rows * source->row_bytes : piece->bytes;
+            for (uint32_t expert = 1; expert < model->info.experts; expert++)
+                mp_model_spans(model, moe_layer, expert)[piece->span + i] =
+                    (mp_file_span){first[piece->span + i].file,
+                                   first[piece->span + i].offset + expert * bytes};
         }
     }
+}
+
+static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
+{
+    const uint32_t named = b->layout->stacked ? 1 : b->config->experts;
+    for (uint32_t expert = 0; expert < named; expert++)
+        for (uint32_t p = 0; p < b->model->n_pieces; p++) {
+            moepage_status status = bind_piece(b, p, moe_layer, expert);
+            if (status)
+                return status;
+        }
+    if (b->layout->stacked)
+        bind_stack(b, moe_layer);
     return MOEPAGE_OK;
 }
 
@@ -248,7 +393,7 @@ static moepage_status refuse_strays(const binding *b)
              strncmp(checkpoint->tensors[i]->name, prefix.text, length) == 0;
              i++) {
             const mp_tensor *tensor = checkpoint->tensors[i];
-            if (!tensor->routed)
+            if (mp_checkpoint_is_dense(tensor))
                 return mp_fail(MOEPAGE_E_FORMAT,
                                "%.120s: tensor \"%.160s\" is not part of any routed "
                                "expert that config.json describes: %u experts in %u of %u layers",
@@ -272,10 +417,10 @@ static bool state_blocks(const binding *b)
 
 static void count_dense(const mp_checkpoint *checkpoint, moepage_model_info *info)
 {
-    info->dense_bytes = checkpoint->tensor_bytes;
+    info->dense_bytes = 0;
     for (uint64_t i = 0; i < checkpoint->n_tensors; i++)
-        if (checkpoint->tensors[i]->routed)
-            info->dense_bytes -= checkpoint->tensors[i]->bytes;
+        if (mp_checkpoint_is_dense(checkpoint->tensors[i]))
+            info->dense_bytes += checkpoint->tensors[i]->bytes;
 }
 
 moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout *layout,
@@ -295,8 +440,7 @@ moepage_status mp_hf_experts_bind(const mp_hf_config *config, const mp_hf_layout
         status = refuse_strays(&b);
     if (status)
         return status;
-    const bool in_order = state_blocks(&b) && !layout->interleaved;
-    mp_slot_find_ffn(model, &config->activation, in_order);
+    mp_slot_find_ffn(model, &config->activation, state_blocks(&b));
     count_dense(checkpoint, &model->info);
     return MOEPAGE_OK;
 }

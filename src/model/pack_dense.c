@@ -8,7 +8,7 @@
 #include "model/pack_sections.h"
 #include "model/shape.h"
 
-#define PIECE_BYTES ((uint64_t)1 << 20)
+#define MOST_PIECE_BYTES ((uint64_t)1 << 20)
 
 /* Offsets of a directory entry's numbers. */
 enum {
@@ -136,6 +136,7 @@ static moepage_status check_place(const mp_dense_tensor *tensor, uint64_t offset
 /* Reads the section from its beginning to its end, once, a piece at a time. */
 typedef struct reading {
     const mp_pack *pack;
+    uint64_t piece_bytes; /* at most; no less than a gap */
     unsigned char *piece;
     XXH3_state_t *sum;
 } reading;
@@ -158,7 +159,8 @@ static moepage_status check_bytes(const reading *from, const mp_dense_tensor *te
 {
     XXH3_64bits_reset(from->sum);
     for (uint64_t done = 0; done < tensor->bytes;) {
-        uint64_t n = tensor->bytes - done < PIECE_BYTES ? tensor->bytes - done : PIECE_BYTES;
+        uint64_t n = tensor->bytes - done;
+        n = n < from->piece_bytes ? n : from->piece_bytes;
         moepage_status status =
             mp_model_file_read(&from->pack->file, tensor->offset + done, n, from->piece);
         if (status)
@@ -232,7 +234,8 @@ moepage_status mp_pack_dense_check(mp_pack *pack, uint64_t directory_bytes, uint
     moepage_status status = check_counts(pack, directory_bytes);
     if (status)
         return mp_fail_within(status, "section DENSE DIRECTORY");
-    reading from = {pack, mp_alloc(PIECE_BYTES), XXH3_createState()};
+    const uint64_t piece_bytes = data_bytes < MOST_PIECE_BYTES ? data_bytes : MOST_PIECE_BYTES;
+    reading from = {pack, piece_bytes, mp_alloc(piece_bytes), XXH3_createState()};
     pack->held = mp_alloc_array(pack->n_dense, sizeof *pack->held);
     if (!from.piece || !from.sum || !pack->held)
         status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to check %llu tensors",

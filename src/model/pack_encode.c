@@ -6,11 +6,14 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 #include "codec/exph.h"
 #include "model/dtype.h"
 #include "model/pack.h"
 #include "model/planes.h"
+
+#define MAX_COLUMNS (1u << 20)
 
 static uint64_t raw_bytes(const moepage_expert_tensor *tensor)
 {
@@ -83,6 +86,8 @@ moepage_status mp_pack_encoder_init(const struct moepage_model *model,
                     .n_records = (uint64_t)model->info.moe_layers * model->info.experts},
         .level = options->cold_level,
         .search = options->search,
+        .moments = options->moments,
+        .moments_user = options->moments_user,
         .source_bytes = mp_model_image_room(model, MOEPAGE_FORM_DENSE),
     };
     if (zstd) {
@@ -101,6 +106,8 @@ moepage_status mp_pack_encode_read(const struct moepage_model *model, uint32_t l
     mp_image image;
     uint64_t read_bytes;
     mp_model_find_image(model, layer, expert, MOEPAGE_FORM_DENSE, &image);
+    item->layer = layer;
+    item->expert = expert;
     item->layout = mp_model_layout(model, layer);
     item->slot = item->source + image.skew;
     return mp_model_read_image(model, layer, expert, MOEPAGE_FORM_DENSE, item->source, source_bytes,
@@ -153,6 +160,36 @@ static uint64_t put_exph(const moepage_expert_tensor *tensor, const unsigned cha
     return *raw ? put_raw(tensor, in, out) : n;
 }
 
+/* Rounds a matrix for inputs of the moments that the caller gives. */
+static moepage_status quantise_calibrated(const mp_pack_encoder *encoder,
+                                          const mp_pack_encoded *item, uint32_t tensor,
+                                          const mp_quant_shape *shape, unsigned char *out)
+{
+    const moepage_expert_tensor *of = &item->layout->tensors[tensor];
+    const uint64_t n = shape->columns;
+    float *moments = n > MAX_COLUMNS ? NULL : mp_alloc_array(n * n, sizeof *moments);
+    if (!moments)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the moments of %llu columns",
+                       (unsigned long long)n);
+    int32_t code = encoder->moments(encoder->moments_user, item->layer, item->expert, tensor,
+                                    item->slot, n, moments);
+    moepage_status status =
+        code ? mp_fail(MOEPAGE_E_CALLBACK, "the moments callback returned %d", code)
+             : mp_quant_encode_for(shape, of->dtype, item->slot + of->offset, (int)encoder->search,
+                                   moments, out);
+    mp_free(moments);
+    return status;
+}
+
+static moepage_status quantise(const mp_pack_encoder *encoder, const mp_pack_encoded *item,
+                               uint32_t tensor, const mp_quant_shape *shape, unsigned char *out)
+{
+    const moepage_expert_tensor *of = &item->layout->tensors[tensor];
+    if (encoder->moments)
+        return quantise_calibrated(encoder, item, tensor, shape, out);
+    return mp_quant_encode(shape, of->dtype, item->slot + of->offset, (int)encoder->search, out);
+}
+
 static moepage_status encode_parts(const mp_pack_encoder *encoder, mp_pack_encoded *item)
 {
     const mp_pack_storage *storage = &encoder->storage;
@@ -171,9 +208,7 @@ static moepage_status encode_parts(const mp_pack_encoder *encoder, mp_pack_encod
         } else if (mp_pack_quant_shape(tensor, storage->form, storage->group, &shape)) {
             mp_quant_layout_of(&shape, &layout);
             n = layout.bytes;
-            memset(out, 0, n);
-            moepage_status status =
-                mp_quant_encode(&shape, tensor->dtype, in, (int)encoder->search, out);
+            moepage_status status = quantise(encoder, item, i, &shape, out);
             if (status)
                 return mp_fail_within(status, "tensor %u", i);
         } else {

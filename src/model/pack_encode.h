@@ -12,6 +12,8 @@ typedef struct mp_pack_encoder {
     mp_pack_storage storage;
     int32_t level;
     uint32_t search;
+    moepage_moments_fn moments; /* or NULL */
+    void *moments_user;
     uint64_t source_bytes;  /* page-aligned room for the expert as read */
     uint64_t out_bytes;     /* 64-byte-aligned room for the record; 0 if the source is the record */
     uint64_t scratch_bytes; /* 64-byte aligned */
@@ -25,7 +27,8 @@ moepage_status mp_pack_encoder_init(const struct moepage_model *model,
 /* One expert's memory, of the encoder's sizes, and its result. */
 typedef struct mp_pack_encoded {
     unsigned char *source, *out, *scratch;
-    const mp_layout *layout;     /* of the expert that was read last */
+    uint32_t layer, expert;      /* that was read last */
+    const mp_layout *layout;     /* its */
     const unsigned char *slot;   /* it, in `source` */
     const unsigned char *record; /* zero-padded to a multiple of MP_PACK_RECORD_ALIGN */
     uint64_t bytes;

@@ -17,6 +17,8 @@ typedef struct mp_pack_options {
     uint32_t group;
     uint32_t search;
     uint32_t verify;
+    moepage_moments_fn moments; /* or NULL */
+    void *moments_user;
     uint32_t threads; /* approximate number that `run` uses */
     mp_pack_run_fn run;
     void *run_user;

@@ -24,7 +24,8 @@ moepage_status mp_slot_choose_layout(struct moepage_model *model, uint32_t layer
 /* Makes each tensor one piece; call it before mp_slot_layout. */
 void mp_slot_whole_pieces(struct moepage_model *model);
 
-/* Allocates `sources`, or `spans`, for every expert's pieces; call it after mp_slot_layout. */
+/* Allocates `sources`, or `spans` and what computing pieces needs, for every expert's pieces; call it
+ * after mp_slot_layout. Spans are in the order of the pieces. */
 moepage_status mp_slot_alloc_sources(struct moepage_model *model);
 moepage_status mp_slot_alloc_spans(struct moepage_model *model);
 

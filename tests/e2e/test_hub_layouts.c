@@ -18,7 +18,7 @@ typedef struct layout_case {
     uint32_t ffn_supported;
 } layout_case;
 
-static const layout_case layouts[] = {{"deepseek_v2", 1}, {"deepseek_v3", 1}, {"gpt_oss", 0}};
+static const layout_case layouts[] = {{"deepseek_v2", 1}, {"deepseek_v3", 1}, {"gpt_oss", 1}};
 
 /* ---- What is expected -------------------------------------------------------------------- */
 
@@ -39,7 +39,7 @@ static const word roles[] = {
 static const word dtypes[] = {
     {"BF16", MOEPAGE_DTYPE_BF16},
     {"F32", MOEPAGE_DTYPE_F32},
-    {"U8", MOEPAGE_DTYPE_U8},
+    {"MXFP4", MOEPAGE_DTYPE_MXFP4},
     {"F8_E4M3", MOEPAGE_DTYPE_F8_E4M3},
 };
 

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "checkpoint_maker.h"
+#include "moe_maker.h"
 #include "moepage.h"
 #include "testing.h"
 #include "tool_runs.h"
@@ -217,18 +218,26 @@ static void test_inspect_says_whether_the_library_runs_the_experts(void **state)
 {
     (void)state;
     json_t *runs = run_json("moepage-inspect", LIST(TINY, "--json"));
-    json_t *does_not = run_json("moepage-inspect", LIST("tests/data/hf/gpt_oss", "--json"));
+    json_t *clamped = run_json("moepage-inspect", LIST("tests/data/hf/gpt_oss", "--json"));
+    moe_maker maker;
+    moe_maker_init(&maker);
+    moe_maker_replace(&maker, "silu", "gelu");
+    moe_maker_write(&maker);
+    json_t *gelu = run_json("moepage-inspect", LIST(maker.dir, "--json"));
     assert_true(json_is_true(json_object_get(runs, "ffn_supported")));
-    assert_true(json_is_false(json_object_get(does_not, "ffn_supported")));
+    assert_true(json_is_true(json_object_get(clamped, "ffn_supported")));
+    assert_true(json_is_false(json_object_get(gelu, "ffn_supported")));
     assert_string_equal(json_string_value(json_object_get(runs, "activation")), "swiglu");
-    assert_string_equal(json_string_value(json_object_get(does_not, "activation")),
+    assert_string_equal(json_string_value(json_object_get(clamped, "activation")),
                         "swiglu-clamped");
     json_decref(runs);
-    json_decref(does_not);
+    json_decref(clamped);
+    json_decref(gelu);
     tool_result text;
-    run_well("moepage-inspect", LIST("tests/data/hf/gpt_oss"), &text);
+    run_well("moepage-inspect", LIST(maker.dir), &text);
     assert_non_null(strstr(text.out, "the library cannot run them"));
     tool_result_free(&text);
+    moe_maker_free(&maker);
 }
 
 /* Blocks have names, and each layer the types of its own. */

@@ -28,6 +28,7 @@ enum { CORPUS_BF16, CORPUS_F16, CORPUS_E4M3, CORPUS_E5M2 };
 uint8_t *corpus_weights(unsigned type, uint64_t n, uint32_t rare);
 
 void corpus_make_checkpoints(void); /* safetensors, config, index */
+void corpus_make_w4(void);
 void corpus_make_ggufs(void);
 void corpus_make_traces(void);
 void corpus_make_codec(void); /* exph_decode, exph_roundtrip, quant */

@@ -63,10 +63,16 @@ static void check_views(const moepage_model *model, const uint8_t *data)
 static void check_experts(const moepage_model *model, size_t size)
 {
     FUZZ_CHECK(model->checkpoint->n_files == 1 && model->checkpoint->files[0].file.bytes == size);
-    uint64_t n = (uint64_t)model->info.moe_layers * model->info.experts * model->n_pieces;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t bytes = model->layouts[0].pieces[i % model->n_pieces].bytes;
-        FUZZ_CHECK(bytes <= size && model->spans[i].offset <= size - bytes);
+    uint64_t n = (uint64_t)model->info.moe_layers * model->info.experts;
+    for (uint64_t i = 0; i < n * model->n_pieces; i++) {
+        const mp_piece *piece = &model->layouts[0].pieces[i % model->n_pieces];
+        const mp_file_span *spans =
+            model->spans + i / model->n_pieces * model->n_spans + piece->span;
+        for (uint32_t s = 0; s < (piece->how.kind ? piece->how.n_sources : 1); s++) {
+            const mp_repack_source *source = &piece->how.sources[s];
+            uint64_t bytes = piece->how.kind ? source->rows * source->row_bytes : piece->bytes;
+            FUZZ_CHECK(bytes <= size && spans[s].offset <= size - bytes);
+        }
     }
 }
 

@@ -75,6 +75,7 @@ int main(int argc, char **argv)
         root = argv[1];
     mkdir(root, 0777);
     corpus_make_checkpoints();
+    corpus_make_w4();
     corpus_make_ggufs();
     corpus_make_traces();
     corpus_make_codec();

@@ -236,8 +236,8 @@ static const struct {
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-/* Of padding and of lengths, one in so many is tried: the other kinds are found by the code that finds the
- * first. */
+/* Of padding and of lengths, one in so many is tried, and of bytes one change: damage to the other kinds is
+ * found by the code that finds the first one's. */
 static uint64_t stride_of(int kind)
 {
     return kind < 1 || getenv("MP_TEST_LONG") ? 1 : 16;
@@ -276,7 +276,7 @@ static void test_pack_with_any_byte_changed_is_found(void **state)
             for (int bit = 0; lengthy && bit < 8; bit++)
                 expect_found(path, fd, at, (unsigned char)(1u << bit));
             expect_found(path, fd, at, (unsigned char)(1u << bank_below(&random, 8)));
-            if (!is_padding(at))
+            if (stride_of(k) == 1 && !is_padding(at))
                 expect_found(path, fd, at, 0xff);
         }
         assert_int_equal(read_all(path), MOEPAGE_OK);

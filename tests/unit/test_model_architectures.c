@@ -205,8 +205,8 @@ static void test_architecture_olmoe_has_experts_in_every_layer(void **state)
 static void test_architecture_deepseek_starts_after_its_dense_layers(void **state)
 {
     (void)state;
-    static const char *const types[] = {"deepseek_v2", "deepseek_v3"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const types[] = {"deepseek_v2", "deepseek_v3", "glm4_moe"};
+    for (int i = 0; i < 3; i++) {
         set_config(types[i], "\"num_hidden_layers\": 6, \"moe_intermediate_size\": 32, "
                              "\"n_routed_experts\": 3, \"n_shared_experts\": 2, "
                              "\"first_k_dense_replace\": 1, \"moe_layer_freq\": 2");
@@ -228,6 +228,20 @@ static void test_architecture_deepseek_starts_after_its_dense_layers(void **stat
         maker_find(&maker.shard, "model.layers.4.mlp.gate.e_score_correction_bias");
     memcpy(bias->data + 4, "\x00\x00\xc0\xff", 4);
     expect_refusal(MOEPAGE_E_FORMAT, "layers.4.mlp.gate.e_score_correction_bias|NaN|column 1");
+}
+
+static void test_architecture_glm_has_one_dense_layer_and_one_shared_expert(void **state)
+{
+    (void)state;
+    set_config("glm4_moe", "\"num_hidden_layers\": 3, \"moe_intermediate_size\": 32, "
+                           "\"n_routed_experts\": 3");
+    add_separate(1, "BF16");
+    add_separate(2, "BF16");
+    reopen();
+    expect_layers(3, 2, (int32_t[]){1, 2});
+    assert_string_equal(model->info.architecture, "glm4_moe");
+    assert_int_equal(model->info.shared_experts, 1);
+    assert_int_equal(model->info.ffn_supported, 1);
 }
 
 static void add_fp8(void)
@@ -514,46 +528,84 @@ static void add_gpt_oss(bool packed)
     }
 }
 
-static void test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases(void **state)
+/* Row `row` of a slot's gate_up: gate's rows are stored at even places, up's at odd ones. */
+static uint64_t stored_row(uint64_t row)
+{
+    return row < I ? 2 * row : 2 * (row - I) + 1;
+}
+
+static unsigned nibble(const char *name, uint64_t weight)
+{
+    return maker_byte(name, weight / 2) >> weight % 2 * 4 & 15;
+}
+
+/* Blocks of 32 in the slot have the weights and scales that are stored for one expert. */
+static void expect_mxfp4(const moepage_expert_tensor *tensor, uint32_t expert, const char *blocks,
+                         const char *scales, bool in_turn)
+{
+    const uint64_t groups = tensor->shape[1] / 32;
+    for (uint64_t r = 0; r < tensor->shape[0]; r++)
+        for (uint64_t g = 0; g < groups; g++) {
+            const uint64_t row = expert * tensor->shape[0] + (in_turn ? stored_row(r) : r);
+            const unsigned char *block = slot + tensor->offset + (r * groups + g) * 17;
+            assert_int_equal(block[0], maker_byte(scales, row * groups + g));
+            for (uint64_t w = 0; w < 32; w++)
+                assert_int_equal(block[1 + w % 16] >> w / 16 * 4 & 15,
+                                 nibble(blocks, (row * groups + g) * 32 + w));
+        }
+}
+
+static void expect_turned_bias(const moepage_expert_tensor *tensor, uint32_t expert)
+{
+    for (uint64_t r = 0; r < 2 * I; r++)
+        expect_bytes(tensor->offset + 2 * r, 2, 2 * (expert * 2 * I + stored_row(r)),
+                     X "gate_up_proj_bias");
+}
+
+static void test_architecture_gpt_oss_in_mxfp4_becomes_blocks(void **state)
 {
     (void)state;
     add_gpt_oss(true);
     reopen();
-    assert_int_equal(model->info.expert_tensors, 6);
-    assert_int_equal(model->info.ffn_supported, 0); /* interleaved */
+    assert_int_equal(model->info.expert_tensors, 4);
+    assert_int_equal(model->info.ffn_supported, 1);
     assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_SWIGLU_CLAMPED);
     assert_true(model->info.activation_alpha == 1.702f && model->info.activation_limit == 7.0f);
-    EXPECT_TENSOR(0, GATE_UP, U8, DIMS(2 * I, H / 32, 16));
-    EXPECT_TENSOR(1, DOWN, U8, DIMS(H, I / 32, 16));
-    EXPECT_TENSOR(2, GATE_UP_SCALE, U8, DIMS(2 * I, H / 32));
-    EXPECT_TENSOR(3, DOWN_SCALE, U8, DIMS(H, I / 32));
-    EXPECT_TENSOR(4, GATE_UP_BIAS, BF16, DIMS(2 * I));
-    EXPECT_TENSOR(5, DOWN_BIAS, BF16, DIMS(H));
+    EXPECT_TENSOR(0, GATE_UP, MXFP4, DIMS(2 * I, H));
+    EXPECT_TENSOR(1, DOWN, MXFP4, DIMS(H, I));
+    EXPECT_TENSOR(2, GATE_UP_BIAS, BF16, DIMS(2 * I));
+    EXPECT_TENSOR(3, DOWN_BIAS, BF16, DIMS(H));
     load(0, 1);
-    uint64_t blocks = 2 * I * H / 2, scales = 2 * I * H / 32;
-    expect_bytes(tensors[0].offset, blocks, blocks, X "gate_up_proj_blocks");
-    expect_bytes(tensors[1].offset, H * I / 2, H * I / 2, X "down_proj_blocks");
-    expect_bytes(tensors[2].offset, scales, scales, X "gate_up_proj_scales");
-    expect_bytes(tensors[3].offset, H, H, X "down_proj_scales");
-    expect_bytes(tensors[4].offset, 4 * I, 4 * I, X "gate_up_proj_bias");
-    expect_bytes(tensors[5].offset, 2 * H, 2 * H, X "down_proj_bias");
+    expect_mxfp4(&tensors[0], 1, X "gate_up_proj_blocks", X "gate_up_proj_scales", true);
+    expect_mxfp4(&tensors[1], 1, X "down_proj_blocks", X "down_proj_scales", false);
+    expect_turned_bias(&tensors[2], 1);
+    expect_bytes(tensors[3].offset, 2 * H, 2 * H, X "down_proj_bias");
 }
 
-static void test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run(void **state)
+static void test_architecture_gpt_oss_in_bf16_is_turned_around(void **state)
 {
     (void)state;
     add_gpt_oss(false);
     reopen();
     assert_int_equal(model->info.expert_tensors, 4);
-    assert_int_equal(model->info.ffn_supported, 0); /* interleaved */
+    assert_int_equal(model->info.ffn_supported, 1);
     assert_int_equal(model->info.activation, MOEPAGE_ACTIVATION_SWIGLU_CLAMPED);
     assert_true(model->info.activation_alpha == 1.702f && model->info.activation_limit == 7.0f);
-    EXPECT_TENSOR(0, GATE_UP, BF16, DIMS(H, 2 * I));
-    EXPECT_TENSOR(1, DOWN, BF16, DIMS(I, H));
+    EXPECT_TENSOR(0, GATE_UP, BF16, DIMS(2 * I, H));
+    EXPECT_TENSOR(1, DOWN, BF16, DIMS(H, I));
     EXPECT_TENSOR(2, GATE_UP_BIAS, BF16, DIMS(2 * I));
     EXPECT_TENSOR(3, DOWN_BIAS, BF16, DIMS(H));
     load(0, 2);
-    expect_bytes(tensors[1].offset, I * H * 2, 2 * I * H * 2, X "down_proj");
+    for (uint64_t r = 0; r < 2 * I; r++)
+        for (uint64_t k = 0; k < H; k++)
+            expect_bytes(tensors[0].offset + 2 * (r * H + k), 2,
+                         2 * ((2 * H + k) * 2 * I + stored_row(r)), X "gate_up_proj");
+    for (uint64_t r = 0; r < H; r++)
+        for (uint64_t k = 0; k < I; k++)
+            expect_bytes(tensors[1].offset + 2 * (r * I + k), 2, 2 * ((2 * I + k) * H + r),
+                         X "down_proj");
+    expect_turned_bias(&tensors[2], 2);
+    expect_bytes(tensors[3].offset, 2 * H, 2 * 2 * H, X "down_proj_bias");
 }
 
 static void expect_limit(const char *text, float limit)
@@ -624,6 +676,7 @@ int main(void)
         CASE(test_architecture_qwen2_moe_keeps_its_shared_expert_dense),
         CASE(test_architecture_olmoe_has_experts_in_every_layer),
         CASE(test_architecture_deepseek_starts_after_its_dense_layers),
+        CASE(test_architecture_glm_has_one_dense_layer_and_one_shared_expert),
         CASE(test_architecture_deepseek_v3_in_fp8_brings_block_scales),
         CASE(test_architecture_in_fp8_is_refused_without_its_scales),
         CASE(test_architecture_in_bf16_is_refused_with_stray_scales),
@@ -632,8 +685,8 @@ int main(void)
         CASE(test_architecture_stacked_experts_must_be_as_many_as_the_config_says),
         CASE(test_architecture_stacked_in_fp8_is_run_where_up_begins_a_block),
         CASE(test_architecture_minimax_m2_has_fp8_experts_in_every_layer),
-        CASE(test_architecture_gpt_oss_in_mxfp4_has_blocks_scales_and_biases),
-        CASE(test_architecture_gpt_oss_in_bf16_is_transposed_and_not_run),
+        CASE(test_architecture_gpt_oss_in_mxfp4_becomes_blocks),
+        CASE(test_architecture_gpt_oss_in_bf16_is_turned_around),
         CASE(test_architecture_gpt_oss_reads_its_limit),
         CASE(test_architecture_gpt_oss_is_refused_without_a_part),
         CASE(test_architecture_without_its_experts_says_which_names_it_sought),

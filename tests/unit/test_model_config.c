@@ -31,7 +31,9 @@ static const struct {
     {"{\"model_type\"", "[\"model_type\"", MOEPAGE_E_FORMAT, "not valid JSON"},
     {"\"silu\", ", "\"silu\", \"num_experts\": 4, ", MOEPAGE_E_FORMAT, "duplicate"},
     {"\"qwen3_moe\"", "\"llama\"", MOEPAGE_E_UNSUPPORTED,
-     "\"llama\"|qwen3_moe|qwen2_moe|mixtral|olmoe|phimoe|deepseek_v2|deepseek_v3|gpt_oss"},
+     "\"llama\"|qwen3_moe|qwen2_moe|mixtral|olmoe|phimoe|deepseek_v2|deepseek_v3|glm4_moe|minimax_"
+     "m2|"
+     "gpt_oss"},
     {"\"qwen3_moe\"", "7", MOEPAGE_E_FORMAT, "model_type|7|string"},
     {"\"model_type\"", "\"model_tipe\"", MOEPAGE_E_FORMAT, "model_type|missing"},
     {"\"num_experts\": 4", "\"num_experts\": 0", MOEPAGE_E_FORMAT, "num_experts|is 0|from 1"},
@@ -67,8 +69,8 @@ static const struct {
     {"layers\": []", "layers\": {}", MOEPAGE_E_FORMAT, "mlp_only_layers|array"},
     {"\"silu\"", "3", MOEPAGE_E_FORMAT, "hidden_act|string"},
     {"\"silu\"", "\"silu\", \"quantization_config\": {}", MOEPAGE_E_FORMAT, "quant_method"},
-    {"\"silu\"", "\"silu\", \"quantization_config\": {\"quant_method\": \"gptq\"}",
-     MOEPAGE_E_UNSUPPORTED, "\"gptq\"|fp8|mxfp4"},
+    {"\"silu\"", "\"silu\", \"quantization_config\": {\"quant_method\": \"hqq\"}",
+     MOEPAGE_E_UNSUPPORTED, "\"hqq\"|fp8|mxfp4|gptq"},
     {"\"silu\"",
      "\"silu\", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": null}",
      MOEPAGE_E_UNSUPPORTED, "weight_block_size"},

@@ -258,11 +258,28 @@ def make_gpt_oss(made, config):
     made.dense("lm_head.weight", vocabulary, hidden)
 
 
+def mxfp4_blocks(nibbles, scales):
+    """[rows, columns / 32, 17]: each scale before its 32 weights, of which the first 16 are in the low
+    halves of the bytes. Stored are pairs of neighbours."""
+    weights = torch.stack((nibbles & 15, nibbles >> 4), dim=-1).flatten(-2)
+    packed = weights[..., :16] | weights[..., 16:] << 4
+    return torch.cat((scales[..., None], packed), dim=-1)
+
+
+def gate_then_up(rows):
+    """Gate's rows, which are stored at even places, and up's behind them."""
+    return torch.cat((rows[::2], rows[1::2]))
+
+
 def gpt_oss_expert(_config, tensors, layer, expert):
-    for suffix, role in (("blocks", ""), ("scales", "_scale"), ("bias", "_bias")):
-        for part in ("gate_up", "down"):
-            name = f"model.layers.{layer}.mlp.experts.{part}_proj_{suffix}"
-            yield part + role, tensors[name][expert].contiguous()
+    def of(part, what):
+        return tensors[f"model.layers.{layer}.mlp.experts.{part}_proj_{what}"][expert].contiguous()
+
+    for part, order in (("gate_up", gate_then_up), ("down", lambda rows: rows)):
+        blocks = order(mxfp4_blocks(of(part, "blocks"), of(part, "scales")))
+        yield part, blocks, "MXFP4", [blocks.shape[0], blocks.shape[1] * 32]
+    yield "gate_up_bias", gate_then_up(of("gate_up", "bias"))
+    yield "down_bias", of("down", "bias")
 
 
 # ---- Checks and files ---------------------------------------------------------------------------
@@ -294,11 +311,16 @@ NAMES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.uint8: "U8",
          torch.float8_e4m3fn: "F8_E4M3"}
 
 
+def described(role, tensor, dtype=None, shape=None):
+    return {"role": role, "dtype": dtype or NAMES[tensor.dtype],
+            "shape": shape or list(tensor.shape)}
+
+
 def expected_of(config, tensors, first_moe, expert_tensors):
     experts = config.get("n_routed_experts") or config["num_local_experts"]
     layers = range(first_moe, config["num_hidden_layers"])
     checksums = [[[zlib.crc32(tensor.view(torch.uint8).numpy().tobytes())
-                   for _, tensor in expert_tensors(config, tensors, layer, expert)]
+                   for _, tensor, *_ in expert_tensors(config, tensors, layer, expert)]
                   for expert in range(experts)] for layer in layers]
     return {
         "transformers": transformers.__version__,
@@ -310,8 +332,7 @@ def expected_of(config, tensors, first_moe, expert_tensors):
         "expert_intermediate": config.get("moe_intermediate_size", config["intermediate_size"]),
         "shared_experts": config.get("n_shared_experts", 0),
         "vocabulary": config["vocab_size"],
-        "tensors": [{"role": role, "dtype": NAMES[tensor.dtype], "shape": list(tensor.shape)}
-                    for role, tensor in expert_tensors(config, tensors, first_moe, 0)],
+        "tensors": [described(*of) for of in expert_tensors(config, tensors, first_moe, 0)],
         "crc32": checksums,
     }
 

@@ -1,0 +1,340 @@
+/* Completes a checkpoint's directory with the matrices whose parts it stores. */
+#include "model/hf_w4.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "model/repack_w4.h"
+#include "model/shape.h"
+
+#define MAX_NAME 512u
+#define WEIGHT ".weight"
+
+/* Endings of the parts' names, in the order of MP_W4_*; and of one that only states a shape. */
+typedef struct part_names {
+    const char *ends[MP_W4_SOURCES];
+    const char *shape;
+} part_names;
+
+static const part_names names_of[] = {
+    [MP_W4_GPTQ_V1] = {{".qweight", ".scales", ".qzeros", ".g_idx"}, NULL},
+    [MP_W4_GPTQ_V2] = {{".qweight", ".scales", ".qzeros", ".g_idx"}, NULL},
+    [MP_W4_AWQ] = {{".qweight", ".scales", ".qzeros", NULL}, NULL},
+    [MP_W4_PACKED] = {{".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_g_idx"},
+                      ".weight_shape"},
+};
+
+/* A matrix of the checkpoint, found and then checked part by part. */
+typedef struct found {
+    const mp_hf_w4 *config;
+    const part_names *names;
+    const char *stem; /* of its parts' names, */
+    size_t length;    /* so long */
+    mp_tensor *parts[MP_W4_SOURCES];
+    mp_tensor *shape;
+    uint64_t rows, columns, groups;
+    bool is_reordered; /* columns of a group do not follow each other */
+} found;
+
+/* ---- parts ---- */
+
+/* Returns the length of the name without the ending of a matrix's words; 0 for any other name. */
+static size_t stem_of(const part_names *names, const char *name)
+{
+    const char *end = names->ends[MP_W4_WEIGHTS];
+    const size_t length = strlen(name), tail = strlen(end);
+    if (length <= tail || length + strlen(WEIGHT) + 16 > MAX_NAME ||
+        strcmp(name + length - tail, end) != 0)
+        return 0;
+    return length - tail;
+}
+
+static moepage_status part_of(const found *f, mp_checkpoint *checkpoint, const char *end,
+                              bool required, mp_tensor **out)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%.*s%s", (int)f->length, f->stem, end);
+    *out = mp_checkpoint_find(checkpoint, name);
+    return required && !*out ? mp_checkpoint_require(checkpoint, name, out) : MOEPAGE_OK;
+}
+
+static moepage_status find_parts(found *f, mp_checkpoint *checkpoint)
+{
+    const bool packs = f->config->layout == MP_W4_PACKED;
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t s = 0; s < MP_W4_SOURCES && !status; s++) {
+        const bool required = s < MP_W4_ZEROS || (s == MP_W4_ZEROS && !packs);
+        if (f->names->ends[s])
+            status = part_of(f, checkpoint, f->names->ends[s], required, &f->parts[s]);
+    }
+    if (!status && f->names->shape)
+        status = part_of(f, checkpoint, f->names->shape, true, &f->shape);
+    if (status || !packs)
+        return status;
+    const bool zeros = f->parts[MP_W4_ZEROS] != NULL;
+    if (zeros ? f->config->asymmetric : f->config->symmetric)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "matrix \"%.*s\" has %s zero-points, by config.json all matrices are %s",
+                   (int)f->length, f->stem, zeros ? "stored" : "no stored",
+                   zeros ? "symmetric" : "asymmetric");
+}
+
+/* Fails unless a part is of the type and has this shape. */
+static moepage_status expect(const mp_tensor *part, uint32_t dtype, const uint64_t *shape,
+                             uint32_t rank)
+{
+    bool same = part->type->dtype == dtype && part->rank == rank;
+    for (uint32_t d = 0; same && d < rank; d++)
+        same = part->shape[d] == shape[d];
+    if (same)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "%.120s: tensor \"%.160s\" is %s %s, the other parts of its matrix of 4-bit "
+                   "weights make it %s %s",
+                   part->file->file.name, part->name, part->type->name,
+                   mp_shape_show(part->shape, part->rank).text, mp_dtype_name(dtype),
+                   mp_shape_show(shape, rank).text);
+}
+
+static moepage_status refuse_part(const mp_tensor *part, const char *words)
+{
+    return mp_fail(MOEPAGE_E_UNSUPPORTED, "%.120s: tensor \"%.160s\" is %s %s: %s",
+                   part->file->file.name, part->name, part->type->name,
+                   mp_shape_show(part->shape, part->rank).text, words);
+}
+
+/* ---- shapes ---- */
+
+static bool is_matrix(const mp_tensor *part)
+{
+    return part->rank == 2 && part->shape[0] && part->shape[1];
+}
+
+/* The number of rows and columns, from the words and the scales. */
+static moepage_status measure(found *f)
+{
+    const mp_tensor *weights = f->parts[MP_W4_WEIGHTS], *scales = f->parts[MP_W4_SCALES];
+    const bool packs = f->config->layout == MP_W4_PACKED;
+    if (!is_matrix(weights) || weights->type->dtype != MOEPAGE_DTYPE_I32)
+        return refuse_part(weights,
+                           "weights of 4 bits are read from words of I32 in two dimensions");
+    if (!is_matrix(scales) ||
+        (scales->type->dtype != MOEPAGE_DTYPE_F16 && scales->type->dtype != MOEPAGE_DTYPE_BF16))
+        return refuse_part(scales,
+                           "scales of 4-bit weights are read as F16 and BF16 in two dimensions");
+    const bool rows_first = packs, across = f->config->layout == MP_W4_AWQ;
+    f->rows = rows_first ? weights->shape[0] : weights->shape[1] * (across ? 8 : 1);
+    f->columns = rows_first ? weights->shape[1] * 8 : weights->shape[0] * (across ? 1 : 8);
+    f->groups = scales->shape[packs];
+    return expect(scales, scales->type->dtype,
+                  packs ? (uint64_t[]){f->rows, f->groups} : (uint64_t[]){f->groups, f->rows}, 2);
+}
+
+/* The shape that is stored as numbers must be that of the words: no other width of integers is. */
+static moepage_status check_stated_shape(const found *f)
+{
+    unsigned char bytes[16];
+    uint64_t stated[2] = {0};
+    const uint64_t two = 2;
+    const uint32_t each = mp_dtype_bytes(f->shape->type->dtype);
+    if (f->shape->type->dtype != MOEPAGE_DTYPE_I32)
+        if (expect(f->shape, MOEPAGE_DTYPE_I64, &two, 1))
+            return expect(f->shape, MOEPAGE_DTYPE_I64, &two, 1);
+    if (f->shape->rank != 1 || f->shape->shape[0] != 2)
+        return expect(f->shape, f->shape->type->dtype, &two, 1);
+    moepage_status status =
+        mp_model_file_read(&f->shape->file->file, f->shape->offset, 2ull * each, bytes);
+    for (uint32_t d = 0; d < 2; d++)
+        memcpy(&stated[d], bytes + d * each, each);
+    if (status || (stated[0] == f->rows && stated[1] == f->columns))
+        return status;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "%.120s: tensor \"%.160s\" says [%llu, %llu], the words are of 4-bit weights "
+                   "[%llu, %llu]",
+                   f->shape->file->file.name, f->shape->name, (unsigned long long)stated[0],
+                   (unsigned long long)stated[1], (unsigned long long)f->rows,
+                   (unsigned long long)f->columns);
+}
+
+static moepage_status check_group(const found *f)
+{
+    const mp_tensor *scales = f->parts[MP_W4_SCALES];
+    const uint64_t group = f->columns / f->groups;
+    const uint64_t wanted = f->config->group ? f->config->group : f->columns;
+    if (f->columns % f->groups || !mp_w4_block(group))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%.120s: tensor \"%.160s\" has %llu scales for rows of %llu weights: groups "
+                       "of a multiple of 32 are read",
+                       scales->file->file.name, scales->name, (unsigned long long)f->groups,
+                       (unsigned long long)f->columns);
+    if (f->config->layout != MP_W4_PACKED && group != wanted)
+        return mp_fail(MOEPAGE_E_FORMAT,
+                       "%.120s: tensor \"%.160s\" has a scale for each %llu of 4-bit weights, by "
+                       "config.json for each %llu",
+                       scales->file->file.name, scales->name, (unsigned long long)group,
+                       (unsigned long long)wanted);
+    return MOEPAGE_OK;
+}
+
+static moepage_status check_zeros(const found *f)
+{
+    const mp_tensor *zeros = f->parts[MP_W4_ZEROS];
+    if (!zeros)
+        return MOEPAGE_OK;
+    if (f->config->layout == MP_W4_PACKED)
+        return expect(zeros, MOEPAGE_DTYPE_I32, (uint64_t[]){(f->rows + 7) / 8, f->groups}, 2);
+    if (f->rows % 8)
+        return refuse_part(zeros, "the rows of its matrix are no multiple of 8");
+    return expect(zeros, MOEPAGE_DTYPE_I32, (uint64_t[]){f->groups, f->rows / 8}, 2);
+}
+
+/* Reads the groups of columns, if config.json says that they may be out of order, and finds whether they
+ * are. */
+static moepage_status check_order(found *f)
+{
+    const mp_tensor *part = f->parts[MP_W4_GROUPS];
+    unsigned char *bytes;
+    if (!part)
+        return MOEPAGE_OK;
+    moepage_status status = expect(part, MOEPAGE_DTYPE_I32, &f->columns, 1);
+    if (status || !f->config->reordered)
+        return status;
+    status = mp_model_file_load(&part->file->file, part->offset, part->bytes, &bytes);
+    if (status)
+        return status;
+    for (uint64_t k = 0; k < f->columns; k++) {
+        uint32_t group;
+        memcpy(&group, bytes + k * sizeof group, sizeof group);
+        f->is_reordered |= group != k / (f->columns / f->groups);
+    }
+    mp_free(bytes);
+    return MOEPAGE_OK;
+}
+
+static moepage_status check_parts(found *f)
+{
+    moepage_status status = measure(f);
+    if (!status && f->shape)
+        status = check_stated_shape(f);
+    if (!status)
+        status = check_group(f);
+    if (!status)
+        status = check_zeros(f);
+    return status ? status : check_order(f);
+}
+
+/* ---- the matrix ---- */
+
+/* Blocks; or values, which may be of any order. */
+static const mp_stored_dtype *type_of(const found *f, bool values)
+{
+    static const mp_stored_dtype types[] = {
+        {"W4G32_F16", 0, MOEPAGE_DTYPE_W4G32_F16},   {"W4G64_F16", 0, MOEPAGE_DTYPE_W4G64_F16},
+        {"W4G128_F16", 0, MOEPAGE_DTYPE_W4G128_F16}, {"W4G32_BF16", 0, MOEPAGE_DTYPE_W4G32_BF16},
+        {"W4G64_BF16", 0, MOEPAGE_DTYPE_W4G64_BF16}, {"W4G128_BF16", 0, MOEPAGE_DTYPE_W4G128_BF16},
+    };
+    const mp_stored_dtype *scales = f->parts[MP_W4_SCALES]->type;
+    const bool bf16 = scales->dtype == MOEPAGE_DTYPE_BF16;
+    return values ? scales : &types[mp_w4_block(f->columns / f->groups) / 64 + 3 * bf16];
+}
+
+/* Describes how the matrix is computed. */
+static void describe(const found *f, bool values, mp_computed *out)
+{
+    const uint32_t dtype = type_of(f, values)->dtype;
+    const mp_w4_layout layout = f->config->layout;
+    uint64_t row_bytes = 0;
+    mp_shape_bytes(dtype, 1, &f->columns, &row_bytes); /* a file has rows of half as many bytes */
+    out->how = (mp_repack){.kind = values ? mp_repack_w4_values(layout, dtype == MOEPAGE_DTYPE_BF16)
+                                          : mp_repack_w4(layout),
+                           .rows = f->rows,
+                           .row_bytes = row_bytes,
+                           .n_sources = MP_W4_SOURCES};
+    for (uint32_t s = 0; s < MP_W4_SOURCES; s++) {
+        const mp_tensor *part = f->parts[s];
+        out->stored[s] = (mp_file_span){&f->parts[MP_W4_WEIGHTS]->file->file, 0};
+        if (!part)
+            continue;
+        out->stored[s] = (mp_file_span){&part->file->file, part->offset};
+        out->how.sources[s] = (mp_repack_source){part->rank == 2 ? part->shape[0] : 1, 0};
+        out->how.sources[s].row_bytes = part->bytes / out->how.sources[s].rows;
+    }
+}
+
+static void mark_parts(const found *f)
+{
+    for (uint32_t s = 0; s < MP_W4_SOURCES; s++)
+        if (f->parts[s])
+            f->parts[s]->is_part = 1;
+    if (f->shape)
+        f->shape->is_part = 1;
+}
+
+/* Finds and checks the matrix of which `words` are the weights; a stem of no length is of another tensor. */
+static moepage_status find_matrix(const mp_hf_w4 *config, mp_checkpoint *checkpoint,
+                                  const mp_tensor *words, found *out)
+{
+    *out = (found){.config = config, .names = &names_of[config->layout], .stem = words->name};
+    out->length = stem_of(out->names, out->stem);
+    if (!out->length)
+        return MOEPAGE_OK;
+    moepage_status status = find_parts(out, checkpoint);
+    return status ? status : check_parts(out);
+}
+
+static void add_matrix(const found *f, bool any_reordered, mp_computed_tensors *to)
+{
+    mp_computed *computed = &to->computed[to->n];
+    const bool values = any_reordered && f->parts[MP_W4_GROUPS];
+    char *name = to->names + to->name_bytes;
+    describe(f, values, computed);
+    mark_parts(f);
+    to->name_bytes += (uint64_t)sprintf(name, "%.*s" WEIGHT, (int)f->length, f->stem) + 1;
+    to->tensors[to->n++] = (mp_tensor){.name = name,
+                                       .type = type_of(f, values),
+                                       .file = f->parts[MP_W4_WEIGHTS]->file,
+                                       .bytes = computed->how.rows * computed->how.row_bytes,
+                                       .shape = {f->rows, f->columns},
+                                       .rank = 2,
+                                       .computed = computed};
+}
+
+/* ---- the directory ---- */
+
+static moepage_status alloc_list(uint64_t n, uint64_t name_bytes, mp_computed_tensors *to)
+{
+    to->tensors = mp_alloc_array(n, sizeof *to->tensors);
+    to->computed = mp_alloc_array(n, sizeof *to->computed);
+    to->names = mp_alloc_array(name_bytes, 1);
+    if (to->tensors && to->computed && to->names)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %llu matrices",
+                   (unsigned long long)n);
+}
+
+moepage_status mp_hf_w4_complete(const mp_hf_w4 *config, mp_checkpoint *checkpoint)
+{
+    uint64_t n = 0, name_bytes = 0;
+    bool any_reordered = false;
+    found f;
+    for (uint64_t i = 0; config->given && i < checkpoint->n_tensors; i++) {
+        moepage_status status = find_matrix(config, checkpoint, checkpoint->tensors[i], &f);
+        if (status)
+            return status;
+        n += f.length > 0;
+        name_bytes += f.length ? f.length + sizeof WEIGHT : 0;
+        any_reordered |= f.is_reordered;
+    }
+    if (!n)
+        return MOEPAGE_OK;
+    moepage_status status = alloc_list(n, name_bytes, &checkpoint->computed);
+    for (uint64_t i = 0; i < checkpoint->n_tensors && !status; i++) {
+        status = find_matrix(config, checkpoint, checkpoint->tensors[i], &f);
+        if (!status && f.length)
+            add_matrix(&f, any_reordered, &checkpoint->computed);
+    }
+    return status ? status : mp_checkpoint_add_computed(checkpoint);
+}

@@ -1,0 +1,96 @@
+/* Seeds of the target w4: small models in every layout of 4-bit weights, and what is wrong with others. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "corpus.h"
+#include "w4_maker.h"
+
+#define UP "model.layers.0.mlp.experts.1.up_proj"
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void write_seed(const moe_maker *maker, const char *name)
+{
+    corpus_bytes seed = {0};
+    size_t n;
+    moe_maker_write(maker);
+    unsigned char *bytes = maker_read(maker->dir, "model.safetensors", &n);
+    corpus_add_uint(&seed, strlen(maker->config), 2);
+    corpus_add_text(&seed, "%s", maker->config);
+    corpus_add(&seed, bytes, n);
+    corpus_finish(&seed, "w4", name);
+    free(bytes);
+}
+
+static void init(moe_maker *maker, const w4_case *of)
+{
+    static const w4_sizes sizes = {.layers = 1, .experts = 2, .hidden = 64, .intermediate = 32};
+    w4_maker_init_sized(maker, of, &sizes);
+}
+
+static const struct {
+    const char *name;
+    w4_case of;
+} right[] = {
+    {"gptq", {.method = W4_GPTQ, .group = 32}},
+    {"gptq-v2-all-columns", {.method = W4_GPTQ_V2, .bf16 = true, .unlisted = true}},
+    {"gptq-reordered", {.method = W4_GPTQ, .group = 32, .reordered = true}},
+    {"awq", {.method = W4_AWQ, .group = 32}},
+    {"packed", {.method = W4_PACKED, .group = 32, .bf16 = true, .unlisted = true}},
+    {"packed-symmetric", {.method = W4_PACKED, .group = 32, .symmetric = true}},
+    {"packed-reordered", {.method = W4_PACKED, .group = 32, .reordered = true}},
+};
+
+/* A byte of a part that is another. */
+static const struct {
+    const char *name, *part;
+    w4_method method;
+    uint32_t at;
+    unsigned char to;
+    bool reordered;
+} lies[] = {
+    {"zero-point-15", UP ".qzeros", W4_GPTQ, 0, 0xff, false},
+    {"column-of-another-group", UP ".g_idx", W4_GPTQ, 0, 1, false},
+    {"column-of-no-group", UP ".g_idx", W4_GPTQ, 7, 0x80, true},
+    {"other-shape-stated", UP ".weight_shape", W4_PACKED, 0, 31, false},
+};
+
+static void make_shapes(void)
+{
+    static const struct {
+        const char *name, *part, *dtype;
+        uint64_t shape[2];
+    } shapes[] = {
+        {"words-turned", UP ".qweight", "I32", {32, 8}},
+        {"no-rows", UP ".qweight", "I32", {8, 0}},
+        {"scales-of-all", UP ".scales", "F16", {1, 32}},
+        {"more-scales", UP ".scales", "F16", {4, 32}},
+        {"scales-f32", UP ".scales", "F32", {2, 32}},
+        {"zeros-short", UP ".qzeros", "I32", {2, 3}},
+    };
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        moe_maker maker;
+        init(&maker, &(w4_case){.method = W4_GPTQ, .group = 32});
+        maker_reshape(maker_find(&maker.shard, shapes[i].part), shapes[i].dtype, 2,
+                      shapes[i].shape);
+        write_seed(&maker, shapes[i].name);
+        moe_maker_free(&maker);
+    }
+}
+
+void corpus_make_w4(void)
+{
+    moe_maker maker;
+    for (size_t i = 0; i < COUNT(right); i++) {
+        init(&maker, &right[i].of);
+        write_seed(&maker, right[i].name);
+        moe_maker_free(&maker);
+    }
+    for (size_t i = 0; i < COUNT(lies); i++) {
+        init(&maker,
+             &(w4_case){.method = lies[i].method, .group = 32, .reordered = lies[i].reordered});
+        maker_find(&maker.shard, lies[i].part)->data[lies[i].at] = lies[i].to;
+        write_seed(&maker, lies[i].name);
+        moe_maker_free(&maker);
+    }
+    make_shapes();
+}
