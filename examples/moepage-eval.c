@@ -74,8 +74,9 @@ static int check(const app *a)
                         o->warm, a->corpus.domains[d].n_windows, a->corpus.domains[d].name);
     for (uint32_t i = 0; i < a->settings.n; i++)
         if ((a->settings.items[i].keep_ranks || a->settings.items[i].deny_rank) &&
-            a->config.router != ROUTER_SOFTMAX)
-            return fail(RUN_REFUSED, "--ranks and --deny-rank need a softmax router");
+            !config_weighs_by_softmax(&a->config))
+            return fail(RUN_REFUSED, "--ranks and --deny-rank need a softmax router without groups "
+                                     "or a scale");
     return RUN_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "common/standard.h"
 #include "common/units.h"
 #include "moepage.h"
+#include "pack/moments.h"
 #include "pack/pack_options.h"
 #include "pack/progress.h"
 #include "pack/synthetic.h"
@@ -71,19 +72,60 @@ static int check_dtypes(const pack_options *opts, const moepage_model *model,
     return RUN_OK;
 }
 
+static int interrupted(const pack_options *opts)
+{
+    return access(opts->out, F_OK) == 0
+               ? fail(RUN_FAILED, "interrupted: %s is as it was", opts->out)
+               : fail(RUN_FAILED, "interrupted: nothing was written");
+}
+
 /* Reports a failure, which may concern the model being read or the file being written. */
-static int explain(const pack_options *opts, moepage_status status, bool existed)
+static int explain(const pack_options *opts, moepage_status status)
 {
     int code = is_refusal(status) ? RUN_REFUSED : RUN_FAILED;
     if (status == MOEPAGE_E_CALLBACK && progress_stopped())
-        return existed ? fail(RUN_FAILED, "interrupted: %s is as it was", opts->out)
-                       : fail(RUN_FAILED, "interrupted: nothing was written");
+        return interrupted(opts);
     if (opts->model && fail_names(opts->model))
         return fail_file(code, opts->model);
     return fail_file(code, opts->out);
 }
 
-static int write_pack(const pack_options *opts, moepage_model *model, moepage_pack_stats *stats)
+/* What --calibrate adds. */
+typedef struct calibrated {
+    calibration inputs;
+    moments moments;
+} calibrated;
+
+static int calibrate(const pack_options *opts, const moepage_model *model, calibrated *out)
+{
+    progress shown;
+    const calibration_config config = {.run = opts->run,
+                                       .files = opts->texts,
+                                       .n_files = opts->n_texts,
+                                       .token_ids = opts->token_ids,
+                                       .window = opts->calibrate_window,
+                                       .tokens = opts->calibrate_tokens,
+                                       .progress = progress_show,
+                                       .progress_user = &shown};
+    int code = moments_check(model);
+    if (code)
+        return code;
+    progress_begin(&shown, "calibrating");
+    code = calibration_open(&config, &out->inputs);
+    progress_end(&shown);
+    if (code && progress_stopped())
+        return interrupted(opts);
+    return code ? code : moments_open(model, &out->inputs, &out->moments);
+}
+
+static void close_calibrated(calibrated *c)
+{
+    moments_close(&c->moments);
+    calibration_close(&c->inputs);
+}
+
+static int write_pack(const pack_options *opts, moepage_model *model, calibrated *by,
+                      moepage_pack_stats *stats)
 {
     progress shown;
     moepage_pack_config config = {.struct_size = sizeof config,
@@ -94,12 +136,15 @@ static int write_pack(const pack_options *opts, moepage_model *model, moepage_pa
                                   .verify = opts->verify,
                                   .scale_search = opts->scale_search,
                                   .progress = progress_show,
-                                  .progress_user = &shown};
-    bool existed = access(opts->out, F_OK) == 0;
+                                  .progress_user = &shown,
+                                  .moments = opts->n_texts ? moments_fill : NULL,
+                                  .moments_user = &by->moments};
     progress_begin(&shown, "packing");
     moepage_status status = moepage_pack_write(model, opts->out, &config, stats);
     progress_end(&shown);
-    return status ? explain(opts, status, existed) : RUN_OK;
+    if (status == MOEPAGE_E_CALLBACK && by->moments.failure)
+        return fail(RUN_FAILED, "--calibrate: %s", by->moments.failure);
+    return status ? explain(opts, status) : RUN_OK;
 }
 
 /* ---- Reporting --------------------------------------------------------------------------- */
@@ -109,8 +154,17 @@ static double rate(const moepage_pack_stats *stats)
     return stats->wall_ns ? (double)stats->routed_bytes * 1e9 / (double)stats->wall_ns : 0;
 }
 
+static void print_calibration(const pack_options *opts, const calibrated *by)
+{
+    const calibration *c = &by->inputs;
+    printf("calibrated %9" PRIu64 " tokens of %" PRIu32 " texts; %" PRIu64 " of %" PRIu64
+           " experts were chosen by fewer than %" PRIu32 ", one by %" PRIu64 "\n",
+           c->n_tokens, opts->n_texts, by->moments.n_few, (uint64_t)c->moe_layers * c->experts,
+           c->hidden, by->moments.least);
+}
+
 static void print_table(const pack_options *opts, const moepage_model_info *info,
-                        const moepage_pack_stats *stats)
+                        const calibrated *by, const moepage_pack_stats *stats)
 {
     printf("%s: %s, %" PRIu32 " layers of %" PRIu32 " experts, %.1f MiB%s\n", opts->out,
            info->architecture, info->moe_layers, info->experts, mib(stats->file_bytes),
@@ -123,13 +177,28 @@ static void print_table(const pack_options *opts, const moepage_model_info *info
     if (stats->raw_parts)
         printf("kept raw  %10" PRIu64 " tensors of experts that exph would not have made smaller\n",
                stats->raw_parts);
+    if (opts->n_texts)
+        print_calibration(opts, by);
     printf("the rest  %10.1f MiB\n", mib(stats->dense_bytes));
     printf("time      %10.1f s, %.0f MB/s of experts on %" PRIu32 " threads\n",
            (double)stats->wall_ns / 1e9, rate(stats) / 1e6, stats->threads);
 }
 
+static int put_calibration(const calibrated *by, json_t *root)
+{
+    const put_count_row counts[] = {
+        {"tokens", by->inputs.n_tokens},
+        {"few", by->inputs.hidden},
+        {"experts_with_few", by->moments.n_few},
+        {"least", by->moments.least},
+    };
+    json_t *of = json_object();
+    int failed = PUT_COUNTS(of, counts);
+    return json_object_set_new(root, "calibration", of) | failed;
+}
+
 static int print_json(const pack_options *opts, const moepage_model_info *info,
-                      const moepage_pack_stats *stats)
+                      const calibrated *by, const moepage_pack_stats *stats)
 {
     const put_count_row counts[] = {
         {"layers", info->layers},
@@ -157,6 +226,8 @@ static int print_json(const pack_options *opts, const moepage_model_info *info,
         failed |= put_count(root, "cold_level", opts->cold_level);
     if (opts->group_size)
         failed |= put_count(root, "group_size", opts->group_size);
+    if (opts->n_texts)
+        failed |= put_calibration(by, root);
     failed |= json_object_set_new(root, "verified", json_boolean(opts->verify));
     failed |= json_object_set_new(root, "bytes_per_s", json_real(rate(stats)));
     return put_print(stdout, failed, root);
@@ -166,18 +237,20 @@ static int run(const pack_options *opts, const source *from)
 {
     moepage_pack_stats stats = {.struct_size = sizeof stats};
     moepage_model_info info = {.struct_size = sizeof info};
+    calibrated by = {.inputs = {.fd = -1}};
     if (moepage_model_get_info(from->model, &info))
         return fail_library(RUN_FAILED, "model");
     int code = check_dtypes(opts, from->model, &info);
+    if (!code && opts->n_texts)
+        code = calibrate(opts, from->model, &by);
     if (!code)
-        code = write_pack(opts, from->model, &stats);
-    if (code)
-        return code;
-    if (opts->json)
-        code = print_json(opts, &info, &stats);
-    else
-        print_table(opts, &info, &stats);
-    return standard_finish(code);
+        code = write_pack(opts, from->model, &by, &stats);
+    if (!code && opts->json)
+        code = print_json(opts, &info, &by, &stats);
+    else if (!code)
+        print_table(opts, &info, &by, &stats);
+    close_calibrated(&by);
+    return code ? code : standard_finish(code);
 }
 
 int main(int argc, char **argv)
@@ -186,18 +259,17 @@ int main(int argc, char **argv)
     source from = {0};
     standard_open();
     int code = pack_options_parse(argc, argv, &opts);
-    if (code)
-        return code;
-    if (opts.help) {
+    if (!code && opts.help) {
         code = standard_print(pack_options_usage());
-    } else if (opts.list_shapes) {
+    } else if (!code && opts.list_shapes) {
         shape_list(stdout);
         code = standard_finish(RUN_OK);
-    } else {
+    } else if (!code) {
         code = open_source(&opts, &from);
         if (!code)
             code = run(&opts, &from);
     }
     close_source(&from);
+    pack_options_free(&opts);
     return code;
 }

@@ -3,9 +3,9 @@
 #define EVAL_PLAY_H
 
 #include "common/config.h"
+#include "common/corpus.h"
 #include "common/host.h"
 #include "common/weights.h"
-#include "eval/corpus.h"
 #include "eval/eval_options.h"
 #include "eval/outcome.h"
 

@@ -53,11 +53,11 @@ static void keep(const ranks *r, const model_config *config, int32_t *ids, float
     share(top, r->keep, whole);
 }
 
-void ranks_choose(const void *user, const model_config *config, float *logits, int32_t *ids,
-                  float *top)
+void ranks_choose(const void *user, const model_config *config, const float *bias, float *logits,
+                  int32_t *ids, float *top)
 {
     const ranks *r = user;
-    router_choose(NULL, config, logits, ids, top);
+    router_choose(NULL, config, bias, logits, ids, top);
     if (r->deny)
         deny(r, config, logits, ids, top);
     if (r->keep)

@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
+#include "common/corpus.h"
 #include "common/host.h"
-#include "eval/corpus.h"
 #include "eval/eval_options.h"
 #include "eval/outcome.h"
 

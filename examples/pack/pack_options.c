@@ -2,6 +2,7 @@
 #include "pack/pack_options.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/fail.h"
@@ -10,6 +11,10 @@
 
 #define MAX_THREADS 1024u
 #define MAX_COLD_LEVEL 19u
+#define MAX_WINDOW (1u << 20)
+#define IO_THREADS 4u
+#define DEFAULT_WINDOW 256u
+#define DEFAULT_TOKENS 32768u
 #define DEFAULT_GROUP_SIZE 64u
 #define INTEGER_FORMS (1u << MOEPAGE_FORM_INT8 | 1u << MOEPAGE_FORM_INT4 | 1u << MOEPAGE_FORM_INT2)
 #define LOSSLESS_FORMS (1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_EXPH)
@@ -29,6 +34,13 @@ const char *pack_options_usage(void)
            "  --group-size N        weights per scale of the integer forms: 32, 64 or 128\n"
            "                        (default 64)\n"
            "  --scale-search        scales of least squared error, more slowly\n"
+           "  --calibrate FILES     integer forms for the least error of what experts compute when "
+           "the\n"
+           "                        model reads these texts, with commas between\n"
+           "  --calibrate-tokens N  of all files (default 32768)\n"
+           "  --calibrate-window N  tokens read from an empty context (default 256)\n"
+           "  --token-ids           the files hold 32-bit token ids\n"
+           "  --budget BYTES|P%     memory of experts while reading (default 100%)\n"
            "  --threads T           threads that encode; 0 = one per CPU (default 0)\n"
            "  --verify              read the file back and compare before it gets its name\n"
            "  --json                print one JSON object instead of text\n"
@@ -71,6 +83,28 @@ static int read_shape(const flag *self, const char *text, void *out)
     return opts->shape ? RUN_OK : flag_refuse(self, text, "a name that --list-shapes prints");
 }
 
+/* Reads names of files with commas between. */
+static int read_texts(const flag *self, const char *text, void *out)
+{
+    pack_options *opts = out;
+    free(opts->text_names);
+    opts->n_texts = 0;
+    opts->text_names = strdup(text);
+    if (!opts->text_names)
+        return fail_memory();
+    for (char *rest = opts->text_names, *name; (name = strsep(&rest, ","));) {
+        if (!*name || opts->n_texts == PACK_MAX_TEXTS)
+            return flag_refuse(self, text, "up to 64 files, with commas between");
+        opts->texts[opts->n_texts++] = name;
+    }
+    return RUN_OK;
+}
+
+static int read_budget(const flag *self, const char *text, void *out)
+{
+    return options_read_budget(self, text, &((pack_options *)out)->run);
+}
+
 static int add_word(const char *text, void *out)
 {
     pack_options *opts = out;
@@ -88,6 +122,13 @@ static const flag flags[] = {
     {"--cold-level", flag_u32, AT(cold_level), .least = 1, .most = MAX_COLD_LEVEL},
     {"--group-size", read_group_size, AT(group_size), NOTE(for_integers)},
     {"--scale-search", NULL, AT(scale_search), NOTE(for_integers)},
+    {"--calibrate", read_texts, AT(texts), NOTE(for_integers)},
+    {"--calibrate-tokens", flag_u64, AT(calibrate_tokens), .least = 1, .most = UINT64_MAX,
+     NOTE(for_calibration)},
+    {"--calibrate-window", flag_u32, AT(calibrate_window), .least = 1, .most = MAX_WINDOW,
+     NOTE(for_calibration)},
+    {"--token-ids", NULL, AT(token_ids), NOTE(for_calibration)},
+    {"--budget", read_budget, AT(run), NOTE(for_calibration)},
     {"--threads", flag_u32, AT(threads), .most = MAX_THREADS},
     {"--verify", NULL, AT(verify)},
     {"--json", NULL, AT(json)},
@@ -110,6 +151,11 @@ static int check_use(const pack_options *opts)
     if (opts->for_integers && !(opts->forms & INTEGER_FORMS))
         return fail(RUN_REFUSED, "%s is about integer forms: name one in --expert-versions",
                     opts->for_integers);
+    if (opts->for_calibration && !opts->n_texts)
+        return fail(RUN_REFUSED, "%s goes with --calibrate", opts->for_calibration);
+    if (opts->n_texts && opts->shape)
+        return fail(RUN_REFUSED,
+                    "--calibrate: random weights have read nothing, not with --synthetic");
     if (opts->for_synthetic && !opts->shape)
         return fail(RUN_REFUSED, "%s goes with --synthetic", opts->for_synthetic);
     return RUN_OK;
@@ -117,7 +163,10 @@ static int check_use(const pack_options *opts)
 
 int pack_options_parse(int argc, char **argv, pack_options *out)
 {
-    *out = (pack_options){0};
+    *out = (pack_options){
+        .calibrate_window = DEFAULT_WINDOW,
+        .calibrate_tokens = DEFAULT_TOKENS,
+        .run = {.device = "host", .policy = "lru", .max_tokens = 1, .io_threads = IO_THREADS}};
     int code = flags_read(flags, sizeof flags / sizeof *flags, argc, argv, add_word, out);
     if (code || out->help)
         return code;
@@ -132,8 +181,18 @@ int pack_options_parse(int argc, char **argv, pack_options *out)
                     out->words[0]);
     out->model = out->shape ? NULL : out->words[0];
     out->out = out->words[wanted - 1];
+    out->run.model = out->model;
+    out->run.threads = out->threads;
+    out->run.prefill_tokens = out->calibrate_window;
+    if (!out->run.budget_bytes && out->run.budget_percent <= 0)
+        out->run.budget_percent = 100;
     code = check_use(out);
     if (!code && !out->group_size && out->forms & INTEGER_FORMS)
         out->group_size = DEFAULT_GROUP_SIZE;
     return code;
+}
+
+void pack_options_free(pack_options *opts)
+{
+    free(opts->text_names);
 }

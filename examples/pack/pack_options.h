@@ -5,8 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/options.h"
 #include "pack/random_weights.h"
 #include "pack/shapes.h"
+
+#define PACK_MAX_TEXTS 64
 
 typedef struct pack_options {
     const char *words[2]; /* [MODEL_DIR] OUT */
@@ -19,6 +22,13 @@ typedef struct pack_options {
     uint32_t group_size; /* 0 without an integer form */
     uint32_t threads;    /* 0 = one per online CPU */
     bool scale_search;
+    const char *texts[PACK_MAX_TEXTS]; /* of --calibrate */
+    uint32_t n_texts;
+    char *text_names; /* behind `texts` */
+    uint64_t calibrate_tokens;
+    uint32_t calibrate_window;
+    bool token_ids;
+    options run; /* how the model reads them */
     bool verify;
     bool json;
     const shape *shape; /* NULL without --synthetic */
@@ -26,13 +36,15 @@ typedef struct pack_options {
     uint64_t seed;
     uint32_t weights; /* weight_shape */
     /* flags that require another option, or NULL */
-    const char *for_integers, *for_synthetic;
+    const char *for_integers, *for_synthetic, *for_calibration;
     bool list_shapes;
     bool help;
 } pack_options;
 
 /* Reads the command line; on failure prints one line and returns RUN_REFUSED. */
 int pack_options_parse(int argc, char **argv, pack_options *out);
+
+void pack_options_free(pack_options *opts);
 
 const char *pack_options_usage(void);
 

@@ -14,7 +14,7 @@ typedef struct shape_family {
     const char *experts_key; /* of config.json */
     const char *width_key;   /* the experts' I */
     const char *router;      /* part of a layer's tensor names */
-    bool runs;               /* moepage-generate supports its attention */
+    bool runs;               /* made whole, so that moepage-generate runs it */
     bool qkv_bias;
     bool output_bias; /* of attention and head */
     bool layer_norm;  /* with a shift; otherwise RMSNorm */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/first_forms.h"
 #include "base/status.h"
 #include "device/team.h"
 #include "device/thread.h"
@@ -133,6 +134,10 @@ static moepage_status check_config(const moepage_pack_config *config)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "scale_search is 1, but forms %#x has no integer form to search scales for",
                        config->forms);
+    if (config->moments && !(config->forms & INTEGER_FORMS))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "moments are given, but forms %#x has no integer form to round by them",
+                       config->forms);
     if (config->group_size && !(config->forms & INTEGER_FORMS))
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "group_size is %u, but forms %#x has no integer form with groups",
@@ -175,6 +180,8 @@ static moepage_status write_pack(const moepage_model *model, const char *path,
         .threads = stats->threads,
         .run = run_on_team,
         .run_user = team,
+        .moments = config->moments,
+        .moments_user = config->moments_user,
         .progress = config->progress,
         .progress_user = config->progress_user,
     };
@@ -195,7 +202,7 @@ moepage_status moepage_pack_write(const moepage_model *model, const char *path,
     if (!path || !*path)
         return mp_fail(MOEPAGE_E_ARGUMENT, "the pack's path is %s: name a file",
                        path ? "empty" : "NULL");
-    status = MP_CONFIG_READ(own, config);
+    status = mp_config_read(&own, sizeof own, MP_PACK_CONFIG_MIN_BYTES, config, "config");
     if (!status && stats)
         status = MP_CONFIG_CHECK(stats); /* a failing call must not leave a pack behind */
     if (status)

@@ -7,7 +7,7 @@
  * clamped, and no weight is off by more than half a scale. The search trades accuracy of the
  * largest weights for that of the others: it tries smaller scales and takes the best one only if
  * its squared error is lower. */
-#include "codec/quant.h"
+#include "codec/quant_inside.h"
 
 #include <assert.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 #include "base/floats.h"
 #include "base/status.h"
 
-#define MAX_GROUP 128
+#define MAX_GROUP MP_QUANT_MAX_GROUP
 #define MAX_BYTES (1ull << 48)
 #define ALIGN 16u
 #define HALF_INFINITY 0x7c00u
@@ -69,11 +69,7 @@ int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out)
 
 /* ---- One group ---- */
 
-typedef struct levels {
-    int32_t least, most;
-    float offset;
-    int32_t reach; /* weights up to reach * s are off by no more than s / 2 */
-} levels;
+typedef mp_quant_levels levels;
 
 static levels symmetric_levels(uint32_t bits)
 {
@@ -159,19 +155,18 @@ static float error_at(const magnitudes *m, float ratio)
  * outer level is the largest magnitude. Clamping pays more the fewer the levels. */
 #define CANDIDATES 56
 
-static float step_of(const magnitudes *m)
+static float candidate(float most, float offset, uint32_t i)
 {
-    if (m->offset != 0)
-        return 1 / 60.0f;
-    return m->most == 1 ? 1 / 57.0f : m->most == 7 ? 1 / 96.0f : 1 / 384.0f;
+    if (offset != 0)
+        return 4 / 3.0f - (float)i * (1 / 60.0f);
+    return 1 - (float)i * (most == 1 ? 1 / 57.0f : most == 7 ? 1 / 96.0f : 1 / 384.0f);
 }
 
 static float best_ratio(const magnitudes *m)
 {
-    const float first = m->offset != 0 ? 4 / 3.0f : 1, step = step_of(m);
     float best = 1, least = error_at(m, best);
     for (uint32_t i = 0; i < CANDIDATES; i++) {
-        float ratio = first - (float)i * step;
+        float ratio = candidate(m->most, m->offset, i);
         float error = error_at(m, ratio);
         if (error < least) {
             least = error;
@@ -198,7 +193,7 @@ static uint16_t searched_scale(const float *weights, uint32_t n, uint16_t coveri
 
 /* ---- Encoding ---- */
 
-static float load_weight(uint32_t dtype, const void *weights, uint64_t i)
+float mp_quant_load(uint32_t dtype, const void *weights, uint64_t i)
 {
     uint16_t half;
     float value;
@@ -266,15 +261,43 @@ static moepage_status choose_scale(const mp_quant_shape *shape, const float *wei
     return MOEPAGE_OK;
 }
 
-/* Packs integers into zeroed bytes. A group starts at a whole byte. */
-static void pack_group(const mp_quant_shape *shape, const float *weights, uint32_t n, float scale,
-                       const levels *to, uint8_t *out)
+moepage_status mp_quant_choose(const mp_quant_shape *shape, const float *weights, uint32_t n,
+                               uint64_t row, uint64_t column, int search, mp_quant_grid *out)
 {
-    const uint32_t per_byte = 8 / shape->bits, mask = (1u << shape->bits) - 1;
-    for (uint32_t i = 0; i < n && scale > 0; i++) {
-        uint32_t q = (uint32_t)quantised(weights[i], scale, to) & mask;
-        out[i / per_byte] |= (uint8_t)(q << (i % per_byte * shape->bits));
-    }
+    moepage_status status =
+        choose_scale(shape, weights, n, (place){row, column}, search, &out->levels, &out->stored);
+    out->scale = fabsf(mp_from_f16(out->stored));
+    return status;
+}
+
+int mp_quant_candidate(const mp_quant_shape *shape, const float *weights, uint32_t n, uint32_t i,
+                       mp_quant_grid *out)
+{
+    const bool four = i >= CANDIDATES;
+    if (i >= (shape->bits == 2 ? 2 * CANDIDATES : CANDIDATES))
+        return 0;
+    float largest = 0;
+    for (uint32_t k = 0; k < n; k++)
+        largest = fmaxf(largest, fabsf(weights[k]));
+    out->levels = four ? four_levels : symmetric_levels(shape->bits);
+    const float unit = mp_from_f16(covering_scale(largest, out->levels.reach));
+    const uint16_t bits =
+        mp_to_f16(candidate((float)out->levels.most, out->levels.offset, i % CANDIDATES) * unit);
+    const bool usable = bits < HALF_INFINITY;
+    out->stored = (uint16_t)(usable && four && bits ? bits | FOUR_LEVELS : bits);
+    out->scale = usable ? mp_from_f16(bits) : 0;
+    return 1;
+}
+
+int32_t mp_quant_round(const mp_quant_grid *grid, float weight)
+{
+    return grid->scale > 0 ? quantised(weight, grid->scale, &grid->levels) : 0;
+}
+
+void mp_quant_put(uint8_t *packed, uint64_t i, uint32_t bits, int32_t q)
+{
+    const uint32_t per_byte = 8 / bits, mask = (1u << bits) - 1;
+    packed[i / per_byte] |= (uint8_t)(((uint32_t)q & mask) << (i % per_byte * bits));
 }
 
 static moepage_status encode_row(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
@@ -284,26 +307,23 @@ static moepage_status encode_row(const mp_quant_shape *shape, uint32_t dtype, co
         const uint64_t left = shape->columns - column;
         const uint32_t n = left < shape->group ? (uint32_t)left : shape->group;
         float group[MAX_GROUP];
-        levels to;
-        uint16_t scale;
+        mp_quant_grid grid;
         for (uint32_t i = 0; i < n; i++)
-            group[i] = load_weight(dtype, weights, row * shape->columns + column + i);
-        moepage_status status =
-            choose_scale(shape, group, n, (place){row, column}, search, &to, &scale);
+            group[i] = mp_quant_load(dtype, weights, row * shape->columns + column + i);
+        moepage_status status = mp_quant_choose(shape, group, n, row, column, search, &grid);
         if (status)
             return status;
-        pack_group(shape, group, n, fabsf(mp_from_f16(scale)), &to,
-                   packed + column * shape->bits / 8);
-        memcpy(scales + column / shape->group * sizeof scale, &scale, sizeof scale);
+        for (uint32_t i = 0; i < n; i++)
+            mp_quant_put(packed, column + i, shape->bits, mp_quant_round(&grid, group[i]));
+        memcpy(scales + column / shape->group * sizeof grid.stored, &grid.stored,
+               sizeof grid.stored);
     }
     return MOEPAGE_OK;
 }
 
-moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
-                               int search, void *out)
+moepage_status mp_quant_begin(const mp_quant_shape *shape, uint32_t dtype, mp_quant_layout *layout)
 {
-    mp_quant_layout layout;
-    if (!mp_quant_layout_of(shape, &layout))
+    if (!mp_quant_layout_of(shape, layout))
         return mp_fail(
             MOEPAGE_E_ARGUMENT,
             "[%llu, %llu] in %u bits and groups of %u: it must be 8, 4 or 2 bits, groups "
@@ -313,15 +333,23 @@ moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, cons
     if (dtype != MOEPAGE_DTYPE_F32 && dtype != MOEPAGE_DTYPE_F16 && dtype != MOEPAGE_DTYPE_BF16)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "weights of dtype %u cannot be quantised: F32, F16 and BF16 can", dtype);
+    return MOEPAGE_OK;
+}
+
+moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
+                               int search, void *out)
+{
+    mp_quant_layout layout;
+    moepage_status status = mp_quant_begin(shape, dtype, &layout);
+    if (status)
+        return status;
     memset(out, 0, layout.bytes);
-    for (uint64_t row = 0; row < shape->rows; row++) {
+    for (uint64_t row = 0; !status && row < shape->rows; row++) {
         uint8_t *packed = (uint8_t *)out + row * layout.row_bytes;
         char *scales = (char *)out + layout.scale_offset + row * layout.row_groups * 2;
-        moepage_status status = encode_row(shape, dtype, weights, row, search, packed, scales);
-        if (status)
-            return status;
+        status = encode_row(shape, dtype, weights, row, search, packed, scales);
     }
-    return MOEPAGE_OK;
+    return status;
 }
 
 /* ---- Decoding ---- */

@@ -56,6 +56,16 @@ int mp_quant_layout_of(const mp_quant_shape *shape, mp_quant_layout *out);
 moepage_status mp_quant_encode(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
                                int search, void *out);
 
+/* Quantises for the least error of the products with the matrix's inputs, instead of that of each weight
+ * (GPTQ): every column is rounded with the errors of those before it in mind. `moments` are the inputs'
+ * second moments, [columns][columns], times any positive number; only their upper triangle is read, and the
+ * call uses them up. To the diagonal is added a hundredth of its mean; all zero, each weight is for itself. A
+ * group's scale covers what its columns would be without rounding, and a `search` minds the products.
+ * Otherwise as mp_quant_encode, which this is if moments have a diagonal of equals alone and `search` is 0.
+ * ARGUMENT for moments that no inputs have; NO_MEMORY. */
+moepage_status mp_quant_encode_for(const mp_quant_shape *shape, uint32_t dtype, const void *weights,
+                                   int search, float *moments, void *out);
+
 /* Decodes columns [first, first + n) of one row to float: exact in FP32. */
 void mp_quant_decode_row(const mp_quant_shape *shape, const void *in, uint64_t row, uint64_t first,
                          uint64_t n, float *out);

@@ -1,5 +1,5 @@
 /* Reads texts. */
-#include "eval/corpus.h"
+#include "common/corpus.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* corpus.h — the texts of an evaluation: one domain per file, cut into windows, each read from an
  * empty context. */
-#ifndef EVAL_CORPUS_H
-#define EVAL_CORPUS_H
+#ifndef EXAMPLE_CORPUS_H
+#define EXAMPLE_CORPUS_H
 
 #include <stdbool.h>
 #include <stdint.h>
