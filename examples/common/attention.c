@@ -1,11 +1,12 @@
 /* Attention of a few queries at a time that share a KV head, over the blocks of their sequence. */
 #include "common/attention.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Most queries of an item: adjacent rows, each with some of the heads of one KV head. */
 #define QUERIES 32u
+/* Scores of an item: long contexts have fewer queries, 8 at 128k positions. */
+#define SCORES (9u << 17)
 
 typedef struct attention_job {
     const attention *a;
@@ -34,14 +35,40 @@ typedef struct queries {
     const float *sinks;     /* [heads], or NULL */
 } queries;
 
-uint32_t attention_bytes_per_token(uint32_t kv_heads, uint32_t head_dim)
+attention attention_of(const model_config *config, const compute *with, uint32_t block_tokens)
 {
-    return 2u * kv_heads * head_dim * (uint32_t)sizeof(float);
+    return (attention){.compute = with,
+                       .heads = config->heads,
+                       .kv_heads = config->kv_heads,
+                       .head_dim = config->head_dim,
+                       .value_dim = config->value_dim,
+                       .block_tokens = block_tokens,
+                       .latent = config->latent.rank > 0,
+                       .scale = config->score_scale};
+}
+
+uint32_t attention_bytes_per_token(const model_config *config)
+{
+    const uint32_t stored = config->latent.rank ? 0 : config->value_dim;
+    return config->kv_heads * (config->head_dim + stored) * (uint32_t)sizeof(float);
+}
+
+/* Returns the room for a query's scores. */
+static size_t stride_of(uint64_t positions, uint32_t block_tokens)
+{
+    return (positions / block_tokens + 2) * block_tokens;
+}
+
+static uint32_t queries_of(size_t stride)
+{
+    const size_t most = SCORES / stride;
+    return most > QUERIES ? QUERIES : most ? (uint32_t)most : 1;
 }
 
 size_t attention_scratch_floats(uint64_t positions, uint32_t block_tokens)
 {
-    return QUERIES * (positions / block_tokens + 2) * block_tokens;
+    const size_t stride = stride_of(positions, block_tokens), all = QUERIES * stride;
+    return all < SCORES ? all : stride < SCORES ? SCORES : stride;
 }
 
 /* ---- The cache --------------------------------------------------------------------------- */
@@ -56,18 +83,30 @@ static float *keys_at(const attention *a, const moepage_kv_layer_view *view, uin
     return (float *)(void *)start + (size_t)kv_head * a->block_tokens * a->head_dim;
 }
 
+/* Returns how far values are behind the keys, and from one to the next. */
 static size_t value_offset(const attention *a)
 {
-    return (size_t)a->block_tokens * a->kv_heads * a->head_dim;
+    return a->latent ? 0 : (size_t)a->block_tokens * a->kv_heads * a->head_dim;
+}
+
+static void store_latent(const attention *a, float *key, const float *rest, const float *value)
+{
+    memcpy(key, value, a->value_dim * sizeof *key);
+    memcpy(key + a->value_dim, rest, (a->head_dim - a->value_dim) * sizeof *key);
 }
 
 void attention_store(const attention *a, const moepage_kv_layer_view *view,
                      const attention_row *rows, uint32_t n, const float *k, const float *v)
 {
+    const uint32_t key_dim = a->latent ? a->head_dim - a->value_dim : a->head_dim;
     for (uint32_t r = 0; r < n; r++)
-        for (uint32_t h = 0; h < a->kv_heads; h++, k += a->head_dim, v += a->head_dim) {
+        for (uint32_t h = 0; h < a->kv_heads; h++, k += key_dim, v += a->value_dim) {
             const uint64_t at = rows[r].position % a->block_tokens;
             float *keys = keys_at(a, view, rows[r].blocks[rows[r].position / a->block_tokens], h);
+            if (a->latent) {
+                store_latent(a, keys + at * a->head_dim, k, v);
+                continue;
+            }
             for (uint32_t i = 0; i < a->head_dim; i++)
                 keys[(size_t)i * a->block_tokens + at] = k[i];
             memcpy(keys + value_offset(a) + at * a->head_dim, v, a->head_dim * sizeof *v);
@@ -82,7 +121,18 @@ static uint64_t start_of(const attention_job *job, const attention_row *row)
     return row->position + 1 > job->window ? row->position + 1 - job->window : 0;
 }
 
-/* Scores of all queries with all positions of the block, seen or not. */
+/* Scores of all queries with all positions of the block, seen or not: of keys that lie one after the
+ * other. */
+static void score_rows(const attention_job *job, const queries *s, uint64_t block, size_t column)
+{
+    const attention *a = job->a;
+    const float *key = keys_at(a, job->view, s->rows->blocks[block], s->kv_head);
+    for (uint32_t t = 0; t < a->block_tokens; t++, key += a->head_dim)
+        for (uint32_t i = 0; i < s->n_rows * s->heads; i++)
+            s->scores[i][column + t] = a->compute->kernels->dot(s->q[i], key, a->head_dim);
+}
+
+/* The same of keys that lie across. */
 static void score_block(const attention_job *job, const queries *s, uint64_t block, size_t column)
 {
     const attention *a = job->a;
@@ -114,7 +164,7 @@ static void add_values(const attention_job *job, const queries *s, uint64_t bloc
                                 .stride = a->head_dim,
                                 .n_sums = n_rows * s->heads,
                                 .n_rows = end - first,
-                                .n = a->head_dim,
+                                .n = a->value_dim,
                                 .resume = true};
     a->compute->kernels->sum_rows(&sums);
 }
@@ -153,18 +203,17 @@ static void softmax(const kernels *ops, float *scores, uint32_t n, float scale, 
 static void attend(const attention_job *job, const queries *s)
 {
     const attention *a = job->a;
-    const float scale = 1.0f / sqrtf((float)a->head_dim);
     const uint64_t first = start_of(job, s->rows) / a->block_tokens;
     const uint64_t end = s->rows[s->n_rows - 1].position / a->block_tokens + 1;
     for (uint64_t b = first; b < end; b++)
-        score_block(job, s, b, (b - first) * a->block_tokens);
+        (a->latent ? score_rows : score_block)(job, s, b, (b - first) * a->block_tokens);
     for (uint32_t i = 0; i < s->n_rows * s->heads; i++) {
         const attention_row *row = &s->rows[i / s->heads];
         const uint64_t start = start_of(job, row);
         softmax(a->compute->kernels, s->scores[i] + (start - first * a->block_tokens),
-                (uint32_t)(row->position + 1 - start), scale,
+                (uint32_t)(row->position + 1 - start), a->scale,
                 s->sinks ? s->sinks + i % s->heads : NULL);
-        memset(s->out[i], 0, a->head_dim * sizeof *s->out[i]);
+        memset(s->out[i], 0, a->value_dim * sizeof *s->out[i]);
     }
     for (uint64_t b = first; b < end; b++)
         value_block(job, s, b, (b - first) * a->block_tokens);
@@ -199,7 +248,7 @@ static void run_item(void *arg, uint32_t item, float *scratch)
         for (uint32_t i = 0; i < n * s.heads; i++) {
             const size_t at = (size_t)(r + i / s.heads) * a->heads + head + i % s.heads;
             s.q[i] = job->q + at * a->head_dim;
-            s.out[i] = job->out + at * a->head_dim;
+            s.out[i] = job->out + at * a->value_dim;
             s.scores[i] = scratch + i * job->stride;
         }
         attend(job, &s);
@@ -210,8 +259,9 @@ static void run_item(void *arg, uint32_t item, float *scratch)
 static uint32_t heads_per_item(const attention_job *job)
 {
     const uint32_t wanted = 2 * workers_count(job->a->compute->workers);
+    const uint32_t most = queries_of(job->stride);
     uint32_t heads = job->group;
-    while (heads > QUERIES || (heads > 1 && job->n * (job->a->heads / heads) < wanted)) {
+    while (heads > most || (heads > 1 && job->n * (job->a->heads / heads) < wanted)) {
         uint32_t part = 2;
         while (heads % part)
             part++;
@@ -237,9 +287,9 @@ void attention_run(const attention *a, const moepage_kv_layer_view *view, const 
         work += 2 * (rows[r].position + 1) * a->heads * a->head_dim;
         most = rows[r].position > most ? rows[r].position : most;
     }
+    job.stride = stride_of(most, a->block_tokens);
     job.item_heads = heads_per_item(&job);
-    job.item_rows = QUERIES / job.item_heads;
-    job.stride = (most / a->block_tokens + 2) * a->block_tokens;
+    job.item_rows = queries_of(job.stride) / job.item_heads;
     const uint32_t tiles = (n + job.item_rows - 1) / job.item_rows;
     workers_run(a->compute->workers, tiles * (a->heads / job.item_heads), work, run_item, &job);
 }

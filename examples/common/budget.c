@@ -12,8 +12,8 @@ typedef unsigned long long number; /* for %llu */
 static void plan_kv(const model_config *config, const uint32_t *prompt_tokens, uint32_t n_prompts,
                     uint32_t max_tokens, budget *out)
 {
-    uint64_t block_bytes = (uint64_t)KV_BLOCK_TOKENS * config->layers *
-                           attention_bytes_per_token(config->kv_heads, config->head_dim);
+    uint64_t block_bytes =
+        (uint64_t)KV_BLOCK_TOKENS * config->layers * attention_bytes_per_token(config);
     for (uint32_t i = 0; i < n_prompts; i++) {
         uint64_t tokens = (uint64_t)prompt_tokens[i] + max_tokens - 1;
         out->kv_blocks += (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;

@@ -1,6 +1,8 @@
-/* Reads the config.json of six architectures, and the metadata of two, into one struct. */
+/* Reads the config.json of nine architectures, and the metadata of four, into one struct. */
 #include "common/config.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,48 +12,51 @@
 /* An architecture's properties that config.json does not override: its defaults for absent keys,
  * and fixed choices. */
 typedef struct family {
-    const char *name;
+    const char *name; /* NULL = checkpoints have others */
     const char *gguf; /* its name in GGUF files; NULL = these are not run */
     double norm_eps;
-    double rope_theta;
+    rope_traits rope;
     const char *bias_key; /* biases of q, k and v */
     bool bias_default;
     bool output_bias;      /* the key above covers the output projection too */
     bool norm_top_k_fixed; /* always normalised, regardless of norm_topk_prob */
+    bool norm_top_k_never; /* refused: implementations differ */
     bool layer_norm;
-    bool shared_expert;
     bool router_bias;
     bool sinks;
+    bool latent;
+    bool qk_norm_optional; /* with use_qk_norm alone */
     uint32_t activation;   /* of the experts: MOEPAGE_ACTIVATION_* */
     const char *post_norm; /* NULL = "ffn_norm" */
     qk_norm qk_norm;
     router_kind router;
+    shared_kind shared;
 } family;
 
 static const family families[] = {
     {.name = "qwen3_moe",
      .gguf = "qwen3moe",
      .norm_eps = 1e-6,
-     .rope_theta = 1e4,
+     .rope = {.theta = 1e4},
      .bias_key = "attention_bias",
      .output_bias = true,
      .qk_norm = QK_NORM_HEAD},
     {.name = "qwen2_moe",
      .norm_eps = 1e-6,
-     .rope_theta = 1e4,
+     .rope = {.theta = 1e4},
      .bias_key = "qkv_bias",
      .bias_default = true,
-     .shared_expert = true},
-    {.name = "mixtral", .norm_eps = 1e-5, .rope_theta = 1e6, .norm_top_k_fixed = true},
+     .shared = SHARED_GATED},
+    {.name = "mixtral", .norm_eps = 1e-5, .rope = {.theta = 1e6}, .norm_top_k_fixed = true},
     {.name = "olmoe",
      .norm_eps = 1e-5,
-     .rope_theta = 1e4,
+     .rope = {.theta = 1e4},
      .bias_key = "attention_bias",
      .output_bias = true,
      .qk_norm = QK_NORM_WIDTH},
     {.name = "phimoe",
      .norm_eps = 1e-5,
-     .rope_theta = 1e6,
+     .rope = {.theta = 1e6},
      .bias_key = "attention_bias",
      .output_bias = true,
      .layer_norm = true,
@@ -59,7 +64,7 @@ static const family families[] = {
     {.name = "gpt_oss", /* a softmax over the chosen logits is that over all, normalised */
      .gguf = "gpt-oss",
      .norm_eps = 1e-5,
-     .rope_theta = 1.5e5,
+     .rope = {.theta = 1.5e5},
      .bias_key = "attention_bias",
      .bias_default = true,
      .output_bias = true,
@@ -68,6 +73,33 @@ static const family families[] = {
      .sinks = true,
      .activation = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
      .post_norm = "post_attention_norm"},
+    {.name = "deepseek_v2",
+     .norm_eps = 1e-6,
+     .rope = {.theta = 1e4, .interleaved = true},
+     .norm_top_k_never = true,
+     .latent = true,
+     .shared = SHARED_PLAIN},
+    {.name = "deepseek_v3",
+     .norm_eps = 1e-6,
+     .rope = {.theta = 1e4, .interleaved = true},
+     .latent = true,
+     .router = ROUTER_SIGMOID,
+     .shared = SHARED_PLAIN},
+    {.gguf = "deepseek2", /* both; files say which router */
+     .norm_eps = 1e-6,
+     .rope = {.theta = 1e4, .interleaved = true},
+     .latent = true,
+     .shared = SHARED_PLAIN},
+    {.name = "glm4_moe",
+     .gguf = "glm4moe",
+     .norm_eps = 1e-5,
+     .rope = {.theta = 1e4, .partial = 0.5},
+     .bias_key = "attention_bias",
+     .post_norm = "post_attention_norm",
+     .qk_norm = QK_NORM_HEAD,
+     .qk_norm_optional = true,
+     .router = ROUTER_SIGMOID,
+     .shared = SHARED_PLAIN},
 };
 
 static const family *find_family(const char *architecture, bool gguf)
@@ -110,13 +142,45 @@ static int read_count(const json_t *json, const char *key, uint32_t otherwise, u
     return RUN_OK;
 }
 
-static int read_attention(const json_t *json, model_config *out)
+/* The cache has one key for all heads, whose first elements are the value. */
+static int read_latent(const json_t *json, model_config *out)
+{
+    latent_config *latent = &out->latent;
+    const json_t *q_rank = json_object_get(json, "q_lora_rank");
+    int code;
+    if ((code = read_count(json, "kv_lora_rank", 0, &latent->rank)) ||
+        (code = read_count(json, "qk_nope_head_dim", 0, &latent->plain)) ||
+        (code = read_count(json, "qk_rope_head_dim", 0, &latent->turned)) ||
+        (code = read_count(json, "v_head_dim", 0, &latent->value)))
+        return code;
+    if (q_rank && !json_is_null(q_rank) &&
+        (code = read_count(json, "q_lora_rank", 0, &latent->q_rank)))
+        return code;
+    const uint64_t widest = latent->plain > latent->value ? latent->plain : latent->value;
+    if ((widest + latent->turned) * out->heads > 1u << 24)
+        return fail(RUN_REFUSED, "%s: %u heads of %" PRIu64 " are more than 2^24 elements",
+                    out->source, out->heads, widest + latent->turned);
+    out->kv_heads = 1;
+    out->head_dim = latent->rank + latent->turned;
+    out->value_dim = latent->rank;
+    return RUN_OK;
+}
+
+static int read_heads(const json_t *json, model_config *out)
+{
+    int code = read_count(json, "num_key_value_heads", out->heads, &out->kv_heads);
+    if (!code)
+        code = read_count(json, "head_dim", out->hidden / out->heads, &out->head_dim);
+    out->value_dim = out->head_dim;
+    return code;
+}
+
+static int read_attention(const json_t *json, const family *kin, model_config *out)
 {
     int code;
     if ((code = read_count(json, "num_attention_heads", 0, &out->heads)) ||
-        (code = read_count(json, "num_key_value_heads", out->heads, &out->kv_heads)) ||
-        (code = read_count(json, "head_dim", out->hidden / out->heads, &out->head_dim)) ||
-        (code = read_count(json, "max_position_embeddings", UINT32_MAX, &out->max_positions)))
+        (code = read_count(json, "max_position_embeddings", UINT32_MAX, &out->max_positions)) ||
+        (code = kin->latent ? read_latent(json, out) : read_heads(json, out)))
         return code;
     if (out->heads % out->kv_heads)
         return fail(RUN_REFUSED, "%s: %u attention heads are not a multiple of %u key-value heads",
@@ -189,19 +253,81 @@ static int read_layers(const moepage_model *model, const json_t *json, uint32_t 
 
 /* ---- The whole config --------------------------------------------------------------------- */
 
-static int read_router(const json_t *json, const family *kin, model_config *out)
+/* Reads how the router's logits become scores, where the config says so. */
+static int read_scoring(const json_t *json, const family *kin, model_config *out)
 {
+    const char *scoring = json_string_value(json_object_get(json, "scoring_func"));
     out->router = kin->router;
+    if (scoring && !strcmp(scoring, "softmax"))
+        out->router = ROUTER_SOFTMAX;
+    if (scoring && !strcmp(scoring, "sigmoid"))
+        out->router = ROUTER_SIGMOID;
+    const bool known = out->router == ROUTER_SIGMOID || !scoring || !strcmp(scoring, "softmax");
+    if (!known || (kin->name && out->router != kin->router))
+        return fail(RUN_REFUSED, "config.json: scoring_func '%s' is not supported by this example",
+                    scoring);
+    return RUN_OK;
+}
+
+/* Reads how many groups of experts there are, and from how many of these a token chooses. */
+static int read_groups(const json_t *json, model_config *out)
+{
+    const char *method = json_string_value(json_object_get(json, "topk_method"));
+    const char *grouped = out->router == ROUTER_SIGMOID ? "noaux_tc" : "group_limited_greedy";
+    out->groups = out->top_groups = 1;
+    if (method && !strcmp(method, "greedy") && out->router == ROUTER_SOFTMAX)
+        return RUN_OK;
+    if (method && strcmp(method, grouped) != 0)
+        return fail(RUN_REFUSED, "config.json: topk_method '%s' is not supported by this example",
+                    method);
+    int code = read_count(json, "n_group", 1, &out->groups);
+    if (!code)
+        code = read_count(json, "topk_group", 1, &out->top_groups);
+    if (code)
+        return code;
+    const uint32_t each = out->experts / out->groups, least = out->router == ROUTER_SIGMOID ? 2 : 1;
+    if (out->experts % out->groups || out->top_groups > out->groups ||
+        (out->groups > 1 && each < least) || (uint64_t)out->top_groups * each < out->top_k)
+        return fail(RUN_REFUSED, "%s: %u of %u experts cannot be chosen from %u of %u groups",
+                    out->source, out->top_k, out->experts, out->top_groups, out->groups);
+    return RUN_OK;
+}
+
+static int read_router(const json_t *json, const moepage_model_info *info, const family *kin,
+                       model_config *out)
+{
+    int code = read_scoring(json, kin, out);
     out->normalize_top_k = kin->norm_top_k_fixed || read_bool(json, "norm_topk_prob", false);
     out->router_jitter = read_float(json, "router_jitter_noise", 0.01);
+    out->router_scale = read_float(json, "routed_scaling_factor", 1);
+    if (!code)
+        code = read_groups(json, out);
+    if (code)
+        return code;
+    if (kin->norm_top_k_never && out->normalize_top_k)
+        return fail(RUN_REFUSED,
+                    "config.json: norm_topk_prob is not supported by this example for "
+                    "%s",
+                    kin->name);
     if (out->router == ROUTER_SPARSEMIXER && out->top_k != 2)
         return fail(RUN_REFUSED,
                     "config.json: sparsemixer routing takes 2 experts per token, not "
                     "%u",
                     out->top_k);
-    if (kin->shared_expert)
+    out->shared = info->shared_experts || kin->shared == SHARED_GATED ? kin->shared : SHARED_NONE;
+    if (out->shared == SHARED_GATED)
         return read_count(json, "shared_expert_intermediate_size", 5632, &out->shared_intermediate);
+    if (out->shared == SHARED_PLAIN)
+        out->shared_intermediate = info->shared_experts * info->expert_intermediate;
     return RUN_OK;
+}
+
+static void set_score_scale(model_config *c)
+{
+    const uint32_t dims = c->latent.rank ? c->latent.plain + c->latent.turned : c->head_dim;
+    c->score_scale = 1.0f / sqrtf((float)dims);
+    if (c->latent.rank)
+        c->score_scale *= c->rope.score_factor;
 }
 
 static int read_fields(const moepage_model *model, const moepage_model_info *info,
@@ -218,6 +344,8 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
     out->top_k = info->top_k;
     out->vocabulary = info->vocabulary;
     out->qk_norm = kin->qk_norm;
+    if (kin->qk_norm_optional && !read_bool(json, "use_qk_norm", false))
+        out->qk_norm = QK_NORM_NONE;
     out->layer_norm = kin->layer_norm;
     out->norm_eps = read_float(json, "rms_norm_eps", kin->norm_eps);
     out->clip_qkv = read_float(json, "clip_qkv", 0);
@@ -229,10 +357,13 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
     out->sinks = kin->sinks;
     out->post_norm = kin->post_norm ? kin->post_norm : "ffn_norm";
     int code;
-    if ((code = read_attention(json, out)) || (code = read_router(json, kin, out)) ||
-        (code = read_eos(json, out)) || (code = read_layers(model, json, info->moe_layers, out)))
+    if ((code = read_attention(json, kin, out)) || (code = read_router(json, info, kin, out)) ||
+        (code = read_eos(json, out)) || (code = read_layers(model, json, info->moe_layers, out)) ||
+        (code = rope_read(json, kin->latent ? out->latent.turned : out->head_dim, &kin->rope,
+                          &out->rope)))
         return code;
-    return rope_read(json, out->head_dim, kin->rope_theta, &out->rope);
+    set_score_scale(out);
+    return RUN_OK;
 }
 
 static int read_json(const moepage_model *model, const moepage_model_info *info, json_t **out)
@@ -285,10 +416,31 @@ bool config_is_eos(const model_config *config, uint32_t token)
     return false;
 }
 
+bool config_weighs_by_softmax(const model_config *config)
+{
+    return config->router == ROUTER_SOFTMAX && config->groups == 1 && config->router_scale == 1;
+}
+
+uint32_t config_q_width(const model_config *config)
+{
+    const latent_config *l = &config->latent;
+    return config->heads * (l->rank ? l->plain + l->turned : config->head_dim);
+}
+
+uint32_t config_o_width(const model_config *config)
+{
+    return config->heads * (config->latent.rank ? config->latent.value : config->head_dim);
+}
+
 uint32_t config_widest(const model_config *config)
 {
-    const uint32_t widths[] = {config->hidden, config->heads * config->head_dim,
-                               config->dense_intermediate, config->shared_intermediate};
+    const uint32_t widths[] = {config->hidden,
+                               config_o_width(config),
+                               config->latent.rank,
+                               config->latent.q_rank,
+                               config->latent.plain,
+                               config->dense_intermediate,
+                               config->shared_intermediate};
     uint32_t most = 0;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         most = widths[i] > most ? widths[i] : most;

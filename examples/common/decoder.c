@@ -17,7 +17,7 @@
 
 static bool take_buffers(dense *d, const model_config *c, uint32_t n, decoder_buffers *b)
 {
-    const size_t q_width = (size_t)c->heads * c->head_dim;
+    const latent_config *l = &c->latent;
     const size_t kv_width = (size_t)c->kv_heads * c->head_dim;
     const uint32_t mlp = c->dense_intermediate > c->shared_intermediate ? c->dense_intermediate
                                                                         : c->shared_intermediate;
@@ -30,8 +30,11 @@ static bool take_buffers(dense *d, const model_config *c, uint32_t n, decoder_bu
         {&b->added, n, c->hidden},
         {&b->shared, n, c->shared_intermediate ? c->hidden : 0},
         {&b->shared_gate, n, 1},
-        {&b->q, n, q_width},
-        {&b->attended, n, q_width},
+        {&b->q, n, config_q_width(c)},
+        {&b->attended, n, (size_t)c->heads * c->value_dim},
+        {&b->q_low, n, l->q_rank},
+        {&b->absorbed, n, l->rank ? (size_t)c->heads * c->head_dim : 0},
+        {&b->expanded, n, l->rank ? config_o_width(c) : 0},
         {&b->k, n, kv_width},
         {&b->v, n, kv_width},
         {&b->scores, n, c->experts},
@@ -68,8 +71,8 @@ static bool allocate_rows(const decoder_config *config, decoder_rows *r)
 {
     const model_config *c = config->model;
     const uint32_t n = config->max_tokens;
-    r->cosines = calloc(n, (c->head_dim / 2) * sizeof *r->cosines);
-    r->sines = calloc(n, (c->head_dim / 2) * sizeof *r->sines);
+    r->cosines = calloc(n, (c->rope.dims / 2) * sizeof *r->cosines);
+    r->sines = calloc(n, (c->rope.dims / 2) * sizeof *r->sines);
     r->ids = calloc((size_t)n * c->top_k, sizeof *r->ids);
     r->weights = calloc((size_t)n * c->top_k, sizeof *r->weights);
     r->hint = calloc(c->experts, sizeof *r->hint);
@@ -109,6 +112,8 @@ static int open_dense(const decoder_config *config, const moepage_kv_pool_info *
                         .fail = fail};
     if (config->cuda && config->model->sinks)
         return fail(RUN_REFUSED, "attention with sinks is computed on the host only");
+    if (config->cuda && config->model->latent.rank)
+        return fail(RUN_REFUSED, "attention with latents is computed on the host only");
     return config->cuda ? config->cuda->open(&how, out) : dense_host_open(&how, out);
 }
 
@@ -158,6 +163,12 @@ static const layer_weights *layer_of(const decoder *d, uint32_t layer)
     return &d->dense->weights->layers[layer];
 }
 
+/* The CPU chooses, wherever the weights of operations are. */
+static const float *choice_bias(const decoder *d, uint32_t layer)
+{
+    return d->stored->layers[layer].choice_bias;
+}
+
 static void normalize(const decoder *d, const float *x, uint32_t n, const norm_weights *norm,
                       float *out)
 {
@@ -180,8 +191,58 @@ static void place_heads(const decoder *d, float *x, uint32_t n, uint32_t heads,
         ops->norm(d->dense, x, n, width, norm, false, x);
     if (c->clip_qkv > 0)
         ops->clip(d->dense, x, (size_t)n * width, c->clip_qkv);
-    ops->turn(d->dense, x, heads);
+    ops->turn(d->dense, x, heads, c->head_dim, 0);
     ops->round(d->dense, x, (size_t)n * width);
+}
+
+/* Computes the queries, keys and values of each head. */
+static void project_heads(decoder *d, const layer_weights *w, uint32_t n)
+{
+    const model_config *c = d->config;
+    const dense_ops *ops = d->dense->ops;
+    decoder_buffers *b = &d->buffers;
+    const size_t kv_width = (size_t)c->kv_heads * c->head_dim;
+    ops->linear(d->dense, b->normed, n, &w->q, w->q_bias, b->q);
+    ops->linear(d->dense, b->normed, n, &w->k, w->k_bias, b->k);
+    ops->linear(d->dense, b->normed, n, &w->v, w->v_bias, b->v);
+    place_heads(d, b->q, n, c->heads, &w->q_norm);
+    place_heads(d, b->k, n, c->kv_heads, &w->k_norm);
+    if (c->clip_qkv > 0)
+        ops->clip(d->dense, b->v, n * kv_width, c->clip_qkv);
+    ops->round(d->dense, b->v, n * kv_width);
+}
+
+/* Norms, but of a vector of low rank. */
+static void normalize_low(const decoder *d, float *x, uint32_t n, const matrix *from,
+                          const norm_weights *norm)
+{
+    d->dense->ops->norm(d->dense, x, n, from->rows, norm, false, x);
+    d->dense->ops->round(d->dense, x, (size_t)n * from->rows);
+}
+
+/* Computes each head's queries of latents, the latent vector, and its rotated key. */
+static void project_latent(decoder *d, const layer_weights *w, uint32_t n)
+{
+    const model_config *c = d->config;
+    const latent_config *l = &c->latent;
+    const latent_weights *low = &w->latent;
+    const dense_ops *ops = d->dense->ops;
+    decoder_buffers *b = &d->buffers;
+    const float *queried = l->q_rank ? b->q_low : b->normed;
+    if (l->q_rank) {
+        ops->linear(d->dense, b->normed, n, &low->q_low, NULL, b->q_low);
+        normalize_low(d, b->q_low, n, &low->q_low, &low->q_norm);
+    }
+    ops->linear(d->dense, queried, n, &w->q, NULL, b->q);
+    ops->linear(d->dense, b->normed, n, &low->vector, NULL, b->v);
+    ops->linear(d->dense, b->normed, n, &low->turned, NULL, b->k);
+    normalize_low(d, b->v, n, &low->vector, &low->norm);
+    ops->turn(d->dense, b->q, c->heads, l->plain + l->turned, l->plain);
+    ops->turn(d->dense, b->k, 1, l->turned, 0);
+    ops->round(d->dense, b->q, (size_t)n * config_q_width(c));
+    ops->round(d->dense, b->k, (size_t)n * l->turned);
+    ops->absorb(d->dense, b->q, n, &low->keys, b->absorbed);
+    ops->round(d->dense, b->absorbed, (size_t)n * c->heads * c->head_dim);
 }
 
 static void run_attention(decoder *d, uint32_t layer, uint32_t n)
@@ -191,20 +252,18 @@ static void run_attention(decoder *d, uint32_t layer, uint32_t n)
     const dense_ops *ops = d->dense->ops;
     const dense_attention how = {&d->views[layer], c->window[layer], w->sinks};
     decoder_buffers *b = &d->buffers;
-    const size_t kv_width = (size_t)c->kv_heads * c->head_dim;
+    const bool latent = c->latent.rank > 0;
+    float *summed = latent ? b->expanded : b->attended;
     normalize(d, b->hidden, n, &w->input_norm, b->normed);
-    ops->linear(d->dense, b->normed, n, &w->q, w->q_bias, b->q);
-    ops->linear(d->dense, b->normed, n, &w->k, w->k_bias, b->k);
-    ops->linear(d->dense, b->normed, n, &w->v, w->v_bias, b->v);
-    place_heads(d, b->q, n, c->heads, &w->q_norm);
-    place_heads(d, b->k, n, c->kv_heads, &w->k_norm);
-    if (c->clip_qkv > 0)
-        ops->clip(d->dense, b->v, n * kv_width, c->clip_qkv);
-    ops->round(d->dense, b->v, n * kv_width);
+    (latent ? project_latent : project_heads)(d, w, n);
     ops->store(d->dense, &how, b->k, b->v);
-    ops->attend(d->dense, &how, b->q, b->attended);
-    ops->round(d->dense, b->attended, (size_t)n * c->heads * c->head_dim);
-    ops->linear(d->dense, b->attended, n, &w->o, w->o_bias, b->added);
+    ops->attend(d->dense, &how, latent ? b->absorbed : b->q, b->attended);
+    ops->round(d->dense, b->attended, (size_t)n * c->heads * c->value_dim);
+    if (latent) {
+        ops->expand(d->dense, b->attended, n, &w->latent.values, b->expanded);
+        ops->round(d->dense, b->expanded, (size_t)n * config_o_width(c));
+    }
+    ops->linear(d->dense, summed, n, &w->o, w->o_bias, b->added);
     ops->add(d->dense, b->hidden, b->added, (size_t)n * c->hidden);
 }
 
@@ -220,12 +279,14 @@ static void run_mlp(decoder *d, const mlp_weights *w, uint32_t n, float *out)
     ops->linear(d->dense, b->gate, n, &w->down, NULL, out);
 }
 
-/* Runs the expert that every token takes, weighted by a sigmoid gate of its own. */
+/* Runs the experts that every token takes. */
 static void run_shared_expert(decoder *d, const layer_weights *w, uint32_t n)
 {
     const dense_ops *ops = d->dense->ops;
     decoder_buffers *b = &d->buffers;
     run_mlp(d, &w->mlp, n, b->shared);
+    if (d->config->shared != SHARED_GATED)
+        return;
     ops->linear(d->dense, b->normed, n, &w->shared_gate, NULL, b->shared_gate);
     ops->scale(d->dense, b->shared, n, d->config->hidden, b->shared_gate);
 }
@@ -241,6 +302,7 @@ static float *fetch_scores(decoder *d, const float *x, const layer_weights *w, u
 
 typedef struct routing_job {
     const decoder *d;
+    const float *bias;
     float *scores;
 } routing_job;
 
@@ -252,7 +314,8 @@ static void route_row(void *arg, uint32_t row, float *scratch)
     (void)scratch;
     if (job->d->rows.logits)
         memcpy(job->d->rows.logits + (size_t)row * c->experts, scores, c->experts * sizeof *scores);
-    job->d->choose(job->d->choose_user, c, scores, job->d->rows.ids + (size_t)row * c->top_k,
+    job->d->choose(job->d->choose_user, c, job->bias, scores,
+                   job->d->rows.ids + (size_t)row * c->top_k,
                    job->d->rows.weights + (size_t)row * c->top_k);
 }
 
@@ -269,12 +332,13 @@ static bool keep_hidden(decoder *d, uint32_t n)
 }
 
 /* Computes the rows' experts and their weights; *probabilities is valid until the next fetch. */
-static int run_router(decoder *d, const layer_weights *w, uint32_t n, float **probabilities)
+static int run_router(decoder *d, uint32_t layer, uint32_t n, float **probabilities)
 {
     const model_config *c = d->config;
     if (!keep_hidden(d, n))
         return RUN_FAILED;
-    routing_job job = {d, fetch_scores(d, d->buffers.normed, w, n)};
+    routing_job job = {d, choice_bias(d, layer),
+                       fetch_scores(d, d->buffers.normed, layer_of(d, layer), n)};
     if (!job.scores)
         return RUN_FAILED;
     workers_run(d->workers, n, (uint64_t)n * c->experts * (c->top_k + 16), route_row, &job);
@@ -309,7 +373,7 @@ static int hint_next(decoder *d, uint32_t layer, uint32_t n)
     memset(r->hinted, 0, c->experts * sizeof *r->hinted);
     for (uint32_t row = 0; row < n; row++) {
         int32_t *ids = r->ids + (size_t)row * c->top_k;
-        router_choose(NULL, c, scores + (size_t)row * c->experts, ids,
+        router_choose(NULL, c, choice_bias(d, next), scores + (size_t)row * c->experts, ids,
                       r->weights + (size_t)row * c->top_k);
         for (uint32_t k = 0; k < HINTS_PER_TOKEN && k < c->top_k; k++)
             if (!r->hinted[ids[k]]) {
@@ -380,7 +444,7 @@ static int run_layer(decoder *d, uint32_t layer, uint32_t n)
     run_attention(d, layer, n);
     normalize(d, b->hidden, n, &w->post_norm, b->normed);
     if (sparse)
-        code = run_router(d, w, n, &probabilities);
+        code = run_router(d, layer, n, &probabilities);
     else
         run_mlp(d, &w->mlp, n, b->added);
     d->dense_ns += clock_now_ns() - start;
@@ -397,7 +461,7 @@ static int run_layer(decoder *d, uint32_t layer, uint32_t n)
 }
 
 /* Computes the embedding of a sequence's part of the step: the mean of its tokens' embeddings. */
-static void embed_mean(const decoder *d, const decoder_input *input, float *out)
+static int embed_mean(const decoder *d, const decoder_input *input, float *out)
 {
     const matrix *e = &d->stored->embedding;
     const kernels *k = kernels_choose();
@@ -407,23 +471,27 @@ static void embed_mean(const decoder *d, const decoder_input *input, float *out)
     for (uint32_t t = 0; t < input->n_tokens; t++)
         for (uint32_t c = 0, n; c < e->columns; c += n) {
             n = e->columns - c < EMBEDDED_AT_ONCE ? e->columns - c : EMBEDDED_AT_ONCE;
-            weights_read_row(e, input->tokens[t], c, n, row);
+            if (weights_read_embedding(d->stored, input->tokens[t], c, n, row))
+                return RUN_FAILED;
             k->add_scaled(out + c, row, share, n);
         }
+    return RUN_OK;
 }
 
-static void embed_inputs(decoder *d, const decoder_input *inputs, uint32_t n_inputs,
-                         moepage_step *step)
+static int embed_inputs(decoder *d, const decoder_input *inputs, uint32_t n_inputs,
+                        moepage_step *step)
 {
     const uint32_t width = d->config->hidden;
     if (!d->rows.semantic)
-        return;
+        return RUN_OK;
     uint64_t start = clock_now_ns();
-    for (uint32_t i = 0; i < n_inputs; i++)
-        embed_mean(d, &inputs[i], d->rows.semantic + (size_t)i * width);
+    int code = RUN_OK;
+    for (uint32_t i = 0; i < n_inputs && !code; i++)
+        code = embed_mean(d, &inputs[i], d->rows.semantic + (size_t)i * width);
     step->semantic = d->rows.semantic;
     step->semantic_dim = width;
     d->dense_ns += clock_now_ns() - start;
+    return code;
 }
 
 /* Makes room for the new tokens unless the caller has done so, and begins a step of them. */
@@ -440,7 +508,9 @@ static int open_step(decoder *d, const decoder_input *inputs, uint32_t n_inputs)
             (moepage_step_sequence){inputs[i].seq, inputs[i].n_tokens, inputs[i].phase};
         step.n_tokens += inputs[i].n_tokens;
     }
-    embed_inputs(d, inputs, n_inputs, &step);
+    int code = embed_inputs(d, inputs, n_inputs, &step);
+    if (code)
+        return code;
     uint64_t start = clock_now_ns();
     return timed(start, &d->library_ns, moepage_session_begin(d->session, &step), "step");
 }
@@ -467,7 +537,7 @@ static int place_rows(decoder *d, const decoder_input *inputs, uint32_t n_inputs
 /* Embeds the tokens and computes the angles of their positions. */
 static int begin(decoder *d, uint32_t n_inputs, uint32_t *n_rows)
 {
-    const uint32_t half = d->config->head_dim / 2;
+    const uint32_t half = d->config->rope.dims / 2;
     decoder_rows *r = &d->rows;
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_inputs; i++)

@@ -27,10 +27,13 @@ typedef struct decoder_input {
 
 /* Buffers for the largest step, [max_tokens] rows each: activations where the model runs ... */
 typedef struct decoder_buffers {
-    float *hidden; /* the residual stream */
-    float *normed; /* [hidden] */
-    float *q, *attended;
-    float *k, *v;
+    float *hidden;    /* the residual stream */
+    float *normed;    /* [hidden] */
+    float *q, *k, *v; /* of latents, k is the rotated key and v the vector */
+    float *attended;  /* [heads][value_dim] */
+    float *q_low;     /* latent attention: [q_rank], */
+    float *absorbed;  /* queries of latents [heads][head_dim], */
+    float *expanded;  /* sums of values [heads][value] */
     float *scores;    /* [experts] router logits */
     float *gate, *up; /* of dense and shared MLPs */
     float *added;     /* [hidden] a sublayer's output, to be added to the residual stream */

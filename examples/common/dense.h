@@ -29,7 +29,7 @@ typedef struct dense_step {
     const dense_sequence *sequences; /* [n_sequences] */
     uint32_t n_sequences;
     uint32_t n_rows;
-    const float *cosines, *sines; /* [n_rows][head_dim / 2] angles of the rows' positions */
+    const float *cosines, *sines; /* [n_rows][rope.dims / 2] angles of the rows' positions */
 } dense_step;
 
 /* Heads of one layer's attention. */
@@ -55,11 +55,19 @@ typedef struct dense_ops {
     /* Rounds x[i] to BF16 in BF16 math; does nothing otherwise. */
     void (*round)(dense *d, float *x, size_t n);
     void (*clip)(dense *d, float *x, size_t n, float limit);
-    /* Rotates the step's rows of `heads` heads to their positions. */
-    void (*turn)(dense *d, float *x, uint32_t heads);
-    /* Writes the step's keys and values [rows][kv_heads][head_dim] to their blocks. */
+    /* Rotates elements of the step's rows of `heads` heads of `width` to their positions: rope.dims of
+     * each head, from `first` on. */
+    void (*turn)(dense *d, float *x, uint32_t heads, uint32_t width, uint32_t first);
+    /* Multiplies heads by the latent attention's matrices. Host only. absorb: q [rows][heads][plain +
+     * turned] to queries of latents [rows][heads][rank + turned]. expand: sums of latents
+     * [rows][heads][rank] to those of values [rows][heads][value]. */
+    void (*absorb)(dense *d, const float *q, uint32_t n, const head_matrices *keys, float *out);
+    void (*expand)(dense *d, const float *x, uint32_t n, const head_matrices *values, float *out);
+    /* Writes the step's keys and values [rows][kv_heads][head_dim] to their blocks; of latents, k
+     * [rows][turned] and v [rows][rank]. */
     void (*store)(dense *d, const dense_attention *a, const float *k, const float *v);
-    /* Computes causal attention of the step's rows, q and out [rows][heads][head_dim]. */
+    /* Computes causal attention of the step's rows, q [rows][heads][head_dim] and out
+     * [rows][heads][value_dim]. */
     void (*attend)(dense *d, const dense_attention *a, const float *q, float *out);
     /* gate[i] = silu(gate[i]) * up[i] */
     void (*swiglu)(dense *d, float *gate, const float *up, size_t n);
@@ -112,7 +120,7 @@ int dense_host_open(const dense_config *config, dense **out);
 #define DENSE_CUDA_SYMBOL "dense_cuda_plugin"
 
 /* The build of tool and plug-in; a plug-in with a different one is refused. */
-#define DENSE_CUDA_BUILD "moepage-generate dense 3"
+#define DENSE_CUDA_BUILD "moepage-generate dense 4"
 
 typedef struct dense_plugin {
     const char *build; /* DENSE_CUDA_BUILD */

@@ -21,7 +21,9 @@ typedef struct host_dense {
     moepage_device *device;
     attention_row *rows; /* [max_tokens] */
     uint16_t *operands;  /* BF16 math: a product's rows */
-    int code;            /* the first failure */
+    float *head,
+        *head_out; /* of several rows, latent attention alone: one head's, and their product */
+    int code;      /* the first failure */
     void *taken[MAX_TAKEN];
     uint32_t n_taken;
 } host_dense;
@@ -54,6 +56,8 @@ static void host_close(dense *d)
         free(h->taken[i]);
     free(h->rows);
     free(h->operands);
+    free(h->head);
+    free(h->head_out);
     free(h);
 }
 
@@ -68,27 +72,29 @@ static float *host_fetch(dense *d, float *x, size_t n)
 static int host_begin(dense *d, const dense_step *step, float *hidden)
 {
     host_dense *h = host_of(d);
-    const matrix *table = &d->weights->embedding;
+    const uint32_t width = d->weights->embedding.columns;
     attention_row *row = h->rows;
+    int code = h->code;
     h->step = step;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         const dense_sequence *s = &step->sequences[i];
-        for (uint32_t t = 0; t < s->n_tokens; t++, hidden += table->columns) {
+        for (uint32_t t = 0; t < s->n_tokens && !code; t++, hidden += width) {
             *row++ = (attention_row){s->blocks, s->position + t};
-            weights_read_row(table, s->tokens[t], 0, table->columns, hidden);
+            code = weights_read_embedding(d->weights, s->tokens[t], 0, width, hidden);
         }
     }
-    return h->code;
+    return code;
 }
 
-static void host_turn(dense *d, float *x, uint32_t heads)
+static void host_turn(dense *d, float *x, uint32_t heads, uint32_t width, uint32_t first)
 {
     const host_dense *h = host_of(d);
-    const uint32_t head_dim = h->config->head_dim, half = head_dim / 2;
+    const rope *turn = &h->config->rope;
+    const uint32_t half = turn->dims / 2;
     for (uint32_t r = 0; r < h->step->n_rows; r++)
         for (uint32_t i = 0; i < heads; i++)
-            rope_turn(head_dim, h->step->cosines + (size_t)r * half,
-                      h->step->sines + (size_t)r * half, x + ((size_t)r * heads + i) * head_dim);
+            rope_turn(turn, h->step->cosines + (size_t)r * half, h->step->sines + (size_t)r * half,
+                      x + ((size_t)r * heads + i) * width + first);
 }
 
 static void host_store(dense *d, const dense_attention *a, const float *k, const float *v)
@@ -110,9 +116,9 @@ static void host_norm(dense *d, const float *x, uint32_t n, uint32_t width,
 {
     const host_dense *h = host_of(d);
     if (layer_norm)
-        compute_layer_norm(&h->compute, x, n, width, norm, h->config->norm_eps, out);
+        compute_layer_norm(&h->compute, x, n, width, norm, norm->eps, out);
     else
-        compute_rms_norm(&h->compute, x, n, width, norm->scale, h->config->norm_eps, out);
+        compute_rms_norm(&h->compute, x, n, width, norm->scale, norm->eps, out);
 }
 
 /* Returns rows as the operands of BF16 products: callers have rounded them, so that the upper halves are
@@ -149,6 +155,65 @@ static void host_linear(dense *d, const float *x, uint32_t n, const matrix *w, c
                        .w = w->data, .bias = bias, .out = y);
     if (!h->code && moepage_device_linear(h->device, &linear))
         h->code = fail_library(RUN_FAILED, "dense product");
+}
+
+/* Where a head's elements are in rows of all heads. */
+typedef struct head_rows {
+    float *x;
+    uint32_t head_width;
+    uint32_t row_width;
+} head_rows;
+
+static void copy_rows(float *to, size_t to_width, const float *from, size_t from_width, uint32_t n,
+                      uint32_t width)
+{
+    for (uint32_t r = 0; r < n; r++)
+        memcpy(to + r * to_width, from + r * from_width, width * sizeof *to);
+}
+
+/* Multiplies each head's rows by its matrix. A product takes and gives rows without gaps. */
+static void multiply_heads(dense *d, const head_rows *x, uint32_t n, const head_matrices *w,
+                           const head_rows *y)
+{
+    host_dense *h = host_of(d);
+    matrix own = w->first;
+    for (uint32_t i = 0; i < h->config->heads; i++) {
+        const float *from = x->x + (size_t)i * x->head_width;
+        float *to = y->x + (size_t)i * y->head_width;
+        own.data = (const unsigned char *)w->first.data + i * w->apart;
+        if (n == 1) {
+            host_linear(d, from, 1, &own, NULL, to);
+            continue;
+        }
+        copy_rows(h->head, own.columns, from, x->row_width, n, own.columns);
+        host_linear(d, h->head, n, &own, NULL, h->head_out);
+        copy_rows(to, y->row_width, h->head_out, own.rows, n, own.rows);
+    }
+}
+
+static head_rows rows_of_heads(const host_dense *h, const float *x, uint32_t head_width)
+{
+    return (head_rows){(float *)(uintptr_t)x, head_width, h->config->heads * head_width};
+}
+
+static void host_absorb(dense *d, const float *q, uint32_t n, const head_matrices *keys, float *out)
+{
+    const host_dense *h = host_of(d);
+    const latent_config *l = &h->config->latent;
+    const head_rows from = rows_of_heads(h, q, l->plain + l->turned);
+    const head_rows to = rows_of_heads(h, out, l->rank + l->turned);
+    multiply_heads(d, &from, n, keys, &to);
+    copy_rows(out + l->rank, to.head_width, q + l->plain, from.head_width, n * h->config->heads,
+              l->turned);
+}
+
+static void host_expand(dense *d, const float *x, uint32_t n, const head_matrices *values,
+                        float *out)
+{
+    const host_dense *h = host_of(d);
+    const head_rows from = rows_of_heads(h, x, h->config->latent.rank);
+    const head_rows to = rows_of_heads(h, out, h->config->latent.value);
+    multiply_heads(d, &from, n, values, &to);
 }
 
 static void host_round(dense *d, float *x, size_t n)
@@ -195,6 +260,8 @@ static const dense_ops host_ops = {
     .round = host_round,
     .clip = host_clip,
     .turn = host_turn,
+    .absorb = host_absorb,
+    .expand = host_expand,
     .store = host_store,
     .attend = host_attend,
     .swiglu = host_swiglu,
@@ -225,9 +292,13 @@ int dense_host_open(const dense_config *config, dense **out)
         .rows = calloc(config->max_tokens, sizeof *h->rows),
         .operands = malloc((size_t)config->max_tokens * config_widest(c) * sizeof *h->operands),
     };
-    h->attention =
-        (attention){&h->compute, c->heads, c->kv_heads, c->head_dim, config->block_tokens};
-    if (!h->rows || !h->operands) {
+    h->attention = attention_of(c, &h->compute, config->block_tokens);
+    const uint32_t widest = config_widest(c);
+    if (c->latent.rank) {
+        h->head = malloc((size_t)config->max_tokens * widest * sizeof *h->head);
+        h->head_out = malloc((size_t)config->max_tokens * widest * sizeof *h->head_out);
+    }
+    if (!h->rows || !h->operands || (c->latent.rank && (!h->head || !h->head_out))) {
         host_close(&h->base);
         return fail_memory();
     }

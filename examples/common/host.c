@@ -98,7 +98,7 @@ static int plan_kv(const model_config *model, const budget *plan, moepage_kv_poo
     if (!bytes_per_token)
         return fail_memory();
     for (uint32_t l = 0; l < model->layers; l++)
-        bytes_per_token[l] = attention_bytes_per_token(model->kv_heads, model->head_dim);
+        bytes_per_token[l] = attention_bytes_per_token(model);
     *out = MOEPAGE_KV_POOL_CONFIG(.block_tokens = KV_BLOCK_TOKENS, .layers = model->layers,
                                   .blocks_per_granule = 1, .bytes_per_token = bytes_per_token,
                                   .blocks = plan->kv_blocks, .max_sequences = plan->kv_blocks);
@@ -206,6 +206,8 @@ static int start_trace(const options *opts, host *h)
 int host_open(const options *opts, const model_config *config, const budget *plan, host *h)
 {
     moepage_kv_pool_config kv;
+    if (opts->remap.alpha > 0 && !config_weighs_by_softmax(config))
+        return fail(RUN_REFUSED, "--remap needs a softmax router without groups or a scale");
     int code = settle_precision(opts, h);
     if (!code)
         code = plan_kv(config, plan, &kv);

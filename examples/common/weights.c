@@ -8,16 +8,19 @@
 #include "common/fail.h"
 #include "common/kernels.h"
 
-/* Vectors, and matrices that are decoded. */
-#define MAX_OWNED_PER_LAYER 32
-#define MAX_OWNED_BESIDE 8
+/* Tensors that are read, and so vectors and matrices that are decoded. */
+#define MAX_PER_LAYER 40
+#define MAX_BESIDE 8
+#define READ_AT_ONCE 4096u /* values of an embedding; whole blocks of any format */
 
 /* The state of a search; after the first failure later calls do nothing. */
 typedef struct finder {
     const moepage_model *model;
     const model_config *config;
-    bool decode; /* what is in blocks */
+    bool on_gpu; /* decode what is in blocks, and read whole tables */
     model_weights *out;
+    char **read; /* [n_read] names of the tensors found */
+    size_t n_read;
     int code;
 } finder;
 
@@ -28,13 +31,13 @@ static bool is_float(uint32_t dtype)
 
 static bool is_blocks(uint32_t dtype)
 {
-    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_NVFP4;
+    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_W4G128_BF16;
 }
 
-/* Allocates n floats that live as long as the weights. */
-static float *own(finder *f, uint64_t n)
+/* Allocates bytes that live as long as the weights. */
+static void *own(finder *f, uint64_t bytes)
 {
-    float *owned = malloc(n * sizeof *owned);
+    void *owned = malloc(bytes);
     if (!owned)
         f->code = fail_memory();
     else
@@ -47,7 +50,7 @@ static matrix decode_matrix(finder *f, const char *name, const moepage_tensor_vi
                             uint32_t rows, uint32_t columns)
 {
     const uint64_t n = (uint64_t)rows * columns;
-    float *decoded = own(f, n);
+    float *decoded = own(f, n * sizeof *decoded);
     if (!decoded)
         return (matrix){0};
     if (moepage_blocks_decode(view->dtype, view->data, view->bytes, decoded, n))
@@ -57,31 +60,74 @@ static matrix decode_matrix(finder *f, const char *name, const moepage_tensor_vi
     return (matrix){decoded, MOEPAGE_DTYPE_F32, rows, columns, 0};
 }
 
-/* Finds a matrix or, with rows == 1, also a vector of `columns`. */
-static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t columns)
+/* Returns true if the tensor has these elements: a matrix, one for each head, or with rows == 1 also a
+ * vector of `columns`. */
+static bool fits(const model_config *c, const moepage_tensor_view *view, uint32_t rows,
+                 uint32_t columns)
 {
-    moepage_tensor_view view = {.struct_size = sizeof view};
+    const uint64_t *shape = view->shape;
+    if (view->rank == 1)
+        return rows == 1 && shape[0] == columns;
+    if (view->rank == 3)
+        return shape[0] == c->heads && shape[1] * shape[0] == rows && shape[2] == columns;
+    return view->rank == 2 && shape[0] == rows && shape[1] == columns;
+}
+
+/* Finds a tensor, and notes that it is read: whole and now, or `by_row` and later. */
+static bool find_view(finder *f, const char *name, bool by_row, moepage_tensor_view *view)
+{
+    *view = (moepage_tensor_view){.struct_size = sizeof *view};
     if (f->code)
-        return (matrix){0};
-    if (moepage_model_find_tensor(f->model, name, &view)) {
+        return false;
+    if (by_row ? moepage_model_read_tensor(f->model, name, 0, 0, NULL, view)
+               : moepage_model_find_tensor(f->model, name, view))
         f->code = fail_library(RUN_REFUSED, "checkpoint");
-        return (matrix){0};
-    }
-    bool fits = view.rank == 2 ? view.shape[0] == rows && view.shape[1] == columns
-                               : view.rank == 1 && rows == 1 && view.shape[0] == columns;
-    if (!fits)
+    else if (!(f->read[f->n_read++] = strdup(name)))
+        f->code = fail_memory();
+    return !f->code;
+}
+
+/* Checks a view's shape and type. */
+static void check_view(finder *f, const char *name, const moepage_tensor_view *view, uint32_t rows,
+                       uint32_t columns)
+{
+    if (!fits(f->config, view, rows, columns))
         f->code = fail(RUN_REFUSED,
                        "checkpoint: %s does not have the shape [%u, %u] that "
                        "%s implies",
                        name, rows, columns, f->config->source);
-    else if (is_blocks(view.dtype) && f->decode)
-        return decode_matrix(f, name, &view, rows, columns);
-    else if (!is_float(view.dtype) && !is_blocks(view.dtype))
+    else if (!is_float(view->dtype) && !is_blocks(view->dtype))
         f->code = fail(RUN_REFUSED, "checkpoint: %s is neither F32, F16 nor BF16%s", name,
                        f->config->gguf ? ", nor in blocks" : "");
+}
+
+static matrix matrix_of(const moepage_tensor_view *view, uint32_t rows, uint32_t columns)
+{
+    return (matrix){view->data, view->dtype, rows, columns,
+                    is_blocks(view->dtype) ? view->bytes / rows : 0};
+}
+
+/* Finds a matrix, those of all heads, or a vector. */
+static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t columns)
+{
+    moepage_tensor_view view;
+    if (!find_view(f, name, false, &view))
+        return (matrix){0};
+    check_view(f, name, &view, rows, columns);
+    if (!f->code && is_blocks(view.dtype) && f->on_gpu)
+        return decode_matrix(f, name, &view, rows, columns);
     f->out->bytes += view.bytes;
-    return (matrix){view.data, view.dtype, rows, columns,
-                    is_blocks(view.dtype) ? view.bytes / rows : 0};
+    return matrix_of(&view, rows, columns);
+}
+
+/* Describes a matrix whose rows are read when they are needed. */
+static matrix find_table(finder *f, const char *name, uint32_t rows, uint32_t columns)
+{
+    moepage_tensor_view view;
+    if (!find_view(f, name, true, &view))
+        return (matrix){0};
+    check_view(f, name, &view, rows, columns);
+    return matrix_of(&view, rows, columns);
 }
 
 static const float *find_vector(finder *f, const char *name, uint32_t n)
@@ -89,7 +135,7 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
     matrix stored = find_matrix(f, name, 1, n);
     if (f->code)
         return NULL;
-    float *vector = own(f, n);
+    float *vector = own(f, n * sizeof *vector);
     if (vector)
         weights_read_row(&stored, 0, 0, n, vector);
     return vector;
@@ -109,10 +155,20 @@ static const char *const gguf_names[][2] = {
     {"self_attn.q_norm", "attn_q_norm"},
     {"self_attn.k_norm", "attn_k_norm"},
     {"self_attn.sinks", "attn_sinks"},
+    {"self_attn.q_a_proj", "attn_q_a"},
+    {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+    {"self_attn.q_b_proj", "attn_q_b"},
+    {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+    {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+    {"self_attn.kv_b_proj", "attn_kv_b"},
     {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.gate.e_score_correction", "exp_probs_b"},
     {"mlp.gate_proj", "ffn_gate"},
     {"mlp.up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},
+    {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
     {"model.embed_tokens", "token_embd"},
     {"model.norm", "output_norm"},
     {"lm_head", "output"},
@@ -160,7 +216,8 @@ static const float *layer_vector(finder *f, uint32_t layer, const char *part, co
 
 static norm_weights layer_norm(finder *f, uint32_t layer, const char *part, uint32_t n, bool shift)
 {
-    norm_weights found = {.scale = layer_vector(f, layer, part, ".weight", n)};
+    norm_weights found = {.scale = layer_vector(f, layer, part, ".weight", n),
+                          .eps = f->config->norm_eps};
     if (shift)
         found.shift = layer_vector(f, layer, part, ".bias", n);
     return found;
@@ -198,7 +255,7 @@ static mlp_weights find_mlp(finder *f, uint32_t layer, const char *part, uint32_
 
 /* ---- Parts of a layer -------------------------------------------------------------------- */
 
-static void find_attention(finder *f, uint32_t l, const model_config *c, layer_weights *out)
+static void find_heads(finder *f, uint32_t l, const model_config *c, layer_weights *out)
 {
     uint32_t q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
     out->q = layer_matrix(f, l, "self_attn.q_proj", ".weight", q_width, c->hidden);
@@ -221,11 +278,124 @@ static void find_attention(finder *f, uint32_t l, const model_config *c, layer_w
     }
 }
 
+/* Returns rows [first, first + n) of a matrix. */
+static matrix rows_of(const matrix *m, uint32_t first, uint32_t n)
+{
+    matrix out = *m;
+    out.data = (const unsigned char *)m->data + first * matrix_row_bytes(m);
+    out.rows = n;
+    return out;
+}
+
+/* Turns `columns` rows of `to->columns` elements into a column each. Those in blocks become floats. */
+static void transpose(finder *f, const matrix *from, uint32_t first, unsigned char *to,
+                      uint32_t columns)
+{
+    const size_t size = from->blocks ? sizeof(float) : matrix_row_bytes(from) / from->columns;
+    float *row = malloc(from->columns * sizeof *row);
+    if (!row)
+        f->code = fail_memory();
+    for (uint32_t c = 0; c < columns && row; c++) {
+        const matrix one = rows_of(from, first + c, 1);
+        const unsigned char *at = one.data;
+        if (from->blocks) {
+            weights_read_row(&one, 0, 0, one.columns, row);
+            at = (const unsigned char *)row;
+        }
+        for (uint32_t r = 0; r < from->columns; r++)
+            memcpy(to + ((size_t)r * columns + c) * size, at + r * size, size);
+    }
+    free(row);
+}
+
+/* Takes keys and values apart that are projected together, each head's keys before its values. */
+static void split_latent(finder *f, const matrix *both, const model_config *c, latent_weights *out)
+{
+    const latent_config *l = &c->latent;
+    const uint32_t each = l->plain + l->value;
+    const matrix keys = {NULL, both->blocks ? MOEPAGE_DTYPE_F32 : both->dtype, l->rank, l->plain,
+                         0};
+    const size_t key_bytes = matrix_row_bytes(&keys) * l->rank;
+    unsigned char *transposed = f->code ? NULL : own(f, c->heads * key_bytes);
+    if (!transposed)
+        return;
+    for (uint32_t h = 0; h < c->heads && !f->code; h++)
+        transpose(f, both, h * each, transposed + h * key_bytes, l->plain);
+    out->keys = (head_matrices){keys, key_bytes};
+    out->keys.first.data = transposed;
+    out->values = (head_matrices){rows_of(both, l->plain, l->value), each * matrix_row_bytes(both)};
+    const uint64_t stored = (uint64_t)c->heads * l->plain * matrix_row_bytes(both);
+    f->out->bytes += c->heads * key_bytes - stored;
+    f->out->decoded_bytes += both->blocks ? c->heads * key_bytes : 0;
+}
+
+/* Finds the matrices of all heads, one after the other. */
+static head_matrices find_each(finder *f, uint32_t l, const char *name, uint32_t rows,
+                               uint32_t columns)
+{
+    const uint32_t heads = f->config->heads;
+    const matrix all = layer_matrix(f, l, name, ".weight", heads * rows, columns);
+    if (f->code)
+        return (head_matrices){0};
+    return (head_matrices){rows_of(&all, 0, rows), rows * matrix_row_bytes(&all)};
+}
+
+/* Newer GGUF files have keys and values of latents apart, the keys already transposed. */
+static void find_latent_heads(finder *f, uint32_t l, const model_config *c, latent_weights *out)
+{
+    const latent_config *latent = &c->latent;
+    char name[MAX_NAME];
+    moepage_tensor_view view = {.struct_size = sizeof view};
+    layer_name(f, name, l, "attn_k_b", ".weight");
+    if (c->gguf && !moepage_model_find_tensor(f->model, name, &view)) {
+        out->keys = find_each(f, l, "attn_k_b", latent->rank, latent->plain);
+        out->values = find_each(f, l, "attn_v_b", latent->value, latent->rank);
+        return;
+    }
+    const matrix both = layer_matrix(f, l, "self_attn.kv_b_proj", ".weight",
+                                     c->heads * (latent->plain + latent->value), latent->rank);
+    split_latent(f, &both, c, out);
+}
+
+/* The norm of a low rank has an epsilon of its own, whatever the config says. */
+static norm_weights low_rank_norm(finder *f, uint32_t l, const char *part, uint32_t n)
+{
+    norm_weights found = layer_norm(f, l, part, n, false);
+    found.eps = 1e-6f;
+    return found;
+}
+
+static void find_latent(finder *f, uint32_t l, const model_config *c, layer_weights *out)
+{
+    const latent_config *latent = &c->latent;
+    const uint32_t q_width = config_q_width(c);
+    if (latent->q_rank) {
+        out->latent.q_low =
+            layer_matrix(f, l, "self_attn.q_a_proj", ".weight", latent->q_rank, c->hidden);
+        out->latent.q_norm = low_rank_norm(f, l, "self_attn.q_a_layernorm", latent->q_rank);
+        out->q = layer_matrix(f, l, "self_attn.q_b_proj", ".weight", q_width, latent->q_rank);
+    } else {
+        out->q = layer_matrix(f, l, "self_attn.q_proj", ".weight", q_width, c->hidden);
+    }
+    const matrix low = layer_matrix(f, l, "self_attn.kv_a_proj_with_mqa", ".weight",
+                                    latent->rank + latent->turned, c->hidden);
+    out->latent.norm = low_rank_norm(f, l, "self_attn.kv_a_layernorm", latent->rank);
+    out->o = layer_matrix(f, l, "self_attn.o_proj", ".weight", c->hidden, config_o_width(c));
+    if (f->code)
+        return;
+    out->latent.vector = rows_of(&low, 0, latent->rank);
+    out->latent.turned = rows_of(&low, latent->rank, latent->turned);
+    find_latent_heads(f, l, c, &out->latent);
+}
+
 static void find_layer(finder *f, uint32_t l, const model_config *c, layer_weights *out)
 {
     out->input_norm = layer_norm(f, l, "input_layernorm", c->hidden, c->layer_norm);
     out->post_norm = layer_norm(f, l, "post_attention_layernorm", c->hidden, c->layer_norm);
-    find_attention(f, l, c, out);
+    if (c->latent.rank)
+        find_latent(f, l, c, out);
+    else
+        find_heads(f, l, c, out);
     if (c->moe_layer[l] < 0) {
         out->mlp = find_mlp(f, l, "mlp", c->dense_intermediate, c->hidden);
         return;
@@ -234,7 +404,12 @@ static void find_layer(finder *f, uint32_t l, const model_config *c, layer_weigh
     if (c->router_bias)
         out->router_bias =
             layer_vector(f, l, c->gguf ? "mlp.gate" : "mlp.router", ".bias", c->experts);
-    if (c->shared_intermediate) {
+    if (c->router == ROUTER_SIGMOID)
+        out->choice_bias = layer_vector(f, l, "mlp.gate.e_score_correction",
+                                        c->gguf ? ".bias" : "_bias", c->experts);
+    if (c->shared == SHARED_PLAIN)
+        out->mlp = find_mlp(f, l, "mlp.shared_experts", c->shared_intermediate, c->hidden);
+    if (c->shared == SHARED_GATED) {
         out->mlp = find_mlp(f, l, "mlp.shared_expert", c->shared_intermediate, c->hidden);
         out->shared_gate = layer_matrix(f, l, "mlp.shared_expert_gate", ".weight", 1, c->hidden);
     }
@@ -244,86 +419,94 @@ static void find_layer(finder *f, uint32_t l, const model_config *c, layer_weigh
 static void find_ends(finder *f, const model_config *c, model_weights *out)
 {
     char name[MAX_NAME];
-    out->embedding = find_matrix(f, whole_name(f, name, "model.embed_tokens", ".weight"),
-                                 c->vocabulary, c->hidden);
+    out->model = f->model;
+    out->embedding_name = c->gguf ? "token_embd.weight" : "model.embed_tokens.weight";
+    out->embedding = c->tied_embeddings || f->on_gpu
+                         ? find_matrix(f, out->embedding_name, c->vocabulary, c->hidden)
+                         : find_table(f, out->embedding_name, c->vocabulary, c->hidden);
     out->head = c->tied_embeddings ? out->embedding
                                    : find_matrix(f, whole_name(f, name, "lm_head", ".weight"),
                                                  c->vocabulary, c->hidden);
     if (c->head_bias)
         out->head_bias = find_vector(f, whole_name(f, name, "lm_head", ".bias"), c->vocabulary);
+    out->final_norm.eps = c->norm_eps;
     out->final_norm.scale = find_vector(f, whole_name(f, name, "model.norm", ".weight"), c->hidden);
     if (c->layer_norm)
         out->final_norm.shift =
             find_vector(f, whole_name(f, name, "model.norm", ".bias"), c->hidden);
 }
 
-/* Returns true if `part` has a bias that is found above. */
-static bool has_bias(const model_config *c, const char *part)
+/* ---- Names that nothing reads ------------------------------------------------------------ */
+
+static int order_names(const void *a, const void *b)
 {
-    if (!strcmp(part, "attn_q") || !strcmp(part, "attn_k") || !strcmp(part, "attn_v"))
-        return c->qkv_bias;
-    return (c->output_bias && !strcmp(part, "attn_output")) ||
-           (c->router_bias && !strcmp(part, "ffn_gate_inp"));
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns true if the name, which begins with that of `part`, is of a tensor that is found above. */
-static bool is_tensor_of(const char *name, const char *part, const model_config *c)
+static bool ends_with(const char *name, const char *end)
 {
-    const char *suffix = name + strlen(part);
-    return !strcmp(suffix, ".weight") || (!strcmp(suffix, ".bias") && has_bias(c, part));
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
 }
 
-/* Returns true if the name is of a tensor that is found above, or of a layer behind the last. */
-static bool is_used(const char *name, const model_config *c)
+/* Returns true if the model is the same without the tensor: it is of a layer behind the last one, which
+ * predicts further tokens, or says again what the config does. */
+static bool is_spare(const char *name, const model_config *c)
 {
     unsigned layer = 0;
-    int prefix = 0;
-    if (sscanf(name, "blk.%u.%n", &layer, &prefix) == 1 && prefix)
-        name += prefix;
-    if (layer >= c->layers)
+    if (sscanf(name, c->gguf ? "blk.%u." : "model.layers.%u.", &layer) == 1 && layer >= c->layers)
         return true;
-    if (!strncmp(name, c->post_norm, strlen(c->post_norm)))
-        return is_tensor_of(name, c->post_norm, c);
-    for (size_t i = 0; i < sizeof gguf_names / sizeof *gguf_names; i++) {
-        const char *part = gguf_names[i][1];
-        if (!strncmp(name, part, strlen(part)) && is_tensor_of(name, part, c))
-            return c->sinks || strcmp(part, "attn_sinks") != 0;
-    }
-    return false;
+    return !c->gguf && (ends_with(name, ".rotary_emb.inv_freq") ||
+                        (c->tied_embeddings && !strcmp(name, "lm_head.weight")));
 }
 
-/* Refuses a tensor that nothing above reads, such as a bias: the model would be another without
- * it. Checkpoints say in config.json that there is one. */
+/* Refuses a tensor that nothing above has read, such as a bias: the model would be another without
+ * it. */
 static void check_names(finder *f)
 {
     char name[MAX_NAME];
+    const char *wanted = name;
+    qsort(f->read, f->n_read, sizeof *f->read, order_names);
     for (uint64_t i = 0; !f->code; i++) {
         moepage_status status = moepage_model_get_tensor_name(f->model, i, name, sizeof name);
         if (status == MOEPAGE_E_NOT_FOUND)
             return;
         if (status)
             f->code = fail_library(RUN_REFUSED, "checkpoint");
-        else if (!is_used(name, f->config))
+        else if (!bsearch(&wanted, f->read, f->n_read, sizeof *f->read, order_names) &&
+                 !is_spare(name, f->config))
             f->code =
                 fail(RUN_REFUSED, "checkpoint: tensor %s is not supported by this example", name);
     }
 }
 
-int weights_open(const moepage_model *model, const model_config *config, bool decode,
+/* ---- The whole --------------------------------------------------------------------------- */
+
+static void find_all(finder *f)
+{
+    find_ends(f, f->config, f->out);
+    for (uint32_t l = 0; l < f->config->layers && !f->code; l++)
+        find_layer(f, l, f->config, &f->out->layers[l]);
+    if (!f->code)
+        check_names(f);
+}
+
+int weights_open(const moepage_model *model, const model_config *config, bool on_gpu,
                  model_weights *out)
 {
+    const size_t most = (size_t)config->layers * MAX_PER_LAYER + MAX_BESIDE;
+    finder f = {.model = model, .config = config, .on_gpu = on_gpu, .out = out};
     *out = (model_weights){0};
     out->layers = calloc(config->layers, sizeof *out->layers);
-    out->owned =
-        calloc((size_t)config->layers * MAX_OWNED_PER_LAYER + MAX_OWNED_BESIDE, sizeof *out->owned);
-    if (!out->layers || !out->owned)
-        return fail_memory();
-    finder f = {.model = model, .config = config, .decode = decode, .out = out};
-    find_ends(&f, config, out);
-    for (uint32_t l = 0; l < config->layers && !f.code; l++)
-        find_layer(&f, l, config, &out->layers[l]);
-    if (config->gguf && !f.code)
-        check_names(&f);
+    out->owned = calloc(most, sizeof *out->owned);
+    f.read = calloc(most, sizeof *f.read);
+    if (out->layers && out->owned && f.read)
+        find_all(&f);
+    else
+        f.code = fail_memory();
+    for (size_t i = 0; i < f.n_read; i++)
+        free(f.read[i]);
+    free(f.read);
     return f.code;
 }
 
@@ -335,13 +518,43 @@ void weights_close(model_weights *w)
     free(w->layers);
 }
 
+/* Widens or decodes stored values. */
+static void read_values(const matrix *m, const void *stored, uint32_t n, float *out)
+{
+    if (!m->blocks)
+        kernels_choose()->widen(out, stored, m->dtype, n);
+    else
+        (void)moepage_blocks_decode(m->dtype, stored, matrix_row_bytes(m) * n / m->columns, out,
+                                    n); /* cannot fail: the shape was checked */
+}
+
+/* Where the value lies in the matrix. */
+static size_t offset_of(const matrix *m, uint32_t row, uint32_t column)
+{
+    return row * matrix_row_bytes(m) + matrix_row_bytes(m) * column / m->columns;
+}
+
 void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out)
 {
-    const unsigned char *start = (const unsigned char *)m->data + row * matrix_row_bytes(m);
-    const size_t offset = matrix_row_bytes(m) * first / m->columns;
-    if (!m->blocks)
-        kernels_choose()->widen(out, start + offset, m->dtype, n);
-    else
-        (void)moepage_blocks_decode(m->dtype, start + offset, matrix_row_bytes(m) * n / m->columns,
-                                    out, n); /* cannot fail: the shape was checked */
+    read_values(m, (const unsigned char *)m->data + offset_of(m, row, first), n, out);
+}
+
+int weights_read_embedding(const model_weights *w, uint32_t token, uint32_t first, uint32_t n,
+                           float *out)
+{
+    const matrix *m = &w->embedding;
+    unsigned char stored[READ_AT_ONCE * sizeof(float)];
+    if (m->data) {
+        weights_read_row(m, token, first, n, out);
+        return RUN_OK;
+    }
+    for (uint32_t done = 0, some; done < n; done += some) {
+        some = n - done < READ_AT_ONCE ? n - done : READ_AT_ONCE;
+        const uint64_t bytes = matrix_row_bytes(m) * some / m->columns;
+        if (moepage_model_read_tensor(w->model, w->embedding_name,
+                                      offset_of(m, token, first + done), bytes, stored, NULL))
+            return fail_library(RUN_FAILED, "embeddings");
+        read_values(m, stored, some, out + done);
+    }
+    return RUN_OK;
 }

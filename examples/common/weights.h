@@ -27,37 +27,63 @@ typedef struct mlp_weights {
 typedef struct norm_weights {
     const float *scale;
     const float *shift; /* NULL = none */
+    float eps;
 } norm_weights;
+
+/* Matrices of one shape, one for each head. */
+typedef struct head_matrices {
+    matrix first;
+    size_t apart; /* bytes from one to the next */
+} head_matrices;
+
+/* What attention with latents has besides: of a token, h, and a head's rows. */
+typedef struct latent_weights {
+    matrix q_low, vector,
+        turned;                /* h to the queries' low rank, the latent vector, the rotated key */
+    norm_weights q_norm, norm; /* of the two vectors */
+    head_matrices keys;        /* [rank, plain] a query to one of latents; transposed projections */
+    head_matrices values;      /* [value, rank] a sum of latents to that of values */
+} latent_weights;
 
 typedef struct layer_weights {
     norm_weights input_norm, post_norm, q_norm, k_norm;
-    matrix q, k, v, o;
+    matrix q, k, v, o; /* q of h or, where there is latent.q_low, of that */
+    latent_weights latent;
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
     const float *sinks;                             /* [heads]; NULL = none */
     matrix router;                                  /* MoE layers */
     const float *router_bias;                       /* NULL = none */
+    const float *choice_bias;                       /* of a sigmoid router; NULL = none */
     mlp_weights mlp;    /* the shared expert of an MoE layer, or a dense layer's MLP */
     matrix shared_gate; /* [1, hidden] */
 } layer_weights;
 
 typedef struct model_weights {
     layer_weights *layers;
-    matrix embedding;
+    matrix embedding;           /* data NULL: its rows are read from the model */
+    const moepage_model *model; /* borrowed */
+    const char *embedding_name; /* in it */
     matrix head;
     const float *head_bias;
     norm_weights final_norm;
-    float **owned; /* storage behind the float pointers above, and behind decoded matrices */
+    void **owned; /* storage behind the float pointers above, and behind decoded matrices */
     size_t n_owned;
-    uint64_t bytes;         /* of all of it, as products read it */
+    uint64_t bytes;         /* of all of it in memory, as products read it */
     uint64_t decoded_bytes; /* of these, matrices that the file has in blocks; F32 */
 } model_weights;
 
-/* Finds every tensor that `config` requires and checks its shape. The matrices point into the
- * model, which must stay open; with `decode`, those in blocks are decoded instead. *out is always
- * safe to close. */
-int weights_open(const moepage_model *model, const model_config *config, bool decode,
+/* Finds every tensor that `config` requires, checks its shape, and refuses the model if it has dense
+ * tensors besides. The matrices point into the model, which must stay open. For a GPU those in blocks
+ * are decoded instead, and embeddings are in memory; elsewhere they are only if the head needs them.
+ * *out is always safe to close. */
+int weights_open(const moepage_model *model, const model_config *config, bool on_gpu,
                  model_weights *out);
 void weights_close(model_weights *w);
+
+/* Writes n values of a token's embedding, likewise; a failure to read them ends with a line. Not for a GPU's
+ * weights. */
+int weights_read_embedding(const model_weights *w, uint32_t token, uint32_t first, uint32_t n,
+                           float *out);
 
 /* Writes n values of a row, from column `first` on; both are of whole blocks. */
 void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out);

@@ -121,7 +121,7 @@ static void write_step(const dense_step *step, uint32_t half, const step_layout 
 static int on_gpu_begin(dense *d, const dense_step *step, float *hidden)
 {
     gpu_dense *g = gpu_of(d);
-    const uint32_t half = g->config->head_dim / 2;
+    const uint32_t half = g->config->rope.dims / 2;
     uint64_t n_blocks = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++)
         n_blocks += step->sequences[i].n_blocks;
@@ -160,7 +160,7 @@ static void on_gpu_norm(dense *d, const float *x, uint32_t n, uint32_t width,
                           .out = out,
                           .width = width,
                           .centre = layer_norm,
-                          .eps = g->config->norm_eps};
+                          .eps = norm->eps};
     machine_launch(&g->machine, MACHINE_norm, n, &args);
 }
 
@@ -268,14 +268,15 @@ static gpu_kv kv_of(const gpu_dense *g, const moepage_kv_layer_view *view)
                     .head_dim = g->config->head_dim};
 }
 
-static void on_gpu_turn(dense *d, float *x, uint32_t heads)
+static void on_gpu_turn(dense *d, float *x, uint32_t heads, uint32_t width, uint32_t first)
 {
     gpu_dense *g = gpu_of(d);
-    gpu_turn_args args = {.x = x,
+    gpu_turn_args args = {.x = x + first,
                           .cosines = g->cosines,
                           .sines = g->sines,
                           .heads = heads,
-                          .half = g->config->head_dim / 2};
+                          .width = width,
+                          .half = g->config->rope.dims / 2};
     machine_launch(&g->machine, MACHINE_turn, g->n_rows, &args);
 }
 
@@ -295,7 +296,7 @@ static void on_gpu_attend(dense *d, const dense_attention *a, const float *q, fl
                             .out = out,
                             .heads = g->config->heads,
                             .window = a->window,
-                            .scale = 1.0f / sqrtf((float)g->config->head_dim)};
+                            .scale = g->config->score_scale};
     machine_launch(&g->machine, MACHINE_attend, (uint64_t)g->n_rows * args.heads, &args);
 }
 
@@ -335,7 +336,7 @@ static int take_all(gpu_dense *g, const dense_config *config)
 {
     machine *m = &g->machine;
     const step_layout most =
-        lay_out(config->max_tokens, config->model->head_dim / 2, config->max_blocks);
+        lay_out(config->max_tokens, config->model->rope.dims / 2, config->max_blocks);
     g->step = machine_take(m, most.bytes);
     g->step_pinned = machine_take_pinned(m, most.bytes);
     g->fetched = machine_take_pinned(m, config->max_fetch * sizeof *g->fetched);

@@ -178,10 +178,12 @@ GPU_BLOCK(convert, gpu_convert_args, gpu_nothing)
 /* ---- Heads ------------------------------------------------------------------------------- */
 
 typedef struct gpu_turn_args {
-    float *x;                     /* [rows][heads][2 * half] */
+    float *x;                     /* [rows][heads][width] */
     const float *cosines, *sines; /* [rows][half] */
     uint32_t heads;
-    uint32_t half;
+    uint32_t width;
+    uint32_t half; /* of the elements rotated, the first of a head */
+    uint32_t reserved;
 } gpu_turn_args;
 
 GPU_BLOCK(turn, gpu_turn_args, gpu_nothing)
@@ -192,7 +194,7 @@ GPU_BLOCK(turn, gpu_turn_args, gpu_nothing)
             const uint32_t i = k % args->half;
             const uint64_t head = (uint64_t)block * args->heads + k / args->half;
             const uint64_t angle = (uint64_t)block * args->half + i;
-            float *x = args->x + head * 2 * args->half + i;
+            float *x = args->x + head * args->width + i;
             const float a = x[0], b = x[args->half];
             x[0] = a * args->cosines[angle] - b * args->sines[angle];
             x[args->half] = b * args->cosines[angle] + a * args->sines[angle];

@@ -94,7 +94,7 @@ static const float *upload_vector(uploader *u, const float *from, uint32_t n)
 
 static norm_weights upload_norm(uploader *u, const norm_weights *from, uint32_t n)
 {
-    norm_weights to;
+    norm_weights to = *from;
     to.scale = upload_vector(u, from->scale, n);
     to.shift = upload_vector(u, from->shift, n);
     return to;

@@ -6,8 +6,7 @@
 
 uint64_t engine_block_bytes(const model_config *model)
 {
-    return (uint64_t)KV_BLOCK_TOKENS * model->layers *
-           attention_bytes_per_token(model->kv_heads, model->head_dim);
+    return (uint64_t)KV_BLOCK_TOKENS * model->layers * attention_bytes_per_token(model);
 }
 
 static int open_decoder(const engine_config *config, engine *e)

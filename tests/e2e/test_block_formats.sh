@@ -1,18 +1,22 @@
 #!/bin/sh
-# Blocks of GGUF's formats, freshly drawn: the library's values are the bits of the gguf package's. Runs with
-# $MOEPAGE_PYTHON, or python3; skipped by name where that has no gguf.
+# Blocks of every format, freshly drawn: the library's values are the bits of those of the packages gguf, and
+# compressed-tensors for W4. Runs with $MOEPAGE_PYTHON, or python3; skipped by name where that has no such package.
 set -u
 LC_ALL=C; export LC_ALL
 . tests/support/tap.sh
 PYTHONDONTWRITEBYTECODE=1; export PYTHONDONTWRITEBYTECODE
 python=${MOEPAGE_PYTHON:-python3}
-name="fresh blocks of every format have the values of the gguf package"
 
-output=$("$python" tests/data/blocks/make_blocks.py --check 2>&1)
-status=$?
-as_gguf() { printf '%s\n' "$output"; return "$status"; }
-case $status in
-77 | 126 | 127) skip "$name" "$output" ;;
-*) check "$name" as_gguf ;;
-esac
+output=
+as_packages() { printf '%s\n' "$output"; return "$status"; }
+compare() { # compare NAME SCRIPT
+    output=$("$python" "tests/data/blocks/$2" --check 2>&1)
+    status=$?
+    case $status in
+    77 | 126 | 127) skip "$1" "$output" ;;
+    *) check "$1" as_packages ;;
+    esac
+}
+compare "fresh blocks of every format have the values of the gguf package" make_blocks.py
+compare "fresh blocks of W4 have the values of compressed-tensors" make_w4.py
 finish

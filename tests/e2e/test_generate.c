@@ -39,6 +39,10 @@ static const model_case models[] = {
     {"mixtral_in_files_without_index", HF "mixtral", HF "mixtral"},
     {"olmoe", HF "olmoe", HF "olmoe"},
     {"phimoe", HF "phimoe", HF "phimoe"},
+    {"deepseek_v2", HF "deepseek_v2-lite", HF "deepseek_v2-lite"},
+    {"deepseek_v3", HF "deepseek_v3-groups", HF "deepseek_v3-groups"},
+    {"glm4_moe", HF "glm4_moe", HF "glm4_moe"},
+    {"gpt_oss", GPT_OSS "/checkpoint", GPT_OSS},
     {"gpt_oss_in_gguf", GPT_OSS "/gpt-oss.gguf", GPT_OSS},
     {"tiny_qwen3moe", TINY, NULL},
 };

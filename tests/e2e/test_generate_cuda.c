@@ -150,6 +150,8 @@ static void test_generate_cuda_refuses_what_it_cannot_do(void **state)
     check_refused(FLAGS(SMALL, "--device", "cuda:7"), "cuda:7");
     check_refused(FLAGS(SMALL, "--device", "cuda:0,cuda:1"), "cuda:0,cuda:1");
     check_refused(FLAGS(SMALL, "--device", "cuda:0", "--bus", "1G"), "throttle");
+    check_refused(FLAGS("--model", HF "deepseek_v2-lite", "--tokens", "1", "--device", "cuda:0"),
+                  "attention with latents is computed on the host only");
     check_refused(FLAGS(SMALL, "--cublas", "off"), "--cublas goes with --device cuda:N");
 }
 
@@ -208,6 +210,7 @@ int main(void)
         AGREES(bf16, HF "qwen3_moe"),
         AGREES(bf16, HF "qwen2_moe"),
         AGREES(bf16, HF "phimoe"),
+        AGREES(fp32, HF "glm4_moe"),
         cmocka_unit_test(test_generate_cuda_asks_cublas_for_the_right_products),
         cmocka_unit_test(test_generate_cuda_gives_the_same_bits_at_every_setting),
         cmocka_unit_test(test_generate_cuda_refuses_what_it_cannot_do),

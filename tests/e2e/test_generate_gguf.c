@@ -185,6 +185,65 @@ static void test_generate_gguf_bits_do_not_depend_on_settings(void **state)
     generation_free(&expected);
 }
 
+/* Files of the checkpoints in tests/data/hf, with the names, shapes and metadata of other architectures,
+ * some of their tensors in blocks. */
+static const struct {
+    const char *file, *checkpoint;
+} twins[] = {
+    {"deepseek2-lite.gguf", "tests/data/hf/deepseek_v2-lite"},
+    {"deepseek2-groups.gguf", "tests/data/hf/deepseek_v3-groups"},
+    {"glm4moe.gguf", "tests/data/hf/glm4_moe"},
+};
+
+static void test_generate_gguf_twins_have_the_bits_of_their_checkpoints(void **state)
+{
+    static const char *const ways[][2] = {{"fp32", "100%"},
+                                          {"fp32", "50%"},
+                                          {"fp32", "25%"},
+                                          {"bf16", "25%"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(twins); i++) {
+        reference own;
+        generation expected = {0}, found;
+        char path[96];
+        snprintf(path, sizeof path, "tests/data/gguf/%s", twins[i].file);
+        reference_load_hf(twins[i].checkpoint, &own);
+        const generation_part part = {.n = own.n_prompts, .n_tokens = 99, .max_tokens = 8};
+        for (size_t w = 0; w < COUNT(ways); w++) {
+            if (!w || strcmp(ways[w][0], ways[w - 1][0]) != 0) {
+                generation_free(&expected);
+                generation_run(twins[i].checkpoint, &own, &part, LIST("--math", ways[w][0]),
+                               &expected);
+            }
+            generation_run(path, &own, &part, LIST("--math", ways[w][0], "--budget", ways[w][1]),
+                           &found);
+            generation_assert_same(&expected, &found, path);
+            assert_int_equal(generation_stat(&found, "evictions") > 0, w > 0);
+            generation_free(&found);
+        }
+        generation_free(&expected);
+        reference_free(&own);
+    }
+}
+
+/* A latent vector and a rotated key per token and layer, whatever the number of heads. */
+static void test_generate_gguf_caches_latents_alone(void **state)
+{
+    enum { RANK = 32, TURNED = 8, LAYERS = 3, TOKENS = 16 };
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        reference own;
+        generation g;
+        reference_load_hf(twins[i].checkpoint, &own);
+        const generation_part part = {.n = 1, .n_tokens = 4, .max_tokens = 2};
+        generation_run(twins[i].checkpoint, &own, &part, LIST("--threads", "1"), &g);
+        assert_int_equal(generation_stat(&g, "kv_block_bytes"),
+                         TOKENS * LAYERS * (RANK + TURNED) * sizeof(float));
+        generation_free(&g);
+        reference_free(&own);
+    }
+}
+
 /* Packs the file as the tool does, with `words`, to m.moepack beside it. */
 static void pack_file(const char *const *words)
 {
@@ -236,13 +295,14 @@ static void test_generate_gguf_packed_gives_the_bits_of_the_file(void **state)
     }
 }
 
-/* Bytes of the model's dense tensors; *blocks of these are in blocks. */
+/* Bytes of the model's dense tensors but the embeddings, whose rows are read; *blocks of these are in
+ * blocks. */
 static uint64_t dense_bytes(uint64_t *blocks)
 {
     uint64_t all = *blocks = 0;
     for (uint32_t i = 0; i < writer.n_tensors; i++) {
         const gguf_made *made = &writer.tensors[i];
-        if (strstr(made->name, "_exps"))
+        if (strstr(made->name, "_exps") || !strcmp(made->name, "token_embd.weight"))
             continue;
         all += made->bytes;
         *blocks += made->type == GGML_Q8_0 || made->type == GGML_Q4_0 ? made->bytes : 0;
@@ -322,12 +382,25 @@ static void test_generate_gguf_refuses_tensors_that_it_would_leave_out(void **st
 {
     (void)state;
     twin_make(&writer, &stored);
-    gguf_tensor(&writer, GGML_F32, 1, SHAPE(128), "blk.2.attn_q.bias");
-    expect_refused("blk.2.attn_q.bias");
-    gguf_remove(&writer, "blk.2.attn_q.bias");
-    gguf_tensor(&writer, GGML_F32, 1, SHAPE(16), "rope_freqs.weight");
-    expect_refused("rope_freqs.weight");
-    gguf_remove(&writer, "rope_freqs.weight");
+    /* Other architectures have all of these. */
+    static const char *const extra[] = {
+        "blk.2.attn_q.bias",
+        "rope_freqs.weight",
+        "blk.0.attn_sinks.weight",
+        "blk.7.exp_probs_b.bias",
+        "blk.1.ffn_gate_inp.bias",
+        "blk.1.ffn_gate.weight",
+        "blk.1.ffn_gate_shexp.weight",
+        "blk.1.attn_kv_b.weight",
+        "blk.3.post_attention_norm.weight",
+        "output.bias",
+        "blk.3.attn_q_norm.weight2",
+    };
+    for (size_t i = 0; i < COUNT(extra); i++) {
+        gguf_tensor(&writer, GGML_F32, 1, SHAPE(16), extra[i]);
+        expect_refused(extra[i]);
+        gguf_remove(&writer, extra[i]);
+    }
     gguf_reshape(gguf_made_of(&writer, "blk.1.attn_v.weight"), GGML_I8, 2, SHAPE(TWIN_HIDDEN, 64));
     expect_refused("blk.1.attn_v.weight");
 }
@@ -397,7 +470,7 @@ static void test_generate_gguf_refuses_other_architectures_by_name(void **state)
     static const char *const others[][2] = {{"olmoe", "feed_forward_length"},
                                             {"llama", "feed_forward_length"},
                                             {"qwen2moe", "expert_feed_forward_length"},
-                                            {"deepseek2", "expert_feed_forward_length"}};
+                                            {"minimax-m2", "expert_feed_forward_length"}};
     (void)state;
     for (size_t i = 0; i < COUNT(others); i++) {
         gguf_moe model = gguf_moe_usual();
@@ -411,11 +484,11 @@ static void test_generate_gguf_refuses_other_architectures_by_name(void **state)
     }
 }
 
-/* Writes tests/data/gguf/gpt-oss with each `from` turned into `to`, of the same length. */
-static void write_gpt_oss(const char *from, const char *to)
+/* Writes a file of tests/data/gguf with each `from` turned into `to`, of the same length. */
+static void write_changed(const char *name, const char *from, const char *to)
 {
     size_t n, found = 0;
-    unsigned char *bytes = maker_read("tests/data/gguf/gpt-oss", "gpt-oss.gguf", &n);
+    unsigned char *bytes = maker_read("tests/data/gguf", name, &n);
     const size_t length = strlen(from);
     assert_int_equal(strlen(to), length);
     for (size_t i = 0; i + length <= n; i++)
@@ -431,30 +504,79 @@ static void write_gpt_oss(const char *from, const char *to)
     free(bytes);
 }
 
+/* A file, words of it and what takes their place, and what the refusal names. */
+typedef struct spoiled {
+    const char *file, *from, *to, *named;
+} spoiled;
+
+static void expect_spoiled_refused(const spoiled *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const spoiled *c = &cases[i];
+        if (!i || strcmp(c->file, cases[i - 1].file) != 0) {
+            write_changed(c->file, c->from, c->from);
+            json_decref(run_json("moepage-generate", LIST("--model", file, "--tokens", "1,2",
+                                                          "--max-tokens", "2", "--json")));
+        }
+        write_changed(c->file, c->from, c->to);
+        assert_refused("moepage-generate",
+                       LIST("--model", file, "--tokens", "1,2", "--max-tokens", "2"), c->named);
+    }
+}
+
+#define GPT_OSS "gpt-oss/gpt-oss.gguf"
+
 static void test_generate_gguf_refuses_gpt_oss_without_a_part(void **state)
 {
-    static const char *const parts[][3] = {
-        {"blk.1.attn_sinks.weight", "blk.1.attn_sinkz.weight", "blk.1.attn_sinks.weight"},
-        {"blk.2.ffn_gate_inp.bias", "blk.2.ffn_gate_inp.bios", "blk.2.ffn_gate_inp.bias"},
-        {"blk.0.attn_output.bias", "blk.0.attn_output.bios", "blk.0.attn_output.bias"},
-        {"blk.0.post_attention_norm.weight", "blk.0.post_attention_norm.weighx",
+    static const spoiled cases[] = {
+        {GPT_OSS, "blk.1.attn_sinks.weight", "blk.1.attn_sinkz.weight", "blk.1.attn_sinks.weight"},
+        {GPT_OSS, "blk.2.ffn_gate_inp.bias", "blk.2.ffn_gate_inp.bios", "blk.2.ffn_gate_inp.bias"},
+        {GPT_OSS, "blk.0.attn_output.bias", "blk.0.attn_output.bios", "blk.0.attn_output.bias"},
+        {GPT_OSS, "blk.0.post_attention_norm.weight", "blk.0.post_attention_norm.weighx",
          "blk.0.post_attention_norm.weight"},
-        {"gpt-oss.attention.sliding_window", "gpt-oss.attention.sliding_widows",
+        {GPT_OSS, "gpt-oss.attention.sliding_window", "gpt-oss.attention.sliding_widows",
          "sliding_window is missing"},
-        {"scaling.original_context_length", "scaling.original_contest_length",
+        {GPT_OSS, "scaling.original_context_length", "scaling.original_contest_length",
          "original_context_length is missing"},
-        {"yarn", "yawn", "'yawn'"},
+        {GPT_OSS, "yarn", "yawn", "'yawn'"},
     };
     (void)state;
-    write_gpt_oss("yarn", "yarn");
-    json_t *whole = run_json("moepage-generate", LIST("--model", file, "--tokens", "1,2",
-                                                      "--max-tokens", "2", "--json"));
-    json_decref(whole);
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        write_gpt_oss(parts[i][0], parts[i][1]);
-        assert_refused("moepage-generate",
-                       LIST("--model", file, "--tokens", "1,2", "--max-tokens", "2"), parts[i][2]);
-    }
+    expect_spoiled_refused(cases, COUNT(cases));
+}
+
+#define LITE "deepseek2-lite.gguf"
+#define GROUPS "deepseek2-groups.gguf"
+#define GLM "glm4moe.gguf"
+
+/* A part that has another name is missing, or if the model is one without it, left over. */
+static void test_generate_gguf_refuses_other_models_without_a_part(void **state)
+{
+    static const spoiled cases[] = {
+        {LITE, "blk.1.attn_kv_a_norm.weight", "blk.1.attn_kv_a_norn.weight",
+         "blk.1.attn_kv_a_norm.weight"},
+        {LITE, "blk.0.attn_kv_b.weight", "blk.0.attn_kv_c.weight", "blk.0.attn_kv_b.weight"},
+        {LITE, "attention.kv_lora_rank", "attention.kv_lora_rang", "kv_lora_rank is missing"},
+        {LITE, "yarn_log_multiplier", "yarn_log_multiplies", "yarn_log_multiplier is missing"},
+        {LITE, "blk.2.ffn_up_shexp.weight", "blk.2.ffn_up_shexq.weight",
+         "blk.2.ffn_up_shexp.weight"},
+        {LITE, "blk.0.ffn_gate.weight", "blk.0.ffn_gats.weight", "blk.0.ffn_gate.weight"},
+        {GROUPS, "attention.q_lora_rank", "attention.q_lora_rang", "blk.0.attn_q.weight"},
+        {GROUPS, "blk.2.attn_v_b.weight", "blk.2.attn_w_b.weight", "blk.2.attn_v_b.weight"},
+        {GROUPS, "blk.2.attn_k_b.weight", "blk.2.attn_l_b.weight", "blk.2.attn_kv_b.weight"},
+        {GROUPS, "blk.1.exp_probs_b.bias", "blk.1.exp_probs_c.bias", "blk.1.exp_probs_b.bias"},
+        {GROUPS, "expert_gating_func", "expert_gating_fund", "blk.1.exp_probs_b.bias"},
+        {GROUPS, "blk.3.nextn.enorm.weight", "blk.1.attn_q_norm.weight",
+         "blk.1.attn_q_norm.weight"},
+        {GLM, "blk.0.attn_q.bias", "blk.0.attn_q.bios", "blk.0.attn_k.bias"},
+        {GLM, "blk.2.attn_k.bias", "blk.2.attn_k.bios", "blk.2.attn_k.bias"},
+        {GLM, "blk.0.attn_q_norm.weight", "blk.0.attn_q_norn.weight", "blk.0.attn_k_norm.weight"},
+        {GLM, "glm4moe.rope.dimension_count", "glm4moe.rope.dimension_counz",
+         "dimension_count is missing"},
+        {GLM, "blk.1.post_attention_norm.weight", "blk.1.post_attention_nory.weight",
+         "blk.1.post_attention_norm.weight"},
+    };
+    (void)state;
+    expect_spoiled_refused(cases, COUNT(cases));
 }
 
 /* Metadata of a tokenizer whose tokens are the bytes, each at its own value. */
@@ -520,6 +642,8 @@ int main(void)
         CASE(test_generate_gguf_in_bf16_fast_gives_the_bits_of_bf16),
         CASE(test_generate_gguf_decodes_dense_blocks_exactly),
         CASE(test_generate_gguf_bits_do_not_depend_on_settings),
+        CASE(test_generate_gguf_twins_have_the_bits_of_their_checkpoints),
+        CASE(test_generate_gguf_caches_latents_alone),
         CASE(test_generate_gguf_packed_gives_the_bits_of_the_file),
         CASE(test_generate_gguf_keeps_dense_weights_in_their_blocks),
         CASE(test_generate_gguf_ties_the_head_where_there_is_none),
@@ -529,6 +653,7 @@ int main(void)
         CASE(test_generate_gguf_refuses_metadata_that_is_missing),
         CASE(test_generate_gguf_refuses_other_architectures_by_name),
         CASE(test_generate_gguf_refuses_gpt_oss_without_a_part),
+        CASE(test_generate_gguf_refuses_other_models_without_a_part),
         CASE(test_generate_gguf_takes_text),
         CASE(test_generate_gguf_refuses_text_for_other_tokenizers),
     };

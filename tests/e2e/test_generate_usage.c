@@ -15,6 +15,7 @@
         __VA_ARGS__, NULL \
     }
 
+#define GLM "tests/data/hf/glm4_moe"
 #define OLMOE "tests/data/hf/olmoe"
 #define RUN "--model", OLMOE, "--tokens", "5,6,7", "--max-tokens", "2"
 
@@ -86,12 +87,12 @@ static const bad_case bad_cases[] = {
      ARGUMENTS("--model", "tests/data/nowhere", "--tokens", "1")},
     {"directory_without_a_model", "config.json",
      ARGUMENTS("--model", "tests/data", "--tokens", "1")},
-    {"gguf_file_it_cannot_run", "attention of deepseek2 in GGUF files",
+    {"gguf_file_of_experts_alone", "deepseek2.attention.head_count is missing",
      ARGUMENTS("--model", "tests/data/gguf/whole.gguf", "--tokens", "1")},
-    {"architecture_it_cannot_run", "deepseek_v3",
+    {"checkpoint_with_dense_weights_in_fp8", "is neither F32, F16 nor BF16",
      ARGUMENTS("--model", "tests/data/hf/deepseek_v3", "--tokens", "1")},
-    {"experts_it_cannot_run", "gpt_oss",
-     ARGUMENTS("--model", "tests/data/hf/gpt_oss", "--tokens", "1")},
+    {"remap_of_a_sigmoid_router", "--remap needs a softmax router",
+     ARGUMENTS("--model", GLM, "--tokens", "1", "--remap", "1,2")},
     {"logits_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--logits-out", "nowhere/logits")},
     {"metrics_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--metrics", "nowhere/metrics")},
     {"metrics_between_json", "--metrics", ARGUMENTS(RUN, "--json", "--metrics", "-")},
@@ -147,6 +148,50 @@ static void test_a_truncated_checkpoint_is_refused_in_one_line(void **state)
     maker_dir_remove(dir);
 }
 
+/* Turns `from` into `to`, of the same length, wherever it is. */
+static void replace(unsigned char *bytes, size_t n, const char *from, const char *to)
+{
+    const size_t length = strlen(from);
+    size_t found = 0;
+    assert_int_equal(strlen(to), length);
+    for (size_t i = 0; i + length <= n; i++)
+        if (!memcmp(bytes + i, from, length)) {
+            memcpy(bytes + i, to, length);
+            found++;
+        }
+    assert_true(found > 0);
+}
+
+/* A tensor that no part of the model has, and tensors that the config denies. */
+static void test_a_checkpoint_with_more_tensors_is_refused_in_one_line(void **state)
+{
+    static const char *const cases[][4] = {
+        {"model.safetensors", "model.layers.3.eh_proj.weight", "model.layers.1.eh_proj.weight",
+         "model.layers.1.eh_proj.weight"},
+        {"config.json", "\"use_qk_norm\": true", "\"use_qk_norm\": null",
+         "self_attn.k_norm.weight"},
+        {"config.json", "\"attention_bias\": true", "\"attention_bias\": null",
+         "self_attn.k_proj.bias"},
+        {"config.json", "\"n_shared_experts\": 1", "\"n_shared_experts\": 0",
+         "mlp.shared_experts.down_proj.weight"},
+    };
+    char dir[64];
+    (void)state;
+    maker_dir_create(dir);
+    const char *const arguments[] = {"--model", dir, "--tokens", "1", "--max-tokens", "1", NULL};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t n;
+        copy_file(GLM, dir, "config.json", 0);
+        copy_file(GLM, dir, "model.safetensors", 0);
+        unsigned char *bytes = maker_read(GLM, cases[i][0], &n);
+        replace(bytes, n, cases[i][1], cases[i][2]);
+        maker_write(dir, cases[i][0], bytes, n);
+        free(bytes);
+        assert_refused(arguments, cases[i][3]);
+    }
+    maker_dir_remove(dir);
+}
+
 static void test_a_refused_run_leaves_no_logits(void **state)
 {
     (void)state;
@@ -163,10 +208,11 @@ static void test_a_refused_run_leaves_no_logits(void **state)
 
 int main(void)
 {
-    enum { OTHERS = 2 };
+    enum { OTHERS = 3 };
     static char names[COUNT(bad_cases)][128];
     static struct CMUnitTest tests[COUNT(bad_cases) + OTHERS] = {
         cmocka_unit_test(test_a_truncated_checkpoint_is_refused_in_one_line),
+        cmocka_unit_test(test_a_checkpoint_with_more_tensors_is_refused_in_one_line),
         cmocka_unit_test(test_a_refused_run_leaves_no_logits),
     };
     for (size_t i = 0; i < COUNT(bad_cases); i++) {

@@ -107,7 +107,7 @@ static moepage_model *open_packed(void)
 
 static uint64_t block_bytes(const stage *s)
 {
-    uint64_t token = attention_bytes_per_token(s->config.kv_heads, s->config.head_dim);
+    uint64_t token = attention_bytes_per_token(&s->config);
     return s->config.layers * ((token * KV_BLOCK_TOKENS + 63) / 64 * 64);
 }
 
@@ -141,7 +141,7 @@ static void open_pools(stage *s)
     uint32_t *bytes_per_token = calloc(s->config.layers, sizeof *bytes_per_token);
     assert_non_null(bytes_per_token);
     for (uint32_t l = 0; l < s->config.layers; l++)
-        bytes_per_token[l] = attention_bytes_per_token(s->config.kv_heads, s->config.head_dim);
+        bytes_per_token[l] = attention_bytes_per_token(&s->config);
     kv.bytes_per_token = bytes_per_token;
     assert_int_equal(moepage_kv_pool_create(s->device, &kv, &s->kv), MOEPAGE_OK);
     free(bytes_per_token);

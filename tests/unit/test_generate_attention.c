@@ -129,27 +129,41 @@ static void test_generate_attention_softmax_is_close_and_the_same_everywhere(voi
 
 enum { BLOCK = 16, BLOCKS = 24, LONGEST = BLOCK * (BLOCKS / 2) };
 
+/* With latents, a key's first value_dim elements are the value. */
 typedef struct shape {
     uint32_t heads, kv_heads, head_dim, window;
+    uint32_t value_dim; /* 0 = head_dim, without latents */
 } shape;
+
+static uint32_t value_dim(const shape *s)
+{
+    return s->value_dim ? s->value_dim : s->head_dim;
+}
 
 typedef struct cache {
     compute compute;
     attention attention;
     moepage_kv_layer_view view;
     uint32_t tables[2][BLOCKS / 2]; /* of two sequences, whose blocks alternate backwards */
-    float *memory, *k, *v;          /* [2][LONGEST][kv_heads][head_dim] */
+    float *memory, *k, *v;          /* [2][LONGEST][kv_heads][head_dim]; v is in k with latents */
 } cache;
 
 static void open_cache(cache *c, const shape *s, uint32_t threads)
 {
     const size_t width = (size_t)s->kv_heads * s->head_dim;
-    const uint64_t block = (uint64_t)BLOCK * attention_bytes_per_token(s->kv_heads, s->head_dim);
+    const model_config model = {.heads = s->heads,
+                                .kv_heads = s->kv_heads,
+                                .head_dim = s->head_dim,
+                                .value_dim = value_dim(s),
+                                .latent = {.rank = s->value_dim},
+                                .score_scale = 1.0f / sqrtf((float)s->head_dim)};
+    const uint64_t block = (uint64_t)BLOCK * attention_bytes_per_token(&model);
+    assert_int_equal(block, BLOCK * width * (s->value_dim ? 4 : 8));
     *c = (cache){.view = {.id_stride = 1, .block_bytes = block, .granule_bytes = block}};
     c->compute = (compute){workers_start(threads, attention_scratch_floats(LONGEST, BLOCK)),
                            kernels_choose(), MOEPAGE_MATH_FP32};
     assert_non_null(c->compute.workers);
-    c->attention = (attention){&c->compute, s->heads, s->kv_heads, s->head_dim, BLOCK};
+    c->attention = attention_of(&model, &c->compute, BLOCK);
     c->memory = malloc(BLOCKS * block);
     assert_non_null(c->memory);
     memset(c->memory, 0xff, BLOCKS * block); /* NaN: what nobody wrote counts for nobody */
@@ -174,11 +188,26 @@ static void store(cache *c, uint32_t sequence, uint64_t first, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const attention_row row = {c->tables[sequence], first + i};
         const size_t at = (sequence * (size_t)LONGEST + first + i) * width;
-        attention_store(&c->attention, &c->view, &row, 1, c->k + at, c->v + at);
+        const float *k = c->k + at;
+        if (c->attention.latent)
+            attention_store(&c->attention, &c->view, &row, 1, k + c->attention.value_dim, k);
+        else
+            attention_store(&c->attention, &c->view, &row, 1, k, c->v + at);
     }
 }
 
-/* One head of one row, in the order that attention.h states. */
+/* In the order that attention.h states. */
+static float naive_score(const shape *s, const float *q, const float *k)
+{
+    float sum = 0;
+    if (s->value_dim)
+        return kernels_at(0)->dot(q, k, s->head_dim);
+    for (uint32_t i = 0; i < s->head_dim; i++)
+        sum = fmaf(q[i], k[i], sum);
+    return sum;
+}
+
+/* One head of one row. */
 static void naive_head(const cache *c, const shape *s, uint32_t sequence, uint64_t position,
                        uint32_t head, const float *sinks, const float *q, float *out)
 {
@@ -189,18 +218,17 @@ static void naive_head(const cache *c, const shape *s, uint32_t sequence, uint64
     const uint32_t n = (uint32_t)(position + 1 - start);
     const float scale = 1.0f / sqrtf((float)s->head_dim);
     float weights[LONGEST + 1];
+    const float *values = s->value_dim ? c->k : c->v;
     for (uint64_t p = start; p <= position; p++) {
-        float sum = 0;
-        for (uint32_t i = 0; i < s->head_dim; i++)
-            sum = fmaf(q[i], c->k[base + p * width + i], sum);
+        const float sum = naive_score(s, q, c->k + base + p * width);
         weights[p - start] = sinks ? sum * scale : sum;
     }
     weights[n] = sinks ? sinks[head] : 0;
     kernels_at(0)->softmax(weights, sinks ? n + 1 : n, sinks ? 1 : scale);
-    for (uint32_t i = 0; i < s->head_dim; i++) {
+    for (uint32_t i = 0; i < value_dim(s); i++) {
         out[i] = 0;
         for (uint64_t p = start; p <= position; p++)
-            out[i] = fmaf(weights[p - start], c->v[base + p * width + i], out[i]);
+            out[i] = fmaf(weights[p - start], values[base + p * width + i], out[i]);
     }
 }
 
@@ -209,12 +237,12 @@ static void check_attention(const shape *s, uint32_t threads, uint64_t first, ui
                             const float *sinks)
 {
     enum { OTHER = 77 };
-    const size_t width = (size_t)s->heads * s->head_dim;
+    const size_t width = (size_t)s->heads * s->head_dim, sums = (size_t)s->heads * value_dim(s);
     cache c;
     open_cache(&c, s, threads);
     attention_row *rows = malloc((n + 1) * sizeof *rows);
-    float *q = draw((n + 1) * width), *right = malloc((n + 1) * width * sizeof *right);
-    float *found = malloc((n + 1) * width * sizeof *found);
+    float *q = draw((n + 1) * width), *right = malloc((n + 1) * sums * sizeof *right);
+    float *found = malloc((n + 1) * sums * sizeof *found);
     assert_true(rows && right && found);
     store(&c, 0, 0, (uint32_t)first + n);
     store(&c, 1, 0, OTHER + 1);
@@ -223,13 +251,13 @@ static void check_attention(const shape *s, uint32_t threads, uint64_t first, ui
         rows[r] = (attention_row){c.tables[sequence], sequence ? OTHER : first + r};
         for (uint32_t h = 0; h < s->heads; h++)
             naive_head(&c, s, sequence, rows[r].position, h, sinks, q + r * width + h * s->head_dim,
-                       right + r * width + h * s->head_dim);
+                       right + r * sums + h * value_dim(s));
     }
     attention_run(&c.attention, &c.view, rows, n + 1, s->window, sinks, q, found);
-    expect_bits("together", found, right, (n + 1) * width);
+    expect_bits("together", found, right, (n + 1) * sums);
     for (uint32_t r = 0; r <= n; r++) {
         attention_run(&c.attention, &c.view, rows + r, 1, s->window, sinks, q + r * width, found);
-        expect_bits("alone", found, right + r * width, width);
+        expect_bits("alone", found, right + r * sums, sums);
     }
     free(rows);
     free(q);
@@ -240,9 +268,11 @@ static void check_attention(const shape *s, uint32_t threads, uint64_t first, ui
 
 static void test_generate_attention_rows_have_their_own_bits(void **state)
 {
-    static const shape shapes[] = {{8, 2, 64, UINT32_MAX}, {4, 4, 24, UINT32_MAX},
-                                   {32, 4, 128, 40},       {6, 1, 80, 16},
-                                   {7, 7, 33, 1},          {40, 1, 16, 100}};
+    static const shape shapes[] = {{8, 2, 64, UINT32_MAX, 0},  {4, 4, 24, UINT32_MAX, 0},
+                                   {32, 4, 128, 40, 0},        {6, 1, 80, 16, 0},
+                                   {7, 7, 33, 1, 0},           {40, 1, 16, 100, 0},
+                                   {4, 1, 72, UINT32_MAX, 64}, {16, 1, 40, UINT32_MAX, 33},
+                                   {40, 1, 24, 50, 16}};
     (void)state;
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (uint32_t threads = 1; threads <= 3; threads++) {
@@ -255,12 +285,66 @@ static void test_generate_attention_rows_have_their_own_bits(void **state)
         }
 }
 
+/* Where scores of all queries have no room, fewer are computed at once: the same bits. */
+static void test_generate_attention_bounds_its_scratch_in_long_contexts(void **state)
+{
+    enum { HEADS = 32, DIM = 4, LONG = 40000, N_BLOCKS = LONG / BLOCK, ROWS = 2 };
+    static uint32_t table[N_BLOCKS];
+    const model_config model = {.heads = HEADS, .kv_heads = 1, .head_dim = DIM, .value_dim = DIM};
+    const uint64_t block = (uint64_t)BLOCK * attention_bytes_per_token(&model);
+    compute c = {workers_start(1, attention_scratch_floats(LONG, BLOCK)), kernels_choose(),
+                 MOEPAGE_MATH_FP32};
+    attention a = attention_of(&model, &c, BLOCK);
+    float *k = draw(LONG * DIM), *v = draw(LONG * DIM), *q = draw(ROWS * HEADS * DIM);
+    float *weights = malloc(LONG * sizeof *weights), *memory = malloc(N_BLOCKS * block);
+    float found[ROWS * HEADS * DIM], right[DIM];
+    const moepage_kv_layer_view view = {.id_stride = 1,
+                                        .base = memory,
+                                        .block_bytes = block,
+                                        .granule_bytes = block};
+    attention_row rows[ROWS];
+    (void)state;
+    assert_true(attention_scratch_floats(1u << 17, BLOCK) * sizeof(float) <= 9u << 19);
+    assert_true(attention_scratch_floats(1u << 17, BLOCK) >= 8u << 17);
+    assert_true(attention_scratch_floats(1u << 21, BLOCK) > 1u << 21);
+    assert_true(c.workers && weights && memory);
+    a.scale = 0.5f;
+    for (uint32_t i = 0; i < LONG; i++) {
+        table[i / BLOCK] = N_BLOCKS - 1 - i / BLOCK;
+        attention_store(&a, &view, &(attention_row){table, i}, 1, k + i * DIM, v + i * DIM);
+    }
+    for (uint32_t r = 0; r < ROWS; r++)
+        rows[r] = (attention_row){table, LONG - ROWS + r};
+    attention_run(&a, &view, rows, ROWS, UINT32_MAX, NULL, q, found);
+    for (uint32_t i = 0; i < ROWS * HEADS; i += 7) {
+        const uint32_t n = (uint32_t)rows[i / HEADS].position + 1;
+        for (uint32_t p = 0; p < n; p++) {
+            weights[p] = 0;
+            for (uint32_t d = 0; d < DIM; d++)
+                weights[p] = fmaf(q[i * DIM + d], k[p * DIM + d], weights[p]);
+        }
+        kernels_at(0)->softmax(weights, n, a.scale);
+        memset(right, 0, sizeof right);
+        for (uint32_t p = 0; p < n; p++)
+            for (uint32_t d = 0; d < DIM; d++)
+                right[d] = fmaf(weights[p], v[p * DIM + d], right[d]);
+        expect_bits("long", found + i * DIM, right, DIM);
+    }
+    workers_stop(c.workers);
+    free(k);
+    free(v);
+    free(q);
+    free(weights);
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generate_attention_sums_rows_in_their_order),
         cmocka_unit_test(test_generate_attention_softmax_is_close_and_the_same_everywhere),
         cmocka_unit_test(test_generate_attention_rows_have_their_own_bits),
+        cmocka_unit_test(test_generate_attention_bounds_its_scratch_in_long_contexts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

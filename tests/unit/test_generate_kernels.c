@@ -188,7 +188,7 @@ static void check_norm(uint32_t n, uint32_t width, bool centre, bool in_place)
     float *x = draw_floats((size_t)n * width), *scale = draw_floats(width);
     float *shift = draw_floats(width), *right = draw_floats((size_t)n * width);
     float *input = copy_of(x, (size_t)n * width * sizeof *x), *found = input;
-    norm_weights norm = {scale, shift};
+    norm_weights norm = {.scale = scale, .shift = shift};
     if (!in_place)
         found = draw_floats((size_t)n * width);
     gpu_norm_args args = {.x = input,
@@ -268,20 +268,20 @@ static void test_generate_kernels_compute_elements_as_the_host_does(void **state
 
 static void test_generate_kernels_turn_heads_as_the_host_does(void **state)
 {
-    enum { ROWS = 4, HEADS = 5, DIM = 24 };
-    float inverse[DIM / 2], cosines[ROWS * DIM / 2], sines[ROWS * DIM / 2];
-    rope r = {DIM, UINT32_MAX, 1.1f, inverse};
+    enum { ROWS = 4, HEADS = 5, DIM = 24, TURNED = 16, HALF = TURNED / 2 };
+    float inverse[HALF], cosines[ROWS * HALF], sines[ROWS * HALF];
+    const rope r = {.dims = TURNED, .amplitude = 1.1f, .inverse_frequency = inverse};
     float *x = draw_floats(ROWS * HEADS * DIM);
     (void)state;
-    for (uint32_t i = 0; i < DIM / 2; i++)
-        inverse[i] = powf(10000, -2.0f * (float)i / DIM);
+    for (uint32_t i = 0; i < HALF; i++)
+        inverse[i] = powf(10000, -2.0f * (float)i / TURNED);
     for (uint32_t i = 0; i < ROWS; i++)
-        rope_angles(&r, draw(5000), cosines + i * DIM / 2, sines + i * DIM / 2);
+        rope_angles(&r, draw(5000), cosines + i * HALF, sines + i * HALF);
     float *found = copy_of(x, ROWS * HEADS * DIM * sizeof *x);
-    gpu_turn_args args = {found, cosines, sines, HEADS, DIM / 2};
+    gpu_turn_args args = {found, cosines, sines, HEADS, DIM, HALF, 0};
     run_turn(&args, ROWS);
     for (uint32_t i = 0; i < ROWS * HEADS; i++)
-        rope_turn(DIM, cosines + i / HEADS * DIM / 2, sines + i / HEADS * DIM / 2, x + i * DIM);
+        rope_turn(&r, cosines + i / HEADS * HALF, sines + i / HEADS * HALF, x + i * DIM);
     assert_memory_equal(found, x, ROWS * HEADS * DIM * sizeof *x);
     free(x);
     free(found);
@@ -359,8 +359,13 @@ typedef struct kv_cache {
 static kv_cache cache_open(const compute *c, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
                            uint32_t blocks)
 {
-    const uint64_t block = 8ull * attention_bytes_per_token(kv_heads, head_dim);
-    kv_cache out = {.host = {c, heads, kv_heads, head_dim, 8},
+    const model_config model = {.heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = head_dim,
+                                .value_dim = head_dim,
+                                .score_scale = 1.0f / sqrtf((float)head_dim)};
+    const uint64_t block = 8ull * attention_bytes_per_token(&model);
+    kv_cache out = {.host = attention_of(&model, c, 8),
                     .view = {.id_stride = 3, .block_bytes = block, .granule_bytes = 7 * block}};
     out.memory = draw_floats((blocks / 3 + 1) * 7 * block / sizeof(float));
     out.gpu_memory = draw_floats((blocks / 3 + 1) * 7 * block / sizeof(float));

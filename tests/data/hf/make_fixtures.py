@@ -17,6 +17,7 @@ import shutil
 import sys
 import zlib
 
+import gguf
 import numpy as np
 import torch
 import transformers
@@ -168,14 +169,141 @@ MODELS = {
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
     },
+    # Attention with latents: queries at once, YaRN, a softmax, a scale, two shared experts.
+    "deepseek_v2-lite": {
+        "model_type": "deepseek_v2",
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 20,
+        "intermediate_size": 44,
+        "moe_intermediate_size": 20,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "scoring_func": "softmax",
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.5,
+        "attention_bias": False,
+        "rms_norm_eps": 1e-3,
+        "rope_theta": 10000,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 4,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+        },
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    },
+    # Queries of a low rank, sigmoids with a bias, groups of experts, and a layer behind the last.
+    "deepseek_v3-groups": {
+        "model_type": "deepseek_v3",
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_nextn_predict_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "intermediate_size": 44,
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "attention_bias": False,
+        "rms_norm_eps": 1e-3,
+        "rope_theta": 10000,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 8,
+            "original_max_position_embeddings": 32,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    },
+    # Half of each head is rotated; heads are normalised, and q, k and v have biases.
+    "glm4_moe": {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "num_nextn_predict_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 44,
+        "moe_intermediate_size": 20,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.3,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-3,
+        "rope_theta": 1000000,
+        "rope_scaling": None,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    },
 }
 
 
 # ---- Weights ------------------------------------------------------------------------------------
 
 
+SIGMOID = ("deepseek_v3-groups", "glm4_moe")
+
+
+def expert_count(config):
+    return next(config[key] for key in ("num_experts", "num_local_experts", "n_routed_experts")
+                if key in config)
+
+
 def is_moe_layer(config, layer):
     step = config.get("decoder_sparse_step", 1)
+    if "first_k_dense_replace" in config:
+        return layer >= config["first_k_dense_replace"]
     return layer not in config.get("mlp_only_layers", []) and (layer + 1) % step == 0
 
 
@@ -187,18 +315,39 @@ def attention_shapes(kind, config, at):
         "k": config["num_key_value_heads"] * head,
         "v": config["num_key_value_heads"] * head,
     }
-    biased = {"qwen2_moe": "qkv", "phimoe": "qkvo"}.get(kind, "")
+    biased = {"qwen2_moe": "qkv", "phimoe": "qkvo", "glm4_moe": "qkv"}.get(kind, "")
     shapes = {f"{at}.o_proj.weight": (hidden, width["q"])}
     for part, rows in width.items():
         shapes[f"{at}.{part}_proj.weight"] = (rows, hidden)
     for part in biased:
         shapes[f"{at}.{part}_proj.bias"] = (width.get(part, hidden),)
-    # Qwen3 normalises each head, OLMoE the whole projection.
-    if kind == "qwen3_moe":
+    # Qwen3 and GLM normalise each head, OLMoE the whole projection.
+    if kind in ("qwen3_moe", "glm4_moe"):
         shapes |= {f"{at}.q_norm.weight": (head,), f"{at}.k_norm.weight": (head,)}
     if kind == "olmoe":
         shapes |= {f"{at}.q_norm.weight": (width["q"],), f"{at}.k_norm.weight": (width["k"],)}
     return shapes
+
+
+def latent_shapes(config, at):
+    hidden, heads, rank = (config[key] for key in ("hidden_size", "num_attention_heads",
+                                                   "kv_lora_rank"))
+    plain, turned, value = (config[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim",
+                                                    "v_head_dim"))
+    query, low = heads * (plain + turned), config["q_lora_rank"]
+    shapes = {
+        f"{at}.kv_a_proj_with_mqa.weight": (rank + turned, hidden),
+        f"{at}.kv_a_layernorm.weight": (rank,),
+        f"{at}.kv_b_proj.weight": (heads * (plain + value), rank),
+        f"{at}.o_proj.weight": (hidden, heads * value),
+    }
+    if not low:
+        return shapes | {f"{at}.q_proj.weight": (query, hidden)}
+    return shapes | {
+        f"{at}.q_a_proj.weight": (low, hidden),
+        f"{at}.q_a_layernorm.weight": (low,),
+        f"{at}.q_b_proj.weight": (query, low),
+    }
 
 
 def swiglu_shapes(at, hidden, inner, names=("gate_proj", "up_proj", "down_proj")):
@@ -218,16 +367,33 @@ def feed_forward_shapes(kind, config, layer):
     names = ("gate_proj", "up_proj", "down_proj")
     if kind in ("mixtral", "phimoe"):
         at, names = f"model.layers.{layer}.block_sparse_moe", ("w1", "w3", "w2")
-    experts = config.get("num_experts") or config["num_local_experts"]
+    experts = expert_count(config)
     inner = config.get("moe_intermediate_size", config["intermediate_size"])
     shapes = {f"{at}.gate.weight": (experts, hidden)}
+    if kind in SIGMOID:
+        shapes[f"{at}.gate.e_score_correction_bias"] = (experts,)
     for expert in range(experts):
         shapes |= swiglu_shapes(f"{at}.experts.{expert}", hidden, inner, names)
     if kind == "qwen2_moe":
         shared = config["shared_expert_intermediate_size"]
         shapes |= swiglu_shapes(f"{at}.shared_expert", hidden, shared)
         shapes[f"{at}.shared_expert_gate.weight"] = (1, hidden)
+    if "n_shared_experts" in config:
+        shapes |= swiglu_shapes(f"{at}.shared_experts", hidden, config["n_shared_experts"] * inner)
     return shapes
+
+
+def layer_shapes(kind, config, layer):
+    hidden, at = config["hidden_size"], f"model.layers.{layer}"
+    norm_parts = ("weight", "bias") if kind == "phimoe" else ("weight",)
+    shapes = {}
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        shapes |= {f"{at}.{norm}.{part}": (hidden,) for part in norm_parts}
+    if "kv_lora_rank" in config:
+        shapes |= latent_shapes(config, f"{at}.self_attn")
+    else:
+        shapes |= attention_shapes(kind, config, f"{at}.self_attn")
+    return shapes | feed_forward_shapes(kind, config, layer)
 
 
 def model_shapes(kind, config):
@@ -235,11 +401,7 @@ def model_shapes(kind, config):
     norm_parts = ("weight", "bias") if kind == "phimoe" else ("weight",)
     shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for layer in range(config["num_hidden_layers"]):
-        at = f"model.layers.{layer}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes |= {f"{at}.{norm}.{part}": (hidden,) for part in norm_parts}
-        shapes |= attention_shapes(kind, config, f"{at}.self_attn")
-        shapes |= feed_forward_shapes(kind, config, layer)
+        shapes |= layer_shapes(kind, config, layer)
     shapes |= {f"model.norm.{part}": (hidden,) for part in norm_parts}
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocabulary, hidden)
@@ -268,8 +430,38 @@ def make_weights(kind, config):
     seed = zlib.crc32(kind.encode()) & 0xFFFF
     shapes = model_shapes(kind, config)
     tied = config["tie_word_embeddings"]
-    return {name: random_tensor(name, shapes[name], seed, tied).to(dtype)
-            for name in sorted(shapes)}
+    made = {name: random_tensor(name, shapes[name], seed, tied) for name in sorted(shapes)}
+    return {name: tensor if name.endswith("correction_bias") else in_blocks(config, tensor)
+            if name.endswith("kv_b_proj.weight") else tensor.to(dtype)
+            for name, tensor in made.items()}
+
+
+def in_blocks(config, tensor):
+    """The nearest values that Q8_0 holds, of rows; where queries have a low rank, of the keys'
+    columns: as GGUF files have them."""
+    heads, plain = config["num_attention_heads"], config["qk_nope_head_dim"]
+    if not config["q_lora_rank"]:
+        return as_q8_0(tensor)
+    keys, values = tensor.view(heads, -1, config["kv_lora_rank"]).split(
+        [plain, config["v_head_dim"]], dim=1)
+    keys = as_q8_0(keys.transpose(1, 2).contiguous()).transpose(1, 2)
+    return torch.cat([keys, as_q8_0(values.contiguous())], dim=1).reshape(tensor.shape)
+
+
+def as_q8_0(tensor):
+    kind = gguf.GGMLQuantizationType.Q8_0
+    stored = gguf.quants.quantize(tensor.numpy(), kind)
+    return torch.from_numpy(gguf.quants.dequantize(stored, kind).copy()).reshape(tensor.shape)
+
+
+def further_layer(kind, config):
+    """The layer behind the last, which predicts the next token but one: no part of the model."""
+    layer, hidden = config["num_hidden_layers"], config["hidden_size"]
+    at, shapes = f"model.layers.{layer}", layer_shapes(kind, config, layer)
+    shapes = {name: shape for name, shape in shapes.items() if ".experts." not in name}
+    shapes |= {f"{at}.eh_proj.weight": (hidden, 2 * hidden), f"{at}.enorm.weight": (hidden,),
+               f"{at}.hnorm.weight": (hidden,), f"{at}.shared_head.norm.weight": (hidden,)}
+    return {name: random_tensor(name, shapes[name], 0, False).bfloat16() for name in sorted(shapes)}
 
 
 def write_config(directory, config):
@@ -302,9 +494,9 @@ class Model:
         self.model.eval()
         self.router_logits = []
         for module in self.model.modules():
-            if type(module).__name__.endswith("TopKRouter"):
+            if type(module).__name__.lower().endswith("topkrouter"):
                 module.register_forward_hook(
-                    lambda _module, _in, out: self.router_logits.append(out[0].float()))
+                    lambda module, _in, out: self.router_logits.append(scores(module, out[0])))
 
     def run(self, batch):
         """Logits [sequence][position] and router logits [layer][sequence][position]."""
@@ -326,6 +518,25 @@ class Model:
         return torch.cat(rows)
 
 
+def scores(router, logits):
+    """What a router chooses by: its logits, or the sigmoids with the bias."""
+    bias = getattr(router, "e_score_correction_bias", None)
+    return logits.float() if bias is None else logits.float().sigmoid() + bias.float()
+
+
+def allowed(config, router_logits):
+    """Scores outside the best groups become the least; and how clear the choice of groups is."""
+    groups = config.get("n_group", 1)
+    if groups == 1:
+        return router_logits, torch.full(router_logits.shape[:-1], math.inf)
+    each = router_logits.view(*router_logits.shape[:-1], groups, -1)
+    best = each.topk(2, dim=-1).values.sum(dim=-1)
+    order = best.sort(dim=-1, descending=True).values
+    last, next_best = (order[..., config["topk_group"] - i] for i in (1, 0))
+    masked = each.masked_fill((best < last.unsqueeze(-1)).unsqueeze(-1), -math.inf)
+    return masked.flatten(-2), last - next_best
+
+
 def band_edges(config, router_logits):
     """PhiMoE takes each of its two weights from a softmax over the experts in a band below the
     best: how far each expert is inside (+) or outside (-) of either band."""
@@ -337,7 +548,7 @@ def band_edges(config, router_logits):
 
 def decisions(config, router_logits):
     """Everything discrete that a router decides, as one comparable tensor."""
-    chosen = router_logits.topk(config["num_experts_per_tok"], dim=-1).indices
+    chosen = allowed(config, router_logits)[0].topk(config["num_experts_per_tok"], dim=-1).indices
     if not config.get("router_jitter_noise"):
         return chosen.sort(dim=-1).values
     inside = band_edges(config, router_logits) > 0
@@ -353,8 +564,9 @@ def route_is_clear(config, router_logits):
 
 def route_gap(config, router_logits):
     k = config["num_experts_per_tok"]
-    best = router_logits.topk(k + 1, dim=-1).values
-    return best[..., k - 1] - best[..., k]
+    masked, clear = allowed(config, router_logits)
+    best = masked.topk(k + 1, dim=-1).values
+    return torch.minimum(best[..., k - 1] - best[..., k], clear)
 
 
 def edge_gap(config, router_logits):
@@ -411,14 +623,14 @@ def search_prompt(config, model, bf16, length, rng):
 def experts_used(config, model, sequences):
     """How many experts each layer sends a token to."""
     routers = torch.cat([model.run([tokens])[1].squeeze(1) for tokens in sequences], dim=1)
-    chosen = routers.topk(config["num_experts_per_tok"], dim=-1).indices
+    chosen = allowed(config, routers)[0].topk(config["num_experts_per_tok"], dim=-1).indices
     return [len(layer.unique()) for layer in chosen]
 
 
 def search_prompts(config, model, bf16, seed):
     """One prompt of each length, which together touch every expert."""
     rng = np.random.default_rng(seed)
-    experts = config.get("num_experts") or config["num_local_experts"]
+    experts = expert_count(config)
     while True:
         found = [search_prompt(config, model, bf16, length, rng) for length in PROMPT_TOKENS]
         fed = [prompt + greedy[:-1] for prompt, greedy in found]
@@ -522,6 +734,8 @@ def make_model(root, kind):
         write_config(sharded, config)
         write_shards(sharded, tensors, with_index=True)
         compare_loaded(directory, sharded)
+    if "num_nextn_predict_layers" in config:  # which transformers would call unexpected
+        write_weights(directory, tensors | further_layer(kind, config))
     print(kind, {key: value for key, value in expected.items() if key != "prompts"}, flush=True)
 
 

@@ -1,5 +1,5 @@
-"""Makes gpt-oss.gguf, a random gpt-oss of three layers, and what transformers computes with its
-weights: expected.json and logits.f32, as ../../hf/README.md describes them.
+"""Makes gpt-oss.gguf, a random gpt-oss of three layers, the same as a checkpoint in checkpoint/, and what
+transformers computes with its weights: expected.json and logits.f32, as ../../hf/README.md describes them.
 
     python3 make_gpt_oss.py    (the packages of ../../hf/README.md, and gguf)
 
@@ -58,11 +58,20 @@ def random(name, *shape, scale=1.0):
     return scale * torch.randn(shape, generator=generator)
 
 
+def hub_blocks(data, shape):
+    """MXFP4 as the hub has it: a tensor of blocks, in which neighbours share a byte, and one of scales. In
+    the file a block is its scale, and its first half in the lower halves of bytes."""
+    stored = torch.from_numpy(data.copy()).reshape(*shape[:-1], shape[-1] // 32, 17)
+    halves = stored[..., 1:]
+    values = torch.cat([halves & 15, halves >> 4], dim=-1)
+    return values[..., 0::2] | values[..., 1::2] << 4, stored[..., 0].contiguous()
+
+
 class Made:
-    """The tensors of both: transformers' as floats, the file's in their types."""
+    """The tensors of all: transformers' as floats, the file's and the checkpoint's in their types."""
 
     def __init__(self):
-        self.tensors, self.stored = {}, []
+        self.tensors, self.stored, self.hub = {}, [], {}
 
     def add(self, hf, name, values, kind):
         """Stores `values` as `kind`; transformers gets what that holds."""
@@ -71,6 +80,7 @@ class Made:
         self.stored.append((name, data, kind))
         if hf:
             self.tensors[hf] = exact
+            self.hub[hf] = exact if kind == Type.F32 else exact.bfloat16()
         return exact
 
     def matrix(self, hf, name, rows, columns, scale):
@@ -98,19 +108,30 @@ class Made:
 
     def experts(self, hf, name):
         """transformers has the input dimension first, and gate and up in turns."""
-        parts, biases = {}, {}
+        parts, blocks, biases = {}, {}, {}
         for part, rows, columns, scale in (("gate", INNER, HIDDEN, 4.0), ("up", INNER, HIDDEN, 4.0),
                                            ("down", HIDDEN, INNER, 0.5)):
             values = random(hf + part, EXPERTS, rows, columns, scale=scale / math.sqrt(columns))
             parts[part] = self.add(None, f"{name}_{part}_exps.weight", values, Type.MXFP4)
+            blocks[part] = hub_blocks(self.stored[-1][1], values.shape)
             biases[part] = self.add(None, f"{name}_{part}_exps.bias",
                                     random(hf + part + "b", EXPERTS, rows, scale=0.5), Type.F32)
-        both = torch.stack([parts["gate"], parts["up"]], dim=2).reshape(EXPERTS, 2 * INNER, HIDDEN)
+        both = in_turns(parts["gate"], parts["up"])
         self.tensors[f"{hf}.gate_up_proj"] = both.transpose(1, 2).contiguous()
         self.tensors[f"{hf}.down_proj"] = parts["down"].transpose(1, 2).contiguous()
-        self.tensors[f"{hf}.gate_up_proj_bias"] = \
-            torch.stack([biases["gate"], biases["up"]], dim=2).reshape(EXPERTS, 2 * INNER)
-        self.tensors[f"{hf}.down_proj_bias"] = biases["down"]
+        own = {"gate_up_proj_bias": in_turns(biases["gate"], biases["up"]),
+               "down_proj_bias": biases["down"]}
+        self.tensors |= {f"{hf}.{part}": bias for part, bias in own.items()}
+        for i, part in enumerate(("blocks", "scales")):
+            own[f"gate_up_proj_{part}"] = in_turns(blocks["gate"][i], blocks["up"][i])
+            own[f"down_proj_{part}"] = blocks["down"][i]
+        self.hub |= {f"{hf}.{part}": tensor for part, tensor in own.items()}
+
+
+def in_turns(gate, up):
+    """Rows of both, gate first."""
+    both = torch.stack([gate, up], dim=2)
+    return both.reshape(len(gate), 2 * gate.shape[1], *gate.shape[2:])
 
 
 def make():
@@ -153,6 +174,17 @@ def write_gguf(made, path):
     writer.close()
 
 
+def check_checkpoint(made, directory):
+    """transformers must find the same experts in it."""
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.bfloat16,
+        quantization_config=transformers.Mxfp4Config(dequantize=True)).state_dict()
+    experts = [name for name in made.tensors if name.endswith("_proj") and "experts" in name]
+    assert len(experts) == 2 * LAYERS
+    for name in experts:
+        assert torch.equal(loaded[name].float(), made.tensors[name]), name
+
+
 def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -168,6 +200,10 @@ def main():
             with open(os.path.join(HERE, name), "wb") as file:
                 file.write(content)
     write_gguf(made, os.path.join(HERE, "gpt-oss.gguf"))
+    checkpoint = fixtures.fresh_directory(HERE, "checkpoint")
+    fixtures.write_config(checkpoint, CONFIG | {"quantization_config": {"quant_method": "mxfp4"}})
+    fixtures.write_weights(checkpoint, made.hub)
+    check_checkpoint(made, checkpoint)
     print({key: value for key, value in expected.items() if key != "prompts"})
 
 
