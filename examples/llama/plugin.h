@@ -1,0 +1,172 @@
+/* plugin.h — llama.cpp's experts, paged: what the files of libggml-moepage.so share.
+ *
+ *   plugin.c     what ggml sees: a registry with one device, whose buffers take the expert tensors
+ *   settings.c   the environment's variables
+ *   buffers.c    the buffers: which tensor of which layer lies where in which file
+ *   paging.c     a loaded model's experts in an engine of libmoepage
+ *   chain.c      the operations of a layer that belong together
+ *   compute.c    runs them, group after group of experts, by the host's own kernels
+ *   report.c     hits, bytes and waiting, at the end and in a file
+ *   say.c        sentences on standard error
+ *
+ * Data flows down this list, and failures come back up as sentences that have been said. */
+#ifndef LLAMA_PLUGIN_H
+#define LLAMA_PLUGIN_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ggml-backend-impl.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <moepage.h>
+
+/* ---- say.c ---- */
+
+/* One line on standard error, with the plug-in's name before it. */
+__attribute__((format(printf, 1, 2))) void say(const char *format, ...);
+
+/* ---- settings.c ---- */
+
+typedef struct settings {
+    char budget[32]; /* as in moepage_engine_open's options */
+    char policy[32];
+    char stats[1024];    /* "text", "off", or the path of a file of metrics */
+    const char *options; /* more options for the engine, or "" */
+} settings;
+
+/* Reads MOEPAGE_BUDGET, MOEPAGE_POLICY, MOEPAGE_STATS and MOEPAGE_OPTIONS. NULL, after a sentence, if one of
+ * them is wrong. One thread. */
+const settings *settings_get(void);
+
+/* ---- buffers.c ---- */
+
+enum { MOST_BANKS = 4, MOST_FILES = 256, MOST_LAYERS = 1024 };
+
+/* The experts of one projection of one layer. */
+typedef struct bank {
+    const char *address; /* of expert 0 in the mapping; NULL = there is none */
+    enum ggml_type type;
+    int64_t columns, rows, experts;
+    uint64_t expert_bytes;
+    uint32_t file;
+    uint64_t offset;
+} bank;
+
+/* One model of the host: its expert tensors, and from the first context on their pages. */
+typedef struct paged_model {
+    struct paged_model *next;
+    uint32_t n_buffers; /* the model lives as long as one of its buffers */
+    bool closed;        /* no more tensors come */
+    bool in_memory;     /* the host has given the bytes, not a mapping: nothing is paged */
+    char *files[MOST_FILES];
+    uint32_t n_files;
+    uint32_t n_layers;                   /* 1 + the last one that has banks */
+    bank banks[MOST_LAYERS][MOST_BANKS]; /* by bank_kind */
+    int32_t moe_layer[MOST_LAYERS];      /* of the engine; -1 = none */
+    uint32_t tensor_of[MOST_BANKS];      /* of an expert in the engine */
+    moepage_model *model;
+    moepage_engine *engine; /* NULL until pages_open */
+    bool engine_session_taken;
+    char stats[1024]; /* the setting */
+    int64_t stats_at; /* second in which the file was written last */
+    bool stats_failed;
+} paged_model;
+
+/* Which of a layer's banks a tensor name means: its index, and the layer; -1 for no bank. */
+int bank_kind(const char *name, uint32_t *layer);
+
+ggml_backend_buffer_type_t buffers_type(void);
+
+/* A buffer over the mapping of a GGUF file. NULL, after a sentence, if its file cannot be found. */
+ggml_backend_buffer_t buffers_map(void *address, size_t bytes);
+
+/* The model to which a weight belongs, or NULL if it does not lie in a buffer of ours. */
+paged_model *buffers_model_of(const struct ggml_tensor *weight);
+
+/* Calls `each` with every model that is there; false if one call gave false. */
+bool buffers_each_model(bool (*each)(paged_model *model));
+
+/* ---- paging.c ---- */
+
+/* Opens the engine of a model of which all tensors are known. False after a sentence. */
+bool pages_open(paged_model *model);
+
+/* Reports, and closes the engine. */
+void pages_close(paged_model *model);
+
+/* A session on the model's pages: the engine's own, if nobody has it. NULL after a sentence. */
+moepage_session *pages_take_session(paged_model *model);
+void pages_give_session(paged_model *model, moepage_session *session);
+
+enum { MOST_TOKENS = 8192, MOST_TOP_K = 32 }; /* of a session's step */
+
+/* ---- report.c ---- */
+
+/* Writes the file of metrics, if there is to be one, at most once in a second. */
+void report_now_and_then(paged_model *model);
+
+/* The last of them, and a line. */
+void report_at_the_end(paged_model *model);
+
+/* ---- chain.c ---- */
+
+enum { MOST_LINKS = 16 };
+
+typedef enum op_kind {
+    OP_OTHER,
+    OP_NOTHING, /* a view, or no operation at all */
+    OP_MUL_MAT_ID,
+    OP_ADD_ID,
+    OP_GLU
+} op_kind;
+
+/* The kind of a node's operation, by its name. */
+op_kind op_kind_of(const struct ggml_tensor *node);
+
+/* True for a product with a bank of ours. */
+bool is_bank_product(const struct ggml_tensor *node);
+
+/* True for what may be computed with such products: biases and activations of their results. */
+bool follows_bank_product(const struct ggml_tensor *node);
+
+/* Consecutive operations of a graph on the same experts of one layer. */
+typedef struct expert_chain {
+    paged_model *model;
+    uint32_t layer; /* of the host's model */
+    const struct ggml_tensor *ids;
+    struct ggml_tensor *links[MOST_LINKS]; /* without views */
+    uint32_t n_links;
+    int end; /* the first node behind it */
+} expert_chain;
+
+/* Collects the chain that begins at node `first`, which is a bank's product. */
+void chain_collect(struct ggml_cgraph *graph, int first, expert_chain *out);
+
+/* ---- compute.c ---- */
+
+/* A backend of ours, one for each context of the host. */
+typedef struct compute {
+    ggml_backend_t cpu; /* the host's own, which runs the kernels */
+    int n_threads;
+    paged_model *model; /* the session's */
+    moepage_session *session;
+    int64_t step_tokens; /* of the open step; 0 = none is open */
+    int64_t last_layer;  /* that has run in it */
+    char *scratch;
+    size_t scratch_bytes;
+    char *aside;
+    size_t aside_bytes;
+    char *graph_memory;
+    size_t graph_bytes;
+    int32_t *ids; /* [MOST_TOKENS * MOST_TOP_K] */
+} compute;
+
+compute *compute_open(void);
+void compute_close(compute *of);
+void compute_set_threads(compute *of, int n_threads);
+enum ggml_status compute_graph(compute *of, struct ggml_cgraph *graph);
+
+#endif
