@@ -8,7 +8,8 @@ package moepage
 static moepage_status open_banks(moepage_banks banks, const moepage_expert_tensor *tensors,
                                  const moepage_expert_tensor *layer_tensors,
                                  const void *const *data, const int32_t *layer_index,
-                                 const moepage_dense_tensor *dense,
+                                 const moepage_dense_tensor *dense, const char *const *files,
+                                 const moepage_file_place *places,
                                  const moepage_model_config *config, moepage_model **out)
 {
     banks.struct_size = sizeof banks;
@@ -17,6 +18,8 @@ static moepage_status open_banks(moepage_banks banks, const moepage_expert_tenso
     banks.data = data;
     banks.layer_index = layer_index;
     banks.dense = dense;
+    banks.files = files;
+    banks.places = places;
     return moepage_model_open_banks(&banks, config, out);
 }
 */
@@ -35,7 +38,13 @@ type DenseTensor struct {
 	Data  []byte
 }
 
-// Banks are experts that the program holds. Exactly one of Data and Read is set.
+// FilePlace is where a tensor of an expert begins.
+type FilePlace struct {
+	File   int // index into Banks.Files
+	Offset uint64
+}
+
+// Banks are experts that the program holds. Exactly one of Data, Read and Places is set.
 type Banks struct {
 	MoELayers          uint32
 	Experts            uint32 // per layer
@@ -52,6 +61,11 @@ type Banks struct {
 	// then those of its expert 1, and so on. They are copied to memory that Go does not manage.
 	Data [][]byte
 	Read ReadFunc
+
+	// Places has as many entries as Data would, of files of any format: a tensor's bytes there are those
+	// that a slot is to hold. Files stay open until the model is closed.
+	Places []FilePlace
+	Files  []string
 
 	// What else a whole model is; all of it may be left out.
 	Architecture  string
@@ -256,6 +270,31 @@ func (b *Banks) data(memory *bankMemory) ([]unsafe.Pointer, error) {
 	return out, nil
 }
 
+// places is Places in C's words, as many as the tensors of all experts.
+func (b *Banks) places() ([]C.moepage_file_place, error) {
+	n := uint64(b.MoELayers) * uint64(b.Experts) * uint64(b.nTensors())
+	if b.Places != nil && uint64(len(b.Places)) != n {
+		return nil, refuse(openBanks, ErrArgument, "%d entries of Places for %d layers of %d experts of %d tensors",
+			len(b.Places), b.MoELayers, b.Experts, b.nTensors())
+	}
+	out := make([]C.moepage_file_place, len(b.Places))
+	for i, place := range b.Places {
+		if place.File < 0 || place.File >= len(b.Files) {
+			return nil, refuse(openBanks, ErrArgument, "Places[%d] is in file %d of %d", i, place.File, len(b.Files))
+		}
+		out[i].file, out[i].offset = C.uint32_t(place.File), C.uint64_t(place.Offset)
+	}
+	return out, nil
+}
+
+func (b *Banks) files(memory *bankMemory) []*C.char {
+	out := make([]*C.char, len(b.Files))
+	for i, path := range b.Files {
+		out[i] = memory.text(path)
+	}
+	return out
+}
+
 func (b *Banks) dense(memory *bankMemory) ([]C.moepage_dense_tensor, error) {
 	out := make([]C.moepage_dense_tensor, len(b.Dense))
 	for i, t := range b.Dense {
@@ -279,7 +318,7 @@ func (b *Banks) dense(memory *bankMemory) ([]C.moepage_dense_tensor, error) {
 }
 
 func (b *Banks) texts() []string {
-	out := []string{b.Architecture, b.ConfigJSON}
+	out := append([]string{b.Architecture, b.ConfigJSON}, b.Files...)
 	for _, t := range b.Dense {
 		out = append(out, t.Name)
 	}
@@ -300,6 +339,7 @@ func (b *Banks) header(memory *bankMemory) C.moepage_banks {
 		shared_experts:      C.uint32_t(b.SharedExperts),
 		vocabulary:          C.uint32_t(b.Vocabulary),
 		n_dense:             C.uint32_t(len(b.Dense)),
+		n_files:             C.uint32_t(len(b.Files)),
 		activation:          C.uint32_t(b.Activation),
 		activation_alpha:    C.float(b.ActivationAlpha),
 		activation_limit:    C.float(b.ActivationLimit),
@@ -323,6 +363,10 @@ func OpenBanks(banks Banks, config ModelConfig) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	places, err := banks.places()
+	if err != nil {
+		return nil, err
+	}
 	data, err := banks.data(m.banks)
 	if err != nil {
 		m.release()
@@ -333,6 +377,7 @@ func OpenBanks(banks Banks, config ModelConfig) (*Model, error) {
 		m.release()
 		return nil, err
 	}
+	files := banks.files(m.banks)
 	c := banks.header(m.banks)
 	if banks.Read != nil {
 		m.reader = &reader{read: banks.Read}
@@ -341,6 +386,6 @@ func OpenBanks(banks Banks, config ModelConfig) (*Model, error) {
 	}
 	return openModel(openBanks, config, m, func(config *C.moepage_model_config, out **C.moepage_model) C.moepage_status {
 		return C.open_banks(c, first(tensors), first(layerTensors), first(data),
-			(*C.int32_t)(first(banks.LayerIndex)), first(dense), config, out)
+			(*C.int32_t)(first(banks.LayerIndex)), first(dense), first(files), first(places), config, out)
 	})
 }

@@ -18,7 +18,8 @@ const data = "../../tests/data/"
 
 // blockFormats are the names of the block formats, as files of data/blocks have them, in order.
 var blockFormats = []string{"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-	"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"}
+	"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4",
+	"W4G32_F16", "W4G64_F16", "W4G128_F16", "W4G32_BF16", "W4G64_BF16", "W4G128_BF16"}
 
 // bitsOf is a value's bits, those of every NaN the same.
 func bitsOf(value float32) uint32 {
@@ -69,7 +70,7 @@ func TestWhatIsNoBlocksIsRefused(t *testing.T) {
 	fails(t, err, moepage.ErrArgument)
 	_, err = moepage.BlocksDecode(moepage.DTypeF32, make([]byte, 64))
 	fails(t, err, moepage.ErrArgument)
-	for dtype, name := range map[moepage.DType]string{14: "dtype(14)", 15: "dtype(15)", 30: "dtype(30)"} {
+	for dtype, name := range map[moepage.DType]string{14: "dtype(14)", 15: "dtype(15)", 63: "dtype(63)"} {
 		if weights, bytes := dtype.Block(); weights != 0 || bytes != 0 || dtype.String() != name {
 			t.Errorf("%v has blocks of %d weights in %d bytes", dtype, weights, bytes)
 		}

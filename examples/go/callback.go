@@ -8,6 +8,8 @@ extern void moepageGoLog(void *user, int32_t level, char *text);
 extern int32_t moepageGoRead(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
                              uint64_t offset, uint64_t bytes, void *out);
 extern int32_t moepageGoProgress(void *user, uint64_t done, uint64_t total);
+extern int32_t moepageGoMoments(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
+                                void *slot, uint64_t columns, float *out);
 */
 import "C"
 
@@ -40,6 +42,13 @@ type ReadFunc func(layer, expert, tensor int, offset int64, out []byte) error
 // ProgressFunc is told of the work done so far and in all. An error or a panic ends the call with
 // ErrCallback, and is the Cause of that error.
 type ProgressFunc func(done, total uint64) error
+
+// MomentsFunc gives the second moments of what one matrix of an expert is multiplied with, the sum of
+// x x' over inputs x, in out, columns times columns zeros of which the upper triangle counts: integer forms
+// are then rounded for these inputs (GPTQ). Tensor indexes Model.LayerTensors, which says where slot, the
+// expert's bytes, has what. It is called from several goroutines at once, must not keep slot or out, and must
+// not call the library. An error or a panic ends the call with ErrCallback, and is the Cause of that error.
+type MomentsFunc func(layer, expert, tensor int, slot []byte, columns int, out []float32) error
 
 // errExited is a callback that called runtime.Goexit, as testing.T.FailNow does.
 var errExited = errors.New("the callback did not return: it exited its goroutine")
@@ -156,7 +165,52 @@ func moepageGoProgress(user unsafe.Pointer, done, total C.uint64_t) C.int32_t {
 	return 0
 }
 
+// gathering is a MomentsFunc, the bytes of each layer's slots, and its last failure.
+type gathering struct {
+	model  *Model
+	gather MomentsFunc
+	ends   []uint64
+	mu     sync.Mutex
+	last   error
+}
+
+// measure finds where the last tensor of each layer's experts ends.
+func (g *gathering) measure() error {
+	info, err := g.model.Info()
+	for layer := 0; err == nil && layer < int(info.MoELayers); layer++ {
+		var tensors []ExpertTensor
+		tensors, err = g.model.LayerTensors(layer)
+		end := uint64(0)
+		for _, tensor := range tensors {
+			if tensor.Offset+tensor.Bytes > end {
+				end = tensor.Offset + tensor.Bytes
+			}
+		}
+		g.ends = append(g.ends, end)
+	}
+	return err
+}
+
+//export moepageGoMoments
+func moepageGoMoments(user unsafe.Pointer, layer, expert, tensor C.uint32_t, slot unsafe.Pointer,
+	columns C.uint64_t, out *C.float) C.int32_t {
+	g := unbox[*gathering](user)
+	err := guarded(func() error {
+		return g.gather(int(layer), int(expert), int(tensor),
+			unsafe.Slice((*byte)(slot), int(g.ends[layer])), int(columns),
+			unsafe.Slice((*float32)(unsafe.Pointer(out)), int(columns*columns)))
+	})
+	if err == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = err
+	return 1
+}
+
 var (
+	goMoments  = C.moepage_moments_fn(C.moepageGoMoments)
 	goRead     = C.moepage_read_fn(C.moepageGoRead)
 	goProgress = C.moepage_progress_fn(C.moepageGoProgress)
 )

@@ -140,6 +140,48 @@ func TestProgressIsToldAndCanEndAPack(t *testing.T) {
 	}
 }
 
+func TestIntegersAreRoundedForTheMomentsGiven(t *testing.T) {
+	model := must(moepage.OpenBanks(newBank(14).banks(moepage.DTypeBF16), moepage.ModelConfig{}))(t)
+	defer model.Close()
+	tensors := must(model.LayerTensors(0))(t)
+	folder := t.TempDir()
+	pack := func(name string, moments moepage.MomentsFunc) ([]byte, error) {
+		path := filepath.Join(folder, name)
+		_, err := moepage.WritePack(model, path, moepage.PackConfig{Moments: moments,
+			Forms: []moepage.Form{moepage.FormDense, moepage.FormInt2}})
+		bytes, _ := os.ReadFile(path)
+		return bytes, err
+	}
+	plain := must(pack("plain", nil))(t)
+	even := must(pack("even", func(_, _, tensor int, slot []byte, columns int, out []float32) error {
+		of := tensors[tensor]
+		if columns != of.Shape[1] || uint64(len(slot)) < of.Offset+of.Bytes || len(out) != columns*columns {
+			return errBroken
+		}
+		for i := 0; i < columns; i++ {
+			out[i*(columns+1)] = 3
+		}
+		return nil
+	}))(t)
+	along := must(pack("along", func(_, _, _ int, _ []byte, _ int, out []float32) error {
+		for i := range out {
+			out[i] = 1
+		}
+		return nil
+	}))(t)
+	if string(even) != string(plain) || string(along) == string(plain) {
+		t.Errorf("even moments change the pack, or others do not")
+	}
+	for _, end := range []func() error{func() error { return errBroken }, func() error { panic(1) }} {
+		_, err := pack("lost", func(_, _, _ int, _ []byte, _ int, _ []float32) error { return end() })
+		fails(t, err, moepage.ErrCallback)
+	}
+	_, err := pack("lost", func(_, _, _ int, _ []byte, _ int, _ []float32) error { return errBroken })
+	if !errors.Is(err, errBroken) {
+		t.Errorf("the callback's error is not the cause: %v", err)
+	}
+}
+
 // damaged is a pack of which the first expert's coded image is not what its checksum says: a pool that
 // is to keep it in device memory logs that it does not.
 func damaged(t *testing.T) string {

@@ -10,6 +10,12 @@ static moepage_status read_expert(const moepage_model *model, uint32_t layer, ui
 {
     return moepage_model_read_expert(model, layer, expert, out, capacity);
 }
+
+static moepage_status read_tensor(const moepage_model *model, const char *name, uint64_t offset,
+                                  uint64_t bytes, char *out)
+{
+    return moepage_model_read_tensor(model, name, offset, bytes, out, NULL);
+}
 */
 import "C"
 
@@ -176,6 +182,19 @@ func (m *Model) FindTensor(name string) (*Tensor, error) {
 	}
 	return &Tensor{DType: DType(c.dtype), Shape: shapeOf(c.rank, &c.shape),
 		data: unsafe.Slice((*byte)(c.data), int(c.bytes)), model: m}, nil
+}
+
+// ReadTensor copies bytes of a tensor that is never paged, from byte offset of it on, to out: of a file they
+// are read, and the model keeps none. For tables of which a step needs a few rows.
+func (m *Model) ReadTensor(name string, offset uint64, out []byte) error {
+	if err := whole("read tensor", name); err != nil {
+		return err
+	}
+	text := C.CString(name)
+	defer free(text)
+	return m.any("read tensor", func() C.moepage_status {
+		return C.read_tensor(m.c, text, C.uint64_t(offset), C.uint64_t(len(out)), characters(out))
+	})
 }
 
 // TensorName is the name of the index-th tensor that is never paged; ErrNotFound past the last.

@@ -66,6 +66,12 @@ func TestModelTellsItsShapeAndTensors(t *testing.T) {
 	if data := must(plain.Bytes())(t); string(data) != string(float32Bytes(values)) || len(plain.Shape) != 2 {
 		t.Errorf("%v %v", plain.Shape, data)
 	}
+	part := make([]byte, 8)
+	ok(t, m.ReadTensor("plain", 4, part))
+	if string(part) != string(float32Bytes(values)[4:12]) {
+		t.Errorf("a part of plain is %v", part)
+	}
+	fails(t, m.ReadTensor("plain", uint64(4*len(values)), part), moepage.ErrArgument)
 	_, err = must(m.FindTensor(banks.Dense[3].Name))(t).Float32s()
 	fails(t, err, moepage.ErrUnsupported)
 	_, err = m.FindTensor("missing")

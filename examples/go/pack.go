@@ -13,6 +13,7 @@ type PackConfig struct {
 	Verify      bool
 	ScaleSearch bool
 	Progress    ProgressFunc
+	Moments     MomentsFunc // nil: integer forms round each weight by itself
 }
 
 // WritePack writes a model to a .moepack file, which gets its name when it is complete.
@@ -43,6 +44,14 @@ func WritePack(model *Model, path string, config PackConfig) (PackStats, error) 
 		c.progress, c.progress_user = goProgress, newBox(told)
 		defer freeBox(c.progress_user)
 	}
+	gathered := &gathering{model: model, gather: config.Moments}
+	if config.Moments != nil {
+		if err := gathered.measure(); err != nil {
+			return PackStats{}, err
+		}
+		c.moments, c.moments_user = goMoments, newBox(gathered)
+		defer freeBox(c.moments_user)
+	}
 	text := C.CString(path)
 	defer free(text)
 	stats := C.moepage_pack_stats{struct_size: C.sizeof_moepage_pack_stats}
@@ -52,6 +61,8 @@ func WritePack(model *Model, path string, config PackConfig) (PackStats, error) 
 	err = model.reader.explain(err)
 	if failure, ok := err.(*Error); ok && told.last != nil {
 		failure.Cause = told.last
+	} else if ok && gathered.last != nil {
+		failure.Cause = gathered.last
 	}
 	return out, err
 }

@@ -31,7 +31,7 @@ import (
 type Routing struct {
 	TopK          int       // 0 = the model's
 	IDs           []int32   // [tokens][TopK]
-	Weights       []float32 // [tokens][TopK]
+	Weights       []float32 // [tokens][TopK]; nil where a plan is asked for: they are then 1
 	Probabilities []float32 // [tokens][experts], or nil
 	Logits        []float32 // [tokens][experts], or nil: remapping needs it
 	Hidden        []float32 // [tokens][hidden], or nil: the "gate" predictor needs it
@@ -69,7 +69,7 @@ type Plan struct {
 }
 
 // check refuses a routing whose lists are not as long as the step and the model want.
-func (s *Session) check(op string, routing *Routing) error {
+func (s *Session) check(op string, routing *Routing, planned bool) error {
 	info := &s.experts.model.info
 	if s.tokens == 0 {
 		return refuse(op, ErrState, "no step is open")
@@ -80,7 +80,7 @@ func (s *Session) check(op string, routing *Routing) error {
 		required bool
 	}{
 		{"IDs", len(routing.IDs), routing.TopK, true},
-		{"Weights", len(routing.Weights), routing.TopK, true},
+		{"Weights", len(routing.Weights), routing.TopK, !planned},
 		{"Probabilities", len(routing.Probabilities), int(info.Experts), false},
 		{"Logits", len(routing.Logits), int(info.Experts), false},
 		{"Hidden", len(routing.Hidden), int(info.Hidden), false},
@@ -99,7 +99,7 @@ func (s *Session) route(layer int, r Routing, plan *C.moepage_plan) error {
 	if r.TopK == 0 {
 		r.TopK = int(s.experts.model.info.TopK)
 	}
-	if err := s.check(op, &r); err != nil {
+	if err := s.check(op, &r, plan != nil); err != nil {
 		return err
 	}
 	return s.experts.model.reader.explain(call(op, func() C.moepage_status {

@@ -54,6 +54,12 @@ MOEPAGE_DTYPE_IQ4_NL = 26
 MOEPAGE_DTYPE_IQ4_XS = 27
 MOEPAGE_DTYPE_MXFP4 = 28
 MOEPAGE_DTYPE_NVFP4 = 29
+MOEPAGE_DTYPE_W4G32_F16 = 30
+MOEPAGE_DTYPE_W4G64_F16 = 31
+MOEPAGE_DTYPE_W4G128_F16 = 32
+MOEPAGE_DTYPE_W4G32_BF16 = 33
+MOEPAGE_DTYPE_W4G64_BF16 = 34
+MOEPAGE_DTYPE_W4G128_BF16 = 35
 MOEPAGE_ROLE_NONE = 0
 MOEPAGE_ROLE_GATE_UP = 1
 MOEPAGE_ROLE_GATE = 2
@@ -148,6 +154,8 @@ moepage_log_fn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 moepage_read_fn = CFUNCTYPE(c_int32, c_void_p, c_uint32, c_uint32, c_uint32, c_uint64, c_uint64,
     c_void_p)
 moepage_progress_fn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
+moepage_moments_fn = CFUNCTYPE(c_int32, c_void_p, c_uint32, c_uint32, c_uint32, c_void_p, c_uint64,
+    c_void_p)
 
 
 class moepage_device_config(Structure):
@@ -368,6 +376,14 @@ class moepage_dense_tensor(Structure):
     ]
 
 
+class moepage_file_place(Structure):
+    _fields_ = [
+        ("file", c_uint32),
+        ("reserved", c_uint32),
+        ("offset", c_uint64),
+    ]
+
+
 class moepage_banks(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -394,7 +410,9 @@ class moepage_banks(Structure):
         ("activation", c_uint32),
         ("activation_alpha", c_float),
         ("activation_limit", c_float),
-        ("reserved_activation", c_uint32),
+        ("n_files", c_uint32),
+        ("files", c_void_p),
+        ("places", POINTER(moepage_file_place)),
     ]
 
 
@@ -792,6 +810,8 @@ class moepage_pack_config(Structure):
         ("reserved", c_uint32),
         ("progress", moepage_progress_fn),
         ("progress_user", c_void_p),
+        ("moments", moepage_moments_fn),
+        ("moments_user", c_void_p),
     ]
 
 
@@ -1154,6 +1174,8 @@ FUNCTIONS = {
         POINTER(moepage_model_config), c_void_p), "banks,config,out"),
     "moepage_model_read_expert": (moepage_status, (c_void_p, c_uint32, c_uint32, c_void_p,
         c_uint64), "model,layer,expert,out,capacity"),
+    "moepage_model_read_tensor": (moepage_status, (c_void_p, c_char_p, c_uint64, c_uint64, c_void_p,
+        POINTER(moepage_tensor_view)), "model,name,offset,bytes,out,view"),
     "moepage_pack_write": (moepage_status, (c_void_p, c_char_p, POINTER(moepage_pack_config),
         POINTER(moepage_pack_stats)), "model,path,config,stats"),
     "moepage_paged_acquire": (moepage_status, (c_void_p, c_uint32, c_void_p), "paged,layer,stream"),

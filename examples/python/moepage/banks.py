@@ -1,8 +1,9 @@
-"""Describes experts that the caller holds: moepage_banks from arrays, or from a reader."""
+"""Describes experts that the caller holds: moepage_banks from arrays, a reader, or places in files."""
 import collections
 import ctypes
 import itertools
 import json
+import os
 from typing import Any, Callable, Deque, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _abi
@@ -12,7 +13,7 @@ from .enums import Activation, Role, choose
 from .handles import calling_back
 from .structs import make
 from .tensors import CPU, array, check_array, same_strides
-from .units import int32, text, uint
+from .units import int32, text, uint, whole
 
 _Spec = Tuple[int, DType, Tuple[int, ...]]  # role, dtype, shape of one expert's tensor
 MAX_RANK, MAX_TENSORS = _abi.MOEPAGE_MAX_RANK, _abi.MOEPAGE_MAX_EXPERT_TENSORS
@@ -172,6 +173,18 @@ def of_reader(read: Callable[..., Any], tensors: Optional[Iterable[Any]],
     """The struct for experts that a function reads, and what must live as long as the model."""
     if not callable(read):
         raise TypeError("read is a function, not %s" % type(read).__name__)
+    specs = _specs(tensors, layer_tensors, moe_layers)
+    failures: Deque[BaseException] = collections.deque(maxlen=16)
+    callback = _read_callback(read, failures)
+    keep: List[Any] = []
+    struct = describe(specs, moe_layers, experts, top_k, keep, **about)
+    struct.read = callback
+    return struct, (keep, failures, callback), log
+
+
+def _specs(tensors: Optional[Iterable[Any]], layer_tensors: Optional[Iterable[Iterable[Any]]],
+           moe_layers: int) -> List[List[_Spec]]:
+    """An expert's tensors, once or for each MoE layer, as they are given."""
     if (tensors is None) == (layer_tensors is None):
         raise TypeError("exactly one of tensors and layer_tensors is given")
     given = [tensors] if tensors is not None else list(layer_tensors or ())
@@ -183,12 +196,7 @@ def of_reader(read: Callable[..., Any], tensors: Optional[Iterable[Any]],
         raise ValueError("a model has at least one MoE layer")
     if any(len(each) != len(specs[0]) for each in specs):
         raise ValueError("layers have different numbers of tensors")
-    failures: Deque[BaseException] = collections.deque(maxlen=16)
-    callback = _read_callback(read, failures)
-    keep: List[Any] = []
-    struct = describe(specs, moe_layers, experts, top_k, keep, **about)
-    struct.read = callback
-    return struct, (keep, failures, callback), log
+    return specs
 
 
 def _stored(kind: Any) -> DType:
@@ -222,3 +230,41 @@ def _check_bytes(found: Any, n: int) -> None:
                          % (found.dtype, list(found.shape), n))
     if found.strides is not None and not same_strides(found.shape, found.strides):
         raise ValueError("what read returned is not contiguous")
+
+
+# ---- Files -----------------------------------------------------------------------------------
+
+def of_files(files: Iterable[Any], places: Sequence[Sequence[Sequence[Any]]],
+             tensors: Optional[Iterable[Any]],
+             layer_tensors: Optional[Iterable[Iterable[Any]]], *, top_k: int, log: Log = logger,
+             **about: Any) -> Tuple[Any, Tuple[Any, ...], Log]:
+    """The struct for experts in files, and what must live until it has been read."""
+    if isinstance(files, (str, bytes, os.PathLike)):
+        raise TypeError("files is a list of paths, not one")
+    paths = [whole(os.fsencode(path), "a path") for path in files]
+    moe_layers = len(places)
+    specs = _specs(tensors, layer_tensors, moe_layers)
+    if not moe_layers:
+        raise ValueError("a model has at least one MoE layer")
+    experts, n = len(places[0]), len(specs[0])
+    held = (_abi.moepage_file_place * (moe_layers * experts * n))()
+    at = iter(held)
+    for i, layer in enumerate(places):
+        if len(layer) != experts:
+            raise ValueError("layer %d has places of %d experts, and layer 0 of %d"
+                             % (i, len(layer), experts))
+        for e, each in enumerate(layer):
+            if len(each) != n:
+                raise ValueError("expert %d of layer %d has %d places for %d tensors"
+                                 % (e, i, len(each), n))
+            for file, offset in each:
+                place = next(at)
+                place.file = uint(file, "a file's index")
+                place.offset = uint(offset, "an offset", 64)
+    keep: List[Any] = []
+    struct = describe(specs, moe_layers, experts, top_k, keep, **about)
+    listed = (ctypes.c_char_p * len(paths))(*paths)
+    struct.n_files = len(paths)
+    struct.files = ctypes.addressof(listed)
+    struct.places = held
+    return struct, (keep, listed, held), log

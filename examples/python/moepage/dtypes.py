@@ -52,7 +52,7 @@ bool_ = DType("bool", 1, 0, (_BOOL, 8), "|b1", "bool", "?")
 ALL = (float32, float16, bfloat16, float8_e4m3, float8_e5m2, float8_e8m0, uint8, int8, int32,
        int64, uint16, uint32, uint64, int16, float64, bool_)
 _BY_CODE = {each.code: each for each in ALL if each.code}
-# block formats of GGUF files: experts may be of these, arrays of them are bytes
+# block formats, of GGUF files and of W4A16 weights: experts may be of these, arrays of them are bytes
 BLOCKS = tuple(DType(name.rpartition("DTYPE_")[2].lower(), 0, code, (_UINT, 8), None, None, None)
                for name, code in vars(_abi).items()
                if name.startswith("MOEPAGE_DTYPE_") and code >= _abi.MOEPAGE_DTYPE_Q4_0)

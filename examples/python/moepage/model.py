@@ -3,7 +3,7 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from . import _abi, errors, library
 from ._info import FormInfo, ModelInfo
@@ -46,8 +46,8 @@ class Model(Handle):
     truncated or changed, what reads it raises IOFailed; renaming another over it is safe.
 
     `Model.from_banks` takes experts that lie in memory, `Model.from_reader` a function that reads
-    them. Any thread may use a model. Closing it is Busy while pools, or arrays of its tensors,
-    live.
+    them, `Model.from_files` the places of their tensors in files of any format. Any thread may use
+    a model. Closing it is Busy while pools, or arrays of its tensors, live.
     """
 
     def __init__(self, path: "Union[str, os.PathLike[str]]", *, log: Log = logger) -> None:
@@ -98,6 +98,21 @@ class Model(Handle):
         return cls._from_banks(*banks.of_reader(read, tensors, layer_tensors,
                                                 moe_layers=moe_layers, experts=experts,
                                                 top_k=top_k, **about))
+
+    @classmethod
+    def from_files(cls, files: "Iterable[Union[str, os.PathLike[str]]]", places: Any, *,
+                   tensors: Any = None, layer_tensors: Any = None, top_k: int,
+                   **about: Any) -> "Model":
+        """A model of experts that lie in files of any format, for programs that can read its headers.
+
+        `places[layer][expert]` has a pair `(file, offset)` for each of an expert's tensors: an
+        index into `files`, and the byte at which the tensor begins. Its bytes there are those that
+        a slot is to hold. `tensors` and `layer_tensors` are as for `Model.from_reader`. The files
+        stay open until the model is closed; one that is truncated or changed meanwhile is IOFailed.
+        """
+        from . import banks
+        return cls._from_banks(*banks.of_files(files, places, tensors, layer_tensors, top_k=top_k,
+                                               **about))
 
     @classmethod
     def _from_banks(cls, struct: Any, keep: Tuple[Any, ...], log: Log) -> "Model":
@@ -175,6 +190,17 @@ class Model(Handle):
         shape, kind = shown(tuple(view.shape[:view.rank]), dtype(view.dtype), view.bytes)
         return Tensor(view.data, shape, kind, readonly=True, faults=True, scope=self._scope,
                       keep=self)
+
+    def read_tensor(self, name: str, offset: int = 0, nbytes: Optional[int] = None) -> Tensor:
+        """A copy of bytes of such a tensor, to its end unless `nbytes` says how many; of a file they
+        are read, and the model keeps none. For tables of which a step needs a few rows."""
+        view = make(_abi.moepage_tensor_view)
+        with self._state as raw:
+            read = self._state.library.moepage_model_read_tensor
+            read(raw, text(name, "name"), offset, 0, None, ctypes.byref(view))
+            out = empty((view.bytes - offset if nbytes is None else nbytes,), "u8")
+            read(raw, text(name, "name"), offset, out.nbytes, out.address, None)
+        return out
 
     def tensor_names(self) -> Iterator[str]:
         """The names of the tensors that are never paged."""

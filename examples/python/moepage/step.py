@@ -97,12 +97,13 @@ class Step:
 
     # ---- Layers --------------------------------------------------------------------------
 
-    def route(self, layer: int, ids: Any, weights: Any, *, probabilities: Any = None,
+    def route(self, layer: int, ids: Any, weights: Any = None, *, probabilities: Any = None,
               logits: Any = None, hidden: Any = None, stream: Any = None,
               plan: bool = True) -> Optional[Plan]:
         """Announces the routing of a MoE layer: ids [n_tokens, top_k] of int32 and weights of
         float32, both on the host. Waits for the first group's experts and returns the plan that
-        says where they are; with plan=False the loads only start, for `ffn` to wait on.
+        says where they are; with plan=False the loads only start, for `ffn` to wait on. A plan needs
+        no weights: without them they are 1.
 
         `probabilities` and `logits` are [n_tokens, experts], `hidden` [n_tokens, hidden], float32
         on the host, for predictors and remapping. `stream`: of the caller's CUDA kernels that read
@@ -118,8 +119,9 @@ class Step:
         struct.stream = stream_of(stream)
         struct.ids, held = fitting_address(found, "ids", int32, (n, top_k))
         keep = [held]
-        struct.weights, held = contiguous_address(weights, "weights", float32, (n, top_k))
-        keep.append(held)
+        if weights is not None:
+            struct.weights, held = contiguous_address(weights, "weights", float32, (n, top_k))
+            keep.append(held)
         for name, of, width in (("probabilities", probabilities, info.experts),
                                 ("logits", logits, info.experts), ("hidden", hidden, info.hidden)):
             if of is not None:
@@ -155,7 +157,7 @@ class Step:
             self._layers[layer] = made
         return made
 
-    def groups(self, layer: int, ids: Any, weights: Any, **routing: Any) -> Iterator[Plan]:
+    def groups(self, layer: int, ids: Any, weights: Any = None, **routing: Any) -> Iterator[Plan]:
         """Routes a layer, goes through its groups and retires it, also when the loop is left early:
         for kernels of one's own.
 

@@ -1,7 +1,10 @@
 """Experts of banks give what plain arithmetic gives, whoever runs them."""
 import math
+import os
+import pathlib
 import random
 import struct
+import tempfile
 import unittest
 
 import moepage
@@ -142,6 +145,51 @@ class Compute(unittest.TestCase):
                 want = [sum(w / 8 * v for w, v in zip(row, inner)) for row in eighths[layer, 1, 1]]
                 close_to(self, y.tolist(), [want])
 
+    def test_places_in_files_bring_the_same_experts(self):
+        numbers = Numbers()
+        shapes = {"gate_up": (2 * INNER, HIDDEN), "down": (HIDDEN, INNER)}
+        tensors = [(role, "f32", shape) for role, shape in shapes.items()]
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder, "a.bin"), os.path.join(folder, "b.bin")]
+            places = [[[None] * 2 for _ in range(EXPERTS)] for _ in range(LAYERS)]
+            with open(files[0], "wb") as a, open(files[1], "wb") as b:
+                for layer, bank in reversed(list(enumerate(numbers.banks()))):
+                    for expert in range(EXPERTS):
+                        for tensor, role in enumerate(shapes):
+                            file = (expert + tensor) % 2
+                            to = (a, b)[file]
+                            to.write(b"?" * (expert + 1))
+                            places[layer][expert][tensor] = file, to.tell()
+                            to.write(bank[role][expert].memoryview().cast("B"))
+            model = moepage.Model.from_files(files, places, tensors=tensors, top_k=TOP_K)
+            with World(model=model, numbers=numbers) as world:
+                with world.step() as step:
+                    for plan in step.groups(1, moepage.tensor(numbers.ids, "i32")):
+                        self.assertEqual(plan.weights.tolist(), [[1.0] * TOP_K] * numbers.tokens)
+                        for expert in plan.experts:
+                            down = expert.tensors["down"].tolist()
+                            self.assertEqual(down, numbers.down[1][expert.expert])
+                    for layer in range(LAYERS):
+                        y = step.run(layer, *numbers.routing(), moepage.tensor(numbers.x))
+                        close_to(self, y.tolist(), numbers.moe(layer))
+                    with self.assertRaisesRegex(moepage.ArgumentError, "weights are NULL"):
+                        step.route(0, moepage.tensor(numbers.ids, "i32"), plan=False)
+            about = dict(layer_tensors=[tensors] * LAYERS, top_k=TOP_K)
+            moepage.Model.from_files(files, places, **about).close()
+            for wrong in (places[:1] + [places[1][:-1]], [[each[:1] for each in places[0]]] * LAYERS,
+                          places[:1], []):
+                with self.assertRaises(ValueError):
+                    moepage.Model.from_files(files, wrong, **about)
+            with self.assertRaisesRegex(TypeError, "a list of paths"):
+                moepage.Model.from_files(str(files[0]), places, **about)
+            with self.assertRaisesRegex(moepage.ArgumentError, "it lies in file 1 of 1"):
+                moepage.Model.from_files(files[:1], places, **about)
+            with self.assertRaisesRegex(moepage.NotFound, "c.bin"):
+                moepage.Model.from_files([files[0], os.path.join(folder, "c.bin")], places, **about)
+            os.truncate(files[1], 99)
+            with self.assertRaisesRegex(moepage.FormatError, "b.bin, which has 99"):
+                moepage.Model.from_files(files, places, **about)
+
     def test_layers_that_contradict_themselves_are_refused(self):
         down = ("down", "f32", (4, 4))
         about = dict(moe_layers=2, experts=1, top_k=1)
@@ -214,6 +262,13 @@ class Compute(unittest.TestCase):
             self.assertIn("model.embed_tokens.weight", names)
             embedding = model.tensor("model.embed_tokens.weight")
             self.assertEqual(embedding.shape, (model.info.vocabulary, model.info.hidden))
+            row = 2 * model.info.hidden
+            self.assertEqual(bytes(model.read_tensor("model.embed_tokens.weight", 5 * row, row).memoryview().cast("B")),
+                             bytes(embedding.memoryview().cast("B"))[5 * row:6 * row])
+            last = model.read_tensor("model.embed_tokens.weight", 259 * row)
+            self.assertEqual(bytes(last.memoryview().cast("B")), bytes(embedding.memoryview().cast("B"))[259 * row:])
+            with self.assertRaises(moepage.ArgumentError):
+                model.read_tensor("model.embed_tokens.weight", 0, 260 * row + 1)
             with self.assertRaises(moepage.NotFound):
                 model.tensor("no.such.tensor")
             tensors = model.read_expert(0, 0)

@@ -36,7 +36,7 @@ class Arguments(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "an array is needed"):
                 step.ffn(0, 3.5)
             with self.assertRaises(TypeError):
-                step.route(0, self.ids, None)
+                step.route(0, None, self.weights)
             step.retire(0)
 
     def test_a_wrong_shape_is_a_value_error(self):
@@ -264,6 +264,7 @@ class Closing(unittest.TestCase):
         calls = [
             lambda: world.device.info, lambda: world.device.cuda_info,
             lambda: world.model.tensor("x"), lambda: world.model.config,
+            lambda: world.model.read_tensor("x"),
             lambda: world.model.read_expert(0, 0), lambda: list(world.model.tensor_names()),
             lambda: world.experts.info, lambda: world.experts.pin(0, 0),
             lambda: world.session.step(1), lambda: world.session.stats,

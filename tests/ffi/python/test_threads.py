@@ -1,4 +1,5 @@
 """Threads: what is for one at a time raises for the second, what may be shared works shared."""
+import ctypes
 import sys
 import threading
 import unittest
@@ -234,6 +235,38 @@ class Callbacks(unittest.TestCase):
             with moepage.Model(path) as packed:
                 for theirs, ours in zip(packed.read_expert(1, 2), world.model.read_expert(1, 2)):
                     self.assertEqual(theirs.tobytes(), ours.tobytes())
+
+    def test_integers_are_rounded_for_the_moments_given(self):
+        import os
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder, World() as world:
+            def pack(name, moments):
+                path = os.path.join(folder, name)
+                moepage.write_pack(world.model, path, forms=["dense", "int2"], moments=moments)
+                with open(path, "rb") as file:
+                    return file.read()
+
+            tensors = [world.model.layer_tensors(layer) for layer in range(LAYERS)]
+
+            def even(layer, expert, tensor, slot, columns):
+                of = tensors[layer][tensor]
+                self.assertEqual(columns, of.shape[1])
+                self.assertGreaterEqual(len(slot), of.offset + of.bytes)
+                return values(columns, lambda row, column: 3.0 if row == column else 0.0)
+
+            def values(columns, of):
+                flat = (ctypes.c_float * (columns * columns))(
+                    *(of(i // columns, i % columns) for i in range(columns * columns)))
+                return memoryview(flat).cast("B").cast("f", [columns, columns])
+            plain = pack("plain", None)
+            self.assertEqual(pack("even", even), plain)
+            self.assertNotEqual(pack("along", lambda layer, expert, tensor, slot, columns:
+                                     values(columns, lambda row, column: 1.0)), plain)
+            with self.assertRaises(ValueError):
+                pack("lost", lambda layer, expert, tensor, slot, columns: values(columns - 1, max))
+            with self.assertRaises(ZeroDivisionError):
+                pack("lost", lambda *about: 1 // 0)
+            self.assertFalse(os.path.exists(os.path.join(folder, "lost")))
 
     def test_the_log_goes_where_it_is_told(self):
         lines = []

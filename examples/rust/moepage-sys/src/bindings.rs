@@ -55,6 +55,12 @@ pub const MOEPAGE_DTYPE_IQ4_NL: u32 = 26;
 pub const MOEPAGE_DTYPE_IQ4_XS: u32 = 27;
 pub const MOEPAGE_DTYPE_MXFP4: u32 = 28;
 pub const MOEPAGE_DTYPE_NVFP4: u32 = 29;
+pub const MOEPAGE_DTYPE_W4G32_F16: u32 = 30;
+pub const MOEPAGE_DTYPE_W4G64_F16: u32 = 31;
+pub const MOEPAGE_DTYPE_W4G128_F16: u32 = 32;
+pub const MOEPAGE_DTYPE_W4G32_BF16: u32 = 33;
+pub const MOEPAGE_DTYPE_W4G64_BF16: u32 = 34;
+pub const MOEPAGE_DTYPE_W4G128_BF16: u32 = 35;
 pub const MOEPAGE_ROLE_NONE: u32 = 0;
 pub const MOEPAGE_ROLE_GATE_UP: u32 = 1;
 pub const MOEPAGE_ROLE_GATE: u32 = 2;
@@ -230,6 +236,16 @@ pub type moepage_progress_fn = Option<unsafe extern "C" fn(
     total_bytes: u64,
 ) -> i32>;
 
+pub type moepage_moments_fn = Option<unsafe extern "C" fn(
+    user: *mut c_void,
+    layer: u32,
+    expert: u32,
+    tensor: u32,
+    slot: *const c_void,
+    columns: u64,
+    out: *mut f32,
+) -> i32>;
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct moepage_engine_config {
@@ -381,6 +397,15 @@ plain!(moepage_dense_tensor, 56);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct moepage_file_place {
+    pub file: u32,
+    pub reserved: u32,
+    pub offset: u64,
+}
+plain!(moepage_file_place, 16);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct moepage_banks {
     pub struct_size: u32,
     pub moe_layers: u32,
@@ -406,9 +431,11 @@ pub struct moepage_banks {
     pub activation: u32,
     pub activation_alpha: f32,
     pub activation_limit: f32,
-    pub reserved_activation: u32,
+    pub n_files: u32,
+    pub files: *const *const c_char,
+    pub places: *const moepage_file_place,
 }
-plain!(moepage_banks, 136, struct_size);
+plain!(moepage_banks, 152, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -893,8 +920,10 @@ pub struct moepage_pack_config {
     pub reserved: u32,
     pub progress: moepage_progress_fn,
     pub progress_user: *mut c_void,
+    pub moments: moepage_moments_fn,
+    pub moments_user: *mut c_void,
 }
-plain!(moepage_pack_config, 48, struct_size);
+plain!(moepage_pack_config, 64, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1474,6 +1503,14 @@ extern "C" {
         expert: u32,
         out: *mut c_void,
         capacity: u64,
+    ) -> moepage_status;
+    pub fn moepage_model_read_tensor(
+        model: *const moepage_model,
+        name: *const c_char,
+        offset: u64,
+        bytes: u64,
+        out: *mut c_void,
+        view: *mut moepage_tensor_view,
     ) -> moepage_status;
     pub fn moepage_pack_write(
         model: *const moepage_model,

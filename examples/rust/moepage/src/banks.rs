@@ -1,9 +1,10 @@
-//! Experts that the caller holds, in memory or behind a callback, as a model.
+//! Experts that the caller holds, in memory, behind a callback or in files, as a model.
 use std::any::Any;
 use std::ffi::CString;
 use std::ops::Range;
-use std::os::raw::c_void;
+use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use moepage_sys as sys;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result, Status};
 use crate::gate::lock;
 use crate::handle::called_back;
 use crate::types::{
-    c_text, count, pointer_or_null, slice_at, Dtype, Element, ExpertActivation, Role,
+    c_path, c_text, count, pointer_or_null, slice_at, Dtype, Element, ExpertActivation, Role,
 };
 
 /// One tensor that every expert has.
@@ -206,6 +207,23 @@ pub enum Experts {
     Memory(Vec<Bytes>),
     /// A callback.
     Read(Box<dyn ReadExpert>),
+    /// Files of any format, in which a tensor's bytes are those that a slot is to hold. They stay
+    /// open until the model is closed; a load from one that has changed is [`Status::Io`].
+    Files {
+        /// Their paths.
+        paths: Vec<PathBuf>,
+        /// Where each tensor begins: `[moe_layers][experts][tensors]`, flat.
+        places: Vec<FilePlace>,
+    },
+}
+
+/// Where a tensor of an expert begins in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FilePlace {
+    /// Index into the paths.
+    pub file: u32,
+    /// In bytes.
+    pub offset: u64,
 }
 
 /// A tensor that is never paged.
@@ -357,6 +375,7 @@ pub(crate) struct RawBanks {
     _tensors: Vec<sys::moepage_expert_tensor>,
     _layer_tensors: Vec<sys::moepage_expert_tensor>,
     _data: Vec<*const c_void>,
+    _files: RawFiles,
     _texts: Vec<Option<CString>>,
     _layer_index: Vec<i32>,
     _dense: Vec<sys::moepage_dense_tensor>,
@@ -373,12 +392,17 @@ impl RawBanks {
         let tensors: Vec<_> = banks.tensors.iter().map(|tensor| tensor.0).collect();
         let layer_tensors: Vec<_> =
             banks.layer_tensors.iter().flatten().map(|tensor| tensor.0).collect();
-        let (bytes, reader) = match banks.source {
-            Experts::Memory(ref bytes) => (check_memory(&banks, bytes)?, None),
+        let (mut bytes, mut reader, mut files) = (Vec::new(), None, RawFiles::default());
+        match banks.source {
+            Experts::Memory(ref given) => bytes = check_memory(&banks, given)?,
             Experts::Read(read) => {
-                (Vec::new(), Some(Arc::new(Reader { read, failure: Mutex::default() })))
+                reader = Some(Arc::new(Reader { read, failure: Mutex::default() }));
             }
-        };
+            Experts::Files { ref paths, ref places } => {
+                check_count(&banks, places.len(), "places")?;
+                files = RawFiles::new(paths, places)?;
+            }
+        }
         let layer_index = banks.layer_index;
         if !layer_index.is_empty() && layer_index.len() != banks.moe_layers as usize {
             let (n, wanted) = (layer_index.len(), banks.moe_layers);
@@ -417,6 +441,9 @@ impl RawBanks {
             activation: banks.activation.code(),
             activation_alpha: banks.activation_alpha,
             activation_limit: banks.activation_limit,
+            n_files: count(files.list.len(), "files")?,
+            files: list_or_null(&files.list),
+            places: list_or_null(&files.places),
             ..Default::default()
         };
         let mut kept = bytes;
@@ -427,10 +454,32 @@ impl RawBanks {
             _tensors: tensors,
             _layer_tensors: layer_tensors,
             _data: data,
+            _files: files,
             _texts: texts,
             _layer_index: layer_index,
             _dense: dense,
         })
+    }
+}
+
+/// Paths and places in C's words.
+#[derive(Default)]
+struct RawFiles {
+    _paths: Vec<CString>,
+    list: Vec<*const c_char>,
+    places: Vec<sys::moepage_file_place>,
+}
+
+impl RawFiles {
+    fn new(paths: &[PathBuf], places: &[FilePlace]) -> Result<Self> {
+        let paths = paths.iter().map(|path| c_path(path)).collect::<Result<Vec<_>>>()?;
+        let list = paths.iter().map(|path| path.as_ptr()).collect();
+        let raw = |place: &FilePlace| sys::moepage_file_place {
+            file: place.file,
+            offset: place.offset,
+            ..Default::default()
+        };
+        Ok(RawFiles { _paths: paths, list, places: places.iter().map(raw).collect() })
     }
 }
 
@@ -467,16 +516,22 @@ fn check_layers(banks: &Banks) -> Result<()> {
     Ok(())
 }
 
-/// C trusts its caller that every pointer has enough behind it.
-fn check_memory(banks: &Banks, bytes: &[Bytes]) -> Result<Vec<Bytes>> {
-    let n_tensors = banks.layer(0).len();
-    let n = u128::from(banks.moe_layers) * u128::from(banks.experts) * n_tensors as u128;
-    if bytes.len() as u128 != n {
-        let given = bytes.len();
+/// C trusts its caller that there is one for each tensor of each expert.
+fn check_count(banks: &Banks, given: usize, what: &str) -> Result<()> {
+    let n_tensors = banks.layer(0).len() as u128;
+    let n = u128::from(banks.moe_layers) * u128::from(banks.experts) * n_tensors;
+    if given as u128 != n {
         return Err(Error::argument(format!(
-            "{given} tensors of experts are given, layers * experts * tensors are {n}"
+            "{given} {what} of experts are given, layers * experts * tensors are {n}"
         )));
     }
+    Ok(())
+}
+
+/// C trusts its caller that every pointer has enough behind it.
+fn check_memory(banks: &Banks, bytes: &[Bytes]) -> Result<Vec<Bytes>> {
+    check_count(banks, bytes.len(), "tensors")?;
+    let n_tensors = banks.layer(0).len();
     let of_layer = n_tensors * banks.experts as usize;
     for (layer, bytes) in bytes.chunks(of_layer.max(1)).enumerate() {
         let needed = banks.layer(layer).iter().map(ExpertTensor::needed_bytes);

@@ -239,7 +239,7 @@ mod trace;
 mod types;
 
 pub use banks::{
-    Banks, Bytes, DenseTensor, ExpertPart, ExpertTensor, Experts, ReadError, ReadExpert,
+    Banks, Bytes, DenseTensor, ExpertPart, ExpertTensor, Experts, FilePlace, ReadError, ReadExpert,
 };
 pub use controller::{
     ControlMode, ControlOutcome, Controller, ControllerConfig, ControllerInfo, ControllerReport,
@@ -257,7 +257,9 @@ pub use kv::{
     set_split, KvAdmission, KvLayer, KvPool, KvPoolConfig, KvPoolInfo, Sequence, SequenceInfo,
 };
 pub use log::{LogLevel, Logger};
-pub use model::{FormInfo, Metadata, Model, ModelConfig, ModelInfo, PackConfig, PackStats};
+pub use model::{
+    FormInfo, MatrixInputs, Metadata, Model, ModelConfig, ModelInfo, PackConfig, PackStats,
+};
 pub use moepage_sys as sys;
 pub use paged::{AcquiredLayer, PagedAddress, PagedConfig, PagedState, PagedTensors};
 pub use plan::{Plan, PlanExpert};

@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use moepage_sys as sys;
 
 use crate::banks::{Banks, ExpertTensor, Lent, Panic, RawBanks};
 use crate::engine::Lender;
 use crate::error::{check, Error, Result, Status};
+use crate::gate::lock;
 use crate::handle::{called_back, closes, Handle};
 use crate::log::{Log, Logger};
 use crate::types::{c_path, c_text, slice_at, text_at, Dtype, ExpertActivation, Form, TensorRef};
@@ -231,6 +232,18 @@ impl Model {
         Ok(TensorRef::new(dtype, &raw.shape[..raw.rank as usize], bytes))
     }
 
+    /// Copies bytes of such a tensor, from byte `offset` of it on, to `out`: of a file they are read, and
+    /// the model keeps none. For tables of which a step needs a few rows.
+    pub fn read_tensor(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
+        let c_name = c_text(name, "the name")?;
+        let (to, bytes) = (out.as_mut_ptr().cast::<c_void>(), out.len() as u64);
+        // SAFETY: the handle and the name are live; `to` has room for `bytes` bytes.
+        self.check(unsafe {
+            let (raw, name) = (self.raw(), c_name.as_ptr());
+            sys::moepage_model_read_tensor(raw, name, offset, bytes, to, std::ptr::null_mut())
+        })
+    }
+
     /// The names of all tensors that are never paged.
     pub fn tensor_names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
@@ -303,15 +316,56 @@ impl Model {
     where
         F: FnMut(u64, u64) -> ControlFlow<()>,
     {
-        let path = c_path(path.as_ref())?;
+        self.write(path.as_ref(), config.raw(), progress)
+    }
+
+    /// The same as [`Model::write_pack`], with integer forms rounded for inputs of the second moments
+    /// that `moments` gives (GPTQ): the sum of x x' over inputs x of a matrix, in its last argument,
+    /// `columns` times `columns` zeros of which the upper triangle counts. It is called on threads of
+    /// the library, several at a time. A break ends the call with [`Status::Callback`]; so does a
+    /// panic, which then goes on.
+    pub fn write_pack_for<M>(
+        &self,
+        path: impl AsRef<Path>,
+        config: &PackConfig,
+        moments: M,
+    ) -> Result<PackStats>
+    where
+        M: Fn(&MatrixInputs<'_>, &mut [f32]) -> ControlFlow<()> + Sync,
+    {
+        let end = |tensor: &ExpertTensor| (tensor.offset() + tensor.bytes()) as usize;
+        let ends = self.all_tensors()?.into_iter().map(|of| of.iter().map(end).max().unwrap_or(0));
+        let gathering = Gathering { moments, ends: ends.collect(), panic: Mutex::new(None) };
+        let raw = sys::moepage_pack_config {
+            moments: Some(gather::<M>),
+            moments_user: &gathering as *const Gathering<M> as *mut c_void,
+            ..config.raw()
+        };
+        let written = self.write(path.as_ref(), raw, |_, _| ControlFlow::Continue(()));
+        if let Some(panic) = lock(&gathering.panic).take() {
+            resume_unwind(panic);
+        }
+        written
+    }
+
+    fn write<F>(
+        &self,
+        path: &Path,
+        config: sys::moepage_pack_config,
+        progress: F,
+    ) -> Result<PackStats>
+    where
+        F: FnMut(u64, u64) -> ControlFlow<()>,
+    {
+        let path = c_path(path)?;
         let mut telling = Telling { progress, panic: None };
         let raw = sys::moepage_pack_config {
             progress: Some(tell::<F>),
             progress_user: (&mut telling as *mut Telling<F>).cast(),
-            ..config.raw()
+            ..config
         };
         let mut stats = PackStats::default();
-        // SAFETY: all pointers are valid for the call, which alone calls `tell`.
+        // SAFETY: all pointers are valid for the call, which alone calls back.
         let status =
             unsafe { sys::moepage_pack_write(self.raw(), path.as_ptr(), &raw, &mut stats) };
         if let Some(panic) = telling.panic {
@@ -419,6 +473,60 @@ impl PackConfig {
             verify: u32::from(self.verify),
             scale_search: u32::from(self.scale_search),
             ..Default::default()
+        }
+    }
+}
+
+/// A matrix of an expert, whose inputs [`Model::write_pack_for`] asks for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MatrixInputs<'a> {
+    /// MoE layer, from 0.
+    pub layer: u32,
+    /// Of the layer.
+    pub expert: u32,
+    /// Index of the matrix in [`Model::layer_tensors`].
+    pub tensor: u32,
+    /// The expert's bytes, where [`Model::layer_tensors`] says.
+    pub slot: &'a [u8],
+    /// Values in an input.
+    pub columns: usize,
+}
+
+struct Gathering<M> {
+    moments: M,
+    ends: Vec<usize>,
+    panic: Mutex<Option<Panic>>,
+}
+
+unsafe extern "C" fn gather<M>(
+    user: *mut c_void,
+    layer: u32,
+    expert: u32,
+    tensor: u32,
+    slot: *const c_void,
+    columns: u64,
+    out: *mut f32,
+) -> i32
+where
+    M: Fn(&MatrixInputs<'_>, &mut [f32]) -> ControlFlow<()> + Sync,
+{
+    // SAFETY: the pack's writer calls this while `Gathering` lives in its caller's frame, with the
+    // tensors of an expert of this layer, and room for columns * columns floats.
+    let (gathering, slot, out) = unsafe {
+        let gathering = &*user.cast::<Gathering<M>>();
+        let slot = slice_at(slot.cast::<u8>(), gathering.ends[layer as usize]);
+        let n = columns as usize * columns as usize;
+        (gathering, slot, std::slice::from_raw_parts_mut(out, n))
+    };
+    let inputs = MatrixInputs { layer, expert, tensor, slot, columns: columns as usize };
+    let call = || (gathering.moments)(&inputs, out);
+    match called_back(|| catch_unwind(AssertUnwindSafe(call))) {
+        Ok(ControlFlow::Continue(())) => 0,
+        Ok(ControlFlow::Break(())) => 1,
+        Err(panic) => {
+            *lock(&gathering.panic) = Some(panic);
+            1
         }
     }
 }

@@ -91,7 +91,8 @@ impl<'q> StepInput<'q> {
 pub struct Routing<'r> {
     /// `[tokens][top_k]`, each an expert or [`crate::NO_EXPERT`].
     pub ids: &'r [i32],
-    /// `[tokens][top_k]`, finite.
+    /// `[tokens][top_k]`, finite. [`Step::route_planned`] takes routing without any, which has
+    /// weights of 1.
     pub weights: &'r [f32],
     /// `[tokens][experts]`: the router's full output.
     pub probabilities: Option<&'r [f32]>,
@@ -110,9 +111,16 @@ impl<'r> Routing<'r> {
         Routing { ids, weights, probabilities: None, logits: None, hidden: None, stream }
     }
 
-    fn raw(&self, step: &Step<'_>) -> Result<sys::moepage_routing> {
+    /// Ids alone, for [`Step::route_planned`].
+    pub fn unweighted(ids: &'r [i32]) -> Self {
+        Routing::new(ids, &[])
+    }
+
+    fn raw(&self, step: &Step<'_>, planned: bool) -> Result<sys::moepage_routing> {
         let (n, dims) = (step.n_tokens, step.core.dims);
-        if self.ids.is_empty() || self.ids.len() % n != 0 || self.weights.len() != self.ids.len() {
+        let unweighted = planned && self.weights.is_empty();
+        let weighted = unweighted || self.weights.len() == self.ids.len();
+        if self.ids.is_empty() || self.ids.len() % n != 0 || !weighted {
             return Err(Error::argument(format!(
                 "{} ids and {} weights are no choices of {n} tokens",
                 self.ids.len(),
@@ -136,7 +144,7 @@ impl<'r> Routing<'r> {
         Ok(sys::moepage_routing {
             top_k: count(self.ids.len() / n, "choices")?,
             ids: self.ids.as_ptr(),
-            weights: self.weights.as_ptr(),
+            weights: if unweighted { std::ptr::null() } else { self.weights.as_ptr() },
             probabilities: pointer_of(self.probabilities),
             stream: self.stream.raw(),
             logits: pointer_of(self.logits),
@@ -177,7 +185,7 @@ impl<'s> Step<'s> {
     /// Announces the routing of an MoE layer: absent experts begin to load, for [`Layer::ffn`] to
     /// wait for as it goes. Up to four layers may be open together.
     pub fn route(&self, layer: u32, routing: &Routing<'_>) -> Result<Layer<'_>> {
-        let raw = routing.raw(self)?;
+        let raw = routing.raw(self, false)?;
         // SAFETY: the step is open; `routing.raw` has checked the slices.
         let status = unsafe {
             sys::moepage_session_route(self.core.raw(), layer, &raw, std::ptr::null_mut())
@@ -189,7 +197,7 @@ impl<'s> Step<'s> {
     /// The same for the caller's own kernels: waits for the first group's experts, which
     /// [`Layer::plan`] then shows.
     pub fn route_planned(&self, layer: u32, routing: &Routing<'_>) -> Result<Layer<'_>> {
-        let raw = routing.raw(self)?;
+        let raw = routing.raw(self, true)?;
         let mut plan = sys::moepage_plan::default();
         // SAFETY: the step is open; `routing.raw` has checked the slices; `plan` says its size.
         let status = unsafe { sys::moepage_session_route(self.core.raw(), layer, &raw, &mut plan) };

@@ -101,6 +101,18 @@ numbered! {
         Mxfp4 = MOEPAGE_DTYPE_MXFP4,
         /// Blocks of 64 weights in 36 bytes.
         Nvfp4 = MOEPAGE_DTYPE_NVFP4,
+        /// Blocks of 32 W4A16 weights in 20 bytes.
+        W4g32F16 = MOEPAGE_DTYPE_W4G32_F16,
+        /// Blocks of 64 W4A16 weights in 36 bytes.
+        W4g64F16 = MOEPAGE_DTYPE_W4G64_F16,
+        /// Blocks of 128 W4A16 weights in 68 bytes.
+        W4g128F16 = MOEPAGE_DTYPE_W4G128_F16,
+        /// Blocks of 32 W4A16 weights in 20 bytes.
+        W4g32Bf16 = MOEPAGE_DTYPE_W4G32_BF16,
+        /// Blocks of 64 W4A16 weights in 36 bytes.
+        W4g64Bf16 = MOEPAGE_DTYPE_W4G64_BF16,
+        /// Blocks of 128 W4A16 weights in 68 bytes.
+        W4g128Bf16 = MOEPAGE_DTYPE_W4G128_BF16,
     }
 }
 
@@ -116,7 +128,7 @@ impl Dtype {
         }
     }
 
-    /// Weights and bytes of a block, of the block formats of GGUF files. Blocks lie along a tensor's
+    /// Weights and bytes of a block, of the block formats. Blocks lie along a tensor's
     /// last dimension; [`crate::codec::decode_blocks`] has their weights.
     pub fn block(self) -> Option<(u64, u64)> {
         match self {
@@ -134,6 +146,12 @@ impl Dtype {
             Dtype::Iq4Xs => Some((256, 136)),
             Dtype::Mxfp4 => Some((32, 17)),
             Dtype::Nvfp4 => Some((64, 36)),
+            Dtype::W4g32F16 => Some((32, 20)),
+            Dtype::W4g64F16 => Some((64, 36)),
+            Dtype::W4g128F16 => Some((128, 68)),
+            Dtype::W4g32Bf16 => Some((32, 20)),
+            Dtype::W4g64Bf16 => Some((64, 36)),
+            Dtype::W4g128Bf16 => Some((128, 68)),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use crate::set_up::*;
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/");
 
-const FORMATS: [(&str, Dtype); 14] = [
+const FORMATS: [(&str, Dtype); 20] = [
     ("Q4_0", Dtype::Q4_0),
     ("Q4_1", Dtype::Q4_1),
     ("Q5_0", Dtype::Q5_0),
@@ -22,6 +22,12 @@ const FORMATS: [(&str, Dtype); 14] = [
     ("IQ4_XS", Dtype::Iq4Xs),
     ("MXFP4", Dtype::Mxfp4),
     ("NVFP4", Dtype::Nvfp4),
+    ("W4G32_F16", Dtype::W4g32F16),
+    ("W4G64_F16", Dtype::W4g64F16),
+    ("W4G128_F16", Dtype::W4g128F16),
+    ("W4G32_BF16", Dtype::W4g32Bf16),
+    ("W4G64_BF16", Dtype::W4g64Bf16),
+    ("W4G128_BF16", Dtype::W4g128Bf16),
 ];
 
 /// Bits, those of every NaN the same.
@@ -200,7 +206,7 @@ fn of_banks_may_differ_from_layer_to_layer() {
     let (banks, weights) = mixed();
     let bytes = match &banks.source {
         Experts::Memory(bytes) => bytes.clone(),
-        Experts::Read(_) => unreachable!(),
+        _ => unreachable!(),
     };
     let model = Model::from_banks(banks, ModelConfig::default()).unwrap();
     let info = model.info().unwrap();

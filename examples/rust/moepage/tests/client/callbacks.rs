@@ -208,6 +208,42 @@ fn of_packs_tell_and_end_them() {
 }
 
 #[test]
+fn of_packs_give_the_moments_that_integers_are_rounded_for() {
+    let model = Weights::new().model(Dtype::Bf16);
+    let (plain, even, along, lost) =
+        (File::new("plain"), File::new("even"), File::new("along"), File::new("lost"));
+    let config = PackConfig { forms: vec![Form::Dense, Form::Int2], ..Default::default() };
+    model.write_pack(&plain.0, &config).unwrap();
+    let read = |file: &File| std::fs::read(&file.0).unwrap();
+    let tensors = model.layer_tensors(0).unwrap();
+    model
+        .write_pack_for(&even.0, &config, |inputs, out| {
+            let of = &tensors[inputs.tensor as usize];
+            assert_eq!(inputs.columns as u64, of.shape()[1]);
+            assert!(inputs.slot.len() as u64 >= of.offset() + of.bytes());
+            (0..inputs.columns).for_each(|i| out[i * (inputs.columns + 1)] = 3.0);
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(read(&even), read(&plain));
+    model
+        .write_pack_for(&along.0, &config, |_, out| {
+            out.fill(1.0);
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_ne!(read(&along), read(&plain));
+
+    let stop = |_: &MatrixInputs<'_>, _: &mut [f32]| std::ops::ControlFlow::Break(());
+    assert_eq!(status(model.write_pack_for(&lost.0, &config, stop)), Status::Callback);
+    let panicking = catch_unwind(AssertUnwindSafe(|| {
+        model.write_pack_for(&lost.0, &config, |_, _| resume_unwind(Box::new("enough")))
+    }));
+    assert_eq!(*panicking.unwrap_err().downcast::<&str>().unwrap(), "enough");
+    assert!(!lost.0.exists());
+}
+
+#[test]
 fn of_logs_live_as_long_as_their_device() {
     let counter = Arc::new(());
     let kept = Arc::clone(&counter);

@@ -171,3 +171,87 @@ fn of_metrics_count_what_was_done() {
     assert_eq!(version(), 800);
     assert_eq!(version_text(), "0.8.0");
 }
+
+/// Banks whose tensors lie in two files, from the last to the first, at any offset; and their bytes.
+fn in_files(files: &[File; 2]) -> (Banks, Vec<Bytes>) {
+    let mut banks = Weights::new().banks(Dtype::Bf16);
+    let bytes = match std::mem::take(&mut banks.source) {
+        Experts::Memory(bytes) => bytes,
+        _ => unreachable!(),
+    };
+    let mut contents = [Vec::new(), Vec::new()];
+    let mut places = vec![FilePlace { file: 0, offset: 0 }; bytes.len()];
+    for (i, tensor) in bytes.iter().enumerate().rev() {
+        let file = i / 3 % 2;
+        let to = &mut contents[file];
+        to.resize(to.len() + i % 5, 0);
+        places[i] = FilePlace { file: file as u32, offset: to.len() as u64 };
+        to.extend_from_slice(tensor.as_slice());
+    }
+    for (file, contents) in files.iter().zip(&contents) {
+        std::fs::write(&file.0, contents).unwrap();
+    }
+    let paths = files.iter().map(|file| file.0.clone()).collect();
+    banks.source = Experts::Files { paths, places };
+    (banks, bytes)
+}
+
+#[test]
+fn of_any_format_hold_experts() {
+    let files = [File::new("experts-a"), File::new("experts-b")];
+    let (banks, bytes) = in_files(&files);
+    let model = Model::from_banks(banks, ModelConfig::default()).unwrap();
+    let device = device();
+    let pool = pool(&device, &model, 5);
+    let mut session = session(&pool);
+    let ids = [0, 5, 2, 5];
+    let step = session.begin(&StepInput::tokens(2, Phase::Decode)).unwrap();
+    let mut seen = 0;
+    for layer in 0..LAYERS {
+        assert_eq!(
+            status(step.route(layer, &Routing::unweighted(&ids)).map(drop)),
+            Status::Argument
+        );
+        let mut routed = step.route_planned(layer, &Routing::unweighted(&ids)).unwrap();
+        loop {
+            let plan = routed.plan().unwrap();
+            assert_eq!(plan.weights(), [1.0; 4]);
+            for expert in plan.experts() {
+                let at = 2 * (layer * EXPERTS + expert.expert()) as usize;
+                for i in 0..2 {
+                    assert_eq!(expert.tensor(i).unwrap().bytes(), bytes[at + i].as_slice());
+                }
+                seen += 1;
+            }
+            if !routed.next_group().unwrap() {
+                break;
+            }
+        }
+        routed.retire().unwrap();
+    }
+    assert_eq!(seen, 3 * LAYERS);
+    step.end().unwrap();
+    std::fs::write(&files[0].0, "changed").unwrap();
+    std::fs::write(&files[1].0, "changed").unwrap();
+    let mut slot = vec![0; model.info().unwrap().slot_bytes as usize];
+    assert_eq!(status(model.read_expert(1, 1, &mut slot)), Status::Io);
+}
+
+#[test]
+fn of_experts_that_cannot_be_are_refused() {
+    let spoilt = |name: &str, spoil: &dyn Fn(&mut Vec<std::path::PathBuf>, &mut Vec<FilePlace>)| {
+        let files = [File::new(&format!("{name}-a")), File::new(&format!("{name}-b"))];
+        let (mut banks, _) = in_files(&files);
+        if let Experts::Files { paths, places } = &mut banks.source {
+            spoil(paths, places);
+        }
+        Model::from_banks(banks, ModelConfig::default()).map(drop).unwrap_err().status()
+    };
+    assert_eq!(spoilt("few", &|_, places| places.truncate(3)), Status::Argument);
+    assert_eq!(spoilt("no-files", &|paths, _| paths.clear()), Status::Argument);
+    assert_eq!(spoilt("third", &|_, places| places[5].file = 2), Status::Argument);
+    assert_eq!(spoilt("nul", &|paths, _| paths[1].push("\0")), Status::Argument);
+    assert_eq!(spoilt("missing", &|paths, _| paths[1].push("x")), Status::NotFound);
+    assert_eq!(spoilt("end", &|_, places| places[0].offset += 1), Status::Format);
+    assert_eq!(spoilt("far", &|_, places| places[9].offset = u64::MAX), Status::Format);
+}

@@ -79,6 +79,10 @@ fn of_every_dtype_come_back_from_models() {
         let dense = model.find_tensor("dense").unwrap();
         assert_eq!((dense.dtype(), dense.shape()), (dtype, &[4, 16][..]));
         assert_eq!(dense.bytes(), &owner[..bytes]);
+        let mut part = vec![0; bytes - 3];
+        model.read_tensor("dense", 2, &mut part).unwrap();
+        assert_eq!(part, owner[2..bytes - 1]);
+        assert_eq!(status(model.read_tensor("dense", 4, &mut part)), Status::Argument);
         assert_eq!(model.tensor_names().unwrap(), ["dense"]);
         assert_eq!(status(model.find_tensor("sparse")), Status::NotFound);
     }
