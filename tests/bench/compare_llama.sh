@@ -13,19 +13,8 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 dir=${LLAMA_DIR:-${TMPDIR:-/tmp}/moepage-llama}
 layers=${LAYERS:-8}
 tool=${TOOL:-$here/build/bin/moepage-generate}
-for program in cmake python3 c++; do
-    command -v $program >/dev/null || skip "there is no $program"
-done
 [ -x "$tool" ] || skip "$tool is missing: make"
-mkdir -p "$dir" || skip "$dir cannot be made"
-
-install() {
-    [ -x "$dir/venv/bin/python" ] || python3 -m venv "$dir/venv" || return 1
-    CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" "$dir/venv/bin/pip" install --no-binary llama-cpp-python \
-        llama-cpp-python gguf numpy
-}
-"$dir/venv/bin/python" -c 'import llama_cpp, gguf' 2>/dev/null || install >"$dir/log" 2>&1 ||
-    skip "llama-cpp-python cannot be installed: see $dir/log"
+. "$here/tests/bench/install_llama.sh"
 
 plain=$dir/bf16-$layers.gguf
 quantised=$dir/q4_k_m-$layers.gguf

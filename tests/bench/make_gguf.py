@@ -2,7 +2,12 @@
 """Writes a GGUF file of Qwen3-30B-A3B's shape with fewer layers and random BF16 weights, and with --quantize
 another of it by llama.cpp itself. Needs numpy and gguf, and llama-cpp-python for --quantize.
 
-    make_gguf.py OUT.gguf [--layers 8] [--quantize Q4_K_M OUT2.gguf]
+    make_gguf.py OUT.gguf [--layers 8] [--attention 1] [--quantize Q4_K_M OUT2.gguf]
+
+Attention gives neighbouring tokens a part in common, and so many of the same experts: with eight layers, an eighth, a
+quarter and a half of the experts resident, LRU hits 35, 58 and 86 % of them, and on gpt-oss-20b's real routes 37, 64
+and 92 %. --attention 0.1 makes that part small: every token then has experts of its own, and the hits are nearly the
+share that is resident.
 """
 import argparse
 import os
@@ -12,6 +17,7 @@ import numpy
 
 HIDDEN, EXPERTS, TOP_K, INTERMEDIATE = 2048, 128, 8, 768
 HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 32, 4, 128, 151936
+DEVIATION = 0.02
 
 
 class Weights:
@@ -20,7 +26,7 @@ class Weights:
     def __init__(self, seed):
         self.random = numpy.random.default_rng(seed)
         table = self.random.standard_normal((1 << 25) + 4099, dtype=numpy.float32)
-        self.table = table * numpy.float32(0.02)
+        self.table = table * numpy.float32(DEVIATION)
 
     def draw(self, shape, scale=1.0):
         n = int(numpy.prod(shape))
@@ -33,8 +39,40 @@ class Weights:
         return out.reshape(shape)
 
 
-def write(path, layers, seed):
-    weights = Weights(seed)
+def tensors(layers, weights, attention):
+    """Name, shape, type, and a function that makes the values: one tensor at a time is in memory."""
+    bf16, f32 = gguf.GGMLQuantizationType.BF16, gguf.GGMLQuantizationType.F32
+
+    def matrix(name, *shape, **how):
+        return name, shape, bf16, lambda: weights.draw(shape, **how)
+
+    def ones(name, n):
+        return name, (n,), f32, lambda: numpy.ones(n, dtype=numpy.float32)
+
+    def router(name):
+        shape = (EXPERTS, HIDDEN)
+        return name, shape, f32, lambda: (weights.draw(shape).astype(numpy.uint32) << 16).view(numpy.float32)
+
+    yield matrix("token_embd.weight", VOCABULARY, HIDDEN, scale=1 / DEVIATION)
+    yield matrix("output.weight", VOCABULARY, HIDDEN)
+    yield ones("output_norm.weight", HIDDEN)
+    for layer in range(layers):
+        part = "blk.%d." % layer
+        yield ones(part + "attn_norm.weight", HIDDEN)
+        yield ones(part + "ffn_norm.weight", HIDDEN)
+        yield ones(part + "attn_q_norm.weight", HEAD_DIM)
+        yield ones(part + "attn_k_norm.weight", HEAD_DIM)
+        yield matrix(part + "attn_q.weight", HEADS * HEAD_DIM, HIDDEN)
+        yield matrix(part + "attn_k.weight", KV_HEADS * HEAD_DIM, HIDDEN)
+        yield matrix(part + "attn_v.weight", KV_HEADS * HEAD_DIM, HIDDEN)
+        yield matrix(part + "attn_output.weight", HIDDEN, HEADS * HEAD_DIM, scale=attention)
+        yield router(part + "ffn_gate_inp.weight")
+        yield matrix(part + "ffn_gate_exps.weight", EXPERTS, INTERMEDIATE, HIDDEN)
+        yield matrix(part + "ffn_up_exps.weight", EXPERTS, INTERMEDIATE, HIDDEN)
+        yield matrix(part + "ffn_down_exps.weight", EXPERTS, HIDDEN, INTERMEDIATE)
+
+
+def write(path, layers, seed, attention):
     writer = gguf.GGUFWriter(path, "qwen3moe")
     writer.add_block_count(layers)
     writer.add_context_length(32768)
@@ -52,35 +90,15 @@ def write(path, layers, seed):
     writer.add_vocab_size(VOCABULARY)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
-
-    def matrix(name, *shape, scale=1.0):
-        writer.add_tensor(name, weights.draw(shape, scale).view(numpy.uint8),
-                          raw_dtype=gguf.GGMLQuantizationType.BF16)
-
-    def ones(name, n):
-        writer.add_tensor(name, numpy.ones(n, dtype=numpy.float32))
-
-    matrix("token_embd.weight", VOCABULARY, HIDDEN, scale=50.0)
-    matrix("output.weight", VOCABULARY, HIDDEN)
-    ones("output_norm.weight", HIDDEN)
-    for layer in range(layers):
-        part = "blk.%d." % layer
-        ones(part + "attn_norm.weight", HIDDEN)
-        ones(part + "ffn_norm.weight", HIDDEN)
-        ones(part + "attn_q_norm.weight", HEAD_DIM)
-        ones(part + "attn_k_norm.weight", HEAD_DIM)
-        matrix(part + "attn_q.weight", HEADS * HEAD_DIM, HIDDEN)
-        matrix(part + "attn_k.weight", KV_HEADS * HEAD_DIM, HIDDEN)
-        matrix(part + "attn_v.weight", KV_HEADS * HEAD_DIM, HIDDEN)
-        matrix(part + "attn_output.weight", HIDDEN, HEADS * HEAD_DIM)
-        router = weights.draw((EXPERTS, HIDDEN)).astype(numpy.uint32) << 16
-        writer.add_tensor(part + "ffn_gate_inp.weight", router.view(numpy.float32))
-        matrix(part + "ffn_gate_exps.weight", EXPERTS, INTERMEDIATE, HIDDEN)
-        matrix(part + "ffn_up_exps.weight", EXPERTS, INTERMEDIATE, HIDDEN)
-        matrix(part + "ffn_down_exps.weight", EXPERTS, HIDDEN, INTERMEDIATE)
+    listed = list(tensors(layers, Weights(seed), attention))
+    for name, shape, kind, _ in listed:
+        size = 2 if kind == gguf.GGMLQuantizationType.BF16 else 4
+        writer.add_tensor_info(name, shape, numpy.dtype(numpy.float32), size * int(numpy.prod(shape)), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    writer.write_ti_data_to_file()
+    for _, _, _, make in listed:
+        writer.write_tensor_data(make())
     writer.close()
 
 
@@ -100,10 +118,11 @@ if __name__ == "__main__":
     parser.add_argument("out")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--attention", type=float, default=1.0)
     parser.add_argument("--quantize", nargs=2, metavar=("KIND", "OUT"))
     args = parser.parse_args()
     if not os.path.exists(args.out):
-        write(args.out + ".part", args.layers, args.seed)
+        write(args.out + ".part", args.layers, args.seed, args.attention)
         os.rename(args.out + ".part", args.out)
     if args.quantize and not os.path.exists(args.quantize[1]):
         quantize(args.out, args.quantize[0], args.quantize[1] + ".part")
