@@ -9,6 +9,9 @@ ones. What is timed is their decoding, after a prompt that fills the caches.
 A disk's read-ahead is what a page fault reads, too. --read-ahead KB sets it for the length of the run, which all of the
 machine feels: 128 is the kernel's own default, and some virtual machines have much more.
 
+With --packed ours opens a pack of the file, made by moepage-pack beside the tool: BF16 experts in exph, two thirds of the
+bytes and the same bits. It is made once, and stays beside the file.
+
 A line ends with the bound that follows from the disk: what ours read for a token at the rate of direct reads of
 expert-sized blocks by four threads, taken in the same run.
 """
@@ -168,6 +171,15 @@ def llama(args, model, limit, prompt, forced):
     return run(command, limit, model)
 
 
+def pack_of(args, model):
+    """The pack of a file, which moepage-pack makes if it is not there."""
+    pack = os.path.splitext(model)[0] + ".moepack"
+    if not os.path.exists(pack):
+        tool = os.path.join(os.path.dirname(args.tool), "moepage-pack")
+        subprocess.run([tool, model, pack], check=True, stdout=subprocess.DEVNULL)
+    return pack
+
+
 def memory_flags(args, model, limit, prompt):
     """What is left beside the dense tensors goes to slots; a few entries take what is being read."""
     _, stats, _, _ = ours(args, model, limit, prompt, 1, ["--budget", str(limit // 4), "--host-tier", str(256 * MIB)])
@@ -183,18 +195,19 @@ def spread(values, form="%.2f"):
 def compare(args, model, limit):
     draw = random.Random(2)
     prompt = [draw.randrange(VOCABULARY) for _ in range(args.prompt)]
+    opened = pack_of(args, model) if args.packed else model
     math = args.math or ("bf16" if "bf16" in os.path.basename(model) else "int8")
-    flags = memory_flags(args, model, limit, prompt) + ["--math", math] + args.flags.split()
-    print("%s, %.1f GB, limit %d MiB: %s" % (os.path.basename(model), os.path.getsize(model) / 1e9, limit // MIB,
+    flags = memory_flags(args, opened, limit, prompt) + ["--math", math] + args.flags.split()
+    print("%s, %.1f GB, limit %d MiB: %s" % (os.path.basename(opened), os.path.getsize(opened) / 1e9, limit // MIB,
                                              " ".join(flags)), flush=True)
-    _, before, _, _ = ours(args, model, limit, prompt, 1, flags)
+    _, before, _, _ = ours(args, opened, limit, prompt, 1, flags)
     mine, theirs, ratios, disk, reads = [], [], [], [], []
     for turn in range(args.rounds):
-        tokens, stats, read, peak = ours(args, model, limit, prompt, args.tokens + 1, flags)
+        tokens, stats, read, peak = ours(args, opened, limit, prompt, args.tokens + 1, flags)
         mine.append(stats["decode_tok_s"])
         reads.append((stats["cold_bytes"] - before["cold_bytes"]) / args.tokens)
         hits = (stats["hits"] - before["hits"]) / (stats["routed"] - before["routed"])
-        disk.append(disk_rate(model, 3 * MIB))
+        disk.append(disk_rate(opened, 3 * MIB))
         print("  ours: %.2f tokens/s decoding, hits %.1f %%; read %.2f GB, peak %d MiB; all steps: stalls %.1f s, experts %.1f s, dense %.1f s"
               " of %.1f s; disk %.0f MB/s" % (mine[-1], 100 * hits, read / 1e9, peak // MIB,
                                               stats["stall_ns"] / 1e9, stats["expert_compute_ns"] / 1e9,
@@ -231,6 +244,7 @@ def main():
     parser.add_argument("--math", help="default: bf16, and int8 for files in blocks")
     parser.add_argument("--flags", default="--prefetch gate --prefetch-depth 2 --policy lirs", help="more for ours")
     parser.add_argument("--read-ahead", type=int, help="KB; default: as it is")
+    parser.add_argument("--packed", action="store_true", help="ours reads a pack of the file")
     parser.add_argument("--alone", action="store_true", help="ours alone")
     args = parser.parse_args()
     for item in args.models:

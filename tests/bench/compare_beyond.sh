@@ -5,6 +5,7 @@
 #
 #   tests/bench/compare_beyond.sh --rounds 3           # routing as real models have it
 #   ROUTING=even tests/bench/compare_beyond.sh         # every token has experts of its own
+#   LIMITS="2560M 4G" tests/bench/compare_beyond.sh --packed          # ours from a pack, experts in exph
 #   LIMITS="1280M Q4:640M" LAYERS=4 tests/bench/compare_beyond.sh     # a smaller model
 #
 # Everything is installed and made in ${LLAMA_DIR:-/tmp/moepage-llama}, on a disk with 16 GB left, and stays there. What
