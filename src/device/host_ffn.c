@@ -10,58 +10,15 @@
 #include <assert.h>
 #include <string.h>
 
-#include "codec/blocks.h"
-#include "device/host_kernel_set.h"
+#include "device/host_dots.h"
 
 #define MP_UNIT 16
 #define MP_UNIT_ROUNDED MP_INT8_GROUP /* of rows whose results are rounded to 8 bits in groups */
-/* Most weight rows of one matrix in a panel, and most bytes unless that leaves no whole tile:
- * gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
-#define MP_PANEL 32
-#define MP_PANEL_BYTES (256u << 10)
-/* Bytes that lone rows in integers fetch ahead at least: they are faster than memory's latency. */
-#define MP_AHEAD_BYTES (16u << 10)
 /* Most rows of a group whose weights are converted, and most sums of a group with a panel. */
 #define MP_GROUP_ROWS (4 * MP_TILE_ROWS)
 #define MP_SUMS (MP_PANEL * MP_TILE_ROWS)
 /* The same of a group whose products are in integers. */
 #define MP_INT8_SUMS (MP_PANEL * MP_INT8_ROWS)
-/* Bytes of a row of x per piece. Shorter ones lose more to reloading lanes than they gain in the
- * first-level cache. */
-#define MP_PIECE_BYTES 4096
-/* Elements converted at a time, of weight rows that tiles cannot read in place. All groups of
- * integers and all blocks end there. */
-#define MP_CONVERTED 1024
-
-/* Dot products of activation rows with the rows of a weight matrix. */
-typedef struct mp_dots {
-    const mp_host_kernel_set *set;
-    mp_tile_kind kind;
-    uint32_t weight_dtype;
-    mp_block_scale scale;          /* of the weights */
-    uint32_t bits, group;          /* of weights that are integers; 0 = they are not */
-    const mp_block_format *blocks; /* of weights in blocks, or NULL */
-    mp_run_tile *direct;           /* reads integers or blocks as they lie; or NULL, */
-    mp_value_integers *integers;   /* and this makes operands of integers, */
-    mp_value_blocks *decode;       /* or this floats of blocks */
-    bool in_integers;   /* blocks meet rows of x in 8 bits: host_int8.h; nothing of the above */
-    bool convert;       /* weights, to the operand type: tiles cannot read them as they lie */
-    bool lone;          /* one tile's rows only */
-    uint32_t k;         /* length of every row */
-    uint32_t piece;     /* elements of it at a time */
-    uint32_t panel;     /* most weight rows at a time */
-    uint32_t ahead;     /* rows that a lone group fetches ahead */
-    uint64_t x_element; /* bytes */
-    uint64_t x_bytes;   /* of a row */
-    uint64_t w_element; /* of `weight_dtype`, unless its weights are in blocks */
-    uint64_t row_bytes; /* of weights */
-} mp_dots;
-
-/* A weight matrix. */
-typedef struct mp_matrix {
-    const char *weights;
-    const char *scales; /* of blocks or groups, or NULL */
-} mp_matrix;
 
 /* Rows of an expert. */
 typedef struct mp_group {
@@ -81,206 +38,6 @@ typedef struct mp_slice {
     uint32_t group_rows; /* most rows at a time */
 } mp_slice;
 
-/* The tiles that read weights of the matrix's dtype, or their converted form. */
-static void choose_tiles(mp_dots *dots, uint32_t math)
-{
-    const uint32_t dtype = dots->weight_dtype;
-    dots->w_element = mp_element_bytes(dtype);
-    if (math == MOEPAGE_MATH_BF16) {
-        dots->kind = MP_TILE_DOT;
-        dots->convert = dtype != MOEPAGE_DTYPE_BF16;
-        dots->x_element = 2;
-    } else {
-        dots->kind = dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
-                     : dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_F16
-                                                  : MP_TILE_F32;
-        dots->convert = dtype == MOEPAGE_DTYPE_F8_E4M3;
-        dots->x_element = 4;
-    }
-    dots->row_bytes = dots->k * dots->w_element;
-}
-
-/* Tiles that read integers, or tiles of the operands that integers are converted to. */
-static void choose_integers(mp_dots *dots, const mp_kernel_experts_args *args, uint32_t math)
-{
-    const mp_integer_set *integers = dots->set->integers;
-    const uint32_t which = args->form - MOEPAGE_FORM_INT8;
-    const bool narrow = math == MOEPAGE_MATH_BF16;
-    dots->kind = narrow ? MP_TILE_DOT : MP_TILE_F32;
-    dots->x_element = narrow ? 2 : 4;
-    dots->direct = narrow ? integers->tile_dot[which] : integers->tile_f32[which];
-    dots->integers = narrow ? integers->as_bf16[which] : integers->as_f32[which];
-    dots->bits = mp_quant_bits_of(args->form);
-    dots->group = args->group;
-    dots->convert = !dots->direct;
-    dots->row_bytes = ((uint64_t)dots->k * dots->bits + 7) / 8;
-}
-
-/* Tiles that read blocks, which are for few rows, or tiles of the operands that blocks are decoded
- * to. */
-static void choose_blocks(mp_dots *dots, uint32_t math, uint32_t n_rows)
-{
-    const mp_block_set *blocks = dots->set->blocks;
-    const uint32_t which = dots->weight_dtype - MOEPAGE_DTYPE_Q4_0;
-    const bool narrow = math == MOEPAGE_MATH_BF16;
-    dots->kind = narrow ? MP_TILE_DOT : MP_TILE_F32;
-    dots->x_element = narrow ? 2 : 4;
-    if (n_rows <= blocks->tile_rows)
-        dots->direct = narrow ? blocks->tile_dot[which] : blocks->tile_f32[which];
-    dots->decode = blocks->as_f32[which];
-    dots->convert = !dots->direct;
-    dots->row_bytes = dots->k / dots->blocks->weights * dots->blocks->bytes;
-}
-
-/* Returns true if the matrix meets rows of x in 8 bits. */
-static bool is_in_integers(const mp_kernel_experts_args *args, uint32_t which)
-{
-    return args->math == MOEPAGE_MATH_INT8 && !mp_quant_bits_of(args->form) &&
-           mp_block_format_of(args->dtypes[which]);
-}
-
-static mp_dots dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
-                       uint32_t which, uint32_t n_rows)
-{
-    const uint32_t math = args->math == MOEPAGE_MATH_INT8 ? MOEPAGE_MATH_BF16 : args->math;
-    mp_dots dots = {.set = set, .weight_dtype = args->dtypes[which], .scale = args->scale};
-    dots.k = which == MP_DOWN ? args->intermediate : args->hidden;
-    dots.blocks = mp_block_format_of(dots.weight_dtype);
-    dots.in_integers = is_in_integers(args, which);
-    if (mp_quant_bits_of(args->form))
-        choose_integers(&dots, args, math);
-    else if (dots.blocks)
-        choose_blocks(&dots, math, n_rows);
-    else
-        choose_tiles(&dots, math);
-    dots.x_bytes =
-        args->math == MOEPAGE_MATH_INT8 ? mp_int8_row_bytes(dots.k) : dots.k * dots.x_element;
-    /* A single group reads each weight once: without reuse, the whole length in one piece is best. */
-    dots.lone = n_rows <= (dots.in_integers ? 1 : MP_TILE_ROWS);
-    dots.piece = dots.convert ? MP_CONVERTED
-                 : dots.lone  ? dots.k
-                              : MP_PIECE_BYTES / (uint32_t)dots.x_element;
-    dots.ahead = MP_TILE_WEIGHTS;
-    while (dots.in_integers && dots.ahead < MP_PANEL &&
-           dots.ahead * dots.row_bytes < MP_AHEAD_BYTES)
-        dots.ahead += MP_TILE_WEIGHTS;
-    const uint64_t fit = MP_PANEL_BYTES / dots.row_bytes & ~(MP_TILE_WEIGHTS - 1ull);
-    dots.panel = MP_PANEL;
-    if (!dots.lone && fit < MP_PANEL)
-        dots.panel = fit > 0 ? (uint32_t)fit : MP_TILE_WEIGHTS;
-    return dots;
-}
-
-static float scale_at(const mp_dots *dots, const char *scales, uint64_t i)
-{
-    float scale;
-    if (dots->scale.dtype == MOEPAGE_DTYPE_BF16)
-        dots->set->widen[MOEPAGE_DTYPE_BF16](scales + i * 2, &scale, 1);
-    else
-        memcpy(&scale, scales + i * sizeof scale, sizeof scale);
-    return scale;
-}
-
-/* FP8 weights [from, from + n) of a row, each times the scale of its block. */
-static void widen_scaled(const mp_dots *dots, const mp_matrix *matrix, uint32_t row, uint32_t from,
-                         uint32_t n, float *out)
-{
-    const char *weights = matrix->weights + (uint64_t)row * dots->k;
-    if (!matrix->scales) {
-        dots->set->widen_f8(weights + from, 1, out, n);
-        return;
-    }
-    const uint32_t columns = dots->scale.columns, end = from + n;
-    const uint64_t blocks = (dots->k - 1) / columns + 1;
-    const uint64_t first = row / dots->scale.rows * blocks;
-    while (from < end) {
-        const uint32_t left = columns - from % columns;
-        const uint32_t run = left < end - from ? left : end - from;
-        const float scale = scale_at(dots, matrix->scales, first + from / columns);
-        dots->set->widen_f8(weights + from, scale, out, run);
-        from += run;
-        out += run;
-    }
-}
-
-/* Weights [from, from + n) of a row, as they lie; integers and blocks are cut between bytes. */
-static const char *weights_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
-                              uint32_t from)
-{
-    const uint64_t at = dots->bits     ? from * dots->bits / 8
-                        : dots->blocks ? from / dots->blocks->weights * dots->blocks->bytes
-                                       : from * dots->w_element;
-    return matrix->weights + row * dots->row_bytes + at;
-}
-
-static void decode_blocks(const mp_dots *dots, const char *weights, uint32_t n,
-                          uint64_t ahead_bytes, float *out)
-{
-    const mp_blocks in = {.blocks = (const uint8_t *)weights,
-                          .dtype = dots->weight_dtype,
-                          .n = n,
-                          .ahead_bytes = ahead_bytes};
-    dots->decode(&in, out);
-}
-
-/* Weights [from, from + n) of a row to the tiles' operand type: `out` is 4 bytes per weight. */
-static void convert_weights(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
-                            uint32_t from, uint32_t n, uint64_t ahead_bytes, float *out)
-{
-    const bool narrow = dots->kind == MP_TILE_DOT;
-    float wide[MP_CONVERTED];
-    float *to = narrow ? wide : out;
-    assert(n <= MP_CONVERTED);
-    if (dots->blocks)
-        decode_blocks(dots, weights_at(dots, matrix, row, from), n, ahead_bytes, to);
-    else if (dots->weight_dtype == MOEPAGE_DTYPE_F8_E4M3)
-        widen_scaled(dots, matrix, row, from, n, to);
-    else
-        dots->set->widen[dots->weight_dtype](weights_at(dots, matrix, row, from), to, n);
-    if (narrow)
-        dots->set->narrow[MOEPAGE_DTYPE_BF16](wide, out, n);
-}
-
-/* Integer weights [from, from + n) of a row to the tiles' operand type; `from` starts a group. */
-static void convert_integers(const mp_dots *dots, const void *weights, const void *scales,
-                             uint32_t n, uint64_t ahead_bytes, void *out)
-{
-    const mp_integers in = {.packed = weights,
-                            .scales = scales,
-                            .ahead_bytes = ahead_bytes,
-                            .group = dots->group,
-                            .n = n};
-    dots->integers(&in, out);
-}
-
-static const char *scales_at(const mp_dots *dots, const mp_matrix *matrix, uint32_t row,
-                             uint32_t from)
-{
-    const uint64_t groups = (dots->k - 1) / dots->group + 1;
-    return matrix->scales + (row * groups + from / dots->group) * sizeof(uint16_t);
-}
-
-/* Points a tile at four weight rows from `first` on, of which n_weights exist, from element `from` on;
- * or at `converted`, where it puts what they become. */
-static void take_weights(const mp_dots *dots, const mp_matrix *matrix, uint32_t first,
-                         uint32_t n_weights, uint32_t from, uint64_t ahead_bytes, mp_tile *tile,
-                         float (*converted)[MP_CONVERTED])
-{
-    tile->group = dots->group;
-    tile->ahead_bytes = dots->convert ? 0 : ahead_bytes;
-    for (uint32_t c = 0; c < MP_TILE_WEIGHTS; c++) {
-        const uint32_t row = c < n_weights ? first + c : first;
-        tile->w[c] =
-            dots->convert ? (const void *)converted[c] : weights_at(dots, matrix, row, from);
-        tile->scales[c] = dots->bits ? scales_at(dots, matrix, row, from) : NULL;
-        if (dots->convert && dots->bits)
-            convert_integers(dots, weights_at(dots, matrix, row, from), tile->scales[c], tile->k,
-                             ahead_bytes, converted[c]);
-        else if (dots->convert)
-            convert_weights(dots, matrix, row, from, tile->k, ahead_bytes, converted[c]);
-    }
-}
-
 /* Deals rows to groups, or to tiles, evenly, because one of few rows is inefficient. */
 static uint32_t group_size(uint32_t n_rows, uint32_t done, uint32_t most)
 {
@@ -298,7 +55,7 @@ static void run_tiles(const mp_dots *dots, const mp_group *group, const mp_matri
     float converted[MP_TILE_WEIGHTS][MP_CONVERTED];
     mp_tile tile = {.resume = from > 0};
     tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
-    take_weights(dots, matrix, first, n_weights, from, ahead_bytes, &tile, converted);
+    mp_dots_take_weights(dots, matrix, first, n_weights, from, ahead_bytes, &tile, converted);
     for (uint32_t begin = 0; begin < group->n_rows; begin += tile.n_rows) {
         tile.n_rows = group_size(group->n_rows, begin, MP_TILE_ROWS);
         tile.acc = acc + begin * MP_TILE_WEIGHTS * MP_LANES;
@@ -398,7 +155,7 @@ static void put_inner(const mp_host_kernel_set *set, const mp_kernel_experts_arg
 {
     const uint64_t bytes = args->intermediate * (args->math == MOEPAGE_MATH_BF16 ? 2ull : 4ull);
     char *row = (char *)args->inner + line * bytes;
-    if (is_in_integers(args, MP_DOWN))
+    if (mp_dots_in_integers(args, MP_DOWN))
         set->int8->quantise(values, n / MP_INT8_GROUP,
                             mp_int8_row_from(mp_int8_row_at(row, args->intermediate),
                                              panel / MP_INT8_GROUP));
@@ -480,7 +237,7 @@ static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
 static void size_slice(const mp_kernel_experts_args *args, const mp_dots *dots, uint32_t first,
                        uint32_t last, mp_slice *slice)
 {
-    const bool rounds = first == MP_GATE && is_in_integers(args, MP_DOWN);
+    const bool rounds = first == MP_GATE && mp_dots_in_integers(args, MP_DOWN);
     bool in_integers = true;
     slice->panel = MP_PANEL;
     slice->group_rows = MP_TILE_ROWS;
@@ -504,7 +261,7 @@ static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_arg
     const uint32_t first = phase == 0 ? MP_GATE : MP_DOWN, last = phase == 0 ? MP_UP : MP_DOWN;
     mp_dots dots[MP_MATRICES];
     for (uint32_t m = first; m <= last; m++)
-        dots[m] = dots_of(set, args, m, n_rows);
+        dots[m] = mp_dots_of(set, args, m, n_rows);
     size_slice(args, dots, first, last, slice);
     for (uint32_t panel = slice->begin; panel < slice->end; panel += slice->panel) {
         uint32_t n = slice->end - panel < slice->panel ? slice->end - panel : slice->panel;
@@ -531,7 +288,8 @@ void mp_host_experts(const mp_host_kernel_set *set, const mp_kernel_experts_args
                      uint32_t phase, uint32_t part, uint32_t n_parts)
 {
     const uint32_t n_weights = phase == 0 ? args->intermediate : args->hidden;
-    const uint32_t unit = phase == 0 && is_in_integers(args, MP_DOWN) ? MP_UNIT_ROUNDED : MP_UNIT;
+    const uint32_t unit =
+        phase == 0 && mp_dots_in_integers(args, MP_DOWN) ? MP_UNIT_ROUNDED : MP_UNIT;
     const uint32_t n_units = (n_weights + unit - 1) / unit;
     uint64_t total = 0;
     for (uint32_t e = 0; e < args->n_experts; e++)
