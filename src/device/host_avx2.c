@@ -22,19 +22,14 @@ typedef struct part_sums {
     __m256 of[MP_PART_ROWS][MP_TILE_WEIGHTS][2];
 } part_sums;
 
+MP_INLINE bool is_dot(mp_tile_kind kind)
+{
+    return kind >= MP_TILE_DOT;
+}
+
 MP_INLINE uint32_t turn_elements(mp_tile_kind kind)
 {
-    return kind == MP_TILE_DOT ? 2 * MP_LANES : MP_LANES;
-}
-
-MP_INLINE uint32_t x_bytes(mp_tile_kind kind)
-{
-    return kind == MP_TILE_DOT ? 2 : 4;
-}
-
-MP_INLINE uint32_t w_bytes(mp_tile_kind kind)
-{
-    return kind == MP_TILE_F32 ? 4 : 2;
+    return is_dot(kind) ? 2 * MP_LANES : MP_LANES;
 }
 
 MP_INLINE __m256 load_eight(mp_tile_kind kind, const void *from)
@@ -47,10 +42,31 @@ MP_INLINE __m256 load_eight(mp_tile_kind kind, const void *from)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* The odd elements of 8 pairs, or the even ones, widened. */
-MP_INLINE __m256 half_of_pairs(const void *from, bool odd)
+/* mp_to_bf16 of host_math.h, in the lower halves. */
+MP_INLINE __m256i to_bf16(__m256 value)
 {
-    __m256i pairs = _mm256_loadu_si256(from);
+    __m256i bits = _mm256_castps_si256(value);
+    __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), last);
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+
+/* 16 elements of a row as bfloat16. */
+MP_INLINE __m256i load_pairs(mp_tile_kind kind, const char *from)
+{
+    if (kind == MP_TILE_DOT)
+        return _mm256_loadu_si256((const __m256i *)(const void *)from);
+    const mp_tile_kind wide = kind == MP_TILE_DOT_F16 ? MP_TILE_F16 : MP_TILE_F32;
+    const __m256i low = to_bf16(load_eight(wide, from));
+    const __m256i high = to_bf16(load_eight(wide, from + 8 * mp_tile_w_bytes(kind)));
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
+}
+
+/* The odd elements of 8 pairs, or the even ones, widened. */
+MP_INLINE __m256 half_of_pairs(__m256i pairs, bool odd)
+{
     return _mm256_castsi256_ps(odd ? _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000))
                                    : _mm256_slli_epi32(pairs, 16));
 }
@@ -62,15 +78,15 @@ MP_INLINE void multiply(mp_tile_kind kind, uint32_t rows, uint32_t weights, part
                         bool odd)
 {
     const uint64_t first = turn * turn_elements(kind) + half * turn_elements(kind) / 2;
-    const uint64_t x_at = first * x_bytes(kind), w_at = first * w_bytes(kind);
+    const uint64_t x_at = first * mp_tile_x_bytes(kind), w_at = first * mp_tile_w_bytes(kind);
     __m256 row[MP_PART_ROWS];
     MP_EACH (r, rows) {
-        row[r] = kind == MP_TILE_DOT ? half_of_pairs(x[r] + x_at, odd)
-                                     : load_eight(MP_TILE_F32, x[r] + x_at);
+        row[r] = is_dot(kind) ? half_of_pairs(load_pairs(MP_TILE_DOT, x[r] + x_at), odd)
+                              : load_eight(MP_TILE_F32, x[r] + x_at);
     }
     MP_EACH (c, weights) {
-        __m256 weight =
-            kind == MP_TILE_DOT ? half_of_pairs(w[c] + w_at, odd) : load_eight(kind, w[c] + w_at);
+        __m256 weight = is_dot(kind) ? half_of_pairs(load_pairs(kind, w[c] + w_at), odd)
+                                     : load_eight(kind, w[c] + w_at);
         MP_EACH (r, rows)
             sums->of[r][c][half] = _mm256_fmadd_ps(row[r], weight, sums->of[r][c][half]);
     }
@@ -81,7 +97,7 @@ MP_INLINE void run_turn(mp_tile_kind kind, uint32_t rows, uint32_t weights, part
 {
     MP_EACH (half, 2) {
         multiply(kind, rows, weights, sums, x, w, turn, half, true);
-        if (kind == MP_TILE_DOT)
+        if (is_dot(kind))
             multiply(kind, rows, weights, sums, x, w, turn, half, false);
     }
 }
@@ -91,17 +107,17 @@ MP_INLINE void run_last_turn(mp_tile_kind kind, uint32_t rows, uint32_t weights,
                              const char *const *x, const char *const *w, uint64_t turn,
                              uint32_t left)
 {
-    char x_copy[MP_PART_ROWS][64], w_copy[MP_TILE_WEIGHTS][64];
+    char x_copy[MP_PART_ROWS][64], w_copy[MP_TILE_WEIGHTS][128];
     const char *x_padded[MP_PART_ROWS], *w_padded[MP_TILE_WEIGHTS];
     const uint64_t first = turn * turn_elements(kind);
     for (uint32_t r = 0; r < rows; r++) {
         memset(x_copy[r], 0, sizeof x_copy[r]);
-        memcpy(x_copy[r], x[r] + first * x_bytes(kind), left * x_bytes(kind));
+        memcpy(x_copy[r], x[r] + first * mp_tile_x_bytes(kind), left * mp_tile_x_bytes(kind));
         x_padded[r] = x_copy[r];
     }
     for (uint32_t c = 0; c < weights; c++) {
         memset(w_copy[c], 0, sizeof w_copy[c]);
-        memcpy(w_copy[c], w[c] + first * w_bytes(kind), left * w_bytes(kind));
+        memcpy(w_copy[c], w[c] + first * mp_tile_w_bytes(kind), left * mp_tile_w_bytes(kind));
         w_padded[c] = w_copy[c];
     }
     run_turn(kind, rows, weights, sums, x_padded, w_padded, 0);
@@ -125,15 +141,20 @@ MP_INLINE void run_part(mp_tile_kind kind, const mp_tile *tile, uint32_t r0, uin
         }
     }
     const uint32_t turns = tile->k / turn_elements(kind);
-    uint64_t ahead = tile->ahead_bytes;
-    for (uint64_t turn = 0; turn < turns; turn++) {
-        if (r0 == 0) {
-            MP_EACH (c, weights)
-                _mm_prefetch(w[c] + ahead, _MM_HINT_T1);
-        }
-        run_turn(kind, rows, weights, &sums, x, w, turn);
-        ahead += turn_elements(kind) * w_bytes(kind);
+    const uint32_t step = MP_TILE_STEP / turn_elements(kind);
+    mp_fetch fetch = mp_fetch_share(&tile->fetch, c0, weights, turns / step);
+    if (tile->n_rows > 2) /* the second level is near enough */
+        fetch.near = NULL;
+    uint64_t turn = 0;
+    for (; turn + step <= turns; turn += step) {
+        if (r0 == 0)
+            mp_fetch_step(&fetch, weights, MP_TILE_STEP * mp_tile_w_bytes(kind),
+                          MP_TILE_STEP * mp_tile_x_bytes(kind));
+        MP_EACH (i, step)
+            run_turn(kind, rows, weights, &sums, x, w, turn + i);
     }
+    for (; turn < turns; turn++)
+        run_turn(kind, rows, weights, &sums, x, w, turn);
     if (tile->k % turn_elements(kind) > 0)
         run_last_turn(kind, rows, weights, &sums, x, w, turns, tile->k % turn_elements(kind));
     MP_EACH (r, rows) {
@@ -165,11 +186,11 @@ MP_TILE_OF(MP_AVX2, tile_f32, run_parts, MP_TILE_F32)
 MP_TILE_OF(MP_AVX2, tile_f16, run_parts, MP_TILE_F16)
 MP_TILE_OF(MP_AVX2, tile_bf16, run_parts, MP_TILE_BF16)
 MP_TILE_OF(MP_AVX2, tile_dot_flushed, run_parts, MP_TILE_DOT)
-
-static void tile_dot(const mp_tile *tile)
-{
-    mp_tile_under_flush(tile_dot_flushed, tile);
-}
+MP_TILE_OF(MP_AVX2, tile_dot_f16_flushed, run_parts, MP_TILE_DOT_F16)
+MP_TILE_OF(MP_AVX2, tile_dot_f32_flushed, run_parts, MP_TILE_DOT_F32)
+MP_TILE_UNDER_FLUSH(tile_dot)
+MP_TILE_UNDER_FLUSH(tile_dot_f16)
+MP_TILE_UNDER_FLUSH(tile_dot_f32)
 
 /* ---- Sums ---- */
 
@@ -315,21 +336,14 @@ MP_AVX2 static void narrow_f16(const float *in, void *out, uint64_t n)
     mp_host_set_portable.narrow[MOEPAGE_DTYPE_F16](in + i, to + i, n - i);
 }
 
-/* mp_to_bf16 of host_math.h. */
 MP_AVX2 static void narrow_bf16(const float *in, void *out, uint64_t n)
 {
     uint16_t *to = out;
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m256 value = _mm256_loadu_ps(in + i);
-        __m256i bits = _mm256_castps_si256(value);
-        __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-        __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), last);
-        __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-        __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-        rounded = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+        __m256i bits = to_bf16(_mm256_loadu_ps(in + i));
         __m128i packed =
-            _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+            _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
         _mm_storeu_si128((__m128i *)(void *)(to + i), packed);
     }
     mp_host_set_portable.narrow[MOEPAGE_DTYPE_BF16](in + i, to + i, n - i);
@@ -355,6 +369,7 @@ MP_AVX2 static void widen_f8(const void *in, float scale, float *out, uint64_t n
 }
 
 const mp_host_kernel_set mp_host_set_avx2 =
-    MP_HOST_KERNEL_SET("avx2", tile_dot, mp_integers_avx2, mp_blocks_avx2, mp_int8_avx2);
+    MP_HOST_KERNEL_SET("avx2", tile_dot, tile_dot, MP_TILE_ROWS, mp_integers_avx2, mp_blocks_avx2,
+                       mp_int8_avx2);
 
 #endif

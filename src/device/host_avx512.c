@@ -54,9 +54,46 @@ MP_INLINE void turn_fp32(mp_tile_kind kind, uint32_t rows, __m512 (*acc)[MP_TILE
     }
 }
 
-MP_INLINE __m512i load_pairs(const void *row, uint32_t i, __mmask32 live)
+/* mp_to_bf16. The conversion instruction would lose denormals. */
+MP_INLINE __m256i to_bf16(__m512 value)
 {
-    return _mm512_maskz_loadu_epi16(live, (const uint16_t *)row + i);
+    __m512i bits = _mm512_castps_si512(value);
+    __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
+    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
+/* 32 floats rounded likewise, and joined. */
+MP_INLINE __m512i to_pairs(__m512 low, __m512 high)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(low)), to_bf16(high), 1);
+}
+
+/* The same, where bfloat16's denormals count as zeros: the instruction takes those of floats for zeros, of which
+ * the greatest are rounded to no denormal. */
+MP_INLINE __m512i to_pairs_quickly(__m512 low, __m512 high)
+{
+    const __mmask16 denormal =
+        _mm512_fpclass_ps_mask(low, 0x20) | _mm512_fpclass_ps_mask(high, 0x20);
+    if (__builtin_expect(denormal != 0, 0))
+        return to_pairs(low, high);
+    return mp_round_pairs(high, low);
+}
+
+/* 32 elements of a row as bfloat16. */
+MP_INLINE __m512i load_pairs(mp_tile_kind kind, pair_method pairs, const void *row, uint32_t i,
+                             __mmask32 live)
+{
+    if (kind == MP_TILE_DOT)
+        return _mm512_maskz_loadu_epi16(live, (const uint16_t *)row + i);
+    const mp_tile_kind wide = kind == MP_TILE_DOT_F16 ? MP_TILE_F16 : MP_TILE_F32;
+    const __m512 low = load_weights(wide, row, i, (__mmask16)live);
+    const __m512 high = load_weights(wide, row, i + MP_LANES, (__mmask16)(live >> MP_LANES));
+    if (pairs == PAIRS_BY_FMA)
+        return to_pairs(low, high);
+    return kind == MP_TILE_DOT_F16 ? mp_round_pairs(high, low) : to_pairs_quickly(low, high);
 }
 
 /* The odd elements of 16 pairs, or the even ones, widened. */
@@ -67,29 +104,33 @@ MP_INLINE __m512 half_of_pairs(__m512i pairs, bool odd)
 }
 
 /* One turn over pairs, odd elements first; for use under flush-to-zero. */
-MP_INLINE void turn_pairs_fma(uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS], const void *const *x,
-                              const void *const *w, uint32_t i, __mmask32 live)
+MP_INLINE void turn_pairs_fma(mp_tile_kind kind, uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS],
+                              const void *const *x, const void *const *w, uint32_t i,
+                              __mmask32 live)
 {
+    __m512i both[MP_TILE_WEIGHTS];
+    MP_EACH (c, MP_TILE_WEIGHTS)
+        both[c] = load_pairs(kind, PAIRS_BY_FMA, w[c], i, live);
     MP_EACH (even, 2) {
         __m512 weights[MP_TILE_WEIGHTS];
         MP_EACH (c, MP_TILE_WEIGHTS)
-            weights[c] = half_of_pairs(load_pairs(w[c], i, live), !even);
+            weights[c] = half_of_pairs(both[c], !even);
         MP_EACH (r, rows) {
-            __m512 row = half_of_pairs(load_pairs(x[r], i, live), !even);
+            __m512 row = half_of_pairs(load_pairs(MP_TILE_DOT, PAIRS_BY_FMA, x[r], i, live), !even);
             MP_EACH (c, MP_TILE_WEIGHTS)
                 acc[r][c] = _mm512_fmadd_ps(row, weights[c], acc[r][c]);
         }
     }
 }
 
-MP_INLINE void turn_pairs(uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS], const void *const *x,
-                          const void *const *w, uint32_t i, __mmask32 live)
+MP_INLINE void turn_pairs(mp_tile_kind kind, uint32_t rows, __m512 (*acc)[MP_TILE_WEIGHTS],
+                          const void *const *x, const void *const *w, uint32_t i, __mmask32 live)
 {
     __m512i weights[MP_TILE_WEIGHTS];
     MP_EACH (c, MP_TILE_WEIGHTS)
-        weights[c] = load_pairs(w[c], i, live);
+        weights[c] = load_pairs(kind, PAIRS_BY_INSTRUCTION, w[c], i, live);
     MP_EACH (r, rows) {
-        __m512i row = load_pairs(x[r], i, live);
+        __m512i row = load_pairs(MP_TILE_DOT, PAIRS_BY_INSTRUCTION, x[r], i, live);
         MP_EACH (c, MP_TILE_WEIGHTS)
             acc[r][c] = mp_dot_pairs(acc[r][c], row, weights[c]);
     }
@@ -101,9 +142,9 @@ MP_INLINE void step(mp_tile_kind kind, pair_method pairs, uint32_t rows,
                     uint32_t i, uint32_t live)
 {
     if (pairs == PAIRS_BY_INSTRUCTION) {
-        turn_pairs(rows, acc, x, w, i, live);
+        turn_pairs(kind, rows, acc, x, w, i, live);
     } else if (pairs == PAIRS_BY_FMA) {
-        turn_pairs_fma(rows, acc, x, w, i, live);
+        turn_pairs_fma(kind, rows, acc, x, w, i, live);
     } else {
         turn_fp32(kind, rows, acc, x, w, i, (__mmask16)live);
         if (live >> MP_LANES)
@@ -125,15 +166,12 @@ MP_INLINE void tile_rows(mp_tile_kind kind, pair_method pairs, uint32_t rows, co
                             ? _mm512_load_ps(tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES)
                             : _mm512_setzero_ps();
     }
-    const uint64_t step_bytes = MP_TILE_STEP * (kind == MP_TILE_F32 ? 4 : 2);
     const uint32_t k = tile->k;
-    uint64_t ahead = tile->ahead_bytes;
+    mp_fetch fetch = tile->fetch;
     uint32_t i = 0;
-    for (; i + MP_TILE_STEP <= k; i += MP_TILE_STEP, ahead += step_bytes) {
-        MP_EACH (c, MP_TILE_WEIGHTS) {
-            for (uint64_t line = 0; line < step_bytes; line += 64)
-                _mm_prefetch((const char *)w[c] + ahead + line, _MM_HINT_T1);
-        }
+    for (; i + MP_TILE_STEP <= k; i += MP_TILE_STEP) {
+        mp_fetch_step(&fetch, MP_TILE_WEIGHTS, MP_TILE_STEP * mp_tile_w_bytes(kind),
+                      MP_TILE_STEP * mp_tile_x_bytes(kind));
         step(kind, pairs, rows, acc, x, w, i, 0xffffffffu);
     }
     if (i < k)
@@ -148,12 +186,14 @@ MP_TILE_FUNCTION(MP_AVX512, tile_f32, MP_TILE_F32, PAIRS_NONE)
 MP_TILE_FUNCTION(MP_AVX512, tile_f16, MP_TILE_F16, PAIRS_NONE)
 MP_TILE_FUNCTION(MP_AVX512, tile_bf16, MP_TILE_BF16, PAIRS_NONE)
 MP_TILE_FUNCTION(MP_AVX512, tile_pairs, MP_TILE_DOT, PAIRS_BY_INSTRUCTION)
+MP_TILE_FUNCTION(MP_AVX512, tile_pairs_f16, MP_TILE_DOT_F16, PAIRS_BY_INSTRUCTION)
+MP_TILE_FUNCTION(MP_AVX512, tile_pairs_f32, MP_TILE_DOT_F32, PAIRS_BY_INSTRUCTION)
 MP_TILE_FUNCTION(MP_AVX512, tile_pairs_fma_flushed, MP_TILE_DOT, PAIRS_BY_FMA)
-
-static void tile_pairs_fma(const mp_tile *tile)
-{
-    mp_tile_under_flush(tile_pairs_fma_flushed, tile);
-}
+MP_TILE_FUNCTION(MP_AVX512, tile_pairs_fma_f16_flushed, MP_TILE_DOT_F16, PAIRS_BY_FMA)
+MP_TILE_FUNCTION(MP_AVX512, tile_pairs_fma_f32_flushed, MP_TILE_DOT_F32, PAIRS_BY_FMA)
+MP_TILE_UNDER_FLUSH(tile_pairs_fma)
+MP_TILE_UNDER_FLUSH(tile_pairs_fma_f16)
+MP_TILE_UNDER_FLUSH(tile_pairs_fma_f32)
 
 /* ---- Sums ---- */
 
@@ -287,17 +327,6 @@ MP_AVX512 static void widen_bf16(const void *in, float *out, uint64_t n)
     widen(MP_TILE_BF16, in, out, n);
 }
 
-/* mp_to_bf16. The conversion instruction would lose denormals. */
-MP_INLINE __m256i to_bf16(__m512 value)
-{
-    __m512i bits = _mm512_castps_si512(value);
-    __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
-    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-}
-
 MP_INLINE void narrow(mp_tile_kind kind, const float *in, uint16_t *out, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i += MP_LANES) {
@@ -338,15 +367,19 @@ MP_AVX512 static void widen_f8(const void *in, float scale, float *out, uint64_t
 }
 
 const mp_host_kernel_set mp_host_set_avx512 =
-    MP_HOST_KERNEL_SET("avx512", tile_pairs_fma, mp_integers_avx512, mp_blocks_avx512,
-                       mp_int8_avx2);
+    MP_HOST_KERNEL_SET("avx512", tile_pairs_fma, tile_pairs_fma, 2 * MP_TILE_ROWS,
+                       mp_integers_avx512, mp_blocks_avx512, mp_int8_avx2);
 
 const mp_host_kernel_set mp_host_set_avx512_vnni =
-    MP_HOST_KERNEL_SET("avx512-vnni", tile_pairs_fma, mp_integers_avx512, mp_blocks_avx512,
-                       mp_int8_vnni);
+    MP_HOST_KERNEL_SET("avx512-vnni", tile_pairs_fma, tile_pairs_fma, 2 * MP_TILE_ROWS,
+                       mp_integers_avx512, mp_blocks_avx512, mp_int8_vnni);
 
 const mp_host_kernel_set mp_host_set_avx512_bf16 =
-    MP_HOST_KERNEL_SET("avx512-bf16", tile_pairs, mp_integers_avx512_bf16, mp_blocks_avx512_bf16,
-                       mp_int8_vnni);
+    MP_HOST_KERNEL_SET("avx512-bf16", tile_pairs, tile_pairs, 2 * MP_TILE_ROWS,
+                       mp_integers_avx512_bf16, mp_blocks_avx512_bf16, mp_int8_vnni);
+
+const mp_host_kernel_set mp_host_set_avx512_bf16_fma =
+    MP_HOST_KERNEL_SET("avx512-bf16-fma", tile_pairs_fma, tile_pairs, 2 * MP_TILE_ROWS,
+                       mp_integers_avx512_bf16, mp_blocks_avx512_bf16, mp_int8_vnni);
 
 #endif

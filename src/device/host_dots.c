@@ -4,14 +4,19 @@
 #include <assert.h>
 #include <string.h>
 
-/* The tiles that read weights of the matrix's dtype, or their converted form. */
-static void choose_tiles(mp_dots *dots, uint32_t math)
+/* The tiles that read weights of the matrix's dtype, or of their converted form, where so many rows share it
+ * that it pays. */
+static void choose_tiles(mp_dots *dots, uint32_t math, uint32_t n_rows)
 {
     const uint32_t dtype = dots->weight_dtype;
     dots->w_element = mp_element_bytes(dtype);
     if (math == MOEPAGE_MATH_BF16) {
-        dots->kind = MP_TILE_DOT;
-        dots->convert = dtype != MOEPAGE_DTYPE_BF16;
+        const bool in_place = n_rows <= dots->set->rounding_rows && dtype != MOEPAGE_DTYPE_F8_E4M3;
+        dots->kind = !in_place                    ? MP_TILE_DOT
+                     : dtype == MOEPAGE_DTYPE_F16 ? MP_TILE_DOT_F16
+                     : dtype == MOEPAGE_DTYPE_F32 ? MP_TILE_DOT_F32
+                                                  : MP_TILE_DOT;
+        dots->convert = !in_place && dtype != MOEPAGE_DTYPE_BF16;
         dots->x_element = 2;
     } else {
         dots->kind = dtype == MOEPAGE_DTYPE_BF16  ? MP_TILE_BF16
@@ -69,16 +74,16 @@ mp_dots mp_dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *
     dots.k = which == MP_DOWN ? args->intermediate : args->hidden;
     dots.blocks = mp_block_format_of(dots.weight_dtype);
     dots.in_integers = mp_dots_in_integers(args, which);
+    /* A single group reads each weight once: without reuse, the whole length in one piece is best. */
+    dots.lone = n_rows <= (dots.in_integers ? 1 : MP_TILE_ROWS);
     if (mp_quant_bits_of(args->form))
         choose_integers(&dots, args, math);
     else if (dots.blocks)
         choose_blocks(&dots, math, n_rows);
     else
-        choose_tiles(&dots, math);
+        choose_tiles(&dots, math, n_rows);
     dots.x_bytes =
         args->math == MOEPAGE_MATH_INT8 ? mp_int8_row_bytes(dots.k) : dots.k * dots.x_element;
-    /* A single group reads each weight once: without reuse, the whole length in one piece is best. */
-    dots.lone = n_rows <= (dots.in_integers ? 1 : MP_TILE_ROWS);
     dots.piece = dots.convert ? MP_CONVERTED
                  : dots.lone  ? dots.k
                               : MP_PIECE_BYTES / (uint32_t)dots.x_element;

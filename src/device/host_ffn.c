@@ -14,6 +14,9 @@
 
 #define MP_UNIT 16
 #define MP_UNIT_ROUNDED MP_INT8_GROUP /* of rows whose results are rounded to 8 bits in groups */
+/* Most bytes of a tile's rows of weights that are fetched to the first-level cache while those before them are
+ * multiplied. */
+#define MP_NEAR_BYTES (16u << 10)
 /* Most rows of a group whose weights are converted, and most sums of a group with a panel. */
 #define MP_GROUP_ROWS (4 * MP_TILE_ROWS)
 #define MP_SUMS (MP_PANEL * MP_TILE_ROWS)
@@ -28,6 +31,19 @@ typedef struct mp_group {
 
 /* Sums of a group with a panel of one matrix: a slice's panel to each row. */
 typedef float mp_sums[MP_INT8_SUMS];
+
+/* A group's turn with rows of weights [first, first + n), a panel. Meanwhile it fetches for those after it. */
+typedef struct mp_turn {
+    const mp_group *group;
+    const mp_matrix *matrix;
+    uint32_t first, n;
+    uint32_t stride;       /* of the sums */
+    uint64_t ahead_bytes;  /* as mp_tile.ahead_bytes; the rest is of floats alone: */
+    uint32_t end;          /* of the slice's rows of weights */
+    const char *far;       /* of several groups: the group's share of the next panel */
+    uint64_t far_bytes;    /* of it */
+    const mp_group *after; /* the next group; or NULL */
+} mp_turn;
 
 /* A share of one expert's weight rows. */
 typedef struct mp_slice {
@@ -46,93 +62,161 @@ static uint32_t group_size(uint32_t n_rows, uint32_t done, uint32_t most)
     return (left + groups - 1) / groups;
 }
 
-/* A group's tiles over the piece that starts at element `from`, with weight rows [first, first +
- * n_weights), of which they take four at most. */
-static void run_tiles(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                      uint32_t first, uint32_t n_weights, uint32_t from, uint64_t ahead_bytes,
+/* Of a lone group, which reads each weight once: the tiles behind weight row `first`, whole rows in the order
+ * of their addresses. */
+static void fetch_rows(const mp_dots *dots, const mp_turn *turn, uint32_t first, mp_fetch *fetch)
+{
+    const uint32_t left = turn->end - first, tile = MP_TILE_WEIGHTS;
+    const uint64_t step = MP_TILE_STEP * dots->w_element, tile_bytes = tile * dots->row_bytes;
+    const char *at = turn->matrix->weights + first * dots->row_bytes;
+    const bool is_near = tile_bytes <= MP_NEAR_BYTES;
+    const uint32_t far = is_near ? 2 * tile : tile;
+    if (is_near && left >= 2 * tile) {
+        fetch->near = at + tile_bytes;
+        fetch->near_row = step;
+        fetch->near_step = tile * step;
+    }
+    if (left >= far + tile) {
+        fetch->far = at + far * dots->row_bytes;
+        fetch->far_lines = (uint32_t)(tile * step / 64);
+    }
+}
+
+/* Of one group of several, whose tile t runs over the piece from element `from` on: its share of the next panel,
+ * so much for each of the turn's tiles. */
+static void fetch_panel(const mp_dots *dots, const mp_turn *turn, uint32_t t, uint32_t from,
+                        mp_fetch *fetch)
+{
+    const uint32_t n_tiles = (turn->n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
+    const uint32_t tile_steps = (dots->piece + MP_TILE_STEP - 1) / MP_TILE_STEP;
+    const uint32_t pieces = (dots->k + dots->piece - 1) / dots->piece;
+    const uint64_t steps = (uint64_t)n_tiles * pieces * tile_steps;
+    const uint64_t lines = (turn->far_bytes / 64 + steps - 1) / steps;
+    const uint64_t done = ((uint64_t)from / dots->piece * n_tiles + t) * tile_steps * lines * 64;
+    if (done < turn->far_bytes) {
+        fetch->far = turn->far + done;
+        fetch->far_lines = (uint32_t)lines;
+    }
+}
+
+/* Rows of the next group, in the place of those from `begin` on: tile t fetches its share. */
+static void fetch_group(const mp_dots *dots, const mp_turn *turn, uint32_t t, uint32_t begin,
+                        uint32_t from, mp_tile *tile)
+{
+    const uint32_t n_tiles = (turn->n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
+    const mp_group *after = turn->after;
+    tile->fetch.n_x = 0;
+    if (!after)
+        return;
+    for (uint32_t r = 0; r < tile->n_rows && begin + r < after->n_rows; r++)
+        if ((begin + r) % n_tiles == t)
+            tile->fetch.x[tile->fetch.n_x++] =
+                (const char *)after->x[begin + r] + from * dots->x_element;
+}
+
+/* A turn's tiles over the piece that starts at element `from`, with the panel's weight rows from 4 * t on. */
+static void run_tiles(const mp_dots *dots, const mp_turn *turn, uint32_t t, uint32_t from,
                       float *acc)
 {
+    const mp_group *group = turn->group;
+    const uint32_t first = t * MP_TILE_WEIGHTS;
     float converted[MP_TILE_WEIGHTS][MP_CONVERTED];
     mp_tile tile = {.resume = from > 0};
     tile.k = dots->k - from < dots->piece ? dots->k - from : dots->piece;
-    mp_dots_take_weights(dots, matrix, first, n_weights, from, ahead_bytes, &tile, converted);
+    mp_dots_take_weights(dots, turn->matrix, turn->first + first, turn->n - first, from,
+                         turn->ahead_bytes, &tile, converted);
+    if (!dots->lone)
+        fetch_panel(dots, turn, t, from, &tile.fetch);
+    else if (!dots->convert && !dots->direct)
+        fetch_rows(dots, turn, turn->first + first, &tile.fetch);
     for (uint32_t begin = 0; begin < group->n_rows; begin += tile.n_rows) {
         tile.n_rows = group_size(group->n_rows, begin, MP_TILE_ROWS);
         tile.acc = acc + begin * MP_TILE_WEIGHTS * MP_LANES;
         for (uint32_t r = 0; r < tile.n_rows; r++)
             tile.x[r] = (const char *)group->x[begin + r] + from * dots->x_element;
+        fetch_group(dots, turn, t, begin, from, &tile);
         if (dots->direct)
             dots->direct(&tile);
         else
             dots->set->tile[dots->kind](&tile);
         tile.ahead_bytes = 0;
+        tile.fetch.far_lines = 0;
     }
 }
 
-static void run_integers(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                         uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
-                         mp_sums out)
+static void run_integers(const mp_dots *dots, const mp_turn *turn, mp_sums out)
 {
-    const mp_int8_product product = {.weights =
-                                         (const uint8_t *)matrix->weights + first * dots->row_bytes,
+    const mp_group *group = turn->group;
+    const mp_int8_product product = {.weights = (const uint8_t *)turn->matrix->weights +
+                                                turn->first * dots->row_bytes,
                                      .row_bytes = dots->row_bytes,
                                      .dtype = dots->weight_dtype,
                                      .k = dots->k,
-                                     .n_weights = n,
+                                     .n_weights = turn->n,
                                      .n_rows = group->n_rows,
                                      .x = group->x,
-                                     .ahead_bytes = ahead_bytes,
+                                     .ahead_bytes = turn->ahead_bytes,
                                      .out = out,
-                                     .stride = stride};
-    assert(stride * group->n_rows <= MP_INT8_SUMS);
+                                     .stride = turn->stride};
+    assert(turn->stride * group->n_rows <= MP_INT8_SUMS);
     dots->set->int8->multiply(&product);
 }
 
-static void run_tiles_of_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                               uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
-                               mp_sums out)
+static void run_tiles_of_panel(const mp_dots *dots, const mp_turn *turn, mp_sums out)
 {
     _Alignas(64) float acc[MP_SUMS * MP_LANES];
     float sums[MP_SUMS];
-    const uint32_t tile_sums = group->n_rows * MP_TILE_WEIGHTS;
-    const uint32_t n_tiles = (n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
-    assert(stride * group->n_rows <= MP_SUMS);
+    const uint32_t n_rows = turn->group->n_rows, stride = turn->stride;
+    const uint32_t tile_sums = n_rows * MP_TILE_WEIGHTS;
+    const uint32_t n_tiles = (turn->n + MP_TILE_WEIGHTS - 1) / MP_TILE_WEIGHTS;
+    assert(stride * n_rows <= MP_SUMS);
     for (uint32_t from = 0;; from += dots->piece) {
-        for (uint32_t t = 0; t < n_tiles; t++) {
-            const uint32_t c = t * MP_TILE_WEIGHTS;
-            run_tiles(dots, group, matrix, first + c, n - c, from, ahead_bytes,
-                      acc + t * tile_sums * MP_LANES);
-        }
+        for (uint32_t t = 0; t < n_tiles; t++)
+            run_tiles(dots, turn, t, from, acc + t * tile_sums * MP_LANES);
         if (dots->k - from <= dots->piece)
             break;
     }
     dots->set->reduce(acc, sums, n_tiles * tile_sums);
     for (uint32_t t = 0; t < n_tiles; t++) {
-        for (uint32_t r = 0; r < group->n_rows; r++)
+        for (uint32_t r = 0; r < n_rows; r++)
             memcpy(&out[r * stride + t * MP_TILE_WEIGHTS],
                    sums + t * tile_sums + r * MP_TILE_WEIGHTS, MP_TILE_WEIGHTS * sizeof(float));
     }
 }
 
 /* out[r * stride + c] = row r of the group times weight row first + c, c < n <= stride. */
-static void run_panel(const mp_dots *dots, const mp_group *group, const mp_matrix *matrix,
-                      uint32_t first, uint32_t n, uint32_t stride, uint64_t ahead_bytes,
-                      mp_sums out)
+static void run_panel(const mp_dots *dots, const mp_turn *turn, mp_sums out)
 {
     if (dots->in_integers)
-        run_integers(dots, group, matrix, first, n, stride, ahead_bytes, out);
+        run_integers(dots, turn, out);
     else
-        run_tiles_of_panel(dots, group, matrix, first, n, stride, ahead_bytes, out);
+        run_tiles_of_panel(dots, turn, out);
 }
 
-/* How far ahead of a panel's weights to prefetch: a single group's tile fetches the next tile; of
- * several groups, the first one's tiles fetch the next panel. */
-static uint64_t ahead_of(const mp_dots *dots, const mp_slice *slice, uint32_t panel,
-                         uint32_t group_row)
+/* The turn of the group of rows [i, i + n_rows) with a panel, and what it fetches. Of weights that are no
+ * floats a single group's tile fetches the next tile; of several groups, the first one's tiles fetch the next
+ * panel. */
+static mp_turn turn_of(const mp_dots *dots, const mp_slice *slice, const mp_matrix *matrix,
+                       uint32_t panel, uint32_t n, uint32_t i, const mp_group *group)
 {
-    uint64_t distance = dots->lone ? dots->ahead : slice->panel;
-    bool exists = panel + slice->panel + distance <= slice->end;
-    return exists && group_row == 0 ? distance * dots->row_bytes : 0;
+    const uint64_t distance = dots->lone ? dots->ahead : slice->panel;
+    const bool exists = panel + slice->panel + distance <= slice->end;
+    mp_turn turn = {.group = group,
+                    .matrix = matrix,
+                    .first = panel,
+                    .n = n,
+                    .stride = slice->panel,
+                    .end = slice->end};
+    if (dots->bits || dots->blocks || dots->weight_dtype == MOEPAGE_DTYPE_F8_E4M3) {
+        turn.ahead_bytes = exists && i == 0 ? distance * dots->row_bytes : 0;
+    } else if (!dots->lone && panel + slice->panel < slice->end) {
+        const uint32_t left = slice->end - panel - slice->panel, all = slice->expert->n_rows;
+        const uint64_t bytes = (left < slice->panel ? left : slice->panel) * dots->row_bytes;
+        const char *next = matrix->weights + (panel + slice->panel) * dots->row_bytes;
+        turn.far = next + bytes * i / all;
+        turn.far_bytes = bytes * group->n_rows / all;
+    }
+    return turn;
 }
 
 /* Adds a bias's elements [first, first + n) to each of the rows of sums. */
@@ -175,11 +259,32 @@ static void activate(const mp_host_kernel_set *set, const mp_activation *how, co
         set->swiglu(gate, up, gate, n);
 }
 
+/* Points a group at rows of x from the expert's row i on. */
+static void gather(const mp_dots *dots, const mp_kernel_experts_args *args,
+                   const mp_ffn_expert *expert, uint32_t i, uint32_t n_rows, mp_group *group)
+{
+    group->n_rows = n_rows;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
+        group->x[r] = (const char *)args->x + token * dots->x_bytes;
+    }
+}
+
+/* The same of lines of `inner`. */
+static void gather_inner(const mp_dots *dots, const mp_kernel_experts_args *args,
+                         const mp_ffn_expert *expert, uint32_t i, uint32_t n_rows, mp_group *group)
+{
+    const uint64_t line = expert->first_row + i - args->inner_base;
+    group->n_rows = n_rows;
+    for (uint32_t r = 0; r < n_rows; r++)
+        group->x[r] = (const char *)args->inner + (line + r) * dots->x_bytes;
+}
+
 /* Weight rows [panel, panel + n) of gate and up, for the group that starts at row i. `dots` are of
  * all matrices. */
 static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *args,
                           const mp_slice *slice, uint32_t panel, uint32_t n, uint32_t i,
-                          uint32_t n_rows)
+                          uint32_t n_rows, uint32_t n_after)
 {
     const mp_ffn_expert *expert = slice->expert;
     const mp_matrix gate_matrix = {expert->gate, expert->gate_scale};
@@ -187,20 +292,18 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
     const mp_host_kernel_set *set = dots->set;
     const uint32_t stride = slice->panel;
     const uint32_t n_sums = (n_rows * stride + MP_LANES - 1) / MP_LANES * MP_LANES;
+    const mp_dots *gate_dots = &dots[MP_GATE], *up_dots = &dots[MP_UP];
     mp_sums gate, up;
-    mp_group group;
-    group.n_rows = n_rows;
+    mp_group group, after;
     memset(gate, 0, n_sums * sizeof *gate); /* the activation reads whole vectors */
     memset(up, 0, n_sums * sizeof *up);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        uint64_t token = args->rows[expert->first_row + i + r] / args->top_k;
-        group.x[r] = (const char *)args->x + token * dots[MP_GATE].x_bytes;
-    }
-    const mp_dots *gate_dots = &dots[MP_GATE], *up_dots = &dots[MP_UP];
-    run_panel(gate_dots, &group, &gate_matrix, panel, n, stride,
-              ahead_of(gate_dots, slice, panel, i), gate);
-    run_panel(up_dots, &group, &up_matrix, panel, n, stride, ahead_of(up_dots, slice, panel, i),
-              up);
+    gather(gate_dots, args, expert, i, n_rows, &group);
+    gather(gate_dots, args, expert, i + n_rows, n_after, &after);
+    mp_turn gate_turn = turn_of(gate_dots, slice, &gate_matrix, panel, n, i, &group);
+    const mp_turn up_turn = turn_of(up_dots, slice, &up_matrix, panel, n, i, &group);
+    gate_turn.after = &after;
+    run_panel(gate_dots, &gate_turn, gate);
+    run_panel(up_dots, &up_turn, up);
     add_bias(set, args->bias_dtype, expert->gate_bias, panel, n, stride, gate, n_rows);
     add_bias(set, args->bias_dtype, expert->up_bias, panel, n, stride, up, n_rows);
     activate(set, &args->activation, up, n_sums, gate);
@@ -212,18 +315,19 @@ static void gate_up_group(const mp_dots *dots, const mp_kernel_experts_args *arg
 /* Weight rows [panel, panel + n) of down, for the group that starts at row i. */
 static void down_group(const mp_dots *dots, const mp_kernel_experts_args *args,
                        const mp_slice *slice, uint32_t panel, uint32_t n, uint32_t i,
-                       uint32_t n_rows)
+                       uint32_t n_rows, uint32_t n_after)
 {
     const mp_ffn_expert *expert = slice->expert;
     const mp_dots *down = &dots[MP_DOWN];
     const mp_matrix matrix = {expert->down, expert->down_scale};
     const uint64_t line = expert->first_row + i - args->inner_base;
     mp_sums sums;
-    mp_group group;
-    group.n_rows = n_rows;
-    for (uint32_t r = 0; r < n_rows; r++)
-        group.x[r] = (const char *)args->inner + (line + r) * down->x_bytes;
-    run_panel(down, &group, &matrix, panel, n, slice->panel, ahead_of(down, slice, panel, i), sums);
+    mp_group group, after;
+    gather_inner(down, args, expert, i, n_rows, &group);
+    gather_inner(down, args, expert, i + n_rows, n_after, &after);
+    mp_turn turn = turn_of(down, slice, &matrix, panel, n, i, &group);
+    turn.after = &after;
+    run_panel(down, &turn, sums);
     add_bias(down->set, args->bias_dtype, expert->down_bias, panel, n, slice->panel, sums, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
         const uint64_t row = args->rows ? args->rows[expert->first_row + i + r] : line + r;
@@ -265,12 +369,13 @@ static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_arg
     size_slice(args, dots, first, last, slice);
     for (uint32_t panel = slice->begin; panel < slice->end; panel += slice->panel) {
         uint32_t n = slice->end - panel < slice->panel ? slice->end - panel : slice->panel;
-        for (uint32_t i = 0, size; i < n_rows; i += size) {
+        for (uint32_t i = 0, size, after; i < n_rows; i += size) {
             size = group_size(n_rows, i, slice->group_rows);
+            after = i + size < n_rows ? group_size(n_rows, i + size, slice->group_rows) : 0;
             if (phase == 0)
-                gate_up_group(dots, args, slice, panel, n, i, size);
+                gate_up_group(dots, args, slice, panel, n, i, size, after);
             else
-                down_group(dots, args, slice, panel, n, i, size);
+                down_group(dots, args, slice, panel, n, i, size, after);
         }
     }
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "device/host_fetch.h"
 #include "device/host_int8.h"
 #include "device/host_kernels.h"
 #include "moepage.h"
@@ -26,10 +27,12 @@
  * i mod 16, 2i + 1 first, denormal operands and results taken as zero (VDPBF16PS). A row is
  * padded with zeros to a whole number of turns over the lanes. */
 typedef enum mp_tile_kind {
-    MP_TILE_F32,  /* FP32: float x, float weights */
-    MP_TILE_F16,  /* FP32: float x, IEEE half weights */
-    MP_TILE_BF16, /* FP32: float x, bfloat16 weights */
-    MP_TILE_DOT,  /* DOT: bfloat16 x and weights */
+    MP_TILE_F32,     /* FP32: float x, float weights */
+    MP_TILE_F16,     /* FP32: float x, IEEE half weights */
+    MP_TILE_BF16,    /* FP32: float x, bfloat16 weights */
+    MP_TILE_DOT,     /* DOT: bfloat16 x and weights */
+    MP_TILE_DOT_F16, /* DOT: bfloat16 x, IEEE half weights, rounded to bfloat16 */
+    MP_TILE_DOT_F32, /* DOT: bfloat16 x, float weights, rounded to bfloat16 */
     MP_TILE_KINDS
 } mp_tile_kind;
 
@@ -37,10 +40,22 @@ typedef enum mp_tile_kind {
  * are cut at multiples of MP_TILE_STEP, which all kinds accept. */
 #define MP_TILE_STEP (2 * MP_LANES)
 
+/* Bytes of an element of x, and of one of the weights. */
+static inline uint32_t mp_tile_x_bytes(mp_tile_kind kind)
+{
+    return kind < MP_TILE_DOT ? 4 : 2;
+}
+
+static inline uint32_t mp_tile_w_bytes(mp_tile_kind kind)
+{
+    return kind == MP_TILE_F32 || kind == MP_TILE_DOT_F32 ? 4 : 2;
+}
+
 typedef struct mp_tile {
-    const void *x[MP_TILE_ROWS];    /* [n_rows] */
-    const void *w[MP_TILE_WEIGHTS]; /* all set; a short tile repeats a row */
-    uint64_t ahead_bytes;           /* prefetch this far past each w; 0 = nothing to prefetch */
+    const void *x[MP_TILE_ROWS];         /* [n_rows] */
+    const void *w[MP_TILE_WEIGHTS];      /* all set; a short tile repeats a row */
+    mp_fetch fetch;                      /* of floats; those of integers and blocks prefetch */
+    uint64_t ahead_bytes;                /* this far past each w; 0 = nothing to prefetch */
     const void *scales[MP_TILE_WEIGHTS]; /* of integers: FP16, of w's first group onwards */
     uint32_t group;                      /* weights per scale */
     uint32_t n_rows;                     /* 1..MP_TILE_ROWS */
@@ -131,6 +146,9 @@ struct mp_host_kernel_set {
     const char *name;
 
     void (*tile[MP_TILE_KINDS])(const mp_tile *tile);
+    /* Most rows of x that are best met by tiles which round weights, MP_TILE_DOT_F16 and _F32; for more
+     * rows, rounding once is. */
+    uint32_t rounding_rows;
 
     /* sums[i] = the lanes of acc[i] added by halves: l + (l + 8), then 4, 2, 1. `n` is a multiple
      * of MP_TILE_WEIGHTS; acc is 64-byte aligned. */
@@ -180,6 +198,7 @@ extern const mp_host_kernel_set mp_host_set_avx2;
 extern const mp_host_kernel_set mp_host_set_avx512;
 extern const mp_host_kernel_set mp_host_set_avx512_vnni;
 extern const mp_host_kernel_set mp_host_set_avx512_bf16;
+extern const mp_host_kernel_set mp_host_set_avx512_bf16_fma;
 
 /* Words of MXCSR: nearest even, denormals kept, exceptions masked; and with flush-to-zero and
  * denormals-are-zero. */
@@ -211,6 +230,13 @@ void mp_narrow_f32(const float *in, void *out, uint64_t n);
     target static void name(const mp_tile *tile) \
     {                                            \
         run(kind, tile);                         \
+    }
+
+/* The tile function of DOT that runs name_flushed as below. */
+#define MP_TILE_UNDER_FLUSH(name)                  \
+    static void name(const mp_tile *tile)          \
+    {                                              \
+        mp_tile_under_flush(name##_flushed, tile); \
     }
 
 /* One function for each number of rows of a tile, each unrolled on its own: `tile_rows(a, b, rows, tile)`
@@ -256,14 +282,16 @@ static inline uint64_t mp_share_start(uint64_t n, uint32_t part, uint32_t n_part
     return n / n_parts * part + n % n_parts * part / n_parts;
 }
 
-/* Initialises a set with the functions of its file, which are named after the fields. */
-#define MP_HOST_KERNEL_SET(isa, dot, integer_set, block_set, int8_set)                  \
-    {                                                                                   \
-        .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot}, .reduce = reduce,    \
-        .swiglu = swiglu, .swiglu_clamped = swiglu_clamped, .axpy = axpy,               \
-        .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},                           \
-        .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8, \
-        .integers = &integer_set, .blocks = &block_set, .int8 = &int8_set,              \
+/* Initialises a set with the functions of its file, which are named after the fields; `rounding` are DOT's with
+ * weights that are rounded. */
+#define MP_HOST_KERNEL_SET(isa, dot, rounding, most, integer_set, block_set, int8_set)             \
+    {                                                                                              \
+        .name = isa, .tile = {tile_f32, tile_f16, tile_bf16, dot, rounding##_f16, rounding##_f32}, \
+        .rounding_rows = most, .reduce = reduce, .swiglu = swiglu,                                 \
+        .swiglu_clamped = swiglu_clamped, .axpy = axpy,                                            \
+        .widen = {NULL, mp_widen_f32, widen_f16, widen_bf16},                                      \
+        .narrow = {NULL, mp_narrow_f32, narrow_f16, narrow_bf16}, .widen_f8 = widen_f8,            \
+        .integers = &integer_set, .blocks = &block_set, .int8 = &int8_set,                         \
     }
 
 #endif

@@ -20,7 +20,7 @@ typedef struct mp_host_kernel_set mp_host_kernel_set;
 /* The fastest set that this CPU runs. Cheap, but meant to be asked once and kept. [any] */
 const mp_host_kernel_set *mp_host_kernels_best(void);
 
-/* A set by name: "portable", "avx2", "avx512", "avx512-vnni" or "avx512-bf16". NULL if there is no such set or
+/* A set by name: "portable", "avx2", "avx512", "avx512-vnni", "avx512-bf16" or "avx512-bf16-fma". NULL if there is no such set or
  * this CPU cannot run it. [any] */
 const mp_host_kernel_set *mp_host_kernels_find(const char *name);
 

@@ -46,14 +46,23 @@ static void dot_fp32(mp_tile_kind kind, const float *x, const void *w, uint32_t 
     }
 }
 
-static void dot_bf16(const void *x, const void *w, uint32_t k, float *lanes)
+/* As bfloat16. */
+static inline float rounded_element(mp_tile_kind kind, const void *w, uint32_t i)
+{
+    if (kind == MP_TILE_DOT)
+        return widen_element(MP_TILE_DOT, w, i);
+    return mp_from_bf16(
+        mp_to_bf16(widen_element(kind == MP_TILE_DOT_F16 ? MP_TILE_F16 : MP_TILE_F32, w, i)));
+}
+
+static void dot_bf16(mp_tile_kind kind, const void *x, const void *w, uint32_t k, float *lanes)
 {
     for (uint32_t base = 0; base < k; base += 2 * MP_LANES) {
         for (uint32_t lane = 0; lane < MP_LANES; lane++) {
             for (uint32_t odd = 2; odd-- > 0;) {
                 uint32_t i = base + 2 * lane + odd;
                 float a = i < k ? widen_element(MP_TILE_DOT, x, i) : 0.0f;
-                float b = i < k ? widen_element(MP_TILE_DOT, w, i) : 0.0f;
+                float b = i < k ? rounded_element(kind, w, i) : 0.0f;
                 lanes[lane] = fma_flush(a, b, lanes[lane]);
             }
         }
@@ -67,10 +76,10 @@ static void tile_any(mp_tile_kind kind, const mp_tile *tile)
             float *lanes = tile->acc + (r * MP_TILE_WEIGHTS + c) * MP_LANES;
             if (!tile->resume)
                 memset(lanes, 0, MP_LANES * sizeof *lanes);
-            if (kind == MP_TILE_DOT)
-                dot_bf16(tile->x[r], tile->w[c], tile->k, lanes);
-            else
+            if (kind < MP_TILE_DOT)
                 dot_fp32(kind, tile->x[r], tile->w[c], tile->k, lanes);
+            else
+                dot_bf16(kind, tile->x[r], tile->w[c], tile->k, lanes);
         }
     }
 }
@@ -79,6 +88,8 @@ MP_TILE_OF(, tile_f32, tile_any, MP_TILE_F32)
 MP_TILE_OF(, tile_f16, tile_any, MP_TILE_F16)
 MP_TILE_OF(, tile_bf16, tile_any, MP_TILE_BF16)
 MP_TILE_OF(, tile_dot, tile_any, MP_TILE_DOT)
+MP_TILE_OF(, tile_dot_f16, tile_any, MP_TILE_DOT_F16)
+MP_TILE_OF(, tile_dot_f32, tile_any, MP_TILE_DOT_F32)
 
 static void reduce(const float *acc, float *sums, uint32_t n)
 {
@@ -160,5 +171,5 @@ static void widen_f8(const void *in, float scale, float *out, uint64_t n)
 }
 
 const mp_host_kernel_set mp_host_set_portable =
-    MP_HOST_KERNEL_SET("portable", tile_dot, mp_integers_portable, mp_blocks_portable,
-                       mp_int8_portable);
+    MP_HOST_KERNEL_SET("portable", tile_dot, tile_dot, MP_TILE_ROWS, mp_integers_portable,
+                       mp_blocks_portable, mp_int8_portable);

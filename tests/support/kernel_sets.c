@@ -8,7 +8,8 @@ size_t n_kernel_sets;
 
 int kernel_sets_find(void **state)
 {
-    static const char *const names[] = {"portable", "avx2", "avx512", "avx512-vnni", "avx512-bf16"};
+    static const char *const names[] = {"portable",    "avx2",        "avx512",
+                                        "avx512-vnni", "avx512-bf16", "avx512-bf16-fma"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const mp_host_kernel_set *set = mp_host_kernels_find(names[i]);

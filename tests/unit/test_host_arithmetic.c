@@ -84,6 +84,50 @@ static void test_host_arithmetic_bf16_pairs_agree_on_all_sets_over_the_whole_ran
     }
 }
 
+/* ---- Weights rounded to bfloat16 ---- */
+
+/* 16 weights by 1, one in each lane. */
+static void check_rounded_weights(mp_tile_kind kind, uint32_t dtype, const void *weights)
+{
+    uint16_t x[34] = {0};
+    char w[34 * 4] = {0};
+    const uint64_t bytes = num_bytes(dtype);
+    for (uint32_t lane = 0; lane < 16; lane++) {
+        num_put(MOEPAGE_DTYPE_BF16, x, 2 * lane, 1);
+        memcpy(w + 2 * lane * bytes, (const char *)weights + lane * bytes, bytes);
+    }
+    for (size_t s = 0; s < n_kernel_sets; s++) {
+        _Alignas(64) float acc[MP_TILE_WEIGHTS * MP_LANES];
+        mp_tile tile = {.x = {x}, .w = {w, w, w, w}, .n_rows = 1, .k = 34, .acc = acc};
+        kernel_sets[s]->tile[kind](&tile);
+        for (uint32_t lane = 0; lane < 16; lane++) {
+            const double value = num_get(dtype, weights, lane);
+            const double rounded = num_rounded(MOEPAGE_DTYPE_BF16, value);
+            const float want = fabs(rounded) < 0x1p-126 ? 0 : (float)rounded;
+            assert_true(isnan(value) ? isnan(acc[lane]) : acc[lane] == want);
+        }
+    }
+}
+
+static void test_host_arithmetic_tiles_round_float_weights_to_bfloat16(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 0x10000 / 16; i++) {
+        uint16_t half[16];
+        float wide[16], edge[16];
+        for (uint32_t j = 0; j < 16; j++) {
+            const uint32_t high = 16 * i + j, sign = high << 31;
+            half[j] = (uint16_t)high;
+            wide[j] = num_of_bits(high << 16 | (num_random_bits() & 0xffff));
+            /* The greatest denormals, of which those from 0x007f8000 on are rounded to none. */
+            edge[j] = num_of_bits(sign | (0x007f0000 + (num_random_bits() & 0x1ffff)));
+        }
+        check_rounded_weights(MP_TILE_DOT_F16, MOEPAGE_DTYPE_F16, half);
+        check_rounded_weights(MP_TILE_DOT_F32, MOEPAGE_DTYPE_F32, wide);
+        check_rounded_weights(MP_TILE_DOT_F32, MOEPAGE_DTYPE_F32, edge);
+    }
+}
+
 /* ---- SwiGLU ---- */
 
 /* Five times 2^-24, and where silu itself or the result is denormal, a last place of each. */
@@ -353,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_host_arithmetic_bf16_pairs_round_and_flush_as_documented),
         cmocka_unit_test(test_host_arithmetic_bf16_pairs_agree_on_all_sets_over_the_whole_range),
+        cmocka_unit_test(test_host_arithmetic_tiles_round_float_weights_to_bfloat16),
         cmocka_unit_test(test_host_arithmetic_swiglu_is_accurate_everywhere),
         cmocka_unit_test(test_host_arithmetic_swiglu_reaches_its_limits),
         cmocka_unit_test(test_host_arithmetic_clamped_swiglu_is_accurate_everywhere),
