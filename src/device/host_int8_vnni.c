@@ -1,14 +1,17 @@
 /* Products in integers with AVX-512 and VNNI: several rows of x.
  *
- * They meet 16 rows of weights that have been rearranged in memory, one lane to each. */
+ * They meet 16 rows of weights that have been rearranged in memory, one lane to each; eight rows of x meet
+ * twice as many. */
 #include "device/host_int8.h"
 
 #if defined(__x86_64__)
 
 #include "device/host_int8_vnni.h"
 
-#define MP_PACKED 16 /* rows of weights that meet several */
-#define MP_PASS 8    /* rows of x that meet them at a time */
+#define MP_PACKED 16 /* rows of weights that are the lanes of a vector */
+#define MP_VECTORS 2 /* vectors that a whole pass meets: what is loaded of x serves both */
+#define MP_PASS 8    /* rows of x at a time */
+#define MP_ALONE 2   /* so few are faster one by one, with weights taken apart for each */
 
 /* ---- Scales of four rows, group after group ---- */
 
@@ -150,83 +153,167 @@ typedef struct packed_format {
     void (*pack)(const uint8_t *const *rows, uint32_t n, uint64_t ahead_bytes, packed_run *out);
 } packed_format;
 
-/* Lanes of the sums of every row of x with 16 rows of weights. */
-typedef __m512 packed_sums[MP_INT8_ROWS][MP_INT8_LANES];
+/* ---- x ---- */
 
-/* Adds n weights of a packed run, from group g of x on, for some rows of x. */
-MP_INLINE void add_packed(const packed_format *f, uint32_t rows, const mp_int8_row *x, uint32_t g,
-                          uint32_t n, const packed_run *run, __m512 (*sums)[MP_INT8_LANES])
+/* A run of the rows of a pass side by side: one address reaches them all. `begin` is what sums begin with:
+ * the offset of weights, subtracted. */
+typedef struct x_pass {
+    int8_t q[MP_PASS][MP_BLOCK_RUN];
+    float scale[MP_PASS][MP_BLOCK_RUN / MP_INT8_GROUP];
+    float sum[MP_PASS][16];
+    int32_t begin[MP_PASS][16];
+} x_pass;
+
+/* Takes the groups of n elements from element `from` on. */
+MP_VNNI static void take_pass(const packed_format *f, const mp_int8_row *x, uint32_t rows,
+                              uint32_t from, uint32_t n, x_pass *out)
 {
-    const uint32_t by = f->group == 16 ? MP_INT8_BY_16 : MP_INT8_BY_32;
+    const uint32_t by = f->group == 16 ? MP_INT8_BY_16 : MP_INT8_BY_32, g = from / f->group;
+    const __mmask16 groups = (__mmask16)((1u << n / f->group) - 1);
+    const __mmask8 scales = (__mmask8)((1u << n / MP_INT8_GROUP) - 1);
     const __m128i shift = _mm_cvtsi32_si128((int)f->shift);
-    const __m512i *quad = run->quad;
-    for (uint32_t j = 0; j < n / f->group; j++, g++) {
-        const uint32_t in_32 = g * f->group / MP_INT8_GROUP;
-        __m512i dots[MP_PASS];
-        MP_EACH (r, rows)
-            dots[r] = f->has_minimum
-                          ? _mm512_setzero_si512()
-                          : _mm512_sra_epi32(_mm512_set1_epi32(x[r].negative[by][g]), shift);
-        for (uint32_t i = 0; i < f->group / 4; i += 4, quad += 4)
-            MP_EACH (part, 4)
-                MP_EACH (r, rows) {
-                    int four;
-                    memcpy(&four, x[r].q + g * f->group + 4 * (i + part), sizeof four);
-                    dots[r] = _mm512_dpbusd_epi32(dots[r], quad[part], _mm512_set1_epi32(four));
-                }
-        MP_EACH (r, rows) {
-            __m512 *lane = &sums[r][g % MP_INT8_LANES];
-            const __m512 scale = _mm512_mul_ps(run->scale[j], _mm512_set1_ps(x[r].scale[in_32]));
-            *lane = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r]), *lane);
+    for (uint32_t r = 0; r < rows; r++) {
+        const int8_t *q = x[r].q + from;
+        MP_EACH (part, MP_BLOCK_RUN / 32)
+            if (32 * part < n)
+                _mm256_storeu_si256((void *)(out->q[r] + 32 * part),
+                                    _mm256_loadu_si256((const void *)(q + 32 * part)));
+        _mm256_storeu_ps(out->scale[r],
+                         _mm256_maskz_loadu_ps(scales, x[r].scale + from / MP_INT8_GROUP));
+        const __m512i negative = _mm512_maskz_loadu_epi32(groups, x[r].negative[by] + g);
+        _mm512_storeu_si512(out->begin[r], f->has_minimum ? _mm512_setzero_si512()
+                                                          : _mm512_sra_epi32(negative, shift));
+        _mm512_storeu_ps(out->sum[r], _mm512_maskz_loadu_ps(groups, x[r].sum[by] + g));
+    }
+}
+
+/* ---- Products ---- */
+
+/* Lanes of the sums of a row of x with vectors of 16 rows of weights. */
+typedef __m512 packed_sums[MP_INT8_LANES][MP_VECTORS];
+
+/* Adds group j of a packed run to the lanes `lane` of some rows of x. */
+MP_INLINE void add_group(const packed_format *f, uint32_t vectors, uint32_t rows, const x_pass *x,
+                         uint32_t j, const packed_run *run, uint32_t lane, packed_sums *sums)
+{
+    __m512i dots[MP_PASS][MP_VECTORS];
+    MP_EACH (r, rows)
+        MP_EACH (v, vectors)
+            dots[r][v] = _mm512_set1_epi32(x->begin[r][j]);
+    for (uint32_t i = j * f->group / 4, end = i + f->group / 4; i < end; i += 4)
+        MP_EACH (part, 4)
+            MP_EACH (r, rows) {
+                int four;
+                memcpy(&four, x->q[r] + 4 * (i + part), sizeof four);
+                MP_EACH (v, vectors)
+                    dots[r][v] = _mm512_dpbusd_epi32(dots[r][v], run[v].quad[i + part],
+                                                     _mm512_set1_epi32(four));
+            }
+    MP_EACH (r, rows) {
+        const __m512 of_x = _mm512_set1_ps(x->scale[r][j * f->group / MP_INT8_GROUP]);
+        MP_EACH (v, vectors) {
+            __m512 *sum = &sums[r][lane][v];
+            *sum = _mm512_fmadd_ps(_mm512_mul_ps(run[v].scale[j], of_x),
+                                   _mm512_cvtepi32_ps(dots[r][v]), *sum);
             if (f->has_minimum)
-                *lane = _mm512_fnmadd_ps(run->minimum[j], _mm512_set1_ps(x[r].sum[by][g]), *lane);
+                *sum = _mm512_fnmadd_ps(run[v].minimum[j], _mm512_set1_ps(x->sum[r][j]), *sum);
         }
     }
 }
 
-MP_VNNI static void add_packed_rows(const packed_format *f, uint32_t rows, const mp_int8_row *x,
-                                    uint32_t g, uint32_t n, const packed_run *run,
-                                    __m512 (*sums)[MP_INT8_LANES])
+/* Adds `groups` of a packed run, of which the first is number g of its row. */
+MP_INLINE void add_packed(const packed_format *f, uint32_t vectors, uint32_t rows, const x_pass *x,
+                          uint32_t g, uint32_t groups, const packed_run *run, packed_sums *sums)
 {
-    switch (rows) {
-    case 1: add_packed(f, 1, x, g, n, run, sums); break;
-    case 2: add_packed(f, 2, x, g, n, run, sums); break;
-    case 3: add_packed(f, 3, x, g, n, run, sums); break;
-    case 4: add_packed(f, 4, x, g, n, run, sums); break;
-    case 5: add_packed(f, 5, x, g, n, run, sums); break;
-    case 6: add_packed(f, 6, x, g, n, run, sums); break;
-    case 7: add_packed(f, 7, x, g, n, run, sums); break;
-    default: add_packed(f, MP_PASS, x, g, n, run, sums);
+    for (uint32_t j = 0; j < groups; j++)
+        add_group(f, vectors, rows, x, j, run, (g + j) % MP_INT8_LANES, sums);
+}
+
+#define MP_PASS_OF(name, vectors, rows)                                                            \
+    MP_VNNI static void name(const packed_format *f, const x_pass *x, uint32_t g, uint32_t groups, \
+                             const packed_run *run, packed_sums *sums)                             \
+    {                                                                                              \
+        add_packed(f, vectors, rows, x, g, groups, run, sums);                                     \
+    }
+
+MP_PASS_OF(pass_1, 1, 1)
+MP_PASS_OF(pass_2, 1, 2)
+MP_PASS_OF(pass_3, 1, 3)
+MP_PASS_OF(pass_4, 1, 4)
+MP_PASS_OF(pass_5, 1, 5)
+MP_PASS_OF(pass_6, 1, 6)
+MP_PASS_OF(pass_7, 1, 7)
+MP_PASS_OF(pass_8, 1, 8)
+MP_PASS_OF(pass_8_by_2, 2, 8)
+
+/* Adds a run to the sums of every row of x. */
+MP_VNNI static void add_run(const packed_format *f, const mp_int8_product *p, const mp_int8_row *x,
+                            uint32_t from, uint32_t n, uint32_t vectors, const packed_run *run,
+                            packed_sums *sums)
+{
+    static void (*const passes[])(const packed_format *, const x_pass *, uint32_t, uint32_t,
+                                  const packed_run *, packed_sums *) = {pass_1, pass_2, pass_3,
+                                                                        pass_4, pass_5, pass_6,
+                                                                        pass_7, pass_8};
+    const uint32_t g = from / f->group, groups = n / f->group;
+    x_pass pass;
+    for (uint32_t r = 0; r < p->n_rows; r += MP_PASS) {
+        const uint32_t rows = p->n_rows - r < MP_PASS ? p->n_rows - r : MP_PASS;
+        take_pass(f, x + r, rows, from, n, &pass);
+        if (rows == MP_PASS && vectors == MP_VECTORS) {
+            pass_8_by_2(f, &pass, g, groups, run, sums + r);
+            continue;
+        }
+        passes[rows - 1](f, &pass, g, groups, run, sums + r);
+        if (vectors == MP_VECTORS) /* the others: of each pair of lanes the second */
+            passes[rows - 1](f, &pass, g, groups, run + 1,
+                             (packed_sums *)(void *)((__m512 *)(void *)(sums + r) + 1));
     }
 }
 
-/* Rows of x times 16 rows of weights, from number `first` on. */
+/* Rows of x times 32 rows of weights at most, from number `first` on. */
 MP_VNNI static void multiply_packed(const packed_format *f, const mp_int8_product *p,
                                     const mp_int8_row *x, uint32_t first)
 {
     const uint32_t left = p->n_weights - first;
     const uint32_t run_bytes = MP_BLOCK_RUN / f->weights * f->bytes;
-    const uint8_t *rows[MP_PACKED];
-    packed_sums sums;
-    packed_run run;
-    for (uint32_t c = 0; c < MP_PACKED; c++)
+    const uint32_t vectors = left > MP_PACKED ? MP_VECTORS : 1;
+    const uint8_t *rows[MP_VECTORS * MP_PACKED];
+    packed_sums sums[MP_INT8_ROWS];
+    packed_run run[MP_VECTORS];
+    for (uint32_t c = 0; c < vectors * MP_PACKED; c++)
         rows[c] = p->weights + (first + (c < left ? c : 0)) * p->row_bytes;
     for (uint32_t r = 0; r < p->n_rows; r++)
-        MP_EACH (lane, MP_INT8_LANES)
-            sums[r][lane] = _mm512_setzero_ps();
+        for (uint32_t lane = 0; lane < MP_INT8_LANES * MP_VECTORS; lane++)
+            sums[r][lane / MP_VECTORS][lane % MP_VECTORS] = _mm512_setzero_ps();
     for (uint32_t from = 0; from < p->k; from += MP_BLOCK_RUN) {
         const uint32_t n = p->k - from < MP_BLOCK_RUN ? p->k - from : MP_BLOCK_RUN;
-        f->pack(rows, n, p->ahead_bytes, &run);
-        for (uint32_t r = 0; r < p->n_rows; r += MP_PASS)
-            add_packed_rows(f, p->n_rows - r, x + r, from / f->group, n, &run, sums + r);
-        for (uint32_t c = 0; c < MP_PACKED; c++)
+        for (uint32_t v = 0; v < vectors; v++)
+            f->pack(rows + v * MP_PACKED, n, p->ahead_bytes, &run[v]);
+        add_run(f, p, x, from, n, vectors, run, sums);
+        for (uint32_t c = 0; c < vectors * MP_PACKED; c++)
             rows[c] += run_bytes;
     }
     for (uint32_t r = 0; r < p->n_rows; r++)
-        _mm512_mask_storeu_ps(p->out + r * p->stride + first,
-                              (__mmask16)(left < MP_PACKED ? (1u << left) - 1 : 0xffff),
-                              _mm512_add_ps(_mm512_add_ps(sums[r][0], sums[r][2]),
-                                            _mm512_add_ps(sums[r][1], sums[r][3])));
+        for (uint32_t v = 0; v < vectors; v++) {
+            const uint32_t at = v * MP_PACKED, n = left - at < MP_PACKED ? left - at : MP_PACKED;
+            _mm512_mask_storeu_ps(p->out + r * p->stride + first + at, (__mmask16)((1u << n) - 1),
+                                  _mm512_add_ps(_mm512_add_ps(sums[r][0][v], sums[r][2][v]),
+                                                _mm512_add_ps(sums[r][1][v], sums[r][3][v])));
+        }
+}
+
+/* One row of x after the other. */
+MP_VNNI static void multiply_alone(const mp_int8_product *product)
+{
+    for (uint32_t r = 0; r < product->n_rows; r++) {
+        mp_int8_product row = *product;
+        row.n_rows = 1;
+        row.x += r;
+        row.out += r * product->stride;
+        row.ahead_bytes = r == 0 ? product->ahead_bytes : 0;
+        mp_int8_vnni_row(&row);
+    }
 }
 
 /* ---- Every format ---- */
@@ -245,8 +332,8 @@ MP_VNNI static void multiply(const mp_int8_product *product)
     static void (*const packs[])(const uint8_t *const *, uint32_t, uint64_t, packed_run *) =
         MP_BLOCK_FUNCTIONS(pack);
     const uint32_t dtype = product->dtype, which = dtype - MOEPAGE_DTYPE_Q4_0;
-    if (product->n_rows == 1) {
-        mp_int8_vnni_row(product);
+    if (product->n_rows <= MP_ALONE) {
+        multiply_alone(product);
         return;
     }
     const packed_format format = {.group = group_of(dtype),
@@ -258,7 +345,7 @@ MP_VNNI static void multiply(const mp_int8_product *product)
     mp_int8_row x[MP_INT8_ROWS];
     for (uint32_t r = 0; r < product->n_rows; r++)
         x[r] = mp_int8_row_at(product->x[r], product->k);
-    for (uint32_t first = 0; first < product->n_weights; first += MP_PACKED)
+    for (uint32_t first = 0; first < product->n_weights; first += MP_VECTORS * MP_PACKED)
         multiply_packed(&format, product, x, first);
 }
 
