@@ -498,34 +498,23 @@ MP_BLOCKS_INLINE __m256i mp_bytes_q6_k(const uint8_t *block, uint32_t step)
 {
     const uint32_t half = step / 4, quarter = step % 4;
     const __m256i low = mp_field(block + 64 * half + 32 * (quarter % 2), quarter / 2 * 4, 0, 15);
-    const __m256i high = mp_field(block + 128 + 32 * half, 2 * quarter, 4, 0x30);
-    return _mm256_sub_epi8(_mm256_or_si256(low, high), _mm256_set1_epi8(32));
+    return _mm256_or_si256(low, mp_field(block + 128 + 32 * half, 2 * quarter, 4, 0x30));
 }
 
-/* 32 weights as signed bytes, before scale and minimum. */
-MP_BLOCKS_INLINE __m256i mp_block_bytes_at(uint32_t dtype, const uint8_t *block, uint32_t step)
+/* 32 weights as bytes without a sign, before scale and minimum, the offset too great; those that are of a
+ * table have signs and no offset. */
+MP_BLOCKS_INLINE __m256i mp_block_bytes_raised(uint32_t dtype, const uint8_t *block, uint32_t step)
 {
     const uint8_t *low = block + mp_block_low_bits(dtype),
                   *high = block + mp_block_high_bits(dtype);
     switch (dtype) {
-    case MOEPAGE_DTYPE_Q4_0: return _mm256_sub_epi8(mp_nibbles(low), _mm256_set1_epi8(8));
-    case MOEPAGE_DTYPE_Q4_1: return mp_nibbles(low);
-    case MOEPAGE_DTYPE_W4G32_F16:
-    case MOEPAGE_DTYPE_W4G64_F16:
-    case MOEPAGE_DTYPE_W4G128_F16:
-    case MOEPAGE_DTYPE_W4G32_BF16:
-    case MOEPAGE_DTYPE_W4G64_BF16:
-    case MOEPAGE_DTYPE_W4G128_BF16: return mp_nibbles(low + 16 * step);
     case MOEPAGE_DTYPE_Q5_0:
-        return _mm256_sub_epi8(_mm256_or_si256(mp_nibbles(low), mp_fifth_bits(high)),
-                               _mm256_set1_epi8(16));
     case MOEPAGE_DTYPE_Q5_1: return _mm256_or_si256(mp_nibbles(low), mp_fifth_bits(high));
     case MOEPAGE_DTYPE_Q8_0: return _mm256_loadu_si256((const void *)low);
     case MOEPAGE_DTYPE_Q2_K: return mp_field(low + step / 4 * 32, step % 4 * 2, 0, 3);
     case MOEPAGE_DTYPE_Q3_K:
-        return _mm256_sub_epi8(_mm256_or_si256(mp_field(low + step / 4 * 32, step % 4 * 2, 0, 3),
-                                               mp_field(high, step, 2, 4)),
-                               _mm256_set1_epi8(4));
+        return _mm256_or_si256(mp_field(low + step / 4 * 32, step % 4 * 2, 0, 3),
+                               mp_field(high, step, 2, 4));
     case MOEPAGE_DTYPE_Q4_K: return mp_field(low + step / 2 * 32, step % 2 * 4, 0, 15);
     case MOEPAGE_DTYPE_Q5_K:
         return _mm256_or_si256(mp_field(low + step / 2 * 32, step % 2 * 4, 0, 15),
@@ -534,10 +523,34 @@ MP_BLOCKS_INLINE __m256i mp_block_bytes_at(uint32_t dtype, const uint8_t *block,
     case MOEPAGE_DTYPE_NVFP4:
         return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(mp_block_table(dtype)),
                                    mp_nibbles_by_eight(low + 16 * step));
-    default: /* IQ4_NL, IQ4_XS, MXFP4 */
+    case MOEPAGE_DTYPE_IQ4_NL:
+    case MOEPAGE_DTYPE_IQ4_XS:
+    case MOEPAGE_DTYPE_MXFP4:
         return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(mp_block_table(dtype)),
                                    mp_nibbles(low + 16 * step));
+    default: return mp_nibbles(low + 16 * step); /* Q4_0, Q4_1, W4 */
     }
+}
+
+/* What those without a table are too great by. */
+static inline __attribute__((always_inline)) uint32_t mp_block_raise(uint32_t dtype)
+{
+    switch (dtype) {
+    case MOEPAGE_DTYPE_Q3_K: return 4;
+    case MOEPAGE_DTYPE_Q4_0: return 8;
+    case MOEPAGE_DTYPE_Q5_0: return 16;
+    case MOEPAGE_DTYPE_Q6_K: return 32;
+    default: return 0;
+    }
+}
+
+/* 32 weights as signed bytes, before scale and minimum. */
+MP_BLOCKS_INLINE __m256i mp_block_bytes_at(uint32_t dtype, const uint8_t *block, uint32_t step)
+{
+    const __m256i raised = mp_block_bytes_raised(dtype, block, step);
+    if (mp_block_raise(dtype) == 0)
+        return raised;
+    return _mm256_sub_epi8(raised, _mm256_set1_epi8((char)mp_block_raise(dtype)));
 }
 
 #endif

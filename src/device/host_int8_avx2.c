@@ -1,20 +1,15 @@
-/* Products in integers with AVX2.
+/* Products in integers with AVX2: rounding rows of x, and several rows of them.
  *
- * Four rows of weights are taken apart to signed bytes, a run at a time, and meet all rows of x. The
- * instruction that multiplies bytes wants one factor without a sign, which goes to the other, and adds two
- * products in 16 bits: 2 * 128 * 127 fits. */
+ * They meet eight rows of weights that have been rearranged in memory, one lane of 32 bits to each. */
 #include "device/host_int8.h"
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
+#include "device/host_int8_avx2.h"
 
-#include "device/host_blocks_x86.h"
-
-#define MP_AVX2 __attribute__((target("avx2,fma,f16c")))
-#define MP_INLINE MP_AVX2 static inline __attribute__((always_inline))
-
-#define MP_FEW 4
+#define MP_PACKED 8 /* rows of weights that are the lanes of a vector */
+#define MP_PASS 4   /* rows of x that meet them at a time */
+#define MP_ALONE 2  /* so few are faster one by one, with weights taken apart for each */
 
 /* ---- Rows of x ---- */
 
@@ -85,156 +80,241 @@ MP_AVX2 void mp_int8_quantise_avx2(const float *in, uint32_t n_groups, mp_int8_r
 
 /* ---- Weights ---- */
 
-/* A run of four rows. */
-typedef struct unpacked_run {
-    _Alignas(32) int8_t q[MP_BLOCK_RUN / 32][MP_FEW][32];
-    __m128 scale[16], minimum[16]; /* of a group of each row */
-} unpacked_run;
+/* A run of eight rows of weights: bytes 4 * i to 4 * i + 3 of every row are quad[i], one row to a lane; and
+ * scales and minima of its groups. */
+typedef struct packed_run {
+    __m256i quad[MP_BLOCK_RUN / 4];
+    __m256 scale[16], minimum[16];
+} packed_run;
 
-MP_INLINE void order_scales(uint32_t dtype, uint32_t n_groups, const float *rows, __m128 *out)
+/* Scales of groups, of which those of four rows are a half. */
+MP_INLINE void put_scales(uint32_t dtype, uint32_t n_groups, const float *rows, uint32_t half,
+                          __m256 *out)
 {
-    if (mp_block_is_plain(dtype)) {
-        for (uint32_t g = 0; g < n_groups; g++)
-            out[g] = _mm_load_ps(rows + 4 * g);
-        return;
-    }
     for (uint32_t g = 0; g < n_groups; g += 4) {
+        __m128 four[4];
         MP_EACH (r, 4)
-            out[g + r] = _mm_load_ps(rows + 16 * r + g);
-        _MM_TRANSPOSE4_PS(out[g], out[g + 1], out[g + 2], out[g + 3]);
+            four[r] =
+                _mm_load_ps(mp_block_is_plain(dtype) ? rows + 4 * (g + r) : rows + 16 * r + g);
+        if (!mp_block_is_plain(dtype))
+            _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
+        MP_EACH (r, 4)
+            _mm_store_ps((float *)&out[g + r] + 4 * half, four[r]);
     }
 }
 
-MP_INLINE uint32_t group_of(uint32_t dtype)
+/* 32 bytes of each of four rows: one half of eight quads. */
+MP_INLINE void put_quads(const __m256i *r, uint32_t half, __m256i *out)
 {
-    return mp_block_group(dtype, 1, 1) == 3 ? 16 : 32;
+    const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    const __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    const __m256i quads[] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c),
+                             _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d)};
+    MP_EACH (i, 4) {
+        _mm_store_si128((__m128i *)&out[i] + half, _mm256_castsi256_si128(quads[i]));
+        _mm_store_si128((__m128i *)&out[4 + i] + half, _mm256_extracti128_si256(quads[i], 1));
+    }
 }
 
-/* Takes `n` weights, a run or less, of four rows apart. */
-MP_INLINE void unpack(uint32_t dtype, const uint8_t *const *rows, uint32_t n, unpacked_run *out)
+MP_INLINE __m256i bytes_of(uint32_t dtype, const uint8_t *block, uint32_t step)
+{
+    const __m256i all = mp_block_bytes_raised(dtype, block, step);
+    return is_fp4(dtype) ? _mm256_add_epi8(all, _mm256_set1_epi8(16)) : all;
+}
+
+/* Packs `n` weights, a run or less, of eight rows. */
+MP_INLINE void pack(uint32_t dtype, const uint8_t *const *rows, uint32_t n, packed_run *out)
 {
     const uint32_t weights = mp_block_weights(dtype), steps = weights / MP_BLOCK_STEP;
-    const uint32_t n_groups = n / group_of(dtype);
-    mp_block_scales scales;
-    mp_scales_of_rows(dtype, rows, n / weights, &scales);
-    order_scales(dtype, n_groups, scales.scale, out->scale);
-    if (mp_block_has_minimum(dtype))
-        order_scales(dtype, n_groups, scales.minimum, out->minimum);
-    for (uint32_t b = 0; b < n / weights; b++)
-        MP_EACH (step, steps)
-            MP_EACH (c, MP_FEW)
-                _mm256_store_si256((void *)out->q[b * steps + step][c],
-                                   mp_block_bytes_at(dtype, rows[c] + b * mp_block_bytes(dtype),
-                                                     step));
+    const uint32_t bytes = mp_block_bytes(dtype), n_groups = n / group_of(dtype);
+    for (uint32_t half = 0; half < 2; half++, rows += 4) {
+        mp_block_scales scales;
+        mp_scales_of_rows(dtype, rows, n / weights, &scales);
+        put_scales(dtype, n_groups, scales.scale, half, out->scale);
+        if (mp_block_has_minimum(dtype))
+            put_scales(dtype, n_groups, scales.minimum, half, out->minimum);
+        for (uint32_t b = 0; b < n / weights; b++)
+            MP_EACH (step, steps) {
+                __m256i r[4];
+                MP_EACH (c, 4)
+                    r[c] = bytes_of(dtype, rows[c] + b * bytes, step);
+                put_quads(r, half, out->quad + (b * steps + step) * 8);
+            }
+    }
 }
 
-/* What a format means for runs that have been taken apart. */
-typedef struct unpacked_format {
-    uint32_t dtype, group;
-    bool has_minimum;
-    void (*unpack)(const uint8_t *const *rows, uint32_t n, unpacked_run *out);
-} unpacked_format;
+/* What a format means for packed runs. */
+typedef struct packed_format {
+    uint32_t dtype, group, weights, bytes, products, shift;
+    bool has_minimum, has_offset;
+    void (*pack)(const uint8_t *const *rows, uint32_t n, packed_run *out);
+} packed_format;
 
 /* ---- Products ---- */
 
-/* Of 32 elements of x with four rows: the sums of the first 16, and of the others. */
-MP_INLINE __m256i multiply_step(__m256i x, const int8_t (*rows)[32])
+/* Lanes of the sums of a row of x with eight rows of weights. */
+typedef __m256 packed_sums[MP_INT8_LANES];
+
+/* The products of some rows of x from `q` on with quads, `quads` of them at a time in 16 bits. */
+MP_INLINE void dot_quads(uint32_t quads, uint32_t rows, uint32_t n, const int8_t *const *q,
+                         uint32_t at, const __m256i *quad, __m256i *dots)
 {
-    __m256i sums[MP_FEW];
-    MP_EACH (c, MP_FEW) {
-        const __m256i w = _mm256_load_si256((const void *)rows[c]);
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-        sums[c] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    for (uint32_t i = 0; i < n; i += quads) {
+        __m256i sums[MP_PASS];
+        MP_EACH (part, quads)
+            MP_EACH (r, rows) {
+                int four;
+                memcpy(&four, q[r] + at + 4 * (i + part), sizeof four);
+                const __m256i two =
+                    multiply_bytes(quads == 1, quad[i + part], _mm256_set1_epi32(four));
+                sums[r] = part == 0 ? two : _mm256_add_epi16(sums[r], two);
+            }
+        MP_EACH (r, rows)
+            dots[r] = _mm256_add_epi32(dots[r], add_pairs(sums[r]));
     }
-    return _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]),
-                             _mm256_hadd_epi32(sums[2], sums[3]));
 }
 
-/* Adds group g of x, the run's group j. */
-MP_INLINE void add_group(const unpacked_format *f, const mp_int8_row *x, uint32_t g, __m128i dots,
-                         const unpacked_run *run, uint32_t j, __m128 *lanes)
+/* Adds `n` groups of a packed run, from group g of x on, for some rows of x. */
+MP_INLINE void add_packed(uint32_t quads, uint32_t rows, const packed_format *f,
+                          const mp_int8_row *x, uint32_t g, uint32_t n, const packed_run *run,
+                          packed_sums *sums)
 {
     const uint32_t by = f->group == 16 ? MP_INT8_BY_16 : MP_INT8_BY_32;
-    const float of_x = x->scale[g * f->group / MP_INT8_GROUP];
-    __m128 *lane = &lanes[g % MP_INT8_LANES];
-    *lane =
-        _mm_fmadd_ps(_mm_mul_ps(run->scale[j], _mm_set1_ps(of_x)), _mm_cvtepi32_ps(dots), *lane);
-    if (f->has_minimum)
-        *lane = _mm_fnmadd_ps(run->minimum[j], _mm_set1_ps(x->sum[by][g]), *lane);
-}
-
-MP_AVX2 static void add_run(const unpacked_format *f, const mp_int8_row *x, uint32_t from,
-                            uint32_t n, const unpacked_run *run, __m128 *lanes)
-{
-    for (uint32_t step = 0; step < n / 32; step++) {
-        const uint32_t g = (from + 32 * step) / f->group, j = 32 * step / f->group;
-        const __m256i q = _mm256_loadu_si256((const void *)(x->q + from + 32 * step));
-        const __m256i dots = multiply_step(q, run->q[step]);
-        const __m128i low = _mm256_castsi256_si128(dots), high = _mm256_extracti128_si256(dots, 1);
-        if (f->group == 16) {
-            add_group(f, x, g, low, run, j, lanes);
-            add_group(f, x, g + 1, high, run, j + 1, lanes);
-        } else {
-            add_group(f, x, g, _mm_add_epi32(low, high), run, j, lanes);
+    const __m256i shift = _mm256_set1_epi32((int)f->shift);
+    const int8_t *q[MP_PASS];
+    MP_EACH (r, rows)
+        q[r] = x[r].q;
+    for (uint32_t j = 0; j < n; j++, g++) {
+        __m256i dots[MP_PASS];
+        MP_EACH (r, rows)
+            dots[r] = f->has_offset
+                          ? _mm256_srav_epi32(_mm256_set1_epi32(x[r].negative[by][g]), shift)
+                          : _mm256_setzero_si256();
+        dot_quads(quads, rows, f->group / 4, q, g * f->group, run->quad + j * f->group / 4, dots);
+        MP_EACH (r, rows) {
+            __m256 *lane = &sums[r][g % MP_INT8_LANES];
+            const __m256 of_x = _mm256_set1_ps(x[r].scale[g * f->group / MP_INT8_GROUP]);
+            *lane = _mm256_fmadd_ps(_mm256_mul_ps(run->scale[j], of_x), _mm256_cvtepi32_ps(dots[r]),
+                                    *lane);
+            if (f->has_minimum)
+                *lane = _mm256_fnmadd_ps(run->minimum[j], _mm256_set1_ps(x[r].sum[by][g]), *lane);
         }
     }
 }
 
-/* All rows of x times four rows of weights, from number `first` on. */
-MP_AVX2 static void multiply_four(const unpacked_format *f, const mp_int8_product *p,
-                                  uint32_t first)
+#define MP_PASS_OF(quads)                                                             \
+    MP_AVX2 static void pass_of_##quads(const packed_format *f, uint32_t rows,        \
+                                        const mp_int8_row *x, uint32_t g, uint32_t n, \
+                                        const packed_run *run, packed_sums *sums)     \
+    {                                                                                 \
+        switch (rows) {                                                               \
+        case 1: add_packed(quads, 1, f, x, g, n, run, sums); break;                   \
+        case 2: add_packed(quads, 2, f, x, g, n, run, sums); break;                   \
+        case 3: add_packed(quads, 3, f, x, g, n, run, sums); break;                   \
+        default: add_packed(quads, MP_PASS, f, x, g, n, run, sums);                   \
+        }                                                                             \
+    }
+
+MP_PASS_OF(1)
+MP_PASS_OF(2)
+MP_PASS_OF(4)
+MP_PASS_OF(8)
+
+/* Adds a run of n weights from element `from` on to the sums of every row of x. */
+MP_AVX2 static void add_run(const packed_format *f, const mp_int8_product *p, const mp_int8_row *x,
+                            uint32_t from, uint32_t n, const packed_run *run, packed_sums *sums)
+{
+    const uint32_t quads = f->products / 2 < f->group / 4 ? f->products / 2 : f->group / 4;
+    const uint32_t g = from / f->group, groups = n / f->group;
+    for (uint32_t r = 0; r < p->n_rows; r += MP_PASS) {
+        const uint32_t rows = p->n_rows - r;
+        switch (quads) {
+        case 1: pass_of_1(f, rows, x + r, g, groups, run, sums + r); break;
+        case 2: pass_of_2(f, rows, x + r, g, groups, run, sums + r); break;
+        case 4: pass_of_4(f, rows, x + r, g, groups, run, sums + r); break;
+        default: pass_of_8(f, rows, x + r, g, groups, run, sums + r);
+        }
+    }
+}
+
+/* Rows of x times eight rows of weights, from number `first` on. */
+MP_AVX2 static void multiply_packed(const packed_format *f, const mp_int8_product *p,
+                                    const mp_int8_row *x, uint32_t first)
 {
     const uint32_t left = p->n_weights - first;
-    const uint32_t run_bytes = MP_BLOCK_RUN / mp_block_weights(f->dtype) * mp_block_bytes(f->dtype);
-    const uint8_t *rows[MP_FEW];
-    __m128 lanes[MP_INT8_ROWS][MP_INT8_LANES];
-    unpacked_run run;
-    for (uint32_t c = 0; c < MP_FEW; c++)
+    const uint32_t run_bytes = MP_BLOCK_RUN / f->weights * f->bytes;
+    const uint8_t *rows[MP_PACKED];
+    packed_sums sums[MP_INT8_ROWS];
+    packed_run run;
+    for (uint32_t c = 0; c < MP_PACKED; c++)
         rows[c] = p->weights + (first + (c < left ? c : 0)) * p->row_bytes;
     for (uint32_t r = 0; r < p->n_rows; r++)
         for (uint32_t lane = 0; lane < MP_INT8_LANES; lane++)
-            lanes[r][lane] = _mm_setzero_ps();
+            sums[r][lane] = _mm256_setzero_ps();
     for (uint32_t from = 0; from < p->k; from += MP_BLOCK_RUN) {
         const uint32_t n = p->k - from < MP_BLOCK_RUN ? p->k - from : MP_BLOCK_RUN;
-        for (uint32_t c = 0; c < MP_FEW && p->ahead_bytes; c++)
+        for (uint32_t c = 0; c < MP_PACKED && p->ahead_bytes; c++)
             mp_prefetch_run(f->dtype, rows[c], p->ahead_bytes);
-        f->unpack(rows, n, &run);
-        for (uint32_t r = 0; r < p->n_rows; r++) {
-            const mp_int8_row x = mp_int8_row_at(p->x[r], p->k);
-            add_run(f, &x, from, n, &run, lanes[r]);
-        }
-        for (uint32_t c = 0; c < MP_FEW; c++)
+        f->pack(rows, n, &run);
+        add_run(f, p, x, from, n, &run, sums);
+        for (uint32_t c = 0; c < MP_PACKED; c++)
             rows[c] += run_bytes;
     }
     for (uint32_t r = 0; r < p->n_rows; r++) {
-        float sums[MP_FEW];
-        _mm_storeu_ps(sums, _mm_add_ps(_mm_add_ps(lanes[r][0], lanes[r][2]),
-                                       _mm_add_ps(lanes[r][1], lanes[r][3])));
-        memcpy(p->out + r * p->stride + first, sums,
-               (left < MP_FEW ? left : MP_FEW) * sizeof *sums);
+        float all[MP_PACKED];
+        _mm256_storeu_ps(all, _mm256_add_ps(_mm256_add_ps(sums[r][0], sums[r][2]),
+                                            _mm256_add_ps(sums[r][1], sums[r][3])));
+        memcpy(p->out + r * p->stride + first, all,
+               (left < MP_PACKED ? left : MP_PACKED) * sizeof *all);
+    }
+}
+
+/* One row of x after the other. */
+MP_AVX2 static void multiply_alone(const mp_int8_product *product)
+{
+    for (uint32_t r = 0; r < product->n_rows; r++) {
+        mp_int8_product row = *product;
+        row.n_rows = 1;
+        row.x += r;
+        row.out += r * product->stride;
+        row.ahead_bytes = r == 0 ? product->ahead_bytes : 0;
+        mp_int8_avx2_row(&row);
     }
 }
 
 /* ---- Every format ---- */
 
-#define MP_FORMAT(name, dtype)                                                                   \
-    MP_AVX2 static void name##_unpack(const uint8_t *const *rows, uint32_t n, unpacked_run *out) \
-    {                                                                                            \
-        unpack(dtype, rows, n, out);                                                             \
+#define MP_FORMAT(name, dtype)                                                               \
+    MP_AVX2 static void name##_pack(const uint8_t *const *rows, uint32_t n, packed_run *out) \
+    {                                                                                        \
+        pack(dtype, rows, n, out);                                                           \
     }
 
 MP_EVERY_BLOCK_FORMAT(MP_FORMAT)
 
 MP_AVX2 static void multiply(const mp_int8_product *product)
 {
-    static void (*const unpacks[])(const uint8_t *const *, uint32_t, unpacked_run *) =
-        MP_BLOCK_FUNCTIONS(unpack);
-    const unpacked_format format = {.dtype = product->dtype,
-                                    .group = group_of(product->dtype),
-                                    .has_minimum = mp_block_has_minimum(product->dtype),
-                                    .unpack = unpacks[product->dtype - MOEPAGE_DTYPE_Q4_0]};
-    for (uint32_t first = 0; first < product->n_weights; first += MP_FEW)
-        multiply_four(&format, product, first);
+    static void (*const packs[])(const uint8_t *const *, uint32_t, packed_run *) =
+        MP_BLOCK_FUNCTIONS(pack);
+    const uint32_t dtype = product->dtype;
+    if (product->n_rows <= MP_ALONE) {
+        multiply_alone(product);
+        return;
+    }
+    const packed_format format = {.dtype = dtype,
+                                  .group = group_of(dtype),
+                                  .weights = mp_block_weights(dtype),
+                                  .bytes = mp_block_bytes(dtype),
+                                  .products = products_of(dtype),
+                                  .shift = offset_shift(dtype),
+                                  .has_minimum = mp_block_has_minimum(dtype),
+                                  .has_offset = has_offset(dtype),
+                                  .pack = packs[dtype - MOEPAGE_DTYPE_Q4_0]};
+    mp_int8_row x[MP_INT8_ROWS];
+    for (uint32_t r = 0; r < product->n_rows; r++)
+        x[r] = mp_int8_row_at(product->x[r], product->k);
+    for (uint32_t first = 0; first < product->n_weights; first += MP_PACKED)
+        multiply_packed(&format, product, x, first);
 }
 
 const mp_int8_set mp_int8_avx2 = {.quantise = mp_int8_quantise_avx2, .multiply = multiply};

@@ -7,13 +7,11 @@
 
 #if defined(__x86_64__)
 
+#include "device/host_int8_rows.h"
 #include "device/host_int8_scales.h"
 #include "device/host_int8_vnni.h"
 
-#define MP_FEW 4   /* rows of weights that share an instruction */
-#define MP_QUADS 2 /* times as many that a run of x meets */
-/* Bytes of rows that are fetched to the first-level cache while those before them are multiplied. */
-#define MP_NEAR_BYTES (12u << 10)
+#define MP_QUADS 2 /* times four rows of weights that a run of x meets */
 
 /* ---- Weights ---- */
 
@@ -283,38 +281,6 @@ MP_INLINE __m512 add_run(uint32_t dtype, const x_run *x, const uint8_t *const *r
 
 /* ---- Rows ---- */
 
-/* A run's bytes of x and weights where they are fewer, with zeros behind them. */
-typedef struct short_run {
-    uint8_t weights[MP_FEW][MP_BLOCK_RUN / 32 * 34];
-    _Alignas(64) char x[4 * MP_BLOCK_RUN];
-} short_run;
-
-/* `n` weights from element `from` of x on. */
-MP_VNNI static mp_int8_row short_x(const mp_int8_row *x, uint32_t from, uint32_t n, short_run *out)
-{
-    const uint32_t n_groups = n / MP_INT8_GROUP;
-    const mp_int8_row old = mp_int8_row_from(*x, from / MP_INT8_GROUP);
-    const mp_int8_row new = mp_int8_row_at(out->x, MP_BLOCK_RUN);
-    memset(out->x, 0, sizeof out->x);
-    memcpy(new.q, old.q, n);
-    memcpy(new.scale, old.scale, 4ull * n_groups);
-    for (uint32_t by = 0; by < 2; by++) {
-        const uint64_t bytes = by == MP_INT8_BY_16 ? 8ull * n_groups : 4ull * n_groups;
-        memcpy(new.sum[by], old.sum[by], bytes);
-        memcpy(new.negative[by], old.negative[by], bytes);
-    }
-    return new;
-}
-
-MP_VNNI static void short_rows(const uint8_t **run, uint32_t bytes, short_run *out)
-{
-    memset(out->weights, 0, sizeof out->weights);
-    for (uint32_t c = 0; c < MP_FEW; c++) {
-        memcpy(out->weights[c], run[c], bytes);
-        run[c] = out->weights[c];
-    }
-}
-
 /* Fours of rows of weights. */
 typedef struct quads {
     const uint8_t *first;
@@ -322,15 +288,6 @@ typedef struct quads {
     uint64_t step_bytes; /* from four to four */
     uint32_t n;
 } quads;
-
-/* Fetches `bytes` to the first-level cache from `near` past `at` on, and to the second from `far` on; 0 = not. */
-MP_INLINE void fetch(const uint8_t *at, uint64_t near, uint64_t far, uint32_t bytes)
-{
-    for (uint32_t line = 0; line < bytes && near; line += 64)
-        _mm_prefetch((const char *)at + near + line, _MM_HINT_T0);
-    for (uint32_t line = 0; line < bytes && far; line += 64)
-        _mm_prefetch((const char *)at + far + line, _MM_HINT_T1);
-}
 
 /* The lanes of fours of rows. Rows of a few runs are too short for the processor to see ahead, and are fetched
  * in the order of their addresses. */
@@ -343,14 +300,14 @@ MP_INLINE void multiply_quads(uint32_t dtype, const mp_int8_product *p, const mp
     const uint64_t near = ahead <= MP_NEAR_BYTES ? ahead : 0;
     const uint8_t *at = rows->first, *next = at;
     x_run some;
-    short_run rest;
+    mp_short_run rest;
     for (uint32_t q = 0; q < rows->n; q++)
         lanes[q] = _mm512_setzero_ps();
     for (uint32_t from = 0; from < p->k; from += MP_BLOCK_RUN, at += run_bytes) {
         const uint32_t left = p->k - from;
         const bool is_short = weights < MP_BLOCK_RUN && left < MP_BLOCK_RUN;
         if (is_short) {
-            const mp_int8_row tail = short_x(x, from, left, &rest);
+            const mp_int8_row tail = mp_short_x(x, from, left, &rest);
             take_x(dtype, &tail, 0, &some);
         } else {
             take_x(dtype, x, from / group, &some);
@@ -363,8 +320,8 @@ MP_INLINE void multiply_quads(uint32_t dtype, const mp_int8_product *p, const mp
             const uint8_t *run[] = {base, base + rows->row_bytes, base + 2 * rows->row_bytes,
                                     base + 3 * rows->row_bytes};
             if (is_short)
-                short_rows(run, left / weights * bytes, &rest);
-            fetch(next, near, p->ahead_bytes, MP_FEW * run_bytes);
+                mp_short_rows(run, left / weights * bytes, &rest);
+            mp_fetch(next, near, p->ahead_bytes, MP_FEW * run_bytes);
             next += MP_FEW * run_bytes;
             lanes[q] = add_run(dtype, &some, run, lanes[q]);
         }
