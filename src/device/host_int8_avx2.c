@@ -168,6 +168,8 @@ MP_INLINE void dot_quads(uint32_t quads, uint32_t rows, uint32_t n, const int8_t
                 const __m256i two =
                     multiply_bytes(quads == 1, quad[i + part], _mm256_set1_epi32(four));
                 sums[r] = part == 0 ? two : _mm256_add_epi16(sums[r], two);
+                /* in another order they do not stay in registers */
+                __asm__("" : "+x"(sums[r]));
             }
         MP_EACH (r, rows)
             dots[r] = _mm256_add_epi32(dots[r], add_pairs(sums[r]));
@@ -192,12 +194,13 @@ MP_INLINE void add_packed(uint32_t quads, uint32_t rows, const packed_format *f,
                           : _mm256_setzero_si256();
         dot_quads(quads, rows, f->group / 4, q, g * f->group, run->quad + j * f->group / 4, dots);
         MP_EACH (r, rows) {
-            __m256 *lane = &sums[r][g % MP_INT8_LANES];
+            __m256 *lane = &sums[r][g % MP_INT8_LANES], sum = *lane;
             const __m256 of_x = _mm256_set1_ps(x[r].scale[g * f->group / MP_INT8_GROUP]);
-            *lane = _mm256_fmadd_ps(_mm256_mul_ps(run->scale[j], of_x), _mm256_cvtepi32_ps(dots[r]),
-                                    *lane);
+            sum = _mm256_fmadd_ps(_mm256_mul_ps(run->scale[j], of_x), _mm256_cvtepi32_ps(dots[r]),
+                                  sum);
             if (f->has_minimum)
-                *lane = _mm256_fnmadd_ps(run->minimum[j], _mm256_set1_ps(x[r].sum[by][g]), *lane);
+                sum = _mm256_fnmadd_ps(run->minimum[j], _mm256_set1_ps(x[r].sum[by][g]), sum);
+            *lane = sum;
         }
     }
 }

@@ -43,6 +43,17 @@ MP_INLINE uint32_t products_of(uint32_t dtype)
     }
 }
 
+/* Of sums that each take two bytes of four in turn: 1 << depth of them fit, or are all of a group. */
+MP_INLINE uint32_t depth_of(uint32_t dtype)
+{
+    switch (products_of(dtype)) {
+    case 2: return 0;
+    case 4: return 1;
+    case 8: return 2;
+    default: return group_of(dtype) == 16 ? 2 : 3;
+    }
+}
+
 /* Returns true if weights keep their signs. */
 MP_INLINE bool has_signs(uint32_t dtype)
 {

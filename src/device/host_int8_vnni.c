@@ -212,11 +212,12 @@ MP_INLINE void add_group(const packed_format *f, uint32_t vectors, uint32_t rows
     MP_EACH (r, rows) {
         const __m512 of_x = _mm512_set1_ps(x->scale[r][j * f->group / MP_INT8_GROUP]);
         MP_EACH (v, vectors) {
-            __m512 *sum = &sums[r][lane][v];
-            *sum = _mm512_fmadd_ps(_mm512_mul_ps(run[v].scale[j], of_x),
-                                   _mm512_cvtepi32_ps(dots[r][v]), *sum);
+            __m512 sum = sums[r][lane][v];
+            sum = _mm512_fmadd_ps(_mm512_mul_ps(run[v].scale[j], of_x),
+                                  _mm512_cvtepi32_ps(dots[r][v]), sum);
             if (f->has_minimum)
-                *sum = _mm512_fnmadd_ps(run[v].minimum[j], _mm512_set1_ps(x->sum[r][j]), *sum);
+                sum = _mm512_fnmadd_ps(run[v].minimum[j], _mm512_set1_ps(x->sum[r][j]), sum);
+            sums[r][lane][v] = sum;
         }
     }
 }
