@@ -2,11 +2,12 @@
  *
  * A phase is a list of units, 16 or 32 weight rows of one expert each, dealt to the shares in
  * order. A share runs its weight rows of an expert in panels; a panel meets the expert's rows in
- * groups; and a (panel, group) runs tile after tile over one piece of the length before the next. So
- * weights come from memory once and stay in the second-level cache while all groups pass. A group is
- * the rows of a tile; where weights are converted first, of several tiles, which share the work. None
- * of this is visible in the results: a dot product's lanes go through `acc` unchanged from piece to
- * piece. A dense product is the second phase of one expert. */
+ * groups, in integers several panels each of them in turn; and a (panel, group) runs tile after tile
+ * over one piece of the length before the next. So weights come from memory once and stay in the
+ * second-level cache while all groups pass. A group is the rows of a tile; where weights are converted
+ * first, of several tiles, which share the work. None of this is visible in the results: a dot product's
+ * lanes go through `acc` unchanged from piece to piece. A dense product is the second phase of one
+ * expert. */
 #include <assert.h>
 #include <string.h>
 
@@ -17,6 +18,8 @@
 /* Most bytes of a tile's rows of weights that are fetched to the first-level cache while those before them are
  * multiplied. */
 #define MP_NEAR_BYTES (16u << 10)
+/* Most bytes of weights that a group in integers meets before the next: they and its rows share that cache. */
+#define MP_BLOCK_BYTES (512u << 10)
 /* Most rows of a group whose weights are converted, and most sums of a group with a panel. */
 #define MP_GROUP_ROWS (4 * MP_TILE_ROWS)
 #define MP_SUMS (MP_PANEL * MP_TILE_ROWS)
@@ -51,6 +54,7 @@ typedef struct mp_slice {
     uint32_t begin;
     uint32_t end;
     uint32_t panel;      /* weight rows at a time, of each matrix */
+    uint32_t block;      /* whole panels, which a group meets before the next group */
     uint32_t group_rows; /* most rows at a time */
 } mp_slice;
 
@@ -343,10 +347,12 @@ static void size_slice(const mp_kernel_experts_args *args, const mp_dots *dots, 
 {
     const bool rounds = first == MP_GATE && mp_dots_in_integers(args, MP_DOWN);
     bool in_integers = true;
+    uint64_t bytes = 0;
     slice->panel = MP_PANEL;
     slice->group_rows = MP_TILE_ROWS;
     for (uint32_t m = first; m <= last; m++) {
         in_integers = in_integers && dots[m].in_integers;
+        bytes += dots[m].row_bytes;
         if (dots[m].panel < slice->panel && !rounds)
             slice->panel = dots[m].panel;
         if (dots[m].convert && !dots[m].lone && !rounds)
@@ -356,6 +362,24 @@ static void size_slice(const mp_kernel_experts_args *args, const mp_dots *dots, 
         slice->group_rows = MP_INT8_ROWS;
     else if (slice->panel > MP_SUMS / slice->group_rows)
         slice->panel = MP_SUMS / slice->group_rows;
+    const uint64_t fit = MP_BLOCK_BYTES / (bytes * slice->panel);
+    slice->block = (in_integers && fit > 1 ? (uint32_t)fit : 1) * slice->panel;
+}
+
+/* The panels of a block, for the group that starts at row i; `after` rows are of the next group. */
+static void run_block(const mp_dots *dots, const mp_kernel_experts_args *args, uint32_t phase,
+                      const mp_slice *slice, uint32_t block, uint32_t i, uint32_t n_rows,
+                      uint32_t after)
+{
+    const uint32_t left = slice->end - block;
+    const uint32_t end = block + (left < slice->block ? left : slice->block);
+    for (uint32_t panel = block; panel < end; panel += slice->panel) {
+        const uint32_t n = end - panel < slice->panel ? end - panel : slice->panel;
+        if (phase == 0)
+            gate_up_group(dots, args, slice, panel, n, i, n_rows, after);
+        else
+            down_group(dots, args, slice, panel, n, i, n_rows, after);
+    }
 }
 
 static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_args *args,
@@ -367,17 +391,12 @@ static void run_slice(const mp_host_kernel_set *set, const mp_kernel_experts_arg
     for (uint32_t m = first; m <= last; m++)
         dots[m] = mp_dots_of(set, args, m, n_rows);
     size_slice(args, dots, first, last, slice);
-    for (uint32_t panel = slice->begin; panel < slice->end; panel += slice->panel) {
-        uint32_t n = slice->end - panel < slice->panel ? slice->end - panel : slice->panel;
+    for (uint32_t block = slice->begin; block < slice->end; block += slice->block)
         for (uint32_t i = 0, size, after; i < n_rows; i += size) {
             size = group_size(n_rows, i, slice->group_rows);
             after = i + size < n_rows ? group_size(n_rows, i + size, slice->group_rows) : 0;
-            if (phase == 0)
-                gate_up_group(dots, args, slice, panel, n, i, size, after);
-            else
-                down_group(dots, args, slice, panel, n, i, size, after);
+            run_block(dots, args, phase, slice, block, i, size, after);
         }
-    }
 }
 
 /* The first of an expert's units, which begin at cost `start`, that begins at `cost` or later. */
