@@ -30,15 +30,20 @@ MP_INLINE __m256i looked_up(uint32_t dtype, __m256i indices)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices);
 }
 
-/* The fifth bits of 16 weights of two rows as bytes of 16 or 0: two bytes from `offset` on. */
-MP_INLINE __m256i fifth_bits(const uint8_t *const *rows, uint32_t offset)
+/* 32 bits at `offset` of either row, four times. */
+MP_INLINE __m256i bits_of(const uint8_t *const *rows, uint32_t offset)
 {
-    const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 4,
-                                            4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5, 5, 5);
+    return _mm256_set_m128i(_mm_set1_epi32((int)mp_load_u32(rows[1] + offset)),
+                            _mm_set1_epi32((int)mp_load_u32(rows[0] + offset)));
+}
+
+/* Half of them as bytes of 16 or 0. */
+MP_INLINE __m256i fifth_bits(__m256i bits, uint32_t half)
+{
+    const __m128i spread = half ? _mm_setr_epi8(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3)
+                                : _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201);
-    const __m128i words =
-        _mm_setr_epi32(mp_load_u16(rows[0] + offset), mp_load_u16(rows[1] + offset), 0, 0);
-    const __m256i all = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(words), spread);
+    const __m256i all = _mm256_shuffle_epi8(bits, _mm256_broadcastsi128_si256(spread));
     return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(all, bit), bit),
                             _mm256_set1_epi8(16));
 }
@@ -64,7 +69,7 @@ MP_INLINE void unpack_halves(uint32_t dtype, const uint8_t *const *run, uint32_t
     MP_EACH (half, 2) {
         out[half] = field(all, 4 * half, 0, 15);
         if (dtype == MOEPAGE_DTYPE_Q5_0 || dtype == MOEPAGE_DTYPE_Q5_1)
-            out[half] = _mm256_or_si256(out[half], fifth_bits(run, high + 2 * half));
+            out[half] = _mm256_or_si256(out[half], fifth_bits(bits_of(run, high), half));
         if (mp_block_is_table(dtype))
             out[half] = looked_up(dtype, out[half]);
     }
