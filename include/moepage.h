@@ -164,7 +164,13 @@ enum {
     MOEPAGE_DTYPE_W4G128_F16 = 32,
     MOEPAGE_DTYPE_W4G32_BF16 = 33,
     MOEPAGE_DTYPE_W4G64_BF16 = 34,
-    MOEPAGE_DTYPE_W4G128_BF16 = 35
+    MOEPAGE_DTYPE_W4G128_BF16 = 35,
+    /* NVFP4 with its tensor's scale, since 0.8: blocks of 64, 128 or 256 four-bit floats along the last
+     * dimension, with a scale of eight bits for each 16 and an F32 factor for all. What ModelOpt and
+     * compressed-tensors directories store is served in these; docs/format-blocks.md lays them out */
+    MOEPAGE_DTYPE_NVFP4G64_F32 = 36,
+    MOEPAGE_DTYPE_NVFP4G128_F32 = 37,
+    MOEPAGE_DTYPE_NVFP4G256_F32 = 38
 };
 
 /* The role of a tensor in an expert. H = hidden size, I = expert intermediate size. */
@@ -393,7 +399,7 @@ typedef struct moepage_linear {
     uint32_t n_in;       /* elements of a row of x and of w; whole blocks of w */
     uint32_t n_out;      /* rows of w, elements of a row of out */
     uint32_t x_dtype;    /* MOEPAGE_DTYPE_F32 or _BF16; 0 = F32 */
-    uint32_t w_dtype;    /* _F32, _F16, _BF16, or a block format: _Q4_0 to _W4G128_BF16 */
+    uint32_t w_dtype;    /* _F32, _F16, _BF16, or a block format: _Q4_0 to _NVFP4G256_F32 */
     uint32_t bias_dtype; /* _F32, _F16 or _BF16; 0 = F32 */
     const void *x;       /* [n_rows][n_in] */
     uint64_t x_stride;   /* elements from one row of x to the next; 0 = n_in */
@@ -1717,7 +1723,7 @@ MOEPAGE_API moepage_status moepage_exph_encode(uint32_t dtype, const void *in, u
 MOEPAGE_API moepage_status moepage_exph_decode(const char *decoder, uint32_t dtype, const void *in,
                                                uint64_t bytes, void *out, uint64_t n);
 
-/* Decodes n weights of a block format (MOEPAGE_DTYPE_Q4_0 to _W4G128_BF16) from the blocks in
+/* Decodes n weights of a block format (MOEPAGE_DTYPE_Q4_0 to _NVFP4G256_F32) from the blocks in
  * in[0..bytes), which may lie at any address, to out: the values of docs/format-blocks.md. n is a
  * multiple of a block's weights, and `bytes` what n weights take; ARGUMENT for anything else.
  * Since 0.8. [any] */

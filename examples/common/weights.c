@@ -31,7 +31,7 @@ static bool is_float(uint32_t dtype)
 
 static bool is_blocks(uint32_t dtype)
 {
-    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_W4G128_BF16;
+    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_NVFP4G256_F32;
 }
 
 /* Allocates bytes that live as long as the weights. */

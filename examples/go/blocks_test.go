@@ -19,7 +19,8 @@ const data = "../../tests/data/"
 // blockFormats are the names of the block formats, as files of data/blocks have them, in order.
 var blockFormats = []string{"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
 	"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4",
-	"W4G32_F16", "W4G64_F16", "W4G128_F16", "W4G32_BF16", "W4G64_BF16", "W4G128_BF16"}
+	"W4G32_F16", "W4G64_F16", "W4G128_F16", "W4G32_BF16", "W4G64_BF16", "W4G128_BF16",
+	"NVFP4G64_F32", "NVFP4G128_F32", "NVFP4G256_F32"}
 
 // bitsOf is a value's bits, those of every NaN the same.
 func bitsOf(value float32) uint32 {

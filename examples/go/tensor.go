@@ -13,40 +13,43 @@ import (
 type DType uint32
 
 const (
-	DTypeNone        DType = C.MOEPAGE_DTYPE_NONE
-	DTypeF32         DType = C.MOEPAGE_DTYPE_F32
-	DTypeF16         DType = C.MOEPAGE_DTYPE_F16
-	DTypeBF16        DType = C.MOEPAGE_DTYPE_BF16
-	DTypeF8E4M3      DType = C.MOEPAGE_DTYPE_F8_E4M3
-	DTypeF8E5M2      DType = C.MOEPAGE_DTYPE_F8_E5M2
-	DTypeF8E8M0      DType = C.MOEPAGE_DTYPE_F8_E8M0
-	DTypeU8          DType = C.MOEPAGE_DTYPE_U8
-	DTypeI8          DType = C.MOEPAGE_DTYPE_I8
-	DTypeI32         DType = C.MOEPAGE_DTYPE_I32
-	DTypeI64         DType = C.MOEPAGE_DTYPE_I64
-	DTypeInt8        DType = C.MOEPAGE_DTYPE_INT8
-	DTypeInt4        DType = C.MOEPAGE_DTYPE_INT4
-	DTypeInt2        DType = C.MOEPAGE_DTYPE_INT2
-	DTypeQ4_0        DType = C.MOEPAGE_DTYPE_Q4_0
-	DTypeQ4_1        DType = C.MOEPAGE_DTYPE_Q4_1
-	DTypeQ5_0        DType = C.MOEPAGE_DTYPE_Q5_0
-	DTypeQ5_1        DType = C.MOEPAGE_DTYPE_Q5_1
-	DTypeQ8_0        DType = C.MOEPAGE_DTYPE_Q8_0
-	DTypeQ2_K        DType = C.MOEPAGE_DTYPE_Q2_K
-	DTypeQ3_K        DType = C.MOEPAGE_DTYPE_Q3_K
-	DTypeQ4_K        DType = C.MOEPAGE_DTYPE_Q4_K
-	DTypeQ5_K        DType = C.MOEPAGE_DTYPE_Q5_K
-	DTypeQ6_K        DType = C.MOEPAGE_DTYPE_Q6_K
-	DTypeIQ4_NL      DType = C.MOEPAGE_DTYPE_IQ4_NL
-	DTypeIQ4_XS      DType = C.MOEPAGE_DTYPE_IQ4_XS
-	DTypeMXFP4       DType = C.MOEPAGE_DTYPE_MXFP4
-	DTypeNVFP4       DType = C.MOEPAGE_DTYPE_NVFP4
-	DTypeW4G32_F16   DType = C.MOEPAGE_DTYPE_W4G32_F16
-	DTypeW4G64_F16   DType = C.MOEPAGE_DTYPE_W4G64_F16
-	DTypeW4G128_F16  DType = C.MOEPAGE_DTYPE_W4G128_F16
-	DTypeW4G32_BF16  DType = C.MOEPAGE_DTYPE_W4G32_BF16
-	DTypeW4G64_BF16  DType = C.MOEPAGE_DTYPE_W4G64_BF16
-	DTypeW4G128_BF16 DType = C.MOEPAGE_DTYPE_W4G128_BF16
+	DTypeNone          DType = C.MOEPAGE_DTYPE_NONE
+	DTypeF32           DType = C.MOEPAGE_DTYPE_F32
+	DTypeF16           DType = C.MOEPAGE_DTYPE_F16
+	DTypeBF16          DType = C.MOEPAGE_DTYPE_BF16
+	DTypeF8E4M3        DType = C.MOEPAGE_DTYPE_F8_E4M3
+	DTypeF8E5M2        DType = C.MOEPAGE_DTYPE_F8_E5M2
+	DTypeF8E8M0        DType = C.MOEPAGE_DTYPE_F8_E8M0
+	DTypeU8            DType = C.MOEPAGE_DTYPE_U8
+	DTypeI8            DType = C.MOEPAGE_DTYPE_I8
+	DTypeI32           DType = C.MOEPAGE_DTYPE_I32
+	DTypeI64           DType = C.MOEPAGE_DTYPE_I64
+	DTypeInt8          DType = C.MOEPAGE_DTYPE_INT8
+	DTypeInt4          DType = C.MOEPAGE_DTYPE_INT4
+	DTypeInt2          DType = C.MOEPAGE_DTYPE_INT2
+	DTypeQ4_0          DType = C.MOEPAGE_DTYPE_Q4_0
+	DTypeQ4_1          DType = C.MOEPAGE_DTYPE_Q4_1
+	DTypeQ5_0          DType = C.MOEPAGE_DTYPE_Q5_0
+	DTypeQ5_1          DType = C.MOEPAGE_DTYPE_Q5_1
+	DTypeQ8_0          DType = C.MOEPAGE_DTYPE_Q8_0
+	DTypeQ2_K          DType = C.MOEPAGE_DTYPE_Q2_K
+	DTypeQ3_K          DType = C.MOEPAGE_DTYPE_Q3_K
+	DTypeQ4_K          DType = C.MOEPAGE_DTYPE_Q4_K
+	DTypeQ5_K          DType = C.MOEPAGE_DTYPE_Q5_K
+	DTypeQ6_K          DType = C.MOEPAGE_DTYPE_Q6_K
+	DTypeIQ4_NL        DType = C.MOEPAGE_DTYPE_IQ4_NL
+	DTypeIQ4_XS        DType = C.MOEPAGE_DTYPE_IQ4_XS
+	DTypeMXFP4         DType = C.MOEPAGE_DTYPE_MXFP4
+	DTypeNVFP4         DType = C.MOEPAGE_DTYPE_NVFP4
+	DTypeW4G32_F16     DType = C.MOEPAGE_DTYPE_W4G32_F16
+	DTypeW4G64_F16     DType = C.MOEPAGE_DTYPE_W4G64_F16
+	DTypeW4G128_F16    DType = C.MOEPAGE_DTYPE_W4G128_F16
+	DTypeW4G32_BF16    DType = C.MOEPAGE_DTYPE_W4G32_BF16
+	DTypeW4G64_BF16    DType = C.MOEPAGE_DTYPE_W4G64_BF16
+	DTypeW4G128_BF16   DType = C.MOEPAGE_DTYPE_W4G128_BF16
+	DTypeNVFP4G64_F32  DType = C.MOEPAGE_DTYPE_NVFP4G64_F32
+	DTypeNVFP4G128_F32 DType = C.MOEPAGE_DTYPE_NVFP4G128_F32
+	DTypeNVFP4G256_F32 DType = C.MOEPAGE_DTYPE_NVFP4G256_F32
 )
 
 var dtypeNames = [...]string{"none", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0", "u8",
@@ -59,26 +62,29 @@ type block struct {
 }
 
 var blocks = map[DType]block{
-	DTypeQ4_0:        {"Q4_0", 32, 18},
-	DTypeQ4_1:        {"Q4_1", 32, 20},
-	DTypeQ5_0:        {"Q5_0", 32, 22},
-	DTypeQ5_1:        {"Q5_1", 32, 24},
-	DTypeQ8_0:        {"Q8_0", 32, 34},
-	DTypeQ2_K:        {"Q2_K", 256, 84},
-	DTypeQ3_K:        {"Q3_K", 256, 110},
-	DTypeQ4_K:        {"Q4_K", 256, 144},
-	DTypeQ5_K:        {"Q5_K", 256, 176},
-	DTypeQ6_K:        {"Q6_K", 256, 210},
-	DTypeIQ4_NL:      {"IQ4_NL", 32, 18},
-	DTypeIQ4_XS:      {"IQ4_XS", 256, 136},
-	DTypeMXFP4:       {"MXFP4", 32, 17},
-	DTypeNVFP4:       {"NVFP4", 64, 36},
-	DTypeW4G32_F16:   {"W4G32_F16", 32, 20},
-	DTypeW4G64_F16:   {"W4G64_F16", 64, 36},
-	DTypeW4G128_F16:  {"W4G128_F16", 128, 68},
-	DTypeW4G32_BF16:  {"W4G32_BF16", 32, 20},
-	DTypeW4G64_BF16:  {"W4G64_BF16", 64, 36},
-	DTypeW4G128_BF16: {"W4G128_BF16", 128, 68},
+	DTypeQ4_0:          {"Q4_0", 32, 18},
+	DTypeQ4_1:          {"Q4_1", 32, 20},
+	DTypeQ5_0:          {"Q5_0", 32, 22},
+	DTypeQ5_1:          {"Q5_1", 32, 24},
+	DTypeQ8_0:          {"Q8_0", 32, 34},
+	DTypeQ2_K:          {"Q2_K", 256, 84},
+	DTypeQ3_K:          {"Q3_K", 256, 110},
+	DTypeQ4_K:          {"Q4_K", 256, 144},
+	DTypeQ5_K:          {"Q5_K", 256, 176},
+	DTypeQ6_K:          {"Q6_K", 256, 210},
+	DTypeIQ4_NL:        {"IQ4_NL", 32, 18},
+	DTypeIQ4_XS:        {"IQ4_XS", 256, 136},
+	DTypeMXFP4:         {"MXFP4", 32, 17},
+	DTypeNVFP4:         {"NVFP4", 64, 36},
+	DTypeW4G32_F16:     {"W4G32_F16", 32, 20},
+	DTypeW4G64_F16:     {"W4G64_F16", 64, 36},
+	DTypeW4G128_F16:    {"W4G128_F16", 128, 68},
+	DTypeW4G32_BF16:    {"W4G32_BF16", 32, 20},
+	DTypeW4G64_BF16:    {"W4G64_BF16", 64, 36},
+	DTypeW4G128_BF16:   {"W4G128_BF16", 128, 68},
+	DTypeNVFP4G64_F32:  {"NVFP4G64_F32", 64, 40},
+	DTypeNVFP4G128_F32: {"NVFP4G128_F32", 128, 76},
+	DTypeNVFP4G256_F32: {"NVFP4G256_F32", 256, 148},
 }
 
 func (d DType) String() string {

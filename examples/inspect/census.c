@@ -10,12 +10,12 @@
 /* Blocks are bytes here: they have no exponents that could be counted. */
 static const char *block_name(uint32_t dtype)
 {
-    static const char *const names[] = {"q4_0",       "q4_1",       "q5_0",       "q5_1",
-                                        "q8_0",       "q2_k",       "q3_k",       "q4_k",
-                                        "q5_k",       "q6_k",       "iq4_nl",     "iq4_xs",
-                                        "mxfp4",      "nvfp4",      "w4g32_f16",  "w4g64_f16",
-                                        "w4g128_f16", "w4g32_bf16", "w4g64_bf16", "w4g128_bf16"};
-    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_W4G128_BF16
+    static const char *const names[] = {
+        "q4_0",       "q4_1",        "q5_0",         "q5_1",          "q8_0",         "q2_k",
+        "q3_k",       "q4_k",        "q5_k",         "q6_k",          "iq4_nl",       "iq4_xs",
+        "mxfp4",      "nvfp4",       "w4g32_f16",    "w4g64_f16",     "w4g128_f16",   "w4g32_bf16",
+        "w4g64_bf16", "w4g128_bf16", "nvfp4g64_f32", "nvfp4g128_f32", "nvfp4g256_f32"};
+    return dtype >= MOEPAGE_DTYPE_Q4_0 && dtype <= MOEPAGE_DTYPE_NVFP4G256_F32
                ? names[dtype - MOEPAGE_DTYPE_Q4_0]
                : "unknown";
 }

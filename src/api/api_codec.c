@@ -65,8 +65,8 @@ moepage_status moepage_blocks_decode(uint32_t dtype, const void *in, uint64_t by
     if (!format)
         return mp_fail(
             MOEPAGE_E_ARGUMENT,
-            "dtype is %u, it must be one of a block format: %d (Q4_0) to %d (W4G128_BF16)", dtype,
-            MOEPAGE_DTYPE_Q4_0, MOEPAGE_DTYPE_W4G128_BF16);
+            "dtype is %u, it must be one of a block format: %d (Q4_0) to %d (NVFP4G256_F32)", dtype,
+            MOEPAGE_DTYPE_Q4_0, MOEPAGE_DTYPE_NVFP4G256_F32);
     if (n % format->weights)
         return mp_fail(MOEPAGE_E_ARGUMENT, "n is %llu, it must be a multiple of %u for %s",
                        (unsigned long long)n, format->weights, format->name);

@@ -12,6 +12,12 @@
             MOEPAGE_DTYPE_##scale, mp_unpack_##function                                   \
     }
 
+#define NVFP4(name, weights, function)                                                             \
+    {                                                                                              \
+#name, MOEPAGE_DTYPE_##name, weights, 4 + weights / 16 + weights / 2, MP_NO_GGML_TYPE, 16, \
+            false, NO_ZERO, mp_unpack_##function                                                   \
+    }
+
 static const mp_block_format formats[] = {
     {"Q4_0", MOEPAGE_DTYPE_Q4_0, 32, 18, 2, 32, false, NO_ZERO, mp_unpack_q4_0},
     {"Q4_1", MOEPAGE_DTYPE_Q4_1, 32, 20, 3, 32, true, NO_ZERO, mp_unpack_q4_1},
@@ -33,6 +39,9 @@ static const mp_block_format formats[] = {
     W4(W4G32_BF16, 32, BF16, w4g32_bf16),
     W4(W4G64_BF16, 64, BF16, w4g64_bf16),
     W4(W4G128_BF16, 128, BF16, w4g128_bf16),
+    NVFP4(NVFP4G64_F32, 64, nvfp4g64_f32),
+    NVFP4(NVFP4G128_F32, 128, nvfp4g128_f32),
+    NVFP4(NVFP4G256_F32, 256, nvfp4g256_f32),
 };
 
 #define N_FORMATS (sizeof formats / sizeof *formats)

@@ -1,5 +1,5 @@
 /* blocks.h — block formats: weights in blocks that carry their scales, as GGUF files hold them, and
- * those in which W4A16 weights of other files are served.
+ * those in which W4A16 and NVFP4 weights of other files are served.
  *
  * A block is a fixed number of consecutive weights of a row in a fixed number of bytes.
  * docs/format-blocks.md has every layout and every value's formula. What a decoder writes:
@@ -11,6 +11,8 @@
  *   product plus or minus the minimum. A fused multiply-add therefore gives the same bits.
  * - A format with a zero-point (W4) rounds its product to the type of its scale, as the decoders of
  *   those files do.
+ * - NVFP4 with a factor (NVFP4G) rounds twice: its scales times or by the factor, and the product with the
+ *   weight, as the decoders of those files do.
  * - Zeros have the sign that IEEE arithmetic gives them: -d * 0 is -0, x - x is +0.
  * - Half scales may be infinite or NaN. They count as such; the bits of a NaN are unspecified.
  * - MXFP4 has values among the denormal floats, and infinities past the largest (its formula's

@@ -28,6 +28,9 @@ void mp_unpack_w4g128_f16(const uint8_t *at, mp_block_integers *out);
 void mp_unpack_w4g32_bf16(const uint8_t *at, mp_block_integers *out);
 void mp_unpack_w4g64_bf16(const uint8_t *at, mp_block_integers *out);
 void mp_unpack_w4g128_bf16(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_nvfp4g64_f32(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_nvfp4g128_f32(const uint8_t *at, mp_block_integers *out);
+void mp_unpack_nvfp4g256_f32(const uint8_t *at, mp_block_integers *out);
 
 /* Reads a number of a block, which may be at an odd address. */
 static inline uint32_t mp_block_u16(const uint8_t *at)

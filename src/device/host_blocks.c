@@ -9,6 +9,7 @@ static void decode(const mp_blocks *in, float *out)
 }
 
 const mp_block_set mp_blocks_portable = {
-    .as_f32 = {decode, decode, decode, decode, decode, decode, decode, decode, decode, decode,
-               decode, decode, decode, decode, decode, decode, decode, decode, decode, decode},
+    .as_f32 = {decode, decode, decode, decode, decode, decode, decode, decode,
+               decode, decode, decode, decode, decode, decode, decode, decode,
+               decode, decode, decode, decode, decode, decode, decode},
 };

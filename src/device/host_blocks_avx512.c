@@ -195,6 +195,9 @@ MP_INLINE void values(uint32_t dtype, const mp_block_at *at, uint32_t step, __m5
                 look_up(dtype, at, step, _mm512_srli_epi32(widened(low + 16 * step), 4 * half));
         break;
     case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32:
         MP_EACH (half, 2)
             out[half] =
                 look_up(dtype, at, 2 * step + half, indices_nvfp4(low + 16 * step + 8 * half));

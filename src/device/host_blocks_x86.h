@@ -31,10 +31,13 @@ static inline __attribute__((always_inline)) uint32_t mp_block_weights(uint32_t 
     case MOEPAGE_DTYPE_Q4_K:
     case MOEPAGE_DTYPE_Q5_K:
     case MOEPAGE_DTYPE_Q6_K:
-    case MOEPAGE_DTYPE_IQ4_XS: return 256;
+    case MOEPAGE_DTYPE_IQ4_XS:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: return 256;
     case MOEPAGE_DTYPE_W4G128_F16:
-    case MOEPAGE_DTYPE_W4G128_BF16: return 128;
+    case MOEPAGE_DTYPE_W4G128_BF16:
+    case MOEPAGE_DTYPE_NVFP4G128_F32: return 128;
     case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
     case MOEPAGE_DTYPE_W4G64_F16:
     case MOEPAGE_DTYPE_W4G64_BF16: return 64;
     default: return 32;
@@ -62,6 +65,9 @@ static inline __attribute__((always_inline)) uint32_t mp_block_bytes(uint32_t dt
     case MOEPAGE_DTYPE_W4G64_BF16: return 36;
     case MOEPAGE_DTYPE_W4G128_F16:
     case MOEPAGE_DTYPE_W4G128_BF16: return 68;
+    case MOEPAGE_DTYPE_NVFP4G64_F32: return 40;
+    case MOEPAGE_DTYPE_NVFP4G128_F32: return 76;
+    case MOEPAGE_DTYPE_NVFP4G256_F32: return 148;
     default: return 18; /* Q4_0, IQ4_NL */
     }
 }
@@ -87,6 +93,9 @@ static inline __attribute__((always_inline)) uint32_t mp_block_low_bits(uint32_t
     case MOEPAGE_DTYPE_W4G32_BF16:
     case MOEPAGE_DTYPE_W4G64_BF16:
     case MOEPAGE_DTYPE_W4G128_BF16: return 4;
+    case MOEPAGE_DTYPE_NVFP4G64_F32: return 8;
+    case MOEPAGE_DTYPE_NVFP4G128_F32: return 12;
+    case MOEPAGE_DTYPE_NVFP4G256_F32: return 20;
     default: return 2; /* Q4_0, Q8_0, IQ4_NL */
     }
 }
@@ -121,6 +130,12 @@ static inline __attribute__((always_inline)) bool mp_block_is_bf16(uint32_t dtyp
     return dtype >= MOEPAGE_DTYPE_W4G32_BF16;
 }
 
+/* Returns true if a block of FP4 begins with a factor of its scales. */
+static inline __attribute__((always_inline)) bool mp_block_has_factor(uint32_t dtype)
+{
+    return dtype >= MOEPAGE_DTYPE_NVFP4G64_F32 && dtype <= MOEPAGE_DTYPE_NVFP4G256_F32;
+}
+
 static inline __attribute__((always_inline)) bool mp_block_has_minimum(uint32_t dtype)
 {
     return mp_block_has_zero(dtype) || dtype == MOEPAGE_DTYPE_Q4_1 || dtype == MOEPAGE_DTYPE_Q5_1 ||
@@ -136,7 +151,10 @@ static inline __attribute__((always_inline)) uint32_t mp_block_group(uint32_t dt
     case MOEPAGE_DTYPE_Q2_K:
     case MOEPAGE_DTYPE_Q3_K:
     case MOEPAGE_DTYPE_Q6_K:
-    case MOEPAGE_DTYPE_NVFP4: return 2 * step + half;
+    case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: return 2 * step + half;
     default: return step;
     }
 }
@@ -145,7 +163,8 @@ static inline __attribute__((always_inline)) uint32_t mp_block_group(uint32_t dt
 static inline __attribute__((always_inline)) bool mp_block_is_table(uint32_t dtype)
 {
     return dtype == MOEPAGE_DTYPE_IQ4_NL || dtype == MOEPAGE_DTYPE_IQ4_XS ||
-           dtype == MOEPAGE_DTYPE_MXFP4 || dtype == MOEPAGE_DTYPE_NVFP4;
+           dtype == MOEPAGE_DTYPE_MXFP4 || dtype == MOEPAGE_DTYPE_NVFP4 ||
+           mp_block_has_factor(dtype);
 }
 
 /* Those integers; of the FP4 formats twice the values, whose scales count half. */
@@ -327,13 +346,26 @@ MP_BLOCKS_INLINE void mp_scales_iq4_xs(const uint8_t *block, float *scale)
 
 /* Halves of four E4M3 numbers without their signs, 0x7f being 0. The bits, moved to a half's place,
  * are the half of 2^-8 times the value. */
-MP_BLOCKS_INLINE void mp_scales_nvfp4(const uint8_t *block, float *scale)
+MP_BLOCKS_INLINE __m128 mp_halves_of_e4m3(const uint8_t *from)
 {
-    const __m128i bytes = _mm_cvtsi32_si128((int)mp_load_u32(block));
+    const __m128i bytes = _mm_cvtsi32_si128((int)mp_load_u32(from));
     const __m128i none = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7f));
     const __m128i live = _mm_and_si128(_mm_andnot_si128(none, bytes), _mm_set1_epi8(0x7f));
     const __m128i halves = _mm_slli_epi16(_mm_cvtepu8_epi16(live), 7);
-    _mm_store_ps(scale, _mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(0x1p7f)));
+    return _mm_mul_ps(_mm_cvtph_ps(halves), _mm_set1_ps(0x1p7f));
+}
+
+/* Those of four groups and more, times the factor before them; by its magnitude if it is negative. */
+MP_BLOCKS_INLINE void mp_scales_nvfp4g(uint32_t dtype, const uint8_t *block, float *scale)
+{
+    const __m128 factor = _mm_castsi128_ps(_mm_set1_epi32((int)mp_load_u32(block)));
+    const __m128 divisor = _mm_xor_ps(factor, _mm_set1_ps(-0.0f));
+    const bool divides = _mm_movemask_ps(factor);
+    MP_EACH (i, mp_block_weights(dtype) / 64) {
+        const __m128 halves = mp_halves_of_e4m3(block + 4 + 4 * i);
+        _mm_store_ps(scale + 4 * i,
+                     divides ? _mm_div_ps(halves, divisor) : _mm_mul_ps(halves, factor));
+    }
 }
 
 /* Of a block with groups. */
@@ -350,7 +382,10 @@ MP_BLOCKS_INLINE void mp_scales_groups(uint32_t dtype, const uint8_t *block, flo
                        mp_load_half(block + 208), scale);
         break;
     case MOEPAGE_DTYPE_IQ4_XS: mp_scales_iq4_xs(block, scale); break;
-    case MOEPAGE_DTYPE_NVFP4: mp_scales_nvfp4(block, scale); break;
+    case MOEPAGE_DTYPE_NVFP4: _mm_store_ps(scale, mp_halves_of_e4m3(block)); break;
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: mp_scales_nvfp4g(dtype, block, scale); break;
     default: break;
     }
 }
@@ -521,6 +556,9 @@ MP_BLOCKS_INLINE __m256i mp_block_bytes_raised(uint32_t dtype, const uint8_t *bl
                                mp_field(high, step, 4, 16));
     case MOEPAGE_DTYPE_Q6_K: return mp_bytes_q6_k(block, step);
     case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32:
         return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(mp_block_table(dtype)),
                                    mp_nibbles_by_eight(low + 16 * step));
     case MOEPAGE_DTYPE_IQ4_NL:

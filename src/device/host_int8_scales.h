@@ -148,20 +148,46 @@ MP_INLINE void run_scales_iq4_xs(const uint8_t *const *rows, mp_run_scales *out)
     }
 }
 
-/* As mp_scales_nvfp4, of four blocks: the bits of E4M3 numbers become halves of 2^-8 times the values. */
-MP_INLINE void run_scales_nvfp4(const uint8_t *const *rows, mp_run_scales *out)
+/* 32 bits of each of four rows. */
+MP_INLINE __m128i words_at(const uint8_t *const *rows, uint32_t at)
+{
+    return _mm_setr_epi32((int)mp_load_u32(rows[0] + at), (int)mp_load_u32(rows[1] + at),
+                          (int)mp_load_u32(rows[2] + at), (int)mp_load_u32(rows[3] + at));
+}
+
+/* As mp_halves_of_e4m3, of four rows: the bits of E4M3 numbers become halves of 2^-8 times the values. */
+MP_INLINE __m512 halves_of_e4m3(const uint8_t *const *rows, uint32_t at)
 {
     const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m128i heads = words_at(rows, at);
+    const __m128i none = _mm_cmpeq_epi8(heads, _mm_set1_epi8(0x7f));
+    const __m128i live = _mm_and_si128(_mm_andnot_si128(none, heads), _mm_set1_epi8(0x7f));
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(live, order));
+    const __m512 halves = _mm512_cvtph_ps(_mm256_slli_epi16(wide, 7));
+    return _mm512_mul_ps(halves, _mm512_set1_ps(0x1p7f));
+}
+
+MP_INLINE void run_scales_nvfp4(const uint8_t *const *rows, mp_run_scales *out)
+{
+    MP_EACH (j, 4)
+        out->scale[j] = halves_of_e4m3(rows, j * 36);
+}
+
+/* As mp_scales_nvfp4g. */
+MP_INLINE void run_scales_nvfp4g(uint32_t dtype, const uint8_t *const *rows, mp_run_scales *out)
+{
     MP_EACH (j, 4) {
-        const uint32_t at = j * 36;
-        const __m128i heads =
-            _mm_setr_epi32((int)mp_load_u32(rows[0] + at), (int)mp_load_u32(rows[1] + at),
-                           (int)mp_load_u32(rows[2] + at), (int)mp_load_u32(rows[3] + at));
-        const __m128i none = _mm_cmpeq_epi8(heads, _mm_set1_epi8(0x7f));
-        const __m128i live = _mm_and_si128(_mm_andnot_si128(none, heads), _mm_set1_epi8(0x7f));
-        const __m256i wide = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(live, order));
-        const __m512 halves = _mm512_cvtph_ps(_mm256_slli_epi16(wide, 7));
-        out->scale[j] = _mm512_mul_ps(halves, _mm512_set1_ps(0x1p7f));
+        const uint32_t weights = mp_block_weights(dtype);
+        const uint32_t block = 64 * j / weights * mp_block_bytes(dtype);
+        const __m128 four = _mm_castsi128_ps(words_at(rows, block));
+        const __m512 factor = _mm512_broadcast_f32x4(four);
+        const __m512 divisor = _mm512_xor_ps(factor, _mm512_set1_ps(-0.0f));
+        const __m512 halves = halves_of_e4m3(rows, block + 4 + 64 * j % weights / 16);
+        out->scale[j] = _mm512_mul_ps(halves, factor);
+        if (_mm_movemask_ps(four))
+            out->scale[j] =
+                _mm512_mask_div_ps(out->scale[j], _mm512_movepi32_mask(_mm512_castps_si512(factor)),
+                                   halves, divisor);
     }
 }
 
@@ -268,6 +294,9 @@ MP_INLINE void run_scales(uint32_t dtype, const uint8_t *const *rows, mp_run_sca
     case MOEPAGE_DTYPE_Q6_K: run_scales_q6_k(rows, out); break;
     case MOEPAGE_DTYPE_IQ4_XS: run_scales_iq4_xs(rows, out); break;
     case MOEPAGE_DTYPE_NVFP4: run_scales_nvfp4(rows, out); break;
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: run_scales_nvfp4g(dtype, rows, out); break;
     default: run_scales_plain(dtype, rows, out);
     }
 }

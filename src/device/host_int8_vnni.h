@@ -27,7 +27,10 @@ MP_INLINE uint32_t offset_shift(uint32_t dtype)
     case MOEPAGE_DTYPE_Q4_0: return 4;
     case MOEPAGE_DTYPE_Q5_0:
     case MOEPAGE_DTYPE_MXFP4:
-    case MOEPAGE_DTYPE_NVFP4: return 3;
+    case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: return 3;
     case MOEPAGE_DTYPE_Q6_K: return 2;
     default: return 0; /* Q8_0, IQ4_NL, IQ4_XS */
     }
@@ -158,7 +161,10 @@ MP_INLINE __m512i unpack(uint32_t dtype, const uint8_t *run, uint32_t step, bool
     case MOEPAGE_DTYPE_Q6_K: return unpack_q6_k(run, step);
     case MOEPAGE_DTYPE_IQ4_XS:
         return looked_up(dtype, halves_of_16(twice(low + 32 * step, low + 32 * step + 16)));
-    case MOEPAGE_DTYPE_NVFP4: return unpack_nvfp4(low + bytes * step);
+    case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32: return unpack_nvfp4(low + bytes * step);
+    case MOEPAGE_DTYPE_NVFP4G128_F32: return unpack_nvfp4(low + step / 2 * bytes + step % 2 * 32);
+    case MOEPAGE_DTYPE_NVFP4G256_F32: return unpack_nvfp4(low + 32 * step);
     case MOEPAGE_DTYPE_W4G64_F16:
     case MOEPAGE_DTYPE_W4G64_BF16: return unpack_w4(low + bytes * step);
     case MOEPAGE_DTYPE_W4G128_F16:

@@ -102,7 +102,7 @@ typedef void mp_value_blocks(const mp_blocks *in, float *out);
 /* Indexed by dtype, from MOEPAGE_DTYPE_Q4_0 on. Tiles that read blocks themselves are for rows of x that
  * meet each weight once, up to tile_rows of them; other tiles, and sets without them (NULL), take the
  * values. */
-#define MP_BLOCK_FORMATS (MOEPAGE_DTYPE_W4G128_BF16 - MOEPAGE_DTYPE_Q4_0 + 1)
+#define MP_BLOCK_FORMATS (MOEPAGE_DTYPE_NVFP4G256_F32 - MOEPAGE_DTYPE_Q4_0 + 1)
 typedef struct mp_block_set {
     mp_value_blocks *as_f32[MP_BLOCK_FORMATS]; /* as the format's decoder has them */
     uint32_t tile_rows;
@@ -111,27 +111,30 @@ typedef struct mp_block_set {
 } mp_block_set;
 
 /* X(name, dtype) for every block format, in the order of the dtypes. */
-#define MP_EVERY_BLOCK_FORMAT(X)            \
-    X(q4_0, MOEPAGE_DTYPE_Q4_0)             \
-    X(q4_1, MOEPAGE_DTYPE_Q4_1)             \
-    X(q5_0, MOEPAGE_DTYPE_Q5_0)             \
-    X(q5_1, MOEPAGE_DTYPE_Q5_1)             \
-    X(q8_0, MOEPAGE_DTYPE_Q8_0)             \
-    X(q2_k, MOEPAGE_DTYPE_Q2_K)             \
-    X(q3_k, MOEPAGE_DTYPE_Q3_K)             \
-    X(q4_k, MOEPAGE_DTYPE_Q4_K)             \
-    X(q5_k, MOEPAGE_DTYPE_Q5_K)             \
-    X(q6_k, MOEPAGE_DTYPE_Q6_K)             \
-    X(iq4_nl, MOEPAGE_DTYPE_IQ4_NL)         \
-    X(iq4_xs, MOEPAGE_DTYPE_IQ4_XS)         \
-    X(mxfp4, MOEPAGE_DTYPE_MXFP4)           \
-    X(nvfp4, MOEPAGE_DTYPE_NVFP4)           \
-    X(w4g32_f16, MOEPAGE_DTYPE_W4G32_F16)   \
-    X(w4g64_f16, MOEPAGE_DTYPE_W4G64_F16)   \
-    X(w4g128_f16, MOEPAGE_DTYPE_W4G128_F16) \
-    X(w4g32_bf16, MOEPAGE_DTYPE_W4G32_BF16) \
-    X(w4g64_bf16, MOEPAGE_DTYPE_W4G64_BF16) \
-    X(w4g128_bf16, MOEPAGE_DTYPE_W4G128_BF16)
+#define MP_EVERY_BLOCK_FORMAT(X)                  \
+    X(q4_0, MOEPAGE_DTYPE_Q4_0)                   \
+    X(q4_1, MOEPAGE_DTYPE_Q4_1)                   \
+    X(q5_0, MOEPAGE_DTYPE_Q5_0)                   \
+    X(q5_1, MOEPAGE_DTYPE_Q5_1)                   \
+    X(q8_0, MOEPAGE_DTYPE_Q8_0)                   \
+    X(q2_k, MOEPAGE_DTYPE_Q2_K)                   \
+    X(q3_k, MOEPAGE_DTYPE_Q3_K)                   \
+    X(q4_k, MOEPAGE_DTYPE_Q4_K)                   \
+    X(q5_k, MOEPAGE_DTYPE_Q5_K)                   \
+    X(q6_k, MOEPAGE_DTYPE_Q6_K)                   \
+    X(iq4_nl, MOEPAGE_DTYPE_IQ4_NL)               \
+    X(iq4_xs, MOEPAGE_DTYPE_IQ4_XS)               \
+    X(mxfp4, MOEPAGE_DTYPE_MXFP4)                 \
+    X(nvfp4, MOEPAGE_DTYPE_NVFP4)                 \
+    X(w4g32_f16, MOEPAGE_DTYPE_W4G32_F16)         \
+    X(w4g64_f16, MOEPAGE_DTYPE_W4G64_F16)         \
+    X(w4g128_f16, MOEPAGE_DTYPE_W4G128_F16)       \
+    X(w4g32_bf16, MOEPAGE_DTYPE_W4G32_BF16)       \
+    X(w4g64_bf16, MOEPAGE_DTYPE_W4G64_BF16)       \
+    X(w4g128_bf16, MOEPAGE_DTYPE_W4G128_BF16)     \
+    X(nvfp4g64_f32, MOEPAGE_DTYPE_NVFP4G64_F32)   \
+    X(nvfp4g128_f32, MOEPAGE_DTYPE_NVFP4G128_F32) \
+    X(nvfp4g256_f32, MOEPAGE_DTYPE_NVFP4G256_F32)
 
 /* Initialises a table with the functions of a file that are named after the formats. */
 #define MP_BLOCK_FUNCTIONS(what)                                                                   \
@@ -139,7 +142,8 @@ typedef struct mp_block_set {
         q4_0_##what, q4_1_##what, q5_0_##what, q5_1_##what, q8_0_##what, q2_k_##what, q3_k_##what, \
             q4_k_##what, q5_k_##what, q6_k_##what, iq4_nl_##what, iq4_xs_##what, mxfp4_##what,     \
             nvfp4_##what, w4g32_f16_##what, w4g64_f16_##what, w4g128_f16_##what,                   \
-            w4g32_bf16_##what, w4g64_bf16_##what, w4g128_bf16_##what                               \
+            w4g32_bf16_##what, w4g64_bf16_##what, w4g128_bf16_##what, nvfp4g64_f32_##what,         \
+            nvfp4g128_f32_##what, nvfp4g256_f32_##what                                             \
     }
 
 struct mp_host_kernel_set {

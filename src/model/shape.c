@@ -65,7 +65,7 @@ moepage_status mp_shape_check_dtype(const char *kind, uint32_t i, uint32_t dtype
                    "%s %u has dtype %u, it must be a MOEPAGE_DTYPE_* from %d to %d, or from %d to "
                    "%d for blocks",
                    kind, i, dtype, MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_I64, MOEPAGE_DTYPE_Q4_0,
-                   MOEPAGE_DTYPE_W4G128_BF16);
+                   MOEPAGE_DTYPE_NVFP4G256_F32);
 }
 
 moepage_status mp_shape_check_blocks(const char *kind, uint32_t i, uint32_t dtype, uint32_t rank,

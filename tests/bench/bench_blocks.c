@@ -135,7 +135,7 @@ static void measure_formats(cold_experts b, const char *only, uint32_t only_rows
            : b.math == MOEPAGE_MATH_BF16 ? "BF16"
                                          : "INT8",
            b.n_threads);
-    for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0 - 1; dtype <= MOEPAGE_DTYPE_W4G128_BF16; dtype++) {
+    for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0 - 1; dtype <= MOEPAGE_DTYPE_NVFP4G256_F32; dtype++) {
         const mp_block_format *format = mp_block_format_of(dtype);
         b.dtype = format ? dtype : MOEPAGE_DTYPE_BF16;
         b.name = format ? format->name : "BF16";

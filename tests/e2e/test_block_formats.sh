@@ -1,6 +1,7 @@
 #!/bin/sh
-# Blocks of every format, freshly drawn: the library's values are the bits of those of the packages gguf, and
-# compressed-tensors for W4. Runs with $MOEPAGE_PYTHON, or python3; skipped by name where that has no such package.
+# Blocks of every format, freshly drawn: the library's values are the bits of those of the packages gguf, of
+# compressed-tensors for W4, and of ModelOpt and compressed-tensors for NVFP4G. Runs with $MOEPAGE_PYTHON, or python3;
+# skipped by name where that has no such package.
 set -u
 LC_ALL=C; export LC_ALL
 . tests/support/tap.sh
@@ -19,4 +20,5 @@ compare() { # compare NAME SCRIPT
 }
 compare "fresh blocks of every format have the values of the gguf package" make_blocks.py
 compare "fresh blocks of W4 have the values of compressed-tensors" make_w4.py
+compare "fresh blocks of NVFP4G have the values of ModelOpt and compressed-tensors" make_nvfp4.py
 finish

@@ -11,16 +11,18 @@ static const struct {
     uint32_t dtype, n_halves, at[2];
     int low;
 } formats[] = {
-    {MOEPAGE_DTYPE_Q4_0, 1, {0}, -6},       {MOEPAGE_DTYPE_Q4_1, 2, {0, 2}, -6},
-    {MOEPAGE_DTYPE_Q5_0, 1, {0}, -6},       {MOEPAGE_DTYPE_Q5_1, 2, {0, 2}, -6},
-    {MOEPAGE_DTYPE_Q8_0, 1, {0}, -8},       {MOEPAGE_DTYPE_Q2_K, 2, {80, 82}, -6},
-    {MOEPAGE_DTYPE_Q3_K, 1, {108}, -9},     {MOEPAGE_DTYPE_Q4_K, 2, {0, 2}, -11},
-    {MOEPAGE_DTYPE_Q5_K, 2, {0, 2}, -12},   {MOEPAGE_DTYPE_Q6_K, 1, {208}, -14},
-    {MOEPAGE_DTYPE_IQ4_NL, 1, {0}, -9},     {MOEPAGE_DTYPE_IQ4_XS, 1, {0}, -14},
-    {MOEPAGE_DTYPE_MXFP4, 0, {0}, 0},       {MOEPAGE_DTYPE_NVFP4, 0, {0}, 0},
-    {MOEPAGE_DTYPE_W4G32_F16, 1, {0}, -6},  {MOEPAGE_DTYPE_W4G64_F16, 1, {0}, -6},
-    {MOEPAGE_DTYPE_W4G128_F16, 1, {0}, -6}, {MOEPAGE_DTYPE_W4G32_BF16, 1, {0}, -6},
-    {MOEPAGE_DTYPE_W4G64_BF16, 1, {0}, -6}, {MOEPAGE_DTYPE_W4G128_BF16, 1, {0}, -6},
+    {MOEPAGE_DTYPE_Q4_0, 1, {0}, -6},         {MOEPAGE_DTYPE_Q4_1, 2, {0, 2}, -6},
+    {MOEPAGE_DTYPE_Q5_0, 1, {0}, -6},         {MOEPAGE_DTYPE_Q5_1, 2, {0, 2}, -6},
+    {MOEPAGE_DTYPE_Q8_0, 1, {0}, -8},         {MOEPAGE_DTYPE_Q2_K, 2, {80, 82}, -6},
+    {MOEPAGE_DTYPE_Q3_K, 1, {108}, -9},       {MOEPAGE_DTYPE_Q4_K, 2, {0, 2}, -11},
+    {MOEPAGE_DTYPE_Q5_K, 2, {0, 2}, -12},     {MOEPAGE_DTYPE_Q6_K, 1, {208}, -14},
+    {MOEPAGE_DTYPE_IQ4_NL, 1, {0}, -9},       {MOEPAGE_DTYPE_IQ4_XS, 1, {0}, -14},
+    {MOEPAGE_DTYPE_MXFP4, 0, {0}, 0},         {MOEPAGE_DTYPE_NVFP4, 0, {0}, 0},
+    {MOEPAGE_DTYPE_W4G32_F16, 1, {0}, -6},    {MOEPAGE_DTYPE_W4G64_F16, 1, {0}, -6},
+    {MOEPAGE_DTYPE_W4G128_F16, 1, {0}, -6},   {MOEPAGE_DTYPE_W4G32_BF16, 1, {0}, -6},
+    {MOEPAGE_DTYPE_W4G64_BF16, 1, {0}, -6},   {MOEPAGE_DTYPE_W4G128_BF16, 1, {0}, -6},
+    {MOEPAGE_DTYPE_NVFP4G64_F32, 0, {0}, 0},  {MOEPAGE_DTYPE_NVFP4G128_F32, 0, {0}, 0},
+    {MOEPAGE_DTYPE_NVFP4G256_F32, 0, {0}, 0},
 };
 
 static uint32_t random_below(uint32_t n)
@@ -44,16 +46,35 @@ static void put_half(uint8_t *at, int low, bool is_bf16)
     memcpy(at, &half, sizeof half);
 }
 
+/* Scales of 2^-5 to 2^-1. */
+static void tame_nvfp4(uint8_t *scales, uint32_t n)
+{
+    for (uint32_t g = 0; g < n; g++)
+        scales[g] = (uint8_t)((random_below(4) + 2) << 3 | random_below(8));
+}
+
+/* A factor of 0.5 to 2, or to be divided by. */
+static void put_factor(uint8_t *at)
+{
+    const uint32_t bits =
+        random_below(2) << 31 | (126 + random_below(2)) << 23 | random_below(1 << 23);
+    memcpy(at, &bits, sizeof bits);
+}
+
 static void tame(size_t f, uint8_t *block)
 {
+    const mp_block_format *format = mp_block_format_of(formats[f].dtype);
     if (formats[f].dtype == MOEPAGE_DTYPE_MXFP4)
         block[0] = (uint8_t)(121 + random_below(4));
     if (formats[f].dtype == MOEPAGE_DTYPE_NVFP4)
-        for (uint32_t g = 0; g < 4; g++)
-            block[g] = (uint8_t)((random_below(4) + 2) << 3 | random_below(8));
+        tame_nvfp4(block, 4);
+    if (formats[f].dtype >= MOEPAGE_DTYPE_NVFP4G64_F32) {
+        put_factor(block);
+        tame_nvfp4(block + 4, format->weights / 16);
+    }
     for (uint32_t h = 0; h < formats[f].n_halves; h++)
         put_half(block + formats[f].at[h], formats[f].low,
-                 mp_block_format_of(formats[f].dtype)->scale_dtype == MOEPAGE_DTYPE_BF16);
+                 format->scale_dtype == MOEPAGE_DTYPE_BF16);
 }
 
 void random_blocks(uint32_t dtype, uint64_t n_blocks, void *out)

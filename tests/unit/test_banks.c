@@ -310,8 +310,8 @@ static void test_banks_refuse_bad_tensors(void **state)
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 0");
     tensors[2].dtype = MOEPAGE_DTYPE_I64 + 1;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 11");
-    tensors[2].dtype = MOEPAGE_DTYPE_W4G128_BF16 + 1;
-    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 36|from 1 to 10|from 16 to 35");
+    tensors[2].dtype = MOEPAGE_DTYPE_NVFP4G256_F32 + 1;
+    expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 has dtype 39|from 1 to 10|from 16 to 38");
     tensors[2].dtype = MOEPAGE_DTYPE_Q6_K;
     tensors[2].shape[1] = 255;
     expect_refusal(MOEPAGE_E_ARGUMENT, "tensor 2 is Q6_K|last dimension 255|256 weights");

@@ -36,6 +36,9 @@ static const struct {
     {"W4G32_BF16", 33, NO_TYPE, 32, 4 + 16},
     {"W4G64_BF16", 34, NO_TYPE, 64, 4 + 32},
     {"W4G128_BF16", 35, NO_TYPE, 128, 4 + 64},
+    {"NVFP4G64_F32", 36, NO_TYPE, 64, 4 + 4 + 32},
+    {"NVFP4G128_F32", 37, NO_TYPE, 128, 4 + 8 + 64},
+    {"NVFP4G256_F32", 38, NO_TYPE, 256, 4 + 16 + 128},
 };
 enum { N_FORMATS = sizeof published / sizeof *published, MAX_WEIGHTS = 256, MAX_BYTES = 210 };
 
@@ -59,7 +62,7 @@ static void test_blocks_of_other_types_are_unknown(void **state)
 {
     (void)state;
     for (uint32_t dtype = 0; dtype < 70; dtype++)
-        assert_true((mp_block_format_of(dtype) != NULL) == (dtype >= 16 && dtype <= 35));
+        assert_true((mp_block_format_of(dtype) != NULL) == (dtype >= 16 && dtype <= 38));
     static const uint32_t others[] = {0, 1, 4, 5, 9, 15, 16, 24, 30, 34, 38, 41, UINT32_MAX};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_null(mp_block_format_of_ggml(others[i]));
@@ -282,11 +285,39 @@ static double mxfp4(const uint8_t *b, int i)
     return ldexp(e2m1(nibbles(b + 1, 16, i)), b[0] - 127);
 }
 
+static double e4m3(int byte)
+{
+    const int x = byte % 128 / 8, y = byte % 8;
+    return byte == 127 ? 0 : x ? ldexp(8 + y, x - 10) : ldexp(y, -9);
+}
+
 static double nvfp4(const uint8_t *b, int i)
 {
-    const int f = b[i / 16] % 128, x = f / 8, y = f % 8;
-    const double scale = x ? ldexp(8 + y, x - 10) : ldexp(y, -9);
-    return (b[i / 16] == 127 ? 0 : scale) * e2m1(nibbles(b + 4 + i / 16 * 8, 8, i % 16));
+    return e4m3(b[i / 16]) * e2m1(nibbles(b + 4 + i / 16 * 8, 8, i % 16));
+}
+
+/* The scale is rounded to a float; a double divides exactly enough for that. */
+static double nvfp4g(const uint8_t *b, int i, int weights)
+{
+    const uint32_t bits = b[0] + 256u * b[1] + 65536u * b[2] + 16777216u * b[3];
+    const double d = (double)num_of_bits(bits), f = e4m3(b[4 + i / 16]);
+    const float scale = (float)(d < 0 ? f / -d : f * d);
+    return (double)scale * e2m1(nibbles(b + 4 + weights / 16 + i / 16 * 8, 8, i % 16));
+}
+
+static double nvfp4g64(const uint8_t *b, int i)
+{
+    return nvfp4g(b, i, 64);
+}
+
+static double nvfp4g128(const uint8_t *b, int i)
+{
+    return nvfp4g(b, i, 128);
+}
+
+static double nvfp4g256(const uint8_t *b, int i)
+{
+    return nvfp4g(b, i, 256);
 }
 
 /* The type that a product is rounded to is not the float's: half, and of BF16 the upper half of one. */
@@ -326,17 +357,28 @@ static const struct {
     double (*value)(const uint8_t *block, int i);
     int halves[3]; /* where they are; -1: no more */
 } naive[] = {
-    {MOEPAGE_DTYPE_Q4_1, q4_1, {0, 2, -1}},       {MOEPAGE_DTYPE_Q5_0, q5_0, {0, -1}},
-    {MOEPAGE_DTYPE_Q2_K, q2_k, {80, 82, -1}},     {MOEPAGE_DTYPE_Q3_K, q3_k, {108, -1}},
-    {MOEPAGE_DTYPE_Q4_K, q4_k, {0, 2, -1}},       {MOEPAGE_DTYPE_Q5_K, q5_k, {0, 2, -1}},
-    {MOEPAGE_DTYPE_Q6_K, q6_k, {208, -1}},        {MOEPAGE_DTYPE_IQ4_XS, iq4_xs, {0, -1}},
-    {MOEPAGE_DTYPE_MXFP4, mxfp4, {-1}},           {MOEPAGE_DTYPE_NVFP4, nvfp4, {-1}},
-    {MOEPAGE_DTYPE_W4G32_F16, w4_f16, {0, -1}},   {MOEPAGE_DTYPE_W4G64_F16, w4_f16, {0, -1}},
-    {MOEPAGE_DTYPE_W4G128_F16, w4_f16, {0, -1}},  {MOEPAGE_DTYPE_W4G32_BF16, w4_bf16, {0, -1}},
-    {MOEPAGE_DTYPE_W4G64_BF16, w4_bf16, {0, -1}}, {MOEPAGE_DTYPE_W4G128_BF16, w4_bf16, {0, -1}},
+    {MOEPAGE_DTYPE_Q4_1, q4_1, {0, 2, -1}},
+    {MOEPAGE_DTYPE_Q5_0, q5_0, {0, -1}},
+    {MOEPAGE_DTYPE_Q2_K, q2_k, {80, 82, -1}},
+    {MOEPAGE_DTYPE_Q3_K, q3_k, {108, -1}},
+    {MOEPAGE_DTYPE_Q4_K, q4_k, {0, 2, -1}},
+    {MOEPAGE_DTYPE_Q5_K, q5_k, {0, 2, -1}},
+    {MOEPAGE_DTYPE_Q6_K, q6_k, {208, -1}},
+    {MOEPAGE_DTYPE_IQ4_XS, iq4_xs, {0, -1}},
+    {MOEPAGE_DTYPE_MXFP4, mxfp4, {-1}},
+    {MOEPAGE_DTYPE_NVFP4, nvfp4, {-1}},
+    {MOEPAGE_DTYPE_W4G32_F16, w4_f16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G64_F16, w4_f16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G128_F16, w4_f16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G32_BF16, w4_bf16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G64_BF16, w4_bf16, {0, -1}},
+    {MOEPAGE_DTYPE_W4G128_BF16, w4_bf16, {0, -1}},
+    {MOEPAGE_DTYPE_NVFP4G64_F32, nvfp4g64, {-1}},
+    {MOEPAGE_DTYPE_NVFP4G128_F32, nvfp4g128, {-1}},
+    {MOEPAGE_DTYPE_NVFP4G256_F32, nvfp4g256, {-1}},
 };
 
-/* Random bytes; infinite and NaN halves are made finite. */
+/* Random bytes; infinite and NaN halves are made finite, and factors 2^-63 to 2^65 of either sign. */
 static void draw(size_t f, const mp_block_format *format, uint8_t *block)
 {
     for (uint32_t i = 0; i < format->bytes; i++)
@@ -344,6 +386,8 @@ static void draw(size_t f, const mp_block_format *format, uint8_t *block)
     for (int h = 0; naive[f].halves[h] >= 0; h++)
         if ((block[naive[f].halves[h] + 1] & 0x7c) == 0x7c)
             block[naive[f].halves[h] + 1] ^= 0x40;
+    if (format->dtype >= MOEPAGE_DTYPE_NVFP4G64_F32)
+        block[3] = (uint8_t)((block[3] & 0x9f) | (block[3] & 0x40 ? 0x40 : 0x20));
 }
 
 /* The double is exact: at most 51 bits, or one product of a table's value. It rounds once, as the
@@ -422,7 +466,7 @@ static void test_blocks_refuse_tensors_that_they_do_not_fill(void **state)
 static void test_blocks_leave_other_dtypes_as_they_were(void **state)
 {
     (void)state;
-    static const uint32_t none[] = {0, 11, 12, 13, 14, 15, 36, 37, UINT32_MAX};
+    static const uint32_t none[] = {0, 11, 12, 13, 14, 15, 39, 40, UINT32_MAX};
     uint64_t bytes;
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         assert_false(bytes_of(none[i], 1, 256, 0, 0, &bytes));

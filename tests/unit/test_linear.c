@@ -177,7 +177,7 @@ static void test_linear_reads_every_block_format(void **state)
 {
     static const uint32_t shapes[][3] = {{1, 256, 37}, {7, 1280, 5}, {30, 256, 2}};
     (void)state;
-    for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0; dtype <= MOEPAGE_DTYPE_W4G128_BF16; dtype++)
+    for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0; dtype <= MOEPAGE_DTYPE_NVFP4G256_F32; dtype++)
         for (size_t i = 0; i < COUNT(shapes); i++)
             check_kernels(shapes[i][0], shapes[i][1], shapes[i][2], dtype);
 }
@@ -303,7 +303,7 @@ static void test_linear_multiplies_in_integers(void **state)
     (void)state;
     for (uint32_t threads = 1; threads <= 3; threads += 2) {
         moepage_device *device = open_device(threads);
-        for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0; dtype <= MOEPAGE_DTYPE_W4G128_BF16; dtype++)
+        for (uint32_t dtype = MOEPAGE_DTYPE_Q4_0; dtype <= MOEPAGE_DTYPE_NVFP4G256_F32; dtype++)
             for (size_t i = 0; i < COUNT(shapes); i++) {
                 product p;
                 open_product(&p, shapes[i][0], shapes[i][1], shapes[i][2], dtype, MOEPAGE_MATH_INT8,
@@ -390,7 +390,7 @@ static void test_linear_refuses_bad_arguments(void **state)
     REFUSED("x_dtype is 2, it must be F32 or BF16", bad.x_dtype = F16);
     REFUSED("w_dtype is 0, it must be F32, F16, BF16 or a block format", bad.w_dtype = 0);
     REFUSED("w_dtype is 4, it must be F32, F16, BF16 or a block format", bad.w_dtype = 4);
-    REFUSED("w_dtype is 36, it must be F32, F16, BF16 or a block format", bad.w_dtype = 36);
+    REFUSED("w_dtype is 39, it must be F32, F16, BF16 or a block format", bad.w_dtype = 39);
     REFUSED("bias_dtype is 20, it must be F32, F16 or BF16", bad.bias_dtype = 20);
     REFUSED("n_in is 65, it must be a multiple of 32 for weights of Q8_0", bad.n_in = 65);
     REFUSED("n_in is 0", bad.n_in = 0);

@@ -113,6 +113,12 @@ numbered! {
         W4g64Bf16 = MOEPAGE_DTYPE_W4G64_BF16,
         /// Blocks of 128 W4A16 weights in 68 bytes.
         W4g128Bf16 = MOEPAGE_DTYPE_W4G128_BF16,
+        /// Blocks of 64 NVFP4 weights with a factor in 40 bytes.
+        Nvfp4g64F32 = MOEPAGE_DTYPE_NVFP4G64_F32,
+        /// Blocks of 128 NVFP4 weights with a factor in 76 bytes.
+        Nvfp4g128F32 = MOEPAGE_DTYPE_NVFP4G128_F32,
+        /// Blocks of 256 NVFP4 weights with a factor in 148 bytes.
+        Nvfp4g256F32 = MOEPAGE_DTYPE_NVFP4G256_F32,
     }
 }
 
@@ -152,6 +158,9 @@ impl Dtype {
             Dtype::W4g32Bf16 => Some((32, 20)),
             Dtype::W4g64Bf16 => Some((64, 36)),
             Dtype::W4g128Bf16 => Some((128, 68)),
+            Dtype::Nvfp4g64F32 => Some((64, 40)),
+            Dtype::Nvfp4g128F32 => Some((128, 76)),
+            Dtype::Nvfp4g256F32 => Some((256, 148)),
             _ => None,
         }
     }

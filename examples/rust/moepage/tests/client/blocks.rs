@@ -28,6 +28,9 @@ const FORMATS: [(&str, Dtype); 20] = [
     ("W4G32_BF16", Dtype::W4g32Bf16),
     ("W4G64_BF16", Dtype::W4g64Bf16),
     ("W4G128_BF16", Dtype::W4g128Bf16),
+    ("NVFP4G64_F32", Dtype::Nvfp4g64F32),
+    ("NVFP4G128_F32", Dtype::Nvfp4g128F32),
+    ("NVFP4G256_F32", Dtype::Nvfp4g256F32),
 ];
 
 /// Bits, those of every NaN the same.
