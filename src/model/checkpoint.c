@@ -86,19 +86,38 @@ static moepage_status build_directory(mp_checkpoint *checkpoint)
     return sort_directory(checkpoint);
 }
 
+moepage_status mp_computed_alloc(uint64_t n, uint64_t name_bytes, mp_computed_tensors *to)
+{
+    to->tensors = mp_alloc_array(n, sizeof *to->tensors);
+    to->computed = mp_alloc_array(n, sizeof *to->computed);
+    to->names = mp_alloc_array(name_bytes, 1);
+    if (to->tensors && to->computed && to->names)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %llu matrices",
+                   (unsigned long long)n);
+}
+
 moepage_status mp_checkpoint_add_computed(mp_checkpoint *checkpoint)
 {
     const mp_computed_tensors *computed = &checkpoint->computed;
-    const uint64_t n = checkpoint->n_tensors + computed->n;
-    mp_tensor **all = mp_realloc(checkpoint->tensors, n * sizeof *all);
+    const uint64_t most = checkpoint->n_tensors + computed->n;
+    uint64_t n = checkpoint->n_tensors;
+    mp_tensor **all = mp_realloc(checkpoint->tensors, most * sizeof *all);
     if (!all)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a directory of %llu tensors",
-                       (unsigned long long)n);
-    for (uint64_t i = 0; i < computed->n; i++)
-        all[checkpoint->n_tensors++] = &computed->tensors[i];
+                       (unsigned long long)most);
     checkpoint->tensors = all;
+    for (uint64_t i = 0; i < computed->n; i++) {
+        mp_tensor *tensor = &computed->tensors[i];
+        const uint64_t at = mp_checkpoint_lower_bound(checkpoint, tensor->name);
+        const bool is_in_place = at < checkpoint->n_tensors && all[at]->is_part &&
+                                 strcmp(all[at]->name, tensor->name) == 0;
+        all[is_in_place ? at : n++] = tensor;
+    }
+    checkpoint->n_tensors = n;
     return sort_directory(checkpoint);
 }
+
 /* Every tensor that the index places must be in the file where it places it. */
 static moepage_status check_places(const mp_shards *shards, const mp_checkpoint *checkpoint)
 {

@@ -47,7 +47,11 @@ moepage_status mp_checkpoint_require(const mp_checkpoint *checkpoint, const char
 /* Returns the index in `tensors` of the first name that is not less than `name`. */
 uint64_t mp_checkpoint_lower_bound(const mp_checkpoint *checkpoint, const char *name);
 
-/* Adds the computed tensors to the directory. FORMAT if a file has one of such a name. */
+/* Makes room for n computed tensors, of which the names take so many bytes. NO_MEMORY. */
+moepage_status mp_computed_alloc(uint64_t n, uint64_t name_bytes, mp_computed_tensors *to);
+
+/* Adds the computed tensors to the directory, in the place of a part that has the name of one. FORMAT if a file
+ * has another of such a name. */
 moepage_status mp_checkpoint_add_computed(mp_checkpoint *checkpoint);
 
 /* Returns true if a tensor is neither a routed expert's nor part of another. */

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "model/hf_quantised.h"
 #include "model/repack_w4.h"
 #include "model/shape.h"
 
@@ -82,55 +83,28 @@ static moepage_status find_parts(found *f, mp_checkpoint *checkpoint)
                    zeros ? "symmetric" : "asymmetric");
 }
 
-/* Fails unless a part is of the type and has this shape. */
-static moepage_status expect(const mp_tensor *part, uint32_t dtype, const uint64_t *shape,
-                             uint32_t rank)
-{
-    bool same = part->type->dtype == dtype && part->rank == rank;
-    for (uint32_t d = 0; same && d < rank; d++)
-        same = part->shape[d] == shape[d];
-    if (same)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_FORMAT,
-                   "%.120s: tensor \"%.160s\" is %s %s, the other parts of its matrix of 4-bit "
-                   "weights make it %s %s",
-                   part->file->file.name, part->name, part->type->name,
-                   mp_shape_show(part->shape, part->rank).text, mp_dtype_name(dtype),
-                   mp_shape_show(shape, rank).text);
-}
-
-static moepage_status refuse_part(const mp_tensor *part, const char *words)
-{
-    return mp_fail(MOEPAGE_E_UNSUPPORTED, "%.120s: tensor \"%.160s\" is %s %s: %s",
-                   part->file->file.name, part->name, part->type->name,
-                   mp_shape_show(part->shape, part->rank).text, words);
-}
-
 /* ---- shapes ---- */
-
-static bool is_matrix(const mp_tensor *part)
-{
-    return part->rank == 2 && part->shape[0] && part->shape[1];
-}
 
 /* The number of rows and columns, from the words and the scales. */
 static moepage_status measure(found *f)
 {
     const mp_tensor *weights = f->parts[MP_W4_WEIGHTS], *scales = f->parts[MP_W4_SCALES];
     const bool packs = f->config->layout == MP_W4_PACKED;
-    if (!is_matrix(weights) || weights->type->dtype != MOEPAGE_DTYPE_I32)
-        return refuse_part(weights,
-                           "weights of 4 bits are read from words of I32 in two dimensions");
-    if (!is_matrix(scales) ||
+    if (!mp_hf_is_matrix(weights) || weights->type->dtype != MOEPAGE_DTYPE_I32)
+        return mp_hf_refuse_part(weights,
+                                 "weights of 4 bits are read from words of I32 in two dimensions");
+    if (!mp_hf_is_matrix(scales) ||
         (scales->type->dtype != MOEPAGE_DTYPE_F16 && scales->type->dtype != MOEPAGE_DTYPE_BF16))
-        return refuse_part(scales,
-                           "scales of 4-bit weights are read as F16 and BF16 in two dimensions");
+        return mp_hf_refuse_part(
+            scales, "scales of 4-bit weights are read as F16 and BF16 in two dimensions");
     const bool rows_first = packs, across = f->config->layout == MP_W4_AWQ;
     f->rows = rows_first ? weights->shape[0] : weights->shape[1] * (across ? 8 : 1);
     f->columns = rows_first ? weights->shape[1] * 8 : weights->shape[0] * (across ? 1 : 8);
     f->groups = scales->shape[packs];
-    return expect(scales, scales->type->dtype,
-                  packs ? (uint64_t[]){f->rows, f->groups} : (uint64_t[]){f->groups, f->rows}, 2);
+    return mp_hf_expect_part(scales, scales->type->dtype,
+                             packs ? (uint64_t[]){f->rows, f->groups}
+                                   : (uint64_t[]){f->groups, f->rows},
+                             2);
 }
 
 /* The shape that is stored as numbers must be that of the words: no other width of integers is. */
@@ -141,10 +115,10 @@ static moepage_status check_stated_shape(const found *f)
     const uint64_t two = 2;
     const uint32_t each = mp_dtype_bytes(f->shape->type->dtype);
     if (f->shape->type->dtype != MOEPAGE_DTYPE_I32)
-        if (expect(f->shape, MOEPAGE_DTYPE_I64, &two, 1))
-            return expect(f->shape, MOEPAGE_DTYPE_I64, &two, 1);
+        if (mp_hf_expect_part(f->shape, MOEPAGE_DTYPE_I64, &two, 1))
+            return mp_hf_expect_part(f->shape, MOEPAGE_DTYPE_I64, &two, 1);
     if (f->shape->rank != 1 || f->shape->shape[0] != 2)
-        return expect(f->shape, f->shape->type->dtype, &two, 1);
+        return mp_hf_expect_part(f->shape, f->shape->type->dtype, &two, 1);
     moepage_status status =
         mp_model_file_read(&f->shape->file->file, f->shape->offset, 2ull * each, bytes);
     for (uint32_t d = 0; d < 2; d++)
@@ -185,10 +159,11 @@ static moepage_status check_zeros(const found *f)
     if (!zeros)
         return MOEPAGE_OK;
     if (f->config->layout == MP_W4_PACKED)
-        return expect(zeros, MOEPAGE_DTYPE_I32, (uint64_t[]){(f->rows + 7) / 8, f->groups}, 2);
+        return mp_hf_expect_part(zeros, MOEPAGE_DTYPE_I32,
+                                 (uint64_t[]){(f->rows + 7) / 8, f->groups}, 2);
     if (f->rows % 8)
-        return refuse_part(zeros, "the rows of its matrix are no multiple of 8");
-    return expect(zeros, MOEPAGE_DTYPE_I32, (uint64_t[]){f->groups, f->rows / 8}, 2);
+        return mp_hf_refuse_part(zeros, "the rows of its matrix are no multiple of 8");
+    return mp_hf_expect_part(zeros, MOEPAGE_DTYPE_I32, (uint64_t[]){f->groups, f->rows / 8}, 2);
 }
 
 /* Reads the groups of columns, if config.json says that they may be out of order, and finds whether they
@@ -199,7 +174,7 @@ static moepage_status check_order(found *f)
     unsigned char *bytes;
     if (!part)
         return MOEPAGE_OK;
-    moepage_status status = expect(part, MOEPAGE_DTYPE_I32, &f->columns, 1);
+    moepage_status status = mp_hf_expect_part(part, MOEPAGE_DTYPE_I32, &f->columns, 1);
     if (status || !f->config->reordered)
         return status;
     status = mp_model_file_load(&part->file->file, part->offset, part->bytes, &bytes);
@@ -304,17 +279,6 @@ static void add_matrix(const found *f, bool any_reordered, mp_computed_tensors *
 
 /* ---- the directory ---- */
 
-static moepage_status alloc_list(uint64_t n, uint64_t name_bytes, mp_computed_tensors *to)
-{
-    to->tensors = mp_alloc_array(n, sizeof *to->tensors);
-    to->computed = mp_alloc_array(n, sizeof *to->computed);
-    to->names = mp_alloc_array(name_bytes, 1);
-    if (to->tensors && to->computed && to->names)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %llu matrices",
-                   (unsigned long long)n);
-}
-
 moepage_status mp_hf_w4_complete(const mp_hf_w4 *config, mp_checkpoint *checkpoint)
 {
     uint64_t n = 0, name_bytes = 0;
@@ -330,7 +294,7 @@ moepage_status mp_hf_w4_complete(const mp_hf_w4 *config, mp_checkpoint *checkpoi
     }
     if (!n)
         return MOEPAGE_OK;
-    moepage_status status = alloc_list(n, name_bytes, &checkpoint->computed);
+    moepage_status status = mp_computed_alloc(n, name_bytes, &checkpoint->computed);
     for (uint64_t i = 0; i < checkpoint->n_tensors && !status; i++) {
         status = find_matrix(config, checkpoint, checkpoint->tensors[i], &f);
         if (!status && f.length)

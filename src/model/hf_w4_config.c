@@ -3,26 +3,10 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "model/hf_quantised.h"
 #include "model/hf_w4.h"
 
 #define MAX_GROUP (1u << 24)
-
-static moepage_status refuse_value(const mp_json *json, const char *key, const char *found,
-                                   const char *read)
-{
-    return mp_fail(MOEPAGE_E_UNSUPPORTED, "%s: \"%s\" is \"%.60s\", only %s is read", json->what,
-                   key, found, read);
-}
-
-/* Fails unless a text, if there is one, is `only`. */
-static moepage_status expect_text(const mp_json *json, const char *key, const char *only)
-{
-    const char *text;
-    moepage_status status = mp_json_get_text_or(json, key, only, &text);
-    if (!status && strcmp(text, only) != 0)
-        status = refuse_value(json, key, text, only);
-    return status;
-}
 
 static moepage_status expect_four_bits(const mp_json *json, const char *key)
 {
@@ -44,18 +28,6 @@ static moepage_status read_group(const mp_json *json, const char *key, uint32_t 
     return mp_json_get_uint_or(json, key, 1, MAX_GROUP, 0, out);
 }
 
-static moepage_status read_flag(const mp_json *json, const char *key, bool otherwise, bool *out)
-{
-    const json_t *value = json_object_get(json->root, key);
-    *out = otherwise;
-    if (!value || json_is_null(value))
-        return MOEPAGE_OK;
-    if (!json_is_boolean(value))
-        return mp_fail(MOEPAGE_E_FORMAT, "%s: \"%s\" must be true or false", json->what, key);
-    *out = json_is_true(value);
-    return MOEPAGE_OK;
-}
-
 /* ---- GPTQ ---- */
 
 static moepage_status read_gptq(const mp_json *json, mp_hf_w4 *out)
@@ -66,11 +38,11 @@ static moepage_status read_gptq(const mp_json *json, mp_hf_w4 *out)
     if (!status)
         status = read_group(json, "group_size", &out->group);
     if (!status)
-        status = read_flag(json, "desc_act", false, &out->reordered);
+        status = mp_hf_read_flag(json, "desc_act", false, &out->reordered);
     if (!status)
-        status = read_flag(json, "is_marlin_format", false, &marlin);
+        status = mp_hf_read_flag(json, "is_marlin_format", false, &marlin);
     if (!status)
-        status = expect_text(json, "pack_dtype", "int32");
+        status = mp_hf_expect_text(json, "pack_dtype", "int32");
     if (!status)
         status =
             mp_json_get_text_or(json, "checkpoint_format", marlin ? "marlin" : "gptq", &format);
@@ -78,7 +50,7 @@ static moepage_status read_gptq(const mp_json *json, mp_hf_w4 *out)
         return status;
     out->layout = strcmp(format, "gptq_v2") == 0 ? MP_W4_GPTQ_V2 : MP_W4_GPTQ_V1;
     if (out->layout == MP_W4_GPTQ_V1 && strcmp(format, "gptq") != 0)
-        return refuse_value(json, "checkpoint_format", format, "gptq or gptq_v2");
+        return mp_hf_refuse_value(json, "checkpoint_format", format, "gptq or gptq_v2");
     return MOEPAGE_OK;
 }
 
@@ -93,9 +65,9 @@ static moepage_status read_awq(const mp_json *json, mp_hf_w4 *out)
     if (!status)
         status = read_group(json, old_names ? "q_group_size" : "group_size", &out->group);
     if (!status)
-        status = expect_text(json, "version", "gemm");
+        status = mp_hf_expect_text(json, "version", "gemm");
     if (!status)
-        status = read_flag(json, "zero_point", true, &zeros);
+        status = mp_hf_read_flag(json, "zero_point", true, &zeros);
     if (!status && !zeros)
         status = mp_fail(MOEPAGE_E_UNSUPPORTED,
                          "%s: \"zero_point\" is false, only weights with zero-points are read",
@@ -104,16 +76,6 @@ static moepage_status read_awq(const mp_json *json, mp_hf_w4 *out)
 }
 
 /* ---- compressed-tensors ---- */
-
-/* Fails if the object has a member that changes what the weights mean. */
-static moepage_status expect_none(const mp_json *json, const char *key)
-{
-    const json_t *value = json_object_get(json->root, key);
-    if (!value || json_is_null(value) || (json_is_object(value) && json_object_size(value) == 0))
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_UNSUPPORTED, "%s: weights with a \"%s\" are not read", json->what,
-                   key);
-}
 
 static moepage_status read_order(const mp_json *weights, mp_hf_w4 *out)
 {
@@ -136,13 +98,13 @@ static moepage_status read_weights(const mp_json *weights, mp_hf_w4 *out)
     const char *strategy = NULL;
     moepage_status status = expect_four_bits(weights, "num_bits");
     if (!status)
-        status = expect_text(weights, "type", "int");
+        status = mp_hf_expect_text(weights, "type", "int");
     if (!status)
-        status = read_flag(weights, "symmetric", true, &symmetric);
+        status = mp_hf_read_flag(weights, "symmetric", true, &symmetric);
     if (!status)
         status = mp_json_get_text_or(weights, "strategy", "group", &strategy);
     if (!status && strcmp(strategy, "group") != 0 && strcmp(strategy, "channel") != 0)
-        status = refuse_value(weights, "strategy", strategy, "group or channel");
+        status = mp_hf_refuse_value(weights, "strategy", strategy, "group or channel");
     if (!status)
         status = read_order(weights, out);
     out->symmetric |= symmetric;
@@ -161,7 +123,7 @@ static moepage_status read_scheme(const json_t *scheme, const char *format, mp_h
                        json.what);
     moepage_status status = mp_json_get_text_or(&json, "format", format, &own);
     if (!status && strcmp(own, "pack-quantized") != 0)
-        status = refuse_value(&json, "format", own, "pack-quantized");
+        status = mp_hf_refuse_value(&json, "format", own, "pack-quantized");
     return status ? status : read_weights(&weights, out);
 }
 
@@ -176,9 +138,9 @@ static moepage_status read_packed(const mp_json *json, mp_hf_w4 *out)
                        json->what);
     moepage_status status = mp_json_get_text_or(json, "format", "pack-quantized", &format);
     if (!status)
-        status = expect_none(json, "transform_config");
+        status = mp_hf_expect_none(json, "transform_config");
     if (!status)
-        status = expect_none(json, "sparsity_config");
+        status = mp_hf_expect_none(json, "sparsity_config");
     json_object_foreach((json_t *)groups, name, scheme)
     {
         if (!status)
@@ -200,6 +162,6 @@ moepage_status mp_hf_w4_read(const mp_json *quantization, const char *quant_meth
         return read_packed(quantization, out);
     return mp_fail(MOEPAGE_E_UNSUPPORTED,
                    "config.json: quant_method \"%.60s\" is not read; fp8 (block scales), mxfp4, "
-                   "gptq, awq and compressed-tensors are",
+                   "modelopt, gptq, awq and compressed-tensors are",
                    quant_method);
 }

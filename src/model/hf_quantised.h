@@ -1,0 +1,38 @@
+/* hf_quantised.h — what the readers of quantised checkpoints share: checks of quantization_config's keys, and
+ * of the tensors that are parts of a matrix. */
+#ifndef MP_MODEL_HF_QUANTISED_H
+#define MP_MODEL_HF_QUANTISED_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "model/safetensors.h"
+
+/* ---- Keys ---- */
+
+/* Refuses what was found under a key; `read` names what is read there. Returns UNSUPPORTED. */
+moepage_status mp_hf_refuse_value(const mp_json *json, const char *key, const char *found,
+                                  const char *read);
+
+/* Fails unless a text, if there is one, is `only`. */
+moepage_status mp_hf_expect_text(const mp_json *json, const char *key, const char *only);
+
+/* Fails if the object has a member that changes what the weights mean. */
+moepage_status mp_hf_expect_none(const mp_json *json, const char *key);
+
+/* Reads true or false; `otherwise` if the key is absent or null. */
+moepage_status mp_hf_read_flag(const mp_json *json, const char *key, bool otherwise, bool *out);
+
+/* ---- Parts ---- */
+
+/* Returns true if a part has rows and columns. */
+bool mp_hf_is_matrix(const mp_tensor *part);
+
+/* Fails unless a part is of the type and has this shape. */
+moepage_status mp_hf_expect_part(const mp_tensor *part, uint32_t dtype, const uint64_t *shape,
+                                 uint32_t rank);
+
+/* Refuses a part of this type and shape; `words` say why. Returns UNSUPPORTED. */
+moepage_status mp_hf_refuse_part(const mp_tensor *part, const char *words);
+
+#endif
