@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "model/checkpoint.h"
+#include "model/hf_fp4.h"
 #include "model/hf_w4.h"
 #include "model/model.h"
 
@@ -111,7 +112,8 @@ typedef struct mp_hf_config {
     uint32_t vocabulary;
     uint32_t block_rows; /* of FP8 block scales */
     uint32_t block_columns;
-    mp_hf_w4 w4; /* of W4A16 weights */
+    mp_hf_w4 w4;       /* of W4A16 weights */
+    mp_fp4_layout fp4; /* of NVFP4 weights, and FP8 with one scale for a matrix */
     mp_activation activation;
 } mp_hf_config;
 

@@ -114,8 +114,8 @@ static moepage_status read_block(const json_t *quantization, mp_hf_config *out)
         return MOEPAGE_OK;
     if (json_is_null(block))
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%s: \"%s\" is null: FP8 with one scale per tensor is "
-                       "not read, only block scales are",
+                       "%s: \"%s\" is null: of quant_method fp8 only "
+                       "block scales are read",
                        what, key);
     if (json_array_size(block) != 2)
         return mp_fail(MOEPAGE_E_FORMAT, "%s: \"%s\" must be an array of two integers", what, key);
@@ -146,7 +146,11 @@ static moepage_status read_quantization(const mp_json *json, mp_hf_config *out)
     if (strcmp(method, "fp8") == 0)
         return read_block(quantization, out);
     const mp_json object = {"config.json: quantization_config", quantization};
-    return mp_hf_w4_read(&object, method, &out->w4);
+    moepage_status status = mp_hf_fp4_read(&object, method, &out->fp4);
+    if (status || !out->fp4)
+        return status ? status : mp_hf_w4_read(&object, method, &out->w4);
+    out->block_rows = out->block_columns = MAX_WIDTH; /* whole matrices */
+    return MOEPAGE_OK;
 }
 
 /* Clears moe[layer] for the layers that mlp_only_layers names. */

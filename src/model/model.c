@@ -46,9 +46,13 @@ static moepage_status read_checkpoint(const char *path, struct moepage_model *mo
     if (status)
         return status;
     model->close = close_checkpoint;
-    status = mp_hf_config_read(&json, &config);
+    status = mp_hf_fp4_complete_config(path, &json);
+    if (!status)
+        status = mp_hf_config_read(&json, &config);
     if (!status)
         status = mp_hf_w4_complete(&config.w4, model->checkpoint);
+    if (!status)
+        status = mp_hf_fp4_complete(config.fp4, model->checkpoint);
     if (!status)
         status = mp_hf_layout_find(&config, model->checkpoint, &layout);
     if (!status)

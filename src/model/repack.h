@@ -128,4 +128,12 @@ extern const mp_repack_kind mp_repack_transposed;
  * follow each other share a byte, the first in its low half. */
 extern const mp_repack_kind mp_repack_mxfp4;
 
+/* Blocks of NVFP4G from the nibbles [rows, K/2], stored likewise, the scales [rows, K/16] and the factor, one
+ * F32 number, by which scales are multiplied, or divided. FORMAT, besides what a file can fail with: a factor or
+ * a scale that is no number a quantiser makes. */
+const mp_repack_kind *mp_repack_nvfp4(bool divided);
+
+/* Returns the longest block of NVFP4G that divides a row of so many weights; 0 if none does. */
+uint32_t mp_fp4_block(uint64_t columns);
+
 #endif

@@ -2,8 +2,10 @@
  *
  * Stored, a byte has two weights that follow each other, the first in its low half. In a block, the low
  * halves of a group's bytes are its first weights, the high halves its last. */
+#include <math.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "model/repack.h"
 
 typedef uint8_t bytes16 __attribute__((vector_size(16)));
@@ -57,3 +59,116 @@ static moepage_status mx_fill(const mp_repack *how, const mp_file_span *stored,
 }
 
 const mp_repack_kind mp_repack_mxfp4 = {mx_room, mx_fill};
+
+/* ---- NVFP4 ---- */
+
+#define NV_GROUP 16u
+#define NV_FACTOR 4u      /* bytes */
+#define NV_MOST 0x7eu     /* the greatest E4M3 number: those above are a NaN and negative ones */
+#define NV_REACH 0x1p100f /* factors from its inverse on keep all scales normal floats */
+
+enum { NV_WEIGHTS, NV_SCALES, NV_OF_MATRIX };
+
+typedef struct nv_kind {
+    mp_repack_kind kind; /* of this */
+    bool divided;
+} nv_kind;
+
+uint32_t mp_fp4_block(uint64_t columns)
+{
+    for (uint32_t block = 256; block >= 64; block /= 2)
+        if (columns && columns % block == 0)
+            return block;
+    return 0;
+}
+
+static uint64_t nv_room(const mp_repack *how, uint64_t n)
+{
+    return n * (how->sources[NV_WEIGHTS].row_bytes + how->sources[NV_SCALES].row_bytes);
+}
+
+/* The factor as a block has it: negative where it divides. */
+static moepage_status nv_factor(const mp_repack *how, const mp_file_span *stored, float *out)
+{
+    const bool divided = ((const nv_kind *)how->kind)->divided;
+    const mp_repack_range all = {0, 1, 0, NV_FACTOR};
+    float factor;
+    moepage_status status = mp_repack_window(how, stored, NV_OF_MATRIX, &all, &factor);
+    if (status)
+        return status;
+    *out = divided ? -factor : factor;
+    if ((factor >= 1 / NV_REACH && factor <= NV_REACH) ||
+        (factor == 0 && !signbit(factor) && !divided))
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT,
+                   "%.200s: the scale of a matrix of NVFP4 is %g, it must be 2^-100 to 2^100",
+                   stored[NV_OF_MATRIX].file->name, (double)factor);
+}
+
+static moepage_status nv_check(const mp_file_span *stored, const unsigned char *scales, uint64_t n)
+{
+    bool bad = false;
+    for (uint64_t i = 0; i < n; i++)
+        bad |= scales[i] > NV_MOST;
+    if (!bad)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_FORMAT, "%.200s: a scale of NVFP4 weights is negative or a NaN",
+                   stored[NV_SCALES].file->name);
+}
+
+/* Two groups: of each eight bytes the first four have weights 0 to 7, the others those that go above them. */
+static void nv_pack(const unsigned char *nibbles, unsigned char *out)
+{
+    bytes16 in;
+    memcpy(&in, nibbles, sizeof in);
+    const bytes16 first = in & 15, second = in >> 4;
+    const bytes16 low = MP_SHUFFLED(bytes16, first, second, 0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9,
+                                    25, 10, 26, 11, 27);
+    const bytes16 high = MP_SHUFFLED(bytes16, first, second, 4, 20, 5, 21, 6, 22, 7, 23, 12, 28, 13,
+                                     29, 14, 30, 15, 31);
+    in = low | high << 4;
+    memcpy(out, &in, sizeof in);
+}
+
+/* One row of blocks. */
+static void nv_put(uint32_t block, uint64_t n_blocks, float factor, const unsigned char *nibbles,
+                   const unsigned char *scales, unsigned char *out)
+{
+    const uint32_t n_scales = block / NV_GROUP;
+    for (uint64_t b = 0; b < n_blocks; b++, scales += n_scales) {
+        memcpy(out, &factor, NV_FACTOR);
+        memcpy(out + NV_FACTOR, scales, n_scales);
+        out += NV_FACTOR + n_scales;
+        for (uint32_t i = 0; i < block; i += 2 * NV_GROUP, nibbles += NV_GROUP, out += NV_GROUP)
+            nv_pack(nibbles, out);
+    }
+}
+
+static moepage_status nv_fill(const mp_repack *how, const mp_file_span *stored,
+                              const mp_repack_rows *rows, unsigned char *room, unsigned char *out)
+{
+    const uint64_t nibbles = how->sources[NV_WEIGHTS].row_bytes;
+    const uint64_t groups = how->sources[NV_SCALES].row_bytes;
+    const uint32_t block = mp_fp4_block(2 * nibbles);
+    unsigned char *scales = room + rows->n * nibbles;
+    const mp_repack_range of_nibbles = {rows->first, rows->n, 0, nibbles};
+    const mp_repack_range of_scales = {rows->first, rows->n, 0, groups};
+    float factor;
+    moepage_status status = nv_factor(how, stored, &factor);
+    if (!status)
+        status = mp_repack_window(how, stored, NV_WEIGHTS, &of_nibbles, room);
+    if (!status)
+        status = mp_repack_window(how, stored, NV_SCALES, &of_scales, scales);
+    if (!status)
+        status = nv_check(stored, scales, rows->n * groups);
+    for (uint64_t r = 0; r < rows->n && !status; r++)
+        nv_put(block, 2 * nibbles / block, factor, room + r * nibbles, scales + r * groups,
+               out + r * how->row_bytes);
+    return status;
+}
+
+const mp_repack_kind *mp_repack_nvfp4(bool divided)
+{
+    static const nv_kind kinds[] = {{{nv_room, nv_fill}, false}, {{nv_room, nv_fill}, true}};
+    return &kinds[divided].kind;
+}

@@ -23,6 +23,7 @@
 #define BF16_MEAN_FACTOR 1.25
 
 #define HF "tests/data/hf/"
+#define FP4 "tests/data/fp4/"
 #define GPT_OSS "tests/data/gguf/gpt-oss"
 #define TINY "examples/models/tiny-qwen3moe"
 
@@ -42,6 +43,9 @@ static const model_case models[] = {
     {"deepseek_v2", HF "deepseek_v2-lite", HF "deepseek_v2-lite"},
     {"deepseek_v3", HF "deepseek_v3-groups", HF "deepseek_v3-groups"},
     {"glm4_moe", HF "glm4_moe", HF "glm4_moe"},
+    {"nvfp4_of_modelopt", FP4 "modelopt", FP4 "modelopt"},
+    {"nvfp4_of_compressed_tensors", FP4 "packed", FP4 "packed"},
+    {"fp8_with_one_scale", FP4 "fp8", FP4 "fp8"},
     {"gpt_oss", GPT_OSS "/checkpoint", GPT_OSS},
     {"gpt_oss_in_gguf", GPT_OSS "/gpt-oss.gguf", GPT_OSS},
     {"tiny_qwen3moe", TINY, NULL},

@@ -1,0 +1,208 @@
+/* Completes a checkpoint's directory with the matrices of NVFP4, and the scales of FP8, whose parts it stores. */
+#include "model/hf_fp4.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "model/hf_quantised.h"
+#include "model/shape.h"
+
+#define MAX_NAME 512u
+#define WEIGHT ".weight"
+#define SCALE_INV ".weight_scale_inv"
+#define GROUP 16u
+
+/* Endings of the parts' names; of FP8 there is no factor. */
+typedef struct part_names {
+    const char *weights, *scales, *factor;
+    const char *unused; /* of activations, which are not quantised here */
+} part_names;
+
+static const part_names names_of[] = {
+    [MP_FP4_MODELOPT] = {WEIGHT, ".weight_scale", ".weight_scale_2", ".input_scale"},
+    [MP_FP4_PACKED] = {".weight_packed", ".weight_scale", ".weight_global_scale",
+                       ".input_global_scale"},
+};
+
+/* A matrix of the checkpoint, found and then checked part by part. */
+typedef struct found {
+    mp_fp4_layout layout;
+    const char *stem; /* of its parts' names, */
+    size_t length;    /* so long; 0: it is none of these */
+    bool is_fp8;
+    mp_tensor *weights, *scales;
+    mp_tensor *factor; /* of NVFP4 */
+    mp_tensor *unused; /* or NULL */
+    uint64_t rows, columns;
+} found;
+
+/* Returns the length of a name without an ending; 0 for any other name. */
+static size_t stem_of(const char *name, const char *end)
+{
+    const size_t length = strlen(name), tail = strlen(end);
+    if (length <= tail || length + strlen(SCALE_INV) + 16 > MAX_NAME ||
+        strcmp(name + length - tail, end) != 0)
+        return 0;
+    return length - tail;
+}
+
+static moepage_status part_of(const found *f, mp_checkpoint *checkpoint, const char *end,
+                              bool required, mp_tensor **out)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%.*s%s", (int)f->length, f->stem, end);
+    *out = mp_checkpoint_find(checkpoint, name);
+    return required && !*out ? mp_checkpoint_require(checkpoint, name, out) : MOEPAGE_OK;
+}
+
+static moepage_status find_parts(found *f, mp_checkpoint *checkpoint)
+{
+    const part_names *names = &names_of[f->layout];
+    moepage_status status = part_of(f, checkpoint, names->scales, true, &f->scales);
+    if (!status && !f->is_fp8)
+        status = part_of(f, checkpoint, names->factor, true, &f->factor);
+    return status ? status : part_of(f, checkpoint, names->unused, false, &f->unused);
+}
+
+static bool is_number(const mp_tensor *part)
+{
+    return part->rank == 0 || (part->rank == 1 && part->shape[0] == 1);
+}
+
+/* Fails unless a part is one F32 number. */
+static moepage_status expect_number(const mp_tensor *part)
+{
+    if (part->type->dtype == MOEPAGE_DTYPE_F32 && is_number(part))
+        return MOEPAGE_OK;
+    return mp_hf_refuse_part(part, "one number of F32 for a matrix is read");
+}
+
+static moepage_status check_fp4(found *f)
+{
+    if (!mp_hf_is_matrix(f->weights) || f->weights->type->dtype != MOEPAGE_DTYPE_U8)
+        return mp_hf_refuse_part(f->weights, "weights of NVFP4 are read from U8 in two dimensions");
+    f->rows = f->weights->shape[0];
+    f->columns = f->weights->shape[1] * 2;
+    if (!mp_fp4_block(f->columns))
+        return mp_hf_refuse_part(f->weights,
+                                 "rows of NVFP4 are read that have a multiple of 64 weights");
+    moepage_status status = mp_hf_expect_part(f->scales, MOEPAGE_DTYPE_F8_E4M3,
+                                              (uint64_t[]){f->rows, f->columns / GROUP}, 2);
+    return status ? status : expect_number(f->factor);
+}
+
+/* Finds and checks the matrix of which a tensor is the weights. */
+static moepage_status find_matrix(mp_fp4_layout layout, mp_checkpoint *checkpoint,
+                                  mp_tensor *weights, found *out)
+{
+    const uint32_t dtype = weights->type->dtype;
+    *out = (found){.layout = layout, .stem = weights->name, .weights = weights};
+    out->is_fp8 = layout == MP_FP4_MODELOPT && dtype == MOEPAGE_DTYPE_F8_E4M3;
+    if (layout == MP_FP4_PACKED || dtype == MOEPAGE_DTYPE_U8 || out->is_fp8)
+        out->length = stem_of(weights->name, names_of[layout].weights);
+    if (!out->length)
+        return MOEPAGE_OK;
+    moepage_status status = find_parts(out, checkpoint);
+    if (status)
+        return status;
+    return out->is_fp8 ? expect_number(out->scales) : check_fp4(out);
+}
+
+/* ---- what is computed ---- */
+
+static mp_repack_source source_of(const mp_tensor *part)
+{
+    const uint64_t rows = part->rank == 2 ? part->shape[0] : 1;
+    return (mp_repack_source){rows, part->bytes / rows};
+}
+
+/* The matrix in blocks. */
+static void describe_matrix(const found *f, mp_computed *out, mp_tensor *tensor)
+{
+    static const mp_stored_dtype types[] = {
+        {"NVFP4G64_F32", 0, MOEPAGE_DTYPE_NVFP4G64_F32},
+        {"NVFP4G128_F32", 0, MOEPAGE_DTYPE_NVFP4G128_F32},
+        {"NVFP4G256_F32", 0, MOEPAGE_DTYPE_NVFP4G256_F32},
+    };
+    const mp_tensor *parts[] = {f->weights, f->scales, f->factor};
+    tensor->type = &types[mp_fp4_block(f->columns) / 128];
+    tensor->shape[0] = f->rows;
+    tensor->shape[1] = f->columns;
+    out->how = (mp_repack){.kind = mp_repack_nvfp4(f->layout == MP_FP4_PACKED),
+                           .rows = f->rows,
+                           .n_sources = 3};
+    /* a file has rows of half as many bytes */
+    mp_shape_bytes(tensor->type->dtype, 1, &f->columns, &out->how.row_bytes);
+    for (uint32_t s = 0; s < 3; s++) {
+        out->how.sources[s] = source_of(parts[s]);
+        out->stored[s] = (mp_file_span){&parts[s]->file->file, parts[s]->offset};
+    }
+}
+
+/* The scale of an FP8 matrix, as that of its only block. */
+static void describe_scale(const found *f, mp_computed *out, mp_tensor *tensor)
+{
+    tensor->type = f->scales->type;
+    tensor->shape[0] = tensor->shape[1] = 1;
+    out->how = (mp_repack){.kind = &mp_repack_reordered,
+                           .rows = 1,
+                           .row_bytes = f->scales->bytes,
+                           .n_sources = 1,
+                           .sources = {source_of(f->scales)}};
+    out->stored[0] = (mp_file_span){&f->scales->file->file, f->scales->offset};
+}
+
+static void add_matrix(const found *f, mp_computed_tensors *to)
+{
+    mp_tensor *parts[] = {f->is_fp8 ? NULL : f->weights, f->scales, f->factor, f->unused};
+    mp_computed *computed = &to->computed[to->n];
+    mp_tensor *tensor = &to->tensors[to->n++];
+    char *name = to->names + to->name_bytes;
+    to->name_bytes += 1 + (uint64_t)sprintf(name, "%.*s%s", (int)f->length, f->stem,
+                                            f->is_fp8 ? SCALE_INV : WEIGHT);
+    *tensor = (mp_tensor){.name = name, .file = f->weights->file, .rank = 2, .computed = computed};
+    (f->is_fp8 ? describe_scale : describe_matrix)(f, computed, tensor);
+    tensor->bytes = computed->how.rows * computed->how.row_bytes;
+    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
+        if (parts[p])
+            parts[p]->is_part = 1;
+}
+
+/* ---- the directory ---- */
+
+/* Sets aside the scales of a cache of keys and values in eight bits, which caches here are not. */
+static void skip_cache_scales(mp_checkpoint *checkpoint)
+{
+    for (uint64_t i = 0; i < checkpoint->n_tensors; i++) {
+        mp_tensor *tensor = checkpoint->tensors[i];
+        if (is_number(tensor) &&
+            (stem_of(tensor->name, ".k_scale") || stem_of(tensor->name, ".v_scale")))
+            tensor->is_part = 1;
+    }
+}
+
+moepage_status mp_hf_fp4_complete(mp_fp4_layout layout, mp_checkpoint *checkpoint)
+{
+    uint64_t n = 0, name_bytes = 0;
+    found f;
+    if (layout == MP_FP4_NONE)
+        return MOEPAGE_OK;
+    for (uint64_t i = 0; i < checkpoint->n_tensors; i++) {
+        moepage_status status = find_matrix(layout, checkpoint, checkpoint->tensors[i], &f);
+        if (status)
+            return status;
+        n += f.length > 0;
+        name_bytes += f.length ? f.length + sizeof SCALE_INV : 0;
+    }
+    skip_cache_scales(checkpoint);
+    if (!n)
+        return MOEPAGE_OK;
+    moepage_status status = mp_computed_alloc(n, name_bytes, &checkpoint->computed);
+    for (uint64_t i = 0; i < checkpoint->n_tensors && !status; i++) {
+        status = find_matrix(layout, checkpoint, checkpoint->tensors[i], &f);
+        if (!status && f.length)
+            add_matrix(&f, &checkpoint->computed);
+    }
+    return status ? status : mp_checkpoint_add_computed(checkpoint);
+}

@@ -1,0 +1,166 @@
+"""A small Qwen3-MoE model quantised by ModelOpt and by compressed-tensors, and what transformers makes of it.
+
+    python3 tests/data/fp4/make_fp4_models.py                  (from the project's root)
+
+Writes the directories modelopt and packed, NVFP4 as the two packages store it, and fp8, experts of which ModelOpt
+stores one scale for a matrix. Beside the weights are values.json, a checksum of every matrix as the package itself
+decodes it to floats, and the logits and tokens of transformers with those floats (../hf/README.md). With the packages
+torch, numpy, safetensors, transformers and gguf as ../hf/README.md lists them, nvidia-modelopt 0.47.0 and
+compressed-tensors 0.20.0."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import torch
+import transformers
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+from compressed_tensors.config import CompressionFormat
+from compressed_tensors.quantization import (QuantizationArgs, QuantizationConfig, QuantizationScheme,
+                                             preset_name_to_scheme)
+from compressed_tensors.quantization.lifecycle.forward import dequantize
+from safetensors.torch import save_file
+
+warnings.simplefilter("ignore")
+from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+from modelopt.torch.quantization.qtensor.fp8_tensor import FP8QTensor
+from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path += [str(HERE.parent / "hf"), str(HERE.parent / "blocks")]
+sys.dont_write_bytecode = True
+from common import checksum
+from make_fixtures import COMMON, make_reference
+
+HIDDEN, WIDTH, EXPERTS, TOP_K, LAYERS, VOCABULARY = 64, 128, 4, 2, 2, 96
+HEADS, KV_HEADS, HEAD = 2, 1, 32
+CONFIG = {
+    "model_type": "qwen3_moe", **COMMON, "architectures": ["Qwen3MoeForCausalLM"],
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "head_dim": HEAD, "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "intermediate_size": 64,
+    "moe_intermediate_size": WIDTH, "num_experts": EXPERTS, "num_experts_per_tok": TOP_K,
+    "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False,
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_scaling": None, "sliding_window": None,
+    "use_sliding_window": False, "max_position_embeddings": 256, "tie_word_embeddings": False,
+    "eos_token_id": VOCABULARY - 1, "torch_dtype": "bfloat16",
+}
+PACKED = QuantizationScheme(targets=["Linear"], **preset_name_to_scheme("NVFP4", ["Linear"]).model_dump(
+    exclude={"targets"}))
+
+
+def as_modelopt(weight):
+    stored, scales, factor = NVFP4QTensor.quantize(weight.clone(), 16)
+    value = stored.dequantize(torch.float32, scale=scales, double_scale=factor, block_sizes={-1: 16})
+    return {"weight": stored._quantized_data, "weight_scale": scales, "weight_scale_2": factor,
+            "input_scale": torch.tensor(0.01)}, value
+
+
+def as_packed(weight):
+    factor = (6 * 448 / weight.abs().max()).reshape(1)
+    scales = weight.reshape(weight.shape[0], -1, 16).abs().amax(-1) / 6 * factor
+    parts = NVFP4PackedCompressor.compress(
+        {"weight": weight, "weight_scale": scales.to(torch.float8_e4m3fn).float(),
+         "weight_global_scale": factor}, PACKED)
+    weights = unpack_fp4_from_uint8(parts["weight_packed"], *weight.shape, dtype=torch.float32) + 0.0
+    value = dequantize(weights, parts["weight_scale"].float(), args=PACKED.weights, dtype=torch.float32,
+                       global_scale=factor)
+    decoded = NVFP4PackedCompressor.decompress(dict(parts), PACKED)["weight"]
+    assert torch.equal(value.to(decoded.dtype), decoded)
+    return {**parts, "input_global_scale": torch.tensor([100.0])}, value
+
+
+def as_fp8(weight):
+    stored, scale = FP8QTensor.quantize(weight)
+    value = stored.dequantize(torch.float32, scale=scale)
+    return {"weight": stored._quantized_data, "weight_scale": scale.reshape(()),
+            "input_scale": torch.tensor(0.01)}, value
+
+
+def modelopt_config(algorithm, ignored):
+    return convert_hf_quant_config_format({
+        "producer": {"name": "modelopt", "version": "0.47.0"},
+        "quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": "FP8",
+                         **({"group_size": 16} if algorithm == "NVFP4" else {}),
+                         "exclude_modules": ignored}})
+
+
+def packed_config(ignored):
+    config = QuantizationConfig(config_groups={"group_0": PACKED}, ignore=ignored,
+                                format=CompressionFormat.nvfp4_pack_quantized.value)
+    return json.loads(config.model_dump_json())
+
+
+GATES = [f"model.layers.{layer}.mlp.gate" for layer in range(LAYERS)]
+MODELS = {
+    "modelopt": (as_modelopt, ("self_attn", "experts"), modelopt_config("NVFP4", ["lm_head", *GATES])),
+    "packed": (as_packed, ("self_attn", "experts"), packed_config(["lm_head", "re:.*mlp.gate$"])),
+    "fp8": (as_fp8, ("experts",),
+            modelopt_config("FP8", ["lm_head", "model.layers.*.self_attn*", *GATES])),
+}
+
+
+def draw(random):
+    """All tensors, in floats that BF16 holds."""
+    shapes = {"model.embed_tokens": (VOCABULARY, HIDDEN), "lm_head": (VOCABULARY, HIDDEN),
+              "model.norm": (HIDDEN,)}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}."
+        shapes |= {f"{at}input_layernorm": (HIDDEN,), f"{at}post_attention_layernorm": (HIDDEN,),
+                   f"{at}self_attn.q_norm": (HEAD,), f"{at}self_attn.k_norm": (HEAD,),
+                   f"{at}mlp.gate": (EXPERTS, HIDDEN),
+                   f"{at}self_attn.q_proj": (HEADS * HEAD, HIDDEN),
+                   f"{at}self_attn.k_proj": (KV_HEADS * HEAD, HIDDEN),
+                   f"{at}self_attn.v_proj": (KV_HEADS * HEAD, HIDDEN),
+                   f"{at}self_attn.o_proj": (HIDDEN, HEADS * HEAD)}
+        for expert in range(EXPERTS):
+            shapes |= {f"{at}mlp.experts.{expert}.gate_proj": (WIDTH, HIDDEN),
+                       f"{at}mlp.experts.{expert}.up_proj": (WIDTH, HIDDEN),
+                       f"{at}mlp.experts.{expert}.down_proj": (HIDDEN, WIDTH)}
+    out = {}
+    for name, shape in shapes.items():
+        numbers = random.uniform(0.5, 1.5, shape) if len(shape) == 1 else \
+            random.normal(size=shape) * 2 / np.sqrt(shape[1])
+        out[name] = torch.from_numpy(numbers).to(torch.bfloat16)
+    return out
+
+
+def make(kind, seed):
+    encode, quantised, config = MODELS[kind]
+    stored, floats, sums = {}, {}, {}
+    for name, tensor in draw(np.random.default_rng(seed)).items():
+        if name.endswith("_proj") and any(f".{part}." in name for part in quantised):
+            parts, value = encode(tensor.float())
+            assert value.dtype == torch.float32 and value.shape == tensor.shape
+            stored |= {f"{name}.{part}": each.contiguous() for part, each in parts.items()}
+            floats[f"{name}.weight"] = value
+            sums[f"{name}.weight"] = f"{checksum(value.numpy().reshape(-1).view(np.uint32)):016x}"
+        else:
+            stored[f"{name}.weight"] = tensor
+            floats[f"{name}.weight"] = tensor.float()
+    if kind != "packed":
+        stored |= {f"model.layers.{layer}.self_attn.{each}_proj.{each}_scale": torch.tensor(1.0)
+                   for layer in range(LAYERS) for each in "kv"}
+    folder = HERE / kind
+    folder.mkdir(exist_ok=True)
+    save_file(stored, folder / "model.safetensors")
+    (folder / "model.safetensors").chmod(0o644)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": config}, indent=2) + "\n")
+    (folder / "values.json").write_text(json.dumps(sums, indent=0) + "\n")
+    with tempfile.TemporaryDirectory() as place:
+        save_file(floats, pathlib.Path(place, "model.safetensors"), metadata={"format": "pt"})
+        pathlib.Path(place, "config.json").write_text(json.dumps(CONFIG))
+        expected = make_reference(place, CONFIG, seed)
+        for name in ("expected.json", "logits.f32"):
+            (folder / name).write_bytes(pathlib.Path(place, name).read_bytes())
+    print(kind, {key: value for key, value in expected.items() if key != "prompts"}, flush=True)
+
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+for number, kind in enumerate(MODELS):
+    make(kind, 11 + number)

@@ -1,0 +1,178 @@
+/* Layouts of NVFP4 weights, number by number. */
+#include "fp4_maker.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "testing.h"
+
+#define KIND(method, modelopt, packed) ((method) == FP4_PACKED ? (packed) : (modelopt))
+
+/* ---- numbers ---- */
+
+/* Many numbers of one name are asked for in turn. */
+static uint64_t hash_name(const char *name)
+{
+    static char last[128];
+    static uint64_t h;
+    if (strcmp(name, last) == 0)
+        return h;
+    h = 0xcbf29ce484222325u;
+    for (const char *at = name; *at; at++)
+        h = (h ^ (unsigned char)*at) * 0x100000001b3u;
+    snprintf(last, sizeof last, "%s", name);
+    return h;
+}
+
+static uint32_t hash(const char *name, uint32_t what, uint64_t row, uint64_t column)
+{
+    uint64_t h = (hash_name(name) ^ what) * 0x100000001b3u;
+    h = (h ^ row) * 0x100000001b3u;
+    h = (h ^ column) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(h >> 40);
+}
+
+static uint32_t nibble(const char *name, uint64_t row, uint64_t column)
+{
+    return hash(name, 1, row, column) % 16;
+}
+
+/* An E4M3 number that is neither negative nor a NaN. */
+static unsigned char scale(const char *name, uint64_t row, uint64_t group)
+{
+    return (unsigned char)(hash(name, 2, row, group) % 127);
+}
+
+float fp4_factor(fp4_method method, const char *name)
+{
+    return ldexpf(1 + (float)(hash(name, 3, 0, 0) % 8388608) / 8388608, KIND(method, -14, 12));
+}
+
+/* ---- parts ---- */
+
+static maker_tensor *add(maker_shard *shard, const char *dtype, const char *name, const char *end,
+                         uint64_t a, uint64_t b)
+{
+    const uint64_t shape[] = {a, b};
+    return maker_add(shard, dtype, b ? 2 : a ? 1 : 0, shape, "%s%s", name, end);
+}
+
+static void add_number(maker_shard *shard, const char *name, const char *end, uint64_t n,
+                       float number)
+{
+    memcpy(add(shard, "F32", name, end, n, 0)->data, &number, sizeof number);
+}
+
+static void add_nibbles(maker_shard *shard, fp4_method method, const char *name, uint64_t rows,
+                        uint64_t columns)
+{
+    maker_tensor *bytes =
+        add(shard, "U8", name, KIND(method, ".weight", ".weight_packed"), rows, columns / 2);
+    maker_tensor *scales = add(shard, "F8_E4M3", name, ".weight_scale", rows, columns / 16);
+    for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t c = 0; c < columns; c += 2)
+            bytes->data[(r * columns + c) / 2] =
+                (unsigned char)(nibble(name, r, c) | nibble(name, r, c + 1) << 4);
+        for (uint64_t g = 0; g < columns / 16; g++)
+            scales->data[r * (columns / 16) + g] = scale(name, r, g);
+    }
+}
+
+void fp4_add_matrix(maker_shard *shard, fp4_method method, const char *name, uint64_t rows,
+                    uint64_t columns)
+{
+    const float factor = fp4_factor(method, name);
+    if (method == FP4_FP8) {
+        add(shard, "F8_E4M3", name, ".weight", rows, columns);
+        add_number(shard, name, ".weight_scale", 0, factor);
+    } else {
+        add_nibbles(shard, method, name, rows, columns);
+        add_number(shard, name, KIND(method, ".weight_scale_2", ".weight_global_scale"),
+                   KIND(method, 0, 1), factor);
+    }
+    add_number(shard, name, KIND(method, ".input_scale", ".input_global_scale"), 1, 1);
+}
+
+/* ---- the checkpoint ---- */
+
+static uint32_t layers_of(const fp4_case *of)
+{
+    return of->layers ? of->layers : FP4_LAYERS;
+}
+
+static void put_config(moe_maker *maker, const fp4_case *of)
+{
+    static const char *const quantisation[] = {
+        "\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"group_size\": 16",
+        "\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\", "
+        "\"config_groups\": {\"group_0\": {\"weights\": {\"num_bits\": 4, \"type\": \"float\", "
+        "\"symmetric\": true, \"strategy\": \"tensor_group\", \"group_size\": 16}}}",
+        "\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"",
+    };
+    snprintf(maker->config, sizeof maker->config,
+             "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": %u, \"num_experts\": %u, "
+             "\"num_experts_per_tok\": 1, \"hidden_size\": %u, \"moe_intermediate_size\": %u, "
+             "\"vocab_size\": 16, \"quantization_config\": {%s}}",
+             layers_of(of), FP4_EXPERTS, of->hidden, of->intermediate, quantisation[of->method]);
+}
+
+void fp4_maker_init(moe_maker *maker, const fp4_case *of)
+{
+    static const char *const in[] = {"gate", "up"};
+    const uint64_t router[] = {FP4_EXPERTS, of->hidden};
+    char name[128];
+    moe_maker_init_empty(maker);
+    put_config(maker, of);
+    for (uint32_t l = 0; l < layers_of(of); l++) {
+        maker_add(&maker->shard, "BF16", 2, router, "model.layers.%u.mlp.gate.weight", l);
+        snprintf(name, sizeof name, "model.layers.%u.self_attn.q_proj", l);
+        fp4_add_matrix(&maker->shard, of->method, name, 24, of->hidden);
+        snprintf(name, sizeof name, "model.layers.%u.self_attn.k_proj", l);
+        add_number(&maker->shard, name, ".k_scale", 0, 1);
+        for (uint32_t e = 0; e < FP4_EXPERTS; e++) {
+            for (int i = 0; i < 2; i++) {
+                snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj", l, e, in[i]);
+                fp4_add_matrix(&maker->shard, of->method, name, of->intermediate, of->hidden);
+            }
+            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.down_proj", l, e);
+            fp4_add_matrix(&maker->shard, of->method, name, of->hidden, of->intermediate);
+        }
+    }
+}
+
+/* ---- what must be read ---- */
+
+static uint64_t block_of(uint64_t columns)
+{
+    return columns % 256 == 0 ? 256 : columns % 128 == 0 ? 128 : 64;
+}
+
+uint32_t fp4_dtype(uint64_t columns)
+{
+    switch (block_of(columns)) {
+    case 64: return MOEPAGE_DTYPE_NVFP4G64_F32;
+    case 128: return MOEPAGE_DTYPE_NVFP4G128_F32;
+    default: return MOEPAGE_DTYPE_NVFP4G256_F32;
+    }
+}
+
+uint64_t fp4_blocks(fp4_method method, const char *name, uint64_t rows, uint64_t columns,
+                    unsigned char *out)
+{
+    const float factor = fp4_factor(method, name), signed_one = KIND(method, factor, -factor);
+    const uint64_t block = block_of(columns);
+    unsigned char *at = out;
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < columns; c += block) {
+            memcpy(at, &signed_one, 4);
+            at += 4;
+            for (uint64_t i = 0; i < block; i += 16)
+                *at++ = scale(name, r, (c + i) / 16);
+            for (uint64_t i = 0; i < block; i += 16)
+                for (uint64_t j = 0; j < 8; j++)
+                    *at++ = (unsigned char)(nibble(name, r, c + i + j) |
+                                            nibble(name, r, c + i + j + 8) << 4);
+        }
+    return (uint64_t)(at - out);
+}
