@@ -1,8 +1,10 @@
-/* Seeds of the target w4: small models in every layout of 4-bit weights, and what is wrong with others. */
+/* Seeds of the target w4: small models in every layout of 4-bit weights, integers and floats, and what is wrong
+ * with others. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "corpus.h"
+#include "fp4_maker.h"
 #include "w4_maker.h"
 
 #define UP "model.layers.0.mlp.experts.1.up_proj"
@@ -77,6 +79,80 @@ static void make_shapes(void)
     }
 }
 
+/* ---- floats ---- */
+
+static void init_fp4(moe_maker *maker, fp4_method method)
+{
+    const fp4_case of = {.method = method, .hidden = 64, .intermediate = 64, .layers = 1};
+    fp4_maker_init(maker, &of);
+}
+
+static void make_right_fp4(void)
+{
+    static const char *const names[] = {"fp4-modelopt", "fp4-packed", "fp8-one-scale"};
+    for (uint32_t method = FP4_MODELOPT; method <= FP4_FP8; method++) {
+        moe_maker maker;
+        init_fp4(&maker, method);
+        write_seed(&maker, names[method]);
+        moe_maker_free(&maker);
+    }
+}
+
+/* Bytes of a part that are others. */
+static void make_false_fp4(void)
+{
+    static const struct {
+        const char *name, *part;
+        fp4_method method;
+        unsigned char bytes[4];
+        uint32_t n;
+    } false_ones[] = {
+        {"fp4-scale-negative", UP ".weight_scale", FP4_MODELOPT, {0x80}, 1},
+        {"fp4-scale-nan", UP ".weight_scale", FP4_PACKED, {0x7f}, 1},
+        {"fp4-factor-nan", UP ".weight_scale_2", FP4_MODELOPT, {0, 0, 0xc0, 0x7f}, 4},
+        {"fp4-factor-negative", UP ".weight_global_scale", FP4_PACKED, {0, 0, 0x80, 0xbf}, 4},
+        {"fp4-factor-zero", UP ".weight_global_scale", FP4_PACKED, {0}, 4},
+        {"fp4-factor-denormal", UP ".weight_scale_2", FP4_MODELOPT, {1}, 4},
+    };
+    for (size_t i = 0; i < COUNT(false_ones); i++) {
+        moe_maker maker;
+        init_fp4(&maker, false_ones[i].method);
+        memcpy(maker_find(&maker.shard, false_ones[i].part)->data, false_ones[i].bytes,
+               false_ones[i].n);
+        write_seed(&maker, false_ones[i].name);
+        moe_maker_free(&maker);
+    }
+}
+
+static void make_shapes_fp4(void)
+{
+    static const struct {
+        const char *name, *part, *dtype;
+        fp4_method method;
+        uint32_t rank;
+        uint64_t shape[3];
+    } shapes[] = {
+        {"fp4-rows-of-96", UP ".weight", "U8", FP4_MODELOPT, 2, {64, 48}},
+        {"fp4-no-rows", UP ".weight", "U8", FP4_MODELOPT, 2, {0, 32}},
+        {"fp4-no-columns", UP ".weight", "U8", FP4_MODELOPT, 2, {64, 0}},
+        {"fp4-stacked", UP ".weight", "U8", FP4_MODELOPT, 3, {1, 64, 32}},
+        {"fp4-scales-short", UP ".weight_scale", "F8_E4M3", FP4_PACKED, 2, {64, 3}},
+        {"fp4-scales-u8", UP ".weight_scale", "U8", FP4_PACKED, 2, {64, 4}},
+        {"fp4-factor-of-rows", UP ".weight_scale_2", "F32", FP4_MODELOPT, 1, {64}},
+        {"fp4-factor-none", UP ".weight_scale_2", "F32", FP4_MODELOPT, 1, {0}},
+        {"fp4-factor-bf16", UP ".weight_global_scale", "BF16", FP4_PACKED, 1, {1}},
+        {"fp8-scale-of-rows", UP ".weight_scale", "F32", FP4_FP8, 2, {64, 1}},
+    };
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        moe_maker maker;
+        init_fp4(&maker, shapes[i].method);
+        maker_reshape(maker_find(&maker.shard, shapes[i].part), shapes[i].dtype, shapes[i].rank,
+                      shapes[i].shape);
+        write_seed(&maker, shapes[i].name);
+        moe_maker_free(&maker);
+    }
+}
+
 void corpus_make_w4(void)
 {
     moe_maker maker;
@@ -93,4 +169,7 @@ void corpus_make_w4(void)
         moe_maker_free(&maker);
     }
     make_shapes();
+    make_right_fp4();
+    make_false_fp4();
+    make_shapes_fp4();
 }

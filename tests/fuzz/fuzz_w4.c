@@ -1,5 +1,6 @@
-/* Any bytes as config.json and model.safetensors of 4-bit weights: opening never crashes, and of a model that
- * opens every matrix is computed in full or refused with a sentence; ranges of it are those of the whole.
+/* Any bytes as config.json and model.safetensors of 4-bit weights, integers or floats: opening never crashes, and of
+ * a model that opens every matrix is computed in full or refused with a sentence; ranges of it are those of the
+ * whole.
  *
  * The input is the length of config.json in two bytes, config.json, and model.safetensors. */
 #include <string.h>
