@@ -36,13 +36,13 @@ sys.dont_write_bytecode = True
 from common import checksum
 from make_fixtures import COMMON, make_reference
 
-HIDDEN, WIDTH, EXPERTS, TOP_K, LAYERS, VOCABULARY = 64, 128, 4, 2, 2, 96
+HIDDEN, EXPERTS, TOP_K, LAYERS, VOCABULARY = 64, 8, 2, 2, 96
 HEADS, KV_HEADS, HEAD = 2, 1, 32
 CONFIG = {
     "model_type": "qwen3_moe", **COMMON, "architectures": ["Qwen3MoeForCausalLM"],
     "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "head_dim": HEAD, "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "intermediate_size": 64,
-    "moe_intermediate_size": WIDTH, "num_experts": EXPERTS, "num_experts_per_tok": TOP_K,
+    "num_experts": EXPERTS, "num_experts_per_tok": TOP_K,
     "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False,
     "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_scaling": None, "sliding_window": None,
     "use_sliding_window": False, "max_position_embeddings": 256, "tie_word_embeddings": False,
@@ -94,6 +94,7 @@ def packed_config(ignored):
     return json.loads(config.model_dump_json())
 
 
+WIDTHS = {"modelopt": 128, "packed": 64, "fp8": 64}
 GATES = [f"model.layers.{layer}.mlp.gate" for layer in range(LAYERS)]
 MODELS = {
     "modelopt": (as_modelopt, ("self_attn", "experts"), modelopt_config("NVFP4", ["lm_head", *GATES])),
@@ -103,7 +104,7 @@ MODELS = {
 }
 
 
-def draw(random):
+def draw(random, width):
     """All tensors, in floats that BF16 holds."""
     shapes = {"model.embed_tokens": (VOCABULARY, HIDDEN), "lm_head": (VOCABULARY, HIDDEN),
               "model.norm": (HIDDEN,)}
@@ -117,9 +118,9 @@ def draw(random):
                    f"{at}self_attn.v_proj": (KV_HEADS * HEAD, HIDDEN),
                    f"{at}self_attn.o_proj": (HIDDEN, HEADS * HEAD)}
         for expert in range(EXPERTS):
-            shapes |= {f"{at}mlp.experts.{expert}.gate_proj": (WIDTH, HIDDEN),
-                       f"{at}mlp.experts.{expert}.up_proj": (WIDTH, HIDDEN),
-                       f"{at}mlp.experts.{expert}.down_proj": (HIDDEN, WIDTH)}
+            shapes |= {f"{at}mlp.experts.{expert}.gate_proj": (width, HIDDEN),
+                       f"{at}mlp.experts.{expert}.up_proj": (width, HIDDEN),
+                       f"{at}mlp.experts.{expert}.down_proj": (HIDDEN, width)}
     out = {}
     for name, shape in shapes.items():
         numbers = random.uniform(0.5, 1.5, shape) if len(shape) == 1 else \
@@ -129,9 +130,10 @@ def draw(random):
 
 
 def make(kind, seed):
-    encode, quantised, config = MODELS[kind]
+    encode, quantised, quantization = MODELS[kind]
+    config = {**CONFIG, "moe_intermediate_size": WIDTHS[kind]}
     stored, floats, sums = {}, {}, {}
-    for name, tensor in draw(np.random.default_rng(seed)).items():
+    for name, tensor in draw(np.random.default_rng(seed), WIDTHS[kind]).items():
         if name.endswith("_proj") and any(f".{part}." in name for part in quantised):
             parts, value = encode(tensor.float())
             assert value.dtype == torch.float32 and value.shape == tensor.shape
@@ -148,12 +150,13 @@ def make(kind, seed):
     folder.mkdir(exist_ok=True)
     save_file(stored, folder / "model.safetensors")
     (folder / "model.safetensors").chmod(0o644)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": config}, indent=2) + "\n")
+    (folder / "config.json").write_text(
+        json.dumps({**config, "quantization_config": quantization}, indent=2) + "\n")
     (folder / "values.json").write_text(json.dumps(sums, indent=0) + "\n")
     with tempfile.TemporaryDirectory() as place:
         save_file(floats, pathlib.Path(place, "model.safetensors"), metadata={"format": "pt"})
-        pathlib.Path(place, "config.json").write_text(json.dumps(CONFIG))
-        expected = make_reference(place, CONFIG, seed)
+        pathlib.Path(place, "config.json").write_text(json.dumps(config))
+        expected = make_reference(place, config, seed)
         for name in ("expected.json", "logits.f32"):
             (folder / name).write_bytes(pathlib.Path(place, name).read_bytes())
     print(kind, {key: value for key, value in expected.items() if key != "prompts"}, flush=True)
