@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "model/model.h"
 
 #define NO_KEY "split.no"
 #define COUNT_KEY "split.count"
@@ -230,6 +231,9 @@ void mp_gguf_close(mp_gguf *gguf)
     mp_free(gguf->files);
     mp_free(gguf->tensors);
     mp_free(gguf->dense);
+    for (uint64_t i = 0; i < gguf->n_computed; i++)
+        mp_dense_free(gguf->computed[i].tensor.held);
+    mp_free(gguf->computed);
     mp_free(gguf);
 }
 
@@ -272,6 +276,11 @@ moepage_status mp_gguf_require(const mp_gguf *gguf, const char *name, mp_gguf_te
     return MOEPAGE_OK;
 }
 
+bool mp_gguf_is_dense(const mp_gguf_tensor *tensor)
+{
+    return !tensor->routed && !tensor->is_part;
+}
+
 moepage_status mp_gguf_list_dense(mp_gguf *gguf)
 {
     gguf->dense = mp_alloc_array(gguf->n_tensors, sizeof *gguf->dense);
@@ -279,7 +288,7 @@ moepage_status mp_gguf_list_dense(mp_gguf *gguf)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a list of %llu tensors",
                        (unsigned long long)gguf->n_tensors);
     for (uint64_t i = 0; i < gguf->n_tensors; i++)
-        if (!gguf->tensors[i]->routed)
+        if (mp_gguf_is_dense(gguf->tensors[i]))
             gguf->dense[gguf->n_dense++] = gguf->tensors[i];
     return MOEPAGE_OK;
 }

@@ -8,13 +8,21 @@
 #include "model/gguf_file.h"
 #include "moepage.h"
 
+/* A tensor that is computed from stored ones. */
+typedef struct mp_gguf_computed {
+    mp_gguf_tensor tensor;
+    mp_computed computed; /* what it points to */
+} mp_gguf_computed;
+
 typedef struct mp_gguf {
     mp_gguf_file **files; /* [n_files] in the order of the parts */
     uint32_t n_files;
     mp_gguf_tensor **tensors; /* [n_tensors] of all files, sorted by name */
     uint64_t n_tensors;
-    uint64_t tensor_bytes;  /* total size of the tensors */
-    mp_gguf_tensor **dense; /* [n_dense] all but the routed experts', once listed */
+    uint64_t tensor_bytes; /* total size of the tensors, as they are stored */
+    uint64_t n_computed;
+    mp_gguf_computed *computed; /* [n_computed] in the directory in the place of stored ones */
+    mp_gguf_tensor **dense;     /* [n_dense] all but the routed experts', once listed */
     uint64_t n_dense;
 } mp_gguf;
 
@@ -36,6 +44,12 @@ moepage_status mp_gguf_require(const mp_gguf *gguf, const char *name, mp_gguf_te
 
 /* Returns the index in `tensors` of the first name that is not less than `name`. */
 uint64_t mp_gguf_lower_bound(const mp_gguf *gguf, const char *name);
+
+/* Completes tensors of NVFP4 with the scales beside them. FORMAT for such a scale of another shape. */
+moepage_status mp_gguf_fp4_complete(mp_gguf *gguf);
+
+/* Returns true if a tensor is neither the routed experts' nor part of another. */
+bool mp_gguf_is_dense(const mp_gguf_tensor *tensor);
 
 /* Fills `dense`; call it once the routed tensors are marked. */
 moepage_status mp_gguf_list_dense(mp_gguf *gguf);

@@ -223,17 +223,29 @@ static moepage_status list_layouts(binding *b)
 
 /* ---- Spans ---- */
 
+/* The piece of expert e of a tensor. */
+static void fill_piece(const mp_gguf_tensor *tensor, const mp_piece *piece, uint64_t e,
+                       mp_file_span *spans)
+{
+    if (!tensor->computed)
+        spans[piece->span] = (mp_file_span){&tensor->file->file, tensor->offset + e * piece->bytes};
+    for (uint32_t s = 0; tensor->computed && s < piece->how.n_sources; s++) {
+        const mp_repack_source *source = &piece->how.sources[s];
+        const mp_file_span *all = &tensor->computed->stored[s];
+        spans[piece->span + s] =
+            (mp_file_span){all->file, all->offset + e * source->rows * source->row_bytes};
+    }
+}
+
 static void fill_spans(const binding *b)
 {
     struct moepage_model *model = b->model;
     for (uint32_t i = 0; i < model->info.moe_layers; i++)
         for (uint32_t e = 0; e < model->info.experts; e++) {
             mp_file_span *spans = mp_model_spans(model, i, e);
-            for (uint32_t p = 0; p < b->n_parts; p++) {
-                const mp_gguf_tensor *tensor = b->found[(uint64_t)i * b->n_parts + p];
-                uint64_t bytes = mp_model_layout(model, i)->tensors[p].bytes;
-                spans[p] = (mp_file_span){&tensor->file->file, tensor->offset + e * bytes};
-            }
+            for (uint32_t p = 0; p < b->n_parts; p++)
+                fill_piece(b->found[(uint64_t)i * b->n_parts + p],
+                           &mp_model_layout(model, i)->pieces[p], e, spans);
         }
 }
 
@@ -251,7 +263,7 @@ static moepage_status refuse_strays(const binding *b)
             for (; i < gguf->n_tensors &&
                    strncmp(gguf->tensors[i]->name, prefix.text, strlen(prefix.text)) == 0;
                  i++)
-                if (!gguf->tensors[i]->routed)
+                if (mp_gguf_is_dense(gguf->tensors[i]))
                     return mp_fail(MOEPAGE_E_UNSUPPORTED,
                                    "%.120s: tensor \"%.160s\" is part of no routed expert that the "
                                    "metadata and layer %u describe",
@@ -259,6 +271,31 @@ static moepage_status refuse_strays(const binding *b)
                                    b->config->first_moe);
         }
     return MOEPAGE_OK;
+}
+
+/* Describes how pieces of tensors that are computed are: as the tensor, but of one expert. */
+static void describe_pieces(const binding *b)
+{
+    struct moepage_model *model = b->model;
+    for (uint32_t i = 0; i < model->info.moe_layers; i++)
+        for (uint32_t p = 0; p < b->n_parts; p++) {
+            const mp_gguf_tensor *tensor = b->found[(uint64_t)i * b->n_parts + p];
+            mp_repack *how = &model->layouts[model->layout_of[i]].pieces[p].how;
+            if (!tensor->computed)
+                continue;
+            *how = tensor->computed->how;
+            how->rows /= model->info.experts;
+            for (uint32_t s = 0; s < how->n_sources; s++)
+                how->sources[s].rows /= model->info.experts;
+        }
+}
+
+static void count_dense(const mp_gguf *gguf, moepage_model_info *info)
+{
+    info->dense_bytes = 0;
+    for (uint64_t i = 0; i < gguf->n_tensors; i++)
+        if (mp_gguf_is_dense(gguf->tensors[i]))
+            info->dense_bytes += gguf->tensors[i]->bytes;
 }
 
 static moepage_status bind(binding *b)
@@ -274,6 +311,7 @@ static moepage_status bind(binding *b)
     if (status)
         return status;
     mp_slot_whole_pieces(model);
+    describe_pieces(b);
     status = mp_slot_layout(model, MOEPAGE_E_FORMAT);
     if (!status)
         status = mp_slot_alloc_spans(model);
@@ -281,7 +319,7 @@ static moepage_status bind(binding *b)
         return status;
     fill_spans(b);
     mp_slot_find_ffn(model, &b->config->architecture->activation, true);
-    model->info.dense_bytes = b->gguf->tensor_bytes - model->info.routed_bytes;
+    count_dense(b->gguf, &model->info);
     return MOEPAGE_OK;
 }
 

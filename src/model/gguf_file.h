@@ -12,6 +12,7 @@
 
 #include "model/file.h"
 #include "model/gguf_values.h"
+#include "model/repack.h"
 #include "moepage.h"
 
 typedef struct mp_gguf_tensor {
@@ -26,6 +27,9 @@ typedef struct mp_gguf_tensor {
     bool sized;     /* false: the type's size is not known, `bytes` reaches to the next tensor */
     void *held;     /* its bytes once a view has been asked for; see mp_dense_tensor */
     bool routed;    /* true once it is known to belong to routed experts */
+    bool
+        is_part; /* true once it is known that another tensor is computed from it, or that it is not used */
+    const mp_computed *computed; /* how its bytes are computed; NULL: they are in the file */
 } mp_gguf_tensor;
 
 typedef struct mp_gguf_file {

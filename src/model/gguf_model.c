@@ -61,6 +61,9 @@ static moepage_status read_gguf(const char *path, struct moepage_model *model)
     status = mp_gguf_config_read(model->gguf, &config);
     if (status)
         return status;
+    status = mp_gguf_fp4_complete(model->gguf);
+    if (status)
+        return status;
     set_info(model, &config);
     status = list_layers(model, config.first_moe);
     if (!status)

@@ -133,6 +133,9 @@ extern const mp_repack_kind mp_repack_mxfp4;
  * a scale that is no number a quantiser makes. */
 const mp_repack_kind *mp_repack_nvfp4(bool divided);
 
+/* The same from blocks of NVFP4 [rows, K/64] and factors, each of as many rows. */
+extern const mp_repack_kind mp_repack_nvfp4_blocks;
+
 /* Returns the longest block of NVFP4G that divides a row of so many weights; 0 if none does. */
 uint32_t mp_fp4_block(uint64_t columns);
 

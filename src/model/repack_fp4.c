@@ -87,22 +87,27 @@ static uint64_t nv_room(const mp_repack *how, uint64_t n)
     return n * (how->sources[NV_WEIGHTS].row_bytes + how->sources[NV_SCALES].row_bytes);
 }
 
-/* The factor as a block has it: negative where it divides. */
-static moepage_status nv_factor(const mp_repack *how, const mp_file_span *stored, float *out)
+/* Fails unless the factor of a matrix is one that a quantiser makes. */
+static moepage_status nv_check_factor(const mp_file_span *span, float factor, bool divided)
 {
-    const bool divided = ((const nv_kind *)how->kind)->divided;
-    const mp_repack_range all = {0, 1, 0, NV_FACTOR};
-    float factor;
-    moepage_status status = mp_repack_window(how, stored, NV_OF_MATRIX, &all, &factor);
-    if (status)
-        return status;
-    *out = divided ? -factor : factor;
     if ((factor >= 1 / NV_REACH && factor <= NV_REACH) ||
         (factor == 0 && !signbit(factor) && !divided))
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_FORMAT,
                    "%.200s: the scale of a matrix of NVFP4 is %g, it must be 2^-100 to 2^100",
-                   stored[NV_OF_MATRIX].file->name, (double)factor);
+                   span->file->name, (double)factor);
+}
+
+/* Reads number `i` of a source of factors, as a block has it: negative where it divides. */
+static moepage_status nv_factor(const mp_repack *how, const mp_file_span *stored, uint32_t s,
+                                uint64_t i, bool divided, float *out)
+{
+    const mp_repack_range one = {i, 1, 0, NV_FACTOR};
+    moepage_status status = mp_repack_window(how, stored, s, &one, out);
+    if (!status)
+        status = nv_check_factor(&stored[s], *out, divided);
+    *out = divided ? -*out : *out;
+    return status;
 }
 
 static moepage_status nv_check(const mp_file_span *stored, const unsigned char *scales, uint64_t n)
@@ -154,7 +159,8 @@ static moepage_status nv_fill(const mp_repack *how, const mp_file_span *stored,
     const mp_repack_range of_nibbles = {rows->first, rows->n, 0, nibbles};
     const mp_repack_range of_scales = {rows->first, rows->n, 0, groups};
     float factor;
-    moepage_status status = nv_factor(how, stored, &factor);
+    moepage_status status =
+        nv_factor(how, stored, NV_OF_MATRIX, 0, ((const nv_kind *)how->kind)->divided, &factor);
     if (!status)
         status = mp_repack_window(how, stored, NV_WEIGHTS, &of_nibbles, room);
     if (!status)
@@ -172,3 +178,52 @@ const mp_repack_kind *mp_repack_nvfp4(bool divided)
     static const nv_kind kinds[] = {{{nv_room, nv_fill}, false}, {{nv_room, nv_fill}, true}};
     return &kinds[divided].kind;
 }
+
+/* ---- NVFP4 from blocks ---- */
+
+#define NB_WEIGHTS 64u
+#define NB_SCALES (NB_WEIGHTS / NV_GROUP)
+#define NB_BYTES (NB_SCALES + NB_WEIGHTS / 2)
+
+enum { NB_BLOCKS, NB_FACTORS };
+
+static uint64_t nb_room(const mp_repack *how, uint64_t n)
+{
+    return n * how->sources[NB_BLOCKS].row_bytes;
+}
+
+/* A row of `n` blocks, of which `each` become one. */
+static void nb_put(const unsigned char *in, uint64_t n, uint32_t each, float factor,
+                   unsigned char *out)
+{
+    for (uint64_t b = 0; b < n; b += each) {
+        unsigned char *scales = out + NV_FACTOR, *nibbles = scales + each * NB_SCALES;
+        memcpy(out, &factor, NV_FACTOR);
+        for (uint32_t i = 0; i < each; i++, in += NB_BYTES) {
+            memcpy(scales + i * NB_SCALES, in, NB_SCALES);
+            memcpy(nibbles + i * (NB_WEIGHTS / 2), in + NB_SCALES, NB_WEIGHTS / 2);
+        }
+        out = nibbles + each * (NB_WEIGHTS / 2);
+    }
+}
+
+static moepage_status nb_fill(const mp_repack *how, const mp_file_span *stored,
+                              const mp_repack_rows *rows, unsigned char *room, unsigned char *out)
+{
+    const uint64_t row_bytes = how->sources[NB_BLOCKS].row_bytes, n = row_bytes / NB_BYTES;
+    const uint64_t rows_a_factor = how->rows / how->sources[NB_FACTORS].rows;
+    const uint32_t each = mp_fp4_block(n * NB_WEIGHTS) / NB_WEIGHTS;
+    const mp_repack_range range = {rows->first, rows->n, 0, row_bytes};
+    float factor = 0;
+    moepage_status status = mp_repack_window(how, stored, NB_BLOCKS, &range, room);
+    for (uint64_t r = 0; r < rows->n && !status; r++) {
+        const uint64_t row = rows->first + r;
+        if (r == 0 || row % rows_a_factor == 0)
+            status = nv_factor(how, stored, NB_FACTORS, row / rows_a_factor, false, &factor);
+        if (!status)
+            nb_put(room + r * row_bytes, n, each, factor, out + r * how->row_bytes);
+    }
+    return status;
+}
+
+const mp_repack_kind mp_repack_nvfp4_blocks = {nb_room, nb_fill};

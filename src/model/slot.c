@@ -144,17 +144,18 @@ moepage_status mp_slot_alloc_sources(struct moepage_model *model)
     return model->sources ? MOEPAGE_OK : no_memory_for_places(experts);
 }
 
-/* Numbers the spans of a layout's pieces, which are as many in every layout. */
+/* Numbers the spans of a layout's pieces; an expert has room for those of any layout. */
 static void number_spans(struct moepage_model *model, mp_layout *layout, uint64_t *room)
 {
-    model->n_spans = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < model->n_pieces; i++) {
         mp_piece *piece = &layout->pieces[i];
-        piece->span = model->n_spans;
-        model->n_spans += piece->how.kind ? piece->how.n_sources : 1;
+        piece->span = n;
+        n += piece->how.kind ? piece->how.n_sources : 1;
         const uint64_t needed = piece->how.kind ? mp_repack_room(&piece->how) : 0;
         *room = needed > *room ? needed : *room;
     }
+    model->n_spans = n > model->n_spans ? n : model->n_spans;
 }
 
 moepage_status mp_slot_alloc_spans(struct moepage_model *model)
@@ -162,6 +163,7 @@ moepage_status mp_slot_alloc_spans(struct moepage_model *model)
     const moepage_model_info *info = &model->info;
     const uint64_t experts = (uint64_t)info->moe_layers * info->experts;
     uint64_t room = 0;
+    model->n_spans = 0;
     for (uint32_t l = 0; l < model->n_layouts; l++)
         number_spans(model, &model->layouts[l], &room);
     model->spans = mp_alloc_array(experts, model->n_spans * sizeof *model->spans);

@@ -36,6 +36,7 @@ static void describe_gguf(mp_gguf_tensor *tensor, mp_dense_tensor *out)
                              .bytes = tensor->bytes,
                              .file = &tensor->file->file,
                              .offset = tensor->offset,
+                             .computed = tensor->computed,
                              .held = &tensor->held};
     if (tensor->dtype == MOEPAGE_DTYPE_NONE)
         return;

@@ -44,6 +44,7 @@ static const model_case models[] = {
     {"deepseek_v3", HF "deepseek_v3-groups", HF "deepseek_v3-groups"},
     {"glm4_moe", HF "glm4_moe", HF "glm4_moe"},
     {"nvfp4_of_modelopt", FP4 "modelopt", FP4 "modelopt"},
+    {"nvfp4_in_gguf_with_scales", FP4 "modelopt.gguf", FP4 "modelopt"},
     {"nvfp4_of_compressed_tensors", FP4 "packed", FP4 "packed"},
     {"fp8_with_one_scale", FP4 "fp8", FP4 "fp8"},
     {"gpt_oss", GPT_OSS "/checkpoint", GPT_OSS},

@@ -1,5 +1,6 @@
-/* moepage-generate on directories of NVFP4 weights and of FP8 with one scale for a matrix (tests/data/fp4): from a
- * pack as from the directory, and in integers. test_generate compares them with transformers. */
+/* moepage-generate on models of NVFP4 weights and of FP8 with one scale for a matrix (tests/data/fp4): from a pack
+ * as from the directory or file, and in integers. test_generate compares them with transformers. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +10,15 @@
 
 #define FIXTURES "tests/data/fp4/"
 
-static const char *const stored[] = {FIXTURES "modelopt", FIXTURES "packed", FIXTURES "fp8"};
-enum { N_FP4 = 2 };
+static const struct {
+    const char *model, *reference;
+    bool in_blocks;
+} stored[] = {
+    {FIXTURES "modelopt", FIXTURES "modelopt", true},
+    {FIXTURES "modelopt.gguf", FIXTURES "modelopt", true},
+    {FIXTURES "packed", FIXTURES "packed", true},
+    {FIXTURES "fp8", FIXTURES "fp8", false},
+};
 
 static void run(const char *model, const reference *ref, const char *const *flags, generation *out)
 {
@@ -36,12 +44,12 @@ static void test_generate_fp4_from_a_pack_gives_the_same(void **state)
     for (size_t i = 0; i < COUNT(stored); i++) {
         place at;
         reference ref;
-        reference_load_hf(stored[i], &ref);
+        reference_load_hf(stored[i].reference, &ref);
         place_open(&at);
-        pack(LIST(stored[i], at.path, "--verify"));
+        pack(LIST(stored[i].model, at.path, "--verify"));
         for (size_t m = 0; m < COUNT(maths); m++) {
             generation expected;
-            run(stored[i], &ref, LIST("--math", maths[m]), &expected);
+            run(stored[i].model, &ref, LIST("--math", maths[m]), &expected);
             expect_same(&expected, at.path, &ref, LIST("--math", maths[m], "--budget", "50%"));
             expect_same(&expected, at.path, &ref,
                         LIST("--math", maths[m], "--budget", "25%", "--host-tier", "256K",
@@ -57,14 +65,14 @@ static void test_generate_fp4_from_a_pack_gives_the_same(void **state)
 static void test_generate_fp4_in_integers_is_the_same_at_every_budget(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_FP4; i++) {
+    for (size_t i = 0; i < COUNT(stored) && stored[i].in_blocks; i++) {
         generation expected, exact;
         reference ref;
-        reference_load_hf(stored[i], &ref);
-        run(stored[i], &ref, LIST("--math", "int8"), &expected);
-        run(stored[i], &ref, LIST("--math", "fp32"), &exact);
+        reference_load_hf(stored[i].reference, &ref);
+        run(stored[i].model, &ref, LIST("--math", "int8"), &expected);
+        run(stored[i].model, &ref, LIST("--math", "fp32"), &exact);
         assert_true(memcmp(expected.logits, exact.logits, exact.n_logits * sizeof(float)) != 0);
-        expect_same(&expected, stored[i], &ref,
+        expect_same(&expected, stored[i].model, &ref,
                     LIST("--math", "int8", "--budget", "25%", "--threads", "2"));
         generation_free(&expected);
         generation_free(&exact);

@@ -1,5 +1,6 @@
 /* Seeds of the target gguf. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "corpus.h"
 #include "gguf_moe.h"
@@ -100,6 +101,27 @@ static void make_bad(gguf_writer *w)
     corpus_write("gguf", "another-magic", "GGML\3\0\0\0", 8);
 }
 
+/* NVFP4 with the scales of experts beside it, right and wrong. */
+static void make_scaled(gguf_writer *w, const gguf_moe *of)
+{
+    static const struct {
+        const char *name;
+        uint64_t n;
+        float scale;
+    } seeds[] = {{"model-nvfp4-scaled", 4, 0.5f},
+                 {"model-nvfp4-scale-negative", 4, -1},
+                 {"model-nvfp4-scales-short", 3, 0.5f}};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        gguf_moe_make(w, of);
+        gguf_moe_retype(w, 1, "down", GGML_NVFP4);
+        gguf_made *scales =
+            gguf_tensor(w, GGML_F32, 1, SHAPE(seeds[i].n), "blk.1.ffn_down_exps.scale");
+        for (uint64_t k = 0; k < seeds[i].n; k++)
+            memcpy(scales->data + 4 * k, &seeds[i].scale, 4);
+        finish(w, seeds[i].name);
+    }
+}
+
 /* Files that open as models, and some that miss one thing. Most are of few bytes, so that changes
  * meet the header. */
 static void make_models(gguf_writer *w)
@@ -110,6 +132,7 @@ static void make_models(gguf_writer *w)
     gguf_moe_retype(w, 0, "down", GGML_Q4_0);
     gguf_moe_retype(w, 1, "gate", GGML_MXFP4);
     finish(w, "model-of-two-mixtures");
+    make_scaled(w, &small);
     small.hidden = 2;
     small.width = 3;
     small.type = GGML_F32;

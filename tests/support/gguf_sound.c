@@ -151,6 +151,13 @@ static const char *check_file(const mp_gguf_file *file)
     return wrong;
 }
 
+uint64_t gguf_stored_bytes(const mp_gguf_tensor *tensor)
+{
+    const mp_computed *computed = tensor->computed;
+    const mp_repack_source *stored = computed ? &computed->how.sources[0] : NULL;
+    return stored ? stored->rows * stored->row_bytes : tensor->bytes;
+}
+
 const char *gguf_unsound(const mp_gguf *gguf)
 {
     const char *wrong = NULL;
@@ -158,7 +165,7 @@ const char *gguf_unsound(const mp_gguf *gguf)
     for (uint32_t f = 0; !wrong && f < gguf->n_files; n += gguf->files[f++]->n_tensors)
         wrong = check_file(gguf->files[f]);
     for (uint64_t i = 0; !wrong && i < gguf->n_tensors; i++) {
-        bytes += gguf->tensors[i]->bytes;
+        bytes += gguf_stored_bytes(gguf->tensors[i]);
         if (i && strcmp(gguf->tensors[i - 1]->name, gguf->tensors[i]->name) >= 0)
             wrong = "two tensors are not in order";
         if (mp_gguf_find(gguf, gguf->tensors[i]->name) != gguf->tensors[i])

@@ -252,17 +252,24 @@ static void expect_values(const struct moepage_model *model, const char *name, c
     free(values);
 }
 
+static moepage_model *open_fixture(const char *name)
+{
+    char path[64];
+    moepage_model *model = NULL;
+    snprintf(path, sizeof path, FIXTURES "%s", name);
+    assert_int_equal(moepage_model_open(path, NULL, &model), MOEPAGE_OK);
+    return model;
+}
+
 static void test_fp4_values_are_those_of_modelopt_and_compressed_tensors(void **state)
 {
     static const char *const kinds[] = {"modelopt", "packed", "fp8"};
     (void)state;
     for (size_t i = 0; i < COUNT(kinds); i++) {
         char path[64];
-        moepage_model *model = NULL;
+        moepage_model *model = open_fixture(kinds[i]);
         const char *name;
         json_t *sum;
-        snprintf(path, sizeof path, FIXTURES "%s", kinds[i]);
-        assert_int_equal(moepage_model_open(path, NULL, &model), MOEPAGE_OK);
         snprintf(path, sizeof path, FIXTURES "%s/values.json", kinds[i]);
         json_t *sums = json_load_file(path, 0, NULL);
         assert_int_equal(json_object_size(sums), i < 2 ? 56 : 48);
@@ -270,6 +277,51 @@ static void test_fp4_values_are_those_of_modelopt_and_compressed_tensors(void **
         json_decref(sums);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
     }
+}
+
+static void expect_same_piece(const struct moepage_model *a, const struct moepage_model *b,
+                              uint32_t layer, uint32_t expert, uint32_t piece)
+{
+    static unsigned char want[1 << 15];
+    const uint64_t bytes = a->layouts[0].pieces[piece].bytes;
+    assert_in_range(bytes, 1, sizeof want);
+    assert_int_equal(mp_model_read_piece(a, layer, expert, piece, 0, bytes, want), MOEPAGE_OK);
+    expect_bytes(b, layer, expert, piece, want, bytes);
+}
+
+/* GGUF's blocks have no room for the scale of their matrix: it is beside them. */
+static void test_fp4_of_a_gguf_file_with_scales_is_that_of_the_checkpoint(void **state)
+{
+    (void)state;
+    moepage_model *checkpoint = open_fixture("modelopt"), *gguf = open_fixture("modelopt.gguf");
+    moepage_tensor_view a = {.struct_size = sizeof a}, b = a;
+    assert_int_equal(gguf->info.ffn_supported, 1);
+    assert_int_equal(gguf->info.routed_bytes, checkpoint->info.routed_bytes);
+    for (uint32_t layer = 0; layer < gguf->info.moe_layers; layer++)
+        for (uint32_t expert = 0; expert < gguf->info.experts; expert++)
+            for (uint32_t piece = 0; piece < 3; piece++)
+                expect_same_piece(checkpoint, gguf, layer, expert, piece);
+    assert_int_equal(moepage_model_find_tensor(checkpoint, "model.layers.1.self_attn.v_proj.weight",
+                                               &a),
+                     MOEPAGE_OK);
+    assert_int_equal(moepage_model_find_tensor(gguf, "blk.1.attn_v.weight", &b), MOEPAGE_OK);
+    assert_int_equal(a.dtype, b.dtype);
+    assert_int_equal(a.bytes, b.bytes);
+    assert_memory_equal(a.data, b.data, a.bytes);
+    for (uint64_t i = 0;; i++) {
+        char name[64];
+        if (moepage_model_get_tensor_name(gguf, i, name, sizeof name))
+            break;
+        assert_null(strstr(name, "scale"));
+    }
+    /* all experts of a layer, as one tensor */
+    assert_int_equal(moepage_model_find_tensor(gguf, "blk.0.ffn_down_exps.weight", &b), MOEPAGE_OK);
+    const uint64_t bytes = gguf->layouts[0].pieces[2].bytes;
+    assert_int_equal(b.bytes, gguf->info.experts * bytes);
+    for (uint32_t expert = 0; expert < gguf->info.experts; expert++)
+        expect_bytes(gguf, 0, expert, 2, (const unsigned char *)b.data + expert * bytes, bytes);
+    assert_int_equal(moepage_model_close(checkpoint), MOEPAGE_OK);
+    assert_int_equal(moepage_model_close(gguf), MOEPAGE_OK);
 }
 
 /* ---- What is refused ---- */
@@ -520,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_fp8_with_one_scale_is_one_block),
         cmocka_unit_test(test_fp4_and_fp8_are_read_of_one_checkpoint),
         cmocka_unit_test(test_fp4_values_are_those_of_modelopt_and_compressed_tensors),
+        cmocka_unit_test(test_fp4_of_a_gguf_file_with_scales_is_that_of_the_checkpoint),
         cmocka_unit_test(test_fp4_every_bad_config_is_refused_by_key_and_value),
         cmocka_unit_test(test_fp4_every_bad_part_is_refused_by_name),
         cmocka_unit_test(test_fp4_a_matrix_beside_its_parts_is_refused),

@@ -3,10 +3,10 @@
     python3 tests/data/fp4/make_fp4_models.py                  (from the project's root)
 
 Writes the directories modelopt and packed, NVFP4 as the two packages store it, and fp8, experts of which ModelOpt
-stores one scale for a matrix. Beside the weights are values.json, a checksum of every matrix as the package itself
-decodes it to floats, and the logits and tokens of transformers with those floats (../hf/README.md). With the packages
-torch, numpy, safetensors, transformers and gguf as ../hf/README.md lists them, nvidia-modelopt 0.47.0 and
-compressed-tensors 0.20.0."""
+stores one scale for a matrix; and modelopt.gguf, the first in GGUF's blocks, with the scales of matrices beside them.
+In the directories are values.json, a checksum of every matrix as the package itself decodes it to floats, and the
+logits and tokens of transformers with those floats (../hf/README.md). With the packages torch, numpy, safetensors,
+transformers and gguf as ../hf/README.md lists them, nvidia-modelopt 0.47.0 and compressed-tensors 0.20.0."""
 
 import json
 import pathlib
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 
+import gguf
 import numpy as np
 import torch
 import transformers
@@ -129,6 +130,78 @@ def draw(random, width):
     return out
 
 
+GGUF_NAMES = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+}
+
+
+def nvfp4_blocks(nibbles, scales):
+    """The bytes of GGUF's blocks: four scales, then of each group first the low halves and then the high ones."""
+    nibbles, scales = nibbles.numpy(), scales.view(torch.uint8).numpy()
+    weights = np.stack([nibbles & 15, nibbles >> 4], -1).reshape(*nibbles.shape[:-1], -1, 4, 2, 8)
+    packed = (weights[..., 0, :] | weights[..., 1, :] << 4).reshape(*nibbles.shape[:-1], -1, 32)
+    blocks = np.concatenate([scales.reshape(*nibbles.shape[:-1], -1, 4), packed], -1)
+    return np.ascontiguousarray(blocks.reshape(*nibbles.shape[:-1], -1))
+
+
+def add_to_gguf(writer, name, parts):
+    """A matrix, or those of all experts, with its scales beside it."""
+    blocks = [nvfp4_blocks(each["weight"], each["weight_scale"]) for each in parts]
+    stacked = blocks[0] if len(parts) == 1 else np.stack(blocks)
+    writer.add_tensor(f"{name}.weight", stacked, raw_dtype=gguf.GGMLQuantizationType.NVFP4)
+    for end, part in (("scale", "weight_scale_2"), ("input_scale", "input_scale")):
+        writer.add_tensor(f"{name}.{end}", np.array([each[part] for each in parts], dtype=np.float32))
+
+
+def write_gguf(stored, config, path):
+    """The matrices of the directory modelopt in GGUF's blocks."""
+    writer = gguf.GGUFWriter(path, "qwen3moe")
+    writer.add_block_count(LAYERS)
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(TOP_K)
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_eos_token_id(config["eos_token_id"])
+
+    def parts_of(name):
+        return {part: stored[f"{name}.{part}"]
+                for part in ("weight", "weight_scale", "weight_scale_2", "input_scale")}
+
+    for full in [name[:-len(".weight")] for name in stored if name.endswith(".weight")]:
+        at, name = "", full
+        if full.startswith("model.layers."):
+            layer, name = full[len("model.layers."):].split(".", 1)
+            at = f"blk.{layer}."
+        tensor = stored[f"{full}.weight"]
+        if name.startswith("mlp.experts.0."):
+            role = name[len("mlp.experts.0."):-len("_proj")]
+            add_to_gguf(writer, f"{at}ffn_{role}_exps", [
+                parts_of(full.replace(".experts.0.", f".experts.{e}.")) for e in range(EXPERTS)])
+        elif tensor.dtype == torch.uint8 and ".experts." not in name:
+            add_to_gguf(writer, at + GGUF_NAMES[name], [parts_of(full)])
+        elif ".experts." not in name:
+            floats = tensor.dim() == 1 or name == "mlp.gate"
+            data = tensor.float().numpy()
+            kind = gguf.GGMLQuantizationType.F32 if floats else gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(f"{at}{GGUF_NAMES[name]}.weight", gguf.quants.quantize(data, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def make(kind, seed):
     encode, quantised, quantization = MODELS[kind]
     config = {**CONFIG, "moe_intermediate_size": WIDTHS[kind]}
@@ -159,6 +232,8 @@ def make(kind, seed):
         expected = make_reference(place, config, seed)
         for name in ("expected.json", "logits.f32"):
             (folder / name).write_bytes(pathlib.Path(place, name).read_bytes())
+    if kind == "modelopt":
+        write_gguf(stored, config, HERE / "modelopt.gguf")
     print(kind, {key: value for key, value in expected.items() if key != "prompts"}, flush=True)
 
 
