@@ -1377,12 +1377,13 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
 /* Moves the boundary between experts and KV: afterwards the pools, which share one device, have
  * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
  * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
- * relocated; experts in the way are dropped. BUDGET: the two do not fit together, live blocks need
- * more, or MOEPAGE_SCOPE_LAYER cannot divide the slots evenly; BUSY: a slot in the way is pinned or
- * in an open plan, open layers count on more slots than there would be, or live KV blocks would
- * have to be copied while a step of a session with that KV pool is open; UNSUPPORTED: an expert
- * pool over several devices, or of two versions; ARGUMENT: no pool, or on different devices. A
- * refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open. A caller
+ * relocated; experts in the way are dropped. Low versions of experts stay. BUDGET: the two do not fit
+ * together, live blocks need more, MOEPAGE_SCOPE_LAYER or SERVE_VERSIONS cannot divide the slots
+ * evenly, or low versions of `lo_fetched` would have no places; BUSY: a slot in the way is pinned or
+ * in an open plan, open layers count on more slots than there would be, high versions would have to go
+ * while a step is open, or live KV blocks would have to be copied while a step of a session with that
+ * KV pool is open; UNSUPPORTED: an expert pool over several devices; ARGUMENT: no pool, or on different
+ * devices. A refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open. A caller
  * that reads KV outside of steps must see to it that nothing moves meanwhile (block tables may
  * change). [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
@@ -1490,8 +1491,8 @@ typedef struct moepage_controller_info {
 
 /* Creates a controller that watches both pools, on one device, until it is destroyed. `kv` may
  * be NULL; then no split moves. BUSY if either pool has a controller. UNSUPPORTED for an
- * expert pool over several devices, and for PLANNER without an EXPH form if there is nothing
- * else to plan. [set-up] */
+ * expert pool over several devices, for PLANNER without an EXPH form if there is nothing else
+ * to plan, and for PLANNER with SERVE_VERSIONS. [set-up] */
 MOEPAGE_API moepage_status moepage_controller_create(moepage_expert_pool *experts,
                                                      moepage_kv_pool *kv,
                                                      const moepage_controller_config *config,
@@ -1764,8 +1765,8 @@ typedef struct moepage_precision_config {
     /* 0: every expert's low version is always resident. 1: only those of experts without a high
      * one; a low version is fetched before the high one is given up. */
     uint32_t lo_fetched;
-    /* SERVE_VERSIONS: high versions per layer; 0 = all that the arena has room for beside the low
-     * ones. The pool's `slots` must then be 0. */
+    /* SERVE_VERSIONS: high versions per layer at first, until the split moves; 0 = all that the arena
+     * has room for beside the low ones. The pool's `slots` must be 0. */
     uint32_t hi_experts;
     uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
     uint32_t window_steps; /* versions change between steps, once in this many; 0 = 1 */

@@ -145,8 +145,8 @@ static int check_serving(const serve_options *o)
         return code;
     if (b->miss == MOEPAGE_MISS_LOW)
         return fail(RUN_REFUSED,
-                    "--miss low: experts in two versions keep their part of the arena, "
-                    "and here it is divided");
+                    "--miss low: the splits compared here share one budget of slots, and low "
+                    "versions would be beside it");
     if (o->json && !strcmp(o->json, "-") && o->dashboard == SERVE_DASHBOARD_ON)
         return fail(RUN_REFUSED, "--json - uses standard output: --dashboard on must not be "
                                  "given with it");

@@ -23,7 +23,7 @@ static void publish(mp_versions *versions)
 {
     uint64_t next = atomic_load(&versions->window) + 1;
     bool changed = false;
-    for (uint32_t i = 0; i < versions->config.transitions; i++) {
+    for (uint32_t i = 0; i < versions->n_swaps; i++) {
         mp_swap *swap = &versions->swaps[i];
         if (swap->state == MP_SWAP_UNPUBLISH) {
             swap->slot = versions->published[swap->out] & ~MP_VERSION_HIGH;
@@ -51,7 +51,8 @@ static void publish(mp_versions *versions)
 
 static void fail_swap(mp_versions *versions, mp_swap *swap)
 {
-    versions->high[swap->in] = false;
+    if (swap->in != MP_NO_EXPERT_KEY)
+        versions->high[swap->in] = false;
     versions->counters.failed++;
     swap->state = MP_SWAP_NONE;
 }
@@ -62,7 +63,8 @@ static void fail_fetch(mp_versions *versions, mp_swap *swap)
 {
     versions->free_places[versions->n_free++] = swap->place;
     versions->high[swap->out] = true;
-    versions->hotness[swap->out] = versions->hotness[swap->in];
+    if (swap->in != MP_NO_EXPERT_KEY)
+        versions->hotness[swap->out] = versions->hotness[swap->in];
     fail_swap(versions, swap);
 }
 
@@ -89,17 +91,23 @@ static void look_at_fetch(mp_versions *versions, mp_swap *swap)
     swap->state = MP_SWAP_UNPUBLISH;
 }
 
+bool mp_swap_has_slot(const mp_versions *versions, const mp_swap *swap)
+{
+    mp_slot_view slot = mp_shard_view(versions->shard, swap->slot);
+    return slot.key == swap->in &&
+           (slot.state == MP_SLOT_LOADING || slot.state == MP_SLOT_RESIDENT);
+}
+
 static void look_at_load(mp_versions *versions, mp_swap *swap)
 {
     if (swap->slot == MP_NO_SLOT)
         return;
     mp_shard_settle(versions->shard, swap->slot);
-    mp_slot_view slot = mp_shard_view(versions->shard, swap->slot);
-    if (slot.key != swap->in || (slot.state != MP_SLOT_LOADING && slot.state != MP_SLOT_RESIDENT)) {
+    if (!mp_swap_has_slot(versions, swap)) {
         fail_load(versions, swap);
         return;
     }
-    if (slot.state != MP_SLOT_RESIDENT)
+    if (mp_shard_view(versions->shard, swap->slot).state != MP_SLOT_RESIDENT)
         return;
     mp_image image;
     mp_model_find_image(versions->model, swap->in / versions->experts, swap->in % versions->experts,
@@ -115,7 +123,7 @@ static void leave(mp_versions *versions, mp_swap *swap)
         !mp_shard_drop(versions->shard, swap->slot, swap->out, MP_SLOT_RESIDENT))
         return;
     swap->slot = MP_NO_SLOT;
-    swap->state = MP_SWAP_LOAD;
+    swap->state = swap->in == MP_NO_EXPERT_KEY ? MP_SWAP_NONE : MP_SWAP_LOAD;
 }
 
 static void release(mp_versions *versions, mp_swap *swap)
@@ -147,7 +155,8 @@ static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t ou
     swap->slot = MP_NO_SLOT;
     swap->place = out; /* if every expert has a low version, places are numbered by key */
     swap->state = out == MP_NO_EXPERT_KEY ? MP_SWAP_LOAD : MP_SWAP_UNPUBLISH;
-    versions->high[in] = true;
+    if (in != MP_NO_EXPERT_KEY)
+        versions->high[in] = true;
     if (out != MP_NO_EXPERT_KEY)
         versions->high[out] = false;
     if (!fetched)
@@ -206,11 +215,42 @@ static void begin_queued(mp_versions *versions)
     }
 }
 
+/* ---- departures ---- */
+
+bool mp_swaps_depart(mp_versions *versions, uint32_t out)
+{
+    uint32_t at = versions->config.transitions; /* no expert has two: there is an entry for each */
+    while (at < versions->n_swaps && versions->swaps[at].state != MP_SWAP_NONE)
+        at++;
+    if (!begin(versions, &versions->swaps[at], MP_NO_EXPERT_KEY, out))
+        return false;
+    if (at == versions->n_swaps)
+        versions->n_swaps++;
+    return true;
+}
+
+void mp_swaps_drop_promotions(mp_versions *versions)
+{
+    for (uint32_t i = 0; i < versions->n_swaps; i++) {
+        mp_swap *swap = &versions->swaps[i];
+        bool loads = swap->state == MP_SWAP_LOAD && swap->slot == MP_NO_SLOT;
+        bool leaves = swap->state == MP_SWAP_FETCH || swap->state == MP_SWAP_UNPUBLISH ||
+                      swap->state == MP_SWAP_LEAVE;
+        if (swap->in == MP_NO_EXPERT_KEY || !(loads || leaves))
+            continue;
+        versions->high[swap->in] = false;
+        versions->counters.refused++;
+        swap->in = MP_NO_EXPERT_KEY;
+        if (loads)
+            swap->state = MP_SWAP_NONE;
+    }
+}
+
 /* ---- all of them ---- */
 
 void mp_swaps_advance(mp_versions *versions, bool boundary)
 {
-    uint32_t n = versions->config.transitions, under_way = 0;
+    uint32_t n = versions->n_swaps, under_way = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (versions->swaps[i].state == MP_SWAP_FETCH)
             look_at_fetch(versions, &versions->swaps[i]);
@@ -231,16 +271,33 @@ void mp_swaps_advance(mp_versions *versions, bool boundary)
             load(versions, &versions->swaps[i]);
         under_way += versions->swaps[i].state != MP_SWAP_NONE;
     }
+    while (versions->n_swaps > versions->config.transitions &&
+           versions->swaps[versions->n_swaps - 1].state == MP_SWAP_NONE)
+        versions->n_swaps--;
     atomic_store(&versions->busy, under_way + versions->queue.left > 0);
+}
+
+void mp_swaps_choose(mp_versions *versions)
+{
+    mp_swap_queue *queue = &versions->queue;
+    versions->counters.refused += queue->left;
+    queue->rank = queue->turn = queue->left = 0;
+    queue->first = (uint32_t)(versions->counters.decisions % versions->layers);
+    for (uint32_t l = 0; l < versions->layers; l++) {
+        uint32_t first = l * versions->experts;
+        queue->n[l] = 0;
+        if (!versions->moving)
+            queue->n[l] =
+                mp_precision_select(&versions->law, versions->hotness + first,
+                                    versions->high + first, versions->experts, versions->n_high,
+                                    versions->order, queue->swaps + first);
+        queue->left += queue->n[l];
+    }
 }
 
 void mp_swaps_decide(mp_versions *versions)
 {
-    mp_swap_queue *queue = &versions->queue;
-    versions->counters.refused += queue->left;
     versions->counters.decisions++;
-    queue->rank = queue->turn = queue->left = 0;
-    queue->first = (uint32_t)(versions->counters.decisions % versions->layers);
     for (uint32_t l = 0; l < versions->layers; l++) {
         uint32_t first = l * versions->experts;
         for (uint32_t e = 0; e < versions->experts; e++)
@@ -248,9 +305,6 @@ void mp_swaps_decide(mp_versions *versions)
                 atomic_exchange_explicit(&versions->counts[first + e], 0, memory_order_relaxed);
         mp_precision_age(&versions->law, versions->hotness + first, versions->layer_counts,
                          versions->experts);
-        queue->n[l] = mp_precision_select(&versions->law, versions->hotness + first,
-                                          versions->high + first, versions->experts,
-                                          versions->n_high, versions->order, queue->swaps + first);
-        queue->left += queue->n[l];
     }
+    mp_swaps_choose(versions);
 }

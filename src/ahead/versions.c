@@ -25,7 +25,9 @@ static bool alloc_tables(mp_versions *versions)
     versions->high = mp_alloc_array(keys, sizeof *versions->high);
     versions->layer_counts = mp_alloc_array(versions->experts, sizeof *versions->layer_counts);
     versions->order = mp_alloc_array(versions->experts, sizeof *versions->order);
-    versions->swaps = mp_alloc_array(versions->config.transitions, sizeof *versions->swaps);
+    versions->swaps =
+        mp_alloc_array((uint64_t)versions->config.transitions + keys, sizeof *versions->swaps);
+    versions->n_swaps = versions->config.transitions;
     versions->queue.swaps = mp_alloc_array(keys, sizeof *versions->queue.swaps);
     versions->queue.n = mp_alloc_array(versions->layers, sizeof *versions->queue.n);
     return versions->published && versions->counts && versions->hotness && versions->high &&

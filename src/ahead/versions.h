@@ -26,12 +26,16 @@
  * slot begins with LOAD. UNPUBLISH and PUBLISH end when a step begins. If a source fails, FETCH
  * leaves everything as it was, and LOAD leaves `in` low and a slot free for another swap.
  *
+ * Either half of a swap may be missing: without `out` it begins with LOAD, without `in`, a departure, it
+ * ends with LEAVE. Departures make room for a move of the split (versions_move.c).
+ *
  * With SERVE_CACHE the slots are a cache like any other, and all low versions
  * are always resident. */
 #ifndef MP_AHEAD_VERSIONS_H
 #define MP_AHEAD_VERSIONS_H
 
 #include "ahead/ahead.h"
+#include "cache/bounds.h"
 
 typedef struct mp_versions mp_versions;
 
@@ -84,6 +88,17 @@ void mp_versions_leave_step(mp_versions *versions, uint32_t reader);
 void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold *holds, uint32_t n);
 /* Counts an expert's selections: `heat` tokens, or that much weight. Lock-free. */
 void mp_versions_heat(mp_versions *versions, uint32_t key, uint32_t heat);
+
+/* ---- moves of the split (versions_move.c), of SERVE_VERSIONS; the lock is held ---- */
+
+/* Returns the fewest high versions per layer: with fewer there would be no places for the low ones. */
+uint32_t mp_versions_least(const mp_versions *versions);
+/* Makes high versions leave until each layer has at most n_high and none is outside of `kept`: those
+ * outside, then the coldest. The slots are free when no step sees them; until then another call goes
+ * on. `once`: waits for the bus, and fails with BUSY, changing nothing, if a step is open. */
+moepage_status mp_versions_shrink(mp_versions *versions, mp_span kept, uint32_t n_high, bool once);
+/* Ends a move: from now on each layer has up to n_high high versions, the hottest. */
+void mp_versions_set_high(mp_versions *versions, uint32_t n_high);
 
 /* ---- SERVE_CACHE ---- */
 

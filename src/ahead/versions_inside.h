@@ -24,7 +24,7 @@ typedef enum mp_swap_state {
 
 typedef struct mp_swap {
     mp_swap_state state;
-    uint32_t in, out; /* keys; out may be MP_NO_EXPERT_KEY */
+    uint32_t in, out; /* keys; either may be MP_NO_EXPERT_KEY */
     uint32_t place;   /* FETCH, UNPUBLISH: of out's low version; RELEASE: to be freed */
     uint32_t slot;    /* LEAVE: out's; LOAD: in's, or MP_NO_SLOT before it has one */
     /* LEAVE, RELEASE: steps of earlier windows may see the version that is to be freed. */
@@ -67,6 +67,7 @@ struct mp_versions {
     uint64_t slot_bytes;
     uint32_t first_slot; /* of high ones */
     uint32_t n_high;     /* per layer, at most; 0 with SERVE_CACHE */
+    bool moving;         /* high versions leave for a move of the split: none is promoted */
     /* low versions */
     unsigned char *memory; /* the arena's base */
     uint64_t unit;         /* bytes of a place */
@@ -85,7 +86,8 @@ struct mp_versions {
     bool *high;               /* [keys] published high, or on its way there */
     uint32_t *layer_counts;   /* [experts] scratch */
     uint32_t *order;          /* [experts] scratch */
-    mp_swap *swaps;           /* [config.transitions] */
+    mp_swap *swaps;           /* [config.transitions] decided, then departures */
+    uint32_t n_swaps;         /* config.transitions and the departures under way */
     mp_swap_queue queue;
     mp_version_counters counters;
 };
@@ -115,5 +117,15 @@ uint64_t mp_version_slots(const struct moepage_model *model,
 void mp_swaps_advance(mp_versions *versions, bool boundary);
 /* Decides, at the end of an interval, which experts should be high. */
 void mp_swaps_decide(mp_versions *versions);
+/* The same with the hotness of the last interval. */
+void mp_swaps_choose(mp_versions *versions);
+/* Returns true if the slot of a swap that loads has its expert, or is to have it. */
+bool mp_swap_has_slot(const mp_versions *versions, const mp_swap *swap);
+/* Begins a departure: the expert becomes low, and its slot free. Returns false if its low version would
+ * have to be fetched and there is no place for it now. */
+bool mp_swaps_depart(mp_versions *versions, uint32_t out);
+/* Ends promotions that have no slot yet; the experts that they were to replace become low all the
+ * same. */
+void mp_swaps_drop_promotions(mp_versions *versions);
 
 #endif

@@ -30,6 +30,9 @@ void mp_client_reserve(mp_client *client, const uint32_t *reserved, uint32_t wid
  * all of them, the touch is recorded and nothing is left to do. Lock-free unless the touch
  * ring is full. */
 uint32_t mp_client_hold_resident(mp_client *client, mp_hold *holds, uint32_t n);
+/* Records a routed set, which a cache with `fixed` slots passes to its watch alone. Lock-free unless the
+ * touch ring is full. */
+void mp_client_tell(mp_client *client, const mp_hold *holds, uint32_t n);
 /* Replays the client's hits if its ring might fill up during the next step.
  * Called between steps. */
 void mp_client_relieve(const mp_client *client);

@@ -64,6 +64,16 @@ static void replay_now(mp_cache *cache)
     pthread_mutex_unlock(cache->lock);
 }
 
+void mp_client_tell(mp_client *client, const mp_hold *holds, uint32_t n)
+{
+    if (record_touches(client, holds, n))
+        return;
+    replay_now(client->cache);
+    bool fits = record_touches(client, holds, n); /* a ring is longer than any record */
+    assert(fits);
+    (void)fits;
+}
+
 uint32_t mp_client_hold_resident(mp_client *client, mp_hold *holds, uint32_t n)
 {
     uint32_t held = 0;
@@ -75,12 +85,8 @@ uint32_t mp_client_hold_resident(mp_client *client, mp_hold *holds, uint32_t n)
         holds[i].cold = false;
         held += try_hold(client->cache, &holds[i]);
     }
-    if (held == n && !record_touches(client, holds, n)) {
-        replay_now(client->cache);
-        bool fits = record_touches(client, holds, n); /* a ring is longer than any record */
-        assert(fits);
-        (void)fits;
-    }
+    if (held == n)
+        mp_client_tell(client, holds, n);
     return held;
 }
 
@@ -200,11 +206,11 @@ static uint64_t oldest_stamp(const mp_touch_ring *ring)
     return word_at(ring, tail) | (uint64_t)word_at(ring, tail + 1) << 32;
 }
 
-static void replay_record(mp_cache *cache, mp_touch_ring *ring)
+/* Makes the record's experts recent; their slots are the policy's. */
+static void replay_hits(mp_cache *cache, const mp_touch_ring *ring, uint32_t tail, uint32_t n)
 {
     uint64_t stamp = oldest_stamp(ring);
-    uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    uint32_t n = word_at(ring, tail + 2), routed = 0;
+    uint32_t routed = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
         if (!(word & TOUCH_SCAN) || cache->scan_percent == 0)
@@ -214,12 +220,20 @@ static void replay_record(mp_cache *cache, mp_touch_ring *ring)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
         touch(cache, word & ~TOUCH_SCAN, (word & TOUCH_SCAN) != 0, stamp);
-        if (cache->watch)
-            cache->watch->keys[i] = word & ~TOUCH_SCAN;
     }
+    cache->counters.hits += n;
+}
+
+static void replay_record(mp_cache *cache, mp_touch_ring *ring)
+{
+    uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    uint32_t n = word_at(ring, tail + 2);
+    if (!cache->setup.fixed)
+        replay_hits(cache, ring, tail, n);
+    for (uint32_t i = 0; cache->watch && i < n; i++)
+        cache->watch->keys[i] = word_at(ring, tail + MP_TOUCH_HEADER + i) & ~TOUCH_SCAN;
     if (cache->watch)
         cache->watch->experts(cache->watch, cache->watch->keys, n);
-    cache->counters.hits += n;
     atomic_store_explicit(&ring->tail, tail + MP_TOUCH_HEADER + n, memory_order_release);
 }
 
@@ -299,6 +313,15 @@ static void keep_pinned(mp_cache *cache, const mp_hold *hold)
         mp_shard_rank(shard, hold->slot, hold->key);
 }
 
+static void tell_watch(mp_cache *cache, const mp_hold *holds, uint32_t n)
+{
+    if (!cache->watch)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        cache->watch->keys[i] = holds[i].key;
+    cache->watch->experts(cache->watch, cache->watch->keys, n);
+}
+
 void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool routed)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -321,12 +344,8 @@ void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool ro
             touch(cache, hold->key, hold->scan, atomic_load(&cache->clock));
     }
 
-    /* Tell the watch of the set, unless it is a single pin. */
-    if (!routed || !cache->watch || (n == 1 && holds[0].pin))
-        return;
-    for (uint32_t i = 0; i < n; i++)
-        cache->watch->keys[i] = holds[i].key;
-    cache->watch->experts(cache->watch, cache->watch->keys, n);
+    if (routed && !(n == 1 && holds[0].pin)) /* a single pin is no routed set */
+        tell_watch(cache, holds, n);
 }
 
 void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
@@ -339,4 +358,5 @@ void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
         if (hit)
             touch(cache, holds[i].key, holds[i].scan, stamp);
     }
+    tell_watch(cache, holds, n);
 }

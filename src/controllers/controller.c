@@ -55,10 +55,6 @@ static moepage_status check_pools(struct moepage_expert_pool *experts, struct mo
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the expert pool is on %u devices: a controller splits one device's arena",
                        shape.n_devices);
-    if (shape.precision)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "the expert pool has two versions of its experts: its part of the arena "
-                       "stays as it is");
     if (kv && mp_kv_pool_home(kv) != mp_pool_home(experts, 0))
         return mp_fail(MOEPAGE_E_ARGUMENT, "the two pools live on different devices");
     if (mp_pool_is_watched(experts) || (kv && mp_kv_pool_is_watched(kv)))
@@ -67,6 +63,11 @@ static moepage_status check_pools(struct moepage_expert_pool *experts, struct mo
     if (config->mode == MOEPAGE_CONTROL_PLANNER && !kv && !shape.decodes)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "without a KV pool and without an EXPH form there is nothing to plan");
+    if (config->mode == MOEPAGE_CONTROL_PLANNER && shape.precision &&
+        shape.precision->serve == MOEPAGE_SERVE_VERSIONS)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the planner weighs loading against computing, and no step loads an expert "
+                       "with MOEPAGE_SERVE_VERSIONS: use another mode");
     return MOEPAGE_OK;
 }
 

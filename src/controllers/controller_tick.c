@@ -21,8 +21,8 @@ typedef struct mp_scene {
     double load_ns;
     double bus_ns;
     uint64_t used_blocks;
-    uint64_t peak_blocks; /* most since the burst began */
-    uint64_t arena_bytes;
+    uint64_t peak_blocks;        /* most since the burst began */
+    uint64_t arena_bytes;        /* above the low versions, which stay */
     uint64_t image_bytes;        /* of compressed experts */
     uint64_t bus_bytes_per_s;    /* of dense experts */
     uint64_t decode_bytes_per_s; /* likewise */
@@ -36,17 +36,15 @@ static void look_at_experts(struct moepage_controller *controller, mp_scene *sce
     const mp_pool_shape *shape = &controller->shape;
     /* Replays hits first, so that they count. */
     const mp_pool_survey pool = mp_pool_look(controller->experts);
-    uint32_t top_k = shape->model->info.top_k;
     scene->here.slots = pool.extent.slots;
     scene->here.compressed = pool.extent.compressed;
-    scene->image_bytes = mp_pool_slots_bytes(shape, pool.extent.first);
+    scene->image_bytes = mp_pool_slots_bytes(shape, pool.extent.first - shape->low_slots);
     scene->load_ns = pool.load_ns;
     scene->bus_ns = pool.bus_ns;
     scene->bus_bytes_per_s = pool.bus_bytes_per_s;
     scene->decode_bytes_per_s = pool.decode_bytes_per_s;
     scene->coded_bus = shape->bus_form == MOEPAGE_FORM_EXPH;
-    /* There must be a slot for every session, and slots for one layer's top-k. */
-    scene->bounds.min_experts = (pool.sessions > top_k ? pool.sessions : top_k) + pool.pinned;
+    scene->bounds.min_experts = pool.least;
     scene->bounds.expert_bytes = mp_pool_slots_bytes(shape, controller->unit_slots);
     scene->bounds.max_experts = shape->keys / controller->unit_slots;
     scene->now.experts = scene->here.slots / controller->unit_slots;
@@ -66,7 +64,8 @@ static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
 
 static void look(struct moepage_controller *controller, mp_scene *scene)
 {
-    uint64_t arena_bytes = controller->home->arena.bytes;
+    uint64_t low_bytes = mp_pool_slots_bytes(&controller->shape, controller->shape.low_slots);
+    uint64_t arena_bytes = controller->home->arena.bytes - low_bytes;
     *scene = (mp_scene){.arena_bytes = arena_bytes};
     look_at_experts(controller, scene);
     look_at_kv(controller, scene);
@@ -271,7 +270,8 @@ static mp_move to_slots(const struct moepage_controller *controller, const mp_sc
                     .compressed = plan->compressed};
     move.slots = move.slots < shape->keys ? move.slots : shape->keys;
     uint64_t first =
-        mp_pool_extent(controller->experts, plan->compressed, (uint32_t)move.slots).first;
+        mp_pool_extent(controller->experts, plan->compressed, (uint32_t)move.slots).first -
+        shape->low_slots;
     while (mp_pool_slots_bytes(shape, first + move.slots) > scene->arena_bytes - kv_bytes &&
            move.slots >= least + shape->step_slots)
         move.slots -= shape->step_slots;

@@ -23,6 +23,7 @@ mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
         .slot_bytes = pool->slot_bytes,
         .slots = pool->n_devices == 1 ? pool->slots[0] : NULL,
         .slot_stride = mp_bundle_stride(&pool->bundle),
+        .low_slots = pool->low_slots,
         .image_bytes = mp_images_bytes(pool->transfers[0]),
         .decodes = mp_transfer_decodes(pool->transfers[0]),
         .precision = pool->versions ? mp_versions_config(pool->versions) : NULL,
@@ -202,10 +203,12 @@ void mp_versions_end_step(struct moepage_expert_pool *pool, mp_client *client)
     mp_versions_leave_step(pool->versions, mp_client_index(client));
 }
 
-void mp_versions_hold(struct moepage_expert_pool *pool, const mp_client *client, mp_hold *holds,
+void mp_versions_hold(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
                       uint32_t n)
 {
     mp_versions_hold_all(pool->versions, mp_client_index(client), holds, n);
+    if (mp_cache_watch(pool->cache))
+        mp_client_tell(client, holds, n);
 }
 
 void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
@@ -222,6 +225,16 @@ void mp_pool_replay_hits(struct moepage_expert_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* There must be a slot for every session, and slots for one layer's top-k, beside the pinned ones. No
+ * session needs any where low versions are computed with. */
+static uint32_t least_slots(const struct moepage_expert_pool *pool)
+{
+    uint32_t sessions = mp_cache_clients(pool->cache), top_k = pool->model->info.top_k;
+    if (pool->serves_versions)
+        return mp_versions_least(pool->versions);
+    return (sessions > top_k ? sessions : top_k) + mp_cache_most_pinned(pool->cache);
+}
+
 mp_pool_survey mp_pool_look(struct moepage_expert_pool *pool)
 {
     const mp_transfer *transfer = pool->transfers[0];
@@ -232,8 +245,7 @@ mp_pool_survey mp_pool_look(struct moepage_expert_pool *pool)
     mp_rates measured = mp_transfer_measured_rates(transfer);
     mp_pool_survey survey = {
         .extent = extent,
-        .sessions = mp_cache_clients(pool->cache),
-        .pinned = mp_cache_most_pinned(pool->cache),
+        .least = least_slots(pool),
         .load_ns = mp_transfer_load_ns(transfer),
         .bus_ns = mp_transfer_bus_ns(transfer),
         .bus_bytes_per_s = live.bus ? live.bus : measured.bus,

@@ -124,7 +124,8 @@ static uint32_t most_slots(const struct moepage_expert_pool *pool, uint32_t devi
                           : 0;
     uint64_t most =
         mp_arena_side_max(&pool->homes[device]->arena, MP_SIDE_EXPERTS) * pool->bundle.n_slots;
-    return (uint32_t)(most < members + images ? most : members + images);
+    uint64_t needed = members + images + pool->low_slots;
+    return (uint32_t)(most < needed ? most : needed);
 }
 
 static moepage_status open_transfer(struct moepage_expert_pool *pool, uint32_t device,
@@ -165,14 +166,16 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
         .base = mp_arena_side_base(&home->arena, MP_SIDE_EXPERTS),
         .first = mp_images_places(transfer, mp_images_rounds(transfer)),
     };
-    if (precision)
+    if (precision) {
         status =
             mp_versions_open(precision, pool->model, home, &setup.first, &asked, &pool->versions);
+        pool->low_slots = setup.first;
+    }
     if (!status)
         status = claim_slots(pool, device, asked, &setup);
     if (status)
         return status;
-    setup.most = precision ? setup.first + setup.slots : most_slots(pool, device);
+    setup.most = most_slots(pool, device);
     pool->slots[device] = setup.base;
     status = mp_cache_add_device(pool->cache, &setup);
     pool->shards[device] = mp_cache_shard(pool->cache, device);
@@ -306,6 +309,7 @@ static moepage_status open_parts(struct moepage_expert_pool *pool,
     if (!status && config->precision) {
         pool->slot_form = pool->bus_form = precision.hi_form;
         pool->serves_versions = precision.serve == MOEPAGE_SERVE_VERSIONS;
+        pool->per_layer |= pool->serves_versions; /* every layer has as many high versions */
     }
     if (!status)
         status = open_bundle(pool);

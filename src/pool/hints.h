@@ -57,7 +57,7 @@ bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns);
 void mp_versions_begin_step(struct moepage_expert_pool *pool, mp_client *client);
 void mp_versions_end_step(struct moepage_expert_pool *pool, mp_client *client);
 /* Holds all n experts in the versions that the step sees; all are ready. Lock-free. */
-void mp_versions_hold(struct moepage_expert_pool *pool, const mp_client *client, mp_hold *holds,
+void mp_versions_hold(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
                       uint32_t n);
 /* Counts an expert's selections: `heat` tokens, or that much weight. Lock-free. */
 void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat);

@@ -29,6 +29,7 @@ typedef struct mp_pool_shape {
     uint64_t slot_bytes;          /* of the largest slots */
     unsigned char *slots;         /* slot 0 of a pool on one device */
     uint64_t slot_stride;         /* between slots as plans number them (mp_bundle_number) */
+    uint32_t low_slots;           /* that low versions take, below all others */
     uint64_t image_bytes; /* of a compressed expert in device memory; 0 = the model has none */
     bool decodes;         /* images are staged for a decoder */
     /* Of a pool with two versions of every expert, or NULL. */

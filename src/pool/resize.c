@@ -7,7 +7,10 @@
  *   fence   Slots that are to go take no more experts. Their experts are dropped or, if a plan uses
  *           them, taken out of the map, so that their next use loads them into another slot.
  *   take    When every such slot is free and its bytes have no readers, the arena takes them back,
- *           and the side that grows gets them. */
+ *           and the side that grows gets them.
+ *
+ * No session counts on slots for high versions: behind the fence they leave as in every change of versions
+ * (ahead/versions_move.c). */
 #include "base/status.h"
 #include "pool/inside.h"
 
@@ -17,7 +20,7 @@ mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compre
                          uint32_t slots)
 {
     return (mp_extent){.compressed = compressed,
-                       .first = mp_images_places(pool->transfers[0], compressed),
+                       .first = pool->low_slots + mp_images_places(pool->transfers[0], compressed),
                        .slots = slots};
 }
 
@@ -69,6 +72,23 @@ static moepage_status check_images(const struct moepage_expert_pool *pool, const
     return MOEPAGE_OK;
 }
 
+static uint32_t high_per_layer(const struct moepage_expert_pool *pool, uint32_t slots)
+{
+    return slots / pool->layers;
+}
+
+static moepage_status check_versions(const struct moepage_expert_pool *pool, uint32_t slots)
+{
+    uint32_t least = mp_versions_least(pool->versions);
+    if (high_per_layer(pool, slots) >= least)
+        return MOEPAGE_OK;
+    return mp_fail(
+        MOEPAGE_E_BUDGET,
+        "%u slots are %u high versions per layer: the pool has places for the low versions "
+        "of the others if there are %u or more",
+        slots, high_per_layer(pool, slots), least);
+}
+
 static moepage_status check_extent(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
     const mp_shard *shard = pool->shards[0];
@@ -81,14 +101,12 @@ static moepage_status check_extent(const struct moepage_expert_pool *pool, const
         return mp_fail(MOEPAGE_E_BUDGET,
                        "%u slots: the pool can have 1 to %llu, in multiples of %u", to->slots,
                        (unsigned long long)most, pool->step_slots);
-    return mp_shard_check_capacity(shard, kept_by(pool, to), to->slots);
+    return pool->serves_versions ? check_versions(pool, to->slots)
+                                 : mp_shard_check_capacity(shard, kept_by(pool, to), to->slots);
 }
 
 static moepage_status check_move(const struct moepage_expert_pool *pool, const mp_extent *to)
 {
-    if (pool->versions)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "a pool with two versions of its experts keeps its part of the arena");
     if (pool->n_devices != 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "a pool over %u devices cannot be resized",
                        pool->n_devices);
@@ -110,7 +128,9 @@ moepage_status mp_pool_check_move(struct moepage_expert_pool *pool, const mp_ext
 static bool vacate(struct moepage_expert_pool *pool, mp_shard *shard, uint32_t slot)
 {
     mp_slot_view view = mp_shard_view(shard, slot);
-    if (view.state == MP_SLOT_LOADING)
+    if (pool->serves_versions)
+        ; /* it leaves by itself */
+    else if (view.state == MP_SLOT_LOADING)
         mp_ahead_call_off(pool->ahead, shard, slot, view.users > 0);
     else
         mp_shard_vacate(shard, slot);
@@ -133,8 +153,11 @@ static moepage_status vacate_outside(struct moepage_expert_pool *pool, mp_span k
             read = s;
     }
     if (in_use != MP_NO_SLOT)
-        return mp_fail(MOEPAGE_E_BUSY,
-                       "slot %u is pinned, in an open plan, or its expert is on its way", in_use);
+        return mp_fail(
+            MOEPAGE_E_BUSY,
+            "slot %u is pinned, in an open plan or seen by an open step, or its expert is "
+            "on its way",
+            in_use);
     if (read != MP_NO_SLOT)
         return mp_fail(MOEPAGE_E_BUSY, "slot %u is still read by work that a step has submitted",
                        read);
@@ -202,11 +225,22 @@ static moepage_status fence(struct moepage_expert_pool *pool, const mp_extent *t
     return MOEPAGE_OK;
 }
 
+/* Fences, and makes high versions leave. */
+static moepage_status dismiss_versions(struct moepage_expert_pool *pool, const mp_extent *to,
+                                       mp_span kept, bool once)
+{
+    uint32_t n_high = high_per_layer(pool, to->slots);
+    pool->move = *to;
+    mp_shard_fence(pool->shards[0], kept);
+    return mp_versions_shrink(pool->versions, kept, n_high, once);
+}
+
 static moepage_status clear_out(struct moepage_expert_pool *pool, const mp_extent *to, bool once)
 {
     mp_shard *shard = pool->shards[0];
     mp_span kept = kept_by(pool, to);
-    moepage_status status = fence(pool, to, kept, once);
+    moepage_status status = pool->serves_versions ? dismiss_versions(pool, to, kept, once)
+                                                  : fence(pool, to, kept, once);
     if (!status && once)
         status = wait_outside(pool, to, kept);
     if (status)
@@ -228,6 +262,8 @@ static void open_all(struct moepage_expert_pool *pool, mp_span slots)
     pool->move = (mp_extent){0};
     mp_images_limit(pool->transfers[0], mp_images_rounds(pool->transfers[0]));
     mp_shard_set_slots(pool->shards[0], slots);
+    if (pool->serves_versions)
+        mp_versions_set_high(pool->versions, high_per_layer(pool, slots.end - slots.first));
     mp_ahead_start(pool->ahead, 0); /* images may be left to copy */
 }
 

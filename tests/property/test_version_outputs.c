@@ -220,6 +220,13 @@ static void check_layer(versions_rig *rig, moepage_session *session, uint32_t la
     counts->mixed += low > 0 && low < plan.n_experts;
 }
 
+/* So many high versions per layer from now on. */
+static void move_split(versions_rig *rig, uint32_t n_high)
+{
+    if (moepage_split_set(rig->pool, NULL, n_high * LAYERS, 0, NULL))
+        fail_msg("%s", moepage_last_error());
+}
+
 static void run_steps(versions_rig *rig, uint32_t math)
 {
     moepage_session_config config = {.struct_size = sizeof config,
@@ -239,6 +246,8 @@ static void run_steps(versions_rig *rig, uint32_t math)
         seen now = {0};
         inputs in;
         fill_inputs(rig, &random, step, &in);
+        if (rig->spare_bytes && step % 3 == 0)
+            move_split(rig, 1 + bank_below(&random, 6));
         assert_int_equal(moepage_session_begin(session, &begin), MOEPAGE_OK);
         for (uint32_t l = 0; l < LAYERS; l++)
             check_layer(rig, session, l, math, &in, &now);
@@ -256,7 +265,7 @@ static void run_steps(versions_rig *rig, uint32_t math)
 }
 
 static void try_shape(bool split, bool bias, uint32_t dtype, const moepage_precision_config *how,
-                      uint32_t math)
+                      uint32_t math, uint64_t spare_bytes)
 {
     versions_rig rig;
     bank_shape shape = {.layers = LAYERS,
@@ -268,7 +277,7 @@ static void try_shape(bool split, bool bias, uint32_t dtype, const moepage_preci
                         .split = split,
                         .bias = bias,
                         .seed = 5};
-    versions_rig_open(&rig, &shape, how);
+    versions_rig_open_wide(&rig, &shape, how, spare_bytes);
     run_steps(&rig, math);
     versions_rig_close(&rig);
 }
@@ -282,7 +291,7 @@ static void test_version_outputs_are_those_of_the_versions_shown(void **state)
     for (uint32_t i = 0; i < 12; i++) {
         const moepage_precision_config how = {.lo_form = low[i % 3], .hi_experts = 3};
         try_shape(i & 1, i & 2, i & 4 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32, &how,
-                  i < 6 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16);
+                  i < 6 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 0);
     }
 }
 
@@ -295,7 +304,16 @@ static void test_version_outputs_high_versions_may_be_integers_too(void **state)
         {.hi_form = MOEPAGE_FORM_INT8, .lo_form = MOEPAGE_FORM_INT2, .hi_experts = 3}};
     for (uint32_t i = 0; i < 3; i++)
         try_shape(i & 1, !(i & 1), MOEPAGE_DTYPE_BF16, &how[i],
-                  i == 1 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16);
+                  i == 1 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 0);
+}
+
+static void test_version_outputs_are_those_of_the_versions_shown_while_the_split_moves(void **state)
+{
+    (void)state;
+    const moepage_precision_config how = {.lo_form = MOEPAGE_FORM_INT4, .hi_experts = 3};
+    for (uint32_t i = 0; i < 4; i++)
+        try_shape(i & 1, !(i & 1), MOEPAGE_DTYPE_BF16, &how,
+                  i & 2 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 1u << 20);
 }
 
 int main(void)
@@ -303,6 +321,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_outputs_are_those_of_the_versions_shown),
         cmocka_unit_test(test_version_outputs_high_versions_may_be_integers_too),
+        cmocka_unit_test(
+            test_version_outputs_are_those_of_the_versions_shown_while_the_split_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

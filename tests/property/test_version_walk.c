@@ -10,6 +10,7 @@
 #include "pack_maker.h"
 #include "pool_inside.h"
 #include "session/inside.h"
+#include "split/split.h"
 #include "testing.h"
 #include "versions_rig.h"
 
@@ -31,6 +32,8 @@ typedef struct walk {
     seat seats[SESSIONS];
     uint64_t random;
     uint32_t hot; /* where the choices gather */
+    bool moves;   /* so does the split */
+    uint32_t moved, waited;
 } walk;
 
 /* ---- what must hold ---- */
@@ -87,8 +90,14 @@ static void check_books(walk *w)
 {
     struct moepage_expert_pool *pool = w->rig.pool;
     mp_shard *shard = &pool->cache->shards[0];
-    uint32_t n_high = pool->versions->n_high;
     pthread_mutex_lock(&pool->lock);
+    uint32_t n_high = pool_slots(shard) / pool->layers; /* until a move ends, those it began with */
+    assert_int_equal(n_high * pool->layers, pool_slots(shard));
+    assert_int_equal(w->rig.device->arena.claimed[MP_SIDE_EXPERTS],
+                     shard->all.end * pool->slot_bytes);
+    assert_int_equal(shard->all.first, pool->low_slots);
+    assert_true(pool->move.slots ? pool->versions->n_high <= n_high
+                                 : pool->versions->n_high == n_high);
     for (uint32_t l = 0; l < pool->layers; l++) {
         uint32_t slots = 0, high = 0;
         for (uint32_t key = l * pool->experts; key < (l + 1) * pool->experts; key++) {
@@ -98,7 +107,6 @@ static void check_books(walk *w)
         assert_true(slots <= n_high && high <= n_high);
     }
     assert_true(shard->free[0].n <= pool_slots(shard));
-    assert_int_equal(pool_slots(shard), n_high * pool->layers);
     for (uint32_t i = 0; i < SESSIONS; i++)
         if (w->seats[i].step_open)
             check_seen(w, w->seats[i].session->step.client);
@@ -187,12 +195,36 @@ static void end(walk *w, seat *at)
     at->step_open = false;
 }
 
+/* The split moves, or goes on moving; a move may be called off. */
+static void move(walk *w)
+{
+    struct moepage_expert_pool *pool = w->rig.pool;
+    uint32_t least = mp_versions_least(pool->versions), most = pool->experts;
+    uint64_t slots = (least + bank_below(&w->random, most - least + 1)) * pool->layers;
+    bool once = bank_below(&w->random, 4) == 0;
+    if (bank_below(&w->random, 8) == 0) {
+        mp_split_abandon(pool);
+        return;
+    }
+    if (pool->move.slots && bank_below(&w->random, 16) > 0)
+        slots = pool->move.slots;
+    moepage_status status = once ? moepage_split_set(pool, NULL, slots, 0, NULL)
+                                 : mp_split_move(pool, NULL, slots, 0, NULL);
+    assert_true(status == MOEPAGE_OK || status == MOEPAGE_E_BUSY);
+    w->moved += status == MOEPAGE_OK;
+    w->waited += status == MOEPAGE_E_BUSY;
+    if (!status)
+        assert_int_equal(pool_slots(&pool->cache->shards[0]), slots);
+}
+
 static void happen(walk *w)
 {
     seat *at = &w->seats[bank_below(&w->random, SESSIONS)];
     uint32_t what = bank_below(&w->random, 32);
     uint32_t layer = bank_below(&w->random, w->rig.pool->layers);
-    if (!at->session)
+    if (w->moves && bank_below(&w->random, 6) == 0)
+        move(w);
+    else if (!at->session)
         join(w, at);
     else if (what == 0)
         leave(at);
@@ -221,6 +253,9 @@ static void run(walk *w)
     for (uint32_t i = 0; i < SESSIONS; i++)
         if (w->seats[i].session)
             leave(&w->seats[i]);
+    check_books(w);
+    while (w->rig.pool->move.slots) /* nothing is open: it goes through, unless it was called off */
+        move(w);
     check_books(w);
 }
 
@@ -262,6 +297,40 @@ static void test_version_walk_low_versions_are_fetched(void **state)
                                           .transitions = 64,
                                           .hi_form = MOEPAGE_FORM_INT8,
                                           .lo_form = MOEPAGE_FORM_INT4});
+}
+
+static void walk_and_move(uint32_t layers, uint32_t experts,
+                          const moepage_precision_config *precision)
+{
+    walk w = {.random = 29 + experts, .moves = true};
+    bank_shape shape = {.layers = layers, .experts = experts, .top_k = 1};
+    versions_rig_open_wide(&w.rig, &shape, precision, 1u << 20);
+    run(&w);
+    moepage_expert_pool_info info = versions_rig_info(&w.rig);
+    assert_true(w.moved > 20 && w.waited > 20 && info.promotions > 0 && info.demotions > 0);
+    assert_int_equal(info.transitions_failed + info.failed_loads, 0);
+    assert_int_equal(info.demand_bytes + info.misses + info.late + info.hits, 0);
+    versions_rig_close(&w.rig);
+}
+
+static void test_version_walk_while_the_split_moves(void **state)
+{
+    (void)state;
+    for (uint32_t fetched = 0; fetched < 2; fetched++) {
+        walk_and_move(3, 8, &(moepage_precision_config){.hi_experts = 3, .lo_fetched = fetched});
+        walk_and_move(2, 9,
+                      &(moepage_precision_config){.hi_experts = 2,
+                                                  .lo_fetched = fetched,
+                                                  .window_steps = 3,
+                                                  .transitions = 1});
+        walk_and_move(3, 7,
+                      &(moepage_precision_config){.hi_experts = 1,
+                                                  .lo_fetched = fetched,
+                                                  .transitions = 64,
+                                                  .margin = -1,
+                                                  .hi_form = MOEPAGE_FORM_INT8,
+                                                  .lo_form = MOEPAGE_FORM_INT4});
+    }
 }
 
 /* Room for every expert's high version, and layers of one expert. */
@@ -312,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_walk_low_versions_are_always_there),
         cmocka_unit_test(test_version_walk_low_versions_are_fetched),
+        cmocka_unit_test(test_version_walk_while_the_split_moves),
         cmocka_unit_test(test_version_walk_extremes),
         cmocka_unit_test(test_version_walk_sources_that_fail),
     };

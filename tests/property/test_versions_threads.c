@@ -2,11 +2,13 @@
  * that keeps moving: every plan shows whole versions, no layer ever has more high ones than it may,
  * and when all is quiet the books are even. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "pool_inside.h"
+#include "split/split.h"
 #include "testing.h"
 #include "versions_rig.h"
 
@@ -117,17 +119,51 @@ static void check_books(versions_rig *rig)
     free(taken);
 }
 
-static void run(uint32_t lo_fetched, uint32_t window_steps)
+/* Moves the split until the others have ended. */
+typedef struct mover {
+    versions_rig *rig;
+    _Atomic bool stop;
+    uint64_t random;
+    uint32_t least, most; /* high versions per layer */
+    uint32_t moved;
+} mover;
+
+static void *move(void *user)
+{
+    mover *m = user;
+    struct moepage_expert_pool *pool = m->rig->pool;
+    while (!atomic_load(&m->stop)) {
+        const uint64_t slots = (m->least + bank_below(&m->random, m->most - m->least + 1)) * LAYERS;
+        moepage_status status = moepage_split_set(pool, NULL, slots, 0, NULL);
+        for (uint32_t i = 0; i < 2000 && status == MOEPAGE_E_BUSY; i++) {
+            status = mp_split_move(pool, NULL, slots, 0, NULL);
+            sched_yield();
+        }
+        if (status == MOEPAGE_E_BUSY)
+            mp_split_abandon(pool);
+        assert_true(status == MOEPAGE_OK || status == MOEPAGE_E_BUSY);
+        m->moved += status == MOEPAGE_OK;
+    }
+    return NULL;
+}
+
+static void run(uint32_t lo_fetched, uint32_t window_steps, bool moves)
 {
     versions_rig rig;
     bank_shape shape = {.layers = LAYERS, .experts = EXPERTS};
-    versions_rig_open(&rig, &shape,
-                      &(moepage_precision_config){.hi_experts = 4,
-                                                  .lo_fetched = lo_fetched,
-                                                  .window_steps = window_steps,
-                                                  .interval_us = 200});
+    versions_rig_open_wide(&rig, &shape,
+                           &(moepage_precision_config){.hi_experts = 4,
+                                                       .lo_fetched = lo_fetched,
+                                                       .window_steps = window_steps,
+                                                       .interval_us = 200},
+                           moves ? 1u << 20 : 0);
     worker workers[THREADS];
-    pthread_t threads[THREADS];
+    pthread_t threads[THREADS], moving;
+    mover m = {.rig = &rig, .random = 7, .least = lo_fetched ? 4 : 1, .most = 8};
+    if (moves) {
+        rig.n_high = m.most;
+        assert_int_equal(pthread_create(&moving, NULL, move, &m), 0);
+    }
     for (uint32_t i = 0; i < THREADS; i++) {
         workers[i] = (worker){.rig = &rig,
                               .config = {.struct_size = sizeof workers[i].config,
@@ -138,6 +174,11 @@ static void run(uint32_t lo_fetched, uint32_t window_steps)
     }
     for (uint32_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
+    atomic_store(&m.stop, true);
+    if (moves) {
+        assert_int_equal(pthread_join(moving, NULL), 0);
+        assert_true(m.moved > 3);
+    }
     check_books(&rig);
     moepage_expert_pool_info info = versions_rig_info(&rig);
     assert_true(info.promotions > 0 && info.demotions > 0);
@@ -156,13 +197,20 @@ static void run(uint32_t lo_fetched, uint32_t window_steps)
 static void test_versions_threads_see_whole_versions(void **state)
 {
     (void)state;
-    run(0, 1);
+    run(0, 1, false);
 }
 
 static void test_versions_threads_see_whole_fetched_versions(void **state)
 {
     (void)state;
-    run(1, 3);
+    run(1, 3, false);
+}
+
+static void test_versions_threads_see_whole_versions_while_the_split_moves(void **state)
+{
+    (void)state;
+    run(0, 1, true);
+    run(1, 3, true);
 }
 
 /* A cache that two sessions take as it is, and one waits for. */
@@ -211,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_versions_threads_share_a_cache_with_substitutes),
         cmocka_unit_test(test_versions_threads_see_whole_versions),
         cmocka_unit_test(test_versions_threads_see_whole_fetched_versions),
+        cmocka_unit_test(test_versions_threads_see_whole_versions_while_the_split_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

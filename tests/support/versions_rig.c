@@ -31,7 +31,8 @@ void versions_rig_open_over(versions_rig *rig, moepage_model *model,
     moepage_device_config device = {.struct_size = sizeof device,
                                     .threads = 1,
                                     .workspace_bytes = WORKSPACE_BYTES,
-                                    .budget_bytes = WORKSPACE_BYTES + workspace + arena};
+                                    .budget_bytes =
+                                        WORKSPACE_BYTES + workspace + arena + rig->spare_bytes};
     assert_int_equal(moepage_device_open("host", &device, &rig->device), MOEPAGE_OK);
     if (moepage_expert_pool_create(&rig->device, 1, model, &pool, &rig->pool))
         fail_msg("no pool: %s", moepage_last_error());
@@ -41,7 +42,13 @@ void versions_rig_open_over(versions_rig *rig, moepage_model *model,
 void versions_rig_open(versions_rig *rig, const bank_shape *shape,
                        const moepage_precision_config *precision)
 {
-    *rig = (versions_rig){0};
+    versions_rig_open_wide(rig, shape, precision, 0);
+}
+
+void versions_rig_open_wide(versions_rig *rig, const bank_shape *shape,
+                            const moepage_precision_config *precision, uint64_t spare_bytes)
+{
+    *rig = (versions_rig){.spare_bytes = spare_bytes};
     bank_shape own = shape ? *shape : (bank_shape){0};
     own.layers = own.layers ? own.layers : 3;
     own.experts = own.experts ? own.experts : 8;

@@ -14,12 +14,16 @@ typedef struct versions_rig {
     moepage_precision_config precision;
     uint32_t n_high;          /* per layer */
     uint64_t host_tier_bytes; /* 0 = none; for versions_rig_open_over */
+    uint64_t spare_bytes;     /* of the arena, beside what the pool begins with; likewise */
 } versions_rig;
 
 /* 3 layers of 8 experts unless `shape` says otherwise, packed DENSE, INT8, INT4 and INT2. A precision
  * config of zeros means: low INT2, a decision after every step. `threads` of the device. */
 void versions_rig_open(versions_rig *rig, const bank_shape *shape,
                        const moepage_precision_config *precision);
+/* The same with that much more of an arena. */
+void versions_rig_open_wide(versions_rig *rig, const bank_shape *shape,
+                            const moepage_precision_config *precision, uint64_t spare_bytes);
 /* The same over a model that is open already. */
 void versions_rig_open_over(versions_rig *rig, moepage_model *model,
                             const moepage_precision_config *precision, uint64_t slots);

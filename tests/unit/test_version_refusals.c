@@ -170,11 +170,6 @@ static void test_version_refusals_of_what_such_a_pool_cannot_do(void **state)
         assert_null(session);
     }
     assert_int_equal(moepage_expert_pool_pin(rig.pool, 0, 0), MOEPAGE_E_UNSUPPORTED);
-    assert_int_equal(moepage_split_set(rig.pool, NULL, 3, 0, NULL), MOEPAGE_E_UNSUPPORTED);
-    moepage_controller *controller = NULL;
-    moepage_controller_config control = {.struct_size = sizeof control};
-    assert_int_equal(moepage_controller_create(rig.pool, NULL, &control, &controller),
-                     MOEPAGE_E_UNSUPPORTED);
     versions_rig_close(&rig);
 }
 
