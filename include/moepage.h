@@ -845,8 +845,10 @@ MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool,
 
 /* Loads an expert if it is absent and keeps it resident until it is unpinned as often as it was
  * pinned; blocks for the load. BUDGET if the pin would leave fewer than top-k evictable slots in
- * its scope, BUSY if open plans hold them all, UNSUPPORTED with SERVE_VERSIONS. A pin during a step
- * can make that step's route, next_group or ffn fail with BUSY. [any] */
+ * its scope, BUSY if open plans hold them all. A pin during a step can make that step's route,
+ * next_group or ffn fail with BUSY. With SERVE_VERSIONS a pin waits for nothing: the expert is high
+ * before all others, as soon as there is a place, and stays so; BUDGET if as many experts of its layer
+ * are pinned as can be high. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_pin(moepage_expert_pool *pool, uint32_t layer,
                                                    uint32_t expert);
 /* STATE when the expert has no pin. [any] */

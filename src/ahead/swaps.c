@@ -2,7 +2,7 @@
  * pool's lock is held throughout. */
 #include "ahead/versions_inside.h"
 
-#include <string.h>
+#include <math.h>
 
 /* ---- what sessions see ---- */
 
@@ -277,26 +277,34 @@ void mp_swaps_advance(mp_versions *versions, bool boundary)
     atomic_store(&versions->busy, under_way + versions->queue.left > 0);
 }
 
+/* A pinned expert is hotter than any other. */
+static void weigh(const mp_versions *versions, uint32_t first)
+{
+    for (uint32_t e = 0; e < versions->experts; e++)
+        versions->worth[e] =
+            versions->pins[first + e] > 0 ? (double)INFINITY : versions->hotness[first + e];
+}
+
 void mp_swaps_choose(mp_versions *versions)
 {
     mp_swap_queue *queue = &versions->queue;
-    versions->counters.refused += queue->left;
     queue->rank = queue->turn = queue->left = 0;
     queue->first = (uint32_t)(versions->counters.decisions % versions->layers);
     for (uint32_t l = 0; l < versions->layers; l++) {
         uint32_t first = l * versions->experts;
-        queue->n[l] = 0;
-        if (!versions->moving)
-            queue->n[l] =
-                mp_precision_select(&versions->law, versions->hotness + first,
-                                    versions->high + first, versions->experts, versions->n_high,
-                                    versions->order, queue->swaps + first);
+        weigh(versions, first);
+        queue->n[l] = versions->moving ? 0
+                                       : mp_precision_select(&versions->law, versions->worth,
+                                                             versions->high + first,
+                                                             versions->experts, versions->n_high,
+                                                             versions->order, queue->swaps + first);
         queue->left += queue->n[l];
     }
 }
 
 void mp_swaps_decide(mp_versions *versions)
 {
+    versions->counters.refused += versions->queue.left;
     versions->counters.decisions++;
     for (uint32_t l = 0; l < versions->layers; l++) {
         uint32_t first = l * versions->experts;

@@ -23,7 +23,10 @@ static bool alloc_tables(mp_versions *versions)
     versions->counts = mp_alloc_array(keys, sizeof *versions->counts);
     versions->hotness = mp_alloc_array(keys, sizeof *versions->hotness);
     versions->high = mp_alloc_array(keys, sizeof *versions->high);
+    versions->pins = mp_alloc_array(keys, sizeof *versions->pins);
+    versions->pinned = mp_alloc_array(versions->layers, sizeof *versions->pinned);
     versions->layer_counts = mp_alloc_array(versions->experts, sizeof *versions->layer_counts);
+    versions->worth = mp_alloc_array(versions->experts, sizeof *versions->worth);
     versions->order = mp_alloc_array(versions->experts, sizeof *versions->order);
     versions->swaps =
         mp_alloc_array((uint64_t)versions->config.transitions + keys, sizeof *versions->swaps);
@@ -31,8 +34,8 @@ static bool alloc_tables(mp_versions *versions)
     versions->queue.swaps = mp_alloc_array(keys, sizeof *versions->queue.swaps);
     versions->queue.n = mp_alloc_array(versions->layers, sizeof *versions->queue.n);
     return versions->published && versions->counts && versions->hotness && versions->high &&
-           versions->layer_counts && versions->order && versions->swaps && versions->queue.swaps &&
-           versions->queue.n;
+           versions->pins && versions->pinned && versions->layer_counts && versions->worth &&
+           versions->order && versions->swaps && versions->queue.swaps && versions->queue.n;
 }
 
 /* Chooses the number of high versions per layer: as many as asked for, or as the arena
@@ -132,7 +135,10 @@ void mp_versions_close(mp_versions *versions)
     mp_free(versions->counts);
     mp_free(versions->hotness);
     mp_free(versions->high);
+    mp_free(versions->pins);
+    mp_free(versions->pinned);
     mp_free(versions->layer_counts);
+    mp_free(versions->worth);
     mp_free(versions->order);
     mp_free(versions->swaps);
     mp_free(versions->queue.swaps);
@@ -345,6 +351,31 @@ void mp_versions_heat(mp_versions *versions, uint32_t key, uint32_t heat)
     atomic_fetch_add_explicit(&versions->counts[key], heat, memory_order_relaxed);
 }
 
+/* ---- pins ---- */
+
+moepage_status mp_versions_pin(mp_versions *versions, uint32_t key)
+{
+    uint32_t layer = key / versions->experts;
+    if (versions->pins[key] == 0 && versions->pinned[layer] >= versions->n_high)
+        return mp_fail(MOEPAGE_E_BUDGET,
+                       "%u experts of layer %u are pinned, and no more than %u can be high",
+                       versions->pinned[layer], layer, versions->n_high);
+    if (versions->pins[key]++ > 0)
+        return MOEPAGE_OK;
+    versions->pinned[layer]++;
+    mp_swaps_choose(versions);
+    mp_swaps_advance(versions, false);
+    return MOEPAGE_OK;
+}
+
+bool mp_versions_unpin(mp_versions *versions, uint32_t key)
+{
+    if (versions->pins[key] == 0)
+        return false;
+    versions->pinned[key / versions->experts] -= --versions->pins[key] == 0;
+    return true;
+}
+
 /* ---- info ---- */
 
 void mp_versions_describe(const mp_versions *versions, moepage_expert_pool_info *info)
@@ -363,6 +394,8 @@ void mp_versions_describe(const mp_versions *versions, moepage_expert_pool_info 
         info->prefetch_bytes = 0;
     info->decisions = counters->decisions;
     info->windows = counters->windows;
+    for (uint32_t l = 0; versions->pinned && l < versions->layers; l++)
+        info->pinned += versions->pinned[l];
     for (uint32_t key = 0; versions->published && key < versions->keys; key++)
         info->hi_published += (versions->published[key] & MP_VERSION_HIGH) != 0;
 }

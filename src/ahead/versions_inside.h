@@ -83,8 +83,11 @@ struct mp_versions {
     _Atomic uint32_t *counts; /* [keys] selections in this interval, or their weight */
     _Atomic uint64_t next_ns; /* when the next decision is due */
     double *hotness;          /* [keys] */
+    uint32_t *pins;           /* [keys] */
+    uint32_t *pinned;         /* [layers] experts with pins */
     bool *high;               /* [keys] published high, or on its way there */
     uint32_t *layer_counts;   /* [experts] scratch */
+    double *worth;            /* [experts] scratch */
     uint32_t *order;          /* [experts] scratch */
     mp_swap *swaps;           /* [config.transitions] decided, then departures */
     uint32_t n_swaps;         /* config.transitions and the departures under way */
@@ -117,7 +120,7 @@ uint64_t mp_version_slots(const struct moepage_model *model,
 void mp_swaps_advance(mp_versions *versions, bool boundary);
 /* Decides, at the end of an interval, which experts should be high. */
 void mp_swaps_decide(mp_versions *versions);
-/* The same with the hotness of the last interval. */
+/* The same with the hotness of the last interval, in place of what that asked for and has not begun. */
 void mp_swaps_choose(mp_versions *versions);
 /* Returns true if the slot of a swap that loads has its expert, or is to have it. */
 bool mp_swap_has_slot(const mp_versions *versions, const mp_swap *swap);

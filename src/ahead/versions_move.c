@@ -3,24 +3,27 @@
  *
  * A move takes the path of every other change: an expert becomes low in a window, and its slot is free
  * when no step sees its high version. Low versions stay where they are, so that no expert is ever
- * without one. The hottest of those that had to leave become high again when the move has ended. */
+ * without one. Pinned experts do not leave: a move waits for their slots. The hottest of those that had to leave become high again when the move has ended. */
 #include "ahead/versions_inside.h"
 #include "base/status.h"
 
 uint32_t mp_versions_least(const mp_versions *versions)
 {
-    if (!versions->config.lo_fetched)
-        return 1;
-    uint32_t least = versions->experts + MP_SPARE_PER_LAYER - versions->n_places / versions->layers;
-    return least > 1 ? least : 1;
+    uint32_t least = 1, per_layer = versions->n_places / versions->layers;
+    if (versions->config.lo_fetched)
+        least = versions->experts + MP_SPARE_PER_LAYER - per_layer;
+    for (uint32_t l = 0; l < versions->layers; l++)
+        least = versions->pinned[l] > least ? versions->pinned[l] : least;
+    return least;
 }
 
 /* ---- departures ---- */
 
-/* Returns true if the expert's high version is published and does not leave. */
-static bool stays(const mp_versions *versions, uint32_t key)
+/* Returns true if the expert's high version is published, does not leave, and is not pinned. */
+static bool may_leave(const mp_versions *versions, uint32_t key)
 {
-    return versions->high[key] && (versions->published[key] & MP_VERSION_HIGH);
+    return versions->high[key] && (versions->published[key] & MP_VERSION_HIGH) &&
+           versions->pins[key] == 0;
 }
 
 static bool is_outside(const mp_versions *versions, uint32_t key, mp_span kept)
@@ -33,7 +36,7 @@ static uint32_t find_coldest(const mp_versions *versions, uint32_t layer)
 {
     uint32_t coldest = MP_NO_EXPERT_KEY;
     for (uint32_t key = layer * versions->experts; key < (layer + 1) * versions->experts; key++)
-        if (stays(versions, key) &&
+        if (may_leave(versions, key) &&
             (coldest == MP_NO_EXPERT_KEY || versions->hotness[key] < versions->hotness[coldest]))
             coldest = key;
     return coldest;
@@ -44,7 +47,7 @@ static uint32_t depart_from(mp_versions *versions, uint32_t layer, mp_span kept)
 {
     uint32_t begun = 0, high = 0;
     for (uint32_t key = layer * versions->experts; key < (layer + 1) * versions->experts; key++) {
-        if (stays(versions, key) && is_outside(versions, key, kept))
+        if (may_leave(versions, key) && is_outside(versions, key, kept))
             begun += mp_swaps_depart(versions, key);
         high += versions->high[key];
     }
@@ -72,6 +75,28 @@ static bool any_step_is_open(const mp_versions *versions)
         if (atomic_load(&versions->readers[c].window))
             return true;
     return false;
+}
+
+/* Returns MP_NO_EXPERT_KEY if no pinned expert has a slot that is to go. */
+static uint32_t find_pinned_outside(const mp_versions *versions, mp_span kept)
+{
+    for (uint32_t key = 0; key < versions->keys; key++)
+        if (versions->pins[key] > 0 && (versions->published[key] & MP_VERSION_HIGH) &&
+            is_outside(versions, key, kept))
+            return key;
+    return MP_NO_EXPERT_KEY;
+}
+
+static moepage_status check_once(const mp_versions *versions, mp_span kept)
+{
+    if (any_step_is_open(versions))
+        return mp_fail(MOEPAGE_E_BUSY,
+                       "a step is open, and computes with the high versions that it began with");
+    uint32_t pinned = find_pinned_outside(versions, kept);
+    if (pinned == MP_NO_EXPERT_KEY)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_BUSY, "expert %u of layer %u is pinned in a slot that is to go",
+                   pinned % versions->experts, pinned / versions->experts);
 }
 
 /* Ends the loads under way: those on the bus as a whole are waited for, the others dropped. */
@@ -106,13 +131,14 @@ static moepage_status leave_at_once(mp_versions *versions, mp_span kept)
 
 moepage_status mp_versions_shrink(mp_versions *versions, mp_span kept, uint32_t n_high, bool once)
 {
-    if (once && any_step_is_open(versions))
-        return mp_fail(MOEPAGE_E_BUSY,
-                       "a step is open, and computes with the high versions that it began with");
+    moepage_status status = once ? check_once(versions, kept) : MOEPAGE_OK;
+    if (status)
+        return status;
     versions->n_high = n_high;
     if (!versions->moving) {
         versions->moving = true;
-        mp_swaps_choose(versions); /* nothing: what the last decision asked for is dropped */
+        versions->counters.refused += versions->queue.left;
+        mp_swaps_choose(versions); /* nothing */
         mp_swaps_drop_promotions(versions);
     }
     if (once)

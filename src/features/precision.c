@@ -8,6 +8,13 @@ static bool serves_versions(const mp_pool_shape *shape)
     return shape->precision && shape->precision->serve == MOEPAGE_SERVE_VERSIONS;
 }
 
+/* Returns true if the session takes low versions for experts that are in no slot. To others a pool with
+ * MOEPAGE_SERVE_CACHE is a cache like any other. */
+static bool computes_low(const mp_pool_shape *shape, const moepage_session_config *config)
+{
+    return serves_versions(shape) || config->miss == MOEPAGE_MISS_LOW;
+}
+
 static moepage_status check_miss(const mp_pool_shape *shape, const moepage_session_config *config)
 {
     bool cache = shape->precision && shape->precision->serve == MOEPAGE_SERVE_CACHE;
@@ -26,12 +33,12 @@ static moepage_status check_miss(const mp_pool_shape *shape, const moepage_sessi
 moepage_status mp_precision_check(const mp_pool_shape *shape, moepage_session_config *config)
 {
     moepage_status status = check_miss(shape, config);
-    if (status || !shape->precision)
+    if (status || !computes_low(shape, config))
         return status;
     if (config->regime == MOEPAGE_REGIME_STREAM)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "regime is MOEPAGE_REGIME_STREAM: the pool has two versions of its experts "
-                       "and streams none of them");
+                       "regime is MOEPAGE_REGIME_STREAM: a session that computes absent experts in "
+                       "their low versions streams none of them");
     config->regime = MOEPAGE_REGIME_CACHE;
     if (config->prefetch != MOEPAGE_PREFETCH_OFF && serves_versions(shape))
         return mp_fail(

@@ -1,4 +1,4 @@
-/* Pins: experts that stay in their slots, whatever the policy decides. */
+/* Pins: experts that stay in their slots, whatever the policy or their hotness decides. */
 #include "base/status.h"
 #include "pool/inside.h"
 
@@ -31,14 +31,20 @@ static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t ke
     return status;
 }
 
+/* No step waits for a version, and neither does a pin. */
+static moepage_status pin_high(struct moepage_expert_pool *pool, uint32_t key)
+{
+    pthread_mutex_lock(&pool->lock);
+    moepage_status status = mp_versions_pin(pool->versions, key);
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
 static moepage_status pin(struct moepage_expert_pool *pool, uint32_t key)
 {
     bool again, pinned = false;
     if (pool->serves_versions)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "expert %u of layer %u cannot be pinned: hotness decides which of this "
-                       "pool's experts are high",
-                       key % pool->experts, key / pool->experts);
+        return pin_high(pool, key);
     moepage_status status = reserve(pool, key, &again);
     if (status || again)
         return status;
@@ -53,8 +59,7 @@ static moepage_status pin(struct moepage_expert_pool *pool, uint32_t key)
  * is counted there. */
 static bool is_refusal(moepage_status status)
 {
-    return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY ||
-           status == MOEPAGE_E_UNSUPPORTED;
+    return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY;
 }
 
 moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
@@ -71,7 +76,8 @@ moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
 moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key)
 {
     pthread_mutex_lock(&pool->lock);
-    bool unpinned = mp_cache_unpin(pool->cache, key);
+    bool unpinned = pool->serves_versions ? mp_versions_unpin(pool->versions, key)
+                                          : mp_cache_unpin(pool->cache, key);
     pthread_mutex_unlock(&pool->lock);
     return unpinned ? MOEPAGE_OK
                     : mp_fail(MOEPAGE_E_STATE, "expert %u of layer %u is not pinned",

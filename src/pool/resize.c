@@ -84,8 +84,8 @@ static moepage_status check_versions(const struct moepage_expert_pool *pool, uin
         return MOEPAGE_OK;
     return mp_fail(
         MOEPAGE_E_BUDGET,
-        "%u slots are %u high versions per layer: the pool has places for the low versions "
-        "of the others if there are %u or more",
+        "%u slots are %u high versions per layer: pinned experts, and low versions that have no "
+        "places, need %u",
         slots, high_per_layer(pool, slots), least);
 }
 

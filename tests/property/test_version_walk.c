@@ -33,7 +33,8 @@ typedef struct walk {
     uint64_t random;
     uint32_t hot; /* where the choices gather */
     bool moves;   /* so does the split */
-    uint32_t moved, waited;
+    uint32_t moved, waited, kept;
+    uint8_t pins[MOST_LAYERS * 64]; /* 1: pinned, 2: and seen high since */
 } walk;
 
 /* ---- what must hold ---- */
@@ -105,6 +106,13 @@ static void check_books(walk *w)
             high += pool->versions->high[key];
         }
         assert_true(slots <= n_high && high <= n_high);
+    }
+    for (uint32_t key = 0; key < pool->keys; key++) { /* a pinned expert stays high */
+        bool is_high = pool->versions->published[key] & MP_VERSION_HIGH;
+        assert_true(w->pins[key] < 2 || is_high);
+        w->kept += w->pins[key] == 2;
+        if (w->pins[key] && is_high && pool->versions->high[key])
+            w->pins[key] = 2;
     }
     assert_true(shard->free[0].n <= pool_slots(shard));
     for (uint32_t i = 0; i < SESSIONS; i++)
@@ -217,6 +225,22 @@ static void move(walk *w)
         assert_int_equal(pool_slots(&pool->cache->shards[0]), slots);
 }
 
+static void set_pin(walk *w, uint32_t key, bool on)
+{
+    struct moepage_expert_pool *pool = w->rig.pool;
+    uint32_t layer = key / pool->experts, expert = key % pool->experts;
+    moepage_status status = on ? moepage_expert_pool_pin(pool, layer, expert)
+                               : moepage_expert_pool_unpin(pool, layer, expert);
+    assert_true(status == MOEPAGE_OK || (on && status == MOEPAGE_E_BUDGET));
+    if (!status)
+        w->pins[key] = on;
+}
+
+static void turn_pin(walk *w, uint32_t key)
+{
+    set_pin(w, key, w->pins[key] == 0);
+}
+
 static void happen(walk *w)
 {
     seat *at = &w->seats[bank_below(&w->random, SESSIONS)];
@@ -224,6 +248,8 @@ static void happen(walk *w)
     uint32_t layer = bank_below(&w->random, w->rig.pool->layers);
     if (w->moves && bank_below(&w->random, 6) == 0)
         move(w);
+    else if (w->moves && bank_below(&w->random, 30) == 0)
+        turn_pin(w, bank_below(&w->random, w->rig.pool->keys));
     else if (!at->session)
         join(w, at);
     else if (what == 0)
@@ -254,6 +280,9 @@ static void run(walk *w)
         if (w->seats[i].session)
             leave(&w->seats[i]);
     check_books(w);
+    for (uint32_t key = 0; key < w->rig.pool->keys; key++)
+        if (w->pins[key])
+            set_pin(w, key, false);
     while (w->rig.pool->move.slots) /* nothing is open: it goes through, unless it was called off */
         move(w);
     check_books(w);
@@ -307,7 +336,8 @@ static void walk_and_move(uint32_t layers, uint32_t experts,
     versions_rig_open_wide(&w.rig, &shape, precision, 1u << 20);
     run(&w);
     moepage_expert_pool_info info = versions_rig_info(&w.rig);
-    assert_true(w.moved > 20 && w.waited > 20 && info.promotions > 0 && info.demotions > 0);
+    assert_true(w.moved > 20 && w.waited > 20 && w.kept > 20 && info.promotions > 0 &&
+                info.demotions > 0);
     assert_int_equal(info.transitions_failed + info.failed_loads, 0);
     assert_int_equal(info.demand_bytes + info.misses + info.late + info.hits, 0);
     versions_rig_close(&w.rig);

@@ -169,7 +169,6 @@ static void test_version_refusals_of_what_such_a_pool_cannot_do(void **state)
                          MOEPAGE_E_UNSUPPORTED);
         assert_null(session);
     }
-    assert_int_equal(moepage_expert_pool_pin(rig.pool, 0, 0), MOEPAGE_E_UNSUPPORTED);
     versions_rig_close(&rig);
 }
 

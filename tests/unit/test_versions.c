@@ -442,6 +442,51 @@ static void test_versions_a_miss_computes_low_and_is_fetched(void **state)
     versions_rig_close(&rig);
 }
 
+/* To a session that waits such a pool is a cache like any other, and all layers stream through it. */
+static void
+test_versions_a_session_that_waits_streams_through_a_cache_with_substitutes(void **state)
+{
+    (void)state;
+    versions_rig rig = {0};
+    bank_shape shape = {.layers = LAYERS,
+                        .experts = EXPERTS,
+                        .top_k = 2,
+                        .hidden = 64,
+                        .intermediate = 32,
+                        .dtype = MOEPAGE_DTYPE_BF16,
+                        .pack_forms = PACK_FORM(DENSE) | PACK_FORM(INT4)};
+    bank_model_open(&rig.bank, &shape);
+    versions_rig_open_over(&rig, rig.bank.model,
+                           &(moepage_precision_config){.serve = MOEPAGE_SERVE_CACHE,
+                                                       .lo_form = MOEPAGE_FORM_INT4},
+                           20);
+    moepage_session *session = NULL;
+    moepage_session_config config = {.struct_size = sizeof config,
+                                     .max_top_k = EXPERTS,
+                                     .regime = MOEPAGE_REGIME_STREAM,
+                                     .miss = MOEPAGE_MISS_LOW};
+    assert_int_equal(moepage_session_create(rig.pool, NULL, &config, &session),
+                     MOEPAGE_E_UNSUPPORTED);
+    config.miss = MOEPAGE_MISS_WAIT;
+    assert_int_equal(moepage_session_create(rig.pool, NULL, &config, &session), MOEPAGE_OK);
+    moepage_session_stats stats = {.struct_size = sizeof stats};
+    for (uint32_t s = 0; s < 30; s++) {
+        uint8_t forms[EXPERTS];
+        begin(session);
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            versions_rig_layer(&rig, session, l, all, EXPERTS, forms);
+            for (uint32_t e = 0; e < EXPERTS; e++)
+                assert_int_equal(forms[e], MOEPAGE_FORM_DENSE);
+        }
+        assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    }
+    assert_int_equal(moepage_session_get_stats(session, &stats), MOEPAGE_OK);
+    assert_true(stats.streamed_layers > 0);
+    assert_int_equal(stats.low_experts, 0);
+    moepage_session_destroy(session);
+    versions_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -460,6 +505,8 @@ int main(void)
         cmocka_unit_test(test_versions_a_low_version_that_cannot_be_had_is_refused_at_the_start),
         cmocka_unit_test(test_versions_a_low_version_that_cannot_be_fetched_leaves_the_high_one),
         cmocka_unit_test(test_versions_a_miss_computes_low_and_is_fetched),
+        cmocka_unit_test(
+            test_versions_a_session_that_waits_streams_through_a_cache_with_substitutes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
