@@ -217,7 +217,7 @@ MP_INLINE void multiply_four(uint32_t dtype, const mp_int8_product *p, const mp_
         mp_int8_row some = *x;
         uint32_t g = from / group;
         mp_short_run rest;
-        mp_fetch(next, near, p->ahead_bytes, MP_FEW * run_bytes);
+        mp_fetch_run(next, near, p->ahead_bytes, MP_FEW * run_bytes);
         next += MP_FEW * run_bytes;
         if (weights < MP_BLOCK_RUN && left < MP_BLOCK_RUN) {
             some = mp_short_x(x, from, left, &rest);

@@ -47,8 +47,8 @@ static inline void mp_short_rows(const uint8_t **run, uint32_t bytes, mp_short_r
 }
 
 /* Fetches `bytes` to the first-level cache from `near` past `at` on, and to the second from `far` on; 0 = not. */
-static inline __attribute__((always_inline)) void mp_fetch(const uint8_t *at, uint64_t near,
-                                                           uint64_t far, uint32_t bytes)
+static inline __attribute__((always_inline)) void mp_fetch_run(const uint8_t *at, uint64_t near,
+                                                               uint64_t far, uint32_t bytes)
 {
     for (uint32_t line = 0; line < bytes && near; line += 64)
         _mm_prefetch((const char *)at + near + line, _MM_HINT_T0);

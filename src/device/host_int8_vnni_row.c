@@ -321,7 +321,7 @@ MP_INLINE void multiply_quads(uint32_t dtype, const mp_int8_product *p, const mp
                                     base + 3 * rows->row_bytes};
             if (is_short)
                 mp_short_rows(run, left / weights * bytes, &rest);
-            mp_fetch(next, near, p->ahead_bytes, MP_FEW * run_bytes);
+            mp_fetch_run(next, near, p->ahead_bytes, MP_FEW * run_bytes);
             next += MP_FEW * run_bytes;
             lanes[q] = add_run(dtype, &some, run, lanes[q]);
         }
