@@ -31,26 +31,43 @@ typedef struct app {
     tokenizer tokens;
 } app;
 
-/* Turns a prompt's text into tokens. */
-static int read_text(const app *a, const char *text, uint32_t *out, size_t *n)
+/* Turns a prompt's text into tokens, with room behind them for those to come. */
+static int read_text(const app *a, const char *text, uint32_t **out, size_t *n)
 {
     if (!tokenizer_has_text(&a->tokens))
         return fail(RUN_REFUSED,
-                    "--prompt needs a byte-level model, or a GGUF file with a tokenizer of qwen2's "
-                    "kind; %s has a vocabulary of its own: use --tokens",
-                    a->opts.model);
-    return tokenizer_encode(&a->tokens, text, out, n);
+                    "--prompt needs a tokenizer that is known here; of %s, %s: use --tokens",
+                    a->opts.model, a->tokens.why.text);
+    uint32_t *ids;
+    int code = tokenizer_encode(&a->tokens, text, &ids, n);
+    if (code)
+        return code;
+    *out = realloc(ids, (*n + a->opts.max_tokens) * sizeof **out);
+    if (*out)
+        return RUN_OK;
+    free(ids);
+    return fail_memory();
+}
+
+/* Copies a prompt's tokens, with room behind them for those to come. */
+static int read_tokens(const app *a, const prompt *given, uint32_t **out, size_t *n)
+{
+    *n = given->n_tokens;
+    *out = calloc(*n + a->opts.max_tokens, sizeof **out);
+    if (!*out)
+        return fail_memory();
+    for (size_t i = 0; i < *n; i++)
+        (*out)[i] = given->tokens[i];
+    return RUN_OK;
 }
 
 static int read_prompt(app *a, uint32_t index)
 {
     const prompt *given = &a->opts.prompts[index];
     sequence *s = &a->sequences[index];
-    size_t n = given->text ? strlen(given->text) : given->n_tokens;
-    s->tokens = calloc(n + a->opts.max_tokens, sizeof *s->tokens);
-    if (!s->tokens)
-        return fail_memory();
-    int code = given->text ? read_text(a, given->text, s->tokens, &n) : RUN_OK;
+    size_t n;
+    int code = given->text ? read_text(a, given->text, &s->tokens, &n)
+                           : read_tokens(a, given, &s->tokens, &n);
     if (code)
         return code;
     uint64_t longest = a->config.max_positions < a->config.rope.max_positions
@@ -62,13 +79,10 @@ static int read_prompt(app *a, uint32_t index)
                     "positions, the model has %llu",
                     index + 1, n, a->opts.max_tokens, n + a->opts.max_tokens - 1,
                     (unsigned long long)longest);
-    for (size_t i = 0; i < n; i++) {
-        if (!given->text)
-            s->tokens[i] = given->tokens[i];
+    for (size_t i = 0; i < n; i++)
         if (s->tokens[i] >= a->config.vocabulary)
             return fail(RUN_REFUSED, "prompt %u: token %u is outside the vocabulary of %u",
                         index + 1, s->tokens[i], a->config.vocabulary);
-    }
     s->n_prompt = s->n_tokens = (uint32_t)n;
     s->random = sampler_seed(a->opts.seed, index);
     return RUN_OK;

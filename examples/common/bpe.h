@@ -1,8 +1,9 @@
-/* bpe.h — the byte-pair tokenizer that a GGUF file carries: "gpt2" with the cuts of "qwen2".
+/* bpe.h — the tokenizer that a model comes with: in a GGUF file's metadata, or as the tokenizer.json of
+ * its directory.
  *
- * A token's text is bytes, each written as a character of its own, and merges say in which order
- * neighbours become one. Control tokens (<|im_end|>) are found in a prompt by their names, and have
- * no text. Text is taken as it is, without Unicode normalisation. */
+ * A text is cut at the names of special tokens (<|im_end|>), what is between them into pieces, and the
+ * characters of a piece are merged: by ranks (byte-pair encoding, of bytes or of characters) or by the
+ * scores of tokens (SentencePiece's). Text is UTF-8. */
 #ifndef EXAMPLE_BPE_H
 #define EXAMPLE_BPE_H
 
@@ -13,14 +14,23 @@
 
 typedef struct bpe bpe;
 
-/* Opens the model's tokenizer; *out is NULL if it has none of this kind. RUN_REFUSED with a line for
- * one that contradicts itself. The model must stay open. */
-int bpe_open(const moepage_model *model, bpe **out);
+/* Why a tokenizer cannot be used here, in words that follow its name; empty if it can. */
+typedef struct bpe_reason {
+    char text[200];
+} bpe_reason;
+
+/* Opens the model's own tokenizer. *out is NULL, with a reason, if it is of a kind that is not computed;
+ * RUN_REFUSED with a line for one that contradicts itself. The model must stay open. */
+int bpe_open(const moepage_model *model, bpe **out, bpe_reason *why);
+
+/* The same of a tokenizer.json; *out is NULL without a reason if there is none. */
+int bpe_open_file(const char *path, bpe **out, bpe_reason *why);
+
 void bpe_close(bpe *t);
 
-/* Writes the tokens of a text to `out`, which has room for one per byte. RUN_REFUSED with a line
- * unless the text is UTF-8. */
-int bpe_encode(const bpe *t, const char *text, uint32_t *out, size_t *n);
+/* Gives the tokens of a text, with those that the tokenizer adds around it; *out is to be freed.
+ * RUN_REFUSED with a line unless the text is UTF-8. */
+int bpe_encode(const bpe *t, const char *text, uint32_t **out, size_t *n);
 
 /* Gives the bytes of a token, `n` of them; 0 for control tokens. */
 const unsigned char *bpe_text(const bpe *t, uint32_t token, size_t *n);

@@ -1,9 +1,20 @@
-/* Byte-level text, and the choice between it and a file's tokenizer. */
+/* Byte-level text, and the choice between it and the model's tokenizer. */
 #include "common/tokenizer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/fail.h"
+
+/* Returns true if the model's directory has a file of that name. */
+static bool has_file(const char *path, const char *name)
+{
+    char file[4096];
+    const int length = snprintf(file, sizeof file, "%s/%s", path, name);
+    return length < 0 || (size_t)length >= sizeof file || access(file, F_OK) == 0;
+}
 
 bool tokenizer_is_bytes(const char *path, const model_config *config)
 {
@@ -11,13 +22,23 @@ bool tokenizer_is_bytes(const char *path, const model_config *config)
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
     if (config->has_tokens || vocabulary < 256 || vocabulary > 256 + TOKENIZER_MAX_SPECIAL)
         return false;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char file[4096];
-        int length = snprintf(file, sizeof file, "%s/%s", path, files[i]);
-        if (length < 0 || (size_t)length >= sizeof file || access(file, F_OK) == 0)
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (has_file(path, files[i]))
             return false;
-    }
     return true;
+}
+
+static int open_directory(const char *path, tokenizer *out)
+{
+    char file[4096];
+    const int length = snprintf(file, sizeof file, "%s/tokenizer.json", path);
+    if (length < 0 || (size_t)length >= sizeof file)
+        return fail(RUN_REFUSED, "%s: the name is too long", path);
+    int code = bpe_open_file(file, &out->bpe, &out->why);
+    if (!code && !out->bpe && !out->why.text[0])
+        snprintf(out->why.text, sizeof out->why.text, "it has no tokenizer.json%s",
+                 has_file(path, "tokenizer.model") ? ", and tokenizer.model is not read" : "");
+    return code;
 }
 
 int tokenizer_open(const char *path, const moepage_model *model, const model_config *config,
@@ -26,7 +47,9 @@ int tokenizer_open(const char *path, const moepage_model *model, const model_con
     *out = (tokenizer){.bytes = tokenizer_is_bytes(path, config)};
     for (uint32_t b = 0; b < 256; b++)
         out->byte[b] = (unsigned char)b;
-    return config->has_tokens ? bpe_open(model, &out->bpe) : 0;
+    if (config->has_tokens)
+        return bpe_open(model, &out->bpe, &out->why);
+    return out->bytes ? RUN_OK : open_directory(path, out);
 }
 
 void tokenizer_close(tokenizer *t)
@@ -39,13 +62,15 @@ bool tokenizer_has_text(const tokenizer *t)
     return t->bytes || t->bpe;
 }
 
-int tokenizer_encode(const tokenizer *t, const char *text, uint32_t *out, size_t *n)
+int tokenizer_encode(const tokenizer *t, const char *text, uint32_t **out, size_t *n)
 {
     if (t->bpe)
         return bpe_encode(t->bpe, text, out, n);
-    for (*n = 0; text[*n]; ++*n)
-        out[*n] = (unsigned char)text[*n];
-    return 0;
+    *n = strlen(text);
+    *out = calloc(*n + 1, sizeof **out);
+    for (size_t i = 0; *out && i < *n; i++)
+        (*out)[i] = (unsigned char)text[i];
+    return *out ? RUN_OK : fail_memory();
 }
 
 const unsigned char *tokenizer_text(const tokenizer *t, uint32_t token, size_t *n)

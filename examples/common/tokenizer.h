@@ -1,7 +1,7 @@
 /* tokenizer.h — text and tokens of byte-level models: token = byte value, larger ids are special; and
- * of GGUF files, by the tokenizer that they carry.
+ * of others by the tokenizer that they come with (bpe.h).
  *
- * Models with another vocabulary are run with token ids; their tokens have no text here. */
+ * Models of which that is not known here are run with token ids; their tokens have no text. */
 #ifndef EXAMPLE_TOKENIZER_H
 #define EXAMPLE_TOKENIZER_H
 
@@ -23,10 +23,12 @@ bool tokenizer_is_bytes(const char *path, const model_config *config);
 typedef struct tokenizer {
     bool bytes;
     bpe *bpe;
+    bpe_reason why;          /* if neither is, in words that follow the model's name */
     unsigned char byte[256]; /* each byte at its own index */
 } tokenizer;
 
-/* Opens the tokenizer of the model at `path`, if it has one that can be read. */
+/* Opens the tokenizer of the model at `path`, if it has one that is known here. RUN_REFUSED with a line for
+ * one that contradicts itself. */
 int tokenizer_open(const char *path, const moepage_model *model, const model_config *config,
                    tokenizer *out);
 void tokenizer_close(tokenizer *t);
@@ -34,8 +36,8 @@ void tokenizer_close(tokenizer *t);
 /* Returns true if tokens have text. */
 bool tokenizer_has_text(const tokenizer *t);
 
-/* Writes the tokens of a text to `out`, which has room for one per byte. */
-int tokenizer_encode(const tokenizer *t, const char *text, uint32_t *out, size_t *n);
+/* Gives the tokens of a text, *n of them; *out is to be freed. */
+int tokenizer_encode(const tokenizer *t, const char *text, uint32_t **out, size_t *n);
 
 /* Gives the bytes of a token, `n` of them; 0 for special ones, and where tokens have no text. */
 const unsigned char *tokenizer_text(const tokenizer *t, uint32_t token, size_t *n);

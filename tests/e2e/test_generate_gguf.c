@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checkpoint_maker.h"
 #include "generation.h"
@@ -579,18 +580,31 @@ static void test_generate_gguf_refuses_other_models_without_a_part(void **state)
     expect_spoiled_refused(cases, COUNT(cases));
 }
 
+/* What a byte-level tokenizer writes byte `i` as, and beyond the bytes other characters. */
+static void write_token(uint32_t i, char out[3])
+{
+    uint32_t c = i;
+    if (i <= 32)
+        c = 256 + i;
+    else if (i >= 127 && i <= 160)
+        c = 256 + 33 + i - 127;
+    else if (i == 173 || i >= 256)
+        c = 256 + 67 + (i == 173 ? 0 : i - 255);
+    out[0] = (char)(c < 128 ? c : 0xc0 | c >> 6);
+    out[1] = (char)(c < 128 ? 0 : 0x80 | (c & 63));
+    out[2] = 0;
+}
+
 /* Metadata of a tokenizer whose tokens are the bytes, each at its own value. */
 static void add_tokenizer(const char *kind)
 {
-    uint32_t others = 256;
     gguf_text(&writer, "tokenizer.ggml.model", kind);
     gguf_text(&writer, "tokenizer.ggml.pre", "qwen2");
     gguf_array(&writer, "tokenizer.ggml.tokens", W_TEXT, TWIN_TOKENS);
     for (uint32_t i = 0; i < TWIN_TOKENS; i++) {
-        const bool plain = (i > 32 && i < 127) || (i > 160 && i < 256 && i != 173);
-        const uint32_t c = plain ? i : others++;
-        const char wide[] = {(char)(0xc0 | c >> 6), (char)(0x80 | (c & 63)), 0};
-        gguf_append_text(&writer.values, c < 128 ? (const char[]){(char)c, 0} : wide);
+        char text[3];
+        write_token(i, text);
+        gguf_append_text(&writer.values, text);
     }
     gguf_array(&writer, "tokenizer.ggml.token_type", W_I32, TWIN_TOKENS);
     for (uint32_t i = 0; i < TWIN_TOKENS; i++)
@@ -623,13 +637,52 @@ static void test_generate_gguf_takes_text(void **state)
     json_decref(right);
 }
 
+/* The same tokens in the tokenizer.json of a checkpoint. */
+static void test_generate_gguf_takes_text_for_checkpoints_too(void **state)
+{
+    static const char *const files[] = {"config.json", "model.safetensors.index.json",
+                                        "model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors"};
+    (void)state;
+    json_t *vocab = json_object();
+    for (uint32_t i = 0; i < TWIN_TOKENS; i++) {
+        char text[3];
+        write_token(i, text);
+        json_object_set_new(vocab, text, json_integer(i));
+    }
+    json_t *tokens =
+        json_pack("{s:{s:s,s:o,s:[]},s:{s:s,s:b}}", "model", "type", "BPE", "vocab", vocab,
+                  "merges", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0);
+    char *text = json_dumps(tokens, 0);
+    maker_write_text(dir, "tokenizer.json", text);
+    free(text);
+    json_decref(tokens);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        char *from = realpath(TWIN_MODEL, NULL), target[4096], link[128];
+        assert_non_null(from);
+        snprintf(target, sizeof target, "%s/%s", from, files[i]);
+        snprintf(link, sizeof link, "%s/%s", dir, files[i]);
+        assert_int_equal(symlink(target, link), 0);
+        free(from);
+    }
+    const char *words[] = {"--model",      dir, "--prompt", "int main(\n",
+                           "--max-tokens", "9", "--json",   NULL};
+    json_t *found = run_json("moepage-generate", words);
+    words[1] = TWIN_MODEL;
+    json_t *right = run_json("moepage-generate", words);
+    assert_true(json_equal(json_object_get(found, "outputs"), json_object_get(right, "outputs")));
+    json_decref(found);
+    json_decref(right);
+}
+
 static void test_generate_gguf_refuses_text_for_other_tokenizers(void **state)
 {
     (void)state;
     twin_make(&writer, &stored);
-    add_tokenizer("llama");
+    add_tokenizer("bert");
     gguf_write(&writer, dir, "m.gguf");
-    assert_refused("moepage-generate", LIST("--model", file, "--prompt", "x"), "use --tokens");
+    assert_refused("moepage-generate", LIST("--model", file, "--prompt", "x"),
+                   "tokenizer.ggml.model \"bert\" is not known here: use --tokens");
 }
 
 int main(void)
@@ -655,6 +708,7 @@ int main(void)
         CASE(test_generate_gguf_refuses_gpt_oss_without_a_part),
         CASE(test_generate_gguf_refuses_other_models_without_a_part),
         CASE(test_generate_gguf_takes_text),
+        CASE(test_generate_gguf_takes_text_for_checkpoints_too),
         CASE(test_generate_gguf_refuses_text_for_other_tokenizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
