@@ -361,7 +361,7 @@ fuzzers: $(FUZZERS) $(MAKE_CORPUS)
 $(FUZZERS): ENGINE = $(if $(findstring fuzzer,$(SAN)),-fsanitize=fuzzer)
 $(FUZZERS): $(FUZZ_PARTS:%=$(OBJ)/tests/fuzz/%)
 $(MAKE_CORPUS): $(call objects,$(wildcard tests/fuzz/corpus_*.c))
-$(FUZZERS) $(MAKE_CORPUS): %: %.o $(OBJ)/tests/libsupport.a $(CUDA_DEVICE) $(ARCHIVE)
+$(FUZZERS) $(MAKE_CORPUS): %: %.o $(OBJ)/tests/libsupport.a $(OBJ)/examples/libparts.a $(CUDA_DEVICE) $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(LINK) $(ENGINE) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	    $(PKG_LIBS) -lcmocka -ldl -lm -o $@

@@ -30,6 +30,7 @@ uint8_t *corpus_weights(unsigned type, uint64_t n, uint32_t rare);
 void corpus_make_checkpoints(void); /* safetensors, config, index */
 void corpus_make_w4(void);
 void corpus_make_ggufs(void);
+void corpus_make_tokenizers(void);
 void corpus_make_traces(void);
 void corpus_make_codec(void); /* exph_decode, exph_roundtrip, quant */
 void corpus_make_packs(void);

@@ -77,6 +77,7 @@ int main(int argc, char **argv)
     corpus_make_checkpoints();
     corpus_make_w4();
     corpus_make_ggufs();
+    corpus_make_tokenizers();
     corpus_make_traces();
     corpus_make_codec();
     corpus_make_packs();
