@@ -93,7 +93,7 @@ mp_dots mp_dots_of(const mp_host_kernel_set *set, const mp_kernel_experts_args *
         dots.ahead += MP_TILE_WEIGHTS;
     const uint64_t fit = MP_PANEL_BYTES / dots.row_bytes & ~(MP_TILE_WEIGHTS - 1ull);
     dots.panel = MP_PANEL;
-    if (!dots.lone && fit < MP_PANEL)
+    if (!dots.lone && !dots.in_integers && fit < MP_PANEL)
         dots.panel = fit > 0 ? (uint32_t)fit : MP_TILE_WEIGHTS;
     return dots;
 }

@@ -6,8 +6,8 @@
 #include "codec/blocks.h"
 #include "device/host_kernel_set.h"
 
-/* Most weight rows of one matrix in a panel, and most bytes unless that leaves no whole tile:
- * gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
+/* Most weight rows of one matrix in a panel, and most bytes unless that leaves no whole tile or products
+ * are in integers: gate's and up's panels and the rows that meet them share a second-level cache of 1 MiB. */
 #define MP_PANEL 32
 #define MP_PANEL_BYTES (256u << 10)
 /* Bytes that lone rows in integers fetch ahead at least: they are faster than memory's latency. */

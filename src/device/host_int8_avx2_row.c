@@ -177,10 +177,11 @@ MP_INLINE __m256 add_run(uint32_t dtype, const mp_int8_row *x, uint32_t g,
                          const uint8_t *const *run, uint32_t exist, __m256 lanes)
 {
     const uint32_t group = group_of(dtype), by = group == 16 ? MP_INT8_BY_16 : MP_INT8_BY_32;
+    const uint32_t n = MP_BLOCK_RUN / group / 4;
     const int8_t *q = x->q + g * group;
     run_scales scales;
     decode_scales(dtype, run, &scales);
-    MP_EACH (j, MP_BLOCK_RUN / group / 4) {
+    MP_EACH (j, n) {
         const uint32_t at = g + 4 * j;
         __m256i dots[4];
         MP_EACH (i, 4)
