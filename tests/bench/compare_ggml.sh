@@ -3,7 +3,7 @@
 # Not part of any suite.
 #
 # ggml comes from the sources of llama-cpp-python on PyPI, is built outside the tree, in
-# ${GGML_DIR:-/tmp/moepage-ggml}, and stays there. What cannot be done is said as "skipped: ...".
+# ${GGML_DIR:-/tmp/moepage-ggml}, for this processor or as ${GGML_FLAGS} says, and stays there. What cannot be done is said as "skipped: ...".
 set -u
 skip() { echo "skipped: $*"; exit 0; }
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -24,7 +24,7 @@ build_ggml() {
     ggml=$dir/sources/vendor/llama.cpp/ggml
     [ -f "$ggml/ggml.pc.in" ] || : >"$ggml/ggml.pc.in"
     cmake -S "$ggml" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-        -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_BUILD_TESTS=OFF \
+        ${GGML_FLAGS:--DGGML_NATIVE=ON} -DGGML_OPENMP=OFF -DGGML_BUILD_TESTS=OFF \
         -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_INSTALL_PREFIX="$dir/installed" &&
         cmake --build "$dir/build" -j2 && cmake --install "$dir/build"
 }
