@@ -1,6 +1,10 @@
 /* Decoding: choosing an instruction set, finding chunks in untrusted bytes, patching escapes. */
 #include "codec/exph_decoder.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 /* ---- Choosing ---- */
 
 static bool runs_anywhere(void)
@@ -10,10 +14,14 @@ static bool runs_anywhere(void)
 
 #if defined(__x86_64__)
 
+enum { LZCNT = 1 << 5 }; /* of CPUID 0x80000001, ecx: not every compiler's builtin knows it */
+
 /* The builtins also check that the operating system saves the registers. */
 static bool runs_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+           __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & LZCNT);
 }
 
 static bool runs_avx512(void)
