@@ -124,6 +124,13 @@ static void write_merges(gguf_writer *w, const tokenizer_lines *l)
         append_text(w, l->merges[i].at, l->merges[i].n);
 }
 
+/* Returns true if a token's line has U+2581 as its text. */
+static bool is_space(const char *at, size_t n)
+{
+    const char *text = memchr(at, ' ', n);
+    return text && (size_t)(at + n - text) == 4 && !memcmp(text + 1, "\xe2\x96\x81", 3);
+}
+
 static void read_lines(const char *at, size_t n, tokenizer_lines *out)
 {
     while (n) {
@@ -131,7 +138,7 @@ static void read_lines(const char *at, size_t n, tokenizer_lines *out)
         const size_t length = end ? (size_t)(end - at) : n;
         if (length > 1 && at[0] == 't' && out->n_tokens < MOST_LINES) {
             out->special |= at[1] != '1';
-            out->space |= length > 4 && !memcmp(at + length - 4, " \xe2\x96\x81", 4);
+            out->space |= is_space(at + 1, length - 1);
             out->tokens[out->n_tokens++] = (line){at + 1, length - 1};
         } else if (length && at[0] == 'm' && out->n_merges < MOST_LINES) {
             out->merges[out->n_merges++] = (line){at + 1, length - 1};
