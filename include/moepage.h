@@ -1756,7 +1756,7 @@ enum {
 
 /* Experts in two versions (DynaExq section 3): a high one in slots, and a low one, of fewer bits,
  * in another part of the arena. Sessions then compute approximations, and their stats say how many.
- * For pools on one device whose memory the caller can address (host, sim). */
+ * For pools on devices whose memory the caller can address (host, sim). */
 typedef struct moepage_precision_config {
     uint32_t struct_size;
     uint32_t serve; /* MOEPAGE_SERVE_* */
@@ -1767,8 +1767,8 @@ typedef struct moepage_precision_config {
     /* 0: every expert's low version is always resident. 1: only those of experts without a high
      * one; a low version is fetched before the high one is given up. */
     uint32_t lo_fetched;
-    /* SERVE_VERSIONS: high versions per layer at first, until the split moves; 0 = all that the arena
-     * has room for beside the low ones. The pool's `slots` must be 0. */
+    /* SERVE_VERSIONS: high versions per layer at first, until the split moves, of all devices; 0 = all
+     * that each arena has room for beside the low ones. The pool's `slots` must be 0. */
     uint32_t hi_experts;
     uint32_t interval_us;  /* T_u, between decisions; 0 = 1 s */
     uint32_t window_steps; /* versions change between steps, once in this many; 0 = 1 */

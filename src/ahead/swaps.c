@@ -153,7 +153,8 @@ static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t ou
     swap->in = in;
     swap->out = out;
     swap->slot = MP_NO_SLOT;
-    swap->place = out; /* if every expert has a low version, places are numbered by key */
+    if (out != MP_NO_EXPERT_KEY) /* where every expert has a low version, it has its own place */
+        swap->place = mp_versions_own_place(versions, out);
     swap->state = out == MP_NO_EXPERT_KEY ? MP_SWAP_LOAD : MP_SWAP_UNPUBLISH;
     if (in != MP_NO_EXPERT_KEY)
         versions->high[in] = true;

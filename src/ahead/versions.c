@@ -45,7 +45,7 @@ static moepage_status choose_high(mp_versions *versions, uint64_t room)
     const moepage_precision_config *config = &versions->config;
     uint64_t slot_bytes = versions->slot_bytes;
     uint32_t most =
-        mp_precision_capacity(room * slot_bytes, versions->layers, versions->experts, slot_bytes,
+        mp_precision_capacity(room * slot_bytes, versions->layers, versions->members, slot_bytes,
                               versions->unit, !config->lo_fetched, MP_SPARE_PER_LAYER);
     if (most == UINT32_MAX || most == 0 || config->hi_experts > most)
         return mp_fail(MOEPAGE_E_BUDGET,
@@ -73,7 +73,8 @@ static moepage_status divide(mp_versions *versions)
         status = choose_high(versions, room);
     if (status)
         return status;
-    uint64_t places = mp_version_places(versions->model, config, versions->n_high);
+    uint64_t places =
+        mp_version_places(versions->model, config, versions->members, versions->n_high);
     uint64_t low_slots = mp_version_slots(versions->model, config, places);
     if (low_slots > room || places >= MP_VERSION_HIGH)
         return mp_fail(MOEPAGE_E_BUDGET,
@@ -88,18 +89,23 @@ static moepage_status divide(mp_versions *versions)
 
 moepage_status mp_versions_open(const moepage_precision_config *config,
                                 const struct moepage_model *model, struct moepage_device *home,
-                                uint32_t *first, uint64_t *slots, mp_versions **out)
+                                uint32_t part, uint32_t parts, uint32_t *first, uint32_t *slots,
+                                mp_versions **out)
 {
     mp_versions *versions = mp_alloc(sizeof *versions);
     if (!versions)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for versions of experts");
     versions->config = *config;
+    versions->config.hi_experts = mp_version_share(config->hi_experts, part, parts);
     versions->law = (mp_precision_law){.alpha = config->alpha, .margin = config->margin};
     versions->model = model;
     versions->home = home;
     versions->layers = model->info.moe_layers;
     versions->experts = model->info.experts;
     versions->keys = versions->layers * versions->experts;
+    versions->part = part;
+    versions->parts = parts;
+    versions->members = mp_version_share(versions->experts, part, parts);
     versions->slot_bytes = mp_model_slot_bytes(model, config->hi_form);
     versions->memory = home->arena.base;
     versions->unit = mp_model_slot_bytes(model, config->lo_form);
@@ -112,7 +118,7 @@ moepage_status mp_versions_open(const moepage_precision_config *config,
         return status;
     }
     *first = versions->first_slot;
-    *slots = versions->n_high ? (uint64_t)versions->n_high * versions->layers : *slots;
+    *slots = versions->n_high ? versions->n_high * versions->layers : *slots;
     *out = versions;
     return MOEPAGE_OK;
 }
@@ -195,7 +201,8 @@ static moepage_status fill_batch(mp_versions *versions, const uint32_t *keys,
  * layer begin high, since nothing is known yet of any. */
 bool mp_versions_begins_high(const mp_versions *versions, uint32_t key)
 {
-    return versions->config.lo_fetched && key % versions->experts < versions->n_high;
+    return versions->config.lo_fetched && mp_versions_has(versions, key) &&
+           key % versions->experts / versions->parts < versions->n_high;
 }
 
 moepage_status mp_versions_fill_low(mp_versions *versions)
@@ -203,7 +210,7 @@ moepage_status mp_versions_fill_low(mp_versions *versions)
     uint32_t keys[FILL_BATCH], places[FILL_BATCH], n = 0, place = 0;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t key = 0; key < versions->keys && !status; key++) {
-        if (mp_versions_begins_high(versions, key))
+        if (!mp_versions_has(versions, key) || mp_versions_begins_high(versions, key))
             continue;
         keys[n] = key;
         places[n++] = place;
@@ -325,13 +332,15 @@ static void hold_place(const mp_versions *versions, mp_hold *hold, uint32_t plac
 
 void mp_versions_hold_low(const mp_versions *versions, mp_hold *hold)
 {
-    hold_place(versions, hold, hold->key);
+    hold_place(versions, hold, mp_versions_own_place(versions, hold->key));
 }
 
 void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold *holds, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         mp_hold *hold = &holds[i];
+        if (!mp_versions_has(versions, hold->key))
+            continue;
         uint32_t version = versions->readers[reader].published[hold->key];
         if (!(version & MP_VERSION_HIGH)) {
             hold_place(versions, hold, version);
@@ -383,17 +392,17 @@ void mp_versions_describe(const mp_versions *versions, moepage_expert_pool_info 
     const mp_version_counters *counters = &versions->counters;
     info->hi_form = versions->config.hi_form;
     info->lo_form = versions->config.lo_form;
-    info->hi_experts = versions->n_high;
-    info->lo_bytes = versions->first_slot * versions->slot_bytes;
-    info->promotions = counters->promotions;
-    info->demotions = counters->demotions;
-    info->transitions_refused = counters->refused;
-    info->transitions_failed = counters->failed;
-    info->transition_bytes = counters->bytes;
+    info->hi_experts += versions->n_high;
+    info->lo_bytes += versions->first_slot * versions->slot_bytes;
+    info->promotions += counters->promotions;
+    info->demotions += counters->demotions;
+    info->transitions_refused += counters->refused;
+    info->transitions_failed += counters->failed;
+    info->transition_bytes += counters->bytes;
     if (serves_versions(versions)) /* all prefetches are transitions, and counted as such */
         info->prefetch_bytes = 0;
-    info->decisions = counters->decisions;
-    info->windows = counters->windows;
+    info->decisions += counters->decisions;
+    info->windows += counters->windows;
     for (uint32_t l = 0; versions->pinned && l < versions->layers; l++)
         info->pinned += versions->pinned[l];
     for (uint32_t key = 0; versions->published && key < versions->keys; key++)

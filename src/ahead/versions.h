@@ -41,8 +41,9 @@ typedef struct mp_versions mp_versions;
 
 /* ---- life; the lock is not held ---- */
 
-/* For mp_pool_sizes: gives the form of slots, and computes the slots that low versions take, and the
- * slots that the config asks for as high ones; with SERVE_CACHE, *slots is left alone. */
+/* For mp_pool_sizes: gives the form of slots, and computes the slots that low versions take, and those
+ * that the config asks for as high ones, on the device that needs most. *slots: in, those of a cache on
+ * each device. */
 moepage_status mp_versions_sizes(const struct moepage_model *model,
                                  const moepage_expert_pool_config *config, uint32_t n_devices,
                                  uint32_t *slot_form, uint64_t *low_slots, uint64_t *slots);
@@ -50,12 +51,13 @@ moepage_status mp_versions_sizes(const struct moepage_model *model,
 moepage_status mp_versions_read_config(const struct moepage_model *model,
                                        const moepage_expert_pool_config *config, uint32_t n_devices,
                                        moepage_precision_config *out);
-/* Sets versions up on one device; the experts' side of its arena is attached and still empty.
- * *first: the slots that low versions take. *slots: in, those asked for as high ones (0 = as many
- * as there is room for); out, those given. */
+/* Sets versions up on one of `parts` devices, for the experts e with e % parts == part; the experts'
+ * side of its arena is attached and still empty. *first: the slots that low versions take. *slots:
+ * those of high ones; left alone with SERVE_CACHE. */
 moepage_status mp_versions_open(const moepage_precision_config *config,
                                 const struct moepage_model *model, struct moepage_device *home,
-                                uint32_t *first, uint64_t *slots, mp_versions **out);
+                                uint32_t part, uint32_t parts, uint32_t *first, uint32_t *slots,
+                                mp_versions **out);
 /* Connects versions with the rooms that load them. Called before they are filled. */
 void mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
                          pthread_mutex_t *lock);
@@ -72,7 +74,7 @@ void mp_versions_start(mp_versions *versions);
 void mp_versions_close(mp_versions *versions);
 
 const moepage_precision_config *mp_versions_config(const mp_versions *versions);
-/* Fills in the fields of *info that concern versions. The lock is held. */
+/* Adds to the fields of *info that concern versions. The lock is held. */
 void mp_versions_describe(const mp_versions *versions, moepage_expert_pool_info *info);
 
 /* ---- steps of SERVE_VERSIONS; `reader` is a client's index ---- */
@@ -84,7 +86,8 @@ void mp_versions_leave(mp_versions *versions, uint32_t reader);
  * under way, or when a decision is due. */
 void mp_versions_enter_step(mp_versions *versions, uint32_t reader);
 void mp_versions_leave_step(mp_versions *versions, uint32_t reader);
-/* Holds all n experts in the versions that the step sees; all are ready. Lock-free. */
+/* Holds those of the n experts that are here in the versions that the step sees; they are ready.
+ * Lock-free. */
 void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold *holds, uint32_t n);
 /* Counts an expert's selections: `heat` tokens, or that much weight. Lock-free. */
 void mp_versions_heat(mp_versions *versions, uint32_t key, uint32_t heat);

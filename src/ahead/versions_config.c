@@ -69,11 +69,12 @@ static moepage_status check_serve(const moepage_precision_config *config, uint64
 static moepage_status check_rest(const moepage_expert_pool_config *config,
                                  const moepage_precision_config *precision, uint32_t n_devices)
 {
-    if (n_devices != 1)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "a pool over %u devices has no versions of its experts: precision needs one "
-                       "device",
-                       n_devices);
+    if (precision->hi_experts > 0 && precision->hi_experts < n_devices)
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "precision: hi_experts is %u: each of %u devices needs one of its own of every "
+            "layer",
+            precision->hi_experts, n_devices);
     if (config->bus_form && config->bus_form != precision->hi_form)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "bus_form is %u: beside precision it must be 0 or hi_form (%u)",
@@ -134,11 +135,16 @@ moepage_status mp_versions_read_config(const struct moepage_model *model,
 
 /* ---- sizes ---- */
 
-/* Returns the places of low versions if n_high experts of each layer are high. */
-uint64_t mp_version_places(const struct moepage_model *model,
-                           const moepage_precision_config *precision, uint32_t n_high)
+uint32_t mp_version_share(uint32_t experts, uint32_t part, uint32_t parts)
 {
-    uint64_t per_layer = model->info.experts;
+    return experts / parts + (part < experts % parts);
+}
+
+uint64_t mp_version_places(const struct moepage_model *model,
+                           const moepage_precision_config *precision, uint32_t members,
+                           uint32_t n_high)
+{
+    uint64_t per_layer = members;
     if (precision->lo_fetched)
         per_layer = per_layer + MP_SPARE_PER_LAYER - n_high;
     return per_layer * model->info.moe_layers;
@@ -159,10 +165,19 @@ moepage_status mp_versions_sizes(const struct moepage_model *model,
     moepage_status status = mp_versions_read_config(model, config, n_devices, &precision);
     if (status)
         return status;
-    uint64_t places = mp_version_places(model, &precision, precision.hi_experts);
+    const uint64_t asked = precision.serve == MOEPAGE_SERVE_VERSIONS ? 0 : *slots;
     *slot_form = precision.hi_form;
-    *low_slots = mp_version_slots(model, &precision, places);
-    if (precision.serve == MOEPAGE_SERVE_VERSIONS)
-        *slots = (uint64_t)precision.hi_experts * model->info.moe_layers;
+    *low_slots = *slots = 0;
+    for (uint32_t d = 0; d < n_devices; d++) {
+        uint32_t high = mp_version_share(precision.hi_experts, d, n_devices);
+        uint32_t members = mp_version_share(model->info.experts, d, n_devices);
+        uint64_t low = mp_version_slots(model, &precision,
+                                        mp_version_places(model, &precision, members, high));
+        uint64_t rest = asked ? asked : (uint64_t)high * model->info.moe_layers;
+        if (low + rest <= *low_slots + *slots)
+            continue;
+        *low_slots = low;
+        *slots = rest;
+    }
     return MOEPAGE_OK;
 }

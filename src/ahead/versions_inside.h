@@ -64,6 +64,8 @@ struct mp_versions {
     mp_transfer *transfer;
     pthread_mutex_t *lock;
     uint32_t layers, experts, keys;
+    uint32_t part, parts; /* experts e with e % parts == part; entries of others are unused below */
+    uint32_t members;     /* of a layer */
     uint64_t slot_bytes;
     uint32_t first_slot; /* of high ones */
     uint32_t n_high;     /* per layer, at most; 0 with SERVE_CACHE */
@@ -100,16 +102,30 @@ static inline unsigned char *mp_versions_address(const mp_versions *versions, ui
     return versions->memory + (uint64_t)place * versions->unit;
 }
 
+static inline bool mp_versions_has(const mp_versions *versions, uint32_t key)
+{
+    return key % versions->experts % versions->parts == versions->part;
+}
+
+/* The place of an expert's low version where all of them are resident. */
+static inline uint32_t mp_versions_own_place(const mp_versions *versions, uint32_t key)
+{
+    return key / versions->experts * versions->members + key % versions->experts / versions->parts;
+}
+
 /* Places per layer for fetched low versions beyond those of experts that are low: a swap fetches
  * one before it frees one. */
 #define MP_SPARE_PER_LAYER 1u
 
 /* ---- versions_config.c ---- */
 
-/* Return the places of low versions if n_high experts of each layer are high, and the slots that so
+/* Returns one device's part of a number of experts, dealt out to `parts` in turn. */
+uint32_t mp_version_share(uint32_t experts, uint32_t part, uint32_t parts);
+/* Return the places of low versions if n_high of a layer's `members` are high, and the slots that so
  * many places take. */
 uint64_t mp_version_places(const struct moepage_model *model,
-                           const moepage_precision_config *precision, uint32_t n_high);
+                           const moepage_precision_config *precision, uint32_t members,
+                           uint32_t n_high);
 uint64_t mp_version_slots(const struct moepage_model *model,
                           const moepage_precision_config *precision, uint64_t places);
 

@@ -11,7 +11,7 @@ uint32_t mp_versions_least(const mp_versions *versions)
 {
     uint32_t least = 1, per_layer = versions->n_places / versions->layers;
     if (versions->config.lo_fetched)
-        least = versions->experts + MP_SPARE_PER_LAYER - per_layer;
+        least = versions->members + MP_SPARE_PER_LAYER - per_layer;
     for (uint32_t l = 0; l < versions->layers; l++)
         least = versions->pinned[l] > least ? versions->pinned[l] : least;
     return least;

@@ -23,10 +23,10 @@ mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
         .slot_bytes = pool->slot_bytes,
         .slots = pool->n_devices == 1 ? pool->slots[0] : NULL,
         .slot_stride = mp_bundle_stride(&pool->bundle),
-        .low_slots = pool->low_slots,
+        .low_slots = pool->low_slots[0],
         .image_bytes = mp_images_bytes(pool->transfers[0]),
         .decodes = mp_transfer_decodes(pool->transfers[0]),
-        .precision = pool->versions ? mp_versions_config(pool->versions) : NULL,
+        .precision = pool->versions[0] ? mp_versions_config(pool->versions[0]) : NULL,
     };
 }
 
@@ -62,18 +62,26 @@ bool mp_pool_is_draining(const struct moepage_expert_pool *pool, const mp_hold *
 
 /* ---- clients ---- */
 
+static void leave_versions(struct moepage_expert_pool *pool, const mp_client *client)
+{
+    for (uint32_t d = 0; d < pool->n_devices && pool->serves_versions; d++)
+        mp_versions_leave(pool->versions[d], mp_client_index(client));
+}
+
 moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out)
 {
     mp_client *client;
     moepage_status status = mp_client_join(pool->cache, &client);
-    if (!status && pool->serves_versions)
-        status = mp_versions_join(pool->versions, mp_client_index(client));
-    else if (status)
-        return status;
     if (status)
-        mp_client_leave(client);
-    else
+        return status;
+    for (uint32_t d = 0; d < pool->n_devices && pool->serves_versions && !status; d++)
+        status = mp_versions_join(pool->versions[d], mp_client_index(client));
+    if (!status) {
         *out = client;
+        return MOEPAGE_OK;
+    }
+    leave_versions(pool, client);
+    mp_client_leave(client);
     return status;
 }
 
@@ -82,8 +90,7 @@ void mp_client_close(struct moepage_expert_pool *pool, mp_client *client)
     if (!client)
         return;
     mp_ahead_unwant(pool->ahead, client, UINT32_MAX);
-    if (pool->serves_versions)
-        mp_versions_leave(pool->versions, mp_client_index(client));
+    leave_versions(pool, client);
     mp_client_leave(client);
 }
 
@@ -195,25 +202,28 @@ bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns)
 
 void mp_versions_begin_step(struct moepage_expert_pool *pool, mp_client *client)
 {
-    mp_versions_enter_step(pool->versions, mp_client_index(client));
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_versions_enter_step(pool->versions[d], mp_client_index(client));
 }
 
 void mp_versions_end_step(struct moepage_expert_pool *pool, mp_client *client)
 {
-    mp_versions_leave_step(pool->versions, mp_client_index(client));
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_versions_leave_step(pool->versions[d], mp_client_index(client));
 }
 
 void mp_versions_hold(struct moepage_expert_pool *pool, mp_client *client, mp_hold *holds,
                       uint32_t n)
 {
-    mp_versions_hold_all(pool->versions, mp_client_index(client), holds, n);
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_versions_hold_all(pool->versions[d], mp_client_index(client), holds, n);
     if (mp_cache_watch(pool->cache))
         mp_client_tell(client, holds, n);
 }
 
 void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
 {
-    mp_versions_heat(pool->versions, key, heat);
+    mp_versions_heat(pool->versions[key % pool->experts % pool->n_devices], key, heat);
 }
 
 /* ---- the pool's share ---- */
@@ -231,7 +241,7 @@ static uint32_t least_slots(const struct moepage_expert_pool *pool)
 {
     uint32_t sessions = mp_cache_clients(pool->cache), top_k = pool->model->info.top_k;
     if (pool->serves_versions)
-        return mp_versions_least(pool->versions);
+        return mp_versions_least(pool->versions[0]);
     return (sessions > top_k ? sessions : top_k) + mp_cache_most_pinned(pool->cache);
 }
 

@@ -78,8 +78,8 @@ static uint64_t share_of(const struct moepage_expert_pool *pool, uint32_t device
 }
 
 /* Chooses how many slots a device gets above the `first` that its compressed experts or
- * low versions take (its share of the slots asked for, or all that the arena has room
- * for), and claims them. */
+ * low versions take (those of high versions, its share of the slots asked for, or all that the arena has
+ * room for), and claims them. */
 static moepage_status claim_slots(struct moepage_expert_pool *pool, uint32_t device, uint64_t asked,
                                   mp_shard_setup *setup)
 {
@@ -92,7 +92,9 @@ static moepage_status claim_slots(struct moepage_expert_pool *pool, uint32_t dev
                        "room for %llu",
                        device, mp_images_rounds(pool->transfers[device]), setup->first,
                        (unsigned long long)room);
-    uint64_t slots = asked ? share_of(pool, device, asked) : room - setup->first;
+    uint64_t slots = setup->slots ? setup->slots
+                     : asked      ? share_of(pool, device, asked)
+                                  : room - setup->first;
     if (!pool->per_layer && slots % pool->step_slots && slots < room)
         slots += pool->step_slots - slots % pool->step_slots; /* room is whole bundles */
     if (slots > members)
@@ -124,7 +126,7 @@ static uint32_t most_slots(const struct moepage_expert_pool *pool, uint32_t devi
                           : 0;
     uint64_t most =
         mp_arena_side_max(&pool->homes[device]->arena, MP_SIDE_EXPERTS) * pool->bundle.n_slots;
-    uint64_t needed = members + images + pool->low_slots;
+    uint64_t needed = members + images + pool->low_slots[device];
     return (uint32_t)(most < needed ? most : needed);
 }
 
@@ -156,7 +158,6 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
                                   const moepage_expert_pool_config *config,
                                   const moepage_precision_config *precision)
 {
-    uint64_t asked = config->slots;
     moepage_status status = open_transfer(pool, device, home, config);
     if (status)
         return status;
@@ -167,12 +168,12 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
         .first = mp_images_places(transfer, mp_images_rounds(transfer)),
     };
     if (precision) {
-        status =
-            mp_versions_open(precision, pool->model, home, &setup.first, &asked, &pool->versions);
-        pool->low_slots = setup.first;
+        status = mp_versions_open(precision, pool->model, home, device, pool->n_devices,
+                                  &setup.first, &setup.slots, &pool->versions[device]);
+        pool->low_slots[device] = setup.first;
     }
     if (!status)
-        status = claim_slots(pool, device, asked, &setup);
+        status = claim_slots(pool, device, config->slots, &setup);
     if (status)
         return status;
     setup.most = most_slots(pool, device);
@@ -190,20 +191,21 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
  * released while waiting. */
 static moepage_status fill_high(struct moepage_expert_pool *pool, uint32_t key)
 {
-    mp_shard *shard = pool->shards[0];
-    mp_hold hold = {.key = key, .kind = MP_HOLD_MISS, .pin = true};
+    uint32_t device = key % pool->experts % pool->n_devices;
+    mp_shard *shard = pool->shards[device];
+    mp_hold hold = {.key = key, .shard = device, .kind = MP_HOLD_MISS, .pin = true};
     mp_claim claim = mp_shard_claim(shard, key, MP_FOR_DECODE, MP_PIPE_DEMAND, 1, &hold.slot);
     if (claim != MP_CLAIMED) /* cannot be: there is a slot for each, and one load at a time */
         return mp_fail(MOEPAGE_E_BUSY, "no slot for the high version of expert %u", key);
-    mp_passage_advance(pool->transfers[0], hold.slot, MP_PIPE_DEMAND, UINT64_MAX);
-    mp_transfer_flush(pool->transfers[0]);
+    mp_passage_advance(pool->transfers[device], hold.slot, MP_PIPE_DEMAND, UINT64_MAX);
+    mp_transfer_flush(pool->transfers[device]);
     pthread_mutex_unlock(&pool->lock);
     uint32_t slot = hold.slot;
     moepage_status status = mp_pool_wait(pool, &hold, NULL);
     mp_pool_release(pool, &hold, 1);
     pthread_mutex_lock(&pool->lock);
     if (!status)
-        mp_versions_begin_high(pool->versions, key, slot);
+        mp_versions_begin_high(pool->versions[device], key, slot);
     return status;
 }
 
@@ -215,18 +217,29 @@ static void reset_counters(struct moepage_expert_pool *pool)
         *mp_transfer_get_counters(pool->transfers[d]) = (mp_transfer_counters){0};
 }
 
-static moepage_status fill_versions(struct moepage_expert_pool *pool)
+static moepage_status fill_device(struct moepage_expert_pool *pool, uint32_t device)
 {
-    mp_versions *versions = pool->versions;
-    mp_versions_connect(versions, pool->ahead, pool->shards[0], &pool->lock);
+    mp_versions *versions = pool->versions[device];
+    mp_versions_connect(versions, pool->ahead, pool->shards[device], &pool->lock);
     pthread_mutex_lock(&pool->lock);
     moepage_status status = mp_versions_fill_low(versions);
     for (uint32_t key = 0; key < pool->keys && !status; key++)
         if (mp_versions_begins_high(versions, key))
             status = fill_high(pool, key);
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+static moepage_status fill_versions(struct moepage_expert_pool *pool)
+{
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t d = 0; d < pool->n_devices && !status; d++)
+        status = fill_device(pool, d);
+    pthread_mutex_lock(&pool->lock);
     reset_counters(pool);
     pthread_mutex_unlock(&pool->lock);
-    mp_versions_start(versions);
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_versions_start(pool->versions[d]);
     return status;
 }
 
@@ -243,7 +256,8 @@ static void free_parts(struct moepage_expert_pool *pool)
         mp_arena_detach(&pool->homes[d]->arena, MP_SIDE_EXPERTS);
         atomic_fetch_sub(&pool->homes[d]->residents, 1);
     }
-    mp_versions_close(pool->versions);
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_versions_close(pool->versions[d]);
     mp_bundle_close(&pool->bundle);
     pthread_mutex_destroy(&pool->lock);
     atomic_fetch_sub(&pool->model->users, 1);
@@ -317,7 +331,7 @@ static moepage_status open_parts(struct moepage_expert_pool *pool,
         status = open_cache(pool, config);
     for (uint32_t d = 0; d < pool->n_devices && !status; d++)
         status = open_device(pool, d, devices[d], config, config->precision ? &precision : NULL);
-    return status || !pool->versions ? status : fill_versions(pool);
+    return status || !pool->versions[0] ? status : fill_versions(pool);
 }
 
 moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_devices,
@@ -416,10 +430,10 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
     mp_cache_describe(pool->cache, info); /* settles loads, whose reads the transfers then count */
     for (uint32_t d = 0; d < pool->n_devices; d++) {
         uint64_t below = mp_shard_slots(pool->shards[d]).first;
-        info->compressed_bytes += pool->versions ? 0 : mp_bundle_bytes(&pool->bundle, below);
+        info->compressed_bytes += pool->versions[d] ? 0 : mp_bundle_bytes(&pool->bundle, below);
         mp_transfer_describe(pool->transfers[d], info);
     }
-    if (pool->versions)
-        mp_versions_describe(pool->versions, info);
+    for (uint32_t d = 0; d < pool->n_devices && pool->versions[d]; d++)
+        mp_versions_describe(pool->versions[d], info);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -80,7 +80,7 @@ static void hold_any(struct moepage_expert_pool *pool, mp_hold *hold)
         hold->ready = true;
         return;
     }
-    mp_versions_hold_low(pool->versions, hold);
+    mp_versions_hold_low(pool->versions[hold->shard], hold);
     if (!(hold->scan && pool->scan_percent)) /* prefill alone must not evict what decode uses */
         mp_ahead_want_missed(pool->ahead, hold->key);
 }

@@ -30,10 +30,10 @@ struct moepage_expert_pool {
     mp_shard *shards[MOEPAGE_MAX_DEVICES]; /* of the cache */
     mp_cache *cache;
     mp_ahead *ahead;
-    mp_versions *versions; /* or NULL */
-    bool serves_versions;  /* sessions compute with what versions publish */
-    uint32_t low_slots;    /* that low versions take, below all others */
-    mp_extent move;        /* where a move under way is to lead; no slots: there is none */
+    mp_versions *versions[MOEPAGE_MAX_DEVICES]; /* or NULL */
+    bool serves_versions;                       /* sessions compute with what versions publish */
+    uint32_t low_slots[MOEPAGE_MAX_DEVICES];    /* that low versions take, below all others */
+    mp_extent move; /* where a move under way is to lead; no slots: there is none */
     unsigned char *slots[MOEPAGE_MAX_DEVICES]; /* slot 0 */
     uint64_t resizes, resizes_refused, pins_refused;
     pthread_mutex_t lock; /* of this room and all below that the pool opens */

@@ -2,6 +2,11 @@
 #include "base/status.h"
 #include "pool/inside.h"
 
+static uint32_t device_of(const struct moepage_expert_pool *pool, uint32_t key)
+{
+    return key % pool->experts % pool->n_devices;
+}
+
 static moepage_status reserve(struct moepage_expert_pool *pool, uint32_t key, bool *again)
 {
     moepage_status status = MOEPAGE_OK;
@@ -18,7 +23,7 @@ static moepage_status reserve(struct moepage_expert_pool *pool, uint32_t key, bo
 static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t key, bool *pinned,
                                    bool *again)
 {
-    mp_hold hold = {.key = key, .shard = key % pool->experts % pool->n_devices, .pin = true};
+    mp_hold hold = {.key = key, .shard = device_of(pool, key), .pin = true};
     moepage_status status = mp_pool_hold_rest(pool, &hold, 1);
     if (status)
         return status;
@@ -35,7 +40,7 @@ static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t ke
 static moepage_status pin_high(struct moepage_expert_pool *pool, uint32_t key)
 {
     pthread_mutex_lock(&pool->lock);
-    moepage_status status = mp_versions_pin(pool->versions, key);
+    moepage_status status = mp_versions_pin(pool->versions[device_of(pool, key)], key);
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
@@ -76,8 +81,9 @@ moepage_status mp_pool_pin(struct moepage_expert_pool *pool, uint32_t key)
 moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key)
 {
     pthread_mutex_lock(&pool->lock);
-    bool unpinned = pool->serves_versions ? mp_versions_unpin(pool->versions, key)
-                                          : mp_cache_unpin(pool->cache, key);
+    bool unpinned = pool->serves_versions
+                        ? mp_versions_unpin(pool->versions[device_of(pool, key)], key)
+                        : mp_cache_unpin(pool->cache, key);
     pthread_mutex_unlock(&pool->lock);
     return unpinned ? MOEPAGE_OK
                     : mp_fail(MOEPAGE_E_STATE, "expert %u of layer %u is not pinned",

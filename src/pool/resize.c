@@ -20,7 +20,8 @@ mp_extent mp_pool_extent(const struct moepage_expert_pool *pool, uint32_t compre
                          uint32_t slots)
 {
     return (mp_extent){.compressed = compressed,
-                       .first = pool->low_slots + mp_images_places(pool->transfers[0], compressed),
+                       .first =
+                           pool->low_slots[0] + mp_images_places(pool->transfers[0], compressed),
                        .slots = slots};
 }
 
@@ -79,7 +80,7 @@ static uint32_t high_per_layer(const struct moepage_expert_pool *pool, uint32_t 
 
 static moepage_status check_versions(const struct moepage_expert_pool *pool, uint32_t slots)
 {
-    uint32_t least = mp_versions_least(pool->versions);
+    uint32_t least = mp_versions_least(pool->versions[0]);
     if (high_per_layer(pool, slots) >= least)
         return MOEPAGE_OK;
     return mp_fail(
@@ -232,7 +233,7 @@ static moepage_status dismiss_versions(struct moepage_expert_pool *pool, const m
     uint32_t n_high = high_per_layer(pool, to->slots);
     pool->move = *to;
     mp_shard_fence(pool->shards[0], kept);
-    return mp_versions_shrink(pool->versions, kept, n_high, once);
+    return mp_versions_shrink(pool->versions[0], kept, n_high, once);
 }
 
 static moepage_status clear_out(struct moepage_expert_pool *pool, const mp_extent *to, bool once)
@@ -263,7 +264,7 @@ static void open_all(struct moepage_expert_pool *pool, mp_span slots)
     mp_images_limit(pool->transfers[0], mp_images_rounds(pool->transfers[0]));
     mp_shard_set_slots(pool->shards[0], slots);
     if (pool->serves_versions)
-        mp_versions_set_high(pool->versions, high_per_layer(pool, slots.end - slots.first));
+        mp_versions_set_high(pool->versions[0], high_per_layer(pool, slots.end - slots.first));
     mp_ahead_start(pool->ahead, 0); /* images may be left to copy */
 }
 

@@ -265,7 +265,7 @@ static void run_steps(versions_rig *rig, uint32_t math)
 }
 
 static void try_shape(bool split, bool bias, uint32_t dtype, const moepage_precision_config *how,
-                      uint32_t math, uint64_t spare_bytes)
+                      uint32_t math, uint32_t n_devices, uint64_t spare_bytes)
 {
     versions_rig rig;
     bank_shape shape = {.layers = LAYERS,
@@ -277,7 +277,7 @@ static void try_shape(bool split, bool bias, uint32_t dtype, const moepage_preci
                         .split = split,
                         .bias = bias,
                         .seed = 5};
-    versions_rig_open_wide(&rig, &shape, how, spare_bytes);
+    versions_rig_open_on(&rig, n_devices, &shape, how, spare_bytes);
     run_steps(&rig, math);
     versions_rig_close(&rig);
 }
@@ -291,7 +291,7 @@ static void test_version_outputs_are_those_of_the_versions_shown(void **state)
     for (uint32_t i = 0; i < 12; i++) {
         const moepage_precision_config how = {.lo_form = low[i % 3], .hi_experts = 3};
         try_shape(i & 1, i & 2, i & 4 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32, &how,
-                  i < 6 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 0);
+                  i < 6 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 1, 0);
     }
 }
 
@@ -304,7 +304,7 @@ static void test_version_outputs_high_versions_may_be_integers_too(void **state)
         {.hi_form = MOEPAGE_FORM_INT8, .lo_form = MOEPAGE_FORM_INT2, .hi_experts = 3}};
     for (uint32_t i = 0; i < 3; i++)
         try_shape(i & 1, !(i & 1), MOEPAGE_DTYPE_BF16, &how[i],
-                  i == 1 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 0);
+                  i == 1 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 1, 0);
 }
 
 static void test_version_outputs_are_those_of_the_versions_shown_while_the_split_moves(void **state)
@@ -313,7 +313,20 @@ static void test_version_outputs_are_those_of_the_versions_shown_while_the_split
     const moepage_precision_config how = {.lo_form = MOEPAGE_FORM_INT4, .hi_experts = 3};
     for (uint32_t i = 0; i < 4; i++)
         try_shape(i & 1, !(i & 1), MOEPAGE_DTYPE_BF16, &how,
-                  i & 2 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 1u << 20);
+                  i & 2 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 1, 1u << 20);
+}
+
+static void test_version_outputs_are_those_of_the_versions_shown_on_several_devices(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        const moepage_precision_config how = {.lo_form =
+                                                  i & 1 ? MOEPAGE_FORM_INT4 : MOEPAGE_FORM_INT2,
+                                              .hi_experts = 4,
+                                              .lo_fetched = i / 2};
+        try_shape(i & 1, !(i & 1), MOEPAGE_DTYPE_BF16, &how,
+                  i & 2 ? MOEPAGE_MATH_FP32 : MOEPAGE_MATH_BF16, 2 + i % 2, 0);
+    }
 }
 
 int main(void)
@@ -323,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_version_outputs_high_versions_may_be_integers_too),
         cmocka_unit_test(
             test_version_outputs_are_those_of_the_versions_shown_while_the_split_moves),
+        cmocka_unit_test(test_version_outputs_are_those_of_the_versions_shown_on_several_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ static bool is_free(const mp_versions *versions, uint32_t place)
 static void check_seen(const walk *w, const mp_client *client)
 {
     const struct moepage_expert_pool *pool = w->rig.pool;
-    bool *taken = calloc(pool->versions->n_places, sizeof *taken);
+    bool *taken = calloc(pool->versions[0]->n_places, sizeof *taken);
     assert_non_null(taken);
     for (uint32_t key = 0; key < pool->keys; key++) {
         uint32_t version = pool_version_seen(pool, client, key);
@@ -80,9 +80,9 @@ static void check_seen(const walk *w, const mp_client *client)
             assert_int_equal(MP_WORD_IDENTITY(word), MP_WORD(key, MP_SLOT_RESIDENT));
             continue;
         }
-        assert_true(version < pool->versions->n_places && !taken[version]);
+        assert_true(version < pool->versions[0]->n_places && !taken[version]);
         taken[version] = true;
-        assert_false(is_free(pool->versions, version));
+        assert_false(is_free(pool->versions[0], version));
     }
     free(taken);
 }
@@ -96,22 +96,22 @@ static void check_books(walk *w)
     assert_int_equal(n_high * pool->layers, pool_slots(shard));
     assert_int_equal(w->rig.device->arena.claimed[MP_SIDE_EXPERTS],
                      shard->all.end * pool->slot_bytes);
-    assert_int_equal(shard->all.first, pool->low_slots);
-    assert_true(pool->move.slots ? pool->versions->n_high <= n_high
-                                 : pool->versions->n_high == n_high);
+    assert_int_equal(shard->all.first, pool->low_slots[0]);
+    assert_true(pool->move.slots ? pool->versions[0]->n_high <= n_high
+                                 : pool->versions[0]->n_high == n_high);
     for (uint32_t l = 0; l < pool->layers; l++) {
         uint32_t slots = 0, high = 0;
         for (uint32_t key = l * pool->experts; key < (l + 1) * pool->experts; key++) {
             slots += atomic_load(&pool->cache->entry[key]) != MP_NO_SLOT;
-            high += pool->versions->high[key];
+            high += pool->versions[0]->high[key];
         }
         assert_true(slots <= n_high && high <= n_high);
     }
     for (uint32_t key = 0; key < pool->keys; key++) { /* a pinned expert stays high */
-        bool is_high = pool->versions->published[key] & MP_VERSION_HIGH;
+        bool is_high = pool->versions[0]->published[key] & MP_VERSION_HIGH;
         assert_true(w->pins[key] < 2 || is_high);
         w->kept += w->pins[key] == 2;
-        if (w->pins[key] && is_high && pool->versions->high[key])
+        if (w->pins[key] && is_high && pool->versions[0]->high[key])
             w->pins[key] = 2;
     }
     assert_true(shard->free[0].n <= pool_slots(shard));
@@ -207,7 +207,7 @@ static void end(walk *w, seat *at)
 static void move(walk *w)
 {
     struct moepage_expert_pool *pool = w->rig.pool;
-    uint32_t least = mp_versions_least(pool->versions), most = pool->experts;
+    uint32_t least = mp_versions_least(pool->versions[0]), most = pool->experts;
     uint64_t slots = (least + bank_below(&w->random, most - least + 1)) * pool->layers;
     bool once = bank_below(&w->random, 4) == 0;
     if (bank_below(&w->random, 8) == 0) {

@@ -78,7 +78,7 @@ static void start(worker *w, pthread_t *thread)
 static void check_books(versions_rig *rig)
 {
     struct moepage_expert_pool *pool = rig->pool;
-    mp_versions *versions = pool->versions;
+    mp_versions *versions = pool->versions[0];
     mp_shard *shard = &pool->cache->shards[0];
     uint32_t low = 0, high = 0, slots = 0, held = 0;
     bool *taken = calloc(versions->n_places, sizeof *taken);

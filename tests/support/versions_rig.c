@@ -26,15 +26,18 @@ void versions_rig_open_over(versions_rig *rig, moepage_model *model,
                                        .host_tier_bytes = rig->host_tier_bytes,
                                        .precision = &rig->precision};
     uint64_t arena = 0, workspace = 0;
-    if (moepage_expert_pool_sizes(model, &pool, 1, &workspace, &arena))
+    rig->n_devices = rig->n_devices ? rig->n_devices : 1;
+    if (moepage_expert_pool_sizes(model, &pool, rig->n_devices, &workspace, &arena))
         fail_msg("sizes: %s", moepage_last_error());
     moepage_device_config device = {.struct_size = sizeof device,
                                     .threads = 1,
                                     .workspace_bytes = WORKSPACE_BYTES,
                                     .budget_bytes =
                                         WORKSPACE_BYTES + workspace + arena + rig->spare_bytes};
-    assert_int_equal(moepage_device_open("host", &device, &rig->device), MOEPAGE_OK);
-    if (moepage_expert_pool_create(&rig->device, 1, model, &pool, &rig->pool))
+    for (uint32_t d = 0; d < rig->n_devices; d++)
+        assert_int_equal(moepage_device_open("host", &device, &rig->devices[d]), MOEPAGE_OK);
+    rig->device = rig->devices[0];
+    if (moepage_expert_pool_create(rig->devices, rig->n_devices, model, &pool, &rig->pool))
         fail_msg("no pool: %s", moepage_last_error());
     rig->n_high = rig->precision.hi_experts;
 }
@@ -48,7 +51,13 @@ void versions_rig_open(versions_rig *rig, const bank_shape *shape,
 void versions_rig_open_wide(versions_rig *rig, const bank_shape *shape,
                             const moepage_precision_config *precision, uint64_t spare_bytes)
 {
-    *rig = (versions_rig){.spare_bytes = spare_bytes};
+    versions_rig_open_on(rig, 1, shape, precision, spare_bytes);
+}
+
+void versions_rig_open_on(versions_rig *rig, uint32_t n_devices, const bank_shape *shape,
+                          const moepage_precision_config *precision, uint64_t spare_bytes)
+{
+    *rig = (versions_rig){.n_devices = n_devices, .spare_bytes = spare_bytes};
     bank_shape own = shape ? *shape : (bank_shape){0};
     own.layers = own.layers ? own.layers : 3;
     own.experts = own.experts ? own.experts : 8;
@@ -63,15 +72,22 @@ void versions_rig_open_wide(versions_rig *rig, const bank_shape *shape,
     versions_rig_open_over(rig, rig->bank.model, precision, 0);
 }
 
+static moepage_device_info look_at(const versions_rig *rig, uint32_t device)
+{
+    moepage_device_info info = {.struct_size = sizeof info};
+    assert_int_equal(moepage_device_get_info(rig->devices[device], &info), MOEPAGE_OK);
+    return info;
+}
+
 void versions_rig_close(versions_rig *rig)
 {
-    moepage_device_info device = {.struct_size = sizeof device};
-    assert_int_equal(moepage_device_get_info(rig->device, &device), MOEPAGE_OK);
-    assert_true(device.peak_bytes <= device.budget_bytes);
+    for (uint32_t d = 0; d < rig->n_devices; d++)
+        assert_true(look_at(rig, d).peak_bytes <= look_at(rig, d).budget_bytes);
     assert_int_equal(moepage_expert_pool_destroy(rig->pool), MOEPAGE_OK);
-    assert_int_equal(moepage_device_get_info(rig->device, &device), MOEPAGE_OK);
-    assert_int_equal(device.used_bytes, 0);
-    assert_int_equal(moepage_device_close(rig->device), MOEPAGE_OK);
+    for (uint32_t d = 0; d < rig->n_devices; d++) {
+        assert_int_equal(look_at(rig, d).used_bytes, 0);
+        assert_int_equal(moepage_device_close(rig->devices[d]), MOEPAGE_OK);
+    }
     if (rig->bank.model)
         bank_model_close(&rig->bank);
 }

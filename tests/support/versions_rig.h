@@ -7,9 +7,13 @@
 #include "bank_model.h"
 #include "pool_inside.h"
 
+#define VERSIONS_RIG_DEVICES 3
+
 typedef struct versions_rig {
     bank_model bank;
-    moepage_device *device;
+    moepage_device *device; /* the first */
+    moepage_device *devices[VERSIONS_RIG_DEVICES];
+    uint32_t n_devices; /* 0 = 1; for versions_rig_open_over */
     moepage_expert_pool *pool;
     moepage_precision_config precision;
     uint32_t n_high;          /* per layer */
@@ -24,6 +28,9 @@ void versions_rig_open(versions_rig *rig, const bank_shape *shape,
 /* The same with that much more of an arena. */
 void versions_rig_open_wide(versions_rig *rig, const bank_shape *shape,
                             const moepage_precision_config *precision, uint64_t spare_bytes);
+/* The same on several devices. */
+void versions_rig_open_on(versions_rig *rig, uint32_t n_devices, const bank_shape *shape,
+                          const moepage_precision_config *precision, uint64_t spare_bytes);
 /* The same over a model that is open already. */
 void versions_rig_open_over(versions_rig *rig, moepage_model *model,
                             const moepage_precision_config *precision, uint64_t slots);

@@ -15,7 +15,7 @@ static const int32_t all[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 /* A swap whose high version has been given a slot, and is not published yet. */
 static const mp_swap *find_loading(versions_rig *rig)
 {
-    const mp_versions *versions = rig->pool->versions;
+    const mp_versions *versions = rig->pool->versions[0];
     for (uint32_t i = 0; i < versions->config.transitions; i++) {
         const mp_swap *swap = &versions->swaps[i];
         if ((swap->state == MP_SWAP_LOAD && swap->slot != MP_NO_SLOT) ||
@@ -27,7 +27,7 @@ static const mp_swap *find_loading(versions_rig *rig)
 
 static bool is_high(versions_rig *rig, uint32_t key)
 {
-    return rig->pool->versions->published[key] & MP_VERSION_HIGH;
+    return rig->pool->versions[0]->published[key] & MP_VERSION_HIGH;
 }
 
 /* Two experts that are low in layer 0 now: hot steps make them high. */
@@ -46,7 +46,7 @@ static void test_version_places_stay_while_a_step_sees_them(void **state)
     versions_rig rig;
     versions_rig_open(&rig, NULL, &(moepage_precision_config){.hi_experts = 2, .lo_fetched = 1});
     moepage_session *slow = versions_rig_session(&rig, 1), *busy = versions_rig_session(&rig, 1);
-    uint32_t places = rig.pool->versions->n_places;
+    uint32_t places = rig.pool->versions[0]->n_places;
     for (uint32_t round = 0; round < 6; round++) {
         int32_t hot[2];
         find_low(&rig, round, hot);
@@ -77,7 +77,7 @@ static void test_version_places_stay_while_a_step_sees_them(void **state)
         for (uint32_t l = 0; l < LAYERS; l++) /* looks at every byte */
             versions_rig_layer(&rig, slow, l, all, 8, NULL);
         assert_int_equal(moepage_session_end(slow, NULL), MOEPAGE_OK);
-        assert_true(rig.pool->versions->n_free <= places);
+        assert_true(rig.pool->versions[0]->n_free <= places);
     }
     moepage_session_destroy(slow);
     moepage_session_destroy(busy);
