@@ -266,12 +266,17 @@ $(LIB)/libmoepage-cuda.so: $(call objects,$(CUDA_SRC)) $(OBJ)/cuda/images.o $(AR
 	    -Wl,-z,relro -Wl,-z,defs $(filter %.o,$^) $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
 
 # The plug-in for llama.cpp, against the headers of the one that will load it: GGML is the folder `ggml` of its
-# sources. What it calls of ggml it finds in the process that loads it.
+# sources. What it calls of ggml it finds in the process that loads it. SAN gives one with sanitizers, in the folder of
+# its objects. These are made anew when GGML is another.
+LLAMA_LIB := $(if $(SAN),$(OBJ),$(LIB))/libggml-moepage.so
 .PHONY: llama
+$(OBJ)/ggml: FORCE
+	$(Q)mkdir -p $(@D); echo '$(GGML)' | cmp -s - $@ || echo '$(GGML)' >$@
 $(call objects,$(LLAMA_SRC)): PART = -Iinclude -Iexamples/llama -isystem $(GGML)/include \
     -isystem $(GGML)/src -fvisibility=hidden
-llama: $(LIB)/libggml-moepage.so
-$(LIB)/libggml-moepage.so: $(call objects,$(LLAMA_SRC)) $(ARCHIVE)
+$(call objects,$(LLAMA_SRC)): $(OBJ)/ggml
+llama: $(LLAMA_LIB)
+$(LLAMA_LIB): $(call objects,$(LLAMA_SRC)) $(ARCHIVE)
 	@echo "  LD    $@"
 	$(Q)$(LINK) -shared -Wl,--exclude-libs,ALL $(filter %.o,$^) $(ARCHIVE) $(PKG_LIBS) -ldl -lm -o $@
 ifneq ($(filter llama,$(MAKECMDGOALS)),)

@@ -1,19 +1,21 @@
 /* The buffers that hold expert tensors: mappings of GGUF files, of which addresses become places in files, or
- * memory of our own where the host does not map. */
+ * addresses without memory where the host reads files itself. Its bytes are then found again in a file that it has
+ * open, and forgotten; where they are not, all of the model stays in memory. */
 #include "plugin.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
+#include <unistd.h>
 
 typedef struct held_buffer {
     paged_model *model;
     char *base;
     size_t bytes;
+    bool mapped;     /* the host's mapping; otherwise memory of our own */
     uint32_t file;   /* of the model; for mappings */
     uint64_t offset; /* of `base` in the file */
 } held_buffer;
@@ -85,38 +87,7 @@ bool buffers_each_model(bool (*each)(paged_model *model))
     return good;
 }
 
-/* ---- the file behind a mapping ---- */
-
-/* Finds the file that is mapped at [address, address + bytes), and where in it that begins. */
-static bool find_file(const char *address, size_t bytes, char *path, uint64_t *offset)
-{
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char line[PATH_MAX + 128];
-    const char *next = address; /* found so far */
-    while (maps && next < address + bytes && fgets(line, sizeof line, maps)) {
-        unsigned long from, to, at, inode;
-        unsigned major, minor;
-        int name = 0;
-        struct stat there;
-        if (sscanf(line, "%lx-%lx %*s %lx %x:%x %lu %n", &from, &to, &at, &major, &minor, &inode,
-                   &name) != 6 ||
-            next < (const char *)from || next >= (const char *)to)
-            continue;
-        line[strcspn(line, "\n")] = 0;
-        if (stat(line + name, &there) || there.st_ino != inode ||
-            there.st_dev != makedev(major, minor) ||
-            (next != address && strcmp(path, line + name) != 0))
-            break;
-        if (next == address) {
-            snprintf(path, PATH_MAX, "%s", line + name);
-            *offset = at + (unsigned long)address - from;
-        }
-        next = (const char *)to;
-    }
-    if (maps)
-        fclose(maps);
-    return next >= address + bytes;
-}
+/* ---- banks in files ---- */
 
 static int add_file(paged_model *model, const char *path)
 {
@@ -132,12 +103,86 @@ static int add_file(paged_model *model, const char *path)
     return (int)model->n_files++;
 }
 
+static void note_bank(paged_model *model, const struct ggml_tensor *tensor, uint32_t file, uint64_t offset)
+{
+    uint32_t layer;
+    const int kind = bank_kind(tensor->name, &layer);
+    model->banks[layer][kind] = (bank){.address = tensor->data,
+                                       .type = tensor->type,
+                                       .columns = tensor->ne[0],
+                                       .rows = tensor->ne[1],
+                                       .experts = tensor->ne[2],
+                                       .expert_bytes = tensor->nb[2],
+                                       .file = file,
+                                       .offset = offset};
+    if (model->n_layers <= layer)
+        model->n_layers = layer + 1;
+}
+
+/* The bank that a tensor is, if its bytes are in a file alone. */
+static const bank *left_bank(const held_buffer *held, const struct ggml_tensor *tensor)
+{
+    uint32_t layer;
+    const int kind = bank_kind(tensor->name, &layer);
+    if (held->mapped || !held->model || held->model->in_memory || kind < 0)
+        return NULL;
+    const bank *of = &held->model->banks[layer][kind];
+    return of->address == tensor->data ? of : NULL;
+}
+
+/* False, after a sentence, if a file does not give the bytes. */
+static bool read_bank(const paged_model *model, const bank *of, uint64_t offset, size_t bytes, char *out)
+{
+    const char *path = model->files[of->file];
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    size_t done = 0;
+    for (ssize_t n = 1; file >= 0 && done < bytes && n > 0; done += n > 0 ? (size_t)n : 0)
+        n = pread(file, out + done, bytes - done, (off_t)(of->offset + offset + done));
+    if (file >= 0)
+        close(file);
+    if (done < bytes)
+        say("%s cannot be read again", path);
+    return done == bytes;
+}
+
+/* Reads what was left in files, for one bank is in none of them. */
+static void keep_in_memory(paged_model *model, const char *name)
+{
+    for (uint32_t l = 0; l < model->n_layers; l++)
+        for (int k = 0; k < MOST_BANKS; k++) {
+            const bank *of = &model->banks[l][k];
+            const size_t bytes = of->expert_bytes * (size_t)of->experts;
+            if (of->address && !read_bank(model, of, 0, bytes, (char *)of->address))
+                model->lost = true;
+        }
+    model->in_memory = true;
+    say("%s comes without a mapping, and from no GGUF file that is open here: the experts stay in memory, nothing is "
+        "paged (leave out --no-mmap)",
+        name);
+}
+
+/* Notes where the bytes of a bank are, if a file that is open has them. */
+static bool leave_in_file(held_buffer *held, const struct ggml_tensor *tensor, const void *data)
+{
+    static char path[PATH_MAX];
+    uint64_t offset;
+    pthread_mutex_lock(&lock);
+    const int file =
+        place_of_tensor(tensor, data, path, &offset) ? add_file(held->model, path) : -1;
+    if (file >= 0)
+        note_bank(held->model, tensor, (uint32_t)file, offset);
+    else
+        keep_in_memory(held->model, tensor->name);
+    pthread_mutex_unlock(&lock);
+    return file >= 0;
+}
+
 /* ---- ggml's view of a buffer ---- */
 
 static void free_buffer(ggml_backend_buffer_t buffer)
 {
     held_buffer *held = buffer->context;
-    if (held->model && held->model->in_memory && held->base)
+    if (!held->mapped && held->base)
         munmap(held->base, held->bytes);
     if (held->model)
         drop_buffer(held->model);
@@ -149,53 +194,59 @@ static void *get_base(ggml_backend_buffer_t buffer)
     return ((held_buffer *)buffer->context)->base;
 }
 
-/* Notes a bank. Other tensors stay where they are. */
+/* Notes a bank of a mapping. Other tensors stay where they are. */
 static enum ggml_status init_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor)
 {
     held_buffer *held = buffer->context;
     uint32_t layer;
-    const int kind = bank_kind(tensor->name, &layer);
-    if (!held->model || held->model->in_memory || kind < 0 || tensor->view_src)
-        return GGML_STATUS_SUCCESS;
-    bank *of = &held->model->banks[layer][kind];
-    *of = (bank){.address = tensor->data,
-                 .type = tensor->type,
-                 .columns = tensor->ne[0],
-                 .rows = tensor->ne[1],
-                 .experts = tensor->ne[2],
-                 .expert_bytes = tensor->nb[2],
-                 .file = held->file,
-                 .offset = held->offset + (uint64_t)((char *)tensor->data - held->base)};
-    if (held->model->n_layers <= layer)
-        held->model->n_layers = layer + 1;
+    if (held->mapped && !tensor->view_src && bank_kind(tensor->name, &layer) >= 0)
+        note_bank(held->model, tensor, held->file,
+                  held->offset + (uint64_t)((char *)tensor->data - held->base));
     return GGML_STATUS_SUCCESS;
 }
 
 static void memset_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor, uint8_t value,
                           size_t offset, size_t bytes)
 {
-    (void)buffer;
+    if (left_bank(buffer->context, tensor))
+        keep_in_memory(((held_buffer *)buffer->context)->model, tensor->name);
     memset((char *)tensor->data + offset, value, bytes);
 }
 
 static void set_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor, const void *data,
                        size_t offset, size_t bytes)
 {
-    (void)buffer;
+    held_buffer *held = buffer->context;
+    uint32_t layer;
+    const bool whole = offset == 0 && bytes == ggml_nbytes(tensor);
+    if (!held->mapped && held->model && !held->model->in_memory && bank_kind(tensor->name, &layer) >= 0) {
+        if (!whole)
+            keep_in_memory(held->model, tensor->name);
+        else if (leave_in_file(held, tensor, data))
+            return;
+    }
     memcpy((char *)tensor->data + offset, data, bytes);
 }
 
 static void get_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor *tensor, void *data,
                        size_t offset, size_t bytes)
 {
-    (void)buffer;
-    memcpy(data, (const char *)tensor->data + offset, bytes);
+    held_buffer *held = buffer->context;
+    const bank *left = left_bank(held, tensor);
+    if (!left)
+        memcpy(data, (const char *)tensor->data + offset, bytes);
+    else if (!read_bank(held->model, left, offset, bytes, data))
+        held->model->lost = true;
 }
 
 static void clear(ggml_backend_buffer_t buffer, uint8_t value)
 {
     held_buffer *held = buffer->context;
-    if (held->model && held->model->in_memory)
+    if (held->mapped || !held->base)
+        return;
+    if (value == 0)
+        madvise(held->base, held->bytes, MADV_DONTNEED); /* zeros that take no memory */
+    else
         memset(held->base, value, held->bytes);
 }
 
@@ -226,10 +277,10 @@ static ggml_backend_buffer_t make_buffer(held_buffer own)
 ggml_backend_buffer_t buffers_map(void *address, size_t bytes)
 {
     static char path[PATH_MAX];
-    held_buffer own = {.base = address, .bytes = bytes};
+    held_buffer own = {.base = address, .bytes = bytes, .mapped = true};
     ggml_backend_buffer_t buffer = NULL;
     pthread_mutex_lock(&lock);
-    if (!find_file(address, bytes, path, &own.offset)) {
+    if (!place_of_mapping(address, bytes, path, &own.offset)) {
         say("the file behind the mapping at %p is not to be found: was it moved or deleted?",
             address);
     } else if (settings_get() && (own.model = loading_model())) {
@@ -241,28 +292,24 @@ ggml_backend_buffer_t buffers_map(void *address, size_t bytes)
     return buffer;
 }
 
-/* The host reads the file itself, without a mapping: its bytes stay in memory. Buffers of no bytes are the host's
- * way of asking questions. */
+/* The host reads the file itself, without a mapping. Buffers of no bytes are its way of asking questions. */
 static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t bytes)
 {
     (void)type;
     held_buffer own = {.bytes = bytes};
     if (bytes == 0)
         return make_buffer(own);
-    own.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!settings_get())
+        return NULL;
+    own.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (own.base == MAP_FAILED)
         return NULL;
     pthread_mutex_lock(&lock);
     own.model = loading_model();
     ggml_backend_buffer_t buffer = own.model ? make_buffer(own) : NULL;
-    if (buffer) {
-        own.model->in_memory = true;
-        say("the experts come without a mapping: %.1f GB stay in memory, nothing is paged "
-            "(leave out --no-mmap)",
-            (double)bytes / 1e9);
-    } else {
+    if (!buffer)
         munmap(own.base, bytes);
-    }
     pthread_mutex_unlock(&lock);
     return buffer;
 }

@@ -78,14 +78,15 @@ static bool is_linked(const expert_chain *of, const struct ggml_tensor *node)
     return false;
 }
 
-/* True if the node continues the chain. */
+/* True if the node continues the chain. A product's input is a tensor of the host's or a whole link: parts of links
+ * are for activations. */
 static bool continues(const expert_chain *of, const struct ggml_tensor *node)
 {
     uint32_t layer;
     if (is_bank_product(node))
         return bank_kind(node->src[0]->name, &layer) >= 0 && layer == of->layer &&
                buffers_model_of(node->src[0]) == of->model && node->src[2] == of->ids &&
-               !node->src[1]->view_src;
+               (!node->src[1]->view_src || !is_linked(of, node->src[1]));
     switch (op_kind_of(node)) {
     case OP_ADD_ID: return is_linked(of, node->src[0]) && node->src[2] == of->ids;
     case OP_GLU:

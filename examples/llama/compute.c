@@ -1,205 +1,16 @@
-/* Runs a graph's operations on paged experts: routes a layer once, and for each group of experts that has slots
- * runs the whole chain over the group's rows, by the host's own kernels.
- *
- * The rows of a group are copied one behind the other, sorted by expert, so that each expert is one small product
- * with the rows that chose it. An expert's rows are never divided: a product's bits do not depend on how many
- * experts fit. A single token's rows are not copied, for each is alone with its expert.
+/* Runs a graph's operations on paged experts: routes a layer once, and runs the whole chain for each group of
+ * experts that has slots.
  *
  * The host uses memory again as soon as its order of operations allows: a result may lie where an input was. With
  * several groups, inputs are therefore put aside before the first, and results until after the last. */
-#include "plugin.h"
+#include "group.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a group's values ---- */
-
-/* What a tensor of the host is replaced by while several groups run. */
-typedef struct aside {
-    const struct ggml_tensor *tensor;
-    char *data;
-} aside;
-
-/* A chain on its way through a layer's groups. */
-typedef struct chain_run {
-    compute *of;
-    const expert_chain *chain;
-    aside asides[2 * MOST_LINKS];
-    uint32_t n_asides; /* 0 with a single group */
-} chain_run;
-
-/* A tensor's rows of one group, one behind the other. */
-typedef struct rows_of {
-    const struct ggml_tensor *tensor;
-    char *rows;
-    uint64_t row_bytes;
-} rows_of;
-
-/* One group of a chain's experts. */
-typedef struct group_run {
-    const chain_run *whole;
-    const moepage_plan *plan;
-    int64_t top_k; /* of the host's tensors, by which a plan's rows are counted */
-    bool direct;   /* one token: the host's rows are used where they are */
-    rows_of values[2 * MOST_LINKS];
-    uint32_t n_values;
-    char *next;               /* free scratch */
-    int32_t *zeros, *experts; /* [n_rows] ids: of a bank of one expert; of the biases */
-    struct ggml_context *context;
-    struct ggml_cgraph *graph;
-} group_run;
-
-static uint64_t round_up(uint64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-static char *data_of(const chain_run *whole, const struct ggml_tensor *tensor)
-{
-    for (uint32_t i = 0; i < whole->n_asides; i++)
-        if (whole->asides[i].tensor == tensor)
-            return whole->asides[i].data;
-    return tensor->data;
-}
-
-/* The row of a host's tensor [width][top_k or 1][tokens] that plan row r means. */
-static char *host_row(const group_run *run, const struct ggml_tensor *tensor, uint32_t r)
-{
-    const int64_t row = run->plan->rows[r];
-    const int64_t token = row / run->top_k, k = row % run->top_k;
-    return data_of(run->whole, tensor) + (size_t)token * tensor->nb[2] +
-           (tensor->ne[1] == 1 ? 0 : (size_t)k * tensor->nb[1]);
-}
-
-static char *take(group_run *run, uint64_t bytes)
-{
-    char *at = run->next;
-    run->next += round_up(bytes);
-    return at;
-}
-
-static rows_of *find_value(group_run *run, const struct ggml_tensor *tensor)
-{
-    for (uint32_t i = 0; i < run->n_values; i++)
-        if (run->values[i].tensor == tensor)
-            return &run->values[i];
-    return NULL;
-}
-
-static rows_of *add_value(group_run *run, const struct ggml_tensor *tensor)
-{
-    rows_of *value = &run->values[run->n_values++];
-    const uint64_t row_bytes = (uint64_t)tensor->ne[0] * sizeof(float);
-    *value = (rows_of){tensor, NULL, row_bytes};
-    if (!run->direct)
-        value->rows = take(run, row_bytes * run->plan->n_rows);
-    return value;
-}
-
-/* The rows of a product's input: made by the chain, or gathered from the host's tensor. */
-static rows_of *input_of(group_run *run, const struct ggml_tensor *tensor)
-{
-    rows_of *value = find_value(run, tensor);
-    if (value)
-        return value;
-    value = add_value(run, tensor);
-    for (uint32_t r = 0; r < run->plan->n_rows && !run->direct; r++)
-        memcpy(value->rows + r * value->row_bytes, host_row(run, tensor, r), value->row_bytes);
-    return value;
-}
-
-static void scatter(const group_run *run, const rows_of *value)
-{
-    for (uint32_t r = 0; r < run->plan->n_rows && !run->direct; r++)
-        memcpy(host_row(run, value->tensor, r), value->rows + r * value->row_bytes,
-               value->row_bytes);
-}
-
-/* ---- ggml's tensors for them ---- */
-
-/* [width][1][n_rows] from row `first` on. */
-static struct ggml_tensor *tensor_of(group_run *run, const rows_of *value, uint32_t first,
-                                     uint32_t n_rows)
-{
-    struct ggml_tensor *tensor =
-        ggml_new_tensor_3d(run->context, GGML_TYPE_F32, (int64_t)(value->row_bytes / sizeof(float)),
-                           1, n_rows);
-    tensor->data =
-        run->direct ? host_row(run, value->tensor, first) : value->rows + first * value->row_bytes;
-    return tensor;
-}
-
-/* The same of an operand that may be a view of a link: a part of its rows. */
-static struct ggml_tensor *operand_of(group_run *run, const struct ggml_tensor *operand)
-{
-    if (!operand)
-        return NULL;
-    const rows_of *value = find_value(run, operand->view_src ? operand->view_src : operand);
-    struct ggml_tensor *tensor = tensor_of(run, value, 0, run->plan->n_rows);
-    if (operand->view_src) {
-        tensor->ne[0] = operand->ne[0];
-        tensor->data = (char *)tensor->data + operand->view_offs;
-    }
-    return tensor;
-}
-
-static struct ggml_tensor *ids_of(group_run *run, int32_t *ids, uint32_t n_rows)
-{
-    struct ggml_tensor *tensor = ggml_new_tensor_2d(run->context, GGML_TYPE_I32, 1, n_rows);
-    tensor->data = ids;
-    return tensor;
-}
-
-/* Adds a node with the host's operation and parameters. */
-static void add_node(group_run *run, const struct ggml_tensor *like, struct ggml_tensor *result,
-                     struct ggml_tensor *a, struct ggml_tensor *b, struct ggml_tensor *c)
-{
-    result->op = like->op;
-    memcpy(result->op_params, like->op_params, sizeof result->op_params);
-    result->src[0] = a;
-    result->src[1] = b;
-    result->src[2] = c;
-    ggml_build_forward_expand(run->graph, result);
-}
-
-/* One product for each expert, with the rows that chose it. */
-static void add_products(group_run *run, const struct ggml_tensor *link)
-{
-    uint32_t layer;
-    const struct ggml_tensor *from = link->src[0];
-    const uint32_t t = run->whole->chain->model->tensor_of[bank_kind(from->name, &layer)];
-    const rows_of *input = input_of(run, link->src[1]), *result = add_value(run, link);
-    for (uint32_t e = 0; e < run->plan->n_experts; e++) {
-        const moepage_plan_expert *expert = &run->plan->experts[e];
-        struct ggml_tensor *weights =
-            ggml_new_tensor_3d(run->context, from->type, from->ne[0], from->ne[1], 1);
-        weights->data = (void *)expert->tensors[t];
-        add_node(run, link, tensor_of(run, result, expert->first_row, expert->n_rows), weights,
-                 tensor_of(run, input, expert->first_row, expert->n_rows),
-                 ids_of(run, run->zeros, expert->n_rows));
-    }
-}
-
-static void add_link(group_run *run, struct ggml_tensor *link)
-{
-    const uint32_t n_rows = run->plan->n_rows;
-    if (is_bank_product(link)) {
-        add_products(run, link);
-    } else if (run->direct) {
-        ggml_graph_add_node(run->graph, link);
-        add_value(run, link);
-    } else {
-        const bool is_bias = op_kind_of(link) == OP_ADD_ID;
-        struct ggml_tensor *a = operand_of(run, link->src[0]);
-        struct ggml_tensor *b = is_bias ? link->src[1] : operand_of(run, link->src[1]);
-        struct ggml_tensor *result = tensor_of(run, add_value(run, link), 0, n_rows);
-        add_node(run, link, result, a, b, is_bias ? ids_of(run, run->experts, n_rows) : NULL);
-    }
-}
-
 /* ---- memory ---- */
 
-static bool grow(char **memory, size_t *room, size_t bytes)
+bool grow(char **memory, size_t *room, size_t bytes)
 {
     if (bytes <= *room)
         return true;
@@ -211,70 +22,19 @@ static bool grow(char **memory, size_t *room, size_t bytes)
     return *memory != NULL;
 }
 
-/* Gets scratch for all values of a group, and memory for its tensors and graph. */
-static bool prepare(group_run *run)
+struct ggml_context *begin_graph(compute *of, size_t n_tensors, struct ggml_cgraph **out)
 {
-    const expert_chain *chain = run->whole->chain;
-    compute *of = run->whole->of;
-    const uint64_t n_rows = run->plan->n_rows;
-    uint64_t bytes = 2 * round_up(n_rows * sizeof(int32_t));
-    size_t n_tensors = 0;
-    for (uint32_t i = 0; i < chain->n_links; i++) {
-        const struct ggml_tensor *link = chain->links[i];
-        const bool is_product = is_bank_product(link);
-        n_tensors += 4 * (is_product ? run->plan->n_experts : 1);
-        bytes += round_up((uint64_t)link->ne[0] * sizeof(float) * n_rows);
-        if (is_product)
-            bytes += round_up((uint64_t)link->src[1]->ne[0] * sizeof(float) * n_rows);
-    }
-    const size_t graph_bytes =
+    const size_t bytes =
         n_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors, false);
-    if (!grow(&of->scratch, &of->scratch_bytes, bytes) ||
-        !grow(&of->graph_memory, &of->graph_bytes, graph_bytes))
-        return false;
-    run->next = of->scratch;
-    run->context = ggml_init((struct ggml_init_params){.mem_size = graph_bytes,
-                                                       .mem_buffer = of->graph_memory,
-                                                       .no_alloc = true});
-    if (!run->context)
-        return false;
-    run->graph = ggml_new_graph_custom(run->context, n_tensors, false);
-    return true;
-}
-
-/* ---- a group ---- */
-
-static void list_ids(group_run *run)
-{
-    const uint64_t bytes = run->plan->n_rows * sizeof(int32_t);
-    run->zeros = (int32_t *)take(run, bytes);
-    run->experts = (int32_t *)take(run, bytes);
-    memset(run->zeros, 0, bytes);
-    for (uint32_t e = 0; e < run->plan->n_experts; e++) {
-        const moepage_plan_expert *expert = &run->plan->experts[e];
-        for (uint32_t r = 0; r < expert->n_rows; r++)
-            run->experts[expert->first_row + r] = (int32_t)expert->expert;
-    }
-}
-
-static enum ggml_status run_group(const chain_run *whole, const moepage_plan *plan)
-{
-    const expert_chain *chain = whole->chain;
-    group_run run = {.whole = whole,
-                     .plan = plan,
-                     .top_k = chain->ids->ne[0],
-                     .direct = plan->n_groups == 1 && chain->ids->ne[1] == 1 &&
-                               plan->n_experts == plan->n_rows};
-    if (!prepare(&run))
-        return GGML_STATUS_ALLOC_FAILED;
-    list_ids(&run);
-    for (uint32_t i = 0; i < chain->n_links; i++)
-        add_link(&run, chain->links[i]);
-    const enum ggml_status status = ggml_backend_graph_compute(whole->of->cpu, run.graph);
-    for (uint32_t i = 0; i < chain->n_links && status == GGML_STATUS_SUCCESS; i++)
-        scatter(&run, find_value(&run, chain->links[i]));
-    ggml_free(run.context);
-    return status;
+    if (!grow(&of->graph_memory, &of->graph_bytes, bytes))
+        return NULL;
+    struct ggml_context *context =
+        ggml_init((struct ggml_init_params){.mem_size = bytes,
+                                            .mem_buffer = of->graph_memory,
+                                            .no_alloc = true});
+    if (context)
+        *out = ggml_new_graph_custom(context, n_tensors, false);
+    return context;
 }
 
 /* ---- what is put aside ---- */
@@ -386,8 +146,10 @@ static enum ggml_status run_groups(compute *of, const expert_chain *chain, uint3
     for (uint32_t g = 0; g < plan.n_groups && status == GGML_STATUS_SUCCESS; g++) {
         if (g > 0 && moepage_session_next_group(of->session, layer, &plan))
             status = fail();
+        else if (rows_are_few(&run, &plan))
+            status = rows_run_chain(&run, &plan);
         else
-            status = run_group(&run, &plan);
+            status = group_run_chain(&run, &plan);
     }
     if (status == GGML_STATUS_SUCCESS)
         put_back(&run);
@@ -443,16 +205,10 @@ static enum ggml_status run_chain(compute *of, const expert_chain *chain)
 /* One operation as it is, where the host asks for it alone. */
 static enum ggml_status run_node(compute *of, struct ggml_tensor *node)
 {
-    const size_t bytes = ggml_graph_overhead_custom(1, false) + ggml_tensor_overhead();
-    if (!grow(&of->graph_memory, &of->graph_bytes, bytes))
-        return GGML_STATUS_ALLOC_FAILED;
-    struct ggml_context *context =
-        ggml_init((struct ggml_init_params){.mem_size = bytes,
-                                            .mem_buffer = of->graph_memory,
-                                            .no_alloc = true});
+    struct ggml_cgraph *graph;
+    struct ggml_context *context = begin_graph(of, 1, &graph);
     if (!context)
         return GGML_STATUS_ALLOC_FAILED;
-    struct ggml_cgraph *graph = ggml_new_graph_custom(context, 1, false);
     ggml_graph_add_node(graph, node);
     const enum ggml_status status = ggml_backend_graph_compute(of->cpu, graph);
     ggml_free(context);

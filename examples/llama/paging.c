@@ -1,177 +1,41 @@
-/* A model's expert tensors as pages: described to libmoepage by their places in the file, under one budget. */
+/* A model's experts in an engine of libmoepage, under one budget, and the sessions on them. */
 #include "plugin.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-static const uint32_t roles[MOST_BANKS] = {MOEPAGE_ROLE_GATE, MOEPAGE_ROLE_UP, MOEPAGE_ROLE_DOWN,
-                                           MOEPAGE_ROLE_GATE_UP};
+/* ---- the budget ---- */
 
-/* ---- shape ---- */
-
-static bool has_banks(const bank *banks)
+/* Bytes of the model's files that are no experts. */
+static uint64_t dense_bytes(const paged_model *of, uint64_t expert_bytes)
 {
-    for (int k = 0; k < MOST_BANKS; k++)
-        if (banks[k].address)
-            return true;
-    return false;
+    uint64_t all = 0;
+    struct stat there;
+    for (uint32_t i = 0; i < of->n_files; i++)
+        all += stat(of->files[i], &there) ? 0 : (uint64_t)there.st_size;
+    return all > expert_bytes ? all - expert_bytes : 0;
 }
 
-static bool is_alike(const bank *a, const bank *b)
+/* All that is free, but for the rest of the model, which stays mapped, and for an eighth, at least 512 MiB: KV, compute
+ * buffers and the system need it. */
+static bool choose_budget(const paged_model *of, char *out, size_t room)
 {
-    return !a->address == !b->address && a->columns == b->columns && a->rows == b->rows &&
-           a->experts == b->experts;
-}
-
-/* Numbers the layers that have banks; false, after a sentence, unless all have the same. */
-static bool number_layers(paged_model *of, uint32_t *n_moe, const bank **first)
-{
-    *n_moe = 0;
-    *first = NULL;
-    for (uint32_t l = 0; l < of->n_layers; l++) {
-        of->moe_layer[l] = -1;
-        if (!has_banks(of->banks[l]))
-            continue;
-        if (!*first)
-            *first = of->banks[l];
-        for (int k = 0; k < MOST_BANKS; k++)
-            if (!is_alike(&(*first)[k], &of->banks[l][k])) {
-                say("layer %u has experts of another shape than the first: they cannot be paged",
-                    l);
-                return false;
-            }
-        of->moe_layer[l] = (int32_t)(*n_moe)++;
-    }
-    return *n_moe > 0;
-}
-
-/* ---- description ---- */
-
-typedef struct description {
-    moepage_banks banks;
-    moepage_expert_tensor *tensors; /* [moe_layers][n_tensors] */
-    moepage_file_place *places;     /* [moe_layers][experts][n_tensors] */
-    int32_t *layer_index;           /* [moe_layers] */
-} description;
-
-/* The library's type of the host's; U8 for blocks that it does not know, whose bytes it moves all the same. */
-static uint32_t dtype_of(enum ggml_type type)
-{
-    static const struct {
-        const char *name;
-        uint32_t dtype;
-    } known[] = {
-        {"f32", MOEPAGE_DTYPE_F32},       {"f16", MOEPAGE_DTYPE_F16},
-        {"bf16", MOEPAGE_DTYPE_BF16},     {"q4_0", MOEPAGE_DTYPE_Q4_0},
-        {"q4_1", MOEPAGE_DTYPE_Q4_1},     {"q5_0", MOEPAGE_DTYPE_Q5_0},
-        {"q5_1", MOEPAGE_DTYPE_Q5_1},     {"q8_0", MOEPAGE_DTYPE_Q8_0},
-        {"q2_K", MOEPAGE_DTYPE_Q2_K},     {"q3_K", MOEPAGE_DTYPE_Q3_K},
-        {"q4_K", MOEPAGE_DTYPE_Q4_K},     {"q5_K", MOEPAGE_DTYPE_Q5_K},
-        {"q6_K", MOEPAGE_DTYPE_Q6_K},     {"iq4_nl", MOEPAGE_DTYPE_IQ4_NL},
-        {"iq4_xs", MOEPAGE_DTYPE_IQ4_XS}, {"mxfp4", MOEPAGE_DTYPE_MXFP4},
-        {"nvfp4", MOEPAGE_DTYPE_NVFP4},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, ggml_type_name(type)) == 0)
-            return known[i].dtype;
-    return MOEPAGE_DTYPE_U8;
-}
-
-static moepage_expert_tensor describe_tensor(int kind, const bank *of)
-{
-    const uint32_t dtype = dtype_of(of->type);
-    const uint64_t rows = (uint64_t)of->rows;
-    return (moepage_expert_tensor){
-        .role = roles[kind],
-        .dtype = dtype,
-        .rank = 2,
-        .shape = {rows,
-                  dtype == MOEPAGE_DTYPE_U8 ? of->expert_bytes / rows : (uint64_t)of->columns},
-    };
-}
-
-static void describe_layer(paged_model *of, uint32_t layer, description *out)
-{
-    const uint32_t moe = (uint32_t)of->moe_layer[layer], n = out->banks.n_tensors;
-    uint32_t t = 0;
-    out->layer_index[moe] = (int32_t)layer;
-    for (int k = 0; k < MOST_BANKS; k++) {
-        const bank *from = &of->banks[layer][k];
-        if (!from->address)
-            continue;
-        of->tensor_of[k] = t;
-        out->tensors[moe * n + t] = describe_tensor(k, from);
-        for (uint32_t e = 0; e < out->banks.experts; e++)
-            out->places[((uint64_t)moe * out->banks.experts + e) * n + t] =
-                (moepage_file_place){.file = from->file,
-                                     .offset = from->offset + e * from->expert_bytes};
-        t++;
-    }
-}
-
-static void count_tensors(const bank *first, moepage_banks *out)
-{
-    for (int k = 0; k < MOST_BANKS; k++)
-        if (first[k].address) {
-            out->n_tensors++;
-            out->experts = (uint32_t)first[k].experts;
-        }
-    const bank *down = first[2].address ? &first[2] : &first[0];
-    out->hidden = (uint32_t)down->rows;
-    out->expert_intermediate = (uint32_t)down->columns;
-}
-
-static bool describe(paged_model *of, description *out)
-{
-    const bank *first;
-    *out = (description){.banks = MOEPAGE_BANKS()};
-    moepage_banks *banks = &out->banks;
-    if (!number_layers(of, &banks->moe_layers, &first))
-        return false;
-    count_tensors(first, banks);
-    const uint64_t n = (uint64_t)banks->moe_layers * banks->n_tensors;
-    out->tensors = calloc(n, sizeof *out->tensors);
-    out->places = calloc(n * banks->experts, sizeof *out->places);
-    out->layer_index = calloc(banks->moe_layers, sizeof *out->layer_index);
-    if (!out->tensors || !out->places || !out->layer_index) {
-        say("no memory to describe %u layers of experts", banks->moe_layers);
+    moepage_model_info info = MOEPAGE_MODEL_INFO();
+    moepage_model_get_info(of->model, &info);
+    const uint64_t bytes = memory_free(), dense = dense_bytes(of, info.routed_bytes);
+    const uint64_t rest = dense + (bytes / 8 > 512u << 20 ? bytes / 8 : 512u << 20);
+    if (bytes <= rest) {
+        say("MOEPAGE_BUDGET=auto: %llu bytes of memory are free, and %llu must stay so: give a "
+            "budget",
+            (unsigned long long)bytes, (unsigned long long)rest);
         return false;
     }
-    for (uint32_t l = 0; l < of->n_layers; l++)
-        if (of->moe_layer[l] >= 0)
-            describe_layer(of, l, out);
-    banks->layers = of->n_layers;
-    banks->top_k = banks->experts < 8 ? banks->experts : 8; /* not said by the tensors */
-    banks->activation = MOEPAGE_ACTIVATION_OTHER;           /* the host's kernels know */
-    banks->layer_tensors = out->tensors;
-    banks->layer_index = out->layer_index;
-    banks->places = out->places;
-    banks->files = (const char *const *)of->files;
-    banks->n_files = of->n_files;
+    snprintf(out, room, "%llu", (unsigned long long)(bytes - rest));
     return true;
 }
 
-static void forget(description *of)
-{
-    free(of->tensors);
-    free(of->places);
-    free(of->layer_index);
-}
-
 /* ---- opening ---- */
-
-static bool open_model(paged_model *of)
-{
-    description all;
-    bool good = describe(of, &all);
-    if (good && moepage_model_open_banks(&all.banks, NULL, &of->model)) {
-        say("%s", moepage_last_error());
-        good = false;
-    }
-    forget(&all);
-    return good;
-}
 
 static void tell_opened(const paged_model *of, const settings *chosen)
 {
@@ -186,32 +50,47 @@ static void tell_opened(const paged_model *of, const settings *chosen)
         (double)model.routed_bytes / 1e9, *chosen->options ? "; " : "", chosen->options);
 }
 
-static uint32_t most_top_k(const moepage_model *model)
+uint32_t pages_top_k(const moepage_model *model)
 {
     moepage_model_info info = MOEPAGE_MODEL_INFO();
     moepage_model_get_info(model, &info);
     return info.experts < MOST_TOP_K ? info.experts : MOST_TOP_K;
 }
 
-bool pages_open(paged_model *of)
+static bool open_engine(paged_model *of, const settings *chosen)
 {
-    if (of->engine || of->in_memory || of->n_layers == 0)
-        return true;
-    of->closed = true;
-    const settings *chosen = settings_get();
-    if (!chosen || !open_model(of))
+    char options[512], budget[32];
+    memcpy(budget, chosen->budget, sizeof budget);
+    if (strcmp(budget, "auto") == 0 && !choose_budget(of, budget, sizeof budget))
         return false;
-    char options[512];
-    snprintf(options, sizeof options, "budget=%s policy=%s %.400s", chosen->budget, chosen->policy,
-             chosen->options);
+    const int n = snprintf(options, sizeof options, "budget=%s policy=%s %s", budget, chosen->policy,
+                           chosen->options);
+    if (n >= (int)sizeof options) {
+        say("MOEPAGE_OPTIONS is too long");
+        return false;
+    }
     const moepage_session_config session =
-        MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = most_top_k(of->model));
+        MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = pages_top_k(of->model));
     const moepage_engine_config config =
         MOEPAGE_ENGINE_CONFIG(.model = of->model, .session = &session);
     if (moepage_engine_open(NULL, options, &config, &of->engine)) {
         say("%s", moepage_last_error());
-        moepage_model_close(of->model);
-        of->model = NULL;
+        return false;
+    }
+    return true;
+}
+
+bool pages_open(paged_model *of)
+{
+    if (of->engine || of->in_memory || of->n_layers == 0)
+        return !of->lost;
+    of->closed = true;
+    places_forget();
+    const settings *chosen = settings_get();
+    if (!chosen || !layers_open(of))
+        return false;
+    if (!open_engine(of, chosen) || !learnt_open(of, chosen)) {
+        pages_close(of);
         return false;
     }
     memcpy(of->stats, chosen->stats, sizeof of->stats);
@@ -228,7 +107,7 @@ moepage_session *pages_take_session(paged_model *of)
         return moepage_engine_session(of->engine);
     }
     const moepage_session_config config =
-        MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = most_top_k(of->model));
+        MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = pages_top_k(of->model));
     moepage_session *session = NULL;
     if (moepage_session_create(moepage_engine_expert_pool(of->engine), NULL, &config, &session))
         say("%s", moepage_last_error());
@@ -250,6 +129,7 @@ void pages_give_session(paged_model *of, moepage_session *session)
 void pages_close(paged_model *of)
 {
     if (of->engine) {
+        learnt_close(of);
         report_at_the_end(of);
         if (moepage_engine_close(of->engine))
             say("%s", moepage_last_error());

@@ -2,10 +2,14 @@
  *
  *   plugin.c     what ggml sees: a registry with one device, whose buffers take the expert tensors
  *   settings.c   the environment's variables
- *   buffers.c    the buffers: which tensor of which layer lies where in which file
- *   paging.c     a loaded model's experts in an engine of libmoepage
+ *   memory.c     how much of it is free
+ *   buffers.c    the buffers: which tensor of which layer is where
+ *   places.c     in which file, and where in it
+ *   layers.c     the experts of a loaded model, as libmoepage has them described
+ *   paging.c     these in an engine of libmoepage
+ *   learnt.c     what outlives a run: a predictor's state, a trace
  *   chain.c      the operations of a layer that belong together
- *   compute.c    runs them, group after group of experts, by the host's own kernels
+ *   compute.c    runs them, group after group of experts, by the host's own kernels: group.h
  *   report.c     hits, bytes and waiting, at the end and in a file
  *   say.c        sentences on standard error
  *
@@ -23,22 +27,33 @@
 
 #include <moepage.h>
 
+/* The structs that a host and the plug-in share are those of one version of ggml's interface for backends. */
+#if GGML_BACKEND_API_VERSION != 2 && GGML_BACKEND_API_VERSION != 3
+#error "this llama.cpp has a backend API of another version than 2 and 3, with which the plug-in is checked"
+#endif
+
 /* ---- say.c ---- */
 
 /* One line on standard error, with the plug-in's name before it. */
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 
+/* ---- memory.c ---- */
+
+/* Bytes that the process can still get. */
+uint64_t memory_free(void);
+
 /* ---- settings.c ---- */
 
 typedef struct settings {
-    char budget[32]; /* as in moepage_engine_open's options */
+    char budget[32]; /* as in moepage_engine_open's options, or "auto" */
     char policy[32];
     char stats[1024];    /* "text", "off", or the path of a file of metrics */
     const char *options; /* more options for the engine, or "" */
+    const char *state;   /* the path of what a predictor has learnt, or "" */
+    const char *trace;   /* the path of a trace that is to be recorded, or "" */
 } settings;
 
-/* Reads MOEPAGE_BUDGET, MOEPAGE_POLICY, MOEPAGE_STATS and MOEPAGE_OPTIONS. NULL, after a sentence, if one of
- * them is wrong. One thread. */
+/* Reads the variables MOEPAGE_*, as they are now. NULL, after a sentence, if one of them is wrong. One thread. */
 const settings *settings_get(void);
 
 /* ---- buffers.c ---- */
@@ -60,7 +75,8 @@ typedef struct paged_model {
     struct paged_model *next;
     uint32_t n_buffers; /* the model lives as long as one of its buffers */
     bool closed;        /* no more tensors come */
-    bool in_memory;     /* the host has given the bytes, not a mapping: nothing is paged */
+    bool in_memory;     /* the host has given bytes that no file is known to have: nothing is paged */
+    bool lost;          /* a file did not give bytes that it had */
     char *files[MOST_FILES];
     uint32_t n_files;
     uint32_t n_layers;                   /* 1 + the last one that has banks */
@@ -71,6 +87,8 @@ typedef struct paged_model {
     moepage_engine *engine; /* NULL until pages_open */
     bool engine_session_taken;
     char stats[1024]; /* the setting */
+    char state[1024]; /* where the predictor is to be saved, or "" */
+    moepage_trace *trace;
     int64_t stats_at; /* second in which the file was written last */
     bool stats_failed;
 } paged_model;
@@ -89,6 +107,31 @@ paged_model *buffers_model_of(const struct ggml_tensor *weight);
 /* Calls `each` with every model that is there; false if one call gave false. */
 bool buffers_each_model(bool (*each)(paged_model *model));
 
+/* ---- places.c ---- */
+
+/* Finds the file that is mapped at [address, address + bytes), and where in it that begins. path[PATH_MAX]. */
+bool place_of_mapping(const char *address, size_t bytes, char *path, uint64_t *offset);
+
+/* Finds an open GGUF file that has this tensor with this data, and where. path[PATH_MAX]. One thread. */
+bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *path,
+                     uint64_t *offset);
+
+/* Frees what place_of_tensor keeps for the next tensor. */
+void places_forget(void);
+
+/* ---- layers.c ---- */
+
+/* Opens the model of which all banks are known. False after a sentence. */
+bool layers_open(paged_model *of);
+
+/* ---- learnt.c ---- */
+
+/* Loads what a predictor has learnt, and begins a trace, where these are asked for. False after a sentence. */
+bool learnt_open(paged_model *of, const settings *chosen);
+
+/* Saves both. */
+void learnt_close(paged_model *of);
+
 /* ---- paging.c ---- */
 
 /* Opens the engine of a model of which all tensors are known. False after a sentence. */
@@ -102,6 +145,9 @@ moepage_session *pages_take_session(paged_model *model);
 void pages_give_session(paged_model *model, moepage_session *session);
 
 enum { MOST_TOKENS = 8192, MOST_TOP_K = 32 }; /* of a session's step */
+
+/* The most experts of a token in a session's step. */
+uint32_t pages_top_k(const moepage_model *model);
 
 /* ---- report.c ---- */
 

@@ -37,7 +37,7 @@ static void write_metrics(paged_model *of, const char *path)
 
 static bool is_path(const char *stats)
 {
-    return strcmp(stats, "text") != 0 && strcmp(stats, "off") != 0;
+    return *stats && strcmp(stats, "text") != 0 && strcmp(stats, "off") != 0;
 }
 
 void report_now_and_then(paged_model *of)

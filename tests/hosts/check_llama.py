@@ -8,61 +8,19 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "bench"))
-import make_gguf
-import quality_llama as trained
-
-KINDS = ("BF16", "Q8_0", "Q4_K_M", "Q2_K", "MXFP4_MOE")
-BUDGETS = ("100%", "50%", "25%", "12.5%", "2%")
-
-
-class Tap:
-    def __init__(self):
-        self.n = self.failed = 0
-
-    def claim(self, holds, text, *evidence):
-        self.n += 1
-        self.failed += not holds
-        print("%sok %d - %s" % ("" if holds else "not ", self.n, text), flush=True)
-        for line in evidence if not holds else ():
-            print("# " + str(line).replace("\n", "\n# "))
-
-    def end(self):
-        print("1..%d" % self.n)
-        return 1 if self.failed else 0
+from hosts import BUDGETS, HERE, Tap, surroundings, write_models
 
 
 def host(plugin, *arguments, **settings):
     """What llama_logits.py prints: exit status, the lines of JSON, standard error."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MOEPAGE_")}
-    environment.update({"MOEPAGE_" + k.upper(): v for k, v in settings.items()})
     done = subprocess.run([sys.executable, os.path.join(HERE, "llama_logits.py"), *arguments,
                            *(["--plugin", plugin] if plugin else [])],
-                          env=environment, capture_output=True, text=True, timeout=600)
+                          env=surroundings(None, **settings), capture_output=True, text=True, timeout=600)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
 def logits(result):
     return [line["logits"] for line in result[1]] if result[0] == 0 else None
-
-
-def quantise(source, kind, path):
-    """In a process of its own, for llama.cpp tells all about it on standard output."""
-    code = "import sys; import make_gguf; make_gguf.quantize(*sys.argv[1:])"
-    subprocess.run([sys.executable, "-c", code, source, kind, path], cwd=os.path.dirname(make_gguf.__file__),
-                   capture_output=True, check=True)
-
-
-def write_models(folder, checkpoint):
-    """The model widened, so that its rows are long enough for k-quants, in every kind: paths by kind."""
-    plain = os.path.join(folder, "BF16.gguf")
-    trained.write_gguf(plain, *trained.widen(*trained.read_checkpoint(checkpoint)))
-    paths = {"BF16": plain}
-    for kind in KINDS[1:]:
-        paths[kind] = os.path.join(folder, kind + ".gguf")
-        quantise(plain, kind, paths[kind])
-    return paths
 
 
 def check_budgets(tap, plugin, paths):
@@ -83,18 +41,56 @@ def check_ways(tap, plugin, path):
     tap.claim(logits(result) == alone, "after a warm-up with all experts", result)
     result = host(plugin, path, "--threads", "1", budget="auto")
     tap.claim(logits(result) == alone and "512 of 512 experts" in result[2], "all memory that is free", result)
-    result = host(plugin, path, "--no-mmap", budget="25%")
-    tap.claim(logits(result) == alone and "nothing is paged" in result[2], "without a mapping, which is said", result)
+    for mode in ("none", "direct-io"):
+        result = host(plugin, path, "--load", mode, budget="25%")
+        tap.claim(logits(result) == alone and "128 of 512 experts" in result[2] and "nothing is paged" not in result[2],
+                  "without a mapping, loaded by %s" % mode, result)
+    result = host(plugin, path, "--load", "none", "--unlinked", budget="25%")
+    tap.claim(logits(result) == alone and "nothing is paged" in result[2],
+              "from a file without a name: the experts stay in memory, which is said", result)
+    result = host(plugin, path, "--unlinked", budget="25%")
+    tap.claim(result[0] == 1 and "is not to be found" in result[2], "a mapping of a file without a name is refused", result)
     result = host(plugin, path, path, "--times", "2", budget="25%")
     tap.claim(logits(result) == 4 * alone and result[2].count("have a slot") == 4, "two models at once, opened twice",
               result)
 
 
+def metrics(path):
+    with open(path) as text:
+        return dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
+
+
+def check_hits(tap, plugin, path, simulator, folder):
+    """A token by token run: what it hits is what the simulator says of its routes."""
+    trace, file = os.path.join(folder, "trace"), os.path.join(folder, "metrics")
+    for policy in ("lru", "cycle", "lirs"):
+        result = host(plugin, path, "--prompt", "1", "--tokens", "64", budget="25%", policy=policy, trace=trace, stats=file)
+        did = metrics(file) if result[0] == 0 else {}
+        live = [sum(int(v) for k, v in did.items() if k.startswith("moepage_experts_%s_total" % what)) for what in ("hits", "routed")]
+        done = subprocess.run([simulator, "--trace", trace, "--policy", policy, "--capacity", "128", "--json"],
+                              capture_output=True, text=True)
+        simulated = json.loads(done.stdout)["results"][0] if done.returncode == 0 else {}
+        tap.claim(live[1] > 0 and live == [simulated.get("hits"), simulated.get("accesses")],
+                  "policy %s hits what moepage-sim says of the recorded trace" % policy, live, simulated, done.stderr, result)
+
+
+def check_state(tap, plugin, path, folder):
+    """What a predictor has learnt in a run is there in the next one."""
+    state = os.path.join(folder, "learnt")
+    learning = {"budget": "25%", "state": state, "options": "predictor=coactivation prefetch=predictor"}
+    alone, runs = logits(host(None, path)), [host(plugin, path, **learning) for _ in range(2)]
+    tap.claim([logits(run) for run in runs] == [alone, alone] and "is not there yet" in runs[0][2] and
+              "is not there yet" not in runs[1][2] and os.path.getsize(state) > 0, "a predictor's state between runs", runs)
+    with open(state, "r+b") as file:
+        file.truncate(os.path.getsize(state) // 2)
+    result = host(plugin, path, **learning)
+    tap.claim(result[0] == 1 and "moepage: " in result[2], "a damaged state is refused", result)
+
+
 def check_metrics(tap, plugin, path, folder):
     file = os.path.join(folder, "metrics.prom")
     result = host(plugin, path, budget="25%", stats=file)
-    with open(file) as text:
-        lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
+    lines = metrics(file)
     routed = [float(v) for k, v in lines.items() if k.startswith("moepage_experts_routed")]
     tap.claim(result[0] == 0 and "of %d expert uses" % sum(routed) in result[2], "a file of metrics", routed, result)
 
@@ -115,14 +111,18 @@ def check_refusals(tap, plugin, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plugin")
-    parser.add_argument("checkpoint")
+    parser.add_argument("simulator", help="moepage-sim")
+    parser.add_argument("quantise", help="llama-quantize")
+    parser.add_argument("--models", required=True, help="a folder for them")
     args = parser.parse_args()
     tap = Tap()
+    paths = write_models(args.models, args.quantise)
     with tempfile.TemporaryDirectory() as folder:
-        paths = write_models(folder, args.checkpoint)
         check_budgets(tap, args.plugin, paths)
         check_ways(tap, args.plugin, paths["Q4_K_M"])
         check_metrics(tap, args.plugin, paths["Q8_0"], folder)
+        check_hits(tap, args.plugin, paths["Q8_0"], args.simulator, folder)
+        check_state(tap, args.plugin, paths["Q8_0"], folder)
         check_refusals(tap, args.plugin, paths["Q8_0"])
     return tap.end()
 

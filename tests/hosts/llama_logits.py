@@ -8,7 +8,9 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 
 import llama_cpp as llama
@@ -16,7 +18,7 @@ import llama_cpp as llama
 
 def load_plugin(path):
     """The plug-in looks its host's functions up among all of the process's, where programs in C have them."""
-    folder = os.path.join(os.path.dirname(llama.__file__), "lib")
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or os.path.join(os.path.dirname(llama.__file__), "lib")
     ctypes.CDLL(os.path.join(folder, "libggml-base.so.0"), ctypes.RTLD_GLOBAL)
     ggml = ctypes.CDLL(os.path.join(folder, "libggml.so.0"), ctypes.RTLD_GLOBAL)
     ggml.ggml_backend_load.restype = ctypes.c_void_p
@@ -24,11 +26,22 @@ def load_plugin(path):
         raise SystemExit("llama.cpp does not load " + path)
 
 
+def unlinked_copy(path):
+    """A path of an open file that no folder has."""
+    with tempfile.NamedTemporaryFile() as copy:
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, copy)
+        copy.flush()
+        return "/proc/self/fd/%d" % os.dup(copy.fileno())
+
+
 def open_model(args, path):
     params = llama.llama_model_default_params()
     params.use_extra_bufts = args.repack
-    if args.no_mmap:
-        params.load_mode = llama.LLAMA_LOAD_MODE_NONE
+    params.load_mode = {"mmap": llama.LLAMA_LOAD_MODE_MMAP, "none": llama.LLAMA_LOAD_MODE_NONE,
+                        "direct-io": llama.LLAMA_LOAD_MODE_DIRECT_IO}[args.load]
+    if args.unlinked:
+        path = unlinked_copy(path)
     model = llama.llama_model_load_from_file(path.encode(), params)
     if not model:
         raise SystemExit("llama.cpp does not load " + path)
@@ -109,7 +122,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--times", type=int, default=1, help="how often all models are opened and closed")
     parser.add_argument("--repack", action="store_true")
-    parser.add_argument("--no-mmap", action="store_true")
+    parser.add_argument("--load", choices=("mmap", "none", "direct-io"), default="mmap")
+    parser.add_argument("--unlinked", action="store_true", help="load a copy that has no name any more")
     parser.add_argument("--warm-up", action="store_true")
     parser.add_argument("--write-again", action="store_true", help="write to the model's file once it is open")
     parser.add_argument("--verbose", action="store_true")

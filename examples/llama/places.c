@@ -1,0 +1,123 @@
+/* Where tensors lie in files: behind a mapping, or in a GGUF file that the process has open while it hands over bytes
+ * that it has read. */
+#include "plugin.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <gguf.h>
+
+/* ---- mappings ---- */
+
+bool place_of_mapping(const char *address, size_t bytes, char *path, uint64_t *offset)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[PATH_MAX + 128];
+    const char *next = address; /* found so far */
+    while (maps && next < address + bytes && fgets(line, sizeof line, maps)) {
+        unsigned long from, to, at, inode;
+        unsigned major, minor;
+        int name = 0;
+        struct stat there;
+        if (sscanf(line, "%lx-%lx %*s %lx %x:%x %lu %n", &from, &to, &at, &major, &minor, &inode,
+                   &name) != 6 ||
+            next < (const char *)from || next >= (const char *)to)
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        if (stat(line + name, &there) || there.st_ino != inode ||
+            there.st_dev != makedev(major, minor) ||
+            (next != address && strcmp(path, line + name) != 0))
+            break;
+        if (next == address) {
+            snprintf(path, PATH_MAX, "%s", line + name);
+            *offset = at + (unsigned long)address - from;
+        }
+        next = (const char *)to;
+    }
+    if (maps)
+        fclose(maps);
+    return next >= address + bytes;
+}
+
+/* ---- open files ---- */
+
+enum { SAMPLE = 4096 };
+
+/* The file in which a tensor was found last, read by the host's own reader. */
+static struct {
+    char path[PATH_MAX];
+    struct gguf_context *index;
+} found;
+
+void places_forget(void)
+{
+    if (found.index)
+        gguf_free(found.index);
+    found.index = NULL;
+}
+
+static bool has_bytes(int file, uint64_t offset, const char *data, size_t bytes)
+{
+    char there[SAMPLE];
+    return pread(file, there, bytes, (off_t)offset) == (ssize_t)bytes &&
+           memcmp(there, data, bytes) == 0;
+}
+
+/* True if a file has each expert's first bytes, and the tensor's last ones, where the index says. */
+static bool has_tensor(const struct ggml_tensor *tensor, const char *data, uint64_t *offset)
+{
+    const size_t bytes = ggml_nbytes(tensor), sample = tensor->nb[2] < SAMPLE ? tensor->nb[2] : SAMPLE;
+    const int64_t id = gguf_find_tensor(found.index, tensor->name);
+    if (id < 0 || gguf_get_tensor_type(found.index, id) != tensor->type ||
+        gguf_get_tensor_size(found.index, id) != bytes)
+        return false;
+    *offset = gguf_get_data_offset(found.index) + gguf_get_tensor_offset(found.index, id);
+    FILE *file = fopen(found.path, "re");
+    bool same = file && has_bytes(fileno(file), *offset + bytes - sample, data + bytes - sample, sample);
+    for (int64_t e = 0; e < tensor->ne[2] && same; e++)
+        same = has_bytes(fileno(file), *offset + (size_t)e * tensor->nb[2],
+                         data + (size_t)e * tensor->nb[2], sample);
+    if (file)
+        fclose(file);
+    return same;
+}
+
+/* Reads the index of a file that the process has open; false if it is no GGUF file. */
+static bool read_index(const char *descriptor)
+{
+    char link[64], magic[4] = "";
+    struct stat there;
+    snprintf(link, sizeof link, "/proc/self/fd/%.20s", descriptor);
+    const ssize_t n = readlink(link, found.path, sizeof found.path - 1);
+    if (n <= 0)
+        return false;
+    found.path[n] = 0;
+    FILE *file = !stat(found.path, &there) && S_ISREG(there.st_mode) ? fopen(found.path, "re") : NULL;
+    const bool is_gguf = file && fread(magic, sizeof magic, 1, file) == 1 && !memcmp(magic, "GGUF", 4);
+    if (file)
+        fclose(file);
+    if (is_gguf)
+        found.index = gguf_init_from_file(found.path, (struct gguf_init_params){.no_alloc = true});
+    return found.index != NULL;
+}
+
+bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *path, uint64_t *offset)
+{
+    bool has = found.index && has_tensor(tensor, data, offset);
+    DIR *open = has ? NULL : opendir("/proc/self/fd");
+    for (struct dirent *entry; open && !has && (entry = readdir(open));) {
+        places_forget();
+        has = read_index(entry->d_name) && has_tensor(tensor, data, offset);
+    }
+    if (open)
+        closedir(open);
+    if (has)
+        snprintf(path, PATH_MAX, "%s", found.path);
+    return has;
+}

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Checks llama.cpp's own programs with the plug-in against the same programs without it, on a trained model that they
+quantised: texts, perplexities and the bytes of logits are to be the same at every budget. Prints TAP. llama.sh
+prepares what it needs."""
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+
+from hosts import BUDGETS, Host, Server, Tap, text_of, write_models
+
+CONTEXT = 256
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+# ---- one program after the other ----
+
+def perplexity(host, model, folder, **how):
+    """What llama-perplexity prints of each window and of all, and a digest of the logits that it saves."""
+    text, saved = os.path.join(folder, "text"), os.path.join(folder, "logits")
+    with open(text, "w") as out:
+        out.write(text_of("en", n=6 * CONTEXT) + text_of("c", n=6 * CONTEXT))
+    run = ("llama-perplexity", "-m", model, "-f", text, "--ctx-size", CONTEXT, "--batch-size", CONTEXT, "--threads", 2,
+           "--no-repack")
+    status, out, said = host.run(*run, **how)
+    figures = re.findall(r"\[\d+\][0-9.]+|Final estimate: .*", out + said)  # other lines come between them
+    saves = host.run(*run, "--save-all-logits", saved, **how)
+    return (status, saves[0], figures, digest(saved) if saves[0] == 0 else None), said
+
+
+def check_perplexity(tap, host, models, folder):
+    for kind, path in models.items():
+        expected, said = perplexity(host, path, folder, plugin=False)
+        tap.claim(expected[:2] == (0, 0) and len(expected[2]) > 10, "%s: llama-perplexity of %s alone" % (host.name, kind), said)
+        for budget in BUDGETS:
+            got, said = perplexity(host, path, folder, budget=budget)
+            tap.claim(got == expected and "expert uses were hits" in said,
+                      "%s: llama-perplexity of %s at %s is the same, and its logits to the byte"
+                      % (host.name, kind, budget), expected, got, said)
+
+
+def speak(host, model, **how):
+    status, out, said = host.run("llama-cli", "-m", model, "--prompt", "int main(", "--predict", 48, "--temp", 0,
+                                 "--seed", 1, "--single-turn", "--threads", 2, "--no-repack", "--simple-io",
+                                 "--no-show-timings", "--ctx-size", 512, **how)
+    return (status, out[out.find("> int main("):]), said  # a spinner turns before that
+
+
+def check_cli(tap, host, models):
+    for kind, path in models.items():
+        expected, said = speak(host, path, plugin=False)
+        tap.claim(expected[0] == 0 and "int main(" in expected[1], "%s: llama-cli with %s alone" % (host.name, kind),
+                  expected, said)
+        for budget in BUDGETS:
+            got, said = speak(host, path, budget=budget)
+            tap.claim(got == expected and "expert uses were hits" in said,
+                      "%s: llama-cli with %s at %s says the same" % (host.name, kind, budget), expected, got, said)
+
+
+def check_bench(tap, host, models):
+    for kind, path in models.items():
+        status, out, said = host.run("llama-bench", "-m", path, "-p", 64, "-n", 16, "-r", 2, "-t", "1,2", "-o", "json",
+                                     budget="25%")
+        rates = [test["avg_ts"] for test in json.loads(out)] if status == 0 else []
+        tap.claim(len(rates) == 4 and min(rates) > 0 and "expert uses were hits" in said,
+                  "%s: llama-bench with %s at 25%% of the experts" % (host.name, kind), rates, said)
+
+
+# ---- requests at once ----
+
+def serve(host, model, prompts, plugin=True, **settings):
+    """Answers to requests one after the other, and to all at once; how it ended; what it said."""
+    with Server(host, model, "-np", len(prompts), "--ctx-size", 256 * len(prompts), plugin=plugin,
+                **settings) as server:
+        if not server.ready():
+            server.stop()
+            return None, None, "not ready", server.said
+        alone = [server.complete(prompt) for prompt in prompts]
+        together = server.complete_together(prompts)
+        status = server.stop()
+        return alone, together, status, server.said
+
+
+def check_server(tap, host, models):
+    prompts = [text_of(domain, n=48) for domain in ("c", "de", "dict", "en", "es", "fr", "math", "py")]
+    for kind, path in models.items():
+        expected, together, status, said = serve(host, path, prompts, plugin=False)
+        tap.claim(status == 0 and expected and None not in expected and together == expected,
+                  "%s: llama-server with %s alone" % (host.name, kind), expected, together, status, said)
+        for budget in BUDGETS:
+            got = serve(host, path, prompts, budget=budget)
+            tap.claim(got[:3] == (expected, expected, 0) and "expert uses were hits" in got[3],
+                      "%s: llama-server with %s at %s answers eight requests at once as each alone"
+                      % (host.name, kind, budget), expected, *got)
+
+
+# ---- versions ----
+
+def check_refusal(tap, host, other, model):
+    """A plug-in for another interface: the host says so, and runs without it."""
+    status, _, said = Host(host.name, host.folder, other).run("llama-bench", "-m", model, "-p", 8, "-n", 0, "-r", 1)
+    tap.claim(status == 0 and "incompatible API version" in said and "moepage:" not in said,
+              "%s: a plug-in for another backend API is refused in a sentence" % host.name, status, said)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="of the host, for the claims")
+    parser.add_argument("folder", help="with its programs")
+    parser.add_argument("plugin")
+    parser.add_argument("--other", help="a plug-in for another backend API")
+    parser.add_argument("--models", required=True, help="a folder for them")
+    parser.add_argument("--kinds", default="BF16,Q8_0,Q4_K_M,MXFP4_MOE")
+    parser.add_argument("--only", default=".", help="a regular expression of checks")
+    args = parser.parse_args()
+    tap, host = Tap(), Host(args.name, args.folder, args.plugin)
+    every = write_models(args.models, os.path.join(args.folder, "llama-quantize"))
+    models = {kind: every[kind] for kind in args.kinds.split(",")}
+    checks = {"perplexity": lambda: check_perplexity(tap, host, models, args.models),
+              "cli": lambda: check_cli(tap, host, models), "bench": lambda: check_bench(tap, host, models),
+              "server": lambda: check_server(tap, host, models)}
+    if args.other:
+        checks["refusal"] = lambda: check_refusal(tap, host, args.other, every["Q8_0"])
+    for name, check in checks.items():
+        if re.search(args.only, name):
+            check()
+    return tap.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
