@@ -142,6 +142,14 @@ class Server:
                                        "cache_prompt": False, "return_tokens": True})
         return out and out.get("tokens")
 
+    def begin(self, prompt):
+        """Sends a request that does not end by itself; its connection. The server waits for those that are open."""
+        body = json.dumps({"prompt": prompt, "n_predict": -1, "ignore_eos": True}).encode()
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        return connection
+
     def complete_together(self, prompts, n_predict=24):
         answers = [None] * len(prompts)
 
@@ -155,16 +163,18 @@ class Server:
             thread.join()
         return answers
 
-    def stop(self, how=signal.SIGINT, seconds=60):
+    def stop(self, how=signal.SIGINT):
         """Ends it; its exit status, or None if it had to be killed after all."""
         if self.process.poll() is None:
             self.process.send_signal(how)
+        return self.wait()
+
+    def wait(self, seconds=60):
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
-            self.reader.join()
-            return None
+        status = self.process.poll()
+        self.process.wait()
         self.reader.join()
-        return self.process.returncode
+        return status
