@@ -89,15 +89,24 @@ static enum ggml_status fail(void)
     return GGML_STATUS_FAILED;
 }
 
+/* Ends the open step, if it can be, and gives the session back. */
+static void leave_model(compute *of)
+{
+    if (of->step_tokens && moepage_session_end(of->session, NULL))
+        say("%s", moepage_last_error());
+    if (of->session)
+        pages_give_session(of->model, of->session);
+    of->session = NULL;
+    of->model = NULL;
+    of->step_tokens = 0;
+}
+
 static bool use_model(compute *of, paged_model *model)
 {
     if (of->model == model)
         return true;
-    if (of->session)
-        pages_give_session(of->model, of->session);
-    of->model = NULL;
+    leave_model(of);
     of->session = pages_open(model) ? pages_take_session(model) : NULL;
-    of->step_tokens = 0;
     if (!of->session)
         return false;
     of->model = model;
@@ -265,8 +274,7 @@ compute *compute_open(void)
 
 void compute_close(compute *of)
 {
-    if (of->session)
-        pages_give_session(of->model, of->session);
+    leave_model(of);
     if (of->cpu)
         ggml_backend_free(of->cpu);
     free(of->ids);
