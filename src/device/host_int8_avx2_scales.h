@@ -131,16 +131,39 @@ MP_INLINE void scales_iq4_xs(const uint8_t *const *rows, run_scales *out)
     }
 }
 
-/* As mp_scales_nvfp4, of a block of either row. */
+/* As mp_halves_of_e4m3, of either row. */
+MP_INLINE __m256 halves_of_e4m3(const uint8_t *const *rows, uint32_t offset)
+{
+    const __m128i bytes = _mm_setr_epi32((int)mp_load_u32(rows[0] + offset),
+                                         (int)mp_load_u32(rows[1] + offset), 0, 0);
+    const __m128i none = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7f));
+    const __m128i live = _mm_and_si128(_mm_andnot_si128(none, bytes), _mm_set1_epi8(0x7f));
+    const __m128i halves = _mm_slli_epi16(_mm_cvtepu8_epi16(live), 7);
+    return _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(0x1p7f));
+}
+
 MP_INLINE void scales_nvfp4(const uint8_t *const *rows, run_scales *out)
 {
+    MP_EACH (j, 4)
+        out->scale[j] = halves_of_e4m3(rows, 36 * j);
+}
+
+/* As mp_scales_nvfp4g. */
+MP_INLINE void scales_nvfp4g(uint32_t dtype, const uint8_t *const *rows, run_scales *out)
+{
     MP_EACH (j, 4) {
-        const __m128i bytes = _mm_setr_epi32((int)mp_load_u32(rows[0] + 36 * j),
-                                             (int)mp_load_u32(rows[1] + 36 * j), 0, 0);
-        const __m128i none = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7f));
-        const __m128i live = _mm_and_si128(_mm_andnot_si128(none, bytes), _mm_set1_epi8(0x7f));
-        const __m128i halves = _mm_slli_epi16(_mm_cvtepu8_epi16(live), 7);
-        out->scale[j] = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(0x1p7f));
+        const uint32_t weights = mp_block_weights(dtype);
+        const uint32_t block = 64 * j / weights * mp_block_bytes(dtype);
+        const int first = (int)mp_load_u32(rows[0] + block);
+        const int second = (int)mp_load_u32(rows[1] + block);
+        const __m256 factor = _mm256_castsi256_ps(
+            _mm256_setr_epi32(first, first, first, first, second, second, second, second));
+        const __m256 halves = halves_of_e4m3(rows, block + 4 + 64 * j % weights / 16);
+        out->scale[j] = _mm256_mul_ps(halves, factor);
+        if (_mm256_movemask_ps(factor)) {
+            const __m256 divisor = _mm256_xor_ps(factor, _mm256_set1_ps(-0.0f));
+            out->scale[j] = _mm256_blendv_ps(out->scale[j], _mm256_div_ps(halves, divisor), factor);
+        }
     }
 }
 
@@ -229,6 +252,9 @@ MP_INLINE void decode_scales(uint32_t dtype, const uint8_t *const *rows, run_sca
     case MOEPAGE_DTYPE_Q6_K: scales_q6_k(rows, out); break;
     case MOEPAGE_DTYPE_IQ4_XS: scales_iq4_xs(rows, out); break;
     case MOEPAGE_DTYPE_NVFP4: scales_nvfp4(rows, out); break;
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: scales_nvfp4g(dtype, rows, out); break;
     default: scales_plain(dtype, rows, out);
     }
 }
