@@ -23,7 +23,8 @@ MP_INLINE uint32_t group_of(uint32_t dtype)
 
 MP_INLINE bool is_fp4(uint32_t dtype)
 {
-    return dtype == MOEPAGE_DTYPE_MXFP4 || dtype == MOEPAGE_DTYPE_NVFP4;
+    return dtype == MOEPAGE_DTYPE_MXFP4 || dtype == MOEPAGE_DTYPE_NVFP4 ||
+           mp_block_has_factor(dtype);
 }
 
 /* Products with 127 that are added in 16 bits. */
@@ -35,7 +36,10 @@ MP_INLINE uint32_t products_of(uint32_t dtype)
     case MOEPAGE_DTYPE_IQ4_XS: return 2; /* of 128 */
     case MOEPAGE_DTYPE_Q6_K: return 4;   /* of 63 */
     case MOEPAGE_DTYPE_MXFP4:
-    case MOEPAGE_DTYPE_NVFP4: /* of 28 */
+    case MOEPAGE_DTYPE_NVFP4:
+    case MOEPAGE_DTYPE_NVFP4G64_F32:
+    case MOEPAGE_DTYPE_NVFP4G128_F32:
+    case MOEPAGE_DTYPE_NVFP4G256_F32: /* of 28 */
     case MOEPAGE_DTYPE_Q5_0:
     case MOEPAGE_DTYPE_Q5_1:
     case MOEPAGE_DTYPE_Q5_K: return 8; /* of 31 */

@@ -94,8 +94,10 @@ MP_INLINE __m256i unpack_16(uint32_t dtype, const uint8_t *const *run, uint32_t 
     if (dtype == MOEPAGE_DTYPE_Q6_K)
         return _mm256_or_si256(field(both(run, low + 64 * half + 16 * i), j % 2 * 4, 0, 15),
                                field(both(run, high + 32 * half + side), 2 * quarter, 4, 0x30));
-    if (dtype == MOEPAGE_DTYPE_NVFP4) {
-        const __m256i all = both(run, j * mp_block_bytes(dtype) + low + i / 2 * 16);
+    if (is_fp4(dtype)) {
+        const uint32_t weights = mp_block_weights(dtype);
+        const uint32_t block = 64 * j / weights * mp_block_bytes(dtype);
+        const __m256i all = both(run, block + low + 64 * j % weights / 2 + i / 2 * 16);
         const __m256i first = field(all, 0, 0, 15), second = field(all, 4, 0, 15);
         return looked_up(dtype, i % 2 ? _mm256_unpackhi_epi64(first, second)
                                       : _mm256_unpacklo_epi64(first, second));
