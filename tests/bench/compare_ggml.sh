@@ -3,7 +3,8 @@
 # Not part of any suite.
 #
 # ggml comes from the sources of llama-cpp-python on PyPI, is built outside the tree, in
-# ${GGML_DIR:-/tmp/moepage-ggml}, for this processor or as ${GGML_FLAGS} says, and stays there. What cannot be done is said as "skipped: ...".
+# ${GGML_DIR:-/tmp/moepage-ggml}, for this processor or as ${GGML_FLAGS} says, and stays there. What cannot
+# be done is said as "skipped: ...".
 set -u
 skip() { echo "skipped: $*"; exit 0; }
 here=$(cd "$(dirname "$0")/../.." && pwd)
