@@ -17,14 +17,14 @@ static uint64_t dense_bytes(const paged_model *of, uint64_t expert_bytes)
     return all > expert_bytes ? all - expert_bytes : 0;
 }
 
-/* All that is free, but for the rest of the model, which stays mapped, and for an eighth, at least 512 MiB: KV, compute
+/* All that is free, but for the rest of the model, which stays mapped, and for an eighth, at least 256 MiB: KV, compute
  * buffers and the system need it. */
 static bool choose_budget(const paged_model *of, char *out, size_t room)
 {
     moepage_model_info info = MOEPAGE_MODEL_INFO();
     moepage_model_get_info(of->model, &info);
     const uint64_t bytes = memory_free(), dense = dense_bytes(of, info.routed_bytes);
-    const uint64_t rest = dense + (bytes / 8 > 512u << 20 ? bytes / 8 : 512u << 20);
+    const uint64_t rest = dense + (bytes / 8 > 256u << 20 ? bytes / 8 : 256u << 20);
     if (bytes <= rest) {
         say("MOEPAGE_BUDGET=auto: %llu bytes of memory are free, and %llu must stay so: give a "
             "budget",
@@ -80,6 +80,18 @@ static bool open_engine(paged_model *of, const settings *chosen)
     return true;
 }
 
+/* The host has read the file ahead, which takes the memory that the slots are to have. */
+static void drop_cache(const paged_model *of)
+{
+    for (uint32_t l = 0; l < of->n_layers; l++)
+        for (int k = 0; k < MOST_BANKS; k++) {
+            const bank *from = &of->banks[l][k];
+            if (from->address)
+                place_drop(of->files[from->file], from->offset, (char *)from->address,
+                           from->expert_bytes * (size_t)from->experts);
+        }
+}
+
 bool pages_open(paged_model *of)
 {
     if (of->engine || of->in_memory || of->n_layers == 0)
@@ -93,6 +105,7 @@ bool pages_open(paged_model *of)
         pages_close(of);
         return false;
     }
+    drop_cache(of);
     memcpy(of->stats, chosen->stats, sizeof of->stats);
     tell_opened(of, chosen);
     return true;

@@ -3,10 +3,12 @@
 #include "plugin.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -47,7 +49,7 @@ bool place_of_mapping(const char *address, size_t bytes, char *path, uint64_t *o
 
 /* ---- open files ---- */
 
-enum { SAMPLE = 4096 };
+enum { SAMPLE = 4096 }; /* a page */
 
 /* The file in which a tensor was found last, read by the host's own reader. */
 static struct {
@@ -120,4 +122,19 @@ bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *p
     if (has)
         snprintf(path, PATH_MAX, "%s", found.path);
     return has;
+}
+
+/* ---- page cache ---- */
+
+void place_drop(const char *path, uint64_t offset, char *address, size_t bytes)
+{
+    const uintptr_t first = ((uintptr_t)address + SAMPLE - 1) / SAMPLE * SAMPLE;
+    const uintptr_t last = ((uintptr_t)address + bytes) / SAMPLE * SAMPLE;
+    if (last > first)
+        madvise((void *)first, last - first, MADV_DONTNEED);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return;
+    posix_fadvise(file, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED);
+    close(file);
 }

@@ -116,6 +116,9 @@ bool place_of_mapping(const char *address, size_t bytes, char *path, uint64_t *o
 bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *path,
                      uint64_t *offset);
 
+/* Lets the system drop what it keeps of a file's range, and of its mapping at `address`. The bytes stay the same. */
+void place_drop(const char *path, uint64_t offset, char *address, size_t bytes);
+
 /* Frees what place_of_tensor keeps for the next tensor. */
 void places_forget(void);
 

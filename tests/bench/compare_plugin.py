@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""llama-bench with the plug-in and without it, in turn, each in a cgroup of its own with a limit of memory, or with all
+experts resident. compare_plugin.sh prepares what it needs.
+
+llama-bench decodes the same tokens several times; the first pass warms caches and slots, and is left out. Where all
+experts are resident, processor time is compared too: that of a run with more passes less that of one with the first
+alone, with threads that sleep where they wait for each other.
+
+The first line of a case ends with the disk's rate: direct reads of 3 MiB by four threads, taken in the same run.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import gguf
+
+from compare_beyond import MIB, Cgroup, ReadAhead, bytes_of, disk_rate, drop
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Model:
+    """What a budget must leave beside the experts: the tensors of which every token reads all."""
+
+    def __init__(self, path):
+        tensors = gguf.GGUFReader(path).tensors
+        self.path = path
+        self.experts = sum(int(t.n_bytes) for t in tensors if "_exps" in t.name)
+        self.dense = sum(int(t.n_bytes) for t in tensors if "_exps" not in t.name and t.name != "token_embd.weight")
+
+
+def bench(args, model, test, passes, limit, plugin, budget=None):
+    """Rates of the passes in tokens per second, processor seconds, bytes read from the disk, and what the plug-in
+    said at the end."""
+    command = [os.path.join(args.folder, "llama-bench"), "-m", model.path, "-t", str(args.threads), "-r", str(passes),
+               "--no-warmup", "-o", "json", *test, *(args.flags.split() if args.flags else [])]
+    environment = {**os.environ, "OMP_WAIT_POLICY": args.wait}
+    if plugin:
+        environment.update(GGML_BACKEND_PATH=plugin, MOEPAGE_BUDGET=budget, MOEPAGE_OPTIONS=args.options,
+                           MOEPAGE_POLICY=args.policy)
+    group = Cgroup(limit) if limit else None
+    if limit:
+        drop(model.path)
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment,
+                              preexec_fn=group.enter if group else None) as process:
+            text = process.stdout.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if group:
+            group.close()
+        errors.seek(0)
+        said = errors.read().decode("utf-8", "replace")
+    if process.returncode:
+        raise SystemExit("%s ended with %d: %s" % (" ".join(command), process.returncode, said[-600:]))
+    said = [line for line in said.splitlines() if line.startswith("moepage: ")]
+    return (json.loads(text)[0]["samples_ts"], usage.ru_utime + usage.ru_stime, usage.ru_inblock * 512,
+            said[-1][9:] if said else "")
+
+
+def spread(values, form="%.2f"):
+    return (form + " [" + form + " to " + form + "]") % (statistics.median(values), min(values), max(values))
+
+
+def compare_beyond(args, model, limit):
+    """Tokens per second under a limit: the median of all passes but the first, in each round."""
+    budget = limit - model.dense - args.slack * MIB
+    if budget <= 0:
+        print("  skipped: nothing is left for experts")
+        return
+    rates = {name: [] for name in ("without", "with")}
+    for _ in range(args.rounds):
+        for name, plugin in (("without", None), ("with", args.plugin)):
+            passes, _, read, said = bench(args, model, ["-p", "0", "-n", str(args.tokens)], args.passes, limit, plugin,
+                                          str(budget))
+            rates[name].append(statistics.median(passes[1:]))
+            print("  %s: %.2f tokens/s; %.2f GB read in all%s" % (name, rates[name][-1], read / 1e9, said and "; " + said),
+                  flush=True)
+    ratios = [a / b for a, b in zip(rates["with"], rates["without"])]
+    print("  median: with %s, without %s, ratio %s" % (spread(rates["with"]), spread(rates["without"]), spread(ratios)),
+          flush=True)
+
+
+def compare_resident(args, model):
+    for what, test, n in (("decoding", ["-p", "0", "-n", str(args.tokens)], args.tokens),
+                          ("a prompt", ["-p", str(args.prompt), "-n", "0"], args.prompt)):
+        rates = {name: [] for name in ("without", "with")}
+        times = {name: [] for name in rates}
+        for _ in range(args.rounds):
+            for name, plugin in (("without", None), ("with", args.plugin)):
+                _, first, _, _ = bench(args, model, test, 1, None, plugin, "100%")
+                passes, all_of_it, _, _ = bench(args, model, test, args.passes, None, plugin, "100%")
+                rates[name].append(statistics.median(passes[1:]))
+                times[name].append((all_of_it - first) / n / (args.passes - 1))
+        for form, of, over in (("%.2f tokens/s", rates, lambda a, b: a / b), ("%.4f s of processors a token", times, lambda a, b: b / a)):
+            ratios = [over(a, b) for a, b in zip(of["with"], of["without"])]
+            print("  %s: with %s, without %s, ratio %s" % (what, form % statistics.median(of["with"]),
+                                                           form % statistics.median(of["without"]), spread(ratios, "%.3f")), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", help="with llama-bench")
+    parser.add_argument("plugin")
+    parser.add_argument("cases", nargs="+", help="FILE:LIMIT, such as x.gguf:2560M, or FILE:all for all experts resident")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=32, help="decoded in a pass")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slack", type=int, default=160, help="MiB for all that is neither experts nor other weights")
+    parser.add_argument("--options", default="io_threads=8")
+    parser.add_argument("--policy", default="cycle")
+    parser.add_argument("--flags", default="", help="more for llama-bench")
+    parser.add_argument("--wait", default="passive", choices=("passive", "active"), help="how OpenMP's threads wait")
+    parser.add_argument("--read-ahead", type=int, help="KB; default: as it is")
+    args = parser.parse_args()
+    for case in args.cases:
+        path, limit = case.rsplit(":", 1)
+        model = Model(path)
+        print("%s, %.1f GB, %.1f of them experts; %s; disk %.0f MB/s"
+              % (os.path.basename(path), os.path.getsize(path) / 1e9, model.experts / 1e9,
+                 "all resident" if limit == "all" else "limit %d MiB" % (bytes_of(limit) // MIB), disk_rate(path, 3 * MIB) / 1e6),
+              flush=True)
+        if limit == "all":
+            compare_resident(args, model)
+        else:
+            with ReadAhead(path, args.read_ahead):
+                compare_beyond(args, model, bytes_of(limit))
+
+
+if __name__ == "__main__":
+    main()
