@@ -339,7 +339,7 @@ void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold 
 {
     for (uint32_t i = 0; i < n; i++) {
         mp_hold *hold = &holds[i];
-        if (!mp_versions_has(versions, hold->key))
+        if (hold->shard != versions->part)
             continue;
         uint32_t version = versions->readers[reader].published[hold->key];
         if (!(version & MP_VERSION_HIGH)) {

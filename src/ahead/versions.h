@@ -102,13 +102,11 @@ bool mp_versions_unpin(mp_versions *versions, uint32_t key);
 
 /* ---- moves of the split (versions_move.c), of SERVE_VERSIONS; the lock is held ---- */
 
-/* Returns the fewest high versions per layer: for pins, and because with fewer there would be no places
- * for the low ones. */
+/* Returns the fewest high versions per layer, for pins and for want of places for low ones. */
 uint32_t mp_versions_least(const mp_versions *versions);
-/* Makes high versions leave until each layer has at most n_high and none is outside of `kept`: those
- * outside, then the coldest. The slots are free when no step sees them; until then another call goes
- * on. `once`: waits for the bus, and fails with BUSY, changing nothing, if a step is open or a pinned
- * expert outside. */
+/* Makes high versions leave, those outside of `kept` and then the coldest, until each layer has at most
+ * n_high. Slots are free when no step sees them; until then another call goes on. `once`: waits for the
+ * bus, and fails with BUSY, changing nothing, if a step is open or a pinned expert outside. */
 moepage_status mp_versions_shrink(mp_versions *versions, mp_span kept, uint32_t n_high, bool once);
 /* Ends a move: from now on each layer has up to n_high high versions, the hottest. */
 void mp_versions_set_high(mp_versions *versions, uint32_t n_high);
