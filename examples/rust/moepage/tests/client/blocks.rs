@@ -7,7 +7,7 @@ use crate::set_up::*;
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/");
 
-const FORMATS: [(&str, Dtype); 20] = [
+const FORMATS: [(&str, Dtype); 23] = [
     ("Q4_0", Dtype::Q4_0),
     ("Q4_1", Dtype::Q4_1),
     ("Q5_0", Dtype::Q5_0),
