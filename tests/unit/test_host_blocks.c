@@ -86,6 +86,9 @@ static void expect_bits_of_down(uint32_t dtype, uint32_t n, uint32_t math, const
 
 /* ---- Tests ---- */
 
+/* The sums of every format are compared in all shapes by the plain build; a sanitized one, which is to see
+ * what is read and written, takes a third to a half of them. */
+
 static void test_host_blocks_sum_as_the_decoded_weights_do(void **state)
 {
     static const uint32_t counts[] = {1, 7, 0};
@@ -93,6 +96,8 @@ static void test_host_blocks_sum_as_the_decoded_weights_do(void **state)
     for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
         for (size_t m = 0; m < 2; m++)
             for (uint32_t n = 1; n <= 3; n++) {
+                if (slow_here() && n != 1 + (dtype + m) % 3)
+                    continue;
                 expect_bits_of_gate_and_up(dtype, n, maths[m], counts);
                 expect_bits_of_down(dtype, n, maths[m], counts);
             }
@@ -100,8 +105,9 @@ static void test_host_blocks_sum_as_the_decoded_weights_do(void **state)
 
 static void test_host_blocks_any_number_of_rows_gives_the_same(void **state)
 {
+    const uint32_t each = slow_here() ? 7 : 14;
     (void)state;
-    for (uint32_t rows = 1; rows <= 60; rows += rows < 14 ? 1 : 23) {
+    for (uint32_t rows = 1; rows <= 60; rows += rows < each ? 1 : 23) {
         const uint32_t counts[] = {rows, 0, 61 - rows};
         for (uint32_t dtype = FIRST + rows % 3; dtype < FIRST + N_FORMATS; dtype += 3)
             expect_bits_of_gate_and_up(dtype, 1, maths[rows / 2 % 2], counts);
@@ -115,6 +121,8 @@ static void test_host_blocks_long_rows_go_on_between_pieces(void **state)
     (void)state;
     for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
         for (size_t m = 0; m < 2; m++) {
+            if (slow_here() && m != dtype % 2)
+                continue;
             const uint32_t n = 2048 / weights_of(dtype) + 1;
             expect_bits_of_gate_and_up(dtype, n, maths[m], m ? others : counts);
             expect_bits_of_down(dtype, n, maths[m], m ? counts : others);
