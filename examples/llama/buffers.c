@@ -103,7 +103,8 @@ static int add_file(paged_model *model, const char *path)
     return (int)model->n_files++;
 }
 
-static void note_bank(paged_model *model, const struct ggml_tensor *tensor, uint32_t file, uint64_t offset)
+static void note_bank(paged_model *model, const struct ggml_tensor *tensor, uint32_t file,
+                      uint64_t offset)
 {
     uint32_t layer;
     const int kind = bank_kind(tensor->name, &layer);
@@ -131,7 +132,8 @@ static const bank *left_bank(const held_buffer *held, const struct ggml_tensor *
 }
 
 /* False, after a sentence, if a file does not give the bytes. */
-static bool read_bank(const paged_model *model, const bank *of, uint64_t offset, size_t bytes, char *out)
+static bool read_bank(const paged_model *model, const bank *of, uint64_t offset, size_t bytes,
+                      char *out)
 {
     const char *path = model->files[of->file];
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -156,7 +158,8 @@ static void keep_in_memory(paged_model *model, const char *name)
                 model->lost = true;
         }
     model->in_memory = true;
-    say("%s comes without a mapping, and from no GGUF file that is open here: the experts stay in memory, nothing is "
+    say("%s comes without a mapping, and from no GGUF file that is open here: the experts stay in "
+        "memory, nothing is "
         "paged (leave out --no-mmap)",
         name);
 }
@@ -219,7 +222,8 @@ static void set_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor,
     held_buffer *held = buffer->context;
     uint32_t layer;
     const bool whole = offset == 0 && bytes == ggml_nbytes(tensor);
-    if (!held->mapped && held->model && !held->model->in_memory && bank_kind(tensor->name, &layer) >= 0) {
+    if (!held->mapped && held->model && !held->model->in_memory &&
+        bank_kind(tensor->name, &layer) >= 0) {
         if (!whole)
             keep_in_memory(held->model, tensor->name);
         else if (leave_in_file(held, tensor, data))

@@ -180,7 +180,8 @@ static bool is_as_noted(const expert_chain *chain)
         if (noted->address == from->data && noted->type == from->type &&
             chain->layer < model->n_layers && model->moe_layer[chain->layer] >= 0)
             continue;
-        say("%s is not where it was when its model was loaded: load one model at a time", from->name);
+        say("%s is not where it was when its model was loaded: load one model at a time",
+            from->name);
         return false;
     }
     return true;

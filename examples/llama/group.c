@@ -59,15 +59,16 @@ static rows_of *input_of(group_run *run, const struct ggml_tensor *tensor)
         return value;
     value = add_value(run, tensor);
     for (uint32_t r = 0; r < run->plan->n_rows; r++)
-        memcpy(value->rows + r * value->row_bytes, host_row(run->whole, run->plan, tensor, r), value->row_bytes);
+        memcpy(value->rows + r * value->row_bytes, host_row(run->whole, run->plan, tensor, r),
+               value->row_bytes);
     return value;
 }
 
 static void scatter(const group_run *run, const rows_of *value)
 {
     for (uint32_t r = 0; r < run->plan->n_rows; r++)
-        memcpy(host_row(run->whole, run->plan, value->tensor, r), value->rows + r * value->row_bytes,
-               value->row_bytes);
+        memcpy(host_row(run->whole, run->plan, value->tensor, r),
+               value->rows + r * value->row_bytes, value->row_bytes);
 }
 
 /* ---- ggml's tensors for them ---- */

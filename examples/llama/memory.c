@@ -12,8 +12,8 @@ typedef struct group_files {
     const char *inactive, *active; /* page cache, in memory.stat */
 } group_files;
 
-static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ",
-                                      "active_file "};
+static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current",
+                                      "inactive_file ", "active_file "};
 static const group_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                       "memory.usage_in_bytes", "total_inactive_file ",
                                       "total_active_file "};
@@ -26,7 +26,8 @@ static uint64_t number_in(const char *folder, const char *name, const char *key,
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file))
-        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &number) == 1)
+        if (strncmp(line, key, strlen(key)) == 0 &&
+            sscanf(line + strlen(key), "%llu", &number) == 1)
             break;
     if (file)
         fclose(file);

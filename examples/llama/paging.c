@@ -63,8 +63,8 @@ static bool open_engine(paged_model *of, const settings *chosen)
     memcpy(budget, chosen->budget, sizeof budget);
     if (strcmp(budget, "auto") == 0 && !choose_budget(of, budget, sizeof budget))
         return false;
-    const int n = snprintf(options, sizeof options, "budget=%s policy=%s %s", budget, chosen->policy,
-                           chosen->options);
+    const int n = snprintf(options, sizeof options, "budget=%s policy=%s %s", budget,
+                           chosen->policy, chosen->options);
     if (n >= (int)sizeof options) {
         say("MOEPAGE_OPTIONS is too long");
         return false;

@@ -74,14 +74,16 @@ static bool has_bytes(int file, uint64_t offset, const char *data, size_t bytes)
 /* True if a file has each expert's first bytes, and the tensor's last ones, where the index says. */
 static bool has_tensor(const struct ggml_tensor *tensor, const char *data, uint64_t *offset)
 {
-    const size_t bytes = ggml_nbytes(tensor), sample = tensor->nb[2] < SAMPLE ? tensor->nb[2] : SAMPLE;
+    const size_t bytes = ggml_nbytes(tensor),
+                 sample = tensor->nb[2] < SAMPLE ? tensor->nb[2] : SAMPLE;
     const int64_t id = gguf_find_tensor(found.index, tensor->name);
     if (id < 0 || gguf_get_tensor_type(found.index, id) != tensor->type ||
         gguf_get_tensor_size(found.index, id) != bytes)
         return false;
     *offset = gguf_get_data_offset(found.index) + gguf_get_tensor_offset(found.index, id);
     FILE *file = fopen(found.path, "re");
-    bool same = file && has_bytes(fileno(file), *offset + bytes - sample, data + bytes - sample, sample);
+    bool same =
+        file && has_bytes(fileno(file), *offset + bytes - sample, data + bytes - sample, sample);
     for (int64_t e = 0; e < tensor->ne[2] && same; e++)
         same = has_bytes(fileno(file), *offset + (size_t)e * tensor->nb[2],
                          data + (size_t)e * tensor->nb[2], sample);
@@ -100,8 +102,10 @@ static bool read_index(const char *descriptor)
     if (n <= 0)
         return false;
     found.path[n] = 0;
-    FILE *file = !stat(found.path, &there) && S_ISREG(there.st_mode) ? fopen(found.path, "re") : NULL;
-    const bool is_gguf = file && fread(magic, sizeof magic, 1, file) == 1 && !memcmp(magic, "GGUF", 4);
+    FILE *file =
+        !stat(found.path, &there) && S_ISREG(there.st_mode) ? fopen(found.path, "re") : NULL;
+    const bool is_gguf =
+        file && fread(magic, sizeof magic, 1, file) == 1 && !memcmp(magic, "GGUF", 4);
     if (file)
         fclose(file);
     if (is_gguf)
@@ -109,7 +113,8 @@ static bool read_index(const char *descriptor)
     return found.index != NULL;
 }
 
-bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *path, uint64_t *offset)
+bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *path,
+                     uint64_t *offset)
 {
     bool has = found.index && has_tensor(tensor, data, offset);
     DIR *open = has ? NULL : opendir("/proc/self/fd");

@@ -29,7 +29,8 @@
 
 /* The structs that a host and the plug-in share are those of one version of ggml's interface for backends. */
 #if GGML_BACKEND_API_VERSION != 2 && GGML_BACKEND_API_VERSION != 3
-#error "this llama.cpp has a backend API of another version than 2 and 3, with which the plug-in is checked"
+#error \
+    "this llama.cpp has a backend API of another version than 2 and 3, with which the plug-in is checked"
 #endif
 
 /* ---- say.c ---- */
@@ -75,8 +76,8 @@ typedef struct paged_model {
     struct paged_model *next;
     uint32_t n_buffers; /* the model lives as long as one of its buffers */
     bool closed;        /* no more tensors come */
-    bool in_memory;     /* the host has given bytes that no file is known to have: nothing is paged */
-    bool lost;          /* a file did not give bytes that it had */
+    bool in_memory; /* the host has given bytes that no file is known to have: nothing is paged */
+    bool lost;      /* a file did not give bytes that it had */
     char *files[MOST_FILES];
     uint32_t n_files;
     uint32_t n_layers;                   /* 1 + the last one that has banks */

@@ -27,7 +27,8 @@ typedef struct row_products {
     const struct ggml_tensor *links[MOST_BANKS];
     uint32_t n_links;
     const struct ggml_type_traits_cpu *traits; /* of the weights */
-    char *rounded; /* the input's rows in the type that dot products take; NULL = they do as they are */
+    char *
+        rounded; /* the input's rows in the type that dot products take; NULL = they do as they are */
     size_t rounded_bytes; /* of a row */
     atomic_uint next;     /* chunk */
 } row_products;
@@ -94,7 +95,8 @@ static const void *operand(const row_products *of, uint32_t r)
 {
     const int64_t top_k = of->whole->chain->ids->ne[0], row = of->plan->rows[r];
     const int64_t i = of->input->ne[1] == 1 ? row / top_k : row;
-    return of->rounded ? of->rounded + (size_t)i * of->rounded_bytes : (const void *)input_row(of, i);
+    return of->rounded ? of->rounded + (size_t)i * of->rounded_bytes
+                       : (const void *)input_row(of, i);
 }
 
 /* Rows [first, first + CHUNK) of an expert's weights, with all rows that chose it. */
@@ -164,8 +166,9 @@ static uint64_t rounded_bytes(const expert_chain *chain)
     for (uint32_t i = 0; i < chain->n_links; i++) {
         const struct ggml_tensor *link = chain->links[i], *input = link->src[1];
         if (is_bank_product(link))
-            bytes += round_up((uint64_t)(input->ne[1] * input->ne[2]) *
-                              ggml_row_size(find_traits()(link->src[0]->type)->vec_dot_type, input->ne[0]));
+            bytes += round_up(
+                (uint64_t)(input->ne[1] * input->ne[2]) *
+                ggml_row_size(find_traits()(link->src[0]->type)->vec_dot_type, input->ne[0]));
     }
     return bytes;
 }
