@@ -56,16 +56,6 @@ void mp_direct_desk_close(mp_direct_desk *desk)
 
 /* ---- Reads ---- */
 
-/* Reads once with progress, or fails with errno. */
-static ssize_t read_some(int fd, unsigned char *out, uint64_t n, uint64_t offset)
-{
-    ssize_t done;
-    do
-        done = pread(fd, out, n, (off_t)offset);
-    while (done < 0 && errno == EINTR);
-    return done;
-}
-
 /* Reads up to n bytes of whole pages, and says how many: fewer where the file ends, and 0 where there are no
  * direct reads. A file system may still refuse one, which tells it apart from a failure. */
 static moepage_status read_direct(const mp_model_file *file, uint64_t offset, uint64_t n,
@@ -75,7 +65,10 @@ static moepage_status read_direct(const mp_model_file *file, uint64_t offset, ui
     *done = 0;
     if (!direct || !atomic_load_explicit(&direct->works, memory_order_relaxed))
         return MOEPAGE_OK;
-    ssize_t got = read_some(direct->fd, out, n, offset);
+    ssize_t got;
+    do
+        got = pread(direct->fd, out, n, (off_t)offset);
+    while (got < 0 && errno == EINTR);
     if (got < 0 && errno != EINVAL)
         return mp_file_fail(file->name, "read");
     if (got < 0)

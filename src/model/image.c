@@ -134,27 +134,36 @@ static moepage_status gather_piece(const struct moepage_model *model, uint32_t l
 
 /* Copies all pieces to their places; the gaps between them become 0. */
 static moepage_status gather(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                             unsigned char *slot, bool *buffered)
+                             const mp_direct_desk *desk, unsigned char *slot, bool *buffered)
 {
-    mp_direct_desk desk = {0};
     moepage_status status = MOEPAGE_OK;
     *buffered = false;
-    if (model->spans && !mp_direct_desk_open(&desk))
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "layer %u, expert %u: no memory to read it", layer,
-                       expert);
     for (uint32_t i = 0; i < model->n_pieces && !status; i++) {
         bool cached;
-        status = gather_piece(model, layer, expert, i, &desk, slot, &cached);
+        status = gather_piece(model, layer, expert, i, desk, slot, &cached);
         *buffered |= cached;
     }
-    mp_direct_desk_close(&desk);
     if (!status)
         mp_slot_clear_padding(mp_model_layout(model, layer), model->info.expert_tensors, slot);
     return status;
 }
 
+/* The same with a desk of its own, if the model's files need one. */
+static moepage_status gather_alone(const struct moepage_model *model, uint32_t layer,
+                                   uint32_t expert, unsigned char *slot, bool *buffered)
+{
+    mp_direct_desk desk = {0};
+    if (model->spans && !mp_direct_desk_open(&desk))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "layer %u, expert %u: no memory to read it", layer,
+                       expert);
+    moepage_status status = gather(model, layer, expert, &desk, slot, buffered);
+    mp_direct_desk_close(&desk);
+    return status;
+}
+
 moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
-                                  uint32_t expert, uint32_t form, void *buffer, mp_image_read *read)
+                                  uint32_t expert, uint32_t form, const mp_direct_desk *desk,
+                                  void *buffer, mp_image_read *read)
 {
     if (model->phantom)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
@@ -162,7 +171,8 @@ moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t la
     if (model->pack)
         return mp_pack_read_image(model, layer, expert, form, buffer, read);
     bool buffered;
-    moepage_status status = gather(model, layer, expert, buffer, &buffered);
+    moepage_status status = desk ? gather(model, layer, expert, desk, buffer, &buffered)
+                                 : gather_alone(model, layer, expert, buffer, &buffered);
     if (!status)
         *read = (mp_image_read){.bytes = mp_model_layout(model, layer)->expert_bytes,
                                 .buffered = buffered};
@@ -181,7 +191,7 @@ moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t l
                        (unsigned long long)mp_model_image_room(model, form),
                        (unsigned long long)room);
     mp_image_read read;
-    moepage_status status = mp_model_read_cold(model, layer, expert, form, buffer, &read);
+    moepage_status status = mp_model_read_cold(model, layer, expert, form, NULL, buffer, &read);
     if (!status)
         *read_bytes = read.bytes;
     return status;

@@ -19,6 +19,7 @@
 #include "base/handle.h"
 #include "base/log.h"
 #include "codec/quant.h"
+#include "model/direct.h"
 #include "model/repack.h"
 #include "moepage.h"
 
@@ -245,11 +246,12 @@ void mp_model_find_parts(const struct moepage_model *model, uint32_t layer, uint
 
 /* Reads an image into buffer[skew ..), checks it against its checksum and, for EXPH, that decoding
  * cannot fail. The model has the form, or it is DENSE, and the buffer has mp_model_image_room. Uses direct
- * I/O if the file system allows. Blocks; any thread. *read is written on success. IO, FORMAT (the sentence
- * names file, section, layer and expert), CALLBACK; the sentence becomes the calling thread's last error. */
+ * I/O if the file system allows; a checkpoint's through `desk`, or one of the call's own if that is NULL.
+ * Blocks; any thread. *read is written on success. IO, FORMAT (the sentence names file, section, layer and
+ * expert), CALLBACK; the sentence becomes the calling thread's last error. */
 moepage_status mp_model_read_cold(const struct moepage_model *model, uint32_t layer,
-                                  uint32_t expert, uint32_t form, void *buffer,
-                                  mp_image_read *read);
+                                  uint32_t expert, uint32_t form, const mp_direct_desk *desk,
+                                  void *buffer, mp_image_read *read);
 /* Checks that there is such an image and enough room for it, NOT_FOUND and ARGUMENT, reads it as
  * mp_model_read_cold does, and reports only the bytes read. */
 moepage_status mp_model_read_image(const struct moepage_model *model, uint32_t layer,

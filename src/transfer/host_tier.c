@@ -31,6 +31,8 @@ static moepage_status open_lanes(mp_host_tier *tier)
     moepage_status status;
     do {
         mp_cold_lane *lane = &tier->lanes[tier->n_lanes];
+        if (tier->model->spans && !mp_direct_desk_open(&lane->desk))
+            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u reads at a time", wanted);
         lane->reading = tier->valid + 1 + tier->n_lanes;
         mp_ring_reset(tier->links, lane->reading);
         status = device->ops->stream_create(device, MP_STREAM_COLD, &lane->stream);
@@ -75,6 +77,8 @@ moepage_status mp_host_tier_create(struct moepage_device *home, const struct moe
     tier->model = model;
     tier->form = form;
     tier->unit = unit;
+    tier->timed =
+        mp_quant_bits_of(form) ? mp_model_most_bytes(model, form) : model->info.slot_bytes;
     tier->n_entries = (uint32_t)fit;
     tier->n_keys = (uint32_t)keys;
     tier->valid = tier->n_entries;
@@ -95,6 +99,8 @@ void mp_host_tier_destroy(mp_host_tier *tier)
     mp_device *device = tier->home->device;
     for (uint32_t i = 0; i < tier->n_lanes; i++)
         device->ops->stream_destroy(tier->lanes[i].stream);
+    for (uint32_t i = 0; i < MP_MAX_COLD_LANES; i++)
+        mp_direct_desk_close(&tier->lanes[i].desk);
     if (tier->memory.base)
         device->ops->host_unmap(device, &tier->memory);
     pthread_mutex_destroy(&tier->failure_lock);
@@ -120,16 +126,17 @@ static void note_failure(mp_host_tier *tier, uint32_t key, const char *sentence)
 static moepage_status fill_entry(const mp_copy *copy, void *out)
 {
     mp_host_tier *tier = (mp_host_tier *)(uintptr_t)copy->fill_user;
-    uint64_t index = (uint64_t)((unsigned char *)copy->dst - tier->memory.base) / tier->unit;
+    mp_host_entry *entry =
+        &tier->entries[(uint64_t)((unsigned char *)copy->dst - tier->memory.base) / tier->unit];
     mp_image_read read = {.bytes = copy->bytes};
     moepage_status status = MOEPAGE_OK;
     if (!(tier->home->device->caps & MP_CAP_NO_BYTES))
         status = mp_model_read_cold(tier->model, copy->fill_key[0], copy->fill_key[1], tier->form,
-                                    out, &read);
-    atomic_store_explicit(&tier->entries[index].read_bytes, read.bytes, memory_order_relaxed);
-    atomic_store_explicit(&tier->entries[index].buffered, read.buffered, memory_order_relaxed);
+                                    &tier->lanes[entry->lane].desk, out, &read);
+    atomic_store_explicit(&entry->read_bytes, read.bytes, memory_order_relaxed);
+    atomic_store_explicit(&entry->buffered, read.buffered, memory_order_relaxed);
     if (status)
-        note_failure(tier, tier->entries[index].key, moepage_last_error());
+        note_failure(tier, entry->key, moepage_last_error());
     return status;
 }
 
@@ -168,9 +175,8 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
     uint64_t reads = 0;
     for (uint32_t i = 0; i < tier->n_lanes; i++)
         reads += under_way(tier, &tier->lanes[i]);
-    uint64_t each = mp_quant_bits_of(tier->form) ? mp_model_most_bytes(tier->model, tier->form)
-                                                 : tier->model->info.slot_bytes;
-    mp_probe_end(tier->probe, NULL, 0, lane->stream, entry->tick, (double)reads * (double)each);
+    mp_probe_end(tier->probe, NULL, 0, lane->stream, entry->tick,
+                 (double)reads * (double)tier->timed);
 }
 
 bool mp_host_tier_landed(const mp_host_tier *tier, uint32_t index)

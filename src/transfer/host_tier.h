@@ -49,8 +49,9 @@ typedef struct mp_host_entry {
 
 typedef struct mp_cold_lane {
     mp_stream *stream;
-    mp_tick last;     /* submitted */
-    uint32_t reading; /* the ring of its READING entries, in order of submission */
+    mp_direct_desk desk; /* of its reads, one at a time; empty if the model's need none */
+    mp_tick last;        /* submitted */
+    uint32_t reading;    /* the ring of its READING entries, in order of submission */
 } mp_cold_lane;
 
 typedef struct mp_host_tier {
@@ -59,6 +60,7 @@ typedef struct mp_host_tier {
     uint32_t form;
     mp_host_memory memory;
     uint64_t unit;      /* bytes per entry: the model's image room */
+    uint64_t timed;     /* bytes that the probe counts for a read */
     uint32_t n_entries; /* >= 1 */
     uint32_t n_keys;
     mp_host_entry *entries;
@@ -76,7 +78,7 @@ typedef struct mp_host_tier {
     uint64_t cold_bytes; /* of reads that have ended */
     /* Reads among these that went through the page cache, or came out of memory. */
     uint64_t buffered;
-    mp_probe *probe; /* of reads, in bytes of dense experts; the owner's, or NULL */
+    mp_probe *probe; /* of reads, in bytes of dense experts or of integers; the owner's, or NULL */
     pthread_mutex_t failure_lock;
     uint32_t failure_key; /* the last failed read's expert, and its sentence */
     char failure[512];

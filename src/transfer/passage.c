@@ -126,13 +126,15 @@ static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint
 
 /* Describes the copy of the next `bytes` of an image to the place, or to staging if it has
  * to be decoded. */
-static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
+static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, const mp_image *image,
+                          uint64_t bytes)
 {
+    const mp_host_tier *tier = transfer->tier;
     unsigned char *dst =
         passage->staging ? transfer->staging.buffers[passage->staging - 1].memory : passage->place;
     mp_copy copy = {.bytes = bytes};
     if (passage->source == MP_FROM_HOST_TIER)
-        copy.src = mp_host_tier_image(transfer->tier, passage->entry) + passage->offset;
+        copy.src = tier->memory.base + passage->entry * tier->unit + image->skew + passage->offset;
     else
         copy = mp_transfer_copy_stored(transfer, passage->key, transfer->bus_form, passage->offset,
                                        bytes);
@@ -164,16 +166,17 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
     const mp_layout *layout = mp_model_layout(model, passage->key / transfer->experts);
     bool in_pieces = passage->source == MP_FROM_PIECES;
     uint32_t pieces = in_pieces ? model->n_pieces : 1;
+    mp_image image = {0};
     uint64_t total = 0;
+    if (!in_pieces)
+        image = mp_transfer_image(transfer, passage->key, transfer->bus_form);
     while (passage->piece < pieces && total < limit) {
         /* Take as much of the piece, or of the whole image, as the limit allows. */
-        uint64_t size = in_pieces
-                            ? layout->pieces[passage->piece].bytes
-                            : mp_transfer_image(transfer, passage->key, transfer->bus_form).bytes;
+        uint64_t size = in_pieces ? layout->pieces[passage->piece].bytes : image.bytes;
         uint64_t left = size - passage->offset;
         uint64_t bytes = left < limit - total ? left : limit - total;
-        mp_copy copy =
-            in_pieces ? copy_piece(transfer, passage, bytes) : copy_image(transfer, passage, bytes);
+        mp_copy copy = in_pieces ? copy_piece(transfer, passage, bytes)
+                                 : copy_image(transfer, passage, &image, bytes);
         total += bytes;
         passage->offset += bytes;
         if (bytes == left) {

@@ -42,7 +42,7 @@ static const unsigned char *read_own(const mp_transfer *transfer, uint32_t layer
     moepage_status status =
         found.stored
             ? mp_model_read_stored(model, layer, expert, transfer->slot_form, 0, found.bytes, image)
-            : mp_model_read_cold(model, layer, expert, transfer->slot_form, image, &read);
+            : mp_model_read_cold(model, layer, expert, transfer->slot_form, NULL, image, &read);
     memcpy(image - sizeof block, &block, sizeof block);
     if (!status)
         return image;

@@ -130,7 +130,7 @@ static void test_pack_read_says_whether_the_page_cache_was_in_it(void **state)
         for (int refused = 0; refused < 2; refused++) {
             mp_image_read read;
             calls.refused = refused;
-            assert_int_equal(mp_model_read_cold(pack, 1, 1, form, buffer, &read), MOEPAGE_OK);
+            assert_int_equal(mp_model_read_cold(pack, 1, 1, form, NULL, buffer, &read), MOEPAGE_OK);
             assert_int_equal(read.buffered, refused);
             assert_int_equal(read.bytes % 4096, 0);
         }
