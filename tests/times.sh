@@ -25,6 +25,7 @@ timed() {
         { t[$1] = $2 }
         END { printf "%-16s %6.0f s  (%.0f s of CPU, load %s)  %s\n", what, t["real"],
                      t["user"] + t["sys"], load, last }' $build/seconds
+    sed -n 's/^failed: /                 failed: /p' $build/out
 }
 loop() { make BUILD=$build/b LIB=$build/lib "$@"; }
 
