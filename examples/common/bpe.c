@@ -244,13 +244,10 @@ static void encode_text(output *o, const char *text, size_t n, bool first, bool 
 
 static int check_utf8(const char *text, size_t n)
 {
-    uint32_t c;
     if (n > UINT32_MAX / 8)
         return fail(RUN_REFUSED, "--prompt: %zu bytes are too many", n);
-    for (size_t i = 0, length; i < n; i += length)
-        if (!(length = letters_read(text + i, n - i, &c)))
-            return fail(RUN_REFUSED, "--prompt: byte %zu is not UTF-8", i);
-    return RUN_OK;
+    const size_t valid = letters_valid(text, n);
+    return valid == n ? RUN_OK : fail(RUN_REFUSED, "--prompt: byte %zu is not UTF-8", valid);
 }
 
 /* Encodes valid text. */

@@ -53,6 +53,15 @@ size_t letters_read(const char *text, size_t n, uint32_t *out)
     return length;
 }
 
+size_t letters_valid(const char *text, size_t n)
+{
+    size_t valid = 0;
+    uint32_t c;
+    for (size_t length; valid < n && (length = letters_read(text + valid, n - valid, &c));)
+        valid += length;
+    return valid;
+}
+
 size_t letters_write(uint32_t c, char *out)
 {
     const size_t length = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;

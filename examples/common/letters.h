@@ -27,6 +27,9 @@ uint32_t letters_classes(uint32_t c);
  * not valid UTF-8. n above 0. */
 size_t letters_read(const char *text, size_t n, uint32_t *out);
 
+/* Returns how many bytes of a text are whole characters, up to the first that is not valid UTF-8; n may be 0. */
+size_t letters_valid(const char *text, size_t n);
+
 /* Writes a code point's UTF-8, 4 bytes at most; returns the length. */
 size_t letters_write(uint32_t c, char *out);
 

@@ -119,9 +119,11 @@ static int find_bytes(token_set *v, const char *where)
 
 /* ---- Special tokens ---------------------------------------------------------------------- */
 
+/* A name that is no UTF-8 is in no text, although it may be in the middle of a text's character. */
 static bool is_special(const vocabulary_token *t)
 {
-    return t->n && (t->kind == TOKEN_CONTROL || t->kind == TOKEN_OWN || t->kind == TOKEN_UNKNOWN);
+    return (t->kind == TOKEN_CONTROL || t->kind == TOKEN_OWN || t->kind == TOKEN_UNKNOWN) && t->n &&
+           letters_valid(t->text, t->n) == t->n;
 }
 
 /* By their bytes, the shorter of two that begin alike first; equal ones by their ids. */

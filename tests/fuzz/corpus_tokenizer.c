@@ -29,6 +29,7 @@ static const struct {
     {"bytes-missing", "ab", " gpt2 gpt-2\nt10 a\n"},
     {"no-tokens", "ab", "x llama x\n"},
     {"not-utf8-tokens", "ab", "b gpt2 gpt-2\nt10 \xff\xfe\xc4\n"},
+    {"not-utf8-special", "\u00e9\u8a9e", "b gpt2 gpt-2\nt30 \xc3\nt40 \xaa\x9e\n"},
     {"not-utf8-text", "a\xc4", "b gpt2 gpt-2\n"},
     {"bos-out-of-range", "ab", "B gpt2 gpt-2\nt10 a\n"},
     {"unknown-cuts", "ab", "b gpt2 falcon\n"},

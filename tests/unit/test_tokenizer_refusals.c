@@ -78,15 +78,13 @@ static void test_tokenizer_refusals_of_scores_that_order_nothing(void **state)
     json_decref(none);
 }
 
-/* Tokens that are twice there, are not UTF-8 or of no known kind, and merges in circles. */
-static void test_tokenizer_refusals_handle_odd_tokens(void **state)
+enum { MOST_ODD = 8 };
+
+/* Begins a byte-level tokenizer: a token for each byte, then these. */
+static void add_bytes_and(const char *const *odd, size_t n_odd)
 {
-    (void)state;
-    static const char *const odd[] = {"a", "b", "ab", "ba", "aba", "\xff\xfe\xc4", "", "ab"};
-    static const char *const merges[] = {"a b", "b a", "ab a", "a ba", "a b"};
-    enum { ODD = TOK_COUNT(odd) };
-    char texts[256 + ODD][4];
-    const char *list[256 + ODD];
+    static char texts[256][4];
+    const char *list[256 + MOST_ODD];
     for (uint32_t b = 0, others = 0; b < 256; b++) {
         const bool plain = (b > 32 && b < 127) || (b > 160 && b != 173);
         const uint32_t c = plain ? b : 256 + others++;
@@ -96,13 +94,24 @@ static void test_tokenizer_refusals_handle_odd_tokens(void **state)
             snprintf(texts[b], 4, "%c%c", (char)(0xc0 | c >> 6), (char)(0x80 | (c & 63)));
         list[b] = texts[b];
     }
-    memcpy(list + 256, odd, sizeof odd);
+    assert_true(n_odd <= MOST_ODD);
+    memcpy(list + 256, odd, n_odd * sizeof *odd);
     tok_begin_values();
     gguf_text(&tok_writer, "tokenizer.ggml.model", "gpt2");
     gguf_text(&tok_writer, "tokenizer.ggml.pre", "gpt-2");
-    add_texts("tokenizer.ggml.tokens", list, TOK_COUNT(list));
-    gguf_array(&tok_writer, "tokenizer.ggml.token_type", W_I32, TOK_COUNT(list));
-    for (size_t i = 0; i < TOK_COUNT(list); i++)
+    add_texts("tokenizer.ggml.tokens", list, 256 + n_odd);
+}
+
+/* Tokens that are twice there, are not UTF-8 or of no known kind, and merges in circles. */
+static void test_tokenizer_refusals_handle_odd_tokens(void **state)
+{
+    (void)state;
+    static const char *const odd[] = {"a", "b", "ab", "ba", "aba", "\xff\xfe\xc4", "", "ab"};
+    static const char *const merges[] = {"a b", "b a", "ab a", "a ba", "a b"};
+    enum { N = 256 + TOK_COUNT(odd) };
+    add_bytes_and(odd, TOK_COUNT(odd));
+    gguf_array(&tok_writer, "tokenizer.ggml.token_type", W_I32, N);
+    for (size_t i = 0; i < N; i++)
         gguf_append_uint(&tok_writer.values, i == 'x' ? 77u : i == 'y' ? -3u : 1u, 4);
     add_texts("tokenizer.ggml.merges", merges, TOK_COUNT(merges));
     assert_int_equal(tok_open_gguf(), 0);
@@ -112,6 +121,29 @@ static void test_tokenizer_refusals_handle_odd_tokens(void **state)
     assert_memory_equal(bpe_text(tok_tokenizer, 261, &n), "\xff\xfe\xc4", 3);
     assert_int_equal(n, 3);
     assert_null(bpe_text(tok_tokenizer, 262, &n));
+}
+
+/* Names of special tokens that are parts of characters, none of which may be cut out of one. */
+static void test_tokenizer_refusals_keep_characters_whole(void **state)
+{
+    (void)state;
+    static const char *const odd[] = {"\xc3", "\xa9", "\xe8\xaa", "\xaa\x9e<", "<\xc3", "\xc3\xa9"};
+    static const uint8_t kinds[] = {3, 4, 2, 3, 4, 3};
+    enum { N = 256 + TOK_COUNT(odd) };
+    for (int whole = 0; whole < 2; whole++) {
+        add_bytes_and(odd, TOK_COUNT(odd));
+        gguf_array(&tok_writer, "tokenizer.ggml.token_type", W_I32, N);
+        for (size_t i = 0; i < N; i++)
+            gguf_append_uint(&tok_writer.values,
+                             i < 256 || (i == N - 1 && !whole) ? 1u : kinds[i - 256], 4);
+        add_texts("tokenizer.ggml.merges", NULL, 0);
+        assert_int_equal(tok_open_gguf(), 0);
+        tok_expect_ids("\xe8\xaa\x9e<", TOK_IDS(0xe8, 0xaa, 0x9e, '<'));
+        if (whole)
+            tok_expect_ids("<\xc3\xa9", TOK_IDS('<', N - 1));
+        else
+            tok_expect_ids("<\xc3\xa9", TOK_IDS('<', 0xc3, 0xa9));
+    }
 }
 
 static void expect_reason(const char *part)
@@ -225,6 +257,7 @@ int main(void)
         CASE(test_tokenizer_refusals_of_metadata_that_contradict_themselves),
         CASE(test_tokenizer_refusals_of_scores_that_order_nothing),
         CASE(test_tokenizer_refusals_handle_odd_tokens),
+        CASE(test_tokenizer_refusals_keep_characters_whole),
         CASE(test_tokenizer_refusals_say_what_of_a_file_is_not_known),
         CASE(test_tokenizer_refusals_of_files_that_contradict_themselves),
         CASE(test_tokenizer_refusals_are_none_without_a_file),
