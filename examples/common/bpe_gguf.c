@@ -25,6 +25,12 @@ typedef struct reader {
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
+static bool has_value(const reader *r, const char *key)
+{
+    uint64_t n;
+    return !moepage_model_get_metadata(r->model, key, 0, NULL, 0, &n);
+}
+
 /* Reads a whole array of values of one type; *n is 0 if it is not there. */
 static int read_array(const reader *r, const char *key, uint32_t type, moepage_metadata **out,
                       uint64_t *n)
@@ -134,11 +140,13 @@ static int add_merge(reader *r, const moepage_metadata *text, uint32_t rank)
 
 static int read_merges(reader *r)
 {
+    static const char key[] = "tokenizer.ggml.merges";
     uint64_t n = 0;
     moepage_metadata *texts = NULL;
-    int code = r->rules.by_score
-                   ? RUN_OK
-                   : read_array(r, "tokenizer.ggml.merges", MOEPAGE_METADATA_TEXT, &texts, &n);
+    int code = RUN_OK;
+    if (!r->rules.by_score)
+        code = has_value(r, key) ? read_array(r, key, MOEPAGE_METADATA_TEXT, &texts, &n)
+                                 : fail(RUN_REFUSED, "metadata: %s is missing", key);
     if (!code && !merges_make(&r->pairs, &r->tokens, (uint32_t)n))
         code = fail_memory();
     for (uint64_t i = 0; i < n && !code; i++)

@@ -329,6 +329,8 @@ static int read_merges(reader *r, const json_t *list)
     size_t i;
     const json_t *pair;
     int code = RUN_OK;
+    if (!json_is_array(list))
+        return fail(RUN_REFUSED, "%s: its model has no list of merges", r->path);
     if (!merges_make(&r->pairs, &r->tokens, (uint32_t)json_array_size(list)))
         return fail_memory();
     json_array_foreach(list, i, pair) if ((code = add_merge(r, pair, i))) break;

@@ -609,6 +609,7 @@ static void add_tokenizer(const char *kind)
     gguf_array(&writer, "tokenizer.ggml.token_type", W_I32, TWIN_TOKENS);
     for (uint32_t i = 0; i < TWIN_TOKENS; i++)
         gguf_append_uint(&writer.values, i < 256 ? 1 : 3, 4);
+    gguf_array(&writer, "tokenizer.ggml.merges", W_TEXT, 0);
 }
 
 /* Text is the bytes where the file has no tokens, and where its tokens are the bytes. */

@@ -14,6 +14,31 @@ static void add_texts(const char *key, const char *const *texts, size_t n)
         gguf_append_text(&tok_writer.values, texts[i]);
 }
 
+enum { MOST_ODD = 8 };
+
+/* Begins a byte-level tokenizer: a token for each byte, then these. */
+static void add_bytes_and(const char *const *odd, size_t n_odd)
+{
+    static char texts[256][4];
+    const char *list[256 + MOST_ODD];
+    for (uint32_t b = 0, others = 0; b < 256; b++) {
+        const bool plain = (b > 32 && b < 127) || (b > 160 && b != 173);
+        const uint32_t c = plain ? b : 256 + others++;
+        if (c < 128)
+            snprintf(texts[b], 4, "%c", (char)c);
+        else
+            snprintf(texts[b], 4, "%c%c", (char)(0xc0 | c >> 6), (char)(0x80 | (c & 63)));
+        list[b] = texts[b];
+    }
+    assert_true(n_odd <= MOST_ODD);
+    for (size_t i = 0; i < n_odd; i++)
+        list[256 + i] = odd[i];
+    tok_begin_values();
+    gguf_text(&tok_writer, "tokenizer.ggml.model", "gpt2");
+    gguf_text(&tok_writer, "tokenizer.ggml.pre", "gpt-2");
+    add_texts("tokenizer.ggml.tokens", list, 256 + n_odd);
+}
+
 static void expect_refused_gguf(void)
 {
     assert_int_equal(tok_open_gguf(), 2);
@@ -47,6 +72,10 @@ static void test_tokenizer_refusals_of_metadata_that_contradict_themselves(void 
     tok_begin_values();
     gguf_u32(&tok_writer, "tokenizer.ggml.model", 3);
     expect_refused_gguf();
+    add_bytes_and(NULL, 0);
+    expect_refused_gguf(); /* no merges */
+    add_texts("tokenizer.ggml.merges", NULL, 0);
+    assert_int_equal(tok_open_gguf(), 0);
 }
 
 static void test_tokenizer_refusals_of_scores_that_order_nothing(void **state)
@@ -76,30 +105,6 @@ static void test_tokenizer_refusals_of_scores_that_order_nothing(void **state)
         expect_refused_gguf();
     }
     json_decref(none);
-}
-
-enum { MOST_ODD = 8 };
-
-/* Begins a byte-level tokenizer: a token for each byte, then these. */
-static void add_bytes_and(const char *const *odd, size_t n_odd)
-{
-    static char texts[256][4];
-    const char *list[256 + MOST_ODD];
-    for (uint32_t b = 0, others = 0; b < 256; b++) {
-        const bool plain = (b > 32 && b < 127) || (b > 160 && b != 173);
-        const uint32_t c = plain ? b : 256 + others++;
-        if (c < 128)
-            snprintf(texts[b], 4, "%c", (char)c);
-        else
-            snprintf(texts[b], 4, "%c%c", (char)(0xc0 | c >> 6), (char)(0x80 | (c & 63)));
-        list[b] = texts[b];
-    }
-    assert_true(n_odd <= MOST_ODD);
-    memcpy(list + 256, odd, n_odd * sizeof *odd);
-    tok_begin_values();
-    gguf_text(&tok_writer, "tokenizer.ggml.model", "gpt2");
-    gguf_text(&tok_writer, "tokenizer.ggml.pre", "gpt-2");
-    add_texts("tokenizer.ggml.tokens", list, 256 + n_odd);
 }
 
 /* Tokens that are twice there, are not UTF-8 or of no known kind, and merges in circles. */
@@ -233,6 +238,10 @@ static void test_tokenizer_refusals_of_files_that_contradict_themselves(void **s
     json_array_append_new(list, json_integer(7));
     assert_int_equal(tok_open_json(tok_loose), 2);
     json_array_remove(list, json_array_size(list) - 1);
+    json_incref(list);
+    json_object_set_new(json_object_get(tok_loose, "model"), "merges", json_null());
+    assert_int_equal(tok_open_json(tok_loose), 2);
+    json_object_set_new(json_object_get(tok_loose, "model"), "merges", list);
     json_array_append_new(json_object_get(tok_loose, "added_tokens"), json_pack("{s:i}", "id", 7));
     assert_int_equal(tok_open_json(tok_loose), 2);
     json_object_set_new(json_object_get(tok_spaced, "post_processor"), "special_tokens",
