@@ -54,8 +54,9 @@ void learnt_close(paged_model *of)
 {
     if (*of->state && moepage_predictor_save(moepage_engine_predictor(of->engine), of->state))
         say("%s", moepage_last_error());
-    if (of->trace && (moepage_session_record(moepage_engine_session(of->engine), NULL) ||
-                      moepage_trace_close(of->trace)))
+    if (of->trace && moepage_session_record(moepage_engine_session(of->engine), NULL))
+        say("%s", moepage_last_error());
+    if (of->trace && moepage_trace_close(of->trace))
         say("%s", moepage_last_error());
     of->trace = NULL;
     *of->state = 0;

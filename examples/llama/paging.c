@@ -149,10 +149,8 @@ bool pages_open(paged_model *of)
 
 moepage_session *pages_take_session(paged_model *of)
 {
-    if (!of->engine_session_taken) {
-        of->engine_session_taken = true;
+    if (!atomic_exchange(&of->engine_session_taken, true))
         return moepage_engine_session(of->engine);
-    }
     const moepage_session_config config =
         MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = pages_top_k(of->model));
     moepage_session *session = NULL;
@@ -165,7 +163,7 @@ void pages_give_session(paged_model *of, moepage_session *session)
 {
     if (session == moepage_engine_session(of->engine)) {
         moepage_session_cancel(session);
-        of->engine_session_taken = false;
+        atomic_store(&of->engine_session_taken, false);
     } else if (moepage_session_destroy(session)) {
         say("%s", moepage_last_error());
     }

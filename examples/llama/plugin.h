@@ -18,6 +18,7 @@
 #define LLAMA_PLUGIN_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -86,12 +87,12 @@ typedef struct paged_model {
     uint32_t tensor_of[MOST_BANKS];      /* of an expert in the engine */
     moepage_model *model;
     moepage_engine *engine; /* NULL until pages_open */
-    bool engine_session_taken;
+    atomic_bool engine_session_taken; /* contexts take and give sessions each in a thread of its own */
     char stats[1024]; /* the setting */
     char state[1024]; /* where the predictor is to be saved, or "" */
     moepage_trace *trace;
-    int64_t stats_at; /* second in which the file was written last */
-    bool stats_failed;
+    _Atomic int64_t stats_at; /* second in which the file was written last */
+    atomic_bool stats_failed;
 } paged_model;
 
 /* Which of a layer's banks a tensor name means: its index, and the layer; -1 for no bank. */

@@ -7,16 +7,25 @@
 
 #include "plugin.h"
 
-static bool write_file(const char *path, const char *text, size_t n)
+static bool write_part(const char *part, const char *text, size_t n)
 {
-    char part[4096];
-    if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part)
-        return false;
-    FILE *file = fopen(part, "w");
+    FILE *file = fopen(part, "we");
     if (!file)
         return false;
     const bool written = fwrite(text, 1, n, file) == n;
-    return !fclose(file) && written && !rename(part, path);
+    return !fclose(file) && written;
+}
+
+/* Contexts in several threads write the same file, one after the other. */
+static bool write_file(const char *path, const char *text, size_t n)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    char part[sizeof((paged_model *)NULL)->stats + 8];
+    snprintf(part, sizeof part, "%s.part", path);
+    pthread_mutex_lock(&lock);
+    const bool written = write_part(part, text, n) && !rename(part, path);
+    pthread_mutex_unlock(&lock);
+    return written;
 }
 
 static void write_metrics(paged_model *of, const char *path)
@@ -28,10 +37,8 @@ static void write_metrics(paged_model *of, const char *path)
     uint64_t n = 0;
     if (text && moepage_stats_text(&source, text, MOEPAGE_STATS_TEXT_BYTES, &n))
         say("%s", moepage_last_error());
-    else if (text && !write_file(path, text, n) && !of->stats_failed) {
+    else if (text && !write_file(path, text, n) && !atomic_exchange(&of->stats_failed, true))
         say("%s cannot be written: %s", path, strerror(errno));
-        of->stats_failed = true;
-    }
     free(text);
 }
 
@@ -43,10 +50,9 @@ static bool is_path(const char *stats)
 void report_now_and_then(paged_model *of)
 {
     struct timespec now;
-    if (!is_path(of->stats) || clock_gettime(CLOCK_MONOTONIC, &now) || now.tv_sec == of->stats_at)
-        return;
-    of->stats_at = now.tv_sec;
-    write_metrics(of, of->stats);
+    if (is_path(of->stats) && !clock_gettime(CLOCK_MONOTONIC, &now) &&
+        atomic_exchange(&of->stats_at, now.tv_sec) != now.tv_sec)
+        write_metrics(of, of->stats);
 }
 
 void report_at_the_end(paged_model *of)

@@ -7,7 +7,6 @@
 #include "group.h"
 
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include <ggml-cpu.h>
@@ -35,25 +34,29 @@ typedef struct row_products {
 
 /* ---- the host's functions ---- */
 
-static traits_of *find_traits(void)
+static traits_of *traits;
+
+static void look_for_traits(void)
 {
-    static traits_of *found;
-    static atomic_bool looked;
-    if (atomic_load(&looked))
-        return found;
     ggml_backend_reg_t cpu =
         ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
     Dl_info library;
     void *handle = NULL;
-    found = (traits_of *)dlsym(RTLD_DEFAULT, "ggml_get_type_traits_cpu");
-    if (!found && dladdr((void *)cpu->iface.get_name, &library))
+    traits = (traits_of *)dlsym(RTLD_DEFAULT, "ggml_get_type_traits_cpu");
+    if (!traits && dladdr((void *)cpu->iface.get_name, &library))
         handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (handle)
-        found = (traits_of *)dlsym(handle, "ggml_get_type_traits_cpu");
-    if (!found)
+        traits = (traits_of *)dlsym(handle, "ggml_get_type_traits_cpu");
+    if (!traits)
         say("the host's dot products are not to be found: tokens are decoded more slowly");
-    atomic_store(&looked, true);
-    return found;
+}
+
+/* NULL, after a sentence, if the host has none that can be found. */
+static traits_of *find_traits(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, look_for_traits);
+    return traits;
 }
 
 bool rows_are_few(const chain_run *whole, const moepage_plan *plan)
@@ -64,11 +67,11 @@ bool rows_are_few(const chain_run *whole, const moepage_plan *plan)
     for (uint32_t e = 0; e < plan->n_experts; e++)
         if (plan->experts[e].n_rows > MOST_ROWS)
             return false;
-    traits_of *traits = find_traits();
-    for (uint32_t i = 0; traits && i < chain->n_links; i++)
-        if (is_bank_product(chain->links[i]) && !traits(chain->links[i]->src[0]->type)->vec_dot)
+    traits_of *found = find_traits();
+    for (uint32_t i = 0; found && i < chain->n_links; i++)
+        if (is_bank_product(chain->links[i]) && !found(chain->links[i]->src[0]->type)->vec_dot)
             return false;
-    return traits;
+    return found;
 }
 
 /* ---- in the host's threads ---- */
@@ -195,8 +198,10 @@ enum ggml_status rows_run_chain(const chain_run *whole, const moepage_plan *plan
     compute *of = whole->of;
     row_products products[MOST_LINKS];
     struct ggml_cgraph *graph;
+    if (!grow(&of->scratch, &of->scratch_bytes, rounded_bytes(chain)))
+        return GGML_STATUS_ALLOC_FAILED;
     struct ggml_context *context = begin_graph(of, 2 * MOST_LINKS, &graph);
-    if (!context || !grow(&of->scratch, &of->scratch_bytes, rounded_bytes(chain)))
+    if (!context)
         return GGML_STATUS_ALLOC_FAILED;
     char *room = of->scratch;
     for (uint32_t i = 0; i < chain->n_links;) {
