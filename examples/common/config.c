@@ -24,6 +24,7 @@ typedef struct family {
     bool layer_norm;
     bool router_bias;
     bool sinks;
+    bool windowed; /* some layers see a window, which no default says */
     bool latent;
     bool qk_norm_optional; /* with use_qk_norm alone */
     uint32_t activation;   /* of the experts: MOEPAGE_ACTIVATION_* */
@@ -71,6 +72,7 @@ static const family families[] = {
      .norm_top_k_fixed = true,
      .router_bias = true,
      .sinks = true,
+     .windowed = true,
      .activation = MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
      .post_norm = "post_attention_norm"},
     {.name = "deepseek_v2",
@@ -212,7 +214,7 @@ static int read_eos(const json_t *json, model_config *out)
 
 /* Reads which layers see only a sliding window. Architectures with use_sliding_window have it off
  * by default; some of them list a type per layer. */
-static int read_windows(const json_t *json, model_config *out)
+static int read_windows(const json_t *json, const family *kin, model_config *out)
 {
     const json_t *types = json_object_get(json, "layer_types");
     bool has_switch = json_object_get(json, "use_sliding_window") != NULL;
@@ -220,7 +222,12 @@ static int read_windows(const json_t *json, model_config *out)
     bool by_layer = json_is_array(types) && json_array_size(types) == out->layers;
     uint32_t window = UINT32_MAX;
     int code;
-    if (wanted && (code = read_count(json, "sliding_window", UINT32_MAX, &window)))
+    if (!by_layer && (kin->windowed || (types && !json_is_null(types))))
+        return fail(RUN_REFUSED,
+                    "config.json: layer_types must have an entry for each of %u layers",
+                    out->layers);
+    if (wanted &&
+        (code = read_count(json, "sliding_window", kin->windowed ? 0 : UINT32_MAX, &window)))
         return code;
     if (window != UINT32_MAX && has_switch && !by_layer &&
         json_object_get(json, "max_window_layers"))
@@ -234,8 +241,8 @@ static int read_windows(const json_t *json, model_config *out)
     return RUN_OK;
 }
 
-static int read_layers(const moepage_model *model, const json_t *json, uint32_t moe_layers,
-                       model_config *out)
+static int read_layers(const moepage_model *model, const json_t *json, const family *kin,
+                       uint32_t moe_layers, model_config *out)
 {
     out->window = calloc(out->layers, sizeof *out->window);
     out->moe_layer = calloc(out->layers, sizeof *out->moe_layer);
@@ -245,7 +252,7 @@ static int read_layers(const moepage_model *model, const json_t *json, uint32_t 
         out->moe_layer[l] = -1;
     for (uint32_t m = 0; m < moe_layers; m++)
         out->moe_layer[moepage_model_layer_index(model, m)] = (int32_t)m;
-    int code = read_windows(json, out);
+    int code = read_windows(json, kin, out);
     if (!code && moe_layers < out->layers)
         code = read_count(json, "intermediate_size", 0, &out->dense_intermediate);
     return code;
@@ -357,8 +364,11 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
     out->sinks = kin->sinks;
     out->post_norm = kin->post_norm ? kin->post_norm : "ffn_norm";
     int code;
+    if (!info->vocabulary)
+        return fail(RUN_REFUSED, "config.json: vocab_size is missing");
     if ((code = read_attention(json, kin, out)) || (code = read_router(json, info, kin, out)) ||
-        (code = read_eos(json, out)) || (code = read_layers(model, json, info->moe_layers, out)) ||
+        (code = read_eos(json, out)) ||
+        (code = read_layers(model, json, kin, info->moe_layers, out)) ||
         (code = rope_read(json, kin->latent ? out->latent.turned : out->head_dim, &kin->rope,
                           &out->rope)))
         return code;

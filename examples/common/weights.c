@@ -101,8 +101,13 @@ static void check_view(finder *f, const char *name, const moepage_tensor_view *v
                        f->config->gguf ? ", nor in blocks" : "");
 }
 
-static matrix matrix_of(const moepage_tensor_view *view, uint32_t rows, uint32_t columns)
+/* Checks it, and gives the matrix. */
+static matrix matrix_of(finder *f, const char *name, const moepage_tensor_view *view, uint32_t rows,
+                        uint32_t columns)
 {
+    check_view(f, name, view, rows, columns);
+    if (f->code)
+        return (matrix){0};
     return (matrix){view->data, view->dtype, rows, columns,
                     is_blocks(view->dtype) ? view->bytes / rows : 0};
 }
@@ -113,11 +118,11 @@ static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t c
     moepage_tensor_view view;
     if (!find_view(f, name, false, &view))
         return (matrix){0};
-    check_view(f, name, &view, rows, columns);
-    if (!f->code && is_blocks(view.dtype) && f->on_gpu)
+    const matrix stored = matrix_of(f, name, &view, rows, columns);
+    if (stored.blocks && f->on_gpu)
         return decode_matrix(f, name, &view, rows, columns);
     f->out->bytes += view.bytes;
-    return matrix_of(&view, rows, columns);
+    return stored;
 }
 
 /* Describes a matrix whose rows are read when they are needed. */
@@ -126,8 +131,7 @@ static matrix find_table(finder *f, const char *name, uint32_t rows, uint32_t co
     moepage_tensor_view view;
     if (!find_view(f, name, true, &view))
         return (matrix){0};
-    check_view(f, name, &view, rows, columns);
-    return matrix_of(&view, rows, columns);
+    return matrix_of(f, name, &view, rows, columns);
 }
 
 static const float *find_vector(finder *f, const char *name, uint32_t n)

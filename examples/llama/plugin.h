@@ -87,9 +87,10 @@ typedef struct paged_model {
     uint32_t tensor_of[MOST_BANKS];      /* of an expert in the engine */
     moepage_model *model;
     moepage_engine *engine; /* NULL until pages_open */
-    atomic_bool engine_session_taken; /* contexts take and give sessions each in a thread of its own */
-    char stats[1024]; /* the setting */
-    char state[1024]; /* where the predictor is to be saved, or "" */
+    atomic_bool
+        engine_session_taken; /* contexts take and give sessions each in a thread of its own */
+    char stats[1024];         /* the setting */
+    char state[1024];         /* where the predictor is to be saved, or "" */
     moepage_trace *trace;
     _Atomic int64_t stats_at; /* second in which the file was written last */
     atomic_bool stats_failed;

@@ -16,6 +16,7 @@
     }
 
 #define GLM "tests/data/hf/glm4_moe"
+#define GPT_OSS "tests/data/hf/gpt_oss"
 #define OLMOE "tests/data/hf/olmoe"
 #define RUN "--model", OLMOE, "--tokens", "5,6,7", "--max-tokens", "2"
 
@@ -162,18 +163,23 @@ static void replace(unsigned char *bytes, size_t n, const char *from, const char
     assert_true(found > 0);
 }
 
-/* A tensor that no part of the model has, and tensors that the config denies. */
-static void test_a_checkpoint_with_more_tensors_is_refused_in_one_line(void **state)
+/* A tensor that no part of the model has, tensors that the config denies, and what no default may stand for. */
+static void test_a_checkpoint_that_is_another_model_is_refused_in_one_line(void **state)
 {
-    static const char *const cases[][4] = {
-        {"model.safetensors", "model.layers.3.eh_proj.weight", "model.layers.1.eh_proj.weight",
+    static const char *const cases[][5] = {
+        {GLM, "model.safetensors", "model.layers.3.eh_proj.weight", "model.layers.1.eh_proj.weight",
          "model.layers.1.eh_proj.weight"},
-        {"config.json", "\"use_qk_norm\": true", "\"use_qk_norm\": null",
+        {GLM, "config.json", "\"use_qk_norm\": true", "\"use_qk_norm\": null",
          "self_attn.k_norm.weight"},
-        {"config.json", "\"attention_bias\": true", "\"attention_bias\": null",
+        {GLM, "config.json", "\"attention_bias\": true", "\"attention_bias\": null",
          "self_attn.k_proj.bias"},
-        {"config.json", "\"n_shared_experts\": 1", "\"n_shared_experts\": 0",
+        {GLM, "config.json", "\"n_shared_experts\": 1", "\"n_shared_experts\": 0",
          "mlp.shared_experts.down_proj.weight"},
+        {GLM, "config.json", "\"vocab_size\"", "\"vocab_sizf\"", "vocab_size is missing"},
+        {GPT_OSS, "config.json", "\"layer_types\"", "\"layer_typez\"",
+         "layer_types must have an entry for each of 2 layers"},
+        {GPT_OSS, "config.json", "\"sliding_window\"", "\"sliding_windoz\"", "sliding_window"},
+        {GPT_OSS, "config.json", "\"full_attention\"", "\"a\",\"a\",\"a\",\"aa\"", "2 layers"},
     };
     char dir[64];
     (void)state;
@@ -181,13 +187,13 @@ static void test_a_checkpoint_with_more_tensors_is_refused_in_one_line(void **st
     const char *const arguments[] = {"--model", dir, "--tokens", "1", "--max-tokens", "1", NULL};
     for (size_t i = 0; i < COUNT(cases); i++) {
         size_t n;
-        copy_file(GLM, dir, "config.json", 0);
-        copy_file(GLM, dir, "model.safetensors", 0);
-        unsigned char *bytes = maker_read(GLM, cases[i][0], &n);
-        replace(bytes, n, cases[i][1], cases[i][2]);
-        maker_write(dir, cases[i][0], bytes, n);
+        copy_file(cases[i][0], dir, "config.json", 0);
+        copy_file(cases[i][0], dir, "model.safetensors", 0);
+        unsigned char *bytes = maker_read(cases[i][0], cases[i][1], &n);
+        replace(bytes, n, cases[i][2], cases[i][3]);
+        maker_write(dir, cases[i][1], bytes, n);
         free(bytes);
-        assert_refused(arguments, cases[i][3]);
+        assert_refused(arguments, cases[i][4]);
     }
     maker_dir_remove(dir);
 }
@@ -212,7 +218,7 @@ int main(void)
     static char names[COUNT(bad_cases)][128];
     static struct CMUnitTest tests[COUNT(bad_cases) + OTHERS] = {
         cmocka_unit_test(test_a_truncated_checkpoint_is_refused_in_one_line),
-        cmocka_unit_test(test_a_checkpoint_with_more_tensors_is_refused_in_one_line),
+        cmocka_unit_test(test_a_checkpoint_that_is_another_model_is_refused_in_one_line),
         cmocka_unit_test(test_a_refused_run_leaves_no_logits),
     };
     for (size_t i = 0; i < COUNT(bad_cases); i++) {
