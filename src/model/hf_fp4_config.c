@@ -11,6 +11,7 @@
 
 #define BESIDE_NAME "hf_quant_config.json"
 #define BESIDE_MAX_BYTES ((size_t)16 << 20)
+#define MODELOPT "config.json or " BESIDE_NAME ": quantization" /* where it has been found */
 #define PACKED "nvfp4-pack-quantized"
 #define GROUP 16u
 
@@ -45,7 +46,7 @@ static moepage_status expect_algorithms(const mp_json *json)
         return mp_fail(MOEPAGE_E_FORMAT, "%s: \"quantized_layers\" must be an object", json->what);
     json_object_foreach((json_t *)layers, layer, value)
     {
-        const mp_json of_layer = {"quantization_config: quantized_layers", value};
+        const mp_json of_layer = {MODELOPT ": quantized_layers", value};
         const char *name = json_string_value(json_object_get(value, "quant_algo"));
         if (!name)
             return mp_fail(MOEPAGE_E_FORMAT, "%s: \"%.160s\" has no string quant_algo",
@@ -57,14 +58,15 @@ static moepage_status expect_algorithms(const mp_json *json)
     return MOEPAGE_OK;
 }
 
-static moepage_status read_modelopt(const mp_json *json)
+static moepage_status read_modelopt(json_t *quantization)
 {
+    const mp_json json = {MODELOPT, quantization};
     const char *name;
-    moepage_status status = mp_json_get_text_or(json, "quant_algo", NULL, &name);
+    moepage_status status = mp_json_get_text_or(&json, "quant_algo", NULL, &name);
     if (status || !name)
         return status;
-    return strcmp(name, "MIXED_PRECISION") == 0 ? expect_algorithms(json)
-                                                : expect_algorithm(json, name);
+    return strcmp(name, "MIXED_PRECISION") == 0 ? expect_algorithms(&json)
+                                                : expect_algorithm(&json, name);
 }
 
 static moepage_status add_beside(const mp_json *beside, mp_json *config)
@@ -177,7 +179,7 @@ moepage_status mp_hf_fp4_read(const mp_json *quantization, const char *quant_met
     else if (strcmp(quant_method, "compressed-tensors") == 0 && says_packed(quantization->root))
         *out = MP_FP4_PACKED;
     switch (*out) {
-    case MP_FP4_MODELOPT: return read_modelopt(quantization);
+    case MP_FP4_MODELOPT: return read_modelopt(quantization->root);
     case MP_FP4_PACKED: return read_packed(quantization);
     default: return MOEPAGE_OK;
     }

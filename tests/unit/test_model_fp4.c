@@ -152,6 +152,9 @@ static void test_fp4_is_found_in_the_file_beside_config_json(void **state)
     expect_model(&maker, &of);
     maker_write_text(maker.dir, "hf_quant_config.json", "{\"quantization\": 3}");
     moe_expect_refusal(&maker, MOEPAGE_E_FORMAT, "hf_quant_config.json|quantization|object");
+    maker_write_text(maker.dir, "hf_quant_config.json",
+                     "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}");
+    moe_expect_refusal(&maker, MOEPAGE_E_UNSUPPORTED, "hf_quant_config.json|quant_algo|W4A8_AWQ");
     maker_write_text(maker.dir, "hf_quant_config.json", "{\"quantization\": ");
     moe_expect_refusal(&maker, MOEPAGE_E_FORMAT, "hf_quant_config.json");
     moe_maker_free(&maker);
