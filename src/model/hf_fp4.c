@@ -1,14 +1,9 @@
 /* Completes a checkpoint's directory with the matrices of NVFP4, and the scales of FP8, whose parts it stores. */
 #include "model/hf_fp4.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "base/status.h"
 #include "model/hf_quantised.h"
 #include "model/shape.h"
 
-#define MAX_NAME 512u
 #define WEIGHT ".weight"
 #define SCALE_INV ".weight_scale_inv"
 #define GROUP 16u
@@ -28,8 +23,7 @@ static const part_names names_of[] = {
 /* A matrix of the checkpoint, found and then checked part by part. */
 typedef struct found {
     mp_fp4_layout layout;
-    const char *stem; /* of its parts' names, */
-    size_t length;    /* so long; 0: it is none of these */
+    mp_hf_stem stem; /* of no length: it is none of these */
     bool is_fp8;
     mp_tensor *weights, *scales;
     mp_tensor *factor; /* of NVFP4 */
@@ -37,32 +31,15 @@ typedef struct found {
     uint64_t rows, columns;
 } found;
 
-/* Returns the length of a name without an ending; 0 for any other name. */
-static size_t stem_of(const char *name, const char *end)
-{
-    const size_t length = strlen(name), tail = strlen(end);
-    if (length <= tail || length + strlen(SCALE_INV) + 16 > MAX_NAME ||
-        strcmp(name + length - tail, end) != 0)
-        return 0;
-    return length - tail;
-}
-
-static moepage_status part_of(const found *f, mp_checkpoint *checkpoint, const char *end,
-                              bool required, mp_tensor **out)
-{
-    char name[MAX_NAME];
-    snprintf(name, sizeof name, "%.*s%s", (int)f->length, f->stem, end);
-    *out = mp_checkpoint_find(checkpoint, name);
-    return required && !*out ? mp_checkpoint_require(checkpoint, name, out) : MOEPAGE_OK;
-}
-
-static moepage_status find_parts(found *f, mp_checkpoint *checkpoint)
+static moepage_status find_parts(found *f, const mp_checkpoint *checkpoint)
 {
     const part_names *names = &names_of[f->layout];
-    moepage_status status = part_of(f, checkpoint, names->scales, true, &f->scales);
+    moepage_status status = mp_hf_find_part(f->stem, names->scales, checkpoint, true, &f->scales);
     if (!status && !f->is_fp8)
-        status = part_of(f, checkpoint, names->factor, true, &f->factor);
-    return status ? status : part_of(f, checkpoint, names->unused, false, &f->unused);
+        status = mp_hf_find_part(f->stem, names->factor, checkpoint, true, &f->factor);
+    if (!status)
+        status = mp_hf_find_part(f->stem, names->unused, checkpoint, false, &f->unused);
+    return status;
 }
 
 static bool is_number(const mp_tensor *part)
@@ -93,15 +70,15 @@ static moepage_status check_fp4(found *f)
 }
 
 /* Finds and checks the matrix of which a tensor is the weights. */
-static moepage_status find_matrix(mp_fp4_layout layout, mp_checkpoint *checkpoint,
+static moepage_status find_matrix(mp_fp4_layout layout, const mp_checkpoint *checkpoint,
                                   mp_tensor *weights, found *out)
 {
     const uint32_t dtype = weights->type->dtype;
-    *out = (found){.layout = layout, .stem = weights->name, .weights = weights};
+    *out = (found){.layout = layout, .weights = weights};
     out->is_fp8 = layout == MP_FP4_MODELOPT && dtype == MOEPAGE_DTYPE_F8_E4M3;
     if (layout == MP_FP4_PACKED || dtype == MOEPAGE_DTYPE_U8 || out->is_fp8)
-        out->length = stem_of(weights->name, names_of[layout].weights);
-    if (!out->length)
+        out->stem = mp_hf_stem_of(weights->name, names_of[layout].weights);
+    if (!out->stem.length)
         return MOEPAGE_OK;
     moepage_status status = find_parts(out, checkpoint);
     if (status)
@@ -157,11 +134,9 @@ static void add_matrix(const found *f, mp_computed_tensors *to)
 {
     mp_tensor *parts[] = {f->is_fp8 ? NULL : f->weights, f->scales, f->factor, f->unused};
     mp_computed *computed = &to->computed[to->n];
-    mp_tensor *tensor = &to->tensors[to->n++];
-    char *name = to->names + to->name_bytes;
-    to->name_bytes += 1 + (uint64_t)sprintf(name, "%.*s%s", (int)f->length, f->stem,
-                                            f->is_fp8 ? SCALE_INV : WEIGHT);
-    *tensor = (mp_tensor){.name = name, .file = f->weights->file, .rank = 2, .computed = computed};
+    mp_tensor *tensor = mp_hf_add_computed(f->stem, f->is_fp8 ? SCALE_INV : WEIGHT, to);
+    tensor->file = f->weights->file;
+    tensor->rank = 2;
     (f->is_fp8 ? describe_scale : describe_matrix)(f, computed, tensor);
     tensor->bytes = computed->how.rows * computed->how.row_bytes;
     for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
@@ -176,8 +151,8 @@ static void skip_cache_scales(mp_checkpoint *checkpoint)
 {
     for (uint64_t i = 0; i < checkpoint->n_tensors; i++) {
         mp_tensor *tensor = checkpoint->tensors[i];
-        if (is_number(tensor) &&
-            (stem_of(tensor->name, ".k_scale") || stem_of(tensor->name, ".v_scale")))
+        if (is_number(tensor) && (mp_hf_stem_of(tensor->name, ".k_scale").length ||
+                                  mp_hf_stem_of(tensor->name, ".v_scale").length))
             tensor->is_part = 1;
     }
 }
@@ -192,8 +167,8 @@ moepage_status mp_hf_fp4_complete(mp_fp4_layout layout, mp_checkpoint *checkpoin
         moepage_status status = find_matrix(layout, checkpoint, checkpoint->tensors[i], &f);
         if (status)
             return status;
-        n += f.length > 0;
-        name_bytes += f.length ? f.length + sizeof SCALE_INV : 0;
+        n += f.stem.length > 0;
+        name_bytes += f.stem.length ? f.stem.length + sizeof SCALE_INV : 0;
     }
     skip_cache_scales(checkpoint);
     if (!n)
@@ -201,7 +176,7 @@ moepage_status mp_hf_fp4_complete(mp_fp4_layout layout, mp_checkpoint *checkpoin
     moepage_status status = mp_computed_alloc(n, name_bytes, &checkpoint->computed);
     for (uint64_t i = 0; i < checkpoint->n_tensors && !status; i++) {
         status = find_matrix(layout, checkpoint, checkpoint->tensors[i], &f);
-        if (!status && f.length)
+        if (!status && f.stem.length)
             add_matrix(&f, &checkpoint->computed);
     }
     return status ? status : mp_checkpoint_add_computed(checkpoint);

@@ -1,10 +1,14 @@
-/* Checks that the readers of quantised checkpoints share. */
+/* Names and checks that the readers of quantised checkpoints share. */
 #include "model/hf_quantised.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "model/shape.h"
+
+#define MAX_NAME 512u
+#define MAX_ENDING 32u /* of the names of parts, and of what is computed */
 
 /* ---- keys ---- */
 
@@ -43,6 +47,34 @@ moepage_status mp_hf_expect_none(const mp_json *json, const char *key)
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_UNSUPPORTED, "%s: weights with a \"%s\" are not read", json->what,
                    key);
+}
+
+/* ---- names ---- */
+
+mp_hf_stem mp_hf_stem_of(const char *name, const char *end)
+{
+    const size_t length = strlen(name), tail = strlen(end);
+    if (length <= tail || length + MAX_ENDING > MAX_NAME || strcmp(name + length - tail, end) != 0)
+        return (mp_hf_stem){name, 0};
+    return (mp_hf_stem){name, length - tail};
+}
+
+moepage_status mp_hf_find_part(mp_hf_stem stem, const char *end, const mp_checkpoint *checkpoint,
+                               bool required, mp_tensor **out)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%.*s%s", (int)stem.length, stem.text, end);
+    *out = mp_checkpoint_find(checkpoint, name);
+    return required && !*out ? mp_checkpoint_require(checkpoint, name, out) : MOEPAGE_OK;
+}
+
+mp_tensor *mp_hf_add_computed(mp_hf_stem stem, const char *end, mp_computed_tensors *to)
+{
+    char *name = to->names + to->name_bytes;
+    mp_tensor *tensor = &to->tensors[to->n];
+    *tensor = (mp_tensor){.name = name, .computed = &to->computed[to->n++]};
+    to->name_bytes += 1 + (uint64_t)sprintf(name, "%.*s%s", (int)stem.length, stem.text, end);
+    return tensor;
 }
 
 /* ---- parts ---- */

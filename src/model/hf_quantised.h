@@ -1,12 +1,12 @@
 /* hf_quantised.h — what the readers of quantised checkpoints share: checks of quantization_config's keys, and
- * of the tensors that are parts of a matrix. */
+ * the tensors that are parts of a matrix: their names, checks of them, and what is computed from them. */
 #ifndef MP_MODEL_HF_QUANTISED_H
 #define MP_MODEL_HF_QUANTISED_H
 
 #include <stdbool.h>
 
 #include "base/json.h"
-#include "model/safetensors.h"
+#include "model/checkpoint.h"
 
 /* ---- Keys ---- */
 
@@ -22,6 +22,25 @@ moepage_status mp_hf_expect_none(const mp_json *json, const char *key);
 
 /* Reads true or false; `otherwise` if the key is absent or null. */
 moepage_status mp_hf_read_flag(const mp_json *json, const char *key, bool otherwise, bool *out);
+
+/* ---- Names ---- */
+
+/* What the names of a matrix's parts begin with. */
+typedef struct mp_hf_stem {
+    const char *text; /* ends in no NUL */
+    size_t length;    /* 0: a name has another ending */
+} mp_hf_stem;
+
+/* Returns a name without that ending. */
+mp_hf_stem mp_hf_stem_of(const char *name, const char *end);
+
+/* Finds the part whose name has that ending. *out is NULL if there is none; NOT_FOUND where it is required. */
+moepage_status mp_hf_find_part(mp_hf_stem stem, const char *end, const mp_checkpoint *checkpoint,
+                               bool required, mp_tensor **out);
+
+/* Adds a tensor of that name to what is computed, for which there is room; it and to->computed[to->n - 1] are
+ * for the caller to fill in. */
+mp_tensor *mp_hf_add_computed(mp_hf_stem stem, const char *end, mp_computed_tensors *to);
 
 /* ---- Parts ---- */
 

@@ -1,7 +1,6 @@
 /* Completes a checkpoint's directory with the matrices whose parts it stores. */
 #include "model/hf_w4.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -10,7 +9,6 @@
 #include "model/repack_w4.h"
 #include "model/shape.h"
 
-#define MAX_NAME 512u
 #define WEIGHT ".weight"
 
 /* Endings of the parts' names, in the order of MP_W4_*; and of one that only states a shape. */
@@ -31,8 +29,7 @@ static const part_names names_of[] = {
 typedef struct found {
     const mp_hf_w4 *config;
     const part_names *names;
-    const char *stem; /* of its parts' names, */
-    size_t length;    /* so long */
+    mp_hf_stem stem;
     mp_tensor *parts[MP_W4_SOURCES];
     mp_tensor *shape;
     uint64_t rows, columns, groups;
@@ -41,37 +38,18 @@ typedef struct found {
 
 /* ---- parts ---- */
 
-/* Returns the length of the name without the ending of a matrix's words; 0 for any other name. */
-static size_t stem_of(const part_names *names, const char *name)
-{
-    const char *end = names->ends[MP_W4_WEIGHTS];
-    const size_t length = strlen(name), tail = strlen(end);
-    if (length <= tail || length + strlen(WEIGHT) + 16 > MAX_NAME ||
-        strcmp(name + length - tail, end) != 0)
-        return 0;
-    return length - tail;
-}
-
-static moepage_status part_of(const found *f, mp_checkpoint *checkpoint, const char *end,
-                              bool required, mp_tensor **out)
-{
-    char name[MAX_NAME];
-    snprintf(name, sizeof name, "%.*s%s", (int)f->length, f->stem, end);
-    *out = mp_checkpoint_find(checkpoint, name);
-    return required && !*out ? mp_checkpoint_require(checkpoint, name, out) : MOEPAGE_OK;
-}
-
-static moepage_status find_parts(found *f, mp_checkpoint *checkpoint)
+static moepage_status find_parts(found *f, const mp_checkpoint *checkpoint)
 {
     const bool packs = f->config->layout == MP_W4_PACKED;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t s = 0; s < MP_W4_SOURCES && !status; s++) {
         const bool required = s < MP_W4_ZEROS || (s == MP_W4_ZEROS && !packs);
         if (f->names->ends[s])
-            status = part_of(f, checkpoint, f->names->ends[s], required, &f->parts[s]);
+            status =
+                mp_hf_find_part(f->stem, f->names->ends[s], checkpoint, required, &f->parts[s]);
     }
     if (!status && f->names->shape)
-        status = part_of(f, checkpoint, f->names->shape, true, &f->shape);
+        status = mp_hf_find_part(f->stem, f->names->shape, checkpoint, true, &f->shape);
     if (status || !packs)
         return status;
     const bool zeros = f->parts[MP_W4_ZEROS] != NULL;
@@ -79,7 +57,7 @@ static moepage_status find_parts(found *f, mp_checkpoint *checkpoint)
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_FORMAT,
                    "matrix \"%.*s\" has %s zero-points, by config.json all matrices are %s",
-                   (int)f->length, f->stem, zeros ? "stored" : "no stored",
+                   (int)f->stem.length, f->stem.text, zeros ? "stored" : "no stored",
                    zeros ? "symmetric" : "asymmetric");
 }
 
@@ -112,19 +90,19 @@ static moepage_status check_stated_shape(const found *f)
 {
     unsigned char bytes[16];
     uint64_t stated[2] = {0};
-    const uint64_t two = 2;
-    const uint32_t each = mp_dtype_bytes(f->shape->type->dtype);
-    if (f->shape->type->dtype != MOEPAGE_DTYPE_I32)
-        if (mp_hf_expect_part(f->shape, MOEPAGE_DTYPE_I64, &two, 1))
-            return mp_hf_expect_part(f->shape, MOEPAGE_DTYPE_I64, &two, 1);
-    if (f->shape->rank != 1 || f->shape->shape[0] != 2)
-        return mp_hf_expect_part(f->shape, f->shape->type->dtype, &two, 1);
+    const bool narrow = f->shape->type->dtype == MOEPAGE_DTYPE_I32;
+    const uint32_t each = narrow ? 4 : 8;
     moepage_status status =
-        mp_model_file_read(&f->shape->file->file, f->shape->offset, 2ull * each, bytes);
+        mp_hf_expect_part(f->shape, narrow ? MOEPAGE_DTYPE_I32 : MOEPAGE_DTYPE_I64, (uint64_t[]){2},
+                          1);
+    if (!status)
+        status = mp_model_file_read(&f->shape->file->file, f->shape->offset, 2ull * each, bytes);
+    if (status)
+        return status;
     for (uint32_t d = 0; d < 2; d++)
         memcpy(&stated[d], bytes + d * each, each);
-    if (status || (stated[0] == f->rows && stated[1] == f->columns))
-        return status;
+    if (stated[0] == f->rows && stated[1] == f->columns)
+        return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_FORMAT,
                    "%.120s: tensor \"%.160s\" says [%llu, %llu], the words are of 4-bit weights "
                    "[%llu, %llu]",
@@ -249,12 +227,12 @@ static void mark_parts(const found *f)
 }
 
 /* Finds and checks the matrix of which `words` are the weights; a stem of no length is of another tensor. */
-static moepage_status find_matrix(const mp_hf_w4 *config, mp_checkpoint *checkpoint,
+static moepage_status find_matrix(const mp_hf_w4 *config, const mp_checkpoint *checkpoint,
                                   const mp_tensor *words, found *out)
 {
-    *out = (found){.config = config, .names = &names_of[config->layout], .stem = words->name};
-    out->length = stem_of(out->names, out->stem);
-    if (!out->length)
+    *out = (found){.config = config, .names = &names_of[config->layout]};
+    out->stem = mp_hf_stem_of(words->name, out->names->ends[MP_W4_WEIGHTS]);
+    if (!out->stem.length)
         return MOEPAGE_OK;
     moepage_status status = find_parts(out, checkpoint);
     return status ? status : check_parts(out);
@@ -262,19 +240,17 @@ static moepage_status find_matrix(const mp_hf_w4 *config, mp_checkpoint *checkpo
 
 static void add_matrix(const found *f, bool any_reordered, mp_computed_tensors *to)
 {
-    mp_computed *computed = &to->computed[to->n];
     const bool values = any_reordered && f->parts[MP_W4_GROUPS];
-    char *name = to->names + to->name_bytes;
+    mp_computed *computed = &to->computed[to->n];
+    mp_tensor *tensor = mp_hf_add_computed(f->stem, WEIGHT, to);
     describe(f, values, computed);
     mark_parts(f);
-    to->name_bytes += (uint64_t)sprintf(name, "%.*s" WEIGHT, (int)f->length, f->stem) + 1;
-    to->tensors[to->n++] = (mp_tensor){.name = name,
-                                       .type = type_of(f, values),
-                                       .file = f->parts[MP_W4_WEIGHTS]->file,
-                                       .bytes = computed->how.rows * computed->how.row_bytes,
-                                       .shape = {f->rows, f->columns},
-                                       .rank = 2,
-                                       .computed = computed};
+    tensor->type = type_of(f, values);
+    tensor->file = f->parts[MP_W4_WEIGHTS]->file;
+    tensor->bytes = computed->how.rows * computed->how.row_bytes;
+    tensor->rank = 2;
+    tensor->shape[0] = f->rows;
+    tensor->shape[1] = f->columns;
 }
 
 /* ---- the directory ---- */
@@ -288,8 +264,8 @@ moepage_status mp_hf_w4_complete(const mp_hf_w4 *config, mp_checkpoint *checkpoi
         moepage_status status = find_matrix(config, checkpoint, checkpoint->tensors[i], &f);
         if (status)
             return status;
-        n += f.length > 0;
-        name_bytes += f.length ? f.length + sizeof WEIGHT : 0;
+        n += f.stem.length > 0;
+        name_bytes += f.stem.length ? f.stem.length + sizeof WEIGHT : 0;
         any_reordered |= f.is_reordered;
     }
     if (!n)
@@ -297,7 +273,7 @@ moepage_status mp_hf_w4_complete(const mp_hf_w4 *config, mp_checkpoint *checkpoi
     moepage_status status = mp_computed_alloc(n, name_bytes, &checkpoint->computed);
     for (uint64_t i = 0; i < checkpoint->n_tensors && !status; i++) {
         status = find_matrix(config, checkpoint, checkpoint->tensors[i], &f);
-        if (!status && f.length)
+        if (!status && f.stem.length)
             add_matrix(&f, any_reordered, &checkpoint->computed);
     }
     return status ? status : mp_checkpoint_add_computed(checkpoint);
