@@ -25,7 +25,10 @@ static void write_seed(const moe_maker *maker, const char *name)
 
 static void init(moe_maker *maker, const w4_case *of)
 {
-    static const w4_sizes sizes = {.layers = 1, .experts = 2, .hidden = 64, .intermediate = 32};
+    static const quantised_sizes sizes = {.layers = 1,
+                                          .experts = 2,
+                                          .hidden = 64,
+                                          .intermediate = 32};
     w4_maker_init_sized(maker, of, &sizes);
 }
 

@@ -11,42 +11,21 @@
 
 /* ---- numbers ---- */
 
-/* Many numbers of one name are asked for in turn. */
-static uint64_t hash_name(const char *name)
-{
-    static char last[128];
-    static uint64_t h;
-    if (strcmp(name, last) == 0)
-        return h;
-    h = 0xcbf29ce484222325u;
-    for (const char *at = name; *at; at++)
-        h = (h ^ (unsigned char)*at) * 0x100000001b3u;
-    snprintf(last, sizeof last, "%s", name);
-    return h;
-}
-
-static uint32_t hash(const char *name, uint32_t what, uint64_t row, uint64_t column)
-{
-    uint64_t h = (hash_name(name) ^ what) * 0x100000001b3u;
-    h = (h ^ row) * 0x100000001b3u;
-    h = (h ^ column) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(h >> 40);
-}
-
 static uint32_t nibble(const char *name, uint64_t row, uint64_t column)
 {
-    return hash(name, 1, row, column) % 16;
+    return quantised_number(name, 1, row, column) % 16;
 }
 
 /* An E4M3 number that is neither negative nor a NaN. */
 static unsigned char scale(const char *name, uint64_t row, uint64_t group)
 {
-    return (unsigned char)(hash(name, 2, row, group) % 127);
+    return (unsigned char)(quantised_number(name, 2, row, group) % 127);
 }
 
 float fp4_factor(fp4_method method, const char *name)
 {
-    return ldexpf(1 + (float)(hash(name, 3, 0, 0) % 8388608) / 8388608, KIND(method, -14, 12));
+    return ldexpf(1 + (float)(quantised_number(name, 3, 0, 0) % 8388608) / 8388608,
+                  KIND(method, -14, 12));
 }
 
 /* ---- parts ---- */
@@ -96,12 +75,13 @@ void fp4_add_matrix(maker_shard *shard, fp4_method method, const char *name, uin
 
 /* ---- the checkpoint ---- */
 
-static uint32_t layers_of(const fp4_case *of)
+static void add_by_method(maker_shard *shard, const void *of, const char *name, uint64_t rows,
+                          uint64_t columns)
 {
-    return of->layers ? of->layers : FP4_LAYERS;
+    fp4_add_matrix(shard, ((const fp4_case *)of)->method, name, rows, columns);
 }
 
-static void put_config(moe_maker *maker, const fp4_case *of)
+void fp4_maker_init(moe_maker *maker, const fp4_case *of)
 {
     static const char *const quantisation[] = {
         "\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"group_size\": 16",
@@ -110,34 +90,13 @@ static void put_config(moe_maker *maker, const fp4_case *of)
         "\"symmetric\": true, \"strategy\": \"tensor_group\", \"group_size\": 16}}}",
         "\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"",
     };
-    snprintf(maker->config, sizeof maker->config,
-             "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": %u, \"num_experts\": %u, "
-             "\"num_experts_per_tok\": 1, \"hidden_size\": %u, \"moe_intermediate_size\": %u, "
-             "\"vocab_size\": 16, \"quantization_config\": {%s}}",
-             layers_of(of), FP4_EXPERTS, of->hidden, of->intermediate, quantisation[of->method]);
-}
-
-void fp4_maker_init(moe_maker *maker, const fp4_case *of)
-{
-    static const char *const in[] = {"gate", "up"};
-    const uint64_t router[] = {FP4_EXPERTS, of->hidden};
+    const quantised_sizes sizes = {of->layers ? of->layers : FP4_LAYERS, FP4_EXPERTS, of->hidden,
+                                   of->intermediate};
     char name[128];
-    moe_maker_init_empty(maker);
-    put_config(maker, of);
-    for (uint32_t l = 0; l < layers_of(of); l++) {
-        maker_add(&maker->shard, "BF16", 2, router, "model.layers.%u.mlp.gate.weight", l);
-        snprintf(name, sizeof name, "model.layers.%u.self_attn.q_proj", l);
-        fp4_add_matrix(&maker->shard, of->method, name, 24, of->hidden);
+    quantised_init(maker, &sizes, quantisation[of->method], add_by_method, of);
+    for (uint32_t l = 0; l < sizes.layers; l++) {
         snprintf(name, sizeof name, "model.layers.%u.self_attn.k_proj", l);
         add_number(&maker->shard, name, ".k_scale", 0, 1);
-        for (uint32_t e = 0; e < FP4_EXPERTS; e++) {
-            for (int i = 0; i < 2; i++) {
-                snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj", l, e, in[i]);
-                fp4_add_matrix(&maker->shard, of->method, name, of->intermediate, of->hidden);
-            }
-            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.down_proj", l, e);
-            fp4_add_matrix(&maker->shard, of->method, name, of->hidden, of->intermediate);
-        }
     }
 }
 

@@ -1,12 +1,9 @@
 /* fp4_maker.h — small checkpoints of NVFP4 weights in the layouts of ModelOpt and compressed-tensors, and
- * ModelOpt's of FP8 with one scale for a matrix.
- *
- * A matrix's numbers are a fixed function of its name and of their place, so that a test can say what must be
- * read without keeping a copy. */
+ * ModelOpt's of FP8 with one scale for a matrix. */
 #ifndef FP4_MAKER_H
 #define FP4_MAKER_H
 
-#include "moe_maker.h"
+#include "quantised.h"
 
 enum { FP4_LAYERS = 2, FP4_EXPERTS = 2 };
 

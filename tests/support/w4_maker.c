@@ -9,43 +9,21 @@
 
 /* ---- numbers ---- */
 
-/* Many numbers of one name are asked for in turn. */
-static uint64_t hash_name(const char *name)
-{
-    static char last[128];
-    static uint64_t h;
-    if (strcmp(name, last) == 0)
-        return h;
-    h = 0xcbf29ce484222325u;
-    for (const char *at = name; *at; at++)
-        h = (h ^ (unsigned char)*at) * 0x100000001b3u;
-    snprintf(last, sizeof last, "%s", name);
-    return h;
-}
-
-static uint32_t hash(const char *name, uint32_t what, uint64_t row, uint64_t column)
-{
-    uint64_t h = (hash_name(name) ^ what) * 0x100000001b3u;
-    h = (h ^ row) * 0x100000001b3u;
-    h = (h ^ column) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(h >> 40);
-}
-
 uint32_t w4_integer(const char *name, uint64_t row, uint64_t column)
 {
-    return hash(name, 1, row, column) % 16;
+    return quantised_number(name, 1, row, column) % 16;
 }
 
 /* GPTQ's first version cannot have 0. */
 uint32_t w4_zero(const w4_case *of, const char *name, uint64_t row, uint64_t group)
 {
-    return of->symmetric ? 8 : 1 + hash(name, 2, row, group) % 15;
+    return of->symmetric ? 8 : 1 + quantised_number(name, 2, row, group) % 15;
 }
 
 /* 2^-6 to 2^-4 and a mantissa. */
 uint16_t w4_scale(const w4_case *of, const char *name, uint64_t row, uint64_t group)
 {
-    const uint32_t h = hash(name, 3, row, group);
+    const uint32_t h = quantised_number(name, 3, row, group);
     return (uint16_t)(of->bf16 ? (121 + h % 3) << 7 | h / 4 % 128
                                : (9 + h % 3) << 10 | h / 4 % 1024);
 }
@@ -155,9 +133,10 @@ static void add_groups(maker_shard *shard, const w4_case *of, const char *name, 
     }
 }
 
-void w4_add_matrix(maker_shard *shard, const w4_case *of, const char *name, uint64_t rows,
+void w4_add_matrix(maker_shard *shard, const void *as, const char *name, uint64_t rows,
                    uint64_t columns)
 {
+    const w4_case *of = as;
     const uint64_t groups = columns / group_of(of, columns);
     add_weights(shard, of, name, rows, columns);
     add_scales(shard, of, name, rows, groups);
@@ -171,14 +150,14 @@ void w4_add_matrix(maker_shard *shard, const w4_case *of, const char *name, uint
 
 /* ---- the checkpoint ---- */
 
-static void put_config(moe_maker *maker, const w4_case *of, const w4_sizes *sizes)
+static void describe(const w4_case *of, char *out, size_t room)
 {
-    char quantisation[512], group[16] = "-1";
+    char group[16] = "-1";
     if (of->group)
         snprintf(group, sizeof group, "%u", of->group);
     if (of->method == W4_PACKED)
         snprintf(
-            quantisation, sizeof quantisation,
+            out, room,
             "\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
             "\"config_groups\": {\"group_0\": {\"weights\": {\"num_bits\": 4, \"type\": \"int\", "
             "\"symmetric\": %s, \"strategy\": \"%s\", \"group_size\": %s, \"actorder\": %s}}}",
@@ -186,48 +165,28 @@ static void put_config(moe_maker *maker, const w4_case *of, const w4_sizes *size
             of->reordered ? "\"group\"" : "null");
     else if (of->method == W4_AWQ)
         snprintf(
-            quantisation, sizeof quantisation,
+            out, room,
             "\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": %s, \"version\": \"gemm\", "
             "\"zero_point\": true",
             group);
     else
-        snprintf(quantisation, sizeof quantisation,
+        snprintf(out, room,
                  "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": %s, \"desc_act\": %s, "
                  "\"checkpoint_format\": \"%s\"",
                  group, of->reordered ? "true" : "false",
                  of->method == W4_GPTQ ? "gptq" : "gptq_v2");
-    snprintf(maker->config, sizeof maker->config,
-             "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": %u, \"num_experts\": %u, "
-             "\"num_experts_per_tok\": 1, \"hidden_size\": %u, \"moe_intermediate_size\": %u, "
-             "\"vocab_size\": 16, \"quantization_config\": {%s}}",
-             sizes->layers, sizes->experts, sizes->hidden, sizes->intermediate, quantisation);
 }
 
-void w4_maker_init_sized(moe_maker *maker, const w4_case *of, const w4_sizes *sizes)
+void w4_maker_init_sized(moe_maker *maker, const w4_case *of, const quantised_sizes *sizes)
 {
-    static const char *const in[] = {"gate", "up"};
-    const uint64_t router[] = {sizes->experts, sizes->hidden};
-    char name[128];
-    moe_maker_init_empty(maker);
-    put_config(maker, of, sizes);
-    for (uint32_t l = 0; l < sizes->layers; l++) {
-        maker_add(&maker->shard, "BF16", 2, router, "model.layers.%u.mlp.gate.weight", l);
-        snprintf(name, sizeof name, "model.layers.%u.self_attn.q_proj", l);
-        w4_add_matrix(&maker->shard, of, name, 24, sizes->hidden);
-        for (uint32_t e = 0; e < sizes->experts; e++) {
-            for (int i = 0; i < 2; i++) {
-                snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj", l, e, in[i]);
-                w4_add_matrix(&maker->shard, of, name, sizes->intermediate, sizes->hidden);
-            }
-            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.down_proj", l, e);
-            w4_add_matrix(&maker->shard, of, name, sizes->hidden, sizes->intermediate);
-        }
-    }
+    char quantisation[512];
+    describe(of, quantisation, sizeof quantisation);
+    quantised_init(maker, sizes, quantisation, w4_add_matrix, of);
 }
 
 void w4_maker_init(moe_maker *maker, const w4_case *of)
 {
-    const w4_sizes sizes = {W4_LAYERS, W4_EXPERTS, W4_HIDDEN, W4_INTERMEDIATE};
+    const quantised_sizes sizes = {W4_LAYERS, W4_EXPERTS, W4_HIDDEN, W4_INTERMEDIATE};
     w4_maker_init_sized(maker, of, &sizes);
 }
 

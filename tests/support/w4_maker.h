@@ -1,11 +1,9 @@
-/* w4_maker.h — small checkpoints of 4-bit weights in the layouts of GPTQ, AWQ and compressed-tensors.
- *
- * A matrix's integers, scales and zero-points are a fixed function of its name and of their place: the same in
- * every layout, so that a test can say what must be read without keeping a copy. */
+/* w4_maker.h — small checkpoints of 4-bit weights in the layouts of GPTQ, AWQ and compressed-tensors. A matrix has
+ * the same integers, scales and zero-points in every layout. */
 #ifndef W4_MAKER_H
 #define W4_MAKER_H
 
-#include "moe_maker.h"
+#include "quantised.h"
 
 enum { W4_LAYERS = 2, W4_EXPERTS = 2, W4_HIDDEN = 256, W4_INTERMEDIATE = 128 };
 
@@ -20,22 +18,18 @@ typedef struct w4_case {
     bool reordered; /* columns of a group are not next to each other */
 } w4_case;
 
-typedef struct w4_sizes {
-    uint32_t layers, experts, hidden, intermediate;
-} w4_sizes;
-
 /* Makes a directory and, in memory, a qwen3_moe checkpoint of which the experts and q_proj are in 4 bits; of the
  * sizes above, or of others. */
 void w4_maker_init(moe_maker *maker, const w4_case *of);
-void w4_maker_init_sized(moe_maker *maker, const w4_case *of, const w4_sizes *sizes);
+void w4_maker_init_sized(moe_maker *maker, const w4_case *of, const quantised_sizes *sizes);
 
 /* What a matrix consists of. */
 uint32_t w4_integer(const char *name, uint64_t row, uint64_t column);
 uint32_t w4_zero(const w4_case *of, const char *name, uint64_t row, uint64_t group);
 uint16_t w4_scale(const w4_case *of, const char *name, uint64_t row, uint64_t group);
 
-/* Adds the parts of the matrix `name`, without ".weight". */
-void w4_add_matrix(maker_shard *shard, const w4_case *of, const char *name, uint64_t rows,
+/* Adds the parts of the matrix `name`, without ".weight"; `as` is a w4_case. */
+void w4_add_matrix(maker_shard *shard, const void *as, const char *name, uint64_t rows,
                    uint64_t columns);
 
 /* The dtype in which rows of so many columns are served, and their blocks; returns how many bytes. */

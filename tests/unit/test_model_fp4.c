@@ -10,7 +10,6 @@
 #include "codec/quant.h"
 #include "fp4_maker.h"
 #include "model/model.h"
-#include "numbers.h"
 #include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -37,65 +36,27 @@ static const fp4_case cases[] = {
 
 /* ---- What is read ---- */
 
-/* A piece whole, and then in ranges that begin and end anywhere. */
-static void expect_bytes(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                         uint32_t piece, const unsigned char *want, uint64_t bytes)
-{
-    static unsigned char got[1 << 17];
-    assert_int_equal(model->layouts[0].pieces[piece].bytes, bytes);
-    for (uint32_t round = 0; round < 12; round++) {
-        const uint64_t from = round ? num_random_bits() % bytes : 0;
-        const uint64_t n = round ? 1 + num_random_bits() % (bytes - from) : bytes;
-        memset(got, 0xa5, sizeof got);
-        assert_int_equal(mp_model_read_piece(model, layer, expert, piece, from, n, got),
-                         MOEPAGE_OK);
-        assert_memory_equal(got, want + from, n);
-        assert_int_equal(got[n], 0xa5);
-    }
-}
-
 static void expect_piece(const struct moepage_model *model, const fp4_case *of, uint32_t layer,
                          uint32_t expert, uint32_t piece)
 {
-    static const char *const parts[] = {"gate", "up", "down"};
     static unsigned char want[1 << 17];
     const uint64_t rows = piece < 2 ? of->intermediate : of->hidden;
     const uint64_t columns = piece < 2 ? of->hidden : of->intermediate;
     char name[128];
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj", layer, expert,
-             parts[piece]);
-    expect_bytes(model, layer, expert, piece, want,
-                 fp4_blocks(of->method, name, rows, columns, want));
+    quantised_name(layer, expert, piece, name);
+    quantised_expect_piece(model, layer, expert, piece, want,
+                           fp4_blocks(of->method, name, rows, columns, want));
 }
 
+/* Numbers for activations and for the cache are no dense tensors. */
 static void expect_dense(const struct moepage_model *model, const fp4_case *of)
 {
     static unsigned char want[1 << 14];
-    const char *name = "model.layers.1.self_attn.q_proj";
-    const uint64_t bytes = fp4_blocks(of->method, name, 24, of->hidden, want);
-    moepage_tensor_view view = {.struct_size = sizeof view};
-    assert_int_equal(moepage_model_find_tensor(model, "model.layers.1.self_attn.q_proj.weight",
-                                               &view),
-                     MOEPAGE_OK);
-    assert_int_equal(view.dtype, fp4_dtype(of->hidden));
-    assert_int_equal(view.rank, 2);
-    assert_int_equal(view.shape[0], 24);
-    assert_int_equal(view.shape[1], of->hidden);
-    assert_int_equal(view.bytes, bytes);
-    assert_memory_equal(view.data, want, bytes);
-}
-
-/* Dense are the routers and the matrices themselves, not the parts that they are stored in, nor numbers for
- * activations and for the cache. */
-static void expect_names(const struct moepage_model *model)
-{
-    char name[128];
-    for (uint64_t i = 0; i < 4; i++) {
-        assert_int_equal(moepage_model_get_tensor_name(model, i, name, sizeof name), MOEPAGE_OK);
-        assert_non_null(strstr(name, i % 2 ? "self_attn.q_proj.weight" : "mlp.gate.weight"));
-    }
-    assert_int_equal(moepage_model_get_tensor_name(model, 4, name, sizeof name),
-                     MOEPAGE_E_NOT_FOUND);
+    const uint64_t bytes =
+        fp4_blocks(of->method, "model.layers.1.self_attn.q_proj", 24, of->hidden, want);
+    quantised_expect_dense(model, "model.layers.1.self_attn.q_proj.weight", fp4_dtype(of->hidden),
+                           24, of->hidden, want, bytes);
+    quantised_expect_names(model);
 }
 
 static void expect_model(const moe_maker *maker, const fp4_case *of)
@@ -109,7 +70,6 @@ static void expect_model(const moe_maker *maker, const fp4_case *of)
             for (uint32_t p = 0; p < 3; p++)
                 expect_piece(model, of, l, e, p);
     expect_dense(model, of);
-    expect_names(model);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
@@ -168,7 +128,7 @@ static void expect_scale(const struct moepage_model *model, uint32_t layer, uint
     snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s", layer, expert, part);
     const float scale = fp4_factor(FP4_FP8, name);
     memcpy(want, &scale, sizeof want);
-    expect_bytes(model, layer, expert, piece, want, sizeof want);
+    quantised_expect_piece(model, layer, expert, piece, want, sizeof want);
 }
 
 static void test_fp8_with_one_scale_is_one_block(void **state)
@@ -289,7 +249,7 @@ static void expect_same_piece(const struct moepage_model *a, const struct moepag
     const uint64_t bytes = a->layouts[0].pieces[piece].bytes;
     assert_in_range(bytes, 1, sizeof want);
     assert_int_equal(mp_model_read_piece(a, layer, expert, piece, 0, bytes, want), MOEPAGE_OK);
-    expect_bytes(b, layer, expert, piece, want, bytes);
+    quantised_expect_piece(b, layer, expert, piece, want, bytes);
 }
 
 /* GGUF's blocks have no room for the scale of their matrix: it is beside them. */
@@ -322,19 +282,15 @@ static void test_fp4_of_a_gguf_file_with_scales_is_that_of_the_checkpoint(void *
     const uint64_t bytes = gguf->layouts[0].pieces[2].bytes;
     assert_int_equal(b.bytes, gguf->info.experts * bytes);
     for (uint32_t expert = 0; expert < gguf->info.experts; expert++)
-        expect_bytes(gguf, 0, expert, 2, (const unsigned char *)b.data + expert * bytes, bytes);
+        quantised_expect_piece(gguf, 0, expert, 2, (const unsigned char *)b.data + expert * bytes,
+                               bytes);
     assert_int_equal(moepage_model_close(checkpoint), MOEPAGE_OK);
     assert_int_equal(moepage_model_close(gguf), MOEPAGE_OK);
 }
 
 /* ---- What is refused ---- */
 
-static const struct {
-    fp4_method method;
-    const char *from, *to;
-    moepage_status status;
-    const char *words;
-} bad_configs[] = {
+static const quantised_bad_config bad_configs[] = {
     {FP4_MODELOPT, "\"NVFP4\"", "\"NVFP4_AWQ\"", MOEPAGE_E_UNSUPPORTED, "quant_algo|NVFP4_AWQ"},
     {FP4_MODELOPT, "\"NVFP4\"", "\"MIXED_PRECISION\"", MOEPAGE_E_FORMAT, "quantized_layers"},
     {FP4_MODELOPT, "\"NVFP4\"",
@@ -366,24 +322,14 @@ static void test_fp4_every_bad_config_is_refused_by_key_and_value(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(bad_configs); i++) {
-        const fp4_case of = {bad_configs[i].method, 256, 128, 0};
+        const fp4_case of = {(fp4_method)bad_configs[i].method, 256, 128, 0};
         moe_maker maker;
         fp4_maker_init(&maker, &of);
-        moe_maker_replace(&maker, bad_configs[i].from, bad_configs[i].to);
-        moe_maker_write(&maker);
-        moe_expect_refusal(&maker, bad_configs[i].status, bad_configs[i].words);
-        moe_maker_free(&maker);
+        quantised_expect_bad_config(&maker, &bad_configs[i]);
     }
 }
 
-/* A part in another shape or type, or not at all where the type is NULL. */
-static const struct {
-    fp4_method method;
-    const char *part, *dtype;
-    uint64_t shape[2];
-    moepage_status status;
-    const char *words;
-} bad_parts[] = {
+static const quantised_bad_part bad_parts[] = {
     {FP4_MODELOPT,
      "gate_proj.weight",
      "U8",
@@ -467,19 +413,10 @@ static void test_fp4_every_bad_part_is_refused_by_name(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(bad_parts); i++) {
-        const fp4_case of = {bad_parts[i].method, 256, 128, 0};
-        char name[128];
+        const fp4_case of = {(fp4_method)bad_parts[i].method, 256, 128, 0};
         moe_maker maker;
         fp4_maker_init(&maker, &of);
-        snprintf(name, sizeof name, EXPERT "%s", bad_parts[i].part);
-        if (bad_parts[i].dtype)
-            maker_reshape(maker_find(&maker.shard, name), bad_parts[i].dtype,
-                          bad_parts[i].shape[1] ? 2 : 1, bad_parts[i].shape);
-        else
-            maker_remove(&maker.shard, name);
-        moe_maker_write(&maker);
-        moe_expect_refusal(&maker, bad_parts[i].status, bad_parts[i].words);
-        moe_maker_free(&maker);
+        quantised_expect_bad_part(&maker, &bad_parts[i]);
     }
 }
 
@@ -523,21 +460,10 @@ static void test_fp4_a_part_that_is_not_known_is_refused(void **state)
 static void expect_failed_load(const fp4_case *of, const char *part, const void *bytes, uint64_t n,
                                const char *words)
 {
-    unsigned char out[64];
     moe_maker maker;
     fp4_maker_init(&maker, of);
     memcpy(maker_find(&maker.shard, part)->data, bytes, n);
-    moe_maker_write(&maker);
-    moepage_model *model = moe_expect_open(&maker);
-    for (uint32_t p = 0; p < 3; p++)
-        assert_int_equal(mp_model_read_piece(model, 1, 1, p, 0, sizeof out, out),
-                         p == 1 ? MOEPAGE_E_FORMAT : MOEPAGE_OK);
-    assert_int_equal(mp_model_read_piece(model, 1, 1, 1, 0, sizeof out, out), MOEPAGE_E_FORMAT);
-    expect_sentence(words);
-    assert_int_equal(mp_model_check_image(model, 1, 1, MOEPAGE_FORM_DENSE), MOEPAGE_E_FORMAT);
-    expect_sentence(words);
-    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-    moe_maker_free(&maker);
+    quantised_expect_failed_load(&maker, words);
 }
 
 static void test_fp4_a_scale_that_no_quantiser_makes_fails_its_load(void **state)

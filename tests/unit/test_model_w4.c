@@ -1,9 +1,5 @@
 /* Directories of 4-bit weights: whatever the layout, the blocks that are read; and what is refused. */
-#include <stdio.h>
-#include <string.h>
-
 #include "model/model.h"
-#include "numbers.h"
 #include "testing.h"
 #include "w4_maker.h"
 
@@ -35,61 +31,27 @@ static const w4_case reordered[] = {
 
 /* ---- What is read ---- */
 
-/* A piece whole, and then in ranges that begin and end anywhere. */
 static void expect_piece(const struct moepage_model *model, const w4_case *of, uint32_t layer,
                          uint32_t expert, uint32_t piece)
 {
-    static const char *const parts[] = {"gate", "up", "down"};
-    static unsigned char want[1 << 17], got[1 << 17];
+    static unsigned char want[1 << 17];
     const uint64_t rows = piece < 2 ? W4_INTERMEDIATE : W4_HIDDEN;
     const uint64_t columns = piece < 2 ? W4_HIDDEN : W4_INTERMEDIATE;
     char name[128];
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj", layer, expert,
-             parts[piece]);
-    const uint64_t bytes = (of->reordered ? w4_values : w4_blocks)(of, name, rows, columns, want);
-    assert_int_equal(model->layouts[0].pieces[piece].bytes, bytes);
-    for (uint32_t round = 0; round < 12; round++) {
-        const uint64_t from = round ? num_random_bits() % bytes : 0;
-        const uint64_t n = round ? 1 + num_random_bits() % (bytes - from) : bytes;
-        memset(got, 0xa5, sizeof got);
-        assert_int_equal(mp_model_read_piece(model, layer, expert, piece, from, n, got),
-                         MOEPAGE_OK);
-        assert_memory_equal(got, want + from, n);
-        assert_int_equal(got[n], 0xa5);
-    }
+    quantised_name(layer, expert, piece, name);
+    quantised_expect_piece(model, layer, expert, piece, want,
+                           (of->reordered ? w4_values : w4_blocks)(of, name, rows, columns, want));
 }
 
 static void expect_dense(const struct moepage_model *model, const w4_case *of)
 {
     static unsigned char want[1 << 14];
-    const char *name = "model.layers.1.self_attn.q_proj";
-    const uint64_t bytes = w4_blocks(of, name, 24, W4_HIDDEN, want);
-    moepage_tensor_view view = {.struct_size = sizeof view};
-    assert_int_equal(moepage_model_find_tensor(model, "model.layers.1.self_attn.q_proj.weight",
-                                               &view),
-                     MOEPAGE_OK);
-    assert_int_equal(view.dtype, w4_dtype(of, W4_HIDDEN));
-    assert_int_equal(view.rank, 2);
-    assert_int_equal(view.shape[0], 24);
-    assert_int_equal(view.shape[1], W4_HIDDEN);
-    assert_int_equal(view.bytes, bytes);
-    assert_memory_equal(view.data, want, bytes);
-}
-
-/* Dense are the routers and the matrices themselves, not the parts that they are stored in. */
-static void expect_names(const struct moepage_model *model, const w4_case *of)
-{
-    char name[128];
     const uint64_t router = 2 * W4_EXPERTS * W4_HIDDEN;
-    unsigned char blocks[1 << 14];
-    for (uint64_t i = 0; i < 4; i++) {
-        assert_int_equal(moepage_model_get_tensor_name(model, i, name, sizeof name), MOEPAGE_OK);
-        assert_non_null(strstr(name, i % 2 ? "self_attn.q_proj.weight" : "mlp.gate.weight"));
-    }
-    assert_int_equal(moepage_model_get_tensor_name(model, 4, name, sizeof name),
-                     MOEPAGE_E_NOT_FOUND);
-    assert_int_equal(model->info.dense_bytes,
-                     2 * (router + w4_blocks(of, "x", 24, W4_HIDDEN, blocks)));
+    const uint64_t bytes = w4_blocks(of, "model.layers.1.self_attn.q_proj", 24, W4_HIDDEN, want);
+    quantised_expect_dense(model, "model.layers.1.self_attn.q_proj.weight", w4_dtype(of, W4_HIDDEN),
+                           24, W4_HIDDEN, want, bytes);
+    quantised_expect_names(model);
+    assert_int_equal(model->info.dense_bytes, 2 * (router + bytes));
 }
 
 static void test_w4_every_layout_is_read_as_the_same_blocks(void **state)
@@ -109,7 +71,6 @@ static void test_w4_every_layout_is_read_as_the_same_blocks(void **state)
                 for (uint32_t p = 0; p < 3; p++)
                     expect_piece(model, of, l, e, p);
         expect_dense(model, of);
-        expect_names(model, of);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
         moe_maker_free(&maker);
     }
@@ -152,12 +113,7 @@ static void test_w4_columns_in_order_are_blocks_whatever_config_says(void **stat
 
 /* ---- What is refused ---- */
 
-static const struct {
-    w4_method method;
-    const char *from, *to;
-    moepage_status status;
-    const char *words;
-} bad_configs[] = {
+static const quantised_bad_config bad_configs[] = {
     {W4_GPTQ, "\"bits\": 4", "\"bits\": 8", MOEPAGE_E_UNSUPPORTED, "\"bits\" is 8|4 bits"},
     {W4_GPTQ, "\"bits\": 4, ", "", MOEPAGE_E_FORMAT, "bits|missing"},
     {W4_GPTQ, "\"group_size\": 64", "\"group_size\": 128", MOEPAGE_E_FORMAT,
@@ -201,24 +157,14 @@ static void test_w4_every_bad_config_is_refused_by_key_and_value(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(bad_configs); i++) {
-        const w4_case of = {.method = bad_configs[i].method, .group = 64};
+        const w4_case of = {.method = (w4_method)bad_configs[i].method, .group = 64};
         moe_maker maker;
         w4_maker_init(&maker, &of);
-        moe_maker_replace(&maker, bad_configs[i].from, bad_configs[i].to);
-        moe_maker_write(&maker);
-        moe_expect_refusal(&maker, bad_configs[i].status, bad_configs[i].words);
-        moe_maker_free(&maker);
+        quantised_expect_bad_config(&maker, &bad_configs[i]);
     }
 }
 
-/* A part in another shape or type, or not at all where the type is NULL. */
-static const struct {
-    w4_method method;
-    const char *part, *dtype;
-    uint64_t shape[2];
-    moepage_status status;
-    const char *words;
-} bad_parts[] = {
+static const quantised_bad_part bad_parts[] = {
     {W4_GPTQ,
      "gate_proj.qweight",
      "F32",
@@ -310,19 +256,10 @@ static void test_w4_every_bad_part_is_refused_by_name(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(bad_parts); i++) {
-        const w4_case of = {.method = bad_parts[i].method, .group = 64};
-        char name[128];
+        const w4_case of = {.method = (w4_method)bad_parts[i].method, .group = 64};
         moe_maker maker;
         w4_maker_init(&maker, &of);
-        snprintf(name, sizeof name, EXPERT "%s", bad_parts[i].part);
-        if (bad_parts[i].dtype)
-            maker_reshape(maker_find(&maker.shard, name), bad_parts[i].dtype,
-                          bad_parts[i].shape[1] ? 2 : 1, bad_parts[i].shape);
-        else
-            maker_remove(&maker.shard, name);
-        moe_maker_write(&maker);
-        moe_expect_refusal(&maker, bad_parts[i].status, bad_parts[i].words);
-        moe_maker_free(&maker);
+        quantised_expect_bad_part(&maker, &bad_parts[i]);
     }
 }
 
@@ -358,21 +295,10 @@ static void test_w4_routers_in_four_bits_are_refused(void **state)
 static void expect_failed_load(const w4_case *of, const char *part, uint64_t byte, unsigned char to,
                                const char *words)
 {
-    unsigned char out[64];
     moe_maker maker;
     w4_maker_init(&maker, of);
     maker_find(&maker.shard, part)->data[byte] = to;
-    moe_maker_write(&maker);
-    moepage_model *model = moe_expect_open(&maker);
-    for (uint32_t p = 0; p < 3; p++)
-        assert_int_equal(mp_model_read_piece(model, 1, 1, p, 0, sizeof out, out),
-                         p == 1 ? MOEPAGE_E_FORMAT : MOEPAGE_OK);
-    assert_int_equal(mp_model_read_piece(model, 1, 1, 1, 0, sizeof out, out), MOEPAGE_E_FORMAT);
-    expect_sentence(words);
-    assert_int_equal(mp_model_check_image(model, 1, 1, MOEPAGE_FORM_DENSE), MOEPAGE_E_FORMAT);
-    expect_sentence(words);
-    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
-    moe_maker_free(&maker);
+    quantised_expect_failed_load(&maker, words);
 }
 
 static void test_w4_a_zero_point_of_no_one_meaning_fails_its_load(void **state)
