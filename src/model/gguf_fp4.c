@@ -10,13 +10,15 @@
 #include "model/shape.h"
 
 #define WEIGHT "weight"
+#define MAX_NAME 192u
+#define MAX_ENDING 16u
 
 /* Finds the tensor that has another word than the weights' at the end of its name; NULL if there is none. */
 static mp_gguf_tensor *beside(const mp_gguf *gguf, const mp_gguf_tensor *weights, const char *end)
 {
-    char name[192];
+    char name[MAX_NAME];
     const size_t length = strlen(weights->name), tail = strlen(WEIGHT);
-    if (length < tail || length + 16 > sizeof name ||
+    if (length < tail || length + MAX_ENDING > MAX_NAME ||
         strcmp(weights->name + length - tail, WEIGHT) != 0)
         return NULL;
     snprintf(name, sizeof name, "%.*s%s", (int)(length - tail), weights->name, end);
@@ -31,6 +33,8 @@ static mp_gguf_tensor *scale_of(const mp_gguf *gguf, const mp_gguf_tensor *weigh
 /* Numbers: one, or one of each matrix. */
 static moepage_status check_scale(const mp_gguf_tensor *weights, const mp_gguf_tensor *scale)
 {
+    if (!scale)
+        return MOEPAGE_OK;
     const uint64_t n = weights->rank > 2 ? weights->shape[2] : 1;
     if (weights->rank >= 2 && weights->rank <= 3 && scale->dtype == MOEPAGE_DTYPE_F32 &&
         scale->rank == 1 && scale->shape[0] == n)
@@ -40,6 +44,17 @@ static moepage_status check_scale(const mp_gguf_tensor *weights, const mp_gguf_t
         "%.120s: tensor \"%.160s\" has dimensions %s, scales of \"%.160s\" are F32 [%llu]",
         scale->file->file.name, scale->name, mp_shape_show(scale->shape, scale->rank).text,
         weights->name, (unsigned long long)n);
+}
+
+/* A longer name's scale would not be found, and the weights would be others without it. */
+static moepage_status check_name(const mp_gguf_tensor *weights)
+{
+    if (weights->dtype != MOEPAGE_DTYPE_NVFP4 || strlen(weights->name) + MAX_ENDING <= MAX_NAME)
+        return MOEPAGE_OK;
+    return mp_fail(
+        MOEPAGE_E_UNSUPPORTED,
+        "%.120s: tensor \"%.160s...\" has a name of %zu bytes: of NVFP4 up to %u are read",
+        weights->file->file.name, weights->name, strlen(weights->name), MAX_NAME - MAX_ENDING);
 }
 
 /* Describes the tensor that takes the place of the weights. */
@@ -81,7 +96,9 @@ moepage_status mp_gguf_fp4_complete(mp_gguf *gguf)
     uint64_t n = 0;
     for (uint64_t i = 0; i < gguf->n_tensors; i++) {
         const mp_gguf_tensor *scale = scale_of(gguf, gguf->tensors[i]);
-        moepage_status status = scale ? check_scale(gguf->tensors[i], scale) : MOEPAGE_OK;
+        moepage_status status = check_name(gguf->tensors[i]);
+        if (!status)
+            status = check_scale(gguf->tensors[i], scale);
         if (status)
             return status;
         n += scale != NULL;

@@ -54,7 +54,7 @@ enum {
 };
 
 typedef struct gguf_made {
-    char name[128];
+    char name[256];
     uint32_t type, rank;
     uint64_t shape[8]; /* in the file's order */
     uint64_t bytes;

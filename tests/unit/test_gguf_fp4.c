@@ -179,6 +179,20 @@ static void test_gguf_fp4_refuses_scales_of_other_shapes_and_types(void **state)
     expect_refusal(MOEPAGE_E_FORMAT, "blk.0.attn_q.scale|[2]|[1]");
 }
 
+static void test_gguf_fp4_refuses_names_too_long_to_have_a_scale(void **state)
+{
+    char name[200];
+    (void)state;
+    for (uint32_t n = 176; n <= 177; n++) {
+        snprintf(name, sizeof name, "%0*u.weight", (int)n - 7, 0);
+        gguf_tensor(&writer, GGML_NVFP4, 2, SHAPE(64, 1), "%s", name);
+        if (n == 176)
+            assert_int_equal(moepage_model_close(expect_open()), MOEPAGE_OK);
+        else
+            expect_refusal(MOEPAGE_E_UNSUPPORTED, "m.gguf|00000|177 bytes|176");
+    }
+}
+
 static void test_gguf_fp4_a_scale_that_no_quantiser_makes_fails_its_load(void **state)
 {
     unsigned char out[64];
@@ -200,6 +214,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_gguf_fp4_without_scales_is_as_stored, make, unmake),
         cmocka_unit_test_setup_teardown(test_gguf_fp4_refuses_scales_of_other_shapes_and_types,
                                         make, unmake),
+        cmocka_unit_test_setup_teardown(test_gguf_fp4_refuses_names_too_long_to_have_a_scale, make,
+                                        unmake),
         cmocka_unit_test_setup_teardown(
             test_gguf_fp4_a_scale_that_no_quantiser_makes_fails_its_load, make, unmake),
     };
