@@ -5,9 +5,9 @@
  *   [K: kv_heads x head_dim x block_tokens floats][V: kv_heads x block_tokens x head_dim]
  * With latents there is one key for all heads, and its first elements are the value, stored once:
  *   [block_tokens x head_dim]
- * and a score is summed in the lanes of kernels.h's dot. Otherwise a score is summed in the order of the head's elements, a value in the order of positions, so a row's
- * result depends neither on where its blocks lie nor on how the prompt was cut into steps, nor on the
- * rows and heads that are computed together. */
+ * and a score is summed in the lanes of kernels.h's dot; otherwise in the order of the head's elements. A
+ * value is summed in the order of positions. So a row's result depends neither on where its blocks lie nor
+ * on how the prompt was cut into steps, nor on the rows and heads that are computed together. */
 #ifndef EXAMPLE_ATTENTION_H
 #define EXAMPLE_ATTENTION_H
 
@@ -46,8 +46,8 @@ size_t attention_scratch_floats(uint64_t positions, uint32_t block_tokens);
 void attention_store(const attention *a, const moepage_kv_layer_view *view,
                      const attention_row *rows, uint32_t n, const float *k, const float *v);
 
-/* Computes out[n][heads][value_dim] of q[n][heads][head_dim]: each row attends to itself and the `window` - 1 positions
- * before it, and where there are sinks [heads], to one more of that score and no value. */
+/* Computes out[n][heads][value_dim] of q[n][heads][head_dim]: each row attends to itself and the `window` - 1
+ * positions before it, and where there are sinks [heads], to one more of that score and no value. */
 void attention_run(const attention *a, const moepage_kv_layer_view *view, const attention_row *rows,
                    uint32_t n, uint32_t window, const float *sinks, const float *q, float *out);
 

@@ -4,7 +4,7 @@
 
 #include "common/config.h"
 
-/* A row-major matrix inside the mapped checkpoint, or decoded. data NULL = absent from this model. */
+/* A row-major matrix in the model's memory, or decoded. data NULL = absent from this model. */
 typedef struct matrix {
     const void *data;
     uint32_t dtype; /* F32, F16, BF16, or the blocks of a GGUF file */

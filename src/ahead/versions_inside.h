@@ -1,5 +1,5 @@
-/* versions_inside.h — the private header of versions_config.c, versions.c and swaps.c: a pool's
- * versions, and the swaps between them. */
+/* versions_inside.h — the private header of versions_config.c, versions.c, versions_move.c and swaps.c:
+ * a pool's versions, and the swaps between them. */
 #ifndef MP_AHEAD_VERSIONS_INSIDE_H
 #define MP_AHEAD_VERSIONS_INSIDE_H
 

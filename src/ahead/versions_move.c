@@ -3,7 +3,8 @@
  *
  * A move takes the path of every other change: an expert becomes low in a window, and its slot is free
  * when no step sees its high version. Low versions stay where they are, so that no expert is ever
- * without one. Pinned experts do not leave: a move waits for their slots. The hottest of those that had to leave become high again when the move has ended. */
+ * without one. Pinned experts do not leave: a move waits for their slots. The hottest of those that had to
+ * leave become high again when the move has ended. */
 #include "ahead/versions_inside.h"
 #include "base/status.h"
 
