@@ -49,7 +49,7 @@ bool place_of_mapping(const char *address, size_t bytes, char *path, uint64_t *o
 
 /* ---- open files ---- */
 
-enum { SAMPLE = 4096 }; /* a page */
+enum { PAGE = 4096, CHUNK = 1 << 16 };
 
 /* The file in which a tensor was found last, read by the host's own reader. */
 static struct {
@@ -66,29 +66,30 @@ void places_forget(void)
 
 static bool has_bytes(int file, uint64_t offset, const char *data, size_t bytes)
 {
-    char there[SAMPLE];
-    return pread(file, there, bytes, (off_t)offset) == (ssize_t)bytes &&
-           memcmp(there, data, bytes) == 0;
+    static char there[CHUNK];
+    for (size_t done = 0; done < bytes;) {
+        const size_t left = bytes - done;
+        const ssize_t n = pread(file, there, left < CHUNK ? left : CHUNK, (off_t)(offset + done));
+        if (n <= 0 || memcmp(there, data + done, (size_t)n) != 0)
+            return false;
+        done += (size_t)n;
+    }
+    return true;
 }
 
-/* True if a file has each expert's first bytes, and the tensor's last ones, where the index says. */
+/* True if a file has these bytes where the index says: all of them, for they are forgotten then. */
 static bool has_tensor(const struct ggml_tensor *tensor, const char *data, uint64_t *offset)
 {
-    const size_t bytes = ggml_nbytes(tensor),
-                 sample = tensor->nb[2] < SAMPLE ? tensor->nb[2] : SAMPLE;
+    const size_t bytes = ggml_nbytes(tensor);
     const int64_t id = gguf_find_tensor(found.index, tensor->name);
     if (id < 0 || gguf_get_tensor_type(found.index, id) != tensor->type ||
         gguf_get_tensor_size(found.index, id) != bytes)
         return false;
     *offset = gguf_get_data_offset(found.index) + gguf_get_tensor_offset(found.index, id);
-    FILE *file = fopen(found.path, "re");
-    bool same =
-        file && has_bytes(fileno(file), *offset + bytes - sample, data + bytes - sample, sample);
-    for (int64_t e = 0; e < tensor->ne[2] && same; e++)
-        same = has_bytes(fileno(file), *offset + (size_t)e * tensor->nb[2],
-                         data + (size_t)e * tensor->nb[2], sample);
-    if (file)
-        fclose(file);
+    const int file = open(found.path, O_RDONLY | O_CLOEXEC);
+    const bool same = file >= 0 && has_bytes(file, *offset, data, bytes);
+    if (file >= 0)
+        close(file);
     return same;
 }
 
@@ -133,8 +134,8 @@ bool place_of_tensor(const struct ggml_tensor *tensor, const void *data, char *p
 
 void place_drop(const char *path, uint64_t offset, char *address, size_t bytes)
 {
-    const uintptr_t first = ((uintptr_t)address + SAMPLE - 1) / SAMPLE * SAMPLE;
-    const uintptr_t last = ((uintptr_t)address + bytes) / SAMPLE * SAMPLE;
+    const uintptr_t first = ((uintptr_t)address + PAGE - 1) / PAGE * PAGE;
+    const uintptr_t last = ((uintptr_t)address + bytes) / PAGE * PAGE;
     if (last > first)
         madvise((void *)first, last - first, MADV_DONTNEED);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
