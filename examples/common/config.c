@@ -276,6 +276,20 @@ static int read_scoring(const json_t *json, const family *kin, model_config *out
     return RUN_OK;
 }
 
+/* Fails if it is left open how sigmoids weigh experts: implementations have defaults of their own. */
+static int check_sigmoids(const json_t *json, const model_config *out)
+{
+    static const char *const numbers[] = {"routed_scaling_factor", "n_group", "topk_group"};
+    const char *missing = NULL;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !missing; i++)
+        missing = json_is_number(json_object_get(json, numbers[i])) ? NULL : numbers[i];
+    if (!missing && !json_is_boolean(json_object_get(json, "norm_topk_prob")))
+        missing = "norm_topk_prob";
+    return missing && out->router == ROUTER_SIGMOID
+               ? fail(RUN_REFUSED, "config.json: %s is missing", missing)
+               : RUN_OK;
+}
+
 /* Reads how many groups of experts there are, and from how many of these a token chooses. */
 static int read_groups(const json_t *json, model_config *out)
 {
@@ -307,6 +321,8 @@ static int read_router(const json_t *json, const moepage_model_info *info, const
     out->normalize_top_k = kin->norm_top_k_fixed || read_bool(json, "norm_topk_prob", false);
     out->router_jitter = read_float(json, "router_jitter_noise", 0.01);
     out->router_scale = read_float(json, "routed_scaling_factor", 1);
+    if (!code)
+        code = check_sigmoids(json, out);
     if (!code)
         code = read_groups(json, out);
     if (code)
