@@ -232,13 +232,11 @@ static void read_attention(reader *r)
     put(r, "max_position_embeddings", json_integer(context));
 }
 
-/* Further numbers of a scaling: files have them where a model departs from its method. */
-static void expect_no_departures(reader *r)
+/* Refuses numbers other than 1, if they are there. */
+static void expect_ones(reader *r, const char *const *keys, size_t n)
 {
-    static const char *const keys[] = {"rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
-                                       "rope.scaling.yarn_attn_factor"};
     moepage_metadata value;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    for (size_t i = 0; i < n; i++) {
         const key_text key = key_of(r, keys[i]);
         if (find(r, key.text, MOEPAGE_METADATA_REAL, &value) && value.real != 1)
             r->code = fail(RUN_REFUSED, "metadata: %s is %g, only 1 is supported by this example",
@@ -259,7 +257,11 @@ static void put_mscale(reader *r, json_t *scaling)
 /* gpt-oss was trained without rounding the range between fast and slow. */
 static void read_yarn(reader *r)
 {
-    expect_no_departures(r);
+    /* files have these where a model departs from the method */
+    static const char *const further[] = {"rope.scaling.attn_factor",
+                                          "rope.scaling.yarn_ext_factor",
+                                          "rope.scaling.yarn_attn_factor"};
+    expect_ones(r, further, sizeof further / sizeof *further);
     const double factor = read_positive(r, "rope.scaling.factor", 0);
     const uint32_t trained = read_count(r, "rope.scaling.original_context_length", 0);
     const double fast = read_positive(r, "rope.scaling.yarn_beta_fast", 32);
@@ -279,11 +281,15 @@ static bool is_text(const moepage_metadata *value, const char *text)
 
 static void read_rope(reader *r)
 {
+    /* older files have a factor and no type */
+    static const char *const factors[] = {"rope.scaling.factor", "rope.scale_linear"};
     const key_text key = key_of(r, "rope.scaling.type");
     moepage_metadata type;
     put(r, "rope_theta", json_real(read_positive(r, "rope.freq_base", 1e4)));
-    if (!find(r, key.text, MOEPAGE_METADATA_TEXT, &type))
+    if (!find(r, key.text, MOEPAGE_METADATA_TEXT, &type)) {
+        expect_ones(r, factors, sizeof factors / sizeof *factors);
         return;
+    }
     if (is_text(&type, "none"))
         return;
     if (is_text(&type, "yarn") && strstr(r->dialect->scalings, "yarn"))

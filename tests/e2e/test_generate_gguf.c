@@ -441,6 +441,8 @@ static void test_generate_gguf_refuses_settings_that_it_does_not_compute(void **
     twin_make(&writer, &stored);
     refused_with(add_yarn, "qwen3moe.rope.scaling.type", "yarn");
     refused_with(add_seven, "qwen3moe.rope.scaling.type", "must be a text");
+    refused_with(add_half, "qwen3moe.rope.scaling.factor", "rope.scaling.factor is 0.5, only 1");
+    refused_with(add_half, "qwen3moe.rope.scale_linear", "rope.scale_linear is 0.5, only 1");
     refused_with(add_seven, "qwen3moe.rope.dimension_count", "only 32");
     refused_with(add_seven, "qwen3moe.attention.sliding_window", "sliding_window is 7");
     refused_with(add_seven, "qwen3moe.expert_gating_func", "expert_gating_func is 7");
