@@ -43,7 +43,8 @@ static moepage_status find_parts(found *f, const mp_checkpoint *checkpoint)
     const bool packs = f->config->layout == MP_W4_PACKED;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t s = 0; s < MP_W4_SOURCES && !status; s++) {
-        const bool required = s < MP_W4_ZEROS || (s == MP_W4_ZEROS && !packs);
+        const bool required = s < MP_W4_ZEROS || (s == MP_W4_ZEROS && !packs) ||
+                              (s == MP_W4_GROUPS && f->config->reordered && !f->config->in_order);
         if (f->names->ends[s])
             status =
                 mp_hf_find_part(f->stem, f->names->ends[s], checkpoint, required, &f->parts[s]);

@@ -19,7 +19,8 @@ typedef struct mp_hf_w4 {
     bool given; /* it is of one of these */
     mp_w4_layout layout;
     uint32_t group;  /* columns that share a scale; 0 = all; of PACKED the tensors say it */
-    bool reordered;  /* columns of a group need not follow each other: act-order */
+    bool reordered;  /* columns of a group need not follow each other: act-order; */
+    bool in_order;   /* of PACKED: of some matrices they do all the same */
     bool symmetric;  /* of PACKED: matrices without stored zero-points are expected, */
     bool asymmetric; /* or such with them */
 } mp_hf_w4;

@@ -81,14 +81,17 @@ static moepage_status read_order(const mp_json *weights, mp_hf_w4 *out)
 {
     const json_t *value = json_object_get(weights->root, "actorder");
     const char *order = json_string_value(value);
-    if (!value || json_is_null(value) || json_is_false(value))
+    if (!value || json_is_null(value) || json_is_false(value)) {
+        out->in_order = true;
         return MOEPAGE_OK;
+    }
     const bool by_group = json_is_true(value) ||
                           (order && (strcmp(order, "group") == 0 || strcmp(order, "dynamic") == 0));
     if (!by_group && !(order && (strcmp(order, "weight") == 0 || strcmp(order, "static") == 0)))
         return mp_fail(MOEPAGE_E_UNSUPPORTED, "%s: \"actorder\" is neither group nor weight",
                        weights->what);
     out->reordered |= by_group;
+    out->in_order |= !by_group;
     return MOEPAGE_OK;
 }
 

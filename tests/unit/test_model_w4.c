@@ -263,6 +263,31 @@ static void test_w4_every_bad_part_is_refused_by_name(void **state)
     }
 }
 
+/* Where columns may be out of order, what says so must be there; with a group of matrices in order it need not. */
+static void test_w4_reordered_columns_without_their_groups_are_refused(void **state)
+{
+    static const char *const parts[] = {"gate_proj.g_idx", "gate_proj.g_idx",
+                                        "gate_proj.weight_g_idx", "gate_proj.weight_g_idx"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(reordered); i++) {
+        const quantised_bad_part bad = {.part = parts[i],
+                                        .status = MOEPAGE_E_NOT_FOUND,
+                                        .words = parts[i]};
+        moe_maker maker;
+        w4_maker_init(&maker, &reordered[i]);
+        quantised_expect_bad_part(&maker, &bad);
+    }
+    const w4_case unlisted = {.method = W4_PACKED, .group = 64, .unlisted = true};
+    moe_maker maker;
+    w4_maker_init(&maker, &unlisted);
+    moe_maker_replace(&maker, "{\"group_0\"",
+                      "{\"group_1\": {\"weights\": {\"num_bits\": 4, \"actorder\": \"group\"}}, "
+                      "\"group_0\"");
+    moe_maker_write(&maker);
+    assert_int_equal(moepage_model_close(moe_expect_open(&maker)), MOEPAGE_OK);
+    moe_maker_free(&maker);
+}
+
 static void test_w4_a_matrix_beside_its_parts_is_refused(void **state)
 {
     const w4_case of = {.method = W4_GPTQ, .group = 64};
@@ -335,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_w4_columns_in_order_are_blocks_whatever_config_says),
         cmocka_unit_test(test_w4_every_bad_config_is_refused_by_key_and_value),
         cmocka_unit_test(test_w4_every_bad_part_is_refused_by_name),
+        cmocka_unit_test(test_w4_reordered_columns_without_their_groups_are_refused),
         cmocka_unit_test(test_w4_a_matrix_beside_its_parts_is_refused),
         cmocka_unit_test(test_w4_routers_in_four_bits_are_refused),
         cmocka_unit_test(test_w4_a_zero_point_of_no_one_meaning_fails_its_load),
