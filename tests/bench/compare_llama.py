@@ -59,7 +59,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tool")
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--math", default="fp32,bf16")
+    parser.add_argument("--math", default="fp32,bf16,int8",
+                        help="int8 is llama.cpp's own arithmetic for quantised weights, and fp32 for all others")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=24)
