@@ -1237,6 +1237,51 @@ MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint3
                                                  const moepage_routing *routing,
                                                  moepage_plan *plan);
 
+/* Where the rows of a product are: those that row r of a plan's group, rows[r], means. */
+enum {
+    MOEPAGE_ROWS_TOKENS = 0,  /* one for each token of the step: row rows[r] / top_k */
+    MOEPAGE_ROWS_CHOICES = 1, /* one for each choice of a token: row rows[r] */
+    MOEPAGE_ROWS_GROUP = 2    /* the group's own, one behind the other: row r */
+};
+
+/* The products of one matrix of every expert in a plan's group with the expert's rows, for a host that puts
+ * a layer together from operations of its own, in threads of its own: out[r] = matrix x[r]. Since 0.8.
+ *
+ *   every thread:   moepage_session_convert(session, layer, &product, thread, n_threads);
+ *   a barrier
+ *   every thread:   moepage_session_multiply(session, layer, &product, thread, n_threads);   */
+typedef struct moepage_product {
+    uint32_t struct_size;
+    /* MOEPAGE_MATH_*; BF16_FAST is BF16, and so is INT8 for a matrix that is not in blocks. */
+    uint32_t math;
+    uint32_t tensor;   /* of moepage_plan_expert.tensors: a matrix [n_out][n_in] of a dtype that
+                           moepage_device_linear takes */
+    uint32_t x_rows;   /* MOEPAGE_ROWS_* */
+    uint32_t out_rows; /* MOEPAGE_ROWS_CHOICES or _GROUP */
+    uint32_t reserved; /* 0 */
+    const float *x;    /* rows of n_in */
+    uint64_t x_stride; /* elements from one row of x to the next; 0 = n_in */
+    float *out;     /* rows of n_out, one behind the other; those of other groups are left alone */
+    void *operands; /* scratch for n_rows * n_in * 4 bytes, at a multiple of 64 */
+} moepage_product;
+
+/* Computes share `share` of `n_shares` of what a product's rows are multiplied as: all shares together fill
+ * `operands`, for any products with the same x, x_rows, n_in, math and, with MATH_INT8, matrices that are
+ * all in blocks or all not. ARGUMENT for a product that is none, a misplaced pointer or a share that does not
+ * exist; STATE unless the layer is open with a plan; UNSUPPORTED for devices other than one "host", and for a
+ * group with low versions. [any]: the calls for one group may run at the same time, while no other function
+ * of the session does. */
+MOEPAGE_API moepage_status moepage_session_convert(moepage_session *session, uint32_t layer,
+                                                   const moepage_product *product, uint32_t share,
+                                                   uint32_t n_shares);
+
+/* Computes one share of the products, once all shares of `operands` are there. The bits of a sum are those
+ * that docs/host-kernels.md says, whatever the shares, the group and the other rows. Errors and threads as
+ * above. [any] */
+MOEPAGE_API moepage_status moepage_session_multiply(moepage_session *session, uint32_t layer,
+                                                    const moepage_product *product, uint32_t share,
+                                                    uint32_t n_shares);
+
 /* Gives the current group's slots back and takes the next group. STATE after the last. After any
  * other failure no group is held and the old plan's pointers are dead; the call may be repeated, or
  * the layer retired. [one] */
@@ -1953,6 +1998,7 @@ inline moepage_ffn moepage_make_ffn(uint32_t dtype, const void *x, void *y)
 #define MOEPAGE_KV_ADMISSION(...) MOEPAGE_INIT(moepage_kv_admission, __VA_ARGS__)
 #define MOEPAGE_SESSION_CONFIG(...) MOEPAGE_INIT(moepage_session_config, __VA_ARGS__)
 #define MOEPAGE_PLAN(...) MOEPAGE_INIT(moepage_plan, __VA_ARGS__)
+#define MOEPAGE_PRODUCT(...) MOEPAGE_INIT(moepage_product, __VA_ARGS__)
 #define MOEPAGE_SESSION_STATS(...) MOEPAGE_INIT(moepage_session_stats, __VA_ARGS__)
 #define MOEPAGE_STATS_SOURCE(...) MOEPAGE_INIT(moepage_stats_source, __VA_ARGS__)
 #define MOEPAGE_PREFETCH_INFO(...) MOEPAGE_INIT(moepage_prefetch_info, __VA_ARGS__)

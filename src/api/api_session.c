@@ -143,6 +143,33 @@ moepage_status moepage_session_ffn(moepage_session *session, uint32_t layer, con
     return status ? status : mp_session_ffn(session, layer, &own);
 }
 
+static moepage_status read_product(const moepage_session *session, const moepage_product *product,
+                                   moepage_product *own)
+{
+    moepage_status status = mp_handle_check(session, MP_KIND_SESSION);
+    if (!status && !product)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "product is NULL");
+    return status ? status : MP_CONFIG_READ(*own, product);
+}
+
+moepage_status moepage_session_convert(moepage_session *session, uint32_t layer,
+                                       const moepage_product *product, uint32_t share,
+                                       uint32_t n_shares)
+{
+    moepage_product own;
+    moepage_status status = read_product(session, product, &own);
+    return status ? status : mp_session_convert(session, layer, &own, share, n_shares);
+}
+
+moepage_status moepage_session_multiply(moepage_session *session, uint32_t layer,
+                                        const moepage_product *product, uint32_t share,
+                                        uint32_t n_shares)
+{
+    moepage_product own;
+    moepage_status status = read_product(session, product, &own);
+    return status ? status : mp_session_multiply(session, layer, &own, share, n_shares);
+}
+
 moepage_status moepage_session_retire(moepage_session *session, uint32_t layer)
 {
     moepage_status status = mp_handle_check(session, MP_KIND_SESSION);

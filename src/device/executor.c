@@ -134,6 +134,12 @@ static void run_kernel_part(void *context, uint32_t part, uint32_t n_parts)
                            n_parts);
 }
 
+void mp_executor_run_part(const mp_executor *executor, mp_kernel kernel, const mp_kernel_args *args,
+                          uint32_t phase, uint32_t part, uint32_t n_parts)
+{
+    mp_host_kernel_run(executor->kernels, kernel, args, phase, part, n_parts);
+}
+
 static uint32_t parts_of(const mp_executor *executor, const mp_op *op)
 {
     uint64_t work = op->kernel == MP_KERNEL_DECODE ? mp_host_decode_work(&op->args.decode)

@@ -34,6 +34,10 @@ moepage_status mp_executor_create(const mp_executor_config *config, mp_executor 
 /* Waits for tasks. All streams have been destroyed. */
 void mp_executor_destroy(mp_executor *executor);
 
+/* Runs one share of one phase of a kernel, DECODE excepted, in the calling thread. */
+void mp_executor_run_part(const mp_executor *executor, mp_kernel kernel, const mp_kernel_args *args,
+                          uint32_t phase, uint32_t part, uint32_t n_parts);
+
 /* As the functions of the same name in mp_device_ops. Creating a COLD stream may have to start
  * threads: NO_MEMORY also when the system refuses them. */
 moepage_status mp_stream_create(mp_executor *executor, mp_stream_class cls, mp_stream **out);

@@ -232,6 +232,12 @@ static void host_view_unmap(mp_device *device, void *at, uint64_t bytes)
     mp_host_view_unmap(at, bytes);
 }
 
+static void host_run_part(mp_device *device, mp_kernel kernel, const mp_kernel_args *args,
+                          uint32_t phase, uint32_t part, uint32_t n_parts)
+{
+    mp_executor_run_part(of(device)->executor, kernel, args, phase, part, n_parts);
+}
+
 static const mp_device_ops host_ops = {
     .version = MP_DEVICE_OPS_VERSION,
     .close = host_close,
@@ -243,6 +249,7 @@ static const mp_device_ops host_ops = {
     .stream_destroy = mp_stream_destroy,
     .copy = mp_stream_copy,
     .launch = mp_stream_launch,
+    .run_part = host_run_part,
     .wait = mp_stream_wait,
     .mark = mp_stream_mark,
     .enter = host_enter,

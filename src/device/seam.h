@@ -22,7 +22,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 5u
+#define MP_DEVICE_OPS_VERSION 6u
 
 typedef struct mp_device_ops mp_device_ops;
 
@@ -148,6 +148,11 @@ struct mp_device_ops {
      * with MP_CAP_SYNC_CALLER they must live until the tick completes, otherwise until launch
      * returns. Everything else that it points to is device memory and lives until the tick. */
     moepage_status (*launch)(mp_stream *stream, mp_kernel kernel, const void *args, mp_tick *out);
+
+    /* Runs share `part` of `n_parts` of one phase of a kernel in the calling thread, outside of all streams.
+     * With MP_CAP_ON_HOST only, elsewhere NULL. */
+    void (*run_part)(mp_device *device, mp_kernel kernel, const mp_kernel_args *args,
+                     uint32_t phase, uint32_t part, uint32_t n_parts);
 
     /* Work submitted to `stream` from now on starts after `other` has completed `tick`. Both on
      * this device. */

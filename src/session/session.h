@@ -48,6 +48,15 @@ moepage_status mp_session_next_group(struct moepage_session *session, uint32_t l
 moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
                               const moepage_ffn *ffn);
 
+/* ---- products of a plan's experts, in the caller's threads (product.c) ---- */
+
+moepage_status mp_session_convert(struct moepage_session *session, uint32_t layer,
+                                  const moepage_product *product, uint32_t share,
+                                  uint32_t n_shares);
+moepage_status mp_session_multiply(struct moepage_session *session, uint32_t layer,
+                                   const moepage_product *product, uint32_t share,
+                                   uint32_t n_shares);
+
 /* ---- another engine runs the layers (session.c) ---- */
 
 /* Scratch on the first device. */

@@ -114,6 +114,9 @@ MOEPAGE_REGIME_CACHE = 1
 MOEPAGE_REGIME_STREAM = 2
 MOEPAGE_PHASE_DECODE = 0
 MOEPAGE_PHASE_PREFILL = 1
+MOEPAGE_ROWS_TOKENS = 0
+MOEPAGE_ROWS_CHOICES = 1
+MOEPAGE_ROWS_GROUP = 2
 MOEPAGE_CONTROL_MV_WSA = 0
 MOEPAGE_CONTROL_DUAL_RESIZE = 1
 MOEPAGE_CONTROL_PLANNER = 2
@@ -685,6 +688,21 @@ class moepage_session_stats(Structure):
     ]
 
 
+class moepage_product(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("math", c_uint32),
+        ("tensor", c_uint32),
+        ("x_rows", c_uint32),
+        ("out_rows", c_uint32),
+        ("reserved", c_uint32),
+        ("x", c_void_p),
+        ("x_stride", c_uint64),
+        ("out", c_void_p),
+        ("operands", c_void_p),
+    ]
+
+
 class moepage_stats_source(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1204,6 +1222,8 @@ FUNCTIONS = {
     "moepage_predictor_save": (moepage_status, (c_void_p, c_char_p), "predictor,path"),
     "moepage_session_begin": (moepage_status, (c_void_p, POINTER(moepage_step)), "session,step"),
     "moepage_session_cancel": (moepage_status, (c_void_p,), "session"),
+    "moepage_session_convert": (moepage_status, (c_void_p, c_uint32, POINTER(moepage_product),
+        c_uint32, c_uint32), "session,layer,product,share,n_shares"),
     "moepage_session_create": (moepage_status, (c_void_p, c_void_p, POINTER(moepage_session_config),
         c_void_p), "experts,kv,config,out"),
     "moepage_session_destroy": (moepage_status, (c_void_p,), "session"),
@@ -1217,6 +1237,8 @@ FUNCTIONS = {
         "session,stats"),
     "moepage_session_hint": (moepage_status, (c_void_p, c_uint32, c_void_p, c_uint32),
         "session,layer,experts,n_experts"),
+    "moepage_session_multiply": (moepage_status, (c_void_p, c_uint32, POINTER(moepage_product),
+        c_uint32, c_uint32), "session,layer,product,share,n_shares"),
     "moepage_session_next_group": (moepage_status, (c_void_p, c_uint32, POINTER(moepage_plan)),
         "session,layer,plan"),
     "moepage_session_record": (moepage_status, (c_void_p, c_void_p), "session,trace"),

@@ -115,6 +115,9 @@ pub const MOEPAGE_REGIME_CACHE: u32 = 1;
 pub const MOEPAGE_REGIME_STREAM: u32 = 2;
 pub const MOEPAGE_PHASE_DECODE: u32 = 0;
 pub const MOEPAGE_PHASE_PREFILL: u32 = 1;
+pub const MOEPAGE_ROWS_TOKENS: u32 = 0;
+pub const MOEPAGE_ROWS_CHOICES: u32 = 1;
+pub const MOEPAGE_ROWS_GROUP: u32 = 2;
 pub const MOEPAGE_CONTROL_MV_WSA: u32 = 0;
 pub const MOEPAGE_CONTROL_DUAL_RESIZE: u32 = 1;
 pub const MOEPAGE_CONTROL_PLANNER: u32 = 2;
@@ -774,6 +777,22 @@ pub struct moepage_session_stats {
     pub stall_cold_ns: u64,
 }
 plain!(moepage_session_stats, 240, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_product {
+    pub struct_size: u32,
+    pub math: u32,
+    pub tensor: u32,
+    pub x_rows: u32,
+    pub out_rows: u32,
+    pub reserved: u32,
+    pub x: *const f32,
+    pub x_stride: u64,
+    pub out: *mut f32,
+    pub operands: *mut c_void,
+}
+plain!(moepage_product, 56, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1583,6 +1602,13 @@ extern "C" {
         step: *const moepage_step,
     ) -> moepage_status;
     pub fn moepage_session_cancel(session: *mut moepage_session) -> moepage_status;
+    pub fn moepage_session_convert(
+        session: *mut moepage_session,
+        layer: u32,
+        product: *const moepage_product,
+        share: u32,
+        n_shares: u32,
+    ) -> moepage_status;
     pub fn moepage_session_create(
         experts: *mut moepage_expert_pool,
         kv: *mut moepage_kv_pool,
@@ -1613,6 +1639,13 @@ extern "C" {
         layer: u32,
         experts: *const i32,
         n_experts: u32,
+    ) -> moepage_status;
+    pub fn moepage_session_multiply(
+        session: *mut moepage_session,
+        layer: u32,
+        product: *const moepage_product,
+        share: u32,
+        n_shares: u32,
     ) -> moepage_status;
     pub fn moepage_session_next_group(
         session: *mut moepage_session,
