@@ -37,6 +37,15 @@ struct ggml_context *begin_graph(compute *of, size_t n_tensors, struct ggml_cgra
     return context;
 }
 
+void add_task(struct ggml_context *context, struct ggml_cgraph *graph, ggml_custom_op_t task,
+              void *data)
+{
+    struct ggml_tensor *node =
+        ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, NULL, 0, task, GGML_N_TASKS_MAX, data);
+    node->data = data; /* is not written to, but must be somewhere */
+    ggml_build_forward_expand(graph, node);
+}
+
 /* ---- what is put aside ---- */
 
 static void list_aside(chain_run *run, const struct ggml_tensor *tensor)
@@ -155,7 +164,9 @@ static enum ggml_status run_groups(compute *of, const expert_chain *chain, uint3
     for (uint32_t g = 0; g < plan.n_groups && status == GGML_STATUS_SUCCESS; g++) {
         if (g > 0 && moepage_session_next_group(of->session, layer, &plan))
             status = fail();
-        else if (rows_are_few(&run, &plan))
+        else if (of->model->own_kernels && own_rows_are_even(&run, &plan))
+            status = own_run_chain(&run, &plan);
+        else if (!of->model->own_kernels && rows_are_few(&run, &plan))
             status = rows_run_chain(&run, &plan);
         else
             status = group_run_chain(&run, &plan);

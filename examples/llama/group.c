@@ -1,8 +1,8 @@
-/* Runs the whole chain over one group's rows, by the host's own kernels.
+/* Runs the whole chain over one group's rows.
  *
  * The rows of a group are copied one behind the other, sorted by expert, so that each expert is one small product
- * with the rows that chose it. An expert's rows are never divided: a product's bits do not depend on how many
- * experts fit. */
+ * with the rows that chose it. An expert's rows are never divided: the bits of a product by the host's kernels do not
+ * depend on how many experts fit. */
 #include "group.h"
 
 #include <string.h>
@@ -20,6 +20,8 @@ typedef struct group_run {
     const moepage_plan *plan;
     rows_of values[2 * MOST_LINKS];
     uint32_t n_values;
+    own_products products[MOST_LINKS];
+    uint32_t n_products;
     char *next;               /* free scratch */
     int32_t *zeros, *experts; /* [n_rows] ids: of a bank of one expert; of the biases */
     struct ggml_context *context;
@@ -135,10 +137,27 @@ static void add_products(group_run *run, const struct ggml_tensor *link)
     }
 }
 
+/* The same by this library's kernels. */
+static void add_own_products(group_run *run, const struct ggml_tensor *link)
+{
+    const rows_of *input = input_of(run, link->src[1]), *result = add_value(run, link);
+    own_products *products = &run->products[run->n_products++];
+    *products =
+        (own_products){.session = run->whole->of->session, .layer = run->plan->layer, .n = 1};
+    moepage_product *product = &products->of[0];
+    *product = own_product(run->whole, link, take(run, own_operand_bytes(link, run->plan->n_rows)));
+    product->x = (const float *)input->rows;
+    product->x_rows = product->out_rows = MOEPAGE_ROWS_GROUP;
+    product->out = (float *)result->rows;
+    own_add(products, run->context, run->graph);
+}
+
 static void add_link(group_run *run, struct ggml_tensor *link)
 {
     const uint32_t n_rows = run->plan->n_rows;
-    if (is_bank_product(link)) {
+    if (is_bank_product(link) && run->whole->of->model->own_kernels) {
+        add_own_products(run, link);
+    } else if (is_bank_product(link)) {
         add_products(run, link);
     } else {
         const bool is_bias = op_kind_of(link) == OP_ADD_ID;
@@ -165,7 +184,8 @@ static bool prepare(group_run *run)
         n_tensors += 4 * (is_product ? run->plan->n_experts : 1);
         bytes += round_up((uint64_t)link->ne[0] * sizeof(float) * n_rows);
         if (is_product)
-            bytes += round_up((uint64_t)link->src[1]->ne[0] * sizeof(float) * n_rows);
+            bytes += round_up((uint64_t)link->src[1]->ne[0] * sizeof(float) * n_rows) +
+                     own_operand_bytes(link, n_rows);
     }
     if (!grow(&of->scratch, &of->scratch_bytes, bytes))
         return false;
@@ -196,7 +216,10 @@ enum ggml_status group_run_chain(const chain_run *whole, const moepage_plan *pla
     list_ids(&run);
     for (uint32_t i = 0; i < chain->n_links; i++)
         add_link(&run, chain->links[i]);
-    const enum ggml_status status = ggml_backend_graph_compute(whole->of->cpu, run.graph);
+    enum ggml_status status = ggml_backend_graph_compute(whole->of->cpu, run.graph);
+    for (uint32_t i = 0; i < run.n_products; i++)
+        if (atomic_load(&run.products[i].failed))
+            status = GGML_STATUS_FAILED;
     for (uint32_t i = 0; i < chain->n_links && status == GGML_STATUS_SUCCESS; i++)
         scatter(&run, find_value(&run, chain->links[i]));
     ggml_free(run.context);

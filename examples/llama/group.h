@@ -1,10 +1,13 @@
 /* group.h — a chain on its way through a layer's groups of experts: what the files that run one share.
  *
  *   compute.c    graphs, steps, a layer's groups one after the other
- *   group.c      one group, of which the rows are copied one behind the other
- *   rows.c       a layer whose experts have few rows each, which are used where they are */
+ *   own.c        products by this library's kernels, and a layer of one group whose rows are used where they are
+ *   rows.c       by the host's: a layer whose experts have few rows each, which are used where they are
+ *   group.c      one group, of which the rows are copied one behind the other */
 #ifndef LLAMA_GROUP_H
 #define LLAMA_GROUP_H
+
+#include <stdatomic.h>
 
 #include "plugin.h"
 
@@ -32,6 +35,10 @@ bool grow(char **memory, size_t *room, size_t bytes);
 /* Gets memory for a graph of so many nodes and tensors, and begins it. NULL after a sentence. */
 struct ggml_context *begin_graph(compute *of, size_t n_tensors, struct ggml_cgraph **out);
 
+/* Adds a node that does no operation of ggml's: each of the host's threads calls `task` once. */
+void add_task(struct ggml_context *context, struct ggml_cgraph *graph, ggml_custom_op_t task,
+              void *data);
+
 static inline char *data_of(const chain_run *whole, const struct ggml_tensor *tensor)
 {
     for (uint32_t i = 0; i < whole->n_asides; i++)
@@ -49,6 +56,34 @@ static inline char *host_row(const chain_run *whole, const moepage_plan *plan,
     return data_of(whole, tensor) + (size_t)token * tensor->nb[2] +
            (tensor->ne[1] == 1 ? 0 : (size_t)k * tensor->nb[1]);
 }
+
+/* ---- own.c ---- */
+
+/* Products with the same rows, by this library's kernels. */
+typedef struct own_products {
+    moepage_session *session;
+    uint32_t layer; /* of the engine */
+    moepage_product of[MOST_BANKS];
+    uint32_t n;
+    atomic_uint next; /* share */
+    atomic_bool failed;
+} own_products;
+
+/* Room for what n_rows rows of a product's input are multiplied as. */
+uint64_t own_operand_bytes(const struct ggml_tensor *product, uint64_t n_rows);
+
+/* Describes the product of a bank; rows and results are the caller's to name. */
+moepage_product own_product(const chain_run *whole, const struct ggml_tensor *product,
+                            void *operands);
+
+/* Adds the nodes of these products, which must live until the graph has run. */
+void own_add(own_products *products, struct ggml_context *context, struct ggml_cgraph *graph);
+
+/* True if a plan's rows can be used where the host has them. */
+bool own_rows_are_even(const chain_run *whole, const moepage_plan *plan);
+
+/* Runs a layer of which that is true. */
+enum ggml_status own_run_chain(const chain_run *whole, const moepage_plan *plan);
 
 /* ---- group.c ---- */
 

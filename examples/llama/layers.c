@@ -55,8 +55,8 @@ typedef struct description {
     int32_t *layer_index;           /* [moe_layers] */
 } description;
 
-/* The library's type of the host's; U8 for blocks that it does not know, whose bytes it moves all the same. */
-static uint32_t dtype_of(enum ggml_type type)
+/* The bytes of unknown blocks are moved all the same. */
+uint32_t layers_dtype(enum ggml_type type)
 {
     static const struct {
         const char *name;
@@ -78,9 +78,19 @@ static uint32_t dtype_of(enum ggml_type type)
     return MOEPAGE_DTYPE_U8;
 }
 
+uint32_t layers_math(enum ggml_type type)
+{
+    switch (layers_dtype(type)) {
+    case MOEPAGE_DTYPE_F32:
+    case MOEPAGE_DTYPE_F16: return MOEPAGE_MATH_FP32;
+    case MOEPAGE_DTYPE_BF16: return MOEPAGE_MATH_BF16;
+    default: return MOEPAGE_MATH_INT8;
+    }
+}
+
 static moepage_expert_tensor describe_tensor(int kind, const bank *of)
 {
-    const uint32_t dtype = dtype_of(of->type);
+    const uint32_t dtype = layers_dtype(of->type);
     const uint64_t rows = (uint64_t)of->rows;
     return (moepage_expert_tensor){
         .role = roles[kind],

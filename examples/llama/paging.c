@@ -135,7 +135,7 @@ bool pages_open(paged_model *of)
     const settings *chosen = settings_get();
     if (!chosen || !layers_open(of))
         return false;
-    if (!open_engine(of, chosen) || !learnt_open(of, chosen)) {
+    if (!choice_make(of, chosen) || !open_engine(of, chosen) || !learnt_open(of, chosen)) {
         pages_close(of);
         return false;
     }

@@ -8,8 +8,9 @@
  *   layers.c     the experts of a loaded model, as libmoepage has them described
  *   paging.c     these in an engine of libmoepage
  *   learnt.c     what outlives a run: a predictor's state, a trace
+ *   choice.c     whose kernels are faster
  *   chain.c      the operations of a layer that belong together
- *   compute.c    runs them, group after group of experts, by the host's own kernels: group.h
+ *   compute.c    runs them, group after group of experts: group.h
  *   report.c     hits, bytes and waiting, at the end and in a file
  *   say.c        sentences on standard error
  *
@@ -46,8 +47,11 @@ uint64_t memory_free(void);
 
 /* ---- settings.c ---- */
 
+typedef enum kernels_setting { KERNELS_AUTO, KERNELS_OWN, KERNELS_HOST } kernels_setting;
+
 typedef struct settings {
-    char budget[32]; /* as in moepage_engine_open's options, or "auto" */
+    kernels_setting kernels; /* that multiply experts with rows */
+    char budget[32];         /* as in moepage_engine_open's options, or "auto" */
     char policy[32];
     char stats[1024];    /* "text", "off", or the path of a file of metrics */
     const char *options; /* more options for the engine, or "" */
@@ -85,6 +89,7 @@ typedef struct paged_model {
     bank banks[MOST_LAYERS][MOST_BANKS]; /* by bank_kind */
     int32_t moe_layer[MOST_LAYERS];      /* of the engine; -1 = none */
     uint32_t tensor_of[MOST_BANKS];      /* of an expert in the engine */
+    bool own_kernels; /* this library's multiply experts with rows; else the host's */
     moepage_model *model;
     moepage_engine *engine; /* NULL until pages_open */
     atomic_bool
@@ -127,6 +132,13 @@ void places_forget(void);
 
 /* ---- layers.c ---- */
 
+/* The library's type of the host's; MOEPAGE_DTYPE_U8 for blocks that it does not know. */
+uint32_t layers_dtype(enum ggml_type type);
+
+/* The library's math that rounds rows for such weights as the host's kernels do: to 8 bits in blocks for blocks, to
+ * BF16 for BF16, not at all for F32. Rows for F16 are not rounded to F16. */
+uint32_t layers_math(enum ggml_type type);
+
 /* Opens the model of which all banks are known. False after a sentence. */
 bool layers_open(paged_model *of);
 
@@ -162,6 +174,18 @@ void report_now_and_then(paged_model *model);
 
 /* The last of them, and a line. */
 void report_at_the_end(paged_model *model);
+
+/* ---- choice.c ---- */
+
+/* Chooses whose kernels run a model's products, once for all of its contexts, and says it. False after a sentence. */
+bool choice_make(paged_model *of, const settings *chosen);
+
+/* ---- rows.c ---- */
+
+/* Computes the products of one row of `columns` elements with `rows` rows of weights by the host's dot products, in
+ * this thread. False if the host has none for the type. */
+bool rows_multiply_one(enum ggml_type type, int64_t columns, int64_t rows, const char *weights,
+                       const float *x, float *out);
 
 /* ---- chain.c ---- */
 

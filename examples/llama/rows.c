@@ -7,6 +7,7 @@
 #include "group.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ggml-cpu.h>
@@ -72,6 +73,25 @@ bool rows_are_few(const chain_run *whole, const moepage_plan *plan)
         if (is_bank_product(chain->links[i]) && !found(chain->links[i]->src[0]->type)->vec_dot)
             return false;
     return found;
+}
+
+bool rows_multiply_one(enum ggml_type type, int64_t columns, int64_t rows, const char *weights,
+                       const float *x, float *out)
+{
+    traits_of *found = find_traits();
+    const struct ggml_type_traits_cpu *of = found ? found(type) : NULL;
+    if (!of || !of->vec_dot)
+        return false;
+    const size_t row_bytes = ggml_row_size(type, columns);
+    const bool is_plain = of->vec_dot_type == GGML_TYPE_F32;
+    char *rounded = is_plain ? NULL : malloc(ggml_row_size(of->vec_dot_type, columns));
+    if (rounded)
+        found(of->vec_dot_type)->from_float(x, rounded, columns);
+    for (int64_t r = 0; r < rows && (is_plain || rounded); r++)
+        of->vec_dot((int)columns, out + r, 0, weights + (size_t)r * row_bytes, 0,
+                    is_plain ? (const void *)x : rounded, 0, 1);
+    free(rounded);
+    return is_plain || rounded;
 }
 
 /* ---- in the host's threads ---- */
@@ -151,15 +171,6 @@ static uint32_t take_products(row_products *of, uint32_t first)
     }
     of->traits = find_traits()(like->type);
     return i - first;
-}
-
-static void add_task(struct ggml_context *context, struct ggml_cgraph *graph, ggml_custom_op_t task,
-                     row_products *data)
-{
-    struct ggml_tensor *node =
-        ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, NULL, 0, task, GGML_N_TASKS_MAX, data);
-    node->data = data; /* is not written to, but must be somewhere */
-    ggml_build_forward_expand(graph, node);
 }
 
 /* Bytes for the rounded rows of all products' inputs. */

@@ -22,12 +22,26 @@ static const char *value_of(const char *name, const char *otherwise)
     return value ? value : otherwise;
 }
 
+static bool read_kernels(kernels_setting *out)
+{
+    static const char *const names[] = {"auto", "moepage", "llama.cpp"};
+    const char *value = value_of("MOEPAGE_KERNELS", names[KERNELS_AUTO]);
+    for (int i = KERNELS_AUTO; i <= KERNELS_HOST; i++)
+        if (strcmp(value, names[i]) == 0) {
+            *out = (kernels_setting)i;
+            return true;
+        }
+    say("MOEPAGE_KERNELS=%s: it must be auto, moepage or llama.cpp", value);
+    return false;
+}
+
 static bool read_settings(settings *out)
 {
     out->options = value_of("MOEPAGE_OPTIONS", "");
     out->state = value_of("MOEPAGE_STATE", "");
     out->trace = value_of("MOEPAGE_TRACE", "");
-    return copy("MOEPAGE_POLICY", value_of("MOEPAGE_POLICY", "cycle"), " \t\n=", out->policy,
+    return read_kernels(&out->kernels) &&
+           copy("MOEPAGE_POLICY", value_of("MOEPAGE_POLICY", "cycle"), " \t\n=", out->policy,
                 sizeof out->policy) &&
            copy("MOEPAGE_STATS", value_of("MOEPAGE_STATS", "text"), "", out->stats,
                 sizeof out->stats) &&

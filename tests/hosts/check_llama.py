@@ -34,6 +34,22 @@ def check_budgets(tap, plugin, paths):
                       "%s at %s: the logits of llama.cpp alone" % (kind, budget), result)
 
 
+def check_kernels(tap, plugin, paths):
+    """The library's own kernels: other bits than llama.cpp's, and the same at every budget and number of threads."""
+    for kind, path in paths.items():
+        alone, whole = logits(host(None, path)), host(plugin, path, budget="100%", kernels="moepage")
+        tap.claim(logits(whole) and logits(whole) != alone and "kernels of moepage" in whole[2],
+                  "%s by own kernels" % kind, alone, whole)
+        for budget in BUDGETS[1:]:
+            result = host(plugin, path, "--threads", "1" if budget == "25%" else "2", budget=budget, kernels="moepage")
+            tap.claim(logits(result) == logits(whole), "%s at %s by own kernels: the logits of 100 %%" % (kind, budget), whole, result)
+    result = host(plugin, paths["Q4_K_M"], budget="25%", kernels="auto")
+    chosen = re.search(r"kernels of (\S+): ([0-9.]+) ms by moepage's .* ([0-9.]+) ms by llama.cpp's", result[2])
+    tap.claim(chosen and (chosen[1] == "moepage") == (float(chosen[2]) <= float(chosen[3])) and
+              logits(result) == logits(host(plugin, paths["Q4_K_M"], budget="50%", kernels=chosen[1])),
+              "kernels are chosen by their times", result)
+
+
 def check_ways(tap, plugin, path):
     alone = logits(host(None, path))
     for policy in ("lru", "lfu-aged", "lirs"):
@@ -125,7 +141,8 @@ def check_refusals(tap, plugin, path):
     for wrong, sentence in (({"budget": "1x"}, "budget=1x"), ({"budget": "1000"}, "are needed"),
                             ({"budget": "25%", "policy": "best"}, 'no eviction policy "best"'),
                             ({"budget": ""}, "MOEPAGE_BUDGET="), ({"budget": "25%", "stats": ""}, "MOEPAGE_STATS="),
-                            ({"budget": "25%", "options": "threads=-1"}, "threads")):
+                            ({"budget": "25%", "options": "threads=-1"}, "threads"),
+                            ({"budget": "25%", "kernels": "fast"}, "MOEPAGE_KERNELS=fast")):
         result = host(plugin, path, **wrong)
         tap.claim(result[0] == 1 and not result[1] and "moepage: " in result[2] and sentence in result[2],
                   "refused: %s" % wrong, result)
@@ -146,6 +163,7 @@ def main():
     paths = write_models(args.models, args.quantise)
     with tempfile.TemporaryDirectory() as folder:
         checks = {"budgets": lambda: check_budgets(tap, args.plugin, paths),
+                  "kernels": lambda: check_kernels(tap, args.plugin, paths),
                   "ways": lambda: check_ways(tap, args.plugin, paths["Q4_K_M"]),
                   "alike": lambda: check_alike(tap, args.plugin, paths["Q8_0"], folder),
                   "metrics": lambda: check_metrics(tap, args.plugin, paths["Q8_0"], folder),

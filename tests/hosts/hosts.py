@@ -29,6 +29,10 @@ class Tap:
         for line in evidence if not holds else ():
             print("# " + str(line).replace("\n", "\n# "))
 
+    def skip(self, text, why):
+        self.n += 1
+        print("ok %d - %s # SKIP %s" % (self.n, text, why), flush=True)
+
     def end(self):
         print("1..%d" % self.n)
         return 1 if self.failed else 0
@@ -61,6 +65,7 @@ def surroundings(plugin, preload=(), **settings):
     """The environment of a host, with a plug-in or None, and the plug-in's settings."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MOEPAGE_", "GGML_", "LLAMA_ARG_"))}
     environment["OMP_WAIT_POLICY"] = "passive"  # spinning threads take each other's time on a busy machine
+    environment["MOEPAGE_KERNELS"] = "llama.cpp"  # which give the bits of llama.cpp alone
     environment.update({"MOEPAGE_" + key.upper(): value for key, value in settings.items()})
     if plugin:
         environment["GGML_BACKEND_PATH"] = plugin
