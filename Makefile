@@ -260,6 +260,15 @@ $(BUILD)/cuda/%.fatbin: cuda/kernels/%.cu $(wildcard cuda/kernels/*.h) $(BUILD)/
     src/device/path_mail.h src/device/fast_scratch.h
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC_LINE) -fmad=false -fatbin $< -o $@
+# The PTX that is in between, for the machine of tests/ptx.
+PTX := $(foreach a,$(CUDA_ARCHS),$(KERNEL_SRC:cuda/kernels/%.cu=$(BUILD)/cuda/ptx/$(a)/%.ptx))
+.PHONY: ptx
+ptx: $(if $(NO_CUDA),,$(PTX))
+$(PTX): $(BUILD)/cuda/ptx/%.ptx: cuda/kernels/$$(notdir $$*).cu $(wildcard cuda/kernels/*.h) \
+    $(BUILD)/cuda/nvcc src/device/path_mail.h src/device/fast_scratch.h
+	@echo "  PTX   $< for $(patsubst %/,%,$(dir $*))"
+	$(Q)mkdir -p $(@D) && $(filter-out $(GENCODE),$(NVCC_LINE)) -fmad=false -ptx \
+	    -arch=compute_$(patsubst %/,%,$(dir $*)) $< -o $@
 $(OBJ)/cuda/images.o: cuda/images.S $(FATBINS)
 	$(Q)mkdir -p $(@D) && $(CC) -c -Wa,-I$(BUILD)/cuda $< -o $@
 # What it shares with the library it takes from the archive, and keeps to itself.
@@ -360,6 +369,9 @@ chosen: $$(addprefix $(OBJ)/chosen/,$$(call suites_of,$$(CHOSEN))) \
     $$(if $$(CHOSEN_SCRIPTS),all tests) \
     $$(if $$(filter e2e/%,$$(CHOSEN)),$(TOOLS) $(if $(SAN),,sim))
 
+# The PTX machine's loops over lanes are made vectors of.
+$(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/ptx/ptx_*.c)): PART += $(if $(SAN),,-O3) $(AVX2)
+
 # Tests that include sim/*.h test parts of moepage-sim.
 $(call objects,$(shell grep -ls 'include "sim/' $(TEST_SRC))): PART += -Iexamples/common
 
@@ -379,7 +391,7 @@ $(FUZZERS) $(MAKE_CORPUS): %: %.o $(OBJ)/tests/libsupport.a $(OBJ)/examples/libp
 # whose images hold nothing. What it is given, the simulation runs in its CPU form.
 SIM      := $(OBJ)/sim
 SIM_OBJ  := $(call objects,tests/sim/libcuda.c tests/sim/sim_generate.c \
-                           tests/support/cpu_clock.c $(wildcard tests/support/sim_*.c))
+                           tests/support/cpu_clock.c $(wildcard tests/support/sim_*.c tests/ptx/ptx_*.c))
 .PHONY: sim
 sim: $(SIM)/libcuda.so.1 $(SIM)/libmoepage-cuda.so $(SIM)/libmoepage-generate-cuda.so \
     $(SIM)/blas/libcublas.so.13

@@ -86,12 +86,19 @@ typedef struct mp_cpu_block {
         (void)self;
 #define MP_PHASE_END }
 
+/* Runs the block in another way than its CPU form, if there is one: tests/ptx. Returns whether it has. */
+int mp_cpu_elsewhere(const char *name, const void *args, uint32_t args_bytes, uint32_t shared_bytes,
+                     uint32_t block, uint32_t n_blocks, const mp_cpu_block *cpu);
+
 /* The function that the simulated driver calls for a kernel, defined with MP_CPU_ENTRY in
  * a test-support file. */
 #define MP_CPU_ENTRY(name, args_type, shared_type, thread_type)                                   \
     static void mp_cpu_##name(const void *by_value, void *shared_bytes, void *thread_bytes,       \
                               uint32_t block, uint32_t n_blocks, const mp_cpu_block *cpu)         \
     {                                                                                             \
+        if (mp_cpu_elsewhere("mp_gpu_" #name, by_value, sizeof(args_type), sizeof(shared_type),   \
+                             block, n_blocks, cpu))                                               \
+            return;                                                                               \
         mp_gpu_##name##_block(by_value, (shared_type *)shared_bytes, (thread_type *)thread_bytes, \
                               block, n_blocks, cpu);                                              \
     }

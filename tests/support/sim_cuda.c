@@ -375,6 +375,13 @@ uint32_t sim_cuda_take_misuse(void)
     return misuse;
 }
 
+void sim_cuda_complain(const char *text)
+{
+    SIM_LOCKED();
+    if (sim.open)
+        sim_misuse("%s", text);
+}
+
 static void set_fault(uint32_t which, uint64_t nth, mp_cu_result result, bool for_ever)
 {
     SIM_LOCKED();

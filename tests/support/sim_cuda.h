@@ -130,6 +130,14 @@ uint32_t sim_cuda_waiting(void);
 /* A kernel or copy may touch these bytes: device memory mapped and accessible, or pinned. */
 bool sim_cuda_accessible(const void *at, uint64_t bytes);
 
+/* For what runs kernels: whether one may touch these bytes, which is so from *first to *end; false as well
+ * where no machine is open. `*open`: one is, whose kernels reach nothing else. */
+bool sim_cuda_reach(uint64_t at, uint64_t bytes, uint64_t *first, uint64_t *end, bool *open);
+/* Pinned memory, which the host may look at while a kernel runs. */
+bool sim_cuda_pinned(uint64_t at);
+/* Counts as misuse, where a machine is open. */
+void sim_cuda_complain(const char *text);
+
 /* ---- Graphs ----------------------------------------------------------------------------- */
 
 typedef struct sim_cuda_graph sim_cuda_graph;

@@ -101,6 +101,39 @@ bool sim_cuda_accessible(const void *at, uint64_t bytes)
     return sim_reach_of((uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
 }
 
+/* The range of pinned memory that an address lies in; a device's too with `device`. */
+static sim_range *range_around(uint64_t at, bool device)
+{
+    for (sim_range *r = sim.ranges; r; r = r->next) {
+        bool host = r->kind == SIM_RANGE_HOST || r->kind == SIM_RANGE_REGISTERED;
+        if ((host || (device && r->kind != SIM_RANGE_FREED)) && at >= r->at &&
+            at - r->at < r->bytes)
+            return r;
+    }
+    return NULL;
+}
+
+bool sim_cuda_reach(uint64_t at, uint64_t bytes, uint64_t *first, uint64_t *end, bool *open)
+{
+    SIM_LOCKED();
+    *open = sim.open && !sim.config.kernels_reach_host;
+    for (sim_range *r = sim.open ? sim.ranges : NULL; r; r = r->next) {
+        if (!reaches_in(r, at, bytes))
+            continue;
+        const bool whole = r->kind != SIM_RANGE_RESERVED;
+        *first = whole ? r->at : at;
+        *end = whole ? r->at + r->bytes : at + bytes;
+        return true;
+    }
+    return false;
+}
+
+bool sim_cuda_pinned(uint64_t at)
+{
+    SIM_LOCKED();
+    return sim.open && range_around(at, false);
+}
+
 bool sim_page_is_there(uint64_t at)
 {
     unsigned char resident;
@@ -281,18 +314,6 @@ mp_cu_result sim_do_host_unregister(void *memory)
     sim.stats.pinned -= range->bytes;
     sim_range_remove(range);
     return MP_CU_SUCCESS;
-}
-
-/* The range of pinned memory that an address lies in; a device's too with `device`. */
-static sim_range *range_around(uint64_t at, bool device)
-{
-    for (sim_range *r = sim.ranges; r; r = r->next) {
-        bool host = r->kind == SIM_RANGE_HOST || r->kind == SIM_RANGE_REGISTERED;
-        if ((host || (device && r->kind != SIM_RANGE_FREED)) && at >= r->at &&
-            at - r->at < r->bytes)
-            return r;
-    }
-    return NULL;
 }
 
 mp_cu_result sim_do_host_device_pointer(mp_cu_ptr *out, void *memory, unsigned flags)
