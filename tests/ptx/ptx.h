@@ -30,9 +30,9 @@ typedef enum ptx_finding {
     PTX_FOUND_NC,        /* ld.global.nc of bytes that the grid writes */
     PTX_FOUND_ALIGNMENT, /* of an access */
     PTX_FOUND_BOUNDS,    /* memory that is not the kernel's */
-    PTX_FOUND_UNSET,     /* a register that is read before it is written */
+    PTX_FOUND_UNSET,     /* an effect that depends on a register which is not written before */
     PTX_FOUND_WEAK,      /* a word that is also accessed with .sys order is accessed without */
-    PTX_FOUND_UNDEFINED, /* a division by zero, a lane that shuffles from one that is not there */
+    PTX_FOUND_UNDEFINED, /* a lane shuffles from one that is not there */
     PTX_FOUND_ENDLESS    /* more instructions than ptx_world.most_steps */
 } ptx_finding;
 const char *ptx_finding_name(ptx_finding finding);

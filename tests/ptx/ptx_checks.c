@@ -75,13 +75,16 @@ void ptx_shared_read(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes)
     }
 }
 
-static bool may_write(ptx_warp *warp, uint32_t lane, uint32_t i, bool atomic)
+/* Threads may write a byte that others write too, if all write the same: `value`; NULL: not known. Readers
+ * may not be about. */
+static bool may_write(ptx_warp *warp, uint32_t lane, uint32_t i, bool atomic, const unsigned char *value)
 {
     const ptx_shadow *s = &warp->block->shadow[i];
     const uint32_t me = me_of(warp, lane);
     if (pending(warp, lane, i))
         return false;
-    if (!(atomic && s->atomic) && clashes(warp, me, s->writer, s->write_epoch, s->write_warp_epoch)) {
+    const bool same = (atomic && s->atomic) || (value && !s->atomic && *value == warp->block->shared[i]);
+    if (!same && clashes(warp, me, s->writer, s->write_epoch, s->write_warp_epoch)) {
         race(warp, lane, i, "written", s->writer);
         return false;
     }
@@ -92,11 +95,12 @@ static bool may_write(ptx_warp *warp, uint32_t lane, uint32_t i, bool atomic)
     return true;
 }
 
-void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes, bool atomic)
+void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes, const void *value, bool atomic)
 {
+    const unsigned char *byte = value;
     for (uint32_t i = at; i < at + bytes; i++) {
         ptx_shadow *s = &warp->block->shadow[i];
-        if (!may_write(warp, lane, i, atomic))
+        if (!may_write(warp, lane, i, atomic, byte ? byte++ : NULL))
             return;
         s->writer = (uint16_t)me_of(warp, lane);
         s->atomic = atomic;
@@ -108,7 +112,7 @@ void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes
 void ptx_copy_begin(ptx_warp *warp, uint32_t lane, const ptx_copy *copy)
 {
     ptx_block *block = warp->block;
-    ptx_shared_write(warp, lane, copy->to, copy->bytes, false);
+    ptx_shared_write(warp, lane, copy->to, copy->bytes, NULL, false);
     for (uint32_t i = copy->to; i < copy->to + copy->bytes; i++) {
         block->shadow[i].pending = true;
         block->shared[i] = 0xdb;
@@ -125,7 +129,7 @@ static void deliver(ptx_warp *warp, uint32_t lane, const ptx_copy *copy)
     memcpy(block->shared + copy->to, (const void *)copy->from, copy->read);
     for (uint32_t i = copy->to; i < copy->to + copy->bytes; i++)
         block->shadow[i].pending = false;
-    ptx_shared_write(warp, lane, copy->to, copy->bytes, false);
+    ptx_shared_write(warp, lane, copy->to, copy->bytes, NULL, false);
 }
 
 void ptx_copy_wait(ptx_warp *warp, uint32_t lane)

@@ -23,12 +23,13 @@ typedef void ptx_handler(ptx_warp *warp, const ptx_insn *insn);
 
 typedef enum ptx_flow {
     PTX_PLAIN,
+    PTX_EFFECT, /* on memory: what it is given must be set */
+    PTX_SELECT, /* one of two registers: selp */
     PTX_BRANCH,
     PTX_RETURN,
     PTX_BARRIER,    /* of the block */
     PTX_ALIGNED,    /* needs all lanes, now */
-    PTX_CONVERGENT, /* needs the lanes of its mask, which wait for each other */
-    PTX_COPY        /* of a register that may not be set yet */
+    PTX_CONVERGENT  /* needs the lanes of its mask, which wait for each other */
 } ptx_flow;
 
 /* `shape`: a letter for each register, those written before the '='. h, w, x: 16, 32, 64 bits; p: a
@@ -90,7 +91,8 @@ typedef enum ptx_wait { PTX_RUNS, PTX_AT_BARRIER, PTX_MEETS } ptx_wait;
 
 struct ptx_warp {
     unsigned char *registers;
-    uint32_t *set; /* by id: lanes that have written it */
+    uint32_t *set; /* by id: lanes in which it has a value that depends on none that has not */
+    uint32_t undefined; /* lanes whose result of this instruction has no defined value */
     /* The lanes that run this instruction; the same as words and as double words. */
     uint32_t active;
     uint32_t narrow[PTX_LANES] __attribute__((aligned(64)));
@@ -163,7 +165,8 @@ uint64_t ptx_random(uint64_t *state);
 
 /* ptx_checks.c. Shared memory, by offset. */
 void ptx_shared_read(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes);
-void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes, bool atomic);
+void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes, const void *value,
+                      bool atomic);
 void ptx_copy_begin(ptx_warp *warp, uint32_t lane, const ptx_copy *copy);
 void ptx_copy_wait(ptx_warp *warp, uint32_t lane);
 /* Global memory. `kind`: what is done to the bytes. */

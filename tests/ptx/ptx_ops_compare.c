@@ -95,6 +95,6 @@ const ptx_opcode ptx_ops_compare[] = {
     {"or.pred", "p=pp", or_pred, PTX_PLAIN},
     {"xor.pred", "p=pp", xor_pred, PTX_PLAIN},
     {"not.pred", "p=p", not_pred, PTX_PLAIN},
-    {"mov.pred", "p=p", mov_pred, PTX_COPY},
+    {"mov.pred", "p=p", mov_pred, PTX_PLAIN},
     {0},
 };

@@ -41,26 +41,23 @@ PTX_MAP1(brev, U, U, reverse(a))
 PTX_MAP1(clz, U, U, a ? (U)__builtin_clz(a) : 32u)
 PTX_MAP1(popc, U, U, (U)__builtin_popcount(a))
 
-/* Division by zero has no defined result. */
-static bool divides(ptx_warp *warp, const uint32_t *by)
+/* A quotient by zero has no defined value. */
+static void note_zeros(ptx_warp *warp, const U *by)
 {
-    for (uint32_t lane = 0; lane < PTX_LANES; lane++) {
-        if (warp->active >> lane & 1 && !by[lane])
-            ptx_find(warp, lane, PTX_FOUND_UNDEFINED, "a division by zero");
-    }
-    return !warp->block->grid->found;
+    for (uint32_t lane = 0; lane < PTX_LANES; lane++)
+        warp->undefined |= (uint32_t)(by[lane] == 0) << lane;
 }
 PTX_MAP2(div_lanes, U, U, U, b ? a / b : ~0u)
 PTX_MAP2(rem_lanes, U, U, U, b ? a % b : a)
 PTX_HANDLER(div_u)
 {
-    if (divides(warp, PTX_REG(const U, 2)))
-        div_lanes(warp, insn);
+    div_lanes(warp, insn);
+    note_zeros(warp, PTX_REG(const U, 2));
 }
 PTX_HANDLER(rem_u)
 {
-    if (divides(warp, PTX_REG(const U, 2)))
-        rem_lanes(warp, insn);
+    rem_lanes(warp, insn);
+    note_zeros(warp, PTX_REG(const U, 2));
 }
 
 /* bfi d, a, b, c, e: `e` bits of a into b from bit c on; c and e are of 8 bits. */
@@ -147,12 +144,12 @@ PTX_HANDLER(selp)
 }
 
 const ptx_opcode ptx_ops_int[] = {
-    {"mov.b32", "w=w", mov, PTX_COPY},
-    {"mov.u32", "w=w", mov, PTX_COPY},
-    {"mov.s32", "w=w", mov, PTX_COPY},
-    {"mov.f32", "w=w", mov, PTX_COPY},
-    {"mov.u16", "h=h", mov, PTX_COPY},
-    {"mov.b16", "h=h", mov, PTX_COPY},
+    {"mov.b32", "w=w", mov, PTX_PLAIN},
+    {"mov.u32", "w=w", mov, PTX_PLAIN},
+    {"mov.s32", "w=w", mov, PTX_PLAIN},
+    {"mov.f32", "w=w", mov, PTX_PLAIN},
+    {"mov.u16", "h=h", mov, PTX_PLAIN},
+    {"mov.b16", "h=h", mov, PTX_PLAIN},
     {"mov.b32", "w=hh", pack, PTX_PLAIN},
     {"add.s32", "w=ww", add, PTX_PLAIN},
     {"add.u32", "w=ww", add, PTX_PLAIN},
@@ -194,11 +191,11 @@ const ptx_opcode ptx_ops_int[] = {
     {"prmt.b32", "w=www", prmt, PTX_PLAIN},
     {"dp4a.u32.u32", "w=www", dp4a_u, PTX_PLAIN},
     {"dp2a.lo.u32.u32", "w=www", dp2a_lo_u, PTX_PLAIN},
-    {"selp.b32", "w=wwp", selp, PTX_PLAIN},
-    {"selp.u32", "w=wwp", selp, PTX_PLAIN},
-    {"selp.s32", "w=wwp", selp, PTX_PLAIN},
-    {"selp.f32", "w=wwp", selp, PTX_PLAIN},
-    {"selp.u16", "h=hhp", selp, PTX_PLAIN},
-    {"selp.b16", "h=hhp", selp, PTX_PLAIN},
+    {"selp.b32", "w=wwp", selp, PTX_SELECT},
+    {"selp.u32", "w=wwp", selp, PTX_SELECT},
+    {"selp.s32", "w=wwp", selp, PTX_SELECT},
+    {"selp.f32", "w=wwp", selp, PTX_SELECT},
+    {"selp.u16", "h=hhp", selp, PTX_SELECT},
+    {"selp.b16", "h=hhp", selp, PTX_SELECT},
     {0},
 };

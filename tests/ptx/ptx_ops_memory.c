@@ -58,7 +58,7 @@ bool ptx_memory_opcode(ptx_insn *insn)
                                                    : PTX_GENERIC;
     insn->nc = load && insn->space == PTX_GLOBAL && insn->order == PTX_WEAK && next_is(&at, ".nc");
     if (insn->nc)
-        (void)next_is(&at, ".L1::no_allocate");
+        (void)(next_is(&at, ".L1::no_allocate") && next_is(&at, ".L2::128B"));
     insn->count = next_is(&at, ".v2") ? 2 : next_is(&at, ".v4") ? 4 : 1;
     return read_type(insn, at) && insn->bytes * insn->count <= 16;
 }
@@ -192,7 +192,7 @@ static void store_shared(ptx_warp *warp, uint32_t lane, uint64_t at, const void 
     uint32_t place;
     if (!shared_place(warp, lane, at, bytes, &place))
         return;
-    ptx_shared_write(warp, lane, place, bytes, false);
+    ptx_shared_write(warp, lane, place, bytes, value, false);
     memcpy(warp->block->shared + place, value, bytes);
 }
 
@@ -224,8 +224,8 @@ PTX_HANDLER(st)
     }
 }
 
-const ptx_opcode ptx_op_ld = {"ld", "", ld, PTX_PLAIN};
-const ptx_opcode ptx_op_st = {"st", "", st, PTX_PLAIN};
+const ptx_opcode ptx_op_ld = {"ld", "", ld, PTX_EFFECT};
+const ptx_opcode ptx_op_st = {"st", "", st, PTX_EFFECT};
 
 /* ---- Atomics on shared memory: d = what was there ---- */
 
@@ -238,7 +238,7 @@ static void atomic(ptx_warp *warp, const ptx_insn *insn, combine *with)
         uint32_t place, old;
         if (!shared_place(warp, lane, address(warp, insn, 1, 0, lane), 4, &place))
             return;
-        ptx_shared_write(warp, lane, place, 4, true);
+        ptx_shared_write(warp, lane, place, 4, NULL, true);
         memcpy(&old, warp->block->shared + place, 4);
         const uint32_t value = with(old, PTX_REG(const uint32_t, 2)[lane]);
         memcpy(warp->block->shared + place, &value, 4);
@@ -318,13 +318,13 @@ PTX_HANDLER(membar_sys)
 }
 
 const ptx_opcode ptx_ops_memory[] = {
-    {"atom.shared.add.u32", "w=aw", atom_add, PTX_PLAIN},
-    {"atom.shared.min.u32", "w=aw", atom_min, PTX_PLAIN},
-    {"atom.shared.max.u32", "w=aw", atom_max, PTX_PLAIN},
-    {"cp.async.cg.shared.global", "aaww", cp_async_cg, PTX_PLAIN},
-    {"cp.async.wait_all", "", cp_async_wait_all, PTX_PLAIN},
-    {"membar.sys", "", membar_sys, PTX_PLAIN},
-    {"fence.sc.sys", "", membar_sys, PTX_PLAIN},
-    {"fence.acq_rel.sys", "", membar_sys, PTX_PLAIN},
+    {"atom.shared.add.u32", "w=aw", atom_add, PTX_EFFECT},
+    {"atom.shared.min.u32", "w=aw", atom_min, PTX_EFFECT},
+    {"atom.shared.max.u32", "w=aw", atom_max, PTX_EFFECT},
+    {"cp.async.cg.shared.global", "aaww", cp_async_cg, PTX_EFFECT},
+    {"cp.async.wait_all", "", cp_async_wait_all, PTX_EFFECT},
+    {"membar.sys", "", membar_sys, PTX_EFFECT},
+    {"fence.sc.sys", "", membar_sys, PTX_EFFECT},
+    {"fence.acq_rel.sys", "", membar_sys, PTX_EFFECT},
     {0},
 };

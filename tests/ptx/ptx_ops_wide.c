@@ -28,25 +28,23 @@ PTX_MAP1(from_u16, U, W, a & 0xffffu)
 PTX_MAP1(to_u32, W, U, a)
 PTX_MAP1(to_u16, W, U, a & 0xffffu)
 
-static bool divides(ptx_warp *warp, const U *by)
+/* A quotient by zero has no defined value. */
+static void note_zeros(ptx_warp *warp, const U *by)
 {
-    for (uint32_t lane = 0; lane < PTX_LANES; lane++) {
-        if (warp->active >> lane & 1 && !by[lane])
-            ptx_find(warp, lane, PTX_FOUND_UNDEFINED, "a division by zero");
-    }
-    return !warp->block->grid->found;
+    for (uint32_t lane = 0; lane < PTX_LANES; lane++)
+        warp->undefined |= (uint32_t)(by[lane] == 0) << lane;
 }
 PTX_MAP2(div_lanes, U, U, U, b ? a / b : ~0ull)
 PTX_MAP2(rem_lanes, U, U, U, b ? a % b : a)
 PTX_HANDLER(div_u)
 {
-    if (divides(warp, PTX_REG(const U, 2)))
-        div_lanes(warp, insn);
+    div_lanes(warp, insn);
+    note_zeros(warp, PTX_REG(const U, 2));
 }
 PTX_HANDLER(rem_u)
 {
-    if (divides(warp, PTX_REG(const U, 2)))
-        rem_lanes(warp, insn);
+    rem_lanes(warp, insn);
+    note_zeros(warp, PTX_REG(const U, 2));
 }
 
 /* As bfi.b32 in ptx_ops_int.c. */
@@ -93,9 +91,9 @@ PTX_HANDLER(cvta_to_global)
 }
 
 const ptx_opcode ptx_ops_wide[] = {
-    {"mov.b64", "x=x", mov, PTX_COPY},
-    {"mov.u64", "x=x", mov, PTX_COPY},
-    {"mov.s64", "x=x", mov, PTX_COPY},
+    {"mov.b64", "x=x", mov, PTX_PLAIN},
+    {"mov.u64", "x=x", mov, PTX_PLAIN},
+    {"mov.s64", "x=x", mov, PTX_PLAIN},
     {"add.s64", "x=xx", add, PTX_PLAIN},
     {"add.u64", "x=xx", add, PTX_PLAIN},
     {"sub.s64", "x=xx", sub, PTX_PLAIN},
@@ -124,8 +122,8 @@ const ptx_opcode ptx_ops_wide[] = {
     {"cvt.u32.u64", "w=x", to_u32, PTX_PLAIN},
     {"cvt.u16.u64", "h=x", to_u16, PTX_PLAIN},
     {"bfi.b64", "x=xxww", bfi, PTX_PLAIN},
-    {"selp.b64", "x=xxp", selp, PTX_PLAIN},
-    {"selp.u64", "x=xxp", selp, PTX_PLAIN},
+    {"selp.b64", "x=xxp", selp, PTX_SELECT},
+    {"selp.u64", "x=xxp", selp, PTX_SELECT},
     {"cvta.shared.u64", "x=x", cvta_shared, PTX_PLAIN},
     {"cvta.to.global.u64", "x=x", cvta_to_global, PTX_PLAIN},
     {0},

@@ -279,6 +279,7 @@ static bool choose_memory(parser *p, ptx_insn *insn, const operand *ops, uint32_
     const bool load = insn->opcode[0] == 'l';
     *named = true;
     insn->run = load ? ptx_op_ld.run : ptx_op_st.run;
+    insn->flow = PTX_EFFECT;
     return bind_all(p, insn, (load ? loads : stores)[insn->count], ops, n);
 }
 

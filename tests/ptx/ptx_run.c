@@ -59,21 +59,34 @@ static void move_to(ptx_warp *warp, uint32_t lanes, uint32_t pc)
 
 static void unset(ptx_warp *warp, uint32_t lanes)
 {
-    ptx_find(warp, first_lane(lanes), PTX_FOUND_UNSET, "a register is read that is not written before");
+    ptx_find(warp, first_lane(lanes), PTX_FOUND_UNSET, "it depends on a register that is not written before");
 }
 
-/* What a copy has copied may be as unset as what it copies: only its use counts. */
-static void execute(ptx_warp *warp, const ptx_insn *insn, uint32_t lanes)
+/* The lanes in which all that the instruction reads is set. */
+static uint32_t set_of(const ptx_warp *warp, const ptx_insn *insn)
 {
     uint32_t set = PTX_ALL_LANES;
+    if (insn->flow == PTX_SELECT) {
+        const uint32_t p = *(const uint32_t *)(warp->registers + insn->at[3]);
+        return warp->set[insn->id[3]] & ((p & warp->set[insn->id[1]]) | (~p & warp->set[insn->id[2]]));
+    }
     for (uint32_t i = insn->n_written; i < insn->n_ops; i++)
         set &= warp->set[insn->id[i]];
-    if (lanes & ~set && insn->flow != PTX_COPY) {
+    return set;
+}
+
+/* What is computed of registers that are not set is as unset: only what has an effect counts. */
+static void execute(ptx_warp *warp, const ptx_insn *insn, uint32_t lanes)
+{
+    uint32_t set = set_of(warp, insn);
+    if (lanes & ~set && insn->flow != PTX_PLAIN && insn->flow != PTX_SELECT) {
         unset(warp, lanes & ~set);
         return;
     }
     ptx_activate(warp, lanes);
+    warp->undefined = 0;
     insn->run(warp, insn);
+    set &= ~warp->undefined;
     for (uint32_t i = 0; i < insn->n_written; i++)
         warp->set[insn->id[i]] = (warp->set[insn->id[i]] & ~lanes) | (set & lanes);
 }
@@ -178,7 +191,7 @@ static bool step(ptx_warp *warp, uint32_t group, uint32_t *pc)
             unset(warp, group & ~warp->set[insn->guard_id]);
         lanes &= insn->guard_not ? ~p : p;
     }
-    if (insn->flow == PTX_PLAIN || insn->flow == PTX_COPY) {
+    if (insn->flow <= PTX_SELECT) {
         if (lanes)
             execute(warp, insn, lanes);
         ++*pc;
