@@ -54,7 +54,11 @@ typedef struct ptx_world {
  * passes, laid out as the entry's parameters; they may change between blocks no more than a grid's. */
 ptx_grid *ptx_grid_new(ptx_entry *entry, const ptx_world *world, const void *args, uint32_t args_bytes,
                        uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes);
+/* The grid for another launch of the entry, with as many threads, shared memory and arguments. */
+void ptx_grid_again(ptx_grid *grid, uint64_t seed, const void *args, uint32_t n_blocks);
 ptx_finding ptx_grid_block(ptx_grid *grid, uint32_t block);
+/* All that it has stored is there for the host. */
+void ptx_grid_end(ptx_grid *grid);
 /* Of the last finding: "mp_gpu_rows:120 ld.global.u32, block 3, thread 17: ..." */
 const char *ptx_grid_said(const ptx_grid *grid);
 void ptx_grid_free(ptx_grid *grid);

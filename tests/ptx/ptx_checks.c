@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ptx_checks.h"
 #include "ptx_names.h"
 
 /* ---- Shared memory ---- */
@@ -147,12 +148,6 @@ void ptx_copy_wait(ptx_warp *warp, uint32_t lane)
 }
 
 /* ---- Global memory ---- */
-
-/* 64 bytes, a bit for each: a table by hash, which grows. */
-struct ptx_line {
-    uint64_t at;
-    uint64_t written, constant, strong, weak;
-};
 
 static ptx_line *line_in(ptx_line *lines, uint32_t cap, uint64_t at)
 {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ptx_inside.h"
+#include "ptx_checks.h"
 
 static void *zeroed(size_t n, size_t bytes)
 {
@@ -17,7 +17,6 @@ static void *aligned(size_t bytes)
     void *memory = NULL;
     if (posix_memalign(&memory, 128, bytes ? bytes : 128))
         abort();
-    memset(memory, 0xa5, bytes);
     return memory;
 }
 
@@ -62,19 +61,35 @@ ptx_grid *ptx_grid_new(ptx_entry *entry, const ptx_world *world, const void *arg
     ptx_grid *grid = zeroed(1, sizeof *grid);
     grid->entry = entry;
     grid->world = *world;
-    unsigned char *own = zeroed(args_bytes, 1);
-    memcpy(own, args, args_bytes);
-    grid->args = own;
+    grid->args = zeroed(args_bytes, 1);
     grid->args_bytes = args_bytes;
-    grid->n_blocks = n_blocks;
     grid->n_threads = n_threads;
     grid->shared_bytes = shared_bytes;
-    grid->random = world->seed;
     grid->block.grid = grid;
     grid->block.shared = aligned(shared_bytes);
     grid->block.shadow = zeroed(shared_bytes, sizeof *grid->block.shadow);
     make_warps(grid);
+    ptx_grid_again(grid, world->seed, args, n_blocks);
     return grid;
+}
+
+void ptx_grid_again(ptx_grid *grid, uint64_t seed, const void *args, uint32_t n_blocks)
+{
+    memcpy(grid->args, args, grid->args_bytes);
+    grid->n_blocks = n_blocks;
+    grid->random = seed;
+    grid->found = PTX_FOUND_NOTHING;
+    grid->said[0] = 0;
+    grid->n_lines = 0;
+    if (grid->lines)
+        memset(grid->lines, 0, grid->cap_lines * sizeof *grid->lines);
+    memset(grid->first, 0, sizeof grid->first);
+    memset(grid->end, 0, sizeof grid->end);
+}
+
+void ptx_grid_end(ptx_grid *grid)
+{
+    ptx_stores_flush(grid);
 }
 
 const char *ptx_grid_said(const ptx_grid *grid)
@@ -86,7 +101,6 @@ void ptx_grid_free(ptx_grid *grid)
 {
     if (!grid)
         return;
-    ptx_stores_flush(grid);
     for (uint32_t i = 0; i < grid->block.n_warps; i++) {
         free(grid->block.warps[i].registers);
         free(grid->block.warps[i].set);
@@ -97,7 +111,7 @@ void ptx_grid_free(ptx_grid *grid)
     free(grid->block.copies);
     free(grid->lines);
     free(grid->stores);
-    free((void *)grid->args);
+    free(grid->args);
     free(grid);
 }
 

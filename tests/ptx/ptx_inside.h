@@ -8,6 +8,7 @@
 #define PTX_ALL_LANES 0xffffffffu
 #define PTX_MAX_OPS 16u
 #define PTX_NAME 80u
+#define PTX_INTERVALS 64u
 
 /* Addresses: shared memory begins above what the system keeps for itself, parameters somewhere else; both
  * windows are outside what a process may map. */
@@ -133,13 +134,12 @@ typedef struct ptx_store ptx_store;
 struct ptx_grid {
     ptx_entry *entry;
     ptx_world world;
-    const unsigned char *args;
+    unsigned char *args;
     uint32_t args_bytes, n_blocks, n_threads, shared_bytes;
     ptx_block block;
     uint32_t index; /* of the block that runs */
     uint64_t random;
-    uint64_t first[4], end[4]; /* intervals of memory known to be the kernel's */
-    uint32_t next_interval;
+    uint64_t first[PTX_INTERVALS], end[PTX_INTERVALS]; /* memory known to be the kernel's, by page */
     ptx_line *lines; /* what has been read as constant, and written */
     uint32_t n_lines, cap_lines;
     ptx_store *stores; /* that the host does not see yet */

@@ -163,29 +163,70 @@ static void pause_lanes(void *user)
 
 /* ---- Launches: blocks of one grid come one by one, and each once ---- */
 
-typedef struct running {
+#define SPARE 6u
+
+typedef struct shape {
     ptx_entry *entry;
+    uint32_t n_threads, shared_bytes, args_bytes;
+} shape;
+
+/* A thread's: the launch that it is at, and grids of the last ones, for more of the same shape. */
+typedef struct running {
+    shape shape;
     ptx_grid *grid;
     const void *args;
-    uint32_t n_blocks, n_threads, left;
+    uint32_t n_blocks, left;
     unsigned char *done; /* by block */
+    struct {
+        shape shape;
+        ptx_grid *grid;
+    } spare[SPARE];
+    uint32_t next_spare;
 } running;
 
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t n_grids;
 
+static bool same_shape(const shape *a, const shape *b)
+{
+    return a->entry == b->entry && a->n_threads == b->n_threads && a->shared_bytes == b->shared_bytes &&
+           a->args_bytes == b->args_bytes;
+}
+
 static void end_grid(running *r)
 {
-    ptx_grid_free(r->grid);
+    if (!r->grid)
+        return;
+    const uint32_t at = r->next_spare++ % SPARE;
+    ptx_grid_end(r->grid);
+    ptx_grid_free(r->spare[at].grid);
+    r->spare[at].grid = r->grid;
+    r->spare[at].shape = r->shape;
+    r->grid = NULL;
     free(r->done);
-    *r = (running){0};
+    r->done = NULL;
+}
+
+static ptx_grid *take_spare(running *r, const shape *wanted)
+{
+    for (uint32_t i = 0; i < SPARE; i++) {
+        ptx_grid *grid = r->spare[i].grid;
+        if (!grid || !same_shape(&r->spare[i].shape, wanted))
+            continue;
+        r->spare[i].grid = NULL;
+        return grid;
+    }
+    return NULL;
 }
 
 static void forget(void *of_thread)
 {
-    end_grid(of_thread);
-    free(of_thread);
+    running *r = of_thread;
+    end_grid(r);
+    for (uint32_t i = 0; i < SPARE; i++)
+        ptx_grid_free(r->spare[i].grid);
+    free(r);
 }
 
 static void make_key(void)
@@ -206,8 +247,7 @@ static running *of_this_thread(void)
     return r;
 }
 
-static void begin_grid(running *r, ptx_entry *entry, const void *args, uint32_t args_bytes, uint32_t shared_bytes,
-                       uint32_t n_blocks, uint32_t n_threads)
+static void begin_grid(running *r, const shape *wanted, const void *args, uint32_t n_blocks)
 {
     const ptx_world world = {.reach = reach,
                              .shows = shows,
@@ -215,11 +255,18 @@ static void begin_grid(running *r, ptx_entry *entry, const void *args, uint32_t 
                              .pause = pause_lanes,
                              .seed = __atomic_add_fetch(&n_grids, 1, __ATOMIC_RELAXED)};
     end_grid(r);
-    *r = (running){.entry = entry, .args = args, .n_blocks = n_blocks, .n_threads = n_threads, .left = n_blocks};
+    r->shape = *wanted;
+    r->args = args;
+    r->n_blocks = r->left = n_blocks;
     r->done = calloc(n_blocks, 1);
     if (!r->done)
         abort();
-    r->grid = ptx_grid_new(entry, &world, args, args_bytes, n_blocks, n_threads, shared_bytes);
+    r->grid = take_spare(r, wanted);
+    if (r->grid)
+        ptx_grid_again(r->grid, world.seed, args, n_blocks);
+    else
+        r->grid = ptx_grid_new(wanted->entry, &world, args, wanted->args_bytes, n_blocks, wanted->n_threads,
+                               wanted->shared_bytes);
 }
 
 int mp_cpu_elsewhere(const char *name, const void *args, uint32_t args_bytes, uint32_t shared_bytes, uint32_t block,
@@ -229,9 +276,9 @@ int mp_cpu_elsewhere(const char *name, const void *args, uint32_t args_bytes, ui
     if (!entry)
         return 0;
     running *r = of_this_thread();
-    if (!r->grid || r->entry != entry || r->args != args || r->n_blocks != n_blocks ||
-        r->n_threads != cpu->n_threads || r->done[block])
-        begin_grid(r, entry, args, args_bytes, shared_bytes, n_blocks, cpu->n_threads);
+    const shape wanted = {entry, cpu->n_threads, shared_bytes, args_bytes};
+    if (!r->grid || !same_shape(&r->shape, &wanted) || r->args != args || r->n_blocks != n_blocks || r->done[block])
+        begin_grid(r, &wanted, args, n_blocks);
     const bool before = ptx_grid_said(r->grid)[0] != 0;
     r->done[block] = 1;
     if (ptx_grid_block(r->grid, block) && !before)

@@ -103,18 +103,17 @@ static bool global_reached(ptx_warp *warp, uint32_t lane, uint64_t at, uint32_t 
     ptx_grid *grid = warp->block->grid;
     if (!aligned(warp, lane, at, bytes))
         return false;
-    for (uint32_t i = 0; i < 4; i++) {
-        if (at >= grid->first[i] && at < grid->end[i] && bytes <= grid->end[i] - at)
-            return true;
-    }
+    const uint64_t i = at >> 12 & (PTX_INTERVALS - 1);
+    if (at >= grid->first[i] && at < grid->end[i] && bytes <= grid->end[i] - at)
+        return true;
     uint64_t first = at, end = at + bytes;
     if (at >= PTX_SHARED_WINDOW || !grid->world.reach(grid->world.user, at, bytes, &first, &end)) {
         ptx_find(warp, lane, PTX_FOUND_BOUNDS, "%u bytes at %#llx, which is no memory of the kernel's", bytes,
                  (unsigned long long)at);
         return false;
     }
-    grid->first[grid->next_interval % 4] = first;
-    grid->end[grid->next_interval++ % 4] = end;
+    grid->first[i] = first;
+    grid->end[i] = end;
     return true;
 }
 

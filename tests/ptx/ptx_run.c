@@ -183,14 +183,15 @@ static bool step(ptx_warp *warp, uint32_t group, uint32_t *pc)
     const ptx_insn *insn = &warp->block->grid->entry->insns[*pc];
     uint32_t lanes = group;
     warp->insn = insn;
-    if (!warp->block->grid->entry->ran[*pc])
-        warp->block->grid->entry->ran[*pc] = true;
     if (insn->guard_id) {
         const uint32_t p = *(const uint32_t *)(warp->registers + insn->guard_at);
         if (group & ~warp->set[insn->guard_id])
             unset(warp, group & ~warp->set[insn->guard_id]);
         lanes &= insn->guard_not ? ~p : p;
     }
+    bool *const ran = &warp->block->grid->entry->ran[*pc];
+    if (lanes && !*ran)
+        *ran = true;
     if (insn->flow <= PTX_SELECT) {
         if (lanes)
             execute(warp, insn, lanes);
