@@ -59,7 +59,7 @@ void ptx_grid_again(ptx_grid *grid, uint64_t seed, const void *args, uint32_t n_
 ptx_finding ptx_grid_block(ptx_grid *grid, uint32_t block);
 /* All that it has stored is there for the host. */
 void ptx_grid_end(ptx_grid *grid);
-/* Of the last finding: "mp_gpu_rows:120 ld.global.u32, block 3, thread 17: ..." */
+/* Of the last finding: "race: mp_gpu_rows:120 ld.shared.u32, block 3, thread 17: ..." */
 const char *ptx_grid_said(const ptx_grid *grid);
 void ptx_grid_free(ptx_grid *grid);
 

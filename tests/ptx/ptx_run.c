@@ -26,8 +26,8 @@ void ptx_find(ptx_warp *warp, uint32_t lane, ptx_finding finding, const char *fo
     if (grid->found)
         return;
     grid->found = finding;
-    const int n = snprintf(grid->said, sizeof grid->said, "%s:%u %s, block %u, thread %u: ", grid->entry->name,
-                           warp->insn->line, warp->insn->opcode, grid->index, warp->index * PTX_LANES + lane);
+    const int n = snprintf(grid->said, sizeof grid->said, "%s: %s:%u %s, block %u, thread %u: ",
+                           ptx_finding_name(finding), grid->entry->name, warp->insn->line, warp->insn->opcode, grid->index, warp->index * PTX_LANES + lane);
     va_start(args, format);
     vsnprintf(grid->said + n, sizeof grid->said - (size_t)n, format, args);
     va_end(args);
