@@ -6,6 +6,7 @@
 #   make check         installs what is missing, runs what an edit can break: tests/README.md
 #   make check-later   the studies, and what follows a GPU's machine or its compiler: what check leaves out
 #   make check-long    every program plain, sanitized and under TSan, with more rounds; the studies
+#   make check-device  the kernels' suites, from the PTX that nvcc makes of them: tests/ptx/README.md
 #   make check-layers  the order of the folders, and the headers that they show
 #   make asan | ubsan | tsan    the test programs under one sanitizer
 #   make coverage      lines run, room by room
@@ -428,7 +429,7 @@ JOBS    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
-.PHONY: check check-later check-long check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
+.PHONY: check check-later check-long check-device check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
 .PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python \
         check-llama
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
@@ -474,6 +475,17 @@ check-long: setup
 	$(Q)MP_TEST_LONG=$(MP_TEST_LONG) TEST_TIMEOUT=3600 $(RUN) $(CUDA_SKIP) $(LONG_SCRIPTS) \
 	    $(call programs,release) $(call items,address-undefined,$(LONG_SANITIZED)) \
 	    $(call programs,thread)
+
+# The suites that run kernels, each from the PTX of every architecture in place of the CPU forms.
+PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap path_kernels quant experts fast \
+                   fast_session kv session device stream) unit/test_kv_pool $(addprefix property/test_, \
+                   cuda_decode cuda_path cuda_path_failure cuda_readers cuda_streams kv_pool)
+PTX_SIMULATED := property/test_same_bits property/test_pool_stress
+check-device: setup
+	$(SUBMAKE) ptx $(if $(NO_CUDA),,chosen CHOICE='ptx/test_ptx_entries $(PTX_PROGRAMS) $(PTX_SIMULATED)')
+	$(Q)TEST_TIMEOUT=1200 PTX_PROGRAMS='$(PTX_PROGRAMS)' PTX_SIMULATED='$(PTX_SIMULATED)' \
+	    tests/run.sh -o $(BUILD)/logs-device $(if $(NO_CUDA),-s 'kernels from PTX ($(NO_CUDA))',tests/ptx/check.sh)
+	$(Q)sed -n 's/^# \(sm_\|not run\)/\1/p' $(BUILD)/logs-device/*check.sh*.log 2>/dev/null || true
 
 # T=name: the tests of that name alone, in one build (SAN=address,undefined for the sanitized one).
 test: setup

@@ -81,6 +81,7 @@ struct ptx_entry {
     uint32_t n_ids; /* 0 is that of constants */
     uint32_t register_bytes;
     uint32_t param_bytes;
+    bool talks; /* to the host, while it runs: it has instructions of .sys order */
     uint32_t tid_at, tid_id, ntid_at, ctaid_at, nctaid_at;
 };
 

@@ -145,8 +145,12 @@ static bool reach(void *user, uint64_t at, uint64_t bytes, uint64_t *first, uint
 
 static bool shows(void *user, uint64_t at)
 {
+    bool open;
+    uint64_t first, end;
     (void)user;
-    return sim_cuda_pinned(at);
+    if (sim_cuda_pinned(at))
+        return true;
+    return !sim_cuda_reach(at, 1, &first, &end, &open) && !open;
 }
 
 static uint64_t now_ns(void *user)

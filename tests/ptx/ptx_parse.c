@@ -331,6 +331,7 @@ static void instruction(parser *p)
         return;
     choose(p, insn, ops, n);
     p->targets[at].label[0] = 0;
+    entry->talks |= strstr(insn->opcode, ".sys") != NULL;
     if (insn->flow == PTX_BRANCH)
         strcpy(p->targets[at].label, ops[0].text);
     entry->n_insns++;

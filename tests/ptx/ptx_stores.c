@@ -79,7 +79,7 @@ void ptx_store_global(ptx_warp *warp, uint32_t lane, uint64_t at, const void *va
         write_overlapping(grid, at, bytes);
     if (order == PTX_RELEASE)
         ptx_stores_fence(warp, lane);
-    const bool late = order != PTX_RELEASE && world->shows && world->shows(world->user, at) &&
+    const bool late = order != PTX_RELEASE && grid->entry->talks && world->shows && world->shows(world->user, at) &&
                       ptx_random(&grid->random) % 4;
     if (!late) {
         write_out(&store);

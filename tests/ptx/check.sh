@@ -1,0 +1,69 @@
+#!/bin/bash
+# make check-device: the suites of the kernels, run from the PTX that nvcc makes of them; defects planted in
+# it; and which of its instructions ran. Prints TAP, and the table after it.
+#
+#   BUILD=build PTX_PROGRAMS='unit/test_cuda_rows ...' check.sh
+#
+# PTX_SIMULATED: programs that take their device from tests/support/device_rig.h.
+set -u
+ptx=${BUILD:-build}/cuda/ptx suites=${BUILD:-build}/release/chosen out=${BUILD:-build}/device
+here=$(dirname "$0")
+export CMOCKA_MESSAGE_OUTPUT=TAP
+n=0 failed=0
+
+case_() { # case_ NAME COMMAND...: one test case, whose output is kept
+    n=$((n + 1))
+    local began=$SECONDS
+    if "${@:2}" >"$out/$n.log" 2>&1 </dev/null; then
+        echo "ok $n - $1 ($((SECONDS - began)) s)"
+    else
+        failed=$((failed + 1))
+        echo "not ok $n - $1"
+        grep -E '^(not ok|# *not ok|PTX machine|ERROR|# tests/)|error' "$out/$n.log" | head -20 | sed 's/^/# /'
+    fi
+}
+
+from_ptx() { # from_ptx ARCH SUITE PROGRAM
+    MP_TEST_PTX=$ptx/$1 MP_TEST_PTX_RAN=$out/$1 timeout 300 "$suites/$2" "$3"
+}
+
+# What each architecture's programs leave: family, entry, index, opcode, line, ran.
+table() { # table ARCH
+    cat "$out/$1"/*.ran | awk -v arch="$1" -v list="$out/$1.unrun" '
+        { at = $1 " " $2 " " $3; if (!(at in opcode)) total[$2]++; opcode[at] = $4; line[at] = $5
+          family[$2] = $1; entry[at] = $2 }
+        $6 && !(at in ran) { ran[at] = 1; count[$2]++ }
+        END {
+            for (e in total) {
+                printf "# sm_%s %-26s %6d of %6d instructions ran (%3d %%)\n", arch, e, count[e], total[e],
+                    int(100 * count[e] / total[e]) | "sort"
+                all += total[e]; of_all += count[e]
+            }
+            close("sort")
+            printf "# sm_%s: %d of %d instructions of %d entries ran\n", arch, of_all, all, length(total)
+            for (at in opcode)
+                if (!(at in ran)) print family[entry[at]] ".ptx:" line[at], entry[at], opcode[at] >list
+        }'
+    sort -t: -k1,1 -k2,2n -o "$out/$1.unrun" "$out/$1.unrun"
+    echo "# not run: $(wc -l <"$out/$1.unrun") lines of $out/$1.unrun"
+}
+
+rm -rf "$out"
+for path in "$ptx"/*/; do
+    arch=$(basename "$path")
+    mkdir -p "$out/$arch"
+    case_ "sm_$arch: every instruction is known" from_ptx "$arch" ptx test_ptx_entries
+    for program in $PTX_PROGRAMS; do
+        case_ "sm_$arch: $program runs from PTX" from_ptx "$arch" "${program%/*}" "${program#*/}"
+    done
+    for program in $PTX_SIMULATED; do
+        case_ "sm_$arch: $program runs from PTX" env MP_TEST_DEVICE=sim \
+            MP_TEST_PTX="$ptx/$arch" MP_TEST_PTX_RAN="$out/$arch" timeout 300 "$suites/${program%/*}" "${program#*/}"
+    done
+done
+case_ "planted defects are caught" "$here/planted.sh" "$ptx/$arch" "$suites/unit"
+echo "1..$n"
+for path in "$ptx"/*/; do
+    table "$(basename "$path")"
+done
+exit $((failed > 0))
