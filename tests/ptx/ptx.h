@@ -23,11 +23,11 @@ void ptx_entry_free(ptx_entry *entry);
 /* What is wrong with a program, though a GPU might get on with it. */
 typedef enum ptx_finding {
     PTX_FOUND_NOTHING,
-    PTX_FOUND_LANES,     /* lanes miss at a .sync or .aligned instruction, or its mask is wrong */
-    PTX_FOUND_BARRIER,   /* a barrier that not all threads reach */
-    PTX_FOUND_PENDING,   /* bytes that cp.async has not delivered are used, or are never waited for */
-    PTX_FOUND_RACE,      /* two threads, a write, the same byte of shared memory, no barrier between */
-    PTX_FOUND_NC,        /* ld.global.nc of bytes that the grid writes */
+    PTX_FOUND_LANES,   /* lanes miss at a .sync or .aligned instruction, or its mask is wrong */
+    PTX_FOUND_BARRIER, /* a barrier that not all threads reach */
+    PTX_FOUND_PENDING, /* bytes that cp.async has not delivered are used, or are never waited for */
+    PTX_FOUND_RACE, /* two threads, a write, the same byte of shared memory, no barrier between */
+    PTX_FOUND_NC,   /* ld.global.nc of bytes that the grid writes */
     PTX_FOUND_ALIGNMENT, /* of an access */
     PTX_FOUND_BOUNDS,    /* memory that is not the kernel's */
     PTX_FOUND_UNSET,     /* an effect that depends on a register which is not written before */
@@ -52,8 +52,9 @@ typedef struct ptx_world {
 
 /* One grid: blocks are run one by one, in any order, by the same thread. Arguments are what a launch
  * passes, laid out as the entry's parameters; they may change between blocks no more than a grid's. */
-ptx_grid *ptx_grid_new(ptx_entry *entry, const ptx_world *world, const void *args, uint32_t args_bytes,
-                       uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes);
+ptx_grid *ptx_grid_new(ptx_entry *entry, const ptx_world *world, const void *args,
+                       uint32_t args_bytes, uint32_t n_blocks, uint32_t n_threads,
+                       uint32_t shared_bytes);
 /* The grid for another launch of the entry, with as many threads, shared memory and arguments. */
 void ptx_grid_again(ptx_grid *grid, uint64_t seed, const void *args, uint32_t n_blocks);
 ptx_finding ptx_grid_block(ptx_grid *grid, uint32_t block);

@@ -20,7 +20,8 @@ static uint32_t warp_of(uint32_t who)
 }
 
 /* Whether an access by `who` since the last barriers is another thread's, and not ordered before this. */
-static bool clashes(const ptx_warp *warp, uint32_t me, uint32_t who, uint32_t epoch, uint32_t warp_epoch)
+static bool clashes(const ptx_warp *warp, uint32_t me, uint32_t who, uint32_t epoch,
+                    uint32_t warp_epoch)
 {
     if (who == NOBODY || who == me || epoch != warp->block->epoch)
         return false;
@@ -37,7 +38,8 @@ static void race(ptx_warp *warp, uint32_t lane, uint32_t at, const char *what, u
     if (who == MANY || who & OF_WARP)
         ptx_find(warp, lane, PTX_FOUND_RACE, "byte %u of shared memory, %s by others", at, what);
     else
-        ptx_find(warp, lane, PTX_FOUND_RACE, "byte %u of shared memory, %s by thread %u", at, what, who - 1);
+        ptx_find(warp, lane, PTX_FOUND_RACE, "byte %u of shared memory, %s by thread %u", at, what,
+                 who - 1);
 }
 
 static bool pending(ptx_warp *warp, uint32_t lane, uint32_t at)
@@ -56,7 +58,8 @@ static void note_reader(const ptx_warp *warp, ptx_shadow *s, uint32_t me)
     else if (s->reader == MANY || warp_of(s->reader) != warp->index)
         s->reader = MANY;
     else
-        s->reader = s->read_warp_epoch == warp->epoch ? (uint16_t)(OF_WARP | warp->index) : (uint16_t)me;
+        s->reader =
+            s->read_warp_epoch == warp->epoch ? (uint16_t)(OF_WARP | warp->index) : (uint16_t)me;
     s->read_epoch = warp->block->epoch;
     s->read_warp_epoch = warp->epoch;
 }
@@ -78,13 +81,15 @@ void ptx_shared_read(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes)
 
 /* Threads may write a byte that others write too, if all write the same: `value`; NULL: not known. Readers
  * may not be about. */
-static bool may_write(ptx_warp *warp, uint32_t lane, uint32_t i, bool atomic, const unsigned char *value)
+static bool may_write(ptx_warp *warp, uint32_t lane, uint32_t i, bool atomic,
+                      const unsigned char *value)
 {
     const ptx_shadow *s = &warp->block->shadow[i];
     const uint32_t me = me_of(warp, lane);
     if (pending(warp, lane, i))
         return false;
-    const bool same = (atomic && s->atomic) || (value && !s->atomic && *value == warp->block->shared[i]);
+    const bool same =
+        (atomic && s->atomic) || (value && !s->atomic && *value == warp->block->shared[i]);
     if (!same && clashes(warp, me, s->writer, s->write_epoch, s->write_warp_epoch)) {
         race(warp, lane, i, "written", s->writer);
         return false;
@@ -96,7 +101,8 @@ static bool may_write(ptx_warp *warp, uint32_t lane, uint32_t i, bool atomic, co
     return true;
 }
 
-void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes, const void *value, bool atomic)
+void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes, const void *value,
+                      bool atomic)
 {
     const unsigned char *byte = value;
     for (uint32_t i = at; i < at + bytes; i++) {
@@ -118,7 +124,8 @@ void ptx_copy_begin(ptx_warp *warp, uint32_t lane, const ptx_copy *copy)
         block->shadow[i].pending = true;
         block->shared[i] = 0xdb;
     }
-    block->copies = ptx_more(block->copies, block->n_copies, &block->cap_copies, sizeof *block->copies);
+    block->copies =
+        ptx_more(block->copies, block->n_copies, &block->cap_copies, sizeof *block->copies);
     block->copies[block->n_copies++] = *copy;
 }
 
@@ -202,7 +209,8 @@ void ptx_global_touch(ptx_warp *warp, uint32_t lane, uint64_t at, uint32_t bytes
     const uint64_t bits = (~0ull >> (64 - bytes)) << at % 64;
     note(line, bits, kind);
     if (line->written & line->constant & bits)
-        ptx_find(warp, lane, PTX_FOUND_NC, "%#llx is written, and read as constant", (unsigned long long)at);
+        ptx_find(warp, lane, PTX_FOUND_NC, "%#llx is written, and read as constant",
+                 (unsigned long long)at);
     if (line->strong & line->weak & bits)
         ptx_find(warp, lane, PTX_FOUND_WEAK, "%#llx is accessed with .sys order, and without",
                  (unsigned long long)at);

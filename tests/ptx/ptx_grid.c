@@ -25,7 +25,8 @@ static void put_constants(ptx_warp *warp, const ptx_entry *entry)
     for (uint32_t i = 0; i < entry->n_constants; i++) {
         const ptx_constant *c = &entry->constants[i];
         unsigned char *at = warp->registers + c->at;
-        const uint32_t word = c->letter == 'p' ? 0u - (uint32_t)(c->value != 0) : (uint32_t)c->value;
+        const uint32_t word =
+            c->letter == 'p' ? 0u - (uint32_t)(c->value != 0) : (uint32_t)c->value;
         if (c->letter == 'p')
             memcpy(at, &word, 4);
         for (uint32_t lane = 0; lane < PTX_LANES && c->letter != 'p'; lane++) {
@@ -55,8 +56,9 @@ static void make_warps(ptx_grid *grid)
     }
 }
 
-ptx_grid *ptx_grid_new(ptx_entry *entry, const ptx_world *world, const void *args, uint32_t args_bytes,
-                       uint32_t n_blocks, uint32_t n_threads, uint32_t shared_bytes)
+ptx_grid *ptx_grid_new(ptx_entry *entry, const ptx_world *world, const void *args,
+                       uint32_t args_bytes, uint32_t n_blocks, uint32_t n_threads,
+                       uint32_t shared_bytes)
 {
     ptx_grid *grid = zeroed(1, sizeof *grid);
     grid->entry = entry;
@@ -117,7 +119,8 @@ void ptx_grid_free(ptx_grid *grid)
 
 const char *ptx_finding_name(ptx_finding finding)
 {
-    static const char *const names[] = {"nothing",   "lanes",  "barrier", "pending",   "race",   "nc",
-                                        "alignment", "bounds", "unset",   "weak word", "undefined", "endless"};
+    static const char *const names[] = {"nothing", "lanes",     "barrier",   "pending",
+                                        "race",    "nc",        "alignment", "bounds",
+                                        "unset",   "weak word", "undefined", "endless"};
     return names[finding];
 }

@@ -28,9 +28,9 @@ typedef enum ptx_flow {
     PTX_SELECT, /* one of two registers: selp */
     PTX_BRANCH,
     PTX_RETURN,
-    PTX_BARRIER,    /* of the block */
-    PTX_ALIGNED,    /* needs all lanes, now */
-    PTX_CONVERGENT  /* needs the lanes of its mask, which wait for each other */
+    PTX_BARRIER,   /* of the block */
+    PTX_ALIGNED,   /* needs all lanes, now */
+    PTX_CONVERGENT /* needs the lanes of its mask, which wait for each other */
 } ptx_flow;
 
 /* `shape`: a letter for each register, those written before the '='. h, w, x: 16, 32, 64 bits; p: a
@@ -93,7 +93,7 @@ typedef enum ptx_wait { PTX_RUNS, PTX_AT_BARRIER, PTX_MEETS } ptx_wait;
 
 struct ptx_warp {
     unsigned char *registers;
-    uint32_t *set; /* by id: lanes in which it has a value that depends on none that has not */
+    uint32_t *set;      /* by id: lanes in which it has a value that depends on none that has not */
     uint32_t undefined; /* lanes whose result of this instruction has no defined value */
     /* The lanes that run this instruction; the same as words and as double words. */
     uint32_t active;
@@ -140,8 +140,9 @@ struct ptx_grid {
     ptx_block block;
     uint32_t index; /* of the block that runs */
     uint64_t random;
-    uint64_t first[PTX_INTERVALS], end[PTX_INTERVALS]; /* memory known to be the kernel's, by page */
-    ptx_line *lines; /* what has been read as constant, and written */
+    uint64_t first[PTX_INTERVALS],
+        end[PTX_INTERVALS]; /* memory known to be the kernel's, by page */
+    ptx_line *lines;        /* what has been read as constant, and written */
     uint32_t n_lines, cap_lines;
     ptx_store *stores; /* that the host does not see yet */
     uint32_t n_stores, cap_stores;
@@ -151,8 +152,8 @@ struct ptx_grid {
 
 /* ---- Between files ---- */
 
-extern const ptx_opcode ptx_ops_int[], ptx_ops_wide[], ptx_ops_compare[], ptx_ops_float[], ptx_ops_memory[],
-    ptx_ops_warp[], ptx_ops_flow[];
+extern const ptx_opcode ptx_ops_int[], ptx_ops_wide[], ptx_ops_compare[], ptx_ops_float[],
+    ptx_ops_memory[], ptx_ops_warp[], ptx_ops_flow[];
 
 /* Fills in the rest of an instruction whose opcode is ld or st with modifiers; false: not known. */
 bool ptx_memory_opcode(ptx_insn *insn);
@@ -171,7 +172,12 @@ void ptx_shared_write(ptx_warp *warp, uint32_t lane, uint32_t at, uint32_t bytes
 void ptx_copy_begin(ptx_warp *warp, uint32_t lane, const ptx_copy *copy);
 void ptx_copy_wait(ptx_warp *warp, uint32_t lane);
 /* Global memory. `kind`: what is done to the bytes. */
-typedef enum ptx_touch { PTX_WRITES = 1, PTX_READS_CONSTANT = 2, PTX_STRONG = 4, PTX_READS = 8 } ptx_touch;
+typedef enum ptx_touch {
+    PTX_WRITES = 1,
+    PTX_READS_CONSTANT = 2,
+    PTX_STRONG = 4,
+    PTX_READS = 8
+} ptx_touch;
 void ptx_global_touch(ptx_warp *warp, uint32_t lane, uint64_t at, uint32_t bytes, ptx_touch kind);
 
 /* ptx_stores.c: stores to memory that the host looks at. */

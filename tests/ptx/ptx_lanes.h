@@ -11,60 +11,60 @@
 #define PTX_HANDLER(name) static void name(ptx_warp *warp, const ptx_insn *insn)
 
 /* D d = f(a), f(a, b), f(a, b, c), of operands of the types that are given. */
-#define PTX_MAP1(name, D, A, f)                  \
-    PTX_HANDLER(name)                            \
-    {                                            \
-        D *d = PTX_REG(D, 0);                    \
-        const A *x = PTX_REG(const A, 1);        \
-        PTX_EACH(lane)                           \
-        {                                        \
-            const A a = x[lane];                 \
-            const D value = (D)(f);              \
+#define PTX_MAP1(name, D, A, f)                            \
+    PTX_HANDLER(name)                                      \
+    {                                                      \
+        D *d = PTX_REG(D, 0);                              \
+        const A *x = PTX_REG(const A, 1);                  \
+        PTX_EACH(lane)                                     \
+        {                                                  \
+            const A a = x[lane];                           \
+            const D value = (D)(f);                        \
             d[lane] = PTX_RUNS(D, lane) ? value : d[lane]; \
-        }                                        \
+        }                                                  \
     }
-#define PTX_MAP2(name, D, A, B, f)               \
-    PTX_HANDLER(name)                            \
-    {                                            \
-        D *d = PTX_REG(D, 0);                    \
-        const A *x = PTX_REG(const A, 1);        \
-        const B *y = PTX_REG(const B, 2);        \
-        PTX_EACH(lane)                           \
-        {                                        \
-            const A a = x[lane];                 \
-            const B b = y[lane];                 \
-            const D value = (D)(f);              \
+#define PTX_MAP2(name, D, A, B, f)                         \
+    PTX_HANDLER(name)                                      \
+    {                                                      \
+        D *d = PTX_REG(D, 0);                              \
+        const A *x = PTX_REG(const A, 1);                  \
+        const B *y = PTX_REG(const B, 2);                  \
+        PTX_EACH(lane)                                     \
+        {                                                  \
+            const A a = x[lane];                           \
+            const B b = y[lane];                           \
+            const D value = (D)(f);                        \
             d[lane] = PTX_RUNS(D, lane) ? value : d[lane]; \
-        }                                        \
+        }                                                  \
     }
-#define PTX_MAP3(name, D, A, B, C, f)            \
-    PTX_HANDLER(name)                            \
-    {                                            \
-        D *d = PTX_REG(D, 0);                    \
-        const A *x = PTX_REG(const A, 1);        \
-        const B *y = PTX_REG(const B, 2);        \
-        const C *z = PTX_REG(const C, 3);        \
-        PTX_EACH(lane)                           \
-        {                                        \
-            const A a = x[lane];                 \
-            const B b = y[lane];                 \
-            const C c = z[lane];                 \
-            const D value = (D)(f);              \
+#define PTX_MAP3(name, D, A, B, C, f)                      \
+    PTX_HANDLER(name)                                      \
+    {                                                      \
+        D *d = PTX_REG(D, 0);                              \
+        const A *x = PTX_REG(const A, 1);                  \
+        const B *y = PTX_REG(const B, 2);                  \
+        const C *z = PTX_REG(const C, 3);                  \
+        PTX_EACH(lane)                                     \
+        {                                                  \
+            const A a = x[lane];                           \
+            const B b = y[lane];                           \
+            const C c = z[lane];                           \
+            const D value = (D)(f);                        \
             d[lane] = PTX_RUNS(D, lane) ? value : d[lane]; \
-        }                                        \
+        }                                                  \
     }
 /* A predicate: a word of 32 lanes. */
-#define PTX_SETP(name, A, f)                                                \
-    PTX_HANDLER(name)                                                       \
-    {                                                                       \
-        uint32_t *p = PTX_REG(uint32_t, 0), set = 0;                        \
-        const A *x = PTX_REG(const A, 1), *y = PTX_REG(const A, 2);         \
-        PTX_EACH(lane)                                                      \
-        {                                                                   \
-            const A a = x[lane], b = y[lane];                               \
-            set |= (uint32_t)((f) != 0) << lane;                            \
-        }                                                                   \
-        *p = (*p & ~warp->active) | (set & warp->active);                   \
+#define PTX_SETP(name, A, f)                                        \
+    PTX_HANDLER(name)                                               \
+    {                                                               \
+        uint32_t *p = PTX_REG(uint32_t, 0), set = 0;                \
+        const A *x = PTX_REG(const A, 1), *y = PTX_REG(const A, 2); \
+        PTX_EACH(lane)                                              \
+        {                                                           \
+            const A a = x[lane], b = y[lane];                       \
+            set |= (uint32_t)((f) != 0) << lane;                    \
+        }                                                           \
+        *p = (*p & ~warp->active) | (set & warp->active);           \
     }
 
 #endif

@@ -29,8 +29,9 @@ static struct {
 } parsed[MOST_ENTRIES];
 static uint32_t n_parsed;
 static char *texts[PTX_FAMILIES];
-static const char *const families[PTX_FAMILIES] = {"decode", "experts", "elementwise", "quant", "rows",
-                                                   "topk",   "remap",   "path",        "fast"};
+static const char *const families[PTX_FAMILIES] = {"decode", "experts", "elementwise",
+                                                   "quant",  "rows",    "topk",
+                                                   "remap",  "path",    "fast"};
 static uint32_t n_findings;
 
 static char *read_text(const char *folder, const char *family)
@@ -60,7 +61,8 @@ static ptx_entry *parse_in(uint32_t family, const char *name)
         return NULL;
     ptx_entry *entry = ptx_parse(texts[family], name, error, sizeof error);
     if (!entry || n_parsed == MOST_ENTRIES) {
-        fprintf(stderr, "PTX machine: %s.ptx: %s\n", families[family], entry ? "too many entries" : error);
+        fprintf(stderr, "PTX machine: %s.ptx: %s\n", families[family],
+                entry ? "too many entries" : error);
         _exit(1);
     }
     if (!n_parsed)
@@ -92,7 +94,8 @@ static void write_ran(FILE *file)
         const ptx_entry *entry = parsed[i].entry;
         for (uint32_t at = 0; at < ptx_entry_size(entry); at++)
             fprintf(file, "%s %s %u %s %u %d\n", parsed[i].family, ptx_entry_name(entry), at,
-                    ptx_entry_opcode(entry, at), ptx_entry_line(entry, at), ptx_entry_ran(entry, at));
+                    ptx_entry_opcode(entry, at), ptx_entry_line(entry, at),
+                    ptx_entry_ran(entry, at));
     }
 }
 
@@ -194,8 +197,8 @@ static uint64_t n_grids;
 
 static bool same_shape(const shape *a, const shape *b)
 {
-    return a->entry == b->entry && a->n_threads == b->n_threads && a->shared_bytes == b->shared_bytes &&
-           a->args_bytes == b->args_bytes;
+    return a->entry == b->entry && a->n_threads == b->n_threads &&
+           a->shared_bytes == b->shared_bytes && a->args_bytes == b->args_bytes;
 }
 
 static void end_grid(running *r)
@@ -269,19 +272,20 @@ static void begin_grid(running *r, const shape *wanted, const void *args, uint32
     if (r->grid)
         ptx_grid_again(r->grid, world.seed, args, n_blocks);
     else
-        r->grid = ptx_grid_new(wanted->entry, &world, args, wanted->args_bytes, n_blocks, wanted->n_threads,
-                               wanted->shared_bytes);
+        r->grid = ptx_grid_new(wanted->entry, &world, args, wanted->args_bytes, n_blocks,
+                               wanted->n_threads, wanted->shared_bytes);
 }
 
-int mp_cpu_elsewhere(const char *name, const void *args, uint32_t args_bytes, uint32_t shared_bytes, uint32_t block,
-                     uint32_t n_blocks, const mp_cpu_block *cpu)
+int mp_cpu_elsewhere(const char *name, const void *args, uint32_t args_bytes, uint32_t shared_bytes,
+                     uint32_t block, uint32_t n_blocks, const mp_cpu_block *cpu)
 {
     ptx_entry *entry = getenv("MP_TEST_PTX") ? ptx_launch_entry(name) : NULL;
     if (!entry)
         return 0;
     running *r = of_this_thread();
     const shape wanted = {entry, cpu->n_threads, shared_bytes, args_bytes};
-    if (!r->grid || !same_shape(&r->shape, &wanted) || r->args != args || r->n_blocks != n_blocks || r->done[block])
+    if (!r->grid || !same_shape(&r->shape, &wanted) || r->args != args || r->n_blocks != n_blocks ||
+        r->done[block])
         begin_grid(r, &wanted, args, n_blocks);
     const bool before = ptx_grid_said(r->grid)[0] != 0;
     r->done[block] = 1;

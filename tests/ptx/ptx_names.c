@@ -38,8 +38,8 @@ static ptx_name *add(ptx_names *names, const char *text, char letter)
     return name;
 }
 
-void ptx_names_declare(ptx_names *names, ptx_entry *entry, const char *text, char letter, uint32_t count,
-                       uint32_t depth)
+void ptx_names_declare(ptx_names *names, ptx_entry *entry, const char *text, char letter,
+                       uint32_t count, uint32_t depth)
 {
     ptx_name *name = add(names, text, letter);
     name->count = count;
@@ -108,8 +108,8 @@ uint32_t ptx_names_constant(ptx_entry *entry, char letter, uint64_t value)
         if (entry->constants[i].letter == letter && entry->constants[i].value == value)
             return entry->constants[i].at;
     }
-    entry->constants =
-        ptx_more(entry->constants, entry->n_constants, &entry->cap_constants, sizeof *entry->constants);
+    entry->constants = ptx_more(entry->constants, entry->n_constants, &entry->cap_constants,
+                                sizeof *entry->constants);
     const uint32_t at = place(entry, letter, 1);
     entry->constants[entry->n_constants++] = (ptx_constant){at, letter, value};
     return at;

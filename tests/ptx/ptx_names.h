@@ -27,8 +27,8 @@ typedef struct ptx_register {
 } ptx_register;
 
 /* Adds `count` registers, or one with count 0, to the entry's. */
-void ptx_names_declare(ptx_names *names, ptx_entry *entry, const char *text, char letter, uint32_t count,
-                       uint32_t depth);
+void ptx_names_declare(ptx_names *names, ptx_entry *entry, const char *text, char letter,
+                       uint32_t count, uint32_t depth);
 void ptx_names_symbol(ptx_names *names, const char *text, char letter, uint64_t value);
 /* The end of the braces of that depth. */
 void ptx_names_leave(ptx_names *names, uint32_t depth);

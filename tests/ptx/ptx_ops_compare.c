@@ -19,7 +19,7 @@ PTX_SETP(leu_f32, float, !(a > b))
 PTX_SETP(gtu_f32, float, !(a <= b))
 PTX_SETP(geu_f32, float, !(a < b))
 PTX_SETP(equ_f32, float, !(a < b || a > b))
-PTX_SETP(ordered_ne_f32, float, a < b || a > b)
+PTX_SETP(ordered_ne_f32, float, a<b || a> b)
 PTX_SETP(nan_f32, float, a != a || b != b)
 PTX_SETP(num_f32, float, a == a && b == b)
 
@@ -29,7 +29,7 @@ PTX_SETP(lt_s16, int32_t, HALF(a) < HALF(b))
 PTX_SETP(le_s16, int32_t, HALF(a) <= HALF(b))
 PTX_SETP(gt_s16, int32_t, HALF(a) > HALF(b))
 PTX_SETP(ge_s16, int32_t, HALF(a) >= HALF(b))
-#define LOW(x) ((x) & 0xffffu)
+#define LOW(x) ((x)&0xffffu)
 PTX_SETP(eq_16, uint32_t, LOW(a) == LOW(b))
 PTX_SETP(ne_16, uint32_t, LOW(a) != LOW(b))
 PTX_SETP(lt_u16, uint32_t, LOW(a) < LOW(b))
@@ -37,14 +37,14 @@ PTX_SETP(le_u16, uint32_t, LOW(a) <= LOW(b))
 PTX_SETP(gt_u16, uint32_t, LOW(a) > LOW(b))
 PTX_SETP(ge_u16, uint32_t, LOW(a) >= LOW(b))
 
-#define LOGIC(name, f)                                             \
-    PTX_HANDLER(name)                                              \
-    {                                                              \
-        uint32_t *p = PTX_REG(uint32_t, 0);                        \
-        const uint32_t a = *PTX_REG(const uint32_t, 1);            \
-        const uint32_t b = *PTX_REG(const uint32_t, 2);            \
-        (void)b;                                                   \
-        *p = (*p & ~warp->active) | ((f)&warp->active);            \
+#define LOGIC(name, f)                                  \
+    PTX_HANDLER(name)                                   \
+    {                                                   \
+        uint32_t *p = PTX_REG(uint32_t, 0);             \
+        const uint32_t a = *PTX_REG(const uint32_t, 1); \
+        const uint32_t b = *PTX_REG(const uint32_t, 2); \
+        (void)b;                                        \
+        *p = (*p & ~warp->active) | ((f)&warp->active); \
     }
 LOGIC(and_pred, a &b)
 LOGIC(or_pred, a | b)
@@ -52,10 +52,13 @@ LOGIC(xor_pred, a ^ b)
 LOGIC(not_pred, ~a)
 LOGIC(mov_pred, a)
 
-#define ROW(op, type, letters, run) {"setp." op "." type, "p=" letters, run, PTX_PLAIN}
-#define SIX_ROWS(type, letters, s)                                                       \
-    ROW("eq", type, letters, eq_##s), ROW("ne", type, letters, ne_##s),                  \
-        ROW("lt", type, letters, lt_##s), ROW("le", type, letters, le_##s),              \
+#define ROW(op, type, letters, run)                       \
+    {                                                     \
+        "setp." op "." type, "p=" letters, run, PTX_PLAIN \
+    }
+#define SIX_ROWS(type, letters, s)                                          \
+    ROW("eq", type, letters, eq_##s), ROW("ne", type, letters, ne_##s),     \
+        ROW("lt", type, letters, lt_##s), ROW("le", type, letters, le_##s), \
         ROW("gt", type, letters, gt_##s), ROW("ge", type, letters, ge_##s)
 
 const ptx_opcode ptx_ops_compare[] = {

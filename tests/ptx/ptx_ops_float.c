@@ -59,7 +59,10 @@ static U to_u32_rz(float a)
 }
 static int32_t to_s32_rz(float a)
 {
-    return a != a ? 0 : a >= 2147483648.0f ? INT32_MAX : a < -2147483648.0f ? INT32_MIN : (int32_t)a;
+    return a != a               ? 0
+           : a >= 2147483648.0f ? INT32_MAX
+           : a < -2147483648.0f ? INT32_MIN
+                                : (int32_t)a;
 }
 PTX_MAP1(u32_rz_f32, U, float, to_u32_rz(a))
 PTX_MAP1(s32_rz_f32, int32_t, float, to_s32_rz(a))
@@ -103,8 +106,8 @@ static U bf16_of_f32(float a)
 static U half_of_e4m3(U e)
 {
     const U exponent = e >> 3 & 15, fraction = e & 7;
-    const float magnitude = exponent ? ldexpf((float)(fraction | 8), (int)exponent - 10)
-                                     : ldexpf((float)fraction, -9);
+    const float magnitude =
+        exponent ? ldexpf((float)(fraction | 8), (int)exponent - 10) : ldexpf((float)fraction, -9);
     if ((e & 0x7f) == 0x7f)
         return 0x7fff;
     return (e & 0x80) << 8 | half_of_f32(magnitude);

@@ -32,9 +32,12 @@ static bool read_type(ptx_insn *insn, const char *at)
         const char *name;
         uint8_t bytes;
         bool sign;
-    } types[] = {{".u8", 1, false},  {".s8", 1, true},    {".b8", 1, false},  {".u16", 2, false},
-                 {".s16", 2, true},  {".b16", 2, false},  {".u32", 4, false}, {".s32", 4, true},
-                 {".b32", 4, false}, {".f32", 4, false},  {".u64", 8, false}, {".s64", 8, true},
+    } types[] = {{".u8", 1, false},  {".s8", 1, true},
+                 {".b8", 1, false},  {".u16", 2, false},
+                 {".s16", 2, true},  {".b16", 2, false},
+                 {".u32", 4, false}, {".s32", 4, true},
+                 {".b32", 4, false}, {".f32", 4, false},
+                 {".u64", 8, false}, {".s64", 8, true},
                  {".b64", 8, false}, {0}};
     for (int i = 0; types[i].name; i++) {
         if (!strcmp(at, types[i].name)) {
@@ -65,9 +68,11 @@ bool ptx_memory_opcode(ptx_insn *insn)
 
 /* ---- Addresses ---- */
 
-static uint64_t address(const ptx_warp *warp, const ptx_insn *insn, uint32_t op, uint32_t nth, uint32_t lane)
+static uint64_t address(const ptx_warp *warp, const ptx_insn *insn, uint32_t op, uint32_t nth,
+                        uint32_t lane)
 {
-    const uint64_t base = insn->wide[op] ? PTX_REG(const uint64_t, op)[lane] : PTX_REG(const uint32_t, op)[lane];
+    const uint64_t base =
+        insn->wide[op] ? PTX_REG(const uint64_t, op)[lane] : PTX_REG(const uint32_t, op)[lane];
     return base + (uint64_t)insn->disp[nth];
 }
 
@@ -108,7 +113,8 @@ static bool global_reached(ptx_warp *warp, uint32_t lane, uint64_t at, uint32_t 
         return true;
     uint64_t first = at, end = at + bytes;
     if (at >= PTX_SHARED_WINDOW || !grid->world.reach(grid->world.user, at, bytes, &first, &end)) {
-        ptx_find(warp, lane, PTX_FOUND_BOUNDS, "%u bytes at %#llx, which is no memory of the kernel's", bytes,
+        ptx_find(warp, lane, PTX_FOUND_BOUNDS,
+                 "%u bytes at %#llx, which is no memory of the kernel's", bytes,
                  (unsigned long long)at);
         return false;
     }
@@ -136,7 +142,8 @@ static void load_param(ptx_warp *warp, uint32_t lane, uint64_t at, void *out, ui
         ptx_find(warp, lane, PTX_FOUND_BOUNDS, "%u bytes at %lld of %u bytes of parameters", bytes,
                  (long long)place, grid->args_bytes);
     else if (place % bytes)
-        ptx_find(warp, lane, PTX_FOUND_ALIGNMENT, "%u bytes at %lld of the parameters", bytes, (long long)place);
+        ptx_find(warp, lane, PTX_FOUND_ALIGNMENT, "%u bytes at %lld of the parameters", bytes,
+                 (long long)place);
     else
         memcpy(out, grid->args + place, bytes);
 }
@@ -161,7 +168,8 @@ static void load_lane(ptx_warp *warp, const ptx_insn *insn, uint32_t lane, void 
 }
 
 /* An element into a register of at least its size: the rest is zeros, or the sign. */
-static void put(ptx_warp *warp, const ptx_insn *insn, uint32_t op, uint32_t lane, const unsigned char *from)
+static void put(ptx_warp *warp, const ptx_insn *insn, uint32_t op, uint32_t lane,
+                const unsigned char *from)
 {
     uint64_t value = 0;
     memcpy(&value, from, insn->bytes);
@@ -186,7 +194,8 @@ PTX_HANDLER(ld)
     }
 }
 
-static void store_shared(ptx_warp *warp, uint32_t lane, uint64_t at, const void *value, uint32_t bytes)
+static void store_shared(ptx_warp *warp, uint32_t lane, uint64_t at, const void *value,
+                         uint32_t bytes)
 {
     uint32_t place;
     if (!shared_place(warp, lane, at, bytes, &place))
@@ -282,7 +291,8 @@ PTX_HANDLER(cp_async_cg)
                          .read = PTX_REG(const uint32_t, 3)[lane],
                          .from = address(warp, insn, 1, 1, lane)};
         if (copy.bytes != 16 || copy.read > 16) {
-            ptx_find(warp, lane, PTX_FOUND_BOUNDS, "a copy of %u of %u bytes", copy.read, copy.bytes);
+            ptx_find(warp, lane, PTX_FOUND_BOUNDS, "a copy of %u of %u bytes", copy.read,
+                     copy.bytes);
             return;
         }
         if (!shared_place(warp, lane, address(warp, insn, 0, 0, lane), 16, &copy.to) ||

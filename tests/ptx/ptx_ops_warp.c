@@ -23,7 +23,8 @@ PTX_HANDLER(shfl_bfly)
         const uint32_t from = lane ^ (b[lane] & 31);
         const bool inside = from <= last;
         if (inside && !(warp->active >> from & 1))
-            ptx_find(warp, lane, PTX_FOUND_UNDEFINED, "lane %u, which it shuffles from, is not there", from);
+            ptx_find(warp, lane, PTX_FOUND_UNDEFINED,
+                     "lane %u, which it shuffles from, is not there", from);
         d[lane] = values[inside ? from : lane];
         *p = (*p & ~(1u << lane)) | (uint32_t)inside << lane;
     }
@@ -149,8 +150,11 @@ const ptx_opcode ptx_ops_warp[] = {
 
 /* The scheduler runs these itself. */
 const ptx_opcode ptx_ops_flow[] = {
-    {"bra", "l", NULL, PTX_BRANCH},        {"bra.uni", "l", NULL, PTX_BRANCH},
-    {"ret", "", NULL, PTX_RETURN},         {"exit", "", NULL, PTX_RETURN},
-    {"bar.sync", "w", NULL, PTX_BARRIER},  {"barrier.sync.aligned", "w", NULL, PTX_BARRIER},
+    {"bra", "l", NULL, PTX_BRANCH},
+    {"bra.uni", "l", NULL, PTX_BRANCH},
+    {"ret", "", NULL, PTX_RETURN},
+    {"exit", "", NULL, PTX_RETURN},
+    {"bar.sync", "w", NULL, PTX_BARRIER},
+    {"barrier.sync.aligned", "w", NULL, PTX_BARRIER},
     {0},
 };

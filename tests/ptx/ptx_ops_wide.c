@@ -8,12 +8,12 @@ PTX_MAP1(mov, U, U, a)
 PTX_MAP2(add, U, U, U, a + b)
 PTX_MAP2(sub, U, U, U, a - b)
 PTX_MAP1(neg, U, U, 0u - a)
-PTX_MAP2(mul_lo, U, U, U, a * b)
-PTX_MAP3(mad_lo, U, U, U, U, a * b + c)
-PTX_MAP2(mul_wide_u, U, W, W, (U)a * b)
-PTX_MAP2(mul_wide_s, U, int32_t, int32_t, (int64_t)a * b)
-PTX_MAP3(mad_wide_u, U, W, W, U, (U)a * b + c)
-PTX_MAP2(and, U, U, U, a & b)
+PTX_MAP2(mul_lo, U, U, U, a *b)
+PTX_MAP3(mad_lo, U, U, U, U, a *b + c)
+PTX_MAP2(mul_wide_u, U, W, W, (U)a *b)
+PTX_MAP2(mul_wide_s, U, int32_t, int32_t, (int64_t)a *b)
+PTX_MAP3(mad_wide_u, U, W, W, U, (U)a *b + c)
+PTX_MAP2(and, U, U, U, a &b)
 PTX_MAP2(or, U, U, U, a | b)
 PTX_MAP2(xor, U, U, U, a ^ b)
 PTX_MAP1(not, U, U, ~a)
@@ -83,7 +83,8 @@ PTX_HANDLER(cvta_to_global)
 {
     const U *x = PTX_REG(const U, 1);
     for (uint32_t lane = 0; lane < PTX_LANES; lane++) {
-        if (warp->active >> lane & 1 && x[lane] >= PTX_SHARED_WINDOW && x[lane] < PTX_PARAM_BASE + (1 << 20))
+        if (warp->active >> lane & 1 && x[lane] >= PTX_SHARED_WINDOW &&
+            x[lane] < PTX_PARAM_BASE + (1 << 20))
             ptx_find(warp, lane, PTX_FOUND_BOUNDS, "%#llx is no address of global memory",
                      (unsigned long long)x[lane]);
     }

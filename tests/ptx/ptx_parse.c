@@ -12,7 +12,7 @@ typedef struct parser {
     ptx_names names;
     struct {
         char label[PTX_NAME];
-    } *targets; /* by instruction */
+    } * targets; /* by instruction */
     uint32_t cap_targets;
     char *error;
     size_t error_bytes;
@@ -22,7 +22,8 @@ typedef struct parser {
 static void fail(parser *p, const char *what, const char *text)
 {
     if (!p->failed)
-        snprintf(p->error, p->error_bytes, "%s: line %u: %s '%s'", p->entry->name, p->line, what, text);
+        snprintf(p->error, p->error_bytes, "%s: line %u: %s '%s'", p->entry->name, p->line, what,
+                 text);
     p->failed = true;
 }
 
@@ -78,8 +79,9 @@ static char letter_of(const char *type)
     static const struct {
         const char *name;
         char letter;
-    } types[] = {{".pred", 'p'}, {".b16", 'h'}, {".u16", 'h'}, {".s16", 'h'}, {".b32", 'w'}, {".u32", 'w'},
-                 {".s32", 'w'},  {".f32", 'w'}, {".b64", 'x'}, {".u64", 'x'}, {".s64", 'x'}};
+    } types[] = {{".pred", 'p'}, {".b16", 'h'}, {".u16", 'h'}, {".s16", 'h'},
+                 {".b32", 'w'},  {".u32", 'w'}, {".s32", 'w'}, {".f32", 'w'},
+                 {".b64", 'x'},  {".u64", 'x'}, {".s64", 'x'}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (!strcmp(types[i].name, type))
             return types[i].letter;
@@ -195,7 +197,8 @@ static bool number(const char *text, uint64_t *out)
 
 static bool fits(char letter, char wanted)
 {
-    return letter == wanted || (wanted == 'v' && letter != 'p') || (wanted == 'a' && (letter == 'w' || letter == 'x'));
+    return letter == wanted || (wanted == 'v' && letter != 'p') ||
+           (wanted == 'a' && (letter == 'w' || letter == 'x'));
 }
 
 /* Gives the instruction its nth operand; false when it is not of the shape's letter. */
@@ -253,8 +256,8 @@ static bool bind_all(parser *p, ptx_insn *insn, const char *shape, const operand
 
 /* ---- Instructions ---- */
 
-static bool choose_from(parser *p, ptx_insn *insn, const ptx_opcode *rows, const operand *ops, uint32_t n,
-                        bool *named)
+static bool choose_from(parser *p, ptx_insn *insn, const ptx_opcode *rows, const operand *ops,
+                        uint32_t n, bool *named)
 {
     for (; rows->name; rows++) {
         if (strcmp(rows->name, insn->opcode))
@@ -285,8 +288,9 @@ static bool choose_memory(parser *p, ptx_insn *insn, const operand *ops, uint32_
 
 static void choose(parser *p, ptx_insn *insn, const operand *ops, uint32_t n)
 {
-    static const ptx_opcode *const families[] = {ptx_ops_int,   ptx_ops_wide, ptx_ops_compare, ptx_ops_float,
-                                                 ptx_ops_memory, ptx_ops_warp, ptx_ops_flow};
+    static const ptx_opcode *const families[] = {ptx_ops_int,   ptx_ops_wide,   ptx_ops_compare,
+                                                 ptx_ops_float, ptx_ops_memory, ptx_ops_warp,
+                                                 ptx_ops_flow};
     bool named = false;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         if (choose_from(p, insn, families[i], ops, n, &named))
@@ -408,7 +412,8 @@ static void begin(parser *p)
     ptx_register reg;
     entry->n_ids = 1;
     static const char *const special[] = {"%tid.x", "%ntid.x", "%ctaid.x", "%nctaid.x"};
-    uint32_t *const places[] = {&entry->tid_at, &entry->ntid_at, &entry->ctaid_at, &entry->nctaid_at};
+    uint32_t *const places[] = {&entry->tid_at, &entry->ntid_at, &entry->ctaid_at,
+                                &entry->nctaid_at};
     for (int i = 0; i < 4; i++) {
         ptx_names_declare(&p->names, entry, special[i], 'w', 0, 0);
         ptx_names_register(&p->names, special[i], &reg);

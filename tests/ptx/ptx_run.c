@@ -26,8 +26,10 @@ void ptx_find(ptx_warp *warp, uint32_t lane, ptx_finding finding, const char *fo
     if (grid->found)
         return;
     grid->found = finding;
-    const int n = snprintf(grid->said, sizeof grid->said, "%s: %s:%u %s, block %u, thread %u: ",
-                           ptx_finding_name(finding), grid->entry->name, warp->insn->line, warp->insn->opcode, grid->index, warp->index * PTX_LANES + lane);
+    const int n = snprintf(grid->said, sizeof grid->said,
+                           "%s: %s:%u %s, block %u, thread %u: ", ptx_finding_name(finding),
+                           grid->entry->name, warp->insn->line, warp->insn->opcode, grid->index,
+                           warp->index * PTX_LANES + lane);
     va_start(args, format);
     vsnprintf(grid->said + n, sizeof grid->said - (size_t)n, format, args);
     va_end(args);
@@ -59,7 +61,8 @@ static void move_to(ptx_warp *warp, uint32_t lanes, uint32_t pc)
 
 static void unset(ptx_warp *warp, uint32_t lanes)
 {
-    ptx_find(warp, first_lane(lanes), PTX_FOUND_UNSET, "it depends on a register that is not written before");
+    ptx_find(warp, first_lane(lanes), PTX_FOUND_UNSET,
+             "it depends on a register that is not written before");
 }
 
 /* The lanes in which all that the instruction reads is set. */
@@ -68,7 +71,8 @@ static uint32_t set_of(const ptx_warp *warp, const ptx_insn *insn)
     uint32_t set = PTX_ALL_LANES;
     if (insn->flow == PTX_SELECT) {
         const uint32_t p = *(const uint32_t *)(warp->registers + insn->at[3]);
-        return warp->set[insn->id[3]] & ((p & warp->set[insn->id[1]]) | (~p & warp->set[insn->id[2]]));
+        return warp->set[insn->id[3]] &
+               ((p & warp->set[insn->id[1]]) | (~p & warp->set[insn->id[2]]));
     }
     for (uint32_t i = insn->n_written; i < insn->n_ops; i++)
         set &= warp->set[insn->id[i]];
@@ -110,7 +114,8 @@ static uint32_t met(const ptx_warp *warp, uint32_t lane, uint32_t mask)
         const uint32_t other = first_lane(rest);
         const ptx_insn *its = &insns[warp->pc[other]];
         const bool anywhere = mine->n_ops == 1 && mine->flow == PTX_CONVERGENT;
-        if ((its == mine || (anywhere && its->run == mine->run)) && wanted(warp, its, other) == mask)
+        if ((its == mine || (anywhere && its->run == mine->run)) &&
+            wanted(warp, its, other) == mask)
             lanes |= 1u << other;
     }
     return lanes;
@@ -232,8 +237,8 @@ static void turn(ptx_warp *warp, uint64_t budget)
     if (!grid->found && !runnable(warp) && warp->meeting) {
         const uint32_t lane = first_lane(warp->meeting);
         warp->insn = &grid->entry->insns[warp->pc[lane]];
-        ptx_find(warp, lane, PTX_FOUND_LANES, "of the lanes %08x only %08x come", wanted(warp, warp->insn, lane),
-                 met(warp, lane, wanted(warp, warp->insn, lane)));
+        ptx_find(warp, lane, PTX_FOUND_LANES, "of the lanes %08x only %08x come",
+                 wanted(warp, warp->insn, lane), met(warp, lane, wanted(warp, warp->insn, lane)));
     }
 }
 
@@ -252,8 +257,8 @@ static bool pass_barrier(ptx_block *block)
     for (uint32_t i = 0; i < block->n_warps; i++) {
         ptx_warp *warp = &block->warps[i];
         if (done && warp->at_barrier)
-            ptx_find(warp, first_lane(warp->at_barrier), PTX_FOUND_BARRIER, "%u warps wait, %u have exited",
-                     waiting, done);
+            ptx_find(warp, first_lane(warp->at_barrier), PTX_FOUND_BARRIER,
+                     "%u warps wait, %u have exited", waiting, done);
         warp->at_barrier = 0;
     }
     block->epoch++;
@@ -285,7 +290,8 @@ static void run(ptx_block *block)
         const uint64_t bits = ptx_random(&grid->random) % MOST_TURN;
         turn(warp, 1 + ptx_random(&grid->random) % (2ull << bits));
         if (block->steps > most)
-            ptx_find(warp, 0, PTX_FOUND_ENDLESS, "no end after %llu instructions", (unsigned long long)most);
+            ptx_find(warp, 0, PTX_FOUND_ENDLESS, "no end after %llu instructions",
+                     (unsigned long long)most);
     }
     if (!grid->found && block->n_copies) {
         const uint32_t thread = block->copies[0].thread;

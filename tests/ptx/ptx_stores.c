@@ -79,8 +79,8 @@ void ptx_store_global(ptx_warp *warp, uint32_t lane, uint64_t at, const void *va
         write_overlapping(grid, at, bytes);
     if (order == PTX_RELEASE)
         ptx_stores_fence(warp, lane);
-    const bool late = order != PTX_RELEASE && grid->entry->talks && world->shows && world->shows(world->user, at) &&
-                      ptx_random(&grid->random) % 4;
+    const bool late = order != PTX_RELEASE && grid->entry->talks && world->shows &&
+                      world->shows(world->user, at) && ptx_random(&grid->random) % 4;
     if (!late) {
         write_out(&store);
         return;
@@ -89,7 +89,8 @@ void ptx_store_global(ptx_warp *warp, uint32_t lane, uint64_t at, const void *va
     grid->stores[grid->n_stores++] = store;
 }
 
-void ptx_load_global(ptx_warp *warp, uint32_t lane, uint64_t at, void *value, uint32_t bytes, ptx_order order)
+void ptx_load_global(ptx_warp *warp, uint32_t lane, uint64_t at, void *value, uint32_t bytes,
+                     ptx_order order)
 {
     ptx_grid *grid = warp->block->grid;
     (void)lane;

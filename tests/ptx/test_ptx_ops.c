@@ -92,7 +92,8 @@ static const op_case cases[] = {
     {'w', "setp.ne.u32 %p1, %r12, 0; selp.b32 %r20, %r10, %r11, %p1;", 5, 6, 1, 5},
     {'w', "setp.ne.u32 %p1, %r12, 0; selp.u32 %r20, %r10, %r11, %p1;", 5, 6, 0, 6},
     {'w', "setp.ne.u32 %p1, %r12, 0; selp.s32 %r20, %r10, -1, %p1;", 5, 6, 0, 0xffffffff},
-    {'f', "setp.ne.u32 %p1, %r12, 0; selp.f32 %f20, %f10, %f11, %p1;", 0x7fc00001, 6, 1, 0x7fc00001},
+    {'f', "setp.ne.u32 %p1, %r12, 0; selp.f32 %f20, %f10, %f11, %p1;", 0x7fc00001, 6, 1,
+     0x7fc00001},
     {'h', "setp.ne.u32 %p1, %r12, 0; selp.u16 %rs20, %rs10, %rs11, %p1;", 5, 6, 0, 6},
     {'h', "setp.ne.u32 %p1, %r12, 0; selp.b16 %rs20, %rs10, %rs11, %p1;", 5, 6, 3, 5},
     /* Double words */
@@ -110,7 +111,8 @@ static const op_case cases[] = {
     {'x', "mul.wide.u32 %rd20, %r10, %r11;", 0xffffffff, 0xffffffff, 0, 0xfffffffe00000001},
     {'x', "mul.wide.s32 %rd20, %r10, %r11;", 0xffffffff, 5, 0, 0xfffffffffffffffb},
     {'x', "mad.wide.u32 %rd20, %r10, %r11, %rd12;", 0xffffffff, 2, 3, 0x200000001},
-    {'x', "and.b64 %rd20, %rd10, %rd11;", 0xff00ff00ff00ff00, 0x0ff00ff00ff00ff0, 0, 0x0f000f000f000f00},
+    {'x', "and.b64 %rd20, %rd10, %rd11;", 0xff00ff00ff00ff00, 0x0ff00ff00ff00ff0, 0,
+     0x0f000f000f000f00},
     {'x', "or.b64 %rd20, %rd10, %rd11;", 1ull << 63, 1, 0, 0x8000000000000001},
     {'x', "xor.b64 %rd20, %rd10, %rd11;", ~0ull, 1, 0, 0xfffffffffffffffe},
     {'x', "not.b64 %rd20, %rd10;", 0, 0, 0, ~0ull},
@@ -130,8 +132,9 @@ static const op_case cases[] = {
     {'x', "bfi.b64 %rd20, %rd10, %rd11, 32, 16;", 0xabcd1234, ~0ull, 0, 0xffff1234ffffffff},
     {'x', "setp.ne.u32 %p1, %r12, 0; selp.b64 %rd20, %rd10, %rd11, %p1;", 5, 6, 1, 5},
     {'x', "setp.ne.u32 %p1, %r12, 0; selp.u64 %rd20, %rd10, %rd11, %p1;", 5, 6, 0, 6},
-    {'x', "cvta.shared.u64 %rd21, %rd10; cvta.shared.u64 %rd22, %rd11; sub.s64 %rd20, %rd22, %rd21;", 0, 40, 0,
-     40},
+    {'x',
+     "cvta.shared.u64 %rd21, %rd10; cvta.shared.u64 %rd22, %rd11; sub.s64 %rd20, %rd22, %rd21;", 0,
+     40, 0, 40},
     {'x', "cvta.to.global.u64 %rd20, %rd10;", 0x7f0012345678, 0, 0, 0x7f0012345678},
     {'x', "mov.u64 %rd20, %globaltimer;", 0, 0, 0, 123456789},
     /* Comparisons */
@@ -192,9 +195,11 @@ static const op_case cases[] = {
     {'p', "setp.le.u16 %p1, %rs10, %rs11;", 0xffff, 1, 0, 0},
     {'p', "setp.gt.u16 %p1, %rs10, %rs11;", 0x8000, 0x7fff, 0, 1},
     {'p', "setp.ge.u16 %p1, %rs10, %rs11;", 0x7fff, 0x8000, 0, 0},
-    {'p', "setp.ne.u32 %p2, %r10, 0; setp.ne.u32 %p3, %r11, 0; and.pred %p1, %p2, %p3;", 1, 0, 0, 0},
+    {'p', "setp.ne.u32 %p2, %r10, 0; setp.ne.u32 %p3, %r11, 0; and.pred %p1, %p2, %p3;", 1, 0, 0,
+     0},
     {'p', "setp.ne.u32 %p2, %r10, 0; setp.ne.u32 %p3, %r11, 0; or.pred %p1, %p2, %p3;", 1, 0, 0, 1},
-    {'p', "setp.ne.u32 %p2, %r10, 0; setp.ne.u32 %p3, %r11, 0; xor.pred %p1, %p2, %p3;", 1, 1, 0, 0},
+    {'p', "setp.ne.u32 %p2, %r10, 0; setp.ne.u32 %p3, %r11, 0; xor.pred %p1, %p2, %p3;", 1, 1, 0,
+     0},
     {'p', "setp.ne.u32 %p2, %r10, 0; not.pred %p1, %p2;", 1, 0, 0, 0},
     {'p', "mov.pred %p1, 1;", 0, 0, 0, 1},
     {'p', "setp.ne.u32 %p2, %r10, 0; mov.pred %p1, %p2;", 0, 0, 0, 0},
@@ -273,11 +278,13 @@ static void test_ptx_instructions_leave_lanes_that_do_not_run(void **state)
     for (size_t i = 0; i < N_CASES; i++) {
         char body[1024];
         snippet s = {.body = body, .threads = 32, .now_ns = 123456789};
-        snprintf(body, sizeof body,
-                 "mov.u32 %%r20, 99; mov.b32 %%f20, %%r20; mov.u64 %%rd20, 99; mov.u16 %%rs20, 99;\n"
-                 "mov.pred %%p1, 1; and.b32 %%r40, %%r0, 1; setp.eq.s32 %%p9, %%r40, 0;\n@%%p9 bra $L_over;\n"
-                 "%s\n$L_over:\n%s",
-                 cases[i].text, store_of(cases[i].result));
+        snprintf(
+            body, sizeof body,
+            "mov.u32 %%r20, 99; mov.b32 %%f20, %%r20; mov.u64 %%rd20, 99; mov.u16 %%rs20, 99;\n"
+            "mov.pred %%p1, 1; and.b32 %%r40, %%r0, 1; setp.eq.s32 %%p9, %%r40, 0;\n@%%p9 bra "
+            "$L_over;\n"
+            "%s\n$L_over:\n%s",
+            cases[i].text, store_of(cases[i].result));
         for (uint32_t lane = 0; lane < 32; lane++) {
             snippet_in[4 * lane] = cases[i].a;
             snippet_in[4 * lane + 1] = cases[i].b;
@@ -307,7 +314,8 @@ static bool has_case(const char *opcode)
 
 static void test_ptx_instructions_all_have_a_case(void **state)
 {
-    static const ptx_opcode *const families[] = {ptx_ops_int, ptx_ops_wide, ptx_ops_compare, ptx_ops_float};
+    static const ptx_opcode *const families[] = {ptx_ops_int, ptx_ops_wide, ptx_ops_compare,
+                                                 ptx_ops_float};
     (void)state;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         for (const ptx_opcode *row = families[f]; row->name; row++) {
@@ -333,7 +341,8 @@ static void test_ptx_refuses_what_it_does_not_know(void **state)
         {"@%q1 add.s32 %r20, %r10, %r11;", "an unknown guard '%q1'"},
         {"bra $L_nowhere;", "'$L_nowhere'"},
         {".local .align 4 .b8 depot[16];", "'.local'"},
-        {"{ .reg .b32 own; mov.u32 own, 1; } mov.u32 %r20, own;", "operands that are not known of 'mov.u32'"},
+        {"{ .reg .b32 own; mov.u32 own, 1; } mov.u32 %r20, own;",
+         "operands that are not known of 'mov.u32'"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
