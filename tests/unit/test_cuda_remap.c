@@ -48,7 +48,7 @@ static float *logits_of(moepage_cuda_remap *r)
 static void remap_free(moepage_cuda_remap *r)
 {
     const uint64_t out = (uint64_t)r->n_tokens * r->top_k;
-    guarded_free(logits_of(r), (uint64_t)r->n_tokens * r->experts * 4);
+    guarded_free(logits_of(r), (uint64_t)r->n_tokens * r->experts * num_bytes(r->dtype));
     guarded_free(r->ids, out * 4);
     guarded_free(r->weights, out * 4);
     free(r->scratch);
@@ -207,6 +207,36 @@ static void test_cuda_remap_follows_every_gate(void **state)
             assert_true(expect_remapped(&r));
             remap_free(&r);
         }
+}
+
+/* The same logits in fewer bits, which they have; no zeros, which num_put does not know. */
+static void narrow(moepage_cuda_remap *r, uint32_t dtype)
+{
+    const uint64_t n = (uint64_t)r->n_tokens * r->experts;
+    float *wide = logits_of(r);
+    void *narrow = guarded_alloc(n * num_bytes(dtype));
+    for (uint64_t i = 0; i < n; i++)
+        num_put(dtype, narrow, i, wide[i] != 0 ? wide[i] : 1.0 / 16);
+    guarded_free(wide, n * 4);
+    r->logits = narrow;
+    r->dtype = dtype;
+}
+
+static void test_cuda_remap_reads_every_dtype(void **state)
+{
+    static const uint32_t dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16};
+    (void)state;
+    for (uint32_t d = 0; d < 3; d++)
+        for (uint32_t gate = 0; gate <= MOEPAGE_CUDA_GATE_SIGMOID_NORM; gate++)
+            for (uint32_t n = 6; n <= 36; n += 30) {
+                moepage_cuda_remap r = remap_make(n, gate % 2 ? 1000 : 1024, 10);
+                r.gate = gate;
+                r.alpha = 8;
+                r.beta = 24;
+                narrow(&r, dtypes[d]);
+                assert_true(expect_remapped(&r));
+                remap_free(&r);
+            }
 }
 
 static void test_cuda_remap_scores_beside_biases(void **state)
@@ -392,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_cuda_remap_forgets_the_batch_before),
         cmocka_unit_test(test_cuda_remap_bins_infinities),
         cmocka_unit_test(test_cuda_remap_follows_every_gate),
+        cmocka_unit_test(test_cuda_remap_reads_every_dtype),
         cmocka_unit_test(test_cuda_remap_scores_beside_biases),
         cmocka_unit_test(test_cuda_remap_limits_the_batch_but_not_first_choices),
         cmocka_unit_test(test_cuda_remap_prefers_what_it_is_told_to),

@@ -110,11 +110,13 @@ static void test_cuda_topk_adds_biases_to_choices_but_not_to_weights(void **stat
 static void test_cuda_topk_reads_every_dtype(void **state)
 {
     (void)state;
-    for (size_t d = 0; d < 3; d++) {
-        moepage_cuda_topk r = router_make(9, 60, 4);
-        guarded_free(logits_of(&r), 9 * 60 * 4);
-        r.dtype = dtypes[d];
-        r.logits = num_array(dtypes[d], 9 * 60);
+    for (size_t i = 0; i < 3 * 2 * (MOEPAGE_CUDA_GATE_SIGMOID_NORM + 1); i++) {
+        const uint32_t experts = i / 3 % 2 ? 1024 : 60;
+        moepage_cuda_topk r = router_make(9, experts, 4);
+        guarded_free(logits_of(&r), 9 * experts * 4);
+        r.dtype = dtypes[i % 3];
+        r.gate = (uint32_t)i / 6;
+        r.logits = num_array(r.dtype, 9 * experts);
         run(&r, 1000);
         assert_int_equal(expect_routed(&r), 0);
         router_free(&r);
