@@ -482,7 +482,7 @@ PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap 
                    cuda_decode cuda_path cuda_path_failure cuda_readers cuda_streams kv_pool)
 PTX_SIMULATED := property/test_same_bits property/test_pool_stress
 check-device: setup
-	$(SUBMAKE) ptx $(if $(NO_CUDA),,chosen CHOICE='ptx/test_ptx_entries $(PTX_PROGRAMS) $(PTX_SIMULATED)')
+	$(SUBMAKE) ptx $(if $(NO_CUDA),,all sim chosen CHOICE='ptx/test_ptx_entries $(PTX_PROGRAMS) $(PTX_SIMULATED)')
 	$(Q)TEST_TIMEOUT=1200 PTX_PROGRAMS='$(PTX_PROGRAMS)' PTX_SIMULATED='$(PTX_SIMULATED)' \
 	    tests/run.sh -o $(BUILD)/logs-device $(if $(NO_CUDA),-s 'kernels from PTX ($(NO_CUDA))',tests/ptx/check.sh)
 	$(Q)sed -n 's/^# \(sm_\|not run\)/\1/p' $(BUILD)/logs-device/*check.sh*.log 2>/dev/null || true

@@ -39,6 +39,11 @@ architecture() { # architecture ARCH
     for program in $PTX_SIMULATED; do
         from_ptx "$1" "$program" MP_TEST_DEVICE=sim
     done
+    for mode in session graph; do
+        case_ "$out/$1/cuda_decode-$mode.log" "sm_$1: cuda_decode --mode $mode runs from PTX" \
+            env LD_LIBRARY_PATH="${BUILD:-build}/release/sim" MP_TEST_PTX="$ptx/$1" MP_TEST_PTX_RAN="$out/$1" \
+            timeout 300 "${BUILD:-build}/bin/cuda_decode" --shape toy --layers 4 --check --mode "$mode"
+    done
 }
 
 # What each architecture's programs leave: family, entry, index, opcode, line, ran.

@@ -205,6 +205,9 @@ static void note(ptx_line *line, uint64_t bits, ptx_touch kind)
 
 void ptx_global_touch(ptx_warp *warp, uint32_t lane, uint64_t at, uint32_t bytes, ptx_touch kind)
 {
+    const ptx_entry *entry = warp->block->grid->entry;
+    if (!entry->talks && (!entry->constant || kind == PTX_READS))
+        return; /* nothing that it could clash with */
     ptx_line *line = line_of(warp->block->grid, at);
     const uint64_t bits = (~0ull >> (64 - bytes)) << at % 64;
     note(line, bits, kind);

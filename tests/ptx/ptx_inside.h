@@ -2,6 +2,8 @@
 #ifndef PTX_INSIDE_H
 #define PTX_INSIDE_H
 
+#include <string.h>
+
 #include "ptx.h"
 
 #define PTX_LANES 32u
@@ -81,7 +83,8 @@ struct ptx_entry {
     uint32_t n_ids; /* 0 is that of constants */
     uint32_t register_bytes;
     uint32_t param_bytes;
-    bool talks; /* to the host, while it runs: it has instructions of .sys order */
+    bool constant; /* it has constant loads */
+    bool talks;    /* to the host, while it runs: it has instructions of .sys order */
     uint32_t tid_at, tid_id, ntid_at, ctaid_at, nctaid_at;
 };
 
@@ -149,6 +152,25 @@ struct ptx_grid {
     ptx_finding found;
     char said[400];
 };
+
+/* memcpy of an element, and of an access's bytes: 1, 2, 4, 8, and 16. */
+static inline void ptx_copy_element(void *to, const void *from, uint32_t bytes)
+{
+    switch (bytes) {
+    case 1: memcpy(to, from, 1); break;
+    case 2: memcpy(to, from, 2); break;
+    case 4: memcpy(to, from, 4); break;
+    default: memcpy(to, from, 8);
+    }
+}
+
+static inline void ptx_copy_bytes(void *to, const void *from, uint32_t bytes)
+{
+    if (bytes == 16)
+        memcpy(to, from, 16);
+    else
+        ptx_copy_element(to, from, bytes);
+}
 
 /* ---- Between files ---- */
 

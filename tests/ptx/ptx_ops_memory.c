@@ -131,7 +131,7 @@ static void load_shared(ptx_warp *warp, uint32_t lane, uint64_t at, void *out, u
     if (!shared_place(warp, lane, at, bytes, &place))
         return;
     ptx_shared_read(warp, lane, place, bytes);
-    memcpy(out, warp->block->shared + place, bytes);
+    ptx_copy_bytes(out, warp->block->shared + place, bytes);
 }
 
 static void load_param(ptx_warp *warp, uint32_t lane, uint64_t at, void *out, uint32_t bytes)
@@ -145,7 +145,7 @@ static void load_param(ptx_warp *warp, uint32_t lane, uint64_t at, void *out, ui
         ptx_find(warp, lane, PTX_FOUND_ALIGNMENT, "%u bytes at %lld of the parameters", bytes,
                  (long long)place);
     else
-        memcpy(out, grid->args + place, bytes);
+        ptx_copy_bytes(out, grid->args + place, bytes);
 }
 
 static void load_lane(ptx_warp *warp, const ptx_insn *insn, uint32_t lane, void *out)
@@ -172,7 +172,7 @@ static void put(ptx_warp *warp, const ptx_insn *insn, uint32_t op, uint32_t lane
                 const unsigned char *from)
 {
     uint64_t value = 0;
-    memcpy(&value, from, insn->bytes);
+    ptx_copy_element(&value, from, insn->bytes);
     if (insn->sign && insn->bytes < 8) {
         const uint32_t unused = 64 - 8u * insn->bytes;
         value = (uint64_t)((int64_t)(value << unused) >> unused);
@@ -201,7 +201,7 @@ static void store_shared(ptx_warp *warp, uint32_t lane, uint64_t at, const void 
     if (!shared_place(warp, lane, at, bytes, &place))
         return;
     ptx_shared_write(warp, lane, place, bytes, value, false);
-    memcpy(warp->block->shared + place, value, bytes);
+    ptx_copy_bytes(warp->block->shared + place, value, bytes);
 }
 
 static void store_lane(ptx_warp *warp, const ptx_insn *insn, uint32_t lane, const void *value)
@@ -226,7 +226,7 @@ PTX_HANDLER(st)
         for (uint32_t i = 0; i < insn->count; i++) {
             const uint64_t value = insn->wide[1 + i] ? PTX_REG(const uint64_t, 1 + i)[lane]
                                                      : PTX_REG(const uint32_t, 1 + i)[lane];
-            memcpy(bytes + i * insn->bytes, &value, insn->bytes);
+            ptx_copy_element(bytes + i * insn->bytes, &value, insn->bytes);
         }
         store_lane(warp, insn, lane, bytes);
     }

@@ -335,6 +335,7 @@ static void instruction(parser *p)
         return;
     choose(p, insn, ops, n);
     p->targets[at].label[0] = 0;
+    entry->constant |= insn->nc;
     entry->talks |= strstr(insn->opcode, ".sys") != NULL;
     if (insn->flow == PTX_BRANCH)
         strcpy(p->targets[at].label, ops[0].text);

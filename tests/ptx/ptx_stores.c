@@ -22,7 +22,7 @@ static void write_out(const ptx_store *store)
         memcpy(&word, store->value, 8);
         __atomic_store_n((uint64_t *)store->at, word, __ATOMIC_RELEASE);
     } else
-        memcpy((void *)store->at, store->value, store->bytes);
+        ptx_copy_bytes((void *)store->at, store->value, store->bytes);
 }
 
 void ptx_stores_flush(ptx_grid *grid)
@@ -74,7 +74,7 @@ void ptx_store_global(ptx_warp *warp, uint32_t lane, uint64_t at, const void *va
                        .bytes = bytes,
                        .thread = warp->index * PTX_LANES + lane,
                        .epoch = warp->block->epoch};
-    memcpy(store.value, value, bytes);
+    ptx_copy_bytes(store.value, value, bytes);
     if (grid->n_stores)
         write_overlapping(grid, at, bytes);
     if (order == PTX_RELEASE)
@@ -98,7 +98,7 @@ void ptx_load_global(ptx_warp *warp, uint32_t lane, uint64_t at, void *value, ui
         const uint32_t word = __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE);
         memcpy(value, &word, 4);
     } else
-        memcpy(value, (const void *)at, bytes);
+        ptx_copy_bytes(value, (const void *)at, bytes);
     for (uint32_t i = 0; i < grid->n_stores; i++) {
         const ptx_store *store = &grid->stores[i];
         for (uint32_t b = 0; overlap(store, at, bytes) && b < store->bytes; b++) {

@@ -120,9 +120,9 @@ bool sim_cuda_reach(uint64_t at, uint64_t bytes, uint64_t *first, uint64_t *end,
     for (sim_range *r = sim.open ? sim.ranges : NULL; r; r = r->next) {
         if (!reaches_in(r, at, bytes))
             continue;
-        const bool whole = r->kind != SIM_RANGE_RESERVED;
-        *first = whole ? r->at : at;
-        *end = whole ? r->at + r->bytes : at + bytes;
+        const bool whole = r->kind != SIM_RANGE_RESERVED; /* else all of a page is mapped */
+        *first = whole ? r->at : at / PAGE * PAGE;
+        *end = whole ? r->at + r->bytes : (at + bytes + PAGE - 1) / PAGE * PAGE;
         return true;
     }
     return false;
