@@ -5,7 +5,13 @@
 
 #include "ptx_inside.h"
 
-#define PTX_EACH(lane) _Pragma("GCC ivdep") for (uint32_t lane = 0; lane < PTX_LANES; lane++)
+/* An operand is the result's register or apart from it: lanes never depend on each other. */
+#if defined(__clang__)
+#define PTX_APART
+#else
+#define PTX_APART _Pragma("GCC ivdep")
+#endif
+#define PTX_EACH(lane) PTX_APART for (uint32_t lane = 0; lane < PTX_LANES; lane++)
 #define PTX_REG(type, n) ((type *)(warp->registers + insn->at[n]))
 #define PTX_RUNS(type, lane) (sizeof(type) == 8 ? warp->wide[lane] != 0 : warp->narrow[lane] != 0)
 #define PTX_HANDLER(name) static void name(ptx_warp *warp, const ptx_insn *insn)

@@ -97,12 +97,18 @@ static void execute(ptx_warp *warp, const ptx_insn *insn, uint32_t lanes)
 
 /* ---- Meeting ---- */
 
+/* A lane's last operand: a mask, or a barrier's number. */
+static const uint32_t *operand_of(const ptx_warp *warp, const ptx_insn *insn, uint32_t lane)
+{
+    return (const uint32_t *)(warp->registers + insn->at[insn->n_ops - 1]) + lane;
+}
+
 /* The lanes that a lane wants to be with. */
 static uint32_t wanted(const ptx_warp *warp, const ptx_insn *insn, uint32_t lane)
 {
     if (insn->flow != PTX_CONVERGENT)
         return warp->lanes;
-    return ((const uint32_t *)(warp->registers + insn->at[insn->n_ops - 1]))[lane];
+    return *operand_of(warp, insn, lane);
 }
 
 /* Those that wait where this one does, for the same; bar.warp.sync is the same everywhere. */
@@ -137,7 +143,9 @@ static void meet_lane(ptx_warp *warp, const ptx_insn *insn, uint32_t lane)
     if (met(warp, lane, mask) != mask)
         return;
     warp->meeting &= ~mask;
-    if (insn->flow == PTX_BARRIER)
+    if (insn->flow == PTX_BARRIER && *operand_of(warp, insn, lane))
+        ptx_find(warp, lane, PTX_FOUND_BARRIER, "a barrier but number 0, which is not known");
+    else if (insn->flow == PTX_BARRIER)
         warp->at_barrier = mask;
     else
         execute(warp, insn, mask);

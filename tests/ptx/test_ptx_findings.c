@@ -38,6 +38,7 @@ static const finding_case cases[] = {
     {MMA, 16, PTX_FOUND_NOTHING, ""},
     /* Barriers */
     {"bar.sync 0;", 256, PTX_FOUND_NOTHING, ""},
+    {"bar.sync 1;", 256, PTX_FOUND_BARRIER, "not known"},
     {"setp.lt.u32 %p1, %r0, 64;\n@%p1 ret;\nbar.sync 0;", 256, PTX_FOUND_BARRIER,
      "6 warps wait, 2 have exited"},
     {"setp.lt.u32 %p1, %r0, 64;\n@%p1 bar.sync 0;", 256, PTX_FOUND_BARRIER,
