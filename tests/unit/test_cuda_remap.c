@@ -257,6 +257,27 @@ static void test_cuda_remap_scores_beside_biases(void **state)
     assert_in_range(compared, 15, 30);
 }
 
+/* Of many experts, few stand out, so that rounding decides nothing. */
+static void test_cuda_remap_scores_every_dtype_beside_biases(void **state)
+{
+    static const uint32_t dtypes[] = {MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16};
+    uint32_t compared = 0;
+    (void)state;
+    for (uint32_t i = 0; i < 12; i++) {
+        moepage_cuda_remap r = remap_make(i % 2 ? 6 : 36, 1024, 4);
+        float *bias = guarded_alloc(1024 * sizeof *bias);
+        for (uint32_t e = 0; e < 1024; e++)
+            bias[e] = e % 60 ? -4 : (float)e / 1024;
+        r.gate = MOEPAGE_CUDA_GATE_SIGMOID_NORM;
+        r.bias = bias;
+        narrow(&r, dtypes[i % 3]);
+        compared += expect_remapped(&r);
+        guarded_free(bias, 1024 * sizeof *bias);
+        remap_free(&r);
+    }
+    assert_in_range(compared, 6, 12);
+}
+
 static void test_cuda_remap_limits_the_batch_but_not_first_choices(void **state)
 {
     bool active[NAIVE_MAX_EXPERTS];
@@ -424,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_cuda_remap_follows_every_gate),
         cmocka_unit_test(test_cuda_remap_reads_every_dtype),
         cmocka_unit_test(test_cuda_remap_scores_beside_biases),
+        cmocka_unit_test(test_cuda_remap_scores_every_dtype_beside_biases),
         cmocka_unit_test(test_cuda_remap_limits_the_batch_but_not_first_choices),
         cmocka_unit_test(test_cuda_remap_prefers_what_it_is_told_to),
         cmocka_unit_test(test_cuda_remap_breaks_ties_of_score_by_preference),

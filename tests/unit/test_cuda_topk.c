@@ -107,6 +107,26 @@ static void test_cuda_topk_adds_biases_to_choices_but_not_to_weights(void **stat
     assert_in_range(doubtful, 0, 25); /* of 250 */
 }
 
+static void test_cuda_topk_adds_biases_to_every_dtype(void **state)
+{
+    uint32_t doubtful = 0;
+    (void)state;
+    for (size_t d = 0; d < 3; d++) {
+        moepage_cuda_topk r = router_make(30, 1024, 8);
+        float *bias = num_array(MOEPAGE_DTYPE_F32, 1024);
+        guarded_free(logits_of(&r), 30 * 1024 * 4);
+        r.dtype = dtypes[d];
+        r.logits = num_array(r.dtype, 30 * 1024);
+        r.gate = MOEPAGE_CUDA_GATE_SIGMOID_NORM;
+        r.bias = bias;
+        run(&r, 1000);
+        doubtful += expect_routed(&r);
+        guarded_free(bias, 1024 * 4);
+        router_free(&r);
+    }
+    assert_in_range(doubtful, 0, 30); /* of 90 */
+}
+
 static void test_cuda_topk_reads_every_dtype(void **state)
 {
     (void)state;
@@ -220,6 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_topk_routes_as_every_gate_says),
         cmocka_unit_test(test_cuda_topk_adds_biases_to_choices_but_not_to_weights),
+        cmocka_unit_test(test_cuda_topk_adds_biases_to_every_dtype),
         cmocka_unit_test(test_cuda_topk_reads_every_dtype),
         cmocka_unit_test(test_cuda_topk_gives_equal_logits_to_the_lower_id),
         cmocka_unit_test(test_cuda_topk_puts_nan_last_and_keeps_ids_valid),
