@@ -38,7 +38,7 @@ while IFS=$'\t' read -r family entry nth pattern change program wanted; do
     ln -s "$(realpath "$folder")"/*.ptx "$work"
     rm "$work/$family.ptx"
     if [ "$nth" = all ]; then
-        edit="/[.]entry mp_gpu_$entry[(]/,/^}/{ $pattern }"
+        edit="/[.]entry mp_gpu_${entry}[(]/,/^}/{ $pattern }"
     else
         at=$(awk -v entry="$entry" -v nth="$nth" -v pattern="${pattern//\\/\\\\}" -f "${0%/*}/plant.awk" \
             "$folder/$family.ptx")
