@@ -8,22 +8,17 @@
 /* No version of any struct is larger: a larger struct_size was never set by the caller. */
 #define LARGEST_STRUCT 4096u
 
-static moepage_status check_size(const void *caller, size_t min_bytes, const char *what,
-                                 uint32_t *out)
-{
-    memcpy(out, caller, sizeof *out);
-    if (*out < min_bytes || *out > LARGEST_STRUCT)
-        return mp_fail(MOEPAGE_E_VERSION,
-                       "%s: struct_size is %u, it must be %zu to %u: set it to sizeof the struct",
-                       what, *out, min_bytes, LARGEST_STRUCT);
-    return MOEPAGE_OK;
-}
-
 moepage_status mp_config_check(const void *caller, size_t min_bytes, const char *what)
 {
     uint32_t size;
-    return caller ? check_size(caller, min_bytes, what, &size)
-                  : mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", what);
+    if (!caller)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%s is NULL", what);
+    memcpy(&size, caller, sizeof size);
+    if (size < min_bytes || size > LARGEST_STRUCT)
+        return mp_fail(MOEPAGE_E_VERSION,
+                       "%s: struct_size is %u, it must be %zu to %u: set it to sizeof the struct",
+                       what, size, min_bytes, LARGEST_STRUCT);
+    return MOEPAGE_OK;
 }
 
 moepage_status mp_config_read(void *own, size_t own_bytes, size_t min_bytes, const void *caller,
@@ -32,9 +27,10 @@ moepage_status mp_config_read(void *own, size_t own_bytes, size_t min_bytes, con
     memset(own, 0, own_bytes);
     if (caller) {
         uint32_t size;
-        moepage_status status = check_size(caller, min_bytes, what, &size);
+        moepage_status status = mp_config_check(caller, min_bytes, what);
         if (status)
             return status;
+        memcpy(&size, caller, sizeof size);
         const unsigned char *bytes = caller;
         for (size_t i = own_bytes; i < size; i++)
             if (bytes[i])
