@@ -174,7 +174,8 @@ mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pi
     /* Then a slot, and its place in its scope. */
     mp_cache *cache = shard->cache;
     mp_scope *scope = mp_shard_scope(shard, key);
-    bool transient = purpose != MP_FOR_SCAN && mp_window_serves(cache, scope, key);
+    bool streams = atomic_load(&cache->n_streamers) > 0; /* else there is no window */
+    bool transient = streams && purpose != MP_FOR_SCAN && mp_window_serves(cache, scope, key);
     mp_free_slots *free = make_room(shard, scope, purpose, transient);
     if (!free)
         return MP_CLAIM_NO_SLOT;
@@ -188,7 +189,9 @@ mp_claim mp_shard_claim(mp_shard *shard, uint32_t key, mp_purpose purpose, mp_pi
                       .load = ++shard->n_loads};
     scope->used++;
     scope->scans += slot->scan;
-    mp_window_enter(shard, scope, index, key, transient);
+    shard->kept[key / cache->experts]++;
+    if (transient)
+        mp_window_enter(shard, scope, index, key);
 
     /* The word is stored before the map entry that leads lock-free readers to it; then
      * the load begins. */

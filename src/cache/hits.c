@@ -315,8 +315,6 @@ static void keep_pinned(mp_cache *cache, const mp_hold *hold)
 
 static void tell_watch(mp_cache *cache, const mp_hold *holds, uint32_t n)
 {
-    if (!cache->watch)
-        return;
     for (uint32_t i = 0; i < n; i++)
         cache->watch->keys[i] = holds[i].key;
     cache->watch->experts(cache->watch, cache->watch->keys, n);
@@ -344,7 +342,7 @@ void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool ro
             touch(cache, hold->key, hold->scan, atomic_load(&cache->clock));
     }
 
-    if (routed && !(n == 1 && holds[0].pin)) /* a single pin is no routed set */
+    if (cache->watch && routed && !(n == 1 && holds[0].pin)) /* a single pin is no routed set */
         tell_watch(cache, holds, n);
 }
 
@@ -358,5 +356,6 @@ void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
         if (hit)
             touch(cache, holds[i].key, holds[i].scan, stamp);
     }
-    tell_watch(cache, holds, n);
+    if (cache->watch)
+        tell_watch(cache, holds, n);
 }

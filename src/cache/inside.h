@@ -146,12 +146,6 @@ static inline uint32_t mp_cache_shard_index(const mp_cache *cache, uint32_t key)
     return cache->n_shards == 1 ? 0 : key % cache->experts % cache->n_shards;
 }
 
-static inline mp_scope *mp_shard_scope(const mp_shard *shard, uint32_t key)
-{
-    const mp_cache *cache = shard->cache;
-    return &shard->scopes[cache->n_scopes == 1 ? 0 : cache->scope_of_layer[key / cache->experts]];
-}
-
 /* The expert in a slot that is not free; it stays while the lock is held. */
 static inline uint32_t mp_shard_key_in(const mp_shard *shard, uint32_t slot)
 {
@@ -168,8 +162,10 @@ static inline mp_prefetch_tally *mp_cache_tally(const mp_cache *cache, const mp_
     return tally ? &tally[key / cache->experts] : NULL;
 }
 
-/* ---- slots.c; the lock is held ---- */
+/* ---- slots.c; the lock is held, but for the first ---- */
 
+/* Returns the scope in which an expert competes for slots. */
+mp_scope *mp_shard_scope(const mp_shard *shard, uint32_t key);
 /* Stacks the open slots that are free, so that the lowest come off first. */
 void mp_shard_restack(mp_shard *shard);
 /* Changes the state in the slot's word and keeps its users, which may come and go meanwhile. */
@@ -203,8 +199,9 @@ void mp_window_close(mp_shard *shard);
 mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope);
 /* Returns true if a key's layer is streamed and its scope allows streaming. */
 bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key);
-/* Enter a slot just taken into the window or among those kept; take out one that is given up. */
-void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key, bool transient);
+/* Moves a slot just taken, which counts as kept, into the window; takes one that is given up out of the
+ * window or of those kept. */
+void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
 void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
 /* Notes that a slot in the window was routed. If its layer keeps too few, the slot is kept and the
  * policy has to rank it: returns true. Otherwise it is PAST. */
@@ -217,6 +214,9 @@ void mp_window_promise(mp_shard *shard, uint32_t slot);
 /* The best of the window's slots of a scope to give away, MP_NO_SLOT if none may be: of wrong guesses and
  * of those that are past, or also of those to come. */
 uint32_t mp_window_victim(const mp_shard *shard, const mp_scope *scope, bool to_come);
+/* Counts up to `most` slots that the window has for loads to come: unused ones, those that others have
+ * of its part, and those that are past. */
+uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t most);
 /* Returns true if any streaming layer of the scope keeps more than `keep`. */
 bool mp_window_has_excess(const mp_shard *shard, const mp_scope *scope, uint32_t keep);
 

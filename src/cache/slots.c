@@ -18,6 +18,12 @@ mp_slot_view mp_shard_view(const mp_shard *shard, uint32_t slot)
                           .users = MP_WORD_USERS(word)};
 }
 
+mp_scope *mp_shard_scope(const mp_shard *shard, uint32_t key)
+{
+    const mp_cache *cache = shard->cache;
+    return &shard->scopes[cache->n_scopes == 1 ? 0 : cache->scope_of_layer[key / cache->experts]];
+}
+
 /* ---- giving up ---- */
 
 /* Takes the expert out of the map, its scope and the policy; the slot's word stays. */
@@ -267,6 +273,11 @@ void mp_shard_want_again(mp_shard *shard, uint32_t slot, uint32_t client)
     if (shard->slots[slot].client != client)
         shard->slots[slot].client = MP_SHARED_WANT;
     mp_window_promise(shard, slot);
+}
+
+uint32_t mp_shard_window_room(const mp_shard *shard, uint32_t key, uint32_t most)
+{
+    return mp_window_room(shard, mp_shard_scope(shard, key), most);
 }
 
 void mp_shard_add_ahead(mp_shard *shard, uint32_t slot, uint64_t bytes)

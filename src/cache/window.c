@@ -184,15 +184,11 @@ static void promise(mp_shard *shard, uint32_t slot)
     mp_ring_append(shard->window, ahead_of(shard), slot);
 }
 
-void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key, bool transient)
+void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
 {
-    if (transient) {
-        scope->transients++;
-        promise(shard, slot);
-        return;
-    }
-    shard->slots[slot].place = MP_PLACE_KEPT;
-    shard->kept[key / shard->cache->experts]++;
+    shard->kept[key / shard->cache->experts]--;
+    scope->transients++;
+    promise(shard, slot);
 }
 
 void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
@@ -290,9 +286,8 @@ uint32_t mp_window_victim(const mp_shard *shard, const mp_scope *scope, bool to_
     return MP_NO_SLOT;
 }
 
-uint32_t mp_shard_window_room(const mp_shard *shard, uint32_t key, uint32_t most)
+uint32_t mp_window_room(const mp_shard *shard, const mp_scope *scope, uint32_t most)
 {
-    const mp_scope *scope = mp_shard_scope(shard, key);
     const mp_link *links = shard->window;
     uint32_t capacity = slots_of(scope), past = past_of(shard);
     uint32_t window = mp_window_divide(shard, scope).slots;
