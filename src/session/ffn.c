@@ -23,21 +23,17 @@ typedef struct mp_run {
     uint64_t clock_ns; /* where the time since here has not been accounted for */
 } mp_run;
 
+static uint64_t now_ns(const struct moepage_session *session)
+{
+    return session->step.device->ops->now_ns(session->step.device);
+}
+
 /* Charges the time since the last call to a counter. */
 static void charge(mp_run *run, uint64_t *counter)
 {
-    uint64_t now = mp_step_now_ns(&run->session->step);
+    uint64_t now = now_ns(run->session);
     *counter += now - run->clock_ns;
     run->clock_ns = now;
-}
-
-/* Charges it to the stalls, by what the expert waited for. */
-static void charge_stall(mp_run *run, const mp_hold *hold)
-{
-    moepage_session_stats *stats = &run->session->step.stats;
-    uint64_t before = stats->stall_ns;
-    charge(run, &stats->stall_ns);
-    *mp_session_stall_cause(stats, hold) += stats->stall_ns - before;
 }
 
 static moepage_status launch(struct moepage_session *session, uint32_t shard, mp_kernel kernel,
@@ -215,8 +211,7 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
         status = finish_compute(run);
         if (status)
             break;
-        status = mp_pool_wait(session->step.pool, hold, mp_session_reader(session, hold->shard));
-        charge_stall(run, hold);
+        status = mp_plan_wait(session, hold, 1, &run->clock_ns);
         if (!status && !session->step.async)
             status = take_landed(run, group, i + 1);
         if (!status)
@@ -233,7 +228,7 @@ static moepage_status hold_group(mp_run *run, uint32_t group)
 {
     charge(run, &run->session->step.stats.compute_ns);
     moepage_status status = mp_plan_hold(run->session, run->flight, group);
-    run->clock_ns = mp_step_now_ns(&run->session->step);
+    run->clock_ns = now_ns(run->session);
     return status;
 }
 
@@ -335,7 +330,7 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
                   .ffn = ffn,
                   .operands =
                       mp_operands_of_layer(&session->operands, session->step.shape.model, layer),
-                  .clock_ns = mp_step_now_ns(&session->step)};
+                  .clock_ns = now_ns(session)};
     for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
         session->scratch[d].n_experts = 0;
     for (uint32_t i = 0; i < flight->n_entries; i++)

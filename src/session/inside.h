@@ -82,21 +82,6 @@ struct moepage_session {
     bool *launched;         /* [max_entries] during moepage_session_ffn */
 };
 
-/* Returns the counter for the time that a session waits for this expert. */
-static inline uint64_t *mp_session_stall_cause(moepage_session_stats *stats, const mp_hold *hold)
-{
-    if (hold->cold)
-        return &stats->stall_cold_ns;
-    return hold->kind == MP_HOLD_LATE ? &stats->stall_late_ns : &stats->stall_load_ns;
-}
-
-/* Returns the stream of a session's work on a device, if loads are ordered before it on the device;
- * NULL if this thread waits for them. */
-static inline mp_stream *mp_session_reader(const struct moepage_session *session, uint32_t device)
-{
-    return session->step.async ? session->scratch[device].compute : NULL;
-}
-
 /* ---- step.c ---- */
 
 /* Returns the open flight of a layer, or NULL with a sentence. */
@@ -117,6 +102,11 @@ void mp_groups_reserve(struct moepage_session *session, const mp_flight *opening
 
 /* Holds a group's experts: the resident ones at once, the others as loads under way. */
 moepage_status mp_plan_hold(struct moepage_session *session, mp_flight *flight, uint32_t group);
+/* Waits for those of n experts that are not ready; on asynchronous devices, loads that can no longer
+ * fail are only put before the session's work there. The time since *since_ns, which is set to now, is
+ * charged to the stalls, by what was waited for. */
+moepage_status mp_plan_wait(struct moepage_session *session, mp_hold *holds, uint32_t n,
+                            uint64_t *since_ns);
 /* Releases a group. On asynchronous devices its slots are not overwritten before the launches so
  * far have run; if the caller's kernels read them, mp_plan_mark has to be called first. */
 void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t group);

@@ -31,14 +31,15 @@ static moepage_status hold_rest(struct moepage_session *session, const mp_flight
                                 mp_hold *holds, uint32_t n)
 {
     moepage_session_stats *stats = &session->step.stats;
-    uint64_t began_ns = mp_step_now_ns(&session->step);
+    mp_device *device = session->step.device;
+    uint64_t began_ns = device->ops->now_ns(device);
     if (flight->in_place) {
         const mp_layout_operands *operands =
             mp_operands_of_layer(&session->operands, session->step.shape.model, flight->layer);
         mp_pool_mark_in_place(session->step.pool, holds, n, operands->pieces.supported);
     }
     moepage_status status = mp_pool_hold_rest(session->step.pool, holds, n);
-    uint64_t took_ns = mp_step_now_ns(&session->step) - began_ns;
+    uint64_t took_ns = device->ops->now_ns(device) - began_ns;
     stats->stall_ns += took_ns;
     stats->stall_slot_ns += took_ns;
     return status;
@@ -165,21 +166,25 @@ static void describe_experts(const mp_step_view *step, mp_flight *flight, const 
 
 /* ---- handing over ---- */
 
-/* Waits for the experts that are not ready; its time counts as a stall. */
-static moepage_status wait_for_group(struct moepage_session *session, mp_hold *holds, uint32_t n)
+moepage_status mp_plan_wait(struct moepage_session *session, mp_hold *holds, uint32_t n,
+                            uint64_t *since_ns)
 {
+    const mp_step_view *step = &session->step;
     moepage_session_stats *stats = &session->step.stats;
-    uint64_t since_ns = mp_step_now_ns(&session->step);
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = 0; i < n && !status; i++) {
         mp_hold *hold = &holds[i];
         if (hold->ready)
             continue;
-        status = mp_pool_wait(session->step.pool, hold, mp_session_reader(session, hold->shard));
-        uint64_t now_ns = mp_step_now_ns(&session->step);
-        stats->stall_ns += now_ns - since_ns;
-        *mp_session_stall_cause(stats, hold) += now_ns - since_ns;
-        since_ns = now_ns;
+        status = mp_pool_wait(step->pool, hold,
+                              step->async ? session->scratch[hold->shard].compute : NULL);
+        uint64_t now_ns = step->device->ops->now_ns(step->device);
+        uint64_t *cause = hold->cold                   ? &stats->stall_cold_ns
+                          : hold->kind == MP_HOLD_LATE ? &stats->stall_late_ns
+                                                       : &stats->stall_load_ns;
+        *cause += now_ns - *since_ns;
+        stats->stall_ns += now_ns - *since_ns;
+        *since_ns = now_ns;
     }
     return status;
 }
@@ -193,7 +198,11 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *fli
     bool ready = true;
     for (uint32_t i = 0; i < group->n_entries; i++)
         ready = ready && holds[i].ready;
-    moepage_status status = ready ? MOEPAGE_OK : wait_for_group(session, holds, group->n_entries);
+    moepage_status status = MOEPAGE_OK;
+    if (!ready) {
+        uint64_t since_ns = step->device->ops->now_ns(step->device);
+        status = mp_plan_wait(session, holds, group->n_entries, &since_ns);
+    }
     for (uint32_t d = 0; d < session->step.shape.n_devices && session->step.async && !status; d++) {
         mp_device_scratch *scratch = &session->scratch[d];
         const mp_device_ops *ops = scratch->device->ops;

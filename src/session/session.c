@@ -300,9 +300,9 @@ static moepage_status open_parts(struct moepage_session *session, struct moepage
     for (uint32_t d = 0; d < step->shape.n_devices && !status; d++)
         status = open_scratch(session, d);
     if (!status && kv) {
-        bool same = mp_kv_pool_home(kv) == session->scratch[0].home;
+        bool ordered = step->async && mp_kv_pool_home(kv) == session->scratch[0].home;
         status = mp_kv_reader_open(kv, step->config.max_sequences,
-                                   same ? mp_session_reader(session, 0) : NULL, &session->kv);
+                                   ordered ? session->scratch[0].compute : NULL, &session->kv);
     }
     return status;
 }
