@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "model/direct.h"
 #include "model/file.h"
 #include "model/slot.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "model/direct.h"
+#include "model/file.h"
 #include "model/ggml_type.h"
 #include "model/model.h"
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "model/direct.h"
 #include "model/file.h"
 #include "model/pack.h"
 #include "model/slot.h"

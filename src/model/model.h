@@ -19,7 +19,7 @@
 #include "base/handle.h"
 #include "base/log.h"
 #include "codec/quant.h"
-#include "model/direct.h"
+#include "model/file.h"
 #include "model/repack.h"
 #include "moepage.h"
 
@@ -297,24 +297,15 @@ static inline mp_activation mp_model_activation(const struct moepage_model *mode
     return (mp_activation){info->activation, info->activation_alpha, info->activation_limit};
 }
 
-/* The layout of a MoE layer's experts. */
-static inline const mp_layout *mp_model_layout(const struct moepage_model *model, uint32_t layer)
-{
-    return &model->layouts[model->layout_of ? model->layout_of[layer] : 0];
-}
+/* ---- layouts and places (slot.c) ---- */
+
+/* Returns the layout of a MoE layer's experts. */
+const mp_layout *mp_model_layout(const struct moepage_model *model, uint32_t layer);
 
 /* Returns the index of (layer, expert, piece 0) in `sources`. */
-static inline uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer,
-                                             uint32_t expert)
-{
-    return ((uint64_t)layer * model->info.experts + expert) * model->n_pieces;
-}
+uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer, uint32_t expert);
 
 /* Returns an expert's spans. */
-static inline mp_file_span *mp_model_spans(const struct moepage_model *model, uint32_t layer,
-                                           uint32_t expert)
-{
-    return model->spans + ((uint64_t)layer * model->info.experts + expert) * model->n_spans;
-}
+mp_file_span *mp_model_spans(const struct moepage_model *model, uint32_t layer, uint32_t expert);
 
 #endif

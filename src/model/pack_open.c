@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "model/direct.h"
+#include "model/file.h"
 #include "model/pack.h"
 
 typedef struct opening {

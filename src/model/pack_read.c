@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "codec/exph.h"
 #include "model/bounce.h"
-#include "model/direct.h"
+#include "model/file.h"
 #include "model/pack.h"
 #include "model/planes.h"
 #include "model/slot.h"

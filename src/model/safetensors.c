@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "model/direct.h"
+#include "model/file.h"
 #include "model/model.h"
 
 #define PREFIX_BYTES 8u

@@ -1,4 +1,5 @@
-/* Computes offsets inside a slot, and locates the kernels' operands among them. */
+/* Computes offsets inside a slot, and locates the kernels' operands among them; keeps where each
+ * expert's pieces come from. */
 #include "model/slot.h"
 
 #include <string.h>
@@ -9,6 +10,11 @@
 #include "model/shape.h"
 
 /* ---- layouts ---- */
+
+const mp_layout *mp_model_layout(const struct moepage_model *model, uint32_t layer)
+{
+    return &model->layouts[model->layout_of ? model->layout_of[layer] : 0];
+}
 
 static bool has_tensors(const mp_layout *layout, const moepage_expert_tensor *tensors, uint32_t n)
 {
@@ -128,6 +134,18 @@ void mp_slot_clear_padding(const mp_layout *layout, uint32_t n_tensors, unsigned
         uint64_t next = (end + MP_SLOT_ALIGN - 1) / MP_SLOT_ALIGN * MP_SLOT_ALIGN;
         memset(slot + end, 0, next - end);
     }
+}
+
+/* ---- places of pieces ---- */
+
+uint64_t mp_model_source_index(const struct moepage_model *model, uint32_t layer, uint32_t expert)
+{
+    return ((uint64_t)layer * model->info.experts + expert) * model->n_pieces;
+}
+
+mp_file_span *mp_model_spans(const struct moepage_model *model, uint32_t layer, uint32_t expert)
+{
+    return model->spans + ((uint64_t)layer * model->info.experts + expert) * model->n_spans;
 }
 
 static moepage_status no_memory_for_places(uint64_t experts)

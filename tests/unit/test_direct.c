@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "checkpoint_maker.h"
-#include "model/direct.h"
+#include "model/file.h"
 #include "testing.h"
 
 #define N (2 * MP_DIRECT_CHUNK + 12345) /* ends within a page */
