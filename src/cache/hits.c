@@ -141,12 +141,10 @@ bool mp_cache_is_resident(mp_cache *cache, uint32_t key)
 
 /* ---- telling the policy, the tallies and the watch; the lock is held ---- */
 
-/* Tells the policy of every device the whole set, cache->routed[n], without scans if the cache is
+/* Tells the policy of every device, which has `route`, the whole set, cache->routed[n > 0], without scans if the cache is
  * guarded against them: experts on other devices say as much about what comes next. */
 static void tell_routed(mp_cache *cache, uint32_t n)
 {
-    if (n == 0 || !cache->policy->route)
-        return;
     uint32_t scope = cache->scope_of_layer[cache->routed[0] / cache->experts];
     uint32_t first_key = cache->shards[0].scopes[scope].first_key;
     for (uint32_t i = 0; i < n; i++)
@@ -211,12 +209,13 @@ static void replay_hits(mp_cache *cache, const mp_touch_ring *ring, uint32_t tai
 {
     uint64_t stamp = oldest_stamp(ring);
     uint32_t routed = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; cache->policy->route && i < n; i++) {
         uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
         if (!(word & TOUCH_SCAN) || cache->scan_percent == 0)
             cache->routed[routed++] = word & ~TOUCH_SCAN;
     }
-    tell_routed(cache, routed);
+    if (routed > 0)
+        tell_routed(cache, routed);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = word_at(ring, tail + MP_TOUCH_HEADER + i);
         touch(cache, word & ~TOUCH_SCAN, (word & TOUCH_SCAN) != 0, stamp);
@@ -281,10 +280,11 @@ void mp_cache_begin_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
     uint32_t routed = 0;
     mp_cache_drain_touches(cache);
     atomic_fetch_add(&cache->clock, 1);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; cache->policy->route && i < n; i++)
         if (!holds[i].pin && (!holds[i].scan || cache->scan_percent == 0))
             cache->routed[routed++] = holds[i].key;
-    tell_routed(cache, routed);
+    if (routed > 0)
+        tell_routed(cache, routed);
 }
 
 /* Counts a routed expert that was still loading. A load that failed while the rest of the set found
