@@ -51,10 +51,16 @@ static bool is_resident(const mp_counts *counts, uint32_t key)
     return key < counts->keys && counts->run_of[key] != NO_RUN;
 }
 
+/* Puts `key`, which is in no list, behind `at`. */
+static void insert_after(mp_link *links, uint32_t at, uint32_t key)
+{
+    mp_ring_append(links, links[at].next, key);
+}
+
 /* Makes `key` the last of an existing run. */
 static void join_run(mp_counts *counts, uint32_t index, uint32_t key)
 {
-    mp_ring_insert_after(counts->links, counts->runs[index].last, key);
+    insert_after(counts->links, counts->runs[index].last, key);
     counts->runs[index].last = key;
     counts->run_of[key] = index;
 }
@@ -67,7 +73,7 @@ static void start_run(mp_counts *counts, uint32_t at, uint64_t count, uint32_t k
     counts->free_run = counts->runs[index].next_free;
     counts->runs[index] = (run){.count = count, .last = key, .next_free = NO_RUN};
     counts->run_of[key] = index;
-    mp_ring_insert_after(counts->links, at, key);
+    insert_after(counts->links, at, key);
 }
 
 static void free_run(mp_counts *counts, uint32_t index)

@@ -18,21 +18,13 @@ static inline void mp_ring_reset(mp_link *links, uint32_t at)
     links[at].prev = links[at].next = at;
 }
 
-/* Puts `key`, which is in no list, behind `at`. */
-static inline void mp_ring_insert_after(mp_link *links, uint32_t at, uint32_t key)
-{
-    uint32_t next = links[at].next;
-    links[key].prev = at;
-    links[key].next = next;
-    links[next].prev = key;
-    links[at].next = key;
-}
-
 /* Puts `key`, which is in no list, at the newest end of the list around `sentinel`; the oldest key
- * is links[sentinel].next. */
+ * is links[sentinel].next. Any other key in place of the sentinel: right before that. */
 static inline void mp_ring_append(mp_link *links, uint32_t sentinel, uint32_t key)
 {
-    mp_ring_insert_after(links, links[sentinel].prev, key);
+    uint32_t last = links[sentinel].prev;
+    links[key] = (mp_link){.prev = last, .next = sentinel};
+    links[last].next = links[sentinel].prev = key;
 }
 
 /* Takes `key` out of its list; its own links are left stale. */
