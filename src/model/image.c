@@ -115,35 +115,30 @@ moepage_status mp_model_read_piece(const struct moepage_model *model, uint32_t l
     return status ? mp_fail_within(status, "layer %u, expert %u", layer, expert) : MOEPAGE_OK;
 }
 
-/* Reads a whole piece: past the page cache if it is one range of a file that has such reads. */
-static moepage_status gather_piece(const struct moepage_model *model, uint32_t layer,
-                                   uint32_t expert, uint32_t i, const mp_direct_desk *desk,
-                                   unsigned char *slot, bool *buffered)
-{
-    const mp_piece *piece = &mp_model_layout(model, layer)->pieces[i];
-    unsigned char *out = slot + piece->slot_offset;
-    *buffered = true;
-    if (!desk->block || piece->how.kind)
-        return mp_model_read_piece(model, layer, expert, i, 0, piece->bytes, out);
-    const mp_file_span *span = mp_model_spans(model, layer, expert) + piece->span;
-    moepage_status status =
-        mp_direct_read(span->file, span->offset, piece->bytes, desk, out, buffered);
-    return status ? mp_fail_within(status, "layer %u, expert %u", layer, expert) : MOEPAGE_OK;
-}
-
-/* Copies all pieces to their places; the gaps between them become 0. */
+/* Copies all pieces to their places, past the page cache if a piece is one range of a file that has such
+ * reads; the gaps between them become 0. */
 static moepage_status gather(const struct moepage_model *model, uint32_t layer, uint32_t expert,
                              const mp_direct_desk *desk, unsigned char *slot, bool *buffered)
 {
+    const mp_layout *layout = mp_model_layout(model, layer);
     moepage_status status = MOEPAGE_OK;
     *buffered = false;
     for (uint32_t i = 0; i < model->n_pieces && !status; i++) {
-        bool cached;
-        status = gather_piece(model, layer, expert, i, desk, slot, &cached);
+        const mp_piece *piece = &layout->pieces[i];
+        unsigned char *out = slot + piece->slot_offset;
+        bool cached = true;
+        if (!desk->block || piece->how.kind) {
+            status = mp_model_read_piece(model, layer, expert, i, 0, piece->bytes, out);
+        } else {
+            const mp_file_span *span = mp_model_spans(model, layer, expert) + piece->span;
+            status = mp_direct_read(span->file, span->offset, piece->bytes, desk, out, &cached);
+            if (status)
+                status = mp_fail_within(status, "layer %u, expert %u", layer, expert);
+        }
         *buffered |= cached;
     }
     if (!status)
-        mp_slot_clear_padding(mp_model_layout(model, layer), model->info.expert_tensors, slot);
+        mp_slot_clear_padding(layout, model->info.expert_tensors, slot);
     return status;
 }
 
