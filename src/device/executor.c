@@ -341,11 +341,8 @@ moepage_status mp_stream_copy(mp_stream *stream, const mp_copy *copies, uint32_t
     pthread_mutex_lock(&executor->lock);
     mp_tick tick = stream->submitted;
     for (uint32_t i = 0; i < n; i++) {
-        mp_op *op = mp_stream_slot(stream, &executor->lock);
-        op->kind = MP_OP_COPY;
-        op->ready_ns = ready_ns;
-        op->copy = copies[i];
-        tick = mp_stream_push(stream);
+        mp_op op = {.kind = MP_OP_COPY, .ready_ns = ready_ns, .copy = copies[i]};
+        tick = mp_stream_push(stream, &op, &executor->lock);
     }
     pthread_mutex_unlock(&executor->lock);
     *out = tick;
@@ -359,12 +356,10 @@ moepage_status mp_stream_launch(mp_stream *stream, mp_kernel kernel, const void 
     if (stream->lane != &executor->lanes[MP_LANE_COMPUTE])
         return mp_fail(MOEPAGE_E_ARGUMENT, "host: a kernel was launched on a stream for transfers; "
                                            "it needs a compute or background stream");
+    mp_op op = {.kind = MP_OP_KERNEL, .kernel = kernel};
+    mp_kernel_args_copy(&op.args, kernel, args);
     pthread_mutex_lock(&executor->lock);
-    mp_op *op = mp_stream_slot(stream, &executor->lock);
-    op->kind = MP_OP_KERNEL;
-    op->kernel = kernel;
-    mp_kernel_args_copy(&op->args, kernel, args);
-    *out = mp_stream_push(stream);
+    *out = mp_stream_push(stream, &op, &executor->lock);
     pthread_mutex_unlock(&executor->lock);
     return MOEPAGE_OK;
 }
@@ -376,18 +371,17 @@ moepage_status mp_stream_wait(mp_stream *stream, mp_stream *other, mp_tick tick)
         return MOEPAGE_OK;
     pthread_mutex_lock(&stream->executor->lock);
     assert(tick <= other->submitted);
-    *mp_stream_slot(stream, &stream->executor->lock) =
-        (mp_op){.kind = MP_OP_WAIT, .tick = tick, .other = other};
-    mp_stream_push(stream);
+    mp_op op = {.kind = MP_OP_WAIT, .tick = tick, .other = other};
+    mp_stream_push(stream, &op, &stream->executor->lock);
     pthread_mutex_unlock(&stream->executor->lock);
     return MOEPAGE_OK;
 }
 
 moepage_status mp_stream_mark(mp_stream *stream, mp_tick *out)
 {
+    mp_op op = {.kind = MP_OP_MARK};
     pthread_mutex_lock(&stream->executor->lock);
-    mp_stream_slot(stream, &stream->executor->lock)->kind = MP_OP_MARK;
-    *out = mp_stream_push(stream);
+    *out = mp_stream_push(stream, &op, &stream->executor->lock);
     pthread_mutex_unlock(&stream->executor->lock);
     return MOEPAGE_OK;
 }
@@ -438,11 +432,9 @@ moepage_status mp_executor_call(mp_executor *executor, mp_team_fn fn, void *cont
     moepage_status status = mp_stream_create(executor, MP_STREAM_COMPUTE, &stream);
     if (status)
         return status;
+    mp_op op = {.kind = MP_OP_CALL, .call = {.fn = fn, .context = context, .n_parts = n_parts}};
     pthread_mutex_lock(&executor->lock);
-    mp_op *op = mp_stream_slot(stream, &executor->lock);
-    op->kind = MP_OP_CALL;
-    op->call = (mp_call){.fn = fn, .context = context, .n_parts = n_parts};
-    mp_stream_push(stream);
+    mp_stream_push(stream, &op, &executor->lock);
     pthread_mutex_unlock(&executor->lock);
     mp_stream_destroy(stream);
     return MOEPAGE_OK;

@@ -1,8 +1,6 @@
 /* The ring of a stream, the queues of a lane, and the one place a stream is in. */
 #include "device/stream.h"
 
-#include <assert.h>
-
 #include "base/alloc.h"
 #include "device/thread.h"
 
@@ -125,17 +123,6 @@ mp_op *mp_stream_oldest(mp_stream *stream)
     return &stream->entries[stream->tail % MP_STREAM_ENTRIES];
 }
 
-/* The waiting thread runs no operations meanwhile: no callback may run inside a submission. */
-mp_op *mp_stream_slot(mp_stream *stream, pthread_mutex_t *lock)
-{
-    while (stream->head - stream->tail == MP_STREAM_ENTRIES) {
-        stream->want_room++;
-        pthread_cond_wait(&stream->room, lock);
-        stream->want_room--;
-    }
-    return &stream->entries[stream->head % MP_STREAM_ENTRIES];
-}
-
 /* Drops the oldest entry: an operation that has run, or a wait that is over. */
 static void pop_entry(mp_stream *stream)
 {
@@ -171,15 +158,20 @@ static bool place(mp_stream *stream)
     return false;
 }
 
-mp_tick mp_stream_push(mp_stream *stream)
+mp_tick mp_stream_push(mp_stream *stream, const mp_op *op, pthread_mutex_t *lock)
 {
-    assert(stream->head - stream->tail < MP_STREAM_ENTRIES);
-    mp_op *op = &stream->entries[stream->head % MP_STREAM_ENTRIES];
-    stream->head++;
+    /* The waiting thread runs no operations meanwhile: no callback may run inside a submission. */
+    while (stream->head - stream->tail == MP_STREAM_ENTRIES) {
+        stream->want_room++;
+        pthread_cond_wait(&stream->room, lock);
+        stream->want_room--;
+    }
+    mp_op *entry = &stream->entries[stream->head++ % MP_STREAM_ENTRIES];
+    *entry = *op;
     if (op->kind == MP_OP_WAIT)
         op->other->references++; /* the other stream may be destroyed before this wait is over */
     else
-        op->tick = ++stream->submitted;
+        entry->tick = ++stream->submitted;
     /* Behind older entries nothing changes: the oldest decides where the stream is. */
     if (stream->idle && place(stream))
         mp_lane_wake(stream->lane);

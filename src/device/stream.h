@@ -123,13 +123,10 @@ void mp_lane_wake(mp_lane *lane);
 /* The oldest entry; there is one. */
 mp_op *mp_stream_oldest(mp_stream *stream);
 
-/* The next free entry, to be filled for mp_stream_push; waits for one, and gives `lock`, the executor's, up
- * meanwhile. */
-mp_op *mp_stream_slot(mp_stream *stream, pthread_mutex_t *lock);
-
-/* Submits the entry in mp_stream_slot. An operation gets the next tick; a wait holds back what comes after
- * it, until a tick that has been submitted. Returns the stream's last tick. */
-mp_tick mp_stream_push(mp_stream *stream);
+/* Submits a copy of `op`; waits for room for it, and gives `lock`, the executor's, up meanwhile. An operation
+ * gets the next tick; a wait holds back what comes after it, until a tick that has been submitted. Returns
+ * the stream's last tick. */
+mp_tick mp_stream_push(mp_stream *stream, const mp_op *op, pthread_mutex_t *lock);
 
 /* Ends the running operation: publishes its tick, and releases streams, tasks and threads that wait for
  * it. Wakes no thread for the stream's own next operation: the caller looks at the lane next. */

@@ -15,10 +15,8 @@ static mp_stream *open_stream(uint32_t urgency)
 
 static void push(mp_stream *stream, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        mp_stream_slot(stream, NULL)->kind = MP_OP_CALL;
-        mp_stream_push(stream);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        mp_stream_push(stream, &(mp_op){.kind = MP_OP_CALL}, NULL);
 }
 
 /* Runs the lane's next operation; it must be that stream's. */
