@@ -135,8 +135,12 @@ MP_GPU float mp_experts_weight(const uint32_t dtype, const mp_gpu_experts_args *
 {
     if (dtype != MP_EXPERTS_F8)
         return mp_scalar_load(dtype, row->weights, k);
-    return mp_scalar_mul(mp_experts_from_f8(((const uint8_t *)row->weights)[k]),
-                         mp_experts_scale(args, row, k));
+    /* For each dtype that a scale may have, compilers make a copy of the loop around this: two. */
+    const uint32_t scale_dtype =
+        args->scale_dtype == MP_SCALAR_F32 ? MP_SCALAR_F32 : MP_SCALAR_BF16;
+    const float scale =
+        row->scales ? mp_scalar_load(scale_dtype, row->scales, k / args->scale_columns) : 1.0f;
+    return mp_scalar_mul(mp_experts_from_f8(((const uint8_t *)row->weights)[k]), scale);
 }
 
 /* Weights [k, k + 8) of a row; zeros from `limit` on. Aligned: row and k allow 16 bytes at a time,
