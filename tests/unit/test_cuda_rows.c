@@ -121,9 +121,17 @@ static void test_cuda_rows_move_at_every_alignment(void **state)
 static void test_cuda_rows_leave_what_lies_between_strides(void **state)
 {
     static const move cases[] = {
-        {20, 30, 96, 128, 112, 0, 0, 1000},   {20, 5, 96, 98, 0, 0, 0, 1000},
-        {7, 7, 32, 0, 36, 0, 4, 1000},        {33, 64, 2, 16, 6, 2, 0, 1000},
+        {20, 30, 96, 128, 112, 0, 0, 1000},
+        {20, 5, 96, 98, 0, 0, 0, 1000},
+        {7, 7, 32, 0, 36, 0, 4, 1000},
+        {33, 64, 2, 16, 6, 2, 0, 1000},
         {5, 9, 1000, 1008, 2048, 8, 8, 1000},
+        /* A thread's fourth vector is the first past the row: in vectors of 2, 4, 8, 16 bytes. */
+        {11, 12, 202, 206, 210, 0, 0, 1000},
+        {11, 12, 404, 412, 420, 0, 0, 1000},
+        {11, 12, 808, 824, 840, 0, 0, 1000},
+        {11, 12, 1616, 1648, 1680, 0, 0, 1000},
+        {11, 12, 1602, 1606, 1610, 0, 0, 1000},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
