@@ -152,6 +152,22 @@ static void test_cuda_dequant_is_the_same_in_one_turn_and_in_several(void **stat
     matrix_free(&ragged);
 }
 
+/* Several rounds of pieces, of rows that are whole and ragged, to places that are aligned and not. */
+static void test_cuda_dequant_of_many_pieces_ends_anywhere_in_every_dtype(void **state)
+{
+    static const uint64_t columns[] = {111, 120};
+    (void)state;
+    for (uint32_t bits = 2; bits <= 8; bits *= 2)
+        for (size_t c = 0; c < 2; c++) {
+            matrix m = matrix_make(bits, 32, 83, columns[c], false);
+            for (size_t d = 0; d < 3; d++) {
+                expect_dequantised(&m, dtypes[d], 0, 1000);
+                expect_dequantised(&m, dtypes[d], 1 + d, 1);
+            }
+            matrix_free(&m);
+        }
+}
+
 /* ---- FP8 ---- */
 
 static double e4m3_value(uint32_t byte)
@@ -167,6 +183,7 @@ typedef struct f8_case {
     uint64_t rows, columns;
     uint32_t block_rows, block_columns; /* 0 = no scales */
     uint32_t scale_dtype, dtype;
+    uint32_t src_shift; /* bytes past a multiple of 16 */
 } f8_case;
 
 static void expect_f8(const f8_case *c)
@@ -176,7 +193,8 @@ static void expect_f8(const f8_case *c)
         c->block_rows ? (c->columns + c->block_columns - 1) / c->block_columns : 1;
     const uint64_t down = c->block_rows ? (c->rows + c->block_rows - 1) / c->block_rows : 1;
     const uint32_t scale_dtype = c->block_rows ? c->scale_dtype : F32;
-    unsigned char *src = guarded_alloc(n);
+    const uint64_t src_bytes = c->src_shift ? (n + 31) / 16 * 16 : n;
+    unsigned char *memory = guarded_alloc(src_bytes), *src = memory + c->src_shift;
     void *scales = num_array(scale_dtype, across * down), *dst = guarded_alloc(bytes);
     for (uint64_t i = 0; i < n; i++)
         src[i] = (unsigned char)(i < 256 ? i : num_random_bits());
@@ -204,7 +222,7 @@ static void expect_f8(const f8_case *c)
         const float got = num_get(c->dtype, dst, i);
         assert_true(isnan(want) ? isnan(got) : got == num_rounded(c->dtype, (float)want));
     }
-    guarded_free(src, n);
+    guarded_free(memory, src_bytes);
     guarded_free(scales, across * down * num_bytes(scale_dtype));
     guarded_free(dst, bytes);
 }
@@ -212,14 +230,36 @@ static void expect_f8(const f8_case *c)
 static void test_cuda_dequant_scales_fp8_by_blocks(void **state)
 {
     static const f8_case cases[] = {
-        {16, 16, 0, 0, NONE, F32},  {4, 64, 0, 0, NONE, F16},    {9, 31, 0, 0, NONE, BF16},
-        {16, 32, 8, 16, F32, F32},  {20, 48, 8, 16, BF16, BF16}, {300, 264, 128, 128, F32, BF16},
-        {33, 77, 5, 3, F32, BF16},  {7, 100, 1, 100, BF16, F32}, {12, 40, 100, 7, F32, F16},
-        {50, 24, 3, 1, BF16, BF16}, {1, 1, 1, 1, F32, F32},
+        {16, 16, 0, 0, NONE, F32, 0},   {4, 64, 0, 0, NONE, F16, 0},
+        {9, 31, 0, 0, NONE, BF16, 0},   {16, 32, 8, 16, F32, F32, 0},
+        {20, 48, 8, 16, BF16, BF16, 0}, {300, 264, 128, 128, F32, BF16, 0},
+        {33, 77, 5, 3, F32, BF16, 0},   {7, 100, 1, 100, BF16, F32, 0},
+        {12, 40, 100, 7, F32, F16, 0},  {50, 24, 3, 1, BF16, BF16, 0},
+        {1, 1, 1, 1, F32, F32, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_f8(&cases[i]);
+}
+
+/* Several rounds of pieces, in blocks that a piece may and may not be cut by. */
+static void test_cuda_dequant_of_many_fp8_pieces_in_every_dtype(void **state)
+{
+    static const struct {
+        uint32_t block_rows, block_columns, scale_dtype;
+    } scales[] = {{0, 0, NONE}, {9, 16, F32}, {9, 16, BF16}, {4, 5, F32}, {4, 5, BF16}};
+    static const uint64_t columns[] = {111, 120};
+    (void)state;
+    for (size_t i = 0; i < 3 * 2 * sizeof scales / sizeof *scales; i++) {
+        const f8_case c = {.rows = 83,
+                           .columns = columns[i / 3 % 2],
+                           .block_rows = scales[i / 6].block_rows,
+                           .block_columns = scales[i / 6].block_columns,
+                           .scale_dtype = scales[i / 6].scale_dtype,
+                           .dtype = dtypes[i % 3],
+                           .src_shift = i % 2 ? 3 : 0};
+        expect_f8(&c);
+    }
 }
 
 /* ---- Products ---- */
@@ -289,24 +329,45 @@ static double dot(const product *p, uint32_t token, uint64_t row, double *magnit
 }
 
 /* Of whole numbers and powers of two every partial sum is exact, in whatever order. */
+static void expect_products(const matrix *m, uint32_t dtype, uint32_t n_tokens,
+                            uint32_t multiprocessors)
+{
+    product p = product_make(m, dtype, n_tokens, true);
+    double magnitudes;
+    product_run(&p, multiprocessors);
+    for (uint64_t at = 0; at < p.n_tokens * m->rows; at++) {
+        const double want = dot(&p, (uint32_t)(at / m->rows), at % m->rows, &magnitudes);
+        assert_true(num_get(dtype, p.y, at) == num_rounded(dtype, (float)want));
+    }
+    product_free(&p);
+}
+
 static void test_cuda_gemv_sums_every_product_once(void **state)
 {
     static const uint64_t shapes[][2] = {{1, 1},   {3, 33},    {16, 32},  {17, 200},
                                          {5, 513}, {40, 1056}, {33, 2050}};
     static const uint32_t tokens[] = {1, 2, 4, 5, 8, 9, 16};
-    double magnitudes;
     (void)state;
     for (uint32_t bits = 2; bits <= 8; bits *= 2)
         for (size_t i = 0; i < 3 * 7; i++) {
             const size_t s = i % 7, other = i + 2 * (i / 7);
             matrix m = matrix_make(bits, 32u << s % 3, shapes[s][0], shapes[s][1], true);
-            product p = product_make(&m, dtypes[other % 3], tokens[other % 7], true);
-            product_run(&p, 1 + (uint32_t)s);
-            for (uint64_t at = 0; at < p.n_tokens * m.rows; at++) {
-                const double want = dot(&p, (uint32_t)(at / m.rows), at % m.rows, &magnitudes);
-                assert_true(num_get(p.dtype, p.y, at) == num_rounded(p.dtype, (float)want));
-            }
-            product_free(&p);
+            expect_products(&m, dtypes[other % 3], tokens[other % 7], 1 + (uint32_t)s);
+            matrix_free(&m);
+        }
+}
+
+/* Of rows that are whole and ragged. */
+static void test_cuda_gemv_sums_every_product_once_in_every_dtype(void **state)
+{
+    static const uint64_t columns[] = {1088, 1099};
+    static const uint32_t tokens[] = {1, 3, 7, 15};
+    (void)state;
+    for (uint32_t bits = 2; bits <= 8; bits *= 2)
+        for (size_t c = 0; c < 2; c++) {
+            matrix m = matrix_make(bits, 64, 5, columns[c], true);
+            for (size_t i = 0; i < 3 * 4; i++)
+                expect_products(&m, dtypes[i % 3], tokens[i / 3], 4);
             matrix_free(&m);
         }
 }
@@ -368,8 +429,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_dequant_gives_the_values_of_the_format),
         cmocka_unit_test(test_cuda_dequant_is_the_same_in_one_turn_and_in_several),
+        cmocka_unit_test(test_cuda_dequant_of_many_pieces_ends_anywhere_in_every_dtype),
         cmocka_unit_test(test_cuda_dequant_scales_fp8_by_blocks),
+        cmocka_unit_test(test_cuda_dequant_of_many_fp8_pieces_in_every_dtype),
         cmocka_unit_test(test_cuda_gemv_sums_every_product_once),
+        cmocka_unit_test(test_cuda_gemv_sums_every_product_once_in_every_dtype),
         cmocka_unit_test(test_cuda_gemv_rounds_no_worse_than_its_sums),
         cmocka_unit_test(test_cuda_gemv_depends_on_no_other_token_nor_on_the_gpu),
         cmocka_unit_test(test_cuda_gemv_of_no_tokens_launches_nothing),
