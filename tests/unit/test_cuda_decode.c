@@ -181,9 +181,11 @@ static void test_cuda_decode_reads_tiles_that_are_not_staged(void **state)
 
 /* ---- Many ---- */
 
+#define MOST_JOBS 300
+
 typedef struct batch {
-    tensor tensors[70];
-    mp_decode_job jobs[70];
+    tensor tensors[MOST_JOBS];
+    mp_decode_job jobs[MOST_JOBS];
     uint32_t n;
 } batch;
 
@@ -221,11 +223,11 @@ static void all_are_there(batch *b)
 
 static void test_cuda_decode_brings_many_jobs_in_one_launch(void **state)
 {
-    static const uint32_t sizes[] = {1, 2, 3, 31, 32, 33, 64, 70};
+    static const uint32_t sizes[] = {1, 2, 3, 31, 32, 33, 64, 70, MOST_JOBS};
     (void)state;
     exph_random random = exph_random_of(4);
-    for (uint32_t round = 0; round < (getenv("MP_TEST_LONG") ? 80u : 8u); round++) {
-        batch b = batch_of(&random, sizes[round % 8]);
+    for (uint32_t round = 0; round < (getenv("MP_TEST_LONG") ? 90u : 9u); round++) {
+        batch b = batch_of(&random, sizes[round % 9]);
         for (uint32_t replay = 0; replay < 2; replay++) {
             for (uint32_t i = 0; i < b.n; i++)
                 blank(&b.tensors[i]);
@@ -320,6 +322,46 @@ static void test_cuda_decode_gives_nans_for_streams_that_are_not_there(void **st
     }
     t.job.src_bytes = bytes;
     free_tensor(&t);
+}
+
+/* A last chunk whose lanes read past the stream's end, wherever that is in a word: zeros follow. */
+static void decodes_cut(exph_random *random, const exph_stream *s, uint64_t bytes)
+{
+    const uint64_t room = (bytes + 15) / 16 * 16;
+    tensor t = {.bytes = s->element_bytes,
+                .src = guarded_alloc(room),
+                .wanted = malloc(s->element_bytes)};
+    assert_non_null(t.wanted);
+    memset(t.src, 0xff, room);
+    memcpy(t.src, s->bytes, bytes);
+    set_job(&t, MOEPAGE_FORM_EXPH, s->dtype, s->n, bytes);
+    exph_naive_decode(t.src, bytes, s->dtype, s->n, t.wanted);
+    blank(&t);
+    decode_rig_run(random, &t.job, 1);
+    is_there(&t);
+    free(t.wanted);
+    free(t.place);
+    guarded_free(t.src, room);
+}
+
+static void test_cuda_decode_reads_zeros_past_the_end_of_a_stream(void **state)
+{
+    uint32_t unstaged = 0;
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        exph_random random = exph_random_of(2000 + seed);
+        exph_stream s = exph_stream_make(&random, exph_dtypes[seed % 4], 32768 - seed % 3 * 131);
+        const mp_exph_type type = mp_exph_type_of(s.dtype);
+        const uint64_t rests = mp_exph_rest_bytes(&type, s.n), bits = coded_bytes(&s);
+        unstaged += bits > 4 * MP_DECODE_STAGE_BYTES;
+        const uint64_t spare = bits > rests + 64 ? bits - rests : 64;
+        for (uint64_t i = 0; bits && i < 6; i++) { /* the rests are aligned, or not */
+            const uint64_t cut = rests + exph_below(&random, i % 2 ? 64 : spare);
+            decodes_cut(&random, &s, s.n_bytes - (i < 3 ? cut & ~7ull : cut));
+        }
+        exph_stream_free(&s);
+    }
+    assert_in_range(unstaged, 6, 54);
 }
 
 /* The last of several exponents for one element counts, in whatever order the list stands. */
@@ -428,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_cuda_decode_deals_units_to_one_block_each),
         cmocka_unit_test(test_cuda_decode_of_nothing_does_nothing),
         cmocka_unit_test(test_cuda_decode_gives_nans_for_streams_that_are_not_there),
+        cmocka_unit_test(test_cuda_decode_reads_zeros_past_the_end_of_a_stream),
         cmocka_unit_test(test_cuda_decode_patches_escapes_in_their_order),
         cmocka_unit_test(test_cuda_decode_launches_once_for_all_jobs),
         cmocka_unit_test(test_cuda_decode_refuses_lists_that_it_cannot_read),
