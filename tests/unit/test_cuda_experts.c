@@ -451,6 +451,41 @@ static void test_experts_agree_with_double_precision(void **state)
     }
 }
 
+static void expect_agreement(const layer *l, uint32_t form)
+{
+    float *partial = new_partial(l);
+    const plan p = {.form = form, .form2 = form, .thin_rows = UINT32_MAX - 1, .blocks = 3};
+    run_rows(l, &p, 0, l->n_rows, partial);
+    check_rows(l, 0, l->n_rows, partial);
+    free(partial);
+}
+
+/* Rows end in a unit's midst; blocks of scales are such that aligned weights may, and may not, be
+ * read eight at a time. */
+static void test_experts_agree_for_every_dtype_of_scales_and_alignment(void **state)
+{
+    static const struct {
+        uint32_t dtype;
+        mp_block_scale scale;
+    } cases[] = {{F32, {MOEPAGE_DTYPE_NONE, 1, 1}},
+                 {F16, {MOEPAGE_DTYPE_NONE, 1, 1}},
+                 {BF16, {MOEPAGE_DTYPE_NONE, 1, 1}},
+                 {F8, {MOEPAGE_DTYPE_NONE, 1, 1}},
+                 {F8, {F32, 5, 8}},
+                 {F8, {BF16, 7, 40}},
+                 {F8, {F32, 2, 3}},
+                 {F8, {BF16, 9, 70}}};
+    static const shape shapes[] = {{24, 1, 2, 328, 296}, {24, 1, 2, 301, 77}};
+    (void)state;
+    for (uint32_t i = 0; i < 2 * 2 * sizeof cases / sizeof *cases; i++) {
+        layer *l = new_layer(shapes[i % 2], cases[i / 4].dtype, MOEPAGE_MATH_BF16, true,
+                             cases[i / 4].scale, i / 2 % 2);
+        expect_agreement(l, MP_EXPERTS_THIN);
+        expect_agreement(l, MP_EXPERTS_BROAD);
+        free_layer(l);
+    }
+}
+
 static void test_experts_leave_other_rows_alone(void **state)
 {
     (void)state;
@@ -550,6 +585,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_agree_with_double_precision),
+        cmocka_unit_test(test_experts_agree_for_every_dtype_of_scales_and_alignment),
         cmocka_unit_test(test_experts_leave_other_rows_alone),
         cmocka_unit_test(test_experts_bits_depend_on_a_row_and_its_weights_alone),
         cmocka_unit_test(test_experts_carry_infinity_and_nan_where_arithmetic_does),
