@@ -149,7 +149,8 @@ MP_GPU void mp_experts_fold(mp_experts_thread *own, mp_experts_broad_shared *tot
         totals->totals[i][thread] = mp_scalar_add(totals->totals[i][thread], *acc);
         *acc = 0;
         if (i % 8 == 7)
-            MP_LANES_MEET(); /* keeps compilers from loading all totals before adding any */
+            MP_LANES_MEET(); /* keeps compilers from loading all totals before adding any; a thread's
+                              * totals are its own, so it orders nothing */
     }
 }
 
@@ -175,7 +176,8 @@ MP_GPU void mp_experts_multiply(MP_LANES_PARAMETERS(mp_experts_thread), const ui
         for (uint32_t u = 0; u < depth; u++)
             mp_experts_send(own, lane, dtype, aligned, x_groups, args, length, limit, begin + u, u);
     MP_EACH_LANE_END
-    MP_LANES_MEET();
+    MP_LANES_MEET(); /* of aligned weights other than FP8, which no lane loads in a branch of its own,
+                      * only in case a compiler makes one */
     MP_SCALAR_LOOP
     for (uint32_t unit = begin; unit < end; unit += depth) {
         MP_SCALAR_UNROLL
