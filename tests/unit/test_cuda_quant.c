@@ -155,11 +155,11 @@ static void test_cuda_dequant_is_the_same_in_one_turn_and_in_several(void **stat
 /* Several rounds of pieces, of rows that are whole and ragged, to places that are aligned and not. */
 static void test_cuda_dequant_of_many_pieces_ends_anywhere_in_every_dtype(void **state)
 {
-    static const uint64_t columns[] = {111, 120};
+    static const uint64_t rows[] = {83, 83, 1}, columns[] = {111, 120, 8195};
     (void)state;
     for (uint32_t bits = 2; bits <= 8; bits *= 2)
-        for (size_t c = 0; c < 2; c++) {
-            matrix m = matrix_make(bits, 32, 83, columns[c], false);
+        for (size_t c = 0; c < 3; c++) {
+            matrix m = matrix_make(bits, 32, rows[c], columns[c], false);
             for (size_t d = 0; d < 3; d++) {
                 expect_dequantised(&m, dtypes[d], 0, 1000);
                 expect_dequantised(&m, dtypes[d], 1 + d, 1);
