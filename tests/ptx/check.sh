@@ -9,11 +9,14 @@ set -u
 ptx=${BUILD:-build}/cuda/ptx suites=${BUILD:-build}/release/chosen out=${BUILD:-build}/device
 here=$(dirname "$0")
 export CMOCKA_MESSAGE_OUTPUT=TAP
+least=95 # percent of each architecture's instructions that must run
 # The machine's loops are compiled for these.
-if [ "$(uname -m)" = x86_64 ] && ! grep -qw avx2 /proc/cpuinfo; then
-    echo "ok # skip no AVX2"
-    exit 77
-fi
+for isa in avx2 fma; do
+    if [ "$(uname -m)" = x86_64 ] && ! grep -qw "$isa" /proc/cpuinfo; then
+        echo "ok # skip no $isa"
+        exit 77
+    fi
+done
 
 # One test case, whose output is kept.
 case_() { # case_ LOG NAME COMMAND...
@@ -48,7 +51,8 @@ architecture() { # architecture ARCH
 
 # What each architecture's programs leave: family, entry, index, opcode, line, ran.
 table() { # table ARCH
-    cat "$out/$1"/*.ran | awk -v arch="$1" -v list="$out/$1.unrun" '
+    echo "not ok - sm_$1: no count of the instructions that ran" >"$out/$1-ran.tap"
+    cat "$out/$1"/*.ran | awk -v arch="$1" -v list="$out/$1.unrun" -v least="$least" -v tap="$out/$1-ran.tap" '
         { at = $1 " " $2 " " $3; if (!(at in opcode)) total[$2]++; opcode[at] = $4; line[at] = $5
           family[$2] = $1; entry[at] = $2 }
         $6 && !(at in ran) { ran[at] = 1; count[$2]++ }
@@ -60,6 +64,8 @@ table() { # table ARCH
             }
             close("sort")
             printf "# sm_%s: %d of %d instructions of %d entries ran\n", arch, of_all, all, length(total)
+            verdict = all && 100 * of_all >= least * all ? "ok" : "not ok"
+            printf "%s - sm_%s: %d %% or more of the instructions ran\n", verdict, arch, least >tap
             for (at in opcode)
                 if (!(at in ran)) print family[entry[at]] ".ptx:" line[at], entry[at], opcode[at] >list
         }'
@@ -76,8 +82,9 @@ done
 wait
 case_ "$out/planted.log" "planted defects are caught" "$here/planted.sh" "$ptx/$arch" "$suites/unit" \
     >"$out/planted.tap"
-cat "$out"/*.tap | awk '/^(not )?ok - / { sub(/ok -/, "ok " ++n " -") } { print } END { print "1.." n }'
 for path in "$ptx"/*/; do
     table "$(basename "$path")"
-done
+done >"$out/table"
+cat "$out"/*.tap | awk '/^(not )?ok - / { sub(/ok -/, "ok " ++n " -") } { print } END { print "1.." n }'
+cat "$out/table"
 ! grep -q '^not ok' "$out"/*.tap
