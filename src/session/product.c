@@ -16,7 +16,6 @@ typedef struct plan_product {
     mp_device *device;
     const mp_flight *flight;
     const mp_group *group;
-    const mp_hold *holds;               /* [n_entries] of the group */
     const moepage_plan_expert *experts; /* [n_entries] */
     const uint32_t *rows;               /* [n_rows] */
     uint32_t n_rows;
@@ -114,7 +113,6 @@ static moepage_status check(struct moepage_session *session, uint32_t layer,
     out->device = session->step.device;
     out->flight = flight;
     out->group = group;
-    out->holds = &flight->holds[group->first_entry];
     out->experts = &flight->plan_experts[group->first_entry];
     out->rows = &flight->rows[first];
     out->n_rows = flight->first_row[group->first_entry + group->n_entries] - first;
