@@ -90,7 +90,7 @@ static bool is_known(const paged_model *of)
     return true;
 }
 
-/* Sums the times of all banks, each type and shape being measured once. */
+/* Sums the times of all banks, each kind of them being measured once in each type: a model's layers have one shape. */
 static bool measure(const paged_model *of, moepage_device *device, double *own_ms, double *host_ms)
 {
     double times[GGML_TYPE_COUNT][MOST_BANKS][2] = {0};

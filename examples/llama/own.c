@@ -90,7 +90,7 @@ static moepage_product product_in_place(const chain_run *whole, const struct ggm
     return product;
 }
 
-/* Takes the products of one input that follow each other, and multiply it as the same. */
+/* Takes the products that follow each other with one input and one math: they share its operands. */
 static uint32_t take_products(const chain_run *whole, uint32_t first, void *operands,
                               own_products *out)
 {

@@ -87,11 +87,12 @@ bool rows_multiply_one(enum ggml_type type, int64_t columns, int64_t rows, const
     char *rounded = is_plain ? NULL : malloc(ggml_row_size(of->vec_dot_type, columns));
     if (rounded)
         found(of->vec_dot_type)->from_float(x, rounded, columns);
-    for (int64_t r = 0; r < rows && (is_plain || rounded); r++)
+    const bool multiplied = is_plain || rounded;
+    for (int64_t r = 0; r < rows && multiplied; r++)
         of->vec_dot((int)columns, out + r, 0, weights + (size_t)r * row_bytes, 0,
                     is_plain ? (const void *)x : rounded, 0, 1);
     free(rounded);
-    return is_plain || rounded;
+    return multiplied;
 }
 
 /* ---- in the host's threads ---- */
