@@ -141,8 +141,9 @@ bool mp_cache_is_resident(mp_cache *cache, uint32_t key)
 
 /* ---- telling the policy, the tallies and the watch; the lock is held ---- */
 
-/* Tells the policy of every device, which has `route`, the whole set, cache->routed[n > 0], without scans if the cache is
- * guarded against them: experts on other devices say as much about what comes next. */
+/* Tells the policy of every device the whole set, cache->routed[n], without scans if the cache is
+ * guarded against them: experts on other devices say as much about what comes next. The policy has
+ * `route`, and n is not 0. */
 static void tell_routed(mp_cache *cache, uint32_t n)
 {
     uint32_t scope = cache->scope_of_layer[cache->routed[0] / cache->experts];
