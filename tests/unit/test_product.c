@@ -164,9 +164,10 @@ static void expect_group(const stand *s, const moepage_plan *plan, const moepage
 
 /* ---- products ---- */
 
-static void run(const stand *s, const moepage_product *product, uint32_t n_shares)
+static void run(stand *s, const moepage_product *product, uint32_t n_shares)
 {
-    for (uint32_t i = n_shares; i-- > 0;) /* in any order */
+    memset(s->operands, 0x7f, sizeof s->operands); /* none of what other shares left */
+    for (uint32_t i = n_shares; i-- > 0;)          /* in any order */
         if (moepage_session_convert(s->session, 0, product, i, n_shares))
             fail_msg("%s", moepage_last_error());
     for (uint32_t i = 0; i < n_shares; i++)
@@ -247,6 +248,7 @@ static void test_product_is_shared_by_threads(void **state)
                         .operands = s->operands);
     for (uint32_t k = 0; k < CHOICES * N_OUT; k++)
         out[k] = 77.0f;
+    memset(s->operands, 0x7f, sizeof s->operands);
     team of = {.stand = s, .product = &product, .n = THREADS};
     member members[THREADS];
     pthread_t threads[THREADS];
