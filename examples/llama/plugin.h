@@ -183,9 +183,9 @@ bool choice_make(paged_model *of, const settings *chosen);
 /* ---- rows.c ---- */
 
 /* Computes the products of one row of `columns` elements with `rows` rows of weights by the host's dot products, in
- * this thread. False if the host has none for the type. */
+ * this thread; `rounded` is scratch of `columns` floats. False if the host has none for the type. */
 bool rows_multiply_one(enum ggml_type type, int64_t columns, int64_t rows, const char *weights,
-                       const float *x, float *out);
+                       const float *x, void *rounded, float *out);
 
 /* ---- chain.c ---- */
 

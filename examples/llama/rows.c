@@ -7,7 +7,6 @@
 #include "group.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ggml-cpu.h>
@@ -76,7 +75,7 @@ bool rows_are_few(const chain_run *whole, const moepage_plan *plan)
 }
 
 bool rows_multiply_one(enum ggml_type type, int64_t columns, int64_t rows, const char *weights,
-                       const float *x, float *out)
+                       const float *x, void *rounded, float *out)
 {
     traits_of *found = find_traits();
     const struct ggml_type_traits_cpu *of = found ? found(type) : NULL;
@@ -84,15 +83,12 @@ bool rows_multiply_one(enum ggml_type type, int64_t columns, int64_t rows, const
         return false;
     const size_t row_bytes = ggml_row_size(type, columns);
     const bool is_plain = of->vec_dot_type == GGML_TYPE_F32;
-    char *rounded = is_plain ? NULL : malloc(ggml_row_size(of->vec_dot_type, columns));
-    if (rounded)
+    if (!is_plain)
         found(of->vec_dot_type)->from_float(x, rounded, columns);
-    const bool multiplied = is_plain || rounded;
-    for (int64_t r = 0; r < rows && multiplied; r++)
+    for (int64_t r = 0; r < rows; r++)
         of->vec_dot((int)columns, out + r, 0, weights + (size_t)r * row_bytes, 0,
                     is_plain ? (const void *)x : rounded, 0, 1);
-    free(rounded);
-    return multiplied;
+    return true;
 }
 
 /* ---- in the host's threads ---- */
