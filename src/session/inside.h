@@ -1,10 +1,11 @@
 /* inside.h — the session room's private header: a session's state, and the steps of
  * running a layer.
  *
- * Routing (plan.c) turns the caller's top-k into a list of distinct experts with their rows, cuts it
- * into groups that fit what the session may hold at once (groups.c), and holds the first group's
- * experts. Plans show a group to callers with kernels of their own; ffn.c runs all groups itself.
- * Flights and their arrays are allocated with the session, so that a step allocates nothing. */
+ * Routing turns the caller's top-k into a list of distinct experts with their rows, cuts it
+ * into groups that fit what the session may hold at once (groups.c), and holds the first
+ * group's experts. Plans (plan.c) show a group to callers with kernels of their own; ffn.c
+ * runs all groups itself. Flights and their arrays are allocated with the session, so that a
+ * step allocates nothing. */
 #ifndef MP_SESSION_INSIDE_H
 #define MP_SESSION_INSIDE_H
 

@@ -39,7 +39,7 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
  * is being captured. */
 moepage_status mp_session_cancel(struct moepage_session *session);
 
-/* ---- layers (plan.c, ffn.c) ---- */
+/* ---- layers (route.c, plan.c, ffn.c) ---- */
 
 moepage_status mp_session_route(struct moepage_session *session, uint32_t layer,
                                 const moepage_routing *routing, moepage_plan *plan);
