@@ -196,7 +196,7 @@ static moepage_status before_route(void *state, uint32_t layer, moepage_routing 
     own->applied = false;
     if (!is_asked(own, layer, routing->top_k) || !are_ids_known(step, routing))
         return MOEPAGE_OK;
-    uint64_t began_ns = step->device->ops->now_ns(step->device);
+    uint64_t began_ns = mp_step_now_ns(step);
     moepage_status status = find_logits(own, layer, routing, &logits);
     if (status)
         return status;
@@ -211,7 +211,7 @@ static moepage_status before_route(void *state, uint32_t layer, moepage_routing 
     routing->ids = own->ids;
     routing->weights = own->weights;
     own->applied = true;
-    own->ns = step->device->ops->now_ns(step->device) - began_ns;
+    own->ns = mp_step_now_ns(step) - began_ns;
     return MOEPAGE_OK;
 }
 

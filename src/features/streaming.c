@@ -147,8 +147,7 @@ static void routed(void *state, const mp_flight *flight, const moepage_routing *
  * waiting for experts. */
 static double compute_ns(streaming *own, const mp_flight *flight)
 {
-    mp_device *device = own->step->device;
-    uint64_t now_ns = device->ops->now_ns(device), stall_ns = own->step->stats.stall_ns;
+    uint64_t now_ns = mp_step_now_ns(own->step), stall_ns = own->step->stats.stall_ns;
     double compute = (double)(now_ns - own->mark_ns);
     compute -= (double)(stall_ns - own->mark_stall_ns);
     if (own->step->async) /* the device did the waiting, which the caller's time includes */

@@ -23,15 +23,10 @@ typedef struct mp_run {
     uint64_t clock_ns; /* where the time since here has not been accounted for */
 } mp_run;
 
-static uint64_t now_ns(const struct moepage_session *session)
-{
-    return session->step.device->ops->now_ns(session->step.device);
-}
-
 /* Charges the time since the last call to a counter. */
 static void charge(mp_run *run, uint64_t *counter)
 {
-    uint64_t now = now_ns(run->session);
+    uint64_t now = mp_step_now_ns(&run->session->step);
     *counter += now - run->clock_ns;
     run->clock_ns = now;
 }
@@ -228,7 +223,7 @@ static moepage_status hold_group(mp_run *run, uint32_t group)
 {
     charge(run, &run->session->step.stats.compute_ns);
     moepage_status status = mp_plan_hold(run->session, run->flight, group);
-    run->clock_ns = now_ns(run->session);
+    run->clock_ns = mp_step_now_ns(&run->session->step);
     return status;
 }
 
@@ -330,7 +325,7 @@ moepage_status mp_session_ffn(struct moepage_session *session, uint32_t layer,
                   .ffn = ffn,
                   .operands =
                       mp_operands_of_layer(&session->operands, session->step.shape.model, layer),
-                  .clock_ns = now_ns(session)};
+                  .clock_ns = mp_step_now_ns(&session->step)};
     for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
         session->scratch[d].n_experts = 0;
     for (uint32_t i = 0; i < flight->n_entries; i++)

@@ -31,15 +31,14 @@ static moepage_status hold_rest(struct moepage_session *session, const mp_flight
                                 mp_hold *holds, uint32_t n)
 {
     moepage_session_stats *stats = &session->step.stats;
-    mp_device *device = session->step.device;
-    uint64_t began_ns = device->ops->now_ns(device);
+    uint64_t began_ns = mp_step_now_ns(&session->step);
     if (flight->in_place) {
         const mp_layout_operands *operands =
             mp_operands_of_layer(&session->operands, session->step.shape.model, flight->layer);
         mp_pool_mark_in_place(session->step.pool, holds, n, operands->pieces.supported);
     }
     moepage_status status = mp_pool_hold_rest(session->step.pool, holds, n);
-    uint64_t took_ns = device->ops->now_ns(device) - began_ns;
+    uint64_t took_ns = mp_step_now_ns(&session->step) - began_ns;
     stats->stall_ns += took_ns;
     stats->stall_slot_ns += took_ns;
     return status;
@@ -178,7 +177,7 @@ moepage_status mp_plan_wait(struct moepage_session *session, mp_hold *holds, uin
             continue;
         status = mp_pool_wait(step->pool, hold,
                               step->async ? session->scratch[hold->shard].compute : NULL);
-        uint64_t now_ns = step->device->ops->now_ns(step->device);
+        uint64_t now_ns = mp_step_now_ns(step);
         uint64_t *cause = hold->cold                   ? &stats->stall_cold_ns
                           : hold->kind == MP_HOLD_LATE ? &stats->stall_late_ns
                                                        : &stats->stall_load_ns;
@@ -200,7 +199,7 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *fli
         ready = ready && holds[i].ready;
     moepage_status status = MOEPAGE_OK;
     if (!ready) {
-        uint64_t since_ns = step->device->ops->now_ns(step->device);
+        uint64_t since_ns = mp_step_now_ns(step);
         status = mp_plan_wait(session, holds, group->n_entries, &since_ns);
     }
     for (uint32_t d = 0; d < session->step.shape.n_devices && session->step.async && !status; d++) {

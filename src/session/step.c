@@ -97,7 +97,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
                                           .steps = 1,
                                           .tokens = step->n_tokens};
     open->open = true;
-    open->began_ns = open->device->ops->now_ns(open->device);
+    open->began_ns = mp_step_now_ns(open);
     for (uint32_t i = 0; i < begins->n; i++)
         begins->at[i].hooks->begin(begins->at[i].state, step);
     return MOEPAGE_OK;
@@ -176,7 +176,7 @@ static void close_step(struct moepage_session *session, bool whole)
 {
     const mp_feature_list *ended = &session->on[MP_ON_ENDED];
     mp_step_view *step = &session->step;
-    step->stats.wall_ns = step->device->ops->now_ns(step->device) - step->began_ns;
+    step->stats.wall_ns = mp_step_now_ns(step) - step->began_ns;
     for (uint32_t i = 0; i < ended->n; i++)
         ended->at[i].hooks->ended(ended->at[i].state, whole);
     tell_watch(step);

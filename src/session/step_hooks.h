@@ -18,7 +18,7 @@ typedef struct mp_step_view {
     mp_pool_shape shape;
     mp_client *client;             /* the session, as the pool knows it */
     moepage_session_config config; /* defaults filled in */
-    mp_device *device;             /* the pool's first: its clock times steps and stalls */
+    mp_device *device;             /* the pool's first */
     const mp_layout **layouts;     /* [layers] of the experts */
     uint32_t max_rows;             /* max_tokens * max_top_k */
     bool async;                    /* the devices' work outlasts the calls that submit it */
@@ -31,6 +31,12 @@ typedef struct mp_step_view {
     uint64_t began_ns;
     moepage_session_stats stats;
 } mp_step_view;
+
+/* The clock of stalls and steps. */
+static inline uint64_t mp_step_now_ns(const mp_step_view *step)
+{
+    return step->device->ops->now_ns(step->device);
+}
 
 /* One feature's functions, each of which may be NULL. */
 typedef struct mp_step_hooks {
