@@ -194,9 +194,7 @@ static uint64_t advance_fill(mp_transfer *transfer, mp_fill *fill, uint64_t room
     mp_compressed *compressed = &transfer->compressed;
     mp_pipe *pipe = &transfer->pipes[MP_PIPE_PREFETCH];
     uint32_t key = mp_images_key(transfer, fill->place);
-    mp_image image;
-    mp_model_find_image(transfer->model, key / transfer->experts, key % transfer->experts,
-                        MOEPAGE_FORM_EXPH, &image);
+    mp_image image = mp_transfer_image(transfer, key, MOEPAGE_FORM_EXPH);
     uint64_t left = image.bytes - compressed->offset, bytes = left < room ? left : room;
     mp_copy copy =
         mp_transfer_copy_stored(transfer, key, MOEPAGE_FORM_EXPH, compressed->offset, bytes);

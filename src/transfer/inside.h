@@ -196,6 +196,15 @@ uint32_t mp_images_key(const mp_transfer *transfer, uint32_t place);
 /* Returns the address of a compressed expert's image, which has landed. */
 const unsigned char *mp_images_find(const mp_transfer *transfer, uint32_t key);
 
+/* Returns an expert's image in a form. */
+static inline mp_image mp_transfer_image(const mp_transfer *transfer, uint32_t key, uint32_t form)
+{
+    mp_image image;
+    mp_model_find_image(transfer->model, key / transfer->experts, key % transfer->experts, form,
+                        &image);
+    return image;
+}
+
 static inline uint64_t mp_transfer_now_ns(const mp_transfer *transfer)
 {
     return transfer->ops->now_ns(transfer->home->device);

@@ -52,10 +52,9 @@ static moepage_status time_copies(mp_transfer *transfer, const unsigned char *fr
 /* Times one image to see how long it takes, then as many as fit the limits above. */
 static moepage_status measure_bus(mp_transfer *transfer)
 {
-    mp_image image;
-    mp_model_find_image(transfer->model, 0, 0, transfer->bus_form, &image);
-    uint64_t bytes = image.bytes, most = MOST_BUS_BYTES / bytes;
-    most = most < transfer->keys ? most : transfer->keys;
+    uint64_t bytes = mp_transfer_image(transfer, 0, transfer->bus_form).bytes;
+    uint64_t most =
+        MOST_BUS_BYTES / bytes < transfer->keys ? MOST_BUS_BYTES / bytes : transfer->keys;
     uint64_t n = most < 2 ? 2 : most < MOST_BUS_COPIES ? most : MOST_BUS_COPIES, ns;
     mp_scratch scratch;
     moepage_status status = mp_scratch_open(transfer->home, n * bytes, &scratch);

@@ -163,15 +163,13 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
     const struct moepage_model *model = transfer->model;
     mp_passage *passage = &transfer->passages[index];
     mp_stage *stage = &transfer->pipes[pipe].stage;
-    uint32_t layer = passage->key / transfer->experts;
-    const mp_layout *layout = mp_model_layout(model, layer);
+    const mp_layout *layout = mp_model_layout(model, passage->key / transfer->experts);
     bool in_pieces = passage->source == MP_FROM_PIECES;
     uint32_t pieces = in_pieces ? model->n_pieces : 1;
     mp_image image = {0};
     uint64_t total = 0;
     if (!in_pieces)
-        mp_model_find_image(model, layer, passage->key % transfer->experts, transfer->bus_form,
-                            &image);
+        image = mp_transfer_image(transfer, passage->key, transfer->bus_form);
     while (passage->piece < pieces && total < limit) {
         /* Take as much of the piece, or of the whole image, as the limit allows. */
         uint64_t size = in_pieces ? layout->pieces[passage->piece].bytes : image.bytes;
@@ -245,9 +243,7 @@ moepage_status mp_transfer_copy_image(mp_transfer *transfer, uint32_t key, uint3
                                       unsigned char *place, _Atomic int32_t *result, mp_tick *tick)
 {
     mp_pipe *pipe = &transfer->pipes[MP_PIPE_PREFETCH];
-    mp_image image;
-    mp_model_find_image(transfer->model, key / transfer->experts, key % transfer->experts, form,
-                        &image);
+    mp_image image = mp_transfer_image(transfer, key, form);
     mp_copy copy = mp_transfer_copy_stored(transfer, key, form, 0, image.bytes);
     copy.dst = place;
     copy.result = result;

@@ -263,16 +263,14 @@ static moepage_status fill_from_stored(const mp_copy *copy, void *out)
 mp_copy mp_transfer_copy_stored(const mp_transfer *transfer, uint32_t key, uint32_t form,
                                 uint64_t offset, uint64_t bytes)
 {
-    uint32_t layer = key / transfer->experts, expert = key % transfer->experts;
-    mp_image image;
-    mp_model_find_image(transfer->model, layer, expert, form, &image);
+    mp_image image = mp_transfer_image(transfer, key, form);
     if (!image.stored)
         return (mp_copy){.src = image.address + offset, .bytes = bytes};
     return (mp_copy){
         .bytes = bytes,
         .fill = fill_from_stored,
         .fill_user = transfer->model,
-        .fill_key = {layer, expert, form},
+        .fill_key = {key / transfer->experts, key % transfer->experts, form},
         .fill_offset = offset,
     };
 }

@@ -139,9 +139,7 @@ bool mp_transfer_decodes(const mp_transfer *transfer)
 
 static uint64_t bytes_on_bus(const mp_transfer *transfer)
 {
-    mp_image image;
-    mp_model_find_image(transfer->model, 0, 0, transfer->bus_form, &image);
-    return image.bytes;
+    return mp_transfer_image(transfer, 0, transfer->bus_form).bytes;
 }
 
 /* Returns the dense bytes that one byte on the bus stands for. */
