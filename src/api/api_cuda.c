@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "codec/quant.h"
 #include "device/cuda_ext.h"
+#include "model/dtype.h"
 
 #define MAX_SIDE 0x7fffffffull    /* rows or columns of a matrix */
 #define MAX_ELEMENTS (1ull << 34) /* dequantised by one call */
@@ -61,7 +62,7 @@ static moepage_status check_zero(uint64_t value, const char *name)
 /* Checks a dtype of activations. */
 static moepage_status check_dtype(uint32_t dtype, const char *name)
 {
-    if (dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16)
+    if (mp_dtype_is_float(dtype))
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_ARGUMENT, "%s is %u, it must be F32 (%u), F16 (%u) or BF16 (%u)", name,
                    dtype, MOEPAGE_DTYPE_F32, MOEPAGE_DTYPE_F16, MOEPAGE_DTYPE_BF16);

@@ -3,11 +3,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "codec/blocks.h"
-
-static bool is_float(uint32_t dtype)
-{
-    return dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16;
-}
+#include "model/dtype.h"
 
 static moepage_status check_types(const moepage_linear *l)
 {
@@ -18,11 +14,11 @@ static moepage_status check_types(const moepage_linear *l)
     if (l->x_dtype != MOEPAGE_DTYPE_F32 && l->x_dtype != MOEPAGE_DTYPE_BF16)
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: x_dtype is %u, it must be F32 or BF16",
                        l->x_dtype);
-    if (!is_float(l->w_dtype) && !format)
+    if (!mp_dtype_is_float(l->w_dtype) && !format)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "linear: w_dtype is %u, it must be F32, F16, BF16 or a block format",
                        l->w_dtype);
-    if (!is_float(l->bias_dtype))
+    if (!mp_dtype_is_float(l->bias_dtype))
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: bias_dtype is %u, it must be F32, F16 or BF16",
                        l->bias_dtype);
     if (format && l->n_in % format->weights)
@@ -72,9 +68,7 @@ static moepage_status read_linear(const moepage_linear *linear, moepage_linear *
     own->bias_dtype = own->bias_dtype ? own->bias_dtype : MOEPAGE_DTYPE_F32;
     own->x_stride = own->x_stride ? own->x_stride : own->n_in;
     status = check_types(own);
-    if (own->math == MOEPAGE_MATH_BF16_FAST || /* which knows no faster way here */
-        (own->math == MOEPAGE_MATH_INT8 && !mp_block_format_of(own->w_dtype)))
-        own->math = MOEPAGE_MATH_BF16;
+    own->math = mp_matrix_math(own->math, own->w_dtype);
     return status ? status : check_shape(own);
 }
 

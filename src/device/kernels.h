@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/activation.h"
+#include "codec/blocks.h"
 #include "codec/quant.h"
 
 typedef enum mp_kernel {
@@ -157,6 +158,14 @@ typedef struct mp_kernel_linear_args {
     uint32_t bias_dtype; /* F32, F16 or BF16 */
     uint32_t math;
 } mp_kernel_linear_args;
+
+/* The math of products with one matrix on the host, which knows no faster BF16, and multiplies in integers
+ * only what is in blocks. */
+static inline uint32_t mp_matrix_math(uint32_t math, uint32_t dtype)
+{
+    const bool rounded = math == MOEPAGE_MATH_INT8 && !mp_block_format_of(dtype);
+    return rounded || math == MOEPAGE_MATH_BF16_FAST ? MOEPAGE_MATH_BF16 : math;
+}
 
 /* The biggest argument struct: queues hold kernels by value. */
 typedef union mp_kernel_args {

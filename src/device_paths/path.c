@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/config.h"
 #include "base/status.h"
+#include "model/dtype.h"
 
 #define DEFAULT_TIMEOUT_MS 10000
 
@@ -72,9 +73,7 @@ static moepage_status check_experts(const mp_pool_shape *shape)
     for (uint32_t l = 0; l < model->n_layouts; l++) {
         const mp_ffn_layout *ffn = &model->layouts[l].ffn;
         const uint32_t dtype = mp_ffn_dtype(ffn);
-        plain = plain &&
-                (dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 ||
-                 dtype == MOEPAGE_DTYPE_BF16 || dtype == MOEPAGE_DTYPE_F8_E4M3) &&
+        plain = plain && (mp_dtype_is_float(dtype) || dtype == MOEPAGE_DTYPE_F8_E4M3) &&
                 (!ffn->bias_dtype || ffn->bias_dtype == dtype);
     }
     if (plain)

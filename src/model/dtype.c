@@ -52,6 +52,11 @@ uint32_t mp_dtype_bytes(uint32_t dtype)
     return type ? type->bits / 8 : 0;
 }
 
+bool mp_dtype_is_float(uint32_t dtype)
+{
+    return dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16;
+}
+
 bool mp_dtype_is_stored(uint32_t dtype)
 {
     return of_dtype(dtype) || mp_block_format_of(dtype);

@@ -20,6 +20,9 @@ const mp_stored_dtype *mp_stored_dtype_find(const char *name);
  * formats have none: see codec/blocks.h. */
 uint32_t mp_dtype_bytes(uint32_t dtype);
 
+/* Returns true for F32, F16 and BF16, the floats that need no scales. */
+bool mp_dtype_is_float(uint32_t dtype);
+
 /* Returns true if tensors can be of this dtype: one with elements, or a block format. */
 bool mp_dtype_is_stored(uint32_t dtype);
 

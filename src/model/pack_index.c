@@ -57,9 +57,8 @@ bool mp_pack_is_weight(uint32_t role)
 bool mp_pack_quant_shape(const moepage_expert_tensor *tensor, uint32_t form, uint32_t group,
                          mp_quant_shape *out)
 {
-    bool floats = tensor->dtype == MOEPAGE_DTYPE_F32 || tensor->dtype == MOEPAGE_DTYPE_F16 ||
-                  tensor->dtype == MOEPAGE_DTYPE_BF16;
-    if (!is_integer(form) || !floats || tensor->rank != 2 || !mp_pack_is_weight(tensor->role))
+    if (!is_integer(form) || !mp_dtype_is_float(tensor->dtype) || tensor->rank != 2 ||
+        !mp_pack_is_weight(tensor->role))
         return false;
     *out = (mp_quant_shape){.rows = tensor->shape[0],
                             .columns = tensor->shape[1],

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "codec/blocks.h"
+#include "model/dtype.h"
 #include "model/shape.h"
 
 /* ---- layouts ---- */
@@ -346,11 +347,6 @@ static bool find_scales(const laid_out *experts, mp_ffn_layout *ffn)
 
 /* ---- All operands ---- */
 
-static bool is_float(uint32_t dtype)
-{
-    return dtype == MOEPAGE_DTYPE_F32 || dtype == MOEPAGE_DTYPE_F16 || dtype == MOEPAGE_DTYPE_BF16;
-}
-
 /* Locates the weights; returns false unless all three are there, in types that need no scales. */
 static bool find_weights(const laid_out *experts, mp_ffn_layout *ffn, bool *readable)
 {
@@ -363,7 +359,7 @@ static bool find_weights(const laid_out *experts, mp_ffn_layout *ffn, bool *read
     *readable = find_operands(experts, weights);
     bool plain = true;
     for (uint32_t m = 0; m < MP_OPERAND_SET; m++)
-        plain &= is_float(*weights[m].dtype) || mp_block_format_of(*weights[m].dtype);
+        plain &= mp_dtype_is_float(*weights[m].dtype) || mp_block_format_of(*weights[m].dtype);
     return plain;
 }
 
@@ -382,7 +378,8 @@ static bool find_biases(const laid_out *experts, mp_ffn_layout *ffn, bool *any)
     for (uint32_t b = 0; b < MP_OPERAND_SET; b++) {
         if (!dtypes[b])
             continue;
-        readable &= is_float(dtypes[b]) && (!ffn->bias_dtype || ffn->bias_dtype == dtypes[b]);
+        readable &=
+            mp_dtype_is_float(dtypes[b]) && (!ffn->bias_dtype || ffn->bias_dtype == dtypes[b]);
         ffn->bias_dtype = dtypes[b];
     }
     *any = ffn->bias_dtype != MOEPAGE_DTYPE_NONE;

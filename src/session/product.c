@@ -6,6 +6,7 @@
  * session is written: any number of threads may be here at once. */
 #include "base/status.h"
 #include "codec/blocks.h"
+#include "model/dtype.h"
 #include "session/inside.h"
 
 #define ALIGNMENT 64
@@ -57,17 +58,13 @@ static moepage_status check_matrix(const moepage_product *p, const moepage_exper
                                    plan_product *out)
 {
     const uint32_t dtype = tensor->dtype;
-    const bool in_blocks = mp_block_format_of(dtype) != NULL;
-    if (tensor->rank != 2 || (!in_blocks && dtype != MOEPAGE_DTYPE_F32 &&
-                              dtype != MOEPAGE_DTYPE_F16 && dtype != MOEPAGE_DTYPE_BF16))
+    if (tensor->rank != 2 || (!mp_dtype_is_float(dtype) && !mp_block_format_of(dtype)))
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "product: tensor %u is no matrix of F32, F16, BF16 or blocks", p->tensor);
     out->dtype = dtype;
     out->n_out = (uint32_t)tensor->shape[0];
     out->n_in = (uint32_t)tensor->shape[1];
-    out->math = p->math;
-    if (p->math == MOEPAGE_MATH_BF16_FAST || (p->math == MOEPAGE_MATH_INT8 && !in_blocks))
-        out->math = MOEPAGE_MATH_BF16;
+    out->math = mp_matrix_math(p->math, dtype);
     if (p->x_stride && p->x_stride < out->n_in)
         return mp_fail(MOEPAGE_E_ARGUMENT, "product: x_stride is %llu, below %u, the rows' length",
                        (unsigned long long)p->x_stride, out->n_in);
