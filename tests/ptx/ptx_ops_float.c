@@ -2,29 +2,15 @@
  * arithmetic gives is 0x7fffffff, as the PTX ISA says of single precision; moves and negations keep a
  * NaN's bits. Products and sums are fused where the instruction is fma, and nowhere else. */
 #include <math.h>
-#include <string.h>
 
+#include "base/floats.h"
 #include "ptx_lanes.h"
 
 #define U uint32_t
 
-static inline U bits_of(float value)
-{
-    U bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(U bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static inline U result(float value)
 {
-    return value != value ? 0x7fffffffu : bits_of(value);
+    return value != value ? 0x7fffffffu : mp_bits_of(value);
 }
 
 PTX_MAP2(add, U, float, float, result(a + b))
@@ -39,13 +25,13 @@ static inline float lesser(float a, float b)
 {
     if (a != a || b != b)
         return a != a ? b : a;
-    return a == b ? float_of(bits_of(a) | bits_of(b)) : a < b ? a : b;
+    return a == b ? mp_float_of(mp_bits_of(a) | mp_bits_of(b)) : a < b ? a : b;
 }
 static inline float greater(float a, float b)
 {
     if (a != a || b != b)
         return a != a ? b : a;
-    return a == b ? float_of(bits_of(a) & bits_of(b)) : a > b ? a : b;
+    return a == b ? mp_float_of(mp_bits_of(a) & mp_bits_of(b)) : a > b ? a : b;
 }
 PTX_MAP2(min_f, U, float, float, result(lesser(a, b)))
 PTX_MAP2(max_f, U, float, float, result(greater(a, b)))
@@ -77,13 +63,13 @@ static U f32_of_half(U h)
                                      : ldexpf((float)fraction, -24);
     if (exponent == 31)
         return fraction ? 0x7fffffffu : (h & 0x8000) << 16 | 0x7f800000u;
-    return bits_of(magnitude) | (h & 0x8000) << 16;
+    return mp_bits_of(magnitude) | (h & 0x8000) << 16;
 }
 
 /* To nearest even, from the definition: the multiple of the last place's value that is nearest. */
 static U half_of_f32(float a)
 {
-    const U sign = bits_of(a) >> 16 & 0x8000;
+    const U sign = mp_bits_of(a) >> 16 & 0x8000;
     const float magnitude = fabsf(a);
     if (a != a)
         return 0x7fff;
@@ -96,7 +82,7 @@ static U half_of_f32(float a)
 
 static U bf16_of_f32(float a)
 {
-    const U bits = bits_of(a), lower = bits & 0xffff;
+    const U bits = mp_bits_of(a), lower = bits & 0xffff;
     if (a != a)
         return 0x7fff;
     return (bits >> 16) + (lower > 0x8000 || (lower == 0x8000 && bits >> 16 & 1));

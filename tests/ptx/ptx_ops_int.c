@@ -1,30 +1,17 @@
 /* Instructions on words of 16 and 32 bits. A register of 16 bits is a word whose upper half is zero. */
-#include "ptx_lanes.h"
+#include <stdint.h>
 
 #define U uint32_t
 #define S int32_t
+#define BITS 32u
 
-PTX_MAP1(mov, U, U, a)
+#include "ptx_ops_word.h"
+
 PTX_MAP2(pack, U, U, U, a | b << 16)
-PTX_MAP2(add, U, U, U, a + b)
-PTX_MAP2(sub, U, U, U, a - b)
-PTX_MAP2(mul_lo, U, U, U, a *b)
 PTX_MAP2(mul_wide_u16, U, U, U, (a & 0xffffu) * (b & 0xffffu))
-PTX_MAP3(mad_lo, U, U, U, U, a *b + c)
-PTX_MAP2(and, U, U, U, a &b)
-PTX_MAP2(or, U, U, U, a | b)
-PTX_MAP2(xor, U, U, U, a ^ b)
-PTX_MAP1(not, U, U, ~a)
-/* Shifts by more than there are bits give what shifts one by one would. */
-PTX_MAP2(shl, U, U, U, b > 31 ? 0 : a << (b & 31))
-PTX_MAP2(shr_u, U, U, U, b > 31 ? 0 : a >> (b & 31))
-PTX_MAP2(shr_s, S, S, U, a >> (b > 31 ? 31 : b))
-PTX_MAP2(min_u, U, U, U, a < b ? a : b)
-PTX_MAP2(max_u, U, U, U, a > b ? a : b)
 PTX_MAP2(min_s, S, S, S, a < b ? a : b)
 PTX_MAP2(max_s, S, S, S, a > b ? a : b)
 PTX_MAP1(low_half, U, U, a & 0xffffu)
-PTX_MAP1(neg, U, U, 0u - a)
 
 /* shf.r.wrap d, a, b, c: b:a, of which a is the lower half, to the right by c modulo 32. */
 PTX_MAP3(shf_r_wrap, U, U, U, U, (U)(((uint64_t)b << 32 | a) >> (c & 31)))
@@ -40,41 +27,6 @@ static U reverse(U a)
 PTX_MAP1(brev, U, U, reverse(a))
 PTX_MAP1(clz, U, U, a ? (U)__builtin_clz(a) : 32u)
 PTX_MAP1(popc, U, U, (U)__builtin_popcount(a))
-
-/* A quotient by zero has no defined value. */
-static void note_zeros(ptx_warp *warp, const U *by)
-{
-    for (uint32_t lane = 0; lane < PTX_LANES; lane++)
-        warp->undefined |= (uint32_t)(by[lane] == 0) << lane;
-}
-PTX_MAP2(div_lanes, U, U, U, b ? a / b : ~0u)
-PTX_MAP2(rem_lanes, U, U, U, b ? a % b : a)
-PTX_HANDLER(div_u)
-{
-    div_lanes(warp, insn);
-    note_zeros(warp, PTX_REG(const U, 2));
-}
-PTX_HANDLER(rem_u)
-{
-    rem_lanes(warp, insn);
-    note_zeros(warp, PTX_REG(const U, 2));
-}
-
-/* bfi d, a, b, c, e: `e` bits of a into b from bit c on; c and e are of 8 bits. */
-PTX_HANDLER(bfi)
-{
-    U *d = PTX_REG(U, 0);
-    const U *x = PTX_REG(const U, 1), *y = PTX_REG(const U, 2);
-    const U *from = PTX_REG(const U, 3), *bits = PTX_REG(const U, 4);
-    PTX_EACH(lane)
-    {
-        const U c = from[lane] & 0xff, n = bits[lane] & 0xff;
-        const U ones = n > 31 ? ~0u : (1u << (n & 31)) - 1;
-        const U mask = c > 31 ? 0 : ones << (c & 31);
-        const U value = (y[lane] & ~mask) | ((c > 31 ? 0 : x[lane] << (c & 31)) & mask);
-        d[lane] = PTX_RUNS(U, lane) ? value : d[lane];
-    }
-}
 
 /* bfe.u32 d, a, b, c: c bits from bit b on. */
 PTX_HANDLER(bfe_u)
@@ -131,17 +83,6 @@ static U dot4(U a, U b, U c)
 PTX_MAP3(dp4a_u, U, U, U, U, dot4(a, b, c))
 /* dp2a.lo: a's halves by b's two lower bytes. */
 PTX_MAP3(dp2a_lo_u, U, U, U, U, c + (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff))
-
-PTX_HANDLER(selp)
-{
-    U *d = PTX_REG(U, 0);
-    const U *x = PTX_REG(const U, 1), *y = PTX_REG(const U, 2), p = *PTX_REG(const U, 3);
-    PTX_EACH(lane)
-    {
-        const U value = p >> lane & 1 ? x[lane] : y[lane];
-        d[lane] = PTX_RUNS(U, lane) ? value : d[lane];
-    }
-}
 
 const ptx_opcode ptx_ops_int[] = {
     {"mov.b32", "w=w", mov, PTX_PLAIN},

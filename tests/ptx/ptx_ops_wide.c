@@ -1,79 +1,21 @@
 /* Instructions on double words, and between words and double words. */
-#include "ptx_lanes.h"
+#include <stdint.h>
 
 #define U uint64_t
+#define S int64_t
 #define W uint32_t
+#define BITS 64u
 
-PTX_MAP1(mov, U, U, a)
-PTX_MAP2(add, U, U, U, a + b)
-PTX_MAP2(sub, U, U, U, a - b)
-PTX_MAP1(neg, U, U, 0u - a)
-PTX_MAP2(mul_lo, U, U, U, a *b)
-PTX_MAP3(mad_lo, U, U, U, U, a *b + c)
+#include "ptx_ops_word.h"
+
 PTX_MAP2(mul_wide_u, U, W, W, (U)a *b)
 PTX_MAP2(mul_wide_s, U, int32_t, int32_t, (int64_t)a *b)
 PTX_MAP3(mad_wide_u, U, W, W, U, (U)a *b + c)
-PTX_MAP2(and, U, U, U, a &b)
-PTX_MAP2(or, U, U, U, a | b)
-PTX_MAP2(xor, U, U, U, a ^ b)
-PTX_MAP1(not, U, U, ~a)
-PTX_MAP2(shl, U, U, W, b > 63 ? 0 : a << (b & 63))
-PTX_MAP2(shr_u, U, U, W, b > 63 ? 0 : a >> (b & 63))
-PTX_MAP2(shr_s, int64_t, int64_t, W, a >> (b > 63 ? 63 : b))
-PTX_MAP2(min_u, U, U, U, a < b ? a : b)
-PTX_MAP2(max_u, U, U, U, a > b ? a : b)
 PTX_MAP1(from_u32, U, W, a)
 PTX_MAP1(from_s32, U, int32_t, (int64_t)a)
 PTX_MAP1(from_u16, U, W, a & 0xffffu)
 PTX_MAP1(to_u32, W, U, a)
 PTX_MAP1(to_u16, W, U, a & 0xffffu)
-
-/* A quotient by zero has no defined value. */
-static void note_zeros(ptx_warp *warp, const U *by)
-{
-    for (uint32_t lane = 0; lane < PTX_LANES; lane++)
-        warp->undefined |= (uint32_t)(by[lane] == 0) << lane;
-}
-PTX_MAP2(div_lanes, U, U, U, b ? a / b : ~0ull)
-PTX_MAP2(rem_lanes, U, U, U, b ? a % b : a)
-PTX_HANDLER(div_u)
-{
-    div_lanes(warp, insn);
-    note_zeros(warp, PTX_REG(const U, 2));
-}
-PTX_HANDLER(rem_u)
-{
-    rem_lanes(warp, insn);
-    note_zeros(warp, PTX_REG(const U, 2));
-}
-
-/* As bfi.b32 in ptx_ops_int.c. */
-PTX_HANDLER(bfi)
-{
-    U *d = PTX_REG(U, 0);
-    const U *x = PTX_REG(const U, 1), *y = PTX_REG(const U, 2);
-    const W *from = PTX_REG(const W, 3), *bits = PTX_REG(const W, 4);
-    PTX_EACH(lane)
-    {
-        const W c = from[lane] & 0xff, n = bits[lane] & 0xff;
-        const U ones = n > 63 ? ~0ull : (1ull << (n & 63)) - 1;
-        const U mask = c > 63 ? 0 : ones << (c & 63);
-        const U value = (y[lane] & ~mask) | ((c > 63 ? 0 : x[lane] << (c & 63)) & mask);
-        d[lane] = PTX_RUNS(U, lane) ? value : d[lane];
-    }
-}
-
-PTX_HANDLER(selp)
-{
-    U *d = PTX_REG(U, 0);
-    const U *x = PTX_REG(const U, 1), *y = PTX_REG(const U, 2);
-    const W p = *PTX_REG(const W, 3);
-    PTX_EACH(lane)
-    {
-        const U value = p >> lane & 1 ? x[lane] : y[lane];
-        d[lane] = PTX_RUNS(U, lane) ? value : d[lane];
-    }
-}
 
 /* From a window's address to a generic one. */
 PTX_MAP1(cvta_shared, U, U, a + PTX_SHARED_WINDOW)
