@@ -46,6 +46,29 @@ void add_task(struct ggml_context *context, struct ggml_cgraph *graph, ggml_cust
     ggml_build_forward_expand(graph, node);
 }
 
+enum ggml_status run_in_place(const chain_run *whole, uint64_t scratch_bytes, add_products_fn *add,
+                              void *run)
+{
+    const expert_chain *chain = whole->chain;
+    compute *of = whole->of;
+    struct ggml_cgraph *graph;
+    if (!grow(&of->scratch, &of->scratch_bytes, scratch_bytes))
+        return GGML_STATUS_ALLOC_FAILED;
+    struct ggml_context *context = begin_graph(of, 2 * MOST_LINKS, &graph);
+    if (!context)
+        return GGML_STATUS_ALLOC_FAILED;
+    char *room = of->scratch;
+    for (uint32_t i = 0; i < chain->n_links;) {
+        if (is_bank_product(chain->links[i]))
+            i = add(run, i, context, graph, &room);
+        else
+            ggml_graph_add_node(graph, chain->links[i++]);
+    }
+    const enum ggml_status status = ggml_backend_graph_compute(of->cpu, graph);
+    ggml_free(context);
+    return status;
+}
+
 /* ---- what is put aside ---- */
 
 static void list_aside(chain_run *run, const struct ggml_tensor *tensor)

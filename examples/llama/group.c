@@ -184,8 +184,9 @@ static bool prepare(group_run *run)
         n_tensors += 4 * (is_product ? run->plan->n_experts : 1);
         bytes += round_up((uint64_t)link->ne[0] * sizeof(float) * n_rows);
         if (is_product)
-            bytes += round_up((uint64_t)link->src[1]->ne[0] * sizeof(float) * n_rows) +
-                     own_operand_bytes(link, n_rows);
+            bytes += round_up((uint64_t)link->src[1]->ne[0] * sizeof(float) * n_rows);
+        if (is_product && chain->model->own_kernels)
+            bytes += own_operand_bytes(link, n_rows);
     }
     if (!grow(&of->scratch, &of->scratch_bytes, bytes))
         return false;
@@ -216,10 +217,9 @@ enum ggml_status group_run_chain(const chain_run *whole, const moepage_plan *pla
     list_ids(&run);
     for (uint32_t i = 0; i < chain->n_links; i++)
         add_link(&run, chain->links[i]);
-    enum ggml_status status = ggml_backend_graph_compute(whole->of->cpu, run.graph);
-    for (uint32_t i = 0; i < run.n_products; i++)
-        if (atomic_load(&run.products[i].failed))
-            status = GGML_STATUS_FAILED;
+    const enum ggml_status status =
+        own_status(run.products, run.n_products,
+                   ggml_backend_graph_compute(whole->of->cpu, run.graph));
     for (uint32_t i = 0; i < chain->n_links && status == GGML_STATUS_SUCCESS; i++)
         scatter(&run, find_value(&run, chain->links[i]));
     ggml_free(run.context);

@@ -39,6 +39,15 @@ struct ggml_context *begin_graph(compute *of, size_t n_tensors, struct ggml_cgra
 void add_task(struct ggml_context *context, struct ggml_cgraph *graph, ggml_custom_op_t task,
               void *data);
 
+/* Adds the nodes of the products from link `first` on, with scratch that it takes from *room; returns the first link
+ * behind them. */
+typedef uint32_t add_products_fn(void *run, uint32_t first, struct ggml_context *context,
+                                 struct ggml_cgraph *graph, char **room);
+
+/* Runs a chain on the rows where the host has them: products by `add`, all else as it is. */
+enum ggml_status run_in_place(const chain_run *whole, uint64_t scratch_bytes, add_products_fn *add,
+                              void *run);
+
 static inline char *data_of(const chain_run *whole, const struct ggml_tensor *tensor)
 {
     for (uint32_t i = 0; i < whole->n_asides; i++)
@@ -78,6 +87,9 @@ moepage_product own_product(const chain_run *whole, const struct ggml_tensor *pr
 
 /* Adds the nodes of these products, which must live until the graph has run. */
 void own_add(own_products *products, struct ggml_context *context, struct ggml_cgraph *graph);
+
+/* FAILED if one of n of them has failed in one of the host's threads, else `status`. */
+enum ggml_status own_status(const own_products *products, uint32_t n, enum ggml_status status);
 
 /* True if a plan's rows can be used where the host has them. */
 bool own_rows_are_even(const chain_run *whole, const moepage_plan *plan);

@@ -55,6 +55,14 @@ void own_add(own_products *products, struct ggml_context *context, struct ggml_c
     add_task(context, graph, multiply, products);
 }
 
+enum ggml_status own_status(const own_products *products, uint32_t n, enum ggml_status status)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (atomic_load(&products[i].failed))
+            return GGML_STATUS_FAILED;
+    return status;
+}
+
 /* ---- a layer whose rows are used where they are ---- */
 
 static bool are_even(const struct ggml_tensor *rows)
@@ -90,7 +98,8 @@ static moepage_product product_in_place(const chain_run *whole, const struct ggm
     return product;
 }
 
-/* Takes the products that follow each other with one input and one math: they share its operands. */
+/* Takes the products that follow each other with one input and one math, and so share its operands; returns the first
+ * link behind them. */
 static uint32_t take_products(const chain_run *whole, uint32_t first, void *operands,
                               own_products *out)
 {
@@ -117,36 +126,30 @@ static uint64_t all_operand_bytes(const expert_chain *chain, uint64_t n_rows)
     return bytes;
 }
 
+/* A layer's products. */
+typedef struct own_run {
+    const chain_run *whole;
+    const moepage_plan *plan;
+    own_products products[MOST_LINKS];
+    uint32_t n_products;
+} own_run;
+
+static uint32_t add_products(void *data, uint32_t first, struct ggml_context *context,
+                             struct ggml_cgraph *graph, char **room)
+{
+    own_run *run = data;
+    own_products *of = &run->products[run->n_products++];
+    *of = (own_products){.session = run->whole->of->session, .layer = run->plan->layer};
+    const uint32_t behind = take_products(run->whole, first, *room, of);
+    *room += own_operand_bytes(run->whole->chain->links[first], run->plan->n_rows);
+    own_add(of, context, graph);
+    return behind;
+}
+
 enum ggml_status own_run_chain(const chain_run *whole, const moepage_plan *plan)
 {
-    const expert_chain *chain = whole->chain;
-    compute *of = whole->of;
-    own_products products[MOST_LINKS];
-    uint32_t n_products = 0;
-    struct ggml_cgraph *graph;
-    if (!grow(&of->scratch, &of->scratch_bytes, all_operand_bytes(chain, plan->n_rows)))
-        return GGML_STATUS_ALLOC_FAILED;
-    struct ggml_context *context = begin_graph(of, 2 * MOST_LINKS, &graph);
-    if (!context)
-        return GGML_STATUS_ALLOC_FAILED;
-    char *room = of->scratch;
-    for (uint32_t i = 0; i < chain->n_links;) {
-        struct ggml_tensor *link = chain->links[i];
-        if (is_bank_product(link)) {
-            own_products *next = &products[n_products++];
-            *next = (own_products){.session = of->session, .layer = plan->layer};
-            i = take_products(whole, i, room, next);
-            room += own_operand_bytes(link, plan->n_rows);
-            own_add(next, context, graph);
-        } else {
-            ggml_graph_add_node(graph, link);
-            i++;
-        }
-    }
-    enum ggml_status status = ggml_backend_graph_compute(of->cpu, graph);
-    ggml_free(context);
-    for (uint32_t i = 0; i < n_products; i++)
-        if (atomic_load(&products[i].failed))
-            status = GGML_STATUS_FAILED;
-    return status;
+    own_run run = {.whole = whole, .plan = plan};
+    const enum ggml_status status =
+        run_in_place(whole, all_operand_bytes(whole->chain, plan->n_rows), add_products, &run);
+    return own_status(run.products, run.n_products, status);
 }

@@ -152,7 +152,8 @@ static void multiply(struct ggml_tensor *node, int thread, int n_threads, void *
 
 /* ---- the graph ---- */
 
-/* Takes the products of one input that follow each other, with weights of one type and height. */
+/* Takes the products of one input that follow each other, with weights of one type and height; returns the first link
+ * behind them. */
 static uint32_t take_products(row_products *of, uint32_t first)
 {
     const expert_chain *chain = of->whole->chain;
@@ -167,7 +168,7 @@ static uint32_t take_products(row_products *of, uint32_t first)
         of->links[of->n_links++] = link;
     }
     of->traits = find_traits()(like->type);
-    return i - first;
+    return i;
 }
 
 /* Bytes for the rounded rows of all products' inputs. */
@@ -184,11 +185,20 @@ static uint64_t rounded_bytes(const expert_chain *chain)
     return bytes;
 }
 
-/* Adds the products from link `first` on, and says how many; their rounded rows go to *room. */
-static uint32_t add_products(row_products *of, uint32_t first, struct ggml_context *context,
+/* A layer's products, by their first links. */
+typedef struct row_run {
+    const chain_run *whole;
+    const moepage_plan *plan;
+    row_products products[MOST_LINKS];
+} row_run;
+
+static uint32_t add_products(void *data, uint32_t first, struct ggml_context *context,
                              struct ggml_cgraph *graph, char **room)
 {
-    const uint32_t n = take_products(of, first);
+    row_run *run = data;
+    row_products *of = &run->products[first];
+    *of = (row_products){.whole = run->whole, .plan = run->plan};
+    const uint32_t behind = take_products(of, first);
     const struct ggml_tensor *input = of->input;
     if (of->traits->vec_dot_type != GGML_TYPE_F32) {
         of->rounded = *room;
@@ -197,30 +207,11 @@ static uint32_t add_products(row_products *of, uint32_t first, struct ggml_conte
         add_task(context, graph, round_input, of);
     }
     add_task(context, graph, multiply, of);
-    return n;
+    return behind;
 }
 
 enum ggml_status rows_run_chain(const chain_run *whole, const moepage_plan *plan)
 {
-    const expert_chain *chain = whole->chain;
-    compute *of = whole->of;
-    row_products products[MOST_LINKS];
-    struct ggml_cgraph *graph;
-    if (!grow(&of->scratch, &of->scratch_bytes, rounded_bytes(chain)))
-        return GGML_STATUS_ALLOC_FAILED;
-    struct ggml_context *context = begin_graph(of, 2 * MOST_LINKS, &graph);
-    if (!context)
-        return GGML_STATUS_ALLOC_FAILED;
-    char *room = of->scratch;
-    for (uint32_t i = 0; i < chain->n_links;) {
-        if (is_bank_product(chain->links[i])) {
-            products[i] = (row_products){.whole = whole, .plan = plan};
-            i += add_products(&products[i], i, context, graph, &room);
-        } else {
-            ggml_graph_add_node(graph, chain->links[i++]);
-        }
-    }
-    const enum ggml_status status = ggml_backend_graph_compute(of->cpu, graph);
-    ggml_free(context);
-    return status;
+    row_run run = {.whole = whole, .plan = plan};
+    return run_in_place(whole, rounded_bytes(whole->chain), add_products, &run);
 }
