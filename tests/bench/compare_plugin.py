@@ -2,9 +2,8 @@
 """llama-bench with the plug-in and without it, in turn, each in a cgroup of its own with a limit of memory, or with all
 experts resident. compare_plugin.sh prepares what it needs.
 
-llama-bench decodes the same tokens several times; the first pass warms caches and slots, and is left out. Where all
-experts are resident, processor time is compared too: that of a run with more passes less that of one with the first
-alone, with threads that sleep where they wait for each other.
+llama-bench makes several passes; the first one warms caches and slots, and is left out. Where all experts are resident,
+passes over a prompt come before those that decode, which alone would still be filling slots.
 
 The first line of a case ends with the disk's rate: direct reads of 3 MiB by four threads, taken in the same run.
 """
@@ -37,8 +36,7 @@ class Model:
 
 
 def bench(args, model, test, passes, limit, plugin, budget=None):
-    """Rates of the passes in tokens per second, processor seconds, bytes read from the disk, and what the plug-in
-    said at the end."""
+    """Rates of each test's passes in tokens per second, bytes read from the disk, and what the plug-in said at the end."""
     command = [os.path.join(args.folder, "llama-bench"), "-m", model.path, "-t", str(args.threads), "-r", str(passes),
                "--no-warmup", "-o", "json", *test, *(args.flags.split() if args.flags else [])]
     environment = {**os.environ, "OMP_WAIT_POLICY": args.wait}
@@ -61,8 +59,7 @@ def bench(args, model, test, passes, limit, plugin, budget=None):
     if process.returncode:
         raise SystemExit("%s ended with %d: %s" % (" ".join(command), process.returncode, said[-600:]))
     said = [line for line in said.splitlines() if line.startswith("moepage: ")]
-    return (json.loads(text)[0]["samples_ts"], usage.ru_utime + usage.ru_stime, usage.ru_inblock * 512,
-            said[-1][9:] if said else "")
+    return [each["samples_ts"] for each in json.loads(text)], usage.ru_inblock * 512, said[-1][9:] if said else ""
 
 
 def spread(values, form="%.2f"):
@@ -79,7 +76,7 @@ def compare_beyond(args, model, limit):
     rates = {name: [] for name in ("without", "with")}
     for _ in range(args.rounds):
         for name, plugin, more in (("without", None, ["--repack", "0"]), ("with", args.plugin, [])):
-            passes, _, read, said = bench(args, model, ["-p", "0", "-n", str(args.tokens), *more], args.passes, limit, plugin,
+            (passes,), read, said = bench(args, model, ["-p", "0", "-n", str(args.tokens), *more], args.passes, limit, plugin,
                                           str(budget))
             rates[name].append(statistics.median(passes[1:]))
             print("  %s: %.2f tokens/s; %.2f GB read in all%s" % (name, rates[name][-1], read / 1e9, said and "; " + said),
@@ -90,20 +87,16 @@ def compare_beyond(args, model, limit):
 
 
 def compare_resident(args, model):
-    for what, test, n in (("decoding", ["-p", "0", "-n", str(args.tokens)], args.tokens),
-                          ("a prompt", ["-p", str(args.prompt), "-n", "0"], args.prompt)):
-        rates = {name: [] for name in ("without", "with")}
-        times = {name: [] for name in rates}
-        for _ in range(args.rounds):
-            for name, plugin in (("without", None), ("with", args.plugin)):
-                _, first, _, _ = bench(args, model, test, 1, None, plugin, "100%")
-                passes, all_of_it, _, _ = bench(args, model, test, args.passes, None, plugin, "100%")
-                rates[name].append(statistics.median(passes[1:]))
-                times[name].append((all_of_it - first) / n / (args.passes - 1))
-        for form, of, over in (("%.2f tokens/s", rates, lambda a, b: a / b), ("%.4f s of processors a token", times, lambda a, b: b / a)):
-            ratios = [over(a, b) for a, b in zip(of["with"], of["without"])]
-            print("  %s: with %s, without %s, ratio %s" % (what, form % statistics.median(of["with"]),
-                                                           form % statistics.median(of["without"]), spread(ratios, "%.3f")), flush=True)
+    tests = ["-p", str(args.prompt), "-n", str(args.tokens)]
+    rates = {name: ([], []) for name in ("without", "with")}
+    for _ in range(args.rounds):
+        for name, plugin in (("without", None), ("with", args.plugin)):
+            results, _, _ = bench(args, model, tests, args.passes, None, plugin, "100%")
+            for of, passes in zip(rates[name], results):
+                of.append(statistics.median(passes[1:]))
+    for what, mine, theirs in zip(("a prompt", "decoding"), rates["with"], rates["without"]):
+        print("  %s: with %s, without %s tokens/s, ratio %s"
+              % (what, spread(mine), spread(theirs), spread([a / b for a, b in zip(mine, theirs)])), flush=True)
 
 
 def main():
@@ -120,7 +113,7 @@ def main():
     parser.add_argument("--options", default="", help="MOEPAGE_OPTIONS")
     parser.add_argument("--policy", default="cycle")
     parser.add_argument("--flags", default="", help="more for llama-bench")
-    parser.add_argument("--wait", default="passive", choices=("passive", "active"), help="how OpenMP's threads wait")
+    parser.add_argument("--wait", default="active", choices=("passive", "active"), help="how OpenMP's threads wait")
     parser.add_argument("--read-ahead", type=int, help="KB; default: as it is")
     args = parser.parse_args()
     for case in args.cases:
