@@ -56,6 +56,7 @@ static void open_peer(peer *p, const cold_experts *c, uint32_t n_rows)
     const struct ggml_init_params settings = {.mem_size = 1 << 20, .no_alloc = true};
     const enum ggml_type type = peer_type(c->dtype);
     struct ggml_threadpool_params threads = ggml_threadpool_params_default((int)c->n_threads);
+    threads.paused = true;
     *p = (peer){.context = ggml_init(settings)};
     p->gate = ggml_new_tensor_2d(p->context, type, c->hidden, c->intermediate);
     p->up = ggml_new_tensor_2d(p->context, type, c->hidden, c->intermediate);
@@ -95,7 +96,8 @@ static void run_peer(peer *p, const cold_experts *c, uint32_t e)
 
 /* ---- Turns ---- */
 
-/* Of two threads the second takes part in whatever the counter says has begun. */
+/* Of two threads the second takes part in whatever the counter says has begun. It waits without sleep, and so lives only
+ * as long as a turn: ggml's threads are paused then, and it is gone while they run. */
 typedef struct helper {
     pthread_t thread;
     const cold_experts *c;
@@ -127,6 +129,22 @@ static void *help(void *argument)
         do_share(h->c, h->expert, h->phase, 1);
         atomic_fetch_add(&h->ended, 1);
     }
+}
+
+static void open_helper(helper *h)
+{
+    atomic_store(&h->begun, 0);
+    atomic_store(&h->ended, 0);
+    atomic_store(&h->stop, false);
+    if (h->c->n_threads > 1 && pthread_create(&h->thread, NULL, help, h))
+        exit(1);
+}
+
+static void close_helper(helper *h)
+{
+    atomic_store(&h->stop, true);
+    if (h->c->n_threads > 1)
+        pthread_join(h->thread, NULL);
 }
 
 static void do_phase(helper *h, uint32_t expert, uint32_t phase)
@@ -166,6 +184,10 @@ static double one_turn(turn_kind kind, cold_experts *c, helper *h, peer *p)
 {
     static uint32_t next;
     uint32_t n = 0;
+    if (kind == PEERS)
+        ggml_threadpool_resume(p->threads);
+    else
+        open_helper(h);
     const double begin = cold_seconds(c->n_threads);
     double end;
     do {
@@ -179,6 +201,10 @@ static double one_turn(turn_kind kind, cold_experts *c, helper *h, peer *p)
         n++;
         end = cold_seconds(c->n_threads);
     } while (end - begin < TURN_SECONDS);
+    if (kind == PEERS)
+        ggml_threadpool_pause(p->threads);
+    else
+        close_helper(h);
     return (end - begin) / n;
 }
 
@@ -221,14 +247,9 @@ static void compare(cold_experts *c, uint32_t only_rows)
             continue;
         for (uint32_t part = 0; part < c->n_threads && c->math == MOEPAGE_MATH_FP32; part++)
             cold_convert(c, part);
-        if (c->n_threads > 1 && pthread_create(&h.thread, NULL, help, &h))
-            exit(1);
         open_peer(&p, c, c->n_rows);
         take_turns(c, &h, &p, seconds);
-        if (c->n_threads > 1) {
-            atomic_store(&h.stop, true);
-            pthread_join(h.thread, NULL);
-        }
+        ggml_threadpool_resume(p.threads);
         run_peer(&p, c, 0);
         const double off = difference(c, &p);
         most = off > most ? off : most;
