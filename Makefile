@@ -66,7 +66,7 @@ SIM_SRC      := $(sort $(wildcard examples/sim/*.c))
 LLAMA_SRC    := $(sort $(wildcard examples/llama/*.c))
 PART_SRC     := $(filter-out $(PLUGIN_SRC) $(SIM_SRC) $(LLAMA_SRC),$(sort $(wildcard examples/*/*.c)))
 TEST_SRC     := $(sort $(wildcard tests/*/test_*.c))
-SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu sim suite walk,tests/$(d)/%), \
+SUPPORT_SRC  := $(filter-out $(TEST_SRC) $(foreach d,bench cuda fuzz gpu hosts sim suite walk,tests/$(d)/%), \
                              $(sort $(wildcard tests/*/*.c)))
 FUZZ_SRC     := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 GPU_BENCH_SRC := $(sort $(wildcard tests/gpu/bench_*.c))

@@ -54,6 +54,7 @@ static paged_model *loading_model(void)
     paged_model *model = calloc(1, sizeof *model);
     if (!model)
         return NULL;
+    pthread_mutex_init(&model->device.lock, NULL);
     model->next = models;
     models = model;
     return model;
@@ -74,6 +75,7 @@ static void drop_buffer(paged_model *model)
     pages_close(model);
     for (uint32_t i = 0; i < model->n_files; i++)
         free(model->files[i]);
+    pthread_mutex_destroy(&model->device.lock);
     free(model);
 }
 

@@ -147,6 +147,11 @@ bool choice_make(paged_model *of, const settings *chosen)
         say("MOEPAGE_KERNELS=moepage: this model has experts in blocks that only llama.cpp's know");
         return false;
     }
+    if (of->device.device) {
+        say("experts are in memory of %s, whose kernels compute",
+            ggml_backend_dev_name(of->device.device));
+        return true;
+    }
     if (chosen->kernels != KERNELS_AUTO || !known) {
         say("kernels of %s", of->own_kernels ? "moepage" : "llama.cpp");
         return true;

@@ -128,9 +128,26 @@ static void leave_model(compute *of)
         say("%s", moepage_last_error());
     if (of->session)
         pages_give_session(of->model, of->session);
+    if (of->away_scratch)
+        ggml_backend_buffer_free(of->away_scratch);
+    if (of->away)
+        ggml_backend_free(of->away);
+    of->away_scratch = NULL;
+    of->away = NULL;
     of->session = NULL;
     of->model = NULL;
     of->step_tokens = 0;
+}
+
+/* A backend of its own for each context: they keep state between calls. */
+static bool open_away(compute *of, const paged_model *model)
+{
+    if (model->device.device)
+        of->away = ggml_backend_dev_init(model->device.device, NULL);
+    if (!model->device.device || of->away)
+        return true;
+    say("%s cannot be opened", ggml_backend_dev_name(model->device.device));
+    return false;
 }
 
 static bool use_model(compute *of, paged_model *model)
@@ -138,7 +155,9 @@ static bool use_model(compute *of, paged_model *model)
     if (of->model == model)
         return true;
     leave_model(of);
-    of->session = pages_open(model) ? pages_take_session(model) : NULL;
+    if (!pages_open(model) || !open_away(of, model))
+        return false;
+    of->session = pages_take_session(model);
     if (!of->session)
         return false;
     of->model = model;
@@ -189,7 +208,7 @@ static enum ggml_status run_groups(compute *of, const expert_chain *chain, uint3
             status = fail();
         else if (of->model->own_kernels && own_rows_are_even(&run, &plan))
             status = own_run_chain(&run, &plan);
-        else if (!of->model->own_kernels && rows_are_few(&run, &plan))
+        else if (!of->model->own_kernels && !of->away && rows_are_few(&run, &plan))
             status = rows_run_chain(&run, &plan);
         else
             status = group_run_chain(&run, &plan);

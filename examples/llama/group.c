@@ -2,7 +2,10 @@
  *
  * The rows of a group are copied one behind the other, sorted by expert, so that each expert is one small product
  * with the rows that chose it. An expert's rows are never divided: the bits of a product by the host's kernels do not
- * depend on how many experts fit. */
+ * depend on how many experts fit.
+ *
+ * Scratch is the host's memory. Where slots are on another device it has a twin there, laid out alike: what the products
+ * need is copied to it before, and what they make is copied back. */
 #include "group.h"
 
 #include <string.h>
@@ -23,6 +26,7 @@ typedef struct group_run {
     own_products products[MOST_LINKS];
     uint32_t n_products;
     char *next;               /* free scratch */
+    ptrdiff_t twin;           /* from scratch to its twin */
     int32_t *zeros, *experts; /* [n_rows] ids: of a bank of one expert; of the biases */
     struct ggml_context *context;
     struct ggml_cgraph *graph;
@@ -35,6 +39,21 @@ static char *take(group_run *run, uint64_t bytes)
     char *at = run->next;
     run->next += round_up(bytes);
     return at;
+}
+
+/* Copy scratch to its twin, and back, where there is one. */
+static void send(const group_run *run, char *at, uint64_t bytes)
+{
+    compute *of = run->whole->of;
+    if (of->away)
+        device_write(&of->model->device, of->away_scratch, at + run->twin, at, bytes);
+}
+
+static void fetch(const group_run *run, char *at, uint64_t bytes)
+{
+    compute *of = run->whole->of;
+    if (of->away)
+        device_read(&of->model->device, of->away_scratch, at + run->twin, at, bytes);
 }
 
 static rows_of *find_value(group_run *run, const struct ggml_tensor *tensor)
@@ -63,17 +82,31 @@ static rows_of *input_of(group_run *run, const struct ggml_tensor *tensor)
     for (uint32_t r = 0; r < run->plan->n_rows; r++)
         memcpy(value->rows + r * value->row_bytes, host_row(run->whole, run->plan, tensor, r),
                value->row_bytes);
+    send(run, value->rows, value->row_bytes * run->plan->n_rows);
     return value;
 }
 
 static void scatter(const group_run *run, const rows_of *value)
 {
+    fetch(run, value->rows, value->row_bytes * run->plan->n_rows);
     for (uint32_t r = 0; r < run->plan->n_rows; r++)
         memcpy(host_row(run->whole, run->plan, value->tensor, r),
                value->rows + r * value->row_bytes, value->row_bytes);
 }
 
+static uint64_t bias_row_bytes(const struct ggml_tensor *biases)
+{
+    return ggml_row_size(biases->type, biases->ne[0]);
+}
+
 /* ---- ggml's tensors for them ---- */
+
+static struct ggml_tensor *at_scratch(const group_run *run, struct ggml_tensor *tensor, void *at)
+{
+    tensor->data = (char *)at + run->twin;
+    tensor->buffer = run->whole->of->away_scratch;
+    return tensor;
+}
 
 /* [width][1][n_rows] from row `first` on. */
 static struct ggml_tensor *tensor_of(group_run *run, const rows_of *value, uint32_t first,
@@ -82,8 +115,7 @@ static struct ggml_tensor *tensor_of(group_run *run, const rows_of *value, uint3
     struct ggml_tensor *tensor =
         ggml_new_tensor_3d(run->context, GGML_TYPE_F32, (int64_t)(value->row_bytes / sizeof(float)),
                            1, n_rows);
-    tensor->data = value->rows + first * value->row_bytes;
-    return tensor;
+    return at_scratch(run, tensor, value->rows + first * value->row_bytes);
 }
 
 /* The same of an operand that may be a view of a link: a part of its rows. */
@@ -102,9 +134,25 @@ static struct ggml_tensor *operand_of(group_run *run, const struct ggml_tensor *
 
 static struct ggml_tensor *ids_of(group_run *run, int32_t *ids, uint32_t n_rows)
 {
-    struct ggml_tensor *tensor = ggml_new_tensor_2d(run->context, GGML_TYPE_I32, 1, n_rows);
-    tensor->data = ids;
-    return tensor;
+    return at_scratch(run, ggml_new_tensor_2d(run->context, GGML_TYPE_I32, 1, n_rows), ids);
+}
+
+/* A bias's rows: the host's tensor, of which `experts` are rows, or on another device those of the group's experts. */
+static struct ggml_tensor *biases_of(group_run *run, struct ggml_tensor *all)
+{
+    const moepage_plan *plan = run->plan;
+    const uint64_t row_bytes = bias_row_bytes(all);
+    if (!run->whole->of->away)
+        return all;
+    char *rows = take(run, row_bytes * plan->n_experts);
+    for (uint32_t e = 0; e < plan->n_experts; e++)
+        memcpy(rows + e * row_bytes,
+               (const char *)all->data + (size_t)plan->experts[e].expert * all->nb[1], row_bytes);
+    send(run, rows, row_bytes * plan->n_experts);
+    return at_scratch(run,
+                      ggml_new_tensor_2d(run->context, all->type, all->ne[0],
+                                         (int64_t)plan->n_experts),
+                      rows);
 }
 
 /* Adds a node with the host's operation and parameters. */
@@ -131,6 +179,7 @@ static void add_products(group_run *run, const struct ggml_tensor *link)
         struct ggml_tensor *weights =
             ggml_new_tensor_3d(run->context, from->type, from->ne[0], from->ne[1], 1);
         weights->data = (void *)expert->tensors[t];
+        weights->buffer = run->whole->chain->model->device.slots;
         add_node(run, link, tensor_of(run, result, expert->first_row, expert->n_rows), weights,
                  tensor_of(run, input, expert->first_row, expert->n_rows),
                  ids_of(run, run->zeros, expert->n_rows));
@@ -162,7 +211,8 @@ static void add_link(group_run *run, struct ggml_tensor *link)
     } else {
         const bool is_bias = op_kind_of(link) == OP_ADD_ID;
         struct ggml_tensor *a = operand_of(run, link->src[0]);
-        struct ggml_tensor *b = is_bias ? link->src[1] : operand_of(run, link->src[1]);
+        struct ggml_tensor *b =
+            is_bias ? biases_of(run, link->src[1]) : operand_of(run, link->src[1]);
         struct ggml_tensor *result = tensor_of(run, add_value(run, link), 0, n_rows);
         add_node(run, link, result, a, b, is_bias ? ids_of(run, run->experts, n_rows) : NULL);
     }
@@ -187,10 +237,15 @@ static bool prepare(group_run *run)
             bytes += round_up((uint64_t)link->src[1]->ne[0] * sizeof(float) * n_rows);
         if (is_product && chain->model->own_kernels)
             bytes += own_operand_bytes(link, n_rows);
+        if (op_kind_of(link) == OP_ADD_ID && of->away)
+            bytes += round_up(bias_row_bytes(link->src[1]) * run->plan->n_experts);
     }
-    if (!grow(&of->scratch, &of->scratch_bytes, bytes))
+    if (!grow(&of->scratch, &of->scratch_bytes, bytes) ||
+        (of->away && !device_room(&of->model->device, &of->away_scratch, bytes)))
         return false;
     run->next = of->scratch;
+    if (of->away)
+        run->twin = (char *)ggml_backend_buffer_get_base(of->away_scratch) - of->scratch;
     run->context = begin_graph(of, n_tensors, &run->graph);
     return run->context != NULL;
 }
@@ -203,9 +258,12 @@ static void list_ids(group_run *run)
     memset(run->zeros, 0, bytes);
     for (uint32_t e = 0; e < run->plan->n_experts; e++) {
         const moepage_plan_expert *expert = &run->plan->experts[e];
+        const uint32_t id = run->whole->of->away ? e : expert->expert; /* biases_of */
         for (uint32_t r = 0; r < expert->n_rows; r++)
-            run->experts[expert->first_row + r] = (int32_t)expert->expert;
+            run->experts[expert->first_row + r] = (int32_t)id;
     }
+    send(run, (char *)run->zeros, bytes);
+    send(run, (char *)run->experts, bytes);
 }
 
 enum ggml_status group_run_chain(const chain_run *whole, const moepage_plan *plan)
@@ -217,9 +275,10 @@ enum ggml_status group_run_chain(const chain_run *whole, const moepage_plan *pla
     list_ids(&run);
     for (uint32_t i = 0; i < chain->n_links; i++)
         add_link(&run, chain->links[i]);
-    const enum ggml_status status =
-        own_status(run.products, run.n_products,
-                   ggml_backend_graph_compute(whole->of->cpu, run.graph));
+    compute *of = whole->of;
+    enum ggml_status status = of->away ? device_compute(&of->model->device, of->away, run.graph)
+                                       : ggml_backend_graph_compute(of->cpu, run.graph);
+    status = own_status(run.products, run.n_products, status);
     for (uint32_t i = 0; i < chain->n_links && status == GGML_STATUS_SUCCESS; i++)
         scatter(&run, find_value(&run, chain->links[i]));
     ggml_free(run.context);

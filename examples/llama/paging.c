@@ -17,14 +17,16 @@ static uint64_t dense_bytes(const paged_model *of, uint64_t expert_bytes)
     return all > expert_bytes ? all - expert_bytes : 0;
 }
 
-/* All that is free, but for the rest of the model, which stays mapped, for what is being read, and for an eighth, at
- * least 256 MiB: KV, compute buffers and the system need it. */
+/* All that is free, but for the rest of the model, which stays mapped, for what is being read, both in the host's
+ * memory, and for an eighth, at least 256 MiB: KV, compute buffers and the system need it. */
 static bool choose_budget(const paged_model *of, uint64_t reading, char *out, size_t room)
 {
     moepage_model_info info = MOEPAGE_MODEL_INFO();
     moepage_model_get_info(of->model, &info);
-    const uint64_t bytes = memory_free(), dense = dense_bytes(of, info.routed_bytes);
-    const uint64_t rest = dense + reading + (bytes / 8 > 256u << 20 ? bytes / 8 : 256u << 20);
+    const bool away = of->device.device;
+    const uint64_t bytes = away ? device_free(&of->device) : memory_free();
+    const uint64_t beside = away ? 0 : dense_bytes(of, info.routed_bytes) + reading;
+    const uint64_t rest = beside + (bytes / 8 > 256u << 20 ? bytes / 8 : 256u << 20);
     if (bytes <= rest) {
         say("MOEPAGE_BUDGET=auto: %llu bytes of memory are free, and %llu must stay so: give a "
             "budget",
@@ -105,8 +107,11 @@ static bool open_engine(paged_model *of, const settings *chosen)
         return false;
     const moepage_session_config session =
         MOEPAGE_SESSION_CONFIG(.max_tokens = MOST_TOKENS, .max_top_k = pages_top_k(of->model));
+    const moepage_device_config away = MOEPAGE_DEVICE_CONFIG(.external = &of->device.memory);
     const moepage_engine_config config =
-        MOEPAGE_ENGINE_CONFIG(.model = of->model, .session = &session);
+        MOEPAGE_ENGINE_CONFIG(.model = of->model, .session = &session,
+                              .device_name = of->device.device ? "external" : NULL,
+                              .device = of->device.device ? &away : NULL);
     if (moepage_engine_open(NULL, options, &config, &of->engine)) {
         say("%s", moepage_last_error());
         return false;
@@ -135,7 +140,8 @@ bool pages_open(paged_model *of)
     const settings *chosen = settings_get();
     if (!chosen || !layers_open(of))
         return false;
-    if (!choice_make(of, chosen) || !open_engine(of, chosen) || !learnt_open(of, chosen)) {
+    if (!device_find(of, chosen) || !choice_make(of, chosen) || !open_engine(of, chosen) ||
+        !learnt_open(of, chosen)) {
         pages_close(of);
         return false;
     }

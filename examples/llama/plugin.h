@@ -8,6 +8,7 @@
  *   layers.c     the experts of a loaded model, as libmoepage has them described
  *   paging.c     these in an engine of libmoepage
  *   learnt.c     what outlives a run: a predictor's state, a trace
+ *   device.c     slots in memory of another device of the host's, and what computes there
  *   choice.c     whose kernels are faster
  *   chain.c      the operations of a layer that belong together
  *   compute.c    runs them, group after group of experts: group.h
@@ -51,7 +52,8 @@ typedef enum kernels_setting { KERNELS_AUTO, KERNELS_OWN, KERNELS_HOST } kernels
 
 typedef struct settings {
     kernels_setting kernels; /* that multiply experts with rows */
-    char budget[32];         /* as in moepage_engine_open's options, or "auto" */
+    char device[64]; /* of the host's, in whose memory the slots are to be; "" = the host's own */
+    char budget[32]; /* as in moepage_engine_open's options, or "auto" */
     char policy[32];
     char stats[1024];    /* "text", "off", or the path of a file of metrics */
     const char *options; /* more options for the engine, or "" */
@@ -76,6 +78,14 @@ typedef struct bank {
     uint64_t offset;
 } bank;
 
+/* Another device of the host's, in whose memory a model's slots are. */
+typedef struct slot_device {
+    ggml_backend_dev_t device; /* NULL = slots are in the host's memory */
+    ggml_backend_buffer_t slots;
+    moepage_external_memory memory;
+    pthread_mutex_t lock; /* backends need not bear two threads at once */
+} slot_device;
+
 /* One model of the host: its expert tensors, and from the first context on their pages. */
 typedef struct paged_model {
     struct paged_model *next;
@@ -90,6 +100,7 @@ typedef struct paged_model {
     int32_t moe_layer[MOST_LAYERS];      /* of the engine; -1 = none */
     uint32_t tensor_of[MOST_BANKS];      /* of an expert in the engine */
     bool own_kernels; /* this library's multiply experts with rows; else the host's */
+    slot_device device;
     moepage_model *model;
     moepage_engine *engine; /* NULL until pages_open */
     atomic_bool
@@ -175,6 +186,25 @@ void report_now_and_then(paged_model *model);
 /* The last of them, and a line. */
 void report_at_the_end(paged_model *model);
 
+/* ---- device.c ---- */
+
+/* Finds the device that the settings name, if they do. False after a sentence. */
+bool device_find(paged_model *of, const settings *chosen);
+
+/* Bytes of its memory that are free. */
+uint64_t device_free(const slot_device *of);
+
+/* Copy bytes between the host's memory and a buffer of the device's, whose addresses may only be counted with. */
+void device_write(slot_device *of, ggml_backend_buffer_t buffer, void *to, const void *from,
+                  size_t bytes);
+void device_read(slot_device *of, ggml_backend_buffer_t buffer, void *from, void *to, size_t bytes);
+
+/* Makes a buffer as large as that; its contents are lost. False after a sentence. */
+bool device_room(const slot_device *of, ggml_backend_buffer_t *buffer, size_t bytes);
+
+/* Runs a graph of which all tensors are in the device's memory. */
+enum ggml_status device_compute(slot_device *of, ggml_backend_t backend, struct ggml_cgraph *graph);
+
 /* ---- choice.c ---- */
 
 /* Chooses whose kernels run a model's products, once for all of its contexts, and says it. False after a sentence. */
@@ -225,7 +255,9 @@ void chain_collect(struct ggml_cgraph *graph, int first, expert_chain *out);
 
 /* A backend of ours, one for each context of the host. */
 typedef struct compute {
-    ggml_backend_t cpu; /* the host's own, which runs the kernels */
+    ggml_backend_t cpu;  /* the host's own, which runs the kernels */
+    ggml_backend_t away; /* runs them where the slots are on another device; else NULL */
+    ggml_backend_buffer_t away_scratch; /* laid out as `scratch` is */
     int n_threads;
     paged_model *model; /* the session's */
     moepage_session *session;

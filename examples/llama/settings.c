@@ -35,12 +35,20 @@ static bool read_kernels(kernels_setting *out)
     return false;
 }
 
+/* Empty, or not there: the host itself. */
+static bool read_device(settings *out)
+{
+    const char *value = value_of("MOEPAGE_DEVICE", "");
+    out->device[0] = 0;
+    return !*value || copy("MOEPAGE_DEVICE", value, "", out->device, sizeof out->device);
+}
+
 static bool read_settings(settings *out)
 {
     out->options = value_of("MOEPAGE_OPTIONS", "");
     out->state = value_of("MOEPAGE_STATE", "");
     out->trace = value_of("MOEPAGE_TRACE", "");
-    return read_kernels(&out->kernels) &&
+    return read_kernels(&out->kernels) && read_device(out) &&
            copy("MOEPAGE_POLICY", value_of("MOEPAGE_POLICY", "cycle"), " \t\n=", out->policy,
                 sizeof out->policy) &&
            copy("MOEPAGE_STATS", value_of("MOEPAGE_STATS", "text"), "", out->stats,

@@ -57,6 +57,7 @@ struct mp_executor {
     uint32_t team_size;
     const mp_host_kernel_set *kernels;
     const mp_exph_decoder *decoder;
+    const mp_far_memory *far;
     mp_bus bus; /* used by the thread that runs the bus lane's operation */
     uint32_t n_streams;
     bool stop;
@@ -90,10 +91,20 @@ static void poison(mp_executor *executor, const mp_copy *copy, moepage_status st
         mp_log_write(&executor->log, MOEPAGE_LOG_ERROR, "host: %s", executor->poison_text);
 }
 
+static moepage_status move_bytes(const mp_executor *executor, const mp_copy *copy)
+{
+    const mp_far_memory *far = executor->far;
+    if (far && (uintptr_t)copy->dst - (uintptr_t)far->base < far->bytes)
+        return far->deliver(far->context, copy);
+    if (copy->fill)
+        return copy->fill(copy, copy->dst);
+    memcpy(copy->dst, copy->src, copy->bytes);
+    return MOEPAGE_OK;
+}
+
 static void run_copy(mp_executor *executor, const mp_op *op)
 {
     const mp_copy *copy = &op->copy;
-    moepage_status status = MOEPAGE_OK;
     uint64_t end_ns = 0;
     if (atomic_load(&executor->poisoned)) { /* skipped, but its tick completes, so that waits end */
         if (copy->result)
@@ -103,10 +114,7 @@ static void run_copy(mp_executor *executor, const mp_op *op)
     /* Booked before the copy, whose time is a part of the virtual transfer's, and settled after it. */
     if (op->ready_ns)
         end_ns = mp_bus_book(&executor->bus, op->ready_ns, copy->bytes);
-    if (copy->fill)
-        status = copy->fill(copy, copy->dst);
-    else
-        memcpy(copy->dst, copy->src, copy->bytes);
+    moepage_status status = move_bytes(executor, copy);
     /* If the submitter will look for the failure, it is the transfer's alone. Any other failure
      * would go unnoticed, and work that depends on these bytes would run on garbage. */
     if (status && copy->result)
@@ -472,6 +480,7 @@ moepage_status mp_executor_create(const mp_executor_config *config, mp_executor 
     executor->team_size = config->threads;
     executor->kernels = config->kernels;
     executor->decoder = config->decoder;
+    executor->far = config->far;
     executor->bus.bytes_per_s = config->bus_bytes_per_s;
     executor->log = config->log;
     pthread_mutex_init(&executor->lock, NULL);

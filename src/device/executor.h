@@ -19,13 +19,24 @@
 
 typedef struct mp_executor mp_executor;
 
+/* Memory that this process cannot write to itself. Its range is set before the first transfer to it. */
+typedef struct mp_far_memory {
+    unsigned char *base;
+    uint64_t bytes;
+    /* Performs a transfer to it; returns what a fill callback may. One call at a time, in the threads that run
+     * transfers of the bus. */
+    moepage_status (*deliver)(void *context, const mp_copy *copy);
+    void *context;
+} mp_far_memory;
+
 typedef struct mp_executor_config {
     uint32_t threads;         /* >= 1 */
     uint32_t io_threads;      /* >= 1 */
     uint64_t bus_bytes_per_s; /* 0 = no throttle */
     const mp_host_kernel_set *kernels;
     const mp_exph_decoder *decoder;
-    mp_log log; /* one line when the device is poisoned */
+    const mp_far_memory *far; /* NULL = none */
+    mp_log log;               /* one line when the device is poisoned */
 } mp_executor_config;
 
 /* NO_MEMORY. */

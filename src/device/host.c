@@ -26,14 +26,6 @@
 #define MAX_IO_THREADS 64u
 #define DEFAULT_IO_THREADS 4u
 
-typedef struct host_device {
-    mp_device device;
-    mp_executor *executor;
-    int arena_file; /* anonymous file behind the arena: any part of it can then be mapped at a
-                       second address too. -1 without an arena */
-    int32_t node;   /* NUMA node of all its threads; -1 = of several, or unknown */
-} host_device;
-
 /* ---- The arena -------------------------------------------------------------------------- */
 
 /* Lengthening a file past the process's limit on the size of files ends the program (SIGXFSZ). */
@@ -57,7 +49,7 @@ static moepage_status arena_failed(uint64_t bytes, const char *what, int error)
                    (unsigned long long)bytes, what, mp_errno_text_of(error).text);
 }
 
-static moepage_status arena_alloc(host_device *host, uint64_t bytes, void **out)
+static moepage_status arena_alloc(mp_host_device *host, uint64_t bytes, void **out)
 {
     if (host->arena_file >= 0)
         return mp_fail(MOEPAGE_E_STATE,
@@ -103,7 +95,7 @@ fail:
     return status;
 }
 
-static void arena_free(host_device *host, void *base, uint64_t bytes)
+static void arena_free(mp_host_device *host, void *base, uint64_t bytes)
 {
     munmap(base, bytes);
     close(host->arena_file);
@@ -138,9 +130,9 @@ static void aligned_free(void *memory)
 
 /* ---- The vtable ------------------------------------------------------------------------- */
 
-static host_device *of(mp_device *device)
+static mp_host_device *of(mp_device *device)
 {
-    return (host_device *)device;
+    return (mp_host_device *)device;
 }
 
 static void host_close(mp_device *device)
@@ -238,7 +230,7 @@ static void host_run_part(mp_device *device, mp_kernel kernel, const mp_kernel_a
     mp_executor_run_part(of(device)->executor, kernel, args, phase, part, n_parts);
 }
 
-static const mp_device_ops host_ops = {
+const mp_device_ops mp_host_ops = {
     .version = MP_DEVICE_OPS_VERSION,
     .close = host_close,
     .alloc = host_alloc,
@@ -276,19 +268,17 @@ static moepage_status check_threads(const moepage_device_config *config)
     return MOEPAGE_OK;
 }
 
-moepage_status mp_host_open(const moepage_device_config *config, mp_device **out)
+moepage_status mp_host_init(mp_host_device *host, const moepage_device_config *config,
+                            const mp_far_memory *far)
 {
     moepage_status status = check_threads(config);
     if (status)
         return status;
-    host_device *host = mp_alloc(sizeof *host);
-    if (!host)
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
     const mp_host_kernel_set *kernels = mp_host_kernels_best();
     host->arena_file = -1;
     host->node = mp_numa_node();
     host->device = (mp_device){
-        .ops = &host_ops,
+        .ops = &mp_host_ops,
         .caps = MP_CAP_SYNC_CALLER | MP_CAP_ON_HOST | MP_CAP_INT8,
         .arena_align = 4096,
         .name = "host",
@@ -305,9 +295,18 @@ moepage_status mp_host_open(const moepage_device_config *config, mp_device **out
         .bus_bytes_per_s = config->bus_bytes_per_s,
         .kernels = kernels,
         .decoder = mp_exph_decoder_best(),
+        .far = far,
         .log = host->device.log,
     };
-    status = mp_executor_create(&executor, &host->executor);
+    return mp_executor_create(&executor, &host->executor);
+}
+
+moepage_status mp_host_open(const moepage_device_config *config, mp_device **out)
+{
+    mp_host_device *host = mp_alloc(sizeof *host);
+    if (!host)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the host device");
+    moepage_status status = mp_host_init(host, config, NULL);
     if (status) {
         mp_free(host);
         return status;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "device/external.h"
 #include "device/host.h"
 #include "device/module.h"
 #include "device/seam.h"
@@ -26,6 +27,15 @@ static moepage_status open_host(const char *name, const char *which,
         return mp_fail(MOEPAGE_E_NOT_FOUND, "device \"%s\": there is one host, called \"host\"",
                        name);
     return mp_host_open(config, out);
+}
+
+static moepage_status open_external(const char *name, const char *which,
+                                    const moepage_device_config *config, mp_device **out)
+{
+    if (which)
+        return mp_fail(MOEPAGE_E_NOT_FOUND,
+                       "device \"%s\": memory of another runtime's is called \"external\"", name);
+    return mp_external_open(config, out);
 }
 
 static moepage_status open_cuda(const char *name, const char *which,
@@ -62,11 +72,13 @@ static moepage_status open_sim(const char *name, const char *which,
 static const struct {
     const char *kind;
     open_fn open;
-    bool ranges; /* a profiler can be told what runs there */
+    bool ranges;   /* a profiler can be told what runs there */
+    bool external; /* config->external is used */
 } kinds[] = {
-    {"host", open_host, false},
-    {"cuda", open_cuda, true},
-    {"sim", open_sim, false},
+    {"host", open_host, false, false},
+    {"cuda", open_cuda, true, false},
+    {"external", open_external, false, true},
+    {"sim", open_sim, false, false},
 };
 
 moepage_status mp_device_open(const char *name, const moepage_device_config *config,
@@ -79,9 +91,13 @@ moepage_status mp_device_open(const char *name, const moepage_device_config *con
         if (config->ranges && !kinds[i].ranges)
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
                            "device \"%s\": ranges for profilers are CUDA devices' alone", name);
+        if (!config->external != !kinds[i].external)
+            return mp_fail(MOEPAGE_E_ARGUMENT, "device \"%s\": config: external is%s NULL", name,
+                           config->external ? " not" : "");
         return kinds[i].open(name, name[length] ? name + length + 1 : NULL, config, out);
     }
     return mp_fail(MOEPAGE_E_NOT_FOUND,
-                   "there is no device \"%s\"; known are \"host\", \"cuda:N\" and \"sim:PATH\"",
+                   "there is no device \"%s\"; known are \"host\", \"cuda:N\", \"external\" and "
+                   "\"sim:PATH\"",
                    name);
 }

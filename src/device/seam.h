@@ -50,7 +50,9 @@ enum {
      * read or written. */
     MP_CAP_NO_BYTES = 1u << 1,
     MP_CAP_ON_HOST = 1u << 2, /* runs EXPERTS with `on_host`; with SYNC_CALLER only */
-    MP_CAP_INT8 = 1u << 3     /* knows MATH_INT8 */
+    MP_CAP_INT8 = 1u << 3,    /* knows MATH_INT8 */
+    /* Transfers write to the arena, and nothing here reads it; there are no kernels. */
+    MP_CAP_WRITE_ONLY = 1u << 4
 };
 
 typedef struct mp_stream mp_stream;

@@ -46,6 +46,11 @@ moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_p
 {
     mp_arena *arena = &home->arena;
     uint64_t granules = 0;
+    if (home->device->caps & MP_CAP_WRITE_ONLY)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "device %s has no memory for KV blocks that this library can copy: give "
+                       "the KV cache a device of its own",
+                       home->device->name);
     struct moepage_kv_pool *pool = mp_alloc(sizeof *pool);
     if (!pool)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the KV pool's handle");

@@ -47,6 +47,18 @@ static moepage_status check_bytes(struct moepage_device *const *devices, uint32_
     return MOEPAGE_OK;
 }
 
+static moepage_status check_decoders(struct moepage_device *const *devices, uint32_t n_devices,
+                                     uint32_t bus_form)
+{
+    for (uint32_t d = 0; d < n_devices && bus_form == MOEPAGE_FORM_EXPH; d++)
+        if (devices[d]->device->caps & MP_CAP_WRITE_ONLY)
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "device %u (%s) decodes nothing: bus_form must be MOEPAGE_FORM_DENSE, "
+                           "and the model have that form",
+                           d, devices[d]->device->name);
+    return MOEPAGE_OK;
+}
+
 static moepage_status check_model(const struct moepage_model *model, uint32_t n_devices)
 {
     uint64_t keys = (uint64_t)model->info.experts * model->info.moe_layers;
@@ -318,6 +330,8 @@ static moepage_status open_parts(struct moepage_expert_pool *pool,
 {
     moepage_precision_config precision;
     moepage_status status = mp_transfer_check(pool->model, config, &pool->bus_form);
+    if (!status)
+        status = check_decoders(devices, pool->n_devices, pool->bus_form);
     if (!status && config->precision)
         status = mp_versions_read_config(pool->model, config, pool->n_devices, &precision);
     if (!status && config->precision) {

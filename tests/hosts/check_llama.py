@@ -50,6 +50,29 @@ def check_kernels(tap, plugin, paths):
               "kernels are chosen by their times", result)
 
 
+def check_device(tap, plugin, paths, stand_in):
+    """Slots in memory that the CPU must not touch: the logits are llama.cpp's, whose CPU backend computes there."""
+    for kind, path in paths.items():
+        alone = logits(host(None, path))
+        for budget in BUDGETS:
+            result = host(plugin, path, "--late", stand_in, budget=budget, device="AWAY0")
+            tap.claim(alone and logits(result) == alone and "in memory of AWAY0" in result[2],
+                      "%s at %s in another device's memory: the logits of llama.cpp alone" % (kind, budget), result)
+    path = paths["Q4_K_M"]
+    result = host(plugin, path, paths["Q8_0"], "--late", stand_in, budget="25%", device="AWAY0")
+    tap.claim(logits(result) == logits(host(None, path)) + logits(host(None, paths["Q8_0"])), "two models there at once", result)
+    result = host(plugin, path, "--late", stand_in, budget="auto", device="AWAY0")
+    tap.claim(result[0] == 0 and "512 of 512 experts" in result[2], "all memory of the device that is free", result)
+    for settings, sentence in (({"device": "AWAY1"}, "no such device"), ({"device": "MOEPAGE"}, "no such device"),
+                               ({"device": "AWAY0", "kernels": "moepage"}, "its own kernels compute"),
+                               ({"device": "AWAY0", "stand_in": "room"}, "does not keep"),
+                               ({"device": "AWAY0", "stand_in": "layout"}, "does not keep"),
+                               ({"device": "AWAY0", "stand_in": "small"}, "no memory for an arena")):
+        result = host(plugin, path, "--late", stand_in, **{"budget": "25%", **settings})
+        tap.claim(result[0] == 1 and not result[1] and "moepage: " in result[2] and sentence in result[2],
+                  "refused: %s" % settings, result)
+
+
 def check_ways(tap, plugin, path):
     alone = logits(host(None, path))
     for policy in ("lru", "lfu-aged", "lirs"):
@@ -156,6 +179,7 @@ def main():
     parser.add_argument("plugin")
     parser.add_argument("simulator", help="moepage-sim")
     parser.add_argument("quantise", help="llama-quantize")
+    parser.add_argument("--stand-in", required=True, help="stand_in.c, built")
     parser.add_argument("--models", required=True, help="a folder for them")
     parser.add_argument("--only", default=".", help="a regular expression of checks")
     args = parser.parse_args()
@@ -164,6 +188,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         checks = {"budgets": lambda: check_budgets(tap, args.plugin, paths),
                   "kernels": lambda: check_kernels(tap, args.plugin, paths),
+                  "device": lambda: check_device(tap, args.plugin, paths, args.stand_in),
                   "ways": lambda: check_ways(tap, args.plugin, paths["Q4_K_M"]),
                   "alike": lambda: check_alike(tap, args.plugin, paths["Q8_0"], folder),
                   "metrics": lambda: check_metrics(tap, args.plugin, paths["Q8_0"], folder),

@@ -32,8 +32,15 @@ for host in $ready; do
 done
 
 case $ready in *2*) ;; *) exit $failed ;; esac
+ggml=$dir/sources-2/$(inside 2)/ggml
+if ! ${CC:-cc} -std=gnu11 -shared -fPIC -O1 -D_GNU_SOURCE -I"$ggml/include" -I"$ggml/src" "$here/tests/hosts/stand_in.c" \
+    -o "$dir/stand_in.so" >"$dir/stand_in.log" 2>&1; then
+    fail "stand_in.c builds" "$dir/stand_in.log"
+    exit 1
+fi
 LLAMA_CPP_LIB_PATH=$dir/host-2/bin PYTHONPATH=$dir/sources-2 "$python" "$here/tests/hosts/check_llama.py" \
-    "$dir/plugin-2.so" "$here/build/bin/moepage-sim" "$dir/host-2/bin/llama-quantize" --models "$dir/models" || failed=1
+    "$dir/plugin-2.so" "$here/build/bin/moepage-sim" "$dir/host-2/bin/llama-quantize" --stand-in "$dir/stand_in.so" \
+    --models "$dir/models" || failed=1
 
 # Faults, with a plug-in that AddressSanitizer watches.
 runtime=$(${CC:-cc} -print-file-name=libasan.so)

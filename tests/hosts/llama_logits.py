@@ -16,8 +16,8 @@ import time
 import llama_cpp as llama
 
 
-def load_plugin(path):
-    """The plug-in looks its host's functions up among all of the process's, where programs in C have them."""
+def load_backend(path):
+    """A backend looks its host's functions up among all of the process's, where programs in C have them."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH") or os.path.join(os.path.dirname(llama.__file__), "lib")
     ctypes.CDLL(os.path.join(folder, "libggml-base.so.0"), ctypes.RTLD_GLOBAL)
     ggml = ctypes.CDLL(os.path.join(folder, "libggml.so.0"), ctypes.RTLD_GLOBAL)
@@ -117,6 +117,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="+", help="several are open at once, and run one after the other")
     parser.add_argument("--plugin", help="path of libggml-moepage.so")
+    parser.add_argument("--late", help="path of a backend that is loaded behind the models, of which it takes nothing itself")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
@@ -133,9 +134,11 @@ def main():
     llama.llama_log_set(quiet, ctypes.c_void_p(0))
     llama.llama_backend_init()
     if args.plugin:
-        load_plugin(args.plugin)
+        load_backend(args.plugin)
     for _ in range(args.times):
         models = [open_model(args, path) for path in args.model]
+        if args.late:
+            load_backend(args.late)
         contexts = [open_context(args, model) for model in models]
         if args.write_again:
             write_again(args.model[0])

@@ -157,11 +157,25 @@ moepage_status = c_int32
 moepage_seq = c_uint64
 
 moepage_log_fn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+moepage_external_alloc_fn = CFUNCTYPE(moepage_status, c_void_p, c_uint64, c_void_p)
+moepage_external_free_fn = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64)
+moepage_external_write_fn = CFUNCTYPE(moepage_status, c_void_p, c_void_p, c_void_p, c_uint64)
 moepage_read_fn = CFUNCTYPE(c_int32, c_void_p, c_uint32, c_uint32, c_uint32, c_uint64, c_uint64,
     c_void_p)
 moepage_progress_fn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 moepage_moments_fn = CFUNCTYPE(c_int32, c_void_p, c_uint32, c_uint32, c_uint32, c_void_p, c_uint64,
     c_void_p)
+
+
+class moepage_external_memory(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        ("alloc", moepage_external_alloc_fn),
+        ("free", moepage_external_free_fn),
+        ("write", moepage_external_write_fn),
+        ("user", c_void_p),
+    ]
 
 
 class moepage_device_config(Structure):
@@ -175,6 +189,7 @@ class moepage_device_config(Structure):
         ("log_user", c_void_p),
         ("io_threads", c_uint32),
         ("ranges", c_uint32),
+        ("external", POINTER(moepage_external_memory)),
     ]
 
 

@@ -13,6 +13,7 @@ var Types = map[string]reflect.Type{
 	"moepage_status":             reflect.TypeOf(C.moepage_status(0)),
 	"moepage_seq":                reflect.TypeOf(C.moepage_seq(0)),
 	"moepage_engine_config":      reflect.TypeOf(C.moepage_engine_config{}),
+	"moepage_external_memory":    reflect.TypeOf(C.moepage_external_memory{}),
 	"moepage_device_config":      reflect.TypeOf(C.moepage_device_config{}),
 	"moepage_device_info":        reflect.TypeOf(C.moepage_device_info{}),
 	"moepage_linear":             reflect.TypeOf(C.moepage_linear{}),

@@ -226,6 +226,25 @@ pub type moepage_log_fn = Option<unsafe extern "C" fn(
     text: *const c_char,
 )>;
 
+pub type moepage_external_alloc_fn = Option<unsafe extern "C" fn(
+    user: *mut c_void,
+    bytes: u64,
+    base: *mut *mut c_void,
+) -> moepage_status>;
+
+pub type moepage_external_free_fn = Option<unsafe extern "C" fn(
+    user: *mut c_void,
+    base: *mut c_void,
+    bytes: u64,
+)>;
+
+pub type moepage_external_write_fn = Option<unsafe extern "C" fn(
+    user: *mut c_void,
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: u64,
+) -> moepage_status>;
+
 pub type moepage_read_fn = Option<unsafe extern "C" fn(
     user: *mut c_void,
     layer: u32,
@@ -276,6 +295,18 @@ plain!(moepage_engine_config, 112, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct moepage_external_memory {
+    pub struct_size: u32,
+    pub reserved: u32,
+    pub alloc: moepage_external_alloc_fn,
+    pub free: moepage_external_free_fn,
+    pub write: moepage_external_write_fn,
+    pub user: *mut c_void,
+}
+plain!(moepage_external_memory, 40, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct moepage_device_config {
     pub struct_size: u32,
     pub threads: u32,
@@ -286,8 +317,9 @@ pub struct moepage_device_config {
     pub log_user: *mut c_void,
     pub io_threads: u32,
     pub ranges: u32,
+    pub external: *const moepage_external_memory,
 }
-plain!(moepage_device_config, 56, struct_size);
+plain!(moepage_device_config, 64, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

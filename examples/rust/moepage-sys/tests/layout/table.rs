@@ -8,8 +8,9 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_engine_config, struct_size, dtype, budget_bytes, budget_percent,
         device_name, device, experts, kv, session, predictor, model, extra_workspace_bytes,
         extra_arena_bytes, sessions, reserved, stream);
+    fields!(tell, moepage_external_memory, struct_size, reserved, alloc, free, write, user);
     fields!(tell, moepage_device_config, struct_size, threads, budget_bytes, workspace_bytes,
-        bus_bytes_per_s, log, log_user, io_threads, ranges);
+        bus_bytes_per_s, log, log_user, io_threads, ranges, external);
     fields!(tell, moepage_device_info, struct_size, threads, budget_bytes, arena_bytes,
         workspace_bytes, used_bytes, peak_bytes, arena_expert_bytes, arena_kv_bytes,
         bus_bytes_per_s, name, kernels, pageable_bytes);
