@@ -11,6 +11,9 @@
 #include "device/host_int8_avx2_scales.h"
 #include "device/host_int8_rows.h"
 
+/* Most bytes of rows that are fetched to the first-level cache, of 32 KiB, while those before them are multiplied. */
+#define MP_NEAR_BYTES (12u << 10)
+
 /* ---- Weights ---- */
 
 /* Bits [shift, shift + width of mask) of every byte, moved to where the mask has them. */

@@ -10,9 +10,6 @@
 
 #define MP_FEW 4 /* rows of weights that are taken together */
 
-/* Bytes of rows that are fetched to the first-level cache while those before them are multiplied. */
-#define MP_NEAR_BYTES (12u << 10)
-
 typedef struct mp_short_run {
     uint8_t weights[MP_FEW][MP_BLOCK_RUN / 32 * 34];
     _Alignas(64) char x[4 * MP_BLOCK_RUN];

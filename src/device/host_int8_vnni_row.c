@@ -11,6 +11,8 @@
 #include "device/host_int8_scales.h"
 #include "device/host_int8_vnni.h"
 
+/* Most bytes of rows that are fetched to the first-level cache, of 48 KiB, while those before them are multiplied. */
+#define MP_NEAR_BYTES (28u << 10)
 #define MP_QUADS 2 /* times four rows of weights that a run of x meets */
 
 /* ---- Weights ---- */
