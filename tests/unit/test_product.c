@@ -209,6 +209,71 @@ static void test_product_has_the_bits_of_dense_products(void **state)
     end(s);
 }
 
+/* ---- many experts ---- */
+
+/* A group of more experts than one launch takes: each row has its own expert's product, by one share and by several. */
+static void test_product_of_a_group_of_many_experts(void **state)
+{
+    enum { MANY = 150, ALL_TOKENS = MANY / TOP_K, IN = 64, OUT = 3 };
+    static float weights[MANY][OUT * IN], x[MANY * IN], out[MANY * OUT];
+    static _Alignas(64) char operands[MANY * IN * 4];
+    static const uint32_t shares[] = {1, 2, 7};
+    const void *data[MANY];
+    int32_t chosen[MANY];
+    (void)state;
+    for (uint32_t e = 0; e < MANY; e++) {
+        data[e] = weights[e];
+        chosen[e] = (int32_t)(e * 7 % MANY); /* each once */
+        for (uint32_t i = 0; i < OUT * IN; i++)
+            weights[e][i] = num_random();
+        for (uint32_t i = 0; i < IN; i++)
+            x[e * IN + i] = num_random();
+    }
+    const moepage_expert_tensor tensor = {.role = MOEPAGE_ROLE_DOWN,
+                                          .dtype = MOEPAGE_DTYPE_F32,
+                                          .rank = 2,
+                                          .shape = {OUT, IN}};
+    const moepage_banks banks =
+        MOEPAGE_BANKS(.moe_layers = 1, .experts = MANY, .top_k = TOP_K, .hidden = OUT,
+                      .expert_intermediate = IN, .n_tensors = 1, .tensors = &tensor, .data = data,
+                      .activation = MOEPAGE_ACTIVATION_OTHER);
+    const moepage_session_config session =
+        MOEPAGE_SESSION_CONFIG(.max_tokens = ALL_TOKENS, .max_top_k = TOP_K);
+    moepage_model *model;
+    moepage_engine *engine;
+    assert_int_equal(moepage_model_open_banks(&banks, NULL, &model), MOEPAGE_OK);
+    const moepage_engine_config config = MOEPAGE_ENGINE_CONFIG(.model = model, .session = &session,
+                                                               .extra_workspace_bytes = 1 << 20);
+    assert_int_equal(moepage_engine_open(NULL, "budget=100% threads=1", &config, &engine),
+                     MOEPAGE_OK);
+
+    moepage_plan plan = MOEPAGE_PLAN();
+    const moepage_routing routing = MOEPAGE_ROUTING(TOP_K, chosen, NULL);
+    stand s = {.device = moepage_engine_device(engine), .session = moepage_engine_session(engine)};
+    assert_int_equal(moepage_session_begin(s.session, &MOEPAGE_STEP(ALL_TOKENS)), MOEPAGE_OK);
+    assert_int_equal(moepage_session_route(s.session, 0, &routing, &plan), MOEPAGE_OK);
+    assert_int_equal(plan.n_experts, MANY);
+    const moepage_product product =
+        MOEPAGE_PRODUCT(.math = MOEPAGE_MATH_FP32, .x_rows = MOEPAGE_ROWS_CHOICES,
+                        .out_rows = MOEPAGE_ROWS_CHOICES, .x = x, .out = out, .operands = operands);
+    for (uint32_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        memset(out, 0x7f, sizeof out);
+        run(&s, &product, shares[i]);
+        for (uint32_t c = 0; c < MANY; c++) {
+            float sums[OUT];
+            const moepage_linear linear =
+                MOEPAGE_LINEAR(.n_rows = 1, .n_in = IN, .n_out = OUT, .math = MOEPAGE_MATH_FP32,
+                               .w_dtype = MOEPAGE_DTYPE_F32, .x = x + c * IN,
+                               .w = weights[chosen[c]], .out = sums);
+            assert_int_equal(moepage_device_linear(s.device, &linear), MOEPAGE_OK);
+            assert_memory_equal(out + c * OUT, sums, sizeof sums);
+        }
+    }
+    end(&s);
+    assert_int_equal(moepage_engine_close(engine), MOEPAGE_OK);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+}
+
 /* ---- threads ---- */
 
 typedef struct team {
@@ -328,6 +393,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_product_has_the_bits_of_dense_products, open_stand,
                                         close_stand),
+        cmocka_unit_test(test_product_of_a_group_of_many_experts),
         cmocka_unit_test_setup_teardown(test_product_is_shared_by_threads, open_stand, close_stand),
         cmocka_unit_test_setup_teardown(test_product_refuses_what_is_wrong, open_stand,
                                         close_stand),
