@@ -289,7 +289,7 @@ ggml_backend_buffer_t buffers_map(void *address, size_t bytes)
     if (!place_of_mapping(address, bytes, path, &own.offset)) {
         say("the file behind the mapping at %p is not to be found: was it moved or deleted?",
             address);
-    } else if (settings_get() && (own.model = loading_model())) {
+    } else if (settings_are_right() && (own.model = loading_model())) {
         const int file = add_file(own.model, path);
         own.file = (uint32_t)file;
         buffer = file < 0 ? NULL : make_buffer(own);
@@ -305,7 +305,7 @@ static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_
     held_buffer own = {.bytes = bytes};
     if (bytes == 0)
         return make_buffer(own);
-    if (!settings_get())
+    if (!settings_are_right())
         return NULL;
     own.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

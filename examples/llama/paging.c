@@ -137,17 +137,17 @@ bool pages_open(paged_model *of)
         return !of->lost;
     of->closed = true;
     places_forget();
-    const settings *chosen = settings_get();
-    if (!chosen || !layers_open(of))
+    settings chosen;
+    if (!settings_read(&chosen) || !layers_open(of))
         return false;
-    if (!device_find(of, chosen) || !choice_make(of, chosen) || !open_engine(of, chosen) ||
-        !learnt_open(of, chosen)) {
+    if (!device_find(of, &chosen) || !choice_make(of, &chosen) || !open_engine(of, &chosen) ||
+        !learnt_open(of, &chosen)) {
         pages_close(of);
         return false;
     }
     drop_cache(of);
-    memcpy(of->stats, chosen->stats, sizeof of->stats);
-    tell_opened(of, chosen);
+    memcpy(of->stats, chosen.stats, sizeof of->stats);
+    tell_opened(of, &chosen);
     return true;
 }
 

@@ -37,12 +37,13 @@ static ggml_guid_t backend_guid(void)
     return &guid;
 }
 
-static ggml_backend_dev_t inner_device(void);
+/* The backend's device, which is not in the registry: activations are to lie in the host's own buffers. */
+static struct ggml_backend_device inner;
 
 static ggml_backend_t device_init(ggml_backend_dev_t device, const char *parameters)
 {
     (void)device, (void)parameters;
-    if (!settings_get() || !buffers_each_model(pages_open))
+    if (!settings_are_right() || !buffers_each_model(pages_open))
         return NULL;
     ggml_backend_t backend = calloc(1, sizeof *backend);
     compute *of = backend ? compute_open() : NULL;
@@ -53,7 +54,7 @@ static ggml_backend_t device_init(ggml_backend_dev_t device, const char *paramet
     *backend = (struct ggml_backend){
         .guid = backend_guid(),
         .iface = {.get_name = backend_name, .free = backend_free, .graph_compute = backend_compute},
-        .device = inner_device(),
+        .device = &inner,
         .context = of,
     };
     return backend;
@@ -176,20 +177,13 @@ static ggml_backend_dev_t registry_device(ggml_backend_reg_t of, size_t index)
     return index == 0 ? &device : NULL;
 }
 
-/* The backend's device, which is not in the registry: activations are to lie in the host's own buffers. */
-static ggml_backend_dev_t inner_device(void)
-{
-    static struct ggml_backend_device inner;
-    inner = device;
-    inner.iface.get_buffer_type = host_type;
-    return &inner;
-}
-
 /* What ggml looks for in a library that GGML_BACKEND_PATH names. */
 __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void);
 
 ggml_backend_reg_t ggml_backend_init(void)
 {
     buffers_type()->device = &device;
+    inner = device;
+    inner.iface.get_buffer_type = host_type;
     return &registry;
 }

@@ -55,14 +55,18 @@ typedef struct settings {
     char device[64]; /* of the host's, in whose memory the slots are to be; "" = the host's own */
     char budget[32]; /* as in moepage_engine_open's options, or "auto" */
     char policy[32];
-    char stats[1024];    /* "text", "off", or the path of a file of metrics */
-    const char *options; /* more options for the engine, or "" */
-    const char *state;   /* the path of what a predictor has learnt, or "" */
-    const char *trace;   /* the path of a trace that is to be recorded, or "" */
+    char stats[1024]; /* "text", "off", or the path of a file of metrics */
+    const char *
+        options; /* more options for the engine, or ""; these three are the environment's own memory */
+    const char *state; /* the path of what a predictor has learnt, or "" */
+    const char *trace; /* the path of a trace that is to be recorded, or "" */
 } settings;
 
-/* Reads the variables MOEPAGE_*, as they are now. NULL, after a sentence, if one of them is wrong. One thread. */
-const settings *settings_get(void);
+/* Reads the variables MOEPAGE_*, as they are now. False, after a sentence, if one of them is wrong. */
+bool settings_read(settings *out);
+
+/* The same, of which nothing is wanted yet. */
+bool settings_are_right(void);
 
 /* ---- buffers.c ---- */
 

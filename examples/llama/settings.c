@@ -43,7 +43,7 @@ static bool read_device(settings *out)
     return !*value || copy("MOEPAGE_DEVICE", value, "", out->device, sizeof out->device);
 }
 
-static bool read_settings(settings *out)
+bool settings_read(settings *out)
 {
     out->options = value_of("MOEPAGE_OPTIONS", "");
     out->state = value_of("MOEPAGE_STATE", "");
@@ -57,8 +57,8 @@ static bool read_settings(settings *out)
                 sizeof out->budget);
 }
 
-const settings *settings_get(void)
+bool settings_are_right(void)
 {
-    static settings found;
-    return read_settings(&found) ? &found : NULL;
+    settings read;
+    return settings_read(&read);
 }

@@ -78,19 +78,19 @@ class Faults:
                    ("was truncated" in server.said or "was changed" in server.said), "a file that is truncated while it is open",
                    good, bad, alive, status, server.said)
 
-    def check_read_error(self, library):
+    def check_read_error(self, library, kernels):
         trigger = os.path.join(self.folder, "fail")
         os.environ["FAIL_READS"] = trigger
-        with self.server(budget="5%", preload=(library,)) as server:
+        with self.server(budget="5%", preload=(library,), kernels=kernels) as server:
             good = server.ready() and server.complete(PROMPT)
             open(trigger, "w").close()
             bad, alive = server.complete(PROMPT), server.process.poll() is None
             os.remove(trigger)
             again = server.complete(PROMPT)
             status = server.stop()
-        self.claim(good == again == self.expected and bad is None and alive and status == 0 and "moepage: " in server.said and
-                   "input/output error" in server.said, "a read error fails its request alone", good, bad, again, status,
-                   server.said)
+        self.claim(good and good == again and (kernels == "moepage" or good == self.expected) and bad is None and alive and
+                   status == 0 and "input/output error" in server.said and "kernels of " + kernels in server.said,
+                   "a read error fails its request alone, kernels of " + kernels, good, bad, again, status, server.said)
 
     def check_interrupt(self):
         with self.server(budget="5%") as server:
@@ -133,7 +133,8 @@ def main():
     faults.check_well()
     faults.check_reload([models["Q8_0"], models["MXFP4_MOE"], models["Q8_0"]])
     faults.check_truncated()
-    faults.check_read_error(args.fail_reads)
+    for kernels in ("llama.cpp", "moepage"):
+        faults.check_read_error(args.fail_reads, kernels)
     faults.check_interrupt()
     faults.check_settings()
     return tap.end()
