@@ -1,6 +1,7 @@
 /* Reads quantization_config of W4A16 checkpoints. What would make the weights others than those that are
  * computed is refused; what the tensors show by themselves is not asked for. */
 #include <string.h>
+#include <strings.h>
 
 #include "base/status.h"
 #include "model/hf_quantised.h"
@@ -56,6 +57,16 @@ static moepage_status read_gptq(const mp_json *json, mp_hf_w4 *out)
 
 /* ---- AWQ ---- */
 
+/* Old files have capitals. */
+static moepage_status expect_gemm(const mp_json *json)
+{
+    const char *version;
+    moepage_status status = mp_json_get_text_or(json, "version", "gemm", &version);
+    if (!status && strcasecmp(version, "gemm") != 0)
+        status = mp_hf_refuse_value(json, "version", version, "gemm");
+    return status;
+}
+
 static moepage_status read_awq(const mp_json *json, mp_hf_w4 *out)
 {
     const bool old_names = json_object_get(json->root, "w_bit") != NULL;
@@ -65,7 +76,7 @@ static moepage_status read_awq(const mp_json *json, mp_hf_w4 *out)
     if (!status)
         status = read_group(json, old_names ? "q_group_size" : "group_size", &out->group);
     if (!status)
-        status = mp_hf_expect_text(json, "version", "gemm");
+        status = expect_gemm(json);
     if (!status)
         status = mp_hf_read_flag(json, "zero_point", true, &zeros);
     if (!status && !zeros)

@@ -111,6 +111,21 @@ static void test_w4_columns_in_order_are_blocks_whatever_config_says(void **stat
     moe_maker_free(&maker);
 }
 
+static void test_w4_awq_may_name_its_version_in_capitals(void **state)
+{
+    const w4_case of = {.method = W4_AWQ, .group = 64};
+    moe_maker maker;
+    (void)state;
+    w4_maker_init(&maker, &of);
+    moe_maker_replace(&maker, "\"gemm\"", "\"GEMM\"");
+    moe_maker_write(&maker);
+    moepage_model *model = moe_expect_open(&maker);
+    for (uint32_t p = 0; p < 3; p++)
+        expect_piece(model, &of, 0, 0, p);
+    assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    moe_maker_free(&maker);
+}
+
 /* ---- What is refused ---- */
 
 static const quantised_bad_config bad_configs[] = {
@@ -358,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_w4_every_layout_is_read_as_the_same_blocks),
         cmocka_unit_test(test_w4_reordered_columns_are_read_as_floats),
         cmocka_unit_test(test_w4_columns_in_order_are_blocks_whatever_config_says),
+        cmocka_unit_test(test_w4_awq_may_name_its_version_in_capitals),
         cmocka_unit_test(test_w4_every_bad_config_is_refused_by_key_and_value),
         cmocka_unit_test(test_w4_every_bad_part_is_refused_by_name),
         cmocka_unit_test(test_w4_reordered_columns_without_their_groups_are_refused),
