@@ -341,15 +341,16 @@ typedef moepage_status (*moepage_external_alloc_fn)(void *user, uint64_t bytes, 
 /* Takes them back. */
 typedef void (*moepage_external_free_fn)(void *user, void *base, uint64_t bytes);
 
-/* Writes `bytes` bytes of host memory to the address `to`, a multiple of 64, and returns when they are there. A status other
- * than OK becomes that of the expert's load. */
+/* Writes `bytes` bytes of host memory to the address `to`, a multiple of 64, and returns when they
+ * are there. A status other than OK becomes that of the expert's load. */
 typedef moepage_status (*moepage_external_write_fn)(void *user, void *to, const void *from,
                                                     uint64_t bytes);
 
-/* Memory of another runtime's for experts, such as buffers of a GPU for which this library has no device of its own: the arena of
- * device "external". The library moves experts there and plans where they are; the caller computes with them. Addresses from
- * *base on stand for the memory; the library follows none. alloc and free are called once each, in the threads that open
- * and close the device; write in a thread of the device's or in one that waits for a load, one call at a time. None may
+/* Memory of another runtime's for experts, such as buffers of a GPU for which this library has no
+ * device of its own: the arena of device "external". The library moves experts there and plans where
+ * they are; the caller computes with them. Addresses from *base on stand for the memory; the library
+ * follows none. alloc and free are called once each, in the threads that open and close the device;
+ * write in a thread of the device's or in one that waits for a load, one call at a time. None may
  * call the library; all are required. Since 0.8. */
 typedef struct moepage_external_memory {
     uint32_t struct_size;
@@ -376,7 +377,8 @@ typedef struct moepage_device_config {
     /* 1: names loads, decodes and expert kernels to NVIDIA's profilers (NVTX); "cuda:N" only:
      * UNSUPPORTED elsewhere, and in a module that was built without NVTX. */
     uint32_t ranges;
-    /* "external" only, and required there: the arena's memory; read during the call. NULL elsewhere. Since 0.8. */
+    /* "external" only, and required there: the arena's memory; read during the call. NULL elsewhere.
+     * Since 0.8. */
     const moepage_external_memory *external;
 } moepage_device_config;
 
@@ -400,14 +402,16 @@ typedef struct moepage_device_info {
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
- * (docs/cuda.md), "external" memory of another runtime's: experts are loaded, cached and planned for there as
- * elsewhere, and computed by the caller alone: what would compute, decode or read there (moepage_session_ffn, compressed
- * forms, KV pools, PagedTensors) is UNSUPPORTED. Allocates and maps the whole arena. Errors: NOT_FOUND for an unknown name, and
- * for a missing GPU or driver; UNSUPPORTED if libmoepage-cuda.so is missing, if the driver or the
- * GPU is too old, and for "sim:FILE", a machine simulated in virtual time (docs/format-machine.md),
- * which is a part of moepage-sim and not of this library; VERSION for a module of another build;
- * BUDGET for a zero budget or one smaller than its own workspace; ARGUMENT for too many threads,
- * for a bus throttle on CUDA, and for external memory that is missing, incomplete or for another device; NO_MEMORY. [any] */
+ * (docs/cuda.md), "external" memory of another runtime's: experts are loaded, cached and planned for
+ * there as elsewhere, and computed by the caller alone. What would compute, decode or read there
+ * (moepage_session_ffn, compressed forms, KV pools, PagedTensors) is UNSUPPORTED. Allocates and maps
+ * the whole arena. Errors: NOT_FOUND for an unknown name, and for a missing GPU or driver;
+ * UNSUPPORTED if libmoepage-cuda.so is missing, if the driver or the GPU is too old, and for
+ * "sim:FILE", a machine simulated in virtual time (docs/format-machine.md), which is a part of
+ * moepage-sim and not of this library; VERSION for a module of another build; BUDGET for a zero
+ * budget or one smaller than its own workspace; ARGUMENT for too many threads, for a bus throttle on
+ * CUDA, and for external memory that is missing, incomplete or for another device; NO_MEMORY; what
+ * `alloc` gave. [any] */
 MOEPAGE_API moepage_status moepage_device_open(const char *name,
                                                const moepage_device_config *config,
                                                moepage_device **out);
