@@ -5,9 +5,11 @@ for program in cmake python3 c++; do
 done
 mkdir -p "$dir" || skip "$dir cannot be made"
 
+# Without AMX: there are virtual machines whose processor says that it has it, and where its instructions end the program.
 install_llama() {
+    [ "$(uname -m)" = x86_64 ] && without="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" || without=
     [ -x "$dir/venv/bin/python" ] || python3 -m venv "$dir/venv" || return 1
-    CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" "$dir/venv/bin/pip" install --no-binary llama-cpp-python \
+    CFLAGS=$without CXXFLAGS=$without CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" "$dir/venv/bin/pip" install --no-binary llama-cpp-python \
         llama-cpp-python gguf numpy
 }
 "$dir/venv/bin/python" -c 'import llama_cpp, gguf' 2>/dev/null || install_llama >"$dir/log" 2>&1 ||
