@@ -6,7 +6,8 @@
 #   make check         installs what is missing, runs what an edit can break: tests/README.md
 #   make check-later   the studies, and what follows a GPU's machine or its compiler: what check leaves out
 #   make check-long    every program plain, sanitized and under TSan, with more rounds; the studies
-#   make check-device  the kernels' suites, from the PTX that nvcc makes of them: tests/ptx/README.md
+#   make check-device  the kernels' suites, from the PTX that nvcc makes of them, and their machine code read:
+#                      tests/ptx/README.md, tests/sass/README.md
 #   make check-layers  the order of the folders, and the headers that they show
 #   make asan | ubsan | tsan    the test programs under one sanitizer
 #   make coverage      lines run, room by room
@@ -484,7 +485,8 @@ PTX_SIMULATED := property/test_same_bits property/test_pool_stress
 check-device: setup
 	$(SUBMAKE) ptx $(if $(NO_CUDA),,all sim chosen CHOICE='ptx/test_ptx_entries $(PTX_PROGRAMS) $(PTX_SIMULATED)')
 	$(Q)TEST_TIMEOUT=1200 PTX_PROGRAMS='$(PTX_PROGRAMS)' PTX_SIMULATED='$(PTX_SIMULATED)' \
-	    tests/run.sh -o $(BUILD)/logs-device $(if $(NO_CUDA),-s 'kernels from PTX ($(NO_CUDA))',tests/ptx/check.sh)
+	    tests/run.sh -o $(BUILD)/logs-device $(if $(NO_CUDA),-s 'kernels from PTX and machine code ($(NO_CUDA))',\
+	    tests/ptx/check.sh tests/sass/check.sh)
 	$(Q)sed -n 's/^# \(sm_\|not run\)/\1/p' $(BUILD)/logs-device/*check.sh*.log 2>/dev/null || true
 
 # T=name: the tests of that name alone, in one build (SAN=address,undefined for the sanitized one).
