@@ -113,6 +113,7 @@ struct CUfunc_st {
     mp_cu_module module;
     const mp_cpu_kernel *kernel;
     uint32_t shared_limit;
+    int carveout; /* percent; -1: the driver's choice */
 };
 
 struct CUmod_st {
