@@ -8,7 +8,7 @@
 #include "device/path_mail.h"
 
 #define MP_PATH_THREADS 256u  /* of the one block */
-#define MP_PATH_SHARED 18496u /* dynamic shared memory of the block */
+#define MP_PATH_SHARED 20736u /* dynamic shared memory of the block */
 
 /* Of mp_gpu_path_plan: one block of MP_PATH_THREADS. */
 typedef struct mp_gpu_path_plan_args {

@@ -25,7 +25,9 @@ BEGIN {
     before = 2         # dependent loads before an item's first weight
     overlapped = 0     # 1: the next item's first weights are under way before an item ends
     # Path, all experts resident.
-    trips = 5; told = 1; starts = 1.0; barrier = 0.02; drain = 0.8
+    trips = 3          # ids and state; the map; the stores at the end
+    told = 1 / 48      # of layers tell the host: the last of a step
+    starts = 1.0; barrier = 0.02; drain = 0.8
 }
 /^#/ { next }
 FILENAME ~ /gpus/ { gpu[++gpus] = $1; code[gpus] = $2; cc[gpus] = $3; sms[gpus] = $4; clock[gpus] = $5; memory[gpus] = $6; next }

@@ -4,6 +4,7 @@
 #   BUILD=build check.sh             compares
 #   BUILD=build check.sh --write     records: figures of this nvcc, and the tables of docs/gpu-bounds.md
 set -u
+LC_ALL=C; export LC_ALL
 . tests/support/tap.sh
 here=tests/sass what="the kernels' machine code is no worse than recorded"
 . $here/tools.sh
@@ -26,9 +27,15 @@ if [ ! -e "$known" ]; then
 fi
 
 reads() { $here/figures.sh >"$scratch/figures"; }
-is_no_worse() { awk -f $here/compare.awk "$known" "$scratch/figures"; }
+is_no_worse() {
+    awk -f $here/compare.awk "$known" "$scratch/figures" >"$scratch/worse"
+    status=$?
+    sort "$scratch/worse"
+    return $status
+}
 
 check "machine code can be read" reads
+[ "$failures" = 0 ] || finish
 check "$what" is_no_worse
-awk -f $here/compare.awk -v better=1 "$known" "$scratch/figures"
+awk -f $here/compare.awk -v better=1 "$known" "$scratch/figures" | sort
 finish
