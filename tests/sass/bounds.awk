@@ -22,8 +22,8 @@ BEGIN {
     # Experts: Qwen3-30B-A3B, one token.
     hidden = 2048; inner = 768; top_k = 8
     warps = 8
-    before = 2         # dependent loads before an item's first weight
-    overlapped = 0     # 1: the next item's first weights are under way before an item ends
+    before = 1         # dependent loads before a block's first weight: the expert's entry
+    overlapped = 1     # the next item's first weights are under way before an item ends
     # Path, all experts resident.
     trips = 3          # ids and state; the map; the stores at the end
     told = 1 / 48      # of layers tell the host: the last of a step
@@ -77,15 +77,16 @@ function launch(g, items, bytes,   fit, flight, pause, time, left, n) {
     time = pause
     for (left = items; left > 0; left -= n) {
         n = least(left, fit)
-        time += n * bytes / least(memory[g] * 1e6 * reached, n * flight / turn(g))
+        time += n * bytes / least(memory[g] * 1e6 * reached, n * flight / turn(g, n))
         if (left > n && !overlapped)
             time += pause
     }
     return time
 }
-# From a load's start to the next one in its place: its latency, and its share of the multiprocessor's instructions.
-function turn(g) {
-    return loaded + f[code[g], "experts_thin_bf16", "loop"] / 2 * blocks(g, "experts_thin_bf16") * warps / 4 / clock[g] / 1e3
+# From a load's start to the next one in its place: its latency, and the instructions of the multiprocessor's warps,
+# while `n` blocks run.
+function turn(g, n) {
+    return loaded + f[code[g], "experts_thin_bf16", "loop"] / 2 * int((n + sms[g] - 1) / sms[g]) * warps / 4 / clock[g] / 1e3
 }
 
 function thin(   g, has, needs, up, down, bytes, all) {
@@ -93,7 +94,7 @@ function thin(   g, has, needs, up, down, bytes, all) {
     print "| --- | --- | --- | --- | --- | --- |"
     for (g = 1; g <= gpus; g++) {
         has = blocks(g, "experts_thin_bf16") * warps * 32 * f[code[g], "experts_thin_bf16", "loop_streamed"]
-        needs = memory[g] * 1e6 * reached * turn(g) / sms[g]
+        needs = memory[g] * 1e6 * reached * turn(g, 2 * sms[g]) / sms[g]
         up = launch(g, top_k * inner / 16, 2 * 16 * hidden * 2)
         down = launch(g, top_k * hidden / 32, 2 * 16 * inner * 2)
         all = top_k * 3 * hidden * inner * 2
