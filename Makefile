@@ -18,7 +18,7 @@
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
 #   make llama GGML=DIR         lib/libggml-moepage.so, for llama.cpp: docs/llama.md
 #   make sim           a simulated GPU for programs and tools: docs/cuda.md
-#   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
+#   make gpu-first | gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
 #   make compile_commands                       for editors
 #   make install | uninstall                    to $(DESTDIR)$(PREFIX)
 #
@@ -431,7 +431,7 @@ SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
 .PHONY: check check-later check-long check-device check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
-.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python \
+.PHONY: gpu-first gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python \
         check-llama
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
 # for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
@@ -567,13 +567,14 @@ fuzz-corpus: setup
 	$(SUBMAKE) fuzzers
 	$(Q)$(BUILD)/release/tests/fuzz/make_corpus
 
-# On a machine with a GPU; GPU_SIM=1 runs them on the simulated one, which checks the scripts.
+# On a machine with a GPU; GPU_SIM=1 runs them on the simulated one, which checks the scripts. gpu-first: all of
+# it in order, and one JSON.
 # gpu-pack: the same for a machine with a driver and nothing else (tests/gpu/pack.sh).
 GPU_OUT  ?= $(BUILD)/gpu
 GPU_PACK ?= $(BUILD)/gpu-pack
 GPU_ENV   = GPU_PROGRAMS=$(OBJ) GPU_TOOLS=$(BIN) GPU_LIB=$(abspath $(LIB)) \
             GPU_SIM_LIB=$(abspath $(SIM))
-gpu-check gpu-bench: setup
+gpu-check gpu-bench gpu-first: setup
 	$(SUBMAKE) all tests
 	$(Q)$(GPU_ENV) tests/gpu/$(@:gpu-%=%).sh $(GPU_OUT) || [ $$? = 77 ]
 gpu-pack: setup
