@@ -479,7 +479,7 @@ check-long: setup
 
 # The suites that run kernels, each from the PTX of every architecture in place of the CPU forms.
 PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap path_kernels quant experts fast \
-                   fast_session kv session device stream) unit/test_kv_pool $(addprefix property/test_, \
+                   fast_session kv session device stream handshake) unit/test_kv_pool $(addprefix property/test_, \
                    cuda_decode cuda_path cuda_path_failure cuda_readers cuda_streams kv_pool)
 PTX_SIMULATED := property/test_same_bits property/test_pool_stress
 check-device: setup

@@ -460,4 +460,41 @@ MP_GPU void mp_gpu_path_plan_block(MP_BLOCK_PARAMETERS(mp_gpu_path_plan_args,
     MP_PHASE_END
 }
 
+/* ---- A wait alone, for finding out what it holds up ---- */
+
+typedef struct mp_gpu_path_wait_shared {
+    uint32_t none;
+} mp_gpu_path_wait_shared;
+
+typedef struct mp_gpu_path_wait_thread {
+    uint32_t none;
+} mp_gpu_path_wait_thread;
+
+MP_GPU void mp_path_wait(const mp_gpu_path_wait_args *args)
+{
+    const uint64_t began_ns = mp_path_clock_ns();
+    mp_path_write(args->mark, MP_PATH_WAIT_BEGUN);
+    while (!mp_path_peek(args->word)) {
+        if (mp_path_clock_ns() - began_ns > args->timeout_ns) {
+            mp_path_write(args->mark, MP_PATH_WAIT_LATE);
+            return;
+        }
+        MP_PATH_PAUSE();
+    }
+    mp_path_write(args->mark, MP_PATH_WAIT_SEEN);
+}
+
+MP_GPU void mp_gpu_path_wait_block(MP_BLOCK_PARAMETERS(mp_gpu_path_wait_args,
+                                                       mp_gpu_path_wait_shared,
+                                                       mp_gpu_path_wait_thread))
+{
+    (void)block;
+    (void)n_blocks;
+    (void)shared;
+    MP_PHASE
+        if (thread == 0)
+            mp_path_wait(args);
+    MP_PHASE_END
+}
+
 #endif
