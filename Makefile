@@ -6,7 +6,8 @@
 #   make check         installs what is missing, runs what an edit can break: tests/README.md
 #   make check-later   the studies, and what follows a GPU's machine or its compiler: what check leaves out
 #   make check-long    every program plain, sanitized and under TSan, with more rounds; the studies
-#   make check-device  the kernels' suites, from the PTX that nvcc makes of them: tests/ptx/README.md
+#   make check-device  the kernels' suites, from the PTX that nvcc makes of them, and their machine code read:
+#                      tests/ptx/README.md, tests/sass/README.md
 #   make check-layers  the order of the folders, and the headers that they show
 #   make asan | ubsan | tsan    the test programs under one sanitizer
 #   make coverage      lines run, room by room
@@ -17,7 +18,7 @@
 #   make fuzz TARGET=trace [FUZZ_SECONDS=60]    libFuzzer on one target: tests/fuzz/README.md
 #   make llama GGML=DIR         lib/libggml-moepage.so, for llama.cpp: docs/llama.md
 #   make sim           a simulated GPU for programs and tools: docs/cuda.md
-#   make gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
+#   make gpu-first | gpu-check | gpu-bench | gpu-pack       on a real one: docs/gpu-status.md
 #   make compile_commands                       for editors
 #   make install | uninstall                    to $(DESTDIR)$(PREFIX)
 #
@@ -430,7 +431,7 @@ SUBMAKE = +$(Q)$(MAKE) --no-print-directory $(JOBS)
 CUDA_SKIP = $(if $(NO_CUDA),-s 'cuda module ($(NO_CUDA))')
 
 .PHONY: check check-later check-long check-device check-layers coverage test asan ubsan tsan fuzzers fuzz-replay fuzz fuzz-corpus
-.PHONY: gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python \
+.PHONY: gpu-first gpu-check gpu-bench gpu-pack bench abi abi-update bindings docs check-python \
         check-llama
 # check: each program in the build in which it says most for its time. Sanitized, with every assert, but
 # for what is about the shipped build's code, what drives whole tools, and long sums over numbers.
@@ -478,13 +479,14 @@ check-long: setup
 
 # The suites that run kernels, each from the PTX of every architecture in place of the CPU forms.
 PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap path_kernels quant experts fast \
-                   fast_session kv session device stream) unit/test_kv_pool $(addprefix property/test_, \
+                   fast_session kv session device stream handshake) unit/test_kv_pool $(addprefix property/test_, \
                    cuda_decode cuda_path cuda_path_failure cuda_readers cuda_streams kv_pool)
 PTX_SIMULATED := property/test_same_bits property/test_pool_stress
 check-device: setup
 	$(SUBMAKE) ptx $(if $(NO_CUDA),,all sim chosen CHOICE='ptx/test_ptx_entries $(PTX_PROGRAMS) $(PTX_SIMULATED)')
 	$(Q)TEST_TIMEOUT=1200 PTX_PROGRAMS='$(PTX_PROGRAMS)' PTX_SIMULATED='$(PTX_SIMULATED)' \
-	    tests/run.sh -o $(BUILD)/logs-device $(if $(NO_CUDA),-s 'kernels from PTX ($(NO_CUDA))',tests/ptx/check.sh)
+	    tests/run.sh -o $(BUILD)/logs-device $(if $(NO_CUDA),-s 'kernels from PTX and machine code ($(NO_CUDA))',\
+	    tests/ptx/check.sh tests/sass/check.sh)
 	$(Q)sed -n 's/^# \(sm_\|not run\)/\1/p' $(BUILD)/logs-device/*check.sh*.log 2>/dev/null || true
 
 # T=name: the tests of that name alone, in one build (SAN=address,undefined for the sanitized one).
@@ -565,13 +567,14 @@ fuzz-corpus: setup
 	$(SUBMAKE) fuzzers
 	$(Q)$(BUILD)/release/tests/fuzz/make_corpus
 
-# On a machine with a GPU; GPU_SIM=1 runs them on the simulated one, which checks the scripts.
+# On a machine with a GPU; GPU_SIM=1 runs them on the simulated one, which checks the scripts. gpu-first: all of
+# it in order, and one JSON.
 # gpu-pack: the same for a machine with a driver and nothing else (tests/gpu/pack.sh).
 GPU_OUT  ?= $(BUILD)/gpu
 GPU_PACK ?= $(BUILD)/gpu-pack
 GPU_ENV   = GPU_PROGRAMS=$(OBJ) GPU_TOOLS=$(BIN) GPU_LIB=$(abspath $(LIB)) \
             GPU_SIM_LIB=$(abspath $(SIM))
-gpu-check gpu-bench: setup
+gpu-check gpu-bench gpu-first: setup
 	$(SUBMAKE) all tests
 	$(Q)$(GPU_ENV) tests/gpu/$(@:gpu-%=%).sh $(GPU_OUT) || [ $$? = 77 ]
 gpu-pack: setup

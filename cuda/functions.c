@@ -72,18 +72,31 @@ static moepage_status load_function(mp_cuda *cuda, mp_cu_function function)
     return mp_cuda_check(cuda, cuda->driver->function_load(function), "loading a kernel");
 }
 
-/* Allows all the shared memory that a block can have, so that no launch has to ask for more. */
+/* Allows all the shared memory that a block can have, so that no launch has to ask for more; and asks that
+ * of the memory which caches and shared memory divide, shared memory has the most. Otherwise a driver might
+ * leave less than resident blocks need, and would divide anew, on an idle multiprocessor, between kernels
+ * that need more and less. What the kernels read twice is small. */
+static moepage_status set_shared(mp_cuda *cuda, mp_cu_function function, uint32_t limit)
+{
+    const struct {
+        int attribute, value;
+    } wanted[] = {{MP_CU_FUNC_MAX_DYNAMIC_SHARED, (int)limit}, {MP_CU_FUNC_SHARED_CARVEOUT, 100}};
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t i = 0; i < 2 && !status; i++)
+        status = mp_cuda_check(cuda,
+                               cuda->driver->function_set_attribute(function, wanted[i].attribute,
+                                                                    wanted[i].value),
+                               "allowing a kernel's shared memory");
+    return status;
+}
+
 static moepage_status add_function(mp_cuda *cuda, const char *name, uint32_t shared_limit)
 {
     mp_cuda_kernels *kernels = &cuda->kernels;
     mp_cuda_function *function = &kernels->functions[kernels->n_functions];
     moepage_status status = find_function(cuda, name, &function->handle);
     if (!status)
-        status = mp_cuda_check(cuda,
-                               cuda->driver->function_set_attribute(function->handle,
-                                                                    MP_CU_FUNC_MAX_DYNAMIC_SHARED,
-                                                                    (int)shared_limit),
-                               "allowing a kernel's shared memory");
+        status = set_shared(cuda, function->handle, shared_limit);
     if (!status)
         status = load_function(cuda, function->handle);
     if (status)

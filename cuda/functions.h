@@ -66,7 +66,8 @@ struct mp_cuda;
     X(remap_apply)         \
     X(fast_gather)         \
     X(fast_swiglu)         \
-    X(fast_scatter)
+    X(fast_scatter)        \
+    X(path_wait)
 
 /* Loads the images and finds every entry. UNSUPPORTED when they hold nothing for this GPU. */
 moepage_status mp_cuda_kernels_open(struct mp_cuda *cuda, const mp_cuda_image *images, uint32_t n);

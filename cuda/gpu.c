@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "device/thread.h"
 #include "fast.h"
+#include "handshake.h"
 #include "launch.h"
 #include "poller.h"
 #include "submit.h"
@@ -84,6 +85,7 @@ static const mp_cuda_ext cuda_ext = {
     .call = call,
     .path_layer = path_layer,
     .write32 = mp_cuda_stream_write32,
+    .shake_hands = mp_cuda_shake_hands,
     .shared_alloc = mp_cuda_shared_alloc,
     .shared_free = mp_cuda_shared_free,
     .poller_start = mp_cuda_poller_start,

@@ -98,6 +98,7 @@ static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, ui
         .x = r->x,
         .experts = (const mp_gpu_expert *)(const void *)path->memory.table,
         .rows = path->memory.rows,
+        .n_experts = path->experts,
         .n_experts_at = &path->memory.state->n_experts,
         .inner = path->inner,
         .partial = path->partial,

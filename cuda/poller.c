@@ -1,6 +1,6 @@
-/* Threads that poll shared memory for a path. While a model decodes, messages follow each other
- * within microseconds, so a poller spins. Between requests there are none: the longer the silence,
- * the longer it sleeps. */
+/* Threads that poll shared memory for a path. While a model decodes, a message may come at any moment, and
+ * the device waits for its answer: a poller spins as long as anything has happened lately, a step of the
+ * path's included. Between requests nothing happens, and it sleeps most of the time. */
 #include "poller.h"
 
 #include <pthread.h>
@@ -11,10 +11,9 @@
 #include "context.h"
 #include "device/thread.h"
 
-#define SPIN_NS 50000u      /* of silence before the first sleep */
-#define SLEEP_MIN_NS 20000u /* most of a shorter sleep would be the system's timer slack, 50 us */
-#define SLEEP_MAX_NS 200000u
-#define SLEEP_SHARE 8u      /* a sleep is this part of the silence so far */
+#define SPIN_NS \
+    20000000u            /* of silence before the first sleep: longer than most steps of a decode */
+#define SLEEP_NS 200000u /* a hundredth of that at most, so that it adds little to what it delays */
 #define POLLS_PER_CLOCK 16u /* reading the clock costs as much as several polls */
 
 struct mp_cuda_poller {
@@ -31,15 +30,10 @@ static bool is_stopped(mp_cuda_poller *poller)
 
 uint64_t mp_cuda_poller_sleep_ns(uint64_t silence_ns)
 {
-    if (silence_ns < SPIN_NS)
-        return 0;
-    uint64_t sleep_ns = silence_ns / SLEEP_SHARE;
-    if (sleep_ns < SLEEP_MIN_NS)
-        return SLEEP_MIN_NS;
-    return sleep_ns < SLEEP_MAX_NS ? sleep_ns : SLEEP_MAX_NS;
+    return silence_ns < SPIN_NS ? 0 : SLEEP_NS;
 }
 
-/* Polls a few times in a row, without a look at the clock. Returns true as soon as one finds work. */
+/* Polls a few times in a row, without a look at the clock. Returns true as soon as one finds something. */
 static bool poll_some(mp_cuda_poller *poller)
 {
     for (uint32_t i = 0; i < POLLS_PER_CLOCK && !is_stopped(poller); i++) {
@@ -58,8 +52,6 @@ static void *run(void *arg)
         bool found = poll_some(poller);
         uint64_t now_ns = mp_clock_ns();
         last_ns = found ? now_ns : last_ns;
-        /* A share of the silence so far: a message that ends a silence waits at most that share of it
-         * longer, and a poller that has been idle for long takes next to no CPU time. */
         struct timespec sleep = {.tv_nsec = (long)mp_cuda_poller_sleep_ns(now_ns - last_ns)};
         if (sleep.tv_nsec && !is_stopped(poller))
             nanosleep(&sleep, NULL);

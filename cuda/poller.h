@@ -9,7 +9,7 @@ moepage_status mp_cuda_poller_start(mp_device *device, mp_cuda_poll_fn poll, voi
 /* Returns after the last poll has returned; must not be called from a poll. NULL is a no-op. */
 void mp_cuda_poller_stop(mp_cuda_poller *poller);
 
-/* How long to sleep after `silence_ns` without work; 0 = not at all. */
+/* How long to sleep after `silence_ns` in which nothing happened; 0 = not at all. */
 uint64_t mp_cuda_poller_sleep_ns(uint64_t silence_ns);
 
 #endif

@@ -326,7 +326,9 @@ MOEPAGE_API moepage_status moepage_cuda_path_layer(moepage_cuda_path *path,
  * last call, returns the reason: the status of its load; ARGUMENT for an id out of range; BUSY if
  * time ran out, or if there was no slot. Layers submitted from then on run again; after a timeout,
  * the next one first waits for the experts that the earlier one waited for, no longer than that
- * did. Waits for nothing itself. [one] */
+ * did. Waits for nothing itself. The device tells its counts with the model's last layer, with a layer
+ * that does not come behind the one before it, and with a miss: between them they are those of the
+ * last time. [one] */
 MOEPAGE_API moepage_status moepage_cuda_path_check(moepage_cuda_path *path,
                                                    moepage_cuda_path_stats *stats);
 

@@ -24,20 +24,20 @@ typedef struct mp_gpu_expert {
     const void *up_scale;
     const void *down_scale;
     uint32_t first_row; /* its rows are rows[first_row .. first_row + n_rows) */
-    uint32_t n_rows;    /* 0: none, and the rest of the entry is not read */
+    uint32_t n_rows;    /* 0: none, and the rest of the entry means nothing */
 } mp_gpu_expert;
 
 typedef struct mp_gpu_experts_args {
     const void *x;                /* [tokens][hidden]: float with FP32 math, else BF16 */
     const mp_gpu_expert *experts; /* device memory */
     const uint32_t *rows;         /* device memory: token * top_k + k */
-    /* Device memory: how many entries the table has; NULL: n_experts. */
+    /* Device memory: how many entries the table has, at most n_experts; NULL: so many. */
     const uint32_t *n_experts_at;
     /* [rows][intermediate] operands: row first_row + i of an expert uses line first_row +
      * i - inner_base. */
     void *inner;
-    float *partial; /* [tokens * top_k][hidden] */
-    uint32_t n_experts;
+    float *partial;     /* [tokens * top_k][hidden] */
+    uint32_t n_experts; /* that the table has room for */
     uint32_t inner_base;
     uint32_t top_k;
     uint32_t hidden;

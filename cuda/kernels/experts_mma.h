@@ -63,22 +63,6 @@ MP_GPU uint32_t mp_experts_slice_end(uint32_t length, uint32_t begin)
     return end;
 }
 
-/* Finds the rows that each lane reads. */
-MP_GPU void mp_experts_aim(MP_LANES_PARAMETERS(mp_experts_thread), const mp_gpu_experts_args *args,
-                           const mp_experts_work *work, const uint32_t dtype, const uint32_t groups,
-                           uint32_t piece)
-{
-    MP_EACH_LANE(mp_experts_thread)
-        MP_SCALAR_UNROLL
-        for (uint32_t i = 0; i < 4; i++)
-            own->weights[i / 2][i % 2] = mp_experts_weight_row(args, work, dtype, MP_EXPERTS_STRIP,
-                                                               piece, i / 2, i % 2 * 8 + lane / 4);
-        MP_SCALAR_UNROLL
-        for (uint32_t j = 0; j < groups; j++)
-            own->line[j] = mp_experts_line(args, work, j * MP_EXPERTS_GROUP + lane / 4);
-    MP_EACH_LANE_END
-}
-
 /* Starts to load a unit's weights and the activations of `x_groups` groups; elements from `limit`
  * on are zeros. */
 MP_GPU void mp_experts_send(mp_experts_thread *own, uint32_t lane, const uint32_t dtype,
@@ -99,13 +83,50 @@ MP_GPU void mp_experts_send(mp_experts_thread *own, uint32_t lane, const uint32_
 
 MP_GPU void mp_experts_send_x(mp_experts_thread *own, uint32_t lane, const uint32_t aligned,
                               const uint32_t groups, const mp_gpu_experts_args *args,
-                              uint32_t length, uint32_t unit)
+                              uint32_t length, uint32_t limit, uint32_t unit, const uint32_t place)
 {
     const uint32_t k = unit * MP_EXPERTS_UNIT + lane % 4 * 8;
     MP_SCALAR_UNROLL
     for (uint32_t j = 0; j < groups; j++)
         mp_experts_activations(aligned, mp_experts_activation(args, own->line[j], length, 2, k), k,
-                               length, own->x_ahead[j]);
+                               limit, own->x_ahead[place * groups + j]);
+}
+
+/* Returns the end of what is not zero in units before `end`. */
+MP_GPU uint32_t mp_experts_limit(uint32_t length, uint32_t end)
+{
+    return end * MP_EXPERTS_UNIT < length ? end * MP_EXPERTS_UNIT : length;
+}
+
+/* Finds the rows that each lane reads, and starts to load the first `depth` units: of weights, whose
+ * places are known first, and then, with `early`, of activations. */
+MP_GPU void mp_experts_lead(MP_LANES_PARAMETERS(mp_experts_thread), const uint32_t dtype,
+                            const uint32_t aligned, const uint32_t groups, const uint32_t depth,
+                            const uint32_t early, const mp_gpu_experts_args *args,
+                            const mp_experts_work *work, uint32_t piece, uint32_t begin,
+                            uint32_t end)
+{
+    const uint32_t length = work->length, limit = mp_experts_limit(length, end);
+    MP_EACH_LANE(mp_experts_thread)
+        MP_SCALAR_UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            own->weights[i / 2][i % 2] = mp_experts_weight_row(args, work, dtype, MP_EXPERTS_STRIP,
+                                                               piece, i / 2, i % 2 * 8 + lane / 4);
+        MP_SCALAR_UNROLL
+        for (uint32_t u = 0; u < depth; u++)
+            mp_experts_send(own, lane, dtype, aligned, 0, args, length, limit, begin + u, u);
+    MP_EACH_LANE_END
+    MP_LANES_MEET(); /* keeps compilers from waiting for the rows' numbers before these loads */
+    MP_EACH_LANE(mp_experts_thread)
+        MP_SCALAR_UNROLL
+        for (uint32_t j = 0; j < groups; j++)
+            own->line[j] = mp_experts_line(args, work, j * MP_EXPERTS_GROUP + lane / 4);
+        MP_SCALAR_UNROLL
+        for (uint32_t u = 0; early && u < depth; u++)
+            mp_experts_send_x(own, lane, aligned, groups, args, length, limit, begin + u, u);
+    MP_EACH_LANE_END
+    MP_LANES_MEET(); /* of aligned weights other than FP8, which no lane loads in a branch of its own,
+                      * only in case a compiler makes one */
 }
 
 /* Accumulates one unit into acc for the first `live` groups. BROAD may do a few more: it takes 4 at
@@ -154,8 +175,9 @@ MP_GPU void mp_experts_fold(mp_experts_thread *own, mp_experts_broad_shared *tot
     }
 }
 
-/* acc = the sum over units [begin, end); where there are `totals`, these are the sums of all
- * slices. `depth` units of weights are under way at a time, and of activations with `early`. */
+/* acc = the sum over units [begin, end), of which mp_experts_lead has started the first; where there are
+ * `totals`, these are the sums of all slices. `depth` units of weights are under way at a time, and of
+ * activations with `early`. */
 MP_GPU void mp_experts_multiply(MP_LANES_PARAMETERS(mp_experts_thread), const uint32_t dtype,
                                 const uint32_t aligned, const uint32_t groups, const uint32_t depth,
                                 const uint32_t early, const mp_gpu_experts_args *args,
@@ -163,7 +185,7 @@ MP_GPU void mp_experts_multiply(MP_LANES_PARAMETERS(mp_experts_thread), const ui
                                 mp_experts_broad_shared *totals, uint32_t warp)
 {
     const uint32_t x_groups = early ? groups : 0;
-    const uint32_t limit = end * MP_EXPERTS_UNIT < length ? end * MP_EXPERTS_UNIT : length;
+    const uint32_t limit = mp_experts_limit(length, end);
     uint32_t fold_at = totals ? mp_experts_slice_end(length, begin) : 0;
     MP_EACH_LANE(mp_experts_thread)
         MP_SCALAR_UNROLL
@@ -172,12 +194,7 @@ MP_GPU void mp_experts_multiply(MP_LANES_PARAMETERS(mp_experts_thread), const ui
         MP_SCALAR_UNROLL
         for (uint32_t i = 0; totals && i < 8 * groups; i++)
             totals->totals[i][warp * MP_LANES + lane] = 0;
-        MP_SCALAR_UNROLL
-        for (uint32_t u = 0; u < depth; u++)
-            mp_experts_send(own, lane, dtype, aligned, x_groups, args, length, limit, begin + u, u);
     MP_EACH_LANE_END
-    MP_LANES_MEET(); /* of aligned weights other than FP8, which no lane loads in a branch of its own,
-                      * only in case a compiler makes one */
     MP_SCALAR_LOOP
     for (uint32_t unit = begin; unit < end; unit += depth) {
         MP_SCALAR_UNROLL
@@ -187,7 +204,7 @@ MP_GPU void mp_experts_multiply(MP_LANES_PARAMETERS(mp_experts_thread), const ui
                 break;
             if (!early) {
                 MP_EACH_LANE(mp_experts_thread)
-                    mp_experts_send_x(own, lane, aligned, groups, args, length, now);
+                    mp_experts_send_x(own, lane, aligned, groups, args, length, length, now, 0);
                 MP_EACH_LANE_END
             }
             mp_experts_step(MP_LANES_PASS, dtype, aligned, groups, live, u, early ? u : 0);
@@ -222,19 +239,40 @@ MP_GPU uint32_t mp_experts_broad_depth(const uint32_t dtype)
 
 /* ---- THIN ---- */
 
+/* 1: an item's first units are loaded while the item before it ends. FP8 has no registers for that, and
+ * rows that are not aligned are rare. */
+MP_GPU uint32_t mp_experts_thin_ahead(const uint32_t dtype, const uint32_t aligned)
+{
+    return aligned && dtype != MP_EXPERTS_F8;
+}
+
+/* A piece's part that is a warp's own. */
+MP_GPU void mp_experts_thin_lead(MP_LANES_PARAMETERS(mp_experts_thread), const uint32_t dtype,
+                                 const uint32_t aligned, const mp_gpu_experts_args *args,
+                                 const mp_experts_work *work, uint32_t piece, uint32_t warp)
+{
+    mp_experts_lead(MP_LANES_PASS, dtype, aligned, MP_EXPERTS_THIN_GROUPS,
+                    mp_experts_thin_depth(dtype, aligned), dtype != MP_EXPERTS_F8, args, work,
+                    piece, mp_experts_slice_begin(work->length, warp),
+                    mp_experts_slice_begin(work->length, warp + 1));
+}
+
 MP_GPU void mp_experts_thin_warp(MP_LANES_PARAMETERS(mp_experts_thread), const uint32_t dtype,
                                  const uint32_t aligned, const mp_gpu_experts_args *args,
-                                 const mp_experts_work *work, uint32_t piece, uint32_t warp,
-                                 mp_experts_thin_shared *shared)
+                                 const mp_experts_work *work, uint32_t warp)
 {
     const uint32_t left = work->n_rows - work->first;
     const uint32_t live = left > MP_EXPERTS_GROUP ? 2 : 1;
-    const uint32_t begin = mp_experts_slice_begin(work->length, warp);
-    const uint32_t end = mp_experts_slice_begin(work->length, warp + 1);
-    mp_experts_aim(MP_LANES_PASS, args, work, dtype, MP_EXPERTS_THIN_GROUPS, piece);
     mp_experts_multiply(MP_LANES_PASS, dtype, aligned, MP_EXPERTS_THIN_GROUPS,
                         mp_experts_thin_depth(dtype, aligned), dtype != MP_EXPERTS_F8, args,
-                        work->length, live, begin, end, (mp_experts_broad_shared *)0, warp);
+                        work->length, live, mp_experts_slice_begin(work->length, warp),
+                        mp_experts_slice_begin(work->length, warp + 1),
+                        (mp_experts_broad_shared *)0, warp);
+}
+
+MP_GPU void mp_experts_thin_leave(MP_LANES_PARAMETERS(mp_experts_thread), uint32_t warp,
+                                  mp_experts_thin_shared *shared)
+{
     MP_EACH_LANE(mp_experts_thread)
         MP_SCALAR_UNROLL
         for (uint32_t i = 0; i < 16; i++)
@@ -259,29 +297,69 @@ MP_GPU void mp_experts_thin_finish(const mp_gpu_experts_args *args, const mp_exp
     mp_experts_emit(args, work, dtype, 2, MP_EXPERTS_STRIP, piece, n, i, sum0, sum1);
 }
 
+/* Begins the first item from `item` on that has rows for this launch; returns its number, n_items if there
+ * is none. An entry is loaded before n_items need be known, which a kernel before may have written too. */
+MP_GPU uint32_t mp_experts_thin_find(const mp_gpu_experts_args *args, uint32_t item,
+                                     uint32_t n_items, uint32_t n_blocks, uint32_t pieces,
+                                     mp_experts_work *work)
+{
+    for (; item / pieces < args->n_experts; item += n_blocks) {
+        mp_experts_begin(args, item / pieces, work);
+        if (item >= n_items)
+            break;
+        if (mp_experts_rows(args, work->n_rows))
+            return item;
+    }
+    return n_items;
+}
+
+/* An item is a piece of an expert's weight rows; if the expert has more rows than fit, it is taken again
+ * for the next of them. Returns the item behind `item`, as mp_experts_thin_find does. */
+MP_GPU uint32_t mp_experts_thin_next(const mp_gpu_experts_args *args, uint32_t item,
+                                     uint32_t n_items, uint32_t n_blocks, uint32_t pieces,
+                                     const mp_experts_work *work, mp_experts_work *next)
+{
+    *next = *work;
+    next->first += MP_EXPERTS_THIN_GROUPS * MP_EXPERTS_GROUP;
+    return next->first < work->n_rows
+               ? item
+               : mp_experts_thin_find(args, item + n_blocks, n_items, n_blocks, pieces, next);
+}
+
 MP_GPU void mp_experts_thin(const uint32_t dtype, const uint32_t aligned,
                             MP_BLOCK_PARAMETERS(mp_gpu_experts_args, mp_experts_thin_shared,
                                                 mp_experts_thread))
 {
     const uint32_t pieces = mp_experts_pieces(args, MP_EXPERTS_STRIP);
     const uint32_t n_items = mp_experts_count(args) * pieces;
-    for (uint32_t item = block; item < n_items; item += n_blocks) {
-        const uint32_t index = item / pieces, piece = item % pieces;
-        const uint32_t n_rows = mp_experts_rows(args, &args->experts[index]);
-        mp_experts_work work;
-        if (n_rows == 0)
-            continue;
-        mp_experts_begin(args, index, &work);
-        for (; work.first < n_rows; work.first += MP_EXPERTS_THIN_GROUPS * MP_EXPERTS_GROUP) {
-            MP_WARPS(mp_experts_thread)
-                (void)n_warps;
-                mp_experts_thin_warp(MP_LANES_PASS, dtype, aligned, args, &work, piece, warp,
-                                     shared);
-            MP_WARPS_END
-            MP_PHASE
-                mp_experts_thin_finish(args, &work, dtype, piece, thread, shared);
-            MP_PHASE_END
-        }
+    const uint32_t ahead = mp_experts_thin_ahead(dtype, aligned);
+    mp_experts_work work, next;
+    uint32_t item = mp_experts_thin_find(args, block, n_items, n_blocks, pieces, &work), then = 0;
+    if (ahead && item < n_items) {
+        MP_WARPS(mp_experts_thread)
+            (void)n_warps;
+            mp_experts_thin_lead(MP_LANES_PASS, dtype, aligned, args, &work, item % pieces, warp);
+        MP_WARPS_END
+    }
+    for (; item < n_items; item = then, work = next) {
+        if (ahead)
+            then = mp_experts_thin_next(args, item, n_items, n_blocks, pieces, &work, &next);
+        MP_WARPS(mp_experts_thread)
+            (void)n_warps;
+            if (!ahead)
+                mp_experts_thin_lead(MP_LANES_PASS, dtype, aligned, args, &work, item % pieces,
+                                     warp);
+            mp_experts_thin_warp(MP_LANES_PASS, dtype, aligned, args, &work, warp);
+            if (ahead && then < n_items)
+                mp_experts_thin_lead(MP_LANES_PASS, dtype, aligned, args, &next, then % pieces,
+                                     warp);
+            mp_experts_thin_leave(MP_LANES_PASS, warp, shared);
+        MP_WARPS_END
+        MP_PHASE
+            mp_experts_thin_finish(args, &work, dtype, item % pieces, thread, shared);
+        MP_PHASE_END
+        if (!ahead)
+            then = mp_experts_thin_next(args, item, n_items, n_blocks, pieces, &work, &next);
     }
 }
 
@@ -294,7 +372,8 @@ MP_GPU void mp_experts_broad_warp(MP_LANES_PARAMETERS(mp_experts_thread), const 
     const uint32_t left = work->n_rows - work->first;
     const uint32_t live = mp_experts_up(left, MP_EXPERTS_GROUP);
     const uint32_t end = mp_experts_up(work->length, MP_EXPERTS_UNIT);
-    mp_experts_aim(MP_LANES_PASS, args, work, dtype, MP_EXPERTS_BROAD_GROUPS, piece);
+    mp_experts_lead(MP_LANES_PASS, dtype, 1, MP_EXPERTS_BROAD_GROUPS, mp_experts_broad_depth(dtype),
+                    0, args, work, piece, 0, end);
     mp_experts_multiply(MP_LANES_PASS, dtype, 1, MP_EXPERTS_BROAD_GROUPS,
                         mp_experts_broad_depth(dtype), 0, args, work->length, live, 0, end, shared,
                         warp);
@@ -321,7 +400,7 @@ MP_GPU void mp_experts_broad(const uint32_t dtype, const uint32_t aligned,
     uint32_t item = block; /* counted from the current expert's first */
     (void)aligned;         /* always */
     for (uint32_t index = 0; index < n_experts; index++) {
-        const uint32_t n_rows = mp_experts_rows(args, &args->experts[index]);
+        const uint32_t n_rows = mp_experts_rows(args, args->experts[index].n_rows);
         const uint32_t high = mp_experts_up(n_rows, together), n_items = wide * high;
         mp_experts_work work;
         if (item < n_items)

@@ -25,8 +25,9 @@ typedef struct mp_experts_row {
 #if MP_ON_GPU
 
 /* Words from memory if `wanted`, else zeros; without a branch, so that a warp stays together.
- * STREAM: read once by the whole device, so they bypass the first-level cache. */
-#define MP_EXPERTS_STREAM "ld.global.nc.L1::no_allocate.L2::128B"
+ * STREAM: read once by the whole device, so they bypass the first-level cache; and not marked as constant,
+ * so that the assembler leaves them in front of what comes behind a meeting of the lanes. */
+#define MP_EXPERTS_STREAM "ld.global.L1::no_allocate.L2::128B"
 #define MP_EXPERTS_LOAD "ld.global.nc"
 #define MP_EXPERTS_WORDS4(load, wanted, at, w)                          \
     asm("{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"                       \

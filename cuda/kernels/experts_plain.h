@@ -123,7 +123,7 @@ MP_GPU void mp_experts_plain(const uint32_t dtype, const uint32_t aligned,
     const uint32_t n_items = mp_experts_count(args) * pieces;
     for (uint32_t item = block; item < n_items; item += n_blocks) {
         const uint32_t index = item / pieces, piece = item % pieces;
-        const uint32_t n_rows = mp_experts_rows(args, &args->experts[index]);
+        const uint32_t n_rows = mp_experts_rows(args, args->experts[index].n_rows);
         mp_experts_work work;
         if (n_rows == 0)
             continue;

@@ -10,9 +10,11 @@
 /* Some weight rows of an expert's two matrices, and some of its activation rows. */
 typedef struct mp_experts_work {
     const mp_gpu_expert *expert;
-    uint32_t n_rows; /* of the expert */
-    uint32_t length; /* of rows: the sums' index */
-    uint32_t first;  /* activation row, of the expert's */
+    const char *weights[2]; /* the matrices: gate and up, or down twice */
+    uint32_t first_row;     /* of the expert's */
+    uint32_t n_rows;        /* of the expert */
+    uint32_t length;        /* of rows: the sums' index */
+    uint32_t first;         /* activation row, of the expert's */
 } mp_experts_work;
 
 MP_GPU uint32_t mp_experts_up(uint32_t n, uint32_t unit)
@@ -25,17 +27,43 @@ MP_GPU uint32_t mp_experts_count(const mp_gpu_experts_args *args)
     return args->n_experts_at ? *args->n_experts_at : args->n_experts;
 }
 
-/* The number of an expert's rows if this launch takes them, else 0. */
-MP_GPU uint32_t mp_experts_rows(const mp_gpu_experts_args *args, const mp_gpu_expert *expert)
+/* `n`, the number of an expert's rows, if this launch takes them, else 0. */
+MP_GPU uint32_t mp_experts_rows(const mp_gpu_experts_args *args, uint32_t n)
 {
-    const uint32_t n = expert->n_rows;
     return n >= args->least_rows && n <= args->most_rows ? n : 0;
+}
+
+/* Reads what a piece of work begins with. */
+MP_GPU void mp_experts_read(const mp_gpu_expert *expert, const void *weights[3], uint32_t rows[2])
+{
+#if MP_ON_GPU
+    /* All at once: a compiler would put some of these loads behind the use of others. */
+    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(weights[0]), "=l"(weights[1])
+                 : "l"(&expert->gate));
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(weights[2]) : "l"(&expert->down));
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(rows[0]), "=r"(rows[1])
+                 : "l"(&expert->first_row));
+#else
+    weights[0] = expert->gate;
+    weights[1] = expert->up;
+    weights[2] = expert->down;
+    rows[0] = expert->first_row;
+    rows[1] = expert->n_rows;
+#endif
 }
 
 MP_GPU void mp_experts_begin(const mp_gpu_experts_args *args, uint32_t index, mp_experts_work *work)
 {
+    const void *weights[3];
+    uint32_t rows[2];
     work->expert = &args->experts[index];
-    work->n_rows = work->expert->n_rows;
+    mp_experts_read(work->expert, weights, rows);
+    work->weights[0] = (const char *)(args->down ? weights[2] : weights[0]);
+    work->weights[1] = (const char *)(args->down ? weights[2] : weights[1]);
+    work->first_row = rows[0];
+    work->n_rows = rows[1];
     work->first = 0;
     work->length = args->down ? args->intermediate : args->hidden;
 }
@@ -51,11 +79,10 @@ MP_GPU mp_experts_row mp_experts_weight_row(const mp_gpu_experts_args *args,
     const uint32_t wanted = args->down ? (2 * piece + matrix) * strip + i : piece * strip + i;
     const uint32_t row = wanted < last ? wanted : last;
     const mp_gpu_expert *expert = work->expert;
-    const void *weights = args->down ? expert->down : matrix ? expert->up : expert->gate;
     const void *scales = args->down ? expert->down_scale
                          : matrix   ? expert->up_scale
                                     : expert->gate_scale;
-    mp_experts_row out = {(const char *)weights +
+    mp_experts_row out = {work->weights[matrix] +
                               (uint64_t)row * work->length * mp_experts_bytes(dtype),
                           (char *)0};
     if (dtype == MP_EXPERTS_F8 && args->scale_dtype != MP_SCALAR_NONE && scales) {
@@ -72,7 +99,7 @@ MP_GPU uint32_t mp_experts_line(const mp_gpu_experts_args *args, const mp_expert
                                 uint32_t i)
 {
     uint32_t row = work->first + i;
-    row = work->expert->first_row + (row < work->n_rows ? row : work->n_rows - 1);
+    row = work->first_row + (row < work->n_rows ? row : work->n_rows - 1);
     return args->down ? row - args->inner_base : args->rows[row] / args->top_k;
 }
 
@@ -109,7 +136,7 @@ MP_GPU void mp_experts_emit(const mp_gpu_experts_args *args, const mp_experts_wo
     const mp_gpu_expert *expert = work->expert;
     if (work->first + n >= work->n_rows)
         return;
-    const uint32_t line = expert->first_row + work->first + n;
+    const uint32_t line = work->first_row + work->first + n;
     if (!args->down) {
         const uint32_t at = piece * strip + i;
         if (at >= args->intermediate)

@@ -4,6 +4,7 @@
  *     MP_EACH_LANE(mp_x_thread, warp) { own->sum = own->value[lane]; }
  *     MP_EACH_LANE_END
  *     MP_LANES_SUM(warp, sum);          now every lane's own->sum is the sum of all
+ *     MP_LANES_SCAN(n);                 and every lane's own->n that of the lanes up to it
  *
  * On a GPU each lane is a thread that runs the statements once, and combining is a shuffle; on the
  * CPU they are a loop over the warp's 32 entries of the block's array of threads, and combining is
@@ -47,6 +48,13 @@
         for (uint32_t mp_step = MP_LANES / 2; mp_step; mp_step /= 2)                            \
             mp_own->field =                                                                     \
                 __fadd_rn(mp_own->field, __shfl_xor_sync(0xffffffffu, mp_own->field, mp_step)); \
+    } while (0)
+#define MP_LANES_SCAN(field)                                                               \
+    do {                                                                                   \
+        for (uint32_t mp_step = 1; mp_step < MP_LANES; mp_step *= 2) {                     \
+            const uint32_t mp_below = __shfl_up_sync(0xffffffffu, mp_own->field, mp_step); \
+            mp_own->field += mp_lane >= mp_step ? mp_below : 0;                            \
+        }                                                                                  \
     } while (0)
 
 /* In a phase of a block: `warp` is its index, and functions may be given MP_LANES_PASS. */
@@ -93,6 +101,11 @@
             for (uint32_t mp_at = 0; mp_at < MP_LANES; mp_at++)                       \
                 mp_own[mp_at].field = mp_sums[mp_at];                                 \
         }                                                                             \
+    } while (0)
+#define MP_LANES_SCAN(field)                                \
+    do {                                                    \
+        for (uint32_t mp_at = 1; mp_at < MP_LANES; mp_at++) \
+            mp_own[mp_at].field += mp_own[mp_at - 1].field; \
     } while (0)
 
 #define MP_WARPS(thread_type)                                                    \

@@ -1,39 +1,57 @@
 /* path.h — the kernel that plans a layer on the device: which experts its ids name, where they are,
  * and, where some are absent, the message to the host and the wait for its answer.
  *
- * One block. Every step handles a few words per expert or row, so that a layer whose
- * experts are all resident costs a few barriers, and no access to host memory except the
- * counters of progress. */
+ * One block. Every step handles a few words per expert or row. A layer whose experts are all resident
+ * costs a few barriers and two round trips to memory, one for ids and state and one for the map, and does
+ * not touch host memory, but for the counters of progress once a step. */
 #ifndef MP_KERNELS_PATH_H
 #define MP_KERNELS_PATH_H
 
+#include "lanes.h"
 #include "path_args.h"
 
 #define MP_PATH_NO_ROW 0xffffffffu
 #define MP_PATH_NO_EXPERT (-1) /* MOEPAGE_NO_EXPERT */
 
+#define MP_PATH_WARPS (MP_PATH_THREADS / MP_LANES)
+
 typedef struct mp_gpu_path_plan_shared {
-    uint64_t before[MP_PATH_THREADS]; /* distinct experts << 32 | rows, up to a thread's share */
-    uint32_t count[MP_PATH_EXPERTS];  /* rows of each expert of the layer */
-    uint32_t next[MP_PATH_EXPERTS];   /* where the next of them goes */
-    uint32_t list[MP_PATH_EXPERTS];   /* the distinct experts, ascending */
-    uint32_t first[MP_PATH_EXPERTS];  /* and their first rows */
-    uint32_t open;                    /* 1: no earlier layer's failure is in the way */
-    uint32_t bad_row;                 /* the first whose id is wrong, or MP_PATH_NO_ROW */
+    uint32_t count[MP_PATH_EXPERTS];          /* rows of each expert of the layer */
+    uint32_t next[MP_PATH_EXPERTS];           /* where the next of them goes */
+    uint32_t list[MP_PATH_EXPERTS];           /* the distinct experts, ascending */
+    uint32_t first[MP_PATH_EXPERTS];          /* and their first rows */
+    int32_t slot[MP_PATH_EXPERTS];            /* of each that is needed, before any message */
+    uint32_t experts_of[MP_PATH_WARPS];       /* distinct experts of a warp's threads */
+    uint32_t rows_of[MP_PATH_WARPS];          /* and their rows */
+    uint64_t layers, all_hit, routed, misses; /* the state's, when the layer began */
+    uint32_t now;                             /* likewise */
+    uint32_t in_layer;                        /* likewise */
+    uint32_t outcome;                         /* MP_PATH_* */
+    int32_t detail;
+    uint32_t bad_row; /* the first whose id is wrong, or MP_PATH_NO_ROW */
     uint32_t missing;
     uint32_t n; /* distinct experts */
-    uint32_t outcome;
     uint32_t lost;
 } mp_gpu_path_plan_shared;
 typedef char mp_path_shared_is_enough[sizeof(mp_gpu_path_plan_shared) <= MP_PATH_SHARED ? 1 : -1];
 
 typedef struct mp_gpu_path_plan_thread {
-    uint64_t left;
+    int32_t id;       /* of row `thread` */
+    uint32_t experts; /* distinct ones of its share; then of all lanes up to it */
+    uint32_t rows;    /* likewise */
 } mp_gpu_path_plan_thread;
 
 /* ---- Memory that others write meanwhile ---- */
 
 #if MP_ON_GPU
+
+/* A word that the host writes; for polling, because it orders nothing. */
+MP_GPU uint32_t mp_path_peek(const uint32_t *at)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
 
 /* Acquire: what the host wrote before the value that is read is visible from here on. */
 MP_GPU uint32_t mp_path_read(const uint32_t *at)
@@ -43,6 +61,8 @@ MP_GPU uint32_t mp_path_read(const uint32_t *at)
     return value;
 }
 
+/* Release: what this thread wrote, and others before a barrier that it has passed, is visible to
+ * those who read the value. */
 MP_GPU void mp_path_write(uint32_t *at, uint32_t value)
 {
     asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
@@ -60,8 +80,6 @@ MP_GPU void mp_path_show(uint64_t *at, uint64_t value)
     asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-#define MP_PATH_FENCE() __threadfence_system()
-
 MP_GPU uint64_t mp_path_clock_ns(void)
 {
     uint64_t now;
@@ -74,6 +92,11 @@ MP_GPU uint64_t mp_path_clock_ns(void)
 #define MP_PATH_MIN(at, value) atomicMin((at), (value))
 
 #else
+
+MP_GPU uint32_t mp_path_peek(const uint32_t *at)
+{
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
 
 MP_GPU uint32_t mp_path_read(const uint32_t *at)
 {
@@ -94,8 +117,6 @@ MP_GPU void mp_path_show(uint64_t *at, uint64_t value)
 {
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
 }
-
-#define MP_PATH_FENCE() (void)0 /* the store after it releases anyway */
 
 /* On the CPU, supplied by the program that runs the kernel there. */
 uint64_t mp_cpu_clock_ns(void);
@@ -129,14 +150,12 @@ MP_GPU uint32_t mp_path_await(const mp_gpu_path_plan_args *args)
 {
     const uint32_t sequence = args->state->sequence;
     const uint64_t began_ns = mp_path_clock_ns();
-    for (;;) {
-        const uint32_t answer = mp_path_read(&args->state->answer);
-        if (answer >> 1 == sequence)
-            return answer & 1 ? MP_PATH_REFUSED : MP_PATH_OK;
+    while (mp_path_peek(&args->state->answer) >> 1 != sequence) {
         if (mp_path_clock_ns() - began_ns > args->timeout_ns)
             return MP_PATH_LATE;
         MP_PATH_PAUSE();
     }
+    return mp_path_read(&args->state->answer) & 1 ? MP_PATH_REFUSED : MP_PATH_OK;
 }
 
 MP_GPU void mp_path_give_up(const mp_gpu_path_plan_args *args, uint32_t reason, int32_t detail)
@@ -148,61 +167,77 @@ MP_GPU void mp_path_give_up(const mp_gpu_path_plan_args *args, uint32_t reason, 
     mail->reason = reason;
     mail->in_layer = args->layer;
     mail->detail = detail;
-    MP_PATH_FENCE();
     mp_path_write(&mail->gave_up, state->gave_up);
 }
 
-/* Returns true if the layer may run: after a failure, only once that has been acknowledged; after a
+/* Returns OK if the layer may run: after a failure, only once that has been acknowledged; after a
  * timeout, only once the host has answered that message, because until then slots may change while
  * kernels read them. */
 MP_GPU uint32_t mp_path_open(const mp_gpu_path_plan_args *args)
 {
     mp_path_state *state = args->state;
     if (!state->error)
-        return 1;
+        return MP_PATH_OK;
     if (mp_path_read(&args->mail->acknowledged) != state->error)
-        return 0;
-    if (state->owed && mp_path_await(args) == MP_PATH_LATE) {
-        mp_path_give_up(args, MP_PATH_LATE, 0);
-        return 0;
-    }
+        return MP_PATH_STILL;
+    if (state->owed && mp_path_await(args) == MP_PATH_LATE)
+        return MP_PATH_LATE;
     state->owed = 0;
     state->error = 0;
-    return 1;
+    return MP_PATH_OK;
+}
+
+MP_GPU void mp_path_begin(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared)
+{
+    const mp_path_state *state = args->state;
+    shared->now = state->now;
+    shared->in_layer = state->in_layer;
+    shared->layers = state->layers;
+    shared->all_hit = state->all_hit;
+    shared->routed = state->routed;
+    shared->misses = state->misses;
+    shared->bad_row = MP_PATH_NO_ROW;
+    shared->detail = 0;
+    shared->missing = 0;
+    shared->lost = 0;
+    shared->outcome = mp_path_open(args);
 }
 
 /* Asks the host: the rest of the message has been written. */
-MP_GPU uint32_t mp_path_ask(const mp_gpu_path_plan_args *args, uint32_t n)
+MP_GPU uint32_t mp_path_ask(const mp_gpu_path_plan_args *args,
+                            const mp_gpu_path_plan_shared *shared)
 {
     mp_path_state *state = args->state;
     mp_path_mail *mail = args->mail;
     state->sequence = state->sequence == MP_PATH_SEQUENCE ? 1 : state->sequence + 1;
     mail->layer = args->layer;
-    mail->n = n;
-    mail->now = state->now;
-    MP_PATH_FENCE();
+    mail->n = shared->n;
+    mail->now = shared->now;
     mp_path_write(&mail->sequence, state->sequence);
     const uint32_t outcome = mp_path_await(args);
     state->owed = outcome == MP_PATH_LATE;
     return outcome;
 }
 
-MP_GPU uint32_t mp_path_decide(const mp_gpu_path_plan_args *args,
-                               const mp_gpu_path_plan_shared *shared)
+/* Of a layer with a wrong id, or an absent expert. */
+MP_GPU void mp_path_decide(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared)
 {
-    if (!shared->open)
-        return MP_PATH_STILL;
-    uint32_t outcome = MP_PATH_OK;
-    int32_t detail = 0;
-    if (shared->bad_row != MP_PATH_NO_ROW) {
-        outcome = MP_PATH_BAD_ID;
-        detail = args->ids[shared->bad_row];
-    } else if (shared->missing) {
-        outcome = mp_path_ask(args, shared->n);
+    if (shared->bad_row == MP_PATH_NO_ROW) {
+        shared->outcome = mp_path_ask(args, shared);
+        return;
     }
-    if (outcome != MP_PATH_OK)
-        mp_path_give_up(args, outcome, detail);
-    return outcome;
+    shared->outcome = MP_PATH_BAD_ID;
+    shared->detail = args->ids[shared->bad_row];
+}
+
+/* Returns whether the host learns how far the path has come: at the end of a step, as far as that can be
+ * told, and where it has been asked anyway. */
+MP_GPU uint32_t mp_path_tells(const mp_gpu_path_plan_args *args,
+                              const mp_gpu_path_plan_shared *shared)
+{
+    const uint32_t last = args->n_keys - args->experts; /* the last layer's first key */
+    return shared->missing || args->layer * args->experts == last ||
+           args->layer <= shared->in_layer;
 }
 
 MP_GPU void mp_path_account(const mp_gpu_path_plan_args *args,
@@ -210,31 +245,50 @@ MP_GPU void mp_path_account(const mp_gpu_path_plan_args *args,
 {
     mp_path_state *state = args->state;
     mp_path_mail *mail = args->mail;
-    if (shared->lost)
-        mp_path_give_up(args, MP_PATH_LOST, 0);
-    state->now++;
-    state->failed = shared->outcome != MP_PATH_OK || shared->lost;
-    state->n_experts = state->failed ? 0 : shared->n;
-    if (state->failed)
+    const uint32_t outcome = shared->lost ? (uint32_t)MP_PATH_LOST : shared->outcome;
+    const uint32_t failed = outcome != MP_PATH_OK;
+    state->now = shared->now + 1;
+    state->in_layer = args->layer;
+    state->failed = failed;
+    state->n_experts = failed ? 0 : shared->n;
+    if (failed) {
+        if (outcome != MP_PATH_STILL)
+            mp_path_give_up(args, outcome, shared->detail);
         return;
-    mp_path_show(&mail->layers, ++state->layers);
-    mp_path_show(&mail->all_hit, state->all_hit += !shared->missing);
-    mp_path_show(&mail->routed, state->routed += shared->n);
-    mp_path_show(&mail->misses, state->misses += shared->missing);
+    }
+    const uint64_t layers = shared->layers + 1, all_hit = shared->all_hit + !shared->missing;
+    const uint64_t routed = shared->routed + shared->n, misses = shared->misses + shared->missing;
+    state->layers = layers;
+    state->all_hit = all_hit;
+    state->routed = routed;
+    state->misses = misses;
+    if (mp_path_tells(args, shared)) {
+        mp_path_show(&mail->layers, layers);
+        mp_path_show(&mail->all_hit, all_hit);
+        mp_path_show(&mail->routed, routed);
+        mp_path_show(&mail->misses, misses);
+    }
 }
 
 /* ---- A thread's share of a phase ---- */
 
-MP_GPU void mp_path_count(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
-                          uint32_t thread)
+MP_GPU void mp_path_count_row(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                              uint32_t row, int32_t id)
 {
-    for (uint32_t r = thread; r < args->n_rows; r += MP_PATH_THREADS) {
-        const int32_t id = args->ids[r];
-        if ((uint32_t)id < args->experts)
-            MP_PATH_ADD(&shared->count[id], 1);
-        else if (id != MP_PATH_NO_EXPERT)
-            MP_PATH_MIN(&shared->bad_row, r);
-    }
+    if ((uint32_t)id < args->experts)
+        MP_PATH_ADD(&shared->count[id], 1);
+    else if (id != MP_PATH_NO_EXPERT)
+        MP_PATH_MIN(&shared->bad_row, row);
+}
+
+/* The first of a thread's rows has been read. */
+MP_GPU void mp_path_count(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                          const mp_gpu_path_plan_thread *self, uint32_t thread)
+{
+    if (thread < args->n_rows)
+        mp_path_count_row(args, shared, thread, self->id);
+    for (uint32_t r = thread + MP_PATH_THREADS; r < args->n_rows; r += MP_PATH_THREADS)
+        mp_path_count_row(args, shared, r, args->ids[r]);
 }
 
 /* A thread's consecutive experts of the layer. */
@@ -245,40 +299,59 @@ MP_GPU uint32_t mp_path_share(const mp_gpu_path_plan_args *args, uint32_t thread
 }
 
 MP_GPU void mp_path_look_up(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
-                            uint32_t thread)
+                            mp_gpu_path_plan_thread *self, uint32_t thread)
 {
     const uint32_t end = mp_path_share(args, thread + 1);
     const uint64_t first_key = (uint64_t)args->layer * args->experts;
     uint32_t missing = 0;
-    uint64_t sum = 0;
+    self->experts = self->rows = 0;
     for (uint32_t e = mp_path_share(args, thread); e < end; e++) {
         if (!shared->count[e])
             continue;
-        sum += (1ull << 32) + shared->count[e];
-        args->stamps[first_key + e] = args->state->now;
-        missing += mp_path_slot(&args->map[first_key + e]) < 0;
+        self->experts++;
+        self->rows += shared->count[e];
+        args->stamps[first_key + e] = shared->now;
+        shared->slot[e] = mp_path_slot(&args->map[first_key + e]);
+        missing += shared->slot[e] < 0;
     }
-    shared->before[thread] = sum;
     if (missing)
         MP_PATH_ADD(&shared->missing, missing);
 }
 
-MP_GPU void mp_path_list(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
-                         uint32_t thread)
+/* Leaves in every lane what the warp's lanes up to it have found, and the warp's total in shared memory. */
+MP_GPU void mp_path_scan(MP_LANES_PARAMETERS(mp_gpu_path_plan_thread),
+                         mp_gpu_path_plan_shared *shared, uint32_t warp)
 {
-    const uint32_t end = mp_path_share(args, thread + 1);
-    const uint64_t before = thread ? shared->before[thread - 1] : 0;
-    uint32_t at = (uint32_t)(before >> 32), row = (uint32_t)before;
-    for (uint32_t e = mp_path_share(args, thread); e < end; e++) {
-        if (!shared->count[e])
-            continue;
-        shared->list[at] = e;
-        shared->first[at++] = row;
-        shared->next[e] = row;
-        row += shared->count[e];
+    MP_LANES_SCAN(experts);
+    MP_LANES_SCAN(rows);
+    MP_EACH_LANE(mp_gpu_path_plan_thread)
+        if (lane == MP_LANES - 1) {
+            shared->experts_of[warp] = own->experts;
+            shared->rows_of[warp] = own->rows;
+        }
+    MP_EACH_LANE_END
+}
+
+MP_GPU void mp_path_list(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_shared *shared,
+                         const mp_gpu_path_plan_thread *self, uint32_t thread)
+{
+    const uint32_t begin = mp_path_share(args, thread), end = mp_path_share(args, thread + 1);
+    uint32_t at = self->experts, row = self->rows; /* behind its own */
+    for (uint32_t w = 0; w < thread / MP_LANES; w++) {
+        at += shared->experts_of[w];
+        row += shared->rows_of[w];
     }
     if (thread == MP_PATH_THREADS - 1)
         shared->n = at;
+    for (uint32_t e = end; e > begin; e--) {
+        const uint32_t rows = shared->count[e - 1];
+        if (!rows)
+            continue;
+        row -= rows;
+        shared->list[--at] = e - 1;
+        shared->first[at] = row;
+        shared->next[e - 1] = row;
+    }
 }
 
 MP_GPU void mp_path_compose(const mp_gpu_path_plan_args *args,
@@ -288,7 +361,6 @@ MP_GPU void mp_path_compose(const mp_gpu_path_plan_args *args,
         args->mail->experts[i] = shared->list[i];
     for (uint32_t k = thread; k < args->n_keys; k += MP_PATH_THREADS)
         args->mail_stamps[k] = args->stamps[k];
-    MP_PATH_FENCE();
 }
 
 MP_GPU const void *mp_path_operand(const unsigned char *slot, uint64_t offset)
@@ -302,7 +374,8 @@ MP_GPU void mp_path_fill(const mp_gpu_path_plan_args *args, mp_gpu_path_plan_sha
     const mp_path_layout *layout = &args->layout;
     for (uint32_t i = thread; i < shared->n; i += MP_PATH_THREADS) {
         const uint32_t e = shared->list[i];
-        const int32_t index = mp_path_slot(&args->map[(uint64_t)args->layer * args->experts + e]);
+        const uint64_t key = (uint64_t)args->layer * args->experts + e;
+        const int32_t index = shared->missing ? mp_path_slot(&args->map[key]) : shared->slot[e];
         if (index < 0) {
             shared->lost = 1; /* every thread that writes it writes 1 */
             continue;
@@ -343,43 +416,40 @@ MP_GPU void mp_gpu_path_plan_block(MP_BLOCK_PARAMETERS(mp_gpu_path_plan_args,
     (void)block;
     (void)n_blocks;
     MP_PHASE
+        self->id = thread < args->n_rows ? args->ids[thread] : MP_PATH_NO_EXPERT;
         for (uint32_t e = thread; e < args->experts; e += MP_PATH_THREADS)
             shared->count[e] = 0;
-        if (thread == 0) {
-            shared->bad_row = MP_PATH_NO_ROW;
-            shared->missing = 0;
-            shared->lost = 0;
-            shared->open = mp_path_open(args);
-        }
+        if (thread == 0)
+            mp_path_begin(args, shared);
+    MP_PHASE_END
+    uint32_t outcome = shared->outcome;
+    MP_PHASE
+        if (outcome == MP_PATH_OK)
+            mp_path_count(args, shared, self, thread);
     MP_PHASE_END
     MP_PHASE
-        if (shared->open)
-            mp_path_count(args, shared, thread);
+        mp_path_look_up(args, shared, self, thread);
     MP_PHASE_END
+    MP_WARPS(mp_gpu_path_plan_thread)
+        (void)n_warps;
+        mp_path_scan(MP_LANES_PASS, shared, warp);
+    MP_WARPS_END
     MP_PHASE
-        mp_path_look_up(args, shared, thread);
+        mp_path_list(args, shared, self, thread);
     MP_PHASE_END
-    for (uint32_t step = 1; step < MP_PATH_THREADS; step *= 2) {
+    if (shared->missing || shared->bad_row != MP_PATH_NO_ROW) {
         MP_PHASE
-            self->left = thread >= step ? shared->before[thread - step] : 0;
+            if (shared->bad_row == MP_PATH_NO_ROW)
+                mp_path_compose(args, shared, thread);
         MP_PHASE_END
         MP_PHASE
-            shared->before[thread] += self->left;
+            if (thread == 0)
+                mp_path_decide(args, shared);
         MP_PHASE_END
+        outcome = shared->outcome;
     }
     MP_PHASE
-        mp_path_list(args, shared, thread);
-    MP_PHASE_END
-    MP_PHASE
-        if (shared->missing && shared->bad_row == MP_PATH_NO_ROW)
-            mp_path_compose(args, shared, thread);
-    MP_PHASE_END
-    MP_PHASE
-        if (thread == 0)
-            shared->outcome = mp_path_decide(args, shared);
-    MP_PHASE_END
-    MP_PHASE
-        if (shared->outcome == MP_PATH_OK) {
+        if (outcome == MP_PATH_OK) {
             mp_path_fill(args, shared, thread);
             mp_path_sort(args, shared, thread);
         }
@@ -387,6 +457,43 @@ MP_GPU void mp_gpu_path_plan_block(MP_BLOCK_PARAMETERS(mp_gpu_path_plan_args,
     MP_PHASE
         if (thread == 0)
             mp_path_account(args, shared);
+    MP_PHASE_END
+}
+
+/* ---- A wait alone, for finding out what it holds up ---- */
+
+typedef struct mp_gpu_path_wait_shared {
+    uint32_t none;
+} mp_gpu_path_wait_shared;
+
+typedef struct mp_gpu_path_wait_thread {
+    uint32_t none;
+} mp_gpu_path_wait_thread;
+
+MP_GPU void mp_path_wait(const mp_gpu_path_wait_args *args)
+{
+    const uint64_t began_ns = mp_path_clock_ns();
+    mp_path_write(args->mark, MP_PATH_WAIT_BEGUN);
+    while (!mp_path_peek(args->word)) {
+        if (mp_path_clock_ns() - began_ns > args->timeout_ns) {
+            mp_path_write(args->mark, MP_PATH_WAIT_LATE);
+            return;
+        }
+        MP_PATH_PAUSE();
+    }
+    mp_path_write(args->mark, MP_PATH_WAIT_SEEN);
+}
+
+MP_GPU void mp_gpu_path_wait_block(MP_BLOCK_PARAMETERS(mp_gpu_path_wait_args,
+                                                       mp_gpu_path_wait_shared,
+                                                       mp_gpu_path_wait_thread))
+{
+    (void)block;
+    (void)n_blocks;
+    (void)shared;
+    MP_PHASE
+        if (thread == 0)
+            mp_path_wait(args);
     MP_PHASE_END
 }
 

@@ -8,7 +8,7 @@
 #include "device/path_mail.h"
 
 #define MP_PATH_THREADS 256u  /* of the one block */
-#define MP_PATH_SHARED 18496u /* dynamic shared memory of the block */
+#define MP_PATH_SHARED 20736u /* dynamic shared memory of the block */
 
 /* Of mp_gpu_path_plan: one block of MP_PATH_THREADS. */
 typedef struct mp_gpu_path_plan_args {
@@ -30,5 +30,18 @@ typedef struct mp_gpu_path_plan_args {
     uint32_t layer;
     uint32_t n_rows; /* tokens * top_k */
 } mp_gpu_path_plan_args;
+
+/* Of mp_gpu_path_wait: one block, whose first thread waits. */
+#define MP_PATH_WAIT_THREADS 32u
+#define MP_PATH_WAIT_SHARED 4u
+
+/* A mark: where the wait has come to. */
+enum { MP_PATH_WAIT_BEGUN = 1, MP_PATH_WAIT_SEEN, MP_PATH_WAIT_LATE };
+
+typedef struct mp_gpu_path_wait_args {
+    uint32_t *mark;       /* out, in memory that the host reads */
+    const uint32_t *word; /* device memory: waits until it is not 0 */
+    uint64_t timeout_ns;
+} mp_gpu_path_wait_args;
 
 #endif

@@ -38,7 +38,7 @@ typedef struct mp_path_state {
     uint32_t failed;    /* 1: the layer whose launches are next has no result */
     uint32_t n_experts; /* of that layer's table */
     uint32_t now;       /* counts layers: the time of stamps */
-    uint32_t reserved;
+    uint32_t in_layer;  /* the layer that was run last */
     uint64_t layers, all_hit, routed, misses;
 } mp_path_state;
 
@@ -57,7 +57,8 @@ typedef struct mp_path_mail {
     uint32_t in_layer;
     int32_t detail;
     uint32_t apart_report[28];
-    /* Progress and counts. */
+    /* The state's counts: as of the model's last layer, a layer that follows none before it, or one that
+     * waited for the host. Others leave the host alone. */
     uint64_t layers, all_hit, routed, misses;
     uint64_t apart_progress[12];
     uint32_t acknowledged; /* the host's: the last report that the caller has seen */

@@ -1,10 +1,12 @@
 /* A device-driven path's life, and what it reports. */
 #include "device_paths/path.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "model/dtype.h"
 
@@ -155,6 +157,29 @@ static moepage_status write_first(moepage_cuda_path *path)
     return status;
 }
 
+/* Says so if waiting layers may hold up their own answers. */
+static moepage_status shake_hands(moepage_cuda_path *path)
+{
+    const uint64_t marks_at = offsetof(mp_path_mail, experts);
+    const mp_cuda_handshake handshake = {
+        .marks = path->mail->experts,
+        .marks_gpu = path->shared.device + marks_at,
+        .word = (uint64_t)(uintptr_t)&path->memory.state->answer,
+    };
+    bool is_shared = false;
+    moepage_status status =
+        path->device->ops->cuda->shake_hands(path->answers, &handshake, &is_shared);
+    if (!status && is_shared)
+        mp_log_write(
+            &path->device->log, MOEPAGE_LOG_WARNING,
+            "%s: streams share the GPU's queues, so that a path's layer which waits for an "
+            "expert may hold up its own answer until timeout_ms: set "
+            "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, and leave "
+            "CUDA_LAUNCH_BLOCKING out",
+            path->device->name);
+    return status;
+}
+
 static moepage_status open_device(moepage_cuda_path *path)
 {
     const mp_pool_shape *shape = &path->shape;
@@ -174,7 +199,9 @@ static moepage_status open_device(moepage_cuda_path *path)
     path->mail = path->shared.host;
     path->mail_stamps = (const uint32_t *)(const void *)(path->mail + 1);
     status = ops->stream_create(path->device, MP_STREAM_DEMAND, &path->answers);
-    return status ? status : write_first(path);
+    if (!status)
+        status = write_first(path);
+    return status ? status : shake_hands(path);
 }
 
 static void free_parts(moepage_cuda_path *path)

@@ -98,6 +98,7 @@ struct moepage_cuda_path {
     uint32_t served;   /* the last message answered */
     uint32_t seen;     /* the last message seen, and when */
     uint64_t seen_ns;
+    uint64_t told; /* layers that the device has told of */
 };
 
 /* ---- path.c ---- */
@@ -110,8 +111,8 @@ void mp_path_destroy(moepage_cuda_path *path);
 moepage_status mp_path_check(moepage_cuda_path *path, moepage_cuda_path_stats *stats);
 
 /* ---- path_serve.c ---- */
-/* Handles a message if there is a new one; returns true if there was. Called on
- * the poller's thread. */
+/* Handles a message if there is a new one; returns true if there was, or if the path has gone on without
+ * one. Called on the poller's thread. */
 bool mp_path_poll(void *path);
 
 /* ---- path_layer.c ---- */

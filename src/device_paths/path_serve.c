@@ -216,12 +216,20 @@ static bool worth_another_try(const moepage_cuda_path *path, moepage_status stat
     return status == MOEPAGE_E_BUSY && passed_ns < path->timeout_ms * 1000000ull;
 }
 
+/* Returns true if the device has run layers since the last time. */
+static bool has_gone_on(moepage_cuda_path *path)
+{
+    uint64_t told = path->told;
+    path->told = __atomic_load_n(&path->mail->layers, __ATOMIC_RELAXED);
+    return path->told != told;
+}
+
 bool mp_path_poll(void *user)
 {
     moepage_cuda_path *path = user;
     uint32_t sequence = __atomic_load_n(&path->mail->sequence, __ATOMIC_ACQUIRE);
     if (sequence == path->served)
-        return false;
+        return has_gone_on(path);
     if (sequence != path->seen)
         path->seen_ns = path->device->ops->now_ns(path->device);
     path->seen = sequence;

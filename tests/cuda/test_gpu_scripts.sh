@@ -50,6 +50,20 @@ check "every part is in the table" says results/check.txt "kernels: quant " "ker
     "device suite " "fast mode, by cuBLAS " "PagedTensor " "paths and graphs " "decode loop, graph " "compute-sanitizer "
 check "what was left out is named" says checked "skipped: compute-sanitizer (simulated driver)" \
     "skipped: same bits, pool stress (" "0 failed"
+check "the first hour is one command" ends_with 0 said-hour ./pack/first.sh hour
+if command -v python3 >/dev/null; then
+    check "and one JSON of all that was found" python3 -c '
+import json
+with open("hour/first.json") as f:
+    found = json.load(f)
+assert found["simulated"] is True
+assert [s["step"] for s in found["steps"]] == "check bench decode-graph decode-session paths-unset".split(), found["steps"]
+assert all(s["status"] == 0 for s in found["steps"]), found["steps"]
+assert sum(c["passed"] for c in found["checks"]) > 100 and not sum(c["failed"] for c in found["checks"])
+assert any(c["part"] == "kernels: decode, any stream" for c in found["checks"])
+assert len(found["targets"]) == 8 and all(t["value"] is not None for t in found["targets"]), found["targets"]
+assert set(found["results"]) == set("info decoder dequant transfer experts residency generation".split())'
+fi
 # A test that fails, and one that dies.
 mv pack/suites/unit kept
 cat >pack/suites/unit <<EOF
@@ -64,6 +78,10 @@ chmod +x pack/suites/unit
 check "failures are the script's" ends_with 1 failing env GPU_CHECK_SECONDS=4 ./pack/check.sh results
 check "and counted" says failing "2 failed" "killed by signal 11"
 check "what there was no time for is skipped by name" says failing "no time left of 4 s"
+
+check "a first hour that fails measures nothing" sh -c '
+    GPU_CHECK_SECONDS=4 ./pack/first.sh failing-hour >said 2>&1; [ $? = 1 ] &&
+        grep -q "\"bench\", \"status\": \"skipped\"" failing-hour/first.json'
 
 check "the measurements run" ends_with 0 measured ./pack/bench.sh results
 check "the table says that they mean nothing" says results/targets.txt "simulated: the numbers mean" \

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Gathers all that check.sh and bench.sh need into a folder, for a machine that has an NVIDIA driver and
+# Gathers all that first.sh, check.sh and bench.sh need into a folder, for a machine that has an NVIDIA driver and
 # nothing else of what the build needs.
 #
-#   tests/gpu/pack.sh DIR       then, there: DIR/check.sh [OUT_DIR], DIR/bench.sh [OUT_DIR [PART...]]
+#   tests/gpu/pack.sh DIR       then, there: DIR/first.sh [OUT_DIR], or its parts, DIR/check.sh [OUT_DIR] and
+#                               DIR/bench.sh [OUT_DIR [PART...]]
 #
 # Programs are stripped; libraries that they need come along, but for those of the C library, whose
 # oldest version that will do is printed. The simulated driver is in DIR/sim, for GPU_SIM=1.
@@ -44,10 +45,10 @@ for library in $needed; do
 done
 
 cp tests/run.sh "$dir/tests/"
-cp tests/gpu/common.sh tests/gpu/check.sh tests/gpu/bench.sh tests/gpu/run_tool.sh \
+cp tests/gpu/common.sh tests/gpu/check.sh tests/gpu/bench.sh tests/gpu/first.sh tests/gpu/run_tool.sh \
     tests/gpu/peers.py "$dir/tests/gpu/"
 cp tests/data/gpt-oss-20b-20requests.u8 "$dir/tests/data/"
-for script in check bench; do
+for script in check bench first; do
     printf '#!/bin/sh\nexec "$(dirname "$0")/tests/gpu/%s.sh" "$@"\n' $script >"$dir/$script.sh"
     chmod +x "$dir/$script.sh"
 done

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena/home.h"
 #include "device_rig.h"
 #include "graph_rig.h"
 #include "path_rig.h"
@@ -92,6 +93,30 @@ static void test_cuda_path_leaves_the_cpu_alone_when_all_is_resident(void **stat
     assert_int_equal(after.all_hit - before.all_hit, r.n_steps * PATH_LAYERS);
     assert_int_equal(after.misses, before.misses);
     assert_int_equal(words_written(), writes);
+    path_rig_close(&r);
+}
+
+static void hear(void *user, int32_t level, const char *text)
+{
+    if (level == MOEPAGE_LOG_WARNING && strstr(text, "CUDA_DEVICE_MAX_CONNECTIONS=32"))
+        ++*(uint32_t *)user;
+}
+
+static void test_cuda_path_warns_when_streams_share_queues(void **state)
+{
+    (void)state;
+    path_rig r;
+    uint32_t warnings = 0;
+    if (!device_rig_is_simulated())
+        skip();
+    path_rig_open(&r, &(path_rig_config){.dtype = MOEPAGE_DTYPE_F32}, 1);
+    r.pool.devices[0]->device->log = (mp_log){hear, &warnings};
+    assert_int_equal(moepage_cuda_path_destroy(r.path), MOEPAGE_OK);
+    sim_cuda_connect(1);
+    r.path = path_rig_create(&r, 0);
+    assert_int_equal(warnings, 1);
+    sim_cuda_connect(0);
+    path_rig_run(&r, &r.steps[0], PATH_LAYERS); /* the path is as good as any */
     path_rig_close(&r);
 }
 
@@ -292,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_cuda_path_gives_a_session_s_bits_at_every_budget),
         cmocka_unit_test(test_cuda_path_gives_a_session_s_bits_in_every_way_to_load),
         cmocka_unit_test(test_cuda_path_leaves_the_cpu_alone_when_all_is_resident),
+        cmocka_unit_test(test_cuda_path_warns_when_streams_share_queues),
         cmocka_unit_test(test_cuda_path_lets_go_of_the_least_recently_needed),
         cmocka_unit_test(test_cuda_path_replays_a_step_while_experts_come_and_go),
         cmocka_unit_test(test_cuda_path_makes_way_for_a_smaller_pool),

@@ -60,7 +60,7 @@ bool ptx_memory_opcode(ptx_insn *insn)
                   : load && next_is(&at, ".param") ? PTX_PARAM
                                                    : PTX_GENERIC;
     insn->nc = load && insn->space == PTX_GLOBAL && insn->order == PTX_WEAK && next_is(&at, ".nc");
-    if (insn->nc)
+    if (load && insn->space == PTX_GLOBAL && insn->order == PTX_WEAK)
         (void)(next_is(&at, ".L1::no_allocate") && next_is(&at, ".L2::128B"));
     insn->count = next_is(&at, ".v2") ? 2 : next_is(&at, ".v4") ? 4 : 1;
     return read_type(insn, at) && insn->bytes * insn->count <= 16;

@@ -9,8 +9,9 @@ static uint32_t mask_of(const ptx_warp *warp, const ptx_insn *insn, uint32_t lan
     return PTX_REG(const uint32_t, insn->n_ops - 1)[lane];
 }
 
-/* d|p = the a of lane ^ b, in the segment that c describes; p: whether that lane is in it. */
-PTX_HANDLER(shfl_bfly)
+/* d|p = the a of another lane of the segment that c describes; p: whether that lane is in it. The bound is the last
+ * lane for .bfly, the first for .up. */
+static void shuffle(ptx_warp *warp, const ptx_insn *insn, bool up)
 {
     uint32_t *d = PTX_REG(uint32_t, 0), *p = PTX_REG(uint32_t, 1), values[PTX_LANES];
     const uint32_t *b = PTX_REG(const uint32_t, 3), *c = PTX_REG(const uint32_t, 4);
@@ -19,15 +20,24 @@ PTX_HANDLER(shfl_bfly)
         if (!(warp->active >> lane & 1))
             continue;
         const uint32_t segment = c[lane] >> 8 & 31, clamp = c[lane] & 31;
-        const uint32_t last = (lane & segment) | (clamp & ~segment);
-        const uint32_t from = lane ^ (b[lane] & 31);
-        const bool inside = from <= last;
+        const int32_t bound = (int32_t)((lane & segment) | (clamp & ~segment));
+        const int32_t by = (int32_t)(b[lane] & 31);
+        const int32_t from = up ? (int32_t)lane - by : (int32_t)lane ^ by;
+        const bool inside = up ? from >= bound : from <= bound;
         if (inside && !(warp->active >> from & 1))
             ptx_find(warp, lane, PTX_FOUND_UNDEFINED,
-                     "lane %u, which it shuffles from, is not there", from);
-        d[lane] = values[inside ? from : lane];
+                     "lane %d, which it shuffles from, is not there", (int)from);
+        d[lane] = values[inside ? (uint32_t)from : lane];
         *p = (*p & ~(1u << lane)) | (uint32_t)inside << lane;
     }
+}
+PTX_HANDLER(shfl_bfly)
+{
+    shuffle(warp, insn, false);
+}
+PTX_HANDLER(shfl_up)
+{
+    shuffle(warp, insn, true);
 }
 
 static void reduce(ptx_warp *warp, const ptx_insn *insn, bool least)
@@ -139,6 +149,7 @@ PTX_HANDLER(nanosleep)
 #define MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 const ptx_opcode ptx_ops_warp[] = {
     {"shfl.sync.bfly.b32", "wp=wwww", shfl_bfly, PTX_CONVERGENT},
+    {"shfl.sync.up.b32", "wp=wwww", shfl_up, PTX_CONVERGENT},
     {"redux.sync.min.u32", "w=ww", redux_min, PTX_CONVERGENT},
     {"redux.sync.max.u32", "w=ww", redux_max, PTX_CONVERGENT},
     {"bar.warp.sync", "w", bar_warp, PTX_CONVERGENT},

@@ -407,6 +407,12 @@ static void resolve(parser *p)
 
 /* ---- The entry ---- */
 
+/* Returns true if a lane could run on behind an entry's last instruction. */
+static bool falls_off(const ptx_insn *last)
+{
+    return last->guard_id || (last->flow != PTX_RETURN && last->flow != PTX_BRANCH);
+}
+
 static void begin(parser *p)
 {
     ptx_entry *entry = p->entry;
@@ -429,8 +435,8 @@ static void begin(parser *p)
         fail(p, "no body of", entry->name);
     else
         body(p);
-    if (!p->failed && (!entry->n_insns || entry->insns[entry->n_insns - 1].flow != PTX_RETURN))
-        fail(p, "no return at the end of", entry->name);
+    if (!p->failed && (!entry->n_insns || falls_off(&entry->insns[entry->n_insns - 1])))
+        fail(p, "neither a return nor a jump at the end of", entry->name);
     if (!p->failed)
         resolve(p);
 }

@@ -20,6 +20,7 @@ static void test_ptx_knows_every_instruction_of_the_kernels(void **state)
             const ptx_entry *entry = ptx_launch_entry(k->name);
             if (!entry)
                 fail_msg("%s is in no file", k->name);
+            print_message("# shared %s %u\n", k->name, k->shared_bytes); /* for tests/sass */
             entries++;
             instructions += ptx_entry_size(entry);
         }

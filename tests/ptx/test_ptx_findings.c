@@ -23,6 +23,8 @@ typedef struct finding_case {
 static const finding_case cases[] = {
     /* Lanes */
     {"shfl.sync.bfly.b32 %r20|%p1, %r0, 1, 31, -1;", 32, PTX_FOUND_NOTHING, ""},
+    {"shfl.sync.up.b32 %r20|%p1, %r0, 1, 0, -1;", 32, PTX_FOUND_NOTHING, ""},
+    {"shfl.sync.up.b32 %r20|%p1, %r0, 1, 0, -1;", 16, PTX_FOUND_LANES, "its mask is ffffffff"},
     {"shfl.sync.bfly.b32 %r20|%p1, %r0, 1, 31, 65535;", 32, PTX_FOUND_LANES,
      "its mask is 0000ffff"},
     {"shfl.sync.bfly.b32 %r20|%p1, %r0, 1, 31, -1;", 16, PTX_FOUND_LANES, "its mask is ffffffff"},

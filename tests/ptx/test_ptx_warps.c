@@ -64,13 +64,20 @@ static void test_ptx_vectors_are_elements_in_order(void **state)
           "mov.u32 %r20, mp_dynamic_shared; ld.shared.u32 %r21, [%r20+4]; st.global.u32 [%rd2], "
           "%r21;",
           0x0102, 0x00020002);
-    snippet s = {
-        .body = "ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%r20, %r21, %r22, %r23}, [%rd1];\n"
-                "st.global.v4.f32 [%rd2], {%r23, %r22, %r21, %r20};"};
-    snippet_in[0] = 0x0000000200000001;
-    snippet_in[1] = 0x0000000400000003;
-    runs(&s);
-    assert_true(snippet_out[0] == 0x0000000300000004 && snippet_out[1] == 0x0000000100000002);
+    static const char *const hints[] = {"nc.L1::no_allocate.L2::128B.", "L1::no_allocate.", "nc.",
+                                        ""};
+    for (uint32_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+        char body[160];
+        snippet s = {.body = body};
+        snprintf(body, sizeof body,
+                 "ld.global.%sv4.u32 {%%r20, %%r21, %%r22, %%r23}, [%%rd1];\n"
+                 "st.global.v4.f32 [%%rd2], {%%r23, %%r22, %%r21, %%r20};",
+                 hints[i]);
+        snippet_in[0] = 0x0000000200000001;
+        snippet_in[1] = 0x0000000400000003;
+        runs(&s);
+        assert_true(snippet_out[0] == 0x0000000300000004 && snippet_out[1] == 0x0000000100000002);
+    }
 }
 
 static void test_ptx_parameters_and_shared_memory_have_addresses(void **state)
@@ -130,6 +137,27 @@ static void test_ptx_shuffles_and_reductions_are_of_the_warp(void **state)
     runs(&s);
     for (uint64_t lane = 0; lane < 32; lane++)
         assert_true(snippet_out[lane] == (((lane ^ 5) * 7 + 3) << 32 | 220 << 16 | 3 << 8));
+}
+
+/* In the whole warp, and in segments of 8 lanes. */
+static void test_ptx_shuffles_upwards_keep_what_has_no_lane_below(void **state)
+{
+    (void)state;
+    snippet s = {.body =
+                     "mad.lo.s32 %r20, %r0, 7, 3;\n"
+                     "shfl.sync.up.b32 %r21|%p1, %r20, 4, 0, -1;\n"
+                     "shfl.sync.up.b32 %r22|%p2, %r20, 3, 6144, -1;\n"
+                     "selp.b32 %r23, 1, 0, %p1; selp.b32 %r24, 2, 0, %p2;\n"
+                     "or.b32 %r23, %r23, %r24; shl.b32 %r23, %r23, 16; or.b32 %r22, %r22, %r23;\n"
+                     "cvt.u64.u32 %rd20, %r22; cvt.u64.u32 %rd21, %r21; shl.b64 %rd21, %rd21, 32;\n"
+                     "or.b64 %rd20, %rd20, %rd21; st.global.u64 [%rd3], %rd20;",
+                 .threads = 32};
+    runs(&s);
+    for (uint64_t lane = 0; lane < 32; lane++) {
+        uint64_t whole = lane >= 4 ? lane - 4 : lane, part = lane % 8 >= 3 ? lane - 3 : lane;
+        uint64_t inside = (lane >= 4) | (lane % 8 >= 3) << 1;
+        assert_true(snippet_out[lane] == ((whole * 7 + 3) << 32 | inside << 16 | (part * 7 + 3)));
+    }
 }
 
 /* Half a warp by itself, with its mask. */
@@ -340,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_ptx_parameters_and_shared_memory_have_addresses),
         cmocka_unit_test(test_ptx_atomics_give_what_was_there),
         cmocka_unit_test(test_ptx_shuffles_and_reductions_are_of_the_warp),
+        cmocka_unit_test(test_ptx_shuffles_upwards_keep_what_has_no_lane_below),
         cmocka_unit_test(test_ptx_part_of_a_warp_meets_by_its_mask),
         cmocka_unit_test(test_ptx_matrix_products_place_fragments_as_the_isa_says),
         cmocka_unit_test(test_ptx_lanes_part_and_meet_again),

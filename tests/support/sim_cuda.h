@@ -40,6 +40,8 @@ typedef struct sim_cuda_config {
     bool copy_batch;    /* the table has it; streams that are not NULL only, as in the driver */
     uint64_t register_limit; /* host_register of more at once is OUT_OF_MEMORY; 0: no limit */
     uint64_t pinned_limit;   /* the same for all pinned and registered memory together */
+    uint32_t
+        connections; /* hardware queues, which streams are dealt out to; 0: one for each stream */
     uint32_t queue_ops;      /* a stream that holds so many makes its caller wait; 0: no limit */
     bool kernels_reach_host; /* do not complain of kernel arguments that point to plain memory */
     uint64_t seed;           /* of all random orders */
@@ -105,6 +107,10 @@ void sim_cuda_hold(mp_cu_stream stream);
 void sim_cuda_release(mp_cu_stream stream);
 /* All streams, and those created later. */
 void sim_cuda_hold_all(bool hold);
+
+/* Changes the machine's `connections`, for streams that are created from now on; earlier ones stay where they
+ * were, the first queue if there were none. */
+void sim_cuda_connect(uint32_t connections);
 
 /* Manual: no stream starts anything unless stepped. Leaving it lets all run. */
 void sim_cuda_manual(bool on);

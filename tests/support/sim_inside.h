@@ -44,6 +44,7 @@ typedef struct sim_work {
 typedef struct sim_op {
     struct sim_op *next;
     uint64_t seq;
+    uint64_t order; /* among those of all streams */
     sim_work work;
 } sim_op;
 
@@ -96,6 +97,7 @@ struct CUstream_st {
     sim_op *first, **last;
     uint64_t submitted, done;
     uint64_t random;
+    uint32_t connection; /* its hardware queue, if there are any */
     sim_capture *capture;
     sim_front front;
 };
@@ -113,6 +115,7 @@ struct CUfunc_st {
     mp_cu_module module;
     const mp_cpu_kernel *kernel;
     uint32_t shared_limit;
+    int carveout; /* percent; -1: the driver's choice */
 };
 
 struct CUmod_st {
@@ -177,7 +180,9 @@ typedef struct sim_machine {
     sim_capture *captures;
     uint64_t n_captures;
     uint32_t n_graphs;
-    uint32_t threads; /* running */
+    uint32_t threads;   /* running */
+    uint32_t n_streams; /* ever made */
+    uint64_t n_ops;     /* ever submitted */
 
     sim_range *ranges;
     uint32_t n_freed;

@@ -24,7 +24,9 @@
     X(decode, mp_gpu_decode_args, mp_gpu_decode_shared, mp_gpu_decode_thread, MP_DECODE_THREADS, 8)
 #define PATH_ENTRIES(X)                                                                   \
     X(path_plan, mp_gpu_path_plan_args, mp_gpu_path_plan_shared, mp_gpu_path_plan_thread, \
-      MP_PATH_THREADS, 1)
+      MP_PATH_THREADS, 1)                                                                 \
+    X(path_wait, mp_gpu_path_wait_args, mp_gpu_path_wait_shared, mp_gpu_path_wait_thread, \
+      MP_PATH_WAIT_THREADS, 1)
 
 #define FAMILY(family, entries, entry, row) \
     entries(entry) static const mp_cpu_kernel family##_kernels[] = {entries(row){0}};

@@ -53,7 +53,7 @@ mp_cu_result sim_do_module_load(mp_cu_module *out, const void *image)
         module->n_functions++;
     module->functions = sim_new(module->n_functions * sizeof module->functions[0]);
     for (uint32_t i = 0; i < module->n_functions; i++)
-        module->functions[i] = (struct CUfunc_st){module, &kernels[i], DEFAULT_SHARED};
+        module->functions[i] = (struct CUfunc_st){module, &kernels[i], DEFAULT_SHARED, -1};
     module->context = sim_current();
     module->next = sim.modules;
     sim.modules = module;
@@ -110,6 +110,7 @@ mp_cu_result sim_do_function_attribute(int *value, int attribute, mp_cu_function
     case MP_CU_FUNC_LOCAL_BYTES: *value = 0; break;
     case MP_CU_FUNC_REGISTERS: *value = 32; break;
     case MP_CU_FUNC_MAX_DYNAMIC_SHARED: *value = (int)function->shared_limit; break;
+    case MP_CU_FUNC_SHARED_CARVEOUT: *value = function->carveout; break;
     default: return MP_CU_INVALID_VALUE;
     }
     return MP_CU_SUCCESS;
@@ -128,6 +129,10 @@ mp_cu_result sim_do_function_set_attribute(mp_cu_function handle, int attribute,
     mp_cu_function function = function_find(handle);
     if (!function)
         return MP_CU_INVALID_HANDLE;
+    if (attribute == MP_CU_FUNC_SHARED_CARVEOUT && value >= -1 && value <= 100) {
+        function->carveout = value;
+        return MP_CU_SUCCESS;
+    }
     if (attribute != MP_CU_FUNC_MAX_DYNAMIC_SHARED || value < 0 ||
         value > sim.config.gpus[sim_current()->gpu].shared_optin)
         return MP_CU_INVALID_VALUE;

@@ -49,9 +49,20 @@ static bool waits(const sim_work *work)
     return work->kind == SIM_WORK_WAIT && work->stream->done < work->seq;
 }
 
+/* Whether an operation of another stream is in front of the stream's in their hardware queue. */
+static bool is_queued(mp_cu_stream stream)
+{
+    for (mp_cu_stream s = sim.streams; s && sim.config.connections; s = s->next) {
+        if (s->connection == stream->connection && s->first &&
+            s->first->order < stream->first->order)
+            return true;
+    }
+    return false;
+}
+
 static bool may_start(mp_cu_stream stream)
 {
-    if (!stream->first || waits(&stream->first->work))
+    if (!stream->first || waits(&stream->first->work) || is_queued(stream))
         return false;
     if (sim.closing || stream->context->sticky)
         return true;
@@ -79,7 +90,8 @@ static waiter *waiters;
 static void announce(mp_cu_stream stream)
 {
     for (mp_cu_stream s = sim.streams; s; s = s->next) {
-        if (s->first && s->first->work.stream == stream && !waits(&s->first->work))
+        if (s->first && (s->first->work.stream == stream || sim.config.connections) &&
+            !waits(&s->first->work))
             pthread_cond_signal(&s->wake);
     }
     for (waiter *w = waiters; w; w = w->next) {
@@ -139,6 +151,13 @@ static void start_thread(mp_cu_stream stream)
     sim.threads++;
 }
 
+void sim_cuda_connect(uint32_t connections)
+{
+    SIM_LOCKED();
+    sim.config.connections = connections;
+    sim_wake_all();
+}
+
 /* ---- Putting work on streams ------------------------------------------------------------ */
 
 static void append(mp_cu_stream stream, const sim_work *work)
@@ -150,6 +169,7 @@ static void append(mp_cu_stream stream, const sim_work *work)
     sim_op *op = sim_new(sizeof *op);
     op->work = *work;
     op->seq = ++stream->submitted;
+    op->order = ++sim.n_ops;
     *stream->last = op;
     stream->last = &op->next;
     if (stream->first == op)
@@ -223,6 +243,7 @@ mp_cu_stream sim_stream_new(mp_cu_context context, bool legacy, bool blocking)
     stream->blocking = blocking;
     stream->held = sim.hold_new;
     stream->last = &stream->first;
+    stream->connection = sim.config.connections ? sim.n_streams++ % sim.config.connections : 0;
     stream->random = sim_random(&sim.random) ^ sim.jitter;
     pthread_cond_init(&stream->wake, NULL);
     *sim.last_stream = stream;

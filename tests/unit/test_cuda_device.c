@@ -239,6 +239,24 @@ static void test_cuda_device_loads_every_kernel_when_it_opens(void **state)
     sim_cuda_close();
 }
 
+static void test_cuda_device_asks_for_shared_memory_rather_than_cache(void **state)
+{
+    (void)state;
+    begin(NULL);
+    mp_cuda *cuda = open_gpu(0);
+    assert_int_equal(mp_cuda_enter(cuda), MOEPAGE_OK);
+    for (uint32_t i = 0; i < cuda->kernels.n_functions; i++) {
+        int percent = 0;
+        assert_int_equal(cuda->driver->function_attribute(&percent, MP_CU_FUNC_SHARED_CARVEOUT,
+                                                          cuda->kernels.functions[i].handle),
+                         MP_CU_SUCCESS);
+        assert_int_equal(percent, 100);
+    }
+    mp_cuda_leave(cuda);
+    close_gpu(cuda);
+    sim_cuda_close();
+}
+
 static void test_cuda_device_finds_the_node_of_old_drivers_by_the_bus(void **state)
 {
     (void)state;
@@ -859,6 +877,7 @@ int main(void)
         cmocka_unit_test(test_cuda_device_refuses_a_config_that_it_cannot_honour),
         cmocka_unit_test(test_cuda_device_says_when_the_kernels_are_not_for_it),
         cmocka_unit_test(test_cuda_device_loads_every_kernel_when_it_opens),
+        cmocka_unit_test(test_cuda_device_asks_for_shared_memory_rather_than_cache),
         cmocka_unit_test(test_cuda_device_finds_the_node_of_old_drivers_by_the_bus),
         cmocka_unit_test(test_cuda_device_puts_the_callers_context_back),
         cmocka_unit_test(test_cuda_device_turns_results_into_statuses),

@@ -87,6 +87,19 @@ static void warp_meets(const member *me)
     meet(&cpu->team->block, &phases_done); \
     }
 
+/* The sum of `value` over the lanes up to this one. */
+static uint32_t scan(const member *me, uint32_t value)
+{
+    uint32_t(*all)[6] = me->team->operands[me->thread / 32], sum = 0;
+    all[me->thread % 32][0] = value;
+    warp_meets(me);
+    for (uint32_t lane = 0; lane <= me->thread % 32; lane++)
+        sum += all[lane][0];
+    warp_meets(me);
+    return sum;
+}
+
+#define MP_LANES_SCAN(field) (mp_own->field = scan(mp_me, mp_own->field))
 #define MP_LANES_MEET() warp_meets(this_member)
 static _Thread_local const member *this_member;
 

@@ -262,7 +262,7 @@ static void test_cuda_path_kernels_plan_as_a_naive_planner_does(void **state)
     uint32_t rounds = getenv("MP_TEST_LONG") ? 400 : 20;
     for (uint32_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         open_bench(sizes[s], s + 1);
-        uint64_t layers = 0, all_hit = 0, routed = 0, misses = 0;
+        uint64_t layers = 0, all_hit = 0, routed = 0, misses = 0, told = 0;
         for (uint32_t i = 0; i < rounds; i++) {
             route(bank_below(&b.random, LAYERS), 1 + bank_below(&b.random, MAX_ROWS),
                   1 + bank_below(&b.random, b.experts));
@@ -271,34 +271,48 @@ static void test_cuda_path_kernels_plan_as_a_naive_planner_does(void **state)
                 if (!bank_below(&b.random, 16))
                     b.map[k] = bank_below(&b.random, 2) ? -1 : b.next_slot++;
             uint32_t missing = naive_missing(), messages = b.messages, now = b.state.now;
+            uint32_t before = b.state.in_layer;
             plan();
             expect_plan();
             assert_int_equal(b.messages, messages + (missing > 0));
             assert_int_equal(b.state.now, now + 1);
             layers++, all_hit += !missing, routed += naive_distinct(), misses += missing;
+            if (missing || b.layer == LAYERS - 1 || b.layer <= before)
+                told = layers;
+            assert_int_equal(b.mail.layers, told);
+            if (told == layers) {
+                assert_int_equal(b.mail.all_hit, all_hit);
+                assert_int_equal(b.mail.routed, routed);
+                assert_int_equal(b.mail.misses, misses);
+            }
         }
-        assert_int_equal(b.mail.layers, layers);
-        assert_int_equal(b.mail.all_hit, all_hit);
-        assert_int_equal(b.mail.routed, routed);
-        assert_int_equal(b.mail.misses, misses);
+        assert_int_equal(b.state.layers, layers);
+        assert_int_equal(b.state.all_hit, all_hit);
+        assert_int_equal(b.state.routed, routed);
+        assert_int_equal(b.state.misses, misses);
     }
 }
 
-static void test_cuda_path_kernels_leave_the_host_alone_when_all_is_there(void **state)
+static void test_cuda_path_kernels_leave_the_host_alone_within_a_step_that_has_all(void **state)
 {
     (void)state;
     open_bench(64, 1);
     for (uint32_t k = 0; k < LAYERS * 64; k++)
         b.map[k] = (int32_t)k;
-    mp_path_mail before = b.mail;
-    for (uint32_t i = 0; i < 10; i++) {
+    for (uint32_t i = 0; i < 9; i++) {
+        mp_path_mail before = b.mail;
         route(i % LAYERS, 40, 64);
         plan();
         expect_plan();
+        if (i % LAYERS == 0 || i % LAYERS == LAYERS - 1) { /* a step begins, or ends */
+            assert_int_equal(b.mail.all_hit, i + 1);
+            assert_int_equal(b.mail.layers, i + 1);
+            before.layers = b.mail.layers, before.all_hit = b.mail.all_hit;
+            before.routed = b.mail.routed;
+        }
+        assert_memory_equal(&b.mail, &before, sizeof before);
     }
-    assert_int_equal(b.mail.all_hit, 10);
-    b.mail.layers = b.mail.all_hit = b.mail.routed = 0;
-    assert_memory_equal(&b.mail, &before, sizeof before);
+    assert_int_equal(b.messages, 0);
 }
 
 static void test_cuda_path_kernels_give_up_on_ids_that_the_layer_lacks(void **state)
@@ -440,7 +454,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_path_kernels_plan_as_a_naive_planner_does),
-        cmocka_unit_test(test_cuda_path_kernels_leave_the_host_alone_when_all_is_there),
+        cmocka_unit_test(test_cuda_path_kernels_leave_the_host_alone_within_a_step_that_has_all),
         cmocka_unit_test(test_cuda_path_kernels_give_up_on_ids_that_the_layer_lacks),
         cmocka_unit_test(test_cuda_path_kernels_run_nothing_until_a_refusal_is_acknowledged),
         cmocka_unit_test(test_cuda_path_kernels_wait_for_what_they_are_owed_after_a_timeout),

@@ -380,6 +380,12 @@ static void test_sim_cuda_launches_are_checked(void **state)
     OK(cu->function_set_attribute(probe, MP_CU_FUNC_MAX_DYNAMIC_SHARED, 64 << 10));
     OK(cu->occupancy(&value, probe, 256, 49153));
     assert_int_equal(value, 4);
+    OK(cu->function_attribute(&value, MP_CU_FUNC_SHARED_CARVEOUT, probe));
+    assert_int_equal(value, -1);
+    IS(cu->function_set_attribute(probe, MP_CU_FUNC_SHARED_CARVEOUT, 101), MP_CU_INVALID_VALUE);
+    OK(cu->function_set_attribute(probe, MP_CU_FUNC_SHARED_CARVEOUT, 50));
+    OK(cu->function_attribute(&value, MP_CU_FUNC_SHARED_CARVEOUT, probe));
+    assert_int_equal(value, 50);
     IS(cu->launch(probe, 1, 1, 1, MOST_THREADS + 1, 1, 1, 4, NULL, params, NULL),
        MP_CU_LAUNCH_OUT_OF_RESOURCES);
     assert_int_equal(sim_cuda_take_misuse(), 1);
