@@ -22,11 +22,13 @@ moepage_status mp_cache_open(const mp_cache_setup *setup, mp_cache **out)
     cache->entry = mp_alloc_array(cache->keys, sizeof *cache->entry);
     cache->routed = mp_alloc_array(cache->experts, sizeof *cache->routed);
     cache->streams = mp_alloc_array(cache->layers, sizeof *cache->streams);
+    cache->uses = mp_alloc_array(cache->keys, sizeof *cache->uses);
+    cache->all_uses = mp_alloc_array(cache->layers, sizeof *cache->all_uses);
     cache->turns = mp_alloc_array(cache->layers, sizeof *cache->turns);
     cache->scope_of_layer = mp_alloc_array(cache->layers, sizeof *cache->scope_of_layer);
     cache->shards = mp_alloc_array(cache->n_shards, sizeof *cache->shards);
-    if (!cache->entry || !cache->routed || !cache->streams || !cache->turns ||
-        !cache->scope_of_layer || !cache->shards) {
+    if (!cache->entry || !cache->uses || !cache->all_uses || !cache->routed || !cache->streams ||
+        !cache->turns || !cache->scope_of_layer || !cache->shards) {
         uint32_t keys = cache->keys;
         mp_cache_close(cache);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the map of %u experts", keys);
@@ -131,6 +133,8 @@ void mp_cache_close(mp_cache *cache)
         close_shard(&cache->shards[d]);
     mp_free(cache->shards);
     mp_free(cache->entry);
+    mp_free(cache->uses);
+    mp_free(cache->all_uses);
     mp_free(cache->routed);
     mp_free(cache->streams);
     mp_free(cache->turns);
@@ -193,6 +197,11 @@ void mp_cache_reset_counters(mp_cache *cache)
 void mp_cache_set_watch(mp_cache *cache, struct mp_watch *watch)
 {
     cache->watch = watch;
+}
+
+const mp_policy *mp_cache_policy(const mp_cache *cache)
+{
+    return cache->policy;
 }
 
 struct mp_watch *mp_cache_watch(const mp_cache *cache)

@@ -91,10 +91,11 @@ static bool scans_are_many(const mp_shard *shard, const mp_scope *scope)
            scope->scans >= atomic_load(&scope->capacity) * percent / 100;
 }
 
-/* Tries in this order: scans, if this is one and there are many; the window's past slots, for a
- * load of the window or when the window has more than its part; the excess of streaming layers;
- * other layers' experts, unless the load is for a window that has its part. A prefetch gives up
- * here. A demand must make progress: it takes the rest of the window, then anything. */
+/* Tries in this order: scans, if this is one and there are many; the window's past slots, if the
+ * window has its part or more; the excess of streaming layers, for a load of the window; other
+ * layers' experts, unless the load is for a window that has its part; past slots, for a load of the
+ * window. A prefetch gives up here. A demand must make progress: it takes the rest of the window,
+ * then anything. */
 bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool transient)
 {
     bool streams = atomic_load(&shard->cache->n_streamers) > 0;
@@ -111,7 +112,7 @@ bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool t
     if (filter.scans_only && evict_ranked(shard, scope, &filter))
         return true;
     filter.scans_only = false; /* none left to evict: sessions hold them */
-    if ((transient || full) && evict_from_window(shard, scope, false))
+    if (full && evict_from_window(shard, scope, false))
         return true;
     filter.reach = MP_REACH_EXCESS;
     if (transient && mp_window_has_excess(shard, scope, plan.keep) &&
@@ -120,6 +121,8 @@ bool mp_shard_evict(mp_shard *shard, mp_scope *scope, mp_purpose purpose, bool t
     filter.reach = MP_REACH_LOOSE;
     filter.prefetch = prefetch;
     if (!(transient && full) && evict_ranked(shard, scope, &filter))
+        return true;
+    if (transient && evict_from_window(shard, scope, false))
         return true;
     if (prefetch)
         return false;

@@ -163,12 +163,13 @@ static void count_useful(mp_cache *cache, const mp_slot *slot, uint32_t key)
         tally->useful++;
 }
 
-/* Makes a routed, resident expert recent. A scan does not refresh what decode uses. */
+/* Counts a routed, resident expert's use and makes it recent. A scan does not refresh what decode uses. */
 static void touch(mp_cache *cache, uint32_t key, bool scan, uint64_t stamp)
 {
     mp_shard *shard = mp_cache_shard_of(cache, key);
     mp_scope *scope = mp_shard_scope(shard, key);
     uint32_t index = atomic_load_explicit(&cache->entry[key], memory_order_relaxed);
+    mp_window_count(cache, key);
     if (index == MP_NO_SLOT)
         return; /* evicted, or its load failed, since the touch was recorded */
     mp_slot *slot = &shard->slots[index];
@@ -337,6 +338,8 @@ void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool ro
         /* Rank it if it was loaded; make it recent if it was routed. */
         if (hold->pin)
             keep_pinned(cache, hold);
+        if (used && hold->kind == MP_HOLD_MISS)
+            mp_window_count(cache, hold->key);
         if (hold->kind == MP_HOLD_MISS)
             mp_shard_rank(&cache->shards[hold->shard], hold->slot, hold->key);
         else if (used && hold->kind != MP_HOLD_NONE && hold->kind != MP_HOLD_HOST)

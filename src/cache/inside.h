@@ -127,6 +127,8 @@ struct mp_cache {
     uint32_t scan_percent;
     mp_shard *shards;
     _Atomic uint32_t *entry;            /* [keys] slot on the key's shard, or MP_NO_SLOT */
+    uint8_t *uses;                      /* [keys] recent turns that used the expert (window.c) */
+    uint32_t *all_uses;                 /* [layers] the sum over the layer's experts */
     uint32_t *routed;                   /* [experts] the set that is being passed to the policy */
     _Atomic uint64_t clock;             /* routed groups so far */
     mp_client *clients[MP_MAX_CLIENTS]; /* by index, NULL where free */
@@ -203,8 +205,10 @@ bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key
  * window or of those kept. */
 void mp_window_enter(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
 void mp_window_leave(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
-/* Notes that a slot in the window was routed. If its layer keeps too few, the slot is kept and the
- * policy has to rank it: returns true. Otherwise it is PAST. */
+/* Counts a routed expert's use. */
+void mp_window_count(mp_cache *cache, uint32_t key);
+/* Notes that a slot in the window was routed. If its layer keeps too few, or an expert that is used
+ * less, the slot is kept and the policy has to rank it: returns true. Otherwise it is PAST. */
 bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);
 /* Keeps a slot, however many its layer keeps. */
 void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key);

@@ -8,8 +8,13 @@
  *
  *             wanted for a turn to come        routed
  *   absent ----------------------------> AHEAD -------> PAST -----> absent
- *                                                 \
- *                                                  +-> kept, while its layer keeps too few
+ *                                                 \      ^
+ *                                                  +-> kept
+ *
+ * What is kept is what is used most: a routed expert of the window is kept while its layer keeps
+ * too few, and otherwise takes the place of the least used one that is kept, which goes on as PAST,
+ * if it is used more. Uses are counted whether a layer streams or not, so that one that begins to
+ * stream soon keeps the right experts, whatever it found in its slots.
  *
  * The policy ranks what is kept, as in layers that do not stream. It does not know what is in the
  * window: AHEAD and PAST slots form two rings, oldest first. A load for a streaming layer reuses
@@ -30,6 +35,10 @@
 #include "base/status.h"
 #include "cache/inside.h"
 #include "policy/ring.h"
+
+/* Once a layer's experts have been used this often on average, all of its counts are halved: what is
+ * kept follows a load that changes. Half or twice as much makes no difference of a percent. */
+#define USES_EACH 16u
 
 /* ---- life ---- */
 
@@ -166,6 +175,31 @@ uint32_t mp_cache_keeps(const mp_cache *cache)
     return sum;
 }
 
+uint32_t mp_cache_window(const mp_cache *cache)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < cache->n_shards; d++)
+        for (uint32_t i = 0; i < cache->n_scopes; i++)
+            sum += mp_window_divide(&cache->shards[d], &cache->shards[d].scopes[i]).slots;
+    return sum;
+}
+
+void mp_cache_foresee(const mp_cache *cache, uint32_t layer, const uint8_t *sets, double *passing)
+{
+    const uint8_t *uses = &cache->uses[layer * cache->experts];
+    uint32_t n_of[UINT8_MAX + 1] = {0}, keep = mp_cache_keeps(cache), least = UINT8_MAX, stay = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        n_of[uses[e]]++;
+    while (least > 0 && stay + n_of[least] <= keep)
+        stay += n_of[least--];
+    /* What is used more than `least` stays, and so does a part of what is used as much. */
+    double part = n_of[least] > keep - stay ? 1 - (double)(keep - stay) / n_of[least] : 0;
+    for (uint32_t s = 0; s < 4; s++)
+        passing[s] = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        passing[sets[e]] += uses[e] > least ? 0 : uses[e] == least ? part : 1;
+}
+
 bool mp_cache_is_full(const mp_cache *cache)
 {
     for (uint32_t d = 0; d < cache->n_shards; d++)
@@ -208,12 +242,65 @@ void mp_window_keep(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t ke
     shard->kept[key / shard->cache->experts]++;
 }
 
+void mp_window_count(mp_cache *cache, uint32_t key)
+{
+    const uint32_t layer = key / cache->experts;
+    uint8_t *uses = &cache->uses[layer * cache->experts];
+    if (cache->uses[key] < UINT8_MAX)
+        cache->uses[key]++;
+    if (++cache->all_uses[layer] < USES_EACH * cache->experts)
+        return;
+    cache->all_uses[layer] = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        cache->all_uses[layer] += uses[e] /= 2;
+}
+
+/* Finds the least used expert that the key's layer keeps on this device, if it is used less than the
+ * key; MP_NO_SLOT otherwise. Within a turn experts are counted one after the other, so that a
+ * difference of one is none. */
+static uint32_t find_less_used(const mp_shard *shard, uint32_t key)
+{
+    const mp_cache *cache = shard->cache;
+    const uint32_t first = key / cache->experts * cache->experts;
+    uint32_t least = MP_NO_SLOT, below = cache->uses[key] > 0 ? cache->uses[key] - 1u : 0;
+    for (uint32_t k = first; k < first + cache->experts; k++) {
+        uint32_t slot = atomic_load_explicit(&cache->entry[k], memory_order_relaxed);
+        if (cache->uses[k] >= below || slot == MP_NO_SLOT || mp_cache_shard_of(cache, k) != shard)
+            continue;
+        const mp_slot *of = &shard->slots[slot];
+        if (of->place != MP_PLACE_KEPT || !of->ranked || of->pins > 0)
+            continue;
+        least = slot;
+        below = cache->uses[k];
+    }
+    return least;
+}
+
+/* Moves a slot that its layer keeps to the window, as PAST. */
+static void let_go(mp_shard *shard, mp_scope *scope, uint32_t slot)
+{
+    const mp_cache *cache = shard->cache;
+    uint32_t key = mp_shard_key_in(shard, slot);
+    cache->policy->remove(scope->policy_state, key - scope->first_key);
+    scope->scans -= shard->slots[slot].scan; /* the window gives its slots away in turn */
+    shard->slots[slot].scan = false;
+    shard->slots[slot].ranked = false;
+    shard->slots[slot].place = MP_PLACE_PAST;
+    mp_ring_append(shard->window, past_of(shard), slot);
+    shard->kept[key / cache->experts]--;
+    scope->transients++;
+}
+
 bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key)
 {
     const mp_cache *cache = shard->cache;
     assert(shard->slots[slot].place != MP_PLACE_KEPT);
-    bool serves = mp_window_serves(cache, scope, key);
-    if (!serves || shard->kept[key / cache->experts] < mp_window_divide(shard, scope).keep) {
+    bool keeps = !mp_window_serves(cache, scope, key) ||
+                 shard->kept[key / cache->experts] < mp_window_divide(shard, scope).keep;
+    uint32_t other = keeps ? MP_NO_SLOT : find_less_used(shard, key);
+    if (other != MP_NO_SLOT)
+        let_go(shard, scope, other);
+    if (keeps || other != MP_NO_SLOT) {
         mp_window_keep(shard, scope, slot, key);
         return true;
     }

@@ -295,6 +295,86 @@ static void test_stream_regime_drops_wrong_guesses_first(void **state)
     close_rig();
 }
 
+/* Counts a layer's set by the definition: all counts are halved when they add up to 16 for each
+ * expert. */
+static void count_uses(uint32_t *uses, uint32_t experts, const int32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t sum = 0;
+        uses[ids[i]]++;
+        for (uint32_t e = 0; e < experts; e++)
+            sum += uses[e];
+        for (uint32_t e = 0; e < experts && sum >= 16 * experts; e++)
+            uses[e] /= 2;
+    }
+}
+
+static bool is_kept(uint32_t key)
+{
+    uint32_t slot = atomic_load(&rig.pool->cache->entry[key]);
+    return slot != MP_NO_SLOT && rig.pool->cache->shards[0].slots[slot].place == MP_PLACE_KEPT;
+}
+
+/* Of a layer's turn, no expert that is not kept has been used more than any that is, but for the one
+ * use by which they differ while the turn is counted. */
+static void expect_most_used(uint64_t seed, const uint32_t *uses, uint32_t layer,
+                             const int32_t *ids, uint32_t n, uint32_t keep)
+{
+    uint32_t least = UINT32_MAX, kept = 0, experts = bank.shape.experts;
+    pthread_mutex_lock(&rig.pool->lock);
+    mp_cache_drain_touches(rig.pool->cache);
+    pthread_mutex_unlock(&rig.pool->lock);
+    for (uint32_t e = 0; e < experts; e++) {
+        if (!is_kept(layer * experts + e))
+            continue;
+        kept++;
+        least = uses[e] < least ? uses[e] : least;
+    }
+    assert_in_range(kept, 0, keep);
+    for (uint32_t i = 0; i < n && kept == keep; i++)
+        if (!is_kept(layer * experts + (uint32_t)ids[i]) && uses[ids[i]] > least + 1)
+            fail_msg("seed %llu: expert %d of layer %u was used %u times and is not kept, one used "
+                     "%u times is",
+                     (unsigned long long)seed, ids[i], layer, uses[ids[i]], least);
+}
+
+/* Each layer prefers some of its experts, and others after a while. */
+static void test_stream_regime_keeps_what_is_used_most(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        uint64_t random = seed;
+        shape s = {6, 16, 46};
+        uint32_t uses[6][16] = {0}, kept_favourites = 0, keep = keeps(&s, 1);
+        open_rig(&s, NULL);
+        moepage_session *session = open_session(MOEPAGE_REGIME_STREAM);
+        for (uint32_t step = 0; step < 300; step++) {
+            pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+            for (uint32_t l = 0; l < 6; l++) {
+                int32_t ids[16];
+                uint32_t n = 0, favourite = step < 150 ? l : l + 8;
+                for (uint32_t e = 0; e < 16; e++)
+                    if (bank_below(&random, 8) < ((e + 16 - favourite) % 16 < keep ? 6 : 1))
+                        ids[n++] = (int32_t)e;
+                if (n == 0)
+                    ids[n++] = 0;
+                assert_int_equal(pool_rig_route(session, l, ids, n, NULL), MOEPAGE_OK);
+                pool_rig_wait(&rig);
+                assert_int_equal(moepage_session_retire(session, l), MOEPAGE_OK);
+                pool_rig_wait(&rig);
+                count_uses(uses[l], 16, ids, n);
+                expect_most_used(seed, uses[l], l, ids, n, keep);
+                for (uint32_t i = 0; i < keep && step % 150 == 149; i++)
+                    kept_favourites += is_kept(l * 16 + (favourite + i) % 16);
+            }
+            assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+        }
+        assert_int_equal(kept_favourites, 2 * 6 * keep);
+        close_session(session);
+        close_rig();
+    }
+}
+
 /* ---- where there is nothing to stream ---- */
 
 static void expect_no_loads(moepage_session *session, uint32_t n)
@@ -483,6 +563,7 @@ int main(void)
         cmocka_unit_test(test_stream_regime_brings_the_set_of_the_last_turn),
         cmocka_unit_test(test_stream_regime_brings_the_rest_of_dense_layers_too),
         cmocka_unit_test(test_stream_regime_drops_wrong_guesses_first),
+        cmocka_unit_test(test_stream_regime_keeps_what_is_used_most),
         cmocka_unit_test(test_stream_regime_leaves_a_whole_model_alone),
         cmocka_unit_test(test_stream_regime_loads_nothing_where_nothing_misses),
         cmocka_unit_test(test_stream_regime_does_not_touch_layers_with_slots_of_their_own),
