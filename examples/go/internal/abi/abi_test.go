@@ -145,8 +145,9 @@ func TestEveryConfigFieldIsReachable(t *testing.T) {
 		}
 		for i := 0; i < c.NumField(); i++ {
 			field := c.Field(i).Name
-			reserved := map[string]bool{"reserved": true, "tp_rank": true, "tp_size": true, "_": true}
-			if !reserved[field] && !regexp.MustCompile(`\b`+field+`(:|,| \|?=|\b.*= )`).MatchString(text) {
+			// memory of another runtime's is given by functions in C
+			left := map[string]bool{"reserved": true, "tp_rank": true, "tp_size": true, "external": true, "_": true}
+			if !left[field] && !regexp.MustCompile(`\b`+field+`(:|,| \|?=|\b.*= )`).MatchString(text) {
 				t.Errorf("nothing in the package sets %s.%s", name, field)
 			}
 		}
