@@ -154,6 +154,17 @@ static inline uint32_t mp_shard_key_in(const mp_shard *shard, uint32_t slot)
     return MP_WORD_KEY(atomic_load_explicit(&shard->words[slot], memory_order_relaxed));
 }
 
+/* Takes a slot's key out of the policy's order, if it is there, and out of the count of scans. */
+static inline void mp_slot_unrank(mp_shard *shard, mp_scope *scope, uint32_t index, uint32_t key)
+{
+    mp_slot *slot = &shard->slots[index];
+    if (slot->ranked)
+        shard->cache->policy->remove(scope->policy_state, key - scope->first_key);
+    slot->ranked = false;
+    scope->scans -= slot->scan;
+    slot->scan = false;
+}
+
 /* The tally that a slot's prefetch counts in, or NULL. */
 static inline mp_prefetch_tally *mp_cache_tally(const mp_cache *cache, const mp_slot *slot,
                                                 uint32_t key)

@@ -29,17 +29,11 @@ mp_scope *mp_shard_scope(const mp_shard *shard, uint32_t key)
 /* Takes the expert out of the map, its scope and the policy; the slot's word stays. */
 static void forget(mp_shard *shard, uint32_t index, uint32_t key)
 {
-    mp_cache *cache = shard->cache;
     mp_scope *scope = mp_shard_scope(shard, key);
-    mp_slot *slot = &shard->slots[index];
-    atomic_store(&cache->entry[key], MP_NO_SLOT);
-    if (slot->ranked)
-        cache->policy->remove(scope->policy_state, key - scope->first_key);
-    slot->ranked = false;
+    atomic_store(&shard->cache->entry[key], MP_NO_SLOT);
+    mp_slot_unrank(shard, scope, index, key);
     mp_window_leave(shard, scope, index, key);
     scope->used--;
-    scope->scans -= slot->scan;
-    slot->scan = false;
 }
 
 static void count_wasted(mp_cache *cache, const mp_slot *slot, uint32_t key)

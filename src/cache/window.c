@@ -251,18 +251,20 @@ static uint32_t find_less_used(const mp_shard *shard, uint32_t key)
     return least;
 }
 
+/* Appends a slot that is in no ring to those that are PAST. */
+static void let_pass(mp_shard *shard, uint32_t slot)
+{
+    shard->slots[slot].place = MP_PLACE_PAST;
+    mp_ring_append(shard->window, past_of(shard), slot);
+}
+
 /* Moves a slot that its layer keeps to the window, as PAST. */
 static void let_go(mp_shard *shard, mp_scope *scope, uint32_t slot)
 {
-    const mp_cache *cache = shard->cache;
     uint32_t key = mp_shard_key_in(shard, slot);
-    cache->policy->remove(scope->policy_state, key - scope->first_key);
-    scope->scans -= shard->slots[slot].scan; /* the window gives its slots away in turn */
-    shard->slots[slot].scan = false;
-    shard->slots[slot].ranked = false;
-    shard->slots[slot].place = MP_PLACE_PAST;
-    mp_ring_append(shard->window, past_of(shard), slot);
-    shard->kept[key / cache->experts]--;
+    mp_slot_unrank(shard, scope, slot, key);
+    let_pass(shard, slot);
+    shard->kept[key / shard->cache->experts]--;
     scope->transients++;
 }
 
@@ -280,8 +282,7 @@ bool mp_window_use(mp_shard *shard, mp_scope *scope, uint32_t slot, uint32_t key
         return true;
     }
     mp_ring_unlink(shard->window, slot);
-    shard->slots[slot].place = MP_PLACE_PAST;
-    mp_ring_append(shard->window, past_of(shard), slot);
+    let_pass(shard, slot);
     return false;
 }
 
