@@ -50,9 +50,9 @@ typedef struct mp_cuda_shared {
 } mp_cuda_shared;
 
 /* A thread of the device that looks at shared memory for the caller. It calls `poll` again and
- * again: without a pause while something happens, more rarely when nothing has happened for a while. `poll`
- * returns whether something has happened since the last time. It may submit work, post tasks, and wait for streams whose work
- * does not wait for it. */
+ * again: without a pause while something happens, more rarely when nothing has happened for a while.
+ * `poll` returns whether something has happened since the last time. It may submit work, post tasks,
+ * and wait for streams whose work does not wait for it. */
 typedef struct mp_cuda_poller mp_cuda_poller;
 typedef bool (*mp_cuda_poll_fn)(void *user);
 
