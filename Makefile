@@ -478,7 +478,7 @@ check-long: setup
 	    $(call programs,thread)
 
 # The suites that run kernels, each from the PTX of every architecture in place of the CPU forms.
-PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap path_kernels quant experts fast \
+PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap path_kernels quant experts coded fast \
                    fast_session kv session device stream handshake) unit/test_kv_pool $(addprefix property/test_, \
                    cuda_decode cuda_path cuda_path_failure cuda_readers cuda_streams kv_pool)
 PTX_SIMULATED := property/test_same_bits property/test_pool_stress
@@ -512,7 +512,7 @@ check-python: setup
 
 # Needs PyPI, for llama.cpp.
 check-llama: setup
-	$(SUBMAKE) lib
+	$(SUBMAKE) all
 	$(Q)TEST_TIMEOUT=1800 tests/run.sh -o $(BUILD)/logs-llama tests/hosts/llama.sh
 
 asan: sanitizer = address

@@ -181,12 +181,19 @@ static moepage_status run_all(batch *b, const mp_kernel_experts_args *host)
     return b->args.n_chunks ? run(b) : MOEPAGE_OK;
 }
 
+static bool is_plain_bf16(const mp_kernel_experts_args *host)
+{
+    return mp_experts_dtype(host) == MOEPAGE_DTYPE_BF16 && !mp_quant_bits_of(host->form) &&
+           (!host->bias_dtype || host->bias_dtype == MOEPAGE_DTYPE_BF16) &&
+           host->activation.kind == MOEPAGE_ACTIVATION_SWIGLU;
+}
+
 bool mp_cuda_fast_takes(mp_cuda *cuda, const mp_kernel_experts_args *host)
 {
     uintptr_t bits = (uintptr_t)host->x | (uintptr_t)host->partial;
     bool any = false;
-    if (host->math != MOEPAGE_MATH_BF16_FAST || mp_experts_dtype(host) != MOEPAGE_DTYPE_BF16 ||
-        !host->scratch || !mp_fast_serves(host->hidden, host->intermediate) ||
+    if (host->math != MOEPAGE_MATH_BF16_FAST || !is_plain_bf16(host) || !host->scratch ||
+        !mp_fast_serves(host->hidden, host->intermediate) ||
         !mp_fast_capacity(host->scratch_bytes, host->hidden, host->intermediate) ||
         !atomic_load(&cuda->fast.is_ready))
         return false;

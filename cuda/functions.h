@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "driver.h"
+#include "kernels/experts_args.h"
 
 /* A fat binary of one cuda/kernels/<family>.cu. */
 typedef struct mp_cuda_image {
@@ -13,7 +14,7 @@ typedef struct mp_cuda_image {
 } mp_cuda_image;
 
 #define MP_CUDA_MAX_IMAGES 16
-#define MP_CUDA_MAX_FUNCTIONS 64
+#define MP_CUDA_MAX_FUNCTIONS 128
 
 typedef struct mp_cuda_function {
     const char *name; /* "mp_gpu_decode" */
@@ -30,6 +31,11 @@ typedef struct mp_cuda_kernels {
 } mp_cuda_kernels;
 
 struct mp_cuda;
+
+#define MP_CUDA_CODED(suffix, name, value, X, form, blocks) \
+    X(experts_thin_##suffix)                                \
+    X(experts_broad_##suffix)                               \
+    X(experts_plain_##suffix)
 
 /* Every __global__ of cuda/kernels. All are looked up when a device is opened, which fails if one is
  * missing. None has static shared memory. New entries go to the end. */
@@ -67,7 +73,8 @@ struct mp_cuda;
     X(fast_gather)         \
     X(fast_swiglu)         \
     X(fast_scatter)        \
-    X(path_wait)
+    X(path_wait)           \
+    MP_CODED_FORMATS(MP_CUDA_CODED, X, , )
 
 /* Loads the images and finds every entry. UNSUPPORTED when they hold nothing for this GPU. */
 moepage_status mp_cuda_kernels_open(struct mp_cuda *cuda, const mp_cuda_image *images, uint32_t n);

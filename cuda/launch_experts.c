@@ -138,9 +138,10 @@ static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
 {
     const uint32_t length = args->down ? args->intermediate : args->hidden;
     const uintptr_t operands = (uintptr_t)(args->down ? args->inner : args->x);
-    const bool aligned =
-        (facts->tensors | operands) % 16 == 0 &&
-        mp_gpu_experts_aligned(length, args->dtype, args->scale_dtype, args->scale_columns);
+    const bool coded = args->dtype >= MP_CODED_INT8;
+    const bool aligned = coded || ((facts->tensors | operands) % 16 == 0 &&
+                                   mp_gpu_experts_aligned(length, args->dtype, args->scale_dtype,
+                                                          args->scale_columns));
     args->least_rows = 1;
     args->most_rows = facts->limit;
     if (host->math == MOEPAGE_MATH_FP32)
@@ -170,33 +171,69 @@ static moepage_status run_many(mp_cuda *cuda, mp_cu_stream stream,
     return status;
 }
 
+/* What kernels call the weights of a matrix. */
+static uint32_t kernel_dtype(const mp_kernel_experts_args *args, uint32_t matrix)
+{
+    switch (mp_quant_bits_of(args->form)) {
+    case 8: return MP_CODED_INT8;
+    case 4: return MP_CODED_INT4;
+    case 2: return MP_CODED_INT2;
+    default: return mp_gpu_experts_dtype(args->dtypes[matrix]);
+    }
+}
+
+static uint32_t group_shift(const mp_kernel_experts_args *args, uint32_t matrix)
+{
+    return mp_quant_bits_of(args->form) ? (uint32_t)__builtin_ctz(args->group)
+                                        : mp_gpu_experts_block_shift(args->dtypes[matrix]);
+}
+
+static moepage_status check_coded(const mp_cuda *cuda, const mp_kernel_experts_args *args)
+{
+    const uint32_t bits = mp_quant_bits_of(args->form);
+    if (bits && (args->hidden % 8 || args->intermediate % 8))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts in int%u have rows of %u and %u weights; this device's kernels "
+                       "need multiples of 8",
+                       cuda->name, bits, args->hidden, args->intermediate);
+    uintptr_t all = 0;
+    for (uint32_t e = 0; e < args->n_experts; e++) {
+        const mp_ffn_expert *expert = &args->experts[e];
+        if (expert->n_rows)
+            all |= (uintptr_t)expert->gate | (uintptr_t)expert->up | (uintptr_t)expert->down;
+    }
+    if (all % MP_CODED_ALIGN)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: quantised experts' matrices must start at multiples of %u bytes",
+                       cuda->name, MP_CODED_ALIGN);
+    return MOEPAGE_OK;
+}
+
 moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args)
 {
-    if (mp_quant_bits_of(args->form))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%s: experts' weights are in int%u, and only the host's kernels run "
-                       "integers: this device's must be F32, F16, BF16 or F8_E4M3",
-                       cuda->name, mp_quant_bits_of(args->form));
-    if (!mp_gpu_experts_name(MP_EXPERTS_THIN, mp_experts_dtype(args), 0))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%s: experts' gate, up and down have dtypes %u, %u and %u; this device's "
-                       "kernels need one for all: F32, F16, BF16 or F8_E4M3",
-                       cuda->name, args->dtypes[MP_GATE], args->dtypes[MP_UP],
-                       args->dtypes[MP_DOWN]);
-    if (args->bias_dtype && args->bias_dtype != mp_experts_dtype(args))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%s: experts' biases have dtype %u and their weights %u; this device's "
-                       "kernels need one for both",
-                       cuda->name, args->bias_dtype, mp_experts_dtype(args));
-    if (args->activation.kind != MOEPAGE_ACTIVATION_SWIGLU)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%s: experts have activation %u, and this device's kernels compute SwiGLU "
-                       "alone: the host's also compute the clamped one of gpt-oss",
-                       cuda->name, args->activation.kind);
+    const uint32_t *dtypes = args->dtypes;
     if (args->on_host)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%s: experts in host memory cannot be launched on this device", cuda->name);
-    return MOEPAGE_OK;
+    for (uint32_t m = 0; m < MP_MATRICES; m++)
+        if (!mp_gpu_experts_name(MP_EXPERTS_THIN, kernel_dtype(args, m), 1))
+            return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                           "%s: experts' gate, up and down have dtypes %u, %u and %u, and this "
+                           "device has no kernel for %u",
+                           cuda->name, dtypes[MP_GATE], dtypes[MP_UP], dtypes[MP_DOWN], dtypes[m]);
+    if (kernel_dtype(args, MP_GATE) != kernel_dtype(args, MP_UP) ||
+        group_shift(args, MP_GATE) != group_shift(args, MP_UP))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts' gate has dtype %u and up %u; this device's kernels read both "
+                       "at once and need one",
+                       cuda->name, dtypes[MP_GATE], dtypes[MP_UP]);
+    if (args->activation.kind > MOEPAGE_ACTIVATION_SWIGLU_CLAMPED)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "%s: experts have activation %u, which this device's kernels do not compute",
+                       cuda->name, args->activation.kind);
+    const bool coded =
+        kernel_dtype(args, MP_GATE) >= MP_CODED_INT8 || kernel_dtype(args, MP_DOWN) > MP_EXPERTS_F8;
+    return coded ? check_coded(cuda, args) : MOEPAGE_OK;
 }
 
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
@@ -219,10 +256,15 @@ moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
         .top_k = host->top_k,
         .hidden = host->hidden,
         .intermediate = host->intermediate,
-        .dtype = mp_experts_dtype(host),
+        .dtype = kernel_dtype(host, MP_GATE),
+        .bias_dtype = host->bias_dtype,
+        .group_shift = group_shift(host, MP_GATE),
         .scale_dtype = host->scale.dtype,
         .scale_rows = host->scale.rows,
         .scale_columns = host->scale.columns,
+        .clamped = host->activation.kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
+        .alpha = host->activation.alpha,
+        .limit = host->activation.limit,
     };
     if (facts.most_rows == 0 || host->hidden == 0 || host->intermediate == 0)
         return MOEPAGE_OK;
@@ -230,5 +272,7 @@ moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
     if (status)
         return status;
     args.down = 1;
+    args.dtype = kernel_dtype(host, MP_DOWN);
+    args.group_shift = group_shift(host, MP_DOWN);
     return launch_half(cuda, stream, host, &facts, &args);
 }

@@ -106,6 +106,7 @@ static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, ui
         .hidden = path->hidden,
         .intermediate = path->intermediate,
         .dtype = path->dtype,
+        .bias_dtype = path->dtype,
         .scale_dtype = path->scale.dtype,
         .scale_rows = path->scale.rows,
         .scale_columns = path->scale.columns,

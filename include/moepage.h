@@ -197,7 +197,7 @@ enum {
 enum {
     MOEPAGE_ACTIVATION_SWIGLU = 0, /* gate * sigmoid(gate) * up */
     /* gpt-oss: g * sigmoid(alpha * g) * (u + 1), where g = min(gate, limit) and u = up, bounded by
-     * -limit and limit. "host" computes it, CUDA devices refuse it. */
+     * -limit and limit. */
     MOEPAGE_ACTIVATION_SWIGLU_CLAMPED = 1,
     MOEPAGE_ACTIVATION_OTHER = 2 /* none that the library computes; experts are paged */
 };
@@ -592,8 +592,8 @@ typedef struct moepage_banks {
 
 /* Describes a model by its expert banks. Any shapes and dtypes can be paged; moepage_session_ffn
  * needs GATE_UP (or GATE and UP) and DOWN, each of F32, F16, BF16 or a block format, or all of F8_E4M3
- * with block scales (docs/checkpoints.md), and an activation other than OTHER; on CUDA all of one type,
- * biases too, and not in blocks, and SWIGLU. With `places` also NOT_FOUND and IO for a file that cannot
+ * with block scales (docs/checkpoints.md), and an activation other than OTHER; on CUDA gate and up of one
+ * type. With `places` also NOT_FOUND and IO for a file that cannot
  * be opened, and FORMAT for one that is not a regular file or ends before its last tensor does. [any] */
 MOEPAGE_API moepage_status moepage_model_open_banks(const moepage_banks *banks,
                                                     const moepage_model_config *config,

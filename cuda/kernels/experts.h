@@ -1,4 +1,4 @@
-/* experts.h — every entry of the expert kernels: three forms, each for four types of weights. */
+/* experts.h — every entry of the expert kernels: three forms, each for every type of weights. */
 #ifndef MP_KERNELS_EXPERTS_H
 #define MP_KERNELS_EXPERTS_H
 
@@ -17,8 +17,12 @@
     MP_EXPERTS_KERNEL(X, form, f32, MP_SCALAR_F32, 1, blocks)   \
     MP_EXPERTS_KERNEL(X, form, f16, MP_SCALAR_F16, 1, blocks)   \
     MP_EXPERTS_KERNEL(X, form, bf16, MP_SCALAR_BF16, 1, blocks) \
-    MP_EXPERTS_KERNEL(X, form, f8, MP_EXPERTS_F8, 1, blocks)
-#define MP_EXPERTS_ANY(X, form, blocks) MP_EXPERTS_KERNEL(X, form, any, args->dtype, 0, blocks)
+    MP_EXPERTS_KERNEL(X, form, f8, MP_EXPERTS_F8, 1, blocks)    \
+    MP_CODED_FORMATS(MP_EXPERTS_CODED, X, form, blocks)
+#define MP_EXPERTS_CODED(suffix, name, value, X, form, blocks) \
+    MP_EXPERTS_KERNEL(X, form, suffix, MP_CODED_##name, 1, blocks)
+/* The mask says that these are not coded. */
+#define MP_EXPERTS_ANY(X, form, blocks) MP_EXPERTS_KERNEL(X, form, any, args->dtype & 7u, 0, blocks)
 #define MP_EXPERTS_KERNEL(X, form, suffix, dtype, aligned, blocks)                 \
     X(experts_##form##_##suffix, form, dtype, aligned, mp_experts_##form##_shared, \
       mp_experts_##form##_thread, blocks)

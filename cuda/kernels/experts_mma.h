@@ -125,8 +125,8 @@ MP_GPU void mp_experts_lead(MP_LANES_PARAMETERS(mp_experts_thread), const uint32
         for (uint32_t u = 0; early && u < depth; u++)
             mp_experts_send_x(own, lane, aligned, groups, args, length, limit, begin + u, u);
     MP_EACH_LANE_END
-    MP_LANES_MEET(); /* of aligned weights other than FP8, which no lane loads in a branch of its own,
-                      * only in case a compiler makes one */
+    MP_LANES_MEET(); /* of aligned floats, which no lane loads in a branch of its own, only in case a
+                      * compiler makes one */
 }
 
 /* Accumulates one unit into acc for the first `live` groups. BROAD may do a few more: it takes 4 at
@@ -136,7 +136,7 @@ MP_GPU void mp_experts_step(MP_LANES_PARAMETERS(mp_experts_thread), const uint32
                             const uint32_t place, const uint32_t x_place)
 {
     const uint32_t together = groups > 2 ? groups / 2 : 1;
-    if (!aligned || dtype == MP_EXPERTS_F8)
+    if (!aligned || dtype >= MP_EXPERTS_F8)
         MP_LANES_MEET(); /* the loads of these have branches */
     MP_EACH_LANE(mp_experts_thread)
         MP_SCALAR_UNROLL
@@ -229,21 +229,25 @@ MP_GPU uint32_t mp_experts_thin_depth(const uint32_t dtype, const uint32_t align
 #else
     const uint32_t f8 = 2;
 #endif
+    if (mp_experts_is_coded(dtype))
+        return mp_coded_words(dtype) <= 4 ? 2 : 1;
     return !aligned || dtype == MP_SCALAR_F32 ? 1 : dtype == MP_EXPERTS_F8 ? f8 : 2;
 }
 
 MP_GPU uint32_t mp_experts_broad_depth(const uint32_t dtype)
 {
+    if (mp_experts_is_coded(dtype))
+        return mp_coded_words(dtype) <= 4 ? 2 : 1;
     return dtype == MP_SCALAR_F32 ? 1 : dtype == MP_SCALAR_BF16 ? 3 : 2;
 }
 
 /* ---- THIN ---- */
 
-/* 1: an item's first units are loaded while the item before it ends. FP8 has no registers for that, and
- * rows that are not aligned are rare. */
+/* 1: an item's first units are loaded while the item before it ends. FP8 and coded weights have no registers
+ * for that, and rows that are not aligned are rare. */
 MP_GPU uint32_t mp_experts_thin_ahead(const uint32_t dtype, const uint32_t aligned)
 {
-    return aligned && dtype != MP_EXPERTS_F8;
+    return aligned && dtype < MP_EXPERTS_F8;
 }
 
 /* A piece's part that is a warp's own. */
@@ -252,8 +256,8 @@ MP_GPU void mp_experts_thin_lead(MP_LANES_PARAMETERS(mp_experts_thread), const u
                                  const mp_experts_work *work, uint32_t piece, uint32_t warp)
 {
     mp_experts_lead(MP_LANES_PASS, dtype, aligned, MP_EXPERTS_THIN_GROUPS,
-                    mp_experts_thin_depth(dtype, aligned), dtype != MP_EXPERTS_F8, args, work,
-                    piece, mp_experts_slice_begin(work->length, warp),
+                    mp_experts_thin_depth(dtype, aligned), dtype < MP_EXPERTS_F8, args, work, piece,
+                    mp_experts_slice_begin(work->length, warp),
                     mp_experts_slice_begin(work->length, warp + 1));
 }
 
@@ -264,7 +268,7 @@ MP_GPU void mp_experts_thin_warp(MP_LANES_PARAMETERS(mp_experts_thread), const u
     const uint32_t left = work->n_rows - work->first;
     const uint32_t live = left > MP_EXPERTS_GROUP ? 2 : 1;
     mp_experts_multiply(MP_LANES_PASS, dtype, aligned, MP_EXPERTS_THIN_GROUPS,
-                        mp_experts_thin_depth(dtype, aligned), dtype != MP_EXPERTS_F8, args,
+                        mp_experts_thin_depth(dtype, aligned), dtype < MP_EXPERTS_F8, args,
                         work->length, live, mp_experts_slice_begin(work->length, warp),
                         mp_experts_slice_begin(work->length, warp + 1),
                         (mp_experts_broad_shared *)0, warp);

@@ -6,17 +6,18 @@
 #ifndef MP_KERNELS_EXPERTS_OPERANDS_H
 #define MP_KERNELS_EXPERTS_OPERANDS_H
 
-#include "experts_args.h"
+#include "experts_blocks.h"
 #include "scalar.h"
 
-/* Eight weights as stored: 2 words of F8 with its scale, 4 of BF16 and F16, 8 of F32. Weights that
- * are not aligned are floats already. */
+/* Eight weights as stored: 2 words of F8 with its scale, 4 of BF16 and F16, 8 of F32; coded ones. Weights
+ * that are not aligned are floats already. */
 typedef struct mp_experts_raw {
     uint32_t w[8];
     float scale;
+    mp_coded_raw coded;
 } mp_experts_raw;
 
-/* A row of a weight matrix, and the row of scales that applies to it. */
+/* A row of a weight matrix, and the row of scales that applies to it: of FP8 and integers. */
 typedef struct mp_experts_row {
     const char *weights;
     const char *scales; /* NULL: none */
@@ -118,9 +119,22 @@ MP_GPU void mp_experts_from_f8_pair(uint32_t bits, float *out)
 #endif
 }
 
+MP_GPU uint32_t mp_experts_is_coded(const uint32_t dtype)
+{
+    return dtype >= MP_CODED_INT8;
+}
+
+/* Of a weight that is not coded. */
 MP_GPU uint32_t mp_experts_bytes(const uint32_t dtype)
 {
     return dtype == MP_SCALAR_F32 ? 4 : dtype == MP_EXPERTS_F8 ? 1 : 2;
+}
+
+MP_GPU uint64_t mp_experts_row_bytes(const uint32_t dtype, const mp_gpu_experts_args *args,
+                                     uint32_t length)
+{
+    return mp_experts_is_coded(dtype) ? mp_coded_row_bytes(dtype, args, length)
+                                      : (uint64_t)length * mp_experts_bytes(dtype);
 }
 
 MP_GPU float mp_experts_scale(const mp_gpu_experts_args *args, const mp_experts_row *row,
@@ -151,6 +165,10 @@ MP_GPU void mp_experts_fetch(const uint32_t dtype, const uint32_t aligned,
                              uint32_t limit, mp_experts_raw *raw)
 {
     const uint32_t wanted = k < limit;
+    if (mp_experts_is_coded(dtype)) {
+        mp_coded_fetch(dtype, args, wanted, row->weights, row->scales, k, &raw->coded);
+        return;
+    }
     const char *at = row->weights + (uint64_t)k * mp_experts_bytes(dtype);
     raw->scale = 1.0f;
     if (!aligned) {
@@ -173,6 +191,10 @@ MP_GPU void mp_experts_fetch(const uint32_t dtype, const uint32_t aligned,
 MP_GPU void mp_experts_floats(const uint32_t dtype, const uint32_t aligned,
                               const mp_experts_raw *raw, float *out)
 {
+    if (mp_experts_is_coded(dtype)) {
+        mp_coded_floats(dtype, &raw->coded, out);
+        return;
+    }
     MP_SCALAR_UNROLL
     for (uint32_t i = 0; i < 8; i++) {
         if (!aligned || dtype == MP_SCALAR_F32) {

@@ -83,8 +83,12 @@ MP_GPU mp_experts_row mp_experts_weight_row(const mp_gpu_experts_args *args,
                          : matrix   ? expert->up_scale
                                     : expert->gate_scale;
     mp_experts_row out = {work->weights[matrix] +
-                              (uint64_t)row * work->length * mp_experts_bytes(dtype),
+                              row * mp_experts_row_bytes(dtype, args, work->length),
                           (char *)0};
+    if (mp_coded_bits(dtype)) {
+        const uint32_t groups = mp_experts_up(work->length, 1u << args->group_shift);
+        out.scales = (const char *)scales + (uint64_t)row * groups * 2;
+    }
     if (dtype == MP_EXPERTS_F8 && args->scale_dtype != MP_SCALAR_NONE && scales) {
         const uint64_t blocks = mp_experts_up(work->length, args->scale_columns);
         const uint32_t bytes = args->scale_dtype == MP_SCALAR_F32 ? 4 : 2;
@@ -121,11 +125,32 @@ MP_GPU float mp_experts_swiglu(float gate, float up)
     return mp_scalar_mul(mp_scalar_div(over, mp_scalar_add(1.0f, e)), up);
 }
 
-MP_GPU float mp_experts_biased(const uint32_t dtype, const void *bias, uint32_t i, float sum)
+/* g * sigmoid(alpha g) * (u + 1) with g = min(gate, limit) and u = up within +-limit: gpt-oss's. Below -128
+ * the sigmoid's product with g is 0 in FP32; so is its limit. */
+MP_GPU float mp_experts_clamped(float gate, float up, float alpha, float limit)
 {
-    if (dtype == MP_EXPERTS_F8 || !bias)
+    const float g = gate > limit ? limit : gate;
+    const float below = up > limit ? limit : up;
+    const float u = below < -limit ? -limit : below;
+    const float z = mp_scalar_mul(alpha, g);
+    const float e = mp_scalar_exp(z < 0 ? z : -z);
+    const float of = z < -128.0f ? -0.0f : g;
+    const float over = z < 0 ? mp_scalar_mul(of, e) : of;
+    return mp_scalar_mul(mp_scalar_div(over, mp_scalar_add(1.0f, e)), mp_scalar_add(u, 1.0f));
+}
+
+MP_GPU float mp_experts_activate(const mp_gpu_experts_args *args, float gate, float up)
+{
+    return args->clamped ? mp_experts_clamped(gate, up, args->alpha, args->limit)
+                         : mp_experts_swiglu(gate, up);
+}
+
+/* With a bias_dtype of NONE there is no bias. */
+MP_GPU float mp_experts_biased(const uint32_t bias_dtype, const void *bias, uint32_t i, float sum)
+{
+    if (bias_dtype == MP_SCALAR_NONE || !bias)
         return sum;
-    return mp_scalar_add(sum, mp_scalar_load(dtype, bias, i));
+    return mp_scalar_add(sum, mp_scalar_load(bias_dtype, bias, i));
 }
 
 /* Stores the sums of activation row work->first + n with weight row i of both matrices of a piece. */
@@ -134,6 +159,7 @@ MP_GPU void mp_experts_emit(const mp_gpu_experts_args *args, const mp_experts_wo
                             uint32_t piece, uint32_t n, uint32_t i, float sum0, float sum1)
 {
     const mp_gpu_expert *expert = work->expert;
+    const uint32_t biases = dtype == MP_EXPERTS_F8 ? MP_SCALAR_NONE : args->bias_dtype;
     if (work->first + n >= work->n_rows)
         return;
     const uint32_t line = work->first_row + work->first + n;
@@ -141,19 +167,19 @@ MP_GPU void mp_experts_emit(const mp_gpu_experts_args *args, const mp_experts_wo
         const uint32_t at = piece * strip + i;
         if (at >= args->intermediate)
             return;
-        const float gate = mp_experts_biased(dtype, expert->gate_bias, at, sum0);
-        const float up = mp_experts_biased(dtype, expert->up_bias, at, sum1);
+        const float gate = mp_experts_biased(biases, expert->gate_bias, at, sum0);
+        const float up = mp_experts_biased(biases, expert->up_bias, at, sum1);
         mp_scalar_store(operand == 4 ? MP_SCALAR_F32 : MP_SCALAR_BF16, args->inner,
                         (uint64_t)(line - args->inner_base) * args->intermediate + at,
-                        mp_experts_swiglu(gate, up));
+                        mp_experts_activate(args, gate, up));
         return;
     }
     float *out = args->partial + (uint64_t)args->rows[line] * args->hidden;
     const uint32_t at = 2 * piece * strip + i;
     if (at < args->hidden)
-        out[at] = mp_experts_biased(dtype, expert->down_bias, at, sum0);
+        out[at] = mp_experts_biased(biases, expert->down_bias, at, sum0);
     if (at + strip < args->hidden)
-        out[at + strip] = mp_experts_biased(dtype, expert->down_bias, at + strip, sum1);
+        out[at + strip] = mp_experts_biased(biases, expert->down_bias, at + strip, sum1);
 }
 
 /* The number of pieces of work in an expert's weight rows. */

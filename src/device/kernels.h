@@ -23,6 +23,9 @@ typedef enum mp_kernel {
     MP_KERNEL_COUNT
 } mp_kernel;
 
+/* Operands start at multiples of this many bytes. */
+#define MP_OPERAND_ALIGN 16u
+
 /* Activations enter: out[t][h] = x[t][h] as the math's operand type (F32 exactly, or BF16 rounded
  * to nearest even). */
 typedef struct mp_kernel_convert_args {
@@ -68,7 +71,7 @@ typedef struct mp_ffn_expert {
  * Math INT8, with MP_CAP_INT8 only: matrices in blocks meet x and the SwiGLU product in 8 bits, as
  * docs/host-kernels.md says; the others are those of BF16. */
 typedef struct mp_kernel_experts_args {
-    const void *x;                /* [tokens][H] from MP_KERNEL_CONVERT */
+    const void *x;                /* [tokens][H] from MP_KERNEL_CONVERT, or as that makes it */
     const mp_ffn_expert *experts; /* [host] [n_experts] */
     const uint32_t *rows;         /* [host] token * top_k + k */
     void *inner;                  /* [scratch_rows][I] operand type of the math: row first_row + i

@@ -83,7 +83,8 @@ static moepage_status convert(mp_run *run)
     uint32_t hidden = session->step.shape.model->info.hidden;
     uint64_t stride = ffn->x_stride ? ffn->x_stride : hidden;
     uint32_t operand = session->math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
-    bool as_it_is = ffn->dtype == operand && stride == hidden && session->math != MOEPAGE_MATH_INT8;
+    bool as_it_is = ffn->dtype == operand && stride == hidden &&
+                    session->math != MOEPAGE_MATH_INT8 && (uintptr_t)ffn->x % MP_OPERAND_ALIGN == 0;
     run->x = as_it_is ? ffn->x : NULL;
     moepage_status status = MOEPAGE_OK;
     for (uint32_t d = 0; d < session->step.shape.n_devices && !as_it_is && !status; d++) {

@@ -14,6 +14,7 @@
 #include "generation.h"
 #include "testing.h"
 #include "tool.h"
+#include "twin_model.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -129,6 +130,48 @@ static void test_generate_cuda_gives_the_same_bits_at_every_setting(void **state
     reference_free(&ref);
 }
 
+/* ---- Experts in blocks ---- */
+
+/* Even layers mix types and have smaller experts than odd ones. */
+static const twin_types in_blocks = {{GGML_Q4_0, GGML_Q8_0},
+                                     {GGML_Q8_0, GGML_Q8_0},
+                                     GGML_BF16,
+                                     GGML_BF16};
+
+static void test_generate_cuda_runs_experts_in_blocks(void **state)
+{
+    static const char *const budgets[] = {"50%", "25%", "12.5%"};
+    gguf_writer writer;
+    char dir[64], file[96];
+    reference ref;
+    generation host, cuda, part_of_it;
+    (void)state;
+    gguf_init(&writer);
+    maker_dir_create(dir);
+    twin_make(&writer, &in_blocks);
+    gguf_write(&writer, dir, "m.gguf");
+    snprintf(file, sizeof file, "%s/m.gguf", dir);
+    load_reference(TINY, &ref);
+    const generation_part part = a_part(&ref);
+    generation_run(file, &ref, &part, FLAGS("--math", "fp32"), &host);
+    generation_run(file, &ref, &part, FLAGS("--math", "fp32", CUDA), &cuda);
+    assert_true(largest_difference(&host, &cuda) <= FP32_BAR * ref.max_abs_logit);
+    for (uint32_t i = 0; i < part.n; i++)
+        for (uint32_t t = 0; t < part.max_tokens; t++)
+            assert_int_equal(generation_token(&cuda, i, t), generation_token(&host, i, t));
+    for (size_t i = 0; i < COUNT(budgets); i++) {
+        generation_run(file, &ref, &part, FLAGS("--math", "fp32", CUDA, "--budget", budgets[i]),
+                       &part_of_it);
+        generation_assert_same(&cuda, &part_of_it, budgets[i]);
+        generation_free(&part_of_it);
+    }
+    generation_free(&host);
+    generation_free(&cuda);
+    reference_free(&ref);
+    maker_dir_remove(dir);
+    gguf_free(&writer);
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------- */
 
 static void check_refused(const char *const *words, const char *named)
@@ -213,6 +256,7 @@ int main(void)
         AGREES(fp32, HF "glm4_moe"),
         cmocka_unit_test(test_generate_cuda_asks_cublas_for_the_right_products),
         cmocka_unit_test(test_generate_cuda_gives_the_same_bits_at_every_setting),
+        cmocka_unit_test(test_generate_cuda_runs_experts_in_blocks),
         cmocka_unit_test(test_generate_cuda_refuses_what_it_cannot_do),
         cmocka_unit_test(test_generate_cuda_explains_a_missing_plugin),
     };

@@ -159,12 +159,6 @@ static void pin_something(actor *a)
     must(!moepage_expert_pool_unpin(a->world->rig.pool, layer, expert));
 }
 
-/* CUDA's kernels read no integers. */
-static bool computes(const world *w)
-{
-    return !w->how->integers || !device_rig_is_cuda();
-}
-
 /* Layers in order; now and then two are open, or the step is dropped. */
 static void take_step(actor *a)
 {
@@ -185,9 +179,9 @@ static void take_step(actor *a)
         if (a->world->how->pins && bank_below(&a->random, 4) == 0)
             pin_something(a);
         uint32_t way = bank_below(&a->random, 3);
-        moepage_status status = way == 0                         ? read_layer(a, l, &routing)
-                                : way == 1 && computes(a->world) ? run_layer(a, l, &routing, n)
-                                                                 : announce_layer(a, l, &routing);
+        moepage_status status = way == 0   ? read_layer(a, l, &routing)
+                                : way == 1 ? run_layer(a, l, &routing, n)
+                                           : announce_layer(a, l, &routing);
         must(!status || excused(a->world, status));
         if (status || bank_below(&a->random, 32) == 0) {
             must(!moepage_session_cancel(a->session));
@@ -248,7 +242,7 @@ static void open_world(world *w, const scenario *how, uint64_t seed)
                         .experts = EXPERTS,
                         .top_k = TOP_K,
                         .hidden = HIDDEN,
-                        .intermediate = 4,
+                        .intermediate = how->integers ? 8 : 4,
                         .bias = true,
                         .callback = how->callback,
                         .dtype =

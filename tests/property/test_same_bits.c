@@ -191,16 +191,18 @@ static bool left_out(void)
     return device_rig_is_simulated() && !getenv("MP_TEST_LONG") && hash >= UINT32_MAX / 3;
 }
 
-static void expect_same(workload *load, const variant *how, const outputs *expected)
+/* Returns false if the variant was left out. */
+static bool expect_same(workload *load, const variant *how, const outputs *expected)
 {
     static outputs out;
     if (left_out())
-        return;
+        return false;
     run(load, how, &out);
     if (memcmp(&out, expected, sizeof out) == 0)
-        return;
+        return true;
     print_variant(how);
     fail_msg("the outputs differ from those of full residency");
+    return true;
 }
 
 static void expect_right(const workload *load, uint32_t math, const outputs *out)
@@ -325,8 +327,6 @@ static void test_same_bits_of_a_clamped_activation(void **state)
     (void)state;
     static const uint32_t forms[] = {0, 0, 1u << MOEPAGE_FORM_DENSE, 1u << MOEPAGE_FORM_EXPH};
     static const uint64_t slots[] = {KEYS, KEYS / 4, LAYERS};
-    if (device_rig_is_cuda())
-        skip(); /* its kernels have SwiGLU alone */
     for (uint32_t i = 0; i < 8; i++) {
         const uint32_t math = i / 4 ? MOEPAGE_MATH_BF16 : MOEPAGE_MATH_FP32;
         reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16,
@@ -406,11 +406,13 @@ static void test_same_bits_from_callback_as_from_pointers(void **state)
     bank_model_close(&load.bank);
     shape.callback = true;
     workload_open(&load, &shape);
+    bool ran = false;
     for (uint32_t i = 0; i < 3; i++)
-        expect_same(&load,
-                    &(variant){.pool = {.slots = KEYS / 4, .chunk_bytes = 333}, .prefetch = i},
-                    &reference);
-    assert_true(atomic_load(&load.bank.calls) > 0);
+        ran |=
+            expect_same(&load,
+                        &(variant){.pool = {.slots = KEYS / 4, .chunk_bytes = 333}, .prefetch = i},
+                        &reference);
+    assert_int_equal(atomic_load(&load.bank.calls) > 0, ran);
     bank_model_close(&load.bank);
 }
 
@@ -456,8 +458,6 @@ static void test_same_bits_of_integers_over_everything(void **state)
                               .pack_forms = 1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT8 |
                                             1u << MOEPAGE_FORM_INT4 | 1u << MOEPAGE_FORM_INT2,
                               .seed = 71};
-    if (device_rig_is_cuda())
-        skip(); /* its kernels read no integers */
     workload_open(&load, &shape);
     for (uint32_t f = 0; f < 3; f++) {
         const moepage_precision_config all_low = {.struct_size = sizeof all_low,
@@ -465,9 +465,10 @@ static void test_same_bits_of_integers_over_everything(void **state)
                                                   .hi_experts = 1,
                                                   .interval_us = UINT32_MAX};
         const uint32_t math = f % 2;
-        run(&load,
-            &(variant){.pool = {.precision = &all_low, .arena_slots = 2 * KEYS}, .math = math},
-            &reference);
+        variant whole = {.pool = {.precision = &all_low, .arena_slots = 2 * KEYS}, .math = math};
+        if (device_rig_is_cuda()) /* which has no versions */
+            whole.pool = (pool_rig_config){.slot_form = forms[f], .slots = KEYS};
+        run(&load, &whole, &reference);
         for (uint32_t i = 0; i < 4 * 3 * 3; i++)
             expect_same(&load,
                         &(variant){.pool = {.slot_form = forms[f],

@@ -16,7 +16,7 @@
 
 /* ---- Entries, parsed once ---- */
 
-#define MOST_ENTRIES 64
+#define MOST_ENTRIES 128
 #define PAGE 4096u
 
 uint64_t mp_cpu_clock_ns(void);

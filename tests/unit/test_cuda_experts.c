@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu_reach.h"
-#include "kernels/experts.h"
+#include "device/kernels.h"
+#include "expert_kernels.h"
 #include "moepage.h"
 #include "numbers.h"
 #include "reference.h"
@@ -20,13 +20,6 @@
 #define F16 MOEPAGE_DTYPE_F16
 #define BF16 MOEPAGE_DTYPE_BF16
 #define F8 MOEPAGE_DTYPE_F8_E4M3
-
-#define ENTRY(entry, form, dtype, aligned, shared_type, thread_type, blocks) \
-    MP_CPU_ENTRY(entry, mp_gpu_experts_args, shared_type, thread_type)
-#define ROW(entry, form, dtype, aligned, shared_type, thread_type, blocks) \
-    MP_CPU_ROW(entry, mp_gpu_experts_args, shared_type, thread_type),
-MP_EXPERTS_KERNELS(ENTRY)
-static const mp_cpu_kernel kernels[] = {MP_EXPERTS_KERNELS(ROW)};
 
 static uint32_t below(uint32_t n)
 {
@@ -38,57 +31,6 @@ static void *new_bytes(size_t n)
     void *bytes = calloc(n ? n : 1, 1);
     assert_non_null(bytes);
     return bytes;
-}
-
-/* ---- Launching ---- */
-
-static void shuffle(uint32_t *order, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = i;
-    for (uint32_t i = n; i > 1; i--) {
-        uint32_t j = below(i), swapped = order[i - 1];
-        order[i - 1] = order[j];
-        order[j] = swapped;
-    }
-}
-
-static const mp_cpu_kernel *kernel_of(const char *name)
-{
-    assert_non_null(name);
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-        if (!strcmp(kernels[i].name, name))
-            return &kernels[i];
-    }
-    fail_msg("no kernel %s", name);
-    return NULL;
-}
-
-/* Garbage is NaN as a float, or a large number. */
-static void launch(const char *name, uint32_t form, const mp_gpu_experts_args *args,
-                   uint32_t n_blocks)
-{
-    static uint32_t order[MP_EXPERTS_THREADS], blocks[4096];
-    const mp_cpu_kernel *kernel = kernel_of(name);
-    if (gpu_reach()) {
-        gpu_reach_launch(name, args, n_blocks, MP_EXPERTS_THREADS, kernel->shared_bytes);
-        return;
-    }
-    const size_t thread_bytes = (size_t)kernel->thread_bytes * MP_EXPERTS_THREADS;
-    void *shared = new_bytes(kernel->shared_bytes), *threads = new_bytes(thread_bytes);
-    assert_int_equal(kernel->shared_bytes, mp_gpu_experts_shared(form));
-    assert_true(n_blocks <= 4096);
-    shuffle(blocks, n_blocks);
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        const int garbage = below(2) ? 0xff : 0x77;
-        memset(shared, garbage, kernel->shared_bytes);
-        memset(threads, garbage, thread_bytes);
-        shuffle(order, MP_EXPERTS_THREADS);
-        kernel->run(args, shared, threads, blocks[b], n_blocks,
-                    &(mp_cpu_block){MP_EXPERTS_THREADS, order});
-    }
-    free(shared);
-    free(threads);
 }
 
 /* ---- A layer ---- */
@@ -264,7 +206,7 @@ static bool can_align(const layer *l, uint32_t down)
 static uint32_t table_of(const layer *l, uint32_t from, uint32_t to, mp_gpu_expert *table)
 {
     uint32_t order[MAX_EXPERTS];
-    shuffle(order, l->s.experts);
+    random_order(order, l->s.experts);
     for (uint32_t i = 0; i < l->s.experts; i++) {
         const mp_ffn_expert *x = &l->expert[order[i]];
         uint32_t begin = x->first_row > from ? x->first_row : from;
@@ -289,7 +231,7 @@ static void run_half(const layer *l, const plan *p, mp_gpu_experts_args *args, u
         args->most_rows = i ? UINT32_MAX : p->thin_rows;
         /* What is not aligned has no BROAD. */
         uint32_t form = forms[i] == MP_EXPERTS_BROAD && !aligned ? MP_EXPERTS_THIN : forms[i];
-        launch(mp_gpu_experts_name(form, l->dtype, aligned), form, args, p->blocks);
+        expert_kernel_launch(mp_gpu_experts_name(form, l->dtype, aligned), form, args, p->blocks);
     }
 }
 
@@ -321,6 +263,7 @@ static void run_rows(const layer *l, const plan *p, uint32_t from, uint32_t to, 
         .hidden = l->s.hidden,
         .intermediate = l->s.intermediate,
         .dtype = l->dtype,
+        .bias_dtype = l->dtype == F8 ? MOEPAGE_DTYPE_NONE : l->dtype,
         .scale_dtype = l->scale.dtype,
         .scale_rows = l->scale.rows,
         .scale_columns = l->scale.columns,

@@ -419,6 +419,7 @@ static void run_experts(launch form, uint32_t shared_bytes, const void *x, float
         .hidden = HIDDEN,
         .intermediate = INTERMEDIATE,
         .dtype = MP_SCALAR_BF16,
+        .bias_dtype = MP_SCALAR_BF16,
         .least_rows = 1,
         .most_rows = UINT32_MAX,
     };
