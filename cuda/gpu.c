@@ -63,6 +63,11 @@ static moepage_status call(mp_device *device, mp_cuda_call which, const void *ar
     return status;
 }
 
+static moepage_status check_experts(mp_device *device, const mp_kernel_experts_args *kind)
+{
+    return mp_cuda_check_experts(mp_cuda_of(device), kind);
+}
+
 static moepage_status path_layer(mp_device *device, const mp_cuda_path_layer *layer, void *native)
 {
     mp_cuda *cuda = mp_cuda_of(device);
@@ -83,6 +88,7 @@ static uint64_t now_ns(mp_device *device)
 static const mp_cuda_ext cuda_ext = {
     .get_info = get_info,
     .call = call,
+    .check_experts = check_experts,
     .path_layer = path_layer,
     .write32 = mp_cuda_stream_write32,
     .shake_hands = mp_cuda_shake_hands,

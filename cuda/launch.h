@@ -21,7 +21,16 @@ moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_convert_args *gpu);
 /* Fails with UNSUPPORTED unless there are kernels for the launch's experts. Any thread,
  * at any time. */
+/* UNSUPPORTED, with a sentence, if there are no kernels for these experts. */
 moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args);
+/* Fails with UNSUPPORTED: matrices of coded weights do not start where their kernels need it. */
+moepage_status mp_cuda_misaligned(const mp_cuda *cuda);
+/* What one of the two launches is told of the experts' kind; everything else of it is zero. */
+mp_gpu_experts_args mp_cuda_experts_half(const mp_kernel_experts_args *of, uint32_t down);
+/* Returns true if a launch may use the kernels for aligned rows. `weights`: bits that the address of any of
+ * its matrices has. */
+bool mp_cuda_experts_aligned(const mp_gpu_experts_args *half, uint64_t weights,
+                             const void *operands);
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu);

@@ -136,12 +136,8 @@ static moepage_status launch_half(mp_cuda *cuda, mp_cu_stream stream,
                                   const mp_kernel_experts_args *host, const table_facts *facts,
                                   mp_gpu_experts_args *args)
 {
-    const uint32_t length = args->down ? args->intermediate : args->hidden;
-    const uintptr_t operands = (uintptr_t)(args->down ? args->inner : args->x);
-    const bool coded = args->dtype >= MP_CODED_INT8;
-    const bool aligned = coded || ((facts->tensors | operands) % 16 == 0 &&
-                                   mp_gpu_experts_aligned(length, args->dtype, args->scale_dtype,
-                                                          args->scale_columns));
+    const bool aligned =
+        mp_cuda_experts_aligned(args, facts->tensors, args->down ? args->inner : args->x);
     args->least_rows = 1;
     args->most_rows = facts->limit;
     if (host->math == MOEPAGE_MATH_FP32)
@@ -188,6 +184,13 @@ static uint32_t group_shift(const mp_kernel_experts_args *args, uint32_t matrix)
                                         : mp_gpu_experts_block_shift(args->dtypes[matrix]);
 }
 
+moepage_status mp_cuda_misaligned(const mp_cuda *cuda)
+{
+    return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                   "%s: quantised experts' matrices must start at multiples of %u bytes",
+                   cuda->name, MP_CODED_ALIGN);
+}
+
 static moepage_status check_coded(const mp_cuda *cuda, const mp_kernel_experts_args *args)
 {
     const uint32_t bits = mp_quant_bits_of(args->form);
@@ -202,11 +205,7 @@ static moepage_status check_coded(const mp_cuda *cuda, const mp_kernel_experts_a
         if (expert->n_rows)
             all |= (uintptr_t)expert->gate | (uintptr_t)expert->up | (uintptr_t)expert->down;
     }
-    if (all % MP_CODED_ALIGN)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "%s: quantised experts' matrices must start at multiples of %u bytes",
-                       cuda->name, MP_CODED_ALIGN);
-    return MOEPAGE_OK;
+    return all % MP_CODED_ALIGN ? mp_cuda_misaligned(cuda) : MOEPAGE_OK;
 }
 
 moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_experts_args *args)
@@ -236,6 +235,36 @@ moepage_status mp_cuda_check_experts(const mp_cuda *cuda, const mp_kernel_expert
     return coded ? check_coded(cuda, args) : MOEPAGE_OK;
 }
 
+mp_gpu_experts_args mp_cuda_experts_half(const mp_kernel_experts_args *of, uint32_t down)
+{
+    const uint32_t matrix = down ? MP_DOWN : MP_GATE;
+    return (mp_gpu_experts_args){
+        .top_k = of->top_k,
+        .hidden = of->hidden,
+        .intermediate = of->intermediate,
+        .dtype = kernel_dtype(of, matrix),
+        .bias_dtype = of->bias_dtype,
+        .group_shift = group_shift(of, matrix),
+        .scale_dtype = of->scale.dtype,
+        .scale_rows = of->scale.rows,
+        .scale_columns = of->scale.columns,
+        .down = down,
+        .clamped = of->activation.kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
+        .alpha = of->activation.alpha,
+        .limit = of->activation.limit,
+    };
+}
+
+bool mp_cuda_experts_aligned(const mp_gpu_experts_args *half, uint64_t weights,
+                             const void *operands)
+{
+    const uint32_t length = half->down ? half->intermediate : half->hidden;
+    if (half->dtype >= MP_CODED_INT8)
+        return true;
+    return (weights | (uintptr_t)operands) % 16 == 0 &&
+           mp_gpu_experts_aligned(length, half->dtype, half->scale_dtype, half->scale_columns);
+}
+
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu)
@@ -245,34 +274,18 @@ moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
     if (status)
         return status;
     const table_facts facts = facts_of(host, limit);
-    mp_gpu_experts_args args = {
-        .x = gpu->x,
-        .experts = (const mp_gpu_expert *)(const void *)gpu->experts,
-        .rows = gpu->rows,
-        .inner = gpu->inner,
-        .partial = gpu->partial,
-        .n_experts = host->n_experts,
-        .inner_base = host->inner_base,
-        .top_k = host->top_k,
-        .hidden = host->hidden,
-        .intermediate = host->intermediate,
-        .dtype = kernel_dtype(host, MP_GATE),
-        .bias_dtype = host->bias_dtype,
-        .group_shift = group_shift(host, MP_GATE),
-        .scale_dtype = host->scale.dtype,
-        .scale_rows = host->scale.rows,
-        .scale_columns = host->scale.columns,
-        .clamped = host->activation.kind == MOEPAGE_ACTIVATION_SWIGLU_CLAMPED,
-        .alpha = host->activation.alpha,
-        .limit = host->activation.limit,
-    };
     if (facts.most_rows == 0 || host->hidden == 0 || host->intermediate == 0)
         return MOEPAGE_OK;
-    status = launch_half(cuda, stream, host, &facts, &args);
-    if (status)
-        return status;
-    args.down = 1;
-    args.dtype = kernel_dtype(host, MP_DOWN);
-    args.group_shift = group_shift(host, MP_DOWN);
-    return launch_half(cuda, stream, host, &facts, &args);
+    for (uint32_t down = 0; down < 2 && !status; down++) {
+        mp_gpu_experts_args args = mp_cuda_experts_half(host, down);
+        args.x = gpu->x;
+        args.experts = (const mp_gpu_expert *)(const void *)gpu->experts;
+        args.rows = gpu->rows;
+        args.inner = gpu->inner;
+        args.partial = gpu->partial;
+        args.n_experts = host->n_experts;
+        args.inner_base = host->inner_base;
+        status = launch_half(cuda, stream, host, &facts, &args);
+    }
+    return status;
 }

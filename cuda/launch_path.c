@@ -43,16 +43,17 @@ static moepage_status convert(run *r)
     const moepage_cuda_layer *layer = r->layer;
     const mp_kernel_convert_args args = {
         .x = layer->x,
-        .x_stride = layer->x_stride ? layer->x_stride : r->path->hidden,
+        .x_stride = layer->x_stride ? layer->x_stride : r->path->kind.hidden,
         .x_dtype = layer->dtype,
-        .math = r->path->math,
+        .math = r->path->kind.math,
         .n_tokens = layer->n_tokens,
-        .hidden = r->path->hidden,
+        .hidden = r->path->kind.hidden,
         .out = r->path->x,
     };
     const uint32_t operand =
         args.math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
-    const bool as_it_is = layer->dtype == operand && args.x_stride == args.hidden;
+    const bool as_it_is = layer->dtype == operand && args.x_stride == args.hidden &&
+                          (uintptr_t)layer->x % MP_OPERAND_ALIGN == 0;
     r->x = as_it_is ? layer->x : args.out;
     return as_it_is ? MOEPAGE_OK : mp_cuda_launch_convert(r->cuda, r->stream, &args);
 }
@@ -61,15 +62,15 @@ static moepage_status combine(const run *r)
 {
     const moepage_cuda_layer *layer = r->layer;
     const mp_kernel_combine_args args = {
-        .partial = r->path->partial,
+        .partial = r->path->kind.partial,
         .weights = layer->weights,
         .ids = layer->ids,
         .y = layer->y,
-        .y_stride = layer->y_stride ? layer->y_stride : r->path->hidden,
+        .y_stride = layer->y_stride ? layer->y_stride : r->path->kind.hidden,
         .y_dtype = layer->dtype,
         .n_tokens = layer->n_tokens,
         .top_k = layer->top_k,
-        .hidden = r->path->hidden,
+        .hidden = r->path->kind.hidden,
         .accumulate = layer->accumulate,
     };
     return mp_cuda_launch_combine(r->cuda, r->stream, &args, &r->path->memory.state->failed);
@@ -77,45 +78,36 @@ static moepage_status combine(const run *r)
 
 /* ---- Experts ---- */
 
-/* Returns true if all that this half reads may be read 16 bytes at a time. */
-static bool is_aligned(const run *r, uint32_t down)
+/* The bits that the address of any matrix of this half has. */
+static uint64_t weights_bits(const run *r, uint32_t down)
 {
     const mp_cuda_path_layer *path = r->path;
-    const uint32_t length = down ? path->intermediate : path->hidden;
-    const uint64_t weights = down ? path->layout.down : path->layout.gate | path->layout.up;
-    const void *operands = down ? path->inner : r->x;
-    const uint64_t bits = (uint64_t)(uintptr_t)operands | weights | path->slot_bytes |
-                          (uint64_t)(uintptr_t)path->slots;
-    return bits % 16 == 0 &&
-           mp_gpu_experts_aligned(length, path->dtype, path->scale.dtype, path->scale.columns);
+    return (down ? path->layout.down : path->layout.gate | path->layout.up) | path->slot_bytes |
+           (uint64_t)(uintptr_t)path->slots;
 }
 
-static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, uint32_t least_rows,
-                                  uint32_t most_rows)
+/* Returns true if all that this half reads may be read 16 bytes at a time. */
+static bool is_aligned(const run *r, const mp_gpu_experts_args *half)
+{
+    return mp_cuda_experts_aligned(half, weights_bits(r, half->down),
+                                   half->down ? r->path->kind.inner : r->x);
+}
+
+static moepage_status launch_form(const run *r, mp_gpu_experts_args args, uint32_t form,
+                                  uint32_t least_rows, uint32_t most_rows)
 {
     const mp_cuda_path_layer *path = r->path;
-    const mp_gpu_experts_args args = {
-        .x = r->x,
-        .experts = (const mp_gpu_expert *)(const void *)path->memory.table,
-        .rows = path->memory.rows,
-        .n_experts = path->experts,
-        .n_experts_at = &path->memory.state->n_experts,
-        .inner = path->inner,
-        .partial = path->partial,
-        .top_k = r->layer->top_k,
-        .hidden = path->hidden,
-        .intermediate = path->intermediate,
-        .dtype = path->dtype,
-        .bias_dtype = path->dtype,
-        .scale_dtype = path->scale.dtype,
-        .scale_rows = path->scale.rows,
-        .scale_columns = path->scale.columns,
-        .down = down,
-        .least_rows = least_rows,
-        .most_rows = most_rows,
-    };
+    args.x = r->x;
+    args.experts = (const mp_gpu_expert *)(const void *)path->memory.table;
+    args.rows = path->memory.rows;
+    args.n_experts = path->experts;
+    args.n_experts_at = &path->memory.state->n_experts;
+    args.inner = path->kind.inner;
+    args.partial = path->kind.partial;
+    args.least_rows = least_rows;
+    args.most_rows = most_rows;
     return mp_cuda_launch(r->cuda, r->stream,
-                          mp_gpu_experts_name(form, path->dtype, is_aligned(r, down)),
+                          mp_gpu_experts_name(form, args.dtype, is_aligned(r, &args)),
                           r->cuda->info.multiprocessors * MP_EXPERTS_BLOCKS_PER_SM,
                           MP_EXPERTS_THREADS, mp_gpu_experts_shared(form), &args);
 }
@@ -124,13 +116,16 @@ static moepage_status launch_form(const run *r, uint32_t down, uint32_t form, ui
  * are launched, and each takes its own experts. */
 static moepage_status run_half(const run *r, uint32_t down)
 {
-    const bool plain = r->path->math == MOEPAGE_MATH_FP32;
+    const mp_gpu_experts_args half = mp_cuda_experts_half(&r->path->kind, down);
+    const bool plain = r->path->kind.math == MOEPAGE_MATH_FP32;
+    if (half.dtype >= MP_CODED_INT8 && weights_bits(r, down) % MP_CODED_ALIGN)
+        return mp_cuda_misaligned(r->cuda);
     const bool few = r->layer->n_tokens * r->layer->top_k <= MP_EXPERTS_THIN_ROWS;
-    if (plain || few || !is_aligned(r, down))
-        return launch_form(r, down, plain ? MP_EXPERTS_PLAIN : MP_EXPERTS_THIN, 0, UINT32_MAX);
-    moepage_status status = launch_form(r, down, MP_EXPERTS_THIN, 0, MP_EXPERTS_THIN_ROWS);
+    if (plain || few || !is_aligned(r, &half))
+        return launch_form(r, half, plain ? MP_EXPERTS_PLAIN : MP_EXPERTS_THIN, 0, UINT32_MAX);
+    moepage_status status = launch_form(r, half, MP_EXPERTS_THIN, 0, MP_EXPERTS_THIN_ROWS);
     if (!status)
-        status = launch_form(r, down, MP_EXPERTS_BROAD, MP_EXPERTS_THIN_ROWS + 1, UINT32_MAX);
+        status = launch_form(r, half, MP_EXPERTS_BROAD, MP_EXPERTS_THIN_ROWS + 1, UINT32_MAX);
     return status;
 }
 

@@ -82,18 +82,12 @@ typedef struct mp_cuda_path_layer {
     uint64_t timeout_ns;
     uint32_t n_keys;
     uint32_t experts; /* per layer */
-    uint32_t hidden;
-    uint32_t intermediate;
     const void *slots;
     uint64_t slot_bytes;
     mp_path_layout layout; /* of a slot */
-    uint32_t dtype;        /* of weights and biases */
-    mp_block_scale scale;
-    uint32_t math;
-    /* Scratch, as in mp_kernel_experts_args: operands, SwiGLU products, rows' results. */
-    void *x;
-    void *inner;
-    float *partial;
+    /* Of the experts, whichever they will be: types, sizes, math, and scratch: inner and partial. */
+    mp_kernel_experts_args kind;
+    void *x; /* scratch for operands */
 } mp_cuda_path_layer;
 
 typedef struct mp_cuda_ext {
@@ -101,6 +95,9 @@ typedef struct mp_cuda_ext {
 
     /* Runs a kernel on the caller's stream; the arguments have been checked. */
     moepage_status (*call)(mp_device *device, mp_cuda_call call, const void *args, void *native);
+
+    /* UNSUPPORTED, with a sentence, if the device has no kernels for experts of this kind. */
+    moepage_status (*check_experts)(mp_device *device, const mp_kernel_experts_args *kind);
 
     /* Submits the kernels of one layer of a path to the caller's stream. The description is read
      * before this returns. */

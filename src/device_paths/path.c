@@ -67,23 +67,16 @@ moepage_status mp_path_workspace(const struct moepage_model *model,
 
 /* ---- creation ---- */
 
-/* The kernels of paths read weights and biases of one type, as checkpoints have them. */
-static moepage_status check_experts(const mp_pool_shape *shape)
+static moepage_status check_experts(moepage_session *session)
 {
-    const struct moepage_model *model = shape->model;
-    bool plain = shape->slot_form == MOEPAGE_FORM_DENSE;
-    for (uint32_t l = 0; l < model->n_layouts; l++) {
-        const mp_ffn_layout *ffn = &model->layouts[l].ffn;
-        const uint32_t dtype = mp_ffn_dtype(ffn);
-        plain = plain && (mp_dtype_is_float(dtype) || dtype == MOEPAGE_DTYPE_F8_E4M3) &&
-                (!ffn->bias_dtype || ffn->bias_dtype == dtype);
+    const mp_step_view *view = mp_session_view(session);
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t l = 0; l < view->shape.layers && !status; l++) {
+        mp_ffn_layout image;
+        const mp_kernel_experts_args kind = mp_session_experts(session, l, &image);
+        status = view->device->ops->cuda->check_experts(view->device, &kind);
     }
-    if (plain)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                   "the experts of this %s model, or the form that slots hold them in, are not of "
-                   "one type among F32, F16, BF16 and F8_E4M3: a path runs no others",
-                   model->info.architecture);
+    return status;
 }
 
 static moepage_status check_session(moepage_session *session)
@@ -101,17 +94,12 @@ static moepage_status check_session(moepage_session *session)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model cannot be run by the library",
                        shape->model->info.architecture);
-    if (shape->model->info.activation != MOEPAGE_ACTIVATION_SWIGLU)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "the experts of this %s model have another activation than SwiGLU, which is "
-                       "the only one that paths compute",
-                       shape->model->info.architecture);
     if (shape->bundle->n_slots > 1)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "the experts of this %s model differ in size from layer to layer: a path "
                        "needs slots of one size",
                        shape->model->info.architecture);
-    moepage_status status = check_experts(shape);
+    moepage_status status = check_experts(session);
     if (status)
         return status;
     if (shape->experts > MP_PATH_EXPERTS)

@@ -30,9 +30,9 @@ static moepage_status check_layer(const moepage_cuda_path *path, const moepage_c
     return MOEPAGE_OK;
 }
 
-static mp_path_layout layout_of(const mp_ffn_layout *ffn)
+static mp_path_layout layout_of(const mp_ffn_layout *ffn, uint32_t form)
 {
-    bool scaled = ffn->scale.dtype != MOEPAGE_DTYPE_NONE;
+    const bool scaled = ffn->scale.dtype != MOEPAGE_DTYPE_NONE || mp_quant_bits_of(form);
     return (mp_path_layout){
         .gate = ffn->gate,
         .up = ffn->up,
@@ -49,29 +49,26 @@ static mp_path_layout layout_of(const mp_ffn_layout *ffn)
 moepage_status mp_path_layer(moepage_cuda_path *path, const moepage_cuda_layer *layer, void *stream)
 {
     const mp_pool_shape *shape = &path->shape;
-    const struct moepage_model *model = shape->model;
+    mp_ffn_layout image;
     moepage_status status = check_layer(path, layer);
     if (status)
         return status;
-    const mp_ffn_layout *ffn = &mp_model_layout(model, layer->layer)->ffn;
-    const mp_cuda_path_layer described = {
+    mp_cuda_path_layer described = {
         .layer = layer,
         .memory = path->memory,
         .mail = path->shared.device,
         .timeout_ns = path->timeout_ms * 1000000ull,
         .n_keys = shape->keys,
         .experts = shape->experts,
-        .hidden = model->info.hidden,
-        .intermediate = model->info.expert_intermediate,
+        .kind = mp_session_experts(path->session, layer->layer, &image),
         .slots = shape->slots,
         .slot_bytes = shape->slot_bytes,
-        .layout = layout_of(ffn),
-        .dtype = mp_ffn_dtype(ffn),
-        .scale = ffn->scale,
-        .math = path->scratch.math,
         .x = path->scratch.x,
-        .inner = path->scratch.inner,
-        .partial = path->scratch.partial,
     };
+    described.layout = layout_of(&image, described.kind.form);
+    described.kind.math = path->scratch.math;
+    described.kind.inner = path->scratch.inner;
+    described.kind.partial = path->scratch.partial;
+    described.kind.top_k = layer->top_k;
     return path->device->ops->cuda->path_layer(path->device, &described, stream);
 }

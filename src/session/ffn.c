@@ -114,23 +114,11 @@ static mp_ffn_expert describe_expert(const mp_run *run, uint32_t entry)
     return expert;
 }
 
-/* Launches the experts appended to the scratch since `first`, all of one lot. */
-static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *lot, uint32_t first)
+static mp_kernel_experts_args kind_of(const struct moepage_session *session,
+                                      const mp_image_layout *layout)
 {
-    struct moepage_session *session = run->session;
     const struct moepage_model *model = session->step.shape.model;
-    const mp_image_layout *layout = &run->operands->images[lot->form];
-    mp_device_scratch *scratch = &session->scratch[shard];
-    if (scratch->n_experts == first)
-        return MOEPAGE_OK;
-    mp_kernel_experts_args args = {
-        .x = run->x ? run->x : scratch->x,
-        .experts = &scratch->experts[first],
-        .n_experts = scratch->n_experts - first,
-        .rows = run->flight->rows,
-        .inner = scratch->inner,
-        .partial = session->scratch[0].partial,
-        .top_k = run->flight->top_k,
+    return (mp_kernel_experts_args){
         .hidden = model->info.hidden,
         .intermediate = model->info.expert_intermediate,
         .dtypes = {layout->ffn.gate_dtype, layout->ffn.up_dtype, layout->ffn.down_dtype},
@@ -140,10 +128,37 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *
         .activation = mp_model_activation(model),
         .form = layout->form,
         .group = layout->group,
-        .on_host = lot->on_host,
-        .scratch = scratch->fast,
-        .scratch_bytes = session->fast_bytes,
     };
+}
+
+mp_kernel_experts_args mp_session_experts(const struct moepage_session *session, uint32_t layer,
+                                          mp_ffn_layout *image)
+{
+    const mp_pool_shape *shape = &session->step.shape;
+    const mp_image_layout *layout =
+        &mp_operands_of_layer(&session->operands, shape->model, layer)->images[shape->slot_form];
+    *image = layout->ffn;
+    return kind_of(session, layout);
+}
+
+/* Launches the experts appended to the scratch since `first`, all of one lot. */
+static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *lot, uint32_t first)
+{
+    struct moepage_session *session = run->session;
+    mp_device_scratch *scratch = &session->scratch[shard];
+    if (scratch->n_experts == first)
+        return MOEPAGE_OK;
+    mp_kernel_experts_args args = kind_of(session, &run->operands->images[lot->form]);
+    args.x = run->x ? run->x : scratch->x;
+    args.experts = &scratch->experts[first];
+    args.n_experts = scratch->n_experts - first;
+    args.rows = run->flight->rows;
+    args.inner = scratch->inner;
+    args.partial = session->scratch[0].partial;
+    args.top_k = run->flight->top_k;
+    args.on_host = lot->on_host;
+    args.scratch = scratch->fast;
+    args.scratch_bytes = session->fast_bytes;
     return launch(session, shard, MP_KERNEL_EXPERTS, &args);
 }
 

@@ -6,6 +6,7 @@
 #ifndef MP_SESSION_SESSION_H
 #define MP_SESSION_SESSION_H
 
+#include "device/kernels.h"
 #include "session/step_hooks.h"
 
 struct moepage_kv_pool;
@@ -66,6 +67,11 @@ typedef struct mp_session_scratch {
     float *partial; /* [max_rows][hidden] */
     uint32_t math;  /* of launches: MOEPAGE_MATH_* */
 } mp_session_scratch;
+
+/* What launches of a layer's experts in slots share, everything else zero; *image: where their operands are in
+ * a slot. */
+mp_kernel_experts_args mp_session_experts(const struct moepage_session *session, uint32_t layer,
+                                          mp_ffn_layout *image);
 
 /* Gives the scratch to `by` once the session's own work on it is done. No step is open, and none
  * can begin until the scratch is given back. */

@@ -72,6 +72,23 @@ static void test_cuda_path_gives_a_session_s_bits_in_every_way_to_load(void **st
                                         .pool = {.slots = 18, .host_experts = 24}});
 }
 
+/* Integers in slots, and gpt-oss's activation. */
+static void test_cuda_path_gives_a_session_s_bits_of_every_kind_of_experts(void **state)
+{
+    static const uint32_t forms[] = {MOEPAGE_FORM_INT8, MOEPAGE_FORM_INT4, MOEPAGE_FORM_INT2};
+    static const uint32_t budgets[] = {PATH_EXPERTS, PATH_KEYS};
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++)
+        expect_same_bits(
+            &(path_rig_config){.dtype = MOEPAGE_DTYPE_BF16,
+                               .math = i % 2 ? MOEPAGE_MATH_BF16 : MOEPAGE_MATH_FP32,
+                               .pack_forms = 1u << MOEPAGE_FORM_DENSE | 1u << forms[i % 3],
+                               .pool = {.slots = budgets[i / 3], .slot_form = forms[i % 3]}});
+    expect_same_bits(&(path_rig_config){.dtype = MOEPAGE_DTYPE_BF16,
+                                        .clamped = true,
+                                        .pool = {.slots = PATH_EXPERTS + 1}});
+}
+
 /* By the CPU for the device; unknown on a real one. */
 static uint64_t words_written(void)
 {
@@ -316,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_path_gives_a_session_s_bits_at_every_budget),
         cmocka_unit_test(test_cuda_path_gives_a_session_s_bits_in_every_way_to_load),
+        cmocka_unit_test(test_cuda_path_gives_a_session_s_bits_of_every_kind_of_experts),
         cmocka_unit_test(test_cuda_path_leaves_the_cpu_alone_when_all_is_resident),
         cmocka_unit_test(test_cuda_path_warns_when_streams_share_queues),
         cmocka_unit_test(test_cuda_path_lets_go_of_the_least_recently_needed),

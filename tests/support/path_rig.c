@@ -124,14 +124,15 @@ static void session_step(path_caller *caller, moepage_session *session, path_ste
 }
 
 /* On a device of its own, with every expert resident. */
-static void find_right_results(path_rig *rig, uint32_t math)
+static void find_right_results(path_rig *rig, const path_rig_config *config)
 {
     pool_rig pool;
     path_caller caller;
-    pool_rig_open(&pool, &rig->bank, &(pool_rig_config){0});
+    pool_rig_open(&pool, &rig->bank, &(pool_rig_config){.slot_form = config->pool.slot_form});
     path_caller_open(&caller, pool.devices[0]);
     moepage_session *session =
-        pool_rig_session(&pool, &(moepage_session_config){.max_tokens = PATH_TOKENS, .math = math});
+        pool_rig_session(&pool, &(moepage_session_config){.max_tokens = PATH_TOKENS,
+                                                          .math = config->math});
     for (uint32_t i = 0; i < rig->n_steps; i++)
         session_step(&caller, session, &rig->steps[i]);
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
@@ -171,13 +172,15 @@ void path_rig_open(path_rig *rig, const path_rig_config *config, uint32_t n_step
                         .dtype = config->dtype ? config->dtype : MOEPAGE_DTYPE_F32,
                         .bias = true,
                         .callback = config->callback,
+                        .clamped = config->clamped,
+                        .pack_forms = config->pack_forms,
                         .seed = 7};
     moepage_session_config session = {.math = config->math};
     session.max_tokens = config->max_tokens ? config->max_tokens : PATH_TOKENS;
     *rig = (path_rig){.n_steps = n_steps};
     bank_model_open(&rig->bank, &shape);
     make_steps(rig, session.max_tokens);
-    find_right_results(rig, config->math);
+    find_right_results(rig, config);
     pool_rig_open(&rig->pool, &rig->bank, &config->pool);
     path_caller_open(&rig->caller, rig->pool.devices[0]);
     rig->session = pool_rig_session(&rig->pool, &session);

@@ -53,7 +53,8 @@ void path_caller_read(path_caller *caller, float (*y)[PATH_Y]);
  * as there are. */
 typedef struct path_rig_config {
     uint32_t dtype, math, max_tokens;
-    bool callback;
+    bool callback, clamped;
+    uint32_t pack_forms; /* 0: no pack */
     pool_rig_config pool;
     uint32_t slots; /* of the path */
 } path_rig_config;
