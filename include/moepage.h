@@ -1833,8 +1833,7 @@ enum {
 };
 
 /* Experts in two versions (DynaExq section 3): a high one in slots, and a low one, of fewer bits,
- * in another part of the arena. Sessions then compute approximations, and their stats say how many.
- * For pools on devices whose memory the caller can address (host, sim). */
+ * in another part of the arena. Sessions then compute approximations, and their stats say how many. */
 typedef struct moepage_precision_config {
     uint32_t struct_size;
     uint32_t serve; /* MOEPAGE_SERVE_* */

@@ -306,7 +306,7 @@ MOEPAGE_API moepage_status moepage_cuda_path_workspace(const moepage_model *mode
  * for a layer of the path that has yet to run. BUDGET when a layer's worst case, min(max_tokens *
  * max_top_k, experts), does not fit the slots, or the path's memory the workspace; STATE while a
  * step is open, or another path has the session; UNSUPPORTED for experts that the library cannot
- * run, and for more than 1024 of them per layer. [set-up] */
+ * run, for more than 1024 of them per layer, and for a session that computes in low versions. [set-up] */
 MOEPAGE_API moepage_status moepage_cuda_path_create(moepage_session *session,
                                                     const moepage_cuda_path_config *config,
                                                     moepage_cuda_path **out);

@@ -165,8 +165,8 @@ static bool begin(mp_versions *versions, mp_swap *swap, uint32_t in, uint32_t ou
     swap->place = versions->free_places[--versions->n_free];
     swap->state = MP_SWAP_FETCH;
     if (mp_transfer_copy_image(versions->transfer, out, versions->config.lo_form,
-                               mp_versions_address(versions, swap->place), &swap->result,
-                               &swap->tick))
+                               mp_versions_address(versions, swap->place),
+                               versions->first_read + swap->place, &swap->result, &swap->tick))
         fail_fetch(versions, swap);
     return true;
 }

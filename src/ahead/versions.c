@@ -64,11 +64,6 @@ static moepage_status divide(mp_versions *versions)
     struct moepage_device *home = versions->home;
     uint64_t room = mp_arena_room(&home->arena, MP_SIDE_EXPERTS);
     moepage_status status = MOEPAGE_OK;
-    if (!(home->device->caps & MP_CAP_SYNC_CALLER))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "precision: versions need a device whose memory is the caller's; %s is not "
-                       "one",
-                       home->device->name);
     if (serves_versions(versions))
         status = choose_high(versions, room);
     if (status)
@@ -123,13 +118,17 @@ moepage_status mp_versions_open(const moepage_precision_config *config,
     return MOEPAGE_OK;
 }
 
-void mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
-                         pthread_mutex_t *lock)
+moepage_status mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
+                                   pthread_mutex_t *lock)
 {
     versions->ahead = ahead;
     versions->shard = shard;
     versions->transfer = mp_shard_transfer(shard);
     versions->lock = lock;
+    versions->first_read = MP_NO_READERS;
+    if (!versions->config.lo_fetched) /* places are written to once */
+        return MOEPAGE_OK;
+    return mp_readers_add(versions->transfer, versions->n_places, &versions->first_read);
 }
 
 void mp_versions_close(mp_versions *versions)
@@ -184,9 +183,9 @@ static moepage_status fill_batch(mp_versions *versions, const uint32_t *keys,
     mp_tick tick = 0;
     uint32_t i = 0;
     while (i < n && !status) {
-        status =
-            mp_transfer_copy_image(versions->transfer, keys[i], versions->config.lo_form,
-                                   mp_versions_address(versions, places[i]), &results[i], &tick);
+        status = mp_transfer_copy_image(versions->transfer, keys[i], versions->config.lo_form,
+                                        mp_versions_address(versions, places[i]), MP_NO_READERS,
+                                        &results[i], &tick);
         i++;
     }
     moepage_status synced = tick ? versions->home->device->ops->sync(bus, tick) : MOEPAGE_OK;
@@ -353,6 +352,15 @@ void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold 
         hold->demanded = 0;
         hold->ready = true;
     }
+}
+
+void mp_versions_read_until(const mp_versions *versions, const mp_hold *hold, uint32_t reader,
+                            mp_tick tick)
+{
+    if (versions->first_read == MP_NO_READERS)
+        return;
+    uint64_t place = (uint64_t)(hold->address - versions->memory) / versions->unit;
+    mp_readers_until(versions->transfer, versions->first_read + (uint32_t)place, reader, tick);
 }
 
 void mp_versions_heat(mp_versions *versions, uint32_t key, uint32_t heat)

@@ -1,5 +1,4 @@
-/* versions.h — experts in two versions, high and low (DynaExq 3.2 to 3.4): the second door
- * of this room.
+/* versions.h — experts in two versions, high and low (DynaExq 3.2 to 3.4): this room's second door.
  *
  * High versions are in the pool's slots. Low versions are in places of one size at the low end of
  * the experts' side of the arena, which together take whole slots:
@@ -7,12 +6,11 @@
  *   base                     first_slot
  *   | place | place | ... |  | slot | slot | ...
  *
- * The version that an expert computes with is one number: a place, or MP_VERSION_HIGH and a slot.
- * With SERVE_VERSIONS, `published` has every expert's. A step sees what was published when it
- * began and nothing else: its session has a copy, and states which window the copy belongs to. A
- * version that a window takes out of `published` is left untouched until no step of an earlier
- * window is open. So a step finds every version whole, waits for none, and takes no lock while no
- * swap is under way.
+ * The version that an expert computes with is one number: a place, or MP_VERSION_HIGH and a slot. With
+ * SERVE_VERSIONS, `published` has every expert's. A step sees what was published when it began and
+ * nothing else: its session has a copy, and states which window the copy belongs to. A version that a
+ * window takes out of `published` is left untouched until no step of an earlier window is open. So a step
+ * finds every version whole, waits for none, and takes no lock while no swap is under way.
  *
  * A swap gives one expert of a layer the high version of another:
  *
@@ -22,15 +20,15 @@
  *                                                                                       |
  *   `in` is high from here on; its low place is free when no step sees it: RELEASE <----+
  *
- * FETCH and RELEASE occur only if low versions are fetched (lo_fetched). A swap that has a free
- * slot begins with LOAD. UNPUBLISH and PUBLISH end when a step begins. If a source fails, FETCH
- * leaves everything as it was, and LOAD leaves `in` low and a slot free for another swap.
+ * FETCH and RELEASE occur only if low versions are fetched (lo_fetched). A swap that has a free slot
+ * begins with LOAD. UNPUBLISH and PUBLISH end when a step begins. If a source fails, FETCH leaves
+ * everything as it was, and LOAD leaves `in` low and a slot free for another swap. Kernels of steps that
+ * have ended may still read what is free: the copies of FETCH and LOAD wait for them on the device.
  *
  * Either half of a swap may be missing: without `out` it begins with LOAD, without `in`, a departure, it
  * ends with LEAVE. Departures make room for a move of the split (versions_move.c).
  *
- * With SERVE_CACHE the slots are a cache like any other, and all low versions
- * are always resident. */
+ * With SERVE_CACHE the slots are a cache like any other, and all low versions are always resident. */
 #ifndef MP_AHEAD_VERSIONS_H
 #define MP_AHEAD_VERSIONS_H
 
@@ -58,11 +56,10 @@ moepage_status mp_versions_open(const moepage_precision_config *config,
                                 const struct moepage_model *model, struct moepage_device *home,
                                 uint32_t part, uint32_t parts, uint32_t *first, uint32_t *slots,
                                 mp_versions **out);
-/* Connects versions with the rooms that load them. Called before they are filled. */
-void mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
-                         pthread_mutex_t *lock);
-/* Copies every low version to its place and waits. Fails with FORMAT or IO if an image cannot be
- * read. The lock is held. */
+/* Connects versions with the rooms that load them. Called before they are filled. NO_MEMORY. */
+moepage_status mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
+                                   pthread_mutex_t *lock);
+/* Copies every low version to its place and waits. FORMAT or IO if one cannot be read. The lock is held. */
 moepage_status mp_versions_fill_low(mp_versions *versions);
 /* Returns true if the expert begins with its high version. */
 bool mp_versions_begins_high(const mp_versions *versions, uint32_t key);
@@ -86,8 +83,7 @@ void mp_versions_leave(mp_versions *versions, uint32_t reader);
  * under way, or when a decision is due. */
 void mp_versions_enter_step(mp_versions *versions, uint32_t reader);
 void mp_versions_leave_step(mp_versions *versions, uint32_t reader);
-/* Holds those of the n experts that are here in the versions that the step sees; they are ready.
- * Lock-free. */
+/* Holds those of the n experts that are here in the versions that the step sees: ready ones. Lock-free. */
 void mp_versions_hold_all(const mp_versions *versions, uint32_t reader, mp_hold *holds, uint32_t n);
 /* Counts an expert's selections: `heat` tokens, or that much weight. Lock-free. */
 void mp_versions_heat(mp_versions *versions, uint32_t key, uint32_t heat);
@@ -115,5 +111,9 @@ void mp_versions_set_high(mp_versions *versions, uint32_t n_high);
 
 /* Gives the hold the expert's low version. */
 void mp_versions_hold_low(const mp_versions *versions, mp_hold *hold);
+/* States that a client's work on a held low version ends with `tick` of its stream: what is fetched to
+ * the same place later is copied after that. Lock-free. */
+void mp_versions_read_until(const mp_versions *versions, const mp_hold *hold, uint32_t reader,
+                            mp_tick tick);
 
 #endif

@@ -74,6 +74,7 @@ struct mp_versions {
     unsigned char *memory; /* the arena's base */
     uint64_t unit;         /* bytes of a place */
     uint32_t n_places;
+    uint32_t first_read;   /* place 0 among those whose readers are known; or MP_NO_READERS */
     uint32_t *free_places; /* stack; of fetched ones */
     uint32_t n_free;
     /* SERVE_VERSIONS; under the lock, except atomics */

@@ -99,6 +99,13 @@ static moepage_status check_session(moepage_session *session)
                        "the experts of this %s model differ in size from layer to layer: a path "
                        "needs slots of one size",
                        shape->model->info.architecture);
+    if (shape->precision && (shape->precision->serve == MOEPAGE_SERVE_VERSIONS ||
+                             view->config.miss == MOEPAGE_MISS_LOW))
+        return mp_fail(
+            MOEPAGE_E_UNSUPPORTED,
+            "the session computes experts in two versions, and a path in one: it needs a "
+            "session that waits for experts (MOEPAGE_MISS_WAIT), over a pool without "
+            "precision or one with MOEPAGE_SERVE_CACHE");
     moepage_status status = check_experts(session);
     if (status)
         return status;

@@ -105,8 +105,11 @@ void mp_pool_set_reader(struct moepage_expert_pool *pool, const mp_client *clien
 void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *client,
                         const mp_hold *hold, mp_tick tick)
 {
-    if (hold->kind != MP_HOLD_NONE)
-        mp_readers_until(pool->transfers[hold->shard], hold->slot, mp_client_index(client), tick);
+    const uint32_t reader = mp_client_index(client);
+    if (hold->kind == MP_HOLD_LOW)
+        mp_versions_read_until(pool->versions[hold->shard], hold, reader, tick);
+    else if (hold->kind != MP_HOLD_NONE)
+        mp_readers_until(pool->transfers[hold->shard], hold->slot, reader, tick);
 }
 
 /* ---- prefetching ---- */

@@ -232,9 +232,12 @@ static void reset_counters(struct moepage_expert_pool *pool)
 static moepage_status fill_device(struct moepage_expert_pool *pool, uint32_t device)
 {
     mp_versions *versions = pool->versions[device];
-    mp_versions_connect(versions, pool->ahead, pool->shards[device], &pool->lock);
+    moepage_status status =
+        mp_versions_connect(versions, pool->ahead, pool->shards[device], &pool->lock);
+    if (status)
+        return status;
     pthread_mutex_lock(&pool->lock);
-    moepage_status status = mp_versions_fill_low(versions);
+    status = mp_versions_fill_low(versions);
     for (uint32_t key = 0; key < pool->keys && !status; key++)
         if (mp_versions_begins_high(versions, key))
             status = fill_high(pool, key);

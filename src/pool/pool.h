@@ -100,8 +100,8 @@ bool mp_pool_landed(struct moepage_expert_pool *pool, const mp_hold *hold);
  * failed. With a stream of its device: work submitted to that stream from now on runs after the
  * load; returns as soon as nothing but a failure of the device can still fail the load. */
 moepage_status mp_pool_wait(struct moepage_expert_pool *pool, mp_hold *hold, mp_stream *reader);
-/* States that the session's work on a held slot ends with `tick` of its stream. Called before the
- * slot is released. */
+/* States that the session's work on a held expert ends with `tick` of its stream. Called before the
+ * hold is released. */
 void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *client,
                         const mp_hold *hold, mp_tick tick);
 /* Releases those of the n that are held. */

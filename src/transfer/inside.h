@@ -135,7 +135,8 @@ struct mp_transfer {
     uint32_t n_passages;
     mp_decode_job *jobs;                /* [n_passages][MOEPAGE_MAX_EXPERT_TENSORS], or NULL */
     mp_stream *readers[MP_MAX_READERS]; /* readers.c */
-    _Atomic mp_tick *reads; /* [n_passages][MP_MAX_READERS]; NULL where no work outlasts its call */
+    _Atomic mp_tick *reads; /* [n_read][MP_MAX_READERS]; NULL where no work outlasts its call */
+    uint32_t n_read;        /* places whose readers are known: passages', and those added */
     mp_transfer_counters counters;
 };
 
@@ -166,9 +167,9 @@ moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, ui
 
 /* Submits the copies staged on a pipe, and the decodes that follow them. */
 void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind);
-/* Make later work of a pipe's bus, or of its decoder, wait for the readers of a passage's place. */
-moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe);
-moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe);
+/* Make later work of a pipe's bus, or of its decoder, wait for the readers of a place. */
+moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t place, mp_pipe_kind pipe);
+moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t place, mp_pipe_kind pipe);
 /* Makes later work of a pipe's bus wait for a tick of another stream. */
 moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
                             mp_tick tick);
@@ -179,9 +180,8 @@ mp_copy mp_transfer_copy_stored(const mp_transfer *transfer, uint32_t key, uint3
 
 /* ---- readers.c ---- */
 
-moepage_status mp_readers_open(mp_transfer *transfer);
-/* Calls `act` for every tick that the next writer of a passage's place must see completed. */
-moepage_status mp_readers_each(const mp_transfer *transfer, uint32_t passage,
+/* Calls `act` for every tick that the next writer of a place must see completed. */
+moepage_status mp_readers_each(const mp_transfer *transfer, uint32_t place,
                                moepage_status (*act)(void *context, mp_stream *reader,
                                                      mp_tick tick),
                                void *context);

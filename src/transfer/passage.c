@@ -240,17 +240,22 @@ uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
 }
 
 moepage_status mp_transfer_copy_image(mp_transfer *transfer, uint32_t key, uint32_t form,
-                                      unsigned char *place, _Atomic int32_t *result, mp_tick *tick)
+                                      unsigned char *to, uint32_t place, _Atomic int32_t *result,
+                                      mp_tick *tick)
 {
     mp_pipe *pipe = &transfer->pipes[MP_PIPE_PREFETCH];
     mp_image image = mp_transfer_image(transfer, key, form);
     mp_copy copy = mp_transfer_copy_stored(transfer, key, form, 0, image.bytes);
-    copy.dst = place;
+    copy.dst = to;
     copy.result = result;
     if (!image.stored && !image.address) /* a model of shapes alone: there is nothing to read */
         copy.src = copy.dst;
     atomic_store(result, MOEPAGE_OK);
-    moepage_status status = transfer->ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
+    moepage_status status = MOEPAGE_OK;
+    if (place != MP_NO_READERS)
+        status = mp_readers_before_bus(transfer, place, MP_PIPE_PREFETCH);
+    if (!status)
+        status = transfer->ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
     *tick = pipe->last_bus;
     return status;
 }

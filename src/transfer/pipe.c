@@ -75,16 +75,16 @@ static moepage_status hold_decoder(void *context, mp_stream *reader, mp_tick tic
     return w->transfer->ops->wait(w->transfer->pipes[w->pipe].decode, reader, tick);
 }
 
-moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe)
+moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t place, mp_pipe_kind pipe)
 {
     writer w = {.transfer = transfer, .pipe = pipe};
-    return mp_readers_each(transfer, passage, hold_bus, &w);
+    return mp_readers_each(transfer, place, hold_bus, &w);
 }
 
-moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe)
+moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t place, mp_pipe_kind pipe)
 {
     writer w = {.transfer = transfer, .pipe = pipe};
-    return mp_readers_each(transfer, passage, hold_decoder, &w);
+    return mp_readers_each(transfer, place, hold_decoder, &w);
 }
 
 /* ---- decoding ---- */

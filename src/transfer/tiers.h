@@ -28,19 +28,26 @@ mp_event mp_transfer_last(const mp_transfer *transfer, mp_pipe_kind pipe);
 bool mp_passage_next_event(const mp_transfer *transfer, uint32_t passage, mp_event *out);
 /* Finds the next end of a cold read, of any load; returns false if none is under way. */
 bool mp_transfer_next_read(const mp_transfer *transfer, mp_event *out);
-/* Submits the copy of an image in `form` to `place` on the PREFETCH bus at once, outside of any
- * passage. *result is set if its source fails. */
+/* Submits the copy of an image in `form` to the memory at `to` on the PREFETCH bus at once, outside of
+ * any passage; it starts after the readers of `place`, unless that is MP_NO_READERS. *result is set if
+ * its source fails. */
 moepage_status mp_transfer_copy_image(mp_transfer *transfer, uint32_t key, uint32_t form,
-                                      unsigned char *place, _Atomic int32_t *result, mp_tick *tick);
+                                      unsigned char *to, uint32_t place, _Atomic int32_t *result,
+                                      mp_tick *tick);
 
 /* ---- readers of places (readers.c) ---- */
 
+#define MP_NO_READERS UINT32_MAX
+
+/* Makes room for the readers of n places that no passage leads to; *first: the number of the first of
+ * them. A passage's place has the passage's number. Before any reader is set. NO_MEMORY. */
+moepage_status mp_readers_add(mp_transfer *transfer, uint32_t n, uint32_t *first);
 /* Sets the stream on which reader number `reader` reads places; NULL when the reader leaves. */
 void mp_readers_set(mp_transfer *transfer, uint32_t reader, mp_stream *stream);
-/* States that the reader's work on a passage's place ends with `tick` of its stream. No lock. */
-void mp_readers_until(mp_transfer *transfer, uint32_t passage, uint32_t reader, mp_tick tick);
-bool mp_readers_done(const mp_transfer *transfer, uint32_t passage);
-moepage_status mp_readers_sync(mp_transfer *transfer, uint32_t passage);
+/* States that the reader's work on a place ends with `tick` of its stream. No lock. */
+void mp_readers_until(mp_transfer *transfer, uint32_t place, uint32_t reader, mp_tick tick);
+bool mp_readers_done(const mp_transfer *transfer, uint32_t place);
+moepage_status mp_readers_sync(mp_transfer *transfer, uint32_t place);
 
 /* ---- images in host memory (tiers.c) ---- */
 

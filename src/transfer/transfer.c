@@ -264,7 +264,7 @@ moepage_status mp_transfer_set_passages(mp_transfer *transfer, uint32_t n)
         if (!transfer->jobs)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the decoder's jobs of %u slots", n);
     }
-    return mp_readers_open(transfer);
+    return mp_readers_add(transfer, n, NULL);
 }
 
 /* Logs that an expert is not kept compressed because its image cannot be read; its next

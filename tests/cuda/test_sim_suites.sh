@@ -3,9 +3,10 @@
 # driver.
 set -u
 . tests/support/tap.sh
-property=${BUILD:-build}/release/suites/property
-for suite in test_same_bits test_pool_stress; do
-    check "$suite holds on a CUDA device over the simulated driver" \
-        env MP_TEST_DEVICE=sim CMOCKA_MESSAGE_OUTPUT=STDOUT "$property" $suite
+suites=${BUILD:-build}/release/suites
+for program in property/test_same_bits property/test_pool_stress property/test_version_walk \
+    unit/test_versions unit/test_version_places; do
+    check "${program#*/} holds on a CUDA device over the simulated driver" \
+        env MP_TEST_DEVICE=sim CMOCKA_MESSAGE_OUTPUT=STDOUT "$suites/${program%/*}" "${program#*/}"
 done
 finish

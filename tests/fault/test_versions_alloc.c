@@ -1,6 +1,7 @@
 /* Pools with two versions of their experts when memory runs out: every allocation of a creation fails
  * in turn, and leaves everything as it was; steps, and what goes on behind them, need none. */
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc_fault.h"
@@ -25,9 +26,8 @@ static moepage_status create_pool(versions_rig *rig)
     return status;
 }
 
-static void test_versions_alloc_pool_creation_leaves_nothing(void **state)
+static void fail_each_allocation_of_a_creation(void)
 {
-    (void)state;
     for (uint32_t fetched = 0; fetched < 2; fetched++) {
         versions_rig rig;
         versions_rig_open(&rig, NULL,
@@ -48,6 +48,21 @@ static void test_versions_alloc_pool_creation_leaves_nothing(void **state)
         assert_true(n > 20); /* ten of them are the versions' */
         versions_rig_close(&rig);
     }
+}
+
+static void test_versions_alloc_pool_creation_leaves_nothing(void **state)
+{
+    (void)state;
+    fail_each_allocation_of_a_creation();
+}
+
+/* Which knows the readers of slots, and of places that are written to again. */
+static void test_versions_alloc_pool_creation_leaves_nothing_on_a_gpu(void **state)
+{
+    (void)state;
+    setenv("MP_TEST_DEVICE", "sim", 1);
+    fail_each_allocation_of_a_creation();
+    unsetenv("MP_TEST_DEVICE");
 }
 
 static void test_versions_alloc_steps_need_no_memory(void **state)
@@ -73,6 +88,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_versions_alloc_pool_creation_leaves_nothing),
+        cmocka_unit_test(test_versions_alloc_pool_creation_leaves_nothing_on_a_gpu),
         cmocka_unit_test(test_versions_alloc_steps_need_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

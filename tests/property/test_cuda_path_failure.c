@@ -281,16 +281,21 @@ static void test_cuda_path_is_of_cuda_devices_alone(void **state)
     setenv("MP_TEST_DEVICE", "sim", 1);
 }
 
-static void expect_no_path(const bank_shape *shape, uint32_t slot_form, const char *words)
+/* `words`: of the refusal; NULL: a path there is. */
+static void expect_path(const bank_shape *shape, const pool_rig_config *config, uint32_t miss,
+                        const char *words)
 {
     bank_model bank;
     pool_rig pool;
     moepage_cuda_path *path = NULL;
     bank_model_open(&bank, shape);
-    pool_rig_open(&pool, &bank, &(pool_rig_config){.slot_form = slot_form});
-    moepage_session *session = pool_rig_session(&pool, NULL);
-    assert_int_equal(moepage_cuda_path_create(session, NULL, &path), MOEPAGE_E_UNSUPPORTED);
-    assert_non_null(strstr(moepage_last_error(), words));
+    pool_rig_open(&pool, &bank, config);
+    moepage_session *session = pool_rig_session(&pool, &(moepage_session_config){.miss = miss});
+    moepage_status status = moepage_cuda_path_create(session, NULL, &path);
+    assert_int_equal(status, words ? MOEPAGE_E_UNSUPPORTED : MOEPAGE_OK);
+    if (words)
+        assert_non_null(strstr(moepage_last_error(), words));
+    assert_int_equal(moepage_cuda_path_destroy(path), MOEPAGE_OK);
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
     pool_rig_close(&pool);
     bank_model_close(&bank);
@@ -307,10 +312,33 @@ static void test_cuda_path_refuses_experts_that_it_cannot_run(void **state)
                         .intermediate = 36,
                         .dtype = MOEPAGE_DTYPE_BF16,
                         .pack_forms = 1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT4};
-    expect_no_path(&shape, MOEPAGE_FORM_INT4, "int4 have rows of 32 and 36 weights");
+    expect_path(&shape, &(pool_rig_config){.slot_form = MOEPAGE_FORM_INT4}, 0,
+                "int4 have rows of 32 and 36 weights");
     shape.pack_forms = 0;
     shape.odd_dtype = MOEPAGE_DTYPE_F32;
-    expect_no_path(&shape, 0, "differ in size");
+    expect_path(&shape, &(pool_rig_config){0}, 0, "differ in size");
+}
+
+/* A path loads what is absent and waits for it; low versions it does not know. */
+static void test_cuda_path_refuses_steps_in_two_versions(void **state)
+{
+    (void)state;
+    moepage_precision_config precision = {.struct_size = sizeof precision,
+                                          .lo_form = MOEPAGE_FORM_INT4,
+                                          .hi_experts = 2};
+    const bank_shape shape = {.layers = 2,
+                              .experts = 8,
+                              .top_k = 1,
+                              .hidden = 32,
+                              .intermediate = 32,
+                              .dtype = MOEPAGE_DTYPE_BF16,
+                              .pack_forms = 1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_INT4};
+    const pool_rig_config config = {.precision = &precision, .arena_slots = 64};
+    expect_path(&shape, &config, MOEPAGE_MISS_WAIT, "two versions, and a path in one");
+    precision.serve = MOEPAGE_SERVE_CACHE;
+    precision.hi_experts = 0;
+    expect_path(&shape, &config, MOEPAGE_MISS_LOW, "two versions, and a path in one");
+    expect_path(&shape, &config, MOEPAGE_MISS_WAIT, NULL);
 }
 
 /* Whatever of the device cannot be had; then it is as if nothing had been asked for. */
@@ -375,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_cuda_path_refuses_what_it_cannot_do),
         cmocka_unit_test(test_cuda_path_is_of_cuda_devices_alone),
         cmocka_unit_test(test_cuda_path_refuses_experts_that_it_cannot_run),
+        cmocka_unit_test(test_cuda_path_refuses_steps_in_two_versions),
         cmocka_unit_test(test_cuda_path_that_cannot_be_created_leaves_nothing_behind),
         cmocka_unit_test(test_cuda_path_says_that_its_gpu_is_lost),
     };

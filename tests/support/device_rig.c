@@ -1,6 +1,7 @@
 /* Opening the device under test, and moving bytes to and from it. */
 #include "device_rig.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,15 @@
 #include "testing.h"
 
 static uint32_t n_simulated; /* devices open over the simulated driver */
+
+/* Devices that are open, each with the stream that moves its bytes once it has been needed. */
+#define MOST_DEVICES 16
+static struct {
+    moepage_device *device;
+    mp_stream *mover;
+} opened[MOST_DEVICES];
+static uint32_t n_opened;
+static pthread_mutex_t movers_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *name_of_device(void)
 {
@@ -59,16 +69,26 @@ moepage_device *device_rig_open(const moepage_device_config *config)
 {
     moepage_device *device = NULL;
     if (device_rig_is_simulated())
-        return open_simulated(config);
-    if (moepage_device_open(name_of_device(), config, &device))
+        device = open_simulated(config);
+    else if (moepage_device_open(name_of_device(), config, &device))
         fail_msg("%s", moepage_last_error());
-    if (device_rig_is_cuda())
+    if (device_rig_is_cuda() && !device_rig_is_simulated())
         keep_context(device);
+    assert_true(n_opened < MOST_DEVICES);
+    opened[n_opened].mover = NULL;
+    opened[n_opened++].device = device;
     return device;
 }
 
 void device_rig_close(moepage_device *device)
 {
+    uint32_t at = 0;
+    while (at < n_opened && opened[at].device != device)
+        at++;
+    assert_true(at < n_opened);
+    if (opened[at].mover)
+        device->device->ops->stream_destroy(opened[at].mover);
+    opened[at] = opened[--n_opened];
     assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
     if (device_rig_is_simulated() && --n_simulated == 0)
         sim_cuda_close();
@@ -88,17 +108,45 @@ void device_rig_free(moepage_device *device, void *memory, uint64_t bytes)
     device->device->ops->free(device->device, MP_MEMORY_WORKSPACE, memory, bytes);
 }
 
+static mp_stream *new_mover(moepage_device *device)
+{
+    mp_stream *stream = NULL;
+    assert_int_equal(device->device->ops->stream_create(device->device, MP_STREAM_DEMAND, &stream),
+                     MOEPAGE_OK);
+    return stream;
+}
+
+/* NULL for devices that were opened otherwise. */
+static mp_stream *find_mover(moepage_device *device)
+{
+    mp_stream *stream = NULL;
+    pthread_mutex_lock(&movers_lock);
+    for (uint32_t i = 0; i < n_opened; i++) {
+        if (opened[i].device != device)
+            continue;
+        if (!opened[i].mover)
+            opened[i].mover = new_mover(device);
+        stream = opened[i].mover;
+    }
+    pthread_mutex_unlock(&movers_lock);
+    return stream;
+}
+
 static void move(moepage_device *device, void *to, const void *from, uint64_t bytes)
 {
     const mp_device_ops *ops = device->device->ops;
-    mp_stream *stream = NULL;
+    if (device->device->caps & MP_CAP_SYNC_CALLER) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    mp_stream *found = find_mover(device), *stream = found ? found : new_mover(device);
     mp_tick tick = 0;
     mp_copy copy = {.dst = to, .src = from, .bytes = bytes};
-    assert_int_equal(ops->stream_create(device->device, MP_STREAM_DEMAND, &stream), MOEPAGE_OK);
     assert_int_equal(ops->enter(stream, NULL), MOEPAGE_OK);
     assert_int_equal(ops->copy(stream, &copy, 1, &tick), MOEPAGE_OK);
     assert_int_equal(ops->sync(stream, tick), MOEPAGE_OK);
-    ops->stream_destroy(stream);
+    if (!found)
+        ops->stream_destroy(stream);
 }
 
 void device_rig_write(moepage_device *device, void *memory, const void *from, uint64_t bytes)

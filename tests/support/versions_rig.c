@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_rig.h"
 #include "model/model.h"
 #include "pool_rig.h"
 #include "testing.h"
@@ -29,13 +30,14 @@ void versions_rig_open_over(versions_rig *rig, moepage_model *model,
     rig->n_devices = rig->n_devices ? rig->n_devices : 1;
     if (moepage_expert_pool_sizes(model, &pool, rig->n_devices, &workspace, &arena))
         fail_msg("sizes: %s", moepage_last_error());
+    const uint64_t unit = device_rig_is_cuda() ? 2u << 20 : 1; /* of a GPU's arena */
+    arena = (arena + rig->spare_bytes + unit - 1) / unit * unit;
     moepage_device_config device = {.struct_size = sizeof device,
                                     .threads = 1,
                                     .workspace_bytes = WORKSPACE_BYTES,
-                                    .budget_bytes =
-                                        WORKSPACE_BYTES + workspace + arena + rig->spare_bytes};
+                                    .budget_bytes = WORKSPACE_BYTES + workspace + arena};
     for (uint32_t d = 0; d < rig->n_devices; d++)
-        assert_int_equal(moepage_device_open("host", &device, &rig->devices[d]), MOEPAGE_OK);
+        rig->devices[d] = device_rig_open(&device);
     rig->device = rig->devices[0];
     if (moepage_expert_pool_create(rig->devices, rig->n_devices, model, &pool, &rig->pool))
         fail_msg("no pool: %s", moepage_last_error());
@@ -86,7 +88,7 @@ void versions_rig_close(versions_rig *rig)
     assert_int_equal(moepage_expert_pool_destroy(rig->pool), MOEPAGE_OK);
     for (uint32_t d = 0; d < rig->n_devices; d++) {
         assert_int_equal(look_at(rig, d).used_bytes, 0);
-        assert_int_equal(moepage_device_close(rig->devices[d]), MOEPAGE_OK);
+        device_rig_close(rig->devices[d]);
     }
     if (rig->bank.model)
         bank_model_close(&rig->bank);
@@ -128,10 +130,10 @@ uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
     const struct moepage_model *model = rig->pool->model;
     uint32_t form = form_of(expert->dtype);
     uint64_t room = mp_model_image_room(model, form), read_bytes;
-    unsigned char *image = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+    unsigned char *image = aligned_alloc(4096, (room + 4095) / 4096 * 4096), *shown = malloc(room);
     mp_image where;
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
-    assert_non_null(image);
+    assert_true(image && shown);
     assert_int_equal(mp_model_read_image(model, layer, expert->expert, form, image, room,
                                          &read_bytes),
                      MOEPAGE_OK);
@@ -142,10 +144,12 @@ uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
         bool dense = form == MOEPAGE_FORM_DENSE;
         uint64_t offset = dense ? model->layouts[0].tensors[t].offset : parts[t].offset;
         uint64_t bytes = dense ? model->layouts[0].tensors[t].bytes : parts[t].bytes;
-        if (memcmp(expert->tensors[t], image + where.skew + offset, bytes) != 0)
+        device_rig_read(rig->devices[expert->device], expert->tensors[t], shown, bytes);
+        if (memcmp(shown, image + where.skew + offset, bytes) != 0)
             fail_msg("tensor %u of expert %u of layer %u is not what the file has in form %u", t,
                      expert->expert, layer, form);
     }
+    free(shown);
     free(image);
     return form;
 }

@@ -1,6 +1,6 @@
-/* versions_rig.h — a pool with two versions of every expert of a bank model, on the host, and what
- * must always hold of it: whatever a plan shows is the expert in that form, byte for byte, as the
- * file has it. */
+/* versions_rig.h — a pool with two versions of every expert of a bank model, on the devices of
+ * device_rig.h, and what must always hold of it: whatever a plan shows is the expert in that form, byte
+ * for byte, as the file has it. */
 #ifndef VERSIONS_RIG_H
 #define VERSIONS_RIG_H
 
@@ -39,7 +39,8 @@ void versions_rig_close(versions_rig *rig);
 moepage_expert_pool_info versions_rig_info(versions_rig *rig);
 moepage_session *versions_rig_session(versions_rig *rig, uint32_t max_tokens);
 
-/* Is this what the model's file has of the expert? Fails the test if not. Returns the form. */
+/* Is this what the model's file has of the expert, as read on the plan's stream (NULL)? Fails the test
+ * if not. Returns the form. */
 uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
                             const moepage_plan_expert *expert);
 
