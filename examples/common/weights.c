@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "common/kernels.h"
 
 /* Tensors that are read, and so vectors and matrices that are decoded. */
 #define MAX_PER_LAYER 40
@@ -141,7 +140,7 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
         return NULL;
     float *vector = own(f, n * sizeof *vector);
     if (vector)
-        weights_read_row(&stored, 0, 0, n, vector);
+        matrix_read(&stored, 0, 0, n, vector);
     return vector;
 }
 
@@ -282,15 +281,6 @@ static void find_heads(finder *f, uint32_t l, const model_config *c, layer_weigh
     }
 }
 
-/* Returns rows [first, first + n) of a matrix. */
-static matrix rows_of(const matrix *m, uint32_t first, uint32_t n)
-{
-    matrix out = *m;
-    out.data = (const unsigned char *)m->data + first * matrix_row_bytes(m);
-    out.rows = n;
-    return out;
-}
-
 /* Turns `columns` rows of `to->columns` elements into a column each. Those in blocks become floats. */
 static void transpose(finder *f, const matrix *from, uint32_t first, unsigned char *to,
                       uint32_t columns)
@@ -300,10 +290,10 @@ static void transpose(finder *f, const matrix *from, uint32_t first, unsigned ch
     if (!row)
         f->code = fail_memory();
     for (uint32_t c = 0; c < columns && row; c++) {
-        const matrix one = rows_of(from, first + c, 1);
+        const matrix one = matrix_rows(from, first + c, 1);
         const unsigned char *at = one.data;
         if (from->blocks) {
-            weights_read_row(&one, 0, 0, one.columns, row);
+            matrix_read(&one, 0, 0, one.columns, row);
             at = (const unsigned char *)row;
         }
         for (uint32_t r = 0; r < from->columns; r++)
@@ -327,7 +317,8 @@ static void split_latent(finder *f, const matrix *both, const model_config *c, l
         transpose(f, both, h * each, transposed + h * key_bytes, l->plain);
     out->keys = (head_matrices){keys, key_bytes};
     out->keys.first.data = transposed;
-    out->values = (head_matrices){rows_of(both, l->plain, l->value), each * matrix_row_bytes(both)};
+    out->values =
+        (head_matrices){matrix_rows(both, l->plain, l->value), each * matrix_row_bytes(both)};
     const uint64_t stored = (uint64_t)c->heads * l->plain * matrix_row_bytes(both);
     f->out->bytes += c->heads * key_bytes - stored;
     f->out->decoded_bytes += both->blocks ? c->heads * key_bytes : 0;
@@ -341,7 +332,7 @@ static head_matrices find_each(finder *f, uint32_t l, const char *name, uint32_t
     const matrix all = layer_matrix(f, l, name, ".weight", heads * rows, columns);
     if (f->code)
         return (head_matrices){0};
-    return (head_matrices){rows_of(&all, 0, rows), rows * matrix_row_bytes(&all)};
+    return (head_matrices){matrix_rows(&all, 0, rows), rows * matrix_row_bytes(&all)};
 }
 
 /* Newer GGUF files have keys and values of latents apart, the keys already transposed. */
@@ -387,8 +378,8 @@ static void find_latent(finder *f, uint32_t l, const model_config *c, layer_weig
     out->o = layer_matrix(f, l, "self_attn.o_proj", ".weight", c->hidden, config_o_width(c));
     if (f->code)
         return;
-    out->latent.vector = rows_of(&low, 0, latent->rank);
-    out->latent.turned = rows_of(&low, latent->rank, latent->turned);
+    out->latent.vector = matrix_rows(&low, 0, latent->rank);
+    out->latent.turned = matrix_rows(&low, latent->rank, latent->turned);
     find_latent_heads(f, l, c, &out->latent);
 }
 
@@ -522,43 +513,22 @@ void weights_close(model_weights *w)
     free(w->layers);
 }
 
-/* Widens or decodes stored values. */
-static void read_values(const matrix *m, const void *stored, uint32_t n, float *out)
-{
-    if (!m->blocks)
-        kernels_choose()->widen(out, stored, m->dtype, n);
-    else
-        (void)moepage_blocks_decode(m->dtype, stored, matrix_row_bytes(m) * n / m->columns, out,
-                                    n); /* cannot fail: the shape was checked */
-}
-
-/* Where the value lies in the matrix. */
-static size_t offset_of(const matrix *m, uint32_t row, uint32_t column)
-{
-    return row * matrix_row_bytes(m) + matrix_row_bytes(m) * column / m->columns;
-}
-
-void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out)
-{
-    read_values(m, (const unsigned char *)m->data + offset_of(m, row, first), n, out);
-}
-
 int weights_read_embedding(const model_weights *w, uint32_t token, uint32_t first, uint32_t n,
                            float *out)
 {
     const matrix *m = &w->embedding;
     unsigned char stored[READ_AT_ONCE * sizeof(float)];
     if (m->data) {
-        weights_read_row(m, token, first, n, out);
+        matrix_read(m, token, first, n, out);
         return RUN_OK;
     }
     for (uint32_t done = 0, some; done < n; done += some) {
         some = n - done < READ_AT_ONCE ? n - done : READ_AT_ONCE;
         const uint64_t bytes = matrix_row_bytes(m) * some / m->columns;
         if (moepage_model_read_tensor(w->model, w->embedding_name,
-                                      offset_of(m, token, first + done), bytes, stored, NULL))
+                                      matrix_offset(m, token, first + done), bytes, stored, NULL))
             return fail_library(RUN_FAILED, "embeddings");
-        read_values(m, stored, some, out + done);
+        matrix_values(m, stored, some, out + done);
     }
     return RUN_OK;
 }

@@ -3,20 +3,7 @@
 #define EXAMPLE_WEIGHTS_H
 
 #include "common/config.h"
-
-/* A row-major matrix in the model's memory, or decoded. data NULL = absent from this model. */
-typedef struct matrix {
-    const void *data;
-    uint32_t dtype; /* F32, F16, BF16, or the blocks of a GGUF file */
-    uint32_t rows;
-    uint32_t columns;
-    size_t blocks; /* bytes of a row in blocks; 0 = in floats */
-} matrix;
-
-static inline size_t matrix_row_bytes(const matrix *m)
-{
-    return m->blocks ? m->blocks : (size_t)m->columns * (m->dtype == MOEPAGE_DTYPE_F32 ? 4 : 2);
-}
+#include "common/matrix.h"
 
 /* A gated MLP: down(silu(gate x) * up x). */
 typedef struct mlp_weights {
@@ -84,8 +71,5 @@ void weights_close(model_weights *w);
  * weights. */
 int weights_read_embedding(const model_weights *w, uint32_t token, uint32_t first, uint32_t n,
                            float *out);
-
-/* Writes n values of a row, from column `first` on; both are of whole blocks. */
-void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out);
 
 #endif
