@@ -20,8 +20,18 @@ typedef struct norm_weights {
 /* Matrices of one shape, one for each head. */
 typedef struct head_matrices {
     matrix first;
-    size_t apart; /* bytes from one to the next */
+    size_t apart;        /* bytes from one to the next */
+    size_t scales_apart; /* the same of scales */
 } head_matrices;
+
+static inline matrix head_matrix(const head_matrices *all, uint32_t head)
+{
+    matrix m = all->first;
+    m.data = (const unsigned char *)m.data + head * all->apart;
+    if (m.scales)
+        m.scales = (const unsigned char *)m.scales + head * all->scales_apart;
+    return m;
+}
 
 /* What attention with latents has besides: of a token, h, and a head's rows. */
 typedef struct latent_weights {
@@ -56,11 +66,11 @@ typedef struct model_weights {
     void **owned; /* storage behind the float pointers above, and behind decoded matrices */
     size_t n_owned;
     uint64_t bytes;         /* of all of it in memory, as products read it */
-    uint64_t decoded_bytes; /* of these, matrices that the file has in blocks; F32 */
+    uint64_t decoded_bytes; /* of these, F32 of matrices that the file has in blocks or in FP8 */
 } model_weights;
 
 /* Finds every tensor that `config` requires, checks its shape, and refuses the model if it has dense
- * tensors besides. The matrices point into the model, which must stay open. For a GPU those in blocks
+ * tensors besides. The matrices point into the model, which must stay open. For a GPU those in blocks or FP8
  * are decoded instead, and embeddings are in memory; elsewhere they are only if the head needs them.
  * *out is always safe to close. */
 int weights_open(const moepage_model *model, const model_config *config, bool on_gpu,
