@@ -427,18 +427,25 @@ MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
  * and heads: out[r] = w x[r] + bias. Rows are contiguous, unless x_stride says otherwise. Since 0.8. */
 typedef struct moepage_linear {
     uint32_t struct_size;
-    uint32_t math;       /* MOEPAGE_MATH_*, as in moepage_session_config; BF16_FAST is BF16 */
-    uint32_t n_rows;     /* of x and out; 0 does nothing */
-    uint32_t n_in;       /* elements of a row of x and of w; whole blocks of w */
-    uint32_t n_out;      /* rows of w, elements of a row of out */
-    uint32_t x_dtype;    /* MOEPAGE_DTYPE_F32 or _BF16; 0 = F32 */
-    uint32_t w_dtype;    /* _F32, _F16, _BF16, or a block format: _Q4_0 to _NVFP4G256_F32 */
+    uint32_t math;    /* MOEPAGE_MATH_*, as in moepage_session_config; BF16_FAST is BF16 */
+    uint32_t n_rows;  /* of x and out; 0 does nothing */
+    uint32_t n_in;    /* elements of a row of x and of w; whole blocks of w */
+    uint32_t n_out;   /* rows of w, elements of a row of out */
+    uint32_t x_dtype; /* MOEPAGE_DTYPE_F32 or _BF16; 0 = F32 */
+    uint32_t w_dtype; /* _F32, _F16, _BF16, _F8_E4M3, or a block format: _Q4_0 to _NVFP4G256_F32 */
     uint32_t bias_dtype; /* _F32, _F16 or _BF16; 0 = F32 */
     const void *x;       /* [n_rows][n_in] */
     uint64_t x_stride;   /* elements from one row of x to the next; 0 = n_in */
     const void *w;       /* [n_out][n_in] */
     const void *bias;    /* [n_out], or NULL */
     float *out;          /* [n_rows][n_out] */
+    /* Of F8_E4M3: scales of blocks of w, [ceil(n_out / block_rows)][ceil(n_in / block_columns)]. A weight
+     * counts as its value times its block's scale, rounded once to FP32. Else all of it is 0. */
+    const void *scales;
+    uint32_t scale_dtype;   /* _F32 or _BF16; 0 = F32 */
+    uint32_t block_rows;    /* of a block, 1 or more; the last ones may reach past w */
+    uint32_t block_columns; /* likewise */
+    uint32_t reserved;      /* 0 */
 } moepage_linear;
 
 /* Computes a product on a host device, with its threads and in turn with its experts; out is complete
@@ -448,9 +455,9 @@ typedef struct moepage_linear {
  * other rows, threads or instruction set. x is read in place if its rows are contiguous and of the
  * math's operand type, F32 for MATH_FP32 and BF16 for MATH_BF16; otherwise, and in MATH_INT8 over blocks,
  * the call takes workspace for n_rows * n_in operands, of up to 4 bytes. Errors: ARGUMENT for a dtype or
- * math that is none of these, a NULL pointer, a size of 0 or above 2^31 - 1, an n_in of no whole blocks or
- * an x_stride below n_in; UNSUPPORTED on a device that is not "host"; BUDGET if the workspace is taken;
- * NO_MEMORY; DEVICE if the device has failed. [any] */
+ * math that is none of these, a NULL pointer, a size of 0 or above 2^31 - 1, an n_in of no whole blocks,
+ * an x_stride below n_in, F8_E4M3 without scales and scales of another type; UNSUPPORTED on a device that is
+ * not "host"; BUDGET if the workspace is taken; NO_MEMORY; DEVICE if the device has failed. [any] */
 MOEPAGE_API moepage_status moepage_device_linear(moepage_device *device,
                                                  const moepage_linear *linear);
 

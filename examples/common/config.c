@@ -345,6 +345,23 @@ static int read_router(const json_t *json, const moepage_model_info *info, const
     return RUN_OK;
 }
 
+/* Reads how many weights in FP8 share a scale. */
+static int read_blocks(const json_t *json, model_config *out)
+{
+    const json_t *quantization = json_object_get(json, "quantization_config");
+    const json_t *block = json_object_get(quantization, "weight_block_size");
+    if (!block || json_is_null(block))
+        return RUN_OK;
+    const json_int_t rows = json_integer_value(json_array_get(block, 0));
+    const json_int_t columns = json_integer_value(json_array_get(block, 1));
+    if (rows < 1 || rows > 1 << 30 || columns < 1 || columns > 1 << 30)
+        return fail(RUN_REFUSED,
+                    "config.json: weight_block_size must be two whole numbers from 1 to 2^30");
+    out->block_rows = (uint32_t)rows;
+    out->block_columns = (uint32_t)columns;
+    return RUN_OK;
+}
+
 static void set_score_scale(model_config *c)
 {
     const uint32_t dims = c->latent.rank ? c->latent.plain + c->latent.turned : c->head_dim;
@@ -383,7 +400,7 @@ static int read_fields(const moepage_model *model, const moepage_model_info *inf
     if (!info->vocabulary)
         return fail(RUN_REFUSED, "config.json: vocab_size is missing");
     if ((code = read_attention(json, kin, out)) || (code = read_router(json, info, kin, out)) ||
-        (code = read_eos(json, out)) ||
+        (code = read_eos(json, out)) || (code = read_blocks(json, out)) ||
         (code = read_layers(model, json, kin, info->moe_layers, out)) ||
         (code = rope_read(json, kin->latent ? out->latent.turned : out->head_dim, &kin->rope,
                           &out->rope)))

@@ -59,8 +59,9 @@ typedef struct model_config {
     uint32_t groups;              /* of adjacent experts, which divide them evenly; 1 = none */
     uint32_t top_groups;          /* that a token's experts are chosen from */
     uint32_t max_positions;
-    uint32_t *window;   /* [layers] positions that a token sees, itself included */
-    int32_t *moe_layer; /* [layers] index over MoE layers; -1 = dense MLP */
+    uint32_t block_rows, block_columns; /* of FP8 matrices' scales; 0 = config.json does not say */
+    uint32_t *window;                   /* [layers] positions that a token sees, itself included */
+    int32_t *moe_layer;                 /* [layers] index over MoE layers; -1 = dense MLP */
     float norm_eps;
     float clip_qkv;      /* 0 = off */
     float router_jitter; /* ROUTER_SPARSEMIXER: width of its mask */

@@ -120,7 +120,7 @@ int dense_host_open(const dense_config *config, dense **out);
 #define DENSE_CUDA_SYMBOL "dense_cuda_plugin"
 
 /* The build of tool and plug-in; a plug-in with a different one is refused. */
-#define DENSE_CUDA_BUILD "moepage-generate dense 4"
+#define DENSE_CUDA_BUILD "moepage-generate dense 5"
 
 typedef struct dense_plugin {
     const char *build; /* DENSE_CUDA_BUILD */

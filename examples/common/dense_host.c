@@ -152,7 +152,9 @@ static void host_linear(dense *d, const float *x, uint32_t n, const matrix *w, c
                        .x_dtype = bf16 ? MOEPAGE_DTYPE_BF16 : MOEPAGE_DTYPE_F32,
                        .w_dtype = w->dtype,
                        .x = bf16 ? (const void *)narrow(h, x, (size_t)n * w->columns) : x,
-                       .w = w->data, .bias = bias, .out = y);
+                       .w = w->data, .bias = bias, .out = y, .scales = w->scales,
+                       .scale_dtype = w->scale_dtype, .block_rows = w->block_rows,
+                       .block_columns = w->block_columns);
     if (!h->code && moepage_device_linear(h->device, &linear))
         h->code = fail_library(RUN_FAILED, "dense product");
 }
@@ -176,11 +178,10 @@ static void multiply_heads(dense *d, const head_rows *x, uint32_t n, const head_
                            const head_rows *y)
 {
     host_dense *h = host_of(d);
-    matrix own = w->first;
     for (uint32_t i = 0; i < h->config->heads; i++) {
+        const matrix own = head_matrix(w, i);
         const float *from = x->x + (size_t)i * x->head_width;
         float *to = y->x + (size_t)i * y->head_width;
-        own.data = (const unsigned char *)w->first.data + i * w->apart;
         if (n == 1) {
             host_linear(d, from, 1, &own, NULL, to);
             continue;

@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "common/fail.h"
-#include "common/kernels.h"
 
 /* Tensors that are read, and so vectors and matrices that are decoded. */
 #define MAX_PER_LAYER 40
 #define MAX_BESIDE 8
+#define MAX_NAME 128
+#define SCALES "_scale_inv"
+#define FP8_BLOCK 128u     /* rows and columns of weights that share a scale, unless it is said */
 #define READ_AT_ONCE 4096u /* values of an embedding; whole blocks of any format */
 
 /* The state of a search; after the first failure later calls do nothing. */
@@ -45,19 +47,19 @@ static void *own(finder *f, uint64_t bytes)
     return owned;
 }
 
-/* Turns a matrix in blocks into floats: the value of every weight, exactly. */
-static matrix decode_matrix(finder *f, const char *name, const moepage_tensor_view *view,
-                            uint32_t rows, uint32_t columns)
+/* Decodes a matrix, to be read in place of the stored one: the value of every weight, exactly. */
+static matrix in_floats(finder *f, const matrix *m)
 {
-    const uint64_t n = (uint64_t)rows * columns;
-    float *decoded = own(f, n * sizeof *decoded);
-    if (!decoded)
+    const uint64_t bytes = (uint64_t)m->rows * m->columns * sizeof(float);
+    float *values = f->code ? NULL : own(f, bytes);
+    if (!values)
         return (matrix){0};
-    if (moepage_blocks_decode(view->dtype, view->data, view->bytes, decoded, n))
-        f->code = fail_library(RUN_REFUSED, name);
-    f->out->bytes += n * sizeof *decoded;
-    f->out->decoded_bytes += n * sizeof *decoded;
-    return (matrix){decoded, MOEPAGE_DTYPE_F32, rows, columns, 0};
+    for (uint32_t r = 0; r < m->rows; r++)
+        matrix_read(m, r, 0, m->columns, values + (size_t)r * m->columns);
+    f->out->bytes += bytes - matrix_bytes(m);
+    f->out->decoded_bytes += bytes;
+    return (
+        matrix){.data = values, .dtype = MOEPAGE_DTYPE_F32, .rows = m->rows, .columns = m->columns};
 }
 
 /* Returns true if the tensor has these elements: a matrix, one for each head, or with rows == 1 also a
@@ -87,29 +89,62 @@ static bool find_view(finder *f, const char *name, bool by_row, moepage_tensor_v
     return !f->code;
 }
 
-/* Checks a view's shape and type. */
-static void check_view(finder *f, const char *name, const moepage_tensor_view *view, uint32_t rows,
-                       uint32_t columns)
+/* Checks a view's shape and type, and gives the matrix, without its scales if these are beside it. */
+static matrix matrix_of(finder *f, const char *name, const moepage_tensor_view *view, uint32_t rows,
+                        uint32_t columns)
 {
+    const bool blocks = is_blocks(view->dtype);
     if (!fits(f->config, view, rows, columns))
         f->code = fail(RUN_REFUSED,
                        "checkpoint: %s does not have the shape [%u, %u] that "
                        "%s implies",
                        name, rows, columns, f->config->source);
-    else if (!is_float(view->dtype) && !is_blocks(view->dtype))
-        f->code = fail(RUN_REFUSED, "checkpoint: %s is neither F32, F16 nor BF16%s", name,
-                       f->config->gguf ? ", nor in blocks" : "");
+    else if (!is_float(view->dtype) && !blocks && view->dtype != MOEPAGE_DTYPE_F8_E4M3)
+        f->code = fail(RUN_REFUSED,
+                       "checkpoint: %s is neither F32, F16, BF16, F8_E4M3 nor in blocks", name);
+    return (matrix){.data = view->data,
+                    .dtype = view->dtype,
+                    .rows = rows,
+                    .columns = columns,
+                    .blocks = blocks && !f->code ? view->bytes / rows : 0};
 }
 
-/* Checks it, and gives the matrix. */
-static matrix matrix_of(finder *f, const char *name, const moepage_tensor_view *view, uint32_t rows,
-                        uint32_t columns)
+/* Decides on how many weights share a scale. Where config.json does not say, one scale is that of the whole matrix, as
+ * ModelOpt stores it. */
+static void choose_block(const finder *f, const moepage_tensor_view *scales, matrix *m)
 {
-    check_view(f, name, view, rows, columns);
-    if (f->code)
-        return (matrix){0};
-    return (matrix){view->data, view->dtype, rows, columns,
-                    is_blocks(view->dtype) ? view->bytes / rows : 0};
+    const bool whole = scales->rank == 2 && scales->shape[0] == 1 && scales->shape[1] == 1;
+    m->block_rows = f->config->block_rows;
+    m->block_columns = f->config->block_columns;
+    if (m->block_rows)
+        return;
+    m->block_rows = whole ? m->rows : FP8_BLOCK;
+    m->block_columns = whole ? m->columns : FP8_BLOCK;
+}
+
+/* Finds the scales beside a matrix in FP8. */
+static void find_scales(finder *f, const char *name, matrix *m)
+{
+    char beside[MAX_NAME + sizeof SCALES];
+    moepage_tensor_view view = {.struct_size = sizeof view};
+    snprintf(beside, sizeof beside, "%s" SCALES, name);
+    if (moepage_model_find_tensor(f->model, beside, &view) == MOEPAGE_E_NOT_FOUND)
+        f->code = fail(RUN_REFUSED, "checkpoint: %s is in F8_E4M3, and its scales, %s, are missing",
+                       name, beside);
+    if (!find_view(f, beside, false, &view))
+        return;
+    choose_block(f, &view, m);
+    m->scales = view.data;
+    m->scale_dtype = view.dtype;
+    const matrix scales = matrix_scales(m);
+    if (view.rank != 2 || view.shape[0] != scales.rows || view.shape[1] != scales.columns)
+        f->code = fail(RUN_REFUSED,
+                       "checkpoint: %s does not have the shape [%u, %u] that blocks of %u x %u "
+                       "weights imply",
+                       beside, scales.rows, scales.columns, m->block_rows, m->block_columns);
+    else if (view.dtype != MOEPAGE_DTYPE_F32 && view.dtype != MOEPAGE_DTYPE_BF16)
+        f->code = fail(RUN_REFUSED, "checkpoint: %s is neither F32 nor BF16", beside);
+    f->out->bytes += view.bytes;
 }
 
 /* Finds a matrix, those of all heads, or a vector. */
@@ -118,19 +153,21 @@ static matrix find_matrix(finder *f, const char *name, uint32_t rows, uint32_t c
     moepage_tensor_view view;
     if (!find_view(f, name, false, &view))
         return (matrix){0};
-    const matrix stored = matrix_of(f, name, &view, rows, columns);
-    if (stored.blocks && f->on_gpu)
-        return decode_matrix(f, name, &view, rows, columns);
+    matrix stored = matrix_of(f, name, &view, rows, columns);
     f->out->bytes += view.bytes;
-    return stored;
+    if (!f->code && stored.dtype == MOEPAGE_DTYPE_F8_E4M3)
+        find_scales(f, name, &stored);
+    return f->on_gpu && (stored.blocks || stored.scales) ? in_floats(f, &stored) : stored;
 }
 
-/* Describes a matrix whose rows are read when they are needed. */
+/* Describes a matrix whose rows are read when they are needed; in FP8 it is whole, for rows share scales. */
 static matrix find_table(finder *f, const char *name, uint32_t rows, uint32_t columns)
 {
     moepage_tensor_view view;
     if (!find_view(f, name, true, &view))
         return (matrix){0};
+    if (view.dtype == MOEPAGE_DTYPE_F8_E4M3)
+        return find_matrix(f, name, rows, columns);
     return matrix_of(f, name, &view, rows, columns);
 }
 
@@ -141,13 +178,11 @@ static const float *find_vector(finder *f, const char *name, uint32_t n)
         return NULL;
     float *vector = own(f, n * sizeof *vector);
     if (vector)
-        weights_read_row(&stored, 0, 0, n, vector);
+        matrix_read(&stored, 0, 0, n, vector);
     return vector;
 }
 
 /* ---- Names ------------------------------------------------------------------------------- */
-
-#define MAX_NAME 128
 
 /* What GGUF files call the parts that checkpoints have under the names on the left. */
 static const char *const gguf_names[][2] = {
@@ -282,34 +317,31 @@ static void find_heads(finder *f, uint32_t l, const model_config *c, layer_weigh
     }
 }
 
-/* Returns rows [first, first + n) of a matrix. */
-static matrix rows_of(const matrix *m, uint32_t first, uint32_t n)
+/* Transposes, of each `apart` rows, the first `columns`. */
+static head_matrices transpose_each(finder *f, const matrix *from, uint32_t apart, uint32_t columns)
 {
-    matrix out = *m;
-    out.data = (const unsigned char *)m->data + first * matrix_row_bytes(m);
-    out.rows = n;
-    return out;
+    const uint32_t heads = f->config->heads;
+    matrix to = {.dtype = from->blocks ? MOEPAGE_DTYPE_F32 : from->dtype,
+                 .rows = from->columns,
+                 .columns = columns};
+    const size_t bytes = matrix_row_bytes(&to) * to.rows;
+    unsigned char *transposed = f->code ? NULL : own(f, heads * bytes);
+    for (uint32_t h = 0; h < heads && !f->code; h++)
+        if (!matrix_transpose(from, h * apart, columns, transposed + h * bytes))
+            f->code = fail_memory();
+    to.data = transposed;
+    return (head_matrices){.first = to, .apart = bytes};
 }
 
-/* Turns `columns` rows of `to->columns` elements into a column each. Those in blocks become floats. */
-static void transpose(finder *f, const matrix *from, uint32_t first, unsigned char *to,
-                      uint32_t columns)
+/* Points at rows [first, first + n) of each `apart` rows. */
+static head_matrices rows_of_each(const matrix *m, uint32_t apart, uint32_t first, uint32_t n)
 {
-    const size_t size = from->blocks ? sizeof(float) : matrix_row_bytes(from) / from->columns;
-    float *row = malloc(from->columns * sizeof *row);
-    if (!row)
-        f->code = fail_memory();
-    for (uint32_t c = 0; c < columns && row; c++) {
-        const matrix one = rows_of(from, first + c, 1);
-        const unsigned char *at = one.data;
-        if (from->blocks) {
-            weights_read_row(&one, 0, 0, one.columns, row);
-            at = (const unsigned char *)row;
-        }
-        for (uint32_t r = 0; r < from->columns; r++)
-            memcpy(to + ((size_t)r * columns + c) * size, at + r * size, size);
+    head_matrices out = {.first = matrix_rows(m, first, n), .apart = apart * matrix_row_bytes(m)};
+    if (m->scales) {
+        const matrix scales = matrix_scales(m);
+        out.scales_apart = apart / m->block_rows * matrix_row_bytes(&scales);
     }
-    free(row);
+    return out;
 }
 
 /* Takes keys and values apart that are projected together, each head's keys before its values. */
@@ -317,20 +349,24 @@ static void split_latent(finder *f, const matrix *both, const model_config *c, l
 {
     const latent_config *l = &c->latent;
     const uint32_t each = l->plain + l->value;
-    const matrix keys = {NULL, both->blocks ? MOEPAGE_DTYPE_F32 : both->dtype, l->rank, l->plain,
-                         0};
-    const size_t key_bytes = matrix_row_bytes(&keys) * l->rank;
-    unsigned char *transposed = f->code ? NULL : own(f, c->heads * key_bytes);
-    if (!transposed)
+    out->keys = transpose_each(f, both, each, l->plain);
+    if (both->scales) {
+        const matrix stored = matrix_scales(both);
+        const head_matrices scales =
+            transpose_each(f, &stored, each / both->block_rows, l->plain / both->block_rows);
+        matrix *keys = &out->keys.first;
+        keys->scales = scales.first.data;
+        keys->scale_dtype = stored.dtype;
+        keys->block_rows = both->block_columns;
+        keys->block_columns = both->block_rows;
+        out->keys.scales_apart = scales.apart;
+    }
+    out->values = rows_of_each(both, each, l->plain, l->value);
+    if (!both->blocks)
         return;
-    for (uint32_t h = 0; h < c->heads && !f->code; h++)
-        transpose(f, both, h * each, transposed + h * key_bytes, l->plain);
-    out->keys = (head_matrices){keys, key_bytes};
-    out->keys.first.data = transposed;
-    out->values = (head_matrices){rows_of(both, l->plain, l->value), each * matrix_row_bytes(both)};
-    const uint64_t stored = (uint64_t)c->heads * l->plain * matrix_row_bytes(both);
-    f->out->bytes += c->heads * key_bytes - stored;
-    f->out->decoded_bytes += both->blocks ? c->heads * key_bytes : 0;
+    const uint64_t floats = c->heads * out->keys.apart;
+    f->out->bytes += floats - (uint64_t)c->heads * l->plain * both->blocks;
+    f->out->decoded_bytes += floats;
 }
 
 /* Finds the matrices of all heads, one after the other. */
@@ -339,9 +375,7 @@ static head_matrices find_each(finder *f, uint32_t l, const char *name, uint32_t
 {
     const uint32_t heads = f->config->heads;
     const matrix all = layer_matrix(f, l, name, ".weight", heads * rows, columns);
-    if (f->code)
-        return (head_matrices){0};
-    return (head_matrices){rows_of(&all, 0, rows), rows * matrix_row_bytes(&all)};
+    return f->code ? (head_matrices){0} : rows_of_each(&all, rows, 0, rows);
 }
 
 /* Newer GGUF files have keys and values of latents apart, the keys already transposed. */
@@ -356,9 +390,14 @@ static void find_latent_heads(finder *f, uint32_t l, const model_config *c, late
         out->values = find_each(f, l, "attn_v_b", latent->value, latent->rank);
         return;
     }
-    const matrix both = layer_matrix(f, l, "self_attn.kv_b_proj", ".weight",
-                                     c->heads * (latent->plain + latent->value), latent->rank);
-    split_latent(f, &both, c, out);
+    matrix both = layer_matrix(f, l, "self_attn.kv_b_proj", ".weight",
+                               c->heads * (latent->plain + latent->value), latent->rank);
+    if (f->code)
+        return;
+    if (!matrix_parts(&both, latent->plain) || !matrix_parts(&both, latent->value))
+        both = in_floats(f, &both);
+    if (!f->code)
+        split_latent(f, &both, c, out);
 }
 
 /* The norm of a low rank has an epsilon of its own, whatever the config says. */
@@ -381,14 +420,16 @@ static void find_latent(finder *f, uint32_t l, const model_config *c, layer_weig
     } else {
         out->q = layer_matrix(f, l, "self_attn.q_proj", ".weight", q_width, c->hidden);
     }
-    const matrix low = layer_matrix(f, l, "self_attn.kv_a_proj_with_mqa", ".weight",
-                                    latent->rank + latent->turned, c->hidden);
+    matrix low = layer_matrix(f, l, "self_attn.kv_a_proj_with_mqa", ".weight",
+                              latent->rank + latent->turned, c->hidden);
+    if (!f->code && !matrix_parts(&low, latent->rank))
+        low = in_floats(f, &low);
     out->latent.norm = low_rank_norm(f, l, "self_attn.kv_a_layernorm", latent->rank);
     out->o = layer_matrix(f, l, "self_attn.o_proj", ".weight", c->hidden, config_o_width(c));
     if (f->code)
         return;
-    out->latent.vector = rows_of(&low, 0, latent->rank);
-    out->latent.turned = rows_of(&low, latent->rank, latent->turned);
+    out->latent.vector = matrix_rows(&low, 0, latent->rank);
+    out->latent.turned = matrix_rows(&low, latent->rank, latent->turned);
     find_latent_heads(f, l, c, &out->latent);
 }
 
@@ -522,43 +563,22 @@ void weights_close(model_weights *w)
     free(w->layers);
 }
 
-/* Widens or decodes stored values. */
-static void read_values(const matrix *m, const void *stored, uint32_t n, float *out)
-{
-    if (!m->blocks)
-        kernels_choose()->widen(out, stored, m->dtype, n);
-    else
-        (void)moepage_blocks_decode(m->dtype, stored, matrix_row_bytes(m) * n / m->columns, out,
-                                    n); /* cannot fail: the shape was checked */
-}
-
-/* Where the value lies in the matrix. */
-static size_t offset_of(const matrix *m, uint32_t row, uint32_t column)
-{
-    return row * matrix_row_bytes(m) + matrix_row_bytes(m) * column / m->columns;
-}
-
-void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out)
-{
-    read_values(m, (const unsigned char *)m->data + offset_of(m, row, first), n, out);
-}
-
 int weights_read_embedding(const model_weights *w, uint32_t token, uint32_t first, uint32_t n,
                            float *out)
 {
     const matrix *m = &w->embedding;
     unsigned char stored[READ_AT_ONCE * sizeof(float)];
     if (m->data) {
-        weights_read_row(m, token, first, n, out);
+        matrix_read(m, token, first, n, out);
         return RUN_OK;
     }
     for (uint32_t done = 0, some; done < n; done += some) {
         some = n - done < READ_AT_ONCE ? n - done : READ_AT_ONCE;
         const uint64_t bytes = matrix_row_bytes(m) * some / m->columns;
         if (moepage_model_read_tensor(w->model, w->embedding_name,
-                                      offset_of(m, token, first + done), bytes, stored, NULL))
+                                      matrix_offset(m, token, first + done), bytes, stored, NULL))
             return fail_library(RUN_FAILED, "embeddings");
-        read_values(m, stored, some, out + done);
+        matrix_values(m, stored, some, out + done);
     }
     return RUN_OK;
 }

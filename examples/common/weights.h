@@ -3,20 +3,7 @@
 #define EXAMPLE_WEIGHTS_H
 
 #include "common/config.h"
-
-/* A row-major matrix in the model's memory, or decoded. data NULL = absent from this model. */
-typedef struct matrix {
-    const void *data;
-    uint32_t dtype; /* F32, F16, BF16, or the blocks of a GGUF file */
-    uint32_t rows;
-    uint32_t columns;
-    size_t blocks; /* bytes of a row in blocks; 0 = in floats */
-} matrix;
-
-static inline size_t matrix_row_bytes(const matrix *m)
-{
-    return m->blocks ? m->blocks : (size_t)m->columns * (m->dtype == MOEPAGE_DTYPE_F32 ? 4 : 2);
-}
+#include "common/matrix.h"
 
 /* A gated MLP: down(silu(gate x) * up x). */
 typedef struct mlp_weights {
@@ -33,8 +20,18 @@ typedef struct norm_weights {
 /* Matrices of one shape, one for each head. */
 typedef struct head_matrices {
     matrix first;
-    size_t apart; /* bytes from one to the next */
+    size_t apart;        /* bytes from one to the next */
+    size_t scales_apart; /* the same of scales */
 } head_matrices;
+
+static inline matrix head_matrix(const head_matrices *all, uint32_t head)
+{
+    matrix m = all->first;
+    m.data = (const unsigned char *)m.data + head * all->apart;
+    if (m.scales)
+        m.scales = (const unsigned char *)m.scales + head * all->scales_apart;
+    return m;
+}
 
 /* What attention with latents has besides: of a token, h, and a head's rows. */
 typedef struct latent_weights {
@@ -69,11 +66,11 @@ typedef struct model_weights {
     void **owned; /* storage behind the float pointers above, and behind decoded matrices */
     size_t n_owned;
     uint64_t bytes;         /* of all of it in memory, as products read it */
-    uint64_t decoded_bytes; /* of these, matrices that the file has in blocks; F32 */
+    uint64_t decoded_bytes; /* of these, F32 of matrices that the file has in blocks or in FP8 */
 } model_weights;
 
 /* Finds every tensor that `config` requires, checks its shape, and refuses the model if it has dense
- * tensors besides. The matrices point into the model, which must stay open. For a GPU those in blocks
+ * tensors besides. The matrices point into the model, which must stay open. For a GPU those in blocks or FP8
  * are decoded instead, and embeddings are in memory; elsewhere they are only if the head needs them.
  * *out is always safe to close. */
 int weights_open(const moepage_model *model, const model_config *config, bool on_gpu,
@@ -84,8 +81,5 @@ void weights_close(model_weights *w);
  * weights. */
 int weights_read_embedding(const model_weights *w, uint32_t token, uint32_t first, uint32_t n,
                            float *out);
-
-/* Writes n values of a row, from column `first` on; both are of whole blocks. */
-void weights_read_row(const matrix *m, uint32_t row, uint32_t first, uint32_t n, float *out);
 
 #endif

@@ -5,12 +5,13 @@ package moepage
 
 // Arrays come by themselves, and as characters: see session.go.
 static moepage_status linear(moepage_device *device, moepage_linear linear, const char *x,
-                             const char *w, const char *bias, float *out)
+                             const char *w, const char *bias, const char *scales, float *out)
 {
     linear.struct_size = sizeof linear;
     linear.x = x;
     linear.w = w;
     linear.bias = bias;
+    linear.scales = scales;
     linear.out = out;
     return moepage_device_linear(device, &linear);
 }
@@ -107,9 +108,12 @@ type Linear struct {
 	Math Math
 	In   int
 	X    Array // float32 or bfloat16
-	W    Array // float32, float16 or bfloat16
+	W    Array // float32, float16, bfloat16, or E4M3 with Scales
 	Bias Array // [n_out], or none
 	Out  []float32
+	// Of W in E4M3: float32 or bfloat16, one for each block of BlockRows and BlockColumns.
+	Scales                  Array
+	BlockRows, BlockColumns int
 }
 
 // shape is the rows and n_out, where all arrays have the elements of one.
@@ -127,6 +131,14 @@ func (l *Linear) shape() (rows, out int, err error) {
 		return 0, 0, refuse(op, ErrArgument, "W has %d and Bias %d elements, those of %d rows of %d are needed",
 			l.W.n, l.Bias.n, out, l.In)
 	}
+	if l.Scales.n == 0 {
+		return rows, out, nil
+	}
+	if l.BlockRows <= 0 || l.BlockColumns <= 0 ||
+		l.Scales.n != ((out-1)/l.BlockRows+1)*((l.In-1)/l.BlockColumns+1) {
+		return 0, 0, refuse(op, ErrArgument, "Scales has %d elements, those of blocks of %d by %d are needed",
+			l.Scales.n, l.BlockRows, l.BlockColumns)
+	}
 	return rows, out, nil
 }
 
@@ -137,9 +149,10 @@ func (d *Device) Linear(l Linear) error {
 		return err
 	}
 	c := C.moepage_linear{math: C.uint32_t(l.Math), n_rows: u32(rows), n_in: u32(l.In), n_out: u32(out),
-		x_dtype: C.uint32_t(l.X.dtype), w_dtype: C.uint32_t(l.W.dtype), bias_dtype: C.uint32_t(l.Bias.dtype)}
+		x_dtype: C.uint32_t(l.X.dtype), w_dtype: C.uint32_t(l.W.dtype), bias_dtype: C.uint32_t(l.Bias.dtype),
+		scale_dtype: C.uint32_t(l.Scales.dtype), block_rows: u32(l.BlockRows), block_columns: u32(l.BlockColumns)}
 	return d.any("linear", func() C.moepage_status {
 		return C.linear(d.c, c, (*C.char)(l.X.data), (*C.char)(l.W.data), (*C.char)(l.Bias.data),
-			(*C.float)(first(l.Out)))
+			(*C.char)(l.Scales.data), (*C.float)(first(l.Out)))
 	})
 }

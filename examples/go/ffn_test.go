@@ -161,6 +161,20 @@ func TestDevicesMultiplyByDenseWeights(t *testing.T) {
 		ok(t, device.Linear(l))
 		near(t, "out", out, []float64{-5, 19.75, -9, 8.25}, 0)
 	}
+	l.W, l.BlockRows, l.BlockColumns = moepage.Float8E4M3s([]byte{0x38, 0x40, 0xb8, 0x30, 0, 0x48}), 1, 2
+	l.Scales = moepage.Float32s([]float32{2, 4, 1, 0.5}) // of 1, 2 and -1, and of 0.5, 0 and 4
+	for _, l.Math = range []moepage.Math{moepage.MathFP32, moepage.MathBF16} {
+		ok(t, device.Linear(l))
+		near(t, "out", out, []float64{-2, 7, -16, 8}, 0)
+	}
+	l.BlockColumns = 1
+	if err := device.Linear(l); !errors.Is(err, moepage.ErrArgument) {
+		t.Errorf("other blocks than the scales': %v", err)
+	}
+	l.Scales, l.BlockRows, l.BlockColumns = moepage.Array{}, 0, 0
+	if err := device.Linear(l); !errors.Is(err, moepage.ErrArgument) {
+		t.Errorf("no scales: %v", err)
+	}
 	l.W = moepage.Float32s(w[1:])
 	if err := device.Linear(l); !errors.Is(err, moepage.ErrArgument) {
 		t.Errorf("a short matrix: %v", err)

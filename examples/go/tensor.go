@@ -176,6 +176,11 @@ func BFloat16s(x []uint16) Array {
 	return Array{dtype: DTypeBF16, data: unsafe.Pointer(first(x)), n: len(x)}
 }
 
+// Float8E4M3s is numbers of eight bits, the variant of E4M3 without infinities, as an Array.
+func Float8E4M3s(x []byte) Array {
+	return Array{dtype: DTypeF8E4M3, data: unsafe.Pointer(first(x)), n: len(x)}
+}
+
 // DeviceArray is n elements in the memory of the device that they are used with: on CUDA the only
 // kind there is. That the memory is there, and long enough, is the caller's word.
 func DeviceArray(dtype DType, data unsafe.Pointer, n int) Array {

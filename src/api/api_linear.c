@@ -5,19 +5,23 @@
 #include "codec/blocks.h"
 #include "model/dtype.h"
 
+#define LINEAR_MIN_BYTES offsetof(moepage_linear, scales)
+
 static moepage_status check_types(const moepage_linear *l)
 {
     const mp_block_format *format = mp_block_format_of(l->w_dtype);
+    const bool plain = mp_dtype_is_float(l->w_dtype) || l->w_dtype == MOEPAGE_DTYPE_F8_E4M3;
     if (l->math > MOEPAGE_MATH_INT8)
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: math is %u, it must be a MOEPAGE_MATH_*",
                        l->math);
     if (l->x_dtype != MOEPAGE_DTYPE_F32 && l->x_dtype != MOEPAGE_DTYPE_BF16)
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: x_dtype is %u, it must be F32 or BF16",
                        l->x_dtype);
-    if (!mp_dtype_is_float(l->w_dtype) && !format)
-        return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "linear: w_dtype is %u, it must be F32, F16, BF16 or a block format",
-                       l->w_dtype);
+    if (!plain && !format)
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "linear: w_dtype is %u, it must be F32, F16, BF16, F8_E4M3 or a block format",
+            l->w_dtype);
     if (!mp_dtype_is_float(l->bias_dtype))
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear: bias_dtype is %u, it must be F32, F16 or BF16",
                        l->bias_dtype);
@@ -25,6 +29,30 @@ static moepage_status check_types(const moepage_linear *l)
         return mp_fail(MOEPAGE_E_ARGUMENT,
                        "linear: n_in is %u, it must be a multiple of %u for weights of %s", l->n_in,
                        format->weights, format->name);
+    return MOEPAGE_OK;
+}
+
+/* Weights of 8 bits have scales, no others do. */
+static moepage_status check_scales(const moepage_linear *l)
+{
+    if (l->reserved)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: reserved is %u, it must be 0", l->reserved);
+    if (l->w_dtype != MOEPAGE_DTYPE_F8_E4M3) {
+        if (!l->scales && !l->scale_dtype && !l->block_rows && !l->block_columns)
+            return MOEPAGE_OK;
+        return mp_fail(
+            MOEPAGE_E_ARGUMENT,
+            "linear: w_dtype is %u, only weights of F8_E4M3 have scales and their blocks",
+            l->w_dtype);
+    }
+    if (!l->scales)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: scales is NULL, weights of F8_E4M3 need them");
+    if (l->scale_dtype > MOEPAGE_DTYPE_F32 && l->scale_dtype != MOEPAGE_DTYPE_BF16)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: scale_dtype is %u, it must be F32 or BF16",
+                       l->scale_dtype);
+    if (!l->block_rows || !l->block_columns)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "linear: %s is 0, it must be 1 or more",
+                       l->block_rows ? "block_columns" : "block_rows");
     return MOEPAGE_OK;
 }
 
@@ -61,13 +89,15 @@ static moepage_status read_linear(const moepage_linear *linear, moepage_linear *
 {
     if (!linear)
         return mp_fail(MOEPAGE_E_ARGUMENT, "linear is NULL");
-    moepage_status status = MP_CONFIG_READ(*own, linear);
+    moepage_status status = mp_config_read(own, sizeof *own, LINEAR_MIN_BYTES, linear, "linear");
     if (status)
         return status;
     own->x_dtype = own->x_dtype ? own->x_dtype : MOEPAGE_DTYPE_F32;
     own->bias_dtype = own->bias_dtype ? own->bias_dtype : MOEPAGE_DTYPE_F32;
     own->x_stride = own->x_stride ? own->x_stride : own->n_in;
     status = check_types(own);
+    if (!status)
+        status = check_scales(own);
     own->math = mp_matrix_math(own->math, own->w_dtype);
     return status ? status : check_shape(own);
 }
@@ -87,19 +117,29 @@ static moepage_status convert(mp_device *device, mp_stream *stream, const moepag
     return device->ops->launch(stream, MP_KERNEL_CONVERT, &args, &tick);
 }
 
+/* How the kernel finds a weight's scale; of nothing for weights that have none. */
+static mp_block_scale scale_of(const moepage_linear *l)
+{
+    const uint32_t dtype = l->scale_dtype ? l->scale_dtype : MOEPAGE_DTYPE_F32;
+    return l->scales ? (mp_block_scale){dtype, l->block_rows, l->block_columns}
+                     : (mp_block_scale){0};
+}
+
 static moepage_status multiply(mp_device *device, mp_stream *stream, const moepage_linear *l,
                                const void *operands)
 {
     const mp_kernel_linear_args args = {.x = operands,
                                         .w = l->w,
                                         .bias = l->bias,
+                                        .scales = l->scales,
                                         .out = l->out,
                                         .n_rows = l->n_rows,
                                         .n_in = l->n_in,
                                         .n_out = l->n_out,
                                         .dtype = l->w_dtype,
                                         .bias_dtype = l->bias_dtype,
-                                        .math = l->math};
+                                        .math = l->math,
+                                        .scale = scale_of(l)};
     mp_tick tick;
     moepage_status status = device->ops->launch(stream, MP_KERNEL_LINEAR, &args, &tick);
     return status ? status : device->ops->sync(stream, tick);

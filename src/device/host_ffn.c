@@ -451,13 +451,17 @@ static mp_kernel_experts_args down_alone(const mp_kernel_linear_args *args,
         .dtypes[MP_DOWN] = args->dtype,
         .bias_dtype = args->bias_dtype,
         .math = args->math,
+        .scale = args->scale,
     };
 }
 
 void mp_host_linear(const mp_host_kernel_set *set, const mp_kernel_linear_args *args, uint32_t part,
                     uint32_t n_parts)
 {
-    const mp_ffn_expert expert = {.down = args->w, .down_bias = args->bias, .n_rows = args->n_rows};
+    const mp_ffn_expert expert = {.down = args->w,
+                                  .down_scale = args->scales,
+                                  .down_bias = args->bias,
+                                  .n_rows = args->n_rows};
     const mp_kernel_experts_args down = down_alone(args, &expert);
     mp_host_experts(set, &down, 1, part, n_parts);
 }

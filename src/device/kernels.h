@@ -150,16 +150,18 @@ typedef struct mp_kernel_decode_args {
  * matrix of EXPERTS. Math FP32 or BF16; INT8 where w is in blocks. n_rows, n_in and n_out are at most
  * 2^31 - 1. */
 typedef struct mp_kernel_linear_args {
-    const void *x;    /* [n_rows][n_in] operand type of the math */
-    const void *w;    /* [n_out][n_in] */
-    const void *bias; /* [n_out], or NULL */
-    float *out;       /* [n_rows][n_out] */
+    const void *x;      /* [n_rows][n_in] operand type of the math */
+    const void *w;      /* [n_out][n_in] */
+    const void *bias;   /* [n_out], or NULL */
+    const void *scales; /* of F8_E4M3's blocks, or NULL */
+    float *out;         /* [n_rows][n_out] */
     uint32_t n_rows;
     uint32_t n_in;
     uint32_t n_out;
-    uint32_t dtype;      /* of w: F32, F16, BF16, or blocks, rows being whole ones */
+    uint32_t dtype;      /* of w: F32, F16, BF16, F8_E4M3, or blocks, rows being whole ones */
     uint32_t bias_dtype; /* F32, F16 or BF16 */
     uint32_t math;
+    mp_block_scale scale;
 } mp_kernel_linear_args;
 
 /* The math of products with one matrix on the host, which knows no faster BF16, and multiplies in integers

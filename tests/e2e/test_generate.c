@@ -24,6 +24,7 @@
 
 #define HF "tests/data/hf/"
 #define FP4 "tests/data/fp4/"
+#define FP8 "tests/data/fp8/"
 #define GPT_OSS "tests/data/gguf/gpt-oss"
 #define TINY "examples/models/tiny-qwen3moe"
 
@@ -47,6 +48,8 @@ static const model_case models[] = {
     {"nvfp4_in_gguf_with_scales", FP4 "modelopt.gguf", FP4 "modelopt"},
     {"nvfp4_of_compressed_tensors", FP4 "packed", FP4 "packed"},
     {"fp8_with_one_scale", FP4 "fp8", FP4 "fp8"},
+    {"qwen3_moe_in_fp8", FP8 "qwen3_moe", FP8 "qwen3_moe"},
+    {"deepseek_v3_in_fp8", FP8 "deepseek_v3", FP8 "deepseek_v3"},
     {"gpt_oss", GPT_OSS "/checkpoint", GPT_OSS},
     {"gpt_oss_in_gguf", GPT_OSS "/gpt-oss.gguf", GPT_OSS},
     {"tiny_qwen3moe", TINY, NULL},

@@ -27,6 +27,7 @@
 #define BF16_BAR_FACTOR 1.0
 
 #define HF "tests/data/hf/"
+#define FP8 "tests/data/fp8/"
 #define TINY "examples/models/tiny-qwen3moe"
 
 static char sim[PATH_MAX];
@@ -254,6 +255,8 @@ int main(void)
         AGREES(bf16, HF "qwen2_moe"),
         AGREES(bf16, HF "phimoe"),
         AGREES(fp32, HF "glm4_moe"),
+        AGREES(fp32, FP8 "qwen3_moe"),
+        AGREES(bf16, FP8 "qwen3_moe"),
         cmocka_unit_test(test_generate_cuda_asks_cublas_for_the_right_products),
         cmocka_unit_test(test_generate_cuda_gives_the_same_bits_at_every_setting),
         cmocka_unit_test(test_generate_cuda_runs_experts_in_blocks),

@@ -90,8 +90,6 @@ static const bad_case bad_cases[] = {
      ARGUMENTS("--model", "tests/data", "--tokens", "1")},
     {"gguf_file_of_experts_alone", "deepseek2.attention.head_count is missing",
      ARGUMENTS("--model", "tests/data/gguf/whole.gguf", "--tokens", "1")},
-    {"checkpoint_with_dense_weights_in_fp8", "is neither F32, F16 nor BF16",
-     ARGUMENTS("--model", "tests/data/hf/deepseek_v3", "--tokens", "1")},
     {"remap_of_a_sigmoid_router", "--remap needs a softmax router",
      ARGUMENTS("--model", GLM, "--tokens", "1", "--remap", "1,2")},
     {"logits_where_no_directory_is", "nowhere", ARGUMENTS(RUN, "--logits-out", "nowhere/logits")},

@@ -38,6 +38,25 @@ float num_random(void)
     return num_of_bits((bits & 0x807fffffu) | (121u + (bits >> 23 & 7u)) << 23);
 }
 
+double num_e4m3(uint8_t bits)
+{
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    double value = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    if ((bits & 0x7f) == 0x7f)
+        value = NAN;
+    return bits & 0x80 ? -value : value;
+}
+
+uint8_t *num_e4m3_array(uint64_t n)
+{
+    uint8_t *array = guarded_alloc(n);
+    for (uint64_t i = 0; i < n; i++)
+        do
+            array[i] = (uint8_t)(num_random_bits() >> 24);
+        while ((array[i] & 0x7f) == 0x7f);
+    return array;
+}
+
 uint64_t num_bytes(uint32_t dtype)
 {
     return dtype == MOEPAGE_DTYPE_F32 ? 4 : 2;

@@ -18,6 +18,12 @@ uint32_t num_bits(float value);
 /* The same bits, or both NaN. */
 int num_same(float a, float b);
 
+/* The value of F8_E4M3 bits, the variant without infinities. */
+double num_e4m3(uint8_t bits);
+
+/* Random F8_E4M3 numbers, all of them finite, that end where readable memory does. */
+uint8_t *num_e4m3_array(uint64_t n);
+
 /* Of an element of MOEPAGE_DTYPE_F32, _F16 or _BF16, as in all functions below. */
 uint64_t num_bytes(uint32_t dtype);
 

@@ -15,6 +15,7 @@
 #define F32 MOEPAGE_DTYPE_F32
 #define F16 MOEPAGE_DTYPE_F16
 #define BF16 MOEPAGE_DTYPE_BF16
+#define F8 MOEPAGE_DTYPE_F8_E4M3
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -29,6 +30,9 @@ typedef struct product {
     void *w;        /* ends where readable memory does */
     uint64_t w_bytes;
     void *bias;
+    mp_block_scale scale; /* of F8 */
+    void *scales;         /* they end there, too */
+    uint64_t n_scales;
     float *values; /* of w, as floats */
     float *want;
 } product;
@@ -52,13 +56,31 @@ static float naive_dot(uint32_t math, const float *x, const float *w, uint32_t n
     return lanes[0];
 }
 
+/* The product of 4 and 24 digits is exact in double: it is rounded here, once. */
+static void read_scaled(product *p)
+{
+    const uint32_t rows = p->scale.rows, columns = p->scale.columns;
+    const uint64_t across = (p->n_in - 1) / columns + 1;
+    p->w_bytes = (uint64_t)p->n_out * p->n_in;
+    p->w = num_e4m3_array(p->w_bytes);
+    p->n_scales = ((p->n_out - 1) / rows + 1) * across;
+    p->scales = num_array(p->scale.dtype, p->n_scales);
+    for (uint64_t i = 0; i < p->w_bytes; i++) {
+        const uint64_t at = i / p->n_in / rows * across + i % p->n_in / columns;
+        p->values[i] =
+            (float)(num_e4m3(((const uint8_t *)p->w)[i]) * num_get(p->scale.dtype, p->scales, at));
+    }
+}
+
 static void read_weights(product *p)
 {
     const mp_block_format *format = mp_block_format_of(p->w_dtype);
     const uint64_t n = (uint64_t)p->n_out * p->n_in;
     p->values = malloc(n * sizeof *p->values);
     assert_non_null(p->values);
-    if (format) {
+    if (p->w_dtype == F8) {
+        read_scaled(p);
+    } else if (format) {
         p->w_bytes = n / format->weights * format->bytes;
         p->w = guarded_alloc(p->w_bytes);
         random_blocks(p->w_dtype, n / format->weights, p->w);
@@ -73,14 +95,15 @@ static void read_weights(product *p)
         p->values[i] = (float)num_rounded(BF16, p->values[i]);
 }
 
-static void open_product(product *p, uint32_t n_rows, uint32_t n_in, uint32_t n_out,
-                         uint32_t w_dtype, uint32_t math, uint32_t bias_dtype)
+static void open_scaled(product *p, uint32_t n_rows, uint32_t n_in, uint32_t n_out,
+                        uint32_t w_dtype, mp_block_scale scale, uint32_t math, uint32_t bias_dtype)
 {
     const uint64_t n_x = (uint64_t)n_rows * n_in;
     *p = (product){.n_rows = n_rows,
                    .n_in = n_in,
                    .n_out = n_out,
                    .w_dtype = w_dtype,
+                   .scale = scale,
                    .math = math,
                    .bias_dtype = bias_dtype};
     p->half = num_array(BF16, n_x);
@@ -100,12 +123,19 @@ static void open_product(product *p, uint32_t n_rows, uint32_t n_in, uint32_t n_
         }
 }
 
+static void open_product(product *p, uint32_t n_rows, uint32_t n_in, uint32_t n_out,
+                         uint32_t w_dtype, uint32_t math, uint32_t bias_dtype)
+{
+    open_scaled(p, n_rows, n_in, n_out, w_dtype, (mp_block_scale){0}, math, bias_dtype);
+}
+
 static void close_product(product *p)
 {
     const uint64_t n_x = (uint64_t)p->n_rows * p->n_in;
     guarded_free(p->half, n_x * sizeof *p->half);
     guarded_free(p->x, n_x * sizeof *p->x);
     guarded_free(p->w, p->w_bytes);
+    guarded_free(p->scales, p->n_scales * num_bytes(p->scale.dtype));
     if (p->bias)
         guarded_free(p->bias, p->n_out * num_bytes(p->bias_dtype));
     free(p->values);
@@ -138,13 +168,15 @@ static void run_kernel(const mp_host_kernel_set *set, const product *p, uint32_t
     const mp_kernel_args args = {.linear = {.x = wide ? (void *)p->x : p->half,
                                             .w = p->w,
                                             .bias = p->bias,
+                                            .scales = p->scales,
                                             .out = out,
                                             .n_rows = p->n_rows,
                                             .n_in = p->n_in,
                                             .n_out = p->n_out,
                                             .dtype = p->w_dtype,
                                             .bias_dtype = p->bias_dtype,
-                                            .math = p->math}};
+                                            .math = p->math,
+                                            .scale = p->scale}};
     assert_int_equal(mp_host_kernel_phases(MP_KERNEL_LINEAR), 1);
     for (uint32_t part = n_parts; part-- > 0;)
         mp_host_kernel_run(set, MP_KERNEL_LINEAR, &args, 0, part, n_parts);
@@ -182,6 +214,27 @@ static void test_linear_reads_every_block_format(void **state)
             check_kernels(shapes[i][0], shapes[i][1], shapes[i][2], dtype);
 }
 
+/* Blocks that end with the matrix and past it, in whole pieces of a row and amid them. */
+static const mp_block_scale scales[] = {{F32, 128, 128}, {BF16, 128, 128}, {F32, 5, 24},
+                                        {BF16, 1, 9999}, {F32, 9999, 1},   {F32, 3, 1500}};
+
+static void test_linear_scales_blocks_of_eight_bits(void **state)
+{
+    static const uint32_t shapes[][3] = {{1, 1, 1},   {1, 256, 384}, {5, 133, 37},
+                                         {7, 300, 9}, {30, 48, 130}, {8, 4131, 5}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (size_t m = 0; m < COUNT(maths); m++)
+            for (size_t b = 0; b < COUNT(scales); b++) {
+                product p;
+                open_scaled(&p, shapes[i][0], shapes[i][1], shapes[i][2], F8, scales[b], maths[m],
+                            shapes[i][0] % 4);
+                for (size_t s = 0; s < n_kernel_sets; s++)
+                    run_kernel(kernel_sets[s], &p, 1 + 2 * (b % 2));
+                close_product(&p);
+            }
+}
+
 /* ---- The call ---- */
 
 #define WORKSPACE (64u << 10)
@@ -202,7 +255,8 @@ static moepage_linear linear_of(const product *p, uint32_t x_dtype, float *out)
     return MOEPAGE_LINEAR(.math = p->math, .n_rows = p->n_rows, .n_in = p->n_in, .n_out = p->n_out,
                           .x_dtype = x_dtype, .w_dtype = p->w_dtype, .bias_dtype = p->bias_dtype,
                           .x = x_dtype == BF16 ? (void *)p->half : p->x, .w = p->w, .bias = p->bias,
-                          .out = out);
+                          .out = out, .scales = p->scales, .scale_dtype = p->scale.dtype,
+                          .block_rows = p->scale.rows, .block_columns = p->scale.columns);
 }
 
 static void call(moepage_device *device, const product *p, uint32_t x_dtype)
@@ -328,6 +382,52 @@ static void test_linear_multiplies_in_integers(void **state)
     }
 }
 
+/* Eight bits meet floats, in INT8 math those of BF16 math. */
+static void test_linear_takes_weights_of_eight_bits(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 3; threads += 2) {
+        moepage_device *device = open_device(threads);
+        for (size_t b = 0; b < COUNT(scales); b++)
+            for (size_t m = 0; m < COUNT(maths); m++) {
+                product p;
+                open_scaled(&p, 1 + 6 * (b % 2), 331, 143, F8, scales[b], maths[m], b % 4);
+                call(device, &p, F32);
+                call(device, &p, BF16);
+                if (maths[m] == MOEPAGE_MATH_BF16) {
+                    p.math = MOEPAGE_MATH_INT8;
+                    call(device, &p, F32);
+                }
+                close_product(&p);
+            }
+        expect_no_workspace(device);
+        assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+    }
+}
+
+/* A NaN among the scales spoils the rows of its block, as it does an expert's. */
+static void test_linear_keeps_a_nan_of_the_scales(void **state)
+{
+    enum { OUT = 20, ROWS = 8 };
+    (void)state;
+    moepage_device *device = open_device(2);
+    for (size_t m = 0; m < COUNT(maths); m++) {
+        product p;
+        float out[3 * OUT];
+        open_scaled(&p, 3, 70, OUT, F8, (mp_block_scale){BF16, ROWS, 64}, maths[m], 0);
+        num_put(BF16, p.scales, 3, NAN); /* of rows 8 to 15 */
+        const moepage_linear linear = linear_of(&p, F32, out);
+        assert_int_equal(moepage_device_linear(device, &linear), MOEPAGE_OK);
+        for (uint32_t i = 0; i < COUNT(out); i++)
+            if (i % OUT / ROWS == 1)
+                assert_true(isnan(out[i]));
+            else
+                assert_int_equal(num_bits(out[i]), num_bits(p.want[i]));
+        close_product(&p);
+    }
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+}
+
 typedef struct caller {
     moepage_device *device;
     product product;
@@ -388,9 +488,10 @@ static void test_linear_refuses_bad_arguments(void **state)
     expect_refusal(device, NULL, MOEPAGE_E_ARGUMENT, "linear is NULL");
     REFUSED("math is 4, it must be a MOEPAGE_MATH_*", bad.math = 4);
     REFUSED("x_dtype is 2, it must be F32 or BF16", bad.x_dtype = F16);
-    REFUSED("w_dtype is 0, it must be F32, F16, BF16 or a block format", bad.w_dtype = 0);
-    REFUSED("w_dtype is 4, it must be F32, F16, BF16 or a block format", bad.w_dtype = 4);
-    REFUSED("w_dtype is 39, it must be F32, F16, BF16 or a block format", bad.w_dtype = 39);
+    REFUSED("w_dtype is 0, it must be F32, F16, BF16, F8_E4M3 or a block format", bad.w_dtype = 0);
+    REFUSED("w_dtype is 5, it must be F32, F16, BF16, F8_E4M3 or a block format", bad.w_dtype = 5);
+    REFUSED("w_dtype is 39, it must be F32, F16, BF16, F8_E4M3 or a block format",
+            bad.w_dtype = 39);
     REFUSED("bias_dtype is 20, it must be F32, F16 or BF16", bad.bias_dtype = 20);
     REFUSED("n_in is 65, it must be a multiple of 32 for weights of Q8_0", bad.n_in = 65);
     REFUSED("n_in is 0", bad.n_in = 0);
@@ -402,6 +503,20 @@ static void test_linear_refuses_bad_arguments(void **state)
     REFUSED("x is NULL", bad.x = NULL);
     REFUSED("w is NULL", bad.w = NULL);
     REFUSED("out is NULL", bad.out = NULL);
+    REFUSED("reserved is 1, it must be 0", bad.reserved = 1);
+#define UNSCALED "w_dtype is 20, only weights of F8_E4M3 have scales and their blocks"
+    REFUSED(UNSCALED, bad.scales = p.x);
+    REFUSED(UNSCALED, bad.scale_dtype = F32);
+    REFUSED(UNSCALED, bad.block_rows = 1);
+    REFUSED(UNSCALED, bad.block_columns = 1);
+#define SCALED                                                                     \
+    bad.w_dtype = F8, bad.scales = p.x, bad.scale_dtype = F32, bad.block_rows = 1, \
+    bad.block_columns = 1
+    REFUSED("scales is NULL, weights of F8_E4M3 need them", SCALED, bad.scales = NULL);
+    REFUSED("scale_dtype is 2, it must be F32 or BF16", SCALED, bad.scale_dtype = F16);
+    REFUSED("scale_dtype is 4, it must be F32 or BF16", SCALED, bad.scale_dtype = F8);
+    REFUSED("block_rows is 0, it must be 1 or more", SCALED, bad.block_rows = 0);
+    REFUSED("block_columns is 0, it must be 1 or more", SCALED, bad.block_columns = 0);
 #undef REFUSED
     moepage_linear none = good;
     none.n_rows = 0;
@@ -411,6 +526,29 @@ static void test_linear_refuses_bad_arguments(void **state)
     for (size_t i = 0; i < COUNT(out); i++)
         assert_true(out[i] == 7);
     assert_int_equal(moepage_device_linear(NULL, &good), MOEPAGE_E_ARGUMENT);
+    close_product(&p);
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+}
+
+/* The struct as it was at first ends with `out`. */
+static void test_linear_takes_the_struct_of_before_scales(void **state)
+{
+    product p;
+    (void)state;
+    moepage_device *device = open_device(1);
+    open_product(&p, 2, 64, 3, F32, MOEPAGE_MATH_FP32, 0);
+    float *out = new_out(&p);
+    moepage_linear linear = linear_of(&p, F32, out);
+    linear.struct_size = 72;
+    linear.scales = p.x; /* past its end */
+    linear.block_rows = linear.reserved = 7;
+    assert_int_equal(moepage_device_linear(device, &linear), MOEPAGE_OK);
+    expect_wanted(&p, out, "the first struct");
+    linear.w_dtype = F8;
+    expect_refusal(device, &linear, MOEPAGE_E_ARGUMENT,
+                   "linear: scales is NULL, weights of F8_E4M3 need them");
+    linear.struct_size = 71;
+    assert_int_equal(moepage_device_linear(device, &linear), MOEPAGE_E_VERSION);
     close_product(&p);
     assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
 }
@@ -439,12 +577,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_sums_in_the_documented_order),
         cmocka_unit_test(test_linear_reads_every_block_format),
+        cmocka_unit_test(test_linear_scales_blocks_of_eight_bits),
         cmocka_unit_test(test_linear_has_the_same_bits_on_any_number_of_threads),
         cmocka_unit_test(test_linear_rounds_rows_as_the_math_says),
         cmocka_unit_test(test_linear_takes_rows_that_lie_apart),
         cmocka_unit_test(test_linear_multiplies_in_integers),
+        cmocka_unit_test(test_linear_takes_weights_of_eight_bits),
+        cmocka_unit_test(test_linear_keeps_a_nan_of_the_scales),
         cmocka_unit_test(test_linear_may_be_called_by_several_threads),
         cmocka_unit_test(test_linear_refuses_bad_arguments),
+        cmocka_unit_test(test_linear_takes_the_struct_of_before_scales),
         cmocka_unit_test(test_linear_says_when_the_workspace_is_too_small),
     };
     return cmocka_run_group_tests(tests, kernel_sets_find, NULL);

@@ -325,6 +325,11 @@ class moepage_linear(Structure):
         ("w", c_void_p),
         ("bias", c_void_p),
         ("out", c_void_p),
+        ("scales", c_void_p),
+        ("scale_dtype", c_uint32),
+        ("block_rows", c_uint32),
+        ("block_columns", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, Tuple, Union
 
 from . import _abi, dlpack, library
 from ._info import CudaInfo, DeviceInfo
-from .dtypes import bfloat16, float16, float32, uint8
+from .dtypes import bfloat16, float16, float32, float8_e4m3, uint8
 from .enums import LogLevel, Math, choose
 from .handles import Handle, State, calling_back, created
 from .structs import make, report
@@ -107,14 +107,16 @@ class Device(Handle):
         return not self.name.startswith("sim:")
 
     def linear(self, x: Any, w: Any, bias: Any = None, *, format: Optional[str] = None,
-               math: Union[Math, str, int] = Math.FP32) -> Tensor:
+               math: Union[Math, str, int] = Math.FP32, scales: Any = None,
+               block: Tuple[int, int] = (128, 128)) -> Tensor:
         """x times a dense weight matrix, plus bias: float32 [..., n_out], by a host device's threads.
 
         `x` is [..., n_in] of float32 or bfloat16, `w` [n_out, n_in] of float32, float16 or bfloat16,
         or with a `format` ("Q4_K", ...) the bytes of n_out rows of blocks; `bias` [n_out] of floats.
+        `w` of float8_e4m3 has `scales` of float32 or bfloat16, one for each `block` of rows and columns.
         The bits of a row depend on it and the weights alone (docs/host-kernels.md)."""
         found = _dense(x, "x", (float32, bfloat16))
-        weights = _dense(w, "w", (uint8,) if format else (float32, float16, bfloat16))
+        weights = _dense(w, "w", (uint8,) if format else (float32, float16, bfloat16, float8_e4m3))
         if not found.shape or not found.shape[-1]:
             raise ValueError("x has no rows")
         n_in = found.shape[-1]
@@ -122,6 +124,7 @@ class Device(Handle):
         shift = None if bias is None else _dense(bias, "bias", (float32, float16, bfloat16))
         if shift is not None and shift.shape != (n_out,):
             raise ValueError("bias has the shape %s, and not (%d,)" % (shift.shape, n_out))
+        factors = None if scales is None else _scales(scales, (n_out, n_in), block)
         out = empty(found.shape[:-1] + (n_out,), "f32")
         struct = make(_abi.moepage_linear, math=choose(Math, math, "math"),
                       n_rows=uint(arithmetic.prod(found.shape[:-1]), "rows"), n_in=n_in, n_out=n_out,
@@ -129,6 +132,9 @@ class Device(Handle):
                       bias_dtype=shift.dtype.code if shift is not None else 0, x=found.address,
                       w=weights.address, bias=shift.address if shift is not None else None,
                       out=out.address)
+        if factors is not None:
+            struct.scales, struct.scale_dtype = factors.address, factors.dtype.code
+            struct.block_rows, struct.block_columns = block
         with self._state as raw:
             self._state.library.moepage_device_linear(raw, ctypes.byref(struct))
         return out
@@ -140,6 +146,18 @@ def _dense(of: Any, what: str, dtypes: Tuple[Any, ...]) -> dlpack.Imported:
     check_array(found, what, dtypes, CPU)
     if found.strides is not None and not same_strides(found.shape, found.strides):
         raise ValueError("%s is not contiguous" % what)
+    return found
+
+
+def _scales(of: Any, shape: Tuple[int, int], block: Tuple[int, int]) -> dlpack.Imported:
+    """One scale for each block of a matrix."""
+    found = _dense(of, "scales", (float32, bfloat16))
+    rows, columns = (uint(side, "a block's side") for side in block)
+    if not rows or not columns:
+        raise ValueError("a block of %d by %d has no weights" % (rows, columns))
+    wanted = (-(-shape[0] // rows), -(-shape[1] // columns))
+    if found.shape != wanted:
+        raise ValueError("scales have the shape %s, and not %s" % (found.shape, wanted))
     return found
 
 

@@ -1,5 +1,6 @@
 """Every object of the API does its work, and every function of the header is reachable."""
 import array
+import ctypes
 import os
 import tempfile
 import unittest
@@ -392,6 +393,20 @@ class Memory(unittest.TestCase):
                 self.assertEqual(out.tolist(), [[-80.0, 0.0, 80.5]] * 2)
             block = bytes([0x00, 0x38]) + bytes([2] * 32)  # 0.5 and 32 integers
             self.assertEqual(device.linear(rows, block * 5, format="q8_0").tolist(), [[80.0] * 5] * 2)
+            eight = moepage.empty((3, 32), "f8_e4m3")
+            ctypes.memset(eight.address, 0x38, eight.nbytes)  # ones
+            scales = floats([2, 0.25, -1, 0.5], (2, 2))  # of 2 rows and 16 columns
+            for math in ("fp32", "bf16"):
+                out = device.linear(rows, eight, bias, math=math, scales=scales, block=(2, 16))
+                self.assertEqual(out.tolist(), [[90.0, 90.0, -19.5]] * 2)
+            for wrong in ({"scales": scales}, {"scales": scales, "block": (0, 16)},
+                          {"scales": scales, "block": (16, 2)}):
+                with self.assertRaises(ValueError):
+                    device.linear(rows, eight, **wrong)
+            with self.assertRaises(moepage.ArgumentError):
+                device.linear(rows, eight)
+            with self.assertRaises(moepage.ArgumentError):
+                device.linear(rows, w, scales=scales, block=(2, 16))
             with self.assertRaises(ValueError):
                 device.linear(rows, block[:-1], format="q8_0")
             with self.assertRaises(ValueError):

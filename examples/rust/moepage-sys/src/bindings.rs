@@ -356,8 +356,13 @@ pub struct moepage_linear {
     pub w: *const c_void,
     pub bias: *const c_void,
     pub out: *mut f32,
+    pub scales: *const c_void,
+    pub scale_dtype: u32,
+    pub block_rows: u32,
+    pub block_columns: u32,
+    pub reserved: u32,
 }
-plain!(moepage_linear, 72, struct_size);
+plain!(moepage_linear, 96, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

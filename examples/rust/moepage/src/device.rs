@@ -133,7 +133,7 @@ impl Device {
 
     /// Dense products on a host device: `out[r] = w x[r] + bias`, of rows of `n_in` elements, with
     /// `w` `[n_out][n_in]` and `out` `[rows][n_out]`; `n_out` is `out.len()` over the rows. The bits of
-    /// a row depend on it and the weights alone. For blocks there is [`Device::linear_raw`].
+    /// a row depend on it and the weights alone. For blocks and FP8 there is [`Device::linear_raw`].
     pub fn linear<X: Activation, W: Activation>(
         &self,
         math: Math,
@@ -171,7 +171,7 @@ impl Device {
         unsafe { self.linear_raw(&raw) }
     }
 
-    /// The same for weights in blocks, and rows that lie apart.
+    /// The same for weights in blocks or FP8, and rows that lie apart.
     ///
     /// # Safety
     /// The pointers are as `moepage_linear` in `moepage.h` wants them.

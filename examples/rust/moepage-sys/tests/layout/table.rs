@@ -15,7 +15,8 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         workspace_bytes, used_bytes, peak_bytes, arena_expert_bytes, arena_kv_bytes,
         bus_bytes_per_s, name, kernels, pageable_bytes);
     fields!(tell, moepage_linear, struct_size, math, n_rows, n_in, n_out, x_dtype, w_dtype,
-        bias_dtype, x, x_stride, w, bias, out);
+        bias_dtype, x, x_stride, w, bias, out, scales, scale_dtype, block_rows, block_columns,
+        reserved);
     fields!(tell, moepage_model_config, struct_size, reserved, log, log_user);
     fields!(tell, moepage_expert_tensor, role, dtype, rank, reserved, shape, bytes, offset);
     fields!(tell, moepage_model_info, struct_size, layers, moe_layers, experts, top_k, hidden,
