@@ -481,7 +481,7 @@ check-long: setup
 PTX_PROGRAMS  := $(addprefix unit/test_cuda_,decode elementwise rows topk remap path_kernels quant experts coded fast \
                    fast_session kv session device stream handshake) unit/test_kv_pool $(addprefix property/test_, \
                    cuda_decode cuda_path cuda_path_failure cuda_readers cuda_streams kv_pool)
-PTX_SIMULATED := property/test_same_bits property/test_pool_stress
+PTX_SIMULATED := property/test_same_bits property/test_pool_stress property/test_version_outputs unit/test_versions_ffn
 check-device: setup
 	$(SUBMAKE) ptx $(if $(NO_CUDA),,all sim chosen CHOICE='ptx/test_ptx_entries $(PTX_PROGRAMS) $(PTX_SIMULATED)')
 	$(Q)TEST_TIMEOUT=1200 PTX_PROGRAMS='$(PTX_PROGRAMS)' PTX_SIMULATED='$(PTX_SIMULATED)' \

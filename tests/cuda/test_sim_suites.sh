@@ -4,8 +4,8 @@
 set -u
 . tests/support/tap.sh
 suites=${BUILD:-build}/release/suites
-for program in property/test_same_bits property/test_pool_stress property/test_version_walk \
-    unit/test_versions unit/test_version_places; do
+for program in property/test_same_bits property/test_pool_stress property/test_version_outputs \
+    property/test_version_walk unit/test_versions unit/test_versions_ffn unit/test_version_places; do
     check "${program#*/} holds on a CUDA device over the simulated driver" \
         env MP_TEST_DEVICE=sim CMOCKA_MESSAGE_OUTPUT=STDOUT "$suites/${program%/*}" "${program#*/}"
 done

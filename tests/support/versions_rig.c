@@ -124,6 +124,29 @@ static uint32_t form_of(uint32_t dtype)
     }
 }
 
+/* The part of an expert's image that a tensor is. */
+static mp_image_part find_part(const struct moepage_model *model, uint32_t layer, uint32_t expert,
+                               uint32_t form, uint32_t tensor)
+{
+    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
+    if (form != MOEPAGE_FORM_DENSE) {
+        mp_model_find_parts(model, layer, expert, form, parts);
+        return parts[tensor];
+    }
+    const moepage_expert_tensor *dense = &mp_model_layout(model, layer)->tensors[tensor];
+    return (mp_image_part){.offset = dense->offset, .bytes = dense->bytes};
+}
+
+uint64_t versions_rig_tensor(const versions_rig *rig, const moepage_plan_expert *expert,
+                             uint32_t tensor, void *out, uint64_t most)
+{
+    const mp_image_part part =
+        find_part(rig->pool->model, 0, expert->expert, form_of(expert->dtype), tensor);
+    assert_true(part.bytes <= most);
+    device_rig_read(rig->devices[expert->device], expert->tensors[tensor], out, part.bytes);
+    return part.bytes;
+}
+
 uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
                             const moepage_plan_expert *expert)
 {
@@ -132,20 +155,15 @@ uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
     uint64_t room = mp_model_image_room(model, form), read_bytes;
     unsigned char *image = aligned_alloc(4096, (room + 4095) / 4096 * 4096), *shown = malloc(room);
     mp_image where;
-    mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
     assert_true(image && shown);
     assert_int_equal(mp_model_read_image(model, layer, expert->expert, form, image, room,
                                          &read_bytes),
                      MOEPAGE_OK);
     mp_model_find_image(model, layer, expert->expert, form, &where);
-    if (form != MOEPAGE_FORM_DENSE)
-        mp_model_find_parts(model, layer, expert->expert, form, parts);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        bool dense = form == MOEPAGE_FORM_DENSE;
-        uint64_t offset = dense ? model->layouts[0].tensors[t].offset : parts[t].offset;
-        uint64_t bytes = dense ? model->layouts[0].tensors[t].bytes : parts[t].bytes;
-        device_rig_read(rig->devices[expert->device], expert->tensors[t], shown, bytes);
-        if (memcmp(shown, image + where.skew + offset, bytes) != 0)
+        const mp_image_part part = find_part(model, layer, expert->expert, form, t);
+        versions_rig_tensor(rig, expert, t, shown, room);
+        if (memcmp(shown, image + where.skew + part.offset, part.bytes) != 0)
             fail_msg("tensor %u of expert %u of layer %u is not what the file has in form %u", t,
                      expert->expert, layer, form);
     }

@@ -44,6 +44,10 @@ moepage_session *versions_rig_session(versions_rig *rig, uint32_t max_tokens);
 uint32_t versions_rig_check(const versions_rig *rig, uint32_t layer,
                             const moepage_plan_expert *expert);
 
+/* Reads one tensor of an expert as the plan shows it, and returns its bytes. */
+uint64_t versions_rig_tensor(const versions_rig *rig, const moepage_plan_expert *expert,
+                             uint32_t tensor, void *out, uint64_t most);
+
 /* Routes one token to every one of `ids`, checks what the plan shows, retires. forms[i]: the form
  * of ids[i]; may be NULL. */
 void versions_rig_layer(versions_rig *rig, moepage_session *session, uint32_t layer,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "codec/quant.h"
+#include "device_rig.h"
 #include "pack_maker.h"
 #include "pool_rig.h"
 #include "testing.h"
@@ -15,7 +16,6 @@
 #define LAYERS 2
 #define EXPERTS 6
 #define HIDDEN 64
-#define STEPS 1500
 
 /* y of each expert alone, for the input that all of them get. */
 typedef float answers[LAYERS][EXPERTS][HIDDEN];
@@ -36,10 +36,15 @@ static void make_input(float *x)
         x[i] = ((float)bank_below(&random, 2001) - 1000) / 700;
 }
 
+#define ROWS_BYTES (EXPERTS * HIDDEN * sizeof(float))
+
 /* Layer `layer`, with one token for each expert. `low`, if asked for: does the plan show it low? */
-static void run_layer(moepage_session *session, uint32_t layer, bool *low, float y[EXPERTS][HIDDEN])
+static void run_layer(moepage_device *device, moepage_session *session, uint32_t layer, bool *low,
+                      float y[EXPERTS][HIDDEN])
 {
     static float x[EXPERTS][HIDDEN];
+    void *own_x = device_rig_alloc(device, ROWS_BYTES);
+    void *own_y = device_rig_alloc(device, ROWS_BYTES);
     int32_t ids[EXPERTS];
     float weights[EXPERTS];
     for (uint32_t e = 0; e < EXPERTS; e++) {
@@ -47,11 +52,15 @@ static void run_layer(moepage_session *session, uint32_t layer, bool *low, float
         weights[e] = 1;
         make_input(x[e]);
     }
+    device_rig_write(device, own_x, x, ROWS_BYTES);
     moepage_routing routing = {.struct_size = sizeof routing,
                                .top_k = 1,
                                .ids = ids,
                                .weights = weights};
-    moepage_ffn ffn = {.struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y};
+    moepage_ffn ffn = {.struct_size = sizeof ffn,
+                       .dtype = MOEPAGE_DTYPE_F32,
+                       .x = own_x,
+                       .y = own_y};
     moepage_plan plan = {.struct_size = sizeof plan};
     assert_int_equal(moepage_session_route(session, layer, &routing, low ? &plan : NULL),
                      MOEPAGE_OK);
@@ -60,6 +69,9 @@ static void run_layer(moepage_session *session, uint32_t layer, bool *low, float
     if (moepage_session_ffn(session, layer, &ffn))
         fail_msg("layer %u: %s", layer, moepage_last_error());
     assert_int_equal(moepage_session_retire(session, layer), MOEPAGE_OK);
+    device_rig_read(device, own_y, y, ROWS_BYTES);
+    device_rig_free(device, own_x, ROWS_BYTES);
+    device_rig_free(device, own_y, ROWS_BYTES);
 }
 
 /* Over an ordinary pool. */
@@ -71,7 +83,7 @@ static void answer(bank_model *bank, answers out)
         pool_rig_session(&rig, &(moepage_session_config){.math = MOEPAGE_MATH_FP32});
     pool_rig_begin(session, EXPERTS, MOEPAGE_PHASE_DECODE);
     for (uint32_t l = 0; l < LAYERS; l++)
-        run_layer(session, l, NULL, out[l]);
+        run_layer(rig.devices[0], session, l, NULL, out[l]);
     assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
     pool_rig_close(&rig);
@@ -126,15 +138,17 @@ static void check_forms(uint32_t lo_form, uint32_t lo_fetched)
     assert_memory_not_equal(high, low, sizeof high);
     moepage_session *session = versions_rig_session(&rig, EXPERTS);
     uint64_t random = 21;
-    for (uint32_t s = 0; s < STEPS; s++) {
-        const int32_t hot[2] = {(int32_t)(s / 250 % EXPERTS), (int32_t)((s / 250 + 2) % EXPERTS)};
+    const uint32_t steps = device_rig_is_cuda() ? 500 : 1500; /* which take ten times as long */
+    for (uint32_t s = 0; s < steps; s++) {
+        const int32_t hot[2] = {(int32_t)(s * 6 / steps % EXPERTS),
+                                (int32_t)((s * 6 / steps + 2) % EXPERTS)};
         versions_rig_step(&rig, session, hot, 2);
         if (bank_below(&random, 20))
             continue;
         pool_rig_begin(session, EXPERTS, MOEPAGE_PHASE_DECODE);
         for (uint32_t l = 0; l < LAYERS; l++) {
             bool is_low[EXPERTS];
-            run_layer(session, l, is_low, y);
+            run_layer(rig.device, session, l, is_low, y);
             for (uint32_t e = 0; e < EXPERTS; e++) {
                 assert_memory_equal(y[e], is_low[e] ? low[l][e] : high[l][e], sizeof y[e]);
                 seen_low += is_low[e];
