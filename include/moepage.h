@@ -734,9 +734,10 @@ typedef struct moepage_expert_pool_config {
     /* Protection against scans: the percentage of slots that prefill may take from decode, 1..99; 0
      * = off (the policy then decides alone). */
     uint32_t scan_percent;
-    uint32_t chunk_bytes; /* a prefetch is copied in pieces of this size; 0 = 2 MiB */
-    uint32_t tp_rank;     /* reserved for tensor-parallel slices: 0 */
-    uint32_t tp_size;     /* reserved: 0 or 1 */
+    /* A prefetch is copied in pieces of this size, rounded up to 64 bytes; 0 = 2 MiB. */
+    uint32_t chunk_bytes;
+    uint32_t tp_rank; /* reserved for tensor-parallel slices: 0 */
+    uint32_t tp_size; /* reserved: 0 or 1 */
     /* Host memory that caches experts of the cold tier (the model's file or read callback), divided
      * among the devices, and never more than all experts take. 0 = none: experts are loaded from
      * the model's files through the page cache, or from the caller's memory, or through a few entries

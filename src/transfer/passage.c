@@ -155,7 +155,18 @@ static void describe_jobs(mp_transfer *transfer, uint32_t index)
                        &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
 }
 
-/* Stages up to `limit` bytes of a load that has its source and, if it is coded,
+/* Parts of a piece begin at its multiples of this many bytes, as external memory is promised. */
+#define PART_ALIGN 64u
+
+static uint64_t part_bytes(uint64_t left, uint64_t room)
+{
+    if (left <= room)
+        return left;
+    uint64_t bytes = (room + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+    return left < bytes ? left : bytes;
+}
+
+/* Stages `limit` bytes, or a few more, of a load that has its source and, if it is coded,
  * its staging buffer. */
 static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
                             uint64_t limit, bool coded)
@@ -171,10 +182,9 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
     if (!in_pieces)
         image = mp_transfer_image(transfer, passage->key, transfer->bus_form);
     while (passage->piece < pieces && total < limit) {
-        /* Take as much of the piece, or of the whole image, as the limit allows. */
+        /* Take as much of the piece, or of the whole image, as the limit asks for. */
         uint64_t size = in_pieces ? layout->pieces[passage->piece].bytes : image.bytes;
-        uint64_t left = size - passage->offset;
-        uint64_t bytes = left < limit - total ? left : limit - total;
+        uint64_t left = size - passage->offset, bytes = part_bytes(left, limit - total);
         mp_copy copy = in_pieces ? copy_piece(transfer, passage, bytes)
                                  : copy_image(transfer, passage, &image, bytes);
         total += bytes;

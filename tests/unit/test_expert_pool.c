@@ -32,6 +32,11 @@ static void open_rig(const pool_rig_config *config)
     pool_rig_open(&rig, &bank, config);
 }
 
+static moepage_session *cache_session(void)
+{
+    return pool_rig_session(&rig, &(moepage_session_config){.regime = MOEPAGE_REGIME_CACHE});
+}
+
 static void close_rig(void)
 {
     pool_rig_close(&rig);
@@ -218,7 +223,7 @@ static void test_expert_pool_pins_count_and_leave_top_k_slots(void **state)
     assert_int_equal(moepage_expert_pool_pin(rig.pool, 1, 0), MOEPAGE_OK); /* takes no slot */
     assert_int_equal(pool_rig_info(&rig).pinned, 3);
 
-    moepage_session *session = pool_rig_session(&rig, NULL);
+    moepage_session *session = cache_session();
     for (uint32_t e = 0; e < EXPERTS; e += 2)
         for (uint32_t l = 0; l < LAYERS; l++)
             pool_rig_visit(session, l, (int32_t[]){(int32_t)e, (int32_t)e + 1}, 2);
@@ -288,7 +293,7 @@ static void test_expert_pool_resizes_exactly(void **state)
     (void)state;
     static const uint64_t sizes[] = {KEYS, 3, KEYS, 17, 16, 1, 2, KEYS - 1};
     open_rig(&(pool_rig_config){.slots = 10});
-    moepage_session *session = pool_rig_session(&rig, NULL);
+    moepage_session *session = cache_session();
     uint64_t slot_bytes = pool_rig_info(&rig).slot_bytes;
     uint64_t beside = used_bytes() - 10 * slot_bytes;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -423,7 +428,7 @@ static void test_expert_pool_recovers_from_a_failed_read(void **state)
     (void)state;
     open_bank(true);
     pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 3});
-    moepage_session *session = pool_rig_session(&rig, NULL);
+    moepage_session *session = cache_session();
     moepage_plan plan = {.struct_size = sizeof plan};
     int32_t ids[2] = {3, 4};
     for (uint64_t call = 1; call <= 2 * bank.n_tensors; call++) {

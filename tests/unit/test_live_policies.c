@@ -37,7 +37,9 @@ static void live_open(live *p, const char *policy, uint32_t scope, uint32_t slot
     bank_model_open(&p->bank, &shape);
     pool_rig_open(&p->rig, &p->bank,
                   &(pool_rig_config){.slots = slots, .scope = scope, .policy = policy});
-    p->session = pool_rig_session(&p->rig, &(moepage_session_config){.max_tokens = 1});
+    p->session =
+        pool_rig_session(&p->rig, &(moepage_session_config){.max_tokens = 1,
+                                                            .regime = MOEPAGE_REGIME_CACHE});
 }
 
 /* Experts are drawn unevenly, as routers do. */

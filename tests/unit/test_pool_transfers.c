@@ -85,6 +85,7 @@ static void expect_recovery(moepage_session *session)
     pool_rig_check(&rig);
     for (int32_t i = 0; i < 2 * EXPERTS; i++)
         assert_int_equal(visit(session, (uint32_t)i % 2, 2 * i), MOEPAGE_OK);
+    fake_device_pump(&fake); /* layers that stream have asked ahead */
     pool_rig_check(&rig);
 }
 

@@ -59,14 +59,14 @@ static void open_gate(void)
     sem_post(&door.go);
 }
 
-/* `parts`: into how many chunks an expert is cut. */
+/* `parts`: into how many chunks an expert is cut; 8 are of 192 bytes. */
 static moepage_session *open_rig(uint64_t slots, uint32_t parts, uint32_t prefetch)
 {
     bank_shape shape = {.layers = LAYERS,
                         .experts = EXPERTS,
                         .top_k = TOP_K,
                         .hidden = 8,
-                        .intermediate = 4,
+                        .intermediate = 16,
                         .callback = true,
                         .seed = 8};
     bank_model_open(&bank, &shape);
@@ -76,7 +76,8 @@ static moepage_session *open_rig(uint64_t slots, uint32_t parts, uint32_t prefet
     bank.before = at_the_gate;
     uint32_t chunk = (uint32_t)(bank.expert_bytes / parts);
     pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = slots, .chunk_bytes = chunk});
-    return pool_rig_session(&rig, &(moepage_session_config){.prefetch = prefetch});
+    return pool_rig_session(&rig, &(moepage_session_config){.prefetch = prefetch,
+                                                            .regime = MOEPAGE_REGIME_CACHE});
 }
 
 static void close_rig(moepage_session *session)

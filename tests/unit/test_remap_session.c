@@ -63,7 +63,8 @@ static void open_rig_slots(uint64_t slots)
                         .seed = 5};
     bank_model_open(&bank, &shape);
     pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = slots});
-    session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = TOKENS});
+    session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = TOKENS,
+                                                               .regime = MOEPAGE_REGIME_CACHE});
     make_routing(11);
 }
 

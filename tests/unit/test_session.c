@@ -759,7 +759,9 @@ static uint64_t decode_misses_after_prefill(uint32_t scan_percent)
     static const int32_t working_set[4] = {0, 1, 2, 3};
     moepage_session_stats stats = {.struct_size = sizeof stats};
     open_rig(&(pool_rig_config){.slots = 5 * LAYERS, .scan_percent = scan_percent});
-    moepage_session *session = pool_rig_session(&rig, &(moepage_session_config){.max_top_k = 4});
+    moepage_session *session =
+        pool_rig_session(&rig,
+                         &(moepage_session_config){.max_top_k = 4, .regime = MOEPAGE_REGIME_CACHE});
     for (uint32_t l = 0; l < LAYERS; l++)
         pool_rig_visit(session, l, working_set, 4);
     for (uint32_t first = 4; first < EXPERTS; first += 4) {
@@ -802,7 +804,9 @@ static void test_session_cancelled_loads_can_be_evicted(void **state)
     (void)state;
     int32_t cancelled[4] = {0, 1, 2, 3}, others[4] = {4, 5, 6, 7};
     open_rig(&(pool_rig_config){.slots = 6});
-    moepage_session *session = pool_rig_session(&rig, &(moepage_session_config){.max_top_k = 4});
+    moepage_session *session =
+        pool_rig_session(&rig,
+                         &(moepage_session_config){.max_top_k = 4, .regime = MOEPAGE_REGIME_CACHE});
     pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     assert_int_equal(pool_rig_route(session, 0, cancelled, 4, NULL), MOEPAGE_OK);
     assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);

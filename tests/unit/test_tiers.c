@@ -101,7 +101,8 @@ static uint64_t image_bytes(uint32_t key, uint32_t form)
 static void walk(bank_shape shape, pool_rig_config config)
 {
     open_world(shape, &config);
-    moepage_session *session = pool_rig_session(&rig, NULL);
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.regime = MOEPAGE_REGIME_CACHE});
     moepage_expert_pool_info start = pool_rig_info(&rig);
     const mp_shard *shard = &rig.pool->cache->shards[0];
     uint32_t form = rig.pool->bus_form;
@@ -315,7 +316,8 @@ static void test_tiers_guesses_without_an_entry_evict_nobody(void **state)
     (void)state;
     open_slow_world(&(pool_rig_config){.slots = 14, .host_experts = 1, .io_threads = 2});
     moepage_session *session =
-        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT});
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT,
+                                                         .regime = MOEPAGE_REGIME_CACHE});
     for (int32_t e = 0; e < 12; e++)
         assert_int_equal(visit(session, 0, e), MOEPAGE_OK);
     const int32_t read = 3, guesses[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
@@ -339,7 +341,8 @@ static void test_tiers_guesses_leave_threads_to_demands(void **state)
     (void)state;
     open_slow_world(&(pool_rig_config){.slots = 30, .host_experts = 20, .io_threads = 4});
     moepage_session *session =
-        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT});
+        pool_rig_session(&rig, &(moepage_session_config){.prefetch = MOEPAGE_PREFETCH_HINT,
+                                                         .regime = MOEPAGE_REGIME_CACHE});
     for (int32_t round = 0; round < 4; round++) {
         const int32_t guesses[] = {round, 4 + round, 8 + round};
         pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
@@ -360,7 +363,9 @@ static void test_tiers_host_hits_pass_cold_reads(void **state)
 {
     (void)state;
     open_slow_world(&(pool_rig_config){.slots = 5, .host_experts = 12, .io_threads = 2});
-    moepage_session *session = pool_rig_session(&rig, &(moepage_session_config){.max_top_k = 1});
+    moepage_session *session =
+        pool_rig_session(&rig,
+                         &(moepage_session_config){.max_top_k = 1, .regime = MOEPAGE_REGIME_CACHE});
     for (int32_t e = 0; e < 7; e++)
         assert_int_equal(visit(session, 0, e), MOEPAGE_OK); /* 0 and 1 are in the tier alone now */
     const int32_t cold = 3, warm = 0;
