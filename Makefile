@@ -513,7 +513,7 @@ check-python: setup
 # Needs PyPI, for llama.cpp.
 check-llama: setup
 	$(SUBMAKE) all
-	$(Q)TEST_TIMEOUT=1800 tests/run.sh -o $(BUILD)/logs-llama tests/hosts/llama.sh
+	$(Q)TEST_TIMEOUT=2700 tests/run.sh -o $(BUILD)/logs-llama tests/hosts/llama.sh
 
 asan: sanitizer = address
 ubsan: sanitizer = undefined

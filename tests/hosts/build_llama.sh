@@ -7,7 +7,7 @@ python=$dir/tools/bin/python
 for program in cmake python3 c++; do
     command -v $program >/dev/null || skip_all "there is no $program"
 done
-mkdir -p "$dir/models" || skip_all "$dir cannot be made"
+mkdir -p "$dir" || skip_all "$dir cannot be made"
 get_tools() {
     python3 -m venv "$dir/tools" &&
         "$dir/tools/bin/pip" install -q gguf numpy diskcache jinja2 typing_extensions
@@ -55,14 +55,13 @@ plugin() { # NUMBER [make's arguments]
     make -C "$here" llama GGML="$dir/sources-$version/$(inside $version)/ggml" WERROR=1 "$@"
 }
 
-# What is missing is got and built; 1, after a reason in $why, if it cannot be.
+# What is missing is got, and built; 1, after a reason in $why, if it cannot be.
+have_sources() { # NUMBER
+    why="$(package $1) cannot be downloaded: see $dir/sources-$1.log"
+    [ -d "$dir/sources-$1" ] || get_sources $1 >"$dir/sources-$1.log" 2>&1
+}
 have() { # NUMBER
-    if [ ! -d "$dir/sources-$1" ] && ! get_sources $1 >"$dir/sources-$1.log" 2>&1; then
-        why="$(package $1) cannot be downloaded: see $dir/sources-$1.log"
-    elif [ ! -e "$dir/host-$1/done" ] && ! build $1 >"$dir/host-$1.log" 2>&1; then
-        why="$(package $1) cannot be built: see $dir/host-$1.log"
-    else
-        return 0
-    fi
-    return 1
+    have_sources $1 || return 1
+    why="$(package $1) cannot be built: see $dir/host-$1.log"
+    [ -e "$dir/host-$1/done" ] || build $1 >"$dir/host-$1.log" 2>&1
 }
