@@ -86,10 +86,9 @@ mp_start mp_transfer_may_start(mp_transfer *transfer, uint32_t key, mp_pipe_kind
  * entry for them. mp_transfer_may_start has said NOW, and the lock has been held since. */
 void mp_passage_begin(mp_transfer *transfer, uint32_t passage, uint32_t key, unsigned char *place,
                       mp_pipe_kind pipe);
-/* Submits or stages `limit` of the bytes that have yet to cross the bus, or up to 63 more, for parts
- * begin at multiples of 64, and the decoding behind the last; returns how many. A DEMAND makes
- * streams wait where they must; a PREFETCH does only what need not wait. Staged copies must be
- * flushed before the lock is released. */
+/* Submits or stages `limit` of the bytes that have yet to cross the bus, or up to 63 more, for parts begin at
+ * multiples of 64, and the decoding behind the last; returns how many. A DEMAND makes streams wait where they
+ * must; a PREFETCH does only what need not wait. Staged copies must be flushed before the lock is released. */
 uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t passage, mp_pipe_kind pipe,
                             uint64_t limit);
 void mp_transfer_flush(mp_transfer *transfer);

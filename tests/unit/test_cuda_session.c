@@ -403,31 +403,6 @@ static void test_cuda_session_runs_a_planned_layer_behind_the_plans_readers(void
     close_all();
 }
 
-/* Its kernels would compute SwiGLU. Pages and plans are there all the same. */
-static void test_cuda_session_refuses_a_clamped_activation(void **state)
-{
-    (void)state;
-    open_all(&(bank_shape){.seed = 7, .clamped = true}, &(pool_rig_config){.slots = 4});
-    moepage_device *device = rig.devices[0];
-    const int32_t ids[] = {0, 1};
-    const float zeros[HIDDEN] = {0};
-    float *dx = device_rig_alloc(device, sizeof zeros),
-          *dy = device_rig_alloc(device, sizeof zeros);
-    device_rig_write(device, dx, zeros, sizeof zeros);
-    moepage_ffn ffn = {
-        .struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = dx, .y = dy, .stream = native};
-    moepage_plan plan = {.struct_size = sizeof plan};
-    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
-    assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
-    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_E_UNSUPPORTED);
-    assert_non_null(strstr(moepage_last_error(), "activation 1, and this device"));
-    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
-    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
-    device_rig_free(device, dx, sizeof zeros);
-    device_rig_free(device, dy, sizeof zeros);
-    close_all();
-}
-
 static void run_layer(uint32_t layer, const int32_t *ids, float *x, float *y)
 {
     moepage_ffn ffn = {
@@ -535,7 +510,6 @@ int main(void)
         cmocka_unit_test(test_cuda_session_waits_for_no_load_behind_the_callers_stream),
         cmocka_unit_test(test_cuda_session_tries_again_what_failed_before_the_bus_has_passed),
         cmocka_unit_test(test_cuda_session_runs_a_planned_layer_behind_the_plans_readers),
-        cmocka_unit_test(test_cuda_session_refuses_a_clamped_activation),
         cmocka_unit_test(test_cuda_session_steps_run_ahead_of_the_device),
         cmocka_unit_test(test_cuda_session_failed_reads_are_the_call_s_own),
     };
