@@ -56,7 +56,7 @@ static struct {
     uint32_t n_promises, hot;
     uint64_t room;       /* of one expert's tensors */
     unsigned char *seen; /* [READS][room] pinned */
-    unsigned char *idle; /* pinned: what lagging streams copy */
+    unsigned char *idle; /* [SESSIONS][2][room] pinned: what lagging streams copy */
 } w;
 
 #define must(condition)                                                                       \
@@ -127,9 +127,10 @@ static void copy_on(mp_cu_stream stream, void *to, const void *from, uint64_t by
 /* The stream is behind, then reads all tensors of the plan's experts. */
 static void read_plan(const actor *a, const moepage_plan *plan)
 {
+    unsigned char *idle = w.idle + (uint64_t)(a - w.actors) * 2 * w.room;
     must(!mp_cuda_enter(gpu()));
     for (uint32_t i = 0; i < LAG; i++)
-        copy_on(a->native, w.idle, w.idle + w.room, w.room);
+        copy_on(a->native, idle, idle + w.room, w.room);
     for (uint32_t e = 0; e < plan->n_experts; e++) {
         promise *p = &w.promises[w.n_promises];
         *p = (promise){image_of(plan->layer, &plan->experts[e]), w.seen + w.n_promises++ * w.room};
@@ -203,7 +204,8 @@ static void open_world(const moepage_precision_config *precision, uint64_t slots
     sim_cuda_jitter(seed);
     w.room = w.rig.pool->slot_bytes;
     must(!mp_cuda_enter(gpu()));
-    must(!gpu()->driver->host_alloc((void **)&w.seen, (READS + 2) * w.room, MP_CU_HOST_PORTABLE));
+    must(!gpu()->driver->host_alloc((void **)&w.seen, (READS + 2 * SESSIONS) * w.room,
+                                    MP_CU_HOST_PORTABLE));
     w.idle = w.seen + READS * w.room;
     for (uint32_t i = 0; i < SESSIONS; i++)
         must(!gpu()->driver->stream_create(&w.actors[i].native, MP_CU_STREAM_NON_BLOCKING, 0));
