@@ -281,12 +281,8 @@ static void describe_pieces(const binding *b)
         for (uint32_t p = 0; p < b->n_parts; p++) {
             const mp_gguf_tensor *tensor = b->found[(uint64_t)i * b->n_parts + p];
             mp_repack *how = &model->layouts[model->layout_of[i]].pieces[p].how;
-            if (!tensor->computed)
-                continue;
-            *how = tensor->computed->how;
-            how->rows /= model->info.experts;
-            for (uint32_t s = 0; s < how->n_sources; s++)
-                how->sources[s].rows /= model->info.experts;
+            if (tensor->computed)
+                *how = mp_repack_one_of(&tensor->computed->how, model->info.experts);
         }
 }
 

@@ -180,6 +180,15 @@ moepage_status mp_repack_check(const mp_repack *how, const mp_file_span *stored,
     return status;
 }
 
+mp_repack mp_repack_one_of(const mp_repack *how, uint32_t n)
+{
+    mp_repack one = *how;
+    one.rows /= n;
+    for (uint32_t s = 0; s < one.n_sources; s++)
+        one.sources[s].rows /= one.sources[s].rows % n ? 1 : n;
+    return one;
+}
+
 bool mp_repack_is_same(const mp_repack *a, const mp_repack *b)
 {
     return a->kind == b->kind && a->rows == b->rows && a->row_bytes == b->row_bytes &&

@@ -71,6 +71,10 @@ moepage_status mp_repack_read(const mp_repack *how, const mp_file_span *stored,
 moepage_status mp_repack_check(const mp_repack *how, const mp_file_span *stored,
                                mp_repack_rooms *rooms);
 
+/* Returns how one of n matrices is computed that follow each other in the piece: from an nth of each source's rows,
+ * and from all of a source whose rows do not divide by n. */
+mp_repack mp_repack_one_of(const mp_repack *how, uint32_t n);
+
 /* Returns true if both pieces are computed alike, each from its own sources. */
 bool mp_repack_is_same(const mp_repack *a, const mp_repack *b);
 
@@ -128,12 +132,12 @@ extern const mp_repack_kind mp_repack_transposed;
  * follow each other share a byte, the first in its low half. */
 extern const mp_repack_kind mp_repack_mxfp4;
 
-/* Blocks of NVFP4G from the nibbles [rows, K/2], stored likewise, the scales [rows, K/16] and the factor, one
- * F32 number, by which scales are multiplied, or divided. FORMAT, besides what a file can fail with: a factor or
- * a scale that is no number a quantiser makes. */
+/* Blocks of NVFP4G from the nibbles [rows, K/2], stored likewise, the scales [rows, K/16] and the factors, F32
+ * numbers, each for as many rows, by which scales are multiplied, or divided. FORMAT, besides what a file can fail
+ * with: a factor or a scale that is no number a quantiser makes. */
 const mp_repack_kind *mp_repack_nvfp4(bool divided);
 
-/* The same from blocks of NVFP4 [rows, K/64] and factors, each of as many rows. */
+/* The same from blocks of NVFP4 [rows, K/64] and factors. */
 extern const mp_repack_kind mp_repack_nvfp4_blocks;
 
 /* Returns the longest block of NVFP4G that divides a row of so many weights; 0 if none does. */

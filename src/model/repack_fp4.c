@@ -154,22 +154,26 @@ static moepage_status nv_fill(const mp_repack *how, const mp_file_span *stored,
 {
     const uint64_t nibbles = how->sources[NV_WEIGHTS].row_bytes;
     const uint64_t groups = how->sources[NV_SCALES].row_bytes;
+    const uint64_t rows_a_factor = how->rows / how->sources[NV_OF_MATRIX].rows;
     const uint32_t block = mp_fp4_block(2 * nibbles);
+    const bool divided = ((const nv_kind *)how->kind)->divided;
     unsigned char *scales = room + rows->n * nibbles;
     const mp_repack_range of_nibbles = {rows->first, rows->n, 0, nibbles};
     const mp_repack_range of_scales = {rows->first, rows->n, 0, groups};
-    float factor;
-    moepage_status status =
-        nv_factor(how, stored, NV_OF_MATRIX, 0, ((const nv_kind *)how->kind)->divided, &factor);
-    if (!status)
-        status = mp_repack_window(how, stored, NV_WEIGHTS, &of_nibbles, room);
+    float factor = 0;
+    moepage_status status = mp_repack_window(how, stored, NV_WEIGHTS, &of_nibbles, room);
     if (!status)
         status = mp_repack_window(how, stored, NV_SCALES, &of_scales, scales);
     if (!status)
         status = nv_check(stored, scales, rows->n * groups);
-    for (uint64_t r = 0; r < rows->n && !status; r++)
-        nv_put(block, 2 * nibbles / block, factor, room + r * nibbles, scales + r * groups,
-               out + r * how->row_bytes);
+    for (uint64_t r = 0; r < rows->n && !status; r++) {
+        const uint64_t row = rows->first + r;
+        if (r == 0 || row % rows_a_factor == 0)
+            status = nv_factor(how, stored, NV_OF_MATRIX, row / rows_a_factor, divided, &factor);
+        if (!status)
+            nv_put(block, 2 * nibbles / block, factor, room + r * nibbles, scales + r * groups,
+                   out + r * how->row_bytes);
+    }
     return status;
 }
 
