@@ -176,7 +176,7 @@ static moepage_status find_types(const binding *b, const mp_hf_part *part,
         moepage_status status = find_stored(b, part, part->names[0], i, layer, 0, &first);
         if (status)
             return status;
-        if (first->type->dtype == MOEPAGE_DTYPE_NONE ||
+        if (first->type->dtype == MOEPAGE_DTYPE_NONE || (part->repack && first->computed) ||
             (required && first->type->dtype != required))
             return mp_fail(MOEPAGE_E_UNSUPPORTED,
                            "%.200s: tensor \"%.160s\" is %s, which experts of %s "
@@ -207,6 +207,12 @@ static void describe_repack(const binding *b, const mp_hf_repack *from,
     }
 }
 
+/* Returns how one expert's matrix of a computed tensor is computed. */
+static mp_repack one_expert(const binding *b, const mp_tensor *tensor)
+{
+    return mp_repack_one_of(&tensor->computed->how, b->layout->stacked ? b->config->experts : 1);
+}
+
 /* Takes over how the first expert's tensor is computed, if it is. */
 static moepage_status take_computed(const binding *b, const mp_hf_part *part, uint32_t name,
                                     mp_repack *out)
@@ -215,7 +221,7 @@ static moepage_status take_computed(const binding *b, const mp_hf_part *part, ui
     mp_tensor *first;
     moepage_status status = find_stored(b, part, part->names[name], 0, layer, 0, &first);
     if (!status && first->computed)
-        *out = first->computed->how;
+        *out = one_expert(b, first);
     return status;
 }
 
@@ -296,8 +302,8 @@ static moepage_status find_piece(const binding *b, uint32_t piece, uint32_t i, u
                        (*out)->file->file.name, (*out)->name, (*out)->type->name,
                        parts->types[i]->name);
     const mp_repack *how = &b->model->layouts[0].pieces[piece].how;
-    if ((*out)->computed ? !mp_repack_is_same(&(*out)->computed->how, how)
-                         : how->kind && !parts->part->repack)
+    const mp_repack own = (*out)->computed ? one_expert(b, *out) : (mp_repack){0};
+    if ((*out)->computed ? !mp_repack_is_same(&own, how) : how->kind && !parts->part->repack)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "%.200s: the parts of tensor \"%.160s\" have other shapes than the first "
                        "expert's: all experts must be alike",
@@ -322,46 +328,46 @@ static moepage_status check_last(const binding *b)
     return status;
 }
 
-/* Locates the stored tensors of one piece of an expert. */
-static moepage_status bind_piece(const binding *b, uint32_t piece, uint32_t moe_layer,
-                                 uint32_t expert)
+/* Notes where a span of an expert's piece is; of a stack, where all experts' are, so many bytes apart. */
+static void put_spans(const binding *b, uint32_t moe_layer, uint32_t expert, uint32_t span,
+                      mp_file_span at, uint64_t apart)
 {
-    struct moepage_model *model = b->model;
-    mp_file_span *spans =
-        mp_model_spans(model, moe_layer, expert) + model->layouts[0].pieces[piece].span;
-    const mp_hf_part *part = b->pieces[piece].part;
-    for (uint32_t i = 0; i < n_stored(part); i++) {
-        mp_tensor *tensor;
-        moepage_status status =
-            find_piece(b, piece, i, (uint32_t)b->config->layer_of_moe[moe_layer], expert, &tensor);
-        if (status)
-            return status;
-        if (tensor->computed)
-            memcpy(spans, tensor->computed->stored,
-                   sizeof tensor->computed->stored[0] * tensor->computed->how.n_sources);
-        else
-            spans[i] = (mp_file_span){&tensor->file->file, tensor->offset};
-    }
-    return MOEPAGE_OK;
+    const uint32_t end = b->layout->stacked ? b->config->experts : expert + 1;
+    for (; expert < end; expert++, at.offset += apart)
+        mp_model_spans(b->model, moe_layer, expert)[span] = at;
 }
 
-/* Locates all experts of a layer in tensors that were found for the first of them. */
-static void bind_stack(const binding *b, uint32_t moe_layer)
+/* The same of what a computed tensor is computed from. A source of a stack that is no longer than one expert's is all
+ * experts'. */
+static void put_computed(const binding *b, uint32_t moe_layer, uint32_t expert,
+                         const mp_piece *piece, const mp_computed *computed)
 {
-    struct moepage_model *model = b->model;
-    const mp_file_span *first = mp_model_spans(model, moe_layer, 0);
-    for (uint32_t p = 0; p < model->n_pieces; p++) {
-        const mp_piece *piece = &model->layouts[0].pieces[p];
-        for (uint32_t i = 0; i < n_stored(b->pieces[p].part); i++) {
-            const mp_repack_source *source = &piece->how.sources[i];
-            const uint64_t bytes =
-                piece->how.kind ? source->rows * source->row_bytes : piece->bytes;
-            for (uint32_t expert = 1; expert < model->info.experts; expert++)
-                mp_model_spans(model, moe_layer, expert)[piece->span + i] =
-                    (mp_file_span){first[piece->span + i].file,
-                                   first[piece->span + i].offset + expert * bytes};
-        }
+    for (uint32_t s = 0; s < piece->how.n_sources; s++) {
+        const mp_repack_source *one = &piece->how.sources[s], *all = &computed->how.sources[s];
+        put_spans(b, moe_layer, expert, piece->span + s, computed->stored[s],
+                  one->rows == all->rows ? 0 : one->rows * one->row_bytes);
     }
+}
+
+/* Locates the stored tensors of one piece of an expert. */
+static moepage_status bind_piece(const binding *b, uint32_t p, uint32_t moe_layer, uint32_t expert)
+{
+    const mp_piece *piece = &b->model->layouts[0].pieces[p];
+    for (uint32_t i = 0; i < n_stored(b->pieces[p].part); i++) {
+        mp_tensor *tensor;
+        moepage_status status =
+            find_piece(b, p, i, (uint32_t)b->config->layer_of_moe[moe_layer], expert, &tensor);
+        if (status)
+            return status;
+        const mp_repack_source *source = &piece->how.sources[i];
+        if (tensor->computed)
+            put_computed(b, moe_layer, expert, piece, tensor->computed);
+        else
+            put_spans(b, moe_layer, expert, piece->span + i,
+                      (mp_file_span){&tensor->file->file, tensor->offset},
+                      piece->how.kind ? source->rows * source->row_bytes : piece->bytes);
+    }
+    return MOEPAGE_OK;
 }
 
 static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
@@ -373,8 +379,6 @@ static moepage_status bind_layer(const binding *b, uint32_t moe_layer)
             if (status)
                 return status;
         }
-    if (b->layout->stacked)
-        bind_stack(b, moe_layer);
     return MOEPAGE_OK;
 }
 

@@ -3,8 +3,10 @@
  *
  * Of a matrix NAME.weight of NVFP4 such a checkpoint stores parts: nibbles, scales of groups, and one factor of
  * all scales (model/repack.h). Its directory of tensors is completed with NAME.weight in blocks of NVFP4G; of FP8
- * with NAME.weight_scale_inv, one block as large as the matrix. Whatever looks for them finds them as in any
- * other checkpoint. The rest, such as matrices that were left unquantised, is there already. */
+ * with NAME.weight_scale_inv, one block as large as the matrix. Of experts that are stacked in a tensor NAME,
+ * ModelOpt's, the parts are stacks too, but for a factor that all share, and NAME is computed, a stack of blocks.
+ * Whatever looks for them finds them as in any other checkpoint. The rest, such as matrices that were left
+ * unquantised, is there already. */
 #ifndef MP_MODEL_HF_FP4_H
 #define MP_MODEL_HF_FP4_H
 

@@ -8,6 +8,7 @@
 #include "w4_maker.h"
 
 #define UP "model.layers.0.mlp.experts.1.up_proj"
+#define STACK "model.layers.0.mlp.experts.gate_up_proj"
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static void write_seed(const moe_maker *maker, const char *name)
@@ -156,6 +157,37 @@ static void make_shapes_fp4(void)
     }
 }
 
+/* Stacks of two layers: of two factors, and of one; and others that do not fit. */
+static void make_stacks(void)
+{
+    static const quantised_sizes sizes = {.layers = 2,
+                                          .experts = 2,
+                                          .hidden = 64,
+                                          .intermediate = 64};
+    static const struct {
+        const char *name, *part, *dtype;
+        uint32_t rank;
+        uint64_t shape[3];
+    } stacks[] = {
+        {"fp4-stacks", NULL, NULL, 0, {0}},
+        {"fp4-stack-turned", STACK, "U8", 3, {2, 32, 128}},
+        {"fp4-stack-of-one-more", STACK, "U8", 3, {3, 128, 32}},
+        {"fp4-stack-of-none", STACK, "U8", 3, {0, 128, 32}},
+        {"fp4-stack-without-rows", STACK, "U8", 3, {2, 0, 32}},
+        {"fp4-stack-scales-flat", STACK "_weight_scale", "F8_E4M3", 2, {256, 4}},
+        {"fp4-stack-factor-of-rows", STACK "_weight_scale_2", "F32", 2, {2, 128}},
+    };
+    for (size_t i = 0; i < COUNT(stacks); i++) {
+        moe_maker maker;
+        fp4_stacks_init(&maker, &sizes);
+        if (stacks[i].part)
+            maker_reshape(maker_find(&maker.shard, stacks[i].part), stacks[i].dtype, stacks[i].rank,
+                          stacks[i].shape);
+        write_seed(&maker, stacks[i].name);
+        moe_maker_free(&maker);
+    }
+}
+
 void corpus_make_w4(void)
 {
     moe_maker maker;
@@ -175,4 +207,5 @@ void corpus_make_w4(void)
     make_right_fp4();
     make_false_fp4();
     make_shapes_fp4();
+    make_stacks();
 }

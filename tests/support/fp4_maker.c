@@ -100,6 +100,73 @@ void fp4_maker_init(moe_maker *maker, const fp4_case *of)
     }
 }
 
+/* ---- experts in stacks ---- */
+
+static const char *const stack_names[] = {"gate_up_proj", "down_proj"};
+
+bool fp4_stacks_share(uint32_t layer)
+{
+    return layer % 2;
+}
+
+void fp4_stacks_name(uint32_t layer, uint32_t expert, uint32_t stack, char *out)
+{
+    snprintf(out, 128, "model.layers.%u.mlp.experts.%u.%s", layer, expert, stack_names[stack]);
+}
+
+static void add_unstacked(maker_shard *shard, const void *of, const char *name, uint64_t rows,
+                          uint64_t columns)
+{
+    (void)of;
+    if (!strstr(name, ".experts."))
+        fp4_add_matrix(shard, FP4_MODELOPT, name, rows, columns);
+}
+
+/* Copies a part of an expert's matrix to its place in a stack; or, if there is one for all, the first one's. */
+static void put_part(maker_shard *shard, const maker_tensor *part, const char *name,
+                     uint32_t expert, uint32_t experts, bool for_all)
+{
+    const uint64_t shape[] = {experts, part->shape[0], part->shape[1]};
+    if (for_all && expert > 0)
+        return;
+    maker_tensor *stack =
+        expert > 0 ? maker_find(shard, name)
+                   : maker_add(shard, part->dtype, for_all ? 0 : part->rank + 1, shape, "%s", name);
+    memcpy(stack->data + expert * part->bytes, part->data, part->bytes);
+}
+
+static void add_stack(maker_shard *shard, const quantised_sizes *sizes, uint32_t layer,
+                      uint32_t stack)
+{
+    static const char *const parts[] = {"", "weight_scale", "weight_scale_2", "input_scale"};
+    static maker_shard one;
+    const uint64_t rows = stack ? sizes->hidden : 2ull * sizes->intermediate;
+    for (uint32_t e = 0; e < sizes->experts; e++) {
+        char of[128], from[160], to[160];
+        fp4_stacks_name(layer, e, stack, of);
+        fp4_add_matrix(&one, FP4_MODELOPT, of, rows, stack ? sizes->intermediate : sizes->hidden);
+        for (uint32_t p = 0; p < 4; p++) {
+            snprintf(from, sizeof from, "%s.%s", of, p ? parts[p] : "weight");
+            snprintf(to, sizeof to, "model.layers.%u.mlp.experts.%s%s%s", layer, stack_names[stack],
+                     p ? "_" : "", parts[p]);
+            put_part(shard, maker_find(&one, from), to, e, sizes->experts,
+                     p == 3 || (p == 2 && fp4_stacks_share(layer)));
+        }
+        maker_shard_free(&one);
+    }
+}
+
+void fp4_stacks_init(moe_maker *maker, const quantised_sizes *sizes)
+{
+    quantised_init(maker, sizes,
+                   "\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", "
+                   "\"group_size\": 16",
+                   add_unstacked, NULL);
+    for (uint32_t l = 0; l < sizes->layers; l++)
+        for (uint32_t stack = 0; stack < 2; stack++)
+            add_stack(&maker->shard, sizes, l, stack);
+}
+
 /* ---- what must be read ---- */
 
 static uint64_t block_of(uint64_t columns)

@@ -3,6 +3,8 @@
 #ifndef FP4_MAKER_H
 #define FP4_MAKER_H
 
+#include <stdbool.h>
+
 #include "quantised.h"
 
 enum { FP4_LAYERS = 2, FP4_EXPERTS = 2 };
@@ -21,6 +23,14 @@ void fp4_maker_init(moe_maker *maker, const fp4_case *of);
 /* Adds the parts of the matrix `name`, without ".weight". */
 void fp4_add_matrix(maker_shard *shard, fp4_method method, const char *name, uint64_t rows,
                     uint64_t columns);
+
+/* Makes a directory and, in memory, ModelOpt's of NVFP4 of which the experts of a layer are two stacks, gate_up_proj
+ * [experts, 2 * intermediate, hidden] and down_proj. Even layers have a factor for each expert, odd ones share that of
+ * the first. */
+void fp4_stacks_init(moe_maker *maker, const quantised_sizes *sizes);
+bool fp4_stacks_share(uint32_t layer);
+/* The name by which an expert's matrix in stack 0 or 1 has its numbers; room for 128 bytes. */
+void fp4_stacks_name(uint32_t layer, uint32_t expert, uint32_t stack, char *out);
 
 /* The number by which the scales of a matrix are multiplied, or divided. */
 float fp4_factor(fp4_method method, const char *name);
