@@ -47,6 +47,7 @@ static const model_case models[] = {
     {"nvfp4_of_modelopt", FP4 "modelopt", FP4 "modelopt"},
     {"nvfp4_in_gguf_with_scales", FP4 "modelopt.gguf", FP4 "modelopt"},
     {"nvfp4_of_compressed_tensors", FP4 "packed", FP4 "packed"},
+    {"nvfp4_in_stacks", FP4 "stacked", FP4 "stacked"},
     {"fp8_with_one_scale", FP4 "fp8", FP4 "fp8"},
     {"qwen3_moe_in_fp8", FP8 "qwen3_moe", FP8 "qwen3_moe"},
     {"deepseek_v3_in_fp8", FP8 "deepseek_v3", FP8 "deepseek_v3"},

@@ -17,6 +17,7 @@ static const struct {
     {FIXTURES "modelopt", FIXTURES "modelopt", true},
     {FIXTURES "modelopt.gguf", FIXTURES "modelopt", true},
     {FIXTURES "packed", FIXTURES "packed", true},
+    {FIXTURES "stacked", FIXTURES "stacked", true},
     {FIXTURES "fp8", FIXTURES "fp8", false},
 };
 

@@ -196,7 +196,7 @@ static void expect_values(const struct moepage_model *model, const char *name, c
     moepage_tensor_view view = {.struct_size = sizeof view}, scale = view;
     char of_scale[160];
     assert_int_equal(moepage_model_find_tensor(model, name, &view), MOEPAGE_OK);
-    const uint64_t n = view.shape[0] * view.shape[1];
+    const uint64_t n = view.shape[0] * view.shape[1] * (view.rank == 3 ? view.shape[2] : 1);
     float *values = calloc(n, sizeof *values);
     assert_non_null(values);
     if (view.dtype == MOEPAGE_DTYPE_F8_E4M3) {
@@ -206,7 +206,7 @@ static void expect_values(const struct moepage_model *model, const char *name, c
             values[i] =
                 mp_f8_e4m3_value(((const uint8_t *)view.data)[i]) * *(const float *)scale.data;
     } else {
-        assert_int_equal(view.dtype, fp4_dtype(view.shape[1]));
+        assert_int_equal(view.dtype, fp4_dtype(view.shape[view.rank - 1]));
         assert_int_equal(moepage_blocks_decode(view.dtype, view.data, view.bytes, values, n),
                          MOEPAGE_OK);
     }
@@ -226,16 +226,19 @@ static moepage_model *open_fixture(const char *name)
 
 static void test_fp4_values_are_those_of_modelopt_and_compressed_tensors(void **state)
 {
-    static const char *const kinds[] = {"modelopt", "packed", "fp8"};
+    static const struct {
+        const char *name;
+        size_t tensors;
+    } kinds[] = {{"modelopt", 56}, {"packed", 56}, {"stacked", 12}, {"fp8", 48}};
     (void)state;
     for (size_t i = 0; i < COUNT(kinds); i++) {
         char path[64];
-        moepage_model *model = open_fixture(kinds[i]);
+        moepage_model *model = open_fixture(kinds[i].name);
         const char *name;
         json_t *sum;
-        snprintf(path, sizeof path, FIXTURES "%s/values.json", kinds[i]);
+        snprintf(path, sizeof path, FIXTURES "%s/values.json", kinds[i].name);
         json_t *sums = json_load_file(path, 0, NULL);
-        assert_int_equal(json_object_size(sums), i < 2 ? 56 : 48);
+        assert_int_equal(json_object_size(sums), kinds[i].tensors);
         json_object_foreach(sums, name, sum) expect_values(model, name, json_string_value(sum));
         json_decref(sums);
         assert_int_equal(moepage_model_close(model), MOEPAGE_OK);

@@ -2,11 +2,12 @@
 
     python3 tests/data/fp4/make_fp4_models.py                  (from the project's root)
 
-Writes the directories modelopt and packed, NVFP4 as the two packages store it, and fp8, experts of which ModelOpt
-stores one scale for a matrix; and modelopt.gguf, the first in GGUF's blocks, with the scales of matrices beside them.
-In the directories are values.json, a checksum of every matrix as the package itself decodes it to floats, and the
-logits and tokens of transformers with those floats (../hf/README.md). With the packages torch, numpy, safetensors,
-transformers and gguf as ../hf/README.md lists them, nvidia-modelopt 0.47.0 and compressed-tensors 0.20.0."""
+Writes the directories modelopt and packed, NVFP4 as the two packages store it, stacked, ModelOpt's with the experts
+of a layer in stacks, and fp8, experts of which ModelOpt stores one scale for a matrix; and modelopt.gguf, the first in
+GGUF's blocks, with the scales of matrices beside them. In the directories are values.json, a checksum of every matrix
+or stack as the package itself decodes it to floats, and the logits and tokens of transformers with those floats
+(../hf/README.md). With the packages torch, numpy, safetensors, transformers and gguf as ../hf/README.md lists them,
+nvidia-modelopt 0.47.0 and compressed-tensors 0.20.0."""
 
 import json
 import pathlib
@@ -95,13 +96,14 @@ def packed_config(ignored):
     return json.loads(config.model_dump_json())
 
 
-WIDTHS = {"modelopt": 128, "packed": 64, "fp8": 64}
+WIDTHS = {"modelopt": 128, "packed": 64, "fp8": 64, "stacked": 192}
 GATES = [f"model.layers.{layer}.mlp.gate" for layer in range(LAYERS)]
 MODELS = {
     "modelopt": (as_modelopt, ("self_attn", "experts"), modelopt_config("NVFP4", ["lm_head", *GATES])),
     "packed": (as_packed, ("self_attn", "experts"), packed_config(["lm_head", "re:.*mlp.gate$"])),
     "fp8": (as_fp8, ("experts",),
             modelopt_config("FP8", ["lm_head", "model.layers.*.self_attn*", *GATES])),
+    "stacked": (as_modelopt, ("self_attn",), modelopt_config("NVFP4", ["lm_head", *GATES])),
 }
 
 
@@ -202,11 +204,43 @@ def write_gguf(stored, config, path):
     writer.close()
 
 
+def take_stack(drawn, layer, names):
+    """Takes out the experts' matrices of these names; those of an expert are joined: [experts, rows, columns]."""
+    return torch.stack([torch.cat([drawn.pop(f"model.layers.{layer}.mlp.experts.{expert}.{name}")
+                                   for name in names]) for expert in range(EXPERTS)]).float()
+
+
+def as_stack(layer, matrices):
+    """The parts of a stack, with a scale for each expert's matrix or, in odd layers, one for all."""
+    if layer % 2:
+        return as_modelopt(matrices)
+    parts, values = zip(*(as_modelopt(matrix) for matrix in matrices))
+    return {part: torch.stack([each[part] for each in parts]) if part != "input_scale" else parts[0][part]
+            for part in parts[0]}, torch.stack(values)
+
+
+def stack_experts(drawn):
+    """What is stored of the experts, the floats of each expert, and checksums of the stacks."""
+    stored, floats, sums = {}, {}, {}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp.experts."
+        for stack, names in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+            parts, values = as_stack(layer, take_stack(drawn, layer, names))
+            stored |= {f"{at}{stack}" + (f"_{part}" if part != "weight" else ""): each.contiguous()
+                       for part, each in parts.items()}
+            sums[f"{at}{stack}"] = f"{checksum(values.numpy().reshape(-1).view(np.uint32)):016x}"
+            for name, joined in zip(names, values.chunk(len(names), dim=1)):
+                floats |= {f"{at}{expert}.{name}.weight": value.contiguous()
+                           for expert, value in enumerate(joined)}
+    return stored, floats, sums
+
+
 def make(kind, seed):
     encode, quantised, quantization = MODELS[kind]
     config = {**CONFIG, "moe_intermediate_size": WIDTHS[kind]}
-    stored, floats, sums = {}, {}, {}
-    for name, tensor in draw(np.random.default_rng(seed), WIDTHS[kind]).items():
+    drawn = draw(np.random.default_rng(seed), WIDTHS[kind])
+    stored, floats, sums = stack_experts(drawn) if kind == "stacked" else ({}, {}, {})
+    for name, tensor in drawn.items():
         if name.endswith("_proj") and any(f".{part}." in name for part in quantised):
             parts, value = encode(tensor.float())
             assert value.dtype == torch.float32 and value.shape == tensor.shape
