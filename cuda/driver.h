@@ -67,6 +67,7 @@ enum {
     MP_CU_INVALID_CONTEXT = 201,
     MP_CU_NO_BINARY_FOR_GPU = 209,
     MP_CU_ECC_UNCORRECTABLE = 214,
+    MP_CU_PEER_ACCESS_UNSUPPORTED = 217,
     MP_CU_INVALID_PTX = 218,
     MP_CU_NVLINK_UNCORRECTABLE = 220,
     MP_CU_JIT_COMPILER_NOT_FOUND = 221,
@@ -80,8 +81,10 @@ enum {
     MP_CU_ILLEGAL_ADDRESS = 700,
     MP_CU_LAUNCH_OUT_OF_RESOURCES = 701,
     MP_CU_LAUNCH_TIMEOUT = 702,
+    MP_CU_PEER_ACCESS_ALREADY_ENABLED = 704,
     MP_CU_CONTEXT_IS_DESTROYED = 709,
     MP_CU_ASSERT = 710,
+    MP_CU_TOO_MANY_PEERS = 711,
     MP_CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
     MP_CU_HARDWARE_STACK_ERROR = 714,
     MP_CU_ILLEGAL_INSTRUCTION = 715,
@@ -155,6 +158,9 @@ enum {
     X(context_release, "cuDevicePrimaryCtxRelease_v2", (mp_cu_device device))                      \
     X(context_push, "cuCtxPushCurrent_v2", (mp_cu_context context))                                \
     X(context_pop, "cuCtxPopCurrent_v2", (mp_cu_context * context))                                \
+    X(can_access_peer, "cuDeviceCanAccessPeer",                                                    \
+      (int *can, mp_cu_device device, mp_cu_device peer))                                          \
+    X(enable_peer, "cuCtxEnablePeerAccess", (mp_cu_context peer, unsigned flags))                  \
     X(priority_range, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))                  \
     X(mem_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))                    \
     X(mem_alloc, "cuMemAlloc_v2", (mp_cu_ptr * out, size_t bytes))                                 \

@@ -33,6 +33,7 @@ static const uint8_t traits[SIM_CALLS] = {
     [SIM_context_release] = NEEDS_INIT,
     [SIM_context_push] = NEEDS_INIT,
     [SIM_context_pop] = NEEDS_INIT,
+    [SIM_can_access_peer] = NEEDS_INIT,
     [SIM_capture_mode] = NEEDS_INIT,
     [SIM_mem_info] = NEEDS_CONTEXT | MEMORY,
     [SIM_mem_alloc] = NEEDS_CONTEXT | MEMORY | UNSAFE,

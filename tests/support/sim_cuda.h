@@ -4,7 +4,9 @@
  * a thread that runs its operations in order; kernels run in their CPU form (cuda/kernels/phase.h),
  * blocks and threads in random orders, on shared memory and registers full of garbage. The rules of
  * the driver that programs break by mistake are enforced: contexts, lifetimes, the states of
- * virtual memory, which memory a copy or a kernel may touch, what may be captured into a graph.
+ * virtual memory, which memory a copy or a kernel may touch, what may be captured into a graph. A GPU
+ * touches its own memory, pinned memory (of another's context if it is portable), and another's memory
+ * with access to it: a copy too, though a driver would carry it out by way of the host.
  *
  * One simulated machine per process at a time. All functions may be called from any thread. */
 #ifndef MP_TESTS_SIM_CUDA_H
@@ -43,6 +45,7 @@ typedef struct sim_cuda_config {
     uint32_t
         connections; /* hardware queues, which streams are dealt out to; 0: one for each stream */
     uint32_t queue_ops;      /* a stream that holds so many makes its caller wait; 0: no limit */
+    bool no_peers;           /* no GPU may be given access to another's memory */
     bool kernels_reach_host; /* do not complain of kernel arguments that point to plain memory */
     uint64_t seed;           /* of all random orders */
 } sim_cuda_config;
@@ -112,6 +115,9 @@ void sim_cuda_hold_all(bool hold);
  * were, the first queue if there were none. */
 void sim_cuda_connect(uint32_t connections);
 
+/* Changes the machine's `no_peers`; access that was given stays. */
+void sim_cuda_allow_peers(bool allow);
+
 /* Manual: no stream starts anything unless stepped. Leaving it lets all run. */
 void sim_cuda_manual(bool on);
 /* Runs one operation of the stream and returns when it is done; false when there is none that may
@@ -136,8 +142,8 @@ uint32_t sim_cuda_waiting(void);
 /* A kernel or copy may touch these bytes: device memory mapped and accessible, or pinned. */
 bool sim_cuda_accessible(const void *at, uint64_t bytes);
 
-/* For what runs kernels: whether one may touch these bytes, which is so from *first to *end; false as well
- * where no machine is open. `*open`: one is, whose kernels reach nothing else. */
+/* For what runs kernels: whether the one that this thread runs may touch these bytes, which is so from
+ * *first to *end; false as well where no machine is open. `*open`: one is, whose kernels reach nothing else. */
 bool sim_cuda_reach(uint64_t at, uint64_t bytes, uint64_t *first, uint64_t *end, bool *open);
 /* Pinned memory, which the host may look at while a kernel runs. */
 bool sim_cuda_pinned(uint64_t at);

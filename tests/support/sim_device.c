@@ -173,6 +173,9 @@ mp_cu_result sim_do_context_release(mp_cu_device device)
     mp_cu_context context = &sim.contexts[device];
     if (--context->retained)
         return MP_CU_SUCCESS;
+    for (int i = 0; i < SIM_MAX_GPUS; i++)
+        sim.contexts[i].peers &= ~(1u << device);
+    context->peers = 0;
     context->legacy->destroyed = true;
     pthread_cond_broadcast(&context->legacy->wake);
     if (context->sticky) {
@@ -182,6 +185,42 @@ mp_cu_result sim_do_context_release(mp_cu_device device)
         sim_memory_drop(device);
     }
     return MP_CU_SUCCESS;
+}
+
+/* ---- Peers ------------------------------------------------------------------------------ */
+
+mp_cu_result sim_do_can_access_peer(int *can, mp_cu_device device, mp_cu_device peer)
+{
+    SIM_BEGIN(SIM_can_access_peer);
+    if (!gpu_of(device) || !gpu_of(peer))
+        return MP_CU_INVALID_DEVICE;
+    *can = device != peer && !sim.config.no_peers;
+    return MP_CU_SUCCESS;
+}
+
+/* Of the current context to all memory of another's that is no virtual memory, also in future. */
+mp_cu_result sim_do_enable_peer(mp_cu_context peer, unsigned flags)
+{
+    SIM_BEGIN(SIM_enable_peer);
+    mp_cu_context own = sim_current();
+    if (flags)
+        return MP_CU_INVALID_VALUE;
+    if (!peer || peer == own || !peer->retained) {
+        sim_misuse("access to the memory of a context that is not retained, or the current one");
+        return MP_CU_INVALID_CONTEXT;
+    }
+    if (sim.config.no_peers)
+        return MP_CU_PEER_ACCESS_UNSUPPORTED;
+    if (own->peers >> peer->gpu & 1)
+        return MP_CU_PEER_ACCESS_ALREADY_ENABLED;
+    own->peers |= 1u << peer->gpu;
+    return MP_CU_SUCCESS;
+}
+
+void sim_cuda_allow_peers(bool allow)
+{
+    SIM_LOCKED();
+    sim.config.no_peers = !allow;
 }
 
 mp_cu_result sim_do_priority_range(int *least, int *greatest)

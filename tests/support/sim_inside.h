@@ -86,6 +86,7 @@ struct CUctx_st {
     uint32_t retained;
     mp_cu_result sticky;
     mp_cu_stream legacy;
+    uint32_t peers; /* GPUs whose memory it reaches besides its own, one bit each */
 };
 
 struct CUstream_st {
@@ -139,6 +140,7 @@ typedef struct sim_range {
     uint64_t at, bytes;
     uint64_t outer, outer_bytes; /* with guard pages; 0 when not ours */
     int gpu;
+    bool portable; /* host memory: for all contexts */
 } sim_range;
 
 typedef struct sim_handle {
@@ -154,7 +156,7 @@ typedef struct sim_mapping {
     struct sim_mapping *next;
     uint64_t at, bytes;
     sim_handle *handle;
-    bool accessible;
+    uint32_t open_to; /* GPUs that may touch it, one bit each */
 } sim_mapping;
 
 /* ---- The machine ------------------------------------------------------------------------ */
@@ -244,23 +246,26 @@ bool sim_lies_within(uint64_t at, uint64_t bytes, uint64_t outer, uint64_t outer
 
 /* sim_memory.c; with the lock held. */
 typedef enum sim_reach {
-    SIM_REACH_OK,   /* device memory that is there, or pinned memory */
-    SIM_REACH_BAD,  /* device or pinned memory that is not there, or is but in part */
-    SIM_REACH_PLAIN /* other host memory, as far as one knows */
+    SIM_REACH_OK,      /* device memory that is there, or pinned memory */
+    SIM_REACH_FOREIGN, /* the same, but not for this GPU */
+    SIM_REACH_BAD,     /* device or pinned memory that is not there, or is but in part */
+    SIM_REACH_PLAIN    /* other host memory, as far as one knows */
 } sim_reach;
-sim_reach sim_reach_of(uint64_t at, uint64_t bytes);
+#define SIM_ANY_GPU (-1)
+sim_reach sim_reach_of(int gpu, uint64_t at, uint64_t bytes);
 sim_range *sim_range_add(sim_range_kind kind, uint64_t at, uint64_t bytes, int gpu);
 sim_range *sim_range_find(sim_range_kind kind, uint64_t at);
 void sim_range_remove(sim_range *range);
-/* A kernel argument's word that looks like an address in memory that the GPU does not reach. */
-bool sim_word_is_stray(uint64_t word);
+/* A kernel argument's word that looks like an address in memory that the GPU does not reach: plain memory,
+ * or, with `foreign`, another GPU's. */
+bool sim_word_is_stray(int gpu, uint64_t word, bool *foreign);
 /* Everything of a GPU, or with gpu < 0 of all. */
 void sim_memory_drop(int gpu);
 bool sim_page_is_there(uint64_t at);
 
 /* sim_virtual.c */
 void sim_virtual_drop(int gpu);
-bool sim_mapped(uint64_t at, uint64_t bytes); /* and accessible */
+bool sim_mapped(int gpu, uint64_t at, uint64_t bytes); /* and accessible */
 
 /* sim_stream.c; with the lock held. */
 mp_cu_stream sim_stream_new(mp_cu_context context, bool legacy, bool blocking);
@@ -291,6 +296,7 @@ void sim_graph_run(mp_cu_stream stream, sim_cuda_graph *graph);
 void sim_captures_drop(void);
 
 /* sim_launch.c */
+extern _Thread_local int sim_running_gpu; /* whose kernel the thread runs; SIM_ANY_GPU: none's */
 void sim_kernel_run(mp_cu_stream stream, const sim_work *work);
 void sim_modules_drop(int gpu);
 

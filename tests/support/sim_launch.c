@@ -251,6 +251,8 @@ static void run_block(const sim_work *work, sim_grid *grid, uint32_t block, uint
     work->kernel->run(work->own, grid->shared, grid->registers, block, work->n_blocks, &cpu);
 }
 
+_Thread_local int sim_running_gpu = SIM_ANY_GPU;
+
 void sim_kernel_run(mp_cu_stream stream, const sim_work *work)
 {
     pthread_mutex_lock(&sim_lock);
@@ -262,8 +264,10 @@ void sim_kernel_run(mp_cu_stream stream, const sim_work *work)
     grid.shared = new_aligned(128, work->shared_bytes);
     grid.registers = new_aligned(128, grid.register_bytes);
     shuffle(grid.blocks, work->n_blocks, &random);
+    sim_running_gpu = stream->context->gpu;
     for (uint32_t i = 0; i < work->n_blocks; i++)
         run_block(work, &grid, grid.blocks[i], &random);
+    sim_running_gpu = SIM_ANY_GPU;
     free(grid.registers);
     free(grid.shared);
     free(grid.threads);

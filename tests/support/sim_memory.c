@@ -70,13 +70,26 @@ static void range_retire(sim_range *range)
     }
 }
 
-static bool reaches_in(const sim_range *range, uint64_t at, uint64_t bytes)
+/* Is it memory, all of it? */
+static bool is_in(const sim_range *range, uint64_t at, uint64_t bytes)
 {
     if (!sim_lies_within(at, bytes, range->at, range->bytes))
         return false;
     if (range->kind == SIM_RANGE_RESERVED)
-        return sim_mapped(at, bytes);
+        return sim_mapped(SIM_ANY_GPU, at, bytes);
     return range->kind != SIM_RANGE_FREED;
+}
+
+/* May the GPU touch what is there? */
+static bool is_open_to(const sim_range *range, int gpu, uint64_t at, uint64_t bytes)
+{
+    if (gpu == SIM_ANY_GPU || (range->kind != SIM_RANGE_RESERVED && range->gpu == gpu))
+        return true;
+    if (range->kind == SIM_RANGE_RESERVED)
+        return sim_mapped(gpu, at, bytes);
+    if (range->kind == SIM_RANGE_DEVICE)
+        return sim.contexts[gpu].peers >> range->gpu & 1;
+    return range->portable;
 }
 
 static bool overlaps(const sim_range *range, uint64_t at, uint64_t bytes)
@@ -84,12 +97,12 @@ static bool overlaps(const sim_range *range, uint64_t at, uint64_t bytes)
     return at < range->at + range->bytes && range->at < at + bytes;
 }
 
-sim_reach sim_reach_of(uint64_t at, uint64_t bytes)
+sim_reach sim_reach_of(int gpu, uint64_t at, uint64_t bytes)
 {
     bool touched = false;
     for (sim_range *r = sim.ranges; r; r = r->next) {
-        if (reaches_in(r, at, bytes))
-            return SIM_REACH_OK;
+        if (is_in(r, at, bytes))
+            return is_open_to(r, gpu, at, bytes) ? SIM_REACH_OK : SIM_REACH_FOREIGN;
         touched |= overlaps(r, at, bytes);
     }
     return touched ? SIM_REACH_BAD : SIM_REACH_PLAIN;
@@ -98,7 +111,7 @@ sim_reach sim_reach_of(uint64_t at, uint64_t bytes)
 bool sim_cuda_accessible(const void *at, uint64_t bytes)
 {
     SIM_LOCKED();
-    return sim_reach_of((uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
+    return sim_reach_of(SIM_ANY_GPU, (uint64_t)(uintptr_t)at, bytes) == SIM_REACH_OK;
 }
 
 /* The range of pinned memory that an address lies in; a device's too with `device`. */
@@ -118,7 +131,7 @@ bool sim_cuda_reach(uint64_t at, uint64_t bytes, uint64_t *first, uint64_t *end,
     SIM_LOCKED();
     *open = sim.open && !sim.config.kernels_reach_host;
     for (sim_range *r = sim.open ? sim.ranges : NULL; r; r = r->next) {
-        if (!reaches_in(r, at, bytes))
+        if (!is_in(r, at, bytes) || !is_open_to(r, sim_running_gpu, at, bytes))
             continue;
         const bool whole = r->kind != SIM_RANGE_RESERVED; /* else all of a page is mapped */
         *first = whole ? r->at : at / PAGE * PAGE;
@@ -141,8 +154,9 @@ bool sim_page_is_there(uint64_t at)
 }
 
 /* Words below the addresses where programs live are numbers, or the sanitizers' own memory. */
-bool sim_word_is_stray(uint64_t word)
+bool sim_word_is_stray(int gpu, uint64_t word, bool *foreign)
 {
+    *foreign = false;
     if (word < 0x550000000000u || word >= 0x800000000000u)
         return false;
     bool freed = false; /* one that was may end where one that is begins */
@@ -151,8 +165,9 @@ bool sim_word_is_stray(uint64_t word)
         uint64_t bytes = r->outer_bytes ? r->outer_bytes : r->bytes;
         if (word < at || word > at + bytes)
             continue;
+        *foreign = is_in(r, word, 1) && !is_open_to(r, gpu, word, 1);
         if (r->kind != SIM_RANGE_FREED)
-            return false;
+            return *foreign;
         freed = true;
     }
     return freed || sim_page_is_there(word);
@@ -249,6 +264,7 @@ mp_cu_result sim_do_host_alloc(void **out, size_t bytes, unsigned flags)
     if (!range)
         return MP_CU_OUT_OF_MEMORY;
     sim.stats.pinned += bytes;
+    range->portable = flags & MP_CU_HOST_PORTABLE;
     *out = (void *)range->at;
     return MP_CU_SUCCESS;
 }
@@ -292,7 +308,8 @@ static mp_cu_result register_range(uint64_t at, uint64_t bytes, unsigned flags)
         return MP_CU_INVALID_VALUE;
     if ((sim.config.register_limit && bytes > sim.config.register_limit) || !may_pin(bytes))
         return MP_CU_OUT_OF_MEMORY;
-    sim_range_add(SIM_RANGE_REGISTERED, at, bytes, sim_current()->gpu);
+    sim_range_add(SIM_RANGE_REGISTERED, at, bytes, sim_current()->gpu)->portable =
+        flags & MP_CU_HOST_PORTABLE;
     sim.stats.pinned += bytes;
     return MP_CU_SUCCESS;
 }
@@ -330,7 +347,8 @@ mp_cu_result sim_do_pointer_attribute(void *value, int attribute, mp_cu_ptr memo
     SIM_BEGIN(SIM_pointer_attribute);
     sim_range *range = range_around(memory, true);
     bool reserved = range && range->kind == SIM_RANGE_RESERVED;
-    if (attribute != MP_CU_POINTER_MEMORY_TYPE || !range || (reserved && !sim_mapped(memory, 1)))
+    if (attribute != MP_CU_POINTER_MEMORY_TYPE || !range ||
+        (reserved && !sim_mapped(SIM_ANY_GPU, memory, 1)))
         return MP_CU_INVALID_VALUE;
     bool device = range->kind == SIM_RANGE_DEVICE || reserved;
     *(unsigned *)value = device ? MP_CU_MEMORY_DEVICE : MP_CU_MEMORY_HOST;

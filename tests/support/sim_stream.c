@@ -53,7 +53,7 @@ static bool waits(const sim_work *work)
 static bool is_queued(mp_cu_stream stream)
 {
     for (mp_cu_stream s = sim.streams; s && sim.config.connections; s = s->next) {
-        if (s->connection == stream->connection && s->first &&
+        if (s->context == stream->context && s->connection == stream->connection && s->first &&
             s->first->order < stream->first->order)
             return true;
     }
@@ -363,6 +363,8 @@ mp_cu_result sim_do_event_record(mp_cu_event handle, mp_cu_stream on)
     SIM_BEGIN(SIM_event_record);
     mp_cu_event event = event_find(handle);
     mp_cu_stream stream = event ? sim_stream_find(on) : NULL;
+    if (stream && stream->context != event->context)
+        sim_misuse("an event is recorded on a stream of another context");
     if (!stream || stream->context != event->context)
         return MP_CU_INVALID_HANDLE;
     mp_cu_result result = sim_capture_check(stream);

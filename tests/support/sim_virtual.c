@@ -188,12 +188,13 @@ static sim_mapping *mapping_around(uint64_t at)
     return mapping;
 }
 
-bool sim_mapped(uint64_t at, uint64_t bytes)
+bool sim_mapped(int gpu, uint64_t at, uint64_t bytes)
 {
+    const uint32_t who = gpu == SIM_ANY_GPU ? UINT32_MAX : 1u << gpu;
     uint64_t end = at + bytes;
     do {
         sim_mapping *mapping = mapping_around(at);
-        if (!mapping || !mapping->accessible)
+        if (!mapping || !(mapping->open_to & who))
             return false;
         at = mapping->at + mapping->bytes;
     } while (at < end);
@@ -276,7 +277,7 @@ static mp_cu_result set_access(uint64_t at, uint64_t bytes, const mp_cu_access *
     mprotect((void *)at, bytes, PROT_READ | PROT_WRITE);
     for (uint64_t end = at + bytes; at < end;) {
         sim_mapping *mapping = mapping_around(at);
-        mapping->accessible = true;
+        mapping->open_to |= 1u << access->location.id;
         at += mapping->bytes;
     }
     return MP_CU_SUCCESS;
@@ -286,7 +287,10 @@ mp_cu_result sim_do_mem_set_access(mp_cu_ptr at, size_t bytes, const mp_cu_acces
                                    size_t count)
 {
     SIM_BEGIN(SIM_mem_set_access);
-    return count == 1 ? set_access(at, bytes, access) : MP_CU_INVALID_VALUE;
+    mp_cu_result result = count ? MP_CU_SUCCESS : MP_CU_INVALID_VALUE;
+    for (size_t i = 0; i < count && !result; i++)
+        result = set_access(at, bytes, &access[i]);
+    return result;
 }
 
 /* Reservations are ranges: sim_memory_drop takes them. */

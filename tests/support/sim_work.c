@@ -8,28 +8,35 @@
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
-static bool reaches(uint64_t at, uint64_t bytes)
+static bool reaches(int gpu, uint64_t at, uint64_t bytes)
 {
-    return sim_reach_of(at, bytes) == SIM_REACH_OK;
+    sim_reach reach = sim_reach_of(gpu, at, bytes);
+    if (reach == SIM_REACH_FOREIGN)
+        sim_misuse("GPU %d touches memory at %#llx, to which it was given no access", gpu,
+                   (unsigned long long)at);
+    return reach == SIM_REACH_OK;
 }
 
-static bool copy_is_legal(const sim_work *work)
+static bool copy_is_legal(int gpu, const sim_work *work)
 {
-    bool src = work->plain_src || reaches(work->src, work->bytes);
-    bool dst = work->plain_dst || reaches(work->dst, work->bytes);
+    bool src = work->plain_src || reaches(gpu, work->src, work->bytes);
+    bool dst = work->plain_dst || reaches(gpu, work->dst, work->bytes);
     bool apart =
         work->own || work->dst >= work->src + work->bytes || work->src >= work->dst + work->bytes;
     return src && dst && apart;
 }
 
-static bool launch_is_legal(const sim_work *work)
+static bool launch_is_legal(int gpu, const sim_work *work)
 {
     for (size_t at = 0; at + 8 <= work->kernel->args_bytes; at += 8) {
         uint64_t word;
+        bool foreign;
         memcpy(&word, work->own + at, 8);
-        if (!sim.config.kernels_reach_host && sim_word_is_stray(word)) {
-            sim_misuse("%s is given %#llx at byte %zu, which no GPU reaches", work->kernel->name,
-                       (unsigned long long)word, at);
+        if (sim_word_is_stray(gpu, word, &foreign) && (foreign || !sim.config.kernels_reach_host)) {
+            sim_misuse("%s is given %#llx at byte %zu, which %s", work->kernel->name,
+                       (unsigned long long)word, at,
+                       foreign ? "is memory of a GPU that this one has no access to"
+                               : "no GPU reaches");
             return false;
         }
     }
@@ -41,13 +48,14 @@ static bool admit(mp_cu_stream stream, const sim_work *work)
 {
     static const char *const names[] = {"copy", "memset", "write", "launch", "wait", "graph"};
     pthread_mutex_lock(&sim_lock);
+    const int gpu = stream->context->gpu;
     bool well = !stream->context->sticky, legal = true;
     if (well && work->kind == SIM_WORK_COPY)
-        legal = copy_is_legal(work);
+        legal = copy_is_legal(gpu, work);
     else if (well && (work->kind == SIM_WORK_SET || work->kind == SIM_WORK_WRITE))
-        legal = reaches(work->dst, work->bytes);
+        legal = reaches(gpu, work->dst, work->bytes);
     else if (well && work->kind == SIM_WORK_LAUNCH)
-        legal = launch_is_legal(work);
+        legal = launch_is_legal(gpu, work);
     if (!legal) {
         fprintf(stderr, "simulated driver: %s of %llu bytes, %#llx to %#llx: illegal address\n",
                 names[work->kind], (unsigned long long)work->bytes, (unsigned long long)work->src,
@@ -105,8 +113,8 @@ static mp_cu_result submit_copy(mp_cu_stream stream, uint64_t dst, uint64_t src,
     sim_work work = {.kind = SIM_WORK_COPY, .dst = dst, .src = src, .bytes = bytes};
     if (!bytes || !stream)
         return stream ? MP_CU_SUCCESS : MP_CU_INVALID_HANDLE;
-    work.plain_src = sim_reach_of(src, bytes) == SIM_REACH_PLAIN;
-    work.plain_dst = sim_reach_of(dst, bytes) == SIM_REACH_PLAIN;
+    work.plain_src = sim_reach_of(SIM_ANY_GPU, src, bytes) == SIM_REACH_PLAIN;
+    work.plain_dst = sim_reach_of(SIM_ANY_GPU, dst, bytes) == SIM_REACH_PLAIN;
     sim.stats.staged_copies += work.plain_src || work.plain_dst;
     if (work.plain_src && !stream->capture) {
         work.own = sim_new(bytes);
