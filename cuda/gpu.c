@@ -11,6 +11,7 @@
 #include "fast.h"
 #include "handshake.h"
 #include "launch.h"
+#include "peers.h"
 #include "poller.h"
 #include "submit.h"
 #include "vmm.h"
@@ -97,6 +98,7 @@ static const mp_cuda_ext cuda_ext = {
     .poller_start = mp_cuda_poller_start,
     .poller_stop = mp_cuda_poller_stop,
     .fast_open = mp_cuda_fast_open,
+    .reach = mp_cuda_reach,
 };
 
 /* ---- Opening ---------------------------------------------------------------------------- */
@@ -285,9 +287,20 @@ static moepage_status start(mp_cuda *cuda, const mp_cuda_image *images, uint32_t
     return status;
 }
 
+#define GUEST_NS 20000u
+
+/* Threads of other devices may still be leaving the context in which they issued from a stream that has been
+ * destroyed since. */
+static void await_guests(const mp_cuda *cuda)
+{
+    while (atomic_load(&cuda->guests) > 0)
+        mp_clock_wait(mp_clock_ns() + GUEST_NS);
+}
+
 /* Closes what has been opened. Threads are ended even if the driver has failed. */
 static void stop(mp_cuda *cuda)
 {
+    await_guests(cuda);
     bool entered = cuda->context && mp_cuda_enter(cuda) == MOEPAGE_OK;
     mp_cuda_issuer_destroy(cuda);
     if (cuda->executor)

@@ -11,6 +11,7 @@
  *   tables.c    host tables of kernels on their way to the GPU
  *   functions.c the kernels' modules and functions; launching one
  *   launch_*.c  from a kernel's arguments to its grid
+ *   peers.c     access to the memory of other GPUs
  *   fast.c      experts of many rows by cuBLAS
  *   poller.c    threads that look at shared memory
  *   ranges.c    names for profilers */

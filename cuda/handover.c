@@ -4,7 +4,10 @@
  * that it waits for; the thread that takes it out owns it. The condition is checked again under the
  * issuer's lock. A tick is published before the list is searched under that lock, so a stream
  * either sees the tick and goes on, or is in the list in time. The GPU publishes without a lock;
- * such streams are watched, and the watcher looks again until the tick is there. */
+ * such streams are watched, and the watcher looks again until the tick is there.
+ *
+ * The stream that another waits for may be one of another device. Its lists are guarded by its own device's
+ * issuer, and its device's threads may then issue from the stream that waited. */
 #include "base/alloc.h"
 #include "issue.h"
 
@@ -80,7 +83,7 @@ void mp_cuda_release(mp_cuda_stream *stream)
 
 bool mp_cuda_park_until_issued(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
 {
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    mp_cuda_issuer *issuer = other->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     bool parks = atomic_load_explicit(&other->issued, memory_order_acquire) < tick;
     if (parks) {
@@ -104,7 +107,7 @@ void mp_cuda_watch(mp_cuda_issuer *issuer, mp_cuda_stream *stream)
 
 bool mp_cuda_park_until_completed(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
 {
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
+    mp_cuda_issuer *issuer = other->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     bool parks = mp_cuda_completed(other) < tick;
     if (parks) {

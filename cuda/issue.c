@@ -458,12 +458,15 @@ void mp_cuda_pump_all(mp_cuda_list *freed)
     mp_cuda_stream *stream;
     while ((stream = mp_cuda_list_take(freed))) {
         mp_cuda *cuda = stream->cuda;
+        /* While this thread owns the stream its device cannot be closed; from then on by this count. */
+        atomic_fetch_add(&cuda->guests, 1);
         bool inside = mp_cuda_enter_for(stream);
         pthread_mutex_lock(&stream->lock);
         mp_cuda_pump(stream, freed);
         pthread_mutex_unlock(&stream->lock);
         if (inside)
             mp_cuda_leave(cuda);
+        atomic_fetch_sub(&cuda->guests, 1);
     }
 }
 

@@ -95,7 +95,8 @@ typedef struct mp_cuda_inbox {
     pthread_cond_t work;
 } mp_cuda_inbox;
 
-/* Guards: [l] lock, [o] the owner, [i] the issuer's lock, [e] events_lock. */
+/* Guards: [l] lock, [o] the owner, [i] the issuer's lock, [e] events_lock; [w] the lock of the issuer whose
+ * list the stream is in, of another device perhaps. */
 struct mp_cuda_stream {
     mp_cuda *cuda;
     mp_stream_class cls;
@@ -125,8 +126,8 @@ struct mp_cuda_stream {
     mp_cu_event events[MP_CUDA_EVENTS];
     mp_tick event_ticks[MP_CUDA_EVENTS]; /* [e] */
 
-    mp_cuda_stream *next;         /* [i] in the list that it is in */
-    mp_tick wait_tick;            /* [i] while it is in another stream's list */
+    mp_cuda_stream *next;         /* [w] in the list that it is in */
+    mp_tick wait_tick;            /* [w] while it is in another stream's list */
     mp_cuda_list until_issued;    /* [i] streams that wait for this one's ticks to be issued */
     mp_cuda_list until_completed; /* [i] or to be completed */
     bool stalled;                 /* [i] COLD: its executor's stream is as full as it may be */
@@ -242,7 +243,7 @@ bool mp_cuda_enter_for(mp_cuda_stream *stream);
 /* Issues what is ready. By the owner, with the lock and the context current. Streams that waited for
  * ticks issued here are added to `freed`, for mp_cuda_pump_all. */
 void mp_cuda_pump(mp_cuda_stream *stream, mp_cuda_list *freed);
-/* Pumps the streams of a list, and those that they free in turn. Without any lock. */
+/* Pumps the streams of a list, and those that they free in turn, of whichever device. Without any lock. */
 void mp_cuda_pump_all(mp_cuda_list *freed);
 /* Takes the oldest entry off the queue. By the owner, with the lock. */
 void mp_cuda_pop_op(mp_cuda_stream *stream);

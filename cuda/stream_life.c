@@ -145,7 +145,6 @@ moepage_status mp_cuda_stream_create(mp_device *device, mp_stream_class cls, mp_
  * while the stream is parked; any other owner is about to pass them. Called with the lock. */
 static void drop_waits(mp_cuda_stream *stream)
 {
-    mp_cuda_issuer *issuer = stream->cuda->issuer;
     for (uint32_t i = stream->tail; i != stream->head; i++) {
         mp_cuda_op_kind kind = stream->queue[i % MP_CUDA_QUEUE].kind;
         if (kind != MP_CUDA_OP_WAIT && kind != MP_CUDA_OP_ENTER)
@@ -154,6 +153,7 @@ static void drop_waits(mp_cuda_stream *stream)
     if (!stream->owned || mp_cuda_oldest(stream)->kind != MP_CUDA_OP_WAIT)
         return;
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
+    mp_cuda_issuer *issuer = other->cuda->issuer;
     pthread_mutex_lock(&issuer->lock);
     bool parked = mp_cuda_list_remove(&other->until_issued, stream) ||
                   mp_cuda_list_remove(&other->until_completed, stream);

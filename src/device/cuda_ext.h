@@ -42,7 +42,7 @@ static inline mp_cuda_remap_layout mp_cuda_remap_layout_of(uint32_t n_tokens, ui
 }
 
 /* Memory that the device and the host both read and write: `host` and `device` are its addresses on
- * the two sides. Uncached on the device; 64-byte aligned. */
+ * the two sides; all devices of this kind find it at `device`. Uncached there; 64-byte aligned. */
 typedef struct mp_cuda_shared {
     void *host;
     uint64_t device;
@@ -123,6 +123,10 @@ typedef struct mp_cuda_ext {
     /* Prepares for EXPERTS with MATH_BF16_FAST; never called on a step's path. *is_there: whether
      * there is cuBLAS, so that mp_kernel_experts_args.scratch is of use. */
     moepage_status (*fast_open)(mp_device *device, bool *is_there);
+
+    /* Lets copies and kernels of `device` touch the workspaces of `other`, another device of this kind, from
+     * now on; never called on a step's path. *can: whether the driver has a way. */
+    moepage_status (*reach)(mp_device *device, mp_device *other, bool *can);
 } mp_cuda_ext;
 
 #endif

@@ -22,7 +22,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 6u
+#define MP_DEVICE_OPS_VERSION 7u
 
 typedef struct mp_device_ops mp_device_ops;
 
@@ -157,7 +157,7 @@ struct mp_device_ops {
                      uint32_t phase, uint32_t part, uint32_t n_parts);
 
     /* Work submitted to `stream` from now on starts after `other` has completed `tick`. Both on
-     * this device. */
+     * this device; or, of CUDA devices, on any two. */
     moepage_status (*wait)(mp_stream *stream, mp_stream *other, mp_tick tick);
 
     /* Submits nothing: *out is a tick that completes when all that was submitted and waited for
