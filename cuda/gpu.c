@@ -99,6 +99,7 @@ static const mp_cuda_ext cuda_ext = {
     .poller_stop = mp_cuda_poller_stop,
     .fast_open = mp_cuda_fast_open,
     .reach = mp_cuda_reach,
+    .ask = mp_cuda_stream_ask,
 };
 
 /* ---- Opening ---------------------------------------------------------------------------- */

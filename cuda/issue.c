@@ -470,6 +470,23 @@ void mp_cuda_pump_all(mp_cuda_list *freed)
     }
 }
 
+/* ---- Asking ----------------------------------------------------------------------------- */
+
+void mp_cuda_query(mp_cuda_stream *stream)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_cu_result result = MP_CU_SUCCESS;
+    if (mp_cuda_enter(cuda))
+        return;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->handle) /* NULL once the stream is being destroyed */
+        result = cuda->driver->stream_query(stream->handle);
+    pthread_mutex_unlock(&stream->lock);
+    if (result != MP_CU_NOT_READY)
+        mp_cuda_check(cuda, result, "asking after a stream");
+    mp_cuda_leave(cuda);
+}
+
 /* ---- Waiting on the CPU ----------------------------------------------------------------- */
 
 void mp_cuda_await_issue(mp_cuda_stream *stream, mp_tick tick)

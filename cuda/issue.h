@@ -256,6 +256,9 @@ moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
 /* Makes `handle` wait for an issued tick of a GPU stream. */
 mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stream handle);
 
+/* Asks the driver after a GPU stream: if the GPU is lost that fails, and poisons the device. Without any lock. */
+void mp_cuda_query(mp_cuda_stream *stream);
+
 /* Block until the tick is issued, or until it has completed. Without any lock. */
 void mp_cuda_await_issue(mp_cuda_stream *stream, mp_tick tick);
 void mp_cuda_await(mp_cuda_stream *stream, mp_tick tick);

@@ -395,6 +395,14 @@ moepage_status mp_cuda_stream_sync(mp_stream *handle, mp_tick tick)
     return health(stream->cuda);
 }
 
+moepage_status mp_cuda_stream_ask(mp_stream *handle)
+{
+    mp_cuda_stream *stream = mp_cuda_stream_of(handle);
+    if (!mp_cuda_is_cold(stream))
+        mp_cuda_query(stream);
+    return health(stream->cuda);
+}
+
 void mp_cuda_post(mp_device *device, mp_stream *stream, mp_tick tick, mp_task *task)
 {
     if (stream)

@@ -21,8 +21,9 @@ moepage_status mp_cuda_stream_settle(mp_stream *stream, mp_tick tick);
 moepage_status mp_cuda_stream_sync(mp_stream *stream, mp_tick tick);
 void mp_cuda_post(mp_device *device, mp_stream *stream, mp_tick tick, mp_task *task);
 
-/* As the member of mp_cuda_ext: in the order of the stream, without a tick of its own. */
+/* As the members of mp_cuda_ext; write32 in the order of the stream, without a tick of its own. */
 moepage_status mp_cuda_stream_write32(mp_stream *stream, uint64_t at, uint32_t value);
+moepage_status mp_cuda_stream_ask(mp_stream *stream);
 
 /* What feeds the streams, cuda->issuer: at open, once the driver, the context, the GPU's attributes
  * and cuda->executor are there; at close, before the executor, when every stream has been

@@ -163,24 +163,6 @@ static mp_cuda_stream *any_gpu_stream(const mp_cuda_issuer *issuer)
     return i;
 }
 
-/* Queries the driver about a stream, which fails, and poisons the device, if the GPU is lost. Gives
- * the reference up. */
-static void ask(mp_cuda_stream *stream)
-{
-    mp_cuda *cuda = stream->cuda;
-    mp_cu_result result = MP_CU_SUCCESS;
-    if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
-        pthread_mutex_lock(&stream->lock);
-        if (stream->handle) /* NULL once the stream is being destroyed */
-            result = cuda->driver->stream_query(stream->handle);
-        pthread_mutex_unlock(&stream->lock);
-        if (result != MP_CU_NOT_READY)
-            mp_cuda_check(cuda, result, "asking after a stream");
-        mp_cuda_leave(cuda);
-    }
-    mp_cuda_release(stream);
-}
-
 static void sleep_ns(mp_cuda_issuer *issuer, uint64_t ns)
 {
     uint64_t at = mp_clock_ns() + ns;
@@ -232,7 +214,8 @@ static void *run_watcher(void *arg)
         if (stream) {
             silent_ns = 0;
             pthread_mutex_unlock(&issuer->lock);
-            ask(stream);
+            mp_cuda_query(stream);
+            mp_cuda_release(stream);
             pthread_mutex_lock(&issuer->lock);
         }
     }

@@ -838,6 +838,9 @@ typedef struct moepage_expert_pool_info {
     /* Slots come and go by so many: 1; one for each MoE layer with MOEPAGE_SCOPE_LAYER; or, if layers'
      * experts differ in size, as many as give every layer the same share. Since 0.8. */
     uint64_t slot_step;
+    /* Of several CUDA devices, those whose rows cross to the first and back by way of host memory, because
+     * the driver does not give all of them access to its memory; 0 = none. Since 0.8. */
+    uint64_t indirect_devices;
 } moepage_expert_pool_info;
 
 enum { MOEPAGE_EXPERT_ABSENT = 0, MOEPAGE_EXPERT_LOADING = 1, MOEPAGE_EXPERT_RESIDENT = 2 };
@@ -849,8 +852,10 @@ typedef struct moepage_residency {
     uint32_t device; /* index into the pool's devices */
 } moepage_residency;
 
-/* Creates the pool of expert slots on one or several devices (expert e lives on device e mod
- * n_devices). A device holds one expert pool at a time. Errors: BUDGET if a device's arena
+/* Creates the pool of expert slots on one or several devices. Each expert lives on one of them: expert e
+ * on device e mod n_devices where all arenas have room for equally many slots; else experts are dealt
+ * out in proportion to that room, at least one of each layer to each device (moepage_residency.device). Slots
+ * are shared out alike. A device holds one expert pool at a time. Errors: BUDGET if a device's arena
  * cannot hold the slots, or its workspace the staging (moepage_expert_pool_sizes says how much),
  * or if there would be no slot at all; NOT_FOUND for an unknown policy; BUSY; ARGUMENT;
  * UNSUPPORTED for a form that the model lacks; NO_MEMORY. The devices and the model must outlive
@@ -860,7 +865,7 @@ MOEPAGE_API moepage_status moepage_expert_pool_create(moepage_device *const *dev
                                                       const moepage_expert_pool_config *config,
                                                       moepage_expert_pool **out);
 
-/* Device bytes that a pool with this config takes from each of n_devices devices.
+/* Device bytes that a pool with this config takes from each of n_devices devices of one size.
  * *workspace_bytes: of its workspace, for staging; the sessions' scratch comes on top
  * (moepage_session_workspace). *arena_bytes: of its arena, for config->slots slots and for the
  * whole slots that compressed experts or low versions take, rounded up to an arena's pages of 4096
@@ -1249,7 +1254,8 @@ MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
  * sessions on a pool, at most 64, each may hold 1/n of its slots in open plans; BUDGET when that
  * would be less than one, BUSY for the 65th. ARGUMENT for a config that contradicts itself, the
  * model or the predictor; UNSUPPORTED for what the pool or its devices cannot do (misses, versions,
- * streaming). [set-up] */
+ * streaming), and for devices of several kinds: a session steps over hosts, or over CUDA devices. On
+ * several CUDA devices x, y and streams are those of the pool's first. [set-up] */
 MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                                   const moepage_session_config *config,
                                                   moepage_session **out);
@@ -1260,7 +1266,8 @@ MOEPAGE_API moepage_status moepage_session_create(moepage_expert_pool *experts, 
 MOEPAGE_API moepage_status moepage_session_destroy(moepage_session *session);
 
 /* Opens a step. STATE if one is open, or while a device-driven path has the session; HANDLE for a
- * sequence that is not live (one that is swapped out is live). [one] */
+ * sequence that is not live (one that is swapped out is live); DEVICE if one of several CUDA devices has
+ * failed by now. [one] */
 MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
                                                  const moepage_step *step);
 
@@ -1340,7 +1347,8 @@ MOEPAGE_API moepage_status moepage_session_ffn(moepage_session *session, uint32_
  * the plan's slots must have been submitted before. [one] */
 MOEPAGE_API moepage_status moepage_session_retire(moepage_session *session, uint32_t layer);
 
-/* Closes the step. STATE while a layer is not retired. `stats` may be NULL. [one] */
+/* Closes the step. STATE while a layer is not retired; DEVICE if one of several CUDA devices has failed by
+ * now: the step stays open, for moepage_session_cancel. `stats` may be NULL. [one] */
 MOEPAGE_API moepage_status moepage_session_end(moepage_session *session,
                                                moepage_session_stats *stats);
 

@@ -195,6 +195,7 @@ type ExpertPoolInfo struct {
 	PinsRefused         uint64
 	ColdBufferedReads   uint64
 	SlotStep            uint64
+	IndirectDevices     uint64
 }
 
 func newExpertPoolInfo(c *C.moepage_expert_pool_info) ExpertPoolInfo {
@@ -258,6 +259,7 @@ func newExpertPoolInfo(c *C.moepage_expert_pool_info) ExpertPoolInfo {
 		PinsRefused:         uint64(c.pins_refused),
 		ColdBufferedReads:   uint64(c.cold_buffered_reads),
 		SlotStep:            uint64(c.slot_step),
+		IndirectDevices:     uint64(c.indirect_devices),
 	}
 }
 

@@ -43,7 +43,8 @@ struct mp_ahead {
     mp_cache *cache;
     pthread_mutex_t *lock;
     uint32_t layers, experts, keys;
-    uint32_t n_devices;
+    const mp_deal *deal;
+    uint32_t n_devices; /* so far */
     uint32_t scan_percent;
     uint32_t chunk_bytes;
     uint64_t slot_bytes;
@@ -60,7 +61,7 @@ static inline mp_want *mp_want_at(mp_prefetcher *prefetcher, uint32_t i)
 
 static inline uint32_t mp_ahead_device_of(const mp_ahead *ahead, uint32_t key)
 {
-    return ahead->n_devices == 1 ? 0 : key % ahead->experts % ahead->n_devices;
+    return ahead->n_devices == 1 ? 0 : mp_deal_device(ahead->deal, key % ahead->experts);
 }
 
 /* ---- queue.c; the lock is held ---- */

@@ -24,11 +24,12 @@ moepage_status mp_ahead_open(mp_cache *cache, const mp_cache_setup *setup, uint6
     ahead->layers = setup->layers;
     ahead->experts = setup->experts;
     ahead->keys = setup->layers * setup->experts;
+    ahead->deal = setup->deal;
     ahead->scan_percent = setup->scan_percent;
     ahead->slot_bytes = slot_bytes;
     ahead->chunk_bytes = chunk_bytes;
     ahead->wanted = mp_alloc_array(ahead->keys, sizeof *ahead->wanted);
-    ahead->prefetchers = mp_alloc_array(setup->n_devices, sizeof *ahead->prefetchers);
+    ahead->prefetchers = mp_alloc_array(setup->deal->n, sizeof *ahead->prefetchers);
     if (!ahead->wanted || !ahead->prefetchers) {
         mp_ahead_close(ahead);
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the wants of %u experts",

@@ -84,23 +84,23 @@ static moepage_status divide(mp_versions *versions)
 
 moepage_status mp_versions_open(const moepage_precision_config *config,
                                 const struct moepage_model *model, struct moepage_device *home,
-                                uint32_t part, uint32_t parts, uint32_t *first, uint32_t *slots,
-                                mp_versions **out)
+                                const mp_deal *deal, uint32_t part, uint32_t *first,
+                                uint32_t *slots, mp_versions **out)
 {
     mp_versions *versions = mp_alloc(sizeof *versions);
     if (!versions)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for versions of experts");
     versions->config = *config;
-    versions->config.hi_experts = mp_version_share(config->hi_experts, part, parts);
+    versions->config.hi_experts = mp_deal_part(deal, part, config->hi_experts);
     versions->law = (mp_precision_law){.alpha = config->alpha, .margin = config->margin};
     versions->model = model;
     versions->home = home;
     versions->layers = model->info.moe_layers;
     versions->experts = model->info.experts;
     versions->keys = versions->layers * versions->experts;
+    versions->deal = deal;
     versions->part = part;
-    versions->parts = parts;
-    versions->members = mp_version_share(versions->experts, part, parts);
+    versions->members = deal->members[part];
     versions->slot_bytes = mp_model_slot_bytes(model, config->hi_form);
     versions->memory = home->arena.base;
     versions->unit = mp_model_slot_bytes(model, config->lo_form);
@@ -201,7 +201,7 @@ static moepage_status fill_batch(mp_versions *versions, const uint32_t *keys,
 bool mp_versions_begins_high(const mp_versions *versions, uint32_t key)
 {
     return versions->config.lo_fetched && mp_versions_has(versions, key) &&
-           key % versions->experts / versions->parts < versions->n_high;
+           versions->deal->rank_of[key % versions->experts] < versions->n_high;
 }
 
 moepage_status mp_versions_fill_low(mp_versions *versions)

@@ -49,13 +49,13 @@ moepage_status mp_versions_sizes(const struct moepage_model *model,
 moepage_status mp_versions_read_config(const struct moepage_model *model,
                                        const moepage_expert_pool_config *config, uint32_t n_devices,
                                        moepage_precision_config *out);
-/* Sets versions up on one of `parts` devices, for the experts e with e % parts == part; the experts'
- * side of its arena is attached and still empty. *first: the slots that low versions take. *slots:
- * those of high ones; left alone with SERVE_CACHE. */
+/* Sets versions up on device `part` of the deal, for its experts; the experts' side of its arena is attached
+ * and still empty. *first: the slots that low versions take. *slots: those of high ones; left alone with
+ * SERVE_CACHE. */
 moepage_status mp_versions_open(const moepage_precision_config *config,
                                 const struct moepage_model *model, struct moepage_device *home,
-                                uint32_t part, uint32_t parts, uint32_t *first, uint32_t *slots,
-                                mp_versions **out);
+                                const mp_deal *deal, uint32_t part, uint32_t *first,
+                                uint32_t *slots, mp_versions **out);
 /* Connects versions with the rooms that load them. Called before they are filled. NO_MEMORY. */
 moepage_status mp_versions_connect(mp_versions *versions, mp_ahead *ahead, mp_shard *shard,
                                    pthread_mutex_t *lock);

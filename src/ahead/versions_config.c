@@ -135,11 +135,6 @@ moepage_status mp_versions_read_config(const struct moepage_model *model,
 
 /* ---- sizes ---- */
 
-uint32_t mp_version_share(uint32_t experts, uint32_t part, uint32_t parts)
-{
-    return experts / parts + (part < experts % parts);
-}
-
 uint64_t mp_version_places(const struct moepage_model *model,
                            const moepage_precision_config *precision, uint32_t members,
                            uint32_t n_high)
@@ -157,6 +152,12 @@ uint64_t mp_version_slots(const struct moepage_model *model,
     return (places * mp_model_slot_bytes(model, precision->lo_form) + slot_bytes - 1) / slot_bytes;
 }
 
+/* Returns the part that one of n devices has of a number of experts, if they are alike. */
+static uint32_t even_part(uint32_t experts, uint32_t device, uint32_t n)
+{
+    return experts / n + (device < experts % n);
+}
+
 moepage_status mp_versions_sizes(const struct moepage_model *model,
                                  const moepage_expert_pool_config *config, uint32_t n_devices,
                                  uint32_t *slot_form, uint64_t *low_slots, uint64_t *slots)
@@ -169,8 +170,8 @@ moepage_status mp_versions_sizes(const struct moepage_model *model,
     *slot_form = precision.hi_form;
     *low_slots = *slots = 0;
     for (uint32_t d = 0; d < n_devices; d++) {
-        uint32_t high = mp_version_share(precision.hi_experts, d, n_devices);
-        uint32_t members = mp_version_share(model->info.experts, d, n_devices);
+        uint32_t high = even_part(precision.hi_experts, d, n_devices);
+        uint32_t members = even_part(model->info.experts, d, n_devices);
         uint64_t low = mp_version_slots(model, &precision,
                                         mp_version_places(model, &precision, members, high));
         uint64_t rest = asked ? asked : (uint64_t)high * model->info.moe_layers;

@@ -64,8 +64,9 @@ struct mp_versions {
     mp_transfer *transfer;
     pthread_mutex_t *lock;
     uint32_t layers, experts, keys;
-    uint32_t part, parts; /* experts e with e % parts == part; entries of others are unused below */
-    uint32_t members;     /* of a layer */
+    const mp_deal *deal;
+    uint32_t part;    /* the device's number there; entries of others' experts are unused below */
+    uint32_t members; /* of a layer */
     uint64_t slot_bytes;
     uint32_t first_slot; /* of high ones */
     uint32_t n_high;     /* per layer, at most; 0 with SERVE_CACHE */
@@ -105,13 +106,14 @@ static inline unsigned char *mp_versions_address(const mp_versions *versions, ui
 
 static inline bool mp_versions_has(const mp_versions *versions, uint32_t key)
 {
-    return key % versions->experts % versions->parts == versions->part;
+    return mp_deal_device(versions->deal, key % versions->experts) == versions->part;
 }
 
 /* The place of an expert's low version where all of them are resident. */
 static inline uint32_t mp_versions_own_place(const mp_versions *versions, uint32_t key)
 {
-    return key / versions->experts * versions->members + key % versions->experts / versions->parts;
+    return key / versions->experts * versions->members +
+           versions->deal->rank_of[key % versions->experts];
 }
 
 /* Places per layer for fetched low versions beyond those of experts that are low: a swap fetches
@@ -120,8 +122,6 @@ static inline uint32_t mp_versions_own_place(const mp_versions *versions, uint32
 
 /* ---- versions_config.c ---- */
 
-/* Returns one device's part of a number of experts, dealt out to `parts` in turn. */
-uint32_t mp_version_share(uint32_t experts, uint32_t part, uint32_t parts);
 /* Return the places of low versions if n_high of a layer's `members` are high, and the slots that so
  * many places take. */
 uint64_t mp_version_places(const struct moepage_model *model,

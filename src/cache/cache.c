@@ -18,7 +18,7 @@ moepage_status mp_cache_open(const mp_cache_setup *setup, mp_cache **out)
     cache->keys = setup->layers * setup->experts;
     cache->n_scopes = setup->per_layer ? setup->layers : setup->bundle->n_classes;
     cache->scan_percent = setup->scan_percent;
-    cache->n_shards = setup->n_devices;
+    cache->n_shards = setup->deal->n;
     cache->entry = mp_alloc_array(cache->keys, sizeof *cache->entry);
     cache->routed = mp_alloc_array(cache->experts, sizeof *cache->routed);
     cache->streams = mp_alloc_array(cache->layers, sizeof *cache->streams);

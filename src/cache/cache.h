@@ -40,14 +40,15 @@
 #define MP_MAX_KEYS 0x7fffffffu /* a touch needs one bit more */
 
 typedef struct mp_cache mp_cache; /* over all devices of a pool */
-/* The cache's part on one device: the experts e with e % n_devices == device. */
+/* The cache's part on one device. */
 typedef struct mp_shard mp_shard;
 struct mp_watch;
 
 typedef struct mp_cache_setup {
     pthread_mutex_t *lock;
     const mp_policy *policy;
-    uint32_t layers, experts, n_devices;
+    uint32_t layers, experts;
+    const mp_deal *deal;     /* outlives the cache: which device has which experts */
     bool per_layer;          /* a layer's share of the slots is its own */
     const mp_bundle *bundle; /* outlives the cache */
     uint32_t scan_percent;   /* slots that prefill may take, 0 = as many as decode */

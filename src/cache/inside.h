@@ -145,7 +145,7 @@ struct mp_cache {
 
 static inline uint32_t mp_cache_shard_index(const mp_cache *cache, uint32_t key)
 {
-    return cache->n_shards == 1 ? 0 : key % cache->experts % cache->n_shards;
+    return cache->n_shards == 1 ? 0 : mp_deal_device(cache->setup.deal, key % cache->experts);
 }
 
 /* The expert in a slot that is not free; it stays while the lock is held. */

@@ -3,7 +3,7 @@
 
 uint32_t mp_cache_members(const mp_cache *cache, uint32_t device)
 {
-    return (cache->experts - device + cache->n_shards - 1) / cache->n_shards;
+    return cache->setup.deal->members[device];
 }
 
 mp_shard *mp_cache_shard(const mp_cache *cache, uint32_t device)

@@ -127,6 +127,10 @@ typedef struct mp_cuda_ext {
     /* Lets copies and kernels of `device` touch the workspaces of `other`, another device of this kind, from
      * now on; never called on a step's path. *can: whether the driver has a way. */
     moepage_status (*reach)(mp_device *device, mp_device *other, bool *can);
+
+    /* Asks the driver whether the stream's device has failed, which it may have done since the last call
+     * that would have told. Never blocks. */
+    moepage_status (*ask)(mp_stream *stream);
 } mp_cuda_ext;
 
 #endif

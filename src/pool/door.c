@@ -14,6 +14,8 @@ mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
         .experts = pool->experts,
         .keys = pool->keys,
         .n_devices = pool->n_devices,
+        .indirect = pool->indirect,
+        .deal = &pool->deal,
         .n_scopes = pool->per_layer ? pool->layers : 1,
         .step_slots = pool->step_slots,
         .scan_percent = pool->scan_percent,
@@ -226,7 +228,7 @@ void mp_versions_hold(struct moepage_expert_pool *pool, mp_client *client, mp_ho
 
 void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
 {
-    mp_versions_heat(pool->versions[key % pool->experts % pool->n_devices], key, heat);
+    mp_versions_heat(pool->versions[mp_deal_device(&pool->deal, key % pool->experts)], key, heat);
 }
 
 /* ---- the pool's share ---- */

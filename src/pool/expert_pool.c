@@ -2,6 +2,7 @@
  * and what the pool reports. */
 #include "base/alloc.h"
 #include "base/status.h"
+#include "device/cuda_ext.h"
 #include "pool/inside.h"
 
 #define DEFAULT_CHUNK_BYTES (2u << 20)
@@ -81,13 +82,63 @@ static uint32_t form_of_slots(const moepage_expert_pool_config *config)
     return config->slot_form ? config->slot_form : MOEPAGE_FORM_DENSE;
 }
 
-/* ---- one device ---- */
+/* ---- the deal ---- */
 
-/* Returns a device's part of an amount divided among all devices. */
-static uint64_t share_of(const struct moepage_expert_pool *pool, uint32_t device, uint64_t total)
+_Static_assert(MP_DEAL_MOST == MOEPAGE_MAX_DEVICES, "a pool's devices are dealt to");
+
+/* Takes the experts' side of each arena. */
+static moepage_status attach(struct moepage_expert_pool *pool,
+                             struct moepage_device *const *devices)
 {
-    return total / pool->n_devices + (device < total % pool->n_devices);
+    moepage_status status = MOEPAGE_OK;
+    for (uint32_t d = 0; d < pool->n_devices && !status; d++) {
+        status = mp_arena_attach(&devices[d]->arena, MP_SIDE_EXPERTS, pool->bundle.bytes);
+        if (status)
+            break;
+        pool->homes[d] = devices[d];
+        atomic_fetch_add(&devices[d]->residents, 1);
+    }
+    return status;
 }
+
+/* Deals the experts out, in proportion to the slots that each arena has room for now. */
+static moepage_status deal_out(struct moepage_expert_pool *pool)
+{
+    mp_deal *deal = &pool->deal;
+    deal->device_of = mp_alloc_array(pool->experts, sizeof *deal->device_of);
+    deal->rank_of = mp_alloc_array(pool->experts, sizeof *deal->rank_of);
+    deal->expert_at = mp_alloc_array(pool->experts, sizeof *deal->expert_at);
+    if (!deal->device_of || !deal->rank_of || !deal->expert_at)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the devices of %u experts",
+                       pool->experts);
+    deal->n = pool->n_devices;
+    for (uint32_t d = 0; d < deal->n; d++)
+        deal->weights[d] =
+            mp_arena_room(&pool->homes[d]->arena, MP_SIDE_EXPERTS) * pool->bundle.n_slots;
+    mp_deal_out(deal, pool->experts);
+    return MOEPAGE_OK;
+}
+
+/* Finds out whether the devices of a pool on several GPUs reach the first one's workspaces. */
+static moepage_status find_way(struct moepage_expert_pool *pool)
+{
+    mp_device *first = pool->homes[0]->device;
+    bool all = true;
+    for (uint32_t d = 1; d < pool->n_devices; d++) {
+        mp_device *device = pool->homes[d]->device;
+        bool can = false;
+        if (device->ops != first->ops || !first->ops->cuda)
+            return MOEPAGE_OK; /* hosts; no session steps over others */
+        moepage_status status = first->ops->cuda->reach(device, first, &can);
+        if (status)
+            return status;
+        all = all && can;
+    }
+    pool->indirect = all ? 0 : pool->n_devices - 1;
+    return MOEPAGE_OK;
+}
+
+/* ---- one device ---- */
 
 /* Chooses how many slots a device gets above the `first` that its compressed experts or
  * low versions take (those of high versions, its share of the slots asked for, or all that the arena has
@@ -105,7 +156,7 @@ static moepage_status claim_slots(struct moepage_expert_pool *pool, uint32_t dev
                        device, mp_images_rounds(pool->transfers[device]), setup->first,
                        (unsigned long long)room);
     uint64_t slots = setup->slots ? setup->slots
-                     : asked      ? share_of(pool, device, asked)
+                     : asked      ? mp_deal_share(&pool->deal, device, asked)
                                   : room - setup->first;
     if (!pool->per_layer && slots % pool->step_slots && slots < room)
         slots += pool->step_slots - slots % pool->step_slots; /* room is whole bundles */
@@ -143,22 +194,16 @@ static uint32_t most_slots(const struct moepage_expert_pool *pool, uint32_t devi
 }
 
 static moepage_status open_transfer(struct moepage_expert_pool *pool, uint32_t device,
-                                    struct moepage_device *home,
                                     const moepage_expert_pool_config *config)
 {
-    moepage_status status = mp_arena_attach(&home->arena, MP_SIDE_EXPERTS, pool->bundle.bytes);
-    if (status)
-        return status;
-    pool->homes[device] = home;
-    atomic_fetch_add(&home->residents, 1);
     mp_transfer_setup setup = {
-        .home = home,
+        .home = pool->homes[device],
         .model = pool->model,
         .lock = &pool->lock,
         .place_bytes = pool->bundle.bytes,
         .slot_bytes = pool->bundle.classes[pool->bundle.class_of_layer[0]].slot_bytes,
+        .deal = &pool->deal,
         .part = device,
-        .parts = pool->n_devices,
         .bus_form = pool->bus_form,
         .slot_form = pool->slot_form,
     };
@@ -166,11 +211,11 @@ static moepage_status open_transfer(struct moepage_expert_pool *pool, uint32_t d
 }
 
 static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t device,
-                                  struct moepage_device *home,
                                   const moepage_expert_pool_config *config,
                                   const moepage_precision_config *precision)
 {
-    moepage_status status = open_transfer(pool, device, home, config);
+    struct moepage_device *home = pool->homes[device];
+    moepage_status status = open_transfer(pool, device, config);
     if (status)
         return status;
     mp_transfer *transfer = pool->transfers[device];
@@ -180,8 +225,8 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
         .first = mp_images_places(transfer, mp_images_rounds(transfer)),
     };
     if (precision) {
-        status = mp_versions_open(precision, pool->model, home, device, pool->n_devices,
-                                  &setup.first, &setup.slots, &pool->versions[device]);
+        status = mp_versions_open(precision, pool->model, home, &pool->deal, device, &setup.first,
+                                  &setup.slots, &pool->versions[device]);
         pool->low_slots[device] = setup.first;
     }
     if (!status)
@@ -203,7 +248,7 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
  * released while waiting. */
 static moepage_status fill_high(struct moepage_expert_pool *pool, uint32_t key)
 {
-    uint32_t device = key % pool->experts % pool->n_devices;
+    uint32_t device = mp_deal_device(&pool->deal, key % pool->experts);
     mp_shard *shard = pool->shards[device];
     mp_hold hold = {.key = key, .shard = device, .kind = MP_HOLD_MISS, .pin = true};
     mp_claim claim = mp_shard_claim(shard, key, MP_FOR_DECODE, MP_PIPE_DEMAND, 1, &hold.slot);
@@ -274,6 +319,9 @@ static void free_parts(struct moepage_expert_pool *pool)
     for (uint32_t d = 0; d < pool->n_devices; d++)
         mp_versions_close(pool->versions[d]);
     mp_bundle_close(&pool->bundle);
+    mp_free(pool->deal.device_of);
+    mp_free(pool->deal.rank_of);
+    mp_free(pool->deal.expert_at);
     pthread_mutex_destroy(&pool->lock);
     atomic_fetch_sub(&pool->model->users, 1);
 }
@@ -310,7 +358,7 @@ static moepage_status open_cache(struct moepage_expert_pool *pool,
         .policy = mp_policy_find(config->policy),
         .layers = pool->layers,
         .experts = pool->experts,
-        .n_devices = pool->n_devices,
+        .deal = &pool->deal,
         .per_layer = pool->per_layer,
         .bundle = &pool->bundle,
         .scan_percent = pool->scan_percent,
@@ -345,9 +393,15 @@ static moepage_status open_parts(struct moepage_expert_pool *pool,
     if (!status)
         status = open_bundle(pool);
     if (!status)
+        status = attach(pool, devices);
+    if (!status)
+        status = find_way(pool);
+    if (!status)
+        status = deal_out(pool);
+    if (!status)
         status = open_cache(pool, config);
     for (uint32_t d = 0; d < pool->n_devices && !status; d++)
-        status = open_device(pool, d, devices[d], config, config->precision ? &precision : NULL);
+        status = open_device(pool, d, config, config->precision ? &precision : NULL);
     return status || !pool->versions[0] ? status : fill_versions(pool);
 }
 
@@ -438,6 +492,7 @@ void mp_pool_get_info(struct moepage_expert_pool *pool, moepage_expert_pool_info
         .bus_form = pool->bus_form,
         .slot_form = pool->slot_form,
         .slot_step = pool->step_slots,
+        .indirect_devices = pool->indirect,
         .host_node = -1,
         .resizes = pool->resizes,
         .resizes_refused = pool->resizes_refused,

@@ -18,6 +18,8 @@ struct moepage_expert_pool {
     uint32_t layers;
     uint32_t keys;
     uint32_t n_devices;
+    uint32_t indirect;   /* of them, those that have to go by host memory to reach the first */
+    mp_deal deal;        /* which of them has which experts */
     bool per_layer;      /* a layer's share of the slots is its own */
     uint32_t step_slots; /* slots come and go by so many */
     uint32_t scan_percent;

@@ -4,7 +4,7 @@
 
 static uint32_t device_of(const struct moepage_expert_pool *pool, uint32_t key)
 {
-    return key % pool->experts % pool->n_devices;
+    return mp_deal_device(&pool->deal, key % pool->experts);
 }
 
 static moepage_status reserve(struct moepage_expert_pool *pool, uint32_t key, bool *again)

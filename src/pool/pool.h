@@ -10,6 +10,7 @@
 #include "cache/bundle.h"
 #include "cache/client.h"
 #include "device/seam.h"
+#include "planning/deal.h"
 
 struct moepage_model;
 struct mp_watch;
@@ -19,7 +20,10 @@ struct mp_watch_step;
 typedef struct mp_pool_shape {
     struct moepage_model *model;
     uint32_t layers, experts, keys;
-    uint32_t n_devices; /* experts are dealt out round-robin */
+    uint32_t n_devices;
+    uint32_t
+        indirect; /* of these, those that go by host memory to reach the first: none, or all but it */
+    const mp_deal *deal; /* which of them has which experts; lives as long as the pool */
     uint32_t
         n_scopes; /* sets of experts that do not compete with each other: 1, or one per layer */
     uint32_t step_slots;          /* slots come and go by so many */
@@ -44,7 +48,7 @@ static inline uint64_t mp_pool_slots_bytes(const mp_pool_shape *shape, uint64_t 
 
 static inline uint32_t mp_pool_device_of(const mp_pool_shape *shape, uint32_t key)
 {
-    return shape->n_devices == 1 ? 0 : key % shape->experts % shape->n_devices;
+    return shape->n_devices == 1 ? 0 : mp_deal_device(shape->deal, key % shape->experts);
 }
 
 /* ---- the pool ---- */

@@ -2,7 +2,8 @@
  *
  * Where the device's work outlasts the call (CUDA), all of it is submitted: the compute stream
  * waits for the caller's stream, for each load, and the caller's stream for it; this thread waits
- * for cold reads alone. Elsewhere this thread waits, and y is complete on return.
+ * for cold reads alone. Elsewhere this thread waits, and y is complete on return. Of several such devices
+ * the first has x and y; exchange.c has what crosses.
  *
  * Every row's partial result goes to a line of its own, and the lines of a token are summed in the
  * router's order at the end: so neither residency nor waves nor the order in which experts land
@@ -62,16 +63,12 @@ static moepage_status finish_compute(mp_run *run)
     return MOEPAGE_OK;
 }
 
-/* Orders later launches behind the work that the caller has submitted. */
+/* Orders later launches behind the work that the caller has submitted: those on the first device, for which
+ * the others wait. */
 static moepage_status enter(mp_run *run)
 {
-    struct moepage_session *session = run->session;
-    moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->step.shape.n_devices && !status; d++) {
-        const mp_device_ops *ops = session->scratch[d].device->ops;
-        status = ops->enter(session->scratch[d].compute, run->ffn->stream);
-    }
-    return status;
+    const mp_device_scratch *first = &run->session->scratch[0];
+    return first->device->ops->enter(first->compute, run->ffn->stream);
 }
 
 /* ---- in: operands ---- */
@@ -83,11 +80,14 @@ static moepage_status convert(mp_run *run)
     uint32_t hidden = session->step.shape.model->info.hidden;
     uint64_t stride = ffn->x_stride ? ffn->x_stride : hidden;
     uint32_t operand = session->math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
-    bool as_it_is = ffn->dtype == operand && stride == hidden &&
+    const uint32_t n_devices = session->step.shape.n_devices;
+    const bool crosses =
+        session->step.async && n_devices > 1; /* others do not reach the caller's x */
+    bool as_it_is = ffn->dtype == operand && stride == hidden && !crosses &&
                     session->math != MOEPAGE_MATH_INT8 && (uintptr_t)ffn->x % MP_OPERAND_ALIGN == 0;
     run->x = as_it_is ? ffn->x : NULL;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->step.shape.n_devices && !as_it_is && !status; d++) {
+    for (uint32_t d = 0; d < (crosses ? 1 : n_devices) && !as_it_is && !status; d++) {
         mp_kernel_convert_args args = {
             .x = ffn->x,
             .x_stride = stride,
@@ -99,7 +99,7 @@ static moepage_status convert(mp_run *run)
         };
         status = launch(session, d, MP_KERNEL_CONVERT, &args);
     }
-    return status;
+    return status ? status : mp_exchange_spread(session, run->flight);
 }
 
 /* ---- experts ---- */
@@ -154,7 +154,7 @@ static moepage_status launch_experts(mp_run *run, uint32_t shard, const mp_lot *
     args.n_experts = scratch->n_experts - first;
     args.rows = run->flight->rows;
     args.inner = scratch->inner;
-    args.partial = session->scratch[0].partial;
+    args.partial = session->exchange.partial;
     args.top_k = run->flight->top_k;
     args.on_host = lot->on_host;
     args.scratch = scratch->fast;
@@ -273,7 +273,7 @@ static moepage_status combine(mp_run *run)
     struct moepage_session *session = run->session;
     uint32_t hidden = session->step.shape.model->info.hidden;
     mp_kernel_combine_args args = {
-        .partial = session->scratch[0].partial,
+        .partial = session->exchange.partial,
         .weights = run->flight->weights,
         .ids = run->flight->ids,
         .y = run->ffn->y,
@@ -285,7 +285,9 @@ static moepage_status combine(mp_run *run)
         .accumulate = run->ffn->accumulate,
     };
     const mp_device_ops *ops = session->scratch[0].device->ops;
-    moepage_status status = launch(session, 0, MP_KERNEL_COMBINE, &args);
+    moepage_status status = mp_exchange_gather(session, run->flight);
+    if (!status)
+        status = launch(session, 0, MP_KERNEL_COMBINE, &args);
     if (!status && session->step.async)
         status =
             ops->follow(run->ffn->stream, session->scratch[0].compute, session->scratch[0].last);

@@ -36,6 +36,7 @@ typedef struct mp_flight {
     uint32_t missed;                        /* experts loaded on demand, or late */
     uint32_t group;                         /* current */
     uint32_t reserved[MOEPAGE_MAX_DEVICES]; /* the most slots that it holds at once */
+    bool takes_part[MOEPAGE_MAX_DEVICES];   /* devices that have any of its experts */
     mp_hold *holds;                         /* [entries] */
     uint32_t *first_row;                    /* [entries + 1] into rows */
     uint32_t *rows;                         /* [max_rows] token * top_k + k, by entry */

@@ -183,9 +183,9 @@ static void make_entries(struct moepage_session *session, mp_flight *flight)
     flight->n_entries = n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t expert = session->distinct[i], count = session->counts[i];
-        flight->holds[i] = (mp_hold){.key = first_key + expert, .scan = step->any_scan};
-        if (step->shape.n_devices > 1)
-            flight->holds[i].shard = expert % step->shape.n_devices;
+        flight->holds[i] = (mp_hold){.key = first_key + expert,
+                                     .shard = mp_pool_device_of(&step->shape, expert),
+                                     .scan = step->any_scan};
         flight->first_row[i] = row;
         session->counts[i] = row; /* from here on a cursor */
         row += count;
@@ -369,6 +369,9 @@ moepage_status mp_groups_form(struct moepage_session *session, mp_flight *flight
     }
     for (uint32_t i = 0; i < flight->n_entries && flight->n_groups == 1 && !status; i++)
         flight->reserved[flight->holds[i].shard]++;
+    memset(flight->takes_part, 0, n_devices * sizeof *flight->takes_part);
+    for (uint32_t i = 0; i < flight->n_entries && n_devices > 1 && !status; i++)
+        flight->takes_part[flight->holds[i].shard] = true;
     /* A shrinking pool can count on the reservation from here on. */
     mp_groups_reserve(session, status ? NULL : flight);
     return status;

@@ -10,6 +10,7 @@
 #define MP_SESSION_INSIDE_H
 
 #include "base/handle.h"
+#include "device/cuda_ext.h"
 #include "kv/kv.h"
 #include "session/operands.h"
 #include "session/session.h"
@@ -24,14 +25,21 @@ typedef struct mp_device_scratch {
     mp_stream *compute;
     void *memory; /* one block of the device's workspace */
     uint64_t memory_bytes;
-    void *x;                /* [max_tokens][hidden] operand type */
-    void *inner;            /* [max_rows][intermediate] operand type */
-    float *partial;         /* [max_rows][hidden], first device only */
-    void *fast;             /* [session's fast_bytes] of launches with MATH_BF16_FAST */
+    void *x;        /* [max_tokens][hidden] operand type */
+    void *inner;    /* [max_rows][intermediate] operand type */
+    float *partial; /* [max_rows][hidden], the first device's; NULL if lines are in host memory */
+    void *fast;     /* [session's fast_bytes] of launches with MATH_BF16_FAST */
     mp_ffn_expert *experts; /* [entries] host memory: arguments of launches */
     uint32_t n_experts;     /* of these, used by launches of the current group */
     mp_tick last;           /* last launch */
 } mp_device_scratch;
+
+/* What crosses between the devices of a session over several (exchange.c). */
+typedef struct mp_exchange {
+    mp_cuda_shared host; /* where they do not reach the first one's workspace: host memory for it */
+    void *x;             /* [max_tokens][hidden] where the others find operands */
+    float *partial; /* [max_rows][hidden] of all devices; one device's alone is its scratch's */
+} mp_exchange;
 
 typedef enum mp_step_event {
     MP_ON_CHECK,
@@ -70,6 +78,7 @@ struct moepage_session {
     moepage_session_stats stats; /* since creation */
     mp_flight flights[MP_MAX_FLIGHTS];
     mp_device_scratch scratch[MOEPAGE_MAX_DEVICES];
+    mp_exchange exchange;
     uint32_t *local;       /* [experts] index of an expert among the flight's, by stamp */
     uint32_t *local_stamp; /* [experts] */
     uint32_t stamp;
@@ -81,6 +90,26 @@ struct moepage_session {
     bool *token_placed;     /* [max_tokens] while grouping by tokens */
     bool *launched;         /* [max_entries] during moepage_session_ffn */
 };
+
+/* ---- exchange.c ---- */
+
+/* Takes host memory for operands and lines of so many bytes, if the devices reach the first one's workspace
+ * by no other way. After all scratch. NO_MEMORY. */
+moepage_status mp_exchange_open(struct moepage_session *session, uint64_t x_bytes,
+                                uint64_t partial_bytes);
+void mp_exchange_close(struct moepage_session *session);
+/* Put later work of all devices behind the caller's stream, and that stream behind all that they have been
+ * given; `mark` gives each an end that a slot's next writer can wait for. On asynchronous devices. */
+moepage_status mp_exchange_enter(struct moepage_session *session, void *native);
+moepage_status mp_exchange_mark(struct moepage_session *session);
+moepage_status mp_exchange_follow(struct moepage_session *session, void *native);
+/* DEVICE if any device beyond the first has failed by now: its kernels' failure reaches no stream of the
+ * caller's. */
+moepage_status mp_exchange_ask(struct moepage_session *session);
+/* Give the devices that take part in a layer the operands that the first has, and put its later work behind
+ * theirs; DEVICE if one of them is known to have failed. Nothing to do where there is one device, or hosts. */
+moepage_status mp_exchange_spread(struct moepage_session *session, const mp_flight *flight);
+moepage_status mp_exchange_gather(struct moepage_session *session, const mp_flight *flight);
 
 /* ---- step.c ---- */
 

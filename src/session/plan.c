@@ -79,17 +79,10 @@ static void clear_map(struct moepage_session *session, mp_flight *flight, const 
 
 moepage_status mp_plan_mark(struct moepage_session *session, const mp_flight *flight)
 {
-    moepage_status status = MOEPAGE_OK;
     if (!session->step.async || !flight->planned)
-        return status;
-    for (uint32_t d = 0; d < session->step.shape.n_devices && !status; d++) {
-        mp_device_scratch *scratch = &session->scratch[d];
-        const mp_device_ops *ops = scratch->device->ops;
-        status = ops->enter(scratch->compute, flight->native);
-        if (!status)
-            status = ops->mark(scratch->compute, &scratch->last);
-    }
-    return status;
+        return MOEPAGE_OK;
+    moepage_status status = mp_exchange_enter(session, flight->native);
+    return status ? status : mp_exchange_mark(session);
 }
 
 void mp_plan_release(struct moepage_session *session, mp_flight *flight, uint32_t index)
@@ -202,13 +195,8 @@ moepage_status mp_plan_hand_over(struct moepage_session *session, mp_flight *fli
         uint64_t since_ns = mp_step_now_ns(step);
         status = mp_plan_wait(session, holds, group->n_entries, &since_ns);
     }
-    for (uint32_t d = 0; d < session->step.shape.n_devices && session->step.async && !status; d++) {
-        mp_device_scratch *scratch = &session->scratch[d];
-        const mp_device_ops *ops = scratch->device->ops;
-        status = ops->mark(scratch->compute, &scratch->last);
-        if (!status)
-            status = ops->follow(flight->native, scratch->compute, scratch->last);
-    }
+    if (!status && step->async)
+        status = mp_exchange_follow(session, flight->native);
     if (status)
         return status;
     const uint32_t first_row = flight->first_row[group->first_entry];

@@ -67,23 +67,41 @@ static uint64_t count_fast(const struct moepage_model *model, const moepage_sess
                               (uint64_t)config->max_tokens * config->max_top_k));
 }
 
+static uint64_t operand_bytes(const moepage_session_config *config)
+{
+    return config->math == MOEPAGE_MATH_FP32 || config->math == MOEPAGE_MATH_INT8 ? 4 : 2;
+}
+
+/* Returns the bytes of a step's x, as operands. */
+static uint64_t count_x(const struct moepage_model *model, const moepage_session_config *config)
+{
+    return mp_session_align((uint64_t)config->max_tokens * model->info.hidden *
+                            operand_bytes(config));
+}
+
+/* Returns the bytes of rows' results. */
+static uint64_t count_partial(const struct moepage_model *model,
+                              const moepage_session_config *config)
+{
+    return mp_session_align((uint64_t)config->max_tokens * config->max_top_k * model->info.hidden *
+                            sizeof(float));
+}
+
 /* Divides the block of a scratch among its parts; with memory NULL it only measures. */
 static uint64_t carve_scratch(mp_device_scratch *scratch, const struct moepage_model *model,
-                              const moepage_session_config *config, uint64_t fast_bytes, bool first)
+                              const moepage_session_config *config, uint64_t fast_bytes,
+                              bool has_partial)
 {
-    const bool wide = config->math == MOEPAGE_MATH_FP32 || config->math == MOEPAGE_MATH_INT8;
-    uint64_t operand = wide ? 4 : 2;
     uint64_t rows = (uint64_t)config->max_tokens * config->max_top_k;
-    uint64_t x_bytes =
-        mp_session_align((uint64_t)config->max_tokens * model->info.hidden * operand);
-    uint64_t inner_bytes = mp_session_align(rows * model->info.expert_intermediate * operand);
-    uint64_t partial_bytes =
-        first ? mp_session_align(rows * model->info.hidden * sizeof(float)) : 0;
+    uint64_t x_bytes = count_x(model, config);
+    uint64_t inner_bytes =
+        mp_session_align(rows * model->info.expert_intermediate * operand_bytes(config));
+    uint64_t partial_bytes = has_partial ? count_partial(model, config) : 0;
     unsigned char *memory = scratch->memory;
     if (memory) {
         scratch->x = memory;
         scratch->inner = memory + x_bytes;
-        scratch->partial = first ? (float *)(void *)(memory + x_bytes + inner_bytes) : NULL;
+        scratch->partial = has_partial ? (float *)(void *)(memory + x_bytes + inner_bytes) : NULL;
         scratch->fast = fast_bytes ? memory + x_bytes + inner_bytes + partial_bytes : NULL;
     }
     return x_bytes + inner_bytes + partial_bytes + fast_bytes;
@@ -101,17 +119,19 @@ uint64_t mp_session_workspace(const struct moepage_model *model,
 /* ---- creation ---- */
 
 /* Checks that the devices are of one kind: a layer's partial results are summed on the first. */
-static moepage_status check_caps(const struct moepage_expert_pool *pool, bool *async)
+static moepage_status check_devices(const struct moepage_expert_pool *pool, bool *async)
 {
-    uint32_t n_devices = mp_pool_get_shape(pool).n_devices;
-    *async = !(mp_pool_home(pool, 0)->device->caps & MP_CAP_SYNC_CALLER);
-    for (uint32_t d = 1; d < n_devices; d++) {
+    const mp_device *first = mp_pool_home(pool, 0)->device;
+    *async = !(first->caps & MP_CAP_SYNC_CALLER);
+    for (uint32_t d = 1; d < mp_pool_get_shape(pool).n_devices; d++) {
         const mp_device *device = mp_pool_home(pool, d)->device;
-        if (*async || !(device->caps & MP_CAP_SYNC_CALLER))
-            return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                           "sessions cannot step over %u devices if one of them is %s: give each "
-                           "device that is not the host a pool of its own",
-                           n_devices, device->name);
+        const bool both_hosts = !*async && (device->caps & MP_CAP_SYNC_CALLER);
+        if (!both_hosts && !(device->ops == first->ops && first->ops->cuda))
+            return mp_fail(
+                MOEPAGE_E_UNSUPPORTED,
+                "sessions cannot step over %s and %s together, but over several hosts or "
+                "several CUDA devices: give devices of different kinds a pool each",
+                first->name, device->name);
     }
     return MOEPAGE_OK;
 }
@@ -141,7 +161,7 @@ static moepage_status choose_math(struct moepage_session *session)
     const struct moepage_model *model = session->step.shape.model;
     mp_device *device = session->scratch[0].device;
     uint64_t fast_bytes = count_fast(model, &session->step.config);
-    bool is_there = false;
+    bool is_there = true;
     session->math = session->step.config.math;
     if (session->math == MOEPAGE_MATH_INT8 && !(device->caps & MP_CAP_INT8))
         session->math = MOEPAGE_MATH_BF16;
@@ -150,9 +170,14 @@ static moepage_status choose_math(struct moepage_session *session)
     session->math = MOEPAGE_MATH_BF16;
     if (!fast_bytes || !model->info.ffn_supported || !device->ops->cuda)
         return MOEPAGE_OK;
-    moepage_status status = device->ops->cuda->fast_open(device, &is_there);
-    if (status || !is_there)
-        return status;
+    for (uint32_t d = 0; d < session->step.shape.n_devices && is_there; d++) {
+        device = session->scratch[d].device;
+        moepage_status status = device->ops->cuda->fast_open(device, &is_there);
+        if (status)
+            return status;
+    }
+    if (!is_there)
+        return MOEPAGE_OK;
     session->math = MOEPAGE_MATH_BF16_FAST;
     session->fast_bytes = fast_bytes;
     return MOEPAGE_OK;
@@ -163,6 +188,7 @@ static moepage_status open_scratch(struct moepage_session *session, uint32_t d)
     const struct moepage_model *model = session->step.shape.model;
     mp_device_scratch *scratch = &session->scratch[d];
     struct moepage_device *home = scratch->home;
+    const bool has_partial = d == 0 && session->step.shape.indirect == 0;
     moepage_status status = MOEPAGE_OK;
     if (model->info.ffn_supported) {
         scratch->experts = mp_alloc_array(session->max_entries, sizeof *scratch->experts);
@@ -170,12 +196,12 @@ static moepage_status open_scratch(struct moepage_session *session, uint32_t d)
             return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for %u expert launches",
                            session->max_entries);
         uint64_t bytes =
-            carve_scratch(scratch, model, &session->step.config, session->fast_bytes, d == 0);
+            carve_scratch(scratch, model, &session->step.config, session->fast_bytes, has_partial);
         status = mp_home_workspace_alloc(home, bytes, &scratch->memory);
         if (status)
             return status;
         scratch->memory_bytes = bytes;
-        carve_scratch(scratch, model, &session->step.config, session->fast_bytes, d == 0);
+        carve_scratch(scratch, model, &session->step.config, session->fast_bytes, has_partial);
     }
     status = home->device->ops->stream_create(home->device, MP_STREAM_COMPUTE, &scratch->compute);
     if (!status)
@@ -269,6 +295,7 @@ static void free_parts(struct moepage_session *session)
     mp_kv_reader_close(session->kv);
     for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
         close_scratch(session, d);
+    mp_exchange_close(session);
     mp_client_close(session->step.pool, session->step.client);
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
         free_flight(&session->flights[i]);
@@ -286,6 +313,15 @@ static void free_parts(struct moepage_session *session)
     mp_free(session->scan_token);
 }
 
+static moepage_status open_exchange(struct moepage_session *session)
+{
+    const struct moepage_model *model = session->step.shape.model;
+    const moepage_session_config *config = &session->step.config;
+    const bool computes = model->info.ffn_supported;
+    return mp_exchange_open(session, computes ? count_x(model, config) : 0,
+                            count_partial(model, config));
+}
+
 static moepage_status open_parts(struct moepage_session *session, struct moepage_kv_pool *kv)
 {
     mp_step_view *step = &session->step;
@@ -299,6 +335,8 @@ static moepage_status open_parts(struct moepage_session *session, struct moepage
         status = choose_math(session);
     for (uint32_t d = 0; d < step->shape.n_devices && !status; d++)
         status = open_scratch(session, d);
+    if (!status)
+        status = open_exchange(session);
     if (!status && kv) {
         bool ordered = step->async && mp_kv_pool_home(kv) == session->scratch[0].home;
         status = mp_kv_reader_open(kv, step->config.max_sequences,
@@ -311,7 +349,7 @@ moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepag
                                  const moepage_session_config *config, struct moepage_session **out)
 {
     bool async = false;
-    moepage_status status = check_caps(pool, &async);
+    moepage_status status = check_devices(pool, &async);
     if (!status)
         status = check_miss(pool, config);
     if (status)

@@ -84,6 +84,8 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
     const mp_feature_list *checks = &session->on[MP_ON_CHECK], *begins = &session->on[MP_ON_BEGIN];
     mp_step_view *open = &session->step;
     moepage_status status = check_step(session, step);
+    if (!status)
+        status = mp_exchange_ask(session);
     for (uint32_t i = 0; i < checks->n && !status; i++)
         status = checks->at[i].hooks->check(checks->at[i].state, step);
     if (!status && session->kv) /* last, because nothing behind it can fail */
@@ -197,6 +199,8 @@ moepage_status mp_session_end(struct moepage_session *session, moepage_session_s
             return mp_fail(MOEPAGE_E_STATE, "layer %u is not retired", session->flights[i].layer);
     moepage_status status =
         stats ? mp_config_check(stats, MP_STATS_MIN_BYTES, "stats") : MOEPAGE_OK;
+    if (!status)
+        status = mp_exchange_ask(session);
     if (status)
         return status;
     close_step(session, true);

@@ -23,8 +23,7 @@ uint32_t mp_images_key(const mp_transfer *transfer, uint32_t place)
 {
     uint32_t round = place / transfer->layers, layer = place % transfer->layers;
     uint32_t member = (uint32_t)((uint64_t)round * transfer->compressed.stride % transfer->members);
-    uint32_t expert = member * transfer->parts + transfer->part;
-    return layer * transfer->experts + expert;
+    return layer * transfer->experts + mp_deal_expert(transfer->deal, transfer->part, member);
 }
 
 uint32_t mp_images_places(const mp_transfer *transfer, uint32_t rounds)

@@ -122,7 +122,8 @@ struct mp_transfer {
     uint64_t place_bytes;  /* unit of the arena's experts' side */
     uint64_t slot_bytes;   /* of an expert of the first layer */
     uint32_t layers, experts, keys;
-    uint32_t part, parts;
+    const mp_deal *deal;
+    uint32_t part;
     uint32_t members; /* experts of a layer on this device */
     uint32_t bus_form, slot_form;
     mp_pipe pipes[MP_PIPES];

@@ -139,7 +139,7 @@ void mp_transfer_sizes(const struct moepage_model *model, const moepage_expert_p
 /* Returns the device's part of an amount divided among all devices. */
 static uint64_t share_of(const mp_transfer *transfer, uint64_t total)
 {
-    return total / transfer->parts + (transfer->part < total % transfer->parts);
+    return mp_deal_share(transfer->deal, transfer->part, total);
 }
 
 /* Returns the bytes of the host tier. Images are read from the pack to their places, unless they have to
@@ -182,7 +182,7 @@ static uint32_t choose_compressed(const mp_transfer *transfer,
 {
     uint32_t members = transfer->members;
     if (config->placement == MOEPAGE_PLACEMENT_EXPLICIT)
-        return (uint32_t)share_of(transfer, config->compressed_experts);
+        return mp_deal_part(transfer->deal, transfer->part, config->compressed_experts);
     uint64_t slots = share_of(transfer, config->slots);
     uint64_t room = mp_arena_room(&transfer->home->arena, MP_SIDE_EXPERTS);
     uint64_t layer_bytes = transfer->compressed.unit * transfer->layers;
@@ -232,14 +232,14 @@ moepage_status mp_transfer_open(const mp_transfer_setup *setup,
     transfer->lock = setup->lock;
     transfer->place_bytes = setup->place_bytes;
     transfer->slot_bytes = setup->slot_bytes;
+    transfer->deal = setup->deal;
     transfer->part = setup->part;
-    transfer->parts = setup->parts;
     transfer->bus_form = setup->bus_form;
     transfer->slot_form = setup->slot_form;
     transfer->layers = info->moe_layers;
     transfer->experts = info->experts;
     transfer->keys = info->experts * info->moe_layers;
-    transfer->members = (info->experts - setup->part + setup->parts - 1) / setup->parts;
+    transfer->members = setup->deal->members[setup->part];
     for (int i = 0; i < MP_PROBES; i++)
         mp_probe_init(&transfer->probes[i], setup->home->device, setup->lock);
     moepage_status status = open_tiers(transfer, config);

@@ -19,6 +19,7 @@
 
 #include "arena/home.h"
 #include "model/model.h"
+#include "planning/deal.h"
 
 #define MP_MAX_READERS 64 /* streams that read places: one per session */
 
@@ -40,13 +41,13 @@ typedef struct mp_rates {
     uint64_t bus, decode, cold;
 } mp_rates;
 
-/* The device has those experts e of every layer with e % parts == part. */
 typedef struct mp_transfer_setup {
     struct moepage_device *home; /* whose arena's experts' side is attached and empty */
     const struct moepage_model *model;
     pthread_mutex_t *lock;
     uint64_t place_bytes, slot_bytes; /* of that side's unit; of an expert of the first layer */
-    uint32_t part, parts;
+    const mp_deal *deal;              /* outlives the transfers: which experts the device has */
+    uint32_t part;                    /* its number there */
     uint32_t bus_form, slot_form; /* MOEPAGE_FORM_* that crosses the bus, and that places hold */
 } mp_transfer_setup;
 
@@ -60,8 +61,7 @@ typedef struct mp_transfer_counters {
 /* Checks the config's tier fields against the model and chooses the form that crosses the bus. */
 moepage_status mp_transfer_check(const struct moepage_model *model,
                                  const moepage_expert_pool_config *config, uint32_t *bus_form);
-/* Computes the bytes of workspace, and the places for compressed experts, on one of n_devices
- * devices. The config has passed mp_transfer_check. */
+/* Computes the bytes of workspace, and the places for compressed experts, of one of n_devices that are alike. */
 void mp_transfer_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
                        uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
                        uint64_t *image_places);

@@ -1,5 +1,6 @@
 /* Expert pools and sessions when memory runs out: every allocation of a creation fails in turn,
  * once and for good. The creation then says NO_MEMORY and leaves everything as it was. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc_fault.h"
@@ -10,7 +11,8 @@
 static bank_model bank;
 static pool_rig rig;
 
-static bool tiered; /* pools have a host tier, staging and compressed experts */
+static bool tiered;   /* pools have a host tier, staging and compressed experts */
+static bool no_peers; /* what crosses between GPUs goes by host memory */
 
 static void open_rig(uint32_t n_devices)
 {
@@ -20,7 +22,8 @@ static void open_rig(uint32_t n_devices)
         shape.pack_forms = 1u << MOEPAGE_FORM_EXPH;
     }
     bank_model_open(&bank, &shape);
-    pool_rig_open(&rig, &bank, &(pool_rig_config){.n_devices = n_devices, .slots = 12});
+    pool_rig_open(&rig, &bank,
+                  &(pool_rig_config){.n_devices = n_devices, .slots = 12, .no_peers = no_peers});
 }
 
 static void close_rig(void)
@@ -179,12 +182,26 @@ static void test_session_alloc_steps_need_no_memory(void **state)
     close_rig();
 }
 
+/* Of several GPUs, with access to each other's memory or without. */
+static void test_session_alloc_creations_over_gpus_leave_nothing(void **state)
+{
+    setenv("MP_TEST_DEVICE", "sim", 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        no_peers = i;
+        test_session_alloc_session_creation_leaves_nothing(state);
+    }
+    test_session_alloc_pool_creation_leaves_nothing(state);
+    no_peers = false;
+    unsetenv("MP_TEST_DEVICE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_session_alloc_pool_creation_leaves_nothing),
         cmocka_unit_test(test_session_alloc_tiered_pool_creation_leaves_nothing),
         cmocka_unit_test(test_session_alloc_session_creation_leaves_nothing),
+        cmocka_unit_test(test_session_alloc_creations_over_gpus_leave_nothing),
         cmocka_unit_test(test_session_alloc_remapping_that_fails_stays_off),
         cmocka_unit_test(test_session_alloc_steps_need_no_memory),
     };

@@ -22,6 +22,7 @@ enum {
     HIDDEN = 16,
     MAX_TOKENS = 3,
     SESSIONS = 2,
+    DEVICES = 3,   /* most */
     READS = 400,   /* of experts by plans, between two checks */
     RESULTS = 100, /* of layers, the same */
     LAG = 12,      /* copies that a stream has to do before it reads */
@@ -36,10 +37,12 @@ typedef struct scenario {
     bool pageable; /* the host tier cannot be pinned */
 } scenario;
 
-/* One use of the library by a caller with a stream of its own. */
+/* One use of the library by a caller with a stream of its own, and one on each further GPU, which the first
+ * one's events order. */
 typedef struct actor {
     moepage_session *session;
-    mp_cu_stream native;
+    mp_cu_stream native, others[DEVICES];
+    mp_cu_event events[DEVICES];
     bool step, planned, more; /* a step is open; its layer's plan too; it has another group */
     uint32_t layer, n_tokens;
     int32_t ids[MAX_TOKENS * TOP_K];
@@ -87,9 +90,14 @@ static uint32_t below(uint32_t n)
 
 /* ---- the caller's side ---- */
 
+static mp_cuda *gpu_at(uint32_t device)
+{
+    return mp_cuda_of(w.rig.devices[device]->device);
+}
+
 static mp_cuda *gpu(void)
 {
-    return mp_cuda_of(w.rig.devices[0]->device);
+    return gpu_at(0);
 }
 
 static mp_cu_ptr ptr(const void *memory)
@@ -102,24 +110,51 @@ static void copy_on(mp_cu_stream stream, void *to, const void *from, uint64_t by
     must(!gpu()->driver->copy(ptr(to), ptr(from), bytes, stream));
 }
 
-/* The stream is behind, then reads all tensors of the plan's experts. */
-static void read_plan(actor *a, const moepage_plan *plan)
+/* Makes later work of one of the caller's streams wait for another's. */
+static void order(const actor *a, mp_cu_stream later, uint32_t at, mp_cu_stream earlier,
+                  uint32_t from)
+{
+    must(!mp_cuda_enter(gpu_at(from)));
+    must(!gpu()->driver->event_record(a->events[from], earlier));
+    mp_cuda_leave(gpu_at(from));
+    must(!mp_cuda_enter(gpu_at(at)));
+    must(!gpu()->driver->stream_wait(later, a->events[from], 0));
+    mp_cuda_leave(gpu_at(at));
+}
+
+/* Reads what a device has of the plan's experts, on a stream of that device. */
+static void read_on(mp_cu_stream stream, uint32_t device, const moepage_plan *plan)
 {
     const struct moepage_model *model = w.rig.pool->model;
-    must(!mp_cuda_enter(gpu()));
-    for (uint32_t i = 0; i < LAG; i++)
-        copy_on(a->native, w.y + (RESULTS + (a - w.actors)) * MAX_TOKENS * HIDDEN, w.x,
-                sizeof w.host_x);
+    must(!mp_cuda_enter(gpu_at(device)));
     for (uint32_t e = 0; e < plan->n_experts; e++) {
+        if (plan->experts[e].device != device)
+            continue;
         promise *p = &w.promises[w.n_promises];
         *p = (promise){plan->layer, plan->experts[e].expert,
                        w.seen + w.n_promises * w.bank.expert_bytes};
         w.n_promises++;
         for (uint32_t t = 0; t < w.bank.n_tensors; t++)
-            copy_on(a->native, p->seen + w.bank.tensor_at[t], plan->experts[e].tensors[t],
+            copy_on(stream, p->seen + w.bank.tensor_at[t], plan->experts[e].tensors[t],
                     model->layouts[0].tensors[t].bytes);
     }
+    mp_cuda_leave(gpu_at(device));
+}
+
+/* The stream is behind, then reads all tensors of the plan's experts, by way of the streams of their devices. */
+static void read_plan(actor *a, const moepage_plan *plan)
+{
+    must(!mp_cuda_enter(gpu()));
+    for (uint32_t i = 0; i < LAG; i++)
+        copy_on(a->native, w.y + (RESULTS + (a - w.actors)) * MAX_TOKENS * HIDDEN, w.x,
+                sizeof w.host_x);
     mp_cuda_leave(gpu());
+    read_on(a->native, 0, plan);
+    for (uint32_t d = 1; d < w.rig.n_devices; d++) {
+        order(a, a->others[d], d, a->native, 0);
+        read_on(a->others[d], d, plan);
+        order(a, a->native, 0, a->others[d], d);
+    }
 }
 
 static void open_actor(actor *a)
@@ -299,6 +334,27 @@ static void check_all(void)
 
 /* ---- all together ---- */
 
+static void open_streams(actor *a)
+{
+    for (uint32_t d = 0; d < w.rig.n_devices; d++) {
+        must(!mp_cuda_enter(gpu_at(d)));
+        must(!gpu()->driver->stream_create(d ? &a->others[d] : &a->native,
+                                           MP_CU_STREAM_NON_BLOCKING, 0));
+        must(!gpu()->driver->event_create(&a->events[d], MP_CU_EVENT_DISABLE_TIMING));
+        mp_cuda_leave(gpu_at(d));
+    }
+}
+
+static void close_streams(actor *a)
+{
+    for (uint32_t d = 0; d < w.rig.n_devices; d++) {
+        must(!mp_cuda_enter(gpu_at(d)));
+        must(!gpu()->driver->stream_destroy(d ? a->others[d] : a->native));
+        must(!gpu()->driver->event_destroy(a->events[d]));
+        mp_cuda_leave(gpu_at(d));
+    }
+}
+
 /* The driver is there, and can be told to refuse, as soon as any device is open. */
 static void open_pool(const scenario *how)
 {
@@ -333,9 +389,9 @@ static void open_world(const scenario *how, uint64_t seed)
     must(!mp_cuda_enter(gpu()));
     must(!gpu()->driver->host_alloc((void **)&w.seen, READS * w.bank.expert_bytes,
                                     MP_CU_HOST_PORTABLE));
-    for (uint32_t i = 0; i < SESSIONS; i++)
-        must(!gpu()->driver->stream_create(&w.actors[i].native, MP_CU_STREAM_NON_BLOCKING, 0));
     mp_cuda_leave(gpu());
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        open_streams(&w.actors[i]);
     for (uint32_t i = 0; i < SESSIONS; i++)
         open_actor(&w.actors[i]);
 }
@@ -345,9 +401,9 @@ static void close_world(void)
     for (uint32_t i = 0; i < SESSIONS; i++)
         must(!moepage_session_destroy(w.actors[i].session));
     check_all();
-    must(!mp_cuda_enter(gpu()));
     for (uint32_t i = 0; i < SESSIONS; i++)
-        must(!gpu()->driver->stream_destroy(w.actors[i].native));
+        close_streams(&w.actors[i]);
+    must(!mp_cuda_enter(gpu()));
     must(!gpu()->driver->host_free(w.seen));
     mp_cuda_leave(gpu());
     device_rig_free(w.rig.devices[0], w.x, sizeof w.host_x);
@@ -363,12 +419,12 @@ static void run(const scenario *how)
     uint64_t rounds = from ? 1 : getenv("MP_TEST_LONG") ? 200 : 6;
     for (uint64_t seed = first; seed < first + rounds; seed++) {
         scenario one = *how;
-        one.pool.slots = 5 + seed % 5;
+        one.pool.slots = (5 + seed % 5) * (one.pool.n_devices ? one.pool.n_devices : 1);
         one.pool.policy = seed % 2 ? "lru" : "lfu";
         one.pool.chunk_bytes = seed % 3 ? 100 : 0;
         open_world(&one, seed);
         for (uint32_t i = 0; i < ACTIONS; i++) {
-            if (below(15) == 0)
+            if (below(15) == 0 && w.rig.n_devices == 1)
                 resize();
             act(&w.actors[below(SESSIONS)]);
             if (w.n_promises + EXPERTS > READS || w.n_results == RESULTS || below(60) == 0)
@@ -399,6 +455,15 @@ static void test_cuda_readers_see_it_through_a_pageable_host_tier(void **state)
                     .pageable = true});
 }
 
+static void test_cuda_readers_see_it_on_several_gpus(void **state)
+{
+    (void)state;
+    run(&(scenario){.shape = {.dtype = MOEPAGE_DTYPE_F32, .bias = true}, .pool = {.n_devices = 2}});
+    run(&(
+        scenario){.shape = {.dtype = MOEPAGE_DTYPE_BF16, .pack_forms = 1u << MOEPAGE_FORM_DENSE},
+                  .pool = {.n_devices = 3, .host_experts = 5, .io_threads = 2, .no_peers = true}});
+}
+
 static void test_cuda_readers_see_it_through_the_decoder(void **state)
 {
     (void)state;
@@ -421,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_cuda_readers_see_what_they_were_promised),
         cmocka_unit_test(test_cuda_readers_see_it_through_a_host_tier),
         cmocka_unit_test(test_cuda_readers_see_it_through_a_pageable_host_tier),
+        cmocka_unit_test(test_cuda_readers_see_it_on_several_gpus),
         cmocka_unit_test(test_cuda_readers_see_it_through_the_decoder),
         cmocka_unit_test(test_cuda_readers_see_it_where_reads_fail),
     };

@@ -379,8 +379,6 @@ static void test_version_outputs_are_those_of_the_versions_shown_while_the_split
 static void test_version_outputs_are_those_of_the_versions_shown_on_several_devices(void **state)
 {
     (void)state;
-    if (device_rig_is_cuda())
-        skip(); /* sessions step over one */
     for (uint32_t i = 0; i < 4; i++) {
         const moepage_precision_config how = {.lo_form =
                                                   i & 1 ? MOEPAGE_FORM_INT4 : MOEPAGE_FORM_INT2,

@@ -37,15 +37,25 @@ bool device_rig_is_simulated(void)
     return strcmp(name_of_device(), "sim") == 0;
 }
 
-static moepage_device *open_simulated(const moepage_device_config *config)
+static bool no_peers;
+
+void device_rig_allow_peers(bool allow)
+{
+    no_peers = !allow;
+    if (n_simulated > 0)
+        sim_cuda_allow_peers(allow);
+}
+
+static moepage_device *open_simulated(const moepage_device_config *config, uint32_t ordinal)
 {
     static const mp_cuda_driver *driver;
     mp_device *device = NULL;
     moepage_device *home = NULL;
     if (n_simulated++ == 0)
-        driver = sim_cuda_open(&(sim_cuda_config){.copy_batch = true, .seed = 1});
+        driver = sim_cuda_open(&(sim_cuda_config){
+            .n_gpus = SIM_MAX_GPUS, .copy_batch = true, .no_peers = no_peers, .seed = 1});
     moepage_status status = mp_cuda_device_open(driver, NULL, "the simulation has no cuBLAS",
-                                                sim_images, sim_n_images, 0, config, &device);
+                                                sim_images, sim_n_images, ordinal, config, &device);
     if (!status)
         status = mp_home_open(device, config, &home);
     if (status)
@@ -67,9 +77,14 @@ static void keep_context(moepage_device *home)
 
 moepage_device *device_rig_open(const moepage_device_config *config)
 {
+    return device_rig_open_nth(config, 0);
+}
+
+moepage_device *device_rig_open_nth(const moepage_device_config *config, uint32_t ordinal)
+{
     moepage_device *device = NULL;
     if (device_rig_is_simulated())
-        device = open_simulated(config);
+        device = open_simulated(config, ordinal);
     else if (moepage_device_open(name_of_device(), config, &device))
         fail_msg("%s", moepage_last_error());
     if (device_rig_is_cuda() && !device_rig_is_simulated())

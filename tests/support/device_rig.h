@@ -14,8 +14,12 @@ bool device_rig_is_cuda(void);
 /* Is it the simulated driver? Then its memory is the test's all the same. */
 bool device_rig_is_simulated(void);
 
-/* Opens it, or fails the running test. Several may be open at a time. */
+/* Opens it, or fails the running test. Several may be open at a time; simulated ones, but for the first, on
+ * GPUs of their own where `ordinal` says so. */
 moepage_device *device_rig_open(const moepage_device_config *config);
+moepage_device *device_rig_open_nth(const moepage_device_config *config, uint32_t ordinal);
+/* Whether simulated GPUs reach each other's memory, from now on; they do at first. */
+void device_rig_allow_peers(bool allow);
 void device_rig_close(moepage_device *device);
 
 /* Device memory outside the budget, for a caller's x and y. */

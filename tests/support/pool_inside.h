@@ -17,7 +17,7 @@ static inline uint32_t pool_slots(const mp_shard *shard)
 static inline uint32_t pool_version_seen(const struct moepage_expert_pool *pool,
                                          const mp_client *client, uint32_t key)
 {
-    return pool->versions[key % pool->experts % pool->n_devices]
+    return pool->versions[mp_deal_device(&pool->deal, key % pool->experts)]
         ->readers[client->index]
         .published[key];
 }

@@ -41,22 +41,25 @@ void pool_rig_open(pool_rig *rig, bank_model *bank, const pool_rig_config *confi
     moepage_model_info model = {.struct_size = sizeof model};
     assert_int_equal(moepage_model_get_info(bank->model, &model), MOEPAGE_OK);
     uint64_t experts = (uint64_t)bank->shape.layers * bank->shape.experts;
-    uint64_t arena_slots = config->arena_slots ? config->arena_slots : experts;
+    const uint64_t most_slots = config->arena_slots ? config->arena_slots : experts;
     *rig = (pool_rig){.bank = bank, .n_devices = config->n_devices ? config->n_devices : 1};
-    if (device_rig_is_cuda()) /* sessions run on one */
+    if (device_rig_is_cuda() && !device_rig_is_simulated()) /* there may be one alone */
         rig->n_devices = 1;
-    moepage_device_config device = {
-        .struct_size = sizeof device,
-        .threads = config->threads ? config->threads : 1,
-        .workspace_bytes = WORKSPACE_BYTES,
-        .budget_bytes = WORKSPACE_BYTES +
-                        round_up(arena_slots * model.slot_bytes + compressed_bytes(bank, config),
-                                 device_rig_is_cuda() ? 2u << 20 : 4096),
-        .bus_bytes_per_s = config->bus_bytes_per_s,
-        .io_threads = config->io_threads,
-    };
-    for (uint32_t d = 0; d < rig->n_devices; d++)
-        rig->devices[d] = device_rig_open(&device);
+    device_rig_allow_peers(!config->no_peers);
+    for (uint32_t d = 0; d < rig->n_devices; d++) {
+        uint64_t slots = d > 0 && config->smaller_slots ? config->smaller_slots : most_slots;
+        const moepage_device_config device = {
+            .struct_size = sizeof device,
+            .threads = config->threads ? config->threads : 1,
+            .workspace_bytes = WORKSPACE_BYTES,
+            .budget_bytes = WORKSPACE_BYTES +
+                            round_up(slots * model.slot_bytes + compressed_bytes(bank, config),
+                                     device_rig_is_cuda() ? 2u << 20 : 4096),
+            .bus_bytes_per_s = config->bus_bytes_per_s,
+            .io_threads = config->io_threads,
+        };
+        rig->devices[d] = device_rig_open_nth(&device, d);
+    }
     moepage_expert_pool_config pool = {
         .struct_size = sizeof pool,
         .scope = config->scope,

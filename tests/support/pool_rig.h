@@ -5,14 +5,15 @@
 
 #include "bank_model.h"
 
-#define POOL_RIG_DEVICES 2
+#define POOL_RIG_DEVICES 4
 
 /* Zero means: one device, one thread, global LRU, all experts resident. */
 typedef struct pool_rig_config {
     uint32_t n_devices;
     uint32_t threads;
     uint64_t slots;
-    uint64_t arena_slots; /* room of each device's arena; 0 = every expert */
+    uint64_t arena_slots;   /* room of each device's arena; 0 = every expert */
+    uint64_t smaller_slots; /* room of all arenas but the first; 0 = the same */
     uint32_t scope;
     const char *policy;
     uint32_t scan_percent;
@@ -25,6 +26,7 @@ typedef struct pool_rig_config {
     uint32_t io_threads;
     uint32_t slot_form;
     const moepage_precision_config *precision;
+    bool no_peers; /* of simulated GPUs: none reaches another's memory */
 } pool_rig_config;
 
 typedef struct pool_rig {

@@ -37,7 +37,7 @@ void versions_rig_open_over(versions_rig *rig, moepage_model *model,
                                     .workspace_bytes = WORKSPACE_BYTES,
                                     .budget_bytes = WORKSPACE_BYTES + workspace + arena};
     for (uint32_t d = 0; d < rig->n_devices; d++)
-        rig->devices[d] = device_rig_open(&device);
+        rig->devices[d] = device_rig_open_nth(&device, d);
     rig->device = rig->devices[0];
     if (moepage_expert_pool_create(rig->devices, rig->n_devices, model, &pool, &rig->pool))
         fail_msg("no pool: %s", moepage_last_error());

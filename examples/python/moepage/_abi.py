@@ -527,6 +527,7 @@ class moepage_expert_pool_info(Structure):
         ("pins_refused", c_uint64),
         ("cold_buffered_reads", c_uint64),
         ("slot_step", c_uint64),
+        ("indirect_devices", c_uint64),
     ]
 
 

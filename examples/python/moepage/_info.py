@@ -156,6 +156,7 @@ class ExpertPoolInfo(Info):
     pins_refused: int
     cold_buffered_reads: int
     slot_step: int
+    indirect_devices: int
 
 
 @dataclass(frozen=True)

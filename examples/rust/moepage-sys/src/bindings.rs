@@ -590,8 +590,9 @@ pub struct moepage_expert_pool_info {
     pub pins_refused: u64,
     pub cold_buffered_reads: u64,
     pub slot_step: u64,
+    pub indirect_devices: u64,
 }
-plain!(moepage_expert_pool_info, 440, struct_size);
+plain!(moepage_expert_pool_info, 448, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

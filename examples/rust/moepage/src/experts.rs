@@ -236,7 +236,8 @@ impl<'a> ExpertPool<'a> {
         ExpertPool::create_on(vec![device.into()], model, config)
     }
 
-    /// A pool on several devices: expert e lives on device e mod their number.
+    /// A pool on several devices: each expert lives on one of them, expert e on device e mod their number
+    /// where all have room for equally many slots, else in proportion to that room.
     pub fn create_on(
         devices: Vec<Ref<'a, Device>>,
         model: impl Into<Ref<'a, Model>>,

@@ -46,7 +46,7 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         hi_form, lo_form, hi_experts, slot_form, hi_published, lo_bytes, promotions, demotions,
         transitions_refused, transitions_failed, transition_bytes, decisions, windows,
         prefetch_useful_bytes, prefetch_late_bytes, prefetch_wasted_bytes, resizes, resizes_refused,
-        pins_refused, cold_buffered_reads, slot_step);
+        pins_refused, cold_buffered_reads, slot_step, indirect_devices);
     fields!(tell, moepage_residency, struct_size, state, slot, device);
     fields!(tell, moepage_kv_pool_config, struct_size, block_tokens, layers, blocks_per_granule,
         bytes_per_token, blocks, max_sequences);
