@@ -304,6 +304,10 @@ bool mp_pool_is_watched(const struct moepage_expert_pool *pool)
 void mp_pool_tell_step(struct moepage_expert_pool *pool, const mp_watch_step *step)
 {
     mp_watch *watch = mp_cache_watch(pool->cache);
-    if (watch)
-        watch->step(watch, step);
+    if (!watch)
+        return;
+    mp_watch_step whole = *step;
+    if (whole.unseen)
+        whole.stall_ns += (uint64_t)(mp_pool_load_ns(pool) * (double)whole.misses);
+    watch->step(watch, &whole);
 }

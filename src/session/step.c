@@ -167,6 +167,7 @@ static void tell_watch(const mp_step_view *step)
         .prefill = step->prefill,
         .wall_ns = stats->wall_ns,
         .stall_ns = stats->stall_ns,
+        .unseen = step->async,
         .compute_ns = stats->compute_ns,
         .misses = stats->misses + stats->late,
     };

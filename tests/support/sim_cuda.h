@@ -129,6 +129,9 @@ bool sim_cuda_step_any(void);
 /* Random delays between operations; 0 = none. */
 void sim_cuda_jitter(uint64_t seed);
 
+/* Copies move so many bytes a second, each stream's on its own; 0 = as many as they can. */
+void sim_cuda_bus(uint64_t bytes_per_s);
+
 /* Streams that exist, NULL streams left out, in the order of their creation. */
 uint32_t sim_cuda_streams(void);
 mp_cu_stream sim_cuda_stream_at(uint32_t index);

@@ -196,6 +196,7 @@ typedef struct sim_machine {
 
     bool manual, hold_new, closing;
     uint64_t jitter, random;
+    uint64_t bus_bytes_per_s;        /* 0: copies take no time */
     sim_fault faults[SIM_CALLS + 1]; /* the last: any call that takes a context */
     sim_cuda_stats stats;
     uint32_t misuse;

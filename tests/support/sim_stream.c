@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "sim_inside.h"
 
@@ -101,13 +102,24 @@ static void announce(mp_cu_stream stream)
     pthread_cond_broadcast(&sim_progress);
 }
 
+static void cross_bus(const sim_work *work, uint64_t bytes_per_s)
+{
+    if (bytes_per_s == 0 || work->kind != SIM_WORK_COPY)
+        return;
+    const double seconds = (double)work->bytes / (double)bytes_per_s;
+    const uint64_t ns = (uint64_t)(seconds * 1e9);
+    nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
+}
+
 static void run_first(mp_cu_stream stream)
 {
     sim_op *op = stream->first;
     uint64_t delay = sim.jitter ? sim_random(&stream->random) % 24 : 0;
+    const uint64_t bytes_per_s = sim.bus_bytes_per_s;
     pthread_mutex_unlock(&sim_lock);
     while (delay--)
         sched_yield();
+    cross_bus(&op->work, bytes_per_s);
     sim_work_run(stream, &op->work);
     pthread_mutex_lock(&sim_lock);
     stream->first = op->next;
@@ -504,6 +516,12 @@ void sim_cuda_jitter(uint64_t seed)
     sim.jitter = seed;
     for (mp_cu_stream s = sim.streams; s; s = s->next)
         s->random ^= seed;
+}
+
+void sim_cuda_bus(uint64_t bytes_per_s)
+{
+    SIM_LOCKED();
+    sim.bus_bytes_per_s = bytes_per_s;
 }
 
 static bool is_listed(mp_cu_stream stream)
