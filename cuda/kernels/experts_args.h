@@ -106,7 +106,7 @@ enum { MP_CODED_FORMATS(MP_CODED_CONSTANT, , , ) MP_CODED_END };
 /* Dynamic shared memory of a block, by form. */
 #define MP_EXPERTS_THIN_SHARED 16384u
 #define MP_EXPERTS_BROAD_SHARED 65536u
-#define MP_EXPERTS_PLAIN_SHARED 16896u
+#define MP_EXPERTS_PLAIN_SHARED 43520u
 
 /* ---- The host's side, hidden from runtime compilers ---- */
 #if !defined(__CUDACC_RTC__)

@@ -115,14 +115,12 @@ MP_GPU const char *mp_experts_activation(const mp_gpu_experts_args *args, uint32
     return (const char *)base + ((uint64_t)line * length + k) * operand;
 }
 
-/* silu(g) * u with silu(g) = g / (1 + e^-g), by e^-|g|, which cannot overflow. Below -128 silu is 0
- * in FP32; so is its limit. */
+/* silu(g) * u with silu(g) = g / (1 + e^-g). Below -128 silu is 0 in FP32; so is its limit. This and the next
+ * take the host's steps (device/host_math.h), and have its bits. */
 MP_GPU float mp_experts_swiglu(float gate, float up)
 {
     const float bounded = gate < -128.0f ? -128.0f : gate;
-    const float e = mp_scalar_exp(gate < 0 ? bounded : -gate);
-    const float over = gate < 0 ? mp_scalar_mul(bounded, e) : bounded;
-    return mp_scalar_mul(mp_scalar_div(over, mp_scalar_add(1.0f, e)), up);
+    return mp_scalar_mul(mp_scalar_times_sigmoid(bounded, gate), up);
 }
 
 /* g * sigmoid(alpha g) * (u + 1) with g = min(gate, limit) and u = up within +-limit: gpt-oss's. Below -128
@@ -133,10 +131,8 @@ MP_GPU float mp_experts_clamped(float gate, float up, float alpha, float limit)
     const float below = up > limit ? limit : up;
     const float u = below < -limit ? -limit : below;
     const float z = mp_scalar_mul(alpha, g);
-    const float e = mp_scalar_exp(z < 0 ? z : -z);
-    const float of = z < -128.0f ? -0.0f : g;
-    const float over = z < 0 ? mp_scalar_mul(of, e) : of;
-    return mp_scalar_mul(mp_scalar_div(over, mp_scalar_add(1.0f, e)), mp_scalar_add(u, 1.0f));
+    return mp_scalar_mul(mp_scalar_times_sigmoid(z < -128.0f ? -0.0f : g, z),
+                         mp_scalar_add(u, 1.0f));
 }
 
 MP_GPU float mp_experts_activate(const mp_gpu_experts_args *args, float gate, float up)

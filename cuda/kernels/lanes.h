@@ -9,8 +9,8 @@
  * On a GPU each lane is a thread that runs the statements once, and combining is a shuffle; on the
  * CPU they are a loop over the warp's 32 entries of the block's array of threads, and combining is
  * a loop that adds in the very order of the shuffles. Between two statements for each lane, lanes
- * do not see what others wrote to memory, only what was combined. Control flow around these macros
- * is the same for all lanes of a warp. */
+ * see what others wrote to memory if they have met (MP_LANES_MEET), otherwise only what was combined. Control
+ * flow around these macros is the same for all lanes of a warp. */
 #ifndef MP_KERNELS_LANES_H
 #define MP_KERNELS_LANES_H
 
@@ -40,6 +40,10 @@
         (void)own;                       \
         (void)lane;
 #define MP_EACH_LANE_END }
+
+/* Brings a warp's lanes together after code in which they may have diverged: a warp's instructions, such as a
+ * product of matrices, need them at the same place. */
+#define MP_LANES_MEET() __syncwarp()
 
 #define MP_LANES_MAX(field) (mp_own->field = __reduce_max_sync(0xffffffffu, mp_own->field))
 #define MP_LANES_MIN(field) (mp_own->field = __reduce_min_sync(0xffffffffu, mp_own->field))
@@ -80,6 +84,8 @@
         thread_type *const own = &mp_own[lane];           \
         (void)own;
 #define MP_EACH_LANE_END }
+
+#define MP_LANES_MEET() (void)0
 
 #define MP_LANES_FOLD(field, better)                        \
     do {                                                    \

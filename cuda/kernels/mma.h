@@ -16,10 +16,6 @@
 
 #if MP_ON_GPU
 
-/* Brings a warp's lanes together: they must be at the same instruction when it multiplies. Used
- * after code in which they may have diverged. */
-#define MP_LANES_MEET() __syncwarp()
-
 MP_GPU void mp_mma_run(float *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                        uint32_t b1)
 {
@@ -36,8 +32,6 @@ MP_GPU void mp_mma_run(float *d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
     MP_EACH_LANE_END
 
 #else
-
-#define MP_LANES_MEET() (void)0
 
 typedef struct mp_mma_lanes {
     float *d[MP_LANES];

@@ -166,13 +166,22 @@ MP_GPU void mp_scalar_store(uint32_t dtype, void *array, uint64_t i, float value
         ((uint16_t *)array)[i] = mp_scalar_to_bf16(value);
 }
 
+/* Four floats at once, to a multiple of 16. */
+MP_GPU void mp_scalar_store4(float *to, const float *four)
+{
+#if MP_ON_GPU
+    *(float4 *)(void *)to = make_float4(four[0], four[1], four[2], four[3]);
+#else
+    __builtin_memcpy(to, four, 4 * sizeof *to);
+#endif
+}
+
 /* ---- e^x ---- */
 
-/* e^x for x <= 0, within 2 units in the last place while it is a normal number, then within 2 of
- * the smallest denormals; 0 below -104. NaN for NaN; nothing is promised for x > 0. With n the
- * integer nearest to x / ln 2, e^x = e^(x - n ln 2) 2^n: ln 2 in two parts, the series to degree 7,
- * and 2^n as two factors, for it need not be a normal float. */
-MP_GPU float mp_scalar_exp(float x)
+/* e^x = e^(x - n ln 2) 2^n for x <= 0, n being the integer nearest to x / ln 2: ln 2 in two parts, the series
+ * to degree 7, and 2^n as two factors, for it need not be a normal float. Returns all but the second of them;
+ * below -128 x is as at -128. */
+MP_GPU float mp_scalar_exp_part(float x, float *factor)
 {
     const float round = 0x1.8p+23f;
     const float bounded = x < -128.0f ? -128.0f : x;
@@ -189,9 +198,26 @@ MP_GPU float mp_scalar_exp(float x)
     p = mp_scalar_fma(p, r, 1.0f);
     const int32_t exponent = (int32_t)(mp_scalar_bits(t) - mp_scalar_bits(round));
     const int32_t half = exponent >> 1;
-    p = mp_scalar_mul(p, mp_scalar_of_bits((uint32_t)(half + 127) << 23));
-    return x != x ? x
-                  : mp_scalar_mul(p, mp_scalar_of_bits((uint32_t)(exponent - half + 127) << 23));
+    *factor = mp_scalar_of_bits((uint32_t)(exponent - half + 127) << 23);
+    return mp_scalar_mul(p, mp_scalar_of_bits((uint32_t)(half + 127) << 23));
+}
+
+/* e^x for x <= 0, within 2 units in the last place while it is a normal number, then within 2 of
+ * the smallest denormals; 0 below -104. NaN for NaN; nothing is promised for x > 0. */
+MP_GPU float mp_scalar_exp(float x)
+{
+    float factor;
+    const float part = mp_scalar_exp_part(x, &factor);
+    return x != x ? x : mp_scalar_mul(part, factor);
+}
+
+/* y / (1 + e^-z), by e^-|z|, which cannot overflow. */
+MP_GPU float mp_scalar_times_sigmoid(float y, float z)
+{
+    float factor;
+    const float part = mp_scalar_exp_part(z < 0 ? z : -z, &factor);
+    const float over = z < 0 ? mp_scalar_mul(mp_scalar_mul(y, part), factor) : y;
+    return mp_scalar_div(over, mp_scalar_fma(part, factor, 1.0f));
 }
 
 /* 1 / (1 + e^-x). */

@@ -1,6 +1,6 @@
 /* The expert kernels over weights in blocks and integers: the same bits as the same kernels over the F32
- * weights that the formats' decoders say they are. Those are compared with double precision by
- * test_cuda_experts.c; the decoders, with the formats' own packages, by test_blocks.c.
+ * weights that the formats' decoders say they are, in FP32 the host's. Those are compared with double precision
+ * by test_cuda_experts.c; the decoders, with the formats' own packages, by test_blocks.c.
  *
  * Matrices end where readable memory does. */
 
@@ -150,10 +150,30 @@ static void run(coded_launch *l, bool coded, const around *how, uint32_t form, f
     free(rows);
 }
 
+/* Those of the launch to compare with. */
+static void take_wanted(coded_launch *l, const around *how, uint32_t form)
+{
+    run(l, false, how, form, l->want);
+    if (form != MP_EXPERTS_PLAIN)
+        return;
+    const uint64_t n = (uint64_t)l->n_rows * l->hidden; /* lines that have rows */
+    const uint64_t bytes = coded_launch_partial_bytes(l);
+    memcpy(l->partial, l->want, bytes);
+    if (how->clamped)
+        l->args.experts.activation = (mp_activation){MOEPAGE_ACTIVATION_SWIGLU_CLAMPED, 1.702f, 7};
+    coded_launch_run_plain(l);
+    l->args.experts.activation = (mp_activation){0};
+    for (uint64_t i = 0; i < n; i++)
+        if (!num_same(l->partial[i], l->want[i]))
+            fail_msg("H %u, I %u: element %llu is %a, on the host %a", l->hidden, l->intermediate,
+                     (unsigned long long)i, (double)l->partial[i], (double)l->want[i]);
+    memcpy(l->want, l->partial, bytes);
+}
+
 static void expect_around(coded_launch *l, const around *how, uint32_t form)
 {
     const uint64_t n = coded_launch_partial_bytes(l) / sizeof(float);
-    run(l, false, how, form, l->want);
+    take_wanted(l, how, form);
     run(l, true, how, form, l->partial);
     for (uint64_t i = 0; i < n; i++)
         if (!num_same(l->partial[i], l->want[i]))

@@ -1,5 +1,5 @@
-/* The expert kernels block by block on the CPU: their results within the error of single precision,
- * the same bits whatever goes together, and nothing else touched.
+/* The expert kernels block by block on the CPU: their results within the error of single precision, in FP32 the
+ * bits of the host's kernels, the same bits whatever goes together, and nothing else touched.
  *
  * Blocks run in a random order, one after another, on shared memory and registers full of garbage,
  * with their threads in a random order. Tensors end where readable memory does. */
@@ -11,6 +11,7 @@
 
 #include "device/kernels.h"
 #include "expert_kernels.h"
+#include "kernel_sets.h"
 #include "moepage.h"
 #include "numbers.h"
 #include "reference.h"
@@ -490,6 +491,58 @@ static void test_experts_bits_depend_on_a_row_and_its_weights_alone(void **state
     }
 }
 
+/* ---- The host's bits ---- */
+
+static void run_host(const layer *l, float *partial)
+{
+    float *inner = new_bytes((size_t)l->n_rows * l->s.intermediate * sizeof *inner);
+    mp_kernel_args args = {.experts = {.x = l->x,
+                                       .experts = l->expert,
+                                       .rows = l->rows,
+                                       .inner = inner,
+                                       .partial = partial,
+                                       .n_experts = l->s.experts,
+                                       .top_k = l->s.top_k,
+                                       .hidden = l->s.hidden,
+                                       .intermediate = l->s.intermediate,
+                                       .math = l->math,
+                                       .scale = l->scale}};
+    experts_set_dtype(&args.experts, l->dtype);
+    for (uint32_t phase = 0; phase < 2; phase++)
+        mp_host_kernel_run(kernel_sets[0], MP_KERNEL_EXPERTS, &args, phase, 0, 1);
+    free(inner);
+}
+
+/* Rows that end in a step's or a turn's midst, or with them; sums of which some are denormal, or zeros of
+ * either sign. */
+static void test_experts_in_fp32_have_the_bits_of_the_host(void **state)
+{
+    (void)state;
+    static const shape shapes[] = {{1, 1, 1, 1, 1},     {2, 2, 3, 16, 17},  {3, 1, 2, 255, 31},
+                                   {9, 3, 5, 264, 40},  {20, 1, 1, 15, 33}, {4, 2, 3, 520, 272},
+                                   {17, 4, 4, 256, 512}};
+    static const float sizes[] = {1, 0x1p-140f, 0x1p-75f};
+    for (uint32_t i = 0; i < 3 * sizeof shapes / sizeof *shapes; i++) {
+        for (uint32_t c = 0; c < 8; c++) {
+            const uint32_t dtype = dtypes[c % 4];
+            layer *l = new_layer(shapes[i / 3], dtype, MOEPAGE_MATH_FP32, true, random_scale(dtype),
+                                 c / 4);
+            float *want = new_partial(l), *got = new_partial(l);
+            for (size_t k = 0; k < (size_t)l->s.tokens * l->s.hidden; k++)
+                ((float *)l->x)[k] *= sizes[i % 3];
+            for (uint32_t e = 0; e < l->s.experts && i % 3; e++)
+                l->expert[e].gate_bias = l->expert[e].up_bias = l->expert[e].down_bias = NULL;
+            const plan p = random_plan(l);
+            run_host(l, want);
+            run_rows(l, &p, 0, l->n_rows, got);
+            assert_memory_equal(got, want, partial_bytes(l));
+            free(want);
+            free(got);
+            free_layer(l);
+        }
+    }
+}
+
 /* ---- Infinities and NaN ---- */
 
 /* One token's x has an infinity in its last element, another's a NaN: they reach all of
@@ -531,7 +584,8 @@ int main(void)
         cmocka_unit_test(test_experts_agree_for_every_dtype_of_scales_and_alignment),
         cmocka_unit_test(test_experts_leave_other_rows_alone),
         cmocka_unit_test(test_experts_bits_depend_on_a_row_and_its_weights_alone),
+        cmocka_unit_test(test_experts_in_fp32_have_the_bits_of_the_host),
         cmocka_unit_test(test_experts_carry_infinity_and_nan_where_arithmetic_does),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, kernel_sets_find, NULL);
 }
