@@ -1101,7 +1101,9 @@ enum {
  * part of every layer and to stream the rest through a window of two layers, each loaded while the
  * one before it computes (FluxMoE 3.1). */
 enum {
-    MOEPAGE_REGIME_AUTO = 0,  /* chosen for each layer from measurements, with hysteresis */
+    /* Chosen from what turns load, and would have loaded: for steps of decode alone, and for the
+     * others. */
+    MOEPAGE_REGIME_AUTO = 0,
     MOEPAGE_REGIME_CACHE = 1, /* cache and reuse, always */
     /* Stream and evict, always, if the pool is smaller than the model. */
     MOEPAGE_REGIME_STREAM = 2

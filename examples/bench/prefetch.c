@@ -35,7 +35,8 @@ static int parse(int argc, char **argv, child_options *out)
 
 static int one_run(const child_options *o, const char *prefetch, prefetch_run *run, int round)
 {
-    const char *const more[] = {"--prompt", "The library ", "--prefetch", prefetch, NULL};
+    const char *const more[] = {"--prompt", "The library ", "--prefetch", prefetch,
+                                "--regime", "cache",        NULL};
     json_t *stats = NULL;
     int code = child_generate(o, more, &stats);
     if (code)

@@ -101,7 +101,7 @@ static int run_case(const bench_model *m, uint32_t batch, uint32_t top_k, bool p
     c.route_ns = malloc((size_t)STEPS * LAYERS * sizeof *c.route_ns);
     c.retire_ns = malloc((size_t)STEPS * LAYERS * sizeof *c.retire_ns);
     int code = c.ids && c.weights && c.route_ns && c.retire_ns ? RUN_OK : fail_memory();
-    snprintf(options, sizeof options, "threads=1 max_tokens=%u budget=%s", batch,
+    snprintf(options, sizeof options, "threads=1 max_tokens=%u regime=cache budget=%s", batch,
              all_resident ? "100%" : "50%");
     if (!code)
         code = bench_engine_open(m, options, &c.engine);

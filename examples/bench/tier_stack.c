@@ -103,7 +103,8 @@ int tier_stack_open(const tier_model *m, const tier_case *which, uint32_t thread
     uint32_t top_k = m->info.top_k, tokens = (m->info.experts + top_k - 1) / top_k;
     const moepage_device_config device = MOEPAGE_DEVICE_CONFIG(.threads = threads);
     const moepage_expert_pool_config pool = pool_config(m, which);
-    const moepage_session_config session = MOEPAGE_SESSION_CONFIG(.max_tokens = tokens);
+    const moepage_session_config session =
+        MOEPAGE_SESSION_CONFIG(.max_tokens = tokens, .regime = MOEPAGE_REGIME_CACHE);
     const moepage_engine_config config =
         MOEPAGE_ENGINE_CONFIG(.device = &device, .experts = &pool, .session = &session,
                               .model = m->model);

@@ -34,6 +34,15 @@ uint32_t mp_cache_sharers(const mp_cache *cache)
     return clients > apart ? clients - apart : 0;
 }
 
+uint32_t mp_cache_share(const mp_cache *cache)
+{
+    uint32_t sum = 0, sharers = mp_cache_sharers(cache);
+    for (uint32_t d = 0; d < cache->n_shards; d++)
+        for (uint32_t i = 0; i < cache->n_scopes; i++)
+            sum += atomic_load_explicit(&cache->shards[d].scopes[i].aim, memory_order_relaxed);
+    return sharers ? sum / sharers : sum;
+}
+
 static uint32_t excess_of(uint32_t all, uint32_t taken)
 {
     return all > taken ? all - taken : 0;

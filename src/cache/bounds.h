@@ -17,6 +17,8 @@ typedef struct mp_span {
 moepage_status mp_cache_check_share(const mp_cache *cache, uint32_t n_clients);
 /* Returns the number of clients among which unpinned slots are divided. No lock. */
 uint32_t mp_cache_sharers(const mp_cache *cache);
+/* Returns a client's share of the slots, pinned ones included. No lock. */
+uint32_t mp_cache_share(const mp_cache *cache);
 /* Takes `asked` slots (0 = as many as the client may hold) away from those divided among clients.
  * Fails with BUDGET if that is more than the client's share, or leaves one layer fewer than
  * `least`. For pools on one device. */
@@ -70,6 +72,13 @@ bool mp_cache_may_stream(const mp_cache *cache);
 void mp_cache_begin_turn(mp_cache *cache, uint32_t layer);
 /* Returns how many experts of a layer, on all devices, stay when it streams. No lock. */
 uint32_t mp_cache_keeps(const mp_cache *cache);
+/* Returns the slots of the window. No lock. */
+uint32_t mp_cache_window(const mp_cache *cache);
+/* Counts the experts of a layer that would pass through the window if the layer streamed: all but
+ * the most used ones, as many as it would keep. sets[experts] is a number below 4 for each;
+ * passing[4] are the counts for each number, in which equally used experts share what room there
+ * is. The lock is held, and all hits have been replayed. */
+void mp_cache_foresee(const mp_cache *cache, uint32_t layer, const uint8_t *sets, double *passing);
 /* Returns true if no slot is unused. */
 bool mp_cache_is_full(const mp_cache *cache);
 

@@ -199,6 +199,11 @@ void mp_cache_set_watch(mp_cache *cache, struct mp_watch *watch)
     cache->watch = watch;
 }
 
+const mp_policy *mp_cache_policy(const mp_cache *cache)
+{
+    return cache->policy;
+}
+
 struct mp_watch *mp_cache_watch(const mp_cache *cache)
 {
     return cache->watch;

@@ -91,6 +91,7 @@ void mp_cache_reset_counters(mp_cache *cache);
 /* Sets the cache's one watch, or removes it (NULL). The lock is held. */
 void mp_cache_set_watch(mp_cache *cache, struct mp_watch *watch);
 struct mp_watch *mp_cache_watch(const mp_cache *cache);
+const mp_policy *mp_cache_policy(const mp_cache *cache);
 
 /* ---- clients (clients.c); the lock is not held ---- */
 

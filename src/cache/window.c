@@ -175,6 +175,31 @@ uint32_t mp_cache_keeps(const mp_cache *cache)
     return sum;
 }
 
+uint32_t mp_cache_window(const mp_cache *cache)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < cache->n_shards; d++)
+        for (uint32_t i = 0; i < cache->n_scopes; i++)
+            sum += mp_window_divide(&cache->shards[d], &cache->shards[d].scopes[i]).slots;
+    return sum;
+}
+
+void mp_cache_foresee(const mp_cache *cache, uint32_t layer, const uint8_t *sets, double *passing)
+{
+    const uint8_t *uses = &cache->uses[layer * cache->experts];
+    uint32_t n_of[UINT8_MAX + 1] = {0}, keep = mp_cache_keeps(cache), least = UINT8_MAX, stay = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        n_of[uses[e]]++;
+    while (least > 0 && stay + n_of[least] <= keep)
+        stay += n_of[least--];
+    /* What is used more than `least` stays, and so does a part of what is used as much. */
+    double part = n_of[least] > keep - stay ? 1 - (double)(keep - stay) / n_of[least] : 0;
+    for (uint32_t s = 0; s < 4; s++)
+        passing[s] = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        passing[sets[e]] += uses[e] > least ? 0 : uses[e] == least ? part : 1;
+}
+
 bool mp_cache_is_full(const mp_cache *cache)
 {
     for (uint32_t d = 0; d < cache->n_shards; d++)

@@ -8,21 +8,17 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "planning/regime.h"
+#include "features/judging.h"
 #include "policy/previous.h"
 
 #define NO_LAYER UINT32_MAX
 
 typedef struct streaming {
     mp_step_view *step;
-    uint32_t *lines;          /* of policy/previous.h, for all sequences together */
-    uint32_t *keys;           /* [experts] scratch */
-    bool *is_there;           /* [experts] scratch */
-    mp_regime_config regime;  /* of MOEPAGE_REGIME_AUTO */
-    mp_regime_layer *regimes; /* [layers], or NULL */
-    double load_ns;           /* of one expert, as last seen; 0 = not known */
-    uint64_t mark_ns;         /* when the last layer was retired, or the step began */
-    uint64_t mark_stall_ns;   /* the open step's stalls until then */
+    uint32_t *lines; /* of policy/previous.h, for all sequences together */
+    uint32_t *keys;  /* [experts] scratch */
+    bool *is_there;  /* [experts] scratch */
+    mp_judge *judge; /* of MOEPAGE_REGIME_AUTO, or NULL */
 } streaming;
 
 static bool is_served(const mp_step_view *step, uint32_t layer)
@@ -33,18 +29,21 @@ static bool is_served(const mp_step_view *step, uint32_t layer)
 
 /* ---- life ---- */
 
+static void stream_all(streaming *own, bool on)
+{
+    for (uint32_t l = 0; l < own->step->shape.layers; l++)
+        mp_client_stream(own->step->client, l, on);
+}
+
 /* Stops streaming when a path takes the session over, and returns to the config's regime when it
  * is given back. */
 static void taken(void *state, bool taken)
 {
     streaming *own = state;
     const mp_step_view *step = own->step;
-    bool on = !taken && step->config.regime == MOEPAGE_REGIME_STREAM;
-    for (uint32_t l = 0; l < step->shape.layers; l++) {
-        mp_client_stream(step->client, l, on);
-        if (own->regimes)
-            own->regimes[l] = (mp_regime_layer){0};
-    }
+    stream_all(own, !taken && step->config.regime == MOEPAGE_REGIME_STREAM);
+    if (own->judge)
+        mp_judge_reset(own->judge);
 }
 
 /* The pool itself ends the streaming of a session that leaves it. */
@@ -54,7 +53,7 @@ static void close_streaming(void *state)
     mp_free(own->lines);
     mp_free(own->keys);
     mp_free(own->is_there);
-    mp_free(own->regimes);
+    mp_judge_close(own->judge);
     mp_free(own);
 }
 
@@ -62,8 +61,10 @@ static void begin(void *state, const moepage_step *given)
 {
     streaming *own = state;
     (void)given;
-    own->mark_ns = own->step->began_ns;
-    own->mark_stall_ns = 0;
+    if (!own->judge)
+        return;
+    mp_judge_begin(own->judge);
+    stream_all(own, mp_judge_regime(own->judge) == MP_REGIME_STREAM);
 }
 
 /* ---- the next turn ---- */
@@ -104,7 +105,7 @@ static void want_next(streaming *own, const mp_flight *flight)
 {
     mp_step_view *step = own->step;
     uint32_t next = next_layer(step, flight->layer), experts = step->shape.experts;
-    bool dense = (uint64_t)flight->n_distinct * 8 >= (uint64_t)experts * 7;
+    bool dense = mp_regime_is_dense(flight->n_distinct, experts);
     if (next == NO_LAYER)
         return;
     uint32_t n = previous_keys(own, next);
@@ -126,8 +127,14 @@ static void routed(void *state, const mp_flight *flight, const moepage_routing *
     const uint32_t prefetch = step->config.prefetch;
     bool may = mp_client_streams_any(step->client) && mp_pool_may_stream(step->pool);
     bool streams = may && is_served(step, flight->layer);
+    bool judges = own->judge && !step->all_scan && mp_pool_may_stream(step->pool);
     (void)routing;
-    if (streams || prefetch == MOEPAGE_PREFETCH_PREVIOUS)
+    if (judges) {
+        uint32_t n;
+        const uint32_t *set = mp_previous_set(own->lines, step->shape.experts, flight->layer, &n);
+        mp_judge_routed(own->judge, flight, set, n);
+    }
+    if (judges || streams || prefetch == MOEPAGE_PREFETCH_PREVIOUS)
         mp_previous_note(own->lines, step->shape.experts, flight->layer, flight->distinct,
                          flight->n_distinct);
     if (streams) {
@@ -141,52 +148,16 @@ static void routed(void *state, const mp_flight *flight, const moepage_routing *
         want_next(own, flight);
 }
 
-/* ---- the regime ---- */
-
-/* Returns the time that the layer took, with the caller's work before it, but without
- * waiting for experts. */
-static double compute_ns(streaming *own, const mp_flight *flight)
-{
-    uint64_t now_ns = mp_step_now_ns(own->step), stall_ns = own->step->stats.stall_ns;
-    double compute = (double)(now_ns - own->mark_ns);
-    compute -= (double)(stall_ns - own->mark_stall_ns);
-    if (own->step->async) /* the device did the waiting, which the caller's time includes */
-        compute -= (double)flight->missed * own->load_ns;
-    own->mark_ns = now_ns;
-    own->mark_stall_ns = stall_ns;
-    return compute > 0 ? compute : 0;
-}
-
-static void choose_regime(streaming *own, const mp_flight *flight)
-{
-    mp_step_view *step = own->step;
-    mp_regime_layer *layer = &own->regimes[flight->layer];
-    bool tells = flight->missed == 0 || mp_pool_weigh_miss(step->pool, &own->load_ns);
-    mp_regime_step turn = {
-        .routed = flight->n_distinct,
-        .experts = step->shape.experts,
-        .missed = flight->missed < flight->n_distinct ? flight->missed : flight->n_distinct,
-        .kept = mp_pool_keeps(step->pool),
-        .load_ns = own->load_ns,
-        .compute_ns = compute_ns(own, flight),
-    };
-    if (!tells || turn.load_ns <= 0 || turn.routed == 0)
-        return;
-    mp_regime before = layer->now, now = mp_regime_update(layer, &own->regime, &turn);
-    if (now == before)
-        return;
-    mp_client_stream(step->client, flight->layer, now == MP_REGIME_STREAM);
-    step->stats.regime_changes++;
-}
-
-/* Asks again for the next layer, and decides how this one is served next time. */
+/* Asks again for the next layer, and decides how layers are served from now on. */
 static void retired(void *state, const mp_flight *flight)
 {
     streaming *own = state;
     if (!mp_pool_may_stream(own->step->pool))
         return;
-    if (own->regimes && !own->step->all_scan)
-        choose_regime(own, flight);
+    if (own->judge && !own->step->all_scan && mp_judge_retired(own->judge, flight)) {
+        stream_all(own, mp_judge_regime(own->judge) == MP_REGIME_STREAM);
+        own->step->stats.regime_changes += own->step->shape.layers;
+    }
     if (mp_client_streams_any(own->step->client))
         want_next(own, flight);
 }
@@ -198,7 +169,6 @@ moepage_status mp_streaming_attach(struct moepage_session *session)
 {
     mp_step_view *step = mp_session_view(session);
     const uint32_t layers = step->shape.layers, experts = step->shape.experts;
-    bool automatic = step->config.regime == MOEPAGE_REGIME_AUTO;
     if (step->config.regime == MOEPAGE_REGIME_CACHE)
         return MOEPAGE_OK;
     streaming *own = mp_alloc(sizeof *own);
@@ -208,12 +178,15 @@ moepage_status mp_streaming_attach(struct moepage_session *session)
     own->lines = mp_alloc(mp_previous_bytes(layers, experts));
     own->keys = mp_alloc_array(experts, sizeof *own->keys);
     own->is_there = mp_alloc_array(experts, sizeof *own->is_there);
-    own->regimes = automatic ? mp_alloc_array(layers, sizeof *own->regimes) : NULL;
-    if (!own->lines || !own->keys || !own->is_there || (automatic && !own->regimes)) {
+    moepage_status status = MOEPAGE_OK;
+    if (!own->lines || !own->keys || !own->is_there)
+        status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the streaming of %u layers", layers);
+    else if (step->config.regime == MOEPAGE_REGIME_AUTO)
+        status = mp_judge_open(step, &own->judge);
+    if (status) {
         close_streaming(own);
-        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the regimes of %u layers", layers);
+        return status;
     }
-    mp_regime_defaults(&own->regime);
     mp_session_attach(session, &streaming_hooks, own);
     taken(own, false);
     return MOEPAGE_OK;

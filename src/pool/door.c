@@ -21,6 +21,7 @@ mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
         .scan_percent = pool->scan_percent,
         .bus_form = pool->bus_form,
         .slot_form = pool->slot_form,
+        .policy = mp_cache_policy(pool->cache),
         .bundle = &pool->bundle,
         .slot_bytes = pool->slot_bytes,
         .slots = pool->n_devices == 1 ? pool->slots[0] : NULL,
@@ -188,6 +189,25 @@ void mp_pool_begin_turn(struct moepage_expert_pool *pool, uint32_t layer)
 uint32_t mp_pool_keeps(const struct moepage_expert_pool *pool)
 {
     return mp_cache_keeps(pool->cache);
+}
+
+uint32_t mp_pool_window(const struct moepage_expert_pool *pool)
+{
+    return mp_cache_window(pool->cache);
+}
+
+uint32_t mp_pool_share(const struct moepage_expert_pool *pool)
+{
+    return mp_cache_share(pool->cache);
+}
+
+void mp_pool_foresee(struct moepage_expert_pool *pool, uint32_t layer, const uint8_t *sets,
+                     double *passing)
+{
+    pthread_mutex_lock(&pool->lock);
+    mp_cache_drain_touches(pool->cache);
+    mp_cache_foresee(pool->cache, layer, sets, passing);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns)

@@ -45,6 +45,13 @@ bool mp_pool_may_stream(const struct moepage_expert_pool *pool);
 void mp_pool_begin_turn(struct moepage_expert_pool *pool, uint32_t layer);
 /* Returns how many experts of a layer, on all devices, stay when it streams. Lock-free. */
 uint32_t mp_pool_keeps(const struct moepage_expert_pool *pool);
+/* Returns the slots of the window, and a session's share of all slots. Lock-free. */
+uint32_t mp_pool_window(const struct moepage_expert_pool *pool);
+uint32_t mp_pool_share(const struct moepage_expert_pool *pool);
+/* Counts the experts of a layer that would pass through the window if it streamed; see
+ * mp_cache_foresee. */
+void mp_pool_foresee(struct moepage_expert_pool *pool, uint32_t layer, const uint8_t *sets,
+                     double *passing);
 /* *load_ns: the cost of a miss on the slowest device; 0 = not known. Returns false while slots are
  * unused: misses are then first uses, and say nothing about what would be used again. */
 bool mp_pool_weigh_miss(struct moepage_expert_pool *pool, double *load_ns);

@@ -13,6 +13,7 @@
 #include "planning/deal.h"
 
 struct moepage_model;
+struct mp_policy;
 struct mp_watch;
 struct mp_watch_step;
 
@@ -26,14 +27,15 @@ typedef struct mp_pool_shape {
     const mp_deal *deal; /* which of them has which experts; lives as long as the pool */
     uint32_t
         n_scopes; /* sets of experts that do not compete with each other: 1, or one per layer */
-    uint32_t step_slots;          /* slots come and go by so many */
-    uint32_t scan_percent;        /* slots that prefill may take, 0 = as many as decode */
-    uint32_t bus_form, slot_form; /* MOEPAGE_FORM_* */
-    const mp_bundle *bundle;      /* lives as long as the pool */
-    uint64_t slot_bytes;          /* of the largest slots */
-    unsigned char *slots;         /* slot 0 of a pool on one device */
-    uint64_t slot_stride;         /* between slots as plans number them (mp_bundle_number) */
-    uint32_t low_slots;           /* that low versions take, below all others */
+    uint32_t step_slots;            /* slots come and go by so many */
+    uint32_t scan_percent;          /* slots that prefill may take, 0 = as many as decode */
+    uint32_t bus_form, slot_form;   /* MOEPAGE_FORM_* */
+    const struct mp_policy *policy; /* by which experts are evicted */
+    const mp_bundle *bundle;        /* lives as long as the pool */
+    uint64_t slot_bytes;            /* of the largest slots */
+    unsigned char *slots;           /* slot 0 of a pool on one device */
+    uint64_t slot_stride;           /* between slots as plans number them (mp_bundle_number) */
+    uint32_t low_slots;             /* that low versions take, below all others */
     uint64_t image_bytes; /* of a compressed expert in device memory; 0 = the model has none */
     bool decodes;         /* images are staged for a decoder */
     /* Of a pool with two versions of every expert, or NULL. */

@@ -242,7 +242,7 @@ def main():
     parser.add_argument("--entries", type=int, default=12, help="experts in the host tier")
     parser.add_argument("--slack", type=int, default=128, help="MiB for all else")
     parser.add_argument("--math", help="default: bf16, and int8 for files in blocks")
-    parser.add_argument("--flags", default="--prefetch gate --prefetch-depth 2 --policy lirs", help="more for ours")
+    parser.add_argument("--flags", default="--prefetch gate --prefetch-depth 2 --policy lirs --regime cache", help="more for ours")
     parser.add_argument("--read-ahead", type=int, help="KB; default: as it is")
     parser.add_argument("--packed", action="store_true", help="ours reads a pack of the file")
     parser.add_argument("--alone", action="store_true", help="ours alone")

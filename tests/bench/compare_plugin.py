@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slack", type=int, default=160, help="MiB for all that is neither experts nor other weights")
-    parser.add_argument("--options", default="", help="MOEPAGE_OPTIONS")
+    parser.add_argument("--options", default="regime=cache", help="MOEPAGE_OPTIONS")
     parser.add_argument("--policy", default="cycle")
     parser.add_argument("--flags", default="", help="more for llama-bench")
     parser.add_argument("--wait", default="active", choices=("passive", "active"), help="how OpenMP's threads wait")

@@ -16,7 +16,7 @@ row() { # row SLOTS PERCENT RATE...: the tool measures these rates, with so many
     slots=$1 percent=$2; shift 2
     for policy in $policies; do
         $generate --model examples/models/tiny-qwen3moe --prompt 'int main(' --max-tokens 128 \
-            --temperature 1 --budget "$percent%" --policy "$policy" --json >"$work/json" || return 1
+            --temperature 1 --regime cache --budget "$percent%" --policy "$policy" --json >"$work/json" || return 1
         rate=$(tr ',' '\n' <"$work/json" | sed -n 's/.*"hit_rate": *\([0-9.]*\).*/\1/p')
         measured=$(awk -v r="$rate" 'BEGIN { printf "%.1f", 100 * r }')
         [ "$measured" = "$1" ] || { echo "$policy at $percent %: $measured, not $1"; return 1; }

@@ -125,10 +125,11 @@ def metrics(path):
 
 
 def check_hits(tap, plugin, path, simulator, folder):
-    """A token by token run: what it hits is what the simulator says of its routes."""
+    """A token by token run of a cache: what it hits is what the simulator says of its routes."""
     trace, file = os.path.join(folder, "trace"), os.path.join(folder, "metrics")
     for policy in ("lru", "cycle", "lirs"):
-        result = host(plugin, path, "--prompt", "1", "--tokens", "64", budget="25%", policy=policy, trace=trace, stats=file)
+        result = host(plugin, path, "--prompt", "1", "--tokens", "64", budget="25%", policy=policy, options="regime=cache",
+                      trace=trace, stats=file)
         did = metrics(file) if result[0] == 0 else {}
         uses = {k: int(v) for k, v in did.items() if k.startswith("moepage_experts_routed_total")}
         live = [sum(n for k, n in uses.items() if '"hit"' in k), sum(uses.values())]

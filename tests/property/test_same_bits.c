@@ -10,6 +10,7 @@
 
 #include "device_rig.h"
 #include "pool_rig.h"
+#include "session/inside.h"
 #include "testing.h"
 
 #define LAYERS 3
@@ -41,6 +42,7 @@ typedef struct variant {
     uint32_t math;
     uint32_t prefetch, prefetch_depth;
     uint32_t regime;
+    uint32_t change_every; /* so many layers all change over to the other regime; 0: never */
     uint32_t max_group_experts;
     bool with_plan; /* route asks for a plan, too */
     bool two_open;  /* the next layer is routed before this one runs */
@@ -125,6 +127,14 @@ static void finish_layer(const bench *b, uint32_t layer, uint32_t n, float *y)
     device_rig_read(b->device, b->y, y, n * HIDDEN * sizeof *y);
 }
 
+/* As if what the session sees of its layers had made it think otherwise. */
+static void change_over(moepage_session *session)
+{
+    bool on = !mp_client_streams_any(session->step.client);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        mp_client_stream(session->step.client, l, on);
+}
+
 /* A step over tokens [first, first + n) of step s. */
 static void run_step(const bench *b, const workload *load, const variant *how, uint32_t s,
                      uint32_t first, uint32_t n, outputs *out)
@@ -141,6 +151,8 @@ static void run_step(const bench *b, const workload *load, const variant *how, u
         if (how->two_open && l + 1 < LAYERS)
             route(session, load, s, l + 1, first, how->with_plan);
         finish_layer(b, l, n, out->y[s][l] + first * HIDDEN);
+        if (how->change_every && (s * LAYERS + l) % how->change_every == 0)
+            change_over(session);
     }
     moepage_session_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
@@ -174,12 +186,13 @@ static void run(workload *load, const variant *how, outputs *out)
 
 static void print_variant(const variant *how)
 {
-    print_message("slots %u, devices %u, threads %u, scope %u, policy %s, chunk %u, scan %u, math "
-                  "%u, prefetch %u, regime %u, group %u, plan %d, two open %d, by token %d\n",
-                  (unsigned)how->pool.slots, how->pool.n_devices, how->pool.threads,
-                  how->pool.scope, how->pool.policy ? how->pool.policy : "-", how->pool.chunk_bytes,
-                  how->pool.scan_percent, how->math, how->prefetch, how->regime,
-                  how->max_group_experts, how->with_plan, how->two_open, how->token_by_token);
+    print_message(
+        "slots %u, devices %u, threads %u, scope %u, policy %s, chunk %u, scan %u, math "
+        "%u, prefetch %u, regime %u, change %u, group %u, plan %d, two open %d, by token %d\n",
+        (unsigned)how->pool.slots, how->pool.n_devices, how->pool.threads, how->pool.scope,
+        how->pool.policy ? how->pool.policy : "-", how->pool.chunk_bytes, how->pool.scan_percent,
+        how->math, how->prefetch, how->regime, how->change_every, how->max_group_experts,
+        how->with_plan, how->two_open, how->token_by_token);
 }
 
 /* Over the simulated driver, where each takes ten times as long, a third of the variants, by
@@ -282,6 +295,14 @@ static void test_same_bits_over_regimes(void **state)
         how.with_plan = how.two_open;
         expect_same(&load, &how, &reference);
     }
+    for (uint32_t i = 0; i < 5 * 3 * 3; i++)
+        expect_same(&load,
+                    &(variant){.pool = {.slots = slots[i % 5],
+                                        .chunk_bytes = i % 2 ? 100 : 0,
+                                        .policy = i / 5 % 2 ? "cycle" : "lru"},
+                               .change_every = 1 + i / 5 % 3,
+                               .prefetch = i / 15},
+                    &reference);
     for (uint32_t i = 0; i < 3 * 3; i++) /* with slots of their own, layers have no use for it */
         expect_same(&load,
                     &(variant){.pool = {.slots = LAYERS * (1 + i % 3 * 4),

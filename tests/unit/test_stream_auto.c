@@ -47,14 +47,15 @@ static void close_fake(moepage_session *session)
     bank_model_close(&bank);
 }
 
-/* A step of layers that each compute for a time. */
-static moepage_session_stats run_fake(moepage_session *session, uint32_t n, uint64_t compute_ns)
+/* A step of layers that each use n experts from `first` on and compute for a time. */
+static moepage_session_stats run_fake(moepage_session *session, uint32_t phase, uint32_t first,
+                                      uint32_t n, uint64_t compute_ns)
 {
     moepage_session_stats stats = {.struct_size = sizeof stats};
     int32_t ids[MAX_EXPERTS];
     for (uint32_t e = 0; e < n; e++)
-        ids[e] = (int32_t)e;
-    pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+        ids[e] = (int32_t)(first + e);
+    pool_rig_begin(session, 1, phase);
     for (uint32_t l = 0; l < bank.shape.layers; l++) {
         fake.now_ns += compute_ns / 2; /* attention */
         assert_int_equal(pool_rig_route(session, l, ids, n, NULL), MOEPAGE_OK);
@@ -67,13 +68,21 @@ static moepage_session_stats run_fake(moepage_session *session, uint32_t n, uint
     return stats;
 }
 
+/* The i-th of steps of few tokens: two experts of each layer, the pairs of one half of its eight by
+ * turns, and after a while those of the other. The last turn's set tells nothing, what is used most
+ * little; what was used of late fits. */
+static moepage_session_stats run_pair(moepage_session *session, uint32_t i)
+{
+    return run_fake(session, MOEPAGE_PHASE_DECODE, i / 20 % 2 * 4 + i % 2 * 2, 2, LOAD_NS / 100);
+}
+
 static moepage_session_stats run_fakes(moepage_session *session, uint32_t steps, uint32_t n,
                                        uint64_t compute_ns)
 {
     moepage_session_stats before = {.struct_size = sizeof before}, after = before;
     assert_int_equal(moepage_session_get_stats(session, &before), MOEPAGE_OK);
     for (uint32_t i = 0; i < steps; i++)
-        run_fake(session, n, compute_ns);
+        run_fake(session, MOEPAGE_PHASE_DECODE, 0, n, compute_ns);
     assert_int_equal(moepage_session_get_stats(session, &after), MOEPAGE_OK);
     after.streamed_layers -= before.streamed_layers;
     after.regime_changes -= before.regime_changes;
@@ -115,11 +124,72 @@ static void test_stream_auto_is_chosen_for_dense_layers(void **state)
     assert_int_equal(stats.streamed_layers, 60);
     assert_int_equal(stats.misses, 0);
     /* Few tokens again: cached again, and found there. */
-    stats = run_fakes(session, SETTLING, 3, LOAD_NS);
+    uint64_t changes = 0;
+    for (uint32_t i = 0; i < 60; i++) {
+        stats = run_pair(session, i);
+        changes += stats.regime_changes;
+        if (i >= SETTLING)
+            assert_int_equal(stats.streamed_layers, 0);
+        if (i >= SETTLING + 2) /* both pairs have been used */
+            assert_int_equal(stats.misses, 0);
+    }
+    assert_int_equal(changes, 6);
+    close_fake(session);
+}
+
+/* Few of a layer's experts, and they do not fit: a cache misses them all. One of four loads while the
+ * layer before computes. */
+static void test_stream_auto_is_chosen_where_a_part_of_the_loads_hides(void **state)
+{
+    (void)state;
+    moepage_session *session = open_fake(&(shape){6, 8, 12}, LOAD_NS, MOEPAGE_REGIME_AUTO);
+    moepage_session_stats stats = run_fakes(session, SETTLING, 4, LOAD_NS);
     assert_int_equal(stats.regime_changes, 6);
-    stats = run_fakes(session, 10, 3, LOAD_NS);
-    assert_int_equal(stats.streamed_layers + stats.regime_changes, 0);
-    assert_int_equal(stats.misses, 0);
+    stats = run_fakes(session, 10, 4, LOAD_NS);
+    assert_int_equal(stats.streamed_layers, 60);
+    close_fake(session);
+}
+
+/* A layer that was routed under the other regime says nothing about this one. */
+static void test_stream_auto_changes_once_where_two_layers_are_open(void **state)
+{
+    (void)state;
+    moepage_session *session = open_fake(&(shape){6, 8, 28}, LOAD_NS, MOEPAGE_REGIME_AUTO);
+    moepage_session_stats stats = {.struct_size = sizeof stats};
+    int32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (uint32_t step = 0; step < SETTLING; step++) {
+        pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
+        for (uint32_t l = 0; l <= 6; l++) {
+            fake.now_ns += 6 * LOAD_NS;
+            if (l < 6)
+                assert_int_equal(pool_rig_route(session, l, ids, 8, NULL), MOEPAGE_OK);
+            fake_device_pump(&fake);
+            if (l > 0)
+                assert_int_equal(moepage_session_retire(session, l - 1), MOEPAGE_OK);
+            fake_device_pump(&fake);
+        }
+        assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
+    }
+    assert_int_equal(stats.streamed_layers, 6);
+    assert_int_equal(moepage_session_get_stats(session, &stats), MOEPAGE_OK);
+    assert_int_equal(stats.regime_changes, 6);
+    close_fake(session);
+}
+
+/* Prompts use all experts and stream; the steps between two of them are cached. */
+static void test_stream_auto_is_chosen_for_each_kind_of_step(void **state)
+{
+    (void)state;
+    moepage_session *session = open_fake(&(shape){6, 8, 28}, LOAD_NS, MOEPAGE_REGIME_AUTO);
+    for (uint32_t i = 0; i < 400; i++) {
+        moepage_session_stats stats;
+        if (i % 40 == 0) {
+            stats = run_fake(session, MOEPAGE_PHASE_PREFILL, 0, 8, 6 * LOAD_NS);
+            assert_true(i < 200 || stats.streamed_layers == 6);
+        }
+        stats = run_pair(session, i);
+        assert_true(i < 200 || stats.streamed_layers == 0);
+    }
     close_fake(session);
 }
 
@@ -131,7 +201,7 @@ static void test_stream_auto_is_not_chosen_where_it_gains_nothing(void **state)
         uint64_t compute_ns;
     } loads[] = {
         {28, 4, LOAD_NS},       /* few of a layer's experts, and they fit */
-        {12, 4, LOAD_NS},       /* few, and they do not fit */
+        {12, 4, LOAD_NS / 100}, /* few, they do not fit, and nothing computes behind the loads */
         {44, 7, LOAD_NS},       /* nearly all, and they fit */
         {16, 8, LOAD_NS / 100}, /* nothing could be kept, and nothing computes behind the loads */
         {28, 8, 400 * LOAD_NS}, /* loads are next to nothing */
@@ -160,6 +230,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream_auto_spares_what_comes_next),
         cmocka_unit_test(test_stream_auto_is_chosen_for_dense_layers),
+        cmocka_unit_test(test_stream_auto_is_chosen_where_a_part_of_the_loads_hides),
+        cmocka_unit_test(test_stream_auto_changes_once_where_two_layers_are_open),
+        cmocka_unit_test(test_stream_auto_is_chosen_for_each_kind_of_step),
         cmocka_unit_test(test_stream_auto_is_not_chosen_where_it_gains_nothing),
         cmocka_unit_test(test_stream_auto_forced_to_cache_never_changes),
     };

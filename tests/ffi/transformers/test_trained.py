@@ -22,9 +22,10 @@ TOOL = Path(os.environ.get("BUILD", "build"), "bin/moepage-generate")
 SCRIPT = SOURCE / "examples/python/generate.py"
 
 
-def tool(prompts, budget):
+def tool(prompts, budget, regime="auto"):
     """What moepage-generate makes of prompts, 64 tokens each, and its stats."""
     flags = [flag for prompt in prompts for flag in ("--tokens", ",".join(map(str, prompt)))]
+    flags += ["--regime", regime]
     run = subprocess.run([SOURCE / TOOL, "--model", MODEL, "--budget", budget, "--threads", "1",
                           "--json", *flags], check=True, capture_output=True)
     report = json.loads(run.stdout)
@@ -55,8 +56,8 @@ class Trained(small.OneThread, unittest.TestCase):
 
     def test_one_sequence_alone_has_the_tokens_and_the_hits_of_the_tool(self):
         ids = torch.tensor(self.prompts[:1])
-        _, want = tool(self.prompts[:1], "25%")
-        with page_experts(self.model, "25%", threads=1) as paged:
+        _, want = tool(self.prompts[:1], "25%", "cache")
+        with page_experts(self.model, "25%", regime="cache", threads=1) as paged:
             self.assertEqual(small.greedy(self.model, ids, 64).tolist(), self.greedy[:1])
             stats = paged.stats()
             self.assertEqual((stats.steps, stats.tokens), (64, 96 + 63))

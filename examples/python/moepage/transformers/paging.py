@@ -38,7 +38,7 @@ def page_experts(model: nn.Module, budget: Union[str, int] = "25%", device: Opti
     threads       of the library's kernels; 0 = one per CPU
     skip_padding  True: tokens that the attention mask hides get no experts, and with that other
                   (unread) values than without
-    pool          what else moepage.ExpertPool takes: scan_percent, scope, ...
+    pool          what else moepage.ExpertPool and Session take: scan_percent, regime, ...
 
     Weights are read from the parameters' own memory, on the host; nothing is copied there. The
     model must be called without gradients and by one thread at a time. Errors: Unsupported for a

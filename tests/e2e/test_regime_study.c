@@ -1,0 +1,58 @@
+/* The choice of regime where it matters most, in virtual time: the study's short form, on seeds that
+ * nothing was chosen by. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "findings.h"
+#include "testing.h"
+
+static void check(const char *traces)
+{
+    for (uint64_t seed = 101; seed <= 103; seed++) {
+        sim_findings *found = calloc(1, sizeof *found);
+        assert_non_null(found);
+        found->traces = traces;
+        print_message("seed %llu\n", (unsigned long long)seed);
+        assert_int_equal(sim_study_find("regimes")->run(true, seed, found), 0);
+        findings_check_claims(found, 3);
+        assert_true(
+            findings_figure(found, "olmoe-1b-7b, 50 %, batch 8", "auto of the better one") >= 0.97);
+        for (uint32_t i = 0; i < found->n; i++) /* each of them runs, and neither regime is idle */
+            assert_true(found->findings[i].ours > 0);
+        free(found);
+        if (traces) /* the trace has no seed; the others have been run without it */
+            return;
+    }
+}
+
+static void test_regime_study_chooses_the_better_one(void **state)
+{
+    (void)state;
+    check(NULL);
+}
+
+static void test_regime_study_chooses_the_better_one_on_real_routes(void **state)
+{
+    (void)state;
+    const char *shared = getenv("MOEPAGE_SHARED");
+    char traces[4096], experts[4200];
+    snprintf(traces, sizeof traces, "%s/traces", shared ? shared : "../shared");
+    snprintf(experts, sizeof experts, "%s/gpt-oss-20b/experts.u8", traces);
+    if (access(experts, R_OK) != 0) {
+        print_message("test_regime_study_chooses_the_better_one_on_real_routes: skipped, %s is not "
+                      "here (set MOEPAGE_SHARED)\n",
+                      experts);
+        skip();
+    }
+    check(traces);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_regime_study_chooses_the_better_one),
+        cmocka_unit_test(test_regime_study_chooses_the_better_one_on_real_routes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
