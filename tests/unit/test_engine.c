@@ -145,8 +145,8 @@ static void test_engine_gives_the_bits_of_the_detailed_stack(void **state)
 {
     (void)state;
     static const char *const options[] = {"budget=100% max_tokens=5",
-                                          "budget=50% max_tokens=5",
-                                          "budget=2% max_tokens=5",
+                                          "budget=50% max_tokens=5 regime=cache",
+                                          "budget=2% max_tokens=5 regime=cache",
                                           "slots=7 max_tokens=5 policy=cycle",
                                           "budget=4M",
                                           "budget=2M max_tokens=5 prefetch=previous",

@@ -57,11 +57,11 @@ class Budgets(small.OneThread, unittest.TestCase):
                         stats = paged.stats()
                     self.assertGreater(stats.groups, stats.layers)
 
-    def test_a_smaller_budget_moves_more(self):
+    def test_a_cache_of_a_smaller_budget_moves_more(self):
         model, ids = small.build("qwen3_moe"), small.tokens(2, 9)
         moved = []
         for budget in BUDGETS:
-            with page_experts(model, budget, threads=1) as paged:
+            with page_experts(model, budget, regime="cache", threads=1) as paged:
                 small.greedy(model, ids)
                 moved.append(paged.stats().demand_bytes)
                 self.assertEqual(paged.slots, {"100%": 48, "50%": 24, "25%": 12}[budget])
