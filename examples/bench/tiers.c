@@ -160,8 +160,8 @@ typedef struct bus_run {
 static int generate(const tiers_options *o, const char *host_tier, const char *form, bus_run *run,
                     int round)
 {
-    const char *const more[] = {"--host-tier", host_tier,         "--bus-form", form,
-                                "--tokens",    "1,2,3,4,5,6,7,8", NULL};
+    const char *const more[] = {"--host-tier", host_tier,  "--bus-form",      form, "--regime",
+                                "cache",       "--tokens", "1,2,3,4,5,6,7,8", NULL};
     json_t *stats = NULL;
     int code = child_generate(&o->child, more, &stats);
     if (code)

@@ -163,7 +163,8 @@ int main(int argc, char **argv)
     MUST(moepage_expert_pool_create(&device, 1, model, &pool_config, &pool));
     moepage_session_config session_config = {.struct_size = sizeof session_config,
                                              .max_tokens = 1,
-                                             .math = MOEPAGE_MATH_BF16};
+                                             .math = MOEPAGE_MATH_BF16,
+                                             .regime = MOEPAGE_REGIME_CACHE};
     moepage_session *session;
     MUST(moepage_session_create(pool, NULL, &session_config, &session));
 

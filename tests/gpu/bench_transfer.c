@@ -125,6 +125,7 @@ static double run_loads(gpu_bench *b, tall_model *m, uint32_t form, uint64_t chu
     char label[96];
     session.max_tokens = 1;
     session.math = MOEPAGE_MATH_BF16;
+    session.regime = MOEPAGE_REGIME_CACHE;
     gpu_must(moepage_expert_pool_create(&b->home, 1, m->model, &config, &pool), "the pool");
     loads l = {.m = m, .top_k = n};
     gpu_must(moepage_session_create(pool, NULL, &session, &l.session), "the session");

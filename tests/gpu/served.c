@@ -65,7 +65,8 @@ void served_open(gpu_bench *b, const tall_model *m, const served_config *config,
     const moepage_session_config session = {.struct_size = sizeof session,
                                             .max_tokens = 1,
                                             .math = config->math,
-                                            .prefetch = config->prefetch};
+                                            .prefetch = config->prefetch,
+                                            .regime = MOEPAGE_REGIME_CACHE};
     *out = (served){.b = b, .m = m, .config = *config};
     make_routes(out);
     gpu_must(moepage_expert_pool_create(&b->home, 1, m->model, &pool, &out->pool), "the pool");
