@@ -1092,7 +1092,10 @@ enum {
      * pool with MOEPAGE_SERVE_CACHE. */
     MOEPAGE_MISS_LOW = 1,
     /* Computes it in host memory with the host's kernels, and fetches it for the next time. Exact
-     * in the host's arithmetic. Layers routed with a plan load and wait. */
+     * in the host's arithmetic. Layers routed with a plan load and wait. CUDA devices share absent
+     * experts with the host, by what either has taken, while all others compute: FP32 math has the
+     * same bits as without, BF16 the host's sums for some rows; moepage_session_ffn then waits for
+     * x, and for the host. Since 0.8 on CUDA. */
     MOEPAGE_MISS_HOST = 2
 };
 

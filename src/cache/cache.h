@@ -18,7 +18,6 @@
  * policy's state included, is under the owner's lock; hits reach the policy through touch rings.
  *
  * The room has six doors, by caller and subject:
- *
  *   cache.h            the cache as a whole: its life, its clients, sets that miss
  *   client.h           a session's own calls; they take the lock themselves if they need it
  *   hold.h             one held expert: plain data, which rooms above pass around

@@ -87,7 +87,7 @@ typedef struct mp_kernel_experts_args {
     uint32_t bias_dtype;          /* F32, F16 or BF16; experts of F8_E4M3 have no biases */
     uint32_t math;
     mp_block_scale scale;
-    mp_activation activation; /* its kind is not OTHER; CUDA devices run SWIGLU alone */
+    mp_activation activation; /* its kind is not OTHER */
     uint32_t form;    /* of the matrices of all its experts: MOEPAGE_FORM_INT8, _INT4 or _INT2, each
                        weight its value by codec/quant.h, exactly; else they are `dtypes` */
     uint32_t group;   /* of integers: weights per scale, 32, 64 or 128 */

@@ -99,6 +99,10 @@ static moepage_status check_session(moepage_session *session)
                        "the experts of this %s model differ in size from layer to layer: a path "
                        "needs slots of one size",
                        shape->model->info.architecture);
+    if (view->config.miss == MOEPAGE_MISS_HOST)
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "the session has the host compute absent experts, which a path does not "
+                       "know: it needs a session that waits for experts (MOEPAGE_MISS_WAIT)");
     if (shape->precision && (shape->precision->serve == MOEPAGE_SERVE_VERSIONS ||
                              view->config.miss == MOEPAGE_MISS_LOW))
         return mp_fail(

@@ -35,6 +35,7 @@ struct mp_judge {
     double load_ns;                /* of one expert, as last seen; 0 = not known */
     uint64_t mark_ns;              /* when the last layer was retired, or the step began */
     uint64_t mark_stall_ns;        /* the open step's stalls until then */
+    uint32_t mark_missed; /* loads of that layer, which an asynchronous device may wait for since */
 };
 
 /* ---- life ---- */
@@ -96,6 +97,7 @@ void mp_judge_begin(mp_judge *judge)
 {
     judge->mark_ns = judge->step->began_ns;
     judge->mark_stall_ns = 0;
+    judge->mark_missed = 0;
 }
 
 /* ---- a turn: what the other regime would have made of it ---- */
@@ -159,8 +161,11 @@ static double compute_ns(mp_judge *judge, const mp_flight *flight)
     uint64_t now_ns = mp_step_now_ns(judge->step), stall_ns = judge->step->stats.stall_ns;
     double compute = (double)(now_ns - judge->mark_ns);
     compute -= (double)(stall_ns - judge->mark_stall_ns);
-    if (judge->step->async) /* the device did the waiting, which the caller's time includes */
-        compute -= (double)flight->missed * judge->load_ns;
+    /* The device waits by itself, and the caller for the device: for its next layer's router, when this layer's
+     * predecessor has got what it missed. */
+    if (judge->step->async)
+        compute -= (double)judge->mark_missed * judge->load_ns;
+    judge->mark_missed = flight->missed;
     judge->mark_ns = now_ns;
     judge->mark_stall_ns = stall_ns;
     return compute > 0 ? compute : 0;

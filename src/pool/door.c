@@ -111,7 +111,7 @@ void mp_pool_read_until(struct moepage_expert_pool *pool, const mp_client *clien
     const uint32_t reader = mp_client_index(client);
     if (hold->kind == MP_HOLD_LOW)
         mp_versions_read_until(pool->versions[hold->shard], hold, reader, tick);
-    else if (hold->kind != MP_HOLD_NONE)
+    else if (hold->kind != MP_HOLD_NONE && hold->kind != MP_HOLD_HOST) /* which is over by now */
         mp_readers_until(pool->transfers[hold->shard], hold->slot, reader, tick);
 }
 

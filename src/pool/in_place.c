@@ -7,14 +7,14 @@
 #include "pool/inside.h"
 
 void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
-                           bool pieces)
+                           bool pieces, bool reads)
 {
     for (uint32_t i = 0; i < n; i++) {
         mp_hold *hold = &holds[i];
         hold->may_run_in_place =
-            hold->kind == MP_HOLD_NONE &&
+            hold->may_run_in_place && hold->kind == MP_HOLD_NONE &&
             mp_transfer_may_lend(pool->transfers[hold->shard], hold->key / pool->experts,
-                                 hold->key % pool->experts, pieces, &hold->address,
+                                 hold->key % pool->experts, pieces, reads, &hold->address,
                                  &hold->owns_image);
     }
 }

@@ -92,11 +92,11 @@ void mp_pool_tell_step(struct moepage_expert_pool *pool, const struct mp_watch_s
 
 /* ---- holding experts, after mp_client_hold_resident ---- */
 
-/* Marks those of the n experts that are not held and may be computed in place; reads their images where
- * they are in a file and there is no host tier. `pieces`: the caller can run experts whose tensors lie
- * apart. */
+/* Keeps may_run_in_place of those of the n experts that are not held and lie in host memory. `pieces`: the caller can
+ * run experts whose tensors lie apart. `reads`: images that are in a file, where there is no host tier, are read for
+ * it; else they are not there. */
 void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
-                           bool pieces);
+                           bool pieces, bool reads);
 /* Holds the rest of the n experts and starts loads for the absent ones; blocks only for a slot. On
  * failure, none of the n is held any more. BUSY if every slot is in use by open plans. */
 moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n);

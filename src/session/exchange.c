@@ -98,7 +98,7 @@ moepage_status mp_exchange_follow(struct moepage_session *session, void *native)
 moepage_status mp_exchange_ask(struct moepage_session *session)
 {
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 1; d < session->step.shape.n_devices && is_several(session) && !status; d++) {
+    for (uint32_t d = 0; d < session->step.shape.n_devices && is_several(session) && !status; d++) {
         const mp_device_scratch *scratch = &session->scratch[d];
         status = scratch->device->ops->cuda->ask(scratch->compute);
     }

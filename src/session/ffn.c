@@ -2,8 +2,8 @@
  *
  * Where the device's work outlasts the call (CUDA), all of it is submitted: the compute stream
  * waits for the caller's stream, for each load, and the caller's stream for it; this thread waits
- * for cold reads alone. Elsewhere this thread waits, and y is complete on return. Of several such devices
- * the first has x and y; exchange.c has what crosses.
+ * for cold reads, and for what the host computes (aside.c). Elsewhere this thread waits, and y is complete on
+ * return. Of several such devices the first has x and y; exchange.c has what crosses.
  *
  * Every row's partial result goes to a line of its own, and the lines of a token are summed in the
  * router's order at the end: so neither residency nor waves nor the order in which experts land
@@ -21,6 +21,7 @@ typedef struct mp_run {
     const moepage_ffn *ffn;
     const mp_layout_operands *operands; /* of the layer's experts */
     const void *x;     /* operands, when the caller's x can be used as it is; else NULL */
+    bool is_fetched;   /* x is on its way to the host (aside.c) */
     uint64_t clock_ns; /* where the time since here has not been accounted for */
 } mp_run;
 
@@ -192,8 +193,42 @@ static moepage_status launch_ready(mp_run *run, const mp_group *group)
     moepage_status status = MOEPAGE_OK;
     for (uint32_t d = 0; d < run->session->step.shape.n_devices; d++)
         for (uint32_t l = 0; l < operands->n_lots && !status; l++)
-            status = launch_lot(run, group, d, &operands->lots[l]);
+            if (!operands->lots[l].on_host || !run->session->aside)
+                status = launch_lot(run, group, d, &operands->lots[l]);
     return status;
+}
+
+/* ---- experts that the host computes beside the device ---- */
+
+/* Starts to bring x to the host if a group has experts that are computed there. */
+static moepage_status fetch_aside(mp_run *run, const mp_group *group)
+{
+    struct moepage_session *session = run->session;
+    const mp_hold *holds = &run->flight->holds[group->first_entry];
+    bool any = false;
+    for (uint32_t i = 0; i < group->n_entries && session->aside; i++)
+        any = any || holds[i].kind == MP_HOLD_HOST;
+    if (!any || run->is_fetched)
+        return MOEPAGE_OK;
+    run->is_fetched = true;
+    return mp_aside_fetch(session, run->flight, run->x ? run->x : session->scratch[0].x);
+}
+
+static moepage_status run_aside(mp_run *run, const mp_group *group)
+{
+    struct moepage_session *session = run->session;
+    const uint32_t form = session->step.shape.slot_form;
+    mp_kernel_experts_args args = kind_of(session, &run->operands->images[form]);
+    for (uint32_t i = 0; i < group->n_entries && session->aside; i++) {
+        const uint32_t entry = group->first_entry + i;
+        if (run->flight->holds[entry].kind != MP_HOLD_HOST)
+            continue;
+        session->launched[entry] = true;
+        mp_aside_experts(session)[args.n_experts++] = describe_expert(run, entry);
+    }
+    args.rows = run->flight->rows;
+    args.top_k = run->flight->top_k;
+    return args.n_experts > 0 ? mp_aside_run(session, &args) : MOEPAGE_OK;
 }
 
 /* Marks other experts of the group that have landed by now. */
@@ -214,7 +249,9 @@ static moepage_status take_landed(mp_run *run, const mp_group *group, uint32_t f
 static moepage_status run_group(mp_run *run, const mp_group *group)
 {
     struct moepage_session *session = run->session;
-    moepage_status status = launch_ready(run, group);
+    moepage_status status = fetch_aside(run, group);
+    if (!status)
+        status = launch_ready(run, group);
     for (uint32_t i = 0; i < group->n_entries && !status; i++) {
         mp_hold *hold = &run->flight->holds[group->first_entry + i];
         if (hold->ready)
@@ -228,6 +265,8 @@ static moepage_status run_group(mp_run *run, const mp_group *group)
         if (!status)
             status = launch_ready(run, group);
     }
+    if (!status)
+        status = run_aside(run, group);
     for (uint32_t i = 0; i < group->n_entries && !status; i++)
         assert(session->launched[group->first_entry + i]);
     moepage_status finished = finish_compute(run);

@@ -41,6 +41,8 @@ typedef struct mp_exchange {
     float *partial; /* [max_rows][hidden] of all devices; one device's alone is its scratch's */
 } mp_exchange;
 
+typedef struct mp_aside mp_aside; /* experts that the host computes for a device (aside.c) */
+
 typedef enum mp_step_event {
     MP_ON_CHECK,
     MP_ON_BEGIN,
@@ -79,6 +81,7 @@ struct moepage_session {
     mp_flight flights[MP_MAX_FLIGHTS];
     mp_device_scratch scratch[MOEPAGE_MAX_DEVICES];
     mp_exchange exchange;
+    mp_aside *aside;       /* MISS_HOST on asynchronous devices; or NULL */
     uint32_t *local;       /* [experts] index of an expert among the flight's, by stamp */
     uint32_t *local_stamp; /* [experts] */
     uint32_t stamp;
@@ -103,13 +106,32 @@ void mp_exchange_close(struct moepage_session *session);
 moepage_status mp_exchange_enter(struct moepage_session *session, void *native);
 moepage_status mp_exchange_mark(struct moepage_session *session);
 moepage_status mp_exchange_follow(struct moepage_session *session, void *native);
-/* DEVICE if any device beyond the first has failed by now: its kernels' failure reaches no stream of the
+/* DEVICE if any of several devices has failed by now: a failure beyond the first reaches no stream of the
  * caller's. */
 moepage_status mp_exchange_ask(struct moepage_session *session);
 /* Give the devices that take part in a layer the operands that the first has, and put its later work behind
  * theirs; DEVICE if one of them is known to have failed. Nothing to do where there is one device, or hosts. */
 moepage_status mp_exchange_spread(struct moepage_session *session, const mp_flight *flight);
 moepage_status mp_exchange_gather(struct moepage_session *session, const mp_flight *flight);
+
+/* ---- aside.c ---- */
+
+/* Opens a session's aside, for operands and lines of so many bytes, after all scratch. NO_MEMORY; what opening a
+ * host device says. */
+moepage_status mp_aside_open(struct moepage_session *session, uint64_t x_bytes,
+                             uint64_t partial_bytes);
+/* After scratch, whose stream may read the aside's memory. Without one a no-op. */
+void mp_aside_close(struct moepage_session *session);
+/* Sets may_run_in_place of those absent experts that had better be computed here. `holds` are of the flight. */
+void mp_aside_choose(struct moepage_session *session, const mp_flight *flight, mp_hold *holds,
+                     uint32_t n);
+/* Starts to bring the flight's operands here: what the first device has submitted so far makes them. */
+moepage_status mp_aside_fetch(struct moepage_session *session, const mp_flight *flight,
+                              const void *x);
+/* Runs `args` on the host, with mp_aside_experts [max_entries] as its experts, once the operands are there, and
+ * starts to bring the lines of its rows to those that are summed. Memory is this file's own, not args'. Blocks. */
+mp_ffn_expert *mp_aside_experts(struct moepage_session *session);
+moepage_status mp_aside_run(struct moepage_session *session, const mp_kernel_experts_args *args);
 
 /* ---- step.c ---- */
 

@@ -25,6 +25,21 @@ static bool hold_by_feature(const struct moepage_session *session, mp_flight *fl
     return false;
 }
 
+/* Marks absent experts that are to be computed in host memory: all, or those that an asynchronous device had better
+ * not wait for. */
+static void mark_in_place(struct moepage_session *session, const mp_flight *flight, mp_hold *holds,
+                          uint32_t n)
+{
+    const mp_layout_operands *operands =
+        mp_operands_of_layer(&session->operands, session->step.shape.model, flight->layer);
+    for (uint32_t i = 0; i < n && !session->aside; i++)
+        holds[i].may_run_in_place = true;
+    if (session->aside)
+        mp_aside_choose(session, flight, holds, n);
+    mp_pool_mark_in_place(session->step.pool, holds, n, operands->pieces.supported,
+                          !session->aside);
+}
+
 /* Holds the experts that are not resident. Its time counts as a stall: it waits for
  * nothing but slots. */
 static moepage_status hold_rest(struct moepage_session *session, const mp_flight *flight,
@@ -32,11 +47,8 @@ static moepage_status hold_rest(struct moepage_session *session, const mp_flight
 {
     moepage_session_stats *stats = &session->step.stats;
     uint64_t began_ns = mp_step_now_ns(&session->step);
-    if (flight->in_place) {
-        const mp_layout_operands *operands =
-            mp_operands_of_layer(&session->operands, session->step.shape.model, flight->layer);
-        mp_pool_mark_in_place(session->step.pool, holds, n, operands->pieces.supported);
-    }
+    if (flight->in_place)
+        mark_in_place(session, flight, holds, n);
     moepage_status status = mp_pool_hold_rest(session->step.pool, holds, n);
     uint64_t took_ns = mp_step_now_ns(&session->step) - began_ns;
     stats->stall_ns += took_ns;

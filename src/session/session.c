@@ -136,19 +136,20 @@ static moepage_status check_devices(const struct moepage_expert_pool *pool, bool
     return MOEPAGE_OK;
 }
 
-/* Checks that every device can compute experts in host memory, where they may change once a
- * plan is released. */
+/* Checks that experts can be computed in host memory, where they may change once a plan is released: by every
+ * device, or for CUDA devices beside them. */
 static moepage_status check_miss(const struct moepage_expert_pool *pool,
                                  const moepage_session_config *config)
 {
     uint32_t n_devices = mp_pool_get_shape(pool).n_devices;
     for (uint32_t d = 0; d < n_devices && config->miss == MOEPAGE_MISS_HOST; d++) {
         const mp_device *device = mp_pool_home(pool, d)->device;
-        if (!(device->caps & MP_CAP_ON_HOST) || !(device->caps & MP_CAP_SYNC_CALLER))
+        const bool on_host = (device->caps & MP_CAP_ON_HOST) && (device->caps & MP_CAP_SYNC_CALLER);
+        if (!on_host && !device->ops->cuda)
             return mp_fail(
                 MOEPAGE_E_UNSUPPORTED,
                 "miss is MOEPAGE_MISS_HOST, but device %s has no experts computed in host "
-                "memory: host devices have, and simulated machines whose file says how "
+                "memory: host and CUDA devices have, and simulated machines whose file says how "
                 "fast their host is",
                 device->name);
     }
@@ -296,6 +297,7 @@ static void free_parts(struct moepage_session *session)
     for (uint32_t d = 0; d < session->step.shape.n_devices; d++)
         close_scratch(session, d);
     mp_exchange_close(session);
+    mp_aside_close(session);
     mp_client_close(session->step.pool, session->step.client);
     for (uint32_t i = 0; i < MP_MAX_FLIGHTS; i++)
         free_flight(&session->flights[i]);
@@ -318,8 +320,11 @@ static moepage_status open_exchange(struct moepage_session *session)
     const struct moepage_model *model = session->step.shape.model;
     const moepage_session_config *config = &session->step.config;
     const bool computes = model->info.ffn_supported;
-    return mp_exchange_open(session, computes ? count_x(model, config) : 0,
-                            count_partial(model, config));
+    const uint64_t x_bytes = count_x(model, config), partial_bytes = count_partial(model, config);
+    moepage_status status = mp_exchange_open(session, computes ? x_bytes : 0, partial_bytes);
+    if (!status && computes && session->step.async && config->miss == MOEPAGE_MISS_HOST)
+        status = mp_aside_open(session, x_bytes, partial_bytes);
+    return status;
 }
 
 static moepage_status open_parts(struct moepage_session *session, struct moepage_kv_pool *kv)

@@ -58,7 +58,7 @@ void mp_transfer_free_image(const unsigned char *image)
 }
 
 bool mp_transfer_may_lend(const mp_transfer *transfer, uint32_t layer, uint32_t expert,
-                          bool in_pieces, const unsigned char **image, bool *owned)
+                          bool in_pieces, bool reads, const unsigned char **image, bool *owned)
 {
     const struct moepage_model *model = transfer->model;
     *image = NULL;
@@ -70,6 +70,8 @@ bool mp_transfer_may_lend(const mp_transfer *transfer, uint32_t layer, uint32_t 
     mp_image found;
     mp_model_find_image(model, layer, expert, transfer->slot_form, &found);
     *owned = found.stored || model->spans;
+    if (*owned && !reads)
+        return *owned = false;
     *image = *owned ? read_own(transfer, layer, expert) : found.address;
     *owned = *owned && *image;
     return *image != NULL;

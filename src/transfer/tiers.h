@@ -52,11 +52,11 @@ moepage_status mp_readers_sync(mp_transfer *transfer, uint32_t place);
 /* ---- images in host memory (tiers.c) ---- */
 
 /* Returns true if host memory can have an expert's image in the form that slots hold: from the host
- * tier; without one, in the caller's banks if `in_pieces`, or, of a file, as an image that is read here
- * and now. *image: that image, or NULL. *owned: it is the caller's, for mp_transfer_free_image. Blocks
+ * tier; without one, in the caller's banks if `in_pieces`, or, of a file and if it `reads`, as an image that is
+ * read here and now. *image: that image, or NULL. *owned: it is the caller's, for mp_transfer_free_image. Blocks
  * for the read. No lock. */
 bool mp_transfer_may_lend(const mp_transfer *transfer, uint32_t layer, uint32_t expert,
-                          bool in_pieces, const unsigned char **image, bool *owned);
+                          bool in_pieces, bool reads, const unsigned char **image, bool *owned);
 void mp_transfer_free_image(const unsigned char *image);
 /* Lends out the host tier's image of an expert until mp_transfer_take_back. Returns false if the
  * tier does not have it, or would have no entry left for other experts. Without a host tier it

@@ -160,10 +160,14 @@ static void test_generate_cuda_runs_experts_in_blocks(void **state)
     for (uint32_t i = 0; i < part.n; i++)
         for (uint32_t t = 0; t < part.max_tokens; t++)
             assert_int_equal(generation_token(&cuda, i, t), generation_token(&host, i, t));
-    for (size_t i = 0; i < COUNT(budgets); i++) {
-        generation_run(file, &ref, &part, FLAGS("--math", "fp32", CUDA, "--budget", budgets[i]),
+    for (size_t i = 0; i < 2 * COUNT(budgets); i++) {
+        const char *budget = budgets[i / 2], *miss = i % 2 ? "host" : "wait";
+        generation_run(file, &ref, &part,
+                       FLAGS("--math", "fp32", CUDA, "--budget", budget, "--miss", miss,
+                             "--host-tier", "64M"),
                        &part_of_it);
-        generation_assert_same(&cuda, &part_of_it, budgets[i]);
+        generation_assert_same(&cuda, &part_of_it, budget);
+        assert_int_equal(generation_stat(&part_of_it, "host_experts") > 0, i % 2);
         generation_free(&part_of_it);
     }
     generation_free(&host);

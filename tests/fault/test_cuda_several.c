@@ -1,5 +1,6 @@
 /* Sessions over several CUDA devices when any one call of the driver fails, for a passing reason or for good:
- * nothing hangs, a step that says that it went well has the right results, and all of it can be taken down. */
+ * nothing hangs, a step that says that it went well has the right results, and all of it can be taken down. So
+ * it is where the host computes some of the experts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,11 +97,13 @@ static void expect_y(uint64_t nth)
 }
 
 /* The nth call from the session's creation to the step's end. Returns false if there were fewer. */
-static bool fail_call(uint64_t nth, mp_cu_result result, bool no_peers)
+static bool fail_call(uint64_t nth, mp_cu_result result, bool no_peers, uint32_t miss)
 {
     moepage_session *session = NULL;
     open_all(no_peers);
-    const moepage_session_config config = {.struct_size = sizeof config, .max_tokens = TOKENS};
+    const moepage_session_config config = {.struct_size = sizeof config,
+                                           .max_tokens = TOKENS,
+                                           .miss = miss};
     sim_cuda_fail_any(nth, result, false);
     moepage_status status = moepage_session_create(rig.pool, NULL, &config, &session);
     if (!status)
@@ -116,13 +119,16 @@ static bool fail_call(uint64_t nth, mp_cu_result result, bool no_peers)
     return status || poisoned;
 }
 
+/* Each third call, from another on for each variant, so that all are among them; MP_TEST_LONG has all of all. */
 static void fail_each(mp_cu_result result)
 {
-    for (uint32_t no_peers = 0; no_peers < 2; no_peers++) {
-        uint64_t quiet = 0,
-                 nth = 1; /* some calls may fail without harm: until many in a row have */
-        for (; quiet < 60 && nth < MOST_CALLS; nth++)
-            quiet = fail_call(nth, result, no_peers) ? 0 : quiet + 1;
+    const uint32_t step = getenv("MP_TEST_LONG") ? 1 : 3;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t miss = i / 2 ? MOEPAGE_MISS_HOST : MOEPAGE_MISS_WAIT;
+        uint64_t quiet = 0, nth = 1 + i % step;
+        /* Some calls may fail without harm: until many in a row have. */
+        for (; quiet < 60 && nth < MOST_CALLS; nth += step)
+            quiet = fail_call(nth, result, i % 2, miss) ? 0 : quiet + step;
         assert_true(nth > 200 && nth < MOST_CALLS);
     }
 }

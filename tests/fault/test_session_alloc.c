@@ -13,6 +13,7 @@ static pool_rig rig;
 
 static bool tiered;   /* pools have a host tier, staging and compressed experts */
 static bool no_peers; /* what crosses between GPUs goes by host memory */
+static uint32_t miss; /* of sessions */
 
 static void open_rig(uint32_t n_devices)
 {
@@ -64,7 +65,8 @@ static moepage_status create_session(void)
 {
     moepage_session_config config = {.struct_size = sizeof config,
                                      .max_tokens = 4,
-                                     .prefetch = MOEPAGE_PREFETCH_PREVIOUS};
+                                     .prefetch = MOEPAGE_PREFETCH_PREVIOUS,
+                                     .miss = miss};
     moepage_session *session = NULL;
     moepage_status status = moepage_session_create(rig.pool, NULL, &config, &session);
     assert_int_equal(session != NULL, status == MOEPAGE_OK);
@@ -182,16 +184,17 @@ static void test_session_alloc_steps_need_no_memory(void **state)
     close_rig();
 }
 
-/* Of several GPUs, with access to each other's memory or without. */
+/* Of several GPUs, with access to each other's memory or without, and the host beside them. */
 static void test_session_alloc_creations_over_gpus_leave_nothing(void **state)
 {
     setenv("MP_TEST_DEVICE", "sim", 1);
-    for (uint32_t i = 0; i < 2; i++) {
-        no_peers = i;
+    for (uint32_t i = 0; i < 3; i++) {
+        no_peers = i == 1;
+        miss = i == 2 ? MOEPAGE_MISS_HOST : MOEPAGE_MISS_WAIT;
         test_session_alloc_session_creation_leaves_nothing(state);
     }
     test_session_alloc_pool_creation_leaves_nothing(state);
-    no_peers = false;
+    miss = MOEPAGE_MISS_WAIT;
     unsetenv("MP_TEST_DEVICE");
 }
 

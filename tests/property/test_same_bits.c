@@ -41,7 +41,7 @@ typedef struct variant {
     pool_rig_config pool;
     uint32_t math;
     uint32_t prefetch, prefetch_depth;
-    uint32_t regime;
+    uint32_t regime, miss;
     uint32_t change_every; /* so many layers all change over to the other regime; 0: never */
     uint32_t max_group_experts;
     bool with_plan; /* route asks for a plan, too */
@@ -93,6 +93,8 @@ static void route(moepage_session *session, const workload *load, uint32_t s, ui
     assert_int_equal(moepage_session_route(session, layer, &routing, with_plan ? &plan : NULL),
                      MOEPAGE_OK);
 }
+
+static uint64_t on_host, loaded; /* experts so far */
 
 /* x and y in the device's memory. */
 typedef struct bench {
@@ -157,7 +159,9 @@ static void run_step(const bench *b, const workload *load, const variant *how, u
     moepage_session_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(moepage_session_end(session, &stats), MOEPAGE_OK);
     if (!how->pool.precision) /* versions are there, or low */
-        assert_int_equal(stats.hits + stats.misses + stats.late, stats.routed);
+        assert_int_equal(stats.hits + stats.misses + stats.late + stats.host_experts, stats.routed);
+    on_host += stats.host_experts;
+    loaded += stats.misses;
 }
 
 static void run(workload *load, const variant *how, outputs *out)
@@ -171,6 +175,7 @@ static void run(workload *load, const variant *how, outputs *out)
         .prefetch_depth = how->prefetch_depth,
         .regime = how->regime,
         .max_group_experts = how->max_group_experts,
+        .miss = how->miss,
     };
     bench b;
     bench_open(&b, &rig, &config);
@@ -367,6 +372,38 @@ static void test_same_bits_over_devices_of_any_size(void **state)
                                    .two_open = i % 5 == 0 && i % 4 < 2}, /* else too few slots */
                         &reference);
     bank_model_close(&load.bank);
+}
+
+/* Absent experts computed in host memory, on CUDA devices some of them: FP32 math is the same everywhere, and BF16
+ * within its bounds. */
+static void test_same_bits_with_experts_in_host_memory(void **state)
+{
+    (void)state;
+    static const uint32_t part[] = {1, 2, 4, 8}; /* 100, 50, 25, 12.5 % */
+    static outputs out;
+    for (uint32_t math = 0; math < 2; math++) {
+        reference_run(&(bank_shape){.dtype = MOEPAGE_DTYPE_BF16, .bias = true, .seed = 31}, math);
+        on_host = loaded = 0;
+        for (uint32_t i = 0; i < 4 * 2 * 3 * 2; i++) {
+            const variant how = {.pool = {.slots = KEYS / part[i % 4],
+                                          .n_devices = 1 + i / 4 % 2,
+                                          .host_experts = i / 8 % 3 * 20,
+                                          .no_peers = i / 24},
+                                 .math = math,
+                                 .miss = MOEPAGE_MISS_HOST,
+                                 .prefetch = i % 3,
+                                 .max_group_experts = i % 5 == 0 ? 3 : 0,
+                                 .token_by_token = i % 7 == 0};
+            if (math == MOEPAGE_MATH_FP32 || !device_rig_is_cuda()) {
+                expect_same_now(&load, &how, &reference);
+            } else {
+                run(&load, &how, &out);
+                expect_right(&load, math, &out);
+            }
+        }
+        assert_true(on_host > 100 && loaded > 100);
+        bank_model_close(&load.bank);
+    }
 }
 
 /* gpt-oss's activation, from every source; the reference computes it too. */
@@ -598,6 +635,7 @@ int main(void)
         cmocka_unit_test(test_same_bits_over_threads_waves_and_chunks),
         cmocka_unit_test(test_same_bits_over_devices_and_scopes),
         cmocka_unit_test(test_same_bits_over_devices_of_any_size),
+        cmocka_unit_test(test_same_bits_with_experts_in_host_memory),
         cmocka_unit_test(test_same_bits_of_a_clamped_activation),
         cmocka_unit_test(test_same_bits_over_layers_of_different_types),
         cmocka_unit_test(test_same_bits_over_open_layers_and_plans),

@@ -79,7 +79,7 @@ static uint64_t workspace(uint32_t math, uint32_t max_tokens)
 }
 
 /* y of one layer, whose tokens have expert 0 and one of the others, against double precision. */
-static void run_session(moepage_session *session)
+static void run_session(moepage_session *session, bool plans)
 {
     static int32_t ids[TOKENS * TOP_K];
     static float weights[TOKENS * TOP_K], x[TOKENS * HIDDEN], y[TOKENS * HIDDEN];
@@ -105,7 +105,7 @@ static void run_session(moepage_session *session)
                        .y = memory + TOKENS * HIDDEN};
     moepage_plan plan = {.struct_size = sizeof plan};
     pool_rig_begin(session, TOKENS, MOEPAGE_PHASE_PREFILL);
-    assert_int_equal(moepage_session_route(session, 0, &routing, &plan), MOEPAGE_OK);
+    assert_int_equal(moepage_session_route(session, 0, &routing, plans ? &plan : NULL), MOEPAGE_OK);
     assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_OK);
     assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
     assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
@@ -125,7 +125,7 @@ static void check_session(uint32_t math, uint64_t bytes)
     moepage_session *session =
         pool_rig_session(&rig, &(moepage_session_config){.max_tokens = TOKENS, .math = math});
     assert_int_equal(used_bytes() - before, bytes);
-    run_session(session);
+    run_session(session, true);
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
     assert_int_equal(used_bytes(), before);
 }
@@ -179,12 +179,30 @@ static void test_cuda_fast_session_passes_its_failure_on(void **state)
     close_pool();
 }
 
+/* What the host computes is BF16 math's, too. */
+static void test_cuda_fast_session_with_experts_of_the_host(void **state)
+{
+    (void)state;
+    moepage_session_stats stats = {.struct_size = sizeof stats};
+    open_pool(true, MOEPAGE_DTYPE_BF16);
+    moepage_session *session =
+        pool_rig_session(&rig, &(moepage_session_config){.max_tokens = TOKENS,
+                                                         .math = MOEPAGE_MATH_BF16_FAST,
+                                                         .miss = MOEPAGE_MISS_HOST});
+    run_session(session, false);
+    assert_int_equal(moepage_session_get_stats(session, &stats), MOEPAGE_OK);
+    assert_true(stats.host_experts > 0);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    close_pool();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_fast_session_brings_the_scratch),
         cmocka_unit_test(test_cuda_fast_session_without_the_library_takes_no_more),
         cmocka_unit_test(test_cuda_fast_session_passes_its_failure_on),
+        cmocka_unit_test(test_cuda_fast_session_with_experts_of_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
