@@ -88,6 +88,20 @@ void random_blocks(uint32_t dtype, uint64_t n_blocks, void *out)
         tame(f, (uint8_t *)out + b * bytes);
 }
 
+/* Of what has no halves: E8M0 of MXFP4, E4M3 of NVFP4, the factor of NVFP4G. */
+static void put_odd_scale(uint32_t dtype, uint8_t *block)
+{
+    static const uint8_t e8m0[] = {0, 1, 2, 254, 255}, e4m3[] = {0, 1, 0x7e, 0x7f, 0xff};
+    static const uint32_t factors[] = {0,          0x80000000, 1,          0x807fffff,
+                                       0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00000};
+    if (dtype == MOEPAGE_DTYPE_MXFP4)
+        block[0] = e8m0[random_below(5)];
+    if (dtype == MOEPAGE_DTYPE_NVFP4)
+        block[random_below(4)] = e4m3[random_below(5)];
+    if (dtype >= MOEPAGE_DTYPE_NVFP4G64_F32)
+        memcpy(block, &factors[random_below(8)], sizeof *factors);
+}
+
 void random_blocks_wild(uint32_t dtype, uint64_t n_blocks, void *out)
 {
     static const uint16_t odd_ones[] = {0,      0x8000, 1,      0x83ff, 0x7bff, 0x7c00,
@@ -97,9 +111,12 @@ void random_blocks_wild(uint32_t dtype, uint64_t n_blocks, void *out)
     while (formats[f].dtype != dtype)
         f++;
     random_bytes(out, n_blocks * bytes);
-    for (uint64_t b = 0; b < n_blocks; b++)
+    for (uint64_t b = 0; b < n_blocks; b++) {
+        uint8_t *block = (uint8_t *)out + b * bytes;
         for (uint32_t h = 0; h < formats[f].n_halves; h++)
             if (random_below(4) == 0)
-                memcpy((uint8_t *)out + b * bytes + formats[f].at[h], &odd_ones[random_below(12)],
-                       2);
+                memcpy(block + formats[f].at[h], &odd_ones[random_below(12)], 2);
+        if (!formats[f].n_halves && random_below(4) == 0)
+            put_odd_scale(dtype, block);
+    }
 }

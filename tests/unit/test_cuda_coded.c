@@ -22,7 +22,7 @@
 #define N_FORMATS (MOEPAGE_DTYPE_NVFP4G256_F32 - MOEPAGE_DTYPE_Q4_0 + 1)
 
 static const uint32_t maths[] = {MOEPAGE_MATH_FP32, MOEPAGE_MATH_BF16};
-static void (*fill)(uint32_t dtype, uint64_t n_blocks, void *out) = random_blocks;
+static bool odd_scales; /* of the blocks of down */
 
 static uint32_t below(uint32_t n)
 {
@@ -55,7 +55,10 @@ static void open_blocks(const coded_launch *l, uint32_t which, uint32_t rows, ui
     assert_int_equal(columns % format->weights, 0);
     m->coded = new_coded(n_blocks * format->bytes, &m->coded_bytes);
     m->values = new_floats(n);
-    fill(format->dtype, n_blocks, m->coded);
+    if (odd_scales && which == MP_DOWN)
+        random_blocks_wild(format->dtype, n_blocks, m->coded);
+    else
+        random_blocks(format->dtype, n_blocks, m->coded);
     mp_block_decode(format, m->coded, n_blocks, m->values);
 }
 
@@ -218,6 +221,9 @@ static void expect_bits_of(uint32_t gate, uint32_t n_gate, uint32_t down, uint32
 
 /* ---- Tests ---- */
 
+/* Form PLAIN takes up to 8 rows at a time: here every number of them. */
+static const uint32_t plain_counts[][CODED_EXPERTS] = {{2, 4, 11}, {7, 5, 6}, {1, 0, 3}};
+
 static void test_cuda_coded_blocks_sum_as_the_decoded_weights_do(void **state)
 {
     static const uint32_t counts[] = {1, 3, 0}, many[] = {1, 0, 19};
@@ -225,21 +231,26 @@ static void test_cuda_coded_blocks_sum_as_the_decoded_weights_do(void **state)
     for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
         for (size_t m = 0; m < 2; m++) {
             const uint32_t long_row = 768 / mp_block_format_of(dtype)->weights;
-            expect_bits_of(dtype, long_row, MOEPAGE_DTYPE_Q4_1, 1, maths[m], many);
+            expect_bits_of(dtype, long_row, MOEPAGE_DTYPE_Q4_1, 1, maths[m],
+                           m ? many : plain_counts[0]);
             expect_bits_of(MOEPAGE_DTYPE_Q8_0, 1, dtype, 1 + dtype % 2, maths[m],
-                           dtype % 2 || !m ? many : counts);
+                           !m          ? plain_counts[1]
+                           : dtype % 2 ? many
+                                       : counts);
         }
 }
 
-/* A scale that is zero, denormal, infinite or a NaN counts as such. */
+/* A scale that is zero, denormal, infinite or a NaN counts as such. A result is a sum over one block: a NaN of
+ * one hides no other. */
 static void test_cuda_coded_blocks_keep_odd_scales(void **state)
 {
     static const uint32_t counts[] = {2, 0, 1};
     (void)state;
-    fill = random_blocks_wild;
+    odd_scales = true;
     for (uint32_t dtype = FIRST; dtype < FIRST + N_FORMATS; dtype++)
-        expect_bits_of(dtype, 1, MOEPAGE_DTYPE_Q8_0, 1, maths[dtype % 2], counts);
-    fill = random_blocks;
+        for (size_t m = 0; m < 2; m++)
+            expect_bits_of(MOEPAGE_DTYPE_Q8_0, 3, dtype, 1, maths[m], counts);
+    odd_scales = false;
 }
 
 /* Rows that are no multiple of a group, too. */
@@ -255,7 +266,9 @@ static void test_cuda_coded_integers_sum_as_the_decoded_weights_do(void **state)
                                    .math = maths[i / 9],
                                    .hidden = 256 + i % 2 * 40,
                                    .intermediate = 64 - i % 2 * 24},
-                    i % 2 ? counts : many);
+                    i < 9   ? plain_counts[i / 3]
+                    : i % 2 ? counts
+                            : many);
 }
 
 int main(void)
