@@ -9,7 +9,8 @@
 
 static void check(const char *traces)
 {
-    for (uint64_t seed = 101; seed <= 103; seed++) {
+    const uint64_t last = getenv("MP_TEST_LONG") ? 103 : 101;
+    for (uint64_t seed = 101; seed <= last; seed++) {
         sim_findings *found = calloc(1, sizeof *found);
         assert_non_null(found);
         found->traces = traces;
