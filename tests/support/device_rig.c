@@ -165,6 +165,12 @@ static void move(moepage_device *device, void *to, const void *from, uint64_t by
         ops->stream_destroy(stream);
 }
 
+void device_rig_wait(moepage_device *device)
+{
+    static unsigned char none;
+    move(device, &none, &none, 0);
+}
+
 void device_rig_write(moepage_device *device, void *memory, const void *from, uint64_t bytes)
 {
     move(device, memory, from, bytes);

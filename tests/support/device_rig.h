@@ -29,5 +29,8 @@ void device_rig_free(moepage_device *device, void *memory, uint64_t bytes);
 /* Bytes in and out; what the NULL stream holds is done before, and they are there on return. */
 void device_rig_write(moepage_device *device, void *memory, const void *from, uint64_t bytes);
 void device_rig_read(moepage_device *device, const void *memory, void *to, uint64_t bytes);
+/* Waits for what the NULL stream holds. A plan is promised to the first device's: what is then read of another's
+ * memory waits for that stream first. */
+void device_rig_wait(moepage_device *device);
 
 #endif

@@ -149,6 +149,8 @@ static bool slot_matches(const pool_rig *rig, moepage_device *device, uint32_t k
 bool pool_rig_holds(const pool_rig *rig, uint32_t layer, const moepage_plan_expert *expert)
 {
     const unsigned char *slot = expert->tensors[0];
+    if (expert->device > 0)
+        device_rig_wait(rig->devices[0]);
     return slot_matches(rig, rig->devices[expert->device],
                         layer * rig->bank->shape.experts + expert->expert,
                         slot - mp_model_layout(rig->pool->model, layer)->tensors[0].offset);

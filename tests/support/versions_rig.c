@@ -143,6 +143,8 @@ uint64_t versions_rig_tensor(const versions_rig *rig, const moepage_plan_expert 
     const mp_image_part part =
         find_part(rig->pool->model, 0, expert->expert, form_of(expert->dtype), tensor);
     assert_true(part.bytes <= most);
+    if (expert->device > 0)
+        device_rig_wait(rig->devices[0]);
     device_rig_read(rig->devices[expert->device], expert->tensors[tensor], out, part.bytes);
     return part.bytes;
 }
