@@ -59,11 +59,6 @@ static inline mp_want *mp_want_at(mp_prefetcher *prefetcher, uint32_t i)
     return &prefetcher->wants[(prefetcher->head + i) % prefetcher->capacity];
 }
 
-static inline uint32_t mp_ahead_device_of(const mp_ahead *ahead, uint32_t key)
-{
-    return ahead->n_devices == 1 ? 0 : mp_deal_device(ahead->deal, key % ahead->experts);
-}
-
 /* ---- queue.c; the lock is held ---- */
 
 /* Moves the most urgent want to the front; among equals, the oldest. */

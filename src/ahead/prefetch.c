@@ -362,7 +362,7 @@ void mp_ahead_start(mp_ahead *ahead, uint32_t device)
 
 uint32_t mp_ahead_bring(mp_ahead *ahead, uint32_t key)
 {
-    mp_prefetcher *prefetcher = &ahead->prefetchers[mp_ahead_device_of(ahead, key)];
+    mp_prefetcher *prefetcher = &ahead->prefetchers[mp_deal_device(ahead->deal, key)];
     uint32_t slot;
     if (mp_cache_find(ahead->cache, key) != MP_NO_SLOT ||
         mp_shard_claim(prefetcher->shard, key, MP_FOR_VERSION, MP_PIPE_PREFETCH, 0, &slot) !=

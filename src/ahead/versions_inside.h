@@ -106,7 +106,7 @@ static inline unsigned char *mp_versions_address(const mp_versions *versions, ui
 
 static inline bool mp_versions_has(const mp_versions *versions, uint32_t key)
 {
-    return mp_deal_device(versions->deal, key % versions->experts) == versions->part;
+    return mp_deal_device(versions->deal, key) == versions->part;
 }
 
 /* The place of an expert's low version where all of them are resident. */

@@ -21,7 +21,7 @@ static void join_want(mp_prefetcher *prefetcher, uint32_t client, uint32_t key, 
  * if the queue is full. */
 static bool enqueue(mp_ahead *ahead, uint32_t client, uint32_t key, float p)
 {
-    mp_prefetcher *prefetcher = &ahead->prefetchers[mp_ahead_device_of(ahead, key)];
+    mp_prefetcher *prefetcher = &ahead->prefetchers[mp_deal_device(ahead->deal, key)];
     uint32_t slot = mp_cache_find(ahead->cache, key);
     if (slot != MP_NO_SLOT) {
         /* Wanted again, if it was called off and not given up yet. */
@@ -120,7 +120,7 @@ static uint32_t enqueue_turn(mp_ahead *ahead, uint32_t client, const uint32_t *k
     for (uint32_t d = 0; d < ahead->n_devices; d++)
         room[d] = mp_shard_window_room(ahead->prefetchers[d].shard, keys[0], n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t d = mp_ahead_device_of(ahead, keys[i]);
+        uint32_t d = mp_deal_device(ahead->deal, keys[i]);
         if (mp_cache_find(ahead->cache, keys[i]) != MP_NO_SLOT || room[d] == 0)
             continue;
         room[d]--;

@@ -146,7 +146,7 @@ void mp_cache_close(mp_cache *cache)
 
 void mp_cache_lookup(const mp_cache *cache, uint32_t key, moepage_residency *out)
 {
-    uint32_t device = mp_cache_shard_index(cache, key);
+    uint32_t device = mp_deal_device(cache->setup.deal, key);
     uint32_t index = atomic_load(&cache->entry[key]);
     *out = (moepage_residency){.state = MOEPAGE_EXPERT_ABSENT, .slot = -1, .device = device};
     if (index == MP_NO_SLOT)

@@ -143,11 +143,6 @@ struct mp_cache {
     moepage_session_stats past_stats; /* of clients that have left; under the lock */
 };
 
-static inline uint32_t mp_cache_shard_index(const mp_cache *cache, uint32_t key)
-{
-    return cache->n_shards == 1 ? 0 : mp_deal_device(cache->setup.deal, key % cache->experts);
-}
-
 /* The expert in a slot that is not free; it stays while the lock is held. */
 static inline uint32_t mp_shard_key_in(const mp_shard *shard, uint32_t slot)
 {

@@ -13,7 +13,7 @@ mp_shard *mp_cache_shard(const mp_cache *cache, uint32_t device)
 
 mp_shard *mp_cache_shard_of(const mp_cache *cache, uint32_t key)
 {
-    return &cache->shards[mp_cache_shard_index(cache, key)];
+    return &cache->shards[mp_deal_device(cache->setup.deal, key)];
 }
 
 mp_transfer *mp_shard_transfer(const mp_shard *shard)

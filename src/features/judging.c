@@ -106,12 +106,12 @@ void mp_judge_begin(mp_judge *judge)
 static double count_misses(mp_judge *judge, const mp_flight *flight)
 {
     const uint32_t first = flight->layer * judge->step->shape.experts;
-    const uint32_t slots = mp_pool_share(judge->step->pool);
     if (!judge->shadow)
         return 0;
     for (uint32_t i = 0; i < flight->n_distinct; i++)
         judge->keys[i] = first + flight->distinct[i];
-    return mp_shadow_serve(judge->shadow, judge->keys, flight->n_distinct, slots);
+    return mp_shadow_serve(judge->shadow, judge->keys, flight->n_distinct,
+                           mp_pool_share(judge->step->pool));
 }
 
 static void foresee(mp_judge *judge, const mp_flight *flight, const uint32_t *before, uint32_t n)

@@ -35,9 +35,10 @@ uint32_t mp_deal_part(const mp_deal *deal, uint32_t device, uint32_t total);
  * remainder, ties to the first. If it is no more than the weights' sum, no share is more than a weight. */
 uint64_t mp_deal_share(const mp_deal *deal, uint32_t device, uint64_t total);
 
-static inline uint32_t mp_deal_device(const mp_deal *deal, uint32_t expert)
+/* Returns the device of an expert, by its key in whichever layer (layer * experts + expert). */
+static inline uint32_t mp_deal_device(const mp_deal *deal, uint32_t key)
 {
-    return deal->n == 1 ? 0 : deal->device_of[expert];
+    return deal->n == 1 ? 0 : deal->device_of[key % deal->experts];
 }
 
 static inline uint32_t mp_deal_expert(const mp_deal *deal, uint32_t device, uint32_t rank)

@@ -248,7 +248,7 @@ void mp_versions_hold(struct moepage_expert_pool *pool, mp_client *client, mp_ho
 
 void mp_pool_heat(struct moepage_expert_pool *pool, uint32_t key, uint32_t heat)
 {
-    mp_versions_heat(pool->versions[mp_deal_device(&pool->deal, key % pool->experts)], key, heat);
+    mp_versions_heat(pool->versions[mp_deal_device(&pool->deal, key)], key, heat);
 }
 
 /* ---- the pool's share ---- */

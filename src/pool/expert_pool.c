@@ -248,7 +248,7 @@ static moepage_status open_device(struct moepage_expert_pool *pool, uint32_t dev
  * released while waiting. */
 static moepage_status fill_high(struct moepage_expert_pool *pool, uint32_t key)
 {
-    uint32_t device = mp_deal_device(&pool->deal, key % pool->experts);
+    uint32_t device = mp_deal_device(&pool->deal, key);
     mp_shard *shard = pool->shards[device];
     mp_hold hold = {.key = key, .shard = device, .kind = MP_HOLD_MISS, .pin = true};
     mp_claim claim = mp_shard_claim(shard, key, MP_FOR_DECODE, MP_PIPE_DEMAND, 1, &hold.slot);

@@ -2,11 +2,6 @@
 #include "base/status.h"
 #include "pool/inside.h"
 
-static uint32_t device_of(const struct moepage_expert_pool *pool, uint32_t key)
-{
-    return mp_deal_device(&pool->deal, key % pool->experts);
-}
-
 static moepage_status reserve(struct moepage_expert_pool *pool, uint32_t key, bool *again)
 {
     moepage_status status = MOEPAGE_OK;
@@ -23,7 +18,7 @@ static moepage_status reserve(struct moepage_expert_pool *pool, uint32_t key, bo
 static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t key, bool *pinned,
                                    bool *again)
 {
-    mp_hold hold = {.key = key, .shard = device_of(pool, key), .pin = true};
+    mp_hold hold = {.key = key, .shard = mp_deal_device(&pool->deal, key), .pin = true};
     moepage_status status = mp_pool_hold_rest(pool, &hold, 1);
     if (status)
         return status;
@@ -40,7 +35,7 @@ static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t ke
 static moepage_status pin_high(struct moepage_expert_pool *pool, uint32_t key)
 {
     pthread_mutex_lock(&pool->lock);
-    moepage_status status = mp_versions_pin(pool->versions[device_of(pool, key)], key);
+    moepage_status status = mp_versions_pin(pool->versions[mp_deal_device(&pool->deal, key)], key);
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
@@ -82,7 +77,7 @@ moepage_status mp_pool_unpin(struct moepage_expert_pool *pool, uint32_t key)
 {
     pthread_mutex_lock(&pool->lock);
     bool unpinned = pool->serves_versions
-                        ? mp_versions_unpin(pool->versions[device_of(pool, key)], key)
+                        ? mp_versions_unpin(pool->versions[mp_deal_device(&pool->deal, key)], key)
                         : mp_cache_unpin(pool->cache, key);
     pthread_mutex_unlock(&pool->lock);
     return unpinned ? MOEPAGE_OK

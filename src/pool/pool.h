@@ -23,7 +23,7 @@ typedef struct mp_pool_shape {
     uint32_t layers, experts, keys;
     uint32_t n_devices;
     uint32_t
-        indirect; /* of these, those that go by host memory to reach the first: none, or all but it */
+        indirect; /* as moepage_expert_pool_info.indirect_devices: none, or all but the first */
     const mp_deal *deal; /* which of them has which experts; lives as long as the pool */
     uint32_t
         n_scopes; /* sets of experts that do not compete with each other: 1, or one per layer */
@@ -46,11 +46,6 @@ typedef struct mp_pool_shape {
 static inline uint64_t mp_pool_slots_bytes(const mp_pool_shape *shape, uint64_t slots)
 {
     return mp_bundle_bytes(shape->bundle, slots);
-}
-
-static inline uint32_t mp_pool_device_of(const mp_pool_shape *shape, uint32_t key)
-{
-    return shape->n_devices == 1 ? 0 : mp_deal_device(shape->deal, key % shape->experts);
 }
 
 /* ---- the pool ---- */

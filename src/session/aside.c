@@ -126,13 +126,11 @@ void mp_aside_choose(struct moepage_session *session, const mp_flight *flight, m
 moepage_status mp_aside_fetch(struct moepage_session *session, const mp_flight *flight,
                               const void *x)
 {
-    const uint64_t operand = session->math == MOEPAGE_MATH_FP32 ? 4 : 2;
     mp_aside *aside = session->aside;
     mp_device_scratch *first = &session->scratch[0];
     const mp_copy copy = {.dst = aside->x,
                           .src = x,
-                          .bytes =
-                              flight->n_tokens * session->step.shape.model->info.hidden * operand};
+                          .bytes = mp_exchange_x_bytes(session, flight->n_tokens)};
     moepage_status status = first->device->ops->copy(first->compute, &copy, 1, &first->last);
     aside->arrived = first->last;
     return status;

@@ -17,11 +17,6 @@
 #include "device/cuda_ext.h"
 #include "session/inside.h"
 
-static bool is_several(const struct moepage_session *session)
-{
-    return session->step.async && session->step.shape.n_devices > 1;
-}
-
 /* ---- life ---- */
 
 moepage_status mp_exchange_open(struct moepage_session *session, uint64_t x_bytes,
@@ -57,9 +52,10 @@ moepage_status mp_exchange_enter(struct moepage_session *session, void *native)
     mp_device_scratch *first = &session->scratch[0];
     const mp_device_ops *ops = first->device->ops;
     moepage_status status = ops->enter(first->compute, native);
-    if (!status && is_several(session))
+    if (!status && mp_exchange_crosses(session))
         status = ops->mark(first->compute, &first->last);
-    for (uint32_t d = 1; d < session->step.shape.n_devices && is_several(session) && !status; d++)
+    for (uint32_t d = 1;
+         d < session->step.shape.n_devices && mp_exchange_crosses(session) && !status; d++)
         status = ops->wait(session->scratch[d].compute, first->compute, first->last);
     return status;
 }
@@ -90,7 +86,7 @@ moepage_status mp_exchange_follow(struct moepage_session *session, void *native)
     moepage_status status = mp_exchange_mark(session);
     for (uint32_t d = 1; d < session->step.shape.n_devices && !status; d++)
         status = await_device(session, d);
-    if (!status && is_several(session))
+    if (!status && mp_exchange_crosses(session))
         status = ops->mark(first->compute, &first->last);
     return status ? status : ops->follow(native, first->compute, first->last);
 }
@@ -98,7 +94,8 @@ moepage_status mp_exchange_follow(struct moepage_session *session, void *native)
 moepage_status mp_exchange_ask(struct moepage_session *session)
 {
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < session->step.shape.n_devices && is_several(session) && !status; d++) {
+    for (uint32_t d = 0;
+         d < session->step.shape.n_devices && mp_exchange_crosses(session) && !status; d++) {
         const mp_device_scratch *scratch = &session->scratch[d];
         status = scratch->device->ops->cuda->ask(scratch->compute);
     }
@@ -109,12 +106,11 @@ moepage_status mp_exchange_ask(struct moepage_session *session)
 
 moepage_status mp_exchange_spread(struct moepage_session *session, const mp_flight *flight)
 {
-    const uint64_t operand = session->math == MOEPAGE_MATH_FP32 ? 4 : 2;
-    const uint64_t bytes = flight->n_tokens * session->step.shape.model->info.hidden * operand;
+    const uint64_t bytes = mp_exchange_x_bytes(session, flight->n_tokens);
     mp_device_scratch *first = &session->scratch[0];
     const mp_device_ops *ops = first->device->ops;
     moepage_status status = MOEPAGE_OK;
-    if (!is_several(session))
+    if (!mp_exchange_crosses(session))
         return status;
     mp_copy copy = {.dst = session->exchange.x, .src = first->x, .bytes = bytes};
     if (session->step.shape.indirect > 0)
@@ -134,7 +130,8 @@ moepage_status mp_exchange_spread(struct moepage_session *session, const mp_flig
 moepage_status mp_exchange_gather(struct moepage_session *session, const mp_flight *flight)
 {
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 1; d < session->step.shape.n_devices && is_several(session) && !status; d++)
+    for (uint32_t d = 1;
+         d < session->step.shape.n_devices && mp_exchange_crosses(session) && !status; d++)
         if (flight->takes_part[d])
             status = await_device(session, d);
     return status;

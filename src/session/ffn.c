@@ -81,14 +81,13 @@ static moepage_status convert(mp_run *run)
     uint32_t hidden = session->step.shape.model->info.hidden;
     uint64_t stride = ffn->x_stride ? ffn->x_stride : hidden;
     uint32_t operand = session->math == MOEPAGE_MATH_FP32 ? MOEPAGE_DTYPE_F32 : MOEPAGE_DTYPE_BF16;
-    const uint32_t n_devices = session->step.shape.n_devices;
-    const bool crosses =
-        session->step.async && n_devices > 1; /* others do not reach the caller's x */
+    const bool crosses = mp_exchange_crosses(session); /* others do not reach the caller's x */
+    const uint32_t n_devices = crosses ? 1 : session->step.shape.n_devices;
     bool as_it_is = ffn->dtype == operand && stride == hidden && !crosses &&
                     session->math != MOEPAGE_MATH_INT8 && (uintptr_t)ffn->x % MP_OPERAND_ALIGN == 0;
     run->x = as_it_is ? ffn->x : NULL;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t d = 0; d < (crosses ? 1 : n_devices) && !as_it_is && !status; d++) {
+    for (uint32_t d = 0; d < n_devices && !as_it_is && !status; d++) {
         mp_kernel_convert_args args = {
             .x = ffn->x,
             .x_stride = stride,

@@ -97,7 +97,7 @@ static bool halve(mp_limits *limits, uint32_t n_devices)
 static bool tally(const struct moepage_session *session, const mp_limits *limits,
                   uint32_t used[MOEPAGE_MAX_DEVICES], uint32_t *total, uint32_t expert)
 {
-    uint32_t d = mp_pool_device_of(&session->step.shape, expert);
+    uint32_t d = mp_deal_device(session->step.shape.deal, expert);
     if (*total == limits->total || used[d] == limits->device[d])
         return false;
     used[d]++;
@@ -184,7 +184,7 @@ static void make_entries(struct moepage_session *session, mp_flight *flight)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t expert = session->distinct[i], count = session->counts[i];
         flight->holds[i] = (mp_hold){.key = first_key + expert,
-                                     .shard = mp_pool_device_of(&step->shape, expert),
+                                     .shard = mp_deal_device(step->shape.deal, expert),
                                      .scan = step->any_scan};
         flight->first_row[i] = row;
         session->counts[i] = row; /* from here on a cursor */
@@ -238,7 +238,7 @@ static bool add_token(struct moepage_session *session, mp_flight *flight, uint32
         session->counts[flight->n_entries] = 0;
         flight->holds[flight->n_entries++] =
             (mp_hold){.key = flight->layer * shape->experts + (uint32_t)id,
-                      .shard = mp_pool_device_of(shape, (uint32_t)id),
+                      .shard = mp_deal_device(shape->deal, (uint32_t)id),
                       .scan = session->step.all_scan};
     }
     for (uint32_t k = 0; k < flight->top_k; k++) {

@@ -96,6 +96,19 @@ struct moepage_session {
 
 /* ---- exchange.c ---- */
 
+/* Does a layer's x cross from the first device to others? */
+static inline bool mp_exchange_crosses(const struct moepage_session *session)
+{
+    return session->step.async && session->step.shape.n_devices > 1;
+}
+
+/* Returns the bytes of an asynchronous device's operands of so many tokens. */
+static inline uint64_t mp_exchange_x_bytes(const struct moepage_session *session, uint32_t n_tokens)
+{
+    const uint64_t operand = session->math == MOEPAGE_MATH_FP32 ? 4 : 2;
+    return (uint64_t)n_tokens * session->step.shape.model->info.hidden * operand;
+}
+
 /* Takes host memory for operands and lines of so many bytes, if the devices reach the first one's workspace
  * by no other way. After all scratch. NO_MEMORY. */
 moepage_status mp_exchange_open(struct moepage_session *session, uint64_t x_bytes,

@@ -141,7 +141,7 @@ static moepage_status measure_cold(mp_transfer *transfer)
     uint32_t entries[MP_MAX_COLD_LANES], n = 0, valid = 0;
     uint64_t start = mp_transfer_now_ns(transfer);
     for (uint32_t key = 0; key < tier->n_keys && n < tier->n_lanes; key++)
-        if (mp_deal_device(transfer->deal, key % transfer->experts) == transfer->part)
+        if (mp_deal_device(transfer->deal, key) == transfer->part)
             entries[n++] = mp_host_tier_fetch(tier, key, false);
     moepage_status status = mp_host_tier_sync(tier);
     uint64_t ns = mp_transfer_now_ns(transfer) - start;

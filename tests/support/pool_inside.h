@@ -17,9 +17,7 @@ static inline uint32_t pool_slots(const mp_shard *shard)
 static inline uint32_t pool_version_seen(const struct moepage_expert_pool *pool,
                                          const mp_client *client, uint32_t key)
 {
-    return pool->versions[mp_deal_device(&pool->deal, key % pool->experts)]
-        ->readers[client->index]
-        .published[key];
+    return pool->versions[mp_deal_device(&pool->deal, key)]->readers[client->index].published[key];
 }
 
 #endif
