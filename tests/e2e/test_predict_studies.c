@@ -15,7 +15,7 @@ static void test_predict_studies_rank_predictors_and_policies(void **state)
 {
     (void)state;
     slow_skip_sanitized("routing");
-    sim_findings *found = findings_of("routing", NULL);
+    sim_findings *found = findings_of("routing", NULL, 0);
     findings_check_claims(found, 5);
     const char *named = "% of routed experts named";
     double previous = findings_figure(found, "previous, distance 1", named);
@@ -36,7 +36,7 @@ static void test_predict_studies_prefetching_never_costs(void **state)
 {
     (void)state;
     slow_skip_sanitized("prefetch");
-    sim_findings *found = findings_of("prefetch", NULL);
+    sim_findings *found = findings_of("prefetch", NULL, 0);
     findings_check_claims(found, 1);
     free(found);
 }
@@ -55,7 +55,7 @@ static void test_predict_studies_maps_name_more_than_counts(void **state)
                   TINY "/eval/de.bin", "--windows", "4", "--batch", "4", "--trace-out", path),
              &recorded);
     tool_result_free(&recorded);
-    sim_findings *found = findings_of("maps", path);
+    sim_findings *found = findings_of("maps", path, 0);
     findings_check_claims(found, 6);
     assert_true(findings_figure(found, "map (T+S)", "% of routed experts named") >
                 findings_figure(found, "hit count", "% of routed experts named") + 10);

@@ -1,8 +1,6 @@
 /* The choice of regime where it matters most, in virtual time: the study's short form, on seeds that
  * nothing was chosen by. */
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "findings.h"
 #include "testing.h"
@@ -11,11 +9,8 @@ static void check(const char *traces)
 {
     const uint64_t last = getenv("MP_TEST_LONG") ? 103 : 101;
     for (uint64_t seed = 101; seed <= last; seed++) {
-        sim_findings *found = calloc(1, sizeof *found);
-        assert_non_null(found);
-        found->traces = traces;
         print_message("seed %llu\n", (unsigned long long)seed);
-        assert_int_equal(sim_study_find("regimes")->run(true, seed, found), 0);
+        sim_findings *found = findings_of("regimes", traces, seed);
         findings_check_claims(found, 3);
         assert_true(
             findings_figure(found, "olmoe-1b-7b, 50 %, batch 8", "auto of the better one") >= 0.97);
@@ -36,17 +31,7 @@ static void test_regime_study_chooses_the_better_one(void **state)
 static void test_regime_study_chooses_the_better_one_on_real_routes(void **state)
 {
     (void)state;
-    const char *shared = getenv("MOEPAGE_SHARED");
-    char traces[4096], experts[4200];
-    snprintf(traces, sizeof traces, "%s/traces", shared ? shared : "../shared");
-    snprintf(experts, sizeof experts, "%s/gpt-oss-20b/experts.u8", traces);
-    if (access(experts, R_OK) != 0) {
-        print_message("test_regime_study_chooses_the_better_one_on_real_routes: skipped, %s is not "
-                      "here (set MOEPAGE_SHARED)\n",
-                      experts);
-        skip();
-    }
-    check(traces);
+    check(findings_traces("test_regime_study_chooses_the_better_one_on_real_routes"));
 }
 
 int main(void)

@@ -13,7 +13,7 @@ static sim_findings *run(const char *name)
 {
     if (!strncmp(name, "flux", 4))
         slow_skip_sanitized(name);
-    return findings_of(name, NULL);
+    return findings_of(name, NULL, 0);
 }
 
 static void assert_within(double value, double least, double most)

@@ -3,19 +3,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "testing.h"
 
 #include "findings.h"
 
-sim_findings *findings_of(const char *name, const char *traces)
+const char *findings_traces(const char *test)
+{
+    static char traces[4096];
+    const char *shared = getenv("MOEPAGE_SHARED");
+    char experts[4200];
+    snprintf(traces, sizeof traces, "%s/traces", shared ? shared : "../shared");
+    snprintf(experts, sizeof experts, "%s/gpt-oss-20b/experts.u8", traces);
+    if (access(experts, R_OK) != 0) {
+        print_message("%s: skipped, %s is not here (set MOEPAGE_SHARED)\n", test, experts);
+        skip();
+    }
+    return traces;
+}
+
+sim_findings *findings_of(const char *name, const char *traces, uint64_t seed)
 {
     const sim_study *study = sim_study_find(name);
     sim_findings *found = calloc(1, sizeof *found);
     assert_non_null(study);
     assert_non_null(found);
     found->traces = traces;
-    assert_int_equal(study->run(true, 0, found), 0);
+    assert_int_equal(study->run(true, seed, found), 0);
     return found;
 }
 

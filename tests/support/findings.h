@@ -5,7 +5,10 @@
 #include "sim/study.h"
 
 /* Runs a study in brief; `traces` may be NULL. It must end well. Freed by the caller. */
-sim_findings *findings_of(const char *study, const char *traces);
+sim_findings *findings_of(const char *study, const char *traces, uint64_t seed);
+
+/* The folder of real traces, until the next call; skips the test, by its name, where it is not there. */
+const char *findings_traces(const char *test);
 
 /* Every study says what has to be so, and finds that it is; `least` claims at least. */
 void findings_check_claims(const sim_findings *found, uint32_t least);

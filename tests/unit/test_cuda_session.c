@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arena/home.h"
+#include "cuda_caller.h"
 #include "device_rig.h"
-#include "gpu.h"
 #include "issue.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
@@ -24,21 +23,6 @@ static pool_rig rig;
 static moepage_session *session;
 static mp_cu_stream native;
 
-static const mp_cuda_driver *driver(void)
-{
-    return mp_cuda_of(rig.devices[0]->device)->driver;
-}
-
-static void enter(void)
-{
-    assert_int_equal(mp_cuda_enter(mp_cuda_of(rig.devices[0]->device)), MOEPAGE_OK);
-}
-
-static void leave(void)
-{
-    mp_cuda_leave(mp_cuda_of(rig.devices[0]->device));
-}
-
 static void open_all(const bank_shape *more, const pool_rig_config *pool)
 {
     bank_shape shape = *more;
@@ -48,17 +32,13 @@ static void open_all(const bank_shape *more, const pool_rig_config *pool)
     bank_model_open(&bank, &shape);
     pool_rig_open(&rig, &bank, pool);
     session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = 4});
-    enter();
-    assert_int_equal(driver()->stream_create(&native, MP_CU_STREAM_NON_BLOCKING, 0), MP_CU_SUCCESS);
-    leave();
+    native = cuda_caller_stream(rig.devices[0]);
 }
 
 static void close_all(void)
 {
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
-    enter();
-    assert_int_equal(driver()->stream_destroy(native), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_give_up(rig.devices[0], native, MP_CU_SUCCESS);
     pool_rig_close(&rig);
     bank_model_close(&bank);
 }
@@ -83,36 +63,36 @@ static uint64_t tensor_bytes(void)
 /* The expert's first tensor, as the caller's stream reads it. */
 static void read_on_native(const moepage_plan_expert *expert, void *to)
 {
-    enter();
-    assert_int_equal(driver()->copy((mp_cu_ptr)(uintptr_t)to,
-                                    (mp_cu_ptr)(uintptr_t)expert->tensors[0], tensor_bytes(),
-                                    native),
+    cuda_caller_enter(rig.devices[0]);
+    assert_int_equal(cuda_caller_driver(rig.devices[0])
+                         ->copy((mp_cu_ptr)(uintptr_t)to, (mp_cu_ptr)(uintptr_t)expert->tensors[0],
+                                tensor_bytes(), native),
                      MP_CU_SUCCESS);
-    leave();
+    cuda_caller_leave(rig.devices[0]);
 }
 
 static void *pinned(uint64_t bytes)
 {
     void *memory = NULL;
-    enter();
-    assert_int_equal(driver()->host_alloc(&memory, bytes, MP_CU_HOST_PORTABLE), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_enter(rig.devices[0]);
+    assert_int_equal(
+        cuda_caller_driver(rig.devices[0])->host_alloc(&memory, bytes, MP_CU_HOST_PORTABLE),
+        MP_CU_SUCCESS);
+    cuda_caller_leave(rig.devices[0]);
     memset(memory, 0xee, bytes);
     return memory;
 }
 
 static void unpin(void *memory)
 {
-    enter();
-    assert_int_equal(driver()->host_free(memory), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_enter(rig.devices[0]);
+    assert_int_equal(cuda_caller_driver(rig.devices[0])->host_free(memory), MP_CU_SUCCESS);
+    cuda_caller_leave(rig.devices[0]);
 }
 
 static void sync_native(void)
 {
-    enter();
-    assert_int_equal(driver()->stream_sync(native), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_sync(rig.devices[0], native);
 }
 
 /* ---- plans ---- */
@@ -182,15 +162,15 @@ static void test_cuda_session_refuses_streams_that_are_captured(void **state)
     pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK); /* now they are resident */
     assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
-    enter();
+    cuda_caller_enter(rig.devices[0]);
     assert_int_equal(sim_cuda_capture_begin(native, SIM_CAPTURE_RELAXED), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_leave(rig.devices[0]);
     assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_E_STATE);
     assert_non_null(strstr(moepage_last_error(), "captur"));
     sim_cuda_graph *graph = NULL;
-    enter();
+    cuda_caller_enter(rig.devices[0]);
     assert_int_equal(sim_cuda_capture_end(native, &graph), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_leave(rig.devices[0]);
     sim_cuda_graph_destroy(graph);
     assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
     assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
@@ -209,16 +189,16 @@ static void test_cuda_session_keeps_plans_whose_stream_is_captured(void **state)
     sim_cuda_graph *graph = NULL;
     pool_rig_begin(session, 1, MOEPAGE_PHASE_DECODE);
     assert_int_equal(route_on(native, 0, ids, 2, &plan), MOEPAGE_OK);
-    enter();
+    cuda_caller_enter(rig.devices[0]);
     assert_int_equal(sim_cuda_capture_begin(native, SIM_CAPTURE_RELAXED), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_leave(rig.devices[0]);
     assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_E_STATE);
     assert_int_equal(moepage_session_cancel(session), MOEPAGE_E_STATE);
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_E_STATE);
     assert_non_null(strstr(moepage_last_error(), "captur"));
-    enter();
+    cuda_caller_enter(rig.devices[0]);
     assert_int_equal(sim_cuda_capture_end(native, &graph), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_leave(rig.devices[0]);
     sim_cuda_graph_destroy(graph);
     assert_int_equal(moepage_session_cancel(session), MOEPAGE_OK);
     close_all();
@@ -443,11 +423,12 @@ static void test_cuda_session_steps_run_ahead_of_the_device(void **state)
 
     sim_cuda_stats before = sim_cuda_get_stats();
     sim_cuda_hold(native);
-    enter();
-    assert_int_equal(driver()->copy((mp_cu_ptr)(uintptr_t)dx, (mp_cu_ptr)(uintptr_t)later, sizeof x,
-                                    native),
+    cuda_caller_enter(rig.devices[0]);
+    assert_int_equal(cuda_caller_driver(rig.devices[0])
+                         ->copy((mp_cu_ptr)(uintptr_t)dx, (mp_cu_ptr)(uintptr_t)later, sizeof x,
+                                native),
                      MP_CU_SUCCESS);
-    leave();
+    cuda_caller_leave(rig.devices[0]);
     for (int32_t e = 0; e < EXPERTS; e += 2)
         step_over(e, dx, dy + e / 2 * HIDDEN);
     sim_cuda_stats after = sim_cuda_get_stats();

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arena/home.h"
+#include "cuda_caller.h"
 #include "device_rig.h"
-#include "gpu.h"
 #include "issue.h"
 #include "pool_inside.h"
 #include "pool_rig.h"
@@ -26,23 +25,9 @@ static bank_model bank;
 static pool_rig rig;
 static moepage_session *session;
 static mp_cu_stream native;
+static const float weights[TOKENS * TOP_K] = {0.5f, 0.25f, 1, 2, 0.75f, 1};
 static float host_x[TOKENS * HIDDEN];
 static float *x, *y; /* of the first GPU */
-
-static const mp_cuda_driver *driver(void)
-{
-    return mp_cuda_of(rig.devices[0]->device)->driver;
-}
-
-static void enter(void)
-{
-    assert_int_equal(mp_cuda_enter(mp_cuda_of(rig.devices[0]->device)), MOEPAGE_OK);
-}
-
-static void leave(void)
-{
-    mp_cuda_leave(mp_cuda_of(rig.devices[0]->device));
-}
 
 static void open_all(const pool_rig_config *pool)
 {
@@ -55,9 +40,7 @@ static void open_all(const pool_rig_config *pool)
                                          .seed = 8});
     pool_rig_open(&rig, &bank, pool);
     session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = TOKENS});
-    enter();
-    assert_int_equal(driver()->stream_create(&native, MP_CU_STREAM_NON_BLOCKING, 0), MP_CU_SUCCESS);
-    leave();
+    native = cuda_caller_stream(rig.devices[0]);
     x = device_rig_alloc(rig.devices[0], X_BYTES);
     y = device_rig_alloc(rig.devices[0], X_BYTES);
     for (uint32_t i = 0; i < TOKENS * HIDDEN; i++)
@@ -69,9 +52,7 @@ static void open_all(const pool_rig_config *pool)
 static void close_session(mp_cu_result says)
 {
     assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
-    enter();
-    assert_int_equal(driver()->stream_destroy(native), says);
-    leave();
+    cuda_caller_give_up(rig.devices[0], native, says);
     device_rig_free(rig.devices[0], x, X_BYTES);
     device_rig_free(rig.devices[0], y, X_BYTES);
 }
@@ -85,15 +66,12 @@ static void close_all(void)
 
 static void sync_native(void)
 {
-    enter();
-    assert_int_equal(driver()->stream_sync(native), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_sync(rig.devices[0], native);
 }
 
 /* One layer of a step of its own. */
 static moepage_status run_layer(uint32_t layer, const int32_t *ids, uint32_t n_tokens)
 {
-    static const float weights[TOKENS * TOP_K] = {0.5f, 0.25f, 1, 2, 0.75f, 1};
     const moepage_routing routing = {.struct_size = sizeof routing,
                                      .top_k = TOP_K,
                                      .ids = ids,
@@ -114,7 +92,6 @@ static moepage_status run_layer(uint32_t layer, const int32_t *ids, uint32_t n_t
 
 static void expect_y(uint32_t layer, const int32_t *ids, uint32_t n_tokens)
 {
-    static const float weights[TOKENS * TOP_K] = {0.5f, 0.25f, 1, 2, 0.75f, 1};
     double want[TOKENS * HIDDEN], bound[TOKENS * HIDDEN];
     float got[TOKENS * HIDDEN];
     device_rig_read(rig.devices[0], y, got, X_BYTES);
@@ -155,9 +132,9 @@ static void test_cuda_several_are_summed_when_all_are_done(void **state)
         assert_int_equal(after.calls[SIM_event_sync], before.calls[SIM_event_sync]);
         assert_int_equal(after.memory_calls, before.memory_calls);
         assert_int_equal(after.staged_copies, before.staged_copies);
-        enter();
-        assert_int_equal(driver()->stream_query(native), MP_CU_NOT_READY);
-        leave();
+        cuda_caller_enter(rig.devices[0]);
+        assert_int_equal(cuda_caller_driver(rig.devices[0])->stream_query(native), MP_CU_NOT_READY);
+        cuda_caller_leave(rig.devices[0]);
         hold_gpu(i % 3, false);
         sync_native();
         expect_y(1, ids, TOKENS);
@@ -213,12 +190,20 @@ static void test_cuda_several_touch_no_memory_of_the_caller_s(void **state)
     open_all(&(pool_rig_config){.n_devices = 3});
     mp_cu_ptr memory;
     mp_cu_handle handle;
-    enter();
-    assert_int_equal(driver()->address_reserve(&memory, SIM_GRANULARITY, 0, 0, 0), MP_CU_SUCCESS);
-    assert_int_equal(driver()->mem_create(&handle, SIM_GRANULARITY, &on, 0), MP_CU_SUCCESS);
-    assert_int_equal(driver()->mem_map(memory, SIM_GRANULARITY, 0, handle, 0), MP_CU_SUCCESS);
-    assert_int_equal(driver()->mem_set_access(memory, SIM_GRANULARITY, &access, 1), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_enter(rig.devices[0]);
+    assert_int_equal(
+        cuda_caller_driver(rig.devices[0])->address_reserve(&memory, SIM_GRANULARITY, 0, 0, 0),
+        MP_CU_SUCCESS);
+    assert_int_equal(
+        cuda_caller_driver(rig.devices[0])->mem_create(&handle, SIM_GRANULARITY, &on, 0),
+        MP_CU_SUCCESS);
+    assert_int_equal(
+        cuda_caller_driver(rig.devices[0])->mem_map(memory, SIM_GRANULARITY, 0, handle, 0),
+        MP_CU_SUCCESS);
+    assert_int_equal(
+        cuda_caller_driver(rig.devices[0])->mem_set_access(memory, SIM_GRANULARITY, &access, 1),
+        MP_CU_SUCCESS);
+    cuda_caller_leave(rig.devices[0]);
     usual_x = x, usual_y = y;
     x = (float *)(uintptr_t)memory, y = x + TOKENS * HIDDEN;
     memcpy(x, host_x, X_BYTES);
@@ -227,11 +212,13 @@ static void test_cuda_several_touch_no_memory_of_the_caller_s(void **state)
     expect_y(0, ids, TOKENS);
     assert_int_equal(sim_cuda_take_misuse(), 0);
     x = usual_x, y = usual_y;
-    enter();
-    assert_int_equal(driver()->mem_unmap(memory, SIM_GRANULARITY), MP_CU_SUCCESS);
-    assert_int_equal(driver()->mem_release(handle), MP_CU_SUCCESS);
-    assert_int_equal(driver()->address_free(memory, SIM_GRANULARITY), MP_CU_SUCCESS);
-    leave();
+    cuda_caller_enter(rig.devices[0]);
+    assert_int_equal(cuda_caller_driver(rig.devices[0])->mem_unmap(memory, SIM_GRANULARITY),
+                     MP_CU_SUCCESS);
+    assert_int_equal(cuda_caller_driver(rig.devices[0])->mem_release(handle), MP_CU_SUCCESS);
+    assert_int_equal(cuda_caller_driver(rig.devices[0])->address_free(memory, SIM_GRANULARITY),
+                     MP_CU_SUCCESS);
+    cuda_caller_leave(rig.devices[0]);
     close_all();
 }
 
