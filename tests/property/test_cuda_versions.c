@@ -24,6 +24,7 @@ enum {
     READS = 300, /* of experts, between two checks */
     LAG = 12,    /* copies that a stream has to do before it reads */
     ACTIONS = 900,
+    MOST_ACTIONS = 20 * ACTIONS,
     MOST_STEPS = 100000
 };
 
@@ -267,6 +268,14 @@ static void act(actor *a)
     }
 }
 
+/* Have enough versions changed, where they do? They do so in a time of their own. */
+static bool has_moved(const moepage_precision_config *precision)
+{
+    const moepage_expert_pool_info info = versions_rig_info(&w.rig);
+    return precision->serve != MOEPAGE_SERVE_VERSIONS ||
+           (info.promotions > 5 && info.demotions > 5);
+}
+
 static void walk(const moepage_precision_config *precision, uint64_t slots,
                  uint64_t host_tier_bytes)
 {
@@ -275,7 +284,7 @@ static void walk(const moepage_precision_config *precision, uint64_t slots,
     const uint64_t rounds = from ? 1 : getenv("MP_TEST_LONG") ? 100 : 3;
     for (uint64_t seed = first; seed < first + rounds; seed++) {
         open_world(precision, slots, host_tier_bytes, seed);
-        for (uint32_t i = 0; i < ACTIONS; i++) {
+        for (uint32_t i = 0; i < ACTIONS || (i < MOST_ACTIONS && !has_moved(precision)); i++) {
             w.hot = i / 40 * 2; /* other experts become the hot ones */
             act(&w.actors[below(SESSIONS)]);
             if (w.n_promises + EXPERTS > READS || below(100) == 0)

@@ -15,6 +15,7 @@
 #define TOP_K 2
 #define TOKENS 3
 #define SESSIONS 2
+#define SLOTS 10
 #define STEPS 400
 
 static bank_model bank;
@@ -48,7 +49,11 @@ static void *serve(void *user)
     uint32_t index = (uint32_t)(uintptr_t)user, dice = 77 + index;
     moepage_session *session = NULL;
     for (uint32_t i = 0; i < STEPS; i++) {
-        const moepage_session_config config = {.struct_size = sizeof config, .max_tokens = TOKENS};
+        /* No plan has more than a share's slots: one that was opened by a session alone may still be open when
+         * the other comes, which is then told that all slots are taken. */
+        const moepage_session_config config = {.struct_size = sizeof config,
+                                               .max_tokens = TOKENS,
+                                               .max_group_experts = SLOTS / SESSIONS};
         const moepage_step step = {.struct_size = sizeof step, .n_tokens = TOKENS};
         if (!session)
             failures[index] +=
@@ -100,7 +105,7 @@ static void test_scrape_sees_whole_steps_while_sessions_serve(void **state)
                               .intermediate = 4,
                               .seed = 21};
     bank_model_open(&bank, &shape);
-    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = 10, .host_experts = 12});
+    pool_rig_open(&rig, &bank, &(pool_rig_config){.slots = SLOTS, .host_experts = 12});
     const moepage_stats_source source = {.struct_size = sizeof source,
                                          .device = rig.devices[0],
                                          .experts = rig.pool,
