@@ -1648,21 +1648,29 @@ MOEPAGE_API moepage_status moepage_controller_get_curve(moepage_controller *cont
  *
  * A layer is UNMAPPED at first; LOADING from its materialisation until its bytes have landed; then
  * RESIDENT; and EVICTING from the moment when another layer takes its buffer over until its readers
- * are done and its addresses are empty again. Buffers change hands in the order in which layers
- * were last materialised: with two of them, layer i's comes from layer i - 2, across the end of a
- * step as well (algorithm 1), and the first two layers wait for no other. It always holds that
+ * are done; then UNMAPPED again. Buffers change hands in the order in which layers were last
+ * materialised: with two of them, layer i's comes from layer i - 2, across the end of a step as well
+ * (algorithm 1), and the first two layers wait for no other. It always holds that
  *
  *   - addresses never change;
  *   - a layer has at most one buffer, a buffer belongs to at most one layer;
- *   - no buffer is overwritten, and no address emptied, before the work that was submitted for the
+ *   - no buffer is overwritten, and no address mapped anew, before the work that was submitted for the
  *     layer up to its release is done; no reader behind an acquire starts before its bytes are
  *     there;
  *   - the number of buffers is fixed; nothing is allocated after creation.
  *
- * Addresses of a layer that is not acquired must not be read: UNMAPPED ones fault, and those of an
- * EVICTING layer already belong to another layer's bytes. On "host" they cannot be written.
+ * A layer's addresses stay mapped to the last buffer that it had (since 0.8), so that a layer that gets the
+ * same one again costs no call of the driver: in cyclic order that is every layer, from the second step on,
+ * if the number of buffers divides the number of layers (with an odd number of layers take three or more).
+ * Therefore addresses of a layer that is not acquired must not be read: before its first time they fault,
+ * later they may show another layer's bytes. On "host" they cannot be written.
  *
- * Loads, mapping and unmapping happen in the background. While a stream is being captured into a
+ * Besides the buffers, experts may be kept in the compressed tier, coded in device memory from where they are
+ * decoded (FluxMoE 4.2), and in the host tier, read from a pack or file; both as in an expert pool. The
+ * compressed tier may grow and shrink while layers come and go, beside a KV pool that has the rest of the
+ * arena: moepage_paged_resize, or moepage_paged_balance.
+ *
+ * Loads and mapping happen in the background. While a stream is being captured into a
  * CUDA graph, call nothing here. */
 typedef struct moepage_paged moepage_paged;
 
@@ -1678,6 +1686,13 @@ typedef struct moepage_paged_config {
     /* Layers that have memory at once: at least 2 (1 in a model of one layer), at most all; 0 = 2,
      * the paper's 2L blocks per tensor type. */
     uint32_t buffers;
+    /* The rest as in moepage_expert_pool_config; since 0.8. EXPH and compressed experts are UNSUPPORTED if a
+     * tensor's bytes are no multiple of 16. The host tier keeps what is needed soonest in cyclic order. */
+    uint32_t bus_form;           /* MOEPAGE_FORM_DENSE or _EXPH; 0 = EXPH if the model has it */
+    uint32_t compressed_experts; /* per layer, kept compressed in device memory */
+    uint32_t staging_experts;    /* images between bus and decoder; 0 = 4 */
+    uint32_t reserved;
+    uint64_t host_tier_bytes; /* 0 = none */
 } moepage_paged_config;
 
 /* The addresses of one tensor, for all experts of all layers. */
@@ -1691,6 +1706,28 @@ typedef struct moepage_paged_tensor {
     uint64_t expert_stride; /* bytes: a layer is a dense [experts, shape...] tensor */
     uint64_t layer_stride;
 } moepage_paged_tensor;
+
+/* A PagedTensor's memory, and what it has done since creation. Since 0.8. */
+typedef struct moepage_paged_info {
+    uint32_t struct_size;
+    uint32_t buffers;
+    uint32_t bus_form;           /* MOEPAGE_FORM_DENSE or _EXPH */
+    uint32_t compressed_experts; /* per layer, whose images have landed */
+    uint32_t compressed_target;  /* per layer */
+    uint32_t reserved;
+    uint64_t mappings;         /* views mapped: in the steady state it stands still */
+    uint64_t arena_bytes;      /* of buffers and compressed experts */
+    uint64_t staging_bytes;    /* of the workspace */
+    uint64_t loaded_bytes;     /* that crossed the bus for layers */
+    uint64_t decodes;          /* experts decoded */
+    uint64_t compressed_loads; /* of these, from device memory */
+    uint64_t host_tier_bytes;
+    uint64_t host_tier_experts; /* its capacity */
+    uint64_t host_tier_resident;
+    uint64_t host_hits; /* loads that found their expert in the host tier */
+    uint64_t cold_reads;
+    uint64_t cold_bytes;
+} moepage_paged_info;
 
 /* Bytes that moepage_paged_create would take: of the arena for all buffers, and of the workspace
  * for a model whose images are decoded on the device (EXPH). Either pointer may be NULL. `config`
@@ -1739,6 +1776,26 @@ MOEPAGE_API moepage_status moepage_paged_acquire(moepage_paged *paged, uint32_t 
  * after a failure it still is. [one] */
 MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t layer,
                                                  void *stream);
+
+/* Keeps `compressed` experts of each layer compressed in device memory: images of more are copied in the
+ * background, and count once they have landed; fewer give arena back. Layers' addresses and buffers stay.
+ * BUSY while images that are to go are still decoded or copied (no more is decoded from them: the same call
+ * succeeds soon; another number takes it back); BUDGET if the arena has no room; UNSUPPORTED without the EXPH
+ * form or staging. Never waits. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_paged_resize(moepage_paged *paged, uint32_t compressed);
+
+/* Divides the arena between a PagedTensor's compressed experts and a KV pool of the same device, at the end of a
+ * burst of steps: KV gets the most blocks that it has used since the last call, and `headroom_permille` more;
+ * experts get what is left, and KV what these cannot use (dual resize, WiSP app. D). Never waits for loads; a KV
+ * pool that shrinks waits as in moepage_split_set, whose rules for `stream` hold too. `report` may be NULL: its
+ * slots are 0; DRAINING: the next call goes on; REFUSED: live blocks are in the way. BUSY if the KV pool has a
+ * controller. Since 0.8. [one] */
+MOEPAGE_API moepage_status moepage_paged_balance(moepage_paged *paged, moepage_kv_pool *kv,
+                                                 uint32_t headroom_permille, void *stream,
+                                                 moepage_controller_report *report);
+
+/* Fills *info. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_paged_get_info(moepage_paged *paged, moepage_paged_info *info);
 
 /* Gives a layer's state, MOEPAGE_PAGED_*. [any] */
 MOEPAGE_API moepage_status moepage_paged_get_state(moepage_paged *paged, uint32_t layer,
@@ -2062,6 +2119,7 @@ inline moepage_ffn moepage_make_ffn(uint32_t dtype, const void *x, void *y)
 #define MOEPAGE_CONTROLLER_REPORT(...) MOEPAGE_INIT(moepage_controller_report, __VA_ARGS__)
 #define MOEPAGE_CONTROLLER_INFO(...) MOEPAGE_INIT(moepage_controller_info, __VA_ARGS__)
 #define MOEPAGE_PAGED_CONFIG(...) MOEPAGE_INIT(moepage_paged_config, __VA_ARGS__)
+#define MOEPAGE_PAGED_INFO(...) MOEPAGE_INIT(moepage_paged_info, __VA_ARGS__)
 #define MOEPAGE_PAGED_TENSOR(...) MOEPAGE_INIT(moepage_paged_tensor, __VA_ARGS__)
 #define MOEPAGE_PACK_CONFIG(...) MOEPAGE_INIT(moepage_pack_config, __VA_ARGS__)
 #define MOEPAGE_PACK_STATS(...) MOEPAGE_INIT(moepage_pack_stats, __VA_ARGS__)

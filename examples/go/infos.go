@@ -404,6 +404,47 @@ func newControllerInfo(c *C.moepage_controller_info) ControllerInfo {
 	}
 }
 
+// PagedInfo is a PagedTensor's memory, and what it has done: moepage_paged_info of moepage.h, field by field.
+type PagedInfo struct {
+	Buffers           uint32
+	BusForm           Form
+	CompressedExperts uint32
+	CompressedTarget  uint32
+	Mappings          uint64
+	ArenaBytes        uint64
+	StagingBytes      uint64
+	LoadedBytes       uint64
+	Decodes           uint64
+	CompressedLoads   uint64
+	HostTierBytes     uint64
+	HostTierExperts   uint64
+	HostTierResident  uint64
+	HostHits          uint64
+	ColdReads         uint64
+	ColdBytes         uint64
+}
+
+func newPagedInfo(c *C.moepage_paged_info) PagedInfo {
+	return PagedInfo{
+		Buffers:           uint32(c.buffers),
+		BusForm:           Form(c.bus_form),
+		CompressedExperts: uint32(c.compressed_experts),
+		CompressedTarget:  uint32(c.compressed_target),
+		Mappings:          uint64(c.mappings),
+		ArenaBytes:        uint64(c.arena_bytes),
+		StagingBytes:      uint64(c.staging_bytes),
+		LoadedBytes:       uint64(c.loaded_bytes),
+		Decodes:           uint64(c.decodes),
+		CompressedLoads:   uint64(c.compressed_loads),
+		HostTierBytes:     uint64(c.host_tier_bytes),
+		HostTierExperts:   uint64(c.host_tier_experts),
+		HostTierResident:  uint64(c.host_tier_resident),
+		HostHits:          uint64(c.host_hits),
+		ColdReads:         uint64(c.cold_reads),
+		ColdBytes:         uint64(c.cold_bytes),
+	}
+}
+
 // PredictorInfo is what a predictor is and has learnt: moepage_predictor_info of moepage.h, field by field.
 type PredictorInfo struct {
 	Distance   uint32

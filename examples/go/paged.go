@@ -5,9 +5,20 @@ import "C"
 
 import "unsafe"
 
-// PagedConfig is how many layers have memory at once; 0 = 2.
+// PagedConfig is how many layers have memory at once, and what feeds them.
 type PagedConfig struct {
-	Buffers uint32
+	Buffers           uint32 // 0 = 2
+	CompressedExperts uint32 // of each layer, kept compressed in device memory
+	HostTierBytes     uint64 // host memory for experts that are read from a file or pack; 0 = none
+}
+
+func (config *PagedConfig) c() C.moepage_paged_config {
+	return C.moepage_paged_config{
+		struct_size:        C.sizeof_moepage_paged_config,
+		buffers:            C.uint32_t(config.Buffers),
+		compressed_experts: C.uint32_t(config.CompressedExperts),
+		host_tier_bytes:    C.uint64_t(config.HostTierBytes),
+	}
 }
 
 // PagedState is where a layer of a PagedTensor is.
@@ -51,7 +62,7 @@ func PagedSizes(device *Device, model *Model, config PagedConfig) (workspace, ar
 		return 0, 0, err
 	}
 	defer leaveAll(&device.object, &model.object)
-	c := C.moepage_paged_config{struct_size: C.sizeof_moepage_paged_config, buffers: C.uint32_t(config.Buffers)}
+	c := config.c()
 	var w, a C.uint64_t
 	err = call(op, func() C.moepage_status { return C.moepage_paged_sizes(device.c, model.c, &c, &w, &a) })
 	return uint64(w), uint64(a), err
@@ -63,7 +74,7 @@ func NewPaged(device *Device, model *Model, config PagedConfig) (*Paged, error) 
 	if device == nil || model == nil {
 		return nil, refuse(op, ErrArgument, "a device and a model are needed")
 	}
-	c := C.moepage_paged_config{struct_size: C.sizeof_moepage_paged_config, buffers: C.uint32_t(config.Buffers)}
+	c := config.c()
 	p := &Paged{device: device, model: model, acquired: map[int]bool{}}
 	err := whileIdle(op, []*Device{device}, func() error {
 		if err := enterAll(&device.object, &model.object); err != nil {
@@ -123,6 +134,45 @@ func (p *Paged) Release(layer int, stream Stream) error {
 		}
 		return status
 	})
+}
+
+// Resize keeps so many experts of each layer compressed in device memory: ErrBusy while those that are to go are
+// in use, after which the same call succeeds soon.
+func (p *Paged) Resize(compressed uint32) error {
+	return p.any("resize paged tensor", func() C.moepage_status {
+		return C.moepage_paged_resize(p.c, C.uint32_t(compressed))
+	})
+}
+
+// Balance divides the arena between compressed experts and a KV pool of the same device at the end of a burst: KV
+// gets the most blocks that it has used since the last call, with a headroom, experts the rest.
+func (p *Paged) Balance(kv *KVPool, headroomPermille uint32, stream Stream) (ControllerReport, error) {
+	const op = "balance"
+	report := C.moepage_controller_report{struct_size: C.sizeof_moepage_controller_report}
+	if kv == nil {
+		return ControllerReport{}, refuse(op, ErrArgument, "a KV pool is needed")
+	}
+	err := moving(kv, func() error {
+		if err := enterAll(&kv.object); err != nil {
+			return err
+		}
+		defer leaveAll(&kv.object)
+		return p.one(op, func() C.moepage_status {
+			return C.moepage_paged_balance(p.c, kv.c, C.uint32_t(headroomPermille), unsafe.Pointer(stream), &report)
+		})
+	})
+	if err != nil {
+		return ControllerReport{}, err
+	}
+	return newControllerReport(&report), nil
+}
+
+// Info is its memory, and what it has done.
+func (p *Paged) Info() (PagedInfo, error) {
+	info := C.moepage_paged_info{struct_size: C.sizeof_moepage_paged_info}
+	return fetch(&p.object, "paged info", &info, func() C.moepage_status {
+		return C.moepage_paged_get_info(p.c, &info)
+	}, newPagedInfo)
 }
 
 // State is where a layer is.

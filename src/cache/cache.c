@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "cache/inside.h"
+#include "transfer/setup.h"
 
 /* ---- opening ---- */
 

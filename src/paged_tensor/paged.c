@@ -6,154 +6,42 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "model/slot.h"
-
-#define DEFAULT_BUFFERS 2u /* the paper's 2L blocks per type */
-
-/* ---- layout ---- */
-
-static moepage_status too_large(const struct moepage_model *model)
-{
-    return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                   "%u layers of %u experts of %llu bytes exceed the address space",
-                   model->info.moe_layers, model->info.experts,
-                   (unsigned long long)model->info.expert_bytes);
-}
-
-/* Offsets within a buffer and within a layer's addresses. */
-typedef struct layout {
-    mp_paged_type types[MOEPAGE_MAX_EXPERT_TENSORS];
-    mp_paged_range ranges[MOEPAGE_MAX_EXPERT_TENSORS];
-    uint32_t n_ranges;
-    uint64_t unit;
-} layout;
-
-/* Rounds *bytes up to a multiple of `to`; returns false on overflow. */
-static bool round_up(uint64_t *bytes, uint64_t to)
-{
-    if (__builtin_add_overflow(*bytes, to - 1, bytes))
-        return false;
-    *bytes -= *bytes % to;
-    return true;
-}
-
-/* Appends `bytes` of a layer to a range; *offset is their place. */
-static bool append(mp_paged_range *range, uint64_t bytes, uint64_t *offset)
-{
-    *offset = range->layer_stride;
-    return !__builtin_add_overflow(range->layer_stride, bytes, &range->layer_stride) &&
-           round_up(&range->layer_stride, MP_SLOT_ALIGN);
-}
-
-/* Experts are packed at their own size, so the smallest mappable piece is a whole layer of a
- * tensor. Small tensors share a range: otherwise each bias would cost a whole unit of mapping,
- * which on a GPU may be 32 MiB. */
-static bool place_types(const struct moepage_model *model, uint64_t view_bytes, layout *out)
-{
-    uint32_t shared = MP_PAGED_NONE;
-    for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
-        uint64_t bytes;
-        mp_paged_type *type = &out->types[t];
-        type->expert_stride = model->layouts[0].tensors[t].bytes;
-        if (__builtin_mul_overflow(type->expert_stride, (uint64_t)model->info.experts, &bytes))
-            return false;
-        if (bytes >= view_bytes)
-            type->range = out->n_ranges++;
-        else if (shared == MP_PAGED_NONE)
-            type->range = shared = out->n_ranges++;
-        else
-            type->range = shared;
-        if (!append(&out->ranges[type->range], bytes, &type->offset))
-            return false;
-    }
-    return true;
-}
-
-static bool place_ranges(const struct moepage_model *model, uint64_t view_bytes, layout *out)
-{
-    for (uint32_t r = 0; r < out->n_ranges; r++) {
-        mp_paged_range *range = &out->ranges[r];
-        uint64_t addresses;
-        range->offset = out->unit;
-        if (!round_up(&range->layer_stride, view_bytes) ||
-            __builtin_add_overflow(out->unit, range->layer_stride, &out->unit) ||
-            __builtin_mul_overflow(range->layer_stride, (uint64_t)model->info.moe_layers,
-                                   &addresses))
-            return false;
-    }
-    return true;
-}
-
-static moepage_status lay_out(const struct moepage_model *model, uint64_t view_bytes, layout *out)
-{
-    *out = (layout){0};
-    return place_types(model, view_bytes, out) && place_ranges(model, view_bytes, out)
-               ? MOEPAGE_OK
-               : too_large(model);
-}
-
-static moepage_status choose_buffers(const struct moepage_model *model, uint32_t asked,
-                                     uint32_t *out)
-{
-    uint32_t layers = model->info.moe_layers;
-    uint32_t least = layers < DEFAULT_BUFFERS ? layers : DEFAULT_BUFFERS;
-    *out = asked ? asked : least;
-    if (*out >= least && *out <= layers)
-        return MOEPAGE_OK;
-    return mp_fail(MOEPAGE_E_ARGUMENT,
-                   "buffers is %u, it must be 0 or %u to %u, the model's MoE layers", asked, least,
-                   layers);
-}
-
-moepage_status mp_paged_sizes(const struct moepage_device *home, const struct moepage_model *model,
-                              uint32_t buffers, uint64_t *arena_bytes, uint64_t *workspace_bytes)
-{
-    mp_paged_source source;
-    layout own;
-    if (!home->device->view_bytes)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "device %s cannot map its memory at a second address: use an expert pool",
-                       home->device->name);
-    moepage_status status = choose_buffers(model, buffers, &buffers);
-    if (!status)
-        status = mp_paged_choose(model, &source);
-    if (!status)
-        status = lay_out(model, home->device->view_bytes, &own);
-    if (!status && __builtin_mul_overflow(own.unit, (uint64_t)buffers, arena_bytes))
-        status = too_large(model);
-    if (!status)
-        *workspace_bytes = mp_paged_workspace(model, source);
-    return status;
-}
 
 /* ---- life ---- */
 
-static moepage_status take_arena(struct moepage_paged *paged)
+static moepage_status attach(struct moepage_paged *paged)
 {
     mp_arena *arena = &paged->home->arena;
-    moepage_status status = mp_arena_attach(arena, MP_SIDE_EXPERTS, paged->unit);
+    moepage_status status =
+        mp_arena_attach(arena, MP_SIDE_EXPERTS, paged->home->device->view_bytes);
     if (status)
         return mp_fail_within(status, "a PagedTensor needs the experts' side of the arena");
     paged->attached = true;
     atomic_fetch_add(&paged->home->residents, 1);
     paged->base = mp_arena_side_base(arena, MP_SIDE_EXPERTS);
-    status = mp_arena_resize(arena, MP_SIDE_EXPERTS, paged->n_buffers);
-    return status ? mp_fail_within(status, "%u layers' experts", paged->n_buffers) : MOEPAGE_OK;
+    return MOEPAGE_OK;
+}
+
+static moepage_status take_arena(struct moepage_paged *paged)
+{
+    moepage_status status = mp_paged_claim(paged, mp_images_rounds(paged->transfer));
+    return status ? mp_fail_within(status, "%u layers' experts", paged->n_buffers)
+                  : mp_transfer_fill(paged->transfer);
 }
 
 static uint64_t range_bytes(const struct moepage_paged *paged, uint32_t range)
 {
-    return paged->ranges[range].layer_stride * paged->n_layers;
+    return paged->layout.ranges[range].layer_stride * paged->n_layers;
 }
 
 static moepage_status reserve_addresses(struct moepage_paged *paged)
 {
     mp_device *device = paged->home->device;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t r = 0; r < paged->n_ranges && !status; r++) {
+    for (uint32_t r = 0; r < paged->layout.n_ranges && !status; r++) {
         void *base = NULL;
         status = device->ops->view_reserve(device, range_bytes(paged, r), &base);
-        paged->ranges[r].base = base;
+        paged->layout.ranges[r].base = base;
     }
     return status;
 }
@@ -166,11 +54,9 @@ static moepage_status create_tables(struct moepage_paged *paged)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a PagedTensor of %u layers",
                        paged->n_layers);
     for (uint32_t i = 0; i < paged->n_layers; i++)
-        paged->layers[i].buffer = MP_PAGED_NONE;
-    for (uint32_t b = 0; b < paged->n_buffers; b++) {
-        paged->buffers[b].paged = paged;
+        paged->layers[i].buffer = paged->layers[i].shown = MP_PAGED_NONE;
+    for (uint32_t b = 0; b < paged->n_buffers; b++)
         paged->buffers[b].owner = MP_PAGED_NONE;
-    }
     return MOEPAGE_OK;
 }
 
@@ -178,26 +64,29 @@ static moepage_status create_tables(struct moepage_paged *paged)
 static void free_parts(struct moepage_paged *paged)
 {
     mp_device *device = paged->home->device;
-    mp_paged_close_loads(paged);
+    if (paged->compute)
+        device->ops->stream_destroy(paged->compute);
+    mp_transfer_close(paged->transfer);
     for (uint32_t i = 0; paged->layers && i < paged->n_layers; i++)
-        if (paged->layers[i].shown)
+        if (paged->layers[i].shown != MP_PAGED_NONE)
             mp_paged_hide(paged, i);
-    for (uint32_t r = 0; r < paged->n_ranges; r++)
-        if (paged->ranges[r].base)
-            device->ops->view_release(device, paged->ranges[r].base, range_bytes(paged, r));
+    for (uint32_t r = 0; r < paged->layout.n_ranges; r++)
+        if (paged->layout.ranges[r].base)
+            device->ops->view_release(device, paged->layout.ranges[r].base, range_bytes(paged, r));
     if (paged->attached) {
         mp_arena_detach(&paged->home->arena, MP_SIDE_EXPERTS);
         atomic_fetch_sub(&paged->home->residents, 1);
     }
     mp_free(paged->layers);
     mp_free(paged->buffers);
+    mp_free(paged->open);
     pthread_cond_destroy(&paged->worked);
     pthread_mutex_destroy(&paged->lock);
+    pthread_mutex_destroy(&paged->loads);
     atomic_fetch_sub(&paged->model->users, 1);
 }
 
-static struct moepage_paged *describe(struct moepage_device *home, struct moepage_model *model,
-                                      const layout *own)
+static struct moepage_paged *describe(struct moepage_device *home, struct moepage_model *model)
 {
     struct moepage_paged *paged = mp_alloc(sizeof *paged);
     if (!paged) {
@@ -208,52 +97,53 @@ static struct moepage_paged *describe(struct moepage_device *home, struct moepag
     paged->model = model;
     paged->n_layers = model->info.moe_layers;
     paged->n_experts = model->info.experts;
-    paged->n_types = model->info.expert_tensors;
-    paged->n_ranges = own->n_ranges;
-    paged->unit = own->unit;
-    memcpy(paged->types, own->types, sizeof paged->types);
-    memcpy(paged->ranges, own->ranges, sizeof paged->ranges);
     pthread_mutex_init(&paged->lock, NULL);
+    pthread_mutex_init(&paged->loads, NULL);
     pthread_cond_init(&paged->worked, NULL);
     mp_paged_open_jobs(paged);
     atomic_fetch_add(&model->users, 1);
     return paged;
 }
 
-moepage_status mp_paged_create(struct moepage_device *home, struct moepage_model *model,
-                               uint32_t buffers, struct moepage_paged **out)
+static moepage_status build(struct moepage_paged *paged, const moepage_paged_config *config)
 {
-    uint64_t arena_bytes, workspace_bytes;
-    layout own;
-    moepage_status status = mp_paged_sizes(home, model, buffers, &arena_bytes, &workspace_bytes);
-    if (!status)
-        status = lay_out(model, home->device->view_bytes, &own);
-    if (status)
-        return status;
-    struct moepage_paged *paged = describe(home, model, &own);
-    if (!paged)
-        return MOEPAGE_E_NO_MEMORY;
-    status = choose_buffers(model, buffers, &paged->n_buffers);
-    if (!status)
-        status = mp_paged_choose(model, &paged->source);
+    mp_device *device = paged->home->device;
+    paged->n_buffers = config->buffers;
+    moepage_status status = mp_paged_lay_out(paged->model, device->view_bytes, &paged->layout);
     if (!status)
         status = create_tables(paged);
     if (!status)
-        status = take_arena(paged);
+        status = attach(paged);
     if (!status)
         status = reserve_addresses(paged);
     if (!status)
-        status = mp_paged_open_loads(paged);
+        status = device->ops->stream_create(device, MP_STREAM_COMPUTE, &paged->compute);
+    if (!status)
+        status = mp_paged_open_loads(paged, config);
+    return status ? status : take_arena(paged);
+}
+
+moepage_status mp_paged_create(struct moepage_device *home, struct moepage_model *model,
+                               const moepage_paged_config *config, struct moepage_paged **out)
+{
+    moepage_paged_config own = *config;
+    uint32_t bus_form;
+    moepage_status status = mp_paged_choose(home, model, &own, &bus_form);
     if (status)
-        goto fail;
+        return status;
+    struct moepage_paged *paged = describe(home, model);
+    if (!paged)
+        return MOEPAGE_E_NO_MEMORY;
+    paged->bus_form = bus_form;
+    status = build(paged, &own);
+    if (status) {
+        free_parts(paged);
+        mp_free(paged);
+        return status;
+    }
     mp_handle_open(&paged->handle, MP_KIND_PAGED);
     *out = paged;
     return MOEPAGE_OK;
-
-fail:
-    free_parts(paged);
-    mp_free(paged);
-    return status;
 }
 
 moepage_status mp_paged_destroy(struct moepage_paged *paged)
@@ -307,8 +197,8 @@ static moepage_status choose_buffer(struct moepage_paged *paged, uint32_t *out)
     return MOEPAGE_OK;
 }
 
-/* Takes the buffer from its layer, which can no longer be acquired. The layer's view stays until
- * its readers are done, and the next load waits for them too. */
+/* Takes the buffer from its layer, which can no longer be acquired. The layer's readers may still be at
+ * work: the next load waits for them. */
 static void take_over(struct moepage_paged *paged, uint32_t index)
 {
     mp_paged_buffer *buffer = &paged->buffers[index];
@@ -341,6 +231,7 @@ moepage_status mp_paged_materialise(struct moepage_paged *paged, uint32_t index)
         goto done;
     take_over(paged, buffer);
     paged->buffers[buffer].owner = index;
+    paged->buffers[buffer].load = (mp_paged_load){0};
     layer->buffer = buffer;
     layer->state = MOEPAGE_PAGED_LOADING;
     layer->submitted = false;
@@ -360,84 +251,69 @@ done:
 /* Returns true if the layer can be used without further work, or its failure is known. */
 static bool is_settled(const mp_paged_layer *layer)
 {
-    return has_memory(layer) ? layer->submitted && layer->shown && !layer->leaving
+    return has_memory(layer) ? layer->submitted && layer->shown == layer->buffer
                              : layer->state == MOEPAGE_PAGED_UNMAPPED;
 }
 
-/* Waits for the work that keeps a layer from leaving: readers of its last stay, or its
- * own failed load. */
-static moepage_status wait_for_holder(struct moepage_paged *paged, const mp_paged_layer *layer)
-{
-    mp_stream *stream = paged->compute;
-    mp_tick tick = layer->readers;
-    if (layer->state == MOEPAGE_PAGED_EVICTING && layer->buffer != MP_PAGED_NONE)
-        (void)mp_paged_unfinished(paged, &paged->buffers[layer->buffer], &stream, &tick);
-    pthread_mutex_unlock(&paged->lock);
-    moepage_status status = paged->home->device->ops->sync(stream, tick);
-    pthread_mutex_lock(&paged->lock);
-    return status;
-}
-
-/* Runs the jobs that the background has not reached yet. Called with the lock. */
-static moepage_status make_ready(struct moepage_paged *paged, const mp_paged_layer *layer)
+/* Runs the jobs that the background has not reached yet, and waits where these have to. Called with the
+ * lock. */
+static moepage_status make_ready(struct moepage_paged *paged, mp_paged_layer *layer)
 {
     moepage_status status = MOEPAGE_OK;
+    mp_event event;
     while (!status && !is_settled(layer)) {
         if (paged->working)
             pthread_cond_wait(&paged->worked, &paged->lock);
-        else if (!mp_paged_work(paged))
-            status = wait_for_holder(paged, layer);
+        else if (!mp_paged_work(paged) && mp_paged_waits(paged, layer, &event)) {
+            pthread_mutex_unlock(&paged->lock);
+            status = paged->home->device->ops->sync(event.stream, event.tick);
+            pthread_mutex_lock(&paged->lock);
+        }
     }
     return status;
 }
 
 /* Blocks until the load can no longer fail; *result is its outcome. Called without the lock: the
  * buffer belongs to the layer as long as the layer is wanted. */
-static moepage_status settle(const struct moepage_paged *paged, mp_paged_buffer *buffer,
-                             moepage_status *result)
+static moepage_status settle(struct moepage_paged *paged, uint32_t layer, uint32_t index,
+                             moepage_status *result, char why[MP_PAGED_WHY])
 {
-    const mp_device_ops *ops = paged->home->device->ops;
+    const mp_event *ends = paged->buffers[index].load.ends;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t s = MP_PAGED_STREAMS; s-- > 0 && !status;) /* readers first */
-        if (buffer->ticks[s])
-            status = ops->settle(paged->streams[s], buffer->ticks[s]);
-    *result = atomic_load(&buffer->result);
+    for (uint32_t i = 0; i < MP_ENDS && !status; i++)
+        if (ends[i].stream)
+            status = paged->home->device->ops->settle(ends[i].stream, ends[i].tick);
+    if (!status)
+        *result = mp_paged_result(paged, layer, index, why);
     return status;
 }
 
 /* Makes the caller's stream wait for everything that writes the layer (RAW). */
-static moepage_status line_up(const struct moepage_paged *paged, const mp_paged_buffer *buffer,
-                              void *native)
+static moepage_status line_up(const struct moepage_paged *paged, uint32_t index, void *native)
 {
-    const mp_device_ops *ops = paged->home->device->ops;
+    const mp_event *ends = paged->buffers[index].load.ends;
     moepage_status status = MOEPAGE_OK;
-    for (uint32_t s = 0; s < MP_PAGED_WRITERS && !status; s++)
-        if (buffer->ticks[s])
-            status = ops->follow(native, paged->streams[s], buffer->ticks[s]);
+    for (uint32_t i = 0; i < MP_ENDS && !status; i++)
+        if (ends[i].stream)
+            status = paged->home->device->ops->follow(native, ends[i].stream, ends[i].tick);
     return status;
-}
-
-static const char *why_failed(const mp_paged_buffer *buffer, moepage_status result)
-{
-    return buffer->why[0] ? buffer->why : moepage_status_text(result);
 }
 
 /* Makes a layer RESIDENT once its bytes have landed, or fails it. Called with the lock. */
 static void look(struct moepage_paged *paged, uint32_t index)
 {
     mp_paged_layer *layer = &paged->layers[index];
-    mp_stream *stream;
-    mp_tick tick;
-    if (layer->state != MOEPAGE_PAGED_LOADING || !is_settled(layer))
+    char why[MP_PAGED_WHY];
+    mp_event event;
+    mp_paged_try_leave(paged, layer);
+    if (layer->state != MOEPAGE_PAGED_LOADING || !is_settled(layer) ||
+        mp_paged_unfinished(paged, &paged->buffers[layer->buffer], &event))
         return;
-    mp_paged_buffer *buffer = &paged->buffers[layer->buffer];
-    if (mp_paged_unfinished(paged, buffer, &stream, &tick))
-        return;
-    moepage_status result = atomic_load(&buffer->result);
+    moepage_status result = mp_paged_result(paged, index, layer->buffer, why);
     if (!result)
         layer->state = MOEPAGE_PAGED_RESIDENT;
     else if (!layer->acquired)
-        mp_paged_fail(paged, index, result, why_failed(buffer, result));
+        mp_paged_fail(paged, index, result, why);
 }
 
 static moepage_status load_failed(const mp_paged_layer *layer, uint32_t index)
@@ -458,6 +334,7 @@ moepage_status mp_paged_acquire(struct moepage_paged *paged, uint32_t index, voi
 {
     mp_paged_layer *layer = &paged->layers[index];
     moepage_status result = MOEPAGE_OK;
+    char why[MP_PAGED_WHY];
     pthread_mutex_lock(&paged->lock);
     moepage_status status = check_acquirable(layer, index);
     if (!status)
@@ -465,15 +342,15 @@ moepage_status mp_paged_acquire(struct moepage_paged *paged, uint32_t index, voi
     if (status)
         goto done;
     if (has_memory(layer)) {
-        mp_paged_buffer *buffer = &paged->buffers[layer->buffer];
+        const uint32_t buffer = layer->buffer;
         pthread_mutex_unlock(&paged->lock);
-        status = settle(paged, buffer, &result);
+        status = settle(paged, index, buffer, &result, why);
         if (!status && !result)
             status = line_up(paged, buffer, native);
         pthread_mutex_lock(&paged->lock);
         if (result) {
             if (has_memory(layer)) /* otherwise another thread has already failed it */
-                mp_paged_fail(paged, index, result, why_failed(buffer, result));
+                mp_paged_fail(paged, index, result, why);
             status = make_ready(paged, layer); /* make_ready leaves the layer UNMAPPED */
         }
     }
@@ -520,4 +397,30 @@ uint32_t mp_paged_state(struct moepage_paged *paged, uint32_t index)
     uint32_t state = paged->layers[index].state;
     pthread_mutex_unlock(&paged->lock);
     return state;
+}
+
+void mp_paged_get_info(struct moepage_paged *paged, moepage_paged_info *info)
+{
+    moepage_expert_pool_info tiers = {0};
+    pthread_mutex_lock(&paged->lock);
+    *info = (moepage_paged_info){.buffers = paged->n_buffers,
+                                 .mappings = paged->mappings,
+                                 .bus_form = paged->bus_form};
+    pthread_mutex_lock(&paged->loads);
+    mp_transfer_describe(paged->transfer, &tiers);
+    info->compressed_target = mp_images_rounds(paged->transfer);
+    pthread_mutex_unlock(&paged->loads);
+    pthread_mutex_unlock(&paged->lock);
+    info->compressed_experts = tiers.compressed_experts;
+    info->arena_bytes = mp_arena_claimed(&paged->home->arena, MP_SIDE_EXPERTS);
+    info->loaded_bytes = tiers.demand_bytes;
+    info->decodes = tiers.decodes;
+    info->compressed_loads = tiers.compressed_loads;
+    info->host_tier_bytes = tiers.host_tier_bytes;
+    info->host_tier_experts = tiers.host_tier_experts;
+    info->host_tier_resident = tiers.host_tier_resident;
+    info->host_hits = tiers.host_hits;
+    info->cold_reads = tiers.cold_reads;
+    info->cold_bytes = tiers.cold_bytes;
+    info->staging_bytes = tiers.staging_bytes;
 }

@@ -44,6 +44,8 @@ void mp_deal_out(mp_deal *deal, uint32_t experts)
 uint32_t mp_deal_part(const mp_deal *deal, uint32_t device, uint32_t total)
 {
     uint32_t part = 0;
+    if (deal->n == 1)
+        return total < deal->experts ? total : deal->experts;
     for (uint32_t e = 0; e < total && e < deal->experts; e++)
         part += deal->device_of[e] == device;
     return part;

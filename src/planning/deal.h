@@ -25,7 +25,8 @@ typedef struct mp_deal {
     uint32_t first[MP_DEAL_MOST];
 } mp_deal;
 
-/* Fills in the tables, whose arrays the caller gives; n and weights are set. n <= experts. */
+/* Fills in the tables, whose arrays the caller gives; n and weights are set. n <= experts. One device needs
+ * no tables: n, experts, weights and members are enough. */
 void mp_deal_out(mp_deal *deal, uint32_t experts);
 
 /* Returns one device's part of `total` of each layer's experts. */
@@ -43,7 +44,7 @@ static inline uint32_t mp_deal_device(const mp_deal *deal, uint32_t key)
 
 static inline uint32_t mp_deal_expert(const mp_deal *deal, uint32_t device, uint32_t rank)
 {
-    return deal->expert_at[deal->first[device] + rank];
+    return deal->n == 1 ? rank : deal->expert_at[deal->first[device] + rank];
 }
 
 #endif

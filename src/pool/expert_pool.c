@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "device/cuda_ext.h"
 #include "pool/inside.h"
+#include "transfer/setup.h"
 
 #define DEFAULT_CHUNK_BYTES (2u << 20)
 #define ARENA_PAGE 4096u
@@ -456,6 +457,7 @@ moepage_status mp_pool_sizes(const struct moepage_model *model,
     if (config->precision) /* nothing is decoded beside it */
         bus_form = MOEPAGE_FORM_DENSE;
     mp_transfer_sizes(model, config, bus_form, n_devices, workspace_bytes, &images);
+    images = (images + model->info.slot_bytes - 1) / model->info.slot_bytes;
     if (config->precision)
         status = mp_versions_sizes(model, config, n_devices, &form, &images, &slots);
     if (status)

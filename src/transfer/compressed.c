@@ -32,7 +32,7 @@ uint32_t mp_images_places(const mp_transfer *transfer, uint32_t rounds)
     return (uint32_t)((bytes + transfer->place_bytes - 1) / transfer->place_bytes);
 }
 
-moepage_status mp_images_open(mp_transfer *transfer, uint64_t unit)
+moepage_status mp_images_open(mp_transfer *transfer, uint64_t at, uint64_t unit)
 {
     mp_compressed *compressed = &transfer->compressed;
     compressed->place_of = mp_alloc_array(transfer->keys, sizeof *compressed->place_of);
@@ -41,7 +41,7 @@ moepage_status mp_images_open(mp_transfer *transfer, uint64_t unit)
                        transfer->keys);
     for (uint32_t key = 0; key < transfer->keys; key++)
         compressed->place_of[key] = MP_NO_PLACE;
-    compressed->memory = transfer->home->arena.base;
+    compressed->memory = transfer->home->arena.base + at;
     compressed->unit = unit;
     compressed->stride = stride_of(transfer->members);
     return MOEPAGE_OK;

@@ -82,7 +82,7 @@ moepage_status mp_host_tier_create(struct moepage_device *home, const struct moe
     tier->n_entries = (uint32_t)fit;
     tier->n_keys = (uint32_t)keys;
     tier->valid = tier->n_entries;
-    pthread_mutex_init(&tier->failure_lock, NULL);
+    mp_failure_open(&tier->failure);
     moepage_status status = build(tier);
     if (status) {
         mp_host_tier_destroy(tier);
@@ -103,7 +103,7 @@ void mp_host_tier_destroy(mp_host_tier *tier)
         mp_direct_desk_close(&tier->lanes[i].desk);
     if (tier->memory.base)
         device->ops->host_unmap(device, &tier->memory);
-    pthread_mutex_destroy(&tier->failure_lock);
+    mp_failure_close(&tier->failure);
     mp_free(tier->links);
     mp_free(tier->empty);
     mp_free(tier->entry_of);
@@ -112,14 +112,6 @@ void mp_host_tier_destroy(mp_host_tier *tier)
 }
 
 /* ---- Reading ---------------------------------------------------------------------------- */
-
-static void note_failure(mp_host_tier *tier, uint32_t key, const char *sentence)
-{
-    pthread_mutex_lock(&tier->failure_lock);
-    tier->failure_key = key;
-    snprintf(tier->failure, sizeof tier->failure, "%s", sentence);
-    pthread_mutex_unlock(&tier->failure_lock);
-}
 
 /* Reads one image. Runs on an I/O thread, without the pool's lock: a READING entry is not given
  * away before its tick. */
@@ -136,7 +128,7 @@ static moepage_status fill_entry(const mp_copy *copy, void *out)
     atomic_store_explicit(&entry->read_bytes, read.bytes, memory_order_relaxed);
     atomic_store_explicit(&entry->buffered, read.buffered, memory_order_relaxed);
     if (status)
-        note_failure(tier, entry->key, moepage_last_error());
+        mp_failure_note(&tier->failure, entry->key, moepage_last_error());
     return status;
 }
 
@@ -162,7 +154,7 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
     moepage_status status = tier->home->device->ops->copy(lane->stream, &copy, 1, &entry->tick);
     if (status) {
         atomic_store(&entry->result, status);
-        note_failure(tier, entry->key, moepage_last_error());
+        mp_failure_note(&tier->failure, entry->key, moepage_last_error());
         return;
     }
     lane->last = entry->tick;
@@ -199,11 +191,11 @@ static void settle_failed(mp_host_tier *tier, uint32_t index, int32_t result)
     mp_host_entry *entry = &tier->entries[index];
     /* Skipped by the device: `fill` wrote no sentence. */
     if (result == MOEPAGE_E_DEVICE && entry->tick > 0) {
-        char sentence[sizeof tier->failure];
+        char sentence[MP_FAILURE_BYTES];
         snprintf(sentence, sizeof sentence,
                  "layer %u, expert %u was not read: the device had failed before",
                  entry->key / tier->model->info.experts, entry->key % tier->model->info.experts);
-        note_failure(tier, entry->key, sentence);
+        mp_failure_note(&tier->failure, entry->key, sentence);
     }
     tier->entry_of[entry->key] = MP_NO_ENTRY;
     entry->state = MP_ENTRY_FAILED;
@@ -244,9 +236,11 @@ static void settle_landed(mp_host_tier *tier)
 /* Returns the entry that would be evicted next, or MP_NO_ENTRY. */
 static uint32_t victim(const mp_host_tier *tier)
 {
-    uint32_t index = tier->links[tier->valid].next;
-    while (index != tier->valid && tier->entries[index].users > 0)
-        index = tier->links[index].next;
+    const mp_link *links = tier->links;
+    uint32_t index = tier->valid;
+    do
+        index = tier->in_turn ? links[index].prev : links[index].next;
+    while (index != tier->valid && tier->entries[index].users > 0);
     return index == tier->valid ? MP_NO_ENTRY : index;
 }
 
@@ -358,11 +352,4 @@ moepage_status mp_host_tier_sync(mp_host_tier *tier)
     for (uint32_t i = 0; i < tier->n_lanes && !status; i++)
         status = tier->home->device->ops->sync(tier->lanes[i].stream, tier->lanes[i].last);
     return status;
-}
-
-void mp_host_tier_failure(mp_host_tier *tier, uint32_t key, char *out, size_t capacity)
-{
-    pthread_mutex_lock(&tier->failure_lock);
-    snprintf(out, capacity, "%s", tier->failure_key == key ? tier->failure : "");
-    pthread_mutex_unlock(&tier->failure_lock);
 }

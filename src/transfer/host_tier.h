@@ -4,7 +4,7 @@
  * the form that crosses the bus. An image is read from the model (file, mapping or read callback)
  * by the device's COLD streams; loads into slots then copy it from here.
  *
- *   EMPTY -> READING -> VALID -> (evicted, least recently found first) -> EMPTY
+ *   EMPTY -> READING -> VALID -> (evicted, see `in_turn`) -> EMPTY
  *               |  the read failed
  *               +-----> FAILED: cannot be found; EMPTY when its last user has let go
  *
@@ -22,6 +22,7 @@
 #include "arena/home.h"
 #include "model/model.h"
 #include "policy/ring.h"
+#include "transfer/failure.h"
 #include "transfer/probe.h"
 
 #define MP_NO_ENTRY UINT32_MAX
@@ -67,6 +68,9 @@ typedef struct mp_host_tier {
     uint32_t *entry_of; /* [n_keys] READING or VALID entry of an expert, or MP_NO_ENTRY */
     mp_link *links;     /* [n_entries + 1 + MP_MAX_COLD_LANES] the rings' sentinels come last */
     uint32_t valid;     /* the ring of VALID entries, in order of use */
+    /* Experts are needed one after the other, again and again: the one found last is evicted, since it is
+     * needed last. Otherwise the one found least recently. */
+    bool in_turn;
     uint32_t n_valid;
     uint32_t n_guesses; /* entries with `guess` set */
     uint32_t *empty;    /* stack */
@@ -79,9 +83,7 @@ typedef struct mp_host_tier {
     /* Reads among these that went through the page cache, or came out of memory. */
     uint64_t buffered;
     mp_probe *probe; /* of reads, in bytes of dense experts or of integers; the owner's, or NULL */
-    pthread_mutex_t failure_lock;
-    uint32_t failure_key; /* the last failed read's expert, and its sentence */
-    char failure[512];
+    mp_failure failure;
 } mp_host_tier;
 
 /* Opens a tier of `bytes` (rounded down to whole entries) for all experts of the model in `form`;
@@ -123,9 +125,6 @@ bool mp_host_tier_landed(const mp_host_tier *tier, uint32_t entry);
 
 /* Returns the address at which the image of an entry is, or will be. */
 const unsigned char *mp_host_tier_image(const mp_host_tier *tier, uint32_t entry);
-
-/* Copies the sentence of the last failed read if it was this expert's, otherwise "". Any thread. */
-void mp_host_tier_failure(mp_host_tier *tier, uint32_t key, char *out, size_t capacity);
 
 /* Blocks until every read under way has ended. */
 moepage_status mp_host_tier_sync(mp_host_tier *tier);

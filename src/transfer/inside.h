@@ -4,6 +4,7 @@
 
 #include "transfer/host_tier.h"
 #include "transfer/probe.h"
+#include "transfer/setup.h"
 #include "transfer/tiers.h"
 
 #define MP_NO_PASSAGE UINT32_MAX
@@ -96,7 +97,7 @@ typedef struct mp_fill {
  *
  *   copied: [0, next)     landed, and found whole: place_of[key]     decoded from: [0, usable) */
 typedef struct mp_compressed {
-    unsigned char *memory; /* the arena's base */
+    unsigned char *memory; /* within the arena */
     uint64_t unit;         /* bytes of a place; 0 = the model has no such images */
     uint32_t *place_of;    /* [keys] where the expert's image has landed, or MP_NO_PLACE; or NULL */
     uint32_t n;            /* places */
@@ -119,8 +120,10 @@ struct mp_transfer {
     const mp_device_ops *ops; /* the device's */
     const struct moepage_model *model;
     pthread_mutex_t *lock; /* the owner's */
-    uint64_t place_bytes;  /* unit of the arena's experts' side */
-    uint64_t slot_bytes;   /* of an expert of the first layer */
+    uint64_t place_bytes;
+    uint64_t slot_bytes;       /* of an expert of the first layer */
+    const mp_scatter *scatter; /* [tensors] or NULL */
+    bool in_turn;
     uint32_t layers, experts, keys;
     const mp_deal *deal;
     uint32_t part;
@@ -139,6 +142,8 @@ struct mp_transfer {
     _Atomic mp_tick *reads; /* [n_read][MP_MAX_READERS]; NULL where no work outlasts its call */
     uint32_t n_read;        /* places whose readers are known: passages', and those added */
     mp_transfer_counters counters;
+    mp_failure
+        failure; /* of what the device refused, or could not fill; that of cold reads is the tier's */
 };
 
 /* ---- measure.c ---- */
@@ -155,8 +160,8 @@ moepage_status mp_pipes_open(mp_transfer *transfer, bool decoders);
 void mp_pipes_close(mp_transfer *transfer);
 /* Describes the decoder's jobs for an expert whose EXPH image will be at
  * `image`; jobs[MOEPAGE_MAX_EXPERT_TENSORS]. */
-void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                        const unsigned char *image, unsigned char *place, mp_decode_job *jobs);
+void mp_decode_describe(const mp_transfer *transfer, uint32_t key, const unsigned char *image,
+                        unsigned char *place, mp_decode_job *jobs);
 /* Submits the decoding of the passage's jobs behind its copies, all of which have been submitted.
  * Returns false if the device refused: the load has then failed. */
 bool mp_pipe_decode(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage);
@@ -174,6 +179,9 @@ moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t place, m
 /* Makes later work of a pipe's bus wait for a tick of another stream. */
 moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,
                             mp_tick tick);
+/* Keeps the sentence of a fill that has failed; returns its status. Runs on a device's thread, without the
+ * lock. */
+moepage_status mp_transfer_keep_failure(const mp_copy *copy, moepage_status status);
 /* Describes the copy of `bytes` at `offset` of an image in a pack. The whole image is checked before
  * any of it is used. The caller sets dst and result. */
 mp_copy mp_transfer_copy_stored(const mp_transfer *transfer, uint32_t key, uint32_t form,
@@ -189,8 +197,8 @@ moepage_status mp_readers_each(const mp_transfer *transfer, uint32_t place,
 
 /* ---- compressed.c ---- */
 
-/* Prepares for compressed experts, none yet. May fail with NO_MEMORY. */
-moepage_status mp_images_open(mp_transfer *transfer, uint64_t unit);
+/* Prepares for compressed experts, none yet, `at` bytes into the arena. May fail with NO_MEMORY. */
+moepage_status mp_images_open(mp_transfer *transfer, uint64_t at, uint64_t unit);
 void mp_images_close(mp_transfer *transfer);
 /* Returns the key of the expert that a place is for. */
 uint32_t mp_images_key(const mp_transfer *transfer, uint32_t place);
@@ -204,6 +212,17 @@ static inline mp_image mp_transfer_image(const mp_transfer *transfer, uint32_t k
     mp_model_find_image(transfer->model, key / transfer->experts, key % transfer->experts, form,
                         &image);
     return image;
+}
+
+/* Returns the address of an expert's tensor in a place. */
+static inline unsigned char *mp_transfer_tensor_at(const mp_transfer *transfer, uint32_t key,
+                                                   uint32_t tensor, unsigned char *place)
+{
+    const mp_scatter *scatter = transfer->scatter;
+    if (scatter)
+        return place + scatter[tensor].at + key % transfer->experts * scatter[tensor].stride;
+    return place +
+           mp_model_layout(transfer->model, key / transfer->experts)->tensors[tensor].offset;
 }
 
 static inline uint64_t mp_transfer_now_ns(const mp_transfer *transfer)

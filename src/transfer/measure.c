@@ -84,8 +84,7 @@ static moepage_status time_decode(mp_transfer *transfer, uint32_t key, const uns
     unsigned char *staged = transfer->staging.buffers[key % transfer->staging.n].memory;
     uint64_t places = count_places(transfer);
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
-    mp_decode_describe(model, key / model->info.experts, key % model->info.experts, staged,
-                       place_at(transfer, key % places), jobs);
+    mp_decode_describe(transfer, key, staged, place_at(transfer, key % places), jobs);
     mp_kernel_decode_args args = {.jobs = jobs, .n_jobs = model->info.expert_tensors};
     mp_copy copy = {.dst = staged, .src = image, .bytes = bytes};
     moepage_status status = ops->copy(pipe->bus, &copy, 1, &pipe->last_bus);
@@ -161,11 +160,12 @@ moepage_status mp_transfer_measure(mp_transfer *transfer, uint64_t places)
         return MOEPAGE_OK; /* the pool reports that by itself */
     moepage_status status =
         mp_arena_resize(arena, MP_SIDE_EXPERTS, places && places < room ? places : room);
-    if (!status)
+    bool fits = !status && count_places(transfer) > 0;
+    if (fits)
         status = measure_bus(transfer);
-    if (!status && transfer->staging.n)
+    if (!status && fits && transfer->staging.n)
         status = measure_decode(transfer);
-    if (!status && transfer->tier)
+    if (!status && fits && transfer->tier)
         status = measure_cold(transfer);
     moepage_status given_back = mp_arena_resize(arena, MP_SIDE_EXPERTS, 0);
     return status ? status : given_back;

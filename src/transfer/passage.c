@@ -9,8 +9,10 @@
 /* Runs on a device's thread. */
 static moepage_status fill_from_piece(const mp_copy *copy, void *out)
 {
-    return mp_model_read_piece(copy->fill_user, copy->fill_key[0], copy->fill_key[1],
-                               copy->fill_key[2], copy->fill_offset, copy->bytes, out);
+    const mp_transfer *transfer = copy->fill_user;
+    return mp_transfer_keep_failure(copy, mp_model_read_piece(transfer->model, copy->fill_key[0],
+                                                              copy->fill_key[1], copy->fill_key[2],
+                                                              copy->fill_offset, copy->bytes, out));
 }
 
 static void fail(mp_passage *passage, moepage_status status)
@@ -98,6 +100,24 @@ static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_k
 
 /* ---- copies ---- */
 
+/* Returns the parts that a load without staging is cut into: the model's pieces, an image's tensors
+ * where places hold them apart, or else a whole image. */
+static uint32_t count_parts(const mp_transfer *transfer, const mp_passage *passage, bool coded)
+{
+    if (passage->source == MP_FROM_PIECES)
+        return transfer->model->n_pieces;
+    return transfer->scatter && !coded ? transfer->model->info.expert_tensors : 1;
+}
+
+static uint64_t bytes_of_part(const mp_transfer *transfer, const mp_passage *passage,
+                              const mp_image *image, bool coded)
+{
+    const mp_layout *layout = mp_model_layout(transfer->model, passage->key / transfer->experts);
+    if (passage->source == MP_FROM_PIECES)
+        return layout->pieces[passage->piece].bytes;
+    return transfer->scatter && !coded ? layout->tensors[passage->piece].bytes : image->bytes;
+}
+
 /* Describes the copy of the next `bytes` of a tensor's piece to the place. */
 static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint64_t bytes)
 {
@@ -105,13 +125,14 @@ static mp_copy copy_piece(const mp_transfer *transfer, mp_passage *passage, uint
     uint32_t layer = passage->key / transfer->experts, expert = passage->key % transfer->experts;
     const mp_piece *piece = &mp_model_layout(model, layer)->pieces[passage->piece];
     mp_copy copy = {
-        .dst = passage->place + piece->slot_offset + passage->offset,
+        .dst = mp_transfer_tensor_at(transfer, passage->key, piece->tensor, passage->place) +
+               piece->tensor_offset + passage->offset,
         .bytes = bytes,
         .result = &passage->result,
     };
     if (!model->sources) {
         copy.fill = fill_from_piece;
-        copy.fill_user = model;
+        copy.fill_user = transfer;
         copy.fill_key[0] = layer;
         copy.fill_key[1] = expert;
         copy.fill_key[2] = passage->piece;
@@ -130,14 +151,20 @@ static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, const mp_i
                           uint64_t bytes)
 {
     const mp_host_tier *tier = transfer->tier;
-    unsigned char *dst =
-        passage->staging ? transfer->staging.buffers[passage->staging - 1].memory : passage->place;
+    unsigned char *dst = passage->place;
+    uint64_t offset = passage->offset; /* in the image */
     mp_copy copy = {.bytes = bytes};
+    if (passage->staging) {
+        dst = transfer->staging.buffers[passage->staging - 1].memory;
+    } else if (transfer->scatter) {
+        uint32_t layer = passage->key / transfer->experts;
+        offset += mp_model_layout(transfer->model, layer)->tensors[passage->piece].offset;
+        dst = mp_transfer_tensor_at(transfer, passage->key, passage->piece, passage->place);
+    }
     if (passage->source == MP_FROM_HOST_TIER)
-        copy.src = tier->memory.base + passage->entry * tier->unit + image->skew + passage->offset;
+        copy.src = tier->memory.base + passage->entry * tier->unit + image->skew + offset;
     else
-        copy = mp_transfer_copy_stored(transfer, passage->key, transfer->bus_form, passage->offset,
-                                       bytes);
+        copy = mp_transfer_copy_stored(transfer, passage->key, transfer->bus_form, offset, bytes);
     copy.dst = dst + passage->offset;
     copy.result = &passage->result;
     return copy;
@@ -150,8 +177,7 @@ static void describe_jobs(mp_transfer *transfer, uint32_t index)
     const unsigned char *image = passage->source == MP_FROM_DEVICE
                                      ? mp_images_find(transfer, passage->key)
                                      : transfer->staging.buffers[passage->staging - 1].memory;
-    mp_decode_describe(transfer->model, passage->key / transfer->experts,
-                       passage->key % transfer->experts, image, passage->place,
+    mp_decode_describe(transfer, passage->key, image, passage->place,
                        &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
 }
 
@@ -171,19 +197,17 @@ static uint64_t part_bytes(uint64_t left, uint64_t room)
 static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind pipe,
                             uint64_t limit, bool coded)
 {
-    const struct moepage_model *model = transfer->model;
     mp_passage *passage = &transfer->passages[index];
     mp_stage *stage = &transfer->pipes[pipe].stage;
-    const mp_layout *layout = mp_model_layout(model, passage->key / transfer->experts);
     bool in_pieces = passage->source == MP_FROM_PIECES;
-    uint32_t pieces = in_pieces ? model->n_pieces : 1;
+    uint32_t parts = count_parts(transfer, passage, coded);
     mp_image image = {0};
     uint64_t total = 0;
     if (!in_pieces)
         image = mp_transfer_image(transfer, passage->key, transfer->bus_form);
-    while (passage->piece < pieces && total < limit) {
-        /* Take as much of the piece, or of the whole image, as the limit asks for. */
-        uint64_t size = in_pieces ? layout->pieces[passage->piece].bytes : image.bytes;
+    while (passage->piece < parts && total < limit) {
+        /* Take as much of the part as the limit asks for. */
+        uint64_t size = bytes_of_part(transfer, passage, &image, coded);
         uint64_t left = size - passage->offset, bytes = part_bytes(left, limit - total);
         mp_copy copy = in_pieces ? copy_piece(transfer, passage, bytes)
                                  : copy_image(transfer, passage, &image, bytes);
@@ -196,7 +220,7 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
 
         /* The last copy of a coded image is followed by its decoding. Until the stage is flushed,
          * MP_STAGED keeps the passage from appearing to have landed. */
-        passage->submitted = passage->piece == pieces;
+        passage->submitted = passage->piece == parts;
         bool decode = passage->submitted && coded;
         if (decode)
             describe_jobs(transfer, index);
@@ -395,6 +419,35 @@ moepage_status mp_passage_lead(mp_transfer *transfer, uint32_t index, mp_stream 
             status = ops->wait(reader, pipe->bus, passage->bus[kind]);
         if (!status && passage->decode[kind])
             status = ops->wait(reader, pipe->decode, passage->decode[kind]);
+    }
+    return status;
+}
+
+void mp_passage_ends(const mp_transfer *transfer, uint32_t index, mp_event ends[MP_ENDS])
+{
+    const mp_passage *passage = &transfer->passages[index];
+    for (uint32_t kind = 0; kind < MP_PIPES; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        mp_event *bus = &ends[2 * kind], *decode = &ends[2 * kind + 1];
+        if (passage->bus[kind] > bus->tick)
+            *bus = (mp_event){pipe->bus, passage->bus[kind]};
+        if (passage->decode[kind] > decode->tick)
+            *decode = (mp_event){pipe->decode, passage->decode[kind]};
+    }
+}
+
+moepage_status mp_transfer_follow(mp_transfer *transfer, mp_stream *reader, mp_tick tick)
+{
+    const mp_device_ops *ops = transfer->ops;
+    moepage_status status = MOEPAGE_OK;
+    if (ops->completed(reader) >= tick)
+        return status;
+    for (int kind = 0; kind < MP_PIPE_PREFETCH && !status; kind++) {
+        const mp_pipe *pipe = &transfer->pipes[kind];
+        if (transfer->bus_form != MOEPAGE_FORM_EXPH)
+            status = mp_pipe_wait(transfer, (mp_pipe_kind)kind, reader, tick);
+        if (!status && pipe->decode)
+            status = ops->wait(pipe->decode, reader, tick);
     }
     return status;
 }

@@ -9,20 +9,16 @@
 
 moepage_status mp_pipes_open(mp_transfer *transfer, bool decoders)
 {
-    static const mp_stream_class bus_class[MP_PIPES] = {
-        [MP_PIPE_DEMAND] = MP_STREAM_DEMAND,
-        [MP_PIPE_FETCH] = MP_STREAM_DEMAND,
-        [MP_PIPE_PREFETCH] = MP_STREAM_PREFETCH,
-    };
     mp_device *device = transfer->home->device;
     moepage_status status = MOEPAGE_OK;
     for (int kind = 0; kind < MP_PIPES && !status; kind++) {
         mp_pipe *pipe = &transfer->pipes[kind];
-        status = device->ops->stream_create(device, bus_class[kind], &pipe->bus);
+        bool yields = kind == MP_PIPE_PREFETCH || transfer->in_turn;
+        status = device->ops->stream_create(device, yields ? MP_STREAM_PREFETCH : MP_STREAM_DEMAND,
+                                            &pipe->bus);
         if (!status && decoders)
             status = device->ops->stream_create(device,
-                                                kind == MP_PIPE_PREFETCH ? MP_STREAM_BACKGROUND
-                                                                         : MP_STREAM_COMPUTE,
+                                                yields ? MP_STREAM_BACKGROUND : MP_STREAM_COMPUTE,
                                                 &pipe->decode);
     }
     return status;
@@ -89,9 +85,11 @@ moepage_status mp_readers_before_decode(mp_transfer *transfer, uint32_t place, m
 
 /* ---- decoding ---- */
 
-void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint32_t expert,
-                        const unsigned char *image, unsigned char *place, mp_decode_job *jobs)
+void mp_decode_describe(const mp_transfer *transfer, uint32_t key, const unsigned char *image,
+                        unsigned char *place, mp_decode_job *jobs)
 {
+    const struct moepage_model *model = transfer->model;
+    uint32_t layer = key / transfer->experts, expert = key % transfer->experts;
     mp_image_part parts[MOEPAGE_MAX_EXPERT_TENSORS];
     mp_model_find_parts(model, layer, expert, MOEPAGE_FORM_EXPH, parts);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
@@ -99,7 +97,7 @@ void mp_decode_describe(const struct moepage_model *model, uint32_t layer, uint3
         jobs[t] = (mp_decode_job){
             .src = image + parts[t].offset,
             .src_bytes = parts[t].form == MOEPAGE_FORM_DENSE ? tensor->bytes : parts[t].bytes,
-            .dst = place + tensor->offset,
+            .dst = mp_transfer_tensor_at(transfer, key, t, place),
             .elements = mp_dtype_weights(tensor->dtype, tensor->bytes),
             .form = parts[t].form,
             .dtype = tensor->dtype,
@@ -139,6 +137,7 @@ bool mp_pipe_decode(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index)
     if (status) {
         /* The buffer goes to another load: wait for the copies that are still on their
          * way into it. */
+        mp_failure_note(&transfer->failure, passage->key, moepage_last_error());
         (void)mp_passage_wait(transfer, index, MP_UNTIL_LANDED);
         atomic_store(&passage->result, status);
     } else {
@@ -212,6 +211,9 @@ void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
         timed = ops->completed(transfer->pipes[k].bus) >= transfer->pipes[k].last_bus;
     timed = timed && mp_probe_begin(probe, pipe->bus, 0);
     moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
+    if (status)
+        mp_failure_note(&transfer->failure, transfer->passages[stage->passage[0]].key,
+                        moepage_last_error());
     if (timed && !status) {
         uint64_t bytes = 0;
         for (uint32_t i = 0; i < n; i++)
@@ -253,11 +255,23 @@ moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream 
 
 /* ---- copies out of stored images ---- */
 
+moepage_status mp_transfer_keep_failure(const mp_copy *copy, moepage_status status)
+{
+    mp_transfer *transfer = (mp_transfer *)(uintptr_t)copy->fill_user;
+    uint32_t key = copy->fill_key[0] * transfer->experts + copy->fill_key[1];
+    if (status)
+        mp_failure_note(&transfer->failure, key, moepage_last_error());
+    return status;
+}
+
 /* Runs on a device's thread. The first one of an image checks all of it before it uses any of it. */
 static moepage_status fill_from_stored(const mp_copy *copy, void *out)
 {
-    return mp_model_read_stored(copy->fill_user, copy->fill_key[0], copy->fill_key[1],
-                                copy->fill_key[2], copy->fill_offset, copy->bytes, out);
+    const mp_transfer *transfer = copy->fill_user;
+    return mp_transfer_keep_failure(copy,
+                                    mp_model_read_stored(transfer->model, copy->fill_key[0],
+                                                         copy->fill_key[1], copy->fill_key[2],
+                                                         copy->fill_offset, copy->bytes, out));
 }
 
 mp_copy mp_transfer_copy_stored(const mp_transfer *transfer, uint32_t key, uint32_t form,
@@ -269,7 +283,7 @@ mp_copy mp_transfer_copy_stored(const mp_transfer *transfer, uint32_t key, uint3
     return (mp_copy){
         .bytes = bytes,
         .fill = fill_from_stored,
-        .fill_user = transfer->model,
+        .fill_user = transfer,
         .fill_key = {key / transfer->experts, key % transfer->experts, form},
         .fill_offset = offset,
     };

@@ -116,15 +116,15 @@ const char *mp_transfer_explain(mp_transfer *transfer, uint32_t key, moepage_sta
                                 char *out, size_t capacity)
 {
     const struct moepage_model *model = transfer->model;
-    *out = '\0';
-    if (status == MOEPAGE_E_BUSY || status == MOEPAGE_E_DEVICE)
-        return moepage_status_text(status); /* the image is not at fault */
-    if (transfer->tier)
-        mp_host_tier_failure(transfer->tier, key, out, capacity);
+    mp_failure_recall(&transfer->failure, key, out, capacity);
+    if (!*out && transfer->tier)
+        mp_failure_recall(&transfer->tier->failure, key, out, capacity);
     if (*out)
         return out;
+    if (status == MOEPAGE_E_BUSY || status == MOEPAGE_E_DEVICE)
+        return moepage_status_text(status); /* the image is not at fault */
 
-    /* The tier keeps the sentence of its last failure alone, and nothing else keeps any. */
+    /* The sentences of the last failures alone are kept. */
     if (mp_model_check_image(model, key / transfer->experts, key % transfer->experts,
                              transfer->bus_form) != status)
         return moepage_status_text(status);

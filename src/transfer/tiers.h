@@ -26,8 +26,13 @@ typedef struct mp_event {
 mp_event mp_transfer_last(const mp_transfer *transfer, mp_pipe_kind pipe);
 /* Finds the next event that a passage waits for; returns false if there is none. */
 bool mp_passage_next_event(const mp_transfer *transfer, uint32_t passage, mp_event *out);
+/* Raises the ticks in `ends` to those at which a passage ends, one for each stream that loads may end on. */
+#define MP_ENDS (2u * MP_PIPES)
+void mp_passage_ends(const mp_transfer *transfer, uint32_t passage, mp_event ends[MP_ENDS]);
 /* Finds the next end of a cold read, of any load; returns false if none is under way. */
 bool mp_transfer_next_read(const mp_transfer *transfer, mp_event *out);
+/* Makes demands that begin later write to places after a tick of a reader's stream only. */
+moepage_status mp_transfer_follow(mp_transfer *transfer, mp_stream *reader, mp_tick tick);
 /* Submits the copy of an image in `form` to the memory at `to` on the PREFETCH bus at once, outside of
  * any passage; it starts after the readers of `place`, unless that is MP_NO_READERS. *result is set if
  * its source fails. */

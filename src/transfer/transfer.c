@@ -126,12 +126,11 @@ static uint32_t staging_buffers(const moepage_expert_pool_config *config, uint32
 
 void mp_transfer_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
                        uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
-                       uint64_t *image_places)
+                       uint64_t *image_bytes)
 {
     uint64_t per_layer = (config->compressed_experts + n_devices - 1) / n_devices;
-    uint64_t bytes = per_layer * model->info.moe_layers * image_unit(model);
     *workspace_bytes = staging_buffers(config, bus_form) * image_unit(model);
-    *image_places = (bytes + model->info.slot_bytes - 1) / model->info.slot_bytes;
+    *image_bytes = per_layer * model->info.moe_layers * image_unit(model);
 }
 
 /* ---- opening ---- */
@@ -196,7 +195,8 @@ static uint32_t choose_compressed(const mp_transfer *transfer,
     return backends[0].experts;
 }
 
-static moepage_status open_tiers(mp_transfer *transfer, const moepage_expert_pool_config *config)
+static moepage_status open_tiers(mp_transfer *transfer, const moepage_expert_pool_config *config,
+                                 uint64_t images_at)
 {
     uint32_t staging = staging_buffers(config, transfer->bus_form);
     uint64_t bytes = tier_bytes(transfer, config);
@@ -213,7 +213,7 @@ static moepage_status open_tiers(mp_transfer *transfer, const moepage_expert_poo
     if (status || !staging || !mp_model_has_form(transfer->model, MOEPAGE_FORM_EXPH) ||
         transfer->model->n_layouts > 1)
         return status;
-    status = mp_images_open(transfer, image_unit(transfer->model));
+    status = mp_images_open(transfer, images_at, image_unit(transfer->model));
     if (!status && keeps_compressed(config))
         mp_images_set(transfer, choose_compressed(transfer, config));
     return status;
@@ -232,6 +232,8 @@ moepage_status mp_transfer_open(const mp_transfer_setup *setup,
     transfer->lock = setup->lock;
     transfer->place_bytes = setup->place_bytes;
     transfer->slot_bytes = setup->slot_bytes;
+    transfer->scatter = setup->scatter;
+    transfer->in_turn = setup->in_turn;
     transfer->deal = setup->deal;
     transfer->part = setup->part;
     transfer->bus_form = setup->bus_form;
@@ -240,15 +242,18 @@ moepage_status mp_transfer_open(const mp_transfer_setup *setup,
     transfer->experts = info->experts;
     transfer->keys = info->experts * info->moe_layers;
     transfer->members = setup->deal->members[setup->part];
+    mp_failure_open(&transfer->failure);
     for (int i = 0; i < MP_PROBES; i++)
         mp_probe_init(&transfer->probes[i], setup->home->device, setup->lock);
-    moepage_status status = open_tiers(transfer, config);
+    moepage_status status = open_tiers(transfer, config, setup->images_at);
     if (status) {
         mp_transfer_close(transfer);
         return status;
     }
-    if (transfer->tier) /* reads before this were measured separately */
+    if (transfer->tier) { /* reads before this were measured separately */
         transfer->tier->probe = &transfer->probes[MP_PROBE_COLD];
+        transfer->tier->in_turn = setup->in_turn;
+    }
     *out = transfer;
     return MOEPAGE_OK;
 }
@@ -315,5 +320,6 @@ void mp_transfer_close(mp_transfer *transfer)
     mp_free(transfer->passages);
     mp_free(transfer->jobs);
     mp_free(transfer->reads);
+    mp_failure_close(&transfer->failure);
     mp_free(transfer);
 }

@@ -41,39 +41,12 @@ typedef struct mp_rates {
     uint64_t bus, decode, cold;
 } mp_rates;
 
-typedef struct mp_transfer_setup {
-    struct moepage_device *home; /* whose arena's experts' side is attached and empty */
-    const struct moepage_model *model;
-    pthread_mutex_t *lock;
-    uint64_t place_bytes, slot_bytes; /* of that side's unit; of an expert of the first layer */
-    const mp_deal *deal;              /* outlives the transfers: which experts the device has */
-    uint32_t part;                    /* its number there */
-    uint32_t bus_form, slot_form; /* MOEPAGE_FORM_* that crosses the bus, and that places hold */
-} mp_transfer_setup;
-
 /* Counters since creation, read by the owner. */
 typedef struct mp_transfer_counters {
     uint64_t demand_bytes, prefetch_bytes, decodes, compressed_loads;
 } mp_transfer_counters;
 
-/* ---- set-up and end (transfer.c); the lock is not held ---- */
-
-/* Checks the config's tier fields against the model and chooses the form that crosses the bus. */
-moepage_status mp_transfer_check(const struct moepage_model *model,
-                                 const moepage_expert_pool_config *config, uint32_t *bus_form);
-/* Computes the bytes of workspace, and the places for compressed experts, of one of n_devices that are alike. */
-void mp_transfer_sizes(const struct moepage_model *model, const moepage_expert_pool_config *config,
-                       uint32_t bus_form, uint32_t n_devices, uint64_t *workspace_bytes,
-                       uint64_t *image_places);
-/* Opens pipes, host tier and staging, measures them, and chooses which experts stay compressed. */
-moepage_status mp_transfer_open(const mp_transfer_setup *setup,
-                                const moepage_expert_pool_config *config, mp_transfer **out);
-/* Makes room for passages 0 to n - 1. Called before the first of them begins. */
-moepage_status mp_transfer_set_passages(mp_transfer *transfer, uint32_t n);
-/* Copies the compressed experts into device memory and waits for them. */
-moepage_status mp_transfer_fill(mp_transfer *transfer);
-/* Waits for work under way and closes. NULL is a no-op. */
-void mp_transfer_close(mp_transfer *transfer);
+/* ---- what it reports (tiers.c) ---- */
 
 void mp_transfer_describe(const mp_transfer *transfer, moepage_expert_pool_info *info);
 mp_transfer_counters *mp_transfer_get_counters(mp_transfer *transfer);

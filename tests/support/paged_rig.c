@@ -71,7 +71,10 @@ void paged_rig_open_device(paged_rig *rig, const bank_shape *shape, const paged_
     bank_model_open(&rig->bank, shape);
     uint64_t view_bytes = rig->where == PAGED_ON_SIM ? SIM_GRANULARITY : PAGE;
     uint32_t buffers = config->buffers ? config->buffers : shape->layers < 2 ? 1 : 2;
-    uint64_t arena = buffers * buffer_bytes(&rig->bank, view_bytes);
+    uint64_t images = config->compressed * shape->layers *
+                      mp_model_slot_bytes(rig->bank.model, MOEPAGE_FORM_EXPH);
+    uint64_t arena = buffers * buffer_bytes(&rig->bank, view_bytes) + round_up(images, view_bytes) +
+                     config->spare;
     moepage_device_config device = {.struct_size = sizeof device,
                                     .threads = 2,
                                     .io_threads = 2,
@@ -93,8 +96,13 @@ void paged_rig_open_device(paged_rig *rig, const bank_shape *shape, const paged_
 
 moepage_status paged_rig_create(paged_rig *rig, const paged_rig_config *config)
 {
-    moepage_paged_config paged = {.struct_size = sizeof paged, .buffers = config->buffers};
-    moepage_status status = moepage_paged_create(rig->device, rig->bank.model, &paged, &rig->paged);
+    uint64_t entry = mp_model_image_room(rig->bank.model, MOEPAGE_FORM_DENSE);
+    rig->config = (moepage_paged_config){.struct_size = sizeof rig->config,
+                                         .buffers = config->buffers,
+                                         .compressed_experts = config->compressed,
+                                         .host_tier_bytes = config->host_tier * entry};
+    moepage_status status =
+        moepage_paged_create(rig->device, rig->bank.model, &rig->config, &rig->paged);
     for (uint32_t t = 0; !status && t < rig->bank.n_tensors; t++) {
         rig->tensors[t].struct_size = sizeof rig->tensors[t];
         assert_int_equal(moepage_paged_get_tensor(rig->paged, t, &rig->tensors[t]), MOEPAGE_OK);
@@ -172,6 +180,31 @@ void paged_rig_wait(paged_rig *rig)
         assert_int_equal(enter_sim(rig)->stream_sync(rig->native), 0);
         leave_sim(rig);
     }
+}
+
+/* ---- tiers ---- */
+
+moepage_paged_info paged_rig_info(paged_rig *rig)
+{
+    moepage_paged_info info = {.struct_size = sizeof info};
+    assert_int_equal(moepage_paged_get_info(rig->paged, &info), MOEPAGE_OK);
+    return info;
+}
+
+void paged_rig_resize(paged_rig *rig, uint32_t compressed)
+{
+    uint64_t before = 0, after = 0;
+    moepage_status status;
+    assert_int_equal(moepage_paged_sizes(rig->device, rig->bank.model, &rig->config, NULL, &before),
+                     MOEPAGE_OK);
+    rig->config.compressed_experts = compressed;
+    assert_int_equal(moepage_paged_sizes(rig->device, rig->bank.model, &rig->config, NULL, &after),
+                     MOEPAGE_OK);
+    do
+        status = moepage_paged_resize(rig->paged, compressed);
+    while (status == MOEPAGE_E_BUSY);
+    assert_int_equal(status, MOEPAGE_OK);
+    rig->used_bytes = rig->used_bytes - before + after;
 }
 
 /* ---- states ---- */
@@ -323,9 +356,8 @@ static void check_ownership(struct moepage_paged *paged)
         bool has = layer->state == MOEPAGE_PAGED_LOADING || layer->state == MOEPAGE_PAGED_RESIDENT;
         assert_true(layer->buffer == MP_PAGED_NONE || paged->buffers[layer->buffer].owner == i);
         assert_true(!has || layer->buffer != MP_PAGED_NONE);
-        assert_true(layer->state != MOEPAGE_PAGED_RESIDENT || (layer->shown && !layer->leaving));
-        assert_true(layer->state != MOEPAGE_PAGED_UNMAPPED ||
-                    (layer->buffer == MP_PAGED_NONE && !layer->shown));
+        assert_true(layer->state != MOEPAGE_PAGED_RESIDENT || layer->shown == layer->buffer);
+        assert_true(layer->state != MOEPAGE_PAGED_UNMAPPED || layer->buffer == MP_PAGED_NONE);
         assert_true(!layer->acquired || has);
     }
     pthread_mutex_unlock(&paged->lock);
@@ -339,6 +371,7 @@ void paged_rig_check(paged_rig *rig)
         assert_memory_equal(&now, &rig->tensors[t], sizeof now);
     }
     check_ownership(rig->paged);
+    assert_true(paged_rig_info(rig).compressed_experts <= rig->config.compressed_experts);
     assert_int_equal(used_bytes(rig), rig->used_bytes);
 }
 

@@ -16,6 +16,7 @@ typedef struct paged_rig {
     bank_model bank;
     moepage_device *device;
     paged_where where;
+    moepage_paged_config config;
     bool gated;
     late_caller caller;  /* PAGED_LATE */
     mp_cu_stream native; /* PAGED_ON_SIM */
@@ -28,9 +29,12 @@ typedef struct paged_rig {
 typedef struct paged_rig_config {
     paged_where where;
     uint32_t buffers;
+    uint32_t compressed; /* experts of each layer */
+    uint32_t host_tier;  /* experts that it has room for */
+    uint64_t spare;      /* arena beyond what creation takes */
 } paged_rig_config;
 
-/* Opens model and device, with an arena of exactly the buffers, and creates the PagedTensor. */
+/* Opens model and device, with an arena of exactly what creation takes, and creates the PagedTensor. */
 void paged_rig_open(paged_rig *rig, const bank_shape *shape, const paged_rig_config *config);
 /* Only the first part: `paged` stays NULL. */
 void paged_rig_open_device(paged_rig *rig, const bank_shape *shape, const paged_rig_config *config);
@@ -45,6 +49,11 @@ void paged_rig_shut(paged_rig *rig);
 void paged_rig_open_gate(paged_rig *rig);
 /* Opens the gate and waits for all that is on the stream. */
 void paged_rig_wait(paged_rig *rig);
+
+/* Keeps other numbers of experts compressed, and again while that is BUSY; the device then holds what
+ * moepage_paged_sizes says. */
+void paged_rig_resize(paged_rig *rig, uint32_t compressed);
+moepage_paged_info paged_rig_info(paged_rig *rig);
 
 uint32_t paged_rig_state(paged_rig *rig, uint32_t layer);
 /* Waits for a state that comes by itself. */

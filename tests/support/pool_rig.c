@@ -179,7 +179,7 @@ static bool image_matches(const pool_rig *rig, uint32_t key, uint32_t form,
         memcpy(slot, image, mp_model_layout(model, layer)->slot_bytes);
     mp_decode_job jobs[MOEPAGE_MAX_EXPERT_TENSORS];
     if (form == MOEPAGE_FORM_EXPH)
-        mp_decode_describe(model, layer, expert, image, slot, jobs);
+        mp_decode_describe(rig->pool->transfers[0], key, image, slot, jobs);
     for (uint32_t t = 0; t < model->info.expert_tensors; t++) {
         tensors[t] = slot + mp_model_layout(model, layer)->tensors[t].offset;
         if (form == MOEPAGE_FORM_EXPH && jobs[t].form == MOEPAGE_FORM_EXPH)

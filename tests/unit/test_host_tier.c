@@ -28,9 +28,9 @@ static uint32_t load(mp_host_tier *tier, uint32_t key)
 static void expect_failure(mp_host_tier *tier, uint32_t key, const char *sentence)
 {
     char text[512] = "";
-    mp_host_tier_failure(tier, key, text, sizeof text);
+    mp_failure_recall(&tier->failure, key, text, sizeof text);
     assert_string_equal(text, sentence);
-    mp_host_tier_failure(tier, key + 1, text, sizeof text);
+    mp_failure_recall(&tier->failure, key + 1, text, sizeof text);
     assert_string_equal(text, "");
 }
 
@@ -447,7 +447,7 @@ static void test_host_tier_failure_says_what_the_model_said(void **state)
     cold_rig_land_all(tier);
     expect_failure(tier, 13, said);
     char start[5];
-    mp_host_tier_failure(tier, 13, start, sizeof start);
+    mp_failure_recall(&tier->failure, 13, start, sizeof start);
     assert_int_equal(strlen(start), sizeof start - 1);
     assert_memory_equal(start, said, sizeof start - 1);
     mp_host_tier_destroy(tier);

@@ -11,8 +11,8 @@ are TypeError and ValueError. Nothing is loaded before something is opened.
 """
 from ._abi import MOEPAGE_NO_EXPERT as NO_EXPERT
 from ._info import (ControllerInfo, ControllerReport, CudaInfo, DeviceInfo, ExpertPoolInfo,
-                    FormInfo, KVAdmission, KVPoolInfo, ModelInfo, PackStats, PredictorInfo,
-                    PrefetchInfo, Rightsize, SessionStats, TraceInfo)
+                    FormInfo, KVAdmission, KVPoolInfo, ModelInfo, PackStats, PagedInfo,
+                    PredictorInfo, PrefetchInfo, Rightsize, SessionStats, TraceInfo)
 from .codec import blocks_decode, exph_decode, exph_encode
 from .controller import Controller, set_split
 from .device import Device

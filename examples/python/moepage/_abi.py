@@ -824,6 +824,11 @@ class moepage_paged_config(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("buffers", c_uint32),
+        ("bus_form", c_uint32),
+        ("compressed_experts", c_uint32),
+        ("staging_experts", c_uint32),
+        ("reserved", c_uint32),
+        ("host_tier_bytes", c_uint64),
     ]
 
 
@@ -837,6 +842,29 @@ class moepage_paged_tensor(Structure):
         ("base", c_void_p),
         ("expert_stride", c_uint64),
         ("layer_stride", c_uint64),
+    ]
+
+
+class moepage_paged_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("buffers", c_uint32),
+        ("bus_form", c_uint32),
+        ("compressed_experts", c_uint32),
+        ("compressed_target", c_uint32),
+        ("reserved", c_uint32),
+        ("mappings", c_uint64),
+        ("arena_bytes", c_uint64),
+        ("staging_bytes", c_uint64),
+        ("loaded_bytes", c_uint64),
+        ("decodes", c_uint64),
+        ("compressed_loads", c_uint64),
+        ("host_tier_bytes", c_uint64),
+        ("host_tier_experts", c_uint64),
+        ("host_tier_resident", c_uint64),
+        ("host_hits", c_uint64),
+        ("cold_reads", c_uint64),
+        ("cold_bytes", c_uint64),
     ]
 
 
@@ -1221,15 +1249,20 @@ FUNCTIONS = {
     "moepage_pack_write": (moepage_status, (c_void_p, c_char_p, POINTER(moepage_pack_config),
         POINTER(moepage_pack_stats)), "model,path,config,stats"),
     "moepage_paged_acquire": (moepage_status, (c_void_p, c_uint32, c_void_p), "paged,layer,stream"),
+    "moepage_paged_balance": (moepage_status, (c_void_p, c_void_p, c_uint32, c_void_p,
+        POINTER(moepage_controller_report)), "paged,kv,headroom_permille,stream,report"),
     "moepage_paged_create": (moepage_status, (c_void_p, c_void_p, POINTER(moepage_paged_config),
         c_void_p), "device,model,config,out"),
     "moepage_paged_destroy": (moepage_status, (c_void_p,), "paged"),
+    "moepage_paged_get_info": (moepage_status, (c_void_p, POINTER(moepage_paged_info)),
+        "paged,info"),
     "moepage_paged_get_state": (moepage_status, (c_void_p, c_uint32, c_void_p),
         "paged,layer,state"),
     "moepage_paged_get_tensor": (moepage_status, (c_void_p, c_uint32,
         POINTER(moepage_paged_tensor)), "paged,tensor,out"),
     "moepage_paged_materialise": (moepage_status, (c_void_p, c_uint32), "paged,layer"),
     "moepage_paged_release": (moepage_status, (c_void_p, c_uint32, c_void_p), "paged,layer,stream"),
+    "moepage_paged_resize": (moepage_status, (c_void_p, c_uint32), "paged,compressed"),
     "moepage_paged_sizes": (moepage_status, (c_void_p, c_void_p, POINTER(moepage_paged_config),
         c_void_p, c_void_p), "device,model,config,workspace_bytes,arena_bytes"),
     "moepage_predictor_create": (moepage_status, (c_void_p, POINTER(moepage_predictor_config),

@@ -314,6 +314,30 @@ class ControllerInfo(Info):
 
 
 @dataclass(frozen=True)
+class PagedInfo(Info):
+    """What moepage.h calls moepage_paged_info."""
+
+    STRUCT = "moepage_paged_info"
+
+    buffers: int
+    bus_form: int
+    compressed_experts: int
+    compressed_target: int
+    mappings: int
+    arena_bytes: int
+    staging_bytes: int
+    loaded_bytes: int
+    decodes: int
+    compressed_loads: int
+    host_tier_bytes: int
+    host_tier_experts: int
+    host_tier_resident: int
+    host_hits: int
+    cold_reads: int
+    cold_bytes: int
+
+
+@dataclass(frozen=True)
 class PackStats(Info):
     """What moepage.h calls moepage_pack_stats."""
 

@@ -1,17 +1,27 @@
 """`PagedTensor`: a layer's experts as dense tensors at addresses that never change."""
 import contextlib
 import ctypes
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Tuple, Union
 
 from . import _abi, errors
+from ._info import ControllerReport, PagedInfo
 from .device import Device
 from .dtypes import dtype as dtype_of
-from .enums import PagedState, Role
+from .enums import Form, PagedState, Role, choose
 from .handles import Handle, State, library_of, setup
+from .kv import KVPool
 from .model import Model
-from .structs import make
+from .structs import make, report
 from .tensors import Scope, Tensor
 from .units import below, stream as stream_of
+
+
+def _config(buffers: int, bus_form: Union[Form, str, int], compressed_experts: int,
+            staging_experts: int, host_tier_bytes: int) -> Any:
+    return make(_abi.moepage_paged_config, buffers=buffers,
+                bus_form=choose(Form, bus_form, "bus_form") if bus_form else 0,
+                compressed_experts=compressed_experts, staging_experts=staging_experts,
+                host_tier_bytes=host_tier_bytes)
 
 
 class PagedTensor(Handle):
@@ -23,14 +33,16 @@ class PagedTensor(Handle):
                 ...
             paged.materialise((i + 2) % n)
 
-    `buffers` layers have memory at once; 0 = 2. One thread at a time. Its tensors cannot be
-    written; arrays made of them hold their layer: releasing it raises ExportsAlive until they are
-    gone.
+    `buffers` layers have memory at once; 0 = 2. The rest, of the tiers that feed them, is as
+    moepage_paged_config in moepage.h. One thread at a time. Its tensors cannot be written; arrays
+    made of them hold their layer: releasing it raises ExportsAlive until they are gone.
     """
 
-    def __init__(self, device: Device, model: Model, *, buffers: int = 0) -> None:
+    def __init__(self, device: Device, model: Model, *, buffers: int = 0,
+                 bus_form: Union[Form, str, int] = 0, compressed_experts: int = 0,
+                 staging_experts: int = 0, host_tier_bytes: int = 0) -> None:
         lib = library_of(device, model)
-        config = make(_abi.moepage_paged_config, buffers=buffers)
+        config = _config(buffers, bus_form, compressed_experts, staging_experts, host_tier_bytes)
         states = (device._state, model._state)
         state = State("PagedTensor", lib, lib.moepage_paged_destroy, None, states, exclusive=True)
         self._own(state, (device, model))
@@ -43,10 +55,12 @@ class PagedTensor(Handle):
                                   for i in range(len(model.expert_tensors)))
 
     @staticmethod
-    def sizes(device: Device, model: Model, *, buffers: int = 0) -> Tuple[int, int]:
+    def sizes(device: Device, model: Model, *, buffers: int = 0,
+              bus_form: Union[Form, str, int] = 0, compressed_experts: int = 0,
+              staging_experts: int = 0, host_tier_bytes: int = 0) -> Tuple[int, int]:
         """Bytes of workspace and of arena that it would take."""
         lib = library_of(device, model)
-        config = make(_abi.moepage_paged_config, buffers=buffers)
+        config = _config(buffers, bus_form, compressed_experts, staging_experts, host_tier_bytes)
         workspace, arena = ctypes.c_uint64(), ctypes.c_uint64()
         with device._state as raw, model._state as raw_model:
             lib.moepage_paged_sizes(raw, raw_model, ctypes.byref(config), ctypes.byref(workspace),
@@ -98,6 +112,26 @@ class PagedTensor(Handle):
             with scope.ending() if scope is not None else contextlib.nullcontext():
                 self._state.library.moepage_paged_release(raw, layer, stream_of(stream))
             self._scopes.pop(layer, None)
+
+    def resize(self, compressed: int) -> None:
+        """Keeps so many experts of each layer compressed in device memory."""
+        with self._state as raw:
+            self._state.library.moepage_paged_resize(raw, compressed)
+
+    def balance(self, kv: KVPool, *, headroom_permille: int = 100,
+                stream: Any = None) -> ControllerReport:
+        """At the end of a burst: KV gets its peak with headroom, compressed experts the rest."""
+        struct = make(_abi.moepage_controller_report)
+        with setup(self._state, kv._state), self._state as raw:
+            self._state.library.moepage_paged_balance(raw, kv.handle, headroom_permille,
+                                                      stream_of(stream), ctypes.byref(struct))
+        return ControllerReport.of(struct)
+
+    @property
+    def info(self) -> PagedInfo:
+        """Its memory, and what it has done."""
+        with self._state as raw:
+            return report(self._state.library.moepage_paged_get_info, PagedInfo, raw)
 
     @contextlib.contextmanager
     def acquired(self, layer: int, *, stream: Any = None) -> Iterator[Dict[str, Tensor]]:

@@ -311,6 +311,26 @@ class Memory(unittest.TestCase):
                 with self.assertRaises(moepage.Busy):
                     moepage.ExpertPool(device, model)
 
+    def test_paged_tensors_keep_compressed_experts_beside_kv(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "m.moepack")
+            wide = moepage.Model.from_banks(
+                [{"gate_up": moepage.empty((4, 128, 64), "bf16"),
+                  "down": moepage.empty((4, 64, 64), "bf16")}] * 2, top_k=1)
+            moepage.write_pack(wide, path, forms=["exph"])
+            with host() as device, moepage.Model(path) as model:
+                with moepage.PagedTensor(device, model, compressed_experts=3) as paged:
+                    self.assertEqual(paged.info.compressed_experts, 3)
+                    paged.materialise(0)
+                    with paged.acquired(0):
+                        self.assertEqual(paged.info.compressed_loads, 3)
+                    paged.resize(1)
+                    self.assertEqual(paged.info.compressed_target, 1)
+                    with moepage.KVPool(device, [16], blocks=4) as kv:
+                        report = paged.balance(kv)
+                        self.assertEqual(report.compressed_experts, 4)
+                        self.assertGreater(report.kv_blocks, 4)
+
     def test_a_second_version_is_shown_by_address_alone(self):
         Numbers()
         with tempfile.TemporaryDirectory() as folder:

@@ -52,6 +52,7 @@ var Types = map[string]reflect.Type{
 	"moepage_controller_info":    reflect.TypeOf(C.moepage_controller_info{}),
 	"moepage_paged_config":       reflect.TypeOf(C.moepage_paged_config{}),
 	"moepage_paged_tensor":       reflect.TypeOf(C.moepage_paged_tensor{}),
+	"moepage_paged_info":         reflect.TypeOf(C.moepage_paged_info{}),
 	"moepage_pack_config":        reflect.TypeOf(C.moepage_pack_config{}),
 	"moepage_pack_stats":         reflect.TypeOf(C.moepage_pack_stats{}),
 	"moepage_precision_config":   reflect.TypeOf(C.moepage_precision_config{}),

@@ -19,6 +19,7 @@ var filled = []struct{ c, name, doc string }{
 	{"moepage_kv_admission", "KVAdmission", "is the answer of KVPool.Admit"},
 	{"moepage_controller_report", "ControllerReport", "is what one tick did"},
 	{"moepage_controller_info", "ControllerInfo", "is what a controller has measured"},
+	{"moepage_paged_info", "PagedInfo", "is a PagedTensor's memory, and what it has done"},
 	{"moepage_predictor_info", "PredictorInfo", "is what a predictor is and has learnt"},
 	{"moepage_session_stats", "SessionStats", "is what one step, or all of them, did"},
 	{"moepage_prefetch_info", "PrefetchInfo", "is what prefetching for a layer has brought"},

@@ -950,8 +950,13 @@ plain!(moepage_controller_info, 152, struct_size);
 pub struct moepage_paged_config {
     pub struct_size: u32,
     pub buffers: u32,
+    pub bus_form: u32,
+    pub compressed_experts: u32,
+    pub staging_experts: u32,
+    pub reserved: u32,
+    pub host_tier_bytes: u64,
 }
-plain!(moepage_paged_config, 8, struct_size);
+plain!(moepage_paged_config, 32, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -966,6 +971,30 @@ pub struct moepage_paged_tensor {
     pub layer_stride: u64,
 }
 plain!(moepage_paged_tensor, 72, struct_size);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct moepage_paged_info {
+    pub struct_size: u32,
+    pub buffers: u32,
+    pub bus_form: u32,
+    pub compressed_experts: u32,
+    pub compressed_target: u32,
+    pub reserved: u32,
+    pub mappings: u64,
+    pub arena_bytes: u64,
+    pub staging_bytes: u64,
+    pub loaded_bytes: u64,
+    pub decodes: u64,
+    pub compressed_loads: u64,
+    pub host_tier_bytes: u64,
+    pub host_tier_experts: u64,
+    pub host_tier_resident: u64,
+    pub host_hits: u64,
+    pub cold_reads: u64,
+    pub cold_bytes: u64,
+}
+plain!(moepage_paged_info, 120, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1583,6 +1612,13 @@ extern "C" {
         layer: u32,
         stream: *mut c_void,
     ) -> moepage_status;
+    pub fn moepage_paged_balance(
+        paged: *mut moepage_paged,
+        kv: *mut moepage_kv_pool,
+        headroom_permille: u32,
+        stream: *mut c_void,
+        report: *mut moepage_controller_report,
+    ) -> moepage_status;
     pub fn moepage_paged_create(
         device: *mut moepage_device,
         model: *mut moepage_model,
@@ -1590,6 +1626,10 @@ extern "C" {
         out: *mut *mut moepage_paged,
     ) -> moepage_status;
     pub fn moepage_paged_destroy(paged: *mut moepage_paged) -> moepage_status;
+    pub fn moepage_paged_get_info(
+        paged: *mut moepage_paged,
+        info: *mut moepage_paged_info,
+    ) -> moepage_status;
     pub fn moepage_paged_get_state(
         paged: *mut moepage_paged,
         layer: u32,
@@ -1606,6 +1646,7 @@ extern "C" {
         layer: u32,
         stream: *mut c_void,
     ) -> moepage_status;
+    pub fn moepage_paged_resize(paged: *mut moepage_paged, compressed: u32) -> moepage_status;
     pub fn moepage_paged_sizes(
         device: *mut moepage_device,
         model: *const moepage_model,

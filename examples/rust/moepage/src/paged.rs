@@ -17,7 +17,7 @@ use crate::types::{numbered, slice_at, Stream, TensorRef};
 numbered! {
     /// What a layer of a [`PagedTensors`] is.
     PagedState {
-        /// Nothing lies at its addresses.
+        /// It has no memory; its addresses show nothing, or what their last memory has become.
         Unmapped = MOEPAGE_PAGED_UNMAPPED,
         /// Its bytes are on their way.
         Loading = MOEPAGE_PAGED_LOADING,
@@ -33,11 +33,20 @@ numbered! {
 pub struct PagedConfig {
     /// Layers that have memory at once; 0 = 2.
     pub buffers: u32,
+    /// Experts of each layer that are kept compressed in device memory.
+    pub compressed_experts: u32,
+    /// Host memory for experts that are read from a file or pack; 0 = none.
+    pub host_tier_bytes: u64,
 }
 
 impl PagedConfig {
     fn raw(&self) -> sys::moepage_paged_config {
-        sys::moepage_paged_config { buffers: self.buffers, ..Default::default() }
+        sys::moepage_paged_config {
+            buffers: self.buffers,
+            compressed_experts: self.compressed_experts,
+            host_tier_bytes: self.host_tier_bytes,
+            ..Default::default()
+        }
     }
 }
 
@@ -125,6 +134,13 @@ impl<'a> PagedTensors<'a> {
         let status = unsafe { sys::moepage_paged_acquire(self.raw(), layer, stream.raw()) };
         self.model.check(status)?;
         Ok(AcquiredLayer { paged: self, layer, stream })
+    }
+
+    /// Keeps so many experts of each layer compressed. [`Status::Busy`] while those that are to go
+    /// are in use: the same call succeeds soon.
+    pub fn resize(&self, compressed: u32) -> Result<()> {
+        // SAFETY: the handle is live.
+        check(unsafe { sys::moepage_paged_resize(self.raw(), compressed) })
     }
 
     /// What a layer is now.

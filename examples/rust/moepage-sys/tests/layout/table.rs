@@ -90,9 +90,14 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         floor_blocks, peak_blocks, expert_accesses, expert_first, kv_accesses, kv_first,
         expert_miss_ns, kv_miss_ns, recompute_ns, layer_compute_ns, predicted_now_ns,
         predicted_best_ns, rho, alpha);
-    fields!(tell, moepage_paged_config, struct_size, buffers);
+    fields!(tell, moepage_paged_config, struct_size, buffers, bus_form, compressed_experts,
+        staging_experts, reserved, host_tier_bytes);
     fields!(tell, moepage_paged_tensor, struct_size, role, dtype, rank, shape, base, expert_stride,
         layer_stride);
+    fields!(tell, moepage_paged_info, struct_size, buffers, bus_form, compressed_experts,
+        compressed_target, reserved, mappings, arena_bytes, staging_bytes, loaded_bytes, decodes,
+        compressed_loads, host_tier_bytes, host_tier_experts, host_tier_resident, host_hits,
+        cold_reads, cold_bytes);
     fields!(tell, moepage_pack_config, struct_size, forms, cold_level, group_size, threads, verify,
         scale_search, reserved, progress, progress_user, moments, moments_user);
     fields!(tell, moepage_pack_stats, struct_size, threads, file_bytes, dense_bytes, routed_bytes,

@@ -1,0 +1,31 @@
+/* The last failed read's sentence. */
+#include "transfer/failure.h"
+
+#include <stdio.h>
+
+void mp_failure_open(mp_failure *failure)
+{
+    pthread_mutex_init(&failure->lock, NULL);
+    failure->key = UINT32_MAX;
+    failure->sentence[0] = '\0';
+}
+
+void mp_failure_close(mp_failure *failure)
+{
+    pthread_mutex_destroy(&failure->lock);
+}
+
+void mp_failure_note(mp_failure *failure, uint32_t key, const char *sentence)
+{
+    pthread_mutex_lock(&failure->lock);
+    failure->key = key;
+    snprintf(failure->sentence, sizeof failure->sentence, "%s", sentence);
+    pthread_mutex_unlock(&failure->lock);
+}
+
+void mp_failure_recall(mp_failure *failure, uint32_t key, char *out, size_t capacity)
+{
+    pthread_mutex_lock(&failure->lock);
+    snprintf(out, capacity, "%s", failure->key == key ? failure->sentence : "");
+    pthread_mutex_unlock(&failure->lock);
+}

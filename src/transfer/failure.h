@@ -1,0 +1,23 @@
+/* failure.h — the last failed read's sentence, and whose it is. Any thread. */
+#ifndef MP_TRANSFER_FAILURE_H
+#define MP_TRANSFER_FAILURE_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MP_FAILURE_BYTES 512u
+
+typedef struct mp_failure {
+    pthread_mutex_t lock;
+    uint32_t key;
+    char sentence[MP_FAILURE_BYTES];
+} mp_failure;
+
+void mp_failure_open(mp_failure *failure);
+void mp_failure_close(mp_failure *failure);
+void mp_failure_note(mp_failure *failure, uint32_t key, const char *sentence);
+/* Copies the sentence if it was this expert's, otherwise "". */
+void mp_failure_recall(mp_failure *failure, uint32_t key, char *out, size_t capacity);
+
+#endif
