@@ -329,10 +329,38 @@ mp_cu_result mp_cuda_wait_on_gpu(mp_cuda_stream *other, mp_tick tick, mp_cu_stre
     return result;
 }
 
+/* Asks the driver for what another GPU's stream was to be waited for. Returns true if that GPU is lost. */
+static bool other_is_lost(mp_cuda_stream *other, mp_tick tick)
+{
+    mp_cuda *cuda = other->cuda;
+    mp_cu_result result = MP_CU_SUCCESS;
+    if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
+        pthread_mutex_lock(&other->events_lock);
+        mp_cu_event event = event_covering(other, tick);
+        if (event)
+            result = cuda->driver->event_query(event);
+        pthread_mutex_unlock(&other->events_lock);
+        if (result != MP_CU_NOT_READY)
+            mp_cuda_check(cuda, result, "asking for work that another GPU waits for");
+        mp_cuda_leave(cuda);
+    }
+    return atomic_load(&cuda->health.lost);
+}
+
+/* Makes the stream wait on the GPU. A failure of which another GPU has died is that one's alone: this one goes
+ * on without what it waited for, and whoever asks after the other is told. */
+static void wait_on_gpu(mp_cuda_stream *stream, mp_cuda_stream *other, mp_tick tick)
+{
+    mp_cuda *cuda = stream->cuda;
+    mp_cu_result result = mp_cuda_wait_on_gpu(other, tick, stream->handle);
+    if (result && other->cuda != cuda && other_is_lost(other, tick))
+        return;
+    mp_cuda_poison_on(cuda, mp_cuda_check(cuda, result, "waiting for another stream"));
+}
+
 /* Passes a WAIT. Returns false if the stream has been parked, and is no longer the caller's. */
 static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
 {
-    mp_cuda *cuda = stream->cuda;
     mp_cuda_stream *other = mp_cuda_oldest(stream)->other;
     mp_tick tick = mp_cuda_oldest(stream)->tick;
     mp_cuda_publish(stream, freed); /* work before the wait must not be held back by it */
@@ -345,9 +373,7 @@ static bool pass_wait(mp_cuda_stream *stream, mp_cuda_list *freed)
                    : mp_cuda_park_until_issued(stream, other, tick))
             return false;
         if (!across && !mp_cuda_is_silent(stream))
-            mp_cuda_poison_on(cuda,
-                              mp_cuda_check(cuda, mp_cuda_wait_on_gpu(other, tick, stream->handle),
-                                            "waiting for another stream"));
+            wait_on_gpu(stream, other, tick);
     }
     mp_cuda_pop_op(stream);
     mp_cuda_release(other);

@@ -44,8 +44,9 @@ typedef struct sim_cuda_config {
     uint64_t pinned_limit;   /* the same for all pinned and registered memory together */
     uint32_t
         connections; /* hardware queues, which streams are dealt out to; 0: one for each stream */
-    uint32_t queue_ops;      /* a stream that holds so many makes its caller wait; 0: no limit */
-    bool no_peers;           /* no GPU may be given access to another's memory */
+    uint32_t queue_ops; /* a stream that holds so many makes its caller wait; 0: no limit */
+    bool no_peers;      /* no GPU may be given access to another's memory */
+    bool waits_tell; /* a wait for an event of a GPU that has failed returns that GPU's failure */
     bool kernels_reach_host; /* do not complain of kernel arguments that point to plain memory */
     uint64_t seed;           /* of all random orders */
 } sim_cuda_config;

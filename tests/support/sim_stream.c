@@ -429,6 +429,8 @@ mp_cu_result sim_do_stream_wait(mp_cu_stream handle, mp_cu_event of, unsigned fl
     if (!stream || flags)
         return stream ? MP_CU_INVALID_VALUE : MP_CU_INVALID_HANDLE;
     mp_cu_result result = sim_capture_check(stream);
+    if (!result && sim.config.waits_tell)
+        result = event->context->sticky;
     if (!result && (stream->capture || event->capture))
         result = sim_capture_wait(stream, event);
     else if (!result && event->stream && event->stream->done < event->seq) {

@@ -29,10 +29,12 @@ static moepage_status open_gpu(const mp_cuda_driver *driver, uint32_t ordinal, m
                                out);
 }
 
-static void open_gpus(bool no_peers)
+static void open_machine(sim_cuda_config config)
 {
-    const mp_cuda_driver *driver = sim_cuda_open(
-        &(sim_cuda_config){.n_gpus = GPUS, .copy_batch = true, .seed = 1, .no_peers = no_peers});
+    config.n_gpus = GPUS;
+    config.copy_batch = true;
+    config.seed = 1;
+    const mp_cuda_driver *driver = sim_cuda_open(&config);
     for (uint32_t i = 0; i < GPUS; i++)
         MUST(open_gpu(driver, i, &gpus[i]));
     ops = gpus[0]->ops;
@@ -40,6 +42,11 @@ static void open_gpus(bool no_peers)
     MUST(ops->alloc(gpus[0], MP_MEMORY_HOST, 16 * BYTES, &memory));
     pinned = memory;
     memset(pinned, 0, 16 * BYTES);
+}
+
+static void open_gpus(bool no_peers)
+{
+    open_machine((sim_cuda_config){.no_peers = no_peers});
 }
 
 static void close_gpus(void)
@@ -373,6 +380,37 @@ static void test_cuda_peers_outlive_one_that_fails(void **state)
     }
 }
 
+/* So it is if the driver tells the one that waits, and nobody has asked after the other yet. A wait that fails
+ * for a reason of its own is the waiting GPU's failure. */
+static void test_cuda_peers_blame_the_one_that_fails(void **state)
+{
+    (void)state;
+    for (uint32_t own = 0; own < 2; own++) {
+        open_machine((sim_cuda_config){.waits_tell = true});
+        mp_stream *a = new_stream(0, MP_STREAM_COMPUTE), *b = new_stream(1, MP_STREAM_COMPUTE);
+        sim_cuda_hold(handle_of(b));
+        mp_tick there = copy(b, pinned + BYTES, pinned + 2 * BYTES), last;
+        if (own)
+            sim_cuda_fail(SIM_stream_wait, 1, MP_CU_OUT_OF_MEMORY, false);
+        else
+            sim_cuda_break(1, MP_CU_LAUNCH_FAILED);
+        MUST(ops->wait(a, b, there));
+        last = copy(a, pinned + 3 * BYTES, pinned + 4 * BYTES);
+        sim_cuda_release(handle_of(b));
+        for (uint32_t gpu = 0; gpu < 2; gpu++) {
+            const bool fails = gpu != own;
+            assert_int_equal(ops->sync(gpu ? b : a, gpu ? there : last),
+                             fails ? MOEPAGE_E_DEVICE : MOEPAGE_OK);
+            if (fails)
+                assert_non_null(strstr(moepage_last_error(), gpu ? "cuda:1" : "cuda:0"));
+        }
+        sim_cuda_fail_none();
+        ops->stream_destroy(a);
+        ops->stream_destroy(b);
+        close_gpus();
+    }
+}
+
 /* A device goes as soon as its streams have gone, though another's thread may just have issued for it. */
 static void test_cuda_peers_close_while_others_issue_for_them(void **state)
 {
@@ -408,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_cuda_peers_reach_each_other_s_workspaces),
         cmocka_unit_test(test_cuda_peers_say_why_they_do_not_reach),
         cmocka_unit_test(test_cuda_peers_outlive_one_that_fails),
+        cmocka_unit_test(test_cuda_peers_blame_the_one_that_fails),
         cmocka_unit_test(test_cuda_peers_close_while_others_issue_for_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
