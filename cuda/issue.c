@@ -276,27 +276,41 @@ static const char *range_of(mp_kernel kernel)
                                          : NULL;
 }
 
+/* Drops the jobs to be skipped from the launch's own table, and returns how many are left. */
+static uint32_t drop_skipped(const mp_kernel_decode_args *args)
+{
+    mp_decode_job *jobs = (mp_decode_job *)(uintptr_t)args->jobs;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < args->n_jobs; i++)
+        if (!mp_decode_skips(args, i))
+            jobs[n++] = jobs[i];
+    return n;
+}
+
 /* A launch is issued only when the ticks that it waits for are, and by then a failed transfer before
- * it has set `skip`: the value read here is final. */
+ * it has set its result: those read here are final. */
 moepage_status mp_cuda_issue_launch(mp_cuda_stream *stream, mp_kernel kernel,
                                     const mp_kernel_args *args, const mp_cuda_span *tables)
 {
     mp_cuda *cuda = stream->cuda;
-    mp_kernel_args gpu;
+    mp_kernel_args host = *args, gpu;
     if (mp_cuda_is_poisoned(cuda))
         return MOEPAGE_OK;
-    if (kernel == MP_KERNEL_DECODE && args->decode.skip && atomic_load(args->decode.skip))
-        return MOEPAGE_OK;
+    if (kernel == MP_KERNEL_DECODE) {
+        host.decode.n_jobs = drop_skipped(&args->decode);
+        if (host.decode.n_jobs == 0)
+            return MOEPAGE_OK;
+    }
     moepage_status status =
-        mp_cuda_tables_send(cuda, &stream->tables, tables, stream->handle, kernel, args, &gpu);
+        mp_cuda_tables_send(cuda, &stream->tables, tables, stream->handle, kernel, &host, &gpu);
     if (status)
         return status;
     const char *range = range_of(kernel);
     uint64_t amount = 0;
     if (range)
-        amount = kernel == MP_KERNEL_DECODE ? args->decode.n_jobs : args->experts.n_experts;
+        amount = kernel == MP_KERNEL_DECODE ? host.decode.n_jobs : host.experts.n_experts;
     mp_cuda_range_push(cuda->ranges, range, amount);
-    status = launch(stream, kernel, args, &gpu);
+    status = launch(stream, kernel, &host, &gpu);
     mp_cuda_range_pop(cuda->ranges, range);
     return status;
 }

@@ -64,8 +64,6 @@ static uint64_t share_end(uint64_t total, uint32_t part, uint32_t n_parts)
 void mp_host_decode(const mp_exph_decoder *decoder, const mp_kernel_decode_args *args,
                     uint32_t part, uint32_t n_parts)
 {
-    if (args->skip && atomic_load(args->skip))
-        return;
     const uint64_t total = mp_host_decode_work(args);
     const uint64_t begin = share_end(total, part, n_parts);
     const uint64_t end = share_end(total, part + 1, n_parts);
@@ -74,7 +72,7 @@ void mp_host_decode(const mp_exph_decoder *decoder, const mp_kernel_decode_args 
         job_cut job = cut(&args->jobs[i]);
         uint64_t first = chunks_before(begin, start, job);
         uint64_t last = chunks_before(end, start, job);
-        if (first < last)
+        if (first < last && !mp_decode_skips(args, i))
             bring(decoder, &args->jobs[i], first, last - first);
         start += job.chunks * job.cost;
     }

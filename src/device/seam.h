@@ -22,7 +22,7 @@
 #include "device/kernels.h"
 #include "moepage.h"
 
-#define MP_DEVICE_OPS_VERSION 7u
+#define MP_DEVICE_OPS_VERSION 8u
 
 typedef struct mp_device_ops mp_device_ops;
 

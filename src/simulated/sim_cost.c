@@ -93,20 +93,19 @@ static uint64_t combine_ns(const mp_sim_profile *profile, const mp_kernel_combin
     return on_device(profile, 0, partial + out * (args->accumulate ? 2 : 1));
 }
 
-static mp_sim_entry decode_work(const mp_sim_profile *profile, const mp_kernel_decode_args *args)
+uint64_t mp_sim_decode_ns(const mp_sim_profile *profile, const mp_kernel_decode_args *args,
+                          uint64_t *out_bytes)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < args->n_jobs; i++) {
         const mp_decode_job *job = &args->jobs[i];
+        if (mp_decode_skips(args, i))
+            continue;
         bytes +=
             job->form == MOEPAGE_FORM_DENSE ? job->src_bytes : job->elements * width_of(job->dtype);
     }
-    return (mp_sim_entry){
-        .unit = MP_SIM_DECODER,
-        .ns = profile->decode_latency_ns + ns_of(bytes, profile->decode_bytes_per_s),
-        .bytes = bytes,
-        .skip = args->skip,
-    };
+    *out_bytes = bytes;
+    return profile->decode_latency_ns + ns_of(bytes, profile->decode_bytes_per_s);
 }
 
 mp_sim_entry mp_sim_kernel_work(const mp_sim_profile *profile, mp_kernel kernel, const void *args)
@@ -116,7 +115,11 @@ mp_sim_entry mp_sim_kernel_work(const mp_sim_profile *profile, mp_kernel kernel,
     case MP_KERNEL_CONVERT: entry.ns = convert_ns(profile, args); break;
     case MP_KERNEL_EXPERTS: entry.ns = experts_ns(profile, args); break;
     case MP_KERNEL_COMBINE: entry.ns = combine_ns(profile, args); break;
-    default: assert(kernel == MP_KERNEL_DECODE); return decode_work(profile, args);
+    default:
+        assert(kernel == MP_KERNEL_DECODE);
+        entry.unit = MP_SIM_DECODER;
+        entry.decode = *(const mp_kernel_decode_args *)args;
+        break;
     }
     return entry;
 }

@@ -150,10 +150,8 @@ static void start_engine(mp_sim *sim, mp_sim_unit_kind unit)
     engine->stream = mp_sim_unit_take(&sim->queues.units[unit]);
     const mp_sim_entry *entry = mp_sim_stream_oldest(engine->stream);
     uint64_t ns = entry->ns, bytes = entry->bytes;
-    if (unit == MP_SIM_DECODER && entry->skip && atomic_load(entry->skip)) {
-        ns = sim->profile.decode_latency_ns;
-        bytes = 0;
-    }
+    if (unit == MP_SIM_DECODER)
+        ns = mp_sim_decode_ns(&sim->profile, &entry->decode, &bytes);
     engine->end_ns = sim->now_ns + ns;
     account(sim, unit, ns, bytes);
 }

@@ -60,6 +60,10 @@ void mp_sim_run_out(mp_sim *sim, const mp_stream *stream);
  * whichever is longer. */
 uint64_t mp_sim_compute_ns(const mp_sim_profile *profile, uint64_t flops, uint64_t bytes);
 
+/* Returns the duration of DECODE as its jobs are now, and the bytes that those write which are not
+ * skipped. */
+uint64_t mp_sim_decode_ns(const mp_sim_profile *profile, const mp_kernel_decode_args *args,
+                          uint64_t *out_bytes);
 /* Describes a kernel as work; `args` are those of its launch. */
 mp_sim_entry mp_sim_kernel_work(const mp_sim_profile *profile, mp_kernel kernel, const void *args);
 /* Describes a transfer on a stream of this class as work. */

@@ -30,11 +30,13 @@ typedef struct mp_sim_entry {
     mp_sim_entry_kind kind;
     mp_sim_unit_kind unit; /* of WORK */
     uint64_t number;       /* of WORK: counts submissions to the device */
-    uint64_t ns;    /* of WORK: how long the unit is busy with it; of COLD the latency alone */
-    uint64_t bytes; /* of WORK: moved, or decoded */
+    uint64_t
+        ns; /* of WORK: how long the unit is busy with it; of COLD the latency alone; of DECODER
+                    known when it begins */
+    uint64_t bytes; /* of WORK: moved */
     union {
-        mp_stream *other;            /* of WAIT; holds a reference */
-        const _Atomic int32_t *skip; /* of DECODER: not NULL and not 0 = nothing to do */
+        mp_stream *other;             /* of WAIT; holds a reference */
+        mp_kernel_decode_args decode; /* of DECODER */
     };
     mp_tick tick; /* of WAIT: the one waited for */
 } mp_sim_entry;

@@ -32,7 +32,7 @@ typedef enum mp_source {
 /* One load: how far it has come, and the ticks at which its submissions end. */
 typedef struct mp_passage {
     mp_tick bus[MP_PIPES];    /* MP_STAGED while a transfer is on the pipe's stage */
-    mp_tick decode[MP_PIPES]; /* 0: none */
+    mp_tick decode[MP_PIPES]; /* 0: none; MP_STAGED while the image is in the pipe's batch */
     unsigned char *place;
     uint64_t offset; /* in the piece, of the next bytes to stage */
     uint32_t key;
@@ -51,9 +51,19 @@ typedef struct mp_passage {
 typedef struct mp_stage {
     uint32_t n;
     uint32_t passage[MP_STAGE_COPIES];
-    bool last[MP_STAGE_COPIES]; /* of a coded image: its decoding is submitted right behind it */
+    bool last[MP_STAGE_COPIES]; /* of a coded image: its decoding is submitted with the stage */
     mp_copy copies[MP_STAGE_COPIES];
 } mp_stage;
+
+/* Images that gather under the lock to be decoded in one launch; empty whenever the lock is free.
+ * Images take rows in turn, and launches end in their order. An image that is not decoded yet keeps
+ * its passage: with as many rows as passages, the next row is always free. */
+typedef struct mp_decode_batch {
+    mp_decode_job *jobs;           /* [rows][tensors] */
+    const _Atomic int32_t **skips; /* [rows][tensors] */
+    uint32_t *passages;            /* [rows] */
+    uint32_t first, n;             /* rows of the images gathered, which do not wrap */
+} mp_decode_batch;
 
 /* A bus stream and the stream of the decoder behind it. */
 typedef struct mp_pipe {
@@ -62,6 +72,7 @@ typedef struct mp_pipe {
     mp_tick last_bus;  /* submitted so far */
     mp_tick last_decode;
     mp_stage stage;
+    mp_decode_batch batch;
 } mp_pipe;
 
 /* Device memory for an image between bus and decoder. */
@@ -137,7 +148,6 @@ struct mp_transfer {
     mp_probe probes[MP_PROBES]; /* and those measured while it serves */
     mp_passage *passages;
     uint32_t n_passages;
-    mp_decode_job *jobs;                /* [n_passages][MOEPAGE_MAX_EXPERT_TENSORS], or NULL */
     mp_stream *readers[MP_MAX_READERS]; /* readers.c */
     _Atomic mp_tick *reads; /* [n_read][MP_MAX_READERS]; NULL where no work outlasts its call */
     uint32_t n_read;        /* places whose readers are known: passages', and those added */
@@ -162,16 +172,20 @@ void mp_pipes_close(mp_transfer *transfer);
  * `image`; jobs[MOEPAGE_MAX_EXPERT_TENSORS]. */
 void mp_decode_describe(const mp_transfer *transfer, uint32_t key, const unsigned char *image,
                         unsigned char *place, mp_decode_job *jobs);
-/* Submits the decoding of the passage's jobs behind its copies, all of which have been submitted.
- * Returns false if the device refused: the load has then failed. */
-bool mp_pipe_decode(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage);
+/* Makes room for the passages' images in batches. Without decoders it does nothing. */
+moepage_status mp_pipes_set_passages(mp_transfer *transfer, uint32_t n);
+/* Adds the passage's image, at `image` or on its way there, all of it submitted, to the pipe's batch, and
+ * launches a batch that is full. If the device refuses, the loads that it refuses have failed. */
+void mp_pipe_gather(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage,
+                    const unsigned char *image);
 /* Returns true if a prefetch that needs a staging buffer would get one now. */
 bool mp_pipe_may_prefetch(const mp_transfer *transfer);
 /* Gives the passage a staging buffer. Returns BUSY if a prefetch finds none free. A demand always
  * gets one: its bus waits until the buffer has been read. */
 moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, uint32_t passage);
 
-/* Submits the copies staged on a pipe, and the decodes that follow them. */
+/* Submits the copies staged on a pipe, and the decoding of what they complete. Images gathered from device
+ * memory stay, unless such decoding follows. */
 void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind);
 /* Make later work of a pipe's bus, or of its decoder, wait for the readers of a place. */
 moepage_status mp_readers_before_bus(mp_transfer *transfer, uint32_t place, mp_pipe_kind pipe);

@@ -170,17 +170,6 @@ static mp_copy copy_image(mp_transfer *transfer, mp_passage *passage, const mp_i
     return copy;
 }
 
-/* Describes the decoder's jobs: the image's parts, at the addresses where they will be. */
-static void describe_jobs(mp_transfer *transfer, uint32_t index)
-{
-    const mp_passage *passage = &transfer->passages[index];
-    const unsigned char *image = passage->source == MP_FROM_DEVICE
-                                     ? mp_images_find(transfer, passage->key)
-                                     : transfer->staging.buffers[passage->staging - 1].memory;
-    mp_decode_describe(transfer, passage->key, image, passage->place,
-                       &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS]);
-}
-
 /* Parts of a piece begin at its multiples of this many bytes, as external memory is promised. */
 #define PART_ALIGN 64u
 
@@ -221,13 +210,10 @@ static uint64_t stage_bytes(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
         /* The last copy of a coded image is followed by its decoding. Until the stage is flushed,
          * MP_STAGED keeps the passage from appearing to have landed. */
         passage->submitted = passage->piece == parts;
-        bool decode = passage->submitted && coded;
-        if (decode)
-            describe_jobs(transfer, index);
         if (stage->n == MP_STAGE_COPIES)
             mp_pipe_flush(transfer, pipe);
         stage->passage[stage->n] = index;
-        stage->last[stage->n] = decode;
+        stage->last[stage->n] = passage->submitted && coded;
         stage->copies[stage->n++] = copy;
         passage->bus[pipe] = MP_STAGED;
     }
@@ -244,10 +230,8 @@ uint64_t mp_passage_advance(mp_transfer *transfer, uint32_t index, mp_pipe_kind 
 
     /* An image in device memory is decoded from where it is. */
     if (passage->source == MP_FROM_DEVICE) {
-        describe_jobs(transfer, index);
         passage->submitted = true;
-        transfer->counters.compressed_loads += mp_pipe_decode(transfer, pipe, index);
-        transfer->compressed.read[pipe] = transfer->pipes[pipe].last_decode;
+        mp_pipe_gather(transfer, pipe, index, mp_images_find(transfer, passage->key));
         return 0;
     }
 

@@ -1,7 +1,9 @@
 /* Pipes: their streams, the stage on which copies gather to go to the device together, and the
- * decoder behind a bus with its staging buffers. */
+ * decoder behind a bus with its batches and its staging buffers. */
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/status.h"
 #include "model/dtype.h"
 #include "transfer/inside.h"
 
@@ -33,6 +35,11 @@ void mp_pipes_close(mp_transfer *transfer)
     for (int kind = 0; kind < MP_PIPES; kind++)
         if (transfer->pipes[kind].decode)
             ops->stream_destroy(transfer->pipes[kind].decode);
+    for (int kind = 0; kind < MP_PIPES; kind++) {
+        mp_free(transfer->pipes[kind].batch.jobs);
+        mp_free(transfer->pipes[kind].batch.skips);
+        mp_free(transfer->pipes[kind].batch.passages);
+    }
 }
 
 /* ---- waiting ---- */
@@ -105,53 +112,151 @@ void mp_decode_describe(const mp_transfer *transfer, uint32_t key, const unsigne
     }
 }
 
-static moepage_status submit_decode(mp_transfer *transfer, mp_pipe *pipe, uint32_t index)
+/* An image from the bus joins a batch only if the first one waits for the others' bytes no longer than a
+ * launch of its own would have cost. */
+#define LAUNCH_NS 5000u
+/* Images in device memory wait for nothing but each other: a launch has this much to decode, so that it
+ * costs a twentieth of that, and the first image is not kept waiting for a whole layer. A prefetched one has a
+ * launch of its own: prefetching goes on whenever one has been decoded. */
+#define BATCH_NS 100000u
+
+/* Dense bytes at a measured rate. */
+static uint64_t bytes_in(uint64_t rate, uint32_t ns)
+{
+    return (uint64_t)((double)rate * ns / 1e9);
+}
+
+/* Returns true if nothing may join the pipe's batch any more. */
+static bool is_full(const mp_transfer *transfer, mp_pipe_kind kind)
+{
+    const mp_decode_batch *batch = &transfer->pipes[kind].batch;
+    const mp_passage *passage = &transfer->passages[batch->passages[batch->first]];
+    uint64_t bytes = batch->n * transfer->slot_bytes;
+    if (batch->first + batch->n == transfer->n_passages)
+        return true;
+    if (passage->source != MP_FROM_DEVICE)
+        return bytes > bytes_in(transfer->rates.bus, LAUNCH_NS);
+    return kind == MP_PIPE_PREFETCH || bytes >= bytes_in(transfer->rates.decode, BATCH_NS);
+}
+
+/* Gives the staging buffer back, to be filled again behind the decoding submitted last. */
+static void release_staging(mp_transfer *transfer, mp_pipe_kind kind, mp_passage *passage)
+{
+    if (!passage->staging)
+        return;
+    mp_staging *staging = &transfer->staging.buffers[passage->staging - 1];
+    staging->passage = MP_NO_PASSAGE;
+    staging->pipe = kind;
+    staging->tick = transfer->pipes[kind].last_decode;
+    passage->staging = 0;
+}
+
+/* Ends a load whose decoding the device has refused. */
+static void refused(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index, moepage_status status)
+{
+    mp_passage *passage = &transfer->passages[index];
+    passage->decode[kind] = 0;
+    mp_failure_note(&transfer->failure, passage->key, moepage_last_error());
+    /* The buffer goes to another load: wait for the copies that are still on their
+     * way into it. */
+    (void)mp_passage_wait(transfer, index, MP_UNTIL_LANDED);
+    atomic_store(&passage->result, status);
+    release_staging(transfer, kind, passage);
+}
+
+static void decoding(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index)
+{
+    mp_passage *passage = &transfer->passages[index];
+    passage->decode[kind] = transfer->pipes[kind].last_decode;
+    transfer->counters.decodes++;
+    if (passage->source == MP_FROM_DEVICE) {
+        transfer->counters.compressed_loads++;
+        transfer->compressed.read[kind] = passage->decode[kind];
+    }
+    release_staging(transfer, kind, passage);
+}
+
+/* Launches the decoding of the images gathered. */
+static void launch_batch(mp_transfer *transfer, mp_pipe_kind kind)
 {
     const mp_device_ops *ops = transfer->ops;
+    mp_probe *probe = &transfer->probes[MP_PROBE_DECODE];
+    mp_pipe *pipe = &transfer->pipes[kind];
+    mp_decode_batch *batch = &pipe->batch;
+    const uint32_t n = batch->n, tensors = transfer->model->info.expert_tensors;
+    if (n == 0)
+        return;
+    const uint32_t *passages = &batch->passages[batch->first];
+    mp_kernel_decode_args args = {
+        .jobs = &batch->jobs[(uint64_t)batch->first * tensors],
+        .skips = &batch->skips[(uint64_t)batch->first * tensors],
+        .n_jobs = n * tensors,
+    };
+    batch->n = 0;
+    bool timed =
+        ops->completed(pipe->decode) == pipe->last_decode && mp_probe_begin(probe, pipe->decode, 0);
+    moepage_status status = ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
+    if (timed && !status)
+        /* The decode begins when its last image has crossed the bus. */
+        mp_probe_end(probe, pipe->bus, transfer->passages[passages[n - 1]].bus[kind], pipe->decode,
+                     pipe->last_decode, (double)n * (double)transfer->slot_bytes);
+    if (!status) /* rows of a launch that was refused are free again */
+        batch->first = (batch->first + n) % transfer->n_passages;
+    for (uint32_t i = 0; i < n; i++) {
+        if (status)
+            refused(transfer, kind, passages[i], status);
+        else
+            decoding(transfer, kind, passages[i]);
+    }
+}
+
+/* Describes the decoder's jobs: the image's parts, at the addresses where they will be. */
+static void describe_row(mp_transfer *transfer, mp_decode_batch *batch, uint32_t row,
+                         uint32_t index, const unsigned char *image)
+{
+    const uint32_t tensors = transfer->model->info.expert_tensors;
+    mp_passage *passage = &transfer->passages[index];
+    mp_decode_describe(transfer, passage->key, image, passage->place,
+                       &batch->jobs[(uint64_t)row * tensors]);
+    for (uint32_t t = 0; t < tensors; t++)
+        batch->skips[(uint64_t)row * tensors + t] = &passage->result;
+    batch->passages[row] = index;
+}
+
+void mp_pipe_gather(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index,
+                    const unsigned char *image)
+{
+    const mp_device_ops *ops = transfer->ops;
+    mp_pipe *pipe = &transfer->pipes[kind];
     mp_passage *passage = &transfer->passages[index];
     moepage_status status = MOEPAGE_OK;
-    /* On all pipes: a demand may finish what a prefetch began. */
+    /* For the bus of all pipes: a demand may finish what a prefetch began. */
     for (int k = 0; k < MP_PIPES && !status; k++)
         status = ops->wait(pipe->decode, transfer->pipes[k].bus, passage->bus[k]);
     if (!status)
-        status = mp_readers_before_decode(transfer, index, (mp_pipe_kind)(pipe - transfer->pipes));
-    mp_kernel_decode_args args = {
-        .jobs = &transfer->jobs[(uint64_t)index * MOEPAGE_MAX_EXPERT_TENSORS],
-        .n_jobs = transfer->model->info.expert_tensors,
-        .skip = &passage->result,
-    };
-    return status ? status : ops->launch(pipe->decode, MP_KERNEL_DECODE, &args, &pipe->last_decode);
+        status = mp_readers_before_decode(transfer, index, kind);
+    if (status) {
+        refused(transfer, kind, index, status);
+        return;
+    }
+    describe_row(transfer, &pipe->batch, pipe->batch.first + pipe->batch.n++, index, image);
+    passage->decode[kind] = MP_STAGED;
+    if (is_full(transfer, kind))
+        launch_batch(transfer, kind);
 }
 
-bool mp_pipe_decode(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index)
+moepage_status mp_pipes_set_passages(mp_transfer *transfer, uint32_t n)
 {
-    mp_passage *passage = &transfer->passages[index];
-    mp_pipe *pipe = &transfer->pipes[kind];
-    bool idle = transfer->ops->completed(pipe->decode) == pipe->last_decode;
-    moepage_status status = submit_decode(transfer, pipe, index);
-    mp_probe *probe = &transfer->probes[MP_PROBE_DECODE];
-    if (!status && idle && mp_probe_begin(probe, pipe->decode, 0))
-        /* The decode begins when its image has crossed the bus. */
-        mp_probe_end(probe, pipe->bus, passage->bus[kind], pipe->decode, pipe->last_decode,
-                     (double)transfer->slot_bytes);
-    if (status) {
-        /* The buffer goes to another load: wait for the copies that are still on their
-         * way into it. */
-        mp_failure_note(&transfer->failure, passage->key, moepage_last_error());
-        (void)mp_passage_wait(transfer, index, MP_UNTIL_LANDED);
-        atomic_store(&passage->result, status);
-    } else {
-        passage->decode[kind] = pipe->last_decode;
-        transfer->counters.decodes++;
+    const uint32_t tensors = transfer->model->info.expert_tensors;
+    for (int kind = 0; kind < MP_PIPES && transfer->pipes[kind].decode; kind++) {
+        mp_decode_batch *batch = &transfer->pipes[kind].batch;
+        batch->jobs = mp_alloc_array(n, tensors * sizeof *batch->jobs);
+        batch->skips = mp_alloc_array(n, tensors * sizeof *batch->skips);
+        batch->passages = mp_alloc_array(n, sizeof *batch->passages);
+        if (!batch->jobs || !batch->skips || !batch->passages)
+            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the decoder's jobs of %u slots", n);
     }
-    if (passage->staging) {
-        mp_staging *staging = &transfer->staging.buffers[passage->staging - 1];
-        staging->passage = MP_NO_PASSAGE;
-        staging->pipe = kind;
-        staging->tick = pipe->last_decode;
-        passage->staging = 0;
-    }
-    return !status;
+    return MOEPAGE_OK;
 }
 
 static bool free_now(const mp_transfer *transfer, const mp_staging *staging)
@@ -179,7 +284,7 @@ moepage_status mp_pipe_take_staging(mp_transfer *transfer, mp_pipe_kind kind, ui
         at = ring->next;
         ring->next = (ring->next + 1) % (ring->n - 1);
         mp_staging *staging = &ring->buffers[at];
-        /* A buffer still being filled has its last copy on a stage: flushing submits the decode. */
+        /* A buffer still being filled has its last copy on a stage: flushing submits its decoding. */
         if (staging->passage != MP_NO_PASSAGE)
             mp_transfer_flush(transfer);
         mp_stream *reader = transfer->pipes[staging->pipe].decode;
@@ -230,17 +335,29 @@ void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
             status ? pipe->last_bus : pipe->last_bus - n + 1 + i;
     }
 
-    /* The stage is free again; the images that are whole now are decoded. */
+    /* The stage is free again; the images that are whole now are decoded, behind those that wait for no
+     * bus. */
     stage->n = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (stage->last[i])
-            mp_pipe_decode(transfer, kind, stage->passage[i]);
+    uint32_t whole = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!stage->last[i])
+            continue;
+        if (whole++ == 0)
+            launch_batch(transfer, kind);
+        const mp_passage *passage = &transfer->passages[stage->passage[i]];
+        mp_pipe_gather(transfer, kind, stage->passage[i],
+                       transfer->staging.buffers[passage->staging - 1].memory);
+    }
+    if (whole)
+        launch_batch(transfer, kind);
 }
 
 void mp_transfer_flush(mp_transfer *transfer)
 {
-    for (int kind = 0; kind < MP_PIPES; kind++)
+    for (int kind = 0; kind < MP_PIPES; kind++) {
         mp_pipe_flush(transfer, (mp_pipe_kind)kind);
+        launch_batch(transfer, (mp_pipe_kind)kind);
+    }
 }
 
 moepage_status mp_pipe_wait(mp_transfer *transfer, mp_pipe_kind kind, mp_stream *other,

@@ -264,12 +264,8 @@ moepage_status mp_transfer_set_passages(mp_transfer *transfer, uint32_t n)
     transfer->passages = mp_alloc_array(n, sizeof *transfer->passages);
     if (!transfer->passages)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for loads into %u slots", n);
-    if (transfer->staging.n) {
-        transfer->jobs = mp_alloc_array(n, MOEPAGE_MAX_EXPERT_TENSORS * sizeof *transfer->jobs);
-        if (!transfer->jobs)
-            return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the decoder's jobs of %u slots", n);
-    }
-    return mp_readers_add(transfer, n, NULL);
+    moepage_status status = mp_pipes_set_passages(transfer, n);
+    return status ? status : mp_readers_add(transfer, n, NULL);
 }
 
 /* Logs that an expert is not kept compressed because its image cannot be read; its next
@@ -318,7 +314,6 @@ void mp_transfer_close(mp_transfer *transfer)
     mp_free(transfer->staging.buffers);
     mp_images_close(transfer);
     mp_free(transfer->passages);
-    mp_free(transfer->jobs);
     mp_free(transfer->reads);
     mp_failure_close(&transfer->failure);
     mp_free(transfer);

@@ -99,12 +99,9 @@ static void check_tensor(rig *r, const tensor *t, expectation expect)
     free(want);
 }
 
-static mp_tick launch_decode(rig *r, mp_stream *stream, const mp_decode_job *jobs, uint32_t n,
-                             const _Atomic int32_t *skip)
+static mp_tick launch_decode(rig *r, mp_stream *stream, const mp_decode_job *jobs, uint32_t n)
 {
-    mp_kernel_decode_args args = {.jobs = rig_table(r, jobs, n * sizeof *jobs),
-                                  .skip = skip,
-                                  .n_jobs = n};
+    mp_kernel_decode_args args = {.jobs = rig_table(r, jobs, n * sizeof *jobs), .n_jobs = n};
     return rig_launch(r, stream, MP_KERNEL_DECODE, &args);
 }
 
@@ -151,7 +148,7 @@ void test_decode_gives_tensors_back(void **state)
             for (uint32_t i = 0, n; i < JOBS; i += n) {
                 n = 1 + random_below(&seed, most);
                 n = n < JOBS - i ? n : JOBS - i;
-                tick = launch_decode(&r, stream, jobs + i, n, NULL);
+                tick = launch_decode(&r, stream, jobs + i, n);
             }
             MUST(r.ops->sync(stream, tick));
             for (uint32_t i = 0; i < JOBS; i++)
@@ -185,7 +182,7 @@ void test_decode_stays_inside_its_tensors(void **state)
                     (unsigned char)random_next(&seed);
             jobs[i] = place(&r, t);
         }
-        MUST(r.ops->sync(stream, launch_decode(&r, stream, jobs, N, NULL)));
+        MUST(r.ops->sync(stream, launch_decode(&r, stream, jobs, N)));
         for (uint32_t i = 0; i < N; i++) {
             check_tensor(&r, &tensors[i],
                          tensors[i].form == MOEPAGE_FORM_EXPH ? ANYTHING_INSIDE : DECODED);
@@ -202,16 +199,18 @@ static moepage_status fail_to_fill(const mp_copy *copy, void *out)
     return MOEPAGE_E_IO;
 }
 
-/* The word is looked at when the kernel runs, not when it is submitted. */
+/* The words are looked at when the kernel runs, not when it is submitted: one for a whole launch, then one for
+ * each job, then both. */
 void test_decode_does_nothing_when_told_to_skip(void **state)
 {
     (void)state;
     NEEDS(asynchronous);
     NEEDS(holds_bytes);
     enum { N = 6 };
-    tensor tensors[2 * N];
-    mp_decode_job jobs[2 * N];
+    tensor tensors[3 * N];
+    mp_decode_job jobs[3 * N];
     _Atomic int32_t skip[2] = {MOEPAGE_OK, MOEPAGE_OK};
+    const _Atomic int32_t *skips[N];
     uint64_t seed = 33;
     rig r;
     gate g;
@@ -219,20 +218,28 @@ void test_decode_does_nothing_when_told_to_skip(void **state)
     mp_stream *load = rig_stream(&r, MP_STREAM_DEMAND);
     mp_stream *stream = rig_stream(&r, MP_STREAM_COMPUTE);
     unsigned char *memory = rig_alloc(&r, MP_MEMORY_WORKSPACE, 1);
-    make_tensors(tensors, 2 * N, &seed);
-    for (uint32_t i = 0; i < 2 * N; i++)
+    make_tensors(tensors, 3 * N, &seed);
+    for (uint32_t i = 0; i < 3 * N; i++)
         jobs[i] = place(&r, &tensors[i]);
+    for (uint32_t i = 0; i < N; i++)
+        skips[i] = &skip[i % 3 == 1];
     gate_shut(&g, &r, load, memory, 1);
     mp_copy bad = {.dst = memory, .bytes = 1, .fill = fail_to_fill, .result = &skip[0]};
     mp_tick loaded = 0;
     MUST(r.ops->copy(load, &bad, 1, &loaded));
     MUST(r.ops->wait(stream, load, loaded));
-    launch_decode(&r, stream, jobs, N, &skip[0]);
-    mp_tick tick = launch_decode(&r, stream, jobs + N, N, &skip[1]);
+    mp_tick tick = 0;
+    for (uint32_t l = 0; l < 3; l++) {
+        mp_kernel_decode_args args = {.jobs = rig_table(&r, jobs + l * N, N * sizeof *jobs),
+                                      .skip = l == 1 ? NULL : &skip[l / 2],
+                                      .skips = l == 0 ? NULL : skips,
+                                      .n_jobs = N};
+        tick = rig_launch(&r, stream, MP_KERNEL_DECODE, &args);
+    }
     gate_open(&g);
     MUST(r.ops->sync(stream, tick));
-    for (uint32_t i = 0; i < 2 * N; i++) {
-        check_tensor(&r, &tensors[i], i < N ? UNTOUCHED : DECODED);
+    for (uint32_t i = 0; i < 3 * N; i++) {
+        check_tensor(&r, &tensors[i], i >= N && i % N % 3 == 1 ? DECODED : UNTOUCHED);
         free_tensor(&tensors[i]);
     }
     rig_close(&r);
@@ -270,7 +277,7 @@ void test_decode_waits_for_its_transfers(void **state)
                                   .dtype = t->dtype};
         mp_tick loaded = rig_copy(&r, load, staging, t->stored, t->stored_bytes);
         MUST(r.ops->wait(stream, load, loaded));
-        tick = launch_decode(&r, stream, &jobs[i], 1, NULL);
+        tick = launch_decode(&r, stream, &jobs[i], 1);
     }
     assert_int_equal(r.ops->completed(stream), 0);
     gate_open(&g);

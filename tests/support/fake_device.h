@@ -27,7 +27,7 @@ typedef struct fake_device {
     uint64_t now_ns;
     uint64_t copies;
     uint64_t copied_bytes;
-    uint64_t decodes;       /* launches that were not told to skip */
+    uint64_t launches;
     uint64_t held_bytes[3]; /* by mp_memory_kind */
     uint64_t mapped_bytes;  /* by host_map */
     uint32_t streams;       /* open */

@@ -17,7 +17,7 @@ typedef struct span {
     uint64_t bytes;
 } span;
 
-#define MAX_SPANS 8
+#define MAX_SPANS 96
 #define MAX_STREAMS 64
 
 /* An operation in a stream. Only WAIT takes no tick. */

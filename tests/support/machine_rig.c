@@ -77,10 +77,14 @@ mp_tick machine_convert(mp_device *device, mp_stream *stream, uint32_t elements)
 mp_tick machine_decode(mp_device *device, mp_stream *stream, uint64_t elements,
                        const _Atomic int32_t *skip)
 {
-    mp_decode_job job = {.elements = elements,
-                         .form = MOEPAGE_FORM_EXPH,
-                         .dtype = MOEPAGE_DTYPE_BF16};
-    mp_kernel_decode_args args = {.jobs = &job, .n_jobs = 1, .skip = skip};
+    /* Tables live until their ticks: more launches than this are never under way. */
+    static mp_decode_job jobs[1024];
+    static uint32_t next;
+    mp_decode_job *job = &jobs[next++ % (sizeof jobs / sizeof *jobs)];
+    *job = (mp_decode_job){.elements = elements,
+                           .form = MOEPAGE_FORM_EXPH,
+                           .dtype = MOEPAGE_DTYPE_BF16};
+    mp_kernel_decode_args args = {.jobs = job, .n_jobs = 1, .skip = skip};
     mp_tick tick = 0;
     assert_int_equal(device->ops->launch(stream, MP_KERNEL_DECODE, &args, &tick), MOEPAGE_OK);
     return tick;

@@ -138,6 +138,14 @@ static void test_sim_device_decoder_writes_dense_bytes(void **state)
     atomic_store(&skip, MOEPAGE_E_IO);
     assert_int_equal(machine_time(device, stream, tick), 50);
     assert_int_equal(machine_usage(device).decode_bytes, 1200);
+
+    /* The same of each job: the launch is for the others. */
+    _Atomic int32_t results[2] = {0};
+    args.skips = (const _Atomic int32_t *const[]){&results[0], &results[1]};
+    assert_int_equal(device->ops->launch(stream, MP_KERNEL_DECODE, &args, &tick), MOEPAGE_OK);
+    atomic_store(&results[0], MOEPAGE_E_IO);
+    assert_int_equal(machine_time(device, stream, tick), 50 + 200 / 2);
+    assert_int_equal(machine_usage(device).decode_bytes, 1400);
     assert_int_equal(machine_usage(device).decode_ns, machine_now_ns(device));
     device->ops->stream_destroy(stream);
     device->ops->close(device);
