@@ -259,7 +259,7 @@ static moepage_status launch(mp_cuda_stream *stream, mp_kernel kernel, const mp_
     case MP_KERNEL_EXPERTS:
         return mp_cuda_launch_experts(cuda, stream->handle, &host->experts, &gpu->experts);
     case MP_KERNEL_COMBINE:
-        return mp_cuda_launch_combine(cuda, stream->handle, &gpu->combine, NULL);
+        return mp_cuda_launch_combine(cuda, stream->handle, &host->combine, &gpu->combine, NULL);
     case MP_KERNEL_DECODE:
         return mp_cuda_launch_decode(cuda, stream->handle, &host->decode, &gpu->decode);
     case MP_KERNEL_LINEAR:

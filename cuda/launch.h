@@ -3,7 +3,8 @@
  *
  * Called with the context current, when it is the stream's turn: they only put launches on
  * `stream`. `host` has its tables in host memory, to be read for sizes; `gpu` is the same struct
- * with its tables' device addresses. */
+ * with its tables' device addresses, or NULL where they go into the kernel's arguments: those in `host` then follow
+ * each other as they do there. */
 #ifndef MP_CUDA_LAUNCH_H
 #define MP_CUDA_LAUNCH_H
 
@@ -35,7 +36,9 @@ moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu);
 /* `given_up`: a word of device memory, or NULL: y is filled with NaN if it is not 0. */
+/* `host`: NULL if the tables are in device memory. */
 moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_combine_args *host,
                                       const mp_kernel_combine_args *gpu, const uint32_t *given_up);
 /* On the caller's stream; no tables. */
 moepage_status mp_cuda_launch_path_layer(mp_cuda *cuda, mp_cu_stream stream,

@@ -1,5 +1,7 @@
 /* DECODE: from a list of jobs to its grid. Blocks find their work in the list by themselves, so any
  * grid is correct; this file finds one that is large enough to fill the GPU. */
+#include <string.h>
+
 #include "base/status.h"
 #include "codec/exph_format.h"
 #include "kernels/decode.h"
@@ -39,13 +41,16 @@ SAME(MP_DECODE_E4M3, MOEPAGE_DTYPE_F8_E4M3);
 SAME(MP_DECODE_E5M2, MOEPAGE_DTYPE_F8_E5M2);
 SAME(MP_DECODE_EXPH, MOEPAGE_FORM_EXPH);
 
-/* As many blocks as fit on the device, and no more than there may be units. */
+/* As many blocks as fit on the device, and no more than there may be units. `small`: the jobs, if they go into the
+ * arguments, else NULL. */
 static moepage_status launch(mp_cuda *cuda, mp_cu_stream stream, const void *jobs, uint32_t n_jobs,
-                             uint64_t units)
+                             uint64_t units, const void *small)
 {
     const uint32_t fit = mp_cuda_resident_blocks(cuda, "mp_gpu_decode", MP_DECODE_THREADS,
                                                  sizeof(mp_gpu_decode_shared));
-    const mp_gpu_decode_args args = {.jobs = jobs, .n_jobs = n_jobs};
+    mp_gpu_decode_args args = {.jobs = jobs, .n_jobs = n_jobs};
+    if (small)
+        memcpy(args.tables, small, n_jobs * sizeof(mp_gpu_decode_job));
     return mp_cuda_launch(cuda, stream, "mp_gpu_decode", units < fit ? (uint32_t)units : fit,
                           MP_DECODE_THREADS, sizeof(mp_gpu_decode_shared), &args);
 }
@@ -66,7 +71,7 @@ moepage_status mp_cuda_launch_decode(mp_cuda *cuda, mp_cu_stream stream,
                            i, job->src, MP_EXPH_ALIGN);
         units += mp_decode_units(&same);
     }
-    return launch(cuda, stream, gpu->jobs, gpu->n_jobs, units);
+    return launch(cuda, stream, gpu->jobs, gpu->n_jobs, units, gpu->jobs ? NULL : host->jobs);
 }
 
 /* Decodes from a table in device memory. Only the kernel sees its jobs; it writes NaNs for a stream
@@ -83,5 +88,5 @@ moepage_status mp_cuda_call_decode(mp_cuda *cuda, mp_cu_stream stream,
                        (const void *)args->jobs);
     if (args->total_elements) /* each job may have a chunk that is not full */
         units = args->total_elements / MP_DECODE_CHUNK + args->n_jobs;
-    return launch(cuda, stream, args->jobs, args->n_jobs, units);
+    return launch(cuda, stream, args->jobs, args->n_jobs, units, NULL);
 }

@@ -3,6 +3,8 @@
  * BF16_FAST is the same as BF16, except that fast.c runs experts of many rows where it can. */
 #include "launch.h"
 
+#include <string.h>
+
 #include "base/status.h"
 #include "fast.h"
 #include "kernels/elementwise.h"
@@ -55,11 +57,12 @@ moepage_status mp_cuda_launch_convert(mp_cuda *cuda, mp_cu_stream stream,
 }
 
 moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
+                                      const mp_kernel_combine_args *host,
                                       const mp_kernel_combine_args *gpu, const uint32_t *given_up)
 {
     if (gpu->n_tokens == 0 || gpu->hidden == 0)
         return MOEPAGE_OK;
-    const mp_gpu_combine_args args = {
+    mp_gpu_combine_args args = {
         .partial = gpu->partial,
         .weights = gpu->weights,
         .ids = gpu->ids,
@@ -72,6 +75,12 @@ moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
         .hidden = gpu->hidden,
         .accumulate = gpu->accumulate,
     };
+    if (!gpu->weights) { /* each by itself: what lies between them in host memory means nothing */
+        const uint64_t n = (uint64_t)gpu->n_tokens * gpu->top_k;
+        args.ids_at = (uint32_t)((uintptr_t)host->ids - (uintptr_t)host->weights);
+        memcpy(args.tables, host->weights, n * sizeof *host->weights);
+        memcpy(args.tables + args.ids_at, host->ids, n * sizeof *host->ids);
+    }
     return mp_cuda_launch(cuda, stream, "mp_gpu_combine",
                           element_blocks(gpu->n_tokens, gpu->hidden), MP_ELEMENTWISE_THREADS,
                           MP_ELEMENTWISE_SHARED, &args);

@@ -73,7 +73,7 @@ static moepage_status combine(const run *r)
         .hidden = r->path->kind.hidden,
         .accumulate = layer->accumulate,
     };
-    return mp_cuda_launch_combine(r->cuda, r->stream, &args, &r->path->memory.state->failed);
+    return mp_cuda_launch_combine(r->cuda, r->stream, NULL, &args, &r->path->memory.state->failed);
 }
 
 /* ---- Experts ---- */

@@ -4,11 +4,13 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/small_tables.h"
 #include "vmm.h"
 
-/* Of each table in the ring: enough for the widest loads of kernels, and a cache line of its own. */
-#define ALIGN 64u
+#define ALIGN MP_CUDA_TABLES_ALIGN
 #define MAX_TABLES 2
+
+_Static_assert(ALIGN == MP_SMALL_ALIGN, "tables keep their distance in a kernel's arguments");
 
 /* A table of a kernel's arguments: the member that points to it, and its size. */
 typedef struct table {
@@ -154,6 +156,15 @@ void mp_cuda_tables_fill(const mp_cuda_tables *tables, const mp_cuda_span *span,
     }
 }
 
+bool mp_cuda_tables_small(const mp_cuda_span *span, mp_kernel kernel)
+{
+    switch (kernel) {
+    case MP_KERNEL_COMBINE: return span->bytes <= MP_SMALL_COMBINE;
+    case MP_KERNEL_DECODE: return span->bytes <= MP_SMALL_DECODE;
+    default: return false;
+    }
+}
+
 moepage_status mp_cuda_tables_send(mp_cuda *cuda, const mp_cuda_tables *tables,
                                    const mp_cuda_span *span, mp_cu_stream stream, mp_kernel kernel,
                                    const mp_kernel_args *args, mp_kernel_args *gpu)
@@ -164,8 +175,11 @@ moepage_status mp_cuda_tables_send(mp_cuda *cuda, const mp_cuda_tables *tables,
     table list[MAX_TABLES];
     uint32_t n = tables_of(kernel, gpu, list);
     const unsigned char *host = tables->pinned.host, *mirror = tables->mirror;
+    const bool small = mp_cuda_tables_small(span, kernel);
     for (uint32_t i = 0; i < n; i++)
-        set_table(&list[i], mirror + (table_at(&list[i]) - host));
+        set_table(&list[i], small ? NULL : mirror + (table_at(&list[i]) - host));
+    if (small)
+        return MOEPAGE_OK;
     return mp_cuda_check(cuda,
                          cuda->driver->copy((mp_cu_ptr)(uintptr_t)tables->mirror + span->at,
                                             (mp_cu_ptr)(uintptr_t)(host + span->at), span->bytes,

@@ -2,8 +2,9 @@
  * in device memory.
  *
  * A launch's tables are copied into the ring when it is submitted, so that the caller may free them,
- * and from there to the same place in the mirror when the launch is issued, on its own stream. Their
- * space is free again when the launch's tick has completed. Guarded by the stream's lock. */
+ * and from there, when the launch is issued, into the kernel's arguments if they are small; else to the same
+ * place in the mirror, on the launch's own stream. Their space is free again when the launch's tick has
+ * completed. Guarded by the stream's lock. */
 #ifndef MP_CUDA_TABLES_H
 #define MP_CUDA_TABLES_H
 
@@ -17,6 +18,9 @@
 typedef struct mp_cuda_span {
     uint64_t at, bytes;
 } mp_cuda_span;
+
+/* Where tables start in the ring: for the widest loads of kernels, and each in a cache line of its own. */
+#define MP_CUDA_TABLES_ALIGN 64u
 
 typedef struct mp_cuda_tables {
     mp_cuda_shared pinned;
@@ -45,8 +49,10 @@ mp_tick mp_cuda_tables_oldest(const mp_cuda_tables *tables);
 void mp_cuda_tables_fill(const mp_cuda_tables *tables, const mp_cuda_span *span, mp_kernel kernel,
                          mp_kernel_args *args);
 
-/* Puts the copy of the span to the mirror on `stream`, and returns the device's form of
- * `args` in `gpu`. */
+/* Returns true if the launch takes its tables inside the kernel's arguments. */
+bool mp_cuda_tables_small(const mp_cuda_span *span, mp_kernel kernel);
+/* Puts the copy of the span to the mirror on `stream`, unless the tables are small, and returns the device's
+ * form of `args` in `gpu`: with NULL for small tables. */
 moepage_status mp_cuda_tables_send(mp_cuda *cuda, const mp_cuda_tables *tables,
                                    const mp_cuda_span *span, mp_cu_stream stream, mp_kernel kernel,
                                    const mp_kernel_args *args, mp_kernel_args *gpu);

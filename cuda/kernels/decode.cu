@@ -3,6 +3,6 @@
 #include "decode.h"
 
 extern "C" {
-MP_GPU_ENTRY(decode, mp_gpu_decode_args, mp_gpu_decode_shared, mp_gpu_decode_thread,
-             (MP_DECODE_THREADS, 8))
+MP_GPU_TABLES_ENTRY(decode, mp_gpu_decode_args, mp_gpu_decode_shared, mp_gpu_decode_thread,
+                    (MP_DECODE_THREADS, 8))
 }

@@ -9,6 +9,7 @@
 #define MP_KERNELS_DECODE_CHUNK_H
 
 #include "decode_bits.h"
+#include "small_tables.h"
 
 enum {
     MP_DECODE_THREADS = 128,
@@ -62,9 +63,10 @@ typedef struct mp_gpu_decode_job {
 } mp_gpu_decode_job;
 
 typedef struct mp_gpu_decode_args {
-    const mp_gpu_decode_job *jobs; /* device memory: read when the kernel runs */
+    const mp_gpu_decode_job *jobs; /* device memory: read when the kernel runs; NULL: in tables */
     uint32_t n_jobs;
     uint32_t reserved;
+    MP_SMALL_ROOM(MP_SMALL_DECODE);
 } mp_gpu_decode_args;
 
 typedef struct mp_decode_chunk {
@@ -152,6 +154,11 @@ MP_GPU uint32_t mp_decode_units(const mp_gpu_decode_job *job)
     return (uint32_t)(n / MP_DECODE_CHUNK + (n % MP_DECODE_CHUNK != 0));
 }
 
+MP_GPU const mp_gpu_decode_job *mp_decode_jobs(const mp_gpu_decode_args *args)
+{
+    return args->jobs ? args->jobs : (const mp_gpu_decode_job *)(const void *)args->tables;
+}
+
 /* The jobs of slice s are [begin(s), begin(s + 1)). */
 MP_GPU uint32_t mp_decode_slice_begin(const mp_gpu_decode_args *args, uint32_t slice)
 {
@@ -165,7 +172,7 @@ MP_GPU void mp_decode_count_slice(const mp_gpu_decode_args *args, mp_gpu_decode_
     uint32_t units = 0;
     MP_BITS_UNROLL_4
     for (uint32_t i = mp_decode_slice_begin(args, slice); i < end; i++)
-        units += mp_decode_units(&args->jobs[i]);
+        units += mp_decode_units(&mp_decode_jobs(args)[i]);
     shared->units[slice] = units;
 }
 
@@ -185,7 +192,7 @@ MP_GPU void mp_decode_find_range(const mp_gpu_decode_args *args, mp_gpu_decode_s
     if (begin < before || begin - before >= shared->units[slice])
         return;
     uint32_t job = mp_decode_slice_begin(args, slice), unit = begin - before;
-    for (uint32_t units; (units = mp_decode_units(&args->jobs[job])) <= unit; job++)
+    for (uint32_t units; (units = mp_decode_units(&mp_decode_jobs(args)[job])) <= unit; job++)
         unit -= units;
     shared->range.job = job;
     shared->range.unit = unit;
@@ -195,10 +202,10 @@ MP_GPU void mp_decode_find_range(const mp_gpu_decode_args *args, mp_gpu_decode_s
 MP_GPU void mp_decode_open_job(const mp_gpu_decode_args *args, mp_gpu_decode_shared *shared,
                                uint32_t job)
 {
-    while (job + 1 < args->n_jobs && mp_decode_units(&args->jobs[job]) == 0)
+    while (job + 1 < args->n_jobs && mp_decode_units(&mp_decode_jobs(args)[job]) == 0)
         job++;
     shared->job_index = job;
-    shared->job = args->jobs[job];
+    shared->job = mp_decode_jobs(args)[job];
     const uint64_t n = shared->job.elements;
     const uint64_t chunks = mp_decode_units(&shared->job);
     const uint64_t front = MP_DECODE_AT_TABLE + chunks * MP_DECODE_ENTRY_BYTES;

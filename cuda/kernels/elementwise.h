@@ -48,13 +48,16 @@ MP_GPU void mp_gpu_convert_block(MP_BLOCK_PARAMETERS(mp_gpu_convert_args, mp_gpu
 MP_GPU void mp_combine_sum(const mp_gpu_combine_args *args, uint64_t token, uint32_t column,
                            float *sum)
 {
+    const void *own[2] = {args->tables, args->tables + args->ids_at};
+    const float *weights = args->weights ? args->weights : (const float *)own[0];
+    const int32_t *ids = args->ids ? args->ids : (const int32_t *)own[1];
     MP_SCALAR_UNROLL
     for (uint32_t i = 0; i < MP_ELEMENTWISE_EACH; i++)
         sum[i] = 0;
     for (uint32_t k = 0; k < args->top_k; k++) {
         const uint64_t row = token * args->top_k + k;
-        const float weight = args->weights[row];
-        if (args->ids[row] < 0)
+        const float weight = weights[row];
+        if (ids[row] < 0)
             continue;
         MP_SCALAR_UNROLL
         for (uint32_t i = 0; i < MP_ELEMENTWISE_EACH; i++) {

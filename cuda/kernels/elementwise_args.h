@@ -3,6 +3,7 @@
 #define MP_KERNELS_ELEMENTWISE_ARGS_H
 
 #include "phase.h"
+#include "small_tables.h"
 
 typedef struct mp_gpu_convert_args {
     const void *x; /* [n_tokens][hidden], rows x_stride elements apart */
@@ -16,8 +17,8 @@ typedef struct mp_gpu_convert_args {
 
 typedef struct mp_gpu_combine_args {
     const float *partial; /* [n_tokens * top_k][hidden] */
-    const float *weights; /* [n_tokens][top_k] device memory */
-    const int32_t *ids;   /* [n_tokens][top_k] device memory */
+    const float *weights; /* [n_tokens][top_k] device memory; NULL: tables begins with them */
+    const int32_t *ids;   /* [n_tokens][top_k] device memory; NULL: in tables */
     /* Device memory: when it holds anything but 0 there are no results, and y is filled with NaN.
      * May be NULL. */
     const uint32_t *given_up;
@@ -28,7 +29,9 @@ typedef struct mp_gpu_combine_args {
     uint32_t top_k;
     uint32_t hidden;
     uint32_t accumulate;
-    uint32_t reserved; /* no padding: arguments are defined to the last byte */
+    uint32_t ids_at;      /* in tables */
+    uint32_t reserved[2]; /* no padding: arguments are defined to the last byte */
+    MP_SMALL_ROOM(MP_SMALL_COMBINE);
 } mp_gpu_combine_args;
 
 /* Columns of a token that a block takes at a time; it takes several such pieces if the

@@ -104,6 +104,30 @@ MP_GPU void mp_experts_plain_add_rest(mp_experts_plain_thread *own, const mp_gpu
     }
 }
 
+/* A step: `whole`, or what is left of the rows. The next one's weights are on their way meanwhile. */
+MP_GPU void mp_experts_plain_step(MP_LANES_PARAMETERS(mp_experts_plain_thread),
+                                  const uint32_t dtype, const uint32_t aligned,
+                                  const mp_gpu_experts_args *args, uint32_t length, uint32_t live,
+                                  uint32_t step, const uint32_t whole,
+                                  float (*weights)[MP_EXPERTS_PLAIN_STEP + 16])
+{
+    MP_EACH_LANE(mp_experts_plain_thread)
+        mp_experts_plain_leave(own, lane, dtype, aligned, weights);
+        if (whole)
+            mp_experts_plain_send(own, lane, dtype, aligned, args, length,
+                                  step + MP_EXPERTS_PLAIN_STEP);
+    MP_EACH_LANE_END
+    MP_LANES_MEET();
+    MP_EACH_LANE(mp_experts_plain_thread)
+        const uint32_t at = lane % MP_EXPERTS_PLAIN_SUMS;
+        const float *first = weights[lane / MP_EXPERTS_PLAIN_SUMS] + at;
+        if (whole)
+            mp_experts_plain_add(own, args, length, live, step + at, first);
+        else
+            mp_experts_plain_add_rest(own, args, length, live, step + at, first);
+    MP_EACH_LANE_END
+}
+
 MP_GPU void mp_experts_plain_multiply(MP_LANES_PARAMETERS(mp_experts_plain_thread),
                                       const uint32_t dtype, const uint32_t aligned,
                                       const mp_gpu_experts_args *args, const mp_experts_work *work,
@@ -125,30 +149,12 @@ MP_GPU void mp_experts_plain_multiply(MP_LANES_PARAMETERS(mp_experts_plain_threa
         }
     MP_EACH_LANE_END
     MP_SCALAR_LOOP
-    for (; length - step >= MP_EXPERTS_PLAIN_STEP; step += MP_EXPERTS_PLAIN_STEP, place ^= 1) {
-        MP_EACH_LANE(mp_experts_plain_thread)
-            mp_experts_plain_leave(own, lane, dtype, aligned, shared->weights[place]);
-            mp_experts_plain_send(own, lane, dtype, aligned, args, length,
-                                  step + MP_EXPERTS_PLAIN_STEP);
-        MP_EACH_LANE_END
-        MP_LANES_MEET();
-        MP_EACH_LANE(mp_experts_plain_thread)
-            const uint32_t at = lane % MP_EXPERTS_PLAIN_SUMS;
-            mp_experts_plain_add(own, args, length, live, step + at,
-                                 shared->weights[place][lane / MP_EXPERTS_PLAIN_SUMS] + at);
-        MP_EACH_LANE_END
-    }
-    if (step == length)
-        return;
-    MP_EACH_LANE(mp_experts_plain_thread)
-        mp_experts_plain_leave(own, lane, dtype, aligned, shared->weights[place]);
-    MP_EACH_LANE_END
-    MP_LANES_MEET();
-    MP_EACH_LANE(mp_experts_plain_thread)
-        const uint32_t at = lane % MP_EXPERTS_PLAIN_SUMS;
-        mp_experts_plain_add_rest(own, args, length, live, step + at,
-                                  shared->weights[place][lane / MP_EXPERTS_PLAIN_SUMS] + at);
-    MP_EACH_LANE_END
+    for (; length - step >= MP_EXPERTS_PLAIN_STEP; step += MP_EXPERTS_PLAIN_STEP, place ^= 1)
+        mp_experts_plain_step(MP_LANES_PASS, dtype, aligned, args, length, live, step, 1,
+                              shared->weights[place]);
+    if (step < length)
+        mp_experts_plain_step(MP_LANES_PASS, dtype, aligned, args, length, live, step, 0,
+                              shared->weights[place]);
 }
 
 /* The sum of 16 partial ones. */
@@ -167,7 +173,8 @@ MP_GPU float mp_experts_plain_sum(const float *partial)
     return sums[0];
 }
 
-/* Lane l ends the sums of activation row l. */
+/* Lane l ends the sums of activation row l. It has read them before the next ones are written: behind barriers of
+ * the next multiplication. */
 MP_GPU void mp_experts_plain_finish(MP_LANES_PARAMETERS(mp_experts_plain_thread),
                                     const uint32_t dtype, const mp_gpu_experts_args *args,
                                     const mp_experts_work *work, uint32_t piece, uint32_t warp,
@@ -187,7 +194,6 @@ MP_GPU void mp_experts_plain_finish(MP_LANES_PARAMETERS(mp_experts_plain_thread)
                             mp_experts_plain_sum(partial + MP_EXPERTS_PLAIN_SUMS));
         }
     MP_EACH_LANE_END
-    MP_LANES_MEET();
 }
 
 MP_GPU void mp_experts_plain(const uint32_t dtype, const uint32_t aligned,

@@ -56,8 +56,13 @@ typedef long long int64_t;
 
 /* The __global__ entry of a block function: one by-value argument struct, dynamic shared memory.
  * Use inside extern "C". `bounds`: __launch_bounds__'s arguments, in parentheses. */
-#define MP_GPU_ENTRY(name, args_type, shared_type, thread_type, bounds)                  \
-    __global__ void __launch_bounds__ bounds mp_gpu_##name(const args_type by_value)     \
+#define MP_GPU_ENTRY(name, args_type, shared_type, thread_type, bounds) \
+    MP_GPU_ENTRY_OF(name, const args_type, shared_type, thread_type, bounds)
+/* Of arguments with tables inside (small_tables.h): their address may be taken. */
+#define MP_GPU_TABLES_ENTRY(name, args_type, shared_type, thread_type, bounds) \
+    MP_GPU_ENTRY_OF(name, const __grid_constant__ args_type, shared_type, thread_type, bounds)
+#define MP_GPU_ENTRY_OF(name, args_type, shared_type, thread_type, bounds)               \
+    __global__ void __launch_bounds__ bounds mp_gpu_##name(args_type by_value)           \
     {                                                                                    \
         extern __shared__ __align__(128) unsigned char mp_dynamic_shared[];              \
         thread_type own;                                                                 \

@@ -177,7 +177,7 @@ void bare_run_on(gpu_bench *b, bare_layer *l, mp_cu_stream stream)
 {
     gpu_must(mp_cuda_launch_convert(b->cuda, stream, &l->convert), "CONVERT");
     gpu_must(mp_cuda_launch_experts(b->cuda, stream, &l->host, &l->gpu), "EXPERTS");
-    gpu_must(mp_cuda_launch_combine(b->cuda, stream, &l->combine, NULL), "COMBINE");
+    gpu_must(mp_cuda_launch_combine(b->cuda, stream, NULL, &l->combine, NULL), "COMBINE");
 }
 
 void bare_run(gpu_bench *b, void *layer)

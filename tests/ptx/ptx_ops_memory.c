@@ -81,6 +81,11 @@ static bool in_shared(uint64_t at)
     return at >= PTX_SHARED_WINDOW && at < PTX_SHARED_WINDOW + (1 << 24);
 }
 
+static bool in_param(uint64_t at)
+{
+    return at >= PTX_PARAM_BASE && at < PTX_PARAM_BASE + (1 << 20);
+}
+
 static bool aligned(ptx_warp *warp, uint32_t lane, uint64_t at, uint32_t bytes)
 {
     if (at % bytes == 0)
@@ -152,7 +157,7 @@ static void load_lane(ptx_warp *warp, const ptx_insn *insn, uint32_t lane, void 
 {
     const uint32_t bytes = (uint32_t)insn->bytes * insn->count;
     const uint64_t at = address(warp, insn, insn->count, 0, lane);
-    if (insn->space == PTX_PARAM)
+    if (insn->space == PTX_PARAM || (insn->space == PTX_GENERIC && in_param(at)))
         load_param(warp, lane, at, out, bytes);
     else if (insn->space == PTX_SHARED)
         load_shared(warp, lane, at, out, bytes);

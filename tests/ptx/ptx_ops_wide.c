@@ -17,7 +17,7 @@ PTX_MAP1(from_u16, U, W, a & 0xffffu)
 PTX_MAP1(to_u32, W, U, a)
 PTX_MAP1(to_u16, W, U, a & 0xffffu)
 
-/* From a window's address to a generic one. */
+/* From a window's address to a generic one; parameters have generic addresses from the start. */
 PTX_MAP1(cvta_shared, U, U, a + PTX_SHARED_WINDOW)
 
 /* From a generic address to one of global memory, which is the same, unless it is none. */
@@ -68,6 +68,7 @@ const ptx_opcode ptx_ops_wide[] = {
     {"selp.b64", "x=xxp", selp, PTX_SELECT},
     {"selp.u64", "x=xxp", selp, PTX_SELECT},
     {"cvta.shared.u64", "x=x", cvta_shared, PTX_PLAIN},
+    {"cvta.param.u64", "x=x", mov, PTX_PLAIN},
     {"cvta.to.global.u64", "x=x", cvta_to_global, PTX_PLAIN},
     {0},
 };

@@ -107,6 +107,10 @@ static const finding_case cases[] = {
     {"st.shared.u32 [mp_dynamic_shared+4092], %r0;", 1, PTX_FOUND_NOTHING, ""},
     {"ld.param.u64 %rd20, [snippet_param_1+16];", 1, PTX_FOUND_BOUNDS,
      "24 of 24 bytes of parameters"},
+    {"mov.b64 %rd20, snippet_param_1; cvta.param.u64 %rd20, %rd20; ld.u64 %rd21, [%rd20+16];", 1,
+     PTX_FOUND_BOUNDS, "24 of 24 bytes of parameters"},
+    {"mov.b64 %rd20, snippet_param_1; cvta.param.u64 %rd20, %rd20; st.u64 [%rd20], %rd1;", 1,
+     PTX_FOUND_BOUNDS, "no memory of the kernel's"},
     {"mov.u32 %r20, mp_dynamic_shared; cvt.u64.u32 %rd20, %r20; cvta.shared.u64 %rd20, %rd20;\n"
      "st.global.u32 [%rd20], %r0;",
      1, PTX_FOUND_BOUNDS, ""},

@@ -92,7 +92,12 @@ static void test_ptx_parameters_and_shared_memory_have_addresses(void **state)
           "shl.b64 %rd21, %rd21, 32; or.b64 %rd20, %rd20, %rd21; sub.s64 %rd20, %rd20, %rd1;\n"
           "st.global.u64 [%rd2], %rd20;",
           0, 0);
-    /* Generic accesses reach shared memory by its window. */
+    /* Generic accesses reach parameters, and shared memory by its window. */
+    gives("mov.b64 %rd20, snippet_param_1; cvta.param.u64 %rd20, %rd20; ld.u64 %rd21, [%rd20+-8]; "
+          "ld.u64 %rd22, "
+          "[%rd21];\n"
+          "st.global.u64 [%rd2], %rd22;",
+          4711, 4711);
     gives(
         "mov.u32 %r20, mp_dynamic_shared; cvt.u64.u32 %rd20, %r20; cvta.shared.u64 %rd20, %rd20;\n"
         "st.u32 [%rd20+8], %r10; ld.shared.u32 %r21, [mp_dynamic_shared+8]; st.global.u32 [%rd2], "

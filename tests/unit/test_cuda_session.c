@@ -452,6 +452,63 @@ static void test_cuda_session_steps_run_ahead_of_the_device(void **state)
     close_all();
 }
 
+#define MANY 300 /* tokens, whose tables are large */
+
+/* Copies that one layer of `n` tokens submits; its experts are resident. */
+static uint64_t copies_of(uint32_t n, float *x, float *y)
+{
+    int32_t ids[2 * MANY];
+    float weights[2 * MANY];
+    for (uint32_t i = 0; i < 2 * n; i++) {
+        ids[i] = (int32_t)((i / 2 + i % 2) % EXPERTS);
+        weights[i] = 1.0f / (float)(1 + i % 5);
+    }
+    const moepage_routing routing = {.struct_size = sizeof routing,
+                                     .top_k = 2,
+                                     .ids = ids,
+                                     .weights = weights,
+                                     .stream = native};
+    const moepage_ffn ffn = {
+        .struct_size = sizeof ffn, .dtype = MOEPAGE_DTYPE_F32, .x = x, .y = y, .stream = native};
+    const sim_cuda_stats before = sim_cuda_get_stats();
+    pool_rig_begin(session, n, MOEPAGE_PHASE_PREFILL);
+    assert_int_equal(moepage_session_route(session, 0, &routing, NULL), MOEPAGE_OK);
+    assert_int_equal(moepage_session_ffn(session, 0, &ffn), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    sync_native();
+    const sim_cuda_stats after = sim_cuda_get_stats();
+    return after.calls[SIM_copy] - before.calls[SIM_copy] + after.calls[SIM_copy_batch] -
+           before.calls[SIM_copy_batch];
+}
+
+/* Of a few tokens the table of the sum travels in its kernel's arguments; of many it is copied in front of it, as
+ * that of the experts always is. A token's result is the same. */
+static void test_cuda_session_copies_no_small_tables(void **state)
+{
+    (void)state;
+    open_all(&(bank_shape){.seed = 6}, &(pool_rig_config){.slots = LAYERS * EXPERTS});
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    session = pool_rig_session(&rig, &(moepage_session_config){.max_tokens = MANY});
+    moepage_device *device = rig.devices[0];
+    static float x[MANY * HIDDEN], one[MANY * HIDDEN], many[MANY * HIDDEN];
+    for (uint32_t i = 0; i < MANY * HIDDEN; i++)
+        x[i] = (float)(i % 37) / 16 - 1;
+    float *dx = device_rig_alloc(device, sizeof x), *dy = device_rig_alloc(device, sizeof x);
+    device_rig_write(device, dx, x, sizeof x);
+    copies_of(MANY, dx, dy); /* loads what is absent, and makes room for tables */
+    assert_int_equal(copies_of(MANY, dx, dy), 2);
+    device_rig_read(device, dy, many, sizeof many);
+    for (uint32_t n = 1; n <= 8; n *= 2) {
+        assert_int_equal(copies_of(n, dx, dy), 1);
+        device_rig_read(device, dy, one, n * HIDDEN * sizeof *one);
+        assert_memory_equal(one, many, n * HIDDEN * sizeof *one);
+    }
+    device_rig_free(device, dx, sizeof x);
+    device_rig_free(device, dy, sizeof x);
+    close_all();
+}
+
 /* What fails on the host is known when the call returns, and no slot is published. */
 static void test_cuda_session_failed_reads_are_the_call_s_own(void **state)
 {
@@ -492,6 +549,7 @@ int main(void)
         cmocka_unit_test(test_cuda_session_tries_again_what_failed_before_the_bus_has_passed),
         cmocka_unit_test(test_cuda_session_runs_a_planned_layer_behind_the_plans_readers),
         cmocka_unit_test(test_cuda_session_steps_run_ahead_of_the_device),
+        cmocka_unit_test(test_cuda_session_copies_no_small_tables),
         cmocka_unit_test(test_cuda_session_failed_reads_are_the_call_s_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
