@@ -1,8 +1,9 @@
 /* The arena in handles of virtual memory, and views: the same handles at further addresses.
  *
- * The driver maps whole handles only, so that a handle's size is the granularity of views. All handles
- * stay mapped in one range as long as the arena lives: what moves between experts and KV is ownership
- * of bytes, never a mapping. */
+ * The driver maps whole handles only, so that a handle's size is the granularity of views, and of memory that a
+ * smaller budget gives back. Handles stay mapped where they are, in one range: what moves between
+ * experts and KV is ownership of bytes, never a mapping, but for the hole that a budget below its maximum
+ * leaves between them. */
 #include "vmm.h"
 
 #include <assert.h>
@@ -15,16 +16,19 @@
 #define WASTE_SHARE 64u
 #define ALIGNMENT 4096u
 
-static const char arena_advice[] = "open the device with a smaller budget";
+typedef struct arena_handle {
+    mp_cu_handle handle;
+    bool there;
+} arena_handle;
 
 struct mp_cuda_arena {
     mp_cu_ptr base;
     uint64_t bytes;        /* as asked for */
-    uint64_t mapped_bytes; /* of whole granules; without VMM, of `block` */
+    uint64_t mapped_bytes; /* of whole granules, all handles there; without VMM, of `block` */
     mp_cu_ptr block;       /* without VMM: what the driver gave */
     uint64_t handle_bytes; /* of all handles but the last, which may be smaller; 0 without VMM */
-    uint32_t n_handles;    /* that exist */
-    mp_cu_handle handles[];
+    uint32_t n_handles;
+    arena_handle handles[]; /* in the order of their addresses */
 };
 
 uint64_t mp_cuda_handle_bytes(uint64_t granularity, uint64_t arena_bytes)
@@ -33,6 +37,11 @@ uint64_t mp_cuda_handle_bytes(uint64_t granularity, uint64_t arena_bytes)
     while (bytes * 2 <= MAX_HANDLE_BYTES && bytes * 2 <= arena_bytes / WASTE_SHARE)
         bytes *= 2;
     return bytes;
+}
+
+static const char *arena_advice(const mp_cuda *cuda)
+{
+    return cuda->arena ? "ask for a smaller budget" : "open the device with a smaller budget";
 }
 
 static mp_cu_mem_prop property_of(const mp_cuda *cuda)
@@ -67,24 +76,27 @@ static uint64_t bytes_of_handle(const mp_cuda_arena *arena, uint32_t index)
     return rest < arena->handle_bytes ? rest : arena->handle_bytes;
 }
 
-static mp_cu_result create_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t n)
+static mp_cu_result create_handle(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t index)
 {
     const mp_cu_mem_prop property = property_of(cuda);
-    mp_cu_result result = MP_CU_SUCCESS;
-    while (arena->n_handles < n && !result) {
-        mp_cuda_count_memory_call(cuda);
-        result = cuda->driver->mem_create(&arena->handles[arena->n_handles],
-                                          bytes_of_handle(arena, arena->n_handles), &property, 0);
-        arena->n_handles += !result;
-    }
+    arena_handle *handle = &arena->handles[index];
+    assert(!handle->there);
+    mp_cuda_count_memory_call(cuda);
+    mp_cu_result result =
+        cuda->driver->mem_create(&handle->handle, bytes_of_handle(arena, index), &property, 0);
+    handle->there = !result;
     return result;
 }
 
-static void release_handles(mp_cuda *cuda, mp_cuda_arena *arena)
+/* Releases those of handles [first, first + n) that are there. */
+static void release_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t first, uint32_t n)
 {
-    while (arena->n_handles) {
+    for (uint32_t i = first + n; i-- > first;) {
+        if (!arena->handles[i].there)
+            continue;
+        arena->handles[i].there = false;
         mp_cuda_count_memory_call(cuda);
-        mp_cuda_log_failure(cuda, cuda->driver->mem_release(arena->handles[--arena->n_handles]),
+        mp_cuda_log_failure(cuda, cuda->driver->mem_release(arena->handles[i].handle),
                             "giving back the arena");
     }
 }
@@ -113,7 +125,7 @@ static mp_cu_result map_handles(mp_cuda *cuda, const mp_cuda_arena *arena, mp_cu
     for (uint32_t i = first; i < first + n && !result; i++) {
         uint64_t bytes = bytes_of_handle(arena, i);
         mp_cuda_count_memory_call(cuda);
-        result = cuda->driver->mem_map(at + mapped, bytes, 0, arena->handles[i], 0);
+        result = cuda->driver->mem_map(at + mapped, bytes, 0, arena->handles[i].handle, 0);
         mapped += result ? 0 : bytes;
     }
     if (!result) {
@@ -131,32 +143,42 @@ static void free_range(mp_cuda *cuda, mp_cu_ptr at, uint64_t bytes)
     mp_cuda_log_failure(cuda, cuda->driver->address_free(at, bytes), "giving back addresses");
 }
 
-/* Fills in the arena; a failure leaves nothing. */
-static mp_cu_result build_of_handles(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t n)
+/* Creates handles [first, first + n) and maps them at their places; a failure leaves none. */
+static mp_cu_result fill(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t first, uint32_t n)
 {
-    mp_cuda_count_memory_call(cuda);
-    mp_cu_result result =
-        cuda->driver->address_reserve(&arena->base, arena->mapped_bytes, arena->handle_bytes, 0, 0);
-    if (result)
-        return result;
-    result = create_handles(cuda, arena, n);
-    if (result)
-        goto fail;
+    mp_cu_result result = MP_CU_SUCCESS;
+    for (uint32_t i = first; i < first + n && !result; i++)
+        result = create_handle(cuda, arena, i);
     uint64_t before_ns = mp_clock_ns();
-    result = map_handles(cuda, arena, arena->base, 0, n);
+    if (!result)
+        result = map_handles(cuda, arena, arena->base + first * arena->handle_bytes, first, n);
     if (result)
-        goto fail;
-    cuda->info.handle_ns = (mp_clock_ns() - before_ns) / n;
-    return MP_CU_SUCCESS;
-
-fail:
-    release_handles(cuda, arena);
-    free_range(cuda, arena->base, arena->mapped_bytes);
+        release_handles(cuda, arena, first, n);
+    else
+        cuda->info.handle_ns = (mp_clock_ns() - before_ns) / n;
     return result;
 }
 
-/* *out stays NULL where the driver refuses but a plain allocation may succeed. */
-static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena **out)
+/* Unmaps and releases those of handles [first, first + n) that are there. */
+static void empty(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = first; i < first + n; i++)
+        if (arena->handles[i].there)
+            unmap(cuda, arena->base + i * arena->handle_bytes, bytes_of_handle(arena, i),
+                  arena->handle_bytes);
+    release_handles(cuda, arena, first, n);
+}
+
+static moepage_status describe_failure(mp_cuda *cuda, mp_cu_result result, uint64_t bytes)
+{
+    if (result == MP_CU_OUT_OF_MEMORY)
+        return mp_cuda_no_memory(cuda, "the arena", bytes, arena_advice(cuda));
+    return mp_cuda_check(cuda, result, "mapping the arena");
+}
+
+/* Reserves addresses for an arena in handles, none of which is there yet. *out stays NULL where the driver
+ * refuses but a plain allocation may succeed. */
+static moepage_status reserve_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena **out)
 {
     uint64_t granularity;
     mp_cu_result result = ask_granularity(cuda, &granularity);
@@ -175,15 +197,39 @@ static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_ar
     arena->bytes = bytes;
     arena->mapped_bytes = mapped_bytes;
     arena->handle_bytes = handle_bytes;
-    result = build_of_handles(cuda, arena, (uint32_t)n);
+    arena->n_handles = (uint32_t)n;
+    mp_cuda_count_memory_call(cuda);
+    result = cuda->driver->address_reserve(&arena->base, mapped_bytes, handle_bytes, 0, 0);
     if (!result) {
         *out = arena;
         return MOEPAGE_OK;
     }
     mp_free(arena);
-    if (result == MP_CU_OUT_OF_MEMORY)
-        return mp_cuda_no_memory(cuda, "the arena", mapped_bytes, arena_advice);
-    return mp_cuda_check(cuda, result, "mapping the arena");
+    return describe_failure(cuda, result, mapped_bytes);
+}
+
+/* Gives back an arena in handles, and those that are there. */
+static void free_handles(mp_cuda *cuda, mp_cuda_arena *arena)
+{
+    empty(cuda, arena, 0, arena->n_handles);
+    free_range(cuda, arena->base, arena->mapped_bytes);
+}
+
+static moepage_status alloc_of_handles(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena **out)
+{
+    mp_cuda_arena *arena = NULL;
+    moepage_status status = reserve_handles(cuda, bytes, &arena);
+    if (!arena)
+        return status;
+    mp_cu_result result = fill(cuda, arena, 0, arena->n_handles);
+    if (!result) {
+        *out = arena;
+        return MOEPAGE_OK;
+    }
+    status = describe_failure(cuda, result, arena->mapped_bytes);
+    free_handles(cuda, arena);
+    mp_free(arena);
+    return status;
 }
 
 /* ---- The arena in one piece ------------------------------------------------------------- */
@@ -220,7 +266,7 @@ static moepage_status alloc_in_one_piece(mp_cuda *cuda, uint64_t bytes, mp_cuda_
     }
     mp_free(arena);
     if (result == MP_CU_OUT_OF_MEMORY)
-        return mp_cuda_no_memory(cuda, "the arena", bytes, arena_advice);
+        return mp_cuda_no_memory(cuda, "the arena", bytes, arena_advice(cuda));
     return mp_cuda_check(cuda, result, "allocating the arena");
 }
 
@@ -233,7 +279,7 @@ static moepage_status check_room(mp_cuda *cuda, uint64_t bytes)
     moepage_status status = mp_cuda_check(cuda, cuda->driver->mem_info(&free_bytes, &total_bytes),
                                           "asking for free memory");
     if (!status && (bytes > free_bytes))
-        status = mp_cuda_no_memory(cuda, "the arena", bytes, arena_advice);
+        status = mp_cuda_no_memory(cuda, "the arena", bytes, arena_advice(cuda));
     return status;
 }
 
@@ -257,27 +303,38 @@ static moepage_status alloc_arena(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena *
     return alloc_in_one_piece(cuda, bytes, out);
 }
 
-moepage_status mp_cuda_arena_alloc(mp_cuda *cuda, uint64_t bytes, void **out)
+static moepage_status check_none(const mp_cuda *cuda)
 {
-    mp_cuda_arena *arena = NULL;
-    if (cuda->arena)
-        return mp_fail(MOEPAGE_E_STATE,
-                       "%s: the device has its arena already, and can have one only", cuda->name);
-    moepage_status status = mp_cuda_enter(cuda);
-    if (status)
-        return status;
-    status = alloc_arena(cuda, bytes, &arena);
-    mp_cuda_leave(cuda);
-    if (status)
-        return status;
+    if (!cuda->arena)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_STATE, "%s: the device has its arena already, and can have one only",
+                   cuda->name);
+}
+
+static void begin_arena(mp_cuda *cuda, mp_cuda_arena *arena, void **out)
+{
     assert(arena);
     cuda->arena = arena;
     cuda->info.arena_kind =
         arena->handle_bytes ? MOEPAGE_CUDA_ARENA_VMM : MOEPAGE_CUDA_ARENA_MALLOC;
     cuda->info.handle_bytes = arena->handle_bytes;
-    cuda->device.view_bytes = arena->handle_bytes;
+    cuda->device.view_bytes = cuda->device.part_bytes = arena->handle_bytes;
     *out = (void *)(uintptr_t)arena->base;
-    return MOEPAGE_OK;
+}
+
+moepage_status mp_cuda_arena_alloc(mp_cuda *cuda, uint64_t bytes, void **out)
+{
+    mp_cuda_arena *arena = NULL;
+    moepage_status status = check_none(cuda);
+    if (!status)
+        status = mp_cuda_enter(cuda);
+    if (status)
+        return status;
+    status = alloc_arena(cuda, bytes, &arena);
+    mp_cuda_leave(cuda);
+    if (!status)
+        begin_arena(cuda, arena, out);
+    return status;
 }
 
 void mp_cuda_arena_free(mp_cuda *cuda)
@@ -286,9 +343,7 @@ void mp_cuda_arena_free(mp_cuda *cuda)
     assert(arena);
     if (mp_cuda_enter(cuda) == MOEPAGE_OK) {
         if (arena->handle_bytes) {
-            unmap(cuda, arena->base, arena->mapped_bytes, arena->handle_bytes);
-            release_handles(cuda, arena);
-            free_range(cuda, arena->base, arena->mapped_bytes);
+            free_handles(cuda, arena);
         } else {
             mp_cuda_count_memory_call(cuda);
             mp_cuda_log_failure(cuda, cuda->driver->mem_free(arena->block),
@@ -297,9 +352,86 @@ void mp_cuda_arena_free(mp_cuda *cuda)
         mp_cuda_leave(cuda);
     }
     cuda->arena = NULL;
-    cuda->device.view_bytes = cuda->info.handle_bytes = cuda->info.handle_ns = 0;
+    cuda->device.view_bytes = cuda->device.part_bytes = 0;
+    cuda->info.handle_bytes = cuda->info.handle_ns = 0;
     cuda->info.arena_kind = 0;
     mp_free(arena);
+}
+
+/* ---- Memory that comes and goes --------------------------------------------------------- */
+
+moepage_status mp_cuda_arena_reserve(mp_device *device, uint64_t bytes, void **out)
+{
+    mp_cuda *cuda = mp_cuda_of(device);
+    mp_cuda_arena *arena = NULL;
+    moepage_status status = check_none(cuda);
+    if (!status)
+        status = mp_cuda_enter(cuda);
+    if (status)
+        return status;
+    if (cuda->has_vmm)
+        status = reserve_handles(cuda, bytes, &arena);
+    mp_cuda_leave(cuda);
+    if (!status && !arena)
+        status =
+            mp_fail(MOEPAGE_E_UNSUPPORTED,
+                    "%s: the driver has no virtual memory management, so that the arena is one "
+                    "allocation and max_budget_bytes must be the budget",
+                    cuda->name);
+    if (!status)
+        begin_arena(cuda, arena, out);
+    return status;
+}
+
+/* Returns the handles of a range of the arena, which may end with it. */
+static void handles_of(const mp_cuda_arena *arena, uint64_t offset, uint64_t bytes, uint32_t *first,
+                       uint32_t *n)
+{
+    const uint64_t unit = arena->handle_bytes;
+    assert(unit && offset % unit == 0 && bytes);
+    assert(bytes % unit == 0 || offset + bytes == arena->bytes);
+    *first = (uint32_t)(offset / unit);
+    *n = (uint32_t)((bytes + unit - 1) / unit);
+}
+
+moepage_status mp_cuda_arena_back(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    mp_cuda *cuda = mp_cuda_of(device);
+    uint32_t first, n;
+    handles_of(cuda->arena, offset, bytes, &first, &n);
+    moepage_status status = mp_cuda_enter(cuda);
+    if (status)
+        return status;
+    status = check_room(cuda, bytes);
+    if (!status)
+        status = describe_failure(cuda, fill(cuda, cuda->arena, first, n), bytes);
+    mp_cuda_leave(cuda);
+    return status;
+}
+
+void mp_cuda_arena_unback(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    mp_cuda *cuda = mp_cuda_of(device);
+    uint32_t first, n;
+    handles_of(cuda->arena, offset, bytes, &first, &n);
+    if (mp_cuda_enter(cuda))
+        return;
+    empty(cuda, cuda->arena, first, n);
+    mp_cuda_leave(cuda);
+}
+
+moepage_status mp_cuda_available(mp_device *device, uint64_t *out)
+{
+    mp_cuda *cuda = mp_cuda_of(device);
+    size_t free_bytes = 0, total_bytes = 0;
+    moepage_status status = mp_cuda_enter(cuda);
+    if (status)
+        return status;
+    status = mp_cuda_check(cuda, cuda->driver->mem_info(&free_bytes, &total_bytes),
+                           "asking for free memory");
+    mp_cuda_leave(cuda);
+    *out = free_bytes;
+    return status;
 }
 
 /* ---- Views ------------------------------------------------------------------------------ */
@@ -313,6 +445,15 @@ static moepage_status check_views(const mp_cuda *cuda)
 }
 
 /* The last handle may be smaller, or reach past the arena: then it takes part in no view. */
+static bool has_memory(const mp_cuda_arena *arena, uint64_t offset, uint64_t bytes)
+{
+    const uint64_t unit = arena->handle_bytes;
+    uint64_t i = offset / unit, end = (offset + bytes) / unit;
+    while (i < end && arena->handles[i].there)
+        i++;
+    return i == end;
+}
+
 static moepage_status check_view(const mp_cuda *cuda, uint64_t at, uint64_t offset, uint64_t bytes)
 {
     moepage_status status = check_views(cuda);
@@ -320,11 +461,12 @@ static moepage_status check_view(const mp_cuda *cuda, uint64_t at, uint64_t offs
         return status;
     const uint64_t unit = cuda->device.view_bytes;
     const uint64_t whole = cuda->arena->bytes / unit * unit;
-    if (bytes && (at | offset | bytes) % unit == 0 && bytes <= whole && offset <= whole - bytes)
+    if (bytes && (at | offset | bytes) % unit == 0 && bytes <= whole && offset <= whole - bytes &&
+        has_memory(cuda->arena, offset, bytes))
         return MOEPAGE_OK;
     return mp_fail(MOEPAGE_E_ARGUMENT,
                    "%s: a view of %llu bytes at offset %llu must be multiples of %llu bytes within "
-                   "the arena's first %llu",
+                   "the arena's first %llu, and have memory",
                    cuda->name, (unsigned long long)bytes, (unsigned long long)offset,
                    (unsigned long long)unit, (unsigned long long)whole);
 }

@@ -12,6 +12,12 @@
 moepage_status mp_cuda_arena_alloc(mp_cuda *cuda, uint64_t bytes, void **out);
 void mp_cuda_arena_free(mp_cuda *cuda);
 
+/* As reserve, back, unback and available in mp_device_ops. UNSUPPORTED without VMM. */
+moepage_status mp_cuda_arena_reserve(mp_device *device, uint64_t bytes, void **out);
+moepage_status mp_cuda_arena_back(mp_device *device, uint64_t offset, uint64_t bytes);
+void mp_cuda_arena_unback(mp_device *device, uint64_t offset, uint64_t bytes);
+moepage_status mp_cuda_available(mp_device *device, uint64_t *out);
+
 /* The size of an arena's handles: the largest power of two times `granularity` that is at most 32 MiB
  * and at most 1/64 of the arena; at least `granularity`. Larger handles are mapped faster per byte, but
  * waste more in views, which are made of whole handles. */

@@ -247,8 +247,10 @@ struct moepage_session_stats;
  * budget in bytes are given: KV then gets the rest. Since 0.7. */
 typedef struct moepage_engine_config {
     uint32_t struct_size;
-    uint32_t dtype;        /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
-    uint64_t budget_bytes; /* of the device, with KV and workspaces; 0 = not given */
+    uint32_t dtype; /* of x and y: MOEPAGE_DTYPE_F32, _F16 or _BF16; 0 = F32 */
+    /* Of the device, with KV and workspaces; 0 = not given. MOEPAGE_BUDGET_AUTO: follows free memory; the
+     * device's config may give max_budget_bytes and reserve_bytes. */
+    uint64_t budget_bytes;
     /* Instead: this part of all experts has slots, everything else on top; 0 < p <= 100. */
     double budget_percent;
     const char *device_name; /* as in moepage_device_open; NULL = "host" */
@@ -275,6 +277,7 @@ typedef struct moepage_engine_config {
  * at most once. It may be NULL; it takes precedence over the config.
  *
  *   budget=8G | budget=25%        budget_bytes (suffix K, M, G or T) or budget_percent; slots=N
+ *   budget=auto                   MOEPAGE_BUDGET_AUTO; max_budget=BYTES reserve=BYTES, of the device
  *   device=NAME                   "host", "cuda:0", ...; threads=N io_threads=N bus=BYTES
  *   policy=NAME                   eviction; scope=global|layer scan_percent=N
  *   host_tier=BYTES               bus_form=auto|dense|exph compressed=N staging=N
@@ -309,7 +312,9 @@ MOEPAGE_API moepage_status moepage_engine_experts(moepage_engine *engine, uint32
                                                   uint32_t top_k, const int32_t *ids,
                                                   const float *weights, const void *x, void *y);
 
-/* Closes the step and reports what it did in `stats`, which may be NULL. Since 0.7. [one] */
+/* Closes the step and reports what it did in `stats`, which may be NULL. An engine with
+ * MOEPAGE_BUDGET_AUTO follows free memory after every 64th step (moepage_device_follow_memory); what cannot move
+ * now moves later, and is no error. Since 0.7. [one] */
 MOEPAGE_API moepage_status moepage_engine_end(moepage_engine *engine,
                                               struct moepage_session_stats *stats);
 
@@ -361,10 +366,15 @@ typedef struct moepage_external_memory {
     void *user;
 } moepage_external_memory;
 
+/* A budget that follows the system's free memory: as a device's budget_bytes. Since 0.8. */
+#define MOEPAGE_BUDGET_AUTO 0x7fffffffffffffffull
+
 typedef struct moepage_device_config {
     uint32_t struct_size;
     uint32_t threads; /* host: threads a kernel may use, at most 1024; 0 = one per online CPU */
-    uint64_t budget_bytes; /* hard limit of device bytes, all uses together; required */
+    /* Hard limit of device bytes, all uses together; required. MOEPAGE_BUDGET_AUTO: what
+     * moepage_device_follow_memory would set now, on a device that knows its free memory. */
+    uint64_t budget_bytes;
     /* Part of the budget kept for sessions' scratch; 0 = budget/16, at most 256 MiB. The rest is
      * the arena for experts and KV. */
     uint64_t workspace_bytes;
@@ -380,16 +390,25 @@ typedef struct moepage_device_config {
     /* "external" only, and required there: the arena's memory; read during the call. NULL elsewhere.
      * Since 0.8. */
     const moepage_external_memory *external;
+    /* The most bytes that moepage_device_set_budget may raise the budget to: addresses are reserved for them,
+     * memory is not. 0 = budget_bytes, or with BUDGET_AUTO what is free when the device is opened. More than budget_bytes on
+     * devices whose arena can get memory later: not "external", nor CUDA devices without virtual memory
+     * management. Since 0.8. */
+    uint64_t max_budget_bytes;
+    /* Free memory that moepage_device_follow_memory leaves to others; 0 = a sixteenth of max_budget_bytes.
+     * Since 0.8. */
+    uint64_t reserve_bytes;
 } moepage_device_config;
 
 typedef struct moepage_device_info {
     uint32_t struct_size;
     uint32_t threads; /* threads that kernels use */
     uint64_t budget_bytes;
-    uint64_t arena_bytes; /* experts and KV blocks are cut from this */
+    uint64_t arena_bytes; /* experts and KV blocks are cut from this: what has memory now */
     uint64_t workspace_bytes;
     uint64_t used_bytes; /* held now by expert slots, KV blocks and workspaces */
-    uint64_t peak_bytes; /* the most ever held; never above budget_bytes */
+    /* The most held since the budget last shrank; never above budget_bytes. */
+    uint64_t peak_bytes;
     /* Side of the arena given to expert slots and compressed experts. */
     uint64_t arena_expert_bytes;
     uint64_t arena_kv_bytes; /* side of the arena given to KV blocks */
@@ -399,6 +418,11 @@ typedef struct moepage_device_info {
     /* Host memory that could not be pinned: copies from it to the device are slower, and not
      * asynchronous; 0 on "host". */
     uint64_t pageable_bytes;
+    /* What the budget moves to: less than budget_bytes while moepage_device_set_budget waits for something in
+     * use, else the same. Since 0.8. */
+    uint64_t budget_aim_bytes;
+    uint64_t max_budget_bytes; /* since 0.8 */
+    uint64_t reserve_bytes;    /* since 0.8 */
 } moepage_device_info;
 
 /* Opens a device by name: "host" is the CPU with a byte budget in RAM, "cuda:N" the Nth NVIDIA GPU
@@ -406,7 +430,8 @@ typedef struct moepage_device_info {
  * there as elsewhere, and computed by the caller alone. What would compute, decode or read there
  * (moepage_session_ffn, compressed forms, KV pools, PagedTensors) is UNSUPPORTED. Allocates and maps
  * the whole arena. Errors: NOT_FOUND for an unknown name, and for a missing GPU or driver;
- * UNSUPPORTED if libmoepage-cuda.so is missing, if the driver or the GPU is too old, and for
+ * UNSUPPORTED if libmoepage-cuda.so is missing, if the driver or the GPU is too old, for a max_budget_bytes or
+ * a BUDGET_AUTO that the device cannot have, and for
  * "sim:FILE", a machine simulated in virtual time (docs/format-machine.md), which is a part of
  * moepage-sim and not of this library; VERSION for a module of another build; BUDGET for a zero
  * budget or one smaller than its own workspace; ARGUMENT for too many threads, for a bus throttle on
@@ -422,6 +447,36 @@ MOEPAGE_API moepage_status moepage_device_close(moepage_device *device);
 /* Fills *info (its struct_size set by the caller). [any] */
 MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
                                                    moepage_device_info *info);
+
+/* Moves the budget of an open device while its pools serve; steps may be open. The workspace's part stays, the
+ * arena gets or loses the difference. A budget that shrinks takes free bytes first, then experts, down to what
+ * sessions, pins and one layer's top-k need, and then free KV blocks; live blocks in the way are relocated as by
+ * moepage_split_set, and so is `stream` used. Memory past the budget goes back to the system: pages on "host",
+ * VMM handles on CUDA. A budget that grows gives pools back what smaller ones took, KV blocks first, and what
+ * is left to an expert pool that was made with 0 slots; the rest is free for moepage_split_set.
+ *
+ * BUSY: something in use is in the way, which moepage_split_set would refuse with the same sentence. The
+ * smaller budget is then the device's aim (moepage_device_info.budget_aim_bytes): pools get no more than it allows, slots
+ * that are to go take no more experts, and the same call, repeated between steps, goes on. A call with another
+ * budget changes the aim; one with the present budget, and any failure but BUSY, gives it up. A pinned expert
+ * past the new end and a device-driven path can keep it BUSY.
+ *
+ * Other errors: BUDGET for more than max_budget_bytes, and for less than what pools, a PagedTensor and the
+ * workspace keep (the sentence says how much is needed); NO_MEMORY if the system does not give the memory, and the old
+ * budget stays; UNSUPPORTED if the arena's memory is given once and for all ("external", a CUDA arena in one
+ * piece), and for less than a pool over several devices has; DEVICE. Blocks while memory is mapped or given back,
+ * and as moepage_split_set for KV, whose rule for callers that read KV outside of steps holds here, too. Since 0.8. [any],
+ * one call at a time, moepage_split_set among them */
+MOEPAGE_API moepage_status moepage_device_set_budget(moepage_device *device, uint64_t bytes,
+                                                     void *stream);
+
+/* Sets the budget that leaves reserve_bytes of free memory to others: on "host" of what the system and the limits
+ * of the process's control groups leave, on CUDA of what the driver says is free. Nothing moves while free memory
+ * is within half of reserve_bytes from it. The budget is at most max_budget_bytes, and at least what pools must keep. A
+ * call reads a few files or asks the driver, and is meant for between steps, a few times a second; nothing calls
+ * it but an engine with budget=auto. An aim that waits goes on. Errors: as moepage_device_set_budget; UNSUPPORTED
+ * where free memory is not known. Since 0.8. [any], as moepage_device_set_budget */
+MOEPAGE_API moepage_status moepage_device_follow_memory(moepage_device *device, void *stream);
 
 /* A product of rows with a dense weight matrix, such as a host's projections of attention, routers
  * and heads: out[r] = w x[r] + bias. Rows are contiguous, unless x_stride says otherwise. Since 0.8. */

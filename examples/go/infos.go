@@ -24,6 +24,9 @@ type DeviceInfo struct {
 	Name             string
 	Kernels          string
 	PageableBytes    uint64
+	BudgetAimBytes   uint64
+	MaxBudgetBytes   uint64
+	ReserveBytes     uint64
 }
 
 func newDeviceInfo(c *C.moepage_device_info) DeviceInfo {
@@ -40,6 +43,9 @@ func newDeviceInfo(c *C.moepage_device_info) DeviceInfo {
 		Name:             C.GoString(c.name),
 		Kernels:          C.GoString(c.kernels),
 		PageableBytes:    uint64(c.pageable_bytes),
+		BudgetAimBytes:   uint64(c.budget_aim_bytes),
+		MaxBudgetBytes:   uint64(c.max_budget_bytes),
+		ReserveBytes:     uint64(c.reserve_bytes),
 	}
 }
 

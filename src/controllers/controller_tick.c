@@ -65,7 +65,8 @@ static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
 static void look(struct moepage_controller *controller, mp_scene *scene)
 {
     uint64_t low_bytes = mp_pool_slots_bytes(&controller->shape, controller->shape.low_slots);
-    uint64_t arena_bytes = controller->home->arena.bytes - low_bytes;
+    uint64_t divisible = mp_arena_divisible(&controller->home->arena);
+    uint64_t arena_bytes = divisible > low_bytes ? divisible - low_bytes : 0;
     *scene = (mp_scene){.arena_bytes = arena_bytes};
     look_at_experts(controller, scene);
     look_at_kv(controller, scene);

@@ -141,6 +141,10 @@ moepage_status mp_external_open(const moepage_device_config *config, mp_device *
     external->ops.free = external_free;
     external->ops.launch = external_launch;
     external->ops.run_part = NULL;
+    external->ops.reserve = NULL;
+    external->ops.back = NULL;
+    external->ops.unback = NULL;
+    external->ops.available = NULL;
     mp_device *device = &external->host.device;
     device->ops = &external->ops;
     device->caps = MP_CAP_SYNC_CALLER | MP_CAP_WRITE_ONLY;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -44,62 +45,103 @@ static moepage_status check_file_limit(uint64_t bytes)
 static moepage_status arena_failed(uint64_t bytes, const char *what, int error)
 {
     return mp_fail(MOEPAGE_E_NO_MEMORY,
-                   "host: the arena of %llu bytes could not be %s: %s; open the "
-                   "device with a smaller budget",
+                   "host: %llu bytes of the arena could not be %s: %s; a smaller budget would need "
+                   "less",
                    (unsigned long long)bytes, what, mp_errno_text_of(error).text);
 }
 
-static moepage_status arena_alloc(mp_host_device *host, uint64_t bytes, void **out)
+/* An anonymous file, so that any part of it can be mapped at a second address too, and addresses for all of
+ * it, which cannot be touched yet. */
+static moepage_status arena_reserve(mp_host_device *host, uint64_t bytes, void **out)
 {
     if (host->arena_file >= 0)
         return mp_fail(MOEPAGE_E_STATE,
                        "host: the device has its arena already, and can have one only");
-    uint64_t available = mp_available_bytes("");
-    if (bytes > available)
-        return mp_fail(MOEPAGE_E_NO_MEMORY,
-                       "host: the arena takes %llu bytes, and the system has %llu "
-                       "available; open the device with a smaller budget",
-                       (unsigned long long)bytes, (unsigned long long)available);
     moepage_status status = check_file_limit(bytes);
     if (status)
         return status;
-    void *base = MAP_FAILED;
     int file = mp_file_keep_apart(memfd_create("moepage-arena", MFD_CLOEXEC));
     if (file < 0 || ftruncate(file, (off_t)bytes)) {
         status = arena_failed(bytes, "reserved", errno);
         goto fail;
     }
-    base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, file, 0);
     if (base == MAP_FAILED) {
         status = arena_failed(bytes, "mapped", errno);
         goto fail;
     }
     (void)madvise(base, bytes, MADV_HUGEPAGE); /* where the system allows: fewer TLB misses */
-    mp_pages pages = {.base = base, .bytes = bytes, .file = file};
-    pages.page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    int error = 0;
-    status = mp_host_pages_touch(host->executor, host->device.threads, &pages, &error);
-    if (!status && error)
-        status = arena_failed(bytes, "filled with pages", error);
-    if (status)
-        goto fail;
     host->arena_file = file;
-    *out = base;
+    host->arena = *out = base;
+    host->arena_bytes = bytes;
+    host->device.part_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     return MOEPAGE_OK;
 
 fail:
-    if (base != MAP_FAILED)
-        munmap(base, bytes);
     if (file >= 0)
         close(file);
     return status;
 }
 
-static void arena_free(mp_host_device *host, void *base, uint64_t bytes)
+static void arena_unback(mp_host_device *host, uint64_t offset, uint64_t bytes)
 {
-    munmap(base, bytes);
+    if (fallocate(host->arena_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                  (off_t)bytes))
+        mp_log_write(&host->device.log, MOEPAGE_LOG_WARNING,
+                     "host: %llu bytes of the arena could not be given back: %s",
+                     (unsigned long long)bytes, mp_errno_text_of(errno).text);
+    (void)mprotect(host->arena + offset, bytes, PROT_NONE); /* whoever uses them now is found out */
+}
+
+/* `apart`: not on the team, which may have work that waits for what the caller holds. */
+static moepage_status arena_back(mp_host_device *host, uint64_t offset, uint64_t bytes, bool apart)
+{
+    uint64_t available = mp_available_bytes("");
+    if (bytes > available)
+        return mp_fail(MOEPAGE_E_NO_MEMORY,
+                       "host: the arena takes %llu bytes, and the system has %llu available; a "
+                       "smaller budget would need less",
+                       (unsigned long long)bytes, (unsigned long long)available);
+    unsigned char *base = host->arena + offset;
+    if (mprotect(base, bytes, PROT_READ | PROT_WRITE))
+        return arena_failed(bytes, "opened", errno);
+    mp_pages pages = {.base = base, .bytes = bytes, .file = host->arena_file};
+    pages.file_offset = offset;
+    pages.page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    int error = 0;
+    moepage_status status = MOEPAGE_OK;
+    if (apart)
+        error = mp_host_pages_touch_here(&pages);
+    else
+        status = mp_host_pages_touch(host->executor, host->device.threads, &pages, &error);
+    if (!status && error)
+        status = arena_failed(bytes, "filled with pages", error);
+    if (status)
+        arena_unback(host, offset, bytes);
+    return status;
+}
+
+static void arena_free(mp_host_device *host)
+{
+    munmap(host->arena, host->arena_bytes);
     close(host->arena_file);
     host->arena_file = -1;
+    host->arena = NULL;
+    host->device.part_bytes = 0;
+}
+
+static moepage_status arena_alloc(mp_host_device *host, uint64_t bytes, void **out)
+{
+    void *base = NULL;
+    moepage_status status = arena_reserve(host, bytes, &base);
+    if (status)
+        return status;
+    status = arena_back(host, 0, bytes, false);
+    if (status)
+        arena_free(host);
+    else
+        *out = base;
+    return status;
 }
 
 /* ---- Other memory ----------------------------------------------------------------------- */
@@ -152,10 +194,36 @@ static moepage_status host_alloc(mp_device *device, mp_memory_kind kind, uint64_
 
 static void host_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes)
 {
+    (void)bytes;
     if (kind == MP_MEMORY_ARENA)
-        arena_free(of(device), memory, bytes);
+        arena_free(of(device));
     else
         aligned_free(memory);
+}
+
+static moepage_status host_reserve(mp_device *device, uint64_t bytes, void **out)
+{
+    return arena_reserve(of(device), bytes, out);
+}
+
+static moepage_status host_back(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    return arena_back(of(device), offset, bytes, true);
+}
+
+static void host_unback(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    arena_unback(of(device), offset, bytes);
+}
+
+static moepage_status host_available(mp_device *device, uint64_t *out)
+{
+    *out = mp_available_bytes("");
+    if (*out != UINT64_MAX)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                   "%s: neither /proc/meminfo nor a control group says how much memory is free",
+                   device->name);
 }
 
 static moepage_status host_map(mp_device *device, uint64_t bytes, mp_host_memory *out)
@@ -235,6 +303,10 @@ const mp_device_ops mp_host_ops = {
     .close = host_close,
     .alloc = host_alloc,
     .free = host_free,
+    .reserve = host_reserve,
+    .back = host_back,
+    .unback = host_unback,
+    .available = host_available,
     .host_map = host_map,
     .host_unmap = host_unmap,
     .stream_create = host_stream_create,

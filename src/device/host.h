@@ -9,9 +9,11 @@
 typedef struct mp_host_device {
     mp_device device;
     mp_executor *executor;
-    int arena_file; /* anonymous file behind the arena: any part of it can then be mapped at a
+    int arena_file;       /* anonymous file behind the arena: any part of it can then be mapped at a
                        second address too. -1 without an arena */
-    int32_t node;   /* NUMA node of all its threads; -1 = of several, or unknown */
+    unsigned char *arena; /* NULL without one */
+    uint64_t arena_bytes; /* of addresses */
+    int32_t node;         /* NUMA node of all its threads; -1 = of several, or unknown */
 } mp_host_device;
 
 /* What "host" does. Its `close` gives mp_free the device, executor and all. */

@@ -46,7 +46,9 @@ typedef struct touch_job {
 static int touch_by_hand(const mp_pages *pages, uint64_t first, uint64_t end)
 {
     if (pages->file >= 0)
-        return fallocate(pages->file, 0, (off_t)first, (off_t)(end - first)) ? errno : 0;
+        return fallocate(pages->file, 0, (off_t)(pages->file_offset + first), (off_t)(end - first))
+                   ? errno
+                   : 0;
     if (pages->page_bytes > system_page_bytes())
         return ENOTSUP;
     for (uint64_t at = first; at < end; at += pages->page_bytes)
@@ -67,6 +69,13 @@ static void touch_part(void *context, uint32_t part, uint32_t n_parts)
     int error = errno == EINVAL ? touch_by_hand(pages, first, end) : errno;
     if (error)
         atomic_store(&job->error, error);
+}
+
+int mp_host_pages_touch_here(const mp_pages *pages)
+{
+    touch_job job = {.pages = pages};
+    touch_part(&job, 0, 1);
+    return atomic_load(&job.error);
 }
 
 moepage_status mp_host_pages_touch(mp_executor *executor, uint32_t n_parts, const mp_pages *pages,

@@ -37,6 +37,9 @@ typedef struct mp_device {
     uint64_t bus_bytes_per_s;
     uint64_t arena_align; /* the arena's size must be a multiple; a power of two */
     uint64_t view_bytes;  /* granularity of views of the arena, once there is one; 0 = none */
+    /* Granularity in which the arena, once there is one, gets memory and gives it back; 0 = it has all of
+     * its memory as long as it lives. */
+    uint64_t part_bytes;
     _Atomic uint64_t pageable_bytes; /* of host_map's memory that could not be pinned */
     mp_log log;
 } mp_device;
@@ -129,6 +132,19 @@ struct mp_device_ops {
     /* `bytes` > 0. NO_MEMORY with a sentence. The caller keeps the budget. */
     moepage_status (*alloc)(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out);
     void (*free)(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes);
+
+    /* An arena of `bytes` bytes of addresses without memory; `free` gives it back with what memory it has.
+     * UNSUPPORTED, NO_MEMORY; NULL without part_bytes. */
+    moepage_status (*reserve)(mp_device *device, uint64_t bytes, void **out);
+    /* Gives memory to a range of the arena that has none, with any bytes in it; takes it away again.
+     * The system has it back then. Offsets are multiples of part_bytes; so are sizes, unless the range ends with the
+     * arena. Work that uses a range has completed before its memory goes. Both may block for long, but wait for no
+     * task and for no other work: the caller may hold locks. NO_MEMORY; a failed `back` has given nothing. NULL without part_bytes. */
+    moepage_status (*back)(mp_device *device, uint64_t offset, uint64_t bytes);
+    void (*unback)(mp_device *device, uint64_t offset, uint64_t bytes);
+    /* How many bytes the system could still give to this device; may read files or call the driver.
+     * UNSUPPORTED if it is not known. NULL where nobody can say. */
+    moepage_status (*available)(mp_device *device, uint64_t *out);
 
     /* Host memory for a tier of experts, `bytes` > 0; see mp_host_memory. Falls back to smaller
      * pages, no binding or pageable memory rather than fail, and says so there. NO_MEMORY with a sentence. */

@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
+#define FOLLOW_STEPS 64u
+
 /* ---- Opening ------------------------------------------------------------------------------- */
 
 static moepage_status open_model(const char *path, const mp_engine_settings *s,
@@ -63,6 +65,7 @@ static moepage_status open_parts(const char *path, mp_engine_settings *s, moepag
     engine->layers = info.moe_layers;
     engine->dtype = s->dtype;
     engine->stream = s->stream;
+    engine->follows = s->budget_bytes == MOEPAGE_BUDGET_AUTO;
     return status;
 }
 
@@ -180,10 +183,24 @@ moepage_status moepage_engine_experts(moepage_engine *engine, uint32_t layer, ui
                   : moepage_session_retire(engine->session, layer);
 }
 
+/* Between steps. What cannot move now moves later. */
+static void follow_memory(moepage_engine *engine)
+{
+    if (!engine->follows || (++engine->steps < FOLLOW_STEPS && !engine->follows_soon))
+        return;
+    engine->steps = 0;
+    engine->follows_soon =
+        moepage_device_follow_memory(engine->device, engine->stream) == MOEPAGE_E_BUSY;
+}
+
 moepage_status moepage_engine_end(moepage_engine *engine, moepage_session_stats *stats)
 {
     moepage_status status = check_stepping(engine);
-    return status ? status : moepage_session_end(engine->session, stats);
+    if (!status)
+        status = moepage_session_end(engine->session, stats);
+    if (!status)
+        follow_memory(engine);
+    return status;
 }
 
 /* ---- What lies beneath --------------------------------------------------------------------- */

@@ -18,6 +18,9 @@ struct moepage_engine {
     uint32_t layers; /* MoE layers of the model */
     uint32_t dtype;  /* of x and y */
     bool owns_model;
+    bool follows;      /* free memory, with its budget */
+    bool follows_soon; /* something was in the way */
+    uint32_t steps;    /* since it last did */
     void *stream;
     moepage_model *model;
     moepage_device *device;
@@ -28,7 +31,7 @@ struct moepage_engine {
 };
 
 /* Everything that an engine is opened with: the config struct's values, with those of the options
- * text over them. Exactly one of budget_bytes and budget_percent may be set; with neither, the pool
+ * text over them. budget_bytes may be MOEPAGE_BUDGET_AUTO. Exactly one of budget_bytes and budget_percent may be set; with neither, the pool
  * configs say what is wanted and the budget is their sum. */
 typedef struct mp_engine_settings {
     uint64_t budget_bytes;

@@ -146,6 +146,23 @@ static moepage_status cap(const moepage_model *model, const moepage_model_info *
     return status;
 }
 
+/* Caps a budget that follows memory in the same way, as far as that is known. */
+static moepage_status cap_auto(const moepage_model *model, const moepage_model_info *info,
+                               const parts *p, mp_engine_settings *s)
+{
+    uint64_t experts = p->experts, most;
+    if ((s->has_kv && !s->kv.blocks) || s->experts.precision)
+        return MOEPAGE_OK;
+    moepage_status status = MOEPAGE_OK;
+    if (!s->experts.slots)
+        status = arena_for(model, s, (uint64_t)info->moe_layers * info->experts, &experts);
+    if (!status)
+        status = add_up(s, p, experts, &most);
+    if (!status && (!s->device.max_budget_bytes || s->device.max_budget_bytes > most))
+        s->device.max_budget_bytes = most;
+    return status;
+}
+
 moepage_status mp_engine_divide(const moepage_model *model, mp_engine_settings *s)
 {
     moepage_model_info info = MOEPAGE_MODEL_INFO();
@@ -167,5 +184,6 @@ moepage_status mp_engine_divide(const moepage_model *model, mp_engine_settings *
     if (!s->budget_bytes)
         return add_up(s, &p, p.experts, &s->device.budget_bytes);
     s->device.budget_bytes = s->budget_bytes;
-    return cap(model, &info, &p, s);
+    return s->budget_bytes == MOEPAGE_BUDGET_AUTO ? cap_auto(model, &info, &p, s)
+                                                  : cap(model, &info, &p, s);
 }

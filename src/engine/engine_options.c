@@ -58,6 +58,8 @@ static const option options_known[] = {
     {"sessions", OPTION_U32, 0, AT(sessions), NULL},
     {"kv_blocks", OPTION_U64, 0, AT(kv.blocks), NULL},
     {"kv_block_tokens", OPTION_U32, 0, AT(kv.block_tokens), NULL},
+    {"max_budget", OPTION_BYTES, 0, AT(device.max_budget_bytes), NULL},
+    {"reserve", OPTION_BYTES, 0, AT(device.reserve_bytes), NULL},
 };
 
 #define N_OPTIONS (sizeof options_known / sizeof *options_known)
@@ -117,10 +119,16 @@ static moepage_status read_budget(const option *o, const char *value, mp_engine_
 {
     uint64_t bytes = 0;
     double percent = 0;
+    if (!strcmp(value, "auto")) {
+        s->budget_bytes = MOEPAGE_BUDGET_AUTO;
+        s->budget_percent = 0;
+        return MOEPAGE_OK;
+    }
     if (!(strchr(value, '%') ? read_percent(value, &percent) : read_bytes(value, &bytes)) ||
         (!bytes && percent == 0))
-        return refuse(o, value,
-                      "bytes, such as 8G, or a percentage of the experts above 0, such as 25%");
+        return refuse(
+            o, value,
+            "bytes, such as 8G, or a percentage of the experts above 0, such as 25%; or auto");
     s->budget_bytes = bytes;
     s->budget_percent = percent;
     return MOEPAGE_OK;
@@ -178,7 +186,7 @@ static moepage_status read_value(const option *o, const char *value, mp_engine_s
 
 static moepage_status refuse_key(const char *key)
 {
-    char known[400] = "";
+    char known[440] = "";
     for (size_t i = 0, at = 0; i < N_OPTIONS && at < sizeof known; i++)
         at += (size_t)snprintf(known + at, sizeof known - at, " %s", options_known[i].key);
     return mp_fail(MOEPAGE_E_ARGUMENT, "options: there is no \"%.32s\"; there are:%s", key, known);

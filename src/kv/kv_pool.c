@@ -57,9 +57,8 @@ moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_p
     pool->home = home;
     pool->max_sequences = (uint32_t)config->max_sequences;
     pthread_mutex_init(&pool->lock, NULL);
-    moepage_status status =
-        mp_kv_shape_init(&pool->shape, config, arena->bytes,
-                         arena->bytes - mp_arena_claimed(arena, MP_SIDE_EXPERTS), &granules);
+    moepage_status status = mp_kv_shape_init(&pool->shape, config, arena->bytes,
+                                             mp_arena_room_bytes(arena, MP_SIDE_KV), &granules);
     if (status)
         goto fail_pool;
     status = mp_arena_attach(arena, MP_SIDE_KV, pool->shape.granule_bytes);
@@ -77,6 +76,7 @@ moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_p
     mp_kv_blocks_set_first(&pool->blocks,
                            (max_granules - (uint32_t)granules) * pool->shape.blocks_per_granule);
     atomic_fetch_add(&home->residents, 1);
+    mp_home_set_kv(home, pool);
     mp_handle_open(&pool->handle, MP_KIND_KV);
     *out = pool;
     return MOEPAGE_OK;
@@ -93,6 +93,7 @@ void mp_kv_pool_destroy(struct moepage_kv_pool *pool)
 {
     struct moepage_device *home = pool->home;
     mp_handle_kill(&pool->handle);
+    mp_home_set_kv(home, NULL);
     for (uint32_t i = 0; i < pool->n_slots; i++) {
         if (pool->sequences[i].live)
             mp_kv_sequence_release(pool, &pool->sequences[i]);

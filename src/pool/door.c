@@ -17,6 +17,7 @@ mp_pool_shape mp_pool_get_shape(const struct moepage_expert_pool *pool)
         .indirect = pool->indirect,
         .deal = &pool->deal,
         .n_scopes = pool->per_layer ? pool->layers : 1,
+        .fills = pool->fills,
         .step_slots = pool->step_slots,
         .scan_percent = pool->scan_percent,
         .bus_form = pool->bus_form,

@@ -338,6 +338,7 @@ static void describe(struct moepage_expert_pool *pool, struct moepage_model *mod
     pool->n_devices = n_devices;
     pool->per_layer = config->scope == MOEPAGE_SCOPE_LAYER;
     pool->scan_percent = config->scan_percent;
+    pool->fills = !config->slots && !config->precision;
     pool->slot_form = form_of_slots(config);
     pthread_mutex_init(&pool->lock, NULL);
     atomic_fetch_add(&model->users, 1);
@@ -427,6 +428,8 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
         mp_free(pool);
         return status;
     }
+    for (uint32_t d = 0; d < n_devices; d++)
+        mp_home_set_experts(devices[d], pool);
     mp_handle_open(&pool->handle, MP_KIND_EXPERTS);
     *out = pool;
     return MOEPAGE_OK;
@@ -435,6 +438,8 @@ moepage_status mp_pool_create(struct moepage_device *const *devices, uint32_t n_
 void mp_pool_destroy(struct moepage_expert_pool *pool)
 {
     mp_graveyard *graveyard = &pool->homes[0]->graveyard;
+    for (uint32_t d = 0; d < pool->n_devices; d++)
+        mp_home_set_experts(pool->homes[d], NULL);
     free_parts(pool);
     mp_graveyard_bury(graveyard, pool);
 }

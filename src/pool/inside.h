@@ -21,6 +21,7 @@ struct moepage_expert_pool {
     uint32_t indirect;   /* of them, those that have to go by host memory to reach the first */
     mp_deal deal;        /* which of them has which experts */
     bool per_layer;      /* a layer's share of the slots is its own */
+    bool fills;          /* its slots were to be as many as the arena has room for */
     uint32_t step_slots; /* slots come and go by so many */
     uint32_t scan_percent;
     uint32_t bus_form;   /* MOEPAGE_FORM_* that crosses the bus */

@@ -27,6 +27,7 @@ typedef struct mp_pool_shape {
     const mp_deal *deal; /* which of them has which experts; lives as long as the pool */
     uint32_t
         n_scopes; /* sets of experts that do not compete with each other: 1, or one per layer */
+    bool fills;   /* its slots were to be as many as the arena has room for */
     uint32_t step_slots;            /* slots come and go by so many */
     uint32_t scan_percent;          /* slots that prefill may take, 0 = as many as decode */
     uint32_t bus_form, slot_form;   /* MOEPAGE_FORM_* */

@@ -77,23 +77,76 @@ static void give(mp_sim *sim, bool host, void *memory, uint64_t bytes)
     discharge(sim, host, bytes);
 }
 
+static moepage_status second_arena(void)
+{
+    return mp_fail(MOEPAGE_E_STATE, "sim: the device has its arena already, and can have one only");
+}
+
+static void begin_arena(mp_sim *sim, uint64_t backed)
+{
+    sim->has_arena = true;
+    sim->arena_backed = backed;
+    sim->device.part_bytes = sim->device.arena_align;
+}
+
 static moepage_status sim_alloc(mp_device *device, mp_memory_kind kind, uint64_t bytes, void **out)
 {
     mp_sim *sim = of(device);
     assert(bytes > 0);
     if (kind == MP_MEMORY_ARENA && sim->has_arena)
-        return mp_fail(MOEPAGE_E_STATE,
-                       "sim: the device has its arena already, and can have one only");
+        return second_arena();
     moepage_status status = take(sim, kind == MP_MEMORY_HOST, bytes, out);
-    sim->has_arena |= kind == MP_MEMORY_ARENA && !status;
+    if (!status && kind == MP_MEMORY_ARENA)
+        begin_arena(sim, bytes);
     return status;
 }
 
 static void sim_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes)
 {
-    give(of(device), kind == MP_MEMORY_HOST, memory, bytes);
-    if (kind == MP_MEMORY_ARENA)
-        of(device)->has_arena = false;
+    mp_sim *sim = of(device);
+    if (kind != MP_MEMORY_ARENA) {
+        give(sim, kind == MP_MEMORY_HOST, memory, bytes);
+        return;
+    }
+    munmap(memory, bytes);
+    discharge(sim, false, sim->arena_backed);
+    sim->has_arena = false;
+    sim->device.part_bytes = 0;
+}
+
+static moepage_status sim_reserve(mp_device *device, uint64_t bytes, void **out)
+{
+    mp_sim *sim = of(device);
+    if (sim->has_arena)
+        return second_arena();
+    moepage_status status = take_addresses(bytes, out);
+    if (!status)
+        begin_arena(sim, 0);
+    return status;
+}
+
+/* Memory is a count here: which bytes of the arena it is behind makes no difference. */
+static moepage_status sim_back(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    mp_sim *sim = of(device);
+    (void)offset;
+    moepage_status status = charge(sim, false, bytes);
+    sim->arena_backed += status ? 0 : bytes;
+    return status;
+}
+
+static void sim_unback(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    mp_sim *sim = of(device);
+    (void)offset;
+    discharge(sim, false, bytes);
+    sim->arena_backed -= bytes;
+}
+
+static moepage_status sim_available(mp_device *device, uint64_t *out)
+{
+    *out = of(device)->profile.memory_bytes - of(device)->device_bytes;
+    return MOEPAGE_OK;
 }
 
 static moepage_status sim_host_map(mp_device *device, uint64_t bytes, mp_host_memory *out)
@@ -241,6 +294,10 @@ static const mp_device_ops sim_ops = {
     .close = sim_close,
     .alloc = sim_alloc,
     .free = sim_free,
+    .reserve = sim_reserve,
+    .back = sim_back,
+    .unback = sim_unback,
+    .available = sim_available,
     .host_map = sim_host_map,
     .host_unmap = sim_host_unmap,
     .stream_create = sim_stream_create,

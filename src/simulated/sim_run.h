@@ -44,6 +44,7 @@ typedef struct mp_sim {
     char poison_text[160];
     uint64_t device_bytes, host_bytes; /* given out */
     bool has_arena;
+    uint64_t arena_backed;                  /* of device_bytes, the arena's */
     mp_stream *caller_compute, *caller_bus; /* of mp_sim_work and mp_sim_transfer */
 } mp_sim;
 

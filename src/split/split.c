@@ -44,14 +44,15 @@ static moepage_status plan_kv(split_move *move, uint64_t blocks)
     return mp_kv_pool_check_resize(pool, blocks, &move->to[MP_SIDE_KV]);
 }
 
-static moepage_status check_together(const split_move *move, const mp_arena *arena)
+static moepage_status check_together(const split_move *move, mp_arena *arena)
 {
     uint64_t experts = move->to[MP_SIDE_EXPERTS], kv = move->to[MP_SIDE_KV];
-    if (experts > arena->bytes || kv > arena->bytes - experts)
+    uint64_t limit = mp_arena_limit(arena);
+    if (!mp_arena_fits(arena, limit, experts, kv))
         return mp_fail(MOEPAGE_E_BUDGET,
                        "experts would need %llu bytes and KV %llu, the arena has %llu",
                        (unsigned long long)experts, (unsigned long long)kv,
-                       (unsigned long long)arena->bytes);
+                       (unsigned long long)limit);
     return MOEPAGE_OK;
 }
 
@@ -82,7 +83,8 @@ static moepage_status move_side(const split_move *move, mp_side side)
     return move->kv ? mp_kv_pool_resize(move->kv, move->blocks, move->stream) : MOEPAGE_OK;
 }
 
-/* Undoes a side's move. It gets back what it has just given up, so nothing can be in the way. */
+/* Undoes a side's move. It gets back what it has just given up, so nothing is in the way; where that had to
+ * get memory again and cannot, or the budget shrinks, the side stays small. */
 static void move_back(const split_move *move, mp_side side)
 {
     if (side == MP_SIDE_EXPERTS && move->experts)

@@ -1,6 +1,6 @@
-/* The split moves while sessions use both sides: over random interleavings of routing, holding,
+/* The split and the budget move while sessions use both sides: over random interleavings of routing, holding,
  * retiring, prefetching, pinning, of KV that is appended to, forked, freed and swapped, of moves,
- * compressions and what becomes of them, on a device that does everything late and in any order. At
+ * compressions and what becomes of them, of budgets that grow and shrink, on a device that does everything late and in any order. At
  * every event bytes are within the budget, no operation touches bytes of the other side, and no
  * byte is written while in use; every byte that a step reads is right, and no KV is lost.
  *
@@ -54,6 +54,8 @@ static live_config config_of(uint64_t seed)
                                                : MOEPAGE_PREFETCH_OFF,
                          .max_group_experts = seed % 3 ? 1 + (uint32_t)(seed / 7 % 4) : 0,
                          .scan_percent = seed % 7 < 2 ? 40 : 0,
+                         .part_bytes = 512u << seed / 2 % 4,
+                         .arena_bytes = seed % 4 < 2 ? 0 : 20480 + seed / 4 % 5 * 4096,
                          .seed = seed};
 }
 
@@ -170,6 +172,13 @@ static void test_split_live_moves_take_nothing_that_is_in_use(void **state)
         show(seed, actions, n, why);
         fail_msg("seed %llu: %s", (unsigned long long)seed, why);
     }
+    print_message(
+        "%llu budgets shrunk by %llu slots and %llu blocks in all, %llu waits, %llu refused; "
+        "%llu grown, %llu without memory\n",
+        (unsigned long long)counts.shrunk, (unsigned long long)counts.slots_taken,
+        (unsigned long long)counts.blocks_taken, (unsigned long long)counts.budget_waits,
+        (unsigned long long)counts.budget_refused, (unsigned long long)counts.grown,
+        (unsigned long long)counts.memory_refused);
     print_message("%u interleavings: %llu experts held, %llu moves, %llu compressions, %llu waits, "
                   "%llu abandoned, %llu blocks copied, %llu layers streamed, %llu regimes changed, "
                   "%llu loads failed, %llu sessions came, %llu experts asked for by paths\n",
@@ -184,7 +193,10 @@ static void test_split_live_moves_take_nothing_that_is_in_use(void **state)
                          counts.compressions > 10 && counts.abandoned > 10 &&
                          counts.relocated > 10 && counts.overlaps > 1000 && counts.drained > 10 &&
                          counts.streamed > 100 && counts.changes > 10 && counts.failed > 10 &&
-                         counts.joined > 10 && counts.asked > 100));
+                         counts.joined > 10 && counts.asked > 100 && counts.shrunk > 100 &&
+                         counts.grown > 100 && counts.budget_waits > 100 &&
+                         counts.budget_refused > 10 && counts.memory_refused > 10 &&
+                         counts.slots_taken > 100 && counts.blocks_taken > 10));
 }
 
 int main(void)

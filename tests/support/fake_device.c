@@ -47,13 +47,48 @@ static moepage_status fake_alloc(mp_device *device, mp_memory_kind kind, uint64_
     assert(*out);
     memset(*out, 0xa5, bytes);
     fake->held_bytes[kind] += bytes;
+    fake->arena_bytes = kind == MP_MEMORY_ARENA ? bytes : fake->arena_bytes;
+    return MOEPAGE_OK;
+}
+
+/* Memory that is not there is full of something else. */
+static moepage_status fake_reserve(mp_device *device, uint64_t bytes, void **out)
+{
+    fake_device *fake = fake_of(device);
+    moepage_status status = fake_alloc(device, MP_MEMORY_ARENA, bytes, out);
+    fake->held_bytes[MP_MEMORY_ARENA] -= status ? 0 : bytes;
+    return status;
+}
+
+static moepage_status fake_back(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    fake_device *fake = fake_of(device);
+    assert(bytes > 0 && offset % 4096 == 0 && offset + bytes <= fake->arena_bytes);
+    if (strikes(fake, &fake->faults.alloc))
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "the fake device was told to fail this allocation");
+    fake->held_bytes[MP_MEMORY_ARENA] += bytes;
+    return MOEPAGE_OK;
+}
+
+static void fake_unback(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    fake_device *fake = fake_of(device);
+    assert(bytes > 0 && offset % 4096 == 0 && offset + bytes <= fake->arena_bytes);
+    assert(fake->held_bytes[MP_MEMORY_ARENA] >= bytes);
+    fake->held_bytes[MP_MEMORY_ARENA] -= bytes;
+}
+
+static moepage_status fake_available(mp_device *device, uint64_t *out)
+{
+    *out = fake_of(device)->available;
     return MOEPAGE_OK;
 }
 
 static void fake_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes)
 {
-    assert(fake_of(device)->held_bytes[kind] >= bytes);
-    fake_of(device)->held_bytes[kind] -= bytes;
+    fake_device *fake = fake_of(device);
+    assert(fake->held_bytes[kind] >= bytes || kind == MP_MEMORY_ARENA);
+    fake->held_bytes[kind] -= kind == MP_MEMORY_ARENA ? fake->held_bytes[kind] : bytes;
     free(memory);
 }
 
@@ -215,6 +250,10 @@ static const mp_device_ops fake_ops = {
     .close = fake_close,
     .alloc = fake_alloc,
     .free = fake_free,
+    .reserve = fake_reserve,
+    .back = fake_back,
+    .unback = fake_unback,
+    .available = fake_available,
     .host_map = fake_host_map,
     .host_unmap = fake_host_unmap,
     .stream_create = fake_stream_create,
@@ -238,6 +277,7 @@ void fake_device_init(fake_device *fake)
         .device = {.ops = &fake_ops,
                    .caps = MP_CAP_SYNC_CALLER,
                    .arena_align = 4096,
+                   .part_bytes = 4096,
                    .name = "fake",
                    .kernels = "none",
                    .threads = 1,
@@ -259,19 +299,27 @@ uint32_t fake_device_pump(fake_device *fake)
     return n;
 }
 
-struct moepage_device *fake_home_open(fake_device *fake, uint64_t arena_bytes,
-                                      uint64_t workspace_bytes)
+struct moepage_device *fake_home_open_part(fake_device *fake, uint64_t max_arena_bytes,
+                                           uint64_t arena_bytes, uint64_t workspace_bytes)
 {
-    assert(arena_bytes % 4096 == 0);
+    assert(arena_bytes % 4096 == 0 && max_arena_bytes % 4096 == 0);
     moepage_device_config config = {
         .budget_bytes = arena_bytes + workspace_bytes,
+        .max_budget_bytes = max_arena_bytes + workspace_bytes,
         .workspace_bytes = workspace_bytes,
+        .reserve_bytes = 8192,
     };
     struct moepage_device *home = NULL;
     moepage_status status = mp_home_open(&fake->device, &config, &home);
     assert(!status);
     (void)status;
     return home;
+}
+
+struct moepage_device *fake_home_open(fake_device *fake, uint64_t arena_bytes,
+                                      uint64_t workspace_bytes)
+{
+    return fake_home_open_part(fake, arena_bytes, arena_bytes, workspace_bytes);
 }
 
 void fake_home_close(struct moepage_device *home)

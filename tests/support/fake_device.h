@@ -13,7 +13,7 @@
 /* Countdowns: 0 = never, 1 = the next one fails, and every later one while `persistent`. A failed
  * transfer has moved half of its bytes. */
 typedef struct fake_faults {
-    uint64_t alloc; /* of host_map too */
+    uint64_t alloc; /* of host_map and of memory for the arena too */
     uint64_t stream;
     uint64_t submit; /* copies and launches */
     uint64_t transfer;
@@ -30,6 +30,8 @@ typedef struct fake_device {
     uint64_t launches;
     uint64_t held_bytes[3]; /* by mp_memory_kind */
     uint64_t mapped_bytes;  /* by host_map */
+    uint64_t arena_bytes;   /* of the arena's addresses */
+    uint64_t available;     /* that the system could give, as it says */
     uint32_t streams;       /* open */
     mp_task *first;         /* posted, in order */
     mp_task **last;
@@ -44,6 +46,9 @@ uint32_t fake_device_pump(fake_device *fake);
  * the budget is exactly arena and workspace. */
 struct moepage_device *fake_home_open(fake_device *fake, uint64_t arena_bytes,
                                       uint64_t workspace_bytes);
+/* The same with addresses for a larger arena. */
+struct moepage_device *fake_home_open_part(fake_device *fake, uint64_t max_arena_bytes,
+                                           uint64_t arena_bytes, uint64_t workspace_bytes);
 /* Asserts that nothing is left on it. */
 void fake_home_close(struct moepage_device *home);
 

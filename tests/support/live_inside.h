@@ -19,7 +19,9 @@
 #define MAX_PINS 2
 #define KV_LAYERS 2
 #define BLOCK_TOKENS 2
-#define ARENA_BYTES 40960
+#define ARENA_BYTES 40960       /* at most */
+#define LEAST_ARENA_BYTES 20480 /* with which a world may begin */
+#define WORKSPACE_BYTES 65536
 #define LIVE_LAYERS 3 /* of experts, at most */
 #define LIVE_KEYS 18
 #define LIVE_SLOTS 64
@@ -56,6 +58,11 @@ typedef struct live_path {
     uint64_t asked[LIVE_KEYS], now; /* when each was in a message */
 } live_path;
 
+/* The budget: what it is and what it moves to, in bytes of the arena. */
+typedef struct live_budget {
+    uint64_t now, aim;
+} live_budget;
+
 /* A move that has been asked for and has not gone through. */
 typedef struct live_move {
     bool waits, compress;
@@ -76,6 +83,7 @@ struct live_world {
         bool on;
     } pins[MAX_PINS];
     live_move move;
+    live_budget budget;
     live_path path;
     mp_span open; /* of the pool's slots, when it was last looked at; and what they had */
     uint64_t words[LIVE_SLOTS];
@@ -121,6 +129,17 @@ void live_path_close(live_world *w);
 
 bool live_is_idle(const live_world *w); /* no layer is open */
 uint32_t live_sessions(const live_world *w);
+
+/* The budget's moves; live_budget.c. */
+bool live_budget_act(live_world *w, mp_stream *native);
+/* One attempt at the aim. */
+bool live_budget_attempt(live_world *w, uint64_t arena_bytes, mp_stream *native);
+static inline bool live_budget_waits(const live_world *w)
+{
+    return w->budget.aim != w->budget.now;
+}
+/* Would so much of both sides lie in the parts of the arena that the budget's aim pays for? */
+bool live_fits(const live_world *w, uint64_t arena_bytes, uint64_t experts, uint64_t kv);
 
 /* What must hold between any two actions; live_check.c. */
 bool live_check(live_world *w);

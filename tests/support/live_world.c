@@ -19,7 +19,10 @@ static void open_pools(live_world *w)
                                           .scan_percent = w->config.scan_percent,
                                           .staging_experts = 2};
     w->rig = (pool_rig){.bank = w->bank, .n_devices = 1};
-    w->rig.devices[0] = loose_open(&w->loose, ARENA_BYTES, 65536);
+    w->budget.now = w->config.arena_bytes ? w->config.arena_bytes : ARENA_BYTES;
+    w->budget.aim = w->budget.now;
+    w->rig.devices[0] = loose_open_parts(&w->loose, ARENA_BYTES, w->config.part_bytes,
+                                         w->budget.now, WORKSPACE_BYTES);
     w->loose.side = MP_SIDE_EXPERTS;
     assert_int_equal(moepage_expert_pool_create(w->rig.devices, 1, w->bank->model, &experts,
                                                 &w->rig.pool),
@@ -132,6 +135,13 @@ void live_count(const live_world *w, live_counts *sum)
     sum->joined += w->counts.joined;
     sum->streamed += w->counts.streamed;
     sum->changes += w->counts.changes;
+    sum->shrunk += w->counts.shrunk;
+    sum->grown += w->counts.grown;
+    sum->budget_waits += w->counts.budget_waits;
+    sum->budget_refused += w->counts.budget_refused;
+    sum->memory_refused += w->counts.memory_refused;
+    sum->slots_taken += w->counts.slots_taken;
+    sum->blocks_taken += w->counts.blocks_taken;
     sum->relocated += w->kv->counters.relocated;
     sum->overlaps += w->loose.overlaps;
 }
@@ -178,8 +188,8 @@ static bool is_infeasible(const live_world *w)
     if (slots < 1 || slots > keys || slots % pool->step_slots ||
         mp_kv_blocks_used(&w->kv->blocks) > kv)
         return true;
-    if (mp_bundle_bytes(&pool->bundle, first + slots) + kv / 3 * w->kv->shape.granule_bytes >
-        ARENA_BYTES)
+    if (!live_fits(w, w->budget.aim, mp_bundle_bytes(&pool->bundle, first + slots),
+                   kv / 3 * w->kv->shape.granule_bytes))
         return true;
     uint64_t from = first > shard->all.first ? first : shard->all.first;
     uint64_t end = shard->all.end;
@@ -297,6 +307,7 @@ enum {
     KV,
     MOVE,
     COMPRESS,
+    BUDGET,
     SWITCH,
     LIFE,
     PATH,
@@ -305,8 +316,9 @@ enum {
 };
 
 static const uint8_t shares[KINDS] = {
-    [BEGIN] = 12, [ROUTE] = 23, [GO_ON] = 14,   [END] = 6,    [CANCEL] = 2, [HINT] = 6, [PIN] = 1,
-    [KV] = 5,     [MOVE] = 12,  [COMPRESS] = 4, [SWITCH] = 1, [LIFE] = 1,   [PATH] = 3, [RUN] = 10};
+    [BEGIN] = 12, [ROUTE] = 22, [GO_ON] = 14, [END] = 6,  [CANCEL] = 2,
+    [HINT] = 6,   [PIN] = 1,    [KV] = 5,     [MOVE] = 9, [COMPRESS] = 3,
+    [BUDGET] = 6, [SWITCH] = 1, [LIFE] = 1,   [PATH] = 3, [RUN] = 9};
 
 static uint32_t kind_of(uint64_t action)
 {
@@ -318,9 +330,9 @@ static uint32_t kind_of(uint64_t action)
 
 const char *live_name(uint64_t action)
 {
-    static const char *const names[KINDS] = {"begin",  "route", "go on", "end",  "cancel",
-                                             "hint",   "pin",   "KV",    "move", "compress",
-                                             "switch", "life",  "path",  "run"};
+    static const char *const names[KINDS] = {"begin",  "route",  "go on", "end",  "cancel",
+                                             "hint",   "pin",    "KV",    "move", "compress",
+                                             "budget", "switch", "life",  "path", "run"};
     return names[kind_of(action)];
 }
 
@@ -341,6 +353,7 @@ bool live_act(live_world *w, uint64_t action)
     case KV: ok = live_kv(w, s); break;
     case MOVE: ok = move(w, s, false); break;
     case COMPRESS: ok = move(w, s, true); break;
+    case BUDGET: ok = live_budget_act(w, s->native); break;
     case SWITCH: ok = live_switch(w, s); break;
     case LIFE: ok = come_or_go(w, s); break;
     case PATH: ok = live_path_act(w, (uint32_t)(s - w->sessions)); break;
@@ -412,6 +425,32 @@ static bool finish_move(live_world *w)
     return true;
 }
 
+/* The same of the budget. */
+static bool finish_budget(live_world *w)
+{
+    mp_stream *native = w->sessions[0].native;
+    if (live_budget_waits(w) && live_below(w, 3) == 0)
+        return live_budget_attempt(w, w->budget.now, native);
+    for (uint32_t i = 0; i < SETTLING && live_budget_waits(w); i++) {
+        loose_run(&w->loose, UINT32_MAX);
+        if (!live_budget_attempt(w, w->budget.aim, native))
+            return false;
+    }
+    for (uint32_t i = 0; i < MAX_PINS; i++)
+        if (w->pins[i].on && live_budget_waits(w)) {
+            MUST(w, !moepage_expert_pool_unpin(w->rig.pool, w->pins[i].layer, w->pins[i].expert));
+            w->pins[i].on = false;
+        }
+    for (uint32_t i = 0; i < SETTLING && live_budget_waits(w); i++) {
+        live_path_leave_drained(w);
+        loose_run(&w->loose, UINT32_MAX);
+        if (!live_budget_attempt(w, w->budget.aim, native))
+            return false;
+    }
+    MUST(w, !live_budget_waits(w));
+    return true;
+}
+
 bool live_settle(live_world *w, uint64_t action, bool thorough)
 {
     w->random = action;
@@ -421,7 +460,7 @@ bool live_settle(live_world *w, uint64_t action, bool thorough)
             return false;
     loose_run(&w->loose, UINT32_MAX);
     w->path.now++; /* from here on nothing is of the message that it is asked for */
-    if (!finish_move(w))
+    if (!finish_move(w) || !finish_budget(w))
         return false;
     live_path_leave_drained(w);
     loose_run(&w->loose, UINT32_MAX);

@@ -22,7 +22,9 @@ typedef struct live_config {
     uint32_t prefetch;
     uint32_t max_group_experts; /* of every other session */
     uint32_t scan_percent;
-    uint64_t seed; /* of the device's order */
+    uint64_t part_bytes;  /* in which the arena has memory */
+    uint64_t arena_bytes; /* that the budget pays for at first; 0 = all there are addresses for */
+    uint64_t seed;        /* of the device's order */
 } live_config;
 
 typedef struct live_world live_world;
@@ -46,7 +48,8 @@ const char *live_name(uint64_t action);
 /* What happened so far, to see that a run was not an idle one. */
 typedef struct live_counts {
     uint64_t routed, refused_routes, moves, busy, refused, compressions, abandoned, relocated,
-        overlaps, drained, asked, failed, joined, streamed, changes;
+        overlaps, drained, asked, failed, joined, streamed, changes, shrunk, grown, budget_waits,
+        budget_refused, memory_refused, slots_taken, blocks_taken;
 } live_counts;
 void live_count(const live_world *world, live_counts *sum);
 

@@ -67,6 +67,28 @@ static bool overlap(span a, span b)
     return a.at < b.at + b.bytes && b.at < a.at + a.bytes;
 }
 
+static bool has_memory(const loose_device *loose, uint64_t at, uint64_t bytes)
+{
+    uint64_t part = loose->device.part_bytes;
+    for (uint64_t i = at / part; bytes && i <= (at + bytes - 1) / part; i++)
+        if (!loose->there[i])
+            return false;
+    return true;
+}
+
+/* What the sides own has memory. */
+static void check_memory(loose_device *loose)
+{
+    const mp_arena *arena = &loose->home->arena;
+    uint64_t experts = arena->claimed[MP_SIDE_EXPERTS], kv = arena->claimed[MP_SIDE_KV], n = 0;
+    if (!has_memory(loose, 0, experts) || !has_memory(loose, arena->bytes - kv, kv))
+        fail(loose, "a side owns bytes without memory", experts, kv);
+    for (uint32_t i = 0; i < LOOSE_PARTS; i++)
+        n += loose->there[i] ? loose->device.part_bytes : 0;
+    if (n + atomic_load(&loose->home->workspace.limit) > atomic_load(&loose->home->ledger.limit))
+        fail(loose, "memory past the budget", n, atomic_load(&loose->home->ledger.limit));
+}
+
 /* What lies in the arena lies in what the side owns of it. */
 static void check_owned(loose_device *loose, mp_side side, span touched)
 {
@@ -81,6 +103,8 @@ static void check_owned(loose_device *loose, mp_side side, span touched)
              side == MP_SIDE_EXPERTS ? "bytes touched that experts do not own"
                                      : "bytes touched that KV does not own",
              at, touched.bytes);
+    else if (!has_memory(loose, at, touched.bytes))
+        fail(loose, "bytes touched that have no memory", at, touched.bytes);
 }
 
 static void check_op(loose_device *loose, const op *o)
@@ -135,6 +159,7 @@ void loose_check(loose_device *loose)
         fail(loose, "the ledger is wrong", used, arena + atomic_load(&home->workspace.used));
     if (used > home->ledger.limit || atomic_load(&home->ledger.peak) > home->ledger.limit)
         fail(loose, "past the budget", used, atomic_load(&home->ledger.peak));
+    check_memory(loose);
     for (const loose_stream *s = loose->streams; s; s = s->next)
         if (is_under_way(s))
             check_op(loose, s->first);
@@ -458,15 +483,69 @@ static void loose_stream_destroy(mp_stream *stream)
     free(s);
 }
 
-static moepage_status loose_alloc(mp_device *device, mp_memory_kind kind, uint64_t bytes,
-                                  void **out)
+static void take_memory(void **out, uint64_t bytes, size_t align)
 {
-    (void)device;
-    size_t align = kind == MP_MEMORY_ARENA ? 4096 : 64;
     *out = aligned_alloc(align, (bytes + align - 1) / align * align);
     assert(*out);
     memset(*out, 0xa5, bytes);
+}
+
+static moepage_status loose_reserve(mp_device *device, uint64_t bytes, void **out)
+{
+    loose_device *loose = loose_of(device);
+    take_memory(out, bytes, 4096);
+    loose->arena = *out;
+    loose->arena_bytes = bytes;
+    assert(bytes <= LOOSE_PARTS * device->part_bytes && bytes % device->part_bytes == 0);
     return MOEPAGE_OK;
+}
+
+static moepage_status loose_back(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    loose_device *loose = loose_of(device);
+    uint64_t part = device->part_bytes, n = bytes;
+    if (loose->refusals && loose->refusals--)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "the loose device was told to refuse this");
+    for (uint32_t i = 0; i < LOOSE_PARTS; i++)
+        n += loose->there[i] ? part : 0;
+    if (n > loose->most || offset % part || bytes % part || !bytes)
+        fail(loose, "too much memory (bytes, most)", n, loose->most);
+    for (uint64_t i = offset / part; i < (offset + bytes) / part; i++) {
+        if (loose->there[i])
+            fail(loose, "memory for what has it (part, offset)", i, offset);
+        loose->there[i] = true;
+        loose->backed++;
+    }
+    memset(loose->arena + offset, 0x5a, bytes);
+    return MOEPAGE_OK;
+}
+
+static void loose_unback(mp_device *device, uint64_t offset, uint64_t bytes)
+{
+    loose_device *loose = loose_of(device);
+    const mp_arena *arena = &loose->home->arena;
+    uint64_t part = device->part_bytes;
+    if (offset < arena->claimed[MP_SIDE_EXPERTS] ||
+        offset + bytes > arena->bytes - arena->claimed[MP_SIDE_KV])
+        fail(loose, "memory taken from a side", offset, bytes);
+    for (uint64_t i = offset / part; i < (offset + bytes) / part; i++) {
+        if (!loose->there[i])
+            fail(loose, "memory taken that is not there (part, offset)", i, offset);
+        loose->there[i] = false;
+        loose->unbacked++;
+    }
+    memset(loose->arena + offset, 0xee, bytes);
+}
+
+static moepage_status loose_alloc(mp_device *device, mp_memory_kind kind, uint64_t bytes,
+                                  void **out)
+{
+    if (kind != MP_MEMORY_ARENA) {
+        take_memory(out, bytes, 64);
+        return MOEPAGE_OK;
+    }
+    moepage_status status = loose_reserve(device, bytes, out);
+    return status ? status : loose_back(device, 0, bytes);
 }
 
 static void loose_free(mp_device *device, mp_memory_kind kind, void *memory, uint64_t bytes)
@@ -485,6 +564,9 @@ static const mp_device_ops loose_ops = {
     .close = loose_device_close,
     .alloc = loose_alloc,
     .free = loose_free,
+    .reserve = loose_reserve,
+    .back = loose_back,
+    .unback = loose_unback,
     .stream_create = loose_stream_create,
     .stream_destroy = loose_stream_destroy,
     .copy = loose_copy,
@@ -500,21 +582,31 @@ static const mp_device_ops loose_ops = {
     .now_ns = loose_now_ns,
 };
 
-struct moepage_device *loose_open(loose_device *loose, uint64_t arena_bytes,
-                                  uint64_t workspace_bytes)
+struct moepage_device *loose_open_parts(loose_device *loose, uint64_t max_arena_bytes,
+                                        uint64_t part_bytes, uint64_t arena_bytes,
+                                        uint64_t workspace_bytes)
 {
-    *loose = (loose_device){.device = {.ops = &loose_ops,
+    *loose = (loose_device){.most = arena_bytes,
+                            .device = {.ops = &loose_ops,
                                        .arena_align = 4096,
+                                       .part_bytes = part_bytes,
                                        .name = "loose",
                                        .kernels = "none",
                                        .threads = 1,
                                        .io_threads = 1}};
     moepage_device_config config = {.budget_bytes = arena_bytes + workspace_bytes,
+                                    .max_budget_bytes = max_arena_bytes + workspace_bytes,
                                     .workspace_bytes = workspace_bytes};
     moepage_status status = mp_home_open(&loose->device, &config, &loose->home);
     assert(!status);
     (void)status;
     return loose->home;
+}
+
+struct moepage_device *loose_open(loose_device *loose, uint64_t arena_bytes,
+                                  uint64_t workspace_bytes)
+{
+    return loose_open_parts(loose, arena_bytes, 4096, arena_bytes, workspace_bytes);
 }
 
 void loose_close(loose_device *loose)

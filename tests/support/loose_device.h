@@ -9,6 +9,7 @@
  *   - both sides of the arena and the workspaces together are what the ledger says, within the
  *     budget;
  *   - an operation under way touches no byte of the arena that its side does not own;
+ *   - what the sides own has memory, and memory is within the budget;
  *   - no operation writes bytes that another one in progress reads or writes.
  * A stream belongs to the side that `side` says when it is created. What is found wrong first stays
  * in `failure`. */
@@ -29,6 +30,7 @@ typedef struct loose_task {
 } loose_task;
 
 #define LOOSE_TASKS 8
+#define LOOSE_PARTS 256
 
 typedef struct loose_device {
     mp_device device;
@@ -39,6 +41,12 @@ typedef struct loose_device {
     uint32_t n_streams;
     loose_task tasks[LOOSE_TASKS];
     uint32_t n_tasks;
+    unsigned char *arena;
+    uint64_t arena_bytes;
+    bool there[LOOSE_PARTS];   /* parts of the arena that have memory */
+    uint64_t most;             /* bytes of the arena that may have memory at once */
+    uint32_t refusals;         /* so many times memory is refused next */
+    uint64_t backed, unbacked; /* parts, ever */
     uint64_t events;
     uint64_t overlaps; /* events that began an operation while another was under way */
     char failure[256];
@@ -47,6 +55,10 @@ typedef struct loose_device {
 /* A home on it, as moepage_device_open would build it. */
 struct moepage_device *loose_open(loose_device *loose, uint64_t arena_bytes,
                                   uint64_t workspace_bytes);
+/* The same with addresses for more, in parts, of which loose->most have memory. */
+struct moepage_device *loose_open_parts(loose_device *loose, uint64_t max_arena_bytes,
+                                        uint64_t part_bytes, uint64_t arena_bytes,
+                                        uint64_t workspace_bytes);
 /* Nothing of the library's is left on it. */
 void loose_close(loose_device *loose);
 

@@ -503,6 +503,53 @@ static void test_engine_layer_that_failed_can_be_run_again(void **state)
     bank_model_close(&bank);
 }
 
+/* ---- a budget that follows memory ---------------------------------------------------------- */
+
+static void test_engine_budget_that_follows_memory_is_all_that_the_parts_can_use(void **state)
+{
+    (void)state;
+    open_bank();
+    moepage_engine *engine = open_text("max_tokens=8 budget=auto");
+    moepage_device_info device = device_of(engine);
+    const uint64_t all = scratch_of(8) + slots_bytes(LAYERS * EXPERTS);
+    assert_int_equal(device.max_budget_bytes, all);
+    assert_int_equal(device.budget_bytes, all); /* as much is free on any machine */
+    assert_int_equal(device.reserve_bytes, all / 16);
+    assert_int_equal(pool_of(engine).slots, LAYERS * EXPERTS);
+    close_engine(engine);
+    engine = open_text("max_tokens=8 budget=auto max_budget=1M reserve=64K");
+    device = device_of(engine);
+    assert_int_equal(device.max_budget_bytes, all < 1 << 20 ? all : 1 << 20);
+    assert_int_equal(device.reserve_bytes, 64 << 10);
+    close_engine(engine);
+    bank_model_close(&bank);
+}
+
+/* After every 64th step; until then a smaller budget stays. */
+static void test_engine_budget_follows_memory_between_steps(void **state)
+{
+    (void)state;
+    const int32_t ids[TOP_K] = {2, 5};
+    const float weights[TOP_K] = {1, 1};
+    float x[HIDDEN] = {1}, y[HIDDEN];
+    open_bank();
+    moepage_engine *engine = open_text("max_tokens=1 budget=auto");
+    moepage_device *on = moepage_engine_device(engine);
+    const uint64_t all = device_of(engine).budget_bytes, less = scratch_of(1) + slots_bytes(5);
+    for (uint32_t step = 0; step < 64; step++) {
+        if (step == 10)
+            assert_int_equal(moepage_device_set_budget(on, less, NULL), MOEPAGE_OK);
+        assert_int_equal(device_of(engine).budget_bytes, step < 10 ? all : less);
+        assert_int_equal(moepage_engine_begin(engine, 1), MOEPAGE_OK);
+        assert_int_equal(moepage_engine_experts(engine, 0, TOP_K, ids, weights, x, y), MOEPAGE_OK);
+        assert_int_equal(moepage_engine_end(engine, NULL), MOEPAGE_OK);
+    }
+    assert_int_equal(device_of(engine).budget_bytes, all);
+    assert_int_equal(pool_of(engine).slots, LAYERS * EXPERTS);
+    close_engine(engine);
+    bank_model_close(&bank);
+}
+
 /* ---- refusals ------------------------------------------------------------------------------ */
 
 static void test_engine_options_are_read_strictly(void **state)
@@ -641,6 +688,8 @@ int main(void)
         cmocka_unit_test(test_engine_text_takes_precedence_over_the_config),
         cmocka_unit_test(test_engine_lives_until_nothing_else_uses_its_parts),
         cmocka_unit_test(test_engine_layer_that_failed_can_be_run_again),
+        cmocka_unit_test(test_engine_budget_that_follows_memory_is_all_that_the_parts_can_use),
+        cmocka_unit_test(test_engine_budget_follows_memory_between_steps),
         cmocka_unit_test(test_engine_options_are_read_strictly),
         cmocka_unit_test(test_engine_configs_that_contradict_themselves_are_refused),
         cmocka_unit_test(test_engine_that_fails_half_way_leaves_nothing),

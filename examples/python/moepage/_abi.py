@@ -151,6 +151,7 @@ MOEPAGE_MAX_EXPERT_TENSORS = 8
 MOEPAGE_MAX_RANK = 4
 MOEPAGE_MAX_DEVICES = 16
 MOEPAGE_NO_EXPERT = -1
+MOEPAGE_BUDGET_AUTO = 9223372036854775807
 MOEPAGE_STATS_TEXT_BYTES = 65536
 
 moepage_status = c_int32
@@ -190,6 +191,8 @@ class moepage_device_config(Structure):
         ("io_threads", c_uint32),
         ("ranges", c_uint32),
         ("external", POINTER(moepage_external_memory)),
+        ("max_budget_bytes", c_uint64),
+        ("reserve_bytes", c_uint64),
     ]
 
 
@@ -307,6 +310,9 @@ class moepage_device_info(Structure):
         ("name", c_char_p),
         ("kernels", c_char_p),
         ("pageable_bytes", c_uint64),
+        ("budget_aim_bytes", c_uint64),
+        ("max_budget_bytes", c_uint64),
+        ("reserve_bytes", c_uint64),
     ]
 
 
@@ -1159,11 +1165,14 @@ FUNCTIONS = {
     "moepage_cuda_topk_run": (moepage_status, (c_void_p, POINTER(moepage_cuda_topk), c_void_p),
         "device,args,stream"),
     "moepage_device_close": (moepage_status, (c_void_p,), "device"),
+    "moepage_device_follow_memory": (moepage_status, (c_void_p, c_void_p), "device,stream"),
     "moepage_device_get_info": (moepage_status, (c_void_p, POINTER(moepage_device_info)),
         "device,info"),
     "moepage_device_linear": (moepage_status, (c_void_p, POINTER(moepage_linear)), "device,linear"),
     "moepage_device_open": (moepage_status, (c_char_p, POINTER(moepage_device_config), c_void_p),
         "name,config,out"),
+    "moepage_device_set_budget": (moepage_status, (c_void_p, c_uint64, c_void_p),
+        "device,bytes,stream"),
     "moepage_engine_begin": (moepage_status, (c_void_p, c_uint32), "engine,n_tokens"),
     "moepage_engine_close": (moepage_status, (c_void_p,), "engine"),
     "moepage_engine_device": (c_void_p, (c_void_p,), "engine"),

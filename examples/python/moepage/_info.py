@@ -48,6 +48,9 @@ class DeviceInfo(Info):
     name: str
     kernels: str
     pageable_bytes: int
+    budget_aim_bytes: int
+    max_budget_bytes: int
+    reserve_bytes: int
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def constant_type(name: str, value: int) -> str:
         return "i32"
     if name.startswith("MOEPAGE_MAX_") or name.endswith("_BYTES"):
         return "usize"
-    return "u32"
+    return "u32" if value < 1 << 32 else "u64"
 
 
 def signature(of: Function) -> List[str]:

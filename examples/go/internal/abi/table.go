@@ -219,5 +219,6 @@ var Constants = map[string]int64{
 	"MOEPAGE_MAX_RANK":                   C.MOEPAGE_MAX_RANK,
 	"MOEPAGE_MAX_DEVICES":                C.MOEPAGE_MAX_DEVICES,
 	"MOEPAGE_NO_EXPERT":                  C.MOEPAGE_NO_EXPERT,
+	"MOEPAGE_BUDGET_AUTO":                C.MOEPAGE_BUDGET_AUTO,
 	"MOEPAGE_STATS_TEXT_BYTES":           C.MOEPAGE_STATS_TEXT_BYTES,
 }

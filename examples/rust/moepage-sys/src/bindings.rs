@@ -152,6 +152,7 @@ pub const MOEPAGE_MAX_EXPERT_TENSORS: usize = 8;
 pub const MOEPAGE_MAX_RANK: usize = 4;
 pub const MOEPAGE_MAX_DEVICES: usize = 16;
 pub const MOEPAGE_NO_EXPERT: i32 = -1;
+pub const MOEPAGE_BUDGET_AUTO: u64 = 9223372036854775807;
 pub const MOEPAGE_STATS_TEXT_BYTES: usize = 65536;
 
 #[repr(C)]
@@ -318,8 +319,10 @@ pub struct moepage_device_config {
     pub io_threads: u32,
     pub ranges: u32,
     pub external: *const moepage_external_memory,
+    pub max_budget_bytes: u64,
+    pub reserve_bytes: u64,
 }
-plain!(moepage_device_config, 64, struct_size);
+plain!(moepage_device_config, 80, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -337,8 +340,11 @@ pub struct moepage_device_info {
     pub name: *const c_char,
     pub kernels: *const c_char,
     pub pageable_bytes: u64,
+    pub budget_aim_bytes: u64,
+    pub max_budget_bytes: u64,
+    pub reserve_bytes: u64,
 }
-plain!(moepage_device_info, 96, struct_size);
+plain!(moepage_device_info, 120, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1378,6 +1384,10 @@ extern "C" {
         stream: *mut c_void,
     ) -> moepage_status;
     pub fn moepage_device_close(device: *mut moepage_device) -> moepage_status;
+    pub fn moepage_device_follow_memory(
+        device: *mut moepage_device,
+        stream: *mut c_void,
+    ) -> moepage_status;
     pub fn moepage_device_get_info(
         device: *mut moepage_device,
         info: *mut moepage_device_info,
@@ -1390,6 +1400,11 @@ extern "C" {
         name: *const c_char,
         config: *const moepage_device_config,
         out: *mut *mut moepage_device,
+    ) -> moepage_status;
+    pub fn moepage_device_set_budget(
+        device: *mut moepage_device,
+        bytes: u64,
+        stream: *mut c_void,
     ) -> moepage_status;
     pub fn moepage_engine_begin(engine: *mut moepage_engine, n_tokens: u32) -> moepage_status;
     pub fn moepage_engine_close(engine: *mut moepage_engine) -> moepage_status;

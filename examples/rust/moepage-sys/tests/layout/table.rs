@@ -10,10 +10,12 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         extra_arena_bytes, sessions, reserved, stream);
     fields!(tell, moepage_external_memory, struct_size, reserved, alloc, free, write, user);
     fields!(tell, moepage_device_config, struct_size, threads, budget_bytes, workspace_bytes,
-        bus_bytes_per_s, log, log_user, io_threads, ranges, external);
+        bus_bytes_per_s, log, log_user, io_threads, ranges, external, max_budget_bytes,
+        reserve_bytes);
     fields!(tell, moepage_device_info, struct_size, threads, budget_bytes, arena_bytes,
         workspace_bytes, used_bytes, peak_bytes, arena_expert_bytes, arena_kv_bytes,
-        bus_bytes_per_s, name, kernels, pageable_bytes);
+        bus_bytes_per_s, name, kernels, pageable_bytes, budget_aim_bytes, max_budget_bytes,
+        reserve_bytes);
     fields!(tell, moepage_linear, struct_size, math, n_rows, n_in, n_out, x_dtype, w_dtype,
         bias_dtype, x, x_stride, w, bias, out, scales, scale_dtype, block_rows, block_columns,
         reserved);
@@ -172,5 +174,6 @@ pub fn constants(tell: &mut dyn FnMut(&str, i64)) {
         MOEPAGE_GATE_SIGMOID, MOEPAGE_CUDA_ARENA_VMM, MOEPAGE_CUDA_ARENA_MALLOC,
         MOEPAGE_CUDA_GATE_SOFTMAX_ALL, MOEPAGE_CUDA_GATE_SOFTMAX_ALL_NORM,
         MOEPAGE_CUDA_GATE_SOFTMAX_TOP, MOEPAGE_CUDA_GATE_SIGMOID_NORM, MOEPAGE_MAX_EXPERT_TENSORS,
-        MOEPAGE_MAX_RANK, MOEPAGE_MAX_DEVICES, MOEPAGE_NO_EXPERT, MOEPAGE_STATS_TEXT_BYTES);
+        MOEPAGE_MAX_RANK, MOEPAGE_MAX_DEVICES, MOEPAGE_NO_EXPERT, MOEPAGE_BUDGET_AUTO,
+        MOEPAGE_STATS_TEXT_BYTES);
 }
