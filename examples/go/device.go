@@ -32,7 +32,12 @@ type DeviceConfig struct {
 	IOThreads      uint32
 	Ranges         bool
 	Log            LogFunc
+	MaxBudgetBytes uint64 // SetBudget raises the budget up to this; 0 = BudgetBytes
+	ReserveBytes   uint64 // that FollowMemory leaves to others; 0 = a sixteenth of MaxBudgetBytes
 }
+
+// BudgetAuto, as DeviceConfig.BudgetBytes and EngineConfig.BudgetBytes, is what FollowMemory would set.
+const BudgetAuto uint64 = C.MOEPAGE_BUDGET_AUTO
 
 // Device is memory under a byte budget, and what computes there.
 type Device struct {
@@ -41,6 +46,8 @@ type Device struct {
 	box   unsafe.Pointer // of the log
 	host  bool           // its memory is the program's own
 	steps sync.RWMutex   // held shared by every open step
+	// Held alone by what moves blocks of the KV pool on it; taken after `life`.
+	tables sync.RWMutex
 }
 
 // c is the config for the library; the log's box is to be freed.
@@ -53,6 +60,9 @@ func (config *DeviceConfig) c() C.moepage_device_config {
 		bus_bytes_per_s: C.uint64_t(config.BusBytesPerS),
 		io_threads:      C.uint32_t(config.IOThreads),
 		ranges:          flag(config.Ranges),
+
+		max_budget_bytes: C.uint64_t(config.MaxBudgetBytes),
+		reserve_bytes:    C.uint64_t(config.ReserveBytes),
 	}
 	c.log, c.log_user = logBox(config.Log)
 	return c
@@ -100,6 +110,34 @@ func (d *Device) Info() (DeviceInfo, error) {
 	return fetch(&d.object, "device info", &c, func() C.moepage_status {
 		return C.moepage_device_get_info(d.c, &c)
 	}, newDeviceInfo)
+}
+
+// SetBudget moves the device's budget while its pools serve. ErrBusy while something in use is in the way of a
+// smaller one, which is then the aim (DeviceInfo.BudgetAimBytes): the same call, between steps, goes on.
+func (d *Device) SetBudget(bytes uint64, stream Stream) error {
+	return d.movingBudget("set budget", func() C.moepage_status {
+		return C.moepage_device_set_budget(d.c, C.uint64_t(bytes), unsafe.Pointer(stream))
+	})
+}
+
+// FollowMemory sets the budget that leaves ReserveBytes of free memory to others; to be called now and then,
+// between steps. Errors are SetBudget's.
+func (d *Device) FollowMemory(stream Stream) error {
+	return d.movingBudget("follow memory", func() C.moepage_status {
+		return C.moepage_device_follow_memory(d.c, unsafe.Pointer(stream))
+	})
+}
+
+func (d *Device) movingBudget(op string, move func() C.moepage_status) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	split.Lock()
+	defer split.Unlock()
+	d.tables.Lock()
+	defer d.tables.Unlock()
+	return call(op, move)
 }
 
 // Linear is a dense product: Out[r] = W X[r] + Bias, of rows of In elements, with W [n_out][In] and Out

@@ -43,7 +43,6 @@ type KVPool struct {
 	blockTokens int
 	perToken    []uint32
 	views       []KVLayerView
-	tables      sync.RWMutex // held alone by what moves blocks; taken after `life`
 }
 
 // KVLayerView is how to address one layer's blocks: block b's bytes start at Base + Offset(b).
@@ -188,8 +187,8 @@ func moving(kv *KVPool, work func() error) error {
 	split.Lock()
 	defer split.Unlock()
 	if kv != nil {
-		kv.tables.Lock()
-		defer kv.tables.Unlock()
+		kv.device.tables.Lock()
+		defer kv.device.tables.Unlock()
 	}
 	return work()
 }

@@ -183,6 +183,32 @@ func TestSequencesGrowForkSwapAndEnd(t *testing.T) {
 	}
 }
 
+func TestTheBudgetMoves(t *testing.T) {
+	const mib = 1 << 20
+	config := moepage.DeviceConfig{Threads: 1, BudgetBytes: 2 * mib, WorkspaceBytes: mib, MaxBudgetBytes: 4 * mib}
+	d := must(moepage.OpenDevice("host", config))(t)
+	kv := must(moepage.NewKVPool(d, moepage.KVPoolConfig{BlockTokens: 4, BytesPerToken: []uint32{64}, Blocks: 8}))(t)
+	for _, bytes := range []uint64{4 * mib, mib + 65536, 3 * mib} {
+		ok(t, d.SetBudget(bytes, nil))
+		if info := must(d.Info())(t); info.BudgetBytes != bytes || info.BudgetAimBytes != bytes || info.MaxBudgetBytes != 4*mib {
+			t.Errorf("%+v", info)
+		}
+	}
+	fails(t, d.SetBudget(5*mib, nil), moepage.ErrBudget)
+	ok(t, d.FollowMemory(nil))
+	if info := must(d.Info())(t); info.BudgetBytes != 4*mib || info.ReserveBytes != 4*mib/16 {
+		t.Errorf("%+v", info)
+	}
+	ok(t, kv.Close())
+	ok(t, d.Close())
+	config.BudgetBytes = moepage.BudgetAuto
+	d = must(moepage.OpenDevice("host", config))(t)
+	if info := must(d.Info())(t); info.BudgetBytes != 4*mib {
+		t.Errorf("%+v", info)
+	}
+	ok(t, d.Close())
+}
+
 func TestTheSplitMovesAndAControllerWatches(t *testing.T) {
 	r := simpleRig(t)
 	ok(t, moepage.SetSplit(r.experts, r.kv, 6, 8, nil))

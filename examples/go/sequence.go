@@ -103,8 +103,8 @@ func (s *Sequence) SwapIn(stream Stream) error {
 func (s *Sequence) table(op string, read func(*C.moepage_kv_table)) error {
 	c := C.moepage_kv_table{struct_size: C.sizeof_moepage_kv_table}
 	return s.do(op, func() C.moepage_status {
-		s.pool.tables.RLock()
-		defer s.pool.tables.RUnlock()
+		s.pool.device.tables.RLock()
+		defer s.pool.device.tables.RUnlock()
 		status := C.moepage_kv_get_table(s.pool.c, s.id, &c)
 		if status == C.MOEPAGE_OK {
 			read(&c)

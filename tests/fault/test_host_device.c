@@ -345,9 +345,70 @@ static void test_host_views_keep_their_addresses_when_mappings_are_refused(void 
     device->ops->close(device);
 }
 
+/* ---- An arena in parts ---- */
+
+static uint64_t pages_there(const unsigned char *at, uint64_t page, uint64_t n)
+{
+    unsigned char there[16];
+    uint64_t sum = 0;
+    assert_true(n <= sizeof there);
+    assert_int_equal(mincore((void *)(uintptr_t)at, n * page, there), 0);
+    for (uint64_t i = 0; i < n; i++)
+        sum += there[i] & 1;
+    return sum;
+}
+
+/* What is refused leaves no page behind, and nothing that can be touched; what was there stays. */
+static void test_host_arena_stays_as_it_is_when_memory_is_refused(void **state)
+{
+    (void)state;
+    mp_device *device = open_device();
+    const mp_device_ops *ops = device->ops;
+    void *base = NULL;
+    int64_t before = mapped_bytes;
+    refuse_mmap = true;
+    assert_int_equal(ops->reserve(device, 1 << 20, &base), MOEPAGE_E_NO_MEMORY);
+    refuse_mmap = false;
+    assert_null(base);
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    assert_int_equal(ops->reserve(device, 16 * page, &base), MOEPAGE_OK);
+    unsigned char *arena = base;
+    assert_int_equal(device->part_bytes, page);
+    assert_int_equal(pages_there(arena, page, 16), 0);
+    assert_false(is_readable(arena));
+    assert_int_equal(ops->back(device, 0, 4 * page), MOEPAGE_OK);
+    memset(arena, 9, 4 * page);
+    refuse_mprotect = true;
+    assert_int_equal(ops->back(device, 8 * page, 4 * page), MOEPAGE_E_NO_MEMORY);
+    refuse_mprotect = false;
+    const int errors[] = {ENOMEM, EFAULT, EHWPOISON};
+    for (uint32_t i = 0; i < 3; i++) {
+        populate_error = errors[i];
+        assert_int_equal(ops->back(device, 8 * page, 4 * page), MOEPAGE_E_NO_MEMORY);
+        assert_non_null(strstr(moepage_last_error(), "filled with pages"));
+        populate_error = 0;
+        assert_int_equal(pages_there(arena, page, 16), 4);
+        assert_false(is_readable(arena + 8 * page));
+    }
+    populate_error = EINVAL; /* a kernel without that call */
+    assert_int_equal(ops->back(device, 8 * page, 4 * page), MOEPAGE_OK);
+    populate_error = 0;
+    memset(arena + 8 * page, 7, 4 * page); /* which the system has by then, but does not count */
+    assert_int_equal(pages_there(arena, page, 16), 8);
+    ops->unback(device, 8 * page, 2 * page);
+    assert_int_equal(pages_there(arena, page, 16), 6);
+    assert_false(is_readable(arena + 9 * page));
+    assert_int_equal(arena[10 * page], 7);
+    assert_int_equal(arena[4 * page - 1], 9);
+    ops->free(device, MP_MEMORY_ARENA, base, 16 * page);
+    assert_int_equal(mapped_bytes, before);
+    device->ops->close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_arena_stays_as_it_is_when_memory_is_refused),
         cmocka_unit_test(test_host_device_survives_one_failed_allocation),
         cmocka_unit_test(test_host_device_survives_all_allocations_failing),
         cmocka_unit_test(test_host_device_survives_threads_that_do_not_start),

@@ -9,10 +9,10 @@ from . import _abi, dlpack, library
 from ._info import CudaInfo, DeviceInfo
 from .dtypes import bfloat16, float16, float32, float8_e4m3, uint8
 from .enums import LogLevel, Math, choose
-from .handles import Handle, State, calling_back, created
+from .handles import Handle, State, calling_back, created, setup
 from .structs import make, report
 from .tensors import CPU, Tensor, array, check_array, empty, same_strides
-from .units import size, text, uint
+from .units import size, stream as stream_of, text, uint
 
 Log = Union[None, logging.Logger, Callable[[LogLevel, str], Any]]
 #: Where devices and models log unless told otherwise; silent unless logging is set up.
@@ -20,6 +20,8 @@ logger = logging.getLogger("moepage")
 logger.addHandler(logging.NullHandler())
 _LEVELS = {LogLevel.ERROR: logging.ERROR, LogLevel.WARNING: logging.WARNING,
            LogLevel.INFO: logging.INFO}
+
+_AUTO = _abi.MOEPAGE_BUDGET_AUTO
 
 # weights and bytes of a block of each format: docs/format-blocks.md
 _BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24),
@@ -47,16 +49,26 @@ def log_callback(log: Log) -> Any:
 
 
 def device_config(*, threads: int = 0, io_threads: int = 0, bus_bytes_per_s: Union[int, str] = 0,
-                  ranges: bool = False) -> Any:
+                  ranges: bool = False, max_budget: Union[int, str] = 0,
+                  reserve: Union[int, str] = 0) -> Any:
     """moepage_device_config without what a budget is divided into."""
     return make(_abi.moepage_device_config, threads=threads, io_threads=io_threads,
-                bus_bytes_per_s=size(bus_bytes_per_s, "bus_bytes_per_s"), ranges=int(ranges))
+                bus_bytes_per_s=size(bus_bytes_per_s, "bus_bytes_per_s"), ranges=int(ranges),
+                max_budget_bytes=size(max_budget, "max_budget"),
+                reserve_bytes=size(reserve, "reserve"))
+
+
+def budget_bytes(budget: Union[int, str]) -> int:
+    """A budget's bytes, of a number, a text such as "2GiB", or "auto"."""
+    return _AUTO if budget == "auto" else size(budget, "budget")
 
 
 class Device(Handle):
     """Opens a device by name: "host" or "cuda:N".
 
-    `budget` is the hard limit of all its bytes, as a number or a text such as "2GiB"; `workspace`
+    `budget` is the hard limit of all its bytes, as a number or a text such as "2GiB", or "auto", what
+    follow_memory would set; set_budget raises it up to `max_budget` (0 = the budget), and `reserve` is what
+    follow_memory leaves to others (0 = a sixteenth of max_budget). `workspace`
     the part that is kept for sessions (0 = a sixteenth, at most 256 MiB). `threads` of the host's
     kernels (0 = one per CPU), `io_threads` that read the cold tier, `bus_bytes_per_s` a throttle
     for studies, `ranges` names work to NVIDIA's profilers. `log` is a logger or a function
@@ -68,12 +80,14 @@ class Device(Handle):
     def __init__(self, name: str = "host", *, budget: Union[int, str], threads: int = 0,
                  workspace: Union[int, str] = 0, io_threads: int = 0,
                  bus_bytes_per_s: Union[int, str] = 0, ranges: bool = False,
+                 max_budget: Union[int, str] = 0, reserve: Union[int, str] = 0,
                  log: Log = logger) -> None:
         lib = library.get()
         callback = log_callback(log)
         config = device_config(threads=threads, io_threads=io_threads,
-                               bus_bytes_per_s=bus_bytes_per_s, ranges=ranges)
-        config.budget_bytes = size(budget, "budget")
+                               bus_bytes_per_s=bus_bytes_per_s, ranges=ranges,
+                               max_budget=max_budget, reserve=reserve)
+        config.budget_bytes = budget_bytes(budget)
         config.workspace_bytes = size(workspace, "workspace")
         config.log = callback
         raw = created(lib.moepage_device_open, lib.moepage_device_close, text(name, "name"),
@@ -94,6 +108,19 @@ class Device(Handle):
         """Its bytes and who holds them, now."""
         with self._state as raw:
             return report(self._state.library.moepage_device_get_info, DeviceInfo, raw)
+
+    def set_budget(self, budget: Union[int, str], *, stream: Any = None) -> None:
+        """Moves the budget while pools serve. Busy while something in use is in the way of a smaller one,
+        which is then the aim (info.budget_aim_bytes): the same call, between steps, goes on."""
+        with setup(self._state), self._state as raw:
+            self._state.library.moepage_device_set_budget(raw, size(budget, "budget"),
+                                                          stream_of(stream))
+
+    def follow_memory(self, *, stream: Any = None) -> None:
+        """Sets the budget that leaves the reserve of free memory to others; for between steps, now and
+        then. Errors are set_budget's."""
+        with setup(self._state), self._state as raw:
+            self._state.library.moepage_device_follow_memory(raw, stream_of(stream))
 
     @property
     def cuda_info(self) -> CudaInfo:

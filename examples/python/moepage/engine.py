@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Union
 
 from . import _abi, errors, library
 from ._info import SessionStats
-from .device import Device, Log, device_config, log_callback, logger
+from .device import Device, Log, budget_bytes, device_config, log_callback, logger
 from .experts import ExpertPool, pool_config
 from .handles import Handle, State, setup
 from .kv import KVPool, kv_config
@@ -27,7 +27,7 @@ def _budget(struct: Any, budget: Union[None, int, str]) -> None:
     if share:
         struct.budget_percent = float(share.group(1))
     elif budget is not None:
-        struct.budget_bytes = size(budget, "budget")
+        struct.budget_bytes = budget_bytes(budget)
 
 
 def _device_name(device: str, options: Optional[str]) -> str:
@@ -53,7 +53,7 @@ class Engine(Handle):
     """Opens everything that a model's experts are served with.
 
     `model` is what Model opens, or a Model, which stays the caller's. `budget` is all that the
-    device may hold, "2GiB" or a number, or so much of the experts, "25%", with workspace and KV on
+    device may hold, "2GiB", a number or "auto", or so much of the experts, "25%", with workspace and KV on
     top; None if `slots` or `options` say it. `options` is text for command lines, "budget=8G
     policy=cycle", as moepage_engine_open reads it; it takes precedence over the keywords.
 

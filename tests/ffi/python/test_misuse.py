@@ -272,6 +272,7 @@ class Closing(unittest.TestCase):
             lambda: moepage.Session(world.experts), lambda: moepage.KVPool(world.device, [4]),
             lambda: moepage.ExpertPool(world.device, world.model),
             lambda: moepage.set_split(world.experts, expert_slots=1),
+            lambda: world.device.set_budget(1), world.device.follow_memory,
             lambda: moepage.Predictor(world.model), lambda: moepage.write_pack(world.model, "x"),
         ]
         for call in calls:

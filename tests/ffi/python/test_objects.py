@@ -121,6 +121,26 @@ class KV(unittest.TestCase):
             with self.assertRaises(moepage.ArgumentError):
                 pool.layer(2)
 
+    def test_the_budget_moves(self):
+        with moepage.Device(threads=1, budget="2MiB", workspace="1MiB", max_budget="4MiB") as device:
+            info = device.info
+            self.assertEqual((info.budget_bytes, info.max_budget_bytes), (2 << 20, 4 << 20))
+            self.assertEqual(info.reserve_bytes, (4 << 20) // 16)
+            with moepage.KVPool(device, [64], blocks=8) as kv:
+                with kv.create() as sequence:
+                    sequence.append(5)
+                    for budget in ("4MiB", (1 << 20) + 65536, "3MiB"):
+                        device.set_budget(budget)
+                    self.assertEqual(device.info.budget_bytes, 3 << 20)
+                    self.assertEqual(device.info.budget_aim_bytes, 3 << 20)
+                    self.assertEqual(len(sequence), 5)
+                with self.assertRaises(moepage.BudgetError):
+                    device.set_budget("5MiB")
+                device.follow_memory()
+                self.assertEqual(device.info.budget_bytes, 4 << 20)
+        with moepage.Device(threads=1, budget="auto", workspace="1MiB", max_budget="4MiB") as device:
+            self.assertEqual(device.info.budget_bytes, 4 << 20)
+
     def test_the_split_moves(self):
         with host() as device:
             numbers = Numbers()

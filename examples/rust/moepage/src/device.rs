@@ -11,7 +11,7 @@ use crate::gate::Gate;
 use crate::handle::{closes, Handle};
 use crate::log::{Log, Logger};
 use crate::types::{c_text, text_at, Activation};
-use crate::Math;
+use crate::{Math, Stream};
 
 /// How a device is opened. Zero is the default of everything but `budget_bytes`.
 #[derive(Default)]
@@ -30,7 +30,14 @@ pub struct DeviceConfig {
     pub ranges: bool,
     /// Receives the device's messages.
     pub log: Option<Logger>,
+    /// [`Device::set_budget`] raises the budget up to this; 0 = `budget_bytes`.
+    pub max_budget_bytes: u64,
+    /// Free memory that [`Device::follow_memory`] leaves to others; 0 = a sixteenth of `max_budget_bytes`.
+    pub reserve_bytes: u64,
 }
+
+/// As a `budget_bytes`: what [`Device::follow_memory`] would set.
+pub const BUDGET_AUTO: u64 = sys::MOEPAGE_BUDGET_AUTO;
 
 /// What a device is and holds.
 #[derive(Clone, Debug)]
@@ -50,7 +57,7 @@ pub struct DeviceInfo<'d> {
     pub workspace_bytes: u64,
     /// Held now.
     pub used_bytes: u64,
-    /// The most ever held.
+    /// The most held since the budget last shrank.
     pub peak_bytes: u64,
     /// Side of the arena given to experts.
     pub arena_expert_bytes: u64,
@@ -60,6 +67,12 @@ pub struct DeviceInfo<'d> {
     pub bus_bytes_per_s: u64,
     /// Host memory that copies come from and that could not be pinned.
     pub pageable_bytes: u64,
+    /// What the budget moves to; less than `budget_bytes` while something in use is in the way.
+    pub budget_aim_bytes: u64,
+    /// The most that the budget may be raised to.
+    pub max_budget_bytes: u64,
+    /// Free memory that a budget which follows it leaves to others.
+    pub reserve_bytes: u64,
 }
 
 /// A device. Any thread may use it at any time.
@@ -85,6 +98,8 @@ pub(crate) fn raw_config(config: &DeviceConfig, log: &Log) -> sys::moepage_devic
         log_user: log.user(),
         io_threads: config.io_threads,
         ranges: u32::from(config.ranges),
+        max_budget_bytes: config.max_budget_bytes,
+        reserve_bytes: config.reserve_bytes,
         ..Default::default()
     }
 }
@@ -128,7 +143,30 @@ impl Device {
             arena_kv_bytes: raw.arena_kv_bytes,
             bus_bytes_per_s: raw.bus_bytes_per_s,
             pageable_bytes: raw.pageable_bytes,
+            budget_aim_bytes: raw.budget_aim_bytes,
+            max_budget_bytes: raw.max_budget_bytes,
+            reserve_bytes: raw.reserve_bytes,
         })
+    }
+
+    /// Moves the budget while pools serve. `Busy` while something in use is in the way of a smaller one, which is then
+    /// the aim ([`DeviceInfo::budget_aim_bytes`]): the same call, between steps, goes on.
+    pub fn set_budget(&self, bytes: u64, stream: Stream) -> Result<()> {
+        let one_at_a_time = crate::gate::lock(&self.gate.split);
+        // SAFETY: the device is live; moves on it come one at a time.
+        let status = unsafe { sys::moepage_device_set_budget(self.raw(), bytes, stream.raw()) };
+        drop(one_at_a_time);
+        check(status)
+    }
+
+    /// Sets the budget that leaves the reserve of free memory to others; for between steps, now and then. Errors are
+    /// those of [`Device::set_budget`].
+    pub fn follow_memory(&self, stream: Stream) -> Result<()> {
+        let one_at_a_time = crate::gate::lock(&self.gate.split);
+        // SAFETY: as above.
+        let status = unsafe { sys::moepage_device_follow_memory(self.raw(), stream.raw()) };
+        drop(one_at_a_time);
+        check(status)
     }
 
     /// Dense products on a host device: `out[r] = w x[r] + bias`, of rows of `n_in` elements, with

@@ -21,7 +21,7 @@ use crate::types::{c_path, c_text, pointer_or_null};
 /// How an engine is opened. Zero and `None` are the defaults.
 #[derive(Default)]
 pub struct EngineConfig {
-    /// All that the device may hold: workspaces, KV blocks and expert slots.
+    /// All that the device may hold: workspaces, KV blocks and expert slots; or [`crate::BUDGET_AUTO`].
     pub budget_bytes: u64,
     /// Instead: so many percent of all experts have a slot; the rest comes on top.
     pub budget_percent: f64,

@@ -245,7 +245,7 @@ pub use controller::{
     ControlMode, ControlOutcome, Controller, ControllerConfig, ControllerInfo, ControllerReport,
     CurveOf, KvMiss,
 };
-pub use device::{Device, DeviceConfig, DeviceInfo};
+pub use device::{Device, DeviceConfig, DeviceInfo, BUDGET_AUTO};
 pub use engine::{Engine, EngineConfig};
 pub use error::{Error, Result, Status};
 pub use experts::{

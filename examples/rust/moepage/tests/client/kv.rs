@@ -98,6 +98,33 @@ fn tables_of_other_pools_are_refused() {
 }
 
 #[test]
+fn the_budget_moves_under_a_pool() {
+    const MIB: u64 = 1 << 20;
+    let config = |budget_bytes| DeviceConfig {
+        budget_bytes,
+        workspace_bytes: MIB,
+        max_budget_bytes: 4 * MIB,
+        threads: 1,
+        ..Default::default()
+    };
+    let device = Device::open("host", config(2 * MIB)).unwrap();
+    let kv = kv_pool(&device, 8);
+    for bytes in [4 * MIB, MIB + 65536, 3 * MIB] {
+        device.set_budget(bytes, Stream::default()).unwrap();
+        let info = device.info().unwrap();
+        assert_eq!((info.budget_bytes, info.budget_aim_bytes), (bytes, bytes));
+        assert_eq!(info.max_budget_bytes, 4 * MIB);
+    }
+    assert_eq!(status(device.set_budget(5 * MIB, Stream::default())), Status::Budget);
+    device.follow_memory(Stream::default()).unwrap();
+    assert_eq!(device.info().unwrap().budget_bytes, 4 * MIB);
+    assert_eq!(device.info().unwrap().reserve_bytes, 4 * MIB / 16);
+    drop(kv);
+    let auto = Device::open("host", config(moepage::BUDGET_AUTO)).unwrap();
+    assert_eq!(auto.info().unwrap().budget_bytes, 4 * MIB);
+}
+
+#[test]
 fn and_experts_share_the_arena() {
     let model = Weights::new().model(Dtype::F32);
     let device = device();
