@@ -1,4 +1,4 @@
-/* The split moves in one thread while sessions run in others, on the host device, some of which
+/* The split and the budget move in one thread while sessions run in others, on the host device, some of which
  * stream and some of which cache, while others come and go: nothing that a plan shows is ever wrong,
  * no session is refused what it could have had, no token is lost. */
 #include <pthread.h>
@@ -22,6 +22,8 @@
 #define SESSIONS 3
 #define TOKENS 48 /* of a sequence */
 #define BLOCK_TOKENS 4
+#define ARENA_SLOTS 90
+#define LEAST_SLOTS 64 /* of these, under the smallest budget */
 #define KV_BLOCKS (SESSIONS * 2 * TOKENS / BLOCK_TOKENS)
 
 typedef struct world {
@@ -34,7 +36,8 @@ typedef struct world {
     uint32_t steps;
     _Atomic uint32_t running;
     _Atomic uint64_t held; /* experts looked at */
-    uint32_t moves, busy, guests;
+    uint32_t moves, busy, guests, budgets;
+    uint64_t most_budget, slot_bytes;
 } world;
 
 typedef struct actor {
@@ -180,8 +183,28 @@ static void move(world *w, uint64_t *random)
     mp_split_abandon(w->rig.pool);
 }
 
+/* To no less than the KV that sessions rely on and the slots that they need, beside what is compressed. */
+static void move_budget(world *w, uint64_t *random)
+{
+    uint64_t less = bank_below(random, (ARENA_SLOTS - LEAST_SLOTS) * (uint32_t)w->slot_bytes);
+    for (uint32_t attempt = 0; attempt < 30; attempt++) {
+        moepage_device_info info = {.struct_size = sizeof info};
+        moepage_status status =
+            moepage_device_set_budget(w->rig.devices[0], w->most_budget - less, NULL);
+        must(!status || status == MOEPAGE_E_BUSY);
+        must(!moepage_device_get_info(w->rig.devices[0], &info));
+        must(status || info.budget_bytes == w->most_budget - less);
+        must(info.peak_bytes <= info.budget_bytes);
+        w->budgets += !status;
+        if (!status)
+            return;
+        sched_yield();
+    }
+}
+
 static void open_world(world *w, uint64_t seed)
 {
+    moepage_device_info info = {.struct_size = sizeof info};
     bank_shape shape = {.layers = LAYERS,
                         .experts = EXPERTS,
                         .top_k = TOP_K,
@@ -203,7 +226,7 @@ static void open_world(world *w, uint64_t seed)
     bank_model_open(&w->bank, &shape);
     pool_rig_open(&w->rig, &w->bank,
                   &(pool_rig_config){.slots = w->scopes == 1 ? 8 : 4 * LAYERS,
-                                     .arena_slots = 90,
+                                     .arena_slots = ARENA_SLOTS,
                                      .chunk_bytes = 300,
                                      .scope =
                                          w->scopes > 1 ? MOEPAGE_SCOPE_LAYER : MOEPAGE_SCOPE_GLOBAL,
@@ -211,6 +234,9 @@ static void open_world(world *w, uint64_t seed)
                                      .scan_percent = seed % 3 ? 0 : 40});
     assert_int_equal(moepage_kv_pool_create(w->rig.devices[0], &kv, &w->kv), MOEPAGE_OK);
     kv_tokens_open(&w->tokens, w->kv, 2, bytes_per_token);
+    assert_int_equal(moepage_device_get_info(w->rig.devices[0], &info), MOEPAGE_OK);
+    w->most_budget = info.budget_bytes;
+    w->slot_bytes = w->rig.pool->slot_bytes;
     atomic_store(&w->running, SESSIONS);
 }
 
@@ -235,11 +261,13 @@ static void run(uint64_t seed)
     for (uint32_t i = 0; i < SESSIONS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, act, &actors[i]), 0);
     while (atomic_load(&w.running) > 0)
-        move(&w, &random);
+        (bank_below(&random, 3) ? move : move_budget)(&w, &random);
     for (uint32_t i = 0; i < SESSIONS; i++)
         pthread_join(threads[i], NULL);
     mp_split_abandon(w.rig.pool);
     pool_rig_wait(&w.rig);
+    assert_int_equal(moepage_device_set_budget(w.rig.devices[0], w.most_budget, NULL), MOEPAGE_OK);
+    assert_true(w.budgets > 0);
     /* Nobody and nothing is left: any move that there is room for goes through. */
     assert_int_equal(mp_split_move(w.rig.pool, w.kv, 4 * w.scopes, KV_BLOCKS, NULL), MOEPAGE_OK);
     for (uint32_t i = 0; i < SESSIONS; i++) {
