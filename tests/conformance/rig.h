@@ -30,6 +30,8 @@
     X(test_views_show_the_arena)                            \
     X(test_views_move)                                      \
     X(test_views_are_read_by_kernels)                       \
+    X(test_parts_keep_their_bytes_while_others_come_and_go) \
+    X(test_parts_end_with_the_arena)                        \
     X(test_hazards_are_kept_by_waits)                       \
     X(test_cold_streams_run_side_by_side)                   \
     X(test_cold_streams_keep_their_order)                   \
