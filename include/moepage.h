@@ -450,23 +450,23 @@ MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
 
 /* Moves the budget of an open device while its pools serve; steps may be open. The workspace's part stays, the
  * arena gets or loses the difference. A budget that shrinks takes free bytes first, then experts, down to what
- * sessions, pins and one layer's top-k need, and then free KV blocks; live blocks in the way are relocated as by
- * moepage_split_set, and so is `stream` used. Memory past the budget goes back to the system: pages on "host",
- * VMM handles on CUDA. A budget that grows gives pools back what smaller ones took, KV blocks first, and what
- * is left to an expert pool that was made with 0 slots; the rest is free for moepage_split_set.
+ * sessions, pins and one layer's top-k need, and then free KV blocks; live blocks in the way are relocated.
+ * Memory past the budget goes back to the system: pages on "host", VMM handles on CUDA. A budget that grows gives
+ * pools back what smaller ones took, KV blocks first, and what is left to an expert pool that was made with 0
+ * slots; the rest is free for moepage_split_set. `stream`: of the caller's kernels, as in moepage_split_set.
  *
- * BUSY: something in use is in the way, which moepage_split_set would refuse with the same sentence. The
- * smaller budget is then the device's aim (moepage_device_info.budget_aim_bytes): pools get no more than it allows, slots
- * that are to go take no more experts, and the same call, repeated between steps, goes on. A call with another
- * budget changes the aim; one with the present budget, and any failure but BUSY, gives it up. A pinned expert
- * past the new end and a device-driven path can keep it BUSY.
+ * BUSY: something in use is in the way, as in moepage_split_set. The smaller budget is then the device's aim
+ * (moepage_device_info.budget_aim_bytes): pools get no more than it allows, slots that are to go take no more
+ * experts, and the same call, repeated between steps, goes on. A call with another budget changes the aim; one
+ * with the present budget, and any failure but BUSY, gives it up. A pinned expert past the new end and a
+ * device-driven path can keep it BUSY.
  *
  * Other errors: BUDGET for more than max_budget_bytes, and for less than what pools, a PagedTensor and the
- * workspace keep (the sentence says how much is needed); NO_MEMORY if the system does not give the memory, and the old
+ * workspace keep (the sentence says how much is needed); NO_MEMORY if the system does not give the memory: the old
  * budget stays; UNSUPPORTED if the arena's memory is given once and for all ("external", a CUDA arena in one
  * piece), and for less than a pool over several devices has; DEVICE. Blocks while memory is mapped or given back,
- * and as moepage_split_set for KV, whose rule for callers that read KV outside of steps holds here, too. Since 0.8. [any],
- * one call at a time, moepage_split_set among them */
+ * and as moepage_split_set for KV, whose rule for callers that read KV outside of steps holds here, too. Since
+ * 0.8. [any], one call at a time, moepage_split_set among them */
 MOEPAGE_API moepage_status moepage_device_set_budget(moepage_device *device, uint64_t bytes,
                                                      void *stream);
 
@@ -1539,7 +1539,8 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
  * in an open plan, open layers count on more slots than there would be, high versions would have to go
  * while a step is open, or live KV blocks would have to be copied while a step of a session with that
  * KV pool is open; UNSUPPORTED: an expert pool over several devices; ARGUMENT: no pool, or on different
- * devices. A refused move leaves the old split. `experts` or `kv` may be NULL. Steps may be open. A caller
+ * devices; NO_MEMORY: with a budget below its maximum, the side that grows needs memory that the other one gave
+ * back, and the system refuses it. A refused move leaves the old split, but for what NO_MEMORY has cost a side. `experts` or `kv` may be NULL. Steps may be open. A caller
  * that reads KV outside of steps must see to it that nothing moves meanwhile (block tables may
  * change). [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
